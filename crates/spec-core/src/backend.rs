@@ -1,0 +1,181 @@
+//! The contract between an operator, a backend and a caller.
+
+use crate::memory::{Locate, Memory};
+use crate::{Device, DeviceInfo, Error, Result, Status, Stream, ViewMut};
+
+/// An operator: its parameters, and what they and the tensors' descriptors add
+/// up to.
+///
+/// Implemented in this crate, once an operator, by the struct that holds the
+/// parameters. Backends never validate: they are given a [`Plan`](Self::Plan).
+pub trait Operator: Clone + Send + Sync + 'static {
+    /// The operator's name, which is also its address in every crate.
+    const NAME: &'static str;
+    /// Descriptors of the arguments.
+    type Tensors: Clone + Send + Sync + 'static;
+    /// The arguments themselves.
+    type Buffers<'a>;
+    /// Everything validated: sizes, strides, options. Cheap to clone.
+    type Plan: Clone + Send + Sync + 'static;
+
+    /// Checks parameters against descriptors, for every backend the same.
+    ///
+    /// # Errors
+    /// Status 3, 4, 10, 11 or 12 with the argument's name, its value and what
+    /// was expected.
+    fn plan(&self, tensors: &Self::Tensors) -> Result<Self::Plan>;
+
+    /// Checks that buffers are what the descriptors announced: there, on the
+    /// right device, of the right type, large enough and aligned.
+    ///
+    /// # Errors
+    /// Status 3, 4, 5, 10 or 11.
+    fn check(tensors: &Self::Tensors, buffers: &Self::Buffers<'_>, device: Device) -> Result<()>;
+}
+
+/// A device that is open.
+pub trait Backend: Send + Sync + 'static {
+    /// What is known of the device.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Allocates device memory, its contents unspecified.
+    ///
+    /// # Errors
+    /// Status 1 when there is not enough.
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>>;
+
+    /// Waits for everything enqueued on the backend's own stream, and reports
+    /// what failed since the last time.
+    ///
+    /// # Errors
+    /// Status 1 with the device's own words.
+    fn synchronize(&self) -> Result<()>;
+}
+
+/// A backend that has an operator. One `impl` in the operator's own file is all
+/// that a backend needs to add.
+pub trait Supports<O: Operator>: Backend {
+    /// Chooses kernels and launch shapes for a plan and loads what they need.
+    ///
+    /// # Errors
+    /// Status 1, 2 or 8.
+    fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>>;
+}
+
+/// An operator made ready for one plan on one device.
+pub trait Kernel<O: Operator>: Send + Sync {
+    /// Bytes of workspace that [`launch`](Self::launch) needs. Any alignment
+    /// that the backend's allocations have will do.
+    fn workspace_size(&self) -> usize;
+
+    /// Enqueues the work and does nothing else: no allocation, no
+    /// synchronisation, no copy from the device. Buffers and workspace have
+    /// been checked against the descriptor.
+    ///
+    /// # Errors
+    /// Status 1 when the device refuses, 5 for a stream of another backend.
+    fn launch(
+        &self,
+        workspace: ViewMut<'_>,
+        buffers: O::Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()>;
+}
+
+/// An operator, created: validated, planned and made ready on a device.
+///
+/// Immutable, `Send` and `Sync`; create it once per shape and call
+/// [`calculate`](Self::calculate) as often as needed, from any thread.
+pub struct Descriptor<O: Operator> {
+    tensors: O::Tensors,
+    plan: O::Plan,
+    device: Device,
+    kernel: Box<dyn Kernel<O>>,
+}
+
+impl<O: Operator> Descriptor<O> {
+    /// Validates, plans, and makes the operator ready on `backend`.
+    ///
+    /// # Errors
+    /// What [`Operator::plan`] and [`Supports::prepare`] report.
+    pub fn create<B: Supports<O> + ?Sized>(
+        backend: &B,
+        operator: &O,
+        tensors: &O::Tensors,
+    ) -> Result<Self> {
+        let plan = operator.plan(tensors)?;
+        let kernel = backend.prepare(&plan)?;
+        Ok(Descriptor { tensors: tensors.clone(), plan, device: backend.info().device, kernel })
+    }
+
+    /// The device this was created on.
+    pub fn device(&self) -> Device {
+        self.device
+    }
+
+    /// What was validated.
+    pub fn plan(&self) -> &O::Plan {
+        &self.plan
+    }
+
+    /// Bytes of workspace to bring to [`calculate`](Self::calculate); may be 0.
+    pub fn workspace_size(&self) -> usize {
+        self.kernel.workspace_size()
+    }
+
+    /// Checks the buffers and enqueues the work on `stream`.
+    ///
+    /// On the CPU the work is done when this returns. Elsewhere the buffers
+    /// must stay untouched until the stream has passed it; nothing here waits,
+    /// allocates or copies, so on CUDA the call can be captured into a graph.
+    ///
+    /// # Errors
+    /// Status 3, 4, 5, 10 or 11 for a buffer that is not what was described, 13
+    /// for a workspace that is too small, 1 when the device refuses.
+    pub fn calculate<'a>(
+        &self,
+        workspace: impl Into<ViewMut<'a>>,
+        buffers: O::Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        let workspace = workspace.into();
+        O::check(&self.tensors, &buffers, self.device)?;
+        self.check_workspace(&workspace)?;
+        self.kernel.launch(workspace, buffers, stream)
+    }
+
+    fn check_workspace(&self, workspace: &ViewMut<'_>) -> Result<()> {
+        let needed = self.workspace_size();
+        let given = workspace.len().saturating_mul(workspace.dtype().size());
+        let error = |status, value: String, expected: String| Error::Argument {
+            status,
+            operator: O::NAME,
+            argument: "workspace",
+            value,
+            expected: expected.into(),
+        };
+        if given < needed {
+            return Err(error(
+                Status::InsufficientWorkspace,
+                format!("{given} bytes"),
+                format!("at least {needed} bytes"),
+            ));
+        }
+        let location = workspace.location();
+        if needed > 0 && location.device.unwrap_or(Device::CPU) != self.device {
+            return Err(error(
+                Status::DeviceTypeNotSupported,
+                format!("on {}", location.device.unwrap_or(Device::CPU)),
+                format!("memory on {}", self.device),
+            ));
+        }
+        if needed > 0 && location.null {
+            return Err(error(
+                Status::NullPointer,
+                "a null pointer".to_owned(),
+                format!("{needed} bytes on {}", self.device),
+            ));
+        }
+        Ok(())
+    }
+}

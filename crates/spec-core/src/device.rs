@@ -1,0 +1,96 @@
+//! Which device, and what is known of it.
+
+use std::fmt;
+use std::str::FromStr;
+
+use crate::{Error, Result};
+
+/// Names a device: a backend and an index in it, written `cuda:0`.
+///
+/// The set of backends is open: a backend crate brings its own name, nothing
+/// here lists them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Device {
+    backend: &'static str,
+    index: usize,
+}
+
+impl Device {
+    /// The CPU, of which there is one.
+    pub const CPU: Device = Device::new("cpu", 0);
+
+    /// Device `index` of `backend`.
+    pub const fn new(backend: &'static str, index: usize) -> Self {
+        Device { backend, index }
+    }
+
+    /// The backend's name: `cpu`, `cuda`, `wgpu`.
+    pub const fn backend(self) -> &'static str {
+        self.backend
+    }
+
+    /// The index among that backend's devices, from 0.
+    pub const fn index(self) -> usize {
+        self.index
+    }
+}
+
+impl fmt::Display for Device {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if *self == Device::CPU {
+            f.write_str("cpu")
+        } else {
+            write!(f, "{}:{}", self.backend, self.index)
+        }
+    }
+}
+
+/// A device as a person asks for it, before anyone looked whether it is there.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct DeviceName {
+    /// The backend's name in lower case, or `auto`.
+    pub backend: String,
+    /// The index, where one was written.
+    pub index: Option<usize>,
+}
+
+impl FromStr for DeviceName {
+    type Err = Error;
+
+    /// Parses `cpu`, `cuda`, `cuda:1`, `wgpu:0`, `auto`.
+    fn from_str(text: &str) -> Result<Self> {
+        let bad = || Error::DeviceName {
+            text: text.to_owned(),
+            expected: "`auto`, `cpu`, `cuda:N` or `wgpu:N`",
+        };
+        let (backend, index) = match text.trim().split_once(':') {
+            None => (text.trim(), None),
+            Some((backend, digits)) => {
+                let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+                let index = digits.parse().ok().filter(|_| plain).ok_or_else(bad)?;
+                (backend, Some(index))
+            }
+        };
+        let single = matches!(backend, "auto") && index.is_some()
+            || matches!(backend, "cpu") && index.is_some_and(|i| i != 0);
+        if backend.is_empty() || single || !backend.bytes().all(|b| b.is_ascii_lowercase()) {
+            return Err(bad());
+        }
+        Ok(DeviceName { backend: backend.to_owned(), index })
+    }
+}
+
+/// What a backend knows of a device, for people to read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceInfo {
+    /// Which device.
+    pub device: Device,
+    /// The vendor's name of it: "NVIDIA H100 80GB HBM3".
+    pub name: String,
+    /// Whether it is a processor that only pretends to be a GPU.
+    pub software: bool,
+    /// Memory in bytes, where it is known.
+    pub memory: Option<u64>,
+    /// Further facts in display order: driver, architecture, limits.
+    pub facts: Vec<(&'static str, String)>,
+}

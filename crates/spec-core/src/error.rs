@@ -1,0 +1,127 @@
+//! Status codes and the error type.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use crate::Device;
+
+/// InfiniOp's status codes, with InfiniOp's numbers.
+///
+/// Everything that can go wrong maps to one of these, so that a C or Python
+/// caller sees what it already knows how to handle; [`Error`] says the same in
+/// words.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[non_exhaustive]
+pub enum Status {
+    /// The call did what it says.
+    Success = 0,
+    /// Something failed underneath: a driver, a lost device, out of memory.
+    InternalError = 1,
+    /// The operator or option exists but this backend does not have it.
+    NotImplemented = 2,
+    /// A parameter is out of its range.
+    BadParam = 3,
+    /// A required argument is absent, or a pointer is null.
+    NullPointer = 4,
+    /// The memory or stream belongs to another kind of device.
+    DeviceTypeNotSupported = 5,
+    /// There is no such device on this machine.
+    DeviceNotFound = 6,
+    /// The device is there but has not been opened.
+    DeviceNotInitialized = 7,
+    /// The device is older than what the kernels need.
+    DeviceArchitectureNotSupported = 8,
+    /// A tensor's element type is not one the operator takes.
+    BadTensorDtype = 10,
+    /// A tensor's shape, or a buffer's size, does not fit.
+    BadTensorShape = 11,
+    /// A tensor's strides are not ones the operator takes.
+    BadTensorStrides = 12,
+    /// The workspace is smaller than the descriptor asked for.
+    InsufficientWorkspace = 13,
+}
+
+impl Status {
+    /// The number as InfiniOp's C header has it.
+    pub const fn code(self) -> i32 {
+        self as i32
+    }
+}
+
+impl fmt::Display for Status {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = match self {
+            Status::Success => "success",
+            Status::InternalError => "internal error",
+            Status::NotImplemented => "not implemented",
+            Status::BadParam => "bad param",
+            Status::NullPointer => "null pointer",
+            Status::DeviceTypeNotSupported => "device type not supported",
+            Status::DeviceNotFound => "device not found",
+            Status::DeviceNotInitialized => "device not initialized",
+            Status::DeviceArchitectureNotSupported => "device architecture not supported",
+            Status::BadTensorDtype => "bad tensor dtype",
+            Status::BadTensorShape => "bad tensor shape",
+            Status::BadTensorStrides => "bad tensor strides",
+            Status::InsufficientWorkspace => "insufficient workspace",
+        };
+        write!(f, "{words} (status {})", self.code())
+    }
+}
+
+/// What went wrong: a [`Status`] for programs and a sentence for people.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// An argument of an operator is not what the contract asks for.
+    #[error("{operator}: `{argument}` is {value}, expected {expected}: {status}")]
+    Argument {
+        /// The status this maps to.
+        status: Status,
+        /// The operator that refused.
+        operator: &'static str,
+        /// The argument or parameter, by its name in the contract.
+        argument: &'static str,
+        /// What was given.
+        value: String,
+        /// What would have been accepted.
+        expected: Cow<'static, str>,
+    },
+    /// A device is absent, too old, or failed.
+    #[error("{device}: {message}: {status}")]
+    Device {
+        /// The status this maps to.
+        status: Status,
+        /// The device, as one writes it: `cuda:0`.
+        device: Device,
+        /// What happened, in words.
+        message: Cow<'static, str>,
+    },
+    /// A text that should name a device does not.
+    #[error("`{text}` is no device, expected {expected}: {}", Status::BadParam)]
+    DeviceName {
+        /// The text as given.
+        text: String,
+        /// The accepted forms.
+        expected: &'static str,
+    },
+}
+
+/// The result of every fallible call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error about one device.
+    pub fn device(device: Device, status: Status, message: impl Into<Cow<'static, str>>) -> Self {
+        Error::Device { status, device, message: message.into() }
+    }
+
+    /// The status code of this error; never [`Status::Success`].
+    pub fn status(&self) -> Status {
+        match self {
+            Error::Argument { status, .. } | Error::Device { status, .. } => *status,
+            Error::DeviceName { .. } => Status::BadParam,
+        }
+    }
+}

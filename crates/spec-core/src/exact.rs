@@ -1,0 +1,212 @@
+//! Arithmetic that every backend must do alike, to the bit.
+//!
+//! An expert or a token is an integer, and integers must agree between a CPU,
+//! a GPU and a shader compiler that may fuse, reorder and approximate. So what
+//! decides one is defined here by operations that any of them can do exactly:
+//! integer arithmetic, and single `f32` additions, subtractions and
+//! multiplications, each rounded to nearest even, never fused, never with a
+//! subnormal result that matters. A port replays the same operations in the
+//! same order; where its language may contract `a * b + c`, it must prevent
+//! that.
+
+/// Arguments of [`exp`] below this give 0: the result would be subnormal.
+pub const EXP_MIN: f32 = -87.0;
+
+const LOG2_E: f32 = std::f32::consts::LOG2_E;
+/// 1.5 * 2^23: adding it leaves the nearest integer in the low mantissa bits.
+const ROUND: f32 = 12_582_912.0;
+/// ln 2 in two parts; the first has 9 significant bits, so that its product
+/// with any exponent is exact.
+const LN2_HIGH: f32 = 355.0 / 512.0;
+const LN2_LOW: f32 = -2.121_944_4e-4;
+
+/// e^t for t <= 0 with a relative error below 2.5e-7; 0 below [`EXP_MIN`] and
+/// for NaN.
+#[inline(always)]
+pub fn exp(t: f32) -> f32 {
+    let clamped = if t > EXP_MIN { t } else { EXP_MIN };
+    let shifted = clamped * LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let r = (clamped - n * LN2_HIGH) - n * LN2_LOW;
+    let p = 1.0 / 720.0;
+    let p = p * r + 1.0 / 120.0;
+    let p = p * r + 1.0 / 24.0;
+    let p = p * r + 1.0 / 6.0;
+    let p = p * r + 0.5;
+    let p = p * r + 1.0;
+    let p = p * r + 1.0;
+    // `shifted` holds n in its low bits: move it into the exponent field.
+    let scaled = f32::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 23));
+    if t >= EXP_MIN { scaled } else { 0.0 }
+}
+
+/// 1 / d for 1 <= d <= 2 by three Newton steps, without a division.
+#[inline(always)]
+pub fn reciprocal(d: f32) -> f32 {
+    let m = d * 0.5;
+    let y = 48.0 / 17.0 - m * (32.0 / 17.0);
+    let y = y * (2.0 - m * y);
+    let y = y * (2.0 - m * y);
+    let y = y * (2.0 - m * y);
+    y * 0.5
+}
+
+/// The logistic function: 0 for NaN and below [`EXP_MIN`].
+#[inline(always)]
+pub fn sigmoid(x: f32) -> f32 {
+    let e = exp(-x.abs());
+    let r = reciprocal(1.0 + e);
+    if x > 0.0 {
+        r
+    } else if x <= 0.0 {
+        e * r
+    } else {
+        0.0
+    }
+}
+
+/// Softmax of one row, given piecewise so that each backend can spread it over
+/// its threads: the weights add up as integers, so their order is free.
+pub mod softmax {
+    use super::{exp, reciprocal};
+
+    /// e^(x - max): 1 at the maximum (infinite or not), 0 for NaN.
+    #[inline(always)]
+    pub fn weight(x: f32, max: f32) -> f32 {
+        if x == max { 1.0 } else { exp(x - max) }
+    }
+
+    /// A weight as an integer, in units of 2^-31.
+    #[inline(always)]
+    pub fn fixed(weight: f32) -> u32 {
+        (weight * 2_147_483_648.0) as u32
+    }
+
+    /// The factor that turns weights into scores, from the sum of [`fixed`];
+    /// 0 for an empty sum. The factor is scaled by 2^24, as [`score`] expects.
+    #[inline(always)]
+    pub fn factor(sum: u64) -> f32 {
+        if sum == 0 {
+            return 0.0;
+        }
+        // sum = mantissa * 2^k with 1 <= mantissa < 2, rounded to nearest even.
+        let bits = (sum as f32).to_bits();
+        let exponent = (bits >> 23) as i32 - 127;
+        let mantissa = f32::from_bits((bits & 0x007F_FFFF) | 0x3F80_0000);
+        let scale = f32::from_bits(((127 + 31 + 24 - exponent) as u32) << 23);
+        reciprocal(mantissa) * scale
+    }
+
+    /// The score of an expert; what would be subnormal is 0.
+    #[inline(always)]
+    pub fn score(weight: f32, factor: f32) -> f32 {
+        const SMALLEST: f32 = f32::MIN_POSITIVE * 16_777_216.0;
+        let scaled = weight * factor;
+        if scaled < SMALLEST { 0.0 } else { scaled * (1.0 / 16_777_216.0) }
+    }
+}
+
+/// An unsigned integer that orders as the float does; -0 equals 0 and NaN
+/// equals negative infinity.
+#[inline(always)]
+pub fn sort_key(value: f32) -> u32 {
+    let value = if value.is_nan() { f32::NEG_INFINITY } else { value + 0.0 };
+    let bits = value.to_bits();
+    if bits >> 31 == 1 { !bits } else { bits | 0x8000_0000 }
+}
+
+/// Whether a draft token with probability `draft` survives a target
+/// probability `target` and a draw `u`: `u < min(1, target / draft)` without
+/// the division. Non-finite input rejects.
+#[inline(always)]
+pub fn accepts(target: f32, draft: f32, u: f32) -> bool {
+    let floor = if draft > 1e-10 { draft } else { 1e-10 };
+    let finite = target.is_finite() && draft.is_finite() && u.is_finite();
+    finite && (target >= floor || u * floor < target)
+}
+
+/// A residual probability as an integer in units of 2^-40, saturating at 1;
+/// 0 for NaN and negatives.
+#[inline(always)]
+pub fn fixed_probability(residual: f32) -> u64 {
+    (residual.min(1.0) * 1_099_511_627_776.0) as u64
+}
+
+/// Vocabularies above this could overflow a sum of [`fixed_probability`].
+pub const MAX_SAMPLED_VOCAB: usize = (1 << 24) - 1;
+
+/// The running sum that the recovered token is the first to exceed.
+#[inline(always)]
+pub fn sample_threshold(random_bits: u64, total: u64) -> u64 {
+    ((random_bits as u128 * total as u128) >> 64) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn exp_is_accurate() {
+        let mut worst: f64 = 0.0;
+        for i in 0..870_000 {
+            let t = -(i as f32) * 1e-4;
+            let exact = f64::from(t).exp();
+            worst = worst.max((f64::from(exp(t)) / exact - 1.0).abs());
+        }
+        assert!(worst < 2.5e-7, "relative error {worst:e}");
+        assert_eq!(exp(0.0), 1.0);
+        assert_eq!(exp(-87.5), 0.0);
+        assert_eq!(exp(f32::NEG_INFINITY), 0.0);
+        assert_eq!(exp(f32::NAN), 0.0);
+        assert!(exp(EXP_MIN) >= f32::MIN_POSITIVE);
+    }
+
+    #[test]
+    fn sigmoid_is_accurate() {
+        let mut worst: f64 = 0.0;
+        for i in -860_000..860_000 {
+            let x = i as f32 * 1e-4;
+            let exact = 1.0 / (1.0 + (-f64::from(x)).exp());
+            worst = worst.max((f64::from(sigmoid(x)) / exact - 1.0).abs());
+        }
+        assert!(worst < 5e-7, "relative error {worst:e}");
+        assert_eq!(sigmoid(0.0), 0.5);
+        assert_eq!(sigmoid(-0.0), 0.5);
+        assert_eq!(sigmoid(f32::INFINITY), 1.0);
+        assert_eq!(sigmoid(f32::NEG_INFINITY), 0.0);
+        assert_eq!(sigmoid(f32::NAN), 0.0);
+    }
+
+    #[test]
+    fn softmax_scores_add_up_to_one() {
+        let row: Vec<f32> = (0..1024).map(|i| ((i * 37) % 101) as f32 * 0.1).collect();
+        let max = row.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let sum = row.iter().map(|&x| u64::from(softmax::fixed(softmax::weight(x, max)))).sum();
+        let factor = softmax::factor(sum);
+        let total: f64 =
+            row.iter().map(|&x| f64::from(softmax::score(softmax::weight(x, max), factor))).sum();
+        assert!((total - 1.0).abs() < 2e-6, "{total}");
+        assert_eq!(softmax::score(1.0, softmax::factor(1 << 31)), 1.0);
+        assert_eq!(softmax::score(1.0, softmax::factor(1024 << 31)), 1.0 / 1024.0);
+        assert_eq!(softmax::score(1.0, softmax::factor(0)), 0.0);
+        assert_eq!(softmax::weight(f32::INFINITY, f32::INFINITY), 1.0);
+        assert_eq!(softmax::weight(f32::NAN, 1.0), 0.0);
+    }
+
+    #[test]
+    fn sort_keys_order_as_floats() {
+        let ascending = [f32::NEG_INFINITY, -2.0, -1e-40, 0.0, 1e-40, 2.0, f32::INFINITY];
+        assert!(ascending.windows(2).all(|w| sort_key(w[0]) < sort_key(w[1])));
+        assert_eq!(sort_key(-0.0), sort_key(0.0));
+        assert_eq!(sort_key(f32::NAN), sort_key(f32::NEG_INFINITY));
+        assert_eq!(sort_key(-f32::NAN), sort_key(f32::NEG_INFINITY));
+    }
+
+    #[test]
+    fn fixed_probability_saturates() {
+        assert_eq!(fixed_probability(1.0), 1 << 40);
+        assert_eq!(fixed_probability(f32::INFINITY), 1 << 40);
+        assert_eq!(fixed_probability(-1.0), 0);
+        assert_eq!(fixed_probability(2f32.powi(-41)), 0);
+    }
+}

@@ -1,0 +1,59 @@
+//! # The contract of the `spec` operators
+//!
+//! This crate holds what every backend shares and no backend decides alone:
+//! status codes and errors, dtypes, tensor descriptors, devices, the traits
+//! between operators and backends, and for each operator its parameters, the
+//! validation of them, and the exact integer rules that make every backend give
+//! the same answer. It depends on no GPU crate.
+//!
+//! ## Who does what
+//!
+//! | | does | does not |
+//! |---|---|---|
+//! | an [`Operator`] (here) | holds parameters, checks them against [`TensorDesc`]s, makes a plan | know any backend |
+//! | a [`Backend`] | owns a device; [`Supports`] an operator by making a [`Kernel`] for a plan | validate |
+//! | a [`Descriptor`] (here) | checks that buffers fit, hands them to the kernel | copy, allocate or wait |
+//! | the caller | owns memory ([`View`], [`ViewMut`]), workspace and [`Stream`] | give up ownership of any |
+//!
+//! Memory is host memory, a raw device address or a buffer object
+//! ([`Place`]); a stream is the backend's own, a raw handle or a recording
+//! object ([`Stream`]). Those cover a rayon pool, a CUDA stream and a wgpu
+//! encoder without a special case for any of them.
+//!
+//! ## Which errors exist
+//!
+//! [`Descriptor::create`] reports everything that descriptors and parameters
+//! can show, the same on every backend: statuses 3, 4, 10, 11, 12.
+//! [`Descriptor::calculate`] reports buffers that do not fit their descriptors
+//! (3, 4, 5, 10, 11), a small workspace (13) and a device that fails (1). Bad
+//! values in the data are no errors: each operator defines what they mean, and
+//! sets a bit of the optional `flags` word ([`flags`]).
+//!
+//! ## What is unsafe
+//!
+//! Wrapping a foreign address ([`View::from_address`],
+//! [`ViewMut::from_address`]) or a foreign stream ([`Stream::from_raw`]).
+//! Nothing else.
+
+mod backend;
+mod check;
+mod device;
+pub mod dtype;
+mod error;
+pub mod exact;
+pub mod flags;
+pub mod memory;
+pub mod ngram;
+pub mod ops;
+pub mod philox;
+pub mod stream;
+mod tensor;
+
+pub use backend::{Backend, Descriptor, Kernel, Operator, Supports};
+pub use check::{Matrix, Vector};
+pub use device::{Device, DeviceInfo, DeviceName};
+pub use dtype::{DType, Element};
+pub use error::{Error, Result, Status};
+pub use memory::{Memory, Place, PlaceMut, View, ViewMut};
+pub use stream::Stream;
+pub use tensor::{MAX_RANK, TensorDesc};

@@ -1,0 +1,304 @@
+//! Views: where a tensor's elements live, without owning them.
+//!
+//! Memory comes in three kinds, whatever the vendor: host memory, a raw
+//! address in a device's memory (CUDA and its likes), and an opaque buffer
+//! object with an offset (wgpu and its likes). A [`View`] or [`ViewMut`] is one
+//! of the three with an element type and a length, so callers pass what they
+//! already hold and nothing is copied.
+
+use std::any::Any;
+
+use crate::{DType, Device, Element, Result, dtype};
+
+/// Where a view's first byte is.
+#[derive(Clone, Copy)]
+#[non_exhaustive]
+pub enum Place<'a> {
+    /// Host memory.
+    Host(&'a [u8]),
+    /// A raw address in a device's memory.
+    Address {
+        /// The device that memory belongs to.
+        device: Device,
+        /// The address, as the device's API has it.
+        address: u64,
+    },
+    /// A byte offset into a backend's buffer object.
+    Object {
+        /// The device that object belongs to.
+        device: Device,
+        /// The object; its backend knows the type.
+        object: &'a (dyn Any + Send + Sync),
+        /// Offset of the first byte.
+        offset: u64,
+    },
+}
+
+/// As [`Place`], for memory that is written.
+#[non_exhaustive]
+pub enum PlaceMut<'a> {
+    /// Host memory.
+    Host(&'a mut [u8]),
+    /// A raw address in a device's memory.
+    Address {
+        /// The device that memory belongs to.
+        device: Device,
+        /// The address, as the device's API has it.
+        address: u64,
+    },
+    /// A byte offset into a backend's buffer object.
+    Object {
+        /// The device that object belongs to.
+        device: Device,
+        /// The object; its backend knows the type.
+        object: &'a (dyn Any + Send + Sync),
+        /// Offset of the first byte.
+        offset: u64,
+    },
+}
+
+/// Elements that an operator reads.
+#[derive(Clone, Copy)]
+pub struct View<'a> {
+    dtype: DType,
+    len: usize,
+    place: Place<'a>,
+}
+
+/// Elements that an operator writes.
+pub struct ViewMut<'a> {
+    dtype: DType,
+    len: usize,
+    place: PlaceMut<'a>,
+}
+
+impl<'a> View<'a> {
+    /// `len` elements at a raw device address.
+    ///
+    /// # Safety
+    /// Until the work that uses the view has finished on the device, the
+    /// address must be valid on `device` for reads of `len` elements of
+    /// `dtype`, and nothing may write there unordered with that work.
+    pub unsafe fn from_address(dtype: DType, len: usize, device: Device, address: u64) -> Self {
+        View { dtype, len, place: Place::Address { device, address } }
+    }
+
+    /// `len` elements from byte `offset` of a backend's buffer object. For
+    /// backends: the type and size of `object` are checked when it is used.
+    pub fn from_object(
+        dtype: DType,
+        len: usize,
+        device: Device,
+        object: &'a (dyn Any + Send + Sync),
+        offset: u64,
+    ) -> Self {
+        View { dtype, len, place: Place::Object { device, object, offset } }
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Where the elements are.
+    pub fn place(&self) -> Place<'a> {
+        self.place
+    }
+
+    /// The elements as a slice: `None` where they are not in host memory, of
+    /// another type, or not aligned for it.
+    pub fn host<T: Element>(&self) -> Option<&'a [T]> {
+        match self.place {
+            Place::Host(bytes) if self.dtype == T::DTYPE => dtype::from_bytes(bytes),
+            _ => None,
+        }
+    }
+}
+
+impl<'a> ViewMut<'a> {
+    /// `len` elements at a raw device address.
+    ///
+    /// # Safety
+    /// Until the work that uses the view has finished on the device, the
+    /// address must be valid on `device` for reads and writes of `len` elements
+    /// of `dtype`, and nothing else may touch them unordered with that work.
+    pub unsafe fn from_address(dtype: DType, len: usize, device: Device, address: u64) -> Self {
+        ViewMut { dtype, len, place: PlaceMut::Address { device, address } }
+    }
+
+    /// `len` elements from byte `offset` of a backend's buffer object. For
+    /// backends: the type and size of `object` are checked when it is used.
+    pub fn from_object(
+        dtype: DType,
+        len: usize,
+        device: Device,
+        object: &'a (dyn Any + Send + Sync),
+        offset: u64,
+    ) -> Self {
+        ViewMut { dtype, len, place: PlaceMut::Object { device, object, offset } }
+    }
+
+    /// No bytes at all: the workspace of an operator that needs none.
+    pub fn empty() -> ViewMut<'static> {
+        ViewMut { dtype: DType::U8, len: 0, place: PlaceMut::Host(&mut []) }
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The same place for reading its position; the bytes themselves stay
+    /// with `self`.
+    pub fn place(&mut self) -> PlaceMut<'_> {
+        match &mut self.place {
+            PlaceMut::Host(bytes) => PlaceMut::Host(bytes),
+            PlaceMut::Address { device, address } => {
+                PlaceMut::Address { device: *device, address: *address }
+            }
+            PlaceMut::Object { device, object, offset } => {
+                PlaceMut::Object { device: *device, object: *object, offset: *offset }
+            }
+        }
+    }
+
+    /// The place itself, giving up the view.
+    pub fn into_place(self) -> PlaceMut<'a> {
+        self.place
+    }
+
+    /// The elements as a slice: `None` where they are not in host memory, of
+    /// another type, or not aligned for it.
+    pub fn host<T: Element>(self) -> Option<&'a mut [T]> {
+        match self.place {
+            PlaceMut::Host(bytes) if self.dtype == T::DTYPE => dtype::from_bytes_mut(bytes),
+            _ => None,
+        }
+    }
+}
+
+/// What the checks need to know of a view, reading or writing.
+pub(crate) struct Location {
+    pub(crate) dtype: DType,
+    pub(crate) len: usize,
+    /// The device, or `None` for host memory.
+    pub(crate) device: Option<Device>,
+    /// Address or offset of the first byte.
+    pub(crate) start: u64,
+    /// Whether this is a null pointer.
+    pub(crate) null: bool,
+}
+
+pub(crate) trait Locate {
+    fn location(&self) -> Location;
+}
+
+impl Locate for View<'_> {
+    fn location(&self) -> Location {
+        let (device, start, null) = match self.place {
+            Place::Host(bytes) => (None, bytes.as_ptr().addr() as u64, false),
+            Place::Address { device, address } => (Some(device), address, address == 0),
+            Place::Object { device, offset, .. } => (Some(device), offset, false),
+        };
+        Location { dtype: self.dtype, len: self.len, device, start, null }
+    }
+}
+
+impl Locate for ViewMut<'_> {
+    fn location(&self) -> Location {
+        let (device, start, null) = match &self.place {
+            PlaceMut::Host(bytes) => (None, bytes.as_ptr().addr() as u64, false),
+            PlaceMut::Address { device, address } => (Some(*device), *address, *address == 0),
+            PlaceMut::Object { device, offset, .. } => (Some(*device), *offset, false),
+        };
+        Location { dtype: self.dtype, len: self.len, device, start, null }
+    }
+}
+
+impl<'a, T: Element> From<&'a [T]> for View<'a> {
+    fn from(slice: &'a [T]) -> Self {
+        View { dtype: T::DTYPE, len: slice.len(), place: Place::Host(dtype::as_bytes(slice)) }
+    }
+}
+
+impl<'a, T: Element> From<&'a Vec<T>> for View<'a> {
+    fn from(vec: &'a Vec<T>) -> Self {
+        vec.as_slice().into()
+    }
+}
+
+impl<'a, T: Element, const N: usize> From<&'a [T; N]> for View<'a> {
+    fn from(array: &'a [T; N]) -> Self {
+        array.as_slice().into()
+    }
+}
+
+impl<'a, T: Element> From<&'a mut [T]> for ViewMut<'a> {
+    fn from(slice: &'a mut [T]) -> Self {
+        let len = slice.len();
+        let place = PlaceMut::Host(dtype::as_bytes_mut(slice));
+        ViewMut { dtype: T::DTYPE, len, place }
+    }
+}
+
+impl<'a, T: Element> From<&'a mut Vec<T>> for ViewMut<'a> {
+    fn from(vec: &'a mut Vec<T>) -> Self {
+        vec.as_mut_slice().into()
+    }
+}
+
+impl<'a, T: Element, const N: usize> From<&'a mut [T; N]> for ViewMut<'a> {
+    fn from(array: &'a mut [T; N]) -> Self {
+        array.as_mut_slice().into()
+    }
+}
+
+/// Memory that a backend allocated: what the facade's owned buffers hold.
+pub trait Memory: Send + Sync {
+    /// The size asked for, in bytes.
+    fn size(&self) -> usize;
+
+    /// The first `len` elements, for reading.
+    ///
+    /// The caller has checked that they fit.
+    fn view(&self, dtype: DType, len: usize) -> View<'_>;
+
+    /// The first `len` elements, for writing.
+    ///
+    /// The caller has checked that they fit.
+    fn view_mut(&mut self, dtype: DType, len: usize) -> ViewMut<'_>;
+
+    /// Copies host bytes to the start of this memory, ordered after what was
+    /// enqueued on the backend's own stream.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    fn write(&mut self, bytes: &[u8]) -> Result<()>;
+
+    /// Waits for what was enqueued on the backend's own stream, then copies
+    /// from the start of this memory to the host.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    fn read(&self, bytes: &mut [u8]) -> Result<()>;
+}

@@ -1,0 +1,53 @@
+//! Where work is enqueued.
+
+use std::any::Any;
+
+use crate::Device;
+
+/// Where [`Descriptor::calculate`](crate::Descriptor::calculate) enqueues its work.
+///
+/// The default is the backend's own stream. A caller with a stream of its own
+/// passes it: a raw handle (a `CUstream` from any framework) or a recording
+/// object (a `wgpu::CommandEncoder`). The backend crates have the typed
+/// constructors.
+#[derive(Default)]
+pub struct Stream<'a>(Kind<'a>);
+
+/// What a [`Stream`] is, for backends to match on.
+#[derive(Default)]
+#[non_exhaustive]
+pub enum Kind<'a> {
+    /// The backend's own.
+    #[default]
+    Own,
+    /// A foreign stream by its raw handle.
+    Raw {
+        /// The device it belongs to.
+        device: Device,
+        /// The handle as the device's API has it.
+        handle: u64,
+    },
+    /// An object that records; its backend knows the type.
+    Object(&'a mut dyn Any),
+}
+
+impl<'a> Stream<'a> {
+    /// A foreign stream by its raw handle.
+    ///
+    /// # Safety
+    /// `handle` must be a live stream of `device` for as long as work enqueued
+    /// on it has not finished.
+    pub unsafe fn from_raw(device: Device, handle: u64) -> Self {
+        Stream(Kind::Raw { device, handle })
+    }
+
+    /// An object that records work, such as a command encoder.
+    pub fn from_object(object: &'a mut dyn Any) -> Self {
+        Stream(Kind::Object(object))
+    }
+
+    /// What this is, for backends.
+    pub fn into_kind(self) -> Kind<'a> {
+        self.0
+    }
+}

@@ -1,0 +1,98 @@
+//! Tensor descriptors: a dtype, a shape, strides. No data.
+
+use std::fmt;
+
+use crate::DType;
+
+/// The largest number of dimensions a descriptor holds.
+pub const MAX_RANK: usize = 4;
+
+/// Describes a tensor: element type, shape and strides, all in elements.
+///
+/// ```
+/// use spec_core::{DType, TensorDesc};
+///
+/// let packed = TensorDesc::new(DType::F32, [4, 256]);
+/// assert_eq!(packed.strides(), [256, 1]);
+///
+/// // Every fourth row of a larger matrix.
+/// let strided = TensorDesc::with_strides(DType::F32, [4, 256], [1024, 1]);
+/// assert_eq!(strided.span(), 3 * 1024 + 256);
+/// ```
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TensorDesc {
+    dtype: DType,
+    rank: usize,
+    shape: [usize; MAX_RANK],
+    strides: [isize; MAX_RANK],
+}
+
+impl TensorDesc {
+    /// A packed, row-major tensor.
+    pub fn new<const R: usize>(dtype: DType, shape: [usize; R]) -> Self {
+        let mut strides = [0; R];
+        let mut step: usize = 1;
+        for i in (0..R).rev() {
+            strides[i] = isize::try_from(step).unwrap_or(isize::MAX);
+            step = step.saturating_mul(shape[i].max(1));
+        }
+        Self::with_strides(dtype, shape, strides)
+    }
+
+    /// A tensor with strides of its own, in elements.
+    pub fn with_strides<const R: usize>(
+        dtype: DType,
+        shape: [usize; R],
+        strides: [isize; R],
+    ) -> Self {
+        const { assert!(R <= MAX_RANK, "a descriptor holds at most four dimensions") };
+        let mut desc = TensorDesc { dtype, rank: R, shape: [1; MAX_RANK], strides: [1; MAX_RANK] };
+        desc.shape[..R].copy_from_slice(&shape);
+        desc.strides[..R].copy_from_slice(&strides);
+        desc
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The extent of each dimension.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape[..self.rank]
+    }
+
+    /// The distance between neighbours of each dimension, in elements.
+    pub fn strides(&self) -> &[isize] {
+        &self.strides[..self.rank]
+    }
+
+    /// How many elements from the first to one past the last, gaps included;
+    /// `usize::MAX` where that does not fit, so that no buffer is large enough.
+    pub fn span(&self) -> usize {
+        if self.shape().contains(&0) {
+            return 0;
+        }
+        let mut last: usize = 0;
+        for (&extent, &stride) in self.shape().iter().zip(self.strides()) {
+            let reach = (extent - 1).checked_mul(stride.unsigned_abs());
+            match reach.and_then(|r| last.checked_add(r)) {
+                Some(sum) => last = sum,
+                None => return usize::MAX,
+            }
+        }
+        last.saturating_add(1)
+    }
+}
+
+impl fmt::Display for TensorDesc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {:?}", self.dtype, self.shape())
+    }
+}
+
+impl fmt::Debug for TensorDesc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self} strides {:?}", self.strides())
+    }
+}
