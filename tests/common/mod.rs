@@ -1,0 +1,53 @@
+//! What the tests share: which devices they run on.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::io::Write;
+use std::sync::OnceLock;
+
+use spec::{Handle, Listing};
+
+/// One open device of every backend that is there: its first that is no
+/// software renderer, else its first.
+///
+/// A backend that is not there is named, with the reason, on stderr. If the
+/// environment variable `SPEC_REQUIRE` lists it (`cpu,wgpu`), that is a
+/// failure instead.
+pub fn handles() -> Vec<Handle> {
+    static HANDLES: OnceLock<Vec<Handle>> = OnceLock::new();
+    HANDLES.get_or_init(open_all).clone()
+}
+
+fn open_all() -> Vec<Handle> {
+    let listings = spec::devices();
+    let required = std::env::var("SPEC_REQUIRE").unwrap_or_default();
+    let required: Vec<&str> =
+        required.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+    for name in &required {
+        let known = listings.iter().any(|listing| listing.backend == *name);
+        assert!(known, "SPEC_REQUIRE names `{name}`, which is no backend");
+    }
+    let mut handles = Vec::new();
+    for listing in &listings {
+        match open(listing) {
+            Ok(handle) => handles.push(handle),
+            Err(reason) => {
+                let name = listing.backend;
+                assert!(
+                    !required.contains(&name),
+                    "SPEC_REQUIRE asks for {name}, which is not there: {reason}"
+                );
+                // Past the test harness, which swallows what `eprintln!` writes.
+                _ = writeln!(std::io::stderr(), "skipped: {name}: {reason}");
+            }
+        }
+    }
+    handles
+}
+
+fn open(listing: &Listing) -> Result<Handle, String> {
+    let devices = listing.devices.as_ref().map_err(ToString::to_string)?;
+    let info = devices.iter().find(|info| !info.software).or(devices.first());
+    let info = info.ok_or("it lists no device")?;
+    info.device.to_string().parse().map_err(|error: spec::Error| error.to_string())
+}
