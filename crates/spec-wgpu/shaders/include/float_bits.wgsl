@@ -1,0 +1,157 @@
+// Floats as their bits. A shader compiler may assume that NaN, infinities and
+// subnormal numbers do not occur, so whatever decides an integer is computed
+// here on u32. Needs u64.wgsl.
+
+const INFINITY_BITS = 0x7F800000u;
+
+fn is_finite_bits(bits: u32) -> bool {
+    return (bits & INFINITY_BITS) != INFINITY_BITS;
+}
+
+fn is_nan_bits(bits: u32) -> bool {
+    return (bits & 0x7FFFFFFFu) > INFINITY_BITS;
+}
+
+// An unsigned integer that orders as the float does; -0 equals 0 and NaN
+// equals negative infinity. 0 for no float at all.
+fn sort_key(bits: u32) -> u32 {
+    if is_nan_bits(bits) {
+        return 0x007FFFFFu;
+    }
+    if bits == 0x80000000u {
+        return 0x80000000u;
+    }
+    return select(bits | 0x80000000u, ~bits, (bits >> 31u) == 1u);
+}
+
+// The bits of the f32 that equals an f16, subnormal numbers included.
+fn f16_to_f32_bits(half: u32) -> u32 {
+    let sign = (half & 0x8000u) << 16u;
+    let exponent = (half >> 10u) & 31u;
+    let mantissa = half & 0x3FFu;
+    if exponent == 31u {
+        return sign | INFINITY_BITS | (mantissa << 13u);
+    }
+    if exponent != 0u {
+        return sign | ((exponent + 112u) << 23u) | (mantissa << 13u);
+    }
+    if mantissa == 0u {
+        return sign;
+    }
+    let shift = countLeadingZeros(mantissa) - 21u;
+    return sign | ((113u - shift) << 23u) | (((mantissa << shift) & 0x3FFu) << 13u);
+}
+
+// The product of two finite floats, rounded to nearest even, as IEEE 754 has
+// it: subnormal numbers stay, what is too large is infinite.
+fn multiply_bits(a: u32, b: u32) -> u32 {
+    let sign = (a ^ b) & 0x80000000u;
+    var x = a & 0x7FFFFFu;
+    var y = b & 0x7FFFFFu;
+    var i = i32((a >> 23u) & 255u);
+    var j = i32((b >> 23u) & 255u);
+    if (i == 0 && x == 0u) || (j == 0 && y == 0u) {
+        return sign;
+    }
+    if i == 0 {
+        let shift = countLeadingZeros(x) - 8u;
+        x <<= shift;
+        i = 1 - i32(shift);
+    } else {
+        x |= 0x800000u;
+    }
+    if j == 0 {
+        let shift = countLeadingZeros(y) - 8u;
+        y <<= shift;
+        j = 1 - i32(shift);
+    } else {
+        y |= 0x800000u;
+    }
+    // 2^46 <= product < 2^48. Keep 24 bits, two more to round by, the last of
+    // which says whether anything nonzero was dropped.
+    let product = mul_wide(x, y);
+    let wide = select(0, 1, (product.y & 0x8000u) != 0u);
+    var exponent = i + j - 127 + wide;
+    var shift = u32(21 + wide);
+    if exponent < 1 {
+        shift = min(shift + u32(1 - exponent), 63u);
+        exponent = 1;
+    }
+    let kept = shr64(product, shift);
+    let dropped = any(shl64(kept, shift) != product);
+    let bits = kept.x | select(0u, 1u, dropped);
+    let up = (bits & 3u) == 3u || (bits & 7u) == 6u;
+    let mantissa = (bits >> 2u) + select(0u, 1u, up);
+    // The leading bit of a normal mantissa adds 1 to the exponent field.
+    let magnitude = (u32(exponent - 1) << 23u) + mantissa;
+    return sign | select(magnitude, INFINITY_BITS, exponent >= 255 || magnitude >= INFINITY_BITS);
+}
+
+// A finite float times 2^100 (up) or 2^-100, where that is exact or so small
+// that no sum with a number above 2^23 feels it.
+fn rescaled(bits: u32, up: bool) -> f32 {
+    let sign = bits & 0x80000000u;
+    let exponent = (bits >> 23u) & 255u;
+    if up {
+        if exponent == 0u {
+            let magnitude = f32(bits & 0x7FFFFFu) * bitcast<f32>((127u - 49u) << 23u);
+            return bitcast<f32>(bitcast<u32>(magnitude) | sign);
+        }
+        return bitcast<f32>(bits + (100u << 23u));
+    }
+    return bitcast<f32>(select(bits - (100u << 23u), sign, exponent <= 100u));
+}
+
+// The bits of max(0, a - b), the difference rounded once as f32; not finite
+// where a, b or the difference is not.
+//
+// Exponents in the middle can take the device's own subtraction: neither a
+// subnormal number nor an overflow can come of it, and if the smaller operand
+// is subnormal and read as 0, the difference rounds alike. The others are
+// moved to the middle first.
+fn residual_bits(a: u32, b: u32) -> u32 {
+    let i = (a >> 23u) & 255u;
+    let j = (b >> 23u) & 255u;
+    let largest = max(i, j);
+    if largest - 32u < 218u {
+        let difference = bitcast<u32>(bitcast<f32>(a) - bitcast<f32>(b));
+        return select(difference, 0u, (difference >> 31u) == 1u);
+    }
+    if largest == 255u {
+        return INFINITY_BITS;
+    }
+    if largest < 32u {
+        if sort_key(a) <= sort_key(b) {
+            return 0u;
+        }
+        let difference = bitcast<u32>(rescaled(a, true) - rescaled(b, true));
+        let exponent = difference >> 23u;
+        if exponent > 100u {
+            return difference - (100u << 23u);
+        }
+        // Subnormal: a multiple of 2^-149, so nothing is shifted out.
+        return ((difference & 0x7FFFFFu) | 0x800000u) >> (101u - exponent);
+    }
+    let difference = bitcast<u32>(rescaled(a, false) - rescaled(b, false));
+    if ((difference >> 23u) & 255u) + 100u >= 255u {
+        return INFINITY_BITS;
+    }
+    if (difference >> 31u) == 1u || difference == 0u {
+        return 0u;
+    }
+    return difference + (100u << 23u);
+}
+
+// floor(min(r, 1) * 2^40) for finite r >= 0, from its bits.
+fn fixed_probability(bits: u32) -> vec2<u32> {
+    let exponent = bits >> 23u;
+    if exponent >= 127u {
+        return vec2<u32>(0u, 256u);
+    }
+    // r = mantissa * 2^(exponent - 150); subnormal numbers are far below 2^-40.
+    let mantissa = (bits & 0x7FFFFFu) | 0x800000u;
+    if exponent >= 110u {
+        return shl64(vec2<u32>(mantissa, 0u), exponent - 110u);
+    }
+    return vec2<u32>(select(0u, mantissa >> (110u - exponent), exponent > 86u), 0u);
+}
