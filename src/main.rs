@@ -1,0 +1,3 @@
+//! The `spec` program.
+
+fn main() {}
