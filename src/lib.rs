@@ -1,1 +1,64 @@
-//! spec.
+//! # spec
+//!
+//! The operators that decide an LLM server's next tokens and experts:
+//! speculative decoding (n-gram drafting, hybrid MTP drafting, rejection
+//! sampling, top-k deduplication), mixture-of-experts routing, and the distinct
+//! values of large sets of 64-bit features.
+//!
+//! One contract for all of them, after InfiniOp and CUB: a **descriptor** is
+//! created once from parameters and tensor descriptors and validates
+//! everything; it says how much **workspace** to bring; **calculate** enqueues
+//! the work on memory and a stream that stay the caller's. A [`Handle`] picks
+//! the device at run time. Integer results are the same bits on each of them.
+//!
+//! ```
+//! use spec::ops::topk_router::{Buffers, TopkRouter};
+//! use spec::{DType, Handle, Stream};
+//!
+//! # fn main() -> spec::Result<()> {
+//! let handle: Handle = "cpu".parse()?;
+//!
+//! // Two tokens, eight experts, the two best of each: what Mixtral does.
+//! let logits: [f32; 16] = [
+//!     0.1, 2.0, 0.3, 0.4, 1.5, 0.0, -1.0, 0.2, //
+//!     3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.5,
+//! ];
+//! let (mut weights, mut indices) = ([0f32; 4], [0i32; 4]);
+//!
+//! let params = TopkRouter::mixtral();
+//! let router = handle.create(&params, &params.tensors(DType::F32, 2, 8))?;
+//! let mut workspace = handle.workspace(router.workspace_size())?;
+//! router.calculate(
+//!     &mut workspace,
+//!     Buffers {
+//!         x: (&logits).into(),
+//!         bias: None,
+//!         weights: (&mut weights).into(),
+//!         indices: (&mut indices).into(),
+//!         flags: None,
+//!     },
+//!     Stream::default(),
+//! )?;
+//! assert_eq!(indices, [1, 4, 7, 0]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Here the buffers are plain host slices, borrowed for the call. On another
+//! device they are what the caller already holds there (raw device pointers, a
+//! wgpu buffer), or [`Buffer`]s that the handle allocates.
+
+mod absent;
+mod buffer;
+mod handle;
+
+pub use buffer::Buffer;
+pub use handle::{Handle, Listing, Portable, devices};
+pub use spec_core::*;
+
+#[cfg(feature = "cpu")]
+pub use spec_cpu as cpu;
+#[cfg(feature = "cuda")]
+pub use spec_cuda as cuda;
+#[cfg(feature = "wgpu")]
+pub use spec_wgpu as wgpu;

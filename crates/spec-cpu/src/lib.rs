@@ -1,1 +1,85 @@
-//! CPU.
+//! # The CPU backend
+//!
+//! The reference for every other backend, and fast: rayon spreads each operator
+//! over requests and inside one request, and the inner loops are shaped so that
+//! the compiler vectorises them, in versions for the instruction sets found at
+//! run time.
+//!
+//! Work runs on the rayon pool that is current where
+//! [`calculate`](spec_core::Descriptor::calculate) is called: the global one,
+//! or the one whose `install` the caller is in. It is done when the call
+//! returns. Apart from what rayon's own queues keep, nothing is allocated.
+
+mod memory;
+mod ops;
+mod simd;
+mod slices;
+
+use std::sync::Arc;
+
+use spec_core::stream::Kind;
+use spec_core::{Backend, Device, DeviceInfo, Error, Memory, Result, Status, Stream};
+
+/// The CPU.
+#[derive(Clone)]
+pub struct Cpu {
+    info: Arc<DeviceInfo>,
+}
+
+/// The one device there is.
+///
+/// # Errors
+/// None; the signature is that of every backend.
+pub fn devices() -> Result<Vec<DeviceInfo>> {
+    let threads = rayon::current_num_threads();
+    Ok(vec![DeviceInfo {
+        device: Device::CPU,
+        name: format!("{} on {threads} threads", std::env::consts::ARCH),
+        software: false,
+        memory: None,
+        facts: vec![("threads", threads.to_string()), ("vectors", simd::level().to_owned())],
+    }])
+}
+
+impl Cpu {
+    /// Opens the CPU, whose index is 0.
+    ///
+    /// # Errors
+    /// Status 6 for any other index.
+    pub fn open(index: usize) -> Result<Cpu> {
+        match devices()?.into_iter().nth(index) {
+            Some(info) => Ok(Cpu { info: Arc::new(info) }),
+            None => Err(Error::device(
+                Device::new("cpu", index),
+                Status::DeviceNotFound,
+                "there is only one CPU device, `cpu`",
+            )),
+        }
+    }
+}
+
+impl Backend for Cpu {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(memory::HostMemory::new(bytes)?))
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// Refuses a stream that belongs to another backend.
+fn check_stream(stream: Stream<'_>) -> Result<()> {
+    match stream.into_kind() {
+        Kind::Own => Ok(()),
+        _ => Err(Error::device(
+            Device::CPU,
+            Status::DeviceTypeNotSupported,
+            "the stream belongs to another backend; the CPU takes `Stream::default()`",
+        )),
+    }
+}

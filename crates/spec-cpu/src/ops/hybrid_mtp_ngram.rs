@@ -1,0 +1,85 @@
+//! `hybrid_mtp_ngram` on the CPU: the shared search behind drafts of a head.
+
+use spec_core::flags::BAD_LENGTHS;
+use spec_core::ngram::{Haystacks, draft_limit};
+use spec_core::ops::HybridMtpNgram;
+use spec_core::ops::hybrid_mtp_ngram::{Buffers, Plan};
+use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut};
+
+use super::ngram::{Budgeted, Drafting, Request, Token, counts, ints, workspace_bytes};
+use crate::slices::{raise, slice_mut};
+use crate::{Cpu, check_stream};
+
+struct Prepared(Plan);
+
+impl Supports<HybridMtpNgram> for Cpu {
+    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<HybridMtpNgram>>> {
+        Ok(Box::new(Prepared(plan.clone())))
+    }
+}
+
+impl Kernel<HybridMtpNgram> for Prepared {
+    fn workspace_size(&self) -> usize {
+        workspace_bytes(&self.0.rows)
+    }
+
+    fn launch(
+        &self,
+        workspace: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        check_stream(stream)?;
+        match self.0.rows.input_ids.dtype {
+            DType::I32 => run::<i32>(&self.0, workspace, buffers),
+            _ => run::<i64>(&self.0, workspace, buffers),
+        }
+    }
+}
+
+fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    let [prompt, steps, max_dec] =
+        ints([buffers.input_ids_len, buffers.step_idx, buffers.max_dec_len])?;
+    let decoder = counts(buffers.seq_lens_decoder)?;
+    let batch = plan.rows.batch;
+    let this_time = &mut slice_mut::<i32>(buffers.seq_lens_this_time)?[..batch];
+    let left = decoder[..batch].iter().filter(|&&length| length > 0).count() as i64;
+    let negative = this_time.iter().any(|&have| have < 0);
+    let drafting = Drafting {
+        shapes: &plan.rows,
+        max_ngram: plan.params.max_ngram_size,
+        min_ngram: plan.params.min_ngram_size,
+        threshold: i64::from(plan.params.token_threshold),
+        input_ids: buffers.input_ids,
+        generated: buffers.pre_ids,
+        draft_tokens: buffers.draft_tokens,
+    };
+    // A request drafts, and leaves the budget's `left`, if it has tokens and
+    // room for more; `have` is what it has.
+    let limit = |index: usize, have: i32| {
+        let haystacks = Haystacks::new(
+            plan.rows.input_ids.cols,
+            prompt.get(index),
+            plan.rows.generated.cols,
+            0,
+            steps.get(index),
+        );
+        let own = plan.params.max_draft_tokens as i64 - i64::from(have) + 1;
+        (haystacks, draft_limit(own, max_dec.get(index), haystacks.step))
+    };
+    let request = |index: usize, have: i32| {
+        if have <= 0 {
+            return (None, 0);
+        }
+        let (haystacks, limit) = limit(index, have);
+        let request = Request { haystacks, limit, slot: have as usize };
+        ((limit > 0).then_some(request), haystacks.flags)
+    };
+    let budget = |index: usize, have: i32| Budgeted {
+        base: have,
+        used: i64::from(have.max(0)),
+        leaves: have > 0 && limit(index, have).1 > 0,
+    };
+    let flags = drafting.run::<T>(workspace, this_time, left, request, budget)?;
+    raise(buffers.flags, flags | if negative { BAD_LENGTHS } else { 0 })
+}

@@ -1,0 +1,380 @@
+//! Verification on the CPU: requests in parallel, and the one long scan of a
+//! request, its recovery row, in parallel chunks.
+//!
+//! A walk reads a handful of numbers; the recovery reads a vocabulary row of
+//! target and draft once (twice the chunk that holds the answer). Chunks give
+//! integers (a maximum, a sum) that combine in any order to the same result.
+
+use std::ops::Range;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rayon::prelude::*;
+use spec_core::ops::RejectionSample;
+use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
+use spec_core::{Kernel, Result, Stream, Supports, ViewMut, exact, flags, philox};
+
+use super::by_float;
+use crate::simd::{self, BLOCK, Float};
+use crate::slices::{Ints, Rows, Workspace, raise, rows_mut, slice, slice_mut, workspace_size};
+use crate::{Cpu, check_stream};
+
+/// Vocabulary entries of a parallel chunk: enough work to outweigh a steal.
+const CHUNK: usize = 8 * BLOCK;
+
+struct Prepared(Plan);
+
+impl Supports<RejectionSample> for Cpu {
+    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {
+        Ok(Box::new(Prepared(plan.clone())))
+    }
+}
+
+impl Prepared {
+    /// Chunk sums of one request.
+    fn chunks(&self) -> usize {
+        self.0.vocab().div_ceil(CHUNK)
+    }
+}
+
+impl Kernel<RejectionSample> for Prepared {
+    fn workspace_size(&self) -> usize {
+        workspace_size(self.0.batch * self.chunks() * 8, 1)
+    }
+
+    fn launch(
+        &self,
+        workspace: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        check_stream(stream)?;
+        let sums = Workspace::new(workspace)?.take::<u64>(self.0.batch * self.chunks())?;
+        by_float!(self.0.target.dtype, run(&self.0, sums, self.chunks(), buffers))
+    }
+}
+
+fn run<T: Float>(plan: &Plan, sums: &mut [u64], chunks: usize, buffers: Buffers<'_>) -> Result<()> {
+    let verifier = Verifier {
+        plan,
+        target: Rows::<T>::new(buffers.target_probs, plan.target)?,
+        draft: match (buffers.draft_probs, plan.draft) {
+            (Some(view), Some(matrix)) => Some(Rows::<T>::new(view, matrix)?),
+            _ => None,
+        },
+        ids: Ints::new(buffers.draft_token_ids)?,
+        bonus: Ints::new(buffers.bonus_token_ids)?,
+        offsets: Ints::new(buffers.cu_num_draft)?,
+        uniform: buffers.uniform_samples.map(slice::<f32>).transpose()?,
+        random: buffers.seed_offset.map(slice::<u64>).transpose()?.map_or((0, 0), |s| (s[0], s[1])),
+        flags: AtomicU32::new(0),
+    };
+    let output = slice_mut::<i32>(buffers.output_token_ids)?;
+    let counts = |view| slice_mut::<i32>(view).map(|counts| &mut counts[..plan.batch]);
+    (
+        rows_mut(output, plan.output),
+        counts(buffers.num_accepted)?,
+        counts(buffers.accepted_counts)?,
+        counts(buffers.recovered_counts)?,
+        counts(buffers.bonus_counts)?,
+        sums.par_chunks_mut(chunks),
+    )
+        .into_par_iter()
+        .enumerate()
+        .for_each(|(request, (row, emitted, accepted, recovered, bonus, sums))| {
+            let walk = verifier.walk(request, row);
+            *accepted = walk.accepted as i32;
+            let last = match walk.rejected {
+                Some(rejected) => verifier.recover(request, rejected, sums),
+                None => verifier.bonus(request),
+            };
+            row[walk.accepted] = last as i32;
+            row[walk.accepted + 1..].fill(-1);
+            *emitted = walk.accepted as i32 + 1;
+            *recovered = i32::from(walk.rejected.is_some());
+            *bonus = i32::from(walk.rejected.is_none());
+        });
+    raise(buffers.flags, verifier.flags.into_inner())
+}
+
+struct Verifier<'a, T> {
+    plan: &'a Plan,
+    target: Rows<'a, T>,
+    draft: Option<Rows<'a, T>>,
+    ids: Ints<'a>,
+    bonus: Ints<'a>,
+    offsets: Ints<'a>,
+    uniform: Option<&'a [f32]>,
+    /// Philox seed and offset.
+    random: (u64, u64),
+    flags: AtomicU32,
+}
+
+struct Walk {
+    accepted: usize,
+    rejected: Option<Rejected>,
+}
+
+/// The token at which a walk ended.
+#[derive(Clone, Copy)]
+enum Rejected {
+    /// Probabilistic: to be recovered from this row's residual.
+    Residual { token: usize },
+    /// Greedy: the target's argmax is already known.
+    Greedy { argmax: usize },
+}
+
+impl<T: Float> Verifier<'_, T> {
+    fn flag(&self, bits: u32) {
+        self.flags.fetch_or(bits, Ordering::Relaxed);
+    }
+
+    /// The tokens of a request, cut to what is valid.
+    fn tokens(&self, request: usize) -> Range<usize> {
+        let (start, end) = (self.offsets.get(request), self.offsets.get(request + 1));
+        if start < 0 || end < start || end > self.plan.tokens() as i64 {
+            self.flag(flags::BAD_LENGTHS);
+            return 0..0;
+        }
+        let (start, end) = (start as usize, end as usize);
+        let longest = start + self.plan.params.max_spec_len.min(end - start);
+        if end > longest {
+            self.flag(flags::BAD_LENGTHS);
+        }
+        start..longest
+    }
+
+    /// Accepts tokens into `row` up to the first rejection.
+    fn walk(&self, request: usize, row: &mut [i32]) -> Walk {
+        let tokens = self.tokens(request);
+        for (position, token) in tokens.clone().enumerate() {
+            let id = self.ids.get(token);
+            let valid = usize::try_from(id).ok().filter(|&id| id < self.plan.vocab());
+            if valid.is_none() {
+                self.flag(flags::OUT_OF_RANGE);
+            }
+            let rejected = match self.plan.params.acceptance {
+                Acceptance::Greedy => {
+                    let argmax = self.argmax(self.target.row(token));
+                    (valid != Some(argmax)).then_some(Rejected::Greedy { argmax })
+                }
+                Acceptance::Probabilistic => {
+                    let accepted =
+                        valid.is_some_and(|id| self.accepts(request, position, token, id));
+                    (!accepted).then_some(Rejected::Residual { token })
+                }
+            };
+            if rejected.is_some() {
+                return Walk { accepted: position, rejected };
+            }
+            row[position] = id as i32;
+        }
+        Walk { accepted: tokens.len(), rejected: None }
+    }
+
+    fn accepts(&self, request: usize, position: usize, token: usize, id: usize) -> bool {
+        let target = self.target.row(token)[id].get();
+        let draft = self.draft.map_or(1.0, |draft| draft.row(token)[id].get());
+        let u = match self.uniform {
+            Some(samples) => samples[token],
+            None => philox::uniform(self.random.0, self.random.1, request as u32, position as u32),
+        };
+        if !(target.is_finite() && draft.is_finite() && u.is_finite()) {
+            self.flag(flags::NON_FINITE);
+        }
+        exact::accepts(target, draft, u)
+    }
+
+    fn bonus(&self, request: usize) -> usize {
+        let id = usize::try_from(self.bonus.get(request)).ok();
+        id.filter(|&id| id < self.plan.vocab()).unwrap_or_else(|| {
+            self.flag(flags::OUT_OF_RANGE);
+            0
+        })
+    }
+
+    fn recover(&self, request: usize, rejected: Rejected, sums: &mut [u64]) -> usize {
+        let token = match rejected {
+            Rejected::Greedy { argmax } => return argmax,
+            Rejected::Residual { token } => token,
+        };
+        let residual = Residual {
+            target: self.target.row(token),
+            draft: self.draft.map(|draft| draft.row(token)),
+            // Without probabilities the draft is certain of its token.
+            skipped: match self.draft {
+                Some(_) => None,
+                None => usize::try_from(self.ids.get(token)).ok(),
+            },
+        };
+        let (found, bad) = match self.plan.params.recovery {
+            Recovery::Argmax => residual.argmax(),
+            Recovery::Sample => {
+                let bits = philox::recovery_bits(self.random.0, self.random.1, request as u32);
+                residual.sample(sums, bits)
+            }
+        };
+        if bad {
+            self.flag(flags::NON_FINITE);
+        }
+        found.unwrap_or_else(|| self.argmax(residual.target))
+    }
+
+    /// The largest finite entry, lowest index; 0 where there is none.
+    fn argmax(&self, row: &[T]) -> usize {
+        let best = row
+            .par_chunks(CHUNK)
+            .enumerate()
+            .map(|(chunk, values)| {
+                let mut block = [0.0; BLOCK];
+                let (mut best, mut bad) = (Best::default(), false);
+                for (i, values) in values.chunks(BLOCK).enumerate() {
+                    let (key, odd) = simd::max_finite(T::widen(values, &mut block));
+                    best = best.better(Best { key, start: chunk * CHUNK + i * BLOCK });
+                    bad |= odd;
+                }
+                (best, bad)
+            })
+            .reduce(Default::default, |a, b| (a.0.better(b.0), a.1 | b.1));
+        let (best, bad) = best;
+        if bad {
+            self.flag(flags::NON_FINITE);
+        }
+        if best.key == 0 {
+            return 0;
+        }
+        let end = row.len().min(best.start + BLOCK);
+        let mut block = [0.0; BLOCK];
+        let values = T::widen(&row[best.start..end], &mut block);
+        best.start + simd::find_finite(values, best.key).unwrap_or(0)
+    }
+}
+
+/// A block that holds the largest key so far; key 0 is below all.
+#[derive(Clone, Copy, Default)]
+struct Best {
+    key: u32,
+    start: usize,
+}
+
+impl Best {
+    /// The larger key, the earlier block among equals.
+    fn better(self, other: Best) -> Best {
+        let other_wins =
+            other.key > self.key || (other.key == self.key && other.start < self.start);
+        if other_wins { other } else { self }
+    }
+}
+
+/// What the draft left of a target row: `max(0, target - draft)`.
+#[derive(Clone, Copy)]
+struct Residual<'a, T> {
+    target: &'a [T],
+    draft: Option<&'a [T]>,
+    /// An entry whose residual is 0 whatever the target says.
+    skipped: Option<usize>,
+}
+
+impl<T: Float> Residual<'_, T> {
+    /// Calls `f` with the start and the values of each block of a range, the
+    /// skipped entry left out. Stops when `f` returns something.
+    fn blocks<R>(
+        &self,
+        range: Range<usize>,
+        mut f: impl FnMut(usize, &[f32], Option<&[f32]>) -> Option<R>,
+    ) -> Option<R> {
+        let (mut target, mut draft) = ([0.0; BLOCK], [0.0; BLOCK]);
+        let mut start = range.start;
+        while start < range.end {
+            let mut end = range.end.min(start + BLOCK);
+            if let Some(skipped) = self.skipped {
+                if skipped == start {
+                    start += 1;
+                    continue;
+                }
+                if (start..end).contains(&skipped) {
+                    end = skipped;
+                }
+            }
+            let wide = T::widen(&self.target[start..end], &mut target);
+            let other = self.draft.map(|d| T::widen(&d[start..end], &mut draft));
+            if let Some(result) = f(start, wide, other) {
+                return Some(result);
+            }
+            start = end;
+        }
+        None
+    }
+
+    fn chunk(&self, index: usize) -> Range<usize> {
+        index * CHUNK..self.target.len().min((index + 1) * CHUNK)
+    }
+
+    /// The largest positive residual, lowest index; whether any was not finite.
+    fn argmax(&self) -> (Option<usize>, bool) {
+        let chunks = self.target.len().div_ceil(CHUNK);
+        let (best, bad) = (0..chunks)
+            .into_par_iter()
+            .map(|chunk| {
+                let (mut best, mut bad) = (Best::default(), false);
+                self.blocks(self.chunk(chunk), |start, target, draft| {
+                    let (key, odd) = simd::max_residual(target, draft);
+                    best = best.better(Best { key, start });
+                    bad |= odd;
+                    None::<()>
+                });
+                (best, bad)
+            })
+            .reduce(Default::default, |a, b| (a.0.better(b.0), a.1 | b.1));
+        let found = (best.key > 0).then(|| {
+            let end = self.target.len().min(best.start + BLOCK);
+            self.blocks(best.start..end, |start, target, draft| {
+                simd::find_residual(target, draft, best.key).map(|i| start + i)
+            })
+        });
+        (found.flatten(), bad)
+    }
+
+    /// The entry at which the running sum first exceeds the random threshold;
+    /// whether any was not finite.
+    fn sample(&self, sums: &mut [u64], random_bits: u64) -> (Option<usize>, bool) {
+        let bad = sums
+            .par_iter_mut()
+            .enumerate()
+            .map(|(chunk, total)| {
+                let (mut sum, mut bad) = (0, false);
+                self.blocks(self.chunk(chunk), |_, target, draft| {
+                    let (part, odd) = simd::sum_residual(target, draft);
+                    sum += part;
+                    bad |= odd;
+                    None::<()>
+                });
+                *total = sum;
+                bad
+            })
+            .reduce(|| false, |a, b| a | b);
+        let total = sums.iter().sum();
+        if total == 0 {
+            return (None, bad);
+        }
+        let threshold = exact::sample_threshold(random_bits, total);
+        let mut before = 0;
+        for (chunk, &sum) in sums.iter().enumerate() {
+            if before + sum <= threshold {
+                before += sum;
+                continue;
+            }
+            let found =
+                self.blocks(self.chunk(chunk), |start, target, draft| {
+                    match simd::find_sum(target, draft, before, threshold) {
+                        Ok(i) => Some(start + i),
+                        Err(sum) => {
+                            before = sum;
+                            None
+                        }
+                    }
+                });
+            return (found, bad);
+        }
+        (None, bad)
+    }
+}

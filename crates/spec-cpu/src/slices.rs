@@ -1,0 +1,110 @@
+//! Checked views as slices, rows and workspace.
+
+use rayon::prelude::*;
+use spec_core::{Device, Element, Error, Matrix, Result, Status, View, ViewMut};
+
+fn not_host() -> Error {
+    // `Operator::check` has already compared dtype and device, and host views
+    // are only made from typed slices.
+    Error::device(Device::CPU, Status::InternalError, "a checked view is no host slice")
+}
+
+/// A checked view as a slice.
+pub(crate) fn slice<T: Element>(view: View<'_>) -> Result<&[T]> {
+    view.host().ok_or_else(not_host)
+}
+
+/// A checked mutable view as a slice.
+pub(crate) fn slice_mut<T: Element>(view: ViewMut<'_>) -> Result<&mut [T]> {
+    view.host().ok_or_else(not_host)
+}
+
+/// OR-s bits into the caller's flags word, if there is one.
+pub(crate) fn raise(flags: Option<ViewMut<'_>>, bits: u32) -> Result<()> {
+    if let Some(flags) = flags {
+        slice_mut::<u32>(flags)?[0] |= bits;
+    }
+    Ok(())
+}
+
+/// A matrix to read.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a, T> {
+    data: &'a [T],
+    cols: usize,
+    stride: usize,
+}
+
+impl<'a, T: Element> Rows<'a, T> {
+    pub(crate) fn new(view: View<'a>, matrix: Matrix) -> Result<Self> {
+        Ok(Rows { data: slice(view)?, cols: matrix.cols, stride: matrix.row_stride })
+    }
+
+    pub(crate) fn row(&self, index: usize) -> &'a [T] {
+        &self.data[index * self.stride..][..self.cols]
+    }
+}
+
+/// The rows of a matrix to write, in parallel. None where rows are empty.
+pub(crate) fn rows_mut<T: Element>(
+    data: &mut [T],
+    matrix: Matrix,
+) -> impl IndexedParallelIterator<Item = &mut [T]> {
+    let step = matrix.row_stride.max(matrix.cols).max(1);
+    let cols = matrix.cols;
+    data.par_chunks_mut(step).take(matrix.rows).map(move |row| &mut row[..cols])
+}
+
+/// Integers of either width.
+#[derive(Clone, Copy)]
+pub(crate) enum Ints<'a> {
+    I32(&'a [i32]),
+    I64(&'a [i64]),
+}
+
+impl<'a> Ints<'a> {
+    pub(crate) fn new(view: View<'a>) -> Result<Self> {
+        match view.host() {
+            Some(narrow) => Ok(Ints::I32(narrow)),
+            None => Ok(Ints::I64(slice(view)?)),
+        }
+    }
+
+    pub(crate) fn get(&self, index: usize) -> i64 {
+        match self {
+            Ints::I32(values) => i64::from(values[index]),
+            Ints::I64(values) => values[index],
+        }
+    }
+}
+
+const ALIGN: usize = 64;
+
+/// Bytes of a workspace that hands out `bytes` in `pieces` aligned pieces.
+pub(crate) const fn workspace_size(bytes: usize, pieces: usize) -> usize {
+    if bytes == 0 { 0 } else { bytes + pieces * (ALIGN - 1) }
+}
+
+/// A workspace, handed out from the front.
+pub(crate) struct Workspace<'a>(&'a mut [u8]);
+
+impl<'a> Workspace<'a> {
+    pub(crate) fn new(view: ViewMut<'a>) -> Result<Self> {
+        match view.into_place() {
+            spec_core::PlaceMut::Host(bytes) => Ok(Workspace(bytes)),
+            _ => Err(not_host()),
+        }
+    }
+
+    /// The next `len` elements, contents unspecified.
+    pub(crate) fn take<T: Element>(&mut self, len: usize) -> Result<&'a mut [T]> {
+        let bytes = std::mem::take(&mut self.0);
+        let skip = bytes.as_ptr().align_offset(ALIGN).min(bytes.len());
+        let size = len * size_of::<T>();
+        let (piece, rest) = bytes[skip..].split_at_mut_checked(size).ok_or_else(|| {
+            Error::device(Device::CPU, Status::InsufficientWorkspace, "a piece is missing")
+        })?;
+        self.0 = rest;
+        spec_core::dtype::from_bytes_mut(piece).ok_or_else(not_host)
+    }
+}

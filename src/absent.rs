@@ -1,0 +1,46 @@
+//! What stands in for a backend that was not compiled in.
+
+use spec_core::{
+    Backend, Device, DeviceInfo, Error, Kernel, Memory, Operator, Result, Status, Supports,
+};
+
+/// A backend that cannot exist, with every operator.
+#[derive(Clone)]
+#[allow(dead_code, reason = "unused when every backend is compiled in")]
+pub enum Absent {}
+
+#[allow(dead_code, reason = "unused when every backend is compiled in")]
+impl Absent {
+    pub(crate) fn devices(name: &'static str) -> Result<Vec<DeviceInfo>> {
+        Err(Self::error(name, 0))
+    }
+
+    pub(crate) fn open(name: &'static str, index: usize) -> Result<Absent> {
+        Err(Self::error(name, index))
+    }
+
+    fn error(name: &'static str, index: usize) -> Error {
+        let message = format!("this build leaves the backend out; enable the cargo feature {name}");
+        Error::device(Device::new(name, index), Status::DeviceNotFound, message)
+    }
+}
+
+impl Backend for Absent {
+    fn info(&self) -> &DeviceInfo {
+        match *self {}
+    }
+
+    fn allocate(&self, _bytes: usize) -> Result<Box<dyn Memory>> {
+        match *self {}
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        match *self {}
+    }
+}
+
+impl<O: Operator> Supports<O> for Absent {
+    fn prepare(&self, _plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
+        match *self {}
+    }
+}

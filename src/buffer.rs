@@ -1,0 +1,81 @@
+//! Memory that a handle allocated.
+
+use std::marker::PhantomData;
+
+use spec_core::{Element, Error, Memory, Result, Status, View, ViewMut, dtype};
+
+/// Elements in a device's memory, owned.
+///
+/// For callers who hold nothing there yet; who does passes a view of it
+/// instead. A reference converts into a [`View`], a mutable one into a
+/// [`ViewMut`].
+pub struct Buffer<T: Element> {
+    memory: Box<dyn Memory>,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Buffer<T> {
+    pub(crate) fn new(memory: Box<dyn Memory>, len: usize) -> Self {
+        Buffer { memory, len, element: PhantomData }
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// For reading, by an operator.
+    pub fn view(&self) -> View<'_> {
+        self.memory.view(T::DTYPE, self.len)
+    }
+
+    /// For writing, by an operator.
+    pub fn view_mut(&mut self) -> ViewMut<'_> {
+        self.memory.view_mut(T::DTYPE, self.len)
+    }
+
+    /// Copies `data` to the start of the buffer.
+    ///
+    /// # Errors
+    /// Status 11 if it is longer than the buffer, 1 when the device fails.
+    pub fn write(&mut self, data: &[T]) -> Result<()> {
+        if data.len() > self.len {
+            return Err(Error::Argument {
+                status: Status::BadTensorShape,
+                operator: "write",
+                argument: "data",
+                value: format!("{} elements long", data.len()),
+                expected: format!("at most the {} of the buffer", self.len).into(),
+            });
+        }
+        self.memory.write(dtype::as_bytes(data))
+    }
+
+    /// Waits for the device's own stream and copies everything to the host.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    pub fn to_vec(&self) -> Result<Vec<T>> {
+        let mut data = vec![T::default(); self.len];
+        self.memory.read(dtype::as_bytes_mut(&mut data))?;
+        Ok(data)
+    }
+}
+
+impl<'a, T: Element> From<&'a Buffer<T>> for View<'a> {
+    fn from(buffer: &'a Buffer<T>) -> Self {
+        buffer.view()
+    }
+}
+
+impl<'a, T: Element> From<&'a mut Buffer<T>> for ViewMut<'a> {
+    fn from(buffer: &'a mut Buffer<T>) -> Self {
+        buffer.view_mut()
+    }
+}

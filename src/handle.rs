@@ -1,0 +1,228 @@
+//! Picking a device at run time.
+
+use std::str::FromStr;
+
+use spec_core::{
+    Backend, Descriptor, Device, DeviceInfo, DeviceName, Element, Error, Operator, Result, Status,
+    Supports,
+};
+
+use crate::Buffer;
+
+/// An open device, whichever backend it belongs to.
+///
+/// Cheap to clone, `Send` and `Sync`. Text names it: `cpu`, `cuda`, `cuda:1`,
+/// `wgpu:0`, or `auto` for the best there is.
+#[derive(Clone)]
+pub struct Handle(Inner);
+
+/// The devices of one backend, or why there are none.
+pub struct Listing {
+    /// The backend's name.
+    pub backend: &'static str,
+    /// What is there, or the reason why nothing is.
+    pub devices: Result<Vec<DeviceInfo>>,
+}
+
+/// An operator that every backend of this build supports.
+pub trait Portable: Operator {
+    /// Creates the operator on the device of `handle`.
+    ///
+    /// # Errors
+    /// As [`Handle::create`].
+    fn create_on(&self, handle: &Handle, tensors: &Self::Tensors) -> Result<Descriptor<Self>>;
+}
+
+/// Lists the backends: a line here is all that the facade needs for one.
+macro_rules! backends {
+    ($( $name:literal: $variant:ident in $module:ident ),+ $(,)?) => {
+        $(
+            #[cfg(feature = $name)]
+            use $module::$variant;
+            #[cfg(not(feature = $name))]
+            use crate::absent::Absent as $variant;
+        )+
+
+        #[derive(Clone)]
+        enum Inner {
+            $( $variant($variant), )+
+        }
+
+        impl Handle {
+            fn backend(&self) -> &dyn Backend {
+                match &self.0 {
+                    $( Inner::$variant(backend) => backend, )+
+                }
+            }
+
+            fn open_named(name: &DeviceName) -> Result<Self> {
+                let index = name.index.unwrap_or(0);
+                match name.backend.as_str() {
+                    $(
+                        $name => {
+                            #[cfg(feature = $name)]
+                            let backend = $variant::open(index)?;
+                            #[cfg(not(feature = $name))]
+                            let backend = $variant::open($name, index)?;
+                            Ok(Handle(Inner::$variant(backend)))
+                        }
+                    )+
+                    unknown => Err(Error::DeviceName {
+                        text: unknown.to_owned(),
+                        expected: "`auto`, `cpu`, `cuda:N` or `wgpu:N`",
+                    }),
+                }
+            }
+        }
+
+        $(
+            #[cfg(feature = $name)]
+            impl From<$variant> for Handle {
+                fn from(backend: $variant) -> Self {
+                    Handle(Inner::$variant(backend))
+                }
+            }
+        )+
+
+        impl<O: Operator> Portable for O
+        where
+            $( $variant: Supports<O>, )+
+        {
+            fn create_on(&self, handle: &Handle, tensors: &O::Tensors) -> Result<Descriptor<O>> {
+                match &handle.0 {
+                    $( Inner::$variant(backend) => Descriptor::create(backend, self, tensors), )+
+                }
+            }
+        }
+
+        /// Every backend with its devices, or the reason why it has none.
+        pub fn devices() -> Vec<Listing> {
+            vec![$(
+                Listing {
+                    backend: $name,
+                    #[cfg(feature = $name)]
+                    devices: $module::devices(),
+                    #[cfg(not(feature = $name))]
+                    devices: $variant::devices($name),
+                },
+            )+]
+        }
+    };
+}
+
+backends! {
+    "cpu": Cpu in spec_cpu,
+    "cuda": Cuda in spec_cuda,
+    "wgpu": Wgpu in spec_wgpu,
+}
+
+impl Handle {
+    /// The CPU.
+    ///
+    /// # Errors
+    /// Status 6 where the backend was left out of this build.
+    pub fn cpu() -> Result<Self> {
+        Self::open_named(&DeviceName { backend: "cpu".to_owned(), index: None })
+    }
+
+    /// The best device: a CUDA GPU, else the first GPU that wgpu finds and
+    /// that is no software renderer, else the CPU.
+    ///
+    /// # Errors
+    /// Status 6 where there is nothing at all.
+    pub fn auto() -> Result<Self> {
+        let listings = devices();
+        for backend in ["cuda", "wgpu"] {
+            let listing = listings.iter().find(|l| l.backend == backend);
+            let found = listing.and_then(|l| l.devices.as_ref().ok()).into_iter().flatten();
+            for info in found.filter(|info| !info.software) {
+                let index = Some(info.device.index());
+                let name = DeviceName { backend: backend.to_owned(), index };
+                if let Ok(handle) = Self::open_named(&name) {
+                    return Ok(handle);
+                }
+            }
+        }
+        Self::cpu()
+    }
+
+    /// The device as one writes it: `cuda:0`.
+    pub fn device(&self) -> Device {
+        self.info().device
+    }
+
+    /// What is known of the device.
+    pub fn info(&self) -> &DeviceInfo {
+        self.backend().info()
+    }
+
+    /// Creates an operator: checks its parameters against the tensors, plans,
+    /// and makes it ready on this device.
+    ///
+    /// # Errors
+    /// Status 3, 4, 10, 11 or 12 with the argument, its value and what was
+    /// expected; 1 or 8 where the device cannot run it.
+    pub fn create<O: Portable>(
+        &self,
+        operator: &O,
+        tensors: &O::Tensors,
+    ) -> Result<Descriptor<O>> {
+        operator.create_on(self, tensors)
+    }
+
+    /// Allocates `len` elements on the device, contents unspecified.
+    ///
+    /// # Errors
+    /// Status 1 when there is not enough memory.
+    pub fn allocate<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
+        let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| {
+            Error::device(
+                self.device(),
+                Status::InternalError,
+                format!("{len} elements of {} are more than memory can hold", T::DTYPE),
+            )
+        })?;
+        Ok(Buffer::new(self.backend().allocate(bytes)?, len))
+    }
+
+    /// Allocates and fills from host memory.
+    ///
+    /// # Errors
+    /// Status 1 when there is not enough memory or the device fails.
+    pub fn upload<T: Element>(&self, data: &[T]) -> Result<Buffer<T>> {
+        let mut buffer = self.allocate(data.len())?;
+        buffer.write(data)?;
+        Ok(buffer)
+    }
+
+    /// Allocates a workspace of as many bytes as a descriptor asks for.
+    ///
+    /// # Errors
+    /// Status 1 when there is not enough memory.
+    pub fn workspace(&self, bytes: usize) -> Result<Buffer<u8>> {
+        self.allocate(bytes)
+    }
+
+    /// Waits for what was enqueued on the device's own stream.
+    ///
+    /// # Errors
+    /// Status 1 with the device's own words for what failed since the last call.
+    pub fn synchronize(&self) -> Result<()> {
+        self.backend().synchronize()
+    }
+}
+
+impl FromStr for Handle {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self> {
+        let name: DeviceName = text.parse()?;
+        if name.backend == "auto" { Self::auto() } else { Self::open_named(&name) }
+    }
+}
+
+impl std::fmt::Debug for Handle {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Handle({})", self.device())
+    }
+}
