@@ -2,6 +2,8 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
+pub mod grid;
+
 use std::io::Write;
 use std::sync::OnceLock;
 

@@ -1,0 +1,134 @@
+//! `ngram_match` and `hybrid_mtp_ngram` as the sequential loop of FastDeploy's
+//! CPU operator: one request after the other, each search repeated for every
+//! pattern length.
+
+use spec::flags::BAD_LENGTHS;
+
+/// What both operators read and change, packed, one entry or row a request.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Requests {
+    pub input_cols: usize,
+    pub input_ids: Vec<i64>,
+    pub input_ids_len: Vec<i64>,
+    /// `token_ids_all` or `pre_ids`.
+    pub generated_cols: usize,
+    pub generated: Vec<i64>,
+    /// Zeros for `hybrid_mtp_ngram`.
+    pub prompt_lens: Vec<i64>,
+    pub step_idx: Vec<i64>,
+    pub max_dec_len: Vec<i64>,
+    pub draft_cols: usize,
+    pub draft_tokens: Vec<i64>,
+    pub draft_token_num: Vec<i32>,
+    pub this_time: Vec<i32>,
+    pub encoder: Vec<i32>,
+    pub decoder: Vec<i32>,
+}
+
+/// The sizes that are parameters.
+#[derive(Clone, Copy, Debug)]
+pub struct Sizes {
+    pub max_ngram: usize,
+    pub min_ngram: usize,
+    /// `None` for `ngram_match`.
+    pub max_draft_tokens: Option<usize>,
+    pub threshold: i64,
+}
+
+struct Cut<'a> {
+    prompt: &'a [i64],
+    generated: &'a [i64],
+    step: usize,
+}
+
+/// Runs the loop, changes `draft_tokens` and `this_time`, returns flags.
+pub fn draft(r: &mut Requests, sizes: Sizes) -> u32 {
+    let mut flags = 0;
+    let hybrid = sizes.max_draft_tokens.is_some();
+    let mut left = (0..r.decoder.len())
+        .filter(|&b| r.decoder[b] > 0 || (!hybrid && r.encoder[b] > 0))
+        .count() as i64;
+    let mut used = 0i64;
+    for b in 0..r.this_time.len() {
+        let (limit, slot) = match sizes.max_draft_tokens {
+            Some(most) => {
+                let have = r.this_time[b];
+                flags |= if have < 0 { BAD_LENGTHS } else { 0 };
+                used += i64::from(have.max(0));
+                if have <= 0 {
+                    continue;
+                }
+                (most as i64 - i64::from(have) + 1, have as usize)
+            }
+            None if r.encoder[b] > 0 => {
+                flags |= if r.this_time[b] < 0 { BAD_LENGTHS } else { 0 };
+                used += i64::from(r.this_time[b].max(0));
+                continue;
+            }
+            None if r.decoder[b] <= 0 => {
+                flags |= if r.decoder[b] < 0 { BAD_LENGTHS } else { 0 };
+                r.this_time[b] = 0;
+                continue;
+            }
+            None => {
+                r.this_time[b] = 1;
+                used += 1;
+                (i64::from(r.draft_token_num[b]), 1)
+            }
+        };
+        let cut = cut(r, b, &mut flags);
+        let limit = limit.min(r.max_dec_len[b].saturating_sub(cut.step as i64 + 1));
+        if hybrid && limit <= 0 {
+            continue;
+        }
+        left -= 1;
+        let candidates = search(&cut, sizes).to_vec();
+        let mut count = limit.clamp(0, candidates.len() as i64);
+        let room = r.draft_cols.saturating_sub(slot) as i64;
+        if count > room {
+            flags |= BAD_LENGTHS;
+            count = room;
+        }
+        if used + left >= sizes.threshold - 1 {
+            continue;
+        }
+        let count = count.min(sizes.threshold - used - left) as usize;
+        let at = b * r.draft_cols + slot;
+        if count > 0 {
+            r.draft_tokens[at..at + count].copy_from_slice(&candidates[..count]);
+        }
+        r.this_time[b] += count as i32;
+        used += count as i64;
+    }
+    flags
+}
+
+fn cut<'a>(r: &'a Requests, b: usize, flags: &mut u32) -> Cut<'a> {
+    let mut clamp = |value: i64, max: usize| {
+        let fits = value.clamp(0, max as i64);
+        *flags |= if fits == value { 0 } else { BAD_LENGTHS };
+        fits as usize
+    };
+    let prompt_len = clamp(r.input_ids_len[b], r.input_cols);
+    let start = clamp(r.prompt_lens[b], r.generated_cols);
+    let step = clamp(r.step_idx[b], (r.generated_cols - start).saturating_sub(1));
+    Cut {
+        prompt: &r.input_ids[b * r.input_cols..][..prompt_len],
+        generated: &r.generated[b * r.generated_cols + start..(b + 1) * r.generated_cols],
+        step,
+    }
+}
+
+fn search<'a>(cut: &Cut<'a>, sizes: Sizes) -> &'a [i64] {
+    for n in (sizes.min_ngram..=sizes.max_ngram).rev().filter(|&n| cut.step >= n) {
+        let pattern = &cut.generated[cut.step + 1 - n..=cut.step];
+        for haystack in [cut.prompt, &cut.generated[..cut.step]] {
+            for start in 0..haystack.len().saturating_sub(n) {
+                if haystack[start..start + n] == *pattern {
+                    return &haystack[start + n..];
+                }
+            }
+        }
+    }
+    &[]
+}
