@@ -1,16 +1,14 @@
-// Philox4x32-10 (Salmon et al., 2011). Needs u64.wgsl.
+//!include u64
+// Philox4x32-10, as spec_core::philox: a draw depends on its counter alone.
 
-// The position that stands for the draw of the recovered token.
-const RECOVERY_POSITION = 0xFFFFFFFFu;
-
-fn philox4x32_10(start: vec4<u32>, seed: vec2<u32>) -> vec4<u32> {
-    var counter = start;
-    var key = seed;
+fn philox(counter_in: vec4<u32>, key_in: vec2<u32>) -> vec4<u32> {
+    var counter = counter_in;
+    var key = key_in;
     for (var round = 0u; round < 10u; round++) {
-        let a = mul_wide(counter.x, 0xD2511F53u);
-        let b = mul_wide(counter.z, 0xCD9E8D57u);
-        counter = vec4<u32>(b.y ^ counter.y ^ key.x, b.x, a.y ^ counter.w ^ key.y, a.x);
-        key += vec2<u32>(0x9E3779B9u, 0xBB67AE85u);
+        let a = u32_mul(counter.x, 0xD2511F53u);
+        let b = u32_mul(counter.z, 0xCD9E8D57u);
+        counter = vec4(b.y ^ counter.y ^ key.x, b.x, a.y ^ counter.w ^ key.y, a.x);
+        key += vec2(0x9E3779B9u, 0xBB67AE85u);
     }
     return counter;
 }

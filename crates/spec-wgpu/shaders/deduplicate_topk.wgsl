@@ -1,0 +1,299 @@
+//!include bound
+//!include scan
+// The distinct non-negative values of each request's rows, ascending, then -1.
+//
+// One workgroup a request, which looks at the range of its values first:
+//
+// * A narrow range is a bitmap in workgroup memory: one atomicOr a value, a
+//   prefix sum over popcounts, and the set bits are the answer in order. A range
+//   wider than the bitmap takes several turns over the values.
+// * A wide range is sorted: tiles of TILE values by a bitonic network in
+//   workgroup memory, then merged pairwise through the workspace, each thread
+//   finding its part of a merge by binary search. Heads of runs are the answer.
+//
+// Bytes moved: the input once (it stays in cache for further turns) and the
+// output once; that is also the floor. No order of atomics shows: OR, min and
+// max are the same in any.
+
+override THREADS: u32 = 256u;
+// Words of workgroup memory for bitmap or tile: a multiple of THREADS.
+override POOL: u32 = 3840u;
+// Values sorted at once: a power of two, at most POOL.
+override TILE: u32 = 2048u;
+
+struct Params {
+    at: At,
+    rows: u32,
+    k: u32,
+    input_stride: u32,
+    output_stride: u32,
+    // rows * k.
+    n: u32,
+    // A power of two: TILE, or less where n is less.
+    sort_size: u32,
+    has_counts: u32,
+    // The most turns a bitmap may take.
+    max_turns: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> indices: array<u32>;
+@group(0) @binding(2) var<storage, read_write> output: array<u32>;
+@group(0) @binding(3) var<storage, read_write> counts: array<u32>;
+// Two areas of n words a request.
+@group(0) @binding(4) var<storage, read_write> workspace: array<u32>;
+
+// What no value is: sorts last.
+const PADDING = 0xffffffffu;
+
+var<workgroup> pool: array<atomic<u32>, POOL>;
+var<workgroup> lowest: atomic<u32>;
+var<workgroup> highest: atomic<u32>;
+// lowest and highest once they are final.
+var<workgroup> range: vec2<u32>;
+
+fn is_value(v: u32) -> bool {
+    return (v >> 31u) == 0u;
+}
+
+// Puts the range of the values into `range`: (PADDING, 0) if there are none.
+fn find_range(first: u32, thread: u32) -> vec2<u32> {
+    if thread == 0u {
+        atomicStore(&lowest, PADDING);
+        atomicStore(&highest, 0u);
+    }
+    workgroupBarrier();
+    var low = PADDING;
+    var high = 0u;
+    for (var row = 0u; row < params.rows; row++) {
+        let start = first + row * params.input_stride;
+        for (var i = thread; i < params.k; i += THREADS) {
+            let v = indices[start + i];
+            if is_value(v) {
+                low = min(low, v);
+                high = max(high, v);
+            }
+        }
+    }
+    if low != PADDING {
+        atomicMin(&lowest, low);
+        atomicMax(&highest, high);
+    }
+    workgroupBarrier();
+    if thread == 0u {
+        range = vec2(atomicLoad(&lowest), atomicLoad(&highest));
+    }
+    return workgroupUniformLoad(&range);
+}
+
+// Writes the distinct values in low .. low + 32 * POOL from `written` on, and
+// returns how many are written then.
+fn bitmap_turn(first: u32, thread: u32, low: u32, out: u32, written: u32) -> u32 {
+    for (var i = thread; i < POOL; i += THREADS) {
+        atomicStore(&pool[i], 0u);
+    }
+    workgroupBarrier();
+    for (var row = 0u; row < params.rows; row++) {
+        let start = first + row * params.input_stride;
+        for (var i = thread; i < params.k; i += THREADS) {
+            let v = indices[start + i];
+            // Below `low` this wraps to something large.
+            let bit = v - low;
+            if is_value(v) && bit < 32u * POOL {
+                atomicOr(&pool[bit >> 5u], 1u << (bit & 31u));
+            }
+        }
+    }
+    workgroupBarrier();
+    let part = POOL / THREADS;
+    var mine = 0u;
+    for (var i = 0u; i < part; i++) {
+        mine += countOneBits(atomicLoad(&pool[thread * part + i]));
+    }
+    var to = out + written + scan_exclusive(thread, mine);
+    for (var i = 0u; i < part; i++) {
+        let word = thread * part + i;
+        var bits = atomicLoad(&pool[word]);
+        while bits != 0u {
+            output[to] = low + word * 32u + firstTrailingBit(bits);
+            bits &= bits - 1u;
+            to += 1u;
+        }
+    }
+    workgroupBarrier();
+    return written + scan_total();
+}
+
+// Sorts the first sort_size words of the pool.
+fn sort_pool(thread: u32) {
+    for (var k = 2u; k <= params.sort_size; k <<= 1u) {
+        for (var j = k >> 1u; j > 0u; j >>= 1u) {
+            workgroupBarrier();
+            for (var i = thread; i < params.sort_size / 2u; i += THREADS) {
+                let a = 2u * i - (i & (j - 1u));
+                let b = a + j;
+                let x = atomicLoad(&pool[a]);
+                let y = atomicLoad(&pool[b]);
+                if (x > y) == ((a & k) == 0u) {
+                    atomicStore(&pool[a], y);
+                    atomicStore(&pool[b], x);
+                }
+            }
+        }
+    }
+    workgroupBarrier();
+}
+
+// Loads values start .. start + sort_size of the request into the pool.
+fn load_tile(first: u32, start: u32, thread: u32) {
+    for (var i = thread; i < params.sort_size; i += THREADS) {
+        let j = start + i;
+        var v = PADDING;
+        if j < params.n {
+            v = indices[first + (j / params.k) * params.input_stride + j % params.k];
+        }
+        atomicStore(&pool[i], select(PADDING, v, is_value(v)));
+    }
+    workgroupBarrier();
+}
+
+// Merges the sorted runs a .. b and b .. c of the workspace to `to`.
+fn merge(a: u32, b: u32, c: u32, to: u32, thread: u32) {
+    let left = b - a;
+    let right = c - b;
+    let part = (left + right + THREADS - 1u) / THREADS;
+    let diagonal = min(thread * part, left + right);
+    let end = min(diagonal + part, left + right);
+    // The smallest count taken from the left such that the rest, from the
+    // right, is below what is left of the left.
+    var low = diagonal - min(diagonal, right);
+    var high = min(diagonal, left);
+    while low < high {
+        let middle = (low + high) / 2u;
+        if workspace[a + middle] <= workspace[b + diagonal - middle - 1u] {
+            low = middle + 1u;
+        } else {
+            high = middle;
+        }
+    }
+    var i = low;
+    var j = diagonal - low;
+    for (var o = diagonal; o < end; o++) {
+        var source = b + j;
+        if j >= right || (i < left && workspace[a + i] <= workspace[source]) {
+            source = a + i;
+            i++;
+        } else {
+            j++;
+        }
+        workspace[to + o] = workspace[source];
+    }
+}
+
+// Sorts all values of the request into the workspace and returns where.
+fn sort_all(first: u32, area: u32, thread: u32) -> u32 {
+    let n = params.n;
+    for (var start = 0u; start < n; start += TILE) {
+        load_tile(first, start, thread);
+        sort_pool(thread);
+        for (var i = thread; i < min(TILE, n - start); i += THREADS) {
+            workspace[area + start + i] = atomicLoad(&pool[i]);
+        }
+        workgroupBarrier();
+    }
+    var at = area;
+    var to = area + n;
+    for (var width = TILE; width < n; width <<= 1u) {
+        storageBarrier();
+        workgroupBarrier();
+        for (var start = 0u; start < n; start += 2u * width) {
+            let middle = min(start + width, n);
+            let end = min(start + 2u * width, n);
+            merge(at + start, at + middle, at + end, to + start, thread);
+        }
+        let swap = at;
+        at = to;
+        to = swap;
+    }
+    storageBarrier();
+    workgroupBarrier();
+    return at;
+}
+
+// Value i of the sorted request: in the pool or in the workspace.
+fn sorted(at: u32, i: u32) -> u32 {
+    if params.n <= TILE {
+        return atomicLoad(&pool[i]);
+    }
+    return workspace[at + i];
+}
+
+// Writes the first of each run of equal values; returns how many.
+fn write_heads(at: u32, out: u32, thread: u32) -> u32 {
+    let part = (params.n + THREADS - 1u) / THREADS;
+    let start = min(thread * part, params.n);
+    let end = min(start + part, params.n);
+    var before = PADDING;
+    if start > 0u {
+        before = sorted(at, start - 1u);
+    }
+    var mine = 0u;
+    var last = before;
+    for (var i = start; i < end; i++) {
+        let v = sorted(at, i);
+        // PADDING ends the values, and no value equals it.
+        mine += select(0u, 1u, v != last && v != PADDING);
+        last = v;
+    }
+    var to = out + scan_exclusive(thread, mine);
+    last = before;
+    for (var i = start; i < end; i++) {
+        let v = sorted(at, i);
+        if v != last && v != PADDING {
+            output[to] = v;
+            to++;
+        }
+        last = v;
+    }
+    return scan_total();
+}
+
+@compute @workgroup_size(THREADS)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let request = group_index(group, groups);
+    if request >= params.at.groups {
+        return;
+    }
+    let first = params.at.b1 + request * params.rows * params.input_stride;
+    let out = params.at.b2 + request * params.output_stride;
+    let found = find_range(first, thread);
+    var written = 0u;
+    if found.x <= found.y {
+        let turns = (found.y - found.x) / (32u * POOL) + 1u;
+        if turns <= params.max_turns {
+            for (var turn = 0u; turn < turns; turn++) {
+                let low = found.x + turn * 32u * POOL;
+                written = bitmap_turn(first, thread, low, out, written);
+            }
+        } else {
+            var at = 0u;
+            if params.n <= TILE {
+                load_tile(first, 0u, thread);
+                sort_pool(thread);
+            } else {
+                at = sort_all(first, params.at.b4 + request * 2u * params.n, thread);
+            }
+            written = write_heads(at, out, thread);
+        }
+    }
+    for (var i = written + thread; i < params.n; i += THREADS) {
+        output[out + i] = PADDING;
+    }
+    if thread == 0u && params.has_counts != 0u {
+        counts[params.at.b3 + request] = written;
+    }
+}

@@ -1,0 +1,153 @@
+//!include floats
+// spec_core::exact, operation by operation. A shader compiler may contract
+// a * b + c, reorder sums and cancel a + b - b; here every result passes
+// through an XOR with a zero it does not know, so that nothing can be joined
+// across it. Needs `params.at` of bound.wgsl.
+
+fn fence(x: f32) -> f32 {
+    return bitcast<f32>(bitcast<u32>(x) ^ params.at.zero);
+}
+
+fn mul(a: f32, b: f32) -> f32 {
+    return fence(a * b);
+}
+
+fn add(a: f32, b: f32) -> f32 {
+    return fence(a + b);
+}
+
+fn sub(a: f32, b: f32) -> f32 {
+    return fence(a - b);
+}
+
+// The bits of a + b, fast where no driver can disagree and by integers where
+// one might flush a subnormal or lose a NaN.
+fn add_bits(a: u32, b: u32) -> u32 {
+    let ea = a & 0x7f800000u;
+    let eb = b & 0x7f800000u;
+    let sum = bitcast<u32>(add(bitcast<f32>(a), bitcast<f32>(b)));
+    let es = sum & 0x7f800000u;
+    let plain = min(min(ea, eb), es) != 0u && max(ea, eb) != 0x7f800000u;
+    if plain {
+        return sum;
+    }
+    return soft_add(a, b);
+}
+
+const EXP_MIN = -87.0f;
+const ROUND = 12582912.0f;
+
+// e^t for t <= 0; 0 below EXP_MIN. t is a number.
+fn exact_exp(t: f32) -> f32 {
+    let clamped = select(EXP_MIN, t, t > EXP_MIN);
+    let shifted = add(mul(clamped, 1.44269502f), ROUND);
+    let n = sub(shifted, ROUND);
+    let r = sub(sub(clamped, mul(n, 0.693359375f)), mul(n, -2.12194442e-4f));
+    var p = 0.00138888892f;
+    p = add(mul(p, r), 0.00833333377f);
+    p = add(mul(p, r), 0.0416666679f);
+    p = add(mul(p, r), 0.166666672f);
+    p = add(mul(p, r), 0.5f);
+    p = add(mul(p, r), 1.0f);
+    p = add(mul(p, r), 1.0f);
+    let scaled = bitcast<f32>(bitcast<u32>(p) + (bitcast<u32>(shifted) << 23u));
+    return select(0.0f, scaled, t >= EXP_MIN);
+}
+
+// 1 / d for 1 <= d <= 2.
+fn exact_reciprocal(d: f32) -> f32 {
+    let m = mul(d, 0.5f);
+    var y = sub(2.82352948f, mul(m, 1.88235295f));
+    y = mul(y, sub(2.0f, mul(m, y)));
+    y = mul(y, sub(2.0f, mul(m, y)));
+    y = mul(y, sub(2.0f, mul(m, y)));
+    return mul(y, 0.5f);
+}
+
+// The logistic function of the float with these bits: 0 for NaN.
+fn exact_sigmoid(bits: u32) -> f32 {
+    if is_nan(bits) {
+        return 0.0f;
+    }
+    let e = exact_exp(bitcast<f32>(bits | 0x80000000u));
+    let r = exact_reciprocal(add(1.0f, e));
+    let negative = (bits >> 31u) == 1u;
+    return select(r, mul(e, r), negative || bits == 0u);
+}
+
+// Softmax: the weight of a logit, e^(x - max), both as bits. 1 at the maximum,
+// infinite or not; 0 for NaN.
+fn softmax_weight(x: u32, maximum: u32) -> f32 {
+    if is_nan(x) {
+        return 0.0f;
+    }
+    if sort_key(x) == sort_key(maximum) {
+        return 1.0f;
+    }
+    // Only the maximum may be +infinity, and a row whose maximum is
+    // -infinity has no other numbers: below, one infinity at most.
+    if !is_finite(x) || !is_finite(maximum) {
+        return 0.0f;
+    }
+    return exact_exp(sub(bitcast<f32>(x), bitcast<f32>(maximum)));
+}
+
+// A weight in units of 2^-31.
+fn softmax_fixed(weight: f32) -> u32 {
+    return u32(mul(weight, 2147483648.0f));
+}
+
+// The factor from weights to scores, scaled by 2^24, from the sum of
+// softmax_fixed as (low, high).
+fn softmax_factor(sum: vec2<u32>) -> f32 {
+    if (sum.x | sum.y) == 0u {
+        return 0.0f;
+    }
+    // The sum as an f32, rounded to nearest even: 24 bits from the top.
+    var top = firstLeadingBit(sum.x);
+    if sum.y != 0u {
+        top = 32u + firstLeadingBit(sum.y);
+    }
+    var mantissa = 0u;
+    if top < 24u {
+        mantissa = sum.x << (23u - top);
+    } else {
+        // 1 to 40: what lies below the last bit kept.
+        let down = top - 23u;
+        var rest = sum.x;
+        var rest_high = 0u;
+        var half = 0u;
+        var half_high = 0u;
+        if down < 32u {
+            mantissa = (sum.x >> down) | (sum.y << (32u - down));
+            rest = sum.x & ((1u << down) - 1u);
+            half = 1u << (down - 1u);
+        } else {
+            mantissa = sum.y >> (down - 32u);
+            rest_high = sum.y & ((1u << (down - 32u)) - 1u);
+            if down == 32u {
+                half = 0x80000000u;
+            } else {
+                half_high = 1u << (down - 33u);
+            }
+        }
+        let above = rest_high > half_high || (rest_high == half_high && rest > half);
+        let tie = rest_high == half_high && rest == half;
+        if above || (tie && (mantissa & 1u) == 1u) {
+            mantissa += 1u;
+        }
+        if mantissa == 0x1000000u {
+            mantissa = 0x800000u;
+            top += 1u;
+        }
+    }
+    let unit = bitcast<f32>((mantissa & 0x7fffffu) | 0x3f800000u);
+    let scale = bitcast<f32>((182u - top) << 23u);
+    return mul(exact_reciprocal(unit), scale);
+}
+
+// The score of an expert; what would be subnormal is 0.
+fn softmax_score(weight: f32, factor: f32) -> f32 {
+    let scaled = mul(weight, factor);
+    return select(mul(scaled, 5.96046448e-8f), 0.0f, scaled < 1.97215226e-31f);
+}

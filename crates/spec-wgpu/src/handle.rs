@@ -1,0 +1,318 @@
+//! A device that is open: [`Wgpu`].
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use spec_core::{Backend, Device, DeviceInfo, Error, Memory, Result, Status};
+use wgpu::{ErrorFilter, Features, Limits};
+
+use crate::adapters::{BACKEND, adapters, describe, now};
+use crate::memory::Allocation;
+use crate::shader::Programs;
+
+/// Indices of devices that callers brought start here, above any adapter's.
+const FIRST_FOREIGN: usize = 1000;
+/// Uniform buffers kept before the cache starts afresh.
+const MAX_UNIFORMS: usize = 4096;
+
+/// How a device is opened.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// WebGPU's default limits and no optional feature, whatever the adapter
+    /// offers. `SPEC_WGPU_PLAIN=1` in the environment asks for it too.
+    pub plain: bool,
+    /// The most bytes that one binding may hold, where that should be less than
+    /// the device allows. Larger tensors are split over several dispatches;
+    /// small values exist to test that.
+    pub max_binding: Option<u64>,
+}
+
+impl Options {
+    fn from_environment() -> Self {
+        let plain = std::env::var_os("SPEC_WGPU_PLAIN").is_some_and(|v| v != "0" && !v.is_empty());
+        Options { plain, max_binding: None }
+    }
+}
+
+/// An open wgpu device with its queue: cheap to clone, usable from any thread.
+#[derive(Clone)]
+pub struct Wgpu(pub(crate) Arc<Inner>);
+
+pub(crate) struct Inner {
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    pub(crate) info: DeviceInfo,
+    pub(crate) limits: Limits,
+    /// The most bytes of one binding.
+    pub(crate) max_binding: u64,
+    /// The size of every subgroup, where subgroups may be used and all have
+    /// the same size.
+    #[allow(dead_code)]
+    pub(crate) subgroup: Option<u32>,
+    pub(crate) programs: Mutex<Programs>,
+    /// Bound in place of tensors that are absent or empty: for reading and for
+    /// writing, since one buffer cannot be both in a dispatch.
+    pub(crate) nothing: [wgpu::Buffer; 2],
+    uniforms: Mutex<HashMap<Vec<u32>, wgpu::Buffer>>,
+    failures: Arc<Failures>,
+}
+
+/// What went wrong outside of any call of ours.
+#[derive(Default)]
+struct Failures {
+    /// The device is gone: every further call says so.
+    lost: Mutex<Option<String>>,
+    /// The first error that nobody was there to receive.
+    uncaptured: Mutex<Option<String>>,
+}
+
+pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Wgpu {
+    /// Opens adapter `index` of [`devices`](crate::devices).
+    ///
+    /// # Errors
+    /// Status 6 where there is no such adapter, 8 where it is below WebGPU's
+    /// default limits, 1 where it refuses.
+    pub fn open(index: usize) -> Result<Self> {
+        Self::open_with(index, &Options::from_environment())
+    }
+
+    /// As [`open`](Self::open), with options instead of the environment's.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(index: usize, options: &Options) -> Result<Self> {
+        let name = Device::new(BACKEND, index);
+        let mut found = adapters()?;
+        if index >= found.len() {
+            let words = format!("there are {} wgpu adapters, counted from 0", found.len());
+            return Err(Error::device(name, Status::DeviceNotFound, words));
+        }
+        let adapter = found.swap_remove(index);
+        let (features, limits) = wanted(&adapter, options.plain);
+        if !limits.check_limits(&adapter.limits()) {
+            let words = "the adapter is below WebGPU's default limits";
+            return Err(Error::device(name, Status::DeviceArchitectureNotSupported, words));
+        }
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("spec"),
+            required_features: features,
+            required_limits: limits,
+            ..Default::default()
+        };
+        let (device, queue) = now(adapter.request_device(&descriptor))
+            .map_err(|e| Error::device(name, Status::InternalError, e.to_string()))?;
+        let failures = Arc::new(Failures::default());
+        let lost = Arc::clone(&failures);
+        device.set_device_lost_callback(move |reason, words| {
+            let words = format!("the device was lost ({reason:?}): {words}");
+            lock(&lost.lost).get_or_insert(words);
+        });
+        let uncaptured = Arc::clone(&failures);
+        device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
+            lock(&uncaptured.uncaptured).get_or_insert(words_of(&error));
+        }));
+        Self::new(index, device, queue, options, failures)
+    }
+
+    /// Uses a device and queue that the caller already has, with whatever
+    /// features and limits it was made with. The device's error handlers are
+    /// left alone. Its index is one of its own, above those of all adapters.
+    ///
+    /// # Errors
+    /// Status 1 where the device fails, 8 where its limits are below WebGPU's
+    /// defaults.
+    pub fn from_device(device: wgpu::Device, queue: wgpu::Queue) -> Result<Self> {
+        static NEXT: AtomicUsize = AtomicUsize::new(FIRST_FOREIGN);
+        let index = NEXT.fetch_add(1, Ordering::Relaxed);
+        let needed = compute_limits(&Limits::default(), &Limits::downlevel_defaults());
+        if !needed.check_limits(&device.limits()) {
+            let words = "the device was made with limits below WebGPU's defaults for compute";
+            let name = Device::new(BACKEND, index);
+            return Err(Error::device(name, Status::DeviceArchitectureNotSupported, words));
+        }
+        Self::new(index, device, queue, &Options::from_environment(), Arc::default())
+    }
+
+    fn new(
+        index: usize,
+        device: wgpu::Device,
+        queue: wgpu::Queue,
+        options: &Options,
+        failures: Arc<Failures>,
+    ) -> Result<Self> {
+        let adapter = device.adapter_info();
+        let features = if options.plain { Features::empty() } else { device.features() };
+        let limits = if options.plain { Limits::default() } else { device.limits() };
+        let info = describe(index, &adapter, &limits, features);
+        // Shaders index words with u32: no binding beyond 2 GiB.
+        let largest = limits.max_storage_buffer_binding_size.min((1 << 31) - 256);
+        let max_binding = options.max_binding.map_or(largest, |b| b.clamp(4096, largest));
+        let one_size = adapter.subgroup_min_size == adapter.subgroup_max_size;
+        let subgroup = (features.contains(Features::SUBGROUP) && one_size)
+            .then_some(adapter.subgroup_min_size);
+        let nothing = ["spec nothing to read", "spec nothing to write"].map(|label| {
+            device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some(label),
+                size: 16 * 256,
+                usage: wgpu::BufferUsages::STORAGE,
+                mapped_at_creation: false,
+            })
+        });
+        let gpu = Wgpu(Arc::new(Inner {
+            device,
+            queue,
+            info,
+            limits,
+            max_binding: max_binding & !255,
+            subgroup,
+            programs: Mutex::default(),
+            nothing,
+            uniforms: Mutex::default(),
+            failures,
+        }));
+        gpu.healthy()?;
+        Ok(gpu)
+    }
+
+    /// The wgpu device underneath.
+    pub fn device(&self) -> &wgpu::Device {
+        &self.0.device
+    }
+
+    /// The queue that work is submitted to.
+    pub fn queue(&self) -> &wgpu::Queue {
+        &self.0.queue
+    }
+
+    /// An error about this device.
+    pub(crate) fn error(&self, status: Status, words: impl Into<String>) -> Error {
+        Error::device(self.0.info.device, status, words.into())
+    }
+
+    /// Reports what failed since someone last asked.
+    fn healthy(&self) -> Result<()> {
+        if let Some(words) = lock(&self.0.failures.lost).as_ref() {
+            return Err(self.error(Status::InternalError, words.clone()));
+        }
+        match lock(&self.0.failures.uncaptured).take() {
+            Some(words) => Err(self.error(Status::InternalError, words)),
+            None => Ok(()),
+        }
+    }
+
+    /// Runs `work` and turns every error wgpu reports meanwhile into status 1.
+    pub(crate) fn guarded<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.healthy()?;
+        let device = &self.0.device;
+        let memory = device.push_error_scope(ErrorFilter::OutOfMemory);
+        let internal = device.push_error_scope(ErrorFilter::Internal);
+        let validation = device.push_error_scope(ErrorFilter::Validation);
+        let result = work();
+        let errors = [now(validation.pop()), now(internal.pop()), now(memory.pop())];
+        let value = result?;
+        if let Some(error) = errors.into_iter().flatten().next() {
+            return Err(self.error(Status::InternalError, words_of(&error)));
+        }
+        self.healthy()?;
+        Ok(value)
+    }
+
+    /// An immutable uniform buffer with these words, from the cache if it was
+    /// ever made before.
+    pub(crate) fn uniform(&self, words: &[u32]) -> wgpu::Buffer {
+        let mut cache = lock(&self.0.uniforms);
+        if let Some(buffer) = cache.get(words) {
+            return buffer.clone();
+        }
+        if cache.len() >= MAX_UNIFORMS {
+            // Buffers in flight are kept alive by wgpu itself.
+            cache.clear();
+        }
+        let buffer = self.0.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("spec parameters"),
+            size: (words.len() as u64 * 4).next_multiple_of(16),
+            usage: wgpu::BufferUsages::UNIFORM,
+            mapped_at_creation: true,
+        });
+        let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
+        // Mapping fails only where the buffer itself did, which is reported.
+        if let Ok(mut mapped) = buffer.slice(..bytes.len() as u64).get_mapped_range_mut() {
+            mapped.copy_from_slice(&bytes);
+        }
+        buffer.unmap();
+        cache.insert(words.to_vec(), buffer.clone());
+        buffer
+    }
+}
+
+impl Backend for Wgpu {
+    fn info(&self) -> &DeviceInfo {
+        &self.0.info
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(Allocation::new(self, bytes)?))
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.guarded(|| self.wait())
+    }
+}
+
+impl Wgpu {
+    /// Blocks until the queue is empty.
+    pub(crate) fn wait(&self) -> Result<()> {
+        let polled = self.0.device.poll(wgpu::PollType::wait_indefinitely());
+        polled.map(drop).map_err(|e| self.error(Status::InternalError, e.to_string()))
+    }
+}
+
+/// The text of an error with all of its causes, on one line.
+fn words_of(error: &wgpu::Error) -> String {
+    let mut words = error.to_string();
+    let mut source = std::error::Error::source(error);
+    while let Some(cause) = source {
+        let text = cause.to_string();
+        if !words.contains(&text) {
+            words = format!("{words}: {text}");
+        }
+        source = cause.source();
+    }
+    words.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// Features and limits to ask an adapter for.
+fn wanted(adapter: &wgpu::Adapter, plain: bool) -> (Features, Limits) {
+    let smallest = &Limits::downlevel_defaults();
+    if plain {
+        return (Features::empty(), compute_limits(&Limits::default(), smallest));
+    }
+    let optional = Features::SUBGROUP | Features::SUBGROUP_BARRIER | Features::TIMESTAMP_QUERY;
+    (adapter.features() & optional, compute_limits(&adapter.limits(), smallest))
+}
+
+/// `from`'s limits for compute and buffers, `rest`'s for everything else: a
+/// device without the graphics half is still good enough.
+fn compute_limits(from: &Limits, rest: &Limits) -> Limits {
+    Limits {
+        max_bind_groups: from.max_bind_groups,
+        max_storage_buffers_per_shader_stage: from.max_storage_buffers_per_shader_stage,
+        max_uniform_buffer_binding_size: from.max_uniform_buffer_binding_size,
+        max_storage_buffer_binding_size: from.max_storage_buffer_binding_size,
+        max_buffer_size: from.max_buffer_size,
+        min_uniform_buffer_offset_alignment: from.min_uniform_buffer_offset_alignment,
+        min_storage_buffer_offset_alignment: from.min_storage_buffer_offset_alignment,
+        max_compute_workgroup_storage_size: from.max_compute_workgroup_storage_size,
+        max_compute_invocations_per_workgroup: from.max_compute_invocations_per_workgroup,
+        max_compute_workgroup_size_x: from.max_compute_workgroup_size_x,
+        max_compute_workgroup_size_y: from.max_compute_workgroup_size_y,
+        max_compute_workgroup_size_z: from.max_compute_workgroup_size_z,
+        max_compute_workgroups_per_dimension: from.max_compute_workgroups_per_dimension,
+        ..rest.clone()
+    }
+}

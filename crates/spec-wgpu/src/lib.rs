@@ -1,0 +1,71 @@
+//! # The `spec` operators on wgpu
+//!
+//! The portable backend: Vulkan, Metal and DX12 through [`wgpu`], shaders in
+//! WGSL. WebGPU's default limits and no optional feature are enough; what an
+//! adapter offers beyond them is used where it helps, and
+//! [`Options::plain`] (or `SPEC_WGPU_PLAIN=1` in the environment) turns that
+//! off.
+//!
+//! ```no_run
+//! use spec_core::ops::DeduplicateTopk;
+//! use spec_core::{Backend, Descriptor, DType, Memory, Stream};
+//! use spec_wgpu::Wgpu;
+//!
+//! # fn main() -> spec_core::Result<()> {
+//! let gpu = Wgpu::open(0)?;
+//! let operator = DeduplicateTopk { mtp_step: 1 };
+//! let tensors = operator.tensors(1, 4);
+//! let descriptor = Descriptor::create(&gpu, &operator, &tensors)?;
+//! let mut indices = gpu.allocate(16)?;
+//! let mut unique = gpu.allocate(16)?;
+//! indices.write(&[3i32, 1, 3, -1].map(i32::to_le_bytes).concat())?;
+//! let mut workspace = gpu.allocate(descriptor.workspace_size())?;
+//! descriptor.calculate(
+//!     workspace.view_mut(DType::U8, descriptor.workspace_size()),
+//!     spec_core::ops::deduplicate_topk::Buffers {
+//!         indices: indices.view(DType::I32, 4),
+//!         unique: unique.view_mut(DType::I32, 4),
+//!         counts: None,
+//!     },
+//!     Stream::default(),
+//! )?;
+//! # Ok(()) }
+//! ```
+//!
+//! ## Buffers and queues of one's own
+//!
+//! A caller who already holds a wgpu device wraps it with
+//! [`Wgpu::from_device`], its buffers with [`Wgpu::view`] and
+//! [`Wgpu::view_mut`] (usage `STORAGE` is all they need), and passes
+//! [`encoder`] as the stream to record into a command encoder instead of
+//! submitting. Nothing is copied and nothing is read back.
+//!
+//! One buffer may hold several arguments: where a dispatch would read and write
+//! the same `wgpu::Buffer`, which WebGPU forbids for bindings of different
+//! kinds, a variant of the shader is used that binds everything for writing.
+//! The byte ranges themselves must not overlap unless the operator works in
+//! place.
+//!
+//! ## What a call costs and may fail with
+//!
+//! `calculate` records dispatches, makes a bind group for each, and submits if
+//! the stream is the backend's own. Parameters live in small immutable uniform
+//! buffers that are cached by content, so that a repeated call makes none.
+//! Validation errors, lost devices and exhausted memory come back as status 1
+//! with wgpu's own words, from the call itself or from the next one that can
+//! see them.
+
+mod adapters;
+mod handle;
+#[allow(dead_code)]
+mod memory;
+mod ops;
+mod record;
+mod shader;
+#[allow(dead_code)]
+mod vectors;
+mod windows;
+
+pub use adapters::devices;
+pub use handle::{Options, Wgpu};
+pub use record::encoder;

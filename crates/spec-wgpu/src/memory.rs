@@ -1,0 +1,303 @@
+//! Buffers: the backend's own, the caller's, and the byte ranges that
+//! dispatches bind.
+
+use std::any::Any;
+use std::ops::Range;
+
+use spec_core::{
+    Backend, DType, Error, Matrix, Memory, Place, PlaceMut, Result, Status, View, ViewMut,
+};
+use wgpu::BufferUsages;
+
+use crate::Wgpu;
+
+/// Bindings start at multiples of this; the rest of an offset goes to the
+/// shader as an index. WebGPU's default for `minStorageBufferOffsetAlignment`.
+pub(crate) const ALIGNMENT: u64 = 256;
+/// Bytes copied between host and device at a time.
+const CHUNK: usize = 64 << 20;
+
+impl Wgpu {
+    /// A tensor in the caller's own buffer: the elements in `bytes` of it.
+    ///
+    /// # Errors
+    /// Status 3 where the buffer lacks the usage `STORAGE` or `bytes` does not
+    /// lie in it, is not a whole number of elements, or starts between two.
+    pub fn view<'a>(
+        &self,
+        buffer: &'a wgpu::Buffer,
+        dtype: DType,
+        bytes: Range<u64>,
+    ) -> Result<View<'a>> {
+        let len = self.check_range(buffer, dtype, &bytes)?;
+        Ok(View::from_object(dtype, len, self.0.info.device, buffer, bytes.start))
+    }
+
+    /// As [`view`](Self::view), for a tensor that is written. wgpu's buffers
+    /// are shared: that nothing else writes there meanwhile is up to the
+    /// caller, as with any other work on a queue.
+    ///
+    /// # Errors
+    /// As [`view`](Self::view).
+    pub fn view_mut<'a>(
+        &self,
+        buffer: &'a wgpu::Buffer,
+        dtype: DType,
+        bytes: Range<u64>,
+    ) -> Result<ViewMut<'a>> {
+        let len = self.check_range(buffer, dtype, &bytes)?;
+        Ok(ViewMut::from_object(dtype, len, self.0.info.device, buffer, bytes.start))
+    }
+
+    fn check_range(
+        &self,
+        buffer: &wgpu::Buffer,
+        dtype: DType,
+        bytes: &Range<u64>,
+    ) -> Result<usize> {
+        let bad = |words: String| Err(self.error(Status::BadParam, words));
+        if !buffer.usage().contains(BufferUsages::STORAGE) {
+            return bad(format!("a buffer has usage {:?}, expected STORAGE", buffer.usage()));
+        }
+        let size = dtype.size() as u64;
+        if bytes.start > bytes.end || bytes.end > buffer.size() {
+            return bad(format!("bytes {bytes:?} do not lie in a buffer of {}", buffer.size()));
+        }
+        if !bytes.start.is_multiple_of(size) || !(bytes.end - bytes.start).is_multiple_of(size) {
+            return bad(format!("bytes {bytes:?} are not whole elements of {dtype}"));
+        }
+        // Shaders read words, so the last one must be there.
+        if bytes.end.next_multiple_of(4) > buffer.size() {
+            return bad(format!(
+                "bytes {bytes:?} end in the last, incomplete word of a buffer of {} bytes, \
+                 expected a size that is a multiple of 4",
+                buffer.size()
+            ));
+        }
+        usize::try_from((bytes.end - bytes.start) / size)
+            .or_else(|_| bad(format!("bytes {bytes:?} do not fit this machine's addresses")))
+    }
+
+    /// Where a view's bytes are.
+    pub(crate) fn region<'a>(&self, view: &View<'a>) -> Result<Region<'a>> {
+        let Place::Object { object, offset, .. } = view.place() else {
+            return Err(self.foreign());
+        };
+        self.make_region(object, offset, view.dtype(), view.len())
+    }
+
+    /// Where a mutable view's bytes are.
+    pub(crate) fn region_mut<'a>(&self, view: ViewMut<'a>) -> Result<Region<'a>> {
+        let (dtype, len) = (view.dtype(), view.len());
+        let PlaceMut::Object { object, offset, .. } = view.into_place() else {
+            return Err(self.foreign());
+        };
+        self.make_region(object, offset, dtype, len)
+    }
+
+    /// Where a workspace is, in words; nothing for an empty one.
+    pub(crate) fn region_of_workspace<'a>(&self, workspace: ViewMut<'a>) -> Result<Region<'a>> {
+        let bytes = (workspace.len() * workspace.dtype().size()) as u64;
+        match workspace.into_place() {
+            PlaceMut::Object { object, offset, .. } => {
+                if !offset.is_multiple_of(4) {
+                    let words =
+                        format!("the workspace starts at byte {offset}, expected a multiple of 4");
+                    return Err(self.error(Status::BadParam, words));
+                }
+                self.make_region(object, offset, DType::U32, (bytes / 4) as usize)
+            }
+            _ if bytes == 0 => Ok(Region::nothing()),
+            _ => Err(self.foreign()),
+        }
+    }
+
+    fn make_region<'a>(
+        &self,
+        object: &'a (dyn Any + Send + Sync),
+        offset: u64,
+        dtype: DType,
+        len: usize,
+    ) -> Result<Region<'a>> {
+        let buffer = object.downcast_ref::<wgpu::Buffer>().ok_or_else(|| self.foreign())?;
+        let size = dtype.size() as u64;
+        Ok(Region { buffer: Some(buffer), offset, bytes: len as u64 * size, size })
+    }
+
+    fn foreign(&self) -> Error {
+        self.error(Status::DeviceTypeNotSupported, "memory that is no wgpu buffer was passed")
+    }
+}
+
+/// A byte range of a buffer with the size of its elements.
+#[derive(Clone, Copy)]
+pub(crate) struct Region<'a> {
+    pub(crate) buffer: Option<&'a wgpu::Buffer>,
+    /// First byte in the buffer.
+    pub(crate) offset: u64,
+    /// Length in bytes.
+    pub(crate) bytes: u64,
+    /// Bytes of an element.
+    pub(crate) size: u64,
+}
+
+impl<'a> Region<'a> {
+    /// No elements at all: an absent argument.
+    pub(crate) fn nothing() -> Self {
+        Region { buffer: None, offset: 0, bytes: 0, size: 4 }
+    }
+
+    /// The elements `start .. start + len` of this region, cut to its end.
+    pub(crate) fn elements(self, start: u64, len: u64) -> Self {
+        let skip = (start * self.size).min(self.bytes);
+        let bytes = (len * self.size).min(self.bytes - skip);
+        Region { offset: self.offset + skip, bytes, ..self }
+    }
+
+    /// Rows `start .. start + count` of a matrix that begins where this region
+    /// does.
+    pub(crate) fn rows(self, matrix: &Matrix, start: u64, count: u64) -> Self {
+        let stride = matrix.row_stride as u64;
+        let span = if count == 0 { 0 } else { (count - 1) * stride + matrix.cols as u64 };
+        self.elements(start * stride, span)
+    }
+
+    /// The same bytes as 32-bit words.
+    pub(crate) fn words(self) -> Self {
+        Region { size: 4, ..self }
+    }
+
+    /// Splits off the first `len` elements: how a workspace is shared out.
+    pub(crate) fn take(&mut self, len: u64) -> Region<'a> {
+        let first = self.elements(0, len);
+        *self = self.elements(len, u64::MAX / 16);
+        first
+    }
+
+    /// Number of elements.
+    pub(crate) fn len(&self) -> u64 {
+        self.bytes / self.size
+    }
+
+    /// The element that the shader calls number 0 lies this many elements
+    /// after the start of the binding.
+    pub(crate) fn first(&self) -> u32 {
+        if self.bytes == 0 { 0 } else { (self.offset % ALIGNMENT / self.size) as u32 }
+    }
+}
+
+/// Memory that this backend allocated.
+pub(crate) struct Allocation {
+    gpu: Wgpu,
+    buffer: wgpu::Buffer,
+    size: usize,
+}
+
+impl Allocation {
+    pub(crate) fn new(gpu: &Wgpu, size: usize) -> Result<Self> {
+        let limit = gpu.0.device.limits().max_buffer_size;
+        let bytes = (size as u64).max(16).checked_next_multiple_of(16).unwrap_or(u64::MAX);
+        if bytes > limit {
+            let words = format!("{size} bytes were asked for, but a buffer holds at most {limit}");
+            return Err(gpu.error(Status::InternalError, words));
+        }
+        let buffer = gpu.guarded(|| {
+            Ok(gpu.0.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("spec memory"),
+                size: bytes,
+                usage: BufferUsages::STORAGE | BufferUsages::COPY_SRC | BufferUsages::COPY_DST,
+                mapped_at_creation: false,
+            }))
+        })?;
+        Ok(Allocation { gpu: gpu.clone(), buffer, size })
+    }
+}
+
+impl Memory for Allocation {
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn view(&self, dtype: DType, len: usize) -> View<'_> {
+        View::from_object(dtype, len, self.gpu.info().device, &self.buffer, 0)
+    }
+
+    fn view_mut(&mut self, dtype: DType, len: usize) -> ViewMut<'_> {
+        ViewMut::from_object(dtype, len, self.gpu.info().device, &self.buffer, 0)
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        if bytes.len() > self.size {
+            let words = format!("{} bytes were written to {}", bytes.len(), self.size);
+            return Err(self.gpu.error(Status::BadTensorShape, words));
+        }
+        let whole = bytes.len() / 4 * 4;
+        let mut last = [0; 4];
+        let rest = &bytes[whole..];
+        if !rest.is_empty() {
+            // Queues copy words: keep what lies behind the last byte.
+            self.gpu.guarded(|| self.read_at(whole as u64, &mut last))?;
+            last[..rest.len()].copy_from_slice(rest);
+        }
+        let queue = &self.gpu.0.queue;
+        self.gpu.guarded(|| {
+            for (i, chunk) in bytes[..whole].chunks(CHUNK).enumerate() {
+                queue.write_buffer(&self.buffer, (i * CHUNK) as u64, chunk);
+                queue.submit(None);
+            }
+            if !rest.is_empty() {
+                queue.write_buffer(&self.buffer, whole as u64, &last);
+                queue.submit(None);
+            }
+            Ok(())
+        })
+    }
+
+    fn read(&self, bytes: &mut [u8]) -> Result<()> {
+        if bytes.len() > self.size {
+            let words = format!("{} bytes were read of {}", bytes.len(), self.size);
+            return Err(self.gpu.error(Status::BadTensorShape, words));
+        }
+        self.gpu.guarded(|| {
+            for (i, chunk) in bytes.chunks_mut(CHUNK).enumerate() {
+                self.read_at((i * CHUNK) as u64, chunk)?;
+            }
+            if bytes.is_empty() { self.gpu.wait() } else { Ok(()) }
+        })
+    }
+}
+
+impl Allocation {
+    /// Reads from a multiple of 4 on. The buffer's size is a multiple of 16, so
+    /// the last word is always there.
+    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+        let gpu = &self.gpu;
+        let size = (bytes.len() as u64).next_multiple_of(4);
+        let staging = gpu.0.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("spec staging"),
+            size,
+            usage: BufferUsages::MAP_READ | BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let mut encoder = gpu.0.device.create_command_encoder(&Default::default());
+        encoder.copy_buffer_to_buffer(&self.buffer, offset, &staging, 0, size);
+        gpu.0.queue.submit([encoder.finish()]);
+        let (done, result) = std::sync::mpsc::channel();
+        staging.map_async(wgpu::MapMode::Read, .., move |mapped| {
+            // Nobody listens any more only if waiting failed.
+            let _ = done.send(mapped);
+        });
+        gpu.wait()?;
+        let failed = |words: String| gpu.error(Status::InternalError, words);
+        match result.try_recv() {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => return Err(failed(format!("reading back: {error}"))),
+            Err(_) => return Err(failed("reading back: the device never answered".to_owned())),
+        }
+        let mapped = staging.get_mapped_range(..).map_err(|e| failed(e.to_string()))?;
+        bytes.copy_from_slice(&mapped[..bytes.len()]);
+        drop(mapped);
+        staging.unmap();
+        Ok(())
+    }
+}

@@ -1,0 +1,135 @@
+//! Distinct values of top-k rows: one workgroup a request.
+
+use spec_core::ops::DeduplicateTopk;
+use spec_core::ops::deduplicate_topk::{Buffers, Plan};
+use spec_core::{Kernel, Result, Status, Stream, Supports, ViewMut};
+
+use crate::Wgpu;
+use crate::memory::Region;
+use crate::shader::{Access, Program, Shader, shader};
+
+pub(super) static SHADER: Shader = shader!("deduplicate_topk");
+
+/// Launch shapes by the workgroup memory they need: threads, words of bitmap or
+/// tile (an odd number a thread keeps banks apart), values sorted at once.
+const LARGE: Shape = Shape { threads: 512, pool: 512 * 19, tile: 8192 };
+const PLAIN: Shape = Shape { threads: 256, pool: 256 * 15, tile: 2048 };
+
+#[derive(Clone, Copy)]
+struct Shape {
+    threads: u32,
+    pool: u32,
+    tile: u32,
+}
+
+impl Shape {
+    fn of(gpu: &Wgpu) -> Self {
+        let limits = &gpu.0.limits;
+        // Bitmap or tile, a word a thread for prefix sums, and a few more.
+        let bytes = (LARGE.pool + LARGE.threads + 16) * 4;
+        let large = limits.max_compute_workgroup_storage_size >= bytes
+            && limits.max_compute_invocations_per_workgroup >= LARGE.threads
+            && limits.max_compute_workgroup_size_x >= LARGE.threads;
+        if large { LARGE } else { PLAIN }
+    }
+}
+
+struct Deduplicate {
+    gpu: Wgpu,
+    plan: Plan,
+    main: Program,
+    shape: Shape,
+    /// Requests whose tensors fit one binding each.
+    window: u64,
+}
+
+impl Supports<DeduplicateTopk> for Wgpu {
+    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<DeduplicateTopk>>> {
+        let shape = Shape::of(self);
+        let constants = [("THREADS", shape.threads), ("POOL", shape.pool), ("TILE", shape.tile)];
+        let bindings = [Access::Read, Access::Write, Access::Write, Access::Write];
+        let main = self.program(&SHADER, "main", &bindings, &constants)?;
+        let mut kernel =
+            Deduplicate { gpu: self.clone(), plan: plan.clone(), main, shape, window: u64::MAX };
+        let scratch = self.window(4).checked_div(kernel.workspace_words()).unwrap_or(u64::MAX);
+        kernel.window = scratch
+            .min(self.window_of_rows(&plan.indices, plan.mtp_step as u64))
+            .min(self.window_of_rows(&plan.unique, 1));
+        if kernel.window == 0 {
+            let words = format!(
+                "deduplicate_topk: a request of {} values needs more than a binding of {} bytes",
+                plan.unique.cols, self.0.max_binding
+            );
+            return Err(self.error(Status::NotImplemented, words));
+        }
+        Ok(Box::new(kernel))
+    }
+}
+
+impl Deduplicate {
+    /// Words of workspace a request needs: two areas to merge between, where
+    /// its values are more than workgroup memory sorts.
+    fn workspace_words(&self) -> u64 {
+        let n = self.plan.unique.cols;
+        if n > self.shape.tile as usize { 2 * n as u64 } else { 0 }
+    }
+
+    /// Turns of the bitmap that cost less than sorting: each reads all values
+    /// and clears and counts the bitmap, a sort of n takes log^2 n steps.
+    fn max_turns(&self) -> u32 {
+        4 + (self.plan.unique.cols as u32 / 1024).min(8)
+    }
+
+    fn parameters(&self) -> [u32; 8] {
+        let Plan { mtp_step, indices, unique, has_counts, .. } = &self.plan;
+        let n = unique.cols as u32;
+        [
+            *mtp_step as u32,
+            indices.cols as u32,
+            indices.row_stride as u32,
+            unique.row_stride as u32,
+            n,
+            self.shape.tile.min(n.max(2).next_power_of_two()),
+            u32::from(*has_counts),
+            self.max_turns(),
+        ]
+    }
+}
+
+impl Kernel<DeduplicateTopk> for Deduplicate {
+    fn workspace_size(&self) -> usize {
+        self.plan.batch * self.workspace_words() as usize * 4
+    }
+
+    fn launch(
+        &self,
+        workspace: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        let gpu = &self.gpu;
+        let indices = gpu.region(&buffers.indices)?;
+        let output = gpu.region_mut(buffers.unique)?;
+        let counts = buffers.counts.map_or(Ok(Region::nothing()), |c| gpu.region_mut(c))?;
+        let workspace = gpu.region_of_workspace(workspace)?;
+        let scratch = self.workspace_words();
+        let Plan { mtp_step, batch, .. } = self.plan;
+        let (step, batch) = (mtp_step as u64, batch as u64);
+        let parameters = self.parameters();
+        gpu.record("deduplicate_topk", stream, |r| {
+            let mut start = 0;
+            while start < batch {
+                let requests = self.window.min(batch - start);
+                let regions = [
+                    indices.rows(&self.plan.indices, start * step, requests * step),
+                    output.rows(&self.plan.unique, start, requests),
+                    counts.elements(start, requests),
+                    workspace.elements(start * scratch, requests * scratch),
+                ];
+                r.dispatch(&self.main, &regions, &parameters, requests)?;
+                start += requests;
+            }
+            Ok(())
+        })
+    }
+}

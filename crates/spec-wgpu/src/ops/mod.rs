@@ -1,0 +1,66 @@
+//! The operators: one file each, under the operator's own name, with its shader
+//! under the same name in `shaders/`.
+//!
+//! # How an operator's file looks
+//!
+//! ```ignore
+//! use crate::shader::{Access, Program, Shader, shader};
+//!
+//! static SHADER: Shader = shader!("deduplicate_topk");
+//!
+//! impl Supports<DeduplicateTopk> for Wgpu {
+//!     fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<DeduplicateTopk>>> {
+//!         // Pipelines: entry point, accesses of @binding(1).., overrides.
+//!         let main = self.program(&SHADER, "main", &[Access::Read, Access::Write], &[("TILE", 2048)])?;
+//!         Ok(Box::new(Deduplicate { gpu: self.clone(), plan: plan.clone(), main }))
+//!     }
+//! }
+//!
+//! impl Kernel<DeduplicateTopk> for Deduplicate {
+//!     fn workspace_size(&self) -> usize { .. }
+//!
+//!     fn launch(&self, workspace: ViewMut<'_>, buffers: Buffers<'_>, stream: Stream<'_>) -> Result<()> {
+//!         // 1. Regions: byte ranges of buffers. A workspace is shared out by `take`.
+//!         let indices = self.gpu.region(&buffers.indices)?;
+//!         let unique = self.gpu.region_mut(buffers.unique)?;
+//!         let mut workspace = self.gpu.region_of_workspace(workspace)?;
+//!         let counters = workspace.take(256);
+//!         // 2. Dispatches, in order, each seeing what those before wrote.
+//!         self.gpu.record("deduplicate_topk", stream, |r| {
+//!             r.dispatch(&self.main, &[indices, unique], &[parameters], workgroups)
+//!         })
+//!     }
+//! }
+//! ```
+//!
+//! The shader declares `@group(0) @binding(0) var<uniform> params: Params`, a
+//! struct that begins with `at: At` (`include/bound.wgsl`) and goes on with the
+//! `u32` parameters in the host's order; storage buffers follow from
+//! `@binding(1)` on, as `array<u32>`, `array<vec2<u32>>` (64-bit elements) or
+//! atomics, and element `i` of the region at `@binding(n)` is at index
+//! `params.at.bN + i`. For f16 and bf16 that index counts halves.
+//!
+//! # Rules
+//! * At most eight storage buffers a dispatch. Where an operator has more small
+//!   vectors than that, [`crate::vectors::Vectors`] gathers them into the
+//!   workspace and scatters results out of it, each in one dispatch.
+//! * Every part of a workspace is bound with `Access::Write`: a buffer cannot
+//!   be read-only and written in the same dispatch. (Arguments that share one
+//!   buffer are taken care of: see [`crate::shader::Program`].)
+//! * No region is bound that is larger than [`crate::Wgpu::window`] allows: split
+//!   it over dispatches with [`crate::memory::Region::elements`].
+//! * Workgroup memory is not zeroed; a workgroup has at most 256 threads and
+//!   16 KiB unless the program was made from larger limits.
+//! * Parameters are cached by content: keep what varies from call to call (a
+//!   random seed, say) in buffers.
+//! * A workgroup beyond `params.at.groups` returns before its first barrier.
+
+mod deduplicate_topk;
+mod hybrid_mtp_ngram;
+mod ngram;
+mod ngram_match;
+mod rejection_sample;
+
+/// Every operator's shader, for the test that validates them.
+#[cfg(test)]
+pub(crate) static SHADERS: &[&crate::shader::Shader] = &[&deduplicate_topk::SHADER];

@@ -1,0 +1,65 @@
+//! `ngram_match` on wgpu: the shared search with FastDeploy's budget.
+
+use spec_core::ops::NgramMatch;
+use spec_core::ops::ngram_match::{Buffers, Plan};
+use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
+
+use super::ngram::{Drafter, Limits, Regions};
+use crate::Wgpu;
+use crate::memory::Region;
+use crate::shader::Access::{Read, Write};
+use crate::shader::{Shader, shader};
+
+pub(super) static SHADER: Shader = shader!("ngram_match");
+
+struct Matcher {
+    gpu: Wgpu,
+    drafter: Drafter,
+}
+
+impl Supports<NgramMatch> for Wgpu {
+    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<NgramMatch>>> {
+        let limits = Limits {
+            max_ngram: plan.params.max_ngram_size,
+            min_ngram: 1,
+            threshold: plan.params.token_threshold,
+            max_draft_tokens: 0,
+        };
+        let vectors = [Write, Read, Read, Read, Read, Read, Read, Read];
+        let drafter = Drafter::new(self, &SHADER, &vectors, &plan.rows, limits)?;
+        Ok(Box::new(Matcher { gpu: self.clone(), drafter }))
+    }
+}
+
+impl Kernel<NgramMatch> for Matcher {
+    fn workspace_size(&self) -> usize {
+        self.drafter.workspace_size()
+    }
+
+    fn launch(
+        &self,
+        workspace: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        let gpu = &self.gpu;
+        let vectors = [
+            gpu.region(&buffers.input_ids_len)?,
+            gpu.region(&buffers.prompt_lens)?,
+            gpu.region(&buffers.step_idx)?,
+            gpu.region(&buffers.max_dec_len)?,
+            gpu.region(&buffers.draft_token_num)?,
+            gpu.region(&buffers.seq_lens_encoder)?,
+            gpu.region(&buffers.seq_lens_decoder)?,
+        ];
+        let regions = Regions {
+            work: gpu.region_of_workspace(workspace)?,
+            input_ids: gpu.region(&buffers.input_ids)?,
+            generated: gpu.region(&buffers.token_ids_all)?,
+            draft_tokens: gpu.region_mut(buffers.draft_tokens)?,
+            this_time: gpu.region_mut(buffers.seq_lens_this_time)?,
+            flags: buffers.flags.map_or(Ok(Region::nothing()), |flags| gpu.region_mut(flags))?,
+        };
+        gpu.record("ngram_match", stream, |r| self.drafter.record(r, &vectors, &regions))
+    }
+}

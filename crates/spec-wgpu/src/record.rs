@@ -1,0 +1,177 @@
+//! Recording dispatches, into the caller's encoder or one of our own.
+
+use spec_core::stream::Kind;
+use spec_core::{Matrix, Result, Status, Stream};
+use wgpu::{BindGroupEntry, BindingResource, BufferBinding, CommandEncoder, ComputePass};
+
+use crate::Wgpu;
+use crate::memory::{ALIGNMENT, Region};
+use crate::shader::{Access, Program};
+
+/// The most storage buffers of a dispatch by WebGPU's default limits.
+pub(crate) const MAX_BINDINGS: usize = 8;
+
+/// A stream that records into the caller's encoder. The caller submits it; work
+/// of several operators in one encoder runs in order.
+pub fn encoder(encoder: &mut CommandEncoder) -> Stream<'_> {
+    Stream::from_object(encoder)
+}
+
+/// An encoder being filled, with a compute pass open in it.
+pub(crate) struct Recorder<'r> {
+    gpu: &'r Wgpu,
+    pass: ComputePass<'r>,
+}
+
+impl Wgpu {
+    /// Lets `work` record its dispatches, then submits them if the stream is
+    /// the backend's own. Dispatches of a pass see what those before wrote.
+    pub(crate) fn record(
+        &self,
+        label: &'static str,
+        stream: Stream<'_>,
+        work: impl FnOnce(&mut Recorder<'_>) -> Result<()>,
+    ) -> Result<()> {
+        let fill = |encoder: &mut CommandEncoder| {
+            let descriptor =
+                wgpu::ComputePassDescriptor { label: Some(label), timestamp_writes: None };
+            let pass = encoder.begin_compute_pass(&descriptor);
+            work(&mut Recorder { gpu: self, pass })
+        };
+        match stream.into_kind() {
+            Kind::Own => self.guarded(|| {
+                let descriptor = wgpu::CommandEncoderDescriptor { label: Some(label) };
+                let mut encoder = self.0.device.create_command_encoder(&descriptor);
+                fill(&mut encoder)?;
+                self.0.queue.submit([encoder.finish()]);
+                Ok(())
+            }),
+            Kind::Object(object) => match object.downcast_mut::<CommandEncoder>() {
+                Some(encoder) => self.guarded(|| fill(encoder)),
+                None => Err(self.other_stream()),
+            },
+            _ => Err(self.other_stream()),
+        }
+    }
+
+    fn other_stream(&self) -> spec_core::Error {
+        let words = "the stream is neither this backend's own nor a wgpu command encoder";
+        self.error(Status::DeviceTypeNotSupported, words)
+    }
+}
+
+impl Recorder<'_> {
+    /// Records `groups` workgroups of `program`, spread over two dimensions
+    /// where one is too short: the shader finds its number with
+    /// `group_index` and leaves if that is not below `params.at.groups`.
+    ///
+    /// `regions` are bound from `@binding(1)` on. At `@binding(0)` the shader
+    /// finds the struct `At` (where each region's first element is) followed by
+    /// `parameters`.
+    pub(crate) fn dispatch(
+        &mut self,
+        program: &Program,
+        regions: &[Region<'_>],
+        parameters: &[u32],
+        groups: u64,
+    ) -> Result<()> {
+        debug_assert_eq!(regions.len(), program.bindings().len());
+        if groups == 0 {
+            return Ok(());
+        }
+        let [x, y] = self.grid(groups)?;
+        let shared = is_shared(regions, program.bindings());
+        let mut words = [0; MAX_BINDINGS + 4];
+        for (word, region) in words.iter_mut().zip(regions) {
+            *word = region.first();
+        }
+        words[MAX_BINDINGS + 1] = groups as u32;
+        let words = [&words[..], parameters].concat();
+        let gpu = self.gpu;
+        let uniform = gpu.uniform(&words);
+        let mut entries =
+            vec![BindGroupEntry { binding: 0, resource: uniform.as_entire_binding() }];
+        for (i, (region, access)) in regions.iter().zip(program.bindings()).enumerate() {
+            let access = if shared { Access::Write } else { *access };
+            let resource = BindingResource::Buffer(gpu.bind(region, i, access)?);
+            entries.push(BindGroupEntry { binding: i as u32 + 1, resource });
+        }
+        let pipeline = program.pipeline(gpu, shared);
+        let group = gpu.0.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some(program.name()),
+            layout: &pipeline.layout,
+            entries: &entries,
+        });
+        self.pass.set_pipeline(&pipeline.pipeline);
+        self.pass.set_bind_group(0, &group, &[]);
+        self.pass.dispatch_workgroups(x, y, 1);
+        Ok(())
+    }
+
+    fn grid(&self, groups: u64) -> Result<[u32; 2]> {
+        let limit = u64::from(self.gpu.0.limits.max_compute_workgroups_per_dimension);
+        let y = groups.div_ceil(limit);
+        if y > limit || groups > u64::from(u32::MAX) {
+            let words = format!("{groups} workgroups are more than {limit} x {limit}");
+            return Err(self.gpu.error(Status::NotImplemented, words));
+        }
+        Ok([groups.div_ceil(y) as u32, y as u32])
+    }
+}
+
+/// Whether some buffer is both read and written by a dispatch.
+fn is_shared(regions: &[Region<'_>], bindings: &[Access]) -> bool {
+    let of = |access| {
+        let pairs = regions.iter().zip(bindings);
+        pairs.filter(move |(r, a)| r.bytes > 0 && **a == access).filter_map(|(r, _)| r.buffer)
+    };
+    of(Access::Read).any(|read| of(Access::Write).any(|written| read == written))
+}
+
+impl Wgpu {
+    /// The binding that holds a region: from the aligned offset at or before
+    /// it, to the end of its last word.
+    fn bind<'b>(
+        &'b self,
+        region: &Region<'b>,
+        slot: usize,
+        access: Access,
+    ) -> Result<BufferBinding<'b>> {
+        let Some(buffer) = region.buffer.filter(|_| region.bytes > 0) else {
+            let buffer = &self.0.nothing[usize::from(access == Access::Write)];
+            let size = wgpu::BufferSize::new(16);
+            return Ok(BufferBinding { buffer, offset: slot as u64 * ALIGNMENT, size });
+        };
+        let offset = region.offset / ALIGNMENT * ALIGNMENT;
+        let size = (region.offset + region.bytes).next_multiple_of(4) - offset;
+        // A window of `max_binding` may start anywhere after an aligned offset.
+        if size > self.0.max_binding + ALIGNMENT
+            || size > self.0.limits.max_storage_buffer_binding_size
+        {
+            let words = format!(
+                "{} bytes must be bound at once, but a binding of this device holds {}",
+                region.bytes, self.0.max_binding
+            );
+            return Err(self.error(Status::NotImplemented, words));
+        }
+        Ok(BufferBinding { buffer, offset, size: wgpu::BufferSize::new(size) })
+    }
+
+    /// How many elements of this size a binding holds, wherever they start.
+    pub(crate) fn window(&self, element_size: u64) -> u64 {
+        (self.0.max_binding - ALIGNMENT) / element_size
+    }
+
+    /// How many times `unit` rows of a matrix a binding holds; 0 if not once.
+    pub(crate) fn window_of_rows(&self, matrix: &Matrix, unit: u64) -> u64 {
+        let elements = self.window(matrix.dtype.size() as u64);
+        let (cols, stride) = (matrix.cols as u64, matrix.row_stride as u64);
+        if cols > elements {
+            return 0;
+        }
+        if stride == 0 {
+            return u64::MAX;
+        }
+        ((elements - cols) / stride + 1) / unit
+    }
+}

@@ -1,0 +1,194 @@
+//! What the tests of this crate share: a device, and tensors from JSON.
+#![allow(dead_code)]
+
+use half::{bf16, f16};
+use serde_json::Value;
+use spec_core::{Backend, DType, Memory, View, ViewMut};
+use spec_wgpu::{Options, Wgpu};
+
+/// The first adapter, or a visible skip. `SPEC_REQUIRE` with `wgpu` in it makes
+/// a missing adapter a failure.
+pub fn gpu(options: &Options) -> Option<Wgpu> {
+    match Wgpu::open_with(0, options) {
+        Ok(gpu) => Some(gpu),
+        Err(error) => {
+            let required = std::env::var("SPEC_REQUIRE").unwrap_or_default();
+            assert!(!required.split(',').any(|b| b.trim() == "wgpu"), "no wgpu device: {error}");
+            eprintln!("skipped: {error}");
+            None
+        }
+    }
+}
+
+/// Every way a device is opened: as it is, plainly, and with tiny bindings.
+pub fn every_gpu() -> Vec<(&'static str, Wgpu)> {
+    let plain = Options { plain: true, ..Options::default() };
+    let tiny = Options { plain: true, max_binding: Some(4096) };
+    [("default", Options::default()), ("plain", plain), ("tiny bindings", tiny)]
+        .into_iter()
+        .filter_map(|(name, options)| Some((name, gpu(&options)?)))
+        .collect()
+}
+
+/// A tensor in device memory, some elements into its buffer.
+pub struct Tensor {
+    pub dtype: DType,
+    pub len: usize,
+    offset: usize,
+    memory: wgpu::Buffer,
+    gpu: Wgpu,
+}
+
+impl Tensor {
+    /// From little-endian bytes, `offset` elements into a buffer.
+    pub fn new(gpu: &Wgpu, dtype: DType, bytes: &[u8], offset: usize) -> Tensor {
+        let skip = offset * dtype.size();
+        let memory = gpu.device().create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size: (skip + bytes.len() + 4).next_multiple_of(4) as u64,
+            usage: wgpu::BufferUsages::STORAGE
+                | wgpu::BufferUsages::COPY_SRC
+                | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        let mut padded = vec![0xA5; skip];
+        padded.extend_from_slice(bytes);
+        padded.resize(memory.size() as usize, 0xA5);
+        gpu.queue().write_buffer(&memory, 0, &padded);
+        Tensor { dtype, len: bytes.len() / dtype.size(), offset, memory, gpu: gpu.clone() }
+    }
+
+    /// Filled with a pattern that no result has.
+    pub fn poison(gpu: &Wgpu, dtype: DType, len: usize, offset: usize) -> Tensor {
+        Tensor::new(gpu, dtype, &vec![0xA5; len * dtype.size()], offset)
+    }
+
+    fn range(&self) -> std::ops::Range<u64> {
+        let size = self.dtype.size();
+        (self.offset * size) as u64..((self.offset + self.len) * size) as u64
+    }
+
+    pub fn view(&self) -> View<'_> {
+        self.gpu.view(&self.memory, self.dtype, self.range()).unwrap()
+    }
+
+    pub fn view_mut(&mut self) -> ViewMut<'_> {
+        self.gpu.view_mut(&self.memory, self.dtype, self.range()).unwrap()
+    }
+
+    /// The bytes of the elements; what surrounds them must be untouched.
+    pub fn bytes(&self) -> Vec<u8> {
+        let all = read_buffer(&self.gpu, &self.memory);
+        let range = self.range().start as usize..self.range().end as usize;
+        let outside = all[..range.start].iter().chain(&all[range.end..]);
+        assert!(outside.clone().all(|&b| b == 0xA5), "something was written outside of the tensor");
+        all[range].to_vec()
+    }
+
+    pub fn read<T: Pod>(&self) -> Vec<T> {
+        self.bytes().chunks_exact(size_of::<T>()).map(T::from_bytes).collect()
+    }
+}
+
+/// A whole buffer, copied to the host.
+pub fn read_buffer(gpu: &Wgpu, buffer: &wgpu::Buffer) -> Vec<u8> {
+    let staging = gpu.device().create_buffer(&wgpu::BufferDescriptor {
+        label: None,
+        size: buffer.size(),
+        usage: wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST,
+        mapped_at_creation: false,
+    });
+    let mut encoder = gpu.device().create_command_encoder(&Default::default());
+    encoder.copy_buffer_to_buffer(buffer, 0, &staging, 0, buffer.size());
+    gpu.queue().submit([encoder.finish()]);
+    staging.map_async(wgpu::MapMode::Read, .., |mapped| mapped.unwrap());
+    gpu.synchronize().unwrap();
+    staging.get_mapped_range(..).unwrap().to_vec()
+}
+
+/// Memory for a descriptor, full of noise.
+pub fn workspace(gpu: &Wgpu, bytes: usize) -> Box<dyn Memory> {
+    let mut memory = gpu.allocate(bytes).unwrap();
+    memory.write(&vec![0xC3; bytes]).unwrap();
+    memory
+}
+
+/// Numbers with little-endian bytes.
+pub trait Pod: Copy {
+    fn from_bytes(bytes: &[u8]) -> Self;
+    fn to_bytes(self) -> Vec<u8>;
+}
+
+macro_rules! pod {
+    ($($t:ty),+) => {$(
+        impl Pod for $t {
+            fn from_bytes(bytes: &[u8]) -> Self {
+                <$t>::from_le_bytes(bytes.try_into().unwrap())
+            }
+            fn to_bytes(self) -> Vec<u8> {
+                self.to_le_bytes().to_vec()
+            }
+        }
+    )+};
+}
+pod!(i32, u32, i64, u64, f32, f16, bf16);
+
+pub fn bytes_of<T: Pod>(values: &[T]) -> Vec<u8> {
+    values.iter().flat_map(|v| v.to_bytes()).collect()
+}
+
+/// A tensor of the golden files: dtype, shape, little-endian bytes.
+pub fn golden_tensor(value: &Value) -> Option<(DType, Vec<usize>, Vec<u8>)> {
+    let object = value.as_object()?;
+    let shape = object["shape"].as_array().unwrap();
+    let shape = shape.iter().map(|n| n.as_u64().unwrap() as usize).collect();
+    let data = object["data"].as_array().unwrap();
+    let ints = || data.iter().map(|v| v.as_i64().or_else(|| v.as_u64().map(|u| u as i64)).unwrap());
+    let (dtype, bytes) = match object["dtype"].as_str().unwrap() {
+        "f32" => (DType::F32, data.iter().flat_map(|v| float(v).to_le_bytes()).collect()),
+        "f16" => (DType::F16, ints().flat_map(|v| (v as u16).to_le_bytes()).collect()),
+        "bf16" => (DType::BF16, ints().flat_map(|v| (v as u16).to_le_bytes()).collect()),
+        "i32" => (DType::I32, ints().flat_map(|v| (v as i32).to_le_bytes()).collect()),
+        "u32" => (DType::U32, ints().flat_map(|v| (v as u32).to_le_bytes()).collect()),
+        "i64" => (DType::I64, ints().flat_map(i64::to_le_bytes).collect()),
+        "u64" => (DType::U64, ints().flat_map(i64::to_le_bytes).collect()),
+        other => panic!("{other}"),
+    };
+    Some((dtype, shape, bytes))
+}
+
+fn float(value: &Value) -> f32 {
+    match value.as_str() {
+        Some("NaN") => f32::NAN,
+        Some("Infinity") => f32::INFINITY,
+        Some("-Infinity") => f32::NEG_INFINITY,
+        Some(other) => panic!("{other}"),
+        None => value.as_f64().unwrap() as f32,
+    }
+}
+
+/// The cases of a golden file.
+pub fn golden(operator: &str) -> Vec<Value> {
+    let folder = std::env::var("SPEC_GOLDEN_DIR")
+        .unwrap_or_else(|_| concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/golden").to_owned());
+    let path = format!("{folder}/{operator}.json");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let file: Value = serde_json::from_str(&text).unwrap();
+    file["cases"].as_array().unwrap().clone()
+}
+
+/// A small generator for test data.
+pub struct Random(pub u64);
+
+impl Random {
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    pub fn below(&mut self, n: u64) -> u64 {
+        self.next() % n
+    }
+}
