@@ -43,7 +43,8 @@ impl Kernel<TopkRouter> for Prepared {
 
 fn run<T: Float>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
     let x = Rows::<T>::new(buffers.x, plan.x)?;
-    let bias = buffers.bias.map(slice::<f32>).transpose()?;
+    // A buffer may be longer than its descriptor says.
+    let bias = buffers.bias.map(slice::<f32>).transpose()?.map(|bias| &bias[..plan.experts()]);
     let weights = slice_mut::<f32>(buffers.weights)?;
     let indices = slice_mut::<i32>(buffers.indices)?;
     let non_finite = AtomicBool::new(plan.tokens() > 0 && bias.is_some_and(simd::any_non_finite));
