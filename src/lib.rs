@@ -50,6 +50,8 @@
 
 mod absent;
 mod buffer;
+#[cfg(feature = "command")]
+pub mod conformance;
 mod handle;
 
 pub use buffer::Buffer;
