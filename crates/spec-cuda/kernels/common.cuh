@@ -1,0 +1,205 @@
+// What the kernels share: types of arguments, loads, flags, exact arithmetic,
+// block and cluster helpers. The host's side of the argument types is
+// src/args.rs.
+//
+// Compiled by NVRTC as C++17 with --fmad=false: `a * b + c` rounds twice, as on
+// every other backend; where fusing is wanted it is written as fmaf.
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+using u8 = unsigned char;
+using u16 = unsigned short;
+using u32 = unsigned int;
+using u64 = unsigned long long;
+using i32 = int;
+using i64 = long long;
+using f16 = __half;
+using bf16 = __nv_bfloat16;
+
+static_assert(sizeof(u64) == 8 && sizeof(i64) == 8 && sizeof(void*) == 8);
+
+#define INLINE __device__ __forceinline__
+
+constexpr u32 WARP = 32;
+constexpr u32 ALL_LANES = 0xFFFFFFFFu;
+
+// A kernel from a template: SPEC_KERNEL(name_f32, body<float>, Params, threads)
+// defines `name_f32`, which calls `body<float>(params)`. Asking for one block a
+// multiprocessor keeps the compiler from spilling registers to fit two.
+#define SPEC_KERNEL(name, body, Params, threads)                                  \
+    extern "C" __global__ void __launch_bounds__(threads, 1)                      \
+        name(const __grid_constant__ Params params) {                             \
+        body(params);                                                             \
+    }
+
+// ---- arguments ---------------------------------------------------------------
+
+// A matrix: rows `stride` elements apart.
+template <typename T>
+struct Rows {
+    T* data;
+    u64 stride;
+
+    INLINE T* operator[](u64 row) const { return data + row * stride; }
+};
+
+// Integers of either width, read as 64 bits.
+struct Integers {
+    const void* data;
+    u64 wide;
+
+    INLINE i64 operator[](u64 i) const {
+        return wide ? static_cast<const i64*>(data)[i] : static_cast<const i32*>(data)[i];
+    }
+};
+
+// ---- loads -------------------------------------------------------------------
+
+INLINE float to_f32(float x) { return x; }
+INLINE float to_f32(f16 x) { return __half2float(x); }
+INLINE float to_f32(bf16 x) { return __bfloat162float(x); }
+
+// Sixteen bytes as elements.
+template <typename T>
+union Pack {
+    static constexpr u32 N = 16 / sizeof(T);
+    uint4 raw;
+    T items[N];
+
+    INLINE Pack() {}
+};
+
+// Sixteen bytes from a 16-byte aligned address, by the read-only path.
+template <typename T>
+INLINE Pack<T> load_pack(const T* from) {
+    Pack<T> pack;
+    pack.raw = __ldg(reinterpret_cast<const uint4*>(from));
+    return pack;
+}
+
+// ---- flags -------------------------------------------------------------------
+
+constexpr u32 NON_FINITE = 1;
+constexpr u32 OUT_OF_RANGE = 2;
+constexpr u32 BAD_LENGTHS = 4;
+
+// ORs bits into the flags word, if there is one and there are any.
+INLINE void raise(u32* flags, u32 bits) {
+    if (flags != nullptr && bits != 0) atomicOr(flags, bits);
+}
+
+// ---- bits --------------------------------------------------------------------
+
+INLINE u32 lane_id() {
+    u32 lane;
+    asm("mov.u32 %0, %%laneid;" : "=r"(lane));
+    return lane;
+}
+
+// The lanes below this one.
+INLINE u32 lanes_below() {
+    u32 mask;
+    asm("mov.u32 %0, %%lanemask_lt;" : "=r"(mask));
+    return mask;
+}
+
+// ---- exact arithmetic: crates/spec-core/src/exact.rs, operation by operation --
+
+namespace exact {
+
+constexpr float EXP_MIN = -87.0f;
+
+INLINE float mul(float a, float b) { return __fmul_rn(a, b); }
+INLINE float add(float a, float b) { return __fadd_rn(a, b); }
+INLINE float sub(float a, float b) { return __fsub_rn(a, b); }
+INLINE bool finite(float x) { return (__float_as_uint(x) & 0x7F800000u) != 0x7F800000u; }
+
+// e^t for t <= 0; 0 below EXP_MIN and for NaN.
+INLINE float exp(float t) {
+    const float clamped = t > EXP_MIN ? t : EXP_MIN;
+    const float shifted = add(mul(clamped, 1.44269504088896340736f), 12582912.0f);
+    const float n = sub(shifted, 12582912.0f);
+    const float high = 355.0f / 512.0f;
+    const float r = sub(sub(clamped, mul(n, high)), mul(n, -2.1219444e-4f));
+    float p = 1.0f / 720.0f;
+    p = add(mul(p, r), 1.0f / 120.0f);
+    p = add(mul(p, r), 1.0f / 24.0f);
+    p = add(mul(p, r), 1.0f / 6.0f);
+    p = add(mul(p, r), 0.5f);
+    p = add(mul(p, r), 1.0f);
+    p = add(mul(p, r), 1.0f);
+    const u32 bits = __float_as_uint(p) + (__float_as_uint(shifted) << 23);
+    return t >= EXP_MIN ? __uint_as_float(bits) : 0.0f;
+}
+
+// 1 / d for 1 <= d <= 2.
+INLINE float reciprocal(float d) {
+    const float m = mul(d, 0.5f);
+    float y = sub(48.0f / 17.0f, mul(m, 32.0f / 17.0f));
+    y = mul(y, sub(2.0f, mul(m, y)));
+    y = mul(y, sub(2.0f, mul(m, y)));
+    y = mul(y, sub(2.0f, mul(m, y)));
+    return mul(y, 0.5f);
+}
+
+// The logistic function: 0 for NaN and below EXP_MIN.
+INLINE float sigmoid(float x) {
+    const float e = exp(-fabsf(x));
+    const float r = reciprocal(add(1.0f, e));
+    return x > 0.0f ? r : x <= 0.0f ? mul(e, r) : 0.0f;
+}
+
+// Softmax of a row, in pieces whose sum is an integer and so has no order.
+namespace softmax {
+
+INLINE float weight(float x, float max) { return x == max ? 1.0f : exp(sub(x, max)); }
+
+// In units of 2^-31.
+INLINE u32 fixed(float weight) { return __float2uint_rz(mul(weight, 2147483648.0f)); }
+
+// The factor of `score`, from the sum of `fixed`; 0 for an empty sum.
+INLINE float factor(u64 sum) {
+    if (sum == 0) return 0.0f;
+    const u32 bits = __float_as_uint(__ull2float_rn(sum));
+    const i32 exponent = static_cast<i32>(bits >> 23) - 127;
+    const float mantissa = __uint_as_float((bits & 0x007FFFFFu) | 0x3F800000u);
+    const float scale = __uint_as_float(static_cast<u32>(127 + 31 + 24 - exponent) << 23);
+    return mul(reciprocal(mantissa), scale);
+}
+
+// What would be subnormal is 0.
+INLINE float score(float weight, float factor) {
+    const float smallest = 1.17549435082228750797e-38f * 16777216.0f;
+    const float scaled = mul(weight, factor);
+    return scaled < smallest ? 0.0f : mul(scaled, 1.0f / 16777216.0f);
+}
+
+}  // namespace softmax
+
+// An unsigned integer that orders as the float does; -0 equals 0, NaN -inf.
+INLINE u32 sort_key(float value) {
+    const float v = value != value ? __uint_as_float(0xFF800000u) : add(value, 0.0f);
+    const u32 bits = __float_as_uint(v);
+    return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// Whether a draft token survives.
+INLINE bool accepts(float target, float draft, float u) {
+    const float floor = draft > 1e-10f ? draft : 1e-10f;
+    return finite(target) && finite(draft) && finite(u) &&
+           (target >= floor || mul(u, floor) < target);
+}
+
+// A residual probability in units of 2^-40, saturating at 1; 0 for negatives.
+// Of a NaN, which callers rule out, fminf takes the 1, as f32::min does.
+INLINE u64 fixed_probability(float residual) {
+    const float capped = fminf(residual, 1.0f);
+    return capped > 0.0f ? __float2ull_rz(mul(capped, 1099511627776.0f)) : 0;
+}
+
+// The running sum that the recovered token is the first to exceed.
+INLINE u64 sample_threshold(u64 random_bits, u64 total) { return __umul64hi(random_bits, total); }
+
+}  // namespace exact

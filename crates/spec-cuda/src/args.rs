@@ -1,0 +1,106 @@
+//! The one way to turn views into what a kernel takes.
+//!
+//! The kernels' side of these structs is in `kernels/common.cuh`, under the
+//! same names.
+
+use spec_core::{DType, Error, Matrix, Place, PlaceMut, Result, Status, View, ViewMut};
+
+use crate::Cuda;
+
+/// A matrix: address of the first row, elements from one row to the next.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rows {
+    pub data: u64,
+    pub stride: u64,
+}
+
+/// Integers of either width, which the kernel reads as 64 bits.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Integers {
+    pub data: u64,
+    /// 1 for 64 bits, 0 for 32.
+    pub wide: u64,
+}
+
+/// An argument of an operator, present or not, and where it is on the device.
+pub(crate) trait Located {
+    /// The address; 0 for what is absent or empty, `None` for memory that has
+    /// no device address.
+    fn address(self) -> Option<u64>;
+}
+
+impl Located for View<'_> {
+    fn address(self) -> Option<u64> {
+        match self.place() {
+            Place::Address { address, .. } => Some(address),
+            _ => None,
+        }
+    }
+}
+
+impl Located for ViewMut<'_> {
+    fn address(self) -> Option<u64> {
+        match self.into_place() {
+            PlaceMut::Address { address, .. } => Some(address),
+            _ => None,
+        }
+    }
+}
+
+impl<L: Located> Located for Option<L> {
+    fn address(self) -> Option<u64> {
+        self.map_or(Some(0), Located::address)
+    }
+}
+
+impl Cuda {
+    /// The device address of an argument; 0 for an absent one.
+    ///
+    /// # Errors
+    /// Status 5 for memory on the device that is no raw address.
+    #[inline]
+    pub(crate) fn pointer(&self, argument: impl Located) -> Result<u64> {
+        argument.address().ok_or_else(|| {
+            let words = "an argument is a buffer object, expected device memory";
+            Error::device(self.device(), Status::DeviceTypeNotSupported, words)
+        })
+    }
+
+    /// A matrix argument as its plan has it.
+    ///
+    /// # Errors
+    /// As [`Cuda::pointer`].
+    #[inline]
+    pub(crate) fn rows(&self, argument: impl Located, matrix: &Matrix) -> Result<Rows> {
+        Ok(Rows { data: self.pointer(argument)?, stride: matrix.row_stride as u64 })
+    }
+
+    /// An i32 or i64 argument whose width the kernel looks up.
+    ///
+    /// # Errors
+    /// As [`Cuda::pointer`].
+    #[inline]
+    pub(crate) fn integers(&self, argument: impl Located, dtype: DType) -> Result<Integers> {
+        Ok(Integers { data: self.pointer(argument)?, wide: u64::from(dtype.size() == 8) })
+    }
+
+    /// The address of a workspace of at least `needed` bytes, aligned as every
+    /// CUDA allocator aligns; 0 where none is needed.
+    ///
+    /// # Errors
+    /// Status 3 where it is not aligned to 256 bytes; as [`Cuda::pointer`].
+    #[inline]
+    pub(crate) fn workspace(&self, workspace: ViewMut<'_>, needed: usize) -> Result<u64> {
+        if needed == 0 {
+            return Ok(0);
+        }
+        let address = self.pointer(workspace)?;
+        if address.is_multiple_of(256) {
+            return Ok(address);
+        }
+        let words = format!("`workspace` is at {address:#x}, expected a multiple of 256");
+        Err(Error::device(self.device(), Status::BadParam, words))
+    }
+}

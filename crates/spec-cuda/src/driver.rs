@@ -1,0 +1,215 @@
+//! The driver: whether it is there, what its devices are, what its errors say.
+
+use std::ffi::CStr;
+use std::fmt;
+use std::sync::OnceLock;
+
+use cudarc::driver::sys;
+use spec_core::{Device, DeviceInfo, Error, Result, Status};
+
+use crate::MIN_COMPUTE;
+
+/// The oldest driver interface that is used: CUDA 12.0.
+const MIN_DRIVER: i32 = 12_000;
+
+/// The device that errors about the driver itself are about.
+const ANY: Device = Device::new("cuda", 0);
+
+/// A driver error as people know it: name and sentence.
+pub(crate) struct Text(pub sys::CUresult);
+
+impl fmt::Display for Text {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut name = std::ptr::null();
+        let mut text = std::ptr::null();
+        // SAFETY: both are places for a pointer to a static string, which stay
+        // null for a code that the driver does not know.
+        unsafe {
+            let _ = sys::cuGetErrorName(self.0, &mut name);
+            let _ = sys::cuGetErrorString(self.0, &mut text);
+        }
+        if name.is_null() || text.is_null() {
+            return write!(f, "CUDA error {}", self.0 as u32);
+        }
+        // SAFETY: not null, so the driver's static strings, ended by a zero.
+        let (name, text) = unsafe { (CStr::from_ptr(name), CStr::from_ptr(text)) };
+        write!(f, "{} ({})", name.to_string_lossy(), text.to_string_lossy())
+    }
+}
+
+/// Status 1 with the driver's words for anything but success.
+#[inline]
+pub(crate) fn check(device: Device, doing: &str, code: sys::CUresult) -> Result<()> {
+    match code {
+        sys::CUresult::CUDA_SUCCESS => Ok(()),
+        code => Err(crate::failure(device, doing, code)),
+    }
+}
+
+/// Loads and initialises the driver, once; later calls repeat the answer.
+fn initialise() -> Result<()> {
+    static DONE: OnceLock<Result<()>> = OnceLock::new();
+    let absent = |message: String| Error::device(ANY, Status::DeviceNotFound, message);
+    DONE.get_or_init(|| {
+        // SAFETY: loading libcuda runs its initialisers, which is what every
+        // user of it does. cudarc would panic where it is missing.
+        if !unsafe { sys::is_culib_present() } {
+            let words = "there is no NVIDIA driver on this machine (libcuda was not found)";
+            return Err(absent(words.to_owned()));
+        }
+        let mut version = 0;
+        // SAFETY: the library is there and `version` is a place for an int.
+        let asked = unsafe { sys::cuDriverGetVersion(&mut version) };
+        check(ANY, "could not ask the driver its version", asked)?;
+        if version < MIN_DRIVER {
+            return Err(absent(format!(
+                "the NVIDIA driver supports CUDA {}.{}, and 12.0 is the oldest that will do",
+                version / 1000,
+                version % 1000 / 10
+            )));
+        }
+        // SAFETY: the library is there; 0 is the only value for flags.
+        match unsafe { sys::cuInit(0) } {
+            sys::CUresult::CUDA_SUCCESS => Ok(()),
+            code => Err(absent(format!("the NVIDIA driver did not start: {}", Text(code)))),
+        }
+    })
+    .clone()
+}
+
+/// The number of devices.
+pub(crate) fn device_count() -> Result<usize> {
+    initialise()?;
+    let mut count = 0;
+    // SAFETY: the driver is initialised and `count` is a place for an int.
+    check(ANY, "could not count devices", unsafe { sys::cuDeviceGetCount(&mut count) })?;
+    if count <= 0 {
+        let words = "the NVIDIA driver is there, but it shows no device";
+        return Err(Error::device(ANY, Status::DeviceNotFound, words));
+    }
+    Ok(count.unsigned_abs() as usize)
+}
+
+/// What is asked of a device once.
+pub(crate) struct Facts {
+    pub ordinal: sys::CUdevice,
+    pub info: DeviceInfo,
+    pub limits: Limits,
+}
+
+/// What launch shapes depend on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Compute capability, such as (9, 0).
+    pub compute: (u32, u32),
+    /// Streaming multiprocessors.
+    pub multiprocessors: u32,
+    /// The most shared memory of a block, after opting in, in bytes.
+    pub shared: u32,
+}
+
+impl Limits {
+    /// Whether blocks can form clusters that read each other's shared memory.
+    pub(crate) fn clusters(&self) -> bool {
+        self.compute >= (9, 0)
+    }
+}
+
+/// Asks for everything known of a device.
+pub(crate) fn describe(index: usize) -> Result<Facts> {
+    let count = device_count()?;
+    let device = Device::new("cuda", index);
+    if index >= count {
+        let words = format!("there is no such device; the driver shows {count}, from cuda:0");
+        return Err(Error::device(device, Status::DeviceNotFound, words));
+    }
+    let mut ordinal = 0;
+    // SAFETY: the index is below the count and `ordinal` is a place for an int.
+    let got = unsafe { sys::cuDeviceGet(&mut ordinal, index as i32) };
+    check(device, "could not get the device", got)?;
+    let mut name = [0; 256];
+    // SAFETY: the buffer is as long as said.
+    let named = unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, ordinal) };
+    check(device, "could not ask for the name", named)?;
+    // SAFETY: the driver ended the name with a zero inside the buffer.
+    let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
+    let mut memory = 0;
+    // SAFETY: `memory` is a place for a size.
+    let asked = unsafe { sys::cuDeviceTotalMem_v2(&mut memory, ordinal) };
+    check(device, "could not ask for the memory", asked)?;
+
+    use sys::CUdevice_attribute_enum as A;
+    let attribute = |attribute| {
+        let mut value = 0;
+        // SAFETY: `value` is a place for an int and the ordinal is the driver's.
+        let asked = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, ordinal) };
+        check(device, "could not ask for an attribute", asked).map(|()| value.unsigned_abs())
+    };
+    let compute = (
+        attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+        attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+    );
+    if compute < MIN_COMPUTE {
+        return Err(Error::device(
+            device,
+            Status::DeviceArchitectureNotSupported,
+            format!(
+                "{name} has compute capability {}.{}, and {}.{} is the oldest that will do",
+                compute.0, compute.1, MIN_COMPUTE.0, MIN_COMPUTE.1
+            ),
+        ));
+    }
+    let limits = Limits {
+        compute,
+        multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+        shared: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+    };
+    let mut version = 0;
+    // SAFETY: `version` is a place for an int.
+    let asked = unsafe { sys::cuDriverGetVersion(&mut version) };
+    check(device, "could not ask the driver its version", asked)?;
+    let facts = vec![
+        ("compute capability", format!("{}.{}", compute.0, compute.1)),
+        ("multiprocessors", limits.multiprocessors.to_string()),
+        ("shared memory of a block", format!("{} KiB", limits.shared / 1024)),
+        ("driver", format!("CUDA {}.{}", version / 1000, version % 1000 / 10)),
+    ];
+    let info = DeviceInfo { device, name, software: false, memory: Some(memory as u64), facts };
+    Ok(Facts { ordinal, info, limits })
+}
+
+/// Makes a context current on this thread until dropped, then restores the one
+/// that was: a library must not change its caller's current device.
+pub(crate) struct Current {
+    pushed: bool,
+}
+
+impl Current {
+    #[inline]
+    pub(crate) fn enter(device: Device, context: sys::CUcontext) -> Result<Self> {
+        let mut current = std::ptr::null_mut();
+        // SAFETY: a place for a handle; the driver is initialised, since a
+        // context exists.
+        let asked = unsafe { sys::cuCtxGetCurrent(&mut current) };
+        check(device, "could not ask for the current context", asked)?;
+        if current == context {
+            return Ok(Current { pushed: false });
+        }
+        // SAFETY: the context is retained for as long as its `Gpu` lives.
+        let pushed = unsafe { sys::cuCtxPushCurrent_v2(context) };
+        check(device, "could not make its context current", pushed)?;
+        Ok(Current { pushed: true })
+    }
+}
+
+impl Drop for Current {
+    #[inline]
+    fn drop(&mut self) {
+        if self.pushed {
+            let mut popped = std::ptr::null_mut();
+            // SAFETY: this thread's top context is the one `enter` pushed:
+            // guards are dropped in reverse order and never sent.
+            let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut popped) };
+        }
+    }
+}

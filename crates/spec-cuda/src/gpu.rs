@@ -1,0 +1,155 @@
+//! A device that is open: what every handle to it shares.
+
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+
+use cudarc::driver::sys;
+use spec_core::{Device, DeviceInfo, Error, Result, Status};
+
+use crate::archive::Archive;
+use crate::driver::{self, Current, Limits, check};
+use crate::launch::Function;
+
+/// A device's primary context and the kernels loaded into it.
+pub(crate) struct Gpu {
+    device: Device,
+    ordinal: sys::CUdevice,
+    context: sys::CUcontext,
+    info: DeviceInfo,
+    limits: Limits,
+    modules: Mutex<HashMap<&'static str, Module>>,
+}
+
+#[derive(Clone, Copy)]
+struct Module(sys::CUmodule);
+
+// SAFETY: contexts and modules may be used from any thread; the driver locks
+// inside.
+unsafe impl Send for Gpu {}
+// SAFETY: as above; the map of modules has its own lock.
+unsafe impl Sync for Gpu {}
+
+/// Devices that are open, so that handles to one device share its kernels.
+static OPEN: Mutex<Vec<(usize, Weak<Gpu>)>> = Mutex::new(Vec::new());
+
+impl Gpu {
+    /// The device with this ordinal, opened once for all who hold it.
+    pub(crate) fn open(index: usize) -> Result<Arc<Self>> {
+        let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
+        open.retain(|(_, gpu)| gpu.strong_count() > 0);
+        let known = open.iter().find(|(i, _)| *i == index).and_then(|(_, gpu)| gpu.upgrade());
+        if let Some(gpu) = known {
+            return Ok(gpu);
+        }
+        let facts = driver::describe(index)?;
+        let device = facts.info.device;
+        let mut context = std::ptr::null_mut();
+        // SAFETY: the ordinal is the driver's; `context` is a place for it.
+        let got = unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, facts.ordinal) };
+        check(device, "could not retain its primary context", got)?;
+        let gpu = Arc::new(Gpu {
+            device,
+            ordinal: facts.ordinal,
+            context,
+            info: facts.info,
+            limits: facts.limits,
+            modules: Mutex::new(HashMap::new()),
+        });
+        open.push((index, Arc::downgrade(&gpu)));
+        Ok(gpu)
+    }
+
+    pub(crate) fn device(&self) -> Device {
+        self.device
+    }
+
+    pub(crate) fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    pub(crate) fn limits(&self) -> &Limits {
+        &self.limits
+    }
+
+    pub(crate) fn context(&self) -> sys::CUcontext {
+        self.context
+    }
+
+    /// Makes this device's context current until the guard is dropped.
+    #[inline]
+    pub(crate) fn enter(&self) -> Result<Current> {
+        Current::enter(self.device, self.context)
+    }
+
+    /// The kernel `name` of an archive, loaded if it was not, and allowed all
+    /// the dynamic shared memory that the device has.
+    ///
+    /// Getting the function is also what makes the driver load its code under
+    /// lazy loading, so that the first launch can be inside a graph capture.
+    pub(crate) fn function(&self, archive: &Archive, name: &str) -> Result<Function> {
+        let module = self.module(archive)?;
+        let missing = || {
+            let words = format!("the compiled kernels of {} have no {name}", archive.name);
+            Error::device(self.device, Status::NotImplemented, words)
+        };
+        let symbol = CString::new(name).map_err(|_| missing())?;
+        let _current = self.enter()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the module is loaded and `symbol` ends with a zero.
+        match unsafe { sys::cuModuleGetFunction(&mut raw, module.0, symbol.as_ptr()) } {
+            sys::CUresult::CUDA_ERROR_NOT_FOUND => return Err(missing()),
+            code => check(self.device, "could not get a kernel", code)?,
+        }
+        use sys::CUfunction_attribute_enum as A;
+        let mut fixed = 0;
+        // SAFETY: the function was just got; `fixed` is a place for an int.
+        let asked = unsafe {
+            sys::cuFuncGetAttribute(&mut fixed, A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, raw)
+        };
+        check(self.device, "could not ask for a kernel's shared memory", asked)?;
+        let dynamic = self.limits.shared as i32 - fixed;
+        let attribute = A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        // SAFETY: as above; static and dynamic together stay within the limit.
+        let set = unsafe { sys::cuFuncSetAttribute(raw, attribute, dynamic) };
+        check(self.device, "could not allow a kernel its shared memory", set)?;
+        if self.limits.clusters() {
+            let attribute = A::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
+            // SAFETY: as above.
+            let set = unsafe { sys::cuFuncSetAttribute(raw, attribute, 1) };
+            check(self.device, "could not allow a kernel its clusters", set)?;
+        }
+        Ok(Function { raw, operator: archive.name })
+    }
+
+    fn module(&self, archive: &Archive) -> Result<Module> {
+        let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&module) = modules.get(archive.name) {
+            return Ok(module);
+        }
+        let image = archive.image(self.device, self.limits.compute)?;
+        let _current = self.enter()?;
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: the image is a whole cubin, or PTX ended by a zero, from our
+        // own archive; the driver copies what it needs.
+        let loaded = unsafe { sys::cuModuleLoadData(&mut raw, image.as_ptr().cast()) };
+        let doing = format!("could not load the kernels of {}", archive.name);
+        check(self.device, &doing, loaded)?;
+        modules.insert(archive.name, Module(raw));
+        Ok(Module(raw))
+    }
+}
+
+impl Drop for Gpu {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.enter() {
+            let modules = self.modules.get_mut().unwrap_or_else(PoisonError::into_inner);
+            for module in modules.values() {
+                // SAFETY: whoever could launch from it held this `Gpu`.
+                let _ = unsafe { sys::cuModuleUnload(module.0) };
+            }
+        }
+        // SAFETY: retained once in `open`, released once here.
+        let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.ordinal) };
+    }
+}

@@ -1,0 +1,159 @@
+//! The one way to enqueue work.
+
+use std::ffi::c_void;
+
+use cudarc::driver::sys;
+use spec_core::stream::Kind;
+use spec_core::{Error, Result, Status, Stream};
+
+use crate::Cuda;
+use crate::driver::{Current, check};
+use crate::gpu::Gpu;
+
+/// A kernel that is loaded. Whoever holds it holds a [`Cuda`] too.
+#[derive(Clone, Copy)]
+pub(crate) struct Function {
+    pub(crate) raw: sys::CUfunction,
+    /// The operator, for error messages.
+    pub(crate) operator: &'static str,
+}
+
+// SAFETY: a CUfunction may be used from any thread.
+unsafe impl Send for Function {}
+// SAFETY: as above.
+unsafe impl Sync for Function {}
+
+/// How many threads, and how they are grouped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    /// Blocks in x (below 2^31) and y (below 2^16).
+    pub grid: [u32; 2],
+    /// Threads of a block.
+    pub block: u32,
+    /// Dynamic shared memory of a block, in bytes.
+    pub shared: u32,
+    /// Blocks in x that form a cluster; 1 for none, which every device has.
+    pub cluster: u32,
+}
+
+impl Shape {
+    /// `blocks` blocks of `threads` threads.
+    pub(crate) fn new(blocks: u32, threads: u32) -> Self {
+        Shape { grid: [blocks, 1], block: threads, shared: 0, cluster: 1 }
+    }
+
+    /// With dynamic shared memory.
+    pub(crate) fn shared(self, bytes: u32) -> Self {
+        Shape { shared: bytes, ..self }
+    }
+
+    /// With blocks grouped into clusters.
+    pub(crate) fn cluster(self, blocks: u32) -> Self {
+        Shape { cluster: blocks, ..self }
+    }
+}
+
+/// A stream ready to take work: resolved, with its context current.
+pub(crate) struct Queue<'a> {
+    gpu: &'a Gpu,
+    stream: sys::CUstream,
+    _current: Current,
+}
+
+impl Cuda {
+    /// Resolves the stream that a caller passed.
+    #[inline]
+    pub(crate) fn queue(&self, stream: Stream<'_>) -> Result<Queue<'_>> {
+        let refuse = |status, words: String| Err(Error::device(self.device(), status, words));
+        let stream = match stream.into_kind() {
+            Kind::Own => self.own_stream(),
+            Kind::Raw { device, handle } if device == self.device() => {
+                std::ptr::without_provenance_mut(handle as usize)
+            }
+            Kind::Raw { device, .. } => {
+                let status = if device.backend() == self.device().backend() {
+                    Status::BadParam
+                } else {
+                    Status::DeviceTypeNotSupported
+                };
+                return refuse(status, format!("`stream` belongs to {device}"));
+            }
+            _ => {
+                let words = "`stream` is a recording object, expected a CUDA stream";
+                return refuse(Status::DeviceTypeNotSupported, words.to_owned());
+            }
+        };
+        let gpu = self.gpu();
+        Ok(Queue { gpu, stream, _current: gpu.enter()? })
+    }
+}
+
+impl Queue<'_> {
+    /// Enqueues a kernel. A shape without blocks enqueues nothing.
+    ///
+    /// # Safety
+    /// The kernel takes one argument, a struct laid out as `P`; every address
+    /// in it is valid for what the kernel does with it under this shape, until
+    /// it has run.
+    #[inline]
+    pub(crate) unsafe fn launch<P: Copy>(
+        &self,
+        function: &Function,
+        shape: Shape,
+        params: &P,
+    ) -> Result<()> {
+        if shape.grid.contains(&0) {
+            return Ok(());
+        }
+        let mut attribute = sys::CUlaunchAttribute_st {
+            id: sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue_union {
+                clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 {
+                    x: shape.cluster,
+                    y: 1,
+                    z: 1,
+                },
+            },
+        };
+        let config = sys::CUlaunchConfig_st {
+            gridDimX: shape.grid[0],
+            gridDimY: shape.grid[1],
+            gridDimZ: 1,
+            blockDimX: shape.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: shape.shared,
+            hStream: self.stream,
+            attrs: &mut attribute,
+            numAttrs: u32::from(shape.cluster > 1),
+        };
+        let mut arguments = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
+        // SAFETY: the function is loaded and takes one `P`, which the driver
+        // copies before it returns; the caller vouches for what is inside.
+        let code = unsafe {
+            sys::cuLaunchKernelEx(
+                &config,
+                function.raw,
+                arguments.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        };
+        check(self.gpu.device(), function.operator, code)
+    }
+
+    /// Enqueues zeroing `bytes` bytes at `address`.
+    ///
+    /// # Safety
+    /// The range is valid device memory, until the work has run, that nothing
+    /// else touches unordered with it.
+    #[inline]
+    pub(crate) unsafe fn zero(&self, address: u64, bytes: usize) -> Result<()> {
+        if bytes == 0 {
+            return Ok(());
+        }
+        // SAFETY: the caller vouches for the range.
+        let code = unsafe { sys::cuMemsetD8Async(address, 0, bytes, self.stream) };
+        check(self.gpu.device(), "could not clear memory", code)
+    }
+}

@@ -1,0 +1,116 @@
+//! Device memory of our own.
+
+use cudarc::driver::sys;
+use spec_core::{DType, Memory, Result, View, ViewMut};
+
+use crate::Cuda;
+use crate::driver::check;
+
+/// An allocation on the device; freed, after the device's outstanding work,
+/// when it is dropped.
+pub(crate) struct DeviceMemory {
+    cuda: Cuda,
+    address: sys::CUdeviceptr,
+    size: usize,
+}
+
+/// Lets this thread allocate and free while some stream is being captured,
+/// which does not concern the capture, until dropped.
+struct Uncaptured(sys::CUstreamCaptureMode);
+
+impl Uncaptured {
+    fn new() -> Self {
+        let mut mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_RELAXED;
+        // SAFETY: exchanges this thread's mode with the one in `mode`.
+        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut mode) };
+        Uncaptured(mode)
+    }
+}
+
+impl Drop for Uncaptured {
+    fn drop(&mut self) {
+        // SAFETY: puts the thread's mode back.
+        let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
+    }
+}
+
+impl DeviceMemory {
+    pub(crate) fn allocate(cuda: &Cuda, size: usize) -> Result<Self> {
+        let _current = cuda.gpu().enter()?;
+        let _uncaptured = Uncaptured::new();
+        let mut address = 0;
+        // A null address would look like a missing argument, so even nothing
+        // gets one.
+        let bytes = size.max(1);
+        // SAFETY: the context is current and `address` is a place for it.
+        let got = unsafe { sys::cuMemAlloc_v2(&mut address, bytes) };
+        check(cuda.device(), &format!("could not allocate {bytes} bytes"), got)?;
+        Ok(DeviceMemory { cuda: cuda.clone(), address, size })
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        // SAFETY: the stream is the handle's own, which `self` keeps alive.
+        let done = unsafe { sys::cuStreamSynchronize(self.cuda.own_stream()) };
+        check(self.cuda.device(), "enqueued work failed", done)
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.cuda.gpu().enter() {
+            let _uncaptured = Uncaptured::new();
+            // SAFETY: allocated by us, freed once; cuMemFree waits for work
+            // that was enqueued before.
+            let _ = unsafe { sys::cuMemFree_v2(self.address) };
+        }
+    }
+}
+
+impl Memory for DeviceMemory {
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn view(&self, dtype: DType, len: usize) -> View<'_> {
+        debug_assert!(len * dtype.size() <= self.size);
+        // SAFETY: the allocation holds that many elements and outlives the
+        // view; freeing waits for the work that uses it.
+        unsafe { View::from_address(dtype, len, self.cuda.device(), self.address) }
+    }
+
+    fn view_mut(&mut self, dtype: DType, len: usize) -> ViewMut<'_> {
+        debug_assert!(len * dtype.size() <= self.size);
+        // SAFETY: as in `view`, and the borrow is exclusive.
+        unsafe { ViewMut::from_address(dtype, len, self.cuda.device(), self.address) }
+    }
+
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        let len = bytes.len().min(self.size);
+        if len == 0 {
+            return Ok(());
+        }
+        let _current = self.cuda.gpu().enter()?;
+        let stream = self.cuda.own_stream();
+        // SAFETY: both sides hold `len` bytes, and we wait below, so the host
+        // bytes outlive the copy.
+        let sent =
+            unsafe { sys::cuMemcpyHtoDAsync_v2(self.address, bytes.as_ptr().cast(), len, stream) };
+        check(self.cuda.device(), "could not copy to the device", sent)?;
+        self.synchronize()
+    }
+
+    fn read(&self, bytes: &mut [u8]) -> Result<()> {
+        let len = bytes.len().min(self.size);
+        if len == 0 {
+            return Ok(());
+        }
+        let _current = self.cuda.gpu().enter()?;
+        let stream = self.cuda.own_stream();
+        // SAFETY: as in `write`.
+        let sent = unsafe {
+            sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), self.address, len, stream)
+        };
+        check(self.cuda.device(), "could not copy from the device", sent)?;
+        self.synchronize()
+    }
+}

@@ -1,0 +1,114 @@
+//! Host side of `kernels/deduplicate_topk.cu`.
+
+use spec_core::ops::DeduplicateTopk;
+use spec_core::ops::deduplicate_topk::{Buffers, Plan};
+use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
+
+use crate::Cuda;
+use crate::archive::{Archive, archive};
+use crate::args::Rows;
+use crate::launch::{Function, Shape};
+
+static KERNELS: Archive = archive!("deduplicate_topk");
+
+const THREADS: u32 = 1024;
+/// Values a thread keeps in registers, and the kernels that do.
+const KERNELS_BY_SIZE: [(usize, &str); 4] = [
+    (2, "deduplicate_topk_2"),
+    (4, "deduplicate_topk_4"),
+    (6, "deduplicate_topk_6"),
+    (8, "deduplicate_topk_8"),
+];
+/// The bitmap's size as a power of two in 32-bit words: 2^20 values, as far as
+/// contexts go; at least what every thread owns four words of.
+const LOG_WORDS: std::ops::RangeInclusive<u32> = 12..=15;
+/// Shared memory that the kernels use beside what is asked for.
+const FIXED_SHARED: u32 = 2048;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Params {
+    indices: Rows,
+    unique: Rows,
+    counts: u64,
+    batch: u64,
+    rows: u32,
+    cols: u32,
+    log_words: u32,
+    stage_words: u32,
+}
+const _: () = assert!(size_of::<Params>() == 64);
+
+struct Prepared {
+    cuda: Cuda,
+    plan: Plan,
+    function: Function,
+    shape: Shape,
+    log_words: u32,
+    stage_words: u32,
+}
+
+/// Bytes of dynamic shared memory: bitmap, staged values, one u16 for each 64
+/// bits of the bitmap.
+fn shared(log_words: u32, stage_words: u32) -> u32 {
+    (4 << log_words) + 4 * stage_words + (1 << log_words)
+}
+
+impl Supports<DeduplicateTopk> for Cuda {
+    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<DeduplicateTopk>>> {
+        let n = plan.unique.cols;
+        let fits = |&(items, _): &(usize, _)| n <= items * THREADS as usize;
+        let (stage_words, name) = match KERNELS_BY_SIZE.into_iter().find(fits) {
+            // A bitonic sort stages a power of two.
+            Some((items, name)) => ((items as u32 * THREADS).next_power_of_two(), name),
+            None => (0, "deduplicate_topk_any"),
+        };
+        let limit = self.gpu().limits().shared - FIXED_SHARED;
+        let log_words = LOG_WORDS
+            .rev()
+            .find(|&log| shared(log, stage_words) <= limit)
+            .unwrap_or(*LOG_WORDS.start());
+        // Blocks take more requests each where the grid cannot hold them all.
+        let blocks = plan.batch.min(1 << 30) as u32;
+        Ok(Box::new(Prepared {
+            cuda: self.clone(),
+            plan: plan.clone(),
+            function: self.gpu().function(&KERNELS, name)?,
+            shape: Shape::new(blocks, THREADS).shared(shared(log_words, stage_words)),
+            log_words,
+            stage_words,
+        }))
+    }
+}
+
+impl Kernel<DeduplicateTopk> for Prepared {
+    fn workspace_size(&self) -> usize {
+        0
+    }
+
+    fn launch(&self, _: ViewMut<'_>, buffers: Buffers<'_>, stream: Stream<'_>) -> Result<()> {
+        let Prepared { cuda, plan, .. } = self;
+        let mut indices = cuda.rows(buffers.indices, &plan.indices)?;
+        // Packed rows of a request are one row.
+        let packed = plan.mtp_step == 1 || plan.indices.row_stride == plan.indices.cols;
+        let (rows, cols) = if packed {
+            indices.stride *= plan.mtp_step as u64;
+            (1, plan.unique.cols)
+        } else {
+            (plan.mtp_step, plan.indices.cols)
+        };
+        let params = Params {
+            indices,
+            unique: cuda.rows(buffers.unique, &plan.unique)?,
+            counts: cuda.pointer(buffers.counts)?,
+            batch: plan.batch as u64,
+            rows: rows as u32,
+            cols: cols as u32,
+            log_words: self.log_words,
+            stage_words: self.stage_words,
+        };
+        // SAFETY: `Params` is the kernel's, field by field; the buffers were
+        // checked against the plan, which bounds every index the kernel makes.
+        unsafe { cuda.queue(stream)?.launch(&self.function, self.shape, &params) }
+    }
+}

@@ -1,0 +1,35 @@
+//! One file an operator. How such a file looks:
+//!
+//! ```text
+//! static KERNELS: Archive = archive!("name");     kernels/name.cu, compiled
+//!
+//! #[repr(C)]                                       what the kernel takes, once here and
+//! #[derive(Clone, Copy)]                           once in name.cu, field by field; both
+//! struct Params { x: Rows, flags: u64, .. }        sides assert the same size
+//! const _: () = assert!(size_of::<Params>() == 72);
+//!
+//! struct Prepared { cuda: Cuda, plan: Plan, function: Function, shape: Shape }
+//!
+//! impl Supports<Name> for Cuda                     choose: kernel by dtype, shape by size
+//!     prepare: cuda.gpu().function(&KERNELS, "name_f32")
+//!
+//! impl Kernel<Name> for Prepared                   enqueue: no allocation, no waiting
+//!     workspace_size: what the plan needs
+//!     launch: Params from buffers; cuda.queue(stream)?.launch(&function, shape, &params)
+//! ```
+//!
+//! * **Kernels** are `extern "C" __global__ void name_dtype(const __grid_constant__
+//!   Params p)`: one argument, the dtype of the data as suffix (`SPEC_KERNEL` in
+//!   `kernels/common.cuh` makes them from a template). Integer arguments of either
+//!   width are no template parameter: pass [`Integers`](crate::args::Integers).
+//! * **Arguments** come from [`Cuda::pointer`](crate::Cuda), `rows`, `integers` and
+//!   `workspace`; what is absent is a null pointer.
+//! * **Shapes** ([`Shape`](crate::launch::Shape)) are chosen in `prepare` from a small
+//!   table with the measurement that set it. `cuda.gpu().limits()` has the number of
+//!   multiprocessors, the shared memory of a block, whether there are clusters.
+//!   A shape with no blocks enqueues nothing.
+//! * **Counters** that must start at zero are workspace, cleared by
+//!   `queue.zero(address, bytes)`, which a graph captures as a memset; nothing
+//!   belongs to the descriptor, since two streams may run it at once.
+
+mod deduplicate_topk;

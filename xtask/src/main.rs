@@ -1,0 +1,60 @@
+//! What a maintainer runs: `cargo xtask`.
+
+mod kernels;
+mod manifest;
+mod nvrtc;
+mod sanitize;
+mod toolchain;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// Errors are for people: a sentence each.
+type Result<T, E = String> = std::result::Result<T, E>;
+
+const USAGE: &str = "\
+cargo xtask kernels [NAME..]      compile crates/spec-cuda/kernels/NAME.cu (all by default) and
+                                  write crates/spec-cuda/compiled/; needs Linux and pip, no GPU
+    --verbose                     print the compiler's log and the size of every image
+cargo xtask kernels --check       prove that what is committed comes from the sources: hashes
+                                  always; a rebuild too where the compiler can be installed
+    --hashes-only                 leave the rebuild out
+cargo xtask sanitize [--tool T] PROGRAM [ARG..]
+                                  run a prebuilt test program on a GPU under compute-sanitizer:
+                                  memcheck, racecheck, initcheck and synccheck, or just T";
+
+fn main() -> ExitCode {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let done = match arguments.split_first() {
+        Some((&"kernels", rest)) => kernels::run(rest),
+        Some((&"sanitize", rest)) => sanitize::run(rest),
+        Some((&("help" | "--help" | "-h"), _)) => {
+            println!("{USAGE}");
+            Ok(())
+        }
+        _ => Err(format!("expected a task\n\n{USAGE}")),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(words) => {
+            eprintln!("error: {words}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The root of the repository.
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned()
+}
+
+/// Reads a file or says which could not be read.
+fn read(path: &Path) -> Result<Vec<u8>> {
+    std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))
+}
+
+/// Writes a file or says which could not be written.
+fn write(path: &Path, bytes: &[u8]) -> Result<()> {
+    std::fs::write(path, bytes).map_err(|e| format!("{}: {e}", path.display()))
+}

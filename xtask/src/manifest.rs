@@ -1,0 +1,87 @@
+//! What the committed kernels were made from: a text file of hashes.
+//!
+//! ```text
+//! package nvidia-cuda-nvrtc-cu12==12.9.86
+//! compiler 12.9
+//! option --std=c++17
+//! header common.cuh <sha256>
+//! source deduplicate_topk.cu <sha256>
+//! image deduplicate_topk sass 90 <sha256 of the unpacked image>
+//! archive deduplicate_topk.bin <sha256>
+//! ```
+
+use std::collections::BTreeMap;
+
+use sha2::{Digest, Sha256};
+
+/// Every line but its hash or value, and that.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Manifest(BTreeMap<String, String>);
+
+/// A hash in hexadecimal.
+pub(crate) fn sha256(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+impl Manifest {
+    pub(crate) fn parse(text: &str) -> Self {
+        let lines = text.lines().filter(|l| !l.starts_with('#') && !l.trim().is_empty());
+        Manifest(
+            lines
+                .map(|line| line.rsplit_once(' ').unwrap_or((line, "")))
+                .map(|(key, value)| (key.to_owned(), value.to_owned()))
+                .collect(),
+        )
+    }
+
+    pub(crate) fn set(&mut self, key: String, value: String) {
+        self.0.insert(key, value);
+    }
+
+    pub(crate) fn get(&self, key: &str) -> Option<&str> {
+        self.0.get(key).map(String::as_str)
+    }
+
+    /// Drops every line that starts so.
+    pub(crate) fn remove(&mut self, prefix: &str) {
+        self.0.retain(|key, _| !key.starts_with(prefix));
+    }
+
+    pub(crate) fn text(&self) -> String {
+        let mut text =
+            "# What the archives here were made from, by `cargo xtask kernels`.\n".to_owned();
+        for (key, value) in &self.0 {
+            text.push_str(&format!("{key} {value}\n"));
+        }
+        text
+    }
+
+    /// A line for everything that differs.
+    pub(crate) fn differences(&self, other: &Manifest) -> Vec<String> {
+        let keys = self.0.keys().chain(other.0.keys().filter(|k| !self.0.contains_key(*k)));
+        keys.filter(|key| self.0.get(*key) != other.0.get(*key))
+            .map(|key| {
+                let word = |m: &Manifest| m.get(key).unwrap_or("absent").to_owned();
+                format!("{key}: {} in the manifest, {} now", word(self), word(other))
+            })
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_manifest_survives_its_text() {
+        let mut manifest = Manifest::default();
+        manifest.set("source a.cu".to_owned(), sha256(b"a"));
+        manifest.set("image a sass 90".to_owned(), sha256(b"b"));
+        assert_eq!(Manifest::parse(&manifest.text()), manifest);
+        assert!(manifest.differences(&manifest).is_empty());
+        let mut other = manifest.clone();
+        other.remove("image a ");
+        assert_eq!(manifest.differences(&other).len(), 1);
+        assert_eq!(other.differences(&manifest).len(), 1);
+    }
+}
