@@ -1,53 +1,33 @@
-// Floats as their bits. A shader compiler may assume that NaN, infinities and
-// subnormal numbers do not occur, so whatever decides an integer is computed
-// here on u32. Needs u64.wgsl.
+//!include floats
+//!include u64
+// What decides a token of rejection_sample, as spec_core::exact, on the bits of
+// f32: a shader compiler may assume that NaN, infinities and subnormal numbers
+// do not occur.
 
-const INFINITY_BITS = 0x7F800000u;
+const INFINITY_BITS = 0x7f800000u;
 
-fn is_finite_bits(bits: u32) -> bool {
-    return (bits & INFINITY_BITS) != INFINITY_BITS;
+// Shifts by 0 to 63. WGSL takes a u32's shift count modulo 32, so the halves
+// cross over by hand, in two shifts because one by 32 is none.
+fn u64_shl(a: vec2<u32>, n: u32) -> vec2<u32> {
+    if n >= 32u {
+        return vec2(0u, a.x << (n - 32u));
+    }
+    return vec2(a.x << n, (a.y << n) | ((a.x >> 1u) >> (31u - n)));
 }
 
-fn is_nan_bits(bits: u32) -> bool {
-    return (bits & 0x7FFFFFFFu) > INFINITY_BITS;
-}
-
-// An unsigned integer that orders as the float does; -0 equals 0 and NaN
-// equals negative infinity. 0 for no float at all.
-fn sort_key(bits: u32) -> u32 {
-    if is_nan_bits(bits) {
-        return 0x007FFFFFu;
+fn u64_shr(a: vec2<u32>, n: u32) -> vec2<u32> {
+    if n >= 32u {
+        return vec2(a.y >> (n - 32u), 0u);
     }
-    if bits == 0x80000000u {
-        return 0x80000000u;
-    }
-    return select(bits | 0x80000000u, ~bits, (bits >> 31u) == 1u);
-}
-
-// The bits of the f32 that equals an f16, subnormal numbers included.
-fn f16_to_f32_bits(half: u32) -> u32 {
-    let sign = (half & 0x8000u) << 16u;
-    let exponent = (half >> 10u) & 31u;
-    let mantissa = half & 0x3FFu;
-    if exponent == 31u {
-        return sign | INFINITY_BITS | (mantissa << 13u);
-    }
-    if exponent != 0u {
-        return sign | ((exponent + 112u) << 23u) | (mantissa << 13u);
-    }
-    if mantissa == 0u {
-        return sign;
-    }
-    let shift = countLeadingZeros(mantissa) - 21u;
-    return sign | ((113u - shift) << 23u) | (((mantissa << shift) & 0x3FFu) << 13u);
+    return vec2((a.x >> n) | ((a.y << 1u) << (31u - n)), a.y >> n);
 }
 
 // The product of two finite floats, rounded to nearest even, as IEEE 754 has
 // it: subnormal numbers stay, what is too large is infinite.
 fn multiply_bits(a: u32, b: u32) -> u32 {
     let sign = (a ^ b) & 0x80000000u;
-    var x = a & 0x7FFFFFu;
-    var y = b & 0x7FFFFFu;
+    var x = a & 0x7fffffu;
+    var y = b & 0x7fffffu;
     var i = i32((a >> 23u) & 255u);
     var j = i32((b >> 23u) & 255u);
     if (i == 0 && x == 0u) || (j == 0 && y == 0u) {
@@ -69,7 +49,7 @@ fn multiply_bits(a: u32, b: u32) -> u32 {
     }
     // 2^46 <= product < 2^48. Keep 24 bits, two more to round by, the last of
     // which says whether anything nonzero was dropped.
-    let product = mul_wide(x, y);
+    let product = u32_mul(x, y);
     let wide = select(0, 1, (product.y & 0x8000u) != 0u);
     var exponent = i + j - 127 + wide;
     var shift = u32(21 + wide);
@@ -77,8 +57,8 @@ fn multiply_bits(a: u32, b: u32) -> u32 {
         shift = min(shift + u32(1 - exponent), 63u);
         exponent = 1;
     }
-    let kept = shr64(product, shift);
-    let dropped = any(shl64(kept, shift) != product);
+    let kept = u64_shr(product, shift);
+    let dropped = any(u64_shl(kept, shift) != product);
     let bits = kept.x | select(0u, 1u, dropped);
     let up = (bits & 3u) == 3u || (bits & 7u) == 6u;
     let mantissa = (bits >> 2u) + select(0u, 1u, up);
@@ -94,7 +74,7 @@ fn rescaled(bits: u32, up: bool) -> f32 {
     let exponent = (bits >> 23u) & 255u;
     if up {
         if exponent == 0u {
-            let magnitude = f32(bits & 0x7FFFFFu) * bitcast<f32>((127u - 49u) << 23u);
+            let magnitude = f32(bits & 0x7fffffu) * bitcast<f32>((127u - 49u) << 23u);
             return bitcast<f32>(bitcast<u32>(magnitude) | sign);
         }
         return bitcast<f32>(bits + (100u << 23u));
@@ -130,7 +110,7 @@ fn residual_bits(a: u32, b: u32) -> u32 {
             return difference - (100u << 23u);
         }
         // Subnormal: a multiple of 2^-149, so nothing is shifted out.
-        return ((difference & 0x7FFFFFu) | 0x800000u) >> (101u - exponent);
+        return ((difference & 0x7fffffu) | 0x800000u) >> (101u - exponent);
     }
     let difference = bitcast<u32>(rescaled(a, false) - rescaled(b, false));
     if ((difference >> 23u) & 255u) + 100u >= 255u {
@@ -146,12 +126,12 @@ fn residual_bits(a: u32, b: u32) -> u32 {
 fn fixed_probability(bits: u32) -> vec2<u32> {
     let exponent = bits >> 23u;
     if exponent >= 127u {
-        return vec2<u32>(0u, 256u);
+        return vec2(0u, 256u);
     }
     // r = mantissa * 2^(exponent - 150); subnormal numbers are far below 2^-40.
-    let mantissa = (bits & 0x7FFFFFu) | 0x800000u;
+    let mantissa = (bits & 0x7fffffu) | 0x800000u;
     if exponent >= 110u {
-        return shl64(vec2<u32>(mantissa, 0u), exponent - 110u);
+        return u64_shl(vec2(mantissa, 0u), exponent - 110u);
     }
-    return vec2<u32>(select(0u, mantissa >> (110u - exponent), exponent > 86u), 0u);
+    return vec2(select(0u, mantissa >> (110u - exponent), exponent > 86u), 0u);
 }

@@ -1,0 +1,64 @@
+//!include ngram
+// hybrid_mtp_ngram: extends the drafts of a multi-token-prediction head by
+// n-gram matching. The passes, their mapping of threads to data and the bytes
+// they move are described in include/ngram.wgsl; here is the first of them.
+
+// prepare
+@group(0) @binding(2) var<storage, read> input_ids_len: array<u32>;
+@group(0) @binding(3) var<storage, read> step_idx: array<u32>;
+@group(0) @binding(4) var<storage, read> max_dec_len: array<u32>;
+@group(0) @binding(5) var<storage, read> seq_lens_this_time: array<i32>;
+@group(0) @binding(6) var<storage, read> seq_lens_decoder: array<i32>;
+
+// The three lengths of a request as 64 bits. A pointer to a buffer is no
+// function parameter, hence one function for all.
+fn length(which: u32, request: u32) -> vec2<u32> {
+    let words = params.length_words;
+    let high = words - 1u;
+    var value = vec2(0u, 0u);
+    switch which {
+        case 0u: {
+            let at = (params.at.b2 + request) * words;
+            value = vec2(input_ids_len[at], input_ids_len[at + high]);
+        }
+        case 1u: {
+            let at = (params.at.b3 + request) * words;
+            value = vec2(step_idx[at], step_idx[at + high]);
+        }
+        default: {
+            let at = (params.at.b4 + request) * words;
+            value = vec2(max_dec_len[at], max_dec_len[at + high]);
+        }
+    }
+    if words == 1u {
+        // The sign of an i32.
+        value.y = bitcast<u32>(bitcast<i32>(value.x) >> 31u);
+    }
+    return value;
+}
+
+@compute @workgroup_size(64)
+fn prepare(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let request = group_index(group, groups) * 64u + thread;
+    if request >= params.requests {
+        return;
+    }
+    let have = seq_lens_this_time[params.at.b5 + request];
+    let is_active = seq_lens_decoder[params.at.b6 + request] > 0;
+    if have <= 0 {
+        store_entry(request, Entry(0u, false, 0u, 0u, is_active, 0u));
+        return;
+    }
+    let none = vec2(0u, 0u);
+    let noted = store_lengths(request, length(0u, request), none, length(1u, request));
+    let own = i32(params.max_draft_tokens) - have + 1;
+    let limit = draft_limit(own, length(2u, request), load(request, STEP));
+    // `have` tokens used, one request done; without room to draft it is
+    // untouched, and `have` counts all the same.
+    let entry = Entry(limit, limit > 0u, u32(have), u32(have) - 1u, is_active, noted);
+    store_entry(request, entry);
+}

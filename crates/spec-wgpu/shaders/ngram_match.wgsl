@@ -1,0 +1,73 @@
+//!include ngram
+// ngram_match: drafts by copying what followed the last tokens' earlier
+// occurrence. The passes, their mapping of threads to data and the bytes they
+// move are described in include/ngram.wgsl; here is the first of them.
+
+// prepare
+@group(0) @binding(2) var<storage, read> input_ids_len: array<u32>;
+@group(0) @binding(3) var<storage, read> prompt_lens: array<u32>;
+@group(0) @binding(4) var<storage, read> step_idx: array<u32>;
+@group(0) @binding(5) var<storage, read> max_dec_len: array<u32>;
+@group(0) @binding(6) var<storage, read> draft_token_num: array<i32>;
+@group(0) @binding(7) var<storage, read> seq_lens_encoder: array<i32>;
+@group(0) @binding(8) var<storage, read> seq_lens_decoder: array<i32>;
+
+// The four lengths of a request as 64 bits. A pointer to a buffer is no
+// function parameter, hence one function for all.
+fn length(which: u32, request: u32) -> vec2<u32> {
+    let words = params.length_words;
+    let high = words - 1u;
+    var value = vec2(0u, 0u);
+    switch which {
+        case 0u: {
+            let at = (params.at.b2 + request) * words;
+            value = vec2(input_ids_len[at], input_ids_len[at + high]);
+        }
+        case 1u: {
+            let at = (params.at.b3 + request) * words;
+            value = vec2(prompt_lens[at], prompt_lens[at + high]);
+        }
+        case 2u: {
+            let at = (params.at.b4 + request) * words;
+            value = vec2(step_idx[at], step_idx[at + high]);
+        }
+        default: {
+            let at = (params.at.b5 + request) * words;
+            value = vec2(max_dec_len[at], max_dec_len[at + high]);
+        }
+    }
+    if words == 1u {
+        // The sign of an i32.
+        value.y = bitcast<u32>(bitcast<i32>(value.x) >> 31u);
+    }
+    return value;
+}
+
+@compute @workgroup_size(64)
+fn prepare(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let request = group_index(group, groups) * 64u + thread;
+    if request >= params.requests {
+        return;
+    }
+    let encoder = seq_lens_encoder[params.at.b7 + request];
+    let decoder = seq_lens_decoder[params.at.b8 + request];
+    if encoder > 0 {
+        // Untouched: its seq_lens_this_time counts as used.
+        store_entry(request, Entry(0u, false, 0u, 0u, true, 0u));
+        return;
+    }
+    if decoder <= 0 {
+        let noted = select(0u, BAD_LENGTHS, decoder < 0);
+        store_entry(request, Entry(0u, true, 0u, 0u, false, noted));
+        return;
+    }
+    let noted = store_lengths(request, length(0u, request), length(1u, request), length(2u, request));
+    let own = draft_token_num[params.at.b6 + request];
+    let limit = draft_limit(own, length(3u, request), load(request, STEP));
+    // One token used, one request done.
+    store_entry(request, Entry(limit, true, 1u, 0u, true, noted));
+}

@@ -1,0 +1,349 @@
+//!include bound
+//!include floats
+//!include philox
+//!include probability
+//!include recovery
+// rejection_sample: verifies draft tokens, one row of output a request.
+//
+// Passes, each its own dispatches (a shader stage has 8 storage buffers, the
+// operator 13 tensors; and no workgroup ever waits for another):
+//
+// 1. `gather`  a thread a token: copies the probability of the token's draft
+//              id into the workspace, once for target and once for draft.
+//    `scan`, `resolve` come first instead with greedy acceptance: the argmax of
+//              every token's row.
+// 2. `walk`    a workgroup a request, a thread a draft token: the first
+//              rejection.
+// 3. `scan`    a workgroup a (request, chunk of the vocabulary): partial result
+//              over the residual of the rejected row.
+// 4. `resolve` a workgroup a request: reduces the partial results to a token,
+//              or to the chunk that holds the drawn one.
+// 5. `locate`  a workgroup a request (recovery by sampling only): finds the
+//              drawn token in its chunk.
+// 6. `emit`    a workgroup a request: the output row and the counts.
+//
+// Bytes moved: the rejected rows of target_probs and draft_probs once (with
+// greedy acceptance all rows of target_probs); the floor is that over the
+// memory's bandwidth. All else is a few words a token.
+//
+// Matrices larger than a binding come in windows of rows [row0, row1) and
+// chunks [chunk0, chunk1); what lies outside the window is left to another
+// dispatch of the same pass.
+//
+// Every sum is of integers and every maximum has a tie rule, so the result is
+// the same for any chunk size.
+
+struct Params {
+    at: At,
+    requests: u32,
+    tokens: u32,
+    vocab: u32,
+    max_spec_len: u32,
+    // Rows to scan: requests, or tokens with greedy acceptance.
+    jobs: u32,
+    // Elements of a chunk, a multiple of 256, and chunks of a row.
+    chunk: u32,
+    chunks: u32,
+    // Words of an id.
+    ids_words: u32,
+    bonus_words: u32,
+    cu_words: u32,
+    // Whether uniform_samples is there.
+    has_uniform: u32,
+    // First words of the workspace's parts.
+    gathered: u32,
+    draft_gathered: u32,
+    tops: u32,
+    states: u32,
+    partials: u32,
+    // The window, and elements from row to row in it.
+    row0: u32,
+    row1: u32,
+    chunk0: u32,
+    chunk1: u32,
+    target_stride: u32,
+    draft_stride: u32,
+    output_stride: u32,
+}
+
+// The type of the probabilities, whether draft_probs is there, and what a scan is
+// for: the residual's argmax, a draw from it, or whole rows for greedy acceptance.
+override DTYPE = 0u;
+override HAS_DRAFT = 0u;
+override MODE = 0u;
+const ARGMAX = 0u;
+const SAMPLE = 1u;
+const GREEDY = 2u;
+
+const NON_FINITE = 1u;
+const OUT_OF_RANGE = 2u;
+const BAD_LENGTHS = 4u;
+const NONE = 0xffffffffu;
+const REJECTED = 0x80000000u;
+const ONE_BITS = 0x3f800000u;
+// 1e-10: the least draft probability that counts.
+const FLOOR_BITS = 0x2edbe6ffu;
+// The position of the recovered token's draw.
+const RECOVERY_POSITION = 0xffffffffu;
+
+// A request between the passes, 8 words: the row that was rejected (or NONE),
+// the tokens accepted, the first token, the rejected draft id (or NONE), the
+// token after the accepted ones, and for `locate` the chunk (or NONE) and what
+// is left of the threshold there.
+const STATE = 8u;
+// A partial result, 5 words: largest residual and its index, or the sum of
+// fixed-point residuals; largest finite target and its index; flags.
+const PARTIAL = 5u;
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read_write> work: array<u32>;
+// gather, scan, locate
+@group(0) @binding(2) var<storage, read> target_probs: array<u32>;
+@group(0) @binding(3) var<storage, read> draft_probs: array<u32>;
+// gather, walk, emit
+@group(0) @binding(4) var<storage, read> draft_token_ids: array<u32>;
+// walk, and of these resolve
+@group(0) @binding(2) var<storage, read> cu_num_draft: array<u32>;
+@group(0) @binding(3) var<storage, read> bonus_token_ids: array<u32>;
+@group(0) @binding(5) var<storage, read> uniform_samples: array<u32>;
+@group(0) @binding(6) var<storage, read> seed_offset: array<u32>;
+@group(0) @binding(7) var<storage, read_write> flags: array<atomic<u32>>;
+// emit
+@group(0) @binding(2) var<storage, read_write> output_token_ids: array<u32>;
+@group(0) @binding(3) var<storage, read_write> num_accepted: array<u32>;
+@group(0) @binding(5) var<storage, read_write> accepted_counts: array<u32>;
+@group(0) @binding(6) var<storage, read_write> recovered_counts: array<u32>;
+@group(0) @binding(7) var<storage, read_write> bonus_counts: array<u32>;
+
+var<workgroup> shared_word: u32;
+var<workgroup> shared_tokens: vec3<u32>;
+var<workgroup> shared_flags: atomic<u32>;
+var<workgroup> shared_first: atomic<u32>;
+
+// A word of the workspace.
+fn load(at: u32) -> u32 {
+    return work[params.at.b1 + at];
+}
+
+fn store(at: u32, value: u32) {
+    work[params.at.b1 + at] = value;
+}
+
+fn state_of(request: u32) -> u32 {
+    return params.states + request * STATE;
+}
+
+// A draft id as an index of the vocabulary, or NONE.
+fn draft_index(token: u32) -> u32 {
+    let at = (params.at.b4 + token) * params.ids_words;
+    let low = draft_token_ids[at];
+    // Negative ids are large here.
+    let outside = low >= params.vocab
+        || (params.ids_words == 2u && draft_token_ids[at + 1u] != 0u);
+    return select(low, NONE, outside);
+}
+
+fn target_bits(at: u32) -> u32 {
+    return float_bits(target_probs[float_word(at, DTYPE)], at, DTYPE);
+}
+
+fn draft_bits(at: u32) -> u32 {
+    return float_bits(draft_probs[float_word(at, DTYPE)], at, DTYPE);
+}
+
+fn draw(request: u32, position: u32) -> vec4<u32> {
+    let at = params.at.b6 * 2u;
+    let seed = vec2(seed_offset[at], seed_offset[at + 1u]);
+    let offset = vec2(seed_offset[at + 2u], seed_offset[at + 3u]);
+    return philox(vec4(offset, request, position), seed);
+}
+
+// ---- 1. gather -------------------------------------------------------------
+
+// `target_probs` is either matrix here; `gathered` says where its values go.
+@compute @workgroup_size(64)
+fn gather(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let token = params.row0 + group_index(group, groups) * 64u + thread;
+    if token >= params.row1 {
+        return;
+    }
+    let id = draft_index(token);
+    let begin = params.chunk0 * params.chunk;
+    if id == NONE || id < begin || id / params.chunk >= params.chunk1 {
+        return;
+    }
+    let at = params.at.b2 + (token - params.row0) * params.target_stride + (id - begin);
+    store(params.gathered + token, target_bits(at));
+}
+
+// ---- 2. walk ---------------------------------------------------------------
+
+// Where a request's tokens start, how many there are, and flags.
+fn request_tokens(request: u32) -> vec3<u32> {
+    var bounds: array<u32, 2>;
+    for (var k = 0u; k < 2u; k++) {
+        let at = (params.at.b2 + request + k) * params.cu_words;
+        var offset = cu_num_draft[at];
+        if params.cu_words == 2u && cu_num_draft[at + 1u] != 0u {
+            offset = NONE;
+        }
+        // Negative offsets are large here.
+        if offset > params.tokens {
+            return vec3(0u, 0u, BAD_LENGTHS);
+        }
+        bounds[k] = offset;
+    }
+    if bounds[1] < bounds[0] {
+        return vec3(0u, 0u, BAD_LENGTHS);
+    }
+    let count = bounds[1] - bounds[0];
+    let cut = min(count, params.max_spec_len);
+    return vec3(bounds[0], cut, select(0u, BAD_LENGTHS, cut < count));
+}
+
+fn uniform_bits(request: u32, token: u32, position: u32) -> u32 {
+    if params.has_uniform != 0u {
+        return uniform_samples[params.at.b5 + token];
+    }
+    let word = draw(request, position).x >> 8u;
+    // Exact: 24 bits and a power of two.
+    return bitcast<u32>(f32(word) * bitcast<f32>((127u - 24u) << 23u));
+}
+
+// u * max(draft, 1e-10) < target, or target >= max(draft, 1e-10).
+fn accepts(t: u32, d: u32, u: u32) -> bool {
+    let above = sort_key(d) > sort_key(FLOOR_BITS);
+    let least = select(FLOOR_BITS, d, above);
+    return sort_key(t) >= sort_key(least) || sort_key(multiply_bits(u, least)) < sort_key(t);
+}
+
+// Whether a token is REJECTED, and flags.
+fn judge(request: u32, token: u32, position: u32) -> u32 {
+    let id = draft_index(token);
+    if MODE == GREEDY {
+        let top = load(params.tops + 2u * token);
+        let noted = load(params.tops + 2u * token + 1u);
+        let missed = select(0u, OUT_OF_RANGE, id == NONE);
+        return select(0u, REJECTED, id != top) | noted | missed;
+    }
+    if id == NONE {
+        return REJECTED | OUT_OF_RANGE;
+    }
+    let t = load(params.gathered + token);
+    var d = ONE_BITS;
+    if HAS_DRAFT != 0u {
+        d = load(params.draft_gathered + token);
+    }
+    let u = uniform_bits(request, token, position);
+    if !(is_finite(t) && is_finite(d) && is_finite(u)) {
+        return REJECTED | NON_FINITE;
+    }
+    return select(REJECTED, 0u, accepts(t, d, u));
+}
+
+@compute @workgroup_size(64)
+fn walk(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let request = group_index(group, groups);
+    if request >= params.requests {
+        return;
+    }
+    if thread == 0u {
+        shared_tokens = request_tokens(request);
+        shared_word = NONE;
+        atomicStore(&shared_first, NONE);
+        atomicStore(&shared_flags, shared_tokens.z);
+    }
+    let tokens = workgroupUniformLoad(&shared_tokens);
+    // Positions of 64 tokens at a time, until one is rejected.
+    var first = NONE;
+    for (var base = 0u; base < tokens.y && first == NONE; base += 64u) {
+        let position = base + thread;
+        var verdict = 0u;
+        if position < tokens.y {
+            verdict = judge(request, tokens.x + position, position);
+        }
+        if (verdict & REJECTED) != 0u {
+            atomicMin(&shared_first, position);
+        }
+        workgroupBarrier();
+        if thread == 0u {
+            shared_word = atomicLoad(&shared_first);
+        }
+        first = workgroupUniformLoad(&shared_word);
+        // What comes after the first rejection was not looked at.
+        let noted = verdict & ~REJECTED;
+        if noted != 0u && position <= first {
+            atomicOr(&shared_flags, noted);
+        }
+    }
+    workgroupBarrier();
+    if thread != 0u {
+        return;
+    }
+    var found = atomicLoad(&shared_flags);
+    let state = state_of(request);
+    store(state + 1u, min(first, tokens.y));
+    store(state + 2u, tokens.x);
+    store(state + 5u, NONE);
+    if first == NONE {
+        let at = (params.at.b3 + request) * params.bonus_words;
+        let low = bonus_token_ids[at];
+        let outside = low >= params.vocab
+            || (params.bonus_words == 2u && bonus_token_ids[at + 1u] != 0u);
+        found |= select(0u, OUT_OF_RANGE, outside);
+        store(state, NONE);
+        store(state + 4u, select(low, 0u, outside));
+    } else {
+        let row = tokens.x + first;
+        store(state, row);
+        store(state + 3u, draft_index(row));
+        if MODE == GREEDY {
+            store(state + 4u, load(params.tops + 2u * row));
+        }
+    }
+    if found != 0u {
+        atomicOr(&flags[params.at.b7], found);
+    }
+}
+
+// ---- 6. emit ---------------------------------------------------------------
+
+@compute @workgroup_size(64)
+fn emit(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let request = params.row0 + group_index(group, groups);
+    if request >= params.row1 {
+        return;
+    }
+    let state = state_of(request);
+    let recovered = select(1u, 0u, load(state) == NONE);
+    let accepted = load(state + 1u);
+    let start = load(state + 2u);
+    let at = params.at.b2 + (request - params.row0) * params.output_stride;
+    for (var slot = thread; slot <= params.max_spec_len; slot += 64u) {
+        var token = NONE;
+        if slot < accepted {
+            token = draft_token_ids[(params.at.b4 + start + slot) * params.ids_words];
+        } else if slot == accepted {
+            token = load(state + 4u);
+        }
+        output_token_ids[at + slot] = token;
+    }
+    if thread == 0u {
+        num_accepted[params.at.b3 + request] = accepted + 1u;
+        accepted_counts[params.at.b5 + request] = accepted;
+        recovered_counts[params.at.b6 + request] = recovered;
+        bonus_counts[params.at.b7 + request] = 1u - recovered;
+    }
+}
