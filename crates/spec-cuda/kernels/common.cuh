@@ -27,9 +27,12 @@ constexpr u32 ALL_LANES = 0xFFFFFFFFu;
 
 // A kernel from a template: SPEC_KERNEL(name_f32, body<float>, Params, threads)
 // defines `name_f32`, which calls `body<float>(params)`. Asking for one block a
-// multiprocessor keeps the compiler from spilling registers to fit two.
-#define SPEC_KERNEL(name, body, Params, threads)                                  \
-    extern "C" __global__ void __launch_bounds__(threads, 1)                      \
+// multiprocessor keeps the compiler from spilling registers to fit two; where
+// several have to fit, SPEC_KERNEL_RESIDENT says how many.
+#define SPEC_KERNEL(name, body, Params, threads) \
+    SPEC_KERNEL_RESIDENT(name, body, Params, threads, 1)
+#define SPEC_KERNEL_RESIDENT(name, body, Params, threads, blocks)                 \
+    extern "C" __global__ void __launch_bounds__(threads, blocks)                 \
         name(const __grid_constant__ Params params) {                             \
         body(params);                                                             \
     }
@@ -103,6 +106,17 @@ INLINE u32 lanes_below() {
     u32 mask;
     asm("mov.u32 %0, %%lanemask_lt;" : "=r"(mask));
     return mask;
+}
+
+// The sum over this lane and those below it.
+INLINE u32 warp_inclusive_sum(u32 value) {
+    const u32 lane = lane_id();
+#pragma unroll
+    for (u32 step = 1; step < WARP; step *= 2) {
+        const u32 below = __shfl_up_sync(ALL_LANES, value, step);
+        if (lane >= step) value += below;
+    }
+    return value;
 }
 
 // ---- exact arithmetic: crates/spec-core/src/exact.rs, operation by operation --

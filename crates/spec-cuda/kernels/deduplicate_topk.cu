@@ -51,16 +51,6 @@ struct Shared {
     }
 };
 
-INLINE u32 warp_inclusive_sum(u32 value) {
-    const u32 lane = lane_id();
-#pragma unroll
-    for (u32 step = 1; step < WARP; step *= 2) {
-        const u32 below = __shfl_up_sync(ALL_LANES, value, step);
-        if (lane >= step) value += below;
-    }
-    return value;
-}
-
 // Lane w gets the sum over the warps before w; `total` the sum over all. Every warp
 // computes it from what the warps left in `totals` before the last barrier.
 INLINE u32 warp_bases(const u32* totals, u32& total) {

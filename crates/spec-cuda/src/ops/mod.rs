@@ -33,3 +33,4 @@
 //!   belongs to the descriptor, since two streams may run it at once.
 
 mod deduplicate_topk;
+mod unique;
