@@ -88,8 +88,7 @@ impl Drafter {
             gpu.windows(matrices, usize::MAX).ok_or_else(|| too_large("the tokens of a row"))
         };
         let constants = [("TOKEN_WORDS", words_of(rows.input_ids.dtype))];
-        let program =
-            |entry, bindings: &[Access]| gpu.program(shader, entry, bindings, &constants);
+        let program = |entry, bindings: &[Access]| gpu.program(shader, entry, bindings, &constants);
         Ok(Drafter {
             rows: *rows,
             limits,

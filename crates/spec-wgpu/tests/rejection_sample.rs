@@ -1,0 +1,445 @@
+//! `rejection_sample` against the golden vectors and the plain loop: windows,
+//! offsets into buffers, row gaps, shared buffers, and bad data of all kinds.
+
+// The plain loop that all tests of the workspace share names the contract `spec`.
+extern crate spec_core as spec;
+
+mod common;
+#[path = "../../../tests/reference/mod.rs"]
+mod reference;
+
+use common::{Random, Tensor, bytes_of, every_gpu, golden, golden_tensor, gpu, workspace};
+use half::{bf16, f16};
+use reference::{Verification, Verified};
+use serde_json::Value;
+use spec_core::ops::RejectionSample;
+use spec_core::ops::rejection_sample::{Acceptance, Buffers, Recovery, Tensors};
+use spec_core::{Backend, DType, Descriptor, Status, Stream, TensorDesc};
+use spec_wgpu::{Options, Wgpu};
+
+/// The inputs of a call, packed; probabilities are numbers that `dtype` has.
+struct Case {
+    params: RejectionSample,
+    dtype: DType,
+    /// Whether draft ids, bonus ids and offsets are i64.
+    wide: [bool; 3],
+    vocab: usize,
+    /// Elements between rows: of target, draft and output.
+    gaps: [usize; 3],
+    target: Vec<f32>,
+    draft: Option<Vec<f32>>,
+    ids: Vec<i64>,
+    bonus: Vec<i64>,
+    offsets: Vec<i64>,
+    uniform: Option<Vec<f32>>,
+    random: [u64; 2],
+}
+
+impl Case {
+    fn tokens(&self) -> usize {
+        self.ids.len()
+    }
+
+    fn expected(&self) -> Verified {
+        reference::rejection_sample(&Verification {
+            params: &self.params,
+            vocab: self.vocab,
+            target: &self.target,
+            draft: self.draft.as_deref(),
+            ids: &self.ids,
+            bonus: &self.bonus,
+            offsets: &self.offsets,
+            uniform: self.uniform.as_deref(),
+            seed: self.random[0],
+            offset: self.random[1],
+        })
+    }
+
+    /// Rows of probabilities with a gap of NaN after each.
+    fn matrix(&self, packed: &[f32], gap: usize) -> (TensorDesc, Vec<u8>) {
+        let mut bytes = Vec::new();
+        let mut push = |value: f32| match self.dtype {
+            DType::F16 => bytes.extend(f16::from_f32(value).to_le_bytes()),
+            DType::BF16 => bytes.extend(bf16::from_f32(value).to_le_bytes()),
+            _ => bytes.extend(value.to_le_bytes()),
+        };
+        for row in packed.chunks(self.vocab) {
+            row.iter().for_each(|&value| push(value));
+            (0..gap).for_each(|_| push(f32::NAN));
+        }
+        let stride = (self.vocab + gap) as isize;
+        let shape = [self.tokens(), self.vocab];
+        (TensorDesc::with_strides(self.dtype, shape, [stride, 1]), bytes)
+    }
+
+    /// Runs on `gpu`, every tensor `offset` and some elements into its buffer;
+    /// `None` where a binding is too small for intermediate results.
+    fn run(&self, gpu: &Wgpu, offset: usize) -> Option<Verified> {
+        let ids = |values: &[i64], wide: bool| match wide {
+            true => (DType::I64, bytes_of(values)),
+            false => {
+                let narrow: Vec<i32> = values.iter().map(|&v| v as i32).collect();
+                (DType::I32, bytes_of(&narrow))
+            }
+        };
+        let vector = |(dtype, bytes): (DType, Vec<u8>), offset: usize| {
+            let tensor = Tensor::new(gpu, dtype, &bytes, offset);
+            (TensorDesc::new(dtype, [tensor.len]), tensor)
+        };
+        let matrix = |packed: &[f32], gap: usize, offset: usize| {
+            let (desc, bytes) = self.matrix(packed, gap);
+            (desc, Tensor::new(gpu, self.dtype, &bytes, offset))
+        };
+        let batch = self.bonus.len();
+        let (target_desc, target) = matrix(&self.target, self.gaps[0], offset);
+        let draft = self.draft.as_ref().map(|d| matrix(d, self.gaps[1], 3 * offset));
+        let (ids_desc, draft_ids) = vector(ids(&self.ids, self.wide[0]), 2 * offset);
+        let (bonus_desc, bonus) = vector(ids(&self.bonus, self.wide[1]), offset + 1);
+        let (cu_desc, cu) = vector(ids(&self.offsets, self.wide[2]), offset);
+        let uniform = self.uniform.as_ref().map(|u| vector((DType::F32, bytes_of(u)), offset));
+        let seed = vector((DType::U64, bytes_of(&self.random.map(|v| v as i64))), offset);
+        let width = self.params.max_spec_len + 1;
+        let stride = width + self.gaps[2];
+        let counts = TensorDesc::new(DType::I32, [batch]);
+        let tensors = Tensors {
+            target_probs: target_desc,
+            draft_probs: draft.as_ref().map(|(desc, _)| *desc),
+            draft_token_ids: ids_desc,
+            bonus_token_ids: bonus_desc,
+            cu_num_draft: cu_desc,
+            uniform_samples: uniform.as_ref().map(|(desc, _)| *desc),
+            seed_offset: Some(seed.0),
+            output_token_ids: TensorDesc::with_strides(
+                DType::I32,
+                [batch, width],
+                [stride as isize, 1],
+            ),
+            num_accepted: counts,
+            accepted_counts: counts,
+            recovered_counts: counts,
+            bonus_counts: counts,
+            flags: Some(TensorDesc::new(DType::U32, [1])),
+        };
+        let descriptor = match Descriptor::create(gpu, &self.params, &tensors) {
+            Err(error) if error.status() == Status::NotImplemented => return None,
+            other => other.unwrap(),
+        };
+        let size = descriptor.workspace_size();
+        let mut memory = workspace(gpu, size);
+        let mut output = Tensor::poison(gpu, DType::I32, batch * stride, offset);
+        let mut out = [0, 1, 2, 3].map(|i| Tensor::poison(gpu, DType::I32, batch, i * offset));
+        let mut flags = Tensor::new(gpu, DType::U32, &[0; 4], offset);
+        let [emitted, accepted, recovered, bonus_counts] = &mut out;
+        let buffers = Buffers {
+            target_probs: target.view(),
+            draft_probs: draft.as_ref().map(|(_, draft)| draft.view()),
+            draft_token_ids: draft_ids.view(),
+            bonus_token_ids: bonus.view(),
+            cu_num_draft: cu.view(),
+            uniform_samples: uniform.as_ref().map(|(_, uniform)| uniform.view()),
+            seed_offset: Some(seed.1.view()),
+            output_token_ids: output.view_mut(),
+            num_accepted: emitted.view_mut(),
+            accepted_counts: accepted.view_mut(),
+            recovered_counts: recovered.view_mut(),
+            bonus_counts: bonus_counts.view_mut(),
+            flags: Some(flags.view_mut()),
+        };
+        match descriptor.calculate(memory.view_mut(DType::U8, size), buffers, Stream::default()) {
+            // A vector that the tiny binding does not hold.
+            Err(error) if error.status() == Status::NotImplemented => return None,
+            other => other.unwrap(),
+        }
+        gpu.synchronize().unwrap();
+        let mut rows = Vec::new();
+        for row in output.read::<i32>().chunks(stride) {
+            rows.extend_from_slice(&row[..width]);
+            assert!(row[width..].iter().all(|&v| v as u32 == 0xA5A5_A5A5), "a gap was written");
+        }
+        let [emitted, accepted, recovered, bonus] = out.map(|counts| counts.read());
+        let flags = flags.read()[0];
+        Some(Verified { output: rows, emitted, accepted, recovered, bonus, flags })
+    }
+
+    fn check(&self, name: &str, gpu: &Wgpu, offset: usize) -> bool {
+        let Some(found) = self.run(gpu, offset) else {
+            assert!(name.contains("bindings"), "{name} has bindings that are large enough");
+            return false;
+        };
+        let words = format!(
+            "{name}: {:?} {:?} vocab {} offsets {:?} ids {:?}",
+            self.params, self.dtype, self.vocab, self.offsets, self.ids
+        );
+        assert_eq!(found, self.expected(), "{words}");
+        true
+    }
+}
+
+/// A case of the golden file.
+fn golden_case(case: &Value) -> Case {
+    let (params, inputs) = (&case["params"], &case["inputs"]);
+    let floats = |name: &str| {
+        let (dtype, _, bytes) = golden_tensor(&inputs[name])?;
+        Some((dtype, floats_of(dtype, &bytes)))
+    };
+    let ids = |name: &str| {
+        let (dtype, _, bytes) = golden_tensor(&inputs[name]).unwrap();
+        let wide = dtype == DType::I64;
+        let ids: Vec<i64> = match wide {
+            true => bytes.chunks(8).map(common::Pod::from_bytes).collect(),
+            false => {
+                bytes.chunks(4).map(|b| i64::from(<i32 as common::Pod>::from_bytes(b))).collect()
+            }
+        };
+        (wide, ids)
+    };
+    let number = |name: &str| params[name].as_u64().unwrap();
+    let (dtype, target) = floats("target_probs").unwrap();
+    let (draft_ids, bonus, offsets) =
+        (ids("draft_token_ids"), ids("bonus_token_ids"), ids("cu_num_draft"));
+    Case {
+        params: RejectionSample {
+            max_spec_len: number("max_spec_len") as usize,
+            acceptance: match params["acceptance"].as_str().unwrap() {
+                "greedy" => Acceptance::Greedy,
+                _ => Acceptance::Probabilistic,
+            },
+            recovery: match params["recovery"].as_str().unwrap() {
+                "sample" => Recovery::Sample,
+                _ => Recovery::Argmax,
+            },
+        },
+        dtype,
+        wide: [draft_ids.0, bonus.0, offsets.0],
+        vocab: number("vocab") as usize,
+        gaps: [0; 3],
+        target,
+        draft: floats("draft_probs").map(|(_, draft)| draft),
+        ids: draft_ids.1,
+        bonus: bonus.1,
+        offsets: offsets.1,
+        uniform: floats("uniform_samples").map(|(_, uniform)| uniform),
+        random: [number("seed"), number("offset")],
+    }
+}
+
+fn floats_of(dtype: DType, bytes: &[u8]) -> Vec<f32> {
+    let half = |b: &[u8]| u16::from_le_bytes([b[0], b[1]]);
+    match dtype {
+        DType::F16 => bytes.chunks(2).map(|b| f16::from_bits(half(b)).to_f32()).collect(),
+        DType::BF16 => bytes.chunks(2).map(|b| bf16::from_bits(half(b)).to_f32()).collect(),
+        _ => bytes.chunks(4).map(common::Pod::from_bytes).collect(),
+    }
+}
+
+#[test]
+fn golden_vectors() {
+    for (name, gpu) in every_gpu() {
+        let mut done = 0;
+        for case in golden("rejection_sample") {
+            let label = format!("{name}: {}", case["name"]);
+            let Some(found) = golden_case(&case).run(&gpu, 0) else {
+                assert_eq!(name, "tiny bindings");
+                continue;
+            };
+            done += 1;
+            let outputs = &case["outputs"];
+            let expected = |name: &str| {
+                let (_, _, bytes) = golden_tensor(&outputs[name]).unwrap();
+                bytes.chunks(4).map(common::Pod::from_bytes).collect::<Vec<i32>>()
+            };
+            assert_eq!(found.output, expected("output_token_ids"), "{label}");
+            assert_eq!(found.emitted, expected("num_accepted"), "{label}");
+            assert_eq!(found.accepted, expected("accepted_counts"), "{label}");
+            assert_eq!(found.recovered, expected("recovered_counts"), "{label}");
+            assert_eq!(found.bonus, expected("bonus_counts"), "{label}");
+            if let Some(flags) = outputs["flags"].as_u64() {
+                assert_eq!(u64::from(found.flags), flags, "{label}");
+            }
+        }
+        assert!(done > 20, "{name}: {done} golden cases");
+    }
+}
+
+/// What the probabilities of a random case look like.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Kind {
+    /// Like a model's, target and draft unlike.
+    Plain,
+    /// Nearly equal target and draft.
+    Close,
+    /// Any bits of a float near the ends of its exponents.
+    Wild,
+}
+
+/// A float of any sign whose exponent is near the smallest, the largest, the
+/// bounds between fast and exact subtraction, or 1.
+fn wild(r: &mut Random) -> f32 {
+    let starts = [0, 0, 20, 28, 86, 100, 120, 125, 244, 251];
+    let exponent = (starts[r.below(10) as usize] + r.below(6)).min(255) as u32;
+    let mantissa = match r.below(4) {
+        0 => 0,
+        1 => 0x007F_FFFF,
+        2 => 1 << r.below(23),
+        _ => r.below(1 << 23) as u32,
+    };
+    f32::from_bits((r.below(6) / 5) as u32 * 0x8000_0000 | exponent << 23 | mantissa)
+}
+
+fn unit(r: &mut Random) -> f32 {
+    (r.next() >> 40) as f32 / (1 << 24) as f32
+}
+
+fn random_case(r: &mut Random, batch: usize, vocab: usize, kind: Kind, bad: bool) -> Case {
+    let dtype = [DType::F32, DType::F16, DType::BF16][r.below(3) as usize];
+    let round = |v: f32| match dtype {
+        DType::F16 => f16::from_f32(v).to_f32(),
+        DType::BF16 => bf16::from_f32(v).to_f32(),
+        _ => v,
+    };
+    let (acceptance, recovery) = match r.below(5) {
+        0 => (Acceptance::Greedy, Recovery::Argmax),
+        1 | 2 => (Acceptance::Probabilistic, Recovery::Argmax),
+        _ => (Acceptance::Probabilistic, Recovery::Sample),
+    };
+    let max_spec_len = r.below(7) as usize;
+    let params = RejectionSample { max_spec_len, acceptance, recovery };
+    let mut offsets = vec![0i64];
+    for _ in 0..batch {
+        let count = r.below(max_spec_len as u64 + 1 + u64::from(bad));
+        offsets.push(offsets[offsets.len() - 1] + count as i64);
+    }
+    let tokens = offsets[batch] as usize;
+    let (mut target, mut draft) = (Vec::new(), Vec::new());
+    for _ in 0..tokens * vocab {
+        let t = match kind {
+            Kind::Wild => wild(r),
+            _ if r.below(4) == 0 => 0.0,
+            _ => unit(r).powi(12) * 0.9,
+        };
+        let t = round(t);
+        let d = match kind {
+            Kind::Plain => unit(r).powi(12) * 0.9,
+            Kind::Close => t * (0.8 + 0.3 * unit(r)),
+            Kind::Wild if r.below(3) == 0 => {
+                f32::from_bits(t.to_bits().wrapping_add(r.below(5) as u32).wrapping_sub(2))
+            }
+            Kind::Wild => wild(r),
+        };
+        target.push(t);
+        draft.push(round(d));
+    }
+    let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e-40, -0.0, f32::MAX, -1.0];
+    if bad && tokens > 0 {
+        for _ in 0..tokens {
+            let at = r.below(target.len() as u64) as usize;
+            target[at] = round(odd[r.below(7) as usize]);
+            let at = r.below(target.len() as u64) as usize;
+            draft[at] = round(odd[r.below(7) as usize]);
+        }
+        if r.below(3) == 0 {
+            let row = r.below(tokens as u64) as usize;
+            target[row * vocab..][..vocab].fill(f32::NAN);
+        }
+    }
+    let mut wide = [false; 3];
+    wide.iter_mut().for_each(|w| *w = r.below(2) == 0);
+    let id = |r: &mut Random, row: &[f32], wide: bool| {
+        if bad && r.below(6) == 0 {
+            let far = if wide { 1 << 32 } else { i64::from(i32::MAX) };
+            return [-1, vocab as i64, far, i64::from(i32::MIN)][r.below(4) as usize];
+        }
+        let best = (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap_or(0);
+        if r.below(2) == 0 { best as i64 } else { r.below(vocab as u64) as i64 }
+    };
+    let ids = (0..tokens).map(|t| id(r, &target[t * vocab..][..vocab], wide[0])).collect();
+    let bonus = (0..batch).map(|_| id(r, &[], wide[1])).collect();
+    if bad && r.below(3) == 0 {
+        let at = r.below(batch as u64 + 1) as usize;
+        let far = if wide[2] { 1 << 33 } else { i64::from(i32::MIN) };
+        offsets[at] = [-3, tokens as i64 + 1, far, 1][r.below(4) as usize];
+    }
+    let uniform = (0..tokens)
+        .map(|_| match r.below(10) {
+            0 if bad => odd[r.below(7) as usize],
+            0 | 1 if kind == Kind::Wild => wild(r),
+            _ => unit(r),
+        })
+        .collect();
+    Case {
+        params,
+        dtype,
+        wide,
+        vocab,
+        gaps: [0; 3].map(|_| r.below(4) as usize),
+        target,
+        draft: (r.below(3) > 0).then_some(draft),
+        ids,
+        bonus,
+        offsets,
+        uniform: (r.below(2) == 0).then_some(uniform),
+        random: [r.next(), r.next()],
+    }
+}
+
+#[test]
+fn equals_the_plain_loop() {
+    let rounds = std::env::var("SPEC_CASES").map_or(60, |n| n.parse().unwrap());
+    for (name, gpu) in every_gpu() {
+        let mut r = Random(7);
+        let mut done = 0;
+        for round in 0..rounds {
+            for (batch, vocab) in [(1, 1), (3, 7), (5, 97), (2, 400), (0, 4), (40, 10)] {
+                let kind = [Kind::Plain, Kind::Close, Kind::Wild][r.below(3) as usize];
+                let case = random_case(&mut r, batch, vocab, kind, round % 2 == 1);
+                done += u32::from(case.check(name, &gpu, r.below(70) as usize));
+            }
+        }
+        assert!(done >= rounds * 3, "{name}: {done} cases");
+        eprintln!("{name}: {done} cases");
+    }
+}
+
+/// Vocabularies of several chunks and, where bindings are small, of several
+/// windows.
+#[test]
+fn large_vocabularies() {
+    let small = Options { plain: true, max_binding: Some(40_000) };
+    let small = gpu(&small).map(|gpu| ("small bindings", gpu));
+    for (name, gpu) in every_gpu().into_iter().chain(small) {
+        let mut r = Random(11);
+        for (batch, vocab) in [(2, 1023), (3, 5000), (1, 32_001), (2, 50_257), (1, 151_936)] {
+            for bad in [false, true] {
+                let case = random_case(&mut r, batch, vocab, Kind::Close, bad);
+                case.check(name, &gpu, r.below(70) as usize);
+            }
+        }
+    }
+}
+
+/// A request with more drafts than a workgroup walks at once.
+#[test]
+fn long_requests() {
+    for (name, gpu) in every_gpu() {
+        for last in [0, 63, 64, 200] {
+            let (vocab, tokens) = (2, 200);
+            let mut ids = vec![1i64; tokens];
+            ids.iter_mut().skip(last).for_each(|id| *id = 0);
+            Case {
+                params: RejectionSample::argmax(250),
+                dtype: DType::F32,
+                wide: [false; 3],
+                vocab,
+                gaps: [0; 3],
+                target: [0.0, 1.0].repeat(tokens),
+                draft: None,
+                ids,
+                bonus: vec![1],
+                offsets: vec![0, tokens as i64],
+                uniform: None,
+                random: [3, 4],
+            }
+            .check(name, &gpu, 1);
+        }
+    }
+}
