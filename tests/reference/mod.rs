@@ -218,41 +218,45 @@ fn accepts(
 
 fn recover(v: &Verification<'_>, request: usize, token: usize, flags: &mut u32) -> usize {
     let target = &v.target[token * v.vocab..][..v.vocab];
-    let mut residual = Vec::new();
-    for (i, &t) in target.iter().enumerate() {
-        let r = match v.draft {
-            Some(draft) => t - draft[token * v.vocab + i],
+    let draft = v.draft.map(|draft| &draft[token * v.vocab..][..v.vocab]);
+    let mut odd = false;
+    let mut residual = |i: usize| {
+        let r = match draft {
+            Some(draft) => target[i] - draft[i],
             None if i as i64 == v.ids[token] => 0.0,
-            None => t,
+            None => target[i],
         };
-        if !r.is_finite() {
-            *flags |= flags::NON_FINITE;
-        }
-        residual.push(if r.is_finite() && r > 0.0 { r } else { 0.0 });
-    }
-    match v.params.recovery {
+        odd |= !r.is_finite();
+        if r.is_finite() && r > 0.0 { r } else { 0.0 }
+    };
+    let found = match v.params.recovery {
         Recovery::Argmax => {
-            let best = largest(&residual, |_| true);
-            if residual[best] > 0.0 { best } else { argmax_finite(target, flags) }
-        }
-        Recovery::Sample => {
-            let fixed: Vec<u128> = residual
-                .iter()
-                .map(|&r| (f64::from(r.min(1.0)) * (1u64 << 40) as f64).floor() as u128)
-                .collect();
-            let total: u128 = fixed.iter().sum();
-            let random = u128::from(philox::recovery_bits(v.seed, v.offset, request as u32));
-            let threshold = (random * total) >> 64;
-            let mut sum = 0;
-            for (i, q) in fixed.into_iter().enumerate() {
-                sum += q;
-                if sum > threshold {
-                    return i;
+            let (mut best, mut most) = (None, 0.0);
+            for i in 0..v.vocab {
+                let r = residual(i);
+                if r > most {
+                    (best, most) = (Some(i), r);
                 }
             }
-            argmax_finite(target, flags)
+            best
         }
+        Recovery::Sample => {
+            let mut fixed =
+                |i: usize| (f64::from(residual(i).min(1.0)) * (1u64 << 40) as f64) as u64;
+            let total: u64 = (0..v.vocab).map(&mut fixed).sum();
+            let random = philox::recovery_bits(v.seed, v.offset, request as u32);
+            let threshold = ((u128::from(random) * u128::from(total)) >> 64) as u64;
+            let mut sum = 0;
+            (0..v.vocab).find(|&i| {
+                sum += fixed(i);
+                sum > threshold
+            })
+        }
+    };
+    if odd {
+        *flags |= flags::NON_FINITE;
     }
+    found.unwrap_or_else(|| argmax_finite(target, flags))
 }
 
 /// The first of the largest finite values; 0 if there is none.
