@@ -1,3 +1,9 @@
-//! The `spec` program.
+//! The `spec` program: see `spec --help`.
 
-fn main() {}
+mod command;
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    command::main()
+}

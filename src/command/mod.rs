@@ -1,0 +1,92 @@
+//! The commands of the `spec` program.
+
+mod decode;
+mod devices;
+mod output;
+mod verify;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{Parser, Subcommand};
+
+/// What a shell reports for a program that SIGPIPE ended.
+const BROKEN_PIPE: u8 = 141;
+
+/// The operators that decide an LLM server's next tokens and experts.
+#[derive(Parser)]
+#[command(name = "spec", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the devices of this machine, and why others are not there
+    Devices(devices::Options),
+    /// Decode speculatively from a text, with operators of this library
+    ///
+    /// The target and the draft model are counts of the prompt's own tokens
+    /// (an interpolated trigram and a bigram): a stand-in for LLMs, so that
+    /// what is shown is the work of the operators, not the quality of a text.
+    Decode(decode::Options),
+    /// Check a device: golden vectors, and random cases against the CPU
+    Verify(verify::Options),
+}
+
+/// Why a command ends early.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("{0}")]
+    Message(String),
+    #[error(transparent)]
+    Operator(#[from] spec::Error),
+    #[error("cannot write the output: {0}")]
+    Output(std::io::Error),
+    #[error("nobody reads the output any more")]
+    BrokenPipe,
+}
+
+type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Runs the command that the arguments name.
+pub fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    let result = match cli.command {
+        Command::Devices(options) => devices::run(&options),
+        Command::Decode(options) => decode::run(&options),
+        Command::Verify(options) => verify::run(&options),
+    };
+    match result {
+        Ok(code) => code,
+        // Like every program in a pipe whose reader has left: no word.
+        Err(Error::BrokenPipe) => ExitCode::from(BROKEN_PIPE),
+        Err(error) => {
+            complain(&format!("error: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Writes to stderr, and does not mind if nobody reads that.
+fn complain(text: &str) {
+    _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Prints help and version as they are, and of an error what is wrong.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let is_wrong_value =
+        matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation);
+    if is_wrong_value {
+        let text = error.to_string();
+        complain(text.split("\n\n").next().unwrap_or(&text).trim_end());
+    } else {
+        _ = error.print();
+    }
+    ExitCode::from(error.exit_code() as u8)
+}
