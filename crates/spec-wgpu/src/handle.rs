@@ -48,7 +48,6 @@ pub(crate) struct Inner {
     pub(crate) max_binding: u64,
     /// The size of every subgroup, where subgroups may be used and all have
     /// the same size.
-    #[allow(dead_code)]
     pub(crate) subgroup: Option<u32>,
     pub(crate) programs: Mutex<Programs>,
     /// Bound in place of tensors that are absent or empty: for reading and for

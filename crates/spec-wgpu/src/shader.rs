@@ -42,20 +42,27 @@ const INCLUDES: &[(&str, &str)] = &[
     ("probability", include_str!("../shaders/include/probability.wgsl")),
     ("recovery", include_str!("../shaders/include/recovery.wgsl")),
     ("scan", include_str!("../shaders/include/scan.wgsl")),
+    ("team", include_str!("../shaders/include/team.wgsl")),
     ("u64", include_str!("../shaders/include/u64.wgsl")),
 ];
 
+/// What replaces a file of that name where subgroups may be used.
+const SUBGROUP_INCLUDES: &[(&str, &str)] =
+    &[("team", include_str!("../shaders/include/team_subgroups.wgsl"))];
+
 impl Shader {
-    /// The text with its includes.
-    pub(crate) fn text(&self) -> String {
+    /// The text with its includes, in the form that uses subgroups or in the
+    /// one that needs nothing optional. Most shaders have but one form.
+    pub(crate) fn text(&self, subgroups: bool) -> String {
         let mut done = Vec::new();
         let mut text = String::new();
-        append(self.source, &mut done, &mut text);
+        append(self.source, subgroups, &mut done, &mut text);
         text
     }
 }
 
-fn append(source: &'static str, done: &mut Vec<&'static str>, text: &mut String) {
+fn append(source: &'static str, subgroups: bool, done: &mut Vec<&'static str>, text: &mut String) {
+    let replaced = if subgroups { SUBGROUP_INCLUDES } else { &[] };
     for line in source.lines() {
         let Some(name) = line.strip_prefix("//!include ") else {
             text.push_str(line);
@@ -64,14 +71,22 @@ fn append(source: &'static str, done: &mut Vec<&'static str>, text: &mut String)
         };
         // An unknown name stays as the comment it is; what it would have
         // declared is then missing, and the shader does not compile.
-        let Some((name, included)) = INCLUDES.iter().find(|(n, _)| *n == name.trim()) else {
+        let mut files = replaced.iter().chain(INCLUDES);
+        let Some((name, included)) = files.find(|(n, _)| *n == name.trim()) else {
             continue;
         };
         if !done.contains(name) {
             done.push(name);
-            append(included, done, text);
+            append(included, subgroups, done, text);
         }
     }
+}
+
+/// A shader in the form that uses subgroups, or in the one that does not.
+#[derive(Clone, Copy)]
+struct Form {
+    shader: &'static Shader,
+    subgroups: bool,
 }
 
 /// What a dispatch does with a binding.
@@ -88,7 +103,7 @@ pub(crate) enum Access {
 pub(crate) struct Program(Arc<Inner>);
 
 struct Inner {
-    shader: &'static Shader,
+    form: Form,
     entry: &'static str,
     bindings: Vec<Access>,
     constants: Vec<(&'static str, f64)>,
@@ -105,14 +120,16 @@ pub(crate) struct Pipeline {
     pub(crate) layout: wgpu::BindGroupLayout,
 }
 
-/// What makes a program: file, entry point, accesses, constants by their bits.
-type Key = (&'static str, &'static str, Vec<Access>, Vec<(&'static str, u64)>);
+/// What makes a program: file, whether it uses subgroups, entry point, accesses,
+/// constants.
+type Key = (&'static str, bool, &'static str, Vec<Access>, Vec<(&'static str, u32)>);
 
 /// What a handle has compiled so far.
 #[derive(Default)]
 pub(crate) struct Programs {
     programs: HashMap<Key, Program>,
-    modules: HashMap<(&'static str, bool), wgpu::ShaderModule>,
+    /// By file, use of subgroups, and whether everything is bound for writing.
+    modules: HashMap<(&'static str, bool, bool), wgpu::ShaderModule>,
 }
 
 impl Program {
@@ -132,7 +149,7 @@ impl Program {
         let inner = &*self.0;
         self.0.shared.get_or_init(|| {
             let bindings = vec![Access::Write; inner.bindings.len()];
-            gpu.compile(inner.shader, inner.entry, &bindings, &inner.constants, true)
+            gpu.compile(inner.form, inner.entry, &bindings, &inner.constants, true)
         })
     }
 }
@@ -149,16 +166,38 @@ impl Wgpu {
         bindings: &[Access],
         constants: &[(&'static str, u32)],
     ) -> Result<Program> {
-        let bits = constants.iter().map(|&(name, value)| (name, u64::from(value))).collect();
-        let key: Key = (shader.name, entry, bindings.to_vec(), bits);
+        self.make_program(Form { shader, subgroups: false }, entry, bindings, constants)
+    }
+
+    /// As [`program`](Self::program), in the form that uses subgroups: only
+    /// where the handle has them.
+    pub(crate) fn subgroup_program(
+        &self,
+        shader: &'static Shader,
+        entry: &'static str,
+        bindings: &[Access],
+        constants: &[(&'static str, u32)],
+    ) -> Result<Program> {
+        self.make_program(Form { shader, subgroups: true }, entry, bindings, constants)
+    }
+
+    fn make_program(
+        &self,
+        form: Form,
+        entry: &'static str,
+        bindings: &[Access],
+        constants: &[(&'static str, u32)],
+    ) -> Result<Program> {
+        let Form { shader, subgroups } = form;
+        let key: Key = (shader.name, subgroups, entry, bindings.to_vec(), constants.to_vec());
         if let Some(program) = lock(&self.0.programs).programs.get(&key) {
             return Ok(program.clone());
         }
         let constants: Vec<_> = constants.iter().map(|&(n, v)| (n, f64::from(v))).collect();
         let exclusive =
-            self.guarded(|| Ok(self.compile(shader, entry, bindings, &constants, false)))?;
+            self.guarded(|| Ok(self.compile(form, entry, bindings, &constants, false)))?;
         let program = Program(Arc::new(Inner {
-            shader,
+            form,
             entry,
             bindings: bindings.to_vec(),
             constants,
@@ -170,13 +209,14 @@ impl Wgpu {
 
     fn compile(
         &self,
-        shader: &'static Shader,
+        form: Form,
         entry: &str,
         bindings: &[Access],
         constants: &[(&str, f64)],
         shared: bool,
     ) -> Pipeline {
         let device = &self.0.device;
+        let shader = form.shader;
         let entries: Vec<_> = layout_entries(bindings).collect();
         let layout = device.create_bind_group_layout(&wgpu::BindGroupLayoutDescriptor {
             label: Some(shader.name),
@@ -187,7 +227,7 @@ impl Wgpu {
             bind_group_layouts: &[Some(&layout)],
             immediate_size: 0,
         });
-        let module = self.module(shader, shared);
+        let module = self.module(form, shared);
         let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
             label: Some(shader.name),
             layout: Some(&pipeline_layout),
@@ -203,10 +243,12 @@ impl Wgpu {
         Pipeline { pipeline, layout }
     }
 
-    fn module(&self, shader: &'static Shader, shared: bool) -> wgpu::ShaderModule {
+    fn module(&self, form: Form, shared: bool) -> wgpu::ShaderModule {
+        let Form { shader, subgroups } = form;
         let mut programs = lock(&self.0.programs);
-        let module = programs.modules.entry((shader.name, shared)).or_insert_with(|| {
-            let mut text = shader.text();
+        let key = (shader.name, subgroups, shared);
+        let module = programs.modules.entry(key).or_insert_with(|| {
+            let mut text = shader.text(subgroups);
             if shared {
                 text = text.replace("var<storage, read>", "var<storage, read_write>");
             }
@@ -240,21 +282,29 @@ fn layout_entries(bindings: &[Access]) -> impl Iterator<Item = BindGroupLayoutEn
 
 #[cfg(test)]
 mod tests {
-    use naga::valid::{Capabilities, ValidationFlags, Validator};
+    use naga::valid::{
+        Capabilities, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator,
+    };
 
     /// Every shader parses and validates without an adapter, with nothing but
     /// what WebGPU has, as it is and with everything bound for writing.
     #[test]
     fn shaders_are_valid() {
-        for shader in crate::ops::SHADERS.iter().copied().chain([&crate::vectors::SHADER]) {
-            let text = shader.text();
+        let shaders = crate::ops::SHADERS.iter().copied().chain([&crate::vectors::SHADER]);
+        for (shader, subgroups) in shaders.flat_map(|s| [(s, false), (s, true)]) {
+            let text = shader.text(subgroups);
             assert!(!text.contains("//!include"), "{}: an include was not found", shader.name);
+            let optional = if subgroups { Capabilities::SUBGROUP } else { Capabilities::empty() };
             for text in [text.replace("<storage, read>", "<storage, read_write>"), text] {
+                let words = |e: String| format!("{}, subgroups {subgroups}: {e}", shader.name);
                 let module = naga::front::wgsl::parse_str(&text)
-                    .unwrap_or_else(|e| panic!("{}: {}", shader.name, e.emit_to_string(&text)));
-                Validator::new(ValidationFlags::all(), Capabilities::empty())
+                    .unwrap_or_else(|e| panic!("{}", words(e.emit_to_string(&text))));
+                let mut validator = Validator::new(ValidationFlags::all(), optional);
+                validator.subgroup_stages(ShaderStages::COMPUTE);
+                validator.subgroup_operations(SubgroupOperationSet::all());
+                validator
                     .validate(&module)
-                    .unwrap_or_else(|e| panic!("{}: {}", shader.name, e.emit_to_string(&text)));
+                    .unwrap_or_else(|e| panic!("{}", words(e.emit_to_string(&text))));
             }
         }
     }

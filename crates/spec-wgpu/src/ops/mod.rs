@@ -53,6 +53,9 @@
 //!   16 KiB unless the program was made from larger limits.
 //! * Parameters are cached by content: keep what varies from call to call (a
 //!   random seed, say) in buffers.
+//! * A thread takes fewer than 65536 turns of loops in one dispatch, all loops
+//!   together: Mesa's lavapipe (seen with 22.3) silently leaves every loop after
+//!   that many. More work is more threads or more dispatches.
 //! * A workgroup beyond `params.at.groups` returns before its first barrier.
 
 mod deduplicate_topk;
@@ -60,7 +63,25 @@ mod hybrid_mtp_ngram;
 mod ngram;
 mod ngram_match;
 mod rejection_sample;
+mod topk_router;
+
+use spec_core::DType;
+
+/// The number that `include/floats.wgsl` has for a float type.
+fn float_code(dtype: DType) -> u32 {
+    match dtype {
+        DType::F16 => 1,
+        DType::BF16 => 2,
+        _ => 0,
+    }
+}
 
 /// Every operator's shader, for the test that validates them.
 #[cfg(test)]
-pub(crate) static SHADERS: &[&crate::shader::Shader] = &[&deduplicate_topk::SHADER];
+pub(crate) static SHADERS: &[&crate::shader::Shader] = &[
+    &deduplicate_topk::SHADER,
+    &hybrid_mtp_ngram::SHADER,
+    &ngram_match::SHADER,
+    &rejection_sample::SHADER,
+    &topk_router::SHADER,
+];
