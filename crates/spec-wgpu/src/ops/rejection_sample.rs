@@ -147,7 +147,7 @@ impl Layout {
 impl Programs {
     fn new(gpu: &Wgpu, dtype: DType, mode: Mode, has_draft: bool) -> Result<Self> {
         let constants = [
-            ("DTYPE", float_constant(dtype)),
+            ("DTYPE", super::float_code(dtype)),
             ("MODE", mode as u32),
             ("HAS_DRAFT", u32::from(has_draft)),
         ];
@@ -161,15 +161,6 @@ impl Programs {
             locate: program("locate", &[Write, Read, Read])?,
             emit: program("emit", &[Write, Write, Write, Read, Write, Write, Write])?,
         })
-    }
-}
-
-/// What the shader calls a float type.
-fn float_constant(dtype: DType) -> u32 {
-    match dtype {
-        DType::F16 => 1,
-        DType::BF16 => 2,
-        _ => 0,
     }
 }
 
@@ -196,9 +187,8 @@ struct Regions<'a> {
 
 impl<'a> Regions<'a> {
     fn new(gpu: &Wgpu, workspace: ViewMut<'a>, buffers: Buffers<'a>) -> Result<Self> {
-        let read = |view: Option<View<'a>>| {
-            view.map_or(Ok(Region::nothing()), |view| gpu.region(&view))
-        };
+        let read =
+            |view: Option<View<'a>>| view.map_or(Ok(Region::nothing()), |view| gpu.region(&view));
         Ok(Regions {
             work: gpu.region_of_workspace(workspace)?,
             target: gpu.region(&buffers.target_probs)?,
