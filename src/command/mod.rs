@@ -84,7 +84,9 @@ fn refuse(error: &clap::Error) -> ExitCode {
         matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation);
     if is_wrong_value {
         let text = error.to_string();
-        complain(text.split("\n\n").next().unwrap_or(&text).trim_end());
+        let sentence: Vec<&str> =
+            text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+        complain(&sentence.join(" "));
     } else {
         _ = error.print();
     }

@@ -13,6 +13,7 @@ use super::{Error, Result, output};
 
 /// What `spec verify` takes.
 #[derive(Args)]
+#[command(allow_negative_numbers = true)]
 pub struct Options {
     /// The device to check: cpu, cuda:N, wgpu:N, or auto for the best there is
     #[arg(long, default_value = "auto")]

@@ -8,7 +8,7 @@ mod tests;
 mod text;
 
 use std::fmt::Write;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -33,6 +33,7 @@ in the prompt: a stand-in for LLMs.";
 
 /// What `spec decode` takes.
 #[derive(Args)]
+#[command(allow_negative_numbers = true)]
 pub struct Options {
     /// The text to count and to decode from [default: a text shipped with the
     /// program, from Alice's Adventures in Wonderland]
@@ -53,7 +54,7 @@ pub struct Options {
         value_name = "T",
         default_value = "0.8",
         value_parser = parse_temperature,
-        allow_negative_numbers = true
+        allow_hyphen_values = true
     )]
     temperature: f64,
     /// The same seed gives the same tokens, on every device
@@ -91,10 +92,10 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let handle: Handle = options.device.parse()?;
     let prompt = text::read(options.prompt.as_deref())?;
     let text = Text::tokenize(&prompt)?;
-    if text.tokens.len() < 2 {
-        let name =
-            options.prompt.as_deref().map_or_else(Default::default, |p| p.display().to_string());
-        let what = format!("prompt {name}: has {} tokens, expected at least 2", text.tokens.len());
+    if let [] | [_] = text.tokens[..] {
+        let path = options.prompt.as_deref().unwrap_or(Path::new("shipped"));
+        let tokens = ["0 tokens", "1 token"][text.tokens.len()];
+        let what = format!("prompt {}: has {tokens}, expected at least 2", path.display());
         return Err(Error::Message(what));
     }
     let settings = Settings {
