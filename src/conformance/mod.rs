@@ -21,6 +21,8 @@ mod random;
 mod report;
 mod rng;
 mod tensor;
+#[cfg(test)]
+mod tests;
 
 pub use golden::Golden;
 pub use report::{Failure, Report};
