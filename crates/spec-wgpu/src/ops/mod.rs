@@ -64,6 +64,7 @@ mod ngram;
 mod ngram_match;
 mod rejection_sample;
 mod topk_router;
+mod unique;
 
 use spec_core::DType;
 
@@ -84,4 +85,5 @@ pub(crate) static SHADERS: &[&crate::shader::Shader] = &[
     &ngram_match::SHADER,
     &rejection_sample::SHADER,
     &topk_router::SHADER,
+    &unique::SHADER,
 ];

@@ -22,9 +22,14 @@ pub fn gpu(options: &Options) -> Option<Wgpu> {
 
 /// Every way a device is opened: as it is, plainly, and with tiny bindings.
 pub fn every_gpu() -> Vec<(&'static str, Wgpu)> {
+    gpus_with_bindings("tiny bindings", 4096)
+}
+
+/// As it is, plainly, and with bindings of at most so many bytes.
+pub fn gpus_with_bindings(name: &'static str, bytes: u64) -> Vec<(&'static str, Wgpu)> {
     let plain = Options { plain: true, ..Options::default() };
-    let tiny = Options { plain: true, max_binding: Some(4096) };
-    [("default", Options::default()), ("plain", plain), ("tiny bindings", tiny)]
+    let small = Options { plain: true, max_binding: Some(bytes) };
+    [("default", Options::default()), ("plain", plain), (name, small)]
         .into_iter()
         .filter_map(|(name, options)| Some((name, gpu(&options)?)))
         .collect()
