@@ -162,11 +162,7 @@ impl Handle {
     /// # Errors
     /// Status 3, 4, 10, 11 or 12 with the argument, its value and what was
     /// expected; 1 or 8 where the device cannot run it.
-    pub fn create<O: Portable>(
-        &self,
-        operator: &O,
-        tensors: &O::Tensors,
-    ) -> Result<Descriptor<O>> {
+    pub fn create<O: Portable>(&self, operator: &O, tensors: &O::Tensors) -> Result<Descriptor<O>> {
         operator.create_on(self, tensors)
     }
 
