@@ -10,7 +10,7 @@ mod common;
 
 use spec::ops::RejectionSample;
 use spec::ops::rejection_sample::{Buffers, Recovery, Tensors};
-use spec::{DType, Handle, Result, Stream};
+use spec::{Handle, Result, Stream};
 
 const VOCAB: usize = 16;
 const REQUESTS: usize = 4096;

@@ -44,7 +44,8 @@ fn one(bench: &Bench, params: &RejectionSample, batch: usize, vocab: usize) -> s
     let ids: Vec<i64> = (0..tokens).map(|_| (random.next() % vocab as u64) as i64).collect();
     let bonus = vec![1i64; batch];
     let offsets: Vec<i64> = (0..=batch).map(|b| (b * drafts) as i64).collect();
-    let uniform: Vec<f32> = (0..tokens).map(|_| random.unit()).collect();
+    // High draws, so that every request soon has something to recover.
+    let uniform: Vec<f32> = (0..tokens).map(|_| 0.9 + 0.1 * random.unit()).collect();
     let wide = |n| TensorDesc::new(DType::I64, [n]);
     let tensors = Tensors {
         draft_token_ids: wide(tokens),

@@ -1,8 +1,10 @@
 //! Loops shaped for the vectoriser, in versions for what the processor has.
 //!
-//! `multiversion` compiles each function below several times and picks at run
-//! time. None of them changes a result: they use the single operations that
-//! [`spec_core::exact`] allows, which every instruction set rounds alike.
+//! `multiversion` compiles a function several times and picks at run time: a
+//! function here that works on a whole block, or its caller where the pick would
+//! cost as much as the work (those are `inline(always)`). None of that changes a
+//! result: they use the single operations that [`spec_core::exact`] allows, which
+//! every instruction set rounds alike.
 
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
@@ -82,13 +84,13 @@ fn widen_bf16(source: &[bf16], block: &mut [f32]) {
 const EXPONENT: u32 = 0x7F80_0000;
 
 /// Whether any element is NaN or infinite.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+#[inline(always)]
 pub(crate) fn any_non_finite(values: &[f32]) -> bool {
     values.iter().fold(false, |bad, v| bad | (v.to_bits() & EXPONENT == EXPONENT))
 }
 
 /// The logistic function of each logit.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+#[inline(always)]
 pub(crate) fn sigmoid(logits: &[f32], scores: &mut [f32]) {
     for (score, &x) in scores.iter_mut().zip(logits) {
         *score = exact::sigmoid(x);
@@ -96,7 +98,7 @@ pub(crate) fn sigmoid(logits: &[f32], scores: &mut [f32]) {
 }
 
 /// Softmax of one row by the rules of [`exact::softmax`].
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+#[inline(always)]
 pub(crate) fn softmax(logits: &[f32], scores: &mut [f32]) {
     let mut max = f32::NEG_INFINITY;
     for &x in logits {
@@ -114,7 +116,7 @@ pub(crate) fn softmax(logits: &[f32], scores: &mut [f32]) {
 }
 
 /// Sort keys of the choices: score plus bias, negative infinity for a NaN logit.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+#[inline(always)]
 pub(crate) fn choice_keys(logits: &[f32], scores: &[f32], bias: Option<&[f32]>, keys: &mut [u32]) {
     let lowest = exact::sort_key(f32::NEG_INFINITY);
     match bias {
@@ -132,13 +134,13 @@ pub(crate) fn choice_keys(logits: &[f32], scores: &[f32], bias: Option<&[f32]>, 
 }
 
 /// The largest key of a non-empty slice.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+#[inline(always)]
 pub(crate) fn max_key(keys: &[u32]) -> u32 {
     keys.iter().fold(0, |max, &key| max.max(key))
 }
 
 /// The largest key, and the largest of the others (0 where there are none).
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+#[inline(always)]
 pub(crate) fn two_max_keys(keys: &[u32]) -> (u32, u32) {
     let max = keys.iter().fold(0, |max, &key| max.max(key));
     let (mut equal, mut below) = (0, 0);
@@ -184,14 +186,19 @@ pub(crate) fn find_residual(target: &[f32], draft: Option<&[f32]>, bits: u32) ->
     (0..target.len()).find(|&i| residual_bits(target[i], draft.map_or(0.0, |d| d[i])) == bits)
 }
 
-/// A residual in units of 2^-40, from its bits.
+/// [`exact::fixed_probability`] of a residual, by one shift: conversions from
+/// float to 64-bit integer do not vectorise below AVX-512.
 #[inline(always)]
 fn fixed_residual(t: f32, d: f32) -> u64 {
-    exact::fixed_probability(f32::from_bits(residual_bits(t, d)))
+    const ONE: u32 = 0x3F80_0000;
+    let bits = residual_bits(t, d).min(ONE);
+    // 1.m * 2^(e - 127) in units of 2^-40 is (1.m * 2^40) >> (127 - e).
+    let significand = u64::from(bits & 0x007F_FFFF | 0x0080_0000) << 17;
+    significand >> (127 - (bits >> 23)).min(63)
 }
 
 /// The sum of residuals in units of 2^-40, and whether any was not finite.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl+avx512dq", "x86_64+avx2"))]
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 pub(crate) fn sum_residual(target: &[f32], draft: Option<&[f32]>) -> (u64, bool) {
     let (mut sum, mut bad) = (0, false);
     match draft {
@@ -279,4 +286,19 @@ pub(crate) fn find_i64(haystack: &[i64], from: usize, token: i64) -> Option<usiz
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 pub(crate) fn find_i32(haystack: &[i32], from: usize, token: i32) -> Option<usize> {
     find_in(haystack, from, token)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn residuals_are_fixed_as_the_contract_says() {
+        let exponents = (0..64).map(|e| 2f32.powi(-e));
+        let values = exponents.flat_map(|p| [p, p * 1.999_999_9, p * 1.3]);
+        for r in values.chain([0.0, 1e-40, f32::MAX, -1.0, f32::NAN, f32::INFINITY]) {
+            let finite = if r.is_finite() { r } else { 0.0 };
+            assert_eq!(fixed_residual(r, 0.0), exact::fixed_probability(finite), "{r}");
+        }
+    }
 }

@@ -8,7 +8,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
-use spec_core::ngram::{Haystacks, Rows as Shapes, granted, wanted};
+use spec_core::ngram::{self, Haystacks, Rows as Shapes, granted};
 use spec_core::{Element, Result, View, ViewMut};
 
 use crate::simd;
@@ -16,6 +16,12 @@ use crate::slices::{Ints, Rows, Workspace, slice, slice_mut, workspace_size};
 
 /// Tokens of a parallel piece.
 const PIECE: usize = 16 * 1024;
+
+/// Tokens of a whole batch that are searched faster than threads are woken: each
+/// request's share of them is tried first, on the calling thread.
+const FEW: usize = 64 * 1024;
+/// Stands for a request whose share did not settle its search.
+const OPEN: u64 = u64::MAX;
 
 /// A token type.
 pub(super) trait Token: Element + PartialEq {
@@ -159,27 +165,37 @@ impl Drafting<'_> {
         let prompts = Rows::<T>::new(self.input_ids, input_ids)?;
         let generated_rows = Rows::<T>::new(self.generated, generated)?;
         let now: &[i32] = this_time;
-        let search = |index: usize| {
+        let share = FEW / batch.max(1);
+        let settle = |index: usize, found: &mut [u64], within: usize| {
             let (request, flags) = request(index, now[index]);
-            let Some(request) = request else { return (0, 0, flags) };
-            let (source, candidates) = self.find(
-                prompts.row(index),
-                &generated_rows.row(index)[request.haystacks.start..],
-                request.haystacks,
-            );
-            let room = draft_tokens.cols.saturating_sub(request.slot);
-            let (wanted, cut) = wanted(request.limit, candidates, room);
-            (wanted as u64, source, flags | cut)
+            let (mut wanted, mut source, mut cut) = (0, 0, 0);
+            if let Some(Request { haystacks, limit, slot }) = request {
+                let prompt = prompts.row(index);
+                let generated = &generated_rows.row(index)[haystacks.start..];
+                match self.find(prompt, generated, haystacks, within) {
+                    Some((from, candidates)) => {
+                        let room = draft_tokens.cols.saturating_sub(slot);
+                        let (count, bits) = ngram::wanted(limit, candidates, room);
+                        (wanted, source, cut) = (count as u64, from, bits);
+                    }
+                    None => wanted = OPEN,
+                }
+            }
+            found.copy_from_slice(&[wanted, source]);
+            flags | cut
         };
-        let flags = found
-            .par_chunks_mut(2)
-            .enumerate()
-            .map(|(index, found)| {
-                let (wanted, source, flags) = search(index);
-                found.copy_from_slice(&[wanted, source]);
-                flags
-            })
-            .reduce(|| 0, |a, b| a | b);
+        let mut flags = 0;
+        for (index, found) in found.chunks_mut(2).enumerate() {
+            flags |= settle(index, found, share);
+        }
+        if found.iter().step_by(2).any(|&wanted| wanted == OPEN) {
+            flags |= found
+                .par_chunks_mut(2)
+                .enumerate()
+                .filter(|(_, found)| found[0] == OPEN)
+                .map(|(index, found)| settle(index, found, usize::MAX))
+                .reduce(|| 0, |a, b| a | b);
+        }
         let drafts = slice_mut::<T>(self.draft_tokens)?;
         let (mut used, mut left, mut wanted_before) = (0i64, left, 0i64);
         for (index, found) in found.chunks(2).enumerate() {
@@ -202,24 +218,34 @@ impl Drafting<'_> {
         Ok(flags)
     }
 
-    /// Where the candidates start, and how many there are.
-    fn find<T: Token>(&self, prompt: &[T], generated: &[T], cut: Haystacks) -> (u64, usize) {
+    /// Where the candidates start, and how many there are; `None` if that takes
+    /// more than the first `within` tokens.
+    fn find<T: Token>(
+        &self,
+        prompt: &[T],
+        generated: &[T],
+        cut: Haystacks,
+        within: usize,
+    ) -> Option<(u64, usize)> {
         let longest = self.max_ngram.min(cut.step);
         if longest < self.min_ngram {
-            return (0, 0);
+            return Some((0, 0));
         }
         let pattern = &generated[..=cut.step];
-        let in_prompt = search(&prompt[..cut.prompt], pattern, longest);
+        let in_prompt = search(&prompt[..cut.prompt.min(within)], pattern, longest);
         let mut best = (in_prompt.next as u64, cut.prompt - in_prompt.next);
         let mut len = in_prompt.len;
         if len < longest {
+            if cut.prompt + cut.step > within {
+                return None;
+            }
             let after = search(&generated[..cut.step], pattern, longest);
             if after.len > len {
                 best = ((cut.start + after.next) as u64 | GENERATED, cut.step - after.next);
                 len = after.len;
             }
         }
-        if len < self.min_ngram { (0, 0) } else { best }
+        Some(if len < self.min_ngram { (0, 0) } else { best })
     }
 }
 
