@@ -8,27 +8,26 @@
 // Passes, each its own dispatches (a shader stage has 8 storage buffers, the
 // operator 13 tensors; and no workgroup ever waits for another):
 //
-// 1. `gather`  a thread a token: copies the probability of the token's draft
-//              id into the workspace, once for target and once for draft.
-//    `scan`, `resolve` come first instead with greedy acceptance: the argmax of
-//              every token's row.
-// 2. `walk`    a workgroup a request, a thread a draft token: the first
-//              rejection.
-// 3. `scan`    a workgroup a (request, chunk of the vocabulary): partial result
-//              over the residual of the rejected row.
-// 4. `resolve` a workgroup a request: reduces the partial results to a token,
-//              or to the chunk that holds the drawn one.
-// 5. `locate`  a workgroup a request (recovery by sampling only): finds the
-//              drawn token in its chunk.
-// 6. `emit`    a workgroup a request: the output row and the counts.
+// * `walk`    a workgroup a request, a thread a draft token: the first
+//             rejection.
+// * `scan`    a workgroup a (request, chunk of the vocabulary): partial result
+//             over the residual of the rejected row; the counts.
+// * `finish`  a workgroup a request: reduces the partial results to a token, or
+//             to the chunk that holds the drawn one and to the token in it;
+//             writes the output row.
+//
+// Matrices larger than a binding come in windows of rows [row0, row1) and
+// chunks [chunk0, chunk1); what lies outside the window is left to another
+// dispatch of the same pass. Then there is a pass `gather` before `walk`, a
+// thread a token, for the probabilities of the draft ids, and `finish` becomes
+// three passes: `resolve`, `locate` and `emit`.
+//
+// With greedy acceptance it is `scan` and `resolve` for the argmax of every
+// token's row, then `walk`, then `emit`.
 //
 // Bytes moved: the rejected rows of target_probs and draft_probs once (with
 // greedy acceptance all rows of target_probs); the floor is that over the
 // memory's bandwidth. All else is a few words a token.
-//
-// Matrices larger than a binding come in windows of rows [row0, row1) and
-// chunks [chunk0, chunk1); what lies outside the window is left to another
-// dispatch of the same pass.
 //
 // Every sum is of integers and every maximum has a tie rule, so the result is
 // the same for any chunk size.
@@ -66,10 +65,12 @@ struct Params {
     output_stride: u32,
 }
 
-// The type of the probabilities, whether draft_probs is there, and what a scan is
-// for: the residual's argmax, a draw from it, or whole rows for greedy acceptance.
+// The type of the probabilities, whether draft_probs is there, whether one window
+// is all, and what a scan is for: the residual's argmax, a draw from it, or whole
+// rows for greedy acceptance.
 override DTYPE = 0u;
 override HAS_DRAFT = 0u;
+override WHOLE = 0u;
 override MODE = 0u;
 const ARGMAX = 0u;
 const SAMPLE = 1u;
@@ -86,34 +87,40 @@ const FLOOR_BITS = 0x2edbe6ffu;
 // The position of the recovered token's draw.
 const RECOVERY_POSITION = 0xffffffffu;
 
-// A request between the passes, 8 words: the row that was rejected (or NONE),
+// A request between the passes, 10 words: the row that was rejected (or NONE),
 // the tokens accepted, the first token, the rejected draft id (or NONE), the
-// token after the accepted ones, and for `locate` the chunk (or NONE) and what
-// is left of the threshold there.
-const STATE = 8u;
+// token after the accepted ones; the random number of a recovery by sampling,
+// two words; and for `locate` the chunk (or NONE) and what is left of the
+// threshold there, two words.
+const STATE = 10u;
 // A partial result, 5 words: largest residual and its index, or the sum of
 // fixed-point residuals; largest finite target and its index; flags.
 const PARTIAL = 5u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<u32>;
-// gather, scan, locate
-@group(0) @binding(2) var<storage, read> target_probs: array<u32>;
-@group(0) @binding(3) var<storage, read> draft_probs: array<u32>;
-// gather, walk, emit
-@group(0) @binding(4) var<storage, read> draft_token_ids: array<u32>;
-// walk, and of these resolve
+// walk, scan, finish, gather, locate
+@group(0) @binding(7) var<storage, read> target_probs: array<u32>;
+@group(0) @binding(8) var<storage, read> draft_probs: array<u32>;
+// walk, finish, gather, emit
+@group(0) @binding(6) var<storage, read> draft_token_ids: array<u32>;
+// walk
 @group(0) @binding(2) var<storage, read> cu_num_draft: array<u32>;
 @group(0) @binding(3) var<storage, read> bonus_token_ids: array<u32>;
-@group(0) @binding(5) var<storage, read> uniform_samples: array<u32>;
+// uniform_samples, or seed_offset where those are drawn
+@group(0) @binding(4) var<storage, read> randomness: array<u32>;
+// walk, finish, resolve
+@group(0) @binding(5) var<storage, read_write> flags: array<atomic<u32>>;
+// scan
 @group(0) @binding(6) var<storage, read> seed_offset: array<u32>;
-@group(0) @binding(7) var<storage, read_write> flags: array<atomic<u32>>;
-// emit
+// scan, emit
+@group(0) @binding(2) var<storage, read_write> num_accepted: array<u32>;
+@group(0) @binding(3) var<storage, read_write> accepted_counts: array<u32>;
+@group(0) @binding(4) var<storage, read_write> recovered_counts: array<u32>;
+@group(0) @binding(5) var<storage, read_write> bonus_counts: array<u32>;
+// output_token_ids, in finish and in emit
 @group(0) @binding(2) var<storage, read_write> output_token_ids: array<u32>;
-@group(0) @binding(3) var<storage, read_write> num_accepted: array<u32>;
-@group(0) @binding(5) var<storage, read_write> accepted_counts: array<u32>;
-@group(0) @binding(6) var<storage, read_write> recovered_counts: array<u32>;
-@group(0) @binding(7) var<storage, read_write> bonus_counts: array<u32>;
+@group(0) @binding(7) var<storage, read_write> output_rows: array<u32>;
 
 var<workgroup> shared_word: u32;
 var<workgroup> shared_tokens: vec3<u32>;
@@ -135,7 +142,7 @@ fn state_of(request: u32) -> u32 {
 
 // A draft id as an index of the vocabulary, or NONE.
 fn draft_index(token: u32) -> u32 {
-    let at = (params.at.b4 + token) * params.ids_words;
+    let at = (params.at.b6 + token) * params.ids_words;
     let low = draft_token_ids[at];
     // Negative ids are large here.
     let outside = low >= params.vocab
@@ -151,16 +158,23 @@ fn draft_bits(at: u32) -> u32 {
     return float_bits(draft_probs[float_word(at, DTYPE)], at, DTYPE);
 }
 
-fn draw(request: u32, position: u32) -> vec4<u32> {
-    let at = params.at.b6 * 2u;
-    let seed = vec2(seed_offset[at], seed_offset[at + 1u]);
-    let offset = vec2(seed_offset[at + 2u], seed_offset[at + 3u]);
-    return philox(vec4(offset, request, position), seed);
+fn draw(seed_offset: vec4<u32>, request: u32, position: u32) -> vec4<u32> {
+    return philox(vec4(seed_offset.zw, request, position), seed_offset.xy);
 }
 
-// ---- 1. gather -------------------------------------------------------------
+// Where a token's column lies in the bound matrices.
+fn target_at(token: u32, column: u32) -> u32 {
+    let skipped = params.chunk0 * params.chunk;
+    return params.at.b7 + (token - params.row0) * params.target_stride + column - skipped;
+}
 
-// `target_probs` is either matrix here; `gathered` says where its values go.
+fn draft_at(token: u32, column: u32) -> u32 {
+    let skipped = params.chunk0 * params.chunk;
+    return params.at.b8 + (token - params.row0) * params.draft_stride + column - skipped;
+}
+
+// ---- gather ----------------------------------------------------------------
+
 @compute @workgroup_size(64)
 fn gather(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -176,11 +190,13 @@ fn gather(
     if id == NONE || id < begin || id / params.chunk >= params.chunk1 {
         return;
     }
-    let at = params.at.b2 + (token - params.row0) * params.target_stride + (id - begin);
-    store(params.gathered + token, target_bits(at));
+    store(params.gathered + token, target_bits(target_at(token, id)));
+    if HAS_DRAFT != 0u {
+        store(params.draft_gathered + token, draft_bits(draft_at(token, id)));
+    }
 }
 
-// ---- 2. walk ---------------------------------------------------------------
+// ---- walk ------------------------------------------------------------------
 
 // Where a request's tokens start, how many there are, and flags.
 fn request_tokens(request: u32) -> vec3<u32> {
@@ -207,9 +223,11 @@ fn request_tokens(request: u32) -> vec3<u32> {
 
 fn uniform_bits(request: u32, token: u32, position: u32) -> u32 {
     if params.has_uniform != 0u {
-        return uniform_samples[params.at.b5 + token];
+        return randomness[params.at.b4 + token];
     }
-    let word = draw(request, position).x >> 8u;
+    let at = params.at.b4 * 2u;
+    let seed = vec4(randomness[at], randomness[at + 1u], randomness[at + 2u], randomness[at + 3u]);
+    let word = draw(seed, request, position).x >> 8u;
     // Exact: 24 bits and a power of two.
     return bitcast<u32>(f32(word) * bitcast<f32>((127u - 24u) << 23u));
 }
@@ -233,10 +251,19 @@ fn judge(request: u32, token: u32, position: u32) -> u32 {
     if id == NONE {
         return REJECTED | OUT_OF_RANGE;
     }
-    let t = load(params.gathered + token);
+    var t = 0u;
     var d = ONE_BITS;
+    if WHOLE != 0u {
+        t = target_bits(target_at(token, id));
+    } else {
+        t = load(params.gathered + token);
+    }
     if HAS_DRAFT != 0u {
-        d = load(params.draft_gathered + token);
+        if WHOLE != 0u {
+            d = draft_bits(draft_at(token, id));
+        } else {
+            d = load(params.draft_gathered + token);
+        }
     }
     let u = uniform_bits(request, token, position);
     if !(is_finite(t) && is_finite(d) && is_finite(u)) {
@@ -292,7 +319,6 @@ fn walk(
     let state = state_of(request);
     store(state + 1u, min(first, tokens.y));
     store(state + 2u, tokens.x);
-    store(state + 5u, NONE);
     if first == NONE {
         let at = (params.at.b3 + request) * params.bonus_words;
         let low = bonus_token_ids[at];
@@ -310,11 +336,30 @@ fn walk(
         }
     }
     if found != 0u {
-        atomicOr(&flags[params.at.b7], found);
+        atomicOr(&flags[params.at.b5], found);
     }
 }
 
-// ---- 6. emit ---------------------------------------------------------------
+// ---- emit -------------------------------------------------------------------
+
+// The token of an output row's slot; `last` follows the accepted ones.
+fn row_token(state: u32, slot: u32, last: u32) -> u32 {
+    let accepted = load(state + 1u);
+    if slot < accepted {
+        return draft_token_ids[(params.at.b6 + load(state + 2u) + slot) * params.ids_words];
+    }
+    return select(NONE, last, slot == accepted);
+}
+
+fn write_counts(request: u32) {
+    let state = state_of(request);
+    let accepted = load(state + 1u);
+    let recovered = select(1u, 0u, load(state) == NONE);
+    num_accepted[params.at.b2 + request] = accepted + 1u;
+    accepted_counts[params.at.b3 + request] = accepted;
+    recovered_counts[params.at.b4 + request] = recovered;
+    bonus_counts[params.at.b5 + request] = 1u - recovered;
+}
 
 @compute @workgroup_size(64)
 fn emit(
@@ -327,23 +372,12 @@ fn emit(
         return;
     }
     let state = state_of(request);
-    let recovered = select(1u, 0u, load(state) == NONE);
-    let accepted = load(state + 1u);
-    let start = load(state + 2u);
-    let at = params.at.b2 + (request - params.row0) * params.output_stride;
+    let last = load(state + 4u);
+    let at = params.at.b7 + (request - params.row0) * params.output_stride;
     for (var slot = thread; slot <= params.max_spec_len; slot += 64u) {
-        var token = NONE;
-        if slot < accepted {
-            token = draft_token_ids[(params.at.b4 + start + slot) * params.ids_words];
-        } else if slot == accepted {
-            token = load(state + 4u);
-        }
-        output_token_ids[at + slot] = token;
+        output_rows[at + slot] = row_token(state, slot, last);
     }
     if thread == 0u {
-        num_accepted[params.at.b3 + request] = accepted + 1u;
-        accepted_counts[params.at.b5 + request] = accepted;
-        recovered_counts[params.at.b6 + request] = recovered;
-        bonus_counts[params.at.b7 + request] = 1u - recovered;
+        write_counts(request);
     }
 }

@@ -1,5 +1,6 @@
-//! Verification of drafts: a handful of dispatches, of which only the scan of
-//! the rejected rows is large. See the shader for the passes.
+//! Verification of drafts: three dispatches where target and draft fit a binding
+//! each, of which only the scan of the rejected rows is large; a few more where
+//! they come in windows. See the shader for the passes.
 
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
@@ -23,7 +24,7 @@ const MAX_CHUNK: usize = 8192;
 /// Workgroups that fill a large GPU: above this many, chunks grow instead.
 const FULL: usize = 1024;
 /// Words of the workspace: a request's state, a chunk's partial result.
-const STATE: u64 = 8;
+const STATE: u64 = 10;
 const PARTIAL: u64 = 5;
 
 /// What `scan` looks for; the numbers are the shader's.
@@ -39,6 +40,7 @@ struct Programs {
     gather: Program,
     walk: Program,
     scan: Program,
+    finish: Program,
     resolve: Program,
     locate: Program,
     emit: Program,
@@ -68,6 +70,8 @@ struct Verifier {
     /// Windows of target and draft together, and of the output.
     windows: Vec<Window>,
     output_windows: Vec<Window>,
+    /// Whether one window of each is all.
+    whole: bool,
 }
 
 impl Supports<RejectionSample> for Wgpu {
@@ -100,6 +104,11 @@ impl Verifier {
         if layout.end > gpu.window(4) || scanned > u64::from(u32::MAX) {
             return Err(too_large("intermediate results of this many tokens"));
         }
+        let windows = gpu.windows(&matrices, chunk).ok_or_else(|| too_large("chunks of a row"))?;
+        let output_windows =
+            gpu.windows(&[plan.output], usize::MAX).ok_or_else(|| too_large("output rows"))?;
+        // Without tokens there is no window, and nothing to be found in one.
+        let whole = mode != Mode::Greedy && windows.len() <= 1 && output_windows.len() <= 1;
         Ok(Verifier {
             gpu: gpu.clone(),
             plan: plan.clone(),
@@ -108,11 +117,10 @@ impl Verifier {
             jobs,
             chunk,
             layout,
-            programs: Programs::new(gpu, plan.target.dtype, mode, draft.is_some())?,
-            windows: gpu.windows(&matrices, chunk).ok_or_else(|| too_large("chunks of a row"))?,
-            output_windows: gpu
-                .windows(&[plan.output], plan.output.cols)
-                .ok_or_else(|| too_large("output rows"))?,
+            programs: Programs::new(gpu, plan.target.dtype, mode, draft.is_some(), whole)?,
+            windows,
+            output_windows,
+            whole,
         })
     }
 }
@@ -145,21 +153,23 @@ impl Layout {
 }
 
 impl Programs {
-    fn new(gpu: &Wgpu, dtype: DType, mode: Mode, has_draft: bool) -> Result<Self> {
+    fn new(gpu: &Wgpu, dtype: DType, mode: Mode, has_draft: bool, whole: bool) -> Result<Self> {
         let constants = [
             ("DTYPE", super::float_code(dtype)),
             ("MODE", mode as u32),
             ("HAS_DRAFT", u32::from(has_draft)),
+            ("WHOLE", u32::from(whole)),
         ];
         let program =
             |entry, bindings: &[Access]| gpu.program(&SHADER, entry, bindings, &constants);
         Ok(Programs {
-            gather: program("gather", &[Write, Read, Read, Read])?,
-            walk: program("walk", &[Write, Read, Read, Read, Read, Read, Write])?,
-            scan: program("scan", &[Write, Read, Read])?,
-            resolve: program("resolve", &[Write, Read, Read, Read, Read, Read, Write])?,
-            locate: program("locate", &[Write, Read, Read])?,
-            emit: program("emit", &[Write, Write, Write, Read, Write, Write, Write])?,
+            gather: program("gather", &[Write, Read, Read, Read, Read, Read, Read, Read])?,
+            walk: program("walk", &[Write, Read, Read, Read, Write, Read, Read, Read])?,
+            scan: program("scan", &[Write, Write, Write, Write, Write, Read, Read, Read])?,
+            finish: program("finish", &[Write, Write, Read, Read, Write, Read, Read, Read])?,
+            resolve: program("resolve", &[Write, Read, Read, Read, Write])?,
+            locate: program("locate", &[Write, Read, Read, Read, Read, Read, Read, Read])?,
+            emit: program("emit", &[Write, Write, Write, Write, Write, Read, Write])?,
         })
     }
 }
@@ -225,12 +235,19 @@ impl Kernel<RejectionSample> for Verifier {
         self.gpu.record("rejection_sample", stream, |r| {
             if self.mode == Mode::Greedy {
                 self.scan(r, &regions)?;
+                self.resolve(r, &regions)?;
                 self.walk(r, &regions)?;
-            } else {
-                self.gather(r, &regions)?;
-                self.walk(r, &regions)?;
-                self.scan(r, &regions)?;
+                return self.emit(r, &regions);
             }
+            if !self.whole {
+                self.gather(r, &regions)?;
+            }
+            self.walk(r, &regions)?;
+            self.scan(r, &regions)?;
+            if self.whole {
+                return self.finish(r, &regions);
+            }
+            self.resolve(r, &regions)?;
             if self.mode == Mode::Sample {
                 self.locate(r, &regions)?;
             }
@@ -240,53 +257,77 @@ impl Kernel<RejectionSample> for Verifier {
 }
 
 const NOTHING: Region<'static> = Region { buffer: None, offset: 0, bytes: 0, size: 4 };
+const NO_WINDOW: Window = Window { rows: 0..0, cols: 0..0 };
 
 impl Verifier {
     /// The probabilities of the draft tokens themselves.
     fn gather(&self, r: &mut Recorder<'_>, regions: &Regions<'_>) -> Result<()> {
-        let parts = [(Some(self.plan.target), regions.target), (self.draft, regions.draft)];
-        for (i, (matrix, region)) in parts.into_iter().enumerate() {
-            let Some(matrix) = matrix else { continue };
-            for window in &self.windows {
-                let bound = [regions.work, window.of(&matrix, region), NOTHING, regions.ids];
-                let mut parameters = self.parameters(window);
-                parameters.target_stride = window.stride(&matrix);
-                if i == 1 {
-                    parameters.gathered = self.layout.draft_gathered as u32;
-                }
-                let groups = window.rows.len().div_ceil(64) as u64;
-                r.dispatch(&self.programs.gather, &bound, &parameters.words(), groups)?;
-            }
+        for window in &self.windows {
+            let [target, draft] = self.rows_of(window, regions);
+            let none = NOTHING;
+            let bound = [regions.work, none, none, none, none, regions.ids, target, draft];
+            let parameters = self.parameters(window).words();
+            let groups = window.rows.len().div_ceil(64) as u64;
+            r.dispatch(&self.programs.gather, &bound, &parameters, groups)?;
         }
         Ok(())
     }
 
     fn walk(&self, r: &mut Recorder<'_>, regions: &Regions<'_>) -> Result<()> {
         let Regions { work, cu, bonus, ids, uniform, seed, flags, .. } = *regions;
-        let bound = [work, cu, bonus, ids, uniform, seed, flags];
-        let parameters = self.parameters(&Window { rows: 0..0, cols: 0..0 });
-        r.dispatch(&self.programs.walk, &bound, &parameters.words(), self.plan.batch as u64)
+        let window = self.all();
+        let [target, draft] = self.rows_of(window, regions);
+        let random = if self.plan.has_uniform_samples { uniform } else { seed };
+        let bound = [work, cu, bonus, random, flags, ids, target, draft];
+        let parameters = self.parameters(window).words();
+        r.dispatch(&self.programs.walk, &bound, &parameters, self.plan.batch as u64)
     }
 
-    /// Partial results of every chunk, and from them a token or chunk a job.
+    /// Partial results of every chunk.
     fn scan(&self, r: &mut Recorder<'_>, regions: &Regions<'_>) -> Result<()> {
-        for window in &self.windows {
-            let chunks = window.cols.len().div_ceil(self.chunk);
+        let Regions { work, seed, .. } = *regions;
+        let [a, b, c, d] = if self.whole { regions.counts } else { [NOTHING; 4] };
+        let windows = if self.windows.is_empty() { &[NO_WINDOW][..] } else { &self.windows };
+        for window in windows {
+            let [target, draft] = self.rows_of(window, regions);
+            let bound = [work, a, b, c, d, seed, target, draft];
+            // One chunk writes the counts even if there is no token to scan.
+            let chunks = window.cols.len().div_ceil(self.chunk).max(1);
             let groups = self.jobs as u64 * chunks as u64;
-            let bound = self.rows_of(window, regions);
-            r.dispatch(&self.programs.scan, &bound, &self.parameters(window).words(), groups)?;
+            let parameters = self.parameters(window).words();
+            r.dispatch(&self.programs.scan, &bound, &parameters, groups)?;
         }
-        let Regions { work, seed, flags, .. } = *regions;
-        let bound = [work, NOTHING, NOTHING, NOTHING, NOTHING, seed, flags];
-        let parameters = self.parameters(&Window { rows: 0..0, cols: 0..0 });
-        r.dispatch(&self.programs.resolve, &bound, &parameters.words(), self.jobs as u64)
+        Ok(())
+    }
+
+    /// From partial results to tokens, and to output rows.
+    fn finish(&self, r: &mut Recorder<'_>, regions: &Regions<'_>) -> Result<()> {
+        let Regions { work, output, flags, ids, .. } = *regions;
+        let window = self.all();
+        let [target, draft] = self.rows_of(window, regions);
+        let bound = [work, output, NOTHING, NOTHING, flags, ids, target, draft];
+        let parameters = Parameters {
+            output_stride: self.plan.output.row_stride as u32,
+            ..self.parameters(window)
+        };
+        let groups = self.plan.batch as u64;
+        r.dispatch(&self.programs.finish, &bound, &parameters.words(), groups)
+    }
+
+    /// From partial results to a token or chunk a job.
+    fn resolve(&self, r: &mut Recorder<'_>, regions: &Regions<'_>) -> Result<()> {
+        let bound = [regions.work, NOTHING, NOTHING, NOTHING, regions.flags];
+        let parameters = self.parameters(&NO_WINDOW).words();
+        r.dispatch(&self.programs.resolve, &bound, &parameters, self.jobs as u64)
     }
 
     fn locate(&self, r: &mut Recorder<'_>, regions: &Regions<'_>) -> Result<()> {
         for window in &self.windows {
-            let bound = self.rows_of(window, regions);
-            let parameters = self.parameters(window);
-            r.dispatch(&self.programs.locate, &bound, &parameters.words(), self.jobs as u64)?;
+            let [target, draft] = self.rows_of(window, regions);
+            let none = NOTHING;
+            let bound = [regions.work, none, none, none, none, none, target, draft];
+            let parameters = self.parameters(window).words();
+            r.dispatch(&self.programs.locate, &bound, &parameters, self.jobs as u64)?;
         }
         Ok(())
     }
@@ -296,7 +337,7 @@ impl Verifier {
             *regions;
         for window in &self.output_windows {
             let rows = window.of(&self.plan.output, output);
-            let bound = [work, rows, emitted, ids, accepted, recovered, bonus];
+            let bound = [work, emitted, accepted, recovered, bonus, ids, rows];
             let parameters = Parameters {
                 output_stride: window.stride(&self.plan.output),
                 ..self.parameters(window)
@@ -307,10 +348,15 @@ impl Verifier {
         Ok(())
     }
 
-    /// Bindings of `scan` and `locate`.
-    fn rows_of<'a>(&self, window: &Window, regions: &Regions<'a>) -> [Region<'a>; 3] {
+    /// The window that is all, or none where all does not fit one.
+    fn all(&self) -> &Window {
+        if self.whole { self.windows.first().unwrap_or(&NO_WINDOW) } else { &NO_WINDOW }
+    }
+
+    /// Target and draft in a window.
+    fn rows_of<'a>(&self, window: &Window, regions: &Regions<'a>) -> [Region<'a>; 2] {
         let draft = self.draft.map_or(NOTHING, |draft| window.of(&draft, regions.draft));
-        [regions.work, window.of(&self.plan.target, regions.target), draft]
+        [window.of(&self.plan.target, regions.target), draft]
     }
 
     fn parameters(&self, window: &Window) -> Parameters {
