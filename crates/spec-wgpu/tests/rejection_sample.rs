@@ -15,7 +15,7 @@ use serde_json::Value;
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Recovery, Tensors};
 use spec_core::{Backend, DType, Descriptor, Status, Stream, TensorDesc};
-use spec_wgpu::{Options, Wgpu};
+use spec_wgpu::{Options, Wgpu, encoder};
 
 /// The inputs of a call, packed; probabilities are numbers that `dtype` has.
 struct Case {
@@ -441,5 +441,148 @@ fn long_requests() {
             }
             .check(name, &gpu, 1);
         }
+    }
+}
+
+/// Every argument in one buffer, recorded twice into the caller's encoder.
+#[test]
+fn one_buffer_and_a_foreign_encoder() {
+    for (name, gpu) in every_gpu() {
+        let mut r = Random(21);
+        for _ in 0..20 {
+            let mut case = random_case(&mut r, 3, 50, Kind::Plain, true);
+            case.dtype = DType::F32;
+            if name != "tiny bindings" {
+                assert_eq!(in_one_buffer(&gpu, &case), case.expected(), "{name}");
+            }
+        }
+    }
+}
+
+fn in_one_buffer(gpu: &Wgpu, case: &Case) -> Verified {
+    let (batch, tokens, vocab) = (case.bonus.len(), case.tokens(), case.vocab);
+    let width = case.params.max_spec_len + 1;
+    // Each part, with whatever offset comes of those before it.
+    let mut bytes: Vec<u8> = Vec::new();
+    let mut put = |part: &[u8], size: usize| {
+        bytes.resize(bytes.len().next_multiple_of(size), 0xA5);
+        bytes.extend_from_slice(part);
+        (bytes.len() - part.len()) as u64..bytes.len() as u64
+    };
+    let target = put(&bytes_of(&case.target), 4);
+    let draft = case.draft.as_ref().map(|draft| put(&bytes_of(draft), 4));
+    let uniform = case.uniform.as_ref().map(|uniform| put(&bytes_of(uniform), 4));
+    let bonus_counts = put(&vec![9; 4 * batch], 4);
+    let ids = put(&bytes_of(&case.ids), 8);
+    let flags = put(&[0; 4], 4);
+    let bonus = put(&bytes_of(&case.bonus), 8);
+    let cu = put(&bytes_of(&case.offsets), 8);
+    let output = put(&vec![9; 4 * batch * width], 4);
+    let seed = put(&bytes_of(&case.random.map(|v| v as i64)), 8);
+    let counts = [0; 3].map(|_| put(&vec![9; 4 * batch], 4));
+    let ids_desc = |len| TensorDesc::new(DType::I64, [len]);
+    let probs = TensorDesc::new(DType::F32, [tokens, vocab]);
+    let per_request = TensorDesc::new(DType::I32, [batch]);
+    let tensors = Tensors {
+        target_probs: probs,
+        draft_probs: draft.as_ref().map(|_| probs),
+        draft_token_ids: ids_desc(tokens),
+        bonus_token_ids: ids_desc(batch),
+        cu_num_draft: ids_desc(batch + 1),
+        uniform_samples: uniform.as_ref().map(|_| TensorDesc::new(DType::F32, [tokens])),
+        seed_offset: Some(TensorDesc::new(DType::U64, [2])),
+        output_token_ids: TensorDesc::new(DType::I32, [batch, width]),
+        num_accepted: per_request,
+        accepted_counts: per_request,
+        recovered_counts: per_request,
+        bonus_counts: per_request,
+        flags: Some(TensorDesc::new(DType::U32, [1])),
+    };
+    let descriptor = Descriptor::create(gpu, &case.params, &tensors).unwrap();
+    let size = descriptor.workspace_size();
+    bytes.resize(bytes.len().next_multiple_of(4), 0xA5);
+    let space = bytes.len() as u64..(bytes.len() + size) as u64;
+    bytes.resize(bytes.len() + size, 0xC3);
+    let buffer = gpu.device().create_buffer(&wgpu::BufferDescriptor {
+        label: None,
+        size: bytes.len() as u64,
+        usage: wgpu::BufferUsages::STORAGE
+            | wgpu::BufferUsages::COPY_SRC
+            | wgpu::BufferUsages::COPY_DST,
+        mapped_at_creation: false,
+    });
+    gpu.queue().write_buffer(&buffer, 0, &bytes);
+    let view = |dtype, range: &std::ops::Range<u64>| gpu.view(&buffer, dtype, range.clone());
+    let view_mut =
+        |dtype, range: &std::ops::Range<u64>| gpu.view_mut(&buffer, dtype, range.clone()).unwrap();
+    let mut commands = gpu.device().create_command_encoder(&Default::default());
+    for _ in 0..2 {
+        let buffers = Buffers {
+            target_probs: view(DType::F32, &target).unwrap(),
+            draft_probs: draft.as_ref().map(|draft| view(DType::F32, draft).unwrap()),
+            draft_token_ids: view(DType::I64, &ids).unwrap(),
+            bonus_token_ids: view(DType::I64, &bonus).unwrap(),
+            cu_num_draft: view(DType::I64, &cu).unwrap(),
+            uniform_samples: uniform.as_ref().map(|uniform| view(DType::F32, uniform).unwrap()),
+            seed_offset: Some(view(DType::U64, &seed).unwrap()),
+            output_token_ids: view_mut(DType::I32, &output),
+            num_accepted: view_mut(DType::I32, &counts[0]),
+            accepted_counts: view_mut(DType::I32, &counts[1]),
+            recovered_counts: view_mut(DType::I32, &counts[2]),
+            bonus_counts: view_mut(DType::I32, &bonus_counts),
+            flags: Some(view_mut(DType::U32, &flags)),
+        };
+        let workspace = view_mut(DType::U8, &space);
+        descriptor.calculate(workspace, buffers, encoder(&mut commands)).unwrap();
+    }
+    gpu.queue().submit([commands.finish()]);
+    gpu.synchronize().unwrap();
+    let after = common::read_buffer(gpu, &buffer);
+    let read = |range: &std::ops::Range<u64>| -> Vec<i32> {
+        let part = &after[range.start as usize..range.end as usize];
+        part.chunks(4).map(common::Pod::from_bytes).collect()
+    };
+    assert_eq!(&after[..target.end as usize], &bytes[..target.end as usize], "inputs");
+    Verified {
+        output: read(&output),
+        emitted: read(&counts[0]),
+        accepted: read(&counts[1]),
+        recovered: read(&counts[2]),
+        bonus: read(&bonus_counts),
+        flags: read(&flags)[0] as u32,
+    }
+}
+
+/// A matrix of 200 MiB where a binding holds 128: rows in two windows.
+#[test]
+fn more_than_a_binding_of_rows() {
+    let Some(gpu) = gpu(&Options { plain: true, ..Options::default() }) else { return };
+    let (tokens, vocab) = (345, 151_936);
+    let mut target = vec![0.0; tokens * vocab];
+    // Requests of one token, spread over all rows; the others have no drafts.
+    let rows = [0, 1, 219, 220, 221, 300, 344];
+    let mut offsets = vec![0i64];
+    for row in rows {
+        target[row * vocab + 77] = 0.25;
+        target[row * vocab + vocab - 1 - row] = 0.5;
+        offsets.extend([row as i64, row as i64 + 1]);
+    }
+    let batch = offsets.len() - 1;
+    for recovery in [Recovery::Argmax, Recovery::Sample] {
+        Case {
+            params: RejectionSample { recovery, ..RejectionSample::argmax(1000) },
+            dtype: DType::F32,
+            wide: [false; 3],
+            vocab,
+            gaps: [0, 0, 0],
+            target: target.clone(),
+            draft: None,
+            ids: vec![77; tokens],
+            bonus: vec![5; batch],
+            offsets: offsets.clone(),
+            uniform: Some(vec![0.5; tokens]),
+            random: [1, 2],
+        }
+        .check("plain", &gpu, 1);
     }
 }
