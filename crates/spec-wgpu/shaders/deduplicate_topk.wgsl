@@ -11,6 +11,9 @@
 //   workgroup memory, then merged pairwise through the workspace, each thread
 //   finding its part of a merge by binary search. Heads of runs are the answer.
 //
+// A request too long for one workgroup is copied by `flatten` into a row of
+// u32 keys, sorted and made distinct by unique.wgsl, and rounded off by `finish`.
+//
 // Bytes moved: the input once (it stays in cache for further turns) and the
 // output once; that is also the floor. No order of atomics shows: OR, min and
 // max are the same in any.
@@ -56,6 +59,15 @@ fn is_value(v: u32) -> bool {
     return (v >> 31u) == 0u;
 }
 
+// Where value `i` of a request that begins at `first` lies.
+fn place(first: u32, i: u32) -> u32 {
+    if params.input_stride == params.k {
+        return first + i;
+    }
+    let row = i / params.k;
+    return first + row * params.input_stride + (i - row * params.k);
+}
+
 // Puts the range of the values into `range`: (PADDING, 0) if there are none.
 fn find_range(first: u32, thread: u32) -> vec2<u32> {
     if thread == 0u {
@@ -65,14 +77,11 @@ fn find_range(first: u32, thread: u32) -> vec2<u32> {
     workgroupBarrier();
     var low = PADDING;
     var high = 0u;
-    for (var row = 0u; row < params.rows; row++) {
-        let start = first + row * params.input_stride;
-        for (var i = thread; i < params.k; i += THREADS) {
-            let v = indices[start + i];
-            if is_value(v) {
-                low = min(low, v);
-                high = max(high, v);
-            }
+    for (var i = thread; i < params.n; i += THREADS) {
+        let v = indices[place(first, i)];
+        if is_value(v) {
+            low = min(low, v);
+            high = max(high, v);
         }
     }
     if low != PADDING {
@@ -93,15 +102,12 @@ fn bitmap_turn(first: u32, thread: u32, low: u32, out: u32, written: u32) -> u32
         atomicStore(&pool[i], 0u);
     }
     workgroupBarrier();
-    for (var row = 0u; row < params.rows; row++) {
-        let start = first + row * params.input_stride;
-        for (var i = thread; i < params.k; i += THREADS) {
-            let v = indices[start + i];
-            // Below `low` this wraps to something large.
-            let bit = v - low;
-            if is_value(v) && bit < 32u * POOL {
-                atomicOr(&pool[bit >> 5u], 1u << (bit & 31u));
-            }
+    for (var i = thread; i < params.n; i += THREADS) {
+        let v = indices[place(first, i)];
+        // Below `low` this wraps to something large.
+        let bit = v - low;
+        if is_value(v) && bit < 32u * POOL {
+            atomicOr(&pool[bit >> 5u], 1u << (bit & 31u));
         }
     }
     workgroupBarrier();
@@ -150,7 +156,7 @@ fn load_tile(first: u32, start: u32, thread: u32) {
         let j = start + i;
         var v = PADDING;
         if j < params.n {
-            v = indices[first + (j / params.k) * params.input_stride + j % params.k];
+            v = indices[place(first, j)];
         }
         atomicStore(&pool[i], select(PADDING, v, is_value(v)));
     }
@@ -295,5 +301,40 @@ fn main(
     }
     if thread == 0u && params.has_counts != 0u {
         counts[params.at.b3 + request] = written;
+    }
+}
+
+// For one long request: its values one behind the other, padding last of all in
+// the order of u32.
+@compute @workgroup_size(THREADS)
+fn flatten(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let i = group_index(group, groups) * THREADS + thread;
+    if i < params.n {
+        let v = indices[place(params.at.b1, i)];
+        workspace[params.at.b4 + i] = select(PADDING, v, is_value(v));
+    }
+}
+
+// For one long request, whose distinct keys are in its row of the output and
+// their count in the workspace: padding to the end, and the count without the
+// padding that was a key.
+@compute @workgroup_size(THREADS)
+fn finish(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let i = group_index(group, groups) * THREADS + thread;
+    let count = workspace[params.at.b4];
+    if i >= count && i < params.n {
+        output[params.at.b2 + i] = PADDING;
+    }
+    if i == 0u && params.has_counts != 0u {
+        let last = output[params.at.b2 + count - 1u];
+        counts[params.at.b3] = count - select(1u, 0u, is_value(last));
     }
 }

@@ -42,6 +42,26 @@ fn run(
     Some((unique.read(), counts.read()))
 }
 
+/// Requests that no workgroup sorts alone.
+#[test]
+fn long_requests() {
+    let mut random = Random(9);
+    for (name, gpu) in every_gpu() {
+        for (batch, step, k) in [(2, 1, 150_000), (1, 3, 50_000), (1, 200_000, 1), (1, 90_000, 1)] {
+            for range in [1000, 1 << 31] {
+                let values: Vec<i32> =
+                    (0..batch * step * k).map(|_| random.below(range + 5) as i32 - 5).collect();
+                let found = run(&gpu, step, batch * step, k, &values);
+                let Some(found) = found else {
+                    assert_eq!(name, "tiny bindings");
+                    continue;
+                };
+                assert!(found == expected(step, k, &values), "{name}: {batch} x {step} x {k}");
+            }
+        }
+    }
+}
+
 fn expected(mtp_step: usize, k: usize, values: &[i32]) -> (Vec<i32>, Vec<i32>) {
     let (mut unique, mut counts) = (Vec::new(), Vec::new());
     for request in values.chunks(mtp_step * k) {

@@ -2,8 +2,9 @@
 
 use spec_core::ops::DeduplicateTopk;
 use spec_core::ops::deduplicate_topk::{Buffers, Plan};
-use spec_core::{Kernel, Result, Status, Stream, Supports, ViewMut};
+use spec_core::{DType, Error, Kernel, Result, Status, Stream, Supports, ViewMut};
 
+use super::unique::Sorter;
 use crate::Wgpu;
 use crate::memory::Region;
 use crate::shader::{Access, Program, Shader, shader};
@@ -14,6 +15,10 @@ pub(super) static SHADER: Shader = shader!("deduplicate_topk");
 /// tile (an odd number a thread keeps banks apart), values sorted at once.
 const LARGE: Shape = Shape { threads: 512, pool: 512 * 19, tile: 8192 };
 const PLAIN: Shape = Shape { threads: 256, pool: 256 * 15, tile: 2048 };
+
+/// Values of a request that one workgroup sorts in reasonable time, and in few
+/// enough turns: see the rules in [`super`].
+const LONGEST: usize = 1 << 17;
 
 #[derive(Clone, Copy)]
 struct Shape {
@@ -49,6 +54,9 @@ impl Supports<DeduplicateTopk> for Wgpu {
         let constants = [("THREADS", shape.threads), ("POOL", shape.pool), ("TILE", shape.tile)];
         let bindings = [Access::Read, Access::Write, Access::Write, Access::Write];
         let main = self.program(&SHADER, "main", &bindings, &constants)?;
+        if plan.unique.cols > LONGEST {
+            return Ok(Box::new(Long::new(self, plan, &bindings, &constants)?));
+        }
         let mut kernel =
             Deduplicate { gpu: self.clone(), plan: plan.clone(), main, shape, window: u64::MAX };
         let scratch = self.window(4).checked_div(kernel.workspace_words()).unwrap_or(u64::MAX);
@@ -56,14 +64,37 @@ impl Supports<DeduplicateTopk> for Wgpu {
             .min(self.window_of_rows(&plan.indices, plan.mtp_step as u64))
             .min(self.window_of_rows(&plan.unique, 1));
         if kernel.window == 0 {
-            let words = format!(
-                "deduplicate_topk: a request of {} values needs more than a binding of {} bytes",
-                plan.unique.cols, self.0.max_binding
-            );
-            return Err(self.error(Status::NotImplemented, words));
+            return Err(too_long(self, plan));
         }
         Ok(Box::new(kernel))
     }
+}
+
+fn too_long(gpu: &Wgpu, plan: &Plan) -> Error {
+    let words = format!(
+        "deduplicate_topk: a request of {} values needs more than a binding of {} bytes",
+        plan.unique.cols, gpu.0.max_binding
+    );
+    gpu.error(Status::NotImplemented, words)
+}
+
+/// The parameters of the shader.
+fn parameters(plan: &Plan, shape: Shape) -> [u32; 8] {
+    let Plan { mtp_step, indices, unique, has_counts, .. } = plan;
+    let n = unique.cols as u32;
+    // A turn of the bitmap reads all values and clears and counts the bitmap; a
+    // sort of n takes log^2 n steps.
+    let max_turns = 4 + (n / 1024).min(8);
+    [
+        *mtp_step as u32,
+        indices.cols as u32,
+        indices.row_stride as u32,
+        unique.row_stride as u32,
+        n,
+        shape.tile.min(n.max(2).next_power_of_two()),
+        u32::from(*has_counts),
+        max_turns,
+    ]
 }
 
 impl Deduplicate {
@@ -72,27 +103,6 @@ impl Deduplicate {
     fn workspace_words(&self) -> u64 {
         let n = self.plan.unique.cols;
         if n > self.shape.tile as usize { 2 * n as u64 } else { 0 }
-    }
-
-    /// Turns of the bitmap that cost less than sorting: each reads all values
-    /// and clears and counts the bitmap, a sort of n takes log^2 n steps.
-    fn max_turns(&self) -> u32 {
-        4 + (self.plan.unique.cols as u32 / 1024).min(8)
-    }
-
-    fn parameters(&self) -> [u32; 8] {
-        let Plan { mtp_step, indices, unique, has_counts, .. } = &self.plan;
-        let n = unique.cols as u32;
-        [
-            *mtp_step as u32,
-            indices.cols as u32,
-            indices.row_stride as u32,
-            unique.row_stride as u32,
-            n,
-            self.shape.tile.min(n.max(2).next_power_of_two()),
-            u32::from(*has_counts),
-            self.max_turns(),
-        ]
     }
 }
 
@@ -115,7 +125,7 @@ impl Kernel<DeduplicateTopk> for Deduplicate {
         let scratch = self.workspace_words();
         let Plan { mtp_step, batch, .. } = self.plan;
         let (step, batch) = (mtp_step as u64, batch as u64);
-        let parameters = self.parameters();
+        let parameters = parameters(&self.plan, self.shape);
         gpu.record("deduplicate_topk", stream, |r| {
             let mut start = 0;
             while start < batch {
@@ -128,6 +138,80 @@ impl Kernel<DeduplicateTopk> for Deduplicate {
                 ];
                 r.dispatch(&self.main, &regions, &parameters, requests)?;
                 start += requests;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Requests too long for a workgroup: one after the other through the sort of
+/// `unique`.
+struct Long {
+    gpu: Wgpu,
+    plan: Plan,
+    flatten: Program,
+    finish: Program,
+    threads: u32,
+    parameters: [u32; 8],
+    sorter: Sorter,
+}
+
+impl Long {
+    fn new(
+        gpu: &Wgpu,
+        plan: &Plan,
+        bindings: &[Access],
+        constants: &[(&'static str, u32)],
+    ) -> Result<Self> {
+        let fits = gpu.window_of_rows(&plan.indices, plan.mtp_step as u64) > 0
+            && gpu.window_of_rows(&plan.unique, 1) > 0;
+        if !fits {
+            return Err(too_long(gpu, plan));
+        }
+        let shape = Shape::of(gpu);
+        Ok(Long {
+            gpu: gpu.clone(),
+            plan: plan.clone(),
+            flatten: gpu.program(&SHADER, "flatten", bindings, constants)?,
+            finish: gpu.program(&SHADER, "finish", bindings, constants)?,
+            threads: shape.threads,
+            parameters: parameters(plan, shape),
+            sorter: Sorter::new(gpu, DType::U32, plan.unique.cols as u64)?,
+        })
+    }
+}
+
+impl Kernel<DeduplicateTopk> for Long {
+    fn workspace_size(&self) -> usize {
+        // A count, the keys, and what the sort needs.
+        (2 + self.plan.unique.cols + self.sorter.workspace_words() as usize) * 4
+    }
+
+    fn launch(
+        &self,
+        workspace: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        let gpu = &self.gpu;
+        let indices = gpu.region(&buffers.indices)?;
+        let output = gpu.region_mut(buffers.unique)?;
+        let counts = buffers.counts.map_or(Ok(Region::nothing()), |c| gpu.region_mut(c))?;
+        let mut workspace = gpu.region_of_workspace(workspace)?;
+        let (step, n) = (self.plan.mtp_step as u64, self.plan.unique.cols as u64);
+        let count = workspace.take(2);
+        let keys = workspace.take(n);
+        let groups = n.div_ceil(u64::from(self.threads));
+        gpu.record("deduplicate_topk", stream, |r| {
+            for request in 0..self.plan.batch as u64 {
+                let rows = indices.rows(&self.plan.indices, request * step, step);
+                let row = output.rows(&self.plan.unique, request, 1);
+                let counter = counts.elements(request, 1);
+                let none = Region::nothing();
+                r.dispatch(&self.flatten, &[rows, none, none, keys], &self.parameters, groups)?;
+                self.sorter.record(r, [keys, row, count], None, workspace)?;
+                let regions = [none, row, counter, count];
+                r.dispatch(&self.finish, &regions, &self.parameters, groups)?;
             }
             Ok(())
         })

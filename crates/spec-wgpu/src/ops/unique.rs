@@ -33,10 +33,9 @@ struct Shape {
 }
 
 impl Shape {
-    fn of(gpu: &Wgpu, plan: &Plan) -> Self {
-        let n = plan.keys.len as u64;
-        let words = plan.keys.dtype.size() as u64 / 4;
-        let signed = matches!(plan.keys.dtype, DType::I32 | DType::I64);
+    fn of(gpu: &Wgpu, dtype: DType, n: u64) -> Self {
+        let words = dtype.size() as u64 / 4;
+        let signed = matches!(dtype, DType::I32 | DType::I64);
         let rows = if n <= FEW_KEYS { FEW_ROWS } else { ROWS };
         // Occurrences are 64 bits, whatever the keys; a neighbour on each side.
         let fits = gpu.window(8) - 2;
@@ -74,7 +73,8 @@ struct Window {
     len: u64,
 }
 
-struct Sorter {
+/// The programs that sort a number of keys and keep the distinct ones.
+pub(super) struct Sorter {
     gpu: Wgpu,
     shape: Shape,
     begin: Program,
@@ -90,19 +90,26 @@ struct Sorter {
 
 impl Supports<Unique> for Wgpu {
     fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<Unique>>> {
-        let shape = Shape::of(self, plan);
+        Ok(Box::new(Sorter::new(self, plan.keys.dtype, plan.keys.len as u64)?))
+    }
+}
+
+impl Sorter {
+    /// For `n` keys.
+    pub(super) fn new(gpu: &Wgpu, dtype: DType, n: u64) -> Result<Self> {
+        let shape = Shape::of(gpu, dtype, n);
         let table = shape.tiles() * DIGITS;
         if shape.window == 0 && shape.n > 0
-            || table > self.window(4)
+            || table > gpu.window(4)
             || shape.n > u64::from(u32::MAX) - shape.tile()
         {
             let words = format!(
                 "unique: {} keys need a table of {} bytes, but a binding holds {}",
                 shape.n,
                 table * 4,
-                self.0.max_binding
+                gpu.0.max_binding
             );
-            return Err(self.error(Status::NotImplemented, words));
+            return Err(gpu.error(Status::NotImplemented, words));
         }
         let constants = [
             ("WORDS", shape.words as u32),
@@ -111,9 +118,9 @@ impl Supports<Unique> for Wgpu {
         ];
         let mut bindings = [Access::Write; 8];
         bindings[0] = Access::Read;
-        let program = |entry| self.program(&SHADER, entry, &bindings, &constants);
-        Ok(Box::new(Sorter {
-            gpu: self.clone(),
+        let program = |entry| gpu.program(&SHADER, entry, &bindings, &constants);
+        Ok(Sorter {
+            gpu: gpu.clone(),
             shape,
             begin: program("begin")?,
             survey: program("survey")?,
@@ -124,7 +131,30 @@ impl Supports<Unique> for Wgpu {
             compact: program("compact")?,
             clear: program("clear")?,
             occurrences: program("occurrences")?,
-        }))
+        })
+    }
+
+    /// Words of workspace.
+    pub(super) fn workspace_words(&self) -> u64 {
+        let Shape { n, words, .. } = self.shape;
+        n * words + self.shape.tiles() * DIGITS + STATE
+    }
+
+    /// Sorts `keys` and leaves the distinct ones in `distinct`, their number (a
+    /// u64) in `count`. All regions are in words.
+    pub(super) fn record(
+        &self,
+        r: &mut Recorder<'_>,
+        [keys, distinct, count]: [Region<'_>; 3],
+        occurrences: Option<Region<'_>>,
+        mut workspace: Region<'_>,
+    ) -> Result<()> {
+        let state = workspace.take(STATE);
+        let table = workspace.take(self.shape.tiles() * DIGITS);
+        let area = workspace.take(self.shape.n * self.shape.words);
+        let call = Call { keys, distinct, count, occurrences, area, table, state };
+        self.sort(r, &call)?;
+        self.write(r, &call)
     }
 }
 
@@ -161,9 +191,7 @@ struct Step<'a> {
 
 impl Kernel<Unique> for Sorter {
     fn workspace_size(&self) -> usize {
-        let Shape { n, words, .. } = self.shape;
-        let table = self.shape.tiles() * DIGITS;
-        if n == 0 { (STATE * 4) as usize } else { ((n * words + table + STATE) * 4) as usize }
+        (self.workspace_words() * 4) as usize
     }
 
     fn launch(
@@ -173,20 +201,14 @@ impl Kernel<Unique> for Sorter {
         stream: Stream<'_>,
     ) -> Result<()> {
         let gpu = &self.gpu;
-        let mut workspace = gpu.region_of_workspace(workspace)?;
+        let workspace = gpu.region_of_workspace(workspace)?;
+        let keys = gpu.region(&buffers.keys)?.words();
+        let distinct = gpu.region_mut(buffers.unique)?.words();
+        let count = gpu.region_mut(buffers.count)?.words();
         let occurrences = buffers.counts.map(|c| gpu.region_mut(c)).transpose()?;
-        let call = Call {
-            keys: gpu.region(&buffers.keys)?.words(),
-            distinct: gpu.region_mut(buffers.unique)?.words(),
-            count: gpu.region_mut(buffers.count)?.words(),
-            occurrences: occurrences.map(Region::words),
-            state: workspace.take(STATE),
-            table: workspace.take(self.shape.tiles() * DIGITS),
-            area: workspace.take(self.shape.n * self.shape.words),
-        };
+        let occurrences = occurrences.map(Region::words);
         gpu.record("unique", stream, |r| {
-            self.sort(r, &call)?;
-            self.write(r, &call)
+            self.record(r, [keys, distinct, count], occurrences, workspace)
         })
     }
 }
