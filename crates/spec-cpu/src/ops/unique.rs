@@ -28,9 +28,11 @@ const SPLITS: usize = 1 << SPLIT_BITS;
 const PIECE: usize = 32 * 1024;
 /// Keys of a bucket above which all threads partition it further.
 const LARGE: usize = 8 * PIECE;
-/// Bits of a digit of the sort in cache.
-const DIGIT_BITS: u32 = 8;
+/// Most bits of a digit of the sort in cache.
+const DIGIT_BITS: u32 = 11;
 const DIGITS: usize = 1 << DIGIT_BITS;
+/// Most passes of the sort in cache: 15 bits of [`LARGE`] and the spare ones.
+const PASSES: usize = 2;
 /// Keys below which a comparison sort is faster than any radix.
 const FEW: usize = 64;
 /// Bits beyond log2 of a piece's length after which hardly any keys collide.
@@ -159,11 +161,11 @@ fn sort_into<K: Key>(keys: &[K], sorted: &mut [K], scratch: &mut [K], histograms
     let mask = par_spread(keys);
     if keys.len() <= PIECE || mask == 0 {
         sorted.copy_from_slice(keys);
-        return sort_piece(sorted, scratch, mask);
+        return sort_piece(sorted, scratch, mask, false);
     }
     let split = Split::below(mask);
-    partition(keys, scratch, split, histograms);
-    sort_buckets(scratch, sorted, true, split, histograms);
+    partition(keys, sorted, split, histograms);
+    sort_buckets(sorted, scratch, false, split, histograms);
 }
 
 /// A raw pointer that threads may share, to write where no other writes.
@@ -268,7 +270,7 @@ fn small_buckets<K: Key>(a: &mut [K], b: &mut [K], base: u64, ends: &[u64], into
     if ends.len() == 1 {
         if a.len() <= LARGE {
             let mask = spread(a, a[0]);
-            sort_piece_to(a, b, mask, into_b);
+            sort_piece(a, b, mask, into_b);
         }
         return;
     }
@@ -282,61 +284,63 @@ fn small_buckets<K: Key>(a: &mut [K], b: &mut [K], base: u64, ends: &[u64], into
     );
 }
 
-fn sort_piece_to<K: Key>(a: &mut [K], b: &mut [K], mask: u64, into_b: bool) {
-    if into_b {
-        b.copy_from_slice(a);
-        sort_piece(b, a, mask);
-    } else {
-        sort_piece(a, b, mask);
-    }
-}
-
-/// Sorts `keys`, which differ only in the bits of `mask`, on one thread.
+/// Sorts a piece that lies in `a` on one thread; the result is in `b` if
+/// `into_b`, else in `a`. The keys differ only in the bits of `mask`.
 ///
 /// Digits are taken from the top bits that tell the keys apart, just enough of
 /// them; what then still collides is sorted by comparison.
-fn sort_piece<K: Key>(keys: &mut [K], scratch: &mut [K], mask: u64) {
-    if mask == 0 {
+fn sort_piece<K: Key>(a: &mut [K], b: &mut [K], mask: u64, into_b: bool) {
+    if mask == 0 || a.len() <= FEW {
+        if mask != 0 {
+            a.sort_unstable();
+        }
+        if into_b {
+            b.copy_from_slice(a);
+        }
         return;
     }
-    if keys.len() <= FEW {
-        return keys.sort_unstable();
-    }
     let top = u64::BITS - mask.leading_zeros();
-    let bits = (keys.len().ilog2() + SPARE_BITS).next_multiple_of(DIGIT_BITS);
-    let shift = top.saturating_sub(bits);
-    let (mut from, mut to) = (keys, scratch);
-    let mut swapped = false;
-    let mut low = shift;
-    while low < top {
-        if mask >> low & (DIGITS as u64 - 1) != 0 {
-            pass(from, to, low);
-            std::mem::swap(&mut from, &mut to);
-            swapped = !swapped;
+    let enough = (a.len().ilog2() + SPARE_BITS).min(PASSES as u32 * DIGIT_BITS).min(top);
+    let passes = enough.div_ceil(DIGIT_BITS);
+    let bits = enough.div_ceil(passes);
+    let shift = top - enough;
+    let mut slots = [[0u32; DIGITS]; PASSES];
+    for &key in a.iter() {
+        for (pass, slots) in slots.iter_mut().enumerate().take(passes as usize) {
+            slots[digit(key, shift + pass as u32 * bits, bits)] += 1;
         }
-        low += DIGIT_BITS;
     }
-    if swapped {
+    let (mut from, mut to) = (a, b);
+    let mut in_b = false;
+    for (pass, slots) in slots.iter_mut().enumerate().take(passes as usize) {
+        scatter(from, to, slots, shift + pass as u32 * bits, bits);
+        std::mem::swap(&mut from, &mut to);
+        in_b = !in_b;
+    }
+    let sorted = if in_b == into_b {
+        from
+    } else {
         to.copy_from_slice(from);
-        from = to;
-    }
+        to
+    };
     if shift > 0 && mask & ((1 << shift) - 1) != 0 {
-        sort_collisions(from, shift);
+        sort_collisions(sorted, shift);
     }
 }
 
-/// One stable counting pass by the digit at `low`.
-fn pass<K: Key>(from: &[K], to: &mut [K], low: u32) {
-    let mut slots = [0u32; DIGITS];
-    for &key in from {
-        slots[(key.bits() >> low) as usize % DIGITS] += 1;
-    }
+#[inline(always)]
+fn digit<K: Key>(key: K, shift: u32, bits: u32) -> usize {
+    (key.bits() >> shift) as usize & ((1 << bits) - 1)
+}
+
+/// One stable pass of a counting sort, from the counts of its digits.
+fn scatter<K: Key>(from: &[K], to: &mut [K], slots: &mut [u32; DIGITS], shift: u32, bits: u32) {
     let mut sum = 0;
-    for slot in &mut slots {
+    for slot in &mut slots[..1 << bits] {
         sum += std::mem::replace(slot, sum);
     }
     for &key in from {
-        let slot = &mut slots[(key.bits() >> low) as usize % DIGITS];
+        let slot = &mut slots[digit(key, shift, bits) % DIGITS];
         to[*slot as usize] = key;
         *slot += 1;
     }
