@@ -1,0 +1,32 @@
+// hybrid_mtp_ngram: extends the drafts of a multi-token-prediction head by
+// n-gram matching. ngram.cuh has the search and the budget; here is what a
+// request asks for and how the budget counts it: `have` tokens that are there
+// already, and drafts behind them while there is room.
+#include "ngram.cuh"
+
+struct HybridMtpNgram {
+    static INLINE Request request(const Params& p, u64 index) {
+        // All loads first: they wait for each other nowhere.
+        const i32 have = p.this_time[index];
+        const i32 decoded = p.decoder[index];
+        Request r = cut_lengths(p, index);
+        const i64 own = static_cast<i64>(p.max_draft_tokens) - have + 1;
+        r.limit = draft_limit(p, index, own, r.step);
+        r.slot = static_cast<u64>(max(have, 0));
+        r.base = have;
+        r.used = max(have, 0);
+        r.waits = decoded > 0;
+        r.leaves = have > 0 && r.limit > 0;
+        if (have <= 0) {
+            r.limit = 0;
+            r.bits = have < 0 ? BAD_LENGTHS : 0;
+        }
+        return r;
+    }
+};
+
+#define DRAFTER(dtype, T) \
+    SPEC_KERNEL_RESIDENT(hybrid_mtp_ngram_##dtype, (draft<T, HybridMtpNgram>), Params, THREADS, RESIDENT)
+
+DRAFTER(i32, i32)
+DRAFTER(i64, i64)

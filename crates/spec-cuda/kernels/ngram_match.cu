@@ -1,0 +1,34 @@
+// ngram_match: drafts tokens by copying what followed an earlier occurrence of
+// the last ones. ngram.cuh has the search and the budget; here is what a request
+// asks for and how the budget counts it: an encoding request keeps its tokens,
+// an idle one has none, a decoding one has one and its drafts.
+#include "ngram.cuh"
+
+struct NgramMatch {
+    static INLINE Request request(const Params& p, u64 index) {
+        // All loads first: they wait for each other nowhere.
+        const i32 encoded = p.encoder[index];
+        const i32 decoded = p.decoder[index];
+        const i32 now = p.this_time[index];
+        Request r = cut_lengths(p, index);
+        r.limit = draft_limit(p, index, p.draft_token_num[index], r.step);
+        r.slot = 1;
+        const bool encodes = encoded > 0;
+        const bool decodes = !encodes && decoded > 0;
+        r.base = encodes ? now : decodes;
+        r.used = max(r.base, 0);
+        r.waits = encodes || decodes;
+        r.leaves = decodes;
+        if (!decodes) {
+            r.limit = 0;
+            r.bits = (encodes ? now : decoded) < 0 ? BAD_LENGTHS : 0;
+        }
+        return r;
+    }
+};
+
+#define MATCHER(dtype, T) \
+    SPEC_KERNEL_RESIDENT(ngram_match_##dtype, (draft<T, NgramMatch>), Params, THREADS, RESIDENT)
+
+MATCHER(i32, i32)
+MATCHER(i64, i64)

@@ -1,0 +1,659 @@
+// topk_router: the topk experts of each token of a mixture-of-experts layer.
+//
+// A warp owns a token and no warp waits for another. A lane owns V neighbouring
+// experts (8 where there are 256), so a group of experts is a group of lanes
+// and the lower lane has the lower index.
+//
+// Bytes: each logit read once, topk weights and indices written; at 65536 tokens
+// of 256 f32 experts 71 MB, 24 us at 3.0 TB/s. The arithmetic would cost more:
+// the exact score of an expert is 40 operations, 256 of them a token. So there
+// are two routes.
+//
+// * `quick` scores with the device's own exp2 and reciprocal (5 operations), maps
+//   choices to integers that carry their index in the low bits, sorts a lane's
+//   keys in registers and takes the largest head of a lane topk times. A bound
+//   on the difference to the exact score then tells whether the exact scores
+//   could decide any comparison otherwise. Only if they could (a tie or near
+//   tie where it matters, a number that is not finite) the token goes to:
+// * `exact_route`, which replays crates/spec-core/src/exact.rs bit by bit and
+//   takes any shape. Shapes without a quick route go there at once.
+//
+// Both routes give the same indices; the test of the bound is on the device.
+#include "common.cuh"
+
+struct Params {
+    const void* x;
+    u64 x_stride;
+    const float* bias;
+    Rows<float> weights;
+    Rows<i32> indices;
+    u32* flags;
+    u64 tokens;
+    u32 experts;
+    u32 groups;
+    u32 topk_groups;
+    u32 topk;
+    u32 softmax;
+    u32 group_max;
+    u32 excluded;
+    u32 renormalize;
+    float scale;
+    u32 reserved;
+};
+static_assert(sizeof(Params) == 112);
+
+constexpr u32 THREADS = 256;
+INLINE float negative_infinity() { return __uint_as_float(0xFF800000u); }
+
+INLINE float warp_max(float v) {
+#pragma unroll
+    for (u32 o = 16; o > 0; o /= 2) v = fmaxf(v, __shfl_xor_sync(ALL_LANES, v, o));
+    return v;
+}
+
+INLINE float warp_sum(float v) {
+#pragma unroll
+    for (u32 o = 16; o > 0; o /= 2) v += __shfl_xor_sync(ALL_LANES, v, o);
+    return v;
+}
+
+INLINE u64 warp_sum(u64 v) {
+#pragma unroll
+    for (u32 o = 16; o > 0; o /= 2) v += __shfl_xor_sync(ALL_LANES, v, o);
+    return v;
+}
+
+// A lane has the score of the pick at `position`, or one at or beyond topk:
+// writes weights and indices.
+INLINE void store(const Params& p, u64 token, u32 position, float score, u32 expert) {
+    const bool picked = position < p.topk;
+    float factor = p.scale;
+    if (p.renormalize) {
+        const float sum = warp_sum(picked ? score : 0.0f);
+        factor = __fdividef(factor, sum + 1e-20f);
+    }
+    if (picked) {
+        p.weights[token][position] = factor * score;
+        p.indices[token][position] = static_cast<i32>(expert);
+    }
+}
+
+// ---- the exact route ----------------------------------------------------------
+
+// Marks the kept groups: keys[g] becomes 1 or 0. `choices` has every expert's
+// choice; both lie in shared memory of this warp.
+__device__ __noinline__ void keep_groups(const Params& p, const float* choices, u32* keys) {
+    const u32 lane = lane_id();
+    const u32 size = p.experts / p.groups;
+    // Lanes that share a group: as many as there are, in powers of two.
+    u32 sharing = 1;
+    while (sharing * 2 * p.groups <= WARP) sharing *= 2;
+    const u32 per_round = WARP / sharing;
+    const u32 part = lane % sharing;
+    for (u32 first = 0; first < p.groups; first += per_round) {
+        const u32 group = first + lane / sharing;
+        float best = negative_infinity();
+        float second = negative_infinity();
+        if (group < p.groups) {
+            for (u32 i = part; i < size; i += sharing) {
+                const float c = choices[group * size + i];
+                second = fmaxf(second, fminf(best, c));
+                best = fmaxf(best, c);
+            }
+        }
+        for (u32 o = 1; o < sharing; o *= 2) {
+            const float other_best = __shfl_xor_sync(ALL_LANES, best, o);
+            const float other_second = __shfl_xor_sync(ALL_LANES, second, o);
+            second = fmaxf(fminf(best, other_best), fmaxf(second, other_second));
+            best = fmaxf(best, other_best);
+        }
+        const float score = p.group_max || size == 1 ? best : exact::add(best, second);
+        if (group < p.groups && part == 0) keys[group] = exact::sort_key(score);
+    }
+    __syncwarp();
+    // A group's rank is how many are better; at most 32 groups a lane.
+    u32 kept = 0;
+    for (u32 i = 0; i * WARP + lane < p.groups; ++i) {
+        const u32 group = i * WARP + lane;
+        const u32 key = keys[group];
+        u32 rank = 0;
+        for (u32 other = 0; other < p.groups; ++other) {
+            const u32 k = keys[other];
+            rank += k > key || (k == key && other < group);
+        }
+        if (rank < p.topk_groups) kept |= 1u << i;
+    }
+    __syncwarp();
+    for (u32 i = 0; i * WARP + lane < p.groups; ++i) keys[i * WARP + lane] = kept >> i & 1;
+    __syncwarp();
+}
+
+// Four logits' scores by the exact rules, side by side. Calls, not copies: the
+// exact route is long as it is, and rarely taken where speed counts.
+__device__ __noinline__ float4 exact_scores(bool softmax, float4 x, float max, float factor) {
+    const auto score = [&](float logit) {
+        return softmax ? exact::softmax::score(exact::softmax::weight(logit, max), factor)
+                       : exact::sigmoid(logit);
+    };
+    return make_float4(score(x.x), score(x.y), score(x.z), score(x.w));
+}
+
+// The sum of four logits' weights in units of 2^-31.
+__device__ __noinline__ u64 exact_weights(float4 x, float max) {
+    const auto weight = [&](float logit) -> u64 {
+        return exact::softmax::fixed(exact::softmax::weight(logit, max));
+    };
+    return weight(x.x) + weight(x.y) + weight(x.z) + weight(x.w);
+}
+
+template <u32 V>
+INLINE u32 largest_of(const u32 (&keys)[V]) {
+    u32 tree[V];
+#pragma unroll
+    for (u32 j = 0; j < V; ++j) tree[j] = keys[j];
+#pragma unroll
+    for (u32 width = 32; width > 0; width /= 2) {
+#pragma unroll
+        for (u32 j = 0; j < width && j + width < V; ++j) tree[j] = max(tree[j], tree[j + width]);
+    }
+    return tree[0];
+}
+
+// Whether the lane's group is kept, where a lane's experts are all of one group
+// and lanes share groups in powers of two.
+template <u32 V>
+INLINE bool keeps_group(const Params& p, const float (&choice)[V], u32 lane) {
+    const u32 sharing = WARP / p.groups;
+    float best = negative_infinity();
+    float second = negative_infinity();
+#pragma unroll
+    for (u32 j = 0; j < V; ++j) {
+        second = fmaxf(second, fminf(best, choice[j]));
+        best = fmaxf(best, choice[j]);
+    }
+    for (u32 o = 1; o < sharing; o *= 2) {
+        const float other_best = __shfl_xor_sync(ALL_LANES, best, o);
+        const float other_second = __shfl_xor_sync(ALL_LANES, second, o);
+        second = fmaxf(fminf(best, other_best), fmaxf(second, other_second));
+        best = fmaxf(best, other_best);
+    }
+    u32 key = exact::sort_key(p.group_max ? best : exact::add(best, second));
+    bool kept = false;
+    for (u32 pick = 0; pick < p.topk_groups; ++pick) {
+        const u32 largest = __reduce_max_sync(ALL_LANES, key);
+        const u32 group = (__ffs(__ballot_sync(ALL_LANES, key == largest)) - 1) / sharing;
+        if (lane / sharing == group) {
+            kept = true;
+            key = 0;
+        }
+    }
+    return kept;
+}
+
+// Routes a token by the exact rules; V * 32 >= experts, V a multiple of 4.
+// WHOLE: V * 32 experts, and groups as `keeps_group` wants them; else `shared`
+// holds two words an expert for this warp alone.
+template <u32 V, bool WHOLE, typename T>
+__device__ __noinline__ void exact_route(const Params& p, u64 token, u32* shared) {
+    const u32 lane = lane_id();
+    const u32 base = lane * V;
+    const T* row = static_cast<const T*>(p.x) + token * p.x_stride;
+    float x[V];
+    float choice[V];
+    float max = negative_infinity();
+    bool odd = false;
+#pragma unroll
+    for (u32 j = 0; j < V; ++j) {
+        const bool there = WHOLE || base + j < p.experts;
+        x[j] = there ? to_f32(row[base + j]) : 0.0f;
+        choice[j] = there && p.bias != nullptr ? __ldg(p.bias + base + j) : 0.0f;
+        odd |= !exact::finite(x[j]);
+        if (there) max = fmaxf(max, x[j]);
+    }
+    odd = __any_sync(ALL_LANES, odd);
+    if (odd && lane == 0) raise(p.flags, NON_FINITE);
+
+    float factor = 0.0f;
+    if (p.softmax) {
+        max = warp_max(max);
+        u64 sum = 0;
+#pragma unroll
+        for (u32 j = 0; j < V; j += 4) {
+            // What is not there weighs nothing, as a NaN does.
+            float4 four = make_float4(x[j], x[j + 1], x[j + 2], x[j + 3]);
+            if (!WHOLE) {
+                const float nan = __uint_as_float(0x7FC00000u);
+                if (base + j >= p.experts) four.x = nan;
+                if (base + j + 1 >= p.experts) four.y = nan;
+                if (base + j + 2 >= p.experts) four.z = nan;
+                if (base + j + 3 >= p.experts) four.w = nan;
+            }
+            sum += exact_weights(four, max);
+        }
+        factor = exact::softmax::factor(warp_sum(sum));
+    }
+    u32 key[V];
+#pragma unroll
+    for (u32 j = 0; j < V; j += 4) {
+        const float4 four = make_float4(x[j], x[j + 1], x[j + 2], x[j + 3]);
+        const float4 scores = exact_scores(p.softmax, four, max, factor);
+        const float s[4] = {scores.x, scores.y, scores.z, scores.w};
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            const float c = p.bias != nullptr ? exact::add(s[i], choice[j + i]) : s[i];
+            const bool there = WHOLE || base + j + i < p.experts;
+            choice[j + i] = there && c == c && x[j + i] == x[j + i] ? c : negative_infinity();
+            key[j + i] = there ? exact::sort_key(choice[j + i]) : 0;
+        }
+    }
+
+    if (p.topk_groups < p.groups) {
+        const u32 masked = p.excluded ? 0 : exact::sort_key(0.0f);
+        if constexpr (WHOLE) {
+            if (!keeps_group(p, choice, lane)) {
+#pragma unroll
+                for (u32 j = 0; j < V; ++j) key[j] = masked;
+            }
+        } else {
+            float* choices = reinterpret_cast<float*>(shared);
+            u32* kept = shared + p.experts;
+#pragma unroll
+            for (u32 j = 0; j < V; ++j) {
+                if (base + j < p.experts) choices[base + j] = choice[j];
+            }
+            __syncwarp();
+            keep_groups(p, choices, kept);
+            const u32 size = p.experts / p.groups;
+#pragma unroll
+            for (u32 j = 0; j < V; ++j) {
+                if (base + j < p.experts && kept[(base + j) / size] == 0) key[j] = masked;
+            }
+            __syncwarp();
+        }
+    }
+
+    u32 mine = 0;
+    for (u32 pick = 0; pick < p.topk; ++pick) {
+        const u32 best = largest_of(key);
+        const u32 largest = __reduce_max_sync(ALL_LANES, best);
+        const u32 owner = __ffs(__ballot_sync(ALL_LANES, best == largest)) - 1;
+        u32 slot = 0;
+#pragma unroll
+        for (u32 j = V; j > 0; --j) {
+            if (key[j - 1] == largest) slot = j - 1;
+        }
+        const u32 expert = __shfl_sync(ALL_LANES, base + slot, owner);
+        if (lane == pick) mine = expert;
+#pragma unroll
+        for (u32 j = 0; j < V; ++j) {
+            if (lane == owner && j == slot) key[j] = 0;
+        }
+    }
+    const float logit = lane < p.topk ? to_f32(row[mine]) : 0.0f;
+    const float4 four = make_float4(logit, logit, logit, logit);
+    store(p, token, lane, exact_scores(p.softmax, four, max, factor).x, mine);
+}
+
+// ---- the quick route ----------------------------------------------------------
+
+INLINE float quick_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+INLINE float quick_reciprocal(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+constexpr float LOG2_E = 1.44269504088896340736f;
+
+// V logits of a lane, in the widest loads that V allows. The row is aligned to
+// 16 bytes.
+template <u32 V, typename T>
+struct Logits {
+    static constexpr u32 BYTES = V * sizeof(T);
+    static constexpr u32 WORDS = BYTES / 8;
+    uint2 raw[WORDS];
+
+    INLINE void load(const T* from) {
+        if constexpr (BYTES % 16 == 0) {
+            const uint4* at = reinterpret_cast<const uint4*>(from);
+#pragma unroll
+            for (u32 i = 0; i < WORDS / 2; ++i) {
+                const uint4 word = __ldg(at + i);
+                raw[2 * i] = make_uint2(word.x, word.y);
+                raw[2 * i + 1] = make_uint2(word.z, word.w);
+            }
+        } else {
+            const uint2* at = reinterpret_cast<const uint2*>(from);
+#pragma unroll
+            for (u32 i = 0; i < WORDS; ++i) raw[i] = __ldg(at + i);
+        }
+    }
+
+    INLINE float operator[](u32 j) const {
+        const u32 byte = j * sizeof(T);
+        const u32 word = byte % 8 < 4 ? raw[byte / 8].x : raw[byte / 8].y;
+        if constexpr (sizeof(T) == 4) {
+            return __uint_as_float(word);
+        } else {
+            return half_bits(static_cast<u16>(byte % 4 == 0 ? word : word >> 16), T());
+        }
+    }
+
+    static INLINE float half_bits(u16 bits, f16) { return to_f32(__ushort_as_half(bits)); }
+    static INLINE float half_bits(u16 bits, bf16) { return to_f32(__ushort_as_bfloat16(bits)); }
+};
+
+// Knuth's merge exchange (Algorithm 5.2.2M), descending, in registers.
+template <u32 N, u32 P, u32 Q, u32 R, u32 D>
+INLINE void merge_exchange(u32 (&keys)[N]) {
+    constexpr u32 TOP = N > 8 ? 8 : N > 4 ? 4 : 2;
+#pragma unroll
+    for (u32 i = 0; i + D < N; ++i) {
+        if ((i & P) == R) {
+            const u32 a = keys[i];
+            const u32 b = keys[i + D];
+            keys[i] = max(a, b);
+            keys[i + D] = min(a, b);
+        }
+    }
+    if constexpr (Q != P) {
+        merge_exchange<N, P, Q / 2, P, Q - P>(keys);
+    } else if constexpr (P > 1) {
+        merge_exchange<N, P / 2, TOP, 0, P / 2>(keys);
+    }
+}
+
+template <u32 N>
+INLINE void sort_descending(u32 (&keys)[N]) {
+    static_assert(N > 2 && N <= 16);
+    constexpr u32 TOP = N > 8 ? 8 : N > 4 ? 4 : 2;
+    merge_exchange<N, TOP, TOP, 0, TOP>(keys);
+}
+
+// A key is 23 bits of a choice, mapped to [1.05, 1.95], and 9 bits that are
+// larger for a lower index. 0 is below every key.
+constexpr u32 INDEX_BITS = 9;
+constexpr u32 INDEX_MASK = (1u << INDEX_BITS) - 1;
+constexpr float KEY_LOW = 1.05f;
+constexpr float KEY_SPAN = 0.9f;
+
+INLINE u32 key_of(float mapped, u32 inverse_index) {
+    return (__float_as_uint(mapped) << INDEX_BITS) + inverse_index;
+}
+
+INLINE u32 gap(u32 larger, u32 smaller) {
+    return (larger >> INDEX_BITS) - (smaller >> INDEX_BITS);
+}
+
+// How choices become keys, the same for every token, and how far keys must lie
+// apart for the exact choices to be in the same order.
+struct Mapping {
+    float low;
+    float factor;
+    u32 expert_gap;
+    u32 group_gap;
+    bool usable;
+
+    // `low` and `high` bound the bias and 0. The quick and the exact score
+    // differ by less than 1e-6, a choice is rounded to 2^-24 of its size, and a
+    // key is cut to 2^-23.
+    INLINE Mapping(float low, float high, bool finite) : low(low) {
+        const float range = high - low + 1.0f;
+        factor = __fdividef(KEY_SPAN, range);
+        const float error = 1e-6f + 1.2e-7f * (fmaxf(-low, high) + 1.0f);
+        const float units = factor * error * 8388608.0f + 4.0f;
+        usable = finite && range < 1e6f && units < 1e5f;
+        expert_gap = static_cast<u32>(2.0f * units) + 2;
+        group_gap = static_cast<u32>(4.0f * units) + 8;
+    }
+
+    INLINE float operator()(float bias) const { return fmaf(bias - low, factor, KEY_LOW); }
+};
+
+// Takes the largest key topk + 1 times: lane i gets key i, `last` and `extra` are
+// the last two. A lane's keys are sorted; its best is in front again afterwards.
+template <u32 V, u32 K>
+INLINE void take_fixed(u32 (&keys)[V], u32 lane, u32& mine, u32& last, u32& extra) {
+#pragma unroll
+    for (u32 pick = 0; pick <= K; ++pick) {
+        last = extra;
+        extra = __reduce_max_sync(ALL_LANES, keys[0]);
+        if (lane == pick) mine = extra;
+        if (keys[0] == extra) {
+            // Only what later picks can reach.
+#pragma unroll
+            for (u32 j = 0; j < V && j <= K - pick; ++j) keys[j] = j + 1 < V ? keys[j + 1] : 0;
+        }
+    }
+}
+
+template <u32 V>
+INLINE void take(u32 (&keys)[V], u32 topk, u32 lane, u32& mine, u32& last, u32& extra) {
+    for (u32 pick = 0; pick <= topk; ++pick) {
+        last = extra;
+        extra = __reduce_max_sync(ALL_LANES, keys[0]);
+        if (lane == pick) mine = extra;
+        if (keys[0] == extra) {
+#pragma unroll
+            for (u32 j = 0; j < V; ++j) keys[j] = j + 1 < V ? keys[j + 1] : 0;
+        }
+    }
+}
+
+// The largest of all lanes' floats, none of them NaN, by one integer reduction.
+INLINE float warp_max_ordered(float v) {
+    const i32 bits = __float_as_int(v);
+    const i32 largest = __reduce_max_sync(ALL_LANES, bits ^ (bits >> 31 & 0x7FFFFFFF));
+    return __int_as_float(largest ^ (largest >> 31 & 0x7FFFFFFF));
+}
+
+// Exactly V * 32 experts, aligned rows, groups a power of two up to 32, and for
+// softmax no bias. Warps stride over tokens and load one ahead.
+template <u32 V, typename T, bool SOFTMAX>
+INLINE void quick(const Params& p) {
+    const u32 lane = lane_id();
+    const u32 warp = threadIdx.x / WARP;
+    const u64 step = static_cast<u64>(gridDim.x) * (THREADS / WARP);
+    u64 token = static_cast<u64>(blockIdx.x) * (THREADS / WARP) + warp;
+    if (token >= p.tokens) return;
+    const T* x = static_cast<const T*>(p.x) + lane * V;
+    Logits<V, T> next;
+    next.load(x + token * p.x_stride);
+
+    float bias[V];
+    float low = 0.0f;
+    float high = 0.0f;
+    bool finite = true;
+#pragma unroll
+    for (u32 j = 0; j < V; ++j) {
+        bias[j] = !SOFTMAX && p.bias != nullptr ? __ldg(p.bias + lane * V + j) : 0.0f;
+        finite &= exact::finite(bias[j]);
+        low = fminf(low, bias[j]);
+        high = fmaxf(high, bias[j]);
+    }
+    if (!SOFTMAX && p.bias != nullptr) {
+        finite = __all_sync(ALL_LANES, finite);
+        low = -warp_max_ordered(-low);
+        high = warp_max_ordered(high);
+    }
+    const Mapping map(low, high, finite);
+#pragma unroll
+    for (u32 j = 0; j < V; ++j) bias[j] = map(bias[j]);
+
+    const bool grouped = p.topk_groups < p.groups;
+    const u32 sharing = WARP / p.groups;
+    const u32 inverse = INDEX_MASK - lane * V;
+
+    for (; token < p.tokens; token += step) {
+        const Logits<V, T> logits = next;
+        if (token + step < p.tokens) next.load(x + (token + step) * p.x_stride);
+
+        float odd = 0.0f;
+#pragma unroll
+        for (u32 j = 0; j < V; ++j) odd = fmaf(logits[j], 0.0f, odd);
+        bool sure = map.usable && !__any_sync(ALL_LANES, odd != odd);
+
+        float max = 0.0f;
+        float total = 0.0f;
+        if (SOFTMAX) {
+            max = logits[0];
+#pragma unroll
+            for (u32 j = 1; j < V; ++j) max = fmaxf(max, logits[j]);
+            max = warp_max_ordered(max);
+        }
+        u32 keys[V];
+#pragma unroll
+        for (u32 j = 0; j < V; ++j) {
+            float score;
+            if (SOFTMAX) {
+                score = quick_exp2((logits[j] - max) * LOG2_E);
+                total += score;
+            } else {
+                score = quick_reciprocal(1.0f + quick_exp2(logits[j] * -LOG2_E));
+            }
+            keys[j] = key_of(fmaf(score, map.factor, bias[j]), inverse - j);
+        }
+        sort_descending(keys);
+
+        u32 kept_lanes = ALL_LANES;
+        if (grouped) {
+            u32 first = keys[0];
+            u32 second = keys[1];
+            for (u32 o = 1; o < sharing; o *= 2) {
+                const u32 other_first = __shfl_xor_sync(ALL_LANES, first, o);
+                const u32 other_second = __shfl_xor_sync(ALL_LANES, second, o);
+                second = ::max(min(first, other_first), ::max(second, other_second));
+                first = ::max(first, other_first);
+            }
+            const u32 sum = (first >> INDEX_BITS) + ((p.group_max ? first : second) >> INDEX_BITS);
+            u32 group = (sum << 8) + (255 - lane / sharing);
+            bool kept = false;
+            u32 last_group = 0;
+            for (u32 pick = 0; pick < p.topk_groups; ++pick) {
+                last_group = __reduce_max_sync(ALL_LANES, group);
+                if (group == last_group) {
+                    kept = true;
+                    group = 0;
+                }
+            }
+            const u32 best_left = __reduce_max_sync(ALL_LANES, group);
+            sure &= (last_group >> 8) - (best_left >> 8) > map.group_gap;
+            kept_lanes = __ballot_sync(ALL_LANES, kept);
+            if (!kept) {
+                const u32 zero = key_of(map(0.0f), inverse);
+#pragma unroll
+                for (u32 j = 0; j < V; ++j) keys[j] = p.excluded ? 0 : zero - j;
+            }
+        }
+
+        u32 mine = 0;
+        u32 last = 0;
+        u32 extra = 0;
+        if (p.topk == 8) {
+            take_fixed<V, 8>(keys, lane, mine, last, extra);
+        } else {
+            take<V>(keys, p.topk, lane, mine, last, extra);
+        }
+
+        const u32 expert = INDEX_MASK - (mine & INDEX_MASK);
+        const bool there = lane <= p.topk && mine != 0;
+        const T* row = static_cast<const T*>(p.x) + token * p.x_stride;
+        const float logit = there ? to_f32(row[expert]) : 0.0f;
+        float score;
+        if (SOFTMAX) {
+            // Renormalized, the sum over all experts cancels.
+            score = quick_exp2((logit - max) * LOG2_E);
+            if (!p.renormalize) score = __fdividef(score, warp_sum(total));
+        } else {
+            score = exact::sigmoid(logit);
+        }
+
+        // Neighbours in the order must lie apart. The first not taken is one.
+        u32 position = lane;
+        const u32 above = __shfl_up_sync(ALL_LANES, mine, 1);
+        const bool close = there && lane > 0 && gap(above, mine) <= map.expert_gap;
+        const u32 closes = __ballot_sync(ALL_LANES, close);
+        const bool open = gap(last, extra) <= map.expert_gap;
+        if (closes != 0 || open) {
+            const bool masked = (kept_lanes >> (expert / V) & 1) == 0;
+            if (SOFTMAX || p.topk == WARP) {
+                // Exact scores need the exact sum; only equal logits are sure.
+                const float above_logit = __shfl_up_sync(ALL_LANES, logit, 1);
+                const bool above_masked = __shfl_up_sync(ALL_LANES, masked, 1);
+                const bool tie = masked == above_masked && (masked || logit == above_logit);
+                sure &= SOFTMAX && !open && !__any_sync(ALL_LANES, close && !tie);
+            } else {
+                // Exact choices of the candidates, if they are all of them.
+                const u32 next = __reduce_max_sync(ALL_LANES, keys[0]);
+                sure &= !open || gap(extra, next) > map.expert_gap;
+                float choice = score;
+                if (there && p.bias != nullptr) choice = exact::add(score, __ldg(p.bias + expert));
+                const u32 key = !there ? 0 : exact::sort_key(masked ? 0.0f : choice);
+                u32 rank = 0;
+                for (u32 i = 0; i <= p.topk; ++i) {
+                    const u32 k = __shfl_sync(ALL_LANES, key, i);
+                    const u32 e = __shfl_sync(ALL_LANES, expert, i);
+                    rank += k > key || (k == key && e < expert);
+                }
+                position = lane <= p.topk ? rank : lane;
+            }
+        }
+
+        if (sure) {
+            store(p, token, position, score, expert);
+        } else {
+            exact_route<V, true, T>(p, token, nullptr);
+        }
+    }
+}
+
+// ---- kernels ------------------------------------------------------------------
+
+// A bias that is not finite is flagged once, by the first block.
+INLINE void check_bias(const Params& p) {
+    if (blockIdx.x != 0 || p.bias == nullptr || p.tokens == 0) return;
+    bool odd = false;
+    for (u32 i = threadIdx.x; i < p.experts; i += blockDim.x) odd |= !exact::finite(p.bias[i]);
+    if (odd) raise(p.flags, NON_FINITE);
+}
+
+// Any shape with experts <= V * 32.
+template <u32 V, typename T>
+INLINE void any(const Params& p) {
+    constexpr u32 WARPS = 4;
+    __shared__ u32 shared[WARPS][2 * V * WARP];
+    check_bias(p);
+    const u64 step = static_cast<u64>(gridDim.x) * WARPS;
+    const u32 warp = threadIdx.x / WARP;
+    for (u64 token = static_cast<u64>(blockIdx.x) * WARPS + warp; token < p.tokens; token += step) {
+        exact_route<V, false, T>(p, token, shared[warp]);
+    }
+}
+
+template <u32 V, typename T, bool SOFTMAX>
+INLINE void quick_checked(const Params& p) {
+    check_bias(p);
+    quick<V, T, SOFTMAX>(p);
+}
+
+#define ROUTERS(dtype, T)                                                               \
+    SPEC_KERNEL(topk_router_any_256_##dtype, (any<8, T>), Params, 128)                  \
+    SPEC_KERNEL(topk_router_any_512_##dtype, (any<16, T>), Params, 128)                 \
+    SPEC_KERNEL(topk_router_any_1024_##dtype, (any<32, T>), Params, 128)                \
+    SPEC_KERNEL(topk_router_sigmoid_128_##dtype, (quick_checked<4, T, false>), Params, THREADS)  \
+    SPEC_KERNEL(topk_router_sigmoid_256_##dtype, (quick_checked<8, T, false>), Params, THREADS)  \
+    SPEC_KERNEL(topk_router_sigmoid_384_##dtype, (quick_checked<12, T, false>), Params, THREADS) \
+    SPEC_KERNEL(topk_router_sigmoid_512_##dtype, (quick_checked<16, T, false>), Params, THREADS) \
+    SPEC_KERNEL(topk_router_softmax_128_##dtype, (quick_checked<4, T, true>), Params, THREADS)   \
+    SPEC_KERNEL(topk_router_softmax_256_##dtype, (quick_checked<8, T, true>), Params, THREADS)   \
+    SPEC_KERNEL(topk_router_softmax_384_##dtype, (quick_checked<12, T, true>), Params, THREADS)  \
+    SPEC_KERNEL(topk_router_softmax_512_##dtype, (quick_checked<16, T, true>), Params, THREADS)
+
+ROUTERS(f32, float)
+ROUTERS(f16, f16)
+ROUTERS(bf16, bf16)
