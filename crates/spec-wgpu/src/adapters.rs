@@ -2,6 +2,7 @@
 
 use std::future::Future;
 use std::pin::pin;
+use std::sync::LazyLock;
 use std::task::{Context, Poll, Waker};
 
 use spec_core::{Device, DeviceInfo, Error, Result, Status};
@@ -26,9 +27,14 @@ pub fn devices() -> Result<Vec<DeviceInfo>> {
 
 /// All adapters in the order of their indices.
 pub(crate) fn adapters() -> Result<Vec<Adapter>> {
-    let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-    descriptor.flags = wgpu::InstanceFlags::empty();
-    let instance = wgpu::Instance::new(descriptor);
+    // One instance for the whole process: only then does wgpu notice a buffer of
+    // one device that is used with another.
+    static INSTANCE: LazyLock<wgpu::Instance> = LazyLock::new(|| {
+        let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+        descriptor.flags = wgpu::InstanceFlags::empty();
+        wgpu::Instance::new(descriptor)
+    });
+    let instance = &*INSTANCE;
     let mut found = now(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
     if found.is_empty() {
         let words = "no Vulkan, Metal or DX12 adapter was found; is a graphics driver installed?";

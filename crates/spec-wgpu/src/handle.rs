@@ -122,6 +122,9 @@ impl Wgpu {
     /// features and limits it was made with. The device's error handlers are
     /// left alone. Its index is one of its own, above those of all adapters.
     ///
+    /// wgpu tells devices apart only within one `wgpu::Instance`: never pass
+    /// buffers that come from a device of another instance.
+    ///
     /// # Errors
     /// Status 1 where the device fails, 8 where its limits are below WebGPU's
     /// defaults.
