@@ -283,7 +283,7 @@ fn wild(r: &mut Random) -> f32 {
         2 => 1 << r.below(23),
         _ => r.below(1 << 23) as u32,
     };
-    f32::from_bits((r.below(6) / 5) as u32 * 0x8000_0000 | exponent << 23 | mantissa)
+    f32::from_bits(((r.below(6) / 5) as u32 * 0x8000_0000) | (exponent << 23) | mantissa)
 }
 
 fn unit(r: &mut Random) -> f32 {

@@ -12,8 +12,10 @@
 //              among those. Blocks behind a match of full length are skipped.
 // 3. `choose`  a workgroup a request: the best block, and from it how many
 //              tokens the request would draft.
-// 4. `share`   one workgroup: prefix sums over the requests, in order.
-// 5. `copy`    a workgroup a request: writes the drafts.
+// 4. `share`   one workgroup, for large batches: prefix sums over the requests,
+//              in order.
+// 5. `copy`    a workgroup a request: its prefix sum where there was no `share`,
+//              and from that the drafts it is granted, which it writes.
 //
 // Bytes moved: the haystacks once, up to the first match of full length; the
 // floor is that over the memory's bandwidth.
@@ -46,8 +48,9 @@ struct Params {
     draft_stride: u32,
 }
 
-// Words of a token.
+// Words of a token, and whether there is a pass `share`.
 override TOKEN_WORDS = 1u;
+override SHARED = 0u;
 
 const BAD_LENGTHS = 4u;
 const NONE = 0xffffffffu;
@@ -75,10 +78,11 @@ const ACTIVE = 8u;
 const FLAGS = 9u;
 // the position of a match of full length, the least known so far;
 const HIT = 10u;
-// drafts wanted, the position of the token before them, drafts granted.
+// drafts wanted, the position of the token before them, and what is taken of the
+// budget by all before them.
 const WANTED = 11u;
 const SOURCE = 12u;
-const GRANTED = 13u;
+const TAKEN = 13u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<u32>;
@@ -88,14 +92,14 @@ const GRANTED = 13u;
 @group(0) @binding(2) var<storage, read> input_ids: array<u32>;
 @group(0) @binding(3) var<storage, read> generated: array<u32>;
 @group(0) @binding(4) var<storage, read_write> draft_tokens: array<u32>;
-// share
-@group(0) @binding(2) var<storage, read_write> this_time: array<i32>;
-@group(0) @binding(3) var<storage, read_write> flags: array<atomic<u32>>;
+// choose, copy
+@group(0) @binding(5) var<storage, read_write> this_time: array<i32>;
+// choose
+@group(0) @binding(6) var<storage, read_write> flags: array<atomic<u32>>;
 
 var<workgroup> shared_best: array<vec2<u32>, 256>;
+var<workgroup> shared_sums: array<u32, 256>;
 var<workgroup> shared_word: u32;
-var<workgroup> shared_flags: atomic<u32>;
-var<workgroup> shared_active: atomic<u32>;
 
 fn load(request: u32, word: u32) -> u32 {
     return work[params.at.b1 + request * STATE + word];
@@ -305,6 +309,13 @@ fn choose(
         return;
     }
     best = shared_best[0];
+    var noted = load(request, FLAGS);
+    if load(request, WRITES) == 0u {
+        // Untouched, but what it has counts as used.
+        let kept = this_time[params.at.b5 + request];
+        store(request, WEIGHT, u32(max(kept, 0)));
+        noted |= select(0u, BAD_LENGTHS, kept < 0);
+    }
     var wanted = 0u;
     if best.x > 0u && best.x >= params.min_ngram {
         let length = load(request, select(STEP, PROMPT, best.y < GENERATED));
@@ -314,39 +325,96 @@ fn choose(
         let room = params.draft_cols - min(slot, params.draft_cols);
         if wanted > room {
             wanted = room;
-            store(request, FLAGS, load(request, FLAGS) | BAD_LENGTHS);
+            noted |= BAD_LENGTHS;
         }
     }
     store(request, WANTED, wanted);
     store(request, SOURCE, best.y);
+    if noted != 0u {
+        atomicOr(&flags[params.at.b6], noted);
+    }
 }
 
 // ---- share -----------------------------------------------------------------
+
+// What is taken of the budget before a request's drafts: the drafts wanted by
+// those before it, and what is taken without drafts, which is tokens used up to
+// it and the requests still to come. A request done adds to the one and leaves
+// the other; its weight is the sum of both. Requests to come start as all that
+// are active.
 
 // A sum that stops at MOST, where every threshold is reached.
 fn add_capped(a: u32, b: u32) -> u32 {
     return min(a + b, MOST);
 }
 
-var<workgroup> shared_sums: array<vec2<u32>, 256>;
-
-// Running sums over the threads of the workgroup, inclusive, of two numbers.
-fn scan_capped(thread: u32, value: vec2<u32>) -> vec2<u32> {
+// Running sum over the threads of the workgroup, inclusive.
+fn scan_capped(thread: u32, value: u32) -> u32 {
     workgroupBarrier();
     var sum = value;
     shared_sums[thread] = sum;
     for (var step = 1u; step < 256u; step <<= 1u) {
         workgroupBarrier();
-        var left = vec2(0u, 0u);
+        var left = 0u;
         if thread >= step {
             left = shared_sums[thread - step];
         }
         workgroupBarrier();
-        sum = vec2(add_capped(sum.x, left.x), add_capped(sum.y, left.y));
+        sum = add_capped(sum, left);
         shared_sums[thread] = sum;
     }
     workgroupBarrier();
     return sum;
+}
+
+@compute @workgroup_size(256)
+fn share(@builtin(local_invocation_index) thread: u32) {
+    var active_requests = 0u;
+    for (var request = thread; request < params.requests; request += 256u) {
+        active_requests += load(request, ACTIVE);
+    }
+    scan_capped(thread, active_requests);
+    var before = shared_sums[255];
+    for (var first = 0u; first < params.requests; first += 256u) {
+        let request = first + thread;
+        var mine = 0u;
+        if request < params.requests {
+            mine = load(request, WEIGHT);
+            if request > 0u {
+                mine = add_capped(mine, load(request - 1u, WANTED));
+            }
+        }
+        let sum = scan_capped(thread, mine);
+        if request < params.requests {
+            store(request, TAKEN, add_capped(before, sum));
+        }
+        before = add_capped(before, shared_sums[255]);
+    }
+}
+
+// ---- copy ------------------------------------------------------------------
+
+// What `share` finds for one request, by all threads of the workgroup.
+fn taken_before(request: u32, thread: u32) -> u32 {
+    var sum = 0u;
+    for (var other = thread; other < params.requests; other += 256u) {
+        sum = add_capped(sum, load(other, ACTIVE));
+        if other <= request {
+            sum = add_capped(sum, load(other, WEIGHT));
+        }
+        if other < request {
+            sum = add_capped(sum, load(other, WANTED));
+        }
+    }
+    shared_sums[thread] = sum;
+    workgroupBarrier();
+    for (var half = 128u; half > 0u; half >>= 1u) {
+        if thread < half {
+            shared_sums[thread] = add_capped(shared_sums[thread], shared_sums[thread + half]);
+        }
+        workgroupBarrier();
+    }
+    return shared_sums[0];
 }
 
 // drafts = 0 if taken >= threshold - 1, else min(wanted, threshold - taken).
@@ -358,69 +426,6 @@ fn granted(wanted: u32, taken: u32) -> u32 {
 }
 
 @compute @workgroup_size(256)
-fn share(@builtin(local_invocation_index) thread: u32) {
-    if thread == 0u {
-        atomicStore(&shared_active, 0u);
-        atomicStore(&shared_flags, 0u);
-    }
-    workgroupBarrier();
-    var count = 0u;
-    for (var request = thread; request < params.requests; request += 256u) {
-        count += load(request, ACTIVE);
-    }
-    atomicAdd(&shared_active, count);
-    workgroupBarrier();
-    // What is taken without drafts: the tokens used so far, plus the requests
-    // still to come. A request done adds to one and leaves the other.
-    let active_requests = atomicLoad(&shared_active);
-    var before = vec2(0u, min(active_requests, MOST));
-    var noted = 0u;
-    for (var first = 0u; first < params.requests; first += 256u) {
-        let request = first + thread;
-        let here = request < params.requests;
-        var mine = vec2(0u, 0u);
-        var writes = false;
-        if here {
-            writes = load(request, WRITES) != 0u;
-            mine = vec2(load(request, WANTED), load(request, WEIGHT));
-            noted |= load(request, FLAGS);
-            if !writes {
-                let kept = this_time[params.at.b2 + request];
-                mine.y = u32(max(kept, 0));
-                noted |= select(0u, BAD_LENGTHS, kept < 0);
-            }
-        }
-        let sums = scan_capped(thread, mine);
-        var wanted_before = before.x;
-        if thread > 0u {
-            wanted_before = add_capped(wanted_before, shared_sums[thread - 1u].x);
-        }
-        if here {
-            let committed = add_capped(before.y, sums.y);
-            let drafts = granted(mine.x, add_capped(wanted_before, committed));
-            store(request, GRANTED, drafts);
-            if writes {
-                this_time[params.at.b2 + request] = i32(load(request, BASE) + drafts);
-            }
-        }
-        let total = shared_sums[255];
-        before = vec2(add_capped(before.x, total.x), add_capped(before.y, total.y));
-    }
-    if noted != 0u {
-        atomicOr(&shared_flags, noted);
-    }
-    workgroupBarrier();
-    if thread == 0u {
-        let found = atomicLoad(&shared_flags);
-        if found != 0u {
-            atomicOr(&flags[params.at.b3], found);
-        }
-    }
-}
-
-// ---- copy ------------------------------------------------------------------
-
-@compute @workgroup_size(64)
 fn copy(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -431,7 +436,14 @@ fn copy(
     if request >= params.row1 {
         return;
     }
-    let drafts = load(request, GRANTED);
+    var taken = 0u;
+    if SHARED != 0u {
+        taken = load(request, TAKEN);
+    } else {
+        taken = taken_before(request, thread);
+    }
+    let base = load(request, BASE);
+    let drafts = granted(load(request, WANTED), taken);
     let source = load(request, SOURCE);
     let in_prompt = source < GENERATED;
     var from_at = params.at.b2 + row * params.input_stride;
@@ -439,12 +451,15 @@ fn copy(
         from_at = params.at.b3 + row * params.generated_stride + load(request, START);
     }
     from_at += (source & ~GENERATED) + 1u;
-    let to_at = params.at.b4 + row * params.draft_stride + load(request, BASE);
-    for (var i = thread; i < drafts; i += 64u) {
+    let to_at = params.at.b4 + row * params.draft_stride + base;
+    for (var i = thread; i < drafts; i += 256u) {
         let token = haystack_token(in_prompt, from_at + i);
         draft_tokens[TOKEN_WORDS * (to_at + i)] = token.x;
         if TOKEN_WORDS == 2u {
             draft_tokens[2u * (to_at + i) + 1u] = token.y;
         }
+    }
+    if thread == 0u && load(request, WRITES) != 0u {
+        this_time[params.at.b5 + request] = i32(base + drafts);
     }
 }

@@ -20,6 +20,8 @@ const MIN_BLOCK: usize = 1024;
 const MAX_BLOCK: usize = 8192;
 /// Workgroups that fill a large GPU: above this many, blocks grow instead.
 const FULL: usize = 1024;
+/// Requests up to which each workgroup of `copy` sums up the budget for itself.
+const UNSHARED: usize = 1024;
 /// Words of a request's state and of a block's partial result in the workspace.
 const STATE: u64 = 14;
 const PARTIAL: u64 = 2;
@@ -87,7 +89,10 @@ impl Drafter {
         let windows = |matrices: &[Matrix]| {
             gpu.windows(matrices, usize::MAX).ok_or_else(|| too_large("the tokens of a row"))
         };
-        let constants = [("TOKEN_WORDS", words_of(rows.input_ids.dtype))];
+        let constants = [
+            ("TOKEN_WORDS", words_of(rows.input_ids.dtype)),
+            ("SHARED", u32::from(rows.batch > UNSHARED)),
+        ];
         let program = |entry, bindings: &[Access]| gpu.program(shader, entry, bindings, &constants);
         Ok(Drafter {
             rows: *rows,
@@ -97,9 +102,9 @@ impl Drafter {
             blocks,
             prepare: program("prepare", prepare)?,
             search: program("search", &[Write, Read, Read])?,
-            choose: program("choose", &[Write])?,
-            share: program("share", &[Write, Write, Write])?,
-            copy: program("copy", &[Write, Read, Read, Write])?,
+            choose: program("choose", &[Write, Read, Read, Read, Write, Write])?,
+            share: program("share", &[Write])?,
+            copy: program("copy", &[Write, Read, Read, Write, Write])?,
             haystacks: windows(&[rows.input_ids, rows.generated])?,
             all: windows(&[rows.input_ids, rows.generated, rows.draft_tokens])?,
         })
@@ -129,14 +134,19 @@ impl Drafter {
             let parameters = self.parameters(window);
             r.dispatch(&self.search, &[work, input_ids, generated], &parameters, groups)?;
         }
-        r.dispatch(&self.choose, &[work], &everywhere, requests)?;
-        r.dispatch(&self.share, &[work, this_time, flags], &everywhere, requests.min(1))?;
+        let none = Region::nothing();
+        let bound = [work, none, none, none, this_time, flags];
+        r.dispatch(&self.choose, &bound, &everywhere, requests)?;
+        if self.rows.batch > UNSHARED {
+            r.dispatch(&self.share, &[work], &everywhere, 1)?;
+        }
         for window in &self.all {
             let bound = [
                 work,
                 window.of(&self.rows.input_ids, input_ids),
                 window.of(&self.rows.generated, generated),
                 window.of(&self.rows.draft_tokens, draft_tokens),
+                this_time,
             ];
             let groups = window.rows.len() as u64;
             r.dispatch(&self.copy, &bound, &self.parameters(window), groups)?;
