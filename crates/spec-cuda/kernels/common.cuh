@@ -27,11 +27,11 @@ constexpr u32 ALL_LANES = 0xFFFFFFFFu;
 
 // A kernel from a template: SPEC_KERNEL(name_f32, body<float>, Params, threads)
 // defines `name_f32`, which calls `body<float>(params)`. Asking for one block a
-// multiprocessor keeps the compiler from spilling registers to fit two; where
-// several have to fit, SPEC_KERNEL_RESIDENT says how many.
+// multiprocessor keeps the compiler from spilling registers to fit two; a kernel that
+// needs more in flight asks for them with SPEC_KERNEL_BLOCKS.
 #define SPEC_KERNEL(name, body, Params, threads) \
-    SPEC_KERNEL_RESIDENT(name, body, Params, threads, 1)
-#define SPEC_KERNEL_RESIDENT(name, body, Params, threads, blocks)                 \
+    SPEC_KERNEL_BLOCKS(name, body, Params, threads, 1)
+#define SPEC_KERNEL_BLOCKS(name, body, Params, threads, blocks)                   \
     extern "C" __global__ void __launch_bounds__(threads, blocks)                 \
         name(const __grid_constant__ Params params) {                             \
         body(params);                                                             \

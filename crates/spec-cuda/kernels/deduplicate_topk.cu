@@ -320,7 +320,9 @@ INLINE void deduplicate(const Params& p) {
             // A bitmap from 0 where that suffices: the smallest one that does.
             const u32 base = high < 32u << p.log_words ? 0 : low & ~63u;
             const u32 span = high - base;
-            if (span < 32u << p.log_words) {
+            // Few values far apart: their buckets are fewer than the bitmap's words.
+            const bool sparse = ITEMS <= 2 && span >= 32u << 14;
+            if (span < 32u << p.log_words && !sparse) {
                 u32 log_words = 12;
                 while (span >= 32u << log_words) log_words++;
                 count = rank_by_bitmap(shared, values, base, log_words);

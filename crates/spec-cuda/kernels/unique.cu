@@ -6,7 +6,7 @@
 //   unique_histogram   reads the keys once and counts all digits of 8 bits; its last
 //                      block turns counts into offsets and lists the digits in which
 //                      keys differ at all: the plan, which stays on the device
-//   unique_pass        one launch a digit, in portions of 2^29 keys; a digit that the
+//   unique_pass        one launch a digit, in portions of 2^16 tiles; a digit that the
 //                      plan does not list returns at once. A block takes the next
 //                      tile, ranks it in shared memory, learns how many keys of each
 //                      digit lie before it by looking back over the tiles before, and
@@ -38,8 +38,10 @@ constexpr u32 ALL_BEFORE = 2;
 
 template <typename K>
 struct Tile {
-    static constexpr u32 ITEMS = sizeof(K) == 8 ? 16 : 32;
+    static constexpr u32 ITEMS = sizeof(K) == 8 ? 16 : 24;
     static constexpr u32 KEYS = ITEMS * THREADS;
+    static constexpr u32 COMPACT_ITEMS = sizeof(K) == 8 ? 8 : 16;
+    static constexpr u32 COMPACT_KEYS = COMPACT_ITEMS * THREADS;
     static constexpr u32 DIGITS = sizeof(K);
 };
 
@@ -206,7 +208,18 @@ INLINE void histogram(const Params& p) {
 
 // ---- one digit ---------------------------------------------------------------
 
-// The lanes of the warp that hold the same digit.
+template <typename K>
+struct PassShared {
+    union {
+        K keys[Tile<K>::KEYS];
+        u64 slots[WARPS][RADIX]; // before `keys`: see rank_in_warp
+    };
+    u32 starts[WARPS][RADIX]; // where a warp's keys of a digit go in `keys`
+    u64 targets[RADIX];       // from a place in `keys` to a place in the output
+    u32 tile;
+};
+
+// The lanes of the warp that hold the same digit, by votes.
 INLINE u32 same_digit(u32 digit) {
     u32 mask = ALL_LANES;
 #pragma unroll
@@ -218,24 +231,57 @@ INLINE u32 same_digit(u32 digit) {
     return mask;
 }
 
-template <typename K>
-struct PassShared {
-    K keys[Tile<K>::KEYS];
-    u32 ranks[WARPS][RADIX]; // counts, then where a warp's next key of a digit goes
-    u64 targets[RADIX];      // from a place in `keys` to a place in the output
-    u32 tile;
-};
+// How many keys of the same digit the warp has met before this one. A digit's slot
+// holds that count above the lanes that meet it now; the lowest of them adds them up.
+// Lanes find their peers by an atomicOr into the slot, which keeps shared memory busy,
+// or by votes, which keep the arithmetic units busy: a pass does both in turns.
+template <bool VOTE>
+INLINE u32 rank_in_warp(u64* slots, u32 digit) {
+    u32* halves = reinterpret_cast<u32*>(&slots[digit]);
+    u32 peers;
+    u32 before;
+    if constexpr (VOTE) {
+        peers = same_digit(digit);
+        before = halves[1];
+    } else {
+        atomicOr(&halves[0], 1u << lane_id());
+        __syncwarp();
+        const u64 slot = slots[digit];
+        peers = static_cast<u32>(slot);
+        before = static_cast<u32>(slot >> 32);
+    }
+    __syncwarp();
+    const u32 below = peers & lanes_below();
+    if (below == 0) slots[digit] = static_cast<u64>(before + __popc(peers)) << 32;
+    __syncwarp();
+    return before + __popc(below);
+}
 
-// How many keys of digit `bin` lie in the tiles before this one.
+// How many keys of digit `bin` lie in the tiles before this one. Reads eight tiles at a
+// time: one at a time, the way back over tiles in flight is a chain of waits for memory.
 INLINE u32 look_back(u32* sums, u32 tile, u32 bin, u32 own) {
+    constexpr u32 WINDOW = 8;
     u32 before = 0;
-    for (u32 t = tile; t > 0;) {
-        const u32 word = read_word(&sums[static_cast<u64>(t - 1) * RADIX + bin]);
-        const u32 flag = word >> 30;
-        if (flag == 0) continue;
-        before += word & 0x3FFFFFFFu;
-        if (flag == ALL_BEFORE) break;
-        t--;
+    u32 t = tile; // tiles from here on are in `before`
+    while (t > 0) {
+        u32 words[WINDOW];
+#pragma unroll
+        for (u32 i = 0; i < WINDOW; i++) {
+            // Before the first tile there is nothing, which is a known sum.
+            words[i] = i < t ? read_word(&sums[static_cast<u64>(t - 1 - i) * RADIX + bin])
+                             : ALL_BEFORE << 30;
+        }
+        u32 seen = 0;
+        bool done = false;
+#pragma unroll
+        for (u32 i = 0; i < WINDOW; i++) {
+            const bool take = !done && seen == i && words[i] >> 30 != 0;
+            before += take ? words[i] & 0x3FFFFFFFu : 0;
+            seen += take;
+            done |= take && words[i] >> 30 == ALL_BEFORE;
+        }
+        if (done) break;
+        t -= seen;
     }
     write_word(&sums[static_cast<u64>(tile) * RADIX + bin], ALL_BEFORE << 30 | (before + own));
     return before;
@@ -262,7 +308,7 @@ INLINE void radix_pass(const Params& p) {
     if (threadIdx.x == 0) {
         shared.tile = atomicAdd(&p.pass_tiles[p.digit * p.portions + p.portion], 1u);
     }
-    for (u32 i = threadIdx.x; i < WARPS * RADIX; i += THREADS) shared.ranks[0][i] = 0;
+    for (u32 i = threadIdx.x; i < WARPS * RADIX; i += THREADS) shared.slots[0][i] = 0;
     __syncthreads();
     const u32 tile = shared.tile;
     const u64 portion_start = p.portion * p.portion_keys;
@@ -279,9 +325,14 @@ INLINE void radix_pass(const Params& p) {
         const u32 at = own_start + i * WARP;
         keys[i] = at < valid ? __ldcs(from + start + at) : none;
     }
+    // Two ranks a register.
+    u32 ranks[ITEMS / 2];
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
-        atomicAdd(&shared.ranks[warp][digit_of(keys[i], p.flip, p.digit)], 1u);
+        const u32 digit = digit_of(keys[i], p.flip, p.digit);
+        const u32 rank = i % 2 == 0 ? rank_in_warp<false>(shared.slots[warp], digit)
+                                    : rank_in_warp<true>(shared.slots[warp], digit);
+        ranks[i / 2] = i % 2 == 0 ? rank : ranks[i / 2] | rank << 16;
     }
     __syncthreads();
 
@@ -291,9 +342,8 @@ INLINE void radix_pass(const Params& p) {
     if (bin < RADIX) {
 #pragma unroll
         for (u32 w = 0; w < WARPS; w++) {
-            const u32 own = shared.ranks[w][bin];
-            shared.ranks[w][bin] = count;
-            count += own;
+            shared.starts[w][bin] = count;
+            count += static_cast<u32>(shared.slots[w][bin] >> 32);
         }
     }
     const u32 real = bin == RADIX - 1 ? count - (KEYS - valid) : count;
@@ -303,7 +353,7 @@ INLINE void radix_pass(const Params& p) {
     const u32 place = sum_of_256(count);
     if (bin < RADIX) {
 #pragma unroll
-        for (u32 w = 0; w < WARPS; w++) shared.ranks[w][bin] += place;
+        for (u32 w = 0; w < WARPS; w++) shared.starts[w][bin] += place;
     }
     // The words of the next pass, meanwhile.
     const u64 tiles = (portion_end - portion_start + KEYS - 1) / KEYS;
@@ -316,12 +366,8 @@ INLINE void radix_pass(const Params& p) {
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         const u32 digit = digit_of(keys[i], p.flip, p.digit);
-        const u32 peers = same_digit(digit);
-        const u32 rank = shared.ranks[warp][digit] + __popc(peers & lanes_below());
-        __syncwarp();
-        if ((peers & lanes_below()) == 0) shared.ranks[warp][digit] += __popc(peers);
-        __syncwarp();
-        shared.keys[rank] = keys[i];
+        const u32 rank = ranks[i / 2] >> (i % 2 * 16) & 0xFFFF;
+        shared.keys[shared.starts[warp][digit] + rank] = keys[i];
     }
 
     if (bin < RADIX) {
@@ -345,27 +391,35 @@ INLINE void radix_pass(const Params& p) {
 
 // ---- equals ------------------------------------------------------------------
 
-// The sum over the tiles before this one, by one warp: 32 words at a time.
+// The sum over the tiles before this one, by one warp: 128 words at a time.
 INLINE u64 look_back_by_warp(u64* sums, u32 tile, u64 own) {
+    constexpr u32 WINDOWS = 4;
     const u64 mask = (1ull << 62) - 1;
     u64 before = 0;
-    i64 at = static_cast<i64>(tile) - 1 - lane_id();
-    while (tile > 0) {
-        u64 word;
-        do {
-            // Before the first tile there is nothing, which is a known sum.
-            word = at < 0 ? static_cast<u64>(ALL_BEFORE) << 62 : read_word(&sums[at]);
-        } while (__any_sync(ALL_LANES, word >> 62 == 0));
-        const u32 known = __ballot_sync(ALL_LANES, word >> 62 == ALL_BEFORE);
-        const u32 nearest = known == 0 ? WARP - 1 : __ffs(known) - 1;
-        u64 sum = lane_id() <= nearest ? word & mask : 0;
+    bool done = tile == 0;
+    for (i64 at = static_cast<i64>(tile) - 1 - lane_id(); !done; at -= WINDOWS * WARP) {
+        u64 words[WINDOWS];
+        // Before the first tile there is nothing, which is a known sum.
+        const auto read = [&](u32 w) {
+            const i64 from = at - static_cast<i64>(w * WARP);
+            return from < 0 ? static_cast<u64>(ALL_BEFORE) << 62 : read_word(&sums[from]);
+        };
 #pragma unroll
-        for (u32 step = WARP / 2; step > 0; step /= 2) {
-            sum += __shfl_xor_sync(ALL_LANES, sum, step);
+        for (u32 w = 0; w < WINDOWS; w++) words[w] = read(w);
+#pragma unroll
+        for (u32 w = 0; w < WINDOWS; w++) {
+            if (done) break;
+            while (__any_sync(ALL_LANES, words[w] >> 62 == 0)) words[w] = read(w);
+            const u32 known = __ballot_sync(ALL_LANES, words[w] >> 62 == ALL_BEFORE);
+            const u32 nearest = known == 0 ? WARP - 1 : __ffs(known) - 1;
+            u64 sum = lane_id() <= nearest ? words[w] & mask : 0;
+#pragma unroll
+            for (u32 step = WARP / 2; step > 0; step /= 2) {
+                sum += __shfl_xor_sync(ALL_LANES, sum, step);
+            }
+            before += sum;
+            done = known != 0;
         }
-        before += sum;
-        if (known != 0) break;
-        at -= WARP;
     }
     if (lane_id() == 0) {
         write_word(&sums[tile], static_cast<u64>(ALL_BEFORE) << 62 | (before + own));
@@ -375,8 +429,8 @@ INLINE u64 look_back_by_warp(u64* sums, u32 tile, u64 own) {
 
 template <typename K>
 INLINE void compact(const Params& p) {
-    constexpr u32 ITEMS = Tile<K>::ITEMS;
-    constexpr u32 KEYS = Tile<K>::KEYS;
+    constexpr u32 ITEMS = Tile<K>::COMPACT_ITEMS;
+    constexpr u32 KEYS = Tile<K>::COMPACT_KEYS;
     __shared__ u32 totals[WARPS];
     __shared__ u32 shared_tile;
     __shared__ u64 shared_before;
@@ -470,11 +524,12 @@ INLINE void positions_to_counts(const Params& p) {
     }
 }
 
-SPEC_KERNEL(unique_histogram_32, histogram<u32>, Params, THREADS)
-SPEC_KERNEL(unique_histogram_64, histogram<u64>, Params, THREADS)
-SPEC_KERNEL(unique_pass_32, radix_pass<u32>, Params, THREADS)
-SPEC_KERNEL(unique_pass_64, radix_pass<u64>, Params, THREADS)
-SPEC_KERNEL(unique_compact_32, compact<u32>, Params, THREADS)
-SPEC_KERNEL(unique_compact_64, compact<u64>, Params, THREADS)
+// Two blocks of a pass fit the shared memory of a multiprocessor, so their registers must.
+SPEC_KERNEL_BLOCKS(unique_histogram_32, histogram<u32>, Params, THREADS, 3)
+SPEC_KERNEL_BLOCKS(unique_histogram_64, histogram<u64>, Params, THREADS, 3)
+SPEC_KERNEL_BLOCKS(unique_pass_32, radix_pass<u32>, Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_pass_64, radix_pass<u64>, Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_compact_32, compact<u32>, Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_compact_64, compact<u64>, Params, THREADS, 3)
 SPEC_KERNEL(unique_firsts, copy_firsts, Params, THREADS)
 SPEC_KERNEL(unique_counts, positions_to_counts, Params, THREADS)

@@ -12,18 +12,21 @@ static KERNELS: Archive = archive!("unique");
 
 const RADIX: usize = 256;
 const THREADS: usize = 512;
-/// Keys of a tile are 64 KiB of either width.
-const TILE_BYTES: usize = 64 * 1024;
-/// A tile's keys, counters of 16 warps, targets, and the tile's number.
-const PASS_SHARED: usize = TILE_BYTES + 16 * RADIX * 4 + RADIX * 8 + 8;
-/// Look-back words count up to 2^30 keys.
-const PORTION_KEYS: usize = 1 << 29;
+/// Keys a thread holds in a pass, of 8 and of 4 bytes: what registers allow
+/// where two blocks share a multiprocessor.
+const PASS_ITEMS: [usize; 2] = [16, 24];
+/// Keys of a tile of the last pass.
+const COMPACT_TILE_BYTES: usize = 32 * 1024;
+/// Beside a tile's keys: counters of 16 warps, targets, the tile's number.
+const PASS_SHARED: usize = 16 * RADIX * 4 + RADIX * 8 + 8;
+/// Tiles of a launch: look-back words count up to 2^30 keys.
+const PORTION_TILES: usize = 1 << 16;
 /// Positions that a block turns into counts.
 const CHUNK: usize = 4096;
 /// Keys that a block of the histogram reads in one step.
 const HISTOGRAM_KEYS: usize = THREADS * 8;
 /// Blocks of the histogram for each multiprocessor: all that fit at once.
-const HISTOGRAM_BLOCKS: u32 = 4;
+const HISTOGRAM_BLOCKS: u32 = 3;
 /// Size of the kernels' `Plan`.
 const PLAN_BYTES: usize = 8 * RADIX * 8 + 64;
 
@@ -95,9 +98,9 @@ impl Layout {
             start
         };
         let pass_tiles = take(digits * portions * 4);
-        let compact_sums = take(n.div_ceil(tile_keys) * 8);
+        let compact_sums = take(n.div_ceil(COMPACT_TILE_BYTES / digits) * 8);
         let offsets = take((portions + 1) * digits * RADIX * 8);
-        let rows = n.min(PORTION_KEYS).div_ceil(tile_keys);
+        let rows = n.div_ceil(tile_keys).min(PORTION_TILES);
         let sums = [take(rows * RADIX * 4), take(rows * RADIX * 4)];
         let buffer = take(n * plan.keys.dtype.size());
         let firsts = take(if plan.has_counts { n.div_ceil(CHUNK) * 8 } else { 0 });
@@ -117,8 +120,9 @@ impl Layout {
 impl Supports<Unique> for Cuda {
     fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<Unique>>> {
         let size = plan.keys.dtype.size();
-        let (bits, tile_keys) = (size * 8, TILE_BYTES / size);
-        let portions = plan.keys.len.div_ceil(PORTION_KEYS);
+        let bits = size * 8;
+        let tile_keys = THREADS * if size == 8 { PASS_ITEMS[0] } else { PASS_ITEMS[1] };
+        let portions = plan.keys.len.div_ceil(tile_keys * PORTION_TILES);
         let sign = match plan.keys.dtype {
             DType::I32 | DType::I64 => 1 << (bits - 1),
             _ => 0,
@@ -181,7 +185,7 @@ impl Kernel<Unique> for Prepared {
             sums: layout.sums.map(at),
             buffer: at(layout.buffer),
             firsts: at(layout.firsts),
-            portion_keys: PORTION_KEYS as u64,
+            portion_keys: (self.tile_keys * PORTION_TILES) as u64,
             portions: self.portions as u32,
             digit: 0,
             portion: 0,
@@ -209,16 +213,17 @@ impl Prepared {
         unsafe { queue.launch(&self.histogram, shape, &params)? };
         for digit in 0..self.digits {
             for portion in 0..self.portions {
-                let keys = (self.n - portion * PORTION_KEYS).min(PORTION_KEYS);
-                let shape =
-                    Shape::new(blocks(keys, self.tile_keys), threads).shared(PASS_SHARED as u32);
+                let tiles = self.n.div_ceil(self.tile_keys) - portion * PORTION_TILES;
+                let shared = PASS_SHARED + self.tile_keys * self.digits;
+                let shape = Shape::new(tiles.min(PORTION_TILES) as u32, threads);
+                let shape = shape.shared(shared as u32);
                 params.digit = digit as u32;
                 params.portion = portion as u32;
                 // SAFETY: the caller's.
                 unsafe { queue.launch(&self.pass, shape, &params)? };
             }
         }
-        let shape = Shape::new(blocks(self.n, self.tile_keys), threads);
+        let shape = Shape::new(blocks(self.n, COMPACT_TILE_BYTES / self.digits), threads);
         // SAFETY: the caller's.
         unsafe { queue.launch(&self.compact, shape, &params)? };
         if self.has_counts {

@@ -1,0 +1,116 @@
+//! CUDA graphs and a foreign stream, through the driver itself, as an engine
+//! would use them.
+
+use cudarc::driver::sys;
+use spec_core::{Backend, Stream};
+use spec_cuda::Cuda;
+
+fn ok(code: sys::CUresult) {
+    assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
+}
+
+/// A stream that is not the handle's.
+pub struct Foreign {
+    cuda: Cuda,
+    raw: sys::CUstream,
+}
+
+impl Foreign {
+    pub fn new(cuda: &Cuda) -> Self {
+        let index = cuda.info().device.index() as i32;
+        let mut context = std::ptr::null_mut();
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: plain driver calls with places for their results; the
+        // primary context stays retained until the process ends.
+        unsafe {
+            ok(sys::cuDevicePrimaryCtxRetain(&mut context, index));
+            ok(sys::cuCtxSetCurrent(context));
+            let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+            ok(sys::cuStreamCreate(&mut raw, flags));
+        }
+        Foreign { cuda: cuda.clone(), raw }
+    }
+
+    /// For `calculate`.
+    pub fn stream(&self) -> Stream<'static> {
+        // SAFETY: every test waits for its work before the stream is dropped.
+        unsafe { self.cuda.foreign_stream(self.raw.addr() as u64) }.expect("a foreign stream")
+    }
+
+    pub fn synchronize(&self) {
+        // SAFETY: the stream is alive.
+        ok(unsafe { sys::cuStreamSynchronize(self.raw) });
+    }
+
+    /// What `enqueue` puts on this stream, as a graph. Capturing refuses what
+    /// would allocate or wait, so it is also the test that nothing does.
+    pub fn capture(&self, mut enqueue: impl FnMut(Stream<'static>)) -> Graph {
+        let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        let mut graph = std::ptr::null_mut();
+        let mut executable = std::ptr::null_mut();
+        // SAFETY: plain driver calls on live handles with places for results.
+        unsafe {
+            ok(sys::cuStreamBeginCapture_v2(self.raw, mode));
+            enqueue(self.stream());
+            ok(sys::cuStreamEndCapture(self.raw, &mut graph));
+            ok(sys::cuGraphInstantiateWithFlags(&mut executable, graph, 0));
+            ok(sys::cuGraphDestroy(graph));
+        }
+        Graph { stream: self.raw, executable }
+    }
+}
+
+impl Drop for Foreign {
+    fn drop(&mut self) {
+        // SAFETY: the stream is ours, destroyed once.
+        _ = unsafe { sys::cuStreamDestroy_v2(self.raw) };
+    }
+}
+
+/// A graph ready to run on the stream it was captured from.
+pub struct Graph {
+    stream: sys::CUstream,
+    executable: sys::CUgraphExec,
+}
+
+impl Graph {
+    pub fn launch(&self) {
+        // SAFETY: graph and stream are alive; what they use, the test keeps.
+        ok(unsafe { sys::cuGraphLaunch(self.executable, self.stream) });
+    }
+
+    /// Runs it and waits.
+    pub fn replay(&self) {
+        self.launch();
+        // SAFETY: the stream is alive.
+        ok(unsafe { sys::cuStreamSynchronize(self.stream) });
+    }
+
+    /// Microseconds on the device of one run.
+    pub fn time(&self) -> f64 {
+        let mut events = [std::ptr::null_mut(); 2];
+        let mut milliseconds = 0.0;
+        // SAFETY: plain driver calls on live handles with places for results.
+        unsafe {
+            for event in &mut events {
+                ok(sys::cuEventCreate(event, 0));
+            }
+            ok(sys::cuEventRecord(events[0], self.stream));
+            ok(sys::cuGraphLaunch(self.executable, self.stream));
+            ok(sys::cuEventRecord(events[1], self.stream));
+            ok(sys::cuEventSynchronize(events[1]));
+            ok(sys::cuEventElapsedTime(&mut milliseconds, events[0], events[1]));
+            for event in events {
+                ok(sys::cuEventDestroy_v2(event));
+            }
+        }
+        f64::from(milliseconds) * 1000.0
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        // SAFETY: the graph is ours, destroyed once, and has finished.
+        _ = unsafe { sys::cuGraphExecDestroy(self.executable) };
+    }
+}

@@ -1,0 +1,189 @@
+//! `deduplicate_topk` and `unique` against sorted sets, over the sizes and
+//! ranges that choose between their ways of working, twenty times each: no bit
+//! may change from one call to the next.
+
+mod common;
+
+use common::random::Random;
+use common::{Array, Ready, cuda};
+use spec_core::ops::deduplicate_topk::{Buffers, Tensors};
+use spec_core::ops::{DeduplicateTopk, Unique, unique};
+use spec_core::{Backend, DType, Element, Stream, TensorDesc};
+use spec_cuda::Cuda;
+
+const REPEATS: usize = 20;
+
+/// Expected `unique` and `counts`.
+fn expected_rows(indices: &[i32], batch: usize) -> (Vec<i32>, Vec<i32>) {
+    let n = indices.len() / batch.max(1);
+    let (mut rows, mut counts) = (Vec::new(), Vec::new());
+    for request in indices.chunks(n.max(1)) {
+        let mut row: Vec<i32> = request.iter().copied().filter(|v| *v >= 0).collect();
+        row.sort_unstable();
+        row.dedup();
+        counts.push(row.len() as i32);
+        row.resize(n, -1);
+        rows.extend(row);
+    }
+    (rows, counts)
+}
+
+/// One shape, packed or with gaps between rows.
+fn check_rows(cuda: &Cuda, indices: &[i32], batch: usize, steps: usize, k: usize, gap: usize) {
+    let operator = DeduplicateTopk { mtp_step: steps };
+    let (rows, stride, n) = (batch * steps, k + gap, steps * k);
+    let tensors = Tensors {
+        indices: TensorDesc::with_strides(DType::I32, [rows, k], [stride as isize, 1]),
+        unique: TensorDesc::with_strides(DType::I32, [batch, n], [(n + gap) as isize, 1]),
+        counts: Some(TensorDesc::new(DType::I32, [batch])),
+    };
+    let mut spread = vec![12_345; rows * stride];
+    for (to, from) in spread.chunks_mut(stride).zip(indices.chunks(k)) {
+        to[..k].copy_from_slice(from);
+    }
+    let (want, want_counts) = expected_rows(indices, batch);
+    let input = Array::from(cuda, &spread);
+    let mut output = Array::<i32>::new(cuda, batch * (n + gap));
+    let mut counts = Array::<i32>::new(cuda, batch);
+    let mut ready = Ready::new(cuda, &operator, &tensors);
+    for repeat in 0..REPEATS {
+        output.set(&vec![-77; batch * (n + gap)]);
+        let buffers = Buffers {
+            indices: input.view(),
+            unique: output.view_mut(),
+            counts: Some(counts.view_mut()),
+        };
+        ready.run(buffers, Stream::default());
+        let got = output.get();
+        let what = format!("batch {batch}, {steps} x {k}, gap {gap}, repeat {repeat}");
+        for (request, (got, want)) in got.chunks(n + gap).zip(want.chunks(n)).enumerate() {
+            let wrong = got.iter().zip(want).position(|(g, w)| g != w);
+            assert_eq!(wrong, None, "{what}: request {request}");
+            assert!(got[n..].iter().all(|v| *v == -77), "{what}: wrote between rows");
+        }
+        assert_eq!(counts.get(), want_counts, "{what}");
+    }
+}
+
+#[test]
+fn rows_are_deduplicated() {
+    let Some(cuda) = cuda() else { return };
+    let mut random = Random(1);
+    // Bitmaps of each size, buckets, windows; a range that starts high.
+    let ranges: [(i64, u64); 9] = [
+        (0, 1 << 10),
+        (0, 1 << 17),
+        (0, 1 << 20),
+        ((1 << 20) - 70, 1 << 19),
+        (2_000_000_000, 140_000_000),
+        (0, 1 << 21),
+        (0, 1 << 31),
+        (-(1 << 31), 1 << 32),
+        (i64::from(i32::MAX) - 40, 41),
+    ];
+    let shapes = [(3, 1, 1), (2, 3, 7), (5, 1, 2048), (5, 2, 2048), (5, 3, 2048), (5, 4, 2048)];
+    let large = [(2, 2, 5000), (1, 1, 40_000)];
+    for (start, width) in ranges {
+        for (batch, steps, k) in shapes.into_iter().chain(large) {
+            let len = batch * steps * k;
+            let indices = random.vec(len, |r| (start + r.below(width) as i64) as i32);
+            check_rows(&cuda, &indices, batch, steps, k, 0);
+            check_rows(&cuda, &indices, batch, steps, k, 3);
+        }
+    }
+}
+
+#[test]
+fn awkward_rows_are_deduplicated() {
+    let Some(cuda) = cuda() else { return };
+    let mut random = Random(2);
+    for (steps, k) in [(1, 2000), (3, 1900), (4, 2048), (2, 9000)] {
+        let n = steps * k;
+        // Crowded buckets: a tight cluster and one value far away.
+        let mut cluster = random.vec(n, |r| 77 + r.below(3000) as i32);
+        cluster[n / 2] = i32::MAX;
+        // All equal; all padding; the two ends; each value twice.
+        let doubled = random.vec(n, |r| (r.below(n as u64 / 2) * 1_000_003 % 0x7FFF_FFFF) as i32);
+        let cases = [
+            cluster,
+            vec![5; n],
+            vec![i32::MAX; n],
+            vec![-1; n],
+            vec![i32::MIN; n],
+            random.vec(n, |r| if r.below(2) == 0 { 0 } else { i32::MAX }),
+            doubled,
+        ];
+        for case in cases {
+            check_rows(&cuda, &case, 1, steps, k, 0);
+        }
+    }
+    check_rows(&cuda, &[], 0, 2, 5, 0);
+    let operator = DeduplicateTopk { mtp_step: 2 };
+    let mut tensors = operator.tensors(3, 0);
+    tensors.counts = Some(TensorDesc::new(DType::I32, [3]));
+    let (input, mut output) = (Array::<i32>::new(&cuda, 0), Array::<i32>::new(&cuda, 0));
+    let mut counts = Array::from(&cuda, &[9; 3]);
+    let buffers = Buffers {
+        indices: input.view(),
+        unique: output.view_mut(),
+        counts: Some(counts.view_mut()),
+    };
+    Ready::new(&cuda, &operator, &tensors).run(buffers, Stream::default());
+    assert_eq!(counts.get(), [0; 3]);
+}
+
+fn check_keys<T: Element + Ord + std::fmt::Debug>(cuda: &Cuda, keys: &[T], with_counts: bool) {
+    let mut sorted = keys.to_vec();
+    sorted.sort_unstable();
+    let runs = || sorted.chunk_by(|a, b| a == b);
+    let distinct = runs().count();
+    let n = keys.len();
+    let mut tensors = Unique.tensors(T::DTYPE, n);
+    tensors.counts = with_counts.then_some(TensorDesc::new(DType::U64, [n]));
+    let input = Array::from(cuda, keys);
+    let mut output = Array::<T>::new(cuda, n);
+    let mut count = Array::<u64>::new(cuda, 1);
+    let mut counts = Array::<u64>::new(cuda, n);
+    let mut ready = Ready::new(cuda, &Unique, &tensors);
+    for repeat in 0..if n > 100_000 { 3 } else { REPEATS } {
+        let buffers = unique::Buffers {
+            keys: input.view(),
+            unique: output.view_mut(),
+            count: count.view_mut(),
+            counts: with_counts.then(|| counts.view_mut()),
+        };
+        ready.run(buffers, Stream::default());
+        let what = format!("{n} keys of {}, repeat {repeat}", T::DTYPE);
+        assert_eq!(count.get(), [distinct as u64], "{what}");
+        let got = output.start(distinct);
+        assert!(got.iter().eq(runs().map(|run| &run[0])), "{what}: keys");
+        if with_counts {
+            let got = counts.start(distinct).into_iter();
+            assert!(got.eq(runs().map(|run| run.len() as u64)), "{what}: counts");
+        }
+        assert!(input.get() == keys, "{what}: keys were changed");
+    }
+}
+
+#[test]
+fn keys_are_made_unique() {
+    let Some(cuda) = cuda() else { return };
+    let mut random = Random(3);
+    for n in [0, 1, 2, 31, 33, 4096, 8191, 8192, 8193, 16_384, 16_385, 50_000, 700_000] {
+        // Shifts leave fewer significant bits and more duplicates; the last
+        // leaves one key.
+        for shift in [0, 34, 47, 63] {
+            let sparse = 0x00FF_0000_FF0F_0081u64 >> (shift / 2);
+            for with_counts in [false, true] {
+                let keys = random.vec(n, |r| r.next() >> shift);
+                check_keys(&cuda, &keys, with_counts);
+                check_keys(&cuda, &random.vec(n, |r| (r.next() as i64) >> shift), with_counts);
+                check_keys(&cuda, &random.vec(n, |r| r.next() & sparse), with_counts);
+                check_keys(&cuda, &random.vec(n, |r| (r.next() >> shift) as u32), with_counts);
+                let signed = random.vec(n, |r| (r.next() as i32) >> (shift / 2));
+                check_keys(&cuda, &signed, with_counts);
+            }
+        }
+    }
+    cuda.synchronize().expect("no error left");
+}
