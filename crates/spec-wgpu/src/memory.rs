@@ -3,6 +3,7 @@
 
 use std::any::Any;
 use std::ops::Range;
+use std::time::Duration;
 
 use spec_core::{
     Backend, DType, Error, Matrix, Memory, Place, PlaceMut, Result, Status, View, ViewMut,
@@ -14,6 +15,8 @@ use crate::Wgpu;
 /// Bindings start at multiples of this; the rest of an offset goes to the
 /// shader as an index. WebGPU's default for `minStorageBufferOffsetAlignment`.
 pub(crate) const ALIGNMENT: u64 = 256;
+/// How long a finished copy may take to be announced.
+const CALLBACK: Duration = Duration::from_secs(60);
 /// Bytes copied between host and device at a time.
 const CHUNK: usize = 64 << 20;
 
@@ -289,7 +292,9 @@ impl Allocation {
         });
         gpu.wait()?;
         let failed = |words: String| gpu.error(Status::InternalError, words);
-        match result.try_recv() {
+        // The work is done, but the callback may be in the hands of another
+        // thread that polls the device too.
+        match result.recv_timeout(CALLBACK) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Err(failed(format!("reading back: {error}"))),
             Err(_) => return Err(failed("reading back: the device never answered".to_owned())),
