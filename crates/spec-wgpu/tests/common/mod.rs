@@ -3,7 +3,7 @@
 
 use half::{bf16, f16};
 use serde_json::Value;
-use spec_core::{Backend, DType, Memory, View, ViewMut};
+use spec_core::{Backend, DType, Element, Memory, View, ViewMut, dtype};
 use spec_wgpu::{Options, Wgpu};
 
 /// The first adapter, or a visible skip. `SPEC_REQUIRE` with `wgpu` in it makes
@@ -119,9 +119,8 @@ pub fn workspace(gpu: &Wgpu, bytes: usize) -> Box<dyn Memory> {
 }
 
 /// Numbers with little-endian bytes.
-pub trait Pod: Copy {
+pub trait Pod: Element {
     fn from_bytes(bytes: &[u8]) -> Self;
-    fn to_bytes(self) -> Vec<u8>;
 }
 
 macro_rules! pod {
@@ -130,16 +129,13 @@ macro_rules! pod {
             fn from_bytes(bytes: &[u8]) -> Self {
                 <$t>::from_le_bytes(bytes.try_into().unwrap())
             }
-            fn to_bytes(self) -> Vec<u8> {
-                self.to_le_bytes().to_vec()
-            }
         }
     )+};
 }
 pod!(i32, u32, i64, u64, f32, f16, bf16);
 
 pub fn bytes_of<T: Pod>(values: &[T]) -> Vec<u8> {
-    values.iter().flat_map(|v| v.to_bytes()).collect()
+    dtype::as_bytes(values).to_vec()
 }
 
 /// A tensor of the golden files: dtype, shape, little-endian bytes.

@@ -1,0 +1,395 @@
+//! Times the operators on the first adapter: `cargo bench -p spec-wgpu`.
+//!
+//! Device time comes from timestamps around 20 calls in one encoder, the median
+//! of 15 submissions divided by 20. Beside it stands what a caller waits for one
+//! call submitted alone, and once what an empty submission costs. Inputs are
+//! random; the result of the very calls that were timed is checked.
+//! `SPEC_WGPU_PLAIN=1` times the form that WebGPU's default limits allow. Names
+//! on the command line pick operators.
+
+#[path = "../tests/common/mod.rs"]
+mod common;
+
+use std::time::Instant;
+
+use common::{Pod, Random, bytes_of};
+use half::bf16;
+use spec_core::ops::topk_router::Scoring;
+use spec_core::ops::{
+    DeduplicateTopk, NgramMatch, RejectionSample, TopkRouter, Unique, deduplicate_topk,
+    ngram_match, rejection_sample, topk_router, unique,
+};
+use spec_core::{Backend, DType, Descriptor, Memory, Stream, exact};
+use spec_wgpu::{Wgpu, encoder};
+
+/// An operator and what times it.
+type Entry = (&'static str, fn(&Wgpu));
+
+/// Calls of a submission, and submissions. A processor that pretends to be a
+/// GPU gets fewer.
+fn repeats(gpu: &Wgpu) -> (usize, usize) {
+    if gpu.info().software { (2, 3) } else { (20, 15) }
+}
+
+fn main() {
+    let gpu = match Wgpu::open(0) {
+        Ok(gpu) => gpu,
+        Err(error) => return println!("nothing to time: {error}"),
+    };
+    println!("{} {:?}", gpu.info().name, gpu.info().facts);
+    println!("an empty submission: {:.1} us", median((0..50).map(|_| empty(&gpu)).collect()));
+    println!("{:<52} {:>12} {:>12}", "shape", "device us", "one call us");
+    let wanted: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let operators: [Entry; 5] = [
+        ("deduplicate_topk", deduplicate),
+        ("topk_router", route),
+        ("rejection_sample", reject),
+        ("ngram_match", draft),
+        ("unique", distinct),
+    ];
+    for (name, time) in operators {
+        if wanted.is_empty() || wanted.iter().any(|w| w == name) {
+            time(&gpu);
+        }
+    }
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+fn empty(gpu: &Wgpu) -> f64 {
+    let start = Instant::now();
+    let mut commands = gpu.device().create_command_encoder(&Default::default());
+    drop(commands.begin_compute_pass(&Default::default()));
+    gpu.queue().submit([commands.finish()]);
+    gpu.synchronize().unwrap();
+    start.elapsed().as_secs_f64() * 1e6
+}
+
+/// Times `call`, which records or submits one call.
+fn time(gpu: &Wgpu, shape: &str, mut call: impl FnMut(Stream<'_>)) {
+    for _ in 0..3 {
+        call(Stream::default());
+    }
+    gpu.synchronize().unwrap();
+    let (_, replays) = repeats(gpu);
+    let device = median((0..replays).map(|_| replay(gpu, &mut call)).collect());
+    let alone = (0..replays).map(|_| {
+        let start = Instant::now();
+        call(Stream::default());
+        gpu.synchronize().unwrap();
+        start.elapsed().as_secs_f64() * 1e6
+    });
+    println!("{shape:<52} {device:>12.1} {:>12.1}", median(alone.collect()));
+}
+
+/// Microseconds a call on the device, by timestamps around many.
+fn replay(gpu: &Wgpu, call: &mut impl FnMut(Stream<'_>)) -> f64 {
+    let (calls, _) = repeats(gpu);
+    let device = gpu.device();
+    if !device.features().contains(wgpu::Features::TIMESTAMP_QUERY) {
+        let start = Instant::now();
+        (0..calls).for_each(|_| call(Stream::default()));
+        gpu.synchronize().unwrap();
+        return start.elapsed().as_secs_f64() * 1e6 / calls as f64;
+    }
+    let queries = device.create_query_set(&wgpu::QuerySetDescriptor {
+        label: None,
+        ty: wgpu::QueryType::Timestamp,
+        count: 2,
+    });
+    let buffer = |usage| {
+        let descriptor =
+            wgpu::BufferDescriptor { label: None, size: 16, usage, mapped_at_creation: false };
+        device.create_buffer(&descriptor)
+    };
+    let resolved = buffer(wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC);
+    let staging = buffer(wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST);
+    let stamp = |commands: &mut wgpu::CommandEncoder, index| {
+        drop(commands.begin_compute_pass(&wgpu::ComputePassDescriptor {
+            label: None,
+            timestamp_writes: Some(wgpu::ComputePassTimestampWrites {
+                query_set: &queries,
+                beginning_of_pass_write_index: Some(index),
+                end_of_pass_write_index: None,
+            }),
+        }));
+    };
+    let mut commands = device.create_command_encoder(&Default::default());
+    stamp(&mut commands, 0);
+    for _ in 0..calls {
+        call(encoder(&mut commands));
+    }
+    stamp(&mut commands, 1);
+    commands.resolve_query_set(&queries, 0..2, &resolved, 0);
+    commands.copy_buffer_to_buffer(&resolved, 0, &staging, 0, 16);
+    gpu.queue().submit([commands.finish()]);
+    staging.map_async(wgpu::MapMode::Read, .., |mapped| mapped.unwrap());
+    gpu.synchronize().unwrap();
+    let bytes = staging.get_mapped_range(..).unwrap();
+    let ticks = u64::from_bytes(&bytes[8..]) - u64::from_bytes(&bytes[..8]);
+    ticks as f64 * f64::from(gpu.queue().get_timestamp_period()) / 1e3 / calls as f64
+}
+
+fn upload(gpu: &Wgpu, bytes: &[u8]) -> Box<dyn Memory> {
+    let mut memory = gpu.allocate(bytes.len()).unwrap();
+    memory.write(bytes).unwrap();
+    memory
+}
+
+fn download<T: Pod>(memory: &dyn Memory, len: usize) -> Vec<T> {
+    let mut bytes = vec![0; len * size_of::<T>()];
+    memory.read(&mut bytes).unwrap();
+    bytes.chunks_exact(size_of::<T>()).map(T::from_bytes).collect()
+}
+
+fn deduplicate(gpu: &Wgpu) {
+    let (batch, k) = (115, 2048);
+    let mut random = Random(1);
+    for mtp_step in 1..=4 {
+        for (range, words) in
+            [(1u64 << 17, "below 2^17"), (1 << 20, "below 2^20"), (1 << 31, "any")]
+        {
+            let n = batch * mtp_step * k;
+            let values: Vec<i32> = (0..n).map(|_| random.below(range) as i32).collect();
+            let operator = DeduplicateTopk { mtp_step };
+            let tensors = operator.tensors(batch, k);
+            let descriptor = Descriptor::create(gpu, &operator, &tensors).unwrap();
+            let size = descriptor.workspace_size();
+            let mut workspace = gpu.allocate(size).unwrap();
+            let indices = upload(gpu, &bytes_of(&values));
+            let mut unique = gpu.allocate(4 * n).unwrap();
+            time(gpu, &format!("deduplicate_topk 115 x {mtp_step} x 2048 {words}"), |stream| {
+                let buffers = deduplicate_topk::Buffers {
+                    indices: indices.view(DType::I32, n),
+                    unique: unique.view_mut(DType::I32, n),
+                    counts: None,
+                };
+                descriptor.calculate(workspace.view_mut(DType::U8, size), buffers, stream).unwrap();
+            });
+            let found: Vec<i32> = download(&*unique, n);
+            for (row, request) in found.chunks(mtp_step * k).zip(values.chunks(mtp_step * k)) {
+                let mut wanted = request.to_vec();
+                wanted.sort_unstable();
+                wanted.dedup();
+                wanted.resize(request.len(), -1);
+                assert!(row == wanted, "wrong result");
+            }
+        }
+    }
+}
+
+fn route(gpu: &Wgpu) {
+    let experts = 256;
+    let mut random = Random(2);
+    let bias: Vec<f32> = (0..experts).map(|_| random.below(1000) as f32 * 1e-5).collect();
+    for (dtype, scoring) in [
+        (DType::F32, Scoring::Sigmoid),
+        (DType::BF16, Scoring::Sigmoid),
+        (DType::F32, Scoring::Softmax),
+    ] {
+        for tokens in [1, 1024, 4096, 16384, 65536] {
+            let n = tokens * experts;
+            let x: Vec<f32> = (0..n).map(|_| random.below(1 << 16) as f32 / 4096.0 - 8.0).collect();
+            let halves: Vec<bf16> = x.iter().map(|&v| bf16::from_f32(v)).collect();
+            let bytes = if dtype == DType::F32 { bytes_of(&x) } else { bytes_of(&halves) };
+            let router = TopkRouter { scoring, ..TopkRouter::deepseek_v3() };
+            let mut tensors = router.tensors(dtype, tokens, experts);
+            tensors.bias = Some(spec_core::TensorDesc::new(DType::F32, [experts]));
+            let descriptor = Descriptor::create(gpu, &router, &tensors).unwrap();
+            let x_memory = upload(gpu, &bytes);
+            let bias_memory = upload(gpu, &bytes_of(&bias));
+            let mut weights = gpu.allocate(tokens * 32).unwrap();
+            let mut indices = gpu.allocate(tokens * 32).unwrap();
+            time(gpu, &format!("topk_router {tokens} tokens {dtype} {scoring:?}"), |stream| {
+                let buffers = topk_router::Buffers {
+                    x: x_memory.view(dtype, n),
+                    bias: Some(bias_memory.view(DType::F32, experts)),
+                    weights: weights.view_mut(DType::F32, tokens * 8),
+                    indices: indices.view_mut(DType::I32, tokens * 8),
+                    flags: None,
+                };
+                descriptor.calculate(spec_core::ViewMut::empty(), buffers, stream).unwrap();
+            });
+            if scoring == Scoring::Sigmoid {
+                let logits: Vec<f32> = match dtype {
+                    DType::F32 => x,
+                    _ => halves.iter().map(|h| h.to_f32()).collect(),
+                };
+                let found: Vec<i32> = download(&*indices, tokens * 8);
+                for token in (0..tokens).step_by(tokens / 64 + 1) {
+                    let row = &logits[token * experts..][..experts];
+                    assert_eq!(found[token * 8..][..8], choose(row, &bias), "wrong result");
+                }
+            }
+        }
+    }
+}
+
+/// DeepSeek-V3's rules for one token.
+fn choose(row: &[f32], bias: &[f32]) -> [i32; 8] {
+    let mut choices: Vec<f32> =
+        row.iter().zip(bias).map(|(&x, &b)| exact::sigmoid(x) + b).collect();
+    let mut groups: Vec<(u32, usize)> = (0..8)
+        .map(|g| {
+            let mut group = choices[g * 32..][..32].to_vec();
+            group.sort_by(|a, b| b.total_cmp(a));
+            (exact::sort_key(group[0] + group[1]), g)
+        })
+        .collect();
+    groups.sort_by(|a, b| b.0.cmp(&a.0).then(a.1.cmp(&b.1)));
+    for &(_, g) in &groups[4..] {
+        choices[g * 32..][..32].fill(0.0);
+    }
+    let mut order: Vec<i32> = (0..row.len() as i32).collect();
+    let key = |e: i32| exact::sort_key(choices[e as usize]);
+    order.sort_by(|&a, &b| key(b).cmp(&key(a)).then(a.cmp(&b)));
+    std::array::from_fn(|i| order[i])
+}
+
+fn reject(gpu: &Wgpu) {
+    let mut random = Random(3);
+    for (batch, drafts, vocab) in [(1, 8, 32_000), (32, 8, 32_000), (32, 8, 128_256)] {
+        for operator in [RejectionSample::argmax(8), RejectionSample::lossless(8)] {
+            let tokens = batch * drafts;
+            let tensors = operator.tensors(batch, tokens, vocab);
+            let descriptor = Descriptor::create(gpu, &operator, &tensors).unwrap();
+            let mut probabilities = || {
+                let values: Vec<f32> = (0..tokens * vocab)
+                    .map(|_| random.below(1 << 20) as f32 * 1.9e-6 / vocab as f32)
+                    .collect();
+                upload(gpu, &bytes_of(&values))
+            };
+            let (target, draft) = (probabilities(), probabilities());
+            let ids: Vec<i32> = (0..tokens).map(|_| random.below(vocab as u64) as i32).collect();
+            let ids = upload(gpu, &bytes_of(&ids));
+            let bonus = upload(gpu, &bytes_of(&vec![7i32; batch]));
+            let starts: Vec<i32> = (0..=batch).map(|b| (b * drafts) as i32).collect();
+            let starts = upload(gpu, &bytes_of(&starts));
+            let seed = upload(gpu, &bytes_of(&[5u64, 6]));
+            let mut output = gpu.allocate(batch * 36).unwrap();
+            let mut counts: [_; 4] = std::array::from_fn(|_| gpu.allocate(batch * 4).unwrap());
+            let size = descriptor.workspace_size();
+            let mut workspace = gpu.allocate(size).unwrap();
+            let shape = format!("rejection_sample {batch} x 8, {vocab} {:?}", operator.recovery);
+            let n = tokens * vocab;
+            time(gpu, &shape, |stream| {
+                let [all, accepted, recovered, bonuses] = &mut counts;
+                let buffers = rejection_sample::Buffers {
+                    target_probs: target.view(DType::F32, n),
+                    draft_probs: Some(draft.view(DType::F32, n)),
+                    draft_token_ids: ids.view(DType::I32, tokens),
+                    bonus_token_ids: bonus.view(DType::I32, batch),
+                    cu_num_draft: starts.view(DType::I32, batch + 1),
+                    uniform_samples: None,
+                    seed_offset: Some(seed.view(DType::U64, 2)),
+                    output_token_ids: output.view_mut(DType::I32, batch * 9),
+                    num_accepted: all.view_mut(DType::I32, batch),
+                    accepted_counts: accepted.view_mut(DType::I32, batch),
+                    recovered_counts: recovered.view_mut(DType::I32, batch),
+                    bonus_counts: bonuses.view_mut(DType::I32, batch),
+                    flags: None,
+                };
+                descriptor.calculate(workspace.view_mut(DType::U8, size), buffers, stream).unwrap();
+            });
+        }
+    }
+}
+
+fn draft(gpu: &Wgpu) {
+    let operator = NgramMatch { max_ngram_size: 3, token_threshold: 1 << 20 };
+    for (batch, prompt) in [(32usize, 512usize), (16, 16 << 10), (16, 128 << 10)] {
+        for (place, words) in [(10, "low"), (usize::MAX, "none")] {
+            let descriptor =
+                Descriptor::create(gpu, &operator, &operator.tensors(batch, prompt, 1024, 16));
+            let descriptor = descriptor.unwrap();
+            let row = |b: usize| {
+                let mut row: Vec<i64> =
+                    (0..prompt).map(|i| ((i * 7919 + b) % 50_000) as i64).collect();
+                if let Some(window) = row.get_mut(place..place.saturating_add(3)) {
+                    window.copy_from_slice(&[900_001, 900_002, 900_003]);
+                }
+                row
+            };
+            let input: Vec<i64> = (0..batch).flat_map(row).collect();
+            let mut generated = vec![0i64; batch * 1024];
+            for all in generated.chunks_mut(1024) {
+                all.iter_mut().enumerate().for_each(|(i, t)| *t = 600_000 + i as i64);
+                all[99..102].copy_from_slice(&[900_001, 900_002, 900_003]);
+            }
+            let lengths = |v: i64| upload(gpu, &bytes_of(&vec![v; batch]));
+            let numbers = |v: i32| upload(gpu, &bytes_of(&vec![v; batch]));
+            let (input, generated) =
+                (upload(gpu, &bytes_of(&input)), upload(gpu, &bytes_of(&generated)));
+            let (prompt_len, start, step, most) =
+                (lengths(prompt as i64), lengths(0), lengths(101), lengths(1000));
+            let (drafts, encoding, decoding) = (numbers(10), numbers(0), numbers(1));
+            let mut now = numbers(1);
+            let mut output = gpu.allocate(batch * 16 * 8).unwrap();
+            let size = descriptor.workspace_size();
+            let mut workspace = gpu.allocate(size).unwrap();
+            time(gpu, &format!("ngram_match {batch} x {prompt} {words}"), |stream| {
+                let buffers = ngram_match::Buffers {
+                    input_ids: input.view(DType::I64, batch * prompt),
+                    input_ids_len: prompt_len.view(DType::I64, batch),
+                    token_ids_all: generated.view(DType::I64, batch * 1024),
+                    prompt_lens: start.view(DType::I64, batch),
+                    step_idx: step.view(DType::I64, batch),
+                    draft_token_num: drafts.view(DType::I32, batch),
+                    draft_tokens: output.view_mut(DType::I64, batch * 16),
+                    seq_lens_this_time: now.view_mut(DType::I32, batch),
+                    seq_lens_encoder: encoding.view(DType::I32, batch),
+                    seq_lens_decoder: decoding.view(DType::I32, batch),
+                    max_dec_len: most.view(DType::I64, batch),
+                    flags: None,
+                };
+                descriptor.calculate(workspace.view_mut(DType::U8, size), buffers, stream).unwrap();
+            });
+            let found: Vec<i32> = download(&*now, batch);
+            let wanted = if place == 10 { 11 } else { 1 };
+            assert!(found.iter().all(|&n| n == wanted), "wrong result: {found:?}");
+        }
+    }
+}
+
+fn distinct(gpu: &Wgpu) {
+    let mut random = Random(4);
+    let largest = if gpu.info().software { 20 } else { 27 };
+    for (power, bits) in [(20, 64), (24, 64), (24, 30), (27, 64)] {
+        let n = 1usize << power;
+        let limit = gpu.device().limits().max_storage_buffer_binding_size;
+        if power > largest || limit < 8 * n as u64 {
+            continue;
+        }
+        let mut keys: Vec<u64> = (0..n).map(|_| random.next() >> (64 - bits)).collect();
+        let descriptor = Descriptor::create(gpu, &Unique, &Unique.tensors(DType::U64, n)).unwrap();
+        let input = upload(gpu, &bytes_of(&keys));
+        let mut unique = gpu.allocate(8 * n).unwrap();
+        let mut count = gpu.allocate(8).unwrap();
+        let size = descriptor.workspace_size();
+        let mut workspace = gpu.allocate(size).unwrap();
+        time(gpu, &format!("unique 2^{power} u64, {bits} bits"), |stream| {
+            let buffers = unique::Buffers {
+                keys: input.view(DType::U64, n),
+                unique: unique.view_mut(DType::U64, n),
+                count: count.view_mut(DType::U64, 1),
+                counts: None,
+            };
+            descriptor.calculate(workspace.view_mut(DType::U8, size), buffers, stream).unwrap();
+        });
+        let found = download::<u64>(&*count, 1)[0] as usize;
+        let found: Vec<u64> = download(&*unique, found);
+        if power <= 24 {
+            keys.sort_unstable();
+            keys.dedup();
+            assert!(found == keys, "wrong result");
+        } else {
+            // No two of so few random keys are the same.
+            let sum = |keys: &[u64]| keys.iter().fold(0u64, |s, &k| s.wrapping_add(k));
+            assert!(found.len() == n && sum(&found) == sum(&keys), "wrong result");
+            assert!(found.is_sorted_by(|a, b| a < b), "wrong result");
+        }
+    }
+}
