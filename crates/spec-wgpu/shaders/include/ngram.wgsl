@@ -199,6 +199,33 @@ fn haystack_token(in_prompt: bool, at: u32) -> vec2<u32> {
     return generated_token(at);
 }
 
+fn low_word(in_prompt: bool, at: u32) -> u32 {
+    if in_prompt {
+        return input_ids[TOKEN_WORDS * at];
+    }
+    return generated[TOKEN_WORDS * at];
+}
+
+// How many tokens that end at a haystack's `position` equal those that end at
+// the pattern's last token, up to `longest`.
+fn match_length(
+    in_prompt: bool,
+    haystack_at: u32,
+    position: u32,
+    last_at: u32,
+    longest: u32,
+) -> u32 {
+    var matched = 0u;
+    while matched < longest && matched <= position {
+        let token = haystack_token(in_prompt, haystack_at + position - matched);
+        if any(token != generated_token(last_at - matched)) {
+            break;
+        }
+        matched++;
+    }
+    return matched;
+}
+
 // The longer match, then the lower position.
 fn better(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return select(a, b, b.x > a.x || (b.x == a.x && b.y < a.y));
@@ -240,24 +267,29 @@ fn search(
     var best = vec2(0u, NONE);
     if begin < end {
         let last = generated_token(generated_at + step);
-        for (var i = begin + thread; i < end; i += 256u) {
-            if any(haystack_token(in_prompt, haystack_at + i) != last) {
+        // Four loads on their way at a time, of the low words; few are equal.
+        for (var i = begin + thread; i < end && best.x < longest; i += 1024u) {
+            let at = min(vec4(i, i + 256u, i + 512u, i + 768u), vec4(end - 1u));
+            let low = vec4(
+                low_word(in_prompt, haystack_at + at.x),
+                low_word(in_prompt, haystack_at + at.y),
+                low_word(in_prompt, haystack_at + at.z),
+                low_word(in_prompt, haystack_at + at.w),
+            );
+            let equal = low == vec4(last.x);
+            if !any(equal) {
                 continue;
             }
-            var matched = 1u;
-            while matched < longest && matched <= i {
-                let token = haystack_token(in_prompt, haystack_at + i - matched);
-                if any(token != generated_token(generated_at + step - matched)) {
-                    break;
+            for (var k = 0u; k < 4u && best.x < longest; k++) {
+                let position = i + 256u * k;
+                if equal[k] && position < end {
+                    let matched = match_length(
+                        in_prompt, haystack_at, position, generated_at + step, longest);
+                    // Positions ascend, so a strict comparison keeps the leftmost.
+                    if matched > best.x {
+                        best = vec2(matched, position | mark);
+                    }
                 }
-                matched++;
-            }
-            // Positions ascend, so a strict comparison keeps the leftmost.
-            if matched > best.x {
-                best = vec2(matched, i | mark);
-            }
-            if matched == longest {
-                break;
             }
         }
     }
