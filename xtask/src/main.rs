@@ -19,9 +19,10 @@ cargo xtask kernels [NAME..]      compile crates/spec-cuda/kernels/NAME.cu (all 
 cargo xtask kernels --check       prove that what is committed comes from the sources: hashes
                                   always; a rebuild too where the compiler can be installed
     --hashes-only                 leave the rebuild out
-cargo xtask sanitize [--tool T] PROGRAM [ARG..]
-                                  run a prebuilt test program on a GPU under compute-sanitizer:
-                                  memcheck, racecheck, initcheck and synccheck, or just T";
+cargo xtask sanitize [--tool T] [PROGRAM [ARG..]]
+                                  run the golden vectors, or a prebuilt test program, on a GPU
+                                  under compute-sanitizer: memcheck, racecheck, initcheck and
+                                  synccheck, or just T";
 
 fn main() -> ExitCode {
     let arguments: Vec<String> = std::env::args().skip(1).collect();

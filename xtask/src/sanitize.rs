@@ -1,10 +1,14 @@
 //! `cargo xtask sanitize`: a test program under compute-sanitizer, on a GPU.
 
-use std::process::Command;
+use std::process::{Command, Stdio};
 
-use crate::Result;
+use crate::{Result, root};
 
 const TOOLS: [&str; 4] = ["memcheck", "racecheck", "initcheck", "synccheck"];
+
+/// What runs where no program is named: the golden vectors.
+const GOLDEN: [&str; 3] = ["test", "--test", "golden"];
+const GOLDEN_FILTER: &str = "golden_vectors";
 
 /// The exit status that stands for errors found, apart from the program's own.
 const FOUND: &str = "86";
@@ -18,11 +22,16 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
         }
         command => (TOOLS.to_vec(), command),
     };
-    let Some((program, rest)) = command.split_first() else {
-        return Err("expected a program to run, see cargo xtask help".to_owned());
+    let golden;
+    let (program, rest) = match command.split_first() {
+        Some((program, rest)) => (*program, rest),
+        None => {
+            golden = build_golden()?;
+            (golden.as_str(), [GOLDEN_FILTER].as_slice())
+        }
     };
     for tool in tools {
-        println!("== compute-sanitizer --tool {tool} {}", command.join(" "));
+        println!("== compute-sanitizer --tool {tool} {program} {}", rest.join(" "));
         let mut sanitizer = Command::new("compute-sanitizer");
         sanitizer.args(["--tool", tool, "--error-exitcode", FOUND]);
         if tool == "memcheck" {
@@ -39,4 +48,23 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Builds the golden test and says where its program is.
+fn build_golden() -> Result<String> {
+    let output = Command::new(env!("CARGO"))
+        .args(GOLDEN)
+        .args(["--no-run", "--message-format=json"])
+        .current_dir(root())
+        .stderr(Stdio::inherit())
+        .output()
+        .map_err(|e| format!("could not run cargo: {e}"))?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let key = "\"executable\":\"";
+    // The last artifact is the test itself.
+    let program = text.lines().rev().find_map(|line| line.split(key).nth(1)?.split('"').next());
+    match program {
+        Some(program) if output.status.success() => Ok(program.to_owned()),
+        _ => Err("cargo could not build the golden test".to_owned()),
+    }
 }
