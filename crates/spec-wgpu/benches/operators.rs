@@ -9,16 +9,17 @@
 
 #[path = "../tests/common/mod.rs"]
 mod common;
+#[path = "operators/ngram_match.rs"]
+mod ngram_match;
+#[path = "operators/rejection_sample.rs"]
+mod rejection_sample;
 
 use std::time::Instant;
 
 use common::{Pod, Random, bytes_of};
 use half::bf16;
 use spec_core::ops::topk_router::Scoring;
-use spec_core::ops::{
-    DeduplicateTopk, NgramMatch, RejectionSample, TopkRouter, Unique, deduplicate_topk,
-    ngram_match, rejection_sample, topk_router, unique,
-};
+use spec_core::ops::{DeduplicateTopk, TopkRouter, Unique, deduplicate_topk, topk_router, unique};
 use spec_core::{Backend, DType, Descriptor, Memory, Stream, exact};
 use spec_wgpu::{Wgpu, encoder};
 
@@ -43,8 +44,8 @@ fn main() {
     let operators: [Entry; 5] = [
         ("deduplicate_topk", deduplicate),
         ("topk_router", route),
-        ("rejection_sample", reject),
-        ("ngram_match", draft),
+        ("rejection_sample", rejection_sample::bench),
+        ("ngram_match", ngram_match::bench),
         ("unique", distinct),
     ];
     for (name, time) in operators {
@@ -137,6 +138,17 @@ fn upload(gpu: &Wgpu, bytes: &[u8]) -> Box<dyn Memory> {
     let mut memory = gpu.allocate(bytes.len()).unwrap();
     memory.write(bytes).unwrap();
     memory
+}
+
+/// How many copies of inputs of so many bytes to take in turns, so that no GPU's
+/// cache holds them from one call to the next.
+fn copies(gpu: &Wgpu, bytes: usize) -> usize {
+    (200usize << 20).div_ceil(bytes).clamp(1, repeats(gpu).0)
+}
+
+/// The most bytes of a buffer.
+fn largest_buffer(gpu: &Wgpu) -> usize {
+    gpu.device().limits().max_buffer_size as usize
 }
 
 fn download<T: Pod>(memory: &dyn Memory, len: usize) -> Vec<T> {
@@ -247,111 +259,6 @@ fn choose(row: &[f32], bias: &[f32]) -> [i32; 8] {
     let key = |e: i32| exact::sort_key(choices[e as usize]);
     order.sort_by(|&a, &b| key(b).cmp(&key(a)).then(a.cmp(&b)));
     std::array::from_fn(|i| order[i])
-}
-
-fn reject(gpu: &Wgpu) {
-    let mut random = Random(3);
-    for (batch, drafts, vocab) in [(1, 8, 32_000), (32, 8, 32_000), (32, 8, 128_256)] {
-        for operator in [RejectionSample::argmax(8), RejectionSample::lossless(8)] {
-            let tokens = batch * drafts;
-            let tensors = operator.tensors(batch, tokens, vocab);
-            let descriptor = Descriptor::create(gpu, &operator, &tensors).unwrap();
-            let mut probabilities = || {
-                let values: Vec<f32> = (0..tokens * vocab)
-                    .map(|_| random.below(1 << 20) as f32 * 1.9e-6 / vocab as f32)
-                    .collect();
-                upload(gpu, &bytes_of(&values))
-            };
-            let (target, draft) = (probabilities(), probabilities());
-            let ids: Vec<i32> = (0..tokens).map(|_| random.below(vocab as u64) as i32).collect();
-            let ids = upload(gpu, &bytes_of(&ids));
-            let bonus = upload(gpu, &bytes_of(&vec![7i32; batch]));
-            let starts: Vec<i32> = (0..=batch).map(|b| (b * drafts) as i32).collect();
-            let starts = upload(gpu, &bytes_of(&starts));
-            let seed = upload(gpu, &bytes_of(&[5u64, 6]));
-            let mut output = gpu.allocate(batch * 36).unwrap();
-            let mut counts: [_; 4] = std::array::from_fn(|_| gpu.allocate(batch * 4).unwrap());
-            let size = descriptor.workspace_size();
-            let mut workspace = gpu.allocate(size).unwrap();
-            let shape = format!("rejection_sample {batch} x 8, {vocab} {:?}", operator.recovery);
-            let n = tokens * vocab;
-            time(gpu, &shape, |stream| {
-                let [all, accepted, recovered, bonuses] = &mut counts;
-                let buffers = rejection_sample::Buffers {
-                    target_probs: target.view(DType::F32, n),
-                    draft_probs: Some(draft.view(DType::F32, n)),
-                    draft_token_ids: ids.view(DType::I32, tokens),
-                    bonus_token_ids: bonus.view(DType::I32, batch),
-                    cu_num_draft: starts.view(DType::I32, batch + 1),
-                    uniform_samples: None,
-                    seed_offset: Some(seed.view(DType::U64, 2)),
-                    output_token_ids: output.view_mut(DType::I32, batch * 9),
-                    num_accepted: all.view_mut(DType::I32, batch),
-                    accepted_counts: accepted.view_mut(DType::I32, batch),
-                    recovered_counts: recovered.view_mut(DType::I32, batch),
-                    bonus_counts: bonuses.view_mut(DType::I32, batch),
-                    flags: None,
-                };
-                descriptor.calculate(workspace.view_mut(DType::U8, size), buffers, stream).unwrap();
-            });
-        }
-    }
-}
-
-fn draft(gpu: &Wgpu) {
-    let operator = NgramMatch { max_ngram_size: 3, token_threshold: 1 << 20 };
-    for (batch, prompt) in [(32usize, 512usize), (16, 16 << 10), (16, 128 << 10)] {
-        for (place, words) in [(10, "low"), (usize::MAX, "none")] {
-            let descriptor =
-                Descriptor::create(gpu, &operator, &operator.tensors(batch, prompt, 1024, 16));
-            let descriptor = descriptor.unwrap();
-            let row = |b: usize| {
-                let mut row: Vec<i64> =
-                    (0..prompt).map(|i| ((i * 7919 + b) % 50_000) as i64).collect();
-                if let Some(window) = row.get_mut(place..place.saturating_add(3)) {
-                    window.copy_from_slice(&[900_001, 900_002, 900_003]);
-                }
-                row
-            };
-            let input: Vec<i64> = (0..batch).flat_map(row).collect();
-            let mut generated = vec![0i64; batch * 1024];
-            for all in generated.chunks_mut(1024) {
-                all.iter_mut().enumerate().for_each(|(i, t)| *t = 600_000 + i as i64);
-                all[99..102].copy_from_slice(&[900_001, 900_002, 900_003]);
-            }
-            let lengths = |v: i64| upload(gpu, &bytes_of(&vec![v; batch]));
-            let numbers = |v: i32| upload(gpu, &bytes_of(&vec![v; batch]));
-            let (input, generated) =
-                (upload(gpu, &bytes_of(&input)), upload(gpu, &bytes_of(&generated)));
-            let (prompt_len, start, step, most) =
-                (lengths(prompt as i64), lengths(0), lengths(101), lengths(1000));
-            let (drafts, encoding, decoding) = (numbers(10), numbers(0), numbers(1));
-            let mut now = numbers(1);
-            let mut output = gpu.allocate(batch * 16 * 8).unwrap();
-            let size = descriptor.workspace_size();
-            let mut workspace = gpu.allocate(size).unwrap();
-            time(gpu, &format!("ngram_match {batch} x {prompt} {words}"), |stream| {
-                let buffers = ngram_match::Buffers {
-                    input_ids: input.view(DType::I64, batch * prompt),
-                    input_ids_len: prompt_len.view(DType::I64, batch),
-                    token_ids_all: generated.view(DType::I64, batch * 1024),
-                    prompt_lens: start.view(DType::I64, batch),
-                    step_idx: step.view(DType::I64, batch),
-                    draft_token_num: drafts.view(DType::I32, batch),
-                    draft_tokens: output.view_mut(DType::I64, batch * 16),
-                    seq_lens_this_time: now.view_mut(DType::I32, batch),
-                    seq_lens_encoder: encoding.view(DType::I32, batch),
-                    seq_lens_decoder: decoding.view(DType::I32, batch),
-                    max_dec_len: most.view(DType::I64, batch),
-                    flags: None,
-                };
-                descriptor.calculate(workspace.view_mut(DType::U8, size), buffers, stream).unwrap();
-            });
-            let found: Vec<i32> = download(&*now, batch);
-            let wanted = if place == 10 { 11 } else { 1 };
-            assert!(found.iter().all(|&n| n == wanted), "wrong result: {found:?}");
-        }
-    }
 }
 
 fn distinct(gpu: &Wgpu) {
