@@ -6,6 +6,9 @@
 //! or shape contains NAME; `-- --full` adds the shapes that take gigabytes and
 //! minutes.
 
+#[allow(dead_code, reason = "the tests use the rest")]
+#[path = "../tests/common/random.rs"]
+mod random;
 #[path = "../tests/reference/mod.rs"]
 mod reference;
 
@@ -22,6 +25,7 @@ mod unique;
 
 use std::time::{Duration, Instant};
 
+use random::Random;
 use spec::Handle;
 
 fn main() -> spec::Result<()> {
@@ -86,21 +90,4 @@ fn median(mut call: impl FnMut()) -> Duration {
     }
     times.sort_unstable();
     times[times.len() / 2]
-}
-
-/// SplitMix64: fresh random inputs, the same in every run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        z ^ (z >> 31)
-    }
-
-    fn unit(&mut self) -> f32 {
-        (self.next() >> 40) as f32 / (1 << 24) as f32
-    }
 }
