@@ -381,6 +381,8 @@ fn large_batches_and_long_prompts() {
         for (batch, prompt, model, tokens) in [
             (700, 20, 40, 3),
             (1300, 3, 8, 2),
+            // More than a dispatch has workgroups in one dimension.
+            (70_000, 3, 8, 2),
             (3, 5000, 3000, 4),
             (2, 40_000, 2000, 30),
             (2, 40_000, 9000, 100_000),

@@ -586,3 +586,27 @@ fn more_than_a_binding_of_rows() {
         .check("plain", &gpu, 1);
     }
 }
+
+/// More requests than a dispatch has workgroups in one dimension.
+#[test]
+fn more_requests_than_a_dimension() {
+    let Some(gpu) = gpu(&Options { plain: true, ..Options::default() }) else { return };
+    let (batch, vocab) = (70_000, 2);
+    for params in [RejectionSample::lossless(1), RejectionSample::greedy(1)] {
+        let case = Case {
+            params,
+            dtype: DType::F32,
+            wide: [false; 3],
+            vocab,
+            gaps: [0; 3],
+            target: (0..batch * vocab).map(|i| (i % 7) as f32 / 8.0).collect(),
+            draft: None,
+            ids: (0..batch as i64).map(|i| i % 2).collect(),
+            bonus: (0..batch as i64).map(|i| i / 2 % 2).collect(),
+            offsets: (0..=batch as i64).collect(),
+            uniform: Some((0..batch).map(|i| (i % 5) as f32 / 5.0).collect()),
+            random: [8, 9],
+        };
+        assert!(case.check("plain", &gpu, 0));
+    }
+}
