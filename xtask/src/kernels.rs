@@ -1,6 +1,9 @@
 //! `cargo xtask kernels`: CUDA C++ to archives that the crate embeds.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
+
+use lzma_rust2::{LzmaOptions, LzmaWriter};
 
 #[path = "../../crates/spec-cuda/src/archive.rs"]
 #[allow(dead_code, unused_macros, unused_imports)]
@@ -22,6 +25,12 @@ const PTX: u32 = 90;
 /// How everything is compiled. Without contraction, arithmetic is what it says.
 const OPTIONS: [&str; 4] =
     ["--std=c++17", "--fmad=false", "--device-int128", "--no-source-include"];
+
+/// How far back packing looks: further than any image is long.
+const DICTIONARY: u32 = 8 << 20;
+
+/// The most bytes that all archives may take.
+const LIMIT: u64 = 3 << 20;
 
 fn kernels() -> PathBuf {
     root().join("crates/spec-cuda/kernels")
@@ -62,7 +71,27 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
         println!("{name}: {} bytes", archive.len());
         write(&compiled().join(name).with_extension("bin"), &archive)?;
     }
-    write(&path, manifest.text().as_bytes())
+    write(&path, manifest.text().as_bytes())?;
+    let total = compiled_size()?;
+    if total > LIMIT {
+        return Err(format!(
+            "{} holds {total} bytes of archives and {LIMIT} are the limit, since git keeps every \
+             version of them: make fewer kernels from a template, or smaller ones",
+            compiled().display()
+        ));
+    }
+    Ok(())
+}
+
+/// Bytes of all archives.
+fn compiled_size() -> Result<u64> {
+    let folder = compiled();
+    let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
+    let mut total = 0;
+    for entry in std::fs::read_dir(&folder).map_err(failed)? {
+        total += entry.and_then(|entry| entry.metadata()).map_err(failed)?.len();
+    }
+    Ok(total)
 }
 
 /// The names of all kernel files, in order.
@@ -218,7 +247,7 @@ impl Compiler {
             if !compiled.log.is_empty() && (verbose || compiled.log.contains("warning")) {
                 println!("{}", compiled.log);
             }
-            let packed = miniz_oxide::deflate::compress_to_vec_zlib(&compiled.image, 10);
+            let packed = pack(&compiled.image).map_err(|e| format!("{target}: {e}"))?;
             if verbose {
                 println!(
                     "{name} {target}: {} bytes, {} packed",
@@ -237,5 +266,37 @@ impl Compiler {
         }
         let count = SASS.len() as u32 + 1;
         Ok([archive::MAGIC.as_slice(), &count.to_le_bytes(), &directory, &images].concat())
+    }
+}
+
+/// LZMA: code for neighbouring kernels repeats itself far apart, which zlib's
+/// 32 KiB do not see.
+fn pack(image: &[u8]) -> std::io::Result<Vec<u8>> {
+    let options = LzmaOptions { dict_size: DICTIONARY, ..LzmaOptions::with_preset(9) };
+    let mut writer = LzmaWriter::new_use_header(Vec::new(), &options, Some(image.len() as u64))?;
+    writer.write_all(image)?;
+    writer.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_packed_can_be_unpacked() {
+        let image: Vec<u8> = (0..300_000u32).flat_map(|i| (i % 977).to_le_bytes()).collect();
+        let packed = pack(&image).unwrap();
+        assert!(packed.len() < image.len() / 10);
+        let mut entry = archive::Entry {
+            kind: Kind::Sass,
+            architecture: 90,
+            packed: &packed,
+            size: image.len(),
+        };
+        assert!(entry.unpack().is_some_and(|unpacked| unpacked == image));
+        entry.size -= 1;
+        assert!(entry.unpack().is_none());
+        entry.packed = &packed[..packed.len() / 2];
+        assert!(entry.unpack().is_none());
     }
 }

@@ -6,11 +6,14 @@
 //! count                             u32, little endian as all that follows
 //! count times: kind, architecture   u32, u32: 0 SASS or 1 PTX; 90 for sm_90
 //!              packed, unpacked     u32, u32: sizes in bytes
-//! count times: the image, zlib      `packed` bytes each
+//! count times: the image, LZMA      `packed` bytes each
 //! ```
 //!
 //! `cargo xtask kernels` writes them; this module reads them, there too.
 
+use std::io::Read;
+
+use lzma_rust2::LzmaReader;
 use spec_core::{Device, Error, Result, Status};
 
 /// What an archive starts with.
@@ -37,8 +40,11 @@ pub(crate) struct Entry<'a> {
 impl Entry<'_> {
     /// The image itself.
     pub(crate) fn unpack(&self) -> Option<Vec<u8>> {
-        let image =
-            miniz_oxide::inflate::decompress_to_vec_zlib_with_limit(self.packed, self.size).ok()?;
+        // More than `cargo xtask kernels` packs with.
+        const LIMIT_KIB: u32 = 32 * 1024;
+        let reader = LzmaReader::new_mem_limit(self.packed, LIMIT_KIB, None).ok()?;
+        let mut image = Vec::with_capacity(self.size);
+        reader.take(self.size as u64 + 1).read_to_end(&mut image).ok()?;
         (image.len() == self.size).then_some(image)
     }
 }
