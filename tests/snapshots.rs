@@ -59,8 +59,8 @@ fn router() {
         op.calculate(&mut workspace, buffers, Stream::default())?;
         let (weights, indices) = (weights.to_vec()?, indices.to_vec()?);
         let mut text = String::new();
-        for token in 0..4 {
-            write!(text, "{:?} ->", x[token]).expect("a string");
+        for (token, row) in x.iter().enumerate() {
+            write!(text, "{row:?} ->").expect("a string");
             for i in token * 3..token * 3 + 3 {
                 write!(text, " {}: {:.4}", indices[i], weights[i]).expect("a string");
             }

@@ -58,7 +58,9 @@ fn sorted(keys: &[u64], sort: impl Fn(&mut [u64])) -> Vec<u64> {
 fn others(keys: &[u64]) {
     use rdst::RadixSort;
     use voracious_radix_sort::RadixSort as _;
-    let sorts: [(&str, fn(&mut [u64])); 3] = [
+
+    type Sort = fn(&mut [u64]);
+    let sorts: [(&str, Sort); 3] = [
         ("rayon par_sort_unstable", |keys| keys.par_sort_unstable()),
         ("rdst", |keys| keys.radix_sort_unstable()),
         ("voracious_mt_sort", |keys| keys.voracious_mt_sort(rayon::current_num_threads())),
