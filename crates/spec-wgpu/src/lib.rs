@@ -57,13 +57,10 @@
 
 mod adapters;
 mod handle;
-#[allow(dead_code)]
 mod memory;
 mod ops;
 mod record;
 mod shader;
-#[allow(dead_code)]
-mod vectors;
 mod windows;
 
 pub use adapters::devices;

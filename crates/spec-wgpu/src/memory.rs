@@ -177,11 +177,6 @@ impl<'a> Region<'a> {
         first
     }
 
-    /// Number of elements.
-    pub(crate) fn len(&self) -> u64 {
-        self.bytes / self.size
-    }
-
     /// The element that the shader calls number 0 lies this many elements
     /// after the start of the binding.
     pub(crate) fn first(&self) -> u32 {

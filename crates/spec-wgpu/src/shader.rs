@@ -290,7 +290,7 @@ mod tests {
     /// what WebGPU has, as it is and with everything bound for writing.
     #[test]
     fn shaders_are_valid() {
-        let shaders = crate::ops::SHADERS.iter().copied().chain([&crate::vectors::SHADER]);
+        let shaders = crate::ops::SHADERS.iter().copied();
         for (shader, subgroups) in shaders.flat_map(|s| [(s, false), (s, true)]) {
             let text = shader.text(subgroups);
             assert!(!text.contains("//!include"), "{}: an include was not found", shader.name);

@@ -41,9 +41,10 @@
 //! `params.at.bN + i`. For f16 and bf16 that index counts halves.
 //!
 //! # Rules
-//! * At most eight storage buffers a dispatch. Where an operator has more small
-//!   vectors than that, [`crate::vectors::Vectors`] gathers them into the
-//!   workspace and scatters results out of it, each in one dispatch.
+//! * At most eight storage buffers a dispatch. An operator with more small
+//!   vectors gathers them into its workspace in early dispatches and writes its
+//!   results in late ones. (By shaders, not by the encoder's copy commands: those
+//!   would ask the caller's buffers for usages beyond `STORAGE`.)
 //! * Every part of a workspace is bound with `Access::Write`: a buffer cannot
 //!   be read-only and written in the same dispatch. (Arguments that share one
 //!   buffer are taken care of: see [`crate::shader::Program`].)
