@@ -413,3 +413,48 @@ fn plant(r: &mut Random, case: &mut Case, request: usize) {
     let at = request * q.input_cols + r.below(q.input_cols as u64 - 6) as usize;
     q.input_ids[at..at + 3].copy_from_slice(&pattern);
 }
+
+/// Equally long matches that one thread meets one after the other: the leftmost
+/// counts.
+#[test]
+fn the_leftmost_of_equals() {
+    for (name, gpu) in every_gpu() {
+        for first in [3, 700, 1500] {
+            let (prompt, model) = (6000, 300);
+            let mut input_ids: Vec<i64> = (0..prompt).map(|i| 1000 + i).collect();
+            let generated: Vec<i64> = (0..model).map(|i| 100_000 + i).collect();
+            let step = 200;
+            // The last two of a pattern of up to four, 256 apart.
+            for at in (first..prompt as usize - 5).step_by(256) {
+                input_ids[at..at + 2].copy_from_slice(&generated[step - 1..=step]);
+            }
+            let case = Case {
+                requests: Requests {
+                    input_cols: prompt as usize,
+                    input_ids,
+                    input_ids_len: vec![prompt],
+                    generated_cols: model as usize,
+                    generated,
+                    prompt_lens: vec![0],
+                    step_idx: vec![step as i64],
+                    max_dec_len: vec![1000],
+                    draft_cols: 9,
+                    draft_tokens: vec![-7; 9],
+                    draft_token_num: vec![5],
+                    this_time: vec![1],
+                    encoder: vec![0],
+                    decoder: vec![1],
+                },
+                sizes: Sizes {
+                    max_ngram: 4,
+                    min_ngram: 1,
+                    max_draft_tokens: None,
+                    threshold: 1000,
+                },
+                wide: [false; 2],
+                gaps: [0; 3],
+            };
+            case.check(name, &gpu, 0);
+        }
+    }
+}

@@ -270,7 +270,16 @@ enum Kind {
     Close,
     /// Any bits of a float near the ends of its exponents.
     Wild,
+    /// Residuals of a few units of 2^-40.
+    Tiny,
+    /// A handful of values, so that most are equal.
+    Few,
+    /// No target from 0 up.
+    Negative,
 }
+
+const KINDS: [Kind; 6] =
+    [Kind::Plain, Kind::Close, Kind::Wild, Kind::Tiny, Kind::Few, Kind::Negative];
 
 /// A float of any sign whose exponent is near the smallest, the largest, the
 /// bounds between fast and exact subtraction, or 1.
@@ -314,12 +323,18 @@ fn random_case(r: &mut Random, batch: usize, vocab: usize, kind: Kind, bad: bool
     for _ in 0..tokens * vocab {
         let t = match kind {
             Kind::Wild => wild(r),
+            Kind::Tiny => unit(r) * 2f32.powi(-36),
+            Kind::Few => r.below(4) as f32 * 0.25,
+            Kind::Negative => -unit(r),
             _ if r.below(4) == 0 => 0.0,
             _ => unit(r).powi(12) * 0.9,
         };
         let t = round(t);
         let d = match kind {
             Kind::Plain => unit(r).powi(12) * 0.9,
+            Kind::Tiny => unit(r) * 2f32.powi(-37),
+            Kind::Few => r.below(3) as f32 * 0.25,
+            Kind::Negative => unit(r),
             Kind::Close => t * (0.8 + 0.3 * unit(r)),
             Kind::Wild if r.below(3) == 0 => {
                 f32::from_bits(t.to_bits().wrapping_add(r.below(5) as u32).wrapping_sub(2))
@@ -329,13 +344,13 @@ fn random_case(r: &mut Random, batch: usize, vocab: usize, kind: Kind, bad: bool
         target.push(t);
         draft.push(round(d));
     }
-    let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e-40, -0.0, f32::MAX, -1.0];
+    let odd = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 1e-40, -0.0, f32::MAX, f32::MIN, -1.0];
     if bad && tokens > 0 {
         for _ in 0..tokens {
             let at = r.below(target.len() as u64) as usize;
-            target[at] = round(odd[r.below(7) as usize]);
+            target[at] = round(odd[r.below(8) as usize]);
             let at = r.below(target.len() as u64) as usize;
-            draft[at] = round(odd[r.below(7) as usize]);
+            draft[at] = round(odd[r.below(8) as usize]);
         }
         if r.below(3) == 0 {
             let row = r.below(tokens as u64) as usize;
@@ -352,20 +367,33 @@ fn random_case(r: &mut Random, batch: usize, vocab: usize, kind: Kind, bad: bool
         let best = (0..row.len()).max_by(|&a, &b| row[a].total_cmp(&row[b])).unwrap_or(0);
         if r.below(2) == 0 { best as i64 } else { r.below(vocab as u64) as i64 }
     };
-    let ids = (0..tokens).map(|t| id(r, &target[t * vocab..][..vocab], wide[0])).collect();
+    let ids: Vec<i64> =
+        (0..tokens).map(|t| id(r, &target[t * vocab..][..vocab], wide[0])).collect();
     let bonus = (0..batch).map(|_| id(r, &[], wide[1])).collect();
     if bad && r.below(3) == 0 {
         let at = r.below(batch as u64 + 1) as usize;
         let far = if wide[2] { 1 << 33 } else { i64::from(i32::MIN) };
         offsets[at] = [-3, tokens as i64 + 1, far, 1][r.below(4) as usize];
     }
-    let uniform = (0..tokens)
+    let uniform: Vec<f32> = (0..tokens)
         .map(|_| match r.below(10) {
-            0 if bad => odd[r.below(7) as usize],
+            0 if bad => odd[r.below(8) as usize],
             0 | 1 if kind == Kind::Wild => wild(r),
             _ => unit(r),
         })
         .collect();
+    // Targets at the very bound of acceptance, where its rounding decides.
+    for (token, &id) in ids.iter().enumerate().filter(|(_, id)| (0..vocab as i64).contains(id)) {
+        let at = token * vocab + id as usize;
+        let bound = match r.below(3) {
+            0 => uniform[token] * draft[at].max(1e-10),
+            1 => draft[at].max(1e-10),
+            _ => continue,
+        };
+        if bound > 0.0 && bound.is_finite() {
+            target[at] = round(f32::from_bits(bound.to_bits() + r.below(3) as u32 - 1));
+        }
+    }
     Case {
         params,
         dtype,
@@ -390,7 +418,7 @@ fn equals_the_plain_loop() {
         let mut done = 0;
         for round in 0..rounds {
             for (batch, vocab) in [(1, 1), (3, 7), (5, 97), (2, 400), (0, 4), (40, 10)] {
-                let kind = [Kind::Plain, Kind::Close, Kind::Wild][r.below(3) as usize];
+                let kind = KINDS[r.below(6) as usize];
                 let case = random_case(&mut r, batch, vocab, kind, round % 2 == 1);
                 done += u32::from(case.check(name, &gpu, r.below(70) as usize));
             }
@@ -409,8 +437,9 @@ fn large_vocabularies() {
     for (name, gpu) in every_gpu().into_iter().chain(small) {
         let mut r = Random(11);
         for (batch, vocab) in [(2, 1023), (3, 5000), (1, 32_001), (2, 50_257), (1, 151_936)] {
-            for bad in [false, true] {
-                let case = random_case(&mut r, batch, vocab, Kind::Close, bad);
+            for kind in [Kind::Close, Kind::Few, Kind::Negative] {
+                let bad = r.below(2) == 0;
+                let case = random_case(&mut r, batch, vocab, kind, bad);
                 case.check(name, &gpu, r.below(70) as usize);
             }
         }
