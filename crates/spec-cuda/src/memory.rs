@@ -1,7 +1,7 @@
 //! Device memory of our own.
 
 use cudarc::driver::sys;
-use spec_core::{DType, Memory, Result, View, ViewMut};
+use spec_core::{DType, Error, Memory, Result, Status, View, ViewMut};
 
 use crate::Cuda;
 use crate::driver::check;
@@ -48,6 +48,15 @@ impl DeviceMemory {
         Ok(DeviceMemory { cuda: cuda.clone(), address, size })
     }
 
+    /// A length that was checked to lie inside the allocation.
+    fn fitting(&self, len: usize) -> Result<usize> {
+        if len <= self.size {
+            return Ok(len);
+        }
+        let words = format!("{len} bytes are more than the {} of the allocation", self.size);
+        Err(Error::device(self.cuda.device(), Status::BadTensorShape, words))
+    }
+
     fn synchronize(&self) -> Result<()> {
         // SAFETY: the stream is the handle's own, which `self` keeps alive.
         let done = unsafe { sys::cuStreamSynchronize(self.cuda.own_stream()) };
@@ -85,7 +94,7 @@ impl Memory for DeviceMemory {
     }
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let len = bytes.len().min(self.size);
+        let len = self.fitting(bytes.len())?;
         if len == 0 {
             return Ok(());
         }
@@ -100,7 +109,7 @@ impl Memory for DeviceMemory {
     }
 
     fn read(&self, bytes: &mut [u8]) -> Result<()> {
-        let len = bytes.len().min(self.size);
+        let len = self.fitting(bytes.len())?;
         if len == 0 {
             return Ok(());
         }

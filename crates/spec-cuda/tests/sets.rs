@@ -11,7 +11,10 @@ use spec_core::ops::{DeduplicateTopk, Unique, unique};
 use spec_core::{Backend, DType, Element, Stream, TensorDesc};
 use spec_cuda::Cuda;
 
-const REPEATS: usize = 20;
+/// Calls of each case; `SPEC_REPEATS` sets fewer, for a sanitizer's sake.
+fn repeats() -> usize {
+    std::env::var("SPEC_REPEATS").ok().and_then(|n| n.parse().ok()).unwrap_or(20)
+}
 
 /// Expected `unique` and `counts`.
 fn expected_rows(indices: &[i32], batch: usize) -> (Vec<i32>, Vec<i32>) {
@@ -46,7 +49,7 @@ fn check_rows(cuda: &Cuda, indices: &[i32], batch: usize, steps: usize, k: usize
     let mut output = Array::<i32>::new(cuda, batch * (n + gap));
     let mut counts = Array::<i32>::new(cuda, batch);
     let mut ready = Ready::new(cuda, &operator, &tensors);
-    for repeat in 0..REPEATS {
+    for repeat in 0..repeats() {
         output.set(&vec![-77; batch * (n + gap)]);
         let buffers = Buffers {
             indices: input.view(),
@@ -145,7 +148,7 @@ fn check_keys<T: Element + Ord + std::fmt::Debug>(cuda: &Cuda, keys: &[T], with_
     let mut count = Array::<u64>::new(cuda, 1);
     let mut counts = Array::<u64>::new(cuda, n);
     let mut ready = Ready::new(cuda, &Unique, &tensors);
-    for repeat in 0..if n > 100_000 { 3 } else { REPEATS } {
+    for repeat in 0..if n > 100_000 { repeats().min(3) } else { repeats() } {
         let buffers = unique::Buffers {
             keys: input.view(),
             unique: output.view_mut(),
