@@ -80,10 +80,11 @@ pub(crate) fn entries(bytes: &[u8]) -> Option<Vec<Entry<'_>>> {
 
 /// The entry that a device runs best: machine code of its own major version,
 /// the highest minor version not above its own; else the latest PTX that is not
-/// above it.
+/// above it. `sass` false leaves machine code out.
 pub(crate) fn choose<'a, 'e>(
     entries: &'e [Entry<'a>],
     (major, minor): (u32, u32),
+    sass: bool,
 ) -> Option<&'e Entry<'a>> {
     let own = major * 10 + minor;
     let newest = |kind, from| {
@@ -92,7 +93,8 @@ pub(crate) fn choose<'a, 'e>(
             .filter(|e| e.kind == kind && (from..=own).contains(&e.architecture))
             .max_by_key(|e| e.architecture)
     };
-    newest(Kind::Sass, major * 10).or_else(|| newest(Kind::Ptx, 0))
+    let code = if sass { newest(Kind::Sass, major * 10) } else { None };
+    code.or_else(|| newest(Kind::Ptx, 0))
 }
 
 /// An archive that is part of this program.
@@ -116,14 +118,14 @@ pub(crate) use archive;
 
 impl Archive {
     /// The image for a device of this compute capability.
-    pub(crate) fn image(&self, device: Device, compute: (u32, u32)) -> Result<Vec<u8>> {
+    pub(crate) fn image(&self, device: Device, compute: (u32, u32), sass: bool) -> Result<Vec<u8>> {
         let error = |status, words: String| Error::device(device, status, words);
         let damaged = || {
             let words = format!("the compiled kernels of {} are damaged", self.name);
             error(Status::InternalError, words)
         };
         let entries = entries(self.bytes).ok_or_else(damaged)?;
-        let entry = choose(&entries, compute).ok_or_else(|| {
+        let entry = choose(&entries, compute, sass).ok_or_else(|| {
             error(
                 Status::DeviceArchitectureNotSupported,
                 format!(
@@ -155,7 +157,7 @@ mod tests {
             .map(|a| entry(Kind::Sass, a))
             .chain([entry(Kind::Ptx, 90)])
             .collect();
-        let chosen = |compute| choose(&all, compute).map(|e| (e.kind, e.architecture));
+        let chosen = |compute| choose(&all, compute, true).map(|e| (e.kind, e.architecture));
         assert_eq!(chosen((8, 0)), Some((Kind::Sass, 80)));
         assert_eq!(chosen((8, 7)), Some((Kind::Sass, 86)));
         assert_eq!(chosen((8, 9)), Some((Kind::Sass, 89)));
@@ -165,6 +167,8 @@ mod tests {
         assert_eq!(chosen((12, 1)), Some((Kind::Sass, 120)));
         assert_eq!(chosen((13, 0)), Some((Kind::Ptx, 90)));
         assert_eq!(chosen((7, 5)), None);
+        assert!(choose(&all, (9, 0), false).is_some_and(|e| e.kind == Kind::Ptx));
+        assert!(choose(&all, (8, 0), false).is_none());
     }
 
     #[test]

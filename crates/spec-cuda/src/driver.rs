@@ -8,6 +8,7 @@ use cudarc::driver::sys;
 use spec_core::{Device, DeviceInfo, Error, Result, Status};
 
 use crate::MIN_COMPUTE;
+use crate::limits::Limits;
 
 /// The oldest driver interface that is used: CUDA 12.0.
 const MIN_DRIVER: i32 = 12_000;
@@ -97,24 +98,6 @@ pub(crate) struct Facts {
     pub limits: Limits,
 }
 
-/// What launch shapes depend on.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    /// Compute capability, such as (9, 0).
-    pub compute: (u32, u32),
-    /// Streaming multiprocessors.
-    pub multiprocessors: u32,
-    /// The most shared memory of a block, after opting in, in bytes.
-    pub shared: u32,
-}
-
-impl Limits {
-    /// Whether blocks can form clusters that read each other's shared memory.
-    pub(crate) fn clusters(&self) -> bool {
-        self.compute >= (9, 0)
-    }
-}
-
 /// Asks for everything known of a device.
 pub(crate) fn describe(index: usize) -> Result<Facts> {
     let count = device_count()?;
@@ -163,7 +146,12 @@ pub(crate) fn describe(index: usize) -> Result<Facts> {
         compute,
         multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         shared: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
+        clusters: compute >= (9, 0),
+        sass: true,
     };
+    let limits = limits.lowered_by_env().map_err(|words| {
+        Error::device(device, Status::BadParam, format!("{}: {words}", Limits::VARIABLE))
+    })?;
     let mut version = 0;
     // SAFETY: `version` is a place for an int.
     let asked = unsafe { sys::cuDriverGetVersion(&mut version) };

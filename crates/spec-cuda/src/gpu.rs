@@ -8,8 +8,9 @@ use cudarc::driver::sys;
 use spec_core::{Device, DeviceInfo, Error, Result, Status};
 
 use crate::archive::Archive;
-use crate::driver::{self, Current, Limits, check};
+use crate::driver::{self, Current, check};
 use crate::launch::Function;
+use crate::limits::Limits;
 
 /// A device's primary context and the kernels loaded into it.
 pub(crate) struct Gpu {
@@ -113,7 +114,7 @@ impl Gpu {
         // SAFETY: as above; static and dynamic together stay within the limit.
         let set = unsafe { sys::cuFuncSetAttribute(raw, attribute, dynamic) };
         check(self.device, "could not allow a kernel its shared memory", set)?;
-        if self.limits.clusters() {
+        if self.limits.clusters {
             let attribute = A::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
             // SAFETY: as above.
             let set = unsafe { sys::cuFuncSetAttribute(raw, attribute, 1) };
@@ -127,7 +128,7 @@ impl Gpu {
         if let Some(&module) = modules.get(archive.name) {
             return Ok(module);
         }
-        let image = archive.image(self.device, self.limits.compute)?;
+        let image = archive.image(self.device, self.limits.compute, self.limits.sass)?;
         let _current = self.enter()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the image is a whole cubin, or PTX ended by a zero, from our

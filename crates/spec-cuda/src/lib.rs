@@ -12,6 +12,7 @@
 //! | `driver` | errors of the driver in words; what a device is; whose context is current |
 //! | `gpu` | a device that is open, shared by every handle to it: context, limits, loaded kernels |
 //! | `archive` | the compiled kernels, and which of them a device can run |
+//! | `limits` | what launch shapes depend on |
 //! | `launch` | **the** way to enqueue a kernel |
 //! | `args` | **the** way to turn views into what a kernel takes |
 //! | `memory`, [`foreign`] | memory and streams, of our own and of others |
@@ -37,6 +38,7 @@ mod driver;
 pub mod foreign;
 mod gpu;
 mod launch;
+mod limits;
 mod memory;
 mod ops;
 

@@ -26,7 +26,8 @@
 //!   `workspace`; what is absent is a null pointer.
 //! * **Shapes** ([`Shape`](crate::launch::Shape)) are chosen in `prepare` from a small
 //!   table with the measurement that set it. `cuda.gpu().limits()` has the number of
-//!   multiprocessors, the shared memory of a block, whether there are clusters.
+//!   multiprocessors, the shared memory of a block, whether there are clusters;
+//!   `SPEC_CUDA_LIMITS` lowers them for tests, so use nothing else.
 //!   A shape with no blocks enqueues nothing.
 //! * **Counters** that must start at zero are workspace, cleared by
 //!   `queue.zero(address, bytes)`, which a graph captures as a memset; nothing
