@@ -1,6 +1,6 @@
 //! Times the operators on the first adapter: `cargo bench -p spec-wgpu`.
 //!
-//! Device time comes from timestamps around 20 calls in one encoder, the median
+//! Device time comes from timestamps around 20 calls in one compute pass, the median
 //! of 15 submissions divided by 20. Beside it stands what a caller waits for one
 //! call submitted alone, and once what an empty submission costs. Inputs are
 //! random; the result of the very calls that were timed is checked.
@@ -21,7 +21,7 @@ use half::bf16;
 use spec_core::ops::topk_router::Scoring;
 use spec_core::ops::{DeduplicateTopk, TopkRouter, Unique, deduplicate_topk, topk_router, unique};
 use spec_core::{Backend, DType, Descriptor, Memory, Stream, exact};
-use spec_wgpu::{Wgpu, encoder};
+use spec_wgpu::{Wgpu, pass};
 
 /// An operator and what times it.
 type Entry = (&'static str, fn(&Wgpu));
@@ -108,22 +108,21 @@ fn replay(gpu: &Wgpu, call: &mut impl FnMut(Stream<'_>)) -> f64 {
     };
     let resolved = buffer(wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC);
     let staging = buffer(wgpu::BufferUsages::MAP_READ | wgpu::BufferUsages::COPY_DST);
-    let stamp = |commands: &mut wgpu::CommandEncoder, index| {
-        drop(commands.begin_compute_pass(&wgpu::ComputePassDescriptor {
+    let mut commands = device.create_command_encoder(&Default::default());
+    let mut opened = commands
+        .begin_compute_pass(&wgpu::ComputePassDescriptor {
             label: None,
             timestamp_writes: Some(wgpu::ComputePassTimestampWrites {
                 query_set: &queries,
-                beginning_of_pass_write_index: Some(index),
-                end_of_pass_write_index: None,
+                beginning_of_pass_write_index: Some(0),
+                end_of_pass_write_index: Some(1),
             }),
-        }));
-    };
-    let mut commands = device.create_command_encoder(&Default::default());
-    stamp(&mut commands, 0);
+        })
+        .forget_lifetime();
     for _ in 0..calls {
-        call(encoder(&mut commands));
+        call(pass(&mut opened));
     }
-    stamp(&mut commands, 1);
+    drop(opened);
     commands.resolve_query_set(&queries, 0..2, &resolved, 0);
     commands.copy_buffer_to_buffer(&resolved, 0, &staging, 0, 16);
     gpu.queue().submit([commands.finish()]);

@@ -37,8 +37,9 @@
 //! A caller who already holds a wgpu device wraps it with
 //! [`Wgpu::from_device`], its buffers with [`Wgpu::view`] and
 //! [`Wgpu::view_mut`] (usage `STORAGE` is all they need), and passes
-//! [`encoder`] as the stream to record into a command encoder instead of
-//! submitting. Nothing is copied and nothing is read back.
+//! [`encoder`] or [`pass()`] as the stream to record into a command encoder or
+//! an open compute pass instead of submitting. Nothing is copied and nothing is
+//! read back.
 //!
 //! One buffer may hold several arguments: where a dispatch would read and write
 //! the same `wgpu::Buffer`, which WebGPU forbids for bindings of different
@@ -65,4 +66,4 @@ mod windows;
 
 pub use adapters::devices;
 pub use handle::{Options, Wgpu};
-pub use record::encoder;
+pub use record::{encoder, pass};

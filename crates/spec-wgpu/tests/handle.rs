@@ -6,7 +6,7 @@ use common::{Random, Tensor, bytes_of, gpu, read_buffer, workspace};
 use spec_core::ops::deduplicate_topk::Buffers;
 use spec_core::ops::{DeduplicateTopk, Unique};
 use spec_core::{Backend, DType, Descriptor, Status, Stream, View, ViewMut};
-use spec_wgpu::{Options, Wgpu, devices, encoder};
+use spec_wgpu::{Options, Wgpu, devices, encoder, pass};
 
 fn default_gpu() -> Option<Wgpu> {
     gpu(&Options::default())
@@ -136,13 +136,15 @@ fn one_buffer_and_one_encoder_of_a_foreign_device() {
     let buffers = Buffers { indices: i32s(input), unique: i32s_mut(distinct), counts: None };
     let workspace = || gpu.view_mut(&arena, DType::U8, scratch..size).unwrap();
     first.calculate(workspace(), buffers, encoder(&mut commands)).unwrap();
+    let mut opened = commands.begin_compute_pass(&Default::default()).forget_lifetime();
     let buffers = spec_core::ops::unique::Buffers {
         keys: i32s(distinct),
         unique: i32s_mut(again),
         count: gpu.view_mut(&arena, DType::U64, count..count + 8).unwrap(),
         counts: None,
     };
-    second.calculate(workspace(), buffers, encoder(&mut commands)).unwrap();
+    second.calculate(workspace(), buffers, pass(&mut opened)).unwrap();
+    drop(opened);
     // Nothing has run yet; the caller submits.
     queue.submit([commands.finish()]);
     let bytes = read_buffer(&gpu, &arena);
