@@ -6,7 +6,7 @@ use spec::{Buffer, DType, Element, Handle, Stream, TensorDesc};
 
 use crate::common::grid::Grid;
 use crate::reference::{Verification, Verified};
-use crate::{Random, on_every_device, reference};
+use crate::{Random, common, on_every_device, reference};
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -117,7 +117,16 @@ impl Case {
         narrow: impl Fn(f32) -> T,
         widen: impl Fn(T) -> f32,
     ) -> spec::Result<()> {
-        let data = self.data();
+        self.run_on(handle, &self.data(), narrow, widen)
+    }
+
+    fn run_on<T: Element + PartialEq>(
+        &self,
+        handle: &Handle,
+        data: &Data,
+        narrow: impl Fn(f32) -> T,
+        widen: impl Fn(T) -> f32,
+    ) -> spec::Result<()> {
         let narrowed = |wide: &[f32]| wide.iter().map(|&v| narrow(v)).collect::<Vec<T>>();
         let (target, draft) = (narrowed(&data.target), narrowed(&data.draft));
         let widened = |narrow: &[T]| narrow.iter().map(|&v| widen(v)).collect::<Vec<f32>>();
@@ -134,7 +143,7 @@ impl Case {
             seed: data.random[0],
             offset: data.random[1],
         });
-        let got = self.calculate(handle, &data, &target, &draft)?;
+        let got = self.calculate(handle, data, &target, &draft)?;
         assert_eq!(got, expected);
         Ok(())
     }
@@ -240,4 +249,78 @@ fn agrees_with_the_plain_loop() {
         DType::BF16 => case.run(handle, bf16::from_f32, bf16::to_f32),
         _ => case.run(handle, |v| v, |v: f32| v),
     });
+}
+
+/// Cases that random numbers do not meet: bounds that are hit exactly.
+fn on_every_device_exactly(params: &RejectionSample, vocab: usize, draft: bool, data: &Data) {
+    for handle in common::handles() {
+        let case = Case {
+            params: params.clone(),
+            dtype: DType::F32,
+            wide_ids: true,
+            batch: data.bonus.len(),
+            vocab,
+            draft,
+            uniform: true,
+            close: false,
+            bad: false,
+            gap: 1,
+            seed: 0,
+        };
+        case.run_on(&handle, data, |v| v, |v: f32| v).unwrap_or_else(|error| panic!("{error}"));
+    }
+}
+
+#[test]
+fn acceptance_at_its_bounds() {
+    // Target, draft and draw of each request's one token.
+    let bounds = [
+        (0.25, 0.5, 0.5),    // u * d = t: rejected
+        (0.25, 0.5, 0.49),   // just below: accepted
+        (0.5, 0.5, 0.999),   // t = d: accepted, whatever u
+        (1e-10, 0.0, 0.999), // d counts as 1e-10: accepted
+        (0.0, 0.0, 0.0),     // u * d = 0 = t: rejected
+        (1e-40, 0.0, 0.0),   // a subnormal target above 0: accepted
+        (1e-40, 0.5, 1e-40), // a subnormal product below it: accepted
+        (1e-45, 1.0, 1e-45), // and equal to it: rejected
+    ];
+    let rows = |of: fn(&(f32, f32, f32)) -> f32| -> Vec<f32> {
+        bounds.iter().flat_map(|b| [of(b), 1.0 - of(b)]).collect()
+    };
+    let batch = bounds.len();
+    let data = Data {
+        target: rows(|b| b.0),
+        draft: rows(|b| b.1),
+        ids: vec![0; batch],
+        bonus: vec![1; batch],
+        offsets: (0..=batch as i64).collect(),
+        uniform: bounds.iter().map(|b| b.2).collect(),
+        random: [3, 4],
+    };
+    on_every_device_exactly(&RejectionSample::argmax(1), 2, true, &data);
+}
+
+#[test]
+fn residuals_of_one_unit_far_apart() {
+    // A few entries of 2^-40, the smallest that counts, all over a long row: the
+    // threshold falls on the running sum itself.
+    let (batch, vocab) = (64, 50_000);
+    let mut target = vec![0.0; batch * vocab];
+    for row in target.chunks_mut(vocab) {
+        for at in [0, 1023, 8191, 8192, 30_000, 49_999] {
+            row[at] = 2f32.powi(-40);
+        }
+    }
+    let data = Data {
+        draft: vec![0.0; batch * vocab],
+        ids: vec![7; batch],
+        bonus: vec![1; batch],
+        offsets: (0..=batch as i64).collect(),
+        uniform: vec![0.5; batch],
+        random: [5, 6],
+        target,
+    };
+    on_every_device_exactly(&RejectionSample::lossless(1), vocab, false, &data);
+    // As an argmax they are equals, of which the first wins.
+    on_every_device_exactly(&RejectionSample::argmax(1), vocab, false, &data);
 }

@@ -203,6 +203,16 @@ mod tests {
     }
 
     #[test]
+    fn acceptance_is_strict_below_the_draft() {
+        assert!(!accepts(0.25, 0.5, 0.5), "u * d = t rejects");
+        assert!(accepts(0.25, 0.5, 0.499_999));
+        assert!(accepts(0.5, 0.5, 0.999_999), "t = d accepts");
+        assert!(accepts(1e-10, 0.0, 0.999_999), "d counts as 1e-10");
+        assert!(!accepts(0.0, 0.0, 0.0));
+        assert!(!accepts(f32::NAN, 0.5, 0.0) && !accepts(0.5, f32::INFINITY, 0.0));
+    }
+
+    #[test]
     fn fixed_probability_saturates() {
         assert_eq!(fixed_probability(1.0), 1 << 40);
         assert_eq!(fixed_probability(f32::INFINITY), 1 << 40);
