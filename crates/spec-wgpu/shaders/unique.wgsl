@@ -14,7 +14,9 @@
 //
 // A scatter ranks 256 keys at a time, one a thread: each sets its bit in a
 // bitmap of its digit, and counts the bits before its own. Ranks depend on
-// positions alone, never on which atomic came first.
+// positions alone, never on which atomic came first. Where workgroup memory has
+// room for the tile, keys are put in order there and then written, so that
+// neighbouring threads write neighbouring keys.
 //
 // Tensors beyond one binding: every dispatch is told the window of the keys it
 // reads and the window of the area it writes, and leaves alone what belongs to
@@ -31,6 +33,9 @@ override ROWS: u32 = 16u;
 // Whether all keys fit one binding: then an area is read and written through
 // the same binding.
 override SINGLE: bool = true;
+// Whether a tile is put in order in workgroup memory, and the words for it.
+override STAGED: bool = false;
+override STAGE: u32 = 1u;
 
 struct Params {
     at: At,
@@ -135,8 +140,20 @@ fn load(source: u32, i: u32, w: u32) -> u32 {
     return distinct_in[params.at.b3 + j];
 }
 
+// Key `i` of the window that is read; its upper word is 0 where there is none.
+fn load_key(source: u32, i: u32) -> vec2<u32> {
+    if WORDS == 1u {
+        return vec2(load(source, i, 0u), 0u);
+    }
+    return vec2(load(source, i, 0u), load(source, i, 1u));
+}
+
 fn digit_of(word: u32) -> u32 {
     return ((word >> (8u * (params.digit % 4u))) & 0xffu) ^ params.flip;
+}
+
+fn digit_of_key(key: vec2<u32>) -> u32 {
+    return digit_of(select(key.x, key.y, params.digit >= 4u));
 }
 
 fn same(source: u32, i: u32, j: u32) -> bool {
@@ -193,8 +210,23 @@ fn survey(
     }
 }
 
-// A count for each digit; where the next key of each digit goes.
+// A count for each digit.
 var<workgroup> digits: array<atomic<u32>, DIGITS>;
+
+// The digit of key `i`; DIGITS past the end.
+fn digit_at(source: u32, i: u32) -> u32 {
+    var digit = DIGITS;
+    if i < params.len {
+        digit = digit_of(load(source, i, params.digit / 4u));
+    }
+    return digit;
+}
+
+fn count_digit(digit: u32) {
+    if digit < DIGITS {
+        atomicAdd(&digits[digit], 1u);
+    }
+}
 
 @compute @workgroup_size(THREADS)
 fn count(
@@ -209,12 +241,18 @@ fn count(
     }
     atomicStore(&digits[thread], 0u);
     workgroupBarrier();
-    for (var row = 0u; row < ROWS; row++) {
-        let i = (tile * ROWS + row) * THREADS + thread;
-        if i < params.len {
-            let word = load(this_pass.source, i, params.digit / 4u);
-            atomicAdd(&digits[digit_of(word)], 1u);
-        }
+    // Four loads in flight at a time.
+    let first = tile * ROWS * THREADS + thread;
+    for (var row = 0u; row < ROWS; row += 4u) {
+        let i = first + row * THREADS;
+        let a = digit_at(this_pass.source, i);
+        let b = digit_at(this_pass.source, i + THREADS);
+        let c = digit_at(this_pass.source, i + 2u * THREADS);
+        let d = digit_at(this_pass.source, i + 3u * THREADS);
+        count_digit(a);
+        count_digit(b);
+        count_digit(c);
+        count_digit(d);
     }
     workgroupBarrier();
     let all_tiles = params.start / (ROWS * THREADS) + tile;
@@ -262,6 +300,51 @@ fn prefix(
 
 // For each digit a bit a thread: word w of digit d at w * DIGITS + d.
 var<workgroup> seen: array<atomic<u32>, 2048>;
+// Where the next key of each digit goes, here or in the whole.
+var<workgroup> places: array<u32, DIGITS>;
+// What to add to a place in the tile for the place in the whole.
+var<workgroup> offsets: array<u32, DIGITS>;
+// The tile in order: lower words, then upper words.
+var<workgroup> stage: array<u32, STAGE>;
+
+// Writes a key to `place` of the whole, if that is in the window.
+fn store_key(sink: u32, place: u32, key: vec2<u32>) {
+    // Below `to` this wraps to something large.
+    let to = place - params.to;
+    if to >= params.to_len {
+        return;
+    }
+    if sink == AREA {
+        area[params.at.b4 + to * WORDS] = key.x;
+        if WORDS == 2u {
+            area[params.at.b4 + to * WORDS + 1u] = key.y;
+        }
+    } else {
+        distinct[params.at.b5 + to * WORDS] = key.x;
+        if WORDS == 2u {
+            distinct[params.at.b5 + to * WORDS + 1u] = key.y;
+        }
+    }
+}
+
+// Where each digit of a tile begins: fills places and offsets.
+fn find_places(all_tiles: u32, thread: u32) {
+    let total = state[params.at.b7 + TOTALS + thread];
+    let entry = params.at.b6 + thread * params.tiles + all_tiles;
+    let earlier = table[entry];
+    let first = scan_exclusive(thread, total) + earlier;
+    if STAGED {
+        var end = total;
+        if all_tiles + 1u < params.tiles {
+            end = table[entry + 1u];
+        }
+        let here = scan_exclusive(thread, end - earlier);
+        places[thread] = here;
+        offsets[thread] = first - here;
+    } else {
+        places[thread] = first;
+    }
+}
 
 @compute @workgroup_size(THREADS)
 fn scatter(
@@ -274,10 +357,12 @@ fn scatter(
     if tile >= params.at.groups || !this_pass.needed {
         return;
     }
-    let all_tiles = params.start / (ROWS * THREADS) + tile;
-    let smaller = scan_exclusive(thread, state[params.at.b7 + TOTALS + thread]);
-    let earlier = table[params.at.b6 + thread * params.tiles + all_tiles];
-    atomicStore(&digits[thread], smaller + earlier);
+    let first = tile * ROWS * THREADS;
+    var next = vec2(0u);
+    if first + thread < params.len {
+        next = load_key(this_pass.source, first + thread);
+    }
+    find_places(params.start / (ROWS * THREADS) + tile, thread);
     for (var i = thread; i < 8u * DIGITS; i += THREADS) {
         atomicStore(&seen[i], 0u);
     }
@@ -285,45 +370,56 @@ fn scatter(
     let my_word = thread / 32u;
     let my_bit = 1u << (thread % 32u);
     for (var row = 0u; row < ROWS; row++) {
-        let i = (tile * ROWS + row) * THREADS + thread;
+        let i = first + row * THREADS + thread;
         let there = i < params.len;
-        var digit = 0u;
+        let key = next;
+        let digit = digit_of_key(key);
         if there {
-            digit = digit_of(load(this_pass.source, i, params.digit / 4u));
             atomicOr(&seen[my_word * DIGITS + digit], my_bit);
+        }
+        // The next row is on its way while this one is ranked.
+        if row + 1u < ROWS && i + THREADS < params.len {
+            next = load_key(this_pass.source, i + THREADS);
         }
         workgroupBarrier();
         var rank = 0u;
         var total = 0u;
         for (var w = 0u; w < 8u; w++) {
             let word = atomicLoad(&seen[w * DIGITS + digit]);
-            total += countOneBits(word);
-            let mask = select(select(0u, 0xffffffffu, w < my_word), my_bit - 1u, w == my_word);
-            rank += countOneBits(word & mask);
+            let ones = countOneBits(word);
+            total += ones;
+            rank += select(0u, ones, w < my_word);
+            rank += select(0u, countOneBits(word & (my_bit - 1u)), w == my_word);
         }
-        let place = atomicLoad(&digits[digit]) + rank;
+        let place = places[digit] + rank;
         workgroupBarrier();
         if there {
             if rank + 1u == total {
-                atomicStore(&digits[digit], place + 1u);
+                places[digit] = place + 1u;
                 for (var w = 0u; w < 8u; w++) {
                     atomicStore(&seen[w * DIGITS + digit], 0u);
                 }
             }
-            // Below `to` this wraps to something large.
-            let to = place - params.to;
-            if to < params.to_len {
-                for (var w = 0u; w < WORDS; w++) {
-                    let word = load(this_pass.source, i, w);
-                    if this_pass.sink == AREA {
-                        area[params.at.b4 + to * WORDS + w] = word;
-                    } else {
-                        distinct[params.at.b5 + to * WORDS + w] = word;
-                    }
+            if STAGED {
+                stage[place] = key.x;
+                if WORDS == 2u {
+                    stage[ROWS * THREADS + place] = key.y;
                 }
+            } else {
+                store_key(this_pass.sink, place, key);
             }
         }
         workgroupBarrier();
+    }
+    if STAGED {
+        let len = min(params.len - first, ROWS * THREADS);
+        for (var i = thread; i < len; i += THREADS) {
+            var key = vec2(stage[i], 0u);
+            if WORDS == 2u {
+                key.y = stage[ROWS * THREADS + i];
+            }
+            store_key(this_pass.sink, offsets[digit_of_key(key)] + i, key);
+        }
     }
 }
 
@@ -336,15 +432,43 @@ fn is_last(source: u32, i: u32) -> bool {
     return params.start + i + 1u == params.n || !same(source, i, i + 1u);
 }
 
-// The heads among a thread's ROWS neighbouring keys, a bit each.
-fn heads_of(source: u32, first: u32) -> u32 {
-    var found = 0u;
-    for (var j = 0u; j < ROWS; j++) {
-        if first + j < params.len && is_head(source, first + j) {
-            found |= 1u << j;
+// A bit a key of the tile: whether it is a head. Word w of row r at 8 r + w.
+var<workgroup> tile_heads: array<atomic<u32>, 128>;
+// How many heads of the tile lie before each of those words.
+var<workgroup> heads_before: array<u32, 128>;
+
+// Fills tile_heads and heads_before; returns how many heads the tile has.
+fn find_heads(source: u32, tile: u32, thread: u32) -> u32 {
+    if thread < 8u * ROWS {
+        atomicStore(&tile_heads[thread], 0u);
+    }
+    workgroupBarrier();
+    for (var row = 0u; row < ROWS; row++) {
+        let i = (tile * ROWS + row) * THREADS + thread;
+        if i < params.len && is_head(source, i) {
+            atomicOr(&tile_heads[row * 8u + thread / 32u], 1u << (thread % 32u));
         }
     }
-    return found;
+    workgroupBarrier();
+    var ones = 0u;
+    if thread < 8u * ROWS {
+        ones = countOneBits(atomicLoad(&tile_heads[thread]));
+    }
+    let before = scan_exclusive(thread, ones);
+    if thread < 8u * ROWS {
+        heads_before[thread] = before;
+    }
+    workgroupBarrier();
+    return scan_total();
+}
+
+// Of the thread's key in a row: how many heads of the tile lie before it, and
+// whether it is one.
+fn rank_of_head(row: u32, thread: u32) -> vec2<u32> {
+    let at = row * 8u + thread / 32u;
+    let word = atomicLoad(&tile_heads[at]);
+    let bit = thread % 32u;
+    return vec2(heads_before[at] + countOneBits(word & ((1u << bit) - 1u)), (word >> bit) & 1u);
 }
 
 @compute @workgroup_size(THREADS)
@@ -357,10 +481,9 @@ fn heads(
     if tile >= params.at.groups {
         return;
     }
-    let found = heads_of(sorted_in(), (tile * THREADS + thread) * ROWS);
-    let unused = scan_exclusive(thread, countOneBits(found));
+    let total = find_heads(sorted_in(), tile, thread);
     if thread == 0u {
-        table[params.at.b6 + params.start / (ROWS * THREADS) + tile] = scan_total();
+        table[params.at.b6 + params.start / (ROWS * THREADS) + tile] = total;
     }
 }
 
@@ -376,18 +499,13 @@ fn compact(
         return;
     }
     let source = sorted_in();
-    let first = (tile * THREADS + thread) * ROWS;
-    let found = heads_of(source, first);
+    find_heads(source, tile, thread);
     let earlier = table[params.at.b6 + params.start / (ROWS * THREADS) + tile];
-    var to = earlier + scan_exclusive(thread, countOneBits(found)) - params.to;
-    for (var j = 0u; j < ROWS; j++) {
-        if ((found >> j) & 1u) == 1u {
-            if to < params.to_len {
-                for (var w = 0u; w < WORDS; w++) {
-                    distinct[params.at.b5 + to * WORDS + w] = load(source, first + j, w);
-                }
-            }
-            to += 1u;
+    for (var row = 0u; row < ROWS; row++) {
+        let i = (tile * ROWS + row) * THREADS + thread;
+        let head = rank_of_head(row, thread);
+        if head.y == 1u {
+            store_key(DISTINCT, earlier + head.x, load_key(source, i));
         }
     }
 }
@@ -419,23 +537,22 @@ fn occurrences(
         return;
     }
     let source = sorted_in();
-    let first = (tile * THREADS + thread) * ROWS;
-    let found = heads_of(source, first);
+    find_heads(source, tile, thread);
     let earlier = table[params.at.b6 + params.start / (ROWS * THREADS) + tile];
-    // The run before the first head here is the one before `next`.
-    var next = earlier + scan_exclusive(thread, countOneBits(found)) - params.to;
-    for (var j = 0u; j < ROWS; j++) {
-        let i = first + j;
+    for (var row = 0u; row < ROWS; row++) {
+        let i = (tile * ROWS + row) * THREADS + thread;
         if i < params.len {
-            let position = params.start + i;
-            if ((found >> j) & 1u) == 1u {
-                if next < params.to_len {
-                    atomicSub(&counters[params.at.b8 + 2u * next], position);
+            let head = rank_of_head(row, thread);
+            // The run of this key; before the first head, the one before.
+            let run = earlier + head.x + head.y - 1u - params.to;
+            if run < params.to_len {
+                let low = params.at.b8 + 2u * run;
+                if head.y == 1u {
+                    atomicSub(&counters[low], params.start + i);
                 }
-                next += 1u;
-            }
-            if is_last(source, i) && next - 1u < params.to_len {
-                atomicAdd(&counters[params.at.b8 + 2u * (next - 1u)], position + 1u);
+                if is_last(source, i) {
+                    atomicAdd(&counters[low], params.start + i + 1u);
+                }
             }
         }
     }

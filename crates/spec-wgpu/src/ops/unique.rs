@@ -15,7 +15,10 @@ const THREADS: u64 = 256;
 const DIGITS: u64 = 256;
 /// Words of bits that vary, and totals of the digits.
 const STATE: u64 = 2 + DIGITS;
-/// Keys of a thread; with fewer keys, smaller tiles keep a GPU busy.
+/// Words of workgroup memory of a scatter, beside a tile in order: bitmaps of
+/// the digits, two places a digit, a prefix sum.
+const SCATTER_WORDS: u64 = 8 * DIGITS + 2 * DIGITS + THREADS;
+/// Keys of a thread, a multiple of four; with fewer keys, smaller tiles keep a GPU busy.
 const ROWS: u64 = 16;
 const FEW_ROWS: u64 = 8;
 const FEW_KEYS: u64 = 1 << 22;
@@ -111,10 +114,15 @@ impl Sorter {
             );
             return Err(gpu.error(Status::NotImplemented, words));
         }
+        let stage = shape.tile() * shape.words;
+        let memory = u64::from(gpu.0.limits.max_compute_workgroup_storage_size);
+        let staged = (stage + SCATTER_WORDS) * 4 <= memory;
         let constants = [
             ("WORDS", shape.words as u32),
             ("ROWS", shape.rows as u32),
             ("SINGLE", u32::from(shape.single())),
+            ("STAGED", u32::from(staged)),
+            ("STAGE", if staged { stage as u32 } else { 1 }),
         ];
         let mut bindings = [Access::Write; 8];
         bindings[0] = Access::Read;
