@@ -78,7 +78,7 @@ impl NgramMatch {
 
 arguments! {
     /// The arguments of `ngram_match`. Tokens are i64 or i32, lengths (the
-    /// `_len`, `_lens` and `step_idx` of [batch]) i64 or i32, counts i32.
+    /// `_len`, `_lens` and `step_idx`) i64 or i32, counts i32.
     {
         /// Prompts `[batch, max_prompt_len]`.
         input_ids: I,
