@@ -20,7 +20,7 @@
 
 override THREADS: u32 = 256u;
 // Words of workgroup memory for bitmap or tile: a multiple of THREADS.
-override POOL: u32 = 3840u;
+override POOL: u32 = 3328u;
 // Values sorted at once: a power of two, at most POOL.
 override TILE: u32 = 2048u;
 

@@ -11,8 +11,8 @@
 // 2. Score, choice and key of each expert.
 // 3. Groups: some lanes a group find its two largest keys; every group counts
 //    the groups before it and so knows its rank.
-// 4. topk rounds: the team's largest key, among those the lowest expert. Its
-//    lane takes it out and finds its next best.
+// 4. topk rounds: the team's largest key, among those the lowest expert. Each
+//    lane knows its two best, and looks again only when both are taken.
 // 5. A lane an expert: the score again, and the weight.
 //
 // Bytes moved: the logits once and 8 bytes a chosen expert, which is the floor.
@@ -20,10 +20,9 @@
 override LANES: u32 = 32u;
 override TEAMS: u32 = 8u;
 override THREADS: u32 = 256u;
+// The most reductions of a token, and those of all teams.
 override SLOTS: u32 = 67u;
 override TEAM_WORDS: u32 = 536u;
-// Words of workgroup memory of a team, times TEAMS.
-override POOL: u32 = 2048u;
 override DTYPE: u32 = 0u;
 override SOFTMAX: bool = false;
 
@@ -60,7 +59,10 @@ struct Params {
 @group(0) @binding(4) var<storage, read_write> indices: array<u32>;
 @group(0) @binding(5) var<storage, read_write> flags: array<atomic<u32>>;
 
+// Words of workgroup memory for all teams' keys.
+const POOL = 3328u;
 const NEGATIVE_INFINITY = 0xff800000u;
+const NOBODY = 0xffffffffu;
 
 // Of each team: a key an expert; for every part of a group its largest and
 // second largest key; the chosen experts; their scores.
@@ -201,13 +203,16 @@ fn mask_groups() {
     }
 }
 
-// A lane's largest key and its lowest expert; (0, none) if all are taken.
-fn best_of_lane() -> vec2<u32> {
-    var best = vec2(0u, 0xffffffffu);
+// A lane's two largest keys with their experts, the lower first among equals;
+// (0, NOBODY) for what is not there.
+fn best_of_lane() -> vec4<u32> {
+    var best = vec4(0u, NOBODY, 0u, NOBODY);
     for (var e = team_lane; e < params.experts; e += LANES) {
         let key = pool[keys_at() + e];
         if key > best.x {
-            best = vec2(key, e);
+            best = vec4(key, e, best.xy);
+        } else if key > best.z {
+            best = vec4(best.xy, key, e);
         }
     }
     return best;
@@ -217,12 +222,15 @@ fn choose() {
     var best = best_of_lane();
     for (var round = 0u; round < params.topk; round++) {
         let key = team_max(best.x);
-        let expert = team_min(select(0xffffffffu, best.y, best.x == key));
+        let expert = team_min(select(NOBODY, best.y, best.x == key));
         if best.y == expert {
             // Below every key: not chosen again.
             pool[keys_at() + expert] = 0u;
             pool[chosen_at() + round] = expert;
-            best = best_of_lane();
+            best = vec4(best.zw, 0u, NOBODY);
+            if best.y == NOBODY {
+                best = best_of_lane();
+            }
         }
     }
     workgroupBarrier();

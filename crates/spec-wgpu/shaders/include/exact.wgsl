@@ -12,12 +12,10 @@ fn mul(a: f32, b: f32) -> f32 {
     return fence(a * b);
 }
 
+// For sums that go into another sum. One that is only multiplied, compared or
+// taken apart needs no fence of its own: its products have theirs.
 fn add(a: f32, b: f32) -> f32 {
     return fence(a + b);
-}
-
-fn sub(a: f32, b: f32) -> f32 {
-    return fence(a - b);
 }
 
 // The bits of a + b, fast where no driver can disagree and by integers where
@@ -41,27 +39,28 @@ const ROUND = 12582912.0f;
 fn exact_exp(t: f32) -> f32 {
     let clamped = select(EXP_MIN, t, t > EXP_MIN);
     let shifted = add(mul(clamped, 1.44269502f), ROUND);
-    let n = sub(shifted, ROUND);
-    let r = sub(sub(clamped, mul(n, 0.693359375f)), mul(n, -2.12194442e-4f));
+    let n = shifted - ROUND;
+    // The first product is exact: 9 bits times 8.
+    let r = add(clamped, -(n * 0.693359375f)) - mul(n, -2.12194442e-4f);
     var p = 0.00138888892f;
-    p = add(mul(p, r), 0.00833333377f);
-    p = add(mul(p, r), 0.0416666679f);
-    p = add(mul(p, r), 0.166666672f);
-    p = add(mul(p, r), 0.5f);
-    p = add(mul(p, r), 1.0f);
-    p = add(mul(p, r), 1.0f);
+    p = mul(p, r) + 0.00833333377f;
+    p = mul(p, r) + 0.0416666679f;
+    p = mul(p, r) + 0.166666672f;
+    p = mul(p, r) + 0.5f;
+    p = mul(p, r) + 1.0f;
+    p = mul(p, r) + 1.0f;
     let scaled = bitcast<f32>(bitcast<u32>(p) + (bitcast<u32>(shifted) << 23u));
     return select(0.0f, scaled, t >= EXP_MIN);
 }
 
-// 1 / d for 1 <= d <= 2.
+// 1 / d for 1 <= d <= 2. Halves are exact.
 fn exact_reciprocal(d: f32) -> f32 {
-    let m = mul(d, 0.5f);
-    var y = sub(2.82352948f, mul(m, 1.88235295f));
-    y = mul(y, sub(2.0f, mul(m, y)));
-    y = mul(y, sub(2.0f, mul(m, y)));
-    y = mul(y, sub(2.0f, mul(m, y)));
-    return mul(y, 0.5f);
+    let m = d * 0.5f;
+    var y = 2.82352948f - mul(m, 1.88235295f);
+    y = mul(y, 2.0f - mul(m, y));
+    y = mul(y, 2.0f - mul(m, y));
+    y = mul(y, 2.0f - mul(m, y));
+    return y * 0.5f;
 }
 
 // The logistic function of the float with these bits: 0 for NaN.
@@ -89,7 +88,7 @@ fn softmax_weight(x: u32, maximum: u32) -> f32 {
     if !is_finite(x) || !is_finite(maximum) {
         return 0.0f;
     }
-    return exact_exp(sub(bitcast<f32>(x), bitcast<f32>(maximum)));
+    return exact_exp(add(bitcast<f32>(x), -bitcast<f32>(maximum)));
 }
 
 // A weight in units of 2^-31.

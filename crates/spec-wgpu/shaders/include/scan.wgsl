@@ -1,23 +1,35 @@
 // Prefix sums over a workgroup of `THREADS` threads, a power of two: a constant
 // or override that the including shader declares.
 
-var<workgroup> scan_words: array<u32, THREADS>;
+// Sums so far, read from one and written to the other in turns.
+var<workgroup> scan_even: array<u32, THREADS>;
+var<workgroup> scan_odd: array<u32, THREADS>;
+var<workgroup> scan_sum: u32;
 
 // The sum of `value` over the threads before this one. Every thread of the
 // workgroup must call it. `scan_total` then gives the sum over all.
 fn scan_exclusive(thread: u32, value: u32) -> u32 {
-    workgroupBarrier();
-    scan_words[thread] = value;
     var sum = value;
+    var odd = false;
+    scan_even[thread] = sum;
     for (var step = 1u; step < THREADS; step <<= 1u) {
         workgroupBarrier();
-        var left = 0u;
         if thread >= step {
-            left = scan_words[thread - step];
+            if odd {
+                sum += scan_odd[thread - step];
+            } else {
+                sum += scan_even[thread - step];
+            }
         }
-        workgroupBarrier();
-        sum += left;
-        scan_words[thread] = sum;
+        odd = !odd;
+        if odd {
+            scan_odd[thread] = sum;
+        } else {
+            scan_even[thread] = sum;
+        }
+    }
+    if thread == THREADS - 1u {
+        scan_sum = sum;
     }
     workgroupBarrier();
     return sum - value;
@@ -25,5 +37,5 @@ fn scan_exclusive(thread: u32, value: u32) -> u32 {
 
 // The sum over all threads of the last scan_exclusive.
 fn scan_total() -> u32 {
-    return scan_words[THREADS - 1u];
+    return scan_sum;
 }

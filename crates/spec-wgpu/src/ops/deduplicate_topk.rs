@@ -13,8 +13,8 @@ pub(super) static SHADER: Shader = shader!("deduplicate_topk");
 
 /// Launch shapes by the workgroup memory they need: threads, words of bitmap or
 /// tile (an odd number a thread keeps banks apart), values sorted at once.
-const LARGE: Shape = Shape { threads: 512, pool: 512 * 19, tile: 8192 };
-const PLAIN: Shape = Shape { threads: 256, pool: 256 * 15, tile: 2048 };
+const LARGE: Shape = Shape { threads: 1024, pool: 1024 * 9, tile: 8192 };
+const PLAIN: Shape = Shape { threads: 256, pool: 256 * 13, tile: 2048 };
 
 /// Values of a request that one workgroup sorts in reasonable time, and in few
 /// enough turns: see the rules in [`super`].
@@ -30,8 +30,8 @@ struct Shape {
 impl Shape {
     fn of(gpu: &Wgpu) -> Self {
         let limits = &gpu.0.limits;
-        // Bitmap or tile, a word a thread for prefix sums, and a few more.
-        let bytes = (LARGE.pool + LARGE.threads + 16) * 4;
+        // Bitmap or tile, two words a thread for prefix sums, and a few more.
+        let bytes = (LARGE.pool + 2 * LARGE.threads + 16) * 4;
         let large = limits.max_compute_workgroup_storage_size >= bytes
             && limits.max_compute_invocations_per_workgroup >= LARGE.threads
             && limits.max_compute_workgroup_size_x >= LARGE.threads;

@@ -1,7 +1,7 @@
 //! Mixture-of-experts routing: a team of threads a token.
 
 use spec_core::ops::TopkRouter;
-use spec_core::ops::topk_router::{Buffers, GroupScore, Masked, Plan, Scoring};
+use spec_core::ops::topk_router::{Buffers, GroupScore, MAX_TOPK, Masked, Plan, Scoring};
 use spec_core::{Kernel, Result, Status, Stream, Supports, ViewMut, exact};
 
 use super::float_code;
@@ -15,9 +15,11 @@ pub(super) static SHADER: Shader = shader!("topk_router");
 const LANES: u32 = 32;
 /// Threads of a workgroup, at most.
 const MAX_THREADS: u32 = 256;
-/// Words of workgroup memory for keys and groups, beside the words that teams
-/// without subgroups reduce in: together below 16 KiB.
+/// Words of workgroup memory for keys and groups, as the shader has it, and the
+/// most reductions of a token, each of which takes teams without subgroups a
+/// word: together below 16 KiB.
 const POOL: u32 = 3328;
+const SLOTS: u32 = 3 + 2 * MAX_TOPK as u32;
 
 /// With fewer lanes, ranking more groups than this would take a thread too many
 /// turns: see the rules in [`super`].
@@ -33,8 +35,6 @@ struct Shape {
     parts: u32,
     /// Words of workgroup memory of a team.
     words: u32,
-    /// Reductions of a token.
-    slots: u32,
 }
 
 impl Shape {
@@ -46,9 +46,10 @@ impl Shape {
         let parts = (lanes / groups).max(1);
         let group_words = if groups > 1 { 2 * groups * parts } else { 0 };
         let words = plan.experts() as u32 + group_words + 2 * topk;
-        let slots = 3 + 2 * topk;
-        let teams = (MAX_THREADS / lanes).min(POOL / words).max(1);
-        Shape { subgroups: subgroup.is_some(), lanes, teams, parts, words, slots }
+        // Powers of two, so that few pipelines serve all shapes.
+        let most = (MAX_THREADS / lanes).min(POOL / words).max(1);
+        let teams = 1 << most.ilog2();
+        Shape { subgroups: subgroup.is_some(), lanes, teams, parts, words }
     }
 }
 
@@ -68,9 +69,8 @@ impl Supports<TopkRouter> for Wgpu {
             ("LANES", shape.lanes),
             ("TEAMS", shape.teams),
             ("THREADS", shape.lanes * shape.teams),
-            ("SLOTS", shape.slots),
-            ("TEAM_WORDS", shape.slots * shape.teams),
-            ("POOL", shape.words * shape.teams),
+            ("SLOTS", SLOTS),
+            ("TEAM_WORDS", SLOTS * shape.teams),
             ("DTYPE", float_code(plan.x.dtype)),
             ("SOFTMAX", u32::from(plan.params.scoring == Scoring::Softmax)),
         ];

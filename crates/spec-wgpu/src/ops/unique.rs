@@ -16,8 +16,8 @@ const DIGITS: u64 = 256;
 /// Words of bits that vary, and totals of the digits.
 const STATE: u64 = 2 + DIGITS;
 /// Words of workgroup memory of a scatter, beside a tile in order: bitmaps of
-/// the digits, two places a digit, a prefix sum.
-const SCATTER_WORDS: u64 = 8 * DIGITS + 2 * DIGITS + THREADS;
+/// the digits, two places a digit, prefix sums.
+const SCATTER_WORDS: u64 = 8 * DIGITS + 2 * DIGITS + 2 * THREADS + 4;
 /// Keys of a thread, a multiple of four; with fewer keys, smaller tiles keep a GPU busy.
 const ROWS: u64 = 16;
 const FEW_ROWS: u64 = 8;
