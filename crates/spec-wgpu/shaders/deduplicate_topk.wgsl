@@ -130,21 +130,56 @@ fn bitmap_turn(first: u32, thread: u32, low: u32, out: u32, written: u32) -> u32
     return written + scan_total();
 }
 
+// Puts two values in order: ascending, or descending.
+fn ordered(pair: vec2<u32>, ascending: bool) -> vec2<u32> {
+    let low = min(pair.x, pair.y);
+    let high = max(pair.x, pair.y);
+    return select(vec2(high, low), vec2(low, high), ascending);
+}
+
+// One stage of the network: values j apart.
+fn sort_by_one(thread: u32, k: u32, j: u32) {
+    for (var i = thread; i < params.sort_size / 2u; i += THREADS) {
+        let a = 2u * i - (i & (j - 1u));
+        let v = vec2(atomicLoad(&pool[a]), atomicLoad(&pool[a + j]));
+        let sorted = ordered(v, (a & k) == 0u);
+        atomicStore(&pool[a], sorted.x);
+        atomicStore(&pool[a + j], sorted.y);
+    }
+}
+
+// Two stages between barriers: values 2 h apart, then h apart.
+fn sort_by_two(thread: u32, k: u32, h: u32) {
+    for (var i = thread; i < params.sort_size / 4u; i += THREADS) {
+        let a = 4u * i - 3u * (i & (h - 1u));
+        let ascending = (a & k) == 0u;
+        let v0 = atomicLoad(&pool[a]);
+        let v1 = atomicLoad(&pool[a + h]);
+        let v2 = atomicLoad(&pool[a + 2u * h]);
+        let v3 = atomicLoad(&pool[a + 3u * h]);
+        let even = ordered(vec2(v0, v2), ascending);
+        let odd = ordered(vec2(v1, v3), ascending);
+        let low = ordered(vec2(even.x, odd.x), ascending);
+        let high = ordered(vec2(even.y, odd.y), ascending);
+        atomicStore(&pool[a], low.x);
+        atomicStore(&pool[a + h], low.y);
+        atomicStore(&pool[a + 2u * h], high.x);
+        atomicStore(&pool[a + 3u * h], high.y);
+    }
+}
+
 // Sorts the first sort_size words of the pool.
 fn sort_pool(thread: u32) {
     for (var k = 2u; k <= params.sort_size; k <<= 1u) {
-        for (var j = k >> 1u; j > 0u; j >>= 1u) {
+        var j = k >> 1u;
+        while j > 0u {
             workgroupBarrier();
-            for (var i = thread; i < params.sort_size / 2u; i += THREADS) {
-                let a = 2u * i - (i & (j - 1u));
-                let b = a + j;
-                let x = atomicLoad(&pool[a]);
-                let y = atomicLoad(&pool[b]);
-                if (x > y) == ((a & k) == 0u) {
-                    atomicStore(&pool[a], y);
-                    atomicStore(&pool[b], x);
-                }
+            if j > 1u {
+                sort_by_two(thread, k, j >> 1u);
+            } else {
+                sort_by_one(thread, k, j);
             }
+            j >>= 2u;
         }
     }
     workgroupBarrier();
