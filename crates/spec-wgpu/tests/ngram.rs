@@ -380,17 +380,23 @@ fn large_batches_and_long_prompts() {
         let mut r = Random(5);
         for (batch, prompt, model, tokens) in [
             (700, 20, 40, 3),
-            (1300, 3, 8, 2),
-            // More than a dispatch has workgroups in one dimension.
-            (70_000, 3, 8, 2),
+            (1300, 12, 20, 2),
             (3, 5000, 3000, 4),
             (2, 40_000, 2000, 30),
             (2, 40_000, 9000, 100_000),
         ] {
             for bad in [false, true] {
+                // A bad count would use up the budget of a large batch at once.
+                let bad = bad && batch != 1300;
                 let shape = Shape { batch, prompt, model, draft: 9, tokens, bad };
                 let mut case = random_case(&mut r, &shape);
+                case.sizes.min_ngram = 1;
                 case.check(name, &gpu, 3);
+                // Budgets that end somewhere among the requests.
+                for _ in 0..if batch == 1300 { 4 } else { 1 } {
+                    case.sizes.threshold = r.below(4 * batch as u64 + 20) as i64;
+                    case.check(name, &gpu, 0);
+                }
                 // A pattern that occurs once, anywhere.
                 for request in 0..batch.min(4) {
                     plant(&mut r, &mut case, request);
@@ -399,6 +405,17 @@ fn large_batches_and_long_prompts() {
             }
         }
     }
+}
+
+/// More requests than a dispatch has workgroups in one dimension.
+#[test]
+fn more_requests_than_a_dimension() {
+    let Some(gpu) = gpu(&Options { plain: true, ..Options::default() }) else { return };
+    let shape = Shape { batch: 70_000, prompt: 3, model: 8, draft: 5, tokens: 2, bad: false };
+    let mut case = random_case(&mut Random(9), &shape);
+    case.sizes.min_ngram = 1;
+    case.sizes.threshold = 150_000;
+    assert!(case.check("plain", &gpu, 0));
 }
 
 /// Makes the last three generated tokens occur earlier.

@@ -375,7 +375,7 @@ fn random_case(r: &mut Random, batch: usize, vocab: usize, kind: Kind, bad: bool
         let far = if wide[2] { 1 << 33 } else { i64::from(i32::MIN) };
         offsets[at] = [-3, tokens as i64 + 1, far, 1][r.below(4) as usize];
     }
-    let uniform: Vec<f32> = (0..tokens)
+    let mut uniform: Vec<f32> = (0..tokens)
         .map(|_| match r.below(10) {
             0 if bad => odd[r.below(8) as usize],
             0 | 1 if kind == Kind::Wild => wild(r),
@@ -385,6 +385,11 @@ fn random_case(r: &mut Random, batch: usize, vocab: usize, kind: Kind, bad: bool
     // Targets at the very bound of acceptance, where its rounding decides.
     for (token, &id) in ids.iter().enumerate().filter(|(_, id)| (0..vocab as i64).contains(id)) {
         let at = token * vocab + id as usize;
+        if r.below(4) == 0 {
+            // 12 by 13 bits: a product halfway between two floats.
+            uniform[token] = (r.below(1 << 12) | 0x801) as f32 / 4096.0;
+            draft[at] = round((r.below(1 << 13) | 0x1001) as f32 / 16_384.0);
+        }
         let bound = match r.below(3) {
             0 => uniform[token] * draft[at].max(1e-10),
             1 => draft[at].max(1e-10),
