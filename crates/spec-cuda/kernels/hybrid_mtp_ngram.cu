@@ -5,16 +5,18 @@
 #include "ngram.cuh"
 
 struct HybridMtpNgram {
-    static INLINE Request request(const Params& p, u64 index) {
+    static INLINE bool waits(const Params& p, u32 index) { return p.decoder[index] > 0; }
+
+    static INLINE Request request(const Params& p, u32 index) {
         // All loads first: they wait for each other nowhere.
         const i32 have = p.this_time[index];
         const i32 decoded = p.decoder[index];
         Request r = cut_lengths(p, index);
         const i64 own = static_cast<i64>(p.max_draft_tokens) - have + 1;
         r.limit = draft_limit(p, index, own, r.step);
-        r.slot = static_cast<u64>(max(have, 0));
+        r.slot = static_cast<u32>(max(have, 0));
         r.base = have;
-        r.used = max(have, 0);
+        r.used = static_cast<u32>(max(have, 0));
         r.waits = decoded > 0;
         r.leaves = have > 0 && r.limit > 0;
         if (have <= 0) {
@@ -26,7 +28,7 @@ struct HybridMtpNgram {
 };
 
 #define DRAFTER(dtype, T) \
-    SPEC_KERNEL_RESIDENT(hybrid_mtp_ngram_##dtype, (draft<T, HybridMtpNgram>), Params, THREADS, RESIDENT)
+    SPEC_KERNEL_BLOCKS(hybrid_mtp_ngram_##dtype, (draft<T, HybridMtpNgram>), Params, THREADS, RESIDENT)
 
 DRAFTER(i32, i32)
 DRAFTER(i64, i64)

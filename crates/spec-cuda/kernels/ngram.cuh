@@ -30,13 +30,10 @@
 struct Params {
     const void* input_ids;
     u64 input_stride;
-    u64 input_cols;
     const void* generated;
     u64 generated_stride;
-    u64 generated_cols;
     void* draft_tokens;
     u64 draft_stride;
-    u64 draft_cols;
     Integers prompt_lens;
     Integers starts;
     Integers steps;
@@ -49,67 +46,68 @@ struct Params {
     u64* records;
     u64* hints;
     u64 nonce;
-    u64 batch;
-    u32 team_blocks;
-    u32 team_warps;
+    u32 input_cols;
+    u32 generated_cols;
+    u32 draft_cols;
+    u32 batch;
+    // Logarithms: blocks of a team (grid.y), and its warps in a block.
+    u32 block_bits;
+    u32 warp_bits;
+    u32 reserved;
     u32 max_ngram;
     u32 min_ngram;
     i32 max_draft_tokens;
     i32 threshold;
 };
-static_assert(sizeof(Params) == 232);
+static_assert(sizeof(Params) == 224);
 
 constexpr u32 THREADS = 512;
 // Blocks a multiprocessor must hold, to have enough loads in flight.
 constexpr u32 RESIDENT = 2;
 constexpr u32 WARPS = THREADS / WARP;
-// Requests that a thread of block 0 settles at once, and the block.
-constexpr u32 ITEMS = 2;
-constexpr u32 SETTLED = THREADS * ITEMS;
 constexpr u64 NO_MATCH = ~0ull;
-// A key: 31 bits of missing tokens, 33 bits of place.
-constexpr u32 PLACE_BITS = 33;
-constexpr u64 PLACE_MASK = (1ull << PLACE_BITS) - 1;
+// A key: 32 bits of missing tokens, 32 bits of place. Rows are below 2^31 tokens.
+constexpr u32 PLACE_BITS = 32;
+constexpr u32 NO_PLACE = ~0u;
 
 // ---- requests -----------------------------------------------------------------
 
 // A request as its lengths have it, cut to what its rows hold.
 struct Request {
-    u64 prompt;
-    u64 start;
-    u64 step;
+    u32 prompt;
+    u32 start;
+    u32 step;
     // Drafts it may have at most, and the slot of the first; no search below 1.
     i64 limit;
-    u64 slot;
+    u32 slot;
     // seq_lens_this_time without drafts, and what the budget counts.
     i32 base;
-    i64 used;
+    u32 used;
     bool waits;
     bool leaves;
     u32 bits;
 };
 
-INLINE u64 cut(i64 value, u64 most) {
-    return value < 0 ? 0 : min(static_cast<u64>(value), most);
+INLINE u32 cut(i64 value, u32 most) {
+    return static_cast<u32>(max(min(value, static_cast<i64>(most)), 0ll));
 }
 
 // Prompt, start and step of a request.
-INLINE Request cut_lengths(const Params& p, u64 index) {
+INLINE Request cut_lengths(const Params& p, u32 index) {
     Request r = {};
     const i64 prompt = p.prompt_lens[index];
     const i64 start = p.starts.data != nullptr ? p.starts[index] : 0;
     const i64 step = p.steps[index];
     r.prompt = cut(prompt, p.input_cols);
     r.start = cut(start, p.generated_cols);
-    const u64 after = p.generated_cols - r.start;
+    const u32 after = p.generated_cols - r.start;
     r.step = cut(step, after == 0 ? 0 : after - 1);
-    const bool fits = static_cast<i64>(r.prompt) == prompt &&
-                      static_cast<i64>(r.start) == start && static_cast<i64>(r.step) == step;
+    const bool fits = r.prompt == prompt && r.start == start && r.step == step;
     r.bits = fits ? 0 : BAD_LENGTHS;
     return r;
 }
 
-INLINE i64 draft_limit(const Params& p, u64 index, i64 own, u64 step) {
+INLINE i64 draft_limit(const Params& p, u32 index, i64 own, u32 step) {
     const i64 longest = p.max_dec[index];
     const i64 taken = static_cast<i64>(step) + 1;
     // Saturating: the length may be any number.
@@ -160,28 +158,24 @@ struct Hint {
     u64* words;
     u64 nonce;
 
-    INLINE static void lower(u64* word, u32 tag, u32 place) {
-        u64 known = *reinterpret_cast<volatile u64*>(word);
-        const u64 wanted = static_cast<u64>(tag) << 32 | place;
-        while (static_cast<u32>(known >> 32) != tag || static_cast<u32>(known) > place) {
-            const u64 found = atomicCAS(word, known, wanted);
-            if (found == known) break;
-            known = found;
-        }
+    // Fire and forget. Whatever lay there before and is smaller stays, which
+    // costs the hint and nothing else; block 0 leaves the largest number.
+    INLINE static void lower(u64* word, u64 tag, u32 place) {
+        asm volatile("red.relaxed.gpu.global.min.u64 [%0], %1;" ::"l"(word), "l"(tag << 32 | place)
+                     : "memory");
     }
 
-    INLINE void leave(u64 place) const {
-        if (place >> 32 != 0) return;
-        lower(words, static_cast<u32>(nonce), static_cast<u32>(place));
-        lower(words + 1, static_cast<u32>(nonce >> 32), static_cast<u32>(place));
+    INLINE void leave(u32 place) const {
+        lower(words, nonce & 0xFFFFFFFFu, place);
+        lower(words + 1, nonce >> 32, place);
     }
 
-    INLINE u64 place() const {
+    INLINE u32 place() const {
         const ulonglong2 w = load_relaxed(words);
         const bool ours = static_cast<u32>(w.x >> 32) == static_cast<u32>(nonce) &&
                           w.y >> 32 == nonce >> 32 &&
                           static_cast<u32>(w.x) == static_cast<u32>(w.y);
-        return ours ? static_cast<u32>(w.x) : NO_MATCH;
+        return ours ? static_cast<u32>(w.x) : NO_PLACE;
     }
 };
 
@@ -202,54 +196,30 @@ struct Haystack {
     static constexpr u32 CHUNK = WARP * N * LOADS;
 
     const T* tokens;
-    u64 ends;
-    // Place of token 0 on the request's line.
-    u64 place;
+    u32 ends;
     // Tokens from the 16-byte boundary below token 0 to token 0.
     u32 past;
+    // Place of token 0 on the request's line.
+    u32 place;
 
-    INLINE Haystack(const T* tokens, u64 length, u64 place)
-        : tokens(tokens), ends(length == 0 ? 0 : length - 1), place(place),
-          past(static_cast<u32>(reinterpret_cast<u64>(tokens) % 16 / sizeof(T))) {}
+    INLINE Haystack(const T* tokens, u32 length, u32 place)
+        : tokens(tokens), ends(length == 0 ? 0 : length - 1),
+          past(static_cast<u32>(reinterpret_cast<u64>(tokens) % 16 / sizeof(T))), place(place) {}
 
-    INLINE u64 chunks() const { return ends == 0 ? 0 : (past + ends + CHUNK - 1) / CHUNK; }
-};
+    INLINE u32 chunks() const { return ends == 0 ? 0 : (past + ends + CHUNK - 1) / CHUNK; }
 
-// The best key of this warp's chunks: first, first + step, ...
-template <typename T>
-INLINE u64 search(const Params& p, const Request& r, const T* prompt, const T* generated, u64 first,
-                  u64 step, const Hint& hint) {
-    using H = Haystack<T>;
-    constexpr u32 N = H::N;
-    const u32 lane = lane_id();
-    const u64 longest = min(static_cast<u64>(p.max_ngram), r.step);
-    if (longest < p.min_ngram || r.limit <= 0) return NO_MATCH;
-    const H in_prompt(prompt, r.prompt, 0);
-    const H in_generated(generated, r.step, r.prompt);
-    const u64 prompt_chunks = in_prompt.chunks();
-    const u64 chunks = prompt_chunks + in_generated.chunks();
-    const T* const pattern = generated + r.step;
-    const T last = *pattern;
-
-    u64 best = NO_MATCH;
-    for (u64 chunk = first; chunk < chunks; chunk += step) {
-        const bool second = chunk >= prompt_chunks;
-        const H h = second ? in_generated : in_prompt;
-        const u64 index = second ? chunk - prompt_chunks : chunk;
-        // Token of the chunk's first vector; below 0 in the part before token 0.
-        const i64 from = static_cast<i64>(index * H::CHUNK) - h.past;
-        const u64 known = chunk != first && step > 1 ? hint.place() : NO_MATCH;
-
-        // Which of the lane's tokens are the pattern's last, a bit a token.
+    // Which of this lane's tokens are `last`, a bit a token; `from` is the
+    // token of the chunk's first vector, below 0 in the part before token 0.
+    INLINE u32 find(i32 from, u32 lane, T last) const {
         u32 found = 0;
-        if (from >= 0 && static_cast<u64>(from) + H::CHUNK <= h.ends) {
-            Pack<T> packs[H::LOADS];
+        if (from >= 0 && static_cast<u32>(from) + CHUNK <= ends) {
+            Pack<T> packs[LOADS];
 #pragma unroll
-            for (u32 l = 0; l < H::LOADS; ++l) {
-                packs[l] = load_pack(h.tokens + from + (l * WARP + lane) * N);
+            for (u32 l = 0; l < LOADS; ++l) {
+                packs[l] = load_pack(tokens + from + (l * WARP + lane) * N);
             }
 #pragma unroll
-            for (u32 l = 0; l < H::LOADS; ++l) {
+            for (u32 l = 0; l < LOADS; ++l) {
 #pragma unroll
                 for (u32 j = 0; j < N; ++j) {
                     if (packs[l].items[j] == last) found |= 1u << (l * N + j);
@@ -257,38 +227,69 @@ INLINE u64 search(const Params& p, const Request& r, const T* prompt, const T* g
             }
         } else {
             // The ends of a haystack: tokens one by one, all in flight at once.
-            T tokens[H::LOADS * N];
+            T single[LOADS * N];
 #pragma unroll
-            for (u32 bit = 0; bit < H::LOADS * N; ++bit) {
-                const i64 at = from + (bit / N * WARP + lane) * N + bit % N;
-                const bool inside = at >= 0 && at < static_cast<i64>(h.ends);
-                tokens[bit] = inside ? h.tokens[at] : ~last;
+            for (u32 bit = 0; bit < LOADS * N; ++bit) {
+                const u32 at = token(from, bit, lane);
+                single[bit] = at < ends ? tokens[at] : ~last;
             }
 #pragma unroll
-            for (u32 bit = 0; bit < H::LOADS * N; ++bit) {
-                if (tokens[bit] == last) found |= 1u << bit;
+            for (u32 bit = 0; bit < LOADS * N; ++bit) {
+                if (single[bit] == last) found |= 1u << bit;
             }
         }
-        const bool late = known < h.place + static_cast<u64>(from < 0 ? 0 : from);
-        if (__any_sync(ALL_LANES, late)) break;
+        return found;
+    }
 
+    // The token that a bit stands for; huge before token 0.
+    INLINE static u32 token(i32 from, u32 bit, u32 lane) {
+        return static_cast<u32>(from) + (bit / N * WARP + lane) * N + bit % N;
+    }
+};
+
+// The best key of this warp's chunks: first, first + step, ...
+template <typename T>
+INLINE u64 search(const Params& p, const Request& r, const T* prompt, const T* generated, u32 first,
+                  u32 step, const Hint& hint) {
+    const u32 lane = lane_id();
+    const u32 longest = min(p.max_ngram, r.step);
+    if (longest < p.min_ngram || r.limit <= 0) return NO_MATCH;
+    const T* const pattern = generated + r.step;
+    const T last = *pattern;
+    Haystack<T> h(prompt, r.prompt, 0);
+    const u32 prompt_chunks = h.chunks();
+    const Haystack<T> second(generated, r.step, r.prompt);
+    const u32 chunks = prompt_chunks + second.chunks();
+    // Whether there is a second chunk to skip for any warp of the team.
+    const bool hints = step > 1 && chunks > step;
+
+    u64 best = NO_MATCH;
+    u32 skipped = 0;
+    for (u32 chunk = first; chunk < chunks; chunk += step) {
+        if (chunk >= prompt_chunks) {
+            h = second;
+            skipped = prompt_chunks;
+        }
+        const i32 from = static_cast<i32>((chunk - skipped) * Haystack<T>::CHUNK - h.past);
+        const u32 known = hints && chunk != first ? hint.place() : NO_PLACE;
+        u32 found = h.find(from, lane, last);
+        if (__any_sync(ALL_LANES, known < h.place + max(from, 0))) break;
         while (found != 0) {
-            const u32 bit = __ffs(found) - 1;
+            const u32 at = Haystack<T>::token(from, __ffs(found) - 1, lane);
             found &= found - 1;
-            const u64 at = static_cast<u64>(from + (bit / N * WARP + lane) * N + bit % N);
-            u64 length = 1;
+            u32 length = 1;
             while (length < longest && length <= at &&
                    h.tokens[at - length] == *(pattern - length)) {
                 ++length;
             }
-            const u64 key = (longest - length) << PLACE_BITS | (h.place + at);
+            const u64 key = static_cast<u64>(longest - length) << PLACE_BITS | (h.place + at);
             if (length >= p.min_ngram) best = min(best, key);
             if (length == longest) break;
         }
         // A match of full length: all else of this warp lies to its right.
-        if (__any_sync(ALL_LANES, best <= PLACE_MASK)) {
+        if (__any_sync(ALL_LANES, best >> PLACE_BITS == 0)) {
             best = warp_min(best);
-            if (lane == 0 && step > 1) hint.leave(best);
+            if (lane == 0 && hints) hint.leave(static_cast<u32>(best));
             return best;
         }
     }
@@ -297,165 +298,196 @@ INLINE u64 search(const Params& p, const Request& r, const T* prompt, const T* g
 
 // ---- budget -------------------------------------------------------------------
 
-struct Pair {
-    i64 drafts;
-    i64 committed;
+// What requests add to the budget. Beyond the largest threshold a sum means the
+// same whatever it is, so sums of tokens saturate.
+struct Sums {
+    u32 drafts;
+    u32 used;
+    // Requests that wait for their tokens, and in the upper half that leave.
+    u32 counts;
+
+    INLINE static u32 saturating(u32 a, u32 b) { return a + b < a ? ~0u : a + b; }
+
+    INLINE Sums operator+(const Sums& b) const {
+        return {saturating(drafts, b.drafts), saturating(used, b.used), counts + b.counts};
+    }
+
+    INLINE Sums shuffle_up(u32 by) const {
+        return {__shfl_up_sync(ALL_LANES, drafts, by), __shfl_up_sync(ALL_LANES, used, by),
+                __shfl_up_sync(ALL_LANES, counts, by)};
+    }
+
+    INLINE Sums of_lane(u32 lane) const {
+        return {__shfl_sync(ALL_LANES, drafts, lane), __shfl_sync(ALL_LANES, used, lane),
+                __shfl_sync(ALL_LANES, counts, lane)};
+    }
 };
-
-INLINE Pair operator+(Pair a, Pair b) { return {a.drafts + b.drafts, a.committed + b.committed}; }
-
-// Sums over the threads before this one, and over all.
-INLINE Pair exclusive_sum(Pair own, Pair (&sums)[WARPS], Pair& total) {
-    const u32 lane = lane_id();
-    const u32 warp = threadIdx.x / WARP;
-    Pair through = own;
-#pragma unroll
-    for (u32 o = 1; o < WARP; o *= 2) {
-        const i64 drafts = __shfl_up_sync(ALL_LANES, through.drafts, o);
-        const i64 committed = __shfl_up_sync(ALL_LANES, through.committed, o);
-        if (lane >= o) through = through + Pair{drafts, committed};
-    }
-    if (lane == WARP - 1) sums[warp] = through;
-    __syncthreads();
-    Pair before = {0, 0};
-    total = {0, 0};
-#pragma unroll
-    for (u32 w = 0; w < WARPS; ++w) {
-        if (w < warp) before = before + sums[w];
-        total = total + sums[w];
-    }
-    __syncthreads();
-    return {before.drafts + through.drafts - own.drafts,
-            before.committed + through.committed - own.committed};
-}
+static_assert(THREADS < 1u << 16);
 
 struct Shared {
     u64 keys[WARPS];
-    Pair sums[WARPS];
-    // Of the requests being settled: key, then where drafts come from and go to.
-    u64 best[SETTLED];
-    u64 target[SETTLED];
-    i32 count[SETTLED];
+    Sums sums[WARPS];
+    // Of the requests being settled: key, then where drafts come from and go
+    // to, how many are wanted and how many granted.
+    u64 best[THREADS];
+    u64 target[THREADS];
+    u32 wanted[THREADS];
+    u32 count[THREADS];
 };
 
+// Sums over the threads up to this one, and over all.
+INLINE Sums inclusive_sum(Sums through, Sums (&sums)[WARPS], Sums& total) {
+    const u32 lane = lane_id();
+    const u32 warp = threadIdx.x / WARP;
+#pragma unroll
+    for (u32 o = 1; o < WARP; o *= 2) {
+        const Sums below = through.shuffle_up(o);
+        if (lane >= o) through = through + below;
+    }
+    if (lane == WARP - 1) sums[warp] = through;
+    __syncthreads();
+    Sums of_warps = sums[lane % WARPS];
+#pragma unroll
+    for (u32 o = 1; o < WARPS; o *= 2) {
+        const Sums below = of_warps.shuffle_up(o);
+        if (lane >= o) of_warps = of_warps + below;
+    }
+    total = of_warps.of_lane(WARPS - 1);
+    const Sums before = of_warps.of_lane((warp + WARPS - 1) % WARPS);
+    return warp == 0 ? through : through + before;
+}
+
 // Waits for the records of `requests` requests from `from` on and clears them.
-INLINE void collect(const Params& p, Shared& shared, u64 from, u32 requests) {
+INLINE void collect(const Params& p, Shared& shared, u32 from, u32 requests) {
     const Tagged tagged = {p.nonce};
-    const u32 team = p.team_blocks;
-    if (team > 1) {
-        for (u32 i = threadIdx.x; i < requests; i += THREADS) shared.best[i] = NO_MATCH;
+    if (p.block_bits > 0) {
+        if (threadIdx.x < requests) shared.best[threadIdx.x] = NO_MATCH;
         __syncthreads();
     }
-    for (u64 i = threadIdx.x; i < static_cast<u64>(requests) * team; i += THREADS) {
-        u64* const record = p.records + 2 * (from * team + i);
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < requests << p.block_bits; i += THREADS) {
+        u64* const record = p.records + 2 * ((static_cast<u64>(from) << p.block_bits) + i);
         ulonglong2 words = load_relaxed(record);
         while (!tagged.ours(words)) words = load_relaxed(record);
         store_relaxed(record, 0);
         store_relaxed(record + 1, 0);
-        const u64 key = Tagged::value(words);
-        if (team > 1) {
-            atomicMin(&shared.best[i / team], key);
+        if (p.block_bits > 0) {
+            atomicMin(&shared.best[i >> p.block_bits], Tagged::value(words));
         } else {
-            shared.best[i] = key;
+            shared.best[i] = Tagged::value(words);
         }
     }
     __syncthreads();
     // Nobody looks at the hints of these requests any more.
-    for (u32 i = threadIdx.x; i < 2 * requests; i += THREADS) store_relaxed(p.hints + 2 * from + i, 0);
+    if (threadIdx.x < requests) {
+        store_relaxed(p.hints + 2 * (from + threadIdx.x), NO_MATCH);
+        store_relaxed(p.hints + 2 * (from + threadIdx.x) + 1, NO_MATCH);
+    }
 }
 
-// Settles all requests. `request(index)` is the operator's own part.
+// Settles all requests. `Operator` is the operator's own part, `r`
+// what it says of the request of this thread's number in the first round.
 template <typename T, typename Operator>
-INLINE void settle(const Params& p, Shared& shared) {
+INLINE void settle(const Params& p, Shared& shared, Request r) {
     const u32 thread = threadIdx.x;
-    // `left` starts at the number of requests that wait for their tokens.
-    i64 waiting = 0;
-    for (u64 i = thread; i < p.batch; i += THREADS) waiting += Operator::request(p, i).waits;
-    Pair total;
-    exclusive_sum({waiting, 0}, shared.sums, total);
-    // Sums over the requests settled before: drafts wanted, tokens committed.
-    Pair carried = {0, total.drafts};
+    // `left` starts at the number of requests that wait for their tokens: known
+    // with the sums of the only round, else counted beforehand.
+    const bool once = p.batch <= THREADS;
+    i64 drafts = 0;
+    i64 used = 0;
+    i64 left = 0;
+    Sums total;
+    if (!once) {
+#pragma unroll 1
+        for (u32 from = 0; from < p.batch; from += THREADS) {
+            const u32 index = from + thread;
+            const bool waits = index < p.batch && Operator::waits(p, index);
+            inclusive_sum({0, 0, waits}, shared.sums, total);
+            left += total.counts;
+            __syncthreads();
+        }
+    }
     u32 bits = 0;
 
-    for (u64 from = 0; from < p.batch; from += SETTLED) {
-        const u32 requests = static_cast<u32>(min(p.batch - from, static_cast<u64>(SETTLED)));
-        Request of[ITEMS];
-#pragma unroll
-        for (u32 i = 0; i < ITEMS; ++i) {
-            const u32 at = thread * ITEMS + i;
-            if (at < requests) of[i] = Operator::request(p, from + at);
-        }
+#pragma unroll 1
+    for (u32 from = 0; from < p.batch; from += THREADS) {
+        const u32 requests = min(p.batch - from, THREADS);
+        const bool mine = thread < requests;
+        if (mine && from > 0) r = Operator::request(p, from + thread);
         collect(p, shared, from, requests);
 
-        i64 wanted[ITEMS];
-        Pair own = {0, 0};
-#pragma unroll
-        for (u32 i = 0; i < ITEMS; ++i) {
-            const u32 at = thread * ITEMS + i;
-            wanted[i] = 0;
-            if (at >= requests) continue;
-            const Request& r = of[i];
-            const u64 key = shared.best[at];
+        Sums own = {0, 0, 0};
+        if (mine) {
+            const u64 key = shared.best[thread];
+            const u64 index = from + thread;
             if (key != NO_MATCH) {
-                const u64 place = (key & PLACE_MASK) + 1;
+                const u32 place = static_cast<u32>(key) + 1;
                 const bool second = place > r.prompt;
-                const u64 candidates = second ? r.prompt + r.step - place : r.prompt - place;
-                const u64 room = p.draft_cols > r.slot ? p.draft_cols - r.slot : 0;
-                const u64 wish = cut(r.limit, candidates);
-                if (wish > room) bits |= BAD_LENGTHS;
-                wanted[i] = static_cast<i64>(min(wish, room));
-                const T* source = second ? static_cast<const T*>(p.generated) +
-                                               (from + at) * p.generated_stride + r.start +
-                                               (place - r.prompt)
-                                         : static_cast<const T*>(p.input_ids) +
-                                               (from + at) * p.input_stride + place;
-                shared.best[at] = reinterpret_cast<u64>(source);
-                shared.target[at] = reinterpret_cast<u64>(static_cast<T*>(p.draft_tokens) +
-                                                          (from + at) * p.draft_stride + r.slot);
+                const u32 candidates = second ? r.prompt + r.step - place : r.prompt - place;
+                const u32 room = p.draft_cols > r.slot ? p.draft_cols - r.slot : 0;
+                own.drafts = cut(r.limit, candidates);
+                if (own.drafts > room) r.bits |= BAD_LENGTHS;
+                own.drafts = min(own.drafts, room);
+                const T* const source =
+                    second ? static_cast<const T*>(p.generated) + index * p.generated_stride +
+                                 r.start + (place - r.prompt)
+                           : static_cast<const T*>(p.input_ids) + index * p.input_stride + place;
+                T* const target = static_cast<T*>(p.draft_tokens) + index * p.draft_stride + r.slot;
+                shared.best[thread] = reinterpret_cast<u64>(source);
+                shared.target[thread] = reinterpret_cast<u64>(target);
             }
+            shared.wanted[thread] = own.drafts;
+            own.used = r.used;
+            own.counts = r.waits | static_cast<u32>(r.leaves) << 16;
             bits |= r.bits;
-            own = own + Pair{wanted[i], r.used - r.leaves};
         }
-        Pair sum;
-        Pair running = carried + exclusive_sum(own, shared.sums, sum);
-        carried = carried + sum;
-#pragma unroll
-        for (u32 i = 0; i < ITEMS; ++i) {
-            const u32 at = thread * ITEMS + i;
-            if (at >= requests) continue;
-            const Request& r = of[i];
-            running.committed += r.used - r.leaves;
-            const i64 taken = running.drafts + running.committed;
-            const i64 threshold = p.threshold;
-            const i64 count = taken >= threshold - 1 ? 0 : min(wanted[i], threshold - taken);
-            running.drafts += wanted[i];
-            shared.count[at] = static_cast<i32>(count);
-            p.this_time[from + at] = r.base + static_cast<i32>(count);
-        }
-        __syncthreads();
+        const Sums through = inclusive_sum(own, shared.sums, total);
+        if (once) left = total.counts & 0xFFFF;
 
-        // Eight lanes copy the drafts of a request, four requests in flight.
-        constexpr u32 LANES = 8;
+        // Sixteen lanes copy the drafts of a request, eight requests in flight;
+        // their first tokens are on the way while the budget is worked out.
+        constexpr u32 LANES = 16;
         constexpr u32 COPIERS = THREADS / LANES;
-        constexpr u32 AHEAD = 4;
+        constexpr u32 AHEAD = 8;
         const u32 lane = thread % LANES;
-        for (u32 at = thread / LANES; at < requests; at += COPIERS * AHEAD) {
-            T token[AHEAD];
+        T token[AHEAD];
+        const auto fetch = [&](u32 at) {
 #pragma unroll
             for (u32 a = 0; a < AHEAD; ++a) {
                 const u32 k = at + a * COPIERS;
-                const bool mine = k < requests && static_cast<i32>(lane) < shared.count[k];
-                token[a] = mine ? reinterpret_cast<const T*>(shared.best[k])[lane] : T(0);
+                const bool some = k < requests && lane < shared.wanted[k];
+                token[a] = some ? reinterpret_cast<const T*>(shared.best[k])[lane] : T(0);
             }
+        };
+        fetch(thread / LANES);
+
+        if (mine) {
+            const i64 threshold = p.threshold;
+            const i64 committed = used + through.used + left - (through.counts >> 16);
+            const i64 taken = drafts + through.drafts - own.drafts + committed;
+            const i64 count =
+                taken >= threshold - 1 ? 0 : min(static_cast<i64>(own.drafts), threshold - taken);
+            shared.count[thread] = static_cast<u32>(count);
+            p.this_time[from + thread] = r.base + static_cast<i32>(count);
+        }
+        drafts += total.drafts;
+        used += total.used;
+        left -= total.counts >> 16;
+        __syncthreads();
+
+#pragma unroll 1
+        for (u32 at = thread / LANES; at < requests; at += COPIERS * AHEAD) {
+            if (at >= COPIERS) fetch(at);
 #pragma unroll
             for (u32 a = 0; a < AHEAD; ++a) {
                 const u32 k = at + a * COPIERS;
                 if (k >= requests) break;
                 T* const to = reinterpret_cast<T*>(shared.target[k]);
                 const T* const source = reinterpret_cast<const T*>(shared.best[k]);
-                const i32 count = shared.count[k];
-                if (static_cast<i32>(lane) < count) to[lane] = token[a];
-                for (i32 j = lane + LANES; j < count; j += LANES) to[j] = source[j];
+                const u32 count = shared.count[k];
+                if (lane < count) to[lane] = token[a];
+#pragma unroll 1
+                for (u32 j = lane + LANES; j < count; j += LANES) to[j] = source[j];
             }
         }
         __syncthreads();
@@ -470,25 +502,30 @@ INLINE void draft(const Params& p) {
     __shared__ Shared shared;
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
-    // Warps of a team in this block, and which of the team's this is.
-    const u32 here = p.team_blocks > 1 ? WARPS : p.team_warps;
-    const u32 part = blockIdx.x % p.team_blocks;
-    const u64 request = p.team_blocks > 1
-                            ? blockIdx.x / p.team_blocks
-                            : static_cast<u64>(blockIdx.x) * (WARPS / here) + warp / here;
+    // Warps of a team in this block, and which of them this is.
+    const u32 here = 1u << p.warp_bits;
+    const u32 own = warp & (here - 1);
+    const u32 request = blockIdx.x * (WARPS >> p.warp_bits) + (warp >> p.warp_bits);
+    const u64 row = request;
     u64 key = NO_MATCH;
+    // Block 0 will settle: what it needs is loaded beside what it searches.
+    const bool settles = blockIdx.x == 0 && blockIdx.y == 0;
+    Request settled = {};
+    if (settles && threadIdx.x < p.batch) settled = Operator::request(p, threadIdx.x);
     if (request < p.batch) {
         const Request r = Operator::request(p, request);
-        const Hint hint = {p.hints + 2 * request, p.nonce};
-        key = search(p, r, static_cast<const T*>(p.input_ids) + request * p.input_stride,
-                     static_cast<const T*>(p.generated) + request * p.generated_stride + r.start,
-                     part * here + warp % here, here * p.team_blocks, hint);
+        const Hint hint = {p.hints + 2 * row, p.nonce};
+        key = search(p, r, static_cast<const T*>(p.input_ids) + row * p.input_stride,
+                     static_cast<const T*>(p.generated) + row * p.generated_stride + r.start,
+                     (blockIdx.y << p.warp_bits) + own, here << p.block_bits, hint);
     }
     if (lane == 0) shared.keys[warp] = key;
     __syncthreads();
-    if (warp % here == 0 && request < p.batch) {
+    if (own == 0 && request < p.batch) {
         key = warp_min(lane < here ? shared.keys[warp + lane] : NO_MATCH);
-        if (lane == 0) Tagged{p.nonce}.store(p.records + 2 * (request * p.team_blocks + part), key);
+        if (lane == 0) {
+            Tagged{p.nonce}.store(p.records + 2 * ((row << p.block_bits) + blockIdx.y), key);
+        }
     }
-    if (blockIdx.x == 0) settle<T, Operator>(p, shared);
+    if (settles) settle<T, Operator>(p, shared, settled);
 }

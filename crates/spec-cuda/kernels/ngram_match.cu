@@ -5,7 +5,11 @@
 #include "ngram.cuh"
 
 struct NgramMatch {
-    static INLINE Request request(const Params& p, u64 index) {
+    static INLINE bool waits(const Params& p, u32 index) {
+        return p.encoder[index] > 0 || p.decoder[index] > 0;
+    }
+
+    static INLINE Request request(const Params& p, u32 index) {
         // All loads first: they wait for each other nowhere.
         const i32 encoded = p.encoder[index];
         const i32 decoded = p.decoder[index];
@@ -16,7 +20,7 @@ struct NgramMatch {
         const bool encodes = encoded > 0;
         const bool decodes = !encodes && decoded > 0;
         r.base = encodes ? now : decodes;
-        r.used = max(r.base, 0);
+        r.used = static_cast<u32>(max(r.base, 0));
         r.waits = encodes || decodes;
         r.leaves = decodes;
         if (!decodes) {
@@ -28,7 +32,7 @@ struct NgramMatch {
 };
 
 #define MATCHER(dtype, T) \
-    SPEC_KERNEL_RESIDENT(ngram_match_##dtype, (draft<T, NgramMatch>), Params, THREADS, RESIDENT)
+    SPEC_KERNEL_BLOCKS(ngram_match_##dtype, (draft<T, NgramMatch>), Params, THREADS, RESIDENT)
 
 MATCHER(i32, i32)
 MATCHER(i64, i64)

@@ -65,16 +65,24 @@ INLINE u64 warp_sum(u64 v) {
 
 // A lane has the score of the pick at `position`, or one at or beyond topk:
 // writes weights and indices.
-INLINE void store(const Params& p, u64 token, u32 position, float score, u32 expert) {
+INLINE void store(const Params& p, float* weights, i32* indices, u32 position, float score,
+                  u32 expert) {
     const bool picked = position < p.topk;
     float factor = p.scale;
     if (p.renormalize) {
-        const float sum = warp_sum(picked ? score : 0.0f);
+        // Up to eight picks add up within eight lanes.
+        float sum = picked ? score : 0.0f;
+        if (p.topk > 8) {
+            sum += __shfl_xor_sync(ALL_LANES, sum, 16);
+            sum += __shfl_xor_sync(ALL_LANES, sum, 8);
+        }
+#pragma unroll
+        for (u32 o = 4; o > 0; o /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, o);
         factor = __fdividef(factor, sum + 1e-20f);
     }
     if (picked) {
-        p.weights[token][position] = factor * score;
-        p.indices[token][position] = static_cast<i32>(expert);
+        weights[position] = factor * score;
+        indices[position] = static_cast<i32>(expert);
     }
 }
 
@@ -291,7 +299,8 @@ __device__ __noinline__ void exact_route(const Params& p, u64 token, u32* shared
     }
     const float logit = lane < p.topk ? to_f32(row[mine]) : 0.0f;
     const float4 four = make_float4(logit, logit, logit, logit);
-    store(p, token, lane, exact_scores(p.softmax, four, max, factor).x, mine);
+    const float score = exact_scores(p.softmax, four, max, factor).x;
+    store(p, p.weights[token], p.indices[token], lane, score, mine);
 }
 
 // ---- the quick route ----------------------------------------------------------
@@ -415,34 +424,25 @@ struct Mapping {
     INLINE float operator()(float bias) const { return fmaf(bias - low, factor, KEY_LOW); }
 };
 
-// Takes the largest key topk + 1 times: lane i gets key i, `last` and `extra` are
-// the last two. A lane's keys are sorted; its best is in front again afterwards.
-template <u32 V, u32 K>
-INLINE void take_fixed(u32 (&keys)[V], u32 lane, u32& mine, u32& last, u32& extra) {
-#pragma unroll
-    for (u32 pick = 0; pick <= K; ++pick) {
-        last = extra;
-        extra = __reduce_max_sync(ALL_LANES, keys[0]);
-        if (lane == pick) mine = extra;
-        if (keys[0] == extra) {
-            // Only what later picks can reach.
-#pragma unroll
-            for (u32 j = 0; j < V && j <= K - pick; ++j) keys[j] = j + 1 < V ? keys[j + 1] : 0;
-        }
-    }
-}
-
+// A warp's shared memory: a token's scores by expert, each lane's keys in
+// descending order with a 0 behind them, and the keys taken.
 template <u32 V>
-INLINE void take(u32 (&keys)[V], u32 topk, u32 lane, u32& mine, u32& last, u32& extra) {
-    for (u32 pick = 0; pick <= topk; ++pick) {
-        last = extra;
-        extra = __reduce_max_sync(ALL_LANES, keys[0]);
-        if (lane == pick) mine = extra;
-        if (keys[0] == extra) {
-#pragma unroll
-            for (u32 j = 0; j < V; ++j) keys[j] = j + 1 < V ? keys[j + 1] : 0;
-        }
+struct Scratch {
+    static constexpr u32 ROW = V + 4;
+    float scores[V * WARP];
+    u32 keys[WARP * ROW];
+    u32 taken[WARP + 4];
+};
+
+// Takes the largest head of a lane's sorted keys.
+template <u32 V>
+INLINE u32 take(Scratch<V>& scratch, u32 pick, u32& head, const u32*& following) {
+    const u32 largest = __reduce_max_sync(ALL_LANES, head);
+    if (head == largest) {
+        scratch.taken[pick] = largest;
+        head = *following++;
     }
+    return largest;
 }
 
 // The largest of all lanes' floats, none of them NaN, by one integer reduction.
@@ -452,18 +452,49 @@ INLINE float warp_max_ordered(float v) {
     return __int_as_float(largest ^ (largest >> 31 & 0x7FFFFFFF));
 }
 
-// Exactly V * 32 experts, aligned rows, groups a power of two up to 32, and for
-// softmax no bias. Warps stride over tokens and load one ahead.
+// The group of this lane among the `kept` best of keys that are equal within a
+// group and different between groups; `apart` is the gap to the next group.
+INLINE bool keeps_key(u32 key, u32 kept, u32& apart) {
+    const u32 own = key;
+    u32 last = 0;
+    for (u32 pick = 0; pick < kept; ++pick) {
+        last = __reduce_max_sync(ALL_LANES, key);
+        if (key == last) key = 0;
+    }
+    apart = (last >> 8) - (__reduce_max_sync(ALL_LANES, key) >> 8);
+    return own >= last;
+}
+
+// A row of an output whose stride in bytes fits 32 bits.
+template <typename T>
+INLINE T* output_row(const Rows<T>& rows, u32 token) {
+    char* const base = reinterpret_cast<char*>(rows.data);
+    const u32 stride = static_cast<u32>(rows.stride * sizeof(T));
+    return reinterpret_cast<T*>(base + static_cast<u64>(token) * stride);
+}
+
+// Exactly V * 32 experts, below 2^31 tokens, aligned rows, groups a power of two up to 32, and for
+// softmax no bias. Warps stride over tokens.
 template <u32 V, typename T, bool SOFTMAX>
 INLINE void quick(const Params& p) {
+    __shared__ Scratch<V> scratches[THREADS / WARP];
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
-    const u64 step = static_cast<u64>(gridDim.x) * (THREADS / WARP);
-    u64 token = static_cast<u64>(blockIdx.x) * (THREADS / WARP) + warp;
-    if (token >= p.tokens) return;
-    const T* x = static_cast<const T*>(p.x) + lane * V;
-    Logits<V, T> next;
-    next.load(x + token * p.x_stride);
+    Scratch<V>& scratch = scratches[warp];
+    const u32 step = gridDim.x * (THREADS / WARP);
+    const u32 tokens = static_cast<u32>(p.tokens);
+    u32 token = blockIdx.x * (THREADS / WARP) + warp;
+    if (token >= tokens) return;
+    // Row strides in bytes, which fit 32 bits here.
+    const u32 x_stride = static_cast<u32>(p.x_stride * sizeof(T));
+    const auto row_of = [&](u32 token) {
+        const char* base = static_cast<const char*>(p.x);
+        return reinterpret_cast<const T*>(base + static_cast<u64>(token) * x_stride);
+    };
+    Logits<V, T> logits;
+    logits.load(row_of(token) + lane * V);
+    u32* const sorted = scratch.keys + lane * Scratch<V>::ROW;
+    sorted[V] = 0;
 
     float bias[V];
     float low = 0.0f;
@@ -486,13 +517,14 @@ INLINE void quick(const Params& p) {
     for (u32 j = 0; j < V; ++j) bias[j] = map(bias[j]);
 
     const bool grouped = p.topk_groups < p.groups;
+    // Lanes that share a group, and the lane's group counted from above.
     const u32 sharing = WARP / p.groups;
+    const u32 inverse_group = 255 - (lane >> (__ffs(sharing) - 1));
     const u32 inverse = INDEX_MASK - lane * V;
+    // With masked choices of 0.0 around, what is picked must lie above them.
+    const u32 least = grouped && !p.excluded ? key_of(map(0.0f), INDEX_MASK) : 0;
 
-    for (; token < p.tokens; token += step) {
-        const Logits<V, T> logits = next;
-        if (token + step < p.tokens) next.load(x + (token + step) * p.x_stride);
-
+    while (true) {
         float odd = 0.0f;
 #pragma unroll
         for (u32 j = 0; j < V; ++j) odd = fmaf(logits[j], 0.0f, odd);
@@ -507,6 +539,7 @@ INLINE void quick(const Params& p) {
             max = warp_max_ordered(max);
         }
         u32 keys[V];
+        float4 four;
 #pragma unroll
         for (u32 j = 0; j < V; ++j) {
             float score;
@@ -517,10 +550,19 @@ INLINE void quick(const Params& p) {
                 score = quick_reciprocal(1.0f + quick_exp2(logits[j] * -LOG2_E));
             }
             keys[j] = key_of(fmaf(score, map.factor, bias[j]), inverse - j);
+            (j % 4 == 0 ? four.x : j % 4 == 1 ? four.y : j % 4 == 2 ? four.z : four.w) = score;
+            if (j % 4 == 3) {
+                reinterpret_cast<float4*>(scratch.scores)[lane * (V / 4) + j / 4] = four;
+            }
         }
         sort_descending(keys);
+#pragma unroll
+        for (u32 j = 0; j < V; j += 4) {
+            reinterpret_cast<uint4*>(sorted)[j / 4] =
+                make_uint4(keys[j], keys[j + 1], keys[j + 2], keys[j + 3]);
+        }
+        u32 head = keys[0];
 
-        u32 kept_lanes = ALL_LANES;
         if (grouped) {
             u32 first = keys[0];
             u32 second = keys[1];
@@ -531,69 +573,51 @@ INLINE void quick(const Params& p) {
                 first = ::max(first, other_first);
             }
             const u32 sum = (first >> INDEX_BITS) + ((p.group_max ? first : second) >> INDEX_BITS);
-            u32 group = (sum << 8) + (255 - lane / sharing);
-            bool kept = false;
-            u32 last_group = 0;
-            for (u32 pick = 0; pick < p.topk_groups; ++pick) {
-                last_group = __reduce_max_sync(ALL_LANES, group);
-                if (group == last_group) {
-                    kept = true;
-                    group = 0;
-                }
-            }
-            const u32 best_left = __reduce_max_sync(ALL_LANES, group);
-            sure &= (last_group >> 8) - (best_left >> 8) > map.group_gap;
-            kept_lanes = __ballot_sync(ALL_LANES, kept);
-            if (!kept) {
-                const u32 zero = key_of(map(0.0f), inverse);
-#pragma unroll
-                for (u32 j = 0; j < V; ++j) keys[j] = p.excluded ? 0 : zero - j;
-            }
+            u32 apart;
+            // A head of 0 is never taken.
+            if (!keeps_key((sum << 8) + inverse_group, p.topk_groups, apart)) head = 0;
+            sure &= apart > map.group_gap;
         }
 
-        u32 mine = 0;
+        // One more than is wanted, to know how near the rest comes.
+        const u32* following = sorted + 1;
         u32 last = 0;
         u32 extra = 0;
         if (p.topk == 8) {
-            take_fixed<V, 8>(keys, lane, mine, last, extra);
+#pragma unroll
+            for (u32 pick = 0; pick < 8; ++pick) last = take(scratch, pick, head, following);
+            extra = take(scratch, 8, head, following);
         } else {
-            take<V>(keys, p.topk, lane, mine, last, extra);
+#pragma unroll 1
+            for (u32 pick = 0; pick < p.topk; ++pick) last = take(scratch, pick, head, following);
+            extra = take(scratch, p.topk, head, following);
         }
-
+        __syncwarp();
+        const u32 mine = lane <= p.topk ? scratch.taken[lane] : 0;
         const u32 expert = INDEX_MASK - (mine & INDEX_MASK);
-        const bool there = lane <= p.topk && mine != 0;
-        const T* row = static_cast<const T*>(p.x) + token * p.x_stride;
-        const float logit = there ? to_f32(row[expert]) : 0.0f;
-        float score;
-        if (SOFTMAX) {
-            // Renormalized, the sum over all experts cancels.
-            score = quick_exp2((logit - max) * LOG2_E);
-            if (!p.renormalize) score = __fdividef(score, warp_sum(total));
-        } else {
-            score = exact::sigmoid(logit);
-        }
-
-        // Neighbours in the order must lie apart. The first not taken is one.
         u32 position = lane;
+        float score = lane < p.topk ? scratch.scores[expert] : 0.0f;
+
+        // Neighbours in the order must lie apart, the first not taken included.
         const u32 above = __shfl_up_sync(ALL_LANES, mine, 1);
-        const bool close = there && lane > 0 && gap(above, mine) <= map.expert_gap;
-        const u32 closes = __ballot_sync(ALL_LANES, close);
+        const bool close = lane - 1 < p.topk && gap(above, mine) <= map.expert_gap;
         const bool open = gap(last, extra) <= map.expert_gap;
-        if (closes != 0 || open) {
-            const bool masked = (kept_lanes >> (expert / V) & 1) == 0;
+        sure &= last >= least && gap(last, least) > map.expert_gap;
+        if (__any_sync(ALL_LANES, close) || open) {
+            const bool there = lane <= p.topk && mine != 0;
+            const float logit = there ? to_f32(row_of(token)[expert]) : 0.0f;
             if (SOFTMAX || p.topk == WARP) {
                 // Exact scores need the exact sum; only equal logits are sure.
-                const float above_logit = __shfl_up_sync(ALL_LANES, logit, 1);
-                const bool above_masked = __shfl_up_sync(ALL_LANES, masked, 1);
-                const bool tie = masked == above_masked && (masked || logit == above_logit);
+                const bool tie = logit == __shfl_up_sync(ALL_LANES, logit, 1);
                 sure &= SOFTMAX && !open && !__any_sync(ALL_LANES, close && !tie);
             } else {
-                // Exact choices of the candidates, if they are all of them.
-                const u32 next = __reduce_max_sync(ALL_LANES, keys[0]);
+                // Exact choices of the candidates, if these are all of them.
+                const u32 next = __reduce_max_sync(ALL_LANES, head);
                 sure &= !open || gap(extra, next) > map.expert_gap;
+                score = exact::sigmoid(logit);
                 float choice = score;
                 if (there && p.bias != nullptr) choice = exact::add(score, __ldg(p.bias + expert));
-                const u32 key = !there ? 0 : exact::sort_key(masked ? 0.0f : choice);
+                const u32 key = there ? exact::sort_key(choice) : 0;
                 u32 rank = 0;
                 for (u32 i = 0; i <= p.topk; ++i) {
                     const u32 k = __shfl_sync(ALL_LANES, key, i);
@@ -603,12 +627,21 @@ INLINE void quick(const Params& p) {
                 position = lane <= p.topk ? rank : lane;
             }
         }
-
+        if (SOFTMAX && !p.renormalize) {
+            // Renormalized, the sum over all experts cancels.
+            score = __fdividef(score, warp_sum(total));
+        }
         if (sure) {
-            store(p, token, position, score, expert);
+            store(p, output_row(p.weights, token), output_row(p.indices, token), position, score,
+                  expert);
         } else {
             exact_route<V, true, T>(p, token, nullptr);
         }
+        token += step;
+        if (token >= tokens) break;
+        logits.load(row_of(token) + lane * V);
+        // The next token's scores go where this one's were read.
+        __syncwarp();
     }
 }
 
@@ -641,18 +674,22 @@ INLINE void quick_checked(const Params& p) {
     quick<V, T, SOFTMAX>(p);
 }
 
+// With the blocks a multiprocessor must hold.
+#define QUICK(name, V, T, SOFTMAX, resident)                                            \
+    SPEC_KERNEL_BLOCKS(topk_router_##name, (quick_checked<V, T, SOFTMAX>), Params, THREADS, resident)
+
 #define ROUTERS(dtype, T)                                                               \
     SPEC_KERNEL(topk_router_any_256_##dtype, (any<8, T>), Params, 128)                  \
     SPEC_KERNEL(topk_router_any_512_##dtype, (any<16, T>), Params, 128)                 \
     SPEC_KERNEL(topk_router_any_1024_##dtype, (any<32, T>), Params, 128)                \
-    SPEC_KERNEL(topk_router_sigmoid_128_##dtype, (quick_checked<4, T, false>), Params, THREADS)  \
-    SPEC_KERNEL(topk_router_sigmoid_256_##dtype, (quick_checked<8, T, false>), Params, THREADS)  \
-    SPEC_KERNEL(topk_router_sigmoid_384_##dtype, (quick_checked<12, T, false>), Params, THREADS) \
-    SPEC_KERNEL(topk_router_sigmoid_512_##dtype, (quick_checked<16, T, false>), Params, THREADS) \
-    SPEC_KERNEL(topk_router_softmax_128_##dtype, (quick_checked<4, T, true>), Params, THREADS)   \
-    SPEC_KERNEL(topk_router_softmax_256_##dtype, (quick_checked<8, T, true>), Params, THREADS)   \
-    SPEC_KERNEL(topk_router_softmax_384_##dtype, (quick_checked<12, T, true>), Params, THREADS)  \
-    SPEC_KERNEL(topk_router_softmax_512_##dtype, (quick_checked<16, T, true>), Params, THREADS)
+    QUICK(sigmoid_128_##dtype, 4, T, false, 4)                                          \
+    QUICK(sigmoid_256_##dtype, 8, T, false, 4)                                          \
+    QUICK(sigmoid_384_##dtype, 12, T, false, 2)                                         \
+    QUICK(sigmoid_512_##dtype, 16, T, false, 2)                                         \
+    QUICK(softmax_128_##dtype, 4, T, true, 4)                                           \
+    QUICK(softmax_256_##dtype, 8, T, true, 4)                                           \
+    QUICK(softmax_384_##dtype, 12, T, true, 2)                                          \
+    QUICK(softmax_512_##dtype, 16, T, true, 2)
 
 ROUTERS(f32, float)
 ROUTERS(f16, f16)

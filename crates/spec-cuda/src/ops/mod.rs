@@ -34,4 +34,9 @@
 //!   belongs to the descriptor, since two streams may run it at once.
 
 mod deduplicate_topk;
+mod hybrid_mtp_ngram;
+mod ngram;
+mod ngram_match;
+mod rejection_sample;
+mod topk_router;
 mod unique;

@@ -1,0 +1,334 @@
+// A row of a vocabulary, read once by many warps: where its largest entry is, or
+// what its entries sum up to. rejection_sample.cu says which rows and why.
+//
+// A row is cut into contiguous pieces, one a warp:
+//
+//     row      | head | 16-byte vectors ...................... | tail |
+//     warps    |  0         |  1         |  2         |   ...   last  |
+//
+// Lanes stride over a piece by 16 bytes, several loads of each side in flight.
+// Rows whose two sides share no alignment are read entry by entry.
+#pragma once
+
+#include "common.cuh"
+
+constexpr u32 NONE = 0xFFFFFFFFu;
+constexpr float LARGEST = 3.402823466e38f;
+
+// ---- warps --------------------------------------------------------------------
+
+// The largest of 64-bit values, by two 32-bit reductions.
+INLINE u64 warp_max(u64 v) {
+    const u32 high = static_cast<u32>(v >> 32);
+    const u32 top = __reduce_max_sync(ALL_LANES, high);
+    const u32 low = __reduce_max_sync(ALL_LANES, high == top ? static_cast<u32>(v) : 0u);
+    return static_cast<u64>(top) << 32 | low;
+}
+
+INLINE u64 warp_sum(u64 v) {
+#pragma unroll
+    for (u32 o = 16; o > 0; o /= 2) v += __shfl_xor_sync(ALL_LANES, v, o);
+    return v;
+}
+
+INLINE u64 warp_inclusive_sum(u64 v, u32 lane) {
+#pragma unroll
+    for (u32 o = 1; o < WARP; o *= 2) {
+        const u64 below = __shfl_up_sync(ALL_LANES, v, o);
+        if (lane >= o) v += below;
+    }
+    return v;
+}
+
+// ---- rows ---------------------------------------------------------------------
+
+// The row of a request's rejected token: what is left is max(0, target - draft).
+template <typename T>
+struct Row {
+    const T* target;
+    // Null for none: then `skipped` has no residual, if it is in the row.
+    const T* draft;
+    u32 skipped;
+    u32 vocab;
+
+    // One residual in units of 2^-40.
+    INLINE u64 quantum(u32 index) const {
+        float value = to_f32(target[index]);
+        if (draft != nullptr) value = exact::sub(value, to_f32(draft[index]));
+        if (index == skipped || !exact::finite(value)) return 0;
+        return exact::fixed_probability(value);
+    }
+};
+
+// N neighbouring entries.
+template <typename T, u32 N>
+struct Entries {
+    T items[N];
+};
+
+template <u32 N, typename T>
+INLINE Entries<T, N> load(const T* from) {
+    Entries<T, N> entries;
+    if constexpr (N == 1) {
+        entries.items[0] = from[0];
+    } else {
+        const Pack<T> pack = load_pack(from);
+#pragma unroll
+        for (u32 j = 0; j < N; ++j) entries.items[j] = pack.items[j];
+    }
+    return entries;
+}
+
+// A warp's piece of a row: vectors begin .. end of N entries from entry `first`
+// on, and for the first and last warp the entries beside them.
+struct Piece {
+    u32 head;
+    u32 begin;
+    u32 end;
+    u32 tail;
+};
+
+// Cuts a row for `pieces` warps, a power of two. N == 1 takes rows whose two sides do not share
+// an alignment.
+template <u32 N, typename T>
+INLINE Piece cut(const Row<T>& row, u32 piece, u32 pieces) {
+    u32 head = 0;
+    if constexpr (N > 1) {
+        const u32 past = static_cast<u32>(reinterpret_cast<u64>(row.target) % 16);
+        head = min(static_cast<u32>((16 - past) % 16 / sizeof(T)), row.vocab);
+    }
+    const u32 vectors = (row.vocab - head) / N;
+    Piece p;
+    p.head = head;
+    const u32 bits = 31 - __clz(pieces);
+    p.begin = static_cast<u32>(static_cast<u64>(vectors) * piece >> bits);
+    p.end = static_cast<u32>(static_cast<u64>(vectors) * (piece + 1) >> bits);
+    p.tail = head + vectors * N;
+    return p;
+}
+
+template <typename T>
+INLINE bool alike(const Row<T>& row) {
+    const u64 difference = reinterpret_cast<u64>(row.target) ^ reinterpret_cast<u64>(row.draft);
+    return row.draft == nullptr || difference % 16 == 0;
+}
+
+// Calls visit<N>(values, index of the first) for the lane's entries of a piece.
+// RESIDUAL false: the values are the target's.
+template <u32 N, bool RESIDUAL, typename T, typename Visit>
+INLINE void scan(const Row<T>& row, const Piece& piece, bool first, bool last, u32 lane,
+                 Visit& visit) {
+    constexpr u32 AHEAD = N == 4 ? 4 : N == 8 ? 2 : 8;
+    const bool subtract = RESIDUAL && row.draft != nullptr;
+    for (u32 i = piece.begin + lane; i < piece.end; i += AHEAD * WARP) {
+        Entries<T, N> target[AHEAD];
+        Entries<T, N> draft[AHEAD];
+#pragma unroll
+        for (u32 a = 0; a < AHEAD; ++a) {
+            // Past the end the last vector once more: loads without branches
+            // are all in flight at once.
+            const u32 at = min(i + a * WARP, piece.end - 1);
+            target[a] = load<N>(row.target + piece.head + at * N);
+        }
+        if (subtract) {
+#pragma unroll
+            for (u32 a = 0; a < AHEAD; ++a) {
+                const u32 at = min(i + a * WARP, piece.end - 1);
+                draft[a] = load<N>(row.draft + piece.head + at * N);
+            }
+        }
+#pragma unroll
+        for (u32 a = 0; a < AHEAD; ++a) {
+            const u32 at = i + a * WARP;
+            if (at >= piece.end) break;
+            const u32 index = piece.head + at * N;
+            float values[N];
+#pragma unroll
+            for (u32 j = 0; j < N; ++j) {
+                values[j] = to_f32(target[a].items[j]);
+                if (subtract) values[j] = exact::sub(values[j], to_f32(draft[a].items[j]));
+            }
+            if (RESIDUAL && row.skipped - index < N) {
+#pragma unroll
+                for (u32 j = 0; j < N; ++j) {
+                    if (index + j == row.skipped) values[j] = 0.0f;
+                }
+            }
+            visit(values, index);
+        }
+    }
+    // Fewer than N entries on either side.
+    if (N > 1 && (first || last)) {
+        const auto single = [&](u32 index) {
+            float t = to_f32(row.target[index]);
+            if (subtract) t = exact::sub(t, to_f32(row.draft[index]));
+            const float values[1] = {RESIDUAL && index == row.skipped ? 0.0f : t};
+            visit(values, index);
+        };
+        if (first && lane < piece.head) single(lane);
+        if (last && lane < row.vocab - piece.tail) single(piece.tail + lane);
+    }
+}
+
+// The largest entry of a row so far, the lowest index among equals: a lane meets
+// its vectors in ascending order, and single entries in any.
+struct Largest {
+    float value;
+    u32 index;
+    // NaN once an entry was not finite.
+    float odd;
+
+    INLINE Largest(float floor) : value(floor), index(NONE), odd(0.0f) {}
+
+    template <u32 N>
+    INLINE void operator()(const float (&values)[N], u32 first) {
+#pragma unroll
+        for (u32 j = 0; j < N; ++j) odd = fmaf(values[j], 0.0f, odd);
+        if constexpr (N == 1) {
+            const float v = values[0];
+            const bool ties = v == value && first < index && index != NONE;
+            if ((v > value || ties) && fabsf(v) <= LARGEST) {
+                value = v;
+                index = first;
+            }
+        } else {
+            float top = values[0];
+#pragma unroll
+            for (u32 j = 1; j < N; ++j) top = fmaxf(top, values[j]);
+            // Rare once the lane has seen a few: the candidates one by one.
+            if (top > value) {
+#pragma unroll
+                for (u32 j = 0; j < N; ++j) {
+                    if (values[j] > value && values[j] <= LARGEST) {
+                        value = values[j];
+                        index = first + j;
+                    }
+                }
+            }
+        }
+    }
+
+    // Orders by value, then lower index; 0 for none.
+    INLINE u64 key() const {
+        if (index == NONE) return 0;
+        return static_cast<u64>(exact::sort_key(value)) << 32 | (NONE - index);
+    }
+};
+
+INLINE u32 index_of(u64 key) { return NONE - static_cast<u32>(key); }
+
+// What a warp found in its piece: a key or a sum, and whether some entry was not
+// finite.
+struct Found {
+    u64 value;
+    bool odd;
+};
+
+// A warp's largest residual (RESIDUAL, above 0) or largest finite target.
+template <bool RESIDUAL, u32 N, typename T>
+INLINE Found largest_by(const Row<T>& row, u32 piece, u32 pieces, u32 lane) {
+    Largest largest(RESIDUAL ? 0.0f : __uint_as_float(0xFF800000u));
+    const bool first = piece == 0;
+    const bool last = piece + 1 == pieces;
+    scan<N, RESIDUAL>(row, cut<N>(row, piece, pieces), first, last, lane, largest);
+    return {warp_max(largest.key()), __any_sync(ALL_LANES, largest.odd != largest.odd) != 0};
+}
+
+// Rows that share no alignment: kept out of the way of those that do.
+template <typename T>
+__device__ __noinline__ Found largest_unaligned(Row<T> row, u32 piece, u32 pieces, u32 lane) {
+    return largest_by<true, 1>(row, piece, pieces, lane);
+}
+
+// The entries of a piece.
+struct Range {
+    u32 begin;
+    u32 end;
+};
+
+template <typename T>
+INLINE Range entries_of(const Row<T>& row, u32 piece, u32 pieces) {
+    constexpr u32 N = Pack<T>::N;
+    const bool packed = alike(row);
+    const Piece p = packed ? cut<N>(row, piece, pieces) : cut<1>(row, piece, pieces);
+    const u32 n = packed ? N : 1;
+    return {piece == 0 ? 0 : p.head + p.begin * n,
+            piece + 1 == pieces ? row.vocab : p.head + p.end * n};
+}
+
+// The warp's sum over entries, one by one; right for any values.
+template <typename T>
+__device__ __noinline__ u64 sum_entries(Row<T> row, Range range, u32 lane) {
+    u64 sum = 0;
+#pragma unroll 4
+    for (u32 i = range.begin + lane; i < range.end; i += WARP) sum += row.quantum(i);
+    return warp_sum(sum);
+}
+
+// The first entry at which the running sum exceeds the threshold, which the sum
+// of the range does.
+template <typename T>
+INLINE u32 find_entry(const Row<T>& row, Range range, u32 lane, u64 threshold) {
+    for (u32 i = range.begin; i < range.end; i += WARP) {
+        const u64 own = i + lane < range.end ? row.quantum(i + lane) : 0;
+        const u64 through = warp_inclusive_sum(own, lane);
+        const u32 above = __ballot_sync(ALL_LANES, through > threshold);
+        if (above != 0) return i + __ffs(above) - 1;
+        threshold -= __shfl_sync(ALL_LANES, through, WARP - 1);
+    }
+    return 0;
+}
+
+// The sum of a lane's residuals in units of 2^-40, where they are finite. A
+// residual's 40 bits come 20 at a time: adding 2^23 and rounding down leaves
+// them in the low mantissa bits, and every operation is exact.
+struct Sum {
+    static constexpr float UNIT = 1048576.0f;
+    static constexpr float SHIFT = 8388608.0f;
+    static constexpr u32 SHIFT_BITS = 0x4B000000u;
+
+    u64 total = 0;
+    // NaN once an entry was not finite.
+    float odd = 0.0f;
+
+    template <u32 N>
+    INLINE void operator()(const float (&values)[N], u32) {
+        u32 high = 0;
+        u32 low = 0;
+#pragma unroll
+        for (u32 j = 0; j < N; ++j) {
+            odd = fmaf(values[j], 0.0f, odd);
+            const float r = __saturatef(values[j]);
+            const float upper = __fmaf_rz(r, UNIT, SHIFT);
+            const float rest = fmaf(r, UNIT, exact::sub(SHIFT, upper));
+            const float lower = __fmaf_rz(rest, UNIT, SHIFT);
+            high += __float_as_uint(upper) - SHIFT_BITS;
+            low += __float_as_uint(lower) - SHIFT_BITS;
+        }
+        total += (static_cast<u64>(high) << 20) + low;
+    }
+};
+
+template <u32 N, typename T>
+INLINE Found sum_by(const Row<T>& row, u32 piece, u32 pieces, u32 lane) {
+    Sum sum;
+    const bool first = piece == 0;
+    const bool last = piece + 1 == pieces;
+    scan<N, true>(row, cut<N>(row, piece, pieces), first, last, lane, sum);
+    return {warp_sum(sum.total), __any_sync(ALL_LANES, sum.odd != sum.odd) != 0};
+}
+
+template <typename T>
+__device__ __noinline__ Found sum_unaligned(Row<T> row, u32 piece, u32 pieces, u32 lane) {
+    return sum_by<1>(row, piece, pieces, lane);
+}
+
+// A warp's sum of residuals.
+template <typename T>
+INLINE Found sum_of_piece(const Row<T>& row, u32 piece, u32 pieces, u32 lane) {
+    constexpr u32 N = Pack<T>::N;
+    Found sum = alike(row) ? sum_by<N>(row, piece, pieces, lane)
+                           : sum_unaligned(row, piece, pieces, lane);
+    if (sum.odd) sum.value = sum_entries(row, entries_of(row, piece, pieces), lane);
+    return sum;
+}

@@ -1,0 +1,196 @@
+//! Host side of `kernels/rejection_sample.cu`.
+
+use cudarc::driver::sys;
+use spec_core::ops::RejectionSample;
+use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
+use spec_core::{Error, Kernel, Result, Status, Stream, Supports, ViewMut};
+
+use crate::Cuda;
+use crate::archive::{Archive, archive};
+use crate::args::{Integers, Rows};
+use crate::launch::{Function, Shape};
+
+static KERNELS: Archive = archive!("rejection_sample");
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Params {
+    target: Rows,
+    draft: Rows,
+    draft_ids: Integers,
+    bonus_ids: Integers,
+    offsets: Integers,
+    uniform: u64,
+    random: u64,
+    output: Rows,
+    emitted: u64,
+    accepted: u64,
+    recovered: u64,
+    bonus: u64,
+    flags: u64,
+    tokens: u64,
+    vocab: u32,
+    max_spec_len: u32,
+    rows_ahead: u32,
+    reserved: u32,
+}
+const _: () = assert!(size_of::<Params>() == 176);
+
+struct Prepared {
+    cuda: Cuda,
+    plan: Plan,
+    function: Function,
+    shape: Shape,
+    rows_ahead: u32,
+}
+
+/// The blocks that search a request's row, a cluster, and the threads of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Team {
+    blocks: u32,
+    threads: u32,
+}
+
+impl Team {
+    /// Best of 1 to 16 blocks of 256 or 512 threads on an H100, f32, in
+    /// microseconds, argmax | sample:
+    ///
+    /// ```text
+    /// batch x drafts, vocab   16 x 256     8 x 512      8 x 256      4 x 512      2 x 256
+    /// 1 x 8, 32000            4.8 | 6.4    5.0 | 7.0    4.8 | 6.5
+    /// 1 x 8, 151936           6.3 | 9.4    6.8 | 9.1    7.3 | 11
+    /// 8 x 8, 128256           7.0 | 9.5    6.3 | 8.6    7.0 | 11
+    /// 32 x 8, 32000                        9.4 | 13     6.4 | 8.5    6.8 | 8.9
+    /// 32 x 8, 128256                       15 | 19      11 | 16      12 | 15
+    /// 256 x 4, 151936                                                114 | 118    109 | 139
+    /// ```
+    fn new(plan: &Plan, clusters: bool) -> Self {
+        let sums = plan.params.acceptance == Acceptance::Probabilistic
+            && plan.params.recovery == Recovery::Sample;
+        let long = plan.vocab() > 1 << 16;
+        let (blocks, threads) = match plan.batch {
+            0..=1 => (16, 256),
+            2..=16 => (8, 512),
+            17..=32 if !(sums && long) => (8, 256),
+            17..=256 if sums => (4, 512),
+            17..=64 => (8, 256),
+            65..=128 => (4, 256),
+            129..=256 => (2, 256),
+            _ => (1, 512),
+        };
+        if clusters { Team { blocks, threads } } else { Team { blocks: 1, threads: 512 } }
+    }
+
+    fn shape(self, batch: usize) -> Option<Shape> {
+        let blocks = batch.checked_mul(self.blocks as usize)?;
+        let blocks = u32::try_from(blocks).ok().filter(|&b| b < 1 << 31)?;
+        Some(Shape::new(blocks, self.threads).cluster(self.blocks))
+    }
+}
+
+impl Cuda {
+    /// Whether the device can run one such cluster.
+    fn holds_cluster(&self, function: &Function, team: Team) -> Result<bool> {
+        let _current = self.gpu().enter()?;
+        let mut attribute = sys::CUlaunchAttribute_st {
+            id: sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue_union {
+                clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 {
+                    x: team.blocks,
+                    y: 1,
+                    z: 1,
+                },
+            },
+        };
+        let config = sys::CUlaunchConfig_st {
+            gridDimX: team.blocks,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: team.threads,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: 0,
+            hStream: std::ptr::null_mut(),
+            attrs: &mut attribute,
+            numAttrs: 1,
+        };
+        let mut clusters = 0;
+        // SAFETY: the function is loaded in the current context; all pointers
+        // are to locals that outlive the call.
+        let code =
+            unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, function.raw, &config) };
+        Ok(code == sys::CUresult::CUDA_SUCCESS && clusters > 0)
+    }
+}
+
+impl Supports<RejectionSample> for Cuda {
+    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {
+        let gpu = self.gpu();
+        let params = &plan.params;
+        let mode = match (params.acceptance, params.recovery) {
+            (Acceptance::Greedy, _) => "greedy",
+            (Acceptance::Probabilistic, Recovery::Argmax) => "argmax",
+            (Acceptance::Probabilistic, Recovery::Sample) => "sample",
+        };
+        let name = format!("rejection_sample_{mode}_{}", plan.target.dtype.name());
+        let function = gpu.function(&KERNELS, &name)?;
+        let mut team = Team::new(plan, gpu.limits().clusters);
+        // More than 8 blocks are not portable: a device may not hold them.
+        if team.blocks > 8 && !self.holds_cluster(&function, team)? {
+            team.blocks = 8;
+        }
+        let shape = team.shape(plan.batch).ok_or_else(|| {
+            let words = format!("{} requests are more than a grid holds", plan.batch);
+            Error::device(self.device(), Status::NotImplemented, words)
+        })?;
+        Ok(Box::new(Prepared {
+            cuda: self.clone(),
+            plan: plan.clone(),
+            function,
+            shape,
+            // Rows of a greedy walk that are read before it gets there: on an
+            // H100, 8 drafts all accepted, 17 for 39 us at batch 1 and 57 for
+            // 69 us at batch 32. Beyond, reading too much costs more.
+            rows_ahead: if plan.batch <= 32 { 4 } else { 1 },
+        }))
+    }
+}
+
+impl Kernel<RejectionSample> for Prepared {
+    fn workspace_size(&self) -> usize {
+        0
+    }
+
+    fn launch(&self, _: ViewMut<'_>, buffers: Buffers<'_>, stream: Stream<'_>) -> Result<()> {
+        let Prepared { cuda, plan, .. } = self;
+        let draft = match (buffers.draft_probs, &plan.draft) {
+            (Some(view), Some(matrix)) => cuda.rows(view, matrix)?,
+            _ => Rows { data: 0, stride: 0 },
+        };
+        let params = Params {
+            target: cuda.rows(buffers.target_probs, &plan.target)?,
+            draft,
+            draft_ids: cuda.integers(buffers.draft_token_ids, plan.draft_token_ids.dtype)?,
+            bonus_ids: cuda.integers(buffers.bonus_token_ids, plan.bonus_token_ids.dtype)?,
+            offsets: cuda.integers(buffers.cu_num_draft, plan.cu_num_draft.dtype)?,
+            uniform: cuda.pointer(buffers.uniform_samples)?,
+            random: cuda.pointer(buffers.seed_offset)?,
+            output: cuda.rows(buffers.output_token_ids, &plan.output)?,
+            emitted: cuda.pointer(buffers.num_accepted)?,
+            accepted: cuda.pointer(buffers.accepted_counts)?,
+            recovered: cuda.pointer(buffers.recovered_counts)?,
+            bonus: cuda.pointer(buffers.bonus_counts)?,
+            flags: cuda.pointer(buffers.flags)?,
+            tokens: plan.tokens() as u64,
+            vocab: plan.vocab() as u32,
+            max_spec_len: plan.params.max_spec_len as u32,
+            rows_ahead: self.rows_ahead,
+            reserved: 0,
+        };
+        // SAFETY: `Params` is the kernel's, field by field; the buffers were
+        // checked against the plan, and the kernel checks offsets and tokens,
+        // which are data, against the plan's sizes.
+        unsafe { cuda.queue(stream)?.launch(&self.function, self.shape, &params) }
+    }
+}
