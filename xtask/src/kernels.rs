@@ -237,36 +237,70 @@ impl Compiler {
     /// Compiles one kernel file for everything and packs what comes out.
     fn archive(&self, name: &str, verbose: bool) -> Result<Vec<u8>> {
         let source = read(&kernels().join(name).with_extension("cu"))?;
+        let targets: Vec<_> =
+            SASS.map(|a| (a, Kind::Sass)).into_iter().chain([(PTX, Kind::Ptx)]).collect();
+        // A thread for each target: the compiler locks where it must.
+        let images: Vec<Result<Image>> = std::thread::scope(|scope| {
+            let start = |&(architecture, kind)| {
+                let source = &source;
+                scope.spawn(move || self.image(name, source, architecture, kind, verbose))
+            };
+            let workers: Vec<_> = targets.iter().map(start).collect();
+            let lost = |_| Err("a compilation ended in a panic".to_owned());
+            workers.into_iter().map(|worker| worker.join().unwrap_or_else(lost)).collect()
+        });
         let mut directory = Vec::new();
-        let mut images = Vec::new();
-        let targets = SASS.map(|a| (a, true)).into_iter().chain([(PTX, false)]);
-        for (architecture, sass) in targets {
-            let target = format!("{}_{architecture}", if sass { "sm" } else { "compute" });
-            let options = self.options(&target, verbose && sass);
-            let compiled = self.nvrtc.compile(name, &source, &options, sass)?;
-            if !compiled.log.is_empty() && (verbose || compiled.log.contains("warning")) {
-                println!("{}", compiled.log);
+        let mut packed = Vec::new();
+        for (image, (architecture, kind)) in images.into_iter().zip(&targets) {
+            let image = image?;
+            if !image.log.is_empty() {
+                println!("{}", image.log);
             }
-            let packed = pack(&compiled.image).map_err(|e| format!("{target}: {e}"))?;
-            if verbose {
-                println!(
-                    "{name} {target}: {} bytes, {} packed",
-                    compiled.image.len(),
-                    packed.len()
-                );
-            }
-            for word in [u32::from(!sass), architecture] {
+            let sizes = [image.packed.len(), image.size].map(u32::try_from);
+            let [Ok(packed_size), Ok(size)] = sizes else {
+                return Err(format!("{name}.cu: an image is too large"));
+            };
+            let kind = u32::from(*kind == Kind::Ptx);
+            for word in [kind, *architecture, packed_size, size] {
                 directory.extend(word.to_le_bytes());
             }
-            for size in [packed.len(), compiled.image.len()] {
-                let size = u32::try_from(size).map_err(|_| format!("{target} is too large"))?;
-                directory.extend(size.to_le_bytes());
-            }
-            images.extend(packed);
+            packed.extend(image.packed);
         }
-        let count = SASS.len() as u32 + 1;
-        Ok([archive::MAGIC.as_slice(), &count.to_le_bytes(), &directory, &images].concat())
+        let count = targets.len() as u32;
+        Ok([archive::MAGIC.as_slice(), &count.to_le_bytes(), &directory, &packed].concat())
     }
+
+    fn image(
+        &self,
+        name: &str,
+        source: &[u8],
+        architecture: u32,
+        kind: Kind,
+        verbose: bool,
+    ) -> Result<Image> {
+        let sass = kind == Kind::Sass;
+        let target = format!("{}_{architecture}", if sass { "sm" } else { "compute" });
+        let options = self.options(&target, verbose && sass);
+        let compiled = self.nvrtc.compile(name, source, &options, sass)?;
+        let packed = pack(&compiled.image).map_err(|e| format!("{target}: {e}"))?;
+        let mut log = String::new();
+        if verbose || compiled.log.contains("warning") {
+            log = compiled.log;
+        }
+        let size = compiled.image.len();
+        if verbose {
+            log.push_str(&format!("\n{name} {target}: {size} bytes, {} packed", packed.len()));
+        }
+        Ok(Image { packed, size, log })
+    }
+}
+
+/// What a target compiles to.
+struct Image {
+    packed: Vec<u8>,
+    /// Bytes before packing.
+    size: usize,
+    log: String,
 }
 
 /// LZMA: code for neighbouring kernels repeats itself far apart, which zlib's

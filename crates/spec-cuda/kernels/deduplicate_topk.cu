@@ -5,8 +5,9 @@
 // knows its smallest and largest value and chooses:
 //
 //   bitmap   the values span at most 2^20 (less where shared memory is small): one
-//            atomicOr a value, a prefix sum of popcounts over 64-bit groups, and the
-//            rank of a value is a lookup. No sort.
+//            atomicOr a value and a prefix sum of popcounts. Then lanes write out the
+//            bits of their words or, where words are many more than values, look up
+//            the ranks of their values. No sort.
 //   buckets  a wider span: the value's top bits name one of 2n buckets, kept in
 //            order by a prefix sum; inside its bucket a value compares itself with
 //            the few others there. Where some bucket holds more than 32, a bitonic
@@ -22,6 +23,9 @@
 
 constexpr u32 THREADS = 1024;
 constexpr u32 WARPS = THREADS / WARP;
+// Words cleared while the values are under way: as many as take no longer than they do,
+// and all that buckets need.
+constexpr u32 CLEARED_AHEAD = 1u << 14;
 // A bucket larger than this is left to the bitonic sort.
 constexpr u32 MAX_BUCKET = 32;
 
@@ -92,14 +96,98 @@ INLINE void block_range(u32& low, u32& high, bool any) {
 
 // ---- bitmap ------------------------------------------------------------------
 
-// Ranks by bitmap. `values` at or above 2^31 are dropped ones. Returns how many
-// distinct values were staged in order.
-template <u32 ITEMS>
-INLINE u32 rank_by_bitmap(const Shared& shared, const u32 (&values)[ITEMS], u32 base,
-                          u32 log_words) {
-    __shared__ u32 totals[WARPS];
-    const u32 lane = lane_id();
+// A warp's share of the bitmap, STEPS times four words a lane, and for each of those
+// how many bits are set before it in the share.
+template <u32 STEPS>
+struct Share {
+    uint4 words[STEPS];
+    u32 before[STEPS];
+    u32 total;
+
+    INLINE Share(const uint4* bits, u32 first) {
+        u32 own[STEPS];
+#pragma unroll
+        for (u32 s = 0; s < STEPS; s++) {
+            words[s] = bits[first + s * WARP];
+            const uint4& w = words[s];
+            own[s] = __popc(w.x) + __popc(w.y) + __popc(w.z) + __popc(w.w);
+        }
+        // A share has at most 2^15 bits, 2^12 a step: two steps share a register.
+        total = 0;
+#pragma unroll
+        for (u32 s = 0; s < STEPS; s += 2) {
+            const u32 pair = own[s] | (s + 1 < STEPS ? own[s + 1] << 16 : 0);
+            const u32 inclusive = warp_inclusive_sum(pair);
+            const u32 all = __shfl_sync(ALL_LANES, inclusive, WARP - 1);
+            before[s] = total + (inclusive & 0xFFFF) - own[s];
+            total += all & 0xFFFF;
+            if (s + 1 < STEPS) {
+                before[s + 1] = total + (inclusive >> 16) - own[s + 1];
+                total += all >> 16;
+            }
+        }
+    }
+};
+
+// Stages the values of a bitmap that marks them, in order; returns how many. Each lane
+// writes the bits of its own words.
+INLINE u32 stage_bits(const Shared& shared, u32 base, u32* totals) {
     const u32 warp = threadIdx.x / WARP;
+    const u32 quad = threadIdx.x;
+    const Share<1> share(reinterpret_cast<const uint4*>(shared.bits), quad);
+    if (lane_id() == 0) totals[warp] = share.total;
+    __syncthreads();
+    u32 total;
+    const u32 bases = warp_bases(totals, total);
+    u32* to = shared.stage + __shfl_sync(ALL_LANES, bases, warp) + share.before[0];
+    const u32 words[4] = {share.words[0].x, share.words[0].y, share.words[0].z, share.words[0].w};
+#pragma unroll
+    for (u32 w = 0; w < 4; w++) {
+        for (u32 word = words[w]; word != 0; word &= word - 1) {
+            *to++ = base + quad * 128 + w * 32 + __ffs(word) - 1;
+        }
+    }
+    return total;
+}
+
+// The same, where words are many more than values: each thread looks up the ranks of
+// its own values.
+template <u32 ITEMS, u32 STEPS>
+INLINE u32 stage_ranks(const Shared& shared, const u32 (&values)[ITEMS], u32 base, u32* totals) {
+    const u32 warp = threadIdx.x / WARP;
+    {
+        const u32 first = warp * STEPS * WARP + lane_id();
+        const Share<STEPS> share(reinterpret_cast<const uint4*>(shared.bits), first);
+        u32* pairs = reinterpret_cast<u32*>(shared.prefix);
+#pragma unroll
+        for (u32 s = 0; s < STEPS; s++) {
+            const u32 half = __popc(share.words[s].x) + __popc(share.words[s].y);
+            pairs[first + s * WARP] = share.before[s] | (share.before[s] + half) << 16;
+        }
+        if (lane_id() == 0) totals[warp] = share.total;
+    }
+    __syncthreads();
+    u32 total;
+    const u32 bases = warp_bases(totals, total);
+    const u64* groups = reinterpret_cast<const u64*>(shared.bits);
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        const bool valid = static_cast<i32>(values[i]) >= 0;
+        const u32 bit = valid ? values[i] - base : 0;
+        const u32 owner = bit / (STEPS * WARP * 128);
+        const u32 start = __shfl_sync(ALL_LANES, bases, owner) + shared.prefix[bit / 64];
+        const u64 below = (1ull << (bit % 64)) - 1;
+        // Equal values write the same value to the same place.
+        if (valid) shared.stage[start + __popcll(groups[bit / 64] & below)] = values[i];
+    }
+    return total;
+}
+
+// Stages distinct values in order by a bitmap of 2^log_words words; returns how many.
+template <u32 ITEMS>
+INLINE u32 stage_by_bitmap(const Shared& shared, const u32 (&values)[ITEMS], u32 base,
+                           u32 log_words) {
+    __shared__ u32 totals[WARPS];
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         if (static_cast<i32>(values[i]) >= 0) {
@@ -108,37 +196,17 @@ INLINE u32 rank_by_bitmap(const Shared& shared, const u32 (&values)[ITEMS], u32 
         }
     }
     __syncthreads();
-
-    // Each warp owns 1/32 of the bitmap: 4 words a lane and step.
-    const u32 steps = 1u << (log_words - 12);
-    const uint4* quads = reinterpret_cast<const uint4*>(shared.bits);
-    u32* pairs = reinterpret_cast<u32*>(shared.prefix);
-    u32 before = 0;
-    for (u32 s = 0; s < steps; s++) {
-        const u32 quad = (warp * steps + s) * WARP + lane;
-        const uint4 words = quads[quad];
-        const u32 first = __popc(words.x) + __popc(words.y);
-        const u32 both = first + __popc(words.z) + __popc(words.w);
-        const u32 inclusive = warp_inclusive_sum(both);
-        const u32 start = before + inclusive - both;
-        pairs[quad] = start | (start + first) << 16;
-        before += __shfl_sync(ALL_LANES, inclusive, WARP - 1);
-    }
-    if (lane == 0) totals[warp] = before;
-    __syncthreads();
-
     u32 total;
-    const u32 bases = warp_bases(totals, total);
-    const u64* groups = reinterpret_cast<const u64*>(shared.bits);
-#pragma unroll
-    for (u32 i = 0; i < ITEMS; i++) {
-        const bool valid = static_cast<i32>(values[i]) >= 0;
-        const u32 bit = valid ? values[i] - base : 0;
-        const u32 owner = bit >> (log_words); // 2^(log_words + 5) bits over 32 warps
-        const u32 start = __shfl_sync(ALL_LANES, bases, owner) + shared.prefix[bit / 64];
-        const u64 below = (1ull << (bit % 64)) - 1;
-        // Equal values write the same value to the same place.
-        if (valid) shared.stage[start + __popcll(groups[bit / 64] & below)] = values[i];
+    if (log_words == 12 && ITEMS > 2) {
+        total = stage_bits(shared, base, totals);
+    } else if (log_words == 12) {
+        total = stage_ranks<ITEMS, 1>(shared, values, base, totals);
+    } else if (log_words == 13) {
+        total = stage_ranks<ITEMS, 2>(shared, values, base, totals);
+    } else if (log_words == 14) {
+        total = stage_ranks<ITEMS, 4>(shared, values, base, totals);
+    } else {
+        total = stage_ranks<ITEMS, 8>(shared, values, base, totals);
     }
     __syncthreads();
     return total;
@@ -283,27 +351,37 @@ INLINE u32 write_distinct(const u32* sorted, u32 n, i32* out) {
 
 // ---- a request whose values fit registers ------------------------------------
 
+// A request's values, 2^31 and more for those dropped or not there.
+template <u32 ITEMS>
+INLINE void load_values(const Params& p, u64 request, u32 n, u32 (&values)[ITEMS]) {
+    const i32* row = p.indices[request * p.rows];
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        const u32 at = i * THREADS + threadIdx.x;
+        values[i] = 0xFFFFFFFFu;
+        if (p.rows == 1) {
+            if (at < n) values[i] = __ldg(row + at);
+        } else if (at < n) {
+            const u32 step = at / p.cols;
+            values[i] = __ldg(row + step * p.indices.stride + (at - step * p.cols));
+        }
+    }
+}
+
 template <u32 ITEMS>
 INLINE void deduplicate(const Params& p) {
     const Shared shared(p);
     const u32 n = p.rows * p.cols;
     const u32 bitmap_words = 1u << p.log_words;
+    const u32 cleared_words = min(bitmap_words, CLEARED_AHEAD);
     for (u64 request = blockIdx.x; request < p.batch; request += gridDim.x) {
         u32 values[ITEMS];
+        load_values(p, request, n, values);
+        // The loads are under way; nothing waits for them until below.
+        clear(shared.bits, 0, cleared_words);
         u32 low = 0xFFFFFFFFu;
         u32 high = 0;
         bool any = false;
-#pragma unroll
-        for (u32 i = 0; i < ITEMS; i++) {
-            const u32 at = i * THREADS + threadIdx.x;
-            values[i] = 0xFFFFFFFFu;
-            if (at < n) {
-                const u32 row = p.rows == 1 ? 0 : at / p.cols;
-                values[i] = __ldg(p.indices[request * p.rows + row] + (at - row * p.cols));
-            }
-        }
-        // The loads are under way; nothing waits for them until below.
-        clear(shared.bits, 0, bitmap_words);
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) {
             if (static_cast<i32>(values[i]) >= 0) {
@@ -325,9 +403,15 @@ INLINE void deduplicate(const Params& p) {
             if (span < 32u << p.log_words && !sparse) {
                 u32 log_words = 12;
                 while (span >= 32u << log_words) log_words++;
-                count = rank_by_bitmap(shared, values, base, log_words);
-                for (u32 i = threadIdx.x; i < n; i += THREADS) {
-                    out[i] = i < count ? static_cast<i32>(shared.stage[i]) : -1;
+                if (1u << log_words > cleared_words) {
+                    clear(shared.bits, cleared_words, 1u << log_words);
+                    __syncthreads();
+                }
+                count = stage_by_bitmap(shared, values, base, log_words);
+#pragma unroll
+                for (u32 i = 0; i < ITEMS; i++) {
+                    const u32 at = i * THREADS + threadIdx.x;
+                    if (at < n) out[at] = at < count ? static_cast<i32>(shared.stage[at]) : -1;
                 }
             } else {
                 u32 log_buckets = 12;

@@ -14,6 +14,9 @@
 mod common;
 mod deduplicate_topk;
 mod host;
+mod ngram_match;
+mod rejection_sample;
+mod topk_router;
 mod unique;
 
 use common::graph::Foreign;
@@ -78,9 +81,12 @@ fn main() {
         "{:<18} {:<44} {:>10} {:>8} {:>8} {:>9}",
         "operator", "shape", "us a call", "floor", "goal", "seed"
     );
-    let benches: [(&str, Bench); 3] = [
+    let benches: [(&str, Bench); 6] = [
         ("host", host::bench),
+        ("topk_router", topk_router::bench),
         ("deduplicate_topk", deduplicate_topk::bench),
+        ("rejection_sample", rejection_sample::bench),
+        ("ngram_match", ngram_match::bench),
         ("unique", unique::bench),
     ];
     for (name, bench) in benches {
