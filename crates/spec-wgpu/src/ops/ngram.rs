@@ -20,6 +20,8 @@ const MIN_BLOCK: usize = 1024;
 const MAX_BLOCK: usize = 8192;
 /// Workgroups that fill a large GPU: above this many, blocks grow instead.
 const FULL: usize = 1024;
+/// Turns of loops that a thread may take: see the rules of the operators.
+const MAX_TURNS: usize = 60_000;
 /// Requests up to which each workgroup of `copy` sums up the budget for itself.
 const UNSHARED: usize = 1024;
 /// Words of a request's state and of a block's partial result in the workspace.
@@ -73,7 +75,7 @@ impl Drafter {
         rows: &Rows,
         limits: Limits,
     ) -> Result<Self> {
-        let block = block(rows);
+        let block = block(rows, limits.max_ngram);
         let input_blocks = rows.input_ids.cols.div_ceil(block);
         let blocks = input_blocks + rows.generated.cols.div_ceil(block);
         let too_large = |what: &str| {
@@ -89,22 +91,22 @@ impl Drafter {
         let windows = |matrices: &[Matrix]| {
             gpu.windows(matrices, usize::MAX).ok_or_else(|| too_large("the tokens of a row"))
         };
-        let constants = [
-            ("TOKEN_WORDS", words_of(rows.input_ids.dtype)),
-            ("SHARED", u32::from(rows.batch > UNSHARED)),
-        ];
-        let program = |entry, bindings: &[Access]| gpu.program(shader, entry, bindings, &constants);
+        let tokens = ("TOKEN_WORDS", words_of(rows.input_ids.dtype));
+        let shared = ("SHARED", u32::from(rows.batch > UNSHARED));
+        let program = |entry, bindings: &[Access], constants: &[(&'static str, u32)]| {
+            gpu.program(shader, entry, bindings, constants)
+        };
         Ok(Drafter {
             rows: *rows,
             limits,
             block,
             input_blocks,
             blocks,
-            prepare: program("prepare", prepare)?,
-            search: program("search", &[Write, Read, Read])?,
-            choose: program("choose", &[Write, Read, Read, Read, Write, Write])?,
-            share: program("share", &[Write])?,
-            copy: program("copy", &[Write, Read, Read, Write, Write])?,
+            prepare: program("prepare", prepare, &[])?,
+            search: program("search", &[Write, Read, Read], &[tokens])?,
+            choose: program("choose", &[Write, Read, Read, Read, Write, Write], &[])?,
+            share: program("share", &[Write], &[])?,
+            copy: program("copy", &[Write, Read, Read, Write, Write], &[tokens, shared])?,
             haystacks: windows(&[rows.input_ids, rows.generated])?,
             all: windows(&[rows.input_ids, rows.generated, rows.draft_tokens])?,
         })
@@ -181,9 +183,12 @@ impl Drafter {
 }
 
 /// The tokens of a block.
-fn block(rows: &Rows) -> usize {
+fn block(rows: &Rows, max_ngram: usize) -> usize {
     let tokens = rows.batch.saturating_mul(rows.input_ids.cols + rows.generated.cols);
-    tokens.div_ceil(FULL).next_multiple_of(SEARCH_THREADS).clamp(MIN_BLOCK, MAX_BLOCK)
+    let even = tokens.div_ceil(FULL).next_multiple_of(SEARCH_THREADS);
+    // A thread may compare a whole pattern at each of its tokens.
+    let turns = MAX_TURNS / max_ngram.min(rows.generated.cols).max(1);
+    even.clamp(MIN_BLOCK, MAX_BLOCK).min(turns.max(1) * SEARCH_THREADS)
 }
 
 /// Words of a token or length.

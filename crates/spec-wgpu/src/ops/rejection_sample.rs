@@ -35,15 +35,54 @@ enum Mode {
     Greedy = 2,
 }
 
-/// The passes, compiled.
-struct Programs {
-    gather: Program,
-    walk: Program,
-    scan: Program,
-    finish: Program,
-    resolve: Program,
-    locate: Program,
-    emit: Program,
+/// The shader's entry points.
+#[derive(Clone, Copy)]
+enum Pass {
+    Gather,
+    Walk,
+    Scan,
+    Finish,
+    Resolve,
+    Locate,
+    Emit,
+}
+
+impl Pass {
+    /// What a call consists of.
+    fn of(mode: Mode, whole: bool) -> &'static [Pass] {
+        match mode {
+            Mode::Greedy => &[Pass::Scan, Pass::Resolve, Pass::Walk, Pass::Emit],
+            _ if whole => &[Pass::Walk, Pass::Scan, Pass::Finish],
+            Mode::Argmax => &[Pass::Gather, Pass::Walk, Pass::Scan, Pass::Resolve, Pass::Emit],
+            Mode::Sample => {
+                &[Pass::Gather, Pass::Walk, Pass::Scan, Pass::Resolve, Pass::Locate, Pass::Emit]
+            }
+        }
+    }
+
+    /// Its name and what it does with each binding.
+    fn entry(self) -> (&'static str, &'static [Access]) {
+        match self {
+            Pass::Gather => ("gather", &[Write, Read, Read, Read, Read, Read, Read, Read]),
+            Pass::Walk => ("walk", &[Write, Read, Read, Read, Write, Read, Read, Read]),
+            Pass::Scan => ("scan", &[Write, Write, Write, Write, Write, Read, Read, Read]),
+            Pass::Finish => ("finish", &[Write, Write, Read, Read, Write, Read, Read, Read]),
+            Pass::Resolve => ("resolve", &[Write, Read, Read, Read, Write]),
+            Pass::Locate => ("locate", &[Write, Read, Read, Read, Read, Read, Read, Read]),
+            Pass::Emit => ("emit", &[Write, Write, Write, Write, Write, Read, Write]),
+        }
+    }
+
+    /// Which of the shader's constants it depends on.
+    fn depends_on(self) -> &'static [&'static str] {
+        match self {
+            Pass::Gather => &["DTYPE", "HAS_DRAFT"],
+            Pass::Locate => &["DTYPE", "HAS_DRAFT", "MODE"],
+            Pass::Resolve => &["MODE"],
+            Pass::Emit => &[],
+            Pass::Walk | Pass::Scan | Pass::Finish => &["DTYPE", "HAS_DRAFT", "MODE", "WHOLE"],
+        }
+    }
 }
 
 /// First words of the workspace's parts.
@@ -59,14 +98,13 @@ struct Layout {
 struct Verifier {
     gpu: Wgpu,
     plan: Plan,
-    mode: Mode,
     /// Draft probabilities, unless greedy acceptance ignores them.
     draft: Option<Matrix>,
     /// Rows that are scanned.
     jobs: usize,
     chunk: usize,
     layout: Layout,
-    programs: Programs,
+    passes: Vec<(Pass, Program)>,
     /// Windows of target and draft together, and of the output.
     windows: Vec<Window>,
     output_windows: Vec<Window>,
@@ -109,15 +147,27 @@ impl Verifier {
             gpu.windows(&[plan.output], usize::MAX).ok_or_else(|| too_large("output rows"))?;
         // Without tokens there is no window, and nothing to be found in one.
         let whole = mode != Mode::Greedy && windows.len() <= 1 && output_windows.len() <= 1;
+        let constants = [
+            ("DTYPE", super::float_code(plan.target.dtype)),
+            ("MODE", mode as u32),
+            ("HAS_DRAFT", u32::from(draft.is_some())),
+            ("WHOLE", u32::from(whole)),
+        ];
+        let compiled = |&pass: &Pass| {
+            let (entry, bindings) = pass.entry();
+            let needed = |(name, _): &(&'static str, u32)| pass.depends_on().contains(name);
+            let constants: Vec<_> = constants.into_iter().filter(needed).collect();
+            Ok((pass, gpu.program(&SHADER, entry, bindings, &constants)?))
+        };
+        let passes = Pass::of(mode, whole).iter().map(compiled).collect::<Result<_>>()?;
         Ok(Verifier {
             gpu: gpu.clone(),
             plan: plan.clone(),
-            mode,
             draft,
             jobs,
             chunk,
             layout,
-            programs: Programs::new(gpu, plan.target.dtype, mode, draft.is_some(), whole)?,
+            passes,
             windows,
             output_windows,
             whole,
@@ -149,28 +199,6 @@ impl Layout {
             partials: part((jobs as u64).saturating_mul(chunks as u64).saturating_mul(PARTIAL)),
             end,
         }
-    }
-}
-
-impl Programs {
-    fn new(gpu: &Wgpu, dtype: DType, mode: Mode, has_draft: bool, whole: bool) -> Result<Self> {
-        let constants = [
-            ("DTYPE", super::float_code(dtype)),
-            ("MODE", mode as u32),
-            ("HAS_DRAFT", u32::from(has_draft)),
-            ("WHOLE", u32::from(whole)),
-        ];
-        let program =
-            |entry, bindings: &[Access]| gpu.program(&SHADER, entry, bindings, &constants);
-        Ok(Programs {
-            gather: program("gather", &[Write, Read, Read, Read, Read, Read, Read, Read])?,
-            walk: program("walk", &[Write, Read, Read, Read, Write, Read, Read, Read])?,
-            scan: program("scan", &[Write, Write, Write, Write, Write, Read, Read, Read])?,
-            finish: program("finish", &[Write, Write, Read, Read, Write, Read, Read, Read])?,
-            resolve: program("resolve", &[Write, Read, Read, Read, Write])?,
-            locate: program("locate", &[Write, Read, Read, Read, Read, Read, Read, Read])?,
-            emit: program("emit", &[Write, Write, Write, Write, Write, Read, Write])?,
-        })
     }
 }
 
@@ -233,25 +261,7 @@ impl Kernel<RejectionSample> for Verifier {
     ) -> Result<()> {
         let regions = Regions::new(&self.gpu, workspace, buffers)?;
         self.gpu.record("rejection_sample", stream, |r| {
-            if self.mode == Mode::Greedy {
-                self.scan(r, &regions)?;
-                self.resolve(r, &regions)?;
-                self.walk(r, &regions)?;
-                return self.emit(r, &regions);
-            }
-            if !self.whole {
-                self.gather(r, &regions)?;
-            }
-            self.walk(r, &regions)?;
-            self.scan(r, &regions)?;
-            if self.whole {
-                return self.finish(r, &regions);
-            }
-            self.resolve(r, &regions)?;
-            if self.mode == Mode::Sample {
-                self.locate(r, &regions)?;
-            }
-            self.emit(r, &regions)
+            self.passes.iter().try_for_each(|(pass, program)| self.run(r, *pass, program, &regions))
         })
     }
 }
@@ -260,97 +270,67 @@ const NOTHING: Region<'static> = Region { buffer: None, offset: 0, bytes: 0, siz
 const NO_WINDOW: Window = Window { rows: 0..0, cols: 0..0 };
 
 impl Verifier {
-    /// The probabilities of the draft tokens themselves.
-    fn gather(&self, r: &mut Recorder<'_>, regions: &Regions<'_>) -> Result<()> {
-        for window in &self.windows {
-            let [target, draft] = self.rows_of(window, regions);
-            let none = NOTHING;
-            let bound = [regions.work, none, none, none, none, regions.ids, target, draft];
-            let parameters = self.parameters(window).words();
-            let groups = window.rows.len().div_ceil(64) as u64;
-            r.dispatch(&self.programs.gather, &bound, &parameters, groups)?;
-        }
-        Ok(())
-    }
-
-    fn walk(&self, r: &mut Recorder<'_>, regions: &Regions<'_>) -> Result<()> {
-        let Regions { work, cu, bonus, ids, uniform, seed, flags, .. } = *regions;
-        let window = self.all();
-        let [target, draft] = self.rows_of(window, regions);
+    /// Records a pass, in as many dispatches as there are windows.
+    fn run(
+        &self,
+        r: &mut Recorder<'_>,
+        pass: Pass,
+        program: &Program,
+        regions: &Regions<'_>,
+    ) -> Result<()> {
+        let Regions { work, ids, bonus, cu, uniform, seed, output, counts, flags, .. } = *regions;
         let random = if self.plan.has_uniform_samples { uniform } else { seed };
-        let bound = [work, cu, bonus, random, flags, ids, target, draft];
-        let parameters = self.parameters(window).words();
-        r.dispatch(&self.programs.walk, &bound, &parameters, self.plan.batch as u64)
-    }
-
-    /// Partial results of every chunk.
-    fn scan(&self, r: &mut Recorder<'_>, regions: &Regions<'_>) -> Result<()> {
-        let Regions { work, seed, .. } = *regions;
-        let [a, b, c, d] = if self.whole { regions.counts } else { [NOTHING; 4] };
-        let windows = if self.windows.is_empty() { &[NO_WINDOW][..] } else { &self.windows };
-        for window in windows {
+        let batch = self.plan.batch as u64;
+        for window in self.windows_of(pass) {
             let [target, draft] = self.rows_of(window, regions);
-            let bound = [work, a, b, c, d, seed, target, draft];
-            // One chunk writes the counts even if there is no token to scan.
-            let chunks = window.cols.len().div_ceil(self.chunk).max(1);
-            let groups = self.jobs as u64 * chunks as u64;
-            let parameters = self.parameters(window).words();
-            r.dispatch(&self.programs.scan, &bound, &parameters, groups)?;
-        }
-        Ok(())
-    }
-
-    /// From partial results to tokens, and to output rows.
-    fn finish(&self, r: &mut Recorder<'_>, regions: &Regions<'_>) -> Result<()> {
-        let Regions { work, output, flags, ids, .. } = *regions;
-        let window = self.all();
-        let [target, draft] = self.rows_of(window, regions);
-        let bound = [work, output, NOTHING, NOTHING, flags, ids, target, draft];
-        let parameters = Parameters {
-            output_stride: self.plan.output.row_stride as u32,
-            ..self.parameters(window)
-        };
-        let groups = self.plan.batch as u64;
-        r.dispatch(&self.programs.finish, &bound, &parameters.words(), groups)
-    }
-
-    /// From partial results to a token or chunk a job.
-    fn resolve(&self, r: &mut Recorder<'_>, regions: &Regions<'_>) -> Result<()> {
-        let bound = [regions.work, NOTHING, NOTHING, NOTHING, regions.flags];
-        let parameters = self.parameters(&NO_WINDOW).words();
-        r.dispatch(&self.programs.resolve, &bound, &parameters, self.jobs as u64)
-    }
-
-    fn locate(&self, r: &mut Recorder<'_>, regions: &Regions<'_>) -> Result<()> {
-        for window in &self.windows {
-            let [target, draft] = self.rows_of(window, regions);
+            let mut parameters = self.parameters(window);
             let none = NOTHING;
-            let bound = [regions.work, none, none, none, none, none, target, draft];
-            let parameters = self.parameters(window).words();
-            r.dispatch(&self.programs.locate, &bound, &parameters, self.jobs as u64)?;
-        }
-        Ok(())
-    }
-
-    fn emit(&self, r: &mut Recorder<'_>, regions: &Regions<'_>) -> Result<()> {
-        let Regions { work, ids, output, counts: [emitted, accepted, recovered, bonus], .. } =
-            *regions;
-        for window in &self.output_windows {
-            let rows = window.of(&self.plan.output, output);
-            let bound = [work, emitted, accepted, recovered, bonus, ids, rows];
-            let parameters = Parameters {
-                output_stride: window.stride(&self.plan.output),
-                ..self.parameters(window)
+            let (bound, groups) = match pass {
+                Pass::Gather => {
+                    let groups = window.rows.len().div_ceil(64) as u64;
+                    ([work, none, none, none, none, ids, target, draft], groups)
+                }
+                Pass::Walk => ([work, cu, bonus, random, flags, ids, target, draft], batch),
+                Pass::Scan => {
+                    let [a, b, c, d] = if self.whole { counts } else { [none; 4] };
+                    // One chunk writes the counts even if there is no token to scan.
+                    let chunks = window.cols.len().div_ceil(self.chunk).max(1);
+                    ([work, a, b, c, d, seed, target, draft], (self.jobs * chunks) as u64)
+                }
+                Pass::Finish => {
+                    parameters.output_stride = self.plan.output.row_stride as u32;
+                    ([work, output, none, none, flags, ids, target, draft], batch)
+                }
+                Pass::Resolve => {
+                    ([work, none, none, none, flags, none, none, none], self.jobs as u64)
+                }
+                Pass::Locate => {
+                    ([work, none, none, none, none, none, target, draft], self.jobs as u64)
+                }
+                Pass::Emit => {
+                    let [a, b, c, d] = counts;
+                    let rows = window.of(&self.plan.output, output);
+                    parameters.output_stride = window.stride(&self.plan.output);
+                    ([work, a, b, c, d, ids, rows, none], window.rows.len() as u64)
+                }
             };
-            let groups = window.rows.len() as u64;
-            r.dispatch(&self.programs.emit, &bound, &parameters.words(), groups)?;
+            let bound = &bound[..program.bindings().len()];
+            r.dispatch(program, bound, &parameters.words(), groups)?;
         }
         Ok(())
     }
 
-    /// The window that is all, or none where all does not fit one.
-    fn all(&self) -> &Window {
-        if self.whole { self.windows.first().unwrap_or(&NO_WINDOW) } else { &NO_WINDOW }
+    /// The windows that a pass goes through: of probabilities, of the output, or
+    /// none in particular.
+    fn windows_of(&self, pass: Pass) -> &[Window] {
+        const NONE: &[Window] = &[NO_WINDOW];
+        match pass {
+            Pass::Emit => &self.output_windows,
+            Pass::Resolve => NONE,
+            Pass::Walk if !self.whole => NONE,
+            _ if self.windows.is_empty() => NONE,
+            _ => &self.windows,
+        }
     }
 
     /// Target and draft in a window.
