@@ -33,7 +33,8 @@ pub trait Portable: Operator {
     fn create_on(&self, handle: &Handle, tensors: &Self::Tensors) -> Result<Descriptor<Self>>;
 }
 
-/// Lists the backends: a line here is all that the facade needs for one.
+/// Lists the backends, in the order in which `auto` prefers them (the CPU comes
+/// last wherever it stands): a line here is all that the facade needs for one.
 macro_rules! backends {
     ($( $name:literal: $variant:ident in $module:ident ),+ $(,)?) => {
         $(
@@ -42,6 +43,10 @@ macro_rules! backends {
             #[cfg(not(feature = $name))]
             use crate::absent::Absent as $variant;
         )+
+
+        /// What names a device.
+        const NAMES: &str =
+            concat!("`auto`", $( ", `", $name, "`", )+ " or one of its devices as in `cuda:0`");
 
         #[derive(Clone)]
         enum Inner {
@@ -67,10 +72,7 @@ macro_rules! backends {
                             Ok(Handle(Inner::$variant(backend)))
                         }
                     )+
-                    unknown => Err(Error::DeviceName {
-                        text: unknown.to_owned(),
-                        expected: "`auto`, `cpu`, `cuda:N` or `wgpu:N`",
-                    }),
+                    unknown => Err(bad_name(unknown)),
                 }
             }
         }
@@ -125,19 +127,17 @@ impl Handle {
         Self::open_named(&DeviceName { backend: "cpu".to_owned(), index: None })
     }
 
-    /// The best device: a CUDA GPU, else the first GPU that wgpu finds and
-    /// that is no software renderer, else the CPU.
+    /// The best device: the first GPU that is no software renderer, CUDA's
+    /// before wgpu's, else the CPU.
     ///
     /// # Errors
     /// Status 6 where there is nothing at all.
     pub fn auto() -> Result<Self> {
-        let listings = devices();
-        for backend in ["cuda", "wgpu"] {
-            let listing = listings.iter().find(|l| l.backend == backend);
-            let found = listing.and_then(|l| l.devices.as_ref().ok()).into_iter().flatten();
-            for info in found.filter(|info| !info.software) {
-                let index = Some(info.device.index());
-                let name = DeviceName { backend: backend.to_owned(), index };
+        for listing in devices().iter().filter(|listing| listing.backend != "cpu") {
+            let found = listing.devices.iter().flatten().filter(|info| !info.software);
+            for info in found {
+                let backend = listing.backend.to_owned();
+                let name = DeviceName { backend, index: Some(info.device.index()) };
                 if let Ok(handle) = Self::open_named(&name) {
                     return Ok(handle);
                 }
@@ -208,11 +208,15 @@ impl Handle {
     }
 }
 
+fn bad_name(text: &str) -> Error {
+    Error::DeviceName { text: text.to_owned(), expected: NAMES }
+}
+
 impl FromStr for Handle {
     type Err = Error;
 
     fn from_str(text: &str) -> Result<Self> {
-        let name: DeviceName = text.parse()?;
+        let name: DeviceName = text.parse().map_err(|_| bad_name(text))?;
         if name.backend == "auto" { Self::auto() } else { Self::open_named(&name) }
     }
 }

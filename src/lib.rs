@@ -64,3 +64,8 @@ pub use spec_cpu as cpu;
 pub use spec_cuda as cuda;
 #[cfg(feature = "wgpu")]
 pub use spec_wgpu as wgpu;
+
+/// The README's example, compiled and run with the documentation's.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;

@@ -1,4 +1,5 @@
-//! `calculate` on the CPU uses the workspace it asked for and nothing else.
+//! `calculate` on the CPU uses the workspace it asked for and nothing else
+//! (`ngram_match` shares all its code with `hybrid_mtp_ngram`).
 //!
 //! A counting allocator watches the whole process. Rayon's job queue takes a
 //! small block now and then, whatever the size of the work; so the bytes must
@@ -8,7 +9,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use spec::ops::{
-    DeduplicateTopk, RejectionSample, Unique, deduplicate_topk, rejection_sample, unique,
+    DeduplicateTopk, HybridMtpNgram, RejectionSample, TopkRouter, Unique, deduplicate_topk,
+    hybrid_mtp_ngram, rejection_sample, topk_router, unique,
 };
 use spec::{DType, Handle, Result, Stream};
 
@@ -105,6 +107,52 @@ fn calculate_allocates_nothing() -> Result<()> {
             accepted_counts: accepted.into(),
             recovered_counts: recovered.into(),
             bonus_counts: bonus.into(),
+            flags: None,
+        };
+        op.calculate(&mut workspace, buffers, Stream::default())
+    })?;
+
+    let params = TopkRouter::deepseek_v3();
+    let op = handle.create(&params, &params.tensors(DType::F32, 1024, 256))?;
+    let x: Vec<f32> = keys[..1024 * 256].iter().map(|&key| (key >> 40) as f32 * 1e-6).collect();
+    let (mut weights, mut indices) = (vec![0f32; 1024 * 8], vec![0i32; 1024 * 8]);
+    watched("topk_router", || {
+        let buffers = topk_router::Buffers {
+            x: (&x).into(),
+            bias: None,
+            weights: (&mut weights).into(),
+            indices: (&mut indices).into(),
+            flags: None,
+        };
+        op.calculate(&mut [0u8; 0], buffers, Stream::default())
+    })?;
+
+    // Long enough to be searched by all threads.
+    let (batch, prompt) = (4, 100_000);
+    let params = HybridMtpNgram {
+        max_ngram_size: 3,
+        min_ngram_size: 1,
+        max_draft_tokens: 8,
+        token_threshold: 1000,
+    };
+    let op = handle.create(&params, &params.tensors(batch, prompt, 64, 16))?;
+    let mut workspace = handle.workspace(op.workspace_size())?;
+    let tokens: Vec<i64> = keys[..batch * prompt].iter().map(|&key| (key >> 16) as i64).collect();
+    let past = vec![5i64; batch * 64];
+    let lengths = |value: i64| vec![value; batch];
+    let (len, step, max_dec) = (lengths(prompt as i64), lengths(20), lengths(1000));
+    let mut drafts = vec![0i64; batch * 16];
+    watched("hybrid_mtp_ngram", || {
+        let mut this_time = [1i32; 4];
+        let buffers = hybrid_mtp_ngram::Buffers {
+            input_ids: (&tokens).into(),
+            input_ids_len: (&len).into(),
+            pre_ids: (&past).into(),
+            step_idx: (&step).into(),
+            draft_tokens: (&mut drafts).into(),
+            seq_lens_this_time: (&mut this_time).into(),
+            seq_lens_decoder: (&[1i32; 4]).into(),
+            max_dec_len: (&max_dec).into(),
             flags: None,
         };
         op.calculate(&mut workspace, buffers, Stream::default())

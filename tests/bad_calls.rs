@@ -189,6 +189,7 @@ fn ngram_match() {
         &tensors,
         &[
             ("max_ngram_size", BadParam, |p, _| p.max_ngram_size = 0),
+            ("max_ngram_size", BadParam, |p, _| p.max_ngram_size = 1025),
             ("token_threshold", BadParam, |p, _| p.token_threshold = -1),
             ("input_ids", BadTensorDtype, |_, t| t.input_ids = TensorDesc::new(F32, [4, 100])),
             ("input_ids", BadTensorShape, |_, t| t.input_ids = TensorDesc::new(I64, [400])),
@@ -295,6 +296,31 @@ fn calculate() -> Result<()> {
         assert_eq!(status(run(foreign, false, false)), Err(Status::DeviceTypeNotSupported));
     }
     Ok(())
+}
+
+/// Sizes that no memory holds get a status, not an overflow.
+#[test]
+fn sizes_beyond_memory() {
+    for handle in common::handles() {
+        let huge = usize::MAX;
+        let all_refused = [
+            refused(&handle, &TopkRouter::mixtral(), |p| p.tensors(F32, huge, 8)),
+            refused(&handle, &DeduplicateTopk { mtp_step: huge }, |p| p.tensors(2, 8)),
+            refused(&handle, &RejectionSample::lossless(huge), |p| p.tensors(1, 1, 8)),
+            refused(&handle, &RejectionSample::argmax(0), |p| p.tensors(1 << 60, 0, 151_936)),
+            refused(&handle, &NgramMatch::default(), |p| p.tensors((1 << 60) - 1, 0, 0, 0)),
+            refused(&handle, &Unique, |p| p.tensors(DType::U64, huge)),
+        ];
+        assert_eq!(all_refused, [true; 6], "on {}", handle.device());
+    }
+}
+
+/// Whether creation fails, or asks for a workspace that cannot be had.
+fn refused<O: Portable>(handle: &Handle, operator: &O, tensors: impl Fn(&O) -> O::Tensors) -> bool {
+    match handle.create(operator, &tensors(operator)) {
+        Ok(op) => handle.workspace(op.workspace_size()).is_err(),
+        Err(_) => true,
+    }
 }
 
 #[test]

@@ -51,7 +51,7 @@ fn case() -> impl Strategy<Value = Case> + Clone {
             masked,
             topk: 1 + random.below(choosable.min(32)),
             renormalize,
-            scale: 2.5,
+            scale: [2.5, 1.0, 1e20, 0.0][random.below(4)],
         };
         let dtype = [DType::F32, DType::F16, DType::BF16][dtype];
         Case { params, dtype, tokens, experts: groups * size, bias, ties, odd, gap, seed }

@@ -1,7 +1,8 @@
 //! The contract between an operator, a backend and a caller.
 
+use crate::check::Checker;
 use crate::memory::{Locate, Memory};
-use crate::{Device, DeviceInfo, Error, Result, Status, Stream, ViewMut};
+use crate::{Device, DeviceInfo, Result, Status, Stream, ViewMut};
 
 /// An operator: its parameters, and what they and the tensors' descriptors add
 /// up to.
@@ -26,11 +27,12 @@ pub trait Operator: Clone + Send + Sync + 'static {
     fn plan(&self, tensors: &Self::Tensors) -> Result<Self::Plan>;
 
     /// Checks that buffers are what the descriptors announced: there, on the
-    /// right device, of the right type, large enough and aligned.
+    /// right device, of the right type, large enough and aligned. Cuts them to
+    /// what the descriptors span.
     ///
     /// # Errors
     /// Status 3, 4, 5, 10 or 11.
-    fn check(tensors: &Self::Tensors, buffers: &Self::Buffers<'_>, device: Device) -> Result<()>;
+    fn fit(tensors: &Self::Tensors, buffers: &mut Self::Buffers<'_>, device: Device) -> Result<()>;
 }
 
 /// A device that is open.
@@ -64,13 +66,13 @@ pub trait Supports<O: Operator>: Backend {
 
 /// An operator made ready for one plan on one device.
 pub trait Kernel<O: Operator>: Send + Sync {
-    /// Bytes of workspace that [`launch`](Self::launch) needs. Any alignment
-    /// that the backend's allocations have will do.
+    /// Bytes of workspace that [`launch`](Self::launch) needs. Host memory may
+    /// have any alignment; device memory that of the backend's allocations.
     fn workspace_size(&self) -> usize;
 
     /// Enqueues the work and does nothing else: no allocation, no
     /// synchronisation, no copy from the device. Buffers and workspace have
-    /// been checked against the descriptor.
+    /// been checked against the descriptor and cut to its size.
     ///
     /// # Errors
     /// Status 1 when the device refuses, 5 for a stream of another backend.
@@ -135,47 +137,41 @@ impl<O: Operator> Descriptor<O> {
     pub fn calculate<'a>(
         &self,
         workspace: impl Into<ViewMut<'a>>,
-        buffers: O::Buffers<'_>,
+        mut buffers: O::Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        let workspace = workspace.into();
-        O::check(&self.tensors, &buffers, self.device)?;
-        self.check_workspace(&workspace)?;
+        O::fit(&self.tensors, &mut buffers, self.device)?;
+        let workspace = self.fit_workspace(workspace.into())?;
         self.kernel.launch(workspace, buffers, stream)
     }
 
-    fn check_workspace(&self, workspace: &ViewMut<'_>) -> Result<()> {
+    /// The workspace cut to what is needed; nothing at all where nothing is.
+    fn fit_workspace<'a>(&self, workspace: ViewMut<'a>) -> Result<ViewMut<'a>> {
         let needed = self.workspace_size();
+        if needed == 0 {
+            return Ok(ViewMut::empty());
+        }
+        let checker = Checker::new(O::NAME);
         let given = workspace.len().saturating_mul(workspace.dtype().size());
-        let error = |status, value: String, expected: String| Error::Argument {
-            status,
-            operator: O::NAME,
-            argument: "workspace",
-            value,
-            expected: expected.into(),
-        };
         if given < needed {
-            return Err(error(
+            return Err(checker.error(
                 Status::InsufficientWorkspace,
+                "workspace",
                 format!("{given} bytes"),
                 format!("at least {needed} bytes"),
             ));
         }
         let location = workspace.location();
-        if needed > 0 && location.device.unwrap_or(Device::CPU) != self.device {
-            return Err(error(
-                Status::DeviceTypeNotSupported,
-                format!("on {}", location.device.unwrap_or(Device::CPU)),
-                format!("memory on {}", self.device),
-            ));
-        }
-        if needed > 0 && location.null {
-            return Err(error(
+        checker.place("workspace", &location, self.device)?;
+        if location.null {
+            let expected = format!("{needed} bytes on {}", self.device);
+            return Err(checker.error(
                 Status::NullPointer,
-                "a null pointer".to_owned(),
-                format!("{needed} bytes on {}", self.device),
+                "workspace",
+                "a null pointer",
+                expected,
             ));
         }
-        Ok(())
+        Ok(workspace.into_bytes(needed))
     }
 }

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 
-use crate::memory::Locate;
+use crate::memory::{Locate, Location};
 use crate::{DType, Device, Error, Result, Status, TensorDesc};
 
 /// A validated matrix: innermost stride 1, rows `row_stride` elements apart.
@@ -237,6 +237,32 @@ impl Checker {
         Err(self.error(Status::BadTensorShape, argument, value, "a size that memory can hold"))
     }
 
+    /// Whether memory is where `device` can use it.
+    pub(crate) fn place(
+        &self,
+        argument: &'static str,
+        at: &Location,
+        device: Device,
+    ) -> Result<()> {
+        // Host memory is the only memory of the CPU.
+        if at.device == (device != Device::CPU).then_some(device) {
+            return Ok(());
+        }
+        let place = at.device.map_or("host memory".to_owned(), |d| d.to_string());
+        let status = match at.device {
+            Some(other) if other.backend() == device.backend() && device != Device::CPU => {
+                Status::BadParam
+            }
+            _ => Status::DeviceTypeNotSupported,
+        };
+        let expected = if device == Device::CPU {
+            "host memory".to_owned()
+        } else {
+            format!("memory on {device}")
+        };
+        Err(self.error(status, argument, format!("in {place}"), expected))
+    }
+
     /// A buffer against its descriptor.
     pub(crate) fn buffer(
         &self,
@@ -250,16 +276,7 @@ impl Checker {
             let expected = format!("{} as described", desc.dtype());
             return Err(self.error(Status::BadTensorDtype, argument, at.dtype, expected));
         }
-        let place = at.device.unwrap_or(Device::CPU);
-        if place != device {
-            let status = if place.backend() == device.backend() {
-                Status::BadParam
-            } else {
-                Status::DeviceTypeNotSupported
-            };
-            let expected = format!("memory on {device}");
-            return Err(self.error(status, argument, format!("on {place}"), expected));
-        }
+        self.place(argument, &at, device)?;
         let span = desc.span();
         if at.null && span > 0 {
             return Err(self.error(Status::NullPointer, argument, "a null pointer", "memory"));
@@ -285,28 +302,31 @@ impl Checker {
     }
 }
 
-/// An argument's descriptor, required or optional, against its buffer.
+/// An argument's descriptor, required or optional, against its buffer, which is
+/// cut to what the descriptor spans.
 pub(crate) trait Described<V> {
-    fn check(&self, view: &V, name: &'static str, checker: &Checker, on: Device) -> Result<()>;
+    fn fit(&self, view: &mut V, name: &'static str, checker: &Checker, on: Device) -> Result<()>;
 }
 
 impl<V: Locate> Described<V> for TensorDesc {
-    fn check(&self, view: &V, name: &'static str, checker: &Checker, on: Device) -> Result<()> {
-        checker.buffer(name, self, view, on)
+    fn fit(&self, view: &mut V, name: &'static str, checker: &Checker, on: Device) -> Result<()> {
+        checker.buffer(name, self, view, on)?;
+        view.truncate(self.span());
+        Ok(())
     }
 }
 
 impl<V: Locate> Described<Option<V>> for Option<TensorDesc> {
-    fn check(
+    fn fit(
         &self,
-        view: &Option<V>,
+        view: &mut Option<V>,
         name: &'static str,
         checker: &Checker,
         on: Device,
     ) -> Result<()> {
         match (self, view) {
             (None, None) => Ok(()),
-            (Some(desc), Some(view)) => checker.buffer(name, desc, view, on),
+            (Some(desc), Some(view)) => desc.fit(view, name, checker, on),
             (Some(desc), None) => {
                 let expected = format!("{desc} as described");
                 Err(checker.error(Status::NullPointer, name, "absent", expected))
@@ -335,15 +355,15 @@ macro_rules! arguments {
         /// The arguments in memory.
         pub type Buffers<'a> = Arguments<$crate::View<'a>, $crate::ViewMut<'a>>;
 
-        fn check_buffers(
+        fn fit_buffers(
             operator: &'static str,
             tensors: &Tensors,
-            buffers: &Buffers<'_>,
+            buffers: &mut Buffers<'_>,
             device: $crate::Device,
         ) -> $crate::Result<()> {
             let checker = $crate::check::Checker::new(operator);
-            $( $crate::check::Described::check(
-                &tensors.$field, &buffers.$field, stringify!($field), &checker, device,
+            $( $crate::check::Described::fit(
+                &tensors.$field, &mut buffers.$field, stringify!($field), &checker, device,
             )?; )+
             Ok(())
         }

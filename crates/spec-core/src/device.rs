@@ -61,7 +61,7 @@ impl FromStr for DeviceName {
     fn from_str(text: &str) -> Result<Self> {
         let bad = || Error::DeviceName {
             text: text.to_owned(),
-            expected: "`auto`, `cpu`, `cuda:N` or `wgpu:N`",
+            expected: "`auto`, a backend as in `cpu`, or one of its devices as in `cuda:0`",
         };
         let (backend, index) = match text.trim().split_once(':') {
             None => (text.trim(), None),
@@ -73,7 +73,10 @@ impl FromStr for DeviceName {
         };
         let single = matches!(backend, "auto") && index.is_some()
             || matches!(backend, "cpu") && index.is_some_and(|i| i != 0);
-        if backend.is_empty() || single || !backend.bytes().all(|b| b.is_ascii_lowercase()) {
+        if backend.is_empty()
+            || single
+            || !backend.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit())
+        {
             return Err(bad());
         }
         Ok(DeviceName { backend: backend.to_owned(), index })

@@ -99,6 +99,9 @@ pub fn as_bytes_mut<T: Element>(slice: &mut [T]) -> &mut [u8] {
 
 /// Bytes seen as elements, or `None` where alignment or size does not allow it.
 pub fn from_bytes<T: Element>(bytes: &[u8]) -> Option<&[T]> {
+    if bytes.is_empty() {
+        return Some(&[]);
+    }
     let aligned = bytes.as_ptr().addr().is_multiple_of(align_of::<T>());
     (aligned && bytes.len().is_multiple_of(size_of::<T>())).then(|| {
         // SAFETY: alignment and size were just checked; any bits are valid.
@@ -108,6 +111,9 @@ pub fn from_bytes<T: Element>(bytes: &[u8]) -> Option<&[T]> {
 
 /// Mutable bytes seen as elements, or `None` as in [`from_bytes`].
 pub fn from_bytes_mut<T: Element>(bytes: &mut [u8]) -> Option<&mut [T]> {
+    if bytes.is_empty() {
+        return Some(&mut []);
+    }
     let aligned = bytes.as_ptr().addr().is_multiple_of(align_of::<T>());
     (aligned && bytes.len().is_multiple_of(size_of::<T>())).then(|| {
         // SAFETY: alignment and size were just checked; any bits are valid,

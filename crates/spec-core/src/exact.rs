@@ -129,7 +129,8 @@ pub fn accepts(target: f32, draft: f32, u: f32) -> bool {
 /// 0 for NaN and negatives.
 #[inline(always)]
 pub fn fixed_probability(residual: f32) -> u64 {
-    (residual.min(1.0) * 1_099_511_627_776.0) as u64
+    // The cast takes NaN and negatives to 0.
+    if residual >= 1.0 { 1 << 40 } else { (residual * 1_099_511_627_776.0) as u64 }
 }
 
 /// Vocabularies above this could overflow a sum of [`fixed_probability`].
@@ -217,6 +218,7 @@ mod tests {
         assert_eq!(fixed_probability(1.0), 1 << 40);
         assert_eq!(fixed_probability(f32::INFINITY), 1 << 40);
         assert_eq!(fixed_probability(-1.0), 0);
+        assert_eq!(fixed_probability(f32::NAN), 0);
         assert_eq!(fixed_probability(2f32.powi(-41)), 0);
     }
 }

@@ -84,7 +84,7 @@ impl<'a> View<'a> {
     }
 
     /// `len` elements from byte `offset` of a backend's buffer object. For
-    /// backends: the type and size of `object` are checked when it is used.
+    /// backends, which check the type and size of `object` when it is used.
     pub fn from_object(
         dtype: DType,
         len: usize,
@@ -137,7 +137,7 @@ impl<'a> ViewMut<'a> {
     }
 
     /// `len` elements from byte `offset` of a backend's buffer object. For
-    /// backends: the type and size of `object` are checked when it is used.
+    /// backends, which check the type and size of `object` when it is used.
     pub fn from_object(
         dtype: DType,
         len: usize,
@@ -151,6 +151,13 @@ impl<'a> ViewMut<'a> {
     /// No bytes at all: the workspace of an operator that needs none.
     pub fn empty() -> ViewMut<'static> {
         ViewMut { dtype: DType::U8, len: 0, place: PlaceMut::Host(&mut []) }
+    }
+
+    /// The first `bytes` bytes, whatever the element type; there are as many.
+    pub(crate) fn into_bytes(mut self, bytes: usize) -> Self {
+        self.dtype = DType::U8;
+        self.truncate(bytes);
+        self
     }
 
     /// The element type.
@@ -211,6 +218,9 @@ pub(crate) struct Location {
 
 pub(crate) trait Locate {
     fn location(&self) -> Location;
+
+    /// Keeps the first `len` elements, of which there are at least as many.
+    fn truncate(&mut self, len: usize);
 }
 
 impl Locate for View<'_> {
@@ -222,6 +232,13 @@ impl Locate for View<'_> {
         };
         Location { dtype: self.dtype, len: self.len, device, start, null }
     }
+
+    fn truncate(&mut self, len: usize) {
+        self.len = len;
+        if let Place::Host(bytes) = &mut self.place {
+            *bytes = &bytes[..len * self.dtype.size()];
+        }
+    }
 }
 
 impl Locate for ViewMut<'_> {
@@ -232,6 +249,14 @@ impl Locate for ViewMut<'_> {
             PlaceMut::Object { device, offset, .. } => (Some(*device), *offset, false),
         };
         Location { dtype: self.dtype, len: self.len, device, start, null }
+    }
+
+    fn truncate(&mut self, len: usize) {
+        self.len = len;
+        if let PlaceMut::Host(bytes) = &mut self.place {
+            let whole = std::mem::take(bytes);
+            *bytes = &mut whole[..len * self.dtype.size()];
+        }
     }
 }
 
@@ -280,12 +305,14 @@ pub trait Memory: Send + Sync {
 
     /// The first `len` elements, for reading.
     ///
-    /// The caller has checked that they fit.
+    /// # Panics
+    /// If they do not fit in [`size`](Self::size).
     fn view(&self, dtype: DType, len: usize) -> View<'_>;
 
     /// The first `len` elements, for writing.
     ///
-    /// The caller has checked that they fit.
+    /// # Panics
+    /// If they do not fit in [`size`](Self::size).
     fn view_mut(&mut self, dtype: DType, len: usize) -> ViewMut<'_>;
 
     /// Copies host bytes to the start of this memory, ordered after what was

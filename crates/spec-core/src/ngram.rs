@@ -8,6 +8,10 @@ use crate::check::{Access, Checker};
 use crate::flags::BAD_LENGTHS;
 use crate::{DType, Matrix, Result, TensorDesc};
 
+/// The longest pattern. Far beyond what drafts well; it bounds the work of a
+/// search in repetitive text.
+pub const MAX_NGRAM: usize = 1024;
+
 /// A request's haystacks, cut to what its rows hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Haystacks {
@@ -124,13 +128,7 @@ impl RowDescs<'_> {
 }
 
 pub(crate) fn check_sizes(c: &Checker, min: usize, max: usize, threshold: i32) -> Result<()> {
-    let largest = i32::MAX.unsigned_abs() as usize;
-    c.param(
-        (1..=largest).contains(&max),
-        "max_ngram_size",
-        max,
-        "at least 1 and a number that fits an i32",
-    )?;
+    c.param((1..=MAX_NGRAM).contains(&max), "max_ngram_size", max, format!("1 to {MAX_NGRAM}"))?;
     c.param(
         (1..=max).contains(&min),
         "min_ngram_size",

@@ -80,9 +80,11 @@ impl<'a> Ints<'a> {
 
 const ALIGN: usize = 64;
 
-/// Bytes of a workspace that hands out `bytes` in `pieces` aligned pieces.
-pub(crate) const fn workspace_size(bytes: usize, pieces: usize) -> usize {
-    if bytes == 0 { 0 } else { bytes + pieces * (ALIGN - 1) }
+/// Bytes of a workspace that hands out pieces of so many bytes, aligned. More
+/// than memory can hold is `usize::MAX`, which no caller can bring.
+pub(crate) fn workspace_size(pieces: &[usize]) -> usize {
+    let bytes = pieces.iter().fold(0usize, |sum, &piece| sum.saturating_add(piece));
+    if bytes == 0 { 0 } else { bytes.saturating_add(pieces.len() * (ALIGN - 1)) }
 }
 
 /// A workspace, handed out from the front.

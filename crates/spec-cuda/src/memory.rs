@@ -81,14 +81,14 @@ impl Memory for DeviceMemory {
     }
 
     fn view(&self, dtype: DType, len: usize) -> View<'_> {
-        debug_assert!(len * dtype.size() <= self.size);
+        assert!(len.saturating_mul(dtype.size()) <= self.size, "{len} {dtype} do not fit");
         // SAFETY: the allocation holds that many elements and outlives the
         // view; freeing waits for the work that uses it.
         unsafe { View::from_address(dtype, len, self.cuda.device(), self.address) }
     }
 
     fn view_mut(&mut self, dtype: DType, len: usize) -> ViewMut<'_> {
-        debug_assert!(len * dtype.size() <= self.size);
+        assert!(len.saturating_mul(dtype.size()) <= self.size, "{len} {dtype} do not fit");
         // SAFETY: as in `view`, and the borrow is exclusive.
         unsafe { ViewMut::from_address(dtype, len, self.cuda.device(), self.address) }
     }

@@ -124,7 +124,15 @@ impl Wgpu {
     ) -> Result<Region<'a>> {
         let buffer = object.downcast_ref::<wgpu::Buffer>().ok_or_else(|| self.foreign())?;
         let size = dtype.size() as u64;
-        Ok(Region { buffer: Some(buffer), offset, bytes: len as u64 * size, size })
+        let bytes = (len as u64).saturating_mul(size);
+        if offset.checked_add(bytes).is_none_or(|end| end > buffer.size()) {
+            let words = format!(
+                "{len} elements of {dtype} from byte {offset} on do not fit in a buffer of {} bytes",
+                buffer.size()
+            );
+            return Err(self.error(Status::BadTensorShape, words));
+        }
+        Ok(Region { buffer: Some(buffer), offset, bytes, size })
     }
 
     fn foreign(&self) -> Error {
@@ -217,10 +225,12 @@ impl Memory for Allocation {
     }
 
     fn view(&self, dtype: DType, len: usize) -> View<'_> {
+        assert!(len.saturating_mul(dtype.size()) <= self.size, "{len} {dtype} do not fit");
         View::from_object(dtype, len, self.gpu.info().device, &self.buffer, 0)
     }
 
     fn view_mut(&mut self, dtype: DType, len: usize) -> ViewMut<'_> {
+        assert!(len.saturating_mul(dtype.size()) <= self.size, "{len} {dtype} do not fit");
         ViewMut::from_object(dtype, len, self.gpu.info().device, &self.buffer, 0)
     }
 

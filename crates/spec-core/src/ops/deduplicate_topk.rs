@@ -21,8 +21,8 @@ impl DeduplicateTopk {
     /// Packed descriptors for `batch` requests of `mtp_step` rows of `k`.
     pub fn tensors(&self, batch: usize, k: usize) -> Tensors {
         Tensors {
-            indices: TensorDesc::new(DType::I32, [batch * self.mtp_step, k]),
-            unique: TensorDesc::new(DType::I32, [batch, self.mtp_step * k]),
+            indices: TensorDesc::new(DType::I32, [batch.saturating_mul(self.mtp_step), k]),
+            unique: TensorDesc::new(DType::I32, [batch, self.mtp_step.saturating_mul(k)]),
             counts: None,
         }
     }
@@ -86,7 +86,7 @@ impl Operator for DeduplicateTopk {
         Ok(Plan { mtp_step: step, batch, indices, unique, has_counts })
     }
 
-    fn check(tensors: &Tensors, buffers: &Buffers<'_>, device: Device) -> Result<()> {
-        check_buffers(Self::NAME, tensors, buffers, device)
+    fn fit(tensors: &Tensors, buffers: &mut Buffers<'_>, device: Device) -> Result<()> {
+        fit_buffers(Self::NAME, tensors, buffers, device)
     }
 }

@@ -23,7 +23,7 @@ use crate::{DType, Device, Operator, Result, TensorDesc};
 /// The parameters of `hybrid_mtp_ngram`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HybridMtpNgram {
-    /// The longest pattern.
+    /// The longest pattern, 1 to 1024.
     pub max_ngram_size: usize,
     /// The shortest pattern.
     pub min_ngram_size: usize,
@@ -119,15 +119,15 @@ impl Operator for HybridMtpNgram {
         .check(&c)?;
         check_sizes(&c, self.min_ngram_size, self.max_ngram_size, self.token_threshold)?;
         c.param(
-            i32::try_from(self.max_draft_tokens).is_ok(),
+            self.max_draft_tokens < i32::MAX.unsigned_abs() as usize,
             "max_draft_tokens",
             self.max_draft_tokens,
-            "a number that fits an i32",
+            "a number below that of the largest i32",
         )?;
         Ok(Plan { params: self.clone(), rows })
     }
 
-    fn check(tensors: &Tensors, buffers: &Buffers<'_>, device: Device) -> Result<()> {
-        check_buffers(Self::NAME, tensors, buffers, device)
+    fn fit(tensors: &Tensors, buffers: &mut Buffers<'_>, device: Device) -> Result<()> {
+        fit_buffers(Self::NAME, tensors, buffers, device)
     }
 }

@@ -34,7 +34,7 @@ use crate::{DType, Device, Operator, Result, TensorDesc};
 /// The parameters of `ngram_match`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NgramMatch {
-    /// The longest pattern.
+    /// The longest pattern, 1 to 1024.
     pub max_ngram_size: usize,
     /// The token budget of one step, over all requests.
     pub token_threshold: i32,
@@ -147,7 +147,7 @@ impl Operator for NgramMatch {
         Ok(Plan { params: self.clone(), rows })
     }
 
-    fn check(tensors: &Tensors, buffers: &Buffers<'_>, device: Device) -> Result<()> {
-        check_buffers(Self::NAME, tensors, buffers, device)
+    fn fit(tensors: &Tensors, buffers: &mut Buffers<'_>, device: Device) -> Result<()> {
+        fit_buffers(Self::NAME, tensors, buffers, device)
     }
 }

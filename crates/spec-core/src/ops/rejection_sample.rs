@@ -100,10 +100,13 @@ impl RejectionSample {
             draft_probs: sampled.then_some(probs),
             draft_token_ids: TensorDesc::new(DType::I32, [tokens]),
             bonus_token_ids: per_request,
-            cu_num_draft: TensorDesc::new(DType::I32, [batch + 1]),
+            cu_num_draft: TensorDesc::new(DType::I32, [batch.saturating_add(1)]),
             uniform_samples: None,
             seed_offset: sampled.then_some(TensorDesc::new(DType::U64, [2])),
-            output_token_ids: TensorDesc::new(DType::I32, [batch, self.max_spec_len + 1]),
+            output_token_ids: TensorDesc::new(
+                DType::I32,
+                [batch, self.max_spec_len.saturating_add(1)],
+            ),
             num_accepted: per_request,
             accepted_counts: per_request,
             recovered_counts: per_request,
@@ -243,8 +246,8 @@ impl Operator for RejectionSample {
         })
     }
 
-    fn check(tensors: &Tensors, buffers: &Buffers<'_>, device: Device) -> Result<()> {
-        check_buffers(Self::NAME, tensors, buffers, device)
+    fn fit(tensors: &Tensors, buffers: &mut Buffers<'_>, device: Device) -> Result<()> {
+        fit_buffers(Self::NAME, tensors, buffers, device)
     }
 }
 

@@ -137,8 +137,9 @@ impl TopkRouter {
         Self::softmax(2)
     }
 
-    /// Packed descriptors for `tokens` rows of `experts` logits, with f32 bias
-    /// and flags: a start that a caller adjusts.
+    /// Packed descriptors for `tokens` rows of `experts` logits, without bias or
+    /// flags: a start that a caller adjusts. DeepSeek-V3 and Kimi K2 have a
+    /// bias: set `bias` for them.
     pub fn tensors(&self, dtype: DType, tokens: usize, experts: usize) -> Tensors {
         Tensors {
             x: TensorDesc::new(dtype, [tokens, experts]),
@@ -228,8 +229,8 @@ impl Operator for TopkRouter {
         Ok(Plan { params: self.clone(), x, has_bias: tensors.bias.is_some(), weights, indices })
     }
 
-    fn check(tensors: &Tensors, buffers: &Buffers<'_>, device: Device) -> Result<()> {
-        check_buffers(Self::NAME, tensors, buffers, device)
+    fn fit(tensors: &Tensors, buffers: &mut Buffers<'_>, device: Device) -> Result<()> {
+        fit_buffers(Self::NAME, tensors, buffers, device)
     }
 }
 

@@ -64,7 +64,7 @@ impl Operator for Unique {
         Ok(Plan { keys, has_counts: tensors.counts.is_some() })
     }
 
-    fn check(tensors: &Tensors, buffers: &Buffers<'_>, device: Device) -> Result<()> {
-        check_buffers(Self::NAME, tensors, buffers, device)
+    fn fit(tensors: &Tensors, buffers: &mut Buffers<'_>, device: Device) -> Result<()> {
+        fit_buffers(Self::NAME, tensors, buffers, device)
     }
 }

@@ -15,6 +15,8 @@ use crate::{Cpu, check_stream};
 /// Bitmap words that cost as much as sorting one value: measured, see the bench
 /// `deduplicate_topk`.
 const WORDS_PER_VALUE: usize = 8;
+/// Bitmap words of every value there can be.
+const ALL_WORDS: usize = 1 << (31 - 6);
 const DIGIT_BITS: u32 = 11;
 const DIGITS: usize = 1 << DIGIT_BITS;
 const PASSES: usize = 3;
@@ -35,13 +37,14 @@ impl Supports<DeduplicateTopk> for Cpu {
 impl Prepared {
     /// u64 words of one worker: a bitmap, or a copy of the values to sort.
     fn worker_words(&self) -> usize {
-        self.plan.unique.cols.next_multiple_of(8) * WORDS_PER_VALUE
+        let values = self.plan.unique.cols.next_multiple_of(8);
+        values.max(ALL_WORDS.min(values * WORDS_PER_VALUE))
     }
 }
 
 impl Kernel<DeduplicateTopk> for Prepared {
     fn workspace_size(&self) -> usize {
-        workspace_size(self.workers * self.worker_words() * 8, 1)
+        workspace_size(&[(self.workers * self.worker_words()).saturating_mul(8)])
     }
 
     fn launch(

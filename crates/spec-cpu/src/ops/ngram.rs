@@ -141,7 +141,7 @@ pub(super) struct Drafting<'a> {
 
 /// Bytes of workspace: two words a request.
 pub(super) fn workspace_bytes(shapes: &Shapes) -> usize {
-    workspace_size(shapes.batch * 2 * 8, 1)
+    workspace_size(&[shapes.batch.saturating_mul(2 * 8)])
 }
 
 /// Marks a candidate that lies among the generated tokens.

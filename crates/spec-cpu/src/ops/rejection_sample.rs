@@ -38,7 +38,7 @@ impl Prepared {
 
 impl Kernel<RejectionSample> for Prepared {
     fn workspace_size(&self) -> usize {
-        workspace_size(self.0.batch * self.chunks() * 8, 1)
+        workspace_size(&[self.0.batch.saturating_mul(self.chunks()).saturating_mul(8)])
     }
 
     fn launch(

@@ -229,12 +229,11 @@ fn weigh(plan: &Plan, scores: &[f32], weights: &mut [f32], indices: &[i32]) {
     for (weight, &index) in weights.iter_mut().zip(indices) {
         *weight = scores[index as usize];
     }
-    let mut factor = plan.params.scale;
-    if plan.params.renormalize {
-        factor /= weights.iter().sum::<f32>() + 1e-20;
-    }
+    let renormalize = plan.params.renormalize;
+    let divisor = if renormalize { weights.iter().sum::<f32>() + 1e-20 } else { 1.0 };
     for weight in weights {
-        *weight *= factor;
+        // The scale first: dividing it by a tiny sum could overflow.
+        *weight = plan.params.scale * *weight / divisor;
     }
 }
 

@@ -62,8 +62,7 @@ impl Prepared {
 impl Kernel<Unique> for Prepared {
     fn workspace_size(&self) -> usize {
         let keys = self.plan.keys.len * self.plan.keys.dtype.size();
-        let histograms = (self.parts + 1) * SPLITS * 8;
-        workspace_size(keys + histograms + self.chunks() * 8, 3)
+        workspace_size(&[keys, (self.parts + 1) * SPLITS * 8, self.chunks() * 8])
     }
 
     fn launch(

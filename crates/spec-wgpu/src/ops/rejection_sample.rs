@@ -138,7 +138,7 @@ impl Verifier {
             );
             gpu.error(Status::NotImplemented, words)
         };
-        let scanned = jobs as u64 * plan.vocab().div_ceil(chunk) as u64;
+        let scanned = (jobs as u64).saturating_mul(plan.vocab().div_ceil(chunk) as u64);
         if layout.end > gpu.window(4) || scanned > u64::from(u32::MAX) {
             return Err(too_large("intermediate results of this many tokens"));
         }
@@ -194,8 +194,8 @@ impl Layout {
         Layout {
             gathered: part(if greedy { 0 } else { tokens }),
             draft_gathered: part(if has_draft { tokens } else { 0 }),
-            tops: part(if greedy { 2 * tokens } else { 0 }),
-            states: part(plan.batch as u64 * STATE),
+            tops: part(if greedy { tokens.saturating_mul(2) } else { 0 }),
+            states: part((plan.batch as u64).saturating_mul(STATE)),
             partials: part((jobs as u64).saturating_mul(chunks as u64).saturating_mul(PARTIAL)),
             end,
         }
