@@ -12,7 +12,8 @@ use crate::shader::{Access, Program};
 pub(crate) const MAX_BINDINGS: usize = 8;
 
 /// A stream that records into the caller's encoder. The caller submits it; work
-/// of several operators in one encoder runs in order.
+/// of several operators in one encoder runs in order. A call that fails may have
+/// recorded a part of its work: submit none of it then.
 pub fn encoder(encoder: &mut CommandEncoder) -> Stream<'_> {
     Stream::from_object(encoder)
 }
@@ -20,6 +21,7 @@ pub fn encoder(encoder: &mut CommandEncoder) -> Stream<'_> {
 /// A stream that records into a compute pass the caller has open, made
 /// `'static` by [`forget_lifetime`](ComputePass::forget_lifetime). Cheaper than
 /// [`encoder`] for several calls: each pass costs the device a few microseconds.
+/// A call leaves its own pipeline and bind group 0 set in the pass.
 pub fn pass<'s>(pass: &'s mut ComputePass<'static>) -> Stream<'s> {
     Stream::from_object(pass)
 }
