@@ -67,3 +67,5 @@ mod windows;
 pub use adapters::devices;
 pub use handle::{Options, Wgpu};
 pub use record::{encoder, pass};
+/// The wgpu whose devices and buffers this crate takes.
+pub use wgpu;
