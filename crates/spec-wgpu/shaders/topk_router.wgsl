@@ -15,6 +15,9 @@
 //    lane knows its two best, and looks again only when both are taken.
 // 5. A lane an expert: the score again, and the weight.
 //
+// (Scores four at a time, in vectors, were no faster on an H100: 209 us against
+// 198 for 65536 tokens of 256 experts.)
+//
 // Bytes moved: the logits once and 8 bytes a chosen expert, which is the floor.
 
 override LANES: u32 = 32u;

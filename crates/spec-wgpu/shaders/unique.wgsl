@@ -18,6 +18,9 @@
 // room for the tile, keys are put in order there and then written, so that
 // neighbouring threads write neighbouring keys.
 //
+// (Ranking by subgroup ballots instead, each subgroup its own stretch of the tile,
+// was slower on an H100: 41.6 ms against 33.8 for 2^27 keys.)
+//
 // Tensors beyond one binding: every dispatch is told the window of the keys it
 // reads and the window of the area it writes, and leaves alone what belongs to
 // other windows.

@@ -282,12 +282,15 @@ fn layout_entries(bindings: &[Access]) -> impl Iterator<Item = BindGroupLayoutEn
 
 #[cfg(test)]
 mod tests {
+    use naga::Module;
     use naga::valid::{
-        Capabilities, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator,
+        Capabilities, ModuleInfo, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator,
     };
 
     /// Every shader parses and validates without an adapter, with nothing but
-    /// what WebGPU has, as it is and with everything bound for writing.
+    /// what WebGPU has, as it is and with everything bound for writing. With the
+    /// feature `translate`, every entry point also translates to what Vulkan,
+    /// Metal and DX12 take.
     #[test]
     fn shaders_are_valid() {
         let shaders = crate::ops::SHADERS.iter().copied();
@@ -302,10 +305,53 @@ mod tests {
                 let mut validator = Validator::new(ValidationFlags::all(), optional);
                 validator.subgroup_stages(ShaderStages::COMPUTE);
                 validator.subgroup_operations(SubgroupOperationSet::all());
-                validator
+                let info = validator
                     .validate(&module)
                     .unwrap_or_else(|e| panic!("{}", words(e.emit_to_string(&text))));
+                for entry in &module.entry_points {
+                    translate(&module, &info, &entry.name)
+                        .unwrap_or_else(|e| panic!("{}: {}", entry.name, words(e)));
+                }
             }
         }
+    }
+
+    #[cfg(not(feature = "translate"))]
+    fn translate(_: &Module, _: &ModuleInfo, _: &str) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// An entry point in the languages of Vulkan, Metal and DX12.
+    #[cfg(feature = "translate")]
+    fn translate(module: &Module, info: &ModuleInfo, name: &str) -> Result<(), String> {
+        use naga::ShaderStage;
+        use naga::back::{hlsl, msl, pipeline_constants, spv};
+        let entry = (ShaderStage::Compute, name);
+        let constants = Default::default();
+        let (module, info) =
+            pipeline_constants::process_overrides(module, info, Some(entry), &constants)
+                .map_err(|e| format!("constants: {e}"))?;
+        let entry = || Some((ShaderStage::Compute, name.to_owned()));
+        let mut options = msl::Options { lang_version: (2, 4), ..Default::default() };
+        options.zero_initialize_workgroup_memory = false;
+        let pipeline = msl::PipelineOptions { entry_point: entry(), ..Default::default() };
+        msl::write_string(&module, &info, &options, &pipeline).map_err(|e| format!("MSL: {e}"))?;
+        let options = hlsl::Options {
+            shader_model: hlsl::ShaderModel::V6_0,
+            zero_initialize_workgroup_memory: false,
+            ..Default::default()
+        };
+        let pipeline = hlsl::PipelineOptions { entry_point: entry() };
+        hlsl::Writer::new(&mut String::new(), &options, &pipeline)
+            .write(&module, &info, None)
+            .map_err(|e| format!("HLSL: {e}"))?;
+        let options = spv::Options { lang_version: (1, 3), ..Default::default() };
+        let pipeline = spv::PipelineOptions {
+            shader_stage: ShaderStage::Compute,
+            entry_point: name.to_owned(),
+        };
+        spv::write_vec(&module, &info, &options, Some(&pipeline))
+            .map(drop)
+            .map_err(|e| format!("SPIR-V: {e}"))
     }
 }
