@@ -27,8 +27,9 @@ struct HybridMtpNgram {
     }
 };
 
-#define DRAFTER(dtype, T) \
-    SPEC_KERNEL_BLOCKS(hybrid_mtp_ngram_##dtype, (draft<T, HybridMtpNgram>), Params, THREADS, RESIDENT)
+#define DRAFTER(dtype, T)                                                       \
+    SPEC_KERNEL_BLOCKS(hybrid_mtp_ngram_##dtype, (draft<T, HybridMtpNgram>), Params, THREADS, \
+                       RESIDENT)
 
 DRAFTER(i32, i32)
 DRAFTER(i64, i64)

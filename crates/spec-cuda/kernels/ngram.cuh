@@ -335,8 +335,8 @@ struct Shared {
     u32 count[THREADS];
 };
 
-// Sums over the threads up to this one, and over all.
-INLINE Sums inclusive_sum(Sums through, Sums (&sums)[WARPS], Sums& total) {
+// Sums over the threads up to this one, and over all `threads` that take part.
+INLINE Sums inclusive_sum(Sums through, Sums (&sums)[WARPS], u32 threads, Sums& total) {
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
 #pragma unroll
@@ -346,6 +346,11 @@ INLINE Sums inclusive_sum(Sums through, Sums (&sums)[WARPS], Sums& total) {
     }
     if (lane == WARP - 1) sums[warp] = through;
     __syncthreads();
+    if (threads <= WARP) {
+        // The first warp has it all, and nobody else asks.
+        total = through.of_lane(WARP - 1);
+        return through;
+    }
     Sums of_warps = sums[lane % WARPS];
 #pragma unroll
     for (u32 o = 1; o < WARPS; o *= 2) {
@@ -357,8 +362,10 @@ INLINE Sums inclusive_sum(Sums through, Sums (&sums)[WARPS], Sums& total) {
     return warp == 0 ? through : through + before;
 }
 
-// Waits for the records of `requests` requests from `from` on and clears them.
-INLINE void collect(const Params& p, Shared& shared, u32 from, u32 requests) {
+// Waits for the records of `requests` requests from `from` on and clears them;
+// `words` is what was last seen of this thread's first `record`.
+INLINE void collect(const Params& p, Shared& shared, u32 from, u32 requests, u64* record,
+                    ulonglong2 words) {
     const Tagged tagged = {p.nonce};
     if (p.block_bits > 0) {
         if (threadIdx.x < requests) shared.best[threadIdx.x] = NO_MATCH;
@@ -366,8 +373,6 @@ INLINE void collect(const Params& p, Shared& shared, u32 from, u32 requests) {
     }
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < requests << p.block_bits; i += THREADS) {
-        u64* const record = p.records + 2 * ((static_cast<u64>(from) << p.block_bits) + i);
-        ulonglong2 words = load_relaxed(record);
         while (!tagged.ours(words)) words = load_relaxed(record);
         store_relaxed(record, 0);
         store_relaxed(record + 1, 0);
@@ -376,6 +381,8 @@ INLINE void collect(const Params& p, Shared& shared, u32 from, u32 requests) {
         } else {
             shared.best[i] = Tagged::value(words);
         }
+        record += 2 * THREADS;
+        words = {};
     }
     __syncthreads();
     // Nobody looks at the hints of these requests any more.
@@ -385,10 +392,9 @@ INLINE void collect(const Params& p, Shared& shared, u32 from, u32 requests) {
     }
 }
 
-// Settles all requests. `Operator` is the operator's own part, `r`
-// what it says of the request of this thread's number in the first round.
+// Settles all requests. `Operator` is the operator's own part.
 template <typename T, typename Operator>
-INLINE void settle(const Params& p, Shared& shared, Request r) {
+INLINE void settle(const Params& p, Shared& shared) {
     const u32 thread = threadIdx.x;
     // `left` starts at the number of requests that wait for their tokens: known
     // with the sums of the only round, else counted beforehand.
@@ -398,14 +404,11 @@ INLINE void settle(const Params& p, Shared& shared, Request r) {
     i64 left = 0;
     Sums total;
     if (!once) {
-#pragma unroll 1
-        for (u32 from = 0; from < p.batch; from += THREADS) {
-            const u32 index = from + thread;
-            const bool waits = index < p.batch && Operator::waits(p, index);
-            inclusive_sum({0, 0, waits}, shared.sums, total);
-            left += total.counts;
-            __syncthreads();
-        }
+        u32 waiting = 0;
+        for (u32 i = thread; i < p.batch; i += THREADS) waiting += Operator::waits(p, i);
+        inclusive_sum({0, 0, waiting}, shared.sums, THREADS, total);
+        left = total.counts;
+        __syncthreads();
     }
     u32 bits = 0;
 
@@ -413,8 +416,14 @@ INLINE void settle(const Params& p, Shared& shared, Request r) {
     for (u32 from = 0; from < p.batch; from += THREADS) {
         const u32 requests = min(p.batch - from, THREADS);
         const bool mine = thread < requests;
-        if (mine && from > 0) r = Operator::request(p, from + thread);
-        collect(p, shared, from, requests);
+        // The first look at a record is on its way while lengths are loaded.
+        const u32 records = requests << p.block_bits;
+        u64* const record = p.records + 2 * ((static_cast<u64>(from) << p.block_bits) + thread);
+        ulonglong2 words = {};
+        if (thread < records) words = load_relaxed(record);
+        Request r = {};
+        if (mine) r = Operator::request(p, from + thread);
+        collect(p, shared, from, requests, record, words);
 
         Sums own = {0, 0, 0};
         if (mine) {
@@ -441,22 +450,28 @@ INLINE void settle(const Params& p, Shared& shared, Request r) {
             own.counts = r.waits | static_cast<u32>(r.leaves) << 16;
             bits |= r.bits;
         }
-        const Sums through = inclusive_sum(own, shared.sums, total);
+        const Sums through = inclusive_sum(own, shared.sums, requests, total);
         if (once) left = total.counts & 0xFFFF;
 
-        // Sixteen lanes copy the drafts of a request, eight requests in flight;
+        // Eight lanes copy the drafts of a request, four requests in flight;
         // their first tokens are on the way while the budget is worked out.
-        constexpr u32 LANES = 16;
+        constexpr u32 LANES = 8;
         constexpr u32 COPIERS = THREADS / LANES;
-        constexpr u32 AHEAD = 8;
+        constexpr u32 AHEAD = 4;
+        constexpr u32 EACH = 2;
         const u32 lane = thread % LANES;
-        T token[AHEAD];
+        T token[AHEAD][EACH];
         const auto fetch = [&](u32 at) {
 #pragma unroll
             for (u32 a = 0; a < AHEAD; ++a) {
                 const u32 k = at + a * COPIERS;
-                const bool some = k < requests && lane < shared.wanted[k];
-                token[a] = some ? reinterpret_cast<const T*>(shared.best[k])[lane] : T(0);
+                const u32 some = k < requests ? shared.wanted[k] : 0;
+                const T* const source = reinterpret_cast<const T*>(shared.best[k % THREADS]);
+#pragma unroll
+                for (u32 e = 0; e < EACH; ++e) {
+                    const u32 slot = lane + e * LANES;
+                    token[a][e] = slot < some ? source[slot] : T(0);
+                }
             }
         };
         fetch(thread / LANES);
@@ -485,9 +500,12 @@ INLINE void settle(const Params& p, Shared& shared, Request r) {
                 T* const to = reinterpret_cast<T*>(shared.target[k]);
                 const T* const source = reinterpret_cast<const T*>(shared.best[k]);
                 const u32 count = shared.count[k];
-                if (lane < count) to[lane] = token[a];
+#pragma unroll
+                for (u32 e = 0; e < EACH; ++e) {
+                    if (lane + e * LANES < count) to[lane + e * LANES] = token[a][e];
+                }
 #pragma unroll 1
-                for (u32 j = lane + LANES; j < count; j += LANES) to[j] = source[j];
+                for (u32 i = lane + EACH * LANES; i < count; i += LANES) to[i] = source[i];
             }
         }
         __syncthreads();
@@ -508,10 +526,6 @@ INLINE void draft(const Params& p) {
     const u32 request = blockIdx.x * (WARPS >> p.warp_bits) + (warp >> p.warp_bits);
     const u64 row = request;
     u64 key = NO_MATCH;
-    // Block 0 will settle: what it needs is loaded beside what it searches.
-    const bool settles = blockIdx.x == 0 && blockIdx.y == 0;
-    Request settled = {};
-    if (settles && threadIdx.x < p.batch) settled = Operator::request(p, threadIdx.x);
     if (request < p.batch) {
         const Request r = Operator::request(p, request);
         const Hint hint = {p.hints + 2 * row, p.nonce};
@@ -527,5 +541,5 @@ INLINE void draft(const Params& p) {
             Tagged{p.nonce}.store(p.records + 2 * ((row << p.block_bits) + blockIdx.y), key);
         }
     }
-    if (settles) settle<T, Operator>(p, shared, settled);
+    if (blockIdx.x == 0 && blockIdx.y == 0) settle<T, Operator>(p, shared);
 }

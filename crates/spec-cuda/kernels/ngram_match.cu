@@ -31,8 +31,9 @@ struct NgramMatch {
     }
 };
 
-#define MATCHER(dtype, T) \
-    SPEC_KERNEL_BLOCKS(ngram_match_##dtype, (draft<T, NgramMatch>), Params, THREADS, RESIDENT)
+#define MATCHER(dtype, T)                                                       \
+    SPEC_KERNEL_BLOCKS(ngram_match_##dtype, (draft<T, NgramMatch>), Params, THREADS, \
+                       RESIDENT)
 
 MATCHER(i32, i32)
 MATCHER(i64, i64)

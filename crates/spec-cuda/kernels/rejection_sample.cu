@@ -5,8 +5,8 @@
 // all warps read alike, which is cheaper than telling them. What costs is the
 // row of the rejected token: a vocabulary of target and draft, read once. It is
 // cut into as many pieces as the cluster has warps (vocab_row.cuh). What a warp
-// finds in its piece it writes into the shared memory of every block of the
-// cluster; one barrier later each block knows all:
+// finds in its piece it sends to the shared memory of every block of the cluster,
+// where a barrier counts what has come, so that each block knows all:
 //
 // * argmax: the largest (residual, inverse index) of all;
 // * sample: sums of 2^-40 units; the block whose piece holds the threshold reads
@@ -62,31 +62,86 @@ struct Cluster {
 #endif
     }
 
-    INLINE void arrive() const {
+    // Arrives without a word about memory: that this block has started.
+    INLINE void arrive_started() const {
 #if __CUDA_ARCH__ >= 900
         __syncwarp();
-        asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+        asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
 #endif
     }
 
-    INLINE void wait() const {
+    INLINE void wait_started() const {
 #if __CUDA_ARCH__ >= 900
         __syncwarp();
         asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
 #endif
     }
 
-    // Stores into the shared memory of another block, at the place of `at` here.
-    INLINE void put(u64* at, u32 to, u64 value) const {
+    // Stores into the shared memory of block `to`, at the place of `at` here,
+    // and counts the bytes at that block's `barrier`.
+    INLINE void put(u64* at, u64* barrier, u32 to, u64 value) const {
 #if __CUDA_ARCH__ >= 900
-        const u32 here = static_cast<u32>(__cvta_generic_to_shared(at));
-        u32 there;
-        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(to));
-        asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(there), "l"(value) : "memory");
-#else
-        *at = value;
+        asm volatile(
+            "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(
+                address(at, to)),
+            "l"(value), "r"(address(barrier, to))
+            : "memory");
 #endif
     }
+
+private:
+    INLINE static u32 address(u64* at, u32 rank) {
+        u32 there = 0;
+#if __CUDA_ARCH__ >= 900
+        const u32 here = static_cast<u32>(__cvta_generic_to_shared(at));
+        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+#endif
+        return there;
+    }
+};
+
+// A barrier in shared memory that completes a phase when the bytes it was told to
+// expect have come.
+struct Arrivals {
+    u64 word;
+
+    INLINE void init() {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(here()) : "memory");
+#endif
+    }
+
+    // Makes `init` known to the cluster.
+    INLINE static void publish_init() {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+    }
+
+    INLINE void expect(u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(here()),
+                     "r"(bytes)
+                     : "memory");
+#endif
+    }
+
+    INLINE void wait(u32 parity) {
+#if __CUDA_ARCH__ >= 900
+        u32 done = 0;
+        while (done == 0) {
+            asm volatile(
+                "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+                "selp.u32 %0, 1, 0, p; }"
+                : "=r"(done)
+                : "r"(here()), "r"(parity)
+                : "memory");
+        }
+#endif
+    }
+
+private:
+    INLINE u32 here() { return static_cast<u32>(__cvta_generic_to_shared(&word)); }
 };
 
 // The first lane whose inclusive sum exceeds the threshold, from which the sum
@@ -98,10 +153,11 @@ INLINE u32 first_above(u64 through, u64 own, u64& threshold) {
 }
 
 // Where the warps of a cluster meet: VALUES numbers of each, in every block. Two
-// of it, in turn, so that one barrier a meeting is enough.
+// of it, in turn: nobody is two meetings ahead of anybody.
 template <u32 VALUES>
 struct Meeting {
     u64 values[2][VALUES][MAX_PIECES];
+    Arrivals arrivals[2];
 };
 
 // This warp's place in its request.
@@ -114,39 +170,67 @@ struct Place {
     u32 warps;
     u32 piece;
     u32 pieces;
-    u32 turn;
+    // Meetings so far; the latest has the turn of its parity.
+    u32 meetings;
 
     INLINE Place(Meeting<VALUES>& shared)
         : meeting(&shared), request(blockIdx.x / cluster.size), lane(lane_id()),
           warps(blockDim.x / WARP), piece(cluster.rank * warps + threadIdx.x / WARP),
-          pieces(cluster.size * warps), turn(0) {}
+          pieces(cluster.size * warps), meetings(0) {}
 
-    // The one thread, or warp, that writes for the request.
+    // The one thread that writes for the request.
     INLINE bool leads() const { return piece == 0 && lane == 0; }
+
+    INLINE u32 turn() const { return meetings & 1; }
+
+    // Prepares for meetings; `opened` waits until every block of the cluster has.
+    INLINE void open() const {
+        if (cluster.size == 1) return;
+        if (threadIdx.x == 0) {
+            meeting->arrivals[0].init();
+            meeting->arrivals[1].init();
+            Arrivals::publish_init();
+            meeting->arrivals[0].expect(pieces * VALUES * 8);
+            meeting->arrivals[1].expect(pieces * VALUES * 8);
+        }
+        cluster.arrive_started();
+    }
+
+    INLINE void opened() const {
+        if (cluster.size > 1) cluster.wait_started();
+    }
 
     // Tells this warp's values, the same in all its lanes, to the whole cluster;
     // `await` waits until all have told theirs.
     INLINE void tell(const u64 (&values)[VALUES]) {
-        turn ^= 1;
+        meetings += 1;
         if (lane < cluster.size) {
 #pragma unroll
             for (u32 i = 0; i < VALUES; ++i) {
-                cluster.put(&meeting->values[turn][i][piece], lane, values[i]);
+                u64* const at = &meeting->values[turn()][i][piece];
+                if (cluster.size == 1) {
+                    *at = values[i];
+                } else {
+                    cluster.put(at, &meeting->arrivals[turn()].word, lane, values[i]);
+                }
             }
         }
-        if (cluster.size > 1) cluster.arrive();
     }
 
     INLINE void await() const {
-        if (cluster.size > 1) {
-            cluster.wait();
-        } else {
+        if (cluster.size == 1) {
             __syncthreads();
+            return;
         }
+        Arrivals& arrivals = meeting->arrivals[turn()];
+        arrivals.wait((meetings - 1) >> 1 & 1);
+        // For the meeting after the next, which cannot end before this.
+        if (threadIdx.x == 0) arrivals.expect(pieces * VALUES * 8);
+        __syncwarp();
     }
 
     // What warp `piece` told.
-    INLINE u64 told(u32 value, u32 piece) const { return meeting->values[turn][value][piece]; }
+    INLINE u64 told(u32 value, u32 piece) const { return meeting->values[turn()][value][piece]; }
 
     INLINE u64 largest_told(u32 value) const {
         u64 largest = 0;
@@ -159,7 +243,8 @@ struct Place {
 
 // Philox4x32-10: crates/spec-core/src/philox.rs.
 INLINE uint2 philox(u64 seed, u64 offset, u32 request, u32 position) {
-    uint4 c = make_uint4(static_cast<u32>(offset), static_cast<u32>(offset >> 32), request, position);
+    const u32 high = static_cast<u32>(offset >> 32);
+    uint4 c = make_uint4(static_cast<u32>(offset), high, request, position);
     u32 k0 = static_cast<u32>(seed);
     u32 k1 = static_cast<u32>(seed >> 32);
 #pragma unroll
@@ -195,7 +280,8 @@ INLINE Tokens tokens_of(const Params<T>& p, u32 request) {
 template <typename T, u32 VALUES>
 INLINE void write_counts(const Params<T>& p, const Place<VALUES>& at, const Tokens& tokens,
                          u32 accepted) {
-    if (at.piece != 0) return;
+    // Not the warp that leads: it has the last token to find meanwhile.
+    if (at.piece != min(1u, at.pieces - 1)) return;
     i32* row = p.output[at.request];
     for (u32 k = at.lane; k <= p.max_spec_len; k += WARP) {
         if (k < accepted) row[k] = static_cast<i32>(p.draft_ids[tokens.start + k]);
@@ -282,20 +368,21 @@ INLINE void recover_by_sum(const Params<T>& p, const Place<1>& at, const Row<T>&
     const u64 own = at.lane < each ? at.told(0, first + at.lane) : 0;
     const u32 piece = first + first_above(warp_inclusive_sum(own, at.lane), own, threshold);
     if (piece / at.warps != at.cluster.rank) return;
-    // All warps of its block look through a part of it, one of them for good.
+    // Each lane of its block has a few entries, and one of them the threshold.
     __shared__ u64 sums[MAX_WARPS];
     const u32 warp = threadIdx.x / WARP;
     const Range range = entries_of(row, piece, at.pieces);
-    const u32 length = (range.end - range.begin + at.warps - 1) / at.warps;
-    const u32 begin = min(range.begin + warp * length, range.end);
-    const Range part = {begin, min(begin + length, range.end)};
-    const u64 of_part = sum_entries(row, part, at.lane);
-    if (at.lane == 0) sums[warp] = of_part;
+    const u32 length = (range.end - range.begin + blockDim.x - 1) / blockDim.x;
+    const u32 begin = min(range.begin + threadIdx.x * length, range.end);
+    const Range few = {begin, min(begin + length, range.end)};
+    const u64 of_lane = sum_few(row, few);
+    const u64 of_lanes = warp_inclusive_sum(of_lane, at.lane);
+    if (at.lane == WARP - 1) sums[warp] = of_lanes;
     __syncthreads();
-    const u64 parts = at.lane < at.warps ? sums[at.lane] : 0;
-    if (first_above(warp_inclusive_sum(parts, at.lane), parts, threshold) != warp) return;
-    const u32 entry = find_entry(row, part, at.lane, threshold);
-    if (at.lane == 0) p.output[at.request][accepted] = static_cast<i32>(entry);
+    const u64 of_warp = at.lane < at.warps ? sums[at.lane] : 0;
+    if (first_above(warp_inclusive_sum(of_warp, at.lane), of_warp, threshold) != warp) return;
+    if (first_above(of_lanes, of_lane, threshold) != at.lane) return;
+    p.output[at.request][accepted] = static_cast<i32>(find_entry(row, few, threshold));
 }
 
 template <bool SAMPLE, typename T>
@@ -309,8 +396,8 @@ INLINE void probabilistic(const Params<T>& p) {
         write_bonus(p, at, accepted);
         return;
     }
-    // Once this is waited for, every block has started and can be written to.
-    at.cluster.arrive();
+    // Once that is waited for, every block has started and can be written to.
+    at.open();
     const u64 token = tokens.start + accepted;
     Row<T> row = {p.target[token], nullptr, NONE, p.vocab};
     if (p.draft.data != nullptr) {
@@ -327,7 +414,7 @@ INLINE void probabilistic(const Params<T>& p) {
         own = alike(row) ? largest_by<true, N>(row, at.piece, at.pieces, at.lane)
                          : largest_unaligned(row, at.piece, at.pieces, at.lane);
     }
-    at.cluster.wait();
+    at.opened();
     at.tell({own.value});
     // While the others get there.
     write_counts(p, at, tokens, accepted);
@@ -364,8 +451,8 @@ INLINE void greedy(const Params<T>& p) {
     u32 accepted = 0;
     u32 emitted = NONE;
     if (tokens.count > 0) {
-        at.cluster.arrive();
-        at.cluster.wait();
+        at.open();
+        at.opened();
     }
     // `rows_ahead` rows before it is known whether the walk gets there.
     while (accepted < tokens.count && emitted == NONE) {
@@ -384,7 +471,9 @@ INLINE void greedy(const Params<T>& p) {
         at.tell(keys);
         at.await();
         u32 odd = 0;
-        for (u32 i = at.lane; i < at.pieces; i += WARP) odd |= static_cast<u32>(at.told(MAX_ROWS, i));
+        for (u32 i = at.lane; i < at.pieces; i += WARP) {
+            odd |= static_cast<u32>(at.told(MAX_ROWS, i));
+        }
         odd = __reduce_or_sync(ALL_LANES, odd);
 #pragma unroll
         for (u32 i = 0; i < MAX_ROWS; ++i) {
@@ -411,10 +500,12 @@ INLINE void greedy(const Params<T>& p) {
     if (at.leads()) raise(p.flags, met);
 }
 
-#define VERIFIERS(dtype, T)                                                                     \
-    SPEC_KERNEL_BLOCKS(rejection_sample_argmax_##dtype, (probabilistic<false, T>), Params<T>, THREADS, 2) \
-    SPEC_KERNEL_BLOCKS(rejection_sample_sample_##dtype, (probabilistic<true, T>), Params<T>, THREADS, 2)  \
-    SPEC_KERNEL_BLOCKS(rejection_sample_greedy_##dtype, greedy<T>, Params<T>, THREADS, 2)
+#define VERIFIER(name, body, T) \
+    SPEC_KERNEL_BLOCKS(rejection_sample_##name, body, Params<T>, THREADS, 2)
+#define VERIFIERS(dtype, T)                                  \
+    VERIFIER(argmax_##dtype, (probabilistic<false, T>), T)   \
+    VERIFIER(sample_##dtype, (probabilistic<true, T>), T)    \
+    VERIFIER(greedy_##dtype, greedy<T>, T)
 
 VERIFIERS(f32, float)
 VERIFIERS(f16, f16)

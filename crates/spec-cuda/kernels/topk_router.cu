@@ -13,295 +13,17 @@
 //   choices to integers that carry their index in the low bits, sorts a lane's
 //   keys in registers and takes the largest head of a lane topk times. A bound
 //   on the difference to the exact score then tells whether the exact scores
-//   could decide any comparison otherwise. Only if they could (a tie or near
-//   tie where it matters, a number that is not finite) the token goes to:
-// * `exact_route`, which replays crates/spec-core/src/exact.rs bit by bit and
+//   could decide any comparison otherwise. Where they could, among the picks or
+//   between groups, the candidates' exact scores are worked out and decide; where
+//   that is not enough (ties among too many, a number that is not finite) the
+//   token goes to:
+// * `exact_route` (topk_router_exact.cuh), which replays the rules bit by bit and
 //   takes any shape. Shapes without a quick route go there at once.
 //
-// Both routes give the same indices; the test of the bound is on the device.
-#include "common.cuh"
-
-struct Params {
-    const void* x;
-    u64 x_stride;
-    const float* bias;
-    Rows<float> weights;
-    Rows<i32> indices;
-    u32* flags;
-    u64 tokens;
-    u32 experts;
-    u32 groups;
-    u32 topk_groups;
-    u32 topk;
-    u32 softmax;
-    u32 group_max;
-    u32 excluded;
-    u32 renormalize;
-    float scale;
-    u32 reserved;
-};
-static_assert(sizeof(Params) == 112);
+// Both routes give the same indices.
+#include "topk_router_exact.cuh"
 
 constexpr u32 THREADS = 256;
-INLINE float negative_infinity() { return __uint_as_float(0xFF800000u); }
-
-INLINE float warp_max(float v) {
-#pragma unroll
-    for (u32 o = 16; o > 0; o /= 2) v = fmaxf(v, __shfl_xor_sync(ALL_LANES, v, o));
-    return v;
-}
-
-INLINE float warp_sum(float v) {
-#pragma unroll
-    for (u32 o = 16; o > 0; o /= 2) v += __shfl_xor_sync(ALL_LANES, v, o);
-    return v;
-}
-
-INLINE u64 warp_sum(u64 v) {
-#pragma unroll
-    for (u32 o = 16; o > 0; o /= 2) v += __shfl_xor_sync(ALL_LANES, v, o);
-    return v;
-}
-
-// A lane has the score of the pick at `position`, or one at or beyond topk:
-// writes weights and indices.
-INLINE void store(const Params& p, float* weights, i32* indices, u32 position, float score,
-                  u32 expert) {
-    const bool picked = position < p.topk;
-    float factor = p.scale;
-    if (p.renormalize) {
-        // Up to eight picks add up within eight lanes.
-        float sum = picked ? score : 0.0f;
-        if (p.topk > 8) {
-            sum += __shfl_xor_sync(ALL_LANES, sum, 16);
-            sum += __shfl_xor_sync(ALL_LANES, sum, 8);
-        }
-#pragma unroll
-        for (u32 o = 4; o > 0; o /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, o);
-        factor = __fdividef(factor, sum + 1e-20f);
-    }
-    if (picked) {
-        weights[position] = factor * score;
-        indices[position] = static_cast<i32>(expert);
-    }
-}
-
-// ---- the exact route ----------------------------------------------------------
-
-// Marks the kept groups: keys[g] becomes 1 or 0. `choices` has every expert's
-// choice; both lie in shared memory of this warp.
-__device__ __noinline__ void keep_groups(const Params& p, const float* choices, u32* keys) {
-    const u32 lane = lane_id();
-    const u32 size = p.experts / p.groups;
-    // Lanes that share a group: as many as there are, in powers of two.
-    u32 sharing = 1;
-    while (sharing * 2 * p.groups <= WARP) sharing *= 2;
-    const u32 per_round = WARP / sharing;
-    const u32 part = lane % sharing;
-    for (u32 first = 0; first < p.groups; first += per_round) {
-        const u32 group = first + lane / sharing;
-        float best = negative_infinity();
-        float second = negative_infinity();
-        if (group < p.groups) {
-            for (u32 i = part; i < size; i += sharing) {
-                const float c = choices[group * size + i];
-                second = fmaxf(second, fminf(best, c));
-                best = fmaxf(best, c);
-            }
-        }
-        for (u32 o = 1; o < sharing; o *= 2) {
-            const float other_best = __shfl_xor_sync(ALL_LANES, best, o);
-            const float other_second = __shfl_xor_sync(ALL_LANES, second, o);
-            second = fmaxf(fminf(best, other_best), fmaxf(second, other_second));
-            best = fmaxf(best, other_best);
-        }
-        const float score = p.group_max || size == 1 ? best : exact::add(best, second);
-        if (group < p.groups && part == 0) keys[group] = exact::sort_key(score);
-    }
-    __syncwarp();
-    // A group's rank is how many are better; at most 32 groups a lane.
-    u32 kept = 0;
-    for (u32 i = 0; i * WARP + lane < p.groups; ++i) {
-        const u32 group = i * WARP + lane;
-        const u32 key = keys[group];
-        u32 rank = 0;
-        for (u32 other = 0; other < p.groups; ++other) {
-            const u32 k = keys[other];
-            rank += k > key || (k == key && other < group);
-        }
-        if (rank < p.topk_groups) kept |= 1u << i;
-    }
-    __syncwarp();
-    for (u32 i = 0; i * WARP + lane < p.groups; ++i) keys[i * WARP + lane] = kept >> i & 1;
-    __syncwarp();
-}
-
-// Four logits' scores by the exact rules, side by side. Calls, not copies: the
-// exact route is long as it is, and rarely taken where speed counts.
-__device__ __noinline__ float4 exact_scores(bool softmax, float4 x, float max, float factor) {
-    const auto score = [&](float logit) {
-        return softmax ? exact::softmax::score(exact::softmax::weight(logit, max), factor)
-                       : exact::sigmoid(logit);
-    };
-    return make_float4(score(x.x), score(x.y), score(x.z), score(x.w));
-}
-
-// The sum of four logits' weights in units of 2^-31.
-__device__ __noinline__ u64 exact_weights(float4 x, float max) {
-    const auto weight = [&](float logit) -> u64 {
-        return exact::softmax::fixed(exact::softmax::weight(logit, max));
-    };
-    return weight(x.x) + weight(x.y) + weight(x.z) + weight(x.w);
-}
-
-template <u32 V>
-INLINE u32 largest_of(const u32 (&keys)[V]) {
-    u32 tree[V];
-#pragma unroll
-    for (u32 j = 0; j < V; ++j) tree[j] = keys[j];
-#pragma unroll
-    for (u32 width = 32; width > 0; width /= 2) {
-#pragma unroll
-        for (u32 j = 0; j < width && j + width < V; ++j) tree[j] = max(tree[j], tree[j + width]);
-    }
-    return tree[0];
-}
-
-// Whether the lane's group is kept, where a lane's experts are all of one group
-// and lanes share groups in powers of two.
-template <u32 V>
-INLINE bool keeps_group(const Params& p, const float (&choice)[V], u32 lane) {
-    const u32 sharing = WARP / p.groups;
-    float best = negative_infinity();
-    float second = negative_infinity();
-#pragma unroll
-    for (u32 j = 0; j < V; ++j) {
-        second = fmaxf(second, fminf(best, choice[j]));
-        best = fmaxf(best, choice[j]);
-    }
-    for (u32 o = 1; o < sharing; o *= 2) {
-        const float other_best = __shfl_xor_sync(ALL_LANES, best, o);
-        const float other_second = __shfl_xor_sync(ALL_LANES, second, o);
-        second = fmaxf(fminf(best, other_best), fmaxf(second, other_second));
-        best = fmaxf(best, other_best);
-    }
-    u32 key = exact::sort_key(p.group_max ? best : exact::add(best, second));
-    bool kept = false;
-    for (u32 pick = 0; pick < p.topk_groups; ++pick) {
-        const u32 largest = __reduce_max_sync(ALL_LANES, key);
-        const u32 group = (__ffs(__ballot_sync(ALL_LANES, key == largest)) - 1) / sharing;
-        if (lane / sharing == group) {
-            kept = true;
-            key = 0;
-        }
-    }
-    return kept;
-}
-
-// Routes a token by the exact rules; V * 32 >= experts, V a multiple of 4.
-// WHOLE: V * 32 experts, and groups as `keeps_group` wants them; else `shared`
-// holds two words an expert for this warp alone.
-template <u32 V, bool WHOLE, typename T>
-__device__ __noinline__ void exact_route(const Params& p, u64 token, u32* shared) {
-    const u32 lane = lane_id();
-    const u32 base = lane * V;
-    const T* row = static_cast<const T*>(p.x) + token * p.x_stride;
-    float x[V];
-    float choice[V];
-    float max = negative_infinity();
-    bool odd = false;
-#pragma unroll
-    for (u32 j = 0; j < V; ++j) {
-        const bool there = WHOLE || base + j < p.experts;
-        x[j] = there ? to_f32(row[base + j]) : 0.0f;
-        choice[j] = there && p.bias != nullptr ? __ldg(p.bias + base + j) : 0.0f;
-        odd |= !exact::finite(x[j]);
-        if (there) max = fmaxf(max, x[j]);
-    }
-    odd = __any_sync(ALL_LANES, odd);
-    if (odd && lane == 0) raise(p.flags, NON_FINITE);
-
-    float factor = 0.0f;
-    if (p.softmax) {
-        max = warp_max(max);
-        u64 sum = 0;
-#pragma unroll
-        for (u32 j = 0; j < V; j += 4) {
-            // What is not there weighs nothing, as a NaN does.
-            float4 four = make_float4(x[j], x[j + 1], x[j + 2], x[j + 3]);
-            if (!WHOLE) {
-                const float nan = __uint_as_float(0x7FC00000u);
-                if (base + j >= p.experts) four.x = nan;
-                if (base + j + 1 >= p.experts) four.y = nan;
-                if (base + j + 2 >= p.experts) four.z = nan;
-                if (base + j + 3 >= p.experts) four.w = nan;
-            }
-            sum += exact_weights(four, max);
-        }
-        factor = exact::softmax::factor(warp_sum(sum));
-    }
-    u32 key[V];
-#pragma unroll
-    for (u32 j = 0; j < V; j += 4) {
-        const float4 four = make_float4(x[j], x[j + 1], x[j + 2], x[j + 3]);
-        const float4 scores = exact_scores(p.softmax, four, max, factor);
-        const float s[4] = {scores.x, scores.y, scores.z, scores.w};
-#pragma unroll
-        for (u32 i = 0; i < 4; ++i) {
-            const float c = p.bias != nullptr ? exact::add(s[i], choice[j + i]) : s[i];
-            const bool there = WHOLE || base + j + i < p.experts;
-            choice[j + i] = there && c == c && x[j + i] == x[j + i] ? c : negative_infinity();
-            key[j + i] = there ? exact::sort_key(choice[j + i]) : 0;
-        }
-    }
-
-    if (p.topk_groups < p.groups) {
-        const u32 masked = p.excluded ? 0 : exact::sort_key(0.0f);
-        if constexpr (WHOLE) {
-            if (!keeps_group(p, choice, lane)) {
-#pragma unroll
-                for (u32 j = 0; j < V; ++j) key[j] = masked;
-            }
-        } else {
-            float* choices = reinterpret_cast<float*>(shared);
-            u32* kept = shared + p.experts;
-#pragma unroll
-            for (u32 j = 0; j < V; ++j) {
-                if (base + j < p.experts) choices[base + j] = choice[j];
-            }
-            __syncwarp();
-            keep_groups(p, choices, kept);
-            const u32 size = p.experts / p.groups;
-#pragma unroll
-            for (u32 j = 0; j < V; ++j) {
-                if (base + j < p.experts && kept[(base + j) / size] == 0) key[j] = masked;
-            }
-            __syncwarp();
-        }
-    }
-
-    u32 mine = 0;
-    for (u32 pick = 0; pick < p.topk; ++pick) {
-        const u32 best = largest_of(key);
-        const u32 largest = __reduce_max_sync(ALL_LANES, best);
-        const u32 owner = __ffs(__ballot_sync(ALL_LANES, best == largest)) - 1;
-        u32 slot = 0;
-#pragma unroll
-        for (u32 j = V; j > 0; --j) {
-            if (key[j - 1] == largest) slot = j - 1;
-        }
-        const u32 expert = __shfl_sync(ALL_LANES, base + slot, owner);
-        if (lane == pick) mine = expert;
-#pragma unroll
-        for (u32 j = 0; j < V; ++j) {
-            if (lane == owner && j == slot) key[j] = 0;
-        }
-    }
-    const float logit = lane < p.topk ? to_f32(row[mine]) : 0.0f;
-    const float4 four = make_float4(logit, logit, logit, logit);
-    const float score = exact_scores(p.softmax, four, max, factor).x;
-    store(p, p.weights[token], p.indices[token], lane, score, mine);
-}
 
 // ---- the quick route ----------------------------------------------------------
 
@@ -395,6 +117,8 @@ INLINE u32 key_of(float mapped, u32 inverse_index) {
     return (__float_as_uint(mapped) << INDEX_BITS) + inverse_index;
 }
 
+INLINE u32 expert_of(u32 key) { return INDEX_MASK - (key & INDEX_MASK); }
+
 INLINE u32 gap(u32 larger, u32 smaller) {
     return (larger >> INDEX_BITS) - (smaller >> INDEX_BITS);
 }
@@ -434,13 +158,22 @@ struct Scratch {
     u32 taken[WARP + 4];
 };
 
-// Takes the largest head of a lane's sorted keys.
+// A lane's sorted keys: the first two in registers, so that taking one waits for
+// no load, the rest in shared memory.
+struct Queue {
+    u32 head;
+    u32 second;
+    const u32* rest;
+};
+
+// Takes the largest head.
 template <u32 V>
-INLINE u32 take(Scratch<V>& scratch, u32 pick, u32& head, const u32*& following) {
-    const u32 largest = __reduce_max_sync(ALL_LANES, head);
-    if (head == largest) {
+INLINE u32 take(Scratch<V>& scratch, u32 pick, Queue& queue) {
+    const u32 largest = __reduce_max_sync(ALL_LANES, queue.head);
+    if (queue.head == largest) {
         scratch.taken[pick] = largest;
-        head = *following++;
+        queue.head = queue.second;
+        queue.second = *queue.rest++;
     }
     return largest;
 }
@@ -452,17 +185,35 @@ INLINE float warp_max_ordered(float v) {
     return __int_as_float(largest ^ (largest >> 31 & 0x7FFFFFFF));
 }
 
-// The group of this lane among the `kept` best of keys that are equal within a
-// group and different between groups; `apart` is the gap to the next group.
-INLINE bool keeps_key(u32 key, u32 kept, u32& apart) {
-    const u32 own = key;
-    u32 last = 0;
-    for (u32 pick = 0; pick < kept; ++pick) {
-        last = __reduce_max_sync(ALL_LANES, key);
-        if (key == last) key = 0;
+// Whether this lane's group is among the `kept` best. Keys are equal within a
+// group and different between groups; `apart` is how far the best group left is.
+INLINE bool keeps_key(u32 key, u32 groups, u32 kept, u32& apart) {
+    bool keeps;
+    if (groups == 8) {
+        // How many are better, all at once.
+        u32 rank = 0;
+#pragma unroll
+        for (u32 other = 1; other < 8; ++other) {
+            rank += __shfl_sync(ALL_LANES, key, lane_id() + 4 * other) > key;
+        }
+        keeps = rank < kept;
+    } else {
+        u32 left = key;
+        for (u32 pick = 0; pick < kept; ++pick) {
+            if (left == __reduce_max_sync(ALL_LANES, left)) left = 0;
+        }
+        keeps = left == 0;
     }
-    apart = (last >> 8) - (__reduce_max_sync(ALL_LANES, key) >> 8);
-    return own >= last;
+    const u32 last = __reduce_min_sync(ALL_LANES, keeps ? key : ~0u);
+    apart = (last >> 8) - (__reduce_max_sync(ALL_LANES, keeps ? 0 : key) >> 8);
+    return keeps;
+}
+
+// The exact choice of an expert by sigmoid, all numbers finite.
+template <typename T>
+INLINE float exact_choice(const Params& p, const T* row, u32 expert) {
+    const float score = exact::sigmoid(to_f32(row[expert]));
+    return p.bias != nullptr ? exact::add(score, __ldg(p.bias + expert)) : score;
 }
 
 // A row of an output whose stride in bytes fits 32 bits.
@@ -473,8 +224,9 @@ INLINE T* output_row(const Rows<T>& rows, u32 token) {
     return reinterpret_cast<T*>(base + static_cast<u64>(token) * stride);
 }
 
-// Exactly V * 32 experts, below 2^31 tokens, aligned rows, groups a power of two up to 32, and for
-// softmax no bias. Warps stride over tokens.
+// Exactly V * 32 experts, at least topk of them in the kept groups (so that the
+// queues do not run dry), groups a power of two up to 32, below 2^31 tokens,
+// aligned rows, and for softmax no bias. Warps stride over tokens.
 template <u32 V, typename T, bool SOFTMAX>
 INLINE void quick(const Params& p) {
     __shared__ Scratch<V> scratches[THREADS / WARP];
@@ -495,6 +247,7 @@ INLINE void quick(const Params& p) {
     logits.load(row_of(token) + lane * V);
     u32* const sorted = scratch.keys + lane * Scratch<V>::ROW;
     sorted[V] = 0;
+    sorted[V + 1] = 0;
 
     float bias[V];
     float low = 0.0f;
@@ -561,7 +314,7 @@ INLINE void quick(const Params& p) {
             reinterpret_cast<uint4*>(sorted)[j / 4] =
                 make_uint4(keys[j], keys[j + 1], keys[j + 2], keys[j + 3]);
         }
-        u32 head = keys[0];
+        Queue queue = {keys[0], keys[1], sorted + 2};
 
         if (grouped) {
             u32 first = keys[0];
@@ -574,28 +327,35 @@ INLINE void quick(const Params& p) {
             }
             const u32 sum = (first >> INDEX_BITS) + ((p.group_max ? first : second) >> INDEX_BITS);
             u32 apart;
+            bool keeps = keeps_key((sum << 8) + inverse_group, p.groups, p.topk_groups, apart);
+            if (apart <= map.group_gap) {
+                // Exact sums of the lanes' two largest, if these are the two.
+                const bool two = gap(keys[1], keys[2]) > map.expert_gap;
+                sure &= !SOFTMAX && __all_sync(ALL_LANES, two);
+                const float a = exact_choice(p, row_of(token), expert_of(keys[0]));
+                const float b = exact_choice(p, row_of(token), expert_of(keys[1]));
+                keeps = keeps_group(p, fmaxf(a, b), fminf(a, b));
+            }
             // A head of 0 is never taken.
-            if (!keeps_key((sum << 8) + inverse_group, p.topk_groups, apart)) head = 0;
-            sure &= apart > map.group_gap;
+            if (!keeps) queue.head = 0;
         }
 
         // One more than is wanted, to know how near the rest comes.
-        const u32* following = sorted + 1;
         u32 last = 0;
-        u32 extra = 0;
         if (p.topk == 8) {
 #pragma unroll
-            for (u32 pick = 0; pick < 8; ++pick) last = take(scratch, pick, head, following);
-            extra = take(scratch, 8, head, following);
+            for (u32 pick = 0; pick < 8; ++pick) last = take(scratch, pick, queue);
         } else {
 #pragma unroll 1
-            for (u32 pick = 0; pick < p.topk; ++pick) last = take(scratch, pick, head, following);
-            extra = take(scratch, p.topk, head, following);
+            for (u32 pick = 0; pick < p.topk; ++pick) last = take(scratch, pick, queue);
         }
+        const u32 extra = take(scratch, p.topk, queue);
         __syncwarp();
         const u32 mine = lane <= p.topk ? scratch.taken[lane] : 0;
-        const u32 expert = INDEX_MASK - (mine & INDEX_MASK);
+        const u32 expert = expert_of(mine);
         u32 position = lane;
+        // Whether a pick may be beyond the first eight lanes.
+        bool wide = p.topk > 8;
         float score = lane < p.topk ? scratch.scores[expert] : 0.0f;
 
         // Neighbours in the order must lie apart, the first not taken included.
@@ -612,7 +372,7 @@ INLINE void quick(const Params& p) {
                 sure &= SOFTMAX && !open && !__any_sync(ALL_LANES, close && !tie);
             } else {
                 // Exact choices of the candidates, if these are all of them.
-                const u32 next = __reduce_max_sync(ALL_LANES, head);
+                const u32 next = __reduce_max_sync(ALL_LANES, queue.head);
                 sure &= !open || gap(extra, next) > map.expert_gap;
                 score = exact::sigmoid(logit);
                 float choice = score;
@@ -625,6 +385,7 @@ INLINE void quick(const Params& p) {
                     rank += k > key || (k == key && e < expert);
                 }
                 position = lane <= p.topk ? rank : lane;
+                wide = true;
             }
         }
         if (SOFTMAX && !p.renormalize) {
@@ -633,7 +394,7 @@ INLINE void quick(const Params& p) {
         }
         if (sure) {
             store(p, output_row(p.weights, token), output_row(p.indices, token), position, score,
-                  expert);
+                  expert, wide);
         } else {
             exact_route<V, true, T>(p, token, nullptr);
         }
@@ -676,7 +437,8 @@ INLINE void quick_checked(const Params& p) {
 
 // With the blocks a multiprocessor must hold.
 #define QUICK(name, V, T, SOFTMAX, resident)                                            \
-    SPEC_KERNEL_BLOCKS(topk_router_##name, (quick_checked<V, T, SOFTMAX>), Params, THREADS, resident)
+    SPEC_KERNEL_BLOCKS(topk_router_##name, (quick_checked<V, T, SOFTMAX>), Params, THREADS,     \
+                       resident)
 
 #define ROUTERS(dtype, T)                                                               \
     SPEC_KERNEL(topk_router_any_256_##dtype, (any<8, T>), Params, 128)                  \

@@ -265,18 +265,34 @@ __device__ __noinline__ u64 sum_entries(Row<T> row, Range range, u32 lane) {
     return warp_sum(sum);
 }
 
-// The first entry at which the running sum exceeds the threshold, which the sum
-// of the range does.
+// A lane's sum over a few entries, with the loads of eight in flight.
 template <typename T>
-INLINE u32 find_entry(const Row<T>& row, Range range, u32 lane, u64 threshold) {
-    for (u32 i = range.begin; i < range.end; i += WARP) {
-        const u64 own = i + lane < range.end ? row.quantum(i + lane) : 0;
-        const u64 through = warp_inclusive_sum(own, lane);
-        const u32 above = __ballot_sync(ALL_LANES, through > threshold);
-        if (above != 0) return i + __ffs(above) - 1;
-        threshold -= __shfl_sync(ALL_LANES, through, WARP - 1);
+INLINE u64 sum_few(const Row<T>& row, Range range) {
+    constexpr u32 AHEAD = 8;
+    u64 sum = 0;
+#pragma unroll 1
+    for (u32 i = range.begin; i < range.end; i += AHEAD) {
+        u64 quanta[AHEAD];
+#pragma unroll
+        for (u32 a = 0; a < AHEAD; ++a) quanta[a] = row.quantum(min(i + a, range.end - 1));
+#pragma unroll
+        for (u32 a = 0; a < AHEAD; ++a) sum += i + a < range.end ? quanta[a] : 0;
     }
-    return 0;
+    return sum;
+}
+
+// The first entry at which a lane's running sum exceeds the threshold, which the
+// sum of the range does.
+template <typename T>
+INLINE u32 find_entry(const Row<T>& row, Range range, u64 threshold) {
+    u32 i = range.begin;
+#pragma unroll 1
+    for (; i + 1 < range.end; ++i) {
+        const u64 quantum = row.quantum(i);
+        if (quantum > threshold) break;
+        threshold -= quantum;
+    }
+    return i;
 }
 
 // The sum of a lane's residuals in units of 2^-40, where they are finite. A

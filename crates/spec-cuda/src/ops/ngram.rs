@@ -17,6 +17,8 @@ const THREADS: u32 = 512;
 const WARPS: u32 = THREADS / 32;
 /// What a warp reads at once.
 const CHUNK_BYTES: usize = 2048;
+/// The most warps for a request.
+const MAX_TEAM: usize = 256;
 /// Bytes of a record or a hint in the workspace.
 const WORDS: usize = 16;
 
@@ -64,19 +66,19 @@ struct Team {
 
 impl Team {
     /// Warps for a request, by requests and chunks of 2 KB in its rows. On an
-    /// H100, i64, in microseconds, with 1 to 256 warps a request ("low": found
+    /// H100, i64, in microseconds, with 4 to 256 warps a request ("low": found
     /// near the start, "none": nowhere):
     ///
     /// ```text
     /// requests x tokens, found    4     8     16    32    64    128   256
-    /// 16 x 1024, low             4.5   4.3   4.2   4.3   4.3   4.4   4.6
-    /// 16 x 16384, low            5.5   5.6   5.6   5.3   4.7   5.1   5.0
-    /// 16 x 131072, low           5.5   5.6   5.8   6.1   6.2   7.3   7.9
-    /// 16 x 32768, none            25    15   9.4   7.0   5.6   5.1   5.0
-    /// 1 x 16384, low             4.8   5.0   5.4   4.9   4.6   4.5   4.6
-    /// 512 x 16384, low           8.3   9.9    23    30
-    /// 256 x 131072, low          6.8   7.2   9.0    16    31
-    /// 256 x 131072, none         130    99    95    93    94
+    /// 16 x 1024, low             4.4   4.3   4.2   4.4   4.4   4.4   4.6
+    /// 16 x 16384, low            5.5   5.5   5.5   5.1   4.8   4.8   4.9
+    /// 16 x 131072, low           5.4   5.5   5.6   5.9   6.1   7.0   7.6
+    /// 16 x 32768, none            24    15   9.2   6.8   5.6   4.9   4.7
+    /// 1 x 16384, low             4.8   5.0   5.4   4.9   4.5   4.5   4.5
+    /// 512 x 16384, low           8.0   9.5    23    29
+    /// 256 x 131072, low          6.7   6.9   8.7    16    31
+    /// 256 x 131072, none         129    98    95    92    93
     /// ```
     fn new(rows: &TokenRows, sms: u32) -> Self {
         let bytes = (rows.input_ids.cols + rows.generated.cols) * rows.input_ids.dtype.size();
@@ -84,8 +86,7 @@ impl Team {
         // 16 warps a multiprocessor keep memory busy; what more of them read
         // before a match is known is wasted.
         let share = (16 * sms as usize / rows.batch.max(1)).max(1);
-        let most = if rows.batch <= 8 { 256 } else { 64 };
-        let warps = share.min(chunks.next_power_of_two()).min(most).ilog2();
+        let warps = share.min(chunks.next_power_of_two()).min(MAX_TEAM).ilog2();
         let warp_bits = warps.min(WARPS.ilog2());
         Team { block_bits: warps - warp_bits, warp_bits }
     }

@@ -52,28 +52,26 @@ struct Team {
 }
 
 impl Team {
-    /// Best of 1 to 16 blocks of 256 or 512 threads on an H100, f32, in
-    /// microseconds, argmax | sample:
+    /// Blocks x threads on an H100, f32, in microseconds, argmax | sample:
     ///
     /// ```text
     /// batch x drafts, vocab   16 x 256     8 x 512      8 x 256      4 x 512      2 x 256
-    /// 1 x 8, 32000            4.8 | 6.4    5.0 | 7.0    4.8 | 6.5
-    /// 1 x 8, 151936           6.3 | 9.4    6.8 | 9.1    7.3 | 11
-    /// 8 x 8, 128256           7.0 | 9.5    6.3 | 8.6    7.0 | 11
-    /// 32 x 8, 32000                        9.4 | 13     6.4 | 8.5    6.8 | 8.9
-    /// 32 x 8, 128256                       15 | 19      11 | 16      12 | 15
-    /// 256 x 4, 151936                                                114 | 118    109 | 139
+    /// 1 x 8, 32000            3.8 | 5.5    3.9 | 6.1    3.9 | 5.5
+    /// 1 x 8, 128256           4.9 | 7.0    5.4 | 7.6    5.8 | 8.3
+    /// 8 x 8, 128256           6.3 | 8.6    5.7 | 8.0    6.1 | 8.4
+    /// 32 x 8, 32000                        7.7 | 11     5.4 | 7.4    6.0 | 8.3
+    /// 32 x 8, 128256                       14 | 18      10 | 13      11 | 14
+    /// 256 x 4, 151936                                                111 | 115    108 | 126
     /// ```
     fn new(plan: &Plan, clusters: bool) -> Self {
         let sums = plan.params.acceptance == Acceptance::Probabilistic
             && plan.params.recovery == Recovery::Sample;
-        let long = plan.vocab() > 1 << 16;
         let (blocks, threads) = match plan.batch {
             0..=1 => (16, 256),
             2..=16 => (8, 512),
-            17..=32 if !(sums && long) => (8, 256),
-            17..=256 if sums => (4, 512),
-            17..=64 => (8, 256),
+            17..=32 => (8, 256),
+            33..=256 if sums => (4, 512),
+            33..=64 => (8, 256),
             65..=128 => (4, 256),
             129..=256 => (2, 256),
             _ => (1, 512),
@@ -150,8 +148,8 @@ impl Supports<RejectionSample> for Cuda {
             function,
             shape,
             // Rows of a greedy walk that are read before it gets there: on an
-            // H100, 8 drafts all accepted, 17 for 39 us at batch 1 and 57 for
-            // 69 us at batch 32. Beyond, reading too much costs more.
+            // H100, 8 drafts all accepted, 15 for 35 us at batch 1 and 56 for
+            // 65 us at batch 32. Beyond, reading too much costs more.
             rows_ahead: if plan.batch <= 32 { 4 } else { 1 },
         }))
     }
