@@ -206,11 +206,10 @@ INLINE bool accepts(float target, float draft, float u) {
            (target >= floor || mul(u, floor) < target);
 }
 
-// A residual probability in units of 2^-40, saturating at 1; 0 for negatives.
-// Of a NaN, which callers rule out, fminf takes the 1, as f32::min does.
+// A residual probability in units of 2^-40, saturating at 1; 0 for NaN and negatives.
 INLINE u64 fixed_probability(float residual) {
-    const float capped = fminf(residual, 1.0f);
-    return capped > 0.0f ? __float2ull_rz(mul(capped, 1099511627776.0f)) : 0;
+    if (residual >= 1.0f) return 1ull << 40;
+    return residual > 0.0f ? __float2ull_rz(mul(residual, 1099511627776.0f)) : 0;
 }
 
 // The running sum that the recovered token is the first to exceed.

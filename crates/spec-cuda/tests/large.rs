@@ -8,7 +8,10 @@ mod common;
 use common::random::Random;
 use common::{Array, Ready, cuda};
 use cudarc::driver::sys;
-use spec_core::ops::{DeduplicateTopk, Unique, deduplicate_topk, unique};
+use spec_core::ops::{
+    DeduplicateTopk, RejectionSample, TopkRouter, Unique, deduplicate_topk, rejection_sample,
+    topk_router, unique,
+};
 use spec_core::{Backend, DType, Element, Place, Stream, TensorDesc};
 use spec_cuda::Cuda;
 
@@ -126,5 +129,114 @@ fn more_indices_than_32_bits_count() {
         want.dedup();
         want.resize(n, -1);
         assert!(part(&cuda, &output, request * n, n) == want, "request {request}");
+    }
+}
+
+const EXPERTS: usize = 256;
+
+/// Weights and indices on the device.
+fn route(cuda: &Cuda, x: &Array<f32>) -> (Array<f32>, Array<i32>) {
+    let (operator, tokens) = (TopkRouter::deepseek_v3(), x.len() / EXPERTS);
+    let mut weights = Array::new(cuda, tokens * operator.topk);
+    let mut indices = Array::new(cuda, tokens * operator.topk);
+    let buffers = topk_router::Buffers {
+        x: x.view(),
+        bias: None,
+        weights: weights.view_mut(),
+        indices: indices.view_mut(),
+        flags: None,
+    };
+    let tensors = operator.tensors(DType::F32, tokens, EXPERTS);
+    Ready::new(cuda, &operator, &tensors).run(buffers, Stream::default());
+    cuda.synchronize().expect("the call");
+    (weights, indices)
+}
+
+#[test]
+#[ignore = "needs 10 GB of device memory"]
+fn more_logits_than_32_bits_count() {
+    let Some(cuda) = cuda() else { return };
+    let mut random = Random(13);
+    let period = 64;
+    let tokens = MANY.div_ceil(EXPERTS * period) * period;
+    let mut logits = || random.vec(period * EXPERTS, |r| r.unit() * 8.0 - 4.0);
+    // The last tokens are others than those that a wrapped index would find.
+    let (first, last) = (Array::from(&cuda, &logits()), Array::from(&cuda, &logits()));
+    let x = repeat(&cuda, &first.get(), tokens * EXPERTS);
+    copy(&x, (tokens - period) * EXPERTS, &last, 0, period * EXPERTS);
+    let (weights, indices) = route(&cuda, &x);
+    let len = period * TopkRouter::deepseek_v3().topk;
+    for (few, at) in [(&first, 0), (&last, weights.len() - len)] {
+        let (want_weights, want_indices) = route(&cuda, few);
+        assert!(part(&cuda, &weights, at, len) == want_weights.get(), "weights at {at}");
+        assert!(part(&cuda, &indices, at, len) == want_indices.get(), "indices at {at}");
+    }
+}
+
+const VOCAB: usize = 151_936;
+const DRAFTS: usize = 4;
+
+/// Emitted tokens of requests that all draft the same tokens and draw the same
+/// numbers, so that only their distributions differ.
+fn verify(cuda: &Cuda, operator: &RejectionSample, target: &Array<f32>) -> Array<i32> {
+    let tokens = target.len() / VOCAB;
+    let batch = tokens / DRAFTS;
+    let mut tensors = operator.tensors(batch, tokens, VOCAB);
+    tensors.draft_probs = None;
+    tensors.uniform_samples = Some(TensorDesc::new(DType::F32, [tokens]));
+    let drafts: Vec<i32> = (0..tokens).map(|t| (t % DRAFTS) as i32 * 1000).collect();
+    let offsets: Vec<i32> = (0..=batch).map(|b| (b * DRAFTS) as i32).collect();
+    let (drafts, offsets) = (Array::from(cuda, &drafts), Array::from(cuda, &offsets));
+    let bonus = Array::from(cuda, &vec![77; batch]);
+    let uniform = Array::from(cuda, &vec![0.5f32; tokens]);
+    let seed_offset = Array::from(cuda, &[1u64, 2]);
+    let mut output = Array::<i32>::new(cuda, batch * (DRAFTS + 1));
+    let mut counts: [Array<i32>; 4] = std::array::from_fn(|_| Array::new(cuda, batch));
+    let [num_accepted, accepted, recovered, bonuses] = &mut counts;
+    let buffers = rejection_sample::Buffers {
+        target_probs: target.view(),
+        draft_probs: None,
+        draft_token_ids: drafts.view(),
+        bonus_token_ids: bonus.view(),
+        cu_num_draft: offsets.view(),
+        uniform_samples: Some(uniform.view()),
+        seed_offset: Some(seed_offset.view()),
+        output_token_ids: output.view_mut(),
+        num_accepted: num_accepted.view_mut(),
+        accepted_counts: accepted.view_mut(),
+        recovered_counts: recovered.view_mut(),
+        bonus_counts: bonuses.view_mut(),
+        flags: None,
+    };
+    Ready::new(cuda, operator, &tensors).run(buffers, Stream::default());
+    cuda.synchronize().expect("the call");
+    output
+}
+
+#[test]
+#[ignore = "needs 10 GB of device memory"]
+fn more_probabilities_than_32_bits_count() {
+    let Some(cuda) = cuda() else { return };
+    let mut random = Random(14);
+    let request = DRAFTS * VOCAB;
+    let batch = MANY / request + 1;
+    // Three drafts are likely, the fourth is not: it is recovered.
+    let mut distributions = || {
+        let mut rows = random.vec(request, |r| r.unit() / VOCAB as f32);
+        (0..DRAFTS - 1).for_each(|t| rows[t * VOCAB + t * 1000] = 0.9);
+        rows
+    };
+    let (first, last) =
+        (Array::from(&cuda, &distributions()), Array::from(&cuda, &distributions()));
+    let target = repeat(&cuda, &first.get(), batch * request);
+    copy(&target, (batch - 1) * request, &last, 0, request);
+    for operator in [RejectionSample::argmax(DRAFTS), RejectionSample::greedy(DRAFTS)] {
+        let output = verify(&cuda, &operator, &target).get();
+        let want = verify(&cuda, &operator, &first).get();
+        let want_last = verify(&cuda, &operator, &last).get();
+        assert!(want[..3] == [0, 1000, 2000] && want[3] != want_last[3], "{want:?} {want_last:?}");
+        let (rest, end) = output.split_at((batch - 1) * (DRAFTS + 1));
+        assert!(rest.chunks(DRAFTS + 1).all(|row| row == want), "{operator:?}");
+        assert_eq!(end, want_last, "{operator:?}");
     }
 }
