@@ -19,6 +19,16 @@ pub trait Case {
     fn run(&mut self, stream: Stream<'_>);
     /// The bytes of everything the call wrote.
     fn outputs(&self) -> Vec<u8>;
+    /// The same descriptor with other memory.
+    fn twin(&self, cuda: &Cuda) -> Box<dyn Case>;
+}
+
+macro_rules! twin {
+    () => {
+        fn twin(&self, cuda: &Cuda) -> Box<dyn Case> {
+            Box::new(Self { ready: self.ready.twin(cuda), ..Self::new(cuda) })
+        }
+    };
 }
 
 /// Every operator by name.
@@ -68,6 +78,8 @@ impl Router {
 }
 
 impl Case for Router {
+    twin!();
+
     fn fill(&mut self, seed: u64) {
         let mut random = Random(seed);
         let mut x = random.vec(self.x.len(), |r| r.unit() * 8.0 - 4.0);
@@ -118,6 +130,8 @@ impl Deduplicate {
 }
 
 impl Case for Deduplicate {
+    twin!();
+
     fn fill(&mut self, seed: u64) {
         let mut random = Random(seed);
         // Requests of every kind: in a small range, in a large one, anywhere.
@@ -191,6 +205,8 @@ impl Rejection {
 }
 
 impl Case for Rejection {
+    twin!();
+
     fn fill(&mut self, seed: u64) {
         let mut random = Random(seed);
         self.target.set(&Self::distributions(&mut random));
@@ -308,6 +324,8 @@ impl Ngram {
 }
 
 impl Case for Ngram {
+    twin!();
+
     fn fill(&mut self, seed: u64) {
         let mut random = Random(seed);
         self.drafts.fill(&mut random);
@@ -360,6 +378,8 @@ impl Hybrid {
 }
 
 impl Case for Hybrid {
+    twin!();
+
     fn fill(&mut self, seed: u64) {
         self.drafts.fill(&mut Random(seed));
     }
@@ -411,6 +431,8 @@ impl Keys {
 }
 
 impl Case for Keys {
+    twin!();
+
     fn fill(&mut self, seed: u64) {
         let mut random = Random(seed);
         let shift = random.below(60);
