@@ -14,8 +14,8 @@ pub(crate) struct DeviceMemory {
     size: usize,
 }
 
-/// Lets this thread allocate and free while some stream is being captured,
-/// which does not concern the capture, until dropped.
+/// Lets this thread allocate, copy and free while some other stream is being
+/// captured, which does not concern the capture, until dropped.
 struct Uncaptured(sys::CUstreamCaptureMode);
 
 impl Uncaptured {
@@ -99,6 +99,7 @@ impl Memory for DeviceMemory {
             return Ok(());
         }
         let _current = self.cuda.gpu().enter()?;
+        let _uncaptured = Uncaptured::new();
         let stream = self.cuda.own_stream();
         // SAFETY: both sides hold `len` bytes, and we wait below, so the host
         // bytes outlive the copy.
@@ -114,6 +115,7 @@ impl Memory for DeviceMemory {
             return Ok(());
         }
         let _current = self.cuda.gpu().enter()?;
+        let _uncaptured = Uncaptured::new();
         let stream = self.cuda.own_stream();
         // SAFETY: as in `write`.
         let sent = unsafe {

@@ -184,12 +184,12 @@ fn verify(cuda: &Cuda, operator: &RejectionSample, target: &Array<f32>) -> Array
     let mut tensors = operator.tensors(batch, tokens, VOCAB);
     tensors.draft_probs = None;
     tensors.uniform_samples = Some(TensorDesc::new(DType::F32, [tokens]));
+    tensors.seed_offset = None;
     let drafts: Vec<i32> = (0..tokens).map(|t| (t % DRAFTS) as i32 * 1000).collect();
     let offsets: Vec<i32> = (0..=batch).map(|b| (b * DRAFTS) as i32).collect();
     let (drafts, offsets) = (Array::from(cuda, &drafts), Array::from(cuda, &offsets));
     let bonus = Array::from(cuda, &vec![77; batch]);
     let uniform = Array::from(cuda, &vec![0.5f32; tokens]);
-    let seed_offset = Array::from(cuda, &[1u64, 2]);
     let mut output = Array::<i32>::new(cuda, batch * (DRAFTS + 1));
     let mut counts: [Array<i32>; 4] = std::array::from_fn(|_| Array::new(cuda, batch));
     let [num_accepted, accepted, recovered, bonuses] = &mut counts;
@@ -200,7 +200,7 @@ fn verify(cuda: &Cuda, operator: &RejectionSample, target: &Array<f32>) -> Array
         bonus_token_ids: bonus.view(),
         cu_num_draft: offsets.view(),
         uniform_samples: Some(uniform.view()),
-        seed_offset: Some(seed_offset.view()),
+        seed_offset: None,
         output_token_ids: output.view_mut(),
         num_accepted: num_accepted.view_mut(),
         accepted_counts: accepted.view_mut(),

@@ -43,9 +43,10 @@ impl Foreign {
     }
 
     /// What `enqueue` puts on this stream, as a graph. Capturing refuses what
-    /// would allocate or wait, so it is also the test that nothing does.
+    /// would allocate or wait, so it is also the test that nothing does. Tests
+    /// beside this one, in threads of their own, are left alone.
     pub fn capture(&self, mut enqueue: impl FnMut(Stream<'static>)) -> Graph {
-        let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_GLOBAL;
+        let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
         let mut graph = std::ptr::null_mut();
         let mut executable = std::ptr::null_mut();
         // SAFETY: plain driver calls on live handles with places for results.
