@@ -16,7 +16,7 @@ pub(crate) struct Compiled {
 
 /// The compiler.
 pub(crate) struct Nvrtc {
-    library: Library,
+    nvrtc: Library,
     // NVRTC finds its builtins by name among what is loaded.
     _builtins: Library,
     /// Such as (12, 9).
@@ -34,7 +34,7 @@ impl Nvrtc {
         };
         let builtins = open("libnvrtc-builtins.so.12.9")?;
         let library = open("libnvrtc.so.12")?;
-        let mut nvrtc = Nvrtc { library, _builtins: builtins, version: (0, 0) };
+        let mut nvrtc = Nvrtc { nvrtc: library, _builtins: builtins, version: (0, 0) };
         let (mut major, mut minor) = (0, 0);
         // SAFETY: the signature is nvrtcVersion's; both are places for an int.
         nvrtc.check(unsafe {
@@ -52,7 +52,7 @@ impl Nvrtc {
     /// `F` must be the signature of the function `name`.
     unsafe fn symbol<F: Copy>(&self, name: &CStr) -> Result<F> {
         // SAFETY: the caller vouches for the signature.
-        let symbol = unsafe { self.library.get::<F>(name.to_bytes_with_nul()) };
+        let symbol = unsafe { self.nvrtc.get::<F>(name.to_bytes_with_nul()) };
         symbol.map(|s| *s).map_err(|e| format!("{}: {e}", name.to_string_lossy()))
     }
 
