@@ -97,26 +97,34 @@ pub(crate) fn choose<'a, 'e>(
     code.or_else(|| newest(Kind::Ptx, 0))
 }
 
-/// An archive that is part of this program.
-pub(crate) struct Archive {
+/// The compiled kernels of one kernel file, part of this program.
+pub struct Archive {
     /// The kernel file's name, which is an operator's.
-    pub name: &'static str,
+    pub(crate) name: &'static str,
     /// Its bytes.
-    pub bytes: &'static [u8],
+    pub(crate) bytes: &'static [u8],
 }
 
 /// The archive of the kernel file with this name.
 macro_rules! archive {
-    ($name:literal) => {
-        $crate::archive::Archive {
-            name: $name,
-            bytes: include_bytes!(concat!("../../compiled/", $name, ".bin")),
-        }
-    };
+    ($name:literal) => {{
+        let bytes = include_bytes!(concat!("../../compiled/", $name, ".bin"));
+        // SAFETY: `cargo xtask kernels` wrote it.
+        unsafe { $crate::archive::Archive::new($name, bytes) }
+    }};
 }
 pub(crate) use archive;
 
 impl Archive {
+    /// The archive of the kernel file `name`, for messages, with these bytes: what
+    /// `cargo xtask kernels` wrote.
+    ///
+    /// # Safety
+    /// Images in the archive must be whole: the driver trusts machine code.
+    pub const unsafe fn new(name: &'static str, bytes: &'static [u8]) -> Self {
+        Archive { name, bytes }
+    }
+
     /// The image for a device of this compute capability.
     pub(crate) fn image(&self, device: Device, compute: (u32, u32), sass: bool) -> Result<Vec<u8>> {
         let error = |status, words: String| Error::device(device, status, words);

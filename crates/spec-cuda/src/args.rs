@@ -10,22 +10,25 @@ use crate::Cuda;
 /// A matrix: address of the first row, elements from one row to the next.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rows {
+pub struct Rows {
+    /// Address of the first element.
     pub data: u64,
+    /// Elements from one row to the next.
     pub stride: u64,
 }
 
 /// Integers of either width, which the kernel reads as 64 bits.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Integers {
+pub struct Integers {
+    /// Address of the first.
     pub data: u64,
     /// 1 for 64 bits, 0 for 32.
     pub wide: u64,
 }
 
 /// An argument of an operator, present or not, and where it is on the device.
-pub(crate) trait Located {
+pub trait Located {
     /// The address; 0 for what is absent or empty, `None` for memory that has
     /// no device address.
     fn address(self) -> Option<u64>;
@@ -61,7 +64,7 @@ impl Cuda {
     /// # Errors
     /// Status 5 for memory on the device that is no raw address.
     #[inline]
-    pub(crate) fn pointer(&self, argument: impl Located) -> Result<u64> {
+    pub fn pointer(&self, argument: impl Located) -> Result<u64> {
         argument.address().ok_or_else(|| {
             let words = "an argument is a buffer object, expected device memory";
             Error::device(self.device(), Status::DeviceTypeNotSupported, words)
@@ -73,7 +76,7 @@ impl Cuda {
     /// # Errors
     /// As [`Cuda::pointer`].
     #[inline]
-    pub(crate) fn rows(&self, argument: impl Located, matrix: &Matrix) -> Result<Rows> {
+    pub fn rows(&self, argument: impl Located, matrix: &Matrix) -> Result<Rows> {
         Ok(Rows { data: self.pointer(argument)?, stride: matrix.row_stride as u64 })
     }
 
@@ -82,7 +85,7 @@ impl Cuda {
     /// # Errors
     /// As [`Cuda::pointer`].
     #[inline]
-    pub(crate) fn integers(&self, argument: impl Located, dtype: DType) -> Result<Integers> {
+    pub fn integers(&self, argument: impl Located, dtype: DType) -> Result<Integers> {
         Ok(Integers { data: self.pointer(argument)?, wide: u64::from(dtype.size() == 8) })
     }
 
@@ -92,7 +95,7 @@ impl Cuda {
     /// # Errors
     /// Status 3 where it is not aligned to 256 bytes; as [`Cuda::pointer`].
     #[inline]
-    pub(crate) fn workspace(&self, workspace: ViewMut<'_>, needed: usize) -> Result<u64> {
+    pub fn workspace(&self, workspace: ViewMut<'_>, needed: usize) -> Result<u64> {
         if needed == 0 {
             return Ok(0);
         }

@@ -19,7 +19,8 @@ pub(crate) struct Gpu {
     context: sys::CUcontext,
     info: DeviceInfo,
     limits: Limits,
-    modules: Mutex<HashMap<&'static str, Module>>,
+    /// By the address of the archive.
+    modules: Mutex<HashMap<usize, Module>>,
 }
 
 #[derive(Clone, Copy)]
@@ -125,7 +126,8 @@ impl Gpu {
 
     fn module(&self, archive: &Archive) -> Result<Module> {
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&module) = modules.get(archive.name) {
+        let key = archive.bytes.as_ptr().addr();
+        if let Some(&module) = modules.get(&key) {
             return Ok(module);
         }
         let image = archive.image(self.device, self.limits.compute, self.limits.sass)?;
@@ -136,7 +138,7 @@ impl Gpu {
         let loaded = unsafe { sys::cuModuleLoadData(&mut raw, image.as_ptr().cast()) };
         let doing = format!("could not load the kernels of {}", archive.name);
         check(self.device, &doing, loaded)?;
-        modules.insert(archive.name, Module(raw));
+        modules.insert(key, Module(raw));
         Ok(Module(raw))
     }
 }

@@ -10,9 +10,10 @@ use crate::Cuda;
 use crate::driver::{Current, check};
 use crate::gpu::Gpu;
 
-/// A kernel that is loaded. Whoever holds it holds a [`Cuda`] too.
+/// A kernel that is loaded, as long as there is a handle to its device: whoever
+/// holds it holds a [`Cuda`] too.
 #[derive(Clone, Copy)]
-pub(crate) struct Function {
+pub struct Function {
     pub(crate) raw: sys::CUfunction,
     /// The operator, for error messages.
     pub(crate) operator: &'static str,
@@ -25,7 +26,7 @@ unsafe impl Sync for Function {}
 
 /// How many threads, and how they are grouped.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub struct Shape {
     /// Blocks in x (below 2^31) and y (below 2^16).
     pub grid: [u32; 2],
     /// Threads of a block.
@@ -38,32 +39,36 @@ pub(crate) struct Shape {
 
 impl Shape {
     /// `blocks` blocks of `threads` threads.
-    pub(crate) fn new(blocks: u32, threads: u32) -> Self {
+    pub fn new(blocks: u32, threads: u32) -> Self {
         Shape { grid: [blocks, 1], block: threads, shared: 0, cluster: 1 }
     }
 
     /// With dynamic shared memory.
-    pub(crate) fn shared(self, bytes: u32) -> Self {
+    pub fn shared(self, bytes: u32) -> Self {
         Shape { shared: bytes, ..self }
     }
 
     /// With blocks grouped into clusters.
-    pub(crate) fn cluster(self, blocks: u32) -> Self {
+    pub fn cluster(self, blocks: u32) -> Self {
         Shape { cluster: blocks, ..self }
     }
 }
 
 /// A stream ready to take work: resolved, with its context current.
-pub(crate) struct Queue<'a> {
+pub struct Queue<'a> {
     gpu: &'a Gpu,
     stream: sys::CUstream,
     _current: Current,
 }
 
 impl Cuda {
-    /// Resolves the stream that a caller passed.
+    /// Resolves the stream that a caller passed, and makes the device's context
+    /// current on this thread until the queue is dropped.
+    ///
+    /// # Errors
+    /// Status 3 for a stream of another device, 5 for one of another backend.
     #[inline]
-    pub(crate) fn queue(&self, stream: Stream<'_>) -> Result<Queue<'_>> {
+    pub fn queue(&self, stream: Stream<'_>) -> Result<Queue<'_>> {
         let refuse = |status, words: String| Err(Error::device(self.device(), status, words));
         let stream = match stream.into_kind() {
             Kind::Own => self.own_stream(),
@@ -91,12 +96,15 @@ impl Cuda {
 impl Queue<'_> {
     /// Enqueues a kernel. A shape without blocks enqueues nothing.
     ///
+    /// # Errors
+    /// Status 1 when the driver refuses.
+    ///
     /// # Safety
-    /// The kernel takes one argument, a struct laid out as `P`; every address
+    /// The function is one of this queue's device. The kernel takes one argument, a struct laid out as `P`; every address
     /// in it is valid for what the kernel does with it under this shape, until
     /// it has run.
     #[inline]
-    pub(crate) unsafe fn launch<P: Copy>(
+    pub unsafe fn launch<P: Copy>(
         &self,
         function: &Function,
         shape: Shape,
@@ -144,16 +152,68 @@ impl Queue<'_> {
 
     /// Enqueues zeroing `bytes` bytes at `address`.
     ///
+    /// # Errors
+    /// Status 1 when the driver refuses.
+    ///
     /// # Safety
     /// The range is valid device memory, until the work has run, that nothing
     /// else touches unordered with it.
     #[inline]
-    pub(crate) unsafe fn zero(&self, address: u64, bytes: usize) -> Result<()> {
+    pub unsafe fn zero(&self, address: u64, bytes: usize) -> Result<()> {
         if bytes == 0 {
             return Ok(());
         }
         // SAFETY: the caller vouches for the range.
         let code = unsafe { sys::cuMemsetD8Async(address, 0, bytes, self.stream) };
         check(self.gpu.device(), "could not clear memory", code)
+    }
+
+    /// Copies host bytes to `address` and waits. An operator's launch never does:
+    /// this is for memory, and for measuring what copying costs.
+    ///
+    /// # Errors
+    /// Status 1 when the driver refuses, as it does while the stream is captured.
+    ///
+    /// # Safety
+    /// As for [`zero`](Self::zero), for `bytes.len()` bytes.
+    pub unsafe fn write(&self, address: u64, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let from = bytes.as_ptr().cast();
+        // SAFETY: the caller vouches for the range, and we wait, so the host
+        // bytes outlive the copy.
+        let sent = unsafe { sys::cuMemcpyHtoDAsync_v2(address, from, bytes.len(), self.stream) };
+        check(self.gpu.device(), "could not copy to the device", sent)?;
+        self.wait()
+    }
+
+    /// Waits for what was enqueued, then copies from `address` to the host.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write).
+    ///
+    /// # Safety
+    /// `bytes.len()` bytes from `address` are valid device memory that nothing
+    /// writes unordered with the stream.
+    pub unsafe fn read(&self, address: u64, bytes: &mut [u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let to = bytes.as_mut_ptr().cast();
+        // SAFETY: as in `write`.
+        let sent = unsafe { sys::cuMemcpyDtoHAsync_v2(to, address, bytes.len(), self.stream) };
+        check(self.gpu.device(), "could not copy from the device", sent)?;
+        self.wait()
+    }
+
+    /// Waits for everything that was enqueued.
+    ///
+    /// # Errors
+    /// Status 1 when the driver refuses or the work failed.
+    pub fn wait(&self) -> Result<()> {
+        // SAFETY: the stream is the handle's own or one the caller vouched for.
+        let done = unsafe { sys::cuStreamSynchronize(self.stream) };
+        check(self.gpu.device(), "enqueued work failed", done)
     }
 }

@@ -16,6 +16,8 @@
 //! | `launch` | **the** way to enqueue a kernel |
 //! | `args` | **the** way to turn views into what a kernel takes |
 //! | `memory`, [`foreign`] | memory and streams, of our own and of others |
+//! | [`kernel`] | `archive`, `limits`, `launch` and `args` in public: operators out of tree |
+//! | `time` | calls in a graph between two events; the copy rate and an empty kernel |
 //! | `ops` | one file an operator: plan to launch shape, buffers to parameters |
 //!
 //! ## Streams and order
@@ -37,15 +39,19 @@ mod args;
 mod driver;
 pub mod foreign;
 mod gpu;
+pub mod kernel;
 mod launch;
 mod limits;
 mod memory;
 mod ops;
+mod time;
 
 use std::sync::Arc;
 
 use cudarc::driver::sys;
-use spec_core::{Backend, Device, DeviceInfo, Error, Memory, Result, Status};
+use spec_core::{
+    Backend, Device, DeviceInfo, Error, Memory, Result, Status, Timed, Timing, Yardstick,
+};
 
 use crate::driver::{Text, check};
 use crate::gpu::Gpu;
@@ -161,6 +167,14 @@ impl Backend for Cuda {
         // SAFETY: the stream is ours and alive.
         let done = unsafe { sys::cuStreamSynchronize(self.own_stream()) };
         check(self.device(), "enqueued work failed", done)
+    }
+
+    fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
+        time::time(self, samples, calls, work)
+    }
+
+    fn yardstick(&self) -> Result<Yardstick> {
+        time::yardstick(self)
     }
 }
 

@@ -2,7 +2,8 @@
 
 /// Properties of a device that operators choose their launch shapes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Limits {
+#[non_exhaustive]
+pub struct Limits {
     /// Compute capability, such as (9, 0).
     pub compute: (u32, u32),
     /// Streaming multiprocessors.

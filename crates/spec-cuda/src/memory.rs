@@ -1,7 +1,7 @@
 //! Device memory of our own.
 
 use cudarc::driver::sys;
-use spec_core::{DType, Error, Memory, Result, Status, View, ViewMut};
+use spec_core::{DType, Error, Memory, Result, Status, Stream, View, ViewMut};
 
 use crate::Cuda;
 use crate::driver::check;
@@ -56,12 +56,6 @@ impl DeviceMemory {
         let words = format!("{len} bytes are more than the {} of the allocation", self.size);
         Err(Error::device(self.cuda.device(), Status::BadTensorShape, words))
     }
-
-    fn synchronize(&self) -> Result<()> {
-        // SAFETY: the stream is the handle's own, which `self` keeps alive.
-        let done = unsafe { sys::cuStreamSynchronize(self.cuda.own_stream()) };
-        check(self.cuda.device(), "enqueued work failed", done)
-    }
 }
 
 impl Drop for DeviceMemory {
@@ -95,33 +89,17 @@ impl Memory for DeviceMemory {
 
     fn write(&mut self, bytes: &[u8]) -> Result<()> {
         let len = self.fitting(bytes.len())?;
-        if len == 0 {
-            return Ok(());
-        }
-        let _current = self.cuda.gpu().enter()?;
+        let queue = self.cuda.queue(Stream::default())?;
         let _uncaptured = Uncaptured::new();
-        let stream = self.cuda.own_stream();
-        // SAFETY: both sides hold `len` bytes, and we wait below, so the host
-        // bytes outlive the copy.
-        let sent =
-            unsafe { sys::cuMemcpyHtoDAsync_v2(self.address, bytes.as_ptr().cast(), len, stream) };
-        check(self.cuda.device(), "could not copy to the device", sent)?;
-        self.synchronize()
+        // SAFETY: the allocation holds `len` bytes and the borrow is exclusive.
+        unsafe { queue.write(self.address, &bytes[..len]) }
     }
 
     fn read(&self, bytes: &mut [u8]) -> Result<()> {
         let len = self.fitting(bytes.len())?;
-        if len == 0 {
-            return Ok(());
-        }
-        let _current = self.cuda.gpu().enter()?;
+        let queue = self.cuda.queue(Stream::default())?;
         let _uncaptured = Uncaptured::new();
-        let stream = self.cuda.own_stream();
-        // SAFETY: as in `write`.
-        let sent = unsafe {
-            sys::cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), self.address, len, stream)
-        };
-        check(self.cuda.device(), "could not copy from the device", sent)?;
-        self.synchronize()
+        // SAFETY: the allocation holds `len` bytes, written in stream order.
+        unsafe { queue.read(self.address, &mut bytes[..len]) }
     }
 }

@@ -63,7 +63,7 @@ impl Supports<DeduplicateTopk> for Cuda {
             Some((items, name)) => ((items as u32 * THREADS).next_power_of_two(), name),
             None => (0, "deduplicate_topk_any"),
         };
-        let limit = self.gpu().limits().shared - FIXED_SHARED;
+        let limit = self.limits().shared - FIXED_SHARED;
         let log_words = LOG_WORDS
             .rev()
             .find(|&log| shared(log, stage_words) <= limit)
@@ -73,7 +73,7 @@ impl Supports<DeduplicateTopk> for Cuda {
         Ok(Box::new(Prepared {
             cuda: self.clone(),
             plan: plan.clone(),
-            function: self.gpu().function(&KERNELS, name)?,
+            function: self.function(&KERNELS, name)?,
             shape: Shape::new(blocks, THREADS).shared(shared(log_words, stage_words)),
             log_words,
             stage_words,

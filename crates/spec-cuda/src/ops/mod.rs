@@ -11,7 +11,7 @@
 //! struct Prepared { cuda: Cuda, plan: Plan, function: Function, shape: Shape }
 //!
 //! impl Supports<Name> for Cuda                     choose: kernel by dtype, shape by size
-//!     prepare: cuda.gpu().function(&KERNELS, "name_f32")
+//!     prepare: cuda.function(&KERNELS, "name_f32")
 //!
 //! impl Kernel<Name> for Prepared                   enqueue: no allocation, no waiting
 //!     workspace_size: what the plan needs
@@ -21,11 +21,11 @@
 //! * **Kernels** are `extern "C" __global__ void name_dtype(const __grid_constant__
 //!   Params p)`: one argument, the dtype of the data as suffix (`SPEC_KERNEL` in
 //!   `kernels/common.cuh` makes them from a template). Integer arguments of either
-//!   width are no template parameter: pass [`Integers`](crate::args::Integers).
+//!   width are no template parameter: pass [`Integers`](crate::kernel::Integers).
 //! * **Arguments** come from [`Cuda::pointer`](crate::Cuda), `rows`, `integers` and
 //!   `workspace`; what is absent is a null pointer.
-//! * **Shapes** ([`Shape`](crate::launch::Shape)) are chosen in `prepare` from a small
-//!   table with the measurement that set it. `cuda.gpu().limits()` has the number of
+//! * **Shapes** ([`Shape`](crate::kernel::Shape)) are chosen in `prepare` from a small
+//!   table with the measurement that set it. `cuda.limits()` has the number of
 //!   multiprocessors, the shared memory of a block, whether there are clusters;
 //!   `SPEC_CUDA_LIMITS` lowers them for tests, so use nothing else.
 //!   A shape with no blocks enqueues nothing.

@@ -147,8 +147,8 @@ impl Drafting {
             }
         }
         let name = format!("{}_{}", archive.name, rows.input_ids.dtype.name());
-        let function = cuda.gpu().function(archive, &name)?;
-        let team = Team::new(rows, cuda.gpu().limits().multiprocessors);
+        let function = cuda.function(archive, &name)?;
+        let team = Team::new(rows, cuda.limits().multiprocessors);
         let requests_a_block = (WARPS >> team.warp_bits) as usize;
         let blocks = rows.batch.div_ceil(requests_a_block) as u32;
         let shape = Shape { grid: [blocks, 1 << team.block_bits], ..Shape::new(blocks, THREADS) };

@@ -124,7 +124,6 @@ impl Cuda {
 
 impl Supports<RejectionSample> for Cuda {
     fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {
-        let gpu = self.gpu();
         let params = &plan.params;
         let mode = match (params.acceptance, params.recovery) {
             (Acceptance::Greedy, _) => "greedy",
@@ -132,8 +131,8 @@ impl Supports<RejectionSample> for Cuda {
             (Acceptance::Probabilistic, Recovery::Sample) => "sample",
         };
         let name = format!("rejection_sample_{mode}_{}", plan.target.dtype.name());
-        let function = gpu.function(&KERNELS, &name)?;
-        let mut team = Team::new(plan, gpu.limits().clusters);
+        let function = self.function(&KERNELS, &name)?;
+        let mut team = Team::new(plan, self.limits().clusters);
         // More than 8 blocks are not portable: a device may not hold them.
         if team.blocks > 8 && !self.holds_cluster(&function, team)? {
             team.blocks = 8;

@@ -73,22 +73,21 @@ fn has_quick_route(plan: &Plan) -> bool {
 
 impl Supports<TopkRouter> for Cuda {
     fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TopkRouter>>> {
-        let gpu = self.gpu();
         let dtype = plan.x.dtype.name();
         let shape = |(threads, blocks): (u32, u32)| {
             let tokens_a_block = threads as usize / WARP;
-            let most = (gpu.limits().multiprocessors * blocks) as usize;
+            let most = (self.limits().multiprocessors * blocks) as usize;
             Shape::new(plan.tokens().div_ceil(tokens_a_block).min(most) as u32, threads)
         };
         let experts = plan.experts().next_power_of_two().max(256);
-        let any = gpu.function(&KERNELS, &format!("topk_router_any_{experts}_{dtype}"))?;
+        let any = self.function(&KERNELS, &format!("topk_router_any_{experts}_{dtype}"))?;
         let quick = if has_quick_route(plan) {
             let scoring = match plan.params.scoring {
                 Scoring::Sigmoid => "sigmoid",
                 Scoring::Softmax => "softmax",
             };
             let name = format!("topk_router_{scoring}_{}_{dtype}", plan.experts());
-            Some((gpu.function(&KERNELS, &name)?, shape(QUICK)))
+            Some((self.function(&KERNELS, &name)?, shape(QUICK)))
         } else {
             None
         };

@@ -127,7 +127,7 @@ impl Supports<Unique> for Cuda {
             DType::I32 | DType::I64 => 1 << (bits - 1),
             _ => 0,
         };
-        let function = |name: &str| self.gpu().function(&KERNELS, name);
+        let function = |name: &str| self.function(&KERNELS, name);
         Ok(Box::new(Prepared {
             cuda: self.clone(),
             n: plan.keys.len,
@@ -207,7 +207,7 @@ impl Prepared {
     /// workspace whose first bytes have been cleared.
     unsafe fn enqueue(&self, queue: &Queue<'_>, mut params: Params) -> Result<()> {
         let threads = THREADS as u32;
-        let resident = self.cuda.gpu().limits().multiprocessors * HISTOGRAM_BLOCKS;
+        let resident = self.cuda.limits().multiprocessors * HISTOGRAM_BLOCKS;
         let shape = Shape::new(blocks(self.n, HISTOGRAM_KEYS).min(resident), threads);
         // SAFETY: the caller's.
         unsafe { queue.launch(&self.histogram, shape, &params)? };

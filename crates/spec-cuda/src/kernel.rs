@@ -1,0 +1,45 @@
+//! Adding an operator out of tree: the very pieces that the operators here are
+//! made of.
+//!
+//! ```text
+//! kernels/name.cu   --cargo xtask kernels-->   compiled/name.bin
+//!
+//! static KERNELS: Archive = unsafe { Archive::new("name", include_bytes!(..)) };
+//!
+//! #[repr(C)]                                          what the kernel takes, once here and
+//! #[derive(Clone, Copy)]                              once in name.cu, field by field
+//! struct Params { x: Rows, flags: u64, .. }
+//!
+//! prepare:  cuda.function(&KERNELS, "name_f32")?      loads the archive once a device
+//!           Shape::new(blocks, threads)               from sizes and cuda.limits()
+//! launch:   cuda.rows(view, &matrix)?, ..             views to addresses
+//!           cuda.queue(stream)?.launch(&function, shape, &params)
+//! ```
+//!
+//! A kernel takes one argument, a struct ([`Queue::launch`] says what it must
+//! be); its side of [`Rows`] and [`Integers`] is `kernels/common.cuh`.
+
+pub use crate::archive::Archive;
+pub use crate::args::{Integers, Located, Rows};
+pub use crate::launch::{Function, Queue, Shape};
+pub use crate::limits::Limits;
+
+use crate::Cuda;
+use spec_core::Result;
+
+impl Cuda {
+    /// The kernel `name` of an archive, loaded if it was not, and allowed all the
+    /// dynamic shared memory that the device has.
+    ///
+    /// # Errors
+    /// Status 2 where the archive has no such kernel, 8 where it has none for
+    /// this device, 1 where it is damaged or the driver refuses it.
+    pub fn function(&self, archive: &Archive, name: &str) -> Result<Function> {
+        self.gpu().function(archive, name)
+    }
+
+    /// What launch shapes depend on.
+    pub fn limits(&self) -> &Limits {
+        self.gpu().limits()
+    }
+}
