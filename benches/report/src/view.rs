@@ -1,0 +1,155 @@
+//! A report's rows, put together as they are read: operator, device, shape.
+
+use crate::stats::median;
+use crate::{Measurement, Report, Role};
+
+/// An operator on a device.
+pub struct Group<'a> {
+    pub report: &'a Report,
+    pub operator: &'a str,
+    pub device: &'a str,
+    pub works: Vec<Work<'a>>,
+}
+
+/// One shape of an operator on a device, with everyone who did it: this library
+/// first, then by role, in the order of the report.
+pub struct Work<'a> {
+    pub shape: &'a str,
+    pub rows: Vec<&'a Measurement>,
+}
+
+/// The groups of a report: operators, then devices, in the order of its rows.
+pub fn groups(report: &Report) -> Vec<Group<'_>> {
+    let mut groups = vec![];
+    for operator in distinct(report.measurements.iter().map(|row| &*row.operator)) {
+        let rows = || report.measurements.iter().filter(move |row| row.operator == operator);
+        for device in distinct(rows().map(|row| &*row.device)) {
+            let rows = || rows().filter(move |row| row.device == device);
+            let work = |shape| {
+                let mut rows: Vec<_> = rows().filter(|row| row.shape == shape).collect();
+                rows.sort_by_key(|row| row.role);
+                Work { shape, rows }
+            };
+            let works = distinct(rows().map(|row| &*row.shape)).into_iter().map(work).collect();
+            groups.push(Group { report, operator, device, works });
+        }
+    }
+    groups
+}
+
+impl<'a> Group<'a> {
+    /// Everyone who did some of it: name and role, by role.
+    pub fn implementations(&self) -> Vec<(&'a str, Role)> {
+        let rows = self.works.iter().flat_map(|work| &work.rows);
+        let mut all = distinct(rows.map(|row| (&*row.implementation, row.role)));
+        all.sort_by_key(|(_, role)| *role);
+        all
+    }
+
+    /// The device's id and model.
+    pub fn device_words(&self) -> String {
+        match self.report.device(self.device) {
+            Some(device) if !device.name.is_empty() => format!("{}: {}", self.device, device.name),
+            _ => self.device.to_owned(),
+        }
+    }
+}
+
+impl<'a> Work<'a> {
+    /// This library's row.
+    pub fn spec(&self) -> Option<&'a Measurement> {
+        self.rows.iter().copied().find(|row| row.role == Role::Spec)
+    }
+
+    /// What ratios are taken against: the seed's design, or where there is none
+    /// the first baseline.
+    pub fn reference(&self) -> Option<&'a Measurement> {
+        let of = |role| self.rows.iter().copied().find(move |row| row.role == role);
+        of(Role::Seed).or_else(|| of(Role::Baseline))
+    }
+
+    /// The row of an implementation.
+    pub fn row(&self, implementation: &str, role: Role) -> Option<&'a Measurement> {
+        let wanted = |row: &&&Measurement| row.implementation == implementation && row.role == role;
+        self.rows.iter().find(wanted).copied()
+    }
+}
+
+impl Measurement {
+    /// The median of the samples, in microseconds.
+    #[must_use]
+    pub fn median_us(&self) -> f64 {
+        median(&self.samples_us)
+    }
+
+    /// Whether the median is within the goal, where there is one.
+    #[must_use]
+    pub fn goal_met(&self) -> Option<bool> {
+        // As a reader sees both: to three digits.
+        let digits = |us| three_digits(us);
+        self.goal_us
+            .map(|goal| self.median_us() <= goal || digits(self.median_us()) == digits(goal))
+    }
+}
+
+/// The values that differ, in the order of their first.
+pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
+    let mut seen = vec![];
+    for value in values {
+        if !seen.contains(&value) {
+            seen.push(value);
+        }
+    }
+    seen
+}
+
+/// A time in the unit that suits it, to three digits: `3.51 µs`, `24.9 ms`.
+pub fn time(us: f64) -> String {
+    scaled(us, &[(1e-3, "ns"), (1.0, "µs"), (1e3, "ms"), (1e6, "s")])
+}
+
+/// A number of bytes: `65.5 kB`.
+pub fn bytes(bytes: f64) -> String {
+    scaled(bytes, &[(1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB")])
+}
+
+/// Three digits that matter and no more: `3.51`, `24.9`, `107`, `1240`.
+pub fn three_digits(value: f64) -> String {
+    match value.abs() {
+        0.0 => "0".into(),
+        size if size < 9.995 => format!("{value:.2}"),
+        size if size < 99.95 => format!("{value:.1}"),
+        _ => format!("{value:.0}"),
+    }
+}
+
+fn scaled(value: f64, units: &[(f64, &str)]) -> String {
+    // The next unit starts where three digits would round up to 1000 of this one.
+    let fits = |(unit, _): &&(f64, &str)| value.abs() >= 0.9995 * unit;
+    match units.iter().rev().find(fits).or(units.first()) {
+        Some((unit, name)) => format!("{} {name}", three_digits(value / unit)),
+        None => three_digits(value),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_have_three_digits_and_a_unit() {
+        for (us, words) in [
+            (3.514, "3.51 µs"),
+            (9.996, "10.0 µs"),
+            (999.4, "999 µs"),
+            (999.6, "1.00 ms"),
+            (0.42, "420 ns"),
+            (24_915.6, "24.9 ms"),
+            (44_500_000.0, "44.5 s"),
+            (0.0, "0 ns"),
+        ] {
+            assert_eq!(time(us), words);
+        }
+        assert_eq!(bytes(1_073_741_824.0), "1.07 GB");
+    }
+}
