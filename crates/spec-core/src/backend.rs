@@ -2,7 +2,8 @@
 
 use crate::check::Checker;
 use crate::memory::{Locate, Memory};
-use crate::{Device, DeviceInfo, Result, Status, Stream, ViewMut};
+use crate::timing;
+use crate::{Device, DeviceInfo, Result, Status, Stream, Timed, Timing, ViewMut, Yardstick};
 
 /// An operator: its parameters, and what they and the tensors' descriptors add
 /// up to.
@@ -52,6 +53,28 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// Status 1 with the device's own words.
     fn synchronize(&self) -> Result<()>;
+
+    /// Times `calls` calls made back to back, `samples` times: seconds a call,
+    /// as the device sees it. Calls run in their timed form only, at least once
+    /// before the first sample, so what they write was written by such a call.
+    ///
+    /// Where nothing better is said: the host's clock, from the first call until
+    /// all of them are done.
+    ///
+    /// # Errors
+    /// Those of the calls, and status 1 when the device fails.
+    fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
+        timing::by_clock(self, samples, calls, work)
+    }
+
+    /// Measures what the device does at best. Takes a moment, and memory for as
+    /// long. What a backend cannot measure is absent.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    fn yardstick(&self) -> Result<Yardstick> {
+        Ok(Yardstick::default())
+    }
 }
 
 /// A backend that has an operator. One `impl` in the operator's own file is all

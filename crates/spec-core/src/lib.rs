@@ -48,6 +48,7 @@ pub mod ops;
 pub mod philox;
 pub mod stream;
 mod tensor;
+pub mod timing;
 
 pub use backend::{Backend, Descriptor, Kernel, Operator, Supports};
 pub use check::{Matrix, Vector};
@@ -58,3 +59,4 @@ pub use half::{bf16, f16};
 pub use memory::{Memory, Place, PlaceMut, View, ViewMut};
 pub use stream::Stream;
 pub use tensor::{MAX_RANK, TensorDesc};
+pub use timing::{Timed, Timing, Yardstick};

@@ -14,11 +14,12 @@ mod memory;
 mod ops;
 mod simd;
 mod slices;
+mod yardstick;
 
 use std::sync::Arc;
 
 use spec_core::stream::Kind;
-use spec_core::{Backend, Device, DeviceInfo, Error, Memory, Result, Status, Stream};
+use spec_core::{Backend, Device, DeviceInfo, Error, Memory, Result, Status, Stream, Yardstick};
 
 /// The CPU.
 #[derive(Clone)]
@@ -69,6 +70,10 @@ impl Backend for Cpu {
 
     fn synchronize(&self) -> Result<()> {
         Ok(())
+    }
+
+    fn yardstick(&self) -> Result<Yardstick> {
+        yardstick::measure(self)
     }
 }
 

@@ -1,0 +1,179 @@
+//! How long calls take, as the device itself sees it.
+//!
+//! [`Backend::time`] measures; what it measures against is a
+//! [`Yardstick`]: how fast the device copies its own memory, and what doing
+//! nothing costs.
+
+use std::time::Instant;
+
+use crate::{Backend, Result, Stream};
+
+/// Work that is timed: calls made back to back.
+///
+/// A closure that makes one call is such work.
+pub trait Timed {
+    /// Enqueues one call on `stream`, and nothing else.
+    ///
+    /// # Errors
+    /// Those of the call; timing ends with them.
+    fn call(&mut self, stream: Stream<'_>) -> Result<()>;
+
+    /// Restores what calls change in place. Runs before each sample's calls and
+    /// is not timed.
+    ///
+    /// # Errors
+    /// Those of writing; timing ends with them.
+    fn reset(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<F: FnMut(Stream<'_>) -> Result<()>> Timed for F {
+    fn call(&mut self, stream: Stream<'_>) -> Result<()> {
+        self(stream)
+    }
+}
+
+/// What timing came to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Timing {
+    /// Seconds of one call, a figure a sample.
+    pub seconds: Vec<f64>,
+    /// How it was measured, in words: "20 calls in a CUDA graph, events".
+    pub method: String,
+}
+
+impl Timing {
+    /// Seconds of one call: the middle of the samples, 0 where there are none.
+    pub fn median(&self) -> f64 {
+        let mut sorted = self.seconds.clone();
+        sorted.sort_by(f64::total_cmp);
+        match sorted.len() {
+            0 => 0.0,
+            n if n % 2 == 1 => sorted[n / 2],
+            n => f64::midpoint(sorted[n / 2 - 1], sorted[n / 2]),
+        }
+    }
+}
+
+/// What a device does at best, measured on it now.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Yardstick {
+    /// Bytes a second of a copy in the device's own memory too large for its
+    /// caches, those read and those written added up. Bytes that must move over
+    /// this are the floor of an operator that only moves them.
+    pub copy: Option<f64>,
+    /// Seconds of a call that does nothing: an empty kernel in the same harness
+    /// (CUDA), an empty submission that is waited for (wgpu).
+    pub overhead: Option<f64>,
+}
+
+/// [`Backend::time`] with the host's clock around each sample.
+pub(crate) fn by_clock<B: Backend + ?Sized>(
+    backend: &B,
+    samples: usize,
+    calls: usize,
+    work: &mut dyn Timed,
+) -> Result<Timing> {
+    let calls = calls.max(1);
+    let mut seconds = Vec::new();
+    // One sample more, the first, to warm up.
+    for sample in 0..=samples {
+        work.reset()?;
+        backend.synchronize()?;
+        let start = Instant::now();
+        for _ in 0..calls {
+            work.call(Stream::default())?;
+        }
+        backend.synchronize()?;
+        if sample > 0 {
+            seconds.push(start.elapsed().as_secs_f64() / calls as f64);
+        }
+    }
+    Ok(Timing { seconds, method: format!("{}, clock", count(calls)) })
+}
+
+/// "1 call", "20 calls".
+pub fn count(calls: usize) -> String {
+    if calls == 1 { "1 call".to_owned() } else { format!("{calls} calls") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Device, DeviceInfo, Memory};
+
+    /// Counts what is asked of it, and calls nothing.
+    struct Idle(DeviceInfo);
+
+    impl Backend for Idle {
+        fn info(&self) -> &DeviceInfo {
+            &self.0
+        }
+
+        fn allocate(&self, _bytes: usize) -> Result<Box<dyn Memory>> {
+            unreachable!("timing allocates nothing")
+        }
+
+        fn synchronize(&self) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[derive(Default)]
+    struct Counted {
+        /// Calls between one reset and the next.
+        samples: Vec<usize>,
+    }
+
+    impl Timed for Counted {
+        fn call(&mut self, _stream: Stream<'_>) -> Result<()> {
+            *self.samples.last_mut().expect("a reset before the first call") += 1;
+            std::thread::sleep(std::time::Duration::from_micros(300));
+            Ok(())
+        }
+
+        fn reset(&mut self) -> Result<()> {
+            self.samples.push(0);
+            Ok(())
+        }
+    }
+
+    fn idle() -> Idle {
+        let name = "idle".to_owned();
+        let facts = Vec::new();
+        Idle(DeviceInfo { device: Device::CPU, name, software: false, memory: None, facts })
+    }
+
+    #[test]
+    fn samples_are_seconds_of_one_call() {
+        let mut work = Counted::default();
+        let timing = idle().time(4, 3, &mut work).unwrap();
+        assert_eq!(work.samples, [3; 5], "one to warm up, and four");
+        assert_eq!(timing.seconds.len(), 4);
+        assert!(timing.seconds.iter().all(|s| (3e-4..0.1).contains(s)), "{timing:?}");
+        assert_eq!(timing.method, "3 calls, clock");
+        assert_eq!(idle().time(1, 0, &mut work).unwrap().method, "1 call, clock");
+    }
+
+    #[test]
+    fn an_error_ends_timing() {
+        let failure = || crate::Error::device(Device::CPU, crate::Status::InternalError, "no");
+        let mut left = 5;
+        let mut work = |_: Stream<'_>| {
+            left -= 1;
+            if left == 0 { Err(failure()) } else { Ok(()) }
+        };
+        assert_eq!(idle().time(9, 2, &mut work), Err(failure()));
+        assert_eq!(left, 0);
+    }
+
+    #[test]
+    fn medians() {
+        let median =
+            |seconds: &[f64]| Timing { seconds: seconds.to_vec(), method: String::new() }.median();
+        assert_eq!(median(&[]), 0.0);
+        assert_eq!(median(&[3.0, 1.0, 2.0]), 2.0);
+        assert_eq!(median(&[4.0, 1.0, 2.0, 9.0]), 3.0);
+    }
+}

@@ -1,0 +1,235 @@
+//! Timing on the device: calls captured into a graph, replayed between events.
+
+use std::ffi::CStr;
+use std::time::{Duration, Instant};
+
+use cudarc::driver::sys;
+use spec_core::stream::Kind;
+use spec_core::{Backend, DType, Memory, Place, Result, Stream, Timed, Timing, Yardstick, timing};
+
+use crate::Cuda;
+use crate::driver::check;
+use crate::memory::DeviceMemory;
+
+/// Replays before the first sample, or fewer that take this long together.
+const WARM_UPS: (usize, Duration) = (3, Duration::from_millis(50));
+
+/// Bytes of a copy that no cache holds, and what to try where memory is short.
+const COPIES: [usize; 3] = [1 << 30, 256 << 20, 64 << 20];
+
+/// A kernel that does nothing, for every architecture.
+const EMPTY: &CStr = c"
+.version 7.0
+.target sm_80
+.address_size 64
+.visible .entry empty() { ret; }
+";
+
+/// A stream, events and graphs of one measurement, destroyed with it. The
+/// context must be current for as long as it lives.
+struct Harness<'a> {
+    cuda: &'a Cuda,
+    stream: sys::CUstream,
+    events: [sys::CUevent; 2],
+    graph: sys::CUgraph,
+    executable: sys::CUgraphExec,
+}
+
+impl Drop for Harness<'_> {
+    fn drop(&mut self) {
+        // SAFETY: each handle is null or ours, and is destroyed once; the driver
+        // lets the stream's work finish first.
+        unsafe {
+            if !self.executable.is_null() {
+                let _ = sys::cuGraphExecDestroy(self.executable);
+            }
+            if !self.graph.is_null() {
+                let _ = sys::cuGraphDestroy(self.graph);
+            }
+            for event in self.events.into_iter().filter(|event| !event.is_null()) {
+                let _ = sys::cuEventDestroy_v2(event);
+            }
+            if !self.stream.is_null() {
+                let _ = sys::cuStreamDestroy_v2(self.stream);
+            }
+        }
+    }
+}
+
+impl<'a> Harness<'a> {
+    fn new(cuda: &'a Cuda) -> Result<Self> {
+        let mut harness = Harness {
+            cuda,
+            stream: std::ptr::null_mut(),
+            events: [std::ptr::null_mut(); 2],
+            graph: std::ptr::null_mut(),
+            executable: std::ptr::null_mut(),
+        };
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the context is current; places for the handles.
+        unsafe {
+            check(
+                cuda.device(),
+                "could not make a stream",
+                sys::cuStreamCreate(&mut harness.stream, flags),
+            )?;
+            for event in &mut harness.events {
+                check(cuda.device(), "could not make an event", sys::cuEventCreate(event, 0))?;
+            }
+        }
+        Ok(harness)
+    }
+
+    /// Captures `calls` calls of `work` into the graph.
+    fn capture(&mut self, calls: usize, work: &mut dyn Timed) -> Result<()> {
+        let device = self.cuda.device();
+        let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
+        // SAFETY: the stream is ours and idle.
+        let begun = unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) };
+        check(device, "could not capture", begun)?;
+        let mut enqueued = Ok(());
+        for _ in 0..calls {
+            // SAFETY: the stream outlives the call, which only enqueues.
+            let stream = unsafe { Stream::from_raw(device, self.stream.addr() as u64) };
+            enqueued = work.call(stream);
+            if enqueued.is_err() {
+                break;
+            }
+        }
+        // SAFETY: as above; a capture that went wrong must end too.
+        let ended = unsafe { sys::cuStreamEndCapture(self.stream, &mut self.graph) };
+        enqueued?;
+        check(device, "could not capture", ended)?;
+        // SAFETY: the graph was just captured; a place for the handle.
+        let made = unsafe { sys::cuGraphInstantiateWithFlags(&mut self.executable, self.graph, 0) };
+        check(device, "could not make a graph", made)
+    }
+
+    /// Seconds of one replay.
+    fn replay(&self) -> Result<f64> {
+        let device = self.cuda.device();
+        let [start, end] = self.events;
+        let mut milliseconds = 0.0;
+        // SAFETY: stream, events and graph are alive; a place for the time. What
+        // the graph uses is borrowed by the work for as long as it is timed.
+        unsafe {
+            let steps = [
+                sys::cuEventRecord(start, self.stream),
+                sys::cuGraphLaunch(self.executable, self.stream),
+                sys::cuEventRecord(end, self.stream),
+            ];
+            for step in steps {
+                check(device, "could not replay a graph", step)?;
+            }
+            check(device, "timed work failed", sys::cuEventSynchronize(end))?;
+            let elapsed = sys::cuEventElapsedTime(&mut milliseconds, start, end);
+            check(device, "could not read a time", elapsed)?;
+        }
+        Ok(f64::from(milliseconds) * 1e-3)
+    }
+}
+
+/// [`Backend::time`] of a CUDA device.
+pub(crate) fn time(
+    cuda: &Cuda,
+    samples: usize,
+    calls: usize,
+    work: &mut dyn Timed,
+) -> Result<Timing> {
+    let calls = calls.max(1);
+    let _current = cuda.gpu().enter()?;
+    // The inputs may still be on their way, on the handle's own stream.
+    cuda.synchronize()?;
+    let mut harness = Harness::new(cuda)?;
+    harness.capture(calls, work)?;
+    let started = Instant::now();
+    for _ in 0..WARM_UPS.0 {
+        work.reset()?;
+        harness.replay()?;
+        if started.elapsed() > WARM_UPS.1 {
+            break;
+        }
+    }
+    let mut seconds = Vec::with_capacity(samples);
+    for _ in 0..samples {
+        work.reset()?;
+        // What was reset is there before anything else is enqueued.
+        cuda.synchronize()?;
+        seconds.push(harness.replay()? / calls as f64);
+    }
+    let method = format!("{} in a CUDA graph, events", timing::count(calls));
+    Ok(Timing { seconds, method })
+}
+
+/// [`Backend::yardstick`] of a CUDA device.
+pub(crate) fn yardstick(cuda: &Cuda) -> Result<Yardstick> {
+    let _current = cuda.gpu().enter()?;
+    let mut copy = Err(None);
+    for bytes in COPIES {
+        copy = copy_rate(cuda, bytes).map_err(Some);
+        if copy.is_ok() {
+            break;
+        }
+    }
+    // The last error is that of the smallest copy.
+    let copy = match copy {
+        Ok(rate) => Some(rate),
+        Err(Some(error)) => return Err(error),
+        Err(None) => None,
+    };
+    Ok(Yardstick { copy, overhead: Some(empty_kernel(cuda)?) })
+}
+
+fn copy_rate(cuda: &Cuda, bytes: usize) -> Result<f64> {
+    let address = |memory: &DeviceMemory| match memory.view(DType::U8, bytes).place() {
+        Place::Address { address, .. } => address,
+        _ => unreachable!("device memory has an address"),
+    };
+    let memory = [DeviceMemory::allocate(cuda, bytes)?, DeviceMemory::allocate(cuda, bytes)?];
+    let [from, to] = memory.each_ref().map(address);
+    // SAFETY: both allocations hold that many bytes.
+    check(cuda.device(), "could not fill memory", unsafe {
+        sys::cuMemsetD8_v2(from, 0x5A, bytes)
+    })?;
+    let mut copy = |stream: Stream<'_>| {
+        let stream = raw(cuda, stream);
+        // SAFETY: both allocations hold that many bytes and outlive the timing.
+        let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream) };
+        check(cuda.device(), "could not copy on the device", code)
+    };
+    let timing = time(cuda, 9, 4, &mut copy)?;
+    Ok(2.0 * bytes as f64 / timing.median())
+}
+
+/// Seconds of a kernel that does nothing, in the harness of all others.
+fn empty_kernel(cuda: &Cuda) -> Result<f64> {
+    let device = cuda.device();
+    let mut module = std::ptr::null_mut();
+    let mut function = std::ptr::null_mut();
+    // SAFETY: PTX ended by a zero; a place for the handle.
+    let loaded = unsafe { sys::cuModuleLoadData(&mut module, EMPTY.as_ptr().cast()) };
+    check(device, "could not load an empty kernel", loaded)?;
+    // SAFETY: the module was just loaded; a place for the handle.
+    let found = unsafe { sys::cuModuleGetFunction(&mut function, module, c"empty".as_ptr()) };
+    let timing = check(device, "could not get an empty kernel", found).and_then(|()| {
+        let mut launch = |stream: Stream<'_>| {
+            let (stream, none) = (raw(cuda, stream), std::ptr::null_mut());
+            // SAFETY: a kernel without arguments, loaded until after the timing.
+            let code =
+                unsafe { sys::cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, none, none) };
+            check(device, "could not launch an empty kernel", code)
+        };
+        time(cuda, 15, 20, &mut launch)
+    });
+    // SAFETY: timing has waited for every launch, or the device has failed.
+    let _ = unsafe { sys::cuModuleUnload(module) };
+    Ok(timing?.median())
+}
+
+/// The stream that [`time`] passes to its work.
+fn raw(cuda: &Cuda, stream: Stream<'_>) -> sys::CUstream {
+    match stream.into_kind() {
+        Kind::Raw { handle, .. } => std::ptr::without_provenance_mut(handle as usize),
+        _ => cuda.own_stream(),
+    }
+}
