@@ -16,7 +16,8 @@ mod topk_router;
 #[path = "differential/unique.rs"]
 mod unique;
 
-use proptest::test_runner::{Config, TestRunner};
+use proptest::strategy::Strategy;
+use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use spec::Handle;
 
 // The contents of a case: its sizes are what proptest draws and shrinks.
@@ -24,20 +25,45 @@ use common::random::Random;
 
 /// Runs `check` on cases of `strategy`, on every device. `SPEC_CASES` sets how
 /// many (default 256); regressions are not kept in files, the seed is printed.
-fn on_every_device<S>(strategy: S, check: impl Fn(&Handle, &S::Value) -> spec::Result<()>)
+/// Many cases are divided among threads, each with a handle of its own.
+fn on_every_device<S>(strategy: S, check: impl Fn(&Handle, &S::Value) -> spec::Result<()> + Sync)
 where
-    S: proptest::strategy::Strategy + Clone,
+    S: Strategy + Clone + Send,
     S::Value: std::fmt::Debug,
 {
-    let cases = std::env::var("SPEC_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(256);
+    let cases = std::env::var("SPEC_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(256u32);
+    let cores = std::thread::available_parallelism().map_or(1, usize::from) as u32;
+    let threads = (cases / CASES_A_THREAD).clamp(1, cores);
     for handle in common::handles() {
-        let config = Config { cases, failure_persistence: None, ..Config::default() };
-        let outcome = TestRunner::new(config).run(&strategy, |case| {
-            check(&handle, &case)
-                .map_err(|error| proptest::test_runner::TestCaseError::fail(error.to_string()))
+        std::thread::scope(|scope| {
+            for thread in 0..threads {
+                let (strategy, check, device) = (strategy.clone(), &check, handle.device());
+                let cases = cases / threads + u32::from(thread < cases % threads);
+                scope.spawn(move || {
+                    let handle = device.to_string().parse().expect("it was opened a moment ago");
+                    run(&handle, cases, &strategy, check);
+                });
+            }
         });
-        if let Err(error) = outcome {
-            panic!("on {}: {error}", handle.device());
-        }
+    }
+}
+
+/// Fewer are not worth a thread.
+const CASES_A_THREAD: u32 = 1000;
+
+fn run<S: Strategy>(
+    handle: &Handle,
+    cases: u32,
+    strategy: &S,
+    check: impl Fn(&Handle, &S::Value) -> spec::Result<()>,
+) where
+    S::Value: std::fmt::Debug,
+{
+    let config = Config { cases, failure_persistence: None, ..Config::default() };
+    let outcome = TestRunner::new(config).run(strategy, |case| {
+        check(handle, &case).map_err(|error| TestCaseError::fail(error.to_string()))
+    });
+    if let Err(error) = outcome {
+        panic!("on {}: {error}", handle.device());
     }
 }

@@ -76,8 +76,24 @@ impl Call {
         let probs = [1, 2].map(|i| distributions(random.next() + i, tokens, vocab));
         let id = |r: &mut Random| r.below(vocab as u64) as i32;
         let offsets = (0..=batch).map(|b| (b * drafts) as i32).collect();
-        let ids = [random.vec(tokens, id), random.vec(batch, id), offsets];
-        let uniform = random.vec(tokens, Random::unit);
+        // Every request rejects one draft, so that each has a row to recover.
+        let mut drafted = random.vec(tokens, id);
+        for request in 0..batch {
+            let rejected = random.below(drafts as u64) as usize;
+            for position in 0..=rejected {
+                let token = request * drafts + position;
+                let [target, draft] = probs.each_ref().map(|p| &p[token * vocab..][..vocab]);
+                let fits = |id: usize| match position == rejected {
+                    true => target[id] < 0.8 * draft[id],
+                    false => target[id] > draft[id],
+                };
+                while !fits(drafted[token] as usize) {
+                    drafted[token] = id(&mut random);
+                }
+            }
+        }
+        let ids = [drafted, random.vec(batch, id), offsets];
+        let uniform = random.vec(tokens, |r| 0.9 + 0.1 * r.unit());
         let seed_offset = vec![5, 6];
         let device = Inputs {
             probs: [0, 1].map(|i| Array::from(cuda, &probs[i])),
