@@ -1,10 +1,11 @@
 //! Picking a device at run time.
 
+use std::any::Any;
 use std::str::FromStr;
 
 use spec_core::{
     Backend, Descriptor, Device, DeviceInfo, DeviceName, Element, Error, Operator, Result, Status,
-    Supports,
+    Supports, Timed, Timing, Yardstick,
 };
 
 use crate::Buffer;
@@ -58,6 +59,22 @@ macro_rules! backends {
                 match &self.0 {
                     $( Inner::$variant(backend) => backend, )+
                 }
+            }
+
+            /// The backend itself, where it is a `B`: for what only that one can do.
+            ///
+            /// ```
+            /// # fn main() -> spec::Result<()> {
+            /// let handle = spec::Handle::cpu()?;
+            /// assert!(handle.backend_as::<spec::cpu::Cpu>().is_some());
+            /// # Ok(())
+            /// # }
+            /// ```
+            pub fn backend_as<B: Backend>(&self) -> Option<&B> {
+                let backend: &dyn Any = match &self.0 {
+                    $( Inner::$variant(backend) => backend, )+
+                };
+                backend.downcast_ref()
             }
 
             fn open_named(name: &DeviceName) -> Result<Self> {
@@ -205,6 +222,25 @@ impl Handle {
     /// Status 1 with the device's own words for what failed since the last call.
     pub fn synchronize(&self) -> Result<()> {
         self.backend().synchronize()
+    }
+
+    /// Times `calls` calls made back to back, `samples` times, as the device
+    /// sees it: in a CUDA graph between two events, in a wgpu pass between two
+    /// timestamps, by the clock on the CPU.
+    ///
+    /// # Errors
+    /// Those of the calls, and status 1 when the device fails.
+    pub fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
+        self.backend().time(samples, calls, work)
+    }
+
+    /// Measures what the device does at best: how fast it copies its own
+    /// memory, and what a call that does nothing costs.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    pub fn yardstick(&self) -> Result<Yardstick> {
+        self.backend().yardstick()
     }
 }
 

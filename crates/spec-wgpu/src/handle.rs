@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use spec_core::{Backend, Device, DeviceInfo, Error, Memory, Result, Status};
+use spec_core::{
+    Backend, Device, DeviceInfo, Error, Memory, Result, Status, Timed, Timing, Yardstick,
+};
 use wgpu::{ErrorFilter, Features, Limits};
 
 use crate::adapters::{BACKEND, adapters, describe, now};
 use crate::memory::Allocation;
 use crate::shader::Programs;
+use crate::time;
 
 /// Indices of devices that callers brought start here, above any adapter's.
 const FIRST_FOREIGN: usize = 1000;
@@ -263,6 +266,14 @@ impl Backend for Wgpu {
 
     fn synchronize(&self) -> Result<()> {
         self.guarded(|| self.wait())
+    }
+
+    fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
+        time::time(self, samples, calls, work)
+    }
+
+    fn yardstick(&self) -> Result<Yardstick> {
+        time::yardstick(self)
     }
 }
 

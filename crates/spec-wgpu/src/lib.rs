@@ -62,6 +62,7 @@ mod memory;
 mod ops;
 mod record;
 mod shader;
+mod time;
 mod windows;
 
 pub use adapters::devices;

@@ -290,13 +290,20 @@ impl Allocation {
         let mut encoder = gpu.0.device.create_command_encoder(&Default::default());
         encoder.copy_buffer_to_buffer(&self.buffer, offset, &staging, 0, size);
         gpu.0.queue.submit([encoder.finish()]);
+        gpu.read_mapped(&staging, bytes)
+    }
+}
+
+impl Wgpu {
+    /// Waits for what was submitted and copies the start of a `MAP_READ` buffer.
+    pub(crate) fn read_mapped(&self, staging: &wgpu::Buffer, bytes: &mut [u8]) -> Result<()> {
         let (done, result) = std::sync::mpsc::channel();
         staging.map_async(wgpu::MapMode::Read, .., move |mapped| {
             // Nobody listens any more only if waiting failed.
             let _ = done.send(mapped);
         });
-        gpu.wait()?;
-        let failed = |words: String| gpu.error(Status::InternalError, words);
+        self.wait()?;
+        let failed = |words: String| self.error(Status::InternalError, words);
         // The work is done, but the callback may be in the hands of another
         // thread that polls the device too.
         match result.recv_timeout(CALLBACK) {

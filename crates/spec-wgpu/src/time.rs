@@ -1,0 +1,196 @@
+//! Timing on the device: calls recorded into one compute pass between two
+//! timestamps.
+
+use std::time::Instant;
+
+use spec_core::{Backend, Result, Status, Timed, Timing, Yardstick, timing};
+use wgpu::{BufferUsages, ComputePassTimestampWrites, Features};
+
+use crate::{Wgpu, pass};
+
+/// Submissions before the first sample.
+const WARM_UPS: usize = 2;
+/// Bytes of a copy that no cache holds; a software adapter gets less.
+const COPY: u64 = 256 << 20;
+const SOFTWARE_COPY: u64 = 64 << 20;
+/// Submissions that are empty, and how often copies are timed.
+const EMPTY: usize = 50;
+const COPIES: usize = 5;
+
+/// Two timestamps and where the host reads them.
+struct Clock {
+    queries: wgpu::QuerySet,
+    resolved: wgpu::Buffer,
+    staging: wgpu::Buffer,
+}
+
+impl Clock {
+    fn new(device: &wgpu::Device) -> Self {
+        let buffer = |label, usage| {
+            device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some(label),
+                size: 16,
+                usage,
+                mapped_at_creation: false,
+            })
+        };
+        Clock {
+            queries: device.create_query_set(&wgpu::QuerySetDescriptor {
+                label: Some("spec timestamps"),
+                ty: wgpu::QueryType::Timestamp,
+                count: 2,
+            }),
+            resolved: buffer(
+                "spec timestamps",
+                BufferUsages::QUERY_RESOLVE | BufferUsages::COPY_SRC,
+            ),
+            staging: buffer("spec times", BufferUsages::MAP_READ | BufferUsages::COPY_DST),
+        }
+    }
+}
+
+/// [`Backend::time`] of a wgpu device: by timestamps where it has them, else by
+/// the clock around whole submissions.
+pub(crate) fn time(
+    gpu: &Wgpu,
+    samples: usize,
+    calls: usize,
+    work: &mut dyn Timed,
+) -> Result<Timing> {
+    let calls = calls.max(1);
+    let clock = gpu
+        .device()
+        .features()
+        .contains(Features::TIMESTAMP_QUERY)
+        .then(|| gpu.guarded(|| Ok(Clock::new(gpu.device()))))
+        .transpose()?;
+    let mut seconds = Vec::with_capacity(samples);
+    for sample in 0..WARM_UPS + samples {
+        work.reset()?;
+        gpu.synchronize()?;
+        let whole = gpu.guarded(|| submission(gpu, clock.as_ref(), calls, work))?;
+        if sample >= WARM_UPS {
+            seconds.push(whole / calls as f64);
+        }
+    }
+    let by = if clock.is_some() { "timestamps" } else { "clock around the submission" };
+    let method = format!("{} in a compute pass, {by}", timing::count(calls));
+    Ok(Timing { seconds, method })
+}
+
+/// Seconds of one submission of `calls` calls.
+fn submission(
+    gpu: &Wgpu,
+    clock: Option<&Clock>,
+    calls: usize,
+    work: &mut dyn Timed,
+) -> Result<f64> {
+    let mut commands = gpu.device().create_command_encoder(&Default::default());
+    let mut opened = commands
+        .begin_compute_pass(&wgpu::ComputePassDescriptor {
+            label: Some("spec timed calls"),
+            timestamp_writes: clock.map(|clock| ComputePassTimestampWrites {
+                query_set: &clock.queries,
+                beginning_of_pass_write_index: Some(0),
+                end_of_pass_write_index: Some(1),
+            }),
+        })
+        .forget_lifetime();
+    for _ in 0..calls {
+        work.call(pass(&mut opened))?;
+    }
+    // Ends the pass, so that the encoder can be finished.
+    drop(opened);
+    if let Some(clock) = clock {
+        commands.resolve_query_set(&clock.queries, 0..2, &clock.resolved, 0);
+        commands.copy_buffer_to_buffer(&clock.resolved, 0, &clock.staging, 0, 16);
+    }
+    let commands = commands.finish();
+    let start = Instant::now();
+    gpu.queue().submit([commands]);
+    match clock {
+        Some(clock) => {
+            let mut times = [[0; 8]; 2];
+            gpu.read_mapped(&clock.staging, times.as_flattened_mut())?;
+            let [start, end] = times.map(u64::from_le_bytes);
+            let nanoseconds = gpu.queue().get_timestamp_period();
+            Ok(end.saturating_sub(start) as f64 * f64::from(nanoseconds) * 1e-9)
+        }
+        None => {
+            gpu.wait()?;
+            Ok(start.elapsed().as_secs_f64())
+        }
+    }
+}
+
+/// [`Backend::yardstick`] of a wgpu device.
+pub(crate) fn yardstick(gpu: &Wgpu) -> Result<Yardstick> {
+    let mut empty = Vec::new();
+    for _ in 0..EMPTY {
+        empty.push(wall(gpu, |commands| {
+            drop(commands.begin_compute_pass(&Default::default()));
+        })?);
+    }
+    Ok(Yardstick { copy: Some(copy_rate(gpu)?), overhead: Some(median(empty)) })
+}
+
+/// Seconds from a submission until the device has done it.
+fn wall(gpu: &Wgpu, record: impl FnOnce(&mut wgpu::CommandEncoder)) -> Result<f64> {
+    gpu.guarded(|| {
+        let mut commands = gpu.device().create_command_encoder(&Default::default());
+        record(&mut commands);
+        let commands = commands.finish();
+        let start = Instant::now();
+        gpu.queue().submit([commands]);
+        gpu.wait()?;
+        Ok(start.elapsed().as_secs_f64())
+    })
+}
+
+/// Many copies less few copies: what is left is copying alone.
+fn copy_rate(gpu: &Wgpu) -> Result<f64> {
+    let software = gpu.info().software;
+    let (bytes, few, many) = if software { (SOFTWARE_COPY, 1, 3) } else { (COPY, 2, 18) };
+    let bytes = bytes.min(gpu.device().limits().max_buffer_size) & !255;
+    let [from, to] = gpu.guarded(|| {
+        let usage = BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
+        let buffer = |label| {
+            gpu.device().create_buffer(&wgpu::BufferDescriptor {
+                label: Some(label),
+                size: bytes,
+                usage,
+                mapped_at_creation: false,
+            })
+        };
+        Ok([buffer("spec copied from"), buffer("spec copied to")])
+    })?;
+    // Not zeros, which some devices compress.
+    let noise: Vec<u8> =
+        (0..1u32 << 20).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    for at in (0..bytes).step_by(noise.len()) {
+        let part = noise.len().min((bytes - at) as usize);
+        gpu.queue().write_buffer(&from, at, &noise[..part]);
+    }
+    let copies = |n: usize| {
+        wall(gpu, |commands| {
+            for _ in 0..n {
+                commands.copy_buffer_to_buffer(&from, 0, &to, 0, bytes);
+            }
+        })
+    };
+    copies(1)?;
+    let mut differences = Vec::new();
+    for _ in 0..COPIES {
+        let short = copies(few)?;
+        differences.push(copies(many)? - short);
+    }
+    let seconds = median(differences) / (many - few) as f64;
+    if seconds > 0.0 {
+        return Ok(2.0 * bytes as f64 / seconds);
+    }
+    Err(gpu.error(Status::InternalError, "more copies took less time"))
+}
+
+fn median(seconds: Vec<f64>) -> f64 {
+    Timing { seconds, method: String::new() }.median()
+}
