@@ -1,0 +1,122 @@
+//! What can go wrong, in sentences.
+
+use std::fmt;
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Why a run ended early. Its text is one sentence with the path, and line and
+/// column where there are such.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file cannot be read, written, made or renamed.
+    #[error("{}: cannot {doing}: {}", path.display(), Words(error))]
+    Io {
+        /// What was tried: `read`, `write`, `make the file`.
+        doing: &'static str,
+        /// The file or folder.
+        path: PathBuf,
+        /// What the operating system says.
+        error: io::Error,
+    },
+    /// The content of an input is not what it should be.
+    #[error("{}{place}: {message}", path.display())]
+    Data {
+        /// The file.
+        path: PathBuf,
+        /// Where in the file.
+        place: Place,
+        /// What is wrong.
+        message: String,
+    },
+    /// The output exists and was not to be replaced.
+    #[error("{}: exists already; to replace it, say so (--force)", .0.display())]
+    Exists(PathBuf),
+    /// The output is one of the inputs, perhaps by another name.
+    #[error("{}: is the same file as the input {}", output.display(), input.display())]
+    SameFile {
+        /// The output, as given.
+        output: PathBuf,
+        /// The input, as given.
+        input: PathBuf,
+    },
+    /// The output exists and is a folder, a pipe or a device.
+    #[error("{}: is no regular file, so it cannot be replaced", .0.display())]
+    NotAFile(PathBuf),
+    /// A memory limit that nothing can be done with.
+    #[error("{given} bytes of memory are too few, {least} are the least that will do")]
+    Memory {
+        /// What was allowed.
+        given: u64,
+        /// What would do.
+        least: u64,
+    },
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] spec_core::Error),
+    /// [`Progress`](crate::Progress) asked to stop.
+    #[error("stopped before the end")]
+    Stopped,
+}
+
+/// The result of every fallible call.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// A place in a file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Place {
+    /// The file as a whole.
+    #[default]
+    Whole,
+    /// A line and a column of it, both from 1; the column counts bytes.
+    Line {
+        /// The line.
+        line: u64,
+        /// The column.
+        column: u64,
+    },
+    /// A byte, from 0.
+    Byte(u64),
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Place::Whole => Ok(()),
+            Place::Line { line, column } => write!(f, ": line {line}, column {column}"),
+            Place::Byte(byte) => write!(f, ": byte {byte}"),
+        }
+    }
+}
+
+impl Error {
+    /// The operating system refused.
+    pub fn io(doing: &'static str, path: impl AsRef<Path>, error: io::Error) -> Self {
+        Error::Io { doing, path: path.as_ref().to_owned(), error }
+    }
+
+    /// An input is not what it should be.
+    pub fn data(path: impl AsRef<Path>, place: Place, message: impl Into<String>) -> Self {
+        Error::Data { path: path.as_ref().to_owned(), place, message: message.into() }
+    }
+}
+
+/// An error of the operating system as people know it.
+struct Words<'a>(&'a io::Error);
+
+impl fmt::Display for Words<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let words = match self.0.kind() {
+            io::ErrorKind::NotFound => "there is no such file or folder",
+            io::ErrorKind::PermissionDenied => "permission denied",
+            io::ErrorKind::StorageFull => "the disk is full",
+            io::ErrorKind::QuotaExceeded => "the disk quota is used up",
+            io::ErrorKind::ReadOnlyFilesystem => "the file system is read-only",
+            io::ErrorKind::IsADirectory => "it is a directory",
+            io::ErrorKind::NotADirectory => "a part of the path is no directory",
+            _ => return self.0.fmt(f),
+        };
+        f.write_str(words)
+    }
+}

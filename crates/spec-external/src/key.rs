@@ -1,0 +1,55 @@
+//! What can be a key.
+
+use std::fmt::{Debug, Display};
+use std::str::FromStr;
+
+use spec_core::Element;
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A key: u64, i64, u32 or i32, ordered as the type itself is. Sealed.
+pub trait Key: Element + Ord + Display + Debug + FromStr + sealed::Sealed {
+    /// The type's name: `u64`.
+    const NAME: &'static str;
+    /// Bytes of a key in a raw file.
+    const SIZE: usize = size_of::<Self>();
+    /// The smallest key.
+    const MIN: Self;
+    /// The largest key.
+    const MAX: Self;
+
+    /// The value whose bytes in memory are `self`'s in a raw file, which is
+    /// little-endian, and the other way round.
+    #[must_use]
+    fn little_endian(self) -> Self;
+}
+
+macro_rules! key {
+    ($($ty:ident),+) => {$(
+        impl sealed::Sealed for $ty {}
+        impl Key for $ty {
+            const NAME: &'static str = stringify!($ty);
+            const MIN: Self = $ty::MIN;
+            const MAX: Self = $ty::MAX;
+
+            #[inline]
+            fn little_endian(self) -> Self {
+                self.to_le()
+            }
+        }
+    )+};
+}
+
+key!(u64, i64, u32, i32);
+
+/// Keys to or from their form in a raw file, in place: nothing to do on a
+/// little-endian machine.
+pub(crate) fn little_endian<K: Key>(keys: &mut [K]) {
+    if cfg!(target_endian = "big") {
+        for key in keys {
+            *key = key.little_endian();
+        }
+    }
+}

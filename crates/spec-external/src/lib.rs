@@ -1,0 +1,38 @@
+//! # Distinct keys of files larger than memory
+//!
+//! Keys from any number of files, of any size, become their distinct ones in
+//! ascending order, within a limit of host memory and one of device memory; the
+//! operator [`unique`](spec_core::ops::unique) does the work, on any device that
+//! [`Supports`](spec_core::Supports) it.
+//!
+//! ## The parts
+//!
+//! | | what it is |
+//! |---|---|
+//! | [`Source`] | a format to read: parts, each a stream of keys |
+//! | [`Sink`] | a format to write: ascending blocks, encoded by several threads |
+//! | [`Output`] | a file that appears under its name only when it is complete |
+//! | [`Key`] | u64, i64, u32, i32 |
+//! | [`Progress`], [`Summary`] | how far it is, what it took |
+//!
+//! A new format is a `Source` or a `Sink`, in this crate or in another one.
+
+mod error;
+mod key;
+mod live;
+mod options;
+mod os;
+mod output;
+pub mod raw;
+mod report;
+mod sink;
+mod source;
+
+pub use error::{Error, Place, Result};
+pub use key::Key;
+pub use live::abandon;
+pub use options::Unique;
+pub use output::Output;
+pub use report::{Phase, PhaseSummary, Progress, Summary};
+pub use sink::{Discard, Sink};
+pub use source::{Chain, Part, Source};

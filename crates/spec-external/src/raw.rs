@@ -1,0 +1,220 @@
+//! Raw keys: little-endian, one after the other, nothing else.
+//!
+//! Files are read by large positioned reads, a part a thread, rather than
+//! mapped: mapped pages count as the process's own memory, which a limit could
+//! then not be held to.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::{Mutex, PoisonError};
+
+use spec_core::dtype::{as_bytes, as_bytes_mut};
+
+use crate::key::little_endian;
+use crate::{Error, Key, Output, Part, Place, Result, Sink, Source, os};
+
+/// Bytes of a part: long enough to be read at the disk's rate.
+const PART: u64 = 32 << 20;
+
+/// Opens a file of raw keys: of a regular one any part can be read at once;
+/// anything else, such as a pipe, is read from its start.
+///
+/// # Errors
+/// [`Error::Io`] where it cannot be read, [`Error::Data`] where its size is no
+/// multiple of a key's.
+pub fn open<'a, K: Key>(path: &Path) -> Result<Box<dyn Source<K> + 'a>> {
+    let failed = |error| Error::io("read", path, error);
+    let file = File::open(path).map_err(failed)?;
+    let metadata = file.metadata().map_err(failed)?;
+    if metadata.is_dir() {
+        return Err(failed(std::io::ErrorKind::IsADirectory.into()));
+    }
+    if !metadata.is_file() {
+        return Ok(Box::new(RawStream::new(path, file)));
+    }
+    let bytes = metadata.len();
+    whole::<K>(path, bytes)?;
+    Ok(Box::new(RawFile { path: path.to_owned(), file, bytes }))
+}
+
+fn whole<K: Key>(path: &Path, bytes: u64) -> Result<()> {
+    if bytes.is_multiple_of(K::SIZE as u64) {
+        return Ok(());
+    }
+    let (size, name) = (K::SIZE, K::NAME);
+    let message =
+        format!("is {bytes} bytes long, which is no multiple of the {size} bytes of a {name} key");
+    Err(Error::data(path, Place::Whole, message))
+}
+
+struct RawFile {
+    path: PathBuf,
+    file: File,
+    bytes: u64,
+}
+
+struct RawPart<'a> {
+    file: &'a RawFile,
+    start: u64,
+    at: u64,
+    end: u64,
+}
+
+impl<K: Key> Source<K> for RawFile {
+    fn keys(&self) -> Option<u64> {
+        Some(self.bytes / K::SIZE as u64)
+    }
+
+    fn bytes(&self) -> Option<u64> {
+        Some(self.bytes)
+    }
+
+    fn parts(&self) -> usize {
+        self.bytes.div_ceil(PART) as usize
+    }
+
+    fn open(&self, part: usize) -> Result<Box<dyn Part<K> + Send + '_>> {
+        let start = part as u64 * PART;
+        let end = (start + PART).min(self.bytes);
+        Ok(Box::new(RawPart { file: self, start, at: start, end }))
+    }
+}
+
+impl<K: Key> Part<K> for RawPart<'_> {
+    fn read(&mut self, keys: &mut [K]) -> Result<usize> {
+        let left = ((self.end - self.at) / K::SIZE as u64) as usize;
+        let len = keys.len().min(left);
+        let keys = &mut keys[..len];
+        let RawFile { path, file, bytes } = self.file;
+        let got = os::read_full(file, as_bytes_mut(keys), self.at)
+            .map_err(|error| Error::io("read", path, error))?;
+        if got < len * K::SIZE {
+            let end = self.at + got as u64;
+            let message = format!("ends there now, but was {bytes} bytes long when it was opened");
+            return Err(Error::data(path, Place::Byte(end), message));
+        }
+        little_endian(keys);
+        self.at += got as u64;
+        Ok(len)
+    }
+
+    fn bytes(&self) -> u64 {
+        self.at - self.start
+    }
+}
+
+/// Raw keys from what can only be read from start to end: a pipe, stdin.
+pub struct RawStream<R> {
+    name: PathBuf,
+    reader: Mutex<R>,
+}
+
+impl<R: Read + Send> RawStream<R> {
+    /// `name` is what errors call it.
+    pub fn new(name: impl AsRef<Path>, reader: R) -> Self {
+        RawStream { name: name.as_ref().to_owned(), reader: Mutex::new(reader) }
+    }
+}
+
+struct StreamPart<'a, R> {
+    stream: &'a RawStream<R>,
+    bytes: u64,
+}
+
+impl<K: Key, R: Read + Send> Source<K> for RawStream<R> {
+    fn keys(&self) -> Option<u64> {
+        None
+    }
+
+    fn bytes(&self) -> Option<u64> {
+        None
+    }
+
+    fn parts(&self) -> usize {
+        1
+    }
+
+    fn open(&self, _part: usize) -> Result<Box<dyn Part<K> + Send + '_>> {
+        Ok(Box::new(StreamPart { stream: self, bytes: 0 }))
+    }
+}
+
+impl<K: Key, R: Read + Send> Part<K> for StreamPart<'_, R> {
+    fn read(&mut self, keys: &mut [K]) -> Result<usize> {
+        let name = &self.stream.name;
+        let mut reader = self.stream.reader.lock().unwrap_or_else(PoisonError::into_inner);
+        let bytes = as_bytes_mut(keys);
+        let mut done = 0;
+        while done < bytes.len() {
+            match reader.read(&mut bytes[done..]) {
+                Ok(0) => break,
+                Ok(count) => done += count,
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(Error::io("read", name, error)),
+            }
+        }
+        self.bytes += done as u64;
+        whole::<K>(name, self.bytes)?;
+        let keys = &mut keys[..done / K::SIZE];
+        little_endian(keys);
+        Ok(keys.len())
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// Writes raw keys; with counts, each followed by its number of occurrences as
+/// a little-endian u64.
+pub struct RawSink {
+    output: Output,
+    counts: bool,
+}
+
+impl RawSink {
+    /// Writes to `output`.
+    pub fn new(output: Output, counts: bool) -> Self {
+        RawSink { output, counts }
+    }
+}
+
+impl<K: Key> Sink<K> for RawSink {
+    type Encoded = ();
+
+    fn counts(&self) -> bool {
+        self.counts
+    }
+
+    fn key_memory(&self) -> usize {
+        if self.counts { K::SIZE + 8 } else { 0 }
+    }
+
+    fn encode(&self, rank: u64, keys: &[K], counts: &[u64]) -> Result<()> {
+        if self.counts {
+            let record = K::SIZE + 8;
+            let mut bytes = Vec::with_capacity(keys.len() * record);
+            for (key, count) in keys.iter().zip(counts) {
+                bytes.extend_from_slice(as_bytes(&[key.little_endian()]));
+                bytes.extend_from_slice(&count.to_le_bytes());
+            }
+            return self.output.write_at(&bytes, rank * record as u64);
+        }
+        let at = rank * K::SIZE as u64;
+        if cfg!(target_endian = "big") {
+            let mut keys = keys.to_vec();
+            little_endian(&mut keys);
+            return self.output.write_at(as_bytes(&keys), at);
+        }
+        self.output.write_at(as_bytes(keys), at)
+    }
+
+    fn append(&self, _block: ()) -> Result<()> {
+        Ok(())
+    }
+
+    fn finish(self, _distinct: u64) -> Result<u64> {
+        self.output.commit()
+    }
+}
