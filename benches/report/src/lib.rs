@@ -40,6 +40,7 @@
 //! # Ok::<(), spec_report::Error>(())
 //! ```
 
+pub mod compare;
 mod schema;
 pub mod stats;
 pub mod table;

@@ -37,7 +37,7 @@ fn samples_are_kept_to_a_tenth_of_a_nanosecond() {
     let mut report = report();
     report.measurements[0].samples_us = vec![1.234_567_89, 1e7 / 3.0];
     let read = Report::parse(&report.to_json()).unwrap();
-    assert_eq!(read.measurements[0].samples_us, [1.2346, 3_333_333.3333]);
+    assert_eq!(read.measurements[0].samples_us, [1.2346, 3_333_333.333_3]);
 }
 
 #[test]
