@@ -9,8 +9,6 @@
 #[allow(dead_code, reason = "the tests use the rest")]
 #[path = "../tests/common/random.rs"]
 mod random;
-#[path = "../tests/reference/mod.rs"]
-mod reference;
 
 #[path = "cpu/deduplicate_topk.rs"]
 mod deduplicate_topk;

@@ -3,7 +3,6 @@
 //! offsets, ragged and empty batches.
 
 mod common;
-mod reference;
 
 #[path = "differential/deduplicate_topk.rs"]
 mod deduplicate_topk;

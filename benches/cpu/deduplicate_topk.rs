@@ -4,7 +4,9 @@ use spec::Stream;
 use spec::ops::DeduplicateTopk;
 use spec::ops::deduplicate_topk::Buffers;
 
-use crate::{Bench, Random, reference};
+use spec_baselines::plain;
+
+use crate::{Bench, Random};
 
 pub fn run(bench: &Bench) -> spec::Result<()> {
     let (batch, k) = (115, 2048);
@@ -32,7 +34,7 @@ pub fn run(bench: &Bench) -> spec::Result<()> {
             };
             call()?;
             let plain = || -> Vec<i32> {
-                values.chunks(row).flat_map(|v| reference::deduplicate_topk(v).0).collect()
+                values.chunks(row).flat_map(|v| plain::deduplicate_topk(v).0).collect()
             };
             let expected = plain();
             bench.row(

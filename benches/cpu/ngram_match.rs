@@ -5,8 +5,8 @@ use spec::Stream;
 use spec::ops::NgramMatch;
 use spec::ops::ngram_match::Buffers;
 
-use crate::reference::ngram::{Requests, Sizes, draft};
 use crate::{Bench, Random};
+use spec_baselines::plain::ngram::{Requests, Sizes, draft};
 
 /// Where the pattern occurs.
 #[derive(Clone, Copy, PartialEq)]
@@ -32,7 +32,7 @@ pub fn run(bench: &Bench) -> spec::Result<()> {
     Ok(())
 }
 
-fn requests(batch: usize, prompt: usize, hit: Hit) -> Requests {
+fn requests(batch: usize, prompt: usize, hit: Hit) -> Requests<'static> {
     let mut random = Random(batch as u64 * 31 + prompt as u64);
     let (steps, cols) = (512, 1024);
     let pattern = [200_001, 200_002, 200_003];
@@ -51,10 +51,10 @@ fn requests(batch: usize, prompt: usize, hit: Hit) -> Requests {
     }
     Requests {
         input_cols: prompt,
-        input_ids,
+        input_ids: input_ids.into(),
         input_ids_len: vec![prompt as i64; batch],
         generated_cols: cols,
-        generated,
+        generated: generated.into(),
         prompt_lens: vec![0; batch],
         step_idx: vec![steps as i64; batch],
         max_dec_len: vec![4096; batch],
@@ -88,9 +88,9 @@ fn one(bench: &Bench, batch: usize, prompt: usize, hit: Hit) -> spec::Result<()>
     let (mut drafts, mut this_time) = (r.draft_tokens.clone(), r.this_time.clone());
     let mut call = || {
         let buffers = Buffers {
-            input_ids: (&r.input_ids).into(),
+            input_ids: (&*r.input_ids).into(),
             input_ids_len: (&r.input_ids_len).into(),
-            token_ids_all: (&r.generated).into(),
+            token_ids_all: (&*r.generated).into(),
             prompt_lens: (&r.prompt_lens).into(),
             step_idx: (&r.step_idx).into(),
             draft_token_num: (&r.draft_token_num).into(),

@@ -4,8 +4,9 @@ use spec::ops::RejectionSample;
 use spec::ops::rejection_sample::{Buffers, Recovery, Tensors};
 use spec::{DType, Stream, TensorDesc};
 
-use crate::reference::Verification;
-use crate::{Bench, Random, reference};
+use spec_baselines::plain::{self, Verification};
+
+use crate::{Bench, Random};
 
 pub fn run(bench: &Bench) -> spec::Result<()> {
     for (batch, drafts, vocab) in [
@@ -79,7 +80,7 @@ fn one(bench: &Bench, params: &RejectionSample, batch: usize, vocab: usize) -> s
     };
     call()?;
     let plain = || {
-        reference::rejection_sample(&Verification {
+        plain::rejection_sample(&Verification {
             params,
             vocab,
             target: &target,

@@ -4,7 +4,9 @@ use spec::ops::TopkRouter;
 use spec::ops::topk_router::{Buffers, Tensors};
 use spec::{DType, Stream, TensorDesc};
 
-use crate::{Bench, Random, reference};
+use spec_baselines::plain;
+
+use crate::{Bench, Random};
 
 pub fn run(bench: &Bench) -> spec::Result<()> {
     for tokens in [1, 1024, 4096, 16384, 65536] {
@@ -33,13 +35,13 @@ pub fn run(bench: &Bench) -> spec::Result<()> {
             router.calculate(&mut [0u8; 0], buffers, Stream::default())
         };
         call()?;
-        let expected = reference::topk_router(&params, &x, 256, Some(&bias));
+        let expected = plain::topk_router(&params, &x, 256, Some(&bias));
         bench.row(
             "topk_router",
             &shape,
             x.len() * 4,
             || {
-                std::hint::black_box(reference::topk_router(&params, &x, 256, Some(&bias)));
+                std::hint::black_box(plain::topk_router(&params, &x, 256, Some(&bias)));
             },
             call,
         );

@@ -7,7 +7,9 @@ use spec::ops::Unique;
 use spec::ops::unique::Buffers;
 use spec::{DType, Stream};
 
-use crate::{Bench, Random, median, reference};
+use spec_baselines::plain;
+
+use crate::{Bench, Random, median};
 
 pub fn run(bench: &Bench) -> spec::Result<()> {
     let large = if bench.full { vec![(500_000_000, 64), (500_000_000, 30)] } else { vec![] };
@@ -41,7 +43,7 @@ pub fn run(bench: &Bench) -> spec::Result<()> {
             },
             call,
         );
-        let expected = reference::unique(&keys).0;
+        let expected = plain::unique(&keys).0;
         assert_eq!(distinct[..count[0] as usize], expected);
         others(&keys);
     }

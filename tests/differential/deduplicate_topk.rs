@@ -4,7 +4,9 @@ use spec::ops::deduplicate_topk::{Buffers, Tensors};
 use spec::{DType, Handle, Stream, TensorDesc};
 
 use crate::common::grid::Grid;
-use crate::{Random, on_every_device, reference};
+use spec_baselines::plain;
+
+use crate::{Random, on_every_device};
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -64,7 +66,7 @@ fn check(handle: &Handle, case: &Case) -> spec::Result<()> {
     let counts = counts.to_vec()?;
     let row = mtp_step * k;
     for b in 0..batch {
-        let (expected, count) = reference::deduplicate_topk(&values[b * row..][..row]);
+        let (expected, count) = plain::deduplicate_topk(&values[b * row..][..row]);
         assert_eq!(output[b * row..][..row], expected, "request {b}");
         assert_eq!(counts[b], if case.counts { count } else { -9 }, "count {b}");
     }

@@ -3,8 +3,8 @@ use spec::ops::{HybridMtpNgram, NgramMatch, hybrid_mtp_ngram, ngram_match};
 use spec::{DType, Element, Handle, Stream, TensorDesc};
 
 use crate::common::grid::Grid;
-use crate::reference::ngram::{Requests, Sizes, draft};
 use crate::{Random, on_every_device};
+use spec_baselines::plain::ngram::{Requests, Sizes, draft};
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -58,7 +58,7 @@ fn case() -> impl Strategy<Value = Case> + Clone {
 }
 
 impl Case {
-    fn requests(&self) -> Requests {
+    fn requests(&self) -> Requests<'static> {
         let mut r = Random(self.seed);
         let Case { batch, max_prompt, max_model, max_draft, .. } = *self;
         let bad = self.bad;
@@ -86,10 +86,10 @@ impl Case {
         };
         Requests {
             input_cols: max_prompt,
-            input_ids,
+            input_ids: input_ids.into(),
             input_ids_len,
             generated_cols: max_model,
-            generated,
+            generated: generated.into(),
             prompt_lens,
             step_idx,
             max_dec_len,

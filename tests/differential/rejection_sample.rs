@@ -5,8 +5,8 @@ use spec::ops::rejection_sample::{Acceptance, Buffers, Recovery, Tensors};
 use spec::{Buffer, DType, Element, Handle, Stream, TensorDesc};
 
 use crate::common::grid::Grid;
-use crate::reference::{Verification, Verified};
-use crate::{Random, common, on_every_device, reference};
+use crate::{Random, common, on_every_device};
+use spec_baselines::plain::{self, Verification, Verified};
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -131,7 +131,7 @@ impl Case {
         let (target, draft) = (narrowed(&data.target), narrowed(&data.draft));
         let widened = |narrow: &[T]| narrow.iter().map(|&v| widen(v)).collect::<Vec<f32>>();
         let (wide_target, wide_draft) = (widened(&target), widened(&draft));
-        let expected = reference::rejection_sample(&Verification {
+        let expected = plain::rejection_sample(&Verification {
             params: &self.params,
             vocab: self.vocab,
             target: &wide_target,

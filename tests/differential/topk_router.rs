@@ -5,7 +5,9 @@ use spec::ops::topk_router::{Buffers, GroupScore, Masked, Scoring, Tensors};
 use spec::{DType, Element, Handle, Stream, TensorDesc};
 
 use crate::common::grid::Grid;
-use crate::{Random, on_every_device, reference};
+use spec_baselines::plain;
+
+use crate::{Random, on_every_device};
 
 #[derive(Clone, Debug)]
 struct Case {
@@ -89,7 +91,7 @@ impl Case {
         let data: Vec<T> = self.logits().into_iter().map(narrow).collect();
         let wide: Vec<f32> = data.iter().map(|&v| widen(v)).collect();
         let bias = self.bias();
-        let expected = reference::topk_router(&self.params, &wide, self.experts, bias.as_deref());
+        let expected = plain::topk_router(&self.params, &wide, self.experts, bias.as_deref());
 
         let x = Grid::new(self.tokens, self.experts, self.gap, &data, T::default());
         let weights = Grid::output(self.tokens, self.params.topk, self.gap, -7.0f32);

@@ -1,22 +1,17 @@
 //! `ngram_match` and `hybrid_mtp_ngram` against the golden vectors and the
 //! sequential loop: windows, offsets into buffers, row gaps, bad lengths.
 
-// The plain loop that all tests of the workspace share names the contract `spec`.
-extern crate spec_core as spec;
-
 mod common;
-#[path = "../../../tests/reference/mod.rs"]
-mod reference;
 
 use common::{Random, Tensor, bytes_of, every_gpu, golden, golden_tensor, gpu, workspace};
-use reference::ngram::{Requests, Sizes, draft};
 use serde_json::Value;
+use spec_baselines::plain::ngram::{Requests, Sizes, draft};
 use spec_core::ops::{HybridMtpNgram, NgramMatch, hybrid_mtp_ngram, ngram_match};
 use spec_core::{Backend, DType, Descriptor, Error, Operator, Status, Stream, TensorDesc, ViewMut};
 use spec_wgpu::{Options, Wgpu};
 
 struct Case {
-    requests: Requests,
+    requests: Requests<'static>,
     sizes: Sizes,
     /// Whether tokens and lengths are i64.
     wide: [bool; 2],
@@ -215,10 +210,10 @@ fn golden_case(case: &Value, hybrid: bool) -> Case {
     Case {
         requests: Requests {
             input_cols: input_shape[1],
-            input_ids,
+            input_ids: input_ids.into(),
             input_ids_len: list("input_ids_len"),
             generated_cols: generated_shape[1],
-            generated,
+            generated: generated.into(),
             prompt_lens: if hybrid { vec![0; batch] } else { list("prompt_lens") },
             step_idx,
             max_dec_len: list("max_dec_len"),
@@ -316,10 +311,10 @@ fn random_case(r: &mut Random, shape: &Shape) -> Case {
     };
     let requests = Requests {
         input_cols: prompt,
-        input_ids,
+        input_ids: input_ids.into(),
         input_ids_len,
         generated_cols: model,
-        generated,
+        generated: generated.into(),
         prompt_lens,
         step_idx,
         max_dec_len,
@@ -428,7 +423,7 @@ fn plant(r: &mut Random, case: &mut Case, request: usize) {
     let end = request * q.generated_cols + end as usize;
     let pattern: Vec<i64> = q.generated[end - 2..=end].to_vec();
     let at = request * q.input_cols + r.below(q.input_cols as u64 - 6) as usize;
-    q.input_ids[at..at + 3].copy_from_slice(&pattern);
+    q.input_ids.to_mut()[at..at + 3].copy_from_slice(&pattern);
 }
 
 /// Equally long matches that one thread meets one after the other: the leftmost
@@ -448,10 +443,10 @@ fn the_leftmost_of_equals() {
             let case = Case {
                 requests: Requests {
                     input_cols: prompt as usize,
-                    input_ids,
+                    input_ids: input_ids.into(),
                     input_ids_len: vec![prompt],
                     generated_cols: model as usize,
-                    generated,
+                    generated: generated.into(),
                     prompt_lens: vec![0],
                     step_idx: vec![step as i64],
                     max_dec_len: vec![1000],

@@ -1,20 +1,15 @@
 //! `rejection_sample` against the golden vectors and the plain loop: windows,
 //! offsets into buffers, row gaps, shared buffers, and bad data of all kinds.
 
-// The plain loop that all tests of the workspace share names the contract `spec`.
-extern crate spec_core as spec;
-
 mod common;
 #[path = "rejection_sample/random.rs"]
 mod random;
-#[path = "../../../tests/reference/mod.rs"]
-mod reference;
 
 use common::{Random, Tensor, bytes_of, every_gpu, golden, golden_tensor, gpu, workspace};
 use half::{bf16, f16};
 use random::{KINDS, Kind, random_case};
-use reference::{Verification, Verified};
 use serde_json::Value;
+use spec_baselines::plain::{self, Verification, Verified};
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Recovery, Tensors};
 use spec_core::{Backend, DType, Descriptor, Status, Stream, TensorDesc};
@@ -44,7 +39,7 @@ impl Case {
     }
 
     fn expected(&self) -> Verified {
-        reference::rejection_sample(&Verification {
+        plain::rejection_sample(&Verification {
             params: &self.params,
             vocab: self.vocab,
             target: &self.target,

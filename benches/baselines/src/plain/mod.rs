@@ -1,20 +1,21 @@
 //! Every operator as a plain sequential loop, written from the contract for
-//! reading, not for speed. What the tests compare with, and what the benches
+//! reading, not for speed: what the tests compare with, and what the benches
 //! call the plain loop.
 //!
 //! Matrices are packed and already f32 or i64. Only the arithmetic that the
-//! contract fixes bit by bit ([`spec::exact`], [`spec::philox`]) is shared with
-//! the library.
-
-#![allow(dead_code, reason = "each test binary uses a part of it")]
+//! contract fixes bit by bit ([`spec_core::exact`], [`spec_core::philox`]) is
+//! shared with the backends.
 
 pub mod ngram;
 
-use spec::ops::rejection_sample::{Acceptance, Recovery, RejectionSample};
-use spec::ops::topk_router::{GroupScore, Masked, Scoring, TopkRouter};
-use spec::{exact, flags, philox};
+use spec_core::ops::rejection_sample::{Acceptance, Recovery, RejectionSample};
+use spec_core::ops::topk_router::{GroupScore, Masked, Scoring, TopkRouter};
+use spec_core::{exact, flags, philox};
 
 /// Weights, indices and flags of `x.len() / experts` tokens.
+///
+/// # Panics
+/// If the parameters are none that a descriptor would take.
 pub fn topk_router(
     params: &TopkRouter,
     x: &[f32],
@@ -116,29 +117,46 @@ pub fn deduplicate_topk(values: &[i32]) -> (Vec<i32>, i32) {
 
 /// What `rejection_sample` reads, packed.
 pub struct Verification<'a> {
+    /// The parameters.
     pub params: &'a RejectionSample,
+    /// Tokens of the vocabulary.
     pub vocab: usize,
+    /// Target probabilities `[tokens, vocab]`.
     pub target: &'a [f32],
+    /// Draft probabilities, as `target`.
     pub draft: Option<&'a [f32]>,
+    /// Draft tokens `[tokens]`.
     pub ids: &'a [i64],
+    /// Bonus tokens `[batch]`.
     pub bonus: &'a [i64],
+    /// Where each request's tokens start `[batch + 1]`.
     pub offsets: &'a [i64],
+    /// Acceptance draws `[tokens]`; absent: drawn from `seed` and `offset`.
     pub uniform: Option<&'a [f32]>,
+    /// Of the random numbers.
     pub seed: u64,
+    /// Of the random numbers.
     pub offset: u64,
 }
 
 /// What `rejection_sample` writes.
 #[derive(Debug, Default, PartialEq)]
 pub struct Verified {
+    /// Emitted tokens `[batch, max_spec_len + 1]`, then -1.
     pub output: Vec<i32>,
+    /// How many.
     pub emitted: Vec<i32>,
+    /// Draft tokens accepted.
     pub accepted: Vec<i32>,
+    /// 1 where a recovered token was emitted.
     pub recovered: Vec<i32>,
+    /// 1 where the bonus token was emitted.
     pub bonus: Vec<i32>,
+    /// What was met.
     pub flags: u32,
 }
 
+/// Verifies the drafts of every request.
 pub fn rejection_sample(v: &Verification<'_>) -> Verified {
     let mut out = Verified::default();
     for request in 0..v.bonus.len() {
@@ -275,14 +293,6 @@ fn argmax_finite(values: &[f32], flags: &mut u32) -> usize {
 pub fn unique<K: Copy + Ord>(keys: &[K]) -> (Vec<K>, Vec<u64>) {
     let mut sorted = keys.to_vec();
     sorted.sort_unstable();
-    let (mut distinct, mut counts): (Vec<K>, Vec<u64>) = (Vec::new(), Vec::new());
-    for key in sorted {
-        if distinct.last() == Some(&key) {
-            *counts.last_mut().expect("as long as `distinct`") += 1;
-        } else {
-            distinct.push(key);
-            counts.push(1);
-        }
-    }
-    (distinct, counts)
+    let runs = sorted.chunk_by(|a, b| a == b);
+    runs.map(|run| (run[0], run.len() as u64)).unzip()
 }

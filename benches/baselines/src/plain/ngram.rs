@@ -2,36 +2,53 @@
 //! CPU operator: one request after the other, each search repeated for every
 //! pattern length.
 
-use spec::flags::BAD_LENGTHS;
+use std::borrow::Cow;
+
+use spec_core::flags::BAD_LENGTHS;
 
 /// What both operators read and change, packed, one entry or row a request.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Requests {
+pub struct Requests<'a> {
+    /// Tokens of a row of `input_ids`.
     pub input_cols: usize,
-    pub input_ids: Vec<i64>,
+    /// Prompts `[batch, input_cols]`.
+    pub input_ids: Cow<'a, [i64]>,
+    /// Tokens in each prompt.
     pub input_ids_len: Vec<i64>,
-    /// `token_ids_all` or `pre_ids`.
+    /// Tokens of a row of `generated`.
     pub generated_cols: usize,
-    pub generated: Vec<i64>,
-    /// Zeros for `hybrid_mtp_ngram`.
+    /// `token_ids_all` or `pre_ids` `[batch, generated_cols]`.
+    pub generated: Cow<'a, [i64]>,
+    /// Where generated tokens start. Zeros for `hybrid_mtp_ngram`.
     pub prompt_lens: Vec<i64>,
+    /// Generated tokens.
     pub step_idx: Vec<i64>,
+    /// The most tokens to generate.
     pub max_dec_len: Vec<i64>,
+    /// Tokens of a row of `draft_tokens`.
     pub draft_cols: usize,
+    /// Drafts `[batch, draft_cols]`, in place.
     pub draft_tokens: Vec<i64>,
+    /// The most drafts. Unused by `hybrid_mtp_ngram`.
     pub draft_token_num: Vec<i32>,
+    /// `seq_lens_this_time`, in place.
     pub this_time: Vec<i32>,
+    /// `seq_lens_encoder`. Unused by `hybrid_mtp_ngram`.
     pub encoder: Vec<i32>,
+    /// `seq_lens_decoder`.
     pub decoder: Vec<i32>,
 }
 
 /// The sizes that are parameters.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
+    /// The longest pattern.
     pub max_ngram: usize,
+    /// The shortest.
     pub min_ngram: usize,
     /// `None` for `ngram_match`.
     pub max_draft_tokens: Option<usize>,
+    /// The token budget.
     pub threshold: i64,
 }
 
@@ -42,7 +59,7 @@ struct Cut<'a> {
 }
 
 /// Runs the loop, changes `draft_tokens` and `this_time`, returns flags.
-pub fn draft(r: &mut Requests, sizes: Sizes) -> u32 {
+pub fn draft(r: &mut Requests<'_>, sizes: Sizes) -> u32 {
     let mut flags = 0;
     let hybrid = sizes.max_draft_tokens.is_some();
     let mut left = (0..r.decoder.len())
@@ -103,7 +120,7 @@ pub fn draft(r: &mut Requests, sizes: Sizes) -> u32 {
     flags
 }
 
-fn cut<'a>(r: &'a Requests, b: usize, flags: &mut u32) -> Cut<'a> {
+fn cut<'a>(r: &'a Requests<'_>, b: usize, flags: &mut u32) -> Cut<'a> {
     let mut clamp = |value: i64, max: usize| {
         let fits = value.clamp(0, max as i64);
         *flags |= if fits == value { 0 } else { BAD_LENGTHS };

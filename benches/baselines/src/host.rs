@@ -1,0 +1,97 @@
+//! Views in host memory as packed vectors of the types that the plain loops
+//! take: borrowed where they are that already.
+
+use std::borrow::Cow;
+
+use half::{bf16, f16};
+use spec_core::stream::Kind;
+use spec_core::{DType, Device, Element, Error, Matrix, Result, Status, Stream, View, ViewMut};
+
+fn not_host() -> Error {
+    Error::device(Device::CPU, Status::InternalError, "a checked view is no host slice")
+}
+
+/// Refuses a stream that belongs to another backend.
+pub(crate) fn check_stream(stream: Stream<'_>) -> Result<()> {
+    match stream.into_kind() {
+        Kind::Own => Ok(()),
+        _ => Err(Error::device(
+            Device::CPU,
+            Status::DeviceTypeNotSupported,
+            "the stream belongs to another backend; the CPU takes `Stream::default()`",
+        )),
+    }
+}
+
+/// A checked view as a slice.
+pub(crate) fn slice<T: Element>(view: View<'_>) -> Result<&[T]> {
+    view.host().ok_or_else(not_host)
+}
+
+/// A checked mutable view as a slice.
+pub(crate) fn slice_mut<T: Element>(view: ViewMut<'_>) -> Result<&mut [T]> {
+    view.host().ok_or_else(not_host)
+}
+
+/// The rows of a matrix without what lies between them.
+pub(crate) fn packed<'a, T: Element>(data: &'a [T], matrix: &Matrix) -> Cow<'a, [T]> {
+    let Matrix { rows, cols, row_stride, .. } = *matrix;
+    if rows <= 1 || row_stride == cols {
+        return Cow::Borrowed(&data[..rows * cols]);
+    }
+    let row = |row: usize| &data[row * row_stride..][..cols];
+    Cow::Owned((0..rows).flat_map(row).copied().collect())
+}
+
+/// Writes packed rows to where a matrix has them.
+pub(crate) fn unpack<T: Element>(data: &mut [T], matrix: &Matrix, rows: &[T]) {
+    let step = matrix.row_stride.max(matrix.cols).max(1);
+    for (to, from) in data.chunks_mut(step).zip(rows.chunks(matrix.cols.max(1))) {
+        to[..from.len()].copy_from_slice(from);
+    }
+}
+
+fn convert<T: Element, U: Clone>(values: &[T], wide: impl Fn(T) -> U) -> Cow<'_, [U]> {
+    Cow::Owned(values.iter().map(|&value| wide(value)).collect())
+}
+
+/// A matrix of any float type as packed f32.
+pub(crate) fn floats<'a>(view: View<'a>, matrix: &Matrix) -> Result<Cow<'a, [f32]>> {
+    Ok(match matrix.dtype {
+        DType::F16 => packed_as(slice(view)?, matrix, f16::to_f32),
+        DType::BF16 => packed_as(slice(view)?, matrix, bf16::to_f32),
+        _ => packed(slice(view)?, matrix),
+    })
+}
+
+/// A matrix of either integer type as packed i64.
+pub(crate) fn tokens<'a>(view: View<'a>, matrix: &Matrix) -> Result<Cow<'a, [i64]>> {
+    Ok(match matrix.dtype {
+        DType::I32 => packed_as(slice(view)?, matrix, |token: i32| i64::from(token)),
+        _ => packed(slice(view)?, matrix),
+    })
+}
+
+fn packed_as<'a, T: Element, U: Clone>(
+    data: &[T],
+    matrix: &Matrix,
+    wide: impl Fn(T) -> U,
+) -> Cow<'a, [U]> {
+    Cow::Owned(convert(&packed(data, matrix), wide).into_owned())
+}
+
+/// A vector of either integer type as i64.
+pub(crate) fn ints(view: View<'_>) -> Result<Cow<'_, [i64]>> {
+    Ok(match view.dtype() {
+        DType::I32 => convert(slice(view)?, |value: i32| i64::from(value)),
+        _ => Cow::Borrowed(slice(view)?),
+    })
+}
+
+/// OR-s bits into the caller's flags word, if there is one.
+pub(crate) fn raise(flags: Option<ViewMut<'_>>, bits: u32) -> Result<()> {
+    if let Some(flags) = flags {
+        slice_mut::<u32>(flags)?[0] |= bits;
+    }
+    Ok(())
+}

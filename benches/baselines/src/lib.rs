@@ -1,0 +1,169 @@
+//! # What the operators are measured against
+//!
+//! Other designs of the same operators, behind the same contract, so that a
+//! bench measures both in one run on one device and checks both alike:
+//!
+//! * on CUDA, the kernel designs of the write-ups that the operators come from,
+//!   each as good as its write-up has it: the first attempts and the one it ends
+//!   with ([`Role::Seed`]);
+//! * on the CPU, [`plain`]: each operator as a sequential loop, which the tests
+//!   compare every backend with, and for `unique` the well-kept sorts that could
+//!   have stood in.
+//!
+//! A design is a backend that has one operator, prepared and called like any
+//! other:
+//!
+//! ```
+//! use spec_baselines::Designs;
+//! use spec_core::ops::DeduplicateTopk;
+//! use spec_core::ops::deduplicate_topk::Buffers;
+//! use spec_core::{Descriptor, Stream, ViewMut};
+//! use spec_cpu::Cpu;
+//!
+//! let operator = DeduplicateTopk { mtp_step: 2 };
+//! for design in DeduplicateTopk::on_cpu(&Cpu::open(0)?) {
+//!     let tensors = operator.tensors(1, 3);
+//!     let descriptor = Descriptor::create(&*design.backend, &operator, &tensors)?;
+//!     let mut unique = [0i32; 6];
+//!     let buffers = Buffers {
+//!         indices: (&[3i32, 1, 3, 2, 1, -1]).into(),
+//!         unique: (&mut unique).into(),
+//!         counts: None,
+//!     };
+//!     descriptor.calculate(ViewMut::empty(), buffers, Stream::default())?;
+//!     assert_eq!(unique, [1, 2, 3, -1, -1, -1], "{}", design.name);
+//! }
+//! # Ok::<(), spec_core::Error>(())
+//! ```
+//!
+//! What a design's write-up does not cover it refuses with status 2 when a
+//! descriptor is created; a bench then has no row of it. What it covers it
+//! computes by the contract, to the bit: where the write-up's own result is
+//! another (an approximate budget, an order that threads decide), the design has
+//! what it takes to agree, and says so.
+
+mod host;
+mod ops;
+pub mod plain;
+
+use spec_core::{
+    Backend, DeviceInfo, Kernel, Memory, Operator, Result, Stream, Supports, Timed, Timing,
+    ViewMut, Yardstick,
+};
+use spec_cpu::Cpu;
+use spec_cuda::Cuda;
+
+/// What a design is, among those of its operator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Role {
+    /// The design that the operator's write-up ends with: ratios are taken
+    /// against it.
+    Seed,
+    /// Another design of the write-up, the plain loop, or a library's.
+    Baseline,
+}
+
+/// A design of an operator on one device.
+pub struct Design<O: Operator> {
+    /// What people call it: "block radix sort, bitmask".
+    pub name: &'static str,
+    /// What it is among the others.
+    pub role: Role,
+    /// Whether a call waits for the device, as one that copies to the host must:
+    /// no graph can capture it, only the clock can time it.
+    pub waits: bool,
+    /// The device, with this one operator.
+    pub backend: Box<dyn Supports<O>>,
+}
+
+/// An operator that has other designs.
+pub trait Designs: Operator {
+    /// Those that run on an NVIDIA GPU, the simplest first.
+    fn on_cuda(cuda: &Cuda) -> Vec<Design<Self>>;
+
+    /// Those that run on the CPU, the plain loop first.
+    fn on_cpu(cpu: &Cpu) -> Vec<Design<Self>>;
+}
+
+impl<O: Operator> Design<O> {
+    /// A design on `backend` whose kernels `prepare` makes, as in
+    /// [`Supports::prepare`].
+    fn new<B, F>(name: &'static str, role: Role, backend: &B, prepare: F) -> Self
+    where
+        B: Backend + Clone,
+        F: Fn(&B, &O::Plan) -> Result<Box<dyn Kernel<O>>> + Send + Sync + 'static,
+    {
+        let backend = Box::new(Only { backend: backend.clone(), prepare });
+        Design { name, role, waits: false, backend }
+    }
+
+    /// A design on the CPU that is one function.
+    fn function<F>(name: &'static str, cpu: &Cpu, run: F) -> Self
+    where
+        F: Fn(&O::Plan, O::Buffers<'_>) -> Result<()> + Copy + Send + Sync + 'static,
+    {
+        Design::new(name, Role::Baseline, cpu, move |_, plan: &O::Plan| {
+            Ok(Box::new(Function { plan: plan.clone(), run }))
+        })
+    }
+}
+
+/// A backend with one operator.
+struct Only<B, F> {
+    backend: B,
+    prepare: F,
+}
+
+impl<B: Backend, F: Send + Sync + 'static> Backend for Only<B, F> {
+    fn info(&self) -> &DeviceInfo {
+        self.backend.info()
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        self.backend.allocate(bytes)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.backend.synchronize()
+    }
+
+    fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
+        self.backend.time(samples, calls, work)
+    }
+
+    fn yardstick(&self) -> Result<Yardstick> {
+        self.backend.yardstick()
+    }
+}
+
+impl<O, B, F> Supports<O> for Only<B, F>
+where
+    O: Operator,
+    B: Backend,
+    F: Fn(&B, &O::Plan) -> Result<Box<dyn Kernel<O>>> + Send + Sync + 'static,
+{
+    fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
+        (self.prepare)(&self.backend, plan)
+    }
+}
+
+/// A function on the CPU as a kernel.
+struct Function<O: Operator, F> {
+    plan: O::Plan,
+    run: F,
+}
+
+impl<O, F> Kernel<O> for Function<O, F>
+where
+    O: Operator,
+    F: Fn(&O::Plan, O::Buffers<'_>) -> Result<()> + Send + Sync,
+{
+    fn workspace_size(&self) -> usize {
+        0
+    }
+
+    fn launch(&self, _: ViewMut<'_>, buffers: O::Buffers<'_>, stream: Stream<'_>) -> Result<()> {
+        host::check_stream(stream)?;
+        (self.run)(&self.plan, buffers)
+    }
+}
