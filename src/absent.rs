@@ -37,6 +37,10 @@ impl Backend for Absent {
     fn synchronize(&self) -> Result<()> {
         match *self {}
     }
+
+    fn sibling(&self) -> Result<Self> {
+        match *self {}
+    }
 }
 
 impl<O: Operator> Supports<O> for Absent {

@@ -4,8 +4,8 @@ use std::any::Any;
 use std::str::FromStr;
 
 use spec_core::{
-    Backend, Descriptor, Device, DeviceInfo, DeviceName, Element, Error, Operator, Result, Status,
-    Supports, Timed, Timing, Yardstick,
+    Backend, Descriptor, Device, DeviceInfo, DeviceName, Element, Error, Kernel, Memory, Operator,
+    Result, Staging, Status, Supports, Timed, Timing, Yardstick,
 };
 
 use crate::Buffer;
@@ -110,6 +110,49 @@ macro_rules! backends {
             fn create_on(&self, handle: &Handle, tensors: &O::Tensors) -> Result<Descriptor<O>> {
                 match &handle.0 {
                     $( Inner::$variant(backend) => Descriptor::create(backend, self, tensors), )+
+                }
+            }
+        }
+
+        impl Backend for Handle {
+            fn info(&self) -> &DeviceInfo {
+                self.backend().info()
+            }
+
+            fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+                self.backend().allocate(bytes)
+            }
+
+            fn synchronize(&self) -> Result<()> {
+                self.backend().synchronize()
+            }
+
+            fn sibling(&self) -> Result<Self> {
+                Ok(Handle(match &self.0 {
+                    $( Inner::$variant(backend) => Inner::$variant(backend.sibling()?), )+
+                }))
+            }
+
+            fn staging(&self, bytes: usize) -> Result<Option<Box<dyn Staging>>> {
+                self.backend().staging(bytes)
+            }
+
+            fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
+                self.backend().time(samples, calls, work)
+            }
+
+            fn yardstick(&self) -> Result<Yardstick> {
+                self.backend().yardstick()
+            }
+        }
+
+        impl<O: Operator> Supports<O> for Handle
+        where
+            $( $variant: Supports<O>, )+
+        {
+            fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
+                match &self.0 {
+                    $( Inner::$variant(backend) => backend.prepare(plan), )+
                 }
             }
         }

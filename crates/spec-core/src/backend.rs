@@ -1,7 +1,7 @@
 //! The contract between an operator, a backend and a caller.
 
 use crate::check::Checker;
-use crate::memory::{Locate, Memory};
+use crate::memory::{Locate, Memory, Staging};
 use crate::timing;
 use crate::{Device, DeviceInfo, Result, Status, Stream, Timed, Timing, ViewMut, Yardstick};
 
@@ -53,6 +53,26 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// Status 1 with the device's own words.
     fn synchronize(&self) -> Result<()>;
+
+    /// Another handle on the same device. Where devices have streams, its own
+    /// one runs beside this handle's: for a thread that copies and computes
+    /// while another one does.
+    ///
+    /// # Errors
+    /// Status 1 when the device refuses.
+    fn sibling(&self) -> Result<Self>
+    where
+        Self: Sized;
+
+    /// Allocates host memory that copies to and from the device's memory are
+    /// fastest with: page-locked, contents unspecified. `None` where no memory
+    /// is better than any other.
+    ///
+    /// # Errors
+    /// Status 1 when there is not enough.
+    fn staging(&self, _bytes: usize) -> Result<Option<Box<dyn Staging>>> {
+        Ok(None)
+    }
 
     /// Times `calls` calls made back to back, `samples` times: seconds a call,
     /// as the device sees it. Calls run in their timed form only, at least once

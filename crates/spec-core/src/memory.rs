@@ -315,17 +315,42 @@ pub trait Memory: Send + Sync {
     /// If they do not fit in [`size`](Self::size).
     fn view_mut(&mut self, dtype: DType, len: usize) -> ViewMut<'_>;
 
-    /// Copies host bytes to the start of this memory, ordered after what was
-    /// enqueued on the backend's own stream.
+    /// Copies host bytes to this memory from byte `offset` on, a multiple of 8,
+    /// ordered after what was enqueued on the backend's own stream.
     ///
     /// # Errors
-    /// Status 1 when the device fails.
-    fn write(&mut self, bytes: &[u8]) -> Result<()>;
+    /// Status 11 where they do not fit, 1 when the device fails.
+    fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<()>;
 
     /// Waits for what was enqueued on the backend's own stream, then copies
-    /// from the start of this memory to the host.
+    /// to the host from byte `offset` on, a multiple of 8.
     ///
     /// # Errors
-    /// Status 1 when the device fails.
-    fn read(&self, bytes: &mut [u8]) -> Result<()>;
+    /// Status 11 where there are not as many, 1 when the device fails.
+    fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<()>;
+
+    /// [`write_at`](Self::write_at) the start.
+    ///
+    /// # Errors
+    /// As there.
+    fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.write_at(0, bytes)
+    }
+
+    /// [`read_at`](Self::read_at) the start.
+    ///
+    /// # Errors
+    /// As there.
+    fn read(&self, bytes: &mut [u8]) -> Result<()> {
+        self.read_at(0, bytes)
+    }
+}
+
+/// Host memory that a backend allocated; see [`Backend::staging`](crate::Backend::staging).
+pub trait Staging: Send + Sync {
+    /// All of it, aligned to 64 bytes at least.
+    fn bytes(&self) -> &[u8];
+
+    /// All of it, to be written.
+    fn bytes_mut(&mut self) -> &mut [u8];
 }

@@ -118,6 +118,10 @@ mod tests {
         fn synchronize(&self) -> Result<()> {
             Ok(())
         }
+
+        fn sibling(&self) -> Result<Self> {
+            Ok(Idle(self.0.clone()))
+        }
     }
 
     #[derive(Default)]

@@ -1,5 +1,7 @@
 //! Host memory, aligned to a cache line.
 
+use std::ops::Range;
+
 use spec_core::{DType, Device, Element, Error, Memory, Result, Status, View, ViewMut, dtype};
 
 /// A cache line: the unit of allocation, so that every dtype is aligned.
@@ -22,6 +24,17 @@ impl HostMemory {
         })?;
         lines.resize(count, Line([0; 64]));
         Ok(HostMemory { lines, size })
+    }
+
+    /// So many bytes from `offset` on, if there are as many.
+    fn range(&self, offset: usize, len: usize) -> Result<Range<usize>> {
+        match offset.checked_add(len) {
+            Some(end) if end <= self.size => Ok(offset..end),
+            _ => {
+                let words = format!("{len} bytes from byte {offset} on pass the {}", self.size);
+                Err(Error::device(Device::CPU, Status::BadTensorShape, words))
+            }
+        }
     }
 
     fn bytes(&self) -> &[u8] {
@@ -89,13 +102,15 @@ impl Memory for HostMemory {
         by_dtype!(dtype, view_mut_as(bytes))
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        self.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+    fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
+        let range = self.range(offset, bytes.len())?;
+        self.bytes_mut()[range].copy_from_slice(bytes);
         Ok(())
     }
 
-    fn read(&self, bytes: &mut [u8]) -> Result<()> {
-        bytes.copy_from_slice(&self.bytes()[..bytes.len()]);
+    fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        let range = self.range(offset, bytes.len())?;
+        bytes.copy_from_slice(&self.bytes()[range]);
         Ok(())
     }
 }

@@ -50,12 +50,12 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 use spec_core::{
-    Backend, Device, DeviceInfo, Error, Memory, Result, Status, Timed, Timing, Yardstick,
+    Backend, Device, DeviceInfo, Error, Memory, Result, Staging, Status, Timed, Timing, Yardstick,
 };
 
 use crate::driver::{Text, check};
 use crate::gpu::Gpu;
-use crate::memory::DeviceMemory;
+use crate::memory::{DeviceMemory, PageLocked};
 
 /// The oldest compute capability that the kernels run on.
 pub const MIN_COMPUTE: (u32, u32) = (8, 0);
@@ -167,6 +167,14 @@ impl Backend for Cuda {
         // SAFETY: the stream is ours and alive.
         let done = unsafe { sys::cuStreamSynchronize(self.own_stream()) };
         check(self.device(), "enqueued work failed", done)
+    }
+
+    fn sibling(&self) -> Result<Self> {
+        Self::open(self.device().index())
+    }
+
+    fn staging(&self, bytes: usize) -> Result<Option<Box<dyn Staging>>> {
+        Ok(Some(Box::new(PageLocked::allocate(self, bytes)?)))
     }
 
     fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {

@@ -1,7 +1,7 @@
 //! Device memory of our own.
 
 use cudarc::driver::sys;
-use spec_core::{DType, Error, Memory, Result, Status, Stream, View, ViewMut};
+use spec_core::{DType, Error, Memory, Result, Staging, Status, Stream, View, ViewMut};
 
 use crate::Cuda;
 use crate::driver::check;
@@ -48,12 +48,13 @@ impl DeviceMemory {
         Ok(DeviceMemory { cuda: cuda.clone(), address, size })
     }
 
-    /// A length that was checked to lie inside the allocation.
-    fn fitting(&self, len: usize) -> Result<usize> {
-        if len <= self.size {
-            return Ok(len);
+    /// The address of a range that was checked to lie inside the allocation.
+    fn fitting(&self, offset: usize, len: usize) -> Result<sys::CUdeviceptr> {
+        if offset.checked_add(len).is_some_and(|end| end <= self.size) {
+            return Ok(self.address + offset as u64);
         }
-        let words = format!("{len} bytes are more than the {} of the allocation", self.size);
+        let size = self.size;
+        let words = format!("{len} bytes from byte {offset} on pass the {size} of the allocation");
         Err(Error::device(self.cuda.device(), Status::BadTensorShape, words))
     }
 }
@@ -87,19 +88,74 @@ impl Memory for DeviceMemory {
         unsafe { ViewMut::from_address(dtype, len, self.cuda.device(), self.address) }
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        let len = self.fitting(bytes.len())?;
+    fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
+        let at = self.fitting(offset, bytes.len())?;
         let queue = self.cuda.queue(Stream::default())?;
         let _uncaptured = Uncaptured::new();
-        // SAFETY: the allocation holds `len` bytes and the borrow is exclusive.
-        unsafe { queue.write(self.address, &bytes[..len]) }
+        // SAFETY: the allocation holds as many bytes there and the borrow is
+        // exclusive.
+        unsafe { queue.write(at, bytes) }
     }
 
-    fn read(&self, bytes: &mut [u8]) -> Result<()> {
-        let len = self.fitting(bytes.len())?;
+    fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        let at = self.fitting(offset, bytes.len())?;
         let queue = self.cuda.queue(Stream::default())?;
         let _uncaptured = Uncaptured::new();
-        // SAFETY: the allocation holds `len` bytes, written in stream order.
-        unsafe { queue.read(self.address, &mut bytes[..len]) }
+        // SAFETY: the allocation holds as many bytes there, written in stream
+        // order.
+        unsafe { queue.read(at, bytes) }
+    }
+}
+
+/// Page-locked host memory.
+pub(crate) struct PageLocked {
+    cuda: Cuda,
+    address: *mut u8,
+    size: usize,
+}
+
+// SAFETY: an allocation that `self` owns; access follows the borrow of `self`.
+unsafe impl Send for PageLocked {}
+// SAFETY: as above.
+unsafe impl Sync for PageLocked {}
+
+impl PageLocked {
+    pub(crate) fn allocate(cuda: &Cuda, size: usize) -> Result<Self> {
+        let _current = cuda.gpu().enter()?;
+        let _uncaptured = Uncaptured::new();
+        let mut address = std::ptr::null_mut();
+        let bytes = size.max(1);
+        // SAFETY: the context is current and `address` is a place for it.
+        let got =
+            unsafe { sys::cuMemHostAlloc(&mut address, bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
+        check(cuda.device(), &format!("could not allocate {bytes} page-locked bytes"), got)?;
+        let address = address.cast::<u8>();
+        // SAFETY: the allocation has as many bytes. A slice needs them to have
+        // been written.
+        unsafe { address.write_bytes(0, bytes) };
+        Ok(PageLocked { cuda: cuda.clone(), address, size })
+    }
+}
+
+impl Drop for PageLocked {
+    fn drop(&mut self) {
+        if let Ok(_current) = self.cuda.gpu().enter() {
+            let _uncaptured = Uncaptured::new();
+            // SAFETY: allocated by us, freed once; copies have waited for their
+            // end.
+            let _ = unsafe { sys::cuMemFreeHost(self.address.cast()) };
+        }
+    }
+}
+
+impl Staging for PageLocked {
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the allocation has `size` bytes, all of them written.
+        unsafe { std::slice::from_raw_parts(self.address, self.size) }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as above, and the borrow is exclusive.
+        unsafe { std::slice::from_raw_parts_mut(self.address, self.size) }
     }
 }

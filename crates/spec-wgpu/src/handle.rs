@@ -268,6 +268,10 @@ impl Backend for Wgpu {
         self.guarded(|| self.wait())
     }
 
+    fn sibling(&self) -> Result<Self> {
+        Ok(self.clone())
+    }
+
     fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
         time::time(self, samples, calls, work)
     }

@@ -234,41 +234,36 @@ impl Memory for Allocation {
         ViewMut::from_object(dtype, len, self.gpu.info().device, &self.buffer, 0)
     }
 
-    fn write(&mut self, bytes: &[u8]) -> Result<()> {
-        if bytes.len() > self.size {
-            let words = format!("{} bytes were written to {}", bytes.len(), self.size);
-            return Err(self.gpu.error(Status::BadTensorShape, words));
-        }
+    fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
+        self.check_range(offset, bytes.len(), "written to")?;
         let whole = bytes.len() / 4 * 4;
         let mut last = [0; 4];
         let rest = &bytes[whole..];
+        let end = (offset + whole) as u64;
         if !rest.is_empty() {
             // Queues copy words: keep what lies behind the last byte.
-            self.gpu.guarded(|| self.read_at(whole as u64, &mut last))?;
+            self.gpu.guarded(|| self.copy_back(end, &mut last))?;
             last[..rest.len()].copy_from_slice(rest);
         }
         let queue = &self.gpu.0.queue;
         self.gpu.guarded(|| {
             for (i, chunk) in bytes[..whole].chunks(CHUNK).enumerate() {
-                queue.write_buffer(&self.buffer, (i * CHUNK) as u64, chunk);
+                queue.write_buffer(&self.buffer, (offset + i * CHUNK) as u64, chunk);
                 queue.submit(None);
             }
             if !rest.is_empty() {
-                queue.write_buffer(&self.buffer, whole as u64, &last);
+                queue.write_buffer(&self.buffer, end, &last);
                 queue.submit(None);
             }
             Ok(())
         })
     }
 
-    fn read(&self, bytes: &mut [u8]) -> Result<()> {
-        if bytes.len() > self.size {
-            let words = format!("{} bytes were read of {}", bytes.len(), self.size);
-            return Err(self.gpu.error(Status::BadTensorShape, words));
-        }
+    fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        self.check_range(offset, bytes.len(), "read of")?;
         self.gpu.guarded(|| {
             for (i, chunk) in bytes.chunks_mut(CHUNK).enumerate() {
-                self.read_at((i * CHUNK) as u64, chunk)?;
+                self.copy_back((offset + i * CHUNK) as u64, chunk)?;
             }
             if bytes.is_empty() { self.gpu.wait() } else { Ok(()) }
         })
@@ -276,9 +271,23 @@ impl Memory for Allocation {
 }
 
 impl Allocation {
+    /// Refuses bytes that pass the end, and offsets that queues cannot copy to.
+    fn check_range(&self, offset: usize, len: usize, doing: &str) -> Result<()> {
+        let fits = offset.checked_add(len).is_some_and(|end| end <= self.size);
+        if fits && offset.is_multiple_of(4) {
+            return Ok(());
+        }
+        let words = if offset == 0 {
+            format!("{len} bytes were {doing} {}", self.size)
+        } else {
+            format!("{len} bytes from byte {offset} on were {doing} {}", self.size)
+        };
+        Err(self.gpu.error(Status::BadTensorShape, words))
+    }
+
     /// Reads from a multiple of 4 on. The buffer's size is a multiple of 16, so
     /// the last word is always there.
-    fn read_at(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
+    fn copy_back(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let gpu = &self.gpu;
         let size = (bytes.len() as u64).next_multiple_of(4);
         let staging = gpu.0.device.create_buffer(&wgpu::BufferDescriptor {
