@@ -24,6 +24,12 @@ pub trait Key: Element + Ord + Display + Debug + FromStr + sealed::Sealed {
     /// little-endian, and the other way round.
     #[must_use]
     fn little_endian(self) -> Self;
+
+    /// The key of that sign and magnitude, if the type has it.
+    fn from_sign_magnitude(negative: bool, magnitude: u64) -> Option<Self>;
+
+    /// Whether the key is below zero, and how far it is from it.
+    fn sign_magnitude(self) -> (bool, u64);
 }
 
 macro_rules! key {
@@ -37,6 +43,18 @@ macro_rules! key {
             #[inline]
             fn little_endian(self) -> Self {
                 self.to_le()
+            }
+
+            #[inline]
+            fn from_sign_magnitude(negative: bool, magnitude: u64) -> Option<Self> {
+                let number = i128::from(magnitude);
+                $ty::try_from(if negative { -number } else { number }).ok()
+            }
+
+            #[inline]
+            fn sign_magnitude(self) -> (bool, u64) {
+                let number = i128::from(self);
+                (number < 0, number.unsigned_abs() as u64)
             }
         }
     )+};
