@@ -27,6 +27,7 @@ pub mod raw;
 mod report;
 mod sink;
 mod source;
+pub mod text;
 
 pub use error::{Error, Place, Result};
 pub use key::Key;

@@ -1,0 +1,190 @@
+//! Lines to numbers and back.
+
+use crate::Key;
+
+/// Bytes of the longest line that is looked at: a number with many leading
+/// zeros still fits, and what is no text at all is noticed early.
+pub(super) const LONGEST: usize = 4096;
+
+/// Parses lines from the start of `text` until `keys` is full or `text` ends.
+/// Returns how many keys there were and how many bytes they took, or else where
+/// the line starts that is no key.
+pub(super) fn parse<K: Key>(text: &[u8], keys: &mut [K]) -> Result<(usize, usize), usize> {
+    let mut at = 0;
+    for (done, key) in keys.iter_mut().enumerate() {
+        if at == text.len() {
+            return Ok((done, at));
+        }
+        let (number, length) = line(&text[at..]).ok_or(at)?;
+        *key = number;
+        at += length;
+    }
+    Ok((keys.len(), at))
+}
+
+/// The number in the first line of `text`, and the line's length with its end.
+#[inline(always)]
+fn line<K: Key>(text: &[u8]) -> Option<(K, usize)> {
+    let signed = usize::from(matches!(text[0], b'-' | b'+'));
+    let digits = &text[signed..];
+    let (magnitude, length) = atoi_simd::parse_prefix::<u64, true, false>(digits).ok()?;
+    let key = K::from_sign_magnitude(text[0] == b'-', magnitude)?;
+    let end = match digits[length..] {
+        [b'\n', ..] => length + 1,
+        [] => length,
+        [b'\r'] => length + 1,
+        [b'\r', b'\n', ..] => length + 2,
+        _ => return None,
+    };
+    Some((key, signed + end))
+}
+
+/// What is wrong with a line that [`parse`] did not take: the column, from 1,
+/// and a sentence.
+pub(super) fn diagnose<K: Key>(text: &[u8]) -> (u64, String) {
+    let end = memchr::memchr(b'\n', text).unwrap_or(text.len());
+    let line = &text[..end];
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let signed = usize::from(matches!(line.first(), Some(b'-' | b'+')));
+    let bad = line[signed..].iter().position(|byte| !byte.is_ascii_digit());
+    let column = |index: usize| index as u64 + 1;
+    match bad {
+        _ if line.is_empty() => {
+            (1, format!("a line without a number; it should be {}", kind::<K>()))
+        }
+        _ if line.len() == signed => {
+            (column(signed), format!("a sign without a number; it should be {}", kind::<K>()))
+        }
+        Some(bad) => {
+            let rest = String::from_utf8_lossy(&line[signed + bad..]);
+            let what = rest.chars().next().unwrap_or_default();
+            (
+                column(signed + bad),
+                format!("{what:?} is no digit; a line should be {}", kind::<K>()),
+            )
+        }
+        None => {
+            let shown = String::from_utf8_lossy(&line[..line.len().min(40)]);
+            let more = if line.len() > 40 { ".." } else { "" };
+            (1, format!("{shown}{more} is out of range; a line should be {}", kind::<K>()))
+        }
+    }
+}
+
+fn kind<K: Key>() -> String {
+    format!("one number from {} to {}", K::MIN, K::MAX)
+}
+
+/// Bytes of the longest number of any type.
+pub(super) const DIGITS: usize = 20;
+
+/// Appends the decimal form of a key.
+#[inline]
+pub(super) fn write<K: Key>(key: K, text: &mut Vec<u8>) {
+    let (negative, magnitude) = key.sign_magnitude();
+    if negative {
+        text.push(b'-');
+    }
+    text.extend_from_slice(itoa::Buffer::new().format(magnitude).as_bytes());
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn one<K: Key>(text: &str) -> Option<K> {
+        let mut keys = [K::MIN; 2];
+        match parse(text.as_bytes(), &mut keys) {
+            Ok((1, length)) if length == text.len() => Some(keys[0]),
+            Ok(other) => panic!("{text:?}: {other:?}"),
+            Err(at) => {
+                assert_eq!(at, 0, "{text:?}");
+                None
+            }
+        }
+    }
+
+    /// Against the standard library's own parser, given the number in its plain form.
+    fn agrees<K: Key>(text: &str) {
+        let number = text.parse::<i128>().unwrap();
+        assert_eq!(one::<K>(text), number.to_string().parse().ok(), "{text:?} as {}", K::NAME);
+    }
+
+    #[test]
+    fn every_length_and_the_ends_of_every_range() {
+        let mut numbers: Vec<i128> = Vec::new();
+        for digits in 1..=22 {
+            let power = 10i128.pow(digits);
+            numbers.extend([power - 1, power, power + 7, power / 3]);
+        }
+        for bits in [7, 8, 15, 16, 31, 32, 63, 64] {
+            numbers.extend([(1i128 << bits) - 1, 1 << bits, (1 << bits) + 1]);
+        }
+        for number in numbers.into_iter().chain([0]) {
+            for text in [format!("{number}"), format!("-{number}"), format!("+{number}")] {
+                agrees::<u64>(&text);
+                agrees::<i64>(&text);
+                agrees::<u32>(&text);
+                agrees::<i32>(&text);
+            }
+            for zeros in [1, 7, 8, 30, 200] {
+                agrees::<u64>(&format!("{}{number}", "0".repeat(zeros)));
+                agrees::<i32>(&format!("-{}{number}", "0".repeat(zeros)));
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_number_is_none() {
+        for text in [
+            "", "-", "+", "a", "1a", "1 ", " 1", "1.0", "--1", "+-1", "0x1", "1e3", "१", "1\r\r",
+            "\r",
+        ] {
+            if text.is_empty() {
+                continue;
+            }
+            let mut keys = [0i64; 2];
+            assert_eq!(parse(text.as_bytes(), &mut keys), Err(0), "{text:?}");
+            let (column, _) = diagnose::<i64>(text.as_bytes());
+            assert!(column as usize <= text.len() + 1, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn ends_of_lines() {
+        let mut keys = [0u32; 8];
+        assert_eq!(parse(b"1\n22\r\n333\n+4", &mut keys), Ok((4, 12)));
+        assert_eq!(keys[..4], [1, 22, 333, 4]);
+        assert_eq!(parse(b"5\r", &mut keys), Ok((1, 2)));
+        assert_eq!(parse(b"1\n2\n\n3\n", &mut keys), Err(4));
+        assert_eq!(parse(b"1\n2\n3\n", &mut keys[..2]), Ok((2, 4)), "no room for the third");
+    }
+
+    #[test]
+    fn where_and_what() {
+        let of = |text: &str| diagnose::<u32>(text.as_bytes());
+        assert_eq!(of("12x4\n5").0, 3);
+        assert!(of("12x4\n5").1.starts_with("'x' is no digit"), "{}", of("12x4\n5").1);
+        assert_eq!(of("-ü\n").0, 2);
+        assert!(of("-ü\n").1.starts_with("'ü' is no digit"));
+        assert!(of("4294967296\r\n").1.starts_with("4294967296 is out of range"));
+        assert!(of("4294967296").1.ends_with("one number from 0 to 4294967295"));
+        assert!(of("-1").1.starts_with("-1 is out of range"));
+        assert!(of("\n").1.starts_with("a line without a number"));
+        assert_eq!(of("+\n"), (2, of("+").1));
+    }
+
+    #[test]
+    fn what_is_written_can_be_read() {
+        let mut text = Vec::new();
+        for key in [i64::MIN, -1, 0, 1, i64::MAX] {
+            text.clear();
+            write(key, &mut text);
+            assert_eq!(text, key.to_string().as_bytes());
+            assert!(text.len() <= DIGITS);
+        }
+        text.clear();
+        write(u64::MAX, &mut text);
+        assert_eq!(text, b"18446744073709551615");
+    }
+}

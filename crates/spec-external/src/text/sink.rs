@@ -1,0 +1,60 @@
+//! Keys as lines.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use super::parse::{DIGITS, write};
+use crate::{Key, Output, Result, Sink};
+
+/// Writes one key a line; with counts, a tab and how often it occurs behind it.
+pub struct TextSink {
+    output: Output,
+    counts: bool,
+    at: AtomicU64,
+}
+
+impl TextSink {
+    /// Writes to `output`.
+    pub fn new(output: Output, counts: bool) -> Self {
+        TextSink { output, counts, at: AtomicU64::new(0) }
+    }
+}
+
+impl<K: Key> Sink<K> for TextSink {
+    type Encoded = Vec<u8>;
+
+    fn counts(&self) -> bool {
+        self.counts
+    }
+
+    fn key_memory(&self) -> usize {
+        (DIGITS + 1) * if self.counts { 2 } else { 1 }
+    }
+
+    fn encode(&self, _rank: u64, keys: &[K], counts: &[u64]) -> Result<Vec<u8>> {
+        let mut text = Vec::with_capacity(keys.len() * Sink::<K>::key_memory(self));
+        if self.counts {
+            for (&key, &count) in keys.iter().zip(counts) {
+                write(key, &mut text);
+                text.push(b'\t');
+                write(count, &mut text);
+                text.push(b'\n');
+            }
+        } else {
+            for &key in keys {
+                write(key, &mut text);
+                text.push(b'\n');
+            }
+        }
+        Ok(text)
+    }
+
+    fn append(&self, block: Vec<u8>) -> Result<()> {
+        // One thread at a time: what is fetched is where the file ends.
+        let at = self.at.fetch_add(block.len() as u64, Ordering::Relaxed);
+        self.output.write_at(&block, at)
+    }
+
+    fn finish(self, _distinct: u64) -> Result<u64> {
+        self.output.commit()
+    }
+}
