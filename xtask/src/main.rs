@@ -3,6 +3,7 @@
 mod kernels;
 mod manifest;
 mod nvrtc;
+mod report;
 mod sanitize;
 mod toolchain;
 
@@ -13,12 +14,16 @@ use std::process::ExitCode;
 type Result<T, E = String> = std::result::Result<T, E>;
 
 const USAGE: &str = "\
-cargo xtask kernels [NAME..]      compile crates/spec-cuda/kernels/NAME.cu (all by default) and
-                                  write crates/spec-cuda/compiled/; needs Linux and pip, no GPU
+cargo xtask kernels [NAME..]      compile crates/spec-cuda/kernels/NAME.cu, or for baselines/NAME
+                                  benches/baselines/kernels/NAME.cu (all of both by default), and
+                                  write compiled/ beside them; needs Linux and pip, no GPU
     --verbose                     print the compiler's log and the size of every image
 cargo xtask kernels --check       prove that what is committed comes from the sources: hashes
                                   always; a rebuild too where the compiler can be installed
     --hashes-only                 leave the rebuild out
+cargo xtask report                render docs/performance.md and docs/plots/ from benches/results/
+    --check                       prove that they are what benches/results/ gives
+    --html PAGE [JSON..]          write one page of plots and tables instead, of any measurements
 cargo xtask sanitize [--tool T] [PROGRAM [ARG..]]
                                   run the golden vectors, or a prebuilt test program, on a GPU
                                   under compute-sanitizer: memcheck, racecheck, initcheck and
@@ -29,6 +34,7 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match arguments.split_first() {
         Some((&"kernels", rest)) => kernels::run(rest),
+        Some((&"report", rest)) => report::run(rest),
         Some((&"sanitize", rest)) => sanitize::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {
             println!("{USAGE}");

@@ -41,10 +41,13 @@
 //! ```
 
 pub mod compare;
+mod figures;
+pub mod html;
+pub mod markdown;
+mod plot;
 mod schema;
 pub mod stats;
 pub mod table;
-#[allow(dead_code, reason = "the page takes the rest")]
 mod view;
 
 pub use schema::{DeviceRecord, Error, FORMAT, Host, Measurement, Report, Role};

@@ -32,7 +32,7 @@ fn group_text(group: &Group<'_>) -> String {
         for (i, row) in work.rows.iter().enumerate() {
             let median = row.median_us();
             let spread = stats::spread(&row.samples_us);
-            let floor = group.report.floor_us(row);
+            let floor = work.floor_us(group.report);
             let ratio = match reference {
                 Some(reference) if std::ptr::eq(reference, *row) => "= 1".into(),
                 Some(reference) => view::three_digits(reference.median_us() / median),
@@ -49,7 +49,7 @@ fn group_text(group: &Group<'_>) -> String {
                 time(median),
                 format!("{} .. {}", time(spread.low), time(spread.high)),
                 floor.map(time).unwrap_or_default(),
-                floor.map(|floor| view::three_digits(median / floor)).unwrap_or_default(),
+                view::times_floor(median, floor),
                 goal,
                 ratio,
             ]);

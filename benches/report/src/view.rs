@@ -18,6 +18,23 @@ pub struct Work<'a> {
     pub rows: Vec<&'a Measurement>,
 }
 
+/// The reports, one a machine: those of the same machine put together, in the
+/// order of their first.
+pub fn machines(reports: &[Report]) -> Vec<Report> {
+    let mut machines: Vec<Report> = vec![];
+    for report in reports {
+        let merged = machines.iter_mut().find_map(|machine| {
+            let both = Report::merge(vec![machine.clone(), report.clone()]).ok()?;
+            Some((machine, both))
+        });
+        match merged {
+            Some((machine, both)) => *machine = both,
+            None => machines.push(report.clone()),
+        }
+    }
+    machines
+}
+
 /// The groups of a report: operators, then devices, in the order of its rows.
 pub fn groups(report: &Report) -> Vec<Group<'_>> {
     let mut groups = vec![];
@@ -46,12 +63,9 @@ impl<'a> Group<'a> {
         all
     }
 
-    /// The device's id and model.
+    /// The device's id and model; of a processor the cores too.
     pub fn device_words(&self) -> String {
-        match self.report.device(self.device) {
-            Some(device) if !device.name.is_empty() => format!("{}: {}", self.device, device.name),
-            _ => self.device.to_owned(),
-        }
+        device_words(self.report, self.device)
     }
 }
 
@@ -59,6 +73,12 @@ impl<'a> Work<'a> {
     /// This library's row.
     pub fn spec(&self) -> Option<&'a Measurement> {
         self.rows.iter().copied().find(|row| row.role == Role::Spec)
+    }
+
+    /// The floor of the work, in microseconds: of this library's row, which knows
+    /// its bytes best, or of the first.
+    pub fn floor_us(&self, report: &Report) -> Option<f64> {
+        report.floor_us(self.spec().or(self.rows.first().copied())?).filter(|us| *us > 0.0)
     }
 
     /// What ratios are taken against: the seed's design, or where there is none
@@ -92,6 +112,17 @@ impl Measurement {
     }
 }
 
+/// A device's id and model; of a processor the cores too.
+pub fn device_words(report: &Report, id: &str) -> String {
+    let name = report.device(id).map(|device| &*device.name).filter(|name| !name.is_empty());
+    let mut words = [Some(id), name].into_iter().flatten().collect::<Vec<_>>().join(": ");
+    if id == "cpu" {
+        let cores = report.host.cores;
+        words += &format!(", {cores} {}", if cores == 1 { "core" } else { "cores" });
+    }
+    words
+}
+
 /// The values that differ, in the order of their first.
 pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut seen = vec![];
@@ -111,6 +142,13 @@ pub fn time(us: f64) -> String {
 /// A number of bytes: `65.5 kB`.
 pub fn bytes(bytes: f64) -> String {
     scaled(bytes, &[(1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB")])
+}
+
+/// A time over its floor; nothing where it is so many times over it that other
+/// things than bytes take the time.
+pub fn times_floor(us: f64, floor: Option<f64>) -> String {
+    let times = floor.map(|floor| us / floor).filter(|times| *times < 1000.0);
+    times.map(three_digits).unwrap_or_default()
 }
 
 /// Three digits that matter and no more: `3.51`, `24.9`, `107`, `1240`.

@@ -135,7 +135,7 @@ fn median_and_spread_do_not_mind_an_outlier() {
 fn the_text_has_a_table_for_each_operator_and_device() {
     let text = table::text(&report());
     assert!(text.contains("topk_router on cuda:0: Fast GPU\n"), "{text}");
-    assert!(text.contains("topk_router on cpu: Some CPU\n"), "{text}");
+    assert!(text.contains("topk_router on cpu: Some CPU, 2 cores\n"), "{text}");
     let line = |words: &[&str]| {
         let line = text.lines().find(|line| words.iter().all(|w| line.contains(w)));
         line.unwrap_or_else(|| panic!("{words:?} in no line of\n{text}")).to_owned()
