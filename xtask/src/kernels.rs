@@ -16,11 +16,45 @@ use crate::nvrtc::Nvrtc;
 use crate::toolchain::{self, PACKAGES, Toolchain};
 use crate::{Result, read, root, write};
 
-/// Machine code for these; each also runs on later minor versions.
-const SASS: [u32; 6] = [80, 86, 89, 90, 100, 120];
-/// PTX for what comes later. Every device below 9.0 has machine code, so the
-/// text may use what 9.0 brought.
-const PTX: u32 = 90;
+/// A folder of kernel files, and what they compile to. Paths are from the root.
+struct Folder {
+    /// What stands before a kernel's name: "", or a name and a slash.
+    prefix: &'static str,
+    kernels: &'static str,
+    compiled: &'static str,
+    /// Headers of other folders that the kernels include.
+    shared: &'static [&'static str],
+    /// Machine code for these; each also runs on later minor versions.
+    sass: &'static [u32],
+    /// PTX for what comes later.
+    ptx: u32,
+    /// The most bytes that all archives may take.
+    limit: u64,
+}
+
+const FOLDERS: [Folder; 2] = [
+    Folder {
+        prefix: "",
+        kernels: "crates/spec-cuda/kernels",
+        compiled: "crates/spec-cuda/compiled",
+        shared: &[],
+        sass: &[80, 86, 89, 90, 100, 120],
+        // Every device below 9.0 has machine code, so the text may use what 9.0
+        // brought.
+        ptx: 90,
+        limit: 3 << 20,
+    },
+    // For benches, and so kept small: any other device compiles the text.
+    Folder {
+        prefix: "baselines/",
+        kernels: "benches/baselines/kernels",
+        compiled: "benches/baselines/compiled",
+        shared: &["crates/spec-cuda/kernels/common.cuh"],
+        sass: &[90],
+        ptx: 80,
+        limit: 1 << 20,
+    },
+];
 
 /// How everything is compiled. Without contraction, arithmetic is what it says.
 const OPTIONS: [&str; 4] =
@@ -28,17 +62,6 @@ const OPTIONS: [&str; 4] =
 
 /// How far back packing looks: further than any image is long.
 const DICTIONARY: u32 = 8 << 20;
-
-/// The most bytes that all archives may take.
-const LIMIT: u64 = 3 << 20;
-
-fn kernels() -> PathBuf {
-    root().join("crates/spec-cuda/kernels")
-}
-
-fn compiled() -> PathBuf {
-    root().join("crates/spec-cuda/compiled")
-}
 
 /// The task.
 pub(crate) fn run(arguments: &[&str]) -> Result<()> {
@@ -51,159 +74,200 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     if flag("--check") {
         return check(flag("--hashes-only"));
     }
-    let sources = sources()?;
-    if let Some(missing) = names.iter().find(|n| !sources.iter().any(|s| s == *n)) {
-        return Err(format!(
-            "there is no {}",
-            kernels().join(missing).with_extension("cu").display()
-        ));
+    for name in &names {
+        if !FOLDERS.iter().try_fold(false, |found, f| Ok::<_, String>(found | f.has(name)?))? {
+            return Err(format!("there is no kernel file {name}.cu"));
+        }
     }
-    let sources = sources.iter().map(String::as_str);
-    let chosen: Vec<&str> = sources.filter(|s| names.is_empty() || names.contains(s)).collect();
     let compiler = Compiler::new()?;
-    let path = compiled().join("manifest.txt");
-    let mut manifest = if names.is_empty() { Manifest::default() } else { committed()? };
-    facts(&mut manifest, &chosen)?;
-    manifest.set("compiler NVRTC".to_owned(), compiler.version());
-    for name in chosen {
-        let archive = compiler.archive(name, flag("--verbose"))?;
-        describe(&mut manifest, name, &archive)?;
-        println!("{name}: {} bytes", archive.len());
-        write(&compiled().join(name).with_extension("bin"), &archive)?;
-    }
-    write(&path, manifest.text().as_bytes())?;
-    let total = compiled_size()?;
-    if total > LIMIT {
-        return Err(format!(
-            "{} holds {total} bytes of archives and {LIMIT} are the limit, since git keeps every \
-             version of them: make fewer kernels from a template, or smaller ones",
-            compiled().display()
-        ));
-    }
-    Ok(())
-}
-
-/// Bytes of all archives.
-fn compiled_size() -> Result<u64> {
-    let folder = compiled();
-    let failed = |e: std::io::Error| format!("{}: {e}", folder.display());
-    let mut total = 0;
-    for entry in std::fs::read_dir(&folder).map_err(failed)? {
-        total += entry.and_then(|entry| entry.metadata()).map_err(failed)?.len();
-    }
-    Ok(total)
-}
-
-/// The names of all kernel files, in order.
-fn sources() -> Result<Vec<String>> {
-    files("cu")
-}
-
-fn files(extension: &str) -> Result<Vec<String>> {
-    let folder = kernels();
-    let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
-    let mut names: Vec<String> = entries
-        .filter_map(|entry| Some(entry.ok()?.path()))
-        .filter(|path| path.extension().is_some_and(|e| e == extension))
-        .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
-        .collect();
-    names.sort();
-    Ok(names)
-}
-
-fn committed() -> Result<Manifest> {
-    let path = compiled().join("manifest.txt");
-    if !path.exists() {
-        return Ok(Manifest::default());
-    }
-    Ok(Manifest::parse(&String::from_utf8_lossy(&read(&path)?)))
-}
-
-/// Everything a build depends on: packages, options, headers, sources.
-fn facts(manifest: &mut Manifest, sources: &[&str]) -> Result<()> {
-    for kind in ["package ", "option ", "header "] {
-        manifest.remove(kind);
-    }
-    for package in PACKAGES {
-        let (name, version) = package.split_once("==").unwrap_or((package, ""));
-        manifest.set(format!("package {name}"), version.to_owned());
-    }
-    for option in OPTIONS {
-        manifest.set("option".to_owned() + " " + option, "set".to_owned());
-    }
-    for header in files("cuh")? {
-        let bytes = read(&kernels().join(&header).with_extension("cuh"))?;
-        manifest.set(format!("header {header}.cuh"), sha256(&bytes));
-    }
-    for source in sources {
-        let bytes = read(&kernels().join(source).with_extension("cu"))?;
-        manifest.set(format!("source {source}.cu"), sha256(&bytes));
-    }
-    Ok(())
-}
-
-/// What came out: the archive and every image in it, and what went in. An
-/// archive names the sources it was built from, so that building one kernel
-/// file anew after a header changed does not vouch for the others.
-fn describe(manifest: &mut Manifest, name: &str, archive: &[u8]) -> Result<()> {
-    manifest.remove(&format!("image {name} "));
-    for entry in archive::entries(archive).ok_or("the archive is damaged")? {
-        let kind = if entry.kind == Kind::Sass { "sass" } else { "ptx" };
-        let image = entry.unpack().ok_or("the archive is damaged")?;
-        manifest.set(format!("image {name} {kind} {}", entry.architecture), sha256(&image));
-    }
-    manifest.set(format!("archive {name}.bin"), sha256(archive));
-    manifest.set(format!("inputs {name}.bin"), inputs(name)?);
-    Ok(())
-}
-
-/// One hash over all that an archive is built from.
-fn inputs(name: &str) -> Result<String> {
-    let mut manifest = Manifest::default();
-    facts(&mut manifest, &[name])?;
-    Ok(sha256(manifest.text().as_bytes()))
+    FOLDERS.iter().try_for_each(|folder| folder.build(&compiler, &names, flag("--verbose")))
 }
 
 fn check(hashes_only: bool) -> Result<()> {
-    let sources = sources()?;
-    let stated = committed()?;
-    let mut now = Manifest::default();
-    now.set("compiler NVRTC".to_owned(), stated.get("compiler NVRTC").unwrap_or("").to_owned());
-    facts(&mut now, &sources.iter().map(String::as_str).collect::<Vec<_>>())?;
-    for name in &sources {
-        let path = compiled().join(name).with_extension("bin");
-        describe(&mut now, name, &read(&path)?)?;
-    }
-    differ(&stated, &now)?;
-    println!("{} archives agree with the manifest and the sources", sources.len());
+    FOLDERS.iter().try_for_each(Folder::check_hashes)?;
     if hashes_only {
         return Ok(());
     }
-    let compiler = match Compiler::new() {
-        Ok(compiler) => compiler,
+    match Compiler::new() {
+        Ok(compiler) => FOLDERS.iter().try_for_each(|folder| folder.check_build(&compiler)),
         Err(words) => {
             println!("not rebuilt, the compiler is not to be had: {words}");
-            return Ok(());
+            Ok(())
         }
-    };
-    now.set("compiler NVRTC".to_owned(), compiler.version());
-    for name in &sources {
-        describe(&mut now, name, &compiler.archive(name, false)?)?;
     }
-    differ(&stated, &now)?;
-    println!("{} archives rebuilt from the sources, to the byte", sources.len());
-    Ok(())
 }
 
-fn differ(stated: &Manifest, now: &Manifest) -> Result<()> {
-    let differences = stated.differences(now);
-    if differences.is_empty() {
-        return Ok(());
+impl Folder {
+    fn source(&self, name: &str) -> PathBuf {
+        root().join(self.kernels).join(name).with_extension("cu")
     }
-    Err(format!(
-        "crates/spec-cuda/compiled is not what the sources give; run cargo xtask kernels\n  {}",
-        differences.join("\n  ")
-    ))
+
+    fn archive(&self, name: &str) -> PathBuf {
+        root().join(self.compiled).join(name).with_extension("bin")
+    }
+
+    /// Whether it has the kernel file that an argument names.
+    fn has(&self, argument: &str) -> Result<bool> {
+        let sources = self.files("cu")?;
+        Ok(sources.iter().any(|name| argument == format!("{}{name}", self.prefix)))
+    }
+
+    /// Compiles the kernel files that `names` names, or all.
+    fn build(&self, compiler: &Compiler, names: &[&str], verbose: bool) -> Result<()> {
+        let mut manifest = if names.is_empty() { Manifest::default() } else { self.committed()? };
+        let named = |name: &String| names.contains(&format!("{}{name}", self.prefix).as_str());
+        let mut chosen = self.files("cu")?;
+        chosen.retain(|name| names.is_empty() || named(name));
+        if chosen.is_empty() {
+            return Ok(());
+        }
+        self.facts(&mut manifest, &chosen)?;
+        manifest.set("compiler NVRTC".to_owned(), compiler.version());
+        for name in &chosen {
+            let archive = compiler.archive(self, name, verbose)?;
+            self.describe(&mut manifest, name, &archive)?;
+            println!("{}{name}: {} bytes", self.prefix, archive.len());
+            write(&self.archive(name), &archive)?;
+        }
+        write(&root().join(self.compiled).join("manifest.txt"), manifest.text().as_bytes())?;
+        let total = self.compiled_size()?;
+        if total > self.limit {
+            return Err(format!(
+                "{} holds {total} bytes of archives and {} are the limit, since git keeps every \
+                 version of them: make fewer kernels from a template, or smaller ones",
+                self.compiled, self.limit
+            ));
+        }
+        Ok(())
+    }
+
+    /// Bytes of all archives.
+    fn compiled_size(&self) -> Result<u64> {
+        let failed = |e: std::io::Error| format!("{}: {e}", self.compiled);
+        let mut total = 0;
+        for entry in std::fs::read_dir(root().join(self.compiled)).map_err(failed)? {
+            total += entry.and_then(|entry| entry.metadata()).map_err(failed)?.len();
+        }
+        Ok(total)
+    }
+
+    /// The names of all kernel files or headers, in order.
+    fn files(&self, extension: &str) -> Result<Vec<String>> {
+        let entries = std::fs::read_dir(root().join(self.kernels))
+            .map_err(|e| format!("{}: {e}", self.kernels))?;
+        let mut names: Vec<String> = entries
+            .filter_map(|entry| Some(entry.ok()?.path()))
+            .filter(|path| path.extension().is_some_and(|e| e == extension))
+            .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
+            .collect();
+        names.sort();
+        Ok(names)
+    }
+
+    fn committed(&self) -> Result<Manifest> {
+        let path = root().join(self.compiled).join("manifest.txt");
+        if !path.exists() {
+            return Ok(Manifest::default());
+        }
+        Ok(Manifest::parse(&String::from_utf8_lossy(&read(&path)?)))
+    }
+
+    /// Everything a build depends on: packages, options, headers, sources.
+    fn facts(&self, manifest: &mut Manifest, sources: &[String]) -> Result<()> {
+        for kind in ["package ", "option ", "header "] {
+            manifest.remove(kind);
+        }
+        for package in PACKAGES {
+            let (name, version) = package.split_once("==").unwrap_or((package, ""));
+            manifest.set(format!("package {name}"), version.to_owned());
+        }
+        for option in OPTIONS {
+            manifest.set("option".to_owned() + " " + option, "set".to_owned());
+        }
+        for header in self.files("cuh")? {
+            let bytes = read(&root().join(self.kernels).join(&header).with_extension("cuh"))?;
+            manifest.set(format!("header {header}.cuh"), sha256(&bytes));
+        }
+        for header in self.shared {
+            manifest.set(format!("header {header}"), sha256(&read(&root().join(header))?));
+        }
+        for source in sources {
+            manifest.set(format!("source {source}.cu"), sha256(&read(&self.source(source))?));
+        }
+        Ok(())
+    }
+
+    /// What came out: the archive and every image in it, and what went in. An
+    /// archive names the sources it was built from, so that building one kernel
+    /// file anew after a header changed does not vouch for the others.
+    fn describe(&self, manifest: &mut Manifest, name: &str, archive: &[u8]) -> Result<()> {
+        manifest.remove(&format!("image {name} "));
+        for entry in archive::entries(archive).ok_or("the archive is damaged")? {
+            let kind = if entry.kind == Kind::Sass { "sass" } else { "ptx" };
+            let image = entry.unpack().ok_or("the archive is damaged")?;
+            manifest.set(format!("image {name} {kind} {}", entry.architecture), sha256(&image));
+        }
+        manifest.set(format!("archive {name}.bin"), sha256(archive));
+        manifest.set(format!("inputs {name}.bin"), self.inputs(name)?);
+        Ok(())
+    }
+
+    /// One hash over all that an archive is built from.
+    fn inputs(&self, name: &str) -> Result<String> {
+        let mut manifest = Manifest::default();
+        self.facts(&mut manifest, &[name.to_owned()])?;
+        Ok(sha256(manifest.text().as_bytes()))
+    }
+
+    /// What the manifest should say, but for the archives.
+    fn expected(&self, compiler: &str) -> Result<(Vec<String>, Manifest)> {
+        let sources = self.files("cu")?;
+        let mut now = Manifest::default();
+        now.set("compiler NVRTC".to_owned(), compiler.to_owned());
+        self.facts(&mut now, &sources)?;
+        Ok((sources, now))
+    }
+
+    fn check_hashes(&self) -> Result<()> {
+        let stated = self.committed()?;
+        let (sources, mut now) = self.expected(stated.get("compiler NVRTC").unwrap_or(""))?;
+        for name in &sources {
+            self.describe(&mut now, name, &read(&self.archive(name))?)?;
+        }
+        self.differ(&now)?;
+        println!(
+            "{}: {} archives agree with the manifest and the sources",
+            self.compiled,
+            sources.len()
+        );
+        Ok(())
+    }
+
+    fn check_build(&self, compiler: &Compiler) -> Result<()> {
+        let (sources, mut now) = self.expected(&compiler.version())?;
+        for name in &sources {
+            self.describe(&mut now, name, &compiler.archive(self, name, false)?)?;
+        }
+        self.differ(&now)?;
+        println!(
+            "{}: {} archives rebuilt from the sources, to the byte",
+            self.compiled,
+            sources.len()
+        );
+        Ok(())
+    }
+
+    fn differ(&self, now: &Manifest) -> Result<()> {
+        let differences = self.committed()?.differences(now);
+        if differences.is_empty() {
+            return Ok(());
+        }
+        Err(format!(
+            "{} is not what the sources give; run cargo xtask kernels\n  {}",
+            self.compiled,
+            differences.join("\n  ")
+        ))
+    }
 }
 
 struct Compiler {
@@ -222,11 +286,13 @@ impl Compiler {
         format!("{}.{}", self.nvrtc.version.0, self.nvrtc.version.1)
     }
 
-    fn options(&self, architecture: &str, verbose: bool) -> Vec<String> {
+    fn options(&self, folder: &Folder, architecture: &str, verbose: bool) -> Vec<String> {
         let mut options: Vec<String> = OPTIONS.iter().map(|o| (*o).to_owned()).collect();
         options.push(format!("--gpu-architecture={architecture}"));
         let include = |path: &Path| format!("--include-path={}", path.display());
-        options.push(include(&kernels()));
+        options.push(include(&root().join(folder.kernels)));
+        let shared = folder.shared.iter().filter_map(|header| Path::new(header).parent());
+        options.extend(shared.map(|p| include(&root().join(p))));
         options.extend(self.toolchain.includes.iter().map(|p| include(p)));
         if verbose {
             options.push("--ptxas-options=-v".to_owned());
@@ -235,15 +301,15 @@ impl Compiler {
     }
 
     /// Compiles one kernel file for everything and packs what comes out.
-    fn archive(&self, name: &str, verbose: bool) -> Result<Vec<u8>> {
-        let source = read(&kernels().join(name).with_extension("cu"))?;
-        let targets: Vec<_> =
-            SASS.map(|a| (a, Kind::Sass)).into_iter().chain([(PTX, Kind::Ptx)]).collect();
+    fn archive(&self, folder: &Folder, name: &str, verbose: bool) -> Result<Vec<u8>> {
+        let source = read(&folder.source(name))?;
+        let sass = folder.sass.iter().map(|&a| (a, Kind::Sass));
+        let targets: Vec<_> = sass.chain([(folder.ptx, Kind::Ptx)]).collect();
         // A thread for each target: the compiler locks where it must.
         let images: Vec<Result<Image>> = std::thread::scope(|scope| {
-            let start = |&(architecture, kind)| {
+            let start = |&target| {
                 let source = &source;
-                scope.spawn(move || self.image(name, source, architecture, kind, verbose))
+                scope.spawn(move || self.image(folder, name, source, target, verbose))
             };
             let workers: Vec<_> = targets.iter().map(start).collect();
             let lost = |_| Err("a compilation ended in a panic".to_owned());
@@ -272,15 +338,15 @@ impl Compiler {
 
     fn image(
         &self,
+        folder: &Folder,
         name: &str,
         source: &[u8],
-        architecture: u32,
-        kind: Kind,
+        (architecture, kind): (u32, Kind),
         verbose: bool,
     ) -> Result<Image> {
         let sass = kind == Kind::Sass;
         let target = format!("{}_{architecture}", if sass { "sm" } else { "compute" });
-        let options = self.options(&target, verbose && sass);
+        let options = self.options(folder, &target, verbose && sass);
         let compiled = self.nvrtc.compile(name, source, &options, sass)?;
         let packed = pack(&compiled.image).map_err(|e| format!("{target}: {e}"))?;
         let mut log = String::new();

@@ -7,7 +7,8 @@ use half::{bf16, f16};
 use spec_core::stream::Kind;
 use spec_core::{DType, Device, Element, Error, Matrix, Result, Status, Stream, View, ViewMut};
 
-fn not_host() -> Error {
+/// What can only be a mistake of ours.
+pub(crate) fn not_host() -> Error {
     Error::device(Device::CPU, Status::InternalError, "a checked view is no host slice")
 }
 

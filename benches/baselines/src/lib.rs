@@ -43,12 +43,24 @@
 //! what it takes to agree, and says so.
 
 mod host;
+
+/// The archive of the kernel file with this name.
+macro_rules! archive {
+    ($name:literal) => {{
+        let bytes = include_bytes!(concat!("../../compiled/", $name, ".bin"));
+        // SAFETY: `cargo xtask kernels` wrote it.
+        unsafe { spec_cuda::kernel::Archive::new($name, bytes) }
+    }};
+}
+
 mod ops;
 pub mod plain;
 
+use std::borrow::Cow;
+
 use spec_core::{
-    Backend, DeviceInfo, Kernel, Memory, Operator, Result, Stream, Supports, Timed, Timing,
-    ViewMut, Yardstick,
+    Backend, DeviceInfo, Error, Kernel, Memory, Operator, Result, Staging, Status, Stream,
+    Supports, Timed, Timing, ViewMut, Yardstick,
 };
 use spec_cpu::Cpu;
 use spec_cuda::Cuda;
@@ -91,10 +103,21 @@ impl<O: Operator> Design<O> {
     fn new<B, F>(name: &'static str, role: Role, backend: &B, prepare: F) -> Self
     where
         B: Backend + Clone,
-        F: Fn(&B, &O::Plan) -> Result<Box<dyn Kernel<O>>> + Send + Sync + 'static,
+        F: Fn(&B, &O::Plan) -> Result<Box<dyn Kernel<O>>> + Clone + Send + Sync + 'static,
     {
         let backend = Box::new(Only { backend: backend.clone(), prepare });
         Design { name, role, waits: false, backend }
+    }
+
+    /// As [`new`](Self::new), for a design that waits.
+    fn waiting<B, F>(name: &'static str, role: Role, backend: &B, prepare: F) -> Self
+    where
+        B: Backend + Clone,
+        F: Fn(&B, &O::Plan) -> Result<Box<dyn Kernel<O>>> + Clone + Send + Sync + 'static,
+    {
+        let prepare = move |ByClock(backend): &ByClock<B>, plan: &O::Plan| prepare(backend, plan);
+        let design = Design::new(name, role, &ByClock(backend.clone()), prepare);
+        Design { waits: true, ..design }
     }
 
     /// A design on the CPU that is one function.
@@ -108,13 +131,18 @@ impl<O: Operator> Design<O> {
     }
 }
 
+/// What a design does not cover: status 2.
+fn uncovered(backend: &impl Backend, words: impl Into<Cow<'static, str>>) -> Error {
+    Error::device(backend.info().device, Status::NotImplemented, words)
+}
+
 /// A backend with one operator.
 struct Only<B, F> {
     backend: B,
     prepare: F,
 }
 
-impl<B: Backend, F: Send + Sync + 'static> Backend for Only<B, F> {
+impl<B: Backend, F: Clone + Send + Sync + 'static> Backend for Only<B, F> {
     fn info(&self) -> &DeviceInfo {
         self.backend.info()
     }
@@ -125,6 +153,14 @@ impl<B: Backend, F: Send + Sync + 'static> Backend for Only<B, F> {
 
     fn synchronize(&self) -> Result<()> {
         self.backend.synchronize()
+    }
+
+    fn sibling(&self) -> Result<Self> {
+        Ok(Only { backend: self.backend.sibling()?, prepare: self.prepare.clone() })
+    }
+
+    fn staging(&self, bytes: usize) -> Result<Option<Box<dyn Staging>>> {
+        self.backend.staging(bytes)
     }
 
     fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
@@ -140,10 +176,40 @@ impl<O, B, F> Supports<O> for Only<B, F>
 where
     O: Operator,
     B: Backend,
-    F: Fn(&B, &O::Plan) -> Result<Box<dyn Kernel<O>>> + Send + Sync + 'static,
+    F: Fn(&B, &O::Plan) -> Result<Box<dyn Kernel<O>>> + Clone + Send + Sync + 'static,
 {
     fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
         (self.prepare)(&self.backend, plan)
+    }
+}
+
+/// A backend that times by the clock, whatever else it could time by.
+#[derive(Clone)]
+struct ByClock<B>(B);
+
+impl<B: Backend> Backend for ByClock<B> {
+    fn info(&self) -> &DeviceInfo {
+        self.0.info()
+    }
+
+    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        self.0.allocate(bytes)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.0.synchronize()
+    }
+
+    fn sibling(&self) -> Result<Self> {
+        Ok(ByClock(self.0.sibling()?))
+    }
+
+    fn staging(&self, bytes: usize) -> Result<Option<Box<dyn Staging>>> {
+        self.0.staging(bytes)
+    }
+
+    fn yardstick(&self) -> Result<Yardstick> {
+        self.0.yardstick()
     }
 }
 

@@ -1,48 +1,53 @@
 //! Designs of `hybrid_mtp_ngram`.
 
+use spec_core::ngram::Rows;
 use spec_core::ops::HybridMtpNgram;
-use spec_core::ops::hybrid_mtp_ngram::{Buffers, Plan};
+use spec_core::ops::hybrid_mtp_ngram::Plan;
 use spec_cpu::Cpu;
 use spec_cuda::Cuda;
 
-use super::ngram::{Arguments, run};
+use super::ngram::{Arguments, Drafts, on_cpu, on_cuda};
 use crate::plain::ngram::Sizes;
 use crate::{Design, Designs};
 
 impl Designs for HybridMtpNgram {
-    fn on_cuda(_: &Cuda) -> Vec<Design<Self>> {
-        Vec::new()
+    fn on_cuda(cuda: &Cuda) -> Vec<Design<Self>> {
+        on_cuda(cuda)
     }
 
     fn on_cpu(cpu: &Cpu) -> Vec<Design<Self>> {
-        vec![Design::function("plain loop", cpu, |plan: &Plan, buffers: Buffers<'_>| {
-            run(&plan.rows, sizes(plan), arguments(buffers))
-        })]
+        on_cpu(cpu)
     }
 }
 
-fn sizes(plan: &Plan) -> Sizes {
-    Sizes {
-        max_ngram: plan.params.max_ngram_size,
-        min_ngram: plan.params.min_ngram_size,
-        max_draft_tokens: Some(plan.params.max_draft_tokens),
-        threshold: i64::from(plan.params.token_threshold),
+impl Drafts for HybridMtpNgram {
+    fn rows(plan: &Plan) -> &Rows {
+        &plan.rows
     }
-}
 
-fn arguments(buffers: Buffers<'_>) -> Arguments<'_> {
-    Arguments {
-        input_ids: buffers.input_ids,
-        input_ids_len: buffers.input_ids_len,
-        generated: buffers.pre_ids,
-        starts: None,
-        steps: buffers.step_idx,
-        max_dec_len: buffers.max_dec_len,
-        draft_token_num: None,
-        draft_tokens: buffers.draft_tokens,
-        this_time: buffers.seq_lens_this_time,
-        encoder: None,
-        decoder: buffers.seq_lens_decoder,
-        flags: buffers.flags,
+    fn sizes(plan: &Plan) -> Sizes {
+        Sizes {
+            max_ngram: plan.params.max_ngram_size,
+            min_ngram: plan.params.min_ngram_size,
+            max_draft_tokens: Some(plan.params.max_draft_tokens),
+            threshold: i64::from(plan.params.token_threshold),
+        }
+    }
+
+    fn arguments(buffers: Self::Buffers<'_>) -> Arguments<'_> {
+        Arguments {
+            input_ids: buffers.input_ids,
+            input_ids_len: buffers.input_ids_len,
+            generated: buffers.pre_ids,
+            starts: None,
+            steps: buffers.step_idx,
+            max_dec_len: buffers.max_dec_len,
+            draft_token_num: None,
+            draft_tokens: buffers.draft_tokens,
+            this_time: buffers.seq_lens_this_time,
+            encoder: None,
+            decoder: buffers.seq_lens_decoder,
+            flags: buffers.flags,
+        }
     }
 }

@@ -1,0 +1,12 @@
+// CUB's block and warp primitives, as the write-ups use them, beside the argument
+// types and the exact arithmetic of the operators' own kernels.
+#pragma once
+
+// CUB's own headers still use what it deprecates.
+#define CCCL_IGNORE_DEPRECATED_API
+
+#include <cub/block/block_radix_sort.cuh>
+#include <cub/block/block_scan.cuh>
+#include <cub/warp/warp_merge_sort.cuh>
+
+#include "common.cuh"
