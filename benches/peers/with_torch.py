@@ -1,0 +1,264 @@
+#!/usr/bin/env python3
+"""Times plain PyTorch on a GPU: each operator as a user would write it in tensors.
+
+    pip install torch numpy
+    python3 benches/peers/with_torch.py --json torch.json
+
+Calls are captured into a CUDA graph where they can be (torch.unique waits for the
+device, and cannot). Without PyTorch or a GPU it says so and does nothing.
+"""
+
+import sys
+
+import inputs
+from common import GPU_EFFORT, device, main, module
+
+# Inputs in turns shall be this many bytes together, as in `spec bench`.
+BEYOND_CACHES = 200 << 20
+ROTATED = 48 << 20
+
+
+class Gpu:
+    """Times calls on the current GPU."""
+
+    def __init__(self, torch, quick):
+        self.torch, self.quick, self.last = torch, quick, None
+
+    def events(self, work):
+        torch = self.torch
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        work()
+        end.record()
+        end.synchronize()
+        return start.elapsed_time(end) * 1e-3
+
+    def plan(self, once):
+        samples, calls, budget = GPU_EFFORT[self.quick]
+        once = max(once, 1e-9)
+        calls = max(1, min(calls, int(budget / once / 5)))
+        return min(max(3, int(budget / once / calls)), samples), calls
+
+    def time(self, call, turns=1, capture=True):
+        """Samples in microseconds of a call, how, and the last call's result.
+        `call` takes the number of the input to use."""
+        torch = self.torch
+        for i in range(3):
+            call(i % turns)
+        torch.cuda.synchronize()
+        samples, calls = self.plan(min(self.events(lambda: call(0)) for _ in range(3)))
+        result = None
+
+        def several():
+            nonlocal result
+            for i in range(calls):
+                result = None
+                result = call(i % turns)
+
+        if capture:
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                several()
+            work, method = graph.replay, f"{calls} calls in a CUDA graph, events"
+        else:
+            work, method = several, f"{calls} calls, events"
+        if calls == 1:
+            method = method.replace("calls", "call")
+        if turns > 1:
+            method += f", inputs in {turns} copies used in turns"
+        for _ in range(3):
+            work()
+        times = [self.events(work) / calls * 1e6 for _ in range(samples)]
+        self.last = ((calls - 1) % turns, result)
+        return times, method
+
+
+def turns_of(memory, size_bytes, calls=20):
+    return min(-(-BEYOND_CACHES // size_bytes), calls) if memory > ROTATED else 1
+
+
+class Torch:
+    """Every operator in tensors."""
+
+    name = "torch operators"
+    names = {"unique": "torch.unique"}
+
+    def __init__(self, torch, options):
+        self.torch = torch
+        self.gpu = Gpu(torch, options.quick)
+        self.device = device(torch.cuda.get_device_name(0), "cuda:0")
+        self.versions = {"torch": torch.__version__, "cuda (torch)": str(torch.version.cuda)}
+
+    def release(self):
+        self.gpu.last = None
+        self.torch.cuda.empty_cache()
+
+    def timed(self, call, turns=1, capture=True):
+        return lambda: self.gpu.time(call, turns, capture)
+
+    def on_gpu(self, *arrays):
+        return [self.torch.from_numpy(array).cuda() for array in arrays]
+
+    def topk_router(self, row):
+        torch = self.torch
+        x, bias = self.on_gpu(*inputs.router(row))
+        x = x.to(torch.bfloat16) if row.kind == "bf16" else x
+
+        def call(_):
+            scores = torch.sigmoid(x.float())
+            choice = scores + bias
+            groups = choice.view(-1, 8, 32).topk(2, dim=-1).values.sum(-1)
+            kept = groups.topk(4, dim=-1, sorted=False).indices
+            mask = torch.zeros_like(groups).scatter_(1, kept, 1).bool()
+            choice = choice.view(-1, 8, 32).masked_fill(~mask[:, :, None], 0).view(-1, 256)
+            experts = choice.topk(8, dim=-1).indices
+            weights = scores.gather(1, experts)
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20) * 2.5
+            return weights, experts.int()
+
+        def check():
+            weights, experts = (t.cpu().numpy() for t in self.gpu.last[1])
+            return inputs.check_router(x.float().cpu().numpy(), bias.cpu().numpy(), weights, experts)
+
+        size = x.numel() * x.element_size() + row.numbers[0] * 64
+        return self.timed(call), check, size
+
+    def deduplicate_topk(self, row):
+        torch = self.torch
+        values = inputs.deduplicate(row)
+        (given,) = self.on_gpu(values)
+        batch, n = values.shape
+
+        def call(_):
+            ordered = given.sort(dim=1).values
+            first = ordered >= 0
+            first[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+            # What is not the first of its kind goes to a column that is cut off.
+            place = torch.where(first, first.cumsum(1) - 1, n)
+            unique = torch.full((batch, n + 1), -1, dtype=torch.int32, device="cuda")
+            return unique.scatter_(1, place, ordered)[:, :n]
+
+        def check():
+            return inputs.check_deduplicate(values, self.gpu.last[1].cpu().numpy())
+
+        return self.timed(call), check, 2 * values.nbytes
+
+    def rejection_sample(self, row):
+        torch = self.torch
+        given = inputs.Rejection(row)
+        batch, drafts = given.batch, given.drafts
+        turns = turns_of(row.memory, given.bytes)
+        target, draft, ids, bonus, uniform = self.on_gpu(
+            given.target, given.draft, given.ids, given.bonus, given.uniform
+        )
+        copies = [(target, draft)] + [(target.clone(), draft.clone()) for _ in range(turns - 1)]
+        starts = torch.arange(batch, device="cuda") * drafts
+        columns = torch.arange(drafts + 1, device="cuda")
+        tail = torch.cat([ids.view(batch, drafts), bonus[:, None]], 1)
+
+        def call(turn):
+            target, draft = copies[turn]
+            p = target.gather(1, ids.long()[:, None])[:, 0]
+            q = draft.gather(1, ids.long()[:, None])[:, 0].clamp_min(1e-10)
+            accepted = ((p >= q) | (uniform * q < p)).view(batch, drafts)
+            count = accepted.int().cumprod(1).sum(1)
+            at = starts + count.clamp_max(drafts - 1)
+            residual = (target[at] - draft[at]).clamp_min(0)
+            if given.recovery == "sample":
+                residual = residual / torch.empty_like(residual).exponential_(1)
+            recovered = residual.argmax(1).int()
+            output = torch.where(columns < count[:, None], tail, -1)
+            last = torch.where(count == drafts, bonus, recovered)
+            return output.scatter_(1, count[:, None], last[:, None])
+
+        def check():
+            return given.check(self.gpu.last[1].cpu().numpy())
+
+        return self.timed(call, turns), check, given.bytes
+
+    def ngram_match(self, row):
+        torch = self.torch
+        given = inputs.Ngram(row)
+        prompt, every, step = self.on_gpu(given.input_ids, given.all, given.step)
+        turns = min(-(-BEYOND_CACHES // given.bytes), 20) if given.cold else 1
+        copies = [(prompt, every)] + [(prompt.clone(), every.clone()) for _ in range(turns - 1)]
+        slots = torch.arange(inputs.DRAFTS, device="cuda")
+
+        def find(tokens, pattern, length):
+            """Where the pattern first occurs with a token after it, or -1."""
+            n = pattern.shape[1]
+            windows = tokens.unfold(1, n, 1)
+            hit = (windows == pattern[:, None]).all(-1)
+            hit &= torch.arange(hit.shape[1], device="cuda") + n < length[:, None]
+            return torch.where(hit.any(1), hit.to(torch.uint8).argmax(1), -1)
+
+        def call(turn):
+            prompt, every = copies[turn]
+            generated = every[:, given.prompt :]
+            lengths = torch.full_like(step, given.prompt)
+            drafts = torch.full((given.batch, inputs.DRAFTS), -1, device="cuda")
+            count = torch.zeros_like(step)
+            for n in (3, 2, 1):
+                pattern = generated.gather(1, step[:, None] + 1 - n + torch.arange(n, device="cuda"))
+                for tokens, length in ((prompt, lengths), (generated, step)):
+                    at = find(tokens, pattern, length)
+                    new = (at >= 0) & (count == 0)
+                    source = (at[:, None] + n + slots).clamp(0, tokens.shape[1] - 1)
+                    drafts = torch.where(new[:, None], tokens.gather(1, source), drafts)
+                    left = (length - at - n).clamp_max(inputs.DRAFTS)
+                    count = torch.where(new, left, count)
+            return torch.where(slots < count[:, None], drafts, -1), count
+
+        def check():
+            drafts, count = self.gpu.last[1]
+            return given.check(drafts.cpu().numpy(), count.cpu().numpy())
+
+        return self.timed(call, turns), check, given.bytes
+
+    def unique(self, row):
+        torch = self.torch
+        given = inputs.Keys(row)
+        # PyTorch has no arithmetic on u64: the same bits as i64, in their order.
+        # Large sets are made here, since moving them takes longer.
+        uniform = given.set.endswith("bits")
+        if uniform:
+            ranks = torch.arange(given.n, device="cuda") % given.ranks
+            keys = scrambled(ranks, given.bits)
+            del ranks
+        else:
+            (keys,) = self.on_gpu(given.keys().view("int64"))
+
+        def check():
+            if uniform:
+                want = scrambled(torch.arange(given.ranks, device="cuda"), given.bits)
+            else:
+                (want,) = self.on_gpu(given.distinct().view("int64"))
+            want, got = want.sort().values, self.gpu.last[1]
+            assert len(got) == len(want), f"{len(got)} keys, expected {len(want)}"
+            assert bool((got == want).all()), "other keys"
+            return "the keys that were made, every element"
+
+        size = 8 * (given.n + given.ranks)
+        return self.timed(lambda _: torch.unique(keys), capture=False), check, size
+
+
+def scrambled(ranks, bits):
+    """`inputs.Keys.keys_of` in the bits of i64, which wrap as those of u64 do."""
+    signed = lambda value: value - (1 << 64) if value >= 1 << 63 else value
+    mask, factor, half = signed((1 << bits) - 1), signed(inputs.FACTOR), (bits + 1) // 2
+    fold = lambda x: x ^ ((x >> half) & ((1 << (64 - half)) - 1))
+    return fold(fold((ranks + 1) * factor & mask) * factor & mask)
+
+
+def peer(options):
+    torch = module("torch")
+    if torch is None or module("numpy") is None:
+        return None
+    if not torch.cuda.is_available():
+        print("skipped: torch sees no GPU", file=sys.stderr)
+        return None
+    return Torch(torch, options)
+
+
+if __name__ == "__main__":
+    main(__doc__, peer)
