@@ -17,6 +17,8 @@
 //!
 //! A new format is a `Source` or a `Sink`, in this crate or in another one.
 
+#[cfg(feature = "parquet")]
+pub mod columns;
 mod error;
 mod key;
 mod live;

@@ -1,0 +1,241 @@
+//! A column of a Parquet file, row groups by several threads.
+
+use std::fs::File;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use parquet::basic::{ConvertedType, LogicalType, Type};
+use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
+use parquet::data_type::{DataType, Int32Type, Int64Type};
+use parquet::errors::ParquetError;
+use parquet::file::reader::{FileReader, SerializedFileReader};
+use parquet::schema::types::ColumnDescriptor;
+use spec_core::dtype::{as_bytes, as_bytes_mut};
+use spec_core::{DType, Element};
+
+use super::reader::{BUFFER, Shared};
+use super::{missing, no_key_type, nulls};
+use crate::{Error, Key, Part, Place, Result, Source};
+
+/// Bytes of column chunks that a part has at least, if the file has as many.
+const PART: u64 = 16 << 20;
+/// Values that are decoded at once.
+const VALUES: usize = 32 << 10;
+/// Bytes of a page and its dictionary, packed and unpacked. Writers make pages
+/// of a megabyte; larger ones are read all the same.
+const PAGES: usize = 4 << 20;
+
+/// One column of a Parquet file.
+pub(super) struct ParquetColumn {
+    path: PathBuf,
+    name: String,
+    reader: SerializedFileReader<Shared>,
+    /// Its index in the file.
+    column: usize,
+    dtype: DType,
+    /// The row groups of each part.
+    parts: Vec<Range<usize>>,
+    keys: u64,
+    bytes: u64,
+}
+
+impl ParquetColumn {
+    pub(super) fn open(path: &Path, file: File, name: &str) -> Result<Self> {
+        let failed = |error| failed(path, error);
+        let shared = Shared::new(file).map_err(|error| Error::io("read", path, error))?;
+        let reader = SerializedFileReader::new(shared).map_err(failed)?;
+        let metadata = reader.metadata();
+        let columns = metadata.file_metadata().schema_descr().columns();
+        let names: Vec<String> = columns.iter().map(|column| column.path().string()).collect();
+        let found = names.iter().position(|there| there == name);
+        let column = found.ok_or_else(|| missing(path, name, names.iter().map(String::as_str)))?;
+        let dtype = key_type(&columns[column]).map_err(|what| no_key_type(path, name, &what))?;
+
+        let (mut parts, mut keys, mut bytes) = (Vec::new(), 0, 0);
+        let (mut start, mut gathered, mut null) = (0, 0, 0);
+        for (index, group) in metadata.row_groups().iter().enumerate() {
+            let chunk = group.column(column);
+            let size = chunk.compressed_size().max(0) as u64;
+            keys += group.num_rows().max(0) as u64;
+            bytes += size;
+            null += chunk.statistics().and_then(|known| known.null_count_opt()).unwrap_or(0);
+            gathered += size;
+            if gathered >= PART || index + 1 == metadata.num_row_groups() {
+                parts.push(start..index + 1);
+                (start, gathered) = (index + 1, 0);
+            }
+        }
+        // Known before anything is read, where the writer counted.
+        if null > 0 {
+            return Err(nulls(path, name, null));
+        }
+        let (path, name) = (path.to_owned(), name.to_owned());
+        Ok(ParquetColumn { path, name, reader, column, dtype, parts, keys, bytes })
+    }
+
+    pub(super) fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// Starts to read the column in a row group.
+    fn chunk(&self, group: usize) -> Result<Chunk> {
+        let failed = |error| failed(&self.path, error);
+        let group = self.reader.get_row_group(group).map_err(failed)?;
+        match group.get_column_reader(self.column).map_err(failed)? {
+            ColumnReader::Int64ColumnReader(reader) => {
+                Ok(Chunk::Wide(Values { reader, values: Vec::new(), levels: Vec::new() }))
+            }
+            ColumnReader::Int32ColumnReader(reader) => {
+                Ok(Chunk::Narrow(Values { reader, values: Vec::new(), levels: Vec::new() }))
+            }
+            _ => Err(no_key_type(&self.path, &self.name, "of different types in its row groups")),
+        }
+    }
+}
+
+/// An operating system's refusal, or the file's fault.
+fn failed(path: &Path, error: ParquetError) -> Error {
+    match error {
+        ParquetError::External(error) => match error.downcast::<std::io::Error>() {
+            Ok(error) => Error::io("read", path, *error),
+            Err(error) => damaged(path, &error.to_string()),
+        },
+        other => damaged(path, &other.to_string()),
+    }
+}
+
+fn damaged(path: &Path, what: &str) -> Error {
+    Error::data(path, Place::Whole, format!("is no Parquet file that can be read: {what}"))
+}
+
+/// The key type of a column, or what it is instead.
+fn key_type(column: &ColumnDescriptor) -> Result<DType, String> {
+    if column.max_rep_level() > 0 {
+        return Err("a list".to_owned());
+    }
+    let signed = match (column.logical_type_ref(), column.converted_type()) {
+        (Some(LogicalType::Integer(integer)), _) => integer.is_signed,
+        (Some(other), _) => return Err(format!("{other:?}")),
+        (None, ConvertedType::NONE | ConvertedType::INT_8 | ConvertedType::INT_16) => true,
+        (None, ConvertedType::INT_32 | ConvertedType::INT_64) => true,
+        (None, ConvertedType::UINT_8 | ConvertedType::UINT_16) => false,
+        (None, ConvertedType::UINT_32 | ConvertedType::UINT_64) => false,
+        (None, other) => return Err(other.to_string()),
+    };
+    match (column.physical_type(), signed) {
+        (Type::INT64, true) => Ok(DType::I64),
+        (Type::INT64, false) => Ok(DType::U64),
+        (Type::INT32, true) => Ok(DType::I32),
+        (Type::INT32, false) => Ok(DType::U32),
+        (other, _) => Err(other.to_string()),
+    }
+}
+
+impl<K: Key> Source<K> for ParquetColumn {
+    fn keys(&self) -> Option<u64> {
+        Some(self.keys)
+    }
+
+    fn bytes(&self) -> Option<u64> {
+        Some(self.bytes)
+    }
+
+    fn parts(&self) -> usize {
+        self.parts.len()
+    }
+
+    fn part_memory(&self) -> usize {
+        PAGES + BUFFER + VALUES * (K::SIZE + 2)
+    }
+
+    fn open(&self, part: usize) -> Result<Box<dyn Part<K> + Send + '_>> {
+        let groups = self.parts[part].clone();
+        Ok(Box::new(Groups { column: self, groups, chunk: None, left: 0, bytes: 0 }))
+    }
+}
+
+/// A part: row groups one after the other.
+struct Groups<'a> {
+    column: &'a ParquetColumn,
+    /// Those that have not been started.
+    groups: Range<usize>,
+    chunk: Option<Chunk>,
+    /// Rows of the chunk that have not been read.
+    left: u64,
+    /// Bytes of the chunks that have been started.
+    bytes: u64,
+}
+
+impl<K: Key> Part<K> for Groups<'_> {
+    fn read(&mut self, keys: &mut [K]) -> Result<usize> {
+        let file = self.column;
+        loop {
+            if let Some(chunk) = &mut self.chunk {
+                let rows = keys.len().min(VALUES).min(usize::try_from(self.left).unwrap_or(VALUES));
+                if rows > 0 {
+                    let (read, values) =
+                        chunk.read(rows, keys).map_err(|e| failed(&file.path, e))?;
+                    if read == 0 {
+                        return Err(damaged(&file.path, "a row group ends early"));
+                    }
+                    if values < read {
+                        return Err(nulls(&file.path, &file.name, (read - values) as u64));
+                    }
+                    self.left -= read as u64;
+                    return Ok(read);
+                }
+            }
+            let Some(group) = self.groups.next() else { return Ok(0) };
+            let metadata = file.reader.metadata().row_group(group);
+            self.left = metadata.num_rows().max(0) as u64;
+            self.bytes += metadata.column(file.column).compressed_size().max(0) as u64;
+            self.chunk = Some(file.chunk(group)?);
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+/// A column chunk by its physical type.
+enum Chunk {
+    Wide(Values<Int64Type>),
+    Narrow(Values<Int32Type>),
+}
+
+impl Chunk {
+    fn read<K: Key>(
+        &mut self,
+        rows: usize,
+        keys: &mut [K],
+    ) -> Result<(usize, usize), ParquetError> {
+        match self {
+            Chunk::Wide(values) => values.read(rows, keys),
+            Chunk::Narrow(values) => values.read(rows, keys),
+        }
+    }
+}
+
+struct Values<T: DataType> {
+    reader: ColumnReaderImpl<T>,
+    values: Vec<T::T>,
+    levels: Vec<i16>,
+}
+
+impl<T: DataType<T: Element>> Values<T> {
+    /// Reads up to `rows` values to the start of `keys`, whose type has the same
+    /// size. Returns how many rows were read, and how many of them had a value.
+    fn read<K: Key>(
+        &mut self,
+        rows: usize,
+        keys: &mut [K],
+    ) -> Result<(usize, usize), ParquetError> {
+        self.values.clear();
+        self.levels.clear();
+        let (read, values, _) =
+            self.reader.read_records(rows, Some(&mut self.levels), None, &mut self.values)?;
+        as_bytes_mut(&mut keys[..values]).copy_from_slice(as_bytes(&self.values[..values]));
+        Ok((read, values))
+    }
+}

@@ -1,0 +1,110 @@
+//! Columns of Arrow files.
+
+use std::fs::{self, File};
+use std::path::Path;
+use std::sync::Arc;
+
+use arrow_array::{
+    ArrayRef, Int8Array, Int32Array, Int64Array, RecordBatch, StringArray, UInt16Array,
+    UInt32Array, UInt64Array,
+};
+use arrow_ipc::CompressionType;
+use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
+use spec_core::DType;
+use spec_external::Place;
+use spec_external::columns;
+
+use super::{Random, about, read, sorted};
+
+fn file(path: &Path, packed: Option<CompressionType>, batches: Vec<Vec<(&str, ArrayRef)>>) {
+    let batches: Vec<_> = batches
+        .into_iter()
+        .map(|columns| {
+            let columns = columns.into_iter().map(|(name, column)| (name, column, true));
+            RecordBatch::try_from_iter_with_nullable(columns).unwrap()
+        })
+        .collect();
+    let options = IpcWriteOptions::default().try_with_compression(packed).unwrap();
+    let schema = batches[0].schema();
+    let file = File::create(path).unwrap();
+    let mut writer = FileWriter::try_new_with_options(file, &schema, options).unwrap();
+    for batch in &batches {
+        writer.write(batch).unwrap();
+    }
+    writer.finish().unwrap();
+}
+
+#[test]
+fn record_batches_share_out_among_parts() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("keys.arrow");
+    let keys: Vec<u64> = Random(1).keys(3_000_000);
+    for packed in [None, Some(CompressionType::LZ4_FRAME), Some(CompressionType::ZSTD)] {
+        let batches = keys.chunks(300_000).map(|keys| {
+            let names: ArrayRef = Arc::new(StringArray::from(vec!["x"; keys.len()]));
+            let keys: ArrayRef = Arc::new(UInt64Array::from(keys.to_vec()));
+            vec![("name", names), ("key", keys)]
+        });
+        file(&path, packed, batches.collect());
+        assert_eq!(columns::dtype(&path, "key").unwrap(), DType::U64);
+        let source = columns::open::<u64>(&path, "key").unwrap();
+        assert!(packed.is_some() || source.parts() > 1, "{} parts", source.parts());
+        let (found, bytes) = read(&*source).unwrap();
+        assert!(sorted(found) == sorted(keys.clone()), "{packed:?}");
+        assert_eq!(Some(bytes), source.bytes());
+    }
+}
+
+#[test]
+fn every_type_of_key_and_no_other() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("types.arrow");
+    let columns: Vec<(&str, ArrayRef)> = vec![
+        ("u64", Arc::new(UInt64Array::from(vec![u64::MAX, 1]))),
+        ("i64", Arc::new(Int64Array::from(vec![i64::MIN, 1]))),
+        ("u32", Arc::new(UInt32Array::from(vec![u32::MAX, 1]))),
+        ("i32", Arc::new(Int32Array::from(vec![i32::MIN, 1]))),
+        ("u16", Arc::new(UInt16Array::from(vec![u16::MAX, 1]))),
+        ("i8", Arc::new(Int8Array::from(vec![i8::MIN, 1]))),
+        ("text", Arc::new(StringArray::from(vec!["a", "b"]))),
+        ("nulls", Arc::new(Int64Array::from(vec![None, Some(1)]))),
+    ];
+    file(&path, None, vec![columns]);
+    let open = columns::open::<u64>;
+    assert_eq!(read(&*open(&path, "u64").unwrap()).unwrap().0, [u64::MAX, 1]);
+    let signed = columns::open::<i64>(&path, "i64").unwrap();
+    assert_eq!(read(&*signed).unwrap().0, [i64::MIN, 1]);
+    for (name, first) in [("u32", u32::MAX), ("u16", u32::from(u16::MAX))] {
+        assert_eq!(columns::dtype(&path, name).unwrap(), DType::U32);
+        let keys = read(&*columns::open::<u32>(&path, name).unwrap()).unwrap().0;
+        assert_eq!(keys, [first, 1]);
+    }
+    for (name, first) in [("i32", i32::MIN), ("i8", i32::from(i8::MIN))] {
+        assert_eq!(columns::dtype(&path, name).unwrap(), DType::I32);
+        let keys = read(&*columns::open::<i32>(&path, name).unwrap()).unwrap().0;
+        assert_eq!(keys, [first, 1]);
+    }
+    let (_, message) = about(&path, open(&path, "i64"));
+    assert_eq!(message, "column i64 is i64, not u64");
+    let (_, message) = about(&path, columns::dtype(&path, "text"));
+    assert_eq!(message, "column text is Utf8; it must be u64, i64, u32 or i32");
+    let (_, message) = about(&path, columns::dtype(&path, "key"));
+    assert!(message.starts_with("has no column key; it has u64, i64, u32"), "{message}");
+    let nulls = columns::open::<i64>(&path, "nulls").unwrap();
+    let (_, message) = about(&path, read(&*nulls));
+    assert_eq!(message, "column nulls has a null (1 seen), and a null is no key");
+}
+
+#[test]
+fn damaged_files_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("damaged.arrow");
+    let keys: ArrayRef = Arc::new(UInt64Array::from(Random(2).keys(3000)));
+    file(&path, None, vec![vec![("key", Arc::clone(&keys))], vec![("key", keys)]]);
+    let whole = fs::read(&path).unwrap();
+    for length in [6, 8, 9, 16, 100, whole.len() / 2, whole.len() - 1] {
+        fs::write(&path, &whole[..length]).unwrap();
+        let (place, _) = about(&path, columns::open::<u64>(&path, "key"));
+        assert_eq!(place, Place::Whole);
+    }
+}
