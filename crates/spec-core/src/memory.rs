@@ -315,7 +315,7 @@ pub trait Memory: Send + Sync {
     /// If they do not fit in [`size`](Self::size).
     fn view_mut(&mut self, dtype: DType, len: usize) -> ViewMut<'_>;
 
-    /// Copies host bytes to this memory from byte `offset` on, a multiple of 8,
+    /// Copies host bytes to this memory from byte `offset` on, a multiple of 4,
     /// ordered after what was enqueued on the backend's own stream.
     ///
     /// # Errors
@@ -323,7 +323,7 @@ pub trait Memory: Send + Sync {
     fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<()>;
 
     /// Waits for what was enqueued on the backend's own stream, then copies
-    /// to the host from byte `offset` on, a multiple of 8.
+    /// to the host from byte `offset` on, a multiple of 4.
     ///
     /// # Errors
     /// Status 11 where there are not as many, 1 when the device fails.

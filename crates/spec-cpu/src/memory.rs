@@ -1,29 +1,48 @@
 //! Host memory, aligned to a cache line.
 
+use std::alloc::{Layout, alloc_zeroed};
 use std::ops::Range;
 
 use spec_core::{DType, Device, Element, Error, Memory, Result, Status, View, ViewMut, dtype};
 
-/// A cache line: the unit of allocation, so that every dtype is aligned.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct Line([u8; 64]);
+/// A cache line in bytes: the alignment, so that every dtype is aligned.
+const LINE: usize = 64;
 
+/// Zeros at first. The system gives large allocations their pages when they
+/// are first written, so what is never used costs nothing.
 pub(crate) struct HostMemory {
-    lines: Vec<Line>,
+    words: Vec<u64>,
+    /// Bytes before the first line.
+    skip: usize,
     size: usize,
 }
 
 impl HostMemory {
     pub(crate) fn new(size: usize) -> Result<Self> {
-        let count = size.div_ceil(size_of::<Line>());
-        let mut lines = Vec::new();
-        lines.try_reserve_exact(count).map_err(|_| {
+        let refuse = || {
             let message = format!("not enough memory for {size} bytes");
             Error::device(Device::CPU, Status::InternalError, message)
-        })?;
-        lines.resize(count, Line([0; 64]));
-        Ok(HostMemory { lines, size })
+        };
+        let count = size.checked_add(LINE).ok_or_else(refuse)?.div_ceil(size_of::<u64>());
+        let layout = Layout::array::<u64>(count).map_err(|_| refuse())?;
+        // SAFETY: the layout is not empty.
+        let words = unsafe { alloc_zeroed(layout) }.cast::<u64>();
+        if words.is_null() {
+            return Err(refuse());
+        }
+        // SAFETY: the global allocator just gave an array of `count` words, all
+        // of them zero.
+        let words = unsafe { Vec::from_raw_parts(words, count, count) };
+        let skip = words.as_ptr().addr().wrapping_neg() % LINE;
+        Ok(HostMemory { words, skip, size })
+    }
+
+    fn bytes(&self) -> &[u8] {
+        &dtype::as_bytes(&self.words)[self.skip..][..self.size]
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut dtype::as_bytes_mut(&mut self.words)[self.skip..][..self.size]
     }
 
     /// So many bytes from `offset` on, if there are as many.
@@ -35,32 +54,6 @@ impl HostMemory {
                 Err(Error::device(Device::CPU, Status::BadTensorShape, words))
             }
         }
-    }
-
-    fn bytes(&self) -> &[u8] {
-        &self.lines.as_flattened_bytes()[..self.size]
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut self.lines.as_flattened_bytes_mut()[..self.size]
-    }
-}
-
-trait Flatten {
-    fn as_flattened_bytes(&self) -> &[u8];
-    fn as_flattened_bytes_mut(&mut self) -> &mut [u8];
-}
-
-impl Flatten for Vec<Line> {
-    fn as_flattened_bytes(&self) -> &[u8] {
-        // SAFETY: a `Line` is 64 bytes without padding, any of them valid.
-        unsafe { std::slice::from_raw_parts(self.as_ptr().cast(), size_of_val(self.as_slice())) }
-    }
-
-    fn as_flattened_bytes_mut(&mut self) -> &mut [u8] {
-        let len = size_of_val(self.as_slice());
-        // SAFETY: as above, and the borrow is exclusive.
-        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr().cast(), len) }
     }
 }
 

@@ -19,17 +19,26 @@
 
 #[cfg(feature = "parquet")]
 pub mod columns;
+mod drain;
 mod error;
+mod feed;
 mod key;
+mod lane;
 mod live;
+mod merge;
 mod options;
 mod os;
 mod output;
+mod pipeline;
 pub mod raw;
 mod report;
+mod run;
 mod sink;
 mod source;
+mod staging;
+mod temp;
 pub mod text;
+mod watch;
 
 pub use error::{Error, Place, Result};
 pub use key::Key;

@@ -97,3 +97,18 @@ pub(crate) fn read_full(file: &File, bytes: &mut [u8], offset: u64) -> io::Resul
     }
     Ok(done)
 }
+
+/// Lets the system begin to write a range to the disk now rather than later.
+#[cfg(target_os = "linux")]
+pub(crate) fn start_writeback(file: &File, offset: u64, len: usize) {
+    use std::os::fd::AsRawFd;
+
+    let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
+    // SAFETY: the descriptor is open as long as `file` is borrowed; the call
+    // touches no memory. It is a hint: whether it worked does not matter.
+    unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
+}
+
+/// Elsewhere the system decides.
+#[cfg(not(target_os = "linux"))]
+pub(crate) fn start_writeback(_file: &File, _offset: u64, _len: usize) {}

@@ -68,7 +68,10 @@ impl Output {
     /// # Errors
     /// [`Error::Io`], such as for a full disk.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
-        os::write_at(&self.file, bytes, offset).map_err(|error| self.failed(error))
+        os::write_at(&self.file, bytes, offset).map_err(|error| self.failed(error))?;
+        // Or all of it would wait for `commit`.
+        os::start_writeback(&self.file, offset, bytes.len());
+        Ok(())
     }
 
     /// The error of a write that failed, with the path.

@@ -1,0 +1,198 @@
+//! Reading: several threads fill blocks from the parts of a source.
+
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+use crate::watch::{Watch, lock};
+use crate::{Key, Part, Result, Source};
+
+/// Keys of a block that a thread fills in one go: 1 MiB of u64.
+const BLOCK: usize = 128 * 1024;
+/// Blocks of a chunk for each thread, at least, so that all end together.
+const SHARES: usize = 4;
+
+/// A source that is being read.
+pub(crate) struct Feed<'a, K: Key> {
+    source: &'a dyn Source<K>,
+    watch: &'a Watch<'a>,
+    threads: usize,
+    parts: Mutex<Parts<'a, K>>,
+    keys: AtomicU64,
+    bytes: AtomicU64,
+}
+
+struct Parts<'a, K> {
+    /// The next part that nobody has opened yet.
+    next: usize,
+    /// Parts that were begun and are in nobody's hands.
+    begun: Vec<Box<dyn Part<K> + Send + 'a>>,
+}
+
+impl<'a, K: Key> Feed<'a, K> {
+    pub(crate) fn new(source: &'a dyn Source<K>, threads: usize, watch: &'a Watch<'a>) -> Self {
+        Feed {
+            source,
+            watch,
+            threads,
+            parts: Mutex::new(Parts { next: 0, begun: Vec::new() }),
+            keys: AtomicU64::new(0),
+            bytes: AtomicU64::new(0),
+        }
+    }
+
+    /// Keys read so far.
+    pub(crate) fn keys(&self) -> u64 {
+        self.keys.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of input read so far.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
+
+    /// Threads that read at once.
+    pub(crate) fn threads(&self) -> usize {
+        self.threads.min(self.source.parts()).max(1)
+    }
+
+    fn part(&self) -> Result<Option<Box<dyn Part<K> + Send + 'a>>> {
+        let index = {
+            let mut parts = lock(&self.parts);
+            if let Some(part) = parts.begun.pop() {
+                return Ok(Some(part));
+            }
+            parts.next += 1;
+            parts.next - 1
+        };
+        (index < self.source.parts()).then(|| self.source.open(index)).transpose()
+    }
+
+    /// Fills a block; less than all of it only where no part is left for this
+    /// thread.
+    pub(crate) fn fill_block(&self, block: &mut [K]) -> Result<usize> {
+        let mut filled = 0;
+        while filled < block.len() {
+            let Some(mut part) = self.part()? else { break };
+            while filled < block.len() {
+                let before = part.bytes();
+                let count = part.read(&mut block[filled..])?;
+                let bytes = part.bytes() - before;
+                self.bytes.fetch_add(bytes, Ordering::Relaxed);
+                self.watch.advance(bytes)?;
+                if count == 0 {
+                    break;
+                }
+                filled += count;
+            }
+            if filled == block.len() {
+                lock(&self.parts).begun.push(part);
+            }
+        }
+        self.keys.fetch_add(filled as u64, Ordering::Relaxed);
+        Ok(filled)
+    }
+
+    /// Whether everything has been read. May say no once too often, where the
+    /// last block ended with the last part.
+    pub(crate) fn is_done(&self) -> bool {
+        let parts = lock(&self.parts);
+        parts.begun.is_empty() && parts.next >= self.source.parts()
+    }
+
+    /// Fills `keys` from its start, all threads; returns how many there are.
+    /// Fewer than fit do not mean the end: a thread without a part leaves.
+    pub(crate) fn fill(&self, keys: &mut [K]) -> Result<usize> {
+        let threads = self.threads();
+        let block = (keys.len() / (threads * SHARES)).clamp(1024, BLOCK);
+        let blocks = keys.len().div_ceil(block);
+        let next = Mutex::new(keys.chunks_mut(block).enumerate());
+        let short = Mutex::new(Vec::new());
+        let total = AtomicUsize::new(0);
+        let read = || {
+            self.watch.guard(|| {
+                loop {
+                    let Some((index, block)) = lock(&next).next() else { return Ok(()) };
+                    let count = self.fill_block(block)?;
+                    total.fetch_add(count, Ordering::Relaxed);
+                    if count < block.len() {
+                        lock(&short).push((index, count));
+                        return Ok(());
+                    }
+                }
+            });
+        };
+        std::thread::scope(|scope| {
+            for _ in 1..threads {
+                scope.spawn(read);
+            }
+            read();
+        });
+        self.watch.check()?;
+        // Blocks after the last one that was handed out are empty.
+        let left = next.into_inner().map_or(0, |left| left.len());
+        let handed = blocks - left;
+        let mut short = short.into_inner().unwrap_or_default();
+        short.sort_unstable();
+        let total = total.into_inner();
+        close_gaps(keys, block, handed, &short, total);
+        Ok(total)
+    }
+}
+
+/// Moves the last of `total` keys into the gaps that short blocks leave, so that
+/// they lie at the start. Order means nothing.
+fn close_gaps<K: Key>(
+    keys: &mut [K],
+    block: usize,
+    handed: usize,
+    short: &[(usize, usize)],
+    total: usize,
+) {
+    // Where keys lie behind `total`, from the end.
+    let len = keys.len();
+    let filled = |index: usize| {
+        let whole = block.min(len - index * block);
+        short.iter().find(|(at, _)| *at == index).map_or(whole, |(_, count)| *count)
+    };
+    let mut index = handed;
+    let mut from = 0..0;
+    for &(gap, count) in short {
+        let start = gap * block + count;
+        let end = (gap * block + block).min(len).min(total);
+        for at in start..end.max(start) {
+            while from.is_empty() {
+                index -= 1;
+                let first = (index * block).max(total);
+                from = first..(index * block + filled(index)).max(first);
+            }
+            from.end -= 1;
+            keys[at] = keys[from.end];
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_are_closed_with_the_last_keys() {
+        // Blocks of 4: full, 1 key, full, empty, 2 keys, never handed out.
+        let x = u64::MAX;
+        let mut keys = [1, 2, 3, 4, 5, x, x, x, 6, 7, 8, 9, x, x, x, x, 10, 11, x, x, x, x];
+        close_gaps(&mut keys, 4, 5, &[(1, 1), (3, 0), (4, 2)], 11);
+        let mut found = keys[..11].to_vec();
+        found.sort_unstable();
+        assert_eq!(found, (1..=11).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_short_last_block_is_no_gap() {
+        let mut keys = [1u32, 2, 3, 4, 5, 6];
+        close_gaps(&mut keys, 4, 2, &[], 6);
+        assert_eq!(keys, [1, 2, 3, 4, 5, 6]);
+        let mut keys = [1u32, 2, 3, 4, 5, 0];
+        close_gaps(&mut keys, 4, 2, &[(1, 1)], 5);
+        assert_eq!(keys[..5], [1, 2, 3, 4, 5]);
+    }
+}

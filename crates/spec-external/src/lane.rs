@@ -1,0 +1,148 @@
+//! The operator on a chunk of keys.
+
+use std::sync::Mutex;
+
+use spec_core::ops::Unique as Operator;
+use spec_core::ops::unique::Buffers;
+use spec_core::{DType, Descriptor, Memory, Status, Stream, Supports, TensorDesc};
+
+use crate::watch::lock;
+use crate::{Error, Key, Result};
+
+/// Buffers for chunks of up to so many keys, on a handle with a stream of its
+/// own.
+///
+/// ```text
+/// keys, unique, count, counts     a lane's own
+/// workspace                       shared: lanes compute one after the other,
+///                                 and copy and write meanwhile
+/// ```
+pub(crate) struct Lane<B> {
+    backend: B,
+    pub(crate) keys: Box<dyn Memory>,
+    pub(crate) unique: Box<dyn Memory>,
+    pub(crate) counts: Option<Box<dyn Memory>>,
+    count: Box<dyn Memory>,
+}
+
+/// The workspace that lanes share.
+pub(crate) type Workspace = Mutex<Box<dyn Memory>>;
+
+/// What lanes for chunks of `capacity` keys take.
+pub(crate) struct Sizes {
+    capacity: usize,
+    has_counts: bool,
+    workspace: usize,
+}
+
+impl Sizes {
+    /// The largest chunk, of at most `most` keys, with which `lanes` lanes stay
+    /// within `budget` bytes and which the device takes; `None` where not even
+    /// a thousand keys fit.
+    pub(crate) fn fitting<K: Key, B: Supports<Operator>>(
+        backend: &B,
+        has_counts: bool,
+        lanes: usize,
+        budget: u64,
+        most: u64,
+    ) -> Result<Option<Self>> {
+        let counts = if has_counts { 8 } else { 0 };
+        let each = (lanes * (2 * K::SIZE + counts) + K::SIZE) as u64;
+        let mut capacity = most.min(budget / each);
+        while capacity >= most.min(LEAST) {
+            let made = descriptor::<K, B>(backend, capacity as usize, has_counts);
+            let workspace = match made {
+                Ok(descriptor) => descriptor.workspace_size(),
+                // More keys than the device takes at a time.
+                Err(error) if error.status() == Status::NotImplemented => usize::MAX,
+                Err(error) => return Err(error.into()),
+            };
+            let sizes = Sizes { capacity: capacity as usize, has_counts, workspace };
+            if sizes.bytes::<K>(lanes) <= budget {
+                return Ok(Some(sizes));
+            }
+            capacity = capacity / 32 * 31;
+        }
+        Ok(None)
+    }
+
+    /// Keys of a chunk.
+    pub(crate) fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    fn bytes<K: Key>(&self, lanes: usize) -> u64 {
+        let counts = if self.has_counts { 8 } else { 0 };
+        let each = self.capacity * (2 * K::SIZE + counts);
+        (lanes * each).saturating_add(self.workspace) as u64
+    }
+
+    pub(crate) fn workspace<B: Supports<Operator>>(&self, backend: &B) -> Result<Workspace> {
+        Ok(Mutex::new(backend.allocate(self.workspace)?))
+    }
+
+    pub(crate) fn lane<K: Key, B: Supports<Operator>>(&self, backend: B) -> Result<Lane<B>> {
+        let bytes = self.capacity * K::SIZE;
+        let counts = self.has_counts.then(|| backend.allocate(self.capacity * 8)).transpose()?;
+        Ok(Lane {
+            keys: backend.allocate(bytes)?,
+            unique: backend.allocate(bytes)?,
+            count: backend.allocate(8)?,
+            counts,
+            backend,
+        })
+    }
+}
+
+/// The least keys of a chunk that are worth a call.
+const LEAST: u64 = 1024;
+
+fn descriptor<K: Key, B: Supports<Operator>>(
+    backend: &B,
+    n: usize,
+    has_counts: bool,
+) -> spec_core::Result<Descriptor<Operator>> {
+    let mut tensors = Operator.tensors(K::DTYPE, n);
+    tensors.counts = has_counts.then(|| TensorDesc::new(DType::U64, [n]));
+    Descriptor::create(backend, &Operator, &tensors)
+}
+
+impl<B: Supports<Operator>> Lane<B> {
+    /// Keys in host memory, where this is such.
+    pub(crate) fn host_keys<K: Key>(&mut self, len: usize) -> Option<&mut [K]> {
+        self.keys.view_mut(K::DTYPE, len).host()
+    }
+
+    /// The distinct keys of the first `n`, into `unique`; how many there are.
+    pub(crate) fn compute<K: Key>(&mut self, n: usize, workspace: &Workspace) -> Result<usize> {
+        if n == 0 {
+            return Ok(0);
+        }
+        let operator = descriptor::<K, B>(&self.backend, n, self.counts.is_some())?;
+        let mut workspace = lock(workspace);
+        let size = operator.workspace_size();
+        operator.calculate(
+            workspace.view_mut(DType::U8, size),
+            Buffers {
+                keys: self.keys.view(K::DTYPE, n),
+                unique: self.unique.view_mut(K::DTYPE, n),
+                count: self.count.view_mut(DType::U64, 1),
+                counts: self.counts.as_mut().map(|counts| counts.view_mut(DType::U64, n)),
+            },
+            Stream::default(),
+        )?;
+        let mut count = [0; 8];
+        self.count.read(&mut count)?;
+        let count = u64::from_ne_bytes(count) as usize;
+        if count == 0 || count > n {
+            let words = format!("unique found {count} distinct ones among {n} keys");
+            let device = self.backend.info().device;
+            return Err(Error::Device(spec_core::Error::device(
+                device,
+                Status::InternalError,
+                words,
+            )));
+        }
+        Ok(count)
+    }
+}

@@ -1,0 +1,56 @@
+//! In which order blocks are needed.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::Key;
+use crate::run::Run;
+
+/// A block to read.
+pub(crate) struct Task<K> {
+    /// Its place in the order, from 0.
+    pub(crate) number: u64,
+    pub(crate) run: usize,
+    /// The position of its first key in the run.
+    pub(crate) at: u64,
+    /// Its number of keys.
+    pub(crate) len: usize,
+    /// The smallest key of all blocks that come after it; `None` after the last.
+    pub(crate) bound: Option<K>,
+}
+
+/// The blocks of some runs in the order of their first keys.
+pub(crate) struct Forecast<'a, K> {
+    runs: &'a [Run<K>],
+    /// The next block of every run that has one.
+    next: BinaryHeap<Reverse<(K, usize, usize)>>,
+    number: u64,
+}
+
+impl<'a, K: Key> Forecast<'a, K> {
+    pub(crate) fn new(runs: &'a [Run<K>]) -> Self {
+        let firsts = runs.iter().enumerate();
+        let next = firsts.filter_map(|(run, r)| Some(Reverse((*r.firsts.first()?, run, 0))));
+        Forecast { runs, next: next.collect(), number: 0 }
+    }
+}
+
+impl<K: Key> Iterator for Forecast<'_, K> {
+    type Item = Task<K>;
+
+    fn next(&mut self) -> Option<Task<K>> {
+        let Reverse((_, run, block)) = self.next.pop()?;
+        let source = &self.runs[run];
+        if let Some(first) = source.firsts.get(block + 1) {
+            self.next.push(Reverse((*first, run, block + 1)));
+        }
+        self.number += 1;
+        Some(Task {
+            number: self.number - 1,
+            run,
+            at: block as u64 * source.block as u64,
+            len: source.block_len(block),
+            bound: self.next.peek().map(|Reverse((first, ..))| *first),
+        })
+    }
+}

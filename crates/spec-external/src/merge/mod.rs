@@ -1,0 +1,281 @@
+//! Merging runs: blocks are read in the order in which their keys are needed,
+//! and every thread merges pieces of its own.
+//!
+//! ```text
+//! forecast   all blocks of all runs in the order of their first keys
+//! readers    read them in that order into a pool of blocks, several at once
+//! planner    keys below the first key of the next block are all there: cuts
+//!            them off every run, in pieces of about the same size
+//! workers    merge a piece in cache, equal keys to one; in the order of the
+//!            pieces learn its rank; encode and write it
+//! ```
+//!
+//! A block is read once, and a run never has more than one block that is partly
+//! used, so the pool needs a block a run and some more, however keys are
+//! distributed.
+
+mod forecast;
+mod plan;
+mod tree;
+
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex};
+
+use self::forecast::{Forecast, Task};
+use self::plan::{Piece, Planner};
+use self::tree::{Columns, merge_all};
+use crate::run::{OpenRun, Run};
+use crate::temp::TempFolder;
+use crate::watch::{Pool, Turns, Watch, lock};
+use crate::{Key, Result, Sink};
+
+/// Most keys of a piece: two times 512 KiB of u64, which a core's cache holds.
+const PIECE: u64 = 64 * 1024;
+/// Fewer are not worth a thread's while.
+const LEAST_PIECE: u64 = 4 * 1024;
+/// Most runs that are merged at once, each with one open file, or two.
+const MOST_RUNS: u64 = 400;
+/// Blocks that are read ahead for each reading thread.
+const AHEAD: usize = 4;
+
+/// How a merge divides its memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    threads: usize,
+    readers: usize,
+    /// Keys of a piece.
+    piece: usize,
+    /// Bytes for blocks.
+    pool: u64,
+    key_bytes: u64,
+}
+
+impl Shape {
+    /// Within `budget` bytes. `key_memory` is what a sink holds of each key.
+    pub(crate) fn new<K: Key>(
+        budget: u64,
+        threads: usize,
+        has_counts: bool,
+        key_memory: usize,
+    ) -> Shape {
+        let key_bytes = (K::SIZE + if has_counts { 8 } else { 0 }) as u64;
+        let each = 2 * key_bytes + key_memory as u64;
+        let share = budget / 4;
+        let threads = (threads as u64).clamp(1, (share / (each * LEAST_PIECE)).max(1));
+        let piece = (share / threads / each).clamp(LEAST_PIECE, PIECE) as usize;
+        let pool = budget - budget / 4 - budget / 8;
+        let threads = threads as usize;
+        Shape { threads, readers: threads.clamp(2, 8), piece, pool, key_bytes }
+    }
+
+    /// Bytes of a block of a run, where `budget` bytes are there and some
+    /// `index` bytes of first keys already: so small that hundreds of runs can
+    /// be merged at once, so large that first keys take little memory.
+    pub(crate) fn block_bytes(budget: u64, index: u64) -> u64 {
+        let block = (budget / 2048).clamp(16 << 10, 1 << 20).next_multiple_of(4096);
+        let mut grown = block;
+        let mut allowed = budget / 64;
+        while index > allowed && grown < budget / 64 {
+            allowed += budget / 64;
+            grown *= 2;
+        }
+        grown
+    }
+
+    /// Runs of blocks of `block` keys that can be merged at once.
+    pub(crate) fn most_runs(&self, block: usize) -> usize {
+        let blocks = self.pool / (block as u64 * self.key_bytes);
+        (blocks * 2 / 3).clamp(2, MOST_RUNS) as usize
+    }
+
+    fn blocks(&self, block: usize, runs: usize) -> usize {
+        let most = (self.pool / (block as u64 * self.key_bytes)) as usize;
+        // More than what keeps everybody busy is of no use.
+        let piece = self.piece.div_ceil(block);
+        let useful = runs + (self.threads * 4 + 2) * piece + self.readers * AHEAD;
+        useful.min(most).max(runs + 3)
+    }
+}
+
+/// A block of a run that has been read.
+pub(crate) struct Block<K> {
+    columns: Columns<K>,
+    len: usize,
+}
+
+/// A block that goes back to its pool when the last piece of it is merged.
+pub(crate) struct Loaded<'a, K: Key> {
+    block: Option<Block<K>>,
+    pool: &'a Pool<Block<K>>,
+}
+
+impl<K: Key> Loaded<'_, K> {
+    fn keys(&self) -> &[K] {
+        self.block.as_ref().map_or(&[], |block| &block.columns.keys[..block.len])
+    }
+
+    fn counts(&self) -> &[u64] {
+        self.block.as_ref().map_or(&[], |block| &block.columns.counts)
+    }
+}
+
+impl<K: Key> Drop for Loaded<'_, K> {
+    fn drop(&mut self) {
+        if let Some(block) = self.block.take() {
+            self.pool.give(block);
+        }
+    }
+}
+
+/// What a reader has read.
+struct Read<'a, K: Key> {
+    task: Task<K>,
+    loaded: Arc<Loaded<'a, K>>,
+}
+
+/// Merges `runs` into `sink`; returns how many distinct keys there are.
+pub(crate) fn merge<K: Key, T: Sink<K>>(
+    runs: &[Run<K>],
+    temp: &TempFolder,
+    shape: Shape,
+    sink: &T,
+    watch: &Watch<'_>,
+) -> Result<u64> {
+    let has_counts = sink.counts();
+    let open = runs.iter().map(|run| run.open(temp)).collect::<Result<Vec<_>>>()?;
+    let block = runs.iter().map(|run| run.block).max().unwrap_or(1);
+    let blocks = shape.blocks(block, runs.len());
+    let pool = Pool::new(
+        (0..blocks)
+            .map(|_| Block { columns: Columns::new(block, has_counts), len: 0 })
+            .collect::<Vec<_>>(),
+    );
+    // After a cut a run has at most one block that is not used up, so a batch
+    // always finds room, and there is room for what is being merged meanwhile.
+    let spare = (blocks - runs.len()) / 3;
+    let batch = spare.min((shape.piece * shape.threads).div_ceil(block)).max(1);
+    let forecast = Mutex::new(Forecast::new(runs));
+    let ranks = Turns::new(0u64);
+    let order = Turns::new(());
+    // Readers are bounded by the pool, workers by a piece each in waiting.
+    let (read, reads) = sync_channel::<Read<'_, K>>(blocks);
+    let (cut, pieces) = sync_channel::<Piece<'_, K>>(shape.threads);
+    let pieces = Mutex::new(pieces);
+    std::thread::scope(|scope| {
+        for _ in 0..shape.readers {
+            let read = read.clone();
+            let (open, forecast, pool) = (&open, &forecast, &pool);
+            scope.spawn(move || watch.guard(|| read_blocks(open, forecast, pool, &read, watch)));
+        }
+        drop(read);
+        for _ in 0..shape.threads {
+            let (pieces, ranks, order) = (&pieces, &ranks, &order);
+            scope.spawn(move || {
+                watch.guard(|| merge_pieces(pieces, shape.piece, sink, ranks, order, watch));
+            });
+        }
+        watch.guard(|| plan(runs.len(), batch, shape.piece, reads, &cut));
+        drop(cut);
+    });
+    watch.check()?;
+    Ok(ranks.into_inner())
+}
+
+fn read_blocks<'a, K: Key>(
+    open: &[OpenRun<'_>],
+    forecast: &Mutex<Forecast<'_, K>>,
+    pool: &'a Pool<Block<K>>,
+    read: &SyncSender<Read<'a, K>>,
+    watch: &Watch<'_>,
+) -> Result<()> {
+    loop {
+        let (task, mut block) = {
+            // Blocks of the pool are taken in the order of the tasks: what is
+            // needed first never waits for one that a later task holds.
+            let mut forecast = lock(forecast);
+            let Some(task) = forecast.next() else { return Ok(()) };
+            (task, pool.take(watch)?)
+        };
+        block.len = task.len;
+        let Columns { keys, counts } = &mut block.columns;
+        let counts = if counts.is_empty() { counts } else { &mut counts[..task.len] };
+        open[task.run].read(task.at, &mut keys[..task.len], counts)?;
+        let bytes = task.len * K::SIZE + counts.len() * 8;
+        watch.advance(bytes as u64)?;
+        let loaded = Arc::new(Loaded { block: Some(block), pool });
+        // The planner is gone only if something failed.
+        if read.send(Read { task, loaded }).is_err() {
+            return Ok(());
+        }
+    }
+}
+
+fn plan<'a, K: Key>(
+    runs: usize,
+    batch: usize,
+    piece: usize,
+    reads: Receiver<Read<'a, K>>,
+    cut: &SyncSender<Piece<'a, K>>,
+) -> Result<()> {
+    let mut planner = Planner::new(runs, batch, piece);
+    for read in reads {
+        for piece in planner.take(read.task, read.loaded) {
+            // The workers are gone only if one has failed.
+            if cut.send(piece).is_err() {
+                return Ok(());
+            }
+        }
+    }
+    Ok(())
+}
+
+fn merge_pieces<K: Key, T: Sink<K>>(
+    pieces: &Mutex<Receiver<Piece<'_, K>>>,
+    capacity: usize,
+    sink: &T,
+    ranks: &Turns<u64>,
+    order: &Turns<()>,
+    watch: &Watch<'_>,
+) -> Result<()> {
+    let has_counts = sink.counts();
+    let mut a = Columns::new(capacity, has_counts);
+    let mut b = Columns::new(capacity, has_counts);
+    let mut ends = Vec::new();
+    loop {
+        let received = lock(pieces).recv();
+        let Ok(piece) = received else { return Ok(()) };
+        let number = piece.number;
+        gather(&piece, &mut a, &mut ends);
+        // Its blocks are free from here on.
+        drop(piece);
+        let (in_b, len) = merge_all(&mut a, &mut b, &mut ends);
+        let result = if in_b { &b } else { &a };
+        let rank = ranks.pass(number, watch, |rank| {
+            *rank += len as u64;
+            Ok(*rank - len as u64)
+        })?;
+        let counts = if has_counts { &result.counts[..len] } else { &[] };
+        let block = sink.encode(rank, &result.keys[..len], counts)?;
+        order.pass(number, watch, |()| sink.append(block))?;
+    }
+}
+
+/// Copies a piece's slices together, those of a run as one sequence.
+fn gather<K: Key>(piece: &Piece<'_, K>, to: &mut Columns<K>, ends: &mut Vec<usize>) {
+    ends.clear();
+    let mut at = 0;
+    let mut last = None;
+    for slice in &piece.slices {
+        let end = at + slice.range.len();
+        to.keys[at..end].copy_from_slice(&slice.loaded.keys()[slice.range.clone()]);
+        if !to.counts.is_empty() {
+            to.counts[at..end].copy_from_slice(&slice.loaded.counts()[slice.range.clone()]);
+        }
+        if last == Some(slice.run) {
+            ends.pop();
+        }
+        ends.push(end);
+        last = Some(slice.run);
+        at = end;
+    }
+}

@@ -1,0 +1,152 @@
+//! Cutting what has been read into pieces that threads merge on their own.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+use std::sync::Arc;
+
+use super::Loaded;
+use super::forecast::Task;
+use crate::Key;
+
+/// Some of the keys of a block.
+pub(crate) struct Slice<'a, K: Key> {
+    pub(crate) run: usize,
+    pub(crate) range: Range<usize>,
+    pub(crate) loaded: Arc<Loaded<'a, K>>,
+}
+
+impl<K: Key> Slice<'_, K> {
+    fn keys(&self) -> &[K] {
+        &self.loaded.keys()[self.range.clone()]
+    }
+}
+
+/// Every key of all runs in some interval: slices in the order of the runs, and
+/// within a run ascending.
+pub(crate) struct Piece<'a, K: Key> {
+    /// Its place among the pieces, from 0.
+    pub(crate) number: u64,
+    pub(crate) slices: Vec<Slice<'a, K>>,
+}
+
+/// Blocks that have been read and not been cut up.
+pub(crate) struct Planner<'a, K: Key> {
+    /// What is left of each run's blocks.
+    runs: Vec<VecDeque<Slice<'a, K>>>,
+    /// Blocks that were read before their turn.
+    early: BTreeMap<u64, (Task<K>, Arc<Loaded<'a, K>>)>,
+    /// The number of the next block.
+    next: u64,
+    /// Blocks that have come since pieces were last cut.
+    fresh: usize,
+    batch: usize,
+    piece: usize,
+    pieces: u64,
+}
+
+impl<'a, K: Key> Planner<'a, K> {
+    /// Cuts whenever `batch` more blocks have come, into pieces of at most `piece`.
+    pub(crate) fn new(runs: usize, batch: usize, piece: usize) -> Self {
+        Planner {
+            runs: (0..runs).map(|_| VecDeque::new()).collect(),
+            early: BTreeMap::new(),
+            next: 0,
+            fresh: 0,
+            batch,
+            piece,
+            pieces: 0,
+        }
+    }
+
+    /// Takes a block; returns the pieces that can be merged now.
+    pub(crate) fn take(&mut self, task: Task<K>, loaded: Arc<Loaded<'a, K>>) -> Vec<Piece<'a, K>> {
+        self.early.insert(task.number, (task, loaded));
+        let mut pieces = Vec::new();
+        while let Some((task, loaded)) = self.early.remove(&self.next) {
+            self.next += 1;
+            self.fresh += 1;
+            let slice = Slice { run: task.run, range: 0..task.len, loaded };
+            self.runs[task.run].push_back(slice);
+            if self.fresh >= self.batch || task.bound.is_none() {
+                self.fresh = 0;
+                let slices = self.cut_off(task.bound);
+                self.divide(slices, &mut pieces);
+            }
+        }
+        pieces
+    }
+
+    /// Takes the keys below `bound` out of every run.
+    fn cut_off(&mut self, bound: Option<K>) -> Vec<Slice<'a, K>> {
+        let mut slices = Vec::new();
+        for run in &mut self.runs {
+            while let Some(first) = run.front_mut() {
+                let below = match bound {
+                    Some(bound) => first.keys().partition_point(|key| *key < bound),
+                    None => first.range.len(),
+                };
+                if below == first.range.len() {
+                    slices.extend(run.pop_front());
+                    continue;
+                }
+                if below > 0 {
+                    let middle = first.range.start + below;
+                    let range = first.range.start..middle;
+                    slices.push(Slice { run: first.run, range, loaded: first.loaded.clone() });
+                    first.range.start = middle;
+                }
+                break;
+            }
+        }
+        slices
+    }
+
+    /// Halves slices by key until they make pieces.
+    fn divide(&mut self, slices: Vec<Slice<'a, K>>, pieces: &mut Vec<Piece<'a, K>>) {
+        let keys: usize = slices.iter().map(|slice| slice.range.len()).sum();
+        if keys == 0 {
+            return;
+        }
+        let longest = slices.iter().max_by_key(|slice| slice.range.len());
+        let longest = longest.map_or(0, |slice| slice.range.len());
+        if keys <= self.piece || longest < 2 {
+            pieces.push(Piece { number: self.pieces, slices });
+            self.pieces += 1;
+            return;
+        }
+        let pivot = pivot(&slices, keys);
+        let (mut below, mut above) = (Vec::new(), Vec::new());
+        for slice in slices {
+            let middle = slice.keys().partition_point(|key| *key < pivot);
+            let Slice { run, range, loaded } = slice;
+            let middle = range.start + middle;
+            if range.start < middle {
+                below.push(Slice { run, range: range.start..middle, loaded: loaded.clone() });
+            }
+            if middle < range.end {
+                above.push(Slice { run, range: middle..range.end, loaded });
+            }
+        }
+        self.divide(below, pieces);
+        self.divide(above, pieces);
+    }
+}
+
+/// A key with about half of all keys below it, and some at least: the weighted
+/// median of the slices' middles.
+fn pivot<K: Key>(slices: &[Slice<'_, K>], keys: usize) -> K {
+    let mut middles: Vec<(K, usize)> = slices
+        .iter()
+        .filter(|slice| slice.range.len() > 1)
+        .map(|slice| (slice.keys()[slice.range.len() / 2], slice.range.len()))
+        .collect();
+    middles.sort_unstable();
+    let mut before = 0;
+    for &(key, len) in &middles {
+        before += len;
+        if before * 2 >= keys {
+            return key;
+        }
+    }
+    middles.last().map_or(K::MAX, |(key, _)| *key)
+}

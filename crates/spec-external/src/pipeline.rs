@@ -1,0 +1,371 @@
+//! The run: everything at once where it fits, else sorted runs and their merge.
+
+use std::sync::Mutex;
+use std::time::Instant;
+
+use spec_core::ops::Unique as Operator;
+use spec_core::{DType, Supports};
+
+use crate::drain::{self, Team};
+use crate::feed::Feed;
+use crate::lane::{Lane, Sizes, Workspace};
+use crate::merge::{Shape, merge};
+use crate::run::{Run, RunSink};
+use crate::staging::{self, Stage};
+use crate::temp::TempFolder;
+use crate::watch::{Pool, Watch, lock};
+use crate::{Error, Key, Phase, PhaseSummary, Progress, Result, Sink, Source, Summary, Unique};
+
+/// Memory that a run needs beside buffers: what queues, folders and the like
+/// hold, and stacks.
+const FIXED: u64 = 1 << 20;
+const THREAD: u64 = 128 << 10;
+/// The least memory for buffers.
+const LEAST: u64 = 3 << 20;
+/// Keys of a block that is encoded: 1 MiB of u64.
+const BLOCK: usize = 128 * 1024;
+/// Device memory of a device that does not say what it has.
+const UNKNOWN_DEVICE: u64 = 512 << 20;
+/// Chunks that are read, computed and written at the same time.
+const LANES: usize = 2;
+
+impl Unique {
+    /// Reads all keys of `source`, and writes the distinct ones to `sink`, in
+    /// ascending order.
+    ///
+    /// Where the sink asks for counts it is told how often each key occurs. A
+    /// run that ends early, for whatever reason, leaves no output and no
+    /// temporary file.
+    ///
+    /// # Errors
+    /// [`Error::Memory`] where the limit is too low; what source, sink, device
+    /// and the disk for temporary files report; [`Error::Stopped`] where
+    /// `progress` says so.
+    pub fn run<K, B, T>(
+        &self,
+        device: &B,
+        source: &dyn Source<K>,
+        sink: T,
+        progress: &dyn Progress,
+    ) -> Result<Summary>
+    where
+        K: Key,
+        B: Supports<Operator>,
+        T: Sink<K>,
+    {
+        let start = Instant::now();
+        let watch = Watch::new(progress);
+        let result = Job::new(self, device, source, &sink, &watch).and_then(|mut job| {
+            job.run()?;
+            Ok(job.summary)
+        });
+        let mut summary = watch.outcome(result)?;
+        let finish = Instant::now();
+        watch.begin(Phase::Finish, 0, None)?;
+        summary.output_bytes = sink.finish(summary.distinct)?;
+        if let Some(last) = summary.phases.last_mut() {
+            last.written = summary.output_bytes;
+        }
+        summary.phases.push(PhaseSummary {
+            phase: Phase::Finish,
+            elapsed: finish.elapsed(),
+            read: 0,
+            written: 0,
+            keys: 0,
+        });
+        summary.elapsed = start.elapsed();
+        Ok(summary)
+    }
+}
+
+struct Job<'a, K: Key, B, T> {
+    options: &'a Unique,
+    device: &'a B,
+    sink: &'a T,
+    watch: &'a Watch<'a>,
+    feed: Feed<'a, K>,
+    source: &'a dyn Source<K>,
+    team: Team,
+    /// Bytes of host memory for buffers.
+    memory: u64,
+    /// Bytes of memory for chunks, on the device.
+    chunks: u64,
+    /// Where chunks are not in host memory.
+    stages: Option<Pool<Stage>>,
+    temp: Option<TempFolder>,
+    runs: Vec<Run<K>>,
+    summary: Summary,
+}
+
+impl<'a, K, B, T> Job<'a, K, B, T>
+where
+    K: Key,
+    B: Supports<Operator>,
+    T: Sink<K>,
+{
+    fn new(
+        options: &'a Unique,
+        device: &'a B,
+        source: &'a dyn Source<K>,
+        sink: &'a T,
+        watch: &'a Watch<'a>,
+    ) -> Result<Self> {
+        let cores = || std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = options.threads.map_or_else(cores, usize::from);
+        let each = THREAD + source.part_memory() as u64;
+        let least = (2 * LEAST).max(LEAST + FIXED + each);
+        if options.memory < least {
+            return Err(Error::Memory { given: options.memory, least });
+        }
+        // Few threads in little memory: half of it at least is for buffers.
+        let affordable = (options.memory / 2).saturating_sub(FIXED) / each;
+        let threads = threads.min(affordable as usize).max(1);
+        let memory = options.memory - FIXED - threads as u64 * each;
+        let key_memory = sink.key_memory() as u64;
+        let share = memory / 8 / threads as u64;
+        let block =
+            share.checked_div(key_memory).map_or(BLOCK, |keys| keys.clamp(1024, 1 << 17) as usize);
+        let team = Team { threads, block };
+        let memory = memory - threads as u64 * block as u64 * key_memory;
+        let on_host = device.allocate(8)?.view(DType::U8, 8).host::<u8>().is_some();
+        let (chunks, stages) = if on_host {
+            (memory, None)
+        } else {
+            let all = device.info().memory.map_or(UNKNOWN_DEVICE, |bytes| bytes / 4 * 3);
+            let stages = staging::pool(device, threads, memory)?;
+            (options.device_memory.unwrap_or(all), Some(stages))
+        };
+        Ok(Job {
+            options,
+            device,
+            sink,
+            watch,
+            feed: Feed::new(source, threads, watch),
+            source,
+            team,
+            memory,
+            chunks,
+            stages,
+            temp: None,
+            runs: Vec::new(),
+            summary: Summary::default(),
+        })
+    }
+
+    fn run(&mut self) -> Result<()> {
+        if !self.run_at_once()? {
+            self.sort()?;
+            self.merge_runs()?;
+        }
+        self.summary.keys = self.feed.keys();
+        Ok(())
+    }
+
+    fn sizes(&self, lanes: usize, most: u64) -> Result<Sizes> {
+        let counts = self.sink.counts();
+        let sizes = Sizes::fitting::<K, B>(self.device, counts, lanes, self.chunks, most)?;
+        sizes.ok_or_else(|| Error::Memory { given: self.chunks, least: self.chunks * 2 })
+    }
+
+    fn phase(&mut self, phase: Phase, start: Instant, read: u64, written: u64, keys: u64) {
+        let elapsed = start.elapsed();
+        let size = K::SIZE as u64;
+        let phase = PhaseSummary { phase, elapsed, read, written, keys: keys * size };
+        self.summary.phases.push(phase);
+    }
+
+    /// Reads what fits; if that is everything, the rest is simple, and this
+    /// returns true.
+    fn run_at_once(&mut self) -> Result<bool> {
+        let most = self.source.keys().unwrap_or(u64::MAX);
+        let sizes = self.sizes(1, most)?;
+        let capacity = sizes.capacity();
+        if self.source.keys().is_some_and(|keys| keys > capacity as u64) {
+            return Ok(false);
+        }
+        let start = Instant::now();
+        self.watch.begin(Phase::Read, 0, self.source.bytes())?;
+        let workspace = sizes.workspace(self.device)?;
+        let mut lane = sizes.lane::<K, B>(self.device.sibling()?)?;
+        let n = fill(&self.feed, &mut lane, capacity, self.stages.as_ref(), self.watch)?;
+        let is_all = self.feed.is_done() || self.source.keys() == Some(self.feed.keys());
+        if is_all {
+            self.phase(Phase::Read, start, self.feed.bytes(), 0, n as u64);
+        }
+        let start = Instant::now();
+        if is_all {
+            self.watch.begin(Phase::Unique, 0, None)?;
+        }
+        let distinct = lane.compute::<K>(n, &workspace)?;
+        drop(workspace);
+        if !is_all {
+            // Of unknown length, and longer than memory: the first run.
+            let run = self.spill(&lane, distinct, 0)?;
+            self.runs.push(run);
+            return Ok(false);
+        }
+        self.phase(Phase::Unique, start, 0, 0, n as u64);
+        let start = Instant::now();
+        self.watch.begin(Phase::Write, 0, Some((distinct * K::SIZE) as u64))?;
+        drain(self.sink, &lane, distinct, self.stages.as_ref(), self.team, self.watch)?;
+        self.summary.distinct = distinct as u64;
+        self.phase(Phase::Write, start, 0, 0, distinct as u64);
+        Ok(true)
+    }
+
+    /// The folder for runs, which is made when the first one is written.
+    fn temp(&mut self) -> Result<()> {
+        if self.temp.is_none() {
+            self.temp = Some(TempFolder::make(&self.options.temp)?);
+        }
+        Ok(())
+    }
+
+    /// Writes a lane's distinct keys as a run.
+    fn spill(&mut self, lane: &Lane<B>, distinct: usize, number: usize) -> Result<Run<K>> {
+        self.temp()?;
+        let temp = self.temp.as_ref().expect("made in the line above");
+        let block = Shape::block_bytes(self.memory, 0) as usize / K::SIZE;
+        let run = RunSink::new(temp, number, block, self.sink.counts())?;
+        drain(&run, lane, distinct, self.stages.as_ref(), self.team, self.watch)?;
+        Ok(run.into_run(distinct as u64))
+    }
+
+    /// Chunk by chunk: read, the operator, a run. Two chunks at a time, so that
+    /// one is read or written while the other is computed.
+    fn sort(&mut self) -> Result<()> {
+        self.temp()?;
+        let start = Instant::now();
+        let read = self.feed.bytes();
+        self.watch.begin(Phase::Sort, read, self.source.bytes())?;
+        let sizes = self.sizes(LANES, u64::MAX)?;
+        let workspace = sizes.workspace(self.device)?;
+        let lanes = (0..LANES).map(|_| sizes.lane::<K, B>(self.device.sibling()?));
+        let lanes = lanes.collect::<Result<Vec<_>>>()?;
+        // Whose turn it is to read: the number of the next chunk, if there is one.
+        let turn = Mutex::new(Some(self.runs.len()));
+        let runs = Mutex::new(std::mem::take(&mut self.runs));
+        let this = &*self;
+        std::thread::scope(|scope| {
+            for lane in lanes {
+                let (turn, runs, workspace) = (&turn, &runs, &workspace);
+                let capacity = sizes.capacity();
+                let sort = move || this.sort_chunks(lane, capacity, workspace, turn, runs);
+                scope.spawn(move || this.watch.guard(sort));
+            }
+        });
+        self.watch.check()?;
+        self.runs = runs.into_inner().unwrap_or_default();
+        self.summary.runs = self.runs.len();
+        let spilled = self.runs.iter().map(Run::bytes).sum();
+        self.phase(Phase::Sort, start, self.feed.bytes(), spilled, self.feed.keys());
+        Ok(())
+    }
+
+    fn sort_chunks(
+        &self,
+        mut lane: Lane<B>,
+        capacity: usize,
+        workspace: &Workspace,
+        turn: &Mutex<Option<usize>>,
+        runs: &Mutex<Vec<Run<K>>>,
+    ) -> Result<()> {
+        let temp = self.temp.as_ref().expect("made before the lanes");
+        loop {
+            let (n, number) = {
+                let mut turn = lock(turn);
+                let Some(number) = *turn else { return Ok(()) };
+                let n = fill(&self.feed, &mut lane, capacity, self.stages.as_ref(), self.watch)?;
+                *turn = (!self.feed.is_done()).then_some(number + 1);
+                (n, number)
+            };
+            if n == 0 {
+                continue;
+            }
+            let distinct = lane.compute::<K>(n, workspace)?;
+            let index: usize = lock(runs).iter().map(|run| run.firsts.len() * K::SIZE).sum();
+            let block = Shape::block_bytes(self.memory, index as u64) as usize / K::SIZE;
+            let run = RunSink::new(temp, number, block, self.sink.counts())?;
+            drain(&run, &lane, distinct, self.stages.as_ref(), self.team, self.watch)?;
+            lock(runs).push(run.into_run(distinct as u64));
+        }
+    }
+
+    /// Merges runs until there is one result: as many at once as memory allows,
+    /// and where that is not all, the shortest first.
+    fn merge_runs(&mut self) -> Result<()> {
+        // Chunks are done with.
+        self.stages = None;
+        let temp = self.temp.take().expect("made with the first run");
+        let counts = self.sink.counts();
+        let shape = Shape::new::<K>(self.memory, self.team.threads, counts, self.sink.key_memory());
+        let mut runs = std::mem::take(&mut self.runs);
+        let mut number = runs.len();
+        loop {
+            let start = Instant::now();
+            let block = runs.iter().map(|run| run.block).max().unwrap_or(1);
+            let most = shape.most_runs(block);
+            let is_last = runs.len() <= most;
+            let group = if is_last {
+                std::mem::take(&mut runs)
+            } else {
+                runs.sort_by_key(|run| run.len);
+                runs.drain(..(runs.len() - most + 1).min(most)).collect()
+            };
+            let bytes = group.iter().map(Run::bytes).sum();
+            let keys = group.iter().map(|run| run.len).sum();
+            self.watch.begin(Phase::Merge, 0, Some(bytes))?;
+            if is_last {
+                self.summary.distinct = merge(&group, &temp, shape, self.sink, self.watch)?;
+                self.phase(Phase::Merge, start, bytes, 0, keys);
+                return Ok(());
+            }
+            let sink = RunSink::new(&temp, number, block, counts)?;
+            let len = merge(&group, &temp, shape, &sink, self.watch)?;
+            number += 1;
+            let run = sink.into_run(len);
+            self.phase(Phase::Merge, start, bytes, run.bytes(), keys);
+            runs.push(run);
+            group.into_iter().for_each(Run::remove);
+        }
+    }
+}
+
+/// Fills a lane's keys from their start; returns how many there are.
+fn fill<K: Key, B: Supports<Operator>>(
+    feed: &Feed<'_, K>,
+    lane: &mut Lane<B>,
+    capacity: usize,
+    stages: Option<&Pool<Stage>>,
+    watch: &Watch<'_>,
+) -> Result<usize> {
+    match stages {
+        Some(stages) => drain::to_device(feed, &mut *lane.keys, capacity, stages, watch),
+        None => match lane.host_keys(capacity) {
+            Some(keys) => feed.fill(keys),
+            None => Ok(0),
+        },
+    }
+}
+
+/// Hands a lane's distinct keys to a sink.
+fn drain<K: Key, B, T: Sink<K>>(
+    sink: &T,
+    lane: &Lane<B>,
+    distinct: usize,
+    stages: Option<&Pool<Stage>>,
+    team: Team,
+    watch: &Watch<'_>,
+) -> Result<()> {
+    let counts = lane.counts.as_deref();
+    match stages {
+        Some(stages) => {
+            drain::from_device(sink, (&*lane.unique, counts), distinct, stages, team, watch)
+        }
+        None => {
+            let keys = lane.unique.view(K::DTYPE, distinct).host::<K>().unwrap_or_default();
+            let counts = counts.and_then(|counts| counts.view(DType::U64, distinct).host());
+            drain::from_host(sink, keys, counts.unwrap_or_default(), team, watch)
+        }
+    }
+}
