@@ -49,6 +49,8 @@
 //! wgpu buffer), or [`Buffer`]s that the handle allocates.
 
 mod absent;
+#[cfg(feature = "command")]
+pub mod bench;
 mod buffer;
 #[cfg(feature = "command")]
 pub mod conformance;

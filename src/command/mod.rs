@@ -1,5 +1,6 @@
 //! The commands of the `spec` program.
 
+mod bench;
 mod decode;
 mod devices;
 mod output;
@@ -34,6 +35,14 @@ enum Command {
     Decode(decode::Options),
     /// Check a device: golden vectors, and random cases against the CPU
     Verify(verify::Options),
+    /// Time the operators, each beside other designs, every result checked
+    ///
+    /// Each row says the median time of a call, the interval that holds four
+    /// fifths of the samples, how many times that is over moving its bytes at
+    /// the rate of a copy on the same device in the same run, and how many times
+    /// as fast it is as the design that the operator started from. What is not
+    /// timed is said on stderr.
+    Bench(bench::Options),
 }
 
 /// Why a command ends early.
@@ -61,6 +70,7 @@ pub fn main() -> ExitCode {
         Command::Devices(options) => devices::run(&options),
         Command::Decode(options) => decode::run(&options),
         Command::Verify(options) => verify::run(&options),
+        Command::Bench(options) => bench::run(&options),
     };
     match result {
         Ok(code) => code,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{Error, Result};
+use super::{Error, Result, complain};
 
 /// Writes to stdout.
 pub fn write(text: &str) -> Result<()> {
@@ -58,10 +58,20 @@ impl Progress {
         }
     }
 
+    /// So many units are done; `now` is what comes next.
+    pub fn at(&mut self, done: usize, now: &'static str) {
+        self.bar.set_message(now);
+        self.set(done);
+    }
+
+    /// Writes a line to stderr, above the bar.
+    pub fn say(&self, line: &str) {
+        self.bar.suspend(|| complain(line));
+    }
+
     /// One more unit is done; `now` is what comes next.
     pub fn step(&mut self, now: &'static str) {
-        self.bar.set_message(now);
-        self.set(self.bar.position() as usize + 1);
+        self.at(self.bar.position() as usize + 1, now);
     }
 }
 

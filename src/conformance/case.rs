@@ -83,10 +83,12 @@ pub(crate) trait Subject: Portable + Debug {
     const OPTIONAL_OUTPUTS: &'static [&'static str] = &["flags"];
 
     /// Descriptors for a call.
-    fn tensors(source: &mut Descs<'_, Self>) -> Result<Self::Tensors, Missing>;
+    fn tensors(source: &mut impl Source<TensorDesc, TensorDesc>) -> Result<Self::Tensors, Missing>;
 
     /// Buffers for a call.
-    fn buffers<'a>(source: &mut Slots<'a>) -> Result<Self::Buffers<'a>, Missing>;
+    fn buffers<'a>(
+        source: &mut impl Source<View<'a>, ViewMut<'a>>,
+    ) -> Result<Self::Buffers<'a>, Missing>;
 
     /// Reads parameters as the golden vectors have them, `None` where they are
     /// not what they should be.
@@ -255,8 +257,8 @@ pub(crate) fn compare(
 
 /// Descriptors of a case's arguments in some layout.
 pub(crate) struct Descs<'c, O> {
-    case: &'c Case<O>,
-    layout: Layout,
+    pub(crate) case: &'c Case<O>,
+    pub(crate) layout: Layout,
 }
 
 impl<O: Subject> Source<TensorDesc, TensorDesc> for Descs<'_, O> {

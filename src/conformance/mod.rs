@@ -14,20 +14,20 @@
 //! same result; and memory between and behind the rows must stay untouched, as
 //! must inputs.
 
-mod case;
+pub(crate) mod case;
 mod golden;
 mod ops;
 mod random;
-mod report;
+pub(crate) mod report;
 mod rng;
-mod tensor;
+pub(crate) mod tensor;
 #[cfg(test)]
 mod tests;
 
 pub use golden::Golden;
 pub use report::{Failure, Report};
 
-use rng::Rng;
+pub(crate) use rng::Rng;
 
 use crate::Handle;
 use crate::ops::{

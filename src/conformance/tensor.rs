@@ -63,7 +63,7 @@ macro_rules! dtypes {
                 }
             }
 
-            fn upload(&self, handle: &Handle) -> Result<Held> {
+            pub(crate) fn upload(&self, handle: &Handle) -> Result<Held> {
                 Ok(match self {
                     $( Data::$variant(data) => Held::$variant(handle.upload(data)?), )+
                 })

@@ -84,7 +84,7 @@ pub trait Backend: Send + Sync + 'static {
     /// # Errors
     /// Those of the calls, and status 1 when the device fails.
     fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
-        timing::by_clock(self, samples, calls, work)
+        timing::by_clock(&|| self.synchronize(), samples, calls, work)
     }
 
     /// Measures what the device does at best. Takes a moment, and memory for as

@@ -1,12 +1,12 @@
 //! How long calls take, as the device itself sees it.
 //!
-//! [`Backend::time`] measures; what it measures against is a
+//! [`Backend::time`](crate::Backend::time) measures; what it measures against is a
 //! [`Yardstick`]: how fast the device copies its own memory, and what doing
 //! nothing costs.
 
 use std::time::Instant;
 
-use crate::{Backend, Result, Stream};
+use crate::{Result, Stream};
 
 /// Work that is timed: calls made back to back.
 ///
@@ -68,9 +68,15 @@ pub struct Yardstick {
     pub overhead: Option<f64>,
 }
 
-/// [`Backend::time`] with the host's clock around each sample.
-pub(crate) fn by_clock<B: Backend + ?Sized>(
-    backend: &B,
+/// Times by the host's clock: from the first call of a sample until
+/// `synchronize` says that all of them are done. What [`Backend::time`](crate::Backend::time) is where
+/// a backend has nothing better, and the only way for calls that wait
+/// themselves.
+///
+/// # Errors
+/// Those of the calls and of waiting.
+pub fn by_clock(
+    synchronize: &dyn Fn() -> Result<()>,
     samples: usize,
     calls: usize,
     work: &mut dyn Timed,
@@ -80,12 +86,12 @@ pub(crate) fn by_clock<B: Backend + ?Sized>(
     // One sample more, the first, to warm up.
     for sample in 0..=samples {
         work.reset()?;
-        backend.synchronize()?;
+        synchronize()?;
         let start = Instant::now();
         for _ in 0..calls {
             work.call(Stream::default())?;
         }
-        backend.synchronize()?;
+        synchronize()?;
         if sample > 0 {
             seconds.push(start.elapsed().as_secs_f64() / calls as f64);
         }
@@ -101,7 +107,7 @@ pub fn count(calls: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Device, DeviceInfo, Memory};
+    use crate::{Backend, Device, DeviceInfo, Memory};
 
     /// Counts what is asked of it, and calls nothing.
     struct Idle(DeviceInfo);

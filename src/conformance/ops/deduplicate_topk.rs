@@ -1,12 +1,10 @@
 use serde_json::Value;
 
-use crate::DType;
 use crate::conformance::Rng;
-use crate::conformance::case::{
-    Argument, Case, Descs, Missing, Recomposed, Rows, Slots, Source, Subject,
-};
+use crate::conformance::case::{Argument, Case, Missing, Recomposed, Rows, Source, Subject};
 use crate::conformance::tensor::Tensor;
 use crate::ops::deduplicate_topk::{Arguments, Buffers, DeduplicateTopk, Tensors};
+use crate::{DType, TensorDesc, View, ViewMut};
 
 fn arguments<I, O>(from: &mut impl Source<I, O>) -> Result<Arguments<I, O>, Missing> {
     Ok(Arguments {
@@ -21,11 +19,13 @@ impl Subject for DeduplicateTopk {
     const ARGUMENTS: &'static [&'static str] = &["indices", "unique", "counts"];
     const OPTIONAL_OUTPUTS: &'static [&'static str] = &["counts"];
 
-    fn tensors(source: &mut Descs<'_, Self>) -> Result<Tensors, Missing> {
+    fn tensors(source: &mut impl Source<TensorDesc, TensorDesc>) -> Result<Tensors, Missing> {
         arguments(source)
     }
 
-    fn buffers<'a>(source: &mut Slots<'a>) -> Result<Buffers<'a>, Missing> {
+    fn buffers<'a>(
+        source: &mut impl Source<View<'a>, ViewMut<'a>>,
+    ) -> Result<Buffers<'a>, Missing> {
         arguments(source)
     }
 

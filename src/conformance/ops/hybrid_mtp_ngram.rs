@@ -2,9 +2,10 @@ use serde_json::Value;
 
 use super::ngram::{Requests, with_idle_requests};
 use crate::conformance::Rng;
-use crate::conformance::case::{Case, Descs, Missing, Recomposed, Slots, Source, Subject};
+use crate::conformance::case::{Case, Missing, Recomposed, Source, Subject};
 use crate::conformance::tensor::Tensor;
 use crate::ops::hybrid_mtp_ngram::{Arguments, Buffers, HybridMtpNgram, Tensors};
+use crate::{TensorDesc, View, ViewMut};
 
 fn arguments<I, O>(from: &mut impl Source<I, O>) -> Result<Arguments<I, O>, Missing> {
     Ok(Arguments {
@@ -34,11 +35,13 @@ impl Subject for HybridMtpNgram {
         "flags",
     ];
 
-    fn tensors(source: &mut Descs<'_, Self>) -> Result<Tensors, Missing> {
+    fn tensors(source: &mut impl Source<TensorDesc, TensorDesc>) -> Result<Tensors, Missing> {
         arguments(source)
     }
 
-    fn buffers<'a>(source: &mut Slots<'a>) -> Result<Buffers<'a>, Missing> {
+    fn buffers<'a>(
+        source: &mut impl Source<View<'a>, ViewMut<'a>>,
+    ) -> Result<Buffers<'a>, Missing> {
         arguments(source)
     }
 

@@ -1,14 +1,12 @@
 use serde_json::Value;
 
-use crate::DType;
 use crate::conformance::Rng;
-use crate::conformance::case::{
-    Argument, Case, Descs, Missing, Recomposed, Rows, Slots, Source, Subject,
-};
+use crate::conformance::case::{Argument, Case, Missing, Recomposed, Rows, Source, Subject};
 use crate::conformance::tensor::Tensor;
 use crate::ops::rejection_sample::{
     Acceptance, Arguments, Buffers, Recovery, RejectionSample, Tensors,
 };
+use crate::{DType, TensorDesc, View, ViewMut};
 
 fn arguments<I, O>(from: &mut impl Source<I, O>) -> Result<Arguments<I, O>, Missing> {
     Ok(Arguments {
@@ -49,11 +47,13 @@ impl Subject for RejectionSample {
         "flags",
     ];
 
-    fn tensors(source: &mut Descs<'_, Self>) -> Result<Tensors, Missing> {
+    fn tensors(source: &mut impl Source<TensorDesc, TensorDesc>) -> Result<Tensors, Missing> {
         arguments(source)
     }
 
-    fn buffers<'a>(source: &mut Slots<'a>) -> Result<Buffers<'a>, Missing> {
+    fn buffers<'a>(
+        source: &mut impl Source<View<'a>, ViewMut<'a>>,
+    ) -> Result<Buffers<'a>, Missing> {
         arguments(source)
     }
 

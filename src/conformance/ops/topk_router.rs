@@ -1,14 +1,12 @@
 use serde_json::Value;
 
-use crate::DType;
 use crate::conformance::Rng;
-use crate::conformance::case::{
-    Argument, Case, Descs, Missing, Recomposed, Rows, Slots, Source, Subject,
-};
+use crate::conformance::case::{Argument, Case, Missing, Recomposed, Rows, Source, Subject};
 use crate::conformance::tensor::Tensor;
 use crate::ops::topk_router::{
     Arguments, Buffers, GroupScore, MAX_TOPK, Masked, Scoring, Tensors, TopkRouter,
 };
+use crate::{DType, TensorDesc, View, ViewMut};
 
 fn arguments<I, O>(from: &mut impl Source<I, O>) -> Result<Arguments<I, O>, Missing> {
     Ok(Arguments {
@@ -24,11 +22,13 @@ impl Subject for TopkRouter {
     const GOLDEN: &'static str = include_str!("../../../tests/golden/topk_router.json");
     const ARGUMENTS: &'static [&'static str] = &["x", "bias", "weights", "indices", "flags"];
 
-    fn tensors(source: &mut Descs<'_, Self>) -> Result<Tensors, Missing> {
+    fn tensors(source: &mut impl Source<TensorDesc, TensorDesc>) -> Result<Tensors, Missing> {
         arguments(source)
     }
 
-    fn buffers<'a>(source: &mut Slots<'a>) -> Result<Buffers<'a>, Missing> {
+    fn buffers<'a>(
+        source: &mut impl Source<View<'a>, ViewMut<'a>>,
+    ) -> Result<Buffers<'a>, Missing> {
         arguments(source)
     }
 
