@@ -54,6 +54,8 @@ pub mod bench;
 mod buffer;
 #[cfg(feature = "command")]
 pub mod conformance;
+#[cfg(feature = "external")]
+pub mod external;
 mod handle;
 
 pub use buffer::Buffer;

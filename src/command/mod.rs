@@ -4,6 +4,7 @@ mod bench;
 mod decode;
 mod devices;
 mod output;
+mod unique;
 mod verify;
 
 use std::io::Write;
@@ -35,6 +36,12 @@ enum Command {
     Decode(decode::Options),
     /// Check a device: golden vectors, and random cases against the CPU
     Verify(verify::Options),
+    /// Distinct keys of files of any size, ascending
+    ///
+    /// What does not fit in memory is sorted piece by piece, spilled and merged.
+    /// The output appears under its name only when it is complete; a run that
+    /// ends early leaves nothing behind.
+    Unique(unique::Options),
     /// Time the operators, each beside other designs, every result checked
     ///
     /// Each row says the median time of a call, the interval that holds four
@@ -70,6 +77,7 @@ pub fn main() -> ExitCode {
         Command::Devices(options) => devices::run(&options),
         Command::Decode(options) => decode::run(&options),
         Command::Verify(options) => verify::run(&options),
+        Command::Unique(options) => unique::run(&options),
         Command::Bench(options) => bench::run(&options),
     };
     match result {
@@ -81,6 +89,10 @@ pub fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn parse_seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
 }
 
 /// Writes to stderr, and does not mind if nobody reads that.

@@ -1,6 +1,7 @@
 //! Writing to stdout, and progress on stderr.
 
 use std::io::{ErrorKind, IsTerminal, Write};
+use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -78,5 +79,62 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+/// A bar of bytes on stderr, with phase, rate and time left, that appears once
+/// something has taken a second, and only where stderr is a terminal.
+pub struct ByteProgress {
+    bar: Mutex<Option<(&'static str, ProgressBar)>>,
+    started: Instant,
+    terminal: bool,
+}
+
+impl ByteProgress {
+    /// Nothing to see yet.
+    pub fn new() -> ByteProgress {
+        let terminal = std::io::stderr().is_terminal();
+        ByteProgress { bar: Mutex::new(None), started: Instant::now(), terminal }
+    }
+
+    /// So many bytes of a phase are done; of so many, where that is known.
+    pub fn set(&self, phase: &'static str, done: u64, total: Option<u64>) {
+        if !self.terminal || self.started.elapsed() < Progress::DELAY {
+            return;
+        }
+        let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
+        match bar.as_ref() {
+            Some((shown, bar)) if *shown == phase && bar.length() == total => {
+                bar.set_position(done);
+            }
+            _ => {
+                if let Some((_, old)) = bar.take() {
+                    old.finish_and_clear();
+                }
+                let target = ProgressDrawTarget::stderr();
+                let new = ProgressBar::with_draw_target(total, target).with_position(done);
+                let template = match total {
+                    Some(_) => {
+                        "{prefix:<7} {bar:30} {bytes}/{total_bytes} {bytes_per_sec}, {eta} left"
+                    }
+                    None if done > 0 => "{prefix:<7} {spinner} {bytes} {bytes_per_sec}",
+                    None => "{prefix:<7} {spinner}",
+                };
+                if let Ok(style) = ProgressStyle::with_template(template) {
+                    new.set_style(style);
+                }
+                new.set_prefix(phase);
+                new.tick();
+                *bar = Some((phase, new));
+            }
+        }
+    }
+
+    /// Clears the bar.
+    pub fn finish(&self) {
+        let mut bar = self.bar.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, bar)) = bar.take() {
+            bar.finish_and_clear();
+        }
     }
 }

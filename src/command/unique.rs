@@ -1,0 +1,244 @@
+//! `spec unique`: distinct keys of files of any size.
+
+use std::ops::ControlFlow;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use bytesize::ByteSize;
+use clap::{Args, ValueEnum};
+use serde_json::json;
+use spec::Handle;
+use spec::external::raw::{self, RawSink, RawStream};
+use spec::external::{
+    self, Chain, Discard, Error as RunError, Key, Output, Phase, Sink, Source, Summary, Unique,
+};
+
+use super::output::{self, ByteProgress};
+use super::{Error, Result};
+
+/// The shell's code for a program that a signal ended.
+const INTERRUPTED: i32 = 130;
+
+/// Options of `spec unique`.
+#[derive(Args)]
+pub struct Options {
+    /// Files to read; `-` is stdin
+    #[arg(required = true, value_name = "FILE")]
+    inputs: Vec<PathBuf>,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE", required_unless_present = "count_only")]
+    output: Option<PathBuf>,
+    /// Replace the output if it exists
+    #[arg(long)]
+    force: bool,
+    /// Print how many distinct keys there are, and write nothing
+    #[arg(long, conflicts_with_all = ["output", "counts", "force"])]
+    count_only: bool,
+    /// Write how often each key occurs beside it: in raw files a little-endian
+    /// u64 after each key
+    #[arg(long)]
+    counts: bool,
+    /// What a key is; raw files hold them little-endian, one after the other
+    #[arg(long = "type", value_enum, default_value_t = Type::U64, value_name = "TYPE")]
+    key: Type,
+    /// Host memory that the program may take in all, such as 512MiB or 4GiB
+    ///
+    /// Without it, half of what is free.
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<ByteSize>,
+    /// Memory of the GPU that the program may take
+    ///
+    /// Without it, three quarters of what the GPU has.
+    #[arg(long, value_name = "SIZE")]
+    device_memory: Option<ByteSize>,
+    /// The folder for what does not fit in memory
+    ///
+    /// Without it, the one that the system names (TMPDIR).
+    #[arg(long, value_name = "DIR")]
+    temp: Option<PathBuf>,
+    /// Threads that read, merge and write; without it, one a core
+    #[arg(long, value_name = "N")]
+    threads: Option<std::num::NonZeroUsize>,
+    /// cpu, cuda, cuda:N, wgpu, wgpu:N, or auto for the best there is
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// Print the summary as one JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Clone, Copy, ValueEnum)]
+enum Type {
+    U64,
+    I64,
+    U32,
+    I32,
+}
+
+/// Runs the command.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    // Nothing of an unfinished run survives a signal.
+    let ending = ctrlc::set_handler(|| {
+        external::abandon();
+        std::process::exit(INTERRUPTED);
+    });
+    ending.map_err(|error| Error::Message(format!("cannot listen to signals: {error}")))?;
+    match options.key {
+        Type::U64 => run_keys::<u64>(options),
+        Type::I64 => run_keys::<i64>(options),
+        Type::U32 => run_keys::<u32>(options),
+        Type::I32 => run_keys::<i32>(options),
+    }
+}
+
+fn run_keys<K: Key>(options: &Options) -> Result<ExitCode> {
+    let source = source::<K>(options)?;
+    match &options.output {
+        None => run_into(options, &source, Discard),
+        Some(path) => {
+            let output = Output::create(path, options.force, &options.inputs)?;
+            run_into(options, &source, RawSink::new(output, options.counts))
+        }
+    }
+}
+
+/// All inputs as one source.
+fn source<K: Key>(options: &Options) -> Result<Chain<'static, K>> {
+    let stdin = Path::new("-");
+    let streams = options.inputs.iter().filter(|path| *path == stdin).count();
+    if streams > 1 {
+        return Err(Error::Message("stdin (`-`) can be read only once".to_owned()));
+    }
+    let open = |path: &PathBuf| -> Result<Box<dyn Source<K>>> {
+        if path == stdin {
+            return Ok(Box::new(RawStream::new("stdin", std::io::stdin())));
+        }
+        Ok(raw::open(path)?)
+    };
+    Ok(Chain::new(options.inputs.iter().map(open).collect::<Result<Vec<_>>>()?))
+}
+
+fn run_into<K: Key, T: Sink<K>>(
+    options: &Options,
+    source: &dyn Source<K>,
+    sink: T,
+) -> Result<ExitCode> {
+    let handle: Handle = options.device.parse()?;
+    // What the process holds by now counts too.
+    let held = resident();
+    let mut unique = Unique::default();
+    let limit = options.memory.map_or_else(half_of_free, |size| size.as_u64());
+    unique.memory = limit.saturating_sub(held);
+    unique.device_memory = options.device_memory.map(|size| size.as_u64());
+    unique.threads = options.threads;
+    if let Some(temp) = &options.temp {
+        unique.temp.clone_from(temp);
+    }
+    let bar = ByteProgress::new();
+    let progress = |phase: Phase, done: u64, total: Option<u64>| {
+        bar.set(phase.name(), done, total);
+        ControlFlow::Continue(())
+    };
+    let result = unique.run(&handle, source, sink, &progress);
+    bar.finish();
+    let summary = result.map_err(|error| match error {
+        RunError::Memory { least, .. } => too_little(limit, held, least),
+        error => error.into(),
+    })?;
+    if options.json {
+        output::write_json(&in_json(&summary, &handle))?;
+    } else if options.count_only {
+        output::write(&format!("{}\n", summary.distinct))?;
+    } else {
+        output::write(&in_words(&summary))?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn too_little(limit: u64, held: u64, least: u64) -> Error {
+    let (limit, held, least) = (ByteSize(limit), ByteSize(held), ByteSize(held + least));
+    Error::Message(format!(
+        "--memory {limit} is too little: the program itself takes {held}, and {least} is the least \
+         for both"
+    ))
+}
+
+impl From<RunError> for Error {
+    fn from(error: RunError) -> Self {
+        match error {
+            RunError::Device(error) => Error::Operator(error),
+            error => Error::Message(error.to_string()),
+        }
+    }
+}
+
+/// Bytes of memory that this process holds, where the system says so.
+fn resident() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let kib = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
+    kib.unwrap_or(0) << 10
+}
+
+fn half_of_free() -> u64 {
+    let mut system = sysinfo::System::new();
+    system.refresh_memory();
+    (system.available_memory() / 2).max(64 << 20)
+}
+
+fn in_json(summary: &Summary, handle: &Handle) -> serde_json::Value {
+    let phases: Vec<_> = summary
+        .phases
+        .iter()
+        .map(|phase| {
+            json!({
+                "phase": phase.phase.name(),
+                "seconds": phase.elapsed.as_secs_f64(),
+                "key_bytes": phase.keys,
+                "bytes_read": phase.read,
+                "bytes_written": phase.written,
+            })
+        })
+        .collect();
+    json!({
+        "device": handle.device().to_string(),
+        "keys": summary.keys,
+        "distinct": summary.distinct,
+        "duplicates": summary.duplicates(),
+        "output_bytes": summary.output_bytes,
+        "runs": summary.runs,
+        "phases": phases,
+        "seconds": summary.elapsed.as_secs_f64(),
+    })
+}
+
+fn in_words(summary: &Summary) -> String {
+    let Summary { keys, distinct, .. } = *summary;
+    let mut text = format!(
+        "keys        {keys:>16}\ndistinct    {distinct:>16}\nduplicates  {:>16}\n",
+        summary.duplicates()
+    );
+    if summary.runs > 0 {
+        text += &format!("runs        {:>16}\n", summary.runs);
+    }
+    text += &format!(
+        "\n{:<10} {:>10} {:>10} {:>12} {:>12}\n",
+        "phase", "seconds", "GB/s", "GB read", "GB written"
+    );
+    let gigabytes = |bytes: u64| bytes as f64 / 1e9;
+    for phase in &summary.phases {
+        let seconds = phase.elapsed.as_secs_f64();
+        let rate = match phase.keys {
+            0 => String::new(),
+            bytes => format!("{:.2}", gigabytes(bytes) / seconds),
+        };
+        text += &format!(
+            "{:<10} {seconds:>10.3} {rate:>10} {:>12.3} {:>12.3}\n",
+            phase.phase,
+            gigabytes(phase.read),
+            gigabytes(phase.written)
+        );
+    }
+    text += &format!("{:<10} {:>10.3}\n", "total", summary.elapsed.as_secs_f64());
+    text
+}
