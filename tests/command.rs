@@ -101,7 +101,8 @@ fn bad_options_are_refused() {
     refused(&["decode", "--tokens", "99999999999999999999999"], "from 1 to 100000");
     refused(&["decode", "--draft-tokens", "0"], "from 1 to 32");
     refused(&["decode", "--draft", "magic"], "[possible values: ngram, model, hybrid, none]");
-    refused(&["decode", "--seed", "x"], "--seed");
+    refused(&["decode", "--seed", "-1"], "a whole number from 0 to 18446744073709551615");
+    refused(&["verify", "--seed", "x"], "a whole number from 0 to 18446744073709551615");
     for temperature in ["-1", "-0.5", "NaN", "inf", "-inf", "warm", "1e999"] {
         refused(&["decode", "--temperature", temperature], "a number that is 0 or larger");
     }

@@ -9,7 +9,7 @@ use spec::conformance::{self, Golden, Report};
 use spec::{Device, Handle};
 
 use super::output::Progress;
-use super::{Error, Result, output};
+use super::{Error, Result, output, parse_seed};
 
 /// What `spec verify` takes.
 #[derive(Args)]
@@ -22,7 +22,7 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = 200)]
     cases: usize,
     /// Seed of the first random case; the next ones count up from it
-    #[arg(long, value_name = "S", default_value_t = 1)]
+    #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seed)]
     seed: u64,
     /// Print JSON
     #[arg(long)]

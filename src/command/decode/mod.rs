@@ -20,7 +20,7 @@ use self::engine::{Decoded, DraftKind, Settings};
 use self::model::Model;
 use self::text::Text;
 use super::output::{self, Progress};
-use super::{Error, Result};
+use super::{Error, Result, parse_seed};
 
 /// The most tokens one run emits.
 const MAX_TOKENS: usize = 100_000;
@@ -58,7 +58,7 @@ pub struct Options {
     )]
     temperature: f64,
     /// The same seed gives the same tokens, on every device
-    #[arg(long, value_name = "S", default_value_t = 0)]
+    #[arg(long, value_name = "S", default_value = "0", value_parser = parse_seed)]
     seed: u64,
     /// Where the operators run: cpu, cuda:N, wgpu:N, or auto for the best there is
     #[arg(long, default_value = "auto")]
@@ -148,7 +148,7 @@ impl Outcome {
         let rows = [
             ("device", format!("{} ({})", info.device, info.name)),
             ("drafts", draft),
-            ("temperature", format!("{temperature}, seed {seed}")),
+            ("temperature", format!("{temperature:?}, seed {seed}")),
             ("vocabulary", self.vocabulary()),
             ("drafted", drafted.to_string()),
             ("accepted", accepted.to_string()),
