@@ -1,0 +1,235 @@
+//! Distinct keys of Parquet files, three ways that must agree: DataFusion with
+//! spec's operator in it, DataFusion alone, and spec alone.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use clap::Parser;
+use datafusion::arrow::array::{ArrayRef, AsArray, RecordBatch, UInt64Array};
+use datafusion::arrow::compute::concat_batches;
+use datafusion::arrow::datatypes::{DataType, UInt64Type};
+use datafusion::common::{Result, exec_datafusion_err, exec_err};
+use datafusion::parquet::arrow::ArrowWriter;
+use datafusion::physical_plan::{ExecutionPlan, collect_partitioned, displayable};
+use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionConfig, SessionContext, col};
+use spec::ops::Unique;
+use spec::ops::unique::Buffers;
+use spec::{DType, Handle, Stream};
+use spec_datafusion::{Exchange, distinct, split_points};
+
+/// Distinct 64-bit keys of Parquet files, by a DataFusion plan with spec's
+/// `unique` in it.
+#[derive(Parser)]
+struct Options {
+    /// Parquet files; without any, files of random keys are made first.
+    input: Vec<PathBuf>,
+    /// The column of keys: u64, i64, u32 or i32, without nulls.
+    #[arg(long, default_value = "key")]
+    column: String,
+    /// Where the distinct keys go, one Parquet file a range; without it they
+    /// are dropped after they were compared.
+    #[arg(long)]
+    output: Option<PathBuf>,
+    /// Ranges, and threads that read.
+    #[arg(long, default_value_t = std::thread::available_parallelism().map_or(1, usize::from))]
+    partitions: usize,
+    /// The device of the operator, if it was built with others than `cpu`.
+    #[arg(long, default_value = "cpu")]
+    device: String,
+    /// Shuffle by hash and merge, instead of by range.
+    #[arg(long)]
+    hash: bool,
+    /// How many random keys to make, over four files.
+    #[arg(long, default_value_t = 20_000_000)]
+    keys: u64,
+    /// How many bits of them differ: few bits make many duplicates.
+    #[arg(long, default_value_t = 24, value_parser = clap::value_parser!(u32).range(1..=64))]
+    bits: u32,
+    /// Runs of each way; the fastest counts.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..))]
+    runs: u32,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let threads = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
+    threads.block_on(run(options))
+}
+
+async fn run(mut options: Options) -> Result<()> {
+    let made = tempfile::tempdir()?;
+    if options.input.is_empty() {
+        options.input = make(made.path(), options.keys, options.bits)?;
+    }
+    let config = SessionConfig::new().with_target_partitions(options.partitions);
+    let context = SessionContext::new_with_config(config);
+    let table = table(&context, &options).await?;
+
+    let exchange = if options.hash {
+        Exchange::Hash(options.partitions)
+    } else {
+        Exchange::Range(split_points(&options.input, &options.column, options.partitions)?)
+    };
+    // A plan is executed once: its scan hands out its files to whoever asks first.
+    let plan = || async {
+        let scan = table.clone().create_physical_plan().await?;
+        distinct(scan, exchange.clone(), &options.device)
+    };
+    let ((ours, executed), took) = fastest(options.runs, || async {
+        let plan = plan().await?;
+        Ok((batches(&context, Arc::clone(&plan)).await?, plan))
+    })
+    .await?;
+    let schema = executed.schema();
+    let ours = concat_batches(&schema, &ours)?;
+    println!("{}", displayable(executed.as_ref()).indent(false));
+    let (unique_time, keys) = unique_metrics(&executed);
+    println!("{keys} keys, {} distinct, {} partitions", ours.num_rows(), options.partitions);
+    row("DataFusion with spec's unique", keys, took);
+    row("  of which in the operator, summed", keys, unique_time);
+
+    let column = format!("\"{}\"", options.column.replace('"', "\"\""));
+    let sql = format!("SELECT DISTINCT {column} FROM keys ORDER BY {column}");
+    let (theirs, took) = fastest(options.runs, || {
+        let (context, sql) = (&context, &sql);
+        async move { context.sql(sql).await?.collect().await }
+    })
+    .await?;
+    row("DataFusion alone, DISTINCT .. ORDER BY", keys, took);
+    let theirs = concat_batches(&schema, &theirs)?;
+    if ours.column(0) != theirs.column(0) {
+        return exec_err!("DataFusion's own DISTINCT differs");
+    }
+
+    if *schema.field(0).data_type() == DataType::UInt64 {
+        let scan = table.clone().create_physical_plan().await?;
+        let all = concat_batches(&schema, &batches(&context, scan).await?)?;
+        let (alone, took) = single(&options, all.column(0).as_primitive::<UInt64Type>().values())?;
+        row("spec alone, keys in memory", keys, took);
+        if ours.column(0).as_primitive::<UInt64Type>().values()[..] != alone[..] {
+            return exec_err!("spec on a single machine differs");
+        }
+    }
+    println!("all results are equal");
+
+    if let Some(output) = &options.output {
+        std::fs::create_dir_all(output)?;
+        let output =
+            output.to_str().ok_or_else(|| exec_datafusion_err!("--output is not UTF-8"))?;
+        let start = Instant::now();
+        context.write_parquet(plan().await?, output, None).await?;
+        row("the plan again, written to Parquet", keys, start.elapsed());
+    }
+    Ok(())
+}
+
+/// Files of random keys.
+fn make(folder: &Path, keys: u64, bits: u32) -> Result<Vec<PathBuf>> {
+    const FILES: u64 = 4;
+    let mut state = 1u64;
+    let mut next = || {
+        // SplitMix64.
+        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let z = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        (z ^ z >> 31) >> (u64::BITS - bits)
+    };
+    let mut paths = Vec::new();
+    for file in 0..FILES {
+        let mut left = keys / FILES + u64::from(file < keys % FILES);
+        let path = folder.join(format!("keys-{file}.parquet"));
+        let empty = UInt64Array::from(Vec::<u64>::new());
+        let schema = RecordBatch::try_from_iter([("key", Arc::new(empty) as ArrayRef)])?.schema();
+        let mut writer = ArrowWriter::try_new(std::fs::File::create(&path)?, schema, None)?;
+        while left > 0 {
+            let some = left.min(1 << 16);
+            let keys: UInt64Array = (0..some).map(|_| next()).collect::<Vec<_>>().into();
+            writer.write(&RecordBatch::try_from_iter([("key", Arc::new(keys) as ArrayRef)])?)?;
+            left -= some;
+        }
+        writer.close()?;
+        paths.push(path);
+    }
+    Ok(paths)
+}
+
+/// The column; and the files as the table `keys`.
+async fn table(context: &SessionContext, options: &Options) -> Result<DataFrame> {
+    let paths = options.input.iter().map(|path| {
+        let path = path.to_str();
+        path.ok_or_else(|| exec_datafusion_err!("the name of an input is not UTF-8"))
+    });
+    let paths = paths.collect::<Result<Vec<_>>>()?;
+    let frame = context.read_parquet(paths, ParquetReadOptions::default()).await?;
+    context.register_table("keys", frame.clone().into_view())?;
+    frame.select([col(format!("\"{}\"", options.column))])
+}
+
+async fn batches(
+    context: &SessionContext,
+    plan: Arc<dyn ExecutionPlan>,
+) -> Result<Vec<RecordBatch>> {
+    // Partition after partition, so that ranges stay in order.
+    let parts = collect_partitioned(plan, context.task_ctx()).await?;
+    Ok(parts.into_iter().flatten().collect())
+}
+
+async fn fastest<T, F: Future<Output = Result<T>>>(
+    runs: u32,
+    mut call: impl FnMut() -> F,
+) -> Result<(T, Duration)> {
+    let mut best = None;
+    for _ in 0..runs {
+        let start = Instant::now();
+        let result = call().await?;
+        let took = start.elapsed();
+        if best.as_ref().is_none_or(|(_, least)| took < *least) {
+            best = Some((result, took));
+        }
+    }
+    best.ok_or_else(|| exec_datafusion_err!("--runs is 0"))
+}
+
+/// Time in the operator over all partitions, and keys that it read.
+fn unique_metrics(plan: &Arc<dyn ExecutionPlan>) -> (Duration, u64) {
+    let plan = if plan.name() == "UniqueExec" { plan } else { plan.children()[0] };
+    let metrics = plan.metrics().unwrap_or_default();
+    let nanos = metrics.elapsed_compute().unwrap_or(0) as u64;
+    let keys = metrics.sum_by_name("keys_read").map_or(0, |value| value.as_usize() as u64);
+    (Duration::from_nanos(nanos), keys)
+}
+
+/// One call over all keys, without an engine.
+fn single(options: &Options, keys: &[u64]) -> Result<(Vec<u64>, Duration)> {
+    let call = || -> spec::Result<(Vec<u64>, Duration)> {
+        let handle: Handle = options.device.parse()?;
+        let operator = handle.create(&Unique, &Unique.tensors(DType::U64, keys.len()))?;
+        let mut workspace = handle.workspace(operator.workspace_size())?;
+        let keys = handle.upload(keys)?;
+        let mut unique = handle.allocate::<u64>(keys.len())?;
+        let mut count = handle.allocate::<u64>(1)?;
+        let mut best = Duration::MAX;
+        for _ in 0..options.runs {
+            let start = Instant::now();
+            let buffers = Buffers {
+                keys: (&keys).into(),
+                unique: (&mut unique).into(),
+                count: (&mut count).into(),
+                counts: None,
+            };
+            operator.calculate(&mut workspace, buffers, Stream::default())?;
+            handle.synchronize()?;
+            best = best.min(start.elapsed());
+        }
+        let mut unique = unique.to_vec()?;
+        unique.truncate(count.to_vec()?[0] as usize);
+        Ok((unique, best))
+    };
+    call().map_err(|error| exec_datafusion_err!("{error}"))
+}
+
+fn row(what: &str, keys: u64, took: Duration) {
+    let seconds = took.as_secs_f64();
+    println!("{what:<40} {seconds:>8.3} s {:>8.1} Mkeys/s", keys as f64 / seconds / 1e6);
+}
