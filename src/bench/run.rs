@@ -1,6 +1,6 @@
 //! Rows on devices, timed and checked, as a report.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::time::Instant;
 
 use spec_report::{DeviceRecord, Measurement, Report, Role, stats};
@@ -24,6 +24,10 @@ const CPU_GOAL: [f64; 2] = [3.0, 5.0];
 const WGPU_GOAL: f64 = 3.0;
 /// What a call may cost the calling thread on CUDA, in microseconds.
 const HOST_GOAL: f64 = 4.0;
+
+/// A design that would take longer than this for one call is left out, in
+/// seconds.
+const PATIENCE: f64 = 10.0;
 
 /// What to time.
 pub struct Options {
@@ -68,6 +72,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Event<'_>)) -> Outcome {
             skipped: Vec::new(),
             failed: Vec::new(),
         },
+        rates: HashMap::new(),
     };
     let report = &mut run.outcome.report;
     report.date = machine::today();
@@ -105,6 +110,34 @@ struct Run<'r> {
     options: &'r Options,
     progress: &'r mut dyn FnMut(Event<'_>),
     outcome: Outcome,
+    rates: HashMap<Key, Rates>,
+}
+
+/// Operator, device and implementation.
+type Key = (&'static str, Device, &'static str);
+
+/// The fewest seconds that an implementation has taken for a byte so far: of
+/// those that must move, and of all arguments. Which of them its time goes by,
+/// nobody knows.
+#[derive(Clone, Copy)]
+struct Rates {
+    moved: f64,
+    held: f64,
+}
+
+impl Rates {
+    fn of(seconds: f64, moved: u64, held: u64) -> Self {
+        Rates { moved: seconds / moved.max(1) as f64, held: seconds / held.max(1) as f64 }
+    }
+
+    fn least(self, other: Rates) -> Self {
+        Rates { moved: self.moved.min(other.moved), held: self.held.min(other.held) }
+    }
+
+    /// Seconds of another call, at least.
+    fn expect(self, moved: u64, held: u64) -> f64 {
+        (self.moved * moved as f64).min(self.held * held as f64)
+    }
 }
 
 impl Run<'_> {
@@ -180,6 +213,13 @@ impl Run<'_> {
         };
         for (which, implementation) in call.implementations().into_iter().enumerate() {
             let name = format!("{name}, {}", implementation.name);
+            let key = (row.operator, handle.device(), implementation.name);
+            let moved = inputs.bytes();
+            let expected = self.rates.get(&key).map_or(0.0, |r| r.expect(moved, row.memory));
+            if expected > PATIENCE && implementation.role != Role::Spec {
+                self.skip(format!("{name}: one call would take about {expected:.0} s"));
+                continue;
+            }
             if let Err(error) = call.select(which) {
                 // What a device has no memory or no code for is no row.
                 match error.status() {
@@ -191,7 +231,13 @@ impl Run<'_> {
                 continue;
             }
             match self.measure(row, inputs, handle, &mut *call, implementation) {
-                Ok(measurement) => self.outcome.report.measurements.push(measurement),
+                Ok(measurement) => {
+                    let seconds = stats::median(&measurement.samples_us) * 1e-6;
+                    let rates = Rates::of(seconds, moved, row.memory);
+                    let known = self.rates.entry(key).or_insert(rates);
+                    *known = known.least(rates);
+                    self.outcome.report.measurements.push(measurement);
+                }
                 Err(why) => self.outcome.failed.push(format!("{name}: {why}")),
             }
         }
