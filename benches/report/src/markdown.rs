@@ -98,7 +98,7 @@ impl Renderer {
         for (machine, name) in self.machines.iter().zip(&self.names) {
             for group in view::groups(machine).iter().filter(|group| group.operator == operator) {
                 // Writing to a string cannot fail, here and below.
-                let _ = writeln!(out, "### {}\n", escape(&group.device_words()));
+                let _ = writeln!(out, "#### {}\n", escape(&group.device_words()));
                 let mut figures = figures::lines(group, &looks);
                 figures.extend(figures::ratios(group, &looks));
                 for figure in figures {

@@ -274,7 +274,10 @@ impl Report {
             for device in report.devices {
                 match merged.devices.iter_mut().find(|known| known.id == device.id) {
                     None => merged.devices.push(device),
-                    Some(known) if known.name == device.name => known.complete(device),
+                    // The processor is the host's, whatever a program calls it.
+                    Some(known) if known.name == device.name || known.id == "cpu" => {
+                        known.complete(device);
+                    }
                     Some(known) => {
                         let words = format!("{} is {} and {}", device.id, known.name, device.name);
                         return Err(Error::Machines(words));

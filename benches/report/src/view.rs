@@ -112,15 +112,15 @@ impl Measurement {
     }
 }
 
-/// A device's id and model; of a processor the cores too.
+/// A device's id and model; of the processor, which is the host's, the cores too.
 pub fn device_words(report: &Report, id: &str) -> String {
-    let name = report.device(id).map(|device| &*device.name).filter(|name| !name.is_empty());
-    let mut words = [Some(id), name].into_iter().flatten().collect::<Vec<_>>().join(": ");
-    if id == "cpu" {
-        let cores = report.host.cores;
-        words += &format!(", {cores} {}", if cores == 1 { "core" } else { "cores" });
+    let host = &report.host;
+    if id == "cpu" && !host.cpu.is_empty() {
+        let plural = if host.cores == 1 { "" } else { "s" };
+        return format!("{id}: {}, {} core{plural}", host.cpu, host.cores);
     }
-    words
+    let name = report.device(id).map(|device| &*device.name).filter(|name| !name.is_empty());
+    [Some(id), name].into_iter().flatten().collect::<Vec<_>>().join(": ")
 }
 
 /// The values that differ, in the order of their first.
