@@ -170,8 +170,8 @@ class Report:
     def skip(self, row, implementation, reason):
         print(f"skipped: {row.operator}, {row.shape}, {implementation}: {reason}", file=sys.stderr)
 
-    def finish(self):
-        """Writes the report, a row a line."""
+    def save(self):
+        """Writes the report so far, a row a line."""
         if not self.options.json:
             return
         fields = dict(self.fields)
@@ -236,6 +236,7 @@ def main(description, *peers):
                 timed, check, size_bytes = make(row)
                 timing = timed()
                 report.row(row, name, peer.device["id"], timing, size_bytes, check())
+                report.save()
             except (Skip, MemoryError) as reason:
                 report.skip(row, name, reason or "there is too little memory")
             except Exception as error:
@@ -246,7 +247,7 @@ def main(description, *peers):
             finally:
                 timed = check = None
                 getattr(peer, "release", lambda: None)()
-    report.finish()
+    report.save()
     if failed:
         raise SystemExit(f"{failed} rows failed")
 
