@@ -3,6 +3,7 @@
 mod bench;
 mod decode;
 mod devices;
+mod formats;
 mod output;
 mod unique;
 mod verify;

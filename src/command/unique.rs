@@ -1,18 +1,22 @@
 //! `spec unique`: distinct keys of files of any size.
 
 use std::ops::ControlFlow;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use bytesize::ByteSize;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::json;
 use spec::Handle;
-use spec::external::raw::{self, RawSink, RawStream};
+#[cfg(feature = "parquet")]
+use spec::external::columns::ParquetSink;
+use spec::external::raw::RawSink;
+use spec::external::text::TextSink;
 use spec::external::{
-    self, Chain, Discard, Error as RunError, Key, Output, Phase, Sink, Source, Summary, Unique,
+    self, Discard, Error as RunError, Key, Output, Phase, Sink, Source, Summary, Unique,
 };
 
+use super::formats::{Format, Formats, Type};
 use super::output::{self, ByteProgress};
 use super::{Error, Result};
 
@@ -34,13 +38,14 @@ pub struct Options {
     /// Print how many distinct keys there are, and write nothing
     #[arg(long, conflicts_with_all = ["output", "counts", "force"])]
     count_only: bool,
-    /// Write how often each key occurs beside it: in raw files a little-endian
-    /// u64 after each key
+    /// Write how often each key occurs beside it
+    ///
+    /// In raw files as a little-endian u64 after each key, in text behind a tab,
+    /// in Parquet as a column `count`.
     #[arg(long)]
     counts: bool,
-    /// What a key is; raw files hold them little-endian, one after the other
-    #[arg(long = "type", value_enum, default_value_t = Type::U64, value_name = "TYPE")]
-    key: Type,
+    #[command(flatten)]
+    formats: Formats,
     /// Host memory that the program may take in all, such as 512MiB or 4GiB
     ///
     /// Without it, half of what is free.
@@ -67,14 +72,6 @@ pub struct Options {
     json: bool,
 }
 
-#[derive(Clone, Copy, ValueEnum)]
-enum Type {
-    U64,
-    I64,
-    U32,
-    I32,
-}
-
 /// Runs the command.
 pub fn run(options: &Options) -> Result<ExitCode> {
     // Nothing of an unfinished run survives a signal.
@@ -83,7 +80,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         std::process::exit(INTERRUPTED);
     });
     ending.map_err(|error| Error::Message(format!("cannot listen to signals: {error}")))?;
-    match options.key {
+    match options.formats.key(&options.inputs)? {
         Type::U64 => run_keys::<u64>(options),
         Type::I64 => run_keys::<i64>(options),
         Type::U32 => run_keys::<u32>(options),
@@ -92,30 +89,21 @@ pub fn run(options: &Options) -> Result<ExitCode> {
 }
 
 fn run_keys<K: Key>(options: &Options) -> Result<ExitCode> {
-    let source = source::<K>(options)?;
-    match &options.output {
-        None => run_into(options, &source, Discard),
-        Some(path) => {
-            let output = Output::create(path, options.force, &options.inputs)?;
-            run_into(options, &source, RawSink::new(output, options.counts))
+    let source = options.formats.open::<K>(&options.inputs)?;
+    let Some(path) = &options.output else { return run_into(options, &source, Discard) };
+    let counts = options.counts;
+    let output = Output::create(path, options.force, &options.inputs)?;
+    match options.formats.output() {
+        Format::Raw => run_into(options, &source, RawSink::new(output, counts)),
+        Format::Text => run_into(options, &source, TextSink::new(output, counts)),
+        #[cfg(feature = "parquet")]
+        Format::Parquet => {
+            let sink = ParquetSink::new::<K>(output, options.formats.name(), counts)?;
+            run_into(options, &source, sink)
         }
+        #[cfg(not(feature = "parquet"))]
+        Format::Parquet => Err(super::formats::left_out()),
     }
-}
-
-/// All inputs as one source.
-fn source<K: Key>(options: &Options) -> Result<Chain<'static, K>> {
-    let stdin = Path::new("-");
-    let streams = options.inputs.iter().filter(|path| *path == stdin).count();
-    if streams > 1 {
-        return Err(Error::Message("stdin (`-`) can be read only once".to_owned()));
-    }
-    let open = |path: &PathBuf| -> Result<Box<dyn Source<K>>> {
-        if path == stdin {
-            return Ok(Box::new(RawStream::new("stdin", std::io::stdin())));
-        }
-        Ok(raw::open(path)?)
-    };
-    Ok(Chain::new(options.inputs.iter().map(open).collect::<Result<Vec<_>>>()?))
 }
 
 fn run_into<K: Key, T: Sink<K>>(
@@ -174,10 +162,20 @@ impl From<RunError> for Error {
 
 /// Bytes of memory that this process holds, where the system says so.
 fn resident() -> u64 {
+    status("VmRSS:").unwrap_or(0)
+}
+
+/// The most bytes of memory that this process ever held, where the system says so.
+fn peak() -> Option<u64> {
+    status("VmHWM:")
+}
+
+/// A line of what Linux says of this process, in bytes.
+fn status(name: &str) -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    let kib = line.and_then(|rest| rest.trim().trim_end_matches("kB").trim().parse::<u64>().ok());
-    kib.unwrap_or(0) << 10
+    let line = status.lines().find_map(|line| line.strip_prefix(name))?;
+    let kib: u64 = line.trim().trim_end_matches("kB").trim().parse().ok()?;
+    Some(kib << 10)
 }
 
 fn half_of_free() -> u64 {
@@ -209,6 +207,7 @@ fn in_json(summary: &Summary, handle: &Handle) -> serde_json::Value {
         "runs": summary.runs,
         "phases": phases,
         "seconds": summary.elapsed.as_secs_f64(),
+        "peak_memory": peak(),
     })
 }
 
@@ -240,5 +239,8 @@ fn in_words(summary: &Summary) -> String {
         );
     }
     text += &format!("{:<10} {:>10.3}\n", "total", summary.elapsed.as_secs_f64());
+    if let Some(peak) = peak() {
+        text += &format!("\npeak memory {:>16}\n", ByteSize(peak).to_string());
+    }
     text
 }
