@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use common::{Random, Tensor, bytes_of, gpu, read_buffer, workspace};
 use spec_core::ops::deduplicate_topk::Buffers;
 use spec_core::ops::{DeduplicateTopk, Unique};
@@ -10,6 +12,14 @@ use spec_wgpu::{Options, Wgpu, devices, encoder, pass};
 
 fn default_gpu() -> Option<Wgpu> {
     gpu(&Options::default())
+}
+
+/// One test at a time. NVIDIA's Vulkan driver (580.159) was seen to deadlock with
+/// the loader where one thread makes an instance, as `foreign_device` does, while
+/// others open and close devices.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A device that the tests make themselves, as an engine would.
@@ -37,6 +47,7 @@ fn buffer(device: &wgpu::Device, size: u64, usage: wgpu::BufferUsages) -> wgpu::
 
 #[test]
 fn devices_are_described() {
+    let _alone = alone();
     if default_gpu().is_none() {
         return;
     }
@@ -56,6 +67,7 @@ fn devices_are_described() {
 
 #[test]
 fn plain_means_default_limits() {
+    let _alone = alone();
     let Some(gpu) = gpu(&Options { plain: true, ..Options::default() }) else { return };
     let limits = gpu.device().limits();
     assert_eq!(limits.max_storage_buffer_binding_size, 128 << 20);
@@ -67,6 +79,7 @@ fn plain_means_default_limits() {
 
 #[test]
 fn memory_reads_what_was_written() {
+    let _alone = alone();
     let Some(gpu) = default_gpu() else { return };
     let mut random = Random(5);
     for size in [0, 1, 2, 3, 4, 5, 17, 1000, 100_001] {
@@ -91,6 +104,7 @@ fn memory_reads_what_was_written() {
 
 #[test]
 fn views_are_checked() {
+    let _alone = alone();
     let Some(gpu) = default_gpu() else { return };
     let usage = wgpu::BufferUsages::STORAGE;
     let good = buffer(gpu.device(), 64, usage);
@@ -110,6 +124,7 @@ fn views_are_checked() {
 /// the workspace; two operators in one encoder that the engine submits.
 #[test]
 fn one_buffer_and_one_encoder_of_a_foreign_device() {
+    let _alone = alone();
     let Some((device, queue)) = foreign_device() else { return };
     let gpu = Wgpu::from_device(device.clone(), queue.clone()).unwrap();
     assert!(gpu.info().device.index() >= 1000);
@@ -165,6 +180,7 @@ fn one_buffer_and_one_encoder_of_a_foreign_device() {
 
 #[test]
 fn repeated_and_concurrent_calls() {
+    let _alone = alone();
     let Some(gpu) = default_gpu() else { return };
     let operator = DeduplicateTopk { mtp_step: 2 };
     let descriptor = Descriptor::create(&gpu, &operator, &operator.tensors(3, 100)).unwrap();
@@ -199,6 +215,7 @@ fn repeated_and_concurrent_calls() {
 
 #[test]
 fn failures_have_words() {
+    let _alone = alone();
     let Some(gpu) = default_gpu() else { return };
     let Some(other) = default_gpu() else { return };
     let operator = DeduplicateTopk { mtp_step: 1 };
@@ -244,6 +261,7 @@ fn failures_have_words() {
 
 #[test]
 fn a_lost_device_says_so() {
+    let _alone = alone();
     let Some(gpu) = default_gpu() else { return };
     let operator = DeduplicateTopk { mtp_step: 1 };
     let descriptor = Descriptor::create(&gpu, &operator, &operator.tensors(1, 8)).unwrap();
@@ -262,6 +280,7 @@ fn a_lost_device_says_so() {
 
 #[test]
 fn small_workspaces_are_refused() {
+    let _alone = alone();
     let Some(gpu) = default_gpu() else { return };
     let descriptor = Descriptor::create(&gpu, &Unique, &Unique.tensors(DType::U64, 100)).unwrap();
     let keys = Tensor::new(&gpu, DType::U64, &[1; 800], 0);
