@@ -25,7 +25,7 @@ use common::random::Random;
 /// Runs `check` on cases of `strategy`, on every device. `SPEC_CASES` sets how
 /// many (default 256); regressions are not kept in files, the seed is printed.
 /// Many cases are divided among threads, each with a handle of its own.
-fn on_every_device<S>(strategy: S, check: impl Fn(&Handle, &S::Value) -> spec::Result<()> + Sync)
+fn on_every_device<S>(strategy: &S, check: impl Fn(&Handle, &S::Value) -> spec::Result<()> + Sync)
 where
     S: Strategy + Clone + Send,
     S::Value: std::fmt::Debug,

@@ -75,5 +75,5 @@ fn check(handle: &Handle, case: &Case) -> spec::Result<()> {
 
 #[test]
 fn agrees_with_the_plain_loop() {
-    on_every_device(case(), check);
+    on_every_device(&case(), check);
 }

@@ -211,7 +211,7 @@ impl Case {
 
 #[test]
 fn agree_with_the_plain_loop() {
-    on_every_device(case(), |handle, case| match (case.wide_tokens, case.wide_lengths) {
+    on_every_device(&case(), |handle, case| match (case.wide_tokens, case.wide_lengths) {
         (true, true) => case.run(handle, |t| t, |l| l),
         (true, false) => case.run(handle, |t| t, |l| l as i32),
         (false, true) => case.run(handle, |t| t as i32, |l| l),

@@ -244,7 +244,7 @@ impl Ids {
 
 #[test]
 fn agrees_with_the_plain_loop() {
-    on_every_device(case(), |handle, case| match case.dtype {
+    on_every_device(&case(), |handle, case| match case.dtype {
         DType::F16 => case.run(handle, f16::from_f32, f16::to_f32),
         DType::BF16 => case.run(handle, bf16::from_f32, bf16::to_f32),
         _ => case.run(handle, |v| v, |v: f32| v),

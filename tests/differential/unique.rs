@@ -77,7 +77,7 @@ fn check<K: Element + Ord + std::fmt::Debug>(
 
 #[test]
 fn agrees_with_the_plain_loop() {
-    on_every_device(case(), |handle, case| match case.dtype {
+    on_every_device(&case(), |handle, case| match case.dtype {
         DType::I64 => check(handle, case, |k| k as i64),
         DType::U32 => check(handle, case, |k| k as u32),
         DType::I32 => check(handle, case, |k| k as i32),
