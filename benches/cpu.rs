@@ -1,91 +1,61 @@
-//! Every operator on the CPU against the plain sequential loop, in one run.
+//! The rows of `spec bench` on the CPU, under criterion: its plots of samples,
+//! its regressions between runs, and `cargo bench`'s ways to pick.
 //!
-//! `cargo bench --bench cpu` prints, for each shape, the median time of both,
-//! their ratio, and the rate at which the operator reads its input. Results are
-//! compared before anything is timed. `-- NAME` keeps the rows whose operator
-//! or shape contains NAME; `-- --full` adds the shapes that take gigabytes and
-//! minutes.
-
-#[allow(dead_code, reason = "the tests use the rest")]
-#[path = "../tests/common/random.rs"]
-mod random;
-
-#[path = "cpu/deduplicate_topk.rs"]
-mod deduplicate_topk;
-#[path = "cpu/ngram_match.rs"]
-mod ngram_match;
-#[path = "cpu/rejection_sample.rs"]
-mod rejection_sample;
-#[path = "cpu/topk_router.rs"]
-mod topk_router;
-#[path = "cpu/unique.rs"]
-mod unique;
+//! ```text
+//! cargo bench --bench cpu                        # everything
+//! cargo bench --bench cpu -- topk_router/spec    # names that contain this
+//! ```
+//!
+//! A benchmark is named `operator/implementation/shape`. Each is checked, every
+//! element, after it was timed. Rows that take gigabytes are left to
+//! `spec bench`.
 
 use std::time::{Duration, Instant};
 
-use random::Random;
-use spec::Handle;
+use criterion::{BenchmarkId, Criterion, Throughput};
+use spec::bench::{self, OnDevice};
+use spec::{Handle, Stream};
 
-fn main() -> spec::Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).filter(|a| a != "--bench").collect();
-    let full = arguments.iter().any(|a| a == "--full");
-    let filter = arguments.into_iter().find(|a| !a.starts_with("--")).unwrap_or_default();
-    let bench = Bench { handle: Handle::cpu()?, filter, full };
-    println!("{}", bench.handle.info().name);
-    println!(
-        "{:<18} {:<34} {:>11} {:>11} {:>7} {:>8}",
-        "operator", "shape", "plain us", "spec us", "ratio", "GB/s"
-    );
-    topk_router::run(&bench)?;
-    deduplicate_topk::run(&bench)?;
-    rejection_sample::run(&bench)?;
-    ngram_match::run(&bench)?;
-    unique::run(&bench)
-}
+/// Bytes of a row's arguments, at most.
+const MEMORY: u64 = 1 << 28;
 
-struct Bench {
-    handle: Handle,
-    filter: String,
-    full: bool,
-}
-
-impl Bench {
-    fn wants(&self, operator: &str, shape: &str) -> bool {
-        operator.contains(&self.filter) || shape.contains(&self.filter)
+fn main() {
+    let mut criterion = Criterion::default()
+        .sample_size(10)
+        .warm_up_time(Duration::from_millis(200))
+        .measurement_time(Duration::from_secs(1))
+        .configure_from_args();
+    let cpu = Handle::cpu().expect("this build has the CPU backend");
+    for row in bench::rows().into_iter().filter(|row| row.memory <= MEMORY) {
+        let inputs = row.inputs().expect("inputs");
+        let mut call = inputs.upload(&cpu).expect("memory for the inputs");
+        for (which, implementation) in call.implementations().into_iter().enumerate() {
+            let mut group =
+                criterion.benchmark_group(format!("{}/{}", row.operator, implementation.name));
+            group.throughput(Throughput::Bytes(inputs.bytes()));
+            let mut ran = false;
+            group.bench_function(BenchmarkId::from_parameter(&row.shape), |bencher| {
+                if !ran {
+                    call.select(which).expect("an implementation of this shape");
+                    ran = true;
+                }
+                bencher.iter_custom(|calls| (0..calls).map(|_| once(&mut *call)).sum());
+            });
+            group.finish();
+            if ran {
+                call.check().unwrap_or_else(|failure| {
+                    panic!("{}, {}, {}: {failure}", row.operator, row.shape, implementation.name)
+                });
+            }
+        }
     }
-
-    /// Times both and prints a row. `bytes` is what the operator must read.
-    fn row(
-        &self,
-        operator: &str,
-        shape: &str,
-        bytes: usize,
-        plain: impl FnMut(),
-        mut spec: impl FnMut() -> spec::Result<()>,
-    ) {
-        let ours = median(|| spec().expect("the call that was checked a moment ago"));
-        let plain = median(plain);
-        let micros = |time: Duration| time.as_secs_f64() * 1e6;
-        println!(
-            "{operator:<18} {shape:<34} {:>11.1} {:>11.1} {:>7.2} {:>8.2}",
-            micros(plain),
-            micros(ours),
-            plain.as_secs_f64() / ours.as_secs_f64(),
-            bytes as f64 / ours.as_secs_f64() / 1e9,
-        );
-    }
+    criterion.final_summary();
 }
 
-/// The median of at least five calls, after one to warm up, for half a second.
-fn median(mut call: impl FnMut()) -> Duration {
-    call();
+/// The time of one call, whose arguments are as they were before the last.
+fn once(call: &mut dyn OnDevice) -> Duration {
+    call.reset().expect("the CPU's memory");
     let start = Instant::now();
-    let mut times = Vec::new();
-    while times.len() < 5 || (start.elapsed() < Duration::from_millis(500) && times.len() < 1001) {
-        let before = Instant::now();
-        call();
-        times.push(before.elapsed());
-    }
-    times.sort_unstable();
-    times[times.len() / 2]
+    call.call(Stream::default()).expect("a call that was made ready");
+    start.elapsed()
 }

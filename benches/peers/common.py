@@ -131,7 +131,9 @@ class Report:
 
     def __init__(self, options, versions, devices):
         self.options = options
-        words = ["python3", os.path.relpath(sys.argv[0])] + sys.argv[1:]
+        # Where it was written is of no use to others.
+        given = [Path(word).name if word == options.json else word for word in sys.argv[1:]]
+        words = ["python3", os.path.relpath(sys.argv[0]), *given]
         self.fields = {
             "format": FORMAT,
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),

@@ -1,6 +1,6 @@
 //! Rows on devices, timed and checked, as a report.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::time::Instant;
 
 use spec_report::{DeviceRecord, Measurement, Report, Role, stats};
@@ -73,6 +73,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Event<'_>)) -> Outcome {
             failed: Vec::new(),
         },
         rates: HashMap::new(),
+        refused: HashSet::new(),
     };
     let report = &mut run.outcome.report;
     report.date = machine::today();
@@ -111,6 +112,8 @@ struct Run<'r> {
     progress: &'r mut dyn FnMut(Event<'_>),
     outcome: Outcome,
     rates: HashMap<Key, Rates>,
+    /// What designs do not do, as far as it was said.
+    refused: HashSet<String>,
 }
 
 /// Operator, device and implementation.
@@ -223,8 +226,13 @@ impl Run<'_> {
             if let Err(error) = call.select(which) {
                 // What a device has no memory or no code for is no row.
                 match error.status() {
-                    Status::InternalError | Status::NotImplemented => {
-                        self.skip(format!("{name}: {error}"));
+                    Status::InternalError => self.skip(format!("{name}: {error}")),
+                    // Which would be said again of many a row.
+                    Status::NotImplemented => {
+                        let words = format!("{} by {}: {error}", row.operator, implementation.name);
+                        if self.refused.insert(words) {
+                            self.skip(format!("{name}, and wherever else: {error}"));
+                        }
                     }
                     _ => self.outcome.failed.push(format!("{name}: {error}")),
                 }

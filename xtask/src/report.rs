@@ -42,6 +42,8 @@ fn results() -> Result<Vec<(String, Report)>> {
     if results.is_empty() {
         return Err(format!("{RESULTS} has no measurements"));
     }
+    // By name, not by file: `h100` before `h100-peers`.
+    results.sort_by(|a, b| a.0.cmp(&b.0));
     Ok(results)
 }
 

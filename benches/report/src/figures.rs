@@ -40,13 +40,13 @@ impl Looks {
 }
 
 /// The plots of time over size: one for each of a group's series that has more
-/// than one size.
+/// than two sizes.
 pub fn lines(group: &Group<'_>, looks: &Looks) -> Vec<Figure> {
     let rows = || group.works.iter().flat_map(|work| work.rows.iter().copied());
     let series = distinct(rows().map(|row| &*row.series).filter(|series| !series.is_empty()));
     let figure = |series: &str| {
         let rows = || rows().filter(|row| row.series == series);
-        if distinct(rows().map(|row| row.size)).len() < 2 {
+        if distinct(rows().map(|row| row.size)).len() < 3 {
             return None;
         }
         let curves = group.implementations().into_iter().filter_map(|(name, role)| {
@@ -136,11 +136,15 @@ pub fn rooflines(report: &Report) -> Vec<Figure> {
             return None;
         }
         let known = report.device(device);
+        // What a submission costs bounds no row that is timed by timestamps within one.
+        let fastest = operators.iter().flat_map(|operator| &operator.points);
+        let fastest = fastest.map(|point| point.median).fold(f64::INFINITY, f64::min);
+        let bounds = |overhead: &f64| *overhead <= fastest;
         let plot = Roofline {
             title: device_words(report, device),
             operators,
             copy: known.and_then(|device| device.copy_bytes_per_second),
-            overhead: known.and_then(|device| device.overhead_us),
+            overhead: known.and_then(|device| device.overhead_us).filter(bounds),
         };
         Some(Figure { name: format!("roofline-{device}"), svg: plot.svg() })
     };

@@ -204,9 +204,8 @@ fn rows_table(group: &Group<'_>) -> String {
                 let _ = write!(body, "<th scope=\"rowgroup\" rowspan=\"{span}\">{shape}</th>");
             }
             let mut cells = vec![escape(&row.implementation), role(row.role).into()];
-            let spread = stats::spread(&row.samples_us);
             cells.push(time(row.median_us()));
-            cells.push(format!("{} – {}", time(spread.low), time(spread.high)));
+            cells.push(view::interval(stats::spread(&row.samples_us)));
             cells.push(row.samples_us.len().to_string());
             if has_floor {
                 let floor = work.floor_us(group.report);

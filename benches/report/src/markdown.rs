@@ -241,7 +241,10 @@ fn table(group: &Group<'_>) -> String {
     let columns: Vec<usize> = (0..table[0].len()).filter(used).collect();
     let mut out = String::new();
     for (i, line) in table.iter().enumerate() {
-        let cells: Vec<&str> = columns.iter().map(|c| &*line[*c]).collect();
+        // Figures stay with their units, shapes in their line; headings may wrap.
+        let cell =
+            |c: &usize| if i == 0 { line[*c].clone() } else { line[*c].replace(' ', "\u{a0}") };
+        let cells: Vec<String> = columns.iter().map(cell).collect();
         let _ = writeln!(out, "| {} |", cells.join(" | "));
         if i == 0 {
             let _ = writeln!(out, "|---|{}", "---:|".repeat(columns.len() - 1));
@@ -266,8 +269,7 @@ fn table(group: &Group<'_>) -> String {
 }
 
 fn interval(row: &Measurement) -> String {
-    let spread = stats::spread(&row.samples_us);
-    format!("{} – {}", time(spread.low), time(spread.high))
+    view::interval(stats::spread(&row.samples_us))
 }
 
 fn goal(row: &Measurement) -> String {

@@ -47,7 +47,7 @@ fn group_text(group: &Group<'_>) -> String {
                 if i == 0 { work.shape.to_owned() } else { String::new() },
                 row.implementation.clone(),
                 time(median),
-                format!("{} .. {}", time(spread.low), time(spread.high)),
+                view::interval(spread),
                 floor.map(time).unwrap_or_default(),
                 view::times_floor(median, floor),
                 goal,

@@ -1,6 +1,6 @@
 //! A report's rows, put together as they are read: operator, device, shape.
 
-use crate::stats::median;
+use crate::stats::{Spread, median};
 use crate::{Measurement, Report, Role};
 
 /// An operator on a device.
@@ -139,6 +139,16 @@ pub fn time(us: f64) -> String {
     scaled(us, &[(1e-3, "ns"), (1.0, "µs"), (1e3, "ms"), (1e6, "s")])
 }
 
+/// An interval of times, with the unit once where both ends have the same:
+/// `3.48 – 3.60 µs`.
+pub fn interval(spread: Spread) -> String {
+    let (low, high) = (time(spread.low), time(spread.high));
+    match (low.split_once(' '), high.split_once(' ')) {
+        (Some((digits, unit)), Some((_, same))) if unit == same => format!("{digits} – {high}"),
+        _ => format!("{low} – {high}"),
+    }
+}
+
 /// A number of bytes: `65.5 kB`.
 pub fn bytes(bytes: f64) -> String {
     scaled(bytes, &[(1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB")])
@@ -188,6 +198,8 @@ mod tests {
         ] {
             assert_eq!(time(us), words);
         }
+        assert_eq!(interval(Spread { low: 3.48, high: 3.6 }), "3.48 – 3.60 µs");
+        assert_eq!(interval(Spread { low: 990.0, high: 1100.0 }), "990 µs – 1.10 ms");
         assert_eq!(bytes(1_073_741_824.0), "1.07 GB");
     }
 }

@@ -32,7 +32,8 @@ impl HostMemory {
         }
         // SAFETY: the global allocator just gave an array of `count` words, all
         // of them zero.
-        let words = unsafe { Vec::from_raw_parts(words, count, count) };
+        let mut words = unsafe { Vec::from_raw_parts(words, count, count) };
+        prefer_large_pages(&mut words);
         let skip = words.as_ptr().addr().wrapping_neg() % LINE;
         Ok(HostMemory { words, skip, size })
     }
@@ -56,6 +57,27 @@ impl HostMemory {
         }
     }
 }
+
+/// Asks for large pages where there is much memory: fewer of them to make at
+/// first use, and a scatter that misses fewer translations.
+#[cfg(target_os = "linux")]
+fn prefer_large_pages(words: &mut [u64]) {
+    const LARGE: usize = 2 << 20;
+    let bytes = dtype::as_bytes_mut(words);
+    let skip = bytes.as_ptr().addr().wrapping_neg() % LARGE;
+    if let Some(inside) = bytes.get_mut(skip..) {
+        let len = inside.len() / LARGE * LARGE;
+        if len > 0 {
+            // SAFETY: whole large pages inside memory that is borrowed; the
+            // advice changes no content. Whether it was taken does not matter.
+            unsafe { libc::madvise(inside.as_mut_ptr().cast(), len, libc::MADV_HUGEPAGE) };
+        }
+    }
+}
+
+/// Elsewhere the system decides.
+#[cfg(not(target_os = "linux"))]
+fn prefer_large_pages(_words: &mut [u64]) {}
 
 macro_rules! by_dtype {
     ($dtype:expr, $convert:ident($($arg:expr),*)) => {

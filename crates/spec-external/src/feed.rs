@@ -1,9 +1,9 @@
 //! Reading: several threads fill blocks from the parts of a source.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Condvar, Mutex};
 
-use crate::watch::{Watch, lock};
+use crate::watch::{Watch, lock, wait};
 use crate::{Key, Part, Result, Source};
 
 /// Keys of a block that a thread fills in one go: 1 MiB of u64.
@@ -17,6 +17,8 @@ pub(crate) struct Feed<'a, K: Key> {
     watch: &'a Watch<'a>,
     threads: usize,
     parts: Mutex<Parts<'a, K>>,
+    /// A part was given back.
+    returned: Condvar,
     keys: AtomicU64,
     bytes: AtomicU64,
 }
@@ -26,6 +28,8 @@ struct Parts<'a, K> {
     next: usize,
     /// Parts that were begun and are in nobody's hands.
     begun: Vec<Box<dyn Part<K> + Send + 'a>>,
+    /// Parts in some thread's hands.
+    held: usize,
 }
 
 impl<'a, K: Key> Feed<'a, K> {
@@ -34,7 +38,8 @@ impl<'a, K: Key> Feed<'a, K> {
             source,
             watch,
             threads,
-            parts: Mutex::new(Parts { next: 0, begun: Vec::new() }),
+            parts: Mutex::new(Parts { next: 0, begun: Vec::new(), held: 0 }),
+            returned: Condvar::new(),
             keys: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
         }
@@ -55,52 +60,68 @@ impl<'a, K: Key> Feed<'a, K> {
         self.threads.min(self.source.parts()).max(1)
     }
 
+    /// A part to read from. Waits while every part is in some thread's hands:
+    /// `None` is the end.
     fn part(&self) -> Result<Option<Box<dyn Part<K> + Send + 'a>>> {
-        let index = {
-            let mut parts = lock(&self.parts);
+        let mut parts = lock(&self.parts);
+        loop {
+            self.watch.check()?;
             if let Some(part) = parts.begun.pop() {
+                parts.held += 1;
                 return Ok(Some(part));
             }
-            parts.next += 1;
-            parts.next - 1
-        };
-        (index < self.source.parts()).then(|| self.source.open(index)).transpose()
+            if parts.next < self.source.parts() {
+                let index = parts.next;
+                parts.next += 1;
+                parts.held += 1;
+                drop(parts);
+                return self.source.open(index).map(Some);
+            }
+            if parts.held == 0 {
+                return Ok(None);
+            }
+            parts = wait(&self.returned, parts);
+        }
     }
 
-    /// Fills a block; less than all of it only where no part is left for this
-    /// thread.
+    /// Gives back a part that has more, or none where it ended.
+    fn give(&self, part: Option<Box<dyn Part<K> + Send + 'a>>) {
+        let mut parts = lock(&self.parts);
+        parts.held -= 1;
+        parts.begun.extend(part);
+        self.returned.notify_all();
+    }
+
+    /// Fills a block; less than all of it only at the end of the source.
     pub(crate) fn fill_block(&self, block: &mut [K]) -> Result<usize> {
         let mut filled = 0;
         while filled < block.len() {
             let Some(mut part) = self.part()? else { break };
-            while filled < block.len() {
+            let mut is_over = false;
+            while filled < block.len() && !is_over {
                 let before = part.bytes();
                 let count = part.read(&mut block[filled..])?;
                 let bytes = part.bytes() - before;
                 self.bytes.fetch_add(bytes, Ordering::Relaxed);
                 self.watch.advance(bytes)?;
-                if count == 0 {
-                    break;
-                }
                 filled += count;
+                is_over = count == 0;
             }
-            if filled == block.len() {
-                lock(&self.parts).begun.push(part);
-            }
+            self.give((!is_over).then_some(part));
         }
         self.keys.fetch_add(filled as u64, Ordering::Relaxed);
         Ok(filled)
     }
 
     /// Whether everything has been read. May say no once too often, where the
-    /// last block ended with the last part.
+    /// last block that was filled ended with the last part.
     pub(crate) fn is_done(&self) -> bool {
         let parts = lock(&self.parts);
         parts.begun.is_empty() && parts.next >= self.source.parts()
     }
 
     /// Fills `keys` from its start, all threads; returns how many there are.
-    /// Fewer than fit do not mean the end: a thread without a part leaves.
+    /// Fewer than fit means the end.
     pub(crate) fn fill(&self, keys: &mut [K]) -> Result<usize> {
         let threads = self.threads();
         let block = (keys.len() / (threads * SHARES)).clamp(1024, BLOCK);

@@ -170,6 +170,7 @@ impl<T> Turns<T> {
     }
 }
 
-fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+/// Waits for a notification, or a moment.
+pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     condvar.wait_timeout(guard, PATIENCE).unwrap_or_else(PoisonError::into_inner).0
 }

@@ -293,7 +293,7 @@ mod tests {
     /// Metal and DX12 take.
     #[test]
     fn shaders_are_valid() {
-        let shaders = crate::ops::SHADERS.iter().copied();
+        let shaders = crate::ops::SHADERS.iter().copied().chain([&crate::time::COPY_SHADER]);
         for (shader, subgroups) in shaders.flat_map(|s| [(s, false), (s, true)]) {
             let text = shader.text(subgroups);
             assert!(!text.contains("//!include"), "{}: an include was not found", shader.name);

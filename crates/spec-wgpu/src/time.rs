@@ -3,9 +3,11 @@
 
 use std::time::Instant;
 
-use spec_core::{Backend, Result, Status, Timed, Timing, Yardstick, timing};
+use spec_core::stream::Kind;
+use spec_core::{Backend, Result, Status, Stream, Timed, Timing, Yardstick, timing};
 use wgpu::{BufferUsages, ComputePassTimestampWrites, Features};
 
+use crate::shader::Shader;
 use crate::{Wgpu, pass};
 
 /// Submissions before the first sample.
@@ -15,7 +17,14 @@ const COPY: u64 = 256 << 20;
 const SOFTWARE_COPY: u64 = 64 << 20;
 /// Submissions that are empty, and how often copies are timed.
 const EMPTY: usize = 50;
-const COPIES: usize = 5;
+const COPIES: usize = 7;
+
+/// Bytes that a workgroup copies: 256 threads, 4 times 16 bytes each.
+const PART: u64 = 256 * 4 * 16;
+
+/// What copies them.
+pub(crate) static COPY_SHADER: Shader =
+    Shader { name: "copy", source: include_str!("../shaders/copy.wgsl") };
 
 /// Two timestamps and where the host reads them.
 struct Clock {
@@ -147,48 +156,67 @@ fn wall(gpu: &Wgpu, record: impl FnOnce(&mut wgpu::CommandEncoder)) -> Result<f6
     })
 }
 
-/// Many copies less few copies: what is left is copying alone.
+/// Bytes a second that a shader copies, which is what operators could do:
+/// `copy_buffer_to_buffer` is a third as fast on some GPUs.
 fn copy_rate(gpu: &Wgpu) -> Result<f64> {
-    let software = gpu.info().software;
-    let (bytes, few, many) = if software { (SOFTWARE_COPY, 1, 3) } else { (COPY, 2, 18) };
-    let bytes = bytes.min(gpu.device().limits().max_buffer_size) & !255;
-    let [from, to] = gpu.guarded(|| {
-        let usage = BufferUsages::COPY_SRC | BufferUsages::COPY_DST;
+    let device = gpu.device();
+    let bytes = if gpu.info().software { SOFTWARE_COPY } else { COPY };
+    let bytes = bytes.min(gpu.0.max_binding) / PART * PART;
+    // Not zeros, which some devices compress.
+    let noise: Vec<u8> =
+        (0..1u32 << 18).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
+    let (pipeline, group) = gpu.guarded(|| {
         let buffer = |label| {
-            gpu.device().create_buffer(&wgpu::BufferDescriptor {
+            device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some(label),
                 size: bytes,
-                usage,
+                usage: BufferUsages::STORAGE | BufferUsages::COPY_DST,
                 mapped_at_creation: false,
             })
         };
-        Ok([buffer("spec copied from"), buffer("spec copied to")])
+        let [from, to] = ["spec copied from", "spec copied to"].map(buffer);
+        for at in (0..bytes).step_by(noise.len()) {
+            let part = noise.len().min((bytes - at) as usize);
+            gpu.queue().write_buffer(&from, at, &noise[..part]);
+        }
+        let module = device.create_shader_module(wgpu::ShaderModuleDescriptor {
+            label: Some("spec copy"),
+            source: wgpu::ShaderSource::Wgsl(COPY_SHADER.source.into()),
+        });
+        let pipeline = device.create_compute_pipeline(&wgpu::ComputePipelineDescriptor {
+            label: Some("spec copy"),
+            layout: None,
+            module: &module,
+            entry_point: None,
+            compilation_options: Default::default(),
+            cache: None,
+        });
+        let group = device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some("spec copy"),
+            layout: &pipeline.get_bind_group_layout(0),
+            entries: &[(0, &from), (1, &to)].map(|(binding, buffer)| wgpu::BindGroupEntry {
+                binding,
+                resource: buffer.as_entire_binding(),
+            }),
+        });
+        Ok((pipeline, group))
     })?;
-    // Not zeros, which some devices compress.
-    let noise: Vec<u8> =
-        (0..1u32 << 20).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
-    for at in (0..bytes).step_by(noise.len()) {
-        let part = noise.len().min((bytes - at) as usize);
-        gpu.queue().write_buffer(&from, at, &noise[..part]);
-    }
-    let copies = |n: usize| {
-        wall(gpu, |commands| {
-            for _ in 0..n {
-                commands.copy_buffer_to_buffer(&from, 0, &to, 0, bytes);
-            }
-        })
+    let mut copy = |stream: Stream<'_>| {
+        let Kind::Object(object) = stream.into_kind() else {
+            return Err(gpu.error(Status::InternalError, "copies are timed in a pass"));
+        };
+        if let Some(pass) = object.downcast_mut::<wgpu::ComputePass<'static>>() {
+            pass.set_pipeline(&pipeline);
+            pass.set_bind_group(0, &group, &[]);
+            pass.dispatch_workgroups((bytes / PART) as u32, 1, 1);
+        }
+        Ok(())
     };
-    copies(1)?;
-    let mut differences = Vec::new();
-    for _ in 0..COPIES {
-        let short = copies(few)?;
-        differences.push(copies(many)? - short);
-    }
-    let seconds = median(differences) / (many - few) as f64;
+    let seconds = time(gpu, COPIES, if gpu.info().software { 1 } else { 8 }, &mut copy)?.median();
     if seconds > 0.0 {
         return Ok(2.0 * bytes as f64 / seconds);
     }
-    Err(gpu.error(Status::InternalError, "more copies took less time"))
+    Err(gpu.error(Status::InternalError, "copying took no time"))
 }
 
 fn median(seconds: Vec<f64>) -> f64 {

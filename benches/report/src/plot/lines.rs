@@ -166,19 +166,25 @@ impl Lines {
         }
     }
 
-    /// The sizes that were measured, as far as their labels have room.
+    /// The sizes that were measured, labelled as far as there is room: the last
+    /// one, then from the first.
     fn size_ticks(&self, canvas: &mut Canvas, x: LogAxis) {
         let mut sizes = distinct(self.curves.iter().flat_map(|c| c.points.iter().map(|p| p.size)));
         sizes.sort_by(f64::total_cmp);
+        let extent = |size: f64| {
+            let half = width(&count(size)) / 2.0;
+            (x.at(size) - half, x.at(size) + half)
+        };
+        let last = sizes.last().map_or(f64::INFINITY, |size| extent(*size).0);
         let mut free = f64::NEG_INFINITY;
-        for size in sizes {
+        for (i, size) in sizes.iter().copied().enumerate() {
             let (at, label) = (x.at(size), count(size));
             canvas.line("grid", [at; 2], [TOP, HEIGHT - BOTTOM]);
             canvas.line("frame", [at; 2], [HEIGHT - BOTTOM, HEIGHT - BOTTOM + 4.0]);
-            let half = width(&label) / 2.0;
-            if at - half > free {
+            let (from, to) = extent(size);
+            if i + 1 == sizes.len() || (from > free && to + 4.0 < last) {
                 canvas.text("tick", Anchor::Middle, at, HEIGHT - BOTTOM + 18.0, &label);
-                free = at + half + 6.0;
+                free = to + 4.0;
             }
         }
     }

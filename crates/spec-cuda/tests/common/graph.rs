@@ -86,27 +86,6 @@ impl Graph {
         // SAFETY: the stream is alive.
         ok(unsafe { sys::cuStreamSynchronize(self.stream) });
     }
-
-    /// Microseconds on the device of one run.
-    pub fn time(&self) -> f64 {
-        let mut events = [std::ptr::null_mut(); 2];
-        let mut milliseconds = 0.0;
-        // SAFETY: plain driver calls on live handles with places for results.
-        unsafe {
-            for event in &mut events {
-                ok(sys::cuEventCreate(event, 0));
-            }
-            ok(sys::cuEventRecord(events[0], self.stream));
-            ok(sys::cuGraphLaunch(self.executable, self.stream));
-            ok(sys::cuEventRecord(events[1], self.stream));
-            ok(sys::cuEventSynchronize(events[1]));
-            ok(sys::cuEventElapsedTime(&mut milliseconds, events[0], events[1]));
-            for event in events {
-                ok(sys::cuEventDestroy_v2(event));
-            }
-        }
-        f64::from(milliseconds) * 1000.0
-    }
 }
 
 impl Drop for Graph {

@@ -1,0 +1,243 @@
+//! The pipeline on raw u64 keys, beside its parts on their own, in one run on
+//! one file: `cargo bench -p spec-external --bench raw`.
+//!
+//! `-- --keys N` chooses the size (default 2^27, 1 GiB), `--folder DIR` the disk,
+//! `--threads N` the threads, `--bits N` how many bits of a key vary.
+//!
+//! Every result is compared with a sort. "Cached" means that the file's pages
+//! are in memory, "cold" that the system was asked to drop them. Writing ends
+//! when the data is on the disk.
+
+use std::fs::File;
+use std::num::NonZeroUsize;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use rustix::fs::{Advice, fadvise};
+use spec_core::dtype::{as_bytes, as_bytes_mut};
+use spec_core::ops::Unique as Operator;
+use spec_core::ops::unique::Buffers;
+use spec_core::{Backend, DType, Descriptor, Stream};
+use spec_cpu::Cpu;
+use spec_external::raw::{self, RawSink};
+use spec_external::{Output, Summary, Unique};
+
+type Error = Box<dyn std::error::Error>;
+
+struct Bench {
+    keys: usize,
+    bits: u32,
+    folder: PathBuf,
+    threads: usize,
+}
+
+fn main() -> Result<(), Error> {
+    let cores = std::thread::available_parallelism()?.get();
+    let mut bench = Bench { keys: 1 << 27, bits: 64, folder: std::env::temp_dir(), threads: cores };
+    let mut arguments = std::env::args().skip(1).filter(|argument| argument != "--bench");
+    while let Some(argument) = arguments.next() {
+        let value = arguments.next().ok_or_else(|| format!("{argument}: a value is missing"))?;
+        match argument.as_str() {
+            "--keys" => bench.keys = value.parse()?,
+            "--bits" => bench.bits = value.parse()?,
+            "--folder" => bench.folder = value.into(),
+            "--threads" => bench.threads = value.parse()?,
+            _ => return Err(format!("{argument} is no option").into()),
+        }
+    }
+    let folder = bench.folder.join(format!("spec-bench-{}", std::process::id()));
+    std::fs::create_dir(&folder)?;
+    let result = bench.run(&folder);
+    std::fs::remove_dir_all(&folder)?;
+    result
+}
+
+impl Bench {
+    fn run(&self, folder: &Path) -> Result<(), Error> {
+        let (input, output) = (folder.join("keys.bin"), folder.join("distinct.bin"));
+        let mut keys = self.random();
+        std::fs::write(&input, as_bytes(&keys))?;
+        let file = File::open(&input)?;
+        file.sync_all()?;
+        let bytes = keys.len() * 8;
+        println!(
+            "{} keys, {} bits vary, {:.3} GB, {} threads",
+            keys.len(),
+            self.bits,
+            bytes as f64 / 1e9,
+            self.threads
+        );
+        println!("\n| alone | seconds | GB/s |\n|---|---|---|");
+        let row = |name: &str, seconds: f64, bytes: usize| {
+            println!("| {name} | {seconds:.3} | {:.2} |", bytes as f64 / 1e9 / seconds);
+            seconds
+        };
+        drop_pages(&file)?;
+        row("read, cold", self.read(&file, &mut keys)?, bytes);
+        let read = row("read, cached", self.read(&file, &mut keys)?, bytes);
+        row("read through a mapping, cached", self.read_mapped(&file, &mut keys)?, bytes);
+        drop_pages(&file)?;
+        row("read through a mapping, cold", self.read_mapped(&file, &mut keys)?, bytes);
+        let (distinct, unique) = unique_in_memory(&keys)?;
+        row("unique in memory", unique, bytes);
+        let write = row("write and sync", self.write(&output, &distinct)?, distinct.len() * 8);
+        std::fs::remove_file(&output)?;
+        drop(keys);
+        let mut expected = vec![0u64; self.keys];
+        self.read(&file, &mut expected)?;
+        expected.sort_unstable();
+        expected.dedup();
+        assert!(expected == distinct, "the operator is wrong");
+        drop(distinct);
+        println!("\n| pipeline | phase | seconds | GB/s of keys | GB read | GB written |");
+        println!("|---|---|---|---|---|---|");
+        let limits =
+            [("everything fits", bytes as u64 * 4), ("a tenth of the file", bytes as u64 / 10)];
+        for (name, memory) in limits {
+            for cached in [true, false] {
+                if !cached {
+                    drop_pages(&file)?;
+                }
+                let summary = self.pipeline(&input, &output, folder, memory)?;
+                let name = format!("{name}, {}", if cached { "cached" } else { "cold" });
+                print(&name, &summary);
+                if cached && memory > bytes as u64 {
+                    let ratio = summary.elapsed.as_secs_f64() / (read + unique + write);
+                    println!("| {name} | over read + unique + write | {ratio:.2} | | | |");
+                }
+                let mut found = vec![0u64; summary.distinct as usize];
+                File::open(&output)?.read_exact_at(as_bytes_mut(&mut found), 0)?;
+                assert!(found == expected, "{name}: the result is wrong");
+                std::fs::remove_file(&output)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn random(&self) -> Vec<u64> {
+        let mut state = 1u64;
+        let next = || {
+            state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let mixed = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+            (mixed ^ mixed >> 31) >> (64 - self.bits)
+        };
+        std::iter::repeat_with(next).take(self.keys).collect()
+    }
+
+    /// Every thread one stretch of the file, a mebibyte at a time.
+    fn read(&self, file: &File, keys: &mut [u64]) -> Result<f64, Error> {
+        let start = Instant::now();
+        let share = keys.len().div_ceil(self.threads).max(1);
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = keys
+                .chunks_mut(share)
+                .enumerate()
+                .map(|(index, part)| {
+                    scope.spawn(move || {
+                        for (block, keys) in part.chunks_mut(1 << 17).enumerate() {
+                            let at = (index * share + (block << 17)) as u64 * 8;
+                            file.read_exact_at(as_bytes_mut(keys), at)?;
+                        }
+                        Ok::<_, std::io::Error>(())
+                    })
+                })
+                .collect();
+            workers.into_iter().try_for_each(|worker| worker.join().expect("reading"))
+        })?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    fn read_mapped(&self, file: &File, keys: &mut [u64]) -> Result<f64, Error> {
+        let start = Instant::now();
+        // SAFETY: nobody else knows the file.
+        let map = unsafe { memmap2::Mmap::map(file)? };
+        map.advise(memmap2::Advice::Sequential)?;
+        let share = keys.len().div_ceil(self.threads).max(1);
+        std::thread::scope(|scope| {
+            for (part, from) in keys.chunks_mut(share).zip(map.chunks(share * 8)) {
+                scope.spawn(move || as_bytes_mut(part).copy_from_slice(from));
+            }
+        });
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    fn write(&self, path: &Path, keys: &[u64]) -> Result<f64, Error> {
+        let start = Instant::now();
+        let file = File::create(path)?;
+        let share = keys.len().div_ceil(self.threads).max(1);
+        std::thread::scope(|scope| {
+            for (index, part) in keys.chunks(share).enumerate() {
+                let file = &file;
+                scope.spawn(move || {
+                    for (block, keys) in part.chunks(1 << 17).enumerate() {
+                        let at = (index * share + (block << 17)) as u64 * 8;
+                        file.write_all_at(as_bytes(keys), at).expect("writing");
+                    }
+                });
+            }
+        });
+        file.sync_all()?;
+        Ok(start.elapsed().as_secs_f64())
+    }
+
+    fn pipeline(
+        &self,
+        input: &Path,
+        output: &Path,
+        temp: &Path,
+        memory: u64,
+    ) -> Result<Summary, Error> {
+        let mut unique = Unique::default();
+        unique.memory = memory;
+        unique.temp = temp.to_owned();
+        unique.threads = NonZeroUsize::new(self.threads);
+        let source = raw::open::<u64>(input)?;
+        let sink = RawSink::new(Output::create(output, true, &[input])?, false);
+        Ok(unique.run(&Cpu::open(0)?, &*source, sink, &())?)
+    }
+}
+
+/// The operator alone: buffers that have been used before, as in a server.
+fn unique_in_memory(keys: &[u64]) -> Result<(Vec<u64>, f64), Error> {
+    let cpu = Cpu::open(0)?;
+    let operator = Descriptor::create(&cpu, &Operator, &Operator.tensors(DType::U64, keys.len()))?;
+    let mut workspace = cpu.allocate(operator.workspace_size())?;
+    let (mut distinct, mut count) = (vec![0u64; keys.len()], [0u64]);
+    let mut seconds = f64::INFINITY;
+    for _ in 0..2 {
+        let start = Instant::now();
+        operator.calculate(
+            workspace.view_mut(DType::U8, operator.workspace_size()),
+            Buffers {
+                keys: keys.into(),
+                unique: (&mut distinct).into(),
+                count: (&mut count).into(),
+                counts: None,
+            },
+            Stream::default(),
+        )?;
+        seconds = seconds.min(start.elapsed().as_secs_f64());
+    }
+    distinct.truncate(count[0] as usize);
+    Ok((distinct, seconds))
+}
+
+fn drop_pages(file: &File) -> Result<(), Error> {
+    file.sync_all()?;
+    Ok(fadvise(file, 0, None, Advice::DontNeed)?)
+}
+
+fn print(name: &str, summary: &Summary) {
+    for phase in &summary.phases {
+        let seconds = phase.elapsed.as_secs_f64();
+        let rate = match phase.keys {
+            0 => String::new(),
+            keys => format!("{:.2}", keys as f64 / 1e9 / seconds),
+        };
+        let (read, written) = (phase.read as f64 / 1e9, phase.written as f64 / 1e9);
+        println!("| {name} | {} | {seconds:.3} | {rate} | {read:.2} | {written:.2} |", phase.phase);
+    }
+    println!("| {name} | total | {:.3} | | | |", summary.elapsed.as_secs_f64());
+}
