@@ -7,7 +7,7 @@
 //! 1. its samples are in another order than chance gives in one of a hundred
 //!    cases ([`CHANCE`], by [`mann_whitney`]);
 //! 2. each median lies outside the other run's central interval
-//!    ([`spread`](crate::stats::spread));
+//!    ([`spread`]);
 //! 3. the medians differ by a twentieth or more ([`LEAST`]): less says little of a
 //!    program, and much of where its memory came to lie.
 //!
