@@ -160,7 +160,8 @@ pub(crate) fn merge<K: Key, T: Sink<K>>(
     // Readers are bounded by the pool, workers by a piece each in waiting.
     let (read, reads) = sync_channel::<Read<'_, K>>(blocks);
     let (cut, pieces) = sync_channel::<Piece<'_, K>>(shape.threads);
-    let pieces = Mutex::new(pieces);
+    // The workers', so that the planner's sends fail once they have all left.
+    let pieces = Arc::new(Mutex::new(pieces));
     std::thread::scope(|scope| {
         for _ in 0..shape.readers {
             let read = read.clone();
@@ -169,11 +170,12 @@ pub(crate) fn merge<K: Key, T: Sink<K>>(
         }
         drop(read);
         for _ in 0..shape.threads {
-            let (pieces, ranks, order) = (&pieces, &ranks, &order);
+            let (pieces, ranks, order) = (pieces.clone(), &ranks, &order);
             scope.spawn(move || {
-                watch.guard(|| merge_pieces(pieces, shape.piece, sink, ranks, order, watch));
+                watch.guard(|| merge_pieces(&pieces, shape.piece, sink, ranks, order, watch));
             });
         }
+        drop(pieces);
         watch.guard(|| plan(runs.len(), batch, shape.piece, reads, &cut));
         drop(cut);
     });
