@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytesize::ByteSize;
 use clap::Args;
@@ -22,6 +23,8 @@ use super::{Error, Result};
 
 /// The shell's code for a program that a signal ended.
 const INTERRUPTED: i32 = 130;
+/// Whether a signal is ending the program.
+static ENDING: AtomicBool = AtomicBool::new(false);
 
 /// Options of `spec unique`.
 #[derive(Args)]
@@ -76,6 +79,7 @@ pub struct Options {
 pub fn run(options: &Options) -> Result<ExitCode> {
     // Nothing of an unfinished run survives a signal.
     let ending = ctrlc::set_handler(|| {
+        ENDING.store(true, Ordering::SeqCst);
         external::abandon();
         std::process::exit(INTERRUPTED);
     });
@@ -129,6 +133,13 @@ fn run_into<K: Key, T: Sink<K>>(
     };
     let result = unique.run(&handle, source, sink, &progress);
     bar.finish();
+    if result.is_err() && ENDING.load(Ordering::SeqCst) {
+        // Its files were taken from it: no error of its own. The handler's exit
+        // ends this thread with the program.
+        loop {
+            std::thread::park();
+        }
+    }
     let summary = result.map_err(|error| match error {
         RunError::Memory { least, .. } => too_little(limit, held, least),
         error => error.into(),

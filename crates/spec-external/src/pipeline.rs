@@ -55,6 +55,7 @@ impl Unique {
     {
         let start = Instant::now();
         let watch = Watch::new(progress);
+        TempFolder::sweep(&self.temp);
         let result = Job::new(self, device, source, &sink, &watch).and_then(|mut job| {
             job.run()?;
             Ok(job.summary)

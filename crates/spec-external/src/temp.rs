@@ -11,17 +11,21 @@ const PREFIX: &str = "spec-unique-";
 const OWNER: &str = "owner";
 
 /// A folder of one run's own under the caller's, removed with all that is in
-/// it when this is dropped. Those of processes that died are removed when the
-/// next is made.
+/// it when this is dropped. Those of processes that died are removed by the next
+/// run that has the same parent, whether it makes one or not.
 pub(crate) struct TempFolder {
     guard: Guard,
     _owner: File,
 }
 
 impl TempFolder {
+    /// Removes the folders of processes that died.
+    pub(crate) fn sweep(parent: &Path) {
+        sweep(parent, PREFIX, "", |path| path.join(OWNER));
+    }
+
     pub(crate) fn make(parent: &Path) -> Result<Self> {
         let failed = |error| Error::io("make a temporary folder in it", parent, error);
-        sweep(parent, PREFIX, "", |path| path.join(OWNER));
         loop {
             let path = parent.join(format!("{PREFIX}{}", unique_name()));
             let (guard, ()) = Guard::make(&path, |path| fs::create_dir(path)).map_err(failed)?;

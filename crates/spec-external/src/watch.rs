@@ -85,8 +85,18 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Runs a thread's work and keeps its error.
+    /// Runs a thread's work and keeps its error. Others stop if it panics, too:
+    /// they would wait for it.
     pub(crate) fn guard(&self, work: impl FnOnce() -> Result<()>) {
+        struct Stop<'a>(&'a AtomicBool);
+        impl Drop for Stop<'_> {
+            fn drop(&mut self) {
+                if std::thread::panicking() {
+                    self.0.store(true, Ordering::Relaxed);
+                }
+            }
+        }
+        let _stop = Stop(&self.failed);
         if let Err(error) = work() {
             self.fail(error);
         }
