@@ -1,18 +1,21 @@
 #!/usr/bin/env python3
-"""Times `spec unique` on raw u64 keys, beside what disk and host link do alone.
+r"""Times `spec unique` on raw u64 keys, beside what disk and host link do alone.
 
     cargo build --release
     pip install numpy                    # and torch, where the link to a GPU is to be timed
     python3 benches/external/raw.py --device cuda:0 --device cpu      # 5 x 10^8 keys, 4 GB
-    python3 benches/external/raw.py --keys 100000000 --device cpu --memory 64MiB
+    python3 benches/external/raw.py --device cuda:0 --seconds 100 \
+        --options="--memory 32GiB" --options="--memory 1GiB --device-memory 6GiB"
+    python3 benches/external/raw.py --keys 100000000 --device cpu --options="--memory 64MiB"
 
 One file, one run. "Warm": the input is in the page cache; "cold": the system was
 asked to drop it (posix_fadvise). What is written ends on the disk (fsync). The
 floor of a run is reading the input, cold or warm as it was, and then writing the
 result, at the rates that as many threads reach in this very run; or the host
-link, both ways, where that is slower. Results of all devices are compared byte
-for byte, and their count and sum with the input's, which proves them where no key
-occurs twice.
+link, both ways, where that is slower. What does not fit into --memory (CPU) or
+--device-memory (GPU) is spilled, written and read once more; the floor leaves that out. Results of all runs
+are compared byte for byte, and their count and sum with the input's, which proves
+them where no key occurs twice.
 """
 
 import argparse
@@ -20,6 +23,7 @@ import filecmp
 import json
 import mmap
 import os
+import shlex
 import subprocess
 import tempfile
 import time
@@ -38,7 +42,10 @@ def options():
     parser.add_argument("--keys", type=int, default=500_000_000)
     parser.add_argument("--bits", type=int, default=64, help="bits of a key that vary")
     parser.add_argument("--device", action="append", default=[], help="as spec takes it; several")
-    parser.add_argument("--memory", help="passed on")
+    parser.add_argument("--options", action="append", default=[],
+                        help="passed on: options in quotes; several times for several ways")
+    parser.add_argument("--seconds", type=float, default=float("inf"),
+                        help="begin no run that would end later than so long from now")
     parser.add_argument("--folder", help="where the files go; needs three times the input")
     parser.add_argument("--threads", type=int, default=os.cpu_count())
     parser.add_argument("--repeat", type=int, default=2, help="warm runs a device")
@@ -131,11 +138,10 @@ def link(size):
     return seconds
 
 
-def run(args, device, source, target, temp):
+def run(args, device, more, source, target, temp):
     command = [args.spec, "unique", source, "-o", target, "--force", "--json"]
     command += ["--device", device, "--temp", temp]
-    if args.memory:
-        command += ["--memory", args.memory]
+    command += shlex.split(more)
     start = time.perf_counter()
     done = subprocess.run(command, capture_output=True, text=True)
     seconds = time.perf_counter() - start
@@ -150,8 +156,9 @@ def show(name, seconds, size):
 
 
 def main():
+    begun = time.perf_counter()
     args = options()
-    devices = args.device or ["auto"]
+    ways = [(d, more) for more in args.options or [""] for d in args.device or ["auto"]]
     with tempfile.TemporaryDirectory(dir=args.folder, prefix="spec-raw-") as folder:
         source = os.path.join(folder, "keys.bin")
         total = generate(source, args.keys, args.bits, args.threads)
@@ -170,13 +177,19 @@ def main():
         print("\n| run | process s | pipeline s | floor s | ratio | phases, seconds | peak MB |")
         print("|---|---|---|---|---|---|---|")
         results = []
-        for device in devices:
-            target = os.path.join(folder, "distinct." + device.replace(":", "-"))
+        for device, more in ways:
+            target = os.path.join(folder, f"distinct.{len(results)}")
+            summary = None
             for state in ["cold"] + ["warm"] * args.repeat:
+                # Some seconds for comparing; spilled keys cost that much again.
+                expected = 2 * (reads[state] + writes) + 10
+                if time.perf_counter() - begun + expected > args.seconds:
+                    print(f"| {device}, {more}, {state} | left out: no time |", flush=True)
+                    continue
                 drop(source) if state == "cold" else read(source, size, args.threads)
                 if os.path.exists(target):
                     os.unlink(target)
-                seconds, summary = run(args, device, source, target, folder)
+                seconds, summary = run(args, device, more, source, target, folder)
                 out = summary["distinct"] * 8
                 floor = reads[state] + writes * out / size
                 if links and not device.startswith("cpu"):
@@ -185,11 +198,14 @@ def main():
                 peak = (summary.get("peak_memory") or 0) / 1e6
                 ran = summary["seconds"]
                 print(
-                    f"| {summary['device']}, {state} | {seconds:.3f} | {ran:.3f} | {floor:.3f} "
+                    f"| {summary['device']}, {more}, {state} | {seconds:.3f} | {ran:.3f} | {floor:.3f} "
                     f"| {seconds / floor:.2f} | {phases} | {peak:.0f} |",
                     flush=True,
                 )
-            results.append((target, summary))
+            if summary:
+                results.append((target, summary))
+        if not results:
+            raise SystemExit("no run was made")
         first, summary = results[0]
         for other, _ in results[1:]:
             assert filecmp.cmp(first, other, shallow=False), f"{first} and {other} differ"
@@ -199,7 +215,7 @@ def main():
         if len(found) == args.keys:
             assert int(found.sum(dtype=numpy.uint64)) == total, "other keys than the input's"
             print("\nEvery key is distinct; the result has as many and the same sum.")
-        print(f"{len(results)} results, equal, ascending, {len(found)} distinct keys")
+        print(f"at {time.perf_counter() - begun:.0f} s: {len(results)} results, equal, ascending, {len(found)} distinct keys")
 
 
 if __name__ == "__main__":
