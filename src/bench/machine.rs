@@ -3,8 +3,8 @@
 use spec_report::Host;
 use sysinfo::{CpuRefreshKind, MemoryRefreshKind, RefreshKind, System};
 
-/// Processor, cores that can be used, memory and system.
-pub(super) fn host() -> Host {
+/// This machine: processor, cores that can be used, memory and system.
+pub fn host() -> Host {
     let what = RefreshKind::nothing()
         .with_cpu(CpuRefreshKind::nothing())
         .with_memory(MemoryRefreshKind::nothing().with_ram());

@@ -40,6 +40,7 @@ use std::sync::Arc;
 
 use spec_baselines::Designs;
 
+pub use machine::host;
 pub use run::{Event, Options, Outcome, run};
 pub use shape::ShapeError;
 pub use work::{Effort, Implementation, Inputs, OnDevice};
@@ -217,13 +218,18 @@ pub fn rows() -> Vec<Row> {
 }
 
 /// A row of one's own: `tokens=4096,experts=256,dtype=bf16`. Keys that are left
-/// out are those of a typical row.
+/// out are those of a typical row; a shape that is one of the operator's table
+/// has its goal.
 ///
 /// # Errors
 /// An operator, key or value that there is not, with those that there are.
 pub fn row(operator: &str, shape: &str) -> Result<Row, ShapeError> {
     match TABLES.iter().find(|table| table.name == operator) {
-        Some(table) => (table.parse)(shape),
+        Some(table) => {
+            let row = (table.parse)(shape)?;
+            let known = (table.rows)().into_iter().find(|known| known.shape == row.shape);
+            Ok(known.unwrap_or(row))
+        }
         None => {
             let known: Vec<_> = operators().collect();
             let words = format!("there is no operator `{operator}`, expected {}", known.join(", "));

@@ -48,6 +48,10 @@ pub struct Options {
 pub enum Event<'a> {
     /// Rows that are done, and the one that is next.
     Row(usize, &'static str),
+    /// What is timed next: a row on a device, by one implementation.
+    Next(&'a str),
+    /// The report so far, which has one measurement more.
+    Measured(&'a Report),
     /// Something was not timed, and why.
     Skipped(&'a str),
 }
@@ -93,7 +97,6 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Event<'_>)) -> Outcome {
             }
         }
     }
-    set_goals(&mut run.outcome.report, &options.rows);
     run.outcome
 }
 
@@ -147,6 +150,14 @@ impl Run<'_> {
     fn skip(&mut self, line: String) {
         (self.progress)(Event::Skipped(&line));
         self.outcome.skipped.push(line);
+    }
+
+    /// One more row. Goals that follow from others may have come with it.
+    fn measured(&mut self, measurement: Measurement) {
+        let report = &mut self.outcome.report;
+        report.measurements.push(measurement);
+        set_goals(report, &self.options.rows);
+        (self.progress)(Event::Measured(report));
     }
 
     fn device(&mut self, handle: &Handle) {
@@ -216,6 +227,7 @@ impl Run<'_> {
         };
         for (which, implementation) in call.implementations().into_iter().enumerate() {
             let name = format!("{name}, {}", implementation.name);
+            (self.progress)(Event::Next(&name));
             let key = (row.operator, handle.device(), implementation.name);
             let moved = inputs.bytes();
             let expected = self.rates.get(&key).map_or(0.0, |r| r.expect(moved, row.memory));
@@ -244,7 +256,7 @@ impl Run<'_> {
                     let rates = Rates::of(seconds, moved, row.memory);
                     let known = self.rates.entry(key).or_insert(rates);
                     *known = known.least(rates);
-                    self.outcome.report.measurements.push(measurement);
+                    self.measured(measurement);
                 }
                 Err(why) => self.outcome.failed.push(format!("{name}: {why}")),
             }
@@ -287,6 +299,7 @@ impl Run<'_> {
 
     /// What a call costs the calling thread: checks, arguments, the launch.
     fn host(&mut self, handle: &Handle) -> Result<()> {
+        (self.progress)(Event::Next(&format!("host on {}", handle.device())));
         // A round is short enough that no queue fills, of about a thousand launches.
         const CALLS: usize = 200;
         let rounds = if self.options.quick { 10 } else { 50 };
@@ -314,7 +327,7 @@ impl Run<'_> {
             self.outcome.failed.push(line);
             return Ok(());
         }
-        self.outcome.report.measurements.push(Measurement {
+        self.measured(Measurement {
             operator: "host".to_owned(),
             shape: "a call of one launch, until it returns".to_owned(),
             series: String::new(),

@@ -3,6 +3,7 @@
 use std::fs::OpenOptions;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Instant;
 
 use clap::Args;
 use spec::Handle;
@@ -34,7 +35,8 @@ pub struct Options {
     /// Write one page with plots that needs nothing else
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write every sample as JSON; - prints it instead of the tables
+    /// Write every sample as JSON, as it comes: what was measured is there when
+    /// the run is stopped. - prints it at the end, instead of the tables
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// Say what moved beyond the noise since the run that wrote this JSON
@@ -44,6 +46,9 @@ pub struct Options {
     /// measured on this machine; may be given several times
     #[arg(long, value_name = "FILE")]
     peers: Vec<PathBuf>,
+    /// Say on stderr what is timed, and after how many seconds
+    #[arg(long, short)]
+    verbose: bool,
 }
 
 /// The name of the rows about the calling thread.
@@ -57,25 +62,35 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let peers = options.peers.iter().map(|path| read(path)).collect::<Result<Vec<_>>>()?;
     let files = [options.html.as_deref(), options.json.as_deref().filter(|path| !is_stdout(path))];
     files.into_iter().flatten().try_for_each(check_writable)?;
+    peers.iter().try_for_each(check_machine)?;
     if cfg!(debug_assertions) {
         complain("note: this is a debug build; `cargo run --release -- bench` is what to time");
     }
     let outcome = {
         let mut progress = Progress::new("rows", Some(rows.len()));
-        let options = bench::Options {
+        let started = Instant::now();
+        let json = options.json.as_deref().filter(|path| !is_stdout(path));
+        let settings = bench::Options {
             handles,
             quick: options.quick,
             host: options.shapes.is_empty() && wants(options, HOST),
             command: command(std::env::args().skip(1)),
             rows,
         };
-        bench::run(&options, &mut |event| match event {
+        bench::run(&settings, &mut |event| match event {
             Event::Row(done, operator) => progress.at(done, operator),
+            Event::Next(what) if options.verbose => {
+                progress.say(&format!("{:>6.1} s: {what}", started.elapsed().as_secs_f64()));
+            }
+            Event::Next(_) => {}
+            Event::Measured(report) => {
+                // The last time it is written, what goes wrong is said.
+                let _ = json.map(|path| beside(report.clone(), &peers)?.write(path));
+            }
             Event::Skipped(line) => progress.say(&format!("skipped: {line}")),
         })
     };
-    let reports = std::iter::once(outcome.report).chain(peers).collect();
-    let report = Report::merge(reports).map_err(|error| message(&error))?;
+    let report = beside(outcome.report, &peers).map_err(|error| message(&error))?;
     if let Some(path) = &options.html {
         std::fs::write(path, html::page(std::slice::from_ref(&report)))
             .map_err(|error| Error::Message(format!("{}: {error}", path.display())))?;
@@ -105,6 +120,23 @@ fn read(path: &Path) -> Result<Report> {
     Report::read(path).map_err(|error| message(&error))
 }
 
+/// A report with the rows of others beside it.
+fn beside(report: Report, peers: &[Report]) -> std::result::Result<Report, spec_report::Error> {
+    Report::merge(std::iter::once(report).chain(peers.iter().cloned()).collect())
+}
+
+/// Finds out before anything is timed whether rows may stand beside ours.
+fn check_machine(peers: &Report) -> Result<()> {
+    let (theirs, ours) = (&peers.host, bench::host());
+    if theirs.cpu == ours.cpu && theirs.cores == ours.cores {
+        return Ok(());
+    }
+    Err(Error::Message(format!(
+        "--peers: measured on {} cores of {}, but this machine has {} of {}",
+        theirs.cores, theirs.cpu, ours.cores, ours.cpu
+    )))
+}
+
 fn is_stdout(path: &Path) -> bool {
     path == Path::new("-")
 }
@@ -116,9 +148,25 @@ fn check_writable(path: &Path) -> Result<()> {
     opened.map(drop).map_err(|error| Error::Message(format!("{}: {error}", path.display())))
 }
 
-/// The command that reruns this.
+/// The command that reruns this. Of files, their names: where they lay is of no
+/// use to others.
 fn command(arguments: impl Iterator<Item = String>) -> String {
-    let words = arguments.map(|word| {
+    const FILES: [&str; 4] = ["--html", "--json", "--compare", "--peers"];
+    let name = |path: &str| match Path::new(path).file_name() {
+        Some(name) => name.to_string_lossy().into_owned(),
+        None => path.to_owned(),
+    };
+    let mut is_file = false;
+    let arguments = arguments.filter(|word| !["-v", "--verbose"].contains(&&**word));
+    let names = arguments.map(move |word| {
+        let was_file = std::mem::replace(&mut is_file, FILES.contains(&&*word));
+        match word.split_once('=') {
+            _ if was_file => name(&word),
+            Some((option, path)) if FILES.contains(&option) => format!("{option}={}", name(path)),
+            _ => word,
+        }
+    });
+    let words = names.map(|word| {
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_=.,:/^".contains(c);
         match word.chars().all(plain) && !word.is_empty() {
             true => word,
@@ -176,8 +224,11 @@ mod tests {
 
     #[test]
     fn commands_can_be_pasted() {
-        let words = ["bench", "--shape", "tokens=2^12", "--html", "my page.html"];
-        let command = command(words.map(str::to_owned).into_iter());
-        assert_eq!(command, "spec bench --shape tokens=2^12 --html 'my page.html'");
+        let words = ["bench", "--shape", "tokens=2^12", "--html", "/tmp/my page.html"];
+        let it = command(words.map(str::to_owned).into_iter());
+        assert_eq!(it, "spec bench --shape tokens=2^12 --html 'my page.html'");
+        let words = ["bench", "host", "-v", "--json=/tmp/a/b.json", "--compare", "../old.json"];
+        let it = command(words.map(str::to_owned).into_iter());
+        assert_eq!(it, "spec bench host --json=b.json --compare old.json");
     }
 }

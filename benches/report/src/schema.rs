@@ -252,8 +252,15 @@ impl Report {
     /// A file that cannot be written.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = path.as_ref();
-        std::fs::write(path, self.to_json())
-            .map_err(|source| Error::File { path: path.into(), source })
+        let words = |source| Error::File { path: path.into(), source };
+        // What is no file, as a pipe, cannot be replaced.
+        if path.metadata().is_ok_and(|found| !found.is_file()) {
+            return std::fs::write(path, self.to_json()).map_err(words);
+        }
+        let mut part = path.as_os_str().to_owned();
+        part.push(".part");
+        std::fs::write(&part, self.to_json()).map_err(words)?;
+        std::fs::rename(&part, path).map_err(words)
     }
 
     /// One report of several of the same machine: of `spec bench` and of the
