@@ -1,8 +1,11 @@
 //! Distinct keys of Parquet files, three ways that must agree: DataFusion with
 //! spec's operator in it, DataFusion alone, and spec alone.
 
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::Arc;
+use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
@@ -11,8 +14,11 @@ use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::{DataType, UInt64Type};
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
 use datafusion::parquet::arrow::ArrowWriter;
-use datafusion::physical_plan::{ExecutionPlan, collect_partitioned, displayable};
+use datafusion::physical_plan::{
+    ExecutionPlan, collect_partitioned, displayable, execute_stream_partitioned,
+};
 use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionConfig, SessionContext, col};
+use futures::TryStreamExt;
 use spec::ops::Unique;
 use spec::ops::unique::Buffers;
 use spec::{DType, Handle, Stream};
@@ -32,8 +38,8 @@ struct Options {
     #[arg(long)]
     output: Option<PathBuf>,
     /// Ranges, and threads that read.
-    #[arg(long, default_value_t = std::thread::available_parallelism().map_or(1, usize::from))]
-    partitions: usize,
+    #[arg(long, default_value_t = cores())]
+    partitions: NonZeroUsize,
     /// The device of the operator, if it was built with others than `cpu`.
     #[arg(long, default_value = "cpu")]
     device: String,
@@ -51,10 +57,21 @@ struct Options {
     runs: u32,
 }
 
-fn main() -> Result<()> {
+fn cores() -> NonZeroUsize {
+    available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+fn main() -> ExitCode {
     let options = Options::parse();
-    let threads = tokio::runtime::Builder::new_multi_thread().enable_all().build()?;
-    threads.block_on(run(options))
+    let threads = tokio::runtime::Builder::new_multi_thread().enable_all().build();
+    let result = threads.map_err(Into::into).and_then(|threads| threads.block_on(run(options)));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
 }
 
 async fn run(mut options: Options) -> Result<()> {
@@ -62,14 +79,15 @@ async fn run(mut options: Options) -> Result<()> {
     if options.input.is_empty() {
         options.input = make(made.path(), options.keys, options.bits)?;
     }
-    let config = SessionConfig::new().with_target_partitions(options.partitions);
+    let partitions = options.partitions.get();
+    let config = SessionConfig::new().with_target_partitions(partitions);
     let context = SessionContext::new_with_config(config);
     let table = table(&context, &options).await?;
 
     let exchange = if options.hash {
-        Exchange::Hash(options.partitions)
+        Exchange::Hash(partitions)
     } else {
-        Exchange::Range(split_points(&options.input, &options.column, options.partitions)?)
+        Exchange::Range(split_points(&options.input, &options.column, partitions)?)
     };
     // A plan is executed once: its scan hands out its files to whoever asks first.
     let plan = || async {
@@ -85,7 +103,19 @@ async fn run(mut options: Options) -> Result<()> {
     let ours = concat_batches(&schema, &ours)?;
     println!("{}", displayable(executed.as_ref()).indent(false));
     let (unique_time, keys) = unique_metrics(&executed);
-    println!("{keys} keys, {} distinct, {} partitions", ours.num_rows(), options.partitions);
+    println!("{keys} keys, {} distinct, {partitions} partitions", ours.num_rows());
+    // The steps below the operator, each with all before it.
+    let (_, reading) = fastest(options.runs, || async {
+        drain(&context, table.clone().create_physical_plan().await?).await
+    })
+    .await?;
+    row("reading", keys, reading);
+    let (_, shuffled) = fastest(options.runs, || async {
+        let plan = plan().await?;
+        drain(&context, Arc::clone(operator(&plan).children()[0])).await
+    })
+    .await?;
+    row("reading and shuffling", keys, shuffled);
     row("DataFusion with spec's unique", keys, took);
     row("  of which in the operator, summed", keys, unique_time);
 
@@ -175,6 +205,16 @@ async fn batches(
     Ok(parts.into_iter().flatten().collect())
 }
 
+/// Executes a plan for its time alone.
+async fn drain(context: &SessionContext, plan: Arc<dyn ExecutionPlan>) -> Result<()> {
+    let streams = execute_stream_partitioned(plan, context.task_ctx())?;
+    let mut partitions = tokio::task::JoinSet::new();
+    for stream in streams {
+        partitions.spawn(stream.try_for_each(async |_| Ok(())));
+    }
+    partitions.join_all().await.into_iter().collect()
+}
+
 async fn fastest<T, F: Future<Output = Result<T>>>(
     runs: u32,
     mut call: impl FnMut() -> F,
@@ -191,10 +231,14 @@ async fn fastest<T, F: Future<Output = Result<T>>>(
     best.ok_or_else(|| exec_datafusion_err!("--runs is 0"))
 }
 
+/// The `UniqueExec` of a plan, which a merge may be above.
+fn operator(plan: &Arc<dyn ExecutionPlan>) -> &Arc<dyn ExecutionPlan> {
+    if plan.name() == "UniqueExec" { plan } else { plan.children()[0] }
+}
+
 /// Time in the operator over all partitions, and keys that it read.
 fn unique_metrics(plan: &Arc<dyn ExecutionPlan>) -> (Duration, u64) {
-    let plan = if plan.name() == "UniqueExec" { plan } else { plan.children()[0] };
-    let metrics = plan.metrics().unwrap_or_default();
+    let metrics = operator(plan).metrics().unwrap_or_default();
     let nanos = metrics.elapsed_compute().unwrap_or(0) as u64;
     let keys = metrics.sum_by_name("keys_read").map_or(0, |value| value.as_usize() as u64);
     (Duration::from_nanos(nanos), keys)
