@@ -13,8 +13,17 @@ use spec_report::{Report, compare, html, table};
 use super::output::Progress;
 use super::{Error, Result, complain, output};
 
+const EXAMPLES: &str = "\
+Examples:
+  spec bench --quick                                    a first look, on every device
+  spec bench unique --device cuda:0 --json before.json  one operator, every sample kept
+  spec bench unique --device cuda:0 --compare before.json
+  spec bench topk_router --shape tokens=512,experts=64,dtype=bf16 --html page.html
+  spec bench unique --shape help=                       which keys a shape has";
+
 /// What `spec bench` takes.
 #[derive(Args)]
+#[command(after_long_help = EXAMPLES)]
 pub struct Options {
     /// The operators to time, or `host` for what a call costs the calling
     /// thread [default: all]

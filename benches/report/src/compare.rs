@@ -182,8 +182,17 @@ fn conditions(
         let words = |report: &Report| format!("{} cores of {}", report.host.cores, report.host.cpu);
         return Some(format!("cpu was {} and is {}", words(old_report), words(new_report)));
     }
-    (old.method != new.method)
+    (way(&old.method) != way(&new.method))
         .then(|| format!("timed by \"{}\" before and by \"{}\" now", old.method, new.method))
+}
+
+/// How a row was timed, without numbers: how many calls make a sample goes by how
+/// long the first of them took.
+fn way(method: &str) -> Vec<&str> {
+    let words = method.split_whitespace().filter(|word| word.parse::<f64>().is_err());
+    words
+        .map(|word| if word.starts_with("calls") { "call" } else { word.trim_end_matches(',') })
+        .collect()
 }
 
 fn judge(old: &[f64], new: &[f64]) -> Outcome {

@@ -147,6 +147,11 @@ fn other_devices_and_methods_are_not_compared() {
         reason(method, "cuda:0"),
         other("timed by \"20 calls on cuda:0\" before and by \"x\" now")
     );
+    // The number of calls is no other way of timing.
+    let calls: fn(&mut Report) = |r| {
+        r.measurements.iter_mut().for_each(|m| m.method = m.method.replace("20 calls", "1 call"));
+    };
+    assert_eq!(reason(calls, "cuda:0"), Outcome::Same);
     let (old, mut new) = (report(), report());
     new.versions.insert("spec".into(), "0.2.0".into());
     assert!(text(&old, &new).starts_with("spec: 0.1.0 before, 0.2.0 now\n"));
