@@ -171,30 +171,124 @@ fn columns_in_and_out() {
 
     // Parquet to Parquet keeps the column's name and type.
     succeeds(at, &["--column", "key", "keys.parquet", "-o", "again.parquet"]);
-    succeeds(
-        at,
-        &[
-            "--column",
-            "key",
-            "again.parquet",
-            "-o",
-            "back.txt",
-            "--force",
-            "--output-format",
-            "text",
-        ],
-    );
+    let back = ["-o", "back.txt", "--force", "--output-format", "text"];
+    succeeds(at, &[&["--column", "key", "again.parquet"][..], &back].concat());
     assert_eq!(text("back.txt"), expected);
-    refused(
-        at,
-        &["--column", "key", "--type", "u64", "again.parquet", "-o", "out"],
-        "again.parquet: column key is i32, not u64",
-    );
-    refused(
-        at,
-        &["--column", "id", "again.parquet", "-o", "out"],
-        "again.parquet: has no column id; it has key",
-    );
-    refused(at, &["--column", "key", "in.txt", "-o", "out"], "neither a Parquet nor an Arrow file");
-    refused(at, &["--column", "key", "-", "-o", "out"], "cannot be read from stdin");
+    let twice = ["--column", "count", "--counts", "keys.parquet", "-o", "out"];
+    refused(at, &twice, "both be a column called count");
+    let same = ["--column", "key", "keys.parquet", "-o", "keys.parquet", "--force"];
+    refused(at, &same, "same file");
+}
+
+/// Files that polars wrote, of the same columns.
+#[cfg(feature = "parquet")]
+const WRITTEN: [&str; 2] = ["polars.parquet", "polars.arrow"];
+
+/// Copies them to `folder`.
+#[cfg(feature = "parquet")]
+fn written(folder: &Path) {
+    for name in WRITTEN {
+        let from = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/columns").join(name);
+        fs::copy(from, folder.join(name)).unwrap();
+    }
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn columns_that_another_library_wrote() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    written(at);
+    // As `tests/columns/make.py` has them.
+    let expected = [
+        ("key", "0\t40\n3\t40\n7\t80\n18446744073709551615\t40\n"),
+        ("signed", "-9223372036854775808\t40\n-3\t40\n0\t40\n7\t80\n"),
+        ("narrow", "0\t40\n3\t40\n7\t80\n255\t40\n"),
+    ];
+    let text = ["-o", "counts.txt", "--force", "--counts", "--output-format", "text"];
+    for (column, counts) in expected {
+        for name in WRITTEN {
+            succeeds(at, &[&["--column", column, name][..], &text].concat());
+            assert_eq!(fs::read_to_string(at.join("counts.txt")).unwrap(), counts, "{name}");
+        }
+        // Both kinds of file are one input.
+        let both = ["--column", column, WRITTEN[0], WRITTEN[1], "--count-only"];
+        assert_eq!(succeeds(at, &both).stdout, b"4\n");
+    }
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn columns_larger_than_the_limit() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let mut state = 1u64;
+    let keys: Vec<u64> = (0..16_000_000)
+        .map(|_| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            state >> 24
+        })
+        .collect();
+    let raw: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
+    fs::write(at.join("raw"), raw).unwrap();
+    succeeds(at, &["raw", "-o", "keys.parquet", "--output-format", "parquet"]);
+    let sizes = ["--memory", "96MiB", "--temp", ".", "--json", "--counts"];
+    // The same file twice: every key an even number of times.
+    let inputs = ["--column", "key", "keys.parquet", "keys.parquet", "-o", "out.parquet"];
+    let printed = succeeds(at, &[&inputs[..], &sizes].concat()).stdout;
+    let summary: serde_json::Value = serde_json::from_slice(&printed).unwrap();
+    let mut expected = keys;
+    expected.sort_unstable();
+    expected.dedup();
+    assert!(summary["runs"].as_u64().unwrap() > 1, "{summary}");
+    assert_eq!(summary["distinct"], expected.len());
+    assert_eq!(summary["keys"], 2 * expected.len());
+    let count = succeeds(at, &["--column", "count", "out.parquet", "--count-only"]);
+    assert_eq!(count.stdout, b"1\n");
+    succeeds(at, &["--column", "key", "out.parquet", "-o", "back", "--output-format", "raw"]);
+    let expected: Vec<u8> = expected.iter().flat_map(|key| key.to_le_bytes()).collect();
+    assert!(fs::read(at.join("back")).unwrap() == expected);
+}
+
+#[cfg(feature = "parquet")]
+#[test]
+fn a_bad_column_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    written(at);
+    let column = |column, more: &[&str], words: &str| {
+        refused(at, &[&["--column", column, "-o", "out"], more].concat(), words);
+    };
+    for name in WRITTEN {
+        let has = format!("{name}: has no column id; it has key, signed, narrow, gaps, word, real");
+        column("id", &[name], &has);
+        column("key", &[name, "--type", "i64"], &format!("{name}: column key is u64, not i64"));
+        let gaps = format!("{name}: column gaps has nulls (40 seen), and a null is no key");
+        column("gaps", &[name], &gaps);
+        column("word", &[name], &format!("{name}: column word is "));
+        column("real", &[name], &format!("{name}: column real is "));
+    }
+    // The file that is at fault among several, by name or by type.
+    fs::write(at.join("in.txt"), "1\n2\n").unwrap();
+    for (key, words) in
+        [("i32", "other.parquet: column key is i32, not u64"), ("u64", "other.parquet: has no")]
+    {
+        let to = ["--output-format", "parquet", "--force", "-o", "other.parquet"];
+        succeeds(at, &[&["--text", "--type", key, "in.txt"][..], &to].concat());
+        let first = if key == "i32" { "key" } else { "narrow" };
+        column(first, &["polars.arrow", "other.parquet"], words);
+    }
+    column("key", &["polars.parquet", "in.txt"], "in.txt: is neither a Parquet nor an Arrow file");
+    column("key", &["in.txt"], "in.txt: is neither a Parquet nor an Arrow file");
+    column("key", &["nowhere"], "nowhere: cannot read: there is no such file or folder");
+    column("key", &["."], "it is a directory");
+    column("key", &["-"], "cannot be read from stdin");
+    column("key", &["polars.parquet", "-"], "cannot be read from stdin");
+
+    let whole = fs::read(at.join("polars.parquet")).unwrap();
+    fs::write(at.join("short.parquet"), &whole[..whole.len() - 100]).unwrap();
+    column("key", &["short.parquet"], "short.parquet: is no Parquet file that can be read");
+    let whole = fs::read(at.join("polars.arrow")).unwrap();
+    fs::write(at.join("short.arrow"), &whole[..whole.len() - 100]).unwrap();
+    column("key", &["short.arrow"], "short.arrow: is no Arrow file that can be read");
 }

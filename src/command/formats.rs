@@ -84,10 +84,6 @@ impl Formats {
         let open = |path: &PathBuf| -> Result<Box<dyn Source<K>>> {
             let stream = path == stdin;
             match &self.column {
-                Some(_) if stream => Err(Error::Message(
-                    "a Parquet or Arrow file cannot be read from stdin: its end is needed first"
-                        .to_owned(),
-                )),
                 Some(column) => open_column(path, column),
                 None if self.text && stream => {
                     Ok(Box::new(TextStream::new("stdin", std::io::stdin())))
@@ -104,6 +100,7 @@ impl Formats {
 #[cfg(feature = "parquet")]
 fn type_of(path: &Path, column: &str) -> Result<Type> {
     use spec::DType;
+    not_stdin(path)?;
     Ok(match columns::dtype(path, column)? {
         DType::U64 => Type::U64,
         DType::I64 => Type::I64,
@@ -114,7 +111,17 @@ fn type_of(path: &Path, column: &str) -> Result<Type> {
 
 #[cfg(feature = "parquet")]
 fn open_column<K: Key>(path: &Path, column: &str) -> Result<Box<dyn Source<K>>> {
+    not_stdin(path)?;
     Ok(columns::open(path, column)?)
+}
+
+#[cfg(feature = "parquet")]
+fn not_stdin(path: &Path) -> Result<()> {
+    if path == Path::new("-") {
+        let why = "a Parquet or Arrow file cannot be read from stdin: its end is needed first";
+        return Err(Error::Message(why.to_owned()));
+    }
+    Ok(())
 }
 
 #[cfg(not(feature = "parquet"))]

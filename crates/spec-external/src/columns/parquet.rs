@@ -115,7 +115,11 @@ fn key_type(column: &ColumnDescriptor) -> Result<DType, String> {
     }
     let signed = match (column.logical_type_ref(), column.converted_type()) {
         (Some(LogicalType::Integer(integer)), _) => integer.is_signed,
-        (Some(other), _) => return Err(format!("{other:?}")),
+        // `Timestamp { .. }`: the word says enough.
+        (Some(other), _) => {
+            let whole = format!("{other:?}");
+            return Err(whole.split([' ', '(']).next().unwrap_or_default().to_owned());
+        }
         (None, ConvertedType::NONE | ConvertedType::INT_8 | ConvertedType::INT_16) => true,
         (None, ConvertedType::INT_32 | ConvertedType::INT_64) => true,
         (None, ConvertedType::UINT_8 | ConvertedType::UINT_16) => false,

@@ -43,6 +43,8 @@ struct Sequential {
     failure: Arc<Mutex<Option<Error>>>,
 }
 
+/// The column of counts.
+const COUNT: &str = "count";
 /// Bytes of a write.
 const PIECE: usize = 1 << 20;
 
@@ -73,8 +75,15 @@ impl ParquetSink {
     /// Writes keys of type `K` to `output`, in a column called `name`.
     ///
     /// # Errors
-    /// [`Error::Io`] where the file cannot be written.
+    /// [`Error::Io`] where the file cannot be written, or would have two columns
+    /// called `count`.
     pub fn new<K: Key>(output: Output, name: &str, counts: bool) -> Result<Self> {
+        if counts && name == COUNT {
+            let both = "keys and counts would both be a column called count; text and raw files \
+                        have no such names";
+            let error = io::Error::new(io::ErrorKind::InvalidInput, both);
+            return Err(Error::io("write", output.path(), error));
+        }
         let schema = Arc::new(schema::<K>(name, counts));
         let sorted = SortingColumn { column_idx: 0, descending: false, nulls_first: false };
         let properties = WriterProperties::builder()
@@ -136,7 +145,7 @@ fn schema<K: Key>(name: &str, counts: bool) -> Type {
     };
     let mut columns = vec![column(name, K::DTYPE)];
     if counts {
-        columns.push(column("count", DType::U64));
+        columns.push(column(COUNT, DType::U64));
     }
     let schema = Type::group_type_builder("schema").with_fields(columns);
     schema.build().expect("a group of columns")

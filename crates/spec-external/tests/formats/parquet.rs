@@ -183,9 +183,9 @@ fn columns_by_name_and_type() {
     assert_eq!(only::<i32>(&path, "byte").unwrap(), -5);
     assert_eq!(only::<i64>(&path, "inner.key").unwrap(), -5);
     for (name, what) in [
-        ("when", "column when is Timestamp"),
-        ("price", "column price is Decimal"),
-        ("name", "column name is"),
+        ("when", "column when is Timestamp; it must be u64"),
+        ("price", "column price is Decimal; it must be u64"),
+        ("name", "column name is UTF8; it must be u64"),
         ("many", "column many is a list"),
         ("missing", "has no column missing; it has plain, wide, narrow"),
     ] {
@@ -284,6 +284,16 @@ fn what_is_written_can_be_read() {
         .unwrap();
     let none = columns::open::<u64>(&path, "key").unwrap();
     assert_eq!((none.keys(), read(&*none).unwrap().0), (Some(0), vec![]));
+}
+
+#[test]
+fn two_columns_of_one_name_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("out.parquet");
+    let error = ParquetSink::new::<u64>(output(&path), "count", true).err().unwrap().to_string();
+    assert!(error.contains("both be a column called count"), "{error}");
+    assert!(ParquetSink::new::<u64>(output(&path), "count", false).is_ok());
+    assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
 #[test]
