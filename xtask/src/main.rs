@@ -24,6 +24,7 @@ cargo xtask kernels --check       prove that what is committed comes from the so
 cargo xtask report                render docs/performance.md and docs/plots/ from benches/results/
     --check                       prove that they are what benches/results/ gives
     --html PAGE [JSON..]          write one page of plots and tables instead, of any measurements
+    --merge ONE JSON..            write one file of the parts of a run that were measured one by one
 cargo xtask sanitize [--tool T] [PROGRAM [ARG..]]
                                   run the golden vectors, or a prebuilt test program, on a GPU
                                   under compute-sanitizer: memcheck, racecheck, initcheck and

@@ -17,7 +17,10 @@ pub fn run(arguments: &[&str]) -> Result<()> {
         [] => render(),
         ["--check"] => check(),
         ["--html", page, files @ ..] => html_page(Path::new(page), files),
-        other => Err(format!("expected nothing, --check or --html PAGE [JSON..], not {other:?}")),
+        ["--merge", one, files @ ..] if !files.is_empty() => merge(Path::new(one), files),
+        other => Err(format!(
+            "expected nothing, --check, --html PAGE [JSON..] or --merge ONE JSON.., not {other:?}"
+        )),
     }
 }
 
@@ -106,7 +109,17 @@ fn html_page(page: &Path, files: &[&str]) -> Result<()> {
     let reports: Vec<Report> = if files.is_empty() {
         results()?.into_iter().map(|(_, report)| report).collect()
     } else {
-        files.iter().map(Report::read).collect::<Result<_, _>>().map_err(|e| e.to_string())?
+        all(files)?
     };
     write(page, html::page(&reports).as_bytes())
+}
+
+/// One file of the parts of a run that were measured one by one.
+fn merge(one: &Path, files: &[&str]) -> Result<()> {
+    let merged = Report::merge(all(files)?).map_err(|e| e.to_string())?;
+    merged.write(one).map_err(|e| e.to_string())
+}
+
+fn all(files: &[&str]) -> Result<Vec<Report>> {
+    files.iter().map(Report::read).collect::<Result<_, _>>().map_err(|e| e.to_string())
 }

@@ -59,7 +59,8 @@ pub fn page(reports: &[Report]) -> String {
 
 const ROOFLINE_WORDS: &str = "<p>Bytes a second that this library reaches over the bytes that a call \
 must move. Dotted: what a large copy on the device reaches. The curve takes what a call costs that does \
-nothing into account. A point above the copy is a call whose data stays in a cache.</p>\n";
+nothing into account. A point above the copy is a call whose data stays in a cache, or that reads much and \
+writes next to nothing, which memory does faster than copying.</p>\n";
 
 const READING: &str = "<section id=\"reading\"><h2>How to read this</h2>\n<dl>\n\
 <dt>Median, 10 to 90 %</dt><dd>The middle of the samples of one call's time, and the interval that holds \

@@ -106,7 +106,8 @@ impl Roofline {
         let Some(copy) = self.copy else { return };
         canvas.line("floor", [LEFT, right], [y.at(copy); 2]);
         let words = format!("copy, {} GB/s", three_digits(copy / 1e9));
-        canvas.text("soft", Anchor::Start, right + 6.0, y.at(copy) + 4.0, &words);
+        // Above the line and where the calls are small: nothing comes near it there.
+        canvas.text("soft", Anchor::Start, LEFT + 8.0, y.at(copy) - 6.0, &words);
         let Some(overhead) = self.overhead else { return };
         let [low, high] = x.ends();
         let curve: Vec<(f64, f64)> = (0..=120)
