@@ -1,49 +1,59 @@
 //! Host memory, aligned to a cache line.
 
-use std::alloc::{Layout, alloc_zeroed};
 use std::ops::Range;
 
+use memmap2::MmapMut;
 use spec_core::{DType, Device, Element, Error, Memory, Result, Status, View, ViewMut, dtype};
 
 /// A cache line in bytes: the alignment, so that every dtype is aligned.
 const LINE: usize = 64;
+/// Bytes from which on memory comes from the system, and goes back there at
+/// once: what the allocator is given back it may keep.
+const LARGE: usize = 256 << 10;
 
 /// Zeros at first. The system gives large allocations their pages when they
 /// are first written, so what is never used costs nothing.
 pub(crate) struct HostMemory {
-    words: Vec<u64>,
+    words: Words,
     /// Bytes before the first line.
     skip: usize,
     size: usize,
 }
 
+enum Words {
+    Small(Vec<u64>),
+    Large(MmapMut),
+}
+
 impl HostMemory {
     pub(crate) fn new(size: usize) -> Result<Self> {
-        let refuse = || {
-            let message = format!("not enough memory for {size} bytes");
-            Error::device(Device::CPU, Status::InternalError, message)
-        };
-        let count = size.checked_add(LINE).ok_or_else(refuse)?.div_ceil(size_of::<u64>());
-        let layout = Layout::array::<u64>(count).map_err(|_| refuse())?;
-        // SAFETY: the layout is not empty.
-        let words = unsafe { alloc_zeroed(layout) }.cast::<u64>();
-        if words.is_null() {
-            return Err(refuse());
+        if size < LARGE {
+            let words = vec![0; (size + LINE).div_ceil(size_of::<u64>())];
+            let skip = words.as_ptr().addr().wrapping_neg() % LINE;
+            return Ok(HostMemory { words: Words::Small(words), skip, size });
         }
-        // SAFETY: the global allocator just gave an array of `count` words, all
-        // of them zero.
-        let mut words = unsafe { Vec::from_raw_parts(words, count, count) };
-        prefer_large_pages(&mut words);
-        let skip = words.as_ptr().addr().wrapping_neg() % LINE;
-        Ok(HostMemory { words, skip, size })
+        let map = MmapMut::map_anon(size).map_err(|error| {
+            let message = format!("not enough memory for {size} bytes: {error}");
+            Error::device(Device::CPU, Status::InternalError, message)
+        })?;
+        prefer_large_pages(&map);
+        Ok(HostMemory { words: Words::Large(map), skip: 0, size })
     }
 
     fn bytes(&self) -> &[u8] {
-        &dtype::as_bytes(&self.words)[self.skip..][..self.size]
+        let bytes = match &self.words {
+            Words::Small(words) => dtype::as_bytes(words),
+            Words::Large(map) => map,
+        };
+        &bytes[self.skip..][..self.size]
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut dtype::as_bytes_mut(&mut self.words)[self.skip..][..self.size]
+        let bytes = match &mut self.words {
+            Words::Small(words) => dtype::as_bytes_mut(words),
+            Words::Large(map) => map,
+        };
+        &mut bytes[self.skip..][..self.size]
     }
 
     /// So many bytes from `offset` on, if there are as many.
@@ -61,23 +71,14 @@ impl HostMemory {
 /// Asks for large pages where there is much memory: fewer of them to make at
 /// first use, and a scatter that misses fewer translations.
 #[cfg(target_os = "linux")]
-fn prefer_large_pages(words: &mut [u64]) {
-    const LARGE: usize = 2 << 20;
-    let bytes = dtype::as_bytes_mut(words);
-    let skip = bytes.as_ptr().addr().wrapping_neg() % LARGE;
-    if let Some(inside) = bytes.get_mut(skip..) {
-        let len = inside.len() / LARGE * LARGE;
-        if len > 0 {
-            // SAFETY: whole large pages inside memory that is borrowed; the
-            // advice changes no content. Whether it was taken does not matter.
-            unsafe { libc::madvise(inside.as_mut_ptr().cast(), len, libc::MADV_HUGEPAGE) };
-        }
-    }
+fn prefer_large_pages(map: &MmapMut) {
+    // Whether it was taken does not matter.
+    _ = map.advise(memmap2::Advice::HugePage);
 }
 
 /// Elsewhere the system decides.
 #[cfg(not(target_os = "linux"))]
-fn prefer_large_pages(_words: &mut [u64]) {}
+fn prefer_large_pages(_map: &MmapMut) {}
 
 macro_rules! by_dtype {
     ($dtype:expr, $convert:ident($($arg:expr),*)) => {

@@ -17,6 +17,7 @@
 //!
 //! A new format is a `Source` or a `Sink`, in this crate or in another one.
 
+mod buffer;
 #[cfg(feature = "parquet")]
 pub mod columns;
 mod drain;

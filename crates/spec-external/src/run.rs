@@ -64,13 +64,10 @@ impl<'a, K: Key> RunSink<'a, K> {
     /// All `len` keys are written. The files are closed: there can be more runs
     /// than a process may have files open.
     pub(crate) fn into_run(self, len: u64) -> Run<K> {
-        Run {
-            keys: self.keys.0,
-            counts: self.counts.map(|(path, _)| path),
-            len,
-            block: self.block,
-            firsts: self.firsts.into_inner().unwrap_or_default(),
-        }
+        let mut firsts = self.firsts.into_inner().unwrap_or_default();
+        firsts.shrink_to_fit();
+        let counts = self.counts.map(|(path, _)| path);
+        Run { keys: self.keys.0, counts, len, block: self.block, firsts }
     }
 
     fn write(&self, (path, file): &(PathBuf, File), bytes: &[u8], offset: u64) -> Result<()> {

@@ -147,8 +147,8 @@ pub(crate) fn merge<K: Key, T: Sink<K>>(
     let blocks = shape.blocks(block, runs.len());
     let pool = Pool::new(
         (0..blocks)
-            .map(|_| Block { columns: Columns::new(block, has_counts), len: 0 })
-            .collect::<Vec<_>>(),
+            .map(|_| Ok(Block { columns: Columns::new(block, has_counts)?, len: 0 }))
+            .collect::<Result<Vec<_>>>()?,
     );
     // After a cut a run has at most one block that is not used up, so a batch
     // always finds room, and there is room for what is being merged meanwhile.
@@ -200,7 +200,8 @@ fn read_blocks<'a, K: Key>(
         };
         block.len = task.len;
         let Columns { keys, counts } = &mut block.columns;
-        let counts = if counts.is_empty() { counts } else { &mut counts[..task.len] };
+        let wanted = task.len.min(counts.len());
+        let counts = &mut counts[..wanted];
         open[task.run].read(task.at, &mut keys[..task.len], counts)?;
         let bytes = task.len * K::SIZE + counts.len() * 8;
         watch.advance(bytes as u64)?;
@@ -240,8 +241,8 @@ fn merge_pieces<K: Key, T: Sink<K>>(
     watch: &Watch<'_>,
 ) -> Result<()> {
     let has_counts = sink.counts();
-    let mut a = Columns::new(capacity, has_counts);
-    let mut b = Columns::new(capacity, has_counts);
+    let mut a = Columns::new(capacity, has_counts)?;
+    let mut b = Columns::new(capacity, has_counts)?;
     let mut ends = Vec::new();
     loop {
         let received = lock(pieces).recv();

@@ -1,17 +1,18 @@
 //! Merging ascending sequences in cache, equal keys to one.
 
-use crate::Key;
+use crate::buffer::Buffer;
+use crate::{Key, Result};
 
 /// Keys and their counts; no counts where nobody wants them.
 pub(crate) struct Columns<K> {
-    pub(crate) keys: Vec<K>,
-    pub(crate) counts: Vec<u64>,
+    pub(crate) keys: Buffer<K>,
+    pub(crate) counts: Buffer<u64>,
 }
 
 impl<K: Key> Columns<K> {
-    pub(crate) fn new(len: usize, has_counts: bool) -> Self {
-        let counts = if has_counts { vec![0; len] } else { Vec::new() };
-        Columns { keys: vec![K::MIN; len], counts }
+    pub(crate) fn new(len: usize, has_counts: bool) -> Result<Self> {
+        let counts = Buffer::new(if has_counts { len } else { 0 })?;
+        Ok(Columns { keys: Buffer::new(len)?, counts })
     }
 }
 
@@ -109,8 +110,8 @@ mod tests {
             *expected.entry(*key).or_insert(0) += index as u64;
         }
         for has_counts in [false, true] {
-            let mut a = Columns::new(all.len(), has_counts);
-            let mut b = Columns::new(all.len(), has_counts);
+            let mut a = Columns::new(all.len(), has_counts).unwrap();
+            let mut b = Columns::new(all.len(), has_counts).unwrap();
             a.keys.copy_from_slice(&all);
             for (index, count) in a.counts.iter_mut().enumerate() {
                 *count = index as u64;
