@@ -3,7 +3,7 @@
 #![cfg(all(feature = "command", unix))]
 
 use std::collections::BTreeMap;
-use std::io::{Read, Write};
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, ExitStatus, Output, Stdio};
 use std::sync::mpsc::channel;
@@ -347,6 +347,32 @@ fn peak_memory_stays_within_the_limit() {
     assert!(written.chunks(8).map(number).is_sorted_by(|a, b| a < b), "not ascending");
     let sum = written.chunks(8).map(number).fold(0, u64::wrapping_add);
     assert_eq!(sum, (0..count / 2).map(key).fold(0, u64::wrapping_add));
+    case.is_clean(&["input", "output", "temp"]);
+}
+
+#[test]
+fn a_hundred_times_the_limit_and_hardly_a_key() {
+    let case = Case::new("hundred");
+    let limit = 34 << 20;
+    let size = 100 * limit / 8 * 8;
+    // All holes, which read as zeros, but for five keys.
+    let input = case.path("input");
+    let mut file = std::fs::File::create(&input).unwrap();
+    file.set_len(size).unwrap();
+    let others = [5, u64::MAX, 7, 5, 1 << 40];
+    for (index, key) in others.into_iter().enumerate() {
+        file.seek(SeekFrom::Start(size / 8 / 5 * index as u64 * 8)).unwrap();
+        file.write_all(&key.to_le_bytes()).unwrap();
+    }
+    drop(file);
+    let target = case.path("output");
+    let run = case.summary(&[&input, "-o", &target, "--memory", "34MiB", "--counts"]);
+    assert_eq!(run["keys"], size / 8);
+    let peak = run["peak_memory"].as_u64().unwrap();
+    assert!(peak <= limit / 10 * 11, "{peak} bytes at a limit of {limit}");
+    let expected = [(0, size / 8 - 5), (5, 2), (7, 1), (1 << 40, 1), (u64::MAX, 1)];
+    let expected: Vec<u64> = expected.into_iter().flat_map(|(key, count)| [key, count]).collect();
+    assert_eq!(std::fs::read(target).unwrap(), bytes(&expected));
     case.is_clean(&["input", "output", "temp"]);
 }
 

@@ -16,9 +16,12 @@ const KEYS: u64 = 100 * LIMIT / 8;
 /// Keys of a part.
 const PART: u64 = 1 << 20;
 
+/// From a position to its key.
+type Rule = fn(u64) -> u64;
+
 /// Keys that are computed from their position, so that no file holds them.
 struct Made {
-    key: fn(u64) -> u64,
+    key: Rule,
 }
 
 impl Source<u64> for Made {
@@ -41,7 +44,7 @@ impl Source<u64> for Made {
 }
 
 struct Stretch {
-    key: fn(u64) -> u64,
+    key: Rule,
     start: u64,
     at: u64,
     end: u64,
@@ -126,12 +129,7 @@ fn mixed(i: u64) -> u64 {
 }
 
 /// `held` is what the process had before its first run.
-fn run(
-    options: &Unique,
-    held: u64,
-    (name, counts): (&str, bool),
-    key: fn(u64) -> u64,
-) -> (Summary, Seen) {
+fn run(options: &Unique, held: u64, (name, counts): (&str, bool), key: Rule) -> (Summary, Seen) {
     let device = Cpu::open(0).unwrap();
     // The peak starts anew, where the system lets it; else it is that of all runs.
     _ = std::fs::write("/proc/self/clear_refs", "5");
@@ -159,7 +157,7 @@ fn a_hundred_times_the_limit_takes_no_more_than_the_limit() {
     options.memory = LIMIT;
     options.temp = temp.path().to_owned();
     options.threads = std::num::NonZeroUsize::new(2);
-    let shapes: [(&str, fn(u64) -> u64, u64); 6] = [
+    let shapes: [(&str, Rule, u64); 6] = [
         ("one key", |_| 7, 1),
         ("one key but for three", |i| if i % (KEYS / 3) == 9 { mixed(i) } else { 7 }, 4),
         ("ascending", |i| i, KEYS),
