@@ -9,6 +9,7 @@ use std::thread::available_parallelism;
 use std::time::{Duration, Instant};
 
 use clap::Parser;
+use cpu_time::ProcessTime;
 use datafusion::arrow::array::{ArrayRef, AsArray, RecordBatch, UInt64Array};
 use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::{DataType, UInt64Type};
@@ -102,8 +103,9 @@ async fn run(mut options: Options) -> Result<()> {
     let schema = executed.schema();
     let ours = concat_batches(&schema, &ours)?;
     println!("{}", displayable(executed.as_ref()).indent(false));
-    let (unique_time, keys) = unique_metrics(&executed);
+    let keys = keys_read(&executed);
     println!("{keys} keys, {} distinct, {partitions} partitions", ours.num_rows());
+    println!("{:<40} {:>8} {:>10} {:>18}", "", "seconds", "Mkeys/s", "core s/10^9 keys");
     // The steps below the operator, each with all before it.
     let (_, reading) = fastest(options.runs, || async {
         drain(&context, table.clone().create_physical_plan().await?).await
@@ -117,7 +119,6 @@ async fn run(mut options: Options) -> Result<()> {
     .await?;
     row("reading and shuffling", keys, shuffled);
     row("DataFusion with spec's unique", keys, took);
-    row("  of which in the operator, summed", keys, unique_time);
 
     let column = format!("\"{}\"", options.column.replace('"', "\"\""));
     let sql = format!("SELECT DISTINCT {column} FROM keys ORDER BY {column}");
@@ -147,9 +148,9 @@ async fn run(mut options: Options) -> Result<()> {
         std::fs::create_dir_all(output)?;
         let output =
             output.to_str().ok_or_else(|| exec_datafusion_err!("--output is not UTF-8"))?;
-        let start = Instant::now();
+        let start = Cost::start();
         context.write_parquet(plan().await?, output, None).await?;
-        row("the plan again, written to Parquet", keys, start.elapsed());
+        row("the plan again, written to Parquet", keys, Cost::since(start));
     }
     Ok(())
 }
@@ -215,17 +216,35 @@ async fn drain(context: &SessionContext, plan: Arc<dyn ExecutionPlan>) -> Result
     partitions.join_all().await.into_iter().collect()
 }
 
+/// What a run takes: seconds, and seconds of all cores together. The latter
+/// hardly depend on how many cores there are or what else they do.
+#[derive(Clone, Copy, Default)]
+struct Cost {
+    wall: Duration,
+    cores: Duration,
+}
+
+impl Cost {
+    fn start() -> (Instant, ProcessTime) {
+        (Instant::now(), ProcessTime::now())
+    }
+
+    fn since((wall, cores): (Instant, ProcessTime)) -> Self {
+        Cost { wall: wall.elapsed(), cores: cores.elapsed() }
+    }
+}
+
 async fn fastest<T, F: Future<Output = Result<T>>>(
     runs: u32,
     mut call: impl FnMut() -> F,
-) -> Result<(T, Duration)> {
-    let mut best = None;
+) -> Result<(T, Cost)> {
+    let mut best: Option<(T, Cost)> = None;
     for _ in 0..runs {
-        let start = Instant::now();
+        let start = Cost::start();
         let result = call().await?;
-        let took = start.elapsed();
-        if best.as_ref().is_none_or(|(_, least)| took < *least) {
-            best = Some((result, took));
+        let cost = Cost::since(start);
+        if best.as_ref().is_none_or(|(_, least)| cost.wall < least.wall) {
+            best = Some((result, cost));
         }
     }
     best.ok_or_else(|| exec_datafusion_err!("--runs is 0"))
@@ -236,26 +255,24 @@ fn operator(plan: &Arc<dyn ExecutionPlan>) -> &Arc<dyn ExecutionPlan> {
     if plan.name() == "UniqueExec" { plan } else { plan.children()[0] }
 }
 
-/// Time in the operator over all partitions, and keys that it read.
-fn unique_metrics(plan: &Arc<dyn ExecutionPlan>) -> (Duration, u64) {
+/// Keys that the operator read, over all partitions.
+fn keys_read(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     let metrics = operator(plan).metrics().unwrap_or_default();
-    let nanos = metrics.elapsed_compute().unwrap_or(0) as u64;
-    let keys = metrics.sum_by_name("keys_read").map_or(0, |value| value.as_usize() as u64);
-    (Duration::from_nanos(nanos), keys)
+    metrics.sum_by_name("keys_read").map_or(0, |value| value.as_usize() as u64)
 }
 
 /// One call over all keys, without an engine.
-fn single(options: &Options, keys: &[u64]) -> Result<(Vec<u64>, Duration)> {
-    let call = || -> spec::Result<(Vec<u64>, Duration)> {
+fn single(options: &Options, keys: &[u64]) -> Result<(Vec<u64>, Cost)> {
+    let call = || -> spec::Result<(Vec<u64>, Cost)> {
         let handle: Handle = options.device.parse()?;
         let operator = handle.create(&Unique, &Unique.tensors(DType::U64, keys.len()))?;
         let mut workspace = handle.workspace(operator.workspace_size())?;
         let keys = handle.upload(keys)?;
         let mut unique = handle.allocate::<u64>(keys.len())?;
         let mut count = handle.allocate::<u64>(1)?;
-        let mut best = Duration::MAX;
+        let mut best: Option<Cost> = None;
         for _ in 0..options.runs {
-            let start = Instant::now();
+            let start = Cost::start();
             let buffers = Buffers {
                 keys: (&keys).into(),
                 unique: (&mut unique).into(),
@@ -264,16 +281,18 @@ fn single(options: &Options, keys: &[u64]) -> Result<(Vec<u64>, Duration)> {
             };
             operator.calculate(&mut workspace, buffers, Stream::default())?;
             handle.synchronize()?;
-            best = best.min(start.elapsed());
+            let cost = Cost::since(start);
+            best = Some(best.filter(|least| least.wall < cost.wall).unwrap_or(cost));
         }
         let mut unique = unique.to_vec()?;
         unique.truncate(count.to_vec()?[0] as usize);
-        Ok((unique, best))
+        Ok((unique, best.unwrap_or_default()))
     };
     call().map_err(|error| exec_datafusion_err!("{error}"))
 }
 
-fn row(what: &str, keys: u64, took: Duration) {
-    let seconds = took.as_secs_f64();
-    println!("{what:<40} {seconds:>8.3} s {:>8.1} Mkeys/s", keys as f64 / seconds / 1e6);
+fn row(what: &str, keys: u64, cost: Cost) {
+    let (wall, cores) = (cost.wall.as_secs_f64(), cost.cores.as_secs_f64());
+    let (rate, work) = (keys as f64 / wall / 1e6, cores * 1e9 / keys.max(1) as f64);
+    println!("{what:<40} {wall:>8.3} {rate:>10.1} {work:>18.1}");
 }
