@@ -17,7 +17,7 @@
 use std::fmt::Write;
 
 use crate::stats::{mann_whitney, spread};
-use crate::view::{distinct, time};
+use crate::view::{self, distinct, time};
 use crate::{Measurement, Report};
 
 /// How likely an order of the samples may be by chance for a row to have moved.
@@ -182,17 +182,8 @@ fn conditions(
         let words = |report: &Report| format!("{} cores of {}", report.host.cores, report.host.cpu);
         return Some(format!("cpu was {} and is {}", words(old_report), words(new_report)));
     }
-    (way(&old.method) != way(&new.method))
+    (view::way(&old.method) != view::way(&new.method))
         .then(|| format!("timed by \"{}\" before and by \"{}\" now", old.method, new.method))
-}
-
-/// How a row was timed, without numbers: how many calls make a sample goes by how
-/// long the first of them took.
-fn way(method: &str) -> Vec<&str> {
-    let words = method.split_whitespace().filter(|word| word.parse::<f64>().is_err());
-    words
-        .map(|word| if word.starts_with("calls") { "call" } else { word.trim_end_matches(',') })
-        .collect()
 }
 
 fn judge(old: &[f64], new: &[f64]) -> Outcome {

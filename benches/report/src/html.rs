@@ -66,7 +66,8 @@ const READING: &str = "<section id=\"reading\"><h2>How to read this</h2>\n<dl>\n
 <dt>Median, 10 to 90 %</dt><dd>The middle of the samples of one call's time, and the interval that holds \
 the middle four fifths of them. Bars through the points of a plot show the same interval.</dd>\n\
 <dt>Floor</dt><dd>The bytes that the work must move at least, over the rate that a large copy reaches on \
-the same device in the same run. No implementation that reads its data from memory can be faster.</dd>\n\
+the same device in the same run. Work that mostly reads can be faster, since memory reads faster than it copies; so \
+can work whose data stays in a cache.</dd>\n\
 <dt>Ratio</dt><dd>The time of the design that the operator started from (marked “= 1”; where there is none, \
 the first baseline) over the row’s: above 1, the row is faster than that design.</dd>\n\
 <dt>Roles</dt><dd><i>spec</i> is this library; <i>seed</i> the design that the operator started from; \

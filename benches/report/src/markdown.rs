@@ -262,7 +262,7 @@ fn table(group: &Group<'_>) -> String {
     let _ = writeln!(
         out,
         "\nTimed: {}; {samples} samples. Checked against: {}.\n",
-        escape(&words(|row| &row.method)),
+        escape(&view::methods(rows().map(|row| &*row.method)).join("; ")),
         escape(&words(|row| &row.check)),
     );
     out

@@ -134,6 +134,50 @@ pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     seen
 }
 
+/// A method's words, without its numbers: how many calls make a sample goes by
+/// how long the first of them took.
+pub fn way(method: &str) -> Vec<&str> {
+    let words = method.split_whitespace();
+    words.map(|word| if number(word).is_some() { "#" } else { singular(word) }).collect()
+}
+
+fn number(word: &str) -> Option<u64> {
+    word.parse().ok()
+}
+
+fn singular(word: &str) -> &str {
+    match word {
+        "calls" => "call",
+        "calls," => "call,",
+        word => word,
+    }
+}
+
+/// Methods that differ in numbers alone as one, with the least and the most of
+/// each: `3 to 20 calls in a CUDA graph, events`.
+pub fn methods<'a>(methods: impl Iterator<Item = &'a str>) -> Vec<String> {
+    let methods = distinct(methods);
+    let ways = distinct(methods.iter().map(|method| way(method)));
+    let of_way = |way_: &Vec<&str>| {
+        let same: Vec<Vec<&str>> = methods
+            .iter()
+            .filter(|method| way(method) == *way_)
+            .map(|method| method.split_whitespace().collect())
+            .collect();
+        let word = |i: usize| {
+            let numbers = || same.iter().filter_map(|words| number(words[i]));
+            match (numbers().min(), numbers().max()) {
+                (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
+                (Some(only), _) => only.to_string(),
+                // The plural, where one has it.
+                _ => same.iter().map(|words| words[i]).max_by_key(|w| w.len()).unwrap_or("").into(),
+            }
+        };
+        (0..way_.len()).map(word).collect::<Vec<_>>().join(" ")
+    };
+    ways.iter().map(of_way).collect()
+}
+
 /// A time in the unit that suits it, to three digits: `3.51 µs`, `24.9 ms`.
 pub fn time(us: f64) -> String {
     scaled(us, &[(1e-3, "ns"), (1.0, "µs"), (1e3, "ms"), (1e6, "s")])
@@ -183,6 +227,23 @@ fn scaled(value: f64, units: &[(f64, &str)]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn methods_that_differ_in_numbers_are_one() {
+        let given = [
+            "1 call in a graph, in 6 copies",
+            "20 calls in a graph, in 17 copies",
+            "3 calls in a graph, in 9 copies",
+            "1 call, clock",
+            "1 call, clock, its first",
+        ];
+        let wanted = [
+            "1 to 20 calls in a graph, in 6 to 17 copies",
+            "1 call, clock",
+            "1 call, clock, its first",
+        ];
+        assert_eq!(methods(given.into_iter()), wanted);
+    }
 
     #[test]
     fn numbers_have_three_digits_and_a_unit() {
