@@ -39,8 +39,8 @@ impl Point {
     }
 }
 
-const WIDTH: f64 = 760.0;
-const HEIGHT: f64 = 430.0;
+const WIDTH: f64 = 620.0;
+const HEIGHT: f64 = 400.0;
 const LEFT: f64 = 76.0;
 const TOP: f64 = 44.0;
 const BOTTOM: f64 = 52.0;
