@@ -27,6 +27,7 @@ import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+SHAPES = ("random", "three in four repeated")
 
 POLARS = """
 import sys, time, polars
@@ -48,6 +49,7 @@ def options():
     parser.add_argument("--memory", help="passed to `spec unique --memory`")
     parser.add_argument("--cold", action="store_true", help="drop inputs from the page cache")
     parser.add_argument("--only", choices=["text", "parquet"], help="leave the other out")
+    parser.add_argument("--shape", choices=SHAPES, help="leave the other out")
     return parser.parse_args()
 
 
@@ -157,7 +159,7 @@ def main():
     print(f"{cores} cores, load {os.getloadavg()[0]:.1f}, page cache {state}, polars "
           f"{polars.__version__}, {version.splitlines()[0]}, {arguments.repeat} rounds")
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
-        for shape in ("random", "three in four repeated"):
+        for shape in [arguments.shape] if arguments.shape else SHAPES:
             if arguments.only != "parquet":
                 text(arguments, numpy, polars, Path(folder), shape)
             if arguments.only != "text":
