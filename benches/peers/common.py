@@ -12,6 +12,7 @@ import importlib
 import json
 import os
 import platform
+import shlex
 import statistics
 import sys
 import time
@@ -133,7 +134,7 @@ class Report:
         self.options = options
         # Where it was written is of no use to others.
         given = [Path(word).name if word == options.json else word for word in sys.argv[1:]]
-        words = ["python3", os.path.relpath(sys.argv[0]), *given]
+        words = ["python3", os.path.relpath(sys.argv[0]), *map(shlex.quote, given)]
         self.fields = {
             "format": FORMAT,
             "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
