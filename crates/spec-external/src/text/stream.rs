@@ -45,8 +45,20 @@ impl<R: Read + Send> TextStream<R> {
     /// The next whole lines, none at the end; and the line that is first.
     fn block(&self, block: &mut Vec<u8>) -> Result<u64> {
         let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
-        let State { reader, rest, line, ended } = &mut *state;
         block.clear();
+        let first = self.next(&mut state, block);
+        if first.is_err() {
+            // Lines are lost: what other threads found now, they would place wrongly.
+            block.clear();
+            state.rest.clear();
+            state.ended = true;
+        }
+        first
+    }
+
+    /// Reads the next whole lines to `block`, which is empty.
+    fn next(&self, state: &mut State<R>, block: &mut Vec<u8>) -> Result<u64> {
+        let State { reader, rest, line, ended } = state;
         block.append(rest);
         let first = *line;
         if !*ended {
