@@ -9,6 +9,7 @@
 //! sorted     --count distinct per chunk, prefix sum, write-->  unique, counts
 //! ```
 //!
+//! Keys that ascend as they come are compacted where they lie.
 //! Bits in which all keys of a bucket agree cost nothing. The output doubles as
 //! scratch, so the workspace is one copy of the keys and a few histograms.
 
@@ -92,8 +93,13 @@ impl Prepared {
         let sorted = workspace.take::<K>(n)?;
         let histograms = workspace.take::<u64>((self.parts + 1) * SPLITS)?;
         let offsets = workspace.take::<u64>(self.chunks())?;
-        sort_into(keys, sorted, unique, histograms);
-        *count = compact(sorted, unique, counts.map(|c| &mut c[..n]), offsets);
+        let counts = counts.map(|c| &mut c[..n]);
+        *count = if ascend(keys) {
+            compact(keys, unique, counts, offsets)
+        } else {
+            sort_into(keys, sorted, unique, histograms);
+            compact(sorted, unique, counts, offsets)
+        };
         Ok(())
     }
 }
@@ -137,6 +143,15 @@ fn spread<K: Key>(keys: &[K], first: K) -> u64 {
 fn par_spread<K: Key>(keys: &[K]) -> u64 {
     let Some(&first) = keys.first() else { return 0 };
     keys.par_chunks(CHUNK).map(|chunk| spread(chunk, first)).reduce(|| 0, |a, b| a | b)
+}
+
+/// Whether the keys are in order as they come, over all threads. Those that are
+/// not are mostly found out after a few.
+fn ascend<K: Key>(keys: &[K]) -> bool {
+    let chunks = keys.len().div_ceil(CHUNK);
+    // A chunk and the key after it, so that no border goes unseen.
+    let chunk = |i: usize| &keys[i * CHUNK..keys.len().min((i + 1) * CHUNK + 1)];
+    (0..chunks).into_par_iter().all(|i| chunk(i).is_sorted())
 }
 
 /// The digit below and including the highest bit of `mask`.
@@ -441,6 +456,24 @@ impl<K> Runs<K> {
         if let (Some(counts), Some(start)) = (self.counts, self.start) {
             // SAFETY: the run was opened in slot `at - 1` by this chunk.
             unsafe { counts.write(self.at - 1, (position - start) as u64) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_key_out_of_order_is_seen_wherever_it_is() {
+        let ascending: Vec<u64> = (0..3 * CHUNK as u64 + 5).map(|i| i / 3).collect();
+        assert!(ascend(&ascending) && ascend(&ascending[..1]) && ascend::<u64>(&[]));
+        let borders = (0..4).map(|chunk| chunk * CHUNK).chain([ascending.len() - 1]);
+        for at in borders.flat_map(|at| [at.saturating_sub(1), at, at + 1]) {
+            let mut keys = ascending.clone();
+            let Some(key) = keys.get_mut(at) else { continue };
+            *key = if at == 0 { u64::MAX } else { 0 };
+            assert_eq!(ascend(&keys), keys.is_sorted(), "key {at}");
         }
     }
 }
