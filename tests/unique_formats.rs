@@ -88,17 +88,21 @@ fn text_from_files_and_stdin() {
     assert_eq!(fs::read_to_string(at.join("again")).unwrap(), distinct);
 }
 
+/// Keys without a pattern, the lowest bits cut off.
+fn random_keys(count: usize, cut: u32) -> Vec<u64> {
+    let mut state = 1u64;
+    let next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        state >> cut
+    };
+    std::iter::repeat_with(next).take(count).collect()
+}
+
 #[test]
 fn text_larger_than_the_limit() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let mut state = 1u64;
-    let keys: Vec<u64> = (0..12_000_000)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            state >> 20
-        })
-        .collect();
+    let keys = random_keys(12_000_000, 20);
     let text: String = keys.iter().map(|key| format!("{key}\n")).collect();
     fs::write(at.join("in.txt"), text).unwrap();
     let sizes = ["--memory", "96MiB", "--temp", ".", "--json"];
@@ -222,13 +226,7 @@ fn columns_that_another_library_wrote() {
 fn columns_larger_than_the_limit() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
-    let mut state = 1u64;
-    let keys: Vec<u64> = (0..16_000_000)
-        .map(|_| {
-            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-            state >> 24
-        })
-        .collect();
+    let keys = random_keys(16_000_000, 24);
     let raw: Vec<u8> = keys.iter().flat_map(|key| key.to_le_bytes()).collect();
     fs::write(at.join("raw"), raw).unwrap();
     succeeds(at, &["raw", "-o", "keys.parquet", "--output-format", "parquet"]);
