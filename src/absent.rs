@@ -1,11 +1,12 @@
 //! What stands in for a backend that was not compiled in.
 
 use spec_core::{
-    Backend, Device, DeviceInfo, Error, Kernel, Memory, Operator, Result, Status, Supports,
+    Backend, Device, DeviceInfo, Error, Kernel, Measure, Memory, Operator, Overlap, QueueId,
+    Result, Status, Supports,
 };
 
 /// A backend that cannot exist, with every operator.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 #[allow(dead_code, reason = "unused when every backend is compiled in")]
 pub enum Absent {}
 
@@ -25,26 +26,40 @@ impl Absent {
     }
 }
 
-impl Backend for Absent {
+// SAFETY: there is none.
+unsafe impl Backend for Absent {
     fn info(&self) -> &DeviceInfo {
         match *self {}
     }
 
-    fn allocate(&self, _bytes: usize) -> Result<Box<dyn Memory>> {
+    fn queue_id(&self) -> QueueId {
+        match *self {}
+    }
+
+    fn adopt(&self, _memory: Box<dyn Memory>) -> Result<Box<dyn Memory>> {
+        match *self {}
+    }
+
+    fn allocate_bytes(&self, _bytes: usize) -> Result<Box<dyn Memory>> {
         match *self {}
     }
 
     fn synchronize(&self) -> Result<()> {
         match *self {}
     }
+}
 
+impl Overlap for Absent {
     fn sibling(&self) -> Result<Self> {
         match *self {}
     }
 }
 
-impl<O: Operator> Supports<O> for Absent {
-    fn prepare(&self, _plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
+impl Measure for Absent {}
+
+// SAFETY: there is none.
+unsafe impl<O: Operator> Supports<O> for Absent {
+    unsafe fn prepare(&self, _plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
         match *self {}
     }
 }

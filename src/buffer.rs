@@ -57,7 +57,8 @@ impl<T: Element> Buffer<T> {
         self.memory.write(dtype::as_bytes(data))
     }
 
-    /// Waits for the device's own stream and copies everything to the host.
+    /// Waits for the queue of the handle that allocated the buffer and copies
+    /// everything to the host.
     ///
     /// # Errors
     /// Status 1 when the device fails.
@@ -65,6 +66,45 @@ impl<T: Element> Buffer<T> {
         let mut data = vec![T::default(); self.len];
         self.memory.read(dtype::as_bytes_mut(&mut data))?;
         Ok(data)
+    }
+
+    /// As [`to_vec`](Self::to_vec), for as many elements from `start` on as
+    /// `data` holds.
+    ///
+    /// # Errors
+    /// Status 11 where the buffer does not hold as many there, 1 when the device
+    /// fails.
+    pub fn read(&self, start: usize, data: &mut [T]) -> Result<()> {
+        if start.checked_add(data.len()).is_none_or(|end| end > self.len) {
+            return Err(Error::Argument {
+                status: Status::BadTensorShape,
+                operator: "read",
+                argument: "data",
+                value: format!("{} elements from element {start} on", data.len()),
+                expected: format!("at most the {} of the buffer", self.len).into(),
+            });
+        }
+        // Devices copy words: what starts between two is read from the word's
+        // start on.
+        let (size, offset) = (size_of::<T>(), start * size_of::<T>());
+        let skip = offset % 4 / size;
+        if skip == 0 {
+            return self.memory.read_at(offset, dtype::as_bytes_mut(data));
+        }
+        let mut whole = vec![T::default(); skip + data.len()];
+        self.memory.read_at(offset - skip * size, dtype::as_bytes_mut(&mut whole))?;
+        data.copy_from_slice(&whole[skip..]);
+        Ok(())
+    }
+
+    pub(crate) fn into_memory(self) -> Box<dyn Memory> {
+        self.memory
+    }
+}
+
+impl<T: Element> std::fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} x {})", self.len, T::DTYPE)
     }
 }
 

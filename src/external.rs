@@ -6,7 +6,7 @@
 //! ```
 //! use spec::Handle;
 //! use spec::external::raw::{self, RawSink};
-//! use spec::external::{Output, Unique};
+//! use spec::external::{Output, Distinct};
 //!
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! # let folder = std::env::temp_dir().join(format!("spec-doc-{}", std::process::id()));
@@ -14,7 +14,7 @@
 //! # let (input, output) = (folder.join("features.bin"), folder.join("distinct.bin"));
 //! # std::fs::write(&input, [3u64, 1, 3, 2].map(u64::to_le_bytes).concat())?;
 //! let handle: Handle = "cpu".parse()?;
-//! let mut unique = Unique::default();
+//! let mut unique = Distinct::default();
 //! unique.memory = 4 << 30;
 //!
 //! let source = raw::open::<u64>(&input)?;

@@ -4,8 +4,9 @@ use std::any::Any;
 use std::str::FromStr;
 
 use spec_core::{
-    Backend, Descriptor, Device, DeviceInfo, DeviceName, Element, Error, Kernel, Memory, Operator,
-    Result, Staging, Status, Supports, Timed, Timing, Yardstick,
+    Backend, Descriptor, Device, DeviceInfo, DeviceName, Element, Error, ErrorKind, Kernel,
+    Measure, Memory, Operator, Overlap, QueueId, Result, Staging, Status, Supports, Timed, Timing,
+    Yardstick,
 };
 
 use crate::Buffer;
@@ -18,6 +19,7 @@ use crate::Buffer;
 pub struct Handle(Inner);
 
 /// The devices of one backend, or why there are none.
+#[derive(Clone, Debug)]
 pub struct Listing {
     /// The backend's name.
     pub backend: &'static str,
@@ -114,19 +116,30 @@ macro_rules! backends {
             }
         }
 
-        impl Backend for Handle {
+        // SAFETY: the queue and the memory are those of the backend inside.
+        unsafe impl Backend for Handle {
             fn info(&self) -> &DeviceInfo {
                 self.backend().info()
             }
 
-            fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
-                self.backend().allocate(bytes)
+            fn queue_id(&self) -> QueueId {
+                self.backend().queue_id()
+            }
+
+            fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+                self.backend().allocate_bytes(bytes)
+            }
+
+            fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>> {
+                self.backend().adopt(memory)
             }
 
             fn synchronize(&self) -> Result<()> {
                 self.backend().synchronize()
             }
+        }
 
+        impl Overlap for Handle {
             fn sibling(&self) -> Result<Self> {
                 Ok(Handle(match &self.0 {
                     $( Inner::$variant(backend) => Inner::$variant(backend.sibling()?), )+
@@ -134,25 +147,41 @@ macro_rules! backends {
             }
 
             fn staging(&self, bytes: usize) -> Result<Option<Box<dyn Staging>>> {
-                self.backend().staging(bytes)
-            }
-
-            fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
-                self.backend().time(samples, calls, work)
-            }
-
-            fn yardstick(&self) -> Result<Yardstick> {
-                self.backend().yardstick()
+                match &self.0 {
+                    $( Inner::$variant(backend) => backend.staging(bytes), )+
+                }
             }
         }
 
-        impl<O: Operator> Supports<O> for Handle
+        impl Measure for Handle {
+            unsafe fn time(
+                &self,
+                samples: usize,
+                calls: usize,
+                work: &mut dyn Timed,
+            ) -> Result<Timing> {
+                match &self.0 {
+                    // SAFETY: the caller's.
+                    $( Inner::$variant(backend) => unsafe { backend.time(samples, calls, work) }, )+
+                }
+            }
+
+            fn yardstick(&self) -> Result<Yardstick> {
+                match &self.0 {
+                    $( Inner::$variant(backend) => backend.yardstick(), )+
+                }
+            }
+        }
+
+        // SAFETY: the kernel is that of the backend inside.
+        unsafe impl<O: Operator> Supports<O> for Handle
         where
             $( $variant: Supports<O>, )+
         {
-            fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
+            unsafe fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
                 match &self.0 {
-                    $( Inner::$variant(backend) => backend.prepare(plan), )+
+                    // SAFETY: the caller's.
+                    $( Inner::$variant(backend) => unsafe { backend.prepare(plan) }, )+
                 }
             }
         }
@@ -188,18 +217,40 @@ impl Handle {
     }
 
     /// The best device: the first GPU that is no software renderer, CUDA's
-    /// before wgpu's, else the CPU.
+    /// before wgpu's, else the CPU. [`choose`](Self::choose) says why others were
+    /// passed over.
     ///
     /// # Errors
     /// Status 6 where there is nothing at all.
     pub fn auto() -> Result<Self> {
-        for listing in devices().iter().filter(|listing| listing.backend != "cpu") {
-            let found = listing.devices.iter().flatten().filter(|info| !info.software);
+        Self::choose(|_| ())
+    }
+
+    /// As [`auto`](Self::auto). `passed_over` is given the reason for each backend
+    /// without a device and each GPU that is there and was not taken.
+    ///
+    /// # Errors
+    /// As [`auto`](Self::auto).
+    pub fn choose(mut passed_over: impl FnMut(Error)) -> Result<Self> {
+        for listing in devices().into_iter().filter(|listing| listing.backend != "cpu") {
+            let found = match listing.devices {
+                Ok(found) => found,
+                Err(error) => {
+                    passed_over(error);
+                    continue;
+                }
+            };
             for info in found {
+                if info.software {
+                    let words = format!("{} is a software renderer", info.name);
+                    passed_over(Error::device(info.device, Status::DeviceNotFound, words));
+                    continue;
+                }
                 let backend = listing.backend.to_owned();
                 let name = DeviceName { backend, index: Some(info.device.index()) };
-                if let Ok(handle) = Self::open_named(&name) {
-                    return Ok(handle);
+                match Self::open_named(&name) {
+                    Ok(handle) => return Ok(handle),
+                    Err(error) => passed_over(error),
                 }
             }
         }
@@ -232,13 +283,13 @@ impl Handle {
     /// Status 1 when there is not enough memory.
     pub fn allocate<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
         let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| {
-            Error::device(
+            Error::failure(
                 self.device(),
-                Status::InternalError,
+                ErrorKind::OutOfMemory,
                 format!("{len} elements of {} are more than memory can hold", T::DTYPE),
             )
         })?;
-        Ok(Buffer::new(self.backend().allocate(bytes)?, len))
+        Ok(Buffer::new(self.backend().allocate_bytes(bytes)?, len))
     }
 
     /// Allocates and fills from host memory.
@@ -249,6 +300,19 @@ impl Handle {
         let mut buffer = self.allocate(data.len())?;
         buffer.write(data)?;
         Ok(buffer)
+    }
+
+    /// Moves a buffer that another handle on this device allocated to this
+    /// handle's queue. What is enqueued here from now on runs after what was
+    /// enqueued there so far; without that, two queues would run unordered, so
+    /// this handle's descriptors refuse the other's memory.
+    ///
+    /// # Errors
+    /// Status 3 for memory of another device, 5 for memory of another backend,
+    /// 1 when the device fails.
+    pub fn adopt<T: Element>(&self, buffer: Buffer<T>) -> Result<Buffer<T>> {
+        let len = buffer.len();
+        Ok(Buffer::new(self.backend().adopt(buffer.into_memory())?, len))
     }
 
     /// Allocates a workspace of as many bytes as a descriptor asks for.
@@ -265,25 +329,6 @@ impl Handle {
     /// Status 1 with the device's own words for what failed since the last call.
     pub fn synchronize(&self) -> Result<()> {
         self.backend().synchronize()
-    }
-
-    /// Times `calls` calls made back to back, `samples` times, as the device
-    /// sees it: in a CUDA graph between two events, in a wgpu pass between two
-    /// timestamps, by the clock on the CPU.
-    ///
-    /// # Errors
-    /// Those of the calls, and status 1 when the device fails.
-    pub fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
-        self.backend().time(samples, calls, work)
-    }
-
-    /// Measures what the device does at best: how fast it copies its own
-    /// memory, and what a call that does nothing costs.
-    ///
-    /// # Errors
-    /// Status 1 when the device fails.
-    pub fn yardstick(&self) -> Result<Yardstick> {
-        self.backend().yardstick()
     }
 }
 

@@ -12,7 +12,7 @@
 //! the device at run time. Integer results are the same bits on each of them.
 //!
 //! ```
-//! use spec::ops::topk_router::{Buffers, TopkRouter};
+//! use spec::ops::topk_router::{Buffers, preset};
 //! use spec::{DType, Handle, Stream};
 //!
 //! # fn main() -> spec::Result<()> {
@@ -25,16 +25,20 @@
 //! ];
 //! let (mut weights, mut indices) = ([0f32; 4], [0i32; 4]);
 //!
-//! let params = TopkRouter::mixtral();
-//! let router = handle.create(&params, &params.tensors(DType::F32, 2, 8))?;
+//! let model = preset::MIXTRAL;
+//! let router = handle.create(&model.router(), &model.tensors(DType::F32, 2))?;
 //! let mut workspace = handle.workspace(router.workspace_size())?;
 //! router.calculate(
 //!     &mut workspace,
 //!     Buffers {
 //!         x: (&logits).into(),
 //!         bias: None,
+//!         num_tokens: None,
+//!         replicas: None,
+//!         replica_counts: None,
 //!         weights: (&mut weights).into(),
 //!         indices: (&mut indices).into(),
+//!         load: None,
 //!         flags: None,
 //!     },
 //!     Stream::default(),
@@ -49,18 +53,20 @@
 //! wgpu buffer), or [`Buffer`]s that the handle allocates.
 
 mod absent;
-#[cfg(feature = "command")]
-pub mod bench;
 mod buffer;
-#[cfg(feature = "command")]
-pub mod conformance;
 #[cfg(feature = "external")]
 pub mod external;
 mod handle;
 
 pub use buffer::Buffer;
 pub use handle::{Handle, Listing, Portable, devices};
-pub use spec_core::*;
+pub use spec_core::{
+    Address, Argument, Backend, DType, Descriptor, Device, DeviceInfo, DeviceName, Element, Error,
+    ErrorKind, Kernel, Matrix, Measure, Memory, Operator, Overlap, Place, PlaceMut, QueueId,
+    Result, Role, Signature, Site, Source, Staging, Status, Stream, Supports, TensorDesc, Timed,
+    Timing, Vector, View, ViewMut, Yardstick, bf16, dtype, exact, f16, flags, memory, ngram, ops,
+    philox, stream, timing,
+};
 
 #[cfg(feature = "cpu")]
 pub use spec_cpu as cpu;

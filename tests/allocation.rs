@@ -9,8 +9,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use spec::ops::{
-    DeduplicateTopk, HybridMtpNgram, RejectionSample, TopkRouter, Unique, deduplicate_topk,
-    hybrid_mtp_ngram, rejection_sample, topk_router, unique,
+    DeduplicateTopk, HybridMtpNgram, PromptLookup, RejectionSample, Unique, deduplicate_topk,
+    hybrid_mtp_ngram, prompt_lookup, rejection_sample, topk_router, unique,
 };
 use spec::{DType, Handle, Result, Stream};
 
@@ -101,7 +101,9 @@ fn calculate_allocates_nothing() -> Result<()> {
             bonus_token_ids: (&[4i32; 8]).into(),
             cu_num_draft: (&offsets).into(),
             uniform_samples: None,
-            seed_offset: Some((&[5u64, 6]).into()),
+            seeds: Some((&[5u64; 8]).into()),
+            positions: Some((&[6i64; 8]).into()),
+            greedy: None,
             output_token_ids: (&mut output).into(),
             num_accepted: emitted.into(),
             accepted_counts: accepted.into(),
@@ -112,16 +114,21 @@ fn calculate_allocates_nothing() -> Result<()> {
         op.calculate(&mut workspace, buffers, Stream::default())
     })?;
 
-    let params = TopkRouter::deepseek_v3();
-    let op = handle.create(&params, &params.tensors(DType::F32, 1024, 256))?;
+    let model = topk_router::preset::DEEPSEEK_V3;
+    let tensors = topk_router::Tensors { bias: None, ..model.tensors(DType::F32, 1024) };
+    let op = handle.create(&model.router(), &tensors)?;
     let x: Vec<f32> = keys[..1024 * 256].iter().map(|&key| (key >> 40) as f32 * 1e-6).collect();
     let (mut weights, mut indices) = (vec![0f32; 1024 * 8], vec![0i32; 1024 * 8]);
     watched("topk_router", || {
         let buffers = topk_router::Buffers {
             x: (&x).into(),
             bias: None,
+            num_tokens: None,
+            replicas: None,
+            replica_counts: None,
             weights: (&mut weights).into(),
             indices: (&mut indices).into(),
+            load: None,
             flags: None,
         };
         op.calculate(&mut [0u8; 0], buffers, Stream::default())
@@ -153,6 +160,22 @@ fn calculate_allocates_nothing() -> Result<()> {
             seq_lens_this_time: (&mut this_time).into(),
             seq_lens_decoder: (&[1i32; 4]).into(),
             max_dec_len: (&max_dec).into(),
+            flags: None,
+        };
+        op.calculate(&mut workspace, buffers, Stream::default())
+    })?;
+
+    let params = PromptLookup::default();
+    let op = handle.create(&params, &params.tensors(DType::I64, batch, prompt))?;
+    let mut workspace = handle.workspace(op.workspace_size())?;
+    let lengths = [prompt as i32; 4];
+    let (mut drafts, mut counts) = (vec![0i64; batch * params.max_draft], [0i32; 4]);
+    watched("prompt_lookup", || {
+        let buffers = prompt_lookup::Buffers {
+            tokens: (&tokens).into(),
+            lengths: (&lengths).into(),
+            drafts: (&mut drafts).into(),
+            counts: (&mut counts).into(),
             flags: None,
         };
         op.calculate(&mut workspace, buffers, Stream::default())

@@ -4,13 +4,16 @@
 mod common;
 
 use spec::ops::rejection_sample::{Acceptance, Recovery};
-use spec::ops::topk_router::Masked;
-use spec::ops::{DeduplicateTopk, HybridMtpNgram, NgramMatch, RejectionSample, TopkRouter, Unique};
+use spec::ops::topk_router::{Masked, preset};
+use spec::ops::{
+    DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
+    RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
+};
 use spec::{DType, Handle, Portable, Result, Status, Stream, TensorDesc};
 
 /// One bad call: what is wrong with it, the argument that must be named, and
 /// the status. The change turns a good call into it.
-type Row<O> = (&'static str, Status, fn(&mut O, &mut <O as spec::Operator>::Tensors));
+type Row<O> = (&'static str, Status, fn(&mut O, &mut <O as spec::Signature>::Tensors));
 
 fn check<O: Portable>(operator: &O, tensors: &O::Tensors, rows: &[Row<O>]) {
     for handle in common::handles() {
@@ -41,24 +44,62 @@ fn strided(dtype: DType, shape: [usize; 2], strides: [isize; 2]) -> TensorDesc {
 
 #[test]
 fn topk_router() {
-    use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides};
-    let params = TopkRouter::deepseek_v3();
-    let mut tensors = params.tensors(F32, 5, 256);
-    tensors.bias = Some(TensorDesc::new(F32, [256]));
+    use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides, NullPointer};
+    let model = preset::DEEPSEEK_V3;
+    let params = TopkRouter { shared_experts: 1, physical_experts: Some(288), ..model.router() };
+    let mut tensors = model.tensors(F32, 5);
+    (tensors.weights, tensors.indices) =
+        (TensorDesc::new(F32, [5, 9]), TensorDesc::new(I32, [5, 9]));
+    tensors.num_tokens = Some(TensorDesc::new(I32, [1]));
+    tensors.replicas = Some(TensorDesc::new(I32, [256, 3]));
+    tensors.replica_counts = Some(TensorDesc::new(I32, [256]));
+    tensors.load = Some(TensorDesc::new(I32, [288]));
     tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
     check(
         &params,
         &tensors,
         &[
+            ("bias", BadTensorDtype, |_, t| t.bias = Some(TensorDesc::new(I32, [256]))),
+            ("shared_experts", BadParam, |p, _| p.shared_experts = 65),
+            ("shared_experts", BadParam, |p, _| p.shared_experts = usize::MAX),
+            ("shared_weight", BadParam, |p, _| p.shared_weight = f32::INFINITY),
+            ("weights", BadTensorShape, |p, _| p.shared_experts = 2),
+            ("num_tokens", BadTensorDtype, |_, t| t.num_tokens = Some(TensorDesc::new(I64, [1]))),
+            ("num_tokens", BadTensorShape, |_, t| t.num_tokens = Some(TensorDesc::new(I32, [5]))),
+            ("physical_experts", BadParam, |p, _| p.physical_experts = None),
+            ("physical_experts", BadParam, |p, _| p.physical_experts = Some(0)),
+            ("physical_experts", BadParam, |p, _| p.physical_experts = Some(1 << 31)),
+            ("physical_experts", BadParam, |p, t| {
+                (p.physical_experts, t.replicas) = (None, None);
+            }),
+            ("replicas", NullPointer, |_, t| t.replicas = None),
+            ("replicas", BadTensorDtype, |_, t| {
+                t.replicas = Some(TensorDesc::new(I64, [256, 3]));
+            }),
+            ("replicas", BadTensorShape, |_, t| {
+                t.replicas = Some(TensorDesc::new(I32, [255, 3]));
+            }),
+            ("replicas", BadTensorShape, |_, t| {
+                t.replicas = Some(TensorDesc::new(I32, [256, 0]));
+            }),
+            ("replicas", BadTensorStrides, |_, t| {
+                t.replicas = Some(strided(I32, [256, 3], [6, 2]));
+            }),
+            ("replica_counts", NullPointer, |_, t| t.replica_counts = None),
+            ("replica_counts", BadTensorShape, |_, t| {
+                t.replica_counts = Some(TensorDesc::new(I32, [288]));
+            }),
+            ("load", BadTensorShape, |_, t| t.load = Some(TensorDesc::new(I32, [256]))),
+            ("load", BadTensorShape, |p, _| p.physical_experts = Some(287)),
+            ("load", BadTensorDtype, |_, t| t.load = Some(TensorDesc::new(I64, [288]))),
             ("x", BadTensorDtype, |_, t| t.x = TensorDesc::new(I32, [5, 256])),
             ("x", BadTensorShape, |_, t| t.x = TensorDesc::new(F32, [256])),
             ("x", BadTensorShape, |_, t| t.x = TensorDesc::new(F32, [5, 256, 1])),
             ("x", BadTensorShape, |_, t| t.x = TensorDesc::new(F32, [5, 0])),
-            ("x", BadTensorShape, |_, t| t.x = TensorDesc::new(F32, [5, 1025])),
+            ("x", BadTensorShape, |_, t| t.x = TensorDesc::new(F32, [5, 4097])),
             ("x", BadTensorShape, |_, t| t.x = TensorDesc::new(F32, [usize::MAX / 256, 256])),
             ("x", BadTensorStrides, |_, t| t.x = strided(F32, [5, 256], [512, 2])),
             ("x", BadTensorStrides, |_, t| t.x = strided(F32, [5, 256], [-256, 1])),
-            ("bias", BadTensorDtype, |_, t| t.bias = Some(TensorDesc::new(DType::BF16, [256]))),
             ("bias", BadTensorShape, |_, t| t.bias = Some(TensorDesc::new(F32, [255]))),
             ("bias", BadTensorStrides, |_, t| {
                 t.bias = Some(TensorDesc::with_strides(F32, [256], [2]));
@@ -68,17 +109,17 @@ fn topk_router() {
             ("topk_groups", BadParam, |p, _| p.topk_groups = 0),
             ("topk_groups", BadParam, |p, _| p.topk_groups = 9),
             ("topk", BadParam, |p, _| p.topk = 0),
-            ("topk", BadParam, |p, _| p.topk = 33),
+            ("topk", BadParam, |p, _| p.topk = 65),
             ("topk", BadParam, |p, _| {
                 (p.masked, p.groups, p.topk_groups) = (Masked::Excluded, 64, 1);
             }),
             ("scale", BadParam, |p, _| p.scale = f32::NAN),
-            ("weights", BadTensorDtype, |_, t| t.weights = TensorDesc::new(DType::F16, [5, 8])),
-            ("weights", BadTensorShape, |_, t| t.weights = TensorDesc::new(F32, [5, 7])),
-            ("weights", BadTensorStrides, |_, t| t.weights = strided(F32, [5, 8], [0, 1])),
-            ("indices", BadTensorDtype, |_, t| t.indices = TensorDesc::new(I64, [5, 8])),
-            ("indices", BadTensorShape, |_, t| t.indices = TensorDesc::new(I32, [4, 8])),
-            ("indices", BadTensorStrides, |_, t| t.indices = strided(I32, [5, 8], [7, 1])),
+            ("weights", BadTensorDtype, |_, t| t.weights = TensorDesc::new(DType::F16, [5, 9])),
+            ("weights", BadTensorShape, |_, t| t.weights = TensorDesc::new(F32, [5, 8])),
+            ("weights", BadTensorStrides, |_, t| t.weights = strided(F32, [5, 9], [0, 1])),
+            ("indices", BadTensorDtype, |_, t| t.indices = TensorDesc::new(F32, [5, 9])),
+            ("indices", BadTensorShape, |_, t| t.indices = TensorDesc::new(I32, [4, 9])),
+            ("indices", BadTensorStrides, |_, t| t.indices = strided(I32, [5, 9], [8, 1])),
             ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [2]))),
             ("flags", BadTensorDtype, |_, t| t.flags = Some(TensorDesc::new(I32, [1]))),
         ],
@@ -138,7 +179,7 @@ fn rejection_sample() {
                 t.draft_probs = Some(TensorDesc::new(DType::F16, [7, 100]));
             }),
             ("draft_token_ids", BadTensorDtype, |_, t| {
-                t.draft_token_ids = TensorDesc::new(DType::U32, [7]);
+                t.draft_token_ids = TensorDesc::new(F32, [7]);
             }),
             ("draft_token_ids", BadTensorShape, |_, t| {
                 t.draft_token_ids = TensorDesc::new(I64, [8]);
@@ -146,25 +187,41 @@ fn rejection_sample() {
             ("bonus_token_ids", BadTensorShape, |_, t| {
                 t.bonus_token_ids = TensorDesc::new(I64, [3, 1]);
             }),
-            ("cu_num_draft", BadTensorShape, |_, t| t.cu_num_draft = TensorDesc::new(I64, [3])),
+            ("bonus_token_ids", BadTensorDtype, |_, t| {
+                t.bonus_token_ids = TensorDesc::new(DType::U64, [3]);
+            }),
+            ("cu_num_draft", BadTensorShape, |_, t| t.cu_num_draft = TensorDesc::new(I64, [5])),
+            ("cu_num_draft", BadTensorShape, |_, t| t.cu_num_draft = TensorDesc::new(I64, [2])),
+            ("cu_num_draft", BadTensorDtype, |_, t| t.cu_num_draft = TensorDesc::new(F32, [4])),
             ("uniform_samples", BadTensorShape, |_, t| {
                 t.uniform_samples = Some(TensorDesc::new(F32, [3]));
             }),
-            ("seed_offset", NullPointer, |_, t| t.seed_offset = None),
-            ("seed_offset", NullPointer, |p, t| {
+            ("seeds", NullPointer, |_, t| t.seeds = None),
+            ("seeds", NullPointer, |p, t| {
                 p.recovery = Recovery::Sample;
                 t.uniform_samples = Some(TensorDesc::new(F32, [7]));
-                t.seed_offset = None;
+                (t.seeds, t.positions) = (None, None);
             }),
-            ("seed_offset", BadTensorDtype, |_, t| {
-                t.seed_offset = Some(TensorDesc::new(I64, [2]));
+            ("seeds", BadTensorDtype, |_, t| t.seeds = Some(TensorDesc::new(I64, [3]))),
+            ("seeds", BadTensorShape, |_, t| t.seeds = Some(TensorDesc::new(DType::U64, [2]))),
+            ("seeds", BadTensorStrides, |_, t| {
+                t.seeds = Some(TensorDesc::with_strides(DType::U64, [3], [2]));
+            }),
+            ("positions", NullPointer, |_, t| t.positions = None),
+            ("positions", BadTensorDtype, |_, t| {
+                t.positions = Some(TensorDesc::new(DType::U64, [3]));
+            }),
+            ("positions", BadTensorShape, |_, t| t.positions = Some(TensorDesc::new(I64, [7]))),
+            ("greedy", BadTensorDtype, |_, t| t.greedy = Some(TensorDesc::new(I64, [3]))),
+            ("greedy", BadTensorShape, |_, t| {
+                t.greedy = Some(TensorDesc::new(DType::Bool, [7]));
             }),
             ("max_spec_len", BadParam, |p, _| p.max_spec_len = usize::MAX),
             ("output_token_ids", BadTensorShape, |_, t| {
                 t.output_token_ids = TensorDesc::new(I32, [3, 4]);
             }),
             ("output_token_ids", BadTensorDtype, |_, t| {
-                t.output_token_ids = TensorDesc::new(I64, [3, 5]);
+                t.output_token_ids = TensorDesc::new(F32, [3, 5]);
             }),
             ("num_accepted", BadTensorShape, |_, t| t.num_accepted = TensorDesc::new(I32, [4])),
             ("bonus_counts", BadTensorDtype, |_, t| t.bonus_counts = TensorDesc::new(I64, [3])),
@@ -174,7 +231,7 @@ fn rejection_sample() {
     let greedy = RejectionSample { acceptance: Acceptance::Greedy, ..params };
     for handle in common::handles() {
         let mut tensors = tensors;
-        tensors.seed_offset = None;
+        (tensors.seeds, tensors.positions) = (None, None);
         assert!(handle.create(&greedy, &tensors).is_ok());
     }
 }
@@ -205,6 +262,10 @@ fn ngram_match() {
             }),
             ("input_ids_len", BadTensorShape, |_, t| t.input_ids_len = TensorDesc::new(I64, [5])),
             ("step_idx", BadTensorDtype, |_, t| t.step_idx = TensorDesc::new(I32, [4])),
+            ("step_idx", BadTensorShape, |_, t| t.step_idx = TensorDesc::new(I64, [4, 2])),
+            ("step_idx", BadTensorShape, |_, t| t.step_idx = TensorDesc::new(I64, [5, 1])),
+            ("step_idx", BadTensorShape, |_, t| t.step_idx = TensorDesc::new(I64, [4, 1, 1])),
+            ("step_idx", BadTensorStrides, |_, t| t.step_idx = strided(I64, [4, 1], [2, 1])),
             ("seq_lens_decoder", BadTensorDtype, |_, t| {
                 t.seq_lens_decoder = TensorDesc::new(I64, [4]);
             }),
@@ -231,6 +292,119 @@ fn hybrid_mtp_ngram() {
             ("max_draft_tokens", BadParam, |p, _| p.max_draft_tokens = usize::MAX),
             ("pre_ids", BadTensorShape, |_, t| t.pre_ids = TensorDesc::new(I64, [50])),
             ("max_dec_len", BadTensorShape, |_, t| t.max_dec_len = TensorDesc::new(I64, [3])),
+        ],
+    );
+}
+
+#[test]
+fn moe_align() {
+    use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides};
+    let params = MoeAlign { local_experts: 4, ..MoeAlign::new(16, 8) };
+    let mut tensors = params.tensors(I32, 10, 2);
+    tensors.expert_map = Some(TensorDesc::new(I32, [16]));
+    let capacity = 20 + 4 * 7;
+    check(
+        &params,
+        &tensors,
+        &[
+            ("experts", BadParam, |p, _| p.experts = 0),
+            ("experts", BadParam, |p, _| p.experts = 4097),
+            ("local_experts", BadParam, |p, _| p.local_experts = 17),
+            ("local_experts", BadParam, |_, t| t.expert_map = None),
+            ("block_size", BadParam, |p, _| p.block_size = 0),
+            ("topk_ids", BadTensorDtype, |_, t| t.topk_ids = TensorDesc::new(F32, [10, 2])),
+            ("topk_ids", BadTensorShape, |_, t| t.topk_ids = TensorDesc::new(I32, [20])),
+            ("topk_ids", BadTensorShape, |_, t| t.topk_ids = TensorDesc::new(I32, [1 << 30, 2])),
+            ("topk_ids", BadTensorShape, |p, _| p.block_size = 1 << 30),
+            ("topk_ids", BadTensorShape, |p, _| p.block_size = usize::MAX),
+            ("topk_ids", BadTensorStrides, |_, t| t.topk_ids = strided(I32, [10, 2], [4, 2])),
+            ("expert_map", BadTensorShape, |_, t| {
+                t.expert_map = Some(TensorDesc::new(I32, [4]));
+            }),
+            ("expert_map", BadTensorDtype, |_, t| {
+                t.expert_map = Some(TensorDesc::new(I64, [16]));
+            }),
+            ("sorted_ids", BadTensorShape, |_, t| t.sorted_ids = TensorDesc::new(I32, [47])),
+            ("sorted_ids", BadTensorDtype, |_, t| t.sorted_ids = TensorDesc::new(I64, [48])),
+            ("sorted_ids", BadTensorStrides, |_, t| {
+                t.sorted_ids = TensorDesc::with_strides(I32, [48], [2]);
+            }),
+            ("block_experts", BadTensorShape, |_, t| t.block_experts = TensorDesc::new(I32, [7])),
+            ("counts", BadTensorShape, |_, t| t.counts = TensorDesc::new(I32, [16])),
+            ("offsets", BadTensorShape, |_, t| t.offsets = TensorDesc::new(I32, [4])),
+            ("num_padded", BadTensorShape, |_, t| t.num_padded = TensorDesc::new(I32, [2])),
+            ("inverse", BadTensorShape, |_, t| t.inverse = Some(TensorDesc::new(I32, [10]))),
+            ("flags", BadTensorDtype, |_, t| t.flags = Some(TensorDesc::new(I32, [1]))),
+        ],
+    );
+    assert_eq!(params.capacity(20), Some(capacity));
+}
+
+#[test]
+fn tree_verify() {
+    use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides};
+    let params = TreeVerify { max_depth: 3 };
+    let tensors = params.tensors(4, 8);
+    check(
+        &params,
+        &tensors,
+        &[
+            ("max_depth", BadParam, |p, _| p.max_depth = i32::MAX as usize),
+            ("max_depth", BadParam, |p, _| p.max_depth = usize::MAX),
+            ("draft_tokens", BadTensorDtype, |_, t| t.draft_tokens = TensorDesc::new(F32, [4, 8])),
+            ("draft_tokens", BadTensorShape, |_, t| t.draft_tokens = TensorDesc::new(I64, [32])),
+            ("draft_tokens", BadTensorShape, |_, t| t.draft_tokens = TensorDesc::new(I64, [4, 0])),
+            ("draft_tokens", BadTensorStrides, |_, t| {
+                t.draft_tokens = strided(I64, [4, 8], [1, 4]);
+            }),
+            ("target_tokens", BadTensorShape, |_, t| {
+                t.target_tokens = TensorDesc::new(I32, [4, 7]);
+            }),
+            ("target_tokens", BadTensorDtype, |_, t| {
+                t.target_tokens = TensorDesc::new(DType::U64, [4, 8]);
+            }),
+            ("first_child", BadTensorShape, |_, t| t.first_child = TensorDesc::new(I64, [3, 8])),
+            ("next_sibling", BadTensorDtype, |_, t| {
+                t.next_sibling = TensorDesc::new(DType::U8, [4, 8]);
+            }),
+            ("tokens", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I32, [4, 3])),
+            ("tokens", BadTensorStrides, |_, t| t.tokens = strided(I32, [4, 4], [3, 1])),
+            ("nodes", BadTensorShape, |_, t| t.nodes = TensorDesc::new(I32, [4, 5])),
+            ("num_tokens", BadTensorDtype, |_, t| t.num_tokens = TensorDesc::new(I64, [4])),
+            ("num_tokens", BadTensorShape, |_, t| t.num_tokens = TensorDesc::new(I32, [5])),
+            ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [4]))),
+        ],
+    );
+}
+
+#[test]
+fn prompt_lookup() {
+    use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides};
+    let params = PromptLookup::default();
+    let mut tensors = params.tensors(I64, 4, 100);
+    tensors.lengths = TensorDesc::new(I64, [4, 1]);
+    tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
+    check(
+        &params,
+        &tensors,
+        &[
+            ("min_ngram", BadParam, |p, _| p.min_ngram = 0),
+            ("min_ngram", BadParam, |p, _| p.min_ngram = 6),
+            ("max_ngram", BadParam, |p, _| p.max_ngram = 0),
+            ("max_ngram", BadParam, |p, _| p.max_ngram = 1025),
+            ("max_draft", BadParam, |p, _| p.max_draft = 1 << 31),
+            ("tokens", BadTensorDtype, |_, t| t.tokens = TensorDesc::new(F32, [4, 100])),
+            ("tokens", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I64, [400])),
+            ("tokens", BadTensorStrides, |_, t| t.tokens = strided(I64, [4, 100], [200, 2])),
+            ("lengths", BadTensorDtype, |_, t| t.lengths = TensorDesc::new(DType::U32, [4])),
+            ("lengths", BadTensorShape, |_, t| t.lengths = TensorDesc::new(I64, [1, 4])),
+            ("lengths", BadTensorStrides, |_, t| t.lengths = strided(I64, [4, 1], [3, 1])),
+            ("drafts", BadTensorDtype, |_, t| t.drafts = TensorDesc::new(I32, [4, 5])),
+            ("drafts", BadTensorShape, |_, t| t.drafts = TensorDesc::new(I64, [4, 6])),
+            ("drafts", BadTensorStrides, |_, t| t.drafts = strided(I64, [4, 5], [4, 1])),
+            ("counts", BadTensorDtype, |_, t| t.counts = TensorDesc::new(I64, [4])),
+            ("counts", BadTensorShape, |_, t| t.counts = TensorDesc::new(I32, [3])),
+            ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [2]))),
         ],
     );
 }
@@ -304,14 +478,15 @@ fn sizes_beyond_memory() {
     for handle in common::handles() {
         let huge = usize::MAX;
         let all_refused = [
-            refused(&handle, &TopkRouter::mixtral(), |p| p.tensors(F32, huge, 8)),
+            refused(&handle, &TopkRouter::softmax(2), |p| p.tensors(F32, huge, 8, None)),
             refused(&handle, &DeduplicateTopk { mtp_step: huge }, |p| p.tensors(2, 8)),
             refused(&handle, &RejectionSample::lossless(huge), |p| p.tensors(1, 1, 8)),
             refused(&handle, &RejectionSample::argmax(0), |p| p.tensors(1 << 60, 0, 151_936)),
             refused(&handle, &NgramMatch::default(), |p| p.tensors((1 << 60) - 1, 0, 0, 0)),
             refused(&handle, &Unique, |p| p.tensors(DType::U64, huge)),
+            refused(&handle, &TreeVerify { max_depth: huge }, |p| p.tensors(1 << 40, 1 << 30)),
         ];
-        assert_eq!(all_refused, [true; 6], "on {}", handle.device());
+        assert_eq!(all_refused, [true; 7], "on {}", handle.device());
     }
 }
 
@@ -332,4 +507,82 @@ fn device_names() {
     }
     assert!("cuda:9999".parse::<Handle>().is_err());
     assert_eq!("cpu".parse::<Handle>().map(|h| h.device().to_string()), Ok("cpu".to_owned()));
+}
+
+#[test]
+fn sample_logits() {
+    use Status::{BadTensorDtype, BadTensorShape, BadTensorStrides};
+    let params = SampleLogits::default();
+    let mut tensors = params.tensors(5, 3, 100);
+    tensors.top_k = Some(TensorDesc::new(I32, [3]));
+    tensors.top_p = Some(TensorDesc::new(F32, [3]));
+    tensors.min_p = Some(TensorDesc::new(F32, [3]));
+    tensors.mask = Some(TensorDesc::new(I32, [5, 4]));
+    tensors.probs = Some(TensorDesc::new(F32, [5, 100]));
+    tensors.logprobs = Some(TensorDesc::new(F32, [5]));
+    tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
+    check(
+        &params,
+        &tensors,
+        &[
+            ("logits", BadTensorDtype, |_, t| t.logits = TensorDesc::new(I32, [5, 100])),
+            ("logits", BadTensorShape, |_, t| t.logits = TensorDesc::new(F32, [500])),
+            ("logits", BadTensorShape, |_, t| t.logits = TensorDesc::new(F32, [5, 0])),
+            ("logits", BadTensorShape, |_, t| t.logits = TensorDesc::new(F32, [5, 1 << 24])),
+            ("logits", BadTensorStrides, |_, t| t.logits = strided(F32, [5, 100], [1, 5])),
+            ("positions", BadTensorDtype, |_, t| t.positions = TensorDesc::new(F32, [5])),
+            ("positions", BadTensorShape, |_, t| t.positions = TensorDesc::new(I64, [3])),
+            ("temperature", BadTensorDtype, |_, t| t.temperature = TensorDesc::new(I32, [3])),
+            // Without `requests`, there must be one a row.
+            ("temperature", BadTensorShape, |_, t| t.requests = None),
+            ("seeds", BadTensorDtype, |_, t| t.seeds = TensorDesc::new(I64, [3])),
+            ("seeds", BadTensorShape, |_, t| t.seeds = TensorDesc::new(DType::U64, [5])),
+            ("top_k", BadTensorDtype, |_, t| t.top_k = Some(TensorDesc::new(I64, [3]))),
+            ("top_k", BadTensorShape, |_, t| t.top_k = Some(TensorDesc::new(I32, [5]))),
+            ("top_p", BadTensorShape, |_, t| t.top_p = Some(TensorDesc::new(F32, [1]))),
+            ("min_p", BadTensorDtype, |_, t| t.min_p = Some(TensorDesc::new(DType::F16, [3]))),
+            ("requests", BadTensorShape, |_, t| t.requests = Some(TensorDesc::new(I32, [3]))),
+            ("requests", BadTensorDtype, |_, t| t.requests = Some(TensorDesc::new(F32, [5]))),
+            ("mask", BadTensorShape, |_, t| t.mask = Some(TensorDesc::new(I32, [5, 100]))),
+            ("mask", BadTensorDtype, |_, t| t.mask = Some(TensorDesc::new(DType::U8, [5, 4]))),
+            ("mask", BadTensorStrides, |_, t| t.mask = Some(strided(I32, [5, 4], [8, 2]))),
+            ("tokens", BadTensorDtype, |_, t| t.tokens = TensorDesc::new(DType::U64, [5])),
+            ("tokens", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I32, [3])),
+            ("probs", BadTensorDtype, |_, t| t.probs = Some(TensorDesc::new(DType::F16, [5, 100]))),
+            ("probs", BadTensorShape, |_, t| t.probs = Some(TensorDesc::new(F32, [5, 99]))),
+            ("probs", BadTensorStrides, |_, t| t.probs = Some(strided(F32, [5, 100], [99, 1]))),
+            ("logprobs", BadTensorShape, |_, t| t.logprobs = Some(TensorDesc::new(F32, [3]))),
+            ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [5]))),
+        ],
+    );
+}
+
+#[test]
+fn indexer_topk() {
+    use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides};
+    let params = IndexerTopk { k: 16 };
+    let mut tensors = params.tensors(F32, 3, 100);
+    tensors.lengths = Some(TensorDesc::new(I32, [3]));
+    tensors.starts = Some(TensorDesc::new(I64, [3]));
+    check(
+        &params,
+        &tensors,
+        &[
+            ("k", BadParam, |p, _| p.k = 0),
+            ("k", BadParam, |p, _| p.k = 4097),
+            ("scores", BadTensorDtype, |_, t| t.scores = TensorDesc::new(I32, [3, 100])),
+            ("scores", BadTensorShape, |_, t| t.scores = TensorDesc::new(F32, [300])),
+            ("scores", BadTensorShape, |_, t| t.scores = TensorDesc::new(F32, [3, 1 << 31])),
+            ("scores", BadTensorStrides, |_, t| t.scores = strided(F32, [3, 100], [200, 2])),
+            ("lengths", BadTensorShape, |_, t| t.lengths = Some(TensorDesc::new(I32, [4]))),
+            ("lengths", BadTensorDtype, |_, t| t.lengths = Some(TensorDesc::new(F32, [3]))),
+            ("starts", BadTensorStrides, |_, t| {
+                t.starts = Some(TensorDesc::with_strides(I64, [3], [2]));
+            }),
+            ("indices", BadTensorShape, |_, t| t.indices = TensorDesc::new(I32, [3, 15])),
+            ("indices", BadTensorDtype, |_, t| t.indices = TensorDesc::new(F32, [3, 16])),
+            ("indices", BadTensorStrides, |_, t| t.indices = strided(I32, [3, 16], [15, 1])),
+            ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [3]))),
+        ],
+    );
 }

@@ -14,7 +14,7 @@ use spec::{Handle, Result, Stream};
 
 const VOCAB: usize = 16;
 const REQUESTS: usize = 4096;
-const CALLS: u64 = 16;
+const CALLS: i64 = 16;
 /// 99.9th percentile of chi-square with 15 degrees of freedom.
 const BOUND: f64 = 37.70;
 
@@ -52,6 +52,10 @@ fn first_tokens(handle: &Handle, recovery: Recovery, with_probs: bool) -> Result
     let bonus = handle.upload(&vec![0i32; REQUESTS])?;
     let offsets: Vec<i32> = (0..=REQUESTS as i32).collect();
     let offsets = handle.upload(&offsets)?;
+    // Every request is one that has its own seed, and each call decides its next
+    // token.
+    let seeds: Vec<u64> = (0..REQUESTS as u64).map(|b| b << 32 | 17).collect();
+    let seeds = handle.upload(&seeds)?;
     let mut output = handle.allocate::<i32>(REQUESTS * 2)?;
     let mut counts = Vec::new();
     for _ in 0..4 {
@@ -63,7 +67,7 @@ fn first_tokens(handle: &Handle, recovery: Recovery, with_probs: bool) -> Result
         // A deterministic draft proposes the same token every time.
         let ids: Vec<i32> =
             (0..REQUESTS).map(|_| if with_probs { drafted(&mut state) } else { 3 }).collect();
-        let (ids, random) = (handle.upload(&ids)?, handle.upload(&[17, call])?);
+        let (ids, positions) = (handle.upload(&ids)?, handle.upload(&[call; REQUESTS])?);
         let buffers = Buffers {
             target_probs: target.view(),
             draft_probs: with_probs.then(|| draft.view()),
@@ -71,7 +75,9 @@ fn first_tokens(handle: &Handle, recovery: Recovery, with_probs: bool) -> Result
             bonus_token_ids: bonus.view(),
             cu_num_draft: offsets.view(),
             uniform_samples: None,
-            seed_offset: Some(random.view()),
+            seeds: Some(seeds.view()),
+            positions: Some(positions.view()),
+            greedy: None,
             output_token_ids: output.view_mut(),
             num_accepted: emitted.view_mut(),
             accepted_counts: accepted.view_mut(),

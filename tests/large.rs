@@ -64,7 +64,9 @@ fn target_probs() -> Result<()> {
         bonus_token_ids: (&[1i32]).into(),
         cu_num_draft: (&offsets).into(),
         uniform_samples: None,
-        seed_offset: Some((&[1u64, 1]).into()),
+        seeds: Some((&[1u64]).into()),
+        positions: Some((&[1i64]).into()),
+        greedy: None,
         output_token_ids: (&mut output).into(),
         num_accepted: emitted.into(),
         accepted_counts: accepted.into(),
@@ -87,13 +89,17 @@ fn logits() -> Result<()> {
     let mut x = vec![half::bf16::ZERO; tokens * experts];
     let last = x.len() - 1;
     x[last] = half::bf16::ONE;
-    let op = handle.create(&params, &params.tensors(DType::BF16, tokens, experts))?;
+    let op = handle.create(&params, &params.tensors(DType::BF16, tokens, experts, None))?;
     let (mut weights, mut indices) = (vec![0f32; tokens], vec![-1i32; tokens]);
     let buffers = topk_router::Buffers {
         x: (&x).into(),
         bias: None,
+        num_tokens: None,
+        replicas: None,
+        replica_counts: None,
         weights: (&mut weights).into(),
         indices: (&mut indices).into(),
+        load: None,
         flags: None,
     };
     op.calculate(&mut [0u8; 0], buffers, Stream::default())?;

@@ -5,9 +5,15 @@ mod common;
 use std::fmt::Write;
 
 use insta::assert_snapshot;
+use spec::ops::prompt_lookup::Occurrence;
 use spec::ops::{
-    DeduplicateTopk, HybridMtpNgram, NgramMatch, RejectionSample, TopkRouter, Unique,
-    deduplicate_topk, hybrid_mtp_ngram, ngram_match, rejection_sample, topk_router, unique,
+    DeduplicateTopk, HybridMtpNgram, NgramMatch, PromptLookup, RejectionSample, TopkRouter, Unique,
+    deduplicate_topk, hybrid_mtp_ngram, ngram_match, prompt_lookup, rejection_sample, topk_router,
+    unique,
+};
+use spec::ops::{
+    IndexerTopk, MoeAlign, SampleLogits, TreeVerify, indexer_topk, moe_align, sample_logits,
+    tree_verify,
 };
 use spec::{DType, Handle, Result, Stream, TensorDesc};
 
@@ -37,12 +43,12 @@ fn router() {
             topk_groups: 2,
             topk: 3,
             scale: 1.0,
-            ..TopkRouter::deepseek_v3()
+            ..topk_router::preset::DEEPSEEK_V3.router()
         };
         let tensors = topk_router::Tensors {
             bias: Some(TensorDesc::new(DType::F32, [8])),
             flags: Some(TensorDesc::new(DType::U32, [1])),
-            ..params.tensors(DType::F32, 4, 8)
+            ..params.tensors(DType::F32, 4, 8, None)
         };
         let op = handle.create(&params, &tensors)?;
         let mut workspace = handle.workspace(op.workspace_size())?;
@@ -52,8 +58,12 @@ fn router() {
         let buffers = topk_router::Buffers {
             x: x_in.view(),
             bias: Some(bias.view()),
+            num_tokens: None,
+            replicas: None,
+            replica_counts: None,
             weights: weights.view_mut(),
             indices: indices.view_mut(),
+            load: None,
             flags: Some(flags.view_mut()),
         };
         op.calculate(&mut workspace, buffers, Stream::default())?;
@@ -111,15 +121,17 @@ fn verification() {
             ("sample", RejectionSample::lossless(2)),
             ("greedy", RejectionSample::greedy(2)),
         ] {
-            writeln!(text, "{name}: {}", verify(handle, &params)?).expect("a string");
+            writeln!(text, "{name}: {}", verify(handle, &params, false)?).expect("a string");
         }
+        let mixed = verify(handle, &RejectionSample::lossless(2), true)?;
+        writeln!(text, "sample, the second greedy: {mixed}").expect("a string");
         Ok(text)
     });
 }
 
 /// Four requests over a vocabulary of four: two drafts each of the first two,
-/// one of the third, none of the last.
-fn verify(handle: &Handle, params: &RejectionSample) -> Result<String> {
+/// one of the third, none of the last. The second may be greedy among others.
+fn verify(handle: &Handle, params: &RejectionSample, mixed: bool) -> Result<String> {
     let target = [
         [0.1f32, 0.2, 0.3, 0.4],
         [0.7, 0.1, 0.1, 0.1],
@@ -137,6 +149,7 @@ fn verify(handle: &Handle, params: &RejectionSample) -> Result<String> {
     let probabilistic = params.acceptance == rejection_sample::Acceptance::Probabilistic;
     let tensors = rejection_sample::Tensors {
         uniform_samples: Some(TensorDesc::new(DType::F32, [5])),
+        greedy: mixed.then_some(TensorDesc::new(DType::I8, [4])),
         flags: Some(TensorDesc::new(DType::U32, [1])),
         ..params.tensors(4, 5, 4)
     };
@@ -148,7 +161,9 @@ fn verify(handle: &Handle, params: &RejectionSample) -> Result<String> {
     let bonus = handle.upload(&[1i32, 2, 3, 2])?;
     let offsets = handle.upload(&[0i32, 2, 4, 5, 5])?;
     let uniform = handle.upload(&[0.5f32, 0.5, 0.5, 0.5, 0.5])?;
-    let random = handle.upload(&[1u64, 2])?;
+    let seeds = handle.upload(&[1u64, 2, 3, 4])?;
+    let positions = handle.upload(&[7i64, 100, 0, 12])?;
+    let greedy = handle.upload(&[0i8, 1, 0, 0])?;
     let mut out = handle.allocate::<i32>(12)?;
     let mut counts = Vec::new();
     for _ in 0..4 {
@@ -163,7 +178,9 @@ fn verify(handle: &Handle, params: &RejectionSample) -> Result<String> {
         bonus_token_ids: bonus.view(),
         cu_num_draft: offsets.view(),
         uniform_samples: Some(uniform.view()),
-        seed_offset: probabilistic.then(|| random.view()),
+        seeds: probabilistic.then(|| seeds.view()),
+        positions: probabilistic.then(|| positions.view()),
+        greedy: mixed.then(|| greedy.view()),
         output_token_ids: out.view_mut(),
         num_accepted: emitted.view_mut(),
         accepted_counts: accepted.view_mut(),
@@ -265,6 +282,50 @@ fn hybrid() {
 }
 
 #[test]
+fn lookup() {
+    on_every_device("prompt_lookup", |handle| {
+        // What follows 2 3; what follows 9 9, which the end overlaps; nothing new; a
+        // length beyond the row.
+        let tokens = [
+            [1, 2, 3, 4, 2, 3, 5, 6, 2, 3],
+            [9, 9, 9, 9, 9, 9, 0, 0, 0, 0],
+            [1, 2, 3, 4, 5, 6, 7, 8, 9, 0],
+            [7, 1, 8, 7, 2, 8, 7, 3, 8, 7],
+        ];
+        let lengths = [10, 6, 10, 11];
+        let mut text = String::new();
+        for occurrence in [Occurrence::First, Occurrence::Last] {
+            let params = PromptLookup { min_ngram: 1, max_ngram: 2, max_draft: 3, occurrence };
+            let tensors = prompt_lookup::Tensors {
+                flags: Some(TensorDesc::new(DType::U32, [1])),
+                ..params.tensors(DType::I32, 4, 10)
+            };
+            let op = handle.create(&params, &tensors)?;
+            let mut workspace = handle.workspace(op.workspace_size())?;
+            let (input, given) = (handle.upload(tokens.as_flattened())?, handle.upload(&lengths)?);
+            let (mut drafts, mut counts) =
+                (handle.allocate::<i32>(12)?, handle.allocate::<i32>(4)?);
+            let mut flags = handle.upload(&[0u32])?;
+            let buffers = prompt_lookup::Buffers {
+                tokens: input.view(),
+                lengths: given.view(),
+                drafts: drafts.view_mut(),
+                counts: counts.view_mut(),
+                flags: Some(flags.view_mut()),
+            };
+            op.calculate(&mut workspace, buffers, Stream::default())?;
+            let (drafts, counts) = (drafts.to_vec()?, counts.to_vec()?);
+            writeln!(text, "{occurrence:?}:").expect("a string");
+            for (row, (drafts, count)) in tokens.iter().zip(drafts.chunks(3).zip(counts)) {
+                writeln!(text, "{row:?} -> {drafts:?}, {count} drafts").expect("a string");
+            }
+            writeln!(text, "flags {}", flags.to_vec()?[0]).expect("a string");
+        }
+        Ok(text)
+    });
+}
+
+#[test]
 fn distinct() {
     on_every_device("unique", |handle| {
         let keys = [5i64, -1, 5, i64::MIN, 0, i64::MAX, -1, 5];
@@ -286,5 +347,214 @@ fn distinct() {
         op.calculate(&mut workspace, buffers, Stream::default())?;
         let n = count.to_vec()?[0] as usize;
         Ok(format!("{keys:?}\n-> {:?}\n x {:?}\n", &out.to_vec()?[..n], &counts.to_vec()?[..n]))
+    });
+}
+
+#[test]
+fn tree() {
+    on_every_device("tree_verify", |handle| {
+        //   0 ── 1 ── 3 ── 5
+        //    │    └── 4
+        //    └── 2
+        // The second request's target goes to node 2 and then to no token.
+        let links = tree_verify::Links::from_parents(&[-1, 0, 0, 1, 1, 3])?;
+        let first_child = links.first_child.repeat(2);
+        let next_sibling = links.next_sibling.repeat(2);
+        let draft = [[9, 10, 11, 12, 13, 14], [9, 10, 11, 12, 13, 14]];
+        let target = [[10, 13, 0, 0, 15, 0], [11, 0, -7, 0, 0, 0]];
+        let mut text = String::new();
+        for max_depth in [3, 1, 0] {
+            let params = TreeVerify { max_depth };
+            let tensors = tree_verify::Tensors {
+                flags: Some(TensorDesc::new(DType::U32, [1])),
+                ..params.tensors(2, 6)
+            };
+            let op = handle.create(&params, &tensors)?;
+            let mut workspace = handle.workspace(op.workspace_size())?;
+            let (draft, target) =
+                (handle.upload(draft.as_flattened())?, handle.upload(target.as_flattened())?);
+            let first_child = handle.upload(&first_child)?;
+            let next_sibling = handle.upload(&next_sibling)?;
+            let mut tokens = handle.allocate::<i32>(2 * (max_depth + 1))?;
+            let mut nodes = handle.allocate::<i32>(2 * (max_depth + 1))?;
+            let (mut counts, mut flags) = (handle.allocate::<i32>(2)?, handle.upload(&[0u32])?);
+            let buffers = tree_verify::Buffers {
+                draft_tokens: draft.view(),
+                target_tokens: target.view(),
+                first_child: first_child.view(),
+                next_sibling: next_sibling.view(),
+                tokens: tokens.view_mut(),
+                nodes: nodes.view_mut(),
+                num_tokens: counts.view_mut(),
+                flags: Some(flags.view_mut()),
+            };
+            op.calculate(&mut workspace, buffers, Stream::default())?;
+            let (tokens, nodes) = (tokens.to_vec()?, nodes.to_vec()?);
+            let rows = |all: &[i32]| {
+                let rows: Vec<_> =
+                    all.chunks(max_depth + 1).map(|row| format!("{row:?}")).collect();
+                rows.join(" ")
+            };
+            writeln!(
+                text,
+                "depth {max_depth}: tokens {} nodes {} counts {:?} flags {}",
+                rows(&tokens),
+                rows(&nodes),
+                counts.to_vec()?,
+                flags.to_vec()?[0],
+            )
+            .expect("a string");
+        }
+        Ok(text)
+    });
+}
+
+#[test]
+fn grouping() {
+    on_every_device("moe_align", |handle| {
+        // Four experts of six are here, the last of them first; one id is none.
+        let ids = [[1, 5], [5, 0], [1, 3], [7, 5], [-1, 1]];
+        let map = [1, 3, -1, -1, 2, 0];
+        let params = MoeAlign { local_experts: 4, ..MoeAlign::new(6, 2) };
+        let tensors = moe_align::Tensors {
+            expert_map: Some(TensorDesc::new(DType::I32, [6])),
+            flags: Some(TensorDesc::new(DType::U32, [1])),
+            ..params.tensors(DType::I32, 5, 2)
+        };
+        let op = handle.create(&params, &tensors)?;
+        let mut workspace = handle.workspace(op.workspace_size())?;
+        let (topk_ids, map) = (handle.upload(ids.as_flattened())?, handle.upload(&map)?);
+        let mut sorted = handle.allocate::<i32>(14)?;
+        let mut blocks = handle.allocate::<i32>(7)?;
+        let (mut counts, mut offsets) = (handle.allocate::<i32>(4)?, handle.allocate::<i32>(5)?);
+        let mut padded = handle.allocate::<i32>(1)?;
+        let mut inverse = handle.allocate::<i32>(10)?;
+        let mut flags = handle.upload(&[0u32])?;
+        let buffers = moe_align::Buffers {
+            topk_ids: topk_ids.view(),
+            expert_map: Some(map.view()),
+            sorted_ids: sorted.view_mut(),
+            block_experts: blocks.view_mut(),
+            counts: counts.view_mut(),
+            offsets: offsets.view_mut(),
+            num_padded: padded.view_mut(),
+            inverse: Some(inverse.view_mut()),
+            flags: Some(flags.view_mut()),
+        };
+        op.calculate(&mut workspace, buffers, Stream::default())?;
+        Ok(format!(
+            "{ids:?}\n-> sorted_ids {:?}\n   block_experts {:?}\n   counts {:?} offsets {:?} \
+             num_padded {}\n   inverse {:?} flags {}\n",
+            sorted.to_vec()?,
+            blocks.to_vec()?,
+            counts.to_vec()?,
+            offsets.to_vec()?,
+            padded.to_vec()?[0],
+            inverse.to_vec()?,
+            flags.to_vec()?[0],
+        ))
+    });
+}
+
+#[test]
+fn sampled() {
+    on_every_device("sample_logits", |handle| {
+        // Two requests of eight rows, one that likes to be sure. Row 6 may not take
+        // its likeliest tokens, row 7 has nothing to choose from.
+        let row = [0.0f32, 1.0, 2.0, 3.0, 3.0, 2.0, 1.0, f32::NEG_INFINITY];
+        let nothing = [f32::NAN; 8];
+        let logits = [row, row, row, row, row, row, row, nothing];
+        let requests = [0, 0, 0, 0, 1, 1, 0, 0];
+        let all = 0xFF;
+        let mask = [all, all, all, all, all, all, 0b1000_0111, 0b0011_0000];
+        let params = SampleLogits::default();
+        let tensors = sample_logits::Tensors {
+            top_k: Some(TensorDesc::new(DType::I32, [2])),
+            top_p: Some(TensorDesc::new(DType::F32, [2])),
+            mask: Some(TensorDesc::new(DType::I32, [8, 1])),
+            probs: Some(TensorDesc::new(DType::F32, [8, 8])),
+            logprobs: Some(TensorDesc::new(DType::F32, [8])),
+            flags: Some(TensorDesc::new(DType::U32, [1])),
+            ..params.tensors(8, 2, 8)
+        };
+        let op = handle.create(&params, &tensors)?;
+        let mut workspace = handle.workspace(op.workspace_size())?;
+        let logits = handle.upload(logits.as_flattened())?;
+        let positions = handle.upload(&[0i64, 1, 2, 3, 0, 1, 4, 5])?;
+        let (temperature, seeds) = (handle.upload(&[1.0f32, 0.5])?, handle.upload(&[7u64, 7])?);
+        let (top_k, top_p) = (handle.upload(&[0, 3])?, handle.upload(&[0.95f32, 1.0])?);
+        let (requests, mask) = (handle.upload(&requests)?, handle.upload(&mask)?);
+        let (mut tokens, mut probs) = (handle.allocate::<i32>(8)?, handle.allocate::<f32>(64)?);
+        let (mut logprobs, mut flags) = (handle.allocate::<f32>(8)?, handle.upload(&[0u32])?);
+        let buffers = sample_logits::Buffers {
+            logits: logits.view(),
+            positions: positions.view(),
+            temperature: temperature.view(),
+            seeds: seeds.view(),
+            top_k: Some(top_k.view()),
+            top_p: Some(top_p.view()),
+            min_p: None,
+            requests: Some(requests.view()),
+            mask: Some(mask.view()),
+            tokens: tokens.view_mut(),
+            probs: Some(probs.view_mut()),
+            logprobs: Some(logprobs.view_mut()),
+            flags: Some(flags.view_mut()),
+        };
+        op.calculate(&mut workspace, buffers, Stream::default())?;
+        let (tokens, probs) = (tokens.to_vec()?, probs.to_vec()?);
+        let logprobs = logprobs.to_vec()?;
+        let mut text = String::new();
+        for (row, probs) in probs.chunks(8).enumerate() {
+            let (token, logprob) = (tokens[row], logprobs[row]);
+            write!(text, "row {row}: token {token}, {logprob:.4}, of").expect("a string");
+            for p in probs {
+                write!(text, " {p:.4}").expect("a string");
+            }
+            text.push('\n');
+        }
+        Ok(format!("{text}flags {}\n", flags.to_vec()?[0]))
+    });
+}
+
+#[test]
+fn best() {
+    on_every_device("indexer_topk", |handle| {
+        let nan = f32::NAN;
+        let scores = [
+            [0.0f32, 0.5, -0.0, 0.5, 0.0, 2.0],
+            [1.0, 1.0, 1.0, 1.0, 1.0, 1.0],
+            [nan, -1.0, nan, f32::NEG_INFINITY, -2.0, nan],
+            [9.0, 8.0, 1.0, 3.0, 2.0, 7.0],
+            [9.0, 8.0, 1.0, 3.0, 2.0, 7.0],
+        ];
+        let params = IndexerTopk { k: 4 };
+        let tensors = indexer_topk::Tensors {
+            lengths: Some(TensorDesc::new(DType::I32, [5])),
+            starts: Some(TensorDesc::new(DType::I32, [5])),
+            flags: Some(TensorDesc::new(DType::U32, [1])),
+            ..params.tensors(DType::F32, 5, 6)
+        };
+        let op = handle.create(&params, &tensors)?;
+        let mut workspace = handle.workspace(op.workspace_size())?;
+        let input = handle.upload(scores.as_flattened())?;
+        // The last row starts behind two scores and asks for more than there are.
+        let lengths = handle.upload(&[6i32, 6, 6, 3, 9])?;
+        let starts = handle.upload(&[0i32, 0, 0, 1, 2])?;
+        let (mut out, mut flags) = (handle.allocate::<i32>(20)?, handle.upload(&[0u32])?);
+        let buffers = indexer_topk::Buffers {
+            scores: input.view(),
+            lengths: Some(lengths.view()),
+            starts: Some(starts.view()),
+            indices: out.view_mut(),
+            flags: Some(flags.view_mut()),
+        };
+        op.calculate(&mut workspace, buffers, Stream::default())?;
+        let out = out.to_vec()?;
+        let mut text = String::new();
+        for (row, best) in scores.iter().zip(out.chunks(4)) {
+            writeln!(text, "{row:?} -> {best:?}").expect("a string");
+        }
+        Ok(format!("{text}flags {}\n", flags.to_vec()?[0]))
     });
 }

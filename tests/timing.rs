@@ -4,7 +4,7 @@ mod common;
 
 use common::handles;
 use spec::ops::{Unique, unique};
-use spec::{Buffer, DType, Descriptor, Device, Stream, Timed};
+use spec::{Buffer, DType, Descriptor, Device, Measure, Stream, Timed};
 
 /// Calls of `unique`, which know how often they were made.
 struct Calls {
@@ -53,7 +53,8 @@ fn times_are_of_calls_that_ran() {
                 made: 0,
                 resets: 0,
             };
-            let timing = handle.time(5, 3, &mut calls).unwrap();
+            // SAFETY: the buffers are the calls' own and stay where they are.
+            let timing = unsafe { handle.time(5, 3, &mut calls) }.unwrap();
             assert_eq!(timing.seconds.len(), 5);
             assert!(timing.seconds.iter().all(|s| s.is_finite() && *s > 0.0), "{timing:?}");
             assert!(timing.method.starts_with("3 calls"), "{}", timing.method);
@@ -87,7 +88,8 @@ fn yardsticks_are_possible_figures() {
 fn errors_of_calls_end_timing() {
     for handle in handles() {
         let mut refused = |_: Stream<'_>| "nonsense".parse::<spec::Handle>().map(drop);
-        let error = handle.time(3, 2, &mut refused).unwrap_err();
+        // SAFETY: the calls use no memory.
+        let error = unsafe { handle.time(3, 2, &mut refused) }.unwrap_err();
         assert!(error.to_string().contains("nonsense"), "{error}");
         // The device is as it was.
         let buffer = handle.upload(&[1u64, 2]).unwrap();

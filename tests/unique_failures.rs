@@ -1,7 +1,7 @@
 //! Sources and sinks of a caller's own that fail, in the middle of things and on
 //! one thread: the run ends with what they said, and no other thread waits for it.
 
-#![cfg(all(feature = "command", unix))]
+#![cfg(unix)]
 
 use std::path::Path;
 use std::sync::Mutex;
@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use spec::Handle;
-use spec::external::{Error, Part, Place, Result, Sink, Source, Unique};
+use spec::external::{Distinct, Error, Part, Place, Result, Sink, Source};
 
 /// Keys of a source, in so many parts.
 const KEYS: u64 = 300_000;
@@ -131,7 +131,7 @@ impl Sink<u64> for Into<'_> {
 
 /// A run in a thread of its own: its result, or `None` where it panicked.
 fn run(device: &str, temp: &Path, spills: bool, failure: Failure) -> Option<Result<u64>> {
-    let mut options = Unique::default();
+    let mut options = Distinct::default();
     options.temp = temp.to_owned();
     options.threads = std::num::NonZeroUsize::new(4);
     // Both for their own kind of device.

@@ -23,38 +23,61 @@ def needs_text(row):
         raise Skip("the tokens of that text are the library's to make")
 
 
-def router(row):
-    """Logits and bias, f32; rows of bf16 round the logits themselves."""
-    rng = random(row)
-    tokens = row.numbers[0]
-    x = (rng.random((tokens, 256), dtype=np.float32) * 8 - 4).astype(np.float32)
-    bias = (rng.random(256, dtype=np.float32) * 0.2 - 0.1).astype(np.float32)
-    return x, bias
+class Router:
+    """A row of `topk_router`: DeepSeek-V3's routing but for what its name says. Logits and
+    bias are f32; rows of bf16 round the logits themselves."""
 
+    MOST = 3
 
-def router_answer(x, bias):
-    """Experts and weights of DeepSeek-V3's routing, in f64."""
-    scores = 1 / (1 + np.exp(-x.astype(np.float64)))
-    choice = scores + bias.astype(np.float64)
-    groups = choice.reshape(len(x), 8, 32)
-    best = np.sort(np.partition(groups, 30, axis=2)[:, :, 30:].sum(axis=2), axis=1)
-    group_scores = np.partition(groups, 30, axis=2)[:, :, 30:].sum(axis=2)
-    kept = group_scores >= best[:, 4:5]
-    choice = np.where(np.repeat(kept, 32, axis=1), choice, 0.0)
-    experts = np.argsort(-choice, axis=1, kind="stable")[:, :8]
-    chosen = np.take_along_axis(scores, experts, axis=1)
-    return experts, 2.5 * chosen / (chosen.sum(axis=1, keepdims=True) + 1e-20)
+    def __init__(self, row):
+        rng = random(row)
+        words = row.kind.split(", ")
+        self.usual = len(words) == 1
+        self.tokens, self.experts, self.groups, self.kept, self.topk = row.numbers[0], 256, 8, 4, 8
+        for word in words:
+            if word.endswith(" experts"):
+                self.experts = int(word.split()[0])
+            elif word.endswith(" groups"):
+                self.kept, _, self.groups, _ = (int(w) if w.isdigit() else w for w in word.split())
+            elif word.startswith("top "):
+                self.topk = int(word.split()[1])
+        self.root = "sqrt_softplus" in words
+        shape = (self.tokens, self.experts)
+        self.x = (rng.random(shape, dtype=np.float32) * 8 - 4).astype(np.float32)
+        self.bias = (rng.random(self.experts, dtype=np.float32) * 0.2 - 0.1).astype(np.float32)
+        self.replicas = None
+        if "replicas" in words:
+            self.places = self.experts + -(-self.experts // 8)
+            self.replicas = rng.integers(0, self.places, (self.experts, self.MOST), dtype=np.int32)
+            self.counts = rng.integers(1, self.MOST, self.experts, dtype=np.int32, endpoint=True)
 
+    def answer(self, x):
+        """Experts, or their places, and weights, in f64."""
+        x = x.astype(np.float64)
+        scores = np.sqrt(np.log1p(np.exp(x))) if self.root else 1 / (1 + np.exp(-x))
+        choice = scores + self.bias.astype(np.float64)
+        if self.groups > 1:
+            size = self.experts // self.groups
+            groups = choice.reshape(len(x), self.groups, size)
+            group_scores = np.partition(groups, size - 2, axis=2)[:, :, size - 2 :].sum(axis=2)
+            least = np.sort(group_scores, axis=1)[:, self.groups - self.kept, None]
+            choice = np.where(np.repeat(group_scores >= least, size, axis=1), choice, 0.0)
+        experts = np.argsort(-choice, axis=1, kind="stable")[:, : self.topk]
+        chosen = np.take_along_axis(scores, experts, axis=1)
+        if self.replicas is not None:
+            turns = np.arange(len(x), dtype=np.int64)[:, None] * 2654435769 % 2**32
+            experts = self.replicas[experts, turns % self.counts[experts]]
+        return experts, 2.5 * chosen / (chosen.sum(axis=1, keepdims=True) + 1e-20)
 
-def check_router(x, bias, weights, experts):
-    """Every expert and weight; where two experts are equal but for f32's
-    rounding, either may come first."""
-    want_experts, want_weights = router_answer(x, bias)
-    same = (np.asarray(experts) == want_experts).all(axis=1)
-    assert same.mean() > 0.9995, f"{(~same).sum()} of {len(x)} tokens have other experts"
-    close = np.isclose(np.asarray(weights)[same], want_weights[same], rtol=1e-4, atol=1e-6)
-    assert close.all(), "weights differ"
-    return "numpy in f64, every element"
+    def check(self, x, weights, experts):
+        """Every expert and weight; where two experts are equal but for f32's
+        rounding, either may come first."""
+        want_experts, want_weights = self.answer(x)
+        same = (np.asarray(experts) == want_experts).all(axis=1)
+        assert same.mean() > 0.999, f"{(~same).sum()} of {len(x)} tokens have other experts"
+        close = np.isclose(np.asarray(weights)[same], want_weights[same], rtol=1e-4, atol=1e-6)
+        assert close.all(), "weights differ"
+        return "numpy in f64, every element"
 
 
 def deduplicate(row):
@@ -75,12 +98,81 @@ def check_deduplicate(values, unique):
     return "numpy.unique of each request, every element"
 
 
+def experts(row):
+    """A router's picks `[tokens, k]`, i32, of experts that are all alike or of which
+    each next is half as popular; and how many there are."""
+    rng = random(row)
+    words = row.kind.split(" ")
+    count, k = int(words[0]), int(words[3].rstrip(","))
+    shape = (row.numbers[0], k)
+    if row.kind.endswith("skewed"):
+        # No token twice to one expert: k in a row from a popular one on.
+        first = np.minimum(rng.geometric(0.5, shape[0]) - 1, count - 1)
+        picks = (first[:, None] + np.arange(k)) % count
+    else:
+        picks = rng.random((shape[0], count)).argpartition(k, axis=1)[:, :k]
+    return picks.astype(np.int32), count
+
+
+def check_experts(picks, count, block, order, padded):
+    flat = picks.reshape(-1)
+    runs = -(-np.bincount(flat, minlength=count) // block) * block
+    assert (np.asarray(order) == flat.argsort(kind="stable")).all(), "another order"
+    assert int(padded) == runs.sum(), "another length"
+    return "numpy's stable sort, every element"
+
+
+def scores(row):
+    """Scores `[rows, columns]`, f32."""
+    columns = number(row.kind.split(" ")[0])
+    shape = (row.numbers[0], columns)
+    if row.kind.endswith("all equal"):
+        return np.full(shape, 0.5, np.float32)
+    values = random(row).standard_normal(shape, dtype=np.float32)
+    return np.maximum(values - 2.5, 0) if row.kind.endswith("mostly zeros") else values
+
+
+def check_scores(values, k, indices):
+    """The scores of what was chosen, since who breaks ties by chance chooses others."""
+    best = -np.sort(-values, axis=1)[:, :k]
+    got = -np.sort(-np.take_along_axis(values, np.asarray(indices), axis=1), axis=1)
+    assert (got == best).all(), "other scores"
+    return "numpy's sort of the chosen scores, every element"
+
+
+def logits(row):
+    """Logits `[rows, vocabulary]`, f32, as the bench has them in kind."""
+    shape = tuple(row.numbers)
+    if "equal" in row.kind:
+        return np.full(shape, 1.5, np.float32)
+    rng = random(row)
+    values = rng.standard_normal(shape, dtype=np.float32)
+    if "ties" in row.kind:
+        values[rng.random(shape) < 0.78] = 9.0
+    elif "peak" in row.kind:
+        values[:, shape[1] // 3] = 60.0
+    else:
+        values *= 2.5
+    return values
+
+
+def check_tokens(values, tokens, kept):
+    """Whose random numbers they are is not known, so what the filters keep is held
+    against: the `kept` largest."""
+    tokens = np.asarray(tokens).reshape(-1)
+    chosen = values[np.arange(len(values)), tokens]
+    assert (chosen >= -np.sort(-values, axis=1)[:, kept - 1]).all(), "beyond the filters"
+    return "tokens among what the filters keep"
+
+
 class Rejection:
-    """Distributions of which every request rejects one draft."""
+    """Distributions of which every request rejects one draft, or none."""
 
     def __init__(self, row):
         self.batch, self.drafts = row.numbers
-        vocab, self.recovery = row.kind.split(", ")[:2]
+        vocab, self.recovery, *requests = row.kind.split(", ")
+        if "half greedy" in requests:
+            raise Skip("a batch of two kinds of requests is two calls of these")
         self.vocab = int(vocab)
         rng = random(row)
         tokens = self.batch * self.drafts
@@ -89,6 +181,8 @@ class Rejection:
             rng.random((tokens, self.vocab), dtype=np.float32) * scale for _ in range(2)
         )
         rejected = rng.integers(0, self.drafts, self.batch)
+        if "all accepted" in requests:
+            rejected[:] = self.drafts
         self.ids = np.empty(tokens, np.int32)
         for token in range(tokens):
             position, turn = token % self.drafts, rejected[token // self.drafts]
@@ -101,17 +195,21 @@ class Rejection:
         self.bonus = rng.integers(0, self.vocab, self.batch, dtype=np.int32)
         self.uniform = (0.9 + 0.1 * rng.random(tokens)).astype(np.float32)
         self.rejected = rejected
-        # Both distributions of the rejected token.
-        self.bytes = 2 * self.batch * self.vocab * 4
+        # Both distributions of the rejected token, or an entry of each for all.
+        rows = int((rejected < self.drafts).sum())
+        self.bytes = max(2 * rows * self.vocab * 4, 2 * tokens * 4)
 
     def check(self, output):
         output = np.asarray(output)
         for request in range(self.batch):
             turn, row = self.rejected[request], output[request]
             token = request * self.drafts + turn
-            residual = self.target[token] - self.draft[token]
             assert (row[:turn] == self.ids[token - turn : token]).all()
             assert (row[turn + 1 :] == -1).all()
+            if turn == self.drafts:
+                assert row[turn] == self.bonus[request]
+                continue
+            residual = self.target[token] - self.draft[token]
             if self.recovery == "argmax":
                 assert row[turn] == residual.argmax(), (row[turn], residual.argmax())
             else:
@@ -160,6 +258,20 @@ class Ngram:
         wanted = DRAFTS if self.expected[0, 0] >= 0 else 0
         assert (np.asarray(counts) == wanted).all(), "other counts"
         return "the pattern that was put there, every draft"
+
+
+class Lookup(Ngram):
+    """The same requests as one text each."""
+
+    def __init__(self, row):
+        self.last = row.kind.endswith(", last occurrence")
+        row.kind = row.kind.removesuffix(", last occurrence")
+        super().__init__(row)
+        self.lengths = self.step + self.prompt + 1
+        if self.last:
+            end = self.prompt + self.steps
+            at = end - self.bytes // self.batch // 8 + 3 if self.expected[0, 0] >= 0 else 0
+            self.bytes = self.batch * (end - at) * 8
 
 
 class Keys:

@@ -34,10 +34,11 @@ class Numpy:
 
     def topk_router(self, row):
         if row.kind != "f32":
-            raise Skip("numpy has no bf16")
+            raise Skip("numpy has no bf16, and this is DeepSeek-V3's routing")
         np = self.np
         self.room(row, 8)
-        x, bias = inputs.router(row)
+        given = inputs.Router(row)
+        x, bias = given.x, given.bias
 
         def call():
             scores = 1 / (1 + np.exp(-x))
@@ -56,7 +57,7 @@ class Numpy:
             weights = weights / (weights.sum(axis=1, keepdims=True) + 1e-20) * 2.5
             return weights, experts.astype(np.int32)
 
-        check = lambda: inputs.check_router(x, bias, *self.last)
+        check = lambda: given.check(x, *self.last)
         return self.timed(call), check, x.nbytes + row.numbers[0] * 64
 
     def deduplicate_topk(self, row):
@@ -152,7 +153,7 @@ class Sort(Numpy):
 
     name = "numpy sort and compare"
     names = {}
-    topk_router = deduplicate_topk = rejection_sample = ngram_match = None
+    topk_router = deduplicate_topk = rejection_sample = ngram_match = prompt_lookup = None
 
     def unique(self, row):
         np = self.np

@@ -101,24 +101,38 @@ class Torch:
 
     def topk_router(self, row):
         torch = self.torch
-        x, bias = self.on_gpu(*inputs.router(row))
-        x = x.to(torch.bfloat16) if row.kind == "bf16" else x
+        given = inputs.Router(row)
+        x, bias = self.on_gpu(given.x, given.bias)
+        x = x.to(torch.bfloat16) if row.series.startswith("bf16") else x
+        size = given.experts // given.groups
+        if given.replicas is not None:
+            replicas, counts = self.on_gpu(given.replicas, given.counts)
+            turns = (torch.arange(given.tokens, device="cuda") * 2654435769 % 2**32)[:, None]
+            load = torch.zeros(given.places, dtype=torch.int32, device="cuda")
+            ones = torch.ones(given.tokens * given.topk, dtype=torch.int32, device="cuda")
 
         def call(_):
-            scores = torch.sigmoid(x.float())
+            logits = x.float()
+            root = given.root
+            scores = torch.nn.functional.softplus(logits).sqrt() if root else torch.sigmoid(logits)
             choice = scores + bias
-            groups = choice.view(-1, 8, 32).topk(2, dim=-1).values.sum(-1)
-            kept = groups.topk(4, dim=-1, sorted=False).indices
-            mask = torch.zeros_like(groups).scatter_(1, kept, 1).bool()
-            choice = choice.view(-1, 8, 32).masked_fill(~mask[:, :, None], 0).view(-1, 256)
-            experts = choice.topk(8, dim=-1).indices
+            if given.groups > 1:
+                split = choice.view(-1, given.groups, size)
+                groups = split.topk(2, dim=-1).values.sum(-1)
+                kept = groups.topk(given.kept, dim=-1, sorted=False).indices
+                mask = torch.zeros_like(groups).scatter_(1, kept, 1).bool()
+                choice = split.masked_fill(~mask[:, :, None], 0).view(-1, given.experts)
+            experts = choice.topk(given.topk, dim=-1).indices
             weights = scores.gather(1, experts)
             weights = weights / (weights.sum(-1, keepdim=True) + 1e-20) * 2.5
+            if given.replicas is not None:
+                experts = replicas[experts, turns % counts[experts]]
+                load.index_add_(0, experts.flatten(), ones)
             return weights, experts.int()
 
         def check():
             weights, experts = (t.cpu().numpy() for t in self.gpu.last[1])
-            return inputs.check_router(x.float().cpu().numpy(), bias.cpu().numpy(), weights, experts)
+            return given.check(x.float().cpu().numpy(), weights, experts)
 
         size = x.numel() * x.element_size() + row.numbers[0] * 64
         return self.timed(call), check, size
@@ -214,6 +228,116 @@ class Torch:
             return given.check(drafts.cpu().numpy(), count.cpu().numpy())
 
         return self.timed(call, turns), check, given.bytes
+
+    def prompt_lookup(self, row):
+        torch = self.torch
+        given = inputs.Lookup(row)
+        tokens, lengths = self.on_gpu(given.all, given.lengths)
+        turns = min(-(-BEYOND_CACHES // given.bytes), 20) if given.cold else 1
+        copies = [tokens] + [tokens.clone() for _ in range(turns - 1)]
+        slots = torch.arange(inputs.DRAFTS, device="cuda")
+
+        def call(turn):
+            tokens = copies[turn]
+            drafts = torch.full((given.batch, inputs.DRAFTS), -1, device="cuda")
+            count = torch.zeros_like(lengths)
+            for n in (3, 2, 1):
+                pattern = tokens.gather(1, lengths[:, None] - n + torch.arange(n, device="cuda"))
+                hit = (tokens.unfold(1, n, 1) == pattern[:, None]).all(-1)
+                hit &= torch.arange(hit.shape[1], device="cuda") + n < lengths[:, None]
+                # The first of the largest, from either end.
+                at = (hit.flip(1) if given.last else hit).to(torch.uint8).argmax(1)
+                at = hit.shape[1] - 1 - at if given.last else at
+                new = hit.any(1) & (count == 0)
+                source = (at[:, None] + n + slots).clamp_max(tokens.shape[1] - 1)
+                drafts = torch.where(new[:, None], tokens.gather(1, source), drafts)
+                count = torch.where(new, (lengths - at - n).clamp_max(inputs.DRAFTS), count)
+            return torch.where(slots < count[:, None], drafts, -1), count.int()
+
+        def check():
+            drafts, count = self.gpu.last[1]
+            return given.check(drafts.cpu().numpy(), count.cpu().numpy())
+
+        return self.timed(call, turns), check, given.bytes
+
+    def sample_logits(self, row):
+        torch = self.torch
+        values = inputs.logits(row)
+        (x,) = self.on_gpu(values)
+        x = x.to(torch.bfloat16) if "bf16" in row.kind else x
+        words = row.kind.split(", ")[0]
+        top_p = {"top-k-p": 0.9, "top-p": 0.9, "top-p-0.999999": 0.999999}.get(words)
+        turns = turns_of(row.memory, row.memory)
+        copies = [x] + [x.clone() for _ in range(turns - 1)]
+
+        def call(turn):
+            if words == "greedy":
+                return copies[turn].argmax(dim=-1)
+            scaled = copies[turn].float() / 0.8
+            order = None
+            if words == "top-k-p":
+                scaled, order = scaled.topk(50, dim=-1)
+            elif top_p is not None:
+                scaled, order = scaled.sort(dim=-1, descending=True)
+            probs = scaled.softmax(dim=-1)
+            if top_p is not None:
+                before = probs.cumsum(dim=-1) - probs
+                probs = probs.masked_fill(before >= top_p, 0)
+            # As vLLM draws: the largest of probabilities over exponential numbers.
+            drawn = (probs / torch.empty_like(probs).exponential_()).argmax(dim=-1, keepdim=True)
+            return drawn if order is None else order.gather(-1, drawn)
+
+        def check():
+            kept = {"top-k-p": 50, "greedy": 1}.get(words, values.shape[1])
+            return inputs.check_tokens(
+                x.float().cpu().numpy(), self.gpu.last[1].cpu().numpy(), kept
+            )
+
+        return self.timed(call, turns), check, row.memory
+
+    def moe_align(self, row):
+        torch = self.torch
+        picks, count = inputs.experts(row)
+        (ids,) = self.on_gpu(picks)
+        block = 64
+
+        def call(_):
+            flat = ids.view(-1)
+            order = flat.sort(stable=True).indices
+            counts = torch.zeros(count, dtype=torch.int32, device=ids.device)
+            counts.scatter_add_(0, flat.long(), torch.ones_like(flat))
+            runs = (counts + block - 1) // block * block
+            ends = runs.cumsum(0)
+            capacity = -(-(len(flat) + count * (block - 1)) // block) * block
+            before = (ends - runs) - (counts.cumsum(0) - counts)
+            places = torch.arange(len(flat), device=ids.device) + before[flat[order].long()]
+            sorted_ids = torch.full((capacity,), len(flat), dtype=torch.int32, device=ids.device)
+            sorted_ids.scatter_(0, places, order.int())
+            starts = torch.arange(0, capacity, block, device=ids.device)
+            experts = torch.searchsorted(ends, starts, right=True).int()
+            return order, ends[-1], sorted_ids, experts
+
+        def check():
+            order, padded, _, _ = (t.cpu().numpy() for t in self.gpu.last[1])
+            return inputs.check_experts(picks, count, block, order, padded)
+
+        return self.timed(call), check, row.memory
+
+    def indexer_topk(self, row):
+        torch = self.torch
+        values = inputs.scores(row)
+        (x,) = self.on_gpu(values)
+        x = x.to(torch.bfloat16) if "bf16" in row.kind else x
+        turns = turns_of(row.memory, row.memory)
+        copies = [x] + [x.clone() for _ in range(turns - 1)]
+
+        def call(turn):
+            return copies[turn].topk(2048, dim=-1).indices.sort(dim=-1).values
+
+        def check():
+            return inputs.check_scores(x.float().cpu().numpy(), 2048, self.gpu.last[1].cpu().numpy())
+
+        return self.timed(call, turns), check, row.memory
 
     def unique(self, row):
         torch = self.torch

@@ -2,9 +2,6 @@
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
-pub mod grid;
-pub mod random;
-
 use std::io::Write;
 use std::sync::OnceLock;
 

@@ -19,7 +19,7 @@ cargo xtask kernels [NAME..]      compile crates/spec-cuda/kernels/NAME.cu, or f
                                   write compiled/ beside them; needs Linux and pip, no GPU
     --verbose                     print the compiler's log and the size of every image
 cargo xtask kernels --check       prove that what is committed comes from the sources: hashes
-                                  always; a rebuild too where the compiler can be installed
+                                  and a rebuild with the compiler that xtask/toolchain.txt pins
     --hashes-only                 leave the rebuild out
 cargo xtask report                render docs/performance.md and docs/plots/ from benches/results/
     --check                       prove that they are what benches/results/ gives

@@ -32,22 +32,15 @@ fn files() -> Result<Vec<(PathBuf, String)>> {
     Ok([(PathBuf::from(PAGE), page.markdown)].into_iter().chain(plots).collect())
 }
 
-/// The committed measurements, each with its file's name.
-fn results() -> Result<Vec<(String, Report)>> {
-    let mut results = vec![];
-    for path in folder(&root().join(RESULTS))? {
-        if path.extension().is_some_and(|e| e == "json") {
-            let name = path.file_stem().unwrap_or_default().to_string_lossy().into_owned();
-            let report = Report::read(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-            results.push((name, report));
-        }
-    }
-    if results.is_empty() {
+/// The committed measurements: `h100` before `h100-peers`, which complete it.
+fn results() -> Result<Vec<Report>> {
+    let mut paths = folder(&root().join(RESULTS))?;
+    paths.retain(|path| path.extension().is_some_and(|e| e == "json"));
+    paths.sort_by_key(|path| path.with_extension(""));
+    if paths.is_empty() {
         return Err(format!("{RESULTS} has no measurements"));
     }
-    // By name, not by file: `h100` before `h100-peers`.
-    results.sort_by(|a, b| a.0.cmp(&b.0));
-    Ok(results)
+    all(&paths)
 }
 
 /// The files of a folder, in the order of their names.
@@ -106,12 +99,9 @@ fn check() -> Result<()> {
 
 /// The page of any measurements; of the committed ones where none are named.
 fn html_page(page: &Path, files: &[&str]) -> Result<()> {
-    let reports: Vec<Report> = if files.is_empty() {
-        results()?.into_iter().map(|(_, report)| report).collect()
-    } else {
-        all(files)?
-    };
-    write(page, html::page(&reports).as_bytes())
+    let reports = if files.is_empty() { results()? } else { all(files)? };
+    let html = html::page(&reports).map_err(|e| e.to_string())?;
+    write(page, html.as_bytes())
 }
 
 /// One file of the parts of a run that were measured one by one.
@@ -120,6 +110,6 @@ fn merge(one: &Path, files: &[&str]) -> Result<()> {
     merged.write(one).map_err(|e| e.to_string())
 }
 
-fn all(files: &[&str]) -> Result<Vec<Report>> {
+fn all(files: &[impl AsRef<Path>]) -> Result<Vec<Report>> {
     files.iter().map(Report::read).collect::<Result<_, _>>().map_err(|e| e.to_string())
 }

@@ -5,13 +5,16 @@ use std::process::Command;
 
 use crate::{Result, root};
 
-/// What is installed. 12.9 is the last compiler whose code loads on every
-/// driver from CUDA 12.0 on.
-pub(crate) const PACKAGES: [&str; 3] = [
-    "nvidia-cuda-nvrtc-cu12==12.9.86",
-    "nvidia-cuda-runtime-cu12==12.9.79",
-    "nvidia-cuda-cccl-cu12==12.9.27",
-];
+/// What is installed, each wheel by its hash.
+const REQUIREMENTS: &str = include_str!("../toolchain.txt");
+
+/// The packages with their versions.
+pub(crate) fn packages() -> impl Iterator<Item = &'static str> {
+    REQUIREMENTS
+        .lines()
+        .filter(|line| line.starts_with("nvidia"))
+        .filter_map(|line| line.split_whitespace().next())
+}
 
 /// An installed compiler.
 pub(crate) struct Toolchain {
@@ -23,22 +26,24 @@ pub(crate) struct Toolchain {
 
 /// The compiler, installed if it was not.
 pub(crate) fn install() -> Result<Toolchain> {
-    let name = PACKAGES.map(|p| p.rsplit("==").next().unwrap_or_default()).join("-");
+    let versions: Vec<_> = packages().map(|p| p.rsplit("==").next().unwrap_or_default()).collect();
+    let name = versions.join("-");
     let folder = root().join("target").join("cuda-toolchain").join(name);
     let complete = folder.join("complete");
     if !complete.exists() {
-        eprintln!("installing {} into {}", PACKAGES.join(", "), folder.display());
+        let named = packages().collect::<Vec<_>>().join(", ");
+        eprintln!("installing {named} into {}", folder.display());
         let status = Command::new("python3")
             .args(["-m", "pip", "install", "--quiet", "--disable-pip-version-check"])
             .args(["--no-deps", "--no-compile", "--upgrade", "--root-user-action=ignore"])
-            .args(["--only-binary", ":all:"])
+            .args(["--only-binary", ":all:", "--require-hashes", "--requirement"])
+            .arg(root().join("xtask/toolchain.txt"))
             .arg("--target")
             .arg(&folder)
-            .args(PACKAGES)
             .status()
             .map_err(|e| format!("could not run python3 -m pip: {e}"))?;
         if !status.success() {
-            return Err(format!("pip could not install {}", PACKAGES.join(", ")));
+            return Err(format!("pip could not install {named}"));
         }
         crate::write(&complete, b"")?;
     }

@@ -6,8 +6,8 @@
 //! * on CUDA, the kernel designs of the write-ups that the operators come from,
 //!   each as good as its write-up has it: the first attempts and the one it ends
 //!   with ([`Role::Seed`]);
-//! * on the CPU, [`plain`]: each operator as a sequential loop, which the tests
-//!   compare every backend with, and for `unique` the well-kept sorts that could
+//! * on the CPU, [`spec_conformance::plain`]: each operator as a sequential loop,
+//!   which the tests compare every backend with, and for `unique` the well-kept sorts that could
 //!   have stood in.
 //!
 //! A design is a backend that has one operator, prepared and called like any
@@ -42,8 +42,6 @@
 //! another (an approximate budget, an order that threads decide), the design has
 //! what it takes to agree, and says so.
 
-mod host;
-
 /// The archive of the kernel file with this name.
 macro_rules! archive {
     ($name:literal) => {{
@@ -54,13 +52,13 @@ macro_rules! archive {
 }
 
 mod ops;
-pub mod plain;
 
 use std::borrow::Cow;
 
+use spec_conformance::{Subject, host};
 use spec_core::{
-    Backend, DeviceInfo, Error, Kernel, Memory, Operator, Result, Staging, Status, Stream,
-    Supports, Timed, Timing, ViewMut, Yardstick,
+    Backend, DeviceInfo, Error, Kernel, Memory, Operator, QueueId, Result, Status, Stream,
+    Supports, ViewMut,
 };
 use spec_cpu::Cpu;
 use spec_cuda::Cuda;
@@ -97,6 +95,12 @@ pub trait Designs: Operator {
     fn on_cpu(cpu: &Cpu) -> Vec<Design<Self>>;
 }
 
+impl<O: Operator> std::fmt::Debug for Design<O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Design({} of {})", self.name, O::NAME)
+    }
+}
+
 impl<O: Operator> Design<O> {
     /// A design on `backend` whose kernels `prepare` makes, as in
     /// [`Supports::prepare`].
@@ -115,9 +119,15 @@ impl<O: Operator> Design<O> {
         B: Backend + Clone,
         F: Fn(&B, &O::Plan) -> Result<Box<dyn Kernel<O>>> + Clone + Send + Sync + 'static,
     {
-        let prepare = move |ByClock(backend): &ByClock<B>, plan: &O::Plan| prepare(backend, plan);
-        let design = Design::new(name, role, &ByClock(backend.clone()), prepare);
-        Design { waits: true, ..design }
+        Design { waits: true, ..Design::new(name, role, backend, prepare) }
+    }
+
+    /// The plain loop, on the CPU.
+    fn plain(cpu: &Cpu) -> Self
+    where
+        O: Subject,
+    {
+        Design::function("plain loop", cpu, O::plain)
     }
 
     /// A design on the CPU that is one function.
@@ -142,74 +152,38 @@ struct Only<B, F> {
     prepare: F,
 }
 
-impl<B: Backend, F: Clone + Send + Sync + 'static> Backend for Only<B, F> {
+// SAFETY: the queue and the memory are those of the backend inside.
+unsafe impl<B: Backend, F: Clone + Send + Sync + 'static> Backend for Only<B, F> {
     fn info(&self) -> &DeviceInfo {
         self.backend.info()
     }
 
-    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
-        self.backend.allocate(bytes)
+    fn queue_id(&self) -> QueueId {
+        self.backend.queue_id()
+    }
+
+    fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        self.backend.allocate_bytes(bytes)
+    }
+
+    fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>> {
+        self.backend.adopt(memory)
     }
 
     fn synchronize(&self) -> Result<()> {
         self.backend.synchronize()
     }
-
-    fn sibling(&self) -> Result<Self> {
-        Ok(Only { backend: self.backend.sibling()?, prepare: self.prepare.clone() })
-    }
-
-    fn staging(&self, bytes: usize) -> Result<Option<Box<dyn Staging>>> {
-        self.backend.staging(bytes)
-    }
-
-    fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
-        self.backend.time(samples, calls, work)
-    }
-
-    fn yardstick(&self) -> Result<Yardstick> {
-        self.backend.yardstick()
-    }
 }
 
-impl<O, B, F> Supports<O> for Only<B, F>
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl<O, B, F> Supports<O> for Only<B, F>
 where
     O: Operator,
     B: Backend,
     F: Fn(&B, &O::Plan) -> Result<Box<dyn Kernel<O>>> + Clone + Send + Sync + 'static,
 {
-    fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
+    unsafe fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
         (self.prepare)(&self.backend, plan)
-    }
-}
-
-/// A backend that times by the clock, whatever else it could time by.
-#[derive(Clone)]
-struct ByClock<B>(B);
-
-impl<B: Backend> Backend for ByClock<B> {
-    fn info(&self) -> &DeviceInfo {
-        self.0.info()
-    }
-
-    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
-        self.0.allocate(bytes)
-    }
-
-    fn synchronize(&self) -> Result<()> {
-        self.0.synchronize()
-    }
-
-    fn sibling(&self) -> Result<Self> {
-        Ok(ByClock(self.0.sibling()?))
-    }
-
-    fn staging(&self, bytes: usize) -> Result<Option<Box<dyn Staging>>> {
-        self.0.staging(bytes)
-    }
-
-    fn yardstick(&self) -> Result<Yardstick> {
-        self.0.yardstick()
     }
 }
 
@@ -219,7 +193,8 @@ struct Function<O: Operator, F> {
     run: F,
 }
 
-impl<O, F> Kernel<O> for Function<O, F>
+// SAFETY: as above.
+unsafe impl<O, F> Kernel<O> for Function<O, F>
 where
     O: Operator,
     F: Fn(&O::Plan, O::Buffers<'_>) -> Result<()> + Send + Sync,
@@ -228,7 +203,12 @@ where
         0
     }
 
-    fn launch(&self, _: ViewMut<'_>, buffers: O::Buffers<'_>, stream: Stream<'_>) -> Result<()> {
+    unsafe fn launch(
+        &self,
+        _: ViewMut<'_>,
+        buffers: O::Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
         host::check_stream(stream)?;
         (self.run)(&self.plan, buffers)
     }

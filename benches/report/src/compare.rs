@@ -1,46 +1,36 @@
 //! Two runs: what moved beyond the noise.
 //!
-//! Samples are few and skewed, and those of one run share its clocks, its
-//! memory's layout and its neighbours: a test of significance alone would call
-//! every row moved. A row has moved when all three hold:
+//! Samples of one run share its clocks, its memory's layout and its neighbours: a
+//! test of significance over them alone calls many a row moved that nobody
+//! changed. A row has moved when:
 //!
-//! 1. its samples are in another order than chance gives in one of a hundred
-//!    cases ([`CHANCE`], by [`mann_whitney`]);
-//! 2. each median lies outside the other run's central interval
-//!    ([`spread`]);
-//! 3. the medians differ by a twentieth or more ([`LEAST`]): less says little of a
-//!    program, and much of where its memory came to lie.
+//! 1. every sample of the slower run lies above nineteen of twenty of the faster
+//!    one's: what makes a call slow now and then, both runs may have met;
+//! 2. the medians differ by a twentieth or more ([`LEAST`]): less says little of
+//!    a program, and much of where its memory came to lie;
+//! 3. they differ by more than the designs of others do, which are not what is
+//!    worked on: nine tenths of those on the same device moved less ([`noise`]).
 //!
-//! Rows of different machines, devices or methods are not compared, and that is
-//! said.
+//! With fewer than five samples, or on a processor that was busy with other
+//! things, it has moved "perhaps". Rows of different machines, devices or
+//! methods are not compared, and that is said.
 
 use std::fmt::Write;
 
-use crate::stats::{mann_whitney, spread};
-use crate::view::{self, distinct, time};
-use crate::{Measurement, Report};
-
-/// How likely an order of the samples may be by chance for a row to have moved.
-pub const CHANCE: f64 = 0.01;
+use crate::stats::quantile;
+use crate::view::{distinct, time, way};
+use crate::{Measurement, Report, Role};
 
 /// The part by which the median must differ for a row to have moved.
 pub const LEAST: f64 = 0.05;
 
 /// A row of two reports, or of one of them.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Change {
-    /// The operator.
-    pub operator: String,
-    /// The shape.
-    pub shape: String,
-    /// The device's id.
-    pub device: String,
-    /// Whose work it is.
-    pub implementation: String,
-    /// The median in the old report, in microseconds, where it has the row.
-    pub old_us: Option<f64>,
-    /// The median in the new report, in microseconds, where it has the row.
-    pub new_us: Option<f64>,
+pub struct Change<'r> {
+    /// The row in the old report, where it has it.
+    pub old: Option<&'r Measurement>,
+    /// The row in the new report, where it has it.
+    pub new: Option<&'r Measurement>,
     /// What is to be said of it.
     pub outcome: Outcome,
 }
@@ -54,9 +44,8 @@ pub enum Outcome {
     Slower,
     /// No difference beyond the noise.
     Same,
-    /// The medians differ enough, but the samples are too few to tell: with
-    /// fewer than five in each report no order of them is rare enough.
-    TooFew,
+    /// It would have moved, but for this.
+    Perhaps(String),
     /// Only the new report has it.
     Added,
     /// Only the old report has it.
@@ -65,33 +54,38 @@ pub enum Outcome {
     Incomparable(String),
 }
 
-impl Change {
-    /// The old median over the new one: above 1 it became faster.
-    #[must_use]
-    pub fn speedup(&self) -> Option<f64> {
-        Some(self.old_us? / self.new_us?)
-    }
-}
-
 /// Every row of both reports: those of the new one in its order, then those
 /// that only the old one has.
 #[must_use]
-pub fn compare(old: &Report, new: &Report) -> Vec<Change> {
-    let find = |rows: &[Measurement], row: &Measurement| -> Option<Measurement> {
-        rows.iter().find(|other| other.same_row(row)).cloned()
-    };
-    let now = new.measurements.iter().map(|row| match find(&old.measurements, row) {
-        None => change(None, Some(row), Outcome::Added),
-        Some(before) => {
-            let outcome = match conditions(old, new, &before, row) {
+pub fn compare<'r>(old: &'r Report, new: &'r Report) -> Vec<Change<'r>> {
+    let busy = old.busy().or(new.busy()).is_some();
+    let find = |rows: &'r [Measurement], row| rows.iter().find(|other| other.same_row(row));
+    let now = new.measurements.iter().map(|row| {
+        let before = find(&old.measurements, row);
+        let outcome =
+            before.map_or(Outcome::Added, |before| match conditions(old, new, before, row) {
                 Some(reason) => Outcome::Incomparable(reason),
-                None => judge(&before.samples_us, &row.samples_us),
-            };
-            change(Some(&before), Some(row), outcome)
-        }
+                None => judge(before, row, noise(old, new, &row.device), busy),
+            });
+        Change { old: before, new: Some(row), outcome }
     });
     let gone = old.measurements.iter().filter(|row| find(&new.measurements, row).is_none());
-    now.chain(gone.map(|row| change(Some(row), None, Outcome::Removed))).collect()
+    let gone = gone.map(|row| Change { old: Some(row), new: None, outcome: Outcome::Removed });
+    now.chain(gone).collect()
+}
+
+/// By what factor nine tenths of the rows of others on a device moved at most
+/// between two runs: what a row moves by that nobody changed. 1 with fewer than
+/// five of them.
+#[must_use]
+pub fn noise(old: &Report, new: &Report, device: &str) -> f64 {
+    let both = new.measurements.iter().filter_map(|row| {
+        let others = row.device == device && row.role != Role::Spec;
+        let before = old.measurements.iter().find(|before| others && before.same_row(row))?;
+        Some(factor(before, row))
+    });
+    let factors: Vec<f64> = both.collect();
+    if factors.len() < 5 { 1.0 } else { quantile(&factors, 0.9) }
 }
 
 /// The comparison in words: what differs in what ran, what moved, and how many
@@ -106,6 +100,16 @@ pub fn text(old: &Report, new: &Report) -> String {
             let _ = writeln!(out, "{name}: {before} before, {version} now");
         }
     }
+    for (run, busy) in [("before", old.busy()), ("now", new.busy())] {
+        let _ = busy.map(|words| writeln!(out, "{run}: {words}"));
+    }
+    for device in distinct(new.measurements.iter().map(|row| &row.device)) {
+        let percent = (noise(old, new, device) - 1.0) * 100.0;
+        if percent > LEAST * 100.0 {
+            let _ =
+                writeln!(out, "{device}: rows of others moved by {percent:.0} %; less is noise");
+        }
+    }
     let reasons = changes.iter().filter_map(|change| match &change.outcome {
         Outcome::Incomparable(reason) => Some(reason),
         _ => None,
@@ -114,91 +118,74 @@ pub fn text(old: &Report, new: &Report) -> String {
         let rows = reasons.clone().filter(|other| *other == reason).count();
         let _ = writeln!(out, "{rows} rows not compared: {reason}");
     }
-    let mut moved: Vec<&Change> = changes
-        .iter()
-        .filter(|c| matches!(c.outcome, Outcome::Faster | Outcome::Slower | Outcome::TooFew))
-        .collect();
-    moved.sort_by(|a, b| a.speedup().unwrap_or(1.0).total_cmp(&b.speedup().unwrap_or(1.0)));
-    for change in moved {
-        let (Some(old_us), Some(new_us)) = (change.old_us, change.new_us) else { continue };
-        let by = (new_us / old_us - 1.0) * 100.0;
-        let word = match change.outcome {
+    let mut moved = vec![];
+    for change in &changes {
+        let word = match &change.outcome {
             Outcome::Slower => "slower",
             Outcome::Faster => "faster",
-            _ => "perhaps: too few samples",
+            Outcome::Perhaps(reason) => &format!("perhaps ({reason})"),
+            _ => continue,
         };
-        let Change { operator, shape, device, implementation, .. } = change;
-        let _ = writeln!(
-            out,
-            "{by:>+7.1} %  {word}  {operator}, {shape}, {implementation} on {device}: {} before, {} now",
-            time(old_us),
-            time(new_us),
+        let (Some(old), Some(new)) = (change.old, change.new) else { continue };
+        let (before, now) = (old.median_us(), new.median_us());
+        let Measurement { operator, shape, device, implementation, .. } = new;
+        let percent = (now / before - 1.0) * 100.0;
+        let line = format!(
+            "{percent:>+7.1} %  {word}  {operator}, {shape}, {implementation} on {device}: {} before, {} now",
+            time(before),
+            time(now),
         );
+        moved.push((percent, line));
     }
+    moved.sort_by(|a, b| b.0.total_cmp(&a.0));
+    moved.iter().for_each(|(_, line)| out.push_str(&format!("{line}\n")));
     let count = |outcome| changes.iter().filter(|change| change.outcome == outcome).count();
-    let _ = writeln!(
-        out,
-        "{} slower, {} faster, {} as before, {} new, {} gone",
+    out + &format!(
+        "{} slower, {} faster, {} as before, {} new, {} gone\n",
         count(Outcome::Slower),
         count(Outcome::Faster),
         count(Outcome::Same),
         count(Outcome::Added),
         count(Outcome::Removed),
-    );
-    out
-}
-
-fn change(old: Option<&Measurement>, new: Option<&Measurement>, outcome: Outcome) -> Change {
-    let word = |field: fn(&Measurement) -> &String| {
-        old.or(new).map(|row| field(row).clone()).unwrap_or_default()
-    };
-    Change {
-        operator: word(|row| &row.operator),
-        shape: word(|row| &row.shape),
-        device: word(|row| &row.device),
-        implementation: word(|row| &row.implementation),
-        old_us: old.map(Measurement::median_us),
-        new_us: new.map(Measurement::median_us),
-        outcome,
-    }
+    )
 }
 
 /// Why two rows are of different conditions, if they are.
-fn conditions(
-    old_report: &Report,
-    new_report: &Report,
-    old: &Measurement,
-    new: &Measurement,
-) -> Option<String> {
-    let model = |report: &Report| {
-        report.device(&new.device).map(|device| device.name.clone()).unwrap_or_default()
-    };
-    let (before, now) = (model(old_report), model(new_report));
-    if before != now {
-        return Some(format!("{} was {before} and is {now}", new.device));
-    }
+fn conditions(was: &Report, is: &Report, old: &Measurement, new: &Measurement) -> Option<String> {
+    let id = &new.device;
     // A GPU's times hang little on the host's processor; the processor's own do.
-    if new.device == "cpu" && !old_report.same_machine(new_report) {
-        let words = |report: &Report| format!("{} cores of {}", report.host.cores, report.host.cpu);
-        return Some(format!("cpu was {} and is {}", words(old_report), words(new_report)));
+    let model = |report: &Report| match &**id {
+        "cpu" => report.host.words(),
+        _ => report.device(id).map(|device| device.name.clone()).unwrap_or_default(),
+    };
+    let (before, now) = (model(was), model(is));
+    if before != now {
+        return Some(format!("{id} was {before} and is {now}"));
     }
-    (view::way(&old.method) != view::way(&new.method))
+    (way(&old.method) != way(&new.method))
         .then(|| format!("timed by \"{}\" before and by \"{}\" now", old.method, new.method))
 }
 
-fn judge(old: &[f64], new: &[f64]) -> Outcome {
-    let (before, now) = (crate::stats::median(old), crate::stats::median(new));
-    let inside = |samples: &[f64], median: f64| {
-        let spread = spread(samples);
-        (spread.low..=spread.high).contains(&median)
-    };
-    if (now / before).max(before / now) < 1.0 + LEAST || inside(old, now) || inside(new, before) {
+/// How many times the smaller median the larger one is.
+fn factor(old: &Measurement, new: &Measurement) -> f64 {
+    let (before, now) = (old.median_us(), new.median_us());
+    (before / now).max(now / before)
+}
+
+fn judge(old: &Measurement, new: &Measurement, noise: f64, busy: bool) -> Outcome {
+    let faster = new.median_us() < old.median_us();
+    let (low, high) = if faster { (new, old) } else { (old, new) };
+    let meet = quantile(&low.samples_us, 0.95) >= quantile(&high.samples_us, 0.0);
+    let fewest = old.samples_us.len().min(new.samples_us.len());
+    if meet || factor(old, new) < noise.max(1.0 + LEAST) {
         Outcome::Same
-    } else if mann_whitney(old, new) < CHANCE {
-        if now < before { Outcome::Faster } else { Outcome::Slower }
-    } else if old.len().min(new.len()) < 5 {
-        Outcome::TooFew
+    } else if fewest < 5 {
+        Outcome::Perhaps(format!("{fewest} samples are too few"))
+    } else if busy && new.device == "cpu" {
+        Outcome::Perhaps("the machine was busy".into())
+    } else if faster {
+        Outcome::Faster
     } else {
-        Outcome::Same
+        Outcome::Slower
     }
 }

@@ -1,22 +1,22 @@
 //! A Markdown page from a template, with its plots as files beside it.
 //!
-//! A template is Markdown. A line that holds nothing but a directive is replaced:
+//! A template is Markdown. A line that holds nothing but a directive is replaced,
+//! so that every figure of the page comes from the reports:
 //!
 //! | directive | by |
 //! |---|---|
-//! | `{{machines}}` | the machines: devices, versions, dates, commands |
+//! | `{{others KIND}}` | on each device of a kind (`cuda`, `cpu`): how many times as fast as others this library is, by operator |
 //! | `{{goals}}` | how many goals are met on each device, and a table of those missed |
-//! | `{{operator NAME}}` | an operator: on each device its plots and its table |
-//! | `{{rooflines}}` | each device's roofline |
-//!
-//! So every figure of the page comes from the reports.
+//! | `{{plots NAME}}` | an operator's plots; with `, SERIES` behind it time over the sizes of that series |
+//! | `{{operator NAME}}` | an operator's tables, one a device, folded: a line a shape |
+//! | `{{rooflines}}` | the devices' rooflines |
+//! | `{{machines}}` | the machines: devices, versions, dates, commands, load |
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use crate::figures::{self, Figure, Looks};
-use crate::plot::canvas::standalone;
-use crate::view::{self, Group, distinct, three_digits, time};
+use crate::plot::{self, Figure};
+use crate::view::{self, Group, digits, distinct, time, times};
 use crate::{Error, Measurement, Report, Role, stats};
 
 /// A page and its plots.
@@ -28,267 +28,255 @@ pub struct Page {
     pub plots: BTreeMap<String, String>,
 }
 
-/// Fills a template. Reports come with a short name each, which plots are named
-/// after; reports of one machine are put together under the first one's.
+/// Fills a template. Reports of one machine are put together.
 ///
 /// # Errors
 ///
-/// [`Error::Template`]: an unknown directive; an operator that the reports do
-/// not have, or that the template leaves out.
-pub fn render(template: &str, reports: &[(String, Report)]) -> Result<Page, Error> {
-    let plain: Vec<Report> = reports.iter().map(|(_, report)| report.clone()).collect();
-    let machines = view::machines(&plain);
-    let name_of = |machine: &Report| {
-        let first = reports.iter().find(|(_, report)| report.same_machine(machine));
-        first.map(|(name, _)| file_name(name)).unwrap_or_default()
-    };
-    let mut renderer = Renderer {
-        names: machines.iter().map(name_of).collect(),
-        machines,
-        plots: BTreeMap::new(),
-        shown: vec![],
-    };
-    let mut markdown = String::new();
+/// An unknown directive; an operator that the reports do not have, or that the
+/// template leaves out; a plot that cannot be drawn.
+pub fn render(template: &str, reports: &[Report]) -> Result<Page, Error> {
+    let machines = view::machines(reports);
+    let mut page = Page { markdown: String::new(), plots: BTreeMap::new() };
     for line in template.lines() {
-        let directive = line.trim().strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}"));
-        match directive {
-            Some(directive) => markdown += renderer.directive(directive.trim())?.trim_end(),
-            None if line.contains("{{") => {
-                return Err(Error::Template(format!(
-                    "a directive stands alone in its line: {line}"
-                )));
+        match line.strip_prefix("{{").and_then(|rest| rest.strip_suffix("}}")) {
+            Some(directive) => {
+                let text = page.directive(directive, &machines)?;
+                page.markdown.push_str(text.trim_end());
             }
-            None => markdown += line,
+            None => page.markdown.push_str(line),
         }
-        markdown.push('\n');
+        page.markdown.push('\n');
     }
-    for machine in &renderer.machines {
-        let left_out =
-            machine.measurements.iter().find(|row| !renderer.shown.contains(&row.operator));
-        if let Some(row) = left_out {
-            let words = format!("the template has no {{{{operator {}}}}}", row.operator);
-            return Err(Error::Template(words));
+    for row in machines.iter().flat_map(|report| &report.measurements) {
+        let directive = format!("{{{{operator {}}}}}", row.operator);
+        if !template.contains(&directive) {
+            return Err(Error(format!("the template has no {directive}")));
         }
     }
-    Ok(Page { markdown, plots: renderer.plots })
+    Ok(page)
 }
 
-struct Renderer {
-    machines: Vec<Report>,
-    names: Vec<String>,
-    plots: BTreeMap<String, String>,
-    shown: Vec<String>,
-}
-
-impl Renderer {
-    fn directive(&mut self, directive: &str) -> Result<String, Error> {
-        match directive.split_whitespace().collect::<Vec<_>>()[..] {
-            ["machines"] => Ok(self.machines.iter().map(machine).collect()),
-            ["goals"] => Ok(self.machines.iter().map(goals).collect()),
-            ["operator", name] => self.operator(name),
-            ["rooflines"] => Ok(self.rooflines()),
-            _ => Err(Error::Template(format!("no such directive: {{{{{directive}}}}}"))),
+impl Page {
+    fn directive(&mut self, directive: &str, machines: &[Report]) -> Result<String, Error> {
+        let (name, rest) = directive.split_once(' ').unwrap_or((directive, ""));
+        let (operator, series) = rest.split_once(", ").unwrap_or((rest, ""));
+        let groups = machines.iter().flat_map(view::groups);
+        let groups: Vec<_> = groups.filter(|group| group.operator == operator).collect();
+        if groups.is_empty() && ["plots", "operator"].contains(&name) {
+            return Err(Error(format!("no report has the operator {operator}")));
         }
-    }
-
-    fn operator(&mut self, operator: &str) -> Result<String, Error> {
-        let looks = Looks::of(operator, &self.machines);
-        let mut out = String::new();
-        let mut plots = vec![];
-        for (machine, name) in self.machines.iter().zip(&self.names) {
-            for group in view::groups(machine).iter().filter(|group| group.operator == operator) {
-                // Writing to a string cannot fail, here and below.
-                let _ = writeln!(out, "#### {}\n", escape(&group.device_words()));
-                let mut figures = figures::lines(group, &looks);
-                figures.extend(figures::ratios(group, &looks));
-                for figure in figures {
-                    let place = format!("{name}-{}", group.device);
-                    out.push_str(&image(&place, &figure, &group.device_words(), &mut plots));
+        match name {
+            "others" => Ok(machines.iter().flat_map(|report| others(report, rest)).collect()),
+            "goals" => Ok(machines.iter().map(goals).collect()),
+            "plots" => {
+                let mut figures = plot::times_over_sizes(operator, machines)?;
+                for group in groups.iter().filter(|group| !group.over_spec().is_empty()) {
+                    figures.push(plot::ratios(group)?);
                 }
-                out.push('\n');
-                out.push_str(&table(group));
+                figures.retain(|figure| {
+                    series.is_empty() || figure.name == format!("{operator}-{series}")
+                });
+                if figures.is_empty() && !series.is_empty() {
+                    return Err(Error(format!("{operator} has no three sizes of {series}")));
+                }
+                Ok(figures.into_iter().map(|figure| self.image(figure)).collect())
+            }
+            "operator" => Ok(groups.iter().map(folded).collect()),
+            "rooflines" => Ok(self.image(plot::rooflines(machines)?)),
+            "machines" => Ok(machines.iter().map(machine).collect()),
+            _ => Err(Error(format!("no such directive: {{{{{directive}}}}}"))),
+        }
+    }
+
+    /// The line that shows a plot, which is kept under a name that no other has.
+    fn image(&mut self, Figure { mut name, words, svg }: Figure) -> String {
+        name.retain(|c| c.is_ascii_alphanumeric() || " -_".contains(c));
+        let name = name.replace(' ', "-");
+        let named =
+            |i: usize| if i == 1 { format!("{name}.svg") } else { format!("{name}-{i}.svg") };
+        let file = (1..).map(named).find(|file| !self.plots.contains_key(file)).unwrap_or_default();
+        let line = format!("![{}](plots/{file})\n\n", escape(&words));
+        self.plots.insert(file, svg);
+        line
+    }
+}
+
+/// How many times as fast as others this library is on the devices of a kind:
+/// as what users would pick instead, or where there is no such thing as the
+/// design that the operator started from, or as the plain loop.
+fn others(report: &Report, kind: &str) -> Vec<String> {
+    let groups = view::groups(report);
+    let table = |device: &str| {
+        let mut table = Table::new(["operator", "against", "shapes", "least", "median", "most"]);
+        for group in groups.iter().filter(|group| group.device == device) {
+            let roles = [Role::Peer, Role::Seed, Role::Baseline];
+            let others = group.others();
+            let role = roles.into_iter().find(|role| others.iter().any(|who| who.1 == *role));
+            for who in others.iter().filter(|who| Some(who.1) == role) {
+                let mut all = group.over_spec();
+                all.retain(|(row, _)| row.who() == *who);
+                all.sort_by(|a, b| a.1.total_cmp(&b.1));
+                let (Some(least), Some(most)) = (all.first(), all.last()) else { continue };
+                let end = |(row, ratio): &(&Measurement, f64)| {
+                    format!("{} ({})", times(*ratio), escape(&row.shape))
+                };
+                let ratios: Vec<f64> = all.iter().map(|(_, ratio)| *ratio).collect();
+                let (name, shapes) = (format!("`{}`", group.operator), all.len().to_string());
+                let median = times(stats::median(&ratios));
+                table.0.push(vec![name, escape(who.0), shapes, end(least), median, end(most)]);
             }
         }
-        if out.is_empty() {
-            return Err(Error::Template(format!("no report has the operator {operator}")));
-        }
-        self.plots.extend(plots);
-        self.shown.push(operator.to_owned());
-        Ok(out)
-    }
-
-    fn rooflines(&mut self) -> String {
-        let mut out = String::new();
-        let mut plots = vec![];
-        for (machine, name) in self.machines.iter().zip(&self.names) {
-            for figure in figures::rooflines(machine) {
-                out.push_str(&image(name, &figure, "", &mut plots));
-            }
-        }
-        self.plots.extend(plots);
-        out
-    }
+        let words = escape(&view::device_words(report, device));
+        (table.0.len() > 1).then(|| format!("**{words}**: times as fast\n\n{}\n", table.text(2)))
+    };
+    let mut devices = distinct(groups.iter().map(|group| group.device));
+    devices.retain(|id| id.split(':').next() == Some(kind));
+    devices.into_iter().filter_map(table).collect()
 }
 
-/// The line that shows a plot, which goes into `plots`.
-fn image(place: &str, figure: &Figure, device: &str, plots: &mut Vec<(String, String)>) -> String {
-    let file = format!("{}.svg", file_name(&format!("{}-{place}", figure.name)));
-    let words = format!("{} {device}", figure.name);
-    plots.push((file.clone(), standalone(&figure.svg)));
-    format!("![{}](plots/{file})\n", escape(words.trim()))
-}
-
-fn machine(report: &Report) -> String {
-    let host = &report.host;
-    let gib = host.memory_bytes as f64 / f64::from(1 << 30);
-    let mut out = format!(
-        "**{}**, {} cores, {} GiB, {}; measured {}.\n\n",
-        escape(&host.cpu),
-        host.cores,
-        three_digits(gib),
-        escape(&host.os),
-        escape(&report.date),
-    );
-    let versions = report.versions.iter().map(|(name, version)| format!("{name} {version}"));
-    let _ = writeln!(out, "Versions: {}.\n", escape(&versions.collect::<Vec<_>>().join(", ")));
-    out.push_str(
-        "| device | | a copy moves | a call that does nothing takes |\n|---|---|---|---|\n",
-    );
-    for device in &report.devices {
-        let facts = device.facts.iter().map(|(name, value)| format!("{name} {value}"));
-        let words: Vec<String> = [device.name.clone()].into_iter().chain(facts).collect();
-        let rate = device.copy_bytes_per_second;
-        let _ = writeln!(
-            out,
-            "| `{}` | {} | {} | {} |",
-            device.id,
-            escape(&words.join("; ")),
-            rate.map(|rate| format!("{} GB/s", three_digits(rate / 1e9))).unwrap_or_default(),
-            device.overhead_us.map(time).unwrap_or_default(),
-        );
-    }
-    let _ = write!(out, "\n```console\n");
-    for line in report.command.lines() {
-        let _ = writeln!(out, "$ {line}");
-    }
-    out + "```\n\n"
-}
-
+/// How many goals are met, device by device, and which are not.
 fn goals(report: &Report) -> String {
     let mut out = String::new();
     for device in distinct(report.measurements.iter().map(|row| &*row.device)) {
         let rows = report.measurements.iter().filter(|row| row.device == device);
-        let judged: Vec<_> =
+        let all: Vec<_> =
             rows.filter_map(|row| Some((row, row.goal_us?, row.goal_met()?))).collect();
-        if judged.is_empty() {
-            continue;
-        }
-        let missed: Vec<_> = judged.iter().filter(|(.., met)| !met).collect();
-        let words = escape(&view::device_words(report, device));
-        let (met, all) = (judged.len() - missed.len(), judged.len());
-        let _ = writeln!(out, "**{words}**: {met} of {all} goals met.\n");
-        if missed.is_empty() {
-            continue;
-        }
-        out.push_str("| missed | shape | median | goal | over goal |\n|---|---|---|---|---|\n");
-        for (row, goal, _) in missed {
-            let median = row.median_us();
-            let _ = writeln!(
-                out,
-                "| `{}` | {} | {} | {} | {} × |",
-                row.operator,
+        let mut table = Table::new(["missed", "shape", "median", "goal", "over goal"]);
+        for (row, goal, _) in all.iter().filter(|(.., met)| !met) {
+            let (median, operator) = (row.median_us(), format!("`{}`", row.operator));
+            table.0.push(vec![
+                operator,
                 escape(&row.shape),
                 time(median),
                 time(*goal),
-                three_digits(median / goal),
-            );
+                times(median / goal),
+            ]);
         }
-        out.push('\n');
+        let words = view::device_words(report, device);
+        let met = all.len() + 1 - table.0.len();
+        let words = format!("{words}: {met} of {} goals met", all.len());
+        match table.0.len() {
+            _ if all.is_empty() => {}
+            1 => out.push_str(&format!("{}\n\n", escape(&words))),
+            _ => out.push_str(&details(&words, &table.text(2))),
+        }
     }
     out
 }
 
-/// A line a shape: this library, then how the others compare.
-fn table(group: &Group<'_>) -> String {
-    let rows = || group.works.iter().flat_map(|work| work.rows.iter().copied());
-    let others: Vec<_> =
-        group.implementations().into_iter().filter(|(_, role)| *role != Role::Spec).collect();
+/// What a reader unfolds, under its words.
+fn details(words: &str, text: &str) -> String {
+    let words = words.replace('<', "&lt;");
+    format!("<details>\n<summary>{words}</summary>\n\n{text}\n</details>\n\n")
+}
+
+/// A table with a line a shape, this library and then how the others compare,
+/// that a reader unfolds.
+fn folded(group: &Group<'_>) -> String {
+    let others = group.others();
+    let head = ["shape", "spec", "10 to 90 %", "floor", "goal"].map(str::to_owned);
     let mut table =
-        vec![["shape", "spec", "10 to 90 %", "floor", "goal"].map(str::to_owned).to_vec()];
-    table[0].extend(others.iter().map(|(name, _)| escape(name)));
+        Table(vec![head.into_iter().chain(others.iter().map(|who| escape(who.0))).collect()]);
     for work in &group.works {
         let ours = work.spec();
-        let mut line = vec![escape(work.shape)];
-        line.push(ours.map(|row| time(row.median_us())).unwrap_or_default());
-        line.push(ours.map(interval).unwrap_or_default());
-        let floor = work.floor_us(group.report);
-        line.push(floor.map(time).unwrap_or_default());
-        line.push(ours.map(goal).unwrap_or_default());
-        for (name, role) in &others {
-            let cell = work.row(name, *role).map(|row| match ours {
-                Some(ours) => {
-                    let ratio = three_digits(row.median_us() / ours.median_us());
-                    format!("{} ({ratio} ×)", time(row.median_us()))
-                }
-                None => time(row.median_us()),
-            });
-            line.push(cell.unwrap_or_default());
+        let mut line = vec![
+            escape(work.shape),
+            ours.map(|row| time(row.median_us())).unwrap_or_default(),
+            ours.map(Measurement::interval).unwrap_or_default(),
+            work.floor_us.map(time).unwrap_or_default(),
+            ours.and_then(Measurement::goal).unwrap_or_default(),
+        ];
+        for who in &others {
+            let row = work.rows.iter().find(|row| row.who() == *who);
+            let ratio =
+                row.and_then(|row| work.over_spec(row)).map(|ratio| format!(" ({})", times(ratio)));
+            line.push(
+                row.map(|row| time(row.median_us())).unwrap_or_default()
+                    + &ratio.unwrap_or_default(),
+            );
         }
-        table.push(line);
+        table.0.push(line);
     }
-    // A column that no row fills is left out.
-    let used = |c: &usize| *c == 0 || table[1..].iter().any(|line| !line[*c].is_empty());
-    let columns: Vec<usize> = (0..table[0].len()).filter(used).collect();
-    let mut out = String::new();
-    for (i, line) in table.iter().enumerate() {
-        // Figures stay with their units, shapes in their line; headings may wrap.
-        let cell =
-            |c: &usize| if i == 0 { line[*c].clone() } else { line[*c].replace(' ', "\u{a0}") };
-        let cells: Vec<String> = columns.iter().map(cell).collect();
-        let _ = writeln!(out, "| {} |", cells.join(" | "));
-        if i == 0 {
-            let _ = writeln!(out, "|---|{}", "---:|".repeat(columns.len() - 1));
-        }
-    }
-    let words = |field: fn(&Measurement) -> &String| {
-        distinct(rows().map(field)).into_iter().cloned().collect::<Vec<_>>().join("; ")
-    };
-    let samples = distinct(rows().map(|row| row.samples_us.len()));
-    let samples = match (samples.iter().min(), samples.iter().max()) {
-        (Some(least), Some(most)) if least < most => format!("{least} to {most}"),
-        (Some(least), _) => least.to_string(),
-        _ => String::new(),
-    };
-    let _ = writeln!(
-        out,
-        "\nTimed: {}; {samples} samples. Checked against: {}.\n",
-        escape(&view::methods(rows().map(|row| &*row.method)).join("; ")),
-        escape(&words(|row| &row.check)),
+    let all = |words: Vec<String>| escape(&words.join("; "));
+    let samples = || group.rows().map(|row| row.samples_us.len());
+    let text = format!(
+        "{}\nTimed: {}; {} to {} samples. Checked against: {}.\n",
+        table.text(1),
+        all(distinct(group.rows().map(|row| view::way(&row.method)))),
+        samples().min().unwrap_or(0),
+        samples().max().unwrap_or(0),
+        all(distinct(group.rows().map(|row| row.check.clone()))),
     );
-    out
+    details(&group.device_words(), &text)
 }
 
-fn interval(row: &Measurement) -> String {
-    view::interval(stats::spread(&row.samples_us))
-}
-
-fn goal(row: &Measurement) -> String {
-    match (row.goal_us, row.goal_met()) {
-        (Some(goal), Some(false)) => format!("{}, **missed**", time(goal)),
-        (Some(goal), _) => time(goal),
-        _ => String::new(),
+/// What ran where, and how to run it again.
+fn machine(report: &Report) -> String {
+    let host = &report.host;
+    let gib = digits(host.memory_bytes as f64 / f64::from(1 << 30));
+    let versions: Vec<_> = report.versions.iter().map(|(name, v)| format!("{name} {v}")).collect();
+    let others = report.load.map(|load| load.others());
+    let others = others.map(|cores| format!("other programs took {cores:.1} cores meanwhile"));
+    let load =
+        report.busy().or(others).map(|words| format!("\n\nLoad: {words}.")).unwrap_or_default();
+    let mut table = Table::new(["device", "", "a copy moves", "a call that does nothing takes"]);
+    for device in &report.devices {
+        let facts = device.facts.iter().map(|(name, value)| format!("; {name} {value}"));
+        let words = device.name.clone() + &facts.collect::<String>();
+        let rate = device.copy_bytes_per_second.map(|rate| format!("{} GB/s", digits(rate / 1e9)));
+        let overhead = device.overhead_us.map(time).unwrap_or_default();
+        table.0.push(vec![
+            format!("`{}`", device.id),
+            escape(&words),
+            rate.unwrap_or_default(),
+            overhead,
+        ]);
     }
+    format!(
+        "**{}**, {} cores, {gib} GiB, {}; measured {}.\n\nVersions: {}.{load}\n\n{}\n```console\n{}```\n\n",
+        escape(&host.cpu),
+        host.cores,
+        escape(&host.os),
+        escape(&report.date),
+        escape(&versions.join(", ")),
+        table.text(2),
+        report.command.lines().map(|line| format!("$ {line}\n")).collect::<String>(),
+    )
 }
 
-/// A name as a file may have it: letters, digits, dots and dashes.
-fn file_name(words: &str) -> String {
-    let of = |c: char| if c.is_ascii_alphanumeric() || c == '.' || c == '_' { c } else { '-' };
-    let parts = words.chars().map(of).collect::<String>();
-    parts.split('-').filter(|part| !part.is_empty()).collect::<Vec<_>>().join("-")
+/// Cells by row; the first row is the head.
+struct Table(Vec<Vec<String>>);
+
+impl Table {
+    fn new<const N: usize>(head: [&str; N]) -> Self {
+        Table(vec![head.map(str::to_owned).to_vec()])
+    }
+
+    /// The table, of which the first `left` columns are words, without columns
+    /// that no row fills.
+    fn text(&self, left: usize) -> String {
+        let rows = &self.0;
+        let filled = |c: &usize| rows[1..].iter().any(|row| !row[*c].is_empty());
+        let columns: Vec<usize> = (0..rows[0].len()).filter(filled).collect();
+        let mut out = String::new();
+        for (i, row) in rows.iter().enumerate() {
+            for &c in &columns {
+                // Figures stay with their units. Writing to a string cannot fail.
+                let space = if i > 0 && c >= left { "\u{a0}" } else { " " };
+                let _ = write!(out, "| {} ", row[c].replace(' ', space));
+            }
+            out.push_str("|\n");
+            if i == 0 {
+                let rule = columns.iter().map(|c| if *c < left { "|---" } else { "|---:" });
+                out.push_str(&(rule.collect::<String>() + "|\n"));
+            }
+        }
+        out
+    }
 }
 
 /// Text without meaning to Markdown, in a table too.
-fn escape(text: &str) -> String {
+pub(crate) fn escape(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         match c {

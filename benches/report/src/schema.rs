@@ -1,26 +1,38 @@
-//! The JSON: one run, its machine, its rows.
+//! The JSON: one run, its machine, its rows. Every field that `--json` writes is
+//! a field of one of these structs under the same name, and documented there.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::fmt;
+use std::path::Path;
 
-use serde::{Deserialize, Deserializer, Serialize, Serializer};
+use serde::{Deserialize, Serialize, Serializer};
 
-/// What [`Report::format`] says: the name of this layout, and its version.
-pub const FORMAT: &str = "spec-bench 1";
+/// The name of this layout, and its version.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Format {
+    /// The only one there is.
+    #[default]
+    #[serde(rename = "spec-bench 1")]
+    One,
+}
 
 /// One run of `spec bench` or of a script under `benches/peers/`: what `--json`
 /// writes.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
-    /// [`FORMAT`].
-    pub format: String,
+    /// `spec-bench 1`; first, since another one has other fields.
+    pub format: Format,
     /// The day of the run, as in `2026-01-31`.
     pub date: String,
     /// The command that reruns it.
     pub command: String,
     /// The machine.
     pub host: Host,
+    /// How busy the machine was with other things, where that was measured; of
+    /// merged runs, the busiest.
+    #[serde(default)]
+    pub load: Option<Load>,
     /// What ran, by name: `spec`, `rustc`, `driver`, `torch`, `numpy`.
     #[serde(default)]
     pub versions: BTreeMap<String, String>,
@@ -44,6 +56,40 @@ pub struct Host {
     pub os: String,
 }
 
+impl Host {
+    /// Its cores and their model.
+    pub(crate) fn words(&self) -> String {
+        format!("{} cores of {}", self.cores, self.cpu)
+    }
+}
+
+/// What the processor did from a run's start to its end.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Load {
+    /// The system's load average over the minute before the run: threads that
+    /// ran or waited for a core. 0 where a system has none.
+    pub average_before: f64,
+    /// Seconds that the run took by the clock.
+    pub wall_s: f64,
+    /// Seconds of processor time that the run itself took, on all cores.
+    pub own_cpu_s: f64,
+    /// Seconds of processor time that the whole machine took meanwhile, this run
+    /// included.
+    pub all_cpu_s: f64,
+}
+
+impl Load {
+    /// A machine is busy where others take more than this share of its cores.
+    pub const MOST: f64 = 0.1;
+
+    /// Cores that other programs took, on average.
+    #[must_use]
+    pub fn others(&self) -> f64 {
+        (self.all_cpu_s - self.own_cpu_s).max(0.0) / self.wall_s.max(1e-3)
+    }
+}
+
 /// A device of a run, and what was measured of it in that run.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -52,9 +98,10 @@ pub struct DeviceRecord {
     pub id: String,
     /// Its model: `NVIDIA H100 80GB HBM3`.
     pub name: String,
-    /// What else is known of it: clocks, driver, memory.
+    /// What else is known of it: clocks, driver, memory. Whole numbers are
+    /// numbers, everything else is text with its unit.
     #[serde(default)]
-    pub facts: BTreeMap<String, String>,
+    pub facts: BTreeMap<String, Fact>,
     /// Bytes a second that a large copy within the device's memory reaches: what
     /// is read and what is written, both counted. A row's floor is its bytes
     /// over this.
@@ -64,6 +111,31 @@ pub struct DeviceRecord {
     /// the rows: an empty kernel, an empty submission.
     #[serde(default)]
     pub overhead_us: Option<f64>,
+}
+
+/// One of a device's [`facts`](DeviceRecord::facts).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Fact {
+    /// A count: `132` multiprocessors.
+    Number(u64),
+    /// Words: `1980 MHz`.
+    Text(String),
+}
+
+impl From<&str> for Fact {
+    fn from(words: &str) -> Self {
+        words.parse().map_or_else(|_| Fact::Text(words.to_owned()), Fact::Number)
+    }
+}
+
+impl fmt::Display for Fact {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Fact::Number(number) => number.fmt(f),
+            Fact::Text(words) => words.fmt(f),
+        }
+    }
 }
 
 /// One implementation of an operator on one shape and device, timed.
@@ -96,7 +168,7 @@ pub struct Measurement {
     pub method: String,
     /// The samples, in microseconds of one call each, in the order they were
     /// taken. Kept to a tenth of a nanosecond in JSON.
-    #[serde(serialize_with = "rounded", deserialize_with = "samples")]
+    #[serde(serialize_with = "rounded")]
     pub samples_us: Vec<f64>,
     /// Bytes that the work must move at least.
     pub bytes: u64,
@@ -115,7 +187,7 @@ pub struct Measurement {
 pub enum Role {
     /// This library.
     Spec,
-    /// The design that the operator started from; ratios are taken against it.
+    /// The design that the operator started from.
     Seed,
     /// Another known design, or the plain loop.
     Baseline,
@@ -123,111 +195,41 @@ pub enum Role {
     Peer,
 }
 
-/// Why there is no report.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// A file could not be read or written.
-    #[error("{}: {source}", path.display())]
-    File {
-        /// Which.
-        path: PathBuf,
-        /// What the system said.
-        source: std::io::Error,
-    },
-    /// Not JSON, or not with these fields.
-    #[error("not a report: {0}")]
-    Json(#[from] serde_json::Error),
-    /// As [`Error::Json`], and in which file.
-    #[error("{}: not a report: {source}", path.display())]
-    JsonFile {
-        /// Which.
-        path: PathBuf,
-        /// What is wrong with it.
-        source: serde_json::Error,
-    },
-    /// Another format.
-    #[error("the report's format is `{0}`, expected `{FORMAT}`")]
-    Format(String),
-    /// A row that cannot be.
-    #[error("{row}: {reason}")]
-    Row {
-        /// Operator, shape, implementation, device.
-        row: String,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// Reports that are not of one machine.
-    #[error("these are reports of two machines: {0}")]
-    Machines(String),
-    /// Nothing to merge.
-    #[error("there is no report to merge")]
-    Nothing,
-    /// A template or the data for it.
-    #[error("{0}")]
-    Template(String),
-}
+/// Why there is no report, page or comparison: a sentence.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct Error(pub(crate) String);
 
 impl Report {
-    /// A report of this format without date, machine and rows.
-    #[must_use]
-    pub fn new(command: &str) -> Self {
-        Report {
-            format: FORMAT.into(),
-            date: String::new(),
-            command: command.into(),
-            host: Host::default(),
-            versions: BTreeMap::new(),
-            devices: vec![],
-            measurements: vec![],
-        }
-    }
-
     /// Reads JSON.
     ///
     /// # Errors
     ///
-    /// Text that is not JSON of these fields; another [format](FORMAT); a row
-    /// without samples, or with one that is no positive number.
+    /// Text that is not JSON of these fields; another [`Format`]; a row without
+    /// samples, or with one that is no positive number.
     pub fn parse(json: &str) -> Result<Self, Error> {
-        // The format first: another one has other fields.
-        #[derive(Deserialize)]
-        struct Head {
-            format: String,
+        let report: Report =
+            serde_json::from_str(json).map_err(|error| Error(format!("not a report: {error}")))?;
+        let is_time = |us: &f64| us.is_finite() && *us > 0.0;
+        for Measurement { operator, shape, implementation, samples_us, .. } in &report.measurements
+        {
+            if samples_us.is_empty() || !samples_us.iter().all(is_time) {
+                let words =
+                    format!("{operator}, {shape}, {implementation}: not all samples are times");
+                return Err(Error(words));
+            }
         }
-        let head: Head = serde_json::from_str(json)?;
-        if head.format != FORMAT {
-            return Err(Error::Format(head.format));
-        }
-        let report: Report = serde_json::from_str(json)?;
-        report.measurements.iter().try_for_each(Measurement::verify)?;
         Ok(report)
     }
 
-    /// The JSON: a field a line, a row a line.
+    /// The JSON: a device a line, a row a line.
     #[must_use]
     pub fn to_json(&self) -> String {
-        fn json(value: &impl Serialize) -> String {
-            // Strings, finite numbers and maps with keys of strings: this cannot fail.
-            serde_json::to_string(value).unwrap_or_default()
-        }
-        fn lines<T: Serialize>(values: &[T]) -> String {
-            if values.is_empty() {
-                return "[]".into();
-            }
-            let values: Vec<String> = values.iter().map(|v| format!("    {}", json(v))).collect();
-            format!("[\n{}\n  ]", values.join(",\n"))
-        }
-        format!(
-            "{{\n  \"format\": {},\n  \"date\": {},\n  \"command\": {},\n  \"host\": {},\n  \
-             \"versions\": {},\n  \"devices\": {},\n  \"measurements\": {}\n}}\n",
-            json(&self.format),
-            json(&self.date),
-            json(&self.command),
-            json(&self.host),
-            json(&self.versions),
-            lines(&self.devices),
-            lines(&self.measurements),
-        )
+        // Strings, finite numbers and maps with keys of strings: this cannot fail. A
+        // quote within a string is escaped, so that these are starts of objects.
+        let json = serde_json::to_string(self).unwrap_or_default();
+        let starts = [r#"{"id":"#, r#"{"operator":"#].map(|start| (start, format!("\n{start}")));
+        starts.iter().fold(json, |json, (start, line)| json.replace(start, line)) + "\n"
     }
 
     /// Reads a file.
@@ -237,30 +239,27 @@ impl Report {
     /// As [`Report::parse`], and a file that cannot be read.
     pub fn read(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
-        let json = std::fs::read_to_string(path)
-            .map_err(|source| Error::File { path: path.into(), source })?;
-        Self::parse(&json).map_err(|error| match error {
-            Error::Json(source) => Error::JsonFile { path: path.into(), source },
-            other => other,
-        })
+        let words = |error: &dyn fmt::Display| Error(format!("{}: {error}", path.display()));
+        let json = std::fs::read_to_string(path).map_err(|error| words(&error))?;
+        Self::parse(&json).map_err(|error| words(&error))
     }
 
-    /// Writes a file.
+    /// Writes a file, whole or not at all.
     ///
     /// # Errors
     ///
     /// A file that cannot be written.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = path.as_ref();
-        let words = |source| Error::File { path: path.into(), source };
         // What is no file, as a pipe, cannot be replaced.
-        if path.metadata().is_ok_and(|found| !found.is_file()) {
-            return std::fs::write(path, self.to_json()).map_err(words);
-        }
-        let mut part = path.as_os_str().to_owned();
-        part.push(".part");
-        std::fs::write(&part, self.to_json()).map_err(words)?;
-        std::fs::rename(&part, path).map_err(words)
+        let written = if path.metadata().is_ok_and(|found| !found.is_file()) {
+            std::fs::write(path, self.to_json())
+        } else {
+            let mut part = path.as_os_str().to_owned();
+            part.push(".part");
+            std::fs::write(&part, self.to_json()).and_then(|()| std::fs::rename(&part, path))
+        };
+        written.map_err(|error| Error(format!("{}: {error}", path.display())))
     }
 
     /// One report of several of the same machine: of `spec bench` and of the
@@ -271,35 +270,33 @@ impl Report {
     ///
     /// No report; processors, cores or devices of one id that differ.
     pub fn merge(reports: Vec<Report>) -> Result<Report, Error> {
+        let two = |a: &str, b: &str| Error(format!("these are reports of two machines: {a}; {b}"));
         let mut reports = reports.into_iter();
-        let mut merged = reports.next().ok_or(Error::Nothing)?;
+        let mut merged = reports.next().ok_or_else(|| Error("there is no report".into()))?;
         for report in reports {
             if !merged.same_machine(&report) {
-                let words = |r: &Report| format!("{}, {} cores", r.host.cpu, r.host.cores);
-                return Err(Error::Machines(format!("{}; {}", words(&merged), words(&report))));
+                return Err(two(&merged.host.words(), &report.host.words()));
             }
             for device in report.devices {
                 match merged.devices.iter_mut().find(|known| known.id == device.id) {
                     None => merged.devices.push(device),
                     // The processor is the host's, whatever a program calls it.
                     Some(known) if known.name == device.name || known.id == "cpu" => {
-                        known.complete(device);
+                        known.copy_bytes_per_second =
+                            known.copy_bytes_per_second.or(device.copy_bytes_per_second);
+                        known.overhead_us = known.overhead_us.or(device.overhead_us);
+                        known.facts = device.facts.into_iter().chain(known.facts.clone()).collect();
                     }
-                    Some(known) => {
-                        let words = format!("{} is {} and {}", device.id, known.name, device.name);
-                        return Err(Error::Machines(words));
-                    }
+                    Some(known) => return Err(two(&known.name, &device.name)),
                 }
             }
-            if merged.date < report.date {
-                merged.date = report.date;
-            }
+            merged.date = merged.date.max(report.date);
+            let loads = [merged.load, report.load].into_iter().flatten();
+            merged.load = loads.max_by(|a, b| a.others().total_cmp(&b.others()));
             if !merged.command.lines().any(|line| line == report.command) {
                 merged.command = format!("{}\n{}", merged.command, report.command);
             }
-            for (name, version) in report.versions {
-                merged.versions.entry(name).or_insert(version);
-            }
+            merged.versions = report.versions.into_iter().chain(merged.versions).collect();
             for row in report.measurements {
                 match merged.measurements.iter_mut().find(|known| known.same_row(&row)) {
                     Some(known) => *known = row,
@@ -314,6 +311,20 @@ impl Report {
     #[must_use]
     pub fn same_machine(&self, other: &Report) -> bool {
         self.host.cpu == other.host.cpu && self.host.cores == other.host.cores
+    }
+
+    /// A sentence that says so where other programs kept the machine busy.
+    #[must_use]
+    pub fn busy(&self) -> Option<String> {
+        let load = self.load?;
+        let (others, cores) = (load.others(), self.host.cores);
+        (others > Load::MOST * cores as f64).then(|| {
+            format!(
+                "the machine was busy: other programs took {others:.1} of {cores} cores during the \
+                 run of {:.0} s (load average before it: {:.1})",
+                load.wall_s, load.average_before
+            )
+        })
     }
 
     /// What is known of a device, by its id.
@@ -331,55 +342,19 @@ impl Report {
     }
 }
 
-impl DeviceRecord {
-    fn complete(&mut self, other: DeviceRecord) {
-        self.copy_bytes_per_second = self.copy_bytes_per_second.or(other.copy_bytes_per_second);
-        self.overhead_us = self.overhead_us.or(other.overhead_us);
-        for (name, value) in other.facts {
-            self.facts.entry(name).or_insert(value);
-        }
-    }
-}
-
 impl Measurement {
     /// Whether both time the same implementation of the same work on a device
     /// of the same id.
     #[must_use]
     pub fn same_row(&self, other: &Measurement) -> bool {
-        self.same_work(other)
-            && self.implementation == other.implementation
-            && self.role == other.role
-    }
-
-    /// Whether both do the same work on a device of the same id: operator and
-    /// shape agree.
-    #[must_use]
-    pub fn same_work(&self, other: &Measurement) -> bool {
-        self.operator == other.operator && self.shape == other.shape && self.device == other.device
-    }
-
-    fn verify(&self) -> Result<(), Error> {
-        let reason = if self.samples_us.is_empty() {
-            "it has no samples".to_owned()
-        } else if let Some(bad) = self.samples_us.iter().find(|s| !s.is_finite() || **s <= 0.0) {
-            format!("{bad} microseconds is no time")
-        } else if !self.size.is_finite() {
-            "its size is no number".to_owned()
-        } else {
-            return Ok(());
-        };
-        let row = [&*self.operator, &self.shape, &self.implementation, &self.device].join(", ");
-        Err(Error::Row { row, reason })
+        self.operator == other.operator
+            && self.shape == other.shape
+            && self.device == other.device
+            && self.who() == other.who()
     }
 }
 
 /// Four decimals of a microsecond: below what any clock here can tell.
 fn rounded<S: Serializer>(samples: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(samples.iter().map(|sample| (sample * 1e4).round() / 1e4))
-}
-
-/// JSON has no NaN; serde_json writes `null` for it.
-fn samples<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<f64>, D::Error> {
-    let samples = Vec::<Option<f64>>::deserialize(deserializer)?;
-    Ok(samples.into_iter().map(|sample| sample.unwrap_or(f64::NAN)).collect())
 }

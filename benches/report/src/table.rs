@@ -1,77 +1,63 @@
-//! A report as text for a terminal: what `spec bench` prints.
+//! A report as text for a terminal: what `spec bench` prints, within 110 columns.
 
 use std::fmt::Write;
 
-use crate::view::{self, Group, time};
-use crate::{Report, stats};
+use crate::Report;
+use crate::view::{Group, digits, groups, time};
 
-/// Every row of a report, an operator and device a table.
+const EXPLAINED: &str = "\
+floor: the least time, of the bytes that must move at the rate of a large copy on that device
+x floor: how many times that a call takes; 10 to 90 %: where four fifths of the samples lie
+x spec: how many times as long as this library's it is; above 1 this library is faster
+";
+
+/// Every row of a report, an operator and device a table, and what its columns
+/// mean.
 ///
-/// A row says: the shape, whose work it is, the median time of a call, the
-/// interval that holds four fifths of the samples, the floor and how many times
-/// over it the median is, the goal and whether it is missed, and how many times
-/// as fast as the seed's design (or the first baseline, marked `= 1`) it is.
+/// A shape has a line with its floor and its goal, and below it a line for each
+/// implementation: the median time of a call, the interval that holds four
+/// fifths of the samples, how many times over the floor the median is, and how
+/// many times as long as this library's.
 #[must_use]
 pub fn text(report: &Report) -> String {
-    let mut out = String::new();
-    for group in view::groups(report) {
-        out.push_str(&group_text(&group));
-        out.push('\n');
-    }
-    out
+    let tables = groups(report).iter().map(group_text).collect::<String>();
+    let busy = report.busy().map(|words| words + "\n").unwrap_or_default();
+    if tables.is_empty() { busy } else { format!("{tables}{EXPLAINED}{busy}") }
 }
 
 /// The rows of one operator on one device, under their heading.
 fn group_text(group: &Group<'_>) -> String {
-    let mut rows = vec![
-        ["shape", "implementation", "median", "10 to 90 %", "floor", "x floor", "goal", "ratio"]
-            .map(str::to_owned),
-    ];
-    for work in &group.works {
-        let reference = work.reference();
-        for (i, row) in work.rows.iter().enumerate() {
-            let median = row.median_us();
-            let spread = stats::spread(&row.samples_us);
-            let floor = work.floor_us(group.report);
-            let ratio = match reference {
-                Some(reference) if std::ptr::eq(reference, *row) => "= 1".into(),
-                Some(reference) => view::three_digits(reference.median_us() / median),
-                None => String::new(),
-            };
-            let goal = match (row.goal_us, row.goal_met()) {
-                (Some(goal), Some(false)) => format!("{}, missed", time(goal)),
-                (Some(goal), _) => time(goal),
-                _ => String::new(),
-            };
-            rows.push([
-                if i == 0 { work.shape.to_owned() } else { String::new() },
-                row.implementation.clone(),
-                time(median),
-                view::interval(spread),
-                floor.map(time).unwrap_or_default(),
-                view::times_floor(median, floor),
-                goal,
-                ratio,
-            ]);
-        }
+    let mut rows = vec![["", "median", "10 to 90 %", "x floor", "x spec"].map(str::to_owned)];
+    for row in group.works.iter().flat_map(|work| work.rows.iter().map(move |row| (work, row))) {
+        let (work, row) = row;
+        let median = row.median_us();
+        // Beyond that other things than bytes take the time.
+        let over_floor = work.floor_us.map(|us| median / us).filter(|times| *times < 1000.0);
+        rows.push([
+            row.implementation.clone(),
+            time(median),
+            row.interval(),
+            over_floor.map(digits).unwrap_or_default(),
+            work.over_spec(row).map(digits).unwrap_or_default(),
+        ]);
     }
-    // A column that no row fills is left out.
-    let used: Vec<usize> =
-        (0..rows[0].len()).filter(|&c| rows[1..].iter().any(|row| !row[c].is_empty())).collect();
     let width = |c: usize| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0);
-    let widths: Vec<usize> = (0..rows[0].len()).map(width).collect();
-    let mut out = format!("{} on {}\n", group.operator, group.device_words());
-    for row in &rows {
-        let mut line = String::new();
-        for &c in &used {
-            // Words to the left, figures to the right. Writing to a string cannot fail.
-            let _ = match c {
-                0 | 1 => write!(line, "  {:<1$}", row[c], widths[c]),
-                _ => write!(line, "  {:>1$}", row[c], widths[c]),
-            };
-        }
-        out.push_str(line.trim_end());
-        out.push('\n');
+    let widths: [usize; 5] = std::array::from_fn(width);
+    let line = |row: &[String; 5]| {
+        // Words to the left, figures to the right.
+        let name = format!("    {:<1$}", row[0], widths[0]);
+        let cells = (1..5).map(|c| format!("  {:>1$}", row[c], widths[c]));
+        (name + &cells.collect::<String>()).trim_end().to_owned() + "\n"
+    };
+    let mut out = format!("{} on {}\n{}", group.operator, group.device_words(), line(&rows[0]));
+    let mut rows = rows[1..].iter();
+    for work in &group.works {
+        let floor = work.floor_us.map(|us| format!(", floor {}", time(us)));
+        let goal = work.spec().and_then(|row| row.goal()).map(|goal| format!(", goal {goal}"));
+        let (floor, goal) = (floor.unwrap_or_default(), goal.unwrap_or_default());
+        // Writing to a string cannot fail.
+        let _ = writeln!(out, "  {}{floor}{goal}", work.shape);
+        out.extend(rows.by_ref().take(work.rows.len()).map(line));
     }
-    out
+    out + "\n"
 }

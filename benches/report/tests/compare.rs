@@ -3,18 +3,23 @@
 mod common;
 
 use common::report;
-use spec_report::compare::{Change, LEAST, Outcome, compare, text};
-use spec_report::{Report, Role};
+use spec_report::compare::{Change, LEAST, Outcome, compare, noise, text};
+use spec_report::{Load, Report, Role};
 
-/// Times of one distribution: a smallest time and a long tail, as clocks give.
-fn skewed(seed: u64, samples: usize, least: f64) -> Vec<f64> {
+/// Numbers from 0 to 1.
+fn units(seed: u64) -> impl FnMut() -> f64 {
     let mut state = seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1;
-    let mut unit = || {
+    move || {
         state ^= state << 13;
         state ^= state >> 7;
         state ^= state << 17;
         (state >> 11) as f64 / (1u64 << 53) as f64
-    };
+    }
+}
+
+/// Times of one distribution: a smallest time and a long tail, as clocks give.
+fn skewed(seed: u64, samples: usize, least: f64) -> Vec<f64> {
+    let mut unit = units(seed);
     (0..samples).map(|_| least * (1.0 - 0.03 * (1.0 - unit()).ln())).collect()
 }
 
@@ -88,7 +93,71 @@ fn noise_wider_than_the_move_hides_it() {
 
 #[test]
 fn few_samples_cannot_tell() {
-    assert_eq!(outcome(vec![10.0, 10.1, 10.2], vec![20.0, 20.1, 20.2]), Outcome::TooFew);
+    let few = outcome(vec![10.0, 10.1, 10.2], vec![20.0, 20.1, 20.2]);
+    assert_eq!(few, Outcome::Perhaps("3 samples are too few".into()));
+}
+
+/// A report with rows enough of others, each row of it shifted as a whole: what
+/// two runs of one program on a machine with neighbours look like.
+fn shifted(seed: u64, by: f64) -> Report {
+    let mut report = report();
+    let mut unit = units(seed);
+    for size in 2..40 {
+        let (tokens, other) = (f64::from(size), Role::Baseline);
+        report.measurements.push(common::row("cpu", tokens, "spec", Role::Spec, 100.0));
+        report.measurements.push(common::row("cpu", tokens, "plain loop", other, 400.0));
+    }
+    for row in &mut report.measurements {
+        let factor = by.powf(2.0 * unit() - 1.0);
+        row.samples_us.iter_mut().for_each(|us| *us *= factor);
+    }
+    report
+}
+
+#[test]
+fn what_rows_of_others_move_by_is_noise() {
+    let is_ours = |change: &&Change<'_>| change.new.is_some_and(|row| row.role == Role::Spec);
+    let moved = |old: &Report, new: &Report| {
+        let moved = [Outcome::Faster, Outcome::Slower];
+        let changes = compare(old, new);
+        changes.iter().filter(is_ours).filter(|change| moved.contains(&change.outcome)).count()
+    };
+    // Rows whose samples lie within two percent of each other, moved by up to 30.
+    let (old, mut new) = (shifted(1, 1.3), shifted(2, 1.3));
+    let factor = noise(&old, &new, "cpu");
+    assert!((1.15..1.7).contains(&factor), "{factor}");
+    let ours = old.measurements.iter().filter(|row| row.role == Role::Spec).count();
+    assert!(moved(&old, &new) * 5 < ours, "{} of {ours}", moved(&old, &new));
+    assert!(text(&old, &new).contains("cpu: rows of others moved by "), "{}", text(&old, &new));
+    // What is beyond it is seen all the same.
+    let at = new.measurements.iter().position(|row| row.device == "cpu" && row.role == Role::Spec);
+    new.measurements[at.unwrap()].samples_us.iter_mut().for_each(|us| *us *= 4.0);
+    let slower = compare(&old, &new).remove(at.unwrap());
+    assert_eq!((&*slower.new.unwrap().device, slower.outcome), ("cpu", Outcome::Slower));
+    // Where others stand still, so does the noise.
+    assert_eq!(noise(&report(), &report(), "cuda:0"), 1.0);
+}
+
+#[test]
+fn a_busy_processor_cannot_tell_and_a_gpu_can() {
+    let (old, mut new) = (report(), report());
+    let ours = |row: &&mut spec_report::Measurement| row.role == Role::Spec;
+    for row in new.measurements.iter_mut().filter(ours) {
+        row.samples_us.iter_mut().for_each(|us| *us *= 2.0);
+    }
+    let of = |new: &Report, device: &str| {
+        let mut all = compare(&old, new).into_iter();
+        all.find(|change| change.new.is_some_and(|row| row.device == device)).unwrap().outcome
+    };
+    let load = |all_cpu_s| Load { average_before: 0.5, wall_s: 10.0, own_cpu_s: 12.0, all_cpu_s };
+    new.load = Some(load(13.5));
+    assert_eq!(of(&new, "cpu"), Outcome::Slower, "0.15 of 2 cores is little");
+    new.load = Some(load(16.0));
+    assert_eq!(of(&new, "cpu"), Outcome::Perhaps("the machine was busy".into()));
+    assert_eq!(of(&new, "cuda:0"), Outcome::Slower);
+    let words = "now: the machine was busy: other programs took 0.4 of 2 cores during the run of 10 s \
+                 (load average before it: 0.5)\n";
+    assert!(text(&old, &new).starts_with(words), "{}", text(&old, &new));
 }
 
 #[test]
@@ -100,16 +169,17 @@ fn every_row_is_in_the_answer() {
     let removed = new.measurements.remove(0);
     new.measurements[0].samples_us.iter_mut().for_each(|time| *time *= 2.0);
     let changes = compare(&old, &new);
-    let with = |outcome: Outcome| -> Vec<&Change> {
+    let with = |outcome: Outcome| -> Vec<&Change<'_>> {
         changes.iter().filter(|change| change.outcome == outcome).collect()
     };
     assert_eq!(changes.len(), rows + 1);
     assert_eq!(with(Outcome::Same).len(), rows - 2);
-    assert_eq!(with(Outcome::Added)[0].shape, "7 tokens, f32");
-    let gone = with(Outcome::Removed)[0];
-    assert_eq!((&gone.implementation, gone.new_us), (&removed.implementation, None));
-    let slower = with(Outcome::Slower)[0];
-    assert_eq!((&*slower.implementation, slower.speedup()), ("block a token", Some(0.5)));
+    assert_eq!(with(Outcome::Added)[0].new.unwrap().shape, "7 tokens, f32");
+    assert_eq!(
+        (with(Outcome::Removed)[0].old, with(Outcome::Removed)[0].new),
+        (Some(&removed), None)
+    );
+    assert_eq!(with(Outcome::Slower)[0].new.unwrap().implementation, "block a token");
 
     let words = text(&old, &new);
     assert!(
@@ -125,8 +195,9 @@ fn other_devices_and_methods_are_not_compared() {
     let reason = |edit: fn(&mut Report), device: &str| {
         let (old, mut new) = (report(), report());
         edit(&mut new);
-        let mut of_device = compare(&old, &new).into_iter().filter(|c| c.device == device);
-        let outcome = of_device.next().unwrap().outcome;
+        let changes = compare(&old, &new);
+        let of_device = |change: &&Change<'_>| change.new.is_some_and(|row| row.device == device);
+        let outcome = changes.iter().find(of_device).unwrap().outcome.clone();
         if let Outcome::Incomparable(reason) = &outcome {
             assert!(text(&old, &new).contains(&format!("rows not compared: {reason}")));
         }

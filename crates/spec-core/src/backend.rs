@@ -1,22 +1,17 @@
 //! The contract between an operator, a backend and a caller.
 
-use crate::check::Checker;
-use crate::memory::{Locate, Memory, Staging};
-use crate::timing;
-use crate::{Device, DeviceInfo, Result, Status, Stream, Timed, Timing, ViewMut, Yardstick};
+use crate::arguments::Signature;
+use crate::check::{Checker, Site};
+use crate::memory::{Locate, Memory};
+use crate::stream::Kind;
+use crate::{Address, DType, Device, DeviceInfo, QueueId, Result, Status, Stream, ViewMut};
 
 /// An operator: its parameters, and what they and the tensors' descriptors add
 /// up to.
 ///
 /// Implemented in this crate, once an operator, by the struct that holds the
 /// parameters. Backends never validate: they are given a [`Plan`](Self::Plan).
-pub trait Operator: Clone + Send + Sync + 'static {
-    /// The operator's name, which is also its address in every crate.
-    const NAME: &'static str;
-    /// Descriptors of the arguments.
-    type Tensors: Clone + Send + Sync + 'static;
-    /// The arguments themselves.
-    type Buffers<'a>;
+pub trait Operator: Signature + Clone + Send + Sync + 'static {
     /// Everything validated: sizes, strides, options. Cheap to clone.
     type Plan: Clone + Send + Sync + 'static;
 
@@ -26,100 +21,89 @@ pub trait Operator: Clone + Send + Sync + 'static {
     /// Status 3, 4, 10, 11 or 12 with the argument's name, its value and what
     /// was expected.
     fn plan(&self, tensors: &Self::Tensors) -> Result<Self::Plan>;
-
-    /// Checks that buffers are what the descriptors announced: there, on the
-    /// right device, of the right type, large enough and aligned. Cuts them to
-    /// what the descriptors span.
-    ///
-    /// # Errors
-    /// Status 3, 4, 5, 10 or 11.
-    fn fit(tensors: &Self::Tensors, buffers: &mut Self::Buffers<'_>, device: Device) -> Result<()>;
 }
 
-/// A device that is open.
-pub trait Backend: Send + Sync + 'static {
+/// A device that is open, with a queue of its own that runs what is enqueued in
+/// order.
+///
+/// # Safety
+/// [`queue_id`](Self::queue_id) must be the identity of exactly that queue: two
+/// handles share it only if work enqueued through either runs in one order. What
+/// [`allocate_bytes`](Self::allocate_bytes) returns must say that it belongs to it.
+pub unsafe trait Backend: Send + Sync + 'static {
     /// What is known of the device.
     fn info(&self) -> &DeviceInfo;
 
-    /// Allocates device memory, its contents unspecified.
+    /// The identity of the handle's own queue.
+    fn queue_id(&self) -> QueueId;
+
+    /// Allocates device memory, its contents unspecified, that belongs to the
+    /// handle's queue.
     ///
     /// # Errors
-    /// Status 1 when there is not enough.
-    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>>;
+    /// Status 1, kind [`OutOfMemory`](crate::ErrorKind::OutOfMemory), when there
+    /// is not enough.
+    fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>>;
 
-    /// Waits for everything enqueued on the backend's own stream, and reports
+    /// Moves memory that another handle on this device allocated to this
+    /// handle's queue: what is enqueued here from now on runs after what was
+    /// enqueued there so far.
+    ///
+    /// # Errors
+    /// Status 3 for memory of another device, 5 for memory of another backend,
+    /// 1 when the device fails.
+    fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>>;
+
+    /// Waits for everything enqueued on the handle's own queue, and reports
     /// what failed since the last time.
     ///
     /// # Errors
     /// Status 1 with the device's own words.
     fn synchronize(&self) -> Result<()>;
-
-    /// Another handle on the same device. Where devices have streams, its own
-    /// one runs beside this handle's: for a thread that copies and computes
-    /// while another one does.
-    ///
-    /// # Errors
-    /// Status 1 when the device refuses.
-    fn sibling(&self) -> Result<Self>
-    where
-        Self: Sized;
-
-    /// Allocates host memory that copies to and from the device's memory are
-    /// fastest with: page-locked, contents unspecified. `None` where no memory
-    /// is better than any other.
-    ///
-    /// # Errors
-    /// Status 1 when there is not enough.
-    fn staging(&self, _bytes: usize) -> Result<Option<Box<dyn Staging>>> {
-        Ok(None)
-    }
-
-    /// Times `calls` calls made back to back, `samples` times: seconds a call,
-    /// as the device sees it. Calls run in their timed form only, at least once
-    /// before the first sample, so what they write was written by such a call.
-    ///
-    /// Where nothing better is said: the host's clock, from the first call until
-    /// all of them are done.
-    ///
-    /// # Errors
-    /// Those of the calls, and status 1 when the device fails.
-    fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
-        timing::by_clock(&|| self.synchronize(), samples, calls, work)
-    }
-
-    /// Measures what the device does at best. Takes a moment, and memory for as
-    /// long. What a backend cannot measure is absent.
-    ///
-    /// # Errors
-    /// Status 1 when the device fails.
-    fn yardstick(&self) -> Result<Yardstick> {
-        Ok(Yardstick::default())
-    }
 }
 
 /// A backend that has an operator. One `impl` in the operator's own file is all
-/// that a backend needs to add.
-pub trait Supports<O: Operator>: Backend {
+/// that a backend needs to add; for an operator that it does not have, that
+/// `impl` returns [`Error::not_implemented`](crate::Error::not_implemented).
+///
+/// Callers use a [`Descriptor`], which keeps the promises that these methods
+/// rely on.
+///
+/// # Safety
+/// The kernel that [`prepare`](Self::prepare) returns must keep within the
+/// buffers and the workspace that its plan describes, whatever they contain.
+pub unsafe trait Supports<O: Operator>: Backend {
     /// Chooses kernels and launch shapes for a plan and loads what they need.
     ///
     /// # Errors
     /// Status 1, 2 or 8.
-    fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>>;
+    ///
+    /// # Safety
+    /// `plan` is what [`Operator::plan`] made, unchanged.
+    unsafe fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>>;
 }
 
 /// An operator made ready for one plan on one device.
-pub trait Kernel<O: Operator>: Send + Sync {
+///
+/// # Safety
+/// [`launch`](Self::launch) must keep within the buffers and the workspace that
+/// it is given, whatever they contain.
+pub unsafe trait Kernel<O: Operator>: Send + Sync {
     /// Bytes of workspace that [`launch`](Self::launch) needs. Host memory may
     /// have any alignment; device memory that of the backend's allocations.
     fn workspace_size(&self) -> usize;
 
     /// Enqueues the work and does nothing else: no allocation, no
-    /// synchronisation, no copy from the device. Buffers and workspace have
-    /// been checked against the descriptor and cut to its size.
+    /// synchronisation, no copy from the device.
     ///
     /// # Errors
     /// Status 1 when the device refuses, 5 for a stream of another backend.
-    fn launch(
+    ///
+    /// # Safety
+    /// Buffers have been checked by [`Signature::fit`] against the descriptors
+    /// that the plan was made from; the workspace has the size asked for and is
+    /// on the same device. All of it may be used until the work is done.
+    unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
         buffers: O::Buffers<'_>,
@@ -129,12 +113,14 @@ pub trait Kernel<O: Operator>: Send + Sync {
 
 /// An operator, created: validated, planned and made ready on a device.
 ///
-/// Immutable, `Send` and `Sync`; create it once per shape and call
-/// [`calculate`](Self::calculate) as often as needed, from any thread.
+/// Immutable, `Send` and `Sync`. Creating one of a kind that was created before
+/// costs about as much as calling it, so an engine whose shapes change at each
+/// step makes a new one at each step.
 pub struct Descriptor<O: Operator> {
     tensors: O::Tensors,
     plan: O::Plan,
     device: Device,
+    queue: QueueId,
     kernel: Box<dyn Kernel<O>>,
 }
 
@@ -149,8 +135,10 @@ impl<O: Operator> Descriptor<O> {
         tensors: &O::Tensors,
     ) -> Result<Self> {
         let plan = operator.plan(tensors)?;
-        let kernel = backend.prepare(&plan)?;
-        Ok(Descriptor { tensors: tensors.clone(), plan, device: backend.info().device, kernel })
+        // SAFETY: the plan was made a line above.
+        let kernel = unsafe { backend.prepare(&plan)? };
+        let (device, queue) = (backend.info().device, backend.queue_id());
+        Ok(Descriptor { tensors: tensors.clone(), plan, device, queue, kernel })
     }
 
     /// The device this was created on.
@@ -163,6 +151,11 @@ impl<O: Operator> Descriptor<O> {
         &self.plan
     }
 
+    /// The descriptors this was created from.
+    pub fn tensors(&self) -> &O::Tensors {
+        &self.tensors
+    }
+
     /// Bytes of workspace to bring to [`calculate`](Self::calculate); may be 0.
     pub fn workspace_size(&self) -> usize {
         self.kernel.workspace_size()
@@ -170,9 +163,10 @@ impl<O: Operator> Descriptor<O> {
 
     /// Checks the buffers and enqueues the work on `stream`.
     ///
-    /// On the CPU the work is done when this returns. Elsewhere the buffers
-    /// must stay untouched until the stream has passed it; nothing here waits,
-    /// allocates or copies, so on CUDA the call can be captured into a graph.
+    /// On the CPU the work is done when this returns. Elsewhere nothing here
+    /// waits, allocates or copies, so on CUDA the call can be captured into a
+    /// graph. Memory that a handle allocated must be of the handle that this was
+    /// created on, since that handle's queue orders it.
     ///
     /// # Errors
     /// Status 3, 4, 5, 10 or 11 for a buffer that is not what was described, 13
@@ -183,18 +177,81 @@ impl<O: Operator> Descriptor<O> {
         mut buffers: O::Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        O::fit(&self.tensors, &mut buffers, self.device)?;
-        let workspace = self.fit_workspace(workspace.into())?;
-        self.kernel.launch(workspace, buffers, stream)
+        // Who passes a raw stream has vouched for the order of all that is used
+        // there.
+        let ordered = !matches!(stream.kind(), Kind::Raw { .. });
+        let site = Site { device: self.device, queue: ordered.then_some(self.queue) };
+        O::fit(&self.tensors, &mut buffers, site)?;
+        let workspace = self.fit_workspace(workspace.into(), site)?;
+        // SAFETY: both have just been checked. Borrowed memory outlives the
+        // call; a device's own outlives the work, which its queue orders before
+        // its end; for foreign memory its wrapper's caller vouched.
+        unsafe { self.kernel.launch(workspace, buffers, stream) }
+    }
+
+    /// [`calculate`](Self::calculate) on raw addresses: what another framework
+    /// holds, with types and sizes as described.
+    ///
+    /// ```
+    /// # use spec_core as spec;
+    /// use spec::ops::unique::Addresses;
+    /// use spec::ops::Unique;
+    /// use spec::{Backend, Descriptor, Stream, Supports};
+    ///
+    /// /// Distinct keys in memory that another framework holds.
+    /// unsafe fn distinct<B: Supports<Unique>>(
+    ///     backend: &B,
+    ///     keys: u64,
+    ///     len: usize,
+    ///     out: u64,
+    ///     count: u64,
+    ///     workspace: impl FnOnce(usize) -> u64,
+    ///     stream: Stream<'_>,
+    /// ) -> spec::Result<()> {
+    ///     let tensors = Unique.tensors(spec::DType::I64, len);
+    ///     let unique = Descriptor::create(backend, &Unique, &tensors)?;
+    ///     let workspace = workspace(unique.workspace_size()).into();
+    ///     let arguments =
+    ///         Addresses { keys: keys.into(), unique: out.into(), count: count.into(), counts: None };
+    ///     // SAFETY: the caller's.
+    ///     unsafe { unique.calculate_at(workspace, arguments, stream) }
+    /// }
+    /// ```
+    ///
+    /// # Errors
+    /// As [`calculate`](Self::calculate); 5 on a device whose memory has no
+    /// addresses.
+    ///
+    /// # Safety
+    /// Each address is valid on this device for what its descriptor spans, and
+    /// the workspace for [`workspace_size`](Self::workspace_size) bytes, until
+    /// the work is done. The caller orders every other use of that memory against
+    /// it, captured graphs included, and nothing that is written overlaps
+    /// anything else.
+    pub unsafe fn calculate_at(
+        &self,
+        workspace: Address,
+        addresses: O::Addresses,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        let bytes = self.workspace_size();
+        // SAFETY: the caller's.
+        let (workspace, buffers) = unsafe {
+            (
+                ViewMut::from_address(DType::U8, bytes, self.device, workspace.0),
+                O::at(&self.tensors, addresses, self.device),
+            )
+        };
+        self.calculate(workspace, buffers, stream)
     }
 
     /// The workspace cut to what is needed; nothing at all where nothing is.
-    fn fit_workspace<'a>(&self, workspace: ViewMut<'a>) -> Result<ViewMut<'a>> {
+    fn fit_workspace<'a>(&self, workspace: ViewMut<'a>, site: Site) -> Result<ViewMut<'a>> {
         let needed = self.workspace_size();
         if needed == 0 {
             return Ok(ViewMut::empty());
         }
-        let checker = Checker::new(O::NAME);
+        let checker = Checker::of::<O>();
         let given = workspace.len().saturating_mul(workspace.dtype().size());
         if given < needed {
             return Err(checker.error(
@@ -205,7 +262,7 @@ impl<O: Operator> Descriptor<O> {
             ));
         }
         let location = workspace.location();
-        checker.place("workspace", &location, self.device)?;
+        checker.place("workspace", &location, site)?;
         if location.null {
             let expected = format!("{needed} bytes on {}", self.device);
             return Err(checker.error(
@@ -216,5 +273,11 @@ impl<O: Operator> Descriptor<O> {
             ));
         }
         Ok(workspace.into_bytes(needed))
+    }
+}
+
+impl<O: Operator> std::fmt::Debug for Descriptor<O> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Descriptor({} on {})", O::NAME, self.device)
     }
 }

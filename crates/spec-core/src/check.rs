@@ -3,8 +3,9 @@
 use std::borrow::Cow;
 use std::fmt::Display;
 
+use crate::arguments::{self, Address, Argument, Signature};
 use crate::memory::{Locate, Location};
-use crate::{DType, Device, Error, Result, Status, TensorDesc};
+use crate::{DType, Device, Error, QueueId, Result, Status, TensorDesc, View, ViewMut};
 
 /// A validated matrix: innermost stride 1, rows `row_stride` elements apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,11 +30,14 @@ pub struct Vector {
     pub len: usize,
 }
 
-/// Whether an argument is only read.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
-    Read,
-    Write,
+/// Where a call is going to run, which is where its memory must be.
+#[derive(Clone, Copy, Debug)]
+pub struct Site {
+    /// The device.
+    pub device: Device,
+    /// The queue, unless the caller of a foreign one orders what memory is used
+    /// where.
+    pub queue: Option<QueueId>,
 }
 
 /// Checks the arguments of one operator and words what is wrong with them.
@@ -45,6 +49,10 @@ pub(crate) struct Checker {
 impl Checker {
     pub(crate) fn new(operator: &'static str) -> Self {
         Checker { operator }
+    }
+
+    pub(crate) fn of<O: Signature>() -> Self {
+        Checker { operator: O::NAME }
     }
 
     pub(crate) fn error(
@@ -84,75 +92,61 @@ impl Checker {
         value.as_ref().ok_or_else(|| self.error(Status::NullPointer, argument, "absent", reason))
     }
 
-    fn dtype(&self, argument: &'static str, desc: &TensorDesc, allowed: &[DType]) -> Result<()> {
-        if allowed.contains(&desc.dtype()) {
+    fn dtype(&self, argument: &Argument, desc: &TensorDesc) -> Result<()> {
+        if argument.dtypes.contains(&desc.dtype()) {
             return Ok(());
         }
-        let names: Vec<_> = allowed.iter().map(|d| d.name()).collect();
-        Err(self.error(Status::BadTensorDtype, argument, desc.dtype(), names.join(" or ")))
+        let expected = arguments::join(argument.dtypes);
+        Err(self.error(Status::BadTensorDtype, argument.name, desc.dtype(), expected))
     }
 
-    /// Any matrix: `shape` says in words what was expected.
-    pub(crate) fn matrix(
+    /// An argument whose type must be that of another.
+    pub(crate) fn same_dtype(
         &self,
-        argument: &'static str,
+        argument: &Argument,
         desc: &TensorDesc,
-        allowed: &[DType],
-        access: Access,
-        shape: &'static str,
-    ) -> Result<Matrix> {
-        self.dtype(argument, desc, allowed)?;
+        dtype: DType,
+        other: &Argument,
+    ) -> Result<()> {
+        if desc.dtype() == dtype {
+            return Ok(());
+        }
+        let expected = format!("{dtype}, as `{}`", other.name);
+        Err(self.error(Status::BadTensorDtype, argument.name, desc.dtype(), expected))
+    }
+
+    /// Any matrix.
+    pub(crate) fn matrix(&self, argument: &Argument, desc: &TensorDesc) -> Result<Matrix> {
+        self.dtype(argument, desc)?;
         let &[rows, cols] = desc.shape() else {
-            return Err(self.error(
-                Status::BadTensorShape,
-                argument,
-                desc,
-                format!("shape {shape}"),
-            ));
+            return Err(self.rank(argument, desc));
         };
-        let row_stride = self.strides(argument, desc, access, rows, cols)?;
+        let row_stride = self.strides(argument, desc, rows, cols)?;
         Ok(Matrix { dtype: desc.dtype(), rows, cols, row_stride })
     }
 
     /// A matrix of exactly this shape.
     pub(crate) fn matrix_of(
         &self,
-        argument: &'static str,
+        argument: &Argument,
         desc: &TensorDesc,
-        allowed: &[DType],
-        access: Access,
         expected: [usize; 2],
-        shape: &'static str,
     ) -> Result<Matrix> {
-        self.dtype(argument, desc, allowed)?;
-        self.shape(argument, desc, &expected, shape)?;
-        self.matrix(argument, desc, allowed, access, shape)
+        self.dtype(argument, desc)?;
+        self.shape(argument, desc, &expected)?;
+        self.matrix(argument, desc)
     }
 
     /// Any packed vector.
-    pub(crate) fn vector(
-        &self,
-        argument: &'static str,
-        desc: &TensorDesc,
-        allowed: &[DType],
-        shape: &'static str,
-    ) -> Result<Vector> {
-        self.dtype(argument, desc, allowed)?;
+    pub(crate) fn vector(&self, argument: &Argument, desc: &TensorDesc) -> Result<Vector> {
+        self.dtype(argument, desc)?;
         let &[len] = desc.shape() else {
-            return Err(self.error(
-                Status::BadTensorShape,
-                argument,
-                desc,
-                format!("shape {shape}"),
-            ));
+            return Err(self.rank(argument, desc));
         };
         if len > 1 && desc.strides() != [1] {
-            return Err(self.error(
-                Status::BadTensorStrides,
-                argument,
-                format!("{:?}", desc.strides()),
-                "stride 1",
-            ));
+            let value = format!("strided {:?}", desc.strides());
+            let expected = format!("{} packed, with stride 1", argument.shape);
+            return Err(self.error(Status::BadTensorStrides, argument.name, value, expected));
         }
         self.fits_memory(argument, desc)?;
         Ok(Vector { dtype: desc.dtype(), len })
@@ -161,54 +155,58 @@ impl Checker {
     /// A packed vector of exactly this length.
     pub(crate) fn vector_of(
         &self,
-        argument: &'static str,
+        argument: &Argument,
         desc: &TensorDesc,
-        allowed: &[DType],
         expected: usize,
-        shape: &'static str,
     ) -> Result<Vector> {
-        self.dtype(argument, desc, allowed)?;
-        self.shape(argument, desc, &[expected], shape)?;
-        self.vector(argument, desc, allowed, shape)
+        self.dtype(argument, desc)?;
+        self.shape(argument, desc, &[expected])?;
+        self.vector(argument, desc)
     }
 
-    /// The optional flags word that every operator takes.
-    pub(crate) fn flags(&self, desc: Option<&TensorDesc>) -> Result<bool> {
-        if let Some(desc) = desc {
-            self.vector_of("flags", desc, &[DType::U32], 1, "[1]")?;
-        }
-        Ok(desc.is_some())
-    }
-
-    fn shape(
+    /// A packed vector with an element for each of `batch` requests: `[batch]`, or
+    /// the column `[batch, 1]` that some engines keep it as.
+    pub(crate) fn per_request(
         &self,
-        argument: &'static str,
+        argument: &Argument,
         desc: &TensorDesc,
-        expected: &[usize],
-        shape: &'static str,
-    ) -> Result<()> {
+        batch: usize,
+    ) -> Result<Vector> {
+        let (&[_, 1], &[stride, _]) = (desc.shape(), desc.strides()) else {
+            return self.vector_of(argument, desc, batch);
+        };
+        self.dtype(argument, desc)?;
+        self.shape(argument, desc, &[batch, 1])?;
+        self.vector(argument, &TensorDesc::with_strides(desc.dtype(), [batch], [stride]))
+    }
+
+    fn rank(&self, argument: &Argument, desc: &TensorDesc) -> Error {
+        let expected = format!("shape {}", argument.shape);
+        self.error(Status::BadTensorShape, argument.name, desc, expected)
+    }
+
+    fn shape(&self, argument: &Argument, desc: &TensorDesc, expected: &[usize]) -> Result<()> {
         if desc.shape() == expected {
             return Ok(());
         }
         Err(self.error(
             Status::BadTensorShape,
-            argument,
+            argument.name,
             format!("{:?}", desc.shape()),
-            format!("{expected:?}, which is {shape}"),
+            format!("{expected:?}, which is {}", argument.shape),
         ))
     }
 
     fn strides(
         &self,
-        argument: &'static str,
+        argument: &Argument,
         desc: &TensorDesc,
-        access: Access,
         rows: usize,
         cols: usize,
     ) -> Result<usize> {
         let error = |expected: &'static str| {
-            let value = format!("{:?}", desc.strides());
-            Err(self.error(Status::BadTensorStrides, argument, value, expected))
+            let value = format!("strided {:?}", desc.strides());
+            Err(self.error(Status::BadTensorStrides, argument.name, value, expected))
         };
         let &[row, col] = desc.strides() else { return error("two strides") };
         if cols > 1 && col != 1 {
@@ -221,46 +219,46 @@ impl Checker {
         let Ok(stride) = usize::try_from(row) else {
             return error("a row stride that is not negative");
         };
-        if access == Access::Write && stride < cols {
+        if argument.is_written() && stride < cols {
             return error("rows that do not overlap, since they are written");
         }
         self.fits_memory(argument, desc)?;
         Ok(stride)
     }
 
-    fn fits_memory(&self, argument: &'static str, desc: &TensorDesc) -> Result<()> {
+    fn fits_memory(&self, argument: &Argument, desc: &TensorDesc) -> Result<()> {
         let limit = isize::MAX.unsigned_abs() / desc.dtype().size();
         if desc.span() <= limit {
             return Ok(());
         }
         let value = format!("{:?}", desc.shape());
-        Err(self.error(Status::BadTensorShape, argument, value, "a size that memory can hold"))
+        Err(self.error(Status::BadTensorShape, argument.name, value, "a size that memory can hold"))
     }
 
-    /// Whether memory is where `device` can use it.
-    pub(crate) fn place(
-        &self,
-        argument: &'static str,
-        at: &Location,
-        device: Device,
-    ) -> Result<()> {
-        // Host memory is the only memory of the CPU.
-        if at.device == (device != Device::CPU).then_some(device) {
-            return Ok(());
-        }
-        let place = at.device.map_or("host memory".to_owned(), |d| d.to_string());
-        let status = match at.device {
-            Some(other) if other.backend() == device.backend() && device != Device::CPU => {
+    /// Whether memory is where a call on `site` can use it.
+    pub(crate) fn place(&self, argument: &'static str, at: &Location, site: Site) -> Result<()> {
+        let device = site.device;
+        if at.device != device {
+            let place = |device| match device {
+                Device::CPU => "host memory".to_owned(),
+                device => format!("memory on {device}"),
+            };
+            let status = if at.device.backend() == device.backend() {
                 Status::BadParam
-            }
-            _ => Status::DeviceTypeNotSupported,
-        };
-        let expected = if device == Device::CPU {
-            "host memory".to_owned()
-        } else {
-            format!("memory on {device}")
-        };
-        Err(self.error(status, argument, format!("in {place}"), expected))
+            } else {
+                Status::DeviceTypeNotSupported
+            };
+            return Err(self.error(status, argument, place(at.device), place(device)));
+        }
+        match (at.queue, site.queue) {
+            (Some(of), Some(queue)) if of != queue => Err(self.error(
+                Status::BadParam,
+                argument,
+                format!("memory of another handle on {device}, whose queue runs unordered with this one"),
+                "memory of the handle that the operator was created on, or moved to it with `adopt`",
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// A buffer against its descriptor.
@@ -269,14 +267,14 @@ impl Checker {
         argument: &'static str,
         desc: &TensorDesc,
         view: &impl Locate,
-        device: Device,
+        site: Site,
     ) -> Result<()> {
         let at = view.location();
         if at.dtype != desc.dtype() {
             let expected = format!("{} as described", desc.dtype());
             return Err(self.error(Status::BadTensorDtype, argument, at.dtype, expected));
         }
-        self.place(argument, &at, device)?;
+        self.place(argument, &at, site)?;
         let span = desc.span();
         if at.null && span > 0 {
             return Err(self.error(Status::NullPointer, argument, "a null pointer", "memory"));
@@ -305,11 +303,11 @@ impl Checker {
 /// An argument's descriptor, required or optional, against its buffer, which is
 /// cut to what the descriptor spans.
 pub(crate) trait Described<V> {
-    fn fit(&self, view: &mut V, name: &'static str, checker: &Checker, on: Device) -> Result<()>;
+    fn fit(&self, view: &mut V, name: &'static str, checker: &Checker, on: Site) -> Result<()>;
 }
 
 impl<V: Locate> Described<V> for TensorDesc {
-    fn fit(&self, view: &mut V, name: &'static str, checker: &Checker, on: Device) -> Result<()> {
+    fn fit(&self, view: &mut V, name: &'static str, checker: &Checker, on: Site) -> Result<()> {
         checker.buffer(name, self, view, on)?;
         view.truncate(self.span());
         Ok(())
@@ -322,7 +320,7 @@ impl<V: Locate> Described<Option<V>> for Option<TensorDesc> {
         view: &mut Option<V>,
         name: &'static str,
         checker: &Checker,
-        on: Device,
+        on: Site,
     ) -> Result<()> {
         match (self, view) {
             (None, None) => Ok(()),
@@ -339,34 +337,36 @@ impl<V: Locate> Described<Option<V>> for Option<TensorDesc> {
     }
 }
 
-/// Declares the arguments of an operator once, for descriptors and buffers:
-/// inputs have type `I`, outputs and what changes in place `O`. `Tensors` and
-/// `Buffers` are that struct filled with descriptors and with memory.
-macro_rules! arguments {
-    ($(#[$meta:meta])* { $( $(#[$doc:meta])* $field:ident : $ty:ty ),+ $(,)? }) => {
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug)]
-        pub struct Arguments<I, O> {
-            $( $(#[$doc])* pub $field: $ty, )+
-        }
-
-        /// Descriptors of the arguments.
-        pub type Tensors = Arguments<$crate::TensorDesc, $crate::TensorDesc>;
-        /// The arguments in memory.
-        pub type Buffers<'a> = Arguments<$crate::View<'a>, $crate::ViewMut<'a>>;
-
-        fn fit_buffers(
-            operator: &'static str,
-            tensors: &Tensors,
-            buffers: &mut Buffers<'_>,
-            device: $crate::Device,
-        ) -> $crate::Result<()> {
-            let checker = $crate::check::Checker::new(operator);
-            $( $crate::check::Described::fit(
-                &tensors.$field, &mut buffers.$field, stringify!($field), &checker, device,
-            )?; )+
-            Ok(())
-        }
-    };
+/// An argument's descriptor, required or optional, at an address.
+pub(crate) trait Placed<A, V> {
+    /// # Safety
+    /// As for [`View::from_address`] and [`ViewMut::from_address`].
+    unsafe fn at(&self, address: A, device: Device) -> V;
 }
-pub(crate) use arguments;
+
+impl<'a> Placed<Address, View<'a>> for TensorDesc {
+    unsafe fn at(&self, address: Address, device: Device) -> View<'a> {
+        // SAFETY: the caller's.
+        unsafe { View::from_address(self.dtype(), self.span(), device, address.0) }
+    }
+}
+
+impl<'a> Placed<Address, ViewMut<'a>> for TensorDesc {
+    unsafe fn at(&self, address: Address, device: Device) -> ViewMut<'a> {
+        // SAFETY: the caller's.
+        unsafe { ViewMut::from_address(self.dtype(), self.span(), device, address.0) }
+    }
+}
+
+impl<V> Placed<Option<Address>, Option<V>> for Option<TensorDesc>
+where
+    TensorDesc: Placed<Address, V>,
+{
+    unsafe fn at(&self, address: Option<Address>, device: Device) -> Option<V> {
+        // What is described but has no address, or the other way round, is for
+        // `fit` to refuse: nothing is read here.
+        let nothing = TensorDesc::new(DType::U8, [0]);
+        // SAFETY: the caller's.
+        address.map(|address| unsafe { self.as_ref().unwrap_or(&nothing).at(address, device) })
+    }
+}

@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::str::FromStr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::{Error, Result};
 
@@ -42,6 +43,22 @@ impl fmt::Display for Device {
         } else {
             write!(f, "{}:{}", self.backend, self.index)
         }
+    }
+}
+
+/// The identity of a queue: what orders the work that is enqueued on it, and the
+/// memory that belongs to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct QueueId(u64);
+
+impl QueueId {
+    /// The host's: work is done when a call returns.
+    pub const HOST: QueueId = QueueId(0);
+
+    /// One that nobody else has.
+    pub fn unique() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        QueueId(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 

@@ -22,15 +22,19 @@ pub enum DType {
     U32,
     /// Unsigned 64-bit integer.
     U64,
-    /// Untyped bytes: workspaces.
+    /// Unsigned 8-bit integer, and untyped bytes: workspaces.
     U8,
+    /// Signed 8-bit integer.
+    I8,
+    /// A byte that is 0 for false; anything else is true.
+    Bool,
 }
 
 impl DType {
     /// Size of one element in bytes, which is also the alignment it needs.
     pub const fn size(self) -> usize {
         match self {
-            DType::U8 => 1,
+            DType::U8 | DType::I8 | DType::Bool => 1,
             DType::F16 | DType::BF16 => 2,
             DType::F32 | DType::I32 | DType::U32 => 4,
             DType::I64 | DType::U64 => 8,
@@ -48,6 +52,8 @@ impl DType {
             DType::U32 => "u32",
             DType::U64 => "u64",
             DType::U8 => "u8",
+            DType::I8 => "i8",
+            DType::Bool => "bool",
         }
     }
 }
@@ -65,6 +71,8 @@ mod sealed {
 /// A Rust type that is the element of some [`DType`].
 ///
 /// Sealed: every implementor is plain data for which any bit pattern is valid.
+/// ([`DType::Bool`] has none for that reason: `View::from(&[bool])` reads them,
+/// and bytes of any source come through `View::from_bytes`.)
 pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + 'static {
     /// The matching dtype.
     const DTYPE: DType;
@@ -81,7 +89,7 @@ macro_rules! element {
 
 element! {
     f32 => F32, f16 => F16, bf16 => BF16,
-    i32 => I32, i64 => I64, u32 => U32, u64 => U64, u8 => U8,
+    i32 => I32, i64 => I64, u32 => U32, u64 => U64, u8 => U8, i8 => I8,
 }
 
 /// The bytes of a slice of elements.
@@ -89,6 +97,12 @@ pub fn as_bytes<T: Element>(slice: &[T]) -> &[u8] {
     // SAFETY: an `Element` is plain data without padding; the length in bytes
     // is that of the very same slice, and `u8` has no alignment to meet.
     unsafe { std::slice::from_raw_parts(slice.as_ptr().cast(), size_of_val(slice)) }
+}
+
+/// The bytes of truth values: 0 and 1, as [`DType::Bool`] has them.
+pub fn bool_bytes(slice: &[bool]) -> &[u8] {
+    // SAFETY: a `bool` is one initialised byte, and `u8` has no alignment to meet.
+    unsafe { std::slice::from_raw_parts(slice.as_ptr().cast(), slice.len()) }
 }
 
 /// The bytes of a mutable slice of elements.

@@ -70,8 +70,26 @@ impl fmt::Display for Status {
     }
 }
 
-/// What went wrong: a [`Status`] for programs and a sentence for people.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+/// What a program can do about an error, where the status alone does not say:
+/// InfiniOp has one number for all that fails underneath.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The call is wrong: an argument, a parameter, a name.
+    Usage,
+    /// The device is absent, too old, or lacks the operator.
+    Unavailable,
+    /// There is not enough memory: free some, or ask for less.
+    OutOfMemory,
+    /// The device is gone, and with it all that it held: open it again.
+    DeviceLost,
+    /// The driver or a library underneath failed in another way.
+    Failed,
+}
+
+/// What went wrong: a [`Status`] and an [`ErrorKind`] for programs, a sentence
+/// for people, which is also what `{:?}` shows.
+#[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// An argument of an operator is not what the contract asks for.
@@ -93,6 +111,8 @@ pub enum Error {
     Device {
         /// The status this maps to.
         status: Status,
+        /// What a program can do about it.
+        kind: ErrorKind,
         /// The device, as one writes it: `cuda:0`.
         device: Device,
         /// What happened, in words.
@@ -112,9 +132,28 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error about one device.
+    /// An error about one device. Its kind follows from the status.
     pub fn device(device: Device, status: Status, message: impl Into<Cow<'static, str>>) -> Self {
-        Error::Device { status, device, message: message.into() }
+        let kind = match status {
+            Status::NotImplemented
+            | Status::DeviceNotFound
+            | Status::DeviceNotInitialized
+            | Status::DeviceArchitectureNotSupported => ErrorKind::Unavailable,
+            Status::InternalError => ErrorKind::Failed,
+            _ => ErrorKind::Usage,
+        };
+        Error::Device { status, kind, device, message: message.into() }
+    }
+
+    /// A device that failed, with the kind of its failure: status 1.
+    pub fn failure(device: Device, kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
+        Error::Device { status: Status::InternalError, kind, device, message: message.into() }
+    }
+
+    /// A backend that does not have an operator, or an option of it: status 2.
+    pub fn not_implemented(device: Device, what: impl fmt::Display) -> Self {
+        let message = format!("{what} is not implemented on this backend");
+        Error::device(device, Status::NotImplemented, message)
     }
 
     /// The status code of this error; never [`Status::Success`].
@@ -123,5 +162,20 @@ impl Error {
             Error::Argument { status, .. } | Error::Device { status, .. } => *status,
             Error::DeviceName { .. } => Status::BadParam,
         }
+    }
+
+    /// What a program can do about this error.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Error::Device { kind, .. } => *kind,
+            Error::Argument { .. } | Error::DeviceName { .. } => ErrorKind::Usage,
+        }
+    }
+}
+
+/// The words, so that `fn main() -> spec::Result<()>` prints them.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }

@@ -31,10 +31,42 @@
 //!
 //! ## What is unsafe
 //!
-//! Wrapping a foreign address ([`View::from_address`],
-//! [`ViewMut::from_address`]) or a foreign stream ([`Stream::from_raw`]).
-//! Nothing else.
+//! * For callers: wrapping foreign memory ([`View::from_address`],
+//!   [`ViewMut::from_address`], [`View::from_object`], [`ViewMut::from_object`]),
+//!   calling with addresses ([`Descriptor::calculate_at`]), wrapping a foreign
+//!   stream ([`Stream::from_raw`]), and timing with replays
+//!   ([`Measure::time`]).
+//! * For backends: implementing [`Backend`], [`Supports`] and [`Kernel`], and
+//!   calling [`Supports::prepare`] and [`Kernel::launch`], which is
+//!   [`Descriptor`]'s to do.
+//!
+//! Nothing else: no sequence of other calls reaches undefined behaviour. Memory
+//! that a handle allocated belongs to that handle's queue ([`QueueId`]); a
+//! descriptor of another handle refuses it until
+//! [`adopt`](Backend::adopt) has moved it.
+//!
+//! ```compile_fail,E0133
+//! # use spec_core::{ops::Unique, ops::unique::Plan, Supports};
+//! fn by_hand(backend: &impl Supports<Unique>, plan: &Plan) {
+//!     let _ = backend.prepare(plan); // unsafe: whoever calls vouches for the plan
+//! }
+//! ```
+//!
+//! ```compile_fail,E0133
+//! # use spec_core::{ops::Unique, ops::unique::Buffers, Kernel, Stream, ViewMut};
+//! fn unchecked(kernel: &dyn Kernel<Unique>, buffers: Buffers<'_>) {
+//!     let _ = kernel.launch(ViewMut::empty(), buffers, Stream::default());
+//! }
+//! ```
+//!
+//! ```compile_fail,E0133
+//! # use spec_core::timing::{Measure, Timed};
+//! fn replayed(device: &impl Measure, work: &mut dyn Timed) {
+//!     let _ = device.time(9, 20, work);
+//! }
+//! ```
 
+pub mod arguments;
 mod backend;
 mod check;
 mod device;
@@ -50,13 +82,14 @@ pub mod stream;
 mod tensor;
 pub mod timing;
 
+pub use arguments::{Address, Argument, Role, Signature, Source};
 pub use backend::{Backend, Descriptor, Kernel, Operator, Supports};
-pub use check::{Matrix, Vector};
-pub use device::{Device, DeviceInfo, DeviceName};
+pub use check::{Matrix, Site, Vector};
+pub use device::{Device, DeviceInfo, DeviceName, QueueId};
 pub use dtype::{DType, Element};
-pub use error::{Error, Result, Status};
+pub use error::{Error, ErrorKind, Result, Status};
 pub use half::{bf16, f16};
-pub use memory::{Memory, Place, PlaceMut, Staging, View, ViewMut};
+pub use memory::{Memory, Overlap, Place, PlaceMut, Staging, View, ViewMut};
 pub use stream::Stream;
 pub use tensor::{MAX_RANK, TensorDesc};
-pub use timing::{Timed, Timing, Yardstick};
+pub use timing::{Measure, Timed, Timing, Yardstick};

@@ -7,8 +7,9 @@
 //! already hold and nothing is copied.
 
 use std::any::Any;
+use std::fmt;
 
-use crate::{DType, Device, Element, Result, dtype};
+use crate::{Backend, DType, Device, Element, QueueId, Result, dtype};
 
 /// Where a view's first byte is.
 #[derive(Clone, Copy)]
@@ -63,6 +64,7 @@ pub struct View<'a> {
     dtype: DType,
     len: usize,
     place: Place<'a>,
+    queue: Option<QueueId>,
 }
 
 /// Elements that an operator writes.
@@ -70,29 +72,62 @@ pub struct ViewMut<'a> {
     dtype: DType,
     len: usize,
     place: PlaceMut<'a>,
+    queue: Option<QueueId>,
 }
 
 impl<'a> View<'a> {
-    /// `len` elements at a raw device address.
+    /// `len` elements at a raw address: a device's, or, on [`Device::CPU`], a
+    /// pointer whose provenance was exposed.
     ///
     /// # Safety
     /// Until the work that uses the view has finished on the device, the
     /// address must be valid on `device` for reads of `len` elements of
-    /// `dtype`, and nothing may write there unordered with that work.
+    /// `dtype`. The caller orders every other use of that memory against the
+    /// work: writes by other streams, by the host, and by replays of captured
+    /// graphs.
     pub unsafe fn from_address(dtype: DType, len: usize, device: Device, address: u64) -> Self {
-        View { dtype, len, place: Place::Address { device, address } }
+        let bytes = len.saturating_mul(dtype.size());
+        let place = match device {
+            Device::CPU if bytes == 0 => Place::Host(&[]),
+            Device::CPU if address != 0 => {
+                let start = std::ptr::with_exposed_provenance(address as usize);
+                // SAFETY: valid for reads for as long, by the caller's word.
+                Place::Host(unsafe { std::slice::from_raw_parts(start, bytes) })
+            }
+            _ => Place::Address { device, address },
+        };
+        View { dtype, len, place, queue: None }
+    }
+
+    /// Host memory as elements of `dtype`, as many as are whole.
+    pub fn from_bytes(dtype: DType, bytes: &'a [u8]) -> Self {
+        let len = bytes.len() / dtype.size();
+        let place = Place::Host(&bytes[..len * dtype.size()]);
+        View { dtype, len, place, queue: None }
     }
 
     /// `len` elements from byte `offset` of a backend's buffer object. For
     /// backends, which check the type and size of `object` when it is used.
-    pub fn from_object(
+    ///
+    /// # Safety
+    /// `object` belongs to `device`.
+    pub unsafe fn from_object(
         dtype: DType,
         len: usize,
         device: Device,
         object: &'a (dyn Any + Send + Sync),
         offset: u64,
     ) -> Self {
-        View { dtype, len, place: Place::Object { device, object, offset } }
+        View { dtype, len, place: Place::Object { device, object, offset }, queue: None }
+    }
+
+    /// The same elements as memory of `queue`: for backends, of what they
+    /// allocated.
+    ///
+    /// # Safety
+    /// Whatever else uses this memory is ordered by that queue.
+    pub unsafe fn of_queue(self, queue: QueueId) -> Self {
+        View { queue: Some(queue), ..self }
     }
 
     /// The element type.
@@ -126,31 +161,63 @@ impl<'a> View<'a> {
 }
 
 impl<'a> ViewMut<'a> {
-    /// `len` elements at a raw device address.
+    /// `len` elements at a raw address: a device's, or, on [`Device::CPU`], a
+    /// pointer whose provenance was exposed.
     ///
     /// # Safety
     /// Until the work that uses the view has finished on the device, the
     /// address must be valid on `device` for reads and writes of `len` elements
-    /// of `dtype`, and nothing else may touch them unordered with that work.
+    /// of `dtype`. The caller orders every other use of that memory against the
+    /// work: by other streams, by the host, and by replays of captured graphs.
     pub unsafe fn from_address(dtype: DType, len: usize, device: Device, address: u64) -> Self {
-        ViewMut { dtype, len, place: PlaceMut::Address { device, address } }
+        let bytes = len.saturating_mul(dtype.size());
+        let place = match device {
+            Device::CPU if bytes == 0 => PlaceMut::Host(&mut []),
+            Device::CPU if address != 0 => {
+                let start = std::ptr::with_exposed_provenance_mut(address as usize);
+                // SAFETY: valid for reads and writes for as long, and nobody
+                // else's meanwhile, by the caller's word.
+                PlaceMut::Host(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
+            }
+            _ => PlaceMut::Address { device, address },
+        };
+        ViewMut { dtype, len, place, queue: None }
+    }
+
+    /// Host memory as elements of `dtype`, as many as are whole.
+    pub fn from_bytes(dtype: DType, bytes: &'a mut [u8]) -> Self {
+        let len = bytes.len() / dtype.size();
+        let place = PlaceMut::Host(&mut bytes[..len * dtype.size()]);
+        ViewMut { dtype, len, place, queue: None }
     }
 
     /// `len` elements from byte `offset` of a backend's buffer object. For
     /// backends, which check the type and size of `object` when it is used.
-    pub fn from_object(
+    ///
+    /// # Safety
+    /// `object` belongs to `device`.
+    pub unsafe fn from_object(
         dtype: DType,
         len: usize,
         device: Device,
         object: &'a (dyn Any + Send + Sync),
         offset: u64,
     ) -> Self {
-        ViewMut { dtype, len, place: PlaceMut::Object { device, object, offset } }
+        ViewMut { dtype, len, place: PlaceMut::Object { device, object, offset }, queue: None }
+    }
+
+    /// The same elements as memory of `queue`: for backends, of what they
+    /// allocated.
+    ///
+    /// # Safety
+    /// Whatever else uses this memory is ordered by that queue.
+    pub unsafe fn of_queue(self, queue: QueueId) -> Self {
+        ViewMut { queue: Some(queue), ..self }
     }
 
     /// No bytes at all: the workspace of an operator that needs none.
     pub fn empty() -> ViewMut<'static> {
-        ViewMut { dtype: DType::U8, len: 0, place: PlaceMut::Host(&mut []) }
+        ViewMut { dtype: DType::U8, len: 0, place: PlaceMut::Host(&mut []), queue: None }
     }
 
     /// The first `bytes` bytes, whatever the element type; there are as many.
@@ -204,12 +271,59 @@ impl<'a> ViewMut<'a> {
     }
 }
 
+/// Where memory is, never what it holds.
+fn fmt_place(
+    f: &mut fmt::Formatter<'_>,
+    name: &str,
+    device: Device,
+    start: u64,
+    len: impl fmt::Display,
+) -> fmt::Result {
+    write!(f, "{name}({len} at {start:#x} on {device})")
+}
+
+impl fmt::Debug for Place<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let view = View { dtype: DType::U8, len: 0, place: *self, queue: None };
+        let Location { device, start, .. } = view.location();
+        fmt_place(f, "Place", device, start, "bytes")
+    }
+}
+
+impl fmt::Debug for PlaceMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            PlaceMut::Host(bytes) => Place::Host(bytes).fmt(f),
+            &PlaceMut::Address { device, address } => Place::Address { device, address }.fmt(f),
+            &PlaceMut::Object { device, object, offset } => {
+                Place::Object { device, object, offset }.fmt(f)
+            }
+        }
+    }
+}
+
+impl fmt::Debug for View<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Location { dtype, len, device, start, .. } = self.location();
+        fmt_place(f, "View", device, start, format_args!("{len} x {dtype}"))
+    }
+}
+
+impl fmt::Debug for ViewMut<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Location { dtype, len, device, start, .. } = self.location();
+        fmt_place(f, "ViewMut", device, start, format_args!("{len} x {dtype}"))
+    }
+}
+
 /// What the checks need to know of a view, reading or writing.
 pub(crate) struct Location {
     pub(crate) dtype: DType,
     pub(crate) len: usize,
-    /// The device, or `None` for host memory.
-    pub(crate) device: Option<Device>,
+    /// The device; [`Device::CPU`] for host memory.
+    pub(crate) device: Device,
+    /// The queue whose memory it is, where a handle allocated it.
+    pub(crate) queue: Option<QueueId>,
     /// Address or offset of the first byte.
     pub(crate) start: u64,
     /// Whether this is a null pointer.
@@ -226,11 +340,11 @@ pub(crate) trait Locate {
 impl Locate for View<'_> {
     fn location(&self) -> Location {
         let (device, start, null) = match self.place {
-            Place::Host(bytes) => (None, bytes.as_ptr().addr() as u64, false),
-            Place::Address { device, address } => (Some(device), address, address == 0),
-            Place::Object { device, offset, .. } => (Some(device), offset, false),
+            Place::Host(bytes) => (Device::CPU, bytes.as_ptr().addr() as u64, false),
+            Place::Address { device, address } => (device, address, address == 0),
+            Place::Object { device, offset, .. } => (device, offset, false),
         };
-        Location { dtype: self.dtype, len: self.len, device, start, null }
+        Location { dtype: self.dtype, len: self.len, device, queue: self.queue, start, null }
     }
 
     fn truncate(&mut self, len: usize) {
@@ -244,11 +358,11 @@ impl Locate for View<'_> {
 impl Locate for ViewMut<'_> {
     fn location(&self) -> Location {
         let (device, start, null) = match &self.place {
-            PlaceMut::Host(bytes) => (None, bytes.as_ptr().addr() as u64, false),
-            PlaceMut::Address { device, address } => (Some(*device), *address, *address == 0),
-            PlaceMut::Object { device, offset, .. } => (Some(*device), *offset, false),
+            PlaceMut::Host(bytes) => (Device::CPU, bytes.as_ptr().addr() as u64, false),
+            PlaceMut::Address { device, address } => (*device, *address, *address == 0),
+            PlaceMut::Object { device, offset, .. } => (*device, *offset, false),
         };
-        Location { dtype: self.dtype, len: self.len, device, start, null }
+        Location { dtype: self.dtype, len: self.len, device, queue: self.queue, start, null }
     }
 
     fn truncate(&mut self, len: usize) {
@@ -262,7 +376,8 @@ impl Locate for ViewMut<'_> {
 
 impl<'a, T: Element> From<&'a [T]> for View<'a> {
     fn from(slice: &'a [T]) -> Self {
-        View { dtype: T::DTYPE, len: slice.len(), place: Place::Host(dtype::as_bytes(slice)) }
+        let place = Place::Host(dtype::as_bytes(slice));
+        View { dtype: T::DTYPE, len: slice.len(), place, queue: None }
     }
 }
 
@@ -278,11 +393,17 @@ impl<'a, T: Element, const N: usize> From<&'a [T; N]> for View<'a> {
     }
 }
 
+impl<'a> From<&'a [bool]> for View<'a> {
+    fn from(slice: &'a [bool]) -> Self {
+        View::from_bytes(DType::Bool, dtype::bool_bytes(slice))
+    }
+}
+
 impl<'a, T: Element> From<&'a mut [T]> for ViewMut<'a> {
     fn from(slice: &'a mut [T]) -> Self {
         let len = slice.len();
         let place = PlaceMut::Host(dtype::as_bytes_mut(slice));
-        ViewMut { dtype: T::DTYPE, len, place }
+        ViewMut { dtype: T::DTYPE, len, place, queue: None }
     }
 }
 
@@ -299,7 +420,7 @@ impl<'a, T: Element, const N: usize> From<&'a mut [T; N]> for ViewMut<'a> {
 }
 
 /// Memory that a backend allocated: what the facade's owned buffers hold.
-pub trait Memory: Send + Sync {
+pub trait Memory: Any + Send + Sync {
     /// The size asked for, in bytes.
     fn size(&self) -> usize;
 
@@ -346,7 +467,30 @@ pub trait Memory: Send + Sync {
     }
 }
 
-/// Host memory that a backend allocated; see [`Backend::staging`](crate::Backend::staging).
+/// A device on which copying and computing run at the same time.
+pub trait Overlap: Backend {
+    /// Another handle on the same device. Where devices have queues, its own one
+    /// runs beside this handle's: for a thread that copies and computes while
+    /// another one does.
+    ///
+    /// # Errors
+    /// Status 1 when the device refuses.
+    fn sibling(&self) -> Result<Self>
+    where
+        Self: Sized;
+
+    /// Allocates host memory that copies to and from the device's memory are
+    /// fastest with: page-locked, contents unspecified. `None` where no memory
+    /// is better than any other.
+    ///
+    /// # Errors
+    /// Status 1 when there is not enough.
+    fn staging(&self, _bytes: usize) -> Result<Option<Box<dyn Staging>>> {
+        Ok(None)
+    }
+}
+
+/// Host memory that a backend allocated; see [`Overlap::staging`].
 pub trait Staging: Send + Sync {
     /// All of it, aligned to 64 bytes at least.
     fn bytes(&self) -> &[u8];

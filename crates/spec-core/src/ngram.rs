@@ -1,10 +1,12 @@
-//! The integer rules that `ngram_match` and `hybrid_mtp_ngram` share.
+//! The integer rules that `ngram_match`, `hybrid_mtp_ngram` and, without the
+//! budget, `prompt_lookup` share.
 //!
 //! Backends search in parallel; what surrounds the search, cutting bad lengths
 //! to what fits and sharing out the token budget, is this small and must be
 //! replayed exactly.
 
-use crate::check::{Access, Checker};
+use crate::Argument;
+use crate::check::Checker;
 use crate::flags::BAD_LENGTHS;
 use crate::{DType, Matrix, Result, TensorDesc};
 
@@ -46,7 +48,8 @@ impl Haystacks {
     }
 }
 
-fn cut(value: i64, max: usize) -> usize {
+/// A length or count, which may be any number, cut to `0 ..= max`.
+pub fn cut(value: i64, max: usize) -> usize {
     // A length above `usize::MAX` or below 0 is cut like any other.
     usize::try_from(value.max(0)).unwrap_or(usize::MAX).min(max)
 }
@@ -90,51 +93,54 @@ pub struct Rows {
     pub lengths: DType,
 }
 
+/// An argument with its descriptor.
+pub(crate) type Described<'t> = (&'static Argument, &'t TensorDesc);
+
 pub(crate) struct RowDescs<'t> {
-    pub(crate) input_ids: &'t TensorDesc,
-    pub(crate) generated: (&'static str, &'t TensorDesc),
-    pub(crate) draft_tokens: &'t TensorDesc,
-    pub(crate) lengths: &'t [(&'static str, &'t TensorDesc)],
-    pub(crate) counts: &'t [(&'static str, &'t TensorDesc)],
-    pub(crate) flags: Option<&'t TensorDesc>,
+    pub(crate) input_ids: Described<'t>,
+    pub(crate) generated: Described<'t>,
+    pub(crate) draft_tokens: Described<'t>,
+    pub(crate) lengths: &'t [Described<'t>],
+    pub(crate) counts: &'t [Described<'t>],
 }
 
 impl RowDescs<'_> {
     pub(crate) fn check(&self, c: &Checker) -> Result<Rows> {
-        let ints = [DType::I64, DType::I32];
-        let words = "[batch, max_prompt_len]";
-        let input_ids = c.matrix("input_ids", self.input_ids, &ints, Access::Read, words)?;
+        let (input_argument, desc) = self.input_ids;
+        let input_ids = c.matrix(input_argument, desc)?;
         let batch = input_ids.rows;
-        let same = [input_ids.dtype];
-        let rows = |name, desc, access, words| {
-            let m: Matrix = c.matrix(name, desc, &same, access, words)?;
-            c.matrix_of(name, desc, &same, access, [batch, m.cols], words)
+        let rows = |(argument, desc): Described<'_>| {
+            c.same_dtype(argument, desc, input_ids.dtype, input_argument)?;
+            let cols = c.matrix(argument, desc)?.cols;
+            c.matrix_of(argument, desc, [batch, cols])
         };
-        let (name, desc) = self.generated;
-        let generated = rows(name, desc, Access::Read, "[batch, max_model_len]")?;
-        let draft_tokens =
-            rows("draft_tokens", self.draft_tokens, Access::Write, "[batch, max_draft_len]")?;
-        let (name, desc) = self.lengths[0];
-        let lengths = c.vector_of(name, desc, &ints, batch, "[batch]")?.dtype;
-        for &(name, desc) in &self.lengths[1..] {
-            c.vector_of(name, desc, &[lengths], batch, "[batch]")?;
+        let generated = rows(self.generated)?;
+        let draft_tokens = rows(self.draft_tokens)?;
+        let (first, desc) = self.lengths[0];
+        let lengths = c.per_request(first, desc, batch)?.dtype;
+        for &(argument, desc) in &self.lengths[1..] {
+            c.same_dtype(argument, desc, lengths, first)?;
+            c.per_request(argument, desc, batch)?;
         }
-        for &(name, desc) in self.counts {
-            c.vector_of(name, desc, &[DType::I32], batch, "[batch]")?;
+        for &(argument, desc) in self.counts {
+            c.per_request(argument, desc, batch)?;
         }
-        c.flags(self.flags)?;
         Ok(Rows { batch, input_ids, generated, draft_tokens, lengths })
     }
 }
 
+/// A parameter with its name.
+pub(crate) type Named = (&'static str, usize);
+
+/// Lengths of patterns that a search can have.
+pub(crate) fn check_patterns(c: &Checker, min: Named, max: Named) -> Result<()> {
+    c.param((1..=MAX_NGRAM).contains(&max.1), max.0, max.1, format!("1 to {MAX_NGRAM}"))?;
+    let expected = format!("1 to {}, which is {}", max.0, max.1);
+    c.param((1..=max.1).contains(&min.1), min.0, min.1, expected)
+}
+
 pub(crate) fn check_sizes(c: &Checker, min: usize, max: usize, threshold: i32) -> Result<()> {
-    c.param((1..=MAX_NGRAM).contains(&max), "max_ngram_size", max, format!("1 to {MAX_NGRAM}"))?;
-    c.param(
-        (1..=max).contains(&min),
-        "min_ngram_size",
-        min,
-        format!("1 to max_ngram_size, which is {max}"),
-    )?;
+    check_patterns(c, ("min_ngram_size", min), ("max_ngram_size", max))?;
     c.param(threshold >= 0, "token_threshold", threshold, "at least 0")
 }
 

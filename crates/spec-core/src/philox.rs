@@ -6,9 +6,6 @@
 const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
-/// The position that stands for the draw of the recovered token.
-pub const RECOVERY_POSITION: u32 = u32::MAX;
-
 /// Ten rounds of Philox4x32.
 pub const fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     let mut round = 0;
@@ -27,20 +24,44 @@ pub const fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4]
     counter
 }
 
-const fn draw(seed: u64, offset: u64, request: u32, position: u32) -> [u32; 4] {
-    let counter = [offset as u32, (offset >> 32) as u32, request, position];
-    philox4x32_10(counter, [seed as u32, (seed >> 32) as u32])
+/// What a random number decides. Numbers of different purposes are independent,
+/// so that sampling a token, accepting a draft and recovering a rejected one at
+/// the same position of a request never share one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u32)]
+pub enum Purpose {
+    /// Samples a token from logits.
+    Sample = 0,
+    /// Accepts or rejects a draft token.
+    Accept = 1,
+    /// Recovers the token that replaces a rejected one.
+    Recover = 2,
 }
 
-/// The acceptance draw of a request's position: a multiple of 2^-24 in [0, 1).
-pub const fn uniform(seed: u64, offset: u64, request: u32, position: u32) -> f32 {
-    (draw(seed, offset, request, position)[0] >> 8) as f32 * (1.0 / 16_777_216.0)
-}
+/// The random numbers of one decision: of a request with this seed, about the
+/// token at this position of its own text. They depend on nothing else, so a
+/// request gets the same ones in whatever batch, slot or step it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Draw([u32; 4]);
 
-/// The recovery draw of a request: 64 bits, read as a fraction of 2^64.
-pub const fn recovery_bits(seed: u64, offset: u64, request: u32) -> u64 {
-    let words = draw(seed, offset, request, RECOVERY_POSITION);
-    (words[1] as u64) << 32 | words[0] as u64
+impl Draw {
+    /// Key: the seed's halves, low first. Counter: the position's halves (in
+    /// two's complement), low first, the purpose, 0.
+    pub const fn at(seed: u64, position: i64, purpose: Purpose) -> Self {
+        let position = position as u64;
+        let counter = [position as u32, (position >> 32) as u32, purpose as u32, 0];
+        Draw(philox4x32_10(counter, [seed as u32, (seed >> 32) as u32]))
+    }
+
+    /// A multiple of 2^-24 in [0, 1).
+    pub const fn uniform(self) -> f32 {
+        (self.0[0] >> 8) as f32 * (1.0 / 16_777_216.0)
+    }
+
+    /// 64 bits, read as a fraction of 2^64.
+    pub const fn bits(self) -> u64 {
+        (self.0[1] as u64) << 32 | self.0[0] as u64
+    }
 }
 
 #[cfg(test)]
@@ -69,7 +90,8 @@ mod tests {
 
     #[test]
     fn uniform_is_below_one() {
-        let largest = (0..4096).map(|k| uniform(7, 9, 3, k)).fold(0.0, f32::max);
+        let draw = |position| Draw::at(7, position, Purpose::Accept).uniform();
+        let largest = (-2048..2048).map(draw).fold(0.0, f32::max);
         assert!(largest < 1.0 && largest > 0.99, "{largest}");
     }
 }

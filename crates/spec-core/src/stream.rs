@@ -10,11 +10,11 @@ use crate::Device;
 /// passes it: a raw handle (a `CUstream` from any framework) or a recording
 /// object (a `wgpu::CommandEncoder`). The backend crates have the typed
 /// constructors.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Stream<'a>(Kind<'a>);
 
 /// What a [`Stream`] is, for backends to match on.
-#[derive(Default)]
+#[derive(Debug, Default)]
 #[non_exhaustive]
 pub enum Kind<'a> {
     /// The backend's own.
@@ -36,7 +36,11 @@ impl<'a> Stream<'a> {
     ///
     /// # Safety
     /// `handle` must be a live stream of `device` for as long as work enqueued
-    /// on it has not finished.
+    /// on it has not finished. The caller orders every other use of the buffers
+    /// that are passed with it against that work, those that a handle of this
+    /// library allocated included (their `to_vec` and `write` wait for the
+    /// handle's own queue alone); where the stream is being captured, against
+    /// every replay of the graph.
     pub unsafe fn from_raw(device: Device, handle: u64) -> Self {
         Stream(Kind::Raw { device, handle })
     }
@@ -44,6 +48,10 @@ impl<'a> Stream<'a> {
     /// An object that records work, such as a command encoder.
     pub fn from_object(object: &'a mut dyn Any) -> Self {
         Stream(Kind::Object(object))
+    }
+
+    pub(crate) fn kind(&self) -> &Kind<'a> {
+        &self.0
     }
 
     /// What this is, for backends.

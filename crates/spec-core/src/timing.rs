@@ -1,12 +1,12 @@
 //! How long calls take, as the device itself sees it.
 //!
-//! [`Backend::time`](crate::Backend::time) measures; what it measures against is a
+//! [`Measure::time`] measures; what it measures against is a
 //! [`Yardstick`]: how fast the device copies its own memory, and what doing
 //! nothing costs.
 
 use std::time::Instant;
 
-use crate::{Result, Stream};
+use crate::{Backend, Result, Stream};
 
 /// Work that is timed: calls made back to back.
 ///
@@ -68,9 +68,39 @@ pub struct Yardstick {
     pub overhead: Option<f64>,
 }
 
+/// A device that times work on itself.
+pub trait Measure: Backend {
+    /// Times `calls` calls made back to back, `samples` times: seconds a call,
+    /// as the device sees it. Calls run in their timed form only, at least once
+    /// before the first sample, so what they write was written by such a call.
+    ///
+    /// Where nothing better is said: the host's clock, from the first call until
+    /// all of them are done.
+    ///
+    /// # Errors
+    /// Those of the calls, and status 1 when the device fails.
+    ///
+    /// # Safety
+    /// Calls may be recorded once and replayed: the memory that they use stays
+    /// where it is until this returns ([`Timed::reset`] writes to it, and
+    /// neither frees nor replaces it), and nobody else uses it meanwhile.
+    unsafe fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
+        by_clock(&|| self.synchronize(), samples, calls, work)
+    }
+
+    /// Measures what the device does at best. Takes a moment, and memory for as
+    /// long. What cannot be measured is absent.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    fn yardstick(&self) -> Result<Yardstick> {
+        Ok(Yardstick::default())
+    }
+}
+
 /// Times by the host's clock: from the first call of a sample until
-/// `synchronize` says that all of them are done. What [`Backend::time`](crate::Backend::time) is where
-/// a backend has nothing better, and the only way for calls that wait
+/// `synchronize` says that all of them are done. What [`Measure::time`] is where
+/// a device has nothing better, and the only way for calls that wait
 /// themselves.
 ///
 /// # Errors
@@ -107,17 +137,18 @@ pub fn count(calls: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Backend, Device, DeviceInfo, Memory};
+    use crate::{Device, DeviceInfo, Memory, QueueId};
 
     /// Counts what is asked of it, and calls nothing.
     struct Idle(DeviceInfo);
 
-    impl Backend for Idle {
+    // SAFETY: nothing is ever enqueued or allocated.
+    unsafe impl Backend for Idle {
         fn info(&self) -> &DeviceInfo {
             &self.0
         }
 
-        fn allocate(&self, _bytes: usize) -> Result<Box<dyn Memory>> {
+        fn allocate_bytes(&self, _bytes: usize) -> Result<Box<dyn Memory>> {
             unreachable!("timing allocates nothing")
         }
 
@@ -125,10 +156,16 @@ mod tests {
             Ok(())
         }
 
-        fn sibling(&self) -> Result<Self> {
-            Ok(Idle(self.0.clone()))
+        fn queue_id(&self) -> QueueId {
+            QueueId::HOST
+        }
+
+        fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>> {
+            Ok(memory)
         }
     }
+
+    impl Measure for Idle {}
 
     #[derive(Default)]
     struct Counted {
@@ -158,12 +195,15 @@ mod tests {
     #[test]
     fn samples_are_seconds_of_one_call() {
         let mut work = Counted::default();
-        let timing = idle().time(4, 3, &mut work).unwrap();
+        // SAFETY: the calls use no memory of a device.
+        let timing = unsafe { idle().time(4, 3, &mut work) }.unwrap();
         assert_eq!(work.samples, [3; 5], "one to warm up, and four");
         assert_eq!(timing.seconds.len(), 4);
         assert!(timing.seconds.iter().all(|s| (3e-4..0.1).contains(s)), "{timing:?}");
         assert_eq!(timing.method, "3 calls, clock");
-        assert_eq!(idle().time(1, 0, &mut work).unwrap().method, "1 call, clock");
+        // SAFETY: as above.
+        let timing = unsafe { idle().time(1, 0, &mut work) }.unwrap();
+        assert_eq!(timing.method, "1 call, clock");
     }
 
     #[test]
@@ -174,7 +214,8 @@ mod tests {
             left -= 1;
             if left == 0 { Err(failure()) } else { Ok(()) }
         };
-        assert_eq!(idle().time(9, 2, &mut work), Err(failure()));
+        // SAFETY: as above.
+        assert_eq!(unsafe { idle().time(9, 2, &mut work) }, Err(failure()));
         assert_eq!(left, 0);
     }
 

@@ -12,17 +12,22 @@
 
 mod memory;
 mod ops;
+mod select;
 mod simd;
 mod slices;
 mod yardstick;
 
+use std::any::Any;
 use std::sync::Arc;
 
 use spec_core::stream::Kind;
-use spec_core::{Backend, Device, DeviceInfo, Error, Memory, Result, Status, Stream, Yardstick};
+use spec_core::{
+    Backend, Device, DeviceInfo, Error, Measure, Memory, Overlap, QueueId, Result, Status, Stream,
+    Yardstick,
+};
 
 /// The CPU.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct Cpu {
     info: Arc<DeviceInfo>,
 }
@@ -59,23 +64,41 @@ impl Cpu {
     }
 }
 
-impl Backend for Cpu {
+// SAFETY: work is done when a call returns, so there is no order to keep.
+unsafe impl Backend for Cpu {
     fn info(&self) -> &DeviceInfo {
         &self.info
     }
 
-    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+    fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>> {
         Ok(Box::new(memory::HostMemory::new(bytes)?))
+    }
+
+    fn queue_id(&self) -> QueueId {
+        QueueId::HOST
+    }
+
+    fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>> {
+        let any: &dyn Any = &*memory;
+        if any.is::<memory::HostMemory>() {
+            return Ok(memory);
+        }
+        let words = "memory of another backend, expected host memory";
+        Err(Error::device(Device::CPU, Status::DeviceTypeNotSupported, words))
     }
 
     fn synchronize(&self) -> Result<()> {
         Ok(())
     }
+}
 
+impl Overlap for Cpu {
     fn sibling(&self) -> Result<Self> {
         Ok(self.clone())
     }
+}
 
+impl Measure for Cpu {
     fn yardstick(&self) -> Result<Yardstick> {
         yardstick::measure(self)
     }

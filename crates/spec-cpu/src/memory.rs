@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use memmap2::MmapMut;
-use spec_core::{DType, Device, Element, Error, Memory, Result, Status, View, ViewMut, dtype};
+use spec_core::{DType, Device, Error, ErrorKind, Memory, Result, Status, View, ViewMut, dtype};
 
 /// A cache line in bytes: the alignment, so that every dtype is aligned.
 const LINE: usize = 64;
@@ -34,7 +34,7 @@ impl HostMemory {
         }
         let map = MmapMut::map_anon(size).map_err(|error| {
             let message = format!("not enough memory for {size} bytes: {error}");
-            Error::device(Device::CPU, Status::InternalError, message)
+            Error::failure(Device::CPU, ErrorKind::OutOfMemory, message)
         })?;
         prefer_large_pages(&map);
         Ok(HostMemory { words: Words::Large(map), skip: 0, size })
@@ -80,29 +80,6 @@ fn prefer_large_pages(map: &MmapMut) {
 #[cfg(not(target_os = "linux"))]
 fn prefer_large_pages(_map: &MmapMut) {}
 
-macro_rules! by_dtype {
-    ($dtype:expr, $convert:ident($($arg:expr),*)) => {
-        match $dtype {
-            DType::F32 => $convert::<f32>($($arg),*),
-            DType::F16 => $convert::<half::f16>($($arg),*),
-            DType::BF16 => $convert::<half::bf16>($($arg),*),
-            DType::I32 => $convert::<i32>($($arg),*),
-            DType::I64 => $convert::<i64>($($arg),*),
-            DType::U32 => $convert::<u32>($($arg),*),
-            DType::U64 => $convert::<u64>($($arg),*),
-            _ => $convert::<u8>($($arg),*),
-        }
-    };
-}
-
-fn view_as<T: Element>(bytes: &[u8]) -> View<'_> {
-    dtype::from_bytes::<T>(bytes).unwrap_or_default().into()
-}
-
-fn view_mut_as<T: Element>(bytes: &mut [u8]) -> ViewMut<'_> {
-    dtype::from_bytes_mut::<T>(bytes).unwrap_or_default().into()
-}
-
 impl Memory for HostMemory {
     fn size(&self) -> usize {
         self.size
@@ -110,12 +87,12 @@ impl Memory for HostMemory {
 
     fn view(&self, dtype: DType, len: usize) -> View<'_> {
         let bytes = &self.bytes()[..len * dtype.size()];
-        by_dtype!(dtype, view_as(bytes))
+        View::from_bytes(dtype, bytes)
     }
 
     fn view_mut(&mut self, dtype: DType, len: usize) -> ViewMut<'_> {
         let bytes = &mut self.bytes_mut()[..len * dtype.size()];
-        by_dtype!(dtype, view_mut_as(bytes))
+        ViewMut::from_bytes(dtype, bytes)
     }
 
     fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {

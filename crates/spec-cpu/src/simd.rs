@@ -6,6 +6,8 @@
 //! result: they use the single operations that [`spec_core::exact`] allows, which
 //! every instruction set rounds alike.
 
+use std::ops::Range;
+
 use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use multiversion::multiversion;
@@ -13,9 +15,6 @@ use spec_core::{Element, exact};
 
 /// Elements widened to f32 at a time.
 pub(crate) const BLOCK: usize = 1024;
-
-/// A block of f32, for widening into.
-pub(crate) type Block = [f32; BLOCK];
 
 /// The widest vectors the processor has, by name.
 pub(crate) fn level() -> &'static str {
@@ -33,14 +32,14 @@ pub(crate) fn level() -> &'static str {
 
 /// A floating-point element, read as f32.
 pub(crate) trait Float: Element {
-    /// At most [`BLOCK`] elements as f32: themselves, or converted in `block`.
-    fn widen<'a>(source: &'a [Self], block: &'a mut Block) -> &'a [f32];
+    /// Elements as f32: themselves, or converted in `block`, which is as long at least.
+    fn widen<'a>(source: &'a [Self], block: &'a mut [f32]) -> &'a [f32];
     /// One element as f32.
     fn get(self) -> f32;
 }
 
 impl Float for f32 {
-    fn widen<'a>(source: &'a [f32], _block: &'a mut Block) -> &'a [f32] {
+    fn widen<'a>(source: &'a [f32], _block: &'a mut [f32]) -> &'a [f32] {
         source
     }
 
@@ -50,7 +49,7 @@ impl Float for f32 {
 }
 
 impl Float for f16 {
-    fn widen<'a>(source: &'a [f16], block: &'a mut Block) -> &'a [f32] {
+    fn widen<'a>(source: &'a [f16], block: &'a mut [f32]) -> &'a [f32] {
         let block = &mut block[..source.len()];
         source.convert_to_f32_slice(block);
         block
@@ -62,7 +61,7 @@ impl Float for f16 {
 }
 
 impl Float for bf16 {
-    fn widen<'a>(source: &'a [bf16], block: &'a mut Block) -> &'a [f32] {
+    fn widen<'a>(source: &'a [bf16], block: &'a mut [f32]) -> &'a [f32] {
         let block = &mut block[..source.len()];
         widen_bf16(source, block);
         block
@@ -97,6 +96,14 @@ pub(crate) fn sigmoid(logits: &[f32], scores: &mut [f32]) {
     }
 }
 
+/// The square root of softplus of each logit.
+#[inline(always)]
+pub(crate) fn sqrt_softplus(logits: &[f32], scores: &mut [f32]) {
+    for (score, &x) in scores.iter_mut().zip(logits) {
+        *score = exact::sqrt_softplus(x);
+    }
+}
+
 /// Softmax of one row by the rules of [`exact::softmax`].
 #[inline(always)]
 pub(crate) fn softmax(logits: &[f32], scores: &mut [f32]) {
@@ -115,18 +122,19 @@ pub(crate) fn softmax(logits: &[f32], scores: &mut [f32]) {
     }
 }
 
-/// Sort keys of the choices: score plus bias, negative infinity for a NaN logit.
+/// Sort keys of the choices: `by`, which is the scores or the logits, plus bias;
+/// negative infinity for a NaN logit.
 #[inline(always)]
-pub(crate) fn choice_keys(logits: &[f32], scores: &[f32], bias: Option<&[f32]>, keys: &mut [u32]) {
+pub(crate) fn choice_keys(logits: &[f32], by: &[f32], bias: Option<&[f32]>, keys: &mut [u32]) {
     let lowest = exact::sort_key(f32::NEG_INFINITY);
     match bias {
         Some(bias) => {
-            for (((key, x), s), b) in keys.iter_mut().zip(logits).zip(scores).zip(bias) {
+            for (((key, x), s), b) in keys.iter_mut().zip(logits).zip(by).zip(bias) {
                 *key = if x.is_nan() { lowest } else { exact::sort_key(s + b) };
             }
         }
         None => {
-            for ((key, x), &s) in keys.iter_mut().zip(logits).zip(scores) {
+            for ((key, x), &s) in keys.iter_mut().zip(logits).zip(by) {
                 *key = if x.is_nan() { lowest } else { exact::sort_key(s) };
             }
         }
@@ -235,6 +243,105 @@ pub(crate) fn find_sum(
     Err(sum)
 }
 
+/// Keys of a group, of which the largest is kept: see `ops::sample_logits`.
+pub(crate) const GROUP: usize = 64;
+
+/// What turns keys of logits into weights, in units of 2^-40.
+#[derive(Clone, Copy)]
+pub(crate) struct Scale {
+    /// The largest key, and the logit that it is of.
+    largest: u32,
+    pub(crate) max: f32,
+    inverse: f32,
+}
+
+impl Scale {
+    pub(crate) fn new(largest: u32, inverse: f32) -> Self {
+        Scale { largest, max: exact::from_sort_key(largest), inverse }
+    }
+
+    /// The weight of a key; 0 for key 0, which is that of a NaN.
+    #[inline(always)]
+    fn weight(self, key: u32) -> f32 {
+        let t = (exact::from_sort_key(key) - self.max) * self.inverse;
+        if key == self.largest { 1.0 } else { exact::exp(t) }
+    }
+
+    /// The weight in whole units, 0 where they are fewer than `floor`.
+    #[inline(always)]
+    fn fixed(self, key: u32, floor: u64) -> u64 {
+        let fixed = fixed_residual(self.weight(key), 0.0);
+        if fixed >= floor { fixed } else { 0 }
+    }
+}
+
+/// The sort keys of a block of logits; whether any is NaN or positive infinity.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+pub(crate) fn logit_keys(logits: &[f32], keys: &mut [u32]) -> bool {
+    let mut bad = false;
+    for (key, &x) in keys.iter_mut().zip(logits) {
+        bad |= x.is_nan() | (x == f32::INFINITY);
+        *key = exact::sort_key(x);
+    }
+    bad
+}
+
+/// Gives keys whose bit in `words` is not set the key `lowest`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+pub(crate) fn allow(keys: &mut [u32], words: &[i32], lowest: u32) {
+    for (keys, &word) in keys.chunks_mut(32).zip(words) {
+        for (bit, key) in keys.iter_mut().enumerate() {
+            *key = if word >> bit & 1 == 1 { *key } else { lowest };
+        }
+    }
+}
+
+/// The largest key of each group of a block.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+pub(crate) fn group_maxima(keys: &[u32], maxima: &mut [u32]) {
+    for (keys, max) in keys.chunks(GROUP).zip(maxima) {
+        *max = max_key(keys);
+    }
+}
+
+/// The weight of each key of a block, 0 where it is below `floor`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+pub(crate) fn weigh(keys: &[u32], scale: Scale, floor: u64, weights: &mut [u64]) {
+    for (weight, &key) in weights.iter_mut().zip(keys) {
+        *weight = scale.fixed(key, floor);
+    }
+}
+
+/// A weight of 1 for each key of a block that was not dropped.
+pub(crate) fn count(keys: &[u32], weights: &mut [u64]) {
+    for (weight, &key) in weights.iter_mut().zip(keys) {
+        *weight = u64::from(key > 0);
+    }
+}
+
+/// The sum of what [`weigh`] gives.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+pub(crate) fn sum_weights(keys: &[u32], scale: Scale, floor: u64) -> u64 {
+    keys.iter().map(|&key| scale.fixed(key, floor)).sum()
+}
+
+/// Drops the keys of a block whose weight is below `floor`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+pub(crate) fn drop_light(keys: &mut [u32], scale: Scale, floor: u64) {
+    for key in keys {
+        *key = if fixed_residual(scale.weight(*key), 0.0) >= floor { *key } else { 0 };
+    }
+}
+
+/// What each key has of the sum that `factor` is of; 0 where [`weigh`] gives 0.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+pub(crate) fn shares(keys: &[u32], scale: Scale, floor: u64, factor: f32, shares: &mut [f32]) {
+    for (share, &key) in shares.iter_mut().zip(keys) {
+        let score = exact::softmax::score(scale.weight(key), factor);
+        *share = if scale.fixed(key, floor) > 0 { score } else { 0.0 };
+    }
+}
+
 /// A sort key for finite probabilities; 0, below all of them, for others.
 #[inline(always)]
 fn finite_key(t: f32) -> u32 {
@@ -258,35 +365,103 @@ pub(crate) fn find_finite(values: &[f32], key: u32) -> Option<usize> {
     values.iter().position(|&v| finite_key(v) == key)
 }
 
-/// The first index at or after `from` that holds `token`.
-///
-/// Sixteen comparisons are merged before one branch, which is what lets the
-/// compiler use whole vectors.
+/// Two tokens of a pattern: its last, and the one so many tokens before.
+#[derive(Clone, Copy)]
+pub(crate) struct Pair<T> {
+    pub(crate) last: T,
+    pub(crate) before: T,
+    pub(crate) distance: usize,
+}
+
+/// Comparisons that are merged before one branch, which is what lets the compiler
+/// use whole vectors.
+const LANES: usize = 64;
+
+impl<T: Copy + PartialEq> Pair<T> {
+    /// The places in `ends`, none of them below the distance, and what is so far
+    /// before them.
+    fn sides<'a>(&self, haystack: &'a [T], ends: Range<usize>) -> (&'a [T], &'a [T]) {
+        let before = ends.start - self.distance..ends.end - self.distance;
+        (&haystack[ends], &haystack[before])
+    }
+
+    #[inline(always)]
+    fn any(&self, lasts: &[T; LANES], befores: &[T; LANES]) -> bool {
+        let pairs = lasts.iter().zip(befores);
+        pairs.fold(false, |hit, (&t, &b)| hit | ((t == self.last) & (b == self.before)))
+    }
+
+    fn is(&self, (&t, &b): (&T, &T)) -> bool {
+        t == self.last && b == self.before
+    }
+}
+
+/// The first place in `ends` that has the pair.
 #[inline(always)]
-fn find_in<T: Copy + PartialEq>(haystack: &[T], from: usize, token: T) -> Option<usize> {
-    const LANES: usize = 64;
-    let mut at = from;
-    let (chunks, tail) = haystack[from..].as_chunks::<LANES>();
-    for chunk in chunks {
-        if chunk.iter().fold(false, |hit, &t| hit | (t == token)) {
-            return chunk.iter().position(|&t| t == token).map(|i| at + i);
+fn find_in<T: Copy + PartialEq>(
+    haystack: &[T],
+    ends: Range<usize>,
+    pair: Pair<T>,
+) -> Option<usize> {
+    let mut at = ends.start;
+    let (lasts, befores) = pair.sides(haystack, ends);
+    let ((lasts, tail), (befores, before_tail)) = (lasts.as_chunks(), befores.as_chunks());
+    for (lasts, befores) in lasts.iter().zip(befores) {
+        if pair.any(lasts, befores) {
+            return lasts.iter().zip(befores).position(|both| pair.is(both)).map(|i| at + i);
         }
         at += LANES;
     }
-    tail.iter().position(|&t| t == token).map(|i| at + i)
+    tail.iter().zip(before_tail).position(|both| pair.is(both)).map(|i| at + i)
 }
 
-/// [`find_in`] for 8-byte tokens.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-pub(crate) fn find_i64(haystack: &[i64], from: usize, token: i64) -> Option<usize> {
-    find_in(haystack, from, token)
+/// The last place in `ends` that has the pair.
+#[inline(always)]
+fn rfind_in<T: Copy + PartialEq>(
+    haystack: &[T],
+    ends: Range<usize>,
+    pair: Pair<T>,
+) -> Option<usize> {
+    let (start, mut at) = (ends.start, ends.end);
+    let (lasts, befores) = pair.sides(haystack, ends);
+    let ((head, lasts), (before_head, befores)) = (lasts.as_rchunks(), befores.as_rchunks());
+    for (lasts, befores) in lasts.iter().zip(befores).rev() {
+        at -= LANES;
+        if pair.any(lasts, befores) {
+            return lasts.iter().zip(befores).rposition(|both| pair.is(both)).map(|i| at + i);
+        }
+    }
+    head.iter().zip(before_head).rposition(|both| pair.is(both)).map(|i| start + i)
 }
 
-/// [`find_in`] for 4-byte tokens.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-pub(crate) fn find_i32(haystack: &[i32], from: usize, token: i32) -> Option<usize> {
-    find_in(haystack, from, token)
+/// [`find_in`] and [`rfind_in`] for a type, in a version for each instruction set.
+macro_rules! finders {
+    ($find:ident, $rfind:ident, $ty:ty) => {
+        #[doc = concat!("[`find_in`] for ", stringify!($ty), ".")]
+        #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+        pub(crate) fn $find(
+            haystack: &[$ty],
+            ends: Range<usize>,
+            pair: Pair<$ty>,
+        ) -> Option<usize> {
+            find_in(haystack, ends, pair)
+        }
+
+        #[doc = concat!("[`rfind_in`] for ", stringify!($ty), ".")]
+        #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+        pub(crate) fn $rfind(
+            haystack: &[$ty],
+            ends: Range<usize>,
+            pair: Pair<$ty>,
+        ) -> Option<usize> {
+            rfind_in(haystack, ends, pair)
+        }
+    };
 }
+
+finders!(find_i64, rfind_i64, i64);
+finders!(find_i32, rfind_i32, i32);
+finders!(find_u32, rfind_u32, u32);
 
 #[cfg(test)]
 mod tests {

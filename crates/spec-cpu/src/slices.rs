@@ -1,7 +1,7 @@
 //! Checked views as slices, rows and workspace.
 
 use rayon::prelude::*;
-use spec_core::{Device, Element, Error, Matrix, Result, Status, View, ViewMut};
+use spec_core::{DType, Device, Element, Error, Matrix, Place, Result, Status, View, ViewMut};
 
 fn not_host() -> Error {
     // `Operator::check` has already compared dtype and device, and host views
@@ -55,6 +55,48 @@ pub(crate) fn rows_mut<T: Element>(
     data.par_chunks_mut(step).take(matrix.rows).map(move |row| &mut row[..cols])
 }
 
+/// A u32 stands for an i32 of the same bits, so that -1 is its largest.
+fn signed(words: &[u32]) -> &[i32] {
+    // Size and alignment are the same.
+    spec_core::dtype::from_bytes(spec_core::dtype::as_bytes(words)).unwrap_or_default()
+}
+
+/// A type that ids and indices may have; a u32 stands for an i32 of the same bits.
+pub(crate) trait Int: Element {
+    fn wide(self) -> i64;
+    fn of(value: i32) -> Self;
+}
+
+impl Int for i32 {
+    fn wide(self) -> i64 {
+        i64::from(self)
+    }
+
+    fn of(value: i32) -> Self {
+        value
+    }
+}
+
+impl Int for u32 {
+    fn wide(self) -> i64 {
+        i64::from(self.cast_signed())
+    }
+
+    fn of(value: i32) -> Self {
+        value.cast_unsigned()
+    }
+}
+
+impl Int for i64 {
+    fn wide(self) -> i64 {
+        self
+    }
+
+    fn of(value: i32) -> Self {
+        i64::from(value)
+    }
+}
+
 /// Integers of either width.
 #[derive(Clone, Copy)]
 pub(crate) enum Ints<'a> {
@@ -64,9 +106,10 @@ pub(crate) enum Ints<'a> {
 
 impl<'a> Ints<'a> {
     pub(crate) fn new(view: View<'a>) -> Result<Self> {
-        match view.host() {
-            Some(narrow) => Ok(Ints::I32(narrow)),
-            None => Ok(Ints::I64(slice(view)?)),
+        match view.dtype() {
+            DType::I64 => Ok(Ints::I64(slice(view)?)),
+            DType::U32 => Ok(Ints::I32(signed(slice(view)?))),
+            _ => Ok(Ints::I32(slice(view)?)),
         }
     }
 
@@ -75,6 +118,26 @@ impl<'a> Ints<'a> {
             Ints::I32(values) => i64::from(values[index]),
             Ints::I64(values) => values[index],
         }
+    }
+}
+
+/// Truth values of any size: what is not 0 is true.
+#[derive(Clone, Copy)]
+pub(crate) struct Truths<'a> {
+    bytes: &'a [u8],
+    size: usize,
+}
+
+impl<'a> Truths<'a> {
+    pub(crate) fn new(view: View<'a>) -> Result<Self> {
+        match view.place() {
+            Place::Host(bytes) => Ok(Truths { bytes, size: view.dtype().size() }),
+            _ => Err(not_host()),
+        }
+    }
+
+    pub(crate) fn get(&self, index: usize) -> bool {
+        self.bytes[index * self.size..][..self.size].iter().any(|byte| *byte != 0)
     }
 }
 

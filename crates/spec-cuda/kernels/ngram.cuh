@@ -1,31 +1,22 @@
-// What ngram_match and hybrid_mtp_ngram share: the search and the budget.
+// What ngram_match and hybrid_mtp_ngram share: the search (ngram_search.cuh) over
+// prompt and generated tokens as one line, and the budget.
 //
-// Search. A team of warps owns a request: a part of a block, a block, or several
-// blocks. The two haystacks are one line of tokens, the prompt and then what was
-// generated, cut into chunks that the team's warps take in turn:
-//
-//     prompt             | generated          |
-//     c0 c1 c2 c3 c4 c5  | c6 c7 c8 ...       |      warp = chunk % warps of team
-//
-// A lane compares 16 bytes at a time with the last token of the pattern, and
-// where it is found extends backwards, so one pass serves all pattern lengths.
-// The smallest key wins: tokens missing from the longest pattern, then place on
-// the line, which is prompt before generated and left before right. Whoever
-// finds a match of full length leaves a hint; chunks right of it are skipped.
-//
-// Budget. Every team stores its key in a record. Block 0 waits for the records
-// of all, which no other block waits for, and replays the sequential loop of
-// crates/spec-core/src/ngram.rs by prefix sums over the requests.
-//
-// Records and hints need no clearing beforehand: each carries the 64-bit number
-// of the launch (`nonce`), which no two launches share. Block 0 clears what it
-// has read, so that a captured launch can be replayed under its number.
+// Budget. Every block of a team leaves its best key in its slot. The last block of the
+// grid waits for the slots of all, which no other block waits for, and replays the
+// sequential loop of crates/spec-core/src/ngram.rs by prefix sums over the requests.
+// That those it waits for can run while it waits has two reasons, of which either is
+// enough. Devices start the blocks of a grid in the order of their numbers, so all of
+// them run, or are done, when the last one starts. And though CUDA does not promise
+// that order, two blocks fit one multiprocessor (RESIDENT, which __launch_bounds__
+// makes the compiler keep to), so beside a block that waits there is room for another,
+// and when that is done for the next; only a kernel that fills the device and itself
+// waits for this one's results could take that room for good.
 //
 // Bytes: the tokens up to a full match, each once; 256 prompts of 131072 tokens
-// of 8 bytes without a match are 268 MB: 89 us at 3.0 TB/s.
+// of 8 bytes without a match are 268 MB: 58 us at 4.6 TB/s.
 #pragma once
 
-#include "common.cuh"
+#include "ngram_search.cuh"
 
 struct Params {
     const void* input_ids;
@@ -43,9 +34,9 @@ struct Params {
     const i32* encoder;
     const i32* decoder;
     u32* flags;
-    u64* records;
-    u64* hints;
-    u64 nonce;
+    // Of all blocks of the first request, then of the second, and so on.
+    u64* slots;
+    u64 number;
     u32 input_cols;
     u32 generated_cols;
     u32 draft_cols;
@@ -59,16 +50,7 @@ struct Params {
     i32 max_draft_tokens;
     i32 threshold;
 };
-static_assert(sizeof(Params) == 224);
-
-constexpr u32 THREADS = 512;
-// Blocks a multiprocessor must hold, to have enough loads in flight.
-constexpr u32 RESIDENT = 2;
-constexpr u32 WARPS = THREADS / WARP;
-constexpr u64 NO_MATCH = ~0ull;
-// A key: 32 bits of missing tokens, 32 bits of place. Rows are below 2^31 tokens.
-constexpr u32 PLACE_BITS = 32;
-constexpr u32 NO_PLACE = ~0u;
+static_assert(sizeof(Params) == 216);
 
 // ---- requests -----------------------------------------------------------------
 
@@ -87,10 +69,6 @@ struct Request {
     bool leaves;
     u32 bits;
 };
-
-INLINE u32 cut(i64 value, u32 most) {
-    return static_cast<u32>(max(min(value, static_cast<i64>(most)), 0ll));
-}
 
 // Prompt, start and step of a request.
 INLINE Request cut_lengths(const Params& p, u32 index) {
@@ -113,187 +91,6 @@ INLINE i64 draft_limit(const Params& p, u32 index, i64 own, u32 step) {
     // Saturating: the length may be any number.
     constexpr i64 LEAST = static_cast<i64>(1ull << 63);
     return min(own, longest < LEAST + taken ? LEAST : longest - taken);
-}
-
-// ---- memory between blocks ----------------------------------------------------
-
-INLINE void store_relaxed(u64* to, u64 value) {
-    asm volatile("st.relaxed.gpu.global.u64 [%0], %1;" ::"l"(to), "l"(value) : "memory");
-}
-
-INLINE ulonglong2 load_relaxed(const u64* from) {
-    ulonglong2 v;
-    asm volatile("ld.relaxed.gpu.global.v2.u64 {%0, %1}, [%2];"
-                 : "=l"(v.x), "=l"(v.y)
-                 : "l"(from)
-                 : "memory");
-    return v;
-}
-
-// Two words that each hold half of the nonce and half of a value.
-struct Tagged {
-    u64 nonce;
-
-    INLINE u64 low(u64 value) const { return nonce << 32 | (value & 0xFFFFFFFFu); }
-    INLINE u64 high(u64 value) const { return (nonce & ~0xFFFFFFFFull) | value >> 32; }
-
-    INLINE void store(u64* to, u64 value) const {
-        store_relaxed(to, low(value));
-        store_relaxed(to + 1, high(value));
-    }
-
-    INLINE bool ours(ulonglong2 words) const {
-        return static_cast<u32>(words.x >> 32) == static_cast<u32>(nonce) &&
-               words.y >> 32 == nonce >> 32;
-    }
-
-    INLINE static u64 value(ulonglong2 words) {
-        return (words.y & 0xFFFFFFFFu) << 32 | (words.x & 0xFFFFFFFFu);
-    }
-};
-
-// The leftmost full match known of a request: its place, twice, each with half
-// of the nonce. Where the two disagree one is being written: no hint.
-struct Hint {
-    u64* words;
-    u64 nonce;
-
-    // Fire and forget. Whatever lay there before and is smaller stays, which
-    // costs the hint and nothing else; block 0 leaves the largest number.
-    INLINE static void lower(u64* word, u64 tag, u32 place) {
-        asm volatile("red.relaxed.gpu.global.min.u64 [%0], %1;" ::"l"(word), "l"(tag << 32 | place)
-                     : "memory");
-    }
-
-    INLINE void leave(u32 place) const {
-        lower(words, nonce & 0xFFFFFFFFu, place);
-        lower(words + 1, nonce >> 32, place);
-    }
-
-    INLINE u32 place() const {
-        const ulonglong2 w = load_relaxed(words);
-        const bool ours = static_cast<u32>(w.x >> 32) == static_cast<u32>(nonce) &&
-                          w.y >> 32 == nonce >> 32 &&
-                          static_cast<u32>(w.x) == static_cast<u32>(w.y);
-        return ours ? static_cast<u32>(w.x) : NO_PLACE;
-    }
-};
-
-// ---- search -------------------------------------------------------------------
-
-INLINE u64 warp_min(u64 v) {
-    const u32 high = static_cast<u32>(v >> 32);
-    const u32 least = __reduce_min_sync(ALL_LANES, high);
-    const u32 low = __reduce_min_sync(ALL_LANES, high == least ? static_cast<u32>(v) : ~0u);
-    return static_cast<u64>(least) << 32 | low;
-}
-
-// A haystack: windows may end at tokens 0 .. ends - 1.
-template <typename T>
-struct Haystack {
-    static constexpr u32 N = Pack<T>::N;
-    static constexpr u32 LOADS = 4;
-    static constexpr u32 CHUNK = WARP * N * LOADS;
-
-    const T* tokens;
-    u32 ends;
-    // Tokens from the 16-byte boundary below token 0 to token 0.
-    u32 past;
-    // Place of token 0 on the request's line.
-    u32 place;
-
-    INLINE Haystack(const T* tokens, u32 length, u32 place)
-        : tokens(tokens), ends(length == 0 ? 0 : length - 1),
-          past(static_cast<u32>(reinterpret_cast<u64>(tokens) % 16 / sizeof(T))), place(place) {}
-
-    INLINE u32 chunks() const { return ends == 0 ? 0 : (past + ends + CHUNK - 1) / CHUNK; }
-
-    // Which of this lane's tokens are `last`, a bit a token; `from` is the
-    // token of the chunk's first vector, below 0 in the part before token 0.
-    INLINE u32 find(i32 from, u32 lane, T last) const {
-        u32 found = 0;
-        if (from >= 0 && static_cast<u32>(from) + CHUNK <= ends) {
-            Pack<T> packs[LOADS];
-#pragma unroll
-            for (u32 l = 0; l < LOADS; ++l) {
-                packs[l] = load_pack(tokens + from + (l * WARP + lane) * N);
-            }
-#pragma unroll
-            for (u32 l = 0; l < LOADS; ++l) {
-#pragma unroll
-                for (u32 j = 0; j < N; ++j) {
-                    if (packs[l].items[j] == last) found |= 1u << (l * N + j);
-                }
-            }
-        } else {
-            // The ends of a haystack: tokens one by one, all in flight at once.
-            T single[LOADS * N];
-#pragma unroll
-            for (u32 bit = 0; bit < LOADS * N; ++bit) {
-                const u32 at = token(from, bit, lane);
-                single[bit] = at < ends ? tokens[at] : ~last;
-            }
-#pragma unroll
-            for (u32 bit = 0; bit < LOADS * N; ++bit) {
-                if (single[bit] == last) found |= 1u << bit;
-            }
-        }
-        return found;
-    }
-
-    // The token that a bit stands for; huge before token 0.
-    INLINE static u32 token(i32 from, u32 bit, u32 lane) {
-        return static_cast<u32>(from) + (bit / N * WARP + lane) * N + bit % N;
-    }
-};
-
-// The best key of this warp's chunks: first, first + step, ...
-template <typename T>
-INLINE u64 search(const Params& p, const Request& r, const T* prompt, const T* generated, u32 first,
-                  u32 step, const Hint& hint) {
-    const u32 lane = lane_id();
-    const u32 longest = min(p.max_ngram, r.step);
-    if (longest < p.min_ngram || r.limit <= 0) return NO_MATCH;
-    const T* const pattern = generated + r.step;
-    const T last = *pattern;
-    Haystack<T> h(prompt, r.prompt, 0);
-    const u32 prompt_chunks = h.chunks();
-    const Haystack<T> second(generated, r.step, r.prompt);
-    const u32 chunks = prompt_chunks + second.chunks();
-    // Whether there is a second chunk to skip for any warp of the team.
-    const bool hints = step > 1 && chunks > step;
-
-    u64 best = NO_MATCH;
-    u32 skipped = 0;
-    for (u32 chunk = first; chunk < chunks; chunk += step) {
-        if (chunk >= prompt_chunks) {
-            h = second;
-            skipped = prompt_chunks;
-        }
-        const i32 from = static_cast<i32>((chunk - skipped) * Haystack<T>::CHUNK - h.past);
-        const u32 known = hints && chunk != first ? hint.place() : NO_PLACE;
-        u32 found = h.find(from, lane, last);
-        if (__any_sync(ALL_LANES, known < h.place + max(from, 0))) break;
-        while (found != 0) {
-            const u32 at = Haystack<T>::token(from, __ffs(found) - 1, lane);
-            found &= found - 1;
-            u32 length = 1;
-            while (length < longest && length <= at &&
-                   h.tokens[at - length] == *(pattern - length)) {
-                ++length;
-            }
-            const u64 key = static_cast<u64>(longest - length) << PLACE_BITS | (h.place + at);
-            if (length >= p.min_ngram) best = min(best, key);
-            if (length == longest) break;
-        }
-        // A match of full length: all else of this warp lies to its right.
-        if (__any_sync(ALL_LANES, best >> PLACE_BITS == 0)) {
-            best = warp_min(best);
-            if (lane == 0 && hints) hint.leave(static_cast<u32>(best));
-            return best;
-        }
-    }
-    return warp_min(best);
 }
 
 // ---- budget -------------------------------------------------------------------
@@ -326,6 +123,8 @@ static_assert(THREADS < 1u << 16);
 
 struct Shared {
     u64 keys[WARPS];
+    // Of teams within a block.
+    u32 hints[WARPS];
     Sums sums[WARPS];
     // Of the requests being settled: key, then where drafts come from and go
     // to, how many are wanted and how many granted.
@@ -362,33 +161,34 @@ INLINE Sums inclusive_sum(Sums through, Sums (&sums)[WARPS], u32 threads, Sums& 
     return warp == 0 ? through : through + before;
 }
 
-// Waits for the records of `requests` requests from `from` on and clears them;
-// `words` is what was last seen of this thread's first `record`.
-INLINE void collect(const Params& p, Shared& shared, u32 from, u32 requests, u64* record,
+// Waits for the slots of `requests` requests, of which this thread's first is `slot`,
+// where `words` were last seen; then clears them.
+INLINE void collect(const Params& p, Shared& shared, u32 requests, const Slot slot,
                     ulonglong2 words) {
-    const Tagged tagged = {p.nonce};
+    const u32 slots = requests << p.block_bits;
     if (p.block_bits > 0) {
         if (threadIdx.x < requests) shared.best[threadIdx.x] = NO_MATCH;
         __syncthreads();
     }
+    Slot at = slot;
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i < requests << p.block_bits; i += THREADS) {
-        while (!tagged.ours(words)) words = load_relaxed(record);
-        store_relaxed(record, 0);
-        store_relaxed(record + 1, 0);
+    for (u32 i = threadIdx.x; i < slots; i += THREADS) {
+        while (Slot::number(words) != p.number) words = load_relaxed(at.words);
         if (p.block_bits > 0) {
-            atomicMin(&shared.best[i >> p.block_bits], Tagged::value(words));
+            atomicMin(&shared.best[i >> p.block_bits], Slot::key(words));
         } else {
-            shared.best[i] = Tagged::value(words);
+            shared.best[i] = Slot::key(words);
         }
-        record += 2 * THREADS;
+        at.words += 2 * THREADS;
         words = {};
     }
     __syncthreads();
-    // Nobody looks at the hints of these requests any more.
-    if (threadIdx.x < requests) {
-        store_relaxed(p.hints + 2 * (from + threadIdx.x), NO_MATCH);
-        store_relaxed(p.hints + 2 * (from + threadIdx.x) + 1, NO_MATCH);
+    // Not before: what the first blocks of a team left is a hint for the others.
+    at = slot;
+#pragma unroll 1
+    for (u32 i = threadIdx.x; i < slots; i += THREADS) {
+        at.clear();
+        at.words += 2 * THREADS;
     }
 }
 
@@ -416,14 +216,13 @@ INLINE void settle(const Params& p, Shared& shared) {
     for (u32 from = 0; from < p.batch; from += THREADS) {
         const u32 requests = min(p.batch - from, THREADS);
         const bool mine = thread < requests;
-        // The first look at a record is on its way while lengths are loaded.
-        const u32 records = requests << p.block_bits;
-        u64* const record = p.records + 2 * ((static_cast<u64>(from) << p.block_bits) + thread);
+        // The first look at a slot is on its way while lengths are loaded.
+        const Slot slot = {p.slots + 2 * ((static_cast<u64>(from) << p.block_bits) + thread)};
         ulonglong2 words = {};
-        if (thread < records) words = load_relaxed(record);
+        if (thread < requests << p.block_bits) words = load_relaxed(slot.words);
         Request r = {};
         if (mine) r = Operator::request(p, from + thread);
-        collect(p, shared, from, requests, record, words);
+        collect(p, shared, requests, slot, words);
 
         Sums own = {0, 0, 0};
         if (mine) {
@@ -520,26 +319,30 @@ INLINE void draft(const Params& p) {
     __shared__ Shared shared;
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
-    // Warps of a team in this block, and which of them this is.
-    const u32 here = 1u << p.warp_bits;
-    const u32 own = warp & (here - 1);
-    const u32 request = blockIdx.x * (WARPS >> p.warp_bits) + (warp >> p.warp_bits);
-    const u64 row = request;
+    const Team team(p.block_bits, p.warp_bits);
+    const bool there = team.request < p.batch;
+    const u64 row = team.request;
+    if (lane == 0) shared.hints[warp] = NO_RANK;
+    Request r = {};
+    if (there) r = Operator::request(p, team.request);
+    __syncthreads();
+    u64* const slots = p.slots + 2 * (row << p.block_bits);
     u64 key = NO_MATCH;
-    if (request < p.batch) {
-        const Request r = Operator::request(p, request);
-        const Hint hint = {p.hints + 2 * row, p.nonce};
-        key = search(p, r, static_cast<const T*>(p.input_ids) + row * p.input_stride,
-                     static_cast<const T*>(p.generated) + row * p.generated_stride + r.start,
-                     (blockIdx.y << p.warp_bits) + own, here << p.block_bits, hint);
+    if (there && r.limit > 0) {
+        const T* const prompt = static_cast<const T*>(p.input_ids) + row * p.input_stride;
+        const T* const generated =
+            static_cast<const T*>(p.generated) + row * p.generated_stride + r.start;
+        const Hint hint = {&shared.hints[warp - team.own], slots, 1u << p.block_bits, p.number};
+        key = search<Occurrence::FIRST>(
+            Haystack<T>(prompt, r.prompt, 0), Haystack<T>(generated, r.step, r.prompt),
+            Pattern<T>{generated + r.step, min(p.max_ngram, r.step), p.min_ngram}, team, hint);
     }
     if (lane == 0) shared.keys[warp] = key;
     __syncthreads();
-    if (own == 0 && request < p.batch) {
-        key = warp_min(lane < here ? shared.keys[warp + lane] : NO_MATCH);
-        if (lane == 0) {
-            Tagged{p.nonce}.store(p.records + 2 * ((row << p.block_bits) + blockIdx.y), key);
-        }
+    if (team.own == 0 && there) {
+        key = warp_min(lane < team.here ? shared.keys[warp + lane] : NO_MATCH);
+        if (lane == 0) Slot{slots + 2 * blockIdx.y}.store(p.number, key);
     }
-    if (blockIdx.x == 0 && blockIdx.y == 0) settle<T, Operator>(p, shared);
+    const bool last = blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1;
+    if (last) settle<T, Operator>(p, shared);
 }

@@ -11,10 +11,15 @@
 // * argmax: the largest (residual, inverse index) of all;
 // * sample: sums of 2^-40 units; the block whose piece holds the threshold reads
 //   it again (from L2) to find the entry. Integers: any order gives the same sum;
-// * greedy: the argmax of a few rows at a time, since the walk needs it.
+// * greedy: the argmax of a few rows at a time, since the walk needs it. Mixed
+//   batches have both kinds of requests: each cluster does as its own says.
+//
+// Random numbers are made while the row is on its way.
 //
 // Bytes: two rows a request, 32 * 2 * 128256 * 4 = 33 MB at batch 32: 11 us at
 // 3.0 TB/s. At batch 1 it is latency: offsets, tokens, probabilities, row.
+#include "ids.cuh"
+#include "philox.cuh"
 #include "vocab_row.cuh"
 
 template <typename T>
@@ -24,9 +29,14 @@ struct Params {
     Integers draft_ids;
     Integers bonus_ids;
     Integers offsets;
+    // Null where they are drawn.
     const float* uniform;
-    const u64* random;
-    Rows<i32> output;
+    // Of no use where nothing is drawn.
+    const u64* seeds;
+    Integers positions;
+    // Of no use but in mixed batches.
+    Truths greedy;
+    IntegerRows output;
     i32* emitted;
     i32* accepted;
     i32* recovered;
@@ -36,9 +46,10 @@ struct Params {
     u32 vocab;
     u32 max_spec_len;
     u32 rows_ahead;
-    u32 reserved;
+    // 1 where the offsets begin with a 0, else 0.
+    u32 leading;
 };
-static_assert(sizeof(Params<float>) == 176);
+static_assert(sizeof(Params<float>) == 216);
 
 constexpr u32 THREADS = 512;
 constexpr u32 MAX_WARPS = THREADS / WARP;
@@ -241,24 +252,6 @@ struct Place {
 
 // ---- requests -----------------------------------------------------------------
 
-// Philox4x32-10: crates/spec-core/src/philox.rs.
-INLINE uint2 philox(u64 seed, u64 offset, u32 request, u32 position) {
-    const u32 high = static_cast<u32>(offset >> 32);
-    uint4 c = make_uint4(static_cast<u32>(offset), high, request, position);
-    u32 k0 = static_cast<u32>(seed);
-    u32 k1 = static_cast<u32>(seed >> 32);
-#pragma unroll
-    for (u32 round = 0; round < 10; ++round) {
-        const u64 a = static_cast<u64>(c.x) * 0xD2511F53u;
-        const u64 b = static_cast<u64>(c.z) * 0xCD9E8D57u;
-        c = make_uint4(static_cast<u32>(b >> 32) ^ c.y ^ k0, static_cast<u32>(b),
-                       static_cast<u32>(a >> 32) ^ c.w ^ k1, static_cast<u32>(a));
-        k0 += 0x9E3779B9u;
-        k1 += 0xBB67AE85u;
-    }
-    return make_uint2(c.x, c.y);
-}
-
 // The tokens of a request, cut to what is valid.
 struct Tokens {
     u64 start;
@@ -268,12 +261,31 @@ struct Tokens {
 
 template <typename T>
 INLINE Tokens tokens_of(const Params<T>& p, u32 request) {
-    const i64 start = p.offsets[request];
-    const i64 end = p.offsets[request + 1];
+    const u64 last = static_cast<u64>(request) + p.leading;
+    // Both loads at once, whether the first is wanted or not: no branch between.
+    const i64 before = p.offsets[last == 0 ? 0 : last - 1];
+    const i64 end = p.offsets[last];
+    const i64 start = last == 0 ? 0 : before;
     if (start < 0 || end < start || end > static_cast<i64>(p.tokens)) return {0, 0, BAD_LENGTHS};
     const u64 count = static_cast<u64>(end - start);
     const u32 cut = static_cast<u32>(min(count, static_cast<u64>(p.max_spec_len)));
     return {static_cast<u64>(start), cut, count > cut ? BAD_LENGTHS : 0};
+}
+
+// The random numbers of a request's draft.
+template <typename T>
+INLINE Draw draw(const Params<T>& p, u32 request, u32 draft, Purpose purpose) {
+    // Unsigned, so that positions wrap around.
+    return Draw(p.seeds[request], static_cast<u64>(p.positions[request]) + draft, purpose);
+}
+
+// Has what `draw` loads come near, for later.
+template <typename T>
+INLINE void prefetch_draw(const Params<T>& p, u32 request) {
+    const u32 bytes = p.positions.wide ? 8 : 4;
+    const u64 position = reinterpret_cast<u64>(p.positions.data) + static_cast<u64>(request) * bytes;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(p.seeds + request));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(position));
 }
 
 // Writes everything but the last token, which follows `accepted` drafts.
@@ -282,10 +294,11 @@ INLINE void write_counts(const Params<T>& p, const Place<VALUES>& at, const Toke
                          u32 accepted) {
     // Not the warp that leads: it has the last token to find meanwhile.
     if (at.piece != min(1u, at.pieces - 1)) return;
-    i32* row = p.output[at.request];
     for (u32 k = at.lane; k <= p.max_spec_len; k += WARP) {
-        if (k < accepted) row[k] = static_cast<i32>(p.draft_ids[tokens.start + k]);
-        if (k > accepted) row[k] = -1;
+        if (k == accepted) continue;
+        const bool drafted = k < accepted;
+        const i32 token = drafted ? static_cast<i32>(p.draft_ids[tokens.start + k]) : -1;
+        p.output.set(at.request, k, token);
     }
     if (at.lane == 0) {
         const bool all = accepted == tokens.count;
@@ -302,7 +315,7 @@ INLINE void write_bonus(const Params<T>& p, const Place<VALUES>& at, u32 accepte
     const i64 id = p.bonus_ids[at.request];
     const bool valid = id >= 0 && id < static_cast<i64>(p.vocab);
     if (!valid) raise(p.flags, OUT_OF_RANGE);
-    p.output[at.request][accepted] = valid ? static_cast<i32>(id) : 0;
+    p.output.set(at.request, accepted, valid ? static_cast<i32>(id) : 0);
 }
 
 // The position of the first rejection, or the count. Raises what it met.
@@ -323,13 +336,9 @@ INLINE u32 walk(const Params<T>& p, const Place<VALUES>& at, const Tokens& token
             } else {
                 const float target = to_f32(p.target[token][id]);
                 const float draft = p.draft.data != nullptr ? to_f32(p.draft[token][id]) : 1.0f;
-                float u;
-                if (p.uniform != nullptr) {
-                    u = p.uniform[token];
-                } else {
-                    const uint2 words = philox(p.random[0], p.random[1], at.request, k);
-                    u = exact::mul(static_cast<float>(words.x >> 8), 1.0f / 16777216.0f);
-                }
+                const float u = p.uniform != nullptr
+                                    ? p.uniform[token]
+                                    : draw(p, at.request, k, Purpose::ACCEPT).uniform();
                 accepts = exact::accepts(target, draft, u);
                 const bool finite =
                     exact::finite(target) && exact::finite(draft) && exact::finite(u);
@@ -356,7 +365,9 @@ __device__ __noinline__ void recover_from_target(const Params<T>& p, Place<1> at
     at.tell({largest_by<false, N>(row, at.piece, at.pieces, at.lane).value});
     at.await();
     const u64 key = at.largest_told(0);
-    if (at.leads()) p.output[at.request][accepted] = key == 0 ? 0 : static_cast<i32>(index_of(key));
+    if (at.leads()) {
+        p.output.set(at.request, accepted, key == 0 ? 0 : static_cast<i32>(index_of(key)));
+    }
 }
 
 // The entry at which the running sum of all pieces first exceeds the threshold.
@@ -382,14 +393,14 @@ INLINE void recover_by_sum(const Params<T>& p, const Place<1>& at, const Row<T>&
     const u64 of_warp = at.lane < at.warps ? sums[at.lane] : 0;
     if (first_above(warp_inclusive_sum(of_warp, at.lane), of_warp, threshold) != warp) return;
     if (first_above(of_lanes, of_lane, threshold) != at.lane) return;
-    p.output[at.request][accepted] = static_cast<i32>(find_entry(row, few, threshold));
+    p.output.set(at.request, accepted, static_cast<i32>(find_entry(row, few, threshold)));
 }
 
 template <bool SAMPLE, typename T>
-INLINE void probabilistic(const Params<T>& p) {
+INLINE void probabilistic(const Params<T>& p, const Tokens& tokens) {
     __shared__ Meeting<1> meeting;
     Place<1> at(meeting);
-    const Tokens tokens = tokens_of(p, at.request);
+    if (SAMPLE && threadIdx.x == 0) prefetch_draw(p, at.request);
     const u32 accepted = walk(p, at, tokens);
     if (accepted == tokens.count) {
         write_counts(p, at, tokens, accepted);
@@ -419,6 +430,12 @@ INLINE void probabilistic(const Params<T>& p) {
     // While the others get there.
     write_counts(p, at, tokens, accepted);
     if (own.odd && at.lane == 0) raise(p.flags, NON_FINITE);
+    u64 random = 0;
+    if constexpr (SAMPLE) {
+        random = draw(p, at.request, accepted, Purpose::RECOVER).bits();
+        // Now, whatever the compiler would rather do: the wait has time for it.
+        asm volatile("" : "+l"(random));
+    }
     at.await();
 
     if constexpr (SAMPLE) {
@@ -431,22 +448,19 @@ INLINE void probabilistic(const Params<T>& p) {
         const u64 through = warp_inclusive_sum(sum, at.lane);
         const u64 total = __shfl_sync(ALL_LANES, through, WARP - 1);
         if (total == 0) return recover_from_target(p, at, row, accepted);
-        const uint2 words = philox(p.random[0], p.random[1], at.request, NONE);
-        const u64 bits = static_cast<u64>(words.y) << 32 | words.x;
-        const u64 threshold = exact::sample_threshold(bits, total);
+        const u64 threshold = exact::sample_threshold(random, total);
         recover_by_sum(p, at, row, accepted, through, sum, each, threshold);
     } else {
         const u64 key = at.largest_told(0);
         if (key == 0) return recover_from_target(p, at, row, accepted);
-        if (at.leads()) p.output[at.request][accepted] = static_cast<i32>(index_of(key));
+        if (at.leads()) p.output.set(at.request, accepted, static_cast<i32>(index_of(key)));
     }
 }
 
 template <typename T>
-INLINE void greedy(const Params<T>& p) {
+INLINE void greedy(const Params<T>& p, const Tokens& tokens) {
     __shared__ Meeting<MAX_ROWS + 1> meeting;
     Place<MAX_ROWS + 1> at(meeting);
-    const Tokens tokens = tokens_of(p, at.request);
     u32 met = tokens.bits;
     u32 accepted = 0;
     u32 emitted = NONE;
@@ -495,17 +509,36 @@ INLINE void greedy(const Params<T>& p) {
     if (emitted == NONE) {
         write_bonus(p, at, accepted);
     } else if (at.leads()) {
-        p.output[at.request][accepted] = static_cast<i32>(emitted);
+        p.output.set(at.request, accepted, static_cast<i32>(emitted));
     }
     if (at.leads()) raise(p.flags, met);
 }
 
-#define VERIFIER(name, body, T) \
-    SPEC_KERNEL_BLOCKS(rejection_sample_##name, body, Params<T>, THREADS, 2)
-#define VERIFIERS(dtype, T)                                  \
-    VERIFIER(argmax_##dtype, (probabilistic<false, T>), T)   \
-    VERIFIER(sample_##dtype, (probabilistic<true, T>), T)    \
-    VERIFIER(greedy_##dtype, greedy<T>, T)
+// What the requests of a batch do: draw from the residual or take its argmax, or
+// follow the target, all of them or those that `greedy` names.
+enum class Mode { ARGMAX, SAMPLE, GREEDY, MIXED_ARGMAX, MIXED_SAMPLE };
+
+template <Mode MODE, typename T>
+INLINE void verify(const Params<T>& p) {
+    constexpr bool SAMPLE = MODE == Mode::SAMPLE || MODE == Mode::MIXED_SAMPLE;
+    constexpr bool MIXED = MODE == Mode::MIXED_ARGMAX || MODE == Mode::MIXED_SAMPLE;
+    const u32 request = blockIdx.x / Cluster().size;
+    const bool follows = MODE == Mode::GREEDY || (MIXED && p.greedy[request]);
+    const Tokens tokens = tokens_of(p, request);
+    if constexpr (MODE == Mode::GREEDY || MIXED) {
+        if (follows) return greedy(p, tokens);
+    }
+    if constexpr (MODE != Mode::GREEDY) probabilistic<SAMPLE>(p, tokens);
+}
+
+#define VERIFIER(name, mode, T) \
+    SPEC_KERNEL_BLOCKS(rejection_sample_##name, (verify<Mode::mode, T>), Params<T>, THREADS, 2)
+#define VERIFIERS(dtype, T)                        \
+    VERIFIER(argmax_##dtype, ARGMAX, T)            \
+    VERIFIER(sample_##dtype, SAMPLE, T)            \
+    VERIFIER(greedy_##dtype, GREEDY, T)            \
+    VERIFIER(mixed_argmax_##dtype, MIXED_ARGMAX, T) \
+    VERIFIER(mixed_sample_##dtype, MIXED_SAMPLE, T)
 
 VERIFIERS(f32, float)
 VERIFIERS(f16, f16)

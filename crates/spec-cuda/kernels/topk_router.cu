@@ -17,11 +17,12 @@
 //   between groups, the candidates' exact scores are worked out and decide; where
 //   that is not enough (ties among too many, a number that is not finite) the
 //   token goes to:
-// * `exact_route` (topk_router_exact.cuh), which replays the rules bit by bit and
-//   takes any shape. Shapes without a quick route go there at once.
+// * `exact_route` (topk_router_exact.cuh), which replays the rules bit by bit.
 //
-// Both routes give the same indices.
-#include "topk_router_exact.cuh"
+// Shapes without a quick route go to `route_any` (topk_router_any.cuh). All give the same
+// indices. Kernels come with `Plain` or with `Options` (topk_router_row.cuh), so that what
+// few models need costs the others nothing.
+#include "topk_router_any.cuh"
 
 constexpr u32 THREADS = 256;
 
@@ -39,7 +40,39 @@ INLINE float quick_reciprocal(float x) {
     return y;
 }
 
+INLINE float quick_sqrt(float x) {
+    float y;
+    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
 constexpr float LOG2_E = 1.44269504088896340736f;
+
+// What the quick route scores up to, and how far from the exact score it is at most.
+// The root of softplus grows without end: tokens with a logit above the square of this
+// take the exact route. Below, its error is that of the approximate root, 2^-23 of it, and
+// a few times 2^-24 from the rest.
+template <u32 SCORING>
+struct Scale {
+    static constexpr float TOP = SCORING == SQRT_SOFTPLUS ? 8.0f : 1.0f;
+    static constexpr float ERROR = SCORING == SQRT_SOFTPLUS ? 4e-6f : 1e-6f;
+    static constexpr float LARGEST_LOGIT = 60.0f;
+};
+
+// The root of softplus, at most Scale::TOP.
+INLINE float quick_sqrt_softplus(float x) {
+    const float e = quick_exp2(fabsf(x) * -LOG2_E);
+    float p = 0.0053648227f;
+    p = fmaf(p, e, -0.030065786f);
+    p = fmaf(p, e, 0.07920452f);
+    p = fmaf(p, e, -0.13753802f);
+    p = fmaf(p, e, 0.19153655f);
+    p = fmaf(p, e, -0.24857163f);
+    p = fmaf(p, e, 0.33321324f);
+    p = fmaf(p, e, -0.49999648f);
+    p = fmaf(p, e, 1.0f);
+    return fminf(quick_sqrt(fmaf(p, e, fmaxf(x, 0.0f))), Scale<SQRT_SOFTPLUS>::TOP);
+}
 
 // V logits of a lane, in the widest loads that V allows. The row is aligned to
 // 16 bytes.
@@ -125,6 +158,7 @@ INLINE u32 gap(u32 larger, u32 smaller) {
 
 // How choices become keys, the same for every token, and how far keys must lie
 // apart for the exact choices to be in the same order.
+template <u32 SCORING>
 struct Mapping {
     float low;
     float factor;
@@ -133,12 +167,13 @@ struct Mapping {
     bool usable;
 
     // `low` and `high` bound the bias and 0. The quick and the exact score
-    // differ by less than 1e-6, a choice is rounded to 2^-24 of its size, and a
+    // differ by less than Scale::ERROR, a choice is rounded to 2^-24 of its size, and a
     // key is cut to 2^-23.
     INLINE Mapping(float low, float high, bool finite) : low(low) {
-        const float range = high - low + 1.0f;
+        constexpr float TOP = Scale<SCORING>::TOP;
+        const float range = high - low + TOP;
         factor = __fdividef(KEY_SPAN, range);
-        const float error = 1e-6f + 1.2e-7f * (fmaxf(-low, high) + 1.0f);
+        const float error = Scale<SCORING>::ERROR + 1.2e-7f * (fmaxf(-low, high) + TOP);
         const float units = factor * error * 8388608.0f + 4.0f;
         usable = finite && range < 1e6f && units < 1e5f;
         expert_gap = static_cast<u32>(2.0f * units) + 2;
@@ -209,32 +244,32 @@ INLINE bool keeps_key(u32 key, u32 groups, u32 kept, u32& apart) {
     return keeps;
 }
 
-// The exact choice of an expert by sigmoid, all numbers finite.
-template <typename T>
-INLINE float exact_choice(const Params& p, const T* row, u32 expert) {
-    const float score = exact::sigmoid(to_f32(row[expert]));
-    return p.bias != nullptr ? exact::add(score, __ldg(p.bias + expert)) : score;
+// The exact score of a logit where it needs no other.
+template <u32 SCORING>
+INLINE float exact_score(float logit) {
+    return SCORING == SQRT_SOFTPLUS ? exact::sqrt_softplus(logit) : exact::sigmoid(logit);
 }
 
-// A row of an output whose stride in bytes fits 32 bits.
-template <typename T>
-INLINE T* output_row(const Rows<T>& rows, u32 token) {
-    char* const base = reinterpret_cast<char*>(rows.data);
-    const u32 stride = static_cast<u32>(rows.stride * sizeof(T));
-    return reinterpret_cast<T*>(base + static_cast<u64>(token) * stride);
+// The exact choice of an expert by such a score, all numbers finite.
+template <u32 SCORING, typename T, typename O>
+INLINE float exact_choice(const Params& p, const O& options, const T* row, u32 expert) {
+    const float score = exact_score<SCORING>(to_f32(row[expert]));
+    return p.bias != nullptr ? exact::add(score, bias_of(p, options, expert)) : score;
 }
 
 // Exactly V * 32 experts, at least topk of them in the kept groups (so that the
 // queues do not run dry), groups a power of two up to 32, below 2^31 tokens,
-// aligned rows, and for softmax no bias. Warps stride over tokens.
-template <u32 V, typename T, bool SOFTMAX>
-INLINE void quick(const Params& p) {
+// topk at most 32, aligned rows, and for softmax no bias. Warps stride over the tokens,
+// of which `count` are no padding.
+template <u32 V, typename T, u32 SCORING, typename O>
+INLINE void quick(const Params& p, const O& options, u64 count) {
+    constexpr bool OVER_ROW = SCORING == SOFTMAX;
     __shared__ Scratch<V> scratches[THREADS / WARP];
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
     Scratch<V>& scratch = scratches[warp];
     const u32 step = gridDim.x * (THREADS / WARP);
-    const u32 tokens = static_cast<u32>(p.tokens);
+    const u32 tokens = static_cast<u32>(count);
     u32 token = blockIdx.x * (THREADS / WARP) + warp;
     if (token >= tokens) return;
     // Row strides in bytes, which fit 32 bits here.
@@ -255,17 +290,17 @@ INLINE void quick(const Params& p) {
     bool finite = true;
 #pragma unroll
     for (u32 j = 0; j < V; ++j) {
-        bias[j] = !SOFTMAX && p.bias != nullptr ? __ldg(p.bias + lane * V + j) : 0.0f;
+        bias[j] = !OVER_ROW && p.bias != nullptr ? bias_of(p, options, lane * V + j) : 0.0f;
         finite &= exact::finite(bias[j]);
         low = fminf(low, bias[j]);
         high = fmaxf(high, bias[j]);
     }
-    if (!SOFTMAX && p.bias != nullptr) {
+    if (!OVER_ROW && p.bias != nullptr) {
         finite = __all_sync(ALL_LANES, finite);
         low = -warp_max_ordered(-low);
         high = warp_max_ordered(high);
     }
-    const Mapping map(low, high, finite);
+    const Mapping<SCORING> map(low, high, finite);
 #pragma unroll
     for (u32 j = 0; j < V; ++j) bias[j] = map(bias[j]);
 
@@ -281,11 +316,16 @@ INLINE void quick(const Params& p) {
         float odd = 0.0f;
 #pragma unroll
         for (u32 j = 0; j < V; ++j) odd = fmaf(logits[j], 0.0f, odd);
+        if (SCORING == SQRT_SOFTPLUS) {
+            constexpr float LARGEST = Scale<SCORING>::LARGEST_LOGIT;
+#pragma unroll
+            for (u32 j = 0; j < V; ++j) odd = logits[j] > LARGEST ? __uint_as_float(0x7FC00000u) : odd;
+        }
         bool sure = map.usable && !__any_sync(ALL_LANES, odd != odd);
 
         float max = 0.0f;
         float total = 0.0f;
-        if (SOFTMAX) {
+        if (OVER_ROW) {
             max = logits[0];
 #pragma unroll
             for (u32 j = 1; j < V; ++j) max = fmaxf(max, logits[j]);
@@ -296,9 +336,11 @@ INLINE void quick(const Params& p) {
 #pragma unroll
         for (u32 j = 0; j < V; ++j) {
             float score;
-            if (SOFTMAX) {
+            if (OVER_ROW) {
                 score = quick_exp2((logits[j] - max) * LOG2_E);
                 total += score;
+            } else if (SCORING == SQRT_SOFTPLUS) {
+                score = quick_sqrt_softplus(logits[j]);
             } else {
                 score = quick_reciprocal(1.0f + quick_exp2(logits[j] * -LOG2_E));
             }
@@ -331,9 +373,9 @@ INLINE void quick(const Params& p) {
             if (apart <= map.group_gap) {
                 // Exact sums of the lanes' two largest, if these are the two.
                 const bool two = gap(keys[1], keys[2]) > map.expert_gap;
-                sure &= !SOFTMAX && __all_sync(ALL_LANES, two);
-                const float a = exact_choice(p, row_of(token), expert_of(keys[0]));
-                const float b = exact_choice(p, row_of(token), expert_of(keys[1]));
+                sure &= !OVER_ROW && __all_sync(ALL_LANES, two);
+                const float a = exact_choice<SCORING>(p, options, row_of(token), expert_of(keys[0]));
+                const float b = exact_choice<SCORING>(p, options, row_of(token), expert_of(keys[1]));
                 keeps = keeps_group(p, fmaxf(a, b), fminf(a, b));
             }
             // A head of 0 is never taken.
@@ -366,17 +408,19 @@ INLINE void quick(const Params& p) {
         if (__any_sync(ALL_LANES, close) || open) {
             const bool there = lane <= p.topk && mine != 0;
             const float logit = there ? to_f32(row_of(token)[expert]) : 0.0f;
-            if (SOFTMAX || p.topk == WARP) {
+            if (OVER_ROW || p.topk == WARP) {
                 // Exact scores need the exact sum; only equal logits are sure.
                 const bool tie = logit == __shfl_up_sync(ALL_LANES, logit, 1);
-                sure &= SOFTMAX && !open && !__any_sync(ALL_LANES, close && !tie);
+                sure &= OVER_ROW && !open && !__any_sync(ALL_LANES, close && !tie);
             } else {
                 // Exact choices of the candidates, if these are all of them.
                 const u32 next = __reduce_max_sync(ALL_LANES, queue.head);
                 sure &= !open || gap(extra, next) > map.expert_gap;
-                score = exact::sigmoid(logit);
+                score = exact_score<SCORING>(logit);
                 float choice = score;
-                if (there && p.bias != nullptr) choice = exact::add(score, __ldg(p.bias + expert));
+                if (there && p.bias != nullptr) {
+                    choice = exact::add(score, bias_of(p, options, expert));
+                }
                 const u32 key = there ? exact::sort_key(choice) : 0;
                 u32 rank = 0;
                 for (u32 i = 0; i <= p.topk; ++i) {
@@ -388,15 +432,14 @@ INLINE void quick(const Params& p) {
                 wide = true;
             }
         }
-        if (SOFTMAX && !p.renormalize) {
+        if (OVER_ROW && !p.renormalize) {
             // Renormalized, the sum over all experts cancels.
             score = __fdividef(score, warp_sum(total));
         }
         if (sure) {
-            store(p, output_row(p.weights, token), output_row(p.indices, token), position, score,
-                  expert, wide);
+            store<true>(p, options, token, position, score, expert, wide);
         } else {
-            exact_route<V, true, T>(p, token, nullptr);
+            exact_route<V, T>(p, options, token);
         }
         token += step;
         if (token >= tokens) break;
@@ -409,49 +452,73 @@ INLINE void quick(const Params& p) {
 // ---- kernels ------------------------------------------------------------------
 
 // A bias that is not finite is flagged once, by the first block.
-INLINE void check_bias(const Params& p) {
-    if (blockIdx.x != 0 || p.bias == nullptr || p.tokens == 0) return;
+template <typename O>
+INLINE void check_bias(const Params& p, const O& options, u64 count) {
+    if (blockIdx.x != 0 || p.bias == nullptr || count == 0) return;
     bool odd = false;
-    for (u32 i = threadIdx.x; i < p.experts; i += blockDim.x) odd |= !exact::finite(p.bias[i]);
+    for (u32 i = threadIdx.x; i < p.experts; i += blockDim.x) {
+        odd |= !exact::finite(bias_of(p, options, i));
+    }
     if (odd) raise(p.flags, NON_FINITE);
 }
 
-// Any shape with experts <= V * 32.
-template <u32 V, typename T>
-INLINE void any(const Params& p) {
-    constexpr u32 WARPS = 4;
-    __shared__ u32 shared[WARPS][2 * V * WARP];
-    check_bias(p);
-    const u64 step = static_cast<u64>(gridDim.x) * WARPS;
+// Any shape: warps stride over the tokens.
+template <typename T>
+INLINE void any(const Extended& e) {
+    extern __shared__ u32 memory[];
+    const Params& p = e.common;
+    const u64 count = live_tokens(p, e.options);
+    check_bias(p, e.options, count);
+    pad(p, e.options, count);
+    const u32 warps = blockDim.x / WARP;
     const u32 warp = threadIdx.x / WARP;
-    for (u64 token = static_cast<u64>(blockIdx.x) * WARPS + warp; token < p.tokens; token += step) {
-        exact_route<V, false, T>(p, token, shared[warp]);
+    const u64 step = static_cast<u64>(gridDim.x) * warps;
+    for (u64 token = static_cast<u64>(blockIdx.x) * warps + warp; token < count; token += step) {
+        route_any<T>(p, e.options, token, memory + warp * e.options.words);
     }
 }
 
-template <u32 V, typename T, bool SOFTMAX>
-INLINE void quick_checked(const Params& p) {
-    check_bias(p);
-    quick<V, T, SOFTMAX>(p);
+template <u32 V, typename T, u32 SCORING>
+INLINE void quick_plain(const Params& p) {
+    check_bias(p, Plain(), p.tokens);
+    quick<V, T, SCORING>(p, Plain(), p.tokens);
+}
+
+template <u32 V, typename T, u32 SCORING>
+INLINE void quick_extended(const Extended& e) {
+    const u64 count = live_tokens(e.common, e.options);
+    check_bias(e.common, e.options, count);
+    pad(e.common, e.options, count);
+    quick<V, T, SCORING>(e.common, e.options, count);
 }
 
 // With the blocks a multiprocessor must hold.
-#define QUICK(name, V, T, SOFTMAX, resident)                                            \
-    SPEC_KERNEL_BLOCKS(topk_router_##name, (quick_checked<V, T, SOFTMAX>), Params, THREADS,     \
-                       resident)
+#define QUICK(scoring, SCORING, V, experts, dtype, T, resident)                         \
+    SPEC_KERNEL_BLOCKS(topk_router_##scoring##_##experts##_##dtype,                     \
+                       (quick_plain<V, T, SCORING>), Params, THREADS, resident)
 
+#define EXTENDED(scoring, SCORING, V, experts, dtype, T, resident)                      \
+    SPEC_KERNEL_BLOCKS(topk_router_##scoring##_##experts##_extended_##dtype,            \
+                       (quick_extended<V, T, SCORING>), Extended, THREADS, resident)
+
+// Extended ones for what models have: others go to `any`.
 #define ROUTERS(dtype, T)                                                               \
-    SPEC_KERNEL(topk_router_any_256_##dtype, (any<8, T>), Params, 128)                  \
-    SPEC_KERNEL(topk_router_any_512_##dtype, (any<16, T>), Params, 128)                 \
-    SPEC_KERNEL(topk_router_any_1024_##dtype, (any<32, T>), Params, 128)                \
-    QUICK(sigmoid_128_##dtype, 4, T, false, 4)                                          \
-    QUICK(sigmoid_256_##dtype, 8, T, false, 4)                                          \
-    QUICK(sigmoid_384_##dtype, 12, T, false, 2)                                         \
-    QUICK(sigmoid_512_##dtype, 16, T, false, 2)                                         \
-    QUICK(softmax_128_##dtype, 4, T, true, 4)                                           \
-    QUICK(softmax_256_##dtype, 8, T, true, 4)                                           \
-    QUICK(softmax_384_##dtype, 12, T, true, 2)                                          \
-    QUICK(softmax_512_##dtype, 16, T, true, 2)
+    SPEC_KERNEL(topk_router_any_##dtype, any<T>, Extended, 128)                         \
+    QUICK(sigmoid, SIGMOID, 4, 128, dtype, T, 4)                                        \
+    QUICK(sigmoid, SIGMOID, 8, 256, dtype, T, 4)                                        \
+    QUICK(sigmoid, SIGMOID, 12, 384, dtype, T, 2)                                       \
+    QUICK(sigmoid, SIGMOID, 16, 512, dtype, T, 2)                                       \
+    QUICK(softmax, SOFTMAX, 4, 128, dtype, T, 4)                                        \
+    QUICK(softmax, SOFTMAX, 8, 256, dtype, T, 4)                                        \
+    QUICK(softmax, SOFTMAX, 12, 384, dtype, T, 2)                                       \
+    QUICK(softmax, SOFTMAX, 16, 512, dtype, T, 2)                                       \
+    EXTENDED(sigmoid, SIGMOID, 4, 128, dtype, T, 4)                                     \
+    EXTENDED(sigmoid, SIGMOID, 8, 256, dtype, T, 4)                                     \
+    EXTENDED(sigmoid, SIGMOID, 12, 384, dtype, T, 2)                                    \
+    EXTENDED(softmax, SOFTMAX, 4, 128, dtype, T, 4)                                     \
+    EXTENDED(softmax, SOFTMAX, 16, 512, dtype, T, 2)                                    \
+    EXTENDED(sqrt_softplus, SQRT_SOFTPLUS, 8, 256, dtype, T, 4)                         \
+    EXTENDED(sqrt_softplus, SQRT_SOFTPLUS, 12, 384, dtype, T, 2)
 
 ROUTERS(f32, float)
 ROUTERS(f16, f16)

@@ -105,6 +105,12 @@ pub struct Archive {
     pub(crate) bytes: &'static [u8],
 }
 
+impl std::fmt::Debug for Archive {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Archive({}, {} bytes)", self.name, self.bytes.len())
+    }
+}
+
 /// The archive of the kernel file with this name.
 macro_rules! archive {
     ($name:literal) => {{

@@ -17,12 +17,35 @@ pub struct Rows {
     pub stride: u64,
 }
 
-/// Integers of either width, which the kernel reads as 64 bits.
+/// Integers of either width, which the kernel reads as 64 bits; a u32 as the i32
+/// that shares its bits.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Integers {
     /// Address of the first.
     pub data: u64,
+    /// 1 for 64 bits, 0 for 32.
+    pub wide: u64,
+}
+
+/// Truth values of one byte or of four: what is not 0 is true.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct Truths {
+    /// Address of the first; 0 for none.
+    pub data: u64,
+    /// 1 for four bytes, 0 for one.
+    pub wide: u64,
+}
+
+/// A matrix of integers of either width, which the kernel writes.
+#[repr(C)]
+#[derive(Clone, Copy, Debug)]
+pub struct IntegerRows {
+    /// Address of the first element.
+    pub data: u64,
+    /// Elements from one row to the next.
+    pub stride: u64,
     /// 1 for 64 bits, 0 for 32.
     pub wide: u64,
 }
@@ -80,7 +103,27 @@ impl Cuda {
         Ok(Rows { data: self.pointer(argument)?, stride: matrix.row_stride as u64 })
     }
 
-    /// An i32 or i64 argument whose width the kernel looks up.
+    /// An i32, u32 or i64 matrix argument as its plan has it, whose width the
+    /// kernel looks up.
+    ///
+    /// # Errors
+    /// As [`Cuda::pointer`].
+    #[inline]
+    pub fn integer_rows(&self, argument: impl Located, matrix: &Matrix) -> Result<IntegerRows> {
+        let Rows { data, stride } = self.rows(argument, matrix)?;
+        Ok(IntegerRows { data, stride, wide: u64::from(matrix.dtype.size() == 8) })
+    }
+
+    /// A bool, u8, i8 or i32 argument of which only matters what is not 0.
+    ///
+    /// # Errors
+    /// As [`Cuda::pointer`].
+    #[inline]
+    pub fn truths(&self, argument: impl Located, dtype: DType) -> Result<Truths> {
+        Ok(Truths { data: self.pointer(argument)?, wide: u64::from(dtype.size() == 4) })
+    }
+
+    /// An i32, u32 or i64 argument whose width the kernel looks up.
     ///
     /// # Errors
     /// As [`Cuda::pointer`].

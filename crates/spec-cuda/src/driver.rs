@@ -2,10 +2,11 @@
 
 use std::ffi::CStr;
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys;
-use spec_core::{Device, DeviceInfo, Error, Result, Status};
+use spec_core::{Device, DeviceInfo, Error, ErrorKind, Result, Status};
 
 use crate::MIN_COMPUTE;
 use crate::limits::Limits;
@@ -35,6 +36,29 @@ impl fmt::Display for Text {
         // SAFETY: not null, so the driver's static strings, ended by a zero.
         let (name, text) = unsafe { (CStr::from_ptr(name), CStr::from_ptr(text)) };
         write!(f, "{} ({})", name.to_string_lossy(), text.to_string_lossy())
+    }
+}
+
+/// What a program can do about a driver error.
+pub(crate) fn kind(code: sys::CUresult) -> ErrorKind {
+    use sys::CUresult as C;
+    match code {
+        C::CUDA_ERROR_OUT_OF_MEMORY => ErrorKind::OutOfMemory,
+        // After these the context, and with it all memory, is of no more use.
+        C::CUDA_ERROR_DEINITIALIZED
+        | C::CUDA_ERROR_CONTEXT_IS_DESTROYED
+        | C::CUDA_ERROR_ECC_UNCORRECTABLE
+        | C::CUDA_ERROR_NVLINK_UNCORRECTABLE
+        | C::CUDA_ERROR_ILLEGAL_ADDRESS
+        | C::CUDA_ERROR_ILLEGAL_INSTRUCTION
+        | C::CUDA_ERROR_MISALIGNED_ADDRESS
+        | C::CUDA_ERROR_INVALID_ADDRESS_SPACE
+        | C::CUDA_ERROR_INVALID_PC
+        | C::CUDA_ERROR_HARDWARE_STACK_ERROR
+        | C::CUDA_ERROR_ASSERT
+        | C::CUDA_ERROR_LAUNCH_TIMEOUT
+        | C::CUDA_ERROR_LAUNCH_FAILED => ErrorKind::DeviceLost,
+        _ => ErrorKind::Failed,
     }
 }
 
@@ -170,6 +194,8 @@ pub(crate) fn describe(index: usize) -> Result<Facts> {
 /// that was: a library must not change its caller's current device.
 pub(crate) struct Current {
     pushed: bool,
+    /// It belongs to the thread whose context it restores.
+    _thread: PhantomData<*const ()>,
 }
 
 impl Current {
@@ -181,12 +207,12 @@ impl Current {
         let asked = unsafe { sys::cuCtxGetCurrent(&mut current) };
         check(device, "could not ask for the current context", asked)?;
         if current == context {
-            return Ok(Current { pushed: false });
+            return Ok(Current { pushed: false, _thread: PhantomData });
         }
         // SAFETY: the context is retained for as long as its `Gpu` lives.
         let pushed = unsafe { sys::cuCtxPushCurrent_v2(context) };
         check(device, "could not make its context current", pushed)?;
-        Ok(Current { pushed: true })
+        Ok(Current { pushed: true, _thread: PhantomData })
     }
 }
 
@@ -196,7 +222,8 @@ impl Drop for Current {
         if self.pushed {
             let mut popped = std::ptr::null_mut();
             // SAFETY: this thread's top context is the one `enter` pushed:
-            // guards are dropped in reverse order and never sent.
+            // guards are locals of this crate's functions, dropped in reverse
+            // order, and never sent.
             let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut popped) };
         }
     }

@@ -8,7 +8,47 @@
 //! that the allocation it points into is large enough.
 //!
 //! Wrapping asks the driver and costs about a microsecond; a caller who knows
-//! the pointer to be right can use [`View::from_address`] instead.
+//! the pointer to be right can use [`View::from_address`] instead, or pass nothing
+//! but addresses to [`Descriptor::calculate_at`](spec_core::Descriptor::calculate_at),
+//! which knows types and sizes from its descriptors. With cudarc, whose slices are
+//! also what candle's CUDA tensors are made of:
+//!
+//! ```no_run
+//! use cudarc::driver::{CudaContext, DevicePtr, DevicePtrMut};
+//! use spec_core::ops::deduplicate_topk::Addresses;
+//! use spec_core::ops::DeduplicateTopk;
+//! use spec_core::{Backend, Descriptor, Stream};
+//! use spec_cuda::Cuda;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let context = CudaContext::new(0)?;
+//! let stream = context.default_stream();
+//! let indices = stream.clone_htod(&[3i32, 1, 3, -1])?;
+//! let mut unique = stream.alloc_zeros::<i32>(4)?;
+//!
+//! let cuda = Cuda::open(0)?;
+//! let params = DeduplicateTopk { mtp_step: 1 };
+//! let operator = Descriptor::create(&cuda, &params, &params.tensors(1, 4))?;
+//! let mut workspace = stream.alloc_zeros::<u8>(operator.workspace_size().max(1))?;
+//! {
+//!     // cudarc orders these slices by events while the guards live.
+//!     let (indices, _read) = indices.device_ptr(&stream);
+//!     let (unique, _written) = unique.device_ptr_mut(&stream);
+//!     let (workspace, _used) = workspace.device_ptr_mut(&stream);
+//!     let on = stream.cu_stream().addr() as u64;
+//!     // SAFETY: slices and stream are alive and as described, and cudarc orders
+//!     // every other use of them against this stream.
+//!     unsafe {
+//!         let addresses =
+//!             Addresses { indices: indices.into(), unique: unique.into(), counts: None };
+//!         let stream = Stream::from_raw(cuda.info().device, on);
+//!         operator.calculate_at(workspace.into(), addresses, stream)?;
+//!     }
+//! }
+//! assert_eq!(stream.clone_dtoh(&unique)?, [1, 3, -1, -1]);
+//! # Ok(())
+//! # }
+//! ```
 
 use std::ffi::c_void;
 

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use cudarc::driver::sys;
 use spec_core::{Device, DeviceInfo, Error, Result, Status};
@@ -21,6 +21,10 @@ pub(crate) struct Gpu {
     limits: Limits,
     /// By the address of the archive.
     modules: Mutex<HashMap<usize, Module>>,
+    /// By the address of the archive and the kernel's name: what creating an
+    /// operator of a kind that was created before finds without the driver. Read
+    /// by many at once; written once a kernel.
+    functions: RwLock<HashMap<usize, HashMap<String, Function>>>,
 }
 
 #[derive(Clone, Copy)]
@@ -56,7 +60,8 @@ impl Gpu {
             context,
             info: facts.info,
             limits: facts.limits,
-            modules: Mutex::new(HashMap::new()),
+            modules: Mutex::default(),
+            functions: RwLock::default(),
         });
         open.push((index, Arc::downgrade(&gpu)));
         Ok(gpu)
@@ -90,6 +95,19 @@ impl Gpu {
     /// Getting the function is also what makes the driver load its code under
     /// lazy loading, so that the first launch can be inside a graph capture.
     pub(crate) fn function(&self, archive: &Archive, name: &str) -> Result<Function> {
+        let key = archive.bytes.as_ptr().addr();
+        let loaded = self.functions.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(&function) = loaded.get(&key).and_then(|kernels| kernels.get(name)) {
+            return Ok(function);
+        }
+        drop(loaded);
+        let function = self.load(archive, name)?;
+        let mut loaded = self.functions.write().unwrap_or_else(PoisonError::into_inner);
+        loaded.entry(key).or_default().insert(name.to_owned(), function);
+        Ok(function)
+    }
+
+    fn load(&self, archive: &Archive, name: &str) -> Result<Function> {
         let module = self.module(archive)?;
         let missing = || {
             let words = format!("the compiled kernels of {} have no {name}", archive.name);

@@ -13,7 +13,7 @@
 //! prepare:  cuda.function(&KERNELS, "name_f32")?      loads the archive once a device
 //!           Shape::new(blocks, threads)               from sizes and cuda.limits()
 //! launch:   cuda.rows(view, &matrix)?, ..             views to addresses
-//!           cuda.queue(stream)?.launch(&function, shape, &params)
+//!           cuda.enqueue(stream, |queue| queue.launch(&function, shape, &params))
 //! ```
 //!
 //! A kernel takes one argument, a struct ([`Queue::launch`] says what it must

@@ -7,12 +7,12 @@ use spec_core::stream::Kind;
 use spec_core::{Error, Result, Status, Stream};
 
 use crate::Cuda;
-use crate::driver::{Current, check};
+use crate::driver::check;
 use crate::gpu::Gpu;
 
 /// A kernel that is loaded, as long as there is a handle to its device: whoever
 /// holds it holds a [`Cuda`] too.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 pub struct Function {
     pub(crate) raw: sys::CUfunction,
     /// The operator, for error messages.
@@ -52,28 +52,75 @@ impl Shape {
     pub fn cluster(self, blocks: u32) -> Self {
         Shape { cluster: blocks, ..self }
     }
+
+    fn attribute(self) -> sys::CUlaunchAttribute_st {
+        sys::CUlaunchAttribute_st {
+            id: sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            pad: [0; 4],
+            value: sys::CUlaunchAttributeValue_union {
+                clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 {
+                    x: self.cluster,
+                    y: 1,
+                    z: 1,
+                },
+            },
+        }
+    }
+
+    /// What the driver takes, which points to `attribute`.
+    fn config(
+        self,
+        stream: sys::CUstream,
+        attribute: &mut sys::CUlaunchAttribute_st,
+    ) -> sys::CUlaunchConfig_st {
+        sys::CUlaunchConfig_st {
+            gridDimX: self.grid[0],
+            gridDimY: self.grid[1],
+            gridDimZ: 1,
+            blockDimX: self.block,
+            blockDimY: 1,
+            blockDimZ: 1,
+            sharedMemBytes: self.shared,
+            hStream: stream,
+            attrs: attribute,
+            numAttrs: u32::from(self.cluster > 1),
+        }
+    }
 }
 
-/// A stream ready to take work: resolved, with its context current.
+/// A stream ready to take work: resolved, with its context current. Lent by
+/// [`Cuda::enqueue`].
 pub struct Queue<'a> {
     gpu: &'a Gpu,
     stream: sys::CUstream,
-    _current: Current,
 }
 
 impl Cuda {
-    /// Resolves the stream that a caller passed, and makes the device's context
-    /// current on this thread until the queue is dropped.
+    /// Lets `work` enqueue on the stream that a caller passed, with the device's
+    /// context current on this thread meanwhile.
     ///
     /// # Errors
-    /// Status 3 for a stream of another device, 5 for one of another backend.
+    /// Status 3 for a stream of another device, 5 for one of another backend;
+    /// those of `work`.
     #[inline]
-    pub fn queue(&self, stream: Stream<'_>) -> Result<Queue<'_>> {
+    pub fn enqueue<T>(
+        &self,
+        stream: Stream<'_>,
+        work: impl FnOnce(&Queue<'_>) -> Result<T>,
+    ) -> Result<T> {
+        let stream = self.resolve(stream)?;
+        let gpu = self.gpu();
+        let _current = gpu.enter()?;
+        work(&Queue { gpu, stream })
+    }
+
+    #[inline]
+    fn resolve(&self, stream: Stream<'_>) -> Result<sys::CUstream> {
         let refuse = |status, words: String| Err(Error::device(self.device(), status, words));
-        let stream = match stream.into_kind() {
-            Kind::Own => self.own_stream(),
+        match stream.into_kind() {
+            Kind::Own => Ok(self.own_stream()),
             Kind::Raw { device, handle } if device == self.device() => {
-                std::ptr::without_provenance_mut(handle as usize)
+                Ok(std::ptr::without_provenance_mut(handle as usize))
             }
             Kind::Raw { device, .. } => {
                 let status = if device.backend() == self.device().backend() {
@@ -81,15 +128,54 @@ impl Cuda {
                 } else {
                     Status::DeviceTypeNotSupported
                 };
-                return refuse(status, format!("`stream` belongs to {device}"));
+                refuse(status, format!("`stream` belongs to {device}"))
             }
             _ => {
                 let words = "`stream` is a recording object, expected a CUDA stream";
-                return refuse(Status::DeviceTypeNotSupported, words.to_owned());
+                refuse(Status::DeviceTypeNotSupported, words.to_owned())
             }
+        }
+    }
+
+    /// Whether the device can run one cluster of this shape.
+    pub(crate) fn holds(&self, function: &Function, shape: Shape) -> Result<bool> {
+        let _current = self.gpu().enter()?;
+        let one = Shape { grid: [shape.cluster, 1], ..shape };
+        let mut attribute = one.attribute();
+        let config = one.config(std::ptr::null_mut(), &mut attribute);
+        let mut clusters = 0;
+        // SAFETY: the function is loaded in the current context; all pointers
+        // are to locals that outlive the call.
+        let code =
+            unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, function.raw, &config) };
+        Ok(code == sys::CUresult::CUDA_SUCCESS && clusters > 0)
+    }
+
+    /// Lets the handle's own stream go on only when another's has done what was
+    /// enqueued there so far.
+    pub(crate) fn wait_for(&self, other: &Cuda) -> Result<()> {
+        let _current = self.gpu().enter()?;
+        let mut event = std::ptr::null_mut();
+        let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
+        // SAFETY: the context is current and `event` is a place for the handle.
+        let made = unsafe { sys::cuEventCreate(&mut event, flags) };
+        check(self.device(), "could not make an event", made)?;
+        // SAFETY: event and streams are alive; the driver keeps what a stream
+        // waits for beyond the event's end.
+        let (recorded, waiting) = unsafe {
+            let recorded = sys::cuEventRecord(event, other.own_stream());
+            let waiting = sys::cuStreamWaitEvent(self.own_stream(), event, 0);
+            let _ = sys::cuEventDestroy_v2(event);
+            (recorded, waiting)
         };
-        let gpu = self.gpu();
-        Ok(Queue { gpu, stream, _current: gpu.enter()? })
+        check(self.device(), "could not record an event", recorded)?;
+        check(self.device(), "could not wait for another handle", waiting)
+    }
+}
+
+impl std::fmt::Debug for Queue<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Queue({:?} of {})", self.stream, self.gpu.device())
     }
 }
 
@@ -113,29 +199,8 @@ impl Queue<'_> {
         if shape.grid.contains(&0) {
             return Ok(());
         }
-        let mut attribute = sys::CUlaunchAttribute_st {
-            id: sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue_union {
-                clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 {
-                    x: shape.cluster,
-                    y: 1,
-                    z: 1,
-                },
-            },
-        };
-        let config = sys::CUlaunchConfig_st {
-            gridDimX: shape.grid[0],
-            gridDimY: shape.grid[1],
-            gridDimZ: 1,
-            blockDimX: shape.block,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: shape.shared,
-            hStream: self.stream,
-            attrs: &mut attribute,
-            numAttrs: u32::from(shape.cluster > 1),
-        };
+        let mut attribute = shape.attribute();
+        let config = shape.config(self.stream, &mut attribute);
         let mut arguments = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
         // SAFETY: the function is loaded and takes one `P`, which the driver
         // copies before it returns; the caller vouches for what is inside.

@@ -46,11 +46,13 @@ mod memory;
 mod ops;
 mod time;
 
+use std::any::Any;
 use std::sync::Arc;
 
 use cudarc::driver::sys;
 use spec_core::{
-    Backend, Device, DeviceInfo, Error, Memory, Result, Staging, Status, Timed, Timing, Yardstick,
+    Backend, Device, DeviceInfo, Error, Measure, Memory, Overlap, QueueId, Result, Staging, Status,
+    Timed, Timing, Yardstick,
 };
 
 use crate::driver::{Text, check};
@@ -90,6 +92,7 @@ pub struct Cuda {
 struct Handle {
     gpu: Arc<Gpu>,
     stream: sys::CUstream,
+    queue: QueueId,
 }
 
 // SAFETY: a CUstream may be used from any thread; the driver locks inside.
@@ -114,7 +117,7 @@ impl Cuda {
         let made = unsafe { sys::cuStreamCreate(&mut stream, flags) };
         check(gpu.device(), "could not make a stream", made)?;
         drop(current);
-        Ok(Cuda { handle: Arc::new(Handle { gpu, stream }) })
+        Ok(Cuda { handle: Arc::new(Handle { gpu, stream, queue: QueueId::unique() }) })
     }
 
     /// The handle's own stream as a `CUstream`, for callers who order their
@@ -153,12 +156,27 @@ impl std::fmt::Debug for Cuda {
     }
 }
 
-impl Backend for Cuda {
+// SAFETY: each handle has a stream of its own, which its identity stands for.
+unsafe impl Backend for Cuda {
     fn info(&self) -> &DeviceInfo {
         self.handle.gpu.info()
     }
 
-    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+    fn queue_id(&self) -> QueueId {
+        self.handle.queue
+    }
+
+    fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>> {
+        match (memory as Box<dyn Any>).downcast::<DeviceMemory>() {
+            Ok(memory) => Ok(Box::new(memory.moved_to(self)?)),
+            Err(_) => {
+                let words = "memory of another backend, expected device memory";
+                Err(Error::device(self.device(), Status::DeviceTypeNotSupported, words))
+            }
+        }
+    }
+
+    fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>> {
         Ok(Box::new(DeviceMemory::allocate(self, bytes)?))
     }
 
@@ -168,7 +186,9 @@ impl Backend for Cuda {
         let done = unsafe { sys::cuStreamSynchronize(self.own_stream()) };
         check(self.device(), "enqueued work failed", done)
     }
+}
 
+impl Overlap for Cuda {
     fn sibling(&self) -> Result<Self> {
         Self::open(self.device().index())
     }
@@ -176,9 +196,12 @@ impl Backend for Cuda {
     fn staging(&self, bytes: usize) -> Result<Option<Box<dyn Staging>>> {
         Ok(Some(Box::new(PageLocked::allocate(self, bytes)?)))
     }
+}
 
-    fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
-        time::time(self, samples, calls, work)
+impl Measure for Cuda {
+    unsafe fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
+        // SAFETY: the caller's.
+        unsafe { time::time(self, samples, calls, work) }
     }
 
     fn yardstick(&self) -> Result<Yardstick> {
@@ -188,5 +211,5 @@ impl Backend for Cuda {
 
 /// A device's failure in the driver's own words.
 pub(crate) fn failure(device: Device, doing: &str, code: sys::CUresult) -> Error {
-    Error::device(device, Status::InternalError, format!("{doing}: {}", Text(code)))
+    Error::failure(device, driver::kind(code), format!("{doing}: {}", Text(code)))
 }

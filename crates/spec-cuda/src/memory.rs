@@ -1,7 +1,7 @@
 //! Device memory of our own.
 
 use cudarc::driver::sys;
-use spec_core::{DType, Error, Memory, Result, Staging, Status, Stream, View, ViewMut};
+use spec_core::{Backend, DType, Error, Memory, Result, Staging, Status, Stream, View, ViewMut};
 
 use crate::Cuda;
 use crate::driver::check;
@@ -48,6 +48,17 @@ impl DeviceMemory {
         Ok(DeviceMemory { cuda: cuda.clone(), address, size })
     }
 
+    /// The same memory, ordered by the stream of another handle on this device.
+    pub(crate) fn moved_to(mut self, cuda: &Cuda) -> Result<Self> {
+        if cuda.device() != self.cuda.device() {
+            let words = format!("memory on {}, expected memory of this device", self.cuda.device());
+            return Err(Error::device(cuda.device(), Status::BadParam, words));
+        }
+        cuda.wait_for(&self.cuda)?;
+        self.cuda = cuda.clone();
+        Ok(self)
+    }
+
     /// The address of a range that was checked to lie inside the allocation.
     fn fitting(&self, offset: usize, len: usize) -> Result<sys::CUdeviceptr> {
         if offset.checked_add(len).is_some_and(|end| end <= self.size) {
@@ -78,32 +89,37 @@ impl Memory for DeviceMemory {
     fn view(&self, dtype: DType, len: usize) -> View<'_> {
         assert!(len.saturating_mul(dtype.size()) <= self.size, "{len} {dtype} do not fit");
         // SAFETY: the allocation holds that many elements and outlives the
-        // view; freeing waits for the work that uses it.
-        unsafe { View::from_address(dtype, len, self.cuda.device(), self.address) }
+        // view; freeing waits for the work that uses it. It belongs to the
+        // handle's stream.
+        unsafe {
+            View::from_address(dtype, len, self.cuda.device(), self.address)
+                .of_queue(self.cuda.queue_id())
+        }
     }
 
     fn view_mut(&mut self, dtype: DType, len: usize) -> ViewMut<'_> {
         assert!(len.saturating_mul(dtype.size()) <= self.size, "{len} {dtype} do not fit");
         // SAFETY: as in `view`, and the borrow is exclusive.
-        unsafe { ViewMut::from_address(dtype, len, self.cuda.device(), self.address) }
+        unsafe {
+            ViewMut::from_address(dtype, len, self.cuda.device(), self.address)
+                .of_queue(self.cuda.queue_id())
+        }
     }
 
     fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
         let at = self.fitting(offset, bytes.len())?;
-        let queue = self.cuda.queue(Stream::default())?;
         let _uncaptured = Uncaptured::new();
         // SAFETY: the allocation holds as many bytes there and the borrow is
         // exclusive.
-        unsafe { queue.write(at, bytes) }
+        self.cuda.enqueue(Stream::default(), |queue| unsafe { queue.write(at, bytes) })
     }
 
     fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let at = self.fitting(offset, bytes.len())?;
-        let queue = self.cuda.queue(Stream::default())?;
         let _uncaptured = Uncaptured::new();
         // SAFETY: the allocation holds as many bytes there, written in stream
         // order.
-        unsafe { queue.read(at, bytes) }
+        self.cuda.enqueue(Stream::default(), |queue| unsafe { queue.read(at, bytes) })
     }
 }
 

@@ -129,8 +129,11 @@ impl<'a> Harness<'a> {
     }
 }
 
-/// [`Backend::time`] of a CUDA device.
-pub(crate) fn time(
+/// [`Measure::time`] of a CUDA device.
+///
+/// # Safety
+/// As there.
+pub(crate) unsafe fn time(
     cuda: &Cuda,
     samples: usize,
     calls: usize,
@@ -161,7 +164,7 @@ pub(crate) fn time(
     Ok(Timing { seconds, method })
 }
 
-/// [`Backend::yardstick`] of a CUDA device.
+/// [`Measure::yardstick`] of a CUDA device.
 pub(crate) fn yardstick(cuda: &Cuda) -> Result<Yardstick> {
     let _current = cuda.gpu().enter()?;
     let mut copy = Err(None);
@@ -198,7 +201,8 @@ fn copy_rate(cuda: &Cuda, bytes: usize) -> Result<f64> {
         let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream) };
         check(cuda.device(), "could not copy on the device", code)
     };
-    let timing = time(cuda, 9, 4, &mut copy)?;
+    // SAFETY: both allocations outlive the timing.
+    let timing = unsafe { time(cuda, 9, 4, &mut copy)? };
     Ok(2.0 * bytes as f64 / timing.median())
 }
 
@@ -220,7 +224,8 @@ fn empty_kernel(cuda: &Cuda) -> Result<f64> {
                 unsafe { sys::cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, none, none) };
             check(device, "could not launch an empty kernel", code)
         };
-        time(cuda, 15, 20, &mut launch)
+        // SAFETY: the kernel uses no memory.
+        unsafe { time(cuda, 15, 20, &mut launch) }
     });
     // SAFETY: timing has waited for every launch, or the device has failed.
     let _ = unsafe { sys::cuModuleUnload(module) };

@@ -30,5 +30,5 @@ fn a_late_failure_is_reported_in_the_drivers_words() {
     let input = nowhere;
     let buffers = Buffers { indices: input, unique: output.view_mut(), counts: None };
     expect_failure(descriptor.calculate(ViewMut::empty(), buffers, Stream::default()));
-    expect_failure(cuda.allocate(4).map(|_| ()));
+    expect_failure(cuda.allocate_bytes(4).map(|_| ()));
 }

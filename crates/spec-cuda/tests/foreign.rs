@@ -86,7 +86,8 @@ fn wrong_buffers_and_streams_are_refused() {
     assert_eq!(status(misaligned, Stream::default()), Err(Status::BadParam));
     assert_eq!(status(short, Stream::default()), Err(Status::BadTensorShape));
     let object = 5u8;
-    let view = View::from_object(DType::I32, 4, cuda.info().device, &object, 0);
+    // SAFETY: an object that no CUDA call takes.
+    let view = unsafe { View::from_object(DType::I32, 4, cuda.info().device, &object, 0) };
     assert_eq!(status(view, Stream::default()), Err(Status::DeviceTypeNotSupported));
     // SAFETY: as above.
     let streams = unsafe { [Stream::from_raw(elsewhere, 0), Stream::from_raw(Device::CPU, 0)] };
@@ -120,7 +121,7 @@ fn absent_devices_are_errors() {
 #[test]
 fn too_much_memory_is_an_error() {
     let Some(cuda) = cuda() else { return };
-    let error = cuda.allocate(1 << 50).err().expect("no device has a pebibyte");
+    let error = cuda.allocate_bytes(1 << 50).err().expect("no device has a pebibyte");
     assert_eq!(error.status(), Status::InternalError);
     assert!(error.to_string().contains("CUDA_ERROR_OUT_OF_MEMORY"), "{error}");
 }

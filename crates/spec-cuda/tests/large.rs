@@ -9,8 +9,8 @@ use common::random::Random;
 use common::{Array, Ready, cuda};
 use cudarc::driver::sys;
 use spec_core::ops::{
-    DeduplicateTopk, RejectionSample, TopkRouter, Unique, deduplicate_topk, rejection_sample,
-    topk_router, unique,
+    DeduplicateTopk, RejectionSample, Unique, deduplicate_topk, rejection_sample, topk_router,
+    unique,
 };
 use spec_core::{Backend, DType, Element, Place, Stream, TensorDesc};
 use spec_cuda::Cuda;
@@ -136,17 +136,22 @@ const EXPERTS: usize = 256;
 
 /// Weights and indices on the device.
 fn route(cuda: &Cuda, x: &Array<f32>) -> (Array<f32>, Array<i32>) {
-    let (operator, tokens) = (TopkRouter::deepseek_v3(), x.len() / EXPERTS);
+    let model = topk_router::preset::DEEPSEEK_V3;
+    let (operator, tokens) = (model.router(), x.len() / EXPERTS);
     let mut weights = Array::new(cuda, tokens * operator.topk);
     let mut indices = Array::new(cuda, tokens * operator.topk);
     let buffers = topk_router::Buffers {
         x: x.view(),
         bias: None,
+        num_tokens: None,
+        replicas: None,
+        replica_counts: None,
         weights: weights.view_mut(),
         indices: indices.view_mut(),
+        load: None,
         flags: None,
     };
-    let tensors = operator.tensors(DType::F32, tokens, EXPERTS);
+    let tensors = operator.tensors(DType::F32, tokens, EXPERTS, None);
     Ready::new(cuda, &operator, &tensors).run(buffers, Stream::default());
     cuda.synchronize().expect("the call");
     (weights, indices)
@@ -165,7 +170,7 @@ fn more_logits_than_32_bits_count() {
     let x = repeat(&cuda, &first.get(), tokens * EXPERTS);
     copy(&x, (tokens - period) * EXPERTS, &last, 0, period * EXPERTS);
     let (weights, indices) = route(&cuda, &x);
-    let len = period * TopkRouter::deepseek_v3().topk;
+    let len = period * topk_router::preset::DEEPSEEK_V3.router().topk;
     for (few, at) in [(&first, 0), (&last, weights.len() - len)] {
         let (want_weights, want_indices) = route(&cuda, few);
         assert!(part(&cuda, &weights, at, len) == want_weights.get(), "weights at {at}");
@@ -184,7 +189,7 @@ fn verify(cuda: &Cuda, operator: &RejectionSample, target: &Array<f32>) -> Array
     let mut tensors = operator.tensors(batch, tokens, VOCAB);
     tensors.draft_probs = None;
     tensors.uniform_samples = Some(TensorDesc::new(DType::F32, [tokens]));
-    tensors.seed_offset = None;
+    (tensors.seeds, tensors.positions) = (None, None);
     let drafts: Vec<i32> = (0..tokens).map(|t| (t % DRAFTS) as i32 * 1000).collect();
     let offsets: Vec<i32> = (0..=batch).map(|b| (b * DRAFTS) as i32).collect();
     let (drafts, offsets) = (Array::from(cuda, &drafts), Array::from(cuda, &offsets));
@@ -200,7 +205,9 @@ fn verify(cuda: &Cuda, operator: &RejectionSample, target: &Array<f32>) -> Array
         bonus_token_ids: bonus.view(),
         cu_num_draft: offsets.view(),
         uniform_samples: Some(uniform.view()),
-        seed_offset: None,
+        seeds: None,
+        positions: None,
+        greedy: None,
         output_token_ids: output.view_mut(),
         num_accepted: num_accepted.view_mut(),
         accepted_counts: accepted.view_mut(),

@@ -21,7 +21,7 @@ use spec_core::ops::unique::Buffers;
 use spec_core::{Backend, DType, Descriptor, Stream};
 use spec_cpu::Cpu;
 use spec_external::raw::{self, RawSink};
-use spec_external::{Output, Summary, Unique};
+use spec_external::{Distinct, Output, Summary};
 
 /// How often the pipeline and its steps take turns.
 const ROUNDS: usize = 5;
@@ -154,12 +154,12 @@ impl Bench {
     fn plain(&self, input: &Path, output: &Path) -> Result<f64, Error> {
         let start = Instant::now();
         let (cpu, n) = (Cpu::open(0)?, self.keys);
-        let mut keys = cpu.allocate(n * 8)?;
+        let mut keys = cpu.allocate_bytes(n * 8)?;
         let target = keys.view_mut(DType::U64, n).host().ok_or("not in host memory")?;
         self.read(&File::open(input)?, target)?;
         let operator = Descriptor::create(&cpu, &Operator, &Operator.tensors(DType::U64, n))?;
         let size = operator.workspace_size();
-        let (mut workspace, mut unique) = (cpu.allocate(size)?, cpu.allocate(n * 8)?);
+        let (mut workspace, mut unique) = (cpu.allocate_bytes(size)?, cpu.allocate_bytes(n * 8)?);
         let mut count = [0u64];
         operator.calculate(
             workspace.view_mut(DType::U8, size),
@@ -251,7 +251,7 @@ impl Bench {
         temp: &Path,
         memory: u64,
     ) -> Result<Summary, Error> {
-        let mut unique = Unique::default();
+        let mut unique = Distinct::default();
         unique.memory = memory;
         unique.temp = temp.to_owned();
         unique.threads = NonZeroUsize::new(self.threads);
@@ -265,7 +265,7 @@ impl Bench {
 fn unique_in_memory(keys: &[u64]) -> Result<(Vec<u64>, f64), Error> {
     let cpu = Cpu::open(0)?;
     let operator = Descriptor::create(&cpu, &Operator, &Operator.tensors(DType::U64, keys.len()))?;
-    let mut workspace = cpu.allocate(operator.workspace_size())?;
+    let mut workspace = cpu.allocate_bytes(operator.workspace_size())?;
     let (mut distinct, mut count) = (vec![0u64; keys.len()], [0u64]);
     let mut seconds = f64::INFINITY;
     for _ in 0..2 {

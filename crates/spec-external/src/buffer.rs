@@ -31,17 +31,19 @@ impl<T: Key> Buffer<T> {
     }
 }
 
+/// Why a map is a slice of keys.
+const WHOLE: &str = "a page is aligned to any key, and the length a whole number of them";
+
 impl<T: Key> Deref for Buffer<T> {
     type Target = [T];
 
     fn deref(&self) -> &[T] {
-        // A page is aligned to any key, and the length is a whole number of them.
-        self.map.as_ref().and_then(|map| from_bytes(map)).unwrap_or_default()
+        self.map.as_ref().map_or(&[], |map| from_bytes(map).expect(WHOLE))
     }
 }
 
 impl<T: Key> DerefMut for Buffer<T> {
     fn deref_mut(&mut self) -> &mut [T] {
-        self.map.as_mut().and_then(|map| from_bytes_mut(map)).unwrap_or_default()
+        self.map.as_mut().map_or(&mut [], |map| from_bytes_mut(map).expect(WHOLE))
     }
 }

@@ -33,26 +33,24 @@ pub(crate) fn from_host<K: Key, T: Sink<K>>(
     let next = AtomicU64::new(0);
     let blocks = keys.len().div_ceil(block);
     let work = || {
-        watch.guard(|| {
-            loop {
-                let number = next.fetch_add(1, Ordering::Relaxed);
-                let start = number as usize * block;
-                if start >= keys.len() {
-                    return Ok(());
-                }
-                let range = start..(start + block).min(keys.len());
-                let counts = if counts.is_empty() { counts } else { &counts[range.clone()] };
-                let block = sink.encode(start as u64, &keys[range.clone()], counts)?;
-                turns.pass(number, watch, |()| sink.append(block))?;
-                watch.advance_written((range.len() * K::SIZE) as u64)?;
+        loop {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let start = number as usize * block;
+            if start >= keys.len() {
+                return Ok(());
             }
-        });
+            let range = start..(start + block).min(keys.len());
+            let counts = if counts.is_empty() { counts } else { &counts[range.clone()] };
+            let block = sink.encode(start as u64, &keys[range.clone()], counts)?;
+            turns.pass(number, watch, |()| sink.append(block))?;
+            watch.advance_written((range.len() * K::SIZE) as u64)?;
+        }
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.min(blocks) {
-            scope.spawn(work);
+            watch.spawn(scope, work);
         }
-        work();
+        watch.guard(work);
     });
     watch.check()
 }
@@ -71,29 +69,27 @@ pub(crate) fn from_device<K: Key, T: Sink<K>>(
     let (send, receive) = std::sync::mpsc::channel::<(u64, usize, usize, Stage)>();
     let receive = Mutex::new(receive);
     let write = || {
-        watch.guard(|| {
-            loop {
-                let received = lock(&receive).recv();
-                let Ok((number, start, count, stage)) = received else { return Ok(()) };
-                let (head, tail) = stage.bytes().split_at(count * K::SIZE);
-                let keys = from_bytes::<K>(head).ok_or_else(misaligned)?;
-                let counts = match counts {
-                    Some(_) => {
-                        let skip = tail.as_ptr().align_offset(8);
-                        from_bytes::<u64>(&tail[skip..][..count * 8]).ok_or_else(misaligned)?
-                    }
-                    None => &[],
-                };
-                let block = sink.encode(start as u64, keys, counts)?;
-                turns.pass(number, watch, |()| sink.append(block))?;
-                stages.give(stage);
-                watch.advance_written((count * K::SIZE) as u64)?;
-            }
-        });
+        loop {
+            let received = lock(&receive).recv();
+            let Ok((number, start, count, stage)) = received else { return Ok(()) };
+            let (head, tail) = stage.bytes().split_at(count * K::SIZE);
+            let keys = from_bytes::<K>(head).ok_or_else(misaligned)?;
+            let counts = match counts {
+                Some(_) => {
+                    let skip = tail.as_ptr().align_offset(8);
+                    from_bytes::<u64>(&tail[skip..][..count * 8]).ok_or_else(misaligned)?
+                }
+                None => &[],
+            };
+            let block = sink.encode(start as u64, keys, counts)?;
+            turns.pass(number, watch, |()| sink.append(block))?;
+            stages.give(stage);
+            watch.advance_written((count * K::SIZE) as u64)?;
+        }
     };
     std::thread::scope(|scope| {
         for _ in 0..team.threads {
-            scope.spawn(write);
+            watch.spawn(scope, write);
         }
         watch.guard(|| {
             let mut start = 0;
@@ -133,31 +129,29 @@ pub(crate) fn to_device<K: Key>(
     let left = Mutex::new(capacity);
     let (send, receive) = std::sync::mpsc::channel::<(usize, Stage)>();
     let read = |send: Sender<(usize, Stage)>| {
-        watch.guard(|| {
-            loop {
-                let mut stage = stages.take(watch)?;
-                let block = from_bytes_mut::<K>(stage.bytes_mut()).ok_or_else(misaligned)?;
-                let want = {
-                    let mut left = lock(&left);
-                    let want = block.len().min(*left);
-                    *left -= want;
-                    want
-                };
-                let count = feed.fill_block(&mut block[..want])?;
-                let is_last = count < want || want == 0;
-                // The copying thread is gone only if it has failed.
-                send.send((count, stage)).map_err(|_| Error::Stopped)?;
-                if is_last {
-                    return Ok(());
-                }
+        loop {
+            let mut stage = stages.take(watch)?;
+            let block = from_bytes_mut::<K>(stage.bytes_mut()).ok_or_else(misaligned)?;
+            let want = {
+                let mut left = lock(&left);
+                let want = block.len().min(*left);
+                *left -= want;
+                want
+            };
+            let count = feed.fill_block(&mut block[..want])?;
+            let is_last = count < want || want == 0;
+            // The copying thread is gone only if it has failed.
+            send.send((count, stage)).map_err(|_| Error::Stopped)?;
+            if is_last {
+                return Ok(());
             }
-        });
+        }
     };
     let mut filled = 0;
     std::thread::scope(|scope| {
         for _ in 0..feed.threads() {
             let send = send.clone();
-            scope.spawn(move || read(send));
+            watch.spawn(scope, move || read(send));
         }
         drop(send);
         watch.guard(|| {

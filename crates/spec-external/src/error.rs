@@ -51,9 +51,23 @@ pub enum Error {
         /// What would do.
         least: u64,
     },
+    /// A limit of device memory that nothing can be done with.
+    #[error("{given} bytes of device memory are too few, {least} are the least that will do")]
+    DeviceMemory {
+        /// What was allowed.
+        given: u64,
+        /// What would do.
+        least: u64,
+    },
+    /// The system starts no more threads.
+    #[error("cannot start a thread: {0}; fewer (--threads) may do")]
+    Thread(io::Error),
     /// The device failed.
     #[error(transparent)]
     Device(#[from] spec_core::Error),
+    /// Something inside was left half done by a thread that panicked.
+    #[error("{0} was lost with a thread that panicked; the output is incomplete and was dropped")]
+    Poisoned(&'static str),
     /// [`Progress`](crate::Progress) asked to stop.
     #[error("stopped before the end")]
     Stopped,
@@ -76,6 +90,8 @@ pub enum Place {
         /// The column.
         column: u64,
     },
+    /// A line of a table, from 1.
+    Row(u64),
     /// A byte, from 0.
     Byte(u64),
 }
@@ -85,6 +101,7 @@ impl fmt::Display for Place {
         match self {
             Place::Whole => Ok(()),
             Place::Line { line, column } => write!(f, ": line {line}, column {column}"),
+            Place::Row(line) => write!(f, ": line {line}"),
             Place::Byte(byte) => write!(f, ": byte {byte}"),
         }
     }
@@ -102,6 +119,25 @@ impl Error {
     }
 }
 
+#[cfg(any(feature = "csv", feature = "parquet"))]
+/// Names of columns that an error shows.
+pub(crate) const SHOWN: usize = 20;
+
+/// The column is not in the file, which has others.
+#[cfg(any(feature = "csv", feature = "parquet"))]
+pub(crate) fn missing<'a>(
+    path: &Path,
+    column: &str,
+    there: impl Iterator<Item = &'a str>,
+) -> Error {
+    let mut names: Vec<&str> = there.take(SHOWN + 1).collect();
+    if names.len() > SHOWN {
+        names[SHOWN] = "..";
+    }
+    let message = format!("has no column {column}; it has {}", names.join(", "));
+    Error::data(path, Place::Whole, message)
+}
+
 /// An error of the operating system as people know it.
 struct Words<'a>(&'a io::Error);
 
@@ -114,9 +150,23 @@ impl fmt::Display for Words<'_> {
             io::ErrorKind::QuotaExceeded => "the disk quota is used up",
             io::ErrorKind::ReadOnlyFilesystem => "the file system is read-only",
             io::ErrorKind::IsADirectory => "it is a directory",
+            io::ErrorKind::FileTooLarge => "the file is larger than the limit allows (ulimit -f)",
             io::ErrorKind::NotADirectory => "a part of the path is no directory",
+            _ if is_out_of_files(self.0) => "too many files are open (ulimit -n)",
             _ => return self.0.fmt(f),
         };
         f.write_str(words)
     }
+}
+
+#[cfg(unix)]
+fn is_out_of_files(error: &io::Error) -> bool {
+    use rustix::io::Errno;
+    let code = error.raw_os_error();
+    [Errno::MFILE, Errno::NFILE].iter().any(|errno| code == Some(errno.raw_os_error()))
+}
+
+#[cfg(not(unix))]
+fn is_out_of_files(_error: &io::Error) -> bool {
+    false
 }

@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
 
 use crate::watch::{Watch, lock, wait};
-use crate::{Key, Part, Result, Source};
+use crate::{Error, Key, Part, Result, Source};
 
 /// Keys of a block that a thread fills in one go: 1 MiB of u64.
 const BLOCK: usize = 128 * 1024;
@@ -130,29 +130,28 @@ impl<'a, K: Key> Feed<'a, K> {
         let short = Mutex::new(Vec::new());
         let total = AtomicUsize::new(0);
         let read = || {
-            self.watch.guard(|| {
-                loop {
-                    let Some((index, block)) = lock(&next).next() else { return Ok(()) };
-                    let count = self.fill_block(block)?;
-                    total.fetch_add(count, Ordering::Relaxed);
-                    if count < block.len() {
-                        lock(&short).push((index, count));
-                        return Ok(());
-                    }
+            loop {
+                let Some((index, block)) = lock(&next).next() else { return Ok(()) };
+                let count = self.fill_block(block)?;
+                total.fetch_add(count, Ordering::Relaxed);
+                if count < block.len() {
+                    lock(&short).push((index, count));
+                    return Ok(());
                 }
-            });
+            }
         };
         std::thread::scope(|scope| {
             for _ in 1..threads {
-                scope.spawn(read);
+                self.watch.spawn(scope, read);
             }
-            read();
+            self.watch.guard(read);
         });
         self.watch.check()?;
         // Blocks after the last one that was handed out are empty.
         let left = next.into_inner().map_or(0, |left| left.len());
         let handed = blocks - left;
-        let mut short = short.into_inner().unwrap_or_default();
+        let mut short =
+            short.into_inner().map_err(|_| Error::Poisoned("the list of short blocks"))?;
         short.sort_unstable();
         let total = total.into_inner();
         close_gaps(keys, block, handed, &short, total);

@@ -1,5 +1,6 @@
 //! The operator on a chunk of keys.
 
+use std::borrow::Cow;
 use std::sync::Mutex;
 
 use spec_core::ops::Unique as Operator;
@@ -25,8 +26,9 @@ pub(crate) struct Lane<B> {
     count: Box<dyn Memory>,
 }
 
-/// The workspace that lanes share.
-pub(crate) type Workspace = Mutex<Box<dyn Memory>>;
+/// The workspace that lanes share: memory of whichever lane's handle used it
+/// last, absent once a device has failed.
+pub(crate) type Workspace = Mutex<Option<Box<dyn Memory>>>;
 
 /// What lanes for chunks of `capacity` keys take.
 pub(crate) struct Sizes {
@@ -66,6 +68,17 @@ impl Sizes {
         Ok(None)
     }
 
+    /// The least bytes that [`fitting`](Self::fitting) can do with.
+    pub(crate) fn least<K: Key, B: Supports<Operator>>(
+        backend: &B,
+        has_counts: bool,
+        lanes: usize,
+    ) -> Result<u64> {
+        let capacity = LEAST as usize * 2;
+        let workspace = descriptor::<K, B>(backend, capacity, has_counts)?.workspace_size();
+        Ok(Sizes { capacity, has_counts, workspace }.bytes::<K>(lanes).next_multiple_of(1 << 10))
+    }
+
     /// Keys of a chunk.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
@@ -78,16 +91,17 @@ impl Sizes {
     }
 
     pub(crate) fn workspace<B: Supports<Operator>>(&self, backend: &B) -> Result<Workspace> {
-        Ok(Mutex::new(backend.allocate(self.workspace)?))
+        Ok(Mutex::new(Some(backend.allocate_bytes(self.workspace)?)))
     }
 
     pub(crate) fn lane<K: Key, B: Supports<Operator>>(&self, backend: B) -> Result<Lane<B>> {
         let bytes = self.capacity * K::SIZE;
-        let counts = self.has_counts.then(|| backend.allocate(self.capacity * 8)).transpose()?;
+        let counts =
+            self.has_counts.then(|| backend.allocate_bytes(self.capacity * 8)).transpose()?;
         Ok(Lane {
-            keys: backend.allocate(bytes)?,
-            unique: backend.allocate(bytes)?,
-            count: backend.allocate(8)?,
+            keys: backend.allocate_bytes(bytes)?,
+            unique: backend.allocate_bytes(bytes)?,
+            count: backend.allocate_bytes(8)?,
             counts,
             backend,
         })
@@ -119,7 +133,9 @@ impl<B: Supports<Operator>> Lane<B> {
             return Ok(0);
         }
         let operator = descriptor::<K, B>(&self.backend, n, self.counts.is_some())?;
-        let mut workspace = lock(workspace);
+        let mut shared = lock(workspace);
+        let taken = shared.take().ok_or_else(|| self.failed("another lane has failed"))?;
+        let workspace = shared.insert(self.backend.adopt(taken)?);
         let size = operator.workspace_size();
         operator.calculate(
             workspace.view_mut(DType::U8, size),
@@ -136,13 +152,13 @@ impl<B: Supports<Operator>> Lane<B> {
         let count = u64::from_ne_bytes(count) as usize;
         if count == 0 || count > n {
             let words = format!("unique found {count} distinct ones among {n} keys");
-            let device = self.backend.info().device;
-            return Err(Error::Device(spec_core::Error::device(
-                device,
-                Status::InternalError,
-                words,
-            )));
+            return Err(self.failed(words));
         }
         Ok(count)
+    }
+
+    pub(crate) fn failed(&self, words: impl Into<Cow<'static, str>>) -> Error {
+        let device = self.backend.info().device;
+        Error::Device(spec_core::Error::device(device, Status::InternalError, words))
     }
 }

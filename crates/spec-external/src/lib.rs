@@ -9,6 +9,7 @@
 //!
 //! | | what it is |
 //! |---|---|
+//! | [`Input`] | a file or a stream, unpacked if need be, and what its first bytes say |
 //! | [`Source`] | a format to read: parts, each a stream of keys |
 //! | [`Sink`] | a format to write: ascending blocks, encoded by several threads |
 //! | [`Output`] | a file that appears under its name only when it is complete |
@@ -19,10 +20,16 @@
 
 mod buffer;
 #[cfg(feature = "parquet")]
+mod caught;
+#[cfg(feature = "parquet")]
 pub mod columns;
+mod content;
+#[cfg(feature = "csv")]
+pub mod csv;
 mod drain;
 mod error;
 mod feed;
+mod input;
 mod key;
 mod lane;
 mod live;
@@ -31,6 +38,7 @@ mod options;
 mod os;
 mod output;
 mod pipeline;
+pub mod process;
 pub mod raw;
 mod report;
 mod run;
@@ -41,11 +49,12 @@ mod temp;
 pub mod text;
 mod watch;
 
+pub use content::Content;
 pub use error::{Error, Place, Result};
+pub use input::Input;
 pub use key::Key;
-pub use live::abandon;
-pub use options::Unique;
+pub use options::Distinct;
 pub use output::Output;
 pub use report::{Phase, PhaseSummary, Progress, Summary};
 pub use sink::{Discard, Sink};
-pub use source::{Chain, Part, Source};
+pub use source::{Chain, Part, Skipped, Source};

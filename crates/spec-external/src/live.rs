@@ -2,7 +2,7 @@
 //! that are dead.
 
 use std::collections::hash_map::RandomState;
-use std::fs::{self, File};
+use std::fs;
 use std::hash::{BuildHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,7 +37,10 @@ fn remove(path: &Path) {
     // A thread that is still at work may add a file in between.
     for _ in 0..16 {
         let removed = match fs::symlink_metadata(path) {
-            Ok(metadata) if metadata.is_dir() => fs::remove_dir_all(path),
+            // Without opening it, if it is empty: there may be no file descriptor.
+            Ok(metadata) if metadata.is_dir() => {
+                fs::remove_dir(path).or_else(|_| fs::remove_dir_all(path))
+            }
             Ok(_) => fs::remove_file(path),
             Err(_) => return,
         };
@@ -48,6 +51,7 @@ fn remove(path: &Path) {
 }
 
 /// A path that is removed when this is dropped.
+#[derive(Debug)]
 pub(crate) struct Guard {
     path: PathBuf,
 }
@@ -110,9 +114,9 @@ fn owner(name: &str) -> Option<u32> {
     process.parse().ok().filter(|_| hexadecimal)
 }
 
-/// Removes from `folder` what is named `prefix`, a [`unique_name`] and `suffix`
-/// and whose owner is dead. `lock` is the file, from such a path, that an owner
-/// keeps locked as long as it lives.
+/// Removes from `folder` what is named `prefix`, a [`unique_name`] and `suffix`,
+/// is this user's, and whose owner is dead. `lock` is the file, from such a path,
+/// that an owner keeps locked as long as it lives.
 pub(crate) fn sweep(folder: &Path, prefix: &str, suffix: &str, lock: fn(&Path) -> PathBuf) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -120,12 +124,16 @@ pub(crate) fn sweep(folder: &Path, prefix: &str, suffix: &str, lock: fn(&Path) -
         let middle = name.to_str().and_then(|name| name.strip_prefix(prefix)?.strip_suffix(suffix));
         let Some(process) = middle.and_then(owner) else { continue };
         let path = entry.path();
-        let dead = match File::open(lock(&path)) {
+        // Others may put there what they like, under any name.
+        let ours = fs::symlink_metadata(&path).is_ok_and(|metadata| {
+            os::is_ours(&metadata) && (metadata.is_file() || metadata.is_dir())
+        });
+        let dead = || match os::open_ours(&lock(&path)) {
             Ok(file) => os::lock(&file).unwrap_or(false),
             // Perhaps it is being made at this moment.
             Err(_) => !os::alive(process),
         };
-        if dead {
+        if ours && dead() {
             remove(&path);
         }
     }

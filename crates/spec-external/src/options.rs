@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// [`run`](Self::run) does the work; the crate's front page says how.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Unique {
+pub struct Distinct {
     /// Bytes of host memory that the run may take, everything that it
     /// allocates itself included; what the process holds already is not.
     pub memory: u64,
@@ -23,9 +23,9 @@ pub struct Unique {
     pub threads: Option<NonZeroUsize>,
 }
 
-impl Default for Unique {
+impl Default for Distinct {
     /// 1 GiB, the folder for temporary files that the system names.
     fn default() -> Self {
-        Unique { memory: 1 << 30, device_memory: None, temp: std::env::temp_dir(), threads: None }
+        Distinct { memory: 1 << 30, device_memory: None, temp: std::env::temp_dir(), threads: None }
     }
 }

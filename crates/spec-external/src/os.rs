@@ -4,19 +4,110 @@ use std::fs::{File, Metadata};
 use std::io;
 
 #[cfg(not(unix))]
-pub(crate) use other::{alive, identity, lock, read_at, write_at};
+pub(crate) use other::*;
 #[cfg(unix)]
-pub(crate) use unix::{alive, identity, lock, read_at, write_at};
+pub(crate) use unix::*;
+
+/// A stream that a process is given.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Standard {
+    Input,
+    Output,
+}
 
 #[cfg(unix)]
 mod unix {
-    use std::os::unix::fs::{FileExt, MetadataExt};
+    use std::fs::{DirBuilder, Permissions};
+    use std::os::fd::{AsFd, BorrowedFd};
+    use std::os::unix::fs::{
+        DirBuilderExt, FileExt, FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt,
+    };
+    use std::path::Path;
 
-    use rustix::fs::{FlockOperation, flock};
+    use rustix::fs::{FlockOperation, OFlags, fcntl_getfl, flock};
     use rustix::io::Errno;
-    use rustix::process::{Pid, test_kill_process};
+    use rustix::process::{Pid, geteuid, test_kill_process};
 
-    use super::{File, Metadata, io};
+    use super::{File, Metadata, Standard, io};
+
+    /// Makes a file that nobody else may read.
+    pub(crate) fn create_private(path: &Path) -> io::Result<File> {
+        File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
+    }
+
+    /// Makes a folder that nobody else may look into.
+    pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
+        DirBuilder::new().mode(0o700).create(path)
+    }
+
+    /// The mode that a file has here which is just made.
+    pub(crate) fn usual_mode(_new: &Metadata) -> Permissions {
+        Permissions::from_mode(0o666 & !file_mode_mask())
+    }
+
+    /// The umask, which other threads may be relying on meanwhile: from `/proc`
+    /// where there is one, since the call for it sets it.
+    fn file_mode_mask() -> u32 {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let umask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+        umask.and_then(|umask| u32::from_str_radix(umask.trim(), 8).ok()).unwrap_or_else(|| {
+            let strict = rustix::fs::Mode::from_raw_mode(0o077);
+            let umask = rustix::process::umask(strict);
+            rustix::process::umask(umask);
+            umask.as_raw_mode()
+        })
+    }
+
+    /// Whether a file or folder is this user's.
+    pub(crate) fn is_ours(metadata: &Metadata) -> bool {
+        metadata.uid() == geteuid().as_raw()
+    }
+
+    /// Opens a regular file of this user's; not what a link names, and without
+    /// waiting for anybody, as for a writer at the other end of a pipe.
+    pub(crate) fn open_ours(path: &Path) -> io::Result<File> {
+        let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
+        let file = File::options().read(true).custom_flags(flags as i32).open(path)?;
+        let metadata = file.metadata()?;
+        if metadata.is_file() && is_ours(&metadata) {
+            return Ok(file);
+        }
+        Err(io::ErrorKind::PermissionDenied.into())
+    }
+
+    /// Standard input or output.
+    ///
+    /// Rust's own count what is not open as empty, or written. An input that a
+    /// process was started without, its runtime makes `/dev/null`, open both ways.
+    pub(crate) fn standard(which: Standard) -> io::Result<File> {
+        let (stdin, stdout) = (io::stdin(), io::stdout());
+        let fd: BorrowedFd<'_> = match which {
+            Standard::Input => stdin.as_fd(),
+            Standard::Output => stdout.as_fd(),
+        };
+        let mode = fcntl_getfl(fd)? & OFlags::RWMODE;
+        let file = File::from(fd.try_clone_to_owned()?);
+        let is_null = || -> io::Result<bool> {
+            let metadata = file.metadata()?;
+            let null = std::fs::metadata("/dev/null")?;
+            Ok(metadata.file_type().is_char_device() && metadata.rdev() == null.rdev())
+        };
+        let wanted = match which {
+            Standard::Input => OFlags::RDONLY,
+            Standard::Output => OFlags::WRONLY,
+        };
+        if which == Standard::Input && mode == OFlags::RDWR && is_null()? {
+            return Err(io::Error::other("it is closed"));
+        }
+        if mode != wanted && mode != OFlags::RDWR {
+            let words = match which {
+                Standard::Input => "it is not open for reading",
+                Standard::Output => "it is not open for writing",
+            };
+            return Err(io::Error::other(words));
+        }
+        Ok(file)
+    }
 
     pub(crate) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         file.read_at(bytes, offset)
@@ -50,9 +141,41 @@ mod unix {
 
 #[cfg(not(unix))]
 mod other {
+    use std::fs::Permissions;
     use std::os::windows::fs::FileExt;
+    use std::os::windows::io::AsHandle;
+    use std::path::Path;
 
-    use super::{File, Metadata, io};
+    use super::{File, Metadata, Standard, io};
+
+    /// What is under a user's own folders is that user's.
+    pub(crate) fn create_private(path: &Path) -> io::Result<File> {
+        File::options().read(true).write(true).create_new(true).open(path)
+    }
+
+    pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
+        std::fs::create_dir(path)
+    }
+
+    pub(crate) fn usual_mode(new: &Metadata) -> Permissions {
+        new.permissions()
+    }
+
+    pub(crate) fn is_ours(_metadata: &Metadata) -> bool {
+        true
+    }
+
+    pub(crate) fn open_ours(path: &Path) -> io::Result<File> {
+        File::open(path)
+    }
+
+    pub(crate) fn standard(which: Standard) -> io::Result<File> {
+        let handle = match which {
+            Standard::Input => io::stdin().as_handle().try_clone_to_owned(),
+            Standard::Output => io::stdout().as_handle().try_clone_to_owned(),
+        };
+        handle.map(File::from)
+    }
 
     pub(crate) fn read_at(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         file.seek_read(bytes, offset)

@@ -1,23 +1,35 @@
 //! A file that appears under its name only when it is complete.
 
-use std::fs::{self, File};
-use std::io;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::live::{Guard, sweep, unique_name};
 use crate::{Error, Result, os};
 
 const SUFFIX: &str = ".partial";
 
-/// An output file in the making: written beside its place, and renamed when it
-/// is complete and safe on disk. Dropped before that, it leaves nothing; of a
+/// An output in the making.
+///
+/// A file is written beside its place, readable by nobody else, and renamed when
+/// it is complete and safe on disk. Dropped before that, it leaves nothing; of a
 /// process that was killed, the next one that writes to the same place removes
-/// what it left.
+/// what it left. Standard output is written as it comes.
+#[derive(Debug)]
 pub struct Output {
     path: PathBuf,
+    file: File,
+    /// Where the next block goes that is appended.
+    end: AtomicU64,
+    /// What a file needs to appear; none for a stream.
+    place: Option<Place>,
+}
+
+#[derive(Debug)]
+struct Place {
     replace: bool,
     partial: Guard,
-    file: File,
 }
 
 impl Output {
@@ -35,27 +47,34 @@ impl Output {
             Some(folder) if !folder.as_os_str().is_empty() => folder,
             _ => Path::new("."),
         };
-        let prefix = format!(".{}.", name.to_string_lossy());
+        let prefix = format!(".{}.", shortened(&name.to_string_lossy()));
         sweep(folder, &prefix, SUFFIX, Path::to_owned);
         loop {
             let partial = folder.join(format!("{prefix}{}{SUFFIX}", unique_name()));
-            let make = |partial: &Path| {
-                let mut options = File::options();
-                options.read(true).write(true).create_new(true).open(partial)
-            };
-            let (partial, file) =
-                Guard::make(&partial, make).map_err(|error| Error::io("write", path, error))?;
+            let (partial, file) = Guard::make(&partial, os::create_private)
+                .map_err(|error| Error::io("write", path, error))?;
             // Another run could have taken it for a dead one's before the lock.
             let locked = os::lock(&file).map_err(|error| Error::io("lock", path, error))?;
             if locked && partial.path().exists() {
-                return Ok(Output { path: place, replace, partial, file });
+                let place_of = Some(Place { replace, partial });
+                return Ok(Output { path: place, file, end: AtomicU64::new(0), place: place_of });
             }
         }
     }
 
-    /// The file, to be written to.
-    pub fn file(&self) -> &File {
-        &self.file
+    /// Standard output, which must be none of `inputs`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where it is closed, [`Error::SameFile`].
+    pub fn stdout<P: AsRef<Path>>(inputs: &[P]) -> Result<Self> {
+        let path = PathBuf::from("stdout");
+        let failed = |error| Error::io("write", &path, error);
+        let file = os::standard(os::Standard::Output).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if metadata.is_file() {
+            refuse_inputs(&path, &metadata, inputs)?;
+        }
+        Ok(Output { path, file, end: AtomicU64::new(0), place: None })
     }
 
     /// The name that it will have.
@@ -63,15 +82,37 @@ impl Output {
         &self.path
     }
 
-    /// Writes `bytes` at `offset`; from several threads at once if need be.
+    /// Whether it can only be appended to.
+    pub fn is_stream(&self) -> bool {
+        self.place.is_none()
+    }
+
+    /// Writes `bytes` at `offset`, from several threads at once if need be; to a
+    /// file, that is.
     ///
     /// # Errors
-    /// [`Error::Io`], such as for a full disk.
+    /// [`Error::Io`], such as for a full disk, or a stream.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
+        if self.is_stream() {
+            return Err(self.failed(io::ErrorKind::NotSeekable.into()));
+        }
         os::write_at(&self.file, bytes, offset).map_err(|error| self.failed(error))?;
         // Or all of it would wait for `commit`.
         os::start_writeback(&self.file, offset, bytes.len());
         Ok(())
+    }
+
+    /// Writes `bytes` behind all that was appended before; from one thread at a
+    /// time.
+    ///
+    /// # Errors
+    /// [`Error::Io`], such as for a full disk.
+    pub fn append(&self, bytes: &[u8]) -> Result<()> {
+        let end = self.end.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        if self.is_stream() {
+            return (&self.file).write_all(bytes).map_err(|error| self.failed(error));
+        }
+        self.write_at(bytes, end)
     }
 
     /// The error of a write that failed, with the path.
@@ -79,20 +120,23 @@ impl Output {
         Error::io("write", &self.path, error)
     }
 
-    /// Waits until the content is safe on disk and gives the file its name.
-    /// Returns its size in bytes.
+    /// Waits until the content is safe on disk and gives the file its name, and
+    /// the mode that one has here or that the replaced one had. Returns its size
+    /// in bytes.
     ///
     /// # Errors
     /// [`Error::Io`], and [`Error::Exists`] where a file of that name has
     /// appeared since.
     pub fn commit(self) -> Result<u64> {
-        let Output { path, replace, partial, file } = self;
+        let Output { path, file, end, place } = self;
+        let Some(Place { replace, partial }) = place else { return Ok(end.into_inner()) };
         let failed = |error| Error::io("write", &path, error);
-        if replace && let Ok(old) = fs::metadata(&path) {
-            file.set_permissions(old.permissions()).map_err(failed)?;
-        }
         file.sync_all().map_err(failed)?;
-        let bytes = file.metadata().map_err(failed)?.len();
+        let metadata = file.metadata().map_err(failed)?;
+        let old = if replace { fs::metadata(&path).ok() } else { None };
+        let mode = old.map_or_else(|| os::usual_mode(&metadata), |old| old.permissions());
+        // Where the file system has modes.
+        _ = file.set_permissions(mode);
         let from = partial.path().to_owned();
         partial.release(|| appear(&from, &path, replace)).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => Error::Exists(path.clone()),
@@ -102,8 +146,16 @@ impl Output {
         if let Some(Ok(folder)) = path.parent().map(File::open) {
             _ = folder.sync_all();
         }
-        Ok(bytes)
+        Ok(metadata.len())
     }
+}
+
+/// As much of a file's name as leaves room in one for what [`Output::create`]
+/// adds: names have 255 bytes at most, on some encrypted file systems 143.
+fn shortened(name: &str) -> &str {
+    const MOST: usize = 96;
+    let end = (0..=MOST.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
+    &name[..end.unwrap_or(0)]
 }
 
 /// Gives a file its name; `AlreadyExists` where that may not be replaced.
@@ -127,17 +179,7 @@ fn check<P: AsRef<Path>>(path: &Path, replace: bool, inputs: &[P]) -> Result<Pat
     let Ok(link) = fs::symlink_metadata(path) else { return Ok(path.to_owned()) };
     let there = fs::metadata(path).ok();
     if let Some(there) = &there {
-        for input in inputs {
-            let input = input.as_ref();
-            let Ok(metadata) = fs::metadata(input) else { continue };
-            let same = match (os::identity(there), os::identity(&metadata)) {
-                (Some(a), Some(b)) => a == b,
-                _ => fs::canonicalize(path).ok() == fs::canonicalize(input).ok(),
-            };
-            if same {
-                return Err(Error::SameFile { output: path.to_owned(), input: input.to_owned() });
-            }
-        }
+        refuse_inputs(path, there, inputs)?;
         if !there.is_file() {
             return Err(Error::NotAFile(path.to_owned()));
         }
@@ -149,4 +191,20 @@ fn check<P: AsRef<Path>>(path: &Path, replace: bool, inputs: &[P]) -> Result<Pat
         return fs::canonicalize(path).map_err(|error| Error::io("write", path, error));
     }
     Ok(path.to_owned())
+}
+
+/// Refuses an output that is one of the inputs.
+fn refuse_inputs<P: AsRef<Path>>(path: &Path, there: &Metadata, inputs: &[P]) -> Result<()> {
+    for input in inputs {
+        let input = input.as_ref();
+        let Ok(metadata) = fs::metadata(input) else { continue };
+        let same = match (os::identity(there), os::identity(&metadata)) {
+            (Some(a), Some(b)) => a == b,
+            _ => fs::canonicalize(path).ok() == fs::canonicalize(input).ok(),
+        };
+        if same {
+            return Err(Error::SameFile { output: path.to_owned(), input: input.to_owned() });
+        }
+    }
+    Ok(())
 }

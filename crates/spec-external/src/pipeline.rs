@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use spec_core::ops::Unique as Operator;
-use spec_core::{DType, Supports};
+use spec_core::{DType, DeviceInfo, Overlap, Supports};
 
 use crate::drain::{self, Team};
 use crate::feed::Feed;
@@ -14,7 +14,9 @@ use crate::run::{Run, RunSink};
 use crate::staging::{self, Stage};
 use crate::temp::TempFolder;
 use crate::watch::{Pool, Watch, lock};
-use crate::{Error, Key, Phase, PhaseSummary, Progress, Result, Sink, Source, Summary, Unique};
+use crate::{
+    Distinct, Error, Key, Phase, PhaseSummary, Progress, Result, Sink, Source, Summary, process,
+};
 
 /// Memory that a run needs beside buffers: what queues, folders and the like
 /// hold, and stacks.
@@ -29,7 +31,7 @@ const UNKNOWN_DEVICE: u64 = 512 << 20;
 /// Chunks that are read, computed and written at the same time.
 const LANES: usize = 2;
 
-impl Unique {
+impl Distinct {
     /// Reads all keys of `source`, and writes the distinct ones to `sink`, in
     /// ascending order.
     ///
@@ -50,7 +52,7 @@ impl Unique {
     ) -> Result<Summary>
     where
         K: Key,
-        B: Supports<Operator>,
+        B: Supports<Operator> + Overlap,
         T: Sink<K>,
     {
         let start = Instant::now();
@@ -63,6 +65,7 @@ impl Unique {
         let mut summary = watch.outcome(result)?;
         let finish = Instant::now();
         watch.begin(Phase::Finish, 0, None)?;
+        summary.skipped = source.skipped()?;
         summary.output_bytes = sink.finish(summary.distinct)?;
         if let Some(last) = summary.phases.last_mut() {
             last.written = summary.output_bytes;
@@ -80,7 +83,7 @@ impl Unique {
 }
 
 struct Job<'a, K: Key, B, T> {
-    options: &'a Unique,
+    options: &'a Distinct,
     device: &'a B,
     sink: &'a T,
     watch: &'a Watch<'a>,
@@ -101,11 +104,11 @@ struct Job<'a, K: Key, B, T> {
 impl<'a, K, B, T> Job<'a, K, B, T>
 where
     K: Key,
-    B: Supports<Operator>,
+    B: Supports<Operator> + Overlap,
     T: Sink<K>,
 {
     fn new(
-        options: &'a Unique,
+        options: &'a Distinct,
         device: &'a B,
         source: &'a dyn Source<K>,
         sink: &'a T,
@@ -128,13 +131,13 @@ where
             share.checked_div(key_memory).map_or(BLOCK, |keys| keys.clamp(1024, 1 << 17) as usize);
         let team = Team { threads, block };
         let memory = memory - threads as u64 * block as u64 * key_memory;
-        let on_host = device.allocate(8)?.view(DType::U8, 8).host::<u8>().is_some();
+        let on_host = device.allocate_bytes(8)?.view(DType::U8, 8).host::<u8>().is_some();
         let (chunks, stages) = if on_host {
             (memory, None)
         } else {
-            let all = device.info().memory.map_or(UNKNOWN_DEVICE, |bytes| bytes / 4 * 3);
             let stages = staging::pool(device, threads, memory)?;
-            (options.device_memory.unwrap_or(all), Some(stages))
+            let chunks = options.device_memory.unwrap_or_else(|| device_memory(device.info()));
+            (chunks, Some(stages))
         };
         Ok(Job {
             options,
@@ -165,7 +168,15 @@ where
     fn sizes(&self, lanes: usize, most: u64) -> Result<Sizes> {
         let counts = self.sink.counts();
         let sizes = Sizes::fitting::<K, B>(self.device, counts, lanes, self.chunks, most)?;
-        sizes.ok_or_else(|| Error::Memory { given: self.chunks, least: self.chunks * 2 })
+        if let Some(sizes) = sizes {
+            return Ok(sizes);
+        }
+        let given = self.chunks;
+        let least = Sizes::least::<K, B>(self.device, counts, LANES)?;
+        Err(match self.stages {
+            Some(_) => Error::DeviceMemory { given, least },
+            None => Error::Memory { given, least },
+        })
     }
 
     fn phase(&mut self, phase: Phase, start: Instant, read: u64, written: u64, keys: u64) {
@@ -229,7 +240,7 @@ where
         let block = Shape::block_bytes(self.memory, 0) as usize / K::SIZE;
         let run = RunSink::new(temp, number, block, self.sink.counts())?;
         drain(&run, lane, distinct, self.stages.as_ref(), self.team, self.watch)?;
-        Ok(run.into_run(distinct as u64))
+        run.into_run(distinct as u64)
     }
 
     /// Chunk by chunk: read, the operator, a run. Two chunks at a time, so that
@@ -252,11 +263,11 @@ where
                 let (turn, runs, workspace) = (&turn, &runs, &workspace);
                 let capacity = sizes.capacity();
                 let sort = move || this.sort_chunks(lane, capacity, workspace, turn, runs);
-                scope.spawn(move || this.watch.guard(sort));
+                this.watch.spawn(scope, sort);
             }
         });
         self.watch.check()?;
-        self.runs = runs.into_inner().unwrap_or_default();
+        self.runs = runs.into_inner().map_err(|_| Error::Poisoned("the list of runs"))?;
         self.summary.runs = self.runs.len();
         let spilled = self.runs.iter().map(Run::bytes).sum();
         self.phase(Phase::Sort, start, self.feed.bytes(), spilled, self.feed.keys());
@@ -288,7 +299,8 @@ where
             let block = Shape::block_bytes(self.memory, index as u64) as usize / K::SIZE;
             let run = RunSink::new(temp, number, block, self.sink.counts())?;
             drain(&run, &lane, distinct, self.stages.as_ref(), self.team, self.watch)?;
-            lock(runs).push(run.into_run(distinct as u64));
+            let run = run.into_run(distinct as u64)?;
+            lock(runs).push(run);
         }
     }
 
@@ -324,11 +336,21 @@ where
             let sink = RunSink::new(&temp, number, block, counts)?;
             let len = merge(&group, &temp, shape, &sink, self.watch)?;
             number += 1;
-            let run = sink.into_run(len);
+            let run = sink.into_run(len)?;
             self.phase(Phase::Merge, start, bytes, run.bytes(), keys);
             runs.push(run);
             group.into_iter().for_each(Run::remove);
         }
+    }
+}
+
+/// What a run takes of a device where nobody has said how much: most of what it
+/// has, and of one whose memory is the host's no more than the process may take.
+fn device_memory(info: &DeviceInfo) -> u64 {
+    let most = info.memory.map_or(UNKNOWN_DEVICE, |bytes| bytes / 4 * 3);
+    match process::memory_left() {
+        Some(left) if info.software => most.min(left / 4),
+        _ => most,
     }
 }
 
@@ -342,15 +364,15 @@ fn fill<K: Key, B: Supports<Operator>>(
 ) -> Result<usize> {
     match stages {
         Some(stages) => drain::to_device(feed, &mut *lane.keys, capacity, stages, watch),
-        None => match lane.host_keys(capacity) {
-            Some(keys) => feed.fill(keys),
-            None => Ok(0),
-        },
+        None => {
+            let not_host = lane.failed("the memory of the keys is no host memory");
+            feed.fill(lane.host_keys(capacity).ok_or(not_host)?)
+        }
     }
 }
 
 /// Hands a lane's distinct keys to a sink.
-fn drain<K: Key, B, T: Sink<K>>(
+fn drain<K: Key, B: Supports<Operator>, T: Sink<K>>(
     sink: &T,
     lane: &Lane<B>,
     distinct: usize,
@@ -364,9 +386,13 @@ fn drain<K: Key, B, T: Sink<K>>(
             drain::from_device(sink, (&*lane.unique, counts), distinct, stages, team, watch)
         }
         None => {
-            let keys = lane.unique.view(K::DTYPE, distinct).host::<K>().unwrap_or_default();
-            let counts = counts.and_then(|counts| counts.view(DType::U64, distinct).host());
-            drain::from_host(sink, keys, counts.unwrap_or_default(), team, watch)
+            let not_host = || lane.failed("the memory of the keys is no host memory");
+            let keys = lane.unique.view(K::DTYPE, distinct).host::<K>().ok_or_else(not_host)?;
+            let counts = match counts {
+                Some(counts) => counts.view(DType::U64, distinct).host().ok_or_else(not_host)?,
+                None => &[],
+            };
+            drain::from_host(sink, keys, counts, team, watch)
         }
     }
 }

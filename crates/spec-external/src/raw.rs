@@ -11,31 +11,38 @@ use std::sync::{Mutex, PoisonError};
 
 use spec_core::dtype::{as_bytes, as_bytes_mut};
 
+use crate::input::Data;
 use crate::key::little_endian;
-use crate::{Error, Key, Output, Part, Place, Result, Sink, Source, os};
+use crate::{Error, Input, Key, Output, Part, Place, Result, Sink, Source, os};
 
 /// Bytes of a part: long enough to be read at the disk's rate.
 const PART: u64 = 32 << 20;
 
-/// Opens a file of raw keys: of a regular one any part can be read at once;
-/// anything else, such as a pipe, is read from its start.
+/// Opens a file of raw keys, whatever is in it.
 ///
 /// # Errors
 /// [`Error::Io`] where it cannot be read, [`Error::Data`] where its size is no
 /// multiple of a key's.
-pub fn open<'a, K: Key>(path: &Path) -> Result<Box<dyn Source<K> + 'a>> {
-    let failed = |error| Error::io("read", path, error);
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if metadata.is_dir() {
-        return Err(failed(std::io::ErrorKind::IsADirectory.into()));
+pub fn open<K: Key>(path: &Path) -> Result<Box<dyn Source<K>>> {
+    read(Input::open(path)?)
+}
+
+/// Reads an input as raw keys, whatever is in it: of a regular file any part can
+/// be read at once, a stream is read from its start.
+///
+/// # Errors
+/// [`Error::Data`] where its size is known and no multiple of a key's.
+pub fn read<K: Key>(input: Input) -> Result<Box<dyn Source<K>>> {
+    let Input { name, data, memory, .. } = input;
+    match data {
+        Data::File(file, bytes) => {
+            whole::<K>(&name, bytes)?;
+            Ok(Box::new(RawFile { path: name, file, bytes }))
+        }
+        Data::Stream(reader) => {
+            Ok(Box::new(RawStream { name, reader: Mutex::new(reader), memory }))
+        }
     }
-    if !metadata.is_file() {
-        return Ok(Box::new(RawStream::new(path, file)));
-    }
-    let bytes = metadata.len();
-    whole::<K>(path, bytes)?;
-    Ok(Box::new(RawFile { path: path.to_owned(), file, bytes }))
 }
 
 fn whole<K: Key>(path: &Path, bytes: u64) -> Result<()> {
@@ -105,24 +112,18 @@ impl<K: Key> Part<K> for RawPart<'_> {
 }
 
 /// Raw keys from what can only be read from start to end: a pipe, stdin.
-pub struct RawStream<R> {
+struct RawStream {
     name: PathBuf,
-    reader: Mutex<R>,
+    reader: Mutex<Box<dyn Read + Send>>,
+    memory: usize,
 }
 
-impl<R: Read + Send> RawStream<R> {
-    /// `name` is what errors call it.
-    pub fn new(name: impl AsRef<Path>, reader: R) -> Self {
-        RawStream { name: name.as_ref().to_owned(), reader: Mutex::new(reader) }
-    }
-}
-
-struct StreamPart<'a, R> {
-    stream: &'a RawStream<R>,
+struct StreamPart<'a> {
+    stream: &'a RawStream,
     bytes: u64,
 }
 
-impl<K: Key, R: Read + Send> Source<K> for RawStream<R> {
+impl<K: Key> Source<K> for RawStream {
     fn keys(&self) -> Option<u64> {
         None
     }
@@ -135,12 +136,16 @@ impl<K: Key, R: Read + Send> Source<K> for RawStream<R> {
         1
     }
 
+    fn part_memory(&self) -> usize {
+        self.memory
+    }
+
     fn open(&self, _part: usize) -> Result<Box<dyn Part<K> + Send + '_>> {
         Ok(Box::new(StreamPart { stream: self, bytes: 0 }))
     }
 }
 
-impl<K: Key, R: Read + Send> Part<K> for StreamPart<'_, R> {
+impl<K: Key> Part<K> for StreamPart<'_> {
     fn read(&mut self, keys: &mut [K]) -> Result<usize> {
         let name = &self.stream.name;
         let mut reader = self.stream.reader.lock().unwrap_or_else(PoisonError::into_inner);
@@ -168,6 +173,7 @@ impl<K: Key, R: Read + Send> Part<K> for StreamPart<'_, R> {
 
 /// Writes raw keys; with counts, each followed by its number of occurrences as
 /// a little-endian u64.
+#[derive(Debug)]
 pub struct RawSink {
     output: Output,
     counts: bool,
@@ -181,40 +187,51 @@ impl RawSink {
 }
 
 impl<K: Key> Sink<K> for RawSink {
-    type Encoded = ();
+    /// The bytes, where the output takes them only in order.
+    type Encoded = Vec<u8>;
 
     fn counts(&self) -> bool {
         self.counts
     }
 
     fn key_memory(&self) -> usize {
-        if self.counts { K::SIZE + 8 } else { 0 }
+        let counts = if self.counts { 8 } else { 0 };
+        if self.counts || self.output.is_stream() { K::SIZE + counts } else { 0 }
     }
 
-    fn encode(&self, rank: u64, keys: &[K], counts: &[u64]) -> Result<()> {
-        if self.counts {
-            let record = K::SIZE + 8;
-            let mut bytes = Vec::with_capacity(keys.len() * record);
-            for (key, count) in keys.iter().zip(counts) {
-                bytes.extend_from_slice(as_bytes(&[key.little_endian()]));
-                bytes.extend_from_slice(&count.to_le_bytes());
-            }
-            return self.output.write_at(&bytes, rank * record as u64);
+    fn encode(&self, rank: u64, keys: &[K], counts: &[u64]) -> Result<Vec<u8>> {
+        let is_stream = self.output.is_stream();
+        let plain = !self.counts && cfg!(target_endian = "little");
+        let at = |record: usize| rank * record as u64;
+        if plain && !is_stream {
+            self.output.write_at(as_bytes(keys), at(K::SIZE))?;
+            return Ok(Vec::new());
         }
-        let at = rank * K::SIZE as u64;
-        if cfg!(target_endian = "big") {
-            let mut keys = keys.to_vec();
-            little_endian(&mut keys);
-            return self.output.write_at(as_bytes(&keys), at);
+        let bytes = if plain { as_bytes(keys).to_vec() } else { records(keys, counts) };
+        if is_stream {
+            return Ok(bytes);
         }
-        self.output.write_at(as_bytes(keys), at)
+        self.output.write_at(&bytes, at(if self.counts { K::SIZE + 8 } else { K::SIZE }))?;
+        Ok(Vec::new())
     }
 
-    fn append(&self, _block: ()) -> Result<()> {
-        Ok(())
+    fn append(&self, block: Vec<u8>) -> Result<()> {
+        if block.is_empty() { Ok(()) } else { self.output.append(&block) }
     }
 
     fn finish(self, _distinct: u64) -> Result<u64> {
         self.output.commit()
     }
+}
+
+/// Keys as they are in a file, their counts behind them, where there are such.
+fn records<K: Key>(keys: &[K], counts: &[u64]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(keys.len() * (K::SIZE + 8));
+    for (index, key) in keys.iter().enumerate() {
+        bytes.extend_from_slice(as_bytes(&[key.little_endian()]));
+        if let Some(count) = counts.get(index) {
+            bytes.extend_from_slice(&count.to_le_bytes());
+        }
+    }
+    bytes
 }

@@ -4,6 +4,8 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::time::Duration;
 
+use crate::Skipped;
+
 /// A phase of a run. Where everything fits, they are [`Read`](Self::Read),
 /// [`Unique`](Self::Unique), [`Write`](Self::Write) and
 /// [`Finish`](Self::Finish); otherwise [`Sort`](Self::Sort), one or more
@@ -77,6 +79,8 @@ pub struct Summary {
     pub keys: u64,
     /// Distinct ones among them.
     pub distinct: u64,
+    /// What the source left out because it was told to.
+    pub skipped: Skipped,
     /// Bytes of the result; 0 where it was only counted.
     pub output_bytes: u64,
     /// Sorted runs that were spilled; 0 where everything fitted.

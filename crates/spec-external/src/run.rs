@@ -8,7 +8,7 @@ use spec_core::dtype::{as_bytes, as_bytes_mut};
 
 use crate::temp::TempFolder;
 use crate::watch::lock;
-use crate::{Key, Result, Sink, os};
+use crate::{Error, Key, Result, Sink, os};
 
 /// Ascending distinct keys in a file, in the machine's own byte order, in
 /// blocks of so many; their counts, if there are any, in a second file.
@@ -48,8 +48,7 @@ impl<'a, K: Key> RunSink<'a, K> {
     ) -> Result<Self> {
         let make = |kind: &str| {
             let path = temp.file(&format!("{number}.{kind}"));
-            let mut options = File::options();
-            let made = options.read(true).write(true).create_new(true).open(&path);
+            let made = os::create_private(&path);
             made.map_err(|error| temp.failed("write", &path, error)).map(|file| (path, file))
         };
         Ok(RunSink {
@@ -63,11 +62,12 @@ impl<'a, K: Key> RunSink<'a, K> {
 
     /// All `len` keys are written. The files are closed: there can be more runs
     /// than a process may have files open.
-    pub(crate) fn into_run(self, len: u64) -> Run<K> {
-        let mut firsts = self.firsts.into_inner().unwrap_or_default();
+    pub(crate) fn into_run(self, len: u64) -> Result<Run<K>> {
+        let mut firsts =
+            self.firsts.into_inner().map_err(|_| Error::Poisoned("a run's first keys"))?;
         firsts.shrink_to_fit();
         let counts = self.counts.map(|(path, _)| path);
-        Run { keys: self.keys.0, counts, len, block: self.block, firsts }
+        Ok(Run { keys: self.keys.0, counts, len, block: self.block, firsts })
     }
 
     fn write(&self, (path, file): &(PathBuf, File), bytes: &[u8], offset: u64) -> Result<()> {

@@ -27,12 +27,33 @@ pub trait Source<K: Key>: Send + Sync {
         0
     }
 
+    /// What was left out so far because the source was told to leave it out.
+    ///
+    /// # Errors
+    /// [`Error::Io`](crate::Error::Io) where the place of the first such line
+    /// cannot be found any more.
+    fn skipped(&self) -> Result<Skipped> {
+        Ok(Skipped::default())
+    }
+
     /// Starts to read a part, counted from 0.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) or [`Error::Data`](crate::Error::Data),
     /// with the path.
     fn open(&self, part: usize) -> Result<Box<dyn Part<K> + Send + '_>>;
+}
+
+/// What a source left out because it was told to.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Skipped {
+    /// Lines that are no key.
+    pub lines: u64,
+    /// The first of those: file, line, column, and what is wrong with it.
+    pub first: Option<String>,
+    /// Nulls in columns, and fields without a character.
+    pub nulls: u64,
 }
 
 /// A part of a [`Source`] that is being read.
@@ -54,6 +75,12 @@ pub trait Part<K: Key> {
 /// Several sources one after the other: files of one format, or of several.
 pub struct Chain<'a, K: Key> {
     sources: Vec<Box<dyn Source<K> + 'a>>,
+}
+
+impl<K: Key> std::fmt::Debug for Chain<'_, K> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Chain({} sources)", self.sources.len())
+    }
 }
 
 impl<'a, K: Key> Chain<'a, K> {
@@ -78,6 +105,17 @@ impl<K: Key> Source<K> for Chain<'_, K> {
 
     fn part_memory(&self) -> usize {
         self.sources.iter().map(|source| source.part_memory()).max().unwrap_or(0)
+    }
+
+    fn skipped(&self) -> Result<Skipped> {
+        let mut all = Skipped::default();
+        for source in &self.sources {
+            let Skipped { lines, first, nulls } = source.skipped()?;
+            all.lines += lines;
+            all.nulls += nulls;
+            all.first = all.first.or(first);
+        }
+        Ok(all)
     }
 
     fn open(&self, part: usize) -> Result<Box<dyn Part<K> + Send + '_>> {

@@ -1,6 +1,6 @@
 //! The folder for what does not fit in memory.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use crate::live::{Guard, sweep, unique_name};
@@ -14,8 +14,9 @@ const OWNER: &str = "owner";
 /// it when this is dropped. Those of processes that died are removed by the next
 /// run that has the same parent, whether it makes one or not.
 pub(crate) struct TempFolder {
-    guard: Guard,
+    /// Closed first: to remove the folder takes a file descriptor.
     _owner: File,
+    guard: Guard,
 }
 
 impl TempFolder {
@@ -28,11 +29,11 @@ impl TempFolder {
         let failed = |error| Error::io("make a temporary folder in it", parent, error);
         loop {
             let path = parent.join(format!("{PREFIX}{}", unique_name()));
-            let (guard, ()) = Guard::make(&path, |path| fs::create_dir(path)).map_err(failed)?;
-            let owner = File::create(path.join(OWNER)).map_err(failed)?;
+            let (guard, ()) = Guard::make(&path, os::create_private_folder).map_err(failed)?;
+            let owner = os::create_private(&path.join(OWNER)).map_err(failed)?;
             // Another run could have taken it for a dead one's before the lock.
             if os::lock(&owner).map_err(failed)? && path.join(OWNER).exists() {
-                return Ok(TempFolder { guard, _owner: owner });
+                return Ok(TempFolder { _owner: owner, guard });
             }
         }
     }

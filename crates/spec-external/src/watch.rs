@@ -2,6 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::{Builder, Scope};
 use std::time::{Duration, Instant};
 
 use crate::{Error, Phase, Progress, Result};
@@ -99,6 +100,19 @@ impl<'a> Watch<'a> {
         let _stop = Stop(&self.failed);
         if let Err(error) = work() {
             self.fail(error);
+        }
+    }
+
+    /// Runs a thread's work in one of its own, as [`guard`](Self::guard) does.
+    /// Where the system starts none, that is the run's error.
+    pub(crate) fn spawn<'scope>(
+        &'scope self,
+        scope: &'scope Scope<'scope, '_>,
+        work: impl FnOnce() -> Result<()> + Send + 'scope,
+    ) {
+        let started = Builder::new().spawn_scoped(scope, move || self.guard(work));
+        if let Err(error) = started {
+            self.fail(Error::Thread(error));
         }
     }
 

@@ -6,7 +6,7 @@
 use std::sync::Mutex;
 
 use spec_cpu::Cpu;
-use spec_external::{Part, Result, Sink, Source, Summary, Unique};
+use spec_external::{Distinct, Part, Result, Sink, Source, Summary};
 use tempfile::TempDir;
 
 /// What a run may take.
@@ -129,7 +129,7 @@ fn mixed(i: u64) -> u64 {
 }
 
 /// `held` is what the process had before its first run.
-fn run(options: &Unique, held: u64, (name, counts): (&str, bool), key: Rule) -> (Summary, Seen) {
+fn run(options: &Distinct, held: u64, (name, counts): (&str, bool), key: Rule) -> (Summary, Seen) {
     let device = Cpu::open(0).unwrap();
     // The peak starts anew, where the system lets it; else it is that of all runs.
     _ = std::fs::write("/proc/self/clear_refs", "5");
@@ -153,7 +153,7 @@ fn run(options: &Unique, held: u64, (name, counts): (&str, bool), key: Rule) -> 
 fn a_hundred_times_the_limit_takes_no_more_than_the_limit() {
     let held = status("VmRSS:");
     let temp = TempDir::new().unwrap();
-    let mut options = Unique::default();
+    let mut options = Distinct::default();
     options.memory = LIMIT;
     options.temp = temp.path().to_owned();
     options.threads = std::num::NonZeroUsize::new(2);

@@ -8,8 +8,8 @@ use std::sync::Mutex;
 
 use spec_core::dtype::as_bytes;
 use spec_cpu::Cpu;
-use spec_external::raw::{self, RawSink, RawStream};
-use spec_external::{Discard, Error, Key, Output, Phase, Source, Summary, Unique};
+use spec_external::raw::{self, RawSink};
+use spec_external::{Discard, Distinct, Error, Input, Key, Output, Phase, Source, Summary};
 use tempfile::TempDir;
 
 /// The least memory that will do.
@@ -32,13 +32,13 @@ fn random(count: usize, distinct: u64) -> Vec<u64> {
 
 struct Case {
     folder: TempDir,
-    options: Unique,
+    options: Distinct,
 }
 
 impl Case {
     fn new(memory: u64) -> Self {
         let folder = TempDir::new().unwrap();
-        let mut options = Unique::default();
+        let mut options = Distinct::default();
         options.memory = memory;
         options.temp = folder.path().join("temp");
         options.threads = std::num::NonZeroUsize::new(2);
@@ -179,7 +179,8 @@ fn a_stream_of_unknown_length() {
         let bytes = as_bytes(&keys).to_vec();
         // As pipes do: a few bytes at a time, not whole keys.
         let reader = Dribble { bytes, at: 0 };
-        let summary = case.check(&RawStream::new("stdin", reader), &keys, false);
+        let source = raw::read(Input::stream("stdin", reader).unwrap()).unwrap();
+        let summary = case.check(&*source, &keys, false);
         assert_eq!(summary.runs > 0, memory == LITTLE);
     }
 }

@@ -20,10 +20,15 @@
 // chunks [chunk0, chunk1); what lies outside the window is left to another
 // dispatch of the same pass. Then there is a pass `gather` before `walk`, a
 // thread a token, for the probabilities of the draft ids, and `finish` becomes
-// three passes: `resolve`, `locate` and `emit`.
+// four passes: `resolve`, `locate`, `end` and `emit`.
 //
 // With greedy acceptance it is `scan` and `resolve` for the argmax of every
-// token's row, then `walk`, then `emit`.
+// token's row, then `walk`, `end` and `emit`. Where only some requests are
+// greedy, `note` says which, a thread a request, `scan` and `resolve` look at
+// their tokens' rows alone, and then all passes of the others follow.
+//
+// Random numbers: `walk` draws those that accept; `scan`, which has a binding to
+// spare for the seeds, the one that recovers, from the position that `walk` left.
 //
 // Bytes moved: the rejected rows of target_probs and draft_probs once (with
 // greedy acceptance all rows of target_probs); the floor is that over the
@@ -38,7 +43,7 @@ struct Params {
     tokens: u32,
     vocab: u32,
     max_spec_len: u32,
-    // Rows to scan: requests, or tokens with greedy acceptance.
+    // Rows to scan: requests, or tokens where it is for the greedy.
     jobs: u32,
     // Elements of a chunk, a multiple of 256, and chunks of a row.
     chunk: u32,
@@ -47,7 +52,12 @@ struct Params {
     ids_words: u32,
     bonus_words: u32,
     cu_words: u32,
-    // Whether uniform_samples is there.
+    positions_words: u32,
+    output_words: u32,
+    // Words of a truth value, 0 for one of a byte.
+    greedy_words: u32,
+    // Whether the offsets begin with a 0, and uniform_samples is there.
+    leading: u32,
     has_uniform: u32,
     // First words of the workspace's parts.
     gathered: u32,
@@ -66,12 +76,13 @@ struct Params {
 }
 
 // The type of the probabilities, whether draft_probs is there, whether one window
-// is all, and what a scan is for: the residual's argmax, a draw from it, or whole
-// rows for greedy acceptance.
+// is all, what a scan is for: the residual's argmax, a draw from it, or whole
+// rows for greedy acceptance; and whether only some requests are greedy.
 override DTYPE = 0u;
 override HAS_DRAFT = 0u;
 override WHOLE = 0u;
 override MODE = 0u;
+override MIXED = 0u;
 const ARGMAX = 0u;
 const SAMPLE = 1u;
 const GREEDY = 2u;
@@ -84,15 +95,18 @@ const REJECTED = 0x80000000u;
 const ONE_BITS = 0x3f800000u;
 // 1e-10: the least draft probability that counts.
 const FLOOR_BITS = 0x2edbe6ffu;
-// The position of the recovered token's draw.
-const RECOVERY_POSITION = 0xffffffffu;
+// What a random number decides.
+const ACCEPT = 1u;
+const RECOVER = 2u;
 
-// A request between the passes, 10 words: the row that was rejected (or NONE),
+// A request between the passes, 15 words: the row to recover from (or NONE),
 // the tokens accepted, the first token, the rejected draft id (or NONE), the
 // token after the accepted ones; the random number of a recovery by sampling,
-// two words; and for `locate` the chunk (or NONE) and what is left of the
-// threshold there, two words.
-const STATE = 10u;
+// two words; for `locate` the chunk (or NONE) and what is left of the threshold
+// there, two words; whether a draft was rejected; the position of that draft in
+// the request's text, two words; from `note`, the number of tokens and whether
+// the request is greedy.
+const STATE = 15u;
 // A partial result, 5 words: largest residual and its index, or the sum of
 // fixed-point residuals; largest finite target and its index; flags.
 const PARTIAL = 5u;
@@ -104,15 +118,19 @@ const PARTIAL = 5u;
 @group(0) @binding(8) var<storage, read> draft_probs: array<u32>;
 // walk, finish, gather, emit
 @group(0) @binding(6) var<storage, read> draft_token_ids: array<u32>;
-// walk
+// walk, note
 @group(0) @binding(2) var<storage, read> cu_num_draft: array<u32>;
+// walk: uniform_samples, or seeds where those are drawn
+@group(0) @binding(3) var<storage, read> randomness: array<u32>;
+@group(0) @binding(4) var<storage, read> positions: array<u32>;
+// note
+@group(0) @binding(3) var<storage, read> greedy: array<u32>;
+// finish, end
 @group(0) @binding(3) var<storage, read> bonus_token_ids: array<u32>;
-// uniform_samples, or seed_offset where those are drawn
-@group(0) @binding(4) var<storage, read> randomness: array<u32>;
-// walk, finish, resolve
+// walk, finish, resolve, end
 @group(0) @binding(5) var<storage, read_write> flags: array<atomic<u32>>;
 // scan
-@group(0) @binding(6) var<storage, read> seed_offset: array<u32>;
+@group(0) @binding(6) var<storage, read> seeds: array<u32>;
 // scan, emit
 @group(0) @binding(2) var<storage, read_write> num_accepted: array<u32>;
 @group(0) @binding(3) var<storage, read_write> accepted_counts: array<u32>;
@@ -158,8 +176,19 @@ fn draft_bits(at: u32) -> u32 {
     return float_bits(draft_probs[float_word(at, DTYPE)], at, DTYPE);
 }
 
-fn draw(seed_offset: vec4<u32>, request: u32, position: u32) -> vec4<u32> {
-    return philox(vec4(seed_offset.zw, request, position), seed_offset.xy);
+fn draw(seed: vec2<u32>, position: vec2<u32>, purpose: u32) -> vec4<u32> {
+    return philox(vec4(position, purpose, 0u), seed);
+}
+
+// The position of a request's draft in its text, in two's complement.
+fn position_of(request: u32, draft: u32) -> vec2<u32> {
+    let at = (params.at.b4 + request) * params.positions_words;
+    let low = positions[at];
+    var high = select(0u, NONE, (low >> 31u) == 1u);
+    if params.positions_words == 2u {
+        high = positions[at + 1u];
+    }
+    return u64_add(vec2(low, high), vec2(draft, 0u));
 }
 
 // Where a token's column lies in the bound matrices.
@@ -200,9 +229,11 @@ fn gather(
 
 // Where a request's tokens start, how many there are, and flags.
 fn request_tokens(request: u32) -> vec3<u32> {
-    var bounds: array<u32, 2>;
-    for (var k = 0u; k < 2u; k++) {
-        let at = (params.at.b2 + request + k) * params.cu_words;
+    // Without a leading 0 of their own, offsets are preceded by one.
+    var bounds = array(0u, 0u);
+    let absent = request == 0u && params.leading == 0u;
+    for (var k = select(0u, 1u, absent); k < 2u; k++) {
+        let at = (params.at.b2 + request + params.leading + k - 1u) * params.cu_words;
         var offset = cu_num_draft[at];
         if params.cu_words == 2u && cu_num_draft[at + 1u] != 0u {
             offset = NONE;
@@ -221,13 +252,13 @@ fn request_tokens(request: u32) -> vec3<u32> {
     return vec3(bounds[0], cut, select(0u, BAD_LENGTHS, cut < count));
 }
 
-fn uniform_bits(request: u32, token: u32, position: u32) -> u32 {
+fn uniform_bits(request: u32, token: u32, draft: u32) -> u32 {
     if params.has_uniform != 0u {
-        return randomness[params.at.b4 + token];
+        return randomness[params.at.b3 + token];
     }
-    let at = params.at.b4 * 2u;
-    let seed = vec4(randomness[at], randomness[at + 1u], randomness[at + 2u], randomness[at + 3u]);
-    let word = draw(seed, request, position).x >> 8u;
+    let at = (params.at.b3 + request) * 2u;
+    let seed = vec2(randomness[at], randomness[at + 1u]);
+    let word = draw(seed, position_of(request, draft), ACCEPT).x >> 8u;
     // Exact: 24 bits and a power of two.
     return bitcast<u32>(f32(word) * bitcast<f32>((127u - 24u) << 23u));
 }
@@ -239,10 +270,15 @@ fn accepts(t: u32, d: u32, u: u32) -> bool {
     return sort_key(t) >= sort_key(least) || sort_key(multiply_bits(u, least)) < sort_key(t);
 }
 
+// Whether a request follows the target's argmax.
+fn is_greedy(request: u32) -> bool {
+    return MODE == GREEDY || (MIXED != 0u && load(state_of(request) + 14u) != 0u);
+}
+
 // Whether a token is REJECTED, and flags.
-fn judge(request: u32, token: u32, position: u32) -> u32 {
+fn judge(request: u32, token: u32, draft: u32) -> u32 {
     let id = draft_index(token);
-    if MODE == GREEDY {
+    if is_greedy(request) {
         let top = load(params.tops + 2u * token);
         let noted = load(params.tops + 2u * token + 1u);
         let missed = select(0u, OUT_OF_RANGE, id == NONE);
@@ -265,7 +301,7 @@ fn judge(request: u32, token: u32, position: u32) -> u32 {
             d = load(params.draft_gathered + token);
         }
     }
-    let u = uniform_bits(request, token, position);
+    let u = uniform_bits(request, token, draft);
     if !(is_finite(t) && is_finite(d) && is_finite(u)) {
         return REJECTED | NON_FINITE;
     }
@@ -315,32 +351,92 @@ fn walk(
     if thread != 0u {
         return;
     }
-    var found = atomicLoad(&shared_flags);
+    let found = atomicLoad(&shared_flags);
+    if found != 0u {
+        atomicOr(&flags[params.at.b5], found);
+    }
     let state = state_of(request);
     store(state + 1u, min(first, tokens.y));
     store(state + 2u, tokens.x);
+    store(state + 10u, select(1u, 0u, first == NONE));
+    store(state, NONE);
     if first == NONE {
-        let at = (params.at.b3 + request) * params.bonus_words;
-        let low = bonus_token_ids[at];
-        let outside = low >= params.vocab
-            || (params.bonus_words == 2u && bonus_token_ids[at + 1u] != 0u);
-        found |= select(0u, OUT_OF_RANGE, outside);
-        store(state, NONE);
-        store(state + 4u, select(low, 0u, outside));
-    } else {
-        let row = tokens.x + first;
-        store(state, row);
-        store(state + 3u, draft_index(row));
-        if MODE == GREEDY {
-            store(state + 4u, load(params.tops + 2u * row));
-        }
+        return;
     }
-    if found != 0u {
-        atomicOr(&flags[params.at.b5], found);
+    let row = tokens.x + first;
+    if is_greedy(request) {
+        store(state + 4u, load(params.tops + 2u * row));
+        return;
+    }
+    store(state, row);
+    store(state + 3u, draft_index(row));
+    if MODE == SAMPLE {
+        let position = position_of(request, first);
+        store(state + 11u, position.x);
+        store(state + 12u, position.y);
+    }
+}
+
+// ---- note -------------------------------------------------------------------
+
+@compute @workgroup_size(64)
+fn note(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let request = group_index(group, groups) * 64u + thread;
+    if request >= params.requests {
+        return;
+    }
+    let at = params.at.b3 + request;
+    var truth = 0u;
+    if params.greedy_words == 0u {
+        truth = (greedy[at / 4u] >> (8u * (at % 4u))) & 0xffu;
+    } else {
+        truth = greedy[at];
+    }
+    let tokens = request_tokens(request);
+    let state = state_of(request);
+    store(state + 2u, tokens.x);
+    store(state + 13u, tokens.y);
+    store(state + 14u, truth);
+}
+
+// ---- end --------------------------------------------------------------------
+
+// The token that ends a row of accepted drafts, and flags.
+fn bonus_of(request: u32) -> vec2<u32> {
+    let at = (params.at.b3 + request) * params.bonus_words;
+    let low = bonus_token_ids[at];
+    let outside = low >= params.vocab
+        || (params.bonus_words == 2u && bonus_token_ids[at + 1u] != 0u);
+    return select(vec2(low, 0u), vec2(0u, OUT_OF_RANGE), outside);
+}
+
+@compute @workgroup_size(64)
+fn end(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let request = group_index(group, groups) * 64u + thread;
+    if request >= params.requests || load(state_of(request) + 10u) != 0u {
+        return;
+    }
+    let bonus = bonus_of(request);
+    store(state_of(request) + 4u, bonus.x);
+    if bonus.y != 0u {
+        atomicOr(&flags[params.at.b5], bonus.y);
     }
 }
 
 // ---- emit -------------------------------------------------------------------
+
+// The high word of a token as 64 bits: -1 is the one that is negative.
+fn sign_of(token: u32) -> u32 {
+    return select(0u, NONE, token == NONE);
+}
 
 // The token of an output row's slot; `last` follows the accepted ones.
 fn row_token(state: u32, slot: u32, last: u32) -> u32 {
@@ -354,7 +450,7 @@ fn row_token(state: u32, slot: u32, last: u32) -> u32 {
 fn write_counts(request: u32) {
     let state = state_of(request);
     let accepted = load(state + 1u);
-    let recovered = select(1u, 0u, load(state) == NONE);
+    let recovered = load(state + 10u);
     num_accepted[params.at.b2 + request] = accepted + 1u;
     accepted_counts[params.at.b3 + request] = accepted;
     recovered_counts[params.at.b4 + request] = recovered;
@@ -373,9 +469,14 @@ fn emit(
     }
     let state = state_of(request);
     let last = load(state + 4u);
-    let at = params.at.b7 + (request - params.row0) * params.output_stride;
+    let row = params.at.b7 + (request - params.row0) * params.output_stride;
     for (var slot = thread; slot <= params.max_spec_len; slot += 64u) {
-        output_rows[at + slot] = row_token(state, slot, last);
+        let token = row_token(state, slot, last);
+        let at = (row + slot) * params.output_words;
+        output_rows[at] = token;
+        if params.output_words == 2u {
+            output_rows[at + 1u] = sign_of(token);
+        }
     }
     if thread == 0u {
         write_counts(request);

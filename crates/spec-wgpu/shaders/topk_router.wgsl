@@ -4,7 +4,8 @@
 //
 // A team of LANES threads owns a token; lane l owns experts l, l + LANES, ...
 // and keeps their choices as sort keys in workgroup memory. A workgroup holds as
-// many teams as that memory has room for.
+// many teams as that memory has room for; keys that it has no room for are kept in
+// a workspace (IN_STORAGE).
 //
 // 1. Softmax only: the row's maximum, then its sum as an integer, by team_max
 //    and team_add.
@@ -14,6 +15,9 @@
 // 4. topk rounds: the team's largest key, among those the lowest expert. Each
 //    lane knows its two best, and looks again only when both are taken.
 // 5. A lane an expert: the score again, and the weight.
+//
+// `place`, a dispatch of its own where experts have places or picks are counted: a
+// thread a pick.
 //
 // (Scores four at a time, in vectors, were no faster on an H100: 209 us against
 // 198 for 65536 tokens of 256 experts.)
@@ -27,7 +31,12 @@ override THREADS: u32 = 256u;
 override SLOTS: u32 = 67u;
 override TEAM_WORDS: u32 = 536u;
 override DTYPE: u32 = 0u;
-override SOFTMAX: bool = false;
+// How logits become scores.
+override SCORING: u32 = 0u;
+override IN_STORAGE: bool = false;
+
+const SOFTMAX = 1u;
+const SQRT_SOFTPLUS = 2u;
 
 struct Params {
     at: At,
@@ -37,11 +46,11 @@ struct Params {
     weights_stride: u32,
     indices_stride: u32,
     has_bias: u32,
+    bias_type: u32,
     has_flags: u32,
+    by_logit: u32,
     groups: u32,
     group_size: u32,
-    // ceil(2^20 / group_size): expert * this >> 20 is the expert's group.
-    group_inverse: u32,
     topk_groups: u32,
     top2_sum: u32,
     // Lanes that share a group: its key is found from so many parts.
@@ -51,8 +60,24 @@ struct Params {
     topk: u32,
     renormalize: u32,
     scale: f32,
-    // Words of workgroup memory of a team.
+    // Words of memory of a team.
     team_words: u32,
+    shared_experts: u32,
+    shared_weight: f32,
+    // Indices below this are picks.
+    physical: u32,
+    // Whether indices take two words.
+    wide: u32,
+    // Rows of the whole call, at most 2^31, and which of them is the first here: cut to
+    // 2^31, and modulo 2^32.
+    all_tokens: u32,
+    first: u32,
+    first_wrapped: u32,
+    has_num_tokens: u32,
+    has_replicas: u32,
+    replicas_stride: u32,
+    most: u32,
+    has_load: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -61,18 +86,51 @@ struct Params {
 @group(0) @binding(3) var<storage, read_write> weights: array<f32>;
 @group(0) @binding(4) var<storage, read_write> indices: array<u32>;
 @group(0) @binding(5) var<storage, read_write> flags: array<atomic<u32>>;
+@group(0) @binding(6) var<storage, read> num_tokens: array<u32>;
+@group(0) @binding(7) var<storage, read_write> workspace: array<u32>;
+
+// What `place` has instead of the first three.
+@group(0) @binding(1) var<storage, read> replicas: array<u32>;
+@group(0) @binding(2) var<storage, read> replica_counts: array<u32>;
+@group(0) @binding(3) var<storage, read_write> load: array<atomic<u32>>;
 
 // Words of workgroup memory for all teams' keys.
 const POOL = 3328u;
 const NEGATIVE_INFINITY = 0xff800000u;
 const NOBODY = 0xffffffffu;
+// Groups beyond this are kept by their keys' bits, not by their ranks: see the host.
+const MANY_GROUPS = 256u;
 
 // Of each team: a key an expert; for every part of a group its largest and
 // second largest key; the chosen experts; their scores.
 var<workgroup> pool: array<u32, POOL>;
+// Where the team's words begin.
+var<private> team_at: u32;
+
+fn word_at(at: u32) -> u32 {
+    if IN_STORAGE {
+        return workspace[at];
+    }
+    return pool[at];
+}
+
+fn set_word(at: u32, value: u32) {
+    if IN_STORAGE {
+        workspace[at] = value;
+    } else {
+        pool[at] = value;
+    }
+}
+
+fn barrier() {
+    workgroupBarrier();
+    if IN_STORAGE {
+        storageBarrier();
+    }
+}
 
 fn keys_at() -> u32 {
-    return team_index * params.team_words;
+    return team_at;
 }
 
 fn parts_at() -> u32 {
@@ -94,6 +152,14 @@ fn logit(row: u32, expert: u32) -> u32 {
     return float_bits(x[float_word(index, DTYPE)], index, DTYPE);
 }
 
+// The score of a logit by a function of it alone.
+fn single_score(bits: u32) -> f32 {
+    if SCORING == SQRT_SOFTPLUS {
+        return exact_sqrt_softplus(bits);
+    }
+    return exact_sigmoid(bits);
+}
+
 // What a token's softmax needs: the bits of the maximum and the factor.
 struct Row {
     maximum: u32,
@@ -107,12 +173,12 @@ fn softmax_row(row: u32) -> Row {
         largest = max(largest, sort_key(logit(row, e)));
     }
     let maximum = key_bits(team_max(largest));
-    // Sums of at most 1024 halves of a word.
+    // Sums of at most 4096 halves of a word.
     var low = 0u;
     var high = 0u;
     for (var e = team_lane; e < params.experts; e += LANES) {
         let weight = softmax_weight(logit(row, e), maximum);
-        pool[keys_at() + e] = bitcast<u32>(weight);
+        set_word(keys_at() + e, bitcast<u32>(weight));
         let fixed = softmax_fixed(weight);
         low += fixed & 0xffffu;
         high += fixed >> 16u;
@@ -129,23 +195,27 @@ fn find_keys(row: u32, softmax: Row) -> bool {
     var bad = false;
     for (var e = team_lane; e < params.experts; e += LANES) {
         let logit_bits = logit(row, e);
-        var score = 0.0f;
-        if SOFTMAX {
-            score = softmax_score(bitcast<f32>(pool[keys_at() + e]), softmax.factor);
-        } else {
-            score = exact_sigmoid(logit_bits);
+        var choice = logit_bits;
+        if params.by_logit == 0u {
+            var score = 0.0f;
+            if SCORING == SOFTMAX {
+                score = softmax_score(bitcast<f32>(word_at(keys_at() + e)), softmax.factor);
+            } else {
+                score = single_score(logit_bits);
+            }
+            choice = bitcast<u32>(score);
         }
-        var choice = bitcast<u32>(score);
         bad = bad || !is_finite(logit_bits);
         if params.has_bias != 0u {
-            let b = bias[params.at.b2 + e];
+            let index = params.at.b2 + e;
+            let b = float_bits(bias[float_word(index, params.bias_type)], index, params.bias_type);
             bad = bad || !is_finite(b);
             choice = add_bits(choice, b);
         }
         if is_nan(logit_bits) {
             choice = NEGATIVE_INFINITY;
         }
-        pool[keys_at() + e] = sort_key(choice);
+        set_word(keys_at() + e, sort_key(choice));
     }
     return bad;
 }
@@ -155,10 +225,58 @@ fn insert(largest: vec2<u32>, key: u32) -> vec2<u32> {
     return vec2(max(largest.x, key), max(largest.y, min(largest.x, key)));
 }
 
+// Says of each group, at `second`, whether it is kept, by its key at `first`: the rank of
+// a group is how many go before it.
+fn keep_by_rank(first: u32, second: u32) {
+    for (var g = team_lane; g < params.groups; g += LANES) {
+        let key = word_at(first + g * params.parts);
+        var rank = 0u;
+        for (var other = 0u; other < params.groups; other++) {
+            let theirs = word_at(first + other * params.parts);
+            rank += select(0u, 1u, theirs > key || (theirs == key && other < g));
+        }
+        set_word(second + g * params.parts, select(0u, 1u, rank < params.topk_groups));
+    }
+}
+
+// The same in turns that grow with the groups, not with their square: bit by bit, the
+// largest value that enough keys reach, and how far up the groups equal to it are kept.
+fn keep_by_bits(first: u32, second: u32) {
+    var least = 0u;
+    for (var bit = 0x80000000u; bit != 0u; bit >>= 1u) {
+        var count = 0u;
+        for (var g = team_lane; g < params.groups; g += LANES) {
+            count += select(0u, 1u, word_at(first + g * params.parts) >= (least | bit));
+        }
+        if team_add(count) >= params.topk_groups {
+            least |= bit;
+        }
+    }
+    var above = 0u;
+    for (var g = team_lane; g < params.groups; g += LANES) {
+        above += select(0u, 1u, word_at(first + g * params.parts) > least);
+    }
+    let equals = params.topk_groups - team_add(above);
+    var end = 0u;
+    for (var bit = 4096u; bit != 0u; bit >>= 1u) {
+        var count = 0u;
+        for (var g = team_lane; g < min(params.groups, end + bit); g += LANES) {
+            count += select(0u, 1u, word_at(first + g * params.parts) == least);
+        }
+        if team_add(count) <= equals {
+            end += bit;
+        }
+    }
+    for (var g = team_lane; g < params.groups; g += LANES) {
+        let key = word_at(first + g * params.parts);
+        set_word(second + g * params.parts, select(0u, 1u, key > least || (key == least && g < end)));
+    }
+}
+
 // Gives the experts of groups that are not kept their masked key. Every thread
 // of the workgroup comes here.
 fn mask_groups() {
-    workgroupBarrier();
+    barrier();
     let all = params.groups * params.parts;
     let first = parts_at();
     let second = first + all;
@@ -166,18 +284,18 @@ fn mask_groups() {
         let g = part / params.parts;
         var largest = vec2(0u);
         for (var i = part % params.parts; i < params.group_size; i += params.parts) {
-            largest = insert(largest, pool[keys_at() + g * params.group_size + i]);
+            largest = insert(largest, word_at(keys_at() + g * params.group_size + i));
         }
-        pool[first + part] = largest.x;
-        pool[second + part] = largest.y;
+        set_word(first + part, largest.x);
+        set_word(second + part, largest.y);
     }
-    workgroupBarrier();
+    barrier();
     for (var g = team_lane; g < params.groups; g += LANES) {
         var largest = vec2(0u);
         for (var i = 0u; i < params.parts; i++) {
             // A part that had no expert left 0, below every key.
-            largest = insert(largest, pool[first + g * params.parts + i]);
-            largest = insert(largest, pool[second + g * params.parts + i]);
+            largest = insert(largest, word_at(first + g * params.parts + i));
+            largest = insert(largest, word_at(second + g * params.parts + i));
         }
         var key = largest.x;
         if params.top2_sum != 0u && params.group_size > 1u {
@@ -185,25 +303,25 @@ fn mask_groups() {
         }
         // No other lane reads this word, but others read its neighbours:
         // the result goes where only this group's parts were.
-        pool[first + g * params.parts] = key;
+        set_word(first + g * params.parts, key);
     }
-    workgroupBarrier();
-    for (var g = team_lane; g < params.groups; g += LANES) {
-        let key = pool[first + g * params.parts];
-        var rank = 0u;
-        for (var other = 0u; other < params.groups; other++) {
-            let theirs = pool[first + other * params.parts];
-            rank += select(0u, 1u, theirs > key || (theirs == key && other < g));
-        }
-        pool[second + g * params.parts] = select(0u, 1u, rank < params.topk_groups);
+    barrier();
+    if params.groups > MANY_GROUPS {
+        keep_by_bits(first, second);
+    } else {
+        keep_by_rank(first, second);
     }
-    workgroupBarrier();
-    for (var e = team_lane; e < params.experts; e += LANES) {
-        let g = (e * params.group_inverse) >> 20u;
-        if pool[second + g * params.parts] == 0u {
-            pool[keys_at() + e] = params.masked_key;
+    barrier();
+    for (var part = team_lane; part < all; part += LANES) {
+        let g = part / params.parts;
+        if word_at(second + g * params.parts) == 0u {
+            for (var i = part % params.parts; i < params.group_size; i += params.parts) {
+                set_word(keys_at() + g * params.group_size + i, params.masked_key);
+            }
         }
     }
+    // The lanes that go on with an expert are others.
+    barrier();
 }
 
 // A lane's two largest keys with their experts, the lower first among equals;
@@ -211,7 +329,7 @@ fn mask_groups() {
 fn best_of_lane() -> vec4<u32> {
     var best = vec4(0u, NOBODY, 0u, NOBODY);
     for (var e = team_lane; e < params.experts; e += LANES) {
-        let key = pool[keys_at() + e];
+        let key = word_at(keys_at() + e);
         if key > best.x {
             best = vec4(key, e, best.xy);
         } else if key > best.z {
@@ -228,45 +346,82 @@ fn choose() {
         let expert = team_min(select(NOBODY, best.y, best.x == key));
         if best.y == expert {
             // Below every key: not chosen again.
-            pool[keys_at() + expert] = 0u;
-            pool[chosen_at() + round] = expert;
+            set_word(keys_at() + expert, 0u);
+            set_word(chosen_at() + round, expert);
             best = vec4(best.zw, 0u, NOBODY);
             if best.y == NOBODY {
                 best = best_of_lane();
             }
         }
     }
-    workgroupBarrier();
+    barrier();
+}
+
+fn write_index(token: u32, column: u32, index: u32) {
+    let at = params.at.b4 + token * params.indices_stride + column;
+    if params.wide == 0u {
+        indices[at] = index;
+    } else {
+        indices[2u * at] = index;
+        indices[2u * at + 1u] = select(0u, NOBODY, index == NOBODY);
+    }
 }
 
 fn write_weights(token: u32, row: u32, softmax: Row) {
     let chosen = chosen_at();
     let scores = chosen + params.topk;
     for (var i = team_lane; i < params.topk; i += LANES) {
-        let bits = logit(row, pool[chosen + i]);
+        let bits = logit(row, word_at(chosen + i));
         var score = 0.0f;
-        if SOFTMAX {
+        if SCORING == SOFTMAX {
             score = softmax_score(softmax_weight(bits, softmax.maximum), softmax.factor);
         } else {
-            score = exact_sigmoid(bits);
+            score = single_score(bits);
         }
-        pool[scores + i] = bitcast<u32>(score);
+        set_word(scores + i, bitcast<u32>(score));
     }
-    workgroupBarrier();
+    barrier();
     var sum = 1e-20f;
     for (var i = 0u; i < params.topk; i++) {
-        sum += bitcast<f32>(pool[scores + i]);
+        sum += bitcast<f32>(word_at(scores + i));
     }
     if token >= params.tokens {
         return;
     }
+    let weights_at = params.at.b3 + token * params.weights_stride;
+    if is_padding(token) {
+        for (var i = team_lane; i < params.topk + params.shared_experts; i += LANES) {
+            weights[weights_at + i] = 0.0f;
+            write_index(token, i, NOBODY);
+        }
+        return;
+    }
     for (var i = team_lane; i < params.topk; i += LANES) {
-        var weight = params.scale * bitcast<f32>(pool[scores + i]);
+        var weight = params.scale * bitcast<f32>(word_at(scores + i));
         if params.renormalize != 0u {
             weight = weight / sum;
         }
-        weights[params.at.b3 + token * params.weights_stride + i] = weight;
-        indices[params.at.b4 + token * params.indices_stride + i] = pool[chosen + i];
+        weights[weights_at + i] = weight;
+        write_index(token, i, word_at(chosen + i));
+    }
+    for (var i = team_lane; i < params.shared_experts; i += LANES) {
+        weights[weights_at + params.topk + i] = params.shared_weight;
+        write_index(token, params.topk + i, params.physical + i);
+    }
+}
+
+// Whether a token's row lies behind the live ones.
+fn is_padding(token: u32) -> bool {
+    if params.has_num_tokens == 0u {
+        return false;
+    }
+    let wanted = bitcast<i32>(num_tokens[params.at.b6]);
+    return params.first + token >= u32(max(wanted, 0));
+}
+
+fn raise(bits: u32) {
+    if params.has_flags != 0u {
+        atomicOr(&flags[params.at.b5], bits);
     }
 }
 
@@ -278,19 +433,67 @@ fn main(me: Invocation) {
     }
     team_begin(me);
     let token = group * TEAMS + team_index;
+    team_at = team_index * params.team_words;
+    if IN_STORAGE {
+        team_at = params.at.b7 + token * params.team_words;
+    }
+    if params.has_num_tokens != 0u && group == 0u && me.thread == 0u {
+        let wanted = bitcast<i32>(num_tokens[params.at.b6]);
+        if wanted < 0 || u32(wanted) > params.all_tokens {
+            raise(4u);
+        }
+    }
     // Teams past the last token go along, for the barriers, and write nothing.
-    let row = params.at.b1 + min(token, params.tokens - 1u) * params.x_stride;
+    let row = params.at.b1 + min(token, max(params.tokens, 1u) - 1u) * params.x_stride;
     var softmax = Row(0u, 0.0f);
-    if SOFTMAX {
+    if SCORING == SOFTMAX {
         softmax = softmax_row(row);
     }
     let bad = find_keys(row, softmax);
-    if bad && params.has_flags != 0u {
-        atomicOr(&flags[params.at.b5], 1u);
+    if bad && token < params.tokens && !is_padding(token) {
+        raise(1u);
     }
     if params.groups > 1u {
         mask_groups();
     }
     choose();
     write_weights(token, row, softmax);
+}
+
+// Replaces a picked expert by its place, and counts it.
+@compute @workgroup_size(256)
+fn place(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let index = group_index(group, groups) * 256u + thread;
+    if index >= params.tokens * params.topk {
+        return;
+    }
+    let token = index / params.topk;
+    let column = index % params.topk;
+    let at = params.at.b4 + token * params.indices_stride + column;
+    let expert = indices[at << params.wide];
+    if expert == NOBODY {
+        return;
+    }
+    var found = expert;
+    if params.has_replicas != 0u {
+        let given = bitcast<i32>(replica_counts[params.at.b2 + expert]);
+        let count = clamp(given, 1, i32(params.most));
+        if count != given {
+            raise(4u);
+        }
+        let turn = ((params.first_wrapped + token) * 2654435769u) % u32(count);
+        found = replicas[params.at.b1 + expert * params.replicas_stride + turn];
+        if found >= params.physical {
+            raise(2u);
+            found = NOBODY;
+        }
+        write_index(token, column, found);
+    }
+    if params.has_load != 0u && found != NOBODY {
+        atomicAdd(&load[params.at.b3 + found], 1u);
+    }
 }

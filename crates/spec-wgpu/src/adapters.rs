@@ -1,9 +1,6 @@
 //! Which adapters there are.
 
-use std::future::Future;
-use std::pin::pin;
 use std::sync::LazyLock;
-use std::task::{Context, Poll, Waker};
 
 use spec_core::{Device, DeviceInfo, Error, Result, Status};
 use wgpu::{Adapter, AdapterInfo, DeviceType, Features, Limits};
@@ -35,7 +32,7 @@ pub(crate) fn adapters() -> Result<Vec<Adapter>> {
         wgpu::Instance::new(descriptor)
     });
     let instance = &*INSTANCE;
-    let mut found = now(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
+    let mut found = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
     if found.is_empty() {
         let words = "no Vulkan, Metal or DX12 adapter was found; is a graphics driver installed?";
         return Err(Error::device(Device::new(BACKEND, 0), Status::DeviceNotFound, words));
@@ -80,18 +77,5 @@ pub(crate) fn describe(
         software: info.device_type == DeviceType::Cpu,
         memory: None,
         facts,
-    }
-}
-
-/// The value of a future that wgpu's native backends have ready, or have after
-/// a few polls.
-pub(crate) fn now<T>(future: impl Future<Output = T>) -> T {
-    let mut future = pin!(future);
-    let mut context = Context::from_waker(Waker::noop());
-    loop {
-        match future.as_mut().poll(&mut context) {
-            Poll::Ready(value) => return value,
-            Poll::Pending => std::thread::yield_now(),
-        }
     }
 }

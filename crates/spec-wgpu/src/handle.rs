@@ -1,15 +1,17 @@
 //! A device that is open: [`Wgpu`].
 
+use std::any::Any;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use spec_core::{
-    Backend, Device, DeviceInfo, Error, Memory, Result, Status, Timed, Timing, Yardstick,
+    Backend, Device, DeviceInfo, Error, ErrorKind, Measure, Memory, Overlap, QueueId, Result,
+    Status, Timed, Timing, Yardstick,
 };
 use wgpu::{ErrorFilter, Features, Limits};
 
-use crate::adapters::{BACKEND, adapters, describe, now};
+use crate::adapters::{BACKEND, adapters, describe};
 use crate::memory::Allocation;
 use crate::shader::Programs;
 use crate::time;
@@ -42,7 +44,14 @@ impl Options {
 #[derive(Clone)]
 pub struct Wgpu(pub(crate) Arc<Inner>);
 
+impl std::fmt::Debug for Wgpu {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Wgpu({})", self.0.info.device)
+    }
+}
+
 pub(crate) struct Inner {
+    id: QueueId,
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
     pub(crate) info: DeviceInfo,
@@ -66,7 +75,7 @@ struct Failures {
     /// The device is gone: every further call says so.
     lost: Mutex<Option<String>>,
     /// The first error that nobody was there to receive.
-    uncaptured: Mutex<Option<String>>,
+    uncaptured: Mutex<Option<(ErrorKind, String)>>,
 }
 
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -106,7 +115,7 @@ impl Wgpu {
             required_limits: limits,
             ..Default::default()
         };
-        let (device, queue) = now(adapter.request_device(&descriptor))
+        let (device, queue) = pollster::block_on(adapter.request_device(&descriptor))
             .map_err(|e| Error::device(name, Status::InternalError, e.to_string()))?;
         let failures = Arc::new(Failures::default());
         let lost = Arc::clone(&failures);
@@ -116,7 +125,7 @@ impl Wgpu {
         });
         let uncaptured = Arc::clone(&failures);
         device.on_uncaptured_error(Arc::new(move |error: wgpu::Error| {
-            lock(&uncaptured.uncaptured).get_or_insert(words_of(&error));
+            lock(&uncaptured.uncaptured).get_or_insert_with(|| (kind_of(&error), words_of(&error)));
         }));
         Self::new(index, device, queue, options, failures)
     }
@@ -124,9 +133,6 @@ impl Wgpu {
     /// Uses a device and queue that the caller already has, with whatever
     /// features and limits it was made with. The device's error handlers are
     /// left alone. Its index is one of its own, above those of all adapters.
-    ///
-    /// wgpu tells devices apart only within one `wgpu::Instance`: never pass
-    /// buffers that come from a device of another instance.
     ///
     /// # Errors
     /// Status 1 where the device fails, 8 where its limits are below WebGPU's
@@ -169,6 +175,7 @@ impl Wgpu {
             })
         });
         let gpu = Wgpu(Arc::new(Inner {
+            id: QueueId::unique(),
             device,
             queue,
             info,
@@ -199,13 +206,18 @@ impl Wgpu {
         Error::device(self.0.info.device, status, words.into())
     }
 
+    /// A failure of this device.
+    pub(crate) fn failure(&self, kind: ErrorKind, words: impl Into<String>) -> Error {
+        Error::failure(self.0.info.device, kind, words.into())
+    }
+
     /// Reports what failed since someone last asked.
     fn healthy(&self) -> Result<()> {
         if let Some(words) = lock(&self.0.failures.lost).as_ref() {
-            return Err(self.error(Status::InternalError, words.clone()));
+            return Err(self.failure(ErrorKind::DeviceLost, words.clone()));
         }
         match lock(&self.0.failures.uncaptured).take() {
-            Some(words) => Err(self.error(Status::InternalError, words)),
+            Some((kind, words)) => Err(self.failure(kind, words)),
             None => Ok(()),
         }
     }
@@ -218,10 +230,10 @@ impl Wgpu {
         let internal = device.push_error_scope(ErrorFilter::Internal);
         let validation = device.push_error_scope(ErrorFilter::Validation);
         let result = work();
-        let errors = [now(validation.pop()), now(internal.pop()), now(memory.pop())];
+        let errors = [validation.pop(), internal.pop(), memory.pop()].map(pollster::block_on);
         let value = result?;
         if let Some(error) = errors.into_iter().flatten().next() {
-            return Err(self.error(Status::InternalError, words_of(&error)));
+            return Err(self.failure(kind_of(&error), words_of(&error)));
         }
         self.healthy()?;
         Ok(value)
@@ -255,24 +267,50 @@ impl Wgpu {
     }
 }
 
-impl Backend for Wgpu {
+// SAFETY: clones share the device and its one queue; any other handle has a
+// device of its own.
+unsafe impl Backend for Wgpu {
     fn info(&self) -> &DeviceInfo {
         &self.0.info
     }
 
-    fn allocate(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+    fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>> {
         Ok(Box::new(Allocation::new(self, bytes)?))
+    }
+
+    fn queue_id(&self) -> QueueId {
+        self.0.id
+    }
+
+    fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>> {
+        let any: &dyn Any = &*memory;
+        match any.downcast_ref::<Allocation>() {
+            Some(allocation) if allocation.queue() == self.0.id => Ok(memory),
+            Some(_) => {
+                let words = "memory of another wgpu device, expected memory of this one: \
+                             devices of wgpu share none";
+                Err(self.error(Status::BadParam, words))
+            }
+            None => {
+                let words = "memory of another backend, expected a wgpu buffer";
+                Err(self.error(Status::DeviceTypeNotSupported, words))
+            }
+        }
     }
 
     fn synchronize(&self) -> Result<()> {
         self.guarded(|| self.wait())
     }
+}
 
+impl Overlap for Wgpu {
     fn sibling(&self) -> Result<Self> {
         Ok(self.clone())
     }
+}
 
-    fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
+impl Measure for Wgpu {
+    unsafe fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
         time::time(self, samples, calls, work)
     }
 
@@ -286,6 +324,14 @@ impl Wgpu {
     pub(crate) fn wait(&self) -> Result<()> {
         let polled = self.0.device.poll(wgpu::PollType::wait_indefinitely());
         polled.map(drop).map_err(|e| self.error(Status::InternalError, e.to_string()))
+    }
+}
+
+/// What a program can do about an error.
+fn kind_of(error: &wgpu::Error) -> ErrorKind {
+    match error {
+        wgpu::Error::OutOfMemory { .. } => ErrorKind::OutOfMemory,
+        _ => ErrorKind::Failed,
     }
 }
 

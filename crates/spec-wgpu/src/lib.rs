@@ -16,10 +16,10 @@
 //! let operator = DeduplicateTopk { mtp_step: 1 };
 //! let tensors = operator.tensors(1, 4);
 //! let descriptor = Descriptor::create(&gpu, &operator, &tensors)?;
-//! let mut indices = gpu.allocate(16)?;
-//! let mut unique = gpu.allocate(16)?;
+//! let mut indices = gpu.allocate_bytes(16)?;
+//! let mut unique = gpu.allocate_bytes(16)?;
 //! indices.write(&[3i32, 1, 3, -1].map(i32::to_le_bytes).concat())?;
-//! let mut workspace = gpu.allocate(descriptor.workspace_size())?;
+//! let mut workspace = gpu.allocate_bytes(descriptor.workspace_size())?;
 //! descriptor.calculate(
 //!     workspace.view_mut(DType::U8, descriptor.workspace_size()),
 //!     spec_core::ops::deduplicate_topk::Buffers {
@@ -68,5 +68,6 @@ mod windows;
 pub use adapters::devices;
 pub use handle::{Options, Wgpu};
 pub use record::{encoder, pass};
-/// The wgpu whose devices and buffers this crate takes.
-pub use wgpu;
+/// The wgpu whose devices and buffers this crate takes, under a name of its own:
+/// `spec::wgpu::api::Device`.
+pub use wgpu as api;

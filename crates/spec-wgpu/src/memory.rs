@@ -6,7 +6,8 @@ use std::ops::Range;
 use std::time::Duration;
 
 use spec_core::{
-    Backend, DType, Error, Matrix, Memory, Place, PlaceMut, Result, Status, View, ViewMut,
+    Backend, DType, Error, ErrorKind, Matrix, Memory, Place, PlaceMut, QueueId, Result, Status,
+    View, ViewMut,
 };
 use wgpu::BufferUsages;
 
@@ -26,14 +27,21 @@ impl Wgpu {
     /// # Errors
     /// Status 3 where the buffer lacks the usage `STORAGE` or `bytes` does not
     /// lie in it, is not a whole number of elements, or starts between two.
-    pub fn view<'a>(
+    ///
+    /// # Safety
+    /// The buffer belongs to a device of the same `wgpu::Instance` as this
+    /// handle's device: only then does wgpu itself notice a buffer of another
+    /// device. ([`Wgpu::open`] uses an instance of its own; a caller with
+    /// buffers opens with [`Wgpu::from_device`].)
+    pub unsafe fn view<'a>(
         &self,
         buffer: &'a wgpu::Buffer,
         dtype: DType,
         bytes: Range<u64>,
     ) -> Result<View<'a>> {
         let len = self.check_range(buffer, dtype, &bytes)?;
-        Ok(View::from_object(dtype, len, self.0.info.device, buffer, bytes.start))
+        // SAFETY: the range was checked; the caller vouches for the device.
+        Ok(unsafe { View::from_object(dtype, len, self.0.info.device, buffer, bytes.start) })
     }
 
     /// As [`view`](Self::view), for a tensor that is written. wgpu's buffers
@@ -42,14 +50,18 @@ impl Wgpu {
     ///
     /// # Errors
     /// As [`view`](Self::view).
-    pub fn view_mut<'a>(
+    ///
+    /// # Safety
+    /// As for [`view`](Self::view).
+    pub unsafe fn view_mut<'a>(
         &self,
         buffer: &'a wgpu::Buffer,
         dtype: DType,
         bytes: Range<u64>,
     ) -> Result<ViewMut<'a>> {
         let len = self.check_range(buffer, dtype, &bytes)?;
-        Ok(ViewMut::from_object(dtype, len, self.0.info.device, buffer, bytes.start))
+        // SAFETY: the range was checked; the caller vouches for the device.
+        Ok(unsafe { ViewMut::from_object(dtype, len, self.0.info.device, buffer, bytes.start) })
     }
 
     fn check_range(
@@ -205,7 +217,7 @@ impl Allocation {
         let bytes = (size as u64).max(16).checked_next_multiple_of(16).unwrap_or(u64::MAX);
         if bytes > limit {
             let words = format!("{size} bytes were asked for, but a buffer holds at most {limit}");
-            return Err(gpu.error(Status::InternalError, words));
+            return Err(gpu.failure(ErrorKind::OutOfMemory, words));
         }
         let buffer = gpu.guarded(|| {
             Ok(gpu.0.device.create_buffer(&wgpu::BufferDescriptor {
@@ -217,6 +229,11 @@ impl Allocation {
         })?;
         Ok(Allocation { gpu: gpu.clone(), buffer, size })
     }
+
+    /// The queue that orders what uses this memory.
+    pub(crate) fn queue(&self) -> QueueId {
+        self.gpu.queue_id()
+    }
 }
 
 impl Memory for Allocation {
@@ -226,12 +243,20 @@ impl Memory for Allocation {
 
     fn view(&self, dtype: DType, len: usize) -> View<'_> {
         assert!(len.saturating_mul(dtype.size()) <= self.size, "{len} {dtype} do not fit");
-        View::from_object(dtype, len, self.gpu.info().device, &self.buffer, 0)
+        // SAFETY: a buffer of this device, used on its one queue.
+        unsafe {
+            View::from_object(dtype, len, self.gpu.info().device, &self.buffer, 0)
+                .of_queue(self.queue())
+        }
     }
 
     fn view_mut(&mut self, dtype: DType, len: usize) -> ViewMut<'_> {
         assert!(len.saturating_mul(dtype.size()) <= self.size, "{len} {dtype} do not fit");
-        ViewMut::from_object(dtype, len, self.gpu.info().device, &self.buffer, 0)
+        // SAFETY: as in `view`.
+        unsafe {
+            ViewMut::from_object(dtype, len, self.gpu.info().device, &self.buffer, 0)
+                .of_queue(self.queue())
+        }
     }
 
     fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {

@@ -1,5 +1,6 @@
 //! Recording dispatches, into the caller's encoder or one of our own.
 
+use bytemuck::Pod;
 use spec_core::stream::Kind;
 use spec_core::{Matrix, Result, Status, Stream};
 use wgpu::{BindGroupEntry, BindingResource, BufferBinding, CommandEncoder, ComputePass};
@@ -83,12 +84,12 @@ impl Recorder<'_> {
     ///
     /// `regions` are bound from `@binding(1)` on. At `@binding(0)` the shader
     /// finds the struct `At` (where each region's first element is) followed by
-    /// `parameters`.
+    /// `parameters`, a `#[repr(C)]` struct of 32-bit words.
     pub(crate) fn dispatch(
         &mut self,
         program: &Program,
         regions: &[Region<'_>],
-        parameters: &[u32],
+        parameters: &impl Pod,
         groups: u64,
     ) -> Result<()> {
         debug_assert_eq!(regions.len(), program.bindings().len());
@@ -102,7 +103,7 @@ impl Recorder<'_> {
             *word = region.first();
         }
         words[MAX_BINDINGS + 1] = groups as u32;
-        let words = [&words[..], parameters].concat();
+        let words = [&words[..], bytemuck::cast_slice(bytemuck::bytes_of(parameters))].concat();
         let gpu = self.gpu;
         let uniform = gpu.uniform(&words);
         let mut entries =

@@ -38,10 +38,12 @@ const INCLUDES: &[(&str, &str)] = &[
     ("exact", include_str!("../shaders/include/exact.wgsl")),
     ("floats", include_str!("../shaders/include/floats.wgsl")),
     ("ngram", include_str!("../shaders/include/ngram.wgsl")),
+    ("ngram_search", include_str!("../shaders/include/ngram_search.wgsl")),
     ("philox", include_str!("../shaders/include/philox.wgsl")),
     ("probability", include_str!("../shaders/include/probability.wgsl")),
     ("recovery", include_str!("../shaders/include/recovery.wgsl")),
     ("scan", include_str!("../shaders/include/scan.wgsl")),
+    ("select", include_str!("../shaders/include/select.wgsl")),
     ("team", include_str!("../shaders/include/team.wgsl")),
     ("u64", include_str!("../shaders/include/u64.wgsl")),
 ];
@@ -130,6 +132,14 @@ pub(crate) struct Programs {
     programs: HashMap<Key, Program>,
     /// By file, use of subgroups, and whether everything is bound for writing.
     modules: HashMap<(&'static str, bool, bool), wgpu::ShaderModule>,
+}
+
+impl Programs {
+    /// How many there are.
+    #[cfg(test)]
+    pub(crate) fn len(&self) -> usize {
+        self.programs.len()
+    }
 }
 
 impl Program {

@@ -58,7 +58,7 @@ impl Clock {
     }
 }
 
-/// [`Backend::time`] of a wgpu device: by timestamps where it has them, else by
+/// [`spec_core::Measure::time`] of a wgpu device: by timestamps where it has them, else by
 /// the clock around whole submissions.
 pub(crate) fn time(
     gpu: &Wgpu,
@@ -132,7 +132,7 @@ fn submission(
     }
 }
 
-/// [`Backend::yardstick`] of a wgpu device.
+/// [`spec_core::Measure::yardstick`] of a wgpu device.
 pub(crate) fn yardstick(gpu: &Wgpu) -> Result<Yardstick> {
     let mut empty = Vec::new();
     for _ in 0..EMPTY {

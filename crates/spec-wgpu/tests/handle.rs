@@ -2,9 +2,7 @@
 
 mod common;
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
-
-use common::{Random, Tensor, bytes_of, gpu, read_buffer, workspace};
+use common::{Random, Tensor, alone, bytes_of, gpu, read_buffer, workspace};
 use spec_core::ops::deduplicate_topk::Buffers;
 use spec_core::ops::{DeduplicateTopk, Unique};
 use spec_core::{Backend, DType, Descriptor, Status, Stream, View, ViewMut};
@@ -12,14 +10,6 @@ use spec_wgpu::{Options, Wgpu, devices, encoder, pass};
 
 fn default_gpu() -> Option<Wgpu> {
     gpu(&Options::default())
-}
-
-/// One test at a time. NVIDIA's Vulkan driver (580.159) was seen to deadlock with
-/// the loader where one thread makes an instance, as `foreign_device` does, while
-/// others open and close devices.
-fn alone() -> MutexGuard<'static, ()> {
-    static ALONE: Mutex<()> = Mutex::new(());
-    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A device that the tests make themselves, as an engine would.
@@ -83,7 +73,7 @@ fn memory_reads_what_was_written() {
     let Some(gpu) = default_gpu() else { return };
     let mut random = Random(5);
     for size in [0, 1, 2, 3, 4, 5, 17, 1000, 100_001] {
-        let mut memory = gpu.allocate(size).unwrap();
+        let mut memory = gpu.allocate_bytes(size).unwrap();
         assert_eq!(memory.size(), size);
         let mut bytes: Vec<u8> = (0..size).map(|_| random.next() as u8).collect();
         memory.write(&bytes).unwrap();
@@ -98,7 +88,7 @@ fn memory_reads_what_was_written() {
         let error = memory.read(&mut vec![0; size + 1]).unwrap_err();
         assert_eq!(error.status(), Status::BadTensorShape);
     }
-    let error = gpu.allocate(usize::MAX / 2).err().unwrap();
+    let error = gpu.allocate_bytes(usize::MAX / 2).err().unwrap();
     assert_eq!(error.status(), Status::InternalError);
 }
 
@@ -110,14 +100,16 @@ fn views_are_checked() {
     let good = buffer(gpu.device(), 64, usage);
     let odd = buffer(gpu.device(), 6, usage);
     let wrong = buffer(gpu.device(), 64, wgpu::BufferUsages::COPY_DST);
-    assert_eq!(gpu.view(&good, DType::I64, 8..64).unwrap().len(), 7);
+    // SAFETY: buffers of this device.
+    let view = |buffer, dtype, bytes| unsafe { gpu.view(buffer, dtype, bytes) };
+    assert_eq!(view(&good, DType::I64, 8..64).unwrap().len(), 7);
     let status = |view: spec_core::Result<View<'_>>| view.err().unwrap().status();
-    assert_eq!(status(gpu.view(&wrong, DType::I32, 0..64)), Status::BadParam);
-    assert_eq!(status(gpu.view(&good, DType::I32, 0..68)), Status::BadParam);
-    assert_eq!(status(gpu.view(&good, DType::I64, 4..12)), Status::BadParam);
-    assert_eq!(status(gpu.view(&good, DType::I32, 0..6)), Status::BadParam);
-    assert_eq!(status(gpu.view(&odd, DType::F16, 0..6)), Status::BadParam);
-    assert_eq!(gpu.view(&odd, DType::F16, 0..4).unwrap().len(), 2);
+    assert_eq!(status(view(&wrong, DType::I32, 0..64)), Status::BadParam);
+    assert_eq!(status(view(&good, DType::I32, 0..68)), Status::BadParam);
+    assert_eq!(status(view(&good, DType::I64, 4..12)), Status::BadParam);
+    assert_eq!(status(view(&good, DType::I32, 0..6)), Status::BadParam);
+    assert_eq!(status(view(&odd, DType::F16, 0..6)), Status::BadParam);
+    assert_eq!(view(&odd, DType::F16, 0..4).unwrap().len(), 2);
 }
 
 /// An engine's own device, queue and one buffer that holds every argument and
@@ -146,16 +138,20 @@ fn one_buffer_and_one_encoder_of_a_foreign_device() {
     let arena = buffer(&device, size.next_multiple_of(4), usage);
     queue.write_buffer(&arena, input, &bytes_of(&values));
     let mut commands = device.create_command_encoder(&Default::default());
-    let i32s = |start: u64| gpu.view(&arena, DType::I32, start..start + row).unwrap();
-    let i32s_mut = |start: u64| gpu.view_mut(&arena, DType::I32, start..start + row).unwrap();
+    // SAFETY: a buffer of this device, its parts used by one call each.
+    let view = |dtype, bytes| unsafe { gpu.view(&arena, dtype, bytes) }.unwrap();
+    // SAFETY: as above.
+    let view_mut = |dtype, bytes| unsafe { gpu.view_mut(&arena, dtype, bytes) }.unwrap();
+    let i32s = |start: u64| view(DType::I32, start..start + row);
+    let i32s_mut = |start: u64| view_mut(DType::I32, start..start + row);
     let buffers = Buffers { indices: i32s(input), unique: i32s_mut(distinct), counts: None };
-    let workspace = || gpu.view_mut(&arena, DType::U8, scratch..size).unwrap();
+    let workspace = || view_mut(DType::U8, scratch..size);
     first.calculate(workspace(), buffers, encoder(&mut commands)).unwrap();
     let mut opened = commands.begin_compute_pass(&Default::default()).forget_lifetime();
     let buffers = spec_core::ops::unique::Buffers {
         keys: i32s(distinct),
         unique: i32s_mut(again),
-        count: gpu.view_mut(&arena, DType::U64, count..count + 8).unwrap(),
+        count: view_mut(DType::U64, count..count + 8),
         counts: None,
     };
     second.calculate(workspace(), buffers, pass(&mut opened)).unwrap();
@@ -275,7 +271,7 @@ fn a_lost_device_says_so() {
     assert_eq!(error.status(), Status::InternalError);
     assert!(error.to_string().to_lowercase().contains("lost"), "{error}");
     assert_eq!(gpu.synchronize().unwrap_err().status(), Status::InternalError);
-    assert_eq!(gpu.allocate(16).err().unwrap().status(), Status::InternalError);
+    assert_eq!(gpu.allocate_bytes(16).err().unwrap().status(), Status::InternalError);
 }
 
 #[test]

@@ -11,8 +11,7 @@ use spec_cpu::Cpu;
 use spec_cuda::Cuda;
 use spec_cuda::kernel::{Archive, Function, Rows, Shape};
 
-use crate::host::{packed, slice, slice_mut};
-use crate::{Design, Designs, Role, plain, uncovered};
+use crate::{Design, Designs, Role, uncovered};
 
 static KERNELS: Archive = archive!("deduplicate_topk");
 
@@ -25,23 +24,8 @@ impl Designs for DeduplicateTopk {
     }
 
     fn on_cpu(cpu: &Cpu) -> Vec<Design<Self>> {
-        vec![Design::function("plain loop", cpu, run)]
+        vec![Design::plain(cpu)]
     }
-}
-
-fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
-    let indices = packed(slice::<i32>(buffers.indices)?, &plan.indices);
-    let unique = slice_mut::<i32>(buffers.unique)?;
-    let mut counts = buffers.counts.map(slice_mut::<i32>).transpose()?;
-    let row = plan.unique.cols;
-    for b in 0..plan.batch {
-        let (distinct, count) = plain::deduplicate_topk(&indices[b * row..][..row]);
-        unique[b * plan.unique.row_stride..][..row].copy_from_slice(&distinct);
-        if let Some(counts) = &mut counts {
-            counts[b] = count;
-        }
-    }
-    Ok(())
 }
 
 #[repr(C)]
@@ -109,12 +93,18 @@ fn prepare(
     Ok(Box::new(Prepared { cuda, plan, function, shape: shape(blocks) }))
 }
 
-impl Kernel<DeduplicateTopk> for Prepared {
+// SAFETY: as above.
+unsafe impl Kernel<DeduplicateTopk> for Prepared {
     fn workspace_size(&self) -> usize {
         0
     }
 
-    fn launch(&self, _: ViewMut<'_>, buffers: Buffers<'_>, stream: Stream<'_>) -> Result<()> {
+    unsafe fn launch(
+        &self,
+        _: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
         let Prepared { cuda, plan, .. } = self;
         let indices = cuda.pointer(buffers.indices)?;
         let unique = cuda.rows(buffers.unique, &plan.unique)?;
@@ -128,6 +118,6 @@ impl Kernel<DeduplicateTopk> for Prepared {
         };
         // SAFETY: `Params` is the kernels', field by field; the buffers were
         // checked against the plan, and the shape holds every value of a request.
-        unsafe { cuda.queue(stream)?.launch(&self.function, self.shape, &params) }
+        cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
     }
 }

@@ -2,8 +2,13 @@
 
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;
+mod indexer_topk;
+mod moe_align;
 mod ngram;
 mod ngram_match;
+mod prompt_lookup;
 mod rejection_sample;
+mod sample_logits;
 mod topk_router;
+mod tree_verify;
 mod unique;

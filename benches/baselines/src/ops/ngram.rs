@@ -6,93 +6,20 @@
 
 use std::sync::{Mutex, PoisonError};
 
-use spec_core::ngram::Rows;
-use spec_core::{DType, Element, Kernel, Operator, Result, Stream, View, ViewMut, dtype};
+use spec_conformance::Subject;
+use spec_conformance::host::not_host;
+use spec_conformance::plain::ngram::{Arguments, Drafts, run};
+use spec_core::{DType, Kernel, Operator, Result, Stream, View, ViewMut, dtype};
 use spec_cpu::Cpu;
 use spec_cuda::Cuda;
 use spec_cuda::kernel::{Archive, Function, Integers, Queue, Shape};
 
-use crate::host::{ints, not_host, packed, raise, slice, slice_mut, tokens, unpack};
-use crate::plain::ngram::{Requests, Sizes, draft};
 use crate::{Design, Role, uncovered};
 
 static KERNELS: Archive = archive!("ngram");
 
-/// The arguments of either operator; what it has not is absent.
-pub(super) struct Arguments<'a> {
-    pub input_ids: View<'a>,
-    pub input_ids_len: View<'a>,
-    pub generated: View<'a>,
-    pub starts: Option<View<'a>>,
-    pub steps: View<'a>,
-    pub max_dec_len: View<'a>,
-    pub draft_token_num: Option<View<'a>>,
-    pub draft_tokens: ViewMut<'a>,
-    pub this_time: ViewMut<'a>,
-    pub encoder: Option<View<'a>>,
-    pub decoder: View<'a>,
-    pub flags: Option<ViewMut<'a>>,
-}
-
-/// The plain loop on host memory.
-fn run(rows: &Rows, sizes: Sizes, arguments: Arguments<'_>) -> Result<()> {
-    match rows.draft_tokens.dtype {
-        DType::I32 => run_on(rows, sizes, arguments, i64::from, |token| token as i32),
-        _ => run_on(rows, sizes, arguments, |token| token, |token| token),
-    }
-}
-
-fn run_on<T: Element>(
-    rows: &Rows,
-    sizes: Sizes,
-    arguments: Arguments<'_>,
-    wide: impl Fn(T) -> i64,
-    narrow: impl Fn(i64) -> T,
-) -> Result<()> {
-    let drafts = slice_mut::<T>(arguments.draft_tokens)?;
-    let this_time = slice_mut::<i32>(arguments.this_time)?;
-    let lengths = |view: Option<View<'_>>| -> Result<Vec<i64>> {
-        view.map_or_else(|| Ok(vec![0; rows.batch]), |view| Ok(ints(view)?.into_owned()))
-    };
-    let counts = |view: Option<View<'_>>| -> Result<Vec<i32>> {
-        view.map_or_else(|| Ok(vec![0; rows.batch]), |view| Ok(slice(view)?.to_vec()))
-    };
-    let before = packed(drafts, &rows.draft_tokens);
-    let mut requests = Requests {
-        input_cols: rows.input_ids.cols,
-        input_ids: tokens(arguments.input_ids, &rows.input_ids)?,
-        input_ids_len: lengths(Some(arguments.input_ids_len))?,
-        generated_cols: rows.generated.cols,
-        generated: tokens(arguments.generated, &rows.generated)?,
-        prompt_lens: lengths(arguments.starts)?,
-        step_idx: lengths(Some(arguments.steps))?,
-        max_dec_len: lengths(Some(arguments.max_dec_len))?,
-        draft_cols: rows.draft_tokens.cols,
-        draft_tokens: before.iter().map(|&token| wide(token)).collect(),
-        draft_token_num: counts(arguments.draft_token_num)?,
-        this_time: this_time.to_vec(),
-        encoder: counts(arguments.encoder)?,
-        decoder: counts(Some(arguments.decoder))?,
-    };
-    let flags = draft(&mut requests, sizes);
-    let after: Vec<T> = requests.draft_tokens.into_iter().map(narrow).collect();
-    unpack(drafts, &rows.draft_tokens, &after);
-    this_time.copy_from_slice(&requests.this_time);
-    raise(arguments.flags, flags)
-}
-
-/// An operator whose arguments are these.
-pub(super) trait Drafts: Operator {
-    fn rows(plan: &Self::Plan) -> &Rows;
-    fn sizes(plan: &Self::Plan) -> Sizes;
-    fn arguments(buffers: Self::Buffers<'_>) -> Arguments<'_>;
-}
-
-pub(super) fn on_cpu<O: Drafts>(cpu: &Cpu) -> Vec<Design<O>> {
-    let run = |plan: &O::Plan, buffers: O::Buffers<'_>| {
-        run(O::rows(plan), O::sizes(plan), O::arguments(buffers))
-    };
-    vec![Design::function("plain loop", cpu, run)]
+pub(super) fn on_cpu<O: Subject>(cpu: &Cpu) -> Vec<Design<O>> {
+    vec![Design::plain(cpu)]
 }
 
 pub(super) fn on_cuda<O: Drafts>(cuda: &Cuda) -> Vec<Design<O>> {
@@ -120,7 +47,7 @@ fn on_host<O: Drafts>(cuda: &Cuda, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>>
 /// Copies of tensors to the host, each waited for.
 struct Fetch<'a> {
     cuda: &'a Cuda,
-    queue: Queue<'a>,
+    queue: &'a Queue<'a>,
 }
 
 impl Fetch<'_> {
@@ -179,14 +106,26 @@ struct Target {
     bytes: usize,
 }
 
-impl<O: Drafts> Kernel<O> for OnHost<O> {
+// SAFETY: as above.
+unsafe impl<O: Drafts> Kernel<O> for OnHost<O> {
     fn workspace_size(&self) -> usize {
         0
     }
 
-    fn launch(&self, _: ViewMut<'_>, buffers: O::Buffers<'_>, stream: Stream<'_>) -> Result<()> {
-        let (cuda, there) = (&self.cuda, O::arguments(buffers));
-        let fetch = Fetch { cuda, queue: cuda.queue(stream)? };
+    unsafe fn launch(
+        &self,
+        _: ViewMut<'_>,
+        buffers: O::Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        self.cuda.enqueue(stream, |queue| self.run(queue, O::arguments(buffers)))
+    }
+}
+
+impl<O: Drafts> OnHost<O> {
+    /// Copies to the host what is read, drafts there, copies back what changed.
+    fn run(&self, queue: &Queue<'_>, there: Arguments<'_>) -> Result<()> {
+        let fetch = Fetch { cuda: &self.cuda, queue };
         let mut tensors = self.tensors.lock().unwrap_or_else(PoisonError::into_inner);
         let [a, b, c, d, e, f, g, h, i, drafts, this_time, flags] = &mut *tensors;
         let (draft_tokens, drafts_there) = fetch.read_mut(there.draft_tokens, drafts)?;
@@ -290,12 +229,13 @@ fn two_phases<O: Drafts>(cuda: &Cuda, plan: &O::Plan) -> Result<Box<dyn Kernel<O
     Ok(Box::new(Prepared::<O> { cuda, plan, kernels, found, workspace }))
 }
 
-impl<O: Drafts> Kernel<O> for Prepared<O> {
+// SAFETY: as above.
+unsafe impl<O: Drafts> Kernel<O> for Prepared<O> {
     fn workspace_size(&self) -> usize {
         self.workspace
     }
 
-    fn launch(
+    unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
         buffers: O::Buffers<'_>,
@@ -333,14 +273,14 @@ impl<O: Drafts> Kernel<O> for Prepared<O> {
             max_draft_tokens: sizes.max_draft_tokens.unwrap_or(0) as i32,
             threshold: sizes.threshold as i32,
         };
-        let queue = cuda.queue(stream)?;
-        for (function, shape) in &self.kernels {
-            // SAFETY: `Params` is the kernels', field by field; the buffers were
-            // checked against the plan, the workspace holds a row of drafts and a
-            // count a request, and the kernels cut lengths and steps, which are
-            // data, to the rows.
-            unsafe { queue.launch(function, *shape, &params)? };
-        }
-        Ok(())
+        cuda.enqueue(stream, |queue| {
+            self.kernels.iter().try_for_each(|(function, shape)| {
+                // SAFETY: `Params` is the kernels', field by field; the buffers
+                // were checked against the plan, the workspace holds a row of
+                // drafts and a count a request, and the kernels cut lengths and
+                // steps, which are data, to the rows.
+                unsafe { queue.launch(function, *shape, &params) }
+            })
+        })
     }
 }

@@ -10,9 +10,7 @@ use spec_cpu::Cpu;
 use spec_cuda::Cuda;
 use spec_cuda::kernel::{Archive, Function, Integers, Rows, Shape};
 
-use crate::host::{floats, ints, raise, slice, slice_mut, unpack};
-use crate::plain::Verification;
-use crate::{Design, Designs, Role, plain, uncovered};
+use crate::{Design, Designs, Role, uncovered};
 
 static KERNELS: Archive = archive!("rejection_sample");
 
@@ -25,35 +23,8 @@ impl Designs for RejectionSample {
     }
 
     fn on_cpu(cpu: &Cpu) -> Vec<Design<Self>> {
-        vec![Design::function("plain loop", cpu, run)]
+        vec![Design::plain(cpu)]
     }
-}
-
-fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
-    let target = floats(buffers.target_probs, &plan.target)?;
-    let draft = match (buffers.draft_probs, &plan.draft) {
-        (Some(view), Some(matrix)) => Some(floats(view, matrix)?),
-        _ => None,
-    };
-    let random = buffers.seed_offset.map(slice::<u64>).transpose()?.unwrap_or(&[0, 0]);
-    let verified = plain::rejection_sample(&Verification {
-        params: &plan.params,
-        vocab: plan.vocab(),
-        target: &target,
-        draft: draft.as_deref(),
-        ids: &ints(buffers.draft_token_ids)?,
-        bonus: &ints(buffers.bonus_token_ids)?,
-        offsets: &ints(buffers.cu_num_draft)?,
-        uniform: buffers.uniform_samples.map(slice::<f32>).transpose()?,
-        seed: random[0],
-        offset: random[1],
-    });
-    unpack(slice_mut(buffers.output_token_ids)?, &plan.output, &verified.output);
-    slice_mut(buffers.num_accepted)?.copy_from_slice(&verified.emitted);
-    slice_mut(buffers.accepted_counts)?.copy_from_slice(&verified.accepted);
-    slice_mut(buffers.recovered_counts)?.copy_from_slice(&verified.recovered);
-    slice_mut(buffers.bonus_counts)?.copy_from_slice(&verified.bonus);
-    raise(buffers.flags, verified.flags)
 }
 
 #[repr(C)]
@@ -117,6 +88,12 @@ fn prepare(
     if !plan.has_uniform_samples {
         return Err(uncovered(cuda, "draws that are not given"));
     }
+    if plan.greedy.is_some() {
+        return Err(uncovered(cuda, "batches of which some requests are greedy"));
+    }
+    if !plan.has_leading_zero() || plan.output.dtype != DType::I32 {
+        return Err(uncovered(cuda, "offsets without a leading 0 and outputs other than i32"));
+    }
     let Some(batch) = u32::try_from(plan.batch).ok().filter(|&batch| batch < 1 << 31) else {
         return Err(uncovered(cuda, format!("{} requests", plan.batch)));
     };
@@ -125,12 +102,18 @@ fn prepare(
     Ok(Box::new(Prepared { cuda, plan, function, shape: shape(batch) }))
 }
 
-impl Kernel<RejectionSample> for Prepared {
+// SAFETY: as above.
+unsafe impl Kernel<RejectionSample> for Prepared {
     fn workspace_size(&self) -> usize {
         0
     }
 
-    fn launch(&self, _: ViewMut<'_>, buffers: Buffers<'_>, stream: Stream<'_>) -> Result<()> {
+    unsafe fn launch(
+        &self,
+        _: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
         let Prepared { cuda, plan, .. } = self;
         let draft = match (buffers.draft_probs, &plan.draft) {
             (Some(view), Some(matrix)) => cuda.rows(view, matrix)?,
@@ -158,6 +141,6 @@ impl Kernel<RejectionSample> for Prepared {
         // SAFETY: `Params` is the kernels', field by field; the buffers were
         // checked against the plan, and the kernels check offsets and tokens,
         // which are data, against the plan's sizes.
-        unsafe { cuda.queue(stream)?.launch(&self.function, self.shape, &params) }
+        cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
     }
 }

@@ -5,14 +5,13 @@
 //! 8 picks.
 
 use spec_core::ops::TopkRouter;
-use spec_core::ops::topk_router::{Buffers, GroupScore, Masked, Plan, Scoring};
-use spec_core::{Kernel, Result, Stream, ViewMut};
+use spec_core::ops::topk_router::{Buffers, GroupScore, Masked, Plan, Scoring, Select};
+use spec_core::{DType, Kernel, Result, Stream, ViewMut};
 use spec_cpu::Cpu;
 use spec_cuda::Cuda;
 use spec_cuda::kernel::{Archive, Function, Rows, Shape};
 
-use crate::host::{floats, raise, slice, slice_mut, unpack};
-use crate::{Design, Designs, Role, plain, uncovered};
+use crate::{Design, Designs, Role, uncovered};
 
 static KERNELS: Archive = archive!("topk_router");
 
@@ -23,17 +22,8 @@ impl Designs for TopkRouter {
     }
 
     fn on_cpu(cpu: &Cpu) -> Vec<Design<Self>> {
-        vec![Design::function("plain loop", cpu, run)]
+        vec![Design::plain(cpu)]
     }
-}
-
-fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
-    let x = floats(buffers.x, &plan.x)?;
-    let bias = buffers.bias.map(slice::<f32>).transpose()?;
-    let (weights, indices, flags) = plain::topk_router(&plan.params, &x, plan.experts(), bias);
-    unpack(slice_mut(buffers.weights)?, &plan.weights, &weights);
-    unpack(slice_mut(buffers.indices)?, &plan.indices, &indices);
-    raise(buffers.flags, flags)
 }
 
 const THREADS: u32 = 256;
@@ -63,13 +53,25 @@ fn prepare(cuda: &Cuda, plan: &Plan) -> Result<Box<dyn Kernel<TopkRouter>>> {
         topk: plan.params.topk,
         scale: plan.params.scale,
         scoring: Scoring::Sigmoid,
+        select: Select::Score,
         groups: 8,
         topk_groups: 4,
         group_score: GroupScore::Top2Sum,
         masked: Masked::Zero,
         renormalize: true,
+        shared_experts: 0,
+        shared_weight: plan.params.shared_weight,
+        physical_experts: None,
     };
-    if plan.experts() != THREADS as usize || plan.params != made_for || plan.params.topk > 8 {
+    let plain = plan.indices.dtype != DType::I64
+        && plan.bias.is_none_or(|bias| bias == DType::F32)
+        && !plan.has_num_tokens
+        && !plan.has_load;
+    if !plain
+        || plan.experts() != THREADS as usize
+        || plan.params != made_for
+        || plan.params.topk > 8
+    {
         let words = "a router of other than 256 experts, sigmoid, 4 of 8 groups by their two \
                      largest, at most 8 picks with weights that add up";
         return Err(uncovered(cuda, words));
@@ -82,12 +84,18 @@ fn prepare(cuda: &Cuda, plan: &Plan) -> Result<Box<dyn Kernel<TopkRouter>>> {
     Ok(Box::new(Prepared { cuda, plan, function, shape: Shape::new(blocks, THREADS) }))
 }
 
-impl Kernel<TopkRouter> for Prepared {
+// SAFETY: as above.
+unsafe impl Kernel<TopkRouter> for Prepared {
     fn workspace_size(&self) -> usize {
         0
     }
 
-    fn launch(&self, _: ViewMut<'_>, buffers: Buffers<'_>, stream: Stream<'_>) -> Result<()> {
+    unsafe fn launch(
+        &self,
+        _: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
         let Prepared { cuda, plan, .. } = self;
         let params = Params {
             x: cuda.rows(buffers.x, &plan.x)?,
@@ -101,6 +109,6 @@ impl Kernel<TopkRouter> for Prepared {
         // SAFETY: `Params` is the kernel's, field by field; the buffers were
         // checked against the plan, whose tokens are the blocks and whose experts
         // the threads.
-        unsafe { cuda.queue(stream)?.launch(&self.function, self.shape, &params) }
+        cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
     }
 }

@@ -14,8 +14,8 @@ use spec_cuda::Cuda;
 use spec_cuda::kernel::{Archive, Function, Queue, Shape};
 use voracious_radix_sort::RadixSort as _;
 
-use crate::host::{slice, slice_mut};
 use crate::{Design, Designs, Role, uncovered};
+use spec_conformance::host::{slice, slice_mut};
 
 static KERNELS: Archive = archive!("unique");
 
@@ -150,23 +150,23 @@ fn blocks(n: usize, per: usize) -> Shape {
     Shape::new(n.div_ceil(per) as u32, THREADS as u32)
 }
 
-impl Kernel<Unique> for Prepared {
+// SAFETY: as above.
+unsafe impl Kernel<Unique> for Prepared {
     fn workspace_size(&self) -> usize {
         self.n * 8 + self.levels.iter().sum::<usize>() * 4
     }
 
-    fn launch(
+    unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
         let cuda = &self.cuda;
-        let queue = cuda.queue(stream)?;
         let count = cuda.pointer(buffers.count)?;
         if self.n == 0 {
             // SAFETY: `count` was checked to be one u64.
-            return unsafe { queue.zero(count, 8) };
+            return cuda.enqueue(stream, |queue| unsafe { queue.zero(count, 8) });
         }
         let sorted = cuda.workspace(workspace, self.workspace_size())?;
         let params = Params {
@@ -182,10 +182,10 @@ impl Kernel<Unique> for Prepared {
         };
         // SAFETY: `Params` is the kernels', field by field; buffers were checked
         // against the plan, and the workspace holds the keys and all levels.
-        unsafe {
-            self.sort(&queue, params)?;
-            self.compact(&queue, params)
-        }
+        cuda.enqueue(stream, |queue| unsafe {
+            self.sort(queue, params)?;
+            self.compact(queue, params)
+        })
     }
 }
 

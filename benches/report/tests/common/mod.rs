@@ -32,15 +32,18 @@ pub fn row(
 
 /// Two devices, three sizes, us, the seed and a peer; goals on the GPU.
 pub fn report() -> Report {
-    let mut report = Report::new("spec bench --json run.json");
-    report.date = "2026-01-31".into();
-    report.host = Host {
-        cpu: "Some CPU".into(),
-        cores: 2,
-        memory_bytes: 16 << 30,
-        os: "Linux x86_64".into(),
+    let mut report = Report {
+        command: "spec bench --json run.json".into(),
+        date: "2026-01-31".into(),
+        host: Host {
+            cpu: "Some CPU".into(),
+            cores: 2,
+            memory_bytes: 16 << 30,
+            os: "Linux x86_64".into(),
+        },
+        versions: [("spec".to_owned(), "0.1.0".to_owned())].into(),
+        ..Report::default()
     };
-    report.versions.insert("spec".into(), "0.1.0".into());
     let device = |id: &str, name: &str, rate, overhead| DeviceRecord {
         id: id.into(),
         name: name.into(),

@@ -7,8 +7,9 @@
 //! Source: the top-k deduplication of SGLang's KV offload with multi-token
 //! prediction.
 
-use crate::check::{Access, Checker, arguments};
-use crate::{DType, Device, Matrix, Operator, Result, Status, TensorDesc};
+use crate::arguments::arguments;
+use crate::check::Checker;
+use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
 
 /// The parameters of `deduplicate_topk`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,13 +31,13 @@ impl DeduplicateTopk {
 
 arguments! {
     /// The arguments of `deduplicate_topk`.
-    {
+    DeduplicateTopk = "deduplicate_topk" {
         /// Candidates `[batch * mtp_step, k]`, i32; negative ones are padding.
-        indices: I,
+        indices: in [I32] "[batch * mtp_step, k]",
         /// Distinct values `[batch, mtp_step * k]`, i32, ascending, then -1.
-        unique: O,
+        unique: out [I32] "[batch, mtp_step * k]",
         /// How many distinct values `[batch]`, i32.
-        counts: Option<O>,
+        counts: out optional [I32] "[batch]",
     }
 }
 
@@ -56,37 +57,27 @@ pub struct Plan {
 }
 
 impl Operator for DeduplicateTopk {
-    const NAME: &'static str = "deduplicate_topk";
-    type Tensors = Tensors;
-    type Buffers<'a> = Buffers<'a>;
     type Plan = Plan;
 
     fn plan(&self, tensors: &Tensors) -> Result<Plan> {
-        let c = Checker::new(Self::NAME);
-        let i32s = [DType::I32];
+        let c = Checker::of::<Self>();
         let step = self.mtp_step;
-        let words = "[batch * mtp_step, k]";
-        let indices = c.matrix("indices", &tensors.indices, &i32s, Access::Read, words)?;
+        let indices = c.matrix(arg::indices, &tensors.indices)?;
         c.param(step >= 1, "mtp_step", step, "at least 1")?;
         let row = step.checked_mul(indices.cols).filter(|&row| i32::try_from(row).is_ok());
         let (true, Some(row)) = (indices.rows.is_multiple_of(step), row) else {
             let value = format!("{:?}", tensors.indices.shape());
+            let words = arg::indices.shape;
             let expected =
                 format!("{words} with mtp_step {step} and mtp_step * k that fits an i32");
             return Err(c.error(Status::BadTensorShape, "indices", value, expected));
         };
         let batch = indices.rows / step;
-        let words = "[batch, mtp_step * k]";
-        let unique =
-            c.matrix_of("unique", &tensors.unique, &i32s, Access::Write, [batch, row], words)?;
+        let unique = c.matrix_of(arg::unique, &tensors.unique, [batch, row])?;
         if let Some(counts) = &tensors.counts {
-            c.vector_of("counts", counts, &i32s, batch, "[batch]")?;
+            c.vector_of(arg::counts, counts, batch)?;
         }
         let has_counts = tensors.counts.is_some();
         Ok(Plan { mtp_step: step, batch, indices, unique, has_counts })
-    }
-
-    fn fit(tensors: &Tensors, buffers: &mut Buffers<'_>, device: Device) -> Result<()> {
-        fit_buffers(Self::NAME, tensors, buffers, device)
     }
 }

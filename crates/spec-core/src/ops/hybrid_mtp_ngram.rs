@@ -14,11 +14,66 @@
 //! Flag 4: a length or step beyond its row, a negative length (a negative
 //! `have` counts as 0), or a draft that would pass its row's end.
 //!
+//! # Example
+//!
+//! `pre_ids` holds generated tokens only, and the token that `step_idx` points at is the
+//! last one that the search shall know. To go on from the drafts of the head, put
+//! them there too, behind the generated tokens, and let `step_idx` point at the last
+//! of them, as here.
+//!
+//! ```
+//! use spec::ops::hybrid_mtp_ngram::{Buffers, HybridMtpNgram};
+//! use spec::{Handle, Stream};
+//!
+//! # fn main() -> spec::Result<()> {
+//! let handle: Handle = "cpu".parse()?;
+//!
+//! // "The quick brown fox jumps over the lazy dog.", and " The" was generated. A head
+//! // with one layer drafted " quick".
+//! let prompt = [791i64, 4062, 14198, 39935, 35308, 927, 279, 16053, 5679, 13];
+//! let mut pre_ids = [0i64; 16];
+//! pre_ids[..3].copy_from_slice(&[13, 578, 4062]); // the prompt's last, generated, drafted
+//!
+//! // Slot 0 is the last generated token, then the head's draft: two tokens so far.
+//! let mut draft_tokens = [578i64, 4062, 0, 0, 0];
+//! let mut seq_lens_this_time = [2i32];
+//!
+//! let params = HybridMtpNgram {
+//!     max_ngram_size: 3,
+//!     min_ngram_size: 1,
+//!     max_draft_tokens: 4, // those of the head included
+//!     token_threshold: 128,
+//! };
+//! let hybrid = handle.create(&params, &params.tensors(1, prompt.len(), pre_ids.len(), 5))?;
+//! let mut workspace = handle.workspace(hybrid.workspace_size())?;
+//! hybrid.calculate(
+//!     &mut workspace,
+//!     Buffers {
+//!         input_ids: (&prompt).into(),
+//!         input_ids_len: (&[10i64]).into(),
+//!         pre_ids: (&pre_ids).into(),
+//!         step_idx: (&[2i64]).into(), // pre_ids[2] is the last token
+//!         draft_tokens: (&mut draft_tokens).into(),
+//!         seq_lens_this_time: (&mut seq_lens_this_time).into(),
+//!         seq_lens_decoder: (&[10i32]).into(),
+//!         max_dec_len: (&[20i64]).into(),
+//!         flags: None,
+//!     },
+//!     Stream::default(),
+//! )?;
+//! // " quick" was followed by " brown fox jumps".
+//! assert_eq!(draft_tokens, [578, 4062, 14198, 39935, 35308]);
+//! assert_eq!(seq_lens_this_time, [5]);
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Source: FastDeploy's `speculate_decoding/draft_model/ngram_match_mixed`.
 
-use crate::check::{Checker, arguments};
+use crate::arguments::arguments;
+use crate::check::Checker;
 use crate::ngram::{RowDescs, Rows, check_sizes};
-use crate::{DType, Device, Operator, Result, TensorDesc};
+use crate::{DType, Operator, Result, TensorDesc};
 
 /// The parameters of `hybrid_mtp_ngram`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,27 +115,37 @@ impl HybridMtpNgram {
 }
 
 arguments! {
-    /// The arguments of `hybrid_mtp_ngram`. Tokens are i64 or i32, lengths
-    /// (`input_ids_len`, `step_idx`, `max_dec_len`) i64 or i32, counts i32.
-    {
-        /// Prompts `[batch, max_prompt_len]`.
-        input_ids: I,
-        /// Tokens in each prompt `[batch]`, a length.
-        input_ids_len: I,
-        /// Generated tokens `[batch, max_model_len]`.
-        pre_ids: I,
-        /// Generated tokens `[batch]`, a length.
-        step_idx: I,
-        /// Drafts `[batch, max_draft_len]`, written from slot `have`.
-        draft_tokens: O,
-        /// Tokens of this step `[batch]`, a count, in place.
-        seq_lens_this_time: O,
-        /// Tokens decoded so far `[batch]`, a count.
-        seq_lens_decoder: I,
-        /// The most tokens to generate `[batch]`, a length.
-        max_dec_len: I,
-        /// Flags `[1]`, u32, OR-ed.
-        flags: Option<O>,
+    /// The arguments of `hybrid_mtp_ngram`. All tokens are of one type, and so are all
+    /// lengths (`input_ids_len`, `step_idx`, `max_dec_len`).
+    HybridMtpNgram = "hybrid_mtp_ngram" {
+        /// The prompts, where patterns are looked for first.
+        input_ids: in [I64, I32, U32] "[batch, max_prompt_len]",
+        /// Tokens in each prompt. The same at every step; 0 for one that is not to be
+        /// searched.
+        input_ids_len: in [I64, I32] "[batch] or [batch, 1]",
+        /// Generated tokens from the start of the row on, without the prompt, except
+        /// that engines have its last token in slot 0; then, if matching shall go on from
+        /// them, the drafts of the head.
+        pre_ids: in [I64, I32, U32] "[batch, max_model_len]",
+        /// The index in `pre_ids` of the last token that counts, which the pattern ends
+        /// with. With the prompt's last token in slot 0 that is, at a request's first
+        /// step, 1; nothing is drafted below `min_ngram_size`.
+        step_idx: in [I64, I32] "[batch] or [batch, 1]",
+        /// The tokens that the model is run on next. Slot 0 is the last generated token and
+        /// slots 1 to `have - 1` the head's drafts, all of which the caller writes and this
+        /// neither reads nor changes; drafts are written from slot `have` on.
+        draft_tokens: inout [I64, I32, U32] "[batch, max_draft_len]",
+        /// `have`, the tokens of this step so far: 1 and the number of the head's drafts,
+        /// to which the drafts found are added. 0 for a request that has no part in it.
+        seq_lens_this_time: inout [I32] "[batch] or [batch, 1]",
+        /// Tokens in the cache: at a request's first decoding step, those of the prompt.
+        /// Where it is 0 the request does not count among those that the budget keeps a
+        /// token for.
+        seq_lens_decoder: in [I32] "[batch] or [batch, 1]",
+        /// The most tokens to generate, over all steps: no drafts beyond it.
+        max_dec_len: in [I64, I32] "[batch] or [batch, 1]",
+        /// Flags, OR-ed.
+        flags: inout optional [U32] "[1]",
     }
 }
 
@@ -94,29 +159,28 @@ pub struct Plan {
 }
 
 impl Operator for HybridMtpNgram {
-    const NAME: &'static str = "hybrid_mtp_ngram";
-    type Tensors = Tensors;
-    type Buffers<'a> = Buffers<'a>;
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
-        let c = Checker::new(Self::NAME);
+        let c = Checker::of::<Self>();
         let rows = RowDescs {
-            input_ids: &t.input_ids,
-            generated: ("pre_ids", &t.pre_ids),
-            draft_tokens: &t.draft_tokens,
+            input_ids: (arg::input_ids, &t.input_ids),
+            generated: (arg::pre_ids, &t.pre_ids),
+            draft_tokens: (arg::draft_tokens, &t.draft_tokens),
             lengths: &[
-                ("input_ids_len", &t.input_ids_len),
-                ("step_idx", &t.step_idx),
-                ("max_dec_len", &t.max_dec_len),
+                (arg::input_ids_len, &t.input_ids_len),
+                (arg::step_idx, &t.step_idx),
+                (arg::max_dec_len, &t.max_dec_len),
             ],
             counts: &[
-                ("seq_lens_this_time", &t.seq_lens_this_time),
-                ("seq_lens_decoder", &t.seq_lens_decoder),
+                (arg::seq_lens_this_time, &t.seq_lens_this_time),
+                (arg::seq_lens_decoder, &t.seq_lens_decoder),
             ],
-            flags: t.flags.as_ref(),
         }
         .check(&c)?;
+        if let Some(flags) = &t.flags {
+            c.vector_of(arg::flags, flags, 1)?;
+        }
         check_sizes(&c, self.min_ngram_size, self.max_ngram_size, self.token_threshold)?;
         c.param(
             self.max_draft_tokens < i32::MAX.unsigned_abs() as usize,
@@ -125,9 +189,5 @@ impl Operator for HybridMtpNgram {
             "a number below that of the largest i32",
         )?;
         Ok(Plan { params: self.clone(), rows })
-    }
-
-    fn fit(tensors: &Tensors, buffers: &mut Buffers<'_>, device: Device) -> Result<()> {
-        fit_buffers(Self::NAME, tensors, buffers, device)
     }
 }

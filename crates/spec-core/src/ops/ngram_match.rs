@@ -24,12 +24,67 @@
 //! `seq_lens_decoder` counts as 0, as does a negative `seq_lens_this_time` of a
 //! request in its encoder phase).
 //!
+//! # Example
+//!
+//! `token_ids_all` holds prompt and generated tokens one behind the other, as
+//! engines keep them. `step_idx` is the **index of the last token**, counted from
+//! `prompt_lens` on, and not how many were generated: a pattern of `n` tokens needs
+//! `step_idx >= n`. With `prompt_lens` at the last token of the prompt, as here, the
+//! two are the same number, and the first generated token is enough to draft from.
+//!
+//! ```
+//! use spec::ops::ngram_match::{Buffers, NgramMatch};
+//! use spec::{Handle, Stream};
+//!
+//! # fn main() -> spec::Result<()> {
+//! let handle: Handle = "cpu".parse()?;
+//!
+//! // "The quick brown fox jumps over the lazy dog." and then, generated, " The quick".
+//! let prompt = [791i64, 4062, 14198, 39935, 35308, 927, 279, 16053, 5679, 13];
+//! let generated = [578i64, 4062];
+//! let mut all = [0i64; 32];
+//! all[..10].copy_from_slice(&prompt);
+//! all[10..12].copy_from_slice(&generated);
+//!
+//! // One request that decodes: no token is being encoded, ten are in the cache.
+//! let mut draft_tokens = [4062i64, 0, 0, 0, 0]; // slot 0: the token that the model is run on
+//! let mut seq_lens_this_time = [1i32];
+//!
+//! let params = NgramMatch { max_ngram_size: 3, token_threshold: 128 };
+//! let ngram = handle.create(&params, &params.tensors(1, prompt.len(), all.len(), 5))?;
+//! let mut workspace = handle.workspace(ngram.workspace_size())?;
+//! ngram.calculate(
+//!     &mut workspace,
+//!     Buffers {
+//!         input_ids: (&prompt).into(),
+//!         input_ids_len: (&[10i64]).into(),
+//!         token_ids_all: (&all).into(),
+//!         prompt_lens: (&[9i64]).into(),
+//!         step_idx: (&[2i64]).into(), // all[9 + 2] is the last token
+//!         draft_token_num: (&[4i32]).into(),
+//!         draft_tokens: (&mut draft_tokens).into(),
+//!         seq_lens_this_time: (&mut seq_lens_this_time).into(),
+//!         seq_lens_encoder: (&[0i32]).into(),
+//!         seq_lens_decoder: (&[11i32]).into(),
+//!         max_dec_len: (&[20i64]).into(),
+//!         flags: None,
+//!     },
+//!     Stream::default(),
+//! )?;
+//! // " quick" was followed by " brown fox jumps over".
+//! assert_eq!(draft_tokens, [4062, 14198, 39935, 35308, 927]);
+//! assert_eq!(seq_lens_this_time, [5]); // the token itself and four drafts
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! Source: FastDeploy's `speculate_decoding/ngram_match`, itself after prompt
 //! lookup decoding (Saxena, 2023).
 
-use crate::check::{Checker, arguments};
+use crate::arguments::arguments;
+use crate::check::Checker;
 use crate::ngram::{RowDescs, Rows, check_sizes};
-use crate::{DType, Device, Operator, Result, TensorDesc};
+use crate::{DType, Operator, Result, TensorDesc};
 
 /// The parameters of `ngram_match`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -77,33 +132,45 @@ impl NgramMatch {
 }
 
 arguments! {
-    /// The arguments of `ngram_match`. Tokens are i64 or i32, lengths (the
-    /// `_len`, `_lens` and `step_idx`) i64 or i32, counts i32.
-    {
-        /// Prompts `[batch, max_prompt_len]`.
-        input_ids: I,
-        /// Tokens in each prompt `[batch]`, a length.
-        input_ids_len: I,
-        /// Prompt and generated tokens `[batch, max_model_len]`.
-        token_ids_all: I,
-        /// Where the generated tokens start in `token_ids_all` `[batch]`, a length.
-        prompt_lens: I,
-        /// Generated tokens `[batch]`, a length.
-        step_idx: I,
-        /// The most drafts of each request `[batch]`, a count.
-        draft_token_num: I,
-        /// Drafts `[batch, max_draft_len]`, written from slot 1.
-        draft_tokens: O,
-        /// Tokens of this step `[batch]`, a count, in place.
-        seq_lens_this_time: O,
-        /// Tokens being encoded `[batch]`, a count.
-        seq_lens_encoder: I,
-        /// Tokens decoded so far `[batch]`, a count.
-        seq_lens_decoder: I,
-        /// The most tokens to generate `[batch]`, a length.
-        max_dec_len: I,
-        /// Flags `[1]`, u32, OR-ed.
-        flags: Option<O>,
+    /// The arguments of `ngram_match`. All tokens are of one type, and so are all
+    /// lengths (`input_ids_len`, `prompt_lens`, `step_idx`, `max_dec_len`).
+    NgramMatch = "ngram_match" {
+        /// The prompts, where patterns are looked for first.
+        input_ids: in [I64, I32, U32] "[batch, max_prompt_len]",
+        /// Tokens in each prompt. The same at every step; 0 for one that is not to be
+        /// searched.
+        input_ids_len: in [I64, I32] "[batch] or [batch, 1]",
+        /// Rows in which the generated tokens lie from `prompt_lens` on; what is before
+        /// is not read.
+        token_ids_all: in [I64, I32, U32] "[batch, max_model_len]",
+        /// Where the generated tokens start in their row: the prompt's length where the
+        /// prompt lies before them, or one less, so that its last token counts as
+        /// generated and the first step can draft. The same at every step.
+        prompt_lens: in [I64, I32] "[batch] or [batch, 1]",
+        /// The index of the last generated token, counted from `prompt_lens`: one less
+        /// than how many there are. 0 at a request's first step, where one token was
+        /// generated; nothing is drafted below 1.
+        step_idx: in [I64, I32] "[batch] or [batch, 1]",
+        /// The most drafts of each request; 0 or less for none.
+        draft_token_num: in [I32] "[batch] or [batch, 1]",
+        /// The tokens that the model is run on next. Slot 0 is the last generated token,
+        /// which the caller writes and this neither reads nor changes; drafts are written
+        /// from slot 1 on, and slots behind the last of them are left as they are.
+        draft_tokens: inout [I64, I32, U32] "[batch, max_draft_len]",
+        /// Tokens of this step: becomes 1 and the number of drafts for a request that
+        /// decodes, 0 for an idle one. Read only for one that is being encoded, whose
+        /// tokens count against the budget.
+        seq_lens_this_time: inout [I32] "[batch] or [batch, 1]",
+        /// Prompt tokens that are being encoded in this step; 0 from a request's first
+        /// decoding step on.
+        seq_lens_encoder: in [I32] "[batch] or [batch, 1]",
+        /// Tokens in the cache: at a request's first decoding step, those of the prompt. 0
+        /// for a slot without a request, which drafts nothing.
+        seq_lens_decoder: in [I32] "[batch] or [batch, 1]",
+        /// The most tokens to generate, over all steps: no drafts beyond it.
+        max_dec_len: in [I64, I32] "[batch] or [batch, 1]",
+        /// Flags, OR-ed.
+        flags: inout optional [U32] "[1]",
     }
 }
 
@@ -117,37 +184,32 @@ pub struct Plan {
 }
 
 impl Operator for NgramMatch {
-    const NAME: &'static str = "ngram_match";
-    type Tensors = Tensors;
-    type Buffers<'a> = Buffers<'a>;
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
-        let c = Checker::new(Self::NAME);
+        let c = Checker::of::<Self>();
         let rows = RowDescs {
-            input_ids: &t.input_ids,
-            generated: ("token_ids_all", &t.token_ids_all),
-            draft_tokens: &t.draft_tokens,
+            input_ids: (arg::input_ids, &t.input_ids),
+            generated: (arg::token_ids_all, &t.token_ids_all),
+            draft_tokens: (arg::draft_tokens, &t.draft_tokens),
             lengths: &[
-                ("input_ids_len", &t.input_ids_len),
-                ("prompt_lens", &t.prompt_lens),
-                ("step_idx", &t.step_idx),
-                ("max_dec_len", &t.max_dec_len),
+                (arg::input_ids_len, &t.input_ids_len),
+                (arg::prompt_lens, &t.prompt_lens),
+                (arg::step_idx, &t.step_idx),
+                (arg::max_dec_len, &t.max_dec_len),
             ],
             counts: &[
-                ("draft_token_num", &t.draft_token_num),
-                ("seq_lens_this_time", &t.seq_lens_this_time),
-                ("seq_lens_encoder", &t.seq_lens_encoder),
-                ("seq_lens_decoder", &t.seq_lens_decoder),
+                (arg::draft_token_num, &t.draft_token_num),
+                (arg::seq_lens_this_time, &t.seq_lens_this_time),
+                (arg::seq_lens_encoder, &t.seq_lens_encoder),
+                (arg::seq_lens_decoder, &t.seq_lens_decoder),
             ],
-            flags: t.flags.as_ref(),
         }
         .check(&c)?;
+        if let Some(flags) = &t.flags {
+            c.vector_of(arg::flags, flags, 1)?;
+        }
         check_sizes(&c, 1, self.max_ngram_size, self.token_threshold)?;
         Ok(Plan { params: self.clone(), rows })
-    }
-
-    fn fit(tensors: &Tensors, buffers: &mut Buffers<'_>, device: Device) -> Result<()> {
-        fit_buffers(Self::NAME, tensors, buffers, device)
     }
 }

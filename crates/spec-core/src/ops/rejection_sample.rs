@@ -8,6 +8,11 @@
 //! `draft_probs` the draft is deterministic, as an n-gram draft is: its
 //! probability is 1 at the draft token, and `r` is the target with that entry 0.
 //!
+//! A request whose `greedy` entry is not 0 follows the target instead, as all do
+//! with [`Acceptance::Greedy`]: a draft is accepted while it is the target's
+//! argmax (lowest index among equals), and the argmax is emitted at the first
+//! mismatch.
+//!
 //! # Recovery
 //! * [`Recovery::Sample`] draws the recovered token from the residual. **Only
 //!   this keeps the target's distribution**: the emitted tokens are distributed
@@ -17,14 +22,35 @@
 //!   the target distribution.
 //!
 //! No positive residual: the largest finite target probability, lowest index;
-//! none at all: token 0 with flag 1. [`Acceptance::Greedy`] instead accepts
-//! while the draft token is the target's argmax and emits the argmax at the
-//! first mismatch.
+//! none at all: token 0 with flag 1.
 //!
 //! # Random numbers
-//! Acceptance draws come from `uniform_samples`, or from Philox4x32-10
-//! ([`crate::philox`]) keyed by `seed_offset`. The pair lives in device memory,
-//! so that a captured CUDA graph draws afresh when the caller bumps the offset.
+//! They belong to a request and to a place in its text, not to a slot of the
+//! batch: draft `k` of request `b` is accepted by
+//! `Draw::at(seeds[b], positions[b] + k, Purpose::Accept).uniform()`, unless
+//! `uniform_samples` brings another number, and a rejected one is recovered by
+//! `Draw::at(seeds[b], positions[b] + k, Purpose::Recover).bits()`
+//! ([`crate::philox`]; positions wrap around in two's complement). So a request
+//! gets the same tokens alone, in any slot of any batch, after a preemption, and
+//! with another number of drafts before the one that is decided. Seeds and
+//! positions lie in device memory: a captured CUDA graph draws afresh when the
+//! caller moves the positions on.
+//!
+//! A drafter that samples decides about the same position with the same seed. It
+//! must not do so with the same number: a draft would be accepted or not by the
+//! very number that chose it, and the emitted tokens would no longer be
+//! distributed as the target's. The purposes keep them apart: draft, and sample
+//! a bonus token, with [`Purpose::Sample`](crate::philox::Purpose::Sample).
+//!
+//! ```
+//! use spec_core::philox::{Draw, Purpose};
+//!
+//! let (seed, position) = (0x5EED, 1024);
+//! let drafts = Draw::at(seed, position, Purpose::Sample); // what the drafter uses
+//! let accepts = Draw::at(seed, position, Purpose::Accept); // what is used here
+//! let recovers = Draw::at(seed, position, Purpose::Recover); // and here
+//! assert!(drafts != accepts && accepts != recovers && recovers != drafts);
+//! ```
 //!
 //! # Bad data
 //! Flag 1: a probability or draw that is not finite; it rejects, and it counts
@@ -33,11 +59,85 @@
 //! offsets that descend, start below 0 or pass the token count (the request
 //! has no drafts) and requests longer than `max_spec_len` (cut to it). Flags
 //! speak of what the walk reaches: what comes after the first rejection is not
-//! looked at.
+//! looked at. Any seed, position and `greedy` value is good.
+//!
+//! # Example
+//! ```
+//! use spec_core::ops::RejectionSample;
+//! use spec_core::ops::rejection_sample::{Buffers, Tensors};
+//! use spec_core::{DType, Descriptor, Stream, TensorDesc};
+//!
+//! // Two requests to a model with 151,936 tokens, after "The quick". One samples
+//! // and has drafted " brown fox jumps"; the other is at temperature 0, later in
+//! // the same sentence, and has drafted " over the".
+//! const VOCAB: usize = 151_936;
+//! let draft_token_ids = [13_876, 38_835, 34_208, 916, 279];
+//! let cu_num_draft = [0, 3, 5];
+//! let bonus_token_ids = [916, 15_678]; // " over", " lazy"
+//! let (seeds, positions) = ([0x5EED_u64, 7], [1024_i64, 17]);
+//! let greedy = [false, true];
+//!
+//! // Probabilities: a few likely tokens, and the rest over the whole vocabulary.
+//! let row = |likely: &[(usize, f32)]| {
+//!     let rest = 1.0 - likely.iter().map(|(_, p)| p).sum::<f32>();
+//!     let mut row = vec![rest / VOCAB as f32; VOCAB];
+//!     likely.iter().for_each(|&(token, p)| row[token] += p);
+//!     row
+//! };
+//! let draft_probs = [
+//!     row(&[(13_876, 0.8)]),
+//!     row(&[(38_835, 0.9)]),
+//!     row(&[(34_208, 0.9)]),
+//!     row(&[(916, 0.6)]),
+//!     row(&[(279, 0.7)]),
+//! ]
+//! .concat();
+//! let target_probs = [
+//!     row(&[(13_876, 0.9)]),
+//!     row(&[(38_835, 0.95)]),
+//!     row(&[(26_035, 0.99)]), // " jumped": the draft was wrong
+//!     row(&[(916, 0.5), (2_548, 0.1)]),
+//!     row(&[(264, 0.4), (279, 0.3)]), // " a" before " the"
+//! ]
+//! .concat();
+//!
+//! let params = RejectionSample::lossless(3);
+//! let tensors = Tensors {
+//!     greedy: Some(TensorDesc::new(DType::Bool, [2])),
+//!     ..params.tensors(2, 5, VOCAB)
+//! };
+//! let verify = Descriptor::create(&spec_cpu::Cpu::open(0)?, &params, &tensors)?;
+//! let mut workspace = vec![0u8; verify.workspace_size()];
+//! let mut output_token_ids = [0i32; 2 * 4];
+//! let [mut emitted, mut accepted, mut recovered, mut bonus] = [[0i32; 2]; 4];
+//! let buffers = Buffers {
+//!     target_probs: (&target_probs).into(),
+//!     draft_probs: Some((&draft_probs).into()),
+//!     draft_token_ids: (&draft_token_ids).into(),
+//!     bonus_token_ids: (&bonus_token_ids).into(),
+//!     cu_num_draft: (&cu_num_draft).into(),
+//!     uniform_samples: None,
+//!     seeds: Some((&seeds).into()),
+//!     positions: Some((&positions).into()),
+//!     greedy: Some(greedy.as_slice().into()),
+//!     output_token_ids: (&mut output_token_ids).into(),
+//!     num_accepted: (&mut emitted).into(),
+//!     accepted_counts: (&mut accepted).into(),
+//!     recovered_counts: (&mut recovered).into(),
+//!     bonus_counts: (&mut bonus).into(),
+//!     flags: None,
+//! };
+//! verify.calculate(&mut workspace, buffers, Stream::default())?;
+//! assert_eq!(output_token_ids, [13_876, 38_835, 26_035, -1, 916, 264, -1, -1]);
+//! assert_eq!((emitted, accepted), ([3, 2], [2, 1]));
+//! // The next step decides positions 1027 and 19.
+//! # Ok::<(), spec_core::Error>(())
+//! ```
 
-use crate::check::{Access, Checker, arguments};
+use crate::arguments::arguments;
+use crate::check::Checker;
 use crate::exact::MAX_SAMPLED_VOCAB;
-use crate::{DType, Device, Matrix, Operator, Result, Status, TensorDesc, Vector};
+use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
 
 /// When a draft token is accepted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -62,7 +162,7 @@ pub enum Recovery {
 pub struct RejectionSample {
     /// The most drafts of a request; longer requests are cut.
     pub max_spec_len: usize,
-    /// When a draft token is accepted.
+    /// When a draft token is accepted, but for requests that `greedy` names.
     pub acceptance: Acceptance,
     /// How the recovered token is chosen; unused with greedy acceptance.
     pub recovery: Recovery,
@@ -89,8 +189,8 @@ impl RejectionSample {
     }
 
     /// Packed descriptors for `batch` requests with `tokens` drafts in all:
-    /// f32 probabilities, i32 ids, `draft_probs` and the random source these
-    /// parameters need, no flags.
+    /// f32 probabilities, i32 ids, `draft_probs`, seeds and positions where these
+    /// parameters draw, nobody greedy by name, no flags.
     pub fn tensors(&self, batch: usize, tokens: usize, vocab: usize) -> Tensors {
         let per_request = TensorDesc::new(DType::I32, [batch]);
         let probs = TensorDesc::new(DType::F32, [tokens, vocab]);
@@ -102,7 +202,9 @@ impl RejectionSample {
             bonus_token_ids: per_request,
             cu_num_draft: TensorDesc::new(DType::I32, [batch.saturating_add(1)]),
             uniform_samples: None,
-            seed_offset: sampled.then_some(TensorDesc::new(DType::U64, [2])),
+            seeds: sampled.then_some(TensorDesc::new(DType::U64, [batch])),
+            positions: sampled.then_some(TensorDesc::new(DType::I64, [batch])),
+            greedy: None,
             output_token_ids: TensorDesc::new(
                 DType::I32,
                 [batch, self.max_spec_len.saturating_add(1)],
@@ -118,36 +220,55 @@ impl RejectionSample {
 
 arguments! {
     /// The arguments of `rejection_sample`.
-    {
-        /// Target probabilities `[tokens, vocab]`, f32, f16 or bf16.
-        target_probs: I,
-        /// Draft probabilities, as `target_probs`; absent for a deterministic
-        /// draft. Unused with greedy acceptance.
-        draft_probs: Option<I>,
-        /// Draft tokens `[tokens]`, i64 or i32.
-        draft_token_ids: I,
-        /// The token after all drafts `[batch]`, i64 or i32.
-        bonus_token_ids: I,
-        /// Where each request's tokens start `[batch + 1]`, i64 or i32.
-        cu_num_draft: I,
-        /// Acceptance draws `[tokens]`, f32 in [0, 1); absent: drawn from
-        /// `seed_offset`.
-        uniform_samples: Option<I>,
-        /// Philox seed and offset `[2]`, u64. Required for `Sample` recovery
-        /// and where `uniform_samples` is absent, unless acceptance is greedy.
-        seed_offset: Option<I>,
-        /// Emitted tokens `[batch, max_spec_len + 1]`, i32, padded with -1.
-        output_token_ids: O,
-        /// Tokens emitted `[batch]`, i32: recovered or bonus included.
-        num_accepted: O,
-        /// Draft tokens accepted `[batch]`, i32.
-        accepted_counts: O,
-        /// 1 where a recovered token was emitted `[batch]`, i32.
-        recovered_counts: O,
-        /// 1 where the bonus token was emitted `[batch]`, i32.
-        bonus_counts: O,
-        /// Flags `[1]`, u32, OR-ed.
-        flags: Option<O>,
+    RejectionSample = "rejection_sample" {
+        /// The target model's probabilities, a row for each draft. At a request's
+        /// first step: what the target says after the prompt, and after each
+        /// draft but the last.
+        target_probs: in [F32, F16, BF16] "[tokens, vocab]",
+        /// The probabilities that each draft was drawn from, in the type of
+        /// `target_probs`; absent where drafts are deterministic. Not read for
+        /// greedy requests. At the first step: the drafter's rows after the prompt.
+        draft_probs: in optional [F32, F16, BF16] "[tokens, vocab]",
+        /// Draft tokens, the requests' one after the other. At the first step: a
+        /// guess of what follows the prompt.
+        draft_token_ids: in [I64, I32, U32] "[tokens]",
+        /// The token that follows if all drafts are accepted, drawn from the
+        /// target's row behind them. At the first step, where there are no
+        /// drafts yet: the first token after the prompt.
+        bonus_token_ids: in [I64, I32, U32] "[batch]",
+        /// Where each request's drafts end, and with the leading 0 also where they
+        /// start: `[0, 3, 5]` or `[3, 5]` for 3 and 2 drafts. At the first step
+        /// without drafts: the number before it once more.
+        cu_num_draft: in [I64, I32, U32] "[batch + 1] or [batch]",
+        /// Acceptance draws in [0, 1), one a draft; absent: drawn from `seeds` and
+        /// `positions`. Not read for greedy requests. At the first step: as at any.
+        uniform_samples: in optional [F32] "[tokens]",
+        /// Each request's seed. Required where anything is drawn: unless acceptance
+        /// is greedy, for `Sample` recovery and where `uniform_samples` is absent.
+        /// At the first step: any number, kept for as long as the request lives.
+        seeds: in optional [U64] "[batch]",
+        /// The position of each request's first draft in its own text, prompt
+        /// included. Required where `seeds` is. At the first step: the number of
+        /// tokens of the prompt; then it grows by what was emitted.
+        positions: in optional [I64, I32] "[batch]",
+        /// Not 0 for each request that follows the target's argmax, whatever
+        /// `acceptance` says of the others; absent: none. At the first step, and
+        /// at all others: whether the request's temperature is 0.
+        greedy: in optional [I32, I8, U8, Bool] "[batch]",
+        /// Emitted tokens: the accepted drafts, then the recovered or the bonus
+        /// token, then -1 (the largest number, in a `u32`). What they held before
+        /// does not matter, at the first step or later.
+        output_token_ids: out [I32, I64, U32] "[batch, max_spec_len + 1]",
+        /// Tokens emitted: recovered or bonus included, so never 0.
+        num_accepted: out [I32] "[batch]",
+        /// Draft tokens accepted; 0 at a first step without drafts.
+        accepted_counts: out [I32] "[batch]",
+        /// 1 where a recovered token was emitted; 0 at a first step without drafts.
+        recovered_counts: out [I32] "[batch]",
+        /// 1 where the bonus token was emitted; 1 at a first step without drafts.
+        bonus_counts: out [I32] "[batch]",
+        /// Flags, OR-ed; cleared by the caller, before the first step if ever.
+        flags: inout optional [U32] "[1]",
     }
 }
 
@@ -166,10 +287,14 @@ pub struct Plan {
     pub draft_token_ids: Vector,
     /// Bonus tokens.
     pub bonus_token_ids: Vector,
-    /// Offsets.
+    /// Offsets: as many as requests, or one more.
     pub cu_num_draft: Vector,
     /// Whether acceptance draws are given rather than generated.
     pub has_uniform_samples: bool,
+    /// Positions of the first drafts, where given; `seeds` are u64.
+    pub positions: Option<Vector>,
+    /// Which requests are greedy, where some may be and others not.
+    pub greedy: Option<Vector>,
     /// Emitted tokens.
     pub output: Matrix,
 }
@@ -184,55 +309,55 @@ impl Plan {
     pub fn vocab(&self) -> usize {
         self.target.cols
     }
+
+    /// Whether the offsets begin with a 0 of their own.
+    pub fn has_leading_zero(&self) -> bool {
+        self.cu_num_draft.len > self.batch
+    }
+
+    /// Whether recovered tokens are drawn.
+    pub fn samples(&self) -> bool {
+        self.params.samples()
+    }
 }
 
 impl Operator for RejectionSample {
-    const NAME: &'static str = "rejection_sample";
-    type Tensors = Tensors;
-    type Buffers<'a> = Buffers<'a>;
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
-        let c = Checker::new(Self::NAME);
-        let floats = [DType::F32, DType::F16, DType::BF16];
-        let ids = [DType::I64, DType::I32];
-        let i32s = [DType::I32];
-        let words = "[tokens, vocab]";
-        let target = c.matrix("target_probs", &t.target_probs, &floats, Access::Read, words)?;
+        let c = Checker::of::<Self>();
+        let target = c.matrix(arg::target_probs, &t.target_probs)?;
         self.check_vocab(&c, &t.target_probs, target.cols)?;
         let shape = [target.rows, target.cols];
-        let same = [target.dtype];
-        let draft = t.draft_probs.as_ref();
-        let draft = draft
-            .map(|d| c.matrix_of("draft_probs", d, &same, Access::Read, shape, words))
-            .transpose()?;
+        let draft = t.draft_probs.as_ref().map(|draft| {
+            c.same_dtype(arg::draft_probs, draft, target.dtype, arg::target_probs)?;
+            c.matrix_of(arg::draft_probs, draft, shape)
+        });
+        let draft = draft.transpose()?;
         let tokens = target.rows;
-        let draft_token_ids =
-            c.vector_of("draft_token_ids", &t.draft_token_ids, &ids, tokens, "[tokens]")?;
-        let bonus_token_ids = c.vector("bonus_token_ids", &t.bonus_token_ids, &ids, "[batch]")?;
+        let draft_token_ids = c.vector_of(arg::draft_token_ids, &t.draft_token_ids, tokens)?;
+        let bonus_token_ids = c.vector(arg::bonus_token_ids, &t.bonus_token_ids)?;
         let batch = bonus_token_ids.len;
-        let cu_num_draft =
-            c.vector_of("cu_num_draft", &t.cu_num_draft, &ids, batch + 1, "[batch + 1]")?;
-        self.check_randomness(&c, t, tokens)?;
+        let bare = t.cu_num_draft.shape() == [batch];
+        let offsets = if bare { batch } else { batch.saturating_add(1) };
+        let cu_num_draft = c.vector_of(arg::cu_num_draft, &t.cu_num_draft, offsets)?;
+        let positions = self.check_randomness(&c, t, tokens, batch)?;
+        let greedy = t.greedy.as_ref().map(|greedy| c.vector_of(arg::greedy, greedy, batch));
         let fits = self.max_spec_len < i32::MAX.unsigned_abs() as usize;
         c.param(fits, "max_spec_len", self.max_spec_len, "a number that fits an i32")?;
-        let output = c.matrix_of(
-            "output_token_ids",
-            &t.output_token_ids,
-            &i32s,
-            Access::Write,
-            [batch, self.max_spec_len + 1],
-            "[batch, max_spec_len + 1]",
-        )?;
-        for (name, desc) in [
-            ("num_accepted", &t.num_accepted),
-            ("accepted_counts", &t.accepted_counts),
-            ("recovered_counts", &t.recovered_counts),
-            ("bonus_counts", &t.bonus_counts),
+        let shape = [batch, self.max_spec_len + 1];
+        let output = c.matrix_of(arg::output_token_ids, &t.output_token_ids, shape)?;
+        for (argument, desc) in [
+            (arg::num_accepted, &t.num_accepted),
+            (arg::accepted_counts, &t.accepted_counts),
+            (arg::recovered_counts, &t.recovered_counts),
+            (arg::bonus_counts, &t.bonus_counts),
         ] {
-            c.vector_of(name, desc, &i32s, batch, "[batch]")?;
+            c.vector_of(argument, desc, batch)?;
         }
-        c.flags(t.flags.as_ref())?;
+        if let Some(flags) = &t.flags {
+            c.vector_of(arg::flags, flags, 1)?;
+        }
         Ok(Plan {
             params: self.clone(),
             batch,
@@ -242,12 +367,11 @@ impl Operator for RejectionSample {
             bonus_token_ids,
             cu_num_draft,
             has_uniform_samples: t.uniform_samples.is_some(),
+            positions,
+            // With greedy acceptance all are.
+            greedy: greedy.transpose()?.filter(|_| self.acceptance == Acceptance::Probabilistic),
             output,
         })
-    }
-
-    fn fit(tensors: &Tensors, buffers: &mut Buffers<'_>, device: Device) -> Result<()> {
-        fit_buffers(Self::NAME, tensors, buffers, device)
     }
 }
 
@@ -267,18 +391,32 @@ impl RejectionSample {
         Err(c.error(Status::BadTensorShape, "target_probs", value, expected))
     }
 
-    fn check_randomness(&self, c: &Checker, t: &Tensors, tokens: usize) -> Result<()> {
+    /// Whether a call draws random numbers of its own.
+    fn draws(&self, t: &Tensors) -> bool {
+        let accepts = self.acceptance == Acceptance::Probabilistic && t.uniform_samples.is_none();
+        accepts || self.samples()
+    }
+
+    fn check_randomness(
+        &self,
+        c: &Checker,
+        t: &Tensors,
+        tokens: usize,
+        batch: usize,
+    ) -> Result<Option<Vector>> {
         if let Some(desc) = &t.uniform_samples {
-            c.vector_of("uniform_samples", desc, &[DType::F32], tokens, "[tokens]")?;
+            c.vector_of(arg::uniform_samples, desc, tokens)?;
         }
-        if let Some(desc) = &t.seed_offset {
-            c.vector_of("seed_offset", desc, &[DType::U64], 2, "[2]")?;
+        if let Some(desc) = &t.seeds {
+            c.vector_of(arg::seeds, desc, batch)?;
         }
-        let draws = self.acceptance == Acceptance::Probabilistic && t.uniform_samples.is_none();
-        if draws || self.samples() {
-            let reason = "[2] u64, since random numbers are drawn";
-            c.required("seed_offset", &t.seed_offset, reason)?;
+        let positions = t.positions.as_ref();
+        let positions = positions.map(|desc| c.vector_of(arg::positions, desc, batch));
+        if self.draws(t) {
+            c.required("seeds", &t.seeds, "[batch] u64, since random numbers are drawn")?;
+            let reason = "[batch] i64 or i32, since random numbers are drawn";
+            c.required("positions", &t.positions, reason)?;
         }
-        Ok(())
+        positions.transpose()
     }
 }

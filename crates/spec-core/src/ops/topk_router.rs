@@ -1,9 +1,12 @@
 //! Mixture-of-experts routing: the `topk` experts of each token.
 //!
-//! 1. Score `s`: [`Scoring::Sigmoid`] of the logit, or [`Scoring::Softmax`] over
-//!    the row, in f32 by the exact rules of [`crate::exact`]. A NaN logit scores 0.
-//! 2. Choice `c = s + bias` (`bias` is DeepSeek's correction bias). A NaN choice,
-//!    and the choice of a NaN logit, is negative infinity.
+//! 1. Score `s`: [`Scoring::Sigmoid`] or [`Scoring::SqrtSoftplus`] of the logit, or
+//!    [`Scoring::Softmax`] over the row, in f32 by the exact rules of
+//!    [`crate::exact`]. A NaN logit scores 0; a softmax row whose largest logit is
+//!    negative infinity scores 0 everywhere.
+//! 2. Choice `c = s + bias` (`bias` is DeepSeek's correction bias), or the logit
+//!    plus bias ([`Select::Logit`]). A NaN choice, and the choice of a NaN logit,
+//!    is negative infinity.
 //! 3. With more than one group: a group's score is the sum of its two largest
 //!    choices or its largest ([`GroupScore`]); the `topk_groups` best are kept.
 //! 4. Experts of the other groups take `c = 0.0` or are excluded ([`Masked`]).
@@ -11,20 +14,42 @@
 //!    experts, go to the lower index.
 //! 6. Weight `scale * s`, over the sum of the chosen `s` plus 1e-20 if
 //!    `renormalize`.
+//! 7. `shared_experts` more columns: the experts behind the last, each with the
+//!    weight `shared_weight`.
+//! 8. Rows from `num_tokens` on are padding: index -1 and weight 0 in every column,
+//!    whatever their logits are.
+//! 9. With `replicas`, expert `e` of row `t` becomes
+//!    `replicas[e][(t * 2654435769 mod 2^32) mod replica_counts[e]]`, a place on
+//!    some device; `load` counts the picks of each place.
 //!
-//! The indices are the same bits on every backend; the weights agree to 2e-5.
-//! Flag 1 marks a logit or a bias that is not finite. With softmax, logits of
-//! positive infinity share the row's whole weight.
+//! The indices are the same bits on every backend; the weights agree to 2e-5. With
+//! softmax, logits of positive infinity share the row's whole weight.
 //!
-//! Sources: DeepSeek-V3 (2024) for bias and groups; InfiniOp's `topkrouter`.
+//! | flag | |
+//! |---|---|
+//! | 1 | a logit of a row that is no padding, or a bias where there is such a row, is not finite |
+//! | 2 | a chosen expert's place lies outside `0..physical_experts`; its index is -1, its weight stays |
+//! | 4 | `num_tokens` lies outside `0..=tokens`, or a chosen expert's replica count outside `1..=most`; both are cut |
+//!
+//! [`preset`] has the routers of published models.
+//!
+//! Sources: DeepSeek-V3 (2024) for bias and groups; InfiniOp's `topkrouter`; vLLM's
+//! `eplb` for the placement.
 
-use crate::check::{Access, Checker, arguments};
-use crate::{DType, Device, Matrix, Operator, Result, Status, TensorDesc};
+use crate::arguments::arguments;
+use crate::check::Checker;
+use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
+
+pub mod preset;
 
 /// The largest number of experts.
-pub const MAX_EXPERTS: usize = 1024;
+pub const MAX_EXPERTS: usize = 4096;
 /// The largest `topk`.
-pub const MAX_TOPK: usize = 32;
+pub const MAX_TOPK: usize = 64;
+/// The largest `shared_experts`.
+pub const MAX_SHARED_EXPERTS: usize = 64;
+/// What spreads the tokens over an expert's replicas: 2^32 over the golden ratio.
+pub const REPLICA_HASH: u32 = 2_654_435_769;
 
 /// How a logit becomes a score.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -33,6 +58,17 @@ pub enum Scoring {
     Sigmoid,
     /// Softmax over all experts of the token.
     Softmax,
+    /// The square root of ln(1 + e^x), as DeepSeek-V4 has it.
+    SqrtSoftplus,
+}
+
+/// What experts are chosen by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Select {
+    /// The score plus bias.
+    Score,
+    /// The logit plus bias: scores that saturate tie where their logits do not.
+    Logit,
 }
 
 /// How the choices of a group become the group's score.
@@ -56,16 +92,43 @@ pub enum Masked {
 
 /// The parameters of `topk_router`.
 ///
-/// ```
-/// use spec_core::ops::topk_router::{Masked, TopkRouter};
+/// A published model's come from its [`preset`], and so do its tensors, since the
+/// model knows how many experts it has and whether they have a bias. Here
+/// DeepSeek-V3 with 288 places for its 256 experts and its shared expert in a ninth
+/// column, in a batch padded to 512 rows:
 ///
-/// let router = TopkRouter { masked: Masked::Excluded, ..TopkRouter::deepseek_v3() };
-/// assert_eq!(router.topk, 8);
+/// ```
+/// use spec_core::ops::topk_router::{Masked, Tensors, TopkRouter, preset};
+/// use spec_core::{DType, Operator, TensorDesc};
+///
+/// let model = preset::DEEPSEEK_V3;
+/// let router = TopkRouter {
+///     masked: Masked::Excluded,
+///     shared_experts: 1,
+///     physical_experts: Some(288),
+///     ..model.router()
+/// };
+/// let vector = |dtype, len| Some(TensorDesc::new(dtype, [len]));
+/// let tensors = Tensors {
+///     weights: TensorDesc::new(DType::F32, [512, router.columns()]),
+///     indices: TensorDesc::new(DType::I64, [512, router.columns()]),
+///     num_tokens: vector(DType::I32, 1),
+///     replicas: Some(TensorDesc::new(DType::I32, [256, 3])),
+///     replica_counts: vector(DType::I32, 256),
+///     load: vector(DType::I32, 288),
+///     flags: vector(DType::U32, 1),
+///     ..model.tensors(DType::BF16, 512)
+/// };
+/// let plan = router.plan(&tensors)?;
+/// assert_eq!((plan.experts(), plan.physical_experts()), (256, 288));
+/// # Ok::<(), spec_core::Error>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct TopkRouter {
     /// How logits become scores.
     pub scoring: Scoring,
+    /// What experts are chosen by.
+    pub select: Select,
     /// The number of groups; it divides the number of experts.
     pub groups: usize,
     /// How many groups are kept.
@@ -74,12 +137,20 @@ pub struct TopkRouter {
     pub group_score: GroupScore,
     /// What happens to the experts of the other groups.
     pub masked: Masked,
-    /// How many experts each token is routed to, at most 32.
+    /// How many experts each token is routed to, at most 64.
     pub topk: usize,
     /// Whether the weights of a token are divided by their sum.
     pub renormalize: bool,
     /// The routed scaling factor.
     pub scale: f32,
+    /// Experts that every token goes to, in columns behind the picks, at most 64.
+    /// The first has the index `experts`, or `physical_experts` where there are.
+    pub shared_experts: usize,
+    /// The weight of each of them; it is not scaled.
+    pub shared_weight: f32,
+    /// How many places the experts have on all devices: with `replicas`, and only
+    /// with them.
+    pub physical_experts: Option<usize>,
 }
 
 impl TopkRouter {
@@ -87,6 +158,7 @@ impl TopkRouter {
     pub const fn softmax(topk: usize) -> Self {
         TopkRouter {
             scoring: Scoring::Softmax,
+            select: Select::Score,
             groups: 1,
             topk_groups: 1,
             group_score: GroupScore::Top2Sum,
@@ -94,58 +166,36 @@ impl TopkRouter {
             topk,
             renormalize: true,
             scale: 1.0,
+            shared_experts: 0,
+            shared_weight: 1.0,
+            physical_experts: None,
         }
     }
 
-    /// DeepSeek-V3 and R1: 256 experts, sigmoid, 4 of 8 groups, 8 experts.
-    pub const fn deepseek_v3() -> Self {
-        TopkRouter {
-            scoring: Scoring::Sigmoid,
-            groups: 8,
-            topk_groups: 4,
-            scale: 2.5,
-            ..Self::softmax(8)
-        }
+    /// The columns of weights and indices: the picks and the shared experts.
+    pub const fn columns(&self) -> usize {
+        self.topk.saturating_add(self.shared_experts)
     }
 
-    /// DeepSeek-V2: 160 experts, softmax, the 3 best of 8 groups by their
-    /// largest expert, 6 experts.
-    pub const fn deepseek_v2() -> Self {
-        TopkRouter {
-            groups: 8,
-            topk_groups: 3,
-            group_score: GroupScore::Max,
-            masked: Masked::Excluded,
-            renormalize: false,
-            scale: 16.0,
-            ..Self::softmax(6)
-        }
-    }
-
-    /// Kimi K2: 384 experts, sigmoid, one group, 8 experts.
-    pub const fn kimi_k2() -> Self {
-        TopkRouter { scoring: Scoring::Sigmoid, scale: 2.827, ..Self::softmax(8) }
-    }
-
-    /// Qwen3-MoE: 128 experts, softmax, 8 experts.
-    pub const fn qwen3() -> Self {
-        Self::softmax(8)
-    }
-
-    /// Mixtral: 8 experts, softmax, 2 experts.
-    pub const fn mixtral() -> Self {
-        Self::softmax(2)
-    }
-
-    /// Packed descriptors for `tokens` rows of `experts` logits, without bias or
-    /// flags: a start that a caller adjusts. DeepSeek-V3 and Kimi K2 have a
-    /// bias: set `bias` for them.
-    pub fn tensors(&self, dtype: DType, tokens: usize, experts: usize) -> Tensors {
+    /// Packed descriptors for `tokens` rows of `experts` logits, with a bias of that
+    /// type or none, i32 indices, and no other optional argument: a start that a
+    /// caller adjusts. A [`preset`]'s own `tensors` knows experts and bias.
+    pub fn tensors(
+        &self,
+        dtype: DType,
+        tokens: usize,
+        experts: usize,
+        bias: Option<DType>,
+    ) -> Tensors {
         Tensors {
             x: TensorDesc::new(dtype, [tokens, experts]),
-            bias: None,
-            weights: TensorDesc::new(DType::F32, [tokens, self.topk]),
-            indices: TensorDesc::new(DType::I32, [tokens, self.topk]),
+            bias: bias.map(|dtype| TensorDesc::new(dtype, [experts])),
+            num_tokens: None,
+            replicas: None,
+            replica_counts: None,
+            weights: TensorDesc::new(DType::F32, [tokens, self.columns()]),
+            indices: TensorDesc::new(DType::I32, [tokens, self.columns()]),
+            load: None,
             flags: None,
         }
     }
@@ -153,17 +203,27 @@ impl TopkRouter {
 
 arguments! {
     /// The arguments of `topk_router`.
-    {
-        /// Logits `[tokens, experts]`, f32, f16 or bf16; 1 to 1024 experts.
-        x: I,
-        /// Correction bias `[experts]`, f32.
-        bias: Option<I>,
-        /// Routing weights `[tokens, topk]`, f32.
-        weights: O,
-        /// Experts `[tokens, topk]`, i32, in descending order of choice.
-        indices: O,
-        /// Flags `[1]`, u32, OR-ed.
-        flags: Option<O>,
+    TopkRouter = "topk_router" {
+        /// Logits of 1 to 4096 experts.
+        x: in [F32, F16, BF16] "[tokens, experts]",
+        /// Correction bias, added to what experts are chosen by.
+        bias: in optional [F32, F16, BF16] "[experts]",
+        /// How many rows are tokens; those behind them are padding. Absent: all are.
+        num_tokens: in optional [I32] "[1]",
+        /// The places of each expert on all devices, each in `0..physical_experts`.
+        replicas: in optional [I32] "[experts, most]",
+        /// How many of them each expert has, at least 1: given with `replicas`.
+        replica_counts: in optional [I32] "[experts]",
+        /// Routing weights.
+        weights: out [F32] "[tokens, topk + shared_experts]",
+        /// Experts in descending order of choice, or their places; -1 in rows of padding.
+        /// As u32, -1 is 2^32 - 1.
+        indices: out [I32, U32, I64] "[tokens, topk + shared_experts]",
+        /// How many picks went to each expert, or to each place where there are
+        /// `replicas`, added to what is there; shared experts are not counted.
+        load: inout optional [I32] "[physical_experts]",
+        /// Flags, OR-ed.
+        flags: inout optional [U32] "[1]",
     }
 }
 
@@ -174,16 +234,22 @@ pub struct Plan {
     pub params: TopkRouter,
     /// Logits.
     pub x: Matrix,
-    /// Whether there is a bias.
-    pub has_bias: bool,
+    /// The type of the bias, if there is one.
+    pub bias: Option<DType>,
+    /// Whether there may be padding.
+    pub has_num_tokens: bool,
+    /// Places of experts, if they are replicated.
+    pub replicas: Option<Matrix>,
     /// Weights out.
     pub weights: Matrix,
     /// Indices out.
     pub indices: Matrix,
+    /// Whether picks are counted.
+    pub has_load: bool,
 }
 
 impl Plan {
-    /// The number of tokens.
+    /// The number of rows, padding included.
     pub fn tokens(&self) -> usize {
         self.x.rows
     }
@@ -197,40 +263,42 @@ impl Plan {
     pub fn group_size(&self) -> usize {
         self.x.cols / self.params.groups
     }
+
+    /// What indices of picks lie below: places, or experts where they have none.
+    pub fn physical_experts(&self) -> usize {
+        self.params.physical_experts.unwrap_or(self.x.cols)
+    }
 }
 
 impl Operator for TopkRouter {
-    const NAME: &'static str = "topk_router";
-    type Tensors = Tensors;
-    type Buffers<'a> = Buffers<'a>;
     type Plan = Plan;
 
     fn plan(&self, tensors: &Tensors) -> Result<Plan> {
-        let c = Checker::new(Self::NAME);
-        let floats = [DType::F32, DType::F16, DType::BF16];
-        let x = c.matrix("x", &tensors.x, &floats, Access::Read, "[tokens, experts]")?;
+        let c = Checker::of::<Self>();
+        let x = c.matrix(arg::x, &tensors.x)?;
         if !(1..=MAX_EXPERTS).contains(&x.cols) {
             let value = format!("{:?}", tensors.x.shape());
-            return Err(c.error(Status::BadTensorShape, "x", value, "1 to 1024 experts"));
+            return Err(c.error(Status::BadTensorShape, "x", value, "1 to 4096 experts"));
         }
-        if let Some(bias) = &tensors.bias {
-            c.vector_of("bias", bias, &[DType::F32], x.cols, "[experts]")?;
-        }
+        let bias = tensors.bias.as_ref().map(|bias| c.vector_of(arg::bias, bias, x.cols));
+        let bias = bias.transpose()?.map(|bias| bias.dtype);
         self.check_params(&c, x.cols)?;
-        let shape = [x.rows, self.topk];
-        let words = "[tokens, topk]";
-        let f32s = [DType::F32];
-        let weights =
-            c.matrix_of("weights", &tensors.weights, &f32s, Access::Write, shape, words)?;
-        let i32s = [DType::I32];
-        let indices =
-            c.matrix_of("indices", &tensors.indices, &i32s, Access::Write, shape, words)?;
-        c.flags(tensors.flags.as_ref())?;
-        Ok(Plan { params: self.clone(), x, has_bias: tensors.bias.is_some(), weights, indices })
-    }
-
-    fn fit(tensors: &Tensors, buffers: &mut Buffers<'_>, device: Device) -> Result<()> {
-        fit_buffers(Self::NAME, tensors, buffers, device)
+        if let Some(num_tokens) = &tensors.num_tokens {
+            c.vector_of(arg::num_tokens, num_tokens, 1)?;
+        }
+        let replicas = self.check_replicas(&c, tensors, x.cols)?;
+        let shape = [x.rows, self.columns()];
+        let weights = c.matrix_of(arg::weights, &tensors.weights, shape)?;
+        let indices = c.matrix_of(arg::indices, &tensors.indices, shape)?;
+        if let Some(load) = &tensors.load {
+            c.vector_of(arg::load, load, self.physical_experts.unwrap_or(x.cols))?;
+        }
+        if let Some(flags) = &tensors.flags {
+            c.vector_of(arg::flags, flags, 1)?;
+        }
+        let (has_num_tokens, has_load) = (tensors.num_tokens.is_some(), tensors.load.is_some());
+        let params = self.clone();
+        Ok(Plan { params, x, bias, has_num_tokens, replicas, weights, indices, has_load })
     }
 }
 
@@ -257,8 +325,46 @@ impl TopkRouter {
             (1..=MAX_TOPK.min(choosable)).contains(&self.topk),
             "topk",
             self.topk,
-            format!("1 to {}: at most 32 and what can be chosen", MAX_TOPK.min(choosable)),
+            format!("1 to {}: at most 64 and what can be chosen", MAX_TOPK.min(choosable)),
         )?;
-        c.param(self.scale.is_finite(), "scale", self.scale, "a finite number")
+        c.param(self.scale.is_finite(), "scale", self.scale, "a finite number")?;
+        let shared = self.shared_experts;
+        c.param(shared <= MAX_SHARED_EXPERTS, "shared_experts", shared, "at most 64")?;
+        let weight = self.shared_weight;
+        c.param(weight.is_finite(), "shared_weight", weight, "a finite number")
+    }
+
+    /// The places of experts: both tensors and their number, or none of the three.
+    fn check_replicas(
+        &self,
+        c: &Checker,
+        tensors: &Tensors,
+        experts: usize,
+    ) -> Result<Option<Matrix>> {
+        let Tensors { replicas, replica_counts, .. } = tensors;
+        let Some(physical) = self.physical_experts else {
+            let given = replicas.is_some() || replica_counts.is_some();
+            c.param(!given, "physical_experts", "absent", "the number of places of `replicas`")?;
+            return Ok(None);
+        };
+        // Every index is an i32.
+        let most = i32::MAX as usize - self.shared_experts;
+        c.param(
+            (1..=most).contains(&physical),
+            "physical_experts",
+            physical,
+            format!("1 to {most}, so that every index fits i32"),
+        )?;
+        let reason = "given, as `physical_experts` is";
+        let replicas = c.required("replicas", replicas, reason)?;
+        let counts = c.required("replica_counts", replica_counts, reason)?;
+        let matrix = c.matrix(arg::replicas, replicas)?;
+        if matrix.rows != experts || !(1..=i32::MAX as usize).contains(&matrix.cols) {
+            let value = format!("{:?}", replicas.shape());
+            let expected = format!("[{experts}, most], most at least 1");
+            return Err(c.error(Status::BadTensorShape, "replicas", value, expected));
+        }
+        c.vector_of(arg::replica_counts, counts, experts)?;
+        Ok(Some(matrix))
     }
 }

@@ -4,8 +4,9 @@
 //! start of `unique`; what lies behind `count` of them is unspecified, there
 //! and in `counts`.
 
-use crate::check::{Checker, arguments};
-use crate::{DType, Device, Operator, Result, TensorDesc, Vector};
+use crate::arguments::arguments;
+use crate::check::Checker;
+use crate::{DType, Operator, Result, TensorDesc, Vector};
 
 /// The parameters of `unique`: it has none.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,15 +26,15 @@ impl Unique {
 
 arguments! {
     /// The arguments of `unique`.
-    {
+    Unique = "unique" {
         /// Keys `[n]`, u64, i64, u32 or i32, in any order.
-        keys: I,
+        keys: in [U64, I64, U32, I32] "[n]",
         /// Distinct keys `[n]`, as `keys`; the first `count` are written.
-        unique: O,
+        unique: out [U64, I64, U32, I32] "[n]",
         /// How many distinct keys there are `[1]`, u64.
-        count: O,
+        count: out [U64] "[1]",
         /// Occurrences of each distinct key `[n]`, u64.
-        counts: Option<O>,
+        counts: out optional [U64] "[n]",
     }
 }
 
@@ -47,24 +48,17 @@ pub struct Plan {
 }
 
 impl Operator for Unique {
-    const NAME: &'static str = "unique";
-    type Tensors = Tensors;
-    type Buffers<'a> = Buffers<'a>;
     type Plan = Plan;
 
     fn plan(&self, tensors: &Tensors) -> Result<Plan> {
-        let c = Checker::new(Self::NAME);
-        let integers = [DType::U64, DType::I64, DType::U32, DType::I32];
-        let keys = c.vector("keys", &tensors.keys, &integers, "[n]")?;
-        c.vector_of("unique", &tensors.unique, &[keys.dtype], keys.len, "[n]")?;
-        c.vector_of("count", &tensors.count, &[DType::U64], 1, "[1]")?;
+        let c = Checker::of::<Self>();
+        let keys = c.vector(arg::keys, &tensors.keys)?;
+        c.same_dtype(arg::unique, &tensors.unique, keys.dtype, arg::keys)?;
+        c.vector_of(arg::unique, &tensors.unique, keys.len)?;
+        c.vector_of(arg::count, &tensors.count, 1)?;
         if let Some(counts) = &tensors.counts {
-            c.vector_of("counts", counts, &[DType::U64], keys.len, "[n]")?;
+            c.vector_of(arg::counts, counts, keys.len)?;
         }
         Ok(Plan { keys, has_counts: tensors.counts.is_some() })
-    }
-
-    fn fit(tensors: &Tensors, buffers: &mut Buffers<'_>, device: Device) -> Result<()> {
-        fit_buffers(Self::NAME, tensors, buffers, device)
     }
 }

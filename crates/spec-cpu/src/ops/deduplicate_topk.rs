@@ -27,8 +27,9 @@ struct Prepared {
     workers: usize,
 }
 
-impl Supports<DeduplicateTopk> for Cpu {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<DeduplicateTopk>>> {
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<DeduplicateTopk> for Cpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<DeduplicateTopk>>> {
         let workers = (rayon::current_num_threads() * 4).min(plan.batch).max(1);
         Ok(Box::new(Prepared { plan: plan.clone(), workers }))
     }
@@ -42,12 +43,13 @@ impl Prepared {
     }
 }
 
-impl Kernel<DeduplicateTopk> for Prepared {
+// SAFETY: as above.
+unsafe impl Kernel<DeduplicateTopk> for Prepared {
     fn workspace_size(&self) -> usize {
         workspace_size(&[(self.workers * self.worker_words()).saturating_mul(8)])
     }
 
-    fn launch(
+    unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
         buffers: Buffers<'_>,
@@ -176,6 +178,6 @@ fn scatter(from: &[i32], to: &mut [i32], histogram: &mut [u32; DIGITS], pass: us
 
 fn as_i32(words: &mut [u64]) -> &mut [i32] {
     let bytes = spec_core::dtype::as_bytes_mut(words);
-    // u64 is aligned for i32 and a multiple of its size.
-    spec_core::dtype::from_bytes_mut(bytes).unwrap_or_default()
+    spec_core::dtype::from_bytes_mut(bytes)
+        .expect("u64 is aligned for i32 and a multiple of its size")
 }

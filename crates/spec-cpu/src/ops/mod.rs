@@ -2,10 +2,15 @@
 
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;
+mod indexer_topk;
+mod moe_align;
 mod ngram;
 mod ngram_match;
+mod prompt_lookup;
 mod rejection_sample;
+mod sample_logits;
 mod topk_router;
+mod tree_verify;
 mod unique;
 
 /// Calls a function generic over a float type by a run-time dtype, which the
@@ -19,4 +24,16 @@ macro_rules! by_float {
         }
     };
 }
-pub(crate) use by_float;
+
+/// Calls a function generic over an integer type by a run-time dtype, which the
+/// plan has restricted to the three that ids and indices may have.
+macro_rules! by_int {
+    ($dtype:expr, $function:ident$(::<$($before:ty),*>)?($($arg:expr),* $(,)?)) => {
+        match $dtype {
+            spec_core::DType::I64 => $function::<$($($before,)*)? i64>($($arg),*),
+            spec_core::DType::U32 => $function::<$($($before,)*)? u32>($($arg),*),
+            _ => $function::<$($($before,)*)? i32>($($arg),*),
+        }
+    };
+}
+pub(crate) use {by_float, by_int};

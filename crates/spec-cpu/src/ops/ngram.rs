@@ -1,111 +1,171 @@
-//! The n-gram search that both drafting operators share.
+//! The n-gram search that the drafting operators share, and the budget that two of
+//! them have.
 //!
 //! One pass over a haystack serves every pattern length: find the last token
-//! with vectors, extend backwards, keep the longest match and the leftmost
-//! among those. Long haystacks are split over threads; a full-length match
-//! stops every piece to its right.
+//! with vectors, extend backwards, keep the longest match and the leftmost (or
+//! rightmost) among those. Once some length is known, only what could be longer is
+//! looked at: the last token with the one that the longer match must have too.
+//! Long haystacks are split over threads; a full-length match stops every piece
+//! beyond it.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use rayon::prelude::*;
 use spec_core::ngram::{self, Haystacks, Rows as Shapes, granted};
+use spec_core::ops::prompt_lookup::Occurrence;
 use spec_core::{Element, Result, View, ViewMut};
 
-use crate::simd;
+use crate::simd::{self, Pair};
 use crate::slices::{Ints, Rows, Workspace, slice, slice_mut, workspace_size};
 
 /// Tokens of a parallel piece.
-const PIECE: usize = 16 * 1024;
+pub(super) const PIECE: usize = 16 * 1024;
 
 /// Tokens of a whole batch that are searched faster than threads are woken: each
 /// request's share of them is tried first, on the calling thread.
-const FEW: usize = 64 * 1024;
+pub(super) const FEW: usize = 64 * 1024;
 /// Stands for a request whose share did not settle its search.
 const OPEN: u64 = u64::MAX;
 
 /// A token type.
 pub(super) trait Token: Element + PartialEq {
-    /// The first index at or after `from` that holds `token`.
-    fn find(haystack: &[Self], from: usize, token: Self) -> Option<usize>;
+    /// What stands for no token: -1.
+    const NONE: Self;
+
+    /// The first place in `ends` that has the pair.
+    fn find(haystack: &[Self], ends: Range<usize>, pair: Pair<Self>) -> Option<usize>;
+
+    /// The last one.
+    fn rfind(haystack: &[Self], ends: Range<usize>, pair: Pair<Self>) -> Option<usize>;
 }
 
-impl Token for i64 {
-    fn find(haystack: &[i64], from: usize, token: i64) -> Option<usize> {
-        simd::find_i64(haystack, from, token)
-    }
-}
+macro_rules! token {
+    ($ty:ty, $none:expr, $find:ident, $rfind:ident) => {
+        impl Token for $ty {
+            const NONE: $ty = $none;
 
-impl Token for i32 {
-    fn find(haystack: &[i32], from: usize, token: i32) -> Option<usize> {
-        simd::find_i32(haystack, from, token)
-    }
-}
+            fn find(haystack: &[$ty], ends: Range<usize>, pair: Pair<$ty>) -> Option<usize> {
+                simd::$find(haystack, ends, pair)
+            }
 
-/// A match: how long, and where the tokens after it start.
-#[derive(Clone, Copy, Default)]
-struct Match {
-    len: usize,
-    next: usize,
-}
-
-impl Match {
-    /// The longer match, the leftmost among equals.
-    fn better(self, other: Match) -> Match {
-        let wins = other.len > self.len || (other.len == self.len && other.next < self.next);
-        if wins { other } else { self }
-    }
-}
-
-/// The longest suffix of `pattern`, up to `longest` tokens, that occurs in
-/// `haystack` with a token after it.
-fn search<T: Token>(haystack: &[T], pattern: &[T], longest: usize) -> Match {
-    let starts = haystack.len().saturating_sub(1);
-    if starts <= PIECE {
-        return search_piece(haystack, 0, starts, pattern, longest, &AtomicUsize::new(usize::MAX));
-    }
-    let full = AtomicUsize::new(usize::MAX);
-    (0..starts.div_ceil(PIECE))
-        .into_par_iter()
-        .map(|piece| {
-            let from = piece * PIECE;
-            let to = starts.min(from + PIECE);
-            search_piece(haystack, from, to, pattern, longest, &full)
-        })
-        .reduce(Match::default, Match::better)
-}
-
-/// Matches that end in `from..to`. `full` is the leftmost end of a match of
-/// full length known so far, by any thread.
-fn search_piece<T: Token>(
-    haystack: &[T],
-    from: usize,
-    to: usize,
-    pattern: &[T],
-    longest: usize,
-    full: &AtomicUsize,
-) -> Match {
-    let mut best = Match::default();
-    if full.load(Ordering::Relaxed) < from {
-        return best;
-    }
-    let Some((&last, before)) = pattern.split_last() else { return best };
-    let mut at = from;
-    while let Some(end) = T::find(&haystack[..to], at, last) {
-        let len = 1 + haystack[..end]
-            .iter()
-            .rev()
-            .zip(before.iter().rev())
-            .take(longest - 1)
-            .take_while(|(a, b)| a == b)
-            .count();
-        best = best.better(Match { len, next: end + 1 });
-        if len == longest {
-            full.fetch_min(end, Ordering::Relaxed);
-            break;
+            fn rfind(haystack: &[$ty], ends: Range<usize>, pair: Pair<$ty>) -> Option<usize> {
+                simd::$rfind(haystack, ends, pair)
+            }
         }
-        at = end + 1;
+    };
+}
+
+token!(i64, -1, find_i64, rfind_i64);
+token!(i32, -1, find_i32, rfind_i32);
+token!(u32, u32::MAX, find_u32, rfind_u32);
+
+/// A match: how long (0: none), and where the tokens after it start.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Match {
+    pub(super) len: usize,
+    pub(super) next: usize,
+}
+
+/// What is looked for: the last tokens of `tokens`, at most `longest` of them and at
+/// least `shortest`.
+#[derive(Clone, Copy)]
+pub(super) struct Pattern<'a, T> {
+    pub(super) tokens: &'a [T],
+    pub(super) shortest: usize,
+    pub(super) longest: usize,
+    pub(super) which: Occurrence,
+}
+
+impl<T: Token> Pattern<'_, T> {
+    /// The best of the windows of `haystack` whose last tokens are at `ends`.
+    pub(super) fn search(&self, haystack: &[T], ends: Range<usize>) -> Match {
+        if ends.len() <= PIECE {
+            return self.search_alone(haystack, ends);
+        }
+        let full = AtomicUsize::new(usize::MAX);
+        let pieces = ends.len().div_ceil(PIECE);
+        (0..pieces)
+            .into_par_iter()
+            .map(|turn| {
+                // The preferred end of the haystack first.
+                let piece = match self.which {
+                    Occurrence::First => turn,
+                    Occurrence::Last => pieces - 1 - turn,
+                };
+                let from = ends.start + piece * PIECE;
+                self.search_piece(haystack, from..ends.end.min(from + PIECE), &full)
+            })
+            .reduce(Match::default, |a, b| self.better(a, b))
     }
-    best
+
+    /// As [`search`](Self::search), on this thread.
+    pub(super) fn search_alone(&self, haystack: &[T], ends: Range<usize>) -> Match {
+        self.search_piece(haystack, ends, &AtomicUsize::new(usize::MAX))
+    }
+
+    /// As [`search`](Self::search), on this thread. `full` is the best
+    /// [`rank`](Self::rank) of a match of full length known so far, by any thread.
+    fn search_piece(&self, haystack: &[T], mut ends: Range<usize>, full: &AtomicUsize) -> Match {
+        let mut best = Match::default();
+        let nothing_longer = self.longest < self.shortest || ends.is_empty();
+        if nothing_longer || full.load(Ordering::Relaxed) < self.rank(self.preferred(&ends)) {
+            return best;
+        }
+        let pattern = &self.tokens[self.tokens.len() - self.longest..];
+        let last = pattern[self.longest - 1];
+        // The length that a match must exceed to be of use.
+        let mut beaten = self.shortest - 1;
+        loop {
+            ends.start = ends.start.max(beaten);
+            if ends.is_empty() {
+                return best;
+            }
+            let before = pattern[self.longest - 1 - beaten];
+            let pair = Pair { last, before, distance: beaten };
+            let found = match self.which {
+                Occurrence::First => T::find(haystack, ends.clone(), pair),
+                Occurrence::Last => T::rfind(haystack, ends.clone(), pair),
+            };
+            let Some(end) = found else { return best };
+            let pairs = haystack[..=end].iter().rev().zip(pattern.iter().rev());
+            let len = pairs.take_while(|(a, b)| a == b).count();
+            if len > beaten {
+                beaten = len;
+                best = Match { len, next: end + 1 };
+            }
+            if len == self.longest {
+                full.fetch_min(self.rank(end), Ordering::Relaxed);
+                return best;
+            }
+            match self.which {
+                Occurrence::First => ends.start = end + 1,
+                Occurrence::Last => ends.end = end,
+            }
+        }
+    }
+
+    /// Places in the order of preference.
+    fn rank(&self, place: usize) -> usize {
+        match self.which {
+            Occurrence::First => place,
+            Occurrence::Last => usize::MAX - place,
+        }
+    }
+
+    /// The best place of some that are not none.
+    fn preferred(&self, ends: &Range<usize>) -> usize {
+        match self.which {
+            Occurrence::First => ends.start,
+            Occurrence::Last => ends.end - 1,
+        }
+    }
+
+    /// The longer match, the preferred among equals.
+    fn better(&self, a: Match, b: Match) -> Match {
+        let wins = b.len > a.len || (b.len == a.len && self.rank(b.next) < self.rank(a.next));
+        if wins { b } else { a }
+    }
 }
 
 /// What a request is to draft, found before the budget is known.
@@ -231,21 +291,30 @@ impl Drafting<'_> {
         if longest < self.min_ngram {
             return Some((0, 0));
         }
-        let pattern = &generated[..=cut.step];
-        let in_prompt = search(&prompt[..cut.prompt.min(within)], pattern, longest);
-        let mut best = (in_prompt.next as u64, cut.prompt - in_prompt.next);
-        let mut len = in_prompt.len;
-        if len < longest {
+        let pattern = Pattern {
+            tokens: &generated[..=cut.step],
+            shortest: self.min_ngram,
+            longest,
+            which: Occurrence::First,
+        };
+        let tokens = &prompt[..cut.prompt.min(within)];
+        let in_prompt = pattern.search(tokens, 0..tokens.len().saturating_sub(1));
+        let mut best = match in_prompt {
+            Match { len: 0, .. } => (0, 0),
+            Match { next, .. } => (next as u64, cut.prompt - next),
+        };
+        if in_prompt.len < longest {
             if cut.prompt + cut.step > within {
                 return None;
             }
-            let after = search(&generated[..cut.step], pattern, longest);
-            if after.len > len {
+            let shortest = self.min_ngram.max(in_prompt.len + 1);
+            let pattern = Pattern { shortest, ..pattern };
+            let after = pattern.search(&generated[..cut.step], 0..cut.step.saturating_sub(1));
+            if after.len > 0 {
                 best = ((cut.start + after.next) as u64 | GENERATED, cut.step - after.next);
-                len = after.len;
             }
         }
-        Some(if len < self.min_ngram { (0, 0) } else { best })
+        Some(best)
     }
 }
 

@@ -12,18 +12,20 @@ use crate::{Cpu, check_stream};
 
 struct Prepared(Plan);
 
-impl Supports<NgramMatch> for Cpu {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<NgramMatch>>> {
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<NgramMatch> for Cpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<NgramMatch>>> {
         Ok(Box::new(Prepared(plan.clone())))
     }
 }
 
-impl Kernel<NgramMatch> for Prepared {
+// SAFETY: as above.
+unsafe impl Kernel<NgramMatch> for Prepared {
     fn workspace_size(&self) -> usize {
         workspace_bytes(&self.0.rows)
     }
 
-    fn launch(
+    unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
         buffers: Buffers<'_>,
@@ -32,6 +34,7 @@ impl Kernel<NgramMatch> for Prepared {
         check_stream(stream)?;
         match self.0.rows.input_ids.dtype {
             DType::I32 => run::<i32>(&self.0, workspace, buffers),
+            DType::U32 => run::<u32>(&self.0, workspace, buffers),
             _ => run::<i64>(&self.0, workspace, buffers),
         }
     }

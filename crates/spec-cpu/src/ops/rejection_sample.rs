@@ -11,11 +11,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rayon::prelude::*;
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
-use spec_core::{Kernel, Result, Stream, Supports, ViewMut, exact, flags, philox};
+use spec_core::philox::{Draw, Purpose};
+use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, exact, flags};
 
 use super::by_float;
 use crate::simd::{self, BLOCK, Float};
-use crate::slices::{Ints, Rows, Workspace, raise, rows_mut, slice, slice_mut, workspace_size};
+use crate::slices::{
+    Int, Ints, Rows, Truths, Workspace, raise, rows_mut, slice, slice_mut, workspace_size,
+};
 use crate::{Cpu, check_stream};
 
 /// Vocabulary entries of a parallel chunk: enough work to outweigh a steal.
@@ -23,8 +26,9 @@ const CHUNK: usize = 8 * BLOCK;
 
 struct Prepared(Plan);
 
-impl Supports<RejectionSample> for Cpu {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<RejectionSample> for Cpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {
         Ok(Box::new(Prepared(plan.clone())))
     }
 }
@@ -36,12 +40,13 @@ impl Prepared {
     }
 }
 
-impl Kernel<RejectionSample> for Prepared {
+// SAFETY: as above.
+unsafe impl Kernel<RejectionSample> for Prepared {
     fn workspace_size(&self) -> usize {
         workspace_size(&[self.0.batch.saturating_mul(self.chunks()).saturating_mul(8)])
     }
 
-    fn launch(
+    unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
         buffers: Buffers<'_>,
@@ -65,34 +70,27 @@ fn run<T: Float>(plan: &Plan, sums: &mut [u64], chunks: usize, buffers: Buffers<
         bonus: Ints::new(buffers.bonus_token_ids)?,
         offsets: Ints::new(buffers.cu_num_draft)?,
         uniform: buffers.uniform_samples.map(slice::<f32>).transpose()?,
-        random: buffers.seed_offset.map(slice::<u64>).transpose()?.map_or((0, 0), |s| (s[0], s[1])),
+        seeds: buffers.seeds.map_or(Ok(&[][..]), slice::<u64>)?,
+        positions: buffers.positions.map_or(Ok(Ints::I64(&[])), Ints::new)?,
+        greedy: match (buffers.greedy, plan.greedy) {
+            (Some(view), Some(_)) => Some(Truths::new(view)?),
+            _ => None,
+        },
         flags: AtomicU32::new(0),
     };
-    let output = slice_mut::<i32>(buffers.output_token_ids)?;
-    let counts = |view| slice_mut::<i32>(view).map(|counts| &mut counts[..plan.batch]);
-    (
-        rows_mut(output, plan.output),
-        counts(buffers.num_accepted)?,
-        counts(buffers.accepted_counts)?,
-        counts(buffers.recovered_counts)?,
-        counts(buffers.bonus_counts)?,
-        sums.par_chunks_mut(chunks),
-    )
-        .into_par_iter()
-        .enumerate()
-        .for_each(|(request, (row, emitted, accepted, recovered, bonus, sums))| {
-            let walk = verifier.walk(request, row);
-            *accepted = walk.accepted as i32;
-            let last = match walk.rejected {
-                Some(rejected) => verifier.recover(request, rejected, sums),
-                None => verifier.bonus(request),
-            };
-            row[walk.accepted] = last as i32;
-            row[walk.accepted + 1..].fill(-1);
-            *emitted = walk.accepted as i32 + 1;
-            *recovered = i32::from(walk.rejected.is_some());
-            *bonus = i32::from(walk.rejected.is_none());
-        });
+    let count = |view| slice_mut::<i32>(view).map(|counts| &mut counts[..plan.batch]);
+    let counts = [
+        count(buffers.num_accepted)?,
+        count(buffers.accepted_counts)?,
+        count(buffers.recovered_counts)?,
+        count(buffers.bonus_counts)?,
+    ];
+    let output = buffers.output_token_ids;
+    match plan.output.dtype {
+        DType::I64 => verifier.verify(slice_mut::<i64>(output)?, counts, sums, chunks),
+        DType::U32 => verifier.verify(slice_mut::<u32>(output)?, counts, sums, chunks),
+        _ => verifier.verify(slice_mut::<i32>(output)?, counts, sums, chunks),
+    }
     raise(buffers.flags, verifier.flags.into_inner())
 }
 
@@ -104,8 +102,10 @@ struct Verifier<'a, T> {
     bonus: Ints<'a>,
     offsets: Ints<'a>,
     uniform: Option<&'a [f32]>,
-    /// Philox seed and offset.
-    random: (u64, u64),
+    /// Of each request, where anything is drawn.
+    seeds: &'a [u64],
+    positions: Ints<'a>,
+    greedy: Option<Truths<'a>>,
     flags: AtomicU32,
 }
 
@@ -128,9 +128,60 @@ impl<T: Float> Verifier<'_, T> {
         self.flags.fetch_or(bits, Ordering::Relaxed);
     }
 
+    /// Every request: its output row, its four counts, the chunk sums of its
+    /// recovery.
+    fn verify<I: Int>(
+        &self,
+        output: &mut [I],
+        counts: [&mut [i32]; 4],
+        sums: &mut [u64],
+        chunks: usize,
+    ) {
+        let [emitted, accepted, recovered, bonus] = counts;
+        (
+            rows_mut(output, self.plan.output),
+            emitted,
+            accepted,
+            recovered,
+            bonus,
+            sums.par_chunks_mut(chunks),
+        )
+            .into_par_iter()
+            .enumerate()
+            .for_each(|(request, (row, emitted, accepted, recovered, bonus, sums))| {
+                let walk = self.walk(request, row);
+                *accepted = walk.accepted as i32;
+                let last = match walk.rejected {
+                    Some(rejected) => self.recover(request, walk.accepted, rejected, sums),
+                    None => self.bonus(request),
+                };
+                row[walk.accepted] = I::of(last as i32);
+                row[walk.accepted + 1..].fill(I::of(-1));
+                *emitted = walk.accepted as i32 + 1;
+                *recovered = i32::from(walk.rejected.is_some());
+                *bonus = i32::from(walk.rejected.is_none());
+            });
+    }
+
+    /// When the drafts of a request are accepted.
+    fn acceptance(&self, request: usize) -> Acceptance {
+        match self.greedy {
+            Some(greedy) if greedy.get(request) => Acceptance::Greedy,
+            _ => self.plan.params.acceptance,
+        }
+    }
+
+    /// The random number of a request's draft.
+    fn draw(&self, request: usize, draft: usize, purpose: Purpose) -> Draw {
+        let position = self.positions.get(request).wrapping_add(draft as i64);
+        Draw::at(self.seeds[request], position, purpose)
+    }
+
     /// The tokens of a request, cut to what is valid.
     fn tokens(&self, request: usize) -> Range<usize> {
-        let (start, end) = (self.offsets.get(request), self.offsets.get(request + 1));
+        let end = request + usize::from(self.plan.has_leading_zero());
+        let start = end.checked_sub(1).map_or(0, |start| self.offsets.get(start));
+        let end = self.offsets.get(end);
         if start < 0 || end < start || end > self.plan.tokens() as i64 {
             self.flag(flags::BAD_LENGTHS);
             return 0..0;
@@ -144,15 +195,15 @@ impl<T: Float> Verifier<'_, T> {
     }
 
     /// Accepts tokens into `row` up to the first rejection.
-    fn walk(&self, request: usize, row: &mut [i32]) -> Walk {
-        let tokens = self.tokens(request);
+    fn walk<I: Int>(&self, request: usize, row: &mut [I]) -> Walk {
+        let (tokens, acceptance) = (self.tokens(request), self.acceptance(request));
         for (position, token) in tokens.clone().enumerate() {
             let id = self.ids.get(token);
             let valid = usize::try_from(id).ok().filter(|&id| id < self.plan.vocab());
             if valid.is_none() {
                 self.flag(flags::OUT_OF_RANGE);
             }
-            let rejected = match self.plan.params.acceptance {
+            let rejected = match acceptance {
                 Acceptance::Greedy => {
                     let argmax = self.argmax(self.target.row(token));
                     (valid != Some(argmax)).then_some(Rejected::Greedy { argmax })
@@ -166,7 +217,7 @@ impl<T: Float> Verifier<'_, T> {
             if rejected.is_some() {
                 return Walk { accepted: position, rejected };
             }
-            row[position] = id as i32;
+            row[position] = I::of(id as i32);
         }
         Walk { accepted: tokens.len(), rejected: None }
     }
@@ -176,7 +227,7 @@ impl<T: Float> Verifier<'_, T> {
         let draft = self.draft.map_or(1.0, |draft| draft.row(token)[id].get());
         let u = match self.uniform {
             Some(samples) => samples[token],
-            None => philox::uniform(self.random.0, self.random.1, request as u32, position as u32),
+            None => self.draw(request, position, Purpose::Accept).uniform(),
         };
         if !(target.is_finite() && draft.is_finite() && u.is_finite()) {
             self.flag(flags::NON_FINITE);
@@ -192,7 +243,8 @@ impl<T: Float> Verifier<'_, T> {
         })
     }
 
-    fn recover(&self, request: usize, rejected: Rejected, sums: &mut [u64]) -> usize {
+    /// The token that replaces a request's rejected draft.
+    fn recover(&self, request: usize, draft: usize, rejected: Rejected, sums: &mut [u64]) -> usize {
         let token = match rejected {
             Rejected::Greedy { argmax } => return argmax,
             Rejected::Residual { token } => token,
@@ -209,8 +261,7 @@ impl<T: Float> Verifier<'_, T> {
         let (found, bad) = match self.plan.params.recovery {
             Recovery::Argmax => residual.argmax(),
             Recovery::Sample => {
-                let bits = philox::recovery_bits(self.random.0, self.random.1, request as u32);
-                residual.sample(sums, bits)
+                residual.sample(sums, self.draw(request, draft, Purpose::Recover).bits())
             }
         };
         if bad {

@@ -3,110 +3,287 @@
 //! A row's scores and sort keys are computed over whole vectors. The picks sort
 //! the few keys that reach a bound, which again whole vectors find.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
+use half::{bf16, f16};
 use multiversion::multiversion;
 use rayon::prelude::*;
 use spec_core::ops::TopkRouter;
-use spec_core::ops::topk_router::{Buffers, GroupScore, MAX_EXPERTS, Masked, Plan, Scoring};
-use spec_core::{Kernel, Result, Stream, Supports, ViewMut, exact, flags};
+use spec_core::ops::topk_router::{
+    Buffers, GroupScore, MAX_EXPERTS, MAX_TOPK, Masked, Plan, REPLICA_HASH, Scoring, Select,
+};
+use spec_core::{DType, Element, Kernel, Result, Stream, Supports, View, ViewMut, exact, flags};
 
 use super::by_float;
-use crate::simd::{self, BLOCK, Block, Float};
+use crate::simd::{self, Float};
 use crate::slices::{Rows, raise, rows_mut, slice, slice_mut};
 use crate::{Cpu, check_stream};
 
-/// Lanes that bound the picks, for `topk` up to 8 and up to 32.
+/// Lanes that bound the picks, for `topk` up to 8 and beyond.
 const FEW_LANES: usize = 16;
 const MANY_LANES: usize = 64;
+const _: () = assert!(MAX_TOPK <= MANY_LANES, "every pick has a lane");
 /// Tokens below which splitting further costs more than it gains.
 const MIN_TOKENS: usize = 16;
-const _: () = assert!(MAX_EXPERTS <= BLOCK, "a row is widened at once");
+/// Experts for which a thread's arrays are made, few enough for most models: clearing
+/// arrays for the most there may be costs more than it takes to route some tokens.
+const FEW_EXPERTS: usize = 1024;
 
 struct Prepared(Plan);
 
-impl Supports<TopkRouter> for Cpu {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TopkRouter>>> {
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<TopkRouter> for Cpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TopkRouter>>> {
         Ok(Box::new(Prepared(plan.clone())))
     }
 }
 
-impl Kernel<TopkRouter> for Prepared {
+// SAFETY: as above.
+unsafe impl Kernel<TopkRouter> for Prepared {
     fn workspace_size(&self) -> usize {
         0
     }
 
-    fn launch(&self, _: ViewMut<'_>, buffers: Buffers<'_>, stream: Stream<'_>) -> Result<()> {
+    unsafe fn launch(
+        &self,
+        _: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
         check_stream(stream)?;
         by_float!(self.0.x.dtype, run(&self.0, buffers))
     }
 }
 
 fn run<T: Float>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
+    match plan.indices.dtype {
+        DType::I64 => run_into::<T, i64>(plan, buffers),
+        DType::U32 => run_into::<T, u32>(plan, buffers),
+        _ => run_into::<T, i32>(plan, buffers),
+    }
+}
+
+/// An integer that indices are written as.
+trait Index: Element {
+    fn index(value: i32) -> Self;
+}
+
+impl Index for i32 {
+    fn index(value: i32) -> Self {
+        value
+    }
+}
+
+impl Index for u32 {
+    fn index(value: i32) -> Self {
+        value.cast_unsigned()
+    }
+}
+
+impl Index for i64 {
+    fn index(value: i32) -> Self {
+        i64::from(value)
+    }
+}
+
+fn run_into<T: Float, I: Index>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
+    if plan.experts() <= FEW_EXPERTS {
+        route_all::<T, I, FEW_EXPERTS>(plan, buffers)
+    } else {
+        route_all::<T, I, MAX_EXPERTS>(plan, buffers)
+    }
+}
+
+fn route_all<T: Float, I: Index, const N: usize>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
+    let tokens = plan.tokens();
+    let wanted = buffers.num_tokens.map(slice::<i32>).transpose()?.map(|word| word[0]);
+    let live = wanted.map_or(tokens, |wanted| usize::try_from(wanted).unwrap_or(0).min(tokens));
+    let cut = wanted.is_some_and(|wanted| usize::try_from(wanted) != Ok(live));
     let x = Rows::<T>::new(buffers.x, plan.x)?;
-    // A buffer may be longer than its descriptor says.
-    let bias = buffers.bias.map(slice::<f32>).transpose()?.map(|bias| &bias[..plan.experts()]);
+    let bias = Bias::new(buffers.bias, plan)?;
+    let places = Places::new(&buffers, plan)?;
+    let load = buffers.load.map(slice_mut::<i32>).transpose()?.map(shared);
     let weights = slice_mut::<f32>(buffers.weights)?;
-    let indices = slice_mut::<i32>(buffers.indices)?;
-    let non_finite = AtomicBool::new(plan.tokens() > 0 && bias.is_some_and(simd::any_non_finite));
+    let indices = slice_mut::<I>(buffers.indices)?;
+    let topk = plan.params.topk;
+    let mut raised = if cut { flags::BAD_LENGTHS } else { 0 };
+    raised |= if live > 0 && bias.is_odd() { flags::NON_FINITE } else { 0 };
+    let raised = AtomicU32::new(raised);
+    let route = |scratch: &mut Scratch<N>, token, weights: &mut [f32], indices: &mut [I]| {
+        let mut picks = [0; MAX_TOPK];
+        let picks = &mut picks[..topk];
+        let (chosen, shared) = weights.split_at_mut(topk);
+        let mut bits = scratch.route(plan, x.row(token), bias.is_there(), chosen, picks);
+        shared.fill(plan.params.shared_weight);
+        let (chosen, shared) = indices.split_at_mut(topk);
+        for (index, &expert) in chosen.iter_mut().zip(picks.iter()) {
+            let place = match &places {
+                Some(places) => places.of(token, expert, &mut bits),
+                None => expert.cast_signed(),
+            };
+            *index = I::index(place);
+            if let (Some(load), Ok(place)) = (load, usize::try_from(place)) {
+                load[place].fetch_add(1, Ordering::Relaxed);
+            }
+        }
+        for (index, expert) in shared.iter_mut().zip(plan.physical_experts()..) {
+            *index = I::index(expert as i32);
+        }
+        if bits != 0 {
+            raised.fetch_or(bits, Ordering::Relaxed);
+        }
+    };
     rows_mut(weights, plan.weights)
         .zip(rows_mut(indices, plan.indices))
         .enumerate()
         .with_min_len(MIN_TOKENS)
-        .for_each_init(Scratch::default, |scratch, (token, (weights, indices))| {
-            if scratch.route(plan, x.row(token), bias, weights, indices) {
-                non_finite.store(true, Ordering::Relaxed);
+        .for_each_init(
+            || Scratch::new(&bias),
+            |scratch, (token, (weights, indices))| {
+                if token < live {
+                    route(scratch, token, weights, indices);
+                } else {
+                    weights.fill(0.0);
+                    indices.fill(I::index(-1));
+                }
+            },
+        );
+    raise(buffers.flags, raised.into_inner())
+}
+
+/// Words that threads add to side by side.
+fn shared(words: &mut [i32]) -> &[AtomicI32] {
+    // SAFETY: an AtomicI32 has the size and the alignment of an i32, and nobody else
+    // reaches these words while they are borrowed for it.
+    unsafe { &*(std::ptr::from_mut(words) as *const [AtomicI32]) }
+}
+
+/// The bias in its own type.
+#[derive(Clone, Copy)]
+enum Bias<'a> {
+    Absent,
+    F32(&'a [f32]),
+    F16(&'a [f16]),
+    BF16(&'a [bf16]),
+}
+
+impl<'a> Bias<'a> {
+    fn new(view: Option<View<'a>>, plan: &Plan) -> Result<Self> {
+        let Some(view) = view else { return Ok(Bias::Absent) };
+        Ok(match plan.bias {
+            Some(DType::F16) => Bias::F16(slice(view)?),
+            Some(DType::BF16) => Bias::BF16(slice(view)?),
+            _ => Bias::F32(slice(view)?),
+        })
+    }
+
+    fn is_there(&self) -> bool {
+        !matches!(self, Bias::Absent)
+    }
+
+    /// Whether an element is not finite.
+    fn is_odd(&self) -> bool {
+        match self {
+            Bias::Absent => false,
+            Bias::F32(bias) => simd::any_non_finite(bias),
+            Bias::F16(bias) => bias.iter().any(|value| !value.is_finite()),
+            Bias::BF16(bias) => bias.iter().any(|value| !value.is_finite()),
+        }
+    }
+
+    fn widen(&self, into: &mut [f32]) {
+        fn each<T: Float>(bias: &[T], into: &mut [f32]) {
+            for (wide, value) in into.iter_mut().zip(bias) {
+                *wide = value.get();
             }
-        });
-    let bits = if non_finite.into_inner() { flags::NON_FINITE } else { 0 };
-    raise(buffers.flags, bits)
-}
-
-struct Scratch {
-    block: Block,
-    scores: [f32; MAX_EXPERTS],
-    keys: [u32; MAX_EXPERTS],
-    candidates: [u64; MAX_EXPERTS],
-    groups: [u64; MAX_EXPERTS],
-}
-
-impl Default for Scratch {
-    fn default() -> Self {
-        Scratch {
-            block: [0.0; BLOCK],
-            scores: [0.0; MAX_EXPERTS],
-            keys: [0; MAX_EXPERTS],
-            candidates: [0; MAX_EXPERTS],
-            groups: [0; MAX_EXPERTS],
+        }
+        match self {
+            Bias::Absent => {}
+            Bias::F32(bias) => each(bias, into),
+            Bias::F16(bias) => each(bias, into),
+            Bias::BF16(bias) => each(bias, into),
         }
     }
 }
 
-impl Scratch {
-    /// Routes one token; tells whether a logit was not finite.
+/// Where experts are on all devices.
+struct Places<'a> {
+    places: Rows<'a, i32>,
+    counts: &'a [i32],
+    physical: i32,
+}
+
+impl<'a> Places<'a> {
+    fn new(buffers: &Buffers<'a>, plan: &Plan) -> Result<Option<Self>> {
+        let given = (buffers.replicas, buffers.replica_counts, plan.replicas);
+        let (Some(places), Some(counts), Some(matrix)) = given else { return Ok(None) };
+        let physical = plan.physical_experts() as i32;
+        Ok(Some(Places { places: Rows::new(places, matrix)?, counts: slice(counts)?, physical }))
+    }
+
+    /// The place of an expert for a token, -1 for none, and flags.
+    fn of(&self, token: usize, expert: u32, bits: &mut u32) -> i32 {
+        let (places, given) = (self.places.row(expert as usize), self.counts[expert as usize]);
+        let count = given.clamp(1, places.len() as i32);
+        *bits |= if count == given { 0 } else { flags::BAD_LENGTHS };
+        let turn = (token as u32).wrapping_mul(REPLICA_HASH) % count.cast_unsigned();
+        let place = places[turn as usize];
+        if (0..self.physical).contains(&place) {
+            return place;
+        }
+        *bits |= flags::OUT_OF_RANGE;
+        -1
+    }
+}
+
+struct Scratch<const N: usize> {
+    block: [f32; N],
+    bias: [f32; N],
+    scores: [f32; N],
+    keys: [u32; N],
+    candidates: [u64; N],
+    groups: [u64; N],
+}
+
+impl<const N: usize> Scratch<N> {
+    fn new(bias: &Bias<'_>) -> Self {
+        let mut scratch = Scratch {
+            block: [0.0; N],
+            bias: [0.0; N],
+            scores: [0.0; N],
+            keys: [0; N],
+            candidates: [0; N],
+            groups: [0; N],
+        };
+        bias.widen(&mut scratch.bias);
+        scratch
+    }
+
+    /// Routes one token; returns flags.
     fn route<T: Float>(
         &mut self,
         plan: &Plan,
         x: &[T],
-        bias: Option<&[f32]>,
+        has_bias: bool,
         weights: &mut [f32],
-        indices: &mut [i32],
-    ) -> bool {
-        let Scratch { block, scores, keys, candidates, groups } = self;
+        picks: &mut [u32],
+    ) -> u32 {
+        let Scratch { block, bias, scores, keys, candidates, groups } = self;
         let logits = T::widen(x, block);
         let scores = &mut scores[..x.len()];
-        choose(plan, logits, bias, Work { scores, keys, candidates, groups }, indices);
-        weigh(plan, scores, weights, indices);
-        simd_any_non_finite(logits)
+        let bias = has_bias.then_some(&bias[..x.len()]);
+        choose(plan, logits, bias, Work { scores, keys, candidates, groups }, picks);
+        weigh(plan, scores, weights, picks);
+        if simd_any_non_finite(logits) { flags::NON_FINITE } else { 0 }
     }
 }
 
 /// The arrays that a row is worked in.
 struct Work<'a> {
     scores: &'a mut [f32],
-    keys: &'a mut [u32; MAX_EXPERTS],
-    candidates: &'a mut [u64; MAX_EXPERTS],
-    groups: &'a mut [u64; MAX_EXPERTS],
+    keys: &'a mut [u32],
+    candidates: &'a mut [u64],
+    groups: &'a mut [u64],
 }
 
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
@@ -116,21 +293,26 @@ fn simd_any_non_finite(values: &[f32]) -> bool {
 
 /// Scores a row and picks its experts.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-fn choose(plan: &Plan, logits: &[f32], bias: Option<&[f32]>, work: Work<'_>, indices: &mut [i32]) {
+fn choose(plan: &Plan, logits: &[f32], bias: Option<&[f32]>, work: Work<'_>, picks: &mut [u32]) {
     let Work { scores, keys, candidates, groups } = work;
     match plan.params.scoring {
         Scoring::Sigmoid => simd::sigmoid(logits, scores),
         Scoring::Softmax => simd::softmax(logits, scores),
+        Scoring::SqrtSoftplus => simd::sqrt_softplus(logits, scores),
     }
-    simd::choice_keys(logits, scores, bias, &mut keys[..logits.len()]);
+    let by = match plan.params.select {
+        Select::Score => &*scores,
+        Select::Logit => logits,
+    };
+    simd::choice_keys(logits, by, bias, &mut keys[..logits.len()]);
     if plan.params.groups > 1 {
-        mask_groups(plan, keys, groups);
+        mask_groups(plan, keys, groups, candidates);
     }
-    pick(logits.len(), keys, candidates, indices);
+    pick(logits.len(), keys, candidates, picks);
 }
 
 #[inline(always)]
-fn mask_groups(plan: &Plan, keys: &mut [u32; MAX_EXPERTS], groups: &mut [u64; MAX_EXPERTS]) {
+fn mask_groups(plan: &Plan, keys: &mut [u32], groups: &mut [u64], order: &mut [u64]) {
     let (count, size) = (plan.params.groups, plan.group_size());
     let keys = &mut keys[..count * size];
     let groups = &mut groups[..count];
@@ -145,7 +327,7 @@ fn mask_groups(plan: &Plan, keys: &mut [u32; MAX_EXPERTS], groups: &mut [u64; MA
         // Equal keys: the lower index is the larger composite.
         *group = u64::from(key) << 32 | u64::from(!(index as u32));
     }
-    let least = nth_largest(groups, plan.params.topk_groups);
+    let least = nth_largest(groups, plan.params.topk_groups, order);
     let masked = match plan.params.masked {
         Masked::Zero => exact::sort_key(0.0),
         Masked::Excluded => 0,
@@ -157,14 +339,13 @@ fn mask_groups(plan: &Plan, keys: &mut [u32; MAX_EXPERTS], groups: &mut [u64; MA
     }
 }
 
-/// The `n`-th largest of distinct values, counted from 1.
+/// The `n`-th largest of distinct values, counted from 1; `order` has room for all.
 #[inline(always)]
-fn nth_largest(values: &[u64], n: usize) -> u64 {
+fn nth_largest(values: &[u64], n: usize, order: &mut [u64]) -> u64 {
     if values.len() <= 16 {
         let larger = |value: u64| values.iter().filter(|&&other| other > value).count();
         return values.iter().copied().find(|&value| larger(value) == n - 1).unwrap_or(0);
     }
-    let mut order = [0; MAX_EXPERTS];
     let order = &mut order[..values.len()];
     order.copy_from_slice(values);
     *order.select_nth_unstable_by(n - 1, |a, b| b.cmp(a)).1
@@ -177,18 +358,13 @@ fn nth_largest(values: &[u64], n: usize) -> u64 {
 /// largest of those bounds the `topk`-th largest of all from below. What reaches
 /// it is usually little more than `topk` keys, and those are sorted.
 #[inline(always)]
-fn pick(
-    experts: usize,
-    keys: &mut [u32; MAX_EXPERTS],
-    candidates: &mut [u64; MAX_EXPERTS],
-    indices: &mut [i32],
-) {
+fn pick(experts: usize, keys: &mut [u32], candidates: &mut [u64], picks: &mut [u32]) {
     let padded = experts.next_multiple_of(MANY_LANES);
     keys[experts..padded].fill(0);
-    let least = if indices.len() <= FEW_LANES / 2 {
-        lane_bound::<FEW_LANES>(&keys[..padded], indices.len())
+    let least = if picks.len() <= FEW_LANES / 2 {
+        lane_bound::<FEW_LANES>(&keys[..padded], picks.len())
     } else {
-        lane_bound::<MANY_LANES>(&keys[..padded], indices.len())
+        lane_bound::<MANY_LANES>(&keys[..padded], picks.len())
     };
     let mut count = 0;
     for (index, &key) in keys[..experts].iter().enumerate() {
@@ -198,12 +374,12 @@ fn pick(
     }
     let mut candidates = &mut candidates[..count];
     if count > MANY_LANES {
-        candidates.select_nth_unstable_by(indices.len() - 1, |a, b| b.cmp(a));
-        candidates = &mut candidates[..indices.len()];
+        candidates.select_nth_unstable_by(picks.len() - 1, |a, b| b.cmp(a));
+        candidates = &mut candidates[..picks.len()];
     }
     candidates.sort_unstable_by(|a, b| b.cmp(a));
-    for (index, &candidate) in indices.iter_mut().zip(candidates.iter()) {
-        *index = !(candidate as u32) as i32;
+    for (pick, &candidate) in picks.iter_mut().zip(candidates.iter()) {
+        *pick = !(candidate as u32);
     }
 }
 
@@ -225,9 +401,9 @@ fn lane_bound<const LANES: usize>(keys: &[u32], n: usize) -> u32 {
     bound
 }
 
-fn weigh(plan: &Plan, scores: &[f32], weights: &mut [f32], indices: &[i32]) {
-    for (weight, &index) in weights.iter_mut().zip(indices) {
-        *weight = scores[index as usize];
+fn weigh(plan: &Plan, scores: &[f32], weights: &mut [f32], picks: &[u32]) {
+    for (weight, &expert) in weights.iter_mut().zip(picks) {
+        *weight = scores[expert as usize];
     }
     let renormalize = plan.params.renormalize;
     let divisor = if renormalize { weights.iter().sum::<f32>() + 1e-20 } else { 1.0 };

@@ -47,8 +47,9 @@ struct Prepared {
     parts: usize,
 }
 
-impl Supports<Unique> for Cpu {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<Unique>>> {
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<Unique> for Cpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<Unique>>> {
         let parts = (rayon::current_num_threads() * 2).min(plan.keys.len.div_ceil(PIECE)).max(1);
         Ok(Box::new(Prepared { plan: plan.clone(), parts }))
     }
@@ -60,13 +61,14 @@ impl Prepared {
     }
 }
 
-impl Kernel<Unique> for Prepared {
+// SAFETY: as above.
+unsafe impl Kernel<Unique> for Prepared {
     fn workspace_size(&self) -> usize {
         let keys = self.plan.keys.len * self.plan.keys.dtype.size();
         workspace_size(&[keys, (self.parts + 1) * SPLITS * 8, self.chunks() * 8])
     }
 
-    fn launch(
+    unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
         buffers: Buffers<'_>,

@@ -54,8 +54,9 @@ fn shared(log_words: u32, stage_words: u32) -> u32 {
     (4 << log_words) + 4 * stage_words + (1 << log_words)
 }
 
-impl Supports<DeduplicateTopk> for Cuda {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<DeduplicateTopk>>> {
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<DeduplicateTopk> for Cuda {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<DeduplicateTopk>>> {
         let n = plan.unique.cols;
         let fits = |&(items, _): &(usize, _)| n <= items * THREADS as usize;
         let (stage_words, name) = match KERNELS_BY_SIZE.into_iter().find(fits) {
@@ -81,12 +82,18 @@ impl Supports<DeduplicateTopk> for Cuda {
     }
 }
 
-impl Kernel<DeduplicateTopk> for Prepared {
+// SAFETY: as above.
+unsafe impl Kernel<DeduplicateTopk> for Prepared {
     fn workspace_size(&self) -> usize {
         0
     }
 
-    fn launch(&self, _: ViewMut<'_>, buffers: Buffers<'_>, stream: Stream<'_>) -> Result<()> {
+    unsafe fn launch(
+        &self,
+        _: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
         let Prepared { cuda, plan, .. } = self;
         let mut indices = cuda.rows(buffers.indices, &plan.indices)?;
         // Packed rows of a request are one row.
@@ -109,6 +116,6 @@ impl Kernel<DeduplicateTopk> for Prepared {
         };
         // SAFETY: `Params` is the kernel's, field by field; the buffers were
         // checked against the plan, which bounds every index the kernel makes.
-        unsafe { cuda.queue(stream)?.launch(&self.function, self.shape, &params) }
+        cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
     }
 }

@@ -12,8 +12,9 @@ static KERNELS: Archive = archive!("hybrid_mtp_ngram");
 
 struct Prepared(Drafting);
 
-impl Supports<HybridMtpNgram> for Cuda {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<HybridMtpNgram>>> {
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<HybridMtpNgram> for Cuda {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<HybridMtpNgram>>> {
         let options = Options {
             max_ngram: plan.params.max_ngram_size,
             min_ngram: plan.params.min_ngram_size,
@@ -24,12 +25,13 @@ impl Supports<HybridMtpNgram> for Cuda {
     }
 }
 
-impl Kernel<HybridMtpNgram> for Prepared {
+// SAFETY: as above.
+unsafe impl Kernel<HybridMtpNgram> for Prepared {
     fn workspace_size(&self) -> usize {
         self.0.workspace_size()
     }
 
-    fn launch(
+    unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
         buffers: Buffers<'_>,

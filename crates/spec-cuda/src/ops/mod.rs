@@ -10,12 +10,12 @@
 //!
 //! struct Prepared { cuda: Cuda, plan: Plan, function: Function, shape: Shape }
 //!
-//! impl Supports<Name> for Cuda                     choose: kernel by dtype, shape by size
+//! unsafe impl Supports<Name> for Cuda                   choose: kernel by dtype, shape by size
 //!     prepare: cuda.function(&KERNELS, "name_f32")
 //!
-//! impl Kernel<Name> for Prepared                   enqueue: no allocation, no waiting
+//! unsafe impl Kernel<Name> for Prepared                 enqueue: no allocation, no waiting
 //!     workspace_size: what the plan needs
-//!     launch: Params from buffers; cuda.queue(stream)?.launch(&function, shape, &params)
+//!     launch: Params from buffers; cuda.enqueue(stream, |queue| queue.launch(&function, shape, &params))
 //! ```
 //!
 //! * **Kernels** are `extern "C" __global__ void name_dtype(const __grid_constant__
@@ -35,8 +35,13 @@
 
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;
+mod indexer_topk;
+mod moe_align;
 mod ngram;
 mod ngram_match;
+mod prompt_lookup;
 mod rejection_sample;
+mod sample_logits;
 mod topk_router;
+mod tree_verify;
 mod unique;

@@ -1,26 +1,27 @@
-//! Host side of `kernels/ngram.cuh`: what `ngram_match` and `hybrid_mtp_ngram`
-//! share.
+//! Host side of `kernels/ngram_search.cuh`, for every operator that searches, and of
+//! `kernels/ngram.cuh`: what `ngram_match` and `hybrid_mtp_ngram` share.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use spec_core::ngram::Rows as TokenRows;
-use spec_core::{Error, Result, Status, Stream, View, ViewMut};
+use spec_core::{DType, Error, Result, Status, Stream, View, ViewMut};
 
 use crate::Cuda;
 use crate::archive::Archive;
 use crate::args::Integers;
 use crate::launch::{Function, Shape};
 
-const THREADS: u32 = 512;
+/// Threads of a block.
+pub(super) const THREADS: u32 = 512;
 const WARPS: u32 = THREADS / 32;
 /// What a warp reads at once.
 const CHUNK_BYTES: usize = 2048;
 /// The most warps for a request.
 const MAX_TEAM: usize = 256;
-/// Bytes of a record or a hint in the workspace.
-const WORDS: usize = 16;
+/// Bytes of a block's slot in the workspace.
+pub(super) const SLOT: usize = 16;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -40,9 +41,8 @@ struct Params {
     encoder: u64,
     decoder: u64,
     flags: u64,
-    records: u64,
-    hints: u64,
-    nonce: u64,
+    slots: u64,
+    number: u64,
     input_cols: u32,
     generated_cols: u32,
     draft_cols: u32,
@@ -55,13 +55,13 @@ struct Params {
     max_draft_tokens: i32,
     threshold: i32,
 }
-const _: () = assert!(size_of::<Params>() == 224);
+const _: () = assert!(size_of::<Params>() == 216);
 
 /// How many blocks search for a request, and warps in each, as powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Team {
-    block_bits: u32,
-    warp_bits: u32,
+pub(super) struct Team {
+    pub block_bits: u32,
+    pub warp_bits: u32,
 }
 
 impl Team {
@@ -80,16 +80,43 @@ impl Team {
     /// 256 x 131072, low          6.7   6.9   8.7    16    31
     /// 256 x 131072, none         129    98    95    92    93
     /// ```
-    fn new(rows: &TokenRows, sms: u32) -> Self {
-        let bytes = (rows.input_ids.cols + rows.generated.cols) * rows.input_ids.dtype.size();
+    pub(super) fn new(requests: usize, bytes: usize, sms: u32) -> Self {
         let chunks = (bytes / CHUNK_BYTES).max(1);
         // 16 warps a multiprocessor keep memory busy; what more of them read
         // before a match is known is wasted.
-        let share = (16 * sms as usize / rows.batch.max(1)).max(1);
+        let share = (16 * sms as usize / requests.max(1)).max(1);
         let warps = share.min(chunks.next_power_of_two()).min(MAX_TEAM).ilog2();
         let warp_bits = warps.min(WARPS.ilog2());
         Team { block_bits: warps - warp_bits, warp_bits }
     }
+
+    /// The grid in which every request has its team.
+    pub(super) fn shape(self, requests: usize) -> Shape {
+        let blocks = requests.div_ceil((WARPS >> self.warp_bits) as usize) as u32;
+        Shape { grid: [blocks, 1 << self.block_bits], ..Shape::new(blocks, THREADS) }
+    }
+
+    /// Bytes of the slots of all blocks.
+    pub(super) fn slots(self, requests: usize) -> usize {
+        (requests << self.block_bits) * SLOT
+    }
+}
+
+/// Refuses sizes beyond an i32, which the kernels count with.
+pub(super) fn check_sizes(cuda: &Cuda, sizes: &[(&str, usize)]) -> Result<()> {
+    let limit = i32::MAX as usize;
+    match sizes.iter().find(|(_, size)| *size > limit) {
+        None => Ok(()),
+        Some((name, size)) => {
+            let words = format!("{size} {name}, expected at most {limit}");
+            Err(Error::device(cuda.device(), Status::NotImplemented, words))
+        }
+    }
+}
+
+/// The name in kernels of a token type; u32 has the bits of i32.
+pub(super) fn token_name(dtype: DType) -> &'static str {
+    if dtype == DType::I64 { "i64" } else { "i32" }
 }
 
 /// The options of an operator.
@@ -134,30 +161,26 @@ impl Drafting {
         rows: &TokenRows,
         options: Options,
     ) -> Result<Self> {
-        let limit = i32::MAX as usize;
-        for (name, size) in [
-            ("requests", rows.batch),
-            ("tokens of a prompt", rows.input_ids.cols),
-            ("generated tokens of a request", rows.generated.cols),
-            ("drafts of a request", rows.draft_tokens.cols),
-        ] {
-            if size > limit {
-                let words = format!("{size} {name}, expected at most {limit}");
-                return Err(Error::device(cuda.device(), Status::NotImplemented, words));
-            }
-        }
-        let name = format!("{}_{}", archive.name, rows.input_ids.dtype.name());
+        check_sizes(
+            cuda,
+            &[
+                ("requests", rows.batch),
+                ("tokens of a prompt", rows.input_ids.cols),
+                ("generated tokens of a request", rows.generated.cols),
+                ("drafts of a request", rows.draft_tokens.cols),
+            ],
+        )?;
+        let dtype = rows.input_ids.dtype;
+        let name = format!("{}_{}", archive.name, token_name(dtype));
         let function = cuda.function(archive, &name)?;
-        let team = Team::new(rows, cuda.limits().multiprocessors);
-        let requests_a_block = (WARPS >> team.warp_bits) as usize;
-        let blocks = rows.batch.div_ceil(requests_a_block) as u32;
-        let shape = Shape { grid: [blocks, 1 << team.block_bits], ..Shape::new(blocks, THREADS) };
+        let bytes = (rows.input_ids.cols + rows.generated.cols) * dtype.size();
+        let team = Team::new(rows.batch, bytes, cuda.limits().multiprocessors);
+        let shape = team.shape(rows.batch);
         Ok(Drafting { cuda: cuda.clone(), rows: *rows, options, function, team, shape })
     }
 
-    /// A record a block of a request's team and a hint a request.
     pub(super) fn workspace_size(&self) -> usize {
-        self.rows.batch * ((1 << self.team.block_bits) + 1) * WORDS
+        self.team.slots(self.rows.batch)
     }
 
     pub(super) fn launch(
@@ -168,7 +191,6 @@ impl Drafting {
     ) -> Result<()> {
         let Drafting { cuda, rows, options, team, .. } = self;
         let lengths = rows.lengths;
-        let records = cuda.workspace(workspace, self.workspace_size())?;
         let params = Params {
             input_ids: cuda.pointer(arguments.input_ids)?,
             input_stride: rows.input_ids.row_stride as u64,
@@ -185,9 +207,8 @@ impl Drafting {
             encoder: cuda.pointer(arguments.encoder)?,
             decoder: cuda.pointer(arguments.decoder)?,
             flags: cuda.pointer(arguments.flags)?,
-            records,
-            hints: records + ((rows.batch << team.block_bits) * WORDS) as u64,
-            nonce: nonce(),
+            slots: cuda.workspace(workspace, self.workspace_size())?,
+            number: number(),
             input_cols: rows.input_ids.cols as u32,
             generated_cols: rows.generated.cols as u32,
             draft_cols: rows.draft_tokens.cols as u32,
@@ -201,23 +222,59 @@ impl Drafting {
             threshold: options.threshold,
         };
         // SAFETY: `Params` is the kernel's, field by field; the buffers were
-        // checked against the plan, the workspace holds the records and hints
-        // of this shape, and the kernel cuts lengths and steps, which are data,
-        // to the rows.
-        unsafe { cuda.queue(stream)?.launch(&self.function, self.shape, &params) }
+        // checked against the plan, the workspace holds the slots of this shape,
+        // and the kernel cuts lengths and steps, which are data, to the rows.
+        cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
     }
 }
 
-/// The number of a launch, by which its blocks know what they left for each
-/// other from what lay there before: no two launches share one, and another
-/// process starts elsewhere. Neither half is 0, which is what a launch leaves.
-fn nonce() -> u64 {
-    static SEED: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one("nonce"));
+/// The number of a launch, by which its blocks know what they left for each other
+/// from what lay there before: 30 bits in each half, above a 1 and a 0. So neither
+/// half is 0, which is what a launch leaves, nor that of a hint, which has the 0
+/// turned over.
+///
+/// A process repeats a number after 2^60 launches. What another process, or whoever
+/// had the memory, left there has it by chance alone: 1 in 2^60.
+pub(super) fn number() -> u64 {
+    static SEED: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one("launches"));
     static COUNT: AtomicU64 = AtomicU64::new(0);
-    // SplitMix64: a bijection, so different counts give different numbers.
-    let mut z = SEED
-        .wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9E37_79B9_7F4A_7C15));
-    z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-    (z ^ z >> 31) | 1 << 32 | 1
+    let z = mixed(SEED.wrapping_add(COUNT.fetch_add(1, Ordering::Relaxed)) & MASK);
+    (z >> 30) << 34 | 1 << 32 | (z & 0x3FFF_FFFF) << 2 | 1
+}
+
+const MASK: u64 = (1 << 60) - 1;
+
+/// SplitMix64's mixing, in 60 bits: each step is a bijection of them, so different
+/// counts give different numbers.
+fn mixed(mut z: u64) -> u64 {
+    z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9) & MASK;
+    z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB) & MASK;
+    z ^ z >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Undoes `z ^ z >> shift`.
+    fn unshifted(z: u64, shift: u32) -> u64 {
+        (0..60 / shift).fold(z, |x, _| z ^ x >> shift)
+    }
+
+    #[test]
+    fn no_two_launches_share_a_number() {
+        let inverse = |odd: u64| {
+            (0..6).fold(odd, |x: u64, _| x.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(x))))
+        };
+        for count in [0, 1, 2, 3, 1 << 30, 0x0123_4567_89AB_CDEF, MASK] {
+            let mut z = unshifted(mixed(count), 31);
+            z = unshifted(z.wrapping_mul(inverse(0x94D0_49BB_1331_11EB)) & MASK, 27);
+            z = unshifted(z.wrapping_mul(inverse(0xBF58_476D_1CE4_E5B9)) & MASK, 30);
+            assert_eq!(z, count, "can be undone");
+        }
+        for _ in 0..100 {
+            let number = number();
+            assert_eq!((number & 3, number >> 32 & 3), (1, 1));
+        }
+    }
 }

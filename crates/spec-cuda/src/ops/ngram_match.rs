@@ -12,8 +12,9 @@ static KERNELS: Archive = archive!("ngram_match");
 
 struct Prepared(Drafting);
 
-impl Supports<NgramMatch> for Cuda {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<NgramMatch>>> {
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<NgramMatch> for Cuda {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<NgramMatch>>> {
         let options = Options {
             max_ngram: plan.params.max_ngram_size,
             min_ngram: 1,
@@ -24,12 +25,13 @@ impl Supports<NgramMatch> for Cuda {
     }
 }
 
-impl Kernel<NgramMatch> for Prepared {
+// SAFETY: as above.
+unsafe impl Kernel<NgramMatch> for Prepared {
     fn workspace_size(&self) -> usize {
         self.0.workspace_size()
     }
 
-    fn launch(
+    unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
         buffers: Buffers<'_>,

@@ -3,11 +3,11 @@
 use cudarc::driver::sys;
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
-use spec_core::{Error, Kernel, Result, Status, Stream, Supports, ViewMut};
+use spec_core::{DType, Error, Kernel, Result, Status, Stream, Supports, Vector, ViewMut};
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
-use crate::args::{Integers, Rows};
+use crate::args::{IntegerRows, Integers, Rows, Truths};
 use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("rejection_sample");
@@ -21,8 +21,10 @@ struct Params {
     bonus_ids: Integers,
     offsets: Integers,
     uniform: u64,
-    random: u64,
-    output: Rows,
+    seeds: u64,
+    positions: Integers,
+    greedy: Truths,
+    output: IntegerRows,
     emitted: u64,
     accepted: u64,
     recovered: u64,
@@ -32,9 +34,14 @@ struct Params {
     vocab: u32,
     max_spec_len: u32,
     rows_ahead: u32,
-    reserved: u32,
+    leading: u32,
 }
-const _: () = assert!(size_of::<Params>() == 176);
+const _: () = assert!(size_of::<Params>() == 216);
+
+/// The type of an argument; any for an absent one, of which nothing is read.
+fn dtype_of(argument: Option<Vector>) -> DType {
+    argument.map_or(DType::I32, |vector| vector.dtype)
+}
 
 struct Prepared {
     cuda: Cuda,
@@ -64,8 +71,7 @@ impl Team {
     /// 256 x 4, 151936                                                111 | 115    108 | 126
     /// ```
     fn new(plan: &Plan, clusters: bool) -> Self {
-        let sums = plan.params.acceptance == Acceptance::Probabilistic
-            && plan.params.recovery == Recovery::Sample;
+        let sums = plan.samples();
         let (blocks, threads) = match plan.batch {
             0..=1 => (16, 256),
             2..=16 => (8, 512),
@@ -122,13 +128,16 @@ impl Cuda {
     }
 }
 
-impl Supports<RejectionSample> for Cuda {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<RejectionSample> for Cuda {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {
         let params = &plan.params;
-        let mode = match (params.acceptance, params.recovery) {
-            (Acceptance::Greedy, _) => "greedy",
-            (Acceptance::Probabilistic, Recovery::Argmax) => "argmax",
-            (Acceptance::Probabilistic, Recovery::Sample) => "sample",
+        let mode = match (params.acceptance, params.recovery, plan.greedy) {
+            (Acceptance::Greedy, _, _) => "greedy",
+            (Acceptance::Probabilistic, Recovery::Argmax, None) => "argmax",
+            (Acceptance::Probabilistic, Recovery::Sample, None) => "sample",
+            (Acceptance::Probabilistic, Recovery::Argmax, Some(_)) => "mixed_argmax",
+            (Acceptance::Probabilistic, Recovery::Sample, Some(_)) => "mixed_sample",
         };
         let name = format!("rejection_sample_{mode}_{}", plan.target.dtype.name());
         let function = self.function(&KERNELS, &name)?;
@@ -154,12 +163,18 @@ impl Supports<RejectionSample> for Cuda {
     }
 }
 
-impl Kernel<RejectionSample> for Prepared {
+// SAFETY: as above.
+unsafe impl Kernel<RejectionSample> for Prepared {
     fn workspace_size(&self) -> usize {
         0
     }
 
-    fn launch(&self, _: ViewMut<'_>, buffers: Buffers<'_>, stream: Stream<'_>) -> Result<()> {
+    unsafe fn launch(
+        &self,
+        _: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
         let Prepared { cuda, plan, .. } = self;
         let draft = match (buffers.draft_probs, &plan.draft) {
             (Some(view), Some(matrix)) => cuda.rows(view, matrix)?,
@@ -172,8 +187,10 @@ impl Kernel<RejectionSample> for Prepared {
             bonus_ids: cuda.integers(buffers.bonus_token_ids, plan.bonus_token_ids.dtype)?,
             offsets: cuda.integers(buffers.cu_num_draft, plan.cu_num_draft.dtype)?,
             uniform: cuda.pointer(buffers.uniform_samples)?,
-            random: cuda.pointer(buffers.seed_offset)?,
-            output: cuda.rows(buffers.output_token_ids, &plan.output)?,
+            seeds: cuda.pointer(buffers.seeds)?,
+            positions: cuda.integers(buffers.positions, dtype_of(plan.positions))?,
+            greedy: cuda.truths(buffers.greedy, dtype_of(plan.greedy))?,
+            output: cuda.integer_rows(buffers.output_token_ids, &plan.output)?,
             emitted: cuda.pointer(buffers.num_accepted)?,
             accepted: cuda.pointer(buffers.accepted_counts)?,
             recovered: cuda.pointer(buffers.recovered_counts)?,
@@ -183,11 +200,11 @@ impl Kernel<RejectionSample> for Prepared {
             vocab: plan.vocab() as u32,
             max_spec_len: plan.params.max_spec_len as u32,
             rows_ahead: self.rows_ahead,
-            reserved: 0,
+            leading: u32::from(plan.has_leading_zero()),
         };
         // SAFETY: `Params` is the kernel's, field by field; the buffers were
         // checked against the plan, and the kernel checks offsets and tokens,
         // which are data, against the plan's sizes.
-        unsafe { cuda.queue(stream)?.launch(&self.function, self.shape, &params) }
+        cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
     }
 }

@@ -1,8 +1,8 @@
 //! Host side of `kernels/topk_router.cu`.
 
 use spec_core::ops::TopkRouter;
-use spec_core::ops::topk_router::{Buffers, GroupScore, Masked, Plan, Scoring};
-use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
+use spec_core::ops::topk_router::{Buffers, GroupScore, Masked, Plan, Scoring, Select};
+use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut};
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
@@ -12,17 +12,29 @@ use crate::launch::{Function, Shape};
 static KERNELS: Archive = archive!("topk_router");
 
 const WARP: usize = 32;
-/// Threads of a block, and blocks a multiprocessor, for any shape: a warp a
+/// Most threads of a block, and blocks a multiprocessor, for any shape: a warp a
 /// token, the rest of the tokens in turn.
 const ANY: (u32, u32) = (128, 8);
+/// Shared memory that a block has without asking for more.
+const SHARED: usize = 48 << 10;
 /// The same where there is a quick route. At 65536 tokens of 256 experts on an
 /// H100, f32: 48.7 us with 3 blocks a multiprocessor, 45.1 with 4, 45.2 with 5.
 const QUICK: (u32, u32) = (256, 4);
-/// Experts of the quick routes.
-const QUICK_EXPERTS: [usize; 4] = [128, 256, 384, 512];
+/// Experts of the quick routes, plain and with every option.
+fn quick_experts(scoring: Scoring, extended: bool) -> &'static [usize] {
+    match (scoring, extended) {
+        (Scoring::Sigmoid | Scoring::Softmax, false) => &[128, 256, 384, 512],
+        (Scoring::Sigmoid, true) => &[128, 256, 384],
+        (Scoring::Softmax, true) => &[128, 512],
+        (Scoring::SqrtSoftplus, _) => &[256, 384],
+    }
+}
+/// The most picks of a quick route: a lane holds one.
+const QUICK_TOPK: usize = WARP;
 /// The quick route reads 16 bytes at a time.
 const ALIGNMENT: u64 = 16;
 
+/// What every kernel takes.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Params {
@@ -36,7 +48,7 @@ struct Params {
     groups: u32,
     topk_groups: u32,
     topk: u32,
-    softmax: u32,
+    scoring: u32,
     group_max: u32,
     excluded: u32,
     renormalize: u32,
@@ -45,12 +57,60 @@ struct Params {
 }
 const _: () = assert!(size_of::<Params>() == 112);
 
+/// What the kernels take besides that know every option.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Options {
+    num_tokens: u64,
+    replicas: Rows,
+    replica_counts: u64,
+    load: u64,
+    bias_type: u32,
+    wide_indices: u32,
+    shared_experts: u32,
+    shared_weight: f32,
+    physical: u32,
+    most: u32,
+    by_logit: u32,
+    chunk: u32,
+    words: u32,
+    reserved: u32,
+}
+const _: () = assert!(size_of::<Options>() == 80);
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Extended {
+    common: Params,
+    options: Options,
+}
+
+/// A kernel that was made for a plan.
+#[derive(Clone, Copy)]
+struct Launch {
+    function: Function,
+    shape: Shape,
+    /// Whether it takes [`Extended`].
+    extended: bool,
+}
+
 struct Prepared {
     cuda: Cuda,
     plan: Plan,
-    any: (Function, Shape),
+    any: Launch,
     /// For rows that are aligned.
-    quick: Option<(Function, Shape)>,
+    quick: Option<Launch>,
+}
+
+/// Whether a plan has options that the plain kernels know nothing of.
+fn is_extended(plan: &Plan) -> bool {
+    plan.params.scoring == Scoring::SqrtSoftplus
+        || plan.bias.is_some_and(|bias| bias != DType::F32)
+        || plan.indices.dtype == DType::I64
+        || plan.params.shared_experts > 0
+        || plan.has_num_tokens
+        || plan.replicas.is_some()
+        || plan.has_load
 }
 
 /// Whether the quick route takes such a plan, given that `x` is aligned: the
@@ -60,10 +120,11 @@ fn has_quick_route(plan: &Plan) -> bool {
     // Strides in bytes and tokens are 32 bits wide there.
     let narrow = |stride: usize, size: usize| stride.saturating_mul(size) < 1 << 32;
     let size = plan.x.dtype.size();
-    QUICK_EXPERTS.contains(&plan.experts())
+    quick_experts(params.scoring, is_extended(plan)).contains(&plan.experts())
+        && params.select == Select::Score
         && WARP.is_multiple_of(params.groups)
-        && params.topk <= plan.group_size() * params.topk_groups
-        && !(params.scoring == Scoring::Softmax && plan.has_bias)
+        && params.topk <= QUICK_TOPK.min(plan.group_size() * params.topk_groups)
+        && !(params.scoring == Scoring::Softmax && plan.bias.is_some())
         && (plan.x.row_stride * size).is_multiple_of(ALIGNMENT as usize)
         && plan.tokens() < 1 << 31
         && narrow(plan.x.row_stride, size)
@@ -71,40 +132,71 @@ fn has_quick_route(plan: &Plan) -> bool {
         && narrow(plan.indices.row_stride, 4)
 }
 
-impl Supports<TopkRouter> for Cuda {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TopkRouter>>> {
+/// Neighbouring experts that a lane of the kernel for any shape heads.
+fn chunk(plan: &Plan) -> usize {
+    plan.experts().div_ceil(WARP)
+}
+
+/// Words of shared memory of its warps: a key for each of 32 chunks, then one for each
+/// group where some are masked.
+fn words(plan: &Plan) -> usize {
+    let Plan { params, .. } = plan;
+    let groups = if params.topk_groups < params.groups { params.groups } else { 0 };
+    chunk(plan) * WARP + groups
+}
+
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<TopkRouter> for Cuda {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TopkRouter>>> {
         let dtype = plan.x.dtype.name();
+        // Without a row there may still be a `num_tokens` to flag.
+        let least = usize::from(plan.has_num_tokens);
         let shape = |(threads, blocks): (u32, u32)| {
             let tokens_a_block = threads as usize / WARP;
             let most = (self.limits().multiprocessors * blocks) as usize;
-            Shape::new(plan.tokens().div_ceil(tokens_a_block).min(most) as u32, threads)
+            let wanted = plan.tokens().div_ceil(tokens_a_block).clamp(least, most);
+            Shape::new(wanted as u32, threads)
         };
-        let experts = plan.experts().next_power_of_two().max(256);
-        let any = self.function(&KERNELS, &format!("topk_router_any_{experts}_{dtype}"))?;
+        let bytes = words(plan) * 4;
+        let warps = (SHARED / bytes).min(ANY.0 as usize / WARP);
+        let any = Launch {
+            function: self.function(&KERNELS, &format!("topk_router_any_{dtype}"))?,
+            shape: shape(((warps * WARP) as u32, ANY.1)).shared((warps * bytes) as u32),
+            extended: true,
+        };
         let quick = if has_quick_route(plan) {
             let scoring = match plan.params.scoring {
                 Scoring::Sigmoid => "sigmoid",
                 Scoring::Softmax => "softmax",
+                Scoring::SqrtSoftplus => "sqrt_softplus",
             };
-            let name = format!("topk_router_{scoring}_{}_{dtype}", plan.experts());
-            Some((self.function(&KERNELS, &name)?, shape(QUICK)))
+            let extended = is_extended(plan);
+            let kind = if extended { "extended_" } else { "" };
+            let name = format!("topk_router_{scoring}_{}_{kind}{dtype}", plan.experts());
+            let function = self.function(&KERNELS, &name)?;
+            Some(Launch { function, shape: shape(QUICK), extended })
         } else {
             None
         };
-        let any = (any, shape(ANY));
         Ok(Box::new(Prepared { cuda: self.clone(), plan: plan.clone(), any, quick }))
     }
 }
 
-impl Kernel<TopkRouter> for Prepared {
+// SAFETY: as above.
+unsafe impl Kernel<TopkRouter> for Prepared {
     fn workspace_size(&self) -> usize {
         0
     }
 
-    fn launch(&self, _: ViewMut<'_>, buffers: Buffers<'_>, stream: Stream<'_>) -> Result<()> {
+    unsafe fn launch(
+        &self,
+        _: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
         let Prepared { cuda, plan, any, quick } = self;
-        let options = &plan.params;
-        let params = Params {
+        let given = &plan.params;
+        let common = Params {
             x: cuda.rows(buffers.x, &plan.x)?,
             bias: cuda.pointer(buffers.bias)?,
             weights: cuda.rows(buffers.weights, &plan.weights)?,
@@ -112,20 +204,54 @@ impl Kernel<TopkRouter> for Prepared {
             flags: cuda.pointer(buffers.flags)?,
             tokens: plan.tokens() as u64,
             experts: plan.experts() as u32,
-            groups: options.groups as u32,
-            topk_groups: options.topk_groups as u32,
-            topk: options.topk as u32,
-            softmax: u32::from(options.scoring == Scoring::Softmax),
-            group_max: u32::from(options.group_score == GroupScore::Max),
-            excluded: u32::from(options.masked == Masked::Excluded),
-            renormalize: u32::from(options.renormalize),
-            scale: options.scale,
+            groups: given.groups as u32,
+            topk_groups: given.topk_groups as u32,
+            topk: given.topk as u32,
+            scoring: match given.scoring {
+                Scoring::Sigmoid => 0,
+                Scoring::Softmax => 1,
+                Scoring::SqrtSoftplus => 2,
+            },
+            group_max: u32::from(given.group_score == GroupScore::Max),
+            excluded: u32::from(given.masked == Masked::Excluded),
+            renormalize: u32::from(given.renormalize),
+            scale: given.scale,
             reserved: 0,
         };
-        let aligned = params.x.data.is_multiple_of(ALIGNMENT);
-        let (function, shape) = quick.as_ref().filter(|_| aligned).unwrap_or(any);
-        // SAFETY: `Params` is the kernel's, field by field; the buffers were
-        // checked against the plan, which bounds every index the kernel makes.
-        unsafe { cuda.queue(stream)?.launch(function, *shape, &params) }
+        let aligned = common.x.data.is_multiple_of(ALIGNMENT);
+        let Launch { function, shape, extended } = quick.filter(|_| aligned).unwrap_or(*any);
+        if !extended {
+            // SAFETY: `Params` is the kernel's, field by field; the buffers were
+            // checked against the plan, which bounds every index the kernel makes.
+            return cuda
+                .enqueue(stream, |queue| unsafe { queue.launch(&function, shape, &common) });
+        }
+        let replicas = Rows {
+            data: cuda.pointer(buffers.replicas)?,
+            stride: plan.replicas.map_or(0, |matrix| matrix.row_stride as u64),
+        };
+        let options = Options {
+            num_tokens: cuda.pointer(buffers.num_tokens)?,
+            replicas,
+            replica_counts: cuda.pointer(buffers.replica_counts)?,
+            load: cuda.pointer(buffers.load)?,
+            bias_type: match plan.bias {
+                Some(DType::F16) => 1,
+                Some(DType::BF16) => 2,
+                _ => 0,
+            },
+            wide_indices: u32::from(plan.indices.dtype == DType::I64),
+            shared_experts: given.shared_experts as u32,
+            shared_weight: given.shared_weight,
+            physical: plan.physical_experts() as u32,
+            most: plan.replicas.map_or(0, |matrix| matrix.cols as u32),
+            by_logit: u32::from(given.select == Select::Logit),
+            chunk: chunk(plan) as u32,
+            words: words(plan) as u32,
+            reserved: 0,
+        };
+        let params = Extended { common, options };
+        // SAFETY: as above, of `Extended`.
+        cuda.enqueue(stream, |queue| unsafe { queue.launch(&function, shape, &params) })
     }
 }

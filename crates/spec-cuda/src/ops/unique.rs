@@ -117,8 +117,9 @@ impl Layout {
     }
 }
 
-impl Supports<Unique> for Cuda {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<Unique>>> {
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<Unique> for Cuda {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<Unique>>> {
         let size = plan.keys.dtype.size();
         let bits = size * 8;
         let tile_keys = THREADS * if size == 8 { PASS_ITEMS[0] } else { PASS_ITEMS[1] };
@@ -151,23 +152,23 @@ fn blocks(n: usize, per: usize) -> u32 {
     u32::try_from(n.div_ceil(per)).unwrap_or(u32::MAX)
 }
 
-impl Kernel<Unique> for Prepared {
+// SAFETY: as above.
+unsafe impl Kernel<Unique> for Prepared {
     fn workspace_size(&self) -> usize {
         self.layout.size
     }
 
-    fn launch(
+    unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
         let (cuda, layout) = (&self.cuda, &self.layout);
-        let queue = cuda.queue(stream)?;
         let count = cuda.pointer(buffers.count)?;
         if self.n == 0 {
             // SAFETY: `count` was checked to be one u64.
-            return unsafe { queue.zero(count, 8) };
+            return cuda.enqueue(stream, |queue| unsafe { queue.zero(count, 8) });
         }
         let base = cuda.workspace(workspace, layout.size)?;
         let at = |offset: usize| base + offset as u64;
@@ -194,10 +195,10 @@ impl Kernel<Unique> for Prepared {
         // SAFETY: `Params` is the kernels', field by field; buffers and
         // workspace were checked against the plan, and `enqueue` launches as
         // many blocks as the kernels have tiles.
-        unsafe {
+        cuda.enqueue(stream, |queue| unsafe {
             queue.zero(base, layout.zeroed)?;
-            self.enqueue(&queue, params)
-        }
+            self.enqueue(queue, params)
+        })
     }
 }
 

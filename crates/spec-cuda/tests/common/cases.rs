@@ -2,9 +2,11 @@
 //! tests that are about streams and graphs rather than about results.
 
 use spec_core::ops::{
-    DeduplicateTopk, HybridMtpNgram, NgramMatch, RejectionSample, TopkRouter, Unique,
-    deduplicate_topk, hybrid_mtp_ngram, ngram_match, rejection_sample, topk_router, unique,
+    DeduplicateTopk, HybridMtpNgram, NgramMatch, PromptLookup, RejectionSample, TopkRouter, Unique,
+    deduplicate_topk, hybrid_mtp_ngram, ngram_match, prompt_lookup, rejection_sample, topk_router,
+    unique,
 };
+use spec_core::ops::{SampleLogits, sample_logits};
 use spec_core::{DType, Stream, TensorDesc, dtype};
 use spec_cuda::Cuda;
 
@@ -31,6 +33,9 @@ macro_rules! twin {
     };
 }
 
+#[path = "around.rs"]
+mod around;
+
 /// Every operator by name.
 pub fn all(cuda: &Cuda) -> Vec<(&'static str, Box<dyn Case>)> {
     vec![
@@ -39,6 +44,11 @@ pub fn all(cuda: &Cuda) -> Vec<(&'static str, Box<dyn Case>)> {
         ("rejection_sample", Box::new(Rejection::new(cuda))),
         ("ngram_match", Box::new(Ngram::new(cuda))),
         ("hybrid_mtp_ngram", Box::new(Hybrid::new(cuda))),
+        ("sample_logits", Box::new(Samples::new(cuda))),
+        ("tree_verify", Box::new(around::Trees::new(cuda))),
+        ("moe_align", Box::new(around::Align::new(cuda))),
+        ("indexer_topk", Box::new(around::Indexer::new(cuda))),
+        ("prompt_lookup", Box::new(Lookup::new(cuda))),
         ("unique", Box::new(Keys::new(cuda))),
     ]
 }
@@ -62,9 +72,9 @@ impl Router {
     const EXPERTS: usize = 256;
 
     fn new(cuda: &Cuda) -> Self {
-        let operator = TopkRouter::deepseek_v3();
-        let mut tensors = operator.tensors(DType::F32, Self::TOKENS, Self::EXPERTS);
-        tensors.bias = Some(TensorDesc::new(DType::F32, [Self::EXPERTS]));
+        let model = topk_router::preset::DEEPSEEK_V3;
+        let operator = model.router();
+        let mut tensors = model.tensors(DType::F32, Self::TOKENS);
         tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
         Router {
             x: Array::new(cuda, Self::TOKENS * Self::EXPERTS),
@@ -93,8 +103,12 @@ impl Case for Router {
         let buffers = topk_router::Buffers {
             x: self.x.view(),
             bias: Some(self.bias.view()),
+            num_tokens: None,
+            replicas: None,
+            replica_counts: None,
             weights: self.weights.view_mut(),
             indices: self.indices.view_mut(),
+            load: None,
             flags: Some(self.flags.view_mut()),
         };
         self.ready.run(buffers, stream);
@@ -156,14 +170,16 @@ impl Case for Deduplicate {
     }
 }
 
-/// Lossless verification of ragged requests, draws from (seed, offset).
+/// Lossless verification of ragged requests, of which some are greedy.
 struct Rejection {
     target: Array<f32>,
     draft: Array<f32>,
     draft_ids: Array<i32>,
     bonus_ids: Array<i32>,
     offsets: Array<i32>,
-    seed_offset: Array<u64>,
+    seeds: Array<u64>,
+    positions: Array<i64>,
+    greedy: Array<u8>,
     output: Array<i32>,
     per_request: [Array<i32>; 4],
     flags: Array<u32>,
@@ -179,6 +195,7 @@ impl Rejection {
     fn new(cuda: &Cuda) -> Self {
         let operator = RejectionSample::lossless(Self::DRAFTS);
         let mut tensors = operator.tensors(Self::BATCH, Self::TOKENS, Self::VOCAB);
+        tensors.greedy = Some(TensorDesc::new(DType::U8, [Self::BATCH]));
         tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
         Rejection {
             target: Array::new(cuda, Self::TOKENS * Self::VOCAB),
@@ -186,7 +203,9 @@ impl Rejection {
             draft_ids: Array::new(cuda, Self::TOKENS),
             bonus_ids: Array::new(cuda, Self::BATCH),
             offsets: Array::new(cuda, Self::BATCH + 1),
-            seed_offset: Array::new(cuda, 2),
+            seeds: Array::new(cuda, Self::BATCH),
+            positions: Array::new(cuda, Self::BATCH),
+            greedy: Array::new(cuda, Self::BATCH),
             output: Array::new(cuda, Self::BATCH * (Self::DRAFTS + 1)),
             per_request: std::array::from_fn(|_| Array::new(cuda, Self::BATCH)),
             flags: Array::new(cuda, 1),
@@ -217,7 +236,9 @@ impl Case for Rejection {
         let mut offsets = random.vec(Self::BATCH + 1, |r| r.below(Self::TOKENS as u64 + 1) as i32);
         offsets.sort_unstable();
         self.offsets.set(&offsets);
-        self.seed_offset.set(&[seed, 3]);
+        self.seeds.set(&random.vec(Self::BATCH, |r| r.next()));
+        self.positions.set(&random.vec(Self::BATCH, |r| r.below(1 << 40) as i64));
+        self.greedy.set(&random.vec(Self::BATCH, |r| r.below(3) as u8 / 2));
         self.flags.set(&[0]);
     }
 
@@ -230,7 +251,9 @@ impl Case for Rejection {
             bonus_token_ids: self.bonus_ids.view(),
             cu_num_draft: self.offsets.view(),
             uniform_samples: None,
-            seed_offset: Some(self.seed_offset.view()),
+            seeds: Some(self.seeds.view()),
+            positions: Some(self.positions.view()),
+            greedy: Some(self.greedy.view()),
             output_token_ids: self.output.view_mut(),
             num_accepted: num_accepted.view_mut(),
             accepted_counts: accepted.view_mut(),
@@ -405,6 +428,62 @@ impl Case for Hybrid {
     }
 }
 
+/// Texts that several blocks search each.
+struct Lookup {
+    tokens: Array<i64>,
+    lengths: Array<i32>,
+    drafts: Array<i64>,
+    counts: Array<i32>,
+    flags: Array<u32>,
+    ready: Ready<PromptLookup>,
+}
+
+impl Lookup {
+    const REQUESTS: usize = 3;
+    const MOST: usize = 30_000;
+
+    fn new(cuda: &Cuda) -> Self {
+        let operator = PromptLookup { max_ngram: 6, ..PromptLookup::default() };
+        let mut tensors = operator.tensors(DType::I64, Self::REQUESTS, Self::MOST);
+        tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
+        Lookup {
+            tokens: Array::new(cuda, Self::REQUESTS * Self::MOST),
+            lengths: Array::new(cuda, Self::REQUESTS),
+            drafts: Array::new(cuda, Self::REQUESTS * operator.max_draft),
+            counts: Array::new(cuda, Self::REQUESTS),
+            flags: Array::new(cuda, 1),
+            ready: Ready::new(cuda, &operator, &tensors),
+        }
+    }
+}
+
+impl Case for Lookup {
+    twin!();
+
+    fn fill(&mut self, seed: u64) {
+        let mut random = Random(seed);
+        self.tokens.set(&random.vec(Self::REQUESTS * Self::MOST, |r| r.below(12) as i64));
+        let length = |r: &mut Random| (Self::MOST / 2) as i32 + r.below(20_000) as i32;
+        self.lengths.set(&random.vec(Self::REQUESTS, length));
+        self.flags.set(&[0]);
+    }
+
+    fn run(&mut self, stream: Stream<'_>) {
+        let buffers = prompt_lookup::Buffers {
+            tokens: self.tokens.view(),
+            lengths: self.lengths.view(),
+            drafts: self.drafts.view_mut(),
+            counts: self.counts.view_mut(),
+            flags: Some(self.flags.view_mut()),
+        };
+        self.ready.run(buffers, stream);
+    }
+
+    fn outputs(&self) -> Vec<u8> {
+        [bytes(&[&self.drafts]), bytes(&[&self.counts]), bytes(&[&self.flags])].concat()
+    }
+}
+
 /// Keys with few duplicates or many, and their counts.
 struct Keys {
     keys: Array<u64>,
@@ -454,5 +533,81 @@ impl Case for Keys {
         let distinct = self.count.get()[0] as usize;
         let arrays = [self.unique.start(distinct), self.counts.start(distinct)];
         arrays.iter().flat_map(|a| dtype::as_bytes(a).to_vec()).collect()
+    }
+}
+
+/// Rows that stay in a cluster's shared memory, with both cuts, and their
+/// probabilities.
+struct Samples {
+    logits: Array<f32>,
+    positions: Array<i64>,
+    temperature: Array<f32>,
+    seeds: Array<u64>,
+    top_k: Array<i32>,
+    top_p: Array<f32>,
+    tokens: Array<i32>,
+    probs: Array<f32>,
+    ready: Ready<SampleLogits>,
+}
+
+impl Samples {
+    const ROWS: usize = 9;
+    const VOCAB: usize = 40_001;
+
+    fn new(cuda: &Cuda) -> Self {
+        let operator = SampleLogits::default();
+        let mut tensors = operator.tensors(Self::ROWS, Self::ROWS, Self::VOCAB);
+        tensors.top_k = Some(TensorDesc::new(DType::I32, [Self::ROWS]));
+        tensors.top_p = Some(TensorDesc::new(DType::F32, [Self::ROWS]));
+        tensors.probs = Some(TensorDesc::new(DType::F32, [Self::ROWS, Self::VOCAB]));
+        Samples {
+            logits: Array::new(cuda, Self::ROWS * Self::VOCAB),
+            positions: Array::new(cuda, Self::ROWS),
+            temperature: Array::new(cuda, Self::ROWS),
+            seeds: Array::new(cuda, Self::ROWS),
+            top_k: Array::new(cuda, Self::ROWS),
+            top_p: Array::new(cuda, Self::ROWS),
+            tokens: Array::new(cuda, Self::ROWS),
+            probs: Array::new(cuda, Self::ROWS * Self::VOCAB),
+            ready: Ready::new(cuda, &operator, &tensors),
+        }
+    }
+}
+
+impl Case for Samples {
+    twin!();
+
+    fn fill(&mut self, seed: u64) {
+        let mut random = Random(seed);
+        self.logits.set(&random.vec(Self::ROWS * Self::VOCAB, |r| r.unit() * 16.0 - 8.0));
+        self.positions.set(&random.vec(Self::ROWS, |r| r.below(4096) as i64));
+        // A greedy one now and then; a top-k that many, few or none are.
+        self.temperature.set(&random.vec(Self::ROWS, |r| r.below(4) as f32 * 0.4));
+        self.seeds.set(&random.vec(Self::ROWS, |r| r.below(u64::MAX)));
+        self.top_k.set(&random.vec(Self::ROWS, |r| [0, 50, 5000][r.below(3) as usize]));
+        self.top_p.set(&random.vec(Self::ROWS, |r| 0.5 + r.unit()));
+    }
+
+    fn run(&mut self, stream: Stream<'_>) {
+        let buffers = sample_logits::Buffers {
+            logits: self.logits.view(),
+            positions: self.positions.view(),
+            temperature: self.temperature.view(),
+            seeds: self.seeds.view(),
+            top_k: Some(self.top_k.view()),
+            top_p: Some(self.top_p.view()),
+            min_p: None,
+            requests: None,
+            mask: None,
+            tokens: self.tokens.view_mut(),
+            probs: Some(self.probs.view_mut()),
+            logprobs: None,
+            flags: None,
+        };
+        self.ready.run(buffers, stream);
+    }
+
+    fn outputs(&self) -> Vec<u8> {
+        [bytes(&[&self.tokens]), bytes(&[&self.probs])].concat()
     }
 }

@@ -39,7 +39,7 @@ pub struct Array<T> {
 impl<T: Element> Array<T> {
     /// `len` elements that hold whatever was there.
     pub fn new(cuda: &Cuda, len: usize) -> Self {
-        let memory = cuda.allocate(len * size_of::<T>()).expect("device memory");
+        let memory = cuda.allocate_bytes(len * size_of::<T>()).expect("device memory");
         Array { memory, len, element: std::marker::PhantomData }
     }
 

@@ -1,95 +1,200 @@
 //! A column of an Arrow IPC file, record batches by several threads.
 
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::{
-    Int8Type, Int16Type, Int32Type, Int64Type, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
+    Date32Type, Date64Type, DurationMicrosecondType, DurationMillisecondType,
+    DurationNanosecondType, DurationSecondType, Int8Type, Int16Type, Int32Type, Int64Type,
+    Time32MillisecondType, Time32SecondType, Time64MicrosecondType, Time64NanosecondType,
+    TimestampMicrosecondType, TimestampMillisecondType, TimestampNanosecondType,
+    TimestampSecondType, UInt8Type, UInt16Type, UInt32Type, UInt64Type,
 };
 use arrow_array::{Array, ArrayRef, ArrowPrimitiveType};
-use arrow_ipc::reader::{FileReader, FileReaderBuilder, read_footer_length};
-use arrow_schema::{ArrowError, DataType};
+use arrow_buffer::{Buffer, MutableBuffer, NullBuffer};
+use arrow_ipc::convert::try_fb_to_schema;
+use arrow_ipc::reader::{FileDecoder, read_footer_length};
+use arrow_ipc::{Block, RecordBatch, root_as_footer, root_as_message};
+use arrow_schema::{ArrowError, DataType, TimeUnit};
 use spec_core::dtype::{as_bytes, as_bytes_mut};
 use spec_core::{DType, Element};
 
+use super::pages::{RATIO, SPARE, check_memory};
 use super::reader::Shared;
-use super::{missing, no_key_type, nulls};
-use crate::{Error, Key, Part, Place, Result, Source};
+use super::{Options, no_key_type, no_text, nulls};
+use crate::error::missing;
+use crate::{Error, Key, Part, Place, Result, Skipped, Source, os};
 
 /// Bytes of record batches that a part has at least, if the file has as many.
 const PART: u64 = 16 << 20;
 /// The end of a file: the footer's length and the magic word.
 const TAIL: u64 = 10;
 
+/// Bytes before the metadata of a record batch: a marker and a length.
+const PREFIX: u64 = 8;
+
 /// One column of an Arrow file.
 pub(super) struct ArrowColumn {
     path: PathBuf,
     name: String,
     file: Shared,
-    /// Its index in the file.
-    column: usize,
     dtype: DType,
-    /// Bytes of each record batch, all columns of it.
-    batches: Vec<u64>,
+    decoder: FileDecoder,
+    /// The record batches, all columns of them.
+    batches: Vec<Block>,
     /// The record batches of each part.
     parts: Vec<Range<usize>>,
+    skip_nulls: bool,
+    nulls: AtomicU64,
 }
 
 impl ArrowColumn {
-    pub(super) fn open(path: &Path, file: File, name: &str) -> Result<Self> {
+    pub(super) fn open(path: &Path, file: File, name: &str, options: Options) -> Result<Self> {
         let file = Shared::new(file).map_err(|error| Error::io("read", path, error))?;
-        let reader = FileReaderBuilder::new().build(file.clone());
-        let schema = reader.map_err(|error| failed(path, error))?.schema();
+        let footer = footer(path, &file)?;
+        let bad = |error: &dyn std::fmt::Display| damaged(path, &error.to_string());
+        let footer = root_as_footer(&footer).map_err(|error| bad(&error))?;
+        let schema = footer.schema().ok_or_else(|| damaged(path, "it has no schema"))?;
+        if !schema.endianness().equals_to_target_endianness() {
+            return Err(damaged(path, "its numbers are in another machine's order of bytes"));
+        }
+        let schema = try_fb_to_schema(schema).map_err(|error| bad(&error))?;
         let names = || schema.fields().iter().map(|field| field.name().as_str());
         let found = names().position(|there| there == name);
         let column = found.ok_or_else(|| missing(path, name, names()))?;
         let dtype = match schema.field(column).data_type() {
             DataType::UInt64 => DType::U64,
-            DataType::Int64 => DType::I64,
+            DataType::Int64
+            | DataType::Date64
+            | DataType::Time64(_)
+            | DataType::Timestamp(..)
+            | DataType::Duration(_) => DType::I64,
             DataType::UInt32 | DataType::UInt16 | DataType::UInt8 => DType::U32,
-            DataType::Int32 | DataType::Int16 | DataType::Int8 => DType::I32,
+            DataType::Int32
+            | DataType::Int16
+            | DataType::Int8
+            | DataType::Date32
+            | DataType::Time32(_) => DType::I32,
+            other if other.is_binary() || other.is_string() => return Err(no_text(path, name)),
             other => return Err(no_key_type(path, name, &other.to_string())),
         };
-        let batches = batches(path, file.clone())?;
+        let batches: Vec<Block> = footer.recordBatches().into_iter().flatten().copied().collect();
+        for batch in &batches {
+            check_block(batch, file.size()).map_err(|words| damaged(path, words))?;
+        }
         let (mut parts, mut start, mut gathered) = (Vec::new(), 0, 0);
-        for (index, bytes) in batches.iter().enumerate() {
-            gathered += bytes;
+        for (index, batch) in batches.iter().enumerate() {
+            gathered += bytes(batch);
             if gathered >= PART || index + 1 == batches.len() {
                 parts.push(start..index + 1);
                 (start, gathered) = (index + 1, 0);
             }
         }
-        let (path, name) = (path.to_owned(), name.to_owned());
-        Ok(ArrowColumn { path, name, file, column, dtype, batches, parts })
+        let version = footer.version();
+        let decoder = FileDecoder::new(Arc::new(schema), version).with_projection(vec![column]);
+        Ok(ArrowColumn {
+            path: path.to_owned(),
+            name: name.to_owned(),
+            file,
+            dtype,
+            decoder,
+            batches,
+            parts,
+            skip_nulls: options.skip_nulls,
+            nulls: AtomicU64::new(0),
+        })
     }
 
     pub(super) fn dtype(&self) -> DType {
         self.dtype
     }
+
+    /// Reads the column in a record batch; none where that has no data at all.
+    fn batch(&self, block: &Block) -> Result<Option<ArrayRef>> {
+        let damaged = |words: &str| damaged(&self.path, words);
+        let buffer = MutableBuffer::try_from_len_zeroed(bytes(block) as usize);
+        let mut buffer = buffer.map_err(|error| damaged(&error.to_string()))?;
+        let read = os::read_full(self.file.file(), &mut buffer, block.offset() as u64);
+        if read.map_err(|error| Error::io("read", &self.path, error))? < buffer.len() {
+            return Err(damaged("it ends early"));
+        }
+        let buffer = Buffer::from(buffer);
+        check_batch(block, &buffer).map_err(|words| damaged(&words))?;
+        let batch = self.decoder.read_record_batch(block, &buffer);
+        let batch = batch.map_err(|error| failed(&self.path, error))?;
+        Ok(batch.map(|batch| batch.column(0).clone()))
+    }
 }
 
-/// Bytes of each record batch, from the footer.
-fn batches(path: &Path, mut file: Shared) -> Result<Vec<u64>> {
-    let failed = |error| Error::io("read", path, error);
+fn footer(path: &Path, file: &Shared) -> Result<Vec<u8>> {
+    let read = |bytes: &mut [u8], at| match os::read_full(file.file(), bytes, at) {
+        Ok(read) if read == bytes.len() => Ok(()),
+        Ok(_) => Err(damaged(path, "it ends early")),
+        Err(error) => Err(Error::io("read", path, error)),
+    };
+    let short = || damaged(path, "it ends early");
     let mut tail = [0; TAIL as usize];
-    file.seek(SeekFrom::End(-(TAIL as i64))).map_err(failed)?;
-    file.read_exact(&mut tail).map_err(failed)?;
-    let length = read_footer_length(tail).map_err(|error| self::failed(path, error))?;
-    let start = file.size().checked_sub(TAIL + length as u64);
+    let end = file.size().checked_sub(TAIL).ok_or_else(short)?;
+    read(&mut tail, end)?;
+    let length = read_footer_length(tail).map_err(|error| failed(path, error))?;
+    let start = end.checked_sub(length as u64);
     let start = start.ok_or_else(|| damaged(path, "its footer is longer than the file"))?;
-    file.seek(SeekFrom::Start(start)).map_err(failed)?;
+    check_memory(length as u64).map_err(|words| damaged(path, &words))?;
     let mut footer = vec![0; length];
-    file.read_exact(&mut footer).map_err(failed)?;
-    let footer =
-        arrow_ipc::root_as_footer(&footer).map_err(|error| damaged(path, &error.to_string()))?;
-    let blocks = footer.recordBatches().map(|blocks| blocks.iter().collect::<Vec<_>>());
-    let bytes = blocks.unwrap_or_default().into_iter().map(|block| {
-        (block.metaDataLength().max(0) as u64).saturating_add(block.bodyLength().max(0) as u64)
-    });
-    Ok(bytes.collect())
+    read(&mut footer, start)?;
+    Ok(footer)
+}
+
+/// Bytes of a block, which has been checked.
+fn bytes(block: &Block) -> u64 {
+    block.metaDataLength().max(0) as u64 + block.bodyLength().max(0) as u64
+}
+
+/// Whether a block is within a file of so many bytes.
+fn check_block(block: &Block, file: u64) -> Result<(), &'static str> {
+    let bad = "a record batch is said to be where the file has nothing";
+    let number = |number: i64| u64::try_from(number).map_err(|_| bad);
+    let (at, head) = (number(block.offset())?, number(block.metaDataLength().into())?);
+    let end = number(block.bodyLength())?.checked_add(head).and_then(|len| len.checked_add(at));
+    if head < PREFIX || end.is_none_or(|end| end > file) { Err(bad) } else { Ok(()) }
+}
+
+/// Whether the buffers of a record batch are in it, and unpack to lengths that
+/// they can have.
+fn check_batch(block: &Block, bytes: &[u8]) -> Result<(), String> {
+    let (head, body) = bytes.split_at(block.metaDataLength() as usize);
+    let skip = if head[..4] == [0xFF; 4] { 8 } else { 4 };
+    let message = root_as_message(&head[skip..]).map_err(|error| error.to_string())?;
+    let Some(batch) = message.header_as_record_batch() else { return Ok(()) };
+    check_buffers(batch, body)
+        .ok_or_else(|| "a column is damaged".to_owned())
+        .and_then(check_memory)
+}
+
+/// The longest buffer of a batch, unpacked; none where one cannot be right.
+fn check_buffers(batch: RecordBatch<'_>, body: &[u8]) -> Option<u64> {
+    let is_packed = batch.compression().is_some();
+    let mut longest = 0;
+    for buffer in batch.buffers().into_iter().flatten() {
+        let start = usize::try_from(buffer.offset()).ok()?;
+        let end = start.checked_add(usize::try_from(buffer.length()).ok()?)?;
+        let buffer = body.get(start..end)?;
+        if !is_packed || buffer.is_empty() {
+            continue;
+        }
+        let (length, packed) = buffer.split_first_chunk::<8>()?;
+        // -1 says that it is not packed.
+        let length = i64::from_le_bytes(*length).max(0) as u64;
+        if length > (packed.len() as u64).saturating_mul(RATIO) + SPARE {
+            return None;
+        }
+        longest = longest.max(length);
+    }
+    Some(longest)
 }
 
 /// An operating system's refusal, or the file's fault.
@@ -100,9 +205,16 @@ fn failed(path: &Path, error: ArrowError) -> Error {
         ArrowError::IoError(_, error) if matches!(error.kind(), InvalidInput | UnexpectedEof) => {
             damaged(path, "it ends early")
         }
-        ArrowError::IoError(_, error) => Error::io("read", path, error),
+        ArrowError::IoError(_, error) if error.raw_os_error().is_some() => {
+            Error::io("read", path, error)
+        }
         other => damaged(path, &other.to_string()),
     }
+}
+
+/// Does what the crate may panic in.
+pub(super) fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    super::guarded(path, damaged, work)
 }
 
 fn damaged(path: &Path, what: &str) -> Error {
@@ -116,7 +228,7 @@ impl<K: Key> Source<K> for ArrowColumn {
     }
 
     fn bytes(&self) -> Option<u64> {
-        Some(self.batches.iter().sum())
+        Some(self.batches.iter().map(bytes).sum())
     }
 
     fn parts(&self) -> usize {
@@ -125,61 +237,81 @@ impl<K: Key> Source<K> for ArrowColumn {
 
     /// A record batch, packed and unpacked.
     fn part_memory(&self) -> usize {
-        2 * self.batches.iter().copied().max().unwrap_or(0) as usize
+        2 * self.batches.iter().map(bytes).max().unwrap_or(0) as usize
+    }
+
+    fn skipped(&self) -> Result<Skipped> {
+        let nulls = self.nulls.load(Ordering::Relaxed);
+        Ok(Skipped { nulls, ..Skipped::default() })
     }
 
     fn open(&self, part: usize) -> Result<Box<dyn Part<K> + Send + '_>> {
         let batches = self.parts[part].clone();
-        let reader = FileReaderBuilder::new().with_projection(vec![self.column]);
-        let mut reader =
-            reader.build(self.file.clone()).map_err(|error| failed(&self.path, error))?;
-        reader.set_index(batches.start).map_err(|error| failed(&self.path, error))?;
-        Ok(Box::new(Batches { column: self, reader, batches, array: None, at: 0, bytes: 0 }))
+        Ok(Box::new(Batches { column: self, batches, array: None, at: 0, bytes: 0 }))
     }
 }
 
 /// A part: record batches one after the other.
 struct Batches<'a> {
     column: &'a ArrowColumn,
-    reader: FileReader<Shared>,
     /// Those that have not been started.
     batches: Range<usize>,
     /// The one that is being read.
     array: Option<ArrayRef>,
-    /// Keys of it that have been read.
+    /// Values of it that have been read.
     at: usize,
     bytes: u64,
 }
 
 impl<K: Key> Part<K> for Batches<'_> {
     fn read(&mut self, keys: &mut [K]) -> Result<usize> {
-        let file = self.column;
-        loop {
-            if let Some(array) = &self.array {
-                let count = keys.len().min(array.len() - self.at);
-                if count > 0 {
-                    copy(array, self.at, &mut keys[..count]);
-                    self.at += count;
-                    return Ok(count);
-                }
-            }
-            let Some(index) = self.batches.next() else { return Ok(0) };
-            let batch = self.reader.next().unwrap_or_else(|| {
-                Err(ArrowError::IpcError("a record batch is missing".to_owned()))
-            });
-            let batch = batch.map_err(|error| failed(&file.path, error))?;
-            let array = batch.column(0);
-            if array.null_count() > 0 {
-                return Err(nulls(&file.path, &file.name, array.null_count() as u64));
-            }
-            self.bytes += file.batches[index];
-            (self.array, self.at) = (Some(array.clone()), 0);
-        }
+        guarded(&self.column.path, || self.read_some(keys))
     }
 
     fn bytes(&self) -> u64 {
         self.bytes
     }
+}
+
+impl Batches<'_> {
+    fn read_some<K: Key>(&mut self, keys: &mut [K]) -> Result<usize> {
+        let file = self.column;
+        loop {
+            if let Some(array) = &self.array {
+                let count = keys.len().min(array.len() - self.at);
+                if count > 0 {
+                    let keys = &mut keys[..count];
+                    copy(array, self.at, keys);
+                    let from = self.at;
+                    self.at += count;
+                    let kept = array.nulls().map_or(count, |nulls| keep(keys, nulls, from));
+                    if kept > 0 {
+                        return Ok(kept);
+                    }
+                    continue;
+                }
+            }
+            let Some(index) = self.batches.next() else { return Ok(0) };
+            let block = &file.batches[index];
+            self.bytes += bytes(block);
+            (self.array, self.at) = (file.batch(block)?, 0);
+            let null = self.array.as_ref().map_or(0, |array| array.null_count()) as u64;
+            if null > 0 && !file.skip_nulls {
+                return Err(nulls(&file.path, &file.name, null));
+            }
+            file.nulls.fetch_add(null, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Moves the keys that are not null to the front; how many there are.
+fn keep<K: Key>(keys: &mut [K], nulls: &NullBuffer, from: usize) -> usize {
+    let mut kept = 0;
+    for index in 0..keys.len() {
+        keys[kept] = keys[index];
+        kept += usize::from(nulls.is_valid(from + index));
+    }
+    kept
 }
 
 /// Copies `keys.len()` values from `at` on; the caller has matched `K` to the
@@ -190,6 +322,26 @@ fn copy<K: Key>(array: &ArrayRef, at: usize, keys: &mut [K]) {
         DataType::Int64 => same::<Int64Type, K>(array, at, keys),
         DataType::UInt32 => same::<UInt32Type, K>(array, at, keys),
         DataType::Int32 => same::<Int32Type, K>(array, at, keys),
+        DataType::Date32 => same::<Date32Type, K>(array, at, keys),
+        DataType::Date64 => same::<Date64Type, K>(array, at, keys),
+        DataType::Time32(TimeUnit::Second) => same::<Time32SecondType, K>(array, at, keys),
+        DataType::Time32(_) => same::<Time32MillisecondType, K>(array, at, keys),
+        DataType::Time64(TimeUnit::Microsecond) => {
+            same::<Time64MicrosecondType, K>(array, at, keys);
+        }
+        DataType::Time64(_) => same::<Time64NanosecondType, K>(array, at, keys),
+        DataType::Timestamp(unit, _) => match unit {
+            TimeUnit::Second => same::<TimestampSecondType, K>(array, at, keys),
+            TimeUnit::Millisecond => same::<TimestampMillisecondType, K>(array, at, keys),
+            TimeUnit::Microsecond => same::<TimestampMicrosecondType, K>(array, at, keys),
+            TimeUnit::Nanosecond => same::<TimestampNanosecondType, K>(array, at, keys),
+        },
+        DataType::Duration(unit) => match unit {
+            TimeUnit::Second => same::<DurationSecondType, K>(array, at, keys),
+            TimeUnit::Millisecond => same::<DurationMillisecondType, K>(array, at, keys),
+            TimeUnit::Microsecond => same::<DurationMicrosecondType, K>(array, at, keys),
+            TimeUnit::Nanosecond => same::<DurationNanosecondType, K>(array, at, keys),
+        },
         DataType::UInt16 => widened::<UInt16Type, K>(array, at, keys),
         DataType::UInt8 => widened::<UInt8Type, K>(array, at, keys),
         DataType::Int16 => widened::<Int16Type, K>(array, at, keys),

@@ -1,29 +1,38 @@
 //! A column of Parquet or Arrow files, and distinct keys as a Parquet file.
 //!
 //! A column is u64, i64, u32 or i32 (or narrower integers, read as the 32-bit
-//! type of their sign), without nulls: a null is no key, and neither dropping it
-//! nor giving it a number is ours to decide, so the first one found is an error
-//! that names the column. Arrow files are those of the IPC file format, which
-//! Feather version 2 is too.
+//! type of their sign; or a date or a time, read as the integer that it is stored
+//! as), without nulls: a null is no key, and neither dropping it nor giving it a
+//! number is ours to decide, so the first one found is an error that names the
+//! column, unless [`Options::skip_nulls`] decides. Arrow files are those of the
+//! IPC file format, which Feather version 2 is too.
+//!
+//! What a damaged file says of lengths is held against its size before anything
+//! is allocated, and what makes the crates panic that read such files is an error.
 
 mod arrow;
+mod pages;
 mod parquet;
 mod parquet_sink;
 mod reader;
+mod thrift;
 
-use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use spec_core::DType;
 
-use crate::{Error, Key, Place, Result, Source, os};
+use crate::caught::catch;
+use crate::input::Data;
+use crate::{Content, Error, Input, Key, Place, Result, Source};
 
 pub use parquet_sink::ParquetSink;
 
-/// What a file starts with.
-enum Format {
-    Parquet,
-    Arrow,
+/// How a column is read.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Options {
+    /// Leaves out nulls, and counts them ([`Skipped`](crate::Skipped)).
+    pub skip_nulls: bool,
 }
 
 /// Opens column `column` of a file, whose type must be `K`.
@@ -31,17 +40,22 @@ enum Format {
 /// # Errors
 /// [`Error::Io`] where it cannot be read, [`Error::Data`] where it is neither a
 /// Parquet nor an Arrow file, lacks the column, or has it with another type.
-pub fn open<'a, K: Key>(path: &Path, column: &str) -> Result<Box<dyn Source<K> + 'a>> {
-    let (file, format) = recognise(path)?;
-    let (found, source): (DType, Box<dyn Source<K> + 'a>) = match format {
-        Format::Parquet => {
-            let source = parquet::ParquetColumn::open(path, file, column)?;
-            (source.dtype(), Box::new(source))
-        }
-        Format::Arrow => {
-            let source = arrow::ArrowColumn::open(path, file, column)?;
-            (source.dtype(), Box::new(source))
-        }
+pub fn open<K: Key>(path: &Path, column: &str) -> Result<Box<dyn Source<K>>> {
+    open_with(path, column, Options::default())
+}
+
+/// As [`open`], with options.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_with<K: Key>(
+    path: &Path,
+    column: &str,
+    options: Options,
+) -> Result<Box<dyn Source<K>>> {
+    let (found, source): (DType, Box<dyn Source<K>>) = match recognise(path, column, options)? {
+        Column::Parquet(source) => (source.dtype(), source),
+        Column::Arrow(source) => (source.dtype(), source),
     };
     if found != K::DTYPE {
         let message = format!("column {column} is {}, not {}", name(found), K::NAME);
@@ -55,31 +69,87 @@ pub fn open<'a, K: Key>(path: &Path, column: &str) -> Result<Box<dyn Source<K> +
 /// # Errors
 /// As [`open`], and [`Error::Data`] where it is none of these.
 pub fn dtype(path: &Path, column: &str) -> Result<DType> {
-    let (file, format) = recognise(path)?;
-    match format {
-        Format::Parquet => Ok(parquet::ParquetColumn::open(path, file, column)?.dtype()),
-        Format::Arrow => Ok(arrow::ArrowColumn::open(path, file, column)?.dtype()),
+    Ok(match recognise(path, column, Options { skip_nulls: true })? {
+        Column::Parquet(source) => source.dtype(),
+        Column::Arrow(source) => source.dtype(),
+    })
+}
+
+/// The Parquet and Arrow files of a folder and of the folders in it, in the order
+/// of their paths: those whose names say so, and do not begin with a dot or an
+/// underscore, which stand for what is not data.
+///
+/// # Errors
+/// [`Error::Io`] where a folder cannot be read, [`Error::Data`] where there is
+/// no such file.
+pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    let mut folders = vec![folder.to_owned()];
+    while let Some(folder) = folders.pop() {
+        let failed = |error| Error::io("read", &folder, error);
+        for entry in folder.read_dir().map_err(failed)? {
+            let entry = entry.map_err(failed)?;
+            let (path, name) = (entry.path(), entry.file_name());
+            if matches!(name.as_encoded_bytes().first(), Some(b'.' | b'_')) {
+                continue;
+            }
+            let extension = path.extension().and_then(|extension| extension.to_str());
+            let is_named =
+                matches!(extension, Some("parquet" | "pq" | "arrow" | "feather" | "ipc"));
+            // Folders that links name may lead back.
+            if entry.file_type().map_err(failed)?.is_dir() {
+                folders.push(path);
+            } else if is_named && path.is_file() {
+                files.push(path);
+            }
+        }
+    }
+    if files.is_empty() {
+        let message = "has no Parquet or Arrow file (*.parquet, *.arrow) in it";
+        return Err(Error::data(folder, Place::Whole, message));
+    }
+    files.sort();
+    Ok(files)
+}
+
+enum Column {
+    Parquet(Box<parquet::ParquetColumn>),
+    Arrow(Box<arrow::ArrowColumn>),
+}
+
+fn recognise(path: &Path, column: &str, options: Options) -> Result<Column> {
+    let input = Input::open(path)?;
+    let content = input.content();
+    let Data::File(file, _) = input.data else {
+        let message = "is no regular file; a Parquet or Arrow file cannot be read from a pipe";
+        return Err(Error::data(path, Place::Whole, message));
+    };
+    match content {
+        Content::Parquet => {
+            let open = || parquet::ParquetColumn::open(path, file, column, options);
+            Ok(Column::Parquet(Box::new(parquet::guarded(path, open)?)))
+        }
+        Content::Arrow => {
+            let open = || arrow::ArrowColumn::open(path, file, column, options);
+            Ok(Column::Arrow(Box::new(arrow::guarded(path, open)?)))
+        }
+        Content::Unknown => {
+            Err(Error::data(path, Place::Whole, "is neither a Parquet nor an Arrow file"))
+        }
+        other => {
+            let message = format!("is neither a Parquet nor an Arrow file, but {}", other.name());
+            Err(Error::data(path, Place::Whole, message))
+        }
     }
 }
 
-fn recognise(path: &Path) -> Result<(File, Format)> {
-    let failed = |error| Error::io("read", path, error);
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if metadata.is_dir() {
-        return Err(failed(std::io::ErrorKind::IsADirectory.into()));
-    }
-    if !metadata.is_file() {
-        let message = "is no regular file; a Parquet or Arrow file cannot be read from a pipe";
-        return Err(Error::data(path, Place::Whole, message));
-    }
-    let mut magic = [0; 6];
-    os::read_full(&file, &mut magic, 0).map_err(failed)?;
-    match &magic {
-        [b'P', b'A', b'R', b'1', ..] => Ok((file, Format::Parquet)),
-        b"ARROW1" => Ok((file, Format::Arrow)),
-        _ => Err(Error::data(path, Place::Whole, "is neither a Parquet nor an Arrow file")),
-    }
+/// Does what reads a file that may be damaged; a panic is its fault.
+fn guarded<T>(
+    path: &Path,
+    damaged: fn(&Path, &str) -> Error,
+    work: impl FnOnce() -> Result<T>,
+) -> Result<T> {
+    catch(work).unwrap_or_else(|words| Err(damaged(path, &words)))
 }
 
 fn name(dtype: DType) -> &'static str {
@@ -91,26 +161,27 @@ fn name(dtype: DType) -> &'static str {
     }
 }
 
-/// The column is not in the file.
-fn missing<'a>(path: &Path, column: &str, there: impl Iterator<Item = &'a str>) -> Error {
-    const SHOWN: usize = 20;
-    let mut names: Vec<&str> = there.take(SHOWN + 1).collect();
-    if names.len() > SHOWN {
-        names[SHOWN] = "..";
-    }
-    let message = format!("has no column {column}; it has {}", names.join(", "));
+/// The column is of a type that is none of a key's.
+fn no_key_type(path: &Path, column: &str, what: &str) -> Error {
+    let message =
+        format!("column {column} is {what}; it must be u64, i64, u32, i32, a date or a time");
     Error::data(path, Place::Whole, message)
 }
 
-/// The column is of a type that is none of a key's.
-fn no_key_type(path: &Path, column: &str, what: &str) -> Error {
-    let message = format!("column {column} is {what}; it must be u64, i64, u32 or i32");
+/// The column is text or bytes.
+fn no_text(path: &Path, column: &str) -> Error {
+    let message = format!(
+        "column {column} is text, and keys are numbers: hashes of 64 bits would make one of two \
+         texts that have the same, without a word. Number the texts first, or find the distinct \
+         ones with DuckDB, polars or sort -u"
+    );
     Error::data(path, Place::Whole, message)
 }
 
 /// The column has nulls.
 fn nulls(path: &Path, column: &str, count: u64) -> Error {
     let nulls = if count == 1 { "a null" } else { "nulls" };
-    let message = format!("column {column} has {nulls} ({count} seen), and a null is no key");
+    let message =
+        format!("column {column} has {nulls} ({count} seen), and a null is no key (--skip-nulls)");
     Error::data(path, Place::Whole, message)
 }

@@ -3,6 +3,7 @@
 use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use parquet::basic::{ConvertedType, LogicalType, Type};
 use parquet::column::reader::{ColumnReader, ColumnReaderImpl};
@@ -13,9 +14,11 @@ use parquet::schema::types::ColumnDescriptor;
 use spec_core::dtype::{as_bytes, as_bytes_mut};
 use spec_core::{DType, Element};
 
+use super::pages::{check_chunk, check_footer};
 use super::reader::{BUFFER, Shared};
-use super::{missing, no_key_type, nulls};
-use crate::{Error, Key, Part, Place, Result, Source};
+use super::{Options, no_key_type, no_text, nulls};
+use crate::error::missing;
+use crate::{Error, Key, Part, Place, Result, Skipped, Source};
 
 /// Bytes of column chunks that a part has at least, if the file has as many.
 const PART: u64 = 16 << 20;
@@ -35,42 +38,68 @@ pub(super) struct ParquetColumn {
     dtype: DType,
     /// The row groups of each part.
     parts: Vec<Range<usize>>,
-    keys: u64,
+    /// `None` where nulls may be among them that are left out.
+    keys: Option<u64>,
     bytes: u64,
+    skip_nulls: bool,
+    nulls: AtomicU64,
+    shared: Shared,
 }
 
 impl ParquetColumn {
-    pub(super) fn open(path: &Path, file: File, name: &str) -> Result<Self> {
+    pub(super) fn open(path: &Path, file: File, name: &str, options: Options) -> Result<Self> {
         let failed = |error| failed(path, error);
         let shared = Shared::new(file).map_err(|error| Error::io("read", path, error))?;
-        let reader = SerializedFileReader::new(shared).map_err(failed)?;
+        check_footer(&shared).map_err(|words| damaged(path, &words))?;
+        let reader = SerializedFileReader::new(shared.clone()).map_err(failed)?;
         let metadata = reader.metadata();
         let columns = metadata.file_metadata().schema_descr().columns();
         let names: Vec<String> = columns.iter().map(|column| column.path().string()).collect();
         let found = names.iter().position(|there| there == name);
         let column = found.ok_or_else(|| missing(path, name, names.iter().map(String::as_str)))?;
+        let is_text = columns[column].physical_type() == Type::BYTE_ARRAY
+            && columns[column].max_rep_level() == 0;
+        if is_text {
+            return Err(no_text(path, name));
+        }
         let dtype = key_type(&columns[column]).map_err(|what| no_key_type(path, name, &what))?;
 
-        let (mut parts, mut keys, mut bytes) = (Vec::new(), 0, 0);
-        let (mut start, mut gathered, mut null) = (0, 0, 0);
+        let (mut parts, mut keys, mut bytes) = (Vec::new(), 0u64, 0u64);
+        let (mut start, mut gathered, mut null) = (0, 0u64, 0u64);
         for (index, group) in metadata.row_groups().iter().enumerate() {
             let chunk = group.column(column);
             let size = chunk.compressed_size().max(0) as u64;
-            keys += group.num_rows().max(0) as u64;
-            bytes += size;
-            null += chunk.statistics().and_then(|known| known.null_count_opt()).unwrap_or(0);
-            gathered += size;
+            keys = keys.saturating_add(group.num_rows().max(0) as u64);
+            bytes = bytes.saturating_add(size);
+            let nulls = chunk.statistics().and_then(|known| known.null_count_opt());
+            null = null.saturating_add(nulls.unwrap_or(0));
+            gathered = gathered.saturating_add(size);
             if gathered >= PART || index + 1 == metadata.num_row_groups() {
                 parts.push(start..index + 1);
                 (start, gathered) = (index + 1, 0);
             }
         }
         // Known before anything is read, where the writer counted.
-        if null > 0 {
+        if null > 0 && !options.skip_nulls {
             return Err(nulls(path, name, null));
         }
+        let may_skip = options.skip_nulls && columns[column].max_def_level() > 0;
+        let keys = (!may_skip).then_some(keys);
         let (path, name) = (path.to_owned(), name.to_owned());
-        Ok(ParquetColumn { path, name, reader, column, dtype, parts, keys, bytes })
+        let (skip_nulls, nulls) = (options.skip_nulls, AtomicU64::new(0));
+        Ok(ParquetColumn {
+            path,
+            name,
+            reader,
+            column,
+            dtype,
+            parts,
+            keys,
+            bytes,
+            skip_nulls,
+            nulls,
+            shared,
+        })
     }
 
     pub(super) fn dtype(&self) -> DType {
@@ -80,6 +109,10 @@ impl ParquetColumn {
     /// Starts to read the column in a row group.
     fn chunk(&self, group: usize) -> Result<Chunk> {
         let failed = |error| failed(&self.path, error);
+        let metadata = self.reader.metadata().row_group(group);
+        // A value or a null a row: no more than that is asked for.
+        check_chunk(&self.shared, metadata.column(self.column), metadata.num_rows())
+            .map_err(|words| damaged(&self.path, &words))?;
         let group = self.reader.get_row_group(group).map_err(failed)?;
         match group.get_column_reader(self.column).map_err(failed)? {
             ColumnReader::Int64ColumnReader(reader) => {
@@ -104,6 +137,11 @@ fn failed(path: &Path, error: ParquetError) -> Error {
     }
 }
 
+/// Does what the crate may panic in.
+pub(super) fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
+    super::guarded(path, damaged, work)
+}
+
 fn damaged(path: &Path, what: &str) -> Error {
     Error::data(path, Place::Whole, format!("is no Parquet file that can be read: {what}"))
 }
@@ -115,13 +153,18 @@ fn key_type(column: &ColumnDescriptor) -> Result<DType, String> {
     }
     let signed = match (column.logical_type_ref(), column.converted_type()) {
         (Some(LogicalType::Integer(integer)), _) => integer.is_signed,
-        // `Timestamp { .. }`: the word says enough.
+        (Some(LogicalType::Date | LogicalType::Time(_) | LogicalType::Timestamp(_)), _) => true,
+        // `Decimal { .. }`: the word says enough.
         (Some(other), _) => {
             let whole = format!("{other:?}");
             return Err(whole.split([' ', '(']).next().unwrap_or_default().to_owned());
         }
         (None, ConvertedType::NONE | ConvertedType::INT_8 | ConvertedType::INT_16) => true,
         (None, ConvertedType::INT_32 | ConvertedType::INT_64) => true,
+        (None, ConvertedType::DATE | ConvertedType::TIME_MILLIS | ConvertedType::TIME_MICROS) => {
+            true
+        }
+        (None, ConvertedType::TIMESTAMP_MILLIS | ConvertedType::TIMESTAMP_MICROS) => true,
         (None, ConvertedType::UINT_8 | ConvertedType::UINT_16) => false,
         (None, ConvertedType::UINT_32 | ConvertedType::UINT_64) => false,
         (None, other) => return Err(other.to_string()),
@@ -137,7 +180,7 @@ fn key_type(column: &ColumnDescriptor) -> Result<DType, String> {
 
 impl<K: Key> Source<K> for ParquetColumn {
     fn keys(&self) -> Option<u64> {
-        Some(self.keys)
+        self.keys
     }
 
     fn bytes(&self) -> Option<u64> {
@@ -150,6 +193,11 @@ impl<K: Key> Source<K> for ParquetColumn {
 
     fn part_memory(&self) -> usize {
         PAGES + BUFFER + VALUES * (K::SIZE + 2)
+    }
+
+    fn skipped(&self) -> Result<Skipped> {
+        let nulls = self.nulls.load(Ordering::Relaxed);
+        Ok(Skipped { nulls, ..Skipped::default() })
     }
 
     fn open(&self, part: usize) -> Result<Box<dyn Part<K> + Send + '_>> {
@@ -172,6 +220,16 @@ struct Groups<'a> {
 
 impl<K: Key> Part<K> for Groups<'_> {
     fn read(&mut self, keys: &mut [K]) -> Result<usize> {
+        guarded(&self.column.path, || self.read_some(keys))
+    }
+
+    fn bytes(&self) -> u64 {
+        self.bytes
+    }
+}
+
+impl Groups<'_> {
+    fn read_some<K: Key>(&mut self, keys: &mut [K]) -> Result<usize> {
         let file = self.column;
         loop {
             if let Some(chunk) = &mut self.chunk {
@@ -182,11 +240,16 @@ impl<K: Key> Part<K> for Groups<'_> {
                     if read == 0 {
                         return Err(damaged(&file.path, "a row group ends early"));
                     }
-                    if values < read {
-                        return Err(nulls(&file.path, &file.name, (read - values) as u64));
+                    let null = read.saturating_sub(values) as u64;
+                    if null > 0 && !file.skip_nulls {
+                        return Err(nulls(&file.path, &file.name, null));
                     }
-                    self.left -= read as u64;
-                    return Ok(read);
+                    file.nulls.fetch_add(null, Ordering::Relaxed);
+                    self.left = self.left.saturating_sub(read as u64);
+                    if values > 0 {
+                        return Ok(values);
+                    }
+                    continue;
                 }
             }
             let Some(group) = self.groups.next() else { return Ok(0) };
@@ -195,10 +258,6 @@ impl<K: Key> Part<K> for Groups<'_> {
             self.bytes += metadata.column(file.column).compressed_size().max(0) as u64;
             self.chunk = Some(file.chunk(group)?);
         }
-    }
-
-    fn bytes(&self) -> u64 {
-        self.bytes
     }
 }
 

@@ -37,7 +37,6 @@ pub struct ParquetSink {
 /// The output, written from start to end in large pieces.
 struct Sequential {
     output: Output,
-    at: u64,
     piece: Vec<u8>,
     /// The error behind an `io::Error`, which would lose it.
     failure: Arc<Mutex<Option<Error>>>,
@@ -58,8 +57,7 @@ impl Write for Sequential {
     }
 
     fn flush(&mut self) -> io::Result<()> {
-        let written = self.output.write_at(&self.piece, self.at);
-        self.at += self.piece.len() as u64;
+        let written = self.output.append(&self.piece);
         self.piece.clear();
         written.map_err(|error| {
             *self.failure.lock().unwrap_or_else(PoisonError::into_inner) = Some(error);
@@ -68,8 +66,20 @@ impl Write for Sequential {
     }
 }
 
+impl std::fmt::Debug for ParquetSink {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "ParquetSink({})", self.path.display())
+    }
+}
+
 /// A row group that only has to be placed.
 pub struct RowGroup(Vec<(Bytes, ColumnCloseResult)>);
+
+impl std::fmt::Debug for RowGroup {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "RowGroup({} columns)", self.0.len())
+    }
+}
 
 impl ParquetSink {
     /// Writes keys of type `K` to `output`, in a column called `name`.
@@ -99,7 +109,7 @@ impl ParquetSink {
         let path = output.path().to_owned();
         let failure = Arc::new(Mutex::new(None));
         let piece = Vec::with_capacity(PIECE);
-        let sequential = Sequential { output, at: 0, piece, failure: Arc::clone(&failure) };
+        let sequential = Sequential { output, piece, failure: Arc::clone(&failure) };
         let writer =
             SerializedFileWriter::new(sequential, Arc::clone(&schema), Arc::clone(&properties));
         let writer =

@@ -28,6 +28,10 @@ impl Shared {
         Ok(Shared { file: Arc::new(file), bytes, at: 0 })
     }
 
+    pub(super) fn file(&self) -> &File {
+        &self.file
+    }
+
     pub(super) fn size(&self) -> u64 {
         self.bytes
     }

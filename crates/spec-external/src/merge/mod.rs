@@ -166,13 +166,13 @@ pub(crate) fn merge<K: Key, T: Sink<K>>(
         for _ in 0..shape.readers {
             let read = read.clone();
             let (open, forecast, pool) = (&open, &forecast, &pool);
-            scope.spawn(move || watch.guard(|| read_blocks(open, forecast, pool, &read, watch)));
+            watch.spawn(scope, move || read_blocks(open, forecast, pool, &read, watch));
         }
         drop(read);
         for _ in 0..shape.threads {
             let (pieces, ranks, order) = (pieces.clone(), &ranks, &order);
-            scope.spawn(move || {
-                watch.guard(|| merge_pieces(&pieces, shape.piece, sink, ranks, order, watch));
+            watch.spawn(scope, move || {
+                merge_pieces(&pieces, shape.piece, sink, ranks, order, watch)
             });
         }
         drop(pieces);

@@ -2,11 +2,15 @@
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
 
 use memchr::{memchr, memchr_iter, memrchr};
 
-use super::parse::{LONGEST, diagnose, parse};
-use crate::{Error, Key, Part, Place, Result, Source, os};
+use super::Options;
+use super::bad::{BadLines, First};
+use super::parse::{LONGEST, diagnose, parse, too_long};
+use crate::watch::lock;
+use crate::{Error, Key, Part, Place, Result, Skipped, Source, os};
 
 /// Bytes of a part, but for its last line.
 const PART: u64 = 32 << 20;
@@ -19,12 +23,30 @@ pub(super) struct TextFile {
     path: PathBuf,
     file: File,
     bytes: u64,
+    /// Where the first line starts that is looked at.
+    start: u64,
     part: u64,
+    /// Lines that are left out, where that is wanted.
+    bad: Option<BadLines>,
+    /// The longest stretch without the end of a line that was found so far.
+    stretch: Mutex<(u64, u64)>,
 }
 
 impl TextFile {
-    pub(super) fn new(path: &Path, file: File, bytes: u64) -> Self {
-        TextFile { path: path.to_owned(), file, bytes, part: PART }
+    pub(super) fn new(path: &Path, file: File, bytes: u64, options: Options) -> Result<Self> {
+        let mut text = TextFile {
+            path: path.to_owned(),
+            file,
+            bytes,
+            start: 0,
+            part: PART,
+            bad: options.lenient.then(BadLines::default),
+            stretch: Mutex::default(),
+        };
+        for _ in 0..options.skip_lines {
+            text.start = text.after_newline(text.start, u64::MAX)?;
+        }
+        Ok(text)
     }
 
     /// Reads to the end of `bytes`, all of which the file had when it was opened.
@@ -40,20 +62,47 @@ impl TextFile {
         Ok(())
     }
 
+    /// Where the first line starts behind a newline at or after `from`, or the
+    /// file ends; where that is further than `most` bytes away, some place there.
+    fn after_newline(&self, from: u64, most: u64) -> Result<u64> {
+        let mut stretch = lock(&self.stretch);
+        if (stretch.0..stretch.1).contains(&from) {
+            return Ok(stretch.1);
+        }
+        let mut bytes = vec![0; LONGEST];
+        let mut at = from;
+        let end = loop {
+            let length = bytes.len().min((self.bytes - at) as usize);
+            if length == 0 {
+                break self.bytes;
+            }
+            self.read(&mut bytes[..length], at)?;
+            if let Some(newline) = memchr(b'\n', &bytes[..length]) {
+                break at + newline as u64 + 1;
+            }
+            at += length as u64;
+            if at - from > most {
+                return Ok(at);
+            }
+            bytes.resize(BUFFER, 0);
+        };
+        if end - from > stretch.1 - stretch.0 {
+            *stretch = (from, end);
+        }
+        Ok(end)
+    }
+
     /// Where the first line starts at or after `at`, or the file ends.
     fn line_start(&self, at: u64) -> Result<u64> {
-        if at == 0 || at >= self.bytes {
-            return Ok(at.min(self.bytes));
+        if at <= self.start || at >= self.bytes {
+            return Ok(at.clamp(self.start, self.bytes));
         }
         // The newline before `at` makes `at` a start.
         let from = at - 1;
-        let mut line = vec![0; LONGEST.min((self.bytes - from) as usize)];
-        self.read(&mut line, from)?;
-        match memchr(b'\n', &line) {
-            Some(end) => Ok(from + end as u64 + 1),
-            None if line.len() < LONGEST => Ok(self.bytes),
-            None => Err(self.too_long(at)?),
-        }
+        // Two bytes end a line at most.
+        let most = if self.bad.is_none() { LONGEST as u64 + 3 } else { u64::MAX };
+        let start = self.after_newline(from, most)?;
+        if start - from > most { Err(self.too_long(at)?) } else { Ok(start) }
     }
 
     /// The line and column of a byte. Reads everything before it.
@@ -76,11 +125,18 @@ impl TextFile {
     fn too_long(&self, at: u64) -> Result<Error> {
         let (line, _) = self.place(at)?;
         let place = Place::Line { line, column: LONGEST as u64 + 1 };
-        Ok(Error::data(
-            &self.path,
-            place,
-            format!("a line of more than {LONGEST} bytes is no number"),
-        ))
+        Ok(Error::data(&self.path, place, too_long()))
+    }
+
+    /// The line that starts at `at` is no key: left out, or an error.
+    fn bad_line(&self, at: u64, what: impl FnOnce() -> (u64, String)) -> Result<()> {
+        if let Some(bad) = &self.bad {
+            bad.add(at, what);
+            return Ok(());
+        }
+        let (column, message) = what();
+        let (line, _) = self.place(at)?;
+        Err(Error::data(&self.path, Place::Line { line, column }, message))
     }
 }
 
@@ -90,22 +146,44 @@ impl<K: Key> Source<K> for TextFile {
     }
 
     fn bytes(&self) -> Option<u64> {
-        Some(self.bytes)
+        Some(self.bytes - self.start)
     }
 
     fn parts(&self) -> usize {
-        self.bytes.div_ceil(self.part) as usize
+        (self.bytes - self.start).div_ceil(self.part) as usize
     }
 
     fn part_memory(&self) -> usize {
         BUFFER
     }
 
+    fn skipped(&self) -> Result<Skipped> {
+        let Some(bad) = &self.bad else { return Ok(Skipped::default()) };
+        let first = match bad.first() {
+            None => None,
+            Some(First { at, column, message }) => {
+                let (line, _) = self.place(at)?;
+                let place = Place::Line { line, column };
+                Some(Error::data(&self.path, place, message).to_string())
+            }
+        };
+        Ok(Skipped { lines: bad.count(), first, ..Skipped::default() })
+    }
+
     fn open(&self, part: usize) -> Result<Box<dyn Part<K> + Send + '_>> {
-        let start = self.line_start(part as u64 * self.part)?;
-        let end = self.line_start((part as u64 + 1) * self.part)?;
+        let start = self.line_start(self.start + part as u64 * self.part)?;
+        let end = self.line_start(self.start + (part as u64 + 1) * self.part)?;
         let buffer = vec![0; BUFFER.min((end - start) as usize)];
-        Ok(Box::new(Lines { text: self, start, end, at: start, buffer, lines: 0..0, filled: 0 }))
+        Ok(Box::new(Lines {
+            text: self,
+            start,
+            end,
+            at: start,
+            buffer,
+            lines: 0..0,
+            filled: 0,
+            inside: false,
+        }))
     }
 }
 
@@ -121,6 +199,8 @@ struct Lines<'a> {
     lines: std::ops::Range<usize>,
     /// Bytes in the buffer.
     filled: usize,
+    /// Whether the buffer starts inside a line that was left out.
+    inside: bool,
 }
 
 impl Lines<'_> {
@@ -133,32 +213,53 @@ impl Lines<'_> {
         self.filled =
             kept + (self.buffer.len() - kept).min(usize::try_from(left).unwrap_or(usize::MAX));
         self.text.read(&mut self.buffer[kept..self.filled], self.at + kept as u64)?;
-        let last = self.at + self.filled as u64 == self.end;
-        let newline = memrchr(b'\n', &self.buffer[..self.filled]).map(|newline| newline + 1);
-        let end = if last { Some(self.filled) } else { newline };
-        self.lines = 0..end.ok_or(()).or_else(|()| Err(self.text.too_long(self.at)?))?;
+        let is_last = self.at + self.filled as u64 == self.end;
+        let text = &self.buffer[..self.filled];
+        let newline = memrchr(b'\n', text).map(|newline| newline + 1);
+        let mut start = 0;
+        if self.inside {
+            start = memchr(b'\n', text).map_or(self.filled, |newline| newline + 1);
+            self.inside = start == self.filled && newline != Some(start);
+        }
+        self.lines = match newline {
+            _ if is_last => start..self.filled,
+            Some(end) => start..end,
+            None => {
+                if start == 0 {
+                    self.text.bad_line(self.at, || (LONGEST as u64 + 1, too_long()))?;
+                }
+                self.inside = true;
+                self.filled..self.filled
+            }
+        };
         Ok(())
     }
 }
 
 impl<K: Key> Part<K> for Lines<'_> {
     fn read(&mut self, keys: &mut [K]) -> Result<usize> {
-        if self.lines.is_empty() {
-            if self.at + self.lines.end as u64 == self.end {
-                return Ok(0);
+        let mut done = 0;
+        loop {
+            if self.lines.is_empty() {
+                if done > 0 || self.at + self.lines.end as u64 == self.end {
+                    return Ok(done);
+                }
+                self.fill()?;
+                continue;
             }
-            self.fill()?;
-        }
-        let lines = &self.buffer[self.lines.clone()];
-        match parse(lines, keys) {
-            Ok((parsed, bytes)) => {
-                self.lines.start += bytes;
-                Ok(parsed)
+            let lines = &self.buffer[self.lines.clone()];
+            let parsed = parse(lines, &mut keys[done..]);
+            done += parsed.keys;
+            let mut bytes = parsed.bytes;
+            if parsed.bad {
+                let bad = &lines[bytes..];
+                let at = self.at + (self.lines.start + bytes) as u64;
+                self.text.bad_line(at, || diagnose::<K>(bad))?;
+                bytes += memchr(b'\n', bad).map_or(bad.len(), |newline| newline + 1);
             }
-            Err(bad) => {
-                let (column, message) = diagnose::<K>(&lines[bad..]);
-                let (line, _) = self.text.place(self.at + (self.lines.start + bad) as u64)?;
-                Err(Error::data(&self.text.path, Place::Line { line, column }, message))
+            self.lines.start += bytes;
+            if done == keys.len() {
+                return Ok(done);
             }
         }
     }
@@ -183,7 +284,9 @@ mod tests {
             for part in (1..40).chain([1000, 12_345, 1 << 20]) {
                 let file = File::open(&path).unwrap();
                 let bytes = file.metadata().unwrap().len();
-                let file = TextFile { part, ..TextFile::new(&path, file, bytes) };
+                let options = Options::default();
+                let file = TextFile::new(&path, file, bytes, options).unwrap();
+                let file = TextFile { part, ..file };
                 let (mut keys, mut read) = (Vec::new(), 0);
                 for part in 0..Source::<i64>::parts(&file) {
                     let mut part: Box<dyn Part<i64> + Send> = file.open(part).unwrap();

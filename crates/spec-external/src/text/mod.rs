@@ -2,36 +2,51 @@
 //!
 //! Decimal, with a sign if need be; lines end with a newline, or a carriage
 //! return and a newline, the last one perhaps with neither. Everything else (a
-//! blank line, a space, a number that the type does not have) is an error that
-//! names file, line and column.
+//! blank line, a space, a number that the type does not have, more than 4096
+//! bytes) is an error that names file, line and column, or is left out and
+//! counted where [`Options::lenient`] says so.
 
+pub(crate) mod bad;
 mod file;
-mod parse;
+pub(crate) mod parse;
 mod sink;
 mod stream;
 
-use std::fs::File;
 use std::path::Path;
 
-use crate::{Error, Key, Result, Source};
+use crate::input::Data;
+use crate::{Input, Key, Result, Source};
 
 pub use sink::TextSink;
-pub use stream::TextStream;
 
-/// Opens a file of lines: of a regular one all threads read a share; anything
-/// else, such as a pipe, is read from its start, and parsed by all threads.
+/// How lines are read.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct Options {
+    /// Lines at the start that are not looked at: a header.
+    pub skip_lines: u64,
+    /// Leaves out lines that are no key, and counts them
+    /// ([`Skipped`](crate::Skipped)).
+    pub lenient: bool,
+}
+
+/// Opens a file of lines, every one a key.
 ///
 /// # Errors
-/// [`Error::Io`] where it cannot be read.
-pub fn open<'a, K: Key>(path: &Path) -> Result<Box<dyn Source<K> + 'a>> {
-    let failed = |error| Error::io("read", path, error);
-    let file = File::open(path).map_err(failed)?;
-    let metadata = file.metadata().map_err(failed)?;
-    if metadata.is_dir() {
-        return Err(failed(std::io::ErrorKind::IsADirectory.into()));
-    }
-    if !metadata.is_file() {
-        return Ok(Box::new(TextStream::new(path, file)));
-    }
-    Ok(Box::new(file::TextFile::new(path, file, metadata.len())))
+/// [`Error::Io`](crate::Error::Io) where it cannot be read.
+pub fn open<K: Key>(path: &Path) -> Result<Box<dyn Source<K>>> {
+    read(Input::open(path)?, Options::default())
+}
+
+/// Reads lines: of a regular file all threads read a share; a stream is read
+/// from its start, and parsed by all threads.
+///
+/// # Errors
+/// [`Error::Io`](crate::Error::Io) where it cannot be read.
+pub fn read<K: Key>(input: Input, options: Options) -> Result<Box<dyn Source<K>>> {
+    let Input { name, data, memory, .. } = input;
+    Ok(match data {
+        Data::File(file, bytes) => Box::new(file::TextFile::new(&name, file, bytes, options)?),
+        Data::Stream(reader) => Box::new(stream::TextStream::new(&name, reader, memory, options)),
+    })
 }

@@ -4,22 +4,33 @@ use crate::Key;
 
 /// Bytes of the longest line that is looked at: a number with many leading
 /// zeros still fits, and what is no text at all is noticed early.
-pub(super) const LONGEST: usize = 4096;
+pub(crate) const LONGEST: usize = 4096;
 
-/// Parses lines from the start of `text` until `keys` is full or `text` ends.
-/// Returns how many keys there were and how many bytes they took, or else where
-/// the line starts that is no key.
-pub(super) fn parse<K: Key>(text: &[u8], keys: &mut [K]) -> Result<(usize, usize), usize> {
+/// What [`parse`] found.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parsed {
+    pub(super) keys: usize,
+    /// Bytes of the lines that they took.
+    pub(super) bytes: usize,
+    /// Whether the line behind them is no key.
+    pub(super) bad: bool,
+}
+
+/// Parses lines from the start of `text` until `keys` is full, `text` ends, or a
+/// line is no key.
+pub(super) fn parse<K: Key>(text: &[u8], keys: &mut [K]) -> Parsed {
     let mut at = 0;
     for (done, key) in keys.iter_mut().enumerate() {
         if at == text.len() {
-            return Ok((done, at));
+            return Parsed { keys: done, bytes: at, bad: false };
         }
-        let (number, length) = line(&text[at..]).ok_or(at)?;
+        let Some((number, length)) = line(&text[at..]) else {
+            return Parsed { keys: done, bytes: at, bad: true };
+        };
         *key = number;
         at += length;
     }
-    Ok((keys.len(), at))
+    Parsed { keys: keys.len(), bytes: at, bad: false }
 }
 
 /// The number in the first line of `text`, and the line's length with its end.
@@ -29,6 +40,9 @@ fn line<K: Key>(text: &[u8]) -> Option<(K, usize)> {
     let digits = &text[signed..];
     let (magnitude, length) = atoi_simd::parse_prefix::<u64, true, false>(digits).ok()?;
     let key = K::from_sign_magnitude(text[0] == b'-', magnitude)?;
+    if signed + length > LONGEST {
+        return None;
+    }
     let end = match digits[length..] {
         [b'\n', ..] => length + 1,
         [] => length,
@@ -39,9 +53,16 @@ fn line<K: Key>(text: &[u8]) -> Option<(K, usize)> {
     Some((key, signed + end))
 }
 
+/// The number that is all of `text`, which has no end of a line.
+#[cfg(feature = "csv")]
+pub(crate) fn number<K: Key>(text: &[u8]) -> Option<K> {
+    let last = text.last()?;
+    line(text).filter(|_| last.is_ascii_digit()).map(|(key, _)| key)
+}
+
 /// What is wrong with a line that [`parse`] did not take: the column, from 1,
 /// and a sentence.
-pub(super) fn diagnose<K: Key>(text: &[u8]) -> (u64, String) {
+pub(crate) fn diagnose<K: Key>(text: &[u8]) -> (u64, String) {
     let end = memchr::memchr(b'\n', text).unwrap_or(text.len());
     let line = &text[..end];
     let line = line.strip_suffix(b"\r").unwrap_or(line);
@@ -49,6 +70,7 @@ pub(super) fn diagnose<K: Key>(text: &[u8]) -> (u64, String) {
     let bad = line[signed..].iter().position(|byte| !byte.is_ascii_digit());
     let column = |index: usize| index as u64 + 1;
     match bad {
+        _ if line.len() > LONGEST => (column(LONGEST), too_long()),
         _ if line.is_empty() => {
             (1, format!("a line without a number; it should be {}", kind::<K>()))
         }
@@ -69,6 +91,11 @@ pub(super) fn diagnose<K: Key>(text: &[u8]) -> (u64, String) {
             (1, format!("{shown}{more} is out of range; a line should be {}", kind::<K>()))
         }
     }
+}
+
+/// What is wrong with a line of more than [`LONGEST`] bytes.
+pub(super) fn too_long() -> String {
+    format!("a line of more than {LONGEST} bytes is no number")
 }
 
 fn kind<K: Key>() -> String {
@@ -95,12 +122,9 @@ mod tests {
     fn one<K: Key>(text: &str) -> Option<K> {
         let mut keys = [K::MIN; 2];
         match parse(text.as_bytes(), &mut keys) {
-            Ok((1, length)) if length == text.len() => Some(keys[0]),
-            Ok(other) => panic!("{text:?}: {other:?}"),
-            Err(at) => {
-                assert_eq!(at, 0, "{text:?}");
-                None
-            }
+            Parsed { keys: 1, bytes, bad: false } if bytes == text.len() => Some(keys[0]),
+            Parsed { keys: 0, bytes: 0, bad: true } => None,
+            other => panic!("{text:?}: {other:?}"),
         }
     }
 
@@ -144,7 +168,8 @@ mod tests {
                 continue;
             }
             let mut keys = [0i64; 2];
-            assert_eq!(parse(text.as_bytes(), &mut keys), Err(0), "{text:?}");
+            let bad = Parsed { keys: 0, bytes: 0, bad: true };
+            assert_eq!(parse(text.as_bytes(), &mut keys), bad, "{text:?}");
             let (column, _) = diagnose::<i64>(text.as_bytes());
             assert!(column as usize <= text.len() + 1, "{text:?}");
         }
@@ -153,11 +178,28 @@ mod tests {
     #[test]
     fn ends_of_lines() {
         let mut keys = [0u32; 8];
-        assert_eq!(parse(b"1\n22\r\n333\n+4", &mut keys), Ok((4, 12)));
+        let parsed = |keys, bytes, bad| Parsed { keys, bytes, bad };
+        assert_eq!(parse(b"1\n22\r\n333\n+4", &mut keys), parsed(4, 12, false));
         assert_eq!(keys[..4], [1, 22, 333, 4]);
-        assert_eq!(parse(b"5\r", &mut keys), Ok((1, 2)));
-        assert_eq!(parse(b"1\n2\n\n3\n", &mut keys), Err(4));
-        assert_eq!(parse(b"1\n2\n3\n", &mut keys[..2]), Ok((2, 4)), "no room for the third");
+        assert_eq!(parse(b"5\r", &mut keys), parsed(1, 2, false));
+        assert_eq!(parse(b"1\n2\n\n3\n", &mut keys), parsed(2, 4, true));
+        // No room for the third.
+        assert_eq!(parse(b"1\n2\n3\n", &mut keys[..2]), parsed(2, 4, false));
+    }
+
+    #[test]
+    fn the_longest_line_is_as_long_wherever_it_is() {
+        let mut keys = [0u32; 2];
+        for (len, bad) in [(LONGEST, false), (LONGEST + 1, true)] {
+            for end in ["", "\n", "\r\n", "\n5\n"] {
+                let text = format!("{:0>len$}{end}", 7);
+                assert_eq!(parse(text.as_bytes(), &mut keys).bad, bad, "{len} {end:?}");
+                let text = format!("-{:0>len$}{end}", 0);
+                assert!(parse(&text.as_bytes()[bad as usize..], &mut keys).bad, "{len} {end:?}");
+            }
+        }
+        let (column, words) = diagnose::<u32>("0".repeat(LONGEST + 1).as_bytes());
+        assert_eq!((column, words), (LONGEST as u64 + 1, too_long()));
     }
 
     #[test]

@@ -1,21 +1,19 @@
 //! Keys as lines.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use super::parse::{DIGITS, write};
 use crate::{Key, Output, Result, Sink};
 
 /// Writes one key a line; with counts, a tab and how often it occurs behind it.
+#[derive(Debug)]
 pub struct TextSink {
     output: Output,
     counts: bool,
-    at: AtomicU64,
 }
 
 impl TextSink {
     /// Writes to `output`.
     pub fn new(output: Output, counts: bool) -> Self {
-        TextSink { output, counts, at: AtomicU64::new(0) }
+        TextSink { output, counts }
     }
 }
 
@@ -49,9 +47,7 @@ impl<K: Key> Sink<K> for TextSink {
     }
 
     fn append(&self, block: Vec<u8>) -> Result<()> {
-        // One thread at a time: what is fetched is where the file ends.
-        let at = self.at.fetch_add(block.len() as u64, Ordering::Relaxed);
-        self.output.write_at(&block, at)
+        self.output.append(&block)
     }
 
     fn finish(self, _distinct: u64) -> Result<u64> {

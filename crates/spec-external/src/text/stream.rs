@@ -3,48 +3,60 @@
 use std::io::Read;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
-use memchr::{memchr_iter, memrchr};
+use memchr::{memchr, memchr_iter, memrchr};
 
-use super::parse::{LONGEST, diagnose, parse};
-use crate::{Error, Key, Part, Place, Result, Source};
+use super::Options;
+use super::bad::{BadLines, First};
+use super::parse::{LONGEST, diagnose, parse, too_long};
+use crate::watch::lock;
+use crate::{Error, Key, Part, Place, Result, Skipped, Source};
 
 /// Bytes of a block.
 const BLOCK: usize = 1 << 20;
 
-/// Anything that can be read once, with one number a line: standard input.
+/// What can be read once, with one number a line: standard input.
 ///
 /// Each part takes the next block of whole lines whenever it has parsed the one
 /// before, so all threads parse while one of them reads.
-#[derive(Debug)]
-pub struct TextStream<R> {
+pub(super) struct TextStream {
     name: PathBuf,
     parts: usize,
-    state: Mutex<State<R>>,
+    memory: usize,
+    state: Mutex<State>,
+    /// Lines that are left out, where that is wanted.
+    bad: Option<BadLines>,
 }
 
-#[derive(Debug)]
-struct State<R> {
-    reader: R,
+struct State {
+    reader: Box<dyn Read + Send>,
     /// The start of a line that has not ended yet.
     rest: Vec<u8>,
     /// The line that `rest` is the start of, from 1.
     line: u64,
+    /// Ends of lines up to which nothing is looked at.
+    skip: u64,
     ended: bool,
 }
 
-impl<R: Read + Send> TextStream<R> {
-    /// `name` is what errors call it.
-    pub fn new(name: impl AsRef<Path>, reader: R) -> Self {
+impl TextStream {
+    pub(super) fn new(
+        name: &Path,
+        reader: Box<dyn Read + Send>,
+        memory: usize,
+        options: Options,
+    ) -> Self {
         let parts = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        let state = State { reader, rest: Vec::new(), line: 1, ended: false };
-        TextStream { name: name.as_ref().to_owned(), parts, state: Mutex::new(state) }
+        let skip = options.skip_lines;
+        let state = State { reader, rest: Vec::new(), line: 1, skip, ended: false };
+        let bad = options.lenient.then(BadLines::default);
+        TextStream { name: name.to_owned(), parts, memory, state: Mutex::new(state), bad }
     }
 
     /// The next whole lines, none at the end; and the line that is first.
     fn block(&self, block: &mut Vec<u8>) -> Result<u64> {
-        let mut state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut state = lock(&self.state);
         block.clear();
         let first = self.next(&mut state, block);
         if first.is_err() {
@@ -57,33 +69,55 @@ impl<R: Read + Send> TextStream<R> {
     }
 
     /// Reads the next whole lines to `block`, which is empty.
-    fn next(&self, state: &mut State<R>, block: &mut Vec<u8>) -> Result<u64> {
-        let State { reader, rest, line, ended } = state;
-        block.append(rest);
-        let first = *line;
-        if !*ended {
-            let room = (BLOCK - block.len()) as u64;
-            let read = reader.by_ref().take(room).read_to_end(block);
-            let read = read.map_err(|error| Error::io("read", &self.name, error))?;
-            *ended = (read as u64) < room;
-        }
-        if !*ended {
-            let end = memrchr(b'\n', block).map_or(0, |newline| newline + 1);
-            rest.extend_from_slice(&block[end..]);
-            if rest.len() > LONGEST {
-                let line = first + memchr_iter(b'\n', block).count() as u64;
-                let place = Place::Line { line, column: LONGEST as u64 + 1 };
-                let message = format!("a line of more than {LONGEST} bytes is no number");
-                return Err(Error::data(&self.name, place, message));
+    fn next(&self, state: &mut State, block: &mut Vec<u8>) -> Result<u64> {
+        let State { reader, rest, line, skip, ended } = state;
+        loop {
+            block.append(rest);
+            if !*ended {
+                let room = (BLOCK - block.len()) as u64;
+                let read = reader.by_ref().take(room).read_to_end(block);
+                let read = read.map_err(|error| Error::io("read", &self.name, error))?;
+                *ended = (read as u64) < room;
             }
-            block.truncate(end);
+            let mut start = 0;
+            while *skip > 0 && start < block.len() {
+                let newline = memchr(b'\n', &block[start..]);
+                start = newline.map_or(block.len(), |newline| start + newline + 1);
+                *skip -= u64::from(newline.is_some());
+                *line += u64::from(newline.is_some());
+            }
+            block.drain(..start);
+            let first = *line;
+            if !*ended {
+                let end = memrchr(b'\n', block).map_or(0, |newline| newline + 1);
+                rest.extend_from_slice(&block[end..]);
+                block.truncate(end);
+            }
+            *line += memchr_iter(b'\n', block).count() as u64;
+            // A carriage return may be there, whose newline is not.
+            if rest.len() > LONGEST + 1 {
+                self.bad_line(*line, || (LONGEST as u64 + 1, too_long()))?;
+                rest.clear();
+                *skip = 1;
+            }
+            if !block.is_empty() || *ended {
+                return Ok(first);
+            }
         }
-        *line += memchr_iter(b'\n', block).count() as u64;
-        Ok(first)
+    }
+
+    /// That line is no key: left out, or an error.
+    fn bad_line(&self, line: u64, what: impl FnOnce() -> (u64, String)) -> Result<()> {
+        if let Some(bad) = &self.bad {
+            bad.add(line, what);
+            return Ok(());
+        }
+        let (column, message) = what();
+        Err(Error::data(&self.name, Place::Line { line, column }, message))
     }
 }
 
-impl<K: Key, R: Read + Send> Source<K> for TextStream<R> {
+impl<K: Key> Source<K> for TextStream {
     fn keys(&self) -> Option<u64> {
         None
     }
@@ -97,42 +131,64 @@ impl<K: Key, R: Read + Send> Source<K> for TextStream<R> {
     }
 
     fn part_memory(&self) -> usize {
-        BLOCK + LONGEST
+        BLOCK + LONGEST + 2 + self.memory
+    }
+
+    fn skipped(&self) -> Result<Skipped> {
+        let Some(bad) = &self.bad else { return Ok(Skipped::default()) };
+        let first = bad.first().map(|First { at: line, column, message }| {
+            Error::data(&self.name, Place::Line { line, column }, message).to_string()
+        });
+        Ok(Skipped { lines: bad.count(), first, ..Skipped::default() })
     }
 
     fn open(&self, _part: usize) -> Result<Box<dyn Part<K> + Send + '_>> {
         let block = Vec::with_capacity(BLOCK);
-        Ok(Box::new(Blocks { stream: self, block, at: 0, first: 1, bytes: 0 }))
+        Ok(Box::new(Blocks { stream: self, block, at: 0, line: (1, 0), bytes: 0 }))
     }
 }
 
-struct Blocks<'a, R> {
-    stream: &'a TextStream<R>,
+struct Blocks<'a> {
+    stream: &'a TextStream,
     block: Vec<u8>,
     /// Bytes of the block that have been parsed.
     at: usize,
-    /// The line that the block starts with.
-    first: u64,
+    /// A line, and where it starts in the block.
+    line: (u64, usize),
     bytes: u64,
 }
 
-impl<K: Key, R: Read + Send> Part<K> for Blocks<'_, R> {
+impl<K: Key> Part<K> for Blocks<'_> {
     fn read(&mut self, keys: &mut [K]) -> Result<usize> {
-        if self.at == self.block.len() {
-            self.first = self.stream.block(&mut self.block)?;
-            self.at = 0;
-        }
-        match parse(&self.block[self.at..], keys) {
-            Ok((parsed, bytes)) => {
-                self.at += bytes;
-                self.bytes += bytes as u64;
-                Ok(parsed)
+        let mut done = 0;
+        loop {
+            if self.at == self.block.len() {
+                if done > 0 {
+                    return Ok(done);
+                }
+                self.line = (self.stream.block(&mut self.block)?, 0);
+                self.at = 0;
+                if self.block.is_empty() {
+                    return Ok(0);
+                }
             }
-            Err(bad) => {
-                let bad = self.at + bad;
-                let line = self.first + memchr_iter(b'\n', &self.block[..bad]).count() as u64;
-                let (column, message) = diagnose::<K>(&self.block[bad..]);
-                Err(Error::data(&self.stream.name, Place::Line { line, column }, message))
+            let text = &self.block[self.at..];
+            let parsed = parse(text, &mut keys[done..]);
+            done += parsed.keys;
+            let mut bytes = parsed.bytes;
+            if parsed.bad {
+                let bad = &text[bytes..];
+                let start = self.at + bytes;
+                let (line, from) = self.line;
+                let lines = memchr_iter(b'\n', &self.block[from..start]).count() as u64;
+                self.line = (line + lines, start);
+                self.stream.bad_line(line + lines, || diagnose::<K>(bad))?;
+                bytes += memchr(b'\n', bad).map_or(bad.len(), |newline| newline + 1);
+            }
+            self.at += bytes;
+            self.bytes += bytes as u64;
+            if done == keys.len() {
+                return Ok(done);
             }
         }
     }

@@ -5,8 +5,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use arrow_array::{
-    ArrayRef, Int8Array, Int32Array, Int64Array, RecordBatch, StringArray, UInt16Array,
-    UInt32Array, UInt64Array,
+    ArrayRef, Date32Array, DurationSecondArray, Int8Array, Int32Array, Int64Array, RecordBatch,
+    StringArray, Time64NanosecondArray, TimestampMillisecondArray, UInt16Array, UInt32Array,
+    UInt64Array,
 };
 use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
@@ -68,6 +69,10 @@ fn every_type_of_key_and_no_other() {
         ("i8", Arc::new(Int8Array::from(vec![i8::MIN, 1]))),
         ("text", Arc::new(StringArray::from(vec!["a", "b"]))),
         ("nulls", Arc::new(Int64Array::from(vec![None, Some(1)]))),
+        ("time", Arc::new(Time64NanosecondArray::from(vec![-5, 7]))),
+        ("stamp", Arc::new(TimestampMillisecondArray::from(vec![-5, 7]).with_timezone("+01:00"))),
+        ("long", Arc::new(DurationSecondArray::from(vec![-5, 7]))),
+        ("day", Arc::new(Date32Array::from(vec![-5, 7]))),
     ];
     file(&path, None, vec![columns]);
     let open = columns::open::<u64>;
@@ -87,12 +92,25 @@ fn every_type_of_key_and_no_other() {
     let (_, message) = about(&path, open(&path, "i64"));
     assert_eq!(message, "column i64 is i64, not u64");
     let (_, message) = about(&path, columns::dtype(&path, "text"));
-    assert_eq!(message, "column text is Utf8; it must be u64, i64, u32 or i32");
+    assert!(message.starts_with("column text is text, and keys are numbers: hashes"), "{message}");
     let (_, message) = about(&path, columns::dtype(&path, "key"));
     assert!(message.starts_with("has no column key; it has u64, i64, u32"), "{message}");
     let nulls = columns::open::<i64>(&path, "nulls").unwrap();
     let (_, message) = about(&path, read(&*nulls));
-    assert_eq!(message, "column nulls has a null (1 seen), and a null is no key");
+    assert_eq!(message, "column nulls has a null (1 seen), and a null is no key (--skip-nulls)");
+    let mut options = columns::Options::default();
+    options.skip_nulls = true;
+    let nulls = columns::open_with::<i64>(&path, "nulls", options).unwrap();
+    assert_eq!(read(&*nulls).unwrap().0, [1]);
+    assert_eq!(nulls.skipped().unwrap().nulls, 1);
+    // Dates and times as they are stored.
+    for name in ["time", "stamp", "long"] {
+        assert_eq!(columns::dtype(&path, name).unwrap(), DType::I64, "{name}");
+        let keys = read(&*columns::open::<i64>(&path, name).unwrap()).unwrap().0;
+        assert_eq!(keys, [-5, 7], "{name}");
+    }
+    let days = read(&*columns::open::<i32>(&path, "day").unwrap()).unwrap().0;
+    assert_eq!(days, [-5, 7]);
 }
 
 #[test]
@@ -106,5 +124,42 @@ fn damaged_files_are_errors() {
         fs::write(&path, &whole[..length]).unwrap();
         let (place, _) = about(&path, columns::open::<u64>(&path, "key"));
         assert_eq!(place, Place::Whole);
+    }
+    // Any byte wrong: an error or other keys, no panic, no abort.
+    let mut random = Random(7);
+    let mut failed = 0;
+    for round in 0..600 {
+        let mut damaged = whole.clone();
+        // Mostly in the footer and the batches' heads, which is where lengths are.
+        let from = [0, whole.len() - 500, 400][round % 3];
+        let len = [whole.len(), 500, 400][round % 3];
+        for _ in 0..=round % 2 {
+            damaged[from + random.next() as usize % len] = random.next() as u8;
+        }
+        fs::write(&path, damaged).unwrap();
+        failed += i32::from(columns::open::<u64>(&path, "key").and_then(|s| read(&*s)).is_err());
+    }
+    assert!(failed > 100, "{failed}");
+}
+
+/// What a packed column says of its length, unpacked.
+#[test]
+fn a_length_that_cannot_be_is_not_believed() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("packed.arrow");
+    let keys: ArrayRef = Arc::new(UInt64Array::from(vec![7; 3000]));
+    for packed in [CompressionType::LZ4_FRAME, CompressionType::ZSTD] {
+        file(&path, Some(packed), vec![vec![("key", Arc::clone(&keys))]]);
+        let whole = fs::read(&path).unwrap();
+        let length = 24_000u64.to_le_bytes();
+        let at = whole.windows(8).position(|bytes| bytes == length).unwrap();
+        for wrong in [u64::MAX / 2, 6_600_000_000_000_000_000, 1 << 44, 24_001, 1, 0] {
+            let mut damaged = whole.clone();
+            damaged[at..at + 8].copy_from_slice(&wrong.to_le_bytes());
+            fs::write(&path, damaged).unwrap();
+            let source = columns::open::<u64>(&path, "key").unwrap();
+            let (_, message) = about(&path, read(&*source));
+            assert!(message.starts_with("is no Arrow file that can be read: "), "{message}");
+        }
     }
 }

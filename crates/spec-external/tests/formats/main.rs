@@ -3,6 +3,8 @@
 
 #[cfg(feature = "parquet")]
 mod arrow;
+#[cfg(feature = "csv")]
+mod csv;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod text;

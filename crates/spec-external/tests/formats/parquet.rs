@@ -110,13 +110,24 @@ fn a_null_is_an_error_that_names_the_column() {
     file(&path, WriterProperties::default(), &rows);
     let (place, message) = about(&path, columns::open::<u64>(&path, "key"));
     assert_eq!(place, Place::Whole);
-    assert_eq!(message, "column key has nulls (2 seen), and a null is no key");
+    assert_eq!(message, "column key has nulls (2 seen), and a null is no key (--skip-nulls)");
     // Nobody knows before it is read.
     let silent = WriterProperties::builder().set_statistics_enabled(EnabledStatistics::None);
     file(&path, silent.build(), &rows);
     let source = columns::open::<u64>(&path, "key").unwrap();
     let (_, message) = about(&path, read(&*source));
-    assert_eq!(message, "column key has a null (1 seen), and a null is no key");
+    assert_eq!(message, "column key has a null (1 seen), and a null is no key (--skip-nulls)");
+    // Left out where that is wanted, counted, and not part of a number of keys.
+    let mut options = columns::Options::default();
+    options.skip_nulls = true;
+    for properties in [WriterProperties::default(), WriterProperties::builder().build()] {
+        rows[1].fill(None);
+        file(&path, properties, &rows);
+        let source = columns::open_with::<u64>(&path, "key", options).unwrap();
+        assert_eq!(source.keys(), None);
+        assert_eq!(read(&*source).unwrap().0.len(), 2999);
+        assert_eq!(source.skipped().unwrap().nulls, 2001);
+    }
     // Nulls of other columns are nobody's business.
     assert_eq!(columns::dtype(&path, "id").unwrap(), DType::I64);
     assert_eq!(read(&*columns::open::<i64>(&path, "id").unwrap()).unwrap().0.len(), 5000);
@@ -163,6 +174,10 @@ fn columns_by_name_and_type() {
             REQUIRED INT32 byte (INTEGER(8, true));
             REQUIRED INT64 old (UINT_64);
             REQUIRED INT64 when (TIMESTAMP(MILLIS, true));
+            REQUIRED INT64 then (TIMESTAMP_MICROS);
+            REQUIRED INT32 day (DATE);
+            REQUIRED INT32 hour (TIME(MILLIS, true));
+            REQUIRED INT64 minute (TIME(NANOS, false));
             REQUIRED INT32 price (DECIMAL(9, 2));
             REQUIRED BINARY name (UTF8);
             REPEATED INT64 many;
@@ -182,10 +197,16 @@ fn columns_by_name_and_type() {
     assert_eq!(only::<u32>(&path, "unsigned").unwrap(), (-5i32) as u32);
     assert_eq!(only::<i32>(&path, "byte").unwrap(), -5);
     assert_eq!(only::<i64>(&path, "inner.key").unwrap(), -5);
+    // Dates and times as they are stored.
+    for name in ["when", "then", "minute"] {
+        assert_eq!(only::<i64>(&path, name).unwrap(), -5, "{name}");
+    }
+    for name in ["day", "hour"] {
+        assert_eq!(only::<i32>(&path, name).unwrap(), -5, "{name}");
+    }
     for (name, what) in [
-        ("when", "column when is Timestamp; it must be u64"),
         ("price", "column price is Decimal; it must be u64"),
-        ("name", "column name is UTF8; it must be u64"),
+        ("name", "column name is text, and keys are numbers"),
         ("many", "column many is a list"),
         ("missing", "has no column missing; it has plain, wide, narrow"),
     ] {
@@ -305,4 +326,26 @@ fn dropped_unfinished_it_leaves_nothing() {
     Sink::<u64>::append(&sink, block).unwrap();
     drop(sink);
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+}
+
+/// What once failed, kept for the fuzzer, too: keys or an error, no panic, no
+/// abort, no allocation of what a length says.
+#[test]
+fn what_once_failed() {
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/columns");
+    let mut seen = 0;
+    for entry in fs::read_dir(corpus).unwrap() {
+        let path = entry.unwrap().path();
+        let good = path.file_stem().unwrap() == "polars";
+        let result = columns::open::<u64>(&path, "key").and_then(|source| read(&*source));
+        match result {
+            Ok((keys, _)) => assert!(good && keys.len() == 200, "{}", path.display()),
+            Err(error) => {
+                let words = error.to_string();
+                assert!(!good && words.contains(" file that can be read: "), "{words}");
+            }
+        }
+        seen += 1;
+    }
+    assert!(seen > 5);
 }

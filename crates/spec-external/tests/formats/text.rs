@@ -3,10 +3,14 @@
 use std::fs;
 use std::io::{self, Read};
 
-use spec_external::text::{self, TextSink, TextStream};
-use spec_external::{Chain, Error, Key, Place, Source};
+use spec_external::text::{self, Options, TextSink};
+use spec_external::{Chain, Error, Input, Key, Place, Skipped, Source};
 
 use super::{Random, about, output, read, sorted, write};
+
+fn stream<K: Key>(name: &str, reader: impl Read + Send + 'static) -> Box<dyn Source<K>> {
+    text::read(Input::stream(name, reader).unwrap(), Options::default()).unwrap()
+}
 
 fn lines<K: Key>(keys: &[K], end: &str) -> String {
     keys.iter().map(|key| format!("{key}{end}")).collect()
@@ -101,8 +105,8 @@ fn a_line_that_is_no_number_is_named() {
         let Place::Line { line, column: found } = place else { panic!("{place:?}") };
         assert_eq!((line, found), (3, column), "{bad:?}: {message}");
 
-        let stream = TextStream::new("pipe", fs::File::open(&path).unwrap());
-        let (place, again) = about("pipe".as_ref(), read::<i64>(&stream));
+        let pipe = stream::<i64>("pipe", fs::File::open(&path).unwrap());
+        let (place, again) = about("pipe".as_ref(), read(&*pipe));
         assert_eq!((place, again), (Place::Line { line: 3, column }, message));
     }
 }
@@ -117,8 +121,8 @@ fn a_file_without_lines_is_noticed_early() {
         let expected = Place::Line { line, column: 4097 };
         let (place, message) = about(&path, read(&*text::open::<u64>(&path).unwrap()));
         assert_eq!(place, expected, "{message}");
-        let stream = TextStream::new(&path, fs::File::open(&path).unwrap());
-        assert_eq!(about(&path, read::<u64>(&stream)).0, expected);
+        let pipe = stream::<u64>("pipe", fs::File::open(&path).unwrap());
+        assert_eq!(about("pipe".as_ref(), read(&*pipe)).0, expected);
     }
 }
 
@@ -142,31 +146,40 @@ impl<R: Read> Read for Dripping<R> {
 fn a_stream_is_parsed_block_by_block() {
     let keys: Vec<i64> = Random(3).keys(400_000).into_iter().map(|key| key as i64).collect();
     let text = lines(&keys, "\r\n");
-    let stream = TextStream::new("stdin", Dripping(text.as_bytes(), 0));
-    let (found, bytes) = read::<i64>(&stream).unwrap();
+    let dripping = |text: &str, calls| Dripping(io::Cursor::new(text.as_bytes().to_vec()), calls);
+    let pipe = stream::<i64>("stdin", dripping(&text, 0));
+    let (found, bytes) = read(&*pipe).unwrap();
     assert_eq!(sorted(found), sorted(keys));
     assert_eq!(bytes, text.len() as u64);
 
     let text = text + "1\n+\n";
-    let stream = TextStream::new("stdin", Dripping(text.as_bytes(), 3));
-    let (place, _) = about("stdin".as_ref(), read::<i64>(&stream));
+    let pipe = stream::<i64>("stdin", dripping(&text, 3));
+    let (place, _) = about("stdin".as_ref(), read(&*pipe));
     assert_eq!(place, Place::Line { line: 400_002, column: 2 });
 
-    assert_eq!(read::<i64>(&TextStream::new("stdin", io::empty())).unwrap().0, []);
+    assert_eq!(read(&*stream::<i64>("stdin", io::empty())).unwrap().0, []);
 }
 
-struct Broken;
+/// Gives so many lines, and then an error.
+struct Broken(usize);
 
 impl Read for Broken {
-    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
-        Err(io::Error::other("unplugged"))
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        if self.0 == 0 {
+            return Err(io::Error::other("unplugged"));
+        }
+        self.0 -= 1;
+        bytes[..2].copy_from_slice(b"7\n");
+        Ok(2)
     }
 }
 
 #[test]
 fn what_cannot_be_read_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
-    let error = read::<u64>(&TextStream::new("stdin", Broken)).unwrap_err();
+    let Err(error) = Input::stream("stdin", Broken(0)) else { panic!("opened") };
+    assert_eq!(error.to_string(), "stdin: cannot read: unplugged");
+    let error = read(&*stream::<u64>("stdin", Broken(5000))).unwrap_err();
     assert_eq!(error.to_string(), "stdin: cannot read: unplugged");
     let nowhere = folder.path().join("nowhere.txt");
     let Err(error) = text::open::<u64>(&nowhere) else { panic!("opened") };
@@ -208,4 +221,71 @@ fn what_is_written_can_be_read() {
     let path = folder.path().join("none.txt");
     write::<u32, _>(TextSink::new(output(&path), false), &[], &[]).unwrap();
     assert_eq!(fs::read(&path).unwrap(), b"");
+}
+
+/// A file and a stream of the same text, whatever it has: the same keys, and the
+/// same lines left out.
+#[test]
+fn lines_that_are_no_key_are_left_out_and_counted() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log.txt");
+    let long = |len: usize| "1".repeat(len);
+    let check = |text: &str, skip_lines: u64, keys: &[u64], bad: u64, first: &str| {
+        fs::write(&path, text).unwrap();
+        let mut options = Options::default();
+        (options.skip_lines, options.lenient) = (skip_lines, true);
+        let file = fs::File::open(&path).unwrap();
+        let file_source = text::read::<u64>(Input::open(&path).unwrap(), options).unwrap();
+        let stream = Input::stream(&path, Dripping(file, 0)).unwrap();
+        let stream = text::read::<u64>(stream, options).unwrap();
+        for source in [file_source, stream] {
+            let (found, _) = read(&*source).unwrap();
+            assert_eq!(sorted(found), sorted(keys.to_vec()));
+            let Skipped { lines, first: found, .. } = source.skipped().unwrap();
+            let found = found.unwrap_or_default();
+            assert_eq!(lines, bad, "{found}");
+            let expected = format!("{}{first}", path.display());
+            assert!(bad == 0 || found.starts_with(&expected), "{found}; expected {expected}");
+        }
+    };
+    check("1\nx\n\n3\n-4\n5", 0, &[1, 3, 5], 3, ": line 2, column 1: 'x' is no digit");
+    check("id\n1\n2\n", 1, &[1, 2], 0, "");
+    check("a\nb\n\nc\n7", 4, &[7], 0, "");
+    check("a\nb", 7, &[], 0, "");
+    check("1\n2\n", 0, &[1, 2], 0, "");
+    check("id\n1\nno\n", 1, &[1], 1, ": line 3, column 1: 'n'");
+    // Lines longer than any buffer, in the middle, at the start, at the end.
+    for len in [4097, 100_000, 3 << 20] {
+        let text = format!("5\n{}\n6\n", long(len));
+        check(&text, 0, &[5, 6], 1, ": line 2, column 4097: a line of more than 4096 bytes");
+        let text = format!("{}\r\n6", long(len));
+        check(&text, 0, &[6], 1, ": line 1, column 4097");
+        let text = format!("7\n8\n{}", long(len));
+        check(&text, 0, &[7, 8], 1, ": line 3, column 4097");
+    }
+    // Many parts, most of them inside one line, and bad lines in all others.
+    let good: Vec<u64> = Random(9).keys(400_000);
+    let lines: String = good.iter().map(|key| format!("{key}\n{key}?\n")).collect();
+    let text = format!("{lines}{}\n{lines}", long(70 << 20));
+    check(&text, 0, &[&good[..], &good[..]].concat(), 800_001, ": line 2, column ");
+}
+
+#[test]
+fn the_longest_line_is_the_same_in_a_file_and_a_stream() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("zeros.txt");
+    for (len, good) in [(4096, true), (4097, false)] {
+        for end in ["", "\n", "\r\n"] {
+            for (before, after) in [("", ""), ("1\n", "2\n"), ("", &*"3\n".repeat(1 << 20))] {
+                let after = if end.is_empty() { "" } else { after };
+                fs::write(&path, format!("{before}{:0>len$}{end}{after}", 9)).unwrap();
+                let file = text::open::<u64>(&path).unwrap();
+                let pipe = stream::<u64>("pipe", fs::File::open(&path).unwrap());
+                for source in [file, pipe] {
+                    let result = read(&*source);
+                    assert_eq!(result.is_ok(), good, "{len} {end:?} {}", after.len());
+                }
+            }
+        }
+    }
 }

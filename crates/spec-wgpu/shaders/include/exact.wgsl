@@ -74,17 +74,64 @@ fn exact_sigmoid(bits: u32) -> f32 {
     return select(r, mul(e, r), negative || bits == 0u);
 }
 
+// ln(1 + e) for 0 <= e <= 1.
+fn exact_ln_1p(e: f32) -> f32 {
+    var p = 0.0053648227f;
+    p = mul(p, e) - 0.030065786f;
+    p = mul(p, e) + 0.07920452f;
+    p = mul(p, e) - 0.13753802f;
+    p = mul(p, e) + 0.19153655f;
+    p = mul(p, e) - 0.24857163f;
+    p = mul(p, e) + 0.33321324f;
+    p = mul(p, e) - 0.49999648f;
+    p = mul(p, e) + 1.0f;
+    return mul(p, e);
+}
+
+// The correctly rounded square root of 0 or a normal number that is not negative, by
+// its bits: WGSL's own is only near. With y = n * 4^k and n of 47 or 48 bits, the root is
+// the integer whose square is nearest to n; the difference fits 32 bits though n does not.
+fn exact_sqrt(y: u32) -> f32 {
+    if y == 0u {
+        return 0.0f;
+    }
+    let mantissa = (y & 0x7fffffu) | 0x800000u;
+    // 1 where the exponent is odd.
+    let odd = 1u - ((y >> 23u) & 1u);
+    let near = sqrt(bitcast<f32>((mantissa & 0x7fffffu) | 0x3f800000u) * f32(1u + odd));
+    var root = clamp(u32(near * 8388608.0f), 0x800000u, 0xffffffu);
+    let n = mantissa << (23u + odd);
+    root += u32(i32(round(f32(i32(n - root * root)) / f32(2u * root))));
+    let rest = i32(n - root * root);
+    if rest > i32(root) {
+        root += 1u;
+    } else if rest <= -i32(root) {
+        root -= 1u;
+    }
+    return bitcast<f32>((((y >> 23u) + 127u - odd) / 2u << 23u) | (root & 0x7fffffu));
+}
+
+// The square root of ln(1 + e^x) for the float with these bits: 0 for NaN.
+fn exact_sqrt_softplus(bits: u32) -> f32 {
+    if is_nan(bits) {
+        return 0.0f;
+    }
+    let x = min(bits & 0x7fffffffu, 0x7f7fffffu);
+    let e = exact_exp(bitcast<f32>(x | 0x80000000u));
+    let positive = select(bitcast<f32>(x), 0.0f, (bits >> 31u) == 1u);
+    return exact_sqrt(bitcast<u32>(add(positive, exact_ln_1p(e))));
+}
+
 // Softmax: the weight of a logit, e^(x - max), both as bits. 1 at the maximum,
-// infinite or not; 0 for NaN.
+// 0 for NaN, and 0 everywhere where the maximum is negative infinity.
 fn softmax_weight(x: u32, maximum: u32) -> f32 {
-    if is_nan(x) {
+    if is_nan(x) || maximum == 0xff800000u {
         return 0.0f;
     }
     if sort_key(x) == sort_key(maximum) {
         return 1.0f;
     }
-    // Only the maximum may be +infinity, and a row whose maximum is
-    // -infinity has no other numbers: below, one infinity at most.
+    // Only the maximum may be +infinity: below, one infinity at most.
     if !is_finite(x) || !is_finite(maximum) {
         return 0.0f;
     }
@@ -99,6 +146,11 @@ fn softmax_fixed(weight: f32) -> u32 {
 // The factor from weights to scores, scaled by 2^24, from the sum of
 // softmax_fixed as (low, high).
 fn softmax_factor(sum: vec2<u32>) -> f32 {
+    return softmax_factor_of(sum, 31u);
+}
+
+// The same for weights in units of 2^-unit.
+fn softmax_factor_of(sum: vec2<u32>, unit_bits: u32) -> f32 {
     if (sum.x | sum.y) == 0u {
         return 0.0f;
     }
@@ -141,7 +193,7 @@ fn softmax_factor(sum: vec2<u32>) -> f32 {
         }
     }
     let unit = bitcast<f32>((mantissa & 0x7fffffu) | 0x3f800000u);
-    let scale = bitcast<f32>((182u - top) << 23u);
+    let scale = bitcast<f32>((151u + unit_bits - top) << 23u);
     return mul(exact_reciprocal(unit), scale);
 }
 

@@ -165,8 +165,16 @@ fn scan(
             if chunk == 0u && MODE == SAMPLE {
                 store_random(job);
             }
+        } else if MIXED != 0u {
+            shared_word = NONE;
         }
         atomicStore(&shared_flags, 0u);
+    }
+    if MODE == GREEDY && MIXED != 0u {
+        workgroupBarrier();
+        if is_followed(job, thread) {
+            shared_word = job;
+        }
     }
     let row = workgroupUniformLoad(&shared_word);
     if row < params.row0 || row >= params.row1 {
@@ -202,14 +210,25 @@ fn scan(
     }
 }
 
-// The random number of a request's recovery, for `resolve`, which has no buffer
-// to spare.
+// The random number of a request's recovery, for `resolve` and `finish`.
 fn store_random(request: u32) {
-    let at = params.at.b6 * 2u;
-    let seed = vec4(seed_offset[at], seed_offset[at + 1u], seed_offset[at + 2u], seed_offset[at + 3u]);
-    let random = draw(seed, request, RECOVERY_POSITION);
-    store(state_of(request) + 5u, random.x);
-    store(state_of(request) + 6u, random.y);
+    let at = (params.at.b6 + request) * 2u;
+    let state = state_of(request);
+    let position = vec2(load(state + 11u), load(state + 12u));
+    let random = draw(vec2(seeds[at], seeds[at + 1u]), position, RECOVER);
+    store(state + 5u, random.x);
+    store(state + 6u, random.y);
+}
+
+// Whether a greedy request among those that this thread looks at has the token.
+fn is_followed(token: u32, thread: u32) -> bool {
+    var followed = false;
+    for (var request = thread; request < params.requests; request += 256u) {
+        let state = state_of(request);
+        let inside = token - load(state + 2u) < load(state + 13u);
+        followed = followed || (inside && load(state + 14u) != 0u);
+    }
+    return followed;
 }
 
 // ---- resolve ---------------------------------------------------------------
@@ -432,7 +451,13 @@ fn finish(
     let state = state_of(request);
     if thread == 0u {
         shared_word = load(state);
-        shared_token = load(state + 4u);
+        if shared_word == NONE {
+            let bonus = bonus_of(request);
+            shared_token = bonus.x;
+            if bonus.y != 0u {
+                atomicOr(&flags[params.at.b5], bonus.y);
+            }
+        }
     }
     let row = workgroupUniformLoad(&shared_word);
     if row != NONE {
@@ -446,8 +471,13 @@ fn finish(
         }
     }
     let last = shared_token;
-    let at = params.at.b2 + request * params.output_stride;
+    let first = params.at.b2 + request * params.output_stride;
     for (var slot = thread; slot <= params.max_spec_len; slot += 256u) {
-        output_token_ids[at + slot] = row_token(state, slot, last);
+        let token = row_token(state, slot, last);
+        let at = (first + slot) * params.output_words;
+        output_token_ids[at] = token;
+        if params.output_words == 2u {
+            output_token_ids[at + 1u] = sign_of(token);
+        }
     }
 }

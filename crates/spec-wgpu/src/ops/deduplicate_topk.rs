@@ -48,8 +48,9 @@ struct Deduplicate {
     window: u64,
 }
 
-impl Supports<DeduplicateTopk> for Wgpu {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<DeduplicateTopk>>> {
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<DeduplicateTopk> for Wgpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<DeduplicateTopk>>> {
         let shape = Shape::of(self);
         let constants = [("THREADS", shape.threads), ("POOL", shape.pool), ("TILE", shape.tile)];
         let bindings = [Access::Read, Access::Write, Access::Write, Access::Write];
@@ -106,12 +107,13 @@ impl Deduplicate {
     }
 }
 
-impl Kernel<DeduplicateTopk> for Deduplicate {
+// SAFETY: as above.
+unsafe impl Kernel<DeduplicateTopk> for Deduplicate {
     fn workspace_size(&self) -> usize {
         self.plan.batch * self.workspace_words() as usize * 4
     }
 
-    fn launch(
+    unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
         buffers: Buffers<'_>,
@@ -181,13 +183,14 @@ impl Long {
     }
 }
 
-impl Kernel<DeduplicateTopk> for Long {
+// SAFETY: as above.
+unsafe impl Kernel<DeduplicateTopk> for Long {
     fn workspace_size(&self) -> usize {
         // A count, the keys, and what the sort needs.
         (2 + self.plan.unique.cols + self.sorter.workspace_words() as usize) * 4
     }
 
-    fn launch(
+    unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
         buffers: Buffers<'_>,

@@ -17,8 +17,9 @@ struct Extender {
     drafter: Drafter,
 }
 
-impl Supports<HybridMtpNgram> for Wgpu {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<HybridMtpNgram>>> {
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<HybridMtpNgram> for Wgpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<HybridMtpNgram>>> {
         let limits = Limits {
             max_ngram: plan.params.max_ngram_size,
             min_ngram: plan.params.min_ngram_size,
@@ -31,12 +32,13 @@ impl Supports<HybridMtpNgram> for Wgpu {
     }
 }
 
-impl Kernel<HybridMtpNgram> for Extender {
+// SAFETY: as above.
+unsafe impl Kernel<HybridMtpNgram> for Extender {
     fn workspace_size(&self) -> usize {
         self.drafter.workspace_size()
     }
 
-    fn launch(
+    unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
         buffers: Buffers<'_>,

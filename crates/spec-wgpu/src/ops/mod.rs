@@ -61,10 +61,15 @@
 
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;
+mod indexer_topk;
+mod moe_align;
 mod ngram;
 mod ngram_match;
+mod prompt_lookup;
 mod rejection_sample;
+mod sample_logits;
 mod topk_router;
+mod tree_verify;
 mod unique;
 
 use spec_core::DType;
@@ -83,8 +88,13 @@ fn float_code(dtype: DType) -> u32 {
 pub(crate) static SHADERS: &[&crate::shader::Shader] = &[
     &deduplicate_topk::SHADER,
     &hybrid_mtp_ngram::SHADER,
+    &indexer_topk::SHADER,
+    &moe_align::SHADER,
     &ngram_match::SHADER,
+    &prompt_lookup::SHADER,
     &rejection_sample::SHADER,
+    &sample_logits::SHADER,
     &topk_router::SHADER,
+    &tree_verify::SHADER,
     &unique::SHADER,
 ];

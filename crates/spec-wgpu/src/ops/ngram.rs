@@ -1,7 +1,10 @@
-//! What the two drafting operators share on the host: the workspace and the
-//! passes after `prepare`. See `shaders/include/ngram.wgsl`.
+//! What the drafting operators share on the host: the search, which is
+//! `shaders/include/ngram_search.wgsl`, and for `ngram_match` and `hybrid_mtp_ngram`
+//! the workspace and the other passes after `prepare`, `shaders/include/ngram.wgsl`.
 
+use bytemuck::{Pod, Zeroable};
 use spec_core::ngram::Rows;
+use spec_core::ops::prompt_lookup::Occurrence;
 use spec_core::{DType, Matrix, Result, Status};
 
 use crate::Wgpu;
@@ -29,12 +32,151 @@ const STATE: u64 = 14;
 const PARTIAL: u64 = 2;
 
 /// What the operators' parameters come to.
+#[derive(Clone, Copy, Default)]
 pub(super) struct Limits {
     pub(super) max_ngram: usize,
     pub(super) min_ngram: usize,
+    /// Unused by `prompt_lookup`.
     pub(super) threshold: i32,
     /// Unused by `ngram_match`.
     pub(super) max_draft_tokens: usize,
+}
+
+/// The shaders' parameters, as `include/ngram_search.wgsl` has them.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+pub(super) struct Params {
+    requests: u32,
+    input_cols: u32,
+    generated_cols: u32,
+    draft_cols: u32,
+    max_ngram: u32,
+    min_ngram: u32,
+    threshold: u32,
+    max_draft_tokens: u32,
+    length_words: u32,
+    block: u32,
+    input_blocks: u32,
+    blocks: u32,
+    partials: u32,
+    row0: u32,
+    row1: u32,
+    input_stride: u32,
+    generated_stride: u32,
+    draft_stride: u32,
+    shared_budget: u32,
+}
+
+/// The search, ready for the rows of one plan.
+pub(super) struct Search {
+    rows: Rows,
+    limits: Limits,
+    /// Tokens of a block, blocks of a prompt row and of both rows.
+    block: usize,
+    input_blocks: usize,
+    blocks: usize,
+    program: Program,
+    /// Windows of both haystacks, and of those and the drafts.
+    haystacks: Vec<Window>,
+    pub(super) all: Vec<Window>,
+}
+
+/// What a pass over all requests has for a window.
+pub(super) const EVERYWHERE: Window = Window { rows: 0..0, cols: 0..0 };
+
+impl Search {
+    /// `which` is the occurrence that counts. With `one_text`, patterns end in the
+    /// row that is searched: `generated` is `input_ids` again and no haystack of
+    /// its own.
+    pub(super) fn new(
+        gpu: &Wgpu,
+        shader: &'static Shader,
+        rows: &Rows,
+        limits: Limits,
+        which: Occurrence,
+        one_text: bool,
+    ) -> Result<Self> {
+        let searched = rows.input_ids.cols + if one_text { 0 } else { rows.generated.cols };
+        let block = block(rows.batch.saturating_mul(searched), rows, limits.max_ngram);
+        let input_blocks = rows.input_ids.cols.div_ceil(block);
+        let blocks = match one_text {
+            true => input_blocks,
+            false => input_blocks + rows.generated.cols.div_ceil(block),
+        };
+        let too_large = |what: &str| {
+            let name = shader.name;
+            let largest = gpu.0.max_binding;
+            let words = format!("{name}: {what} need more than a binding of {largest} bytes");
+            gpu.error(Status::NotImplemented, words)
+        };
+        let words = (rows.batch as u64).saturating_mul(STATE + PARTIAL * blocks as u64);
+        if words > gpu.window(4) {
+            return Err(too_large("intermediate results of this many requests"));
+        }
+        let windows = |matrices: &[Matrix]| {
+            gpu.windows(matrices, usize::MAX).ok_or_else(|| too_large("the tokens of a row"))
+        };
+        let last = ("LAST", u32::from(which == Occurrence::Last));
+        let constants = [tokens_constant(rows), last];
+        Ok(Search {
+            rows: *rows,
+            limits,
+            block,
+            input_blocks,
+            blocks,
+            program: gpu.program(shader, "search", &[Write, Read, Read], &constants)?,
+            haystacks: windows(&[rows.input_ids, rows.generated])?,
+            all: windows(&[rows.input_ids, rows.generated, rows.draft_tokens])?,
+        })
+    }
+
+    pub(super) fn workspace_size(&self) -> usize {
+        self.rows.batch * (STATE + PARTIAL * self.blocks as u64) as usize * 4
+    }
+
+    /// Records the search itself.
+    pub(super) fn record(
+        &self,
+        r: &mut Recorder<'_>,
+        work: Region<'_>,
+        input_ids: Region<'_>,
+        generated: Region<'_>,
+    ) -> Result<()> {
+        for window in &self.haystacks {
+            let input_ids = window.of(&self.rows.input_ids, input_ids);
+            let generated = window.of(&self.rows.generated, generated);
+            let groups = window.rows.len() as u64 * self.blocks as u64;
+            let bound = [work, input_ids, generated];
+            r.dispatch(&self.program, &bound, &self.params(window), groups)?;
+        }
+        Ok(())
+    }
+
+    /// The parameters of a pass over a window.
+    pub(super) fn params(&self, window: &Window) -> Params {
+        let Rows { batch, input_ids, generated, draft_tokens, lengths } = &self.rows;
+        Params {
+            requests: *batch as u32,
+            input_cols: input_ids.cols as u32,
+            generated_cols: generated.cols as u32,
+            draft_cols: draft_tokens.cols as u32,
+            max_ngram: self.limits.max_ngram as u32,
+            min_ngram: self.limits.min_ngram as u32,
+            threshold: self.limits.threshold as u32,
+            max_draft_tokens: self.limits.max_draft_tokens as u32,
+            length_words: words_of(*lengths),
+            block: self.block as u32,
+            input_blocks: self.input_blocks as u32,
+            blocks: self.blocks as u32,
+            partials: (*batch as u64 * STATE) as u32,
+            row0: window.rows.start as u32,
+            row1: window.rows.end as u32,
+            input_stride: window.stride(input_ids),
+            generated_stride: window.stride(generated),
+            draft_stride: window.stride(draft_tokens),
+            shared_budget: u32::from(*batch > UNSHARED),
+        }
+    }
 }
 
 /// The token matrices and what `share` updates, as regions.
@@ -50,19 +192,11 @@ pub(super) struct Regions<'a> {
 /// The search and the budget, ready for one plan.
 pub(super) struct Drafter {
     rows: Rows,
-    limits: Limits,
-    /// Tokens of a block, blocks of a prompt row and of both rows.
-    block: usize,
-    input_blocks: usize,
-    blocks: usize,
+    search: Search,
     prepare: Program,
-    search: Program,
     choose: Program,
     share: Program,
     copy: Program,
-    /// Windows of both haystacks, and of those and the drafts.
-    haystacks: Vec<Window>,
-    all: Vec<Window>,
 }
 
 impl Drafter {
@@ -75,45 +209,21 @@ impl Drafter {
         rows: &Rows,
         limits: Limits,
     ) -> Result<Self> {
-        let block = block(rows, limits.max_ngram);
-        let input_blocks = rows.input_ids.cols.div_ceil(block);
-        let blocks = input_blocks + rows.generated.cols.div_ceil(block);
-        let too_large = |what: &str| {
-            let name = shader.name;
-            let largest = gpu.0.max_binding;
-            let words = format!("{name}: {what} need more than a binding of {largest} bytes");
-            gpu.error(Status::NotImplemented, words)
-        };
-        let words = (rows.batch as u64).saturating_mul(STATE + PARTIAL * blocks as u64);
-        if words > gpu.window(4) {
-            return Err(too_large("intermediate results of this many requests"));
-        }
-        let windows = |matrices: &[Matrix]| {
-            gpu.windows(matrices, usize::MAX).ok_or_else(|| too_large("the tokens of a row"))
-        };
-        let tokens = ("TOKEN_WORDS", words_of(rows.input_ids.dtype));
-        let shared = ("SHARED", u32::from(rows.batch > UNSHARED));
         let program = |entry, bindings: &[Access], constants: &[(&'static str, u32)]| {
             gpu.program(shader, entry, bindings, constants)
         };
         Ok(Drafter {
             rows: *rows,
-            limits,
-            block,
-            input_blocks,
-            blocks,
+            search: Search::new(gpu, shader, rows, limits, Occurrence::First, false)?,
             prepare: program("prepare", prepare, &[])?,
-            search: program("search", &[Write, Read, Read], &[tokens])?,
             choose: program("choose", &[Write, Read, Read, Read, Write, Write], &[])?,
             share: program("share", &[Write], &[])?,
-            copy: program("copy", &[Write, Read, Read, Write, Write], &[tokens, shared])?,
-            haystacks: windows(&[rows.input_ids, rows.generated])?,
-            all: windows(&[rows.input_ids, rows.generated, rows.draft_tokens])?,
+            copy: program("copy", &[Write, Read, Read, Write, Write], &[tokens_constant(rows)])?,
         })
     }
 
     pub(super) fn workspace_size(&self) -> usize {
-        self.rows.batch * (STATE + PARTIAL * self.blocks as u64) as usize * 4
+        self.search.workspace_size()
     }
 
     /// Records all passes; `vectors` are what `prepare` binds after the
@@ -126,23 +236,17 @@ impl Drafter {
     ) -> Result<()> {
         let Regions { work, input_ids, generated, draft_tokens, this_time, flags } = *regions;
         let requests = self.rows.batch as u64;
-        let everywhere = self.parameters(&Window { rows: 0..0, cols: 0..0 });
+        let everywhere = self.search.params(&EVERYWHERE);
         let bound = [&[work], vectors].concat();
         r.dispatch(&self.prepare, &bound, &everywhere, requests.div_ceil(64))?;
-        for window in &self.haystacks {
-            let input_ids = window.of(&self.rows.input_ids, input_ids);
-            let generated = window.of(&self.rows.generated, generated);
-            let groups = window.rows.len() as u64 * self.blocks as u64;
-            let parameters = self.parameters(window);
-            r.dispatch(&self.search, &[work, input_ids, generated], &parameters, groups)?;
-        }
+        self.search.record(r, work, input_ids, generated)?;
         let none = Region::nothing();
         let bound = [work, none, none, none, this_time, flags];
         r.dispatch(&self.choose, &bound, &everywhere, requests)?;
         if self.rows.batch > UNSHARED {
             r.dispatch(&self.share, &[work], &everywhere, 1)?;
         }
-        for window in &self.all {
+        for window in &self.search.all {
             let bound = [
                 work,
                 window.of(&self.rows.input_ids, input_ids),
@@ -151,47 +255,56 @@ impl Drafter {
                 this_time,
             ];
             let groups = window.rows.len() as u64;
-            r.dispatch(&self.copy, &bound, &self.parameters(window), groups)?;
+            r.dispatch(&self.copy, &bound, &self.search.params(window), groups)?;
         }
         Ok(())
     }
-
-    /// The shader's parameters, in its order.
-    fn parameters(&self, window: &Window) -> [u32; 18] {
-        let Rows { batch, input_ids, generated, draft_tokens, lengths } = &self.rows;
-        [
-            *batch as u32,
-            input_ids.cols as u32,
-            generated.cols as u32,
-            draft_tokens.cols as u32,
-            self.limits.max_ngram as u32,
-            self.limits.min_ngram as u32,
-            self.limits.threshold as u32,
-            self.limits.max_draft_tokens as u32,
-            words_of(*lengths),
-            self.block as u32,
-            self.input_blocks as u32,
-            self.blocks as u32,
-            (*batch as u64 * STATE) as u32,
-            window.rows.start as u32,
-            window.rows.end as u32,
-            window.stride(input_ids),
-            window.stride(generated),
-            window.stride(draft_tokens),
-        ]
-    }
 }
 
-/// The tokens of a block.
-fn block(rows: &Rows, max_ngram: usize) -> usize {
-    let tokens = rows.batch.saturating_mul(rows.input_ids.cols + rows.generated.cols);
+/// The tokens of a block, where so many are searched.
+fn block(tokens: usize, rows: &Rows, max_ngram: usize) -> usize {
     let even = tokens.div_ceil(FULL).next_multiple_of(SEARCH_THREADS);
     // A thread may compare a whole pattern at each of its tokens.
     let turns = MAX_TURNS / max_ngram.min(rows.generated.cols).max(1);
     even.clamp(MIN_BLOCK, MAX_BLOCK).min(turns.max(1) * SEARCH_THREADS)
 }
 
+/// What tells the shaders the size of a token.
+pub(super) fn tokens_constant(rows: &Rows) -> (&'static str, u32) {
+    ("TOKEN_WORDS", words_of(rows.input_ids.dtype))
+}
+
 /// Words of a token or length.
 fn words_of(dtype: DType) -> u32 {
     (dtype.size() / 4) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use spec_core::Descriptor;
+    use spec_core::ops::{NgramMatch, PromptLookup};
+
+    use super::*;
+    use crate::handle::lock;
+
+    /// What is compiled does not depend on how many requests there are or how long
+    /// they are: an engine has another batch at every step.
+    #[test]
+    fn another_shape_compiles_nothing() {
+        let Ok(gpu) = Wgpu::open(0) else { return };
+        let (ngram, lookup) = (NgramMatch::default(), PromptLookup::default());
+        let create = |batch: usize, cols: usize| {
+            let tensors = ngram.tensors(batch, cols, cols, 8);
+            Descriptor::create(&gpu, &ngram, &tensors).expect("ngram_match");
+            let tensors = lookup.tensors(DType::I64, batch, cols);
+            Descriptor::create(&gpu, &lookup, &tensors).expect("prompt_lookup");
+            lock(&gpu.0.programs).len()
+        };
+        let first = create(1, 100);
+        for batch in [2, 3, 64, UNSHARED, UNSHARED + 1, 4 * UNSHARED] {
+            for cols in [1, 100, 4096] {
+                assert_eq!(create(batch, cols), first, "{batch} x {cols}");
+            }
+        }
+    }
 }

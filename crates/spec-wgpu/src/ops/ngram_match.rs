@@ -17,8 +17,9 @@ struct Matcher {
     drafter: Drafter,
 }
 
-impl Supports<NgramMatch> for Wgpu {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<NgramMatch>>> {
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<NgramMatch> for Wgpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<NgramMatch>>> {
         let limits = Limits {
             max_ngram: plan.params.max_ngram_size,
             min_ngram: 1,
@@ -31,12 +32,13 @@ impl Supports<NgramMatch> for Wgpu {
     }
 }
 
-impl Kernel<NgramMatch> for Matcher {
+// SAFETY: as above.
+unsafe impl Kernel<NgramMatch> for Matcher {
     fn workspace_size(&self) -> usize {
         self.drafter.workspace_size()
     }
 
-    fn launch(
+    unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
         buffers: Buffers<'_>,

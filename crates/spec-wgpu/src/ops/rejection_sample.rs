@@ -1,10 +1,13 @@
 //! Verification of drafts: three dispatches where target and draft fit a binding
 //! each, of which only the scan of the rejected rows is large; a few more where
-//! they come in windows. See the shader for the passes.
+//! they come in windows, or where some requests are greedy and others not. See
+//! the shader for the passes.
+
+use bytemuck::{Pod, Zeroable};
 
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
-use spec_core::{DType, Kernel, Matrix, Result, Status, Stream, Supports, View, ViewMut};
+use spec_core::{DType, Kernel, Matrix, Result, Status, Stream, Supports, Vector, View, ViewMut};
 
 use crate::Wgpu;
 use crate::memory::Region;
@@ -15,6 +18,8 @@ use crate::windows::Window;
 
 pub(super) static SHADER: Shader = shader!("rejection_sample");
 
+/// Threads of a workgroup where each has a request or a token.
+const SMALL: u64 = 64;
 /// Threads that scan a chunk; a chunk is a multiple of it.
 const SCAN_THREADS: usize = 256;
 /// Chunks by size: at least enough work for a workgroup to be worth its
@@ -24,7 +29,7 @@ const MAX_CHUNK: usize = 8192;
 /// Workgroups that fill a large GPU: above this many, chunks grow instead.
 const FULL: usize = 1024;
 /// Words of the workspace: a request's state, a chunk's partial result.
-const STATE: u64 = 10;
+const STATE: u64 = 15;
 const PARTIAL: u64 = 5;
 
 /// What `scan` looks for; the numbers are the shader's.
@@ -36,39 +41,31 @@ enum Mode {
 }
 
 /// The shader's entry points.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Pass {
+    Note,
     Gather,
     Walk,
     Scan,
     Finish,
     Resolve,
     Locate,
+    End,
     Emit,
 }
 
 impl Pass {
-    /// What a call consists of.
-    fn of(mode: Mode, whole: bool) -> &'static [Pass] {
-        match mode {
-            Mode::Greedy => &[Pass::Scan, Pass::Resolve, Pass::Walk, Pass::Emit],
-            _ if whole => &[Pass::Walk, Pass::Scan, Pass::Finish],
-            Mode::Argmax => &[Pass::Gather, Pass::Walk, Pass::Scan, Pass::Resolve, Pass::Emit],
-            Mode::Sample => {
-                &[Pass::Gather, Pass::Walk, Pass::Scan, Pass::Resolve, Pass::Locate, Pass::Emit]
-            }
-        }
-    }
-
     /// Its name and what it does with each binding.
     fn entry(self) -> (&'static str, &'static [Access]) {
         match self {
+            Pass::Note => ("note", &[Write, Read, Read]),
             Pass::Gather => ("gather", &[Write, Read, Read, Read, Read, Read, Read, Read]),
             Pass::Walk => ("walk", &[Write, Read, Read, Read, Write, Read, Read, Read]),
             Pass::Scan => ("scan", &[Write, Write, Write, Write, Write, Read, Read, Read]),
             Pass::Finish => ("finish", &[Write, Write, Read, Read, Write, Read, Read, Read]),
             Pass::Resolve => ("resolve", &[Write, Read, Read, Read, Write]),
             Pass::Locate => ("locate", &[Write, Read, Read, Read, Read, Read, Read, Read]),
+            Pass::End => ("end", &[Write, Read, Read, Read, Write]),
             Pass::Emit => ("emit", &[Write, Write, Write, Write, Write, Read, Write]),
         }
     }
@@ -79,10 +76,42 @@ impl Pass {
             Pass::Gather => &["DTYPE", "HAS_DRAFT"],
             Pass::Locate => &["DTYPE", "HAS_DRAFT", "MODE"],
             Pass::Resolve => &["MODE"],
-            Pass::Emit => &[],
-            Pass::Walk | Pass::Scan | Pass::Finish => &["DTYPE", "HAS_DRAFT", "MODE", "WHOLE"],
+            Pass::Note | Pass::End | Pass::Emit => &[],
+            Pass::Finish => &["DTYPE", "HAS_DRAFT", "MODE", "WHOLE"],
+            Pass::Walk | Pass::Scan => &["DTYPE", "HAS_DRAFT", "MODE", "WHOLE", "MIXED"],
         }
     }
+}
+
+/// What a call consists of: passes, and what each is for.
+fn steps(mode: Mode, mixed: bool, whole: bool) -> Vec<(Pass, Mode)> {
+    let mut steps = Vec::new();
+    let mut step = |wanted: bool, pass, mode| {
+        if wanted {
+            steps.push((pass, mode));
+        }
+    };
+    let sampled = mode != Mode::Greedy;
+    step(mixed, Pass::Note, mode);
+    step(mixed || !sampled, Pass::Scan, Mode::Greedy);
+    step(mixed || !sampled, Pass::Resolve, Mode::Greedy);
+    step(sampled && !whole, Pass::Gather, mode);
+    step(true, Pass::Walk, mode);
+    step(sampled, Pass::Scan, mode);
+    step(whole, Pass::Finish, mode);
+    step(sampled && !whole, Pass::Resolve, mode);
+    step(mode == Mode::Sample && !whole, Pass::Locate, mode);
+    step(!whole, Pass::End, mode);
+    step(!whole, Pass::Emit, mode);
+    steps
+}
+
+/// A step that is ready to be recorded.
+struct Step {
+    pass: Pass,
+    program: Program,
+    /// Rows that it goes through: requests, or tokens where it is for the greedy.
+    jobs: usize,
 }
 
 /// First words of the workspace's parts.
@@ -100,11 +129,9 @@ struct Verifier {
     plan: Plan,
     /// Draft probabilities, unless greedy acceptance ignores them.
     draft: Option<Matrix>,
-    /// Rows that are scanned.
-    jobs: usize,
     chunk: usize,
     layout: Layout,
-    passes: Vec<(Pass, Program)>,
+    steps: Vec<Step>,
     /// Windows of target and draft together, and of the output.
     windows: Vec<Window>,
     output_windows: Vec<Window>,
@@ -112,8 +139,9 @@ struct Verifier {
     whole: bool,
 }
 
-impl Supports<RejectionSample> for Wgpu {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<RejectionSample> for Wgpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {
         Ok(Box::new(Verifier::new(self, plan)?))
     }
 }
@@ -125,8 +153,11 @@ impl Verifier {
             (_, Recovery::Sample) => Mode::Sample,
             (_, Recovery::Argmax) => Mode::Argmax,
         };
+        let mixed = plan.greedy.is_some();
         let draft = plan.draft.filter(|_| mode != Mode::Greedy);
-        let jobs = if mode == Mode::Greedy { plan.tokens() } else { plan.batch };
+        let jobs_of = |mode| if mode == Mode::Greedy { plan.tokens() } else { plan.batch };
+        // The most rows that are scanned at once.
+        let jobs = if mixed { plan.tokens().max(plan.batch) } else { jobs_of(mode) };
         let narrowest = gpu.window(plan.target.dtype.size() as u64) as usize;
         let chunk = chunk(jobs, plan.vocab()).min(narrowest / SCAN_THREADS * SCAN_THREADS);
         let layout = Layout::new(plan, mode, draft.is_some(), jobs, plan.vocab().div_ceil(chunk));
@@ -146,28 +177,30 @@ impl Verifier {
         let output_windows =
             gpu.windows(&[plan.output], usize::MAX).ok_or_else(|| too_large("output rows"))?;
         // Without tokens there is no window, and nothing to be found in one.
-        let whole = mode != Mode::Greedy && windows.len() <= 1 && output_windows.len() <= 1;
-        let constants = [
-            ("DTYPE", super::float_code(plan.target.dtype)),
-            ("MODE", mode as u32),
-            ("HAS_DRAFT", u32::from(draft.is_some())),
-            ("WHOLE", u32::from(whole)),
-        ];
-        let compiled = |&pass: &Pass| {
+        let one = windows.len() <= 1 && output_windows.len() <= 1;
+        let whole = one && mode != Mode::Greedy && !mixed;
+        let compiled = |(pass, mode): (Pass, Mode)| {
             let (entry, bindings) = pass.entry();
+            let constants = [
+                ("DTYPE", super::float_code(plan.target.dtype)),
+                ("MODE", mode as u32),
+                ("HAS_DRAFT", u32::from(draft.is_some())),
+                ("WHOLE", u32::from(whole)),
+                ("MIXED", u32::from(mixed)),
+            ];
             let needed = |(name, _): &(&'static str, u32)| pass.depends_on().contains(name);
             let constants: Vec<_> = constants.into_iter().filter(needed).collect();
-            Ok((pass, gpu.program(&SHADER, entry, bindings, &constants)?))
+            let program = gpu.program(&SHADER, entry, bindings, &constants)?;
+            Ok(Step { pass, program, jobs: jobs_of(mode) })
         };
-        let passes = Pass::of(mode, whole).iter().map(compiled).collect::<Result<_>>()?;
+        let steps = steps(mode, mixed, whole).into_iter().map(compiled).collect::<Result<_>>()?;
         Ok(Verifier {
             gpu: gpu.clone(),
             plan: plan.clone(),
             draft,
-            jobs,
             chunk,
             layout,
-            passes,
+            steps,
             windows,
             output_windows,
             whole,
@@ -184,7 +217,8 @@ fn chunk(jobs: usize, vocab: usize) -> usize {
 impl Layout {
     fn new(plan: &Plan, mode: Mode, has_draft: bool, jobs: usize, chunks: usize) -> Self {
         let tokens = plan.tokens() as u64;
-        let greedy = mode == Mode::Greedy;
+        let some_greedy = mode == Mode::Greedy || plan.greedy.is_some();
+        let all_greedy = mode == Mode::Greedy;
         let mut end = 0u64;
         let mut part = |words: u64| {
             let start = end;
@@ -192,9 +226,9 @@ impl Layout {
             start
         };
         Layout {
-            gathered: part(if greedy { 0 } else { tokens }),
+            gathered: part(if all_greedy { 0 } else { tokens }),
             draft_gathered: part(if has_draft { tokens } else { 0 }),
-            tops: part(if greedy { tokens.saturating_mul(2) } else { 0 }),
+            tops: part(if some_greedy { tokens.saturating_mul(2) } else { 0 }),
             states: part((plan.batch as u64).saturating_mul(STATE)),
             partials: part((jobs as u64).saturating_mul(chunks as u64).saturating_mul(PARTIAL)),
             end,
@@ -202,9 +236,14 @@ impl Layout {
     }
 }
 
-/// Words of an id.
+/// Words of a number; 0 for one of a byte.
 fn words(dtype: DType) -> u32 {
     (dtype.size() / 4) as u32
+}
+
+/// Words of an argument; what they are of an absent one does not matter.
+fn words_of(argument: Option<Vector>) -> u32 {
+    argument.map_or(1, |vector| words(vector.dtype))
 }
 
 /// The arguments and the workspace as regions.
@@ -216,7 +255,9 @@ struct Regions<'a> {
     bonus: Region<'a>,
     cu: Region<'a>,
     uniform: Region<'a>,
-    seed: Region<'a>,
+    seeds: Region<'a>,
+    positions: Region<'a>,
+    greedy: Region<'a>,
     output: Region<'a>,
     /// num_accepted, accepted_counts, recovered_counts, bonus_counts.
     counts: [Region<'a>; 4],
@@ -235,7 +276,9 @@ impl<'a> Regions<'a> {
             bonus: gpu.region(&buffers.bonus_token_ids)?,
             cu: gpu.region(&buffers.cu_num_draft)?,
             uniform: read(buffers.uniform_samples)?,
-            seed: read(buffers.seed_offset)?,
+            seeds: read(buffers.seeds)?,
+            positions: read(buffers.positions)?,
+            greedy: read(buffers.greedy)?,
             output: gpu.region_mut(buffers.output_token_ids)?,
             counts: [
                 gpu.region_mut(buffers.num_accepted)?,
@@ -248,12 +291,13 @@ impl<'a> Regions<'a> {
     }
 }
 
-impl Kernel<RejectionSample> for Verifier {
+// SAFETY: as above.
+unsafe impl Kernel<RejectionSample> for Verifier {
     fn workspace_size(&self) -> usize {
         self.layout.end as usize * 4
     }
 
-    fn launch(
+    unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
         buffers: Buffers<'_>,
@@ -261,7 +305,7 @@ impl Kernel<RejectionSample> for Verifier {
     ) -> Result<()> {
         let regions = Regions::new(&self.gpu, workspace, buffers)?;
         self.gpu.record("rejection_sample", stream, |r| {
-            self.passes.iter().try_for_each(|(pass, program)| self.run(r, *pass, program, &regions))
+            self.steps.iter().try_for_each(|step| self.run(r, step, &regions))
         })
     }
 }
@@ -270,52 +314,51 @@ const NOTHING: Region<'static> = Region { buffer: None, offset: 0, bytes: 0, siz
 const NO_WINDOW: Window = Window { rows: 0..0, cols: 0..0 };
 
 impl Verifier {
-    /// Records a pass, in as many dispatches as there are windows.
-    fn run(
-        &self,
-        r: &mut Recorder<'_>,
-        pass: Pass,
-        program: &Program,
-        regions: &Regions<'_>,
-    ) -> Result<()> {
-        let Regions { work, ids, bonus, cu, uniform, seed, output, counts, flags, .. } = *regions;
-        let random = if self.plan.has_uniform_samples { uniform } else { seed };
-        let batch = self.plan.batch as u64;
-        for window in self.windows_of(pass) {
+    /// Records a step, in as many dispatches as there are windows.
+    fn run(&self, r: &mut Recorder<'_>, step: &Step, regions: &Regions<'_>) -> Result<()> {
+        let Regions { work, ids, bonus, cu, uniform, seeds, positions, output, flags, .. } =
+            *regions;
+        let random = if self.plan.has_uniform_samples { uniform } else { seeds };
+        let (batch, jobs) = (self.plan.batch as u64, step.jobs as u64);
+        let none = NOTHING;
+        let [a, b, c, d] = regions.counts;
+        for window in self.windows_of(step.pass) {
             let [target, draft] = self.rows_of(window, regions);
-            let mut parameters = self.parameters(window);
-            let none = NOTHING;
-            let (bound, groups) = match pass {
+            let mut parameters = self.parameters(step, window);
+            let (bound, groups) = match step.pass {
+                Pass::Note => {
+                    let bound = [work, cu, regions.greedy, none, none, none, none, none];
+                    (bound, batch.div_ceil(SMALL))
+                }
                 Pass::Gather => {
-                    let groups = window.rows.len().div_ceil(64) as u64;
+                    let groups = (window.rows.len() as u64).div_ceil(SMALL);
                     ([work, none, none, none, none, ids, target, draft], groups)
                 }
-                Pass::Walk => ([work, cu, bonus, random, flags, ids, target, draft], batch),
+                Pass::Walk => ([work, cu, random, positions, flags, ids, target, draft], batch),
                 Pass::Scan => {
-                    let [a, b, c, d] = if self.whole { counts } else { [none; 4] };
+                    let [a, b, c, d] = if self.whole { [a, b, c, d] } else { [none; 4] };
                     // One chunk writes the counts even if there is no token to scan.
-                    let chunks = window.cols.len().div_ceil(self.chunk).max(1);
-                    ([work, a, b, c, d, seed, target, draft], (self.jobs * chunks) as u64)
+                    let chunks = window.cols.len().div_ceil(self.chunk).max(1) as u64;
+                    ([work, a, b, c, d, seeds, target, draft], jobs * chunks)
                 }
                 Pass::Finish => {
                     parameters.output_stride = self.plan.output.row_stride as u32;
-                    ([work, output, none, none, flags, ids, target, draft], batch)
+                    ([work, output, bonus, none, flags, ids, target, draft], batch)
                 }
-                Pass::Resolve => {
-                    ([work, none, none, none, flags, none, none, none], self.jobs as u64)
-                }
-                Pass::Locate => {
-                    ([work, none, none, none, none, none, target, draft], self.jobs as u64)
+                Pass::Resolve => ([work, none, none, none, flags, none, none, none], jobs),
+                Pass::Locate => ([work, none, none, none, none, none, target, draft], jobs),
+                Pass::End => {
+                    let bound = [work, none, bonus, none, flags, none, none, none];
+                    (bound, batch.div_ceil(SMALL))
                 }
                 Pass::Emit => {
-                    let [a, b, c, d] = counts;
                     let rows = window.of(&self.plan.output, output);
                     parameters.output_stride = window.stride(&self.plan.output);
                     ([work, a, b, c, d, ids, rows, none], window.rows.len() as u64)
                 }
             };
-            let bound = &bound[..program.bindings().len()];
-            r.dispatch(program, bound, &parameters.words(), groups)?;
+            let bound = &bound[..step.program.bindings().len()];
+            r.dispatch(&step.program, bound, &parameters, groups)?;
         }
         Ok(())
     }
@@ -326,7 +369,7 @@ impl Verifier {
         const NONE: &[Window] = &[NO_WINDOW];
         match pass {
             Pass::Emit => &self.output_windows,
-            Pass::Resolve => NONE,
+            Pass::Note | Pass::Resolve | Pass::End => NONE,
             Pass::Walk if !self.whole => NONE,
             _ if self.windows.is_empty() => NONE,
             _ => &self.windows,
@@ -339,19 +382,23 @@ impl Verifier {
         [window.of(&self.plan.target, regions.target), draft]
     }
 
-    fn parameters(&self, window: &Window) -> Parameters {
+    fn parameters(&self, step: &Step, window: &Window) -> Parameters {
         let Plan { params, draft_token_ids, bonus_token_ids, cu_num_draft, .. } = &self.plan;
         Parameters {
             requests: self.plan.batch as u32,
             tokens: self.plan.tokens() as u32,
             vocab: self.plan.vocab() as u32,
             max_spec_len: params.max_spec_len as u32,
-            jobs: self.jobs as u32,
+            jobs: step.jobs as u32,
             chunk: self.chunk as u32,
             chunks: self.plan.vocab().div_ceil(self.chunk) as u32,
             ids_words: words(draft_token_ids.dtype),
             bonus_words: words(bonus_token_ids.dtype),
             cu_words: words(cu_num_draft.dtype),
+            positions_words: words_of(self.plan.positions),
+            output_words: words(self.plan.output.dtype),
+            greedy_words: words_of(self.plan.greedy),
+            leading: u32::from(self.plan.has_leading_zero()),
             has_uniform: u32::from(self.plan.has_uniform_samples),
             gathered: self.layout.gathered as u32,
             draft_gathered: self.layout.draft_gathered as u32,
@@ -369,7 +416,9 @@ impl Verifier {
     }
 }
 
-/// The shader's parameters, in its order.
+/// The shader's parameters.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
 struct Parameters {
     requests: u32,
     tokens: u32,
@@ -381,6 +430,10 @@ struct Parameters {
     ids_words: u32,
     bonus_words: u32,
     cu_words: u32,
+    positions_words: u32,
+    output_words: u32,
+    greedy_words: u32,
+    leading: u32,
     has_uniform: u32,
     gathered: u32,
     draft_gathered: u32,
@@ -394,34 +447,4 @@ struct Parameters {
     target_stride: u32,
     draft_stride: u32,
     output_stride: u32,
-}
-
-impl Parameters {
-    fn words(&self) -> [u32; 23] {
-        [
-            self.requests,
-            self.tokens,
-            self.vocab,
-            self.max_spec_len,
-            self.jobs,
-            self.chunk,
-            self.chunks,
-            self.ids_words,
-            self.bonus_words,
-            self.cu_words,
-            self.has_uniform,
-            self.gathered,
-            self.draft_gathered,
-            self.tops,
-            self.states,
-            self.partials,
-            self.row0,
-            self.row1,
-            self.chunk0,
-            self.chunk1,
-            self.target_stride,
-            self.draft_stride,
-            self.output_stride,
-        ]
-    }
 }

@@ -1,13 +1,15 @@
 //! Mixture-of-experts routing: a team of threads a token.
 
+use bytemuck::{Pod, Zeroable};
 use spec_core::ops::TopkRouter;
-use spec_core::ops::topk_router::{Buffers, GroupScore, MAX_TOPK, Masked, Plan, Scoring};
-use spec_core::{Kernel, Result, Status, Stream, Supports, ViewMut, exact};
+use spec_core::ops::topk_router::{Buffers, GroupScore, Masked, Plan, Scoring, Select};
+use spec_core::{DType, Kernel, Result, Status, Stream, Supports, View, ViewMut, exact};
 
 use super::float_code;
 use crate::Wgpu;
 use crate::memory::Region;
-use crate::shader::{Access, Program, Shader, shader};
+use crate::shader::Access::{Read, Write};
+use crate::shader::{Program, Shader, shader};
 
 pub(super) static SHADER: Shader = shader!("topk_router");
 
@@ -15,16 +17,26 @@ pub(super) static SHADER: Shader = shader!("topk_router");
 const LANES: u32 = 32;
 /// Threads of a workgroup, at most.
 const MAX_THREADS: u32 = 256;
-/// Words of workgroup memory for keys and groups, as the shader has it, and the
-/// most reductions of a token, each of which takes teams without subgroups a
-/// word: together below 16 KiB.
+/// Words of workgroup memory for keys and groups, as the shader has it, and for the
+/// reductions of teams without subgroups, each of which takes a word: 16 KiB together.
 const POOL: u32 = 3328;
-const SLOTS: u32 = 3 + 2 * MAX_TOPK as u32;
+const TEAM_WORDS: u32 = 4096 - POOL;
+/// Reductions of a token besides two a pick, and those that keep many groups. Picks are
+/// counted as so many, or so many, for few pipelines.
+const SLOTS: u32 = 3;
+const GROUP_SLOTS: u32 = 32 + 1 + 13;
+const PICKS: [u32; 2] = [32, 64];
 
-/// With fewer lanes, ranking more groups than this would take a thread too many
-/// turns: see the rules in [`super`].
-const FEW_LANES: u32 = 16;
+/// More groups than this are not ranked, which takes turns by their square, but kept by
+/// the bits of their keys; with fewer lanes that would take a thread too many turns: see
+/// the rules in [`super`]. The number is the shader's too.
 const MANY_GROUPS: u32 = 256;
+const FEW_LANES: u32 = 16;
+
+/// Tokens at once where keys are kept in the workspace.
+const STORED_TOKENS: u64 = 1024;
+/// Picks of a workgroup of `place`.
+const PLACED: u64 = 256;
 
 /// How a token's threads and their memory are laid out.
 struct Shape {
@@ -33,8 +45,12 @@ struct Shape {
     teams: u32,
     /// Lanes that share a group.
     parts: u32,
-    /// Words of workgroup memory of a team.
+    /// Words of memory of a team.
     words: u32,
+    /// Whether they are in the workspace.
+    stored: bool,
+    /// The most reductions of a team.
+    slots: u32,
 }
 
 impl Shape {
@@ -46,112 +62,217 @@ impl Shape {
         let parts = (lanes / groups).max(1);
         let group_words = if groups > 1 { 2 * groups * parts } else { 0 };
         let words = plan.experts() as u32 + group_words + 2 * topk;
+        let stored = words > POOL;
+        let group_slots = if groups > MANY_GROUPS { GROUP_SLOTS } else { 0 };
+        let slots = SLOTS + 2 * PICKS[usize::from(topk > PICKS[0])] + group_slots;
         // Powers of two, so that few pipelines serve all shapes.
-        let most = (MAX_THREADS / lanes).min(POOL / words).max(1);
-        let teams = 1 << most.ilog2();
-        Shape { subgroups: subgroup.is_some(), lanes, teams, parts, words }
+        let room = if subgroup.is_some() { u32::MAX } else { TEAM_WORDS / slots };
+        let most = if stored { 1 } else { (MAX_THREADS / lanes).min(POOL / words).min(room) };
+        let teams = 1 << most.max(1).ilog2();
+        Shape { subgroups: subgroup.is_some(), lanes, teams, parts, words, stored, slots }
     }
+}
+
+/// The shader's parameters behind `At`.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    tokens: u32,
+    experts: u32,
+    x_stride: u32,
+    weights_stride: u32,
+    indices_stride: u32,
+    has_bias: u32,
+    bias_type: u32,
+    has_flags: u32,
+    by_logit: u32,
+    groups: u32,
+    group_size: u32,
+    topk_groups: u32,
+    top2_sum: u32,
+    parts: u32,
+    masked_key: u32,
+    topk: u32,
+    renormalize: u32,
+    scale: f32,
+    team_words: u32,
+    shared_experts: u32,
+    shared_weight: f32,
+    physical: u32,
+    wide: u32,
+    all_tokens: u32,
+    first: u32,
+    first_wrapped: u32,
+    has_num_tokens: u32,
+    has_replicas: u32,
+    replicas_stride: u32,
+    most: u32,
+    has_load: u32,
 }
 
 struct Router {
     gpu: Wgpu,
     plan: Plan,
     main: Program,
+    /// Where experts have places or picks are counted.
+    place: Option<Program>,
     shape: Shape,
-    /// Tokens whose rows fit one binding each.
+    /// Tokens whose rows fit one binding each, and the workspace.
     window: u64,
 }
 
-impl Supports<TopkRouter> for Wgpu {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TopkRouter>>> {
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<TopkRouter> for Wgpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TopkRouter>>> {
         let shape = Shape::of(self, plan);
+        let scoring = match plan.params.scoring {
+            Scoring::Sigmoid => 0,
+            Scoring::Softmax => 1,
+            Scoring::SqrtSoftplus => 2,
+        };
         let constants = [
             ("LANES", shape.lanes),
             ("TEAMS", shape.teams),
             ("THREADS", shape.lanes * shape.teams),
-            ("SLOTS", SLOTS),
-            ("TEAM_WORDS", SLOTS * shape.teams),
+            ("SLOTS", shape.slots),
+            ("TEAM_WORDS", shape.slots * shape.teams),
             ("DTYPE", float_code(plan.x.dtype)),
-            ("SOFTMAX", u32::from(plan.params.scoring == Scoring::Softmax)),
+            ("SCORING", scoring),
+            ("IN_STORAGE", u32::from(shape.stored)),
         ];
-        let (read, write) = (Access::Read, Access::Write);
-        let bindings = [read, read, write, write, write];
-        let main = if shape.subgroups {
-            self.subgroup_program(&SHADER, "main", &bindings, &constants)?
-        } else {
-            self.program(&SHADER, "main", &bindings, &constants)?
+        let bindings = [Read, Read, Write, Write, Write, Read, Write];
+        let program = |entry, bindings: &[_]| {
+            if shape.subgroups {
+                self.subgroup_program(&SHADER, entry, bindings, &constants)
+            } else {
+                self.program(&SHADER, entry, bindings, &constants)
+            }
         };
+        let main = program("main", &bindings)?;
+        let placed = plan.replicas.is_some() || plan.has_load;
+        let place = placed.then(|| program("place", &[Read, Read, Write, Write, Write]));
+        let place = place.transpose()?;
         let window = self
             .window_of_rows(&plan.x, 1)
             .min(self.window_of_rows(&plan.weights, 1))
             .min(self.window_of_rows(&plan.indices, 1));
-        if window == 0 {
-            let words = "topk_router: one row of logits is more than a binding holds";
+        let stored = self.window(4) / u64::from(shape.words);
+        let window = if shape.stored { window.min(STORED_TOKENS).min(stored) } else { window };
+        // Bound whole: bias, counts, places and load.
+        let places =
+            plan.replicas.map_or(0, |matrix| matrix.rows * matrix.row_stride.max(matrix.cols));
+        let load = if plan.has_load { plan.physical_experts() } else { 0 };
+        let largest = plan.experts().max(places).max(load) as u64;
+        if window == 0 || largest > self.window(4) {
+            let words = "topk_router: a row of logits, the places of experts or their load is \
+                         more than a binding holds";
             return Err(self.error(Status::NotImplemented, words));
         }
-        Ok(Box::new(Router { gpu: self.clone(), plan: plan.clone(), main, shape, window }))
+        Ok(Box::new(Router { gpu: self.clone(), plan: plan.clone(), main, place, shape, window }))
     }
+}
+
+/// Where an argument is that may be absent.
+fn optional<'a>(gpu: &Wgpu, view: &Option<View<'a>>) -> Result<Region<'a>> {
+    view.as_ref().map_or(Ok(Region::nothing()), |view| gpu.region(view))
 }
 
 impl Router {
-    fn parameters(&self, tokens: u64, has_flags: bool) -> [u32; 18] {
-        let Plan { params, x, has_bias, weights, indices } = &self.plan;
-        let group_size = self.plan.group_size() as u32;
-        [
-            tokens as u32,
-            x.cols as u32,
-            x.row_stride as u32,
-            weights.row_stride as u32,
-            indices.row_stride as u32,
-            u32::from(*has_bias),
-            u32::from(has_flags),
-            params.groups as u32,
-            group_size,
-            (1u32 << 20).div_ceil(group_size),
-            params.topk_groups as u32,
-            u32::from(params.group_score == GroupScore::Top2Sum),
-            self.shape.parts,
-            match params.masked {
+    fn parameters(&self, start: u64, tokens: u64, has_flags: bool) -> Params {
+        let Plan { params, x, weights, indices, replicas, .. } = &self.plan;
+        // No count of tokens is as large.
+        let cut = |rows: u64| rows.min(1 << 31) as u32;
+        Params {
+            tokens: tokens as u32,
+            experts: x.cols as u32,
+            x_stride: x.row_stride as u32,
+            weights_stride: weights.row_stride as u32,
+            indices_stride: indices.row_stride as u32,
+            has_bias: u32::from(self.plan.bias.is_some()),
+            bias_type: self.plan.bias.map_or(0, float_code),
+            has_flags: u32::from(has_flags),
+            by_logit: u32::from(params.select == Select::Logit),
+            groups: params.groups as u32,
+            group_size: self.plan.group_size() as u32,
+            topk_groups: params.topk_groups as u32,
+            top2_sum: u32::from(params.group_score == GroupScore::Top2Sum),
+            parts: self.shape.parts,
+            masked_key: match params.masked {
                 Masked::Zero => exact::sort_key(0.0),
                 Masked::Excluded => 0,
             },
-            params.topk as u32,
-            u32::from(params.renormalize),
-            params.scale.to_bits(),
-            self.shape.words,
-        ]
+            topk: params.topk as u32,
+            renormalize: u32::from(params.renormalize),
+            scale: params.scale,
+            team_words: self.shape.words,
+            shared_experts: params.shared_experts as u32,
+            shared_weight: params.shared_weight,
+            physical: self.plan.physical_experts() as u32,
+            wide: u32::from(indices.dtype == DType::I64),
+            all_tokens: cut(self.plan.tokens() as u64),
+            first: cut(start),
+            first_wrapped: start as u32,
+            has_num_tokens: u32::from(self.plan.has_num_tokens),
+            has_replicas: u32::from(replicas.is_some()),
+            replicas_stride: replicas.map_or(0, |matrix| matrix.row_stride as u32),
+            most: replicas.map_or(1, |matrix| matrix.cols as u32),
+            has_load: u32::from(self.plan.has_load),
+        }
     }
 }
 
-impl Kernel<TopkRouter> for Router {
+// SAFETY: as above.
+unsafe impl Kernel<TopkRouter> for Router {
     fn workspace_size(&self) -> usize {
-        0
+        if !self.shape.stored {
+            return 0;
+        }
+        self.plan.tokens().min(self.window as usize) * self.shape.words as usize * 4
     }
 
-    fn launch(&self, _: ViewMut<'_>, buffers: Buffers<'_>, stream: Stream<'_>) -> Result<()> {
+    unsafe fn launch(
+        &self,
+        workspace: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
         let gpu = &self.gpu;
-        let nothing = Ok(Region::nothing());
+        let plan = &self.plan;
         let x = gpu.region(&buffers.x)?;
-        let bias = buffers.bias.as_ref().map_or(nothing, |b| gpu.region(b))?;
+        let bias = optional(gpu, &buffers.bias)?;
+        let num_tokens = optional(gpu, &buffers.num_tokens)?;
+        let replicas = optional(gpu, &buffers.replicas)?;
+        let replica_counts = optional(gpu, &buffers.replica_counts)?;
         let weights = gpu.region_mut(buffers.weights)?;
         let indices = gpu.region_mut(buffers.indices)?;
-        let flags = buffers.flags.map_or(Ok(Region::nothing()), |f| gpu.region_mut(f))?;
-        let all = self.plan.tokens() as u64;
+        let load = buffers.load.map_or(Ok(Region::nothing()), |view| gpu.region_mut(view))?;
+        let flags = buffers.flags.map_or(Ok(Region::nothing()), |view| gpu.region_mut(view))?;
+        let workspace = gpu.region_of_workspace(workspace)?;
+        let all = plan.tokens() as u64;
         gpu.record("topk_router", stream, |r| {
             let mut start = 0;
-            while start < all {
+            // Without a row there may still be a `num_tokens` to flag.
+            while start < all || (start == 0 && plan.has_num_tokens) {
                 let tokens = self.window.min(all - start);
+                let chosen = indices.rows(&plan.indices, start, tokens);
+                let parameters = self.parameters(start, tokens, flags.bytes > 0);
                 let regions = [
-                    x.rows(&self.plan.x, start, tokens),
+                    x.rows(&plan.x, start, tokens),
                     bias,
-                    weights.rows(&self.plan.weights, start, tokens),
-                    indices.rows(&self.plan.indices, start, tokens),
+                    weights.rows(&plan.weights, start, tokens),
+                    chosen,
                     flags,
+                    num_tokens,
+                    workspace,
                 ];
-                let parameters = self.parameters(tokens, flags.bytes > 0);
-                let groups = tokens.div_ceil(u64::from(self.shape.teams));
+                let groups = tokens.div_ceil(u64::from(self.shape.teams)).max(1);
                 r.dispatch(&self.main, &regions, &parameters, groups)?;
-                start += tokens;
+                if let Some(place) = &self.place {
+                    let regions = [replicas, replica_counts, load, chosen, flags];
+                    let groups = (tokens * plan.params.topk as u64).div_ceil(PLACED);
+                    r.dispatch(place, &regions, &parameters, groups)?;
+                }
+                start += tokens.max(1);
             }
             Ok(())
         })

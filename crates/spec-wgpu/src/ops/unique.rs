@@ -91,8 +91,9 @@ pub(super) struct Sorter {
     occurrences: Program,
 }
 
-impl Supports<Unique> for Wgpu {
-    fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<Unique>>> {
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<Unique> for Wgpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<Unique>>> {
         Ok(Box::new(Sorter::new(self, plan.keys.dtype, plan.keys.len as u64)?))
     }
 }
@@ -197,12 +198,13 @@ struct Step<'a> {
     counters: Option<Region<'a>>,
 }
 
-impl Kernel<Unique> for Sorter {
+// SAFETY: as above.
+unsafe impl Kernel<Unique> for Sorter {
     fn workspace_size(&self) -> usize {
         (self.workspace_words() * 4) as usize
     }
 
-    fn launch(
+    unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
         buffers: Buffers<'_>,

@@ -1,10 +1,20 @@
 //! What the tests of this crate share: a device, and tensors from JSON.
 #![allow(dead_code)]
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 use half::{bf16, f16};
 use serde_json::Value;
 use spec_core::{Backend, DType, Element, Memory, View, ViewMut, dtype};
 use spec_wgpu::{Options, Wgpu};
+
+/// One test at a time. NVIDIA's Vulkan driver (580.159) was seen to deadlock with
+/// the loader where one thread makes an instance, as `foreign_device` does, while
+/// others open and close devices.
+pub fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 /// The first adapter, or a visible skip. `SPEC_REQUIRE` with `wgpu` in it makes
 /// a missing adapter a failure.
@@ -74,11 +84,13 @@ impl Tensor {
     }
 
     pub fn view(&self) -> View<'_> {
-        self.gpu.view(&self.memory, self.dtype, self.range()).unwrap()
+        // SAFETY: a buffer of this device.
+        unsafe { self.gpu.view(&self.memory, self.dtype, self.range()) }.unwrap()
     }
 
     pub fn view_mut(&mut self) -> ViewMut<'_> {
-        self.gpu.view_mut(&self.memory, self.dtype, self.range()).unwrap()
+        // SAFETY: a buffer of this device.
+        unsafe { self.gpu.view_mut(&self.memory, self.dtype, self.range()) }.unwrap()
     }
 
     /// The bytes of the elements; what surrounds them must be untouched.
@@ -113,7 +125,7 @@ pub fn read_buffer(gpu: &Wgpu, buffer: &wgpu::Buffer) -> Vec<u8> {
 
 /// Memory for a descriptor, full of noise.
 pub fn workspace(gpu: &Wgpu, bytes: usize) -> Box<dyn Memory> {
-    let mut memory = gpu.allocate(bytes).unwrap();
+    let mut memory = gpu.allocate_bytes(bytes).unwrap();
     memory.write(&vec![0xC3; bytes]).unwrap();
     memory
 }

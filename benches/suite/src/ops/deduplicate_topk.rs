@@ -1,0 +1,113 @@
+//! Batch 115, k 2048: positions in a context, the whole i32 range, and the
+//! tokens of a text.
+
+use crate::inputs::{random, seed, text, windows};
+use crate::shape::{Fields, ShapeError, words_of};
+use crate::work::Work;
+use crate::{Entry, Measured, Words};
+use spec::DType;
+use spec::ops::DeduplicateTopk;
+use spec_conformance::Case;
+use spec_conformance::Rng;
+use spec_conformance::Tensor;
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    batch: usize,
+    steps: usize,
+    k: usize,
+    values: Values,
+}
+
+/// What the candidates are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Values {
+    /// Uniform below a bound.
+    Below(usize),
+    /// Uniform over all of i32: half of them are negative, which is padding.
+    Whole,
+    /// Tokens of a text, of which many occur often.
+    Text,
+}
+
+const BATCH: usize = 115;
+const K: usize = 2048;
+const POSITIONS: usize = 1 << 17;
+
+/// Rows of a request; goals on an H100 in microseconds, for values below 2^20
+/// and of the whole range.
+const GOALS: [(usize, f64, f64); 4] =
+    [(1, 3.0, 5.5), (2, 3.5, 7.5), (3, 4.2, 10.0), (4, 5.0, 13.0)];
+
+impl Measured for DeduplicateTopk {
+    type Shape = Shape;
+
+    fn table() -> Vec<Entry<Shape>> {
+        let mut table = Vec::new();
+        for (steps, bounded, whole) in GOALS {
+            let shape = |values| Shape { batch: BATCH, steps, k: K, values };
+            let quick = steps == 2;
+            table.extend([
+                Entry::goal(shape(Values::Below(POSITIONS)), bounded).quick_if(quick),
+                Entry::goal(shape(Values::Below(1 << 20)), bounded),
+                Entry::goal(shape(Values::Whole), whole).quick_if(quick),
+                Entry::plain(shape(Values::Text)).quick_if(quick),
+            ]);
+        }
+        table
+    }
+
+    fn parse(fields: &mut Fields<'_>) -> Result<Shape, ShapeError> {
+        let bound = fields.number("below", POSITIONS, 1..=1 << 31)?;
+        Ok(Shape {
+            batch: fields.number("batch", BATCH, 1..=1 << 20)?,
+            steps: fields.number("steps", 1, 1..=1024)?,
+            k: fields.number("k", K, 1..=1 << 20)?,
+            values: fields.word(
+                "values",
+                &[
+                    ("below", Values::Below(bound)),
+                    ("whole", Values::Whole),
+                    ("text", Values::Text),
+                ],
+            )?,
+        })
+    }
+
+    fn words(shape: &Shape) -> Words {
+        let series = match shape.values {
+            Values::Below(bound) => format!("below {}", words_of(bound)),
+            Values::Whole => "whole i32".to_owned(),
+            Values::Text => "text".to_owned(),
+        };
+        Words {
+            shape: format!("{} x {} x {}, {series}", shape.batch, shape.steps, shape.k),
+            series,
+            size: (shape.steps * shape.k) as f64,
+            unit: "values a request",
+        }
+    }
+
+    fn memory(shape: &Shape) -> u64 {
+        (shape.batch * shape.steps * shape.k) as u64 * 8
+    }
+
+    fn work(shape: &Shape) -> Result<Work<Self>, String> {
+        let Shape { batch, steps, k, values } = *shape;
+        let row = steps * k;
+        let n = batch * row;
+        let seed = seed(&[batch, steps, k]);
+        let indices: Vec<i32> = match values {
+            Values::Below(bound) => random(seed, n, |rng| rng.below(bound) as i32),
+            Values::Whole => random(seed, n, |rng| rng.next() as i32),
+            Values::Text => {
+                let tokens = windows(&mut Rng::new(seed, "text"), &text()?, batch, row);
+                tokens.into_iter().map(u32::cast_signed).collect()
+            }
+        };
+        let case = Case::new(DeduplicateTopk { mtp_step: steps })
+            .input("indices", Tensor::matrix(indices, batch * steps, k))
+            .output("unique", DType::I32, &[batch, row]);
+        Ok(Work::new(case, Self::memory(shape)))
+    }
+}

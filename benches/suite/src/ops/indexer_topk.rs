@@ -1,0 +1,102 @@
+//! Rows of scores as an indexer of sparse attention has them.
+
+use crate::inputs::{random, seed};
+use crate::shape::{Fields, ShapeError, words_of};
+use crate::work::Work;
+use crate::{Entry, Measured, Words};
+use spec::DType;
+use spec::ops::IndexerTopk;
+use spec::ops::indexer_topk::MAX_K;
+use spec_conformance::{Case, Rng, Tensor};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    rows: usize,
+    cols: usize,
+    k: usize,
+    dtype: DType,
+    scores: Scores,
+}
+
+/// What the scores are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Scores {
+    /// About normal.
+    Normal,
+    /// The same after a ReLU that leaves few: the rest is one plateau of zeros.
+    Relu,
+    /// All equal.
+    Flat,
+}
+
+impl Scores {
+    fn draw(self, rng: &mut Rng) -> f32 {
+        match self {
+            Scores::Normal => rng.normal(),
+            Scores::Relu => (rng.normal() - 2.5).max(0.0),
+            Scores::Flat => 0.5,
+        }
+    }
+}
+
+const K: usize = 2048;
+const COLS: usize = 1 << 17;
+
+impl Measured for IndexerTopk {
+    type Shape = Shape;
+
+    fn table() -> Vec<Entry<Shape>> {
+        let row = |rows, cols, dtype, scores| Shape { rows, cols, k: K, dtype, scores };
+        let f32 = |rows| row(rows, COLS, DType::F32, Scores::Normal);
+        vec![
+            Entry::goal(f32(1), 7.0),
+            Entry::goal(f32(16), 10.0).quick_if(true),
+            Entry::goal(f32(64), 20.0),
+            Entry::plain(row(64, COLS, DType::BF16, Scores::Normal)),
+            Entry::plain(row(16, COLS, DType::F32, Scores::Relu)),
+            Entry::plain(row(16, COLS, DType::F32, Scores::Flat)),
+            Entry::goal(row(64, 1 << 20, DType::F32, Scores::Normal), 93.0),
+        ]
+    }
+
+    fn parse(fields: &mut Fields<'_>) -> Result<Shape, ShapeError> {
+        Ok(Shape {
+            rows: fields.number("rows", 16, 1..=1 << 20)?,
+            cols: fields.number("cols", COLS, 1..=1 << 30)?,
+            k: fields.number("k", K, 1..=MAX_K)?,
+            dtype: fields.dtype(&[DType::F32, DType::F16, DType::BF16])?,
+            scores: fields.word(
+                "scores",
+                &[("normal", Scores::Normal), ("relu", Scores::Relu), ("flat", Scores::Flat)],
+            )?,
+        })
+    }
+
+    fn words(shape: &Shape) -> Words {
+        let Shape { rows, cols, k, dtype, scores } = shape;
+        let mut series = format!("{} columns, {dtype}", words_of(*cols));
+        if *k != K {
+            series += &format!(", top {k}");
+        }
+        match scores {
+            Scores::Normal => {}
+            Scores::Relu => series += ", mostly zeros",
+            Scores::Flat => series += ", all equal",
+        }
+        Words { shape: format!("{rows} rows, {series}"), series, size: *rows as f64, unit: "rows" }
+    }
+
+    fn memory(shape: &Shape) -> u64 {
+        (shape.rows * (shape.cols * shape.dtype.size() + shape.k * 4)) as u64
+    }
+
+    fn work(shape: &Shape) -> Result<Work<Self>, String> {
+        let Shape { rows, cols, k, dtype, scores } = *shape;
+        let values = random(seed(&[rows, cols]), rows * cols, |rng| scores.draw(rng));
+        let case = Case::new(IndexerTopk { k })
+            .input("scores", Tensor::matrix(Rng::floats(dtype, values), rows, cols))
+            .output("indices", DType::I32, &[rows, k]);
+        let memory = Self::memory(shape);
+        Ok(Work::new(case, memory).rotated(memory > 24 << 20))
+    }
+}

@@ -1,0 +1,252 @@
+//! What the tables of `ngram_match`, `hybrid_mtp_ngram` and `prompt_lookup` share:
+//! patterns of up to 3 tokens of 8 bytes that occur early, late or nowhere, and a
+//! text.
+
+use rayon::prelude::*;
+
+use crate::Words;
+use crate::inputs::{random, seed, text, windows};
+use crate::shape::{Fields, ShapeError};
+use spec::ops::prompt_lookup::Occurrence;
+use spec_conformance::Rng;
+use spec_conformance::Tensor;
+
+/// The longest pattern.
+pub(super) const MAX_NGRAM: usize = 3;
+/// The most drafts of a request.
+pub(super) const DRAFTS: usize = 5;
+/// Generated tokens, unless they are half of all.
+const STEPS: usize = 64;
+/// Where the pattern is found: from the start, and before the end.
+const EARLY: usize = 10;
+const LATE: usize = 30;
+/// Random tokens are below this, the pattern's are not.
+const VOCABULARY: usize = 100_000;
+const PATTERN: [i64; MAX_NGRAM] = [200_001, 200_002, 200_003];
+
+/// Where the last tokens occur before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Found {
+    /// At token 10 of the prompt.
+    Low,
+    /// 30 tokens before the prompt's end.
+    HighPrompt,
+    /// 30 tokens before the last generated one; prompt and generated tokens are
+    /// half of the length each.
+    HighGenerated,
+    Nowhere,
+    /// Wherever a text has them, or does not.
+    Text,
+}
+
+impl Found {
+    fn words(self) -> &'static str {
+        match self {
+            Found::Low => "low",
+            Found::HighPrompt => "high prompt",
+            Found::HighGenerated => "high generated",
+            Found::Nowhere => "none",
+            Found::Text => "text",
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    pub(super) batch: usize,
+    /// Tokens of the prompt, or of prompt and generated tokens where both are
+    /// half of it.
+    pub(super) length: usize,
+    pub(super) found: Found,
+    /// Whether no call finds tokens in a cache that the one before left there,
+    /// as between the steps of an engine.
+    pub(super) cold: bool,
+}
+
+impl Shape {
+    pub(super) const fn new(batch: usize, length: usize, found: Found) -> Self {
+        Shape { batch, length, found, cold: false }
+    }
+
+    pub(super) fn parse(fields: &mut Fields<'_>) -> Result<Self, ShapeError> {
+        Ok(Shape {
+            batch: fields.number("batch", 16, 1..=1 << 16)?,
+            length: fields.number("prompt", 32_768, 128..=1 << 24)?,
+            found: fields.word(
+                "found",
+                &[
+                    ("low", Found::Low),
+                    ("high-prompt", Found::HighPrompt),
+                    ("high-generated", Found::HighGenerated),
+                    ("none", Found::Nowhere),
+                    ("text", Found::Text),
+                ],
+            )?,
+            cold: fields.word("cache", &[("warm", false), ("cold", true)])?,
+        })
+    }
+
+    pub(super) fn words(&self) -> Words {
+        let Shape { batch, length, found, cold } = self;
+        let found = format!("{}{}", found.words(), if *cold { ", cold" } else { "" });
+        Words {
+            shape: format!("{batch} x {length}, {found}"),
+            series: format!("{batch} requests, {found}"),
+            size: *length as f64,
+            unit: "tokens of a request",
+        }
+    }
+
+    /// Tokens of the prompt, and generated ones before the last.
+    fn parts(&self) -> (usize, usize) {
+        match self.found {
+            Found::HighGenerated => (self.length / 2, self.length / 2),
+            _ => (self.length, STEPS),
+        }
+    }
+
+    pub(super) fn requests(&self) -> Result<Requests, String> {
+        let (prompt, steps) = self.parts();
+        let batch = self.batch;
+        let seed = seed(&[batch, prompt, steps]);
+        // The last generated token is number `steps`.
+        let row = prompt + steps + 1;
+        let mut tokens: Vec<i64> = match self.found {
+            Found::Text => windows(&mut Rng::new(seed, "text"), &text()?, batch, row)
+                .into_iter()
+                .map(i64::from)
+                .collect(),
+            _ => random(seed, batch * row, |rng| rng.below(VOCABULARY) as i64),
+        };
+        if self.found != Found::Text {
+            for tokens in tokens.chunks_mut(row) {
+                let (input, generated) = tokens.split_at_mut(prompt);
+                generated[steps + 1 - MAX_NGRAM..].copy_from_slice(&PATTERN);
+                match self.found {
+                    Found::Low => input[EARLY..][..MAX_NGRAM].copy_from_slice(&PATTERN),
+                    Found::HighPrompt => {
+                        input[prompt - LATE..][..MAX_NGRAM].copy_from_slice(&PATTERN);
+                    }
+                    Found::HighGenerated => {
+                        generated[steps - LATE..][..MAX_NGRAM].copy_from_slice(&PATTERN);
+                    }
+                    _ => {}
+                }
+            }
+        }
+        Ok(Requests { batch, prompt, steps, tokens })
+    }
+}
+
+/// Requests that have generated tokens, and slots for more.
+pub(super) struct Requests {
+    pub(super) batch: usize,
+    pub(super) prompt: usize,
+    pub(super) steps: usize,
+    /// Prompt and generated tokens of each, the last of them number `steps`.
+    tokens: Vec<i64>,
+}
+
+impl Requests {
+    /// Slots for generated tokens.
+    fn generated(&self) -> usize {
+        self.steps + DRAFTS + 2
+    }
+
+    /// The prompts alone.
+    pub(super) fn prompts(&self) -> Tensor {
+        let row = self.prompt + self.steps + 1;
+        let prompts = self.tokens.chunks(row).flat_map(|row| &row[..self.prompt]);
+        Tensor::matrix(prompts.copied().collect::<Vec<i64>>(), self.batch, self.prompt)
+    }
+
+    /// Prompt (if it is wanted) and generated tokens, with slots for more.
+    pub(super) fn context(&self, with_prompt: bool) -> Tensor {
+        let row = self.prompt + self.steps + 1;
+        let from = if with_prompt { 0 } else { self.prompt };
+        let cols = self.prompt - from + self.generated();
+        let mut context = vec![0; self.batch * cols];
+        for (to, row) in context.chunks_mut(cols).zip(self.tokens.chunks(row)) {
+            to[..row.len() - from].copy_from_slice(&row[from..]);
+        }
+        Tensor::matrix(context, self.batch, cols)
+    }
+
+    /// The same length for every request.
+    pub(super) fn lengths(&self, length: usize) -> Tensor {
+        Tensor::vector(vec![length as i64; self.batch])
+    }
+
+    /// The same count for every request.
+    pub(super) fn counts(&self, count: i32) -> Tensor {
+        Tensor::vector(vec![count; self.batch])
+    }
+
+    /// Drafts before a call, which are not to be touched but where some are
+    /// found.
+    pub(super) fn drafts(&self) -> Tensor {
+        Tensor::matrix(vec![-1i64; self.batch * (DRAFTS + 2)], self.batch, DRAFTS + 2)
+    }
+
+    /// The most tokens to generate: enough for all drafts.
+    pub(super) fn max_dec_len(&self) -> Tensor {
+        self.lengths(self.steps + DRAFTS + 1)
+    }
+
+    /// Bytes of the tokens that any search must look at: up to where the longest
+    /// pattern is found, and all of them where it is not.
+    pub(super) fn bytes(&self) -> u64 {
+        let tokens: usize = self
+            .tokens
+            .par_chunks(self.prompt + self.steps + 1)
+            .map(|row| {
+                let (prompt, generated) = row.split_at(self.prompt);
+                let pattern = &generated[self.steps + 1 - MAX_NGRAM..];
+                let find = |tokens: &[i64]| tokens.windows(MAX_NGRAM).position(|w| w == pattern);
+                // A token must follow.
+                match (find(&prompt[..prompt.len() - 1]), find(&generated[..self.steps - 1])) {
+                    (Some(at), _) => at + MAX_NGRAM,
+                    (None, Some(at)) => prompt.len() + at + MAX_NGRAM,
+                    (None, None) => prompt.len() + self.steps,
+                }
+            })
+            .sum();
+        tokens as u64 * 8
+    }
+
+    /// As [`bytes`](Self::bytes), for a search of all that is before the last token,
+    /// from either end.
+    pub(super) fn text_bytes(&self, which: Occurrence) -> u64 {
+        let tokens: usize = self
+            .tokens
+            .par_chunks(self.prompt + self.steps + 1)
+            .map(|text| {
+                let before = &text[..text.len() - 1];
+                let pattern = &text[text.len() - MAX_NGRAM..];
+                let mut windows = before.windows(MAX_NGRAM);
+                let read = match which {
+                    Occurrence::First => {
+                        windows.position(|w| w == pattern).map(|at| at + MAX_NGRAM)
+                    }
+                    Occurrence::Last => {
+                        windows.rposition(|w| w == pattern).map(|at| before.len() - at)
+                    }
+                };
+                read.unwrap_or(before.len())
+            })
+            .sum();
+        tokens as u64 * 8
+    }
+
+    /// The length of a text of prompt and generated tokens.
+    pub(super) fn length(&self) -> usize {
+        self.prompt + self.steps + 1
+    }
+
+    /// Bytes of the tensors that are made of this.
+    pub(super) fn memory(shape: &Shape, with_prompt: bool) -> u64 {
+        let (prompt, steps) = shape.parts();
+        let prompts = if with_prompt { 2 * prompt } else { prompt };
+        (shape.batch * (prompts + steps + 2 * DRAFTS)) as u64 * 8
+    }
+}

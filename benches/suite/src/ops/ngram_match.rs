@@ -1,0 +1,96 @@
+//! The groups that the operator is known by, and a text.
+
+use super::ngram::Found::{HighGenerated, HighPrompt, Low, Nowhere, Text};
+use super::ngram::{DRAFTS, Found, MAX_NGRAM, Requests, Shape};
+use crate::shape::{Fields, ShapeError};
+use crate::work::Work;
+use crate::{Entry, Measured, Words};
+use spec::ops::NgramMatch;
+use spec_conformance::Case;
+
+const K: usize = 1024;
+
+/// Requests, tokens, where the pattern is; goals on an H100 in microseconds.
+pub(super) const GOALS: [(usize, usize, Found, f64); 20] = [
+    (32, 512, Low, 3.0),
+    (16, K, Low, 3.0),
+    (16, 4 * K, Low, 3.0),
+    (16, 16 * K, Low, 3.5),
+    (16, 64 * K, Low, 4.0),
+    (16, 128 * K, Low, 5.0),
+    (1, 16 * K, Low, 3.0),
+    (8, 16 * K, Low, 3.0),
+    (32, 16 * K, Low, 3.2),
+    (128, 16 * K, Low, 4.0),
+    (512, 16 * K, Low, 7.0),
+    (16, 32 * K, HighPrompt, 5.0),
+    (16, 32 * K, HighGenerated, 5.0),
+    (16, 32 * K, Nowhere, 6.0),
+    (256, 128 * K, Low, 9.0),
+    (256, 128 * K, HighPrompt, 105.0),
+    (256, 128 * K, Nowhere, 115.0),
+    (128, 512, Low, 3.2),
+    (512, 512, Low, 4.0),
+    (1024, 512, Low, 5.0),
+];
+
+/// Real tokens; and tokens that are no longer in a cache.
+const MORE: [Shape; 4] = [
+    Shape::new(16, 8 * K, Text),
+    Shape::new(256, 8 * K, Text),
+    Shape { cold: true, ..Shape::new(16, 32 * K, Nowhere) },
+    Shape { cold: true, ..Shape::new(16, 32 * K, HighPrompt) },
+];
+
+impl Measured for NgramMatch {
+    type Shape = Shape;
+
+    fn table() -> Vec<Entry<Shape>> {
+        let quick = |shape: &Shape| {
+            let known = (shape.batch, shape.length, shape.cold);
+            known == (16, 32 * K, false) || known == (16, 8 * K, false)
+        };
+        let goals = GOALS.map(|(batch, length, found, goal)| {
+            Entry::goal(Shape::new(batch, length, found), goal)
+        });
+        goals
+            .into_iter()
+            .chain(MORE.map(Entry::plain))
+            .map(|entry| {
+                let quick = quick(&entry.shape);
+                entry.quick_if(quick)
+            })
+            .collect()
+    }
+
+    fn parse(fields: &mut Fields<'_>) -> Result<Shape, ShapeError> {
+        Shape::parse(fields)
+    }
+
+    fn words(shape: &Shape) -> Words {
+        shape.words()
+    }
+
+    fn memory(shape: &Shape) -> u64 {
+        Requests::memory(shape, true)
+    }
+
+    fn work(shape: &Shape) -> Result<Work<Self>, String> {
+        let requests = shape.requests()?;
+        let operator = NgramMatch { max_ngram_size: MAX_NGRAM, token_threshold: i32::MAX };
+        let case = Case::new(operator)
+            .input("input_ids", requests.prompts())
+            .input("input_ids_len", requests.lengths(requests.prompt))
+            .input("token_ids_all", requests.context(true))
+            .input("prompt_lens", requests.lengths(requests.prompt))
+            .input("step_idx", requests.lengths(requests.steps))
+            .input("draft_token_num", requests.counts(DRAFTS as i32))
+            .in_place("draft_tokens", requests.drafts())
+            // Whatever it was in the step before: a call sets it.
+            .in_place("seq_lens_this_time", requests.counts(7))
+            .input("seq_lens_encoder", requests.counts(0))
+            .input("seq_lens_decoder", requests.counts(1))
+            .input("max_dec_len", requests.max_dec_len());
+        Ok(Work::new(case, requests.bytes()).rotated(shape.cold))
+    }
+}

@@ -1,0 +1,189 @@
+//! Random logits, temperature 0.8, and the filters that engines use most; and the
+//! rows that are hardest to cut.
+
+use crate::inputs::{random, seed};
+use crate::shape::{Fields, ShapeError};
+use crate::work::Work;
+use crate::{Entry, Measured, Words};
+use spec::ops::SampleLogits;
+use spec::{DType, bf16, f16};
+use spec_conformance::{Case, Rng, Tensor};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    rows: usize,
+    vocab: usize,
+    filter: Filter,
+    logits: Logits,
+    dtype: DType,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Filter {
+    /// Temperature 0.
+    Greedy,
+    Plain,
+    /// Top-k 50 and top-p 0.9.
+    TopKTopP,
+    /// Top-p 0.9.
+    TopP,
+    /// Top-p 0.999999.
+    Nearly,
+}
+
+const FILTERS: [(&str, Filter); 5] = [
+    ("plain", Filter::Plain),
+    ("greedy", Filter::Greedy),
+    ("top-k-p", Filter::TopKTopP),
+    ("top-p", Filter::TopP),
+    ("top-p-0.999999", Filter::Nearly),
+];
+
+/// What the logits are like.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Logits {
+    /// Normal, with a standard deviation of 2.5.
+    Normal,
+    /// All equal.
+    Equal,
+    /// One far above the others.
+    Peak,
+    /// 10^5 of them tie for the first place.
+    Ties,
+}
+
+const LOGITS: [(&str, Logits); 4] = [
+    ("normal", Logits::Normal),
+    ("equal", Logits::Equal),
+    ("peak", Logits::Peak),
+    ("ties", Logits::Ties),
+];
+
+fn name_of<T: PartialEq>(of: &T, names: &[(&'static str, T)]) -> &'static str {
+    names.iter().find(|(_, value)| value == of).map_or("", |(name, _)| name)
+}
+
+impl Logits {
+    fn draw(self, rng: &mut Rng) -> f32 {
+        match self {
+            Logits::Normal => rng.normal() * 2.5,
+            Logits::Equal => 1.5,
+            Logits::Peak => rng.normal(),
+            // So many of 128256.
+            Logits::Ties if rng.unit() < 0.78 => 9.0,
+            Logits::Ties => rng.normal(),
+        }
+    }
+}
+
+/// Inputs beyond this do not come to the operator in a GPU's cache.
+const CACHE: u64 = 48 << 20;
+
+impl Measured for SampleLogits {
+    type Shape = Shape;
+
+    fn table() -> Vec<Entry<Shape>> {
+        let row = |rows, vocab, filter| {
+            let (logits, dtype) = (Logits::Normal, DType::F32);
+            Shape { rows, vocab, filter, logits, dtype }
+        };
+        let mut table = Vec::new();
+        // On an H200, in microseconds.
+        for (rows, vocab, plain, filtered) in
+            [(1, 151_936, 6.5, 8.0), (32, 128_256, 9.0, 14.0), (256, 128_256, 40.0, 55.0)]
+        {
+            let quick = rows == 32;
+            table.push(Entry::goal(row(rows, vocab, Filter::Plain), plain).quick_if(quick));
+            table.push(Entry::goal(row(rows, vocab, Filter::TopKTopP), filtered).quick_if(quick));
+            for filter in [Filter::Plain, Filter::TopKTopP] {
+                table.push(Entry::plain(Shape { dtype: DType::BF16, ..row(rows, vocab, filter) }));
+            }
+        }
+        table.push(Entry::plain(row(32, 128_256, Filter::Greedy)));
+        table.push(Entry::plain(row(32, 128_256, Filter::TopP)));
+        table.push(Entry::plain(row(32, 128_256, Filter::Nearly)));
+        for logits in [Logits::Equal, Logits::Peak, Logits::Ties] {
+            for filter in [Filter::TopKTopP, Filter::TopP] {
+                table.push(Entry::plain(Shape { logits, ..row(32, 128_256, filter) }));
+            }
+        }
+        table
+    }
+
+    fn parse(fields: &mut Fields<'_>) -> Result<Shape, ShapeError> {
+        Ok(Shape {
+            rows: fields.number("rows", 32, 1..=1 << 16)?,
+            vocab: fields.number("vocab", 128_256, 1..=1 << 22)?,
+            filter: fields.word("filter", &FILTERS)?,
+            logits: fields.word("logits", &LOGITS)?,
+            dtype: fields.dtype(&[DType::F32, DType::F16, DType::BF16])?,
+        })
+    }
+
+    fn words(shape: &Shape) -> Words {
+        let Shape { rows, vocab, filter, logits, dtype } = *shape;
+        let mut kind = name_of(&filter, &FILTERS).to_owned();
+        if logits != Logits::Normal {
+            kind += &format!(", {}", name_of(&logits, &LOGITS));
+        }
+        if dtype != DType::F32 {
+            kind += &format!(", {dtype}");
+        }
+        Words {
+            shape: format!("{rows} x {vocab}, {kind}"),
+            series: kind,
+            size: rows as f64,
+            unit: "rows",
+        }
+    }
+
+    fn memory(shape: &Shape) -> u64 {
+        (shape.rows * shape.vocab * shape.dtype.size()) as u64
+    }
+
+    fn work(shape: &Shape) -> Result<Work<Self>, String> {
+        Ok(match shape.dtype {
+            DType::F16 => work(shape, f16::from_f32),
+            DType::BF16 => work(shape, bf16::from_f32),
+            _ => work(shape, |x| x),
+        })
+    }
+}
+
+fn work<T>(shape: &Shape, narrow: fn(f32) -> T) -> Work<SampleLogits>
+where
+    T: spec::Element,
+    spec_conformance::Data: From<Vec<T>>,
+{
+    let Shape { rows, vocab, filter, logits, .. } = *shape;
+    let seed = seed(&[rows, vocab]);
+    let mut values = random(seed, rows * vocab, |rng| narrow(logits.draw(rng)));
+    if logits == Logits::Peak {
+        values.iter_mut().skip(vocab / 3).step_by(vocab).for_each(|x| *x = narrow(60.0));
+    }
+    let mut rng = Rng::new(seed, "requests");
+    let temperature = if filter == Filter::Greedy { 0.0 } else { 0.8 };
+    let mut case = Case::new(SampleLogits::default())
+        .input("logits", Tensor::matrix(values, rows, vocab))
+        .input(
+            "positions",
+            Tensor::vector((0..rows).map(|_| rng.below(4096) as i64).collect::<Vec<_>>()),
+        )
+        .input("temperature", Tensor::vector(vec![temperature; rows]))
+        .input("seeds", Tensor::vector((0..rows).map(|_| rng.next()).collect::<Vec<_>>()));
+    if filter == Filter::TopKTopP {
+        case = case.input("top_k", Tensor::vector(vec![50_i32; rows]));
+    }
+    let top_p = match filter {
+        Filter::TopKTopP | Filter::TopP => Some(0.9_f32),
+        Filter::Nearly => Some(0.999_999),
+        Filter::Greedy | Filter::Plain => None,
+    };
+    if let Some(top_p) = top_p {
+        case = case.input("top_p", Tensor::vector(vec![top_p; rows]));
+    }
+    let case = case.output("tokens", DType::I32, &[rows]);
+    let rotated = SampleLogits::memory(shape) > CACHE;
+    Work::new(case, SampleLogits::memory(shape)).rotated(rotated)
+}

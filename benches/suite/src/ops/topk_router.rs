@@ -1,0 +1,144 @@
+//! Routing: DeepSeek-V3 (sigmoid, a correction bias, 4 of 8 groups), with places of
+//! experts too; DeepSeek-V4 (the root of softplus); 896 experts, top 16.
+
+use crate::inputs::{random, seed};
+use crate::shape::{Fields, ShapeError};
+use crate::work::Work;
+use crate::{Entry, Measured, Words};
+use spec::ops::topk_router::{MAX_EXPERTS, MAX_TOPK, Scoring, TopkRouter, preset};
+use spec::{DType, bf16, f16};
+use spec_conformance::Case;
+use spec_conformance::Rng;
+use spec_conformance::Tensor;
+
+#[derive(Clone, Debug)]
+pub(crate) struct Shape {
+    tokens: usize,
+    experts: usize,
+    dtype: DType,
+    router: TopkRouter,
+}
+
+const USUAL: preset::Preset = preset::DEEPSEEK_V3;
+
+/// The most replicas of an expert, where they have any.
+const MOST: usize = 3;
+
+/// Tokens; goals on an H100 in microseconds, f32 and bf16.
+const GOALS: [(usize, f64, f64); 5] =
+    [(1, 2.3, 2.3), (1024, 2.8, 2.7), (4096, 4.5, 4.0), (16_384, 10.0, 8.0), (65_536, 33.0, 26.0)];
+
+impl Measured for TopkRouter {
+    type Shape = Shape;
+
+    fn table() -> Vec<Entry<Shape>> {
+        let shape = |tokens, experts, dtype, router| Shape { tokens, experts, dtype, router };
+        let row = |tokens, dtype, goal| {
+            let quick = tokens == 1024 || tokens == 4096 && dtype == DType::F32;
+            let shape = shape(tokens, USUAL.experts(), dtype, USUAL.router());
+            Entry::goal(shape, goal).quick_if(quick)
+        };
+        let single = GOALS.map(|(tokens, goal, _)| row(tokens, DType::F32, goal));
+        let half = GOALS.map(|(tokens, _, goal)| row(tokens, DType::BF16, goal));
+        let v4 = preset::DEEPSEEK_V4_PRO;
+        let wide = TopkRouter { groups: 1, topk_groups: 1, topk: 16, ..USUAL.router() };
+        let placed = TopkRouter { physical_experts: Some(288), ..USUAL.router() };
+        let others = [(v4.experts(), v4.router()), (896, wide), (USUAL.experts(), placed)];
+        let others = others.into_iter().flat_map(|(experts, router)| {
+            [1, 4096].map(|tokens| Entry::plain(shape(tokens, experts, DType::F32, router.clone())))
+        });
+        single.into_iter().chain(half).chain(others).collect()
+    }
+
+    fn parse(fields: &mut Fields<'_>) -> Result<Shape, ShapeError> {
+        let usual = USUAL.router();
+        let replicas = fields.word("replicas", &[("no", false), ("yes", true)])?;
+        let experts = fields.number("experts", USUAL.experts(), 1..=MAX_EXPERTS)?;
+        Ok(Shape {
+            tokens: fields.number("tokens", 1024, 1..=1 << 24)?,
+            experts,
+            dtype: fields.dtype(&[DType::F32, DType::F16, DType::BF16])?,
+            router: TopkRouter {
+                groups: fields.number("groups", usual.groups, 1..=MAX_EXPERTS)?,
+                topk_groups: fields.number("topk_groups", usual.topk_groups, 1..=MAX_EXPERTS)?,
+                topk: fields.number("topk", usual.topk, 1..=MAX_TOPK)?,
+                scoring: fields.word(
+                    "scoring",
+                    &[
+                        ("sigmoid", Scoring::Sigmoid),
+                        ("softmax", Scoring::Softmax),
+                        ("sqrt_softplus", Scoring::SqrtSoftplus),
+                    ],
+                )?,
+                physical_experts: replicas.then_some(experts + experts.div_ceil(8)),
+                ..usual
+            },
+        })
+    }
+
+    fn words(shape: &Shape) -> Words {
+        let Shape { tokens, experts, dtype, router } = shape;
+        let usual = USUAL.router();
+        let mut series = dtype.to_string();
+        if *experts != USUAL.experts() {
+            series += &format!(", {experts} experts");
+        }
+        if (router.groups, router.topk_groups) != (usual.groups, usual.topk_groups) {
+            series += &format!(", {} of {} groups", router.topk_groups, router.groups);
+        }
+        if router.topk != usual.topk {
+            series += &format!(", top {}", router.topk);
+        }
+        series += match router.scoring {
+            Scoring::Sigmoid => "",
+            Scoring::Softmax => ", softmax",
+            Scoring::SqrtSoftplus => ", sqrt_softplus",
+        };
+        if router.physical_experts.is_some() {
+            series += ", replicas";
+        }
+        Words {
+            shape: format!("{tokens} tokens, {series}"),
+            series,
+            size: *tokens as f64,
+            unit: "tokens",
+        }
+    }
+
+    fn memory(shape: &Shape) -> u64 {
+        let Shape { tokens, experts, dtype, router } = shape;
+        let read = tokens * experts * dtype.size() + experts * 4;
+        let placed = router.physical_experts.map_or(0, |places| experts * (MOST + 1) + places);
+        (read + tokens * router.topk * 8 + placed * 4) as u64
+    }
+
+    fn work(shape: &Shape) -> Result<Work<Self>, String> {
+        let Shape { tokens, experts, dtype, ref router } = *shape;
+        let n = tokens * experts;
+        let logit = |rng: &mut Rng| rng.unit() * 8.0 - 4.0;
+        let seed = seed(&[tokens, experts]);
+        let x = match dtype {
+            DType::F16 => random(seed, n, |rng| f16::from_f32(logit(rng))).into(),
+            DType::BF16 => random(seed, n, |rng| bf16::from_f32(logit(rng))).into(),
+            _ => random(seed, n, logit).into(),
+        };
+        let x = Tensor { data: x, shape: vec![tokens, experts] };
+        let bias = random(!seed, experts, |rng| rng.unit() * 0.2 - 0.1);
+        let chosen = [tokens, router.topk];
+        let mut case = Case::new(router.clone())
+            .input("x", x)
+            .input("bias", Tensor::vector(bias))
+            .output("weights", DType::F32, &chosen)
+            .output("indices", DType::I32, &chosen);
+        if let Some(places) = router.physical_experts {
+            let replicas = random(seed, experts * MOST, |rng| rng.below(places) as i32);
+            let counts = random(!seed, experts, |rng| rng.between(1, MOST) as i32);
+            case = case
+                .input("replicas", Tensor::matrix(replicas, experts, MOST))
+                .input("replica_counts", Tensor::vector(counts))
+                .in_place("load", Tensor::vector(vec![0_i32; places]));
+        }
+        // All of it is read once or written once.
+        Ok(Work::new(case, Self::memory(shape)))
+    }
+}

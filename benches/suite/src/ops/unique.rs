@@ -1,0 +1,345 @@
+//! Keys whose distinct values are known by how they were made: each is a rank,
+//! scrambled in a way that can be undone.
+
+use rayon::prelude::*;
+
+use crate::inputs::{random, seed};
+use crate::shape::{Fields, ShapeError, words_of};
+use crate::work::Work;
+use crate::{Entry, Measured, Words};
+use spec::DType;
+use spec::ops::Unique;
+use spec_conformance::Failure;
+use spec_conformance::{Argument, Case, find};
+use spec_conformance::{Data, Tensor};
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Shape {
+    keys: usize,
+    /// Bits in which keys differ.
+    bits: u32,
+    set: Set,
+    dtype: DType,
+}
+
+/// How keys are spread.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Set {
+    /// As random numbers, one key in eight there twice.
+    Uniform,
+    /// The k-th most frequent key about 1/k times as often as the first.
+    Zipf,
+    /// Ascending, one key in eight there twice.
+    Sorted,
+    /// One key, again and again.
+    Constant,
+}
+
+/// Beyond this, a processor takes minutes for some designs.
+const MANY: usize = 1 << 28;
+
+/// Keys and bits; goals on an H100 in 10^9 keys a second.
+const GOALS: [(usize, u32, f64); 5] = [
+    (1 << 20, 64, 9.0),
+    (1 << 24, 64, 20.0),
+    (1 << 27, 64, 22.0),
+    (500_000_000, 64, 22.0),
+    (500_000_000, 30, 28.0),
+];
+
+impl Measured for Unique {
+    type Shape = Shape;
+
+    fn table() -> Vec<Entry<Shape>> {
+        let dtype = DType::U64;
+        let shape = |keys, bits, set| Shape { keys, bits, set, dtype };
+        let goals = GOALS.map(|(keys, bits, goal)| {
+            let micros = keys as f64 / goal / 1000.0;
+            Entry::goal(shape(keys, bits, Set::Uniform), micros).quick_if(keys == 1 << 20)
+        });
+        let more = [
+            shape(1 << 20, 30, Set::Uniform),
+            shape(1 << 24, 30, Set::Uniform),
+            shape(1 << 24, 64, Set::Zipf),
+            shape(1 << 24, 64, Set::Sorted),
+            shape(1 << 24, 64, Set::Constant),
+        ];
+        let more = more.map(|shape| Entry::plain(shape).quick_if(shape.keys == 1 << 20));
+        let mut table: Vec<_> = goals.into_iter().chain(more).collect();
+        // What takes longest is last, should somebody stop it.
+        table.sort_by_key(|entry| entry.shape.keys > MANY);
+        table
+    }
+
+    fn parse(fields: &mut Fields<'_>) -> Result<Shape, ShapeError> {
+        let dtype = fields.dtype(&[DType::U64, DType::U32])?;
+        let width = dtype.size() * 8;
+        Ok(Shape {
+            keys: fields.number("keys", 1 << 20, 1..=1 << 34)?,
+            bits: fields.number("bits", width, 2..=width)? as u32,
+            set: fields.word(
+                "set",
+                &[
+                    ("uniform", Set::Uniform),
+                    ("zipf", Set::Zipf),
+                    ("sorted", Set::Sorted),
+                    ("constant", Set::Constant),
+                ],
+            )?,
+            dtype,
+        })
+    }
+
+    fn words(shape: &Shape) -> Words {
+        let Shape { keys, bits, set, dtype } = *shape;
+        let mut series = match set {
+            Set::Uniform => format!("{bits} bits"),
+            Set::Zipf => "zipf".to_owned(),
+            Set::Sorted => "sorted".to_owned(),
+            Set::Constant => "constant".to_owned(),
+        };
+        if set != Set::Uniform && bits as usize != dtype.size() * 8 {
+            series += &format!(", {bits} bits");
+        }
+        if dtype != DType::U64 {
+            series += &format!(", {dtype}");
+        }
+        let shape = format!("{} keys, {series}", words_of(keys));
+        Words { shape, series, size: keys as f64, unit: "keys" }
+    }
+
+    fn memory(shape: &Shape) -> u64 {
+        (2 * shape.keys * shape.dtype.size()) as u64
+    }
+
+    fn slow(shape: &Shape) -> bool {
+        shape.keys > MANY
+    }
+
+    fn work(shape: &Shape) -> Result<Work<Self>, String> {
+        let Shape { keys: n, dtype, .. } = *shape;
+        let spread = Spread::new(shape);
+        let ranks = spread.ranks(n, seed(&[n, shape.bits as usize]));
+        let distinct = Distinct::of(&ranks, spread);
+        let bytes = (n + distinct.count) as u64 * dtype.size() as u64;
+        let keys: Data = match dtype {
+            DType::U32 => {
+                ranks.into_par_iter().map(|rank| spread.key(rank) as u32).collect::<Vec<_>>().into()
+            }
+            _ => {
+                let mut keys = ranks;
+                keys.par_iter_mut().for_each(|rank| *rank = spread.key(*rank));
+                keys.into()
+            }
+        };
+        let case = Case::new(Unique)
+            .input("keys", Tensor::vector(keys))
+            .output("unique", dtype, &[n])
+            .output("count", DType::U64, &[1]);
+        let words = "the keys that were made, every element";
+        Ok(Work::new(case, bytes).expecting(words, move |results| distinct.check(results)))
+    }
+}
+
+/// From ranks to keys and back.
+#[derive(Clone, Copy, Debug)]
+struct Spread {
+    set: Set,
+    bits: u32,
+    /// Ranks are below this.
+    ranks: u64,
+}
+
+/// An odd factor, and what undoes it modulo any power of two.
+const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
+
+impl Spread {
+    fn new(shape: &Shape) -> Self {
+        let Shape { keys, bits, set, .. } = *shape;
+        let all = if bits < 64 { 1 << bits } else { u64::MAX };
+        let keys = keys as u64;
+        let ranks = match set {
+            Set::Uniform | Set::Sorted => keys - keys / 8,
+            Set::Zipf => keys,
+            Set::Constant => 1,
+        };
+        Spread { set, bits, ranks: ranks.min(all) }
+    }
+
+    /// The rank of each of `n` keys.
+    fn ranks(&self, n: usize, seed: u64) -> Vec<u64> {
+        let ranks = self.ranks;
+        match self.set {
+            Set::Uniform | Set::Constant => {
+                (0..n as u64).into_par_iter().map(|i| i % ranks).collect()
+            }
+            Set::Sorted => {
+                let (n, ranks) = (n as u64, u128::from(ranks));
+                let at = |i: u64| (u128::from(i) * ranks / u128::from(n)) as u64;
+                (0..n).into_par_iter().map(at).collect()
+            }
+            Set::Zipf => {
+                let most = (ranks as f64 + 1.0).ln();
+                random(seed, n, |rng| {
+                    let uniform = (rng.next() >> 11) as f64 / (1u64 << 53) as f64;
+                    // At least 1, and below what `ranks` + 1 is rounded to.
+                    ((uniform * most).exp() as u64).clamp(1, ranks) - 1
+                })
+            }
+        }
+    }
+
+    fn mask(&self) -> u64 {
+        u64::MAX >> (64 - self.bits)
+    }
+
+    /// Keys of neighbouring ranks are this far apart in a sorted set.
+    fn step(&self) -> u64 {
+        (self.mask() / self.ranks).max(1)
+    }
+
+    /// The upper half of the bits, folded into the lower: its own inverse.
+    fn fold(&self, x: u64) -> u64 {
+        x ^ (x >> self.bits.div_ceil(2))
+    }
+
+    fn key(&self, rank: u64) -> u64 {
+        if self.set == Set::Sorted {
+            return rank * self.step();
+        }
+        // A constant set is not all zeros.
+        let x = (rank + 1).wrapping_mul(FACTOR) & self.mask();
+        self.fold(self.fold(x).wrapping_mul(FACTOR) & self.mask())
+    }
+
+    /// The rank that has this key, if any has.
+    fn rank(&self, key: u64) -> Option<u64> {
+        let rank = if self.set == Set::Sorted {
+            key.is_multiple_of(self.step()).then(|| key / self.step())?
+        } else {
+            let undo = inverse(FACTOR);
+            let x = self.fold(self.fold(key).wrapping_mul(undo) & self.mask());
+            (x.wrapping_mul(undo) & self.mask()).wrapping_sub(1) & self.mask()
+        };
+        (rank < self.ranks && self.key(rank) == key).then_some(rank)
+    }
+}
+
+/// The inverse of an odd number modulo 2^64, by Newton's method: each step
+/// doubles the bits that are right, three of them at first.
+fn inverse(odd: u64) -> u64 {
+    (0..5).fold(odd, |x, _| x.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(x))))
+}
+
+/// Which ranks there are.
+struct Distinct {
+    spread: Spread,
+    /// A bit a rank.
+    seen: Vec<u64>,
+    count: usize,
+}
+
+impl Distinct {
+    fn of(ranks: &[u64], spread: Spread) -> Self {
+        let mut seen = vec![0u64; spread.ranks.div_ceil(64) as usize];
+        for rank in ranks {
+            seen[(rank / 64) as usize] |= 1 << (rank % 64);
+        }
+        let count = seen.iter().map(|word| word.count_ones() as usize).sum();
+        Distinct { spread, seen, count }
+    }
+
+    /// As many keys as there are, ascending, each of them one that there is:
+    /// then they are those, every one.
+    fn check(&self, results: &[Argument]) -> Option<Failure> {
+        let wrong = |argument: &str, index: Option<usize>, got: String, expected: String| {
+            let index = index.map(|index| Box::from([index]));
+            Some(Failure { index, got, ..Failure::of(argument, expected) })
+        };
+        let count = match find(results, "count").map(|tensor| &tensor.data) {
+            Some(Data::U64(count)) => count[0],
+            _ => return Some(Failure::of("count", "a u64")),
+        };
+        if count != self.count as u64 {
+            return wrong("count", Some(0), count.to_string(), self.count.to_string());
+        }
+        let wide: Vec<u64>;
+        let keys: &[u64] = match find(results, "unique").map(|tensor| &tensor.data) {
+            Some(Data::U64(keys)) => keys,
+            Some(Data::U32(keys)) => {
+                wide = keys.iter().copied().map(u64::from).collect();
+                &wide
+            }
+            _ => return Some(Failure::of("unique", "keys")),
+        };
+        if keys.len() != self.count {
+            let got = format!("{} keys", keys.len());
+            return wrong("unique", None, got, self.count.to_string());
+        }
+        let is_there = |key: u64| {
+            let word = |rank: u64| self.seen.get((rank / 64) as usize).copied().unwrap_or(0);
+            self.spread.rank(key).is_some_and(|rank| word(rank) >> (rank % 64) & 1 == 1)
+        };
+        let bad = keys
+            .par_iter()
+            .enumerate()
+            .position_first(|(i, key)| !is_there(*key) || i > 0 && keys[i - 1] >= *key)?;
+        let got = match bad {
+            0 => keys[0].to_string(),
+            _ => format!("{} after {}", keys[bad], keys[bad - 1]),
+        };
+        wrong("unique", Some(bad), got, "the next larger key of the input".to_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shapes() -> impl Iterator<Item = Shape> {
+        let sets = [Set::Uniform, Set::Zipf, Set::Sorted, Set::Constant];
+        sets.into_iter().flat_map(|set| {
+            [64, 63, 33, 30, 17].map(|bits| Shape { keys: 5000, bits, set, dtype: DType::U64 })
+        })
+    }
+
+    #[test]
+    fn keys_go_back_to_their_ranks() {
+        assert_eq!(inverse(FACTOR).wrapping_mul(FACTOR), 1);
+        for shape in shapes() {
+            let spread = Spread::new(&shape);
+            let keys: Vec<u64> = (0..spread.ranks).map(|rank| spread.key(rank)).collect();
+            for (rank, key) in keys.iter().enumerate() {
+                assert!(*key <= spread.mask(), "{shape:?}: {key}");
+                assert_eq!(spread.rank(*key), Some(rank as u64), "{shape:?}");
+            }
+            let strangers = (0..2000).filter(|key| !keys.contains(key));
+            assert!(strangers.into_iter().all(|key| spread.rank(key).is_none()), "{shape:?}");
+        }
+    }
+
+    #[test]
+    fn sets_are_spread_as_they_say() {
+        for shape in shapes() {
+            let spread = Spread::new(&shape);
+            let ranks = spread.ranks(shape.keys, 7);
+            let keys: Vec<u64> = ranks.iter().map(|rank| spread.key(*rank)).collect();
+            let mut distinct = keys.clone();
+            distinct.sort_unstable();
+            distinct.dedup();
+            assert_eq!(Distinct::of(&ranks, spread).count, distinct.len());
+            match shape.set {
+                Set::Uniform => assert_eq!(distinct.len(), 4375),
+                Set::Sorted => assert!(keys.is_sorted() && distinct.len() == 4375),
+                Set::Constant => assert!(distinct.len() == 1 && distinct[0] != 0),
+                Set::Zipf => {
+                    // The k-th key ln((k + 1) / k) / ln 5001 of the time.
+                    let often = |below| ranks.iter().filter(|rank| **rank < below).count();
+                    assert!((350..470).contains(&often(1)), "{}", often(1));
+                    assert!((1320..1500).contains(&often(10)), "{}", often(10));
+                    assert!((1200..2500).contains(&distinct.len()), "{}", distinct.len());
+                }
+            }
+        }
+    }
+}

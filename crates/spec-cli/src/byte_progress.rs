@@ -1,0 +1,261 @@
+//! How far a run is, in bytes: a bar on a terminal, lines in a log.
+
+use std::io::IsTerminal;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::complain;
+
+/// How long a run takes before a bar appears.
+const DELAY: Duration = Duration::from_secs(1);
+/// How often a bar is drawn.
+const REDRAW: Duration = Duration::from_millis(100);
+/// How often a line is written.
+const LINE: Duration = Duration::from_secs(5);
+
+/// Shows on stderr which phase a run is in, how far and how fast that is, and
+/// what is left.
+pub struct ByteProgress {
+    shared: Arc<Shared>,
+    /// Draws, whether or not anything moves.
+    drawing: Option<JoinHandle<()>>,
+    /// Whether a phase's beginning is a line.
+    lines: bool,
+}
+
+/// Where it is shown.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub enum Shown {
+    /// On a terminal, where stderr is one.
+    Bar,
+    /// On a terminal, or as lines.
+    Lines,
+    /// Nowhere.
+    Nowhere,
+}
+
+type Shared = (Mutex<State>, Condvar);
+
+struct State {
+    started: Instant,
+    now: Option<Now>,
+    ended: bool,
+}
+
+/// A phase that has begun.
+#[derive(Clone, Copy)]
+struct Now {
+    phase: &'static str,
+    began: Instant,
+    /// What was done when it began.
+    from: u64,
+    done: u64,
+    total: Option<u64>,
+}
+
+impl ByteProgress {
+    /// Nothing to see yet.
+    pub fn new(shown: Shown) -> ByteProgress {
+        let state = State { started: Instant::now(), now: None, ended: false };
+        let shared = Arc::new((Mutex::new(state), Condvar::new()));
+        let is_terminal = std::io::stderr().is_terminal();
+        let (draw, lines): (fn(&Shared), _) = match shown {
+            Shown::Bar | Shown::Lines if is_terminal => (draw_bar, false),
+            Shown::Lines => (write_lines, true),
+            _ => return ByteProgress { shared, drawing: None, lines: false },
+        };
+        let theirs = Arc::clone(&shared);
+        // Where no thread can be started there is nothing to see, and the run
+        // says more about that.
+        let drawing = std::thread::Builder::new().spawn(move || draw(&theirs)).ok();
+        ByteProgress { shared, drawing, lines }
+    }
+
+    /// So many bytes of a phase are done; of so many, where that is known.
+    pub fn set(&self, phase: &'static str, done: u64, total: Option<u64>) {
+        if self.drawing.is_none() {
+            return;
+        }
+        let mut state = lock(&self.shared.0);
+        match &mut state.now {
+            Some(now) if now.phase == phase && now.total == total && now.done <= done => {
+                now.done = done;
+            }
+            now => {
+                let new = Now { phase, began: Instant::now(), from: done, done, total };
+                if self.lines {
+                    new.say();
+                }
+                *now = Some(new);
+            }
+        }
+    }
+
+    /// Clears the bar.
+    pub fn finish(mut self) {
+        lock(&self.shared.0).ended = true;
+        self.shared.1.notify_all();
+        if let Some(drawing) = self.drawing.take() {
+            _ = drawing.join();
+        }
+    }
+}
+
+fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Calls `each` with the time since the start and what there is to see, every
+/// [`REDRAW`], until the run ends.
+fn watch(shared: &Shared, mut each: impl FnMut(Duration, Now)) {
+    let (state, ended) = shared;
+    let mut state = lock(state);
+    while !state.ended {
+        let (started, now) = (state.started, state.now);
+        drop(state);
+        if let Some(now) = now {
+            each(started.elapsed(), now);
+        }
+        let held = lock(&shared.0);
+        state = if held.ended {
+            held
+        } else {
+            ended.wait_timeout(held, REDRAW).unwrap_or_else(PoisonError::into_inner).0
+        };
+    }
+}
+
+fn draw_bar(shared: &Shared) {
+    let mut shown: Option<(Instant, ProgressBar)> = None;
+    watch(shared, |elapsed, now| {
+        if elapsed < DELAY {
+            return;
+        }
+        if shown.as_ref().is_none_or(|(began, _)| *began != now.began) {
+            if let Some((_, old)) = shown.take() {
+                old.finish_and_clear();
+            }
+            let bar = ProgressBar::with_draw_target(now.total, ProgressDrawTarget::stderr());
+            let template = match now.total {
+                Some(_) => "{prefix:<7} {bar:30} {msg}",
+                None => "{prefix:<7} {spinner} {msg}",
+            };
+            if let Ok(style) = ProgressStyle::with_template(template) {
+                bar.set_style(style);
+            }
+            bar.set_prefix(now.phase);
+            shown = Some((now.began, bar));
+        }
+        if let Some((_, bar)) = &shown {
+            bar.set_position(now.done);
+            bar.set_message(now.in_words(now.began.elapsed()));
+            bar.tick();
+        }
+    });
+    if let Some((_, bar)) = shown {
+        bar.finish_and_clear();
+    }
+}
+
+fn write_lines(shared: &Shared) {
+    let mut last = Instant::now();
+    watch(shared, |_, now| {
+        if last.max(now.began).elapsed() >= LINE {
+            now.say();
+            last = Instant::now();
+        }
+    });
+}
+
+impl Now {
+    fn say(&self) {
+        complain(&format!("{}: {}", self.phase, self.in_words(self.began.elapsed())));
+    }
+
+    /// How far the phase is after so much time, at which rate since it began, and
+    /// how long the rest takes at that rate.
+    fn in_words(&self, elapsed: Duration) -> String {
+        let seconds = elapsed.as_secs_f64();
+        let moved = self.done.saturating_sub(self.from);
+        let mut words = match self.total {
+            Some(total) => format!("{} of {}", amount(self.done), amount(total)),
+            None if self.done > 0 => amount(self.done),
+            None => return time(seconds),
+        };
+        if moved > 0 && seconds > 0.0 {
+            let rate = moved as f64 / seconds;
+            words += &format!(", {}/s", amount(rate as u64));
+            if let Some(total) = self.total {
+                let left = total.saturating_sub(self.done) as f64 / rate;
+                words += &format!(", {} left", time(left));
+            }
+        }
+        words
+    }
+}
+
+/// Bytes as the summary has them: in units of ten.
+fn amount(bytes: u64) -> String {
+    match bytes {
+        0..1_000_000 => format!("{} kB", bytes / 1000),
+        1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+        _ => format!("{:.2} GB", bytes as f64 / 1e9),
+    }
+}
+
+fn time(seconds: f64) -> String {
+    let seconds = seconds.min(1e9).round() as u64;
+    match seconds {
+        0..120 => format!("{seconds} s"),
+        120..7200 => format!("{} min {} s", seconds / 60, seconds % 60),
+        _ => format!("{} h {} min", seconds / 3600, seconds / 60 % 60),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn now(from: u64, done: u64, total: Option<u64>) -> Now {
+        Now { phase: "read", began: Instant::now(), from, done, total }
+    }
+
+    #[test]
+    fn the_rate_is_that_of_the_phase_since_it_began() {
+        let after = |seconds, now: Now| now.in_words(Duration::from_secs(seconds));
+        let gigabytes = |count: u64| count * 1_000_000_000;
+        // What was done before the phase is none of its work.
+        let half = now(gigabytes(2), gigabytes(10), Some(gigabytes(26)));
+        assert_eq!(after(5, half), "10.00 GB of 26.00 GB, 1.60 GB/s, 10 s left");
+        assert_eq!(after(9, now(0, 0, Some(5_500_000))), "0 kB of 5.5 MB");
+        assert_eq!(after(4, now(0, 2_000_000, None)), "2.0 MB, 500 kB/s");
+        assert_eq!(after(150, now(0, 0, None)), "2 min 30 s");
+        let slow = now(0, 1000, Some(gigabytes(1)));
+        assert_eq!(after(1, slow), "1 kB of 1.00 GB, 1 kB/s, 277 h 46 min left");
+    }
+
+    #[test]
+    fn a_phase_that_starts_anew_counts_anew() {
+        let progress = ByteProgress {
+            shared: Arc::new((
+                Mutex::new(State { started: Instant::now(), now: None, ended: false }),
+                Condvar::new(),
+            )),
+            drawing: Some(std::thread::spawn(|| ())),
+            lines: false,
+        };
+        let from = || lock(&progress.shared.0).now.map(|now| (now.phase, now.from, now.done));
+        progress.set("sort", 7, Some(100));
+        progress.set("sort", 50, Some(100));
+        assert_eq!(from(), Some(("sort", 7, 50)));
+        progress.set("merge", 0, Some(40));
+        progress.set("merge", 40, Some(40));
+        assert_eq!(from(), Some(("merge", 0, 40)));
+        progress.set("merge", 0, Some(40));
+        assert_eq!(from(), Some(("merge", 0, 0)));
+        progress.finish();
+    }
+}

@@ -1,0 +1,215 @@
+//! `spec decode`
+
+mod drafting;
+mod engine;
+mod model;
+#[cfg(test)]
+mod tests;
+mod text;
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::Args;
+use serde_json::{Map, Value, json};
+use spec::Handle;
+
+use self::engine::{Decoded, DraftKind, Settings};
+use self::model::Model;
+use self::text::Text;
+use super::{Error, Result, parse_seed};
+use crate::output::{self, Progress};
+
+/// The most tokens one run emits.
+const MAX_TOKENS: usize = 100_000;
+/// The most drafts a step may have.
+const MAX_DRAFT_TOKENS: usize = 32;
+
+/// What the models are, said wherever their output is shown.
+const STAND_IN: &str = "Target and draft model are an interpolated trigram and a bigram, counted \
+in the prompt: a stand-in for LLMs.";
+
+/// What `spec decode` takes.
+#[derive(Args)]
+#[command(allow_negative_numbers = true)]
+pub struct Options {
+    /// The text to count and to decode from [default: a text shipped with the
+    /// program, from Alice's Adventures in Wonderland]
+    #[arg(long, value_name = "FILE")]
+    prompt: Option<PathBuf>,
+    /// How many tokens to emit
+    #[arg(long, value_name = "N", default_value = "256", value_parser = parse_tokens)]
+    tokens: usize,
+    /// Where drafts come from
+    #[arg(long, value_enum, default_value_t = DraftKind::Hybrid)]
+    draft: DraftKind,
+    /// The most drafts in a step
+    #[arg(long, value_name = "N", default_value = "5", value_parser = parse_draft_tokens)]
+    draft_tokens: usize,
+    /// 0 follows the likeliest token; otherwise tokens are drawn
+    #[arg(
+        long,
+        value_name = "T",
+        default_value = "0.8",
+        value_parser = parse_temperature,
+        allow_hyphen_values = true
+    )]
+    temperature: f64,
+    /// The same seed gives the same tokens, on every device
+    #[arg(long, value_name = "S", default_value = "0", value_parser = parse_seed)]
+    seed: u64,
+    /// Where the operators run: cpu, cuda:N, wgpu:N, or auto for the best there is
+    #[arg(long, default_value = "auto")]
+    device: String,
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn parse_tokens(text: &str) -> Result<usize, String> {
+    parse_number(text, 1, MAX_TOKENS)
+}
+
+fn parse_draft_tokens(text: &str) -> Result<usize, String> {
+    parse_number(text, 1, MAX_DRAFT_TOKENS)
+}
+
+fn parse_number(text: &str, low: usize, high: usize) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|number| (low..=high).contains(number));
+    number.ok_or(format!("expected a whole number from {low} to {high}"))
+}
+
+fn parse_temperature(text: &str) -> Result<f64, String> {
+    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+    // -0 is 0.
+    number.map(f64::abs).ok_or("expected a number that is 0 or larger".to_owned())
+}
+
+/// Reads the prompt, decodes, prints.
+pub fn run(options: &Options) -> Result<ExitCode> {
+    let handle: Handle = options.device.parse()?;
+    let prompt = text::read(options.prompt.as_deref())?;
+    let text = Text::tokenize(&prompt)?;
+    if let [] | [_] = text.tokens[..] {
+        let path = options.prompt.as_deref().unwrap_or(Path::new("shipped"));
+        let tokens = ["0 tokens", "1 token"][text.tokens.len()];
+        let what = format!("prompt {}: has {tokens}, expected at least 2", path.display());
+        return Err(Error::Message(what));
+    }
+    let settings = Settings {
+        tokens: options.tokens,
+        draft: options.draft,
+        draft_tokens: options.draft_tokens,
+        temperature: options.temperature,
+        seed: options.seed,
+    };
+    let model = Model::new(&text.tokens, text.vocabulary(), settings.temperature);
+    let decoded = {
+        let mut progress = Progress::new("tokens", Some(settings.tokens));
+        engine::decode(&handle, &model, &text.tokens, &settings, |n| progress.set(n))?
+    };
+    let result = Outcome { handle, text, settings, decoded };
+    if options.json {
+        output::write_json(&result.json())?;
+    } else {
+        output::write(&result.text())?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What a run came to, and what it was asked.
+struct Outcome {
+    handle: Handle,
+    text: Text,
+    settings: Settings,
+    decoded: Decoded,
+}
+
+impl Outcome {
+    fn text(&self) -> String {
+        let Settings { draft, draft_tokens, temperature, seed, .. } = &self.settings;
+        let Decoded { tokens, steps, drafted, accepted, total, watch } = &self.decoded;
+        let draft = match draft {
+            DraftKind::Ngram => format!("n-gram matching, up to {draft_tokens} a step"),
+            DraftKind::Model => format!("draft model, up to {draft_tokens} a step"),
+            DraftKind::Hybrid => {
+                format!("draft model, then n-gram matching, up to {draft_tokens} a step")
+            }
+            DraftKind::None => "none".to_owned(),
+        };
+        let rate = match drafted {
+            0 => "-".to_owned(),
+            _ => format!("{:.1} %", 100.0 * *accepted as f64 / *drafted as f64),
+        };
+        let mut out = format!("{}\n\n", self.text.detokenize(tokens));
+        let info = self.handle.info();
+        let rows = [
+            ("device", format!("{} ({})", info.device, info.name)),
+            ("drafts", draft),
+            ("temperature", format!("{temperature:?}, seed {seed}")),
+            ("vocabulary", self.vocabulary()),
+            ("drafted", drafted.to_string()),
+            ("accepted", accepted.to_string()),
+            ("acceptance rate", rate),
+            ("emitted", tokens.len().to_string()),
+            ("steps", steps.to_string()),
+            ("tokens a step", format!("{:.2}", tokens.len() as f64 / *steps as f64)),
+        ];
+        for (name, value) in rows {
+            _ = writeln!(out, "{name:<18} {value}");
+        }
+        let mut rest = *total;
+        for (name, time, calls) in &watch.laps {
+            rest = rest.saturating_sub(*time);
+            let each = show(*time / (*calls).max(1) as u32);
+            _ = writeln!(out, "{name:<18} {} in {calls} calls, {each} each", show(*time));
+        }
+        _ = writeln!(out, "{:<18} {}", "models and copies", show(rest));
+        _ = writeln!(out, "{:<18} {}", "total", show(*total));
+        _ = writeln!(out, "\n{STAND_IN}");
+        out
+    }
+
+    fn vocabulary(&self) -> String {
+        let (distinct, all) = (self.text.vocabulary(), self.text.tokens.len());
+        format!("the {distinct} distinct cl100k tokens of the prompt, which has {all}")
+    }
+
+    fn json(&self) -> Value {
+        let Decoded { tokens, steps, drafted, accepted, total, watch } = &self.decoded;
+        let seconds: Map<String, Value> = watch
+            .laps
+            .iter()
+            .map(|(name, time, _)| ((*name).to_owned(), json!(time.as_secs_f64())))
+            .collect();
+        json!({
+            "text": self.text.detokenize(tokens),
+            "tokens": self.text.ids(tokens),
+            "steps": steps,
+            "drafted": drafted,
+            "accepted": accepted,
+            "emitted": tokens.len(),
+            "seconds": seconds,
+            "seconds_total": total.as_secs_f64(),
+            "device": self.handle.device().to_string(),
+            "draft": format!("{:?}", self.settings.draft).to_lowercase(),
+            "draft_tokens": self.settings.draft_tokens,
+            "temperature": self.settings.temperature,
+            "seed": self.settings.seed,
+            "vocabulary": self.text.vocabulary(),
+            "prompt_tokens": self.text.tokens.len(),
+            "note": STAND_IN,
+        })
+    }
+}
+
+/// A time with three digits or so.
+fn show(time: Duration) -> String {
+    match time.as_secs_f64() {
+        s if s >= 1.0 => format!("{s:.2} s"),
+        s if s >= 1e-3 => format!("{:.2} ms", s * 1e3),
+        s => format!("{:.1} µs", s * 1e6),
+    }
+}

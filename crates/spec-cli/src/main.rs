@@ -1,0 +1,137 @@
+//! The `spec` program: see `spec --help`.
+
+mod bench;
+mod byte_progress;
+mod decode;
+mod devices;
+mod formats;
+mod output;
+mod pages;
+mod unique;
+mod verify;
+
+use std::io::Write;
+use std::process::ExitCode;
+
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser, Subcommand};
+
+/// What a shell reports for a program that SIGPIPE ended.
+const BROKEN_PIPE: u8 = 141;
+
+/// The operators that decide an LLM server's next tokens and experts.
+#[derive(Parser)]
+#[command(name = "spec", version)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// List the devices of this machine, and why others are not there
+    Devices(devices::Options),
+    /// Decode speculatively from a text, with operators of this library
+    ///
+    /// The target and the draft model are counts of the prompt's own tokens
+    /// (an interpolated trigram and a bigram): a stand-in for LLMs, so that
+    /// what is shown is the work of the operators, not the quality of a text.
+    Decode(decode::Options),
+    /// Check a device: golden vectors, and random cases against the CPU
+    Verify(verify::Options),
+    /// Distinct keys of files of any size, ascending
+    ///
+    /// What does not fit in memory is sorted piece by piece, spilled and merged.
+    /// The output appears under its name only when it is complete; a run that
+    /// ends early leaves nothing behind.
+    Unique(unique::Options),
+    /// Time the operators, each beside other designs, every result checked
+    ///
+    /// Each row says the median time of a call, the interval that holds four
+    /// fifths of the samples, how many times that is over moving its bytes at
+    /// the rate of a copy on the same device in the same run, and how many times
+    /// as fast it is as the design that the operator started from. What is not
+    /// timed is said on stderr.
+    Bench(bench::Options),
+    /// Print a script that completes commands and options in a shell
+    Completions(pages::Shell),
+    /// Print the manual page of the program, or of one command
+    Man(pages::Page),
+}
+
+/// Why a command ends early.
+#[derive(Debug, thiserror::Error)]
+enum Error {
+    #[error("{0}")]
+    Message(String),
+    #[error(transparent)]
+    Operator(#[from] spec::Error),
+    #[error("cannot write the output: {0}")]
+    Output(std::io::Error),
+    #[error("nobody reads the output any more")]
+    BrokenPipe,
+}
+
+type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Runs the command that the arguments name.
+fn main() -> ExitCode {
+    without_wayland();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return refuse(&error),
+    };
+    let result = match cli.command {
+        Command::Devices(options) => devices::run(&options),
+        Command::Decode(options) => decode::run(&options),
+        Command::Verify(options) => verify::run(&options),
+        Command::Unique(options) => unique::run(&options),
+        Command::Bench(options) => bench::run(&options),
+        Command::Completions(options) => pages::complete(&options, Cli::command()),
+        Command::Man(options) => pages::manual(&options, Cli::command()),
+    };
+    match result {
+        Ok(code) => code,
+        // Like every program in a pipe whose reader has left: no word.
+        Err(Error::BrokenPipe) => ExitCode::from(BROKEN_PIPE),
+        Err(error) => {
+            complain(&format!("error: {error}"));
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn parse_seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
+}
+
+/// Writes to stderr, and does not mind if nobody reads that.
+fn complain(text: &str) {
+    _ = writeln!(std::io::stderr(), "{text}");
+}
+
+/// Prints help and version as they are, and of an error what is wrong.
+fn refuse(error: &clap::Error) -> ExitCode {
+    let is_wrong_value =
+        matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation);
+    if is_wrong_value {
+        let text = error.to_string();
+        let sentence: Vec<&str> =
+            text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+        complain(&sentence.join(" "));
+    } else {
+        _ = error.print();
+    }
+    ExitCode::from(error.exit_code() as u8)
+}
+
+/// Keeps Mesa's device-selection layer from asking a Wayland server which GPU is
+/// the default, and from complaining on stderr, where there is no such server.
+fn without_wayland() {
+    let choice = "NODEVICE_SELECT";
+    if std::env::var_os("XDG_RUNTIME_DIR").is_none() && std::env::var_os(choice).is_none() {
+        // SAFETY: the first statement of `main`: no other thread runs yet that
+        // could read the environment.
+        unsafe { std::env::set_var(choice, "1") };
+    }
+}

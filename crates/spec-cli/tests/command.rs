@@ -1,0 +1,280 @@
+//! The program as a user runs it.
+
+#[path = "../../../tests/common/mod.rs"]
+mod common;
+
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use serde_json::Value;
+
+fn spec(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_spec"));
+    command.args(arguments).env_remove("SPEC_GOLDEN_DIR");
+    command
+}
+
+fn run(arguments: &[&str]) -> Output {
+    spec(arguments).output().unwrap()
+}
+
+/// Runs what must succeed and returns its stdout.
+fn stdout(arguments: &[&str]) -> String {
+    let output = run(arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{arguments:?}: {stderr}");
+    assert!(stderr.is_empty(), "{arguments:?}: no terminal, yet stderr has {stderr}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn json(arguments: &[&str]) -> Value {
+    serde_json::from_str(&stdout(&[arguments, &["--json"]].concat())).unwrap()
+}
+
+/// Runs what must fail with one sentence that contains `words`.
+fn refused(arguments: &[&str], words: &str) {
+    let output = run(arguments);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success(), "{arguments:?} succeeded");
+    assert!(output.status.code().is_some(), "{arguments:?} was killed");
+    assert!(output.stdout.is_empty(), "{arguments:?} wrote to stdout");
+    assert!(stderr.starts_with("error: ") && stderr.contains(words), "{arguments:?}: {stderr}");
+    assert_eq!(stderr.trim_end().lines().count(), 1, "{arguments:?}: {stderr}");
+    assert!(!stderr.contains("panicked"), "{arguments:?}: {stderr}");
+}
+
+/// A file that is gone when the test is.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn new(name: &str, content: &[u8]) -> Scratch {
+        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+        std::fs::write(&path, content).unwrap();
+        Scratch(path)
+    }
+
+    fn path(&self) -> &str {
+        self.0.to_str().unwrap()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        _ = std::fs::remove_file(&self.0);
+    }
+}
+
+#[test]
+fn bad_prompts_are_refused() {
+    let folder = env!("CARGO_TARGET_TMPDIR");
+    refused(&["decode", "--prompt", "no-such-file.txt"], "no-such-file.txt: there is no such file");
+    refused(&["decode", "--prompt", folder], "is a directory");
+    let empty = Scratch::new("empty.txt", b"");
+    refused(&["decode", "--prompt", empty.path()], "is empty");
+    let newline = Scratch::new("newline.txt", b"\n");
+    refused(&["decode", "--prompt", newline.path()], "has 0 tokens, expected at least 2");
+    let word = Scratch::new("word.txt", b"word");
+    refused(&["decode", "--prompt", word.path()], "has 1 token, expected at least 2");
+    let latin = Scratch::new("latin-1.txt", b"caf\xE9 au lait");
+    refused(&["decode", "--prompt", latin.path()], "is not UTF-8 text: byte 3");
+}
+
+#[test]
+fn a_huge_prompt_is_refused_at_once() {
+    // Sparse: 100 MB that take no disk.
+    let huge = Scratch::new("huge.txt", b"");
+    std::fs::File::options().write(true).open(&huge.0).unwrap().set_len(100_000_000).unwrap();
+    refused(&["decode", "--prompt", huge.path()], "at most 16777216 (16 MiB)");
+    if cfg!(unix) {
+        // Endless, and says it is empty.
+        refused(&["decode", "--prompt", "/dev/zero"], "at most 16777216 (16 MiB)");
+    }
+}
+
+#[test]
+fn bad_options_are_refused() {
+    refused(&["decode", "--tokens", "0"], "from 1 to 100000");
+    refused(&["decode", "--tokens", "-5"], "from 1 to 100000");
+    refused(&["decode", "--tokens", "many"], "from 1 to 100000");
+    refused(&["decode", "--tokens", "99999999999999999999999"], "from 1 to 100000");
+    refused(&["decode", "--draft-tokens", "0"], "from 1 to 32");
+    refused(&["decode", "--draft", "magic"], "[possible values: ngram, model, hybrid, none]");
+    refused(&["decode", "--seed", "-1"], "a whole number from 0 to 18446744073709551615");
+    refused(&["verify", "--seed", "x"], "a whole number from 0 to 18446744073709551615");
+    for temperature in ["-1", "-0.5", "NaN", "inf", "-inf", "warm", "1e999"] {
+        refused(&["decode", "--temperature", temperature], "a number that is 0 or larger");
+    }
+    refused(&["verify", "--cases", "-1"], "--cases");
+}
+
+#[test]
+fn bad_devices_are_refused() {
+    for command in ["decode", "verify"] {
+        for device in ["nonsense", "", "cpu:1", "CUDA", "cuda:", "cuda:x", "gpu:0"] {
+            refused(&[command, "--device", device], "is no device, expected `auto`, `cpu`");
+        }
+        refused(&[command, "--device", "cuda:4000"], "status 6");
+        refused(&[command, "--device", "wgpu:4000"], "status 6");
+    }
+    // Where there is no CUDA, asking for it says why.
+    let listings = spec::devices();
+    let cuda = listings.iter().find(|listing| listing.backend == "cuda").unwrap();
+    if let Err(reason) = &cuda.devices {
+        let code = format!("(status {})", reason.status().code());
+        refused(&["decode", "--device", "cuda:0"], &code);
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_ends_it_quietly() {
+    // More than a pipe holds, so that the write must fail.
+    let mut child = spec(&["decode", "--tokens", "15000", "--draft", "none", "--json"])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut first = [0; 1];
+    child.stdout.take().unwrap().read_exact(&mut first).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(141), "{}", String::from_utf8_lossy(&output.stderr));
+    assert!(output.stderr.is_empty(), "{}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn decode_prints_text_and_table() {
+    let text = stdout(&["decode", "--tokens", "40", "--device", "cpu"]);
+    for word in ["drafted", "accepted", "acceptance rate", "emitted", "tokens a step"] {
+        assert!(text.contains(word), "no {word} in\n{text}");
+    }
+    for operator in ["hybrid_mtp_ngram", "rejection_sample"] {
+        assert!(text.contains(operator), "no {operator} in\n{text}");
+    }
+    assert!(text.contains("a stand-in for LLMs"), "{text}");
+}
+
+#[test]
+fn decode_prints_one_json_object() {
+    for (draft, operator) in
+        [("ngram", Some("ngram_match")), ("model", None), ("hybrid", Some("hybrid_mtp_ngram"))]
+    {
+        let run = json(&["decode", "--tokens", "50", "--draft", draft, "--device", "cpu"]);
+        let number = |key: &str| run[key].as_u64().unwrap();
+        assert_eq!(number("emitted"), 50);
+        assert_eq!(run["tokens"].as_array().unwrap().len(), 50);
+        assert_eq!(number("accepted") + number("steps"), 50);
+        assert!(number("accepted") <= number("drafted"));
+        assert!(!run["text"].as_str().unwrap().is_empty());
+        let mut operators = vec!["rejection_sample"];
+        operators.extend(operator);
+        operators.sort_unstable();
+        let seconds = run["seconds"].as_object().unwrap();
+        assert_eq!(seconds.keys().collect::<Vec<_>>(), operators);
+        assert!(seconds.values().all(|seconds| seconds.as_f64().unwrap() > 0.0));
+    }
+}
+
+#[test]
+fn greedy_text_is_that_of_plain_decoding() {
+    let tokens = |draft, device: &str| {
+        let temperature = ["decode", "--temperature", "0", "--tokens", "150"];
+        json(&[&temperature[..], &["--draft", draft, "--device", device]].concat())["tokens"].take()
+    };
+    let plain = tokens("none", "cpu");
+    for handle in common::handles() {
+        for draft in ["ngram", "model", "hybrid"] {
+            assert_eq!(tokens(draft, &handle.device().to_string()), plain, "{draft}");
+        }
+    }
+}
+
+#[test]
+fn a_seed_repeats_a_run() {
+    let tokens = |seed, device: &str| {
+        json(&["decode", "--tokens", "80", "--seed", seed, "--device", device])["tokens"].take()
+    };
+    let first = tokens("7", "cpu");
+    for handle in common::handles() {
+        assert_eq!(tokens("7", &handle.device().to_string()), first);
+    }
+    assert_ne!(tokens("8", "cpu"), first);
+}
+
+#[test]
+fn a_prompt_of_ones_own() {
+    // Not English, with a character that its tokens cut, and Windows' newlines.
+    let text = "ひらがな と カタカナ 🦀\r\n".repeat(40);
+    let file = Scratch::new("own.txt", text.as_bytes());
+    let run = json(&[
+        "decode",
+        "--prompt",
+        file.path(),
+        "--tokens",
+        "60",
+        "--temperature",
+        "0",
+        "--device",
+        "cpu",
+    ]);
+    assert!(text.repeat(2).contains(run["text"].as_str().unwrap().trim()), "{}", run["text"]);
+}
+
+#[test]
+fn devices_are_listed_with_reasons() {
+    let text = stdout(&["devices"]);
+    assert!(text.starts_with("cpu "), "{text}");
+    let listings = json(&["devices"]);
+    for (listing, found) in spec::devices().iter().zip(listings.as_array().unwrap()) {
+        assert_eq!(found["backend"], listing.backend);
+        match &listing.devices {
+            Ok(devices) => assert_eq!(found["devices"].as_array().unwrap().len(), devices.len()),
+            Err(reason) => {
+                assert_eq!(found["error"]["status"], reason.status().code());
+                assert!(text.contains(&format!("{:<8} none: {reason}", listing.backend)), "{text}");
+            }
+        }
+    }
+}
+
+#[test]
+fn verify_passes_on_the_cpu() {
+    let text = stdout(&["verify", "--device", "cpu", "--cases", "3"]);
+    assert_eq!(text.lines().filter(|line| line.ends_with(" ok")).count(), 11, "{text}");
+    assert!(text.contains("compared with plain sequential loops"), "{text}");
+    let report = json(&["verify", "--device", "cpu", "--cases", "2", "--seed", "9"]);
+    for operator in report["operators"].as_array().unwrap() {
+        assert_eq!(operator["random"]["cases"], 2);
+        assert_eq!(operator["golden"]["failed"], 0);
+    }
+}
+
+/// Golden vectors that are wrong must be noticed, and say where.
+#[test]
+fn verify_fails_on_a_wrong_vector() {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wrong-golden");
+    std::fs::create_dir_all(&folder).unwrap();
+    let golden = Path::new(env!("CARGO_MANIFEST_DIR")).join("../spec-conformance/golden");
+    for entry in std::fs::read_dir(golden).unwrap() {
+        let path = entry.unwrap().path();
+        std::fs::copy(&path, folder.join(path.file_name().unwrap())).unwrap();
+    }
+    let wrong = r#"{"op": "unique", "cases": [{"name": "miscounted", "params": {},
+        "inputs": {"keys": {"dtype": "u32", "shape": [3], "data": [7, 5, 7]}},
+        "outputs": {"unique": {"dtype": "u32", "shape": [2], "data": [5, 7]},
+                    "counts": {"dtype": "u64", "shape": [2], "data": [2, 1]}}}]}"#;
+    std::fs::write(folder.join("unique.json"), wrong).unwrap();
+    let verify = |golden: &Path| {
+        spec(&["verify", "--device", "cpu", "--cases", "0"])
+            .env("SPEC_GOLDEN_DIR", golden)
+            .output()
+            .unwrap()
+    };
+    let output = verify(&folder);
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(output.status.code(), Some(1), "{text}");
+    assert!(text.contains("unique: miscounted, packed: counts[0]: got 1, expected 2"), "{text}");
+    let output = verify(Path::new("no-such-folder"));
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(!output.status.success() && stderr.contains("no-such-folder"), "{stderr}");
+    std::fs::remove_dir_all(folder).unwrap();
+}

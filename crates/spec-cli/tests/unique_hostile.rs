@@ -1,0 +1,401 @@
+//! `spec unique` on hostile ground: limits of every kind, other users, planted
+//! files, files that are not what they say.
+
+#![cfg(unix)]
+
+use std::fs::{self, File};
+use std::io::Write;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// What takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// A process that is dead, as long as nobody has started as many.
+const DEAD: u32 = 4_000_000;
+
+const SPEC: &str = env!("CARGO_BIN_EXE_spec");
+
+fn spec(folder: &Path, arguments: &[&str]) -> Command {
+    let mut command = Command::new(SPEC);
+    command.args(["unique", "--device", "cpu", "--threads", "2", "--temp", "temp"]);
+    command.args(arguments).current_dir(folder);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// The program, started by a shell that does `before` first.
+fn spec_after(folder: &Path, before: &str, arguments: &str) -> Command {
+    let mut command = Command::new("sh");
+    let run =
+        format!("{before}; exec '{SPEC}' unique --device cpu --threads 2 --temp temp {arguments}");
+    command.arg("-c").arg(run).current_dir(folder);
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+/// Runs to the end, which comes soon.
+#[track_caller]
+fn run(command: &mut Command) -> Output {
+    let mut child = command.spawn().unwrap();
+    ends(&mut child);
+    child.wait_with_output().unwrap()
+}
+
+#[track_caller]
+fn ends(child: &mut Child) {
+    let start = Instant::now();
+    while child.try_wait().unwrap().is_none() {
+        if start.elapsed() > PATIENCE {
+            _ = child.kill();
+            panic!("it hangs");
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn words(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[track_caller]
+fn succeeds(command: &mut Command) -> Output {
+    let output = run(command);
+    assert!(output.status.success(), "{}: {}", output.status, words(&output.stderr));
+    output
+}
+
+/// Fails with one sentence that contains `expected`, and no signal.
+#[track_caller]
+fn refused(command: &mut Command, expected: &str) {
+    let output = run(command);
+    let stderr = words(&output.stderr);
+    assert_eq!(output.status.code(), Some(1), "{}: {stderr}", output.status);
+    assert!(stderr.starts_with("error: ") && stderr.contains(expected), "{stderr}");
+    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
+}
+
+/// A folder with a folder for temporary files.
+fn folder() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    fs::create_dir(folder.path().join("temp")).unwrap();
+    folder
+}
+
+fn names(folder: &Path) -> Vec<String> {
+    let names = fs::read_dir(folder).unwrap();
+    let mut names: Vec<_> =
+        names.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+fn keys(count: u64) -> Vec<u8> {
+    (0..count).flat_map(|key| key.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes()).collect()
+}
+
+fn mode(path: &Path) -> u32 {
+    fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
+}
+
+/// A control group of its own with a limit of memory, gone when the test is.
+#[cfg(target_os = "linux")]
+struct Group(std::path::PathBuf);
+
+#[cfg(target_os = "linux")]
+impl Group {
+    /// `None`, and a word why, where this user may make none.
+    fn make(limit: u64) -> Option<Group> {
+        let name = format!("spec-test-{}", std::process::id());
+        let of_memory = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let own = |prefix: &str| {
+            let line = of_memory.lines().find_map(|line| {
+                let (_, rest) = line.split_once(':')?;
+                rest.strip_prefix(prefix)
+            });
+            line.unwrap_or("/").trim_start_matches('/').to_owned()
+        };
+        let versions = [
+            (Path::new("/sys/fs/cgroup/memory").join(own("memory:")), "memory.limit_in_bytes"),
+            (Path::new("/sys/fs/cgroup").join(own(":")), "memory.max"),
+        ];
+        for (parent, file) in versions {
+            let group = Group(parent.join(&name));
+            if fs::create_dir(&group.0).is_ok()
+                && fs::write(group.0.join(file), limit.to_string()).is_ok()
+            {
+                return Some(group);
+            }
+        }
+        _ = writeln!(std::io::stderr(), "skipped: no control group can be made here");
+        None
+    }
+}
+
+#[cfg(target_os = "linux")]
+impl Drop for Group {
+    fn drop(&mut self) {
+        _ = fs::remove_dir(&self.0);
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn the_default_of_memory_is_what_the_container_has() {
+    let folder = folder();
+    let at = folder.path();
+    // Holes and a few keys: what is taken is the program's own.
+    let mut file = File::create(at.join("keys")).unwrap();
+    file.write_all(&keys(1000)).unwrap();
+    file.set_len(400 << 20).unwrap();
+    let limit = 200 << 20;
+    let Some(group) = Group::make(limit) else { return };
+    let join = format!("echo $$ >{}", group.0.join("cgroup.procs").display());
+    let output = succeeds(&mut spec_after(at, &join, "keys -o out --json"));
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(summary["distinct"], 1000);
+    assert!(summary["runs"].as_u64().unwrap() > 0, "{summary}");
+    assert!(summary["peak_memory"].as_u64().unwrap() < limit, "{summary}");
+}
+
+#[test]
+fn the_default_of_memory_is_what_limits_leave() {
+    let folder = folder();
+    let at = folder.path();
+    let file = File::create(at.join("keys")).unwrap();
+    file.set_len(900 << 20).unwrap();
+    let output = succeeds(&mut spec_after(at, "ulimit -v 1000000", "keys --count-only"));
+    assert_eq!(words(&output.stdout), "1\n");
+}
+
+#[test]
+fn nobody_else_may_read_what_is_unfinished() {
+    let folder = folder();
+    let at = folder.path();
+    fs::write(at.join("old"), b"secret").unwrap();
+    fs::set_permissions(at.join("old"), PermissionsExt::from_mode(0o600)).unwrap();
+    for (output, last) in [("new", 0o644), ("old", 0o600)] {
+        let mut command =
+            spec_after(at, "umask 022", &format!("- --memory 32MiB --force -o {output}"));
+        let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(&keys(3_000_000)).unwrap();
+        let start = Instant::now();
+        let temp = loop {
+            let spilled = names(&at.join("temp")).first().map(|name| at.join("temp").join(name));
+            if let Some(temp) = spilled.filter(|temp| temp.join("0.keys").exists()) {
+                break temp;
+            }
+            assert!(start.elapsed() < PATIENCE);
+            std::thread::sleep(Duration::from_millis(5));
+        };
+        assert_eq!(mode(&temp), 0o700);
+        for name in names(&temp) {
+            assert_eq!(mode(&temp.join(&name)), 0o600, "{name}");
+        }
+        let partial = names(at).into_iter().find(|name| name.ends_with(".partial")).unwrap();
+        assert_eq!(mode(&at.join(partial)), 0o600);
+        drop(stdin);
+        ends(&mut child);
+        assert_eq!(mode(&at.join(output)), last, "{output}");
+    }
+}
+
+fn make_pipe(path: &Path) {
+    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+}
+
+#[test]
+fn planted_files_neither_hang_a_run_nor_are_touched() {
+    let folder = folder();
+    let at = folder.path();
+    fs::write(at.join("keys"), keys(100)).unwrap();
+    let name = |random: u64| format!("{DEAD}-{random:016x}");
+    // Pipes in place of an unfinished output and of a lock.
+    make_pipe(&at.join(format!(".out.{}.partial", name(1))));
+    let locked = at.join("temp").join(format!("spec-unique-{}", name(2)));
+    fs::create_dir(&locked).unwrap();
+    make_pipe(&locked.join("owner"));
+    // Links that lead to what is precious.
+    fs::create_dir(at.join("mine")).unwrap();
+    fs::write(at.join("mine/owner"), b"precious").unwrap();
+    symlink(at.join("mine"), at.join("temp").join(format!("spec-unique-{}", name(3)))).unwrap();
+    symlink(at.join("mine/owner"), at.join(format!(".out.{}.partial", name(4)))).unwrap();
+    let own = at.join("temp").join(format!("spec-unique-{}", name(5)));
+    fs::create_dir(&own).unwrap();
+    symlink(at.join("mine/owner"), own.join("owner")).unwrap();
+    succeeds(&mut spec(at, &["keys", "-o", "out"]));
+    assert_eq!(fs::read(at.join("mine/owner")).unwrap(), b"precious");
+    assert!(at.join(format!(".out.{}.partial", name(1))).exists());
+    assert!(at.join("temp").join(format!("spec-unique-{}", name(3))).exists());
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_file_that_says_it_is_empty_is_read() {
+    let folder = folder();
+    let at = folder.path();
+    let output = succeeds(&mut spec(at, &["--text", "/proc/sys/kernel/pid_max", "-o", "-"]));
+    assert_eq!(output.stdout, fs::read("/proc/sys/kernel/pid_max").unwrap());
+    fs::write(at.join("empty"), b"").unwrap();
+    let output = succeeds(&mut spec(at, &["--text", "empty", "--count-only"]));
+    assert_eq!(words(&output.stdout), "0\n");
+}
+
+#[test]
+fn a_limit_of_file_sizes_is_an_error() {
+    let folder = folder();
+    let at = folder.path();
+    fs::write(at.join("keys"), keys(3_000_000)).unwrap();
+    for memory in ["1GiB", "32MiB"] {
+        let arguments = format!("keys -o out --memory {memory}");
+        let words = "cannot write: the file is larger than the limit allows (ulimit -f)";
+        refused(&mut spec_after(at, "ulimit -f 1000", &arguments), words);
+        assert_eq!(names(at), ["keys", "temp"]);
+        assert_eq!(names(&at.join("temp")), [""; 0]);
+    }
+}
+
+#[test]
+fn a_limit_of_open_files_is_an_error_that_leaves_nothing() {
+    let folder = folder();
+    let at = folder.path();
+    fs::write(at.join("keys"), keys(3_000_000)).unwrap();
+    for files in 3..24 {
+        let limit = format!("ulimit -n {files}");
+        let output = run(&mut spec_after(at, &limit, "keys -o out --memory 32MiB"));
+        assert!(matches!(output.status.code(), Some(0 | 1 | 127)), "{files}: {}", output.status);
+        let stderr = words(&output.stderr);
+        assert!(!stderr.contains("panicked"), "{files}: {stderr}");
+        assert_eq!(names(&at.join("temp")), [""; 0], "{files}: {stderr}");
+        _ = fs::remove_file(at.join("out"));
+        assert_eq!(names(at), ["keys", "temp"], "{files}: {stderr}");
+    }
+}
+
+/// As a user that may start so few threads, which the superuser is not.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_of_threads_is_an_error() {
+    use std::os::unix::process::CommandExt;
+
+    let folder = folder();
+    let at = folder.path();
+    fs::write(at.join("keys"), keys(3_000_000)).unwrap();
+    for path in [at.to_owned(), at.join("temp")] {
+        fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
+    }
+    fs::copy(SPEC, at.join("spec")).unwrap();
+    // Nobody else has this number.
+    let as_user = |limit: u32| {
+        let mut command = Command::new("bash");
+        let run = format!(
+            "ulimit -u {limit}; exec ./spec unique --device cpu --temp temp keys -o out --memory 48MiB"
+        );
+        command.arg("-c").arg(run).current_dir(at).uid(54_321).gid(54_321);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        command
+    };
+    let Ok(probe) = as_user(1000).output() else {
+        _ = writeln!(std::io::stderr(), "skipped: this user cannot become another one");
+        return;
+    };
+    assert!(probe.status.success(), "{}", words(&probe.stderr));
+    fs::remove_file(at.join("out")).unwrap();
+    let mut failed = 0;
+    for limit in 1..12 {
+        let output = run(&mut as_user(limit));
+        let stderr = words(&output.stderr);
+        assert!(matches!(output.status.code(), Some(0 | 1)), "{limit}: {}", output.status);
+        assert!(!stderr.contains("panicked"), "{limit}: {stderr}");
+        if !output.status.success() {
+            failed += 1;
+            assert!(stderr.contains("start"), "{limit}: {stderr}");
+            assert!(!at.join("out").exists());
+        }
+        _ = fs::remove_file(at.join("out"));
+        assert_eq!(names(&at.join("temp")), [""; 0], "{limit}: {stderr}");
+    }
+    assert!(failed > 0, "no limit was too low");
+}
+
+#[test]
+fn names_as_long_as_they_may_be() {
+    let folder = folder();
+    let at = folder.path();
+    fs::write(at.join("keys"), keys(10)).unwrap();
+    for len in [200, 215, 216, 230, 255] {
+        for letter in ["x", "\u{fc}"] {
+            let name = letter.repeat(len / letter.len());
+            succeeds(&mut spec(at, &["keys", "-o", &name]));
+            fs::remove_file(at.join(&name)).unwrap();
+        }
+    }
+    assert_eq!(names(at), ["keys", "temp"]);
+}
+
+#[test]
+fn standard_streams_that_are_not_there() {
+    let folder = folder();
+    let at = folder.path();
+    fs::write(at.join("keys"), keys(10)).unwrap();
+    fs::write(at.join("other"), b"").unwrap();
+    let with = |redirection: &str, arguments: &str| {
+        spec_after(at, "true", &format!("{arguments} {redirection}"))
+    };
+    refused(&mut with("<&-", "- -o out"), "stdin: cannot read: it is closed");
+    refused(&mut with("0>other", "- -o out"), "stdin: cannot read: it is not open for reading");
+    refused(&mut with("1<other", "keys -o -"), "stdout: cannot write: it is not open for writing");
+    // Nothing at all is something else.
+    let output = succeeds(&mut with("</dev/null", "- --count-only"));
+    assert_eq!(words(&output.stdout), "0\n");
+    succeeds(&mut with(">/dev/null", "keys -o -"));
+}
+
+/// A device of wgpu, if there is one.
+fn wgpu() -> Option<String> {
+    let devices = spec::devices().into_iter().filter(|listing| listing.backend == "wgpu");
+    let first = devices.flat_map(|listing| listing.devices.into_iter().flatten()).next();
+    first.map(|info| info.device.to_string())
+}
+
+#[test]
+fn too_little_memory_of_the_device_is_said_to_be_that() {
+    let folder = folder();
+    let at = folder.path();
+    fs::write(at.join("keys"), keys(1_000_000)).unwrap();
+    let Some(device) = wgpu() else { return };
+    for memory in ["0", "1KiB", "20KiB"] {
+        let arguments = ["keys", "-o", "out", "--device", &device, "--device-memory", memory];
+        let mut command = Command::new(SPEC);
+        command.arg("unique").args(arguments).current_dir(at);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        refused(&mut command, "error: --device-memory ");
+    }
+}
+
+/// A driver's threads are at work when the signal comes.
+#[test]
+fn a_signal_during_a_run_on_a_gpu_is_no_crash() {
+    let folder = folder();
+    let at = folder.path();
+    fs::write(at.join("keys"), keys(300_000)).unwrap();
+    let Some(device) = wgpu() else { return };
+    for round in 0..24u64 {
+        let mut command = Command::new(SPEC);
+        command.args(["unique", "keys", "-o", "out", "--force", "--device", &device]);
+        command.env("MESA_SHADER_CACHE_DISABLE", "1").current_dir(at);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        let mut child = command.spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(30 + round * 25));
+        let id = child.id().to_string();
+        assert!(Command::new("kill").args(["-s", "INT", &id]).status().unwrap().success());
+        ends(&mut child);
+        let status = child.wait().unwrap();
+        // Before it listens to signals, one ends it as any program.
+        let ended = status.code().is_some()
+            || std::os::unix::process::ExitStatusExt::signal(&status) == Some(2);
+        assert!(ended, "round {round}: {status}");
+    }
+}

@@ -1,0 +1,175 @@
+//! The golden vectors: reading them and running them.
+
+use std::path::PathBuf;
+
+use half::{bf16, f16};
+use serde_json::Value;
+use spec_core::{Role, Supports};
+
+use crate::case::{Argument, Case, Subject, compare};
+use crate::report::{Failure, Report};
+use crate::tensor::{Data, Layout, Tensor};
+
+/// Where the golden vectors come from.
+#[derive(Clone, Debug, Default)]
+pub enum Golden {
+    /// The copies that were compiled in.
+    #[default]
+    Embedded,
+    /// Files in a folder, named `<operator>.json`.
+    Folder(PathBuf),
+}
+
+impl Golden {
+    /// The folder that `SPEC_GOLDEN_DIR` names, else what was compiled in.
+    pub fn from_env() -> Golden {
+        match std::env::var_os("SPEC_GOLDEN_DIR") {
+            Some(folder) if !folder.is_empty() => Golden::Folder(folder.into()),
+            _ => Golden::Embedded,
+        }
+    }
+
+    fn read<O: Subject>(&self) -> Result<Vec<Value>, String> {
+        let (text, name) = match self {
+            Golden::Embedded => (O::GOLDEN.to_owned(), format!("{}.json", O::NAME)),
+            Golden::Folder(folder) => {
+                let path = folder.join(O::NAME).with_extension("json");
+                let text = std::fs::read_to_string(&path)
+                    .map_err(|error| format!("{}: {error}", path.display()))?;
+                (text, path.display().to_string())
+            }
+        };
+        let file: Value =
+            serde_json::from_str(&text).map_err(|error| format!("{name}: {error}"))?;
+        if file["op"] != O::NAME {
+            return Err(format!("{name}: `op` is {}, expected {:?}", file["op"], O::NAME));
+        }
+        match &file["cases"] {
+            Value::Array(cases) if !cases.is_empty() => Ok(cases.clone()),
+            _ => Err(format!("{name}: `cases` is not a list of cases")),
+        }
+    }
+}
+
+/// A call and what must come out of it.
+struct Vector<O> {
+    case: Case<O>,
+    expected: Vec<Argument>,
+    tolerance: Value,
+}
+
+impl<O: Subject> Vector<O> {
+    /// Runs the case packed with everything, then with gaps between the rows
+    /// and without the optional outputs.
+    fn check<B: Supports<O> + ?Sized>(&self, backend: &B) -> Option<Failure> {
+        let packed = (&self.case, Layout::PACKED, "packed");
+        let bare = self.case.without_optional_outputs();
+        let gaps = (&bare, Layout::gaps(3), "gaps between rows, no optional outputs");
+        [packed, gaps].into_iter().find_map(|(case, layout, how)| {
+            let failure = match case.run(backend, layout) {
+                Ok(results) => {
+                    compare(&results, &self.expected, |name| self.tolerance[name].as_f64())
+                }
+                Err(failure) => Some(failure),
+            };
+            failure.map(|failure| failure.in_case(how))
+        })
+    }
+
+    fn parse(json: &Value) -> Result<Self, String> {
+        let params = &json["params"];
+        let operator = O::params(params).ok_or(format!("params are {params}"))?;
+        let expected = arguments::<O>(&json["outputs"], Role::Output)?;
+        let mut case = Case::new(operator);
+        case.arguments = arguments::<O>(&json["inputs"], Role::Input)?;
+        for argument in &expected {
+            let of_same_name = case.arguments.iter_mut().find(|a| a.name == argument.name);
+            match of_same_name {
+                Some(input) => input.role = Role::InPlace,
+                None if argument.name == "flags" => {}
+                None => {
+                    let Tensor { data, shape } = &argument.tensor;
+                    case = case.output(argument.name, data.dtype(), shape);
+                }
+            }
+        }
+        if O::ARGUMENTS.iter().any(|argument| argument.name == "flags") {
+            case = case.in_place("flags", Tensor::vector(vec![0_u32]));
+        }
+        O::complete(&mut case, params);
+        Ok(Vector { case, expected, tolerance: json["tolerance"].clone() })
+    }
+}
+
+/// Runs every golden case of one operator. `progress` is called with the
+/// operator's name after each case.
+///
+/// # Errors
+/// A sentence that says which file cannot be read, or which case in it makes no
+/// sense.
+pub fn check<O: Subject, B: Supports<O> + ?Sized>(
+    backend: &B,
+    golden: &Golden,
+    progress: &mut dyn FnMut(&'static str),
+) -> Result<Report, String> {
+    let mut report = Report::of(O::NAME);
+    for json in &golden.read::<O>()? {
+        let name = json["name"].as_str().unwrap_or("a case without a name");
+        let vector = Vector::<O>::parse(json)
+            .map_err(|what| format!("{}.json: case {name}: {what}", O::NAME))?;
+        report.add(vector.check(backend).map(|failure| failure.in_case(name)));
+        progress(O::NAME);
+    }
+    Ok(report)
+}
+
+fn arguments<O: Subject>(json: &Value, role: Role) -> Result<Vec<Argument>, String> {
+    let object = json.as_object().ok_or("inputs or outputs are no object")?;
+    let argument = |(key, value): (&String, &Value)| {
+        let known = O::ARGUMENTS.iter().find(|argument| argument.name == key);
+        let name = known.ok_or(format!("`{key}` is no argument of {}", O::NAME))?.name;
+        let tensor = match value.as_u64() {
+            Some(flags) if name == "flags" => Tensor::vector(vec![flags as u32]),
+            _ => tensor(value).ok_or(format!("`{key}` is no tensor"))?,
+        };
+        Ok(Argument { name, role, tensor })
+    };
+    object.iter().map(argument).collect()
+}
+
+fn tensor(json: &Value) -> Option<Tensor> {
+    let shape: Option<Vec<usize>> =
+        json["shape"].as_array()?.iter().map(|n| n.as_u64()?.try_into().ok()).collect();
+    let shape = shape?;
+    let values = json["data"].as_array()?;
+    let data: Data = match json["dtype"].as_str()? {
+        "f32" => all(values, float)?.into(),
+        "f16" => all(values, |v| Some(f16::from_bits(v.as_u64()?.try_into().ok()?)))?.into(),
+        "bf16" => all(values, |v| Some(bf16::from_bits(v.as_u64()?.try_into().ok()?)))?.into(),
+        "i32" => all(values, |v| i32::try_from(v.as_i64()?).ok())?.into(),
+        "i64" => all(values, Value::as_i64)?.into(),
+        "u32" => all(values, |v| u32::try_from(v.as_u64()?).ok())?.into(),
+        "u64" => all(values, Value::as_u64)?.into(),
+        "i8" => all(values, |v| i8::try_from(v.as_i64()?).ok())?.into(),
+        "u8" => all(values, |v| u8::try_from(v.as_u64()?).ok())?.into(),
+        _ => return None,
+    };
+    let fits = data.len() == shape.iter().product::<usize>() && (1..=2).contains(&shape.len());
+    fits.then_some(Tensor { data, shape })
+}
+
+fn all<T>(values: &[Value], read: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
+    values.iter().map(read).collect()
+}
+
+/// A number that an f32 holds exactly, or the name of one that JSON cannot
+/// write.
+fn float(value: &Value) -> Option<f32> {
+    match value.as_str() {
+        Some("NaN") => Some(f32::NAN),
+        Some("Infinity") => Some(f32::INFINITY),
+        Some("-Infinity") => Some(f32::NEG_INFINITY),
+        Some(_) => None,
+        None => value.as_f64().map(|number| number as f32),
+    }
+}

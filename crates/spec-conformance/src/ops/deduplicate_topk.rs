@@ -1,0 +1,60 @@
+use serde_json::Value;
+
+use crate::Rng;
+use crate::case::{Argument, Case, Recomposed, Rows, Subject};
+use crate::plain;
+use crate::tensor::Tensor;
+use spec_core::ops::deduplicate_topk::DeduplicateTopk;
+use spec_core::{DType, Result};
+
+impl Subject for DeduplicateTopk {
+    const GOLDEN: &'static str = include_str!("../../golden/deduplicate_topk.json");
+
+    fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
+        plain::deduplicate_topk::run(plan, buffers)
+    }
+
+    fn params(params: &Value) -> Option<Self> {
+        Some(DeduplicateTopk { mtp_step: usize::try_from(params["mtp_step"].as_u64()?).ok()? })
+    }
+
+    fn random(rng: &mut Rng) -> Case<Self> {
+        let mtp_step = rng.pick(&[1, 1, 2, 3, 4, 7]);
+        let batch = rng.size(24);
+        let k = if rng.chance(3) { 2048 } else { rng.size(1100) };
+        let rows = batch * mtp_step;
+        let style = rng.below(6);
+        let base = rng.next();
+        let values: Vec<i32> = (0..rows * k)
+            .map(|i| match style {
+                0 => rng.below(40) as i32 - 8,
+                1 => rng.below(1 << 17) as i32,
+                2 => rng.next() as i32,
+                // Descending, all distinct.
+                3 => i32::MAX - i as i32,
+                4 => rng.pick(&[0, 1, -1, i32::MAX, i32::MAX - 1, i32::MIN]),
+                // A narrow range far from 0.
+                _ => (base as i32 & 0x7FFF_0000) | rng.below(3000) as i32,
+            })
+            .collect();
+        Case::new(DeduplicateTopk { mtp_step })
+            .input("indices", Tensor::matrix(values, rows, k))
+            .output("unique", DType::I32, &[batch, mtp_step * k])
+            .output("counts", DType::I32, &[batch])
+    }
+
+    /// Some of the requests, in another order, some of them twice.
+    fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
+        let step = case.operator.mtp_step;
+        let batch = case.get("unique").map_or(0, Tensor::rows);
+        let wanted = if batch == 0 { 0 } else { rng.between(0, batch + 3) };
+        let requests: Vec<usize> = (0..wanted).map(|_| rng.below(batch)).collect();
+        let rows: Vec<usize> =
+            requests.iter().flat_map(|request| request * step..(request + 1) * step).collect();
+        let case = case.map(|Argument { name, tensor, .. }| {
+            tensor.pick(if *name == "indices" { &rows } else { &requests })
+        });
+        let rows = Rows::Of(requests);
+        Recomposed { case, rows: vec![("unique", rows.clone()), ("counts", rows)] }
+    }
+}

@@ -1,0 +1,54 @@
+use serde_json::Value;
+
+use super::ngram::{Requests, with_idle_requests};
+use crate::Rng;
+use crate::case::{Case, Recomposed, Subject};
+use crate::plain::ngram::{self, Drafts};
+use crate::tensor::Tensor;
+use spec_core::Result;
+use spec_core::ops::hybrid_mtp_ngram::HybridMtpNgram;
+
+impl Subject for HybridMtpNgram {
+    const GOLDEN: &'static str = include_str!("../../golden/hybrid_mtp_ngram.json");
+
+    fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
+        ngram::run(Self::rows(plan), Self::sizes(plan), Self::arguments(buffers))
+    }
+
+    fn params(params: &Value) -> Option<Self> {
+        let size = |name: &str| usize::try_from(params[name].as_u64()?).ok();
+        Some(HybridMtpNgram {
+            max_ngram_size: size("max_ngram_size")?,
+            min_ngram_size: size("min_ngram_size")?,
+            max_draft_tokens: size("max_draft_tokens")?,
+            token_threshold: i32::try_from(params["token_threshold"].as_i64()?).ok()?,
+        })
+    }
+
+    fn random(rng: &mut Rng) -> Case<Self> {
+        let requests = Requests::random(rng);
+        let (input, generated) = (requests.input_cols, requests.generated_cols);
+        let max_ngram_size = rng.between(1, 6);
+        let operator = HybridMtpNgram {
+            max_ngram_size,
+            min_ngram_size: rng.between(1, max_ngram_size),
+            max_draft_tokens: rng.between(0, 14),
+            token_threshold: requests.threshold(rng),
+        };
+        let have = |rng: &mut Rng| if rng.chance(4) { 0 } else { 1 + rng.below(5) as i32 };
+        Case::new(operator)
+            .input("input_ids", requests.tokens(rng, input))
+            .input("input_ids_len", requests.lengths(rng, input))
+            .input("pre_ids", requests.tokens(rng, generated))
+            .input("step_idx", requests.lengths(rng, generated.saturating_sub(1)))
+            .in_place("draft_tokens", requests.drafts())
+            .in_place("seq_lens_this_time", requests.counts(rng, have))
+            .input("seq_lens_decoder", requests.counts(rng, |rng| rng.below(3) as i32))
+            .input("max_dec_len", requests.lengths(rng, generated + 8))
+            .in_place("flags", Tensor::vector(rng.flags()))
+    }
+
+    fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
+        with_idle_requests(case, rng)
+    }
+}

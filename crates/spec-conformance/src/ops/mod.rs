@@ -1,0 +1,15 @@
+//! What is particular to an operator: its arguments, its golden vectors, and
+//! how to make a random case of it.
+
+mod deduplicate_topk;
+mod hybrid_mtp_ngram;
+mod indexer_topk;
+mod moe_align;
+mod ngram;
+mod ngram_match;
+mod prompt_lookup;
+mod rejection_sample;
+mod sample_logits;
+mod topk_router;
+mod tree_verify;
+mod unique;

@@ -1,0 +1,54 @@
+use serde_json::Value;
+
+use super::ngram::{Requests, with_idle_requests};
+use crate::Rng;
+use crate::case::{Case, Recomposed, Subject};
+use crate::plain::ngram::{self, Drafts};
+use crate::tensor::Tensor;
+use spec_core::Result;
+use spec_core::ops::ngram_match::NgramMatch;
+
+impl Subject for NgramMatch {
+    const GOLDEN: &'static str = include_str!("../../golden/ngram_match.json");
+
+    fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
+        ngram::run(Self::rows(plan), Self::sizes(plan), Self::arguments(buffers))
+    }
+
+    fn params(params: &Value) -> Option<Self> {
+        Some(NgramMatch {
+            max_ngram_size: usize::try_from(params["max_ngram_size"].as_u64()?).ok()?,
+            token_threshold: i32::try_from(params["token_threshold"].as_i64()?).ok()?,
+        })
+    }
+
+    fn random(rng: &mut Rng) -> Case<Self> {
+        let requests = Requests::random(rng);
+        let (input, generated) = (requests.input_cols, requests.generated_cols);
+        let operator = NgramMatch {
+            max_ngram_size: rng.between(1, 6),
+            token_threshold: requests.threshold(rng),
+        };
+        // A request is being encoded, decodes, or is idle.
+        let phase = requests.counts(rng, |rng| rng.pick(&[-1, 0, 1, 1, 1, 1, 1]));
+        let encoder =
+            requests.counts(rng, |rng| if rng.chance(5) { 1 + rng.below(9) as i32 } else { 0 });
+        Case::new(operator)
+            .input("input_ids", requests.tokens(rng, input))
+            .input("input_ids_len", requests.lengths(rng, input))
+            .input("token_ids_all", requests.tokens(rng, generated))
+            .input("prompt_lens", requests.lengths(rng, generated / 4))
+            .input("step_idx", requests.lengths(rng, (generated / 2).saturating_sub(1)))
+            .input("draft_token_num", requests.counts(rng, |rng| rng.below(12) as i32))
+            .in_place("draft_tokens", requests.drafts())
+            .in_place("seq_lens_this_time", requests.counts(rng, |rng| rng.below(9) as i32))
+            .input("seq_lens_encoder", encoder)
+            .input("seq_lens_decoder", phase)
+            .input("max_dec_len", requests.lengths(rng, generated + 8))
+            .in_place("flags", Tensor::vector(rng.flags()))
+    }
+
+    fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
+        with_idle_requests(case, rng)
+    }
+}

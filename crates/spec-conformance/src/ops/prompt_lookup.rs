@@ -1,0 +1,101 @@
+use serde_json::Value;
+
+use super::ngram::per_request;
+use crate::Rng;
+use crate::case::{Argument, Case, Recomposed, Rows, Subject};
+use crate::plain;
+use crate::tensor::Tensor;
+use spec_core::ops::prompt_lookup::{Occurrence, PromptLookup};
+use spec_core::{DType, Result};
+
+impl Subject for PromptLookup {
+    const GOLDEN: &'static str = include_str!("../../golden/prompt_lookup.json");
+
+    fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
+        plain::prompt_lookup::run(plan, buffers)
+    }
+
+    fn params(params: &Value) -> Option<Self> {
+        let size = |name: &str| usize::try_from(params[name].as_u64()?).ok();
+        Some(PromptLookup {
+            min_ngram: size("min_ngram")?,
+            max_ngram: size("max_ngram")?,
+            max_draft: size("max_draft")?,
+            occurrence: match params["occurrence"].as_str()? {
+                "first" => Occurrence::First,
+                "last" => Occurrence::Last,
+                _ => return None,
+            },
+        })
+    }
+
+    fn random(rng: &mut Rng) -> Case<Self> {
+        let (batch, most) = match rng.below(12) {
+            0 => (rng.between(1000, 1300), rng.size(24)),
+            1 => (rng.between(1, 3), rng.size(9000)),
+            // Long enough for several threads, blocks and workgroups a request.
+            2 => (rng.between(1, 2), rng.between(60_000, 90_000)),
+            _ => (rng.size(48), rng.size(500)),
+        };
+        let max_ngram = if rng.chance(8) { rng.between(1, 200) } else { rng.between(1, 6) };
+        let max_draft = if rng.chance(8) { rng.size(300) } else { rng.size(12) };
+        let operator = PromptLookup {
+            min_ngram: rng.between(1, max_ngram),
+            max_ngram,
+            max_draft,
+            occurrence: rng.pick(&[Occurrence::First, Occurrence::Last]),
+        };
+        let token = rng.token_dtype();
+        let tokens = (0..batch).flat_map(|_| text(rng, most)).collect();
+        let wild = rng.pick(&[12, 1_000_000]);
+        let lengths: Vec<i64> = (0..batch)
+            .map(|_| match rng.chance(wild) {
+                false => rng.between(most / 2, most) as i64,
+                true => rng.pick(&[0, -1, i64::MIN, i64::MAX, 1 << 31, most as i64 + 1, 1]),
+            })
+            .collect();
+        let lengths = Rng::integers(rng.int_dtype(), lengths);
+        let column = rng.chance(3);
+        let counts: &[usize] = if column { &[batch, 1] } else { &[batch] };
+        Case::new(operator)
+            .input("tokens", Tensor::matrix(Rng::integers(token, tokens), batch, most))
+            .input("lengths", per_request(lengths, column))
+            .output("drafts", token, &[batch, max_draft])
+            .output("counts", DType::I32, counts)
+            .in_place("flags", Tensor::vector(rng.flags()))
+    }
+
+    /// Some of the requests, in another order, some of them twice.
+    fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
+        let batch = case.get("drafts").map_or(0, Tensor::rows);
+        let wanted = if batch == 0 { 0 } else { rng.between(0, batch + 3) };
+        let requests: Vec<usize> = (0..wanted).map(|_| rng.below(batch)).collect();
+        let case = case.map(|Argument { name, tensor, .. }| match *name {
+            "flags" => tensor.clone(),
+            _ => tensor.pick(&requests),
+        });
+        let rows = Rows::Of(requests);
+        Recomposed { case, rows: vec![("drafts", rows.clone()), ("counts", rows)] }
+    }
+}
+
+/// A text in which patterns recur: letters at random, few or many, with high halves
+/// that differ; or a period that repeats, with a letter changed here and there.
+fn text(rng: &mut Rng, length: usize) -> Vec<i64> {
+    let letters = rng.pick(&[1, 2, 3, 5, 40, 5000]);
+    let high = rng.chance(4);
+    let letter = |rng: &mut Rng| match rng.below(letters) as i64 {
+        // Equal in their low halves; -1 is among them.
+        i if high => ((i % 7) - 3) << 32 | (i / 7),
+        i => i - 1,
+    };
+    let period: Vec<i64> = (0..rng.between(1, 300)).map(|_| letter(rng)).collect();
+    let errors = rng.pick(&[0, 0, 30, 400]);
+    (0..length)
+        .map(|i| match errors {
+            0 => letter(rng),
+            errors if rng.chance(errors) => letter(rng),
+            _ => period[i % period.len()],
+        })
+        .collect()
+}

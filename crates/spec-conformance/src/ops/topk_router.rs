@@ -1,0 +1,210 @@
+use serde_json::Value;
+
+use crate::Rng;
+use crate::case::{Argument, Case, Recomposed, Rows, Subject};
+use crate::plain;
+use crate::tensor::{Data, Tensor};
+use spec_core::ops::topk_router::{
+    GroupScore, MAX_EXPERTS, MAX_TOPK, Masked, Scoring, Select, TopkRouter,
+};
+use spec_core::{DType, Result, Role};
+
+impl Subject for TopkRouter {
+    const GOLDEN: &'static str = include_str!("../../golden/topk_router.json");
+
+    fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
+        plain::topk_router::run(plan, buffers)
+    }
+
+    fn params(params: &Value) -> Option<Self> {
+        let size = |name: &str| usize::try_from(params[name].as_u64()?).ok();
+        Some(TopkRouter {
+            scoring: match params["scoring"].as_str()? {
+                "sigmoid" => Scoring::Sigmoid,
+                "softmax" => Scoring::Softmax,
+                "sqrt_softplus" => Scoring::SqrtSoftplus,
+                _ => return None,
+            },
+            select: match params["select"].as_str()? {
+                "score" => Select::Score,
+                "logit" => Select::Logit,
+                _ => return None,
+            },
+            groups: size("groups")?,
+            topk_groups: size("topk_groups")?,
+            group_score: match params["group_score"].as_str()? {
+                "top2_sum" => GroupScore::Top2Sum,
+                "max" => GroupScore::Max,
+                _ => return None,
+            },
+            masked: match params["masked"].as_str()? {
+                "zero" => Masked::Zero,
+                "excluded" => Masked::Excluded,
+                _ => return None,
+            },
+            topk: size("topk")?,
+            renormalize: params["renormalize"].as_bool()?,
+            scale: params["scale"].as_f64()? as f32,
+            shared_experts: size("shared_experts")?,
+            shared_weight: params["shared_weight"].as_f64()? as f32,
+            physical_experts: size("physical_experts"),
+        })
+    }
+
+    /// `load` is added to, and the vectors have what comes of zeros.
+    fn complete(case: &mut Case<Self>, _params: &Value) {
+        for argument in case.arguments.iter_mut().filter(|argument| argument.name == "load") {
+            argument.role = Role::InPlace;
+            argument.tensor = Tensor::vector(vec![0_i32; argument.tensor.rows()]);
+        }
+    }
+
+    fn random(rng: &mut Rng) -> Case<Self> {
+        let usual = rng.pick(&[1, 2, 7, 8, 60, 64, 72, 128, 160, 256, 384, 512, 896, 1024]);
+        let experts = match rng.below(12) {
+            0..=2 => rng.between(1, 1024),
+            3 => rng.between(1025, MAX_EXPERTS),
+            _ => usual,
+        };
+        let tokens = rng.size(48);
+        let operator = parameters(rng, experts);
+        let x = logits(rng, tokens, experts);
+        let shape = [tokens, operator.columns()];
+        let dtype = rng.float_dtype();
+        let index = rng.pick(&[DType::I32, DType::I32, DType::U32, DType::I64]);
+        let flags = rng.flags();
+        let physical = operator.physical_experts;
+        let mut case =
+            Case::new(operator).input("x", Tensor::matrix(Rng::floats(dtype, x), tokens, experts));
+        if rng.chance(2) {
+            let bias = logits(rng, 1, experts);
+            case = case.input("bias", Tensor::vector(Rng::floats(rng.float_dtype(), bias)));
+        }
+        if rng.chance(3) {
+            let usual = rng.between(0, tokens) as i32;
+            let wanted = rng.pick(&[usual, usual, usual, -1, i32::MIN, i32::MAX]);
+            case = case.input("num_tokens", Tensor::vector(vec![wanted]));
+        }
+        if let Some(physical) = physical {
+            case = with_replicas(case, rng, experts, physical);
+        }
+        if rng.chance(3) {
+            let places = physical.unwrap_or(experts);
+            let before: Vec<i32> = (0..places).map(|_| rng.next() as i32).collect();
+            case = case.in_place("load", Tensor::vector(before));
+        }
+        case.output("weights", DType::F32, &shape)
+            .output("indices", index, &shape)
+            .in_place("flags", Tensor::vector(flags))
+    }
+
+    /// Some of the tokens, in another order, some of them twice. Padding stays behind
+    /// them; with replicas, whose choice follows the row's number, each token keeps
+    /// its row.
+    fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
+        let tokens = case.get("x").map_or(0, Tensor::rows);
+        let wanted = case.get("num_tokens").map(|tensor| match &tensor.data {
+            Data::I32(wanted) => wanted[0],
+            _ => 0,
+        });
+        let live = wanted.map_or(tokens, |n| usize::try_from(n).unwrap_or(0).min(tokens));
+        let kept = if live == 0 { 0 } else { rng.between(0, live + 3) };
+        let rows: Vec<usize> = if case.operator.physical_experts.is_some() {
+            (0..kept.min(live)).collect()
+        } else {
+            (0..kept).map(|_| rng.below(live)).collect()
+        };
+        let padding = if wanted.is_some() { rng.between(0, 3) } else { 0 };
+        let mut all = rows.clone();
+        all.extend((0..padding).filter(|_| tokens > 0).map(|_| rng.below(tokens.max(1))));
+        let per_token = ["x", "weights", "indices"];
+        let case = case.map(|Argument { name, tensor, .. }| match *name {
+            "num_tokens" => Tensor::vector(vec![rows.len() as i32]),
+            name if per_token.contains(&name) => tensor.pick(&all),
+            _ => tensor.clone(),
+        });
+        Recomposed {
+            case,
+            rows: vec![("weights", Rows::Of(rows.clone())), ("indices", Rows::Of(rows))],
+        }
+    }
+}
+
+/// Places of experts, now and then outside what there is, and counts likewise.
+fn with_replicas(
+    case: Case<TopkRouter>,
+    rng: &mut Rng,
+    experts: usize,
+    physical: usize,
+) -> Case<TopkRouter> {
+    let most = rng.between(1, 4);
+    let odd = rng.chance(3);
+    let mut places = vec![0_i32; experts * most];
+    let mut counts = vec![0_i32; experts];
+    for place in &mut places {
+        *place = rng.below(physical) as i32;
+        if odd && rng.chance(8) {
+            *place = rng.pick(&[-1, physical as i32, i32::MIN, i32::MAX]);
+        }
+    }
+    for count in &mut counts {
+        *count = rng.between(1, most) as i32;
+        if odd && rng.chance(8) {
+            *count = rng.pick(&[0, -1, most as i32 + 1, i32::MIN, i32::MAX]);
+        }
+    }
+    case.input("replicas", Tensor::matrix(places, experts, most))
+        .input("replica_counts", Tensor::vector(counts))
+}
+
+fn parameters(rng: &mut Rng, experts: usize) -> TopkRouter {
+    let divisors: Vec<usize> = (1..=experts).filter(|n| experts.is_multiple_of(*n)).collect();
+    let groups = if rng.chance(3) { 1 } else { rng.pick(&divisors) };
+    let topk_groups = rng.between(1, groups);
+    let masked = rng.pick(&[Masked::Zero, Masked::Excluded]);
+    let choosable = match masked {
+        Masked::Zero => experts,
+        Masked::Excluded => experts / groups * topk_groups,
+    };
+    TopkRouter {
+        scoring: rng.pick(&[Scoring::Sigmoid, Scoring::Softmax, Scoring::SqrtSoftplus]),
+        select: if rng.chance(4) { Select::Logit } else { Select::Score },
+        groups,
+        topk_groups,
+        group_score: rng.pick(&[GroupScore::Top2Sum, GroupScore::Max]),
+        masked,
+        topk: if rng.chance(2) { 8 } else { rng.between(1, MAX_TOPK) }.min(choosable),
+        renormalize: rng.chance(2),
+        scale: rng.pick(&[1.0, 2.5, 16.0, -1.5, 0.0]),
+        shared_experts: if rng.chance(4) { rng.between(1, 5) } else { 0 },
+        shared_weight: rng.pick(&[1.0, 0.4, -2.0]),
+        physical_experts: rng.chance(4).then(|| rng.between(1, 2 * experts)),
+    }
+}
+
+/// Rows of logits in one of several styles.
+fn logits(rng: &mut Rng, rows: usize, cols: usize) -> Vec<f32> {
+    let mut values: Vec<f32> = match rng.below(6) {
+        // Ties everywhere.
+        0 => (0..rows * cols).map(|_| rng.below(4) as f32 - 1.5).collect(),
+        1 => vec![rng.normal(); rows * cols],
+        // Saturated scores.
+        2 => (0..rows * cols).map(|_| rng.normal() * 60.0).collect(),
+        _ => (0..rows * cols).map(|_| rng.normal() * 2.0).collect(),
+    };
+    match rng.below(5) {
+        0 => {
+            for _ in 0..rng.between(1, 1 + values.len() / 4) {
+                if let Some(at) = values.len().checked_sub(1).map(|last| rng.between(0, last)) {
+                    values[at] = rng.bad_float();
+                }
+            }
+        }
+        1 if rows > 0 => {
+            let (row, bad) = (rng.below(rows), rng.bad_float());
+            values[row * cols..(row + 1) * cols].fill(bad);
+        }
+        _ => {}
+    }
+    values
+}

@@ -1,0 +1,32 @@
+//! `deduplicate_topk`: sort and drop repeats.
+
+use spec_core::Result;
+use spec_core::ops::deduplicate_topk::{Buffers, Plan};
+
+use crate::host::{packed, slice, slice_mut};
+
+/// Sorts the values of every request.
+pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
+    let indices = packed(slice::<i32>(buffers.indices)?, &plan.indices);
+    let unique = slice_mut::<i32>(buffers.unique)?;
+    let mut counts = buffers.counts.map(slice_mut::<i32>).transpose()?;
+    let row = plan.unique.cols;
+    for b in 0..plan.batch {
+        let (distinct, count) = deduplicate_topk(&indices[b * row..][..row]);
+        unique[b * plan.unique.row_stride..][..row].copy_from_slice(&distinct);
+        if let Some(counts) = &mut counts {
+            counts[b] = count;
+        }
+    }
+    Ok(())
+}
+
+/// Distinct values ascending, then -1, and how many, for one request.
+fn deduplicate_topk(values: &[i32]) -> (Vec<i32>, i32) {
+    let mut distinct: Vec<i32> = values.iter().copied().filter(|&v| v >= 0).collect();
+    distinct.sort_unstable();
+    distinct.dedup();
+    let count = distinct.len() as i32;
+    distinct.resize(values.len(), -1);
+    (distinct, count)
+}

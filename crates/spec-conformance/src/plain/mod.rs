@@ -1,0 +1,136 @@
+//! Every operator as a plain sequential loop, written from the contract for
+//! reading, not for speed: what every backend is compared with, and what the
+//! benches call the plain loop.
+//!
+//! Only the arithmetic that the contract fixes bit by bit
+//! ([`spec_core::exact`], [`spec_core::philox`]) is shared with the backends.
+
+pub(crate) mod deduplicate_topk;
+pub(crate) mod indexer_topk;
+pub(crate) mod moe_align;
+pub mod ngram;
+pub(crate) mod prompt_lookup;
+pub(crate) mod rejection_sample;
+pub(crate) mod sample_logits;
+pub(crate) mod topk_router;
+pub(crate) mod tree_verify;
+pub(crate) mod unique;
+
+use spec_core::{
+    Backend, DType, Device, DeviceInfo, Kernel, Memory, QueueId, Result, Stream, Supports, View,
+    ViewMut,
+};
+
+use crate::Subject;
+use crate::host::{check_stream, not_host};
+
+/// A backend on the host whose operators are the plain loops.
+#[derive(Clone, Debug)]
+pub struct Plain(DeviceInfo);
+
+impl Default for Plain {
+    fn default() -> Self {
+        Plain(DeviceInfo {
+            device: Device::CPU,
+            name: "plain loops".to_owned(),
+            software: true,
+            memory: None,
+            facts: Vec::new(),
+        })
+    }
+}
+
+// SAFETY: work is done when a call returns, so there is no order to keep.
+unsafe impl Backend for Plain {
+    fn info(&self) -> &DeviceInfo {
+        &self.0
+    }
+
+    fn queue_id(&self) -> QueueId {
+        QueueId::HOST
+    }
+
+    fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        // Whole words, so that every type is aligned.
+        Ok(Box::new(Words { words: vec![0; bytes.div_ceil(8)], size: bytes }))
+    }
+
+    fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>> {
+        Ok(memory)
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        Ok(())
+    }
+}
+
+struct Words {
+    words: Vec<u64>,
+    size: usize,
+}
+
+impl Memory for Words {
+    fn size(&self) -> usize {
+        self.size
+    }
+
+    fn view(&self, dtype: DType, len: usize) -> View<'_> {
+        View::from_bytes(dtype, &spec_core::dtype::as_bytes(&self.words)[..len * dtype.size()])
+    }
+
+    fn view_mut(&mut self, dtype: DType, len: usize) -> ViewMut<'_> {
+        let bytes = spec_core::dtype::as_bytes_mut(&mut self.words);
+        ViewMut::from_bytes(dtype, &mut bytes[..len * dtype.size()])
+    }
+
+    fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
+        let all = &mut spec_core::dtype::as_bytes_mut(&mut self.words)[..self.size];
+        let place = all.get_mut(offset..).and_then(|rest| rest.get_mut(..bytes.len()));
+        place.ok_or_else(not_host)?.copy_from_slice(bytes);
+        Ok(())
+    }
+
+    fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        let all = &spec_core::dtype::as_bytes(&self.words)[..self.size];
+        let place = all.get(offset..).and_then(|rest| rest.get(..bytes.len()));
+        bytes.copy_from_slice(place.ok_or_else(not_host)?);
+        Ok(())
+    }
+}
+
+// SAFETY: the loops index slices.
+unsafe impl<O: Subject> Supports<O> for Plain {
+    unsafe fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
+        Ok(Box::new(Loop::<O>(plan.clone())))
+    }
+}
+
+struct Loop<O: Subject>(O::Plan);
+
+// SAFETY: as above.
+unsafe impl<O: Subject> Kernel<O> for Loop<O> {
+    fn workspace_size(&self) -> usize {
+        0
+    }
+
+    unsafe fn launch(
+        &self,
+        _: ViewMut<'_>,
+        buffers: O::Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        check_stream(stream)?;
+        O::plain(&self.0, buffers)
+    }
+}
+
+/// The first of the largest values among those allowed.
+fn largest(values: &[f32], allowed: impl Fn(usize) -> bool) -> usize {
+    let mut best = None;
+    for i in (0..values.len()).filter(|&i| allowed(i)) {
+        if best.is_none_or(|b: usize| values[i] > values[b]) {
+            best = Some(i);
+        }
+    }
+    best.expect("something is allowed")
+}

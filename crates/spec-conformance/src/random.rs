@@ -1,0 +1,84 @@
+//! Random cases: a backend against the plain loop, and against itself on the same
+//! requests in another batch.
+
+use spec_core::{Device, Role, Supports};
+
+use crate::Rng;
+use crate::case::{Argument, Case, Recomposed, Rows, Subject, compare, find};
+use crate::plain::Plain;
+use crate::report::{Failure, Report};
+use crate::tensor::Layout;
+
+/// Tolerance of float outputs between two backends, relative.
+const TOLERANCE: f64 = 2e-5;
+
+/// Runs `cases` random cases of one operator. Case `i` is made from `seed + i`,
+/// so that one case can be run again alone. `progress` is called with the
+/// operator's name after each case.
+pub fn check<O: Subject, B: Supports<O> + ?Sized>(
+    backend: &B,
+    seed: u64,
+    cases: usize,
+    progress: &mut dyn FnMut(&'static str),
+) -> Report {
+    let mut report = Report::of(O::NAME);
+    for i in 0..cases {
+        let seed = seed.wrapping_add(i as u64);
+        let mut rng = Rng::new(seed, O::NAME);
+        let case = O::random(&mut rng);
+        let failure = check_case(backend, &case, &mut rng);
+        report.add(failure.map(|f| f.in_case(format!("seed {seed}, {}", case.describe()))));
+        progress(O::NAME);
+    }
+    report
+}
+
+fn check_case<O: Subject, B: Supports<O> + ?Sized>(
+    backend: &B,
+    case: &Case<O>,
+    rng: &mut Rng,
+) -> Option<Failure> {
+    let expected = match case.run(&Plain::default(), Layout::PACKED) {
+        Ok(expected) => expected,
+        Err(failure) => return Some(failure.in_case("the plain loop")),
+    };
+    let layouts = [Layout::PACKED, Layout::gaps(rng.between(1, 70))];
+    let [first, second] = if rng.chance(2) { [0, 1] } else { [1, 0] }.map(|i| layouts[i]);
+    let results = match case.run(backend, first) {
+        Ok(results) => results,
+        Err(failure) => return Some(failure),
+    };
+    if let Some(failure) = compare(&results, &expected, |_| Some(TOLERANCE)) {
+        return Some(failure);
+    }
+    // On the CPU even float results are the same bits, whatever else is in the batch
+    // and however far apart rows are. GPUs take other ways through other shapes,
+    // which may round a float differently, and nothing else.
+    let exact = backend.info().device == Device::CPU;
+    let Recomposed { case, rows } = O::recomposed(case, rng);
+    let failure = match case.run(backend, second) {
+        Ok(others) => compare_rows(&others, &results, &rows, (!exact).then_some(TOLERANCE)),
+        Err(failure) => Some(failure),
+    };
+    failure.map(|failure| failure.in_case("in another batch, with other row strides"))
+}
+
+/// Each listed row of a result must equal the original's row of that number.
+fn compare_rows(
+    results: &[Argument],
+    expected: &[Argument],
+    rows: &[(&'static str, Rows)],
+    tolerance: Option<f64>,
+) -> Option<Failure> {
+    rows.iter().find_map(|(name, rows)| {
+        let (Some(result), Some(expected)) = (find(results, name), find(expected, name)) else {
+            return None;
+        };
+        let pair = match rows {
+            Rows::All => [result.clone(), expected.clone()],
+            Rows::Of(rows) => [result.head(rows.len()), expected.pick(rows)],
+        };
+        let [result, expected] = pair.map(|tensor| [Argument { name, role: Role::Output, tensor }]);
+        compare(&result, &expected, |_| tolerance)
+    })
+}

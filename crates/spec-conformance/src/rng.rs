@@ -1,0 +1,144 @@
+//! Random numbers for test cases: small, fast, the same everywhere.
+
+use half::{bf16, f16};
+
+use spec_core::DType;
+
+use crate::tensor::Data;
+
+/// SplitMix64.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// A stream of its own for each `seed` and `stream`.
+    pub fn new(seed: u64, stream: &str) -> Rng {
+        let mut rng = Rng(seed);
+        for byte in stream.bytes() {
+            rng.0 = rng.next() ^ u64::from(byte);
+        }
+        rng
+    }
+
+    /// The next 64 bits.
+    #[allow(
+        clippy::should_implement_trait,
+        reason = "a stream without an end is no iterator worth having"
+    )]
+    pub fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// Below `bound`, which is not 0.
+    pub fn below(&mut self, bound: usize) -> usize {
+        ((u128::from(self.next()) * bound as u128) >> 64) as usize
+    }
+
+    /// From `low` to `high`, both included.
+    pub fn between(&mut self, low: usize, high: usize) -> usize {
+        low + self.below(high - low + 1)
+    }
+
+    /// From 0 to `high`, small ones more often: half of all draws lie in its
+    /// lowest eighth.
+    pub fn size(&mut self, high: usize) -> usize {
+        let high = if self.chance(2) { high.div_ceil(8) } else { high };
+        self.between(0, high)
+    }
+
+    /// True once in `n`.
+    pub fn chance(&mut self, n: usize) -> bool {
+        self.below(n) == 0
+    }
+
+    /// One of these.
+    pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
+        from[self.below(from.len())].clone()
+    }
+
+    /// In [0, 1), a multiple of 2^-24.
+    pub fn unit(&mut self) -> f32 {
+        (self.next() >> 40) as f32 * (1.0 / 16_777_216.0)
+    }
+
+    /// Roughly normal: the sum of twelve uniform draws, less its mean.
+    pub fn normal(&mut self) -> f32 {
+        (0..12).map(|_| self.unit()).sum::<f32>() - 6.0
+    }
+
+    /// Numbers that have broken kernels.
+    pub fn bad_float(&mut self) -> f32 {
+        self.pick(&[
+            f32::NAN,
+            -f32::NAN,
+            f32::INFINITY,
+            f32::NEG_INFINITY,
+            1e-40,
+            -1e-40,
+            f32::MIN_POSITIVE,
+            f32::MAX,
+            f32::MIN,
+            -0.0,
+            -1.0,
+        ])
+    }
+
+    /// A random permutation of 0 .. n.
+    pub fn permutation(&mut self, n: usize) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..n).collect();
+        for i in (1..n).rev() {
+            order.swap(i, self.below(i + 1));
+        }
+        order
+    }
+
+    /// f32 values in a float dtype, rounded.
+    pub fn floats(dtype: DType, values: Vec<f32>) -> Data {
+        match dtype {
+            DType::F16 => values.into_iter().map(f16::from_f32).collect::<Vec<_>>().into(),
+            DType::BF16 => values.into_iter().map(bf16::from_f32).collect::<Vec<_>>().into(),
+            _ => values.into(),
+        }
+    }
+
+    /// Integers in an integer dtype, cut to it.
+    pub fn integers(dtype: DType, values: Vec<i64>) -> Data {
+        match dtype {
+            DType::I32 => values.into_iter().map(|v| v as i32).collect::<Vec<_>>().into(),
+            DType::U32 => values.into_iter().map(|v| v as u32).collect::<Vec<_>>().into(),
+            DType::U64 => values.into_iter().map(|v| v as u64).collect::<Vec<_>>().into(),
+            DType::I8 => values.into_iter().map(|v| v as i8).collect::<Vec<_>>().into(),
+            DType::U8 => values.into_iter().map(|v| v as u8).collect::<Vec<_>>().into(),
+            _ => values.into(),
+        }
+    }
+
+    /// A float type, f32 more often.
+    pub fn float_dtype(&mut self) -> DType {
+        self.pick(&[DType::F32, DType::F32, DType::F16, DType::BF16])
+    }
+
+    /// A type of tokens or indices.
+    pub fn token_dtype(&mut self) -> DType {
+        self.pick(&[DType::I64, DType::I64, DType::I32, DType::U32])
+    }
+
+    /// i32 or i64.
+    pub fn int_dtype(&mut self) -> DType {
+        self.pick(&[DType::I32, DType::I64])
+    }
+
+    /// The type of a token id: i32, u32 or i64.
+    pub fn id_dtype(&mut self) -> DType {
+        self.pick(&[DType::I32, DType::I64, DType::U32])
+    }
+
+    /// A flags word that may hold bits of others, which must stay.
+    pub fn flags(&mut self) -> Vec<u32> {
+        vec![self.pick(&[0, 0, 0x8000_0000])]
+    }
+}

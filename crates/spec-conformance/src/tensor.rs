@@ -1,0 +1,354 @@
+//! Typed data on the host and on a device, packed or with gaps.
+
+use half::{bf16, f16};
+use spec_core::{Backend, DType, Element, Memory, Result, TensorDesc, View, ViewMut, dtype};
+
+/// Declares the dtypes once.
+macro_rules! dtypes {
+    ($( $variant:ident: $ty:ty = $poison:expr ),+ $(,)?) => {
+        /// A vector of any dtype.
+        #[derive(Clone, Debug)]
+        #[allow(missing_docs, reason = "named as the dtypes are")]
+        pub enum Data {
+            $( $variant(Vec<$ty>), )+
+        }
+
+        $(
+            impl From<Vec<$ty>> for Data {
+                fn from(data: Vec<$ty>) -> Self {
+                    Data::$variant(data)
+                }
+            }
+        )+
+
+        impl Data {
+            /// The elements' type.
+            pub fn dtype(&self) -> DType {
+                match self {
+                    $( Data::$variant(_) => <$ty as Element>::DTYPE, )+
+                }
+            }
+
+            /// The number of elements.
+            pub fn len(&self) -> usize {
+                match self {
+                    $( Data::$variant(data) => data.len(), )+
+                }
+            }
+
+            /// Whether there are none.
+            pub fn is_empty(&self) -> bool {
+                self.len() == 0
+            }
+
+            /// The elements' bytes.
+            pub fn bytes(&self) -> &[u8] {
+                match self {
+                    $( Data::$variant(data) => dtype::as_bytes(data), )+
+                }
+            }
+
+            fn bytes_mut(&mut self) -> &mut [u8] {
+                match self {
+                    $( Data::$variant(data) => dtype::as_bytes_mut(data), )+
+                }
+            }
+
+            /// As many elements that no result should ever be.
+            fn poison(&self, len: usize) -> Data {
+                poison(self.dtype(), len)
+            }
+
+            /// Elements `at .. at + len`.
+            pub(crate) fn slice(&self, at: usize, len: usize) -> Data {
+                match self {
+                    $( Data::$variant(data) => Data::$variant(data[at..at + len].to_vec()), )+
+                }
+            }
+
+            /// Overwrites what starts at `at`; both have the same dtype.
+            pub(crate) fn splice(&mut self, at: usize, from: &Data) {
+                match (self, from) {
+                    $( (Data::$variant(to), Data::$variant(from)) => {
+                        to[at..at + from.len()].copy_from_slice(from);
+                    } )+
+                    _ => unreachable!("both are of the dtype of one tensor"),
+                }
+            }
+        }
+
+        /// Poison of a dtype: what outputs and gaps hold before a call.
+        pub(crate) fn poison(dtype: DType, len: usize) -> Data {
+            $( if dtype == <$ty as Element>::DTYPE {
+                return Data::$variant(vec![$poison; len]);
+            } )+
+            unreachable!("{dtype} is no dtype that an operator takes")
+        }
+    };
+}
+
+dtypes! {
+    F32: f32 = f32::NAN,
+    F16: f16 = f16::NAN,
+    BF16: bf16 = bf16::NAN,
+    I32: i32 = 0x5A5A_5A5A,
+    I64: i64 = 0x5A5A_5A5A_5A5A_5A5A,
+    U32: u32 = 0x5A5A_5A5A,
+    U64: u64 = 0x5A5A_5A5A_5A5A_5A5A,
+    U8: u8 = 0x5A,
+    I8: i8 = 0x5A,
+}
+
+/// Bytes that no workspace should rely on.
+pub(crate) fn poisoned(bytes: usize) -> Vec<u8> {
+    vec![0xA5; bytes]
+}
+
+/// Elements in a device's memory.
+pub struct Held {
+    memory: Box<dyn Memory>,
+    dtype: DType,
+    len: usize,
+}
+
+impl std::fmt::Debug for Held {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Held({} x {})", self.len, self.dtype)
+    }
+}
+
+impl Held {
+    /// Brings host bytes to memory of a backend.
+    ///
+    /// # Errors
+    /// Status 1 where there is not enough memory or the device fails.
+    pub fn upload<B: Backend + ?Sized>(backend: &B, dtype: DType, bytes: &[u8]) -> Result<Held> {
+        let mut memory = backend.allocate_bytes(bytes.len())?;
+        memory.write(bytes)?;
+        Ok(Held { memory, dtype, len: bytes.len() / dtype.size() })
+    }
+
+    /// For reading.
+    pub fn view(&self) -> View<'_> {
+        self.memory.view(self.dtype, self.len)
+    }
+
+    /// For writing.
+    pub fn view_mut(&mut self) -> ViewMut<'_> {
+        self.memory.view_mut(self.dtype, self.len)
+    }
+
+    /// Overwrites the start.
+    ///
+    /// # Errors
+    /// Status 11 where there are more bytes, 1 when the device fails.
+    pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
+        self.memory.write(bytes)
+    }
+
+    /// What the memory holds, in the type of `like`.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    pub fn read(&self, like: &Data) -> Result<Data> {
+        let mut data = like.poison(self.len);
+        self.memory.read(data.bytes_mut())?;
+        Ok(data)
+    }
+}
+
+impl Data {
+    /// Rows of `cols` elements, picked by number.
+    pub(crate) fn gather(&self, cols: usize, rows: &[usize]) -> Data {
+        let mut gathered = self.poison(rows.len() * cols);
+        for (to, &from) in rows.iter().enumerate() {
+            gathered.splice(to * cols, &self.slice(from * cols, cols));
+        }
+        gathered
+    }
+
+    /// The element as text, for a report.
+    pub(crate) fn show(&self, index: usize) -> String {
+        match self {
+            Data::F32(data) => format!("{:?}", data[index]),
+            Data::F16(data) => format!("{:?}", data[index]),
+            Data::BF16(data) => format!("{:?}", data[index]),
+            Data::I32(data) => data[index].to_string(),
+            Data::I64(data) => data[index].to_string(),
+            Data::U32(data) => data[index].to_string(),
+            Data::U64(data) => data[index].to_string(),
+            Data::U8(data) => data[index].to_string(),
+            Data::I8(data) => data[index].to_string(),
+        }
+    }
+
+    /// The first element that differs from `expected`, which has the same
+    /// dtype and length.
+    ///
+    /// Floats must be the same number (any NaN is the same NaN), or lie within
+    /// `tolerance`, relative, plus 1e-6.
+    pub(crate) fn first_difference(
+        &self,
+        expected: &Data,
+        tolerance: Option<f64>,
+    ) -> Option<usize> {
+        match (self, expected) {
+            (Data::F32(a), Data::F32(b)) => difference(a, b, |a, b| close(a, b, tolerance)),
+            (Data::F16(a), Data::F16(b)) => {
+                difference(a, b, |a, b| close(a.to_f32(), b.to_f32(), tolerance))
+            }
+            (Data::BF16(a), Data::BF16(b)) => {
+                difference(a, b, |a, b| close(a.to_f32(), b.to_f32(), tolerance))
+            }
+            (Data::I32(a), Data::I32(b)) => difference(a, b, |a, b| a == b),
+            (Data::I64(a), Data::I64(b)) => difference(a, b, |a, b| a == b),
+            (Data::U32(a), Data::U32(b)) => difference(a, b, |a, b| a == b),
+            (Data::U64(a), Data::U64(b)) => difference(a, b, |a, b| a == b),
+            (Data::U8(a), Data::U8(b)) => difference(a, b, |a, b| a == b),
+            (Data::I8(a), Data::I8(b)) => difference(a, b, |a, b| a == b),
+            _ => Some(0),
+        }
+    }
+}
+
+fn difference<T: Copy>(a: &[T], b: &[T], same: impl Fn(T, T) -> bool) -> Option<usize> {
+    a.iter().zip(b).position(|(&a, &b)| !same(a, b))
+}
+
+fn close(got: f32, expected: f32, tolerance: Option<f64>) -> bool {
+    if got.to_bits() == expected.to_bits() || got.is_nan() && expected.is_nan() {
+        return true;
+    }
+    let (got, expected) = (f64::from(got), f64::from(expected));
+    tolerance.is_some_and(|relative| (got - expected).abs() <= relative * expected.abs() + 1e-6)
+}
+
+/// A tensor of one or two dimensions, packed.
+#[derive(Clone, Debug)]
+pub struct Tensor {
+    /// The elements, row by row.
+    pub data: Data,
+    /// Its one or two extents.
+    pub shape: Vec<usize>,
+}
+
+/// Where a tensor's elements lie in a buffer.
+#[derive(Clone, Copy, Debug)]
+pub struct Layout {
+    /// Elements between the end of a row and the start of the next, and behind
+    /// the last.
+    gap: usize,
+}
+
+impl Layout {
+    /// Rows one behind the other.
+    pub const PACKED: Layout = Layout { gap: 0 };
+
+    /// Rows with that many elements between them.
+    pub fn gaps(gap: usize) -> Layout {
+        Layout { gap }
+    }
+
+    /// Elements from one row of so many to the next. A column stands for a vector,
+    /// and those have to be packed.
+    fn stride(self, cols: usize) -> usize {
+        if cols == 1 { 1 } else { cols + self.gap }
+    }
+}
+
+impl Tensor {
+    /// A vector of these elements.
+    pub fn vector(data: impl Into<Data>) -> Tensor {
+        let data = data.into();
+        Tensor { shape: vec![data.len()], data }
+    }
+
+    /// A matrix of these elements, row by row.
+    pub fn matrix(data: impl Into<Data>, rows: usize, cols: usize) -> Tensor {
+        let data = data.into();
+        debug_assert_eq!(data.len(), rows * cols);
+        Tensor { shape: vec![rows, cols], data }
+    }
+
+    /// A vector or matrix that an operator is to fill.
+    pub fn to_fill(dtype: DType, shape: &[usize]) -> Tensor {
+        Tensor { data: poison(dtype, shape.iter().product()), shape: shape.to_vec() }
+    }
+
+    /// The number of rows, or of elements of a vector.
+    pub fn rows(&self) -> usize {
+        self.shape[0]
+    }
+
+    /// Elements of a row; 1 for a vector.
+    pub fn cols(&self) -> usize {
+        self.shape.get(1).copied().unwrap_or(1)
+    }
+
+    /// Its descriptor in a layout.
+    pub fn desc(&self, layout: Layout) -> TensorDesc {
+        let dtype = self.data.dtype();
+        match self.shape[..] {
+            [rows, cols] => {
+                let stride = layout.stride(cols).max(1).cast_signed();
+                TensorDesc::with_strides(dtype, [rows, cols], [stride, 1])
+            }
+            _ => TensorDesc::new(dtype, [self.rows()]),
+        }
+    }
+
+    /// Position of the first element of each run without a gap, and its length.
+    fn runs(&self, layout: Layout) -> (usize, usize, usize) {
+        match self.shape[..] {
+            [rows, cols] => (rows, cols, layout.stride(cols)),
+            _ => (1, self.rows(), self.rows() + layout.gap),
+        }
+    }
+
+    /// The tensor as it lies in memory, gaps filled with poison.
+    pub(crate) fn spread(&self, layout: Layout) -> Data {
+        let (runs, len, stride) = self.runs(layout);
+        let mut spread = self.data.poison(runs * stride);
+        for run in 0..runs {
+            spread.splice(run * stride, &self.data.slice(run * len, len));
+        }
+        spread
+    }
+
+    /// Takes the tensor out of a buffer again, or says where a gap was
+    /// written to.
+    pub(crate) fn gathered(&self, layout: Layout, spread: &Data) -> Result<Tensor, usize> {
+        let (runs, len, stride) = self.runs(layout);
+        let mut tensor = self.clone();
+        for run in 0..runs {
+            tensor.data.splice(run * len, &spread.slice(run * stride, len));
+            let gap = spread.slice(run * stride + len, stride - len);
+            if let Some(at) = gap.first_difference(&self.data.poison(gap.len()), None) {
+                return Err(run * stride + len + at);
+            }
+        }
+        Ok(tensor)
+    }
+
+    /// The first `rows` rows.
+    pub fn head(&self, rows: usize) -> Tensor {
+        let mut shape = self.shape.clone();
+        shape[0] = rows;
+        Tensor { data: self.data.slice(0, rows * self.cols()), shape }
+    }
+
+    /// Rows picked by number.
+    pub fn pick(&self, rows: &[usize]) -> Tensor {
+        let mut shape = self.shape.clone();
+        shape[0] = rows.len();
+        Tensor { data: self.data.gather(self.cols(), rows), shape }
+    }
+
+    /// An index as the shape has it: `[3, 17]`.
+    pub(crate) fn index(&self, flat: usize) -> Vec<usize> {
+        match self.shape[..] {
+            [_, cols] if cols > 0 => vec![flat / cols, flat % cols],
+            _ => vec![flat],
+        }
+    }
+}

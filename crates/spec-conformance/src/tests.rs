@@ -1,0 +1,185 @@
+//! The checks are only worth something if they can fail, and if random cases
+//! get everywhere.
+
+use spec_core::ops::prompt_lookup::Occurrence::First;
+use spec_core::ops::topk_router::{Scoring, Select};
+use spec_core::ops::{
+    DeduplicateTopk, HybridMtpNgram, NgramMatch, PromptLookup, RejectionSample, TopkRouter, Unique,
+};
+use spec_core::{DType, Role};
+
+use crate::Rng;
+use crate::case::{Argument, Case, Subject, compare, find};
+use crate::plain::Plain;
+use crate::tensor::{Data, Layout, Tensor};
+
+#[test]
+fn gaps_are_watched() {
+    let tensor = Tensor::matrix(vec![1_i32, 2, 3, 4], 2, 2);
+    let layout = Layout::gaps(1);
+    let mut spread = tensor.spread(layout);
+    let Data::I32(data) = &mut spread else { panic!("i32 stays i32") };
+    assert_eq!((data.len(), &data[..2], &data[3..5]), (6, &[1, 2][..], &[3, 4][..]));
+    data[4] = 9;
+    let read = tensor.gathered(layout, &spread).expect("only an element changed");
+    assert_eq!(read.data.show(3), "9");
+    spread.splice(5, &Data::from(vec![0_i32]));
+    assert_eq!(tensor.gathered(layout, &spread).err(), Some(5));
+    assert_eq!(tensor.desc(layout).strides(), [3, 1]);
+}
+
+#[test]
+fn differences_are_found() {
+    let expected = Data::from(vec![1.0_f32, f32::NAN, -0.0, 1e-7]);
+    let found = |got: Vec<f32>, tolerance| Data::from(got).first_difference(&expected, tolerance);
+    assert_eq!(found(vec![1.0, -f32::NAN, -0.0, 1e-7], None), None);
+    assert_eq!(found(vec![1.0, f32::NAN, 0.0, 1e-7], None), Some(2));
+    assert_eq!(found(vec![1.00001, f32::NAN, 0.0, 0.0], Some(2e-5)), None);
+    assert_eq!(found(vec![1.0001, f32::NAN, 0.0, 0.0], Some(2e-5)), Some(0));
+    assert_eq!(found(vec![1.0, 0.0, -0.0, 1e-7], Some(2e-5)), Some(1));
+    let tensor = |value| Tensor::matrix(vec![0_i32, 0, 0, value], 2, 2);
+    let argument = |value| [Argument { name: "x", role: Role::Output, tensor: tensor(value) }];
+    assert!(compare(&argument(5), &argument(5), |_| None).is_none());
+    let failure = compare(&argument(5), &argument(6), |_| None).expect("5 is not 6");
+    assert_eq!(failure.in_case("c").to_string(), "c: x[1, 1]: got 5, expected 6");
+}
+
+/// What random cases come to.
+fn results<O: Subject>(count: u64) -> Vec<(Case<O>, Vec<Argument>)> {
+    let plain = Plain::default();
+    (0..count)
+        .map(|seed| {
+            let case = O::random(&mut Rng::new(seed, O::NAME));
+            let results = case.run(&plain, Layout::PACKED).unwrap_or_else(|f| panic!("{f}"));
+            (case, results)
+        })
+        .collect()
+}
+
+fn integers(results: &[Argument], name: &str) -> Vec<i64> {
+    match find(results, name).map(|tensor| tensor.data.clone()) {
+        Some(Data::I32(data)) => data.into_iter().map(i64::from).collect(),
+        Some(Data::U32(data)) => data.into_iter().map(i64::from).collect(),
+        Some(Data::I64(data)) => data,
+        _ => Vec::new(),
+    }
+}
+
+/// The flags that came up alone or together.
+fn flags<O: Subject>(runs: &[(Case<O>, Vec<Argument>)]) -> i64 {
+    runs.iter().flat_map(|(_, results)| integers(results, "flags")).fold(0, |a, b| a | b) & 0xFF
+}
+
+fn share(of: impl Iterator<Item = bool>) -> f64 {
+    let (mut yes, mut all) = (0, 0);
+    for is in of {
+        yes += usize::from(is);
+        all += 1;
+    }
+    f64::from(yes as u32) / f64::from(all.max(1))
+}
+
+/// Between a tenth and nine tenths: neither side is neglected.
+fn balanced(share: f64, what: &str) {
+    assert!((0.1..0.9).contains(&share), "{what}: {share:.2}");
+}
+
+#[test]
+fn random_rejections_get_everywhere() {
+    let runs = results::<RejectionSample>(300);
+    assert_eq!(flags(&runs), 7);
+    let all = |name| runs.iter().flat_map(move |(_, results)| integers(results, name));
+    balanced(share(all("accepted_counts").map(|n| n > 0)), "requests that accept");
+    balanced(share(all("recovered_counts").map(|n| n > 0)), "requests that recover");
+    balanced(share(all("bonus_counts").map(|n| n > 0)), "requests with a bonus");
+    let given = |name| share(runs.iter().map(|(case, _)| case.get(name).is_some()));
+    balanced(given("draft_probs"), "cases with draft_probs");
+    balanced(given("uniform_samples"), "cases with uniform_samples");
+    balanced(given("seeds"), "cases with seeds");
+    balanced(given("greedy"), "cases with greedy requests");
+    let bare = |(case, _): &(Case<RejectionSample>, _)| {
+        let rows = |name| case.get(name).map(Tensor::rows);
+        rows("cu_num_draft") == rows("bonus_token_ids")
+    };
+    balanced(share(runs.iter().map(bare)), "offsets without a leading 0");
+    for name in ["draft_token_ids", "bonus_token_ids", "cu_num_draft", "output_token_ids"] {
+        for dtype in [DType::I32, DType::U32, DType::I64] {
+            let is = |(case, _): &(Case<RejectionSample>, _)| {
+                case.get(name).is_some_and(|ids| ids.data.dtype() == dtype)
+            };
+            balanced(share(runs.iter().map(is)), name);
+        }
+    }
+    let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
+    balanced(share(good), "cases without bad data");
+}
+
+#[test]
+fn random_drafts_get_everywhere() {
+    fn check<O: Subject>() {
+        let runs = results::<O>(300);
+        assert_eq!(flags(&runs), 4);
+        let written = |(case, results): &(Case<O>, Vec<Argument>)| {
+            let name = "draft_tokens";
+            let (before, after) = (integers(&case.arguments, name), integers(results, name));
+            (!before.is_empty()).then(|| before != after)
+        };
+        balanced(share(runs.iter().filter_map(written)), "cases with drafts");
+        let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
+        balanced(share(good), "cases without bad data");
+    }
+    check::<NgramMatch>();
+    check::<HybridMtpNgram>();
+}
+
+#[test]
+fn random_texts_get_everywhere() {
+    let runs = results::<PromptLookup>(300);
+    assert_eq!(flags(&runs), 4);
+    let drafts = runs.iter().flat_map(|(_, results)| integers(results, "counts"));
+    balanced(share(drafts.map(|n| n > 0)), "requests with drafts");
+    let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
+    balanced(share(good), "cases without bad data");
+    balanced(share(runs.iter().map(|(case, _)| case.operator.occurrence == First)), "first");
+    let columns =
+        runs.iter().map(|(case, _)| case.get("lengths").is_some_and(|t| t.shape.len() == 2));
+    balanced(share(columns), "lengths as a column");
+}
+
+#[test]
+fn random_routers_get_everywhere() {
+    let runs = results::<TopkRouter>(200);
+    assert_eq!(flags(&runs), 7);
+    for name in ["num_tokens", "replicas", "load"] {
+        balanced(share(runs.iter().map(|(case, _)| case.get(name).is_some())), name);
+    }
+    balanced(share(runs.iter().map(|(case, _)| case.operator.shared_experts > 0)), "shared");
+    balanced(share(runs.iter().map(|(case, _)| case.operator.select == Select::Logit)), "logits");
+    for scoring in [Scoring::Sigmoid, Scoring::Softmax, Scoring::SqrtSoftplus] {
+        let is = runs.iter().map(|(case, _)| case.operator.scoring == scoring);
+        balanced(share(is), "a way to score");
+    }
+    let good = runs.iter().map(|(_, results)| integers(results, "flags")[0] & 0xFF == 0);
+    balanced(share(good), "cases without bad data");
+    balanced(share(runs.iter().map(|(case, _)| case.operator.groups > 1)), "grouped");
+    balanced(share(runs.iter().map(|(case, _)| case.get("bias").is_some())), "biased");
+    for dtype in [DType::F32, DType::F16, DType::BF16] {
+        let is = |(case, _): &(Case<TopkRouter>, _)| {
+            case.get("x").is_some_and(|x| x.data.dtype() == dtype)
+        };
+        balanced(share(runs.iter().map(is)), dtype.name());
+    }
+}
+
+#[test]
+fn random_sets_get_everywhere() {
+    let duplicates = |(case, results): &(Case<Unique>, Vec<Argument>)| {
+        let rows = |of: &[Argument], name| find(of, name).map_or(0, Tensor::rows);
+        rows(results, "unique") < rows(&case.arguments, "keys")
+    };
+    balanced(share(results::<Unique>(100).iter().map(duplicates)), "duplicate keys");
+    let padded = |(_, results): &(Case<DeduplicateTopk>, Vec<Argument>)| {
+        integers(results, "unique").contains(&-1)
+    };
+    balanced(share(results::<DeduplicateTopk>(100).iter().map(padded)), "padded rows");
+}

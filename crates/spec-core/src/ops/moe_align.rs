@@ -1,0 +1,217 @@
+//! Groups a router's picks by expert, for grouped matrix products.
+//!
+//! Pick `i = t * k + j` is the `j`-th expert of token `t`. Each local expert gets
+//! a run of `sorted_ids`: its picks, then padding to a multiple of `block_size`,
+//! so that a block of the product works for one expert, the one that
+//! `block_experts` has for it. The runs follow one another in the order of the
+//! experts.
+//!
+//! ```text
+//! topk_ids       [[1, 0],        picks of expert 0: 1, 3        expert 1: 0, 2
+//!                 [1, 0]]
+//! block_size 4
+//! sorted_ids     1 3 . . | 0 2 . . | . . . .        . is tokens * k
+//! block_experts  0       | 1       | -1
+//! counts         2 2     offsets 0 4 8     num_padded 8     inverse 4 0 5 1
+//! ```
+//!
+//! **The order is stable**: picks ascend in each run, on every backend and at every
+//! repeat. A product that sums a token's experts in the order of its rows then
+//! gives the same bits again, which kernels that scatter by atomics do not.
+//!
+//! With expert parallelism `expert_map` takes an expert of the model to its number
+//! here, or to -1 where another device has it; those picks are dropped, as are
+//! picks of expert -1, which is padding.
+//!
+//! Source: `moe_align_block_size` of vLLM and SGLang, whose `sorted_token_ids`,
+//! `expert_ids` and `num_tokens_post_padded` are `sorted_ids`, `block_experts` and
+//! `num_padded`.
+//!
+//! # Bad data
+//! Flag 2: an expert that is neither -1 nor in `0 .. experts`, or that the map
+//! takes to neither -1 nor `0 .. local_experts`. Its pick is dropped. Entries of
+//! the map that no pick asks for are not looked at.
+//!
+//! # Example
+//! ```
+//! use spec_core::ops::MoeAlign;
+//! use spec_core::ops::moe_align::Buffers;
+//! use spec_core::{DType, Descriptor, Stream};
+//!
+//! // The two tokens of the picture above.
+//! let topk_ids = [1, 0, 1, 0];
+//! let params = MoeAlign::new(2, 4);
+//! let tensors = params.tensors(DType::I32, 2, 2);
+//! assert_eq!(tensors.sorted_ids.shape(), [12]);
+//! let align = Descriptor::create(&spec_cpu::Cpu::open(0)?, &params, &tensors)?;
+//! let mut workspace = vec![0u8; align.workspace_size()];
+//! let (mut sorted_ids, mut block_experts) = ([0i32; 12], [0i32; 3]);
+//! let (mut counts, mut offsets, mut num_padded) = ([0i32; 2], [0i32; 3], [0i32]);
+//! let mut inverse = [0i32; 4];
+//! let buffers = Buffers {
+//!     topk_ids: (&topk_ids).into(),
+//!     expert_map: None,
+//!     sorted_ids: (&mut sorted_ids).into(),
+//!     block_experts: (&mut block_experts).into(),
+//!     counts: (&mut counts).into(),
+//!     offsets: (&mut offsets).into(),
+//!     num_padded: (&mut num_padded).into(),
+//!     inverse: Some((&mut inverse).into()),
+//!     flags: None,
+//! };
+//! align.calculate(&mut workspace, buffers, Stream::default())?;
+//! assert_eq!(sorted_ids, [1, 3, 4, 4, 0, 2, 4, 4, 4, 4, 4, 4]);
+//! assert_eq!((block_experts, num_padded), ([0, 1, -1], [8]));
+//! assert_eq!((counts, offsets, inverse), ([2, 2], [0, 4, 8], [4, 0, 5, 1]));
+//! # Ok::<(), spec_core::Error>(())
+//! ```
+
+use crate::arguments::arguments;
+use crate::check::Checker;
+use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
+
+/// The most experts.
+pub const MAX_EXPERTS: usize = 4096;
+
+/// The parameters of `moe_align`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MoeAlign {
+    /// Experts that `topk_ids` knows, 1 to [`MAX_EXPERTS`].
+    pub experts: usize,
+    /// Experts that have a run here: all of them, or fewer with `expert_map`.
+    pub local_experts: usize,
+    /// Rows of a block of the product: each run is a multiple of it.
+    pub block_size: usize,
+}
+
+impl MoeAlign {
+    /// All of `experts` experts are here.
+    pub const fn new(experts: usize, block_size: usize) -> Self {
+        MoeAlign { experts, local_experts: experts, block_size }
+    }
+
+    /// Length of `sorted_ids` for so many picks: what is enough whatever they are.
+    /// `None` where it does not fit an i32.
+    pub fn capacity(&self, picks: usize) -> Option<usize> {
+        let padding = self.local_experts.checked_mul(self.block_size.checked_sub(1)?)?;
+        let capacity = picks.checked_add(padding)?.checked_next_multiple_of(self.block_size)?;
+        i32::try_from(capacity).is_ok().then_some(capacity)
+    }
+
+    /// Packed descriptors for `tokens` tokens of `k` picks each, of this type:
+    /// with `inverse`, without map and flags.
+    pub fn tensors(&self, dtype: DType, tokens: usize, k: usize) -> Tensors {
+        let picks = tokens.saturating_mul(k);
+        let capacity = self.capacity(picks).unwrap_or(usize::MAX);
+        let vector = |len| TensorDesc::new(DType::I32, [len]);
+        Tensors {
+            topk_ids: TensorDesc::new(dtype, [tokens, k]),
+            expert_map: None,
+            sorted_ids: vector(capacity),
+            block_experts: vector(capacity.checked_div(self.block_size).unwrap_or(usize::MAX)),
+            counts: vector(self.local_experts),
+            offsets: vector(self.local_experts.saturating_add(1)),
+            num_padded: vector(1),
+            inverse: Some(vector(picks)),
+            flags: None,
+        }
+    }
+}
+
+arguments! {
+    /// The arguments of `moe_align`.
+    MoeAlign = "moe_align" {
+        /// The experts that each token goes to, as `topk_router` gives them; -1 for
+        /// none.
+        topk_ids: in [I32, U32, I64] "[tokens, k]",
+        /// The local number of each expert, -1 where it is not here; absent: all
+        /// are, under their own numbers.
+        expert_map: in optional [I32] "[experts]",
+        /// Picks (`token * k + j`) by local expert, ascending in each run; `tokens *
+        /// k` in padding and to the end. The capacity is `tokens * k + local_experts
+        /// * (block_size - 1)`, rounded up to a multiple of `block_size`.
+        sorted_ids: out [I32, U32] "[capacity]",
+        /// The local expert of each block of `sorted_ids`, -1 after the last.
+        block_experts: out [I32] "[capacity / block_size]",
+        /// Picks of each local expert.
+        counts: out [I32] "[local_experts]",
+        /// Where each local expert's run starts in `sorted_ids`, and where the last
+        /// ends.
+        offsets: out [I32] "[local_experts + 1]",
+        /// Places of `sorted_ids` that belong to a run, padding included.
+        num_padded: out [I32] "[1]",
+        /// Where each pick went in `sorted_ids`, -1 where it was dropped.
+        inverse: out optional [I32] "[tokens * k]",
+        /// Bits of bad data, OR-ed into what is there: 2 an expert out of range.
+        flags: inout optional [U32] "[1]",
+    }
+}
+
+/// What was validated.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The parameters.
+    pub params: MoeAlign,
+    /// The picks; rows are tokens.
+    pub topk_ids: Matrix,
+    /// Whether there is a map.
+    pub has_map: bool,
+    /// Whether the inverse is wanted.
+    pub has_inverse: bool,
+    /// Length of `sorted_ids`, a multiple of the block size that fits an i32.
+    pub capacity: usize,
+}
+
+impl Plan {
+    /// Picks of all tokens.
+    pub fn picks(&self) -> usize {
+        self.topk_ids.rows * self.topk_ids.cols
+    }
+
+    /// Blocks that `sorted_ids` has room for.
+    pub fn blocks(&self) -> usize {
+        self.capacity / self.params.block_size
+    }
+}
+
+impl Operator for MoeAlign {
+    type Plan = Plan;
+
+    fn plan(&self, t: &Tensors) -> Result<Plan> {
+        let c = Checker::of::<Self>();
+        let MoeAlign { experts, local_experts, block_size } = *self;
+        let topk_ids = c.matrix(arg::topk_ids, &t.topk_ids)?;
+        let range = format!("1 to {MAX_EXPERTS}");
+        c.param((1..=MAX_EXPERTS).contains(&experts), "experts", experts, range)?;
+        let (fits, expected) = match t.expert_map {
+            None => (local_experts == experts, format!("{experts}, since there is no map")),
+            Some(_) => (local_experts <= experts, format!("at most {experts}")),
+        };
+        c.param(fits, "local_experts", local_experts, expected)?;
+        c.param(block_size >= 1, "block_size", block_size, "at least 1")?;
+        if let Some(map) = &t.expert_map {
+            c.vector_of(arg::expert_map, map, experts)?;
+        }
+        let picks = topk_ids.rows.checked_mul(topk_ids.cols);
+        let Some((picks, capacity)) = picks.and_then(|n| Some((n, self.capacity(n)?))) else {
+            let value = format!("{:?}", t.topk_ids.shape());
+            let words = arg::sorted_ids.shape;
+            let expected =
+                format!("so few picks that the capacity of `sorted_ids`, {words}, fits an i32");
+            return Err(c.error(Status::BadTensorShape, "topk_ids", value, expected));
+        };
+        c.vector_of(arg::sorted_ids, &t.sorted_ids, capacity)?;
+        c.vector_of(arg::block_experts, &t.block_experts, capacity / block_size)?;
+        c.vector_of(arg::counts, &t.counts, local_experts)?;
+        c.vector_of(arg::offsets, &t.offsets, local_experts + 1)?;
+        c.vector_of(arg::num_padded, &t.num_padded, 1)?;
+        if let Some(inverse) = &t.inverse {
+            c.vector_of(arg::inverse, inverse, picks)?;
+        }
+        if let Some(flags) = &t.flags {
+            c.vector_of(arg::flags, flags, 1)?;
+        }
+        let (has_map, has_inverse) = (t.expert_map.is_some(), t.inverse.is_some());
+        Ok(Plan { params: *self, topk_ids, has_map, has_inverse, capacity })
+    }
+}

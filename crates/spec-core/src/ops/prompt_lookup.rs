@@ -1,0 +1,167 @@
+//! Drafts from a request's own text: what followed its last tokens where they
+//! occurred before.
+//!
+//! With `L = lengths[b]` tokens in a request's row, for `n` from
+//! `min(max_ngram, L - 1)` down to `min_ngram`: the windows of `n` tokens that
+//! equal the last `n` and have at least one token after them, which they may
+//! overlap. The first `n` that has such a window ends the search;
+//! [`Occurrence`] says which of them is taken if there are several. The draft is
+//! the up to `max_draft` tokens after the window, within the `L`.
+//!
+//! Requests are independent of each other, and there is no budget: a request
+//! drafts the same alone, in any slot of any batch.
+//!
+//! ```text
+//! tokens   The quick brown fox jumps over the lazy dog . The quick brown
+//!              └─────────┘└───────────────────┘              └─────────┘
+//!              n = 2      draft                              the last 2
+//! ```
+//!
+//! Flag 4: a length below 0 or beyond its row; it is cut to that.
+//!
+//! # Example
+//!
+//! ```
+//! use spec::ops::prompt_lookup::{Buffers, PromptLookup};
+//! use spec::{DType, Handle, Stream};
+//!
+//! # fn main() -> spec::Result<()> {
+//! let handle: Handle = "cpu".parse()?;
+//!
+//! // Prompt and generated tokens of two requests, in rows with room for 16.
+//! let tokens = [
+//!     // "The quick brown fox jumps over the lazy dog. The quick brown"
+//!     [791, 4062, 14198, 39935, 35308, 927, 279, 16053, 5679, 13, 578, 4062, 14198, 0, 0, 0],
+//!     // "Hello world!"
+//!     [9906, 1917, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0],
+//! ];
+//! let lengths = [13i32, 3];
+//! let (mut drafts, mut counts) = ([0i32; 2 * 4], [0i32; 2]);
+//!
+//! let params = PromptLookup { max_draft: 4, ..PromptLookup::default() };
+//! let lookup = handle.create(&params, &params.tensors(DType::I32, 2, 16))?;
+//! let mut workspace = handle.workspace(lookup.workspace_size())?;
+//! lookup.calculate(
+//!     &mut workspace,
+//!     Buffers {
+//!         tokens: tokens.as_flattened().into(),
+//!         lengths: (&lengths).into(),
+//!         drafts: (&mut drafts).into(),
+//!         counts: (&mut counts).into(),
+//!         flags: None,
+//!     },
+//!     Stream::default(),
+//! )?;
+//! // " fox jumps over the", and nothing for a text that repeats nothing.
+//! assert_eq!(drafts, [39935, 35308, 927, 279, -1, -1, -1, -1]);
+//! assert_eq!(counts, [4, 0]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Source: prompt lookup decoding (Saxena, 2023), as vLLM's n-gram proposer,
+//! transformers and llama.cpp have it.
+
+use crate::arguments::arguments;
+use crate::check::Checker;
+use crate::ngram::check_patterns;
+use crate::{DType, Matrix, Operator, Result, TensorDesc};
+
+/// Which of several equally long earlier occurrences is copied from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Occurrence {
+    /// The first in the text: vLLM's proposer on the CPU.
+    First,
+    /// The last: vLLM's on the GPU, and the better guess in code and
+    /// conversation, where what was said last is what is repeated.
+    #[default]
+    Last,
+}
+
+/// The parameters of `prompt_lookup`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PromptLookup {
+    /// The shortest pattern, at least 1. Below 2 most drafts are chance.
+    pub min_ngram: usize,
+    /// The longest pattern, `min_ngram` to 1024.
+    pub max_ngram: usize,
+    /// The most drafts of a request, which is also how many columns `drafts` has.
+    pub max_draft: usize,
+    /// Which occurrence is copied from.
+    pub occurrence: Occurrence,
+}
+
+impl Default for PromptLookup {
+    /// Patterns of 2 to 5 tokens, up to 5 drafts, of the last occurrence.
+    fn default() -> Self {
+        PromptLookup { min_ngram: 2, max_ngram: 5, max_draft: 5, occurrence: Occurrence::Last }
+    }
+}
+
+impl PromptLookup {
+    /// Packed descriptors for tokens of that type in rows of `most`, lengths of
+    /// i32, without flags.
+    pub fn tensors(&self, dtype: DType, batch: usize, most: usize) -> Tensors {
+        Tensors {
+            tokens: TensorDesc::new(dtype, [batch, most]),
+            lengths: TensorDesc::new(DType::I32, [batch]),
+            drafts: TensorDesc::new(dtype, [batch, self.max_draft]),
+            counts: TensorDesc::new(DType::I32, [batch]),
+            flags: None,
+        }
+    }
+}
+
+arguments! {
+    /// The arguments of `prompt_lookup`.
+    PromptLookup = "prompt_lookup" {
+        /// The text of each request: its prompt, then every token generated so
+        /// far, the last one included. What lies behind `lengths` is not read.
+        tokens: in [I64, I32, U32] "[batch, most]",
+        /// How many tokens the text has. At a request's first step: those of the
+        /// prompt, or one more if the prefill's own token is already there.
+        lengths: in [I32, I64] "[batch] or [batch, 1]",
+        /// The drafts, of the tokens' type, then -1 (in u32 the largest value) to
+        /// the row's end.
+        drafts: out [I64, I32, U32] "[batch, max_draft]",
+        /// How many drafts there are, 0 to `max_draft`.
+        counts: out [I32] "[batch] or [batch, 1]",
+        /// Flags, OR-ed.
+        flags: inout optional [U32] "[1]",
+    }
+}
+
+/// What was validated.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The parameters.
+    pub params: PromptLookup,
+    /// The texts.
+    pub tokens: Matrix,
+    /// The dtype of lengths.
+    pub lengths: DType,
+    /// The drafts.
+    pub drafts: Matrix,
+}
+
+impl Operator for PromptLookup {
+    type Plan = Plan;
+
+    fn plan(&self, t: &Tensors) -> Result<Plan> {
+        let c = Checker::of::<Self>();
+        check_patterns(&c, ("min_ngram", self.min_ngram), ("max_ngram", self.max_ngram))?;
+        // Counts are i32.
+        let most = i32::MAX.unsigned_abs() as usize;
+        c.param(self.max_draft <= most, "max_draft", self.max_draft, "at most the largest i32")?;
+        let tokens = c.matrix(arg::tokens, &t.tokens)?;
+        let batch = tokens.rows;
+        let lengths = c.per_request(arg::lengths, &t.lengths, batch)?.dtype;
+        c.same_dtype(arg::drafts, &t.drafts, tokens.dtype, arg::tokens)?;
+        let drafts = c.matrix_of(arg::drafts, &t.drafts, [batch, self.max_draft])?;
+        c.per_request(arg::counts, &t.counts, batch)?;
+        if let Some(flags) = &t.flags {
+            c.vector_of(arg::flags, flags, 1)?;
+        }
+        Ok(Plan { params: self.clone(), tokens, lengths, drafts })
+    }
+}

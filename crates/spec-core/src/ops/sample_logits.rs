@@ -1,0 +1,214 @@
+//! From logits to tokens: temperature, top-k, top-p, min-p, an allowed-token
+//! mask and a seed, each of its own request.
+//!
+//! 1. `x` is the logit in f32; NaN counts as negative infinity, and so does a
+//!    token that the mask does not allow. `m` is the row's largest `x`. Where that
+//!    is negative infinity, the token is the lowest one allowed, else 0.
+//! 2. Temperature 0: the lowest index of `m`.
+//! 3. Else the weight of a token is `w = e^((x - m) / temperature)`, by
+//!    [`crate::exact::sampling`], and `q` is `w` in whole units of 2^-40.
+//! 4. Tokens are ordered by [`crate::exact::sort_key`] of `x`, descending, the
+//!    lower index first among equals. (Not by `w`: `exp` is not monotone in its
+//!    last bit.)
+//! 5. With [`min_p_first`](SampleLogits::min_p_first), tokens with
+//!    `q < min_p * 2^40` are dropped now.
+//! 6. Exactly the first `top_k` of the order are kept.
+//! 7. Of those, with `S` the sum of their `q`, the order is walked and kept while
+//!    the sum of `q` before is below `top_p * S`. The first is always kept.
+//! 8. Without `min_p_first`, tokens with `q < min_p * 2^40` are dropped now.
+//! 9. A random fraction of the sum of what is left is the threshold: the token is
+//!    the first, in ascending index, at which the running sum of `q` exceeds it.
+//!
+//! Sums are integers, so tokens are the same bits on every backend, and so is
+//! `probs`, which [`rejection_sample`](super::rejection_sample) takes as it is.
+//!
+//! # Random numbers
+//! [`crate::philox::Draw`] of the request's seed at the row's position, for
+//! [`Purpose::Sample`](crate::philox::Purpose::Sample). The same seed and position
+//! give the same token from the same logits in any row of any batch.
+//!
+//! # Bad data
+//! Flag 1: a logit that is NaN or positive infinity (which shares all of the
+//! weight with its equals), or a row without any token to choose. Flag 4: a
+//! temperature that is negative or NaN, or a request outside of the arrays, both
+//! of which count as temperature 0; `top_p` NaN, which keeps the first token, and
+//! `min_p` NaN, which counts as 1. Flags speak of what is reached: a row that step
+//! 1 or 2 ends does not look at what comes after. A token is always inside the
+//! vocabulary.
+//!
+//! Sources: Holtzman et al. (2020) for top-p; Nguyen et al. (2024) for min-p;
+//! transformers' logits processors and vLLM's sampler for the order of the two.
+
+use crate::arguments::arguments;
+use crate::check::Checker;
+use crate::exact::MAX_SAMPLED_VOCAB;
+use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
+
+/// The parameters of `sample_logits`.
+///
+/// ```
+/// use spec_core::ops::SampleLogits;
+/// use spec_core::{DType, Operator, TensorDesc};
+///
+/// // Four rows, of as many requests, with top-k and top-p.
+/// let operator = SampleLogits::default();
+/// let mut tensors = operator.tensors(4, 4, 128_256);
+/// tensors.top_k = Some(TensorDesc::new(DType::I32, [4]));
+/// tensors.top_p = Some(TensorDesc::new(DType::F32, [4]));
+/// let plan = operator.plan(&tensors)?;
+/// assert_eq!((plan.rows(), plan.vocab()), (4, 128_256));
+/// # Ok::<(), spec_core::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct SampleLogits {
+    /// Whether `min_p` drops tokens before `top_k` and `top_p` count them, as
+    /// vLLM has it, or after, as transformers does.
+    pub min_p_first: bool,
+}
+
+impl SampleLogits {
+    /// `min_p` last, as transformers has it.
+    pub const fn transformers() -> Self {
+        SampleLogits { min_p_first: false }
+    }
+
+    /// `min_p` first, as vLLM has it.
+    pub const fn vllm() -> Self {
+        SampleLogits { min_p_first: true }
+    }
+
+    /// Packed descriptors for `rows` rows of f32 logits, i64 positions and what
+    /// is required of `requests` requests; no filters, no mask, nothing optional
+    /// but `requests`, where the two numbers differ.
+    pub fn tensors(&self, rows: usize, requests: usize, vocab: usize) -> Tensors {
+        Tensors {
+            logits: TensorDesc::new(DType::F32, [rows, vocab]),
+            positions: TensorDesc::new(DType::I64, [rows]),
+            temperature: TensorDesc::new(DType::F32, [requests]),
+            seeds: TensorDesc::new(DType::U64, [requests]),
+            top_k: None,
+            top_p: None,
+            min_p: None,
+            requests: (rows != requests).then(|| TensorDesc::new(DType::I32, [rows])),
+            mask: None,
+            tokens: TensorDesc::new(DType::I32, [rows]),
+            probs: None,
+            logprobs: None,
+            flags: None,
+        }
+    }
+}
+
+arguments! {
+    /// The arguments of `sample_logits`.
+    SampleLogits = "sample_logits" {
+        /// Logits, as the model gives them.
+        logits: in [F32, F16, BF16] "[rows, vocab]",
+        /// The position in its own text of the token that each row decides; the
+        /// first token of a prompt has position 0.
+        positions: in [I64, I32] "[rows]",
+        /// The temperature of each request; 0 takes the likeliest token. Cut to
+        /// 2^-100 .. 2^100.
+        temperature: in [F32] "[requests]",
+        /// The seed of each request's random numbers.
+        seeds: in [U64] "[requests]",
+        /// How many of the likeliest tokens each request keeps; 0 or less, or
+        /// more than there are, keeps all.
+        top_k: in optional [I32] "[requests]",
+        /// The share of probability that the likeliest tokens must reach; 1 or
+        /// more keeps all, 0 or less the likeliest.
+        top_p: in optional [F32] "[requests]",
+        /// The share of the likeliest token's probability below which tokens are
+        /// dropped; 0 or less drops none.
+        min_p: in optional [F32] "[requests]",
+        /// The request of each row; absent: row r is request r.
+        requests: in optional [I32, U32, I64] "[rows]",
+        /// Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
+        mask: in optional [I32] "[rows, ceil(vocab / 32)]",
+        /// The tokens chosen.
+        tokens: out [I32, U32, I64] "[rows]",
+        /// What each token was drawn from, exact to the bit; 1 at the token where
+        /// none was drawn.
+        probs: out optional [F32] "[rows, vocab]",
+        /// The natural logarithm of the token's probability by the logits alone,
+        /// without temperature, mask and filters.
+        logprobs: out optional [F32] "[rows]",
+        /// Flags, OR-ed.
+        flags: inout optional [U32] "[1]",
+    }
+}
+
+/// What was validated.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// The parameters.
+    pub params: SampleLogits,
+    /// Logits.
+    pub logits: Matrix,
+    /// Positions.
+    pub positions: Vector,
+    /// Requests.
+    pub requests: usize,
+    /// The request of each row, where given.
+    pub of_rows: Option<Vector>,
+    /// The mask, where given.
+    pub mask: Option<Matrix>,
+    /// The tokens to write.
+    pub tokens: Vector,
+    /// The probabilities to write, where asked for.
+    pub probs: Option<Matrix>,
+}
+
+impl Plan {
+    /// The number of rows.
+    pub fn rows(&self) -> usize {
+        self.logits.rows
+    }
+
+    /// The size of the vocabulary.
+    pub fn vocab(&self) -> usize {
+        self.logits.cols
+    }
+}
+
+impl Operator for SampleLogits {
+    type Plan = Plan;
+
+    fn plan(&self, t: &Tensors) -> Result<Plan> {
+        let c = Checker::of::<Self>();
+        let logits = c.matrix(arg::logits, &t.logits)?;
+        let Matrix { rows, cols: vocab, .. } = logits;
+        if !(1..=MAX_SAMPLED_VOCAB).contains(&vocab) {
+            let value = format!("{:?}", t.logits.shape());
+            let expected = format!("a vocabulary of 1 to {MAX_SAMPLED_VOCAB}");
+            return Err(c.error(Status::BadTensorShape, "logits", value, expected));
+        }
+        let positions = c.vector_of(arg::positions, &t.positions, rows)?;
+        let of_rows = t.requests.as_ref().map(|of| c.vector_of(arg::requests, of, rows));
+        let of_rows = of_rows.transpose()?;
+        let requests = match of_rows {
+            Some(_) => c.vector(arg::temperature, &t.temperature)?.len,
+            None => c.vector_of(arg::temperature, &t.temperature, rows)?.len,
+        };
+        c.vector_of(arg::seeds, &t.seeds, requests)?;
+        for (argument, desc) in
+            [(arg::top_k, &t.top_k), (arg::top_p, &t.top_p), (arg::min_p, &t.min_p)]
+        {
+            if let Some(desc) = desc {
+                c.vector_of(argument, desc, requests)?;
+            }
+        }
+        let words = [rows, vocab.div_ceil(32)];
+        let mask = t.mask.as_ref().map(|mask| c.matrix_of(arg::mask, mask, words)).transpose()?;
+        let tokens = c.vector_of(arg::tokens, &t.tokens, rows)?;
+        let probs = t.probs.as_ref().map(|probs| c.matrix_of(arg::probs, probs, [rows, vocab]));
+        let probs = probs.transpose()?;
+        if let Some(logprobs) = &t.logprobs {
+            c.vector_of(arg::logprobs, logprobs, rows)?;
+        }
+        if let Some(flags) = &t.flags {
+            c.vector_of(arg::flags, flags, 1)?;
+        }
+        Ok(Plan { params: *self, logits, positions, requests, of_rows, mask, tokens, probs })
+    }
+}

@@ -1,0 +1,211 @@
+//! The routers of published models, with what the model fixes: how many experts it
+//! has and whether they have a bias. Numbers are those of each model's `config.json`
+//! on Hugging Face, in the repository that its documentation names.
+//!
+//! ```
+//! use spec_core::ops::topk_router::preset;
+//! use spec_core::{DType, Operator};
+//!
+//! let model = preset::KIMI_K2;
+//! let plan = model.router().plan(&model.tensors(DType::BF16, 16))?;
+//! assert_eq!((plan.experts(), plan.bias), (384, Some(DType::F32)));
+//! # Ok::<(), spec_core::Error>(())
+//! ```
+
+use super::{GroupScore, Masked, Scoring, Select, Tensors, TopkRouter};
+use crate::DType;
+
+/// A model's router.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Preset {
+    model: &'static str,
+    experts: usize,
+    has_bias: bool,
+    router: TopkRouter,
+}
+
+impl Preset {
+    /// The model's name.
+    pub const fn model(&self) -> &'static str {
+        self.model
+    }
+
+    /// How many experts it routes to; shared ones are not among them.
+    pub const fn experts(&self) -> usize {
+        self.experts
+    }
+
+    /// Whether it chooses with a correction bias.
+    pub const fn has_bias(&self) -> bool {
+        self.has_bias
+    }
+
+    /// The parameters, for a caller to use or to adjust.
+    pub const fn router(&self) -> TopkRouter {
+        TopkRouter { ..self.router }
+    }
+
+    /// Packed descriptors for `tokens` rows of the model's logits: its number of
+    /// experts, its bias (f32) where it has one, i32 indices, and no other optional
+    /// argument.
+    pub fn tensors(&self, dtype: DType, tokens: usize) -> Tensors {
+        let bias = self.has_bias.then_some(DType::F32);
+        self.router.tensors(dtype, tokens, self.experts, bias)
+    }
+
+    /// A router by sigmoid, with a bias.
+    const fn sigmoid(model: &'static str, experts: usize, topk: usize, scale: f32) -> Self {
+        let router = TopkRouter { scoring: Scoring::Sigmoid, scale, ..TopkRouter::softmax(topk) };
+        Preset { model, experts, has_bias: true, router }
+    }
+
+    /// A plain router by softmax.
+    const fn softmax(model: &'static str, experts: usize, topk: usize) -> Self {
+        Preset { model, experts, has_bias: false, router: TopkRouter::softmax(topk) }
+    }
+
+    /// DeepSeek-V3's: 4 of 8 groups.
+    const fn deepseek_v3(model: &'static str) -> Self {
+        let sigmoid = Preset::sigmoid(model, 256, 8, 2.5);
+        let router = TopkRouter { groups: 8, topk_groups: 4, ..sigmoid.router };
+        Preset { router, ..sigmoid }
+    }
+
+    /// DeepSeek-V4's: no groups any more, scores by the root of softplus.
+    const fn deepseek_v4(model: &'static str, experts: usize, scale: f32) -> Self {
+        let sigmoid = Preset::sigmoid(model, experts, 6, scale);
+        let router = TopkRouter { scoring: Scoring::SqrtSoftplus, ..sigmoid.router };
+        Preset { router, ..sigmoid }
+    }
+
+    /// Softmax over the picked logits alone, which is that over all, renormalized;
+    /// picked by the logit, as the model does.
+    const fn gpt_oss(model: &'static str, experts: usize) -> Self {
+        let softmax = Preset::softmax(model, experts, 4);
+        let router = TopkRouter { select: Select::Logit, ..softmax.router };
+        Preset { router, ..softmax }
+    }
+
+    /// One expert by the logit, weighted by its sigmoid.
+    const fn llama_4(model: &'static str, experts: usize) -> Self {
+        let router = TopkRouter {
+            scoring: Scoring::Sigmoid,
+            select: Select::Logit,
+            renormalize: false,
+            ..TopkRouter::softmax(1)
+        };
+        Preset { model, experts, has_bias: false, router }
+    }
+}
+
+/// DeepSeek-V2 (`deepseek-ai/DeepSeek-V2`): 160 experts, softmax, the 3 best of 8 groups
+/// by their largest expert, top 6, scale 16, not renormalized.
+pub const DEEPSEEK_V2: Preset = Preset {
+    model: "DeepSeek-V2",
+    experts: 160,
+    has_bias: false,
+    router: TopkRouter {
+        groups: 8,
+        topk_groups: 3,
+        group_score: GroupScore::Max,
+        masked: Masked::Excluded,
+        renormalize: false,
+        scale: 16.0,
+        ..TopkRouter::softmax(6)
+    },
+};
+
+/// DeepSeek-V3 and R1 (`deepseek-ai/DeepSeek-V3`): 256 experts, sigmoid, a bias
+/// (`noaux_tc`), 4 of 8 groups, top 8, scale 2.5.
+pub const DEEPSEEK_V3: Preset = Preset::deepseek_v3("DeepSeek-V3");
+
+/// DeepSeek-V3.2 (`deepseek-ai/DeepSeek-V3.2`): routes as [`DEEPSEEK_V3`] does.
+pub const DEEPSEEK_V3_2: Preset = Preset::deepseek_v3("DeepSeek-V3.2");
+
+/// DeepSeek-V4-Pro (`deepseek-ai/DeepSeek-V4-Pro`): 384 experts, `sqrtsoftplus`, a bias,
+/// no groups, top 6, scale 2.5. Its first three layers route by a table of token ids
+/// instead.
+pub const DEEPSEEK_V4_PRO: Preset = Preset::deepseek_v4("DeepSeek-V4-Pro", 384, 2.5);
+
+/// DeepSeek-V4-Flash (`deepseek-ai/DeepSeek-V4-Flash`): 256 experts, scale 1.5, otherwise
+/// as [`DEEPSEEK_V4_PRO`].
+pub const DEEPSEEK_V4_FLASH: Preset = Preset::deepseek_v4("DeepSeek-V4-Flash", 256, 1.5);
+
+/// Kimi K2 (`moonshotai/Kimi-K2-Instruct`): 384 experts, sigmoid, a bias, one group,
+/// top 8, scale 2.827.
+pub const KIMI_K2: Preset = Preset::sigmoid("Kimi K2", 384, 8, 2.827);
+
+/// GLM-4.5 (`zai-org/GLM-4.5`): 160 experts, sigmoid, a bias, one group, top 8,
+/// scale 2.5.
+pub const GLM_4_5: Preset = Preset::sigmoid("GLM-4.5", 160, 8, 2.5);
+
+/// GLM-4.5-Air (`zai-org/GLM-4.5-Air`): 128 experts, scale 1, otherwise as [`GLM_4_5`].
+pub const GLM_4_5_AIR: Preset = Preset::sigmoid("GLM-4.5-Air", 128, 8, 1.0);
+
+/// MiniMax-M2 (`MiniMaxAI/MiniMax-M2`): 256 experts, sigmoid, a bias
+/// (`use_routing_bias`), one group, top 8.
+pub const MINIMAX_M2: Preset = Preset::sigmoid("MiniMax-M2", 256, 8, 1.0);
+
+/// Qwen3-MoE (`Qwen/Qwen3-235B-A22B`, `Qwen/Qwen3-30B-A3B`): 128 experts, softmax,
+/// top 8, renormalized.
+pub const QWEN3: Preset = Preset::softmax("Qwen3-MoE", 128, 8);
+
+/// Qwen3-Next (`Qwen/Qwen3-Next-80B-A3B-Instruct`): 512 experts, softmax, top 10,
+/// renormalized. Its shared expert has a gate of its own, so it is no column here.
+pub const QWEN3_NEXT: Preset = Preset::softmax("Qwen3-Next", 512, 10);
+
+/// Mixtral (`mistralai/Mixtral-8x7B-v0.1`): 8 experts, softmax, top 2.
+pub const MIXTRAL: Preset = Preset::softmax("Mixtral", 8, 2);
+
+/// gpt-oss-120b (`openai/gpt-oss-120b`): 128 experts, the 4 largest logits, softmax over
+/// those four. Its router's linear layer has a bias, which is part of the logits.
+pub const GPT_OSS_120B: Preset = Preset::gpt_oss("gpt-oss-120b", 128);
+
+/// gpt-oss-20b (`openai/gpt-oss-20b`): 32 experts, otherwise as [`GPT_OSS_120B`].
+pub const GPT_OSS_20B: Preset = Preset::gpt_oss("gpt-oss-20b", 32);
+
+/// Llama 4 Scout (`meta-llama/Llama-4-Scout-17B-16E`): 16 experts, the largest logit,
+/// weighted by its sigmoid.
+pub const LLAMA_4_SCOUT: Preset = Preset::llama_4("Llama 4 Scout", 16);
+
+/// Llama 4 Maverick (`meta-llama/Llama-4-Maverick-17B-128E`): 128 experts, otherwise as
+/// [`LLAMA_4_SCOUT`].
+pub const LLAMA_4_MAVERICK: Preset = Preset::llama_4("Llama 4 Maverick", 128);
+
+/// Every preset here.
+pub const ALL: &[Preset] = &[
+    DEEPSEEK_V2,
+    DEEPSEEK_V3,
+    DEEPSEEK_V3_2,
+    DEEPSEEK_V4_PRO,
+    DEEPSEEK_V4_FLASH,
+    KIMI_K2,
+    GLM_4_5,
+    GLM_4_5_AIR,
+    MINIMAX_M2,
+    QWEN3,
+    QWEN3_NEXT,
+    MIXTRAL,
+    GPT_OSS_120B,
+    GPT_OSS_20B,
+    LLAMA_4_SCOUT,
+    LLAMA_4_MAVERICK,
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Operator;
+
+    #[test]
+    fn every_preset_is_a_good_call() {
+        for preset in ALL {
+            for dtype in [DType::F32, DType::BF16] {
+                let plan = preset.router().plan(&preset.tensors(dtype, 3));
+                let plan = plan.unwrap_or_else(|error| panic!("{}: {error}", preset.model()));
+                assert_eq!(plan.experts(), preset.experts(), "{}", preset.model());
+                assert_eq!(plan.bias.is_some(), preset.has_bias(), "{}", preset.model());
+            }
+        }
+    }
+}

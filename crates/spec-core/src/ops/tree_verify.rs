@@ -1,0 +1,267 @@
+//! Follows the target model down a tree, or a chain, of drafts.
+//!
+//! Node 0 of a request's tree is the root: the last token that is verified
+//! already. Every other node is a draft, reached by `first_child` of its parent
+//! and `next_sibling` of the drafts beside it. `target_tokens` is what the target
+//! model chose after each node, as
+//! `sample_logits` of its logits there gives it. From the root on, the target's
+//! token is emitted; where a child of the node has that very token the walk goes
+//! on from the first such child, in sibling order, and stops where there is none
+//! or after `max_depth` steps. Every emitted token is the target's own choice at
+//! its position, so the text is the one that decoding without drafts gives with
+//! the same seeds, whatever drafted it.
+//!
+//! Source: the verification of drafted trees in SpecInfer (Miao et al., 2024) and
+//! SGLang's `verify_tree_greedy`, whose three outputs follow from ours:
+//!
+//! ```text
+//! accept_token_num[b] = num_tokens[b] - 1                      drafts kept; the last token is the target's
+//! accept_index[b, i]  = retrieve_index[b, nodes[b, i]]         -1 where nodes[b, i] is
+//! predicts[retrieve_index[b, nodes[b, i]]] = tokens[b, i]      for i < num_tokens[b]
+//! ```
+//!
+//! # Bad data
+//! Flag 2: a target token below 0, at which 0 is emitted and the walk stops. Flag
+//! 4: a pointer that is neither -1 nor in `1 .. nodes`, or as many children looked
+//! at as there are nodes, which only a cycle can make: the walk stops. Only what
+//! the walk reaches is looked at; children of the node at `max_depth` are not.
+//!
+//! # Example
+//! ```
+//! use spec_core::ops::TreeVerify;
+//! use spec_core::ops::tree_verify::{Buffers, Links};
+//! use spec_core::{Descriptor, Stream};
+//!
+//! // After "the quick" a drafter proposes " brown fox", " brown dog" and " red".
+//! //
+//! //   0 "quick" ── 1 " brown" ── 3 " fox"
+//! //            │             └── 4 " dog"
+//! //            └── 2 " red"
+//! let draft_tokens = [4_062, 14_198, 2_579, 39_935, 5_679];
+//! let Links { first_child, next_sibling } = Links::from_parents(&[-1, 0, 0, 1, 1])?;
+//! assert_eq!((&first_child[..2], &next_sibling[..2]), (&[1, 3][..], &[-1, 2][..]));
+//! // What sample_logits chose from the target's logits after each of the five: " brown"
+//! // after "quick", " dog" after " brown", " jumps" after " dog".
+//! let target_tokens = [14_198, 5_679, 3_838, 35_308, 35_308];
+//!
+//! let params = TreeVerify { max_depth: 2 };
+//! let tensors = params.tensors(1, 5);
+//! let verify = Descriptor::create(&spec_cpu::Cpu::open(0)?, &params, &tensors)?;
+//! let mut workspace = vec![0u8; verify.workspace_size()];
+//! let ([mut tokens, mut nodes], mut num_tokens) = ([[0i32; 3]; 2], [0i32]);
+//! let buffers = Buffers {
+//!     draft_tokens: (&draft_tokens).into(),
+//!     target_tokens: (&target_tokens).into(),
+//!     first_child: first_child.as_slice().into(),
+//!     next_sibling: next_sibling.as_slice().into(),
+//!     tokens: (&mut tokens).into(),
+//!     nodes: (&mut nodes).into(),
+//!     num_tokens: (&mut num_tokens).into(),
+//!     flags: None,
+//! };
+//! verify.calculate(&mut workspace, buffers, Stream::default())?;
+//! // Two drafts stand, and the target's own token follows them.
+//! assert_eq!((tokens, num_tokens), ([14_198, 5_679, 35_308], [3]));
+//! // The KV cache keeps what was computed for these nodes.
+//! assert_eq!(nodes, [0, 1, 4]);
+//! # Ok::<(), spec_core::Error>(())
+//! ```
+
+use crate::arguments::arguments;
+use crate::check::Checker;
+use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
+
+/// The parameters of `tree_verify`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TreeVerify {
+    /// Drafts that are kept at most: the depth of the deepest tree.
+    pub max_depth: usize,
+}
+
+impl TreeVerify {
+    /// Packed descriptors for `batch` trees of `nodes` nodes: i32 throughout, no
+    /// flags.
+    pub fn tensors(&self, batch: usize, nodes: usize) -> Tensors {
+        let tree = TensorDesc::new(DType::I32, [batch, nodes]);
+        let path = TensorDesc::new(DType::I32, [batch, self.max_depth.saturating_add(1)]);
+        Tensors {
+            draft_tokens: tree,
+            target_tokens: tree,
+            first_child: tree,
+            next_sibling: tree,
+            tokens: path,
+            nodes: path,
+            num_tokens: TensorDesc::new(DType::I32, [batch]),
+            flags: None,
+        }
+    }
+}
+
+arguments! {
+    /// The arguments of `tree_verify`.
+    TreeVerify = "tree_verify" {
+        /// The drafts: the token of each node. That of node 0, the last token
+        /// verified, is not looked at.
+        draft_tokens: in [I64, I32, U32] "[batch, nodes]",
+        /// What the target model chose after each node, by `sample_logits` of its
+        /// logits there or otherwise.
+        target_tokens: in [I32, U32, I64] "[batch, nodes]",
+        /// The first child of each node, -1 where it has none. See `Links`.
+        first_child: in [I64, I32, U32] "[batch, nodes]",
+        /// The next child of the same parent, -1 after the last.
+        next_sibling: in [I64, I32, U32] "[batch, nodes]",
+        /// The tokens emitted, then -1: the drafts that were kept, then the
+        /// target's own.
+        tokens: out [I32, U32, I64] "[batch, max_depth + 1]",
+        /// The node after which each token was chosen, 0 first, then -1: the slots
+        /// of the tree that a KV cache keeps.
+        nodes: out [I32, U32, I64] "[batch, max_depth + 1]",
+        /// How many tokens were emitted: at least 1.
+        num_tokens: out [I32] "[batch]",
+        /// Bits of bad data, OR-ed into what is there: 2 a target token below 0, 4 a
+        /// pointer out of range or a cycle.
+        flags: inout optional [U32] "[1]",
+    }
+}
+
+/// What was validated.
+#[derive(Clone, Debug)]
+pub struct Plan {
+    /// Drafts that are kept at most.
+    pub max_depth: usize,
+    /// Draft tokens; rows are requests, columns nodes.
+    pub draft_tokens: Matrix,
+    /// The target's tokens.
+    pub target_tokens: Matrix,
+    /// First children.
+    pub first_child: Matrix,
+    /// Next siblings.
+    pub next_sibling: Matrix,
+    /// Emitted tokens.
+    pub tokens: Matrix,
+    /// Nodes on the way.
+    pub nodes: Matrix,
+}
+
+impl Plan {
+    /// Requests.
+    pub fn batch(&self) -> usize {
+        self.draft_tokens.rows
+    }
+
+    /// Nodes of a tree, the root included.
+    pub fn tree(&self) -> usize {
+        self.draft_tokens.cols
+    }
+}
+
+impl Operator for TreeVerify {
+    type Plan = Plan;
+
+    fn plan(&self, t: &Tensors) -> Result<Plan> {
+        let c = Checker::of::<Self>();
+        let draft_tokens = c.matrix(arg::draft_tokens, &t.draft_tokens)?;
+        let (batch, nodes) = (draft_tokens.rows, draft_tokens.cols);
+        let most = i32::MAX.unsigned_abs() as usize;
+        if !(1..=most).contains(&nodes) {
+            let value = format!("{:?}", t.draft_tokens.shape());
+            let expected = format!("trees of 1 to {most} nodes, the root among them");
+            return Err(c.error(Status::BadTensorShape, "draft_tokens", value, expected));
+        }
+        let tree = [batch, nodes];
+        let target_tokens = c.matrix_of(arg::target_tokens, &t.target_tokens, tree)?;
+        let first_child = c.matrix_of(arg::first_child, &t.first_child, tree)?;
+        let next_sibling = c.matrix_of(arg::next_sibling, &t.next_sibling, tree)?;
+        c.param(self.max_depth < most, "max_depth", self.max_depth, "a number below 2^31 - 1")?;
+        let path = [batch, self.max_depth + 1];
+        let tokens = c.matrix_of(arg::tokens, &t.tokens, path)?;
+        let path = c.matrix_of(arg::nodes, &t.nodes, path)?;
+        c.vector_of(arg::num_tokens, &t.num_tokens, batch)?;
+        if let Some(flags) = &t.flags {
+            c.vector_of(arg::flags, flags, 1)?;
+        }
+        Ok(Plan {
+            max_depth: self.max_depth,
+            draft_tokens,
+            target_tokens,
+            first_child,
+            next_sibling,
+            tokens,
+            nodes: path,
+        })
+    }
+}
+
+/// A tree as `tree_verify` takes it: for each node its first child and its next
+/// sibling, -1 for none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Links {
+    /// The first child of each node.
+    pub first_child: Vec<i32>,
+    /// The next child of the same parent.
+    pub next_sibling: Vec<i32>,
+}
+
+impl Links {
+    /// Links of a tree given as the parent of each node. Node 0 is the root, and
+    /// its own entry is not looked at; siblings are tried in the order of their
+    /// numbers, so number the likelier drafts first.
+    ///
+    /// # Errors
+    /// Status 3 for a node that is its own parent or has one that is not in
+    /// `0 .. parents.len()`.
+    pub fn from_parents(parents: &[i32]) -> Result<Links> {
+        let mut links =
+            Links { first_child: vec![-1; parents.len()], next_sibling: vec![-1; parents.len()] };
+        // Backwards, so that each node goes before its younger siblings.
+        for (node, &parent) in parents.iter().enumerate().skip(1).rev() {
+            let at = usize::try_from(parent).ok().filter(|&at| at < parents.len() && at != node);
+            let Some(at) = at else {
+                let value = format!("{parent} for node {node}");
+                let expected = format!("another node in 0..{}", parents.len());
+                let c = Checker::of::<TreeVerify>();
+                return Err(c.error(Status::BadParam, "parents", value, expected));
+            };
+            links.next_sibling[node] = links.first_child[at];
+            links.first_child[at] = node as i32;
+        }
+        Ok(links)
+    }
+
+    /// Links of a chain of `nodes` nodes, the root included: each has the next as
+    /// its child.
+    pub fn chain(nodes: usize) -> Links {
+        let next = |node: usize| if node + 1 < nodes { node as i32 + 1 } else { -1 };
+        Links { first_child: (0..nodes).map(next).collect(), next_sibling: vec![-1; nodes] }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn links_keep_the_order_of_siblings() {
+        // Parents may come after their children.
+        let links = Links::from_parents(&[7, 0, 4, 0, 0, 4, 4]).unwrap();
+        assert_eq!(links.first_child, [1, -1, -1, -1, 2, -1, -1]);
+        assert_eq!(links.next_sibling, [-1, 3, 5, 4, -1, 6, -1]);
+    }
+
+    #[test]
+    fn a_chain_is_a_tree_without_siblings() {
+        for nodes in 0..5 {
+            let parents: Vec<i32> = (0..nodes).map(|node| node - 1).collect();
+            assert_eq!(Links::from_parents(&parents).unwrap(), Links::chain(parents.len()));
+        }
+    }
+
+    #[test]
+    fn parents_that_are_none_are_refused() {
+        for parents in [[-1, -1, 0], [-1, 0, 3], [-1, 1, 0]] {
+            let error = Links::from_parents(&parents).unwrap_err();
+            assert_eq!(error.status(), Status::BadParam);
+            assert!(error.to_string().starts_with("tree_verify: `parents` is "), "{error}");
+        }
+    }
+}

@@ -1,0 +1,87 @@
+//! How far the exact functions are from monotone, over all f32. Their documentation has
+//! the numbers; whoever changes a bit of them finds out here.
+
+use std::thread;
+
+use spec_core::exact;
+
+/// The float that is number `order` of all, from negative infinity up.
+fn float(order: u64) -> f32 {
+    let order = order as u32;
+    f32::from_bits(if order >> 31 == 1 { order & 0x7FFF_FFFF } else { !order })
+}
+
+fn order(value: f32) -> u64 {
+    let bits = value.to_bits();
+    u64::from(if bits >> 31 == 1 { !bits } else { bits | 0x8000_0000 })
+}
+
+/// How many values lie below that of some smaller float, and by how many ulps at most.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Falls {
+    count: u64,
+    ulps: u32,
+}
+
+/// Falls of `f`, whose values are not negative, from `low` to `high`.
+fn falls(f: impl Fn(f32) -> f32 + Copy + Send, low: f32, high: f32) -> Falls {
+    // What a thread looks at before its part: no function here falls back further.
+    const BEFORE: u64 = 1 << 24;
+    let (low, high) = (order(low), order(high));
+    let threads = thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let part = (high - low) / threads + 1;
+    let of_thread = move |thread: u64| {
+        let first = low + thread * part;
+        let end = (first + part).min(high + 1);
+        let before = first.saturating_sub(BEFORE).max(low)..first;
+        let mut largest = before.map(|o| f(float(o)).to_bits()).max().unwrap_or(0);
+        let mut falls = Falls::default();
+        for o in first..end {
+            let value = f(float(o)).to_bits();
+            falls.count += u64::from(value < largest);
+            falls.ulps = falls.ulps.max(largest.saturating_sub(value));
+            largest = largest.max(value);
+        }
+        falls
+    };
+    thread::scope(|scope| {
+        let workers: Vec<_> =
+            (0..threads).map(|thread| scope.spawn(move || of_thread(thread))).collect();
+        workers.into_iter().fold(Falls::default(), |sum, worker| {
+            let falls = worker.join().expect("a thread that counts");
+            Falls { count: sum.count + falls.count, ulps: sum.ulps.max(falls.ulps) }
+        })
+    })
+}
+
+/// Below `EXP_MIN` all are 0.
+const LOW: f32 = exact::EXP_MIN;
+/// From here on e^-x is lost beside 1: sigmoid is constant, softplus is x and its root
+/// correctly rounded.
+const HIGH: f32 = 32.0;
+
+#[test]
+#[ignore = "slow: a billion values, seconds when optimized"]
+fn exp_falls_by_an_ulp() {
+    assert_eq!(falls(exact::exp, LOW, 0.0), Falls { count: 2983, ulps: 1 });
+}
+
+#[test]
+#[ignore = "slow: two billion values, seconds when optimized"]
+fn sigmoid_falls_by_some_ulps() {
+    let negative = falls(exact::sigmoid, LOW, -0.0);
+    assert_eq!(negative, Falls { count: 48_148_916, ulps: 5 });
+    let positive = falls(exact::sigmoid, 0.0, HIGH);
+    assert_eq!(positive, Falls { count: 1_022_622, ulps: 2 });
+    assert!(exact::sigmoid(HIGH) == 1.0 && exact::sigmoid(f32::MAX) == 1.0);
+}
+
+#[test]
+#[ignore = "slow: two billion values, seconds when optimized"]
+fn sqrt_softplus_falls_by_some_ulps() {
+    let negative = falls(exact::sqrt_softplus, LOW, -0.0);
+    assert_eq!(negative, Falls { count: 10_434_489, ulps: 2 });
+    let positive = falls(exact::sqrt_softplus, 0.0, HIGH);
+    assert_eq!(positive, Falls { count: 47_792_214, ulps: 2 });
+    assert_eq!(exact::sqrt_softplus(HIGH), HIGH.sqrt());
+}

@@ -1,0 +1,199 @@
+//! Grouping by expert on the CPU: a stable counting sort, tokens in parts.
+//!
+//! Each part counts its picks by expert; prefix sums over parts and experts say
+//! where each part's picks of an expert start; each part then puts its own there.
+
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+
+use rayon::prelude::*;
+use spec_core::ops::MoeAlign;
+use spec_core::ops::moe_align::{Buffers, MAX_EXPERTS, Plan};
+use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, dtype, flags};
+
+use super::by_int;
+use crate::slices::{Int, Rows, Workspace, raise, slice, slice_mut, workspace_size};
+use crate::{Cpu, check_stream};
+
+/// Picks below which splitting further costs more than it gains.
+const MIN_PICKS: usize = 8192;
+/// The local expert of a pick that is dropped.
+const DROPPED: u16 = u16::MAX;
+const _: () = assert!(MAX_EXPERTS < DROPPED as usize);
+
+struct Prepared {
+    plan: Plan,
+    /// Parts, and tokens of each.
+    parts: usize,
+    share: usize,
+}
+
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<MoeAlign> for Cpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<MoeAlign>>> {
+        let tokens = plan.topk_ids.rows;
+        let parts = rayon::current_num_threads().min(plan.picks() / MIN_PICKS).max(1);
+        let share = tokens.div_ceil(parts).max(1);
+        Ok(Box::new(Prepared { plan: plan.clone(), parts: tokens.div_ceil(share).max(1), share }))
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Kernel<MoeAlign> for Prepared {
+    fn workspace_size(&self) -> usize {
+        workspace_size(&[self.parts * self.stride() * 4])
+    }
+
+    unsafe fn launch(
+        &self,
+        workspace: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        check_stream(stream)?;
+        by_int!(self.plan.topk_ids.dtype, run(self, workspace, buffers))
+    }
+}
+
+/// From experts to local experts.
+#[derive(Clone, Copy)]
+struct Local<'a> {
+    plan: &'a Plan,
+    map: Option<&'a [i32]>,
+}
+
+impl Local<'_> {
+    /// The local expert of a pick, and flags.
+    fn of(self, id: i64) -> (u16, u32) {
+        let expert = match (usize::try_from(id), self.map) {
+            (Ok(expert), _) if expert >= self.plan.params.experts => i64::MIN,
+            (Ok(expert), Some(map)) => i64::from(map[expert]),
+            _ => id,
+        };
+        match usize::try_from(expert) {
+            Ok(local) if local < self.plan.params.local_experts => (local as u16, 0),
+            _ if expert == -1 => (DROPPED, 0),
+            _ => (DROPPED, flags::OUT_OF_RANGE),
+        }
+    }
+}
+
+fn run<T: Int>(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    let plan = &prepared.plan;
+    let ids = Rows::<T>::new(buffers.topk_ids, plan.topk_ids)?;
+    let map = buffers.expert_map.map(slice::<i32>).transpose()?;
+    let local = Local { plan, map };
+    let stride = prepared.stride();
+    let starts = Workspace::new(workspace)?.take::<u32>(prepared.parts * stride)?;
+    let bits = AtomicU32::new(0);
+    starts.par_chunks_mut(stride).enumerate().for_each(|(part, counts)| {
+        counts.fill(0);
+        let mut bad = 0;
+        for id in prepared.tokens_of(part).flat_map(|token| ids.row(token)) {
+            let (local, flags) = local.of(id.wide());
+            bad |= flags;
+            if local != DROPPED {
+                counts[usize::from(local)] += 1;
+            }
+        }
+        if bad != 0 {
+            bits.fetch_or(bad, Ordering::Relaxed);
+        }
+    });
+    let sorted = sorted_ids(buffers.sorted_ids)?;
+    let offsets = slice_mut::<i32>(buffers.offsets)?;
+    prepared.place_runs(starts, offsets, slice_mut(buffers.counts)?, sorted);
+    let padded = offsets[plan.params.local_experts];
+    slice_mut::<i32>(buffers.num_padded)?[0] = padded;
+    fill_blocks(slice_mut(buffers.block_experts)?, offsets, plan.params.block_size);
+    let sorted = shared(sorted);
+    let inverse = buffers.inverse.map(slice_mut::<i32>).transpose()?.map(shared);
+    let k = plan.topk_ids.cols;
+    starts.par_chunks_mut(stride).enumerate().for_each(|(part, next)| {
+        for token in prepared.tokens_of(part) {
+            for (j, id) in ids.row(token).iter().enumerate() {
+                let (pick, mut place) = (token * k + j, -1);
+                let (local, _) = local.of(id.wide());
+                if local != DROPPED {
+                    let next = &mut next[usize::from(local)];
+                    place = *next as i32;
+                    *next += 1;
+                    sorted[place as usize].store(pick as i32, Ordering::Relaxed);
+                }
+                if let Some(inverse) = inverse {
+                    inverse[pick].store(place, Ordering::Relaxed);
+                }
+            }
+        }
+    });
+    raise(buffers.flags, bits.into_inner())
+}
+
+impl Prepared {
+    /// Counters of a part.
+    fn stride(&self) -> usize {
+        self.plan.params.local_experts.max(1)
+    }
+
+    fn tokens_of(&self, part: usize) -> std::ops::Range<usize> {
+        let tokens = self.plan.topk_ids.rows;
+        (part * self.share).min(tokens)..((part + 1) * self.share).min(tokens)
+    }
+
+    /// Turns each part's counts into where its picks start; writes offsets,
+    /// counts, and the padding behind each run.
+    fn place_runs(
+        &self,
+        starts: &mut [u32],
+        offsets: &mut [i32],
+        counts: &mut [i32],
+        sorted: &mut [i32],
+    ) {
+        let padding = self.plan.picks() as i32;
+        let mut next = 0;
+        for (local, count) in counts.iter_mut().enumerate() {
+            offsets[local] = next as i32;
+            let first = next;
+            for start in starts.iter_mut().skip(local).step_by(self.stride()) {
+                next += std::mem::replace(start, next);
+            }
+            *count = (next - first) as i32;
+            let end = next.next_multiple_of(self.plan.params.block_size as u32);
+            sorted[next as usize..end as usize].fill(padding);
+            next = end;
+        }
+        offsets[counts.len()] = next as i32;
+        sorted[next as usize..].fill(padding);
+    }
+}
+
+/// The output of picks as i32, whose bits a u32 shares.
+fn sorted_ids(view: ViewMut<'_>) -> Result<&mut [i32]> {
+    match view.dtype() {
+        // Size and alignment are the same.
+        DType::U32 => {
+            Ok(dtype::from_bytes_mut(dtype::as_bytes_mut(slice_mut::<u32>(view)?))
+                .unwrap_or_default())
+        }
+        _ => slice_mut(view),
+    }
+}
+
+/// The expert of each block, -1 after the last run.
+fn fill_blocks(blocks: &mut [i32], offsets: &[i32], block_size: usize) {
+    let mut rest = &mut blocks[..];
+    for (local, run) in offsets.windows(2).enumerate() {
+        let (of_run, behind) =
+            std::mem::take(&mut rest).split_at_mut((run[1] - run[0]) as usize / block_size);
+        of_run.fill(local as i32);
+        rest = behind;
+    }
+    rest.fill(-1);
+}
+
+/// A slice whose places several threads write, each place once.
+fn shared(slice: &mut [i32]) -> &[AtomicI32] {
+    let (data, len) = (slice.as_mut_ptr().cast::<AtomicI32>(), slice.len());
+    // SAFETY: an `AtomicI32` is laid out as an i32, and the slice is borrowed
+    // exclusively for as long as the result lives.
+    unsafe { std::slice::from_raw_parts(data, len) }
+}

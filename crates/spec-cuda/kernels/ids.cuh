@@ -1,0 +1,31 @@
+// Arguments of more types than `Integers` (common.cuh) has: truth values, and ids
+// to write. The host's side is src/args.rs.
+#pragma once
+
+#include "common.cuh"
+
+// Truth values of one byte or of four: what is not 0 is true.
+struct Truths {
+    const void* data;
+    u64 wide;
+
+    INLINE bool operator[](u64 i) const {
+        return wide ? static_cast<const i32*>(data)[i] != 0 : static_cast<const u8*>(data)[i] != 0;
+    }
+};
+
+// A matrix of integers of either width to write: rows `stride` elements apart.
+struct IntegerRows {
+    void* data;
+    u64 stride;
+    u64 wide;
+
+    INLINE void set(u64 row, u64 column, i32 value) const {
+        const u64 at = row * stride + column;
+        if (wide) {
+            static_cast<i64*>(data)[at] = value;
+        } else {
+            static_cast<i32*>(data)[at] = value;
+        }
+    }
+};

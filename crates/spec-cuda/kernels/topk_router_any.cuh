@@ -1,0 +1,189 @@
+// topk_router by the exact rules for any shape and every option: a warp a token, a key
+// an expert in its shared memory.
+//
+// 1. Softmax only: the row's maximum, then its sum as an integer.
+// 2. A key an expert: its choice as an integer that orders as the choice does.
+// 3. Groups: lanes share a group and find its two largest keys; the kept ones are found
+//    bit by bit.
+// 4. A lane heads `chunk` neighbouring experts and knows their largest key. A pick is the
+//    largest head, the lowest lane among equals; all lanes then look through that chunk,
+//    for the expert and for its next head.
+#pragma once
+
+#include "topk_router_exact.cuh"
+
+// The float that a sort key stands for.
+INLINE float choice_of(u32 key) {
+    return __uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key);
+}
+
+// Replaces `keys[g]`, one for each of `groups`, by whether it is among the `kept`
+// largest, the lower index first among equals.
+__device__ __noinline__ void keep_largest(u32* keys, u32 groups, u32 kept) {
+    const u32 lane = lane_id();
+    // The largest value that `kept` keys reach.
+    u32 least = 0;
+    for (u32 bit = 1u << 31; bit != 0; bit >>= 1) {
+        u32 count = 0;
+        for (u32 g = lane; g < groups; g += WARP) count += keys[g] >= (least | bit);
+        if (__reduce_add_sync(ALL_LANES, count) >= kept) least |= bit;
+    }
+    u32 above = 0;
+    for (u32 g = lane; g < groups; g += WARP) above += keys[g] > least;
+    u32 equals = kept - __reduce_add_sync(ALL_LANES, above);
+    for (u32 first = 0; first < groups; first += WARP) {
+        const u32 g = first + lane;
+        const u32 key = g < groups ? keys[g] : 0;
+        const bool equal = g < groups && key == least;
+        const u32 all = __ballot_sync(ALL_LANES, equal);
+        const bool keeps = key > least || (equal && __popc(all & lanes_below()) < equals);
+        equals -= min(equals, static_cast<u32>(__popc(all)));
+        if (g < groups) keys[g] = keeps;
+    }
+    __syncwarp();
+}
+
+// Gives the experts of groups that are not kept the key `masked`. `kept` has room for a
+// word a group; both lie in shared memory of this warp.
+__device__ __noinline__ void mask_groups(const Params& p, u32* keys, u32* kept, u32 masked) {
+    const u32 lane = lane_id();
+    const u32 size = p.experts / p.groups;
+    // Lanes that share a group: as many as there are, in powers of two.
+    u32 sharing = 1;
+    while (sharing * 2 * p.groups <= WARP) sharing *= 2;
+    const u32 per_round = WARP / sharing;
+    const u32 part = lane % sharing;
+    for (u32 first = 0; first < p.groups; first += per_round) {
+        const u32 group = first + lane / sharing;
+        u32 best = 0;
+        u32 second = 0;
+        if (group < p.groups) {
+            for (u32 i = part; i < size; i += sharing) {
+                const u32 key = keys[group * size + i];
+                second = max(second, min(best, key));
+                best = max(best, key);
+            }
+        }
+        for (u32 o = 1; o < sharing; o *= 2) {
+            const u32 other_best = __shfl_xor_sync(ALL_LANES, best, o);
+            const u32 other_second = __shfl_xor_sync(ALL_LANES, second, o);
+            second = max(min(best, other_best), max(second, other_second));
+            best = max(best, other_best);
+        }
+        if (group < p.groups && part == 0) {
+            kept[group] = p.group_max || size == 1
+                              ? best
+                              : exact::sort_key(exact::add(choice_of(best), choice_of(second)));
+        }
+    }
+    __syncwarp();
+    keep_largest(kept, p.groups, p.topk_groups);
+    for (u32 first = 0; first < p.groups; first += per_round) {
+        const u32 group = first + lane / sharing;
+        if (group < p.groups && kept[group] == 0) {
+            for (u32 i = part; i < size; i += sharing) keys[group * size + i] = masked;
+        }
+    }
+    __syncwarp();
+}
+
+// Routes a token. `keys` has a word for each expert of 32 chunks, then one a group.
+template <typename T>
+INLINE void route_any(const Params& p, const Options& options, u64 token, u32* keys) {
+    const u32 lane = lane_id();
+    const u32 chunk = options.chunk;
+    const u32 room = chunk * WARP;
+    const T* row = static_cast<const T*>(p.x) + token * p.x_stride;
+    const float nan = __uint_as_float(0x7FC00000u);
+    // Four logits of a lane, NaN for what is not there.
+    const auto load = [&](u32 at) {
+        const auto logit = [&](u32 e) { return e < p.experts ? to_f32(row[e]) : nan; };
+        return make_float4(logit(at), logit(at + WARP), logit(at + 2 * WARP),
+                           logit(at + 3 * WARP));
+    };
+
+    float max = negative_infinity();
+    float factor = 0.0f;
+    if (p.scoring == SOFTMAX) {
+        for (u32 at = lane; at < p.experts; at += WARP) max = fmaxf(max, to_f32(row[at]));
+        max = warp_max(max);
+        u64 sum = 0;
+        for (u32 at = lane; at < p.experts; at += 4 * WARP) sum += exact_weights(load(at), max);
+        factor = row_factor(max, warp_sum(sum));
+    }
+
+    bool odd = false;
+    for (u32 at = lane; at < room; at += 4 * WARP) {
+        const float4 four = load(at);
+        const float4 by =
+            options.by_logit ? four : exact_scores<Options>(p.scoring, four, max, factor);
+        const float x[4] = {four.x, four.y, four.z, four.w};
+        const float c[4] = {by.x, by.y, by.z, by.w};
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) {
+            const u32 e = at + i * WARP;
+            const bool there = e < p.experts;
+            float choice = c[i];
+            if (there && p.bias != nullptr) choice = exact::add(choice, bias_of(p, options, e));
+            if (x[i] != x[i]) choice = negative_infinity();
+            odd |= there && !exact::finite(x[i]);
+            if (e < room) keys[e] = there ? exact::sort_key(choice) : 0;
+        }
+    }
+    odd = __any_sync(ALL_LANES, odd);
+    if (odd && lane == 0) raise(p.flags, NON_FINITE);
+    __syncwarp();
+
+    if (p.topk_groups < p.groups) {
+        mask_groups(p, keys, keys + room, p.excluded ? 0 : exact::sort_key(0.0f));
+    }
+
+    u32 head = 0;
+    // Lanes begin apart, so that few meet in a bank.
+    for (u32 i = 0, at = lane % chunk; i < chunk; ++i, at = at + 1 < chunk ? at + 1 : 0) {
+        head = ::max(head, keys[lane * chunk + at]);
+    }
+    u32 picks[2] = {0, 0};
+    for (u32 pick = 0; pick < p.topk; ++pick) {
+        const u32 largest = __reduce_max_sync(ALL_LANES, head);
+        const u32 owner = __ffs(__ballot_sync(ALL_LANES, head == largest)) - 1;
+        u32 expert = 0;
+        u32 next = 0;
+        bool found = false;
+        for (u32 first = 0; first < chunk; first += WARP) {
+            const u32 at = first + lane;
+            u32 key = at < chunk ? keys[owner * chunk + at] : 0;
+            const u32 equal = __ballot_sync(ALL_LANES, at < chunk && key == largest);
+            if (!found && equal != 0) {
+                found = true;
+                const u32 nearest = __ffs(equal) - 1;
+                expert = owner * chunk + first + nearest;
+                if (lane == nearest) {
+                    // Below every key: not chosen again.
+                    key = 0;
+                    keys[expert] = 0;
+                }
+            }
+            next = ::max(next, key);
+        }
+        next = __reduce_max_sync(ALL_LANES, next);
+        if (lane == owner) head = next;
+        if (lane == pick % WARP) picks[pick / WARP] = expert;
+        __syncwarp();
+    }
+
+    const float first = to_f32(row[picks[0]]);
+    const float second = to_f32(row[picks[1]]);
+    const float4 scores =
+        exact_scores<Options>(p.scoring, make_float4(first, second, first, second), max, factor);
+    float shares[2] = {scores.x, scores.y};
+    if (p.renormalize) {
+        const float sum = warp_sum((lane < p.topk ? scores.x : 0.0f) +
+                                   (lane + WARP < p.topk ? scores.y : 0.0f));
+        shares[0] = __fdividef(scores.x, sum + 1e-20f);
+        shares[1] = __fdividef(scores.y, sum + 1e-20f);
+    }
+    write_pick(p, options, token, lane, shares[0], picks[0]);
+    write_pick(p, options, token, lane + WARP, shares[1], picks[1]);
+    write_shared(p, options, token);
+}

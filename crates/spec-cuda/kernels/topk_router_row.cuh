@@ -1,0 +1,207 @@
+// What the kernels of topk_router share: their arguments, the options that only some
+// models need, and writing a token's row.
+#pragma once
+
+#include "common.cuh"
+
+constexpr u32 SIGMOID = 0;
+constexpr u32 SOFTMAX = 1;
+constexpr u32 SQRT_SOFTPLUS = 2;
+
+struct Params {
+    const void* x;
+    u64 x_stride;
+    const float* bias;
+    Rows<float> weights;
+    Rows<i32> indices;
+    u32* flags;
+    u64 tokens;
+    u32 experts;
+    u32 groups;
+    u32 topk_groups;
+    u32 topk;
+    u32 scoring;
+    u32 group_max;
+    u32 excluded;
+    u32 renormalize;
+    float scale;
+    u32 reserved;
+};
+static_assert(sizeof(Params) == 112);
+
+// No option: f32 bias, 32-bit indices, and nothing else. Kernels made with it have no
+// trace of the others.
+struct Plain {
+    static constexpr bool ANY = false;
+};
+
+// All of them; what is absent is null or 0.
+struct Options {
+    static constexpr bool ANY = true;
+    const i32* num_tokens;
+    Rows<const i32> replicas;
+    const i32* replica_counts;
+    i32* load;
+    // 0 f32, 1 f16, 2 bf16.
+    u32 bias_type;
+    u32 wide_indices;
+    u32 shared_experts;
+    float shared_weight;
+    // Places of experts, or experts, and the most replicas of one.
+    u32 physical;
+    u32 most;
+    // topk_router_any: whether to choose by the logit, neighbouring experts that a
+    // lane heads, and a warp's words of shared memory.
+    u32 by_logit;
+    u32 chunk;
+    u32 words;
+    u32 reserved;
+};
+static_assert(sizeof(Options) == 80);
+
+struct Extended {
+    Params common;
+    Options options;
+};
+static_assert(sizeof(Extended) == 192);
+
+INLINE float negative_infinity() { return __uint_as_float(0xFF800000u); }
+
+INLINE float warp_max(float v) {
+#pragma unroll
+    for (u32 o = 16; o > 0; o /= 2) v = fmaxf(v, __shfl_xor_sync(ALL_LANES, v, o));
+    return v;
+}
+
+INLINE float warp_sum(float v) {
+#pragma unroll
+    for (u32 o = 16; o > 0; o /= 2) v += __shfl_xor_sync(ALL_LANES, v, o);
+    return v;
+}
+
+INLINE u64 warp_sum(u64 v) {
+#pragma unroll
+    for (u32 o = 16; o > 0; o /= 2) v += __shfl_xor_sync(ALL_LANES, v, o);
+    return v;
+}
+
+// An expert's bias, where there is one.
+template <typename O>
+INLINE float bias_of(const Params& p, const O& options, u32 expert) {
+    if constexpr (O::ANY) {
+        if (options.bias_type == 1) return to_f32(reinterpret_cast<const f16*>(p.bias)[expert]);
+        if (options.bias_type == 2) return to_f32(reinterpret_cast<const bf16*>(p.bias)[expert]);
+    }
+    return __ldg(p.bias + expert);
+}
+
+// ---- rows that are padding ----------------------------------------------------
+
+// How many rows are tokens.
+template <typename O>
+INLINE u64 live_tokens(const Params& p, const O& options) {
+    if constexpr (O::ANY) {
+        if (options.num_tokens != nullptr) {
+            const i32 wanted = *options.num_tokens;
+            const u64 live = wanted < 0 ? 0 : static_cast<u64>(wanted);
+            const bool cut = wanted < 0 || live > p.tokens;
+            if (cut && blockIdx.x == 0 && threadIdx.x == 0) raise(p.flags, BAD_LENGTHS);
+            return live < p.tokens ? live : p.tokens;
+        }
+    }
+    return p.tokens;
+}
+
+INLINE void write_index(const Params& p, const Options& options, u64 row, u32 column, i32 index) {
+    if (options.wide_indices) {
+        reinterpret_cast<i64*>(p.indices.data)[row * p.indices.stride + column] = index;
+    } else {
+        p.indices[row][column] = index;
+    }
+}
+
+// The rows behind the live ones, a warp a row.
+INLINE void pad(const Params& p, const Options& options, u64 live) {
+    const u32 columns = p.topk + options.shared_experts;
+    const u32 warps = blockDim.x / WARP;
+    const u64 step = static_cast<u64>(gridDim.x) * warps;
+    const u64 first = live + static_cast<u64>(blockIdx.x) * warps + threadIdx.x / WARP;
+    for (u64 row = first; row < p.tokens; row += step) {
+        for (u32 column = lane_id(); column < columns; column += WARP) {
+            p.weights[row][column] = 0.0f;
+            write_index(p, options, row, column, -1);
+        }
+    }
+}
+
+// ---- a token's row ------------------------------------------------------------
+
+// Where the token finds the expert: -1 for a place that is none.
+INLINE i32 place_of(const Params& p, const Options& options, u64 token, u32 expert) {
+    if (options.replicas.data == nullptr) return static_cast<i32>(expert);
+    const i32 given = options.replica_counts[expert];
+    const i32 most = static_cast<i32>(options.most);
+    const i32 count = min(max(given, 1), most);
+    const u32 turn = static_cast<u32>(token) * 2654435769u % static_cast<u32>(count);
+    const i32 place = options.replicas[expert][turn];
+    const bool there = place >= 0 && static_cast<u32>(place) < options.physical;
+    raise(p.flags, (count == given ? 0 : BAD_LENGTHS) | (there ? 0 : OUT_OF_RANGE));
+    return there ? place : -1;
+}
+
+// Writes the pick at `position`, if it is one.
+INLINE void write_pick(const Params& p, const Options& options, u64 token, u32 position,
+                       float share, u32 expert) {
+    if (position >= p.topk) return;
+    const i32 place = place_of(p, options, token, expert);
+    p.weights[token][position] = p.scale * share;
+    write_index(p, options, token, position, place);
+    if (options.load != nullptr && place >= 0) atomicAdd(options.load + place, 1);
+}
+
+// Writes the columns behind the picks.
+INLINE void write_shared(const Params& p, const Options& options, u64 token) {
+    for (u32 i = lane_id(); i < options.shared_experts; i += WARP) {
+        p.weights[token][p.topk + i] = options.shared_weight;
+        write_index(p, options, token, p.topk + i, static_cast<i32>(options.physical + i));
+    }
+}
+
+// A row of an output whose stride in bytes fits 32 bits.
+template <typename T>
+INLINE T* output_row(const Rows<T>& rows, u32 token) {
+    char* const base = reinterpret_cast<char*>(rows.data);
+    const u32 stride = static_cast<u32>(rows.stride * sizeof(T));
+    return reinterpret_cast<T*>(base + static_cast<u64>(token) * stride);
+}
+
+// A lane has the score of the pick at `position`, or one at or beyond topk, which is
+// at most 32: writes weights and indices. The picks are in the first eight lanes, or
+// `wide`. NARROW: strides in bytes fit 32 bits.
+template <bool NARROW, typename O>
+INLINE void store(const Params& p, const O& options, u64 token, u32 position, float score,
+                  u32 expert, bool wide) {
+    const bool picked = position < p.topk;
+    // The share first: a large scale over a small sum would be infinite.
+    float share = score;
+    if (p.renormalize) {
+        float sum = picked ? score : 0.0f;
+        if (wide) {
+            sum += __shfl_xor_sync(ALL_LANES, sum, 16);
+            sum += __shfl_xor_sync(ALL_LANES, sum, 8);
+        }
+#pragma unroll
+        for (u32 o = 4; o > 0; o /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, o);
+        share = __fdividef(score, sum + 1e-20f);
+    }
+    if constexpr (O::ANY) {
+        write_pick(p, options, token, position, share, expert);
+        write_shared(p, options, token);
+    } else if (picked) {
+        const u32 row = static_cast<u32>(token);
+        float* const weights = NARROW ? output_row(p.weights, row) : p.weights[token];
+        i32* const indices = NARROW ? output_row(p.indices, row) : p.indices[token];
+        weights[position] = p.scale * share;
+        indices[position] = static_cast<i32>(expert);
+    }
+}

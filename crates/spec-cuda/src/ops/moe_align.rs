@@ -1,0 +1,239 @@
+//! Host side of `kernels/moe_align.cu`.
+
+use spec_core::ops::MoeAlign;
+use spec_core::ops::moe_align::{Buffers, Plan};
+use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
+
+use crate::Cuda;
+use crate::archive::{Archive, archive};
+use crate::args::Integers;
+use crate::launch::{Function, Shape};
+
+static KERNELS: Archive = archive!("moe_align");
+
+/// Threads of a block: the most for which its memory suffices.
+const THREADS: [u32; 4] = [1024, 512, 256, 128];
+/// Picks of a thread, at most.
+const MAX_TURNS: u32 = 8;
+/// Shared memory that the kernels use beside what is asked for.
+const FIXED_SHARED: u32 = 512;
+/// Picks, and places to fill, that a block of a cluster is worth, and the most picks
+/// that one takes. On an H200, 256 experts, in microseconds, blocks x threads:
+///
+/// ```text
+/// tokens, top 8   1 x 256   1 x 512   8 x 256   16 x 512   three launches x 512
+/// 1               4.6       4.7                            8.0
+/// 256             10.0      8.1       5.3                  8.2
+/// 1024                                7.3       6.4        8.2
+/// 4096                                          8.9        9.2
+/// 16384                                         17.5       11.5
+/// 65536                                                    18.5, 17.0 x 1024
+/// ```
+const PICKS: usize = 256;
+const PLACES: usize = 1 << 16;
+const MOST_PICKS: usize = 2048;
+/// Picks from which blocks are as large as they get.
+const MANY: usize = 1 << 18;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Params {
+    ids: Integers,
+    stride: u64,
+    map: u64,
+    sorted: u64,
+    block_experts: u64,
+    counts: u64,
+    offsets: u64,
+    num_padded: u64,
+    inverse: u64,
+    flags: u64,
+    workspace: u64,
+    picks: u32,
+    k: u32,
+    experts: u32,
+    locals: u32,
+    block_size: u32,
+    capacity: u32,
+    turns: u32,
+    blocks: u32,
+}
+const _: () = assert!(size_of::<Params>() == 128);
+
+/// Blocks that share the picks, and what each takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Team {
+    blocks: u32,
+    threads: u32,
+    turns: u32,
+}
+
+impl Team {
+    /// As many as `blocks`, each with as few turns as that leaves.
+    fn new(picks: usize, blocks: u32, threads: u32) -> Self {
+        let turns = picks.div_ceil((blocks * threads) as usize).max(1);
+        Team { blocks, threads, turns: turns.min(u32::MAX as usize) as u32 }
+    }
+
+    /// Dynamic shared memory of a block, as the kernel lays it out.
+    fn shared(self, locals: u32) -> u32 {
+        let words = 3 * locals + 1 + 2 * self.turns.min(MAX_TURNS) * self.threads;
+        let counters = locals.next_multiple_of(2) + self.threads / 32 * locals;
+        (4 * words + 2 * counters).next_multiple_of(4)
+    }
+
+    fn shape(self, locals: u32) -> Shape {
+        Shape::new(self.blocks, self.threads).shared(self.shared(locals))
+    }
+}
+
+enum Launches {
+    /// A block, or a cluster of them.
+    One(Function),
+    Three {
+        count: Function,
+        sum: Function,
+        place: Function,
+    },
+}
+
+struct Prepared {
+    cuda: Cuda,
+    plan: Plan,
+    launches: Launches,
+    team: Team,
+}
+
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<MoeAlign> for Cuda {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<MoeAlign>>> {
+        let (locals, picks) = (plan.params.local_experts, plan.picks());
+        let limits = self.limits();
+        let wanted = if picks <= MOST_PICKS {
+            256
+        } else if picks <= MANY {
+            512
+        } else {
+            1024
+        };
+        let fits = |&threads: &u32| {
+            let fullest = Team { blocks: 1, threads, turns: MAX_TURNS };
+            threads <= wanted && fullest.shared(locals as u32) <= limits.shared - FIXED_SHARED
+        };
+        let threads = THREADS.into_iter().find(fits).unwrap_or(THREADS[THREADS.len() - 1]);
+        let one = self.function(&KERNELS, "moe_align_one")?;
+        let wanted = picks.div_ceil(PICKS).max(plan.capacity.div_ceil(PLACES)).max(1);
+        let wanted = wanted.next_power_of_two().min(16) as u32;
+        let team = Team::new(picks, self.largest_cluster(&one, wanted, threads, locals)?, threads);
+        let prepared = |launches, team| {
+            Box::new(Prepared { cuda: self.clone(), plan: plan.clone(), launches, team })
+        };
+        if team.turns <= MAX_TURNS && picks <= team.blocks as usize * MOST_PICKS {
+            return Ok(prepared(Launches::One(one), team));
+        }
+        let spread = Team::new(picks, limits.multiprocessors, threads);
+        let turns = spread.turns.min(MAX_TURNS);
+        let blocks = picks.div_ceil((threads * turns) as usize) as u32;
+        let launches = Launches::Three {
+            count: self.function(&KERNELS, "moe_align_count")?,
+            sum: self.function(&KERNELS, "moe_align_sum")?,
+            place: self.function(&KERNELS, "moe_align_place")?,
+        };
+        Ok(prepared(launches, Team { blocks, threads, turns }))
+    }
+}
+
+impl Cuda {
+    /// Blocks of a cluster, as many as `wanted` or what the device has.
+    fn largest_cluster(
+        &self,
+        one: &Function,
+        wanted: u32,
+        threads: u32,
+        locals: usize,
+    ) -> Result<u32> {
+        if !self.limits().clusters {
+            return Ok(1);
+        }
+        let fullest = Team { blocks: wanted, threads, turns: MAX_TURNS };
+        // More than 8 blocks are not portable: a device may not hold them.
+        if wanted > 8 && !self.holds(one, fullest.shape(locals as u32).cluster(wanted))? {
+            return Ok(8);
+        }
+        Ok(wanted)
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Kernel<MoeAlign> for Prepared {
+    fn workspace_size(&self) -> usize {
+        match self.launches {
+            Launches::One(_) => 0,
+            // A row of counts a block, and their sums.
+            Launches::Three { .. } => {
+                (self.team.blocks as usize + 1) * self.plan.params.local_experts * 4
+            }
+        }
+    }
+
+    unsafe fn launch(
+        &self,
+        workspace: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        let Prepared { cuda, plan, team, .. } = self;
+        let packed = plan.topk_ids.rows <= 1 || plan.topk_ids.row_stride == plan.topk_ids.cols;
+        let locals = plan.params.local_experts as u32;
+        let params = Params {
+            ids: cuda.integers(buffers.topk_ids, plan.topk_ids.dtype)?,
+            stride: plan.topk_ids.row_stride as u64,
+            map: cuda.pointer(buffers.expert_map)?,
+            sorted: cuda.pointer(buffers.sorted_ids)?,
+            block_experts: cuda.pointer(buffers.block_experts)?,
+            counts: cuda.pointer(buffers.counts)?,
+            offsets: cuda.pointer(buffers.offsets)?,
+            num_padded: cuda.pointer(buffers.num_padded)?,
+            inverse: cuda.pointer(buffers.inverse)?,
+            flags: cuda.pointer(buffers.flags)?,
+            workspace: cuda.workspace(workspace, self.workspace_size())?,
+            picks: plan.picks() as u32,
+            k: if packed { 0 } else { plan.topk_ids.cols as u32 },
+            experts: plan.params.experts as u32,
+            locals,
+            block_size: plan.params.block_size as u32,
+            capacity: plan.capacity as u32,
+            turns: team.turns,
+            blocks: team.blocks,
+        };
+        let shape = team.shape(locals);
+        // SAFETY: `Params` is the kernels', field by field; the buffers were
+        // checked against the plan, and every expert, which is data, is compared
+        // with the plan's sizes before it is used.
+        cuda.enqueue(stream, |queue| unsafe {
+            match &self.launches {
+                Launches::One(one) => queue.launch(one, shape.cluster(team.blocks), &params),
+                Launches::Three { count, sum, place } => {
+                    queue.launch(count, shape, &params)?;
+                    // A warp a local expert.
+                    let sums = Shape::new(locals.div_ceil(8), 256);
+                    queue.launch(sum, sums, &params)?;
+                    queue.launch(place, shape, &params)
+                }
+            }
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_smallest_memory_holds_a_team_for_any_number_of_experts() {
+        let smallest = Team { blocks: 1, threads: THREADS[3], turns: MAX_TURNS };
+        assert!(smallest.shared(4096) + FIXED_SHARED <= 99 * 1024);
+        assert_eq!(Team::new(0, 1, 1024).turns, 1);
+        assert_eq!(Team::new(131_072, 16, 1024).turns, 8);
+    }
+}

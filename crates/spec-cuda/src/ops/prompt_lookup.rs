@@ -1,0 +1,117 @@
+//! Host side of `kernels/prompt_lookup.cu`.
+
+use spec_core::ops::PromptLookup;
+use spec_core::ops::prompt_lookup::{Buffers, Occurrence, Plan};
+use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
+
+use super::ngram::{Team, check_sizes, number, token_name};
+use crate::Cuda;
+use crate::archive::{Archive, archive};
+use crate::args::{Integers, Rows};
+use crate::launch::{Function, Shape};
+
+static KERNELS: Archive = archive!("prompt_lookup");
+
+/// Bytes of a request's ticket in the workspace.
+const TICKET: usize = 8;
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct Params {
+    tokens: Rows,
+    drafts: Rows,
+    lengths: Integers,
+    counts: u64,
+    flags: u64,
+    slots: u64,
+    tickets: u64,
+    number: u64,
+    cols: u32,
+    max_draft: u32,
+    batch: u32,
+    block_bits: u32,
+    warp_bits: u32,
+    max_ngram: u32,
+    min_ngram: u32,
+    reserved: u32,
+}
+const _: () = assert!(size_of::<Params>() == 120);
+
+struct Prepared {
+    cuda: Cuda,
+    plan: Plan,
+    function: Function,
+    team: Team,
+    shape: Shape,
+}
+
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<PromptLookup> for Cuda {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<PromptLookup>>> {
+        let tokens = &plan.tokens;
+        check_sizes(self, &[("requests", tokens.rows), ("tokens of a request", tokens.cols)])?;
+        let which = match plan.params.occurrence {
+            Occurrence::First => "first",
+            Occurrence::Last => "last",
+        };
+        let name = format!("{}_{which}_{}", KERNELS.name, token_name(tokens.dtype));
+        let bytes = tokens.cols * tokens.dtype.size();
+        let team = Team::new(tokens.rows, bytes, self.limits().multiprocessors);
+        Ok(Box::new(Prepared {
+            cuda: self.clone(),
+            plan: plan.clone(),
+            function: self.function(&KERNELS, &name)?,
+            team,
+            shape: team.shape(tokens.rows),
+        }))
+    }
+}
+
+impl Prepared {
+    /// Bytes of slots: none where a team lies within a block.
+    fn slots(&self) -> usize {
+        if self.team.block_bits == 0 { 0 } else { self.team.slots(self.plan.tokens.rows) }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Kernel<PromptLookup> for Prepared {
+    fn workspace_size(&self) -> usize {
+        match self.slots() {
+            0 => 0,
+            slots => slots + self.plan.tokens.rows * TICKET,
+        }
+    }
+
+    unsafe fn launch(
+        &self,
+        workspace: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        let Prepared { cuda, plan, team, .. } = self;
+        let slots = cuda.workspace(workspace, self.workspace_size())?;
+        let params = Params {
+            tokens: cuda.rows(buffers.tokens, &plan.tokens)?,
+            drafts: cuda.rows(buffers.drafts, &plan.drafts)?,
+            lengths: cuda.integers(buffers.lengths, plan.lengths)?,
+            counts: cuda.pointer(buffers.counts)?,
+            flags: cuda.pointer(buffers.flags)?,
+            slots,
+            tickets: slots + self.slots() as u64,
+            number: number(),
+            cols: plan.tokens.cols as u32,
+            max_draft: plan.params.max_draft as u32,
+            batch: plan.tokens.rows as u32,
+            block_bits: team.block_bits,
+            warp_bits: team.warp_bits,
+            max_ngram: plan.params.max_ngram as u32,
+            min_ngram: plan.params.min_ngram as u32,
+            reserved: 0,
+        };
+        // SAFETY: `Params` is the kernel's, field by field; the buffers were checked
+        // against the plan, the workspace holds the slots and tickets of this shape,
+        // and the kernel cuts lengths, which are data, to the rows.
+        cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
+    }
+}

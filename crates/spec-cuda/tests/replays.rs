@@ -1,0 +1,153 @@
+//! What the blocks of a launch leave for each other is gone when it is captured and
+//! replayed: matches that move between the replays are found where they are.
+
+mod common;
+
+use common::graph::Foreign;
+use common::random::Random;
+use common::{Array, Ready, cuda};
+use spec_core::ops::prompt_lookup::{self, Occurrence};
+use spec_core::ops::{NgramMatch, PromptLookup, ngram_match};
+use spec_core::{Backend, DType};
+
+/// So long that several blocks search each.
+const LENGTH: usize = 100_000;
+const REQUESTS: usize = 2;
+const PATTERN: [i64; 3] = [1, 2, 3];
+const DRAFTS: usize = 4;
+const REPLAYS: u64 = 1000;
+/// Tokens at place `i` where no pattern is: none twice in a text.
+const OTHERS: i64 = 10;
+
+/// Texts that end with the pattern, and where else they have it.
+struct Texts {
+    tokens: Array<i64>,
+    places: [Vec<usize>; REQUESTS],
+    random: Random,
+}
+
+impl Texts {
+    fn new(cuda: &spec_cuda::Cuda) -> Self {
+        let mut text: Vec<i64> = (0..LENGTH as i64).map(|i| OTHERS + i).collect();
+        text[LENGTH - 3..].copy_from_slice(&PATTERN);
+        let tokens = Array::from(cuda, &[&text[..]; REQUESTS].concat());
+        Texts { tokens, places: Default::default(), random: Random(1) }
+    }
+
+    fn write(&mut self, request: usize, place: usize, tokens: [i64; 3]) {
+        let at = (request * LENGTH + place) * 8;
+        let bytes = spec_core::dtype::as_bytes(&tokens);
+        self.tokens.memory.write_at(at, bytes).expect("a copy to the device");
+    }
+
+    /// Puts patterns elsewhere: none, one or many.
+    fn change(&mut self) {
+        for request in 0..REQUESTS {
+            for place in std::mem::take(&mut self.places[request]) {
+                self.write(request, place, [0, 1, 2].map(|k| OTHERS + place as i64 + k));
+            }
+            let many = [0, 1, 2, 12][self.random.below(4) as usize];
+            for _ in 0..many {
+                let place = self.random.below((LENGTH / 8 - 2) as u64) as usize * 8;
+                self.write(request, place, PATTERN);
+                self.places[request].push(place);
+            }
+        }
+    }
+
+    fn expected(&self, request: usize, which: Occurrence) -> Vec<i64> {
+        let places = self.places[request].iter();
+        let place = match which {
+            Occurrence::First => places.min(),
+            Occurrence::Last => places.max(),
+        };
+        let follows =
+            |&place: &usize| (0..DRAFTS).map(|k| OTHERS + (place + 3 + k) as i64).collect();
+        place.map(follows).unwrap_or_default()
+    }
+}
+
+#[test]
+fn prompt_lookup_finds_what_moved() {
+    let Some(cuda) = cuda() else { return };
+    let foreign = Foreign::new(&cuda);
+    for occurrence in [Occurrence::First, Occurrence::Last] {
+        let operator = PromptLookup { min_ngram: 2, max_ngram: 3, max_draft: DRAFTS, occurrence };
+        let mut ready =
+            Ready::new(&cuda, &operator, &operator.tensors(DType::I64, REQUESTS, LENGTH));
+        let mut texts = Texts::new(&cuda);
+        let lengths = Array::from(&cuda, &[LENGTH as i32; REQUESTS]);
+        let mut drafts = Array::<i64>::new(&cuda, REQUESTS * DRAFTS);
+        let mut counts = Array::<i32>::new(&cuda, REQUESTS);
+        let graph = foreign.capture(|stream| {
+            let buffers = prompt_lookup::Buffers {
+                tokens: texts.tokens.view(),
+                lengths: lengths.view(),
+                drafts: drafts.view_mut(),
+                counts: counts.view_mut(),
+                flags: None,
+            };
+            ready.run(buffers, stream);
+        });
+        for replay in 0..REPLAYS {
+            texts.change();
+            cuda.synchronize().expect("inputs");
+            graph.replay();
+            let (drafts, counts) = (drafts.get(), counts.get());
+            for request in 0..REQUESTS {
+                let want = texts.expected(request, occurrence);
+                let got = &drafts[request * DRAFTS..][..counts[request] as usize];
+                assert_eq!(got, want, "{occurrence:?}, replay {replay}, request {request}");
+            }
+        }
+    }
+}
+
+#[test]
+fn ngram_match_finds_what_moved() {
+    let Some(cuda) = cuda() else { return };
+    let foreign = Foreign::new(&cuda);
+    let operator = NgramMatch { max_ngram_size: 3, token_threshold: i32::MAX };
+    let tensors = operator.tensors(REQUESTS, LENGTH, 8, DRAFTS + 1);
+    let mut ready = Ready::new(&cuda, &operator, &tensors);
+    let mut texts = Texts::new(&cuda);
+    // The prompt's last three tokens are no hit: nothing follows them.
+    let input_ids_len = Array::from(&cuda, &[LENGTH as i64; REQUESTS]);
+    let all = Array::from(&cuda, &[0i64, 1, 2, 3, 0, 0, 0, 0].repeat(REQUESTS));
+    let starts = Array::from(&cuda, &[0i64; REQUESTS]);
+    let steps = Array::from(&cuda, &[3i64; REQUESTS]);
+    let max_dec = Array::from(&cuda, &[100i64; REQUESTS]);
+    let wanted = Array::from(&cuda, &[DRAFTS as i32; REQUESTS]);
+    let encoder = Array::from(&cuda, &[0i32; REQUESTS]);
+    let decoder = Array::from(&cuda, &[1i32; REQUESTS]);
+    let mut drafts = Array::<i64>::new(&cuda, REQUESTS * (DRAFTS + 1));
+    let mut this_time = Array::<i32>::new(&cuda, REQUESTS);
+    let graph = foreign.capture(|stream| {
+        let buffers = ngram_match::Buffers {
+            input_ids: texts.tokens.view(),
+            input_ids_len: input_ids_len.view(),
+            token_ids_all: all.view(),
+            prompt_lens: starts.view(),
+            step_idx: steps.view(),
+            draft_token_num: wanted.view(),
+            draft_tokens: drafts.view_mut(),
+            seq_lens_this_time: this_time.view_mut(),
+            seq_lens_encoder: encoder.view(),
+            seq_lens_decoder: decoder.view(),
+            max_dec_len: max_dec.view(),
+            flags: None,
+        };
+        ready.run(buffers, stream);
+    });
+    for replay in 0..REPLAYS {
+        texts.change();
+        cuda.synchronize().expect("inputs");
+        graph.replay();
+        let (drafts, this_time) = (drafts.get(), this_time.get());
+        for request in 0..REQUESTS {
+            let want = texts.expected(request, Occurrence::First);
+            let got = &drafts[request * (DRAFTS + 1) + 1..][..this_time[request] as usize - 1];
+            assert_eq!(got, want, "replay {replay}, request {request}");
+        }
+    }
+}

@@ -1,0 +1,35 @@
+//! Panics of libraries that read what others wrote.
+
+use std::any::Any;
+use std::cell::Cell;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+thread_local! {
+    /// Calls of [`catch`] that this thread is in.
+    static CATCHING: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Does `work`, which is dropped as a whole if it panics; the words of the panic.
+pub(crate) fn catch<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+    CATCHING.set(CATCHING.get() + 1);
+    let result = catch_unwind(AssertUnwindSafe(work));
+    CATCHING.set(CATCHING.get() - 1);
+    result.map_err(|panic| words(&*panic))
+}
+
+fn words(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic").lines().next().unwrap_or_default().to_owned()
+}
+
+/// Keeps panics that become errors off stderr, for the rest of the process: those
+/// of readers of damaged files. All others are reported as before.
+pub(crate) fn hide_panics() {
+    let before = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        if CATCHING.get() == 0 {
+            before(panic);
+        }
+    }));
+}

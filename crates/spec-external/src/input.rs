@@ -1,0 +1,197 @@
+//! What is read: a file of which any part can be read, or a stream; and what it
+//! says of itself in its first bytes.
+
+use std::fs::File;
+use std::io::{self, Read};
+use std::path::{Path, PathBuf};
+
+use crate::{Content, Error, Result, os};
+
+/// Bytes that are looked at to tell what an input is.
+const HEAD: usize = 4096;
+
+/// An open input.
+///
+/// A regular file can be read in parts, by several threads; everything else (a
+/// pipe, a device, what is unpacked on the way, a file of `/proc` that says it
+/// has no bytes and has some) is a stream, read from its start to its end.
+pub struct Input {
+    pub(crate) name: PathBuf,
+    pub(crate) data: Data,
+    /// The first bytes. Of a stream they have been taken.
+    head: Vec<u8>,
+    /// Bytes that unpacking it takes.
+    pub(crate) memory: usize,
+}
+
+pub(crate) enum Data {
+    /// A regular file of so many bytes.
+    File(File, u64),
+    Stream(Box<dyn Read + Send>),
+}
+
+impl std::fmt::Debug for Input {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Input({}, {:?})", self.name.display(), self.content())
+    }
+}
+
+impl Input {
+    /// Opens a file, or whatever else has a path.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where it cannot be read or is a folder.
+    pub fn open(path: &Path) -> Result<Self> {
+        let failed = |error| Error::io("read", path, error);
+        let file = File::open(path).map_err(failed)?;
+        let metadata = file.metadata().map_err(failed)?;
+        if metadata.is_dir() {
+            return Err(failed(io::ErrorKind::IsADirectory.into()));
+        }
+        let bytes = metadata.len();
+        if !metadata.is_file() {
+            return Self::stream(path, file);
+        }
+        if bytes == 0 {
+            // As far as one can tell without reading.
+            let stream = Self::stream(path, file.try_clone().map_err(failed)?)?;
+            let data = if stream.head.is_empty() { Data::File(file, 0) } else { stream.data };
+            return Ok(Input { data, ..stream });
+        }
+        let mut head = vec![0; HEAD];
+        let read = os::read_full(&file, &mut head, 0).map_err(failed)?;
+        head.truncate(read);
+        Ok(Input { name: path.to_owned(), data: Data::File(file, bytes), head, memory: 0 })
+    }
+
+    /// What `reader` gives; `name` is what errors call it.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where its first bytes cannot be read.
+    pub fn stream(name: impl AsRef<Path>, mut reader: impl Read + Send + 'static) -> Result<Self> {
+        let mut head = Vec::new();
+        let read = reader.by_ref().take(HEAD as u64).read_to_end(&mut head);
+        read.map_err(|error| Error::io("read", &name, error))?;
+        let data = Data::Stream(Box::new(io::Cursor::new(head.clone()).chain(reader)));
+        Ok(Input { name: name.as_ref().to_owned(), data, head, memory: 0 })
+    }
+
+    /// Standard input.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where it is closed, or not open for reading.
+    pub fn stdin() -> Result<Self> {
+        let name = "stdin";
+        let file = os::standard(os::Standard::Input);
+        Self::stream(name, file.map_err(|error| Error::io("read", name, error))?)
+    }
+
+    /// What errors call it.
+    pub fn name(&self) -> &Path {
+        &self.name
+    }
+
+    /// What its first bytes say that it is.
+    pub fn content(&self) -> Content {
+        Content::of(&self.head)
+    }
+
+    /// What is in it, where it is gzip or zstd; else the input itself.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where its first bytes cannot be read or unpacked.
+    #[cfg(feature = "compressed")]
+    pub fn unpacked(self) -> Result<Self> {
+        let content = self.content();
+        if !matches!(content, Content::Gzip | Content::Zstd) {
+            return Ok(self);
+        }
+        let (name, head) = (self.name, self.head);
+        let packed: Box<dyn Read + Send> = match self.data {
+            Data::File(file, _) => Box::new(file),
+            Data::Stream(reader) => reader,
+        };
+        let packed = io::BufReader::with_capacity(PACKED, packed);
+        let (reader, memory): (Box<dyn Read + Send>, usize) = if content == Content::Gzip {
+            (Box::new(flate2::bufread::MultiGzDecoder::new(packed)), 64 << 10)
+        } else {
+            let decoder = zstd::stream::read::Decoder::with_buffer(packed);
+            let decoder = decoder.map_err(|error| Error::io("read", &name, error))?;
+            (Box::new(decoder), zstd_window(&head))
+        };
+        let input = Self::stream(name, Unpacked { reader, what: content.name() })?;
+        Ok(Input { memory: PACKED + memory, ..input })
+    }
+}
+
+/// Bytes of a packed input that are read at once.
+#[cfg(feature = "compressed")]
+const PACKED: usize = 256 << 10;
+
+/// Bytes that the first frame's decoder holds: its window and a block.
+#[cfg(feature = "compressed")]
+fn zstd_window(head: &[u8]) -> usize {
+    const BLOCK: usize = 256 << 10;
+    // RFC 8878, 3.1.1.1: after the magic number a descriptor, and behind it the
+    // window, unless the frame is a single segment, which says its size there.
+    let Some((&descriptor, rest)) = head.get(4..).and_then(<[u8]>::split_first) else {
+        return BLOCK;
+    };
+    let single_segment = descriptor & 0x20 != 0;
+    let window = if single_segment {
+        let skip = [0, 1, 2, 4][usize::from(descriptor & 3)];
+        let len = [1, 2, 4, 8][usize::from(descriptor >> 6)];
+        let size = rest.get(skip..skip + len).unwrap_or_default();
+        let size = size.iter().rev().fold(0u64, |size, byte| size << 8 | u64::from(*byte));
+        if len == 2 { size + 256 } else { size }
+    } else {
+        let window = u64::from(rest.first().copied().unwrap_or(0));
+        let base = 1 << (10 + (window >> 3));
+        base + base / 8 * (window & 7)
+    };
+    // A decoder refuses larger ones.
+    window.min(128 << 20) as usize + BLOCK
+}
+
+/// Says of what a decoder does not like whose fault it is.
+#[cfg(feature = "compressed")]
+struct Unpacked<R> {
+    reader: R,
+    what: &'static str,
+}
+
+#[cfg(feature = "compressed")]
+impl<R: Read> Read for Unpacked<R> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.reader.read(bytes).map_err(|error| {
+            let of_the_system = error.raw_os_error().is_some();
+            if of_the_system || error.kind() == io::ErrorKind::Interrupted {
+                return error;
+            }
+            io::Error::other(format!("it is {} and damaged: {error}", self.what))
+        })
+    }
+}
+
+#[cfg(all(test, feature = "compressed"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_window_of_a_frame_is_what_its_head_says() {
+        for level in [1, 3, 9, 19] {
+            for len in [10, 300, 100_000, 20_000_000usize] {
+                let packed = zstd::encode_all(&vec![7u8; len][..], level).unwrap();
+                let window = zstd_window(&packed);
+                assert!(window < 10 << 20, "level {level}, {len} bytes: {window}");
+                let mut decoder = zstd::stream::read::Decoder::new(&packed[..]).unwrap();
+                let log = window.next_power_of_two().ilog2().max(10);
+                decoder.window_log_max(log).unwrap();
+                assert_eq!(io::copy(&mut decoder, &mut io::sink()).unwrap(), len as u64);
+            }
+        }
+        assert_eq!(zstd_window(b"\x28\xB5\x2F\xFD"), 256 << 10);
+        assert_eq!(zstd_window(b"\x28\xB5\x2F\xFD\x20"), 256 << 10);
+        assert!(zstd_window(b"\x28\xB5\x2F\xFD\x00\xFF") <= (128 << 20) + (256 << 10));
+    }
+}

@@ -1,0 +1,166 @@
+//!include bound
+// tree_verify: walks each request's tree of drafts by what the target chose.
+//
+// A workgroup owns a request: its thread 0 walks, all of its threads pad the rows.
+// Bytes moved: four numbers a child that is looked at, and the output rows. A walk
+// is a chain of dependent loads, which only other requests hide.
+
+struct Params {
+    at: At,
+    nodes: u32,
+    max_depth: u32,
+    has_flags: u32,
+    // Words of an element, 1 or 2, and elements from row to row.
+    draft_words: u32,
+    draft_stride: u32,
+    target_words: u32,
+    target_stride: u32,
+    first_words: u32,
+    first_stride: u32,
+    next_words: u32,
+    next_stride: u32,
+    token_words: u32,
+    token_stride: u32,
+    path_words: u32,
+    path_stride: u32,
+}
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read> draft_tokens: array<u32>;
+@group(0) @binding(2) var<storage, read> target_tokens: array<u32>;
+@group(0) @binding(3) var<storage, read> first_child: array<u32>;
+@group(0) @binding(4) var<storage, read> next_sibling: array<u32>;
+@group(0) @binding(5) var<storage, read_write> tokens: array<u32>;
+@group(0) @binding(6) var<storage, read_write> path: array<u32>;
+@group(0) @binding(7) var<storage, read_write> num_tokens: array<u32>;
+@group(0) @binding(8) var<storage, read_write> flags: array<atomic<u32>>;
+
+const THREADS = 64u;
+// No node, and a pointer that cannot be.
+const NONE = 0xffffffffu;
+const BROKEN = 0xfffffffeu;
+// What is no token: equal to none that the target chose.
+const NO_TOKEN = 0xffffffffu;
+
+const OUT_OF_RANGE = 2u;
+const BAD_LENGTHS = 4u;
+
+var<workgroup> emitted: u32;
+
+// A token from its words; the high one is 0 where there is none.
+fn token(low: u32, high: u32) -> u32 {
+    return select(NO_TOKEN, low, high == 0u && (low >> 31u) == 0u);
+}
+
+// A pointer from its words; the high one is the low one where there is none.
+fn pointer(low: u32, high: u32) -> u32 {
+    if low == 0xffffffffu && high == 0xffffffffu {
+        return NONE;
+    }
+    let fits = low >= 1u && low < params.nodes && (high == 0u || high == low);
+    return select(BROKEN, low, fits);
+}
+
+fn draft_of(request: u32, node: u32) -> u32 {
+    let at = (params.at.b1 + request * params.draft_stride + node) * params.draft_words;
+    let high = select(0u, draft_tokens[at + params.draft_words - 1u], params.draft_words == 2u);
+    return token(draft_tokens[at], high);
+}
+
+fn target_of(request: u32, node: u32) -> u32 {
+    let at = (params.at.b2 + request * params.target_stride + node) * params.target_words;
+    let high = select(0u, target_tokens[at + params.target_words - 1u], params.target_words == 2u);
+    return token(target_tokens[at], high);
+}
+
+fn first_of(request: u32, node: u32) -> u32 {
+    let at = (params.at.b3 + request * params.first_stride + node) * params.first_words;
+    return pointer(first_child[at], first_child[at + params.first_words - 1u]);
+}
+
+fn next_of(request: u32, node: u32) -> u32 {
+    let at = (params.at.b4 + request * params.next_stride + node) * params.next_words;
+    return pointer(next_sibling[at], next_sibling[at + params.next_words - 1u]);
+}
+
+// `high` is the sign's word.
+fn put(request: u32, col: u32, value: u32, node: u32, high: u32) {
+    let at = (params.at.b5 + request * params.token_stride + col) * params.token_words;
+    tokens[at] = value;
+    if params.token_words == 2u {
+        tokens[at + 1u] = high;
+    }
+    let step = (params.at.b6 + request * params.path_stride + col) * params.path_words;
+    path[step] = node;
+    if params.path_words == 2u {
+        path[step + 1u] = high;
+    }
+}
+
+// The first child of `node` that has this token: where it is, BROKEN where a
+// pointer was bad or the children are more than there are nodes, else NONE.
+fn follow(request: u32, node: u32, wanted: u32, looked: ptr<function, u32>) -> u32 {
+    var child = first_of(request, node);
+    while child != NONE {
+        *looked += 1u;
+        if child == BROKEN || *looked == params.nodes {
+            return BROKEN;
+        }
+        if draft_of(request, child) == wanted {
+            return child;
+        }
+        child = next_of(request, child);
+    }
+    return NONE;
+}
+
+// Writes the path and returns how many tokens it has.
+fn walk(request: u32) -> u32 {
+    var looked = 0u;
+    var node = 0u;
+    var depth = 0u;
+    var bits = 0u;
+    loop {
+        let wanted = target_of(request, node);
+        put(request, depth, select(wanted, 0u, wanted == NO_TOKEN), node, 0u);
+        depth += 1u;
+        if wanted == NO_TOKEN {
+            bits = OUT_OF_RANGE;
+            break;
+        }
+        if depth > params.max_depth {
+            break;
+        }
+        node = follow(request, node, wanted, &looked);
+        if node == BROKEN {
+            bits = BAD_LENGTHS;
+        }
+        if node == BROKEN || node == NONE {
+            break;
+        }
+    }
+    if bits != 0u && params.has_flags != 0u {
+        atomicOr(&flags[params.at.b8], bits);
+    }
+    return depth;
+}
+
+@compute @workgroup_size(THREADS)
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let request = group_index(group, groups);
+    if request >= params.at.groups {
+        return;
+    }
+    if thread == 0u {
+        emitted = walk(request);
+        num_tokens[params.at.b7 + request] = emitted;
+    }
+    let count = workgroupUniformLoad(&emitted);
+    for (var i = count + thread; i <= params.max_depth; i += THREADS) {
+        put(request, i, 0xffffffffu, 0xffffffffu, 0xffffffffu);
+    }
+}

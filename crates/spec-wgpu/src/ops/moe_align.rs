@@ -1,0 +1,170 @@
+//! Grouping by expert: four dispatches, the large ones with a workgroup a tile of
+//! picks.
+
+use bytemuck::{Pod, Zeroable};
+use spec_core::ops::MoeAlign;
+use spec_core::ops::moe_align::{Buffers, Plan};
+use spec_core::{Kernel, Result, Status, Stream, Supports, ViewMut};
+
+use crate::Wgpu;
+use crate::memory::Region;
+use crate::shader::Access::{Read, Write};
+use crate::shader::{Program, Shader, shader};
+
+pub(super) static SHADER: Shader = shader!("moe_align");
+
+const THREADS: usize = 256;
+/// Turns of a workgroup, each of which looks at every thread's pick: few enough for
+/// the rules in [`super`].
+const MAX_TURNS: usize = 128;
+/// Tiles that fill a large GPU: above this many, they grow instead.
+const FULL: usize = 512;
+
+/// The shader's parameters, in its order.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    picks: u32,
+    k: u32,
+    stride: u32,
+    words: u32,
+    experts: u32,
+    locals: u32,
+    block_size: u32,
+    capacity: u32,
+    blocks: u32,
+    tiles: u32,
+    turns: u32,
+    has_map: u32,
+    has_inverse: u32,
+    has_flags: u32,
+}
+
+struct Aligner {
+    gpu: Wgpu,
+    plan: Plan,
+    count: Program,
+    sum: Program,
+    lay_out: Program,
+    place: Program,
+    tiles: usize,
+    turns: usize,
+}
+
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<MoeAlign> for Wgpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<MoeAlign>>> {
+        let program = |entry| {
+            let bindings = [Write, Read, Read, Write, Write, Write, Write, Write];
+            self.program(&SHADER, entry, &bindings, &[])
+        };
+        let turns = plan.picks().div_ceil(FULL * THREADS).clamp(1, MAX_TURNS);
+        let aligner = Aligner {
+            gpu: self.clone(),
+            plan: plan.clone(),
+            count: program("count")?,
+            sum: program("sum")?,
+            lay_out: program("lay_out")?,
+            place: program("place")?,
+            tiles: plan.picks().div_ceil(turns * THREADS),
+            turns,
+        };
+        // A thread of `sum` goes through all tiles; the others' turns are fewer.
+        let most = 60_000;
+        let filled = aligner.groups() as usize * THREADS * most;
+        let fits = self.window_of_rows(&plan.topk_ids, 1) >= plan.topk_ids.rows as u64
+            && plan.capacity as u64 <= self.window(4)
+            && plan.params.experts as u64 <= self.window(4)
+            && aligner.words() <= self.window(4)
+            && aligner.tiles <= most
+            && plan.capacity <= filled;
+        if !fits {
+            let words = format!(
+                "moe_align: {} picks to {} places are more than a binding of {} bytes or a \
+                 thread's turns",
+                plan.picks(),
+                plan.capacity,
+                self.0.max_binding,
+            );
+            return Err(self.error(Status::NotImplemented, words));
+        }
+        Ok(Box::new(aligner))
+    }
+}
+
+impl Aligner {
+    /// Words of the workspace: counts of each tile, sums, offsets.
+    fn words(&self) -> u64 {
+        (self.tiles as u64 + 2) * self.plan.params.local_experts as u64 + 1
+    }
+
+    /// Workgroups that count and place: a tile each, and enough to fill outputs.
+    fn groups(&self) -> u64 {
+        let places = self.plan.capacity.div_ceil(THREADS * 64);
+        self.tiles.max(places.min(FULL)).max(1) as u64
+    }
+
+    fn params(&self, has_inverse: bool, has_flags: bool) -> Params {
+        let Plan { params, topk_ids, has_map, capacity, .. } = &self.plan;
+        Params {
+            picks: self.plan.picks() as u32,
+            k: topk_ids.cols.max(1) as u32,
+            stride: topk_ids.row_stride as u32,
+            words: (topk_ids.dtype.size() / 4) as u32,
+            experts: params.experts as u32,
+            locals: params.local_experts as u32,
+            block_size: params.block_size as u32,
+            capacity: *capacity as u32,
+            blocks: self.plan.blocks() as u32,
+            tiles: self.tiles as u32,
+            turns: self.turns as u32,
+            has_map: u32::from(*has_map),
+            has_inverse: u32::from(has_inverse),
+            has_flags: u32::from(has_flags),
+        }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Kernel<MoeAlign> for Aligner {
+    fn workspace_size(&self) -> usize {
+        self.words() as usize * 4
+    }
+
+    unsafe fn launch(
+        &self,
+        workspace: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        let gpu = &self.gpu;
+        let none = Region::nothing();
+        let work = gpu.region_of_workspace(workspace)?;
+        let ids = gpu.region(&buffers.topk_ids)?;
+        let map = buffers.expert_map.as_ref().map_or(Ok(none), |map| gpu.region(map))?;
+        let sorted = gpu.region_mut(buffers.sorted_ids)?;
+        let blocks = gpu.region_mut(buffers.block_experts)?;
+        let counts = gpu.region_mut(buffers.counts)?;
+        let offsets = gpu.region_mut(buffers.offsets)?;
+        let num_padded = gpu.region_mut(buffers.num_padded)?;
+        let inverse = buffers.inverse.map_or(Ok(none), |inverse| gpu.region_mut(inverse))?;
+        let flags = buffers.flags.map_or(Ok(none), |flags| gpu.region_mut(flags))?;
+        let params = self.params(inverse.bytes > 0, flags.bytes > 0);
+        let groups = self.groups();
+        gpu.record("moe_align", stream, |r| {
+            let count = [work, ids, map, sorted, none, none, none, flags];
+            r.dispatch(&self.count, &count, &params, groups)?;
+            let experts = self.plan.params.local_experts.div_ceil(THREADS) as u64;
+            r.dispatch(
+                &self.sum,
+                &[work, none, none, none, none, none, none, none],
+                &params,
+                experts,
+            )?;
+            let lay_out = [work, none, none, none, none, counts, offsets, num_padded];
+            r.dispatch(&self.lay_out, &lay_out, &params, 1)?;
+            let place = [work, ids, map, sorted, blocks, inverse, none, none];
+            r.dispatch(&self.place, &place, &params, groups)
+        })
+    }
+}

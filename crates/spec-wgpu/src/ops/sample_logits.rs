@@ -1,0 +1,324 @@
+//! Sampling: a chain of dispatches over chunks of rows, and over rows in between.
+//! See the shader for the passes. Which of them there are depends on what is asked
+//! for, not on the data: a row that needs none of a filter's passes leaves them at
+//! once.
+
+use bytemuck::{Pod, Zeroable};
+use spec_core::ops::SampleLogits;
+use spec_core::ops::sample_logits::{Buffers, Plan};
+use spec_core::{Kernel, Matrix, Result, Status, Stream, Supports, Vector, View, ViewMut};
+
+use crate::Wgpu;
+use crate::memory::Region;
+use crate::record::Recorder;
+use crate::shader::Access::{Read, Write};
+use crate::shader::{Access, Program, Shader, shader};
+use crate::windows::Window;
+
+pub(super) static SHADER: Shader = shader!("sample_logits");
+
+/// Threads that go over a chunk, which is a multiple of it.
+const THREADS: usize = 256;
+/// Chunks by size: enough work for a workgroup, and a thread of `locate` has a few
+/// entries only.
+const MIN_CHUNK: usize = 1024;
+const MAX_CHUNK: usize = 8192;
+/// Workgroups that fill a large GPU: above this many, chunks grow instead.
+const FULL: usize = 1024;
+/// Words of a row's state, of its histogram and of a chunk's result.
+const STATE: u64 = 32;
+const HISTOGRAM: u64 = 512;
+const PARTIAL: u64 = 3;
+/// Rounds of a selection.
+const ROUNDS: u32 = 7;
+
+/// The arguments that are there; the numbers are the shader's.
+const HAS_REQUESTS: u32 = 1;
+const HAS_TOP_K: u32 = 2;
+const HAS_TOP_P: u32 = 4;
+const HAS_MIN_P: u32 = 8;
+const HAS_MASK: u32 = 16;
+const HAS_LOGPROBS: u32 = 32;
+
+/// What is weighed; the numbers are the shader's.
+#[derive(Clone, Copy)]
+enum Purpose {
+    Count = 0,
+    Share = 1,
+    Total = 2,
+    Raw = 3,
+}
+
+/// The shader's entry points.
+struct Programs {
+    gather: Program,
+    scan: Program,
+    open: Program,
+    count: Program,
+    pick: Program,
+    sum: Program,
+    settle: Program,
+    locate: Program,
+    share: Program,
+}
+
+struct Sampler {
+    gpu: Wgpu,
+    plan: Plan,
+    chunk: usize,
+    programs: Programs,
+    windows: Vec<Window>,
+}
+
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<SampleLogits> for Wgpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<SampleLogits>>> {
+        Ok(Box::new(Sampler::new(self, plan)?))
+    }
+}
+
+impl Sampler {
+    fn new(gpu: &Wgpu, plan: &Plan) -> Result<Self> {
+        let too_large = || {
+            let words = format!(
+                "sample_logits: a row, or what is kept of {} rows, needs more than a binding of {} \
+                 bytes",
+                plan.rows(),
+                gpu.0.max_binding
+            );
+            gpu.error(Status::NotImplemented, words)
+        };
+        let even = plan.rows().saturating_mul(plan.vocab()).div_ceil(FULL);
+        let chunk = even.next_multiple_of(THREADS).clamp(MIN_CHUNK, MAX_CHUNK);
+        let matrices: Vec<_> =
+            [Some(plan.logits), plan.mask, plan.probs].into_iter().flatten().collect();
+        let windows = gpu.windows(&matrices, usize::MAX).ok_or_else(too_large)?;
+        let float = [("DTYPE", super::float_code(plan.logits.dtype))];
+        let program = |entry, bindings: &[Access], constants: &[_]| {
+            gpu.program(&SHADER, entry, bindings, constants)
+        };
+        let data = [Write, Write, Read, Read, Write, Write, Write, Write];
+        let programs = Programs {
+            gather: program("gather", &[Write, Read, Read, Read, Read, Read, Read, Read], &[])?,
+            scan: program("scan", &data[..5], &float)?,
+            open: program("open", &data[..5], &[])?,
+            count: program("count", &data[..4], &float)?,
+            pick: program("pick", &data[..2], &[])?,
+            sum: program("sum", &data[..4], &float)?,
+            settle: program("settle", &data[..1], &[])?,
+            locate: program("locate", &data[..7], &float)?,
+            share: program("share", &data, &float)?,
+        };
+        let sampler = Sampler { gpu: gpu.clone(), plan: plan.clone(), chunk, programs, windows };
+        let rows = plan.rows() as u64;
+        let largest = sampler.state_words().max(rows.saturating_mul(HISTOGRAM));
+        let groups = rows.saturating_mul(sampler.chunks() as u64);
+        if largest > gpu.window(4) || groups > u64::from(u32::MAX) {
+            return Err(too_large());
+        }
+        Ok(sampler)
+    }
+
+    fn chunks(&self) -> usize {
+        self.plan.vocab().div_ceil(self.chunk)
+    }
+
+    /// Words of the rows' states.
+    fn states(&self) -> u64 {
+        self.plan.rows() as u64 * STATE
+    }
+
+    /// Words of the states and of the chunks' results, to a multiple of what
+    /// bindings are aligned to.
+    fn state_words(&self) -> u64 {
+        let partials =
+            (self.plan.rows() as u64).saturating_mul(self.chunks() as u64).saturating_mul(PARTIAL);
+        self.states().saturating_add(partials).saturating_add(63) / 64 * 64
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Kernel<SampleLogits> for Sampler {
+    fn workspace_size(&self) -> usize {
+        (self.state_words() + self.plan.rows() as u64 * HISTOGRAM) as usize * 4
+    }
+
+    unsafe fn launch(
+        &self,
+        workspace: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        let regions = Regions::new(self, workspace, buffers)?;
+        self.gpu.record("sample_logits", stream, |r| {
+            self.windows.iter().try_for_each(|window| self.sample(r, window, &regions))
+        })
+    }
+}
+
+/// The arguments and the workspace as regions.
+struct Regions<'a> {
+    state: Region<'a>,
+    histogram: Region<'a>,
+    logits: Region<'a>,
+    positions: Region<'a>,
+    temperature: Region<'a>,
+    seeds: Region<'a>,
+    top_k: Region<'a>,
+    top_p: Region<'a>,
+    min_p: Region<'a>,
+    requests: Region<'a>,
+    mask: Region<'a>,
+    tokens: Region<'a>,
+    probs: Region<'a>,
+    logprobs: Region<'a>,
+    flags: Region<'a>,
+    /// Which of them are there.
+    has: u32,
+}
+
+impl<'a> Regions<'a> {
+    fn new(of: &Sampler, workspace: ViewMut<'a>, buffers: Buffers<'a>) -> Result<Self> {
+        let gpu = &of.gpu;
+        let mut has = 0;
+        let mut read = |view: Option<View<'a>>, bit| match view {
+            Some(view) => {
+                has |= bit;
+                gpu.region(&view)
+            }
+            None => Ok(Region::nothing()),
+        };
+        let top_k = read(buffers.top_k, HAS_TOP_K)?;
+        let top_p = read(buffers.top_p, HAS_TOP_P)?;
+        let min_p = read(buffers.min_p, HAS_MIN_P)?;
+        let requests = read(buffers.requests, HAS_REQUESTS)?;
+        let mask = read(buffers.mask, HAS_MASK)?;
+        if buffers.logprobs.is_some() {
+            has |= HAS_LOGPROBS;
+        }
+        let written = |view: Option<ViewMut<'a>>| {
+            view.map_or(Ok(Region::nothing()), |view| gpu.region_mut(view))
+        };
+        let mut workspace = gpu.region_of_workspace(workspace)?;
+        Ok(Regions {
+            state: workspace.take(of.state_words()),
+            histogram: workspace,
+            logits: gpu.region(&buffers.logits)?,
+            positions: gpu.region(&buffers.positions)?,
+            temperature: gpu.region(&buffers.temperature)?,
+            seeds: gpu.region(&buffers.seeds)?,
+            top_k,
+            top_p,
+            min_p,
+            requests,
+            mask,
+            tokens: gpu.region_mut(buffers.tokens)?,
+            probs: written(buffers.probs)?,
+            logprobs: written(buffers.logprobs)?,
+            flags: written(buffers.flags)?,
+            has,
+        })
+    }
+}
+
+impl Sampler {
+    /// Records everything for the rows of a window.
+    fn sample(&self, r: &mut Recorder<'_>, window: &Window, regions: &Regions<'_>) -> Result<()> {
+        let Regions { state, histogram, positions, temperature, seeds, top_k, .. } = *regions;
+        let Regions { top_p, min_p, requests, tokens, logprobs, flags, has, .. } = *regions;
+        let of = |matrix: Option<&Matrix>, region| match matrix {
+            Some(matrix) => window.of(matrix, region),
+            None => Region::nothing(),
+        };
+        let logits = of(Some(&self.plan.logits), regions.logits);
+        let mask = of(self.plan.mask.as_ref(), regions.mask);
+        let probs = of(self.plan.probs.as_ref(), regions.probs);
+        let bound = [state, histogram, logits, mask, flags, tokens, logprobs, probs];
+        let rows = window.rows.len() as u64;
+        let chunks = rows * self.chunks() as u64;
+        let start = self.parameters(window, has);
+        let p = &self.programs;
+        let inputs = [state, requests, temperature, seeds, top_k, top_p, min_p, positions];
+        r.dispatch(&p.gather, &inputs, &start, rows.div_ceil(64))?;
+        let mut run = |program: &Program, purpose: Purpose, round, groups| {
+            let parameters = Parameters { purpose: purpose as u32, round, ..start };
+            r.dispatch(program, &bound[..program.bindings().len()], &parameters, groups)
+        };
+        let select = |run: &mut dyn FnMut(&Program, Purpose, u32, u64) -> Result<()>, purpose| {
+            (0..ROUNDS).try_for_each(|round| {
+                run(&p.count, purpose, round, chunks)?;
+                run(&p.pick, purpose, round, rows)
+            })
+        };
+        run(&p.scan, Purpose::Raw, 0, chunks)?;
+        run(&p.open, Purpose::Raw, 0, rows)?;
+        if has & HAS_LOGPROBS != 0 {
+            run(&p.sum, Purpose::Raw, 0, chunks)?;
+            run(&p.settle, Purpose::Raw, 0, rows)?;
+        }
+        if has & HAS_TOP_K != 0 {
+            select(&mut run, Purpose::Count)?;
+        }
+        if has & HAS_TOP_P != 0 {
+            run(&p.sum, Purpose::Share, 0, chunks)?;
+            run(&p.settle, Purpose::Share, 0, rows)?;
+            select(&mut run, Purpose::Share)?;
+        }
+        run(&p.sum, Purpose::Total, 0, chunks)?;
+        run(&p.settle, Purpose::Total, 0, rows)?;
+        run(&p.locate, Purpose::Total, 0, rows)?;
+        if self.plan.probs.is_some() {
+            run(&p.share, Purpose::Total, 0, chunks)?;
+        }
+        Ok(())
+    }
+
+    fn parameters(&self, window: &Window, has: u32) -> Parameters {
+        let stride = |matrix: Option<&Matrix>| matrix.map_or(0, |matrix| window.stride(matrix));
+        let words = |vector: Option<Vector>| vector.map_or(1, |v| (v.dtype.size() / 4) as u32);
+        let plan = &self.plan;
+        Parameters {
+            vocab: plan.vocab() as u32,
+            // More than that a row cannot name.
+            requests: u32::try_from(plan.requests).unwrap_or(u32::MAX).min(i32::MAX as u32),
+            chunk: self.chunk as u32,
+            chunks: self.chunks() as u32,
+            position_words: words(Some(plan.positions)),
+            request_words: words(plan.of_rows),
+            token_words: words(Some(plan.tokens)),
+            min_p_first: u32::from(plan.params.min_p_first),
+            has,
+            purpose: 0,
+            round: 0,
+            partials: self.states() as u32,
+            row0: window.rows.start as u32,
+            row1: window.rows.end as u32,
+            logits_stride: stride(Some(&plan.logits)),
+            mask_stride: stride(plan.mask.as_ref()),
+            probs_stride: stride(plan.probs.as_ref()),
+        }
+    }
+}
+
+/// The shader's parameters.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Parameters {
+    vocab: u32,
+    requests: u32,
+    chunk: u32,
+    chunks: u32,
+    position_words: u32,
+    request_words: u32,
+    token_words: u32,
+    min_p_first: u32,
+    has: u32,
+    purpose: u32,
+    round: u32,
+    partials: u32,
+    row0: u32,
+    row1: u32,
+    logits_stride: u32,
+    mask_stride: u32,
+    probs_stride: u32,
+}

@@ -1,0 +1,137 @@
+//! Walks down trees of drafts: a workgroup a request.
+
+use bytemuck::{Pod, Zeroable};
+use spec_core::ops::TreeVerify;
+use spec_core::ops::tree_verify::{Buffers, Plan};
+use spec_core::{Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
+
+use crate::Wgpu;
+use crate::memory::Region;
+use crate::shader::Access::{Read, Write};
+use crate::shader::{Program, Shader, shader};
+
+pub(super) static SHADER: Shader = shader!("tree_verify");
+
+/// Nodes that one thread looks at, or pads: see the rules in [`super`].
+const MOST_NODES: usize = 60_000;
+const MOST_DEPTH: usize = MOST_NODES * 64;
+
+/// The shader's parameters, in its order.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    nodes: u32,
+    max_depth: u32,
+    has_flags: u32,
+    draft: Layout,
+    target: Layout,
+    first_child: Layout,
+    next_sibling: Layout,
+    tokens: Layout,
+    path: Layout,
+}
+
+/// Words of an element, and elements from row to row.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Layout {
+    words: u32,
+    stride: u32,
+}
+
+impl Layout {
+    fn of(matrix: &Matrix) -> Self {
+        Layout { words: (matrix.dtype.size() / 4) as u32, stride: matrix.row_stride as u32 }
+    }
+}
+
+struct Verifier {
+    gpu: Wgpu,
+    plan: Plan,
+    main: Program,
+    /// Requests whose rows fit one binding each.
+    window: u64,
+}
+
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<TreeVerify> for Wgpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TreeVerify>>> {
+        let bindings = [Read, Read, Read, Read, Write, Write, Write, Write];
+        let main = self.program(&SHADER, "main", &bindings, &[])?;
+        let rows = [
+            &plan.draft_tokens,
+            &plan.target_tokens,
+            &plan.first_child,
+            &plan.next_sibling,
+            &plan.tokens,
+            &plan.nodes,
+        ];
+        let window = rows.map(|rows| self.window_of_rows(rows, 1));
+        let window = window.into_iter().min().unwrap_or(0);
+        if window == 0 || plan.tree() > MOST_NODES || plan.max_depth > MOST_DEPTH {
+            let words = format!(
+                "tree_verify: {} nodes to a depth of {} are more than one thread's work, \
+                 {MOST_NODES} to {MOST_DEPTH}",
+                plan.tree(),
+                plan.max_depth,
+            );
+            return Err(self.error(Status::NotImplemented, words));
+        }
+        Ok(Box::new(Verifier { gpu: self.clone(), plan: plan.clone(), main, window }))
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Kernel<TreeVerify> for Verifier {
+    fn workspace_size(&self) -> usize {
+        0
+    }
+
+    unsafe fn launch(
+        &self,
+        _: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        let Verifier { gpu, plan, .. } = self;
+        let draft = gpu.region(&buffers.draft_tokens)?;
+        let target = gpu.region(&buffers.target_tokens)?;
+        let first_child = gpu.region(&buffers.first_child)?;
+        let next_sibling = gpu.region(&buffers.next_sibling)?;
+        let tokens = gpu.region_mut(buffers.tokens)?;
+        let path = gpu.region_mut(buffers.nodes)?;
+        let num_tokens = gpu.region_mut(buffers.num_tokens)?;
+        let flags = buffers.flags.map_or(Ok(Region::nothing()), |flags| gpu.region_mut(flags))?;
+        let params = Params {
+            nodes: plan.tree() as u32,
+            max_depth: plan.max_depth as u32,
+            has_flags: u32::from(flags.bytes > 0),
+            draft: Layout::of(&plan.draft_tokens),
+            target: Layout::of(&plan.target_tokens),
+            first_child: Layout::of(&plan.first_child),
+            next_sibling: Layout::of(&plan.next_sibling),
+            tokens: Layout::of(&plan.tokens),
+            path: Layout::of(&plan.nodes),
+        };
+        let batch = plan.batch() as u64;
+        gpu.record("tree_verify", stream, |r| {
+            let mut start = 0;
+            while start < batch {
+                let requests = self.window.min(batch - start);
+                let regions = [
+                    draft.rows(&plan.draft_tokens, start, requests),
+                    target.rows(&plan.target_tokens, start, requests),
+                    first_child.rows(&plan.first_child, start, requests),
+                    next_sibling.rows(&plan.next_sibling, start, requests),
+                    tokens.rows(&plan.tokens, start, requests),
+                    path.rows(&plan.nodes, start, requests),
+                    num_tokens.elements(start, requests),
+                    flags,
+                ];
+                r.dispatch(&self.main, &regions, &params, requests)?;
+                start += requests;
+            }
+            Ok(())
+        })
+    }
+}
