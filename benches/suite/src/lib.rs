@@ -12,10 +12,10 @@
 //! [`spec_report::Report`] of it.
 //!
 //! ```
-//! use spec_bench::{self, Effort};
+//! use spec_bench::Effort;
 //! use spec::Handle;
 //!
-//! let row = bench::row("topk_router", "tokens=3,experts=64,dtype=bf16").unwrap();
+//! let row = spec_bench::row("topk_router", "tokens=3,experts=64,dtype=bf16").unwrap();
 //! assert_eq!(row.shape, "3 tokens, bf16, 64 experts");
 //! let cpu = Handle::cpu().unwrap();
 //! let inputs = row.inputs().unwrap();

