@@ -1,11 +1,13 @@
-//! Where drafts come from: n-gram matching, the draft model, or both.
+//! Where drafts come from: the text so far, the draft model, or both.
 
 use spec::ops::hybrid_mtp_ngram::{self, HybridMtpNgram};
 use spec::ops::ngram_match::{self, NgramMatch};
-use spec::{Buffer, Descriptor, Handle, Signature, Stream};
+use spec::ops::prompt_lookup::{self, PromptLookup};
+use spec::{Buffer, DType, Descriptor, Handle, Signature, Stream, TensorDesc};
 
-use super::engine::{Settings, Stopwatch};
-use super::model::{Model, argmax, sample};
+use super::engine::{DraftKind, Settings, Stopwatch};
+use super::model::Model;
+use super::sampling::Sampler;
 use crate::Result;
 
 /// The longest pattern that n-gram matching looks for.
@@ -13,14 +15,28 @@ const MAX_NGRAM: usize = 3;
 /// More tokens than one request can ask for: the budget never binds.
 const NO_THRESHOLD: i32 = i32::MAX;
 
-/// Drafts of one step.
+/// Drafts of one step: a tree whose root is the last token of the text.
 #[derive(Default)]
 pub struct Drafts {
-    /// The tokens.
+    /// The tokens of nodes 1, 2 and so on.
     pub tokens: Vec<u32>,
-    /// The probabilities they were drawn from, a row each; nothing where all
-    /// drafts are deterministic.
-    pub probs: Vec<f32>,
+    /// The node before each; 0 is the root.
+    pub parents: Vec<i32>,
+}
+
+impl Drafts {
+    /// Each draft follows the one before it.
+    fn chain(tokens: Vec<u32>) -> Drafts {
+        let parents = (0..tokens.len() as i32).collect();
+        Drafts { tokens, parents }
+    }
+
+    /// Adds a draft behind a node: its own node.
+    fn push(&mut self, parent: i32, token: u32) -> i32 {
+        self.tokens.push(token);
+        self.parents.push(parent);
+        self.tokens.len() as i32
+    }
 }
 
 /// What decoding has come to when drafts are asked for.
@@ -39,15 +55,39 @@ pub struct Progress<'p> {
 pub enum Drafter {
     /// None: plain decoding.
     Plain,
-    /// Copies what followed the last tokens before.
+    /// Copies what followed the last tokens before, by FastDeploy's rule.
     Ngram(Box<Ngram>),
+    /// The same by the rule of vLLM and transformers.
+    Lookup(Box<Lookup>),
     /// Asks the draft model.
-    Model,
+    Model(Box<Small>),
+    /// Asks the draft model for its choice and its next likeliest at each place.
+    Tree(Box<Small>),
     /// Asks the draft model for some and lets n-gram matching go on from there.
     Hybrid(Box<Hybrid>),
 }
 
 impl Drafter {
+    /// Room for a prompt and for what `settings` ask to generate.
+    pub fn new(
+        handle: &Handle,
+        model: &Model,
+        prompt: &[u32],
+        settings: &Settings,
+    ) -> Result<Self> {
+        let small = || Small::new(handle, model, settings);
+        Ok(match settings.draft {
+            DraftKind::None => Drafter::Plain,
+            DraftKind::Ngram => Drafter::Ngram(Box::new(Ngram::new(handle, prompt, settings)?)),
+            DraftKind::Lookup => Drafter::Lookup(Box::new(Lookup::new(handle, prompt, settings)?)),
+            DraftKind::Model => Drafter::Model(Box::new(small()?)),
+            DraftKind::Tree => Drafter::Tree(Box::new(small()?)),
+            DraftKind::Hybrid => {
+                Drafter::Hybrid(Box::new(Hybrid::new(handle, small()?, prompt, settings)?))
+            }
+        })
+    }
+
     /// Drafts for one step.
     pub fn draft(
         &mut self,
@@ -59,38 +99,105 @@ impl Drafter {
         match self {
             Drafter::Plain => Ok(Drafts::default()),
             Drafter::Ngram(ngram) => ngram.draft(progress, watch),
-            Drafter::Model => Ok(from_model(model, settings, progress, progress.limit)),
+            Drafter::Lookup(lookup) => lookup.draft(progress, watch),
+            Drafter::Model(small) => {
+                Ok(Drafts::chain(small.draw(model, progress, progress.limit, watch)?))
+            }
+            Drafter::Tree(small) => small.tree(model, progress, watch),
             Drafter::Hybrid(hybrid) => hybrid.draft(model, settings, progress, watch),
         }
     }
 
-    /// The flags that the operator raised.
+    /// The flags that the operators raised.
     pub fn flags(&self) -> Result<u32> {
         Ok(match self {
-            Drafter::Plain | Drafter::Model => 0,
+            Drafter::Plain => 0,
             Drafter::Ngram(ngram) => ngram.flags.to_vec()?[0],
-            Drafter::Hybrid(hybrid) => hybrid.flags.to_vec()?[0],
+            Drafter::Lookup(lookup) => lookup.flags.to_vec()?[0],
+            Drafter::Model(small) | Drafter::Tree(small) => small.sampler.flags.to_vec()?[0],
+            Drafter::Hybrid(hybrid) => {
+                hybrid.flags.to_vec()?[0] | hybrid.small.sampler.flags.to_vec()?[0]
+            }
         })
     }
 }
 
-/// `count` tokens of the draft model, each drawn after the one before it.
-fn from_model(model: &Model, settings: &Settings, at: &Progress<'_>, count: usize) -> Drafts {
-    let vocab = model.vocab();
-    let mut drafts = Drafts { tokens: Vec::new(), probs: vec![0.0; count * vocab] };
-    let mut context = at.context;
-    for (position, row) in (at.position..).zip(drafts.probs.chunks_exact_mut(vocab)) {
-        model.draft(context, row);
-        let token =
-            if settings.greedy() { argmax(row) } else { sample(row, settings.seed, position) };
-        drafts.tokens.push(token);
-        context = [context[1], token];
+/// The draft model, sampled as the target is. With the request's own seed both draw
+/// the same random number for a place of the text, so that they agree more often.
+pub struct Small {
+    sampler: Sampler,
+    row: Vec<f32>,
+}
+
+impl Small {
+    fn new(handle: &Handle, model: &Model, settings: &Settings) -> Result<Self> {
+        let seed = settings.draft_seed;
+        let sampler = Sampler::new(handle, 1, model.vocab(), &settings.sampling, seed)?;
+        Ok(Small { sampler, row: vec![0.0; model.vocab()] })
     }
-    drafts
+
+    /// Its choice for one place.
+    fn choose(
+        &mut self,
+        model: &Model,
+        context: [u32; 2],
+        position: i64,
+        watch: &mut Stopwatch,
+    ) -> Result<u32> {
+        model.draft(context, &mut self.row);
+        Ok(self.sampler.choose(&self.row, &[position], watch)?[0])
+    }
+
+    /// `count` tokens, each drawn after the one before it.
+    fn draw(
+        &mut self,
+        model: &Model,
+        at: &Progress<'_>,
+        count: usize,
+        watch: &mut Stopwatch,
+    ) -> Result<Vec<u32>> {
+        let mut tokens = Vec::with_capacity(count);
+        let mut context = at.context;
+        for position in (at.position..).take(count) {
+            let token = self.choose(model, context, position, watch)?;
+            tokens.push(token);
+            context = [context[1], token];
+        }
+        Ok(tokens)
+    }
+
+    /// A chain of its choices, beside each of them the likeliest other token.
+    fn tree(&mut self, model: &Model, at: &Progress<'_>, watch: &mut Stopwatch) -> Result<Drafts> {
+        let mut drafts = Drafts::default();
+        let (mut node, mut context) = (0, at.context);
+        for position in at.position.. {
+            if drafts.tokens.len() == at.limit {
+                break;
+            }
+            let token = self.choose(model, context, position, watch)?;
+            let parent = node;
+            node = drafts.push(parent, token);
+            if drafts.tokens.len() < at.limit {
+                drafts.push(parent, likeliest_but(&self.row, token));
+            }
+            context = [context[1], token];
+        }
+        Ok(drafts)
+    }
+}
+
+/// The largest logit's token other than one; that one where there is no other.
+fn likeliest_but(row: &[f32], token: u32) -> u32 {
+    let others = (0..).zip(row).filter(|&(other, _)| other != token);
+    others.max_by(|a, b| a.1.total_cmp(b.1)).map_or(token, |(other, _)| other)
 }
 
 fn as_i64(tokens: impl IntoIterator<Item = u32>) -> Vec<i64> {
     tokens.into_iter().map(i64::from).collect()
+}
+
+fn as_i32(tokens: &[u32]) -> Vec<i32> {
+    tokens.iter().map(|token| *token as i32).collect()
 }
 
 fn as_tokens(slots: &[i64]) -> Vec<u32> {
@@ -117,8 +224,7 @@ pub struct Ngram {
 }
 
 impl Ngram {
-    /// Room for a prompt and for what `settings` ask to generate.
-    pub fn new(handle: &Handle, prompt: &[u32], settings: &Settings) -> Result<Self> {
+    fn new(handle: &Handle, prompt: &[u32], settings: &Settings) -> Result<Self> {
         let params = NgramMatch { max_ngram_size: MAX_NGRAM, token_threshold: NO_THRESHOLD };
         let (generated, slots) = (settings.tokens + 1, settings.draft_tokens + 1);
         let tensors = params.tensors(1, prompt.len(), generated, slots);
@@ -165,13 +271,70 @@ impl Ngram {
         })?;
         let drafts = usize::try_from(self.seq_lens_this_time.to_vec()?[0] - 1).unwrap_or(0);
         let slots = self.draft_tokens.to_vec()?;
-        let tokens = as_tokens(&slots[1..=drafts.min(at.limit)]);
-        Ok(Drafts { tokens, probs: Vec::new() })
+        Ok(Drafts::chain(as_tokens(&slots[1..=drafts.min(at.limit)])))
+    }
+}
+
+/// `prompt_lookup` for one request.
+pub struct Lookup {
+    operator: Descriptor<PromptLookup>,
+    workspace: Buffer<u8>,
+    /// The prompt, of which the first `prompt` tokens count, and what was generated.
+    text: Vec<i32>,
+    prompt: usize,
+    tokens: Buffer<i32>,
+    lengths: Buffer<i32>,
+    drafts: Buffer<i32>,
+    counts: Buffer<i32>,
+    flags: Buffer<u32>,
+}
+
+impl Lookup {
+    fn new(handle: &Handle, prompt: &[u32], settings: &Settings) -> Result<Self> {
+        let params = PromptLookup { max_draft: settings.draft_tokens, ..PromptLookup::default() };
+        let most = prompt.len() + settings.tokens;
+        let tensors = params.tensors(DType::I32, 1, most);
+        let tensors = prompt_lookup::Tensors { flags: Some(flags_desc()), ..tensors };
+        let operator = handle.create(&params, &tensors)?;
+        Ok(Lookup {
+            workspace: handle.workspace(operator.workspace_size())?,
+            operator,
+            // Without its last token, with which what is generated begins.
+            text: as_i32(&prompt[..prompt.len() - 1]),
+            prompt: prompt.len() - 1,
+            tokens: handle.allocate(most)?,
+            lengths: handle.allocate(1)?,
+            drafts: handle.allocate(settings.draft_tokens)?,
+            counts: handle.allocate(1)?,
+            flags: handle.upload(&[0])?,
+        })
+    }
+
+    fn draft(&mut self, at: &Progress<'_>, watch: &mut Stopwatch) -> Result<Drafts> {
+        self.text.truncate(self.prompt);
+        self.text.extend(as_i32(at.generated));
+        self.tokens.write(&self.text)?;
+        self.lengths.write(&[self.text.len() as i32])?;
+        let buffers = prompt_lookup::Buffers {
+            tokens: (&self.tokens).into(),
+            lengths: (&self.lengths).into(),
+            drafts: (&mut self.drafts).into(),
+            counts: (&mut self.counts).into(),
+            flags: Some((&mut self.flags).into()),
+        };
+        watch.measure(PromptLookup::NAME, || {
+            self.operator.calculate(&mut self.workspace, buffers, Stream::default())
+        })?;
+        let count = usize::try_from(self.counts.to_vec()?[0]).unwrap_or(0);
+        let drafts = self.drafts.to_vec()?;
+        let drafts = drafts.iter().take(count.min(at.limit));
+        Ok(Drafts::chain(drafts.map(|draft| *draft as u32).collect()))
     }
 }
 
 /// The draft model, then `hybrid_mtp_ngram` for one request.
 pub struct Hybrid {
+    small: Small,
     operator: Descriptor<HybridMtpNgram>,
     workspace: Buffer<u8>,
     input_ids: Buffer<i64>,
@@ -186,8 +349,7 @@ pub struct Hybrid {
 }
 
 impl Hybrid {
-    /// Room for a prompt and for what `settings` ask to generate.
-    pub fn new(handle: &Handle, prompt: &[u32], settings: &Settings) -> Result<Self> {
+    fn new(handle: &Handle, small: Small, prompt: &[u32], settings: &Settings) -> Result<Self> {
         let params = HybridMtpNgram {
             max_ngram_size: MAX_NGRAM,
             min_ngram_size: 1,
@@ -202,6 +364,7 @@ impl Hybrid {
         let tensors = hybrid_mtp_ngram::Tensors { flags: Some(flags_desc()), ..tensors };
         let operator = handle.create(&params, &tensors)?;
         Ok(Hybrid {
+            small,
             workspace: handle.workspace(operator.workspace_size())?,
             operator,
             input_ids: handle.upload(&as_i64(prompt.iter().copied()))?,
@@ -224,12 +387,12 @@ impl Hybrid {
         watch: &mut Stopwatch,
     ) -> Result<Drafts> {
         let first = at.limit.min(settings.draft_tokens.div_ceil(2));
-        let mut drafts = from_model(model, settings, at, first);
-        let known = at.generated.iter().chain(&drafts.tokens);
+        let mut drafts = self.small.draw(model, at, first, watch)?;
+        let known = at.generated.iter().chain(&drafts);
         self.pre_ids.write(&as_i64(known.copied()))?;
         self.step_idx.write(&[(at.generated.len() + first) as i64 - 1])?;
         // Slot 0 is the token before the drafts, as engines have it.
-        let slots = at.context[1..].iter().chain(&drafts.tokens);
+        let slots = at.context[1..].iter().chain(&drafts);
         self.draft_tokens.write(&as_i64(slots.copied()))?;
         self.seq_lens_this_time.write(&[first as i32 + 1])?;
         let buffers = hybrid_mtp_ngram::Buffers {
@@ -248,18 +411,11 @@ impl Hybrid {
         })?;
         let all = usize::try_from(self.seq_lens_this_time.to_vec()?[0] - 1).unwrap_or(0);
         let all = all.clamp(first, at.limit.max(first));
-        let copied = as_tokens(&self.draft_tokens.to_vec()?[first + 1..=all]);
-        for token in &copied {
-            // A copied draft is certain of itself.
-            let row = drafts.probs.len();
-            drafts.probs.resize(row + model.vocab(), 0.0);
-            drafts.probs[row + *token as usize] = 1.0;
-        }
-        drafts.tokens.extend(copied);
-        Ok(drafts)
+        drafts.extend(as_tokens(&self.draft_tokens.to_vec()?[first + 1..=all]));
+        Ok(Drafts::chain(drafts))
     }
 }
 
-fn flags_desc() -> spec::TensorDesc {
-    spec::TensorDesc::new(spec::DType::U32, [1])
+fn flags_desc() -> TensorDesc {
+    TensorDesc::new(DType::U32, [1])
 }

@@ -3,11 +3,12 @@
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use spec::ops::rejection_sample::{self, RejectionSample};
-use spec::{Buffer, DType, Descriptor, Handle, Signature, Stream, TensorDesc};
+use spec::ops::tree_verify::{Buffers, Links, Tensors, TreeVerify};
+use spec::{Buffer, DType, Handle, Signature, Stream, TensorDesc};
 
-use super::drafting::{Drafter, Drafts, Hybrid, Ngram, Progress};
-use super::model::{Model, argmax, sample};
+use super::drafting::{Drafter, Drafts, Progress};
+use super::model::Model;
+use super::sampling::{Sampler, Sampling};
 use crate::{Error, Result};
 
 /// Where drafts come from.
@@ -15,8 +16,12 @@ use crate::{Error, Result};
 pub enum DraftKind {
     /// Copy what followed the last tokens before (ngram_match)
     Ngram,
+    /// Copy what followed the last tokens before (prompt_lookup)
+    Lookup,
     /// Draw from the draft model
     Model,
+    /// Draw from the draft model, and try its likeliest other token beside each
+    Tree,
     /// Draw from the draft model, then copy on (hybrid_mtp_ngram)
     Hybrid,
     /// No drafts: plain decoding, a token a step
@@ -32,17 +37,12 @@ pub struct Settings {
     pub draft: DraftKind,
     /// The most drafts in a step.
     pub draft_tokens: usize,
-    /// 0 follows the target's likeliest token.
-    pub temperature: f64,
-    /// Of every random number.
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// Of the request's random numbers.
     pub seed: u64,
-}
-
-impl Settings {
-    /// Whether nothing is drawn at random.
-    pub fn greedy(&self) -> bool {
-        self.temperature == 0.0
-    }
+    /// Of the draft model's.
+    pub draft_seed: u64,
 }
 
 /// What decoding came to.
@@ -100,12 +100,7 @@ pub fn decode(
     mut emitted: impl FnMut(usize),
 ) -> Result<Decoded> {
     let started = Instant::now();
-    let mut drafter = match settings.draft {
-        DraftKind::None => Drafter::Plain,
-        DraftKind::Model => Drafter::Model,
-        DraftKind::Ngram => Drafter::Ngram(Box::new(Ngram::new(handle, prompt, settings)?)),
-        DraftKind::Hybrid => Drafter::Hybrid(Box::new(Hybrid::new(handle, prompt, settings)?)),
-    };
+    let mut drafter = Drafter::new(handle, model, prompt, settings)?;
     let mut verifier = Verifier::new(handle, model, settings)?;
     let mut watch = Stopwatch { handle: handle.clone(), laps: Vec::new() };
     let &[.., before, last] = prompt else {
@@ -124,14 +119,15 @@ pub fn decode(
         let position = (prompt.len() + generated.len() - 1) as i64;
         let progress = Progress { generated: &generated, context, limit, position };
         let drafts = drafter.draft(model, settings, &progress, &mut watch)?;
-        let verdict = verifier.verify(model, settings, &progress, &drafts, &mut watch)?;
+        let tokens = verifier.verify(model, &progress, &drafts, &mut watch)?;
         steps += 1;
         drafted += drafts.tokens.len();
-        accepted += verdict.accepted;
-        generated.extend(verdict.emitted);
+        // The last one is the target's own.
+        accepted += tokens.len() - 1;
+        generated.extend(tokens);
         emitted(generated.len() - 1);
     }
-    let flags = drafter.flags()? | verifier.flags.to_vec()?[0];
+    let flags = drafter.flags()? | verifier.flags()?;
     if flags != 0 {
         let what = format!("{} found bad data where there is none: flags {flags}", handle.device());
         return Err(Error::Message(what));
@@ -140,146 +136,117 @@ pub fn decode(
     Ok(Decoded { tokens: generated, steps, drafted, accepted, total: started.elapsed(), watch })
 }
 
-/// What verification says of one step.
-struct Verdict {
-    emitted: Vec<u32>,
-    accepted: usize,
-}
-
-/// `rejection_sample` for one request with up to `draft_tokens` drafts.
+/// `sample_logits` after each node of the drafts, then `tree_verify`.
 struct Verifier {
-    operator: Descriptor<RejectionSample>,
+    handle: Handle,
+    sampler: Sampler,
     workspace: Buffer<u8>,
-    target_probs: Buffer<f32>,
-    /// Absent where drafts are certain of themselves, or only the target's
-    /// argmax counts.
-    draft_probs: Option<Buffer<f32>>,
-    draft_token_ids: Buffer<i32>,
-    bonus_token_ids: Buffer<i32>,
-    cu_num_draft: Buffer<i32>,
-    seeds: Option<Buffer<u64>>,
-    positions: Option<Buffer<i64>>,
-    output_token_ids: Buffer<i32>,
-    num_accepted: Buffer<i32>,
-    accepted_counts: Buffer<i32>,
-    recovered_counts: Buffer<i32>,
-    bonus_counts: Buffer<i32>,
+    draft_tokens: Buffer<i32>,
+    target_tokens: Buffer<i32>,
+    first_child: Buffer<i32>,
+    next_sibling: Buffer<i32>,
+    tokens: Buffer<i32>,
+    nodes: Buffer<i32>,
+    num_tokens: Buffer<i32>,
     flags: Buffer<u32>,
-    /// The target's rows, one for each draft and one for the bonus token.
+    /// The target's logits after each node.
     rows: Vec<f32>,
 }
 
 impl Verifier {
     fn new(handle: &Handle, model: &Model, settings: &Settings) -> Result<Self> {
-        let (slots, vocab) = (settings.draft_tokens, model.vocab());
-        let params = if settings.greedy() {
-            RejectionSample::greedy(slots)
-        } else {
-            RejectionSample::lossless(slots)
-        };
-        let mut tensors = params.tensors(1, slots, vocab);
-        tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
-        if !matches!(settings.draft, DraftKind::Model | DraftKind::Hybrid) {
-            tensors.draft_probs = None;
-        }
-        let operator = handle.create(&params, &tensors)?;
-        let draft_probs =
-            tensors.draft_probs.map(|_| handle.allocate(slots * vocab)).transpose()?;
+        let (most, vocab) = (settings.draft_tokens + 1, model.vocab());
+        let node = || handle.allocate::<i32>(most);
         Ok(Verifier {
-            workspace: handle.workspace(operator.workspace_size())?,
-            operator,
-            target_probs: handle.allocate(slots * vocab)?,
-            draft_probs,
-            draft_token_ids: handle.allocate(slots)?,
-            bonus_token_ids: handle.allocate(1)?,
-            cu_num_draft: handle.allocate(2)?,
-            seeds: tensors.seeds.map(|_| handle.upload(&[settings.seed])).transpose()?,
-            positions: tensors.positions.map(|_| handle.allocate(1)).transpose()?,
-            output_token_ids: handle.allocate(slots + 1)?,
-            num_accepted: handle.allocate(1)?,
-            accepted_counts: handle.allocate(1)?,
-            recovered_counts: handle.allocate(1)?,
-            bonus_counts: handle.allocate(1)?,
+            handle: handle.clone(),
+            sampler: Sampler::new(handle, most, vocab, &settings.sampling, settings.seed)?,
+            workspace: handle.workspace(0)?,
+            draft_tokens: node()?,
+            target_tokens: node()?,
+            first_child: node()?,
+            next_sibling: node()?,
+            tokens: node()?,
+            nodes: node()?,
+            num_tokens: handle.allocate(1)?,
             flags: handle.upload(&[0])?,
-            rows: vec![0.0; (slots + 1) * vocab],
+            rows: vec![0.0; most * vocab],
         })
     }
 
-    /// Runs the target model on the drafts, and the operator on both.
+    /// Runs the target model on the drafts, chooses a token after each, and follows
+    /// those choices: the tokens emitted.
     fn verify(
         &mut self,
         model: &Model,
-        settings: &Settings,
         at: &Progress<'_>,
         drafts: &Drafts,
         watch: &mut Stopwatch,
-    ) -> Result<Verdict> {
-        let (count, vocab) = (drafts.tokens.len(), model.vocab());
-        let mut context = at.context;
-        for (position, row) in self.rows.chunks_exact_mut(vocab).take(count + 1).enumerate() {
+    ) -> Result<Vec<u32>> {
+        let vocab = model.vocab();
+        // The last two tokens at each node, and the position of what follows it.
+        let (mut contexts, mut positions) = (vec![at.context], vec![at.position]);
+        for (&token, &parent) in drafts.tokens.iter().zip(&drafts.parents) {
+            contexts.push([contexts[parent as usize][1], token]);
+            positions.push(positions[parent as usize] + 1);
+        }
+        let nodes = contexts.len();
+        let rows = &mut self.rows[..nodes * vocab];
+        for (row, &context) in rows.chunks_exact_mut(vocab).zip(&contexts) {
             model.target(context, row);
-            if let Some(token) = drafts.tokens.get(position) {
-                context = [context[1], *token];
-            }
         }
-        let (rows, bonus_row) = self.rows[..(count + 1) * vocab].split_at(count * vocab);
-        let bonus = if settings.greedy() {
-            argmax(bonus_row)
-        } else {
-            sample(bonus_row, settings.seed, at.position + count as i64)
-        };
-        let ids: Vec<i32> = drafts.tokens.iter().map(|token| *token as i32).collect();
-        self.target_probs.write(rows)?;
-        if let Some(draft_probs) = &mut self.draft_probs {
-            draft_probs.write(&drafts.probs)?;
+        let chosen = self.sampler.choose(rows, &positions, watch)?;
+
+        let of_node = |tokens: &[u32]| tokens.iter().map(|&t| t as i32).collect::<Vec<_>>();
+        let parents: Vec<i32> = [-1].iter().chain(&drafts.parents).copied().collect();
+        let links = Links::from_parents(&parents)?;
+        let texts: Vec<u32> = contexts.iter().map(|context| context[1]).collect();
+        self.draft_tokens.write(&of_node(&texts))?;
+        self.target_tokens.write(&of_node(&chosen))?;
+        self.first_child.write(&links.first_child)?;
+        self.next_sibling.write(&links.next_sibling)?;
+        let params = TreeVerify { max_depth: nodes - 1 };
+        let flags = Some(TensorDesc::new(DType::U32, [1]));
+        let tensors = Tensors { flags, ..params.tensors(1, nodes) };
+        let operator = self.handle.create(&params, &tensors)?;
+        if self.workspace.len() < operator.workspace_size() {
+            self.workspace = self.handle.workspace(operator.workspace_size())?;
         }
-        self.draft_token_ids.write(&ids)?;
-        self.bonus_token_ids.write(&[bonus as i32])?;
-        self.cu_num_draft.write(&[0, count as i32])?;
-        if let Some(positions) = &mut self.positions {
-            positions.write(&[at.position])?;
-        }
-        let buffers = rejection_sample::Buffers {
-            target_probs: (&self.target_probs).into(),
-            draft_probs: self.draft_probs.as_ref().map(Into::into),
-            draft_token_ids: (&self.draft_token_ids).into(),
-            bonus_token_ids: (&self.bonus_token_ids).into(),
-            cu_num_draft: (&self.cu_num_draft).into(),
-            uniform_samples: None,
-            seeds: self.seeds.as_ref().map(Into::into),
-            positions: self.positions.as_ref().map(Into::into),
-            greedy: None,
-            output_token_ids: (&mut self.output_token_ids).into(),
-            num_accepted: (&mut self.num_accepted).into(),
-            accepted_counts: (&mut self.accepted_counts).into(),
-            recovered_counts: (&mut self.recovered_counts).into(),
-            bonus_counts: (&mut self.bonus_counts).into(),
+        let buffers = Buffers {
+            draft_tokens: (&self.draft_tokens).into(),
+            target_tokens: (&self.target_tokens).into(),
+            first_child: (&self.first_child).into(),
+            next_sibling: (&self.next_sibling).into(),
+            tokens: (&mut self.tokens).into(),
+            nodes: (&mut self.nodes).into(),
+            num_tokens: (&mut self.num_tokens).into(),
             flags: Some((&mut self.flags).into()),
         };
-        watch.measure(RejectionSample::NAME, || {
-            self.operator.calculate(&mut self.workspace, buffers, Stream::default())
+        watch.measure(TreeVerify::NAME, || {
+            operator.calculate(&mut self.workspace, buffers, Stream::default())
         })?;
-        self.verdict(count, vocab)
+        self.emitted(nodes, vocab)
     }
 
     /// Reads the result, and believes it only if it can be true.
-    fn verdict(&self, drafts: usize, vocab: usize) -> Result<Verdict> {
-        let emitted = self.num_accepted.to_vec()?[0];
-        let accepted = self.accepted_counts.to_vec()?[0];
-        let output = self.output_token_ids.to_vec()?;
-        let wrong = || {
-            let device = self.operator.device();
+    fn emitted(&self, nodes: usize, vocab: usize) -> Result<Vec<u32>> {
+        let count = self.num_tokens.to_vec()?[0];
+        let mut tokens = vec![0; nodes];
+        self.tokens.read(0, &mut tokens)?;
+        let believed = usize::try_from(count).ok().filter(|count| (1..=nodes).contains(count));
+        let believed = believed.and_then(|count| {
+            let tokens = tokens[..count].iter().map(|&token| u32::try_from(token).ok());
+            tokens.map(|token| token.filter(|&token| (token as usize) < vocab)).collect()
+        });
+        believed.ok_or_else(|| {
+            let device = self.handle.device();
             Error::Message(format!(
-                "rejection_sample on {device} emitted {emitted} tokens {output:?}, {accepted} of \
-                 them accepted, for {drafts} drafts out of {vocab} tokens"
+                "tree_verify on {device} emitted {count} tokens {tokens:?} for {nodes} nodes and \
+                 {vocab} tokens"
             ))
-        };
-        let count = usize::try_from(emitted).ok().filter(|n| (1..=drafts + 1).contains(n));
-        let accepted = usize::try_from(accepted).ok().filter(|n| *n <= drafts).ok_or_else(wrong)?;
-        let tokens: Option<Vec<u32>> = output[..count.ok_or_else(wrong)?]
-            .iter()
-            .map(|token| u32::try_from(*token).ok().filter(|token| (*token as usize) < vocab))
-            .collect();
-        Ok(Verdict { emitted: tokens.ok_or_else(wrong)?, accepted })
+        })
+    }
+
+    fn flags(&self) -> Result<u32> {
+        Ok(self.flags.to_vec()?[0] | self.sampler.flags.to_vec()?[0])
     }
 }

@@ -3,6 +3,7 @@
 mod drafting;
 mod engine;
 mod model;
+mod sampling;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -18,6 +19,7 @@ use spec::Handle;
 
 use self::engine::{Decoded, DraftKind, Settings};
 use self::model::Model;
+use self::sampling::Sampling;
 use self::text::Text;
 use super::{Error, Result, parse_seed};
 use crate::output::{self, Progress};
@@ -48,7 +50,7 @@ pub struct Options {
     /// The most drafts in a step
     #[arg(long, value_name = "N", default_value = "5", value_parser = parse_draft_tokens)]
     draft_tokens: usize,
-    /// 0 follows the likeliest token; otherwise tokens are drawn
+    /// 0 takes the likeliest token; otherwise tokens are drawn
     #[arg(
         long,
         value_name = "T",
@@ -56,10 +58,23 @@ pub struct Options {
         value_parser = parse_temperature,
         allow_hyphen_values = true
     )]
-    temperature: f64,
-    /// The same seed gives the same tokens, on every device
+    temperature: f32,
+    /// Draw among the K likeliest tokens; 0 for all
+    #[arg(long, value_name = "K", default_value = "0", value_parser = parse_top_k)]
+    top_k: i32,
+    /// Draw among the likeliest tokens that have this share of the probability
+    #[arg(long, value_name = "P", default_value = "1", value_parser = parse_share)]
+    top_p: f32,
+    /// Leave out tokens with less than this share of the likeliest one's probability
+    #[arg(long, value_name = "P", default_value = "0", value_parser = parse_share)]
+    min_p: f32,
+    /// The same seed gives the same text, with any drafts and on every device
     #[arg(long, value_name = "S", default_value = "0", value_parser = parse_seed)]
     seed: u64,
+    /// The seed of the draft model [default: that of --seed, so that both draw alike
+    /// and agree more often]
+    #[arg(long, value_name = "S", value_parser = parse_seed)]
+    draft_seed: Option<u64>,
     /// Where the operators run: cpu, cuda:N, wgpu:N, or auto for the best there is
     #[arg(long, default_value = "auto")]
     device: String,
@@ -81,10 +96,19 @@ fn parse_number(text: &str, low: usize, high: usize) -> Result<usize, String> {
     number.ok_or(format!("expected a whole number from {low} to {high}"))
 }
 
-fn parse_temperature(text: &str) -> Result<f64, String> {
-    let number = text.parse().ok().filter(|number: &f64| number.is_finite() && *number >= 0.0);
+fn parse_temperature(text: &str) -> Result<f32, String> {
+    let number = text.parse().ok().filter(|number: &f32| number.is_finite() && *number >= 0.0);
     // -0 is 0.
-    number.map(f64::abs).ok_or("expected a number that is 0 or larger".to_owned())
+    number.map(f32::abs).ok_or("expected a number that is 0 or larger".to_owned())
+}
+
+fn parse_top_k(text: &str) -> Result<i32, String> {
+    parse_number(text, 0, i32::MAX as usize).map(|number| number as i32)
+}
+
+fn parse_share(text: &str) -> Result<f32, String> {
+    let number = text.parse().ok().filter(|number| (0.0..=1.0).contains(number));
+    number.ok_or("expected a number from 0 to 1".to_owned())
 }
 
 /// Reads the prompt, decodes, prints.
@@ -102,10 +126,16 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         tokens: options.tokens,
         draft: options.draft,
         draft_tokens: options.draft_tokens,
-        temperature: options.temperature,
+        sampling: Sampling {
+            temperature: options.temperature,
+            top_k: options.top_k,
+            top_p: options.top_p,
+            min_p: options.min_p,
+        },
         seed: options.seed,
+        draft_seed: options.draft_seed.unwrap_or(options.seed),
     };
-    let model = Model::new(&text.tokens, text.vocabulary(), settings.temperature);
+    let model = Model::new(&text.tokens, text.vocabulary());
     let decoded = {
         let mut progress = Progress::new("tokens", Some(settings.tokens));
         engine::decode(&handle, &model, &text.tokens, &settings, |n| progress.set(n))?
@@ -129,11 +159,14 @@ struct Outcome {
 
 impl Outcome {
     fn text(&self) -> String {
-        let Settings { draft, draft_tokens, temperature, seed, .. } = &self.settings;
+        let Settings { draft, draft_tokens, sampling, seed, .. } = &self.settings;
+        let Sampling { temperature, top_k, top_p, min_p } = sampling;
         let Decoded { tokens, steps, drafted, accepted, total, watch } = &self.decoded;
         let draft = match draft {
             DraftKind::Ngram => format!("n-gram matching, up to {draft_tokens} a step"),
+            DraftKind::Lookup => format!("prompt lookup, up to {draft_tokens} a step"),
             DraftKind::Model => format!("draft model, up to {draft_tokens} a step"),
+            DraftKind::Tree => format!("draft model, a tree of up to {draft_tokens} a step"),
             DraftKind::Hybrid => {
                 format!("draft model, then n-gram matching, up to {draft_tokens} a step")
             }
@@ -143,12 +176,22 @@ impl Outcome {
             0 => "-".to_owned(),
             _ => format!("{:.1} %", 100.0 * *accepted as f64 / *drafted as f64),
         };
+        let mut filters = String::new();
+        if *top_k > 0 {
+            _ = write!(filters, ", top-k {top_k}");
+        }
+        if *top_p < 1.0 {
+            _ = write!(filters, ", top-p {top_p}");
+        }
+        if *min_p > 0.0 {
+            _ = write!(filters, ", min-p {min_p}");
+        }
         let mut out = format!("{}\n\n", self.text.detokenize(tokens));
         let info = self.handle.info();
         let rows = [
             ("device", format!("{} ({})", info.device, info.name)),
             ("drafts", draft),
-            ("temperature", format!("{temperature:?}, seed {seed}")),
+            ("sampling", format!("temperature {temperature:?}{filters}, seed {seed}")),
             ("vocabulary", self.vocabulary()),
             ("drafted", drafted.to_string()),
             ("accepted", accepted.to_string()),
@@ -179,6 +222,7 @@ impl Outcome {
 
     fn json(&self) -> Value {
         let Decoded { tokens, steps, drafted, accepted, total, watch } = &self.decoded;
+        let sampling = &self.settings.sampling;
         let seconds: Map<String, Value> = watch
             .laps
             .iter()
@@ -196,13 +240,22 @@ impl Outcome {
             "device": self.handle.device().to_string(),
             "draft": format!("{:?}", self.settings.draft).to_lowercase(),
             "draft_tokens": self.settings.draft_tokens,
-            "temperature": self.settings.temperature,
+            "temperature": decimal(sampling.temperature),
+            "top_k": sampling.top_k,
+            "top_p": decimal(sampling.top_p),
+            "min_p": decimal(sampling.min_p),
             "seed": self.settings.seed,
+            "draft_seed": self.settings.draft_seed,
             "vocabulary": self.text.vocabulary(),
             "prompt_tokens": self.text.tokens.len(),
             "note": STAND_IN,
         })
     }
+}
+
+/// The number as it was written, not the f32 that is nearest to it.
+fn decimal(number: f32) -> f64 {
+    number.to_string().parse().unwrap_or(f64::from(number))
 }
 
 /// A time with three digits or so.

@@ -3,16 +3,19 @@
 use spec::{Handle, Signature, ops};
 
 use super::engine::{Decoded, DraftKind, Settings, decode};
-use super::model::{Model, argmax};
+use super::model::Model;
+use super::sampling::Sampling;
 use super::text::{self, Text};
 
 #[path = "../../../../tests/common/mod.rs"]
 mod common;
 
-const SPECULATIVE: [DraftKind; 3] = [DraftKind::Ngram, DraftKind::Model, DraftKind::Hybrid];
+const SPECULATIVE: [DraftKind; 5] =
+    [DraftKind::Ngram, DraftKind::Lookup, DraftKind::Model, DraftKind::Tree, DraftKind::Hybrid];
 
-fn settings(draft: DraftKind, temperature: f64, tokens: usize) -> Settings {
-    Settings { tokens, draft, draft_tokens: 5, temperature, seed: 3 }
+fn settings(draft: DraftKind, temperature: f32, tokens: usize) -> Settings {
+    let sampling = Sampling { temperature, top_k: 0, top_p: 1.0, min_p: 0.0 };
+    Settings { tokens, draft, draft_tokens: 5, sampling, seed: 3, draft_seed: 3 }
 }
 
 fn shipped() -> Text {
@@ -22,11 +25,14 @@ fn shipped() -> Text {
 /// The likeliest token again and again, without any operator.
 fn plain_greedy(model: &Model, prompt: &[u32], tokens: usize) -> Vec<u32> {
     let mut sequence = prompt.to_vec();
-    let mut row = vec![0.0; model.vocab()];
+    let vocab = model.vocab() as u32;
+    let mut row = vec![0.0_f32; model.vocab()];
     for _ in 0..tokens {
         let &[.., a, b] = &sequence[..] else { unreachable!() };
         model.target([a, b], &mut row);
-        sequence.push(argmax(&row));
+        // The lowest among equals.
+        let largest = (0..vocab).zip(&row).rev().max_by(|a, b| a.1.total_cmp(b.1)).unwrap();
+        sequence.push(largest.0);
     }
     sequence.split_off(prompt.len())
 }
@@ -48,10 +54,10 @@ fn run(handle: &Handle, model: &Model, prompt: &[u32], settings: &Settings) -> D
 #[test]
 fn greedy_equals_plain_decoding() {
     let text = shipped();
-    let model = Model::new(&text.tokens, text.vocabulary(), 0.0);
+    let model = Model::new(&text.tokens, text.vocabulary());
     let plain = plain_greedy(&model, &text.tokens, 300);
     for handle in common::handles() {
-        for draft in [DraftKind::None, DraftKind::Ngram, DraftKind::Model, DraftKind::Hybrid] {
+        for draft in [DraftKind::None].into_iter().chain(SPECULATIVE) {
             let decoded = run(&handle, &model, &text.tokens, &settings(draft, 0.0, 300));
             assert!(decoded.tokens == plain, "{handle:?}, {draft:?}");
             assert_eq!(decoded.accepted > 0, draft != DraftKind::None);
@@ -63,7 +69,7 @@ fn greedy_equals_plain_decoding() {
 #[test]
 fn any_number_of_tokens() {
     let prompt: Vec<u32> = (0..60).map(|i| i % 3).collect();
-    let model = Model::new(&prompt, 3, 0.0);
+    let model = Model::new(&prompt, 3);
     for handle in common::handles() {
         for draft in SPECULATIVE {
             for tokens in 1..15 {
@@ -74,43 +80,73 @@ fn any_number_of_tokens() {
     }
 }
 
+/// The text of a seed: without drafts, and with any, on every device.
 #[test]
-fn a_seed_gives_the_same_tokens_everywhere() {
+fn a_seed_gives_one_text() {
     let text = shipped();
-    let model = Model::new(&text.tokens, text.vocabulary(), 0.9);
+    let model = Model::new(&text.tokens, text.vocabulary());
     let cpu = Handle::cpu().unwrap();
-    for draft in SPECULATIVE {
-        let settings = settings(draft, 0.9, 200);
-        let expected = run(&cpu, &model, &text.tokens, &settings);
+    let filtered = Sampling { temperature: 0.9, top_k: 40, top_p: 0.95, min_p: 0.01 };
+    for sampling in [Sampling { top_k: 0, top_p: 1.0, min_p: 0.0, ..filtered }, filtered] {
+        let of = |draft| Settings { sampling, ..settings(draft, 0.0, 200) };
+        let plain = run(&cpu, &model, &text.tokens, &of(DraftKind::None));
         for handle in common::handles() {
-            let again = run(&handle, &model, &text.tokens, &settings);
-            assert!(again.tokens == expected.tokens, "{handle:?}, {draft:?}");
-            assert_eq!((again.steps, again.drafted), (expected.steps, expected.drafted));
+            for draft in [DraftKind::None].into_iter().chain(SPECULATIVE) {
+                let decoded = run(&handle, &model, &text.tokens, &of(draft));
+                assert!(decoded.tokens == plain.tokens, "{handle:?}, {draft:?}");
+            }
         }
-        let other = run(&cpu, &model, &text.tokens, &Settings { seed: 4, ..settings });
-        assert!(other.tokens != expected.tokens, "{draft:?}: the seed does nothing");
+        let other = run(&cpu, &model, &text.tokens, &Settings { seed: 4, ..of(DraftKind::None) });
+        assert!(other.tokens != plain.tokens, "the seed does nothing");
     }
+}
+
+/// A draft model that draws with the request's random numbers agrees more often than
+/// one with its own, and neither changes the text.
+#[test]
+fn common_random_numbers_agree_more_often() {
+    let text = shipped();
+    let model = Model::new(&text.tokens, text.vocabulary());
+    let cpu = Handle::cpu().unwrap();
+    let mut accepted = [0; 2];
+    let mut drafted = [0; 2];
+    for seed in 0..20 {
+        let common = Settings { seed, draft_seed: seed, ..settings(DraftKind::Model, 1.0, 300) };
+        let own = Settings { draft_seed: seed + 1_000, ..common.clone() };
+        let runs = [common, own].map(|settings| run(&cpu, &model, &text.tokens, &settings));
+        assert!(runs[0].tokens == runs[1].tokens, "the draft model's seed changes the text");
+        for (which, run) in runs.iter().enumerate() {
+            accepted[which] += run.accepted;
+            drafted[which] += run.drafted;
+        }
+    }
+    let [common, own] = [0, 1].map(|which| accepted[which] as f64 / drafted[which] as f64);
+    println!("accepted: {common:.3} with the request's seed, {own:.3} with another");
+    assert!(common > 1.2 * own, "{common} is not well above {own}");
 }
 
 #[test]
 fn operators_of_each_draft_are_timed() {
     let prompt = [0, 1, 2, 0, 1, 2, 0];
-    let model = Model::new(&prompt, 3, 1.0);
+    let model = Model::new(&prompt, 3);
     let cpu = Handle::cpu().unwrap();
     let names = |draft| -> Vec<&str> {
-        let decoded = run(&cpu, &model, &prompt, &settings(draft, 1.0, 5));
+        let decoded = run(&cpu, &model, &prompt, &settings(draft, 1.0, 20));
         decoded.watch.laps.iter().map(|lap| lap.0).collect()
     };
-    let verify = ops::RejectionSample::NAME;
-    assert_eq!(names(DraftKind::None), [verify]);
-    assert_eq!(names(DraftKind::Model), [verify]);
-    assert_eq!(names(DraftKind::Ngram), [ops::NgramMatch::NAME, verify]);
-    assert_eq!(names(DraftKind::Hybrid), [ops::HybridMtpNgram::NAME, verify]);
+    let (sample, verify) = (ops::SampleLogits::NAME, ops::TreeVerify::NAME);
+    assert_eq!(names(DraftKind::None), [sample, verify]);
+    assert_eq!(names(DraftKind::Model), [sample, verify]);
+    assert_eq!(names(DraftKind::Tree), [sample, verify]);
+    assert_eq!(names(DraftKind::Ngram), [ops::NgramMatch::NAME, sample, verify]);
+    assert_eq!(names(DraftKind::Lookup), [ops::PromptLookup::NAME, sample, verify]);
+    assert_eq!(names(DraftKind::Hybrid), [sample, ops::HybridMtpNgram::NAME, verify]);
 }
 
 /// The chi-square statistic of which token followed each pair of tokens,
-/// against the target model's probabilities, and its degrees of freedom.
-fn chi_square(model: &Model, prompt: &[u32], tokens: &[u32]) -> (f64, usize) {
+/// against the target model's probabilities at a temperature, and its degrees of
+/// freedom.
+fn chi_square(model: &Model, temperature: f64, prompt: &[u32], tokens: &[u32]) -> (f64, usize) {
     let vocab = model.vocab();
     let mut sequence = prompt[prompt.len() - 2..].to_vec();
     sequence.extend(tokens);
@@ -119,17 +155,21 @@ fn chi_square(model: &Model, prompt: &[u32], tokens: &[u32]) -> (f64, usize) {
         counts[(w[0] as usize * vocab + w[1] as usize) * vocab + w[2] as usize] += 1;
     }
     let (mut statistic, mut freedom) = (0.0, 0);
-    let mut row = vec![0.0; vocab];
+    let mut logits = vec![0.0; vocab];
     for (context, counts) in counts.chunks(vocab).enumerate() {
         let total: u32 = counts.iter().sum();
-        model.target([(context / vocab) as u32, (context % vocab) as u32], &mut row);
+        model.target([(context / vocab) as u32, (context % vocab) as u32], &mut logits);
+        let mut row: Vec<f64> =
+            logits.iter().map(|&logit| (f64::from(logit) / temperature).exp()).collect();
+        let sum: f64 = row.iter().sum();
+        row.iter_mut().for_each(|p| *p /= sum);
         // The approximation wants five expected in each cell; contexts that are
         // too rare say nothing.
-        if row.iter().any(|p| f64::from(*p) * f64::from(total) < 5.0) {
+        if row.iter().any(|p| p * f64::from(total) < 5.0) {
             continue;
         }
         for (count, p) in counts.iter().zip(&row) {
-            let expected = f64::from(total) * f64::from(*p);
+            let expected = f64::from(total) * p;
             statistic += (f64::from(*count) - expected).powi(2) / expected;
         }
         freedom += vocab - 1;
@@ -146,7 +186,7 @@ fn bound(freedom: usize) -> f64 {
 #[test]
 fn sampling_keeps_the_target_distribution() {
     const TOKENS: usize = 60_000;
-    const TEMPERATURE: f64 = 0.8;
+    const TEMPERATURE: f32 = 0.8;
     // A text over six tokens in which some contexts are much likelier than
     // others, so that drafts are right often, and wrong often.
     let mut state = 1_u32;
@@ -156,13 +196,13 @@ fn sampling_keeps_the_target_distribution() {
             if state >> 30 == 0 { (state >> 16) % 6 } else { i % 6 }
         })
         .collect();
-    let model = Model::new(&prompt, 6, TEMPERATURE);
-    let other = Model::new(&prompt, 6, TEMPERATURE * 1.05);
+    let model = Model::new(&prompt, 6);
     let cpu = Handle::cpu().unwrap();
-    for draft in [DraftKind::None, DraftKind::Ngram, DraftKind::Model, DraftKind::Hybrid] {
+    for draft in [DraftKind::None].into_iter().chain(SPECULATIVE) {
         let decoded = run(&cpu, &model, &prompt, &settings(draft, TEMPERATURE, TOKENS));
-        let (statistic, freedom) = chi_square(&model, &prompt, &decoded.tokens);
-        let (different, _) = chi_square(&other, &prompt, &decoded.tokens);
+        let at = f64::from(TEMPERATURE);
+        let (statistic, freedom) = chi_square(&model, at, &prompt, &decoded.tokens);
+        let (different, _) = chi_square(&model, at * 1.05, &prompt, &decoded.tokens);
         let bound = bound(freedom);
         println!(
             "{draft:?}: chi-square {statistic:.1}, bound {bound:.1} ({freedom} degrees of \

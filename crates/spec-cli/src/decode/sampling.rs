@@ -1,0 +1,112 @@
+//! `sample_logits` for the rows of one request.
+
+use spec::ops::sample_logits::{Buffers, SampleLogits, Tensors};
+use spec::{Buffer, DType, Handle, Result, Signature, Stream, TensorDesc};
+
+use super::engine::Stopwatch;
+
+/// What a request asks of sampling.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampling {
+    /// 0 takes the likeliest token.
+    pub temperature: f32,
+    /// 0 for off.
+    pub top_k: i32,
+    /// 1 for off.
+    pub top_p: f32,
+    /// 0 for off.
+    pub min_p: f32,
+}
+
+/// Chooses tokens from logits.
+pub struct Sampler {
+    handle: Handle,
+    vocab: usize,
+    workspace: Buffer<u8>,
+    logits: Buffer<f32>,
+    positions: Buffer<i64>,
+    temperature: Buffer<f32>,
+    seeds: Buffer<u64>,
+    top_k: Buffer<i32>,
+    top_p: Buffer<f32>,
+    min_p: Buffer<f32>,
+    /// The request of each row: always the only one.
+    requests: Buffer<i32>,
+    tokens: Buffer<i32>,
+    pub flags: Buffer<u32>,
+}
+
+impl Sampler {
+    /// For at most `rows` rows of `vocab` logits at a time.
+    pub fn new(
+        handle: &Handle,
+        rows: usize,
+        vocab: usize,
+        sampling: &Sampling,
+        seed: u64,
+    ) -> Result<Self> {
+        Ok(Sampler {
+            handle: handle.clone(),
+            vocab,
+            workspace: handle.workspace(0)?,
+            logits: handle.allocate(rows * vocab)?,
+            positions: handle.allocate(rows)?,
+            temperature: handle.upload(&[sampling.temperature])?,
+            seeds: handle.upload(&[seed])?,
+            top_k: handle.upload(&[sampling.top_k])?,
+            top_p: handle.upload(&[sampling.top_p])?,
+            min_p: handle.upload(&[sampling.min_p])?,
+            requests: handle.upload(&vec![0; rows])?,
+            tokens: handle.allocate(rows)?,
+            flags: handle.upload(&[0])?,
+        })
+    }
+
+    /// A token for each row of logits, at that position of the text.
+    pub fn choose(
+        &mut self,
+        logits: &[f32],
+        positions: &[i64],
+        watch: &mut Stopwatch,
+    ) -> Result<Vec<u32>> {
+        let params = SampleLogits::transformers();
+        let vector = |dtype, len| Some(TensorDesc::new(dtype, [len]));
+        let tensors = Tensors {
+            top_k: vector(DType::I32, 1),
+            top_p: vector(DType::F32, 1),
+            min_p: vector(DType::F32, 1),
+            requests: vector(DType::I32, positions.len()),
+            flags: vector(DType::U32, 1),
+            ..params.tensors(positions.len(), 1, self.vocab)
+        };
+        // For as many rows as there are: made anew at each step.
+        let operator = self.handle.create(&params, &tensors)?;
+        if self.workspace.len() < operator.workspace_size() {
+            self.workspace = self.handle.workspace(operator.workspace_size())?;
+        }
+        self.logits.write(logits)?;
+        self.positions.write(positions)?;
+        let buffers = Buffers {
+            logits: (&self.logits).into(),
+            positions: (&self.positions).into(),
+            temperature: (&self.temperature).into(),
+            seeds: (&self.seeds).into(),
+            top_k: Some((&self.top_k).into()),
+            top_p: Some((&self.top_p).into()),
+            min_p: Some((&self.min_p).into()),
+            requests: Some((&self.requests).into()),
+            mask: None,
+            tokens: (&mut self.tokens).into(),
+            probs: None,
+            logprobs: None,
+            flags: Some((&mut self.flags).into()),
+        };
+        watch.measure(SampleLogits::NAME, || {
+            operator.calculate(&mut self.workspace, buffers, Stream::default())
+        })?;
+        let mut tokens = vec![0; positions.len()];
+        self.tokens.read(0, &mut tokens)?;
+        // The operator's tokens are of the vocabulary.
+        Ok(tokens.into_iter().map(|token| token as u32).collect())
+    }
+}
