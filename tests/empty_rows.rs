@@ -4,8 +4,9 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use spec::ops::DeduplicateTopk;
 use spec::ops::deduplicate_topk::Buffers;
+use spec::ops::moe_align;
+use spec::ops::{DeduplicateTopk, MoeAlign};
 use spec::{DType, Handle, Status, Stream, TensorDesc};
 
 /// What takes longer goes through the requests one by one.
@@ -51,5 +52,40 @@ fn more_requests_than_any_launch_holds_are_refused() {
             assert_eq!(error.status(), Status::BadTensorShape, "{error}");
             assert!(error.to_string().contains("at most 2147483647 requests"), "{error}");
         }
+    }
+}
+
+/// As many tokens as there are numbers, none of which has a pick.
+#[test]
+fn tokens_without_picks_take_no_time() {
+    for handle in common::handles() {
+        let operator = MoeAlign::new(8, 4);
+        let tensors = operator.tensors(DType::I32, usize::MAX, 0);
+        let created = handle.create(&operator, &tensors).unwrap();
+        let mut workspace = handle.workspace(created.workspace_size()).unwrap();
+        let ids = handle.allocate::<i32>(0).unwrap();
+        let capacity = operator.capacity(0).unwrap();
+        let mut sorted_ids = handle.allocate::<i32>(capacity).unwrap();
+        let mut block_experts = handle.allocate::<i32>(capacity / 4).unwrap();
+        let mut counts = handle.upload(&[7; 8]).unwrap();
+        let mut offsets = handle.allocate::<i32>(9).unwrap();
+        let mut num_padded = handle.upload(&[7]).unwrap();
+        let mut inverse = handle.allocate::<i32>(0).unwrap();
+        let start = Instant::now();
+        let buffers = moe_align::Buffers {
+            topk_ids: (&ids).into(),
+            expert_map: None,
+            sorted_ids: (&mut sorted_ids).into(),
+            block_experts: (&mut block_experts).into(),
+            counts: (&mut counts).into(),
+            offsets: (&mut offsets).into(),
+            num_padded: (&mut num_padded).into(),
+            inverse: tensors.inverse.is_some().then(|| (&mut inverse).into()),
+            flags: None,
+        };
+        created.calculate(&mut workspace, buffers, Stream::default()).unwrap();
+        assert_eq!(counts.to_vec().unwrap(), [0; 8]);
+        assert_eq!(num_padded.to_vec().unwrap(), [0]);
+        assert!(start.elapsed() < SOON, "{:?} on {}", start.elapsed(), handle.device());
     }
 }

@@ -45,11 +45,6 @@ fn any_operator(bytes: &mut Unstructured<'_>) -> Taken<()> {
     }
 }
 
-/// Parameters out of bytes, and what their numbers are called in shapes.
-trait Made: Operator {
-    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)>;
-}
-
 fn call<O: Made>(cpu: &Cpu, bytes: &mut Unstructured<'_>) -> Taken<()>
 where
     Cpu: Supports<O>,
@@ -140,10 +135,10 @@ impl Describer<'_, '_> {
     }
 
     fn desc(&mut self, argument: &'static Argument) -> Taken<TensorDesc> {
-        let usual = self.preferred.iter().find(|dtype| argument.dtypes.contains(dtype));
+        let usual = self.preferred.into_iter().find(|dtype| argument.dtypes.contains(dtype));
         let dtype = match usual {
             _ if self.odd() => *self.bytes.choose(&ALL)?,
-            Some(dtype) if !unlikely(self.bytes)? => *dtype,
+            Some(dtype) if !unlikely(self.bytes)? => dtype,
             _ => *self.bytes.choose(argument.dtypes)?,
         };
         // `[batch] or [batch, 1]`
