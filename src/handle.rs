@@ -211,7 +211,8 @@ impl Handle {
     /// The CPU.
     ///
     /// # Errors
-    /// Status 6 where the backend was left out of this build.
+    /// Status 6 where the backend was left out of this build, 1 where the system
+    /// starts no threads.
     pub fn cpu() -> Result<Self> {
         Self::open_named(&DeviceName { backend: "cpu".to_owned(), index: None })
     }

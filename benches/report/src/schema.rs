@@ -1,4 +1,4 @@
-//! The JSON: one run, its machine, its rows. Every field that `--json` writes is
+//! The JSON: one run, its machine, its rows. Every field that `--save` writes is
 //! a field of one of these structs under the same name, and documented there.
 
 use std::collections::BTreeMap;
@@ -16,8 +16,8 @@ pub enum Format {
     One,
 }
 
-/// One run of `spec bench` or of a script under `benches/peers/`: what `--json`
-/// writes.
+/// One run of `spec bench` or of a script under `benches/peers/`, as it is
+/// kept.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {

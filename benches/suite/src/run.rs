@@ -97,8 +97,11 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Event<'_>)) -> Outcome {
         run.row(row);
     }
     if options.host {
-        for handle in options.handles.iter().filter(|handle| is_gpu(handle)) {
-            if let Err(error) = run.host(handle) {
+        for handle in &options.handles {
+            if !is_gpu(handle) {
+                let words = "the calling thread does the work itself";
+                (run.progress)(Event::Skipped(&format!("host on {}: {words}", handle.device())));
+            } else if let Err(error) = run.host(handle) {
                 run.outcome.failed.push(format!("host on {}: {error}", handle.device()));
             }
         }

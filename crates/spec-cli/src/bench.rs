@@ -16,7 +16,7 @@ use crate::output::Progress;
 const EXAMPLES: &str = "\
 Examples:
   spec bench --quick                                    a first look, on every device
-  spec bench unique --device cuda:0 --json before.json  one operator, every sample kept
+  spec bench unique --device cuda:0 --save before.json  one operator, every sample kept
   spec bench unique --device cuda:0 --compare before.json
   spec bench topk_router --shape tokens=512,experts=64,dtype=bf16 --html page.html
   spec bench unique --shape help=                       which keys a shape has";
@@ -44,14 +44,18 @@ pub struct Options {
     /// Write one page with plots that needs nothing else
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
-    /// Write every sample as JSON, as it comes: what was measured is there when
-    /// the run is stopped. - prints it at the end, instead of the tables
+    /// Keep every sample in a file of JSON, as it comes: what was measured is
+    /// there when the run is stopped
     #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
-    /// Say what moved beyond the noise since the run that wrote this JSON
+    save: Option<PathBuf>,
+    /// Print the same JSON instead of the tables; what --compare says goes to
+    /// stderr
+    #[arg(long)]
+    json: bool,
+    /// Say what moved beyond the noise since the run that saved this file
     #[arg(long, value_name = "FILE")]
     compare: Option<PathBuf>,
-    /// Put the rows of this JSON beside: what a script under benches/peers/
+    /// Put the rows of this file beside: what a script under benches/peers/
     /// measured on this machine; may be given several times
     #[arg(long, value_name = "FILE")]
     peers: Vec<PathBuf>,
@@ -69,8 +73,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let handles = handles(&options.devices)?;
     let old = options.compare.as_deref().map(read).transpose()?;
     let peers = options.peers.iter().map(|path| read(path)).collect::<Result<Vec<_>>>()?;
-    let files = [options.html.as_deref(), options.json.as_deref().filter(|path| !is_stdout(path))];
-    files.into_iter().flatten().try_for_each(check_writable)?;
+    options.html.iter().chain(&options.save).try_for_each(|path| check_writable(path))?;
     peers.iter().try_for_each(check_machine)?;
     if cfg!(debug_assertions) {
         complain("note: this is a debug build; `cargo run --release -- bench` is what to time");
@@ -78,7 +81,6 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let outcome = {
         let mut progress = Progress::new("rows", Some(rows.len()));
         let started = Instant::now();
-        let json = options.json.as_deref().filter(|path| !is_stdout(path));
         let settings = bench::Options {
             handles,
             quick: options.quick,
@@ -94,7 +96,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             Event::Next(_) => {}
             Event::Measured(report) => {
                 // The last time it is written, what goes wrong is said.
-                let _ = json.map(|path| beside(report.clone(), &peers)?.write(path));
+                let _ =
+                    options.save.as_ref().map(|path| beside(report.clone(), &peers)?.write(path));
             }
             Event::Skipped(line) => progress.say(&format!("skipped: {line}")),
         })
@@ -105,16 +108,15 @@ pub fn run(options: &Options) -> Result<ExitCode> {
         std::fs::write(path, page)
             .map_err(|error| Error::Message(format!("{}: {error}", path.display())))?;
     }
-    match &options.json {
-        Some(path) if is_stdout(path) => output::write(&report.to_json())?,
-        Some(path) => {
-            report.write(path).map_err(|error| message(&error))?;
-            output::write(&table::text(&report))?;
-        }
-        None => output::write(&table::text(&report))?,
+    if let Some(path) = &options.save {
+        report.write(path).map_err(|error| message(&error))?;
     }
-    if let Some(old) = &old {
-        output::write(&compare::text(old, &report))?;
+    let text = if options.json { report.to_json() } else { table::text(&report) };
+    output::write(&text)?;
+    match &old {
+        Some(old) if options.json => complain(compare::text(old, &report).trim_end()),
+        Some(old) => output::write(&compare::text(old, &report))?,
+        None => {}
     }
     for line in &outcome.failed {
         complain(&format!("error: {line}"));
@@ -147,10 +149,6 @@ fn check_machine(peers: &Report) -> Result<()> {
     )))
 }
 
-fn is_stdout(path: &Path) -> bool {
-    path == Path::new("-")
-}
-
 /// Finds out before anything is timed. What is in the file stays there: it may
 /// be what the run is compared with.
 fn check_writable(path: &Path) -> Result<()> {
@@ -161,7 +159,7 @@ fn check_writable(path: &Path) -> Result<()> {
 /// The command that reruns this. Of files, their names: where they lay is of no
 /// use to others.
 fn command(arguments: impl Iterator<Item = String>) -> String {
-    const FILES: [&str; 4] = ["--html", "--json", "--compare", "--peers"];
+    const FILES: [&str; 4] = ["--html", "--save", "--compare", "--peers"];
     let name = |path: &str| match Path::new(path).file_name() {
         Some(name) => name.to_string_lossy().into_owned(),
         None => path.to_owned(),
@@ -237,8 +235,8 @@ mod tests {
         let words = ["bench", "--shape", "tokens=2^12", "--html", "/tmp/my page.html"];
         let it = command(words.map(str::to_owned).into_iter());
         assert_eq!(it, "spec bench --shape tokens=2^12 --html 'my page.html'");
-        let words = ["bench", "host", "-v", "--json=/tmp/a/b.json", "--compare", "../old.json"];
+        let words = ["bench", "host", "-v", "--save=/tmp/a/b.json", "--compare", "../old.json"];
         let it = command(words.map(str::to_owned).into_iter());
-        assert_eq!(it, "spec bench host --json=b.json --compare old.json");
+        assert_eq!(it, "spec bench host --save=b.json --compare old.json");
     }
 }

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use clap::Args;
 use serde_json::{Map, Value, json};
 use spec::{DeviceInfo, Listing};
+use spec_report::Fact;
 
 use super::{Result, output};
 
@@ -63,8 +64,12 @@ fn json(listing: &Listing) -> Value {
 }
 
 fn device_json(info: &DeviceInfo) -> Value {
-    let facts: Map<String, Value> =
-        info.facts.iter().map(|(fact, value)| ((*fact).to_owned(), json!(value))).collect();
+    // A count is a number.
+    let facts: Map<String, Value> = info
+        .facts
+        .iter()
+        .map(|(fact, value)| ((*fact).to_owned(), json!(Fact::from(&**value))))
+        .collect();
     json!({
         "device": info.device.to_string(),
         "name": info.name,

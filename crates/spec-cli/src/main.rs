@@ -10,8 +10,10 @@ mod pages;
 mod unique;
 mod verify;
 
+use std::fmt::Display;
 use std::io::Write;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
@@ -102,7 +104,16 @@ fn main() -> ExitCode {
 }
 
 fn parse_seed(text: &str) -> Result<u64, String> {
-    text.parse().map_err(|_| format!("expected a whole number from 0 to {}", u64::MAX))
+    parse_number(text, 0, u64::MAX)
+}
+
+/// A whole number of a range; a value out of it is refused in words.
+fn parse_number<N>(text: &str, low: N, high: N) -> Result<N, String>
+where
+    N: FromStr + PartialOrd + Display + Copy,
+{
+    let number = text.parse().ok().filter(|number| (low..=high).contains(number));
+    number.ok_or(format!("expected a whole number from {low} to {high}"))
 }
 
 /// Writes to stderr, and does not mind if nobody reads that.

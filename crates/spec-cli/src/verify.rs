@@ -9,7 +9,7 @@ use spec::Handle;
 use spec_conformance::{Golden, Report, check_golden, check_random};
 
 use crate::output::Progress;
-use crate::{Error, Result, output, parse_seed};
+use crate::{Error, Result, output, parse_number, parse_seed};
 
 /// What `spec verify` takes.
 #[derive(Args)]
@@ -19,7 +19,7 @@ pub struct Options {
     #[arg(long, default_value = "auto")]
     device: String,
     /// Random cases of each operator; 0 runs the golden vectors alone
-    #[arg(long, value_name = "N", default_value_t = 200)]
+    #[arg(long, value_name = "N", default_value = "200", value_parser = parse_cases)]
     cases: usize,
     /// Seed of the first random case; the next ones count up from it
     #[arg(long, value_name = "S", default_value = "1", value_parser = parse_seed)]
@@ -27,6 +27,10 @@ pub struct Options {
     /// Print JSON
     #[arg(long)]
     json: bool,
+}
+
+fn parse_cases(text: &str) -> Result<usize, String> {
+    parse_number(text, 0, usize::MAX)
 }
 
 /// How many failures of an operator are written out.

@@ -3,7 +3,7 @@
 #[path = "../../../tests/common/mod.rs"]
 mod common;
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
@@ -78,6 +78,9 @@ fn bad_prompts_are_refused() {
     refused(&["decode", "--prompt", word.path()], "has 1 token, expected at least 2");
     let latin = Scratch::new("latin-1.txt", b"caf\xE9 au lait");
     refused(&["decode", "--prompt", latin.path()], "is not UTF-8 text: byte 3");
+    let none = spec(&["decode", "--prompt", "-"]).stdin(Stdio::null()).output().unwrap();
+    let stderr = String::from_utf8_lossy(&none.stderr);
+    assert!(!none.status.success() && stderr.contains("prompt from stdin: is empty"), "{stderr}");
 }
 
 #[test]
@@ -105,7 +108,10 @@ fn bad_options_are_refused() {
     for temperature in ["-1", "-0.5", "NaN", "inf", "-inf", "warm", "1e999"] {
         refused(&["decode", "--temperature", temperature], "a number that is 0 or larger");
     }
-    refused(&["verify", "--cases", "-1"], "--cases");
+    for cases in ["-1", "x", "99999999999999999999"] {
+        let words = "expected a whole number from 0 to 18446744073709551615";
+        refused(&["verify", "--cases", cases], words);
+    }
 }
 
 #[test]
@@ -117,12 +123,53 @@ fn bad_devices_are_refused() {
         refused(&[command, "--device", "cuda:4000"], "status 6");
         refused(&[command, "--device", "wgpu:4000"], "status 6");
     }
+    if let Some(count) = wgpu() {
+        let words = format!("there is no such device; wgpu shows {count}, from wgpu:0");
+        refused(&["verify", "--device", "wgpu:4000"], &words);
+    }
     // Where there is no CUDA, asking for it says why.
     let listings = spec::devices();
     let cuda = listings.iter().find(|listing| listing.backend == "cuda").unwrap();
     if let Err(reason) = &cuda.devices {
         let code = format!("(status {})", reason.status().code());
         refused(&["decode", "--device", "cuda:0"], &code);
+    }
+}
+
+/// How many devices of wgpu there are, if there are any.
+fn wgpu() -> Option<usize> {
+    let listing = spec::devices().into_iter().find(|listing| listing.backend == "wgpu");
+    listing?.devices.ok().map(|devices| devices.len()).filter(|count| *count > 0)
+}
+
+/// As a user that may start no thread, which the superuser is not.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_limit_of_threads_is_an_error() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::copy(env!("CARGO_BIN_EXE_spec"), folder.path().join("spec")).unwrap();
+    // Nobody else has this number.
+    let as_user = |limit: u32, arguments: &str| {
+        let run = format!("ulimit -u {limit}; exec ./spec {arguments}");
+        let mut command = Command::new("bash");
+        command.arg("-c").arg(run).current_dir(folder.path()).uid(54_322).gid(54_322).output()
+    };
+    let few = "decode --device cpu --tokens 3";
+    let Ok(probe) = as_user(1000, few) else {
+        _ = writeln!(std::io::stderr(), "skipped: this user cannot become another one");
+        return;
+    };
+    assert!(probe.status.success(), "{}", String::from_utf8_lossy(&probe.stderr));
+    for arguments in [few, "verify --device cpu --cases 1"] {
+        let output = as_user(1, arguments).unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{arguments}: {}: {stderr}", output.status);
+        assert!(stderr.starts_with("error: cpu: cannot start a thread: "), "{stderr}");
+        assert!(stderr.trim_end().ends_with("(status 1)"), "{stderr}");
     }
 }
 
@@ -217,6 +264,21 @@ fn a_prompt_of_ones_own() {
         "cpu",
     ]);
     assert!(text.repeat(2).contains(run["text"].as_str().unwrap().trim()), "{}", run["text"]);
+}
+
+#[test]
+fn a_prompt_may_come_through_a_pipe() {
+    let text = "one two three, one two three, one two four.\n".repeat(9);
+    let file = Scratch::new("piped.txt", text.as_bytes());
+    let options = ["--tokens", "9", "--device", "cpu"];
+    let named = json(&[&["decode", "--prompt", file.path()][..], &options].concat());
+    let piped = spec(&[&["decode", "--prompt", "-", "--json"][..], &options].concat())
+        .stdin(std::fs::File::open(&file.0).unwrap())
+        .output()
+        .unwrap();
+    assert!(piped.status.success(), "{}", String::from_utf8_lossy(&piped.stderr));
+    let piped: Value = serde_json::from_slice(&piped.stdout).unwrap();
+    assert_eq!((&piped["tokens"], &piped["text"]), (&named["tokens"], &named["text"]));
 }
 
 #[test]

@@ -18,12 +18,13 @@ mod slices;
 mod yardstick;
 
 use std::any::Any;
-use std::sync::Arc;
+use std::error::Error as _;
+use std::sync::{Arc, OnceLock};
 
 use spec_core::stream::Kind;
 use spec_core::{
-    Backend, Device, DeviceInfo, Error, Measure, Memory, Overlap, QueueId, Result, Status, Stream,
-    Yardstick,
+    Backend, Device, DeviceInfo, Error, ErrorKind, Measure, Memory, Overlap, QueueId, Result,
+    Status, Stream, Yardstick,
 };
 
 /// The CPU.
@@ -35,8 +36,10 @@ pub struct Cpu {
 /// The one device there is.
 ///
 /// # Errors
-/// None; the signature is that of every backend.
+/// Status 1 where the system starts no threads for the pool; rayon tries it once
+/// in the life of a process, so that it stays so.
 pub fn devices() -> Result<Vec<DeviceInfo>> {
+    start_pool()?;
     let threads = rayon::current_num_threads();
     Ok(vec![DeviceInfo {
         device: Device::CPU,
@@ -47,11 +50,32 @@ pub fn devices() -> Result<Vec<DeviceInfo>> {
     }])
 }
 
+/// Starts rayon's global pool, unless it runs already or this thread is in
+/// another one: where rayon does so by itself, it panics if the system refuses.
+fn start_pool() -> Result<()> {
+    static STARTED: OnceLock<Result<()>> = OnceLock::new();
+    if rayon::current_thread_index().is_some() {
+        return Ok(());
+    }
+    let start = || match rayon::ThreadPoolBuilder::new().build_global() {
+        Ok(()) => Ok(()),
+        Err(error) => match error.source() {
+            Some(refused) => {
+                let words = format!("cannot start a thread: {refused}; is `ulimit -u` too low?");
+                Err(Error::failure(Device::CPU, ErrorKind::Failed, words))
+            }
+            // Somebody has started it.
+            None => Ok(()),
+        },
+    };
+    STARTED.get_or_init(start).clone()
+}
+
 impl Cpu {
     /// Opens the CPU, whose index is 0.
     ///
     /// # Errors
-    /// Status 6 for any other index.
+    /// Status 6 for any other index; those of [`devices`].
     pub fn open(index: usize) -> Result<Cpu> {
         match devices()?.into_iter().nth(index) {
             Some(info) => Ok(Cpu { info: Arc::new(info) }),

@@ -339,6 +339,19 @@ fn main(
     }
 }
 
+// For requests without values, `n` of them: their counts.
+@compute @workgroup_size(THREADS)
+fn clear(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let i = group_index(group, groups) * THREADS + thread;
+    if i < params.n {
+        counts[params.at.b3 + i] = 0u;
+    }
+}
+
 // For one long request: its values one behind the other, padding last of all in
 // the order of u32.
 @compute @workgroup_size(THREADS)

@@ -100,7 +100,8 @@ impl Wgpu {
         let name = Device::new(BACKEND, index);
         let mut found = adapters()?;
         if index >= found.len() {
-            let words = format!("there are {} wgpu adapters, counted from 0", found.len());
+            let count = found.len();
+            let words = format!("there is no such device; wgpu shows {count}, from wgpu:0");
             return Err(Error::device(name, Status::DeviceNotFound, words));
         }
         let adapter = found.swap_remove(index);

@@ -47,6 +47,15 @@
 //! The byte ranges themselves must not overlap unless the operator works in
 //! place.
 //!
+//! ## What the driver prints
+//!
+//! Where Vulkan comes from Mesa and there is no Wayland session, Mesa's layer for
+//! choosing a device says so on stderr (`error: XDG_RUNTIME_DIR is invalid or not
+//! set in the environment.`) when adapters are listed. It is harmless, and nobody
+//! but its environment turns it off: start the process with `NODEVICE_SELECT=1`,
+//! as the program `spec` does for itself. A library must not set it: other
+//! threads may be reading the environment.
+//!
 //! ## What a call costs and may fail with
 //!
 //! `calculate` records dispatches, makes a bind group for each, and submits if

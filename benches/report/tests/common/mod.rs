@@ -33,7 +33,7 @@ pub fn row(
 /// Two devices, three sizes, us, the seed and a peer; goals on the GPU.
 pub fn report() -> Report {
     let mut report = Report {
-        command: "spec bench --json run.json".into(),
+        command: "spec bench --save run.json".into(),
         date: "2026-01-31".into(),
         host: Host {
             cpu: "Some CPU".into(),

@@ -9,7 +9,7 @@ mod tests;
 mod text;
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use self::engine::{Decoded, DraftKind, Settings};
 use self::model::Model;
 use self::sampling::Sampling;
 use self::text::Text;
-use super::{Error, Result, parse_seed};
+use super::{Error, Result, parse_number, parse_seed};
 use crate::output::{self, Progress};
 
 /// The most tokens one run emits.
@@ -37,8 +37,8 @@ in the prompt: a stand-in for LLMs.";
 #[derive(Args)]
 #[command(allow_negative_numbers = true)]
 pub struct Options {
-    /// The text to count and to decode from [default: a text shipped with the
-    /// program, from Alice's Adventures in Wonderland]
+    /// The text to count and to decode from; `-` is stdin [default: a text
+    /// shipped with the program, from Alice's Adventures in Wonderland]
     #[arg(long, value_name = "FILE")]
     prompt: Option<PathBuf>,
     /// How many tokens to emit
@@ -91,11 +91,6 @@ fn parse_draft_tokens(text: &str) -> Result<usize, String> {
     parse_number(text, 1, MAX_DRAFT_TOKENS)
 }
 
-fn parse_number(text: &str, low: usize, high: usize) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|number| (low..=high).contains(number));
-    number.ok_or(format!("expected a whole number from {low} to {high}"))
-}
-
 fn parse_temperature(text: &str) -> Result<f32, String> {
     let number = text.parse().ok().filter(|number: &f32| number.is_finite() && *number >= 0.0);
     // -0 is 0.
@@ -117,9 +112,9 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let prompt = text::read(options.prompt.as_deref())?;
     let text = Text::tokenize(&prompt)?;
     if let [] | [_] = text.tokens[..] {
-        let path = options.prompt.as_deref().unwrap_or(Path::new("shipped"));
+        let name = text::name(options.prompt.as_deref());
         let tokens = ["0 tokens", "1 token"][text.tokens.len()];
-        let what = format!("prompt {}: has {tokens}, expected at least 2", path.display());
+        let what = format!("{name}: has {tokens}, expected at least 2");
         return Err(Error::Message(what));
     }
     let settings = Settings {

@@ -79,13 +79,27 @@ fn piece_len(text: &str) -> usize {
     text[..end].rfind('\n').map_or(end, |newline| newline + 1)
 }
 
+/// What an error calls the prompt.
+pub fn name(path: Option<&Path>) -> String {
+    match path {
+        None => "the shipped prompt".to_owned(),
+        Some(path) if is_stdin(path) => "prompt from stdin".to_owned(),
+        Some(path) => format!("prompt {}", path.display()),
+    }
+}
+
+fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
 /// Reads the prompt, without the newline that ends a text file.
 pub fn read(path: Option<&Path>) -> Result<String> {
     let text = match path {
-        None => SHIPPED.to_owned(),
-        Some(path) => read_file(path)
-            .map_err(|what| Error::Message(format!("prompt {}: {what}", path.display())))?,
+        None => Ok(SHIPPED.to_owned()),
+        Some(path) if is_stdin(path) => read_all(std::io::stdin().lock()),
+        Some(path) => read_file(path),
     };
+    let text = text.map_err(|what| Error::Message(format!("{}: {what}", name(path))))?;
     let line = text.strip_suffix('\n').unwrap_or(&text);
     Ok(line.strip_suffix('\r').unwrap_or(line).to_owned())
 }
@@ -99,13 +113,18 @@ fn read_file(path: &Path) -> Result<String, String> {
     if metadata.is_dir() {
         return Err("is a directory, expected a text file".to_owned());
     }
-    let too_long = |bytes: u64| {
-        format!("is {bytes} bytes long or more, expected at most {MAX_PROMPT} (16 MiB)")
-    };
     if metadata.len() > MAX_PROMPT {
         return Err(too_long(metadata.len()));
     }
     // Not every file says how long it is.
+    read_all(file)
+}
+
+fn too_long(bytes: u64) -> String {
+    format!("is {bytes} bytes long or more, expected at most {MAX_PROMPT} (16 MiB)")
+}
+
+fn read_all(file: impl Read) -> Result<String, String> {
     let mut bytes = Vec::new();
     file.take(MAX_PROMPT + 1).read_to_end(&mut bytes).map_err(|error| error.to_string())?;
     if bytes.len() as u64 > MAX_PROMPT {

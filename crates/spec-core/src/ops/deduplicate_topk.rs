@@ -32,7 +32,7 @@ impl DeduplicateTopk {
 arguments! {
     /// The arguments of `deduplicate_topk`.
     DeduplicateTopk = "deduplicate_topk" {
-        /// Candidates `[batch * mtp_step, k]`, i32; negative ones are padding.
+        /// Candidates `[batch * mtp_step, k]`, i32; negative ones are padding. The batch fits an i32.
         indices: in [I32] "[batch * mtp_step, k]",
         /// Distinct values `[batch, mtp_step * k]`, i32, ascending, then -1.
         unique: out [I32] "[batch, mtp_step * k]",
@@ -73,6 +73,15 @@ impl Operator for DeduplicateTopk {
             return Err(c.error(Status::BadTensorShape, "indices", value, expected));
         };
         let batch = indices.rows / step;
+        if i32::try_from(batch).is_err() {
+            let expected = format!("a batch of at most {} requests", i32::MAX);
+            return Err(c.error(
+                Status::BadTensorShape,
+                "indices",
+                format!("of {batch}"),
+                expected,
+            ));
+        }
         let unique = c.matrix_of(arg::unique, &tensors.unique, [batch, row])?;
         if let Some(counts) = &tensors.counts {
             c.vector_of(arg::counts, counts, batch)?;

@@ -95,6 +95,13 @@ unsafe impl Kernel<DeduplicateTopk> for Prepared {
         stream: Stream<'_>,
     ) -> Result<()> {
         let Prepared { cuda, plan, .. } = self;
+        let counts = cuda.pointer(buffers.counts)?;
+        if plan.unique.cols == 0 {
+            // No values: no block a request, only their counts.
+            let bytes = if plan.has_counts { plan.batch * size_of::<i32>() } else { 0 };
+            // SAFETY: the buffer was checked against the plan.
+            return cuda.enqueue(stream, |queue| unsafe { queue.zero(counts, bytes) });
+        }
         let mut indices = cuda.rows(buffers.indices, &plan.indices)?;
         // Packed rows of a request are one row.
         let packed = plan.mtp_step == 1 || plan.indices.row_stride == plan.indices.cols;
@@ -107,7 +114,7 @@ unsafe impl Kernel<DeduplicateTopk> for Prepared {
         let params = Params {
             indices,
             unique: cuda.rows(buffers.unique, &plan.unique)?,
-            counts: cuda.pointer(buffers.counts)?,
+            counts,
             batch: plan.batch as u64,
             rows: rows as u32,
             cols: cols as u32,

@@ -54,6 +54,11 @@ unsafe impl Supports<DeduplicateTopk> for Wgpu {
         let shape = Shape::of(self);
         let constants = [("THREADS", shape.threads), ("POOL", shape.pool), ("TILE", shape.tile)];
         let bindings = [Access::Read, Access::Write, Access::Write, Access::Write];
+        if plan.unique.cols == 0 {
+            let clear = self.program(&SHADER, "clear", &bindings, &constants)?;
+            let (gpu, threads) = (self.clone(), shape.threads);
+            return Ok(Box::new(Empty { gpu, plan: plan.clone(), clear, threads }));
+        }
         let main = self.program(&SHADER, "main", &bindings, &constants)?;
         if plan.unique.cols > LONGEST {
             return Ok(Box::new(Long::new(self, plan, &bindings, &constants)?));
@@ -78,6 +83,9 @@ fn too_long(gpu: &Wgpu, plan: &Plan) -> Error {
     );
     gpu.error(Status::NotImplemented, words)
 }
+
+/// Where the shader's parameters have the number of values.
+const N: usize = 4;
 
 /// The parameters of the shader.
 fn parameters(plan: &Plan, shape: Shape) -> [u32; 8] {
@@ -139,6 +147,46 @@ unsafe impl Kernel<DeduplicateTopk> for Deduplicate {
                     workspace.elements(start * scratch, requests * scratch),
                 ];
                 r.dispatch(&self.main, &regions, &parameters, requests)?;
+                start += requests;
+            }
+            Ok(())
+        })
+    }
+}
+
+/// Requests without values: only their counts are written.
+struct Empty {
+    gpu: Wgpu,
+    plan: Plan,
+    clear: Program,
+    threads: u32,
+}
+
+// SAFETY: as above.
+unsafe impl Kernel<DeduplicateTopk> for Empty {
+    fn workspace_size(&self) -> usize {
+        0
+    }
+
+    unsafe fn launch(
+        &self,
+        _: ViewMut<'_>,
+        buffers: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        let Empty { gpu, plan, clear, threads } = self;
+        let counts = buffers.counts.map_or(Ok(Region::nothing()), |c| gpu.region_mut(c))?;
+        let batch = if plan.has_counts { plan.batch as u64 } else { 0 };
+        gpu.record("deduplicate_topk", stream, |r| {
+            let window = gpu.window(4);
+            let mut start = 0;
+            while start < batch {
+                let requests = window.min(batch - start);
+                let none = Region::nothing();
+                let regions = [none, none, counts.elements(start, requests), none];
+                let mut parameters = [0; 8];
+                parameters[N] = requests as u32;
+                r.dispatch(clear, &regions, &parameters, requests.div_ceil(u64::from(*threads)))?;
                 start += requests;
             }
             Ok(())

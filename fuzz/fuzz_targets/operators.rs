@@ -1,0 +1,417 @@
+//! Operators on the CPU, whatever they are asked and given: parameters, types,
+//! shapes, strides, buffers that do not fit and what is in them. A call is refused
+//! with a status, or done, and done again it gives the same bits; nothing panics.
+
+#![no_main]
+
+use libfuzzer_sys::arbitrary::{Arbitrary, Result as Taken, Unstructured};
+use libfuzzer_sys::fuzz_target;
+use spec_core::ops::prompt_lookup::Occurrence;
+use spec_core::ops::rejection_sample::{Acceptance, Recovery};
+use spec_core::ops::topk_router::{GroupScore, Masked, Scoring, Select};
+use spec_core::ops::{
+    DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
+    RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
+};
+use spec_core::{
+    Argument, DType, Descriptor, Error, ErrorKind, Operator, Source, Status, Stream, Supports,
+    TensorDesc, View, ViewMut, bf16, f16,
+};
+use spec_cpu::Cpu;
+
+/// Bytes of a buffer or a workspace that a call is tried with.
+const MOST: usize = 1 << 20;
+
+fuzz_target!(|data: &[u8]| {
+    let mut bytes = Unstructured::new(data);
+    // What runs out of bytes has nothing to say.
+    _ = any_operator(&mut bytes);
+});
+
+fn any_operator(bytes: &mut Unstructured<'_>) -> Taken<()> {
+    let cpu = Cpu::open(0).unwrap();
+    match u8::arbitrary(bytes)? % 11 {
+        0 => call::<DeduplicateTopk>(&cpu, bytes),
+        1 => call::<HybridMtpNgram>(&cpu, bytes),
+        2 => call::<IndexerTopk>(&cpu, bytes),
+        3 => call::<MoeAlign>(&cpu, bytes),
+        4 => call::<NgramMatch>(&cpu, bytes),
+        5 => call::<PromptLookup>(&cpu, bytes),
+        6 => call::<RejectionSample>(&cpu, bytes),
+        7 => call::<SampleLogits>(&cpu, bytes),
+        8 => call::<TopkRouter>(&cpu, bytes),
+        9 => call::<TreeVerify>(&cpu, bytes),
+        _ => call::<Unique>(&cpu, bytes),
+    }
+}
+
+fn call<O: Made>(cpu: &Cpu, bytes: &mut Unstructured<'_>) -> Taken<()>
+where
+    Cpu: Supports<O>,
+{
+    let (operator, names) = O::make(bytes)?;
+    let preferred = [*bytes.choose(&INTEGERS)?, *bytes.choose(&FLOATS)?];
+    let mut describer = Describer { names, preferred, bytes, made: Vec::new() };
+    let Ok(tensors) = O::tensors_from(&mut describer).inspect_err(refused) else { return Ok(()) };
+    let made = describer.made;
+    let created = Descriptor::create(cpu, &operator, &tensors).inspect_err(refused);
+    let Ok(created) = created else { return Ok(()) };
+    let size = created.workspace_size();
+    if size > MOST {
+        return Ok(());
+    }
+    // Too small now and then, and anywhere.
+    let size = if unlikely(bytes)? { size / 2 } else { size };
+    let offset = usize::from(unlikely(bytes)?);
+    let held = made.iter().map(|(name, desc)| Held::fill(name, desc, bytes));
+    let held = held.collect::<Taken<Vec<_>>>()?;
+    let run = |dirt: u8| {
+        let mut held = held.clone();
+        let mut workspace = vec![dirt; size + offset];
+        let mut lender = Lender { held: held.iter_mut() };
+        let done = O::buffers_from(&mut lender).and_then(|buffers| {
+            created.calculate(&mut workspace[offset..], buffers, Stream::default())
+        });
+        (done.inspect_err(refused).is_ok(), held)
+    };
+    assert!(run(0) == run(0xA5), "{} is not the same twice", O::NAME);
+    Ok(())
+}
+
+/// What is refused has a status and words, and is nobody's failure.
+fn refused(error: &Error) {
+    assert_ne!(error.kind(), ErrorKind::Failed, "{error}");
+    assert_ne!(error.status(), Status::Success, "{error}");
+}
+
+fn unlikely(bytes: &mut Unstructured<'_>) -> Taken<bool> {
+    bytes.ratio(1, 16)
+}
+
+/// A small number as a rule, else one that is hard on arithmetic.
+fn number(bytes: &mut Unstructured<'_>) -> Taken<usize> {
+    const HARD: [usize; 8] =
+        [0, 1 << 16, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 60, usize::MAX - 1, usize::MAX];
+    if bytes.ratio(1, 32)? { Ok(*bytes.choose(&HARD)?) } else { bytes.int_in_range(0..=40) }
+}
+
+const INTEGERS: [DType; 3] = [DType::I64, DType::I32, DType::U32];
+const FLOATS: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+const ALL: [DType; 10] = [
+    DType::F32,
+    DType::F16,
+    DType::BF16,
+    DType::I32,
+    DType::I64,
+    DType::U32,
+    DType::U64,
+    DType::U8,
+    DType::I8,
+    DType::Bool,
+];
+
+/// Describes arguments as their contract has them, but for one now and then.
+struct Describer<'a, 'b> {
+    /// What dimensions are called: the same number wherever one occurs.
+    names: Vec<(&'static str, usize)>,
+    /// Types that arguments have in common, where they may.
+    preferred: [DType; 2],
+    bytes: &'a mut Unstructured<'b>,
+    made: Vec<(&'static str, TensorDesc)>,
+}
+
+impl Describer<'_, '_> {
+    fn describe(&mut self, argument: &'static Argument) -> Option<TensorDesc> {
+        if argument.optional && self.bytes.arbitrary().unwrap_or(false) || self.odd() {
+            return None;
+        }
+        let desc = self.desc(argument).ok()?;
+        self.made.push((argument.name, desc));
+        Some(desc)
+    }
+
+    fn odd(&mut self) -> bool {
+        self.bytes.ratio(1, 64).unwrap_or(false)
+    }
+
+    fn desc(&mut self, argument: &'static Argument) -> Taken<TensorDesc> {
+        let usual = self.preferred.into_iter().find(|dtype| argument.dtypes.contains(dtype));
+        let dtype = match usual {
+            _ if self.odd() => *self.bytes.choose(&ALL)?,
+            Some(dtype) if !unlikely(self.bytes)? => dtype,
+            _ => *self.bytes.choose(argument.dtypes)?,
+        };
+        // `[batch] or [batch, 1]`
+        let forms: Vec<&'static str> = argument.shape.split(" or ").collect();
+        let form = self.bytes.choose(&forms)?.trim_matches(['[', ']']);
+        let mut shape = Vec::new();
+        for dimension in form.split(", ") {
+            let extent = self.extent(dimension)?;
+            shape.push(if self.odd() { number(self.bytes)? } else { extent });
+        }
+        if self.odd() {
+            shape.push(1);
+        }
+        let strides = match self.bytes.int_in_range(0..=15)? {
+            0 => Some(self.bytes.int_in_range(0..=1000)?),
+            1 => Some(self.bytes.arbitrary()?),
+            _ => None,
+        };
+        Ok(match (&*shape, strides) {
+            (&[a], None) => TensorDesc::new(dtype, [a]),
+            (&[a], Some(stride)) => TensorDesc::with_strides(dtype, [a], [stride]),
+            (&[a, b], None) => TensorDesc::new(dtype, [a, b]),
+            (&[a, b], Some(stride)) => TensorDesc::with_strides(dtype, [a, b], [stride, 1]),
+            (&[a, b, c], _) => TensorDesc::new(dtype, [a, b, c]),
+            _ => TensorDesc::new(dtype, []),
+        })
+    }
+
+    /// A dimension's words as a number: names and numbers with `+`, `*` and `/`
+    /// between them, from left to right; `ceil` of a quotient.
+    fn extent(&mut self, words: &'static str) -> Taken<usize> {
+        let quotient = words.strip_prefix("ceil(").and_then(|words| words.strip_suffix(')'));
+        let mut parts = quotient.unwrap_or(words).split(' ');
+        let mut value = self.named(parts.next().unwrap_or_default())?;
+        while let (Some(operator), Some(word)) = (parts.next(), parts.next()) {
+            let other = self.named(word)?;
+            value = match operator {
+                "+" => value.saturating_add(other),
+                "*" => value.saturating_mul(other),
+                _ if quotient.is_some() => value.div_ceil(other.max(1)),
+                _ => value / other.max(1),
+            };
+        }
+        Ok(value)
+    }
+
+    fn named(&mut self, word: &'static str) -> Taken<usize> {
+        if let Ok(number) = word.parse() {
+            return Ok(number);
+        }
+        if let Some((_, value)) = self.names.iter().find(|(name, _)| *name == word) {
+            return Ok(*value);
+        }
+        let value = number(self.bytes)?;
+        self.names.push((word, value));
+        Ok(value)
+    }
+}
+
+impl Source<TensorDesc, TensorDesc> for Describer<'_, '_> {
+    fn input(&mut self, argument: &'static Argument) -> Option<TensorDesc> {
+        self.describe(argument)
+    }
+
+    fn output(&mut self, argument: &'static Argument) -> Option<TensorDesc> {
+        self.describe(argument)
+    }
+}
+
+/// An argument's memory.
+#[derive(Clone, PartialEq)]
+struct Held {
+    name: &'static str,
+    dtype: DType,
+    memory: Vec<u64>,
+    /// Where it begins, in bytes: at an address that is no multiple of anything
+    /// now and then.
+    start: usize,
+    bytes: usize,
+}
+
+impl Held {
+    fn fill(name: &'static str, desc: &TensorDesc, bytes: &mut Unstructured<'_>) -> Taken<Held> {
+        let dtype = if bytes.ratio(1, 128)? { *bytes.choose(&ALL)? } else { desc.dtype() };
+        // As many as are described, or too few.
+        let needed = desc.span().saturating_mul(dtype.size());
+        let len = if needed > MOST || bytes.ratio(1, 128)? { needed.min(MOST) / 2 } else { needed };
+        let start = usize::from(bytes.ratio(1, 128)?);
+        let mut memory = vec![0u64; (len + start).div_ceil(8) + 1];
+        let kind = bytes.int_in_range(0..=3)?;
+        let mut state: u64 = bytes.arbitrary()?;
+        let elements = spec_core::dtype::as_bytes_mut(&mut memory);
+        for element in elements[start..].chunks_exact_mut(dtype.size()) {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let random = state ^ state >> 29;
+            let small = (random >> 20) as i64 % 48;
+            let value = match kind {
+                // Anything, NaN and minus one among them.
+                0 => random,
+                // All the same.
+                1 => bytes.peek_bytes(1).map_or(0, |byte| u64::from(byte[0])),
+                _ => match dtype {
+                    DType::F32 => u64::from((small as f32 / 8.0).to_bits()),
+                    DType::F16 => u64::from(f16::from_f32(small as f32 / 8.0).to_bits()),
+                    DType::BF16 => u64::from(bf16::from_f32(small as f32 / 8.0).to_bits()),
+                    // With a few that are negative.
+                    _ => (small - i64::from(kind == 3) * 4) as u64,
+                },
+            };
+            element.copy_from_slice(&value.to_le_bytes()[..dtype.size()]);
+        }
+        Ok(Held { name, dtype, memory, start, bytes: len })
+    }
+}
+
+/// Hands the memory out as a call asks for it, each piece once.
+struct Lender<'a> {
+    held: std::slice::IterMut<'a, Held>,
+}
+
+impl<'a> Lender<'a> {
+    fn lend(&mut self, argument: &'static Argument) -> Option<(DType, &'a mut [u8])> {
+        // Arguments are asked for in the order in which they were described.
+        if self.held.as_slice().first()?.name != argument.name {
+            return None;
+        }
+        let Held { dtype, memory, start, bytes, .. } = self.held.next()?;
+        Some((*dtype, &mut spec_core::dtype::as_bytes_mut(memory)[*start..*start + *bytes]))
+    }
+}
+
+impl<'a> Source<View<'a>, ViewMut<'a>> for Lender<'a> {
+    fn input(&mut self, argument: &'static Argument) -> Option<View<'a>> {
+        self.lend(argument).map(|(dtype, bytes)| View::from_bytes(dtype, bytes))
+    }
+
+    fn output(&mut self, argument: &'static Argument) -> Option<ViewMut<'a>> {
+        self.lend(argument).map(|(dtype, bytes)| ViewMut::from_bytes(dtype, bytes))
+    }
+}
+
+/// Parameters out of bytes, and what their numbers are called in shapes.
+trait Made: Operator {
+    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)>;
+}
+
+impl Made for DeduplicateTopk {
+    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
+        let mtp_step = number(bytes)?;
+        Ok((DeduplicateTopk { mtp_step }, vec![("mtp_step", mtp_step)]))
+    }
+}
+
+impl Made for HybridMtpNgram {
+    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
+        let made = HybridMtpNgram {
+            max_ngram_size: number(bytes)?,
+            min_ngram_size: number(bytes)?,
+            max_draft_tokens: number(bytes)?,
+            token_threshold: bytes.arbitrary()?,
+        };
+        Ok((made, vec![]))
+    }
+}
+
+impl Made for IndexerTopk {
+    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
+        let k = number(bytes)?;
+        Ok((IndexerTopk { k }, vec![("k", k)]))
+    }
+}
+
+impl Made for MoeAlign {
+    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
+        let (experts, block_size) = (number(bytes)?, number(bytes)?);
+        let local_experts = if bytes.arbitrary()? { experts } else { number(bytes)? };
+        let made = MoeAlign { experts, local_experts, block_size };
+        let (tokens, k) = (number(bytes)?, number(bytes)?);
+        let capacity = made.capacity(tokens.saturating_mul(k)).unwrap_or(usize::MAX);
+        let names = vec![
+            ("experts", experts),
+            ("local_experts", local_experts),
+            ("block_size", block_size),
+            ("tokens", tokens),
+            ("k", k),
+            ("capacity", capacity),
+        ];
+        Ok((made, names))
+    }
+}
+
+impl Made for NgramMatch {
+    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
+        let (max_ngram_size, token_threshold) = (number(bytes)?, bytes.arbitrary()?);
+        Ok((NgramMatch { max_ngram_size, token_threshold }, vec![]))
+    }
+}
+
+impl Made for PromptLookup {
+    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
+        let made = PromptLookup {
+            min_ngram: number(bytes)?,
+            max_ngram: number(bytes)?,
+            max_draft: number(bytes)?,
+            occurrence: *bytes.choose(&[Occurrence::First, Occurrence::Last])?,
+        };
+        let names = vec![("max_draft", made.max_draft)];
+        Ok((made, names))
+    }
+}
+
+impl Made for RejectionSample {
+    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
+        let made = RejectionSample {
+            max_spec_len: number(bytes)?,
+            acceptance: *bytes.choose(&[Acceptance::Probabilistic, Acceptance::Greedy])?,
+            recovery: *bytes.choose(&[Recovery::Argmax, Recovery::Sample])?,
+        };
+        let names = vec![("max_spec_len", made.max_spec_len)];
+        Ok((made, names))
+    }
+}
+
+impl Made for SampleLogits {
+    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
+        let rows = number(bytes)?;
+        let requests = if bytes.arbitrary()? { rows } else { number(bytes)? };
+        let made = SampleLogits { min_p_first: bytes.arbitrary()? };
+        Ok((made, vec![("rows", rows), ("requests", requests)]))
+    }
+}
+
+impl Made for TopkRouter {
+    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
+        let groups = if bytes.arbitrary()? { 1 } else { number(bytes)? };
+        let experts = match bytes.int_in_range(0..=15)? {
+            0 => number(bytes)?,
+            _ => groups.saturating_mul(bytes.int_in_range(1..=16)?),
+        };
+        let places = number(bytes)?;
+        let made = TopkRouter {
+            scoring: *bytes.choose(&[Scoring::Sigmoid, Scoring::Softmax, Scoring::SqrtSoftplus])?,
+            select: *bytes.choose(&[Select::Score, Select::Logit])?,
+            groups,
+            topk_groups: if groups == 1 { 1 } else { number(bytes)? },
+            group_score: *bytes.choose(&[GroupScore::Top2Sum, GroupScore::Max])?,
+            masked: *bytes.choose(&[Masked::Zero, Masked::Excluded])?,
+            topk: number(bytes)?,
+            renormalize: bytes.arbitrary()?,
+            scale: bytes.arbitrary()?,
+            shared_experts: if bytes.arbitrary()? { 0 } else { number(bytes)? },
+            shared_weight: bytes.arbitrary()?,
+            physical_experts: bytes.arbitrary::<bool>()?.then_some(places),
+        };
+        let names = vec![
+            ("experts", experts),
+            ("topk", made.topk),
+            ("shared_experts", made.shared_experts),
+            ("physical_experts", places),
+        ];
+        Ok((made, names))
+    }
+}
+
+impl Made for TreeVerify {
+    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
+        let max_depth = number(bytes)?;
+        Ok((TreeVerify { max_depth }, vec![("max_depth", max_depth)]))
+    }
+}
+
+impl Made for Unique {
+    fn make(_: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
+        Ok((Unique, vec![]))
+    }
+}
