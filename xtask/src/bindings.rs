@@ -200,6 +200,7 @@ impl Operator {
             code,
             "// SAFETY: integers and pointers, the first of them the size.\n\
              unsafe impl Versioned for {name} {{}}\n\n\
+             impl Default for {name} {{\n/// Nothing is there.\nfn default() -> Self {{\nSelf::ABSENT\n}}\n}}\n\n\
              impl {name} {{\nconst ABSENT: Self = {name} {{ size: size_of::<Self>(),"
         );
         for argument in fields {

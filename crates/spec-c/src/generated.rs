@@ -59,6 +59,13 @@ pub struct spec_topk_router_tensors {
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_topk_router_tensors {}
 
+impl Default for spec_topk_router_tensors {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
+
 impl spec_topk_router_tensors {
     const ABSENT: Self = spec_topk_router_tensors {
         size: size_of::<Self>(),
@@ -120,6 +127,13 @@ pub struct spec_topk_router_buffers {
 
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_topk_router_buffers {}
+
+impl Default for spec_topk_router_buffers {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
 
 impl spec_topk_router_buffers {
     const ABSENT: Self = spec_topk_router_buffers {
@@ -257,6 +271,13 @@ pub struct spec_deduplicate_topk_tensors {
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_deduplicate_topk_tensors {}
 
+impl Default for spec_deduplicate_topk_tensors {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
+
 impl spec_deduplicate_topk_tensors {
     const ABSENT: Self = spec_deduplicate_topk_tensors {
         size: size_of::<Self>(),
@@ -294,6 +315,13 @@ pub struct spec_deduplicate_topk_buffers {
 
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_deduplicate_topk_buffers {}
+
+impl Default for spec_deduplicate_topk_buffers {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
 
 impl spec_deduplicate_topk_buffers {
     const ABSENT: Self = spec_deduplicate_topk_buffers {
@@ -469,6 +497,13 @@ pub struct spec_rejection_sample_tensors {
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_rejection_sample_tensors {}
 
+impl Default for spec_rejection_sample_tensors {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
+
 impl spec_rejection_sample_tensors {
     const ABSENT: Self = spec_rejection_sample_tensors {
         size: size_of::<Self>(),
@@ -554,6 +589,13 @@ pub struct spec_rejection_sample_buffers {
 
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_rejection_sample_buffers {}
+
+impl Default for spec_rejection_sample_buffers {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
 
 impl spec_rejection_sample_buffers {
     const ABSENT: Self = spec_rejection_sample_buffers {
@@ -748,6 +790,13 @@ pub struct spec_sample_logits_tensors {
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_sample_logits_tensors {}
 
+impl Default for spec_sample_logits_tensors {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
+
 impl spec_sample_logits_tensors {
     const ABSENT: Self = spec_sample_logits_tensors {
         size: size_of::<Self>(),
@@ -825,6 +874,13 @@ pub struct spec_sample_logits_buffers {
 
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_sample_logits_buffers {}
+
+impl Default for spec_sample_logits_buffers {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
 
 impl spec_sample_logits_buffers {
     const ABSENT: Self = spec_sample_logits_buffers {
@@ -1016,6 +1072,13 @@ pub struct spec_ngram_match_tensors {
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_ngram_match_tensors {}
 
+impl Default for spec_ngram_match_tensors {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
+
 impl spec_ngram_match_tensors {
     const ABSENT: Self = spec_ngram_match_tensors {
         size: size_of::<Self>(),
@@ -1089,6 +1152,13 @@ pub struct spec_ngram_match_buffers {
 
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_ngram_match_buffers {}
+
+impl Default for spec_ngram_match_buffers {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
 
 impl spec_ngram_match_buffers {
     const ABSENT: Self = spec_ngram_match_buffers {
@@ -1263,6 +1333,13 @@ pub struct spec_hybrid_mtp_ngram_tensors {
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_hybrid_mtp_ngram_tensors {}
 
+impl Default for spec_hybrid_mtp_ngram_tensors {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
+
 impl spec_hybrid_mtp_ngram_tensors {
     const ABSENT: Self = spec_hybrid_mtp_ngram_tensors {
         size: size_of::<Self>(),
@@ -1324,6 +1401,13 @@ pub struct spec_hybrid_mtp_ngram_buffers {
 
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_hybrid_mtp_ngram_buffers {}
+
+impl Default for spec_hybrid_mtp_ngram_buffers {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
 
 impl spec_hybrid_mtp_ngram_buffers {
     const ABSENT: Self = spec_hybrid_mtp_ngram_buffers {
@@ -1472,6 +1556,13 @@ pub struct spec_prompt_lookup_tensors {
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_prompt_lookup_tensors {}
 
+impl Default for spec_prompt_lookup_tensors {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
+
 impl spec_prompt_lookup_tensors {
     const ABSENT: Self = spec_prompt_lookup_tensors {
         size: size_of::<Self>(),
@@ -1517,6 +1608,13 @@ pub struct spec_prompt_lookup_buffers {
 
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_prompt_lookup_buffers {}
+
+impl Default for spec_prompt_lookup_buffers {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
 
 impl spec_prompt_lookup_buffers {
     const ABSENT: Self = spec_prompt_lookup_buffers {
@@ -1665,6 +1763,13 @@ pub struct spec_tree_verify_tensors {
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_tree_verify_tensors {}
 
+impl Default for spec_tree_verify_tensors {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
+
 impl spec_tree_verify_tensors {
     const ABSENT: Self = spec_tree_verify_tensors {
         size: size_of::<Self>(),
@@ -1722,6 +1827,13 @@ pub struct spec_tree_verify_buffers {
 
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_tree_verify_buffers {}
+
+impl Default for spec_tree_verify_buffers {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
 
 impl spec_tree_verify_buffers {
     const ABSENT: Self = spec_tree_verify_buffers {
@@ -1879,6 +1991,13 @@ pub struct spec_moe_align_tensors {
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_moe_align_tensors {}
 
+impl Default for spec_moe_align_tensors {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
+
 impl spec_moe_align_tensors {
     const ABSENT: Self = spec_moe_align_tensors {
         size: size_of::<Self>(),
@@ -1940,6 +2059,13 @@ pub struct spec_moe_align_buffers {
 
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_moe_align_buffers {}
+
+impl Default for spec_moe_align_buffers {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
 
 impl spec_moe_align_buffers {
     const ABSENT: Self = spec_moe_align_buffers {
@@ -2084,6 +2210,13 @@ pub struct spec_indexer_topk_tensors {
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_indexer_topk_tensors {}
 
+impl Default for spec_indexer_topk_tensors {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
+
 impl spec_indexer_topk_tensors {
     const ABSENT: Self = spec_indexer_topk_tensors {
         size: size_of::<Self>(),
@@ -2129,6 +2262,13 @@ pub struct spec_indexer_topk_buffers {
 
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_indexer_topk_buffers {}
+
+impl Default for spec_indexer_topk_buffers {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
 
 impl spec_indexer_topk_buffers {
     const ABSENT: Self = spec_indexer_topk_buffers {
@@ -2260,6 +2400,13 @@ pub struct spec_unique_tensors {
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_unique_tensors {}
 
+impl Default for spec_unique_tensors {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
+
 impl spec_unique_tensors {
     const ABSENT: Self = spec_unique_tensors {
         size: size_of::<Self>(),
@@ -2301,6 +2448,13 @@ pub struct spec_unique_buffers {
 
 // SAFETY: integers and pointers, the first of them the size.
 unsafe impl Versioned for spec_unique_buffers {}
+
+impl Default for spec_unique_buffers {
+    /// Nothing is there.
+    fn default() -> Self {
+        Self::ABSENT
+    }
+}
 
 impl spec_unique_buffers {
     const ABSENT: Self = spec_unique_buffers {
