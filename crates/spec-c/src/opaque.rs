@@ -17,6 +17,10 @@ const RESTING: usize = 256;
 
 /// A place for a `T` that is never given back to the allocator: a pointer to it
 /// stays good to look at, and says whether there is anything.
+///
+/// The mark comes first for every `T`, so that a pointer to another kind of place has one
+/// to look at too.
+#[repr(C)]
 pub(crate) struct Place<T> {
     mark: AtomicU64,
     content: UnsafeCell<Option<T>>,
