@@ -11,19 +11,23 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 /// Runs the task with the words after its name.
 pub fn run(arguments: &[&str]) -> Result<()> {
-    let (prefix, infiniop) = match arguments {
+    let (own, cargo) = match arguments.iter().position(|&word| word == "--") {
+        Some(at) => (&arguments[..at], &arguments[at + 1..]),
+        None => (arguments, &[][..]),
+    };
+    let (prefix, infiniop) = match own {
         ["--prefix", prefix] => (prefix, false),
         ["--prefix", prefix, "--infiniop"] | ["--infiniop", "--prefix", prefix] => (prefix, true),
         other => return Err(format!("expected --prefix FOLDER [--infiniop], not {other:?}")),
     };
     std::fs::create_dir_all(prefix).map_err(|e| format!("{prefix}: {e}"))?;
     let prefix = std::path::absolute(prefix).map_err(|e| format!("{prefix}: {e}"))?;
-    if infiniop { infini(&prefix) } else { spec(&prefix) }
+    if infiniop { infini(&prefix, cargo) } else { spec(&prefix, cargo) }
 }
 
 /// libspec, shared and static, its header, and what pkg-config knows of it.
-fn spec(prefix: &Path) -> Result<()> {
-    let built = Built::new("spec-c", "cdylib,staticlib", SONAME)?;
+fn spec(prefix: &Path, cargo: &[&str]) -> Result<()> {
+    let built = Built::new("spec-c", "cdylib,staticlib", SONAME, cargo)?;
     let lib = folder(prefix, "lib")?;
     let file = format!("libspec.so.{VERSION}");
     built.copy("libspec_c.so", &lib.join(&file))?;
@@ -51,9 +55,9 @@ fn spec(prefix: &Path) -> Result<()> {
 }
 
 /// InfiniOp's two libraries, which are one under two names.
-fn infini(prefix: &Path) -> Result<()> {
+fn infini(prefix: &Path, cargo: &[&str]) -> Result<()> {
     let lib = folder(prefix, "lib")?;
-    let built = Built::new("spec-infiniop", "cdylib", "libinfiniop.so")?;
+    let built = Built::new("spec-infiniop", "cdylib", "libinfiniop.so", cargo)?;
     built.copy("libinfiniop.so", &lib.join("libinfiniop.so"))?;
     link("libinfiniop.so", &lib.join("libinfinirt.so"))?;
     println!("libinfiniop.so and libinfinirt.so are in {}", lib.display());
@@ -67,7 +71,7 @@ struct Built {
 }
 
 impl Built {
-    fn new(package: &str, types: &str, soname: &str) -> Result<Self> {
+    fn new(package: &str, types: &str, soname: &str, options: &[&str]) -> Result<Self> {
         let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
         let target = target.unwrap_or_else(|| root().join("target"));
         let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or("cargo".into()));
@@ -76,6 +80,7 @@ impl Built {
             .args(["rustc", "--release", "--locked", "--lib", "--package", package])
             .args(["--crate-type", types, "--target-dir"])
             .arg(&target)
+            .args(options)
             .args(["--", "--print", "native-static-libs", "-C"])
             .arg(format!("link-arg=-Wl,-soname,{soname}"));
         let done = cargo.output().map_err(|e| format!("cargo: {e}"))?;

@@ -26,7 +26,8 @@ cargo xtask kernels --check       prove that what is committed comes from the so
 cargo xtask bindings              write crates/spec-c/src/generated.rs and include/spec.h from the
                                   contract's lists of arguments
     --check                       prove that they are what the contract gives
-cargo xtask install --prefix DIR  build libspec for release and put libspec.so, libspec.a, spec.h and
+cargo xtask install --prefix DIR [-- CARGO-OPTION..]
+                                  build libspec for release and put libspec.so, libspec.a, spec.h and
                                   spec.pc under DIR, as cargo-c does
     --infiniop                    libinfiniop.so and libinfinirt.so instead
 cargo xtask report                render docs/performance.md and docs/plots/ from benches/results/
