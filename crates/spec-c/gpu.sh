@@ -16,16 +16,18 @@ prefix="${1:-$work/spec}"
 prefix="$(realpath "$prefix")"
 
 cuda="${CUDA_HOME:-/usr/local/cuda}"
+headers=(-isystem "$cuda/include")
 if [ ! -f "$cuda/include/cuda_runtime_api.h" ]; then
     python3 -m pip install --quiet --target "$work/wheels" --no-deps \
-        nvidia-cuda-runtime-cu12==12.9.79
-    cuda="$work/wheels/nvidia/cuda_runtime"
+        nvidia-cuda-runtime-cu12==12.9.79 nvidia-cuda-nvcc-cu12==12.9.86
+    cuda="$work/wheels/nvidia"
+    headers=(-isystem "$cuda/cuda_runtime/include" -isystem "$cuda/cuda_nvcc/include")
 fi
 runtime="$(find -L "$cuda" -name 'libcudart.so*' | head -n 1)"
 [ -n "$runtime" ] || { echo "$cuda has no libcudart" >&2; exit 1; }
 
 for example in cuda_graph memory; do
-    "${CC:-cc}" -std=c99 -Wall -Wextra -Werror -pedantic -I"$prefix/include" -isystem "$cuda/include" \
+    "${CC:-cc}" -std=c99 -Wall -Wextra -Werror -pedantic -I"$prefix/include" "${headers[@]}" \
         "examples/c/$example.c" -L"$prefix/lib" -lspec -Wl,-rpath,"$prefix/lib" \
         "$runtime" -Wl,-rpath,"$(dirname "$(realpath "$runtime")")" -o "$work/$example"
 done
