@@ -190,10 +190,11 @@ impl Operator {
         _ = writeln!(code, "#[repr(C)]\n#[derive(Clone, Copy, Debug)]\npub struct {name} {{");
         _ = writeln!(code, "/// sizeof({name}).\npub size: usize,");
         for argument in fields {
+            _ = writeln!(code, "/// {}", facts(argument));
             if suffix == "tensors" {
                 argument.doc.lines().for_each(|line| _ = writeln!(code, "///{line}"));
             }
-            _ = writeln!(code, "/// {}\npub {}: {},", facts(argument), argument.name, of(argument));
+            _ = writeln!(code, "pub {}: {},", argument.name, of(argument));
         }
         code.push_str("}\n\n");
         _ = writeln!(

@@ -395,50 +395,50 @@ typedef struct {
      */
     size_t size;
     /**
-     * Logits of 1 to 4096 experts.
      * `[tokens, experts]`, f32 or f16 or bf16: read.
+     * Logits of 1 to 4096 experts.
      */
     spec_tensor x;
     /**
-     * Correction bias, added to what experts are chosen by.
      * `[experts]`, f32 or f16 or bf16: read, optional.
+     * Correction bias, added to what experts are chosen by.
      */
     spec_tensor bias;
     /**
-     * How many rows are tokens; those behind them are padding. Absent: all are.
      * `[1]`, i32: read, optional.
+     * How many rows are tokens; those behind them are padding. Absent: all are.
      */
     spec_tensor num_tokens;
     /**
-     * The places of each expert on all devices, each in `0..physical_experts`.
      * `[experts, most]`, i32: read, optional.
+     * The places of each expert on all devices, each in `0..physical_experts`.
      */
     spec_tensor replicas;
     /**
-     * How many of them each expert has, at least 1: given with `replicas`.
      * `[experts]`, i32: read, optional.
+     * How many of them each expert has, at least 1: given with `replicas`.
      */
     spec_tensor replica_counts;
     /**
-     * Routing weights.
      * `[tokens, topk + shared_experts]`, f32: written.
+     * Routing weights.
      */
     spec_tensor weights;
     /**
+     * `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
      * Experts in descending order of choice, or their places; -1 in rows of padding.
      * As u32, -1 is 2^32 - 1.
-     * `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
      */
     spec_tensor indices;
     /**
+     * `[physical_experts]`, i32: changed in place, optional.
      * How many picks went to each expert, or to each place where there are
      * `replicas`, added to what is there; shared experts are not counted.
-     * `[physical_experts]`, i32: changed in place, optional.
      */
     spec_tensor load;
     /**
-     * Flags, OR-ed.
      * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed.
      */
     spec_tensor flags;
 } spec_topk_router_tensors;
@@ -512,18 +512,18 @@ typedef struct {
      */
     size_t size;
     /**
-     * Candidates `[batch * mtp_step, k]`, i32; negative ones are padding.
      * `[batch * mtp_step, k]`, i32: read.
+     * Candidates `[batch * mtp_step, k]`, i32; negative ones are padding.
      */
     spec_tensor indices;
     /**
-     * Distinct values `[batch, mtp_step * k]`, i32, ascending, then -1.
      * `[batch, mtp_step * k]`, i32: written.
+     * Distinct values `[batch, mtp_step * k]`, i32, ascending, then -1.
      */
     spec_tensor unique;
     /**
-     * How many distinct values `[batch]`, i32.
      * `[batch]`, i32: written, optional.
+     * How many distinct values `[batch]`, i32.
      */
     spec_tensor counts;
 } spec_deduplicate_topk_tensors;
@@ -581,96 +581,96 @@ typedef struct {
      */
     size_t size;
     /**
+     * `[tokens, vocab]`, f32 or f16 or bf16: read.
      * The target model's probabilities, a row for each draft. At a request's
      * first step: what the target says after the prompt, and after each
      * draft but the last.
-     * `[tokens, vocab]`, f32 or f16 or bf16: read.
      */
     spec_tensor target_probs;
     /**
+     * `[tokens, vocab]`, f32 or f16 or bf16: read, optional.
      * The probabilities that each draft was drawn from, in the type of
      * `target_probs`; absent where drafts are deterministic. Not read for
      * greedy requests. At the first step: the drafter's rows after the prompt.
-     * `[tokens, vocab]`, f32 or f16 or bf16: read, optional.
      */
     spec_tensor draft_probs;
     /**
+     * `[tokens]`, i64 or i32 or u32: read.
      * Draft tokens, the requests' one after the other. At the first step: a
      * guess of what follows the prompt.
-     * `[tokens]`, i64 or i32 or u32: read.
      */
     spec_tensor draft_token_ids;
     /**
+     * `[batch]`, i64 or i32 or u32: read.
      * The token that follows if all drafts are accepted, drawn from the
      * target's row behind them. At the first step, where there are no
      * drafts yet: the first token after the prompt.
-     * `[batch]`, i64 or i32 or u32: read.
      */
     spec_tensor bonus_token_ids;
     /**
+     * `[batch + 1] or [batch]`, i64 or i32 or u32: read.
      * Where each request's drafts end, and with the leading 0 also where they
      * start: `[0, 3, 5]` or `[3, 5]` for 3 and 2 drafts. At the first step
      * without drafts: the number before it once more.
-     * `[batch + 1] or [batch]`, i64 or i32 or u32: read.
      */
     spec_tensor cu_num_draft;
     /**
+     * `[tokens]`, f32: read, optional.
      * Acceptance draws in [0, 1), one a draft; absent: drawn from `seeds` and
      * `positions`. Not read for greedy requests. At the first step: as at any.
-     * `[tokens]`, f32: read, optional.
      */
     spec_tensor uniform_samples;
     /**
+     * `[batch]`, u64: read, optional.
      * Each request's seed. Required where anything is drawn: unless acceptance
      * is greedy, for `Sample` recovery and where `uniform_samples` is absent.
      * At the first step: any number, kept for as long as the request lives.
-     * `[batch]`, u64: read, optional.
      */
     spec_tensor seeds;
     /**
+     * `[batch]`, i64 or i32: read, optional.
      * The position of each request's first draft in its own text, prompt
      * included. Required where `seeds` is. At the first step: the number of
      * tokens of the prompt; then it grows by what was emitted.
-     * `[batch]`, i64 or i32: read, optional.
      */
     spec_tensor positions;
     /**
+     * `[batch]`, i32 or i8 or u8 or bool: read, optional.
      * Not 0 for each request that follows the target's argmax, whatever
      * `acceptance` says of the others; absent: none. At the first step, and
      * at all others: whether the request's temperature is 0.
-     * `[batch]`, i32 or i8 or u8 or bool: read, optional.
      */
     spec_tensor greedy;
     /**
+     * `[batch, max_spec_len + 1]`, i32 or i64 or u32: written.
      * Emitted tokens: the accepted drafts, then the recovered or the bonus
      * token, then -1 (the largest number, in a `u32`). What they held before
      * does not matter, at the first step or later.
-     * `[batch, max_spec_len + 1]`, i32 or i64 or u32: written.
      */
     spec_tensor output_token_ids;
     /**
-     * Tokens emitted: recovered or bonus included, so never 0.
      * `[batch]`, i32: written.
+     * Tokens emitted: recovered or bonus included, so never 0.
      */
     spec_tensor num_accepted;
     /**
-     * Draft tokens accepted; 0 at a first step without drafts.
      * `[batch]`, i32: written.
+     * Draft tokens accepted; 0 at a first step without drafts.
      */
     spec_tensor accepted_counts;
     /**
-     * 1 where a recovered token was emitted; 0 at a first step without drafts.
      * `[batch]`, i32: written.
+     * 1 where a recovered token was emitted; 0 at a first step without drafts.
      */
     spec_tensor recovered_counts;
     /**
-     * 1 where the bonus token was emitted; 1 at a first step without drafts.
      * `[batch]`, i32: written.
+     * 1 where the bonus token was emitted; 1 at a first step without drafts.
      */
     spec_tensor bonus_counts;
     /**
-     * Flags, OR-ed; cleared by the caller, before the first step if ever.
      * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed; cleared by the caller, before the first step if ever.
      */
     spec_tensor flags;
 } spec_rejection_sample_tensors;
@@ -772,75 +772,75 @@ typedef struct {
      */
     size_t size;
     /**
-     * Logits, as the model gives them.
      * `[rows, vocab]`, f32 or f16 or bf16: read.
+     * Logits, as the model gives them.
      */
     spec_tensor logits;
     /**
+     * `[rows]`, i64 or i32: read.
      * The position in its own text of the token that each row decides; the
      * first token of a prompt has position 0.
-     * `[rows]`, i64 or i32: read.
      */
     spec_tensor positions;
     /**
+     * `[requests]`, f32: read.
      * The temperature of each request; 0 takes the likeliest token. Cut to
      * 2^-100 .. 2^100.
-     * `[requests]`, f32: read.
      */
     spec_tensor temperature;
     /**
-     * The seed of each request's random numbers.
      * `[requests]`, u64: read.
+     * The seed of each request's random numbers.
      */
     spec_tensor seeds;
     /**
+     * `[requests]`, i32: read, optional.
      * How many of the likeliest tokens each request keeps; 0 or less, or
      * more than there are, keeps all.
-     * `[requests]`, i32: read, optional.
      */
     spec_tensor top_k;
     /**
+     * `[requests]`, f32: read, optional.
      * The share of probability that the likeliest tokens must reach; 1 or
      * more keeps all, 0 or less the likeliest.
-     * `[requests]`, f32: read, optional.
      */
     spec_tensor top_p;
     /**
+     * `[requests]`, f32: read, optional.
      * The share of the likeliest token's probability below which tokens are
      * dropped; 0 or less drops none.
-     * `[requests]`, f32: read, optional.
      */
     spec_tensor min_p;
     /**
-     * The request of each row; absent: row r is request r.
      * `[rows]`, i32 or u32 or i64: read, optional.
+     * The request of each row; absent: row r is request r.
      */
     spec_tensor requests;
     /**
-     * Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
      * `[rows, ceil(vocab / 32)]`, i32: read, optional.
+     * Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
      */
     spec_tensor mask;
     /**
-     * The tokens chosen.
      * `[rows]`, i32 or u32 or i64: written.
+     * The tokens chosen.
      */
     spec_tensor tokens;
     /**
+     * `[rows, vocab]`, f32: written, optional.
      * What each token was drawn from, exact to the bit; 1 at the token where
      * none was drawn.
-     * `[rows, vocab]`, f32: written, optional.
      */
     spec_tensor probs;
     /**
+     * `[rows]`, f32: written, optional.
      * The natural logarithm of the token's probability by the logits alone,
      * without temperature, mask and filters.
-     * `[rows]`, f32: written, optional.
      */
     spec_tensor logprobs;
     /**
-     * Flags, OR-ed.
      * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed.
      */
     spec_tensor flags;
 } spec_sample_logits_tensors;
@@ -938,75 +938,75 @@ typedef struct {
      */
     size_t size;
     /**
-     * The prompts, where patterns are looked for first.
      * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
+     * The prompts, where patterns are looked for first.
      */
     spec_tensor input_ids;
     /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
      * Tokens in each prompt. The same at every step; 0 for one that is not to be
      * searched.
-     * `[batch] or [batch, 1]`, i64 or i32: read.
      */
     spec_tensor input_ids_len;
     /**
+     * `[batch, max_model_len]`, i64 or i32 or u32: read.
      * Rows in which the generated tokens lie from `prompt_lens` on; what is before
      * is not read.
-     * `[batch, max_model_len]`, i64 or i32 or u32: read.
      */
     spec_tensor token_ids_all;
     /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
      * Where the generated tokens start in their row: the prompt's length where the
      * prompt lies before them, or one less, so that its last token counts as
      * generated and the first step can draft. The same at every step.
-     * `[batch] or [batch, 1]`, i64 or i32: read.
      */
     spec_tensor prompt_lens;
     /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
      * The index of the last generated token, counted from `prompt_lens`: one less
      * than how many there are. 0 at a request's first step, where one token was
      * generated; nothing is drafted below 1.
-     * `[batch] or [batch, 1]`, i64 or i32: read.
      */
     spec_tensor step_idx;
     /**
-     * The most drafts of each request; 0 or less for none.
      * `[batch] or [batch, 1]`, i32: read.
+     * The most drafts of each request; 0 or less for none.
      */
     spec_tensor draft_token_num;
     /**
+     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
      * The tokens that the model is run on next. Slot 0 is the last generated token,
      * which the caller writes and this neither reads nor changes; drafts are written
      * from slot 1 on, and slots behind the last of them are left as they are.
-     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
      */
     spec_tensor draft_tokens;
     /**
+     * `[batch] or [batch, 1]`, i32: changed in place.
      * Tokens of this step: becomes 1 and the number of drafts for a request that
      * decodes, 0 for an idle one. Read only for one that is being encoded, whose
      * tokens count against the budget.
-     * `[batch] or [batch, 1]`, i32: changed in place.
      */
     spec_tensor seq_lens_this_time;
     /**
+     * `[batch] or [batch, 1]`, i32: read.
      * Prompt tokens that are being encoded in this step; 0 from a request's first
      * decoding step on.
-     * `[batch] or [batch, 1]`, i32: read.
      */
     spec_tensor seq_lens_encoder;
     /**
+     * `[batch] or [batch, 1]`, i32: read.
      * Tokens in the cache: at a request's first decoding step, those of the prompt. 0
      * for a slot without a request, which drafts nothing.
-     * `[batch] or [batch, 1]`, i32: read.
      */
     spec_tensor seq_lens_decoder;
     /**
-     * The most tokens to generate, over all steps: no drafts beyond it.
      * `[batch] or [batch, 1]`, i64 or i32: read.
+     * The most tokens to generate, over all steps: no drafts beyond it.
      */
     spec_tensor max_dec_len;
     /**
-     * Flags, OR-ed.
      * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed.
      */
     spec_tensor flags;
 } spec_ngram_match_tensors;
@@ -1108,58 +1108,58 @@ typedef struct {
      */
     size_t size;
     /**
-     * The prompts, where patterns are looked for first.
      * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
+     * The prompts, where patterns are looked for first.
      */
     spec_tensor input_ids;
     /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
      * Tokens in each prompt. The same at every step; 0 for one that is not to be
      * searched.
-     * `[batch] or [batch, 1]`, i64 or i32: read.
      */
     spec_tensor input_ids_len;
     /**
+     * `[batch, max_model_len]`, i64 or i32 or u32: read.
      * Generated tokens from the start of the row on, without the prompt, except
      * that engines have its last token in slot 0; then, if matching shall go on from
      * them, the drafts of the head.
-     * `[batch, max_model_len]`, i64 or i32 or u32: read.
      */
     spec_tensor pre_ids;
     /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
      * The index in `pre_ids` of the last token that counts, which the pattern ends
      * with. With the prompt's last token in slot 0 that is, at a request's first
      * step, 1; nothing is drafted below `min_ngram_size`.
-     * `[batch] or [batch, 1]`, i64 or i32: read.
      */
     spec_tensor step_idx;
     /**
+     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
      * The tokens that the model is run on next. Slot 0 is the last generated token and
      * slots 1 to `have - 1` the head's drafts, all of which the caller writes and this
      * neither reads nor changes; drafts are written from slot `have` on.
-     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
      */
     spec_tensor draft_tokens;
     /**
+     * `[batch] or [batch, 1]`, i32: changed in place.
      * `have`, the tokens of this step so far: 1 and the number of the head's drafts,
      * to which the drafts found are added. 0 for a request that has no part in it.
-     * `[batch] or [batch, 1]`, i32: changed in place.
      */
     spec_tensor seq_lens_this_time;
     /**
+     * `[batch] or [batch, 1]`, i32: read.
      * Tokens in the cache: at a request's first decoding step, those of the prompt.
      * Where it is 0 the request does not count among those that the budget keeps a
      * token for.
-     * `[batch] or [batch, 1]`, i32: read.
      */
     spec_tensor seq_lens_decoder;
     /**
-     * The most tokens to generate, over all steps: no drafts beyond it.
      * `[batch] or [batch, 1]`, i64 or i32: read.
+     * The most tokens to generate, over all steps: no drafts beyond it.
      */
     spec_tensor max_dec_len;
     /**
-     * Flags, OR-ed.
      * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed.
      */
     spec_tensor flags;
 } spec_hybrid_mtp_ngram_tensors;
@@ -1249,31 +1249,31 @@ typedef struct {
      */
     size_t size;
     /**
+     * `[batch, most]`, i64 or i32 or u32: read.
      * The text of each request: its prompt, then every token generated so
      * far, the last one included. What lies behind `lengths` is not read.
-     * `[batch, most]`, i64 or i32 or u32: read.
      */
     spec_tensor tokens;
     /**
+     * `[batch] or [batch, 1]`, i32 or i64: read.
      * How many tokens the text has. At a request's first step: those of the
      * prompt, or one more if the prefill's own token is already there.
-     * `[batch] or [batch, 1]`, i32 or i64: read.
      */
     spec_tensor lengths;
     /**
+     * `[batch, max_draft]`, i64 or i32 or u32: written.
      * The drafts, of the tokens' type, then -1 (in u32 the largest value) to
      * the row's end.
-     * `[batch, max_draft]`, i64 or i32 or u32: written.
      */
     spec_tensor drafts;
     /**
-     * How many drafts there are, 0 to `max_draft`.
      * `[batch] or [batch, 1]`, i32: written.
+     * How many drafts there are, 0 to `max_draft`.
      */
     spec_tensor counts;
     /**
-     * Flags, OR-ed.
      * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed.
      */
     spec_tensor flags;
 } spec_prompt_lookup_tensors;
@@ -1331,48 +1331,48 @@ typedef struct {
      */
     size_t size;
     /**
+     * `[batch, nodes]`, i64 or i32 or u32: read.
      * The drafts: the token of each node. That of node 0, the last token
      * verified, is not looked at.
-     * `[batch, nodes]`, i64 or i32 or u32: read.
      */
     spec_tensor draft_tokens;
     /**
+     * `[batch, nodes]`, i32 or u32 or i64: read.
      * What the target model chose after each node, by `sample_logits` of its
      * logits there or otherwise.
-     * `[batch, nodes]`, i32 or u32 or i64: read.
      */
     spec_tensor target_tokens;
     /**
-     * The first child of each node, -1 where it has none. See `Links`.
      * `[batch, nodes]`, i64 or i32 or u32: read.
+     * The first child of each node, -1 where it has none. See `Links`.
      */
     spec_tensor first_child;
     /**
-     * The next child of the same parent, -1 after the last.
      * `[batch, nodes]`, i64 or i32 or u32: read.
+     * The next child of the same parent, -1 after the last.
      */
     spec_tensor next_sibling;
     /**
+     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
      * The tokens emitted, then -1: the drafts that were kept, then the
      * target's own.
-     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
      */
     spec_tensor tokens;
     /**
+     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
      * The node after which each token was chosen, 0 first, then -1: the slots
      * of the tree that a KV cache keeps.
-     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
      */
     spec_tensor nodes;
     /**
-     * How many tokens were emitted: at least 1.
      * `[batch]`, i32: written.
+     * How many tokens were emitted: at least 1.
      */
     spec_tensor num_tokens;
     /**
+     * `[1]`, u32: changed in place, optional.
      * Bits of bad data, OR-ed into what is there: 2 a target token below 0, 4 a
      * pointer out of range or a cycle.
-     * `[1]`, u32: changed in place, optional.
      */
     spec_tensor flags;
 } spec_tree_verify_tensors;
@@ -1450,53 +1450,53 @@ typedef struct {
      */
     size_t size;
     /**
+     * `[tokens, k]`, i32 or u32 or i64: read.
      * The experts that each token goes to, as `topk_router` gives them; -1 for
      * none.
-     * `[tokens, k]`, i32 or u32 or i64: read.
      */
     spec_tensor topk_ids;
     /**
+     * `[experts]`, i32: read, optional.
      * The local number of each expert, -1 where it is not here; absent: all
      * are, under their own numbers.
-     * `[experts]`, i32: read, optional.
      */
     spec_tensor expert_map;
     /**
+     * `[capacity]`, i32 or u32: written.
      * Picks (`token * k + j`) by local expert, ascending in each run; `tokens *
      * k` in padding and to the end. The capacity is `tokens * k + local_experts
      * * (block_size - 1)`, rounded up to a multiple of `block_size`.
-     * `[capacity]`, i32 or u32: written.
      */
     spec_tensor sorted_ids;
     /**
-     * The local expert of each block of `sorted_ids`, -1 after the last.
      * `[capacity / block_size]`, i32: written.
+     * The local expert of each block of `sorted_ids`, -1 after the last.
      */
     spec_tensor block_experts;
     /**
-     * Picks of each local expert.
      * `[local_experts]`, i32: written.
+     * Picks of each local expert.
      */
     spec_tensor counts;
     /**
+     * `[local_experts + 1]`, i32: written.
      * Where each local expert's run starts in `sorted_ids`, and where the last
      * ends.
-     * `[local_experts + 1]`, i32: written.
      */
     spec_tensor offsets;
     /**
-     * Places of `sorted_ids` that belong to a run, padding included.
      * `[1]`, i32: written.
+     * Places of `sorted_ids` that belong to a run, padding included.
      */
     spec_tensor num_padded;
     /**
-     * Where each pick went in `sorted_ids`, -1 where it was dropped.
      * `[tokens * k]`, i32: written, optional.
+     * Where each pick went in `sorted_ids`, -1 where it was dropped.
      */
     spec_tensor inverse;
     /**
-     * Bits of bad data, OR-ed into what is there: 2 an expert out of range.
      * `[1]`, u32: changed in place, optional.
+     * Bits of bad data, OR-ed into what is there: 2 an expert out of range.
      */
     spec_tensor flags;
 } spec_moe_align_tensors;
@@ -1570,29 +1570,29 @@ typedef struct {
      */
     size_t size;
     /**
-     * The scores, of which the larger is the better.
      * `[rows, cols]`, f32 or f16 or bf16: read.
+     * The scores, of which the larger is the better.
      */
     spec_tensor scores;
     /**
-     * How many scores each row covers; absent: all from its start on.
      * `[rows]`, i32 or i64: read, optional.
+     * How many scores each row covers; absent: all from its start on.
      */
     spec_tensor lengths;
     /**
-     * The first score that each row covers; absent: 0.
      * `[rows]`, i32 or i64: read, optional.
+     * The first score that each row covers; absent: 0.
      */
     spec_tensor starts;
     /**
-     * Positions of the best, relative to the row's start, ascending, then -1.
      * `[rows, k]`, i32 or u32 or i64: written.
+     * Positions of the best, relative to the row's start, ascending, then -1.
      */
     spec_tensor indices;
     /**
+     * `[1]`, u32: changed in place, optional.
      * Bits of bad data, OR-ed into what is there: 1 a NaN, 4 a start or length
      * that was cut.
-     * `[1]`, u32: changed in place, optional.
      */
     spec_tensor flags;
 } spec_indexer_topk_tensors;
@@ -1646,23 +1646,23 @@ typedef struct {
      */
     size_t size;
     /**
-     * Keys `[n]`, u64, i64, u32 or i32, in any order.
      * `[n]`, u64 or i64 or u32 or i32: read.
+     * Keys `[n]`, u64, i64, u32 or i32, in any order.
      */
     spec_tensor keys;
     /**
-     * Distinct keys `[n]`, as `keys`; the first `count` are written.
      * `[n]`, u64 or i64 or u32 or i32: written.
+     * Distinct keys `[n]`, as `keys`; the first `count` are written.
      */
     spec_tensor unique;
     /**
-     * How many distinct keys there are `[1]`, u64.
      * `[1]`, u64: written.
+     * How many distinct keys there are `[1]`, u64.
      */
     spec_tensor count;
     /**
-     * Occurrences of each distinct key `[n]`, u64.
      * `[n]`, u64: written, optional.
+     * Occurrences of each distinct key `[n]`, u64.
      */
     spec_tensor counts;
 } spec_unique_tensors;

@@ -25,34 +25,34 @@ use crate::versioned::Versioned;
 pub struct spec_topk_router_tensors {
     /// sizeof(spec_topk_router_tensors).
     pub size: usize,
-    /// Logits of 1 to 4096 experts.
     /// `[tokens, experts]`, f32 or f16 or bf16: read.
+    /// Logits of 1 to 4096 experts.
     pub x: spec_tensor,
-    /// Correction bias, added to what experts are chosen by.
     /// `[experts]`, f32 or f16 or bf16: read, optional.
+    /// Correction bias, added to what experts are chosen by.
     pub bias: spec_tensor,
-    /// How many rows are tokens; those behind them are padding. Absent: all are.
     /// `[1]`, i32: read, optional.
+    /// How many rows are tokens; those behind them are padding. Absent: all are.
     pub num_tokens: spec_tensor,
-    /// The places of each expert on all devices, each in `0..physical_experts`.
     /// `[experts, most]`, i32: read, optional.
+    /// The places of each expert on all devices, each in `0..physical_experts`.
     pub replicas: spec_tensor,
-    /// How many of them each expert has, at least 1: given with `replicas`.
     /// `[experts]`, i32: read, optional.
+    /// How many of them each expert has, at least 1: given with `replicas`.
     pub replica_counts: spec_tensor,
-    /// Routing weights.
     /// `[tokens, topk + shared_experts]`, f32: written.
+    /// Routing weights.
     pub weights: spec_tensor,
+    /// `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
     /// Experts in descending order of choice, or their places; -1 in rows of padding.
     /// As u32, -1 is 2^32 - 1.
-    /// `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
     pub indices: spec_tensor,
+    /// `[physical_experts]`, i32: changed in place, optional.
     /// How many picks went to each expert, or to each place where there are
     /// `replicas`, added to what is there; shared experts are not counted.
-    /// `[physical_experts]`, i32: changed in place, optional.
     pub load: spec_tensor,
-    /// Flags, OR-ed.
     /// `[1]`, u32: changed in place, optional.
+    /// Flags, OR-ed.
     pub flags: spec_tensor,
 }
 
@@ -257,14 +257,14 @@ pub unsafe extern "C" fn spec_topk_router_calculate(
 pub struct spec_deduplicate_topk_tensors {
     /// sizeof(spec_deduplicate_topk_tensors).
     pub size: usize,
-    /// Candidates `[batch * mtp_step, k]`, i32; negative ones are padding.
     /// `[batch * mtp_step, k]`, i32: read.
+    /// Candidates `[batch * mtp_step, k]`, i32; negative ones are padding.
     pub indices: spec_tensor,
-    /// Distinct values `[batch, mtp_step * k]`, i32, ascending, then -1.
     /// `[batch, mtp_step * k]`, i32: written.
+    /// Distinct values `[batch, mtp_step * k]`, i32, ascending, then -1.
     pub unique: spec_tensor,
-    /// How many distinct values `[batch]`, i32.
     /// `[batch]`, i32: written, optional.
+    /// How many distinct values `[batch]`, i32.
     pub counts: spec_tensor,
 }
 
@@ -429,68 +429,68 @@ pub unsafe extern "C" fn spec_deduplicate_topk_calculate(
 pub struct spec_rejection_sample_tensors {
     /// sizeof(spec_rejection_sample_tensors).
     pub size: usize,
+    /// `[tokens, vocab]`, f32 or f16 or bf16: read.
     /// The target model's probabilities, a row for each draft. At a request's
     /// first step: what the target says after the prompt, and after each
     /// draft but the last.
-    /// `[tokens, vocab]`, f32 or f16 or bf16: read.
     pub target_probs: spec_tensor,
+    /// `[tokens, vocab]`, f32 or f16 or bf16: read, optional.
     /// The probabilities that each draft was drawn from, in the type of
     /// `target_probs`; absent where drafts are deterministic. Not read for
     /// greedy requests. At the first step: the drafter's rows after the prompt.
-    /// `[tokens, vocab]`, f32 or f16 or bf16: read, optional.
     pub draft_probs: spec_tensor,
+    /// `[tokens]`, i64 or i32 or u32: read.
     /// Draft tokens, the requests' one after the other. At the first step: a
     /// guess of what follows the prompt.
-    /// `[tokens]`, i64 or i32 or u32: read.
     pub draft_token_ids: spec_tensor,
+    /// `[batch]`, i64 or i32 or u32: read.
     /// The token that follows if all drafts are accepted, drawn from the
     /// target's row behind them. At the first step, where there are no
     /// drafts yet: the first token after the prompt.
-    /// `[batch]`, i64 or i32 or u32: read.
     pub bonus_token_ids: spec_tensor,
+    /// `[batch + 1] or [batch]`, i64 or i32 or u32: read.
     /// Where each request's drafts end, and with the leading 0 also where they
     /// start: `[0, 3, 5]` or `[3, 5]` for 3 and 2 drafts. At the first step
     /// without drafts: the number before it once more.
-    /// `[batch + 1] or [batch]`, i64 or i32 or u32: read.
     pub cu_num_draft: spec_tensor,
+    /// `[tokens]`, f32: read, optional.
     /// Acceptance draws in [0, 1), one a draft; absent: drawn from `seeds` and
     /// `positions`. Not read for greedy requests. At the first step: as at any.
-    /// `[tokens]`, f32: read, optional.
     pub uniform_samples: spec_tensor,
+    /// `[batch]`, u64: read, optional.
     /// Each request's seed. Required where anything is drawn: unless acceptance
     /// is greedy, for `Sample` recovery and where `uniform_samples` is absent.
     /// At the first step: any number, kept for as long as the request lives.
-    /// `[batch]`, u64: read, optional.
     pub seeds: spec_tensor,
+    /// `[batch]`, i64 or i32: read, optional.
     /// The position of each request's first draft in its own text, prompt
     /// included. Required where `seeds` is. At the first step: the number of
     /// tokens of the prompt; then it grows by what was emitted.
-    /// `[batch]`, i64 or i32: read, optional.
     pub positions: spec_tensor,
+    /// `[batch]`, i32 or i8 or u8 or bool: read, optional.
     /// Not 0 for each request that follows the target's argmax, whatever
     /// `acceptance` says of the others; absent: none. At the first step, and
     /// at all others: whether the request's temperature is 0.
-    /// `[batch]`, i32 or i8 or u8 or bool: read, optional.
     pub greedy: spec_tensor,
+    /// `[batch, max_spec_len + 1]`, i32 or i64 or u32: written.
     /// Emitted tokens: the accepted drafts, then the recovered or the bonus
     /// token, then -1 (the largest number, in a `u32`). What they held before
     /// does not matter, at the first step or later.
-    /// `[batch, max_spec_len + 1]`, i32 or i64 or u32: written.
     pub output_token_ids: spec_tensor,
+    /// `[batch]`, i32: written.
     /// Tokens emitted: recovered or bonus included, so never 0.
-    /// `[batch]`, i32: written.
     pub num_accepted: spec_tensor,
+    /// `[batch]`, i32: written.
     /// Draft tokens accepted; 0 at a first step without drafts.
-    /// `[batch]`, i32: written.
     pub accepted_counts: spec_tensor,
+    /// `[batch]`, i32: written.
     /// 1 where a recovered token was emitted; 0 at a first step without drafts.
-    /// `[batch]`, i32: written.
     pub recovered_counts: spec_tensor,
-    /// 1 where the bonus token was emitted; 1 at a first step without drafts.
     /// `[batch]`, i32: written.
+    /// 1 where the bonus token was emitted; 1 at a first step without drafts.
     pub bonus_counts: spec_tensor,
-    /// Flags, OR-ed; cleared by the caller, before the first step if ever.
     /// `[1]`, u32: changed in place, optional.
+    /// Flags, OR-ed; cleared by the caller, before the first step if ever.
     pub flags: spec_tensor,
 }
 
@@ -739,51 +739,51 @@ pub unsafe extern "C" fn spec_rejection_sample_calculate(
 pub struct spec_sample_logits_tensors {
     /// sizeof(spec_sample_logits_tensors).
     pub size: usize,
-    /// Logits, as the model gives them.
     /// `[rows, vocab]`, f32 or f16 or bf16: read.
+    /// Logits, as the model gives them.
     pub logits: spec_tensor,
+    /// `[rows]`, i64 or i32: read.
     /// The position in its own text of the token that each row decides; the
     /// first token of a prompt has position 0.
-    /// `[rows]`, i64 or i32: read.
     pub positions: spec_tensor,
+    /// `[requests]`, f32: read.
     /// The temperature of each request; 0 takes the likeliest token. Cut to
     /// 2^-100 .. 2^100.
-    /// `[requests]`, f32: read.
     pub temperature: spec_tensor,
-    /// The seed of each request's random numbers.
     /// `[requests]`, u64: read.
+    /// The seed of each request's random numbers.
     pub seeds: spec_tensor,
+    /// `[requests]`, i32: read, optional.
     /// How many of the likeliest tokens each request keeps; 0 or less, or
     /// more than there are, keeps all.
-    /// `[requests]`, i32: read, optional.
     pub top_k: spec_tensor,
+    /// `[requests]`, f32: read, optional.
     /// The share of probability that the likeliest tokens must reach; 1 or
     /// more keeps all, 0 or less the likeliest.
-    /// `[requests]`, f32: read, optional.
     pub top_p: spec_tensor,
+    /// `[requests]`, f32: read, optional.
     /// The share of the likeliest token's probability below which tokens are
     /// dropped; 0 or less drops none.
-    /// `[requests]`, f32: read, optional.
     pub min_p: spec_tensor,
-    /// The request of each row; absent: row r is request r.
     /// `[rows]`, i32 or u32 or i64: read, optional.
+    /// The request of each row; absent: row r is request r.
     pub requests: spec_tensor,
-    /// Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
     /// `[rows, ceil(vocab / 32)]`, i32: read, optional.
+    /// Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
     pub mask: spec_tensor,
-    /// The tokens chosen.
     /// `[rows]`, i32 or u32 or i64: written.
+    /// The tokens chosen.
     pub tokens: spec_tensor,
+    /// `[rows, vocab]`, f32: written, optional.
     /// What each token was drawn from, exact to the bit; 1 at the token where
     /// none was drawn.
-    /// `[rows, vocab]`, f32: written, optional.
     pub probs: spec_tensor,
+    /// `[rows]`, f32: written, optional.
     /// The natural logarithm of the token's probability by the logits alone,
     /// without temperature, mask and filters.
-    /// `[rows]`, f32: written, optional.
     pub logprobs: spec_tensor,
-    /// Flags, OR-ed.
     /// `[1]`, u32: changed in place, optional.
+    /// Flags, OR-ed.
     pub flags: spec_tensor,
 }
 
@@ -1019,53 +1019,53 @@ pub unsafe extern "C" fn spec_sample_logits_calculate(
 pub struct spec_ngram_match_tensors {
     /// sizeof(spec_ngram_match_tensors).
     pub size: usize,
-    /// The prompts, where patterns are looked for first.
     /// `[batch, max_prompt_len]`, i64 or i32 or u32: read.
+    /// The prompts, where patterns are looked for first.
     pub input_ids: spec_tensor,
+    /// `[batch] or [batch, 1]`, i64 or i32: read.
     /// Tokens in each prompt. The same at every step; 0 for one that is not to be
     /// searched.
-    /// `[batch] or [batch, 1]`, i64 or i32: read.
     pub input_ids_len: spec_tensor,
+    /// `[batch, max_model_len]`, i64 or i32 or u32: read.
     /// Rows in which the generated tokens lie from `prompt_lens` on; what is before
     /// is not read.
-    /// `[batch, max_model_len]`, i64 or i32 or u32: read.
     pub token_ids_all: spec_tensor,
+    /// `[batch] or [batch, 1]`, i64 or i32: read.
     /// Where the generated tokens start in their row: the prompt's length where the
     /// prompt lies before them, or one less, so that its last token counts as
     /// generated and the first step can draft. The same at every step.
-    /// `[batch] or [batch, 1]`, i64 or i32: read.
     pub prompt_lens: spec_tensor,
+    /// `[batch] or [batch, 1]`, i64 or i32: read.
     /// The index of the last generated token, counted from `prompt_lens`: one less
     /// than how many there are. 0 at a request's first step, where one token was
     /// generated; nothing is drafted below 1.
-    /// `[batch] or [batch, 1]`, i64 or i32: read.
     pub step_idx: spec_tensor,
-    /// The most drafts of each request; 0 or less for none.
     /// `[batch] or [batch, 1]`, i32: read.
+    /// The most drafts of each request; 0 or less for none.
     pub draft_token_num: spec_tensor,
+    /// `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
     /// The tokens that the model is run on next. Slot 0 is the last generated token,
     /// which the caller writes and this neither reads nor changes; drafts are written
     /// from slot 1 on, and slots behind the last of them are left as they are.
-    /// `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
     pub draft_tokens: spec_tensor,
+    /// `[batch] or [batch, 1]`, i32: changed in place.
     /// Tokens of this step: becomes 1 and the number of drafts for a request that
     /// decodes, 0 for an idle one. Read only for one that is being encoded, whose
     /// tokens count against the budget.
-    /// `[batch] or [batch, 1]`, i32: changed in place.
     pub seq_lens_this_time: spec_tensor,
+    /// `[batch] or [batch, 1]`, i32: read.
     /// Prompt tokens that are being encoded in this step; 0 from a request's first
     /// decoding step on.
-    /// `[batch] or [batch, 1]`, i32: read.
     pub seq_lens_encoder: spec_tensor,
+    /// `[batch] or [batch, 1]`, i32: read.
     /// Tokens in the cache: at a request's first decoding step, those of the prompt. 0
     /// for a slot without a request, which drafts nothing.
-    /// `[batch] or [batch, 1]`, i32: read.
     pub seq_lens_decoder: spec_tensor,
-    /// The most tokens to generate, over all steps: no drafts beyond it.
     /// `[batch] or [batch, 1]`, i64 or i32: read.
+    /// The most tokens to generate, over all steps: no drafts beyond it.
     pub max_dec_len: spec_tensor,
-    /// Flags, OR-ed.
     /// `[1]`, u32: changed in place, optional.
+    /// Flags, OR-ed.
     pub flags: spec_tensor,
 }
 
@@ -1291,42 +1291,42 @@ pub unsafe extern "C" fn spec_ngram_match_calculate(
 pub struct spec_hybrid_mtp_ngram_tensors {
     /// sizeof(spec_hybrid_mtp_ngram_tensors).
     pub size: usize,
-    /// The prompts, where patterns are looked for first.
     /// `[batch, max_prompt_len]`, i64 or i32 or u32: read.
+    /// The prompts, where patterns are looked for first.
     pub input_ids: spec_tensor,
+    /// `[batch] or [batch, 1]`, i64 or i32: read.
     /// Tokens in each prompt. The same at every step; 0 for one that is not to be
     /// searched.
-    /// `[batch] or [batch, 1]`, i64 or i32: read.
     pub input_ids_len: spec_tensor,
+    /// `[batch, max_model_len]`, i64 or i32 or u32: read.
     /// Generated tokens from the start of the row on, without the prompt, except
     /// that engines have its last token in slot 0; then, if matching shall go on from
     /// them, the drafts of the head.
-    /// `[batch, max_model_len]`, i64 or i32 or u32: read.
     pub pre_ids: spec_tensor,
+    /// `[batch] or [batch, 1]`, i64 or i32: read.
     /// The index in `pre_ids` of the last token that counts, which the pattern ends
     /// with. With the prompt's last token in slot 0 that is, at a request's first
     /// step, 1; nothing is drafted below `min_ngram_size`.
-    /// `[batch] or [batch, 1]`, i64 or i32: read.
     pub step_idx: spec_tensor,
+    /// `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
     /// The tokens that the model is run on next. Slot 0 is the last generated token and
     /// slots 1 to `have - 1` the head's drafts, all of which the caller writes and this
     /// neither reads nor changes; drafts are written from slot `have` on.
-    /// `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
     pub draft_tokens: spec_tensor,
+    /// `[batch] or [batch, 1]`, i32: changed in place.
     /// `have`, the tokens of this step so far: 1 and the number of the head's drafts,
     /// to which the drafts found are added. 0 for a request that has no part in it.
-    /// `[batch] or [batch, 1]`, i32: changed in place.
     pub seq_lens_this_time: spec_tensor,
+    /// `[batch] or [batch, 1]`, i32: read.
     /// Tokens in the cache: at a request's first decoding step, those of the prompt.
     /// Where it is 0 the request does not count among those that the budget keeps a
     /// token for.
-    /// `[batch] or [batch, 1]`, i32: read.
     pub seq_lens_decoder: spec_tensor,
-    /// The most tokens to generate, over all steps: no drafts beyond it.
     /// `[batch] or [batch, 1]`, i64 or i32: read.
+    /// The most tokens to generate, over all steps: no drafts beyond it.
     pub max_dec_len: spec_tensor,
-    /// Flags, OR-ed.
     /// `[1]`, u32: changed in place, optional.
+    /// Flags, OR-ed.
     pub flags: spec_tensor,
 }
 
@@ -1533,23 +1533,23 @@ pub unsafe extern "C" fn spec_hybrid_mtp_ngram_calculate(
 pub struct spec_prompt_lookup_tensors {
     /// sizeof(spec_prompt_lookup_tensors).
     pub size: usize,
+    /// `[batch, most]`, i64 or i32 or u32: read.
     /// The text of each request: its prompt, then every token generated so
     /// far, the last one included. What lies behind `lengths` is not read.
-    /// `[batch, most]`, i64 or i32 or u32: read.
     pub tokens: spec_tensor,
+    /// `[batch] or [batch, 1]`, i32 or i64: read.
     /// How many tokens the text has. At a request's first step: those of the
     /// prompt, or one more if the prefill's own token is already there.
-    /// `[batch] or [batch, 1]`, i32 or i64: read.
     pub lengths: spec_tensor,
+    /// `[batch, max_draft]`, i64 or i32 or u32: written.
     /// The drafts, of the tokens' type, then -1 (in u32 the largest value) to
     /// the row's end.
-    /// `[batch, max_draft]`, i64 or i32 or u32: written.
     pub drafts: spec_tensor,
-    /// How many drafts there are, 0 to `max_draft`.
     /// `[batch] or [batch, 1]`, i32: written.
+    /// How many drafts there are, 0 to `max_draft`.
     pub counts: spec_tensor,
-    /// Flags, OR-ed.
     /// `[1]`, u32: changed in place, optional.
+    /// Flags, OR-ed.
     pub flags: spec_tensor,
 }
 
@@ -1729,34 +1729,34 @@ pub unsafe extern "C" fn spec_prompt_lookup_calculate(
 pub struct spec_tree_verify_tensors {
     /// sizeof(spec_tree_verify_tensors).
     pub size: usize,
+    /// `[batch, nodes]`, i64 or i32 or u32: read.
     /// The drafts: the token of each node. That of node 0, the last token
     /// verified, is not looked at.
-    /// `[batch, nodes]`, i64 or i32 or u32: read.
     pub draft_tokens: spec_tensor,
+    /// `[batch, nodes]`, i32 or u32 or i64: read.
     /// What the target model chose after each node, by `sample_logits` of its
     /// logits there or otherwise.
-    /// `[batch, nodes]`, i32 or u32 or i64: read.
     pub target_tokens: spec_tensor,
+    /// `[batch, nodes]`, i64 or i32 or u32: read.
     /// The first child of each node, -1 where it has none. See `Links`.
-    /// `[batch, nodes]`, i64 or i32 or u32: read.
     pub first_child: spec_tensor,
-    /// The next child of the same parent, -1 after the last.
     /// `[batch, nodes]`, i64 or i32 or u32: read.
+    /// The next child of the same parent, -1 after the last.
     pub next_sibling: spec_tensor,
+    /// `[batch, max_depth + 1]`, i32 or u32 or i64: written.
     /// The tokens emitted, then -1: the drafts that were kept, then the
     /// target's own.
-    /// `[batch, max_depth + 1]`, i32 or u32 or i64: written.
     pub tokens: spec_tensor,
+    /// `[batch, max_depth + 1]`, i32 or u32 or i64: written.
     /// The node after which each token was chosen, 0 first, then -1: the slots
     /// of the tree that a KV cache keeps.
-    /// `[batch, max_depth + 1]`, i32 or u32 or i64: written.
     pub nodes: spec_tensor,
-    /// How many tokens were emitted: at least 1.
     /// `[batch]`, i32: written.
+    /// How many tokens were emitted: at least 1.
     pub num_tokens: spec_tensor,
+    /// `[1]`, u32: changed in place, optional.
     /// Bits of bad data, OR-ed into what is there: 2 a target token below 0, 4 a
     /// pointer out of range or a cycle.
-    /// `[1]`, u32: changed in place, optional.
     pub flags: spec_tensor,
 }
 
@@ -1954,37 +1954,37 @@ pub unsafe extern "C" fn spec_tree_verify_calculate(
 pub struct spec_moe_align_tensors {
     /// sizeof(spec_moe_align_tensors).
     pub size: usize,
+    /// `[tokens, k]`, i32 or u32 or i64: read.
     /// The experts that each token goes to, as `topk_router` gives them; -1 for
     /// none.
-    /// `[tokens, k]`, i32 or u32 or i64: read.
     pub topk_ids: spec_tensor,
+    /// `[experts]`, i32: read, optional.
     /// The local number of each expert, -1 where it is not here; absent: all
     /// are, under their own numbers.
-    /// `[experts]`, i32: read, optional.
     pub expert_map: spec_tensor,
+    /// `[capacity]`, i32 or u32: written.
     /// Picks (`token * k + j`) by local expert, ascending in each run; `tokens *
     /// k` in padding and to the end. The capacity is `tokens * k + local_experts
     /// * (block_size - 1)`, rounded up to a multiple of `block_size`.
-    /// `[capacity]`, i32 or u32: written.
     pub sorted_ids: spec_tensor,
-    /// The local expert of each block of `sorted_ids`, -1 after the last.
     /// `[capacity / block_size]`, i32: written.
+    /// The local expert of each block of `sorted_ids`, -1 after the last.
     pub block_experts: spec_tensor,
-    /// Picks of each local expert.
     /// `[local_experts]`, i32: written.
+    /// Picks of each local expert.
     pub counts: spec_tensor,
+    /// `[local_experts + 1]`, i32: written.
     /// Where each local expert's run starts in `sorted_ids`, and where the last
     /// ends.
-    /// `[local_experts + 1]`, i32: written.
     pub offsets: spec_tensor,
-    /// Places of `sorted_ids` that belong to a run, padding included.
     /// `[1]`, i32: written.
+    /// Places of `sorted_ids` that belong to a run, padding included.
     pub num_padded: spec_tensor,
-    /// Where each pick went in `sorted_ids`, -1 where it was dropped.
     /// `[tokens * k]`, i32: written, optional.
+    /// Where each pick went in `sorted_ids`, -1 where it was dropped.
     pub inverse: spec_tensor,
-    /// Bits of bad data, OR-ed into what is there: 2 an expert out of range.
     /// `[1]`, u32: changed in place, optional.
+    /// Bits of bad data, OR-ed into what is there: 2 an expert out of range.
     pub flags: spec_tensor,
 }
 
@@ -2189,21 +2189,21 @@ pub unsafe extern "C" fn spec_moe_align_calculate(
 pub struct spec_indexer_topk_tensors {
     /// sizeof(spec_indexer_topk_tensors).
     pub size: usize,
-    /// The scores, of which the larger is the better.
     /// `[rows, cols]`, f32 or f16 or bf16: read.
+    /// The scores, of which the larger is the better.
     pub scores: spec_tensor,
+    /// `[rows]`, i32 or i64: read, optional.
     /// How many scores each row covers; absent: all from its start on.
-    /// `[rows]`, i32 or i64: read, optional.
     pub lengths: spec_tensor,
-    /// The first score that each row covers; absent: 0.
     /// `[rows]`, i32 or i64: read, optional.
+    /// The first score that each row covers; absent: 0.
     pub starts: spec_tensor,
-    /// Positions of the best, relative to the row's start, ascending, then -1.
     /// `[rows, k]`, i32 or u32 or i64: written.
+    /// Positions of the best, relative to the row's start, ascending, then -1.
     pub indices: spec_tensor,
+    /// `[1]`, u32: changed in place, optional.
     /// Bits of bad data, OR-ed into what is there: 1 a NaN, 4 a start or length
     /// that was cut.
-    /// `[1]`, u32: changed in place, optional.
     pub flags: spec_tensor,
 }
 
@@ -2383,17 +2383,17 @@ pub unsafe extern "C" fn spec_indexer_topk_calculate(
 pub struct spec_unique_tensors {
     /// sizeof(spec_unique_tensors).
     pub size: usize,
-    /// Keys `[n]`, u64, i64, u32 or i32, in any order.
     /// `[n]`, u64 or i64 or u32 or i32: read.
+    /// Keys `[n]`, u64, i64, u32 or i32, in any order.
     pub keys: spec_tensor,
-    /// Distinct keys `[n]`, as `keys`; the first `count` are written.
     /// `[n]`, u64 or i64 or u32 or i32: written.
+    /// Distinct keys `[n]`, as `keys`; the first `count` are written.
     pub unique: spec_tensor,
-    /// How many distinct keys there are `[1]`, u64.
     /// `[1]`, u64: written.
+    /// How many distinct keys there are `[1]`, u64.
     pub count: spec_tensor,
-    /// Occurrences of each distinct key `[n]`, u64.
     /// `[n]`, u64: written, optional.
+    /// Occurrences of each distinct key `[n]`, u64.
     pub counts: spec_tensor,
 }
 
