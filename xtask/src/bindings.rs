@@ -363,3 +363,27 @@ fn header() -> Result<String> {
     bindings.write(&mut header);
     String::from_utf8(header).map_err(|e| e.to_string())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn order(committed: &str) -> Result<Vec<&'static str>> {
+        let unique = OPERATORS.iter().find(|operator| operator.name == "unique").unwrap();
+        Ok(unique.fields(committed)?.iter().map(|argument| argument.name).collect())
+    }
+
+    #[test]
+    fn fields_stay_where_they_were_committed() {
+        assert_eq!(order("").unwrap(), ["keys", "unique", "count", "counts"]);
+        let committed = "pub struct spec_unique_buffers {\n    pub size: usize,\n    \
+                         pub counts: *mut c_void,\n    pub keys: *const c_void,\n}";
+        assert_eq!(order(committed).unwrap(), ["counts", "keys", "unique", "count"]);
+    }
+
+    #[test]
+    fn a_field_that_the_contract_has_not_is_an_error() {
+        let committed = "pub struct spec_unique_buffers {\n    pub gone: *mut c_void,\n}";
+        assert!(order(committed).unwrap_err().contains("`gone`"));
+    }
+}

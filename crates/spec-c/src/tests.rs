@@ -174,15 +174,21 @@ fn check<O: Bound + Subject>(handle: *const spec_handle, functions: Functions<O>
     }
 }
 
-fn golden_vectors_on(device: &str) {
+/// A handle of a device, where there is one; `SPEC_REQUIRE` makes a missing one a failure.
+fn open(device: &str) -> Option<*mut spec_handle> {
     let (name, mut handle) = (CString::new(device).unwrap(), std::ptr::null_mut());
     // SAFETY: text and a place.
     if unsafe { spec_open(name.as_ptr(), &mut handle) } != spec_status::SPEC_STATUS_SUCCESS {
         let required = std::env::var("SPEC_REQUIRE").unwrap_or_default();
         assert!(!required.split(',').any(|name| name == device), "{}", last());
         println!("{device} is left out: {}", last());
-        return;
+        return None;
     }
+    Some(handle)
+}
+
+fn golden_vectors_on(device: &str) {
+    let Some(handle) = open(device) else { return };
     check::<TopkRouter>(handle, (spec_topk_router_create, spec_topk_router_calculate));
     check::<DeduplicateTopk>(
         handle,
@@ -248,4 +254,65 @@ fn usual_parameters_come_back() {
     check::<MoeAlign>();
     check::<IndexerTopk>();
     check::<Unique>();
+}
+
+/// Where memory is an object, what is no such object, too small, or given twice is refused.
+#[test]
+fn wrong_memory_on_wgpu() {
+    let Some(handle) = open("wgpu") else { return };
+    let tensor = |rows, cols| spec_tensor {
+        dtype: SPEC_DTYPE_I32,
+        rank: 2,
+        shape: [rows, cols, 0, 0],
+        strides: [0; 4],
+    };
+    let params = spec_deduplicate_topk_params::of(&DeduplicateTopk { mtp_step: 2 });
+    let tensors = spec_deduplicate_topk_tensors {
+        indices: tensor(2, 4),
+        unique: tensor(1, 8),
+        ..Default::default()
+    };
+    let (mut descriptor, mut bytes) = (std::ptr::null_mut(), 0);
+    let [small, full, other] = [16, 32, 32].map(|bytes| Uploaded::new(handle, &vec![0; bytes]));
+    let mut zeros = [0u64; 32];
+    // SAFETY: memory of the library's, or what is seen to be none.
+    unsafe {
+        ok(spec_deduplicate_topk_create(handle, &params, &tensors, &mut descriptor));
+        ok(spec_workspace_size(descriptor, &mut bytes));
+        let workspace = Uploaded::new(handle, &vec![0; bytes]);
+        let none = std::ptr::null_mut();
+        let call = |indices: *mut c_void, unique, stream| {
+            let indices = indices.cast_const();
+            let buffers = spec_deduplicate_topk_buffers { indices, unique, ..Default::default() };
+            let at = workspace.pointer;
+            spec_deduplicate_topk_calculate(descriptor, at, bytes, &buffers, stream)
+        };
+        let refused = |status: spec_status, wanted: spec_status, words: &str| {
+            assert_eq!(status, wanted, "{}", last());
+            assert!(last().contains(words), "{}", last());
+        };
+        use spec_status::*;
+        ok(call(full.pointer, other.pointer, none));
+        refused(
+            call(small.pointer, other.pointer, none),
+            SPEC_STATUS_BAD_TENSOR_SHAPE,
+            "`indices`",
+        );
+        refused(call(full.pointer, small.pointer, none), SPEC_STATUS_BAD_TENSOR_SHAPE, "`unique`");
+        refused(call(full.pointer, full.pointer, none), SPEC_STATUS_BAD_PARAM, "given twice");
+        refused(call(none, other.pointer, none), SPEC_STATUS_NULL_POINTER, "`indices`");
+        let object = zeros.as_mut_ptr().cast();
+        refused(call(object, other.pointer, none), SPEC_STATUS_BAD_PARAM, "memory");
+        let stream = full.pointer;
+        let streamed = call(full.pointer, other.pointer, stream);
+        refused(streamed, SPEC_STATUS_DEVICE_TYPE_NOT_SUPPORTED, "stream");
+        let mut address = none;
+        let asked = spec_memory_address(full.memory, &mut address);
+        refused(asked, SPEC_STATUS_NOT_IMPLEMENTED, "without an address");
+        ok(spec_synchronize(handle));
+        ok(spec_destroy(descriptor));
+        drop(workspace);
+        drop([small, full, other]);
+        ok(spec_close(handle));
+    }
 }
