@@ -29,7 +29,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
 fn spec(prefix: &Path, cargo: &[&str]) -> Result<()> {
     let built = Built::new("spec-c", "cdylib,staticlib", SONAME, cargo)?;
     let lib = folder(prefix, "lib")?;
-    let file = format!("libspec.so.{VERSION}");
+    let file = format!("{SONAME}.0.0");
     built.copy("libspec_c.so", &lib.join(&file))?;
     link(&file, &lib.join(SONAME))?;
     link(SONAME, &lib.join("libspec.so"))?;
