@@ -1,5 +1,7 @@
 //! What a maintainer runs: `cargo xtask`.
 
+mod bindings;
+mod install;
 mod kernels;
 mod manifest;
 mod nvrtc;
@@ -21,6 +23,13 @@ cargo xtask kernels [NAME..]      compile crates/spec-cuda/kernels/NAME.cu, or f
 cargo xtask kernels --check       prove that what is committed comes from the sources: hashes
                                   and a rebuild with the compiler that xtask/toolchain.txt pins
     --hashes-only                 leave the rebuild out
+cargo xtask bindings              write crates/spec-c/src/generated.rs and include/spec.h from the
+                                  contract's lists of arguments
+    --check                       prove that they are what the contract gives
+cargo xtask install --prefix DIR [-- CARGO-OPTION..]
+                                  build libspec for release and put libspec.so, libspec.a, spec.h and
+                                  spec.pc under DIR, as cargo-c does
+    --infiniop                    libinfiniop.so and libinfinirt.so instead
 cargo xtask report                render docs/performance.md and docs/plots/ from benches/results/
     --check                       prove that they are what benches/results/ gives
     --html PAGE [JSON..]          write one page of plots and tables instead, of any measurements
@@ -35,6 +44,8 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match arguments.split_first() {
         Some((&"kernels", rest)) => kernels::run(rest),
+        Some((&"bindings", rest)) => bindings::run(rest),
+        Some((&"install", rest)) => install::run(rest),
         Some((&"report", rest)) => report::run(rest),
         Some((&"sanitize", rest)) => sanitize::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {

@@ -51,14 +51,33 @@ impl Golden {
     }
 }
 
-/// A call and what must come out of it.
-struct Vector<O> {
-    case: Case<O>,
+/// A golden case: a call and what must come out of it.
+#[derive(Debug)]
+pub struct Vector<O> {
+    /// Its name.
+    pub name: String,
+    /// The call.
+    pub case: Case<O>,
     expected: Vec<Argument>,
     tolerance: Value,
 }
 
+/// Every golden case of one operator: for callers that run them in a way of their own,
+/// such as through another language.
+///
+/// # Errors
+/// A sentence that says which file cannot be read, or which case in it makes no
+/// sense.
+pub fn vectors<O: Subject>(golden: &Golden) -> Result<Vec<Vector<O>>, String> {
+    golden.read::<O>()?.iter().map(Vector::parse).collect()
+}
+
 impl<O: Subject> Vector<O> {
+    /// The first difference between results and what must come out.
+    pub fn difference(&self, results: &[Argument]) -> Option<Failure> {
+        compare(results, &self.expected, |name| self.tolerance[name].as_f64())
+    }
+
     /// Runs the case packed with everything, then with gaps between the rows
     /// and without the optional outputs.
     fn check<B: Supports<O> + ?Sized>(&self, backend: &B) -> Option<Failure> {
@@ -67,9 +86,7 @@ impl<O: Subject> Vector<O> {
         let gaps = (&bare, Layout::gaps(3), "gaps between rows, no optional outputs");
         [packed, gaps].into_iter().find_map(|(case, layout, how)| {
             let failure = match case.run(backend, layout) {
-                Ok(results) => {
-                    compare(&results, &self.expected, |name| self.tolerance[name].as_f64())
-                }
+                Ok(results) => self.difference(&results),
                 Err(failure) => Some(failure),
             };
             failure.map(|failure| failure.in_case(how))
@@ -77,6 +94,13 @@ impl<O: Subject> Vector<O> {
     }
 
     fn parse(json: &Value) -> Result<Self, String> {
+        let name = json["name"].as_str().unwrap_or("a case without a name").to_owned();
+        let in_case = |what| format!("{}.json: case {name}: {what}", O::NAME);
+        let (case, expected) = Self::call(json).map_err(in_case)?;
+        Ok(Vector { name, case, expected, tolerance: json["tolerance"].clone() })
+    }
+
+    fn call(json: &Value) -> Result<(Case<O>, Vec<Argument>), String> {
         let params = &json["params"];
         let operator = O::params(params).ok_or(format!("params are {params}"))?;
         let expected = arguments::<O>(&json["outputs"], Role::Output)?;
@@ -97,7 +121,7 @@ impl<O: Subject> Vector<O> {
             case = case.in_place("flags", Tensor::vector(vec![0_u32]));
         }
         O::complete(&mut case, params);
-        Ok(Vector { case, expected, tolerance: json["tolerance"].clone() })
+        Ok((case, expected))
     }
 }
 
@@ -113,11 +137,8 @@ pub fn check<O: Subject, B: Supports<O> + ?Sized>(
     progress: &mut dyn FnMut(&'static str),
 ) -> Result<Report, String> {
     let mut report = Report::of(O::NAME);
-    for json in &golden.read::<O>()? {
-        let name = json["name"].as_str().unwrap_or("a case without a name");
-        let vector = Vector::<O>::parse(json)
-            .map_err(|what| format!("{}.json: case {name}: {what}", O::NAME))?;
-        report.add(vector.check(backend).map(|failure| failure.in_case(name)));
+    for vector in vectors::<O>(golden)? {
+        report.add(vector.check(backend).map(|failure| failure.in_case(&vector.name)));
         progress(O::NAME);
     }
     Ok(report)

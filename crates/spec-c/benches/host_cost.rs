@@ -1,0 +1,146 @@
+//! What a call through C costs beside one through Rust, in one run:
+//! `cargo bench -p spec-c --bench host_cost [cpu|cuda]`.
+//!
+//! The same router on the same memory, called in turns. The lowest decile of the turns is
+//! what a machine that does other things too disturbs least. With no tokens, what is left
+//! is the host's part.
+
+use std::ffi::{CString, c_void};
+use std::hint::black_box;
+use std::time::Instant;
+
+use spec::ops::topk_router::{Addresses, preset};
+use spec::{Address, DType, Handle, Stream};
+use spec_c::*;
+
+const TURNS: usize = 2001;
+const CALLS: usize = 200;
+
+/// Nanoseconds a call.
+fn time(mut call: impl FnMut()) -> f64 {
+    let start = Instant::now();
+    for _ in 0..CALLS {
+        call();
+    }
+    start.elapsed().as_secs_f64() * 1e9 / CALLS as f64
+}
+
+fn lowest_decile(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 10]
+}
+
+fn ok(status: spec_status) {
+    assert_eq!(status, spec_status::SPEC_STATUS_SUCCESS);
+}
+
+fn tensor(dtype: u32, rows: i64, cols: i64) -> spec_tensor {
+    spec_tensor { dtype, rank: 2, shape: [rows, cols, 0, 0], strides: [0; 4] }
+}
+
+fn measure(device: &str, tokens: usize) {
+    let model = preset::MIXTRAL;
+    let (experts, topk) = (model.experts(), model.router().topk);
+    let handle: Handle = device.parse().unwrap();
+    let router = handle.create(&model.router(), &model.tensors(DType::F32, tokens)).unwrap();
+
+    let (name, mut c_handle) = (CString::new(device).unwrap(), std::ptr::null_mut());
+    let (mut descriptor, mut bytes) = (std::ptr::null_mut(), 0);
+    let mut memory = [std::ptr::null_mut::<spec_memory>(); 4];
+    let mut at = [std::ptr::null_mut::<c_void>(); 4];
+    let mut stream = std::ptr::null_mut();
+    // SAFETY: places for what is made, and structs whose sizes are set.
+    unsafe {
+        ok(spec_open(name.as_ptr(), &mut c_handle));
+        let mut params = std::mem::zeroed::<spec_topk_router_params>();
+        params.size = size_of_val(&params);
+        let (none, nothing) = (std::ptr::null_mut(), std::ptr::null_mut());
+        ok(spec_topk_router_preset(c"Mixtral".as_ptr(), &mut params, none, nothing));
+        let (rows, cols) = (tokens as i64, topk as i64);
+        let tensors = spec_topk_router_tensors {
+            x: tensor(SPEC_DTYPE_F32, rows, experts as i64),
+            weights: tensor(SPEC_DTYPE_F32, rows, cols),
+            indices: tensor(SPEC_DTYPE_I32, rows, cols),
+            ..Default::default()
+        };
+        ok(spec_topk_router_create(c_handle, &params, &tensors, &mut descriptor));
+        ok(spec_workspace_size(descriptor, &mut bytes));
+        let sizes = [tokens * experts * 4, tokens * topk * 4, tokens * topk * 4, bytes];
+        for ((memory, at), size) in memory.iter_mut().zip(&mut at).zip(sizes) {
+            ok(spec_allocate(c_handle, size.max(4), memory));
+            ok(spec_memory_address(*memory, at));
+        }
+        ok(spec_handle_stream(c_handle, &mut stream));
+    }
+    let [x, weights, indices, workspace] = at;
+    let buffers =
+        spec_topk_router_buffers { x: x.cast_const(), weights, indices, ..Default::default() };
+
+    let through_rust = || {
+        let addresses = Addresses {
+            x: Address::from(x),
+            bias: None,
+            num_tokens: None,
+            replicas: None,
+            replica_counts: None,
+            weights: Address::from(weights),
+            indices: Address::from(indices),
+            load: None,
+            flags: None,
+        };
+        // SAFETY: the memory is as described, and one thread uses it.
+        unsafe {
+            let on = match handle.device().backend() {
+                "cuda" => Stream::from_raw(handle.device(), stream.addr() as u64),
+                _ => Stream::default(),
+            };
+            router.calculate_at(Address::from(workspace), black_box(addresses), on).unwrap();
+        }
+    };
+    let through_c = || {
+        // SAFETY: as above.
+        let status = unsafe {
+            spec_topk_router_calculate(descriptor, workspace, bytes, black_box(&buffers), stream)
+        };
+        ok(status);
+    };
+    let (mut rust, mut c) = (vec![], vec![]);
+    for turn in 0..TURNS {
+        // Whoever comes second finds warmer caches: in turns.
+        let (a, b) = if turn % 2 == 0 {
+            let a = time(through_rust);
+            (a, time(through_c))
+        } else {
+            let b = time(through_c);
+            (time(through_rust), b)
+        };
+        // SAFETY: the handle is open.
+        ok(unsafe { spec_synchronize(c_handle) });
+        rust.push(a);
+        c.push(b);
+    }
+    let (rust, c) = (lowest_decile(rust), lowest_decile(c));
+    println!(
+        "{device}, {tokens} tokens: Rust {rust:.0} ns, C {c:.0} ns, C adds {:.0} ns a call",
+        c - rust
+    );
+    // SAFETY: ours, and the work is done.
+    unsafe {
+        memory.into_iter().for_each(|memory| ok(spec_free(memory)));
+        ok(spec_destroy(descriptor));
+        ok(spec_close(c_handle));
+    }
+}
+
+fn main() {
+    // Cargo adds `--bench`.
+    let device = std::env::args().skip(1).find(|word| !word.starts_with('-'));
+    let device = device.as_deref().unwrap_or("cpu");
+    // In a pool of one thread the CPU hands no work to others: no waking of threads in
+    // what is measured.
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
+    pool.install(|| {
+        measure(device, 0);
+        measure(device, 1);
+    });
+}

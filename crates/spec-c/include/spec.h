@@ -1,0 +1,2579 @@
+/* spec.h: the operators that decide an LLM server's next tokens and experts.
+ *
+ * Written by `cargo xtask bindings` from the operators' contracts: do not edit.
+ *
+ * An operator is created once from parameters and descriptors of its tensors, which
+ * checks everything; it says how much workspace to bring; a call enqueues the work on
+ * memory and a stream that stay yours, and does nothing else: no allocation, no copy,
+ * no wait. On the CPU the work is done when the call returns.
+ *
+ * Status. Every call that can fail returns a spec_status, whose numbers are InfiniOp's;
+ * spec_last_error has this thread's last one in words. No call throws or unwinds.
+ *
+ * Sizes. Structs that begin with `size` want their own sizeof there. What a shorter,
+ * older struct does not have counts as absent, or as usual for parameters; what a
+ * longer, newer one has must be zero. So `spec_x_tensors t = {0}; t.size = sizeof t;`
+ * describes a call without tensors; fill in those that there are.
+ *
+ * Memory. A pointer in a struct of buffers is a host pointer on the CPU, a device
+ * pointer on CUDA, and a `spec_memory *` on wgpu, whose memory has no addresses. It
+ * points to as many elements as the tensor spans, aligned to its element's size. What
+ * is written overlaps nothing else of the call. Absent arguments are NULL.
+ *
+ * Streams. On CUDA `stream` is a cudaStream_t (or CUstream) of the device's primary
+ * context, NULL is the legacy default stream, and a stream that is being captured
+ * captures the call. Elsewhere it is NULL. Work may use its memory until it is done;
+ * whoever passes a stream orders all other use of that memory against it.
+ *
+ * Threads. Any thread may make any call. Handles and descriptors may be shared by
+ * threads: every call that takes them as const may run at the same time as others. A
+ * handle or descriptor must not be closed or destroyed while another thread uses it; a
+ * workspace, an output or a spec_memory is used by one call at a time.
+ *
+ * Pointers to opaque types are NULL or what this library gave. Those that were closed,
+ * destroyed or freed are refused with status 3 as long as their place has not been
+ * given out again.
+ */
+
+#ifndef SPEC_H
+#define SPEC_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/**
+ * The version of this header's structs and functions. It grows where a program that was
+ * compiled with an older header could misunderstand; not where there is only more.
+ */
+#define SPEC_ABI_VERSION 1
+
+/**
+ * Dtype of a tensor that is absent: optional arguments may be.
+ */
+#define SPEC_DTYPE_NONE 0
+
+/**
+ * A byte that is 0 for false; anything else is true. The numbers are InfiniOp's.
+ */
+#define SPEC_DTYPE_BOOL 2
+
+/**
+ * Signed 8-bit integer.
+ */
+#define SPEC_DTYPE_I8 3
+
+/**
+ * Signed 32-bit integer.
+ */
+#define SPEC_DTYPE_I32 5
+
+/**
+ * Signed 64-bit integer.
+ */
+#define SPEC_DTYPE_I64 6
+
+/**
+ * Unsigned 8-bit integer.
+ */
+#define SPEC_DTYPE_U8 7
+
+/**
+ * Unsigned 32-bit integer.
+ */
+#define SPEC_DTYPE_U32 9
+
+/**
+ * Unsigned 64-bit integer.
+ */
+#define SPEC_DTYPE_U64 10
+
+/**
+ * IEEE half precision.
+ */
+#define SPEC_DTYPE_F16 12
+
+/**
+ * IEEE single precision.
+ */
+#define SPEC_DTYPE_F32 13
+
+/**
+ * The upper half of an f32.
+ */
+#define SPEC_DTYPE_BF16 19
+
+/**
+ * The largest `rank` of a tensor.
+ */
+#define SPEC_MAX_RANK 4
+
+/**
+ * Scoring of topk_router: the logistic function of the logit.
+ */
+#define SPEC_SCORING_SIGMOID 0
+
+/**
+ * Scoring of topk_router: softmax over all experts of the token.
+ */
+#define SPEC_SCORING_SOFTMAX 1
+
+/**
+ * Scoring of topk_router: the square root of ln(1 + e^x).
+ */
+#define SPEC_SCORING_SQRT_SOFTPLUS 2
+
+/**
+ * Experts are chosen by the score plus bias.
+ */
+#define SPEC_SELECT_SCORE 0
+
+/**
+ * Experts are chosen by the logit plus bias.
+ */
+#define SPEC_SELECT_LOGIT 1
+
+/**
+ * A group's score is the sum of its two largest choices.
+ */
+#define SPEC_GROUP_SCORE_TOP2_SUM 0
+
+/**
+ * A group's score is its largest choice.
+ */
+#define SPEC_GROUP_SCORE_MAX 1
+
+/**
+ * Experts of groups that are not kept take the choice 0.0 (InfiniOp, Hugging Face).
+ */
+#define SPEC_MASKED_ZERO 0
+
+/**
+ * Experts of groups that are not kept cannot be chosen (TensorRT-LLM, vLLM).
+ */
+#define SPEC_MASKED_EXCLUDED 1
+
+/**
+ * A draft token is accepted with probability min(1, target / draft).
+ */
+#define SPEC_ACCEPTANCE_PROBABILISTIC 0
+
+/**
+ * A draft token is accepted while it equals the target's argmax.
+ */
+#define SPEC_ACCEPTANCE_GREEDY 1
+
+/**
+ * A rejected token is replaced by the largest residual: not the target's distribution.
+ */
+#define SPEC_RECOVERY_ARGMAX 0
+
+/**
+ * A rejected token is replaced by a draw from the residual: the target's distribution.
+ */
+#define SPEC_RECOVERY_SAMPLE 1
+
+/**
+ * Drafts copy from the first of equally long occurrences.
+ */
+#define SPEC_OCCURRENCE_FIRST 0
+
+/**
+ * Drafts copy from the last of equally long occurrences.
+ */
+#define SPEC_OCCURRENCE_LAST 1
+
+/**
+ * What a call comes to. The numbers are InfiniOp's. `spec_last_error` says the
+ * same in words.
+ */
+enum spec_status
+#if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+  : int32_t
+#endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
+ {
+    /**
+     * The call did what it says.
+     */
+    SPEC_STATUS_SUCCESS = 0,
+    /**
+     * Something failed underneath: a driver, a lost device, out of memory.
+     */
+    SPEC_STATUS_INTERNAL_ERROR = 1,
+    /**
+     * The operator or option exists but this backend does not have it.
+     */
+    SPEC_STATUS_NOT_IMPLEMENTED = 2,
+    /**
+     * A parameter is out of its range.
+     */
+    SPEC_STATUS_BAD_PARAM = 3,
+    /**
+     * A required argument is absent, or a pointer is null.
+     */
+    SPEC_STATUS_NULL_POINTER = 4,
+    /**
+     * The memory or stream belongs to another kind of device.
+     */
+    SPEC_STATUS_DEVICE_TYPE_NOT_SUPPORTED = 5,
+    /**
+     * There is no such device on this machine.
+     */
+    SPEC_STATUS_DEVICE_NOT_FOUND = 6,
+    /**
+     * The device is there but has not been opened.
+     */
+    SPEC_STATUS_DEVICE_NOT_INITIALIZED = 7,
+    /**
+     * The device is older than what the kernels need.
+     */
+    SPEC_STATUS_DEVICE_ARCHITECTURE_NOT_SUPPORTED = 8,
+    /**
+     * A tensor's element type is not one the operator takes.
+     */
+    SPEC_STATUS_BAD_TENSOR_DTYPE = 10,
+    /**
+     * A tensor's shape, or a buffer's size, does not fit.
+     */
+    SPEC_STATUS_BAD_TENSOR_SHAPE = 11,
+    /**
+     * A tensor's strides are not ones the operator takes.
+     */
+    SPEC_STATUS_BAD_TENSOR_STRIDES = 12,
+    /**
+     * The workspace is smaller than the descriptor asked for.
+     */
+    SPEC_STATUS_INSUFFICIENT_WORKSPACE = 13,
+};
+#ifndef __cplusplus
+#if __STDC_VERSION__ >= 202311L
+typedef enum spec_status spec_status;
+#else
+typedef int32_t spec_status;
+#endif // __STDC_VERSION__ >= 202311L
+#endif // __cplusplus
+
+/**
+ * An operator that was created for its tensors on a device. From
+ * `spec_<operator>_create`, to `spec_destroy`. It never changes: threads may share it,
+ * each with a workspace and buffers of its own.
+ */
+typedef struct spec_descriptor spec_descriptor;
+
+/**
+ * An open device. From `spec_open`, to `spec_close`; threads may share it.
+ */
+typedef struct spec_handle spec_handle;
+
+/**
+ * Memory on a device. From `spec_allocate`, to `spec_free`. One thread at a time
+ * passes it to a call.
+ */
+typedef struct spec_memory spec_memory;
+
+/**
+ * What is known of a device.
+ */
+typedef struct {
+    /**
+     * As `spec_open` takes it: "cuda:0". Of a backend that has no device, its
+     * name: "cuda".
+     */
+    char name[32];
+    /**
+     * The vendor's name of the device; where there is none, the reason.
+     */
+    char description[216];
+    /**
+     * Memory in bytes, 0 where it is not known.
+     */
+    uint64_t memory;
+    /**
+     * 0, or why the backend has no device.
+     */
+    int32_t status;
+    /**
+     * 1 for a processor that only pretends to be a GPU.
+     */
+    uint32_t software;
+    /**
+     * Zeros, for later.
+     */
+    uint64_t reserved[4];
+} spec_device;
+
+/**
+ * The parameters of topk_router.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_topk_router_params).
+     */
+    size_t size;
+    /**
+     * How logits become scores: `SPEC_SCORING_..`. Usual: softmax.
+     */
+    uint32_t scoring;
+    /**
+     * What experts are chosen by: `SPEC_SELECT_..`. Usual: the score.
+     */
+    uint32_t select;
+    /**
+     * The number of groups; it divides the number of experts. Usual: 1.
+     */
+    size_t groups;
+    /**
+     * How many groups are kept. Usual: 1.
+     */
+    size_t topk_groups;
+    /**
+     * How groups are scored: `SPEC_GROUP_SCORE_..`. Usual: the sum of two.
+     */
+    uint32_t group_score;
+    /**
+     * What happens to the experts of the other groups: `SPEC_MASKED_..`. Usual: zero.
+     */
+    uint32_t masked;
+    /**
+     * How many experts each token is routed to, 1 to 64. Nothing is usual.
+     */
+    size_t topk;
+    /**
+     * 1 where the weights of a token are divided by their sum, else 0. Usual: 1.
+     */
+    uint32_t renormalize;
+    /**
+     * The routed scaling factor. Usual: 1.
+     */
+    float scale;
+    /**
+     * Experts that every token goes to, in columns behind the picks, at most 64. Usual: 0.
+     */
+    size_t shared_experts;
+    /**
+     * The weight of each of them; it is not scaled. Usual: 1.
+     */
+    float shared_weight;
+    /**
+     * 0, for later.
+     */
+    uint32_t reserved;
+    /**
+     * How many places the experts have on all devices, with `replicas` and only with them; else 0.
+     */
+    size_t physical_experts;
+} spec_topk_router_params;
+
+/**
+ * Describes a tensor. All zeros is an absent one.
+ */
+typedef struct {
+    /**
+     * `SPEC_DTYPE_..`; 0 where the tensor is absent.
+     */
+    uint32_t dtype;
+    /**
+     * The number of dimensions, 1 to 4.
+     */
+    uint32_t rank;
+    /**
+     * The extent of each dimension.
+     */
+    int64_t shape[4];
+    /**
+     * Elements from one to the next in each dimension; all zero for a packed
+     * tensor, row by row.
+     */
+    int64_t strides[4];
+} spec_tensor;
+
+/**
+ * Descriptors of the arguments of topk_router.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_topk_router_tensors).
+     */
+    size_t size;
+    /**
+     * `[tokens, experts]`, f32 or f16 or bf16: read.
+     * Logits of 1 to 4096 experts.
+     */
+    spec_tensor x;
+    /**
+     * `[experts]`, f32 or f16 or bf16: read, optional.
+     * Correction bias, added to what experts are chosen by.
+     */
+    spec_tensor bias;
+    /**
+     * `[1]`, i32: read, optional.
+     * How many rows are tokens; those behind them are padding. Absent: all are.
+     */
+    spec_tensor num_tokens;
+    /**
+     * `[experts, most]`, i32: read, optional.
+     * The places of each expert on all devices, each in `0..physical_experts`.
+     */
+    spec_tensor replicas;
+    /**
+     * `[experts]`, i32: read, optional.
+     * How many of them each expert has, at least 1: given with `replicas`.
+     */
+    spec_tensor replica_counts;
+    /**
+     * `[tokens, topk + shared_experts]`, f32: written.
+     * Routing weights.
+     */
+    spec_tensor weights;
+    /**
+     * `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
+     * Experts in descending order of choice, or their places; -1 in rows of padding.
+     * As u32, -1 is 2^32 - 1.
+     */
+    spec_tensor indices;
+    /**
+     * `[physical_experts]`, i32: changed in place, optional.
+     * How many picks went to each expert, or to each place where there are
+     * `replicas`, added to what is there; shared experts are not counted.
+     */
+    spec_tensor load;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed.
+     */
+    spec_tensor flags;
+} spec_topk_router_tensors;
+
+/**
+ * The arguments of topk_router.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_topk_router_buffers).
+     */
+    size_t size;
+    /**
+     * `[tokens, experts]`, f32 or f16 or bf16: read.
+     */
+    const void *x;
+    /**
+     * `[experts]`, f32 or f16 or bf16: read, optional.
+     */
+    const void *bias;
+    /**
+     * `[1]`, i32: read, optional.
+     */
+    const void *num_tokens;
+    /**
+     * `[experts, most]`, i32: read, optional.
+     */
+    const void *replicas;
+    /**
+     * `[experts]`, i32: read, optional.
+     */
+    const void *replica_counts;
+    /**
+     * `[tokens, topk + shared_experts]`, f32: written.
+     */
+    void *weights;
+    /**
+     * `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
+     */
+    void *indices;
+    /**
+     * `[physical_experts]`, i32: changed in place, optional.
+     */
+    void *load;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_topk_router_buffers;
+
+/**
+ * The parameters of deduplicate_topk.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_deduplicate_topk_params).
+     */
+    size_t size;
+    /**
+     * Rows of `indices` that belong to one request, at least 1. Usual: 1.
+     */
+    size_t mtp_step;
+} spec_deduplicate_topk_params;
+
+/**
+ * Descriptors of the arguments of deduplicate_topk.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_deduplicate_topk_tensors).
+     */
+    size_t size;
+    /**
+     * `[batch * mtp_step, k]`, i32: read.
+     * Candidates `[batch * mtp_step, k]`, i32; negative ones are padding.
+     */
+    spec_tensor indices;
+    /**
+     * `[batch, mtp_step * k]`, i32: written.
+     * Distinct values `[batch, mtp_step * k]`, i32, ascending, then -1.
+     */
+    spec_tensor unique;
+    /**
+     * `[batch]`, i32: written, optional.
+     * How many distinct values `[batch]`, i32.
+     */
+    spec_tensor counts;
+} spec_deduplicate_topk_tensors;
+
+/**
+ * The arguments of deduplicate_topk.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_deduplicate_topk_buffers).
+     */
+    size_t size;
+    /**
+     * `[batch * mtp_step, k]`, i32: read.
+     */
+    const void *indices;
+    /**
+     * `[batch, mtp_step * k]`, i32: written.
+     */
+    void *unique;
+    /**
+     * `[batch]`, i32: written, optional.
+     */
+    void *counts;
+} spec_deduplicate_topk_buffers;
+
+/**
+ * The parameters of rejection_sample.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_rejection_sample_params).
+     */
+    size_t size;
+    /**
+     * The most drafts of a request; longer requests are cut. Nothing is usual.
+     */
+    size_t max_spec_len;
+    /**
+     * When a draft token is accepted: `SPEC_ACCEPTANCE_..`. Usual: probabilistic.
+     */
+    uint32_t acceptance;
+    /**
+     * How the recovered token is chosen: `SPEC_RECOVERY_..`. Usual: sample.
+     */
+    uint32_t recovery;
+} spec_rejection_sample_params;
+
+/**
+ * Descriptors of the arguments of rejection_sample.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_rejection_sample_tensors).
+     */
+    size_t size;
+    /**
+     * `[tokens, vocab]`, f32 or f16 or bf16: read.
+     * The target model's probabilities, a row for each draft. At a request's
+     * first step: what the target says after the prompt, and after each
+     * draft but the last.
+     */
+    spec_tensor target_probs;
+    /**
+     * `[tokens, vocab]`, f32 or f16 or bf16: read, optional.
+     * The probabilities that each draft was drawn from, in the type of
+     * `target_probs`; absent where drafts are deterministic. Not read for
+     * greedy requests. At the first step: the drafter's rows after the prompt.
+     */
+    spec_tensor draft_probs;
+    /**
+     * `[tokens]`, i64 or i32 or u32: read.
+     * Draft tokens, the requests' one after the other. At the first step: a
+     * guess of what follows the prompt.
+     */
+    spec_tensor draft_token_ids;
+    /**
+     * `[batch]`, i64 or i32 or u32: read.
+     * The token that follows if all drafts are accepted, drawn from the
+     * target's row behind them. At the first step, where there are no
+     * drafts yet: the first token after the prompt.
+     */
+    spec_tensor bonus_token_ids;
+    /**
+     * `[batch + 1] or [batch]`, i64 or i32 or u32: read.
+     * Where each request's drafts end, and with the leading 0 also where they
+     * start: `[0, 3, 5]` or `[3, 5]` for 3 and 2 drafts. At the first step
+     * without drafts: the number before it once more.
+     */
+    spec_tensor cu_num_draft;
+    /**
+     * `[tokens]`, f32: read, optional.
+     * Acceptance draws in [0, 1), one a draft; absent: drawn from `seeds` and
+     * `positions`. Not read for greedy requests. At the first step: as at any.
+     */
+    spec_tensor uniform_samples;
+    /**
+     * `[batch]`, u64: read, optional.
+     * Each request's seed. Required where anything is drawn: unless acceptance
+     * is greedy, for `Sample` recovery and where `uniform_samples` is absent.
+     * At the first step: any number, kept for as long as the request lives.
+     */
+    spec_tensor seeds;
+    /**
+     * `[batch]`, i64 or i32: read, optional.
+     * The position of each request's first draft in its own text, prompt
+     * included. Required where `seeds` is. At the first step: the number of
+     * tokens of the prompt; then it grows by what was emitted.
+     */
+    spec_tensor positions;
+    /**
+     * `[batch]`, i32 or i8 or u8 or bool: read, optional.
+     * Not 0 for each request that follows the target's argmax, whatever
+     * `acceptance` says of the others; absent: none. At the first step, and
+     * at all others: whether the request's temperature is 0.
+     */
+    spec_tensor greedy;
+    /**
+     * `[batch, max_spec_len + 1]`, i32 or i64 or u32: written.
+     * Emitted tokens: the accepted drafts, then the recovered or the bonus
+     * token, then -1 (the largest number, in a `u32`). What they held before
+     * does not matter, at the first step or later.
+     */
+    spec_tensor output_token_ids;
+    /**
+     * `[batch]`, i32: written.
+     * Tokens emitted: recovered or bonus included, so never 0.
+     */
+    spec_tensor num_accepted;
+    /**
+     * `[batch]`, i32: written.
+     * Draft tokens accepted; 0 at a first step without drafts.
+     */
+    spec_tensor accepted_counts;
+    /**
+     * `[batch]`, i32: written.
+     * 1 where a recovered token was emitted; 0 at a first step without drafts.
+     */
+    spec_tensor recovered_counts;
+    /**
+     * `[batch]`, i32: written.
+     * 1 where the bonus token was emitted; 1 at a first step without drafts.
+     */
+    spec_tensor bonus_counts;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed; cleared by the caller, before the first step if ever.
+     */
+    spec_tensor flags;
+} spec_rejection_sample_tensors;
+
+/**
+ * The arguments of rejection_sample.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_rejection_sample_buffers).
+     */
+    size_t size;
+    /**
+     * `[tokens, vocab]`, f32 or f16 or bf16: read.
+     */
+    const void *target_probs;
+    /**
+     * `[tokens, vocab]`, f32 or f16 or bf16: read, optional.
+     */
+    const void *draft_probs;
+    /**
+     * `[tokens]`, i64 or i32 or u32: read.
+     */
+    const void *draft_token_ids;
+    /**
+     * `[batch]`, i64 or i32 or u32: read.
+     */
+    const void *bonus_token_ids;
+    /**
+     * `[batch + 1] or [batch]`, i64 or i32 or u32: read.
+     */
+    const void *cu_num_draft;
+    /**
+     * `[tokens]`, f32: read, optional.
+     */
+    const void *uniform_samples;
+    /**
+     * `[batch]`, u64: read, optional.
+     */
+    const void *seeds;
+    /**
+     * `[batch]`, i64 or i32: read, optional.
+     */
+    const void *positions;
+    /**
+     * `[batch]`, i32 or i8 or u8 or bool: read, optional.
+     */
+    const void *greedy;
+    /**
+     * `[batch, max_spec_len + 1]`, i32 or i64 or u32: written.
+     */
+    void *output_token_ids;
+    /**
+     * `[batch]`, i32: written.
+     */
+    void *num_accepted;
+    /**
+     * `[batch]`, i32: written.
+     */
+    void *accepted_counts;
+    /**
+     * `[batch]`, i32: written.
+     */
+    void *recovered_counts;
+    /**
+     * `[batch]`, i32: written.
+     */
+    void *bonus_counts;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_rejection_sample_buffers;
+
+/**
+ * The parameters of sample_logits.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_sample_logits_params).
+     */
+    size_t size;
+    /**
+     * 1 where `min_p` drops tokens before `top_k` and `top_p` count them (vLLM), 0 where after (transformers). Usual: 0.
+     */
+    uint32_t min_p_first;
+    /**
+     * 0, for later.
+     */
+    uint32_t reserved;
+} spec_sample_logits_params;
+
+/**
+ * Descriptors of the arguments of sample_logits.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_sample_logits_tensors).
+     */
+    size_t size;
+    /**
+     * `[rows, vocab]`, f32 or f16 or bf16: read.
+     * Logits, as the model gives them.
+     */
+    spec_tensor logits;
+    /**
+     * `[rows]`, i64 or i32: read.
+     * The position in its own text of the token that each row decides; the
+     * first token of a prompt has position 0.
+     */
+    spec_tensor positions;
+    /**
+     * `[requests]`, f32: read.
+     * The temperature of each request; 0 takes the likeliest token. Cut to
+     * 2^-100 .. 2^100.
+     */
+    spec_tensor temperature;
+    /**
+     * `[requests]`, u64: read.
+     * The seed of each request's random numbers.
+     */
+    spec_tensor seeds;
+    /**
+     * `[requests]`, i32: read, optional.
+     * How many of the likeliest tokens each request keeps; 0 or less, or
+     * more than there are, keeps all.
+     */
+    spec_tensor top_k;
+    /**
+     * `[requests]`, f32: read, optional.
+     * The share of probability that the likeliest tokens must reach; 1 or
+     * more keeps all, 0 or less the likeliest.
+     */
+    spec_tensor top_p;
+    /**
+     * `[requests]`, f32: read, optional.
+     * The share of the likeliest token's probability below which tokens are
+     * dropped; 0 or less drops none.
+     */
+    spec_tensor min_p;
+    /**
+     * `[rows]`, i32 or u32 or i64: read, optional.
+     * The request of each row; absent: row r is request r.
+     */
+    spec_tensor requests;
+    /**
+     * `[rows, ceil(vocab / 32)]`, i32: read, optional.
+     * Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
+     */
+    spec_tensor mask;
+    /**
+     * `[rows]`, i32 or u32 or i64: written.
+     * The tokens chosen.
+     */
+    spec_tensor tokens;
+    /**
+     * `[rows, vocab]`, f32: written, optional.
+     * What each token was drawn from, exact to the bit; 1 at the token where
+     * none was drawn.
+     */
+    spec_tensor probs;
+    /**
+     * `[rows]`, f32: written, optional.
+     * The natural logarithm of the token's probability by the logits alone,
+     * without temperature, mask and filters.
+     */
+    spec_tensor logprobs;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed.
+     */
+    spec_tensor flags;
+} spec_sample_logits_tensors;
+
+/**
+ * The arguments of sample_logits.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_sample_logits_buffers).
+     */
+    size_t size;
+    /**
+     * `[rows, vocab]`, f32 or f16 or bf16: read.
+     */
+    const void *logits;
+    /**
+     * `[rows]`, i64 or i32: read.
+     */
+    const void *positions;
+    /**
+     * `[requests]`, f32: read.
+     */
+    const void *temperature;
+    /**
+     * `[requests]`, u64: read.
+     */
+    const void *seeds;
+    /**
+     * `[requests]`, i32: read, optional.
+     */
+    const void *top_k;
+    /**
+     * `[requests]`, f32: read, optional.
+     */
+    const void *top_p;
+    /**
+     * `[requests]`, f32: read, optional.
+     */
+    const void *min_p;
+    /**
+     * `[rows]`, i32 or u32 or i64: read, optional.
+     */
+    const void *requests;
+    /**
+     * `[rows, ceil(vocab / 32)]`, i32: read, optional.
+     */
+    const void *mask;
+    /**
+     * `[rows]`, i32 or u32 or i64: written.
+     */
+    void *tokens;
+    /**
+     * `[rows, vocab]`, f32: written, optional.
+     */
+    void *probs;
+    /**
+     * `[rows]`, f32: written, optional.
+     */
+    void *logprobs;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_sample_logits_buffers;
+
+/**
+ * The parameters of ngram_match.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_ngram_match_params).
+     */
+    size_t size;
+    /**
+     * The longest pattern, 1 to 1024. Usual: 3.
+     */
+    size_t max_ngram_size;
+    /**
+     * The token budget of one step, over all requests. Usual: 128.
+     */
+    int32_t token_threshold;
+    /**
+     * 0, for later.
+     */
+    uint32_t reserved;
+} spec_ngram_match_params;
+
+/**
+ * Descriptors of the arguments of ngram_match.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_ngram_match_tensors).
+     */
+    size_t size;
+    /**
+     * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
+     * The prompts, where patterns are looked for first.
+     */
+    spec_tensor input_ids;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     * Tokens in each prompt. The same at every step; 0 for one that is not to be
+     * searched.
+     */
+    spec_tensor input_ids_len;
+    /**
+     * `[batch, max_model_len]`, i64 or i32 or u32: read.
+     * Rows in which the generated tokens lie from `prompt_lens` on; what is before
+     * is not read.
+     */
+    spec_tensor token_ids_all;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     * Where the generated tokens start in their row: the prompt's length where the
+     * prompt lies before them, or one less, so that its last token counts as
+     * generated and the first step can draft. The same at every step.
+     */
+    spec_tensor prompt_lens;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     * The index of the last generated token, counted from `prompt_lens`: one less
+     * than how many there are. 0 at a request's first step, where one token was
+     * generated; nothing is drafted below 1.
+     */
+    spec_tensor step_idx;
+    /**
+     * `[batch] or [batch, 1]`, i32: read.
+     * The most drafts of each request; 0 or less for none.
+     */
+    spec_tensor draft_token_num;
+    /**
+     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
+     * The tokens that the model is run on next. Slot 0 is the last generated token,
+     * which the caller writes and this neither reads nor changes; drafts are written
+     * from slot 1 on, and slots behind the last of them are left as they are.
+     */
+    spec_tensor draft_tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32: changed in place.
+     * Tokens of this step: becomes 1 and the number of drafts for a request that
+     * decodes, 0 for an idle one. Read only for one that is being encoded, whose
+     * tokens count against the budget.
+     */
+    spec_tensor seq_lens_this_time;
+    /**
+     * `[batch] or [batch, 1]`, i32: read.
+     * Prompt tokens that are being encoded in this step; 0 from a request's first
+     * decoding step on.
+     */
+    spec_tensor seq_lens_encoder;
+    /**
+     * `[batch] or [batch, 1]`, i32: read.
+     * Tokens in the cache: at a request's first decoding step, those of the prompt. 0
+     * for a slot without a request, which drafts nothing.
+     */
+    spec_tensor seq_lens_decoder;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     * The most tokens to generate, over all steps: no drafts beyond it.
+     */
+    spec_tensor max_dec_len;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed.
+     */
+    spec_tensor flags;
+} spec_ngram_match_tensors;
+
+/**
+ * The arguments of ngram_match.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_ngram_match_buffers).
+     */
+    size_t size;
+    /**
+     * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
+     */
+    const void *input_ids;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     */
+    const void *input_ids_len;
+    /**
+     * `[batch, max_model_len]`, i64 or i32 or u32: read.
+     */
+    const void *token_ids_all;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     */
+    const void *prompt_lens;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     */
+    const void *step_idx;
+    /**
+     * `[batch] or [batch, 1]`, i32: read.
+     */
+    const void *draft_token_num;
+    /**
+     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
+     */
+    void *draft_tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32: changed in place.
+     */
+    void *seq_lens_this_time;
+    /**
+     * `[batch] or [batch, 1]`, i32: read.
+     */
+    const void *seq_lens_encoder;
+    /**
+     * `[batch] or [batch, 1]`, i32: read.
+     */
+    const void *seq_lens_decoder;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     */
+    const void *max_dec_len;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_ngram_match_buffers;
+
+/**
+ * The parameters of hybrid_mtp_ngram.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_hybrid_mtp_ngram_params).
+     */
+    size_t size;
+    /**
+     * The longest pattern, 1 to 1024. Usual: 3.
+     */
+    size_t max_ngram_size;
+    /**
+     * The shortest pattern. Usual: 1.
+     */
+    size_t min_ngram_size;
+    /**
+     * The most drafts of a request, those of the head included. Nothing is usual.
+     */
+    size_t max_draft_tokens;
+    /**
+     * The token budget of one step, over all requests. Usual: 128.
+     */
+    int32_t token_threshold;
+    /**
+     * 0, for later.
+     */
+    uint32_t reserved;
+} spec_hybrid_mtp_ngram_params;
+
+/**
+ * Descriptors of the arguments of hybrid_mtp_ngram.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_hybrid_mtp_ngram_tensors).
+     */
+    size_t size;
+    /**
+     * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
+     * The prompts, where patterns are looked for first.
+     */
+    spec_tensor input_ids;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     * Tokens in each prompt. The same at every step; 0 for one that is not to be
+     * searched.
+     */
+    spec_tensor input_ids_len;
+    /**
+     * `[batch, max_model_len]`, i64 or i32 or u32: read.
+     * Generated tokens from the start of the row on, without the prompt, except
+     * that engines have its last token in slot 0; then, if matching shall go on from
+     * them, the drafts of the head.
+     */
+    spec_tensor pre_ids;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     * The index in `pre_ids` of the last token that counts, which the pattern ends
+     * with. With the prompt's last token in slot 0 that is, at a request's first
+     * step, 1; nothing is drafted below `min_ngram_size`.
+     */
+    spec_tensor step_idx;
+    /**
+     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
+     * The tokens that the model is run on next. Slot 0 is the last generated token and
+     * slots 1 to `have - 1` the head's drafts, all of which the caller writes and this
+     * neither reads nor changes; drafts are written from slot `have` on.
+     */
+    spec_tensor draft_tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32: changed in place.
+     * `have`, the tokens of this step so far: 1 and the number of the head's drafts,
+     * to which the drafts found are added. 0 for a request that has no part in it.
+     */
+    spec_tensor seq_lens_this_time;
+    /**
+     * `[batch] or [batch, 1]`, i32: read.
+     * Tokens in the cache: at a request's first decoding step, those of the prompt.
+     * Where it is 0 the request does not count among those that the budget keeps a
+     * token for.
+     */
+    spec_tensor seq_lens_decoder;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     * The most tokens to generate, over all steps: no drafts beyond it.
+     */
+    spec_tensor max_dec_len;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed.
+     */
+    spec_tensor flags;
+} spec_hybrid_mtp_ngram_tensors;
+
+/**
+ * The arguments of hybrid_mtp_ngram.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_hybrid_mtp_ngram_buffers).
+     */
+    size_t size;
+    /**
+     * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
+     */
+    const void *input_ids;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     */
+    const void *input_ids_len;
+    /**
+     * `[batch, max_model_len]`, i64 or i32 or u32: read.
+     */
+    const void *pre_ids;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     */
+    const void *step_idx;
+    /**
+     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
+     */
+    void *draft_tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32: changed in place.
+     */
+    void *seq_lens_this_time;
+    /**
+     * `[batch] or [batch, 1]`, i32: read.
+     */
+    const void *seq_lens_decoder;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     */
+    const void *max_dec_len;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_hybrid_mtp_ngram_buffers;
+
+/**
+ * The parameters of prompt_lookup.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_prompt_lookup_params).
+     */
+    size_t size;
+    /**
+     * The shortest pattern, at least 1. Below 2 most drafts are chance. Usual: 2.
+     */
+    size_t min_ngram;
+    /**
+     * The longest pattern, `min_ngram` to 1024. Usual: 5.
+     */
+    size_t max_ngram;
+    /**
+     * The most drafts of a request, which is also how many columns `drafts` has. Usual: 5.
+     */
+    size_t max_draft;
+    /**
+     * Which occurrence is copied from: `SPEC_OCCURRENCE_..`. Usual: the last.
+     */
+    uint32_t occurrence;
+    /**
+     * 0, for later.
+     */
+    uint32_t reserved;
+} spec_prompt_lookup_params;
+
+/**
+ * Descriptors of the arguments of prompt_lookup.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_prompt_lookup_tensors).
+     */
+    size_t size;
+    /**
+     * `[batch, most]`, i64 or i32 or u32: read.
+     * The text of each request: its prompt, then every token generated so
+     * far, the last one included. What lies behind `lengths` is not read.
+     */
+    spec_tensor tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read.
+     * How many tokens the text has. At a request's first step: those of the
+     * prompt, or one more if the prefill's own token is already there.
+     */
+    spec_tensor lengths;
+    /**
+     * `[batch, max_draft]`, i64 or i32 or u32: written.
+     * The drafts, of the tokens' type, then -1 (in u32 the largest value) to
+     * the row's end.
+     */
+    spec_tensor drafts;
+    /**
+     * `[batch] or [batch, 1]`, i32: written.
+     * How many drafts there are, 0 to `max_draft`.
+     */
+    spec_tensor counts;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed.
+     */
+    spec_tensor flags;
+} spec_prompt_lookup_tensors;
+
+/**
+ * The arguments of prompt_lookup.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_prompt_lookup_buffers).
+     */
+    size_t size;
+    /**
+     * `[batch, most]`, i64 or i32 or u32: read.
+     */
+    const void *tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read.
+     */
+    const void *lengths;
+    /**
+     * `[batch, max_draft]`, i64 or i32 or u32: written.
+     */
+    void *drafts;
+    /**
+     * `[batch] or [batch, 1]`, i32: written.
+     */
+    void *counts;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_prompt_lookup_buffers;
+
+/**
+ * The parameters of tree_verify.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_tree_verify_params).
+     */
+    size_t size;
+    /**
+     * Drafts that are kept at most: the depth of the deepest tree. Nothing is usual.
+     */
+    size_t max_depth;
+} spec_tree_verify_params;
+
+/**
+ * Descriptors of the arguments of tree_verify.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_tree_verify_tensors).
+     */
+    size_t size;
+    /**
+     * `[batch, nodes]`, i64 or i32 or u32: read.
+     * The drafts: the token of each node. That of node 0, the last token
+     * verified, is not looked at.
+     */
+    spec_tensor draft_tokens;
+    /**
+     * `[batch, nodes]`, i32 or u32 or i64: read.
+     * What the target model chose after each node, by `sample_logits` of its
+     * logits there or otherwise.
+     */
+    spec_tensor target_tokens;
+    /**
+     * `[batch, nodes]`, i64 or i32 or u32: read.
+     * The first child of each node, -1 where it has none. See `Links`.
+     */
+    spec_tensor first_child;
+    /**
+     * `[batch, nodes]`, i64 or i32 or u32: read.
+     * The next child of the same parent, -1 after the last.
+     */
+    spec_tensor next_sibling;
+    /**
+     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
+     * The tokens emitted, then -1: the drafts that were kept, then the
+     * target's own.
+     */
+    spec_tensor tokens;
+    /**
+     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
+     * The node after which each token was chosen, 0 first, then -1: the slots
+     * of the tree that a KV cache keeps.
+     */
+    spec_tensor nodes;
+    /**
+     * `[batch]`, i32: written.
+     * How many tokens were emitted: at least 1.
+     */
+    spec_tensor num_tokens;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Bits of bad data, OR-ed into what is there: 2 a target token below 0, 4 a
+     * pointer out of range or a cycle.
+     */
+    spec_tensor flags;
+} spec_tree_verify_tensors;
+
+/**
+ * The arguments of tree_verify.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_tree_verify_buffers).
+     */
+    size_t size;
+    /**
+     * `[batch, nodes]`, i64 or i32 or u32: read.
+     */
+    const void *draft_tokens;
+    /**
+     * `[batch, nodes]`, i32 or u32 or i64: read.
+     */
+    const void *target_tokens;
+    /**
+     * `[batch, nodes]`, i64 or i32 or u32: read.
+     */
+    const void *first_child;
+    /**
+     * `[batch, nodes]`, i64 or i32 or u32: read.
+     */
+    const void *next_sibling;
+    /**
+     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
+     */
+    void *tokens;
+    /**
+     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
+     */
+    void *nodes;
+    /**
+     * `[batch]`, i32: written.
+     */
+    void *num_tokens;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_tree_verify_buffers;
+
+/**
+ * The parameters of moe_align.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_moe_align_params).
+     */
+    size_t size;
+    /**
+     * Experts that `topk_ids` knows, 1 to 4096. Nothing is usual.
+     */
+    size_t experts;
+    /**
+     * Experts that have a run here: all of them, or fewer with `expert_map`. Nothing is usual.
+     */
+    size_t local_experts;
+    /**
+     * Rows of a block of the product: each run is a multiple of it. Nothing is usual.
+     */
+    size_t block_size;
+} spec_moe_align_params;
+
+/**
+ * Descriptors of the arguments of moe_align.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_moe_align_tensors).
+     */
+    size_t size;
+    /**
+     * `[tokens, k]`, i32 or u32 or i64: read.
+     * The experts that each token goes to, as `topk_router` gives them; -1 for
+     * none.
+     */
+    spec_tensor topk_ids;
+    /**
+     * `[experts]`, i32: read, optional.
+     * The local number of each expert, -1 where it is not here; absent: all
+     * are, under their own numbers.
+     */
+    spec_tensor expert_map;
+    /**
+     * `[capacity]`, i32 or u32: written.
+     * Picks (`token * k + j`) by local expert, ascending in each run; `tokens *
+     * k` in padding and to the end. The capacity is `tokens * k + local_experts
+     * * (block_size - 1)`, rounded up to a multiple of `block_size`.
+     */
+    spec_tensor sorted_ids;
+    /**
+     * `[capacity / block_size]`, i32: written.
+     * The local expert of each block of `sorted_ids`, -1 after the last.
+     */
+    spec_tensor block_experts;
+    /**
+     * `[local_experts]`, i32: written.
+     * Picks of each local expert.
+     */
+    spec_tensor counts;
+    /**
+     * `[local_experts + 1]`, i32: written.
+     * Where each local expert's run starts in `sorted_ids`, and where the last
+     * ends.
+     */
+    spec_tensor offsets;
+    /**
+     * `[1]`, i32: written.
+     * Places of `sorted_ids` that belong to a run, padding included.
+     */
+    spec_tensor num_padded;
+    /**
+     * `[tokens * k]`, i32: written, optional.
+     * Where each pick went in `sorted_ids`, -1 where it was dropped.
+     */
+    spec_tensor inverse;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Bits of bad data, OR-ed into what is there: 2 an expert out of range.
+     */
+    spec_tensor flags;
+} spec_moe_align_tensors;
+
+/**
+ * The arguments of moe_align.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_moe_align_buffers).
+     */
+    size_t size;
+    /**
+     * `[tokens, k]`, i32 or u32 or i64: read.
+     */
+    const void *topk_ids;
+    /**
+     * `[experts]`, i32: read, optional.
+     */
+    const void *expert_map;
+    /**
+     * `[capacity]`, i32 or u32: written.
+     */
+    void *sorted_ids;
+    /**
+     * `[capacity / block_size]`, i32: written.
+     */
+    void *block_experts;
+    /**
+     * `[local_experts]`, i32: written.
+     */
+    void *counts;
+    /**
+     * `[local_experts + 1]`, i32: written.
+     */
+    void *offsets;
+    /**
+     * `[1]`, i32: written.
+     */
+    void *num_padded;
+    /**
+     * `[tokens * k]`, i32: written, optional.
+     */
+    void *inverse;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_moe_align_buffers;
+
+/**
+ * The parameters of indexer_topk.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_indexer_topk_params).
+     */
+    size_t size;
+    /**
+     * Positions of a row, 1 to 4096. Nothing is usual.
+     */
+    size_t k;
+} spec_indexer_topk_params;
+
+/**
+ * Descriptors of the arguments of indexer_topk.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_indexer_topk_tensors).
+     */
+    size_t size;
+    /**
+     * `[rows, cols]`, f32 or f16 or bf16: read.
+     * The scores, of which the larger is the better.
+     */
+    spec_tensor scores;
+    /**
+     * `[rows]`, i32 or i64: read, optional.
+     * How many scores each row covers; absent: all from its start on.
+     */
+    spec_tensor lengths;
+    /**
+     * `[rows]`, i32 or i64: read, optional.
+     * The first score that each row covers; absent: 0.
+     */
+    spec_tensor starts;
+    /**
+     * `[rows, k]`, i32 or u32 or i64: written.
+     * Positions of the best, relative to the row's start, ascending, then -1.
+     */
+    spec_tensor indices;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Bits of bad data, OR-ed into what is there: 1 a NaN, 4 a start or length
+     * that was cut.
+     */
+    spec_tensor flags;
+} spec_indexer_topk_tensors;
+
+/**
+ * The arguments of indexer_topk.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_indexer_topk_buffers).
+     */
+    size_t size;
+    /**
+     * `[rows, cols]`, f32 or f16 or bf16: read.
+     */
+    const void *scores;
+    /**
+     * `[rows]`, i32 or i64: read, optional.
+     */
+    const void *lengths;
+    /**
+     * `[rows]`, i32 or i64: read, optional.
+     */
+    const void *starts;
+    /**
+     * `[rows, k]`, i32 or u32 or i64: written.
+     */
+    void *indices;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_indexer_topk_buffers;
+
+/**
+ * The parameters of unique: it has none but its size.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_unique_params).
+     */
+    size_t size;
+} spec_unique_params;
+
+/**
+ * Descriptors of the arguments of unique.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_unique_tensors).
+     */
+    size_t size;
+    /**
+     * `[n]`, u64 or i64 or u32 or i32: read.
+     * Keys `[n]`, u64, i64, u32 or i32, in any order.
+     */
+    spec_tensor keys;
+    /**
+     * `[n]`, u64 or i64 or u32 or i32: written.
+     * Distinct keys `[n]`, as `keys`; the first `count` are written.
+     */
+    spec_tensor unique;
+    /**
+     * `[1]`, u64: written.
+     * How many distinct keys there are `[1]`, u64.
+     */
+    spec_tensor count;
+    /**
+     * `[n]`, u64: written, optional.
+     * Occurrences of each distinct key `[n]`, u64.
+     */
+    spec_tensor counts;
+} spec_unique_tensors;
+
+/**
+ * The arguments of unique.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_unique_buffers).
+     */
+    size_t size;
+    /**
+     * `[n]`, u64 or i64 or u32 or i32: read.
+     */
+    const void *keys;
+    /**
+     * `[n]`, u64 or i64 or u32 or i32: written.
+     */
+    void *unique;
+    /**
+     * `[1]`, u64: written.
+     */
+    void *count;
+    /**
+     * `[n]`, u64: written, optional.
+     */
+    void *counts;
+} spec_unique_buffers;
+
+#ifdef __cplusplus
+extern "C" {
+#endif // __cplusplus
+
+/**
+ * The `SPEC_ABI_VERSION` that the library was built with.
+ */
+uint32_t spec_abi_version(void);
+
+/**
+ * A status in words that stay: "bad tensor shape". NULL for a number that is no
+ * status.
+ */
+const char *spec_status_name(int32_t status);
+
+/**
+ * Copies the last error of this thread to `buffer`: a sentence in UTF-8 that names
+ * the call, the argument, its value and what was expected, ended by a zero and cut
+ * where it does not fit.
+ *
+ * Returns the bytes that the whole sentence needs, its zero included; 1 where
+ * no call of this thread has failed. Calls that succeed leave the sentence alone.
+ *
+ * # Safety
+ * `buffer` is NULL, with `size` 0, or has room for `size` bytes.
+ */
+size_t spec_last_error(char *buffer, size_t size);
+
+/**
+ * Lists the devices of each backend, and a line for each backend that has none,
+ * with the reason. Looks for them anew at each call, which takes time.
+ *
+ * `count` becomes how many there are; at most `capacity` of them are written to
+ * `devices`, which may be NULL if that is 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer.
+ *
+ * # Safety
+ * `devices` has room for `capacity`; `count` is a place.
+ */
+spec_status spec_devices(spec_device *devices, size_t capacity, size_t *count);
+
+/**
+ * Opens a device: "cpu", "cuda", "cuda:1", "wgpu:0", or "auto" for the best there is.
+ *
+ * On CUDA, retains the primary context, which CUDA's runtime and PyTorch use too.
+ * Opening a device again is cheap and gives another handle with a queue of its own.
+ *
+ * # Errors
+ * Status 3 for a name that is none, 4 for a null pointer, 6 where there is no such
+ * device, 8 where it is too old, 1 where it fails.
+ *
+ * # Safety
+ * `device` is text that ends with a zero; `handle` is a place.
+ */
+spec_status spec_open(const char *device, spec_handle **handle);
+
+/**
+ * Closes a handle. Descriptors and memory made with it stay good until they are
+ * destroyed themselves.
+ *
+ * # Errors
+ * Status 4 for NULL, 3 for a handle that is closed already.
+ *
+ * # Safety
+ * No other thread uses the handle, now or later.
+ */
+spec_status spec_close(spec_handle *handle);
+
+/**
+ * What is known of an open device.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a handle that is closed.
+ *
+ * # Safety
+ * `handle` is from `spec_open`; `device` is a place.
+ */
+spec_status spec_handle_device(const spec_handle *handle, spec_device *device);
+
+/**
+ * The handle's own stream: a `cudaStream_t` on CUDA, NULL elsewhere. It lives as long
+ * as the handle, does not wait for the default stream, and is the one that
+ * `spec_synchronize` and memory from `spec_allocate` are ordered by.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a handle that is closed.
+ *
+ * # Safety
+ * `handle` is from `spec_open`; `stream` is a place.
+ */
+spec_status spec_handle_stream(const spec_handle *handle, void **stream);
+
+/**
+ * Waits for what was enqueued on the handle's own stream, and for no other stream:
+ * for yours, ask CUDA.
+ *
+ * # Errors
+ * Status 1 with the device's own words for what failed since the last call, 4 for a
+ * null pointer, 3 for a handle that is closed.
+ *
+ * # Safety
+ * `handle` is from `spec_open`.
+ */
+spec_status spec_synchronize(const spec_handle *handle);
+
+/**
+ * Allocates memory on the device, contents unspecified.
+ *
+ * On CUDA it is ordered by the handle's own stream: use it there (`spec_handle_stream`),
+ * or order the streams yourself.
+ *
+ * # Errors
+ * Status 1 where there is not enough, 4 for a null pointer, 3 for a handle that is
+ * closed.
+ *
+ * # Safety
+ * `handle` is from `spec_open`; `memory` is a place.
+ */
+spec_status spec_allocate(const spec_handle *handle, size_t bytes, spec_memory **memory);
+
+/**
+ * Frees memory, after the work on the handle's own stream that uses it.
+ *
+ * # Errors
+ * Status 4 for NULL, 3 for memory that was freed already.
+ *
+ * # Safety
+ * No other thread uses the memory, now or later, nor does work on other streams.
+ */
+spec_status spec_free(spec_memory *memory);
+
+/**
+ * Where memory is: a host pointer on the CPU, a device pointer on CUDA. As long as it
+ * is not freed.
+ *
+ * # Errors
+ * Status 2 on wgpu, whose memory has no addresses, 4 for a null pointer, 3 for memory
+ * that was freed.
+ *
+ * # Safety
+ * `memory` is from `spec_allocate`; `address` is a place.
+ */
+spec_status spec_memory_address(spec_memory *memory, void **address);
+
+/**
+ * Copies `bytes` bytes from the host to memory, from byte `offset` of it on, a multiple
+ * of 4. Ordered after what was enqueued on the handle's own stream; `from` may be reused
+ * when this returns.
+ *
+ * # Errors
+ * Status 11 where they do not fit, 4 for a null pointer, 3 for memory that was freed or
+ * an odd offset, 1 where the device fails.
+ *
+ * # Safety
+ * `memory` is from `spec_allocate`; `from` has so many bytes.
+ */
+spec_status spec_write(spec_memory *memory, size_t offset, const void *from, size_t bytes);
+
+/**
+ * Waits for what was enqueued on the handle's own stream, then copies `bytes` bytes
+ * from byte `offset` on, a multiple of 4, to the host.
+ *
+ * # Errors
+ * As `spec_write`.
+ *
+ * # Safety
+ * `memory` is from `spec_allocate`; `to` has room for so many bytes.
+ */
+spec_status spec_read(const spec_memory *memory, size_t offset, void *to, size_t bytes);
+
+/**
+ * The bytes of workspace that a call needs; may be 0. Of host memory on the CPU, of
+ * device memory as `cudaMalloc` aligns it on CUDA, in a `spec_memory` on wgpu.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a descriptor that was destroyed.
+ *
+ * # Safety
+ * `descriptor` is from `spec_<operator>_create`; `bytes` is a place.
+ */
+spec_status spec_workspace_size(const spec_descriptor *descriptor, size_t *bytes);
+
+/**
+ * Destroys a descriptor. Work that it enqueued goes on.
+ *
+ * # Errors
+ * Status 4 for NULL, 3 for a descriptor that was destroyed already.
+ *
+ * # Safety
+ * No other thread uses the descriptor, now or later.
+ */
+spec_status spec_destroy(spec_descriptor *descriptor);
+
+/**
+ * Sets the parameters of topk_router to those of a published model: "DeepSeek-V3",
+ * "Kimi K2", "Mixtral" and so on. `experts` becomes its number of experts and
+ * `has_bias` 1 where it has a correction bias, else 0; both may be NULL.
+ *
+ * # Errors
+ * Status 3 for a model that is not known, with the names of those that are, or a
+ * `size` that is none; 4 for a null pointer.
+ *
+ * # Safety
+ * `model` is text that ends with a zero; `params` has its `size` set.
+ */
+spec_status spec_topk_router_preset(const char *model,
+                                    spec_topk_router_params *params,
+                                    size_t *experts,
+                                    uint32_t *has_bias);
+
+/**
+ * Sets the parameters of topk_router to what is usual, and those that have to be
+ * given to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_topk_router_defaults(spec_topk_router_params *params);
+
+/**
+ * Mixture-of-experts routing: the `topk` experts of each token.
+ *
+ * Creates the operator for these tensors on the handle's device:
+ * checks everything that they and the parameters can show. `descriptor` becomes
+ * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ *
+ * - `x` `[tokens, experts]`, f32 or f16 or bf16: read.
+ * - `bias` `[experts]`, f32 or f16 or bf16: read, optional.
+ * - `num_tokens` `[1]`, i32: read, optional.
+ * - `replicas` `[experts, most]`, i32: read, optional.
+ * - `replica_counts` `[experts]`, i32: read, optional.
+ * - `weights` `[tokens, topk + shared_experts]`, f32: written.
+ * - `indices` `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
+ * - `load` `[physical_experts]`, i32: changed in place, optional.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
+ * backend lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
+ * is a place.
+ */
+spec_status spec_topk_router_create(const spec_handle *handle,
+                                    const spec_topk_router_params *params,
+                                    const spec_topk_router_tensors *tensors,
+                                    spec_descriptor **descriptor);
+
+/**
+ * Enqueues topk_router on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
+ * aligned, 13 for a workspace that is too small, 1 where the device refuses.
+ * Bad values in the data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_topk_router_create`, `workspace` has `workspace_size`
+ * bytes, and each buffer as many elements as its tensor spans, until the work
+ * is done.
+ */
+spec_status spec_topk_router_calculate(const spec_descriptor *descriptor,
+                                       void *workspace,
+                                       size_t workspace_size,
+                                       const spec_topk_router_buffers *buffers,
+                                       void *stream);
+
+/**
+ * Sets the parameters of deduplicate_topk to what is usual, and those that have to be
+ * given to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_deduplicate_topk_defaults(spec_deduplicate_topk_params *params);
+
+/**
+ * The distinct values of each request's top-k rows, ascending.
+ *
+ * Creates the operator for these tensors on the handle's device:
+ * checks everything that they and the parameters can show. `descriptor` becomes
+ * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ *
+ * - `indices` `[batch * mtp_step, k]`, i32: read.
+ * - `unique` `[batch, mtp_step * k]`, i32: written.
+ * - `counts` `[batch]`, i32: written, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
+ * backend lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
+ * is a place.
+ */
+spec_status spec_deduplicate_topk_create(const spec_handle *handle,
+                                         const spec_deduplicate_topk_params *params,
+                                         const spec_deduplicate_topk_tensors *tensors,
+                                         spec_descriptor **descriptor);
+
+/**
+ * Enqueues deduplicate_topk on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
+ * aligned, 13 for a workspace that is too small, 1 where the device refuses.
+ * Bad values in the data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_deduplicate_topk_create`, `workspace` has `workspace_size`
+ * bytes, and each buffer as many elements as its tensor spans, until the work
+ * is done.
+ */
+spec_status spec_deduplicate_topk_calculate(const spec_descriptor *descriptor,
+                                            void *workspace,
+                                            size_t workspace_size,
+                                            const spec_deduplicate_topk_buffers *buffers,
+                                            void *stream);
+
+/**
+ * Sets the parameters of rejection_sample to what is usual, and those that have to be
+ * given to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_rejection_sample_defaults(spec_rejection_sample_params *params);
+
+/**
+ * Verifies draft tokens against the target model (Leviathan et al., 2023).
+ *
+ * Creates the operator for these tensors on the handle's device:
+ * checks everything that they and the parameters can show. `descriptor` becomes
+ * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ *
+ * - `target_probs` `[tokens, vocab]`, f32 or f16 or bf16: read.
+ * - `draft_probs` `[tokens, vocab]`, f32 or f16 or bf16: read, optional.
+ * - `draft_token_ids` `[tokens]`, i64 or i32 or u32: read.
+ * - `bonus_token_ids` `[batch]`, i64 or i32 or u32: read.
+ * - `cu_num_draft` `[batch + 1] or [batch]`, i64 or i32 or u32: read.
+ * - `uniform_samples` `[tokens]`, f32: read, optional.
+ * - `seeds` `[batch]`, u64: read, optional.
+ * - `positions` `[batch]`, i64 or i32: read, optional.
+ * - `greedy` `[batch]`, i32 or i8 or u8 or bool: read, optional.
+ * - `output_token_ids` `[batch, max_spec_len + 1]`, i32 or i64 or u32: written.
+ * - `num_accepted` `[batch]`, i32: written.
+ * - `accepted_counts` `[batch]`, i32: written.
+ * - `recovered_counts` `[batch]`, i32: written.
+ * - `bonus_counts` `[batch]`, i32: written.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
+ * backend lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
+ * is a place.
+ */
+spec_status spec_rejection_sample_create(const spec_handle *handle,
+                                         const spec_rejection_sample_params *params,
+                                         const spec_rejection_sample_tensors *tensors,
+                                         spec_descriptor **descriptor);
+
+/**
+ * Enqueues rejection_sample on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
+ * aligned, 13 for a workspace that is too small, 1 where the device refuses.
+ * Bad values in the data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_rejection_sample_create`, `workspace` has `workspace_size`
+ * bytes, and each buffer as many elements as its tensor spans, until the work
+ * is done.
+ */
+spec_status spec_rejection_sample_calculate(const spec_descriptor *descriptor,
+                                            void *workspace,
+                                            size_t workspace_size,
+                                            const spec_rejection_sample_buffers *buffers,
+                                            void *stream);
+
+/**
+ * Sets the parameters of sample_logits to what is usual, and those that have to be
+ * given to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_sample_logits_defaults(spec_sample_logits_params *params);
+
+/**
+ * From logits to tokens: temperature, top-k, top-p, min-p, an allowed-token
+ * mask and a seed, each of its own request.
+ *
+ * Creates the operator for these tensors on the handle's device:
+ * checks everything that they and the parameters can show. `descriptor` becomes
+ * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ *
+ * - `logits` `[rows, vocab]`, f32 or f16 or bf16: read.
+ * - `positions` `[rows]`, i64 or i32: read.
+ * - `temperature` `[requests]`, f32: read.
+ * - `seeds` `[requests]`, u64: read.
+ * - `top_k` `[requests]`, i32: read, optional.
+ * - `top_p` `[requests]`, f32: read, optional.
+ * - `min_p` `[requests]`, f32: read, optional.
+ * - `requests` `[rows]`, i32 or u32 or i64: read, optional.
+ * - `mask` `[rows, ceil(vocab / 32)]`, i32: read, optional.
+ * - `tokens` `[rows]`, i32 or u32 or i64: written.
+ * - `probs` `[rows, vocab]`, f32: written, optional.
+ * - `logprobs` `[rows]`, f32: written, optional.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
+ * backend lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
+ * is a place.
+ */
+spec_status spec_sample_logits_create(const spec_handle *handle,
+                                      const spec_sample_logits_params *params,
+                                      const spec_sample_logits_tensors *tensors,
+                                      spec_descriptor **descriptor);
+
+/**
+ * Enqueues sample_logits on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
+ * aligned, 13 for a workspace that is too small, 1 where the device refuses.
+ * Bad values in the data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_sample_logits_create`, `workspace` has `workspace_size`
+ * bytes, and each buffer as many elements as its tensor spans, until the work
+ * is done.
+ */
+spec_status spec_sample_logits_calculate(const spec_descriptor *descriptor,
+                                         void *workspace,
+                                         size_t workspace_size,
+                                         const spec_sample_logits_buffers *buffers,
+                                         void *stream);
+
+/**
+ * Sets the parameters of ngram_match to what is usual, and those that have to be
+ * given to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_ngram_match_defaults(spec_ngram_match_params *params);
+
+/**
+ * Drafts tokens by copying what followed the last tokens' earlier occurrence.
+ *
+ * Creates the operator for these tensors on the handle's device:
+ * checks everything that they and the parameters can show. `descriptor` becomes
+ * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ *
+ * - `input_ids` `[batch, max_prompt_len]`, i64 or i32 or u32: read.
+ * - `input_ids_len` `[batch] or [batch, 1]`, i64 or i32: read.
+ * - `token_ids_all` `[batch, max_model_len]`, i64 or i32 or u32: read.
+ * - `prompt_lens` `[batch] or [batch, 1]`, i64 or i32: read.
+ * - `step_idx` `[batch] or [batch, 1]`, i64 or i32: read.
+ * - `draft_token_num` `[batch] or [batch, 1]`, i32: read.
+ * - `draft_tokens` `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
+ * - `seq_lens_this_time` `[batch] or [batch, 1]`, i32: changed in place.
+ * - `seq_lens_encoder` `[batch] or [batch, 1]`, i32: read.
+ * - `seq_lens_decoder` `[batch] or [batch, 1]`, i32: read.
+ * - `max_dec_len` `[batch] or [batch, 1]`, i64 or i32: read.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
+ * backend lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
+ * is a place.
+ */
+spec_status spec_ngram_match_create(const spec_handle *handle,
+                                    const spec_ngram_match_params *params,
+                                    const spec_ngram_match_tensors *tensors,
+                                    spec_descriptor **descriptor);
+
+/**
+ * Enqueues ngram_match on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
+ * aligned, 13 for a workspace that is too small, 1 where the device refuses.
+ * Bad values in the data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_ngram_match_create`, `workspace` has `workspace_size`
+ * bytes, and each buffer as many elements as its tensor spans, until the work
+ * is done.
+ */
+spec_status spec_ngram_match_calculate(const spec_descriptor *descriptor,
+                                       void *workspace,
+                                       size_t workspace_size,
+                                       const spec_ngram_match_buffers *buffers,
+                                       void *stream);
+
+/**
+ * Sets the parameters of hybrid_mtp_ngram to what is usual, and those that have to be
+ * given to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_hybrid_mtp_ngram_defaults(spec_hybrid_mtp_ngram_params *params);
+
+/**
+ * Extends the drafts of a multi-token-prediction head by n-gram matching.
+ *
+ * Creates the operator for these tensors on the handle's device:
+ * checks everything that they and the parameters can show. `descriptor` becomes
+ * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ *
+ * - `input_ids` `[batch, max_prompt_len]`, i64 or i32 or u32: read.
+ * - `input_ids_len` `[batch] or [batch, 1]`, i64 or i32: read.
+ * - `pre_ids` `[batch, max_model_len]`, i64 or i32 or u32: read.
+ * - `step_idx` `[batch] or [batch, 1]`, i64 or i32: read.
+ * - `draft_tokens` `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
+ * - `seq_lens_this_time` `[batch] or [batch, 1]`, i32: changed in place.
+ * - `seq_lens_decoder` `[batch] or [batch, 1]`, i32: read.
+ * - `max_dec_len` `[batch] or [batch, 1]`, i64 or i32: read.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
+ * backend lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
+ * is a place.
+ */
+spec_status spec_hybrid_mtp_ngram_create(const spec_handle *handle,
+                                         const spec_hybrid_mtp_ngram_params *params,
+                                         const spec_hybrid_mtp_ngram_tensors *tensors,
+                                         spec_descriptor **descriptor);
+
+/**
+ * Enqueues hybrid_mtp_ngram on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
+ * aligned, 13 for a workspace that is too small, 1 where the device refuses.
+ * Bad values in the data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_hybrid_mtp_ngram_create`, `workspace` has `workspace_size`
+ * bytes, and each buffer as many elements as its tensor spans, until the work
+ * is done.
+ */
+spec_status spec_hybrid_mtp_ngram_calculate(const spec_descriptor *descriptor,
+                                            void *workspace,
+                                            size_t workspace_size,
+                                            const spec_hybrid_mtp_ngram_buffers *buffers,
+                                            void *stream);
+
+/**
+ * Sets the parameters of prompt_lookup to what is usual, and those that have to be
+ * given to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_prompt_lookup_defaults(spec_prompt_lookup_params *params);
+
+/**
+ * Drafts from a request's own text: what followed its last tokens where they
+ * occurred before.
+ *
+ * Creates the operator for these tensors on the handle's device:
+ * checks everything that they and the parameters can show. `descriptor` becomes
+ * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ *
+ * - `tokens` `[batch, most]`, i64 or i32 or u32: read.
+ * - `lengths` `[batch] or [batch, 1]`, i32 or i64: read.
+ * - `drafts` `[batch, max_draft]`, i64 or i32 or u32: written.
+ * - `counts` `[batch] or [batch, 1]`, i32: written.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
+ * backend lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
+ * is a place.
+ */
+spec_status spec_prompt_lookup_create(const spec_handle *handle,
+                                      const spec_prompt_lookup_params *params,
+                                      const spec_prompt_lookup_tensors *tensors,
+                                      spec_descriptor **descriptor);
+
+/**
+ * Enqueues prompt_lookup on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
+ * aligned, 13 for a workspace that is too small, 1 where the device refuses.
+ * Bad values in the data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_prompt_lookup_create`, `workspace` has `workspace_size`
+ * bytes, and each buffer as many elements as its tensor spans, until the work
+ * is done.
+ */
+spec_status spec_prompt_lookup_calculate(const spec_descriptor *descriptor,
+                                         void *workspace,
+                                         size_t workspace_size,
+                                         const spec_prompt_lookup_buffers *buffers,
+                                         void *stream);
+
+/**
+ * Sets the parameters of tree_verify to what is usual, and those that have to be
+ * given to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_tree_verify_defaults(spec_tree_verify_params *params);
+
+/**
+ * Follows the target model down a tree, or a chain, of drafts.
+ *
+ * Creates the operator for these tensors on the handle's device:
+ * checks everything that they and the parameters can show. `descriptor` becomes
+ * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ *
+ * - `draft_tokens` `[batch, nodes]`, i64 or i32 or u32: read.
+ * - `target_tokens` `[batch, nodes]`, i32 or u32 or i64: read.
+ * - `first_child` `[batch, nodes]`, i64 or i32 or u32: read.
+ * - `next_sibling` `[batch, nodes]`, i64 or i32 or u32: read.
+ * - `tokens` `[batch, max_depth + 1]`, i32 or u32 or i64: written.
+ * - `nodes` `[batch, max_depth + 1]`, i32 or u32 or i64: written.
+ * - `num_tokens` `[batch]`, i32: written.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
+ * backend lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
+ * is a place.
+ */
+spec_status spec_tree_verify_create(const spec_handle *handle,
+                                    const spec_tree_verify_params *params,
+                                    const spec_tree_verify_tensors *tensors,
+                                    spec_descriptor **descriptor);
+
+/**
+ * Enqueues tree_verify on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
+ * aligned, 13 for a workspace that is too small, 1 where the device refuses.
+ * Bad values in the data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_tree_verify_create`, `workspace` has `workspace_size`
+ * bytes, and each buffer as many elements as its tensor spans, until the work
+ * is done.
+ */
+spec_status spec_tree_verify_calculate(const spec_descriptor *descriptor,
+                                       void *workspace,
+                                       size_t workspace_size,
+                                       const spec_tree_verify_buffers *buffers,
+                                       void *stream);
+
+/**
+ * Sets the parameters of moe_align to what is usual, and those that have to be
+ * given to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_moe_align_defaults(spec_moe_align_params *params);
+
+/**
+ * Groups a router's picks by expert, for grouped matrix products.
+ *
+ * Creates the operator for these tensors on the handle's device:
+ * checks everything that they and the parameters can show. `descriptor` becomes
+ * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ *
+ * - `topk_ids` `[tokens, k]`, i32 or u32 or i64: read.
+ * - `expert_map` `[experts]`, i32: read, optional.
+ * - `sorted_ids` `[capacity]`, i32 or u32: written.
+ * - `block_experts` `[capacity / block_size]`, i32: written.
+ * - `counts` `[local_experts]`, i32: written.
+ * - `offsets` `[local_experts + 1]`, i32: written.
+ * - `num_padded` `[1]`, i32: written.
+ * - `inverse` `[tokens * k]`, i32: written, optional.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
+ * backend lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
+ * is a place.
+ */
+spec_status spec_moe_align_create(const spec_handle *handle,
+                                  const spec_moe_align_params *params,
+                                  const spec_moe_align_tensors *tensors,
+                                  spec_descriptor **descriptor);
+
+/**
+ * Enqueues moe_align on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
+ * aligned, 13 for a workspace that is too small, 1 where the device refuses.
+ * Bad values in the data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_moe_align_create`, `workspace` has `workspace_size`
+ * bytes, and each buffer as many elements as its tensor spans, until the work
+ * is done.
+ */
+spec_status spec_moe_align_calculate(const spec_descriptor *descriptor,
+                                     void *workspace,
+                                     size_t workspace_size,
+                                     const spec_moe_align_buffers *buffers,
+                                     void *stream);
+
+/**
+ * Sets the parameters of indexer_topk to what is usual, and those that have to be
+ * given to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_indexer_topk_defaults(spec_indexer_topk_params *params);
+
+/**
+ * The positions of the `k` best scores of each row, for sparse attention: what
+ * `deduplicate_topk` is fed with.
+ *
+ * Creates the operator for these tensors on the handle's device:
+ * checks everything that they and the parameters can show. `descriptor` becomes
+ * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ *
+ * - `scores` `[rows, cols]`, f32 or f16 or bf16: read.
+ * - `lengths` `[rows]`, i32 or i64: read, optional.
+ * - `starts` `[rows]`, i32 or i64: read, optional.
+ * - `indices` `[rows, k]`, i32 or u32 or i64: written.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
+ * backend lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
+ * is a place.
+ */
+spec_status spec_indexer_topk_create(const spec_handle *handle,
+                                     const spec_indexer_topk_params *params,
+                                     const spec_indexer_topk_tensors *tensors,
+                                     spec_descriptor **descriptor);
+
+/**
+ * Enqueues indexer_topk on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
+ * aligned, 13 for a workspace that is too small, 1 where the device refuses.
+ * Bad values in the data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_indexer_topk_create`, `workspace` has `workspace_size`
+ * bytes, and each buffer as many elements as its tensor spans, until the work
+ * is done.
+ */
+spec_status spec_indexer_topk_calculate(const spec_descriptor *descriptor,
+                                        void *workspace,
+                                        size_t workspace_size,
+                                        const spec_indexer_topk_buffers *buffers,
+                                        void *stream);
+
+/**
+ * Sets the parameters of unique to what is usual, and those that have to be
+ * given to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_unique_defaults(spec_unique_params *params);
+
+/**
+ * The distinct keys of a set, ascending, and how often each occurs.
+ *
+ * Creates the operator for these tensors on the handle's device:
+ * checks everything that they and the parameters can show. `descriptor` becomes
+ * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ *
+ * - `keys` `[n]`, u64 or i64 or u32 or i32: read.
+ * - `unique` `[n]`, u64 or i64 or u32 or i32: written.
+ * - `count` `[1]`, u64: written.
+ * - `counts` `[n]`, u64: written, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
+ * backend lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
+ * is a place.
+ */
+spec_status spec_unique_create(const spec_handle *handle,
+                               const spec_unique_params *params,
+                               const spec_unique_tensors *tensors,
+                               spec_descriptor **descriptor);
+
+/**
+ * Enqueues unique on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
+ * aligned, 13 for a workspace that is too small, 1 where the device refuses.
+ * Bad values in the data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_unique_create`, `workspace` has `workspace_size`
+ * bytes, and each buffer as many elements as its tensor spans, until the work
+ * is done.
+ */
+spec_status spec_unique_calculate(const spec_descriptor *descriptor,
+                                  void *workspace,
+                                  size_t workspace_size,
+                                  const spec_unique_buffers *buffers,
+                                  void *stream);
+
+#ifdef __cplusplus
+}  // extern "C"
+#endif  // __cplusplus
+
+#endif  /* SPEC_H */

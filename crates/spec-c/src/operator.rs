@@ -1,0 +1,329 @@
+//! What every operator's functions do: one body each, generic over the operator.
+
+use std::any::Any;
+use std::ffi::c_void;
+
+use spec::{
+    Address, Argument, DType, Descriptor, Device, Handle, Portable, Result, Source, Status, Stream,
+    TensorDesc, View, ViewMut,
+};
+
+use crate::device::spec_handle;
+use crate::memory::spec_memory;
+use crate::opaque::{Place, get, give, opaque, take};
+use crate::params::Params;
+use crate::status::{guard, place_for, refuse, spec_status};
+use crate::tensor::{InOrder, Slots, describe, spec_tensor};
+use crate::versioned::{self, Versioned};
+
+/// An operator that was created for its tensors on a device. From
+/// `spec_<operator>_create`, to `spec_destroy`. It never changes: threads may share it,
+/// each with a workspace and buffers of its own.
+pub struct spec_descriptor(Place<Box<dyn Created>>);
+
+opaque!(spec_descriptor: Box<dyn Created>, b"specdesc", "descriptor");
+
+/// A descriptor, whichever operator's it is.
+pub(crate) trait Created: Any + Send + Sync {
+    fn workspace_size(&self) -> usize;
+    fn operator(&self) -> &'static str;
+}
+
+/// An operator, and what C has for it.
+pub(crate) trait Bound: Portable {
+    /// Its parameters.
+    type CParams: Params<Self>;
+    /// Descriptors of its arguments.
+    type CTensors: Slots<spec_tensor> + Versioned;
+    /// The arguments.
+    type CBuffers: Slots<*mut c_void> + Versioned;
+    /// Those that nothing is said of.
+    const ABSENT: (Self::CTensors, Self::CBuffers);
+}
+
+struct Ready<O: Bound> {
+    descriptor: Descriptor<O>,
+    /// In the order of the contract's list.
+    tensors: Vec<Option<TensorDesc>>,
+}
+
+impl<O: Bound> Created for Ready<O> {
+    fn workspace_size(&self) -> usize {
+        self.descriptor.workspace_size()
+    }
+
+    fn operator(&self) -> &'static str {
+        O::NAME
+    }
+}
+
+/// # Safety
+/// `params` is null or has its size set.
+pub(crate) unsafe fn defaults<O: Bound>(
+    call: &'static str,
+    params: *mut O::CParams,
+) -> spec_status {
+    guard(call, || {
+        let usual = O::CParams::of(&O::CParams::usual());
+        // SAFETY: the caller's.
+        unsafe { versioned::write(call, "params", params, &usual) }
+    })
+}
+
+/// # Safety
+/// Each pointer is null or good for what the header says.
+pub(crate) unsafe fn create<O: Bound>(
+    call: &'static str,
+    handle: *const spec_handle,
+    params: *const O::CParams,
+    tensors: *const O::CTensors,
+    descriptor: *mut *mut spec_descriptor,
+) -> spec_status {
+    guard(call, || {
+        // SAFETY: the caller's.
+        let descriptor = unsafe { place_for(call, "descriptor", descriptor)? };
+        descriptor.write(std::ptr::null_mut());
+        let usual = O::CParams::of(&O::CParams::usual());
+        // SAFETY: the caller's.
+        let (handle, params, tensors) = unsafe {
+            (
+                get(call, handle)?,
+                versioned::read(call, "params", params, usual)?,
+                versioned::read(call, "tensors", tensors, O::ABSENT.0)?,
+            )
+        };
+        let created = make::<O>(handle, &params.operator()?, &tensors)?;
+        descriptor.write(give(Box::new(created) as Box<dyn Created>));
+        Ok(())
+    })
+}
+
+fn make<O: Bound>(handle: &Handle, operator: &O, tensors: &O::CTensors) -> Result<Ready<O>> {
+    let tensors = describe(O::NAME, O::ARGUMENTS, tensors)?;
+    let described = O::tensors_from(&mut InOrder::new(|at| tensors[at]))?;
+    Ok(Ready { descriptor: handle.create(operator, &described)?, tensors })
+}
+
+/// # Safety
+/// Each pointer is null or good for what the header says.
+#[inline]
+pub(crate) unsafe fn calculate<O: Bound>(
+    call: &'static str,
+    descriptor: *const spec_descriptor,
+    workspace: *mut c_void,
+    workspace_size: usize,
+    buffers: *const O::CBuffers,
+    stream: *mut c_void,
+) -> spec_status {
+    guard(call, || {
+        // SAFETY: the caller's.
+        let (created, buffers) = unsafe {
+            (get(call, descriptor)?, versioned::read(call, "buffers", buffers, O::ABSENT.1)?)
+        };
+        let any: &dyn Any = &**created;
+        let Some(ready) = any.downcast_ref::<Ready<O>>() else {
+            let value = format!("of {}", created.operator());
+            let expected = "one of the operator that is called";
+            return Err(refuse(Status::BadParam, call, "descriptor", value, expected));
+        };
+        let needed = ready.descriptor.workspace_size();
+        if workspace_size < needed {
+            return Err(small(call, workspace_size, needed));
+        }
+        if ready.descriptor.device().backend() == "wgpu" {
+            // SAFETY: the caller's: on wgpu each pointer is to a `spec_memory`.
+            return unsafe { with_objects(call, ready, workspace, needed, &buffers, stream) };
+        }
+        let addresses = O::addresses_from(&mut InOrder::new(|at| {
+            let address = buffers.slot(at);
+            // What is described is there, if perhaps empty: `fit` looks at it.
+            let given = !address.is_null() || ready.tensors[at].is_some();
+            given.then(|| Address::from(address))
+        }))?;
+        // SAFETY: the caller's: addresses, workspace and stream are good until the
+        // work is done.
+        unsafe {
+            let stream = stream_of(call, ready.descriptor.device(), stream)?;
+            ready.descriptor.calculate_at(Address::from(workspace), addresses, stream)
+        }
+    })
+}
+
+#[cold]
+fn small(call: &'static str, given: usize, needed: usize) -> spec::Error {
+    spec::Error::Argument {
+        status: Status::InsufficientWorkspace,
+        operator: call,
+        argument: "workspace_size",
+        value: given.to_string(),
+        expected: format!("at least {needed}").into(),
+    }
+}
+
+/// The caller's stream: on CUDA NULL is the legacy default stream; where devices have
+/// none it is all that there is.
+///
+/// # Safety
+/// As for [`Stream::from_raw`].
+unsafe fn stream_of<'a>(
+    call: &'static str,
+    device: Device,
+    stream: *mut c_void,
+) -> Result<Stream<'a>> {
+    if device.backend() == "cuda" {
+        // SAFETY: the caller's.
+        return Ok(unsafe { Stream::from_raw(device, stream.expose_provenance() as u64) });
+    }
+    if stream.is_null() {
+        return Ok(Stream::default());
+    }
+    let expected = "NULL, since this device has no streams";
+    let value = format!("{stream:p}");
+    Err(refuse(Status::DeviceTypeNotSupported, call, "stream", value, expected))
+}
+
+/// The call on a device whose memory has no addresses: each pointer is to a
+/// `spec_memory`.
+///
+/// # Safety
+/// That, and nobody else uses that memory meanwhile.
+unsafe fn with_objects<O: Bound>(
+    call: &'static str,
+    ready: &Ready<O>,
+    workspace: *mut c_void,
+    needed: usize,
+    buffers: &O::CBuffers,
+    stream: *mut c_void,
+) -> Result<()> {
+    let pointers: Vec<_> = (0..O::ARGUMENTS.len()).map(|at| buffers.slot(at)).collect();
+    for (at, argument) in O::ARGUMENTS.iter().enumerate().filter(|(_, a)| a.is_written()) {
+        let twice = |&(other, pointer): &(usize, &*mut c_void)| {
+            other != at && !pointer.is_null() && *pointer == pointers[at]
+        };
+        if pointers.iter().enumerate().any(|pair| twice(&pair))
+            || !workspace.is_null() && pointers[at] == workspace
+        {
+            let expected = "memory that the call uses for nothing else, since it is written";
+            let value = "given twice";
+            return Err(refuse(Status::BadParam, call, argument.name, value, expected));
+        }
+    }
+    let mut objects =
+        Objects { call, tensors: &ready.tensors, pointers: &pointers, next: 0, error: None };
+    let buffers = O::buffers_from(&mut objects);
+    if let Some(error) = objects.error {
+        return Err(error);
+    }
+    let workspace = if needed == 0 {
+        ViewMut::empty()
+    } else {
+        // SAFETY: the caller's, and no argument that is written is the same memory.
+        let memory = unsafe { spec_memory::exclusive(call, workspace.cast())? };
+        if memory.size() < needed {
+            return Err(small(call, memory.size(), needed));
+        }
+        memory.view_mut(DType::U8, needed)
+    };
+    // SAFETY: no device that comes here has raw streams: one that is given is refused.
+    let stream = unsafe { stream_of(call, ready.descriptor.device(), stream)? };
+    ready.descriptor.calculate(workspace, buffers?, stream)
+}
+
+/// Arguments in memory that the library allocated.
+struct Objects<'c> {
+    call: &'static str,
+    tensors: &'c [Option<TensorDesc>],
+    pointers: &'c [*mut c_void],
+    next: usize,
+    error: Option<spec::Error>,
+}
+
+impl Objects<'_> {
+    /// The next argument: its memory, and the type and number of elements to view
+    /// there.
+    fn next<M>(
+        &mut self,
+        argument: &'static Argument,
+        open: impl FnOnce(&'static str, *mut spec_memory) -> Result<M>,
+        size: impl FnOnce(&M) -> usize,
+    ) -> Option<(M, DType, usize)> {
+        let (pointer, tensor) = (self.pointers[self.next], self.tensors[self.next]);
+        self.next += 1;
+        if pointer.is_null() {
+            return None;
+        }
+        let opened = open(self.call, pointer.cast()).and_then(|memory| {
+            // What is given and not described is refused by the descriptor.
+            let (dtype, span) = tensor.map_or((DType::U8, 0), |t| (t.dtype(), t.span()));
+            let room = size(&memory) / dtype.size();
+            if span <= room {
+                return Ok((memory, dtype, span));
+            }
+            Err(spec::Error::Argument {
+                status: Status::BadTensorShape,
+                operator: self.call,
+                argument: argument.name,
+                value: format!("memory for {room} elements"),
+                expected: format!("at least {span}").into(),
+            })
+        });
+        opened.map_err(|error| self.error.get_or_insert(error)).ok()
+    }
+}
+
+impl<'a> Source<View<'a>, ViewMut<'a>> for Objects<'_> {
+    fn input(&mut self, argument: &'static Argument) -> Option<View<'a>> {
+        // SAFETY: by the word of `with_objects`' caller.
+        let open = |call, pointer: *mut spec_memory| unsafe { get(call, pointer.cast_const()) };
+        let (memory, dtype, len) = self.next(argument, open, |memory| memory.size())?;
+        Some(memory.view(dtype, len))
+    }
+
+    fn output(&mut self, argument: &'static Argument) -> Option<ViewMut<'a>> {
+        // SAFETY: by the word of `with_objects`' caller, and nothing else of the call is
+        // the same memory.
+        let open = |call, pointer| unsafe { spec_memory::exclusive(call, pointer) };
+        let (memory, dtype, len) = self.next(argument, open, |memory| memory.size())?;
+        Some(memory.view_mut(dtype, len))
+    }
+}
+
+/// The bytes of workspace that a call needs; may be 0. Of host memory on the CPU, of
+/// device memory as `cudaMalloc` aligns it on CUDA, in a `spec_memory` on wgpu.
+///
+/// # Errors
+/// Status 4 for a null pointer, 3 for a descriptor that was destroyed.
+///
+/// # Safety
+/// `descriptor` is from `spec_<operator>_create`; `bytes` is a place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spec_workspace_size(
+    descriptor: *const spec_descriptor,
+    bytes: *mut usize,
+) -> spec_status {
+    let call = "spec_workspace_size";
+    guard(call, || {
+        // SAFETY: the caller's.
+        let (created, bytes) =
+            unsafe { (get(call, descriptor)?, place_for(call, "bytes", bytes)?) };
+        bytes.write(created.workspace_size());
+        Ok(())
+    })
+}
+
+/// Destroys a descriptor. Work that it enqueued goes on.
+///
+/// # Errors
+/// Status 4 for NULL, 3 for a descriptor that was destroyed already.
+///
+/// # Safety
+/// No other thread uses the descriptor, now or later.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn spec_destroy(descriptor: *mut spec_descriptor) -> spec_status {
+    let call = "spec_destroy";
+    guard(call, || {
+        // SAFETY: the caller's.
+        drop(unsafe { take(call, descriptor)? });
+        Ok(())
+    })
+}

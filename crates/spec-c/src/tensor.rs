@@ -1,0 +1,176 @@
+//! Descriptors of tensors, as C writes them.
+
+use spec::{Argument, DType, Error, Result, Source, Status, TensorDesc};
+
+/// Dtype of a tensor that is absent: optional arguments may be.
+pub const SPEC_DTYPE_NONE: u32 = 0;
+/// A byte that is 0 for false; anything else is true. The numbers are InfiniOp's.
+pub const SPEC_DTYPE_BOOL: u32 = 2;
+/// Signed 8-bit integer.
+pub const SPEC_DTYPE_I8: u32 = 3;
+/// Signed 32-bit integer.
+pub const SPEC_DTYPE_I32: u32 = 5;
+/// Signed 64-bit integer.
+pub const SPEC_DTYPE_I64: u32 = 6;
+/// Unsigned 8-bit integer.
+pub const SPEC_DTYPE_U8: u32 = 7;
+/// Unsigned 32-bit integer.
+pub const SPEC_DTYPE_U32: u32 = 9;
+/// Unsigned 64-bit integer.
+pub const SPEC_DTYPE_U64: u32 = 10;
+/// IEEE half precision.
+pub const SPEC_DTYPE_F16: u32 = 12;
+/// IEEE single precision.
+pub const SPEC_DTYPE_F32: u32 = 13;
+/// The upper half of an f32.
+pub const SPEC_DTYPE_BF16: u32 = 19;
+
+/// The largest `rank` of a tensor.
+pub const SPEC_MAX_RANK: u32 = 4;
+
+/// Describes a tensor. All zeros is an absent one.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct spec_tensor {
+    /// `SPEC_DTYPE_..`; 0 where the tensor is absent.
+    pub dtype: u32,
+    /// The number of dimensions, 1 to 4.
+    pub rank: u32,
+    /// The extent of each dimension.
+    pub shape: [i64; 4],
+    /// Elements from one to the next in each dimension; all zero for a packed
+    /// tensor, row by row.
+    pub strides: [i64; 4],
+}
+
+/// The dtype of a number, InfiniOp's as C has them.
+pub(crate) fn dtype(number: u32) -> Option<DType> {
+    Some(match number {
+        SPEC_DTYPE_BOOL => DType::Bool,
+        SPEC_DTYPE_I8 => DType::I8,
+        SPEC_DTYPE_I32 => DType::I32,
+        SPEC_DTYPE_I64 => DType::I64,
+        SPEC_DTYPE_U8 => DType::U8,
+        SPEC_DTYPE_U32 => DType::U32,
+        SPEC_DTYPE_U64 => DType::U64,
+        SPEC_DTYPE_F16 => DType::F16,
+        SPEC_DTYPE_F32 => DType::F32,
+        SPEC_DTYPE_BF16 => DType::BF16,
+        _ => return None,
+    })
+}
+
+impl spec_tensor {
+    /// An absent tensor.
+    pub(crate) const ABSENT: Self =
+        spec_tensor { dtype: 0, rank: 0, shape: [0; 4], strides: [0; 4] };
+
+    /// The descriptor, if there is one.
+    fn describe(
+        &self,
+        operator: &'static str,
+        argument: &'static str,
+    ) -> Result<Option<TensorDesc>> {
+        let refuse = |status, value: String, expected: &'static str| {
+            Err(Error::Argument { status, operator, argument, value, expected: expected.into() })
+        };
+        if self.dtype == SPEC_DTYPE_NONE {
+            return Ok(None);
+        }
+        let Some(dtype) = dtype(self.dtype) else {
+            let value = format!("of dtype {}", self.dtype);
+            return refuse(Status::BadTensorDtype, value, "one of SPEC_DTYPE_..");
+        };
+        let rank = self.rank as usize;
+        if !(1..=self.shape.len()).contains(&rank) {
+            let value = format!("of rank {}", self.rank);
+            return refuse(Status::BadTensorShape, value, "a rank of 1 to 4");
+        }
+        let mut shape = [0usize; 4];
+        for (to, &from) in shape.iter_mut().zip(&self.shape[..rank]) {
+            let Ok(extent) = usize::try_from(from) else {
+                let value = format!("{:?}", &self.shape[..rank]);
+                return refuse(Status::BadTensorShape, value, "extents from 0 on");
+            };
+            *to = extent;
+        }
+        if self.strides[..rank].iter().all(|&stride| stride == 0) {
+            return Ok(Some(packed(dtype, &shape[..rank])));
+        }
+        let mut strides = [0isize; 4];
+        for (to, &from) in strides.iter_mut().zip(&self.strides[..rank]) {
+            let Ok(stride) = isize::try_from(from) else {
+                let value = format!("strided {:?}", &self.strides[..rank]);
+                return refuse(Status::BadTensorStrides, value, "strides that memory can hold");
+            };
+            *to = stride;
+        }
+        let [a, b, c, d] = shape;
+        let [s, t, u, v] = strides;
+        Ok(Some(match rank {
+            1 => TensorDesc::with_strides(dtype, [a], [s]),
+            2 => TensorDesc::with_strides(dtype, [a, b], [s, t]),
+            3 => TensorDesc::with_strides(dtype, [a, b, c], [s, t, u]),
+            _ => TensorDesc::with_strides(dtype, [a, b, c, d], [s, t, u, v]),
+        }))
+    }
+}
+
+fn packed(dtype: DType, shape: &[usize]) -> TensorDesc {
+    match *shape {
+        [a] => TensorDesc::new(dtype, [a]),
+        [a, b] => TensorDesc::new(dtype, [a, b]),
+        [a, b, c] => TensorDesc::new(dtype, [a, b, c]),
+        [a, b, c, d] => TensorDesc::new(dtype, [a, b, c, d]),
+        _ => TensorDesc::new(dtype, []),
+    }
+}
+
+/// What a struct of C has for each argument of an operator.
+pub(crate) trait Slots<T> {
+    /// That of the argument at this place of the contract's list.
+    fn slot(&self, argument: usize) -> T;
+}
+
+/// Descriptors by their place in the contract's list: those that are there.
+pub(crate) fn describe(
+    operator: &'static str,
+    arguments: &'static [Argument],
+    slots: &impl Slots<spec_tensor>,
+) -> Result<Vec<Option<TensorDesc>>> {
+    let describe =
+        |(at, argument): (usize, &Argument)| slots.slot(at).describe(operator, argument.name);
+    arguments.iter().enumerate().map(describe).collect()
+}
+
+/// Arguments in the order of the contract's list, in which they are asked for.
+pub(crate) struct InOrder<F> {
+    next: usize,
+    of: F,
+}
+
+impl<F> InOrder<F> {
+    #[inline]
+    pub(crate) fn new(of: F) -> Self {
+        InOrder { next: 0, of }
+    }
+
+    #[inline]
+    fn next(&mut self) -> usize {
+        self.next += 1;
+        self.next - 1
+    }
+}
+
+impl<T, F: FnMut(usize) -> Option<T>> Source<T, T> for InOrder<F> {
+    #[inline]
+    fn input(&mut self, _argument: &'static Argument) -> Option<T> {
+        let at = self.next();
+        (self.of)(at)
+    }
+
+    #[inline]
+    fn output(&mut self, argument: &'static Argument) -> Option<T> {
+        self.input(argument)
+    }
+}

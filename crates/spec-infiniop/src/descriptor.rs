@@ -1,0 +1,125 @@
+//! Handles and descriptors of tensors.
+
+use spec::{DType, Handle, Status, TensorDesc};
+
+use crate::{Code, at, destroy, guard, put, runtime};
+
+/// `struct InfiniopHandle`: the device that was current when it was made.
+#[repr(C)]
+#[derive(Debug)]
+pub struct InfiniopHandle {
+    device: i32,
+    device_id: i32,
+    open: Handle,
+}
+
+impl InfiniopHandle {
+    pub(crate) fn open(&self) -> &Handle {
+        &self.open
+    }
+
+    pub(crate) fn device(&self) -> (i32, i32) {
+        (self.device, self.device_id)
+    }
+}
+
+/// `struct InfiniopTensorDescriptor`.
+#[derive(Debug)]
+pub struct InfiniopTensorDescriptor(TensorDesc);
+
+impl InfiniopTensorDescriptor {
+    pub(crate) fn desc(&self) -> TensorDesc {
+        self.0
+    }
+}
+
+/// `infiniDtype_t`.
+fn dtype(number: i32) -> Option<DType> {
+    Some(match number {
+        1 | 7 => DType::U8,
+        2 => DType::Bool,
+        3 => DType::I8,
+        5 => DType::I32,
+        6 => DType::I64,
+        9 => DType::U32,
+        10 => DType::U64,
+        12 => DType::F16,
+        13 => DType::F32,
+        19 => DType::BF16,
+        _ => return None,
+    })
+}
+
+/// A handle of the thread's current device.
+///
+/// # Safety
+/// `handle` is null or a place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn infiniopCreateHandle(handle: *mut *mut InfiniopHandle) -> Code {
+    guard(|| {
+        let (device, device_id) = runtime::current();
+        let open = runtime::name(device, device_id)?.parse::<Handle>();
+        let open = open.map_err(|error| error.status())?;
+        let made = Box::new(InfiniopHandle { device, device_id, open });
+        // SAFETY: the caller's.
+        unsafe { put(handle, Box::into_raw(made)) }
+    })
+}
+
+/// Ends a handle.
+///
+/// # Safety
+/// `handle` is null or from `infiniopCreateHandle`, and nobody uses it any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn infiniopDestroyHandle(handle: *mut InfiniopHandle) -> Code {
+    // SAFETY: the caller's.
+    unsafe { destroy(handle) }
+}
+
+/// A descriptor of 1 to 4 dimensions.
+///
+/// # Safety
+/// `shape` and `strides` have `ndim` numbers, or are null; `desc` is null or a place.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn infiniopCreateTensorDescriptor(
+    desc: *mut *mut InfiniopTensorDescriptor,
+    ndim: usize,
+    shape: *const usize,
+    strides: *const isize,
+    dtype_number: i32,
+) -> Code {
+    guard(|| {
+        let dtype = dtype(dtype_number).ok_or(Status::BadTensorDtype)?;
+        if !(1..=4).contains(&ndim) {
+            return Err(Status::BadTensorShape);
+        }
+        // SAFETY: so many numbers by the caller's word.
+        let (shape, strides) = unsafe {
+            let shape = std::slice::from_raw_parts(at(shape)?, ndim);
+            (shape, std::slice::from_raw_parts(at(strides)?, ndim))
+        };
+        let desc_of = match (shape, strides) {
+            (&[a], &[s]) => TensorDesc::with_strides(dtype, [a], [s]),
+            (&[a, b], &[s, t]) => TensorDesc::with_strides(dtype, [a, b], [s, t]),
+            (&[a, b, c], &[s, t, u]) => TensorDesc::with_strides(dtype, [a, b, c], [s, t, u]),
+            (&[a, b, c, d], &[s, t, u, v]) => {
+                TensorDesc::with_strides(dtype, [a, b, c, d], [s, t, u, v])
+            }
+            _ => return Err(Status::BadTensorShape),
+        };
+        // SAFETY: the caller's.
+        unsafe { put(desc, Box::into_raw(Box::new(InfiniopTensorDescriptor(desc_of)))) }
+    })
+}
+
+/// Ends a descriptor.
+///
+/// # Safety
+/// `desc` is null or from `infiniopCreateTensorDescriptor`, and nobody uses it any more.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn infiniopDestroyTensorDescriptor(
+    desc: *mut InfiniopTensorDescriptor,
+) -> Code {
+    // SAFETY: the caller's.
+    unsafe { destroy(desc) }
+}
