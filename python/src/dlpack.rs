@@ -138,7 +138,7 @@ impl ExchangeApi {
         }
         // SAFETY: written, since the call succeeded; its pointers are valid until control
         // goes back to Python.
-        unsafe { tensor.assume_init().describe(false) }
+        unsafe { tensor.assume_init().describe(None, false) }
     }
 
     /// The stream that this library works on now, on a CUDA device.
@@ -151,12 +151,12 @@ impl ExchangeApi {
     }
 }
 
-/// The array that a DLPack capsule describes. The capsule stays whose it is and must
-/// outlive the use of the array.
-pub fn from_capsule(capsule: &Bound<'_, PyAny>) -> Result<Array, Refused> {
+/// The array that a DLPack capsule describes, or the same bits as elements of another type.
+/// The capsule stays whose it is and must outlive the use of the array.
+pub fn from_capsule(capsule: &Bound<'_, PyAny>, of: Option<DType>) -> Result<Array, Refused> {
     if let Some(tensor) = named(capsule, c"dltensor") {
         // SAFETY: a capsule of that name holds a `DLManagedTensor`, which begins with it.
-        return unsafe { (*tensor.cast::<Tensor>()).describe(false) };
+        return unsafe { (*tensor.cast::<Tensor>()).describe(of, false) };
     }
     let Some(tensor) = named(capsule, c"dltensor_versioned") else {
         return Err(Refused::NoArray("a DLPack capsule that was used before".to_owned()));
@@ -168,7 +168,7 @@ pub fn from_capsule(capsule: &Bound<'_, PyAny>) -> Result<Array, Refused> {
         return Err(Refused::NoArray(format!("an array by version {major} of DLPack")));
     }
     // SAFETY: of this version, all fields are there.
-    unsafe { (*tensor).tensor.describe((*tensor).flags & READ_ONLY != 0) }
+    unsafe { (*tensor).tensor.describe(of, (*tensor).flags & READ_ONLY != 0) }
 }
 
 /// What a capsule of this name holds.
@@ -190,7 +190,7 @@ pub fn no_array(object: &Bound<'_, PyAny>) -> Refused {
 impl Tensor {
     /// # Safety
     /// `shape` and `strides` are null or point to `ndim` numbers.
-    unsafe fn describe(&self, read_only: bool) -> Result<Array, Refused> {
+    unsafe fn describe(&self, of: Option<DType>, read_only: bool) -> Result<Array, Refused> {
         let rank = usize::try_from(self.ndim).unwrap_or(0);
         // SAFETY: the caller's, here and below.
         let numbers = |at: *const i64| unsafe {
@@ -198,7 +198,9 @@ impl Tensor {
         };
         let (shape, strides) = (numbers(self.shape), numbers(self.strides));
         let device = device(self.device_type, self.device_id)?;
-        let desc = describe(element(self.dtype)?, shape, strides)?;
+        let same_size = |of: &DType| of.size() * 8 == usize::from(self.dtype.bits);
+        let dtype = of.filter(same_size).map_or_else(|| element(self.dtype), Ok)?;
+        let desc = describe(dtype, shape, strides)?;
         // Libraries pass null for nothing; the address is not looked at then.
         let address = (self.data.addr() as u64).wrapping_add(self.byte_offset);
         let address = if self.data.is_null() { 0 } else { address };

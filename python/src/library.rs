@@ -132,7 +132,10 @@ impl<'py> Arrays<'py> {
         let Some(way) = &library.capsule else { return Ok(None) };
         // What a library does not hand out this way it may in another.
         let Ok(capsule) = way.bind(self.py).call1((array,)) else { return Ok(None) };
-        let read = dlpack::from_capsule(&capsule)?;
+        let read = match dlpack::from_capsule(&capsule, None) {
+            Err(Refused::Type(_)) => return Ok(None),
+            read => read?,
+        };
         self.kept.push(capsule);
         Ok(Some(read))
     }
@@ -181,13 +184,17 @@ impl<'py> Arrays<'py> {
             return Err(dlpack::no_array(array));
         }
         let read = match handed.cast::<PyTuple>() {
-            Ok(parts) if parts.len() == 2 => of_type(parts)?,
+            // An element type that the library has and does not tell DLPack of.
+            Ok(parts) if parts.len() == 2 => {
+                let of = dtype(&parts.get_item(1)?.extract::<String>()?)?;
+                dlpack::from_capsule(&parts.get_item(0)?, Some(of))?
+            }
             Ok(parts) => {
                 let read = described(parts)?;
                 self.is_ordered(library, read.device)?;
                 read
             }
-            Err(_) => dlpack::from_capsule(&handed)?,
+            Err(_) => dlpack::from_capsule(&handed, None)?,
         };
         self.kept.push(handed);
         Ok(read)
@@ -200,18 +207,6 @@ impl<'py> Arrays<'py> {
         };
         library.empty.bind(self.py).call1((first, shape, dtype))
     }
-}
-
-/// A capsule whose element type DLPack or the library does not know by name.
-fn of_type(parts: &Bound<'_, PyTuple>) -> Result<Array, Refused> {
-    let read = dlpack::from_capsule(&parts.get_item(0)?)?;
-    let dtype = dtype(&parts.get_item(1)?.extract::<String>()?)?;
-    let shape: Vec<_> = read.desc.shape().iter().map(|&extent| extent as i64).collect();
-    let strides: Vec<_> = read.desc.strides().iter().map(|&step| step as i64).collect();
-    if dtype.size() != read.desc.dtype().size() {
-        return Err(Refused::Type(format!("{} called {dtype}", read.desc.dtype())));
-    }
-    Ok(Array { desc: dlpack::describe(dtype, &shape, &strides)?, ..read })
 }
 
 /// An array in numbers: address, shape, strides, element type, kind and index of the device.
