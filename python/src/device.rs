@@ -1,11 +1,26 @@
 //! Devices, opened once; and the threads of a process that was forked.
 
 use std::collections::HashMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
-use spec::{Device, Handle, Result};
+use spec::{Device, Error, ErrorKind, Handle, Result};
+
+/// What a driver is asked for. One that lacks half of itself makes its bindings panic, which
+/// is an error here as any other.
+///
+/// # Errors
+/// Those of `ask`; status 1 where it panics.
+pub fn caught<T>(device: Device, ask: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(ask)).unwrap_or_else(|panic| {
+        let words = panic.downcast_ref::<String>().map(String::as_str);
+        let words = words.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("a panic");
+        let words = format!("the driver is broken: {words}");
+        Err(Error::failure(device, ErrorKind::Failed, words))
+    })
+}
 
 /// The handle of a device, for as long as the process lives.
 ///
@@ -18,7 +33,7 @@ pub fn open(device: Device) -> Result<Handle> {
     if let Some(handle) = open.get(&device) {
         return Ok(handle.clone());
     }
-    let handle: Handle = device.to_string().parse()?;
+    let handle: Handle = caught(device, || device.to_string().parse())?;
     open.insert(device, handle.clone());
     Ok(handle)
 }

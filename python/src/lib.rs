@@ -24,7 +24,7 @@ mod prepared;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
-use spec::Role;
+use spec::{Device, Role};
 
 use crate::operator::{Operator, Plan};
 use crate::options::OPERATORS;
@@ -60,9 +60,13 @@ fn operators(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
 fn devices(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let all = PyDict::new(py);
     // Those whose memory a Python array can lie in.
-    for listing in spec::devices().into_iter().filter(|listing| listing.backend != "wgpu") {
-        match listing.devices {
-            Err(error) => all.set_item(listing.backend, error.to_string())?,
+    let listings = [
+        ("cpu", spec::cpu::devices()),
+        ("cuda", device::caught(Device::new("cuda", 0), spec::cuda::devices)),
+    ];
+    for (backend, found) in listings {
+        match found {
+            Err(error) => all.set_item(backend, error.to_string())?,
             Ok(found) => {
                 let devices = PyList::empty(py);
                 for info in found {
@@ -74,7 +78,7 @@ fn devices(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
                     }
                     devices.append(facts)?;
                 }
-                all.set_item(listing.backend, devices)?;
+                all.set_item(backend, devices)?;
             }
         }
     }

@@ -244,8 +244,12 @@ impl Operator {
             if key.outputs[i] != Some(Wanted::New) {
                 continue;
             }
-            // Without an input that its shape depends on, the library says which is missing.
-            let Some(output) = made.get_item(argument.name)? else { continue };
+            // Without an input that its shape depends on, or with one of another rank, the
+            // library says what is wrong with that.
+            let Some(output) = made.get_item(argument.name)? else {
+                descs[i] = Some(TensorDesc::new(argument.dtypes[0], [0]));
+                continue;
+            };
             let (shape, dtype): (Vec<i64>, String) = output.extract()?;
             // A count is whatever whole number its library is at home with.
             let known = argument.dtypes.iter().find(|known| known.name() == dtype);
