@@ -32,6 +32,8 @@ class Library:
     stream: Callable[[int], int]
     #: A new array beside another: like, shape, element type.
     empty: Callable[[Any, tuple[int, ...], str], Any]
+    #: What makes a result of such an array, where `empty` makes another library's.
+    finish: Callable[[Any], Any] | None = None
     #: Whether arrays are never to be written.
     immutable: bool = False
 
@@ -49,8 +51,10 @@ def library(kind: type) -> Library | None:
     return None
 
 
-def _default_stream(_device: int) -> int:
-    return _DEFAULT_STREAM
+def _default_stream(device: int) -> int:
+    """That of torch, which makes results for libraries that cannot, where it is loaded."""
+    torch = sys.modules.get("torch")
+    return _DEFAULT_STREAM if torch is None else torch.cuda.current_stream(device).cuda_stream
 
 
 def _dlpack(array: Any, stream: int | None) -> Any:
@@ -151,7 +155,10 @@ def _cupy() -> Library:
 
 
 def _jax() -> Library:
-    return Library("jax", None, _dlpack, _default_stream, _empty_like_any, immutable=True)
+    import jax
+
+    finish = jax.dlpack.from_dlpack
+    return Library("jax", None, _dlpack, _default_stream, _empty_like_any, finish, immutable=True)
 
 
 _KNOWN: dict[str, Callable[[], Library]] = {

@@ -27,6 +27,8 @@ pub struct Library {
     stream: Py<PyAny>,
     /// A new array like another.
     empty: Py<PyAny>,
+    /// What makes a result of a new array, where that is of another type.
+    finish: Option<Py<PyAny>>,
     /// Whether arrays are never written.
     immutable: bool,
 }
@@ -53,10 +55,14 @@ impl Library {
         if asked.is_none() {
             return Err(dlpack::no_array(array));
         }
+        let unless_none = |name| -> PyResult<Option<Py<PyAny>>> {
+            Ok(Some(asked.getattr(name)?.unbind()).filter(|way| !way.is_none(py)))
+        };
         let library = Library {
             name: asked.getattr("name")?.extract()?,
             exchange: ExchangeApi::of(&kind),
-            capsule: Some(asked.getattr("capsule")?.unbind()).filter(|way| !way.is_none(py)),
+            capsule: unless_none("capsule")?,
+            finish: unless_none("finish")?,
             ordered: asked.getattr("ordered")?.unbind(),
             stream: asked.getattr("stream")?.unbind(),
             empty: asked.getattr("empty")?.unbind(),
@@ -206,6 +212,14 @@ impl<'py> Arrays<'py> {
             return Err(crate::error::internal("no array to make another like"));
         };
         library.empty.bind(self.py).call1((first, shape, dtype))
+    }
+
+    /// A new array, written, as the first one's library has its arrays.
+    pub fn finish(&self, made: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        match self.first.as_ref().and_then(|(_, library)| library.finish.as_ref()) {
+            Some(finish) => finish.bind(self.py).call1((made,)),
+            None => Ok(made),
+        }
     }
 }
 

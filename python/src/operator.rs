@@ -58,6 +58,8 @@ struct Arguments<'py> {
     arrays: [Option<Array>; MOST],
     /// What shall become of the outputs among them.
     wanted: [Option<Wanted>; MOST],
+    /// Which of the outputs this call made.
+    made: [bool; MOST],
     device: Option<(&'static Argument, Device)>,
 }
 
@@ -79,6 +81,7 @@ impl Operator {
             objects: Default::default(),
             arrays: [None; MOST],
             wanted: [None; MOST],
+            made: [false; MOST],
             device: None,
         };
         let mut given = inputs.iter_borrowed();
@@ -278,6 +281,7 @@ impl Operator {
             };
             let made = call.lent.empty(&output.shape, &output.dtype)?;
             self.take(&mut call, i, &made)?;
+            call.made[i] = true;
         }
         let count = self.arguments().len();
         self.check_overlap(py, &call.arrays[..count])?;
@@ -293,13 +297,17 @@ impl Operator {
     }
 
     fn results<'py>(&self, py: Python<'py>, call: Arguments<'py>) -> PyResult<Bound<'py, PyAny>> {
-        let Arguments { objects, .. } = call;
-        let all = self.arguments().iter().zip(objects);
-        let mut outputs = all.filter(|(argument, _)| argument.role == Role::Output);
-        let mut results = outputs
-            .by_ref()
-            .map(|(_, object)| object.unwrap_or_else(|| py.None().into_bound(py)))
-            .collect::<Vec<_>>();
+        let Arguments { objects, made, lent, .. } = call;
+        let mut results = Vec::with_capacity(MOST);
+        for ((argument, object), made) in self.arguments().iter().zip(objects).zip(made) {
+            if argument.role == Role::Output {
+                results.push(match object {
+                    Some(object) if made => lent.finish(object)?,
+                    Some(object) => object,
+                    None => py.None().into_bound(py),
+                });
+            }
+        }
         match results.len() {
             0 => Ok(py.None().into_bound(py)),
             1 => Ok(results.remove(0)),

@@ -102,6 +102,9 @@ impl Values<'_, '_> {
     }
 }
 
+/// Makes an operator of the values of its fields.
+pub type Make = fn(&[Bound<'_, PyAny>]) -> Result<Box<dyn Create>>;
+
 /// What is known of an operator before it has parameters.
 pub struct Listed {
     /// Its name.
@@ -111,7 +114,7 @@ pub struct Listed {
     /// What it takes.
     pub arguments: &'static [spec::Argument],
     /// It, with parameters.
-    pub make: fn(&[Bound<'_, PyAny>]) -> Result<Box<dyn Create>>,
+    pub make: Make,
 }
 
 /// The operators with their parameters' fields: the one list of them.

@@ -9,6 +9,7 @@ import threading
 
 import numpy as np
 import pytest
+from conftest import need
 
 import spec_ops
 
@@ -149,6 +150,19 @@ def test_by_pointer_alone():
     assert out[1].tolist() == [[3]] * 4
     with pytest.raises(TypeError, match="pass `out`"):
         spec_ops.topk_router(Tensor(logits), topk=1)
+
+
+def test_jax_arrays_are_values():
+    """They are read, results are such arrays, and nothing is written into one."""
+    jax = need("jax")
+    logits = jax.numpy.asarray(np.eye(4, 16, dtype=np.float32))
+    result = spec_ops.topk_router(logits, topk=1)
+    assert isinstance(result.indices, jax.Array) and isinstance(result.weights, jax.Array)
+    assert result.indices.tolist() == [[0], [1], [2], [3]]
+    half = spec_ops.topk_router(logits.astype(jax.numpy.bfloat16), topk=1)
+    assert half.indices.tolist() == result.indices.tolist()
+    with pytest.raises(spec_ops.ArgumentError, match="`weights` is read-only"):
+        spec_ops.topk_router(logits, topk=1, out=(result.weights, None))
 
 
 def test_plans_refuse_what_they_were_not_made_for():
