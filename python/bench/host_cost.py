@@ -52,16 +52,20 @@ def torch_rows(device):
     yield f"{name}: torch.ops.spec_ops.topk_router", lambda: by_torch(logits, bias, topk=1)
     add = torch.ops.aten.add_.Tensor
     yield f"{name}: torch.ops.aten.add_", lambda: add(bias, bias)
-    yield f"{name}: two torch.empty", lambda: (
-        logits.new_empty((1, 1)),
-        logits.new_empty((1, 1), dtype=torch.int32),
+    yield (
+        f"{name}: two torch.empty",
+        lambda: (
+            logits.new_empty((1, 1)),
+            logits.new_empty((1, 1), dtype=torch.int32),
+        ),
     )
     if device == "cuda" and importlib.util.find_spec("flashinfer"):
         import flashinfer
 
         probs = torch.full((1, 8), 0.125, device=device)
-        yield f"{name}: flashinfer.top_k_renorm_probs", lambda: flashinfer.sampling.top_k_renorm_probs(
-            probs, 2
+        yield (
+            f"{name}: flashinfer.top_k_renorm_probs",
+            lambda: flashinfer.sampling.top_k_renorm_probs(probs, 2),
         )
 
 

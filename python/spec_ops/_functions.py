@@ -41,11 +41,6 @@ def operator(name: str, *options: Any) -> Operator:
     return Operator(name, options, of_outputs, _RESULTS.get(name))
 
 
-def _asked(*optional: Any) -> tuple[Any, ...] | None:
-    """`out` where there is none: optional outputs, made (True) or not (False)."""
-    return tuple(one or None for one in optional)
-
-
 def topk_router(
     logits: Array,
     bias: Array | None = None,
@@ -327,7 +322,7 @@ def sample_logits(
     """
     call = operator("sample_logits", min_p_first)
     if out is None and (probs or logprobs):
-        out = (None, *_asked(probs, logprobs))
+        out = (None, probs or None, logprobs or None)
     return call(
         logits,
         positions,
@@ -394,7 +389,9 @@ def moe_align(
     >>> aligned.sorted_ids, aligned.block_experts
     (array([1, 3, 4, 4, 0, 2, 4, 4, 4, 4, 4, 4], dtype=int32), array([ 0,  1, -1], dtype=int32))
     """
-    call = operator("moe_align", experts, experts if local_experts is None else local_experts, block_size)
+    call = operator(
+        "moe_align", experts, experts if local_experts is None else local_experts, block_size
+    )
     if out is None and inverse:
         out = (None, None, None, None, None, True)
     return call(topk_ids, expert_map, flags, out=out)

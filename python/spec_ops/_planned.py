@@ -31,9 +31,7 @@ class Planned:
         options = [known[name] for name in OPERATORS[cls._operator]["options"]]
         keywords = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in options]
         cls.__signature__ = inspect.Signature(keywords)
-        cls.__doc__ = (
-            f"{cls._operator} with its options: see :func:`spec_ops.{cls._operator}`."
-        )
+        cls.__doc__ = f"{cls._operator} with its options: see :func:`spec_ops.{cls._operator}`."
 
     def __init__(self, **options: Any) -> None:
         bound = self.__signature__.bind(**options)

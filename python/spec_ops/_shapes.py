@@ -102,7 +102,7 @@ def of_outputs(
         except NameError:
             continue
         like = _SAME_DTYPE.get((operator, argument.name))
-        if like in given:
+        if like is not None and like in given:
             dtype = given[like][1]
         else:
             dtype = "count" if argument.dtypes == ("u64",) else argument.dtypes[0]

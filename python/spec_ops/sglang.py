@@ -1,6 +1,6 @@
 """Verification of drafted trees in SGLang's own signature.
 
-    from spec_ops.sglang import verify_tree_greedy
+from spec_ops.sglang import verify_tree_greedy
 """
 
 from __future__ import annotations

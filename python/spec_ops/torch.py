@@ -12,7 +12,6 @@ without ``out``: the compiler places results.
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -125,7 +124,7 @@ def _fake(name: str) -> Callable[..., Any]:
             if given[known] is not None
         }
         first = given[next(iter(arrays))]
-        made = []
+        made: list[torch.Tensor] = []
         for output in outputs(name):
             shape, dtype = of_outputs(name, options, shapes)[output.name]
             # Asked for by a word of the function's, where it has one.
@@ -149,13 +148,11 @@ def _option(given: Mapping[str, Any], name: str) -> Any:
 
 
 def _function(name: str) -> Callable[..., Any]:
-    function = getattr(functions, name)
     call = getattr(torch.ops.spec_ops, name).default
     result = functions._RESULTS.get(name)
     optional = [(i, o.name) for i, o in enumerate(outputs(name)) if o.optional]
     asked = [(i, word) for i, word in optional if word in _parameters(name)]
 
-    @functools.wraps(function)
     def operator(*args: Any, **kwargs: Any) -> Any:
         made = call(*args, **kwargs)
         if result is None:
@@ -166,9 +163,10 @@ def _function(name: str) -> Callable[..., Any]:
                 made[i] = None
         return result(*made)
 
-    del operator.__wrapped__  # `inspect.signature` says what is here, without `out`
-    operator.__signature__ = inspect.Signature(list(_parameters(name).values()))
-    operator.__doc__ = f"As :func:`spec_ops.{name}`, under `torch.compile` too."
+    described: Any = operator
+    described.__name__ = described.__qualname__ = name
+    described.__signature__ = inspect.Signature(list(_parameters(name).values()))
+    described.__doc__ = f"As :func:`spec_ops.{name}`, under `torch.compile` too."
     return operator
 
 

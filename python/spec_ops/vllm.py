@@ -44,7 +44,7 @@ class NgramProposer:
         allows, has no draft.
         """
         if args and isinstance(args[0], int):
-            kwargs["num_speculative_tokens"], *args = args
+            kwargs["num_speculative_tokens"], args = args[0], args[1:]
         return self._propose(*args, **kwargs)
 
     def _propose(

@@ -21,6 +21,12 @@ def test_docstrings(name):
     assert done.attempted > 0 and done.failed == 0
 
 
+def test_stubs():
+    """Types of the classes are those of the functions' options."""
+    stubs = runpy.run_path(str(ROOT / "python/tools/stubs.py"))["stubs"]
+    assert (ROOT / "python/spec_ops/_planned.pyi").read_text() == stubs()
+
+
 def test_page():
     """What docs/python.md shows as a session is one."""
     need("torch")

@@ -86,9 +86,7 @@ def check(operator, case, library, inputs, outputs):
         if tolerance is None:
             np.testing.assert_array_equal(result.view(expected.dtype), expected, err_msg=name)
         else:
-            np.testing.assert_allclose(
-                result, expected, rtol=tolerance, atol=1e-6, err_msg=name
-            )
+            np.testing.assert_allclose(result, expected, rtol=tolerance, atol=1e-6, err_msg=name)
         compared += 1
     assert compared, "a case without results"
 

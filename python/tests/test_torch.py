@@ -1,17 +1,18 @@
 """`spec_ops.torch`: checks by torch itself, compilation, and CUDA graphs."""
 
-import numpy as np
-import pytest
-from conftest import Torch, bits, golden, need
-from test_golden import OPERATORS, inputs_of, options_of
+import importlib.util
 
-torch = need("torch") if __import__("importlib").util.find_spec("torch") else None
-if torch is None:
+import pytest
+from conftest import Torch, golden, need
+from test_golden import OPERATORS, inputs_of, options_of
+from test_refusals import python
+
+if not importlib.util.find_spec("torch"):
     pytest.skip("torch is not installed", allow_module_level=True)
+torch = need("torch")
 
 import spec_ops
 import spec_ops.torch
-from spec_ops import _shapes
 
 DEVICES = ["cpu", "cuda"]
 
@@ -33,9 +34,7 @@ def split(operator, call):
     """What torch passes by position, and what by name."""
     parameters = spec_ops.torch._parameters(operator)
     by_name = {n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-    args = tuple(
-        call.get(name, p.default) for name, p in parameters.items() if name not in by_name
-    )
+    args = tuple(call.get(name, p.default) for name, p in parameters.items() if name not in by_name)
     return args, {name: value for name, value in call.items() if name in by_name}
 
 
@@ -196,6 +195,26 @@ def test_a_tensor_on_another_device_is_refused():
     plan = spec_ops.TopkRouter(topk=1).plan(like=logits)
     with pytest.raises(spec_ops.ArgumentError, match="as planned"):
         plan(logits.cpu())
+
+
+def test_an_older_torch():
+    """Without DLPack's table of functions tensors are read by capsules."""
+    done = python(
+        """
+        import torch, spec_ops
+        if hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+            del torch.Tensor.__dlpack_c_exchange_api__
+        for device in ["cpu"] + ["cuda"] * torch.cuda.is_available():
+            logits = torch.eye(4, 16, device=device)
+            stream = torch.cuda.Stream() if device == "cuda" else None
+            with torch.cuda.stream(stream):
+                for kind in (torch.float32, torch.float16, torch.bfloat16):
+                    indices = spec_ops.topk_router(logits.to(kind), topk=1).indices
+                    assert indices.tolist() == [[0], [1], [2], [3]] and indices.device == logits.device
+                assert spec_ops.unique(torch.tensor([3, 1], device=device)).unique.tolist() == [1, 3]
+        """
+    )
+    assert done.returncode == 0, done.stderr
 
 
 def test_storage_that_was_freed_is_refused(library):
