@@ -98,7 +98,7 @@ fn parse_temperature(text: &str) -> Result<f32, String> {
 }
 
 fn parse_top_k(text: &str) -> Result<i32, String> {
-    parse_number(text, 0, i32::MAX as usize).map(|number| number as i32)
+    parse_number(text, 0, i32::MAX)
 }
 
 fn parse_share(text: &str) -> Result<f32, String> {

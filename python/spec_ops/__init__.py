@@ -1,0 +1,74 @@
+"""The operators that decide an LLM server's next tokens and experts.
+
+Speculative decoding (n-gram drafts, rejection sampling, trees of drafts), sampling, and
+mixture-of-experts routing, on arrays of torch, cupy, numpy, jax or whatever knows DLPack:
+where they lie, on the stream that their library works on, without a copy.
+
+>>> import numpy as np, spec_ops
+>>> logits = np.random.default_rng(0).standard_normal((4, 256), np.float32)
+>>> weights, indices = spec_ops.topk_router(logits, topk=8, groups=8, topk_groups=4, scale=2.5)
+>>> weights.shape, indices.dtype
+((4, 8), dtype('int32'))
+
+Each operator is a function, and a class (:class:`TopkRouter`) whose plans are called: the
+least overhead, for CUDA graphs. :mod:`spec_ops.torch` has them as operators of torch, for
+``torch.compile``; :mod:`spec_ops.vllm` and :mod:`spec_ops.fastdeploy` in these engines' own
+signatures.
+"""
+
+import os as _os
+
+from ._errors import (
+    ArgumentError,
+    DeviceError,
+    DeviceLostError,
+    DtypeError,
+    OutOfMemoryError,
+    ShapeError,
+    SpecError,
+    StridesError,
+)
+from ._functions import (
+    deduplicate_topk,
+    hybrid_mtp_ngram,
+    indexer_topk,
+    moe_align,
+    ngram_match,
+    prompt_lookup,
+    rejection_sample,
+    sample_logits,
+    topk_router,
+    tree_verify,
+    unique,
+)
+from ._native import Plan, __version__, devices
+from ._native import forked as _forked
+from ._planned import (
+    DeduplicateTopk,
+    HybridMtpNgram,
+    IndexerTopk,
+    MoeAlign,
+    NgramMatch,
+    PromptLookup,
+    RejectionSample,
+    SampleLogits,
+    TopkRouter,
+    TreeVerify,
+    Unique,
+)
+from ._results import (
+    AlignedExperts,
+    DistinctKeys,
+    DistinctPositions,
+    Drafts,
+    RejectionResult,
+    RoutedExperts,
+    SampledTokens,
+    VerifiedPath,
+)
+
+__all__ = [_name for _name in dir() if not _name.startswith("_")] + ["__version__"]
+
+# Threads do not survive a fork; the operators on the CPU are told to start new ones.
+if hasattr(_os, "register_at_fork"):
+    _os.register_at_fork(after_in_child=_forked)

@@ -1,0 +1,217 @@
+"""What is particular of each library of arrays.
+
+The compiled half asks :func:`library` once for each type of array. Where the type has
+DLPack's table of functions (``__dlpack_c_exchange_api__``) arrays and streams are read
+through that, and what is said here of them is not used.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+# DLPack's numbers.
+_CPU, _CUDA = 1, 2
+# CUDA's legacy default stream, as DLPack names it.
+_DEFAULT_STREAM = 1
+
+
+@dataclass(frozen=True)
+class Library:
+    """A library's ways with its arrays."""
+
+    name: str
+    #: An array as a DLPack capsule, unordered: ready on the library's current stream.
+    capsule: Callable[[Any], Any] | None
+    #: An array, ready on a CUDA stream (None for host memory): a capsule, a capsule and the
+    #: name of the element type, or address, shape, strides, type, and DLPack's device.
+    ordered: Callable[[Any, int | None], Any]
+    #: The current stream of a CUDA device.
+    stream: Callable[[int], int]
+    #: A new array beside another: like, shape, element type.
+    empty: Callable[[Any, tuple[int, ...], str], Any]
+    #: What makes a result of such an array, where `empty` makes another library's.
+    finish: Callable[[Any], Any] | None = None
+    #: Whether arrays are never to be written.
+    immutable: bool = False
+
+
+def library(kind: type) -> Library | None:
+    """The library of a type of arrays; None for what is no array."""
+    for base in kind.__mro__:
+        maker = _KNOWN.get(base.__module__.partition(".")[0])
+        if maker is not None and hasattr(base, "__dlpack__"):
+            return maker()
+    if hasattr(kind, "__dlpack__"):
+        return Library(kind.__module__, None, _dlpack, _default_stream, _empty_like_any)
+    if hasattr(kind, "data_ptr"):
+        return Library(kind.__module__, None, _by_pointer, _default_stream, _no_empty)
+    return None
+
+
+def _default_stream(device: int) -> int:
+    """That of torch, which makes results for libraries that cannot, where it is loaded."""
+    torch = sys.modules.get("torch")
+    return _DEFAULT_STREAM if torch is None else torch.cuda.current_stream(device).cuda_stream
+
+
+def _dlpack(array: Any, stream: int | None) -> Any:
+    if stream is not None:
+        # DLPack has no 0; the legacy default stream is 1.
+        return array.__dlpack__(stream=stream or _DEFAULT_STREAM)
+    try:
+        return array.__dlpack__()
+    except (BufferError, TypeError):
+        # The older capsule cannot say that an array is read-only.
+        return array.__dlpack__(max_version=(1, 0))
+
+
+# numpy
+
+
+def _numpy() -> Library:
+    import numpy
+
+    def ordered(array, stream):
+        if array.dtype.name == "bfloat16":  # of ml_dtypes, which DLPack's numpy knows not
+            return _dlpack(array.view(numpy.uint16), stream), "bf16"
+        return _dlpack(array, stream)
+
+    def empty(like, shape, dtype):
+        return numpy.empty(shape, dtypes[dtype])
+
+    dtypes = {name: getattr(numpy, full) for name, full in _NUMPY_NAMES.items()}
+    return Library("numpy", numpy.ndarray.__dlpack__, ordered, _default_stream, empty)
+
+
+_NUMPY_NAMES = {
+    "f32": "float32",
+    "f16": "float16",
+    "i8": "int8",
+    "i32": "int32",
+    "i64": "int64",
+    "u8": "uint8",
+    "u32": "uint32",
+    "u64": "uint64",
+    "bool": "bool_",
+    "count": "uint64",
+}
+
+
+# torch
+
+
+def _torch() -> Library:
+    import torch
+    from torch.utils.dlpack import to_dlpack
+
+    def stream(device):
+        return torch.cuda.current_stream(device).cuda_stream
+
+    def empty(like, shape, dtype):
+        return like.new_empty(shape, dtype=dtypes[dtype])
+
+    dtypes = {
+        name: getattr(torch, full.rstrip("_"))
+        for name, full in _NUMPY_NAMES.items()
+        if hasattr(torch, full.rstrip("_"))
+    }
+    dtypes["bf16"] = torch.bfloat16
+    # As torch's own operators have it: little else works on unsigned numbers.
+    dtypes["count"] = torch.int64
+    return Library(
+        "torch",
+        to_dlpack,
+        _dlpack,
+        getattr(torch._C, "_cuda_getCurrentRawStream", stream),
+        empty,
+    )
+
+
+# cupy
+
+
+def _cupy() -> Library:
+    import cupy
+
+    def capsule(array):
+        return array.__dlpack__(stream=-1)  # without ordering anything
+
+    def stream(device):
+        with cupy.cuda.Device(device):
+            return cupy.cuda.get_current_stream().ptr or _DEFAULT_STREAM
+
+    def empty(like, shape, dtype):
+        with like.device:
+            return cupy.empty(shape, dtypes[dtype])
+
+    dtypes = {name: getattr(cupy, full) for name, full in _NUMPY_NAMES.items()}
+    return Library("cupy", capsule, _dlpack, stream, empty)
+
+
+# jax, whose arrays are values: they are read, and results become such arrays
+
+
+def _jax() -> Library:
+    import jax
+
+    finish = jax.dlpack.from_dlpack
+    return Library("jax", None, _dlpack, _default_stream, _empty_like_any, finish, immutable=True)
+
+
+_KNOWN: dict[str, Callable[[], Library]] = {
+    "numpy": _numpy,
+    "torch": _torch,
+    "cupy": _cupy,
+    "jax": _jax,
+    "jaxlib": _jax,
+}
+
+
+# others
+
+
+def _empty_like_any(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    kind, index = like.__dlpack_device__()
+    if kind == _CPU:
+        return _numpy().empty(None, shape, dtype)
+    # Of a library for whose device there is memory: results of others' stay its arrays.
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        device = torch.empty((), device=f"cuda:{index}")
+        return _torch().empty(device, shape, dtype)
+    raise ArrayError(like)
+
+
+def _no_empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
+    raise ArrayError(like)
+
+
+class ArrayError(TypeError):
+    """A library that no new arrays can be had from."""
+
+    def __init__(self, like: Any) -> None:
+        super().__init__(f"spec_ops makes no {type(like).__module__} arrays: pass `out`")
+
+
+def _by_pointer(array: Any, _stream: int | None) -> Any:
+    """An array by its `data_ptr`, as tensors of paddle and others have it."""
+    dtype = str(array.dtype).rpartition(".")[2]
+    names = {full.rstrip("_"): name for name, full in _NUMPY_NAMES.items()}
+    names["bfloat16"] = "bf16"
+    shape = [int(extent) for extent in array.shape]
+    strides = array.strides
+    strides = [int(step) for step in (strides() if callable(strides) else strides)]
+    place = str(getattr(array, "place", None) or array.device).lower()
+    on_gpu = "cuda" in place or "gpu" in place
+    index = "".join(letter for letter in place if letter.isdigit()) or "0"
+    return (
+        int(array.data_ptr()),
+        shape,
+        strides,
+        names.get(dtype, dtype),
+        _CUDA if on_gpu else _CPU,
+        int(index) if on_gpu else 0,
+    )

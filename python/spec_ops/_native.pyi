@@ -1,0 +1,41 @@
+"""The compiled half."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, final
+
+__version__: str
+OPERATORS: Mapping[str, Mapping[str, Any]]
+
+def devices() -> dict[str, list[dict[str, str]] | str]:
+    """The devices of each backend, or the sentence that says why there are none."""
+
+def forked() -> None:
+    """Says that this process was forked just now."""
+
+@final
+class Operator:
+    """An operator with its options."""
+
+    def __new__(
+        cls,
+        name: str,
+        options: tuple[Any, ...],
+        outputs: Callable[..., Mapping[str, tuple[tuple[int, ...], str]]],
+        result: Callable[..., Any] | None,
+    ) -> Operator: ...
+    def __call__(self, *inputs: Any, out: Any = None) -> Any: ...
+    def plan(self, *inputs: Any, out: Any = None) -> Plan: ...
+    @property
+    def name(self) -> str: ...
+
+@final
+class Plan:
+    """An operator made for arrays of certain shapes and types on a device."""
+
+    def __call__(self, *inputs: Any, out: Any = None) -> Any:
+        """Enqueues the operator on arrays as planned; the results, or those of `out`."""
+
+    @property
+    def device(self) -> str: ...
+    @property
+    def workspace_size(self) -> int: ...

@@ -1,0 +1,110 @@
+"""Shapes of outputs, read from the words of the contract: ``[tokens, topk + shared_experts]``.
+
+The same words serve calls, where sizes are numbers, and tracing, where they are symbols.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+from ._native import OPERATORS
+
+
+class Argument(NamedTuple):
+    """An argument of an operator, as its contract declares it."""
+
+    name: str
+    role: str
+    optional: bool
+    dtypes: tuple[str, ...]
+    shape: str
+    doc: str
+
+
+@cache
+def arguments(operator: str) -> tuple[Argument, ...]:
+    """The arguments of an operator, in the contract's order."""
+    return tuple(Argument(*fields) for fields in OPERATORS[operator]["arguments"])
+
+
+def inputs(operator: str) -> tuple[Argument, ...]:
+    """What is read or changed in place."""
+    return tuple(argument for argument in arguments(operator) if argument.role != "out")
+
+
+def outputs(operator: str) -> tuple[Argument, ...]:
+    """What is written, whatever it held."""
+    return tuple(argument for argument in arguments(operator) if argument.role == "out")
+
+
+#: Outputs whose element type is that of an input.
+_SAME_DTYPE = {("prompt_lookup", "drafts"): "tokens", ("unique", "unique"): "keys"}
+
+
+@cache
+def _dimensions(words: str) -> tuple[str, ...]:
+    """The dimensions of the first shape in words: of ``[batch] or [batch, 1]``, ``batch``."""
+    inner = words.partition(" or ")[0].strip("[]")
+    return tuple(part.strip() for part in inner.split(","))
+
+
+@cache
+def _expression(words: str) -> Any:
+    return compile(words.replace("/", "//"), words, "eval")
+
+
+def _moe_capacity(sizes: Mapping[str, Any]) -> Any:
+    """As the contract has it for `moe_align`."""
+    block = sizes["block_size"]
+    picks = sizes["tokens"] * sizes["k"] + sizes["local_experts"] * (block - 1)
+    return (picks + block - 1) // block * block
+
+
+def _sizes(operator: str, options: Sequence[Any], shapes: Mapping[str, Sequence[Any]]) -> dict:
+    """What the names in shapes stand for: options, and dimensions of what was given."""
+    sizes = dict(zip(OPERATORS[operator]["options"], options))
+    for argument in inputs(operator):
+        shape = shapes.get(argument.name)
+        dimensions = _dimensions(argument.shape)
+        if shape is None or len(shape) != len(dimensions):
+            continue
+        for words, extent in zip(dimensions, shape):
+            if words.isidentifier():
+                sizes.setdefault(words, extent)
+                continue
+            # `batch * mtp_step` of known steps.
+            name, times, factor = words.partition(" * ")
+            if times and sizes.get(factor):
+                sizes.setdefault(name, extent // sizes[factor])
+    if operator == "moe_align" and sizes.get("block_size") and "tokens" in sizes:
+        sizes["capacity"] = _moe_capacity(sizes)
+    return sizes
+
+
+def of_outputs(
+    operator: str, options: Sequence[Any], given: Mapping[str, tuple[Sequence[Any], str]]
+) -> dict[str, tuple[tuple[Any, ...], str]]:
+    """Shape and element type of each output, for inputs of given ones.
+
+    One whose shape depends on an input that is absent is left out. What counts in 64 bits has
+    the type "count": u64, or i64 in libraries that do little with unsigned numbers.
+    """
+    sizes = _sizes(operator, options, {name: shape for name, (shape, _) in given.items()})
+    found = {}
+    for argument in outputs(operator):
+        try:
+            shape = tuple(
+                eval(_expression(words), {"__builtins__": {}}, sizes)
+                for words in _dimensions(argument.shape)
+            )
+        except NameError:
+            continue
+        like = _SAME_DTYPE.get((operator, argument.name))
+        if like is not None and like in given:
+            dtype = given[like][1]
+        else:
+            dtype = "count" if argument.dtypes == ("u64",) else argument.dtypes[0]
+        found[argument.name] = (shape, dtype)
+    return found

@@ -1,0 +1,102 @@
+//! An operator whatever its arguments are called: made from descriptors in the contract's
+//! order, called with addresses in that order.
+
+use spec::{
+    Address, Argument, Descriptor, Handle, Portable, Result, Signature, Source, Stream, TensorDesc,
+};
+
+/// The most arguments that an operator has.
+pub const MOST: usize = 16;
+
+/// An operator with its parameters.
+pub trait Create: Send + Sync {
+    /// Its name.
+    fn name(&self) -> &'static str;
+
+    /// Its arguments.
+    fn arguments(&self) -> &'static [Argument];
+
+    /// Made for these descriptors, in the order of the arguments.
+    ///
+    /// # Errors
+    /// As [`Handle::create`].
+    fn create(&self, handle: &Handle, descs: &[Option<TensorDesc>]) -> Result<Box<dyn Call>>;
+}
+
+/// An operator that was made for some descriptors.
+pub trait Call: Send + Sync {
+    /// The bytes of workspace that a call needs.
+    fn workspace_size(&self) -> usize;
+
+    /// Enqueues it.
+    ///
+    /// # Errors
+    /// As [`Descriptor::calculate_at`].
+    ///
+    /// # Safety
+    /// As for [`Descriptor::calculate_at`]; the addresses are in the order of the arguments.
+    unsafe fn call(
+        &self,
+        workspace: Address,
+        addresses: &[Option<Address>],
+        stream: Stream<'_>,
+    ) -> Result<()>;
+}
+
+/// Arguments in the contract's order, in which they are asked for.
+struct InOrder<'a, T> {
+    items: std::slice::Iter<'a, Option<T>>,
+}
+
+impl<'a, T: Copy> InOrder<'a, T> {
+    fn new(items: &'a [Option<T>]) -> Self {
+        InOrder { items: items.iter() }
+    }
+
+    fn next(&mut self) -> Option<T> {
+        self.items.next().copied().flatten()
+    }
+}
+
+impl<T: Copy> Source<T, T> for InOrder<'_, T> {
+    fn input(&mut self, _argument: &'static Argument) -> Option<T> {
+        self.next()
+    }
+
+    fn output(&mut self, _argument: &'static Argument) -> Option<T> {
+        self.next()
+    }
+}
+
+impl<O: Portable> Create for O {
+    fn name(&self) -> &'static str {
+        O::NAME
+    }
+
+    fn arguments(&self) -> &'static [Argument] {
+        const { assert!(O::ARGUMENTS.len() <= MOST, "raise MOST") };
+        O::ARGUMENTS
+    }
+
+    fn create(&self, handle: &Handle, descs: &[Option<TensorDesc>]) -> Result<Box<dyn Call>> {
+        let tensors = O::tensors_from(&mut InOrder::new(descs))?;
+        Ok(Box::new(handle.create(self, &tensors)?))
+    }
+}
+
+impl<O: Portable> Call for Descriptor<O> {
+    fn workspace_size(&self) -> usize {
+        self.workspace_size()
+    }
+
+    unsafe fn call(
+        &self,
+        workspace: Address,
+        addresses: &[Option<Address>],
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        let addresses = <O as Signature>::addresses_from(&mut InOrder::new(addresses))?;
+        // SAFETY: the caller's.
+        unsafe { self.calculate_at(workspace, addresses, stream) }
+    }
+}

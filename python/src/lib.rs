@@ -1,0 +1,103 @@
+//! The compiled half of the Python package `spec_ops`.
+//!
+//! | module | what it does |
+//! |---|---|
+//! | `dlpack` | **the** way to read an array: DLPack's structs |
+//! | `library` | where arrays come from: current streams, new arrays |
+//! | `options` | the list of operators: parameters from Python's values |
+//! | `call` | an operator by its argument list alone |
+//! | `prepared` | an operator made for shapes and a device, and its workspaces |
+//! | `operator` | `Operator` and `Plan`, what Python calls |
+//! | `device` | devices that are open; threads after a fork |
+//! | `error` | sentences as exceptions |
+//!
+//! Arguments are named nowhere here: they come from the contract's lists.
+
+mod call;
+mod device;
+mod dlpack;
+mod error;
+mod library;
+mod operator;
+mod options;
+mod prepared;
+
+use pyo3::prelude::*;
+use pyo3::types::{PyDict, PyList, PyTuple};
+use spec::{Device, Role};
+
+use crate::operator::{Operator, Plan};
+use crate::options::OPERATORS;
+
+/// The operators: by name, a dict of `options` (their names) and `arguments`, each a tuple of
+/// name, role, whether it is optional, dtypes, shape in words, and what it means.
+fn operators(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let all = PyDict::new(py);
+    for listed in OPERATORS {
+        let arguments = PyList::empty(py);
+        for argument in listed.arguments {
+            let role = match argument.role {
+                Role::Input => "in",
+                Role::Output => "out",
+                Role::InPlace => "inout",
+            };
+            let dtypes = PyTuple::new(py, argument.dtypes.iter().map(|dtype| dtype.name()))?;
+            let doc = argument.doc.trim();
+            let fields = (argument.name, role, argument.optional, dtypes, argument.shape, doc);
+            arguments.append(fields)?;
+        }
+        let about = PyDict::new(py);
+        about.set_item("options", PyTuple::new(py, listed.options)?)?;
+        about.set_item("arguments", PyTuple::new(py, arguments)?)?;
+        all.set_item(listed.name, about)?;
+    }
+    Ok(all)
+}
+
+/// The devices of each backend: a dict from its name to a list of devices (`name`, `device`
+/// and facts as dicts), or to the sentence that says why there are none.
+#[pyfunction]
+fn devices(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
+    let all = PyDict::new(py);
+    // Those whose memory a Python array can lie in.
+    let listings = [
+        ("cpu", spec::cpu::devices()),
+        ("cuda", device::caught(Device::new("cuda", 0), spec::cuda::devices)),
+    ];
+    for (backend, found) in listings {
+        match found {
+            Err(error) => all.set_item(backend, error.to_string())?,
+            Ok(found) => {
+                let devices = PyList::empty(py);
+                for info in found {
+                    let facts = PyDict::new(py);
+                    facts.set_item("device", info.device.to_string())?;
+                    facts.set_item("name", info.name)?;
+                    for (fact, value) in info.facts {
+                        facts.set_item(fact, value)?;
+                    }
+                    devices.append(facts)?;
+                }
+                all.set_item(backend, devices)?;
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Says that this process was forked just now.
+#[pyfunction]
+fn forked() {
+    device::forked();
+}
+
+/// The compiled half of `spec_ops`.
+#[pymodule(gil_used = false)]
+fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("OPERATORS", operators(module.py())?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_class::<Operator>()?;
+    module.add_class::<Plan>()?;
+    module.add_function(wrap_pyfunction!(devices, module)?)?;
+    module.add_function(wrap_pyfunction!(forked, module)?)
+}

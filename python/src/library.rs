@@ -1,0 +1,239 @@
+//! The libraries that arrays come from: how each hands out its arrays, what its current
+//! stream is, and how it makes new ones.
+//!
+//! What is particular of torch, cupy and others is said in Python, in `spec_ops._arrays`;
+//! here it is asked once a type and remembered.
+
+use std::collections::HashMap;
+use std::sync::{PoisonError, RwLock};
+
+use pyo3::intern;
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use spec::{DType, Device};
+
+use crate::dlpack::{self, Array, ExchangeApi, Refused};
+
+/// A library's ways with its arrays, or with those of one type.
+#[derive(Debug)]
+pub struct Library {
+    name: String,
+    exchange: Option<&'static ExchangeApi>,
+    /// An array as a capsule, unordered: on the library's own current stream.
+    capsule: Option<Py<PyAny>>,
+    /// An array, ordered before what is enqueued on a stream from now on.
+    ordered: Py<PyAny>,
+    /// The current stream of a device.
+    stream: Py<PyAny>,
+    /// A new array like another.
+    empty: Py<PyAny>,
+    /// What makes a result of a new array, where that is of another type.
+    finish: Option<Py<PyAny>>,
+    /// Whether arrays are never written.
+    immutable: bool,
+}
+
+/// By the address of the type, which is kept.
+static LIBRARIES: RwLock<Option<HashMap<usize, &'static Library>>> = RwLock::new(None);
+
+impl Library {
+    /// The library of an array's type.
+    fn of(array: &Bound<'_, PyAny>) -> Result<&'static Self, Refused> {
+        let key = array.get_type_ptr().addr();
+        let known = LIBRARIES.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(library) = known.as_ref().and_then(|known| known.get(&key)) {
+            return Ok(library);
+        }
+        drop(known);
+        Self::learn(array, key)
+    }
+
+    fn learn(array: &Bound<'_, PyAny>, key: usize) -> Result<&'static Self, Refused> {
+        let py = array.py();
+        let kind = array.get_type();
+        let asked = py.import("spec_ops._arrays")?.call_method1("library", (&kind,))?;
+        if asked.is_none() {
+            return Err(dlpack::no_array(array));
+        }
+        let unless_none = |name| -> PyResult<Option<Py<PyAny>>> {
+            Ok(Some(asked.getattr(name)?.unbind()).filter(|way| !way.is_none(py)))
+        };
+        let library = Library {
+            name: asked.getattr("name")?.extract()?,
+            exchange: ExchangeApi::of(&kind),
+            capsule: unless_none("capsule")?,
+            finish: unless_none("finish")?,
+            ordered: asked.getattr("ordered")?.unbind(),
+            stream: asked.getattr("stream")?.unbind(),
+            empty: asked.getattr("empty")?.unbind(),
+            immutable: asked.getattr("immutable")?.extract()?,
+        };
+        // There are as many as there are types of arrays. The type is kept with it, so that
+        // its address is never another's.
+        std::mem::forget(kind);
+        let library: &'static Library = Box::leak(Box::new(library));
+        let mut known = LIBRARIES.write().unwrap_or_else(PoisonError::into_inner);
+        known.get_or_insert_default().insert(key, library);
+        Ok(library)
+    }
+
+    fn stream(&self, py: Python<'_>, device: Device) -> PyResult<u64> {
+        match self.exchange {
+            Some(api) => api.stream(py, device.index()),
+            None => self.stream.call1(py, (device.index(),))?.extract(py),
+        }
+    }
+}
+
+/// The arrays of one call: where they are, and the stream that the call goes to.
+pub struct Arrays<'py> {
+    py: Python<'py>,
+    /// The first array and its library, whose stream it is and which makes new ones.
+    first: Option<(Bound<'py, PyAny>, &'static Library)>,
+    /// The CUDA device, if any array is on one, and the stream there.
+    stream: Option<(Device, u64)>,
+    /// What must outlive the call.
+    kept: Vec<Bound<'py, PyAny>>,
+}
+
+impl<'py> Arrays<'py> {
+    /// None yet.
+    pub fn new(py: Python<'py>) -> Self {
+        Arrays { py, first: None, stream: None, kept: Vec::new() }
+    }
+
+    /// Python, which is attached while there are arrays.
+    pub fn py(&self) -> Python<'py> {
+        self.py
+    }
+
+    /// The stream, where arrays are on a CUDA device.
+    pub fn stream(&self) -> Option<u64> {
+        self.stream.map(|(_, stream)| stream)
+    }
+
+    /// One more array.
+    pub fn read(&mut self, array: &Bound<'py, PyAny>) -> Result<Array, Refused> {
+        let library = Library::of(array)?;
+        let mut read = match self.unordered(library, array)? {
+            Some(read) if self.is_ordered(library, read.device)? => read,
+            _ => self.ordered(library, array)?,
+        };
+        read.read_only |= library.immutable;
+        if self.first.is_none() {
+            self.first = Some((array.clone(), library));
+        }
+        Ok(read)
+    }
+
+    /// The array as it lies, where its library can say so without ordering anything.
+    fn unordered(
+        &mut self,
+        library: &'static Library,
+        array: &Bound<'py, PyAny>,
+    ) -> Result<Option<Array>, Refused> {
+        if let Some(api) = library.exchange {
+            return api.read(array).map(Some);
+        }
+        let Some(way) = &library.capsule else { return Ok(None) };
+        // What a library does not hand out this way it may in another.
+        let Ok(capsule) = way.bind(self.py).call1((array,)) else { return Ok(None) };
+        let read = match dlpack::from_capsule(&capsule, None) {
+            Err(Refused::Type(_)) => return Ok(None),
+            read => read?,
+        };
+        self.kept.push(capsule);
+        Ok(Some(read))
+    }
+
+    /// Whether work on this call's stream comes after what the library has enqueued for its
+    /// arrays on a device: it is the library's own current stream.
+    fn is_ordered(&mut self, library: &'static Library, device: Device) -> Result<bool, Refused> {
+        if device == Device::CPU {
+            return Ok(true);
+        }
+        match (self.stream, &self.first) {
+            (Some((on, _)), Some((_, first))) if on == device && first.name == library.name => {
+                Ok(true)
+            }
+            (Some((on, stream)), _) if on == device => {
+                Ok(library.stream(self.py, device)? == stream)
+            }
+            // Of two devices one will be refused.
+            (Some(_), _) => Ok(true),
+            (None, _) => {
+                self.stream = Some((device, library.stream(self.py, device)?));
+                Ok(true)
+            }
+        }
+    }
+
+    /// The array, after its library has ordered it before this call's stream.
+    fn ordered(
+        &mut self,
+        library: &'static Library,
+        array: &Bound<'py, PyAny>,
+    ) -> Result<Array, Refused> {
+        let py = self.py;
+        let (kind, index): (i32, i32) = match array.call_method0(intern!(py, "__dlpack_device__")) {
+            Ok(device) => device.extract()?,
+            // An array by its `data_ptr` alone has no such method.
+            Err(_) => (dlpack::CPU, 0),
+        };
+        let device = dlpack::device(kind, index)?;
+        if device != Device::CPU && self.stream.is_none() {
+            self.stream = Some((device, library.stream(py, device)?));
+        }
+        let stream = self.stream.filter(|_| device != Device::CPU).map(|(_, stream)| stream);
+        let handed = library.ordered.bind(py).call1((array, stream))?;
+        if handed.is_none() {
+            return Err(dlpack::no_array(array));
+        }
+        let read = match handed.cast::<PyTuple>() {
+            // An element type that the library has and does not tell DLPack of.
+            Ok(parts) if parts.len() == 2 => {
+                let of = dtype(&parts.get_item(1)?.extract::<String>()?)?;
+                dlpack::from_capsule(&parts.get_item(0)?, Some(of))?
+            }
+            Ok(parts) => {
+                let read = described(parts)?;
+                self.is_ordered(library, read.device)?;
+                read
+            }
+            Err(_) => dlpack::from_capsule(&handed, None)?,
+        };
+        self.kept.push(handed);
+        Ok(read)
+    }
+
+    /// A new array by the first one's library, beside it.
+    pub fn empty(&self, shape: &Py<PyAny>, dtype: &str) -> PyResult<Bound<'py, PyAny>> {
+        let Some((first, library)) = &self.first else {
+            return Err(crate::error::internal("no array to make another like"));
+        };
+        library.empty.bind(self.py).call1((first, shape, dtype))
+    }
+
+    /// A new array, written, as the first one's library has its arrays.
+    pub fn finish(&self, made: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        match self.first.as_ref().and_then(|(_, library)| library.finish.as_ref()) {
+            Some(finish) => finish.bind(self.py).call1((made,)),
+            None => Ok(made),
+        }
+    }
+}
+
+/// An array in numbers: address, shape, strides, element type, kind and index of the device.
+fn described(parts: &Bound<'_, PyTuple>) -> Result<Array, Refused> {
+    type Parts = (u64, Vec<i64>, Vec<i64>, String, i32, i32);
+    let (address, shape, strides, name, kind, index) = parts.extract::<Parts>()?;
+    let desc = dlpack::describe(dtype(&name)?, &shape, &strides)?;
+    Ok(Array { desc, address, device: dlpack::device(kind, index)?, read_only: false })
+}
+
+fn dtype(name: &str) -> Result<DType, Refused> {
+    use DType::{BF16, Bool, F16, F32, I8, I32, I64, U8, U32, U64};
+    let known = [F32, F16, BF16, I32, I64, U32, U64, U8, I8, Bool];
+    let found = known.into_iter().find(|dtype| dtype.name() == name);
+    found.ok_or_else(|| Refused::Type(name.to_owned()))
+}

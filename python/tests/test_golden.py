@@ -1,0 +1,145 @@
+"""The golden vectors, through plans and through functions, on every library of arrays."""
+
+import inspect
+
+import numpy as np
+import pytest
+from conftest import bits, golden
+
+import spec_ops
+from spec_ops import _native, _planned, _shapes
+
+OPERATORS = list(_native.OPERATORS)
+CLASSES = {cls._operator: cls for cls in _planned.Planned.__subclasses__()}
+
+
+def options_of(operator, params):
+    """The options of a golden case, without those that JSON has as absent."""
+    known = _native.OPERATORS[operator]["options"]
+    return {name: params[name] for name in known if params.get(name) is not None}
+
+
+def cases_for(operator, library):
+    """The golden cases whose types the library has."""
+    cases = [
+        case
+        for case in golden(operator)
+        if all(library.has(tensor["dtype"]) for tensor in case["inputs"].values())
+    ]
+    assert len(cases) > len(golden(operator)) // 2
+    return cases
+
+
+def inputs_of(operator, case, library):
+    """The arrays of a golden case in the contract's order, and flags of zeros."""
+    arrays = []
+    for argument in _shapes.inputs(operator):
+        tensor = case["inputs"].get(argument.name)
+        if argument.name == "flags":
+            arrays.append(library.array(np.zeros(1, np.uint32), "u32"))
+        elif argument.name == "load" and "load" in case["outputs"]:
+            shape = case["outputs"]["load"]["shape"]
+            arrays.append(library.array(np.zeros(shape, np.int32), "i32"))
+        elif tensor is None:
+            arrays.append(None)
+        else:
+            arrays.append(library.array(bits(tensor), tensor["dtype"]))
+    return arrays
+
+
+def outputs_of(operator, case, library):
+    """Arrays for the outputs that a golden case has, filled with what must not stay."""
+    outputs = []
+    keys = case["inputs"].get("keys", {}).get("shape")
+    for argument in _shapes.outputs(operator):
+        tensor = case["outputs"].get(argument.name)
+        if operator == "unique" and argument.name == "count":
+            outputs.append(library.array(np.full(1, 7, np.uint64), "u64"))
+            continue
+        if tensor is None:
+            outputs.append(None if argument.optional else True)
+            continue
+        shape = keys if operator == "unique" else tensor["shape"]
+        like = bits(tensor)
+        outputs.append(library.array(np.full(shape, 77, like.dtype), tensor["dtype"]))
+    return tuple(outputs)
+
+
+def check(operator, case, library, inputs, outputs):
+    """Compares results with a golden case's."""
+    library.synchronize()
+    results = dict(zip((a.name for a in _shapes.outputs(operator)), outputs))
+    results |= {a.name: array for a, array in zip(_shapes.inputs(operator), inputs)}
+    compared = 0
+    for name, expected in case["outputs"].items():
+        result = np.asarray(library.bits(results[name]))
+        if name == "flags" and isinstance(expected, int):
+            assert int(result.view(np.uint32)[0]) == expected, "flags"
+            continue
+        expected = bits(expected)
+        if operator == "unique":  # what lies behind the count is unspecified
+            count = int(np.asarray(library.bits(results["count"]))[0])
+            assert count == len(expected)
+            result = result[:count]
+        assert result.shape == expected.shape, name
+        tolerance = case.get("tolerance", {}).get(name)
+        if tolerance is None:
+            np.testing.assert_array_equal(result.view(expected.dtype), expected, err_msg=name)
+        else:
+            np.testing.assert_allclose(result, expected, rtol=tolerance, atol=1e-6, err_msg=name)
+        compared += 1
+    assert compared, "a case without results"
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_plans(operator, library):
+    """Every vector, outputs brought by the caller."""
+    ran = 0
+    for case in cases_for(operator, library):
+        inputs = inputs_of(operator, case, library)
+        outputs = outputs_of(operator, case, library)
+        plan = CLASSES[operator](**options_of(operator, case["params"])).plan(*inputs, out=outputs)
+        made = plan(*inputs, out=outputs)
+        if isinstance(made, tuple):
+            outputs = made
+        elif made is not None:
+            outputs = (made,)
+        try:
+            check(operator, case, library, inputs, outputs)
+        except AssertionError as wrong:
+            raise AssertionError(f"{case['name']}: {wrong}") from wrong
+        ran += 1
+    assert ran == len(cases_for(operator, library))
+
+
+@pytest.mark.parametrize("operator", OPERATORS)
+def test_functions(operator, library):
+    """Every vector whose outputs have their usual types, outputs made by the call."""
+    function = getattr(spec_ops, operator)
+    known = list(inspect.signature(function).parameters)
+    ran = 0
+    for case in cases_for(operator, library):
+        arguments = _shapes.outputs(operator)
+        usual = all(
+            argument.name not in case["outputs"]
+            or operator in ("prompt_lookup", "unique")
+            or case["outputs"][argument.name]["dtype"] == argument.dtypes[0]
+            for argument in arguments
+        )
+        if not usual:
+            continue
+        inputs = inputs_of(operator, case, library)
+        keywords = options_of(operator, case["params"])
+        for argument, array in zip(_shapes.inputs(operator), inputs):
+            keywords[argument.name if argument.name in known else known[0]] = array
+        for argument in arguments:
+            if argument.optional and argument.name in known:
+                keywords[argument.name] = argument.name in case["outputs"]
+        made = function(**keywords)
+        outputs = made if isinstance(made, tuple) else (made,)
+        try:
+            check(operator, case, library, inputs, outputs)
+        except AssertionError as wrong:
+            raise AssertionError(f"{case['name']}: {wrong}") from wrong
+        ran += 1
+    assert ran > 0

@@ -1,0 +1,296 @@
+"""What is refused, with which exception and sentence."""
+
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+import threading
+
+import numpy as np
+import pytest
+from conftest import need
+
+import spec_ops
+
+LOGITS = np.zeros((4, 16), np.float32)
+
+
+def test_types():
+    for logits in (LOGITS.astype(np.float64), LOGITS.astype(np.int32), LOGITS.astype(complex)):
+        with pytest.raises(spec_ops.DtypeError, match=r"`x` is .*expected f32 or f16 or bf16"):
+            spec_ops.topk_router(logits, topk=1)
+    assert issubclass(spec_ops.DtypeError, TypeError)
+
+
+def test_what_is_no_array():
+    for logits in ([[0.0]], "logits", 3.0, object()):
+        with pytest.raises(spec_ops.DtypeError, match="expected an array"):
+            spec_ops.topk_router(logits, topk=1)
+    with pytest.raises(spec_ops.ArgumentError, match=r"`x` is absent.*status 4"):
+        spec_ops.topk_router(None, topk=1)
+
+
+def test_shapes():
+    with pytest.raises(spec_ops.ShapeError, match=r"`bias` is \[15\].*\[16\]"):
+        spec_ops.topk_router(LOGITS, np.zeros(15, np.float32), topk=1)
+    with pytest.raises(spec_ops.ShapeError, match="of 5 dimensions"):
+        spec_ops.topk_router(np.zeros((1,) * 5, np.float32), topk=1)
+    with pytest.raises(spec_ops.ShapeError):
+        spec_ops.topk_router(np.zeros((), np.float32), topk=1)
+    out = np.empty((4, 2), np.float32), np.empty((4, 1), np.int32)
+    with pytest.raises(spec_ops.ShapeError, match="`weights`"):
+        spec_ops.topk_router(LOGITS, topk=1, out=out)
+
+
+def test_strides():
+    """Rows may lie apart; elements of a row may not, since that would need a copy."""
+    wide = np.random.default_rng(0).standard_normal((4, 64), np.float32)
+    weights, indices = spec_ops.topk_router(wide[:, :16], topk=2)
+    packed = spec_ops.topk_router(wide[:, :16].copy(), topk=2)
+    assert np.array_equal(indices, packed.indices) and np.array_equal(weights, packed.weights)
+    for strided in (wide[:, ::4], wide.T[:16], wide[:, ::-1], wide[::-1]):
+        with pytest.raises(spec_ops.StridesError, match="strided"):
+            spec_ops.topk_router(strided, topk=2)
+
+
+def test_options():
+    for options in ({"topk": 0}, {"topk": 17}, {"topk": -1}, {"topk": 2**70}, {"topk": "two"}):
+        with pytest.raises(spec_ops.ArgumentError, match="`topk`"):
+            spec_ops.topk_router(LOGITS, **options)
+    with pytest.raises(spec_ops.ArgumentError, match='"sigmoid" or "softmax"'):
+        spec_ops.topk_router(LOGITS, topk=1, scoring="relu")
+    with pytest.raises(spec_ops.ArgumentError, match="`scale`"):
+        spec_ops.topk_router(LOGITS, topk=1, scale=float("nan"))
+    with pytest.raises(TypeError):
+        spec_ops.topk_router(LOGITS, topk=1, tokens=3)
+    with pytest.raises(TypeError):
+        spec_ops.TopkRouter(topk=1, tokens=3)
+    with pytest.raises(TypeError):
+        spec_ops.TopkRouter()
+    assert issubclass(spec_ops.ArgumentError, ValueError)
+
+
+def test_errors_have_a_status_and_survive_pickling():
+    with pytest.raises(spec_ops.SpecError) as caught:
+        spec_ops.topk_router(LOGITS, topk=0)
+    assert caught.value.status == 3
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (str(again), again.status) == (str(caught.value), 3)
+
+
+def test_what_must_not_be_written():
+    tokens = np.zeros((1, 8), np.int64)
+    drafts, this_time = np.zeros((1, 4), np.int64), np.ones(1, np.int32)
+    drafts.flags.writeable = False
+    one64, one32 = np.ones(1, np.int64), np.ones(1, np.int32)
+    with pytest.raises(spec_ops.ArgumentError, match="`draft_tokens` is read-only"):
+        spec_ops.ngram_match(
+            tokens, one64, tokens, one64, one64, one32, drafts, this_time, one32, one32, one64
+        )
+    # What is only read may be.
+    logits = LOGITS.copy()
+    logits.flags.writeable = False
+    assert spec_ops.topk_router(logits, topk=1).indices.tolist() == [[0]] * 4
+
+
+def test_outputs_over_inputs():
+    keys = np.array([3, 1, 3])
+    with pytest.raises(spec_ops.ArgumentError, match="memory of its own"):
+        spec_ops.unique(keys, out=(keys, None))
+    both = np.empty((4, 2), np.float32)
+    with pytest.raises(spec_ops.ArgumentError, match="`weights` is in the memory of `indices`"):
+        spec_ops.topk_router(LOGITS, topk=2, out=(both, both.view(np.int32)))
+
+
+def test_a_capsule_is_no_array_twice():
+    """Objects that only pretend, and capsules that were used."""
+
+    class Pretends:
+        def __init__(self, capsule):
+            self.capsule = capsule
+
+        def __dlpack__(self, **_):
+            return self.capsule
+
+        def __dlpack_device__(self):
+            return (1, 0)
+
+    fresh = Pretends(LOGITS.__dlpack__())
+    assert spec_ops.topk_router(fresh, topk=1).indices.shape == (4, 1)
+    used = LOGITS.__dlpack__()
+    np.from_dlpack(Pretends(used))
+    for capsule in (used, None, "capsule"):
+        with pytest.raises((spec_ops.ArgumentError, TypeError)):
+            spec_ops.topk_router(Pretends(capsule), topk=1)
+
+    class Elsewhere(Pretends):
+        def __dlpack_device__(self):
+            return (7, 0)
+
+    with pytest.raises(spec_ops.ArgumentError, match="host memory or memory of a CUDA device"):
+        spec_ops.topk_router(Elsewhere(LOGITS.__dlpack__()), topk=1)
+
+
+def test_by_pointer_alone():
+    """A tensor that knows its `data_ptr` and nothing of DLPack; outputs are brought."""
+
+    class Tensor:
+        def __init__(self, array):
+            self.array, self.shape, self.dtype, self.device = array, array.shape, array.dtype, "cpu"
+            self.strides = [step // array.itemsize for step in array.strides]
+
+        def data_ptr(self):
+            return self.array.ctypes.data
+
+    out = np.empty((4, 1), np.float32), np.empty((4, 1), np.int32)
+    logits = LOGITS.copy()
+    logits[:, 3] = 1
+    spec_ops.topk_router(Tensor(logits), topk=1, out=tuple(map(Tensor, out)))
+    assert out[1].tolist() == [[3]] * 4
+    with pytest.raises(TypeError, match="pass `out`"):
+        spec_ops.topk_router(Tensor(logits), topk=1)
+
+
+def test_jax_arrays_are_values():
+    """They are read, results are such arrays, and nothing is written into one."""
+    jax = need("jax")
+    logits = jax.numpy.asarray(np.eye(4, 16, dtype=np.float32))
+    result = spec_ops.topk_router(logits, topk=1)
+    assert isinstance(result.indices, jax.Array) and isinstance(result.weights, jax.Array)
+    assert result.indices.tolist() == [[0], [1], [2], [3]]
+    half = spec_ops.topk_router(logits.astype(jax.numpy.bfloat16), topk=1)
+    assert half.indices.tolist() == result.indices.tolist()
+    with pytest.raises(spec_ops.ArgumentError, match="`weights` is read-only"):
+        spec_ops.topk_router(logits, topk=1, out=(result.weights, None))
+
+
+def test_plans_refuse_what_they_were_not_made_for():
+    plan = spec_ops.TopkRouter(topk=1).plan(like=LOGITS)
+    assert plan.device == "cpu" and "topk_router" in repr(plan)
+    for logits in (LOGITS[:3], LOGITS.astype(np.float16)):
+        with pytest.raises(spec_ops.ShapeError, match="as planned"):
+            plan(logits)
+    with pytest.raises(spec_ops.ShapeError, match=r"`bias` .*absent, as planned"):
+        plan(LOGITS, np.zeros(16, np.float32))
+    with pytest.raises(TypeError):
+        plan(*[LOGITS] * 20)
+    with pytest.raises(TypeError, match="no array `x`|has no array"):
+        spec_ops.TopkRouter(topk=1).plan(LOGITS, nothing=LOGITS)
+
+
+def test_nothing_at_all():
+    """No tokens, no keys: results of that size."""
+    assert spec_ops.topk_router(LOGITS[:0], topk=2).indices.shape == (0, 2)
+    assert spec_ops.unique(np.zeros(0, np.int64)).count.tolist() == [0]
+
+
+def test_many_threads_share_a_plan():
+    """Calls let go of Python; each has a workspace of its own."""
+    keys = [np.random.default_rng(i).integers(0, 5000, 100_000) for i in range(8)]
+    plan = spec_ops.Unique().plan(like=keys[0])
+    wrong = []
+
+    def work(each):
+        for _ in range(5):
+            distinct, count, _ = plan(each)
+            if not np.array_equal(distinct[: int(count[0])], np.unique(each)):
+                wrong.append(each)
+
+    threads = [threading.Thread(target=work, args=(each,)) for each in keys]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def python(program, **environment):
+    """Runs a program in another Python, where these are set."""
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(program)],
+        env=os.environ | environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_forked_processes_compute():
+    """Threads do not survive a fork; a child, and a child's child, have their own."""
+    done = python(
+        """
+        import os, numpy as np, spec_ops
+        keys = np.random.default_rng(0).integers(0, 9999, 300_000)
+        def check():
+            distinct, count, _ = spec_ops.unique(keys)
+            assert np.array_equal(distinct[:int(count[0])], np.unique(keys))
+        check()
+        for _ in range(2):
+            child = os.fork()
+            if child:
+                os._exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            check()
+        check()
+        """
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_import_without_anything():
+    """Neither torch nor numpy nor a driver is asked for by importing."""
+    done = python(
+        """
+        import sys
+        class Absent:
+            def find_spec(self, name, path=None, target=None):
+                if name.partition(".")[0] in ("torch", "numpy", "cupy", "jax"):
+                    raise ImportError(name)
+        sys.meta_path.insert(0, Absent())
+        import spec_ops
+        print(spec_ops.devices()["cpu"][0]["device"])
+        with open("/proc/self/maps") as maps:
+            assert "libcuda" not in maps.read()
+        """
+    )
+    assert (done.stdout, done.returncode) == ("cpu\n", 0), done.stderr
+
+
+def test_without_a_driver_and_with_a_broken_one(tmp_path):
+    """A reason, not a crash; the CPU works as before."""
+    program = """
+        import numpy as np, spec_ops
+        said = spec_ops.devices()["cuda"]
+        assert isinstance(said, str) and "status" in said, said
+        assert spec_ops.unique(np.array([2, 1])).unique.tolist() == [1, 2]
+        print(said)
+        """
+    (tmp_path / "libcuda.so.1").write_text("no library")
+    (tmp_path / "libcuda.so").write_text("no library")
+    done = python(program, LD_LIBRARY_PATH=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    stub = tmp_path / "stub"
+    stub.mkdir()
+    built = subprocess.run(
+        ["cc", "-shared", "-o", stub / "libcuda.so.1", "-x", "c", "/dev/null"], check=False
+    )
+    if built.returncode:
+        pytest.skip("no C compiler for a library that has nothing in it")
+    (stub / "libcuda.so").symlink_to("libcuda.so.1")
+    done = python(program, LD_LIBRARY_PATH=str(stub))
+    assert done.returncode == 0, done.stderr
+
+
+def test_all_that_the_contract_has_is_there():
+    """Each function takes each option and each array of its operator, and no other."""
+    import inspect
+
+    from spec_ops import _native, _shapes
+
+    for name, listed in _native.OPERATORS.items():
+        known = list(inspect.signature(getattr(spec_ops, name)).parameters)
+        arrays = [argument.name for argument in _shapes.inputs(name)]
+        first = arrays[0] if arrays[0] in known else known[0]
+        asked = [o.name for o in _shapes.outputs(name) if o.optional and o.name in known]
+        out = ["out"] if _shapes.outputs(name) else []
+        assert sorted(known) == sorted([first, *arrays[1:], *listed["options"], *asked, *out]), name
