@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
 use spec::{Argument, Device, Role, Status, TensorDesc};
 
 use crate::call::{Create, MOST};
@@ -112,14 +112,20 @@ impl Operator {
             all.filter(|(_, argument)| argument.role == Role::Output)
         };
         let single = outputs().count() == 1;
-        let mut given = out.map(|out| match out.cast::<PyTuple>() {
-            Ok(many) => many.iter().collect::<Vec<_>>().into_iter(),
-            Err(_) if single => vec![out.clone()].into_iter(),
-            // Any sequence will do.
-            Err(_) => {
-                out.try_iter().into_iter().flatten().flatten().collect::<Vec<_>>().into_iter()
-            }
-        });
+        let mut given = match out {
+            None => None,
+            Some(out) => Some(match (out.cast::<PyTuple>(), out.cast::<PyList>()) {
+                (Ok(many), _) => many.iter().collect::<Vec<_>>(),
+                (_, Ok(many)) => many.iter().collect(),
+                _ if single => vec![out.clone()],
+                _ => {
+                    let (name, kind) = (self.operator.name(), out.get_type());
+                    let words = format!("{name}: `out` is a {kind}, expected a tuple of arrays");
+                    return Err(PyTypeError::new_err(words));
+                }
+            }),
+        }
+        .map(Vec::into_iter);
         for (i, argument) in outputs() {
             let object = given.as_mut().and_then(Iterator::next);
             call.wanted[i] = Some(match object {

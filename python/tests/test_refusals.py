@@ -43,6 +43,17 @@ def test_shapes():
         spec_ops.topk_router(LOGITS, topk=1, out=out)
 
 
+def test_out_is_a_tuple():
+    weights, indices = np.empty((4, 1), np.float32), np.empty((4, 1), np.int32)
+    assert spec_ops.topk_router(LOGITS, topk=1, out=[weights, None]).weights is weights
+    for out in (3, weights, "out"):
+        with pytest.raises(TypeError, match="expected a tuple"):
+            spec_ops.topk_router(LOGITS, topk=1, out=out)
+    with pytest.raises(TypeError, match="more arrays than there are outputs"):
+        spec_ops.topk_router(LOGITS, topk=1, out=(weights, indices, weights))
+    assert spec_ops.indexer_topk(LOGITS, k=1, out=indices) is indices
+
+
 def test_strides():
     """Rows may lie apart; elements of a row may not, since that would need a copy."""
     wide = np.random.default_rng(0).standard_normal((4, 64), np.float32)
