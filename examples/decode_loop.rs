@@ -4,7 +4,8 @@
 //! tokens where they occurred before, runs the model once on the last token and those
 //! drafts, and keeps as many of them as the model would have chosen itself, and the
 //! token that it chooses next. So the text is the model's own, in fewer runs of it. Here
-//! it chooses greedily; where tokens are sampled, `rejection_sample` decides what is kept.
+//! it chooses greedily; where tokens are sampled, `sample_logits` chooses, and `tree_verify`
+//! follows what was chosen.
 
 use spec::ops::prompt_lookup::{Buffers, PromptLookup, Tensors};
 use spec::{DType, Handle, Result, Stream, TensorDesc};

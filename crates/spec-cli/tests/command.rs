@@ -102,11 +102,19 @@ fn bad_options_are_refused() {
     refused(&["decode", "--tokens", "many"], "from 1 to 100000");
     refused(&["decode", "--tokens", "99999999999999999999999"], "from 1 to 100000");
     refused(&["decode", "--draft-tokens", "0"], "from 1 to 32");
-    refused(&["decode", "--draft", "magic"], "[possible values: ngram, model, hybrid, none]");
+    refused(
+        &["decode", "--draft", "magic"],
+        "[possible values: ngram, lookup, model, tree, hybrid, none]",
+    );
     refused(&["decode", "--seed", "-1"], "a whole number from 0 to 18446744073709551615");
     refused(&["verify", "--seed", "x"], "a whole number from 0 to 18446744073709551615");
     for temperature in ["-1", "-0.5", "NaN", "inf", "-inf", "warm", "1e999"] {
         refused(&["decode", "--temperature", temperature], "a number that is 0 or larger");
+    }
+    refused(&["decode", "--top-k", "-1"], "a whole number from 0 to 2147483647");
+    for share in ["-0.1", "1.5", "NaN", "half"] {
+        refused(&["decode", "--top-p", share], "a number from 0 to 1");
+        refused(&["decode", "--min-p", share], "a number from 0 to 1");
     }
     for cases in ["-1", "x", "99999999999999999999"] {
         let words = "expected a whole number from 0 to 18446744073709551615";
@@ -194,7 +202,7 @@ fn decode_prints_text_and_table() {
     for word in ["drafted", "accepted", "acceptance rate", "emitted", "tokens a step"] {
         assert!(text.contains(word), "no {word} in\n{text}");
     }
-    for operator in ["hybrid_mtp_ngram", "rejection_sample"] {
+    for operator in ["hybrid_mtp_ngram", "sample_logits", "tree_verify"] {
         assert!(text.contains(operator), "no {operator} in\n{text}");
     }
     assert!(text.contains("a stand-in for LLMs"), "{text}");
@@ -202,9 +210,13 @@ fn decode_prints_text_and_table() {
 
 #[test]
 fn decode_prints_one_json_object() {
-    for (draft, operator) in
-        [("ngram", Some("ngram_match")), ("model", None), ("hybrid", Some("hybrid_mtp_ngram"))]
-    {
+    for (draft, operator) in [
+        ("ngram", Some("ngram_match")),
+        ("lookup", Some("prompt_lookup")),
+        ("model", None),
+        ("tree", None),
+        ("hybrid", Some("hybrid_mtp_ngram")),
+    ] {
         let run = json(&["decode", "--tokens", "50", "--draft", draft, "--device", "cpu"]);
         let number = |key: &str| run[key].as_u64().unwrap();
         assert_eq!(number("emitted"), 50);
@@ -212,7 +224,7 @@ fn decode_prints_one_json_object() {
         assert_eq!(number("accepted") + number("steps"), 50);
         assert!(number("accepted") <= number("drafted"));
         assert!(!run["text"].as_str().unwrap().is_empty());
-        let mut operators = vec!["rejection_sample"];
+        let mut operators = vec!["sample_logits", "tree_verify"];
         operators.extend(operator);
         operators.sort_unstable();
         let seconds = run["seconds"].as_object().unwrap();
@@ -221,30 +233,30 @@ fn decode_prints_one_json_object() {
     }
 }
 
+/// The text of a seed depends on neither drafts nor device, whatever the filters.
 #[test]
-fn greedy_text_is_that_of_plain_decoding() {
-    let tokens = |draft, device: &str| {
-        let temperature = ["decode", "--temperature", "0", "--tokens", "150"];
-        json(&[&temperature[..], &["--draft", draft, "--device", device]].concat())["tokens"].take()
+fn a_seed_is_a_text() {
+    let tokens = |options: &[&str]| {
+        json(&[&["decode", "--tokens", "60"][..], options].concat())["tokens"].take()
     };
-    let plain = tokens("none", "cpu");
-    for handle in common::handles() {
-        for draft in ["ngram", "model", "hybrid"] {
-            assert_eq!(tokens(draft, &handle.device().to_string()), plain, "{draft}");
+    let filtered = ["--top-k", "40", "--top-p", "0.9", "--min-p", "0.02", "--seed", "7"];
+    for options in [&["--temperature", "0"][..], &["--seed", "7"], &filtered] {
+        let plain = tokens(&[options, &["--draft", "none", "--device", "cpu"]].concat());
+        for handle in common::handles() {
+            for draft in ["none", "ngram", "lookup", "model", "tree", "hybrid"] {
+                let device = handle.device().to_string();
+                let run = [options, &["--draft", draft, "--device", &device]].concat();
+                assert_eq!(tokens(&run), plain, "{run:?}");
+            }
+        }
+        if options.len() > 2 {
+            assert_ne!(tokens(&["--seed", "7", "--device", "cpu"]), plain, "filters do nothing");
         }
     }
-}
-
-#[test]
-fn a_seed_repeats_a_run() {
-    let tokens = |seed, device: &str| {
-        json(&["decode", "--tokens", "80", "--seed", seed, "--device", device])["tokens"].take()
-    };
-    let first = tokens("7", "cpu");
-    for handle in common::handles() {
-        assert_eq!(tokens("7", &handle.device().to_string()), first);
-    }
-    assert_ne!(tokens("8", "cpu"), first);
+    assert_ne!(
+        tokens(&["--seed", "7", "--device", "cpu"]),
+        tokens(&["--seed", "8", "--device", "cpu"])
+    );
 }
 
 #[test]
@@ -339,4 +351,29 @@ fn verify_fails_on_a_wrong_vector() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success() && stderr.contains("no-such-folder"), "{stderr}");
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// A library that only has the driver's name is no driver, and no reason to fall.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_broken_driver_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = folder.path().join("empty.c");
+    std::fs::write(&source, "int nothing;\n").unwrap();
+    let built = Command::new("cc")
+        .args(["-shared", "-fPIC", "-o"])
+        .args([folder.path().join("libcuda.so").as_os_str(), source.as_os_str()])
+        .status()
+        .unwrap();
+    assert!(built.success());
+    let output = spec(&["decode", "--tokens", "1", "--device", "cuda:0"])
+        .env("LD_LIBRARY_PATH", folder.path())
+        .output()
+        .unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(
+        stderr.contains("the library libcuda on this machine has no cuDriverGetVersion"),
+        "{stderr}"
+    );
+    assert_eq!(output.status.code(), Some(1), "{stderr}");
 }

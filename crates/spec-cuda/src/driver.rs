@@ -82,6 +82,17 @@ fn initialise() -> Result<()> {
             let words = "there is no NVIDIA driver on this machine (libcuda was not found)";
             return Err(absent(words.to_owned()));
         }
+        // Nor does it ask whether a library of that name is the driver. Past the version,
+        // a driver is known to have the rest.
+        // SAFETY: as above; the symbols are looked up, not called.
+        let broken = unsafe {
+            ["cuDriverGetVersion", "cuInit"]
+                .iter()
+                .find(|name| sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()).is_err())
+        };
+        if let Some(name) = broken {
+            return Err(absent(format!("the library libcuda on this machine has no {name}")));
+        }
         let mut version = 0;
         // SAFETY: the library is there and `version` is a place for an int.
         let asked = unsafe { sys::cuDriverGetVersion(&mut version) };
