@@ -8,7 +8,7 @@
 //! * [`random`] makes calls up, with bad data among them, and compares the
 //!   backend with the plain sequential loops of [`plain`], and with itself on the
 //!   same requests in another batch and other row strides, which must give the
-//!   same bits.
+//!   same integers, bit for bit, and the same floats to the contract's 2e-5.
 //!
 //! Every case runs twice on the same data and workspace, which must give the
 //! same result; and memory between and behind the rows must stay untouched, as
