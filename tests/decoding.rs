@@ -94,15 +94,23 @@ fn choose(
     };
     let top_k: Vec<i32> = requests.iter().map(|request| request.top_k).collect();
     let seeds: Vec<u64> = requests.iter().map(|request| request.seed).collect();
+    let logits_there = handle.upload(&all)?;
+    let positions_there = handle.upload(&positions)?;
+    let temperature_there = floats(|r| r.temperature)?;
+    let seeds_there = handle.upload(&seeds)?;
+    let top_k_there = handle.upload(&top_k)?;
+    let top_p_there = floats(|r| r.top_p)?;
+    let min_p_there = floats(|r| r.min_p)?;
+    let requests_there = handle.upload(&of_rows)?;
     let buffers = sample_logits::Buffers {
-        logits: (&handle.upload(&all)?).into(),
-        positions: (&handle.upload(&positions)?).into(),
-        temperature: (&floats(|r| r.temperature)?).into(),
-        seeds: (&handle.upload(&seeds)?).into(),
-        top_k: Some((&handle.upload(&top_k)?).into()),
-        top_p: Some((&floats(|r| r.top_p)?).into()),
-        min_p: Some((&floats(|r| r.min_p)?).into()),
-        requests: Some((&handle.upload(&of_rows)?).into()),
+        logits: (&logits_there).into(),
+        positions: (&positions_there).into(),
+        temperature: (&temperature_there).into(),
+        seeds: (&seeds_there).into(),
+        top_k: Some((&top_k_there).into()),
+        top_p: Some((&top_p_there).into()),
+        min_p: Some((&min_p_there).into()),
+        requests: Some((&requests_there).into()),
         mask: None,
         tokens: (&mut tokens).into(),
         probs: None,
@@ -164,9 +172,11 @@ fn lookup(handle: &Handle, batch: &[&Request]) -> Result<Vec<Tree>> {
     let lengths: Vec<i32> = batch.iter().map(|request| request.text.len() as i32).collect();
     let mut drafts = handle.allocate::<i32>(batch.len() * MOST_DRAFTS)?;
     let mut counts = handle.allocate::<i32>(batch.len())?;
+    let tokens_there = handle.upload(&tokens)?;
+    let lengths_there = handle.upload(&lengths)?;
     let buffers = prompt_lookup::Buffers {
-        tokens: (&handle.upload(&tokens)?).into(),
-        lengths: (&handle.upload(&lengths)?).into(),
+        tokens: (&tokens_there).into(),
+        lengths: (&lengths_there).into(),
         drafts: (&mut drafts).into(),
         counts: (&mut counts).into(),
         flags: None,
@@ -238,11 +248,15 @@ fn verify(handle: &Handle, batch: &[&Request], trees: &[Tree]) -> Result<Vec<Vec
     let mut emitted = handle.allocate::<i32>(batch.len() * nodes)?;
     let mut path = handle.allocate::<i32>(batch.len() * nodes)?;
     let mut counts = handle.allocate::<i32>(batch.len())?;
+    let draft_tokens_there = handle.upload(&tokens)?;
+    let target_tokens_there = handle.upload(&chosen)?;
+    let first_child_there = handle.upload(&first_child)?;
+    let next_sibling_there = handle.upload(&next_sibling)?;
     let buffers = tree_verify::Buffers {
-        draft_tokens: (&handle.upload(&tokens)?).into(),
-        target_tokens: (&handle.upload(&chosen)?).into(),
-        first_child: (&handle.upload(&first_child)?).into(),
-        next_sibling: (&handle.upload(&next_sibling)?).into(),
+        draft_tokens: (&draft_tokens_there).into(),
+        target_tokens: (&target_tokens_there).into(),
+        first_child: (&first_child_there).into(),
+        next_sibling: (&next_sibling_there).into(),
         tokens: (&mut emitted).into(),
         nodes: (&mut path).into(),
         num_tokens: (&mut counts).into(),

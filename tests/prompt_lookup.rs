@@ -48,9 +48,11 @@ fn check(handle: &Handle, sequences: usize) -> Result<()> {
         let mut workspace = handle.workspace(operator.workspace_size())?;
         let mut drafts = handle.allocate::<i32>(ROWS * params.max_draft)?;
         let mut counts = handle.allocate::<i32>(ROWS)?;
+        let tokens_there = handle.upload(&tokens)?;
+        let lengths_there = handle.upload(&lengths)?;
         let buffers = Buffers {
-            tokens: (&handle.upload(&tokens)?).into(),
-            lengths: (&handle.upload(&lengths)?).into(),
+            tokens: (&tokens_there).into(),
+            lengths: (&lengths_there).into(),
             drafts: (&mut drafts).into(),
             counts: (&mut counts).into(),
             flags: None,

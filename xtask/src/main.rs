@@ -28,7 +28,7 @@ cargo xtask bindings              write crates/spec-c/src/generated.rs and inclu
     --check                       prove that they are what the contract gives
 cargo xtask install --prefix DIR [-- CARGO-OPTION..]
                                   build libspec for release and put libspec.so, libspec.a, spec.h and
-                                  spec.pc under DIR, as cargo-c does
+                                  spec.pc under DIR
     --infiniop                    libinfiniop.so and libinfinirt.so instead
 cargo xtask report                render docs/performance.md and docs/plots/ from benches/results/
     --check                       prove that they are what benches/results/ gives
