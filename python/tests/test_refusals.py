@@ -258,10 +258,14 @@ def test_import_without_anything():
                 if name.partition(".")[0] in ("torch", "numpy", "cupy", "jax"):
                     raise ImportError(name)
         sys.meta_path.insert(0, Absent())
+        def has_driver():
+            with open("/proc/self/maps") as maps:
+                return "libcuda" in maps.read()
+        # Some machines load it into every process.
+        before = has_driver()
         import spec_ops
+        assert has_driver() == before
         print(spec_ops.devices()["cpu"][0]["device"])
-        with open("/proc/self/maps") as maps:
-            assert "libcuda" not in maps.read()
         """
     )
     assert (done.stdout, done.returncode) == ("cpu\n", 0), done.stderr

@@ -513,7 +513,7 @@ typedef struct {
     size_t size;
     /**
      * `[batch * mtp_step, k]`, i32: read.
-     * Candidates `[batch * mtp_step, k]`, i32; negative ones are padding.
+     * Candidates `[batch * mtp_step, k]`, i32; negative ones are padding. The batch fits an i32.
      */
     spec_tensor indices;
     /**

@@ -258,7 +258,7 @@ pub struct spec_deduplicate_topk_tensors {
     /// sizeof(spec_deduplicate_topk_tensors).
     pub size: usize,
     /// `[batch * mtp_step, k]`, i32: read.
-    /// Candidates `[batch * mtp_step, k]`, i32; negative ones are padding.
+    /// Candidates `[batch * mtp_step, k]`, i32; negative ones are padding. The batch fits an i32.
     pub indices: spec_tensor,
     /// `[batch, mtp_step * k]`, i32: written.
     /// Distinct values `[batch, mtp_step * k]`, i32, ascending, then -1.
