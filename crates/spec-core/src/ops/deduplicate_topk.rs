@@ -6,6 +6,31 @@
 //!
 //! Source: the top-k deduplication of SGLang's KV offload with multi-token
 //! prediction.
+//!
+//! # Example
+//! ```
+//! use spec_core::ops::DeduplicateTopk;
+//! use spec_core::ops::deduplicate_topk::{Buffers, Tensors};
+//! use spec_core::{DType, Descriptor, Stream, TensorDesc};
+//!
+//! // One request under multi-token prediction: the positions of the cache that its two
+//! // tokens attend to.
+//! let indices = [90, 12, -1, 7, 90, 12];
+//! let params = DeduplicateTopk { mtp_step: 2 };
+//! let counts = Some(TensorDesc::new(DType::I32, [1]));
+//! let tensors = Tensors { counts, ..params.tensors(1, 3) };
+//! let deduplicate = Descriptor::create(&spec_cpu::Cpu::open(0)?, &params, &tensors)?;
+//! let mut workspace = vec![0u8; deduplicate.workspace_size()];
+//! let (mut unique, mut counts) = ([0i32; 6], [0i32]);
+//! let buffers = Buffers {
+//!     indices: (&indices).into(),
+//!     unique: (&mut unique).into(),
+//!     counts: Some((&mut counts).into()),
+//! };
+//! deduplicate.calculate(&mut workspace, buffers, Stream::default())?;
+//! assert_eq!((unique, counts), ([7, 12, 90, -1, -1, -1], [3]));
+//! # Ok::<(), spec_core::Error>(())
+//! ```
 
 use crate::arguments::arguments;
 use crate::check::Checker;

@@ -38,6 +38,55 @@
 //!
 //! Sources: Holtzman et al. (2020) for top-p; Nguyen et al. (2024) for min-p;
 //! transformers' logits processors and vLLM's sampler for the order of the two.
+//!
+//! # Example
+//! Two requests in one call: one at temperature 0, and one that draws among its two
+//! likeliest tokens.
+//!
+//! ```
+//! use spec_core::ops::SampleLogits;
+//! use spec_core::ops::sample_logits::{Buffers, Tensors};
+//! use spec_core::{DType, Descriptor, Stream, TensorDesc};
+//!
+//! let logits = [
+//!     0.5f32, 2.0, -1.0, 1.0, // request 0
+//!     3.0, -4.0, 2.5, 0.0, // request 1
+//! ];
+//! let (temperature, top_k, seeds) = ([0.0f32, 0.8], [0i32, 2], [7u64, 8]);
+//! // The texts have 17 and 203 tokens, so these are the places that are decided.
+//! let positions = [17i64, 203];
+//!
+//! let params = SampleLogits::transformers();
+//! let tensors = Tensors {
+//!     top_k: Some(TensorDesc::new(DType::I32, [2])),
+//!     probs: Some(TensorDesc::new(DType::F32, [2, 4])),
+//!     ..params.tensors(2, 2, 4)
+//! };
+//! let sample = Descriptor::create(&spec_cpu::Cpu::open(0)?, &params, &tensors)?;
+//! let mut workspace = vec![0u8; sample.workspace_size()];
+//! let (mut tokens, mut probs) = ([0i32; 2], [0f32; 8]);
+//! let buffers = Buffers {
+//!     logits: (&logits).into(),
+//!     positions: (&positions).into(),
+//!     temperature: (&temperature).into(),
+//!     seeds: (&seeds).into(),
+//!     top_k: Some((&top_k).into()),
+//!     top_p: None,
+//!     min_p: None,
+//!     requests: None,
+//!     mask: None,
+//!     tokens: (&mut tokens).into(),
+//!     probs: Some((&mut probs).into()),
+//!     logprobs: None,
+//!     flags: None,
+//! };
+//! sample.calculate(&mut workspace, buffers, Stream::default())?;
+//! assert!(tokens[0] == 1 && [0, 2].contains(&tokens[1]));
+//! // e^(-0.5 / 0.8) = 0.5353 beside 1, and nothing else.
+//! assert_eq!(probs[..4], [0.0, 1.0, 0.0, 0.0]);
+//! assert!((probs[4] - 1.0 / 1.5353).abs() < 1e-4 && probs[5] == 0.0 && probs[7] == 0.0);
+//! # Ok::<(), spec_core::Error>(())
+//! ```
 
 use crate::arguments::arguments;
 use crate::check::Checker;

@@ -31,7 +31,39 @@
 //! | 2 | a chosen expert's place lies outside `0..physical_experts`; its index is -1, its weight stays |
 //! | 4 | `num_tokens` lies outside `0..=tokens`, or a chosen expert's replica count outside `1..=most`; both are cut |
 //!
-//! [`preset`] has the routers of published models.
+//! [`preset`] has the routers of published models. Two tokens of Mixtral's,
+//! which has eight experts:
+//!
+//! ```
+//! use spec_core::ops::topk_router::{Buffers, preset};
+//! use spec_core::{DType, Descriptor, Stream};
+//!
+//! let logits = [
+//!     0.1f32, 2.0, 0.3, 0.4, 1.5, 0.0, -1.0, 0.2, //
+//!     3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.5,
+//! ];
+//! let model = preset::MIXTRAL;
+//! let tensors = model.tensors(DType::F32, 2);
+//! let router = Descriptor::create(&spec_cpu::Cpu::open(0)?, &model.router(), &tensors)?;
+//! let mut workspace = vec![0u8; router.workspace_size()];
+//! let (mut weights, mut indices) = ([0f32; 4], [0i32; 4]);
+//! let buffers = Buffers {
+//!     x: (&logits).into(),
+//!     bias: None,
+//!     num_tokens: None,
+//!     replicas: None,
+//!     replica_counts: None,
+//!     weights: (&mut weights).into(),
+//!     indices: (&mut indices).into(),
+//!     load: None,
+//!     flags: None,
+//! };
+//! router.calculate(&mut workspace, buffers, Stream::default())?;
+//! assert_eq!(indices, [1, 4, 7, 0]);
+//! // Of the two chosen: e^2 / (e^2 + e^1.5).
+//! assert!((weights[0] - 0.62246).abs() < 1e-5);
+//! # Ok::<(), spec_core::Error>(())
+//! ```
 //!
 //! Sources: DeepSeek-V3 (2024) for bias and groups; InfiniOp's `topkrouter`; vLLM's
 //! `eplb` for the placement.

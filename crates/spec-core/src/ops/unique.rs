@@ -3,6 +3,31 @@
 //! Signed keys order as signed numbers. The distinct keys are written from the
 //! start of `unique`; what lies behind `count` of them is unspecified, there
 //! and in `counts`.
+//!
+//! # Example
+//! ```
+//! use spec_core::ops::Unique;
+//! use spec_core::ops::unique::{Buffers, Tensors};
+//! use spec_core::{DType, Descriptor, Stream, TensorDesc};
+//!
+//! // Hashes of features, as they come.
+//! let keys = [0x9E37_79B9u64, 7, 0x9E37_79B9, 0xDEAD_BEEF];
+//! let counts = Some(TensorDesc::new(DType::U64, [4]));
+//! let tensors = Tensors { counts, ..Unique.tensors(DType::U64, 4) };
+//! let distinct = Descriptor::create(&spec_cpu::Cpu::open(0)?, &Unique, &tensors)?;
+//! let mut workspace = vec![0u8; distinct.workspace_size()];
+//! let (mut unique, mut count, mut counts) = ([0u64; 4], [0u64], [0u64; 4]);
+//! let buffers = Buffers {
+//!     keys: (&keys).into(),
+//!     unique: (&mut unique).into(),
+//!     count: (&mut count).into(),
+//!     counts: Some((&mut counts).into()),
+//! };
+//! distinct.calculate(&mut workspace, buffers, Stream::default())?;
+//! assert_eq!((count, &unique[..3]), ([3], &[7, 0x9E37_79B9, 0xDEAD_BEEF][..]));
+//! assert_eq!(counts[..3], [1, 2, 1]);
+//! # Ok::<(), spec_core::Error>(())
+//! ```
 
 use crate::arguments::arguments;
 use crate::check::Checker;
