@@ -55,7 +55,7 @@ mod ops;
 
 use std::borrow::Cow;
 
-use spec_conformance::{Subject, host};
+use spec_conformance::Subject;
 use spec_core::{
     Backend, DeviceInfo, Error, Kernel, Memory, Operator, QueueId, Result, Status, Stream,
     Supports, ViewMut,
@@ -209,7 +209,7 @@ where
         buffers: O::Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        host::check_stream(stream)?;
+        stream.check_host()?;
         (self.run)(&self.plan, buffers)
     }
 }

@@ -4,29 +4,11 @@
 use std::borrow::Cow;
 
 use half::{bf16, f16};
-use spec_core::stream::Kind;
-use spec_core::{
-    DType, Device, Element, Error, Matrix, Place, Result, Status, Stream, View, ViewMut,
-};
+use spec_core::{DType, Device, Element, Error, Matrix, Place, Result, Status, View, ViewMut};
 
 /// What can only be a mistake of ours.
 pub fn not_host() -> Error {
     Error::device(Device::CPU, Status::InternalError, "a checked view is no host slice")
-}
-
-/// Refuses a stream that belongs to another backend.
-///
-/// # Errors
-/// Status 5 for such a stream.
-pub fn check_stream(stream: Stream<'_>) -> Result<()> {
-    match stream.into_kind() {
-        Kind::Own => Ok(()),
-        _ => Err(Error::device(
-            Device::CPU,
-            Status::DeviceTypeNotSupported,
-            "the stream belongs to another backend; the CPU takes `Stream::default()`",
-        )),
-    }
 }
 
 /// A checked view as a slice.

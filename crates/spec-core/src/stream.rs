@@ -2,7 +2,7 @@
 
 use std::any::Any;
 
-use crate::Device;
+use crate::{Device, Error, Result, Status};
 
 /// Where [`Descriptor::calculate`](crate::Descriptor::calculate) enqueues its work.
 ///
@@ -57,5 +57,21 @@ impl<'a> Stream<'a> {
     /// What this is, for backends.
     pub fn into_kind(self) -> Kind<'a> {
         self.0
+    }
+
+    /// Refuses all but the backend's own stream, for backends on the CPU, which have
+    /// no other.
+    ///
+    /// # Errors
+    /// Status 5 for another stream.
+    pub fn check_host(self) -> Result<()> {
+        match self.0 {
+            Kind::Own => Ok(()),
+            _ => Err(Error::device(
+                Device::CPU,
+                Status::DeviceTypeNotSupported,
+                "the stream belongs to another backend; the CPU takes `Stream::default()`",
+            )),
+        }
     }
 }

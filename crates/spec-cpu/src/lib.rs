@@ -21,10 +21,9 @@ use std::any::Any;
 use std::error::Error as _;
 use std::sync::{Arc, OnceLock};
 
-use spec_core::stream::Kind;
 use spec_core::{
     Backend, Device, DeviceInfo, Error, ErrorKind, Measure, Memory, Overlap, QueueId, Result,
-    Status, Stream, Yardstick,
+    Status, Yardstick,
 };
 
 /// The CPU.
@@ -125,17 +124,5 @@ impl Overlap for Cpu {
 impl Measure for Cpu {
     fn yardstick(&self) -> Result<Yardstick> {
         yardstick::measure(self)
-    }
-}
-
-/// Refuses a stream that belongs to another backend.
-fn check_stream(stream: Stream<'_>) -> Result<()> {
-    match stream.into_kind() {
-        Kind::Own => Ok(()),
-        _ => Err(Error::device(
-            Device::CPU,
-            Status::DeviceTypeNotSupported,
-            "the stream belongs to another backend; the CPU takes `Stream::default()`",
-        )),
     }
 }

@@ -142,6 +142,14 @@ fn load(row: u32, field: u32) -> u32 {
     return work[params.at.b1 + row * STATE + field];
 }
 
+// The same in all threads of a workgroup, as control flow asks for.
+fn load_for_all(row: u32, field: u32, thread: u32) -> u32 {
+    if thread == 0u {
+        shared_word = load(row, field);
+    }
+    return workgroupUniformLoad(&shared_word);
+}
+
 fn load_pair(row: u32, field: u32) -> vec2<u32> {
     return vec2(load(row, field), load(row, field + 1u));
 }
@@ -496,10 +504,7 @@ fn count(
         return;
     }
     let row = params.row0 + job / params.chunks;
-    if thread == 0u {
-        shared_word = load(row, ACTIVE);
-    }
-    if workgroupUniformLoad(&shared_word) == 0u {
+    if load_for_all(row, ACTIVE, thread) == 0u {
         return;
     }
     clear_bins(thread);
@@ -532,10 +537,7 @@ fn pick(
         return;
     }
     let row = params.row0 + job;
-    if thread == 0u {
-        shared_word = load(row, ACTIVE);
-    }
-    if workgroupUniformLoad(&shared_word) == 0u {
+    if load_for_all(row, ACTIVE, thread) == 0u {
         return;
     }
     let known = known_of(row);
@@ -700,10 +702,7 @@ fn locate(
         return;
     }
     let row = params.row0 + job;
-    if thread == 0u {
-        shared_word = load(row, GREEDY);
-    }
-    if workgroupUniformLoad(&shared_word) == 1u {
+    if load_for_all(row, GREEDY, thread) == 1u {
         if thread == 0u {
             write_token(row, load(row, TOKEN));
         }

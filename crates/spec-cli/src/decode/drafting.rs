@@ -196,7 +196,8 @@ fn as_i64(tokens: impl IntoIterator<Item = u32>) -> Vec<i64> {
     tokens.into_iter().map(i64::from).collect()
 }
 
-fn as_i32(tokens: &[u32]) -> Vec<i32> {
+/// Tokens as operators take them.
+pub fn as_i32(tokens: &[u32]) -> Vec<i32> {
     tokens.iter().map(|token| *token as i32).collect()
 }
 

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use spec::ops::tree_verify::{Buffers, Links, Tensors, TreeVerify};
 use spec::{Buffer, DType, Handle, Signature, Stream, TensorDesc};
 
-use super::drafting::{Drafter, Drafts, Progress};
+use super::drafting::{Drafter, Drafts, Progress, as_i32};
 use super::model::Model;
 use super::sampling::{Sampler, Sampling};
 use crate::{Error, Result};
@@ -196,12 +196,11 @@ impl Verifier {
         }
         let chosen = self.sampler.choose(rows, &positions, watch)?;
 
-        let of_node = |tokens: &[u32]| tokens.iter().map(|&t| t as i32).collect::<Vec<_>>();
         let parents: Vec<i32> = [-1].iter().chain(&drafts.parents).copied().collect();
         let links = Links::from_parents(&parents)?;
         let texts: Vec<u32> = contexts.iter().map(|context| context[1]).collect();
-        self.draft_tokens.write(&of_node(&texts))?;
-        self.target_tokens.write(&of_node(&chosen))?;
+        self.draft_tokens.write(&as_i32(&texts))?;
+        self.target_tokens.write(&as_i32(&chosen))?;
         self.first_child.write(&links.first_child)?;
         self.next_sibling.write(&links.next_sibling)?;
         let params = TreeVerify { max_depth: nodes - 1 };

@@ -22,7 +22,7 @@ use spec_core::{
 };
 
 use crate::Subject;
-use crate::host::{check_stream, not_host};
+use crate::host::not_host;
 
 /// A backend on the host whose operators are the plain loops.
 #[derive(Clone, Debug)]
@@ -119,7 +119,7 @@ unsafe impl<O: Subject> Kernel<O> for Loop<O> {
         buffers: O::Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        check_stream(stream)?;
+        stream.check_host()?;
         O::plain(&self.0, buffers)
     }
 }

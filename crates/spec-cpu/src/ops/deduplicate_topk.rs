@@ -9,8 +9,8 @@ use spec_core::ops::DeduplicateTopk;
 use spec_core::ops::deduplicate_topk::{Buffers, Plan};
 use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
 
+use crate::Cpu;
 use crate::slices::{Rows, Workspace, rows_mut, slice_mut, workspace_size};
-use crate::{Cpu, check_stream};
 
 /// Bitmap words that cost as much as sorting one value: measured, see the bench
 /// `deduplicate_topk`.
@@ -55,7 +55,7 @@ unsafe impl Kernel<DeduplicateTopk> for Prepared {
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        check_stream(stream)?;
+        stream.check_host()?;
         let plan = &self.plan;
         let indices = Rows::<i32>::new(buffers.indices, plan.indices)?;
         let unique = slice_mut::<i32>(buffers.unique)?;

@@ -16,9 +16,9 @@ use spec_core::ops::indexer_topk::{Buffers, Plan};
 use spec_core::{Kernel, Result, Stream, Supports, ViewMut, exact, flags};
 
 use super::{by_float, by_int};
+use crate::Cpu;
 use crate::simd::{BLOCK, Float};
 use crate::slices::{Int, Ints, Rows, Workspace, raise, slice_mut, workspace_size};
-use crate::{Cpu, check_stream};
 
 /// Room beside the `k` best, so that a buffer fills rarely.
 const ROOM: usize = 16 * 1024;
@@ -72,7 +72,7 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        check_stream(stream)?;
+        stream.check_host()?;
         by_float!(self.plan.scores.dtype, by_indices(self, workspace, buffers))
     }
 }

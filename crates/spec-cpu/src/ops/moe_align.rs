@@ -11,8 +11,8 @@ use spec_core::ops::moe_align::{Buffers, MAX_EXPERTS, Plan};
 use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, dtype, flags};
 
 use super::by_int;
+use crate::Cpu;
 use crate::slices::{Int, Rows, Workspace, raise, slice, slice_mut, workspace_size};
-use crate::{Cpu, check_stream};
 
 /// Picks below which splitting further costs more than it gains.
 const MIN_PICKS: usize = 8192;
@@ -49,7 +49,7 @@ unsafe impl Kernel<MoeAlign> for Prepared {
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        check_stream(stream)?;
+        stream.check_host()?;
         by_int!(self.plan.topk_ids.dtype, run(self, workspace, buffers))
     }
 }

@@ -7,8 +7,8 @@ use spec_core::ops::ngram_match::{Buffers, Plan};
 use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut};
 
 use super::ngram::{Budgeted, Drafting, Request, Token, counts, ints, workspace_bytes};
+use crate::Cpu;
 use crate::slices::{raise, slice_mut};
-use crate::{Cpu, check_stream};
 
 struct Prepared(Plan);
 
@@ -31,7 +31,7 @@ unsafe impl Kernel<NgramMatch> for Prepared {
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        check_stream(stream)?;
+        stream.check_host()?;
         match self.0.rows.input_ids.dtype {
             DType::I32 => run::<i32>(&self.0, workspace, buffers),
             DType::U32 => run::<u32>(&self.0, workspace, buffers),

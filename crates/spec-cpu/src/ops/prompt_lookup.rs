@@ -8,8 +8,8 @@ use spec_core::ops::prompt_lookup::{Buffers, Occurrence, Plan};
 use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut};
 
 use super::ngram::{FEW, PIECE, Pattern, Token};
+use crate::Cpu;
 use crate::slices::{Ints, Rows, Workspace, raise, slice_mut, workspace_size};
-use crate::{Cpu, check_stream};
 
 struct Prepared(Plan);
 
@@ -33,7 +33,7 @@ unsafe impl Kernel<PromptLookup> for Prepared {
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        check_stream(stream)?;
+        stream.check_host()?;
         match self.0.tokens.dtype {
             DType::I32 => run::<i32>(&self.0, workspace, buffers),
             DType::U32 => run::<u32>(&self.0, workspace, buffers),

@@ -15,11 +15,11 @@ use spec_core::philox::{Draw, Purpose};
 use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, exact, flags};
 
 use super::by_float;
+use crate::Cpu;
 use crate::simd::{self, BLOCK, Float};
 use crate::slices::{
     Int, Ints, Rows, Truths, Workspace, raise, rows_mut, slice, slice_mut, workspace_size,
 };
-use crate::{Cpu, check_stream};
 
 /// Vocabulary entries of a parallel chunk: enough work to outweigh a steal.
 const CHUNK: usize = 8 * BLOCK;
@@ -52,7 +52,7 @@ unsafe impl Kernel<RejectionSample> for Prepared {
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        check_stream(stream)?;
+        stream.check_host()?;
         let sums = Workspace::new(workspace)?.take::<u64>(self.0.batch * self.chunks())?;
         by_float!(self.0.target.dtype, run(&self.0, sums, self.chunks(), buffers))
     }

@@ -19,10 +19,10 @@ use spec_core::philox::{Draw, Purpose};
 use spec_core::{Kernel, Result, Stream, Supports, ViewMut, flags};
 
 use super::{by_float, by_int};
+use crate::Cpu;
 use crate::select;
 use crate::simd::{self, BLOCK, Float, GROUP, Scale};
 use crate::slices::{Int, Ints, Rows, Workspace, raise, slice, slice_mut, workspace_size};
-use crate::{Cpu, check_stream};
 
 /// Entries of a parallel chunk: enough work to outweigh a steal.
 const CHUNK: usize = 8 * BLOCK;
@@ -67,7 +67,7 @@ unsafe impl Kernel<SampleLogits> for Prepared {
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        check_stream(stream)?;
+        stream.check_host()?;
         if self.plan.rows() == 0 {
             return Ok(());
         }

@@ -15,9 +15,9 @@ use spec_core::ops::topk_router::{
 use spec_core::{DType, Element, Kernel, Result, Stream, Supports, View, ViewMut, exact, flags};
 
 use super::by_float;
+use crate::Cpu;
 use crate::simd::{self, Float};
 use crate::slices::{Rows, raise, rows_mut, slice, slice_mut};
-use crate::{Cpu, check_stream};
 
 /// Lanes that bound the picks, for `topk` up to 8 and beyond.
 const FEW_LANES: usize = 16;
@@ -50,7 +50,7 @@ unsafe impl Kernel<TopkRouter> for Prepared {
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        check_stream(stream)?;
+        stream.check_host()?;
         by_float!(self.0.x.dtype, run(&self.0, buffers))
     }
 }

@@ -8,8 +8,8 @@ use spec_core::ops::tree_verify::{Buffers, Plan};
 use spec_core::{Kernel, Result, Stream, Supports, ViewMut, flags};
 
 use super::by_int;
+use crate::Cpu;
 use crate::slices::{Int, Ints, raise, rows_mut, slice_mut};
-use crate::{Cpu, check_stream};
 
 /// Requests below which splitting further costs more than it gains.
 const MIN_REQUESTS: usize = 64;
@@ -35,7 +35,7 @@ unsafe impl Kernel<TreeVerify> for Prepared {
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        check_stream(stream)?;
+        stream.check_host()?;
         by_int!(self.0.tokens.dtype, by_path(&self.0, buffers))
     }
 }

@@ -18,8 +18,8 @@ use spec_core::ops::Unique;
 use spec_core::ops::unique::{Buffers, Plan};
 use spec_core::{DType, Element, Kernel, Result, Stream, Supports, ViewMut};
 
+use crate::Cpu;
 use crate::slices::{Workspace, slice, slice_mut, workspace_size};
-use crate::{Cpu, check_stream};
 
 /// Bits of a partition's digit: as many targets as the TLB and L1 bear.
 const SPLIT_BITS: u32 = 10;
@@ -74,7 +74,7 @@ unsafe impl Kernel<Unique> for Prepared {
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        check_stream(stream)?;
+        stream.check_host()?;
         match self.plan.keys.dtype {
             DType::I32 => self.run::<i32>(workspace, buffers),
             DType::U32 => self.run::<u32>(workspace, buffers),
