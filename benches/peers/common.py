@@ -231,7 +231,7 @@ def main(description, *peers):
     report, failed = Report(options, versions, devices), 0
     for row in rows(options):
         for peer in there:
-            make = getattr(peer, row.operator, None)
+            make = getattr(peer, row.operator.replace("+", "_then_"), None)
             if make is None:
                 continue
             name = getattr(peer, "names", {}).get(row.operator, peer.name)

@@ -122,6 +122,63 @@ def check_experts(picks, count, block, order, padded):
     return "numpy's stable sort, every element"
 
 
+def check_runs(picks, count, block, sorted_ids, padded):
+    """A run an expert, in which picks may stand in any order."""
+    flat = picks.reshape(-1)
+    runs = -(-np.bincount(flat, minlength=count) // block) * block
+    assert int(padded) == runs.sum(), "another length"
+    there = np.asarray(sorted_ids)[: runs.sum()]
+    places = np.repeat(np.arange(count), runs)
+    kept = there < len(flat)
+    assert (np.sort(there[kept]) == np.arange(len(flat))).all(), "other picks"
+    assert (flat[there[kept]] == places[kept]).all(), "another run"
+    return "numpy, every pick in its run"
+
+
+class Trees:
+    """Trees of drafts, and what the target chose at each node."""
+
+    VOCAB = 128_256
+
+    def __init__(self, row):
+        rng = random(row)
+        self.batch = row.numbers[0]
+        words = row.kind.split(" ")
+        self.nodes, chain = int(words[-1]), words[0] == "chains"
+        node = np.arange(self.nodes)
+        self.parents = node - 1 if chain else np.where(node > 0, (node - 1) // 2, -1)
+        self.steps = self.nodes - 1 if chain else self.nodes.bit_length() - 1
+        shape = (self.batch, self.nodes)
+        self.draft = rng.integers(0, self.VOCAB, shape)
+        # The last child of each node, which the target follows but for one in eight.
+        self.children = np.full((self.nodes, 2), -1)
+        for child in node[1:]:
+            parent = self.parents[child]
+            self.children[parent, 1 if self.children[parent, 0] >= 0 else 0] = child
+        last = self.children.max(1)
+        followed = (last >= 0) & (rng.random(shape) >= 0.125)
+        other = rng.integers(0, self.VOCAB, shape)
+        self.target = np.where(followed, self.draft[:, last], other)
+        self.bytes = row.memory
+
+    def answer(self):
+        """Tokens of each request, -1 after the last."""
+        tokens = np.full((self.batch, self.steps + 1), -1)
+        for request in range(self.batch):
+            node = 0
+            for step in range(self.steps + 1):
+                tokens[request, step] = wanted = self.target[request, node]
+                found = [c for c in self.children[node] if c >= 0 and self.draft[request, c] == wanted]
+                if not found:
+                    break
+                node = found[0]
+        return tokens
+
+    def check(self, tokens):
+        assert (np.asarray(tokens) == self.answer()).all(), "other tokens"
+        return "a walk in numpy, every token"
+
+
 def scores(row):
     """Scores `[rows, columns]`, f32."""
     columns = number(row.kind.split(" ")[0])

@@ -130,3 +130,88 @@ def emit(
     row = tl.where(position < count, drafts, -1)
     row = tl.where(position == count, last, row)
     tl.store(output_ptr + request * (D + 1) + position, row, position <= D)
+
+
+@triton.jit
+def count_picks(ids_ptr, counts_ptr, picks, BLOCK: tl.constexpr):
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = at < picks
+    expert = tl.load(ids_ptr + at, there, 0)
+    tl.atomic_add(counts_ptr + expert, 1, there)
+
+
+@triton.jit
+def lay_runs(
+    counts_ptr, cursors_ptr, padded_ptr, experts_ptr, blocks, E: tl.constexpr, SIZE: tl.constexpr, BLOCK: tl.constexpr
+):
+    """Where each expert's run starts, and the expert of each block."""
+    expert = tl.arange(0, E)
+    runs = (tl.load(counts_ptr + expert) + SIZE - 1) // SIZE * SIZE
+    ends = tl.cumsum(runs, 0)
+    if tl.program_id(0) == 0:
+        tl.store(cursors_ptr + expert, ends - runs)
+        tl.store(padded_ptr, tl.sum(runs, 0))
+    block = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    before = tl.sum((ends[None, :] <= (block * SIZE)[:, None]).to(tl.int32), 1)
+    tl.store(experts_ptr + block, before, block < blocks)
+
+
+@triton.jit
+def place_picks(ids_ptr, cursors_ptr, sorted_ptr, picks, BLOCK: tl.constexpr):
+    """In any order within a run: whoever adds first."""
+    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = at < picks
+    expert = tl.load(ids_ptr + at, there, 0)
+    place = tl.atomic_add(cursors_ptr + expert, 1, there)
+    tl.store(sorted_ptr + place, at, there)
+
+
+@triton.jit
+def ordered_key(x):
+    """An unsigned integer that orders as the float does."""
+    bits = x.to(tl.uint32, bitcast=True)
+    return tl.where(bits >> 31 != 0, ~bits, bits | 0x80000000)
+
+
+@triton.jit
+def select_row(x_ptr, out_ptr, columns, k, BLOCK: tl.constexpr):
+    """The positions of the k largest of a row, ascending: radix select by 8 bits, a
+    program a row."""
+    row = tl.program_id(0).to(tl.int64)
+    x_ptr += row * columns
+    out_ptr += row * k
+    digit = tl.arange(0, 256)
+    prefix = tl.zeros((), tl.uint32)
+    need = k
+    for step in tl.static_range(4):
+        shift: tl.constexpr = 24 - 8 * step
+        histogram = tl.zeros((256,), tl.int32)
+        for start in range(0, columns, BLOCK):
+            at = start + tl.arange(0, BLOCK)
+            there = at < columns
+            key = ordered_key(tl.load(x_ptr + at, there, 0.0).to(tl.float32))
+            inside = there
+            if step > 0:
+                inside = there & (key >> (shift + 8) == prefix)
+            own = tl.where(inside, (key >> shift) & 255, 0).to(tl.int32)
+            histogram += tl.histogram(own, 256)
+            outside = BLOCK - tl.sum(inside.to(tl.int32), 0)
+            histogram -= tl.where(digit == 0, outside, 0)
+        # How many there are from each digit up.
+        through = tl.sum(histogram, 0) - tl.cumsum(histogram, 0) + histogram
+        found = tl.sum((through >= need).to(tl.int32), 0) - 1
+        need -= tl.sum(tl.where(digit == found, through - histogram, 0), 0)
+        prefix = prefix << 8 | found.to(tl.uint32)
+    kept = tl.zeros((), tl.int32)
+    ties = tl.zeros((), tl.int32)
+    for start in range(0, columns, BLOCK):
+        at = start + tl.arange(0, BLOCK)
+        there = at < columns
+        key = ordered_key(tl.load(x_ptr + at, there, 0.0).to(tl.float32))
+        tie = there & (key == prefix)
+        rank = ties + tl.cumsum(tie.to(tl.int32), 0)
+        keep = (there & (key > prefix)) | (tie & (rank <= need))
+        place = kept + tl.cumsum(keep.to(tl.int32), 0) - 1
+        tl.store(out_ptr + place, at, keep)
+        kept += tl.sum(keep.to(tl.int32), 0)
+        ties += tl.sum(tie.to(tl.int32), 0)

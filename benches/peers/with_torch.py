@@ -36,6 +36,8 @@ class Gpu:
     def plan(self, once):
         samples, calls, budget = GPU_EFFORT[self.quick]
         once = max(once, 1e-9)
+        # A short call carries a part of its graph's own launch.
+        calls = calls * 10 if once < 10e-6 else calls
         calls = max(1, min(calls, int(budget / once / 5)))
         return min(max(3, int(budget / once / calls)), samples), calls
 
@@ -302,24 +304,84 @@ class Torch:
         block = 64
 
         def call(_):
-            flat = ids.view(-1)
-            order = flat.sort(stable=True).indices
-            counts = torch.zeros(count, dtype=torch.int32, device=ids.device)
-            counts.scatter_add_(0, flat.long(), torch.ones_like(flat))
-            runs = (counts + block - 1) // block * block
-            ends = runs.cumsum(0)
-            capacity = -(-(len(flat) + count * (block - 1)) // block) * block
-            before = (ends - runs) - (counts.cumsum(0) - counts)
-            places = torch.arange(len(flat), device=ids.device) + before[flat[order].long()]
-            sorted_ids = torch.full((capacity,), len(flat), dtype=torch.int32, device=ids.device)
-            sorted_ids.scatter_(0, places, order.int())
-            starts = torch.arange(0, capacity, block, device=ids.device)
-            experts = torch.searchsorted(ends, starts, right=True).int()
-            return order, ends[-1], sorted_ids, experts
+            return aligned(torch, ids, count, block)
 
         def check():
             order, padded, _, _ = (t.cpu().numpy() for t in self.gpu.last[1])
             return inputs.check_experts(picks, count, block, order, padded)
+
+        return self.timed(call), check, row.memory
+
+    def tree_verify(self, row):
+        torch = self.torch
+        given = inputs.Trees(row)
+        draft, target, children = self.on_gpu(given.draft, given.target, given.children)
+        requests = torch.arange(given.batch, device="cuda")
+
+        def call(_):
+            node = torch.zeros_like(requests)
+            alive = torch.ones_like(requests, dtype=torch.bool)
+            tokens = []
+            for _ in range(given.steps + 1):
+                wanted = target[requests, node]
+                tokens.append(torch.where(alive, wanted, -1))
+                child = children[node]
+                hit = (child >= 0) & (draft[requests[:, None], child.clamp_min(0)] == wanted[:, None])
+                alive = alive & hit.any(1)
+                first = hit.to(torch.uint8).argmax(1, keepdim=True)
+                node = torch.where(alive, child.gather(1, first)[:, 0], node)
+            return torch.stack(tokens, 1)
+
+        def check():
+            return given.check(self.gpu.last[1].cpu().numpy())
+
+        return self.timed(call), check, given.bytes
+
+    def topk_router_then_moe_align(self, row):
+        torch, tokens = self.torch, row.numbers[0]
+        rng = inputs.random(row)
+        values = (rng.random((tokens, 256)) * 8 - 4).astype("float32")
+        x, bias = self.on_gpu(values, (rng.random(256) * 0.2 - 0.1).astype("float32"))
+
+        def call(_):
+            scores = torch.sigmoid(x)
+            choice = scores + bias
+            split = choice.view(-1, 8, 32)
+            groups = split.topk(2, dim=-1).values.sum(-1)
+            kept = groups.topk(4, dim=-1, sorted=False).indices
+            mask = torch.zeros_like(groups).scatter_(1, kept, 1).bool()
+            choice = split.masked_fill(~mask[:, :, None], 0).view(-1, 256)
+            experts = choice.topk(8, dim=-1).indices
+            weights = scores.gather(1, experts)
+            weights = weights / (weights.sum(-1, keepdim=True) + 1e-20) * 2.5
+            return weights, experts, aligned(torch, experts, 256, 64)
+
+        def check():
+            _, experts, (order, padded, _, _) = self.gpu.last[1]
+            picks = experts.cpu().numpy()
+            return inputs.check_experts(picks, 256, 64, order.cpu().numpy(), padded.cpu().numpy())
+
+        return self.timed(call), check, row.memory
+
+    def indexer_topk_then_deduplicate_topk(self, row):
+        torch, batch = self.torch, row.numbers[0]
+        words = row.kind.split(" ")
+        steps, columns = int(words[0]), inputs.number(words[3].rstrip(","))
+        values = inputs.random(row).standard_normal((batch * steps, columns), dtype="float32")
+        (x,) = self.on_gpu(values)
+        n = steps * 2048
+
+        def call(_):
+            ordered = x.topk(2048, dim=-1).indices.view(batch, n).sort(dim=1).values
+            first = torch.ones_like(ordered, dtype=torch.bool)
+            first[:, 1:] = ordered[:, 1:] != ordered[:, :-1]
+            place = torch.where(first, first.cumsum(1) - 1, n)
+            unique = torch.full((batch, n + 1), -1, dtype=ordered.dtype, device="cuda")
+            return unique.scatter_(1, place, ordered)[:, :n]
+
+        def check():
+            best = (-values).argpartition(2048, axis=1)[:, :2048].reshape(batch, n)
+            return inputs.check_deduplicate(best.astype("int32"), self.gpu.last[1].cpu().numpy())
 
         return self.timed(call), check, row.memory
 
@@ -364,6 +426,25 @@ class Torch:
 
         size = 8 * (given.n + given.ranks)
         return self.timed(lambda _: torch.unique(keys), capture=False), check, size
+
+
+def aligned(torch, ids, count, block):
+    """Picks by expert in padded runs: their order, the length, the runs, the blocks'
+    experts."""
+    flat = ids.view(-1)
+    order = flat.sort(stable=True).indices
+    counts = torch.zeros(count, dtype=torch.int32, device=ids.device)
+    counts.scatter_add_(0, flat.long(), torch.ones_like(flat, dtype=torch.int32))
+    runs = (counts + block - 1) // block * block
+    ends = runs.cumsum(0)
+    capacity = -(-(len(flat) + count * (block - 1)) // block) * block
+    before = (ends - runs) - (counts.cumsum(0) - counts)
+    places = torch.arange(len(flat), device=ids.device) + before[flat[order].long()]
+    sorted_ids = torch.full((capacity,), len(flat), dtype=torch.int32, device=ids.device)
+    sorted_ids.scatter_(0, places, order.int())
+    starts = torch.arange(0, capacity, block, device=ids.device)
+    experts = torch.searchsorted(ends, starts, right=True).int()
+    return order, ends[-1], sorted_ids, experts
 
 
 def scrambled(ranks, bits):

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""Times Triton kernels of the router and of rejection sampling, as users write them.
+"""Times Triton kernels of several operators, as users write them.
 
     pip install torch triton numpy
     python3 benches/peers/with_triton.py --json triton.json
 
 The router is a program a token. Rejection sampling splits each row of the vocabulary
-over several programs, and a second kernel puts their results together. Without
-Triton or a GPU it says so and does nothing.
+over several programs, and a second kernel puts their results together. Aligning counts
+experts by atomics and scatters by them, in any order within a run, as SGLang does.
+Selection is a radix select, a program a row. Without Triton or a GPU it says so and does
+nothing.
 """
 
 import sys
@@ -105,6 +107,55 @@ class Triton:
 
         check = lambda: given.check(output.cpu().numpy())
         return lambda: self.gpu.time(call, turns), check, given.bytes
+
+    def moe_align(self, row):
+        torch, triton = self.torch, self.triton
+        picks, count = inputs.experts(row)
+        size, flat = 64, picks.size
+        if count & (count - 1):
+            raise Skip("the kernel takes a power of two of experts")
+        capacity = -(-(flat + count * (size - 1)) // size) * size
+        blocks = capacity // size
+        ids = torch.from_numpy(picks).cuda()
+        work = torch.zeros(2, count, dtype=torch.int32, device="cuda")
+        padded = torch.zeros(1, dtype=torch.int32, device="cuda")
+        experts = torch.empty(blocks, dtype=torch.int32, device="cuda")
+        sorted_ids = torch.empty(capacity, dtype=torch.int32, device="cuda")
+        grid = (triton.cdiv(flat, 1024),)
+
+        def call(_):
+            work[0].zero_()
+            sorted_ids.fill_(flat)
+            self.kernels.count_picks[grid](ids, work[0], flat, BLOCK=1024)
+            self.kernels.lay_runs[(triton.cdiv(blocks, 16),)](
+                work[0], work[1], padded, experts, blocks, E=count, SIZE=size, BLOCK=16
+            )
+            self.kernels.place_picks[grid](ids, work[1], sorted_ids, flat, BLOCK=1024)
+
+        def check():
+            return inputs.check_runs(picks, count, size, sorted_ids.cpu().numpy(), padded.item())
+
+        return lambda: self.gpu.time(call), check, row.memory
+
+    def indexer_topk(self, row):
+        torch = self.torch
+        values = inputs.scores(row)
+        x = torch.from_numpy(values).cuda()
+        x = x.to(torch.bfloat16) if "bf16" in row.kind else x
+        turns = turns_of(row.memory, row.memory)
+        copies = [x] + [x.clone() for _ in range(turns - 1)]
+        rows, columns = values.shape
+        indices = torch.empty(rows, 2048, dtype=torch.int32, device="cuda")
+
+        def call(turn):
+            self.kernels.select_row[(rows,)](
+                copies[turn], indices, columns, 2048, BLOCK=4096, num_warps=16
+            )
+
+        def check():
+            return inputs.check_scores(x.float().cpu().numpy(), 2048, indices.cpu().numpy())
+
+        return lambda: self.gpu.time(call, turns), check, row.memory
 
 
 def peer(options):

@@ -334,11 +334,14 @@ impl Report {
     }
 
     /// Microseconds that moving a row's bytes takes at the rate of a copy on its
-    /// device, where that rate was measured.
+    /// device, where that rate was measured; on CUDA no less than a kernel that does
+    /// nothing.
     #[must_use]
     pub fn floor_us(&self, row: &Measurement) -> Option<f64> {
-        let rate = self.device(&row.device)?.copy_bytes_per_second?;
-        (rate > 0.0).then(|| row.bytes as f64 / rate * 1e6)
+        let device = self.device(&row.device)?;
+        let rate = device.copy_bytes_per_second.filter(|rate| *rate > 0.0)?;
+        let empty = device.overhead_us.filter(|_| device.id.starts_with("cuda:"));
+        Some((row.bytes as f64 / rate * 1e6).max(empty.unwrap_or(0.0)))
     }
 }
 

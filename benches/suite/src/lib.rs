@@ -27,6 +27,7 @@
 //! }
 //! ```
 
+mod chain;
 mod inputs;
 mod machine;
 mod ops;
@@ -45,6 +46,7 @@ pub use run::{Event, Options, Outcome, run};
 pub use shape::ShapeError;
 pub use work::{Effort, Implementation, Inputs, OnDevice};
 
+use chain::{Chain, RouteAlign, SelectDeduplicate};
 use shape::Fields;
 use spec::ops::{
     DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
@@ -204,8 +206,21 @@ const fn table<O: Measured>() -> Table {
     Table { name: O::NAME, rows: rows_of::<O>, parse: parsed::<O> }
 }
 
-/// Every operator, in the order of reports.
-const TABLES: [Table; 11] = [
+const fn chain<C: Chain>() -> Table {
+    Table {
+        name: C::NAME,
+        rows: || C::table().into_iter().map(chain::row_of::<C>).collect(),
+        parse: |text| {
+            let mut fields = Fields::parse(C::NAME, text)?;
+            let shape = C::parse(&mut fields)?;
+            fields.finish()?;
+            Ok(chain::row_of::<C>(shape))
+        },
+    }
+}
+
+/// Every operator, and chains of two, in the order of reports.
+const TABLES: [Table; 13] = [
     table::<TopkRouter>(),
     table::<DeduplicateTopk>(),
     table::<RejectionSample>(),
@@ -217,6 +232,8 @@ const TABLES: [Table; 11] = [
     table::<MoeAlign>(),
     table::<IndexerTopk>(),
     table::<Unique>(),
+    chain::<RouteAlign>(),
+    chain::<SelectDeduplicate>(),
 ];
 
 /// The operators' names, in the order of reports.

@@ -21,6 +21,10 @@ const BEYOND_CACHES: u64 = 200 << 20;
 /// A call that takes longer than this runs once: other designs', and ours.
 const ONCE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 
+/// A call on a GPU that takes fewer seconds is short: of a graph of few such calls,
+/// each would carry a part of the graph's own launch.
+const SHORT: f64 = 10e-6;
+
 /// What comes out of a call when all is well.
 enum Expected {
     /// What the plain loop makes of the same inputs.
@@ -80,7 +84,7 @@ pub struct Implementation {
     /// What it is to the others.
     pub role: spec_report::Role,
     /// Whether a call waits for the device, so that only the clock can time it.
-    waits: bool,
+    pub(crate) waits: bool,
 }
 
 /// How long to time.
@@ -89,7 +93,7 @@ pub struct Effort {
     /// Samples, where they do not take longer than the budget.
     pub samples: usize,
     /// Calls of a sample on a GPU, where they do not take longer than the
-    /// budget; on the CPU, the most.
+    /// budget, ten times as many of a short one; on the CPU, the most.
     pub calls: usize,
     /// The time that all samples together may take.
     pub budget: Duration,
@@ -112,13 +116,17 @@ impl Effort {
     }
 
     /// Samples and calls of a sample for a call that takes `once`.
-    fn plan(&self, once: Duration, cpu: bool) -> (usize, usize) {
+    pub(crate) fn plan(&self, once: Duration, cpu: bool) -> (usize, usize) {
         let once = once.as_secs_f64().max(1e-9);
         let budget = self.budget.as_secs_f64();
         // The clock needs a while; a graph is to hide what launching costs.
-        let wanted = if cpu { (1e-4 / once).ceil() as usize } else { self.calls };
+        let (wanted, most) = match cpu {
+            true => ((1e-4 / once).ceil() as usize, self.calls),
+            false if once < SHORT => (10 * self.calls, 10 * self.calls),
+            false => (self.calls, self.calls),
+        };
         let affordable = (budget / once / 5.0) as usize;
-        let calls = wanted.min(affordable).clamp(1, self.calls);
+        let calls = wanted.min(affordable).clamp(1, most);
         let samples = (budget / once / calls as f64) as usize;
         // Below five no two runs can be told apart.
         let least = if once > 1.0 { 3 } else { 5 };
@@ -195,6 +203,10 @@ impl<O: Subject + Designs + Portable> Work<O> {
 
 /// Where the plain loop is among the implementations on the CPU.
 const PLAIN: usize = 1;
+/// Where this library with dependent launch is among those on CUDA.
+const DEPENDENT: usize = 1;
+/// Its name.
+pub(crate) const DEPENDENT_LAUNCH: &str = "spec, dependent launch";
 
 /// An argument on a device: one buffer, or several to use in turns.
 pub(super) struct Slot {
@@ -214,6 +226,8 @@ pub(super) struct Uploaded<'i, O: Subject> {
     pub(super) slots: Vec<Slot>,
     tensors: O::Tensors,
     selected: usize,
+    /// Whether this library's calls may be launched while the one before them runs.
+    dependent: bool,
     /// The implementation that is selected, and its workspace.
     ready: Option<(Descriptor<O>, Buffer<u8>)>,
     /// Calls since the last reset.
@@ -246,10 +260,16 @@ impl<'i, O: Subject + Designs + Portable> Uploaded<'i, O> {
             slots,
             tensors,
             selected: 0,
+            dependent: handle.backend_as::<Cuda>().is_some(),
             ready: None,
             calls: 0,
             clean: true,
         })
+    }
+
+    /// Implementations of this library: as it is called, and with dependent launch.
+    fn own(&self) -> usize {
+        1 + usize::from(self.dependent)
     }
 
     /// Gives what calls change in place a buffer a call, and large inputs as
@@ -353,6 +373,8 @@ impl<O: Subject + Designs + Portable> Timed for Uploaded<'_, O> {
         let buffers = O::buffers_from(&mut slots)?;
         self.calls += 1;
         self.clean = false;
+        let dependent = self.dependent && self.selected == DEPENDENT;
+        let stream = if dependent { stream.dependent_launch() } else { stream };
         descriptor.calculate(workspace, buffers, stream)
     }
 
@@ -373,13 +395,15 @@ impl<O: Subject + Designs + Portable> OnDevice for Uploaded<'_, O> {
             },
             waits: design.waits,
         });
-        std::iter::once(spec).chain(designs).collect()
+        let dependent = Implementation { name: DEPENDENT_LAUNCH, ..spec };
+        let dependent = Implementation { role: spec_report::Role::Baseline, ..dependent };
+        [spec, dependent].into_iter().take(self.own()).chain(designs).collect()
     }
 
     fn select(&mut self, which: usize) -> Result<()> {
         self.ready = None;
         let operator = &self.work.case.operator;
-        let descriptor = match which.checked_sub(1) {
+        let descriptor = match which.checked_sub(self.own()) {
             None => self.handle.create(operator, &self.tensors)?,
             Some(design) => {
                 Descriptor::create(&*self.designs[design].backend, operator, &self.tensors)?
@@ -400,7 +424,7 @@ impl<O: Subject + Designs + Portable> OnDevice for Uploaded<'_, O> {
         self.call(Stream::default())?;
         self.handle.synchronize()?;
         let mut once = start.elapsed();
-        if once > ONCE[usize::from(self.selected == 0)] {
+        if once > ONCE[usize::from(self.selected < self.own())] {
             let method = "1 call, clock, its first".to_owned();
             return Ok(Timing { seconds: vec![once.as_secs_f64()], method });
         }

@@ -11,7 +11,10 @@ use crate::{Device, Error, Result, Status};
 /// object (a `wgpu::CommandEncoder`). The backend crates have the typed
 /// constructors.
 #[derive(Debug, Default)]
-pub struct Stream<'a>(Kind<'a>);
+pub struct Stream<'a> {
+    kind: Kind<'a>,
+    dependent: bool,
+}
 
 /// What a [`Stream`] is, for backends to match on.
 #[derive(Debug, Default)]
@@ -42,21 +45,36 @@ impl<'a> Stream<'a> {
     /// handle's own queue alone); where the stream is being captured, against
     /// every replay of the graph.
     pub unsafe fn from_raw(device: Device, handle: u64) -> Self {
-        Stream(Kind::Raw { device, handle })
+        Stream { kind: Kind::Raw { device, handle }, dependent: false }
     }
 
     /// An object that records work, such as a command encoder.
     pub fn from_object(object: &'a mut dyn Any) -> Self {
-        Stream(Kind::Object(object))
+        Stream { kind: Kind::Object(object), dependent: false }
+    }
+
+    /// Lets the device launch a call while the kernel before it in the stream still
+    /// runs, and wait only then (CUDA's programmatic dependent launch): calls that
+    /// follow one another, in a captured graph too, overlap their launches. Results
+    /// are the same, whatever comes before and after. CUDA devices from compute
+    /// capability 9.0 on do so; others take no notice.
+    #[must_use]
+    pub fn dependent_launch(self) -> Self {
+        Stream { dependent: true, ..self }
+    }
+
+    /// Whether [`dependent_launch`](Self::dependent_launch) was asked for.
+    pub fn is_dependent(&self) -> bool {
+        self.dependent
     }
 
     pub(crate) fn kind(&self) -> &Kind<'a> {
-        &self.0
+        &self.kind
     }
 
     /// What this is, for backends.
     pub fn into_kind(self) -> Kind<'a> {
-        self.0
+        self.kind
     }
 
     /// Refuses all but the backend's own stream, for backends on the CPU, which have
@@ -65,7 +83,7 @@ impl<'a> Stream<'a> {
     /// # Errors
     /// Status 5 for another stream.
     pub fn check_host(self) -> Result<()> {
-        match self.0 {
+        match self.kind {
             Kind::Own => Ok(()),
             _ => Err(Error::device(
                 Device::CPU,

@@ -34,8 +34,19 @@ constexpr u32 ALL_LANES = 0xFFFFFFFFu;
 #define SPEC_KERNEL_BLOCKS(name, body, Params, threads, blocks)                   \
     extern "C" __global__ void __launch_bounds__(threads, blocks)                 \
         name(const __grid_constant__ Params params) {                             \
+        follow();                                                                 \
         body(params);                                                             \
     }
+
+// A kernel may be launched while the one before it runs (programmatic dependent
+// launch): every block waits here until that one has ended and what it wrote is seen,
+// then lets the next be launched, which waits in turn. Otherwise neither does anything.
+INLINE void follow() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
 
 // ---- arguments ---------------------------------------------------------------
 

@@ -1,5 +1,5 @@
-// Arguments of more types than `Integers` (common.cuh) has: truth values, and ids
-// to write. The host's side is src/args.rs.
+// Arguments of more types than `Integers` (common.cuh) has: truth values, and matrices
+// of ids. The host's side is src/args.rs.
 #pragma once
 
 #include "common.cuh"
@@ -14,18 +14,23 @@ struct Truths {
     }
 };
 
-// A matrix of integers of either width to write: rows `stride` elements apart.
+// A matrix of integers of either width: rows `stride` elements apart.
 struct IntegerRows {
     void* data;
     u64 stride;
     u64 wide;
 
+    INLINE i64 at(u64 row, u64 column) const {
+        const u64 i = row * stride + column;
+        return wide ? static_cast<const i64*>(data)[i] : static_cast<const i32*>(data)[i];
+    }
+
     INLINE void set(u64 row, u64 column, i32 value) const {
-        const u64 at = row * stride + column;
+        const u64 i = row * stride + column;
         if (wide) {
-            static_cast<i64*>(data)[at] = value;
+            static_cast<i64*>(data)[i] = value;
         } else {
-            static_cast<i32*>(data)[at] = value;
+            static_cast<i32*>(data)[i] = value;
         }
     }
 };

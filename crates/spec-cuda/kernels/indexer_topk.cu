@@ -18,7 +18,7 @@
 // Integers and a fixed order throughout: the same positions for any team.
 //
 // Bytes: each score once: 64 rows of 2^20 f32 are 268 MB, 58 us at 4.6 TB/s.
-#include "common.cuh"
+#include "cluster.cuh"
 
 struct Params {
     const void* scores;
@@ -75,60 +75,6 @@ INLINE u32* candidate_keys() {
     return reinterpret_cast<u32*>(memory) + sizeof(Shared) / 4;
 }
 
-struct Team {
-    u32 size;
-    u32 rank;
-
-    INLINE Team() {
-#if __CUDA_ARCH__ >= 900
-        asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
-        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-#else
-        size = 1;
-        rank = 0;
-#endif
-    }
-
-    INLINE static Team alone() {
-        Team team;
-        team.size = 1;
-        team.rank = 0;
-        return team;
-    }
-
-    INLINE void arrive() const {
-#if __CUDA_ARCH__ >= 900
-        __syncwarp();
-        if (size > 1) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-    }
-
-    INLINE void wait() const {
-#if __CUDA_ARCH__ >= 900
-        __syncwarp();
-        if (size > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-    }
-
-    INLINE void sync() const {
-        if (size == 1) __syncthreads();
-        arrive();
-        wait();
-    }
-
-    // The same place in the shared memory of another block.
-    INLINE const u32* of(const u32* here, u32 block) const {
-        if (size == 1) return here;
-#if __CUDA_ARCH__ >= 900
-        u64 there;
-        asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(reinterpret_cast<u64>(here)), "r"(block));
-        return reinterpret_cast<const u32*>(there);
-#else
-        return here;
-#endif
-    }
-};
-
 // ---- candidates ---------------------------------------------------------------
 
 // Keys and indices, in order of index; key 0, which no score has, is none.
@@ -174,7 +120,7 @@ INLINE u32 reached(u32 own, u32& need) {
 // of it lies in blocks before this one. Ends without a barrier for s.above_before and
 // s.ties_before.
 // Kept out of line: code that runs once costs more to fetch than to run.
-__device__ __noinline__ Cut find_cut(const Team team, u32 count, u32 need) {
+__device__ __noinline__ Cut find_cut(const Cluster team, u32 count, u32 need) {
     Shared& s = shared();
     const u32* const keys = candidate_keys();
     const u32 lane = lane_id();
@@ -342,7 +288,7 @@ struct Piece {
     u32 begin;
     u32 end;
 
-    INLINE Piece(const T* from, u32 count, const Team& team) : row(from), length(count) {
+    INLINE Piece(const T* from, u32 count, const Cluster& team) : row(from), length(count) {
         lead = static_cast<u32>(reinterpret_cast<u64>(from) % 16 / sizeof(T));
         const u32 vectors = static_cast<u32>((static_cast<u64>(lead) + count + N - 1) / N);
         begin = static_cast<u32>(static_cast<u64>(vectors) * team.rank / team.size);
@@ -408,7 +354,7 @@ INLINE bool collect(const Params& p, const Piece<T>& piece, Candidates& c) {
         if (c.count + slots > p.capacity) {
             // Full: what is there is cut to its k best, and bounds what follows.
             __syncthreads();
-            const Cut cut = find_cut(Team::alone(), c.count, p.k);
+            const Cut cut = find_cut(Cluster::alone(), c.count, p.k);
             c.count = keep(c, cut, [&](u32 place, u32 key, u32 index) {
                 c.keys()[place] = key;
                 c.indices()[place] = index;
@@ -501,7 +447,7 @@ INLINE u32 cut_to(i64 value, u32 most) {
 template <typename T>
 INLINE void select(const Params& p) {
     const Shared& s = shared();
-    const Team team;
+    const Cluster team;
     const u64 row = blockIdx.x / team.size;
     u32 start = 0;
     u32 bits = 0;

@@ -22,7 +22,7 @@
 //
 // Bytes: 16384 tokens with 8 picks are 0.5 MB in and 1.1 MB out: below 1 us. It is
 // latency, and 60 instructions for 32 picks.
-#include "common.cuh"
+#include "cluster.cuh"
 
 struct Params {
     Integers ids;
@@ -86,55 +86,6 @@ struct Shared {
         starts = reinterpret_cast<u16*>(sorted + p.turns * blockDim.x);
         // On a word, and an even number of them, so that words clear them.
         counters = starts + (p.locals + 1) / 2 * 2;
-    }
-};
-
-// ---- clusters -----------------------------------------------------------------
-
-struct Cluster {
-    u32 size;
-    u32 rank;
-
-    INLINE Cluster() {
-#if __CUDA_ARCH__ >= 900
-        asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
-        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-#else
-        size = 1;
-        rank = 0;
-#endif
-    }
-
-    // The halves of a barrier that orders memory, shared and global.
-    INLINE void arrive() const {
-#if __CUDA_ARCH__ >= 900
-        __syncwarp();
-        if (size > 1) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-    }
-
-    INLINE void wait() const {
-#if __CUDA_ARCH__ >= 900
-        __syncwarp();
-        if (size > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-    }
-
-    INLINE void sync() const {
-        if (size == 1) __syncthreads();
-        arrive();
-        wait();
-    }
-
-    // The same place in the shared memory of another block.
-    INLINE const u32* of(const u32* here, u32 block) const {
-#if __CUDA_ARCH__ >= 900
-        u64 there;
-        asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(reinterpret_cast<u64>(here)), "r"(block));
-        return reinterpret_cast<const u32*>(there);
-#else
-        return here;
-#endif
     }
 };
 

@@ -1,16 +1,16 @@
 // sample_logits: the next token of each row of logits.
 //
-// A team of blocks owns a row (select.cuh). It reads the row once, masked, into its
-// shared memory and finds the largest logit on the way; a greedy row ends here. Then
-// each warp sums up the weights of its piece, in units of 2^-40: integers, so their
-// order is free. The piece in which the running sum passes the random threshold
-// searches itself for the token. Filters come in between: top-k and top-p each cut
-// the row (`select`), min-p is a comparison.
+// A team of blocks owns a row (select.cuh). It reads the row, masked, and finds the
+// largest logit on the way; a greedy row ends here. Then each warp sums up the weights
+// of its piece, in units of 2^-40: integers, so their order is free. The block with the
+// piece in which the running sum passes the random threshold searches that for the
+// token. Filters come in between: top-k and top-p each cut the row (`select`), min-p is
+// a comparison; a small top-k sends what can be among the first k to one block.
 //
 // Bytes: the logits once, 32 * 4 * 128256 = 16.4 MB at 32 rows: 3.6 us at 4.6 TB/s.
 // A single row is latency: the row, a meeting for the largest logit, one for the
-// sums, the search. Above some hundred rows it is arithmetic: some 30 instructions
-// an entry for its weight.
+// sums, the search. Above some hundred rows it is arithmetic: 34 instructions an entry
+// for its weight, of which 23 are exact::exp.
 #include "ids.cuh"
 #include "philox.cuh"
 #include "select.cuh"
@@ -42,20 +42,71 @@ static_assert(sizeof(Params<float>) == 184);
 constexpr u32 LOWEST_KEY = 0x007FFFFFu;
 constexpr u64 ONE = 1ull << 40;
 
+// The larger one; none where either is none.
+INLINE float max_or_nan(float a, float b) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+}
+
 // ---- weights --------------------------------------------------------------------
+
+// A weight in units of 2^-40, as exact::fixed_probability has it: 20 bits, then 20.
+// Adding 2^23 and rounding down leaves them in the low mantissa bits, and every
+// operation is exact. What stands above them is `SPLIT_BITS` in either.
+constexpr u32 SPLIT_BITS = 0x4B000000u;
+
+struct Split {
+    u32 high;
+    u32 low;
+
+    INLINE Split(float weight) {
+        constexpr float UNIT = 1048576.0f;
+        constexpr float SHIFT = 8388608.0f;
+        const float upper = __fmaf_rz(weight, UNIT, SHIFT);
+        const float rest = fmaf(weight, UNIT, exact::sub(SHIFT, upper));
+        high = __float_as_uint(upper);
+        low = __float_as_uint(__fmaf_rz(rest, UNIT, SHIFT));
+    }
+
+    INLINE u64 fixed() const {
+        return (static_cast<u64>(high - SPLIT_BITS) << 20) + (low - SPLIT_BITS);
+    }
+};
+
+// exact::exp for what is turned into units of 2^-40: what lies below -87, and NaN,
+// may be anything that is none.
+INLINE float exp_of_units(float t) {
+    const float clamped = fmaxf(t, exact::EXP_MIN);
+    const float shifted = exact::add(exact::mul(clamped, 1.44269504088896340736f), 12582912.0f);
+    const float n = exact::sub(shifted, 12582912.0f);
+    // The product is exact: fusing it rounds as before.
+    const float near = fmaf(-n, 355.0f / 512.0f, clamped);
+    const float r = exact::sub(near, exact::mul(n, -2.1219444e-4f));
+    float p = 1.0f / 720.0f;
+    p = exact::add(exact::mul(p, r), 1.0f / 120.0f);
+    p = exact::add(exact::mul(p, r), 1.0f / 24.0f);
+    p = exact::add(exact::mul(p, r), 1.0f / 6.0f);
+    p = exact::add(exact::mul(p, r), 0.5f);
+    p = exact::add(exact::mul(p, r), 1.0f);
+    p = exact::add(exact::mul(p, r), 1.0f);
+    return __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
+}
 
 // From logits to weights: exact::sampling.
 struct Scale {
     float largest;
     float inverse;
 
-    // 0 for nothing.
-    INLINE float weight(float x) const {
-        const float below = exact::mul(exact::sub(x, largest), inverse);
-        return x == largest ? 1.0f : exact::exp(below);
-    }
+    INLINE float below(float x) const { return exact::mul(exact::sub(x, largest), inverse); }
 
-    INLINE u64 fixed(float x) const { return exact::fixed_probability(weight(x)); }
+    // 0 for nothing.
+    INLINE float weight(float x) const { return x == largest ? 1.0f : exact::exp(below(x)); }
+
+    INLINE u64 fixed(float x) const {
+        const float t = x == largest ? 0.0f : below(x);
+        return Split(exp_of_units(t)).fixed();
+    }
 };
 
 // 1 / temperature, cut to 2^-100 .. 2^100.
@@ -80,6 +131,8 @@ struct Masked {
     // What weighs less is nothing.
     u64 floor;
     Scale scale;
+
+    INLINE bool as_is() const { return mask == nullptr && floor == 0; }
 
     // Bit j stands for entry first + j, of a whole vector.
     INLINE u32 allowed(u32 first) const {
@@ -113,10 +166,10 @@ struct Masked {
                 }
             }
         }
-        if (floor != 0) again(entries);
+        if (floor != 0) drop(entries);
     }
 
-    INLINE void again(float (&entries)[N]) const {
+    INLINE void drop(float (&entries)[N]) const {
 #pragma unroll
         for (u32 j = 0; j < N; ++j) {
             if (scale.fixed(entries[j]) < floor) entries[j] = nothing();
@@ -184,31 +237,28 @@ struct Options {
 
 // ---- sums -----------------------------------------------------------------------
 
-// The warp's sum of all weights of its piece. The largest weighs 1 by itself, unless it
-// is infinite. Weights of 40 bits come 20 at a time: adding 2^23 and rounding down
-// leaves them in the low mantissa bits, and every operation is exact.
+// The warp's sum of all weights of its piece.
 template <typename Row>
 INLINE u64 sum_all(const Row& row, u32 lane, const Scale& scale) {
-    constexpr float UNIT = 1048576.0f;
-    constexpr float SHIFT = 8388608.0f;
-    constexpr u32 SHIFT_BITS = 0x4B000000u;
-    const bool infinite = !exact::finite(scale.largest);
     u64 total = 0;
+    if (!exact::finite(scale.largest)) {
+        row.each(lane, [&](const float(&entries)[Row::N], u32) {
+#pragma unroll
+            for (u32 j = 0; j < Row::N; ++j) total += entries[j] == scale.largest ? ONE : 0;
+        });
+        return warp_sum(total);
+    }
     row.template each<2>(lane, [&](const float(&entries)[Row::N], u32) {
         u32 high = 0;
         u32 low = 0;
 #pragma unroll
         for (u32 j = 0; j < Row::N; ++j) {
-            const float below = exact::mul(exact::sub(entries[j], scale.largest), scale.inverse);
-            float w = exact::exp(below);
-            if (infinite) w = entries[j] == scale.largest ? 1.0f : 0.0f;
-            const float upper = __fmaf_rz(w, UNIT, SHIFT);
-            const float rest = fmaf(w, UNIT, exact::sub(SHIFT, upper));
-            const float lower = __fmaf_rz(rest, UNIT, SHIFT);
-            high += __float_as_uint(upper) - SHIFT_BITS;
-            low += __float_as_uint(lower) - SHIFT_BITS;
+            // Of the largest this is 0, and its weight 1.
+            const Split split(exp_of_units(scale.below(entries[j])));
+            high += split.high;
+            low += split.low;
         }
-        total += (static_cast<u64>(high) << 20) + low;
+        total += (static_cast<u64>(high - Row::N * SPLIT_BITS) << 20) + (low - Row::N * SPLIT_BITS);
     });
     return warp_sum(total);
 }
@@ -219,21 +269,40 @@ struct Kept {
     Cut cut;
     u64 floor;
 
+    INLINE bool all() const { return cut.all() && floor == 0; }
+
     INLINE u64 operator()(float x, u32 index) const {
         if (!cut.keeps(key_of(x), index)) return 0;
         const u64 fixed = scale.fixed(x);
         return fixed >= floor ? fixed : 0;
     }
 
-    INLINE bool all() const { return cut.key == 0 && floor == 0; }
+    // Of neighbours, into `weights`; false where all are 0.
+    template <u32 N>
+    INLINE bool vector(const FloatCut& by, const float (&entries)[N], u32 first,
+                       u64 (&weights)[N]) const {
+        u32 those = 0;
+#pragma unroll
+        for (u32 j = 0; j < N; ++j) those |= by.keeps(entries[j], first + j) ? 1u << j : 0u;
+        if (those == 0) return false;
+#pragma unroll
+        for (u32 j = 0; j < N; ++j) {
+            const u64 fixed = scale.fixed(entries[j]);
+            weights[j] = (those >> j & 1) != 0 && fixed >= floor ? fixed : 0;
+        }
+        return true;
+    }
 
     template <typename Row>
     INLINE u64 sum(const Row& row, u32 lane) const {
         if (all()) return sum_all(row, lane, scale);
+        const FloatCut by(cut);
         u64 total = 0;
         row.each(lane, [&](const float(&entries)[Row::N], u32 first) {
+            u64 weights[Row::N];
+            if (!vector(by, entries, first, weights)) return;
 #pragma unroll
-            for (u32 j = 0; j < Row::N; ++j) total += (*this)(entries[j], first + j);
+            for (u32 j = 0; j < Row::N; ++j) total += weights[j];
         });
         return warp_sum(total);
     }
@@ -318,127 +387,165 @@ struct Weigher {
     }
 
     INLINE u64 of(u32 key) const { return counts ? 1 : kept.scale.fixed(value_of(key)); }
+
+    template <typename Row>
+    INLINE void add(Selection& s, u32 lane, const Row& row, const Linear& linear) const {
+        constexpr u32 N = Row::N;
+        if (counts) {
+            const auto ones = [](const float(&entries)[N], u32, u64(&weights)[N]) {
+                bool any = false;
+#pragma unroll
+                for (u32 j = 0; j < N; ++j) {
+                    weights[j] = entries[j] == entries[j] ? 1 : 0;
+                    any = any || weights[j] != 0;
+                }
+                return any;
+            };
+            add_row(s, lane, row, linear, ones);
+        } else {
+            const FloatCut by(kept.cut);
+            const auto shares = [&](const float(&entries)[N], u32 first, u64(&weights)[N]) {
+                return kept.vector(by, entries, first, weights);
+            };
+            add_row(s, lane, row, linear, shares);
+        }
+    }
 };
 
 // What is left of a row after its filters, and the sum of it: cut by top-k, then by
 // top-p, whatever of that is asked for, and rid of what min-p drops.
 struct Filtered {
     Kept kept;
-    u64 total;
+    Team::Sums sums;
 };
 
 // A small top_k: what can be among the first k is sent to the block that leads, which
 // does the rest alone: sorts it by counting, cuts, and draws.
 struct Few {
-    // What a warp may send of its piece.
-    static constexpr u32 EACH = 8;
+    // Each block may send a share of them.
     static constexpr u32 MOST = SELECT_THREADS;
     static constexpr u32 MOST_K = 128;
+    static_assert(MOST_K <= MOST_PIECES / 2);
 
     // Key, then inverse index: the larger comes first. As sent, in a row, sorted.
-    u64 sent[MOST_PIECES][EACH];
+    u64 sent[MOST];
     u64 list[MOST];
     u64 sorted[MOST_K];
+    // What is left of each, in that order.
     u64 weights[MOST_K];
+    u32 listed;
+    // In each block: the key from which on is sent, and how many were.
+    u32 bound;
+    u32 count;
     // What came of it.
     u64 total;
     Cut cut;
 
-    INLINE static bool serves(const Team& team, u32 k) {
-        return k > 0 && k <= MOST_K && k <= team.pieces() / 2;
-    }
+    INLINE static bool serves(u32 k) { return k > 0 && k <= MOST_K; }
 };
 
-// A key that at least k of the pieces' largest, the high halves of what was told,
-// reach: the k-th of them, or a little less.
+// A key that at least k of the largest that were told, the high halves, reach: the
+// k-th of them, or a little less. By one warp.
 INLINE u32 reached_by(const Team& team, u32 k, u32 largest) {
+    constexpr u32 EACH = MOST_PIECES / WARP;
+    // Counts of three keys in one word.
+    constexpr u32 FIELD = 10;
+    static_assert(MOST_PIECES < 1 << FIELD);
+    u32 keys[EACH];
     u32 own = NONE;
-    for (u32 i = team.lane; i < team.pieces(); i += WARP) {
-        own = min(own, static_cast<u32>(team.told(i) >> 32));
+#pragma unroll
+    for (u32 j = 0; j < EACH; ++j) {
+        keys[j] = static_cast<u32>(team.told(j * WARP + team.lane) >> 32);
+        own = min(own, keys[j]);
     }
     // All reach the smallest of them.
     u32 low = __reduce_min_sync(ALL_LANES, own);
     u32 high = largest;
+    // Each step leaves a quarter of the range; more than these find little.
 #pragma unroll 1
-    for (u32 step = 0; step < 14 && low < high; ++step) {
-        const u32 middle = high - (high - low) / 2;
-        u32 count = 0;
-        for (u32 i = team.lane; i < team.pieces(); i += WARP) {
-            count += static_cast<u32>(team.told(i) >> 32) >= middle;
+    for (u32 step = 0; step < 5 && low < high; ++step) {
+        const u64 range = high - low;
+        const u32 first = low + static_cast<u32>((range + 3) / 4);
+        const u32 second = low + static_cast<u32>((2 * range + 3) / 4);
+        const u32 third = low + static_cast<u32>((3 * range + 3) / 4);
+        u32 counts = 0;
+#pragma unroll
+        for (u32 j = 0; j < EACH; ++j) {
+            if (keys[j] >= first) counts += 1;
+            if (keys[j] >= second) counts += 1 << FIELD;
+            if (keys[j] >= third) counts += 1 << 2 * FIELD;
         }
-        if (__reduce_add_sync(ALL_LANES, count) >= k) {
-            low = middle;
+        counts = __reduce_add_sync(ALL_LANES, counts);
+        constexpr u32 MASK = (1 << FIELD) - 1;
+        if (counts >> 2 * FIELD >= k) {
+            low = third;
+        } else if ((counts >> FIELD & MASK) >= k) {
+            low = second;
+            high = third - 1;
+        } else if ((counts & MASK) >= k) {
+            low = first;
+            high = second - 1;
         } else {
-            high = middle - 1;
+            high = first - 1;
         }
     }
     return low;
 }
 
 // Sends this warp's entries from `bound` on to the block that leads. Returns how many
-// there are of all warps; 0 where a warp has too many.
+// there are of all; 0 where a block has too many.
 template <typename Row>
-INLINE u32 send_few(Few& few, Team& team, const Row& row, u32 bound, u32 own_key) {
-    u32 count = 0;
-    if (own_key >= bound) {
-        for (u32 from = row.begin; from < row.end; from += WARP) {
-            float entries[Row::N];
-            u32 first = 0;
+INLINE u32 send_few(Few& few, Team& team, const Row& row, u32 own_key) {
+    const u32 room = Few::MOST / team.blocks.size;
+    if (own_key >= few.bound) {
+        const float least = value_of(few.bound);
+        u64* const sent = team.blocks.of(few.sent, 0) + team.blocks.rank * room;
+        row.template each<2>(team.lane, [&](const float(&entries)[Row::N], u32 first) {
+            u32 those = 0;
 #pragma unroll
-            for (u32 j = 0; j < Row::N; ++j) entries[j] = nothing();
-            if (from + team.lane < row.end) row.fetch(from + team.lane, entries, first);
+            for (u32 j = 0; j < Row::N; ++j) those |= entries[j] >= least ? 1u << j : 0u;
+            if (those == 0) return;
+            u32 place = atomicAdd(&few.count, __popc(those));
 #pragma unroll
             for (u32 j = 0; j < Row::N; ++j) {
-                const u32 key = key_of(entries[j]);
-                const u32 those = __ballot_sync(ALL_LANES, key >= bound);
-                if (those == 0) continue;
-                const u32 place = count + __popc(those & lanes_below());
-                if (key >= bound && place < Few::EACH) {
-                    const u64 entry = static_cast<u64>(key) << 32 | (NONE - (first + j));
-                    *team.of(&few.sent[team.piece()][place], 0) = entry;
-                }
-                count += __popc(those);
+                if ((those >> j & 1) == 0) continue;
+                const u64 key = exact::sort_key(entries[j]);
+                if (place < room) sent[place] = key << 32 | (NONE - (first + j));
+                place += 1;
             }
-        }
+        });
     }
-    team.tell(count);
-    u32 most = 0;
-    u32 sum = 0;
-    for (u32 i = team.lane; i < team.pieces(); i += WARP) {
-        const u32 its = static_cast<u32>(team.told(i));
-        most = max(most, its);
-        sum += its;
-    }
-    sum = __reduce_add_sync(ALL_LANES, sum);
-    return __reduce_max_sync(ALL_LANES, most) > Few::EACH || sum > Few::MOST ? 0 : sum;
+    __syncthreads();
+    team.tell(few.count);
+    const u32 its = team.lane < team.blocks.size
+                        ? static_cast<u32>(team.told(team.lane * SELECT_WARPS))
+                        : 0;
+    const u32 sum = __reduce_add_sync(ALL_LANES, its);
+    return __reduce_max_sync(ALL_LANES, its) > room ? 0 : sum;
 }
 
 // The block that leads sorts what was sent: the first k of `count`.
 INLINE void sort_few(Few& few, const Team& team, u32 count, u32 k) {
-    u32 base = 0;
-    for (u32 from = 0; from < team.pieces(); from += WARP) {
-        const u32 piece = from + team.lane;
-        const u32 its = piece < team.pieces() ? static_cast<u32>(team.told(piece)) : 0;
-        const u32 through = warp_inclusive_sum(its);
-        if (team.warp == from / WARP) {
-            for (u32 j = 0; j < its; ++j) few.list[base + through - its + j] = few.sent[piece][j];
-        }
-        base += __shfl_sync(ALL_LANES, through, WARP - 1);
-    }
+    // In any order at first.
+    const u32 room = Few::MOST / team.blocks.size;
+    const bool there = threadIdx.x % room < team.told(threadIdx.x / room * SELECT_WARPS);
+    if (there) few.list[atomicAdd(&few.listed, 1u)] = few.sent[threadIdx.x];
     __syncthreads();
-    if (threadIdx.x < count) {
-        const u64 own = few.list[threadIdx.x];
-        u32 rank = 0;
-#pragma unroll 8
-        for (u32 i = 0; i < count; ++i) rank += few.list[i] > own;
-        if (rank < k) few.sorted[rank] = own;
-    }
+    // Neighbouring lanes share an entry and compare it with a part of the others each.
+    u32 lanes = 1;
+    while (lanes < 8 && count * lanes * 2 <= SELECT_THREADS) lanes *= 2;
+    const u32 entry = threadIdx.x / lanes;
+    const u64 own = entry < count ? few.list[entry] : 0;
+    u32 rank = 0;
+#pragma unroll 4
+    for (u32 i = threadIdx.x % lanes; i < count; i += lanes) rank += few.list[i] > own;
+    for (u32 o = 1; o < lanes; o *= 2) rank += __shfl_xor_sync(ALL_LANES, rank, o);
+    if (entry < count && rank < k) few.sorted[rank] = own;
     __syncthreads();
 }
 
-// One warp cuts what was sorted by top-p, drops what min-p drops, and draws. Returns
-// the token in the lane that has it, NONE in the others.
-INLINE u32 draw_few(Few& few, u32 lane, const Options& options, const Scale& scale, u64 random) {
+// Cuts what was sorted by top-p and drops what min-p drops. By one warp.
+INLINE void cut_few(Few& few, u32 lane, const Options& options, const Scale& scale) {
     constexpr u32 EACH = Few::MOST_K / WARP;
     // A lane has some neighbours of the order.
     u64 entries[EACH];
@@ -453,9 +560,9 @@ INLINE u32 draw_few(Few& few, u32 lane, const Options& options, const Scale& sca
         own += weights[j];
     }
     const u64 through = warp_inclusive_sum(own, lane);
-    const u64 sum = __shfl_sync(ALL_LANES, through, WARP - 1);
     u64 limit = ~0ull;
     if (options.top_p < 1ull << 32) {
+        const u64 sum = __shfl_sync(ALL_LANES, through, WARP - 1);
         limit = max(__umul64hi(sum, options.top_p << 32), static_cast<u64>(1));
     }
     u64 before = through - own;
@@ -474,62 +581,64 @@ INLINE u32 draw_few(Few& few, u32 lane, const Options& options, const Scale& sca
     // The last of the order that stays: entries descend.
     const u32 last_key = __reduce_min_sync(ALL_LANES, static_cast<u32>(last >> 32));
     const bool has_last = static_cast<u32>(last >> 32) == last_key;
-    const u32 last_index = NONE - __reduce_min_sync(ALL_LANES, has_last ? static_cast<u32>(last) : NONE);
+    const u32 last_inverse =
+        __reduce_max_sync(ALL_LANES, has_last ? NONE - static_cast<u32>(last) : 0);
     if (lane == 0) {
         few.total = total;
-        few.cut = {last_key, last_index + 1};
+        few.cut = {last_key, last_inverse + 1};
     }
-    __syncwarp();
-    const u64 threshold = exact::sample_threshold(random, total);
-    // The sum before each in ascending index.
-    u64 sums[EACH] = {};
+}
+
+// Draws from what is left. Returns the token in the thread that has it, NONE in the
+// others.
+INLINE u32 draw_few(const Few& few, u32 k, u64 random) {
+    // Neighbouring lanes add up a part of what lies before an entry each.
+    constexpr u32 LANES = SELECT_THREADS / Few::MOST_K;
+    const u32 entry = threadIdx.x / LANES;
+    const u32 own = entry < k ? static_cast<u32>(few.sorted[entry]) : 0;
+    u64 before = 0;
 #pragma unroll 4
-    for (u32 i = 0; i < options.top_k; ++i) {
-        const u64 weight = few.weights[i];
-        const u32 inverse = static_cast<u32>(few.sorted[i]);
-#pragma unroll
-        for (u32 j = 0; j < EACH; ++j) {
-            // The larger inverse is the lower index.
-            sums[j] += inverse > static_cast<u32>(entries[j]) ? weight : 0;
-        }
+    for (u32 i = threadIdx.x % LANES; i < k; i += LANES) {
+        // The larger inverse is the lower index.
+        before += static_cast<u32>(few.sorted[i]) > own ? few.weights[i] : 0;
     }
-    u32 token = NONE;
 #pragma unroll
-    for (u32 j = 0; j < EACH; ++j) {
-        if (sums[j] <= threshold && threshold - sums[j] < weights[j]) {
-            token = NONE - static_cast<u32>(entries[j]);
-        }
-    }
-    return token;
+    for (u32 o = 1; o < LANES; o *= 2) before += __shfl_xor_sync(ALL_LANES, before, o);
+    const u64 threshold = exact::sample_threshold(random, few.total);
+    const bool drawn = entry < k && threadIdx.x % LANES == 0 && before <= threshold &&
+                       threshold - before < few.weights[entry];
+    return drawn ? NONE - own : NONE;
 }
 
 template <typename Row>
 INLINE Filtered filter(Selection& selection, Team& team, const Row& row, const Options& options,
                        const Scale& scale) {
-    Kept kept = {scale, no_cut(), 0};
-    u32 rounds = 0;
+    Kept kept = {scale, Cut{0, 0}, 0};
     // Beyond 28 temperatures below the largest, nothing weighs anything.
     const Linear linear = {scale.largest, exact::mul(scale.inverse, (SELECT_BINS - 1) / 28.0f)};
     const bool by_share = options.top_p < 1ull << 32;
     // One loop, so that there is one copy of the code.
 #pragma unroll 1
-    for (u32 step = options.top_k > 0 ? 0 : by_share ? 1 : 2;; step = step == 0 && by_share ? 1 : 2) {
-        u64 limit = options.top_k;
-        if (step > 0) {
-            if (step == 2) kept.floor = options.floor;
-            team.tell(kept.sum(row, team.lane));
-            const u64 sum = team.sum_told();
-            if (step == 2) return {kept, sum};
-            limit = max(__umul64hi(sum, options.top_p << 32), static_cast<u64>(1));
-        }
-        kept.cut = select(selection, team, row, rounds, limit, kept.cut, linear,
-                          Weigher{kept, step == 0});
+    for (u32 step = options.top_k > 0 ? 0 : 1; step < 2; ++step) {
+        if (step == 1 && !by_share) break;
+        const bool counts = step == 0;
+        kept.cut = select(selection, team, row, kept.cut, linear, Weigher{kept, counts},
+                          [&](u64 sum) {
+                              if (counts) return static_cast<u64>(options.top_k);
+                              const u64 share = __umul64hi(sum, options.top_p << 32);
+                              return max(share, static_cast<u64>(1));
+                          });
     }
+    kept.floor = options.floor;
+    team.tell(kept.sum(row, team.lane));
+    return {kept, team.sum_told()};
 }
 
 union Shared {
     Selection selection;
     Few few;
+
+    INLINE Shared() {}
 };
 
 template <typename T>
@@ -539,8 +648,8 @@ INLINE void sample(const Params<T>& p) {
     __shared__ Team::Shared told;
     __shared__ Shared shared;
     Team team(told);
-    team.arrive();
-    const u32 index = blockIdx.x / team.size;
+    team.blocks.arrive();
+    const u32 index = blockIdx.x / team.blocks.size;
     const Request request(p, index);
     const u32* const mask = p.mask.data == nullptr ? nullptr : p.mask[index];
     LogitRow<T> row(p.logits[index], p.vocab, team,
@@ -551,64 +660,104 @@ INLINE void sample(const Params<T>& p) {
     float top = minus_infinity();
     float raw_top = minus_infinity();
     bool odd = false;
-    row.enter(team.lane, [&](const float(&values)[N], const float(&entries)[N], u32 first) {
-        const bool whole = row.whole(first);
+    if (mask == nullptr) {
+        // One of what is not a number makes it none.
+        const auto visit = [&](const float(&values)[N], const float(&)[N], u32 first, bool whole) {
 #pragma unroll
-        for (u32 j = 0; j < N; ++j) {
-            // Nothing is never the larger one.
-            top = fmaxf(top, entries[j]);
-            raw_top = fmaxf(raw_top, values[j]);
-            odd |= !(values[j] <= LARGEST) && (whole || first + j < p.vocab);
+            for (u32 j = 0; j < N; ++j) {
+                if (whole || first + j < p.vocab) top = max_or_nan(top, values[j]);
+            }
+        };
+        row.template enter<true>(team.lane, visit);
+        odd = !(top <= LARGEST);
+        if (__any_sync(ALL_LANES, top != top)) {
+            top = minus_infinity();
+            row.remake_cached(team.lane, [&](float(&entries)[N], u32 first) {
+#pragma unroll
+                for (u32 j = 0; j < N; ++j) {
+                    if (first + j < p.vocab) entries[j] = fmaxf(entries[j], minus_infinity());
+                }
+            });
+            row.each(team.lane, [&](const float(&entries)[N], u32) {
+#pragma unroll
+                for (u32 j = 0; j < N; ++j) top = fmaxf(top, entries[j]);
+            });
         }
-    });
+        raw_top = top;
+    } else {
+        const auto visit = [&](const float(&values)[N], const float(&entries)[N], u32 first,
+                               bool whole) {
+#pragma unroll
+            for (u32 j = 0; j < N; ++j) {
+                // Nothing is never the larger one.
+                top = fmaxf(top, entries[j]);
+                raw_top = fmaxf(raw_top, values[j]);
+                odd |= !(values[j] <= LARGEST) && (whole || first + j < p.vocab);
+            }
+        };
+        row.template enter<false>(team.lane, visit);
+    }
     if (__any_sync(ALL_LANES, odd) && team.lane == 0) raise(p.flags, NON_FINITE);
     const u32 own_key = __reduce_max_sync(ALL_LANES, key_of(top));
-    const u32 own_raw_key = __reduce_max_sync(ALL_LANES, key_of(raw_top));
     const Options options(request, p.vocab);
-    team.wait();
-    team.tell(static_cast<u64>(own_key) << 32 | own_raw_key);
+    const u64 random = Draw(request.seed, request.position, Purpose::SAMPLE).bits();
+    team.blocks.wait();
+    team.tell_largest(key_of(top), key_of(raw_top));
     u32 key = 0;
     u32 raw_key = 0;
-    // The first piece that has the largest.
-    u32 first_piece = NONE;
-    for (u32 i = team.lane; i < team.pieces(); i += WARP) {
-        const u64 pair = team.told(i);
+    // The first of what was told that is the largest.
+    u32 told_first = 0;
+#pragma unroll
+    for (u32 i = 0; i < MOST_PIECES; i += WARP) {
+        const u64 pair = team.told(i + team.lane);
         const u32 its = static_cast<u32>(pair >> 32);
-        if (its > key) first_piece = i;
+        if (its > key) told_first = i + team.lane;
         key = max(key, its);
         raw_key = max(raw_key, static_cast<u32>(pair));
     }
     const u32 largest_key = __reduce_max_sync(ALL_LANES, key);
-    first_piece = __reduce_min_sync(ALL_LANES, key == largest_key ? first_piece : NONE);
+    told_first = __reduce_min_sync(ALL_LANES, key == largest_key ? told_first : NONE);
+    const u32 first_piece = team.piece_of(told_first);
     const float raw_largest = value_of(__reduce_max_sync(ALL_LANES, raw_key));
     const float largest = value_of(largest_key);
     const bool leads = team.piece() == 0 && team.lane == 0;
-    const bool few = !options.greedy && Few::serves(team, options.top_k);
-    const u32 bound = few ? reached_by(team, options.top_k, largest_key) : 0;
+
+    const bool few = !options.greedy && Few::serves(options.top_k);
+    if (few) {
+        if (team.warp == 0) {
+            const u32 bound = reached_by(team, options.top_k, largest_key);
+            if (team.lane == 0) {
+                shared.few.bound = bound;
+                shared.few.listed = 0;
+                shared.few.count = 0;
+            }
+        }
+        __syncthreads();
+    }
 
     u64 raw_sum = 0;
     if (p.logprobs != nullptr) {
         const Scale plain = {raw_largest, 1.0f};
         team.tell(sum_raw(row, team.lane, plain));
-        raw_sum = team.sum_told();
+        raw_sum = team.sum_told().all;
     }
 
     u32 token = NONE;
     if (largest_key <= LOWEST_KEY) {
-        team.arrive();
+        team.blocks.arrive();
         token = lowest_allowed(p, index, team.lane);
         if (leads) {
             raise(p.flags, NON_FINITE);
             write_token(p, index, token, raw_largest, raw_sum);
         }
     } else if (options.greedy) {
-        team.arrive();
+        team.blocks.arrive();
         if (leads) raise(p.flags, options.bits);
-        if (team.piece() == first_piece) {
-            token = row.find(team.lane, 0, [&](float x, u32) {
+        if (team.has(first_piece)) {
+            token = row.find(team, first_piece, 0, [&](float x, u32) {
                 return static_cast<u64>(x == largest);
             });
-            if (team.lane == 0) write_token(p, index, token, raw_largest, raw_sum);
+            if (threadIdx.x == 0) write_token(p, index, token, raw_largest, raw_sum);
         }
     } else {
         if (leads) raise(p.flags, options.bits);
@@ -616,46 +765,45 @@ INLINE void sample(const Params<T>& p) {
         if (p.min_p_first != 0 && options.floor > 0) {
             row.make.scale = scale;
             row.make.floor = options.floor;
-            row.remake_cached(team.lane);
+            row.remake_cached(team.lane, [&](float(&entries)[N], u32) { row.make.drop(entries); });
         }
-        const u64 random = Draw(request.seed, request.position, Purpose::SAMPLE).bits();
-        const u32 sent = few ? send_few(shared.few, team, row, bound, own_key) : 0;
+        const u32 sent = few ? send_few(shared.few, team, row, own_key) : 0;
         Filtered filtered;
-        if (sent >= options.top_k && few) {
-            if (team.rank == 0) {
+        if (few && sent >= options.top_k) {
+            if (team.blocks.rank == 0) {
                 sort_few(shared.few, team, sent, options.top_k);
-                if (team.warp == 0) {
-                    token = draw_few(shared.few, team.lane, options, scale, random);
-                    if (token != NONE) write_token(p, index, token, raw_largest, raw_sum);
-                }
+                if (team.warp == 0) cut_few(shared.few, team.lane, options, scale);
+                __syncthreads();
+                token = draw_few(shared.few, options.top_k, random);
+                if (token != NONE) write_token(p, index, token, raw_largest, raw_sum);
             }
             if (p.probs.data == nullptr) return;
-            team.sync();
-            const Few* const there = team.of(&shared.few, 0);
-            filtered = {{scale, there->cut, options.floor}, there->total};
-            team.arrive();
+            team.blocks.sync();
+            const Few* const there = team.blocks.of(&shared.few, 0);
+            filtered = {{scale, there->cut, options.floor}, {0, 0, there->total}};
+            team.blocks.arrive();
         } else {
             filtered = filter(shared.selection, team, row, options, scale);
-            u64 rest = exact::sample_threshold(random, filtered.total);
-            const u32 owner = team.piece_above(rest);
-            team.arrive();
-            if (owner == team.piece()) {
-                token = row.find(team.lane, rest, filtered.kept);
-                if (team.lane == 0) write_token(p, index, token, raw_largest, raw_sum);
+            u64 rest = exact::sample_threshold(random, filtered.sums.all);
+            const u32 owner = team.piece_above(filtered.sums, rest);
+            team.blocks.arrive();
+            if (team.has(owner)) {
+                token = row.find(team, owner, rest, filtered.kept);
+                if (threadIdx.x == 0) write_token(p, index, token, raw_largest, raw_sum);
             }
         }
         const Kept& kept = filtered.kept;
-        const u64 total = filtered.total;
+        const u64 total = filtered.sums.all;
         // For units of 2^-40 instead of 2^-31.
         const float factor = exact::mul(exact::softmax::factor(total), 512.0f);
         write_probs(p, index, row, team.lane, [&](float x, u32 at) {
             return kept(x, at) > 0 ? exact::softmax::score(scale.weight(x), factor) : 0.0f;
         });
-        team.wait();
+        team.blocks.wait();
         return;
     }
     write_probs(p, index, row, team.lane, [&](float, u32 at) { return at == token ? 1.0f : 0.0f; });
-    team.wait();
+    team.blocks.wait();
 }
 
 #define SAMPLER(dtype, T) \

@@ -8,22 +8,24 @@
 // a histogram find the cut, whatever the order of the atomics:
 //
 //     round 0   bins of equal width in value, from the row's largest down;
-//     then      of the bin that holds the cut, bins of its keys' range, each 1024
-//               times finer, until a bin is one key;
-//     last      where only some entries of that key stay, their index.
+//     then      the entries of the bin that holds the cut, if they are not too many, go
+//               to the block that leads, which finds the cut among them alone;
+//     else      bins of that one's range of keys, each 512 times finer, until a bin is
+//               one key; where only some entries of that key stay, their index.
 //
 // Each block counts its entries in its own shared memory; after a barrier of the
-// team each reads the bins of all and comes to the same bin by itself.
+// team each adds up a share of the bins of all and tells the others.
 //
 // A row is cut into contiguous pieces, one a warp:
 //
 //     row      | edge | 16-byte vectors ...................... | edge |
 //     warps    |  0         |  1         |  2         |   ...   last  |
 //
-// A block's pieces lie in its shared memory, read once from the row, where they
-// fit; otherwise every pass reads the row again, from L2.
+// Where rows are few, a block's pieces lie in its shared memory, read once from the row;
+// otherwise every pass reads the row again, from L2.
 #pragma once
 
+#include "cluster.cuh"
 #include "vocab_row.cuh"
 
 // ---- teams ----------------------------------------------------------------------
@@ -33,116 +35,105 @@ constexpr u32 SELECT_WARPS = SELECT_THREADS / WARP;
 
 constexpr u32 MOST_PIECES = 16 * SELECT_WARPS;
 
-// The blocks that own a row. All of them call everything that meets, in the same
-// order; the values of two meetings live at a time.
+// The blocks that own a row: a power of two, 16 at most. All of them call everything
+// that meets, in the same order; the values of two meetings live at a time.
 struct Team {
     // What the warps of all blocks told, in each of them: a barrier is cheaper than
     // a barrier and asking.
     struct Shared {
         u64 told[2][MOST_PIECES];
+        // Of `find`: what each warp brings, and the index.
+        u64 sums[SELECT_WARPS];
+        u32 found;
     };
 
     Shared* shared;
-    u32 size;
-    u32 rank;
+    Cluster blocks;
     u32 lane;
     u32 warp;
     u32 meetings;
 
-    INLINE Team(Shared& of_block) : shared(&of_block), meetings(0) {
-#if __CUDA_ARCH__ >= 900
-        asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
-        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-#else
-        size = 1;
-        rank = 0;
-#endif
-        lane = lane_id();
-        warp = threadIdx.x / WARP;
-    }
+    INLINE Team(Shared& of_block)
+        : shared(&of_block), lane(lane_id()), warp(threadIdx.x / WARP), meetings(0) {}
 
     // This warp's piece of the row, and how many there are.
-    INLINE u32 piece() const { return rank * SELECT_WARPS + warp; }
-    INLINE u32 pieces() const { return size * SELECT_WARPS; }
-
-    // The same place in the shared memory of another block.
-    template <typename T>
-    INLINE T* of(T* here, u32 block) const {
-#if __CUDA_ARCH__ >= 900
-        u64 there;
-        asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(reinterpret_cast<u64>(here)), "r"(block));
-        return reinterpret_cast<T*>(there);
-#else
-        return here;
-#endif
-    }
-
-    // The two halves of a barrier of the team. A block stays until all have
-    // arrived: others may still read its shared memory.
-    INLINE void arrive() const {
-#if __CUDA_ARCH__ >= 900
-        __syncwarp();
-        if (size > 1) asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
-#endif
-    }
-
-    INLINE void wait() const {
-#if __CUDA_ARCH__ >= 900
-        __syncwarp();
-        if (size > 1) asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-    }
-
-    // What was written to shared memory before is seen by all after it.
-    INLINE void sync() const {
-        if (size == 1) {
-            __syncthreads();
-            return;
-        }
-        arrive();
-        wait();
-    }
+    INLINE u32 piece() const { return blocks.rank * SELECT_WARPS + warp; }
+    INLINE u32 pieces() const { return blocks.size * SELECT_WARPS; }
+    // Whether a piece is one of this block's.
+    INLINE bool has(u32 piece) const { return piece / SELECT_WARPS == blocks.rank; }
 
     // Each warp tells a value, the same in all its lanes. Before the first, each block
     // arrives once as it starts and waits: all must run to be told something.
     INLINE void tell(u64 value) {
-        if (lane < size) *of(&shared->told[meetings & 1][piece()], lane) = value;
+        u64* const place = &shared->told[meetings & 1][piece()];
+        if (lane < blocks.size) *blocks.of(place, lane) = value;
         meetings += 1;
-        sync();
+        blocks.sync();
     }
+
+    // Each warp tells the larger ones of two values a lane of as many groups of its
+    // lanes as there are places for: the first above the second.
+    INLINE void tell_largest(u32 first, u32 second) {
+        const u32 groups = MOST_PIECES / pieces();
+        if (groups == 1) {
+            first = __reduce_max_sync(ALL_LANES, first);
+            second = __reduce_max_sync(ALL_LANES, second);
+        }
+        for (u32 o = 1; groups > 1 && o < WARP / groups; o *= 2) {
+            first = max(first, __shfl_xor_sync(ALL_LANES, first, o));
+            second = max(second, __shfl_xor_sync(ALL_LANES, second, o));
+        }
+        const u64 pair = static_cast<u64>(first) << 32 | second;
+        const u32 group = lane % groups;
+        const u64 value = __shfl_sync(ALL_LANES, pair, group * (WARP / groups));
+        u64* const place = &shared->told[meetings & 1][piece() * groups + group];
+        if (lane / groups < blocks.size) *blocks.of(place, lane / groups) = value;
+        meetings += 1;
+        blocks.sync();
+    }
+
+    // The piece of a group.
+    INLINE u32 piece_of(u32 group) const { return group / (MOST_PIECES / pieces()); }
 
     // What the warp of that piece told last.
     INLINE u64 told(u32 piece) const { return shared->told[(meetings - 1) & 1][piece]; }
 
-    INLINE u64 sum_told() const {
-        u64 sum = 0;
-        for (u32 i = lane; i < pieces(); i += WARP) sum += told(i);
-        return warp_sum(sum);
-    }
+    // The sums of what was told last: a lane has neighbouring pieces, a power of two.
+    struct Sums {
+        u64 before;
+        u64 through;
+        u64 all;
+    };
 
-    INLINE u64 largest_told() const {
-        u64 largest = 0;
-        for (u32 i = lane; i < pieces(); i += WARP) largest = max(largest, told(i));
-        return warp_max(largest);
+    INLINE u32 pieces_a_lane() const { return (pieces() + WARP - 1) / WARP; }
+
+    INLINE Sums sum_told() const {
+        const u32 each = pieces_a_lane();
+        u64 own = 0;
+#pragma unroll 1
+        for (u32 j = 0; j < each; ++j) {
+            // Neighbours begin at different ones of theirs: no two meet in a bank.
+            const u32 at = lane * each + ((j + lane) & (each - 1));
+            if (at < pieces()) own += told(at);
+        }
+        Sums sums;
+        sums.through = warp_inclusive_sum(own, lane);
+        sums.before = sums.through - own;
+        sums.all = __shfl_sync(ALL_LANES, sums.through, WARP - 1);
+        return sums;
     }
 
     // The piece in which the running sum of what was told first exceeds `rest`,
     // from which the sum before is taken off. There is one.
-    INLINE u32 piece_above(u64& rest) const {
-        u32 first = 0;
-        for (;;) {
-            const u64 own = first + lane < pieces() ? told(first + lane) : 0;
-            const u64 through = warp_inclusive_sum(own, lane);
-            const u32 above = __ballot_sync(ALL_LANES, through > rest);
-            if (above != 0) {
-                const u32 found = __ffs(above) - 1;
-                rest -= __shfl_sync(ALL_LANES, through - own, found);
-                return first + found;
-            }
-            first += WARP;
-            if (first >= pieces()) return pieces() - 1;
-            rest -= __shfl_sync(ALL_LANES, through, WARP - 1);
-        }
+    INLINE u32 piece_above(const Sums& sums, u64& rest) const {
+        const u32 each = pieces_a_lane();
+        const u32 above = __ballot_sync(ALL_LANES, sums.through > rest);
+        const u32 owner = above == 0 ? WARP - 1 : __ffs(above) - 1;
+        rest -= __shfl_sync(ALL_LANES, sums.before, owner);
+        u32 piece = owner * each;
+        const u32 last = min(piece + each, pieces()) - 1;
+        while (piece < last && told(piece) <= rest) rest -= told(piece++);
+        return min(piece, pieces() - 1);
     }
 };
 
@@ -176,12 +167,13 @@ __device__ __noinline__ Entries<float, Row::N> make_again(Row row, u32 vector) {
 
 // A row as f32. `make(values, entries, index of the first)` turns elements into
 // entries, in which NaN means nothing; an element outside of the row is NaN.
-// `make.whole_vector` does so where there are none, `make.again` to entries.
+// `make.whole_vector` does so where there are none, and where make.as_is() an element
+// is its entry, but for NaN, which is negative infinity.
 template <typename T, typename Make>
 struct Entered {
     static constexpr u32 N = Pack<T>::N;
-    // Vectors in flight: 32 entries a lane.
-    static constexpr u32 AHEAD = 32 / N;
+    // Vectors that a lane takes at once, while as many are in flight.
+    static constexpr u32 AHEAD = 4;
 
     const T* row;
     u32 length;
@@ -202,7 +194,7 @@ struct Entered {
         const u32 vectors = (lead + count + N - 1) / N;
         begin = start_of(vectors, team.piece(), team.pieces());
         end = start_of(vectors, team.piece() + 1, team.pieces());
-        cached_from = start_of(vectors, team.rank * SELECT_WARPS, team.pieces());
+        cached_from = start_of(vectors, team.blocks.rank * SELECT_WARPS, team.pieces());
     }
 
     INLINE static u32 start_of(u32 vectors, u32 piece, u32 pieces) {
@@ -211,9 +203,11 @@ struct Entered {
 
     INLINE bool whole(u32 first) const { return first < length && length - first >= N; }
 
-    // The elements of a vector that is wholly in the row.
+    // A vector that is wholly in the row, and its elements.
+    INLINE Pack<T> load(u32 vector) const { return load_pack(row + (vector * N - lead)); }
+
     INLINE void read_whole(u32 vector, float (&values)[N]) const {
-        const Pack<T> pack = load_pack(row + (vector * N - lead));
+        const Pack<T> pack = load(vector);
 #pragma unroll
         for (u32 j = 0; j < N; ++j) values[j] = to_f32(pack.items[j]);
     }
@@ -256,8 +250,14 @@ struct Entered {
                 entries[j + 2] = four.z;
                 entries[j + 3] = four.w;
             }
+            return;
+        }
+        first = vector * N - lead;
+        if (make.as_is() && whole(first)) {
+            read_whole(vector, entries);
+#pragma unroll
+            for (u32 j = 0; j < N; ++j) entries[j] = fmaxf(entries[j], minus_infinity());
         } else {
-            first = vector * N - lead;
             const Entries<float, N> made = make_again(*this, vector);
 #pragma unroll
             for (u32 j = 0; j < N; ++j) entries[j] = made.items[j];
@@ -265,27 +265,43 @@ struct Entered {
     }
 
     // Reads this warp's piece for the first time: visit(values, entries, index of
-    // the first) has the elements as they are and what was made of them.
-    template <typename Visit>
+    // the first, whether all are in the row) has the elements as they are and what was
+    // made of them: with AS_IS, of whole vectors, nothing.
+    template <bool AS_IS, typename Visit>
     INLINE void enter(u32 lane, Visit&& visit) const {
         if (begin == end) return;
         // Only the row's first and last vector may be in parts.
         const u32 from = whole(begin * N - lead) ? begin : begin + 1;
         const u32 to = whole((end - 1) * N - lead) ? end : max(end - 1, from);
-        for (u32 v = from + lane; v < to; v += AHEAD * WARP) {
-            float values[AHEAD][N];
-            // Past the end the last vector once more: loads without branches are
-            // all in flight at once.
+        Pack<T> next[AHEAD];
+        // Past the end the last vector once more: loads without branches are all in
+        // flight at once.
+        const auto load_next = [&](u32 base) {
 #pragma unroll
-            for (u32 a = 0; a < AHEAD; ++a) read_whole(min(v + a * WARP, to - 1), values[a]);
+            for (u32 a = 0; a < AHEAD; ++a) next[a] = load(min(base + a * WARP + lane, to - 1));
+        };
+        if (from < to) load_next(from);
+        for (u32 base = from; base < to; base += AHEAD * WARP) {
+            Pack<T> packs[AHEAD];
+#pragma unroll
+            for (u32 a = 0; a < AHEAD; ++a) packs[a] = next[a];
+            if (base + AHEAD * WARP < to) load_next(base + AHEAD * WARP);
 #pragma unroll
             for (u32 a = 0; a < AHEAD; ++a) {
-                const u32 at = v + a * WARP;
+                const u32 at = base + a * WARP + lane;
                 if (at >= to) break;
-                float entries[N];
-                make.whole_vector(values[a], entries, at * N - lead);
-                if (cache != nullptr) store(at, entries);
-                visit(values[a], entries, at * N - lead);
+                float values[N];
+#pragma unroll
+                for (u32 j = 0; j < N; ++j) values[j] = to_f32(packs[a].items[j]);
+                if constexpr (AS_IS) {
+                    if (cache != nullptr) store(at, values);
+                    visit(values, values, at * N - lead, true);
+                } else {
+                    float entries[N];
+                    make.whole_vector(values, entries, at * N - lead);
+                    if (cache != nullptr) store(at, entries);
+                    visit(values, entries, at * N - lead, true);
+                }
             }
         }
         // A lane for each of the two.
@@ -298,20 +314,24 @@ struct Entered {
             read(part, values, first);
             make(values, entries, first);
             if (cache != nullptr) store(part, entries);
-            visit(values, entries, first);
+            visit(values, entries, first, false);
         }
     }
 
-    // Makes entries of what is kept once more, after `make` changed.
-    INLINE void remake_cached(u32 lane) const {
+    // Makes entries of what is kept once more: again(entries, index of the first).
+    template <typename Again>
+    INLINE void remake_cached(u32 lane, Again&& again) const {
         if (cache == nullptr) return;
+        __syncwarp();
+#pragma unroll 1
         for (u32 v = begin + lane; v < end; v += WARP) {
             float entries[N];
             u32 first;
             fetch(v, entries, first);
-            make.again(entries);
+            again(entries, first);
             store(v, entries);
         }
+        __syncwarp();
     }
 
     // visit(entries, index of the first) for this warp's piece, a vector a lane.
@@ -326,41 +346,53 @@ struct Entered {
         }
     }
 
-    // The index of this warp's entry at which the running sum of weigh(x, index),
-    // in ascending index, first exceeds `rest`, which the sum of all does.
+    // The index of the entry of a piece at which the running sum of weigh(x, index),
+    // in ascending index, first exceeds `rest`, which the sum of all does. By the
+    // whole block that has the piece, some neighbouring vectors a thread.
     template <typename Weigh>
-    INLINE u32 find(u32 lane, u64 rest, Weigh&& weigh) const {
-        for (u32 from = begin; from < end; from += WARP) {
-            u64 weights[N] = {};
-            u32 first = 0;
-            u64 own = 0;
-            if (from + lane < end) {
+    INLINE u32 find(const Team& team, u32 piece, u64 rest, Weigh&& weigh) const {
+        const u32 vectors = (lead + length + N - 1) / N;
+        const u32 from = start_of(vectors, piece, team.pieces());
+        const u32 last = start_of(vectors, piece + 1, team.pieces());
+        const u32 each = (last - from + SELECT_THREADS - 1) / SELECT_THREADS;
+        const u32 own_from = min(from + threadIdx.x * each, last);
+        const u32 own_last = min(own_from + each, last);
+        u64 own = 0;
+#pragma unroll 2
+        for (u32 v = own_from; v < own_last; ++v) {
+            float entries[N];
+            u32 first;
+            fetch(v, entries, first);
+#pragma unroll
+            for (u32 j = 0; j < N; ++j) own += weigh(entries[j], first + j);
+        }
+        const u64 through = warp_inclusive_sum(own, team.lane);
+        if (team.lane == WARP - 1) team.shared->sums[team.warp] = through;
+        __syncthreads();
+        const u64 of_warp = team.lane < SELECT_WARPS ? team.shared->sums[team.lane] : 0;
+        const u64 warps = warp_inclusive_sum(of_warp, team.lane);
+        const u64 before = __shfl_sync(ALL_LANES, warps - of_warp, team.warp) + through - own;
+        // Of one thread.
+        if (before <= rest && rest - before < own) {
+            rest -= before;
+            bool found = false;
+#pragma unroll 1
+            for (u32 v = own_from; !found; ++v) {
                 float entries[N];
-                fetch(from + lane, entries, first);
+                u32 first;
+                fetch(v, entries, first);
 #pragma unroll
                 for (u32 j = 0; j < N; ++j) {
-                    weights[j] = weigh(entries[j], first + j);
-                    own += weights[j];
+                    if (found) continue;
+                    const u64 weight = weigh(entries[j], first + j);
+                    found = weight > rest;
+                    rest -= weight;
+                    if (found) team.shared->found = first + j;
                 }
             }
-            const u64 through = warp_inclusive_sum(own, lane);
-            const u32 above = __ballot_sync(ALL_LANES, through > rest);
-            if (above != 0) {
-                u64 left = rest - (through - own);
-                u32 at = 0;
-#pragma unroll
-                for (u32 j = 0; j + 1 < N; ++j) {
-                    // Goes on only from entry j.
-                    if (at == j && weights[j] <= left) {
-                        left -= weights[j];
-                        at = j + 1;
-                    }
-                }
-                return __shfl_sync(ALL_LANES, first + at, __ffs(above) - 1);
-            }
-            rest -= __shfl_sync(ALL_LANES, through, WARP - 1);
         }
-        return 0;
+        __syncthreads();
+        return team.shared->found;
     }
 };
 
@@ -368,20 +400,42 @@ struct Entered {
 
 // What stays: larger keys, and that key below an index.
 struct Cut {
+    // 0 keeps everything that is there.
     u32 key;
     u32 end;
 
+    INLINE bool all() const { return key == 0; }
     INLINE bool keeps(u32 of, u32 index) const { return of > key || (of == key && index < end); }
 };
 
-// Keeps everything that is there.
-INLINE Cut no_cut() { return {0, 0}; }
+// The same, told by the entry itself.
+struct FloatCut {
+    float least;
+    u32 end;
 
-constexpr u32 SELECT_BINS = 1024;
+    INLINE FloatCut(const Cut& cut)
+        : least(cut.all() ? minus_infinity() : value_of(cut.key)), end(cut.all() ? NONE : cut.end) {}
+
+    INLINE bool keeps(float x, u32 index) const {
+        return x > least || (x == least && index < end);
+    }
+};
+
+// One a thread.
+constexpr u32 SELECT_BINS = SELECT_THREADS;
 
 // What a selection counts in: sums in thirds, bins from the largest keys down.
 struct Selection {
-    u32 bins[2][3][SELECT_BINS];
+    // Entries of the bin in which the first round ended, as far as they fit: key, then
+    // inverse index, so that the larger comes first. In the block that leads, a share a
+    // block of the team.
+    static constexpr u32 LISTED = 1024;
+
+    u32 bins[3][SELECT_BINS];
+    // Of the whole team.
+    u64 sums[SELECT_BINS];
+    u64 list[LISTED];
+    u32 listed;
     u64 warp_sums[SELECT_WARPS];
     u64 above;
     u64 within;
@@ -395,10 +449,29 @@ struct Linear {
     float scale;
 
     INLINE u32 bin(float x) const {
-        if (x == largest) return 0;
-        const float at = exact::mul(exact::sub(largest, x), scale);
-        // The conversion saturates.
-        return min(__float2uint_rz(at), SELECT_BINS - 1);
+        const float at = x == largest ? 0.0f : exact::mul(exact::sub(largest, x), scale);
+        // Adding 2^23 and rounding down leaves whole bins in the low mantissa bits.
+        const float capped = fminf(at, static_cast<float>(SELECT_BINS - 1));
+        return __float_as_uint(__fadd_rz(capped, 8388608.0f)) - 0x4B000000u;
+    }
+
+    // Whether an entry below a finite largest lies in that bin.
+    struct Inside {
+        float largest;
+        float scale;
+        float from;
+        // None for the last.
+        float to;
+
+        INLINE bool operator()(float x) const {
+            const float at = exact::mul(exact::sub(largest, x), scale);
+            return at >= from && !(at >= to);
+        }
+    };
+
+    INLINE Inside inside(u32 bin) const {
+        const float to = bin == SELECT_BINS - 1 ? nothing() : static_cast<float>(bin + 1);
+        return {largest, scale, static_cast<float>(bin), to};
     }
 
     // Keys outside of which nothing of a bin lies: a bin more on either side
@@ -416,23 +489,28 @@ struct Linear {
     }
 };
 
-// Adds to a bin: in thirds of 14 bits, whose sums do not overflow below 2^18 entries a
-// block, since atomics that return nothing are several times faster; above (`wide`) in
-// halves, with the carry.
-INLINE void add_to_bin(Selection& s, u32 turn, u32 bin, u64 weight, bool wide) {
-    if (wide) {
-        const u32 low = static_cast<u32>(weight);
-        const u32 before = atomicAdd(&s.bins[turn][0][bin], low);
-        const u32 high = static_cast<u32>(weight >> 32) + (before + low < before ? 1 : 0);
-        if (high != 0) atomicAdd(&s.bins[turn][1][bin], high);
-        return;
-    }
+// Adds to a bin: in thirds of 14 bits, whose sums do not overflow up to 2^18 entries a
+// block, since atomics that return nothing are several times faster. Most often one of
+// them is 0, and not added.
+INLINE void add_thirds(Selection& s, u32 bin, u64 weight) {
     const u32 low = static_cast<u32>(weight) & 0x3FFF;
     const u32 middle = static_cast<u32>(weight >> 14) & 0x3FFF;
     const u32 high = static_cast<u32>(weight >> 28);
-    if (low != 0) atomicAdd(&s.bins[turn][0][bin], low);
-    if (middle != 0) atomicAdd(&s.bins[turn][1][bin], middle);
-    if (high != 0) atomicAdd(&s.bins[turn][2][bin], high);
+    if (low != 0) atomicAdd(&s.bins[0][bin], low);
+    if (middle != 0) atomicAdd(&s.bins[1][bin], middle);
+    if (high != 0) atomicAdd(&s.bins[2][bin], high);
+}
+
+// Of more entries (`wide`) in halves, with the carry.
+INLINE void add_to_bin(Selection& s, u32 bin, u64 weight, bool wide) {
+    if (!wide) {
+        add_thirds(s, bin, weight);
+        return;
+    }
+    const u32 low = static_cast<u32>(weight);
+    const u32 before = atomicAdd(&s.bins[0][bin], low);
+    const u32 high = static_cast<u32>(weight >> 32) + (before + low < before ? 1 : 0);
+    if (high != 0) atomicAdd(&s.bins[1][bin], high);
 }
 
 // Where a round ended: its bin, the weights before it, its own.
@@ -453,16 +531,17 @@ struct Bins {
     u32 highest;
     u32 shift;
 
-    INLINE u32 operator()(float x, u32 key) const {
-        const u32 wide = linear.bin(x);
-        if (outer == SELECT_BINS) return wide;
-        const bool inside = wide == outer && highest - key <= highest - lowest;
-        return inside ? (highest - key) >> shift : SELECT_BINS;
+    // Whether this is the first round.
+    INLINE bool outermost() const { return outer == SELECT_BINS; }
+
+    // Of an entry of the bin by value.
+    INLINE u32 inner(u32 key) const {
+        return highest - key <= highest - lowest ? (highest - key) >> shift : SELECT_BINS;
     }
 
     // Goes on inside of a bin; false where it is a single key, `highest`.
     INLINE bool enter(u32 bin) {
-        if (outer == SELECT_BINS) {
+        if (outermost()) {
             outer = bin;
             lowest = linear.lowest(bin);
             highest = linear.highest(bin);
@@ -474,79 +553,116 @@ struct Bins {
         }
         const u32 range = highest - lowest;
         // The least that leaves no more steps than there are bins.
-        shift = range < SELECT_BINS ? 0 : 22 - __clz(range);
+        shift = range < SELECT_BINS ? 0 : 32 - BITS - __clz(range);
         return true;
     }
+
+    static constexpr u32 BITS = 9;
+    static_assert(SELECT_BINS == 1u << BITS);
 };
 
-// One round: the first bin through which the weights, `above` before them, reach
-// the limit, if one does.
-template <typename Row, typename Weigh>
-INLINE Round select_round(Selection& s, const Team& team, const Row& row, u32 turn, u64 limit,
-                          u64 above, const Weigh& weigh, const Bins& bin_of) {
-    // Whoever reads these bins, of two rounds ago, has come to the barrier of the
-    // last one since.
-    for (u32 i = threadIdx.x; i < SELECT_BINS; i += SELECT_THREADS) {
-        s.bins[turn][0][i] = 0;
-        s.bins[turn][1][i] = 0;
-        s.bins[turn][2][i] = 0;
+// Runs of one bin, added at once: of what is alike, little else comes.
+struct Runs {
+    Selection& selection;
+    bool wide;
+    u32 bin;
+    u64 sum;
+
+    INLINE Runs(Selection& s, bool wide_sums)
+        : selection(s), wide(wide_sums), bin(0), sum(0) {}
+
+    INLINE void add(u32 into, u64 weight) {
+        if (into != bin || sum >> 40 != 0) {
+            add_to_bin(selection, bin, sum, wide);
+            sum = 0;
+        }
+        bin = into;
+        sum += weight;
     }
-    if (threadIdx.x == 0) s.bin = SELECT_BINS;
-    __syncthreads();
-    // Runs of one bin are added at once, some entries at a time: of what is alike,
-    // little else comes.
-    const bool wide = row.length > team.size << 17;
-    u32 current = 0;
-    u64 run = 0;
-    row.each(team.lane, [&](const float(&entries)[Row::N], u32 first) {
+
+    INLINE void end() { add_to_bin(selection, bin, sum, wide); }
+};
+
+// Adds up a whole row by value, where it is not too wide: weights(entries, index of
+// the first, weight of each) is 0 for nothing. A vector whose entries share a bin, as
+// of what is alike, joins the lane's run of it.
+template <typename Row, typename Weights>
+INLINE void add_row(Selection& s, u32 lane, const Row& row, const Linear& linear,
+                    const Weights& weights) {
+    Runs runs(s, false);
+    row.each(lane, [&](const float(&entries)[Row::N], u32 first) {
+        u64 own[Row::N];
+        if (!weights(entries, first, own)) return;
+        u32 bins[Row::N];
+        bool alike = true;
+        u64 all = 0;
 #pragma unroll
         for (u32 j = 0; j < Row::N; ++j) {
-            const u32 key = key_of(entries[j]);
-            const u32 into = key == 0 ? SELECT_BINS : bin_of(entries[j], key);
-            const u64 weight = into < SELECT_BINS ? weigh(entries[j], key, first + j) : 0;
-            if (weight != 0) {
-                if ((into != current || run >> 40 != 0) && run != 0) {
-                    add_to_bin(s, turn, current, run, wide);
-                    run = 0;
-                }
-                current = into;
-                run += weight;
-            }
+            bins[j] = linear.bin(entries[j]);
+            alike = alike && bins[j] == bins[0];
+            all += own[j];
+        }
+        if (alike) {
+            runs.add(bins[0], all);
+        } else {
+#pragma unroll
+            for (u32 j = 0; j < Row::N; ++j) add_thirds(s, bins[j], own[j]);
         }
     });
-    if (run != 0) add_to_bin(s, turn, current, run, wide);
-    team.sync();
-    // Two neighbouring bins a thread.
-    static_assert(SELECT_BINS == 2 * SELECT_THREADS);
-    u64 sums[2] = {};
-#pragma unroll 4
-    for (u32 block = 0; block < team.size; ++block) {
+    runs.end();
+}
+
+INLINE void clear_bins(Selection& s) {
 #pragma unroll
-        for (u32 third = 0; third < 3; ++third) {
-            uint2* const here = reinterpret_cast<uint2*>(s.bins[turn][third]) + threadIdx.x;
-            const uint2 two = *team.of(here, block);
-            // Nothing is in the third of two halves.
-            const u32 shift = wide ? 32 * (third & 1) : 14 * third;
-            sums[0] += static_cast<u64>(two.x) << shift;
-            sums[1] += static_cast<u64>(two.y) << shift;
-        }
+    for (u32 third = 0; third < 3; ++third) s.bins[third][threadIdx.x] = 0;
+    if (threadIdx.x == 0) s.bin = SELECT_BINS;
+    __syncthreads();
+}
+
+INLINE u64 sum_of_bin(const Selection& s, const Cluster& blocks, u32 bin, u32 block, bool wide) {
+    u64 sum = 0;
+#pragma unroll
+    for (u32 third = 0; third < 3; ++third) {
+        const u64 there = *blocks.of(&s.bins[third][bin], block);
+        // Nothing is in the third of two halves.
+        sum += there << (wide ? 32 * (third & 1) : 14 * third);
     }
-    const u64 own = sums[0] + sums[1];
+    return sum;
+}
+
+// What this thread's bin holds over the team, once all have added to theirs.
+INLINE u64 sum_bins(Selection& s, const Cluster& blocks, bool wide) {
+    if (blocks.size == 1) {
+        __syncthreads();
+        return sum_of_bin(s, blocks, threadIdx.x, 0, wide);
+    }
+    // Each block adds up a share of the bins, a lane a block, and tells all.
+    blocks.sync();
+    const u32 bin = blocks.rank * (SELECT_BINS / blocks.size) + threadIdx.x / blocks.size;
+    const u32 block = threadIdx.x & (blocks.size - 1);
+    u64 sum = sum_of_bin(s, blocks, bin, block, wide);
+    for (u32 o = 1; o < blocks.size; o *= 2) sum += __shfl_xor_sync(ALL_LANES, sum, o);
+    *blocks.of(&s.sums[bin], block) = sum;
+    blocks.sync();
+    return s.sums[threadIdx.x];
+}
+
+// Where sums, `above` before them, reach limit_of(all of them), if they do; each
+// thread has that of its bin.
+template <typename Limit>
+INLINE Round reach(Selection& s, const Team& team, u64 own, u64 above, const Limit& limit_of) {
     const u64 through = warp_inclusive_sum(own, team.lane);
     if (team.lane == WARP - 1) s.warp_sums[team.warp] = through;
     __syncthreads();
     const u64 of_warp = team.lane < SELECT_WARPS ? s.warp_sums[team.lane] : 0;
-    const u64 through_warps = warp_inclusive_sum(of_warp, team.lane);
-    u64 before = above + through - own + __shfl_sync(ALL_LANES, through_warps - of_warp, team.warp);
-#pragma unroll
-    for (u32 i = 0; i < 2; ++i) {
-        // Of one thread at most.
-        if (before < limit && before + sums[i] >= limit) {
-            s.bin = threadIdx.x * 2 + i;
-            s.above = before;
-            s.within = sums[i];
-        }
-        before += sums[i];
+    const u64 warps = warp_inclusive_sum(of_warp, team.lane);
+    const u64 before = above + through - own + __shfl_sync(ALL_LANES, warps - of_warp, team.warp);
+    const u64 limit = limit_of(__shfl_sync(ALL_LANES, warps, WARP - 1));
+    // Of one thread at most.
+    if (before < limit && before + own >= limit) {
+        s.bin = threadIdx.x;
+        s.above = before;
+        s.within = own;
     }
     __syncthreads();
     const Round round = {s.above, s.within, s.bin};
@@ -555,19 +671,126 @@ INLINE Round select_round(Selection& s, const Team& team, const Row& row, u32 tu
     return round;
 }
 
-// The cut of a row at `limit`, at least 1. `rounds` counts over all selections of a
-// kernel. weigh(x, key, index) is 0 for what is out already, and depends on the key
-// alone otherwise: weigh.of(key). Where all weights do not reach the limit, `kept`
-// comes back: what is out already stays out.
-template <typename Row, typename Weigh>
-INLINE Cut select(Selection& s, Team& team, const Row& row, u32& rounds, u64 limit, Cut kept,
-                  const Linear& linear, const Weigh& weigh) {
+// Sends this block's entries of the bin by value to the block that leads. Returns
+// whether there was room for those of all, and leaves how many in `told`, of each
+// block's first piece.
+template <typename Row>
+INLINE bool list_entries(Selection& s, Team& team, const Row& row, const Linear& linear, u32 bin) {
+    if (!exact::finite(linear.largest)) return false;
+    if (threadIdx.x == 0) s.listed = 0;
+    __syncthreads();
+    const u32 room = Selection::LISTED / team.blocks.size;
+    u64* const list = team.blocks.of(s.list, 0) + team.blocks.rank * room;
+    const Linear::Inside inside = linear.inside(bin);
+    row.each(team.lane, [&](const float(&entries)[Row::N], u32 first) {
+        u32 those = 0;
+#pragma unroll
+        for (u32 j = 0; j < Row::N; ++j) those |= inside(entries[j]) ? 1u << j : 0u;
+        if (those == 0) return;
+        u32 place = atomicAdd(&s.listed, __popc(those));
+#pragma unroll
+        for (u32 j = 0; j < Row::N; ++j) {
+            if ((those >> j & 1) == 0) continue;
+            const u64 key = exact::sort_key(entries[j]);
+            if (place < room) list[place] = key << 32 | (NONE - (first + j));
+            place += 1;
+        }
+    });
+    __syncthreads();
+    team.tell(s.listed);
+    const u32 most = team.lane < team.blocks.size
+                         ? static_cast<u32>(team.told(team.lane * SELECT_WARPS))
+                         : 0;
+    return __reduce_max_sync(ALL_LANES, most) <= room;
+}
+
+// The cut among what is listed, `above` before it. By the block that leads.
+template <typename Weigh>
+INLINE Cut cut_list(Selection& s, const Team& team, u32 length, u64 limit, u64 above,
+                    const Bins& bins, const Weigh& weigh) {
+    const u32 room = Selection::LISTED / team.blocks.size;
+    u64 lowest = static_cast<u64>(bins.lowest) << 32;
+    u64 highest = static_cast<u64>(bins.highest) << 32 | NONE;
+    u32 shift = 1;
+    while (shift > 0) {
+        if (lowest >> 32 == highest >> 32) {
+            // Indices from now on.
+            lowest = max(lowest, highest >> 32 << 32 | (NONE - (length - 1)));
+        }
+        const u64 range = highest - lowest;
+        // The least that leaves no more steps than there are bins.
+        shift = range < SELECT_BINS ? 0 : 64 - Bins::BITS - __clzll(range);
+        clear_bins(s);
+        Runs runs(s, false);
+        for (u32 i = threadIdx.x; i < Selection::LISTED; i += SELECT_THREADS) {
+            if (i % room >= team.told(i / room * SELECT_WARPS)) continue;
+            const u64 entry = s.list[i];
+            if (highest - entry > range) continue;
+            const u32 key = static_cast<u32>(entry >> 32);
+            const u32 index = NONE - static_cast<u32>(entry);
+            const u64 weight = weigh(value_of(key), key, index);
+            runs.add(static_cast<u32>((highest - entry) >> shift), weight);
+        }
+        runs.end();
+        const u64 own = sum_bins(s, Cluster::alone(), false);
+        const Round round = reach(s, team, own, above, [&](u64) { return limit; });
+        above = round.above;
+        highest -= static_cast<u64>(round.bin) << shift;
+        const u64 width = (1ull << shift) - 1;
+        lowest = highest - lowest > width ? highest - width : lowest;
+    }
+    // The last that stays.
+    return {static_cast<u32>(highest >> 32), NONE - static_cast<u32>(highest) + 1};
+}
+
+// The cut of a row at limit_of(all weights), at least 1. weigh(x, key, index) is 0 for
+// what is out already, and depends on the key alone otherwise: weigh.of(key);
+// weigh.add(selection, lane, row, linear) calls add_row. Where all weights do not
+// reach the limit, `kept` comes back: what is out already stays out.
+template <typename Row, typename Weigh, typename Limit>
+INLINE Cut select(Selection& s, Team& team, const Row& row, Cut kept, const Linear& linear,
+                  const Weigh& weigh, const Limit& limit_of) {
+    const bool wide = row.length > team.blocks.size << 18;
     Bins bins = {linear, SELECT_BINS, 0, 0, 0};
     Round round = {0, 0, 0};
-    do {
-        round = select_round(s, team, row, rounds++ & 1, limit, round.above, weigh, bins);
+    u64 limit = 0;
+    bool on = true;
+    while (on) {
+        clear_bins(s);
+        if (bins.outermost() && !wide) {
+            weigh.add(s, team.lane, row, linear);
+        } else {
+            Runs runs(s, wide);
+            row.each(team.lane, [&](const float(&entries)[Row::N], u32 first) {
+#pragma unroll
+                for (u32 j = 0; j < Row::N; ++j) {
+                    const u32 key = key_of(entries[j]);
+                    u32 into = linear.bin(entries[j]);
+                    if (!bins.outermost()) into = into == bins.outer ? bins.inner(key) : SELECT_BINS;
+                    if (key == 0 || into == SELECT_BINS) continue;
+                    runs.add(into, weigh(entries[j], key, first + j));
+                }
+            });
+            runs.end();
+        }
+        const u64 own = sum_bins(s, team.blocks, wide);
+        const bool first = bins.outermost();
+        round = reach(s, team, own, round.above, [&](u64 all) {
+            if (first) limit = limit_of(all);
+            return limit;
+        });
         if (!round.found()) return kept;
-    } while (bins.enter(round.bin));
+        on = bins.enter(round.bin);
+        if (first && list_entries(s, team, row, linear, round.bin)) {
+            Cut cut = {0, 0};
+            if (team.blocks.rank == 0) {
+                cut = cut_list(s, team, row.length, limit, round.above, bins, weigh);
+            }
+            team.tell(static_cast<u64>(cut.key) << 32 | cut.end);
+            const u64 told = team.told(0);
+            return {static_cast<u32>(told >> 32), static_cast<u32>(told)};
+        }
+    }
     const u32 highest = bins.highest;
     const u64 each = max(weigh.of(highest), static_cast<u64>(1));
     const u64 ties = (limit - round.above + each - 1) / each;
@@ -585,9 +808,9 @@ INLINE Cut select(Selection& s, Team& team, const Row& row, u32& rounds, u64 lim
     });
     team.tell(warp_sum(count));
     u64 rest = ties;
-    const u32 owner = team.piece_above(rest);
+    const u32 owner = team.piece_above(team.sum_told(), rest);
     u32 index = 0;
-    if (owner == team.piece()) index = row.find(team.lane, rest, tied);
+    if (team.has(owner)) index = row.find(team, owner, rest, tied);
     team.tell(index);
     return {highest, static_cast<u32>(team.told(owner))};
 }

@@ -12,43 +12,15 @@
 //
 // Bytes: 256 trees of 64 nodes are 0.3 MB. It is latency: one trip to memory, then
 // some 30 cycles a child.
-#include "common.cuh"
-
-// Integers of either width in rows, to read.
-struct IntegerRows {
-    const void* data;
-    u64 stride;
-    u64 wide;
-
-    INLINE i64 at(u64 row, u32 col) const {
-        const u64 i = row * stride + col;
-        return wide ? static_cast<const i64*>(data)[i] : static_cast<const i32*>(data)[i];
-    }
-};
-
-// The same to write.
-struct IntegerRowsOut {
-    void* data;
-    u64 stride;
-    u64 wide;
-
-    INLINE void put(u64 row, u32 col, i32 value) const {
-        const u64 i = row * stride + col;
-        if (wide) {
-            static_cast<i64*>(data)[i] = value;
-        } else {
-            static_cast<i32*>(data)[i] = value;
-        }
-    }
-};
+#include "ids.cuh"
 
 struct Params {
     IntegerRows draft;
     IntegerRows target;
     IntegerRows first_child;
     IntegerRows next_sibling;
-    IntegerRowsOut tokens;
-    IntegerRowsOut path;
+    IntegerRows tokens;
+    IntegerRows path;
     i32* num_tokens;
     u32* flags;
     u64 batch;
@@ -97,8 +69,8 @@ INLINE u32 walk(const Params& p, u64 request, u32& bits, At at) {
     Node here = at(0);
     for (u32 depth = 0;; depth++) {
         const i32 target = here.target;
-        p.tokens.put(request, depth, max(target, 0));
-        p.path.put(request, depth, static_cast<i32>(node));
+        p.tokens.set(request, depth, max(target, 0));
+        p.path.set(request, depth, static_cast<i32>(node));
         if (target < 0) bits |= OUT_OF_RANGE;
         if (target < 0 || depth == p.max_depth) return depth + 1;
         i32 child = here.first_child;
@@ -146,8 +118,8 @@ INLINE void verify(const Params& p) {
         }
         __syncthreads();
         for (u64 i = emitted + threadIdx.x; i <= p.max_depth; i += blockDim.x) {
-            p.tokens.put(request, static_cast<u32>(i), -1);
-            p.path.put(request, static_cast<u32>(i), -1);
+            p.tokens.set(request, static_cast<u32>(i), -1);
+            p.path.set(request, static_cast<u32>(i), -1);
         }
         __syncthreads();  // before the next request's tree and count
     }

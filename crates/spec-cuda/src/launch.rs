@@ -53,26 +53,33 @@ impl Shape {
         Shape { cluster: blocks, ..self }
     }
 
-    fn attribute(self) -> sys::CUlaunchAttribute_st {
-        sys::CUlaunchAttribute_st {
-            id: sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue_union {
-                clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 {
-                    x: self.cluster,
-                    y: 1,
-                    z: 1,
-                },
-            },
-        }
-    }
-
-    /// What the driver takes, which points to `attribute`.
+    /// What the driver takes, which points to `attributes`.
     fn config(
         self,
         stream: sys::CUstream,
-        attribute: &mut sys::CUlaunchAttribute_st,
+        dependent: bool,
+        attributes: &mut Attributes,
     ) -> sys::CUlaunchConfig_st {
+        use sys::CUlaunchAttributeID_enum as Id;
+        let mut count = 0;
+        let mut add = |id, value| {
+            attributes[count] = sys::CUlaunchAttribute_st { id, pad: [0; 4], value };
+            count += 1;
+        };
+        if self.cluster > 1 {
+            let blocks =
+                sys::CUlaunchAttributeValue_union__bindgen_ty_1 { x: self.cluster, y: 1, z: 1 };
+            add(
+                Id::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+                sys::CUlaunchAttributeValue_union { clusterDim: blocks },
+            );
+        }
+        if dependent {
+            add(
+                Id::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                sys::CUlaunchAttributeValue_union { programmaticStreamSerializationAllowed: 1 },
+            );
+        }
         sys::CUlaunchConfig_st {
             gridDimX: self.grid[0],
             gridDimY: self.grid[1],
@@ -82,17 +89,28 @@ impl Shape {
             blockDimZ: 1,
             sharedMemBytes: self.shared,
             hStream: stream,
-            attrs: attribute,
-            numAttrs: u32::from(self.cluster > 1),
+            attrs: attributes.as_mut_ptr(),
+            numAttrs: count as u32,
         }
     }
 }
+
+type Attributes = [sys::CUlaunchAttribute_st; 2];
+
+const NO_ATTRIBUTES: Attributes = [sys::CUlaunchAttribute_st {
+    id: sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_IGNORE,
+    pad: [0; 4],
+    value: sys::CUlaunchAttributeValue_union { pad: [0; 64] },
+}; 2];
 
 /// A stream ready to take work: resolved, with its context current. Lent by
 /// [`Cuda::enqueue`].
 pub struct Queue<'a> {
     gpu: &'a Gpu,
     stream: sys::CUstream,
+    /// Whether kernels may be launched while the one before them runs: each of them
+    /// waits as it starts (`follow` in `kernels/common.cuh`).
+    dependent: bool,
 }
 
 impl Cuda {
@@ -108,10 +126,11 @@ impl Cuda {
         stream: Stream<'_>,
         work: impl FnOnce(&Queue<'_>) -> Result<T>,
     ) -> Result<T> {
+        let dependent = stream.is_dependent() && self.limits().clusters;
         let stream = self.resolve(stream)?;
         let gpu = self.gpu();
         let _current = gpu.enter()?;
-        work(&Queue { gpu, stream })
+        work(&Queue { gpu, stream, dependent })
     }
 
     #[inline]
@@ -141,8 +160,8 @@ impl Cuda {
     pub(crate) fn holds(&self, function: &Function, shape: Shape) -> Result<bool> {
         let _current = self.gpu().enter()?;
         let one = Shape { grid: [shape.cluster, 1], ..shape };
-        let mut attribute = one.attribute();
-        let config = one.config(std::ptr::null_mut(), &mut attribute);
+        let mut attributes = NO_ATTRIBUTES;
+        let config = one.config(std::ptr::null_mut(), false, &mut attributes);
         let mut clusters = 0;
         // SAFETY: the function is loaded in the current context; all pointers
         // are to locals that outlive the call.
@@ -199,8 +218,8 @@ impl Queue<'_> {
         if shape.grid.contains(&0) {
             return Ok(());
         }
-        let mut attribute = shape.attribute();
-        let config = shape.config(self.stream, &mut attribute);
+        let mut attributes = NO_ATTRIBUTES;
+        let config = shape.config(self.stream, self.dependent, &mut attributes);
         let mut arguments = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
         // SAFETY: the function is loaded and takes one `P`, which the driver
         // copies before it returns; the caller vouches for what is inside.

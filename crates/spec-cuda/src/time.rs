@@ -17,13 +17,38 @@ const WARM_UPS: (usize, Duration) = (3, Duration::from_millis(50));
 /// Bytes of a copy that no cache holds, and what to try where memory is short.
 const COPIES: [usize; 3] = [1 << 30, 256 << 20, 64 << 20];
 
-/// A kernel that does nothing, for every architecture.
-const EMPTY: &CStr = c"
+/// For every architecture: a kernel that does nothing, and one whose blocks of 256
+/// threads copy 16 KiB each.
+const KERNELS: &CStr = c"
 .version 7.0
 .target sm_80
 .address_size 64
 .visible .entry empty() { ret; }
+.visible .entry copy(.param .u64 from, .param .u64 to) {
+    .reg .b32 %at, %block, %a<4>, %b<4>, %c<4>, %d<4>;
+    .reg .b64 %offset, %from, %to;
+    mov.u32 %block, %ctaid.x;
+    mov.u32 %at, %tid.x;
+    mad.lo.u32 %at, %block, 1024, %at;
+    mul.wide.u32 %offset, %at, 16;
+    ld.param.u64 %from, [from];
+    ld.param.u64 %to, [to];
+    add.u64 %from, %from, %offset;
+    add.u64 %to, %to, %offset;
+    ld.global.v4.u32 {%a0, %a1, %a2, %a3}, [%from];
+    ld.global.v4.u32 {%b0, %b1, %b2, %b3}, [%from + 4096];
+    ld.global.v4.u32 {%c0, %c1, %c2, %c3}, [%from + 8192];
+    ld.global.v4.u32 {%d0, %d1, %d2, %d3}, [%from + 12288];
+    st.global.v4.u32 [%to], {%a0, %a1, %a2, %a3};
+    st.global.v4.u32 [%to + 4096], {%b0, %b1, %b2, %b3};
+    st.global.v4.u32 [%to + 8192], {%c0, %c1, %c2, %c3};
+    st.global.v4.u32 [%to + 12288], {%d0, %d1, %d2, %d3};
+    ret;
+}
 ";
+
+/// Bytes that a block of the kernel `copy` copies.
+const OF_BLOCK: usize = 16 << 10;
 
 /// A stream, events and graphs of one measurement, destroyed with it. The
 /// context must be current for as long as it lives.
@@ -167,9 +192,13 @@ pub(crate) unsafe fn time(
 /// [`Measure::yardstick`] of a CUDA device.
 pub(crate) fn yardstick(cuda: &Cuda) -> Result<Yardstick> {
     let _current = cuda.gpu().enter()?;
+    // Absent where the driver came without its compiler of PTX.
+    let Ok(module) = Module::load(cuda) else {
+        return Ok(Yardstick { copy: None, overhead: None });
+    };
     let mut copy = Err(None);
     for bytes in COPIES {
-        copy = copy_rate(cuda, bytes).map_err(Some);
+        copy = copy_rate(cuda, &module, bytes).map_err(Some);
         if copy.is_ok() {
             break;
         }
@@ -180,11 +209,45 @@ pub(crate) fn yardstick(cuda: &Cuda) -> Result<Yardstick> {
         Err(Some(error)) => return Err(error),
         Err(None) => None,
     };
-    // Absent where the driver came without its compiler of PTX.
-    Ok(Yardstick { copy, overhead: empty_kernel(cuda).ok() })
+    Ok(Yardstick { copy, overhead: Some(empty_kernel(cuda, &module)?) })
 }
 
-fn copy_rate(cuda: &Cuda, bytes: usize) -> Result<f64> {
+/// [`KERNELS`], loaded while the context is current, and unloaded when every launch
+/// was waited for.
+struct Module<'a> {
+    cuda: &'a Cuda,
+    raw: sys::CUmodule,
+}
+
+impl<'a> Module<'a> {
+    fn load(cuda: &'a Cuda) -> Result<Self> {
+        let mut raw = std::ptr::null_mut();
+        // SAFETY: PTX ended by a zero; a place for the handle.
+        let loaded = unsafe { sys::cuModuleLoadData(&mut raw, KERNELS.as_ptr().cast()) };
+        check(cuda.device(), "could not load the kernels of a yardstick", loaded)?;
+        Ok(Module { cuda, raw })
+    }
+
+    fn function(&self, name: &CStr) -> Result<sys::CUfunction> {
+        let mut function = std::ptr::null_mut();
+        // SAFETY: the module is loaded; a place for the handle.
+        let found = unsafe { sys::cuModuleGetFunction(&mut function, self.raw, name.as_ptr()) };
+        check(self.cuda.device(), "could not get a kernel of a yardstick", found)?;
+        Ok(function)
+    }
+}
+
+impl Drop for Module<'_> {
+    fn drop(&mut self) {
+        // SAFETY: timing has waited for every launch, or the device has failed.
+        let _ = unsafe { sys::cuModuleUnload(self.raw) };
+    }
+}
+
+/// Bytes a second that a kernel reads and writes.
+fn copy_rate(cuda: &Cuda, module: &Module<'_>, bytes: usize) -> Result<f64> {
+    let function = module.function(c"copy")?;
+    let blocks = (bytes / OF_BLOCK) as u32;
     let address = |memory: &DeviceMemory| match memory.view(DType::U8, bytes).place() {
         Place::Address { address, .. } => address,
         _ => unreachable!("device memory has an address"),
@@ -196,9 +259,14 @@ fn copy_rate(cuda: &Cuda, bytes: usize) -> Result<f64> {
         sys::cuMemsetD8_v2(from, 0x5A, bytes)
     })?;
     let mut copy = |stream: Stream<'_>| {
-        let stream = raw(cuda, stream);
-        // SAFETY: both allocations hold that many bytes and outlive the timing.
-        let code = unsafe { sys::cuMemcpyDtoDAsync_v2(to, from, bytes, stream) };
+        let (stream, none) = (raw(cuda, stream), std::ptr::null_mut());
+        let mut arguments = [&raw const from, &raw const to].map(|at| at.cast_mut().cast());
+        // SAFETY: the kernel takes two addresses; both allocations hold that many bytes,
+        // blocks of them each, and outlive the timing.
+        let code = unsafe {
+            let arguments = arguments.as_mut_ptr();
+            sys::cuLaunchKernel(function, blocks, 1, 1, 256, 1, 1, 0, stream, arguments, none)
+        };
         check(cuda.device(), "could not copy on the device", code)
     };
     // SAFETY: both allocations outlive the timing.
@@ -207,29 +275,17 @@ fn copy_rate(cuda: &Cuda, bytes: usize) -> Result<f64> {
 }
 
 /// Seconds of a kernel that does nothing, in the harness of all others.
-fn empty_kernel(cuda: &Cuda) -> Result<f64> {
-    let device = cuda.device();
-    let mut module = std::ptr::null_mut();
-    let mut function = std::ptr::null_mut();
-    // SAFETY: PTX ended by a zero; a place for the handle.
-    let loaded = unsafe { sys::cuModuleLoadData(&mut module, EMPTY.as_ptr().cast()) };
-    check(device, "could not load an empty kernel", loaded)?;
-    // SAFETY: the module was just loaded; a place for the handle.
-    let found = unsafe { sys::cuModuleGetFunction(&mut function, module, c"empty".as_ptr()) };
-    let timing = check(device, "could not get an empty kernel", found).and_then(|()| {
-        let mut launch = |stream: Stream<'_>| {
-            let (stream, none) = (raw(cuda, stream), std::ptr::null_mut());
-            // SAFETY: a kernel without arguments, loaded until after the timing.
-            let code =
-                unsafe { sys::cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, none, none) };
-            check(device, "could not launch an empty kernel", code)
-        };
-        // SAFETY: the kernel uses no memory.
-        unsafe { time(cuda, 15, 20, &mut launch) }
-    });
-    // SAFETY: timing has waited for every launch, or the device has failed.
-    let _ = unsafe { sys::cuModuleUnload(module) };
-    Ok(timing?.median())
+fn empty_kernel(cuda: &Cuda, module: &Module<'_>) -> Result<f64> {
+    let function = module.function(c"empty")?;
+    let mut launch = |stream: Stream<'_>| {
+        let (stream, none) = (raw(cuda, stream), std::ptr::null_mut());
+        // SAFETY: a kernel without arguments, loaded until after the timing.
+        let code =
+            unsafe { sys::cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, none, none) };
+        check(cuda.device(), "could not launch an empty kernel", code)
+    };
+    // SAFETY: the kernel uses no memory.
+    Ok(unsafe { time(cuda, 15, 200, &mut launch)? }.median())
 }
 
 /// The stream that [`time`] passes to its work.

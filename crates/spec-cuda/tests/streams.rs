@@ -53,6 +53,33 @@ fn a_first_call_can_be_captured() {
 }
 
 #[test]
+fn dependent_launches_change_nothing() {
+    let Some(cuda) = cuda() else { return };
+    let foreign = Foreign::new(&cuda);
+    for (name, mut case) in cases::all(&cuda) {
+        case.fill(1);
+        for _ in 0..8 {
+            case.run(Stream::default());
+        }
+        cuda.synchronize().expect("the calls");
+        let want = case.outputs();
+        case.fill(2);
+        cuda.synchronize().expect("inputs");
+        let graph = foreign.capture(|_| {
+            for _ in 0..8 {
+                case.run(foreign.stream().dependent_launch());
+            }
+        });
+        for _ in 0..20 {
+            case.fill(1);
+            cuda.synchronize().expect("inputs");
+            graph.replay();
+            assert!(case.outputs() == want, "{name}");
+        }
+    }
+}
+
+#[test]
 fn two_handles_work_on_two_streams_at_once() {
     let Some(first) = cuda() else { return };
     let second = Cuda::open(0).expect("the same device again");

@@ -1,0 +1,362 @@
+//! Two operators of which one reads what the other wrote, as an engine calls them: one
+//! row, each call enqueued by itself and with dependent launch.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use spec::cuda::Cuda;
+use spec::ops::topk_router::preset;
+use spec::ops::{
+    DeduplicateTopk, IndexerTopk, MoeAlign, TopkRouter, deduplicate_topk, indexer_topk, moe_align,
+    topk_router,
+};
+use spec::stream::Kind;
+use spec::{
+    Buffer, DType, Descriptor, Device, Handle, Measure, Result, Stream, Timed, Timing, timing,
+};
+use spec_conformance::Failure;
+
+use crate::inputs::{random, seed};
+use crate::shape::{Fields, ShapeError, words_of};
+use crate::work::{DEPENDENT_LAUNCH, Effort, Implementation, Inputs, OnDevice};
+use crate::{Goal, Row};
+
+/// A chain of two operators.
+pub(crate) trait Chain: Sized + 'static {
+    /// Both, as reports have them.
+    const NAME: &'static str;
+    type Shape: Copy + Send + Sync + 'static;
+
+    fn table() -> Vec<Self::Shape>;
+    fn parse(fields: &mut Fields<'_>) -> Result<Self::Shape, ShapeError>;
+    /// Words, series, size and unit.
+    fn words(shape: &Self::Shape) -> crate::Words;
+    /// Bytes that must move: what the first reads and the second writes, and what goes
+    /// between them, once each way.
+    fn bytes(shape: &Self::Shape) -> u64;
+    fn upload(shape: &Self::Shape, handle: &Handle) -> Result<Self>;
+    /// Enqueues both.
+    fn call(&mut self, stream: &mut dyn FnMut() -> Stream<'static>) -> Result<()>;
+    /// What the second wrote, all of it.
+    fn results(&self) -> Result<Vec<Vec<i32>>>;
+}
+
+/// A row of a chain.
+pub(crate) fn row_of<C: Chain>(shape: C::Shape) -> Row {
+    let words = C::words(&shape);
+    Row {
+        operator: C::NAME,
+        shape: words.shape,
+        series: words.series,
+        size: words.size,
+        size_unit: words.unit,
+        quick: false,
+        goal: Goal::Unknown,
+        memory: C::bytes(&shape),
+        slow: false,
+        inputs: Arc::new(move || Ok(Box::new(Shaped::<C>(shape)))),
+    }
+}
+
+struct Shaped<C: Chain>(C::Shape);
+
+impl<C: Chain> Inputs for Shaped<C> {
+    fn bytes(&self) -> u64 {
+        C::bytes(&self.0)
+    }
+
+    fn upload<'i>(&'i self, handle: &Handle) -> Result<Box<dyn OnDevice + 'i>> {
+        let chain = C::upload(&self.0, handle)?;
+        Ok(Box::new(Uploaded { chain, shape: self.0, handle: handle.clone(), selected: 0 }))
+    }
+}
+
+struct Uploaded<C: Chain> {
+    chain: C,
+    shape: C::Shape,
+    handle: Handle,
+    selected: usize,
+}
+
+impl<C: Chain> Timed for Uploaded<C> {
+    fn call(&mut self, stream: Stream<'_>) -> Result<()> {
+        let dependent = self.selected == 1;
+        let device = self.handle.device();
+        let raw = match stream.into_kind() {
+            Kind::Raw { handle, .. } => Some(handle),
+            _ => None,
+        };
+        self.chain.call(&mut || {
+            // SAFETY: the caller's stream outlives this call, which only enqueues, and
+            // nothing but the chain uses its buffers.
+            let stream = raw
+                .map_or_else(Stream::default, |handle| unsafe { Stream::from_raw(device, handle) });
+            if dependent { stream.dependent_launch() } else { stream }
+        })
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        Ok(())
+    }
+}
+
+impl<C: Chain> OnDevice for Uploaded<C> {
+    fn implementations(&self) -> Vec<Implementation> {
+        let spec = Implementation { name: "spec", role: spec_report::Role::Spec, waits: false };
+        let dependent = Implementation { name: DEPENDENT_LAUNCH, ..spec };
+        let dependent = Implementation { role: spec_report::Role::Baseline, ..dependent };
+        let cuda = self.handle.backend_as::<Cuda>().is_some();
+        [spec, dependent].into_iter().take(1 + usize::from(cuda)).collect()
+    }
+
+    fn select(&mut self, which: usize) -> Result<()> {
+        self.selected = which;
+        Ok(())
+    }
+
+    fn time(&mut self, effort: &Effort) -> Result<Timing> {
+        let cpu = self.handle.device() == Device::CPU;
+        let handle = self.handle.clone();
+        self.call(Stream::default())?;
+        handle.synchronize()?;
+        let start = Instant::now();
+        self.call(Stream::default())?;
+        handle.synchronize()?;
+        let (samples, calls) = effort.plan(start.elapsed(), cpu);
+        // Submissions of another's recording are not timed on the device.
+        if cpu || handle.backend_as::<Cuda>().is_none() {
+            return timing::by_clock(&|| handle.synchronize(), samples, calls, self);
+        }
+        // SAFETY: the chain keeps its buffers where they are.
+        unsafe { handle.time(samples, calls, self) }
+    }
+
+    fn check(&self) -> Result<&'static str, Failure> {
+        let failed = |error| Failure::error("the chain", &error);
+        self.handle.synchronize().map_err(failed)?;
+        let found = self.chain.results().map_err(failed)?;
+        let cpu = Handle::cpu().map_err(failed)?;
+        let mut on_cpu = C::upload(&self.shape, &cpu).map_err(failed)?;
+        on_cpu.call(&mut Stream::default).map_err(failed)?;
+        if found != on_cpu.results().map_err(failed)? {
+            return Err(Failure {
+                got: "other results".to_owned(),
+                ..Failure::of("the chain", "those of the CPU")
+            });
+        }
+        Ok("CPU backend, every element")
+    }
+}
+
+/// A descriptor and its workspace.
+struct Ready<O: spec::Operator>(Descriptor<O>, Buffer<u8>);
+
+impl<O: spec::Portable> Ready<O> {
+    fn new(handle: &Handle, operator: &O, tensors: &O::Tensors) -> Result<Self> {
+        let descriptor = handle.create(operator, tensors)?;
+        let workspace = handle.workspace(descriptor.workspace_size())?;
+        Ok(Ready(descriptor, workspace))
+    }
+}
+
+// ---- topk_router, moe_align ---------------------------------------------------
+
+const EXPERTS: usize = 256;
+const TOPK: usize = 8;
+const BLOCK: usize = 64;
+
+/// DeepSeek-V3's routing, then the lists of the grouped products.
+pub(crate) struct RouteAlign {
+    route: Ready<TopkRouter>,
+    align: Ready<MoeAlign>,
+    x: Buffer<f32>,
+    bias: Buffer<f32>,
+    weights: Buffer<f32>,
+    experts: Buffer<i32>,
+    sorted_ids: Buffer<i32>,
+    block_experts: Buffer<i32>,
+    counts: Buffer<i32>,
+    offsets: Buffer<i32>,
+    num_padded: Buffer<i32>,
+    inverse: Buffer<i32>,
+}
+
+const ALIGN: MoeAlign = MoeAlign::new(EXPERTS, BLOCK);
+
+fn capacity(tokens: usize) -> usize {
+    ALIGN.capacity(tokens * TOPK).unwrap_or(usize::MAX / 64)
+}
+
+impl Chain for RouteAlign {
+    const NAME: &'static str = "topk_router+moe_align";
+    /// Tokens.
+    type Shape = usize;
+
+    fn table() -> Vec<usize> {
+        vec![1, 256, 4096, 16_384]
+    }
+
+    fn parse(fields: &mut Fields<'_>) -> Result<usize, ShapeError> {
+        fields.number("tokens", 4096, 1..=1 << 20)
+    }
+
+    fn words(tokens: &usize) -> crate::Words {
+        let series = format!("f32, {EXPERTS} experts, top {TOPK}");
+        let shape = format!("{tokens} tokens, {series}");
+        crate::Words { shape, series, size: *tokens as f64, unit: "tokens" }
+    }
+
+    fn bytes(tokens: &usize) -> u64 {
+        let capacity = capacity(*tokens);
+        let picks = tokens * TOPK;
+        ((tokens + 1) * EXPERTS + 4 * picks + capacity + capacity / BLOCK) as u64 * 4
+    }
+
+    fn upload(tokens: &usize, handle: &Handle) -> Result<Self> {
+        let (tokens, picks) = (*tokens, tokens * TOPK);
+        let model = preset::DEEPSEEK_V3;
+        let router = model.router();
+        let route = model.tensors(DType::F32, tokens);
+        let seed = seed(&[tokens, EXPERTS]);
+        Ok(RouteAlign {
+            route: Ready::new(handle, &router, &route)?,
+            align: Ready::new(handle, &ALIGN, &ALIGN.tensors(DType::I32, tokens, TOPK))?,
+            x: handle.upload(&random(seed, tokens * EXPERTS, |rng| rng.unit() * 8.0 - 4.0))?,
+            bias: handle.upload(&random(!seed, EXPERTS, |rng| rng.unit() * 0.2 - 0.1))?,
+            weights: handle.allocate(picks)?,
+            experts: handle.allocate(picks)?,
+            sorted_ids: handle.allocate(capacity(tokens))?,
+            block_experts: handle.allocate(capacity(tokens) / BLOCK)?,
+            counts: handle.allocate(EXPERTS)?,
+            offsets: handle.allocate(EXPERTS + 1)?,
+            num_padded: handle.allocate(1)?,
+            inverse: handle.allocate(picks)?,
+        })
+    }
+
+    fn call(&mut self, stream: &mut dyn FnMut() -> Stream<'static>) -> Result<()> {
+        let buffers = topk_router::Buffers {
+            x: (&self.x).into(),
+            bias: Some((&self.bias).into()),
+            num_tokens: None,
+            replicas: None,
+            replica_counts: None,
+            weights: (&mut self.weights).into(),
+            indices: (&mut self.experts).into(),
+            load: None,
+            flags: None,
+        };
+        self.route.0.calculate(&mut self.route.1, buffers, stream())?;
+        let buffers = moe_align::Buffers {
+            topk_ids: (&self.experts).into(),
+            expert_map: None,
+            sorted_ids: (&mut self.sorted_ids).into(),
+            block_experts: (&mut self.block_experts).into(),
+            counts: (&mut self.counts).into(),
+            offsets: (&mut self.offsets).into(),
+            num_padded: (&mut self.num_padded).into(),
+            inverse: Some((&mut self.inverse).into()),
+            flags: None,
+        };
+        self.align.0.calculate(&mut self.align.1, buffers, stream())
+    }
+
+    fn results(&self) -> Result<Vec<Vec<i32>>> {
+        [
+            &self.sorted_ids,
+            &self.block_experts,
+            &self.counts,
+            &self.offsets,
+            &self.num_padded,
+            &self.inverse,
+        ]
+        .into_iter()
+        .map(Buffer::to_vec)
+        .collect()
+    }
+}
+
+// ---- indexer_topk, deduplicate_topk -------------------------------------------
+
+const K: usize = 2048;
+
+/// The best positions of each row, then those of a request's rows together, as sparse
+/// attention under multi-token prediction has them.
+pub(crate) struct SelectDeduplicate {
+    select: Ready<IndexerTopk>,
+    deduplicate: Ready<DeduplicateTopk>,
+    scores: Buffer<f32>,
+    indices: Buffer<i32>,
+    unique: Buffer<i32>,
+}
+
+#[derive(Clone, Copy)]
+pub(crate) struct Selected {
+    batch: usize,
+    steps: usize,
+    cols: usize,
+}
+
+impl Chain for SelectDeduplicate {
+    const NAME: &'static str = "indexer_topk+deduplicate_topk";
+    type Shape = Selected;
+
+    fn table() -> Vec<Selected> {
+        [1, 16, 64].map(|batch| Selected { batch, steps: 2, cols: 1 << 17 }).into()
+    }
+
+    fn parse(fields: &mut Fields<'_>) -> Result<Selected, ShapeError> {
+        Ok(Selected {
+            batch: fields.number("batch", 16, 1..=1 << 16)?,
+            steps: fields.number("steps", 2, 1..=1024)?,
+            cols: fields.number("cols", 1 << 17, 1..=1 << 24)?,
+        })
+    }
+
+    fn words(shape: &Selected) -> crate::Words {
+        let Selected { batch, steps, cols } = *shape;
+        let series = format!("{steps} rows of {}, top {K}", words_of(cols));
+        let shape = format!("{batch} requests, {series}");
+        crate::Words { shape, series, size: batch as f64, unit: "requests" }
+    }
+
+    fn bytes(shape: &Selected) -> u64 {
+        (shape.batch * shape.steps * (shape.cols + 3 * K)) as u64 * 4
+    }
+
+    fn upload(shape: &Selected, handle: &Handle) -> Result<Self> {
+        let Selected { batch, steps, cols } = *shape;
+        let rows = batch * steps;
+        let select = IndexerTopk { k: K };
+        let deduplicate = DeduplicateTopk { mtp_step: steps };
+        let scores = random(seed(&[rows, cols]), rows * cols, spec_conformance::Rng::normal);
+        Ok(SelectDeduplicate {
+            select: Ready::new(handle, &select, &select.tensors(DType::F32, rows, cols))?,
+            deduplicate: Ready::new(handle, &deduplicate, &deduplicate.tensors(batch, K))?,
+            scores: handle.upload(&scores)?,
+            indices: handle.allocate(rows * K)?,
+            unique: handle.allocate(rows * K)?,
+        })
+    }
+
+    fn call(&mut self, stream: &mut dyn FnMut() -> Stream<'static>) -> Result<()> {
+        let buffers = indexer_topk::Buffers {
+            scores: (&self.scores).into(),
+            lengths: None,
+            starts: None,
+            indices: (&mut self.indices).into(),
+            flags: None,
+        };
+        self.select.0.calculate(&mut self.select.1, buffers, stream())?;
+        let buffers = deduplicate_topk::Buffers {
+            indices: (&self.indices).into(),
+            unique: (&mut self.unique).into(),
+            counts: None,
+        };
+        self.deduplicate.0.calculate(&mut self.deduplicate.1, buffers, stream())
+    }
+
+    fn results(&self) -> Result<Vec<Vec<i32>>> {
+        Ok(vec![self.unique.to_vec()?])
+    }
+}

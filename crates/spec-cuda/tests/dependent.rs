@@ -1,0 +1,118 @@
+//! Calls that may be launched while the one before them runs wait for what that one
+//! writes.
+
+mod common;
+
+use common::graph::Foreign;
+use common::random::Random;
+use common::{Array, Ready, cuda};
+use spec_core::ops::topk_router::preset;
+use spec_core::ops::{MoeAlign, TopkRouter, moe_align, topk_router};
+use spec_core::{Backend, DType, Stream};
+use spec_cuda::Cuda;
+
+const EXPERTS: usize = 256;
+const TOPK: usize = 8;
+const BLOCK: usize = 16;
+
+/// A router, and the lists of what it chose.
+struct Layer {
+    route: Ready<TopkRouter>,
+    align: Ready<MoeAlign>,
+    weights: Array<f32>,
+    experts: Array<i32>,
+    sorted_ids: Array<i32>,
+    block_experts: Array<i32>,
+    counts: Array<i32>,
+    offsets: Array<i32>,
+    num_padded: Array<i32>,
+}
+
+impl Layer {
+    fn new(cuda: &Cuda, tokens: usize) -> Self {
+        let model = preset::DEEPSEEK_V3;
+        let align = MoeAlign::new(EXPERTS, BLOCK);
+        let tensors = align.tensors(DType::I32, tokens, TOPK);
+        let tensors = moe_align::Tensors { inverse: None, ..tensors };
+        let capacity = tensors.sorted_ids.shape()[0];
+        Layer {
+            route: Ready::new(cuda, &model.router(), &model.tensors(DType::F32, tokens)),
+            align: Ready::new(cuda, &align, &tensors),
+            weights: Array::new(cuda, tokens * TOPK),
+            experts: Array::new(cuda, tokens * TOPK),
+            sorted_ids: Array::new(cuda, capacity),
+            block_experts: Array::new(cuda, capacity / BLOCK),
+            counts: Array::new(cuda, EXPERTS),
+            offsets: Array::new(cuda, EXPERTS + 1),
+            num_padded: Array::new(cuda, 1),
+        }
+    }
+
+    fn run(&mut self, x: &Array<f32>, bias: &Array<f32>, stream: impl Fn() -> Stream<'static>) {
+        let buffers = topk_router::Buffers {
+            x: x.view(),
+            bias: Some(bias.view()),
+            num_tokens: None,
+            replicas: None,
+            replica_counts: None,
+            weights: self.weights.view_mut(),
+            indices: self.experts.view_mut(),
+            load: None,
+            flags: None,
+        };
+        self.route.run(buffers, stream());
+        let buffers = moe_align::Buffers {
+            topk_ids: self.experts.view(),
+            expert_map: None,
+            sorted_ids: self.sorted_ids.view_mut(),
+            block_experts: self.block_experts.view_mut(),
+            counts: self.counts.view_mut(),
+            offsets: self.offsets.view_mut(),
+            num_padded: self.num_padded.view_mut(),
+            inverse: None,
+            flags: None,
+        };
+        self.align.run(buffers, stream());
+    }
+
+    fn outputs(&self) -> [Vec<i32>; 4] {
+        [&self.sorted_ids, &self.block_experts, &self.counts, &self.offsets].map(Array::get)
+    }
+}
+
+#[test]
+fn a_call_reads_what_the_one_before_it_wrote() {
+    let Some(cuda) = cuda() else { return };
+    let foreign = Foreign::new(&cuda);
+    // One launch and three; many layers into the same memory of the router.
+    for tokens in [1, 300, 4096, 40_000] {
+        let mut random = Random(tokens as u64);
+        let mut floats = |count: usize| -> Vec<f32> {
+            (0..count).map(|_| random.below(1 << 16) as f32 / 4096.0 - 8.0).collect()
+        };
+        let bias = Array::from(&cuda, &floats(EXPERTS));
+        let layers: Vec<_> =
+            (0..6).map(|_| Array::from(&cuda, &floats(tokens * EXPERTS))).collect();
+        let mut layer = Layer::new(&cuda, tokens);
+        let want: Vec<_> = layers
+            .iter()
+            .map(|x| {
+                layer.run(x, &bias, Stream::default);
+                cuda.synchronize().expect("the calls");
+                layer.outputs()
+            })
+            .collect();
+        for (x, want) in layers.iter().zip(&want) {
+            // What another layer left would be found.
+            let graph = foreign.capture(|_| {
+                for other in layers.iter().chain([x]) {
+                    layer.run(other, &bias, || foreign.stream().dependent_launch());
+                }
+            });
+            for _ in 0..20 {
+                graph.replay();
+                assert!(layer.outputs() == *want, "{tokens} tokens");
+            }
+        }
+    }
+}
