@@ -22,7 +22,7 @@ use crate::{Error, Input, Key, Part, Place, Result, Skipped, Source};
 
 /// Bytes that are read at once.
 const BUFFER: usize = 256 << 10;
-/// Most columns of a header that is believed.
+/// The most columns that a header may have.
 const MOST_COLUMNS: usize = 100_000;
 
 /// How a file is read.

@@ -24,11 +24,11 @@ pub(crate) struct Feed<'a, K: Key> {
 }
 
 struct Parts<'a, K> {
-    /// The next part that nobody has opened yet.
+    /// The first part that is not opened yet.
     next: usize,
-    /// Parts that were begun and are in nobody's hands.
+    /// Parts that were begun and given back.
     begun: Vec<Box<dyn Part<K> + Send + 'a>>,
-    /// Parts in some thread's hands.
+    /// How many parts threads have at the moment.
     held: usize,
 }
 
