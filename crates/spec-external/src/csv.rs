@@ -1,8 +1,8 @@
 //! A column of a CSV file.
 //!
 //! The first record names the columns. Fields may be quoted, as RFC 4180 has it;
-//! lines end with a newline, or a carriage return and a newline; blank lines mean
-//! nothing. A field of the column is a decimal number, as in
+//! lines end with a newline, or a carriage return and a newline; blank lines are
+//! skipped. A field of the column is a decimal number, as in
 //! [text](crate::text).
 
 use std::io::Read;

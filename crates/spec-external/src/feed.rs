@@ -160,7 +160,7 @@ impl<'a, K: Key> Feed<'a, K> {
 }
 
 /// Moves the last of `total` keys into the gaps that short blocks leave, so that
-/// they lie at the start. Order means nothing.
+/// they lie at the start. Their order does not matter.
 fn close_gaps<K: Key>(
     keys: &mut [K],
     block: usize,
