@@ -1,12 +1,13 @@
-//! What sampled tokens are distributed like: as a softmax in f64 with the same
-//! filters. Pearson's statistic over bins of tokens, with fixed seeds; the bound is
-//! the 99.9th percentile of chi-square with as many degrees of freedom.
+//! What sampled tokens are distributed like, drafts that were verified among them: as
+//! a softmax in f64 with the same filters. Pearson's statistic over bins of tokens,
+//! with fixed seeds; the bound is the 99.9th percentile of chi-square with as many
+//! degrees of freedom.
 
 mod common;
 
-use spec::ops::SampleLogits;
 use spec::ops::sample_logits::{Buffers, Tensors};
-use spec::{DType, Handle, Result, Stream, TensorDesc};
+use spec::ops::{RejectionSample, SampleLogits, rejection_sample};
+use spec::{Buffer, DType, Handle, Result, Stream, TensorDesc};
 
 /// One distribution that is drawn from.
 #[derive(Clone, Copy, Debug)]
@@ -33,12 +34,29 @@ const CASES: [Case; 8] = [
     Case { vocab: 128_256, draws: 1 << 11, top_k: 50, top_p: 0.95, ..PLAIN },
 ];
 
+/// A target, and what its drafts are drawn from.
+const VERIFIED: [[Case; 2]; 2] = [
+    [
+        Case { draws: 1 << 18, top_p: 0.95, ..PLAIN },
+        Case { draws: 1 << 18, temperature: 1.5, top_k: 13, ..PLAIN },
+    ],
+    [
+        Case { vocab: 4096, draws: 1 << 18, temperature: 1.3, top_p: 0.9, ..PLAIN },
+        Case { vocab: 4096, draws: 1 << 18, temperature: 1.0, top_k: 700, ..PLAIN },
+    ],
+];
+
 /// Rows of one call.
 const ROWS: usize = 1 << 11;
+/// The seed of every row.
+const SEED: u64 = 0x5EED;
 
 /// Logits by a generator that the operator does not use.
 fn logits(vocab: usize) -> Vec<f32> {
-    let mut state = vocab as u64;
+    logits_from(vocab as u64, vocab)
+}
+
+fn logits_from(mut state: u64, vocab: usize) -> Vec<f32> {
     let mut unit = || {
         state =
             state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
@@ -73,30 +91,38 @@ fn probabilities(case: &Case, logits: &[f32]) -> Vec<f64> {
     probabilities
 }
 
-/// How often each token is drawn.
-fn drawn(handle: &Handle, case: &Case, draws: usize, logits: &[f32]) -> Result<Vec<u64>> {
+/// Draws from rows that are all the same one, so many in a call, and hands the
+/// positions and tokens of each call to `each`.
+fn sample(
+    handle: &Handle,
+    case: &Case,
+    logits: &[f32],
+    [rows, calls]: [usize; 2],
+    mut probs: Option<&mut Buffer<f32>>,
+    mut each: impl FnMut(&Buffer<i64>, &Buffer<i32>) -> Result<()>,
+) -> Result<()> {
     let params = SampleLogits::default();
     let one = |dtype| Some(TensorDesc::new(dtype, [1]));
     let tensors = Tensors {
-        // Every row is the same one.
-        logits: TensorDesc::with_strides(DType::F32, [ROWS, case.vocab], [0, 1]),
+        logits: TensorDesc::with_strides(DType::F32, [rows, case.vocab], [0, 1]),
         top_k: one(DType::I32),
         top_p: one(DType::F32),
         min_p: one(DType::F32),
-        ..params.tensors(ROWS, 1, case.vocab)
+        requests: Some(TensorDesc::new(DType::I32, [rows])),
+        probs: probs.as_ref().map(|_| TensorDesc::new(DType::F32, [rows, case.vocab])),
+        ..params.tensors(rows, 1, case.vocab)
     };
     let sample = handle.create(&params, &tensors)?;
     let mut workspace = handle.workspace(sample.workspace_size())?;
     let logits = handle.upload(logits)?;
     let temperature = handle.upload(&[case.temperature])?;
-    let seeds = handle.upload(&[0x5EED_u64])?;
+    let seeds = handle.upload(&[SEED])?;
     let (top_k, top_p) = (handle.upload(&[case.top_k])?, handle.upload(&[case.top_p])?);
     let min_p = handle.upload(&[case.min_p])?;
-    let requests = handle.upload(&vec![0_i32; ROWS])?;
-    let mut tokens = handle.allocate::<i32>(ROWS)?;
-    let mut counts = vec![0; case.vocab];
-    for call in 0..draws / ROWS {
-        let positions: Vec<i64> = (0..ROWS).map(|row| (call * ROWS + row) as i64).collect();
+    let requests = handle.upload(&vec![0_i32; rows])?;
+    let mut tokens = handle.allocate::<i32>(rows)?;
+    for call in 0..calls {
+        let positions: Vec<i64> = (0..rows).map(|row| (call * rows + row) as i64).collect();
         let positions = handle.upload(&positions)?;
         let buffers = Buffers {
             logits: logits.view(),
@@ -109,15 +135,89 @@ fn drawn(handle: &Handle, case: &Case, draws: usize, logits: &[f32]) -> Result<V
             requests: Some(requests.view()),
             mask: None,
             tokens: tokens.view_mut(),
-            probs: None,
+            probs: probs.as_deref_mut().map(Buffer::view_mut),
             logprobs: None,
             flags: None,
         };
         sample.calculate(&mut workspace, buffers, Stream::default())?;
-        for token in tokens.to_vec()? {
-            counts[token as usize] += 1;
-        }
+        each(&positions, &tokens)?;
     }
+    Ok(())
+}
+
+/// How often each token is drawn.
+fn drawn(handle: &Handle, case: &Case, draws: usize, logits: &[f32]) -> Result<Vec<u64>> {
+    let mut counts = vec![0; case.vocab];
+    sample(handle, case, logits, [ROWS, draws / ROWS], None, |_, tokens| {
+        count(&mut counts, &tokens.to_vec()?, 1);
+        Ok(())
+    })?;
+    Ok(counts)
+}
+
+/// Counts the first token of each row.
+fn count(counts: &mut [u64], tokens: &[i32], cols: usize) {
+    for row in tokens.chunks(cols) {
+        counts[row[0] as usize] += 1;
+    }
+}
+
+/// What a row of logits is drawn from.
+fn probs(handle: &Handle, case: &Case, logits: &[f32]) -> Result<Buffer<f32>> {
+    let mut probs = handle.allocate(case.vocab)?;
+    sample(handle, case, logits, [1, 1], Some(&mut probs), |_, _| Ok(()))?;
+    Ok(probs)
+}
+
+/// How often each token is the one that follows, where a draft for it is verified.
+/// Drafts and their verification have the same seed and the same positions.
+fn verified(
+    handle: &Handle,
+    [target, draft]: &[Case; 2],
+    draws: usize,
+    [target_logits, draft_logits]: [&[f32]; 2],
+) -> Result<Vec<u64>> {
+    let params = RejectionSample::lossless(1);
+    let same = TensorDesc::with_strides(DType::F32, [ROWS, target.vocab], [0, 1]);
+    let tensors = rejection_sample::Tensors {
+        target_probs: same,
+        draft_probs: Some(same),
+        ..params.tensors(ROWS, ROWS, target.vocab)
+    };
+    let verify = handle.create(&params, &tensors)?;
+    let mut workspace = handle.workspace(verify.workspace_size())?;
+    let target_probs = probs(handle, target, target_logits)?;
+    let draft_probs = probs(handle, draft, draft_logits)?;
+    let bonus = handle.upload(&[0_i32; ROWS])?;
+    let offsets: Vec<i32> = (0..=ROWS as i32).collect();
+    let offsets = handle.upload(&offsets)?;
+    let seeds = handle.upload(&[SEED; ROWS])?;
+    let mut output = handle.allocate::<i32>(ROWS * 2)?;
+    let [mut emitted, mut accepted, mut recovered, mut bonuses] =
+        [(); 4].map(|()| handle.allocate::<i32>(ROWS).expect("memory"));
+    let mut counts = vec![0; target.vocab];
+    sample(handle, draft, draft_logits, [ROWS, draws / ROWS], None, |positions, drafts| {
+        let buffers = rejection_sample::Buffers {
+            target_probs: target_probs.view(),
+            draft_probs: Some(draft_probs.view()),
+            draft_token_ids: drafts.view(),
+            bonus_token_ids: bonus.view(),
+            cu_num_draft: offsets.view(),
+            uniform_samples: None,
+            seeds: Some(seeds.view()),
+            positions: Some(positions.view()),
+            greedy: None,
+            output_token_ids: output.view_mut(),
+            num_accepted: emitted.view_mut(),
+            accepted_counts: accepted.view_mut(),
+            recovered_counts: recovered.view_mut(),
+            bonus_counts: bonuses.view_mut(),
+            flags: None,
+        };
+        verify.calculate(&mut workspace, buffers, Stream::default())?;
+        count(&mut counts, &output.to_vec()?, 2);
+        Ok(())
+    })?;
     Ok(counts)
 }
 
@@ -160,6 +260,28 @@ fn tokens_are_distributed_as_a_softmax() {
             let (statistic, bound) = chi_square(&counts, &probabilities(case, &logits));
             println!("{}: {case:?}: {statistic:.1}, bound {bound:.1}", handle.device());
             assert!(statistic < bound, "{case:?}: {statistic:.1} is not below {bound:.1}");
+        }
+    }
+}
+
+/// Whatever drafts are drawn from, those that are accepted and those that recover from a
+/// rejection are together the target's.
+#[test]
+fn verified_drafts_are_distributed_as_the_target() {
+    for handle in common::handles() {
+        for cases in &VERIFIED {
+            let [target, draft] = cases;
+            let draws = if handle.info().software { target.draws / 64 } else { target.draws };
+            let logits = [logits_from(1, target.vocab), logits_from(2, draft.vocab)];
+            let counts = verified(&handle, cases, draws, [&logits[0], &logits[1]])
+                .unwrap_or_else(|error| panic!("on {}: {error}", handle.device()));
+            assert_eq!(counts.iter().sum::<u64>(), draws as u64);
+            let (statistic, bound) = chi_square(&counts, &probabilities(target, &logits[0]));
+            println!(
+                "{}: {target:?} by drafts of {draft:?}: {statistic:.1}, bound {bound:.1}",
+                handle.device()
+            );
+            assert!(statistic < bound, "{target:?}: {statistic:.1} is not below {bound:.1}");
         }
     }
 }

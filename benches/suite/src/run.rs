@@ -11,7 +11,7 @@ use spec::ops::deduplicate_topk::Buffers;
 use spec::ops::{DeduplicateTopk, NgramMatch, RejectionSample, TopkRouter};
 use spec::{DType, Device, Error, ErrorKind, Handle, Measure, Result, Signature, Status, Stream};
 
-/// A processor that pretends to be a GPU takes minutes for rows larger than this.
+/// A software renderer takes minutes for rows larger than this.
 const SOFTWARE_MEMORY: u64 = 80 << 20;
 /// Copies of a row's arguments that the host holds at most: those that are kept,
 /// what the CPU works on, and what is read back.

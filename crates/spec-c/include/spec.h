@@ -292,7 +292,7 @@ typedef struct {
      */
     int32_t status;
     /**
-     * 1 for a processor that only pretends to be a GPU.
+     * 1 for a software renderer: a GPU's interface on a CPU.
      */
     uint32_t software;
     /**
@@ -1121,7 +1121,7 @@ typedef struct {
     /**
      * `[batch, max_model_len]`, i64 or i32 or u32: read.
      * Generated tokens from the start of the row on, without the prompt, except
-     * that engines have its last token in slot 0; then, if matching shall go on from
+     * that engines have its last token in slot 0; then, if matching is to go on from
      * them, the drafts of the head.
      */
     spec_tensor pre_ids;

@@ -25,7 +25,7 @@ pub struct spec_device {
     pub memory: u64,
     /// 0, or why the backend has no device.
     pub status: i32,
-    /// 1 for a processor that only pretends to be a GPU.
+    /// 1 for a software renderer: a GPU's interface on a CPU.
     pub software: u32,
     /// Zeros, for later.
     pub reserved: [u64; 4],

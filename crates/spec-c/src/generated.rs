@@ -1300,7 +1300,7 @@ pub struct spec_hybrid_mtp_ngram_tensors {
     pub input_ids_len: spec_tensor,
     /// `[batch, max_model_len]`, i64 or i32 or u32: read.
     /// Generated tokens from the start of the row on, without the prompt, except
-    /// that engines have its last token in slot 0; then, if matching shall go on from
+    /// that engines have its last token in slot 0; then, if matching is to go on from
     /// them, the drafts of the head.
     pub pre_ids: spec_tensor,
     /// `[batch] or [batch, 1]`, i64 or i32: read.

@@ -39,7 +39,7 @@ enum Command {
     /// (an interpolated trigram and a bigram): a stand-in for LLMs, so that
     /// what is shown is the work of the operators, not the quality of a text.
     Decode(decode::Options),
-    /// Check a device: golden vectors, and random cases against the CPU
+    /// Check a device: golden vectors, and random cases against plain loops
     Verify(verify::Options),
     /// Distinct keys of files of any size, ascending
     ///
@@ -116,7 +116,7 @@ where
     number.ok_or(format!("expected a whole number from {low} to {high}"))
 }
 
-/// Writes to stderr, and does not mind if nobody reads that.
+/// Writes to stderr; that it cannot be written to is no error.
 fn complain(text: &str) {
     _ = writeln!(std::io::stderr(), "{text}");
 }

@@ -92,7 +92,7 @@ fn parse_size(text: &str) -> Result<ByteSize, String> {
 }
 
 fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
-    // More than this is a slip of the hand.
+    // More than this is a typing error.
     const MOST: usize = 4096;
     let threads = text.parse().ok().filter(|threads| *threads <= MOST);
     threads.and_then(NonZeroUsize::new).ok_or(format!("expected a number from 1 to {MOST}"))
@@ -261,7 +261,7 @@ fn report(options: &Options, summary: &Summary, handle: &Handle) -> Result<()> {
             output::write(&text)?;
         }
     }
-    // What is missing is said wherever nobody else says it.
+    // What was left out is said here where no summary says it.
     if (options.count_only || options.quiet) && !options.json {
         let skipped = skipped(summary);
         if !skipped.is_empty() {

@@ -2,11 +2,14 @@
 
 use std::fmt::Write;
 use std::process::ExitCode;
+use std::sync::Mutex;
+use std::time::Instant;
 
 use clap::Args;
+use rayon::prelude::*;
 use serde_json::{Value, json};
-use spec::Handle;
-use spec_conformance::{Golden, Report, check_golden, check_random};
+use spec::{Device, Handle};
+use spec_conformance::{Golden, OPERATORS, Report, check_golden, check_random_of};
 
 use crate::output::Progress;
 use crate::{Error, Result, output, parse_number, parse_seed};
@@ -18,7 +21,8 @@ pub struct Options {
     /// The device to check: cpu, cuda:N, wgpu:N, or auto for the best there is
     #[arg(long, default_value = "auto")]
     device: String,
-    /// Random cases of each operator; 0 runs the golden vectors alone
+    /// Random cases of each operator, on the CPU by all its threads; 0 runs the
+    /// golden vectors alone
     #[arg(long, value_name = "N", default_value = "200", value_parser = parse_cases)]
     cases: usize,
     /// Seed of the first random case; the next ones count up from it
@@ -36,6 +40,15 @@ fn parse_cases(text: &str) -> Result<usize, String> {
 /// How many failures of an operator are written out.
 const SHOWN: usize = 5;
 
+/// Cases that a thread takes at once.
+const SHARE: usize = 64;
+
+/// The random cases of one operator.
+struct Random {
+    report: Report,
+    seconds: f64,
+}
+
 /// Runs all checks and prints a line an operator.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let handle: Handle = options.device.parse()?;
@@ -45,24 +58,54 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             .map_err(Error::Message)?
     };
     let random = {
-        let total = options.cases.saturating_mul(golden.len());
-        let mut progress = Progress::new("random cases", Some(total));
-        check_random(&handle, options.seed, options.cases, |operator| progress.step(operator))
+        let total = options.cases.saturating_mul(OPERATORS.len());
+        let progress = Mutex::new(Progress::new("random cases", Some(total)));
+        let check = |operator: &&'static str| random(options, &handle, operator, &progress);
+        OPERATORS.iter().map(check).collect::<Vec<_>>()
     };
     if options.json {
         output::write_json(&json(options, &handle, &golden, &random))?;
     } else {
         output::write(&text(options, &handle, &golden, &random))?;
     }
-    let failed = golden.iter().chain(&random).any(|report| !report.failures.is_empty());
+    let failed = golden.iter().chain(reports(&random)).any(|report| !report.failures.is_empty());
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-fn text(options: &Options, handle: &Handle, golden: &[Report], random: &[Report]) -> String {
+/// Runs the random cases of one operator: several at once on the CPU, one after the
+/// other on a device whose queue they would share.
+fn random(
+    options: &Options,
+    handle: &Handle,
+    operator: &'static str,
+    progress: &Mutex<Progress>,
+) -> Random {
+    let started = Instant::now();
+    let share = |first: usize| {
+        let cases = SHARE.min(options.cases - first);
+        let seed = options.seed.wrapping_add(first as u64);
+        let step = |operator| progress.lock().expect("nothing panics here").step(operator);
+        check_random_of(handle, operator, seed, cases, step).expect("it is one of the list")
+    };
+    let shares = 0..options.cases.div_ceil(SHARE);
+    let none = || Report::of(operator);
+    let report = if handle.device() == Device::CPU {
+        shares.into_par_iter().map(|i| share(i * SHARE)).reduce(none, Report::merge)
+    } else {
+        shares.map(|i| share(i * SHARE)).fold(none(), Report::merge)
+    };
+    Random { report, seconds: started.elapsed().as_secs_f64() }
+}
+
+fn reports(random: &[Random]) -> impl Iterator<Item = &Report> {
+    random.iter().map(|random| &random.report)
+}
+
+fn text(options: &Options, handle: &Handle, golden: &[Report], random: &[Random]) -> String {
     let info = handle.info();
     let mut text = format!("Checking {} ({})\n\n", info.device, info.name);
-    _ = writeln!(text, "{:<18} {:>14} {:>14}", "operator", "golden", "random");
-    for (golden, random) in golden.iter().zip(random) {
+    _ = writeln!(text, "{:<18} {:>14} {:>22} {:>10}", "operator", "golden", "random", "seconds");
+    for (golden, Random { report: random, seconds }) in golden.iter().zip(random) {
         let passed = |report: &Report| {
             let passed = report.cases - report.failures.len() - report.unsupported;
             format!("{passed} of {}", report.cases)
@@ -74,10 +117,13 @@ fn text(options: &Options, handle: &Handle, golden: &[Report], random: &[Report]
             (true, _) => "ok, where implemented",
         };
         let (name, golden, random) = (golden.operator, passed(golden), passed(random));
-        _ = writeln!(text, "{name:<18} {golden:>14} {random:>14}   {verdict}");
+        _ = writeln!(text, "{name:<18} {golden:>14} {random:>22} {seconds:>10.1}   {verdict}");
     }
-    _ = writeln!(text, "\nRandom cases from seed {}: {REFERENCE}.", options.seed);
-    for report in golden.iter().chain(random) {
+    if let Some(more) = options.cases.checked_sub(1) {
+        let (first, last) = (options.seed, options.seed.wrapping_add(more as u64));
+        _ = writeln!(text, "\nRandom cases of seeds {first} to {last}: {REFERENCE}.");
+    }
+    for report in golden.iter().chain(reports(random)) {
         for failure in report.failures.iter().take(SHOWN) {
             _ = writeln!(text, "\n{}: {failure}", report.operator);
         }
@@ -86,7 +132,7 @@ fn text(options: &Options, handle: &Handle, golden: &[Report], random: &[Report]
             _ = writeln!(text, "\n{}: and {more} more", report.operator);
         }
     }
-    if random.iter().any(|report| !report.failures.is_empty()) {
+    if reports(random).any(|report| !report.failures.is_empty()) {
         _ = writeln!(
             text,
             "\nOne random case again: spec verify --device {} --seed SEED --cases 1",
@@ -100,7 +146,7 @@ fn text(options: &Options, handle: &Handle, golden: &[Report], random: &[Report]
 const REFERENCE: &str = "compared with plain sequential loops, integers exactly, floats to 2e-5, \
                          and with the same requests in another batch, exactly";
 
-fn json(options: &Options, handle: &Handle, golden: &[Report], random: &[Report]) -> Value {
+fn json(options: &Options, handle: &Handle, golden: &[Report], random: &[Random]) -> Value {
     let report = |report: &Report| {
         let failures: Vec<String> = report.failures.iter().map(ToString::to_string).collect();
         json!({
@@ -117,7 +163,8 @@ fn json(options: &Options, handle: &Handle, golden: &[Report], random: &[Report]
             json!({
                 "operator": golden.operator,
                 "golden": report(golden),
-                "random": report(random),
+                "random": report(&random.report),
+                "seconds": random.seconds,
             })
         })
         .collect();

@@ -1,12 +1,13 @@
 //! One call of an operator: its arguments by name, and running it.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use serde_json::Value;
 
 use spec_core::{
-    DType, Descriptor, Error, Operator, Role, Source, Status, Stream, Supports, TensorDesc, View,
-    ViewMut,
+    Backend, DType, Descriptor, Error, Operator, Role, Source, Status, Stream, Supports,
+    TensorDesc, View, ViewMut,
 };
 
 use crate::Rng;
@@ -138,75 +139,149 @@ impl<O: Subject> Case<O> {
         text
     }
 
-    /// Creates the operator, calls it twice on the same data and the same
-    /// workspace, and returns all arguments as they are afterwards.
+    /// Creates the operator, calls it, and returns all arguments as they are
+    /// afterwards.
+    pub(crate) fn run_once<B>(&self, backend: &B, layout: Layout) -> Result<Vec<Argument>, Failure>
+    where
+        B: Supports<O> + ?Sized,
+    {
+        Ready::new(backend, self, layout)?.call(backend, self)
+    }
+
+    /// As [`run_once`](Self::run_once), twice on the same data and the same workspace,
+    /// which must give the same.
     pub(crate) fn run<B>(&self, backend: &B, layout: Layout) -> Result<Vec<Argument>, Failure>
     where
         B: Supports<O> + ?Sized,
     {
-        let failed = |what| move |error: Error| Failure::error(what, &error);
-        let tensors = O::tensors_from(&mut Descs { case: self, layout }).map_err(failed("case"))?;
-        let created = Descriptor::create(backend, &self.operator, &tensors);
+        let mut ready = Ready::new(backend, self, layout)?;
+        let first = ready.call(backend, self)?;
+        ready.write(self)?;
+        let results = ready.call(backend, self)?;
+        match compare(&results, &first, |_| None) {
+            None => Ok(results),
+            Some(failure) => Err(failure.in_case("the call repeated")),
+        }
+    }
+}
+
+/// An operator created on a device, with memory for the arguments of a case and
+/// of others that have the same types and shapes.
+#[derive(Debug)]
+pub struct Ready<O: Subject> {
+    descriptor: Arc<Descriptor<O>>,
+    layout: Layout,
+    workspace: Held,
+    arguments: Vec<(&'static str, Held)>,
+}
+
+impl<O: Subject> Ready<O> {
+    /// Creates the operator and writes the case to the device.
+    ///
+    /// # Errors
+    /// What the backend refuses.
+    pub fn new<B>(backend: &B, case: &Case<O>, layout: Layout) -> Result<Self, Failure>
+    where
+        B: Supports<O> + ?Sized,
+    {
+        let tensors = O::tensors_from(&mut Descs { case, layout }).map_err(failed("case"))?;
+        let created = Descriptor::create(backend, &case.operator, &tensors);
         let descriptor = created.map_err(|error| match error.status() {
             Status::NotImplemented => Failure::unsupported(&error),
             _ => Failure::error("create", &error),
         })?;
-        let upload = failed("upload");
-        // Whoever relies on a zeroed workspace shall fail here.
-        let bytes = poisoned(descriptor.workspace_size());
-        let mut workspace = Held::upload(backend, DType::U8, &bytes).map_err(upload)?;
-        let spread: Vec<_> = self.arguments.iter().map(|a| a.tensor.spread(layout)).collect();
-        let mut held = Vec::new();
-        for (argument, data) in self.arguments.iter().zip(&spread) {
-            let dtype = argument.tensor.data.dtype();
-            held.push(Held::upload(backend, dtype, data.bytes()).map_err(upload)?);
-        }
-        let mut first: Option<Vec<Argument>> = None;
-        loop {
-            let mut slots = Slots::new(&self.arguments, &mut held);
-            let buffers = O::buffers_from(&mut slots).map_err(failed("case"))?;
-            descriptor
-                .calculate(workspace.view_mut(), buffers, Stream::default())
-                .map_err(failed("calculate"))?;
-            backend.synchronize().map_err(failed("synchronize"))?;
-            let mut results = self.collect(layout, &held)?;
-            O::trim(&mut results);
-            let Some(first) = first.take() else {
-                for (held, data) in held.iter_mut().zip(&spread) {
-                    held.write(data.bytes()).map_err(upload)?;
-                }
-                first = Some(results);
-                continue;
-            };
-            let repeat = compare(&results, &first, |_| None);
-            return match repeat {
-                None => Ok(results),
-                Some(failure) => Err(failure.in_case("the call repeated")),
-            };
-        }
+        Ready::with(backend, Arc::new(descriptor), case, layout)
     }
 
-    /// Reads everything back; inputs and gaps must be what they were.
-    fn collect(&self, layout: Layout, held: &[Held]) -> Result<Vec<Argument>, Failure> {
+    /// The same descriptor with memory of its own.
+    ///
+    /// # Errors
+    /// What the backend refuses.
+    pub fn twin<B>(&self, backend: &B, case: &Case<O>) -> Result<Self, Failure>
+    where
+        B: Backend + ?Sized,
+    {
+        Ready::with(backend, self.descriptor.clone(), case, self.layout)
+    }
+
+    fn with<B: Backend + ?Sized>(
+        backend: &B,
+        descriptor: Arc<Descriptor<O>>,
+        case: &Case<O>,
+        layout: Layout,
+    ) -> Result<Self, Failure> {
+        // Whoever relies on a zeroed workspace shall fail here.
+        let bytes = poisoned(descriptor.workspace_size());
+        let upload =
+            |dtype, bytes: &[u8]| Held::upload(backend, dtype, bytes).map_err(failed("upload"));
+        let workspace = upload(DType::U8, &bytes)?;
+        let held = |Argument { name, tensor, .. }: &Argument| {
+            Ok((*name, upload(tensor.data.dtype(), tensor.spread(layout).bytes())?))
+        };
+        let arguments = case.arguments.iter().map(held).collect::<Result<_, _>>()?;
+        Ok(Ready { descriptor, layout, workspace, arguments })
+    }
+
+    /// Writes all arguments of a case, those that are to be filled among them.
+    ///
+    /// # Errors
+    /// What the backend refuses.
+    pub fn write(&mut self, case: &Case<O>) -> Result<(), Failure> {
+        for ((_, held), argument) in self.arguments.iter_mut().zip(&case.arguments) {
+            held.write(argument.tensor.spread(self.layout).bytes()).map_err(failed("upload"))?;
+        }
+        Ok(())
+    }
+
+    /// Enqueues the call.
+    ///
+    /// # Errors
+    /// What the backend refuses.
+    pub fn enqueue(&mut self, stream: Stream<'_>) -> Result<(), Failure> {
+        let slots = self.arguments.iter_mut().map(|(name, held)| (*name, held)).collect();
+        let buffers = O::buffers_from(&mut Slots(slots)).map_err(failed("case"))?;
+        let called = self.descriptor.calculate(self.workspace.view_mut(), buffers, stream);
+        called.map_err(failed("calculate"))
+    }
+
+    /// Makes the call, waits for it, and reads everything back.
+    fn call<B>(&mut self, backend: &B, case: &Case<O>) -> Result<Vec<Argument>, Failure>
+    where
+        B: Backend + ?Sized,
+    {
+        self.enqueue(Stream::default())?;
+        backend.synchronize().map_err(failed("synchronize"))?;
+        self.results(case)
+    }
+
+    /// Reads everything back, after the call on `case` is done, and cuts it to what the
+    /// contract specifies.
+    ///
+    /// # Errors
+    /// Where an input or a gap is not what it was.
+    pub fn results(&self, case: &Case<O>) -> Result<Vec<Argument>, Failure> {
         let mut results = Vec::new();
-        for (argument, held) in self.arguments.iter().zip(held) {
-            let name = argument.name;
-            let data =
-                held.read(&argument.tensor.data).map_err(|error| Failure::error("read", &error))?;
-            let tensor = argument.tensor.gathered(layout, &data).map_err(|at| Failure {
+        for (argument, (name, held)) in case.arguments.iter().zip(&self.arguments) {
+            let data = held.read(&argument.tensor.data).map_err(failed("read"))?;
+            let gathered = argument.tensor.gathered(self.layout, data);
+            let tensor = gathered.map_err(|at| Failure {
                 got: format!("a write at element {at} of the buffer, between or behind its rows"),
                 ..Failure::of(name, "memory outside the tensor untouched")
             })?;
-            results.push(Argument { tensor, ..argument.clone() });
+            if argument.role == Role::Input
+                && let Some(failure) = difference(name, &tensor, &argument.tensor, None)
+            {
+                return Err(failure.in_case("an input was modified"));
+            }
+            results.push(Argument { tensor, ..*argument });
         }
-        let inputs = |from: &[Argument]| -> Vec<Argument> {
-            from.iter().filter(|argument| argument.role == Role::Input).cloned().collect()
-        };
-        match compare(&inputs(&results), &inputs(&self.arguments), |_| None) {
-            None => Ok(results),
-            Some(failure) => Err(failure.in_case("an input was modified")),
-        }
+        O::trim(&mut results);
+        Ok(results)
     }
+}
+
+fn failed(what: &'static str) -> impl Fn(Error) -> Failure {
+    move |error| Failure::error(what, &error)
 }
 
 /// The argument of that name.
@@ -221,23 +296,30 @@ pub fn compare(
     expected: &[Argument],
     tolerance: impl Fn(&str) -> Option<f64>,
 ) -> Option<Failure> {
-    for Argument { name, tensor, .. } in expected {
-        let Some(result) = find(results, name) else { continue };
-        if result.shape != tensor.shape {
-            return Some(Failure {
-                got: format!("shape {:?}", result.shape),
-                ..Failure::of(name, format!("shape {:?}", tensor.shape))
-            });
-        }
-        if let Some(at) = result.data.first_difference(&tensor.data, tolerance(name)) {
-            return Some(Failure {
-                index: Some(tensor.index(at).into()),
-                got: result.data.show(at),
-                ..Failure::of(name, tensor.data.show(at))
-            });
-        }
+    expected.iter().find_map(|Argument { name, tensor, .. }| {
+        difference(name, find(results, name)?, tensor, tolerance(name))
+    })
+}
+
+/// The first difference between a result and what is expected.
+fn difference(
+    name: &str,
+    result: &Tensor,
+    expected: &Tensor,
+    tolerance: Option<f64>,
+) -> Option<Failure> {
+    if result.shape != expected.shape {
+        return Some(Failure {
+            got: format!("shape {:?}", result.shape),
+            ..Failure::of(name, format!("shape {:?}", expected.shape))
+        });
     }
-    None
+    let at = result.data.first_difference(&expected.data, tolerance)?;
+    Some(Failure {
+        index: Some(expected.index(at).into()),
+        got: result.data.show(at),
+        ..Failure::of(name, expected.data.show(at))
+    })
 }
 
 /// Descriptors of a case's arguments in some layout.
@@ -257,13 +339,9 @@ impl<O: Subject> Source<TensorDesc, TensorDesc> for Descs<'_, O> {
 }
 
 /// Buffers by name; each is given out once.
-pub(crate) struct Slots<'a>(Vec<(&'static str, &'a mut Held)>);
+struct Slots<'a>(Vec<(&'static str, &'a mut Held)>);
 
 impl<'a> Slots<'a> {
-    fn new(arguments: &[Argument], held: &'a mut [Held]) -> Self {
-        Slots(arguments.iter().map(|argument| argument.name).zip(held).collect())
-    }
-
     fn take(&mut self, name: &str) -> Option<&'a mut Held> {
         let at = self.0.iter().position(|slot| slot.0 == name)?;
         Some(self.0.swap_remove(at).1)

@@ -40,17 +40,17 @@ mod tensor;
 #[cfg(test)]
 mod tests;
 
-pub use case::{Argument, Case, Recomposed, Rows, Subject, compare, find};
+pub use case::{Argument, Case, Ready, Recomposed, Rows, Subject, compare, find};
 pub use golden::Golden;
 pub use report::{Failure, Report};
 pub use rng::Rng;
 pub use tensor::{Data, Held, Layout, Tensor};
 
-use spec_core::Supports;
 use spec_core::ops::{
     DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
     RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
 };
+use spec_core::{Signature, Supports};
 
 /// Lists every operator once: what has them all, and how to go through them.
 macro_rules! operators {
@@ -73,6 +73,26 @@ macro_rules! operators {
             mut progress: impl FnMut(&'static str),
         ) -> Result<Vec<Report>, String> {
             Ok(vec![$( golden::check::<$operator, B>(backend, golden, &mut progress)? ),+])
+        }
+
+        /// The operators' names.
+        pub const OPERATORS: &[&str] = &[$( <$operator>::NAME ),+];
+
+        /// Runs `cases` random cases of the operator of that name, as
+        /// [`random::check`] makes them; `None` where no operator has it.
+        pub fn check_random_of<B: Complete>(
+            backend: &B,
+            operator: &str,
+            seed: u64,
+            cases: usize,
+            mut progress: impl FnMut(&'static str),
+        ) -> Option<Report> {
+            match operator {
+                $( <$operator>::NAME => {
+                    Some(random::check::<$operator, B>(backend, seed, cases, &mut progress))
+                } )+
+                _ => None,
+            }
         }
 
         /// Runs `cases` random cases of every operator: one report an operator,

@@ -38,7 +38,7 @@ fn check_case<O: Subject, B: Supports<O> + ?Sized>(
     case: &Case<O>,
     rng: &mut Rng,
 ) -> Option<Failure> {
-    let expected = match case.run(&Plain::default(), Layout::PACKED) {
+    let expected = match case.run_once(&Plain::default(), Layout::PACKED) {
         Ok(expected) => expected,
         Err(failure) => return Some(failure.in_case("the plain loop")),
     };

@@ -45,8 +45,17 @@ impl Report {
         }
     }
 
-    pub(crate) fn of(operator: &'static str) -> Report {
+    /// Nothing yet.
+    pub fn of(operator: &'static str) -> Report {
         Report { operator, cases: 0, failures: Vec::new(), unsupported: 0 }
+    }
+
+    /// Together with more cases of the same operator.
+    pub fn merge(mut self, more: Report) -> Report {
+        self.cases += more.cases;
+        self.unsupported += more.unsupported;
+        self.failures.extend(more.failures);
+        self
     }
 }
 

@@ -177,15 +177,14 @@ impl<O: Operator> Descriptor<O> {
         mut buffers: O::Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
-        // Who passes a raw stream has vouched for the order of all that is used
-        // there.
+        // On a raw stream the caller orders all memory that is used there.
         let ordered = !matches!(stream.kind(), Kind::Raw { .. });
         let site = Site { device: self.device, queue: ordered.then_some(self.queue) };
         O::fit(&self.tensors, &mut buffers, site)?;
         let workspace = self.fit_workspace(workspace.into(), site)?;
         // SAFETY: both have just been checked. Borrowed memory outlives the
         // call; a device's own outlives the work, which its queue orders before
-        // its end; for foreign memory its wrapper's caller vouched.
+        // its end; for foreign memory the caller of its constructor promised so.
         unsafe { self.kernel.launch(workspace, buffers, stream) }
     }
 

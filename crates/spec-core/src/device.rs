@@ -107,7 +107,7 @@ pub struct DeviceInfo {
     pub device: Device,
     /// The vendor's name of it: "NVIDIA H100 80GB HBM3".
     pub name: String,
-    /// Whether it is a processor that only pretends to be a GPU.
+    /// Whether it is a software renderer: a GPU's interface on a CPU.
     pub software: bool,
     /// Memory in bytes, where it is known.
     pub memory: Option<u64>,

@@ -4,8 +4,7 @@ use rayon::prelude::*;
 use spec_core::{DType, Device, Element, Error, Matrix, Place, Result, Status, View, ViewMut};
 
 fn not_host() -> Error {
-    // `Operator::check` has already compared dtype and device, and host views
-    // are only made from typed slices.
+    // `Signature::fit` has compared dtype, device and alignment already.
     Error::device(Device::CPU, Status::InternalError, "a checked view is no host slice")
 }
 
@@ -19,7 +18,7 @@ pub(crate) fn slice_mut<T: Element>(view: ViewMut<'_>) -> Result<&mut [T]> {
     view.host().ok_or_else(not_host)
 }
 
-/// OR-s bits into the caller's flags word, if there is one.
+/// ORs bits into the caller's flags word, if there is one.
 pub(crate) fn raise(flags: Option<ViewMut<'_>>, bits: u32) -> Result<()> {
     if let Some(flags) = flags {
         slice_mut::<u32>(flags)?[0] |= bits;

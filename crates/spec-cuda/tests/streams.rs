@@ -4,14 +4,14 @@
 mod cases;
 mod common;
 
-use cases::Case;
+use cases::Call;
 use common::cuda;
 use common::graph::Foreign;
 use spec_core::{Backend, Stream};
 use spec_cuda::Cuda;
 
 /// What a plain call on the handle's own stream gives for these inputs.
-fn expected(cuda: &Cuda, case: &mut dyn Case, seed: u64) -> Vec<u8> {
+fn expected(cuda: &Cuda, case: &mut dyn Call, seed: u64) -> Vec<u8> {
     case.fill(seed);
     case.run(Stream::default());
     cuda.synchronize().expect("the call");

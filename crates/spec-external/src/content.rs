@@ -103,7 +103,7 @@ mod tests {
             for first in start - 3..start + 3 {
                 let head: Vec<u8> = (first..first + 500).flat_map(u64::to_le_bytes).collect();
                 let found = Content::of(&head);
-                // Where the first key is a magic number of four bytes, nobody can tell.
+                // A first key that is a magic number of four bytes cannot be told from it.
                 let same = first == start && first > 0xFF_FFFF;
                 assert!(found == Content::Unknown || same, "{first:x}: {found:?}");
             }

@@ -1,8 +1,8 @@
 //! A column of a CSV file.
 //!
 //! The first record names the columns. Fields may be quoted, as RFC 4180 has it;
-//! lines end with a newline, or a carriage return and a newline; blank lines mean
-//! nothing. A field of the column is a decimal number, as in
+//! lines end with a newline, or a carriage return and a newline; blank lines are
+//! skipped. A field of the column is a decimal number, as in
 //! [text](crate::text).
 
 use std::io::Read;
@@ -22,7 +22,7 @@ use crate::{Error, Input, Key, Part, Place, Result, Skipped, Source};
 
 /// Bytes that are read at once.
 const BUFFER: usize = 256 << 10;
-/// Most columns of a header that is believed.
+/// The most columns that a header may have.
 const MOST_COLUMNS: usize = 100_000;
 
 /// How a file is read.

@@ -43,7 +43,7 @@ pub enum Error {
     /// The output exists and is a folder, a pipe or a device.
     #[error("{}: is no regular file, so it cannot be replaced", .0.display())]
     NotAFile(PathBuf),
-    /// A memory limit that nothing can be done with.
+    /// A memory limit that is too low.
     #[error("{given} bytes of memory are too few, {least} are the least that will do")]
     Memory {
         /// What was allowed.
@@ -51,7 +51,7 @@ pub enum Error {
         /// What would do.
         least: u64,
     },
-    /// A limit of device memory that nothing can be done with.
+    /// A limit of device memory that is too low.
     #[error("{given} bytes of device memory are too few, {least} are the least that will do")]
     DeviceMemory {
         /// What was allowed.

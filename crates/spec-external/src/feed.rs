@@ -24,11 +24,11 @@ pub(crate) struct Feed<'a, K: Key> {
 }
 
 struct Parts<'a, K> {
-    /// The next part that nobody has opened yet.
+    /// The first part that is not opened yet.
     next: usize,
-    /// Parts that were begun and are in nobody's hands.
+    /// Parts that were begun and given back.
     begun: Vec<Box<dyn Part<K> + Send + 'a>>,
-    /// Parts in some thread's hands.
+    /// How many parts threads have at the moment.
     held: usize,
 }
 
@@ -160,7 +160,7 @@ impl<'a, K: Key> Feed<'a, K> {
 }
 
 /// Moves the last of `total` keys into the gaps that short blocks leave, so that
-/// they lie at the start. Order means nothing.
+/// they lie at the start. Their order does not matter.
 fn close_gaps<K: Key>(
     keys: &mut [K],
     block: usize,

@@ -153,7 +153,7 @@ fn zstd_window(head: &[u8]) -> usize {
     window.min(128 << 20) as usize + BLOCK
 }
 
-/// Says of what a decoder does not like whose fault it is.
+/// What a decoder gives, with errors that tell damaged data from a failed read.
 #[cfg(feature = "compressed")]
 struct Unpacked<R> {
     reader: R,

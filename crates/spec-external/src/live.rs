@@ -1,5 +1,5 @@
-//! Files and folders that must not outlive the process, and those of processes
-//! that are dead.
+//! Files and folders that must not outlive the process, and those that ended
+//! processes have left.
 
 use std::collections::hash_map::RandomState;
 use std::fs;
@@ -115,7 +115,7 @@ fn owner(name: &str) -> Option<u32> {
 }
 
 /// Removes from `folder` what is named `prefix`, a [`unique_name`] and `suffix`,
-/// is this user's, and whose owner is dead. `lock` is the file, from such a path,
+/// is this user's, and whose owner has ended. `lock` is the file, from such a path,
 /// that an owner keeps locked as long as it lives.
 pub(crate) fn sweep(folder: &Path, prefix: &str, suffix: &str, lock: fn(&Path) -> PathBuf) {
     let Ok(entries) = fs::read_dir(folder) else { return };

@@ -53,7 +53,7 @@ impl Output {
             let partial = folder.join(format!("{prefix}{}{SUFFIX}", unique_name()));
             let (partial, file) = Guard::make(&partial, os::create_private)
                 .map_err(|error| Error::io("write", path, error))?;
-            // Another run could have taken it for a dead one's before the lock.
+            // Before the lock another run could have swept it away.
             let locked = os::lock(&file).map_err(|error| Error::io("lock", path, error))?;
             if locked && partial.path().exists() {
                 let place_of = Some(Place { replace, partial });

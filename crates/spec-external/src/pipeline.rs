@@ -344,7 +344,7 @@ where
     }
 }
 
-/// What a run takes of a device where nobody has said how much: most of what it
+/// What a run takes of a device where no limit was given: most of what it
 /// has, and of one whose memory is the host's no more than the process may take.
 fn device_memory(info: &DeviceInfo) -> u64 {
     let most = info.memory.map_or(UNKNOWN_DEVICE, |bytes| bytes / 4 * 3);

@@ -58,7 +58,7 @@ pub trait Progress: Sync {
     fn report(&self, phase: Phase, done: u64, total: Option<u64>) -> ControlFlow<()>;
 }
 
-/// Nobody wants to know.
+/// Reports nothing, stops nothing.
 impl Progress for () {
     fn report(&self, _phase: Phase, _done: u64, _total: Option<u64>) -> ControlFlow<()> {
         ControlFlow::Continue(())

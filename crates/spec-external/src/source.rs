@@ -14,7 +14,7 @@ pub trait Source<K: Key>: Send + Sync {
     fn keys(&self) -> Option<u64>;
 
     /// Bytes to read in all, in the unit of [`Part::bytes`]; for the progress
-    /// bar. `None` where nobody knows, as of a pipe.
+    /// bar. `None` where it is not known, as of a pipe.
     fn bytes(&self) -> Option<u64>;
 
     /// Number of parts. Parts of some 16 to 64 MiB let every thread have one and

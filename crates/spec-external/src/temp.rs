@@ -31,7 +31,7 @@ impl TempFolder {
             let path = parent.join(format!("{PREFIX}{}", unique_name()));
             let (guard, ()) = Guard::make(&path, os::create_private_folder).map_err(failed)?;
             let owner = os::create_private(&path.join(OWNER)).map_err(failed)?;
-            // Another run could have taken it for a dead one's before the lock.
+            // Before the lock another run could have swept it away.
             if os::lock(&owner).map_err(failed)? && path.join(OWNER).exists() {
                 return Ok(TempFolder { _owner: owner, guard });
             }

@@ -74,7 +74,7 @@ pub(crate) struct Inner {
 struct Failures {
     /// The device is gone: every further call says so.
     lost: Mutex<Option<String>>,
-    /// The first error that nobody was there to receive.
+    /// The first error outside of any error scope.
     uncaptured: Mutex<Option<(ErrorKind, String)>>,
 }
 

@@ -51,8 +51,8 @@
 //!
 //! Where Vulkan comes from Mesa and there is no Wayland session, Mesa's layer for
 //! choosing a device says so on stderr (`error: XDG_RUNTIME_DIR is invalid or not
-//! set in the environment.`) when adapters are listed. It is harmless, and nobody
-//! but its environment turns it off: start the process with `NODEVICE_SELECT=1`,
+//! set in the environment.`) when adapters are listed. It is harmless, and only
+//! the environment turns it off: start the process with `NODEVICE_SELECT=1`,
 //! as the program `spec` does for itself. A library must not set it: other
 //! threads may be reading the environment.
 //!

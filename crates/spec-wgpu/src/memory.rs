@@ -333,7 +333,7 @@ impl Wgpu {
     pub(crate) fn read_mapped(&self, staging: &wgpu::Buffer, bytes: &mut [u8]) -> Result<()> {
         let (done, result) = std::sync::mpsc::channel();
         staging.map_async(wgpu::MapMode::Read, .., move |mapped| {
-            // Nobody listens any more only if waiting failed.
+            // The receiver is gone only where waiting failed.
             let _ = done.send(mapped);
         });
         self.wait()?;

@@ -226,7 +226,7 @@ impl Verifier {
         self.emitted(nodes, vocab)
     }
 
-    /// Reads the result, and believes it only if it can be true.
+    /// Reads the result and checks that its numbers are in range.
     fn emitted(&self, nodes: usize, vocab: usize) -> Result<Vec<u32>> {
         let count = self.num_tokens.to_vec()?[0];
         let mut tokens = vec![0; nodes];

@@ -63,7 +63,7 @@ impl Subject for MoeAlign {
             match *name {
                 "topk_ids" => {
                     let mut data = Rng::integers(dtype, vec![-1; picks]);
-                    data.splice(0, &tensor.data);
+                    data.splice(0, &tensor.data, 0..tensor.data.len());
                     Tensor { data, shape: vec![more, k] }
                 }
                 "sorted_ids" => Tensor::to_fill(dtype, &[capacity]),

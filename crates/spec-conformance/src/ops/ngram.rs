@@ -103,7 +103,7 @@ pub(super) fn with_idle_requests<O: Subject>(case: &Case<O>, rng: &mut Rng) -> R
         let (cols, mut shape) = (tensor.cols(), tensor.shape.clone());
         shape[0] += idle;
         let mut data = zeros(tensor.data.dtype(), shape[0] * cols);
-        data.splice(0, &tensor.data);
+        data.splice(0, &tensor.data, 0..tensor.data.len());
         Tensor { data, shape }
     });
     let rows = Rows::Of((0..batch).collect());

@@ -66,7 +66,7 @@ impl Subject for TopkRouter {
             3 => rng.between(1025, MAX_EXPERTS),
             _ => usual,
         };
-        let tokens = rng.size(48);
+        let tokens = rng.size(if experts > 1024 { 12 } else { 48 });
         let operator = parameters(rng, experts);
         let x = logits(rng, tokens, experts);
         let shape = [tokens, operator.columns()];

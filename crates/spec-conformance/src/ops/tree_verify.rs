@@ -86,12 +86,14 @@ impl Trees {
             let links = Links::from_parents(&parents).expect("each parent comes before its child");
             let draft: Vec<i64> = (0..nodes).map(|_| rng.below(tokens) as i64).collect();
             let follows = rng.between(1, 4);
-            for node in 0..nodes {
-                let children: Vec<usize> =
-                    (1..nodes).filter(|&child| parents[child] == node as i32).collect();
+            let mut children = vec![Vec::new(); nodes];
+            for (child, &parent) in parents.iter().enumerate().skip(1) {
+                children[parent as usize].push(child);
+            }
+            for children in &children {
                 let none = children.is_empty() || rng.chance(4 * follows);
                 let other = rng.below(tokens) as i64;
-                trees.target.push(if none { other } else { draft[rng.pick(&children)] });
+                trees.target.push(if none { other } else { draft[rng.pick(children)] });
             }
             trees.draft.extend(draft);
             trees.first_child.extend(links.first_child.into_iter().map(i64::from));

@@ -17,7 +17,7 @@
 //! # Example
 //!
 //! `pre_ids` holds generated tokens only, and the token that `step_idx` points at is the
-//! last one that the search shall know. To go on from the drafts of the head, put
+//! last one that the search sees. To go on from the drafts of the head, put
 //! them there too, behind the generated tokens, and let `step_idx` point at the last
 //! of them, as here.
 //!
@@ -124,7 +124,7 @@ arguments! {
         /// searched.
         input_ids_len: in [I64, I32] "[batch] or [batch, 1]",
         /// Generated tokens from the start of the row on, without the prompt, except
-        /// that engines have its last token in slot 0; then, if matching shall go on from
+        /// that engines have its last token in slot 0; then, if matching is to go on from
         /// them, the drafts of the head.
         pre_ids: in [I64, I32, U32] "[batch, max_model_len]",
         /// The index in `pre_ids` of the last token that counts, which the pattern ends

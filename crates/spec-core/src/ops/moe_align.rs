@@ -182,7 +182,7 @@ impl Operator for MoeAlign {
         let MoeAlign { experts, local_experts, block_size } = *self;
         let mut topk_ids = c.matrix(arg::topk_ids, &t.topk_ids)?;
         if topk_ids.cols == 0 {
-            // Tokens without picks are none, however many: nobody goes through them.
+            // However many tokens there are, without picks there is nothing to go through.
             topk_ids.rows = 0;
         }
         let range = format!("1 to {MAX_EXPERTS}");

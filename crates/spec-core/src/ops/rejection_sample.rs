@@ -190,7 +190,7 @@ impl RejectionSample {
 
     /// Packed descriptors for `batch` requests with `tokens` drafts in all:
     /// f32 probabilities, i32 ids, `draft_probs`, seeds and positions where these
-    /// parameters draw, nobody greedy by name, no flags.
+    /// parameters draw, no `greedy`, no flags.
     pub fn tensors(&self, batch: usize, tokens: usize, vocab: usize) -> Tensors {
         let per_request = TensorDesc::new(DType::I32, [batch]);
         let probs = TensorDesc::new(DType::F32, [tokens, vocab]);

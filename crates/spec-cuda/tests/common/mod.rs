@@ -7,7 +7,6 @@ pub mod graph;
 pub mod random;
 
 use std::io::Write;
-use std::sync::Arc;
 
 use spec_core::{Backend, Element, Memory, Operator, View, ViewMut, dtype};
 use spec_core::{Descriptor, Stream, Supports};
@@ -81,7 +80,7 @@ impl<T: Element> Array<T> {
 
 /// An operator ready to run, with its workspace.
 pub struct Ready<O: Operator> {
-    pub descriptor: Arc<Descriptor<O>>,
+    pub descriptor: Descriptor<O>,
     pub workspace: Array<u8>,
 }
 
@@ -91,15 +90,6 @@ impl<O: Operator> Ready<O> {
         Cuda: Supports<O>,
     {
         let descriptor = Descriptor::create(cuda, operator, tensors).expect("a descriptor");
-        Self::with(cuda, Arc::new(descriptor))
-    }
-
-    /// The same descriptor with a workspace of its own.
-    pub fn twin(&self, cuda: &Cuda) -> Self {
-        Self::with(cuda, self.descriptor.clone())
-    }
-
-    fn with(cuda: &Cuda, descriptor: Arc<Descriptor<O>>) -> Self {
         let mut workspace = Array::new(cuda, descriptor.workspace_size());
         // What a workspace holds must not matter.
         workspace.set(&vec![0xA5; descriptor.workspace_size().min(1 << 20)]);

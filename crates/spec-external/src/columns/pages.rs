@@ -1,6 +1,6 @@
 //! What a Parquet file says of lengths, held against the file.
 //!
-//! The crate that reads it believes some of them: it allocates what a page's
+//! The crate that reads it trusts some of them: it allocates what a page's
 //! header says, and follows a schema as deep as it goes.
 
 use parquet::basic::Compression;
@@ -12,7 +12,7 @@ use crate::os;
 
 /// Columns inside columns.
 const DEEPEST: usize = 200;
-/// Bytes of a page's header, as most are, and the most that are believed.
+/// Bytes that hold most pages' headers, and the most that a header may have.
 const HEADER: usize = 1 << 10;
 const LONGEST_HEADER: usize = 64 << 20;
 /// How many times as long what is unpacked can be: zstd's longest repeat is

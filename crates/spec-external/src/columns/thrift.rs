@@ -1,4 +1,4 @@
-//! Thrift's compact protocol, to look at lengths before they are believed.
+//! Thrift's compact protocol, to check lengths before anything is allocated by them.
 //!
 //! Nothing is kept or allocated: a structure is walked over, and every length in
 //! it is held against the bytes that are there.

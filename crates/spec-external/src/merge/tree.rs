@@ -3,7 +3,7 @@
 use crate::buffer::Buffer;
 use crate::{Key, Result};
 
-/// Keys and their counts; no counts where nobody wants them.
+/// Keys and their counts; counts are empty where they are not asked for.
 pub(crate) struct Columns<K> {
     pub(crate) keys: Buffer<K>,
     pub(crate) counts: Buffer<u64>,

@@ -1,5 +1,6 @@
 //! Distinct values of top-k rows: one workgroup a request.
 
+use bytemuck::{Pod, Zeroable};
 use spec_core::ops::DeduplicateTopk;
 use spec_core::ops::deduplicate_topk::{Buffers, Plan};
 use spec_core::{DType, Error, Kernel, Result, Status, Stream, Supports, ViewMut};
@@ -19,6 +20,20 @@ const PLAIN: Shape = Shape { threads: 256, pool: 256 * 13, tile: 2048 };
 /// Values of a request that one workgroup sorts in reasonable time, and in few
 /// enough turns: see the rules in [`super`].
 const LONGEST: usize = 1 << 17;
+
+/// The shader's parameters, in its order.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    rows: u32,
+    k: u32,
+    input_stride: u32,
+    output_stride: u32,
+    n: u32,
+    sort_size: u32,
+    has_counts: u32,
+    max_turns: u32,
+}
 
 #[derive(Clone, Copy)]
 struct Shape {
@@ -84,26 +99,23 @@ fn too_long(gpu: &Wgpu, plan: &Plan) -> Error {
     gpu.error(Status::NotImplemented, words)
 }
 
-/// Where the shader's parameters have the number of values.
-const N: usize = 4;
-
-/// The parameters of the shader.
-fn parameters(plan: &Plan, shape: Shape) -> [u32; 8] {
-    let Plan { mtp_step, indices, unique, has_counts, .. } = plan;
-    let n = unique.cols as u32;
-    // A turn of the bitmap reads all values and clears and counts the bitmap; a
-    // sort of n takes log^2 n steps.
-    let max_turns = 4 + (n / 1024).min(8);
-    [
-        *mtp_step as u32,
-        indices.cols as u32,
-        indices.row_stride as u32,
-        unique.row_stride as u32,
-        n,
-        shape.tile.min(n.max(2).next_power_of_two()),
-        u32::from(*has_counts),
-        max_turns,
-    ]
+impl Params {
+    fn of(plan: &Plan, shape: Shape) -> Self {
+        let Plan { mtp_step, indices, unique, has_counts, .. } = plan;
+        let n = unique.cols as u32;
+        Params {
+            rows: *mtp_step as u32,
+            k: indices.cols as u32,
+            input_stride: indices.row_stride as u32,
+            output_stride: unique.row_stride as u32,
+            n,
+            sort_size: shape.tile.min(n.max(2).next_power_of_two()),
+            has_counts: u32::from(*has_counts),
+            // A turn of the bitmap reads all values and clears and counts the
+            // bitmap; a sort of n takes log^2 n steps.
+            max_turns: 4 + (n / 1024).min(8),
+        }
+    }
 }
 
 impl Deduplicate {
@@ -135,7 +147,7 @@ unsafe impl Kernel<DeduplicateTopk> for Deduplicate {
         let scratch = self.workspace_words();
         let Plan { mtp_step, batch, .. } = self.plan;
         let (step, batch) = (mtp_step as u64, batch as u64);
-        let parameters = parameters(&self.plan, self.shape);
+        let params = Params::of(&self.plan, self.shape);
         gpu.record("deduplicate_topk", stream, |r| {
             let mut start = 0;
             while start < batch {
@@ -146,7 +158,7 @@ unsafe impl Kernel<DeduplicateTopk> for Deduplicate {
                     counts.elements(start, requests),
                     workspace.elements(start * scratch, requests * scratch),
                 ];
-                r.dispatch(&self.main, &regions, &parameters, requests)?;
+                r.dispatch(&self.main, &regions, &params, requests)?;
                 start += requests;
             }
             Ok(())
@@ -184,9 +196,8 @@ unsafe impl Kernel<DeduplicateTopk> for Empty {
                 let requests = window.min(batch - start);
                 let none = Region::nothing();
                 let regions = [none, none, counts.elements(start, requests), none];
-                let mut parameters = [0; 8];
-                parameters[N] = requests as u32;
-                r.dispatch(clear, &regions, &parameters, requests.div_ceil(u64::from(*threads)))?;
+                let params = Params { n: requests as u32, ..Params::zeroed() };
+                r.dispatch(clear, &regions, &params, requests.div_ceil(u64::from(*threads)))?;
                 start += requests;
             }
             Ok(())
@@ -202,7 +213,7 @@ struct Long {
     flatten: Program,
     finish: Program,
     threads: u32,
-    parameters: [u32; 8],
+    params: Params,
     sorter: Sorter,
 }
 
@@ -225,7 +236,7 @@ impl Long {
             flatten: gpu.program(&SHADER, "flatten", bindings, constants)?,
             finish: gpu.program(&SHADER, "finish", bindings, constants)?,
             threads: shape.threads,
-            parameters: parameters(plan, shape),
+            params: Params::of(plan, shape),
             sorter: Sorter::new(gpu, DType::U32, plan.unique.cols as u64)?,
         })
     }
@@ -259,10 +270,10 @@ unsafe impl Kernel<DeduplicateTopk> for Long {
                 let row = output.rows(&self.plan.unique, request, 1);
                 let counter = counts.elements(request, 1);
                 let none = Region::nothing();
-                r.dispatch(&self.flatten, &[rows, none, none, keys], &self.parameters, groups)?;
+                r.dispatch(&self.flatten, &[rows, none, none, keys], &self.params, groups)?;
                 self.sorter.record(r, [keys, row, count], None, workspace)?;
                 let regions = [none, row, counter, count];
-                r.dispatch(&self.finish, &regions, &self.parameters, groups)?;
+                r.dispatch(&self.finish, &regions, &self.params, groups)?;
             }
             Ok(())
         })

@@ -25,9 +25,11 @@
 //!         let unique = self.gpu.region_mut(buffers.unique)?;
 //!         let mut workspace = self.gpu.region_of_workspace(workspace)?;
 //!         let counters = workspace.take(256);
-//!         // 2. Dispatches, in order, each seeing what those before wrote.
+//!         // 2. Dispatches, in order, each seeing what those before wrote. `params` is a
+//!         //    `#[repr(C)]` struct of the shader's `u32` parameters.
+//!         let params = Params { n: self.plan.batch as u32 };
 //!         self.gpu.record("deduplicate_topk", stream, |r| {
-//!             r.dispatch(&self.main, &[indices, unique], &[parameters], workgroups)
+//!             r.dispatch(&self.main, &[indices, unique], &params, workgroups)
 //!         })
 //!     }
 //! }

@@ -1,5 +1,6 @@
 //! Distinct keys: a radix sort in windows of one binding, then compaction.
 
+use bytemuck::{Pod, Zeroable};
 use spec_core::ops::Unique;
 use spec_core::ops::unique::{Buffers, Plan};
 use spec_core::{DType, Kernel, Result, Status, Stream, Supports, ViewMut};
@@ -22,6 +23,23 @@ const SCATTER_WORDS: u64 = 8 * DIGITS + 2 * DIGITS + 2 * THREADS + 4;
 const ROWS: u64 = 16;
 const FEW_ROWS: u64 = 8;
 const FEW_KEYS: u64 = 1 << 22;
+
+/// The shader's parameters, in its order.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Params {
+    n: u32,
+    start: u32,
+    len: u32,
+    before: u32,
+    to: u32,
+    to_len: u32,
+    tiles: u32,
+    digit: u32,
+    flip: u32,
+    forced: u32,
+    counts_keys: u32,
+}
 
 /// How the keys are cut up.
 #[derive(Clone, Copy)]
@@ -332,20 +350,20 @@ impl Sorter {
             step.counters.unwrap_or_else(Region::nothing),
         ];
         let highest = self.shape.signed && step.digit + 1 == self.shape.digits();
-        let parameters = [
-            n as u32,
-            source.start as u32,
-            source.len as u32,
-            u32::from(step.before),
-            target.start as u32,
-            target.len as u32,
-            self.shape.tiles() as u32,
-            step.digit,
-            if highest { 0x80 } else { 0 },
-            if single { 0 } else { u32::MAX },
-            u32::from(step.counts_keys),
-        ];
-        r.dispatch(program, &regions, &parameters, groups)
+        let params = Params {
+            n: n as u32,
+            start: source.start as u32,
+            len: source.len as u32,
+            before: u32::from(step.before),
+            to: target.start as u32,
+            to_len: target.len as u32,
+            tiles: self.shape.tiles() as u32,
+            digit: step.digit,
+            flip: if highest { 0x80 } else { 0 },
+            forced: if single { 0 } else { u32::MAX },
+            counts_keys: u32::from(step.counts_keys),
+        };
+        r.dispatch(program, &regions, &params, groups)
     }
 }
 
