@@ -278,7 +278,7 @@ fn verified_drafts_are_distributed_as_the_target() {
             assert_eq!(counts.iter().sum::<u64>(), draws as u64);
             let (statistic, bound) = chi_square(&counts, &probabilities(target, &logits[0]));
             println!(
-                "{}: {target:?} by drafts of {draft:?}: {statistic:.1}, bound {bound:.1}",
+                "{}: {draws} of {target:?} by drafts of {draft:?}: {statistic:.1}, bound {bound:.1}",
                 handle.device()
             );
             assert!(statistic < bound, "{target:?}: {statistic:.1} is not below {bound:.1}");
