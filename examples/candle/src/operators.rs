@@ -45,7 +45,11 @@ pub fn topk_router(
         load: None,
         flags: None,
     };
-    router.calculate(&mut handle.workspace(router.workspace_size())?, buffers, Stream::default())?;
+    router.calculate(
+        &mut handle.workspace(router.workspace_size())?,
+        buffers,
+        Stream::default(),
+    )?;
     Ok((weights.tensor(shape)?, indices.tensor(shape)?))
 }
 
@@ -210,7 +214,11 @@ pub fn prompt_lookup(
         counts: counts.view_mut(),
         flags: None,
     };
-    lookup.calculate(&mut handle.workspace(lookup.workspace_size())?, buffers, Stream::default())?;
+    lookup.calculate(
+        &mut handle.workspace(lookup.workspace_size())?,
+        buffers,
+        Stream::default(),
+    )?;
     drafts.tensor([batch, params.max_draft])
 }
 
@@ -345,6 +353,8 @@ pub fn sample_logits(
     let (x, places) = (Held::new(logits)?, Held::new(positions)?);
     let (rows, vocab) = logits.dims2()?;
     let requests = vec![0i32; rows];
+    let Sampling { temperature, top_k, top_p, seed } = *sampling;
+    let (temperature, top_k, top_p, seeds) = ([temperature], [top_k], [top_p], [seed]);
     let mut tokens = Made::<u32>::zeros(rows);
     let params = SampleLogits::transformers();
     let tensors = sample_logits::Tensors {
@@ -360,10 +370,10 @@ pub fn sample_logits(
     let buffers = sample_logits::Buffers {
         logits: x.view()?,
         positions: places.view()?,
-        temperature: (&[sampling.temperature]).into(),
-        seeds: (&[sampling.seed]).into(),
-        top_k: Some((&[sampling.top_k]).into()),
-        top_p: Some((&[sampling.top_p]).into()),
+        temperature: (&temperature).into(),
+        seeds: (&seeds).into(),
+        top_k: Some((&top_k).into()),
+        top_p: Some((&top_p).into()),
         min_p: None,
         requests: Some((&requests).into()),
         mask: None,
@@ -372,7 +382,11 @@ pub fn sample_logits(
         logprobs: None,
         flags: None,
     };
-    sample.calculate(&mut handle.workspace(sample.workspace_size())?, buffers, Stream::default())?;
+    sample.calculate(
+        &mut handle.workspace(sample.workspace_size())?,
+        buffers,
+        Stream::default(),
+    )?;
     tokens.tensor([rows])
 }
 
@@ -418,7 +432,11 @@ pub fn tree_verify(
         num_tokens: num_tokens.view_mut(),
         flags: None,
     };
-    verify.calculate(&mut handle.workspace(verify.workspace_size())?, buffers, Stream::default())?;
+    verify.calculate(
+        &mut handle.workspace(verify.workspace_size())?,
+        buffers,
+        Stream::default(),
+    )?;
     Ok((tokens.tensor(shape)?, nodes.tensor(shape)?))
 }
 
@@ -482,6 +500,10 @@ pub fn rejection_sample(
         bonus_counts: extra.view_mut(),
         flags: None,
     };
-    verify.calculate(&mut handle.workspace(verify.workspace_size())?, buffers, Stream::default())?;
+    verify.calculate(
+        &mut handle.workspace(verify.workspace_size())?,
+        buffers,
+        Stream::default(),
+    )?;
     output.tensor(shape)
 }

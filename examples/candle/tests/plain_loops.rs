@@ -3,9 +3,7 @@
 use candle_core::{D, DType, Device, Result, Tensor};
 use spec::Handle;
 use spec::ops::topk_router::Scoring;
-use spec::ops::{
-    HybridMtpNgram, MoeAlign, NgramMatch, PromptLookup, RejectionSample, TopkRouter,
-};
+use spec::ops::{HybridMtpNgram, MoeAlign, NgramMatch, PromptLookup, RejectionSample, TopkRouter};
 use spec_candle::{Requests, Sampling};
 
 /// Whole numbers below `below`, the same each time.
@@ -56,12 +54,20 @@ fn topk_router() -> Result<()> {
     for scoring in [Scoring::Softmax, Scoring::Sigmoid] {
         let params = TopkRouter { scoring, scale: 2.5, ..TopkRouter::softmax(6) };
         let with = (scoring == Scoring::Sigmoid).then_some(&bias);
-        let (weights, indices) =
-            spec_candle::topk_router(&cpu(), &params, &logits, with).unwrap();
+        let (weights, indices) = spec_candle::topk_router(&cpu(), &params, &logits, with).unwrap();
         assert_eq!((indices.dtype(), indices.dims()), (DType::U32, &[33, 6][..]));
         let all = match scoring {
-            Scoring::Sigmoid => logits.to_vec2::<f32>()?.iter().flatten().map(|x| 1.0 / (1.0 + (-x).exp())).collect(),
-            _ => logits.exp()?.broadcast_div(&logits.exp()?.sum_keepdim(1)?)?.flatten_all()?.to_vec1::<f32>()?,
+            Scoring::Sigmoid => logits
+                .to_vec2::<f32>()?
+                .iter()
+                .flatten()
+                .map(|x| 1.0 / (1.0 + (-x).exp()))
+                .collect(),
+            _ => logits
+                .exp()?
+                .broadcast_div(&logits.exp()?.sum_keepdim(1)?)?
+                .flatten_all()?
+                .to_vec1::<f32>()?,
         };
         let bias = bias.to_vec1::<f32>()?;
         for (token, score) in all.chunks(40).enumerate() {
@@ -322,8 +328,11 @@ fn tree_verify() -> Result<()> {
     let drafts = integers(batch, nodes, 3, 13);
     let target = integers(batch, nodes, 3, 14);
     // Each node's parent is one before it.
-    let parents: Vec<usize> =
-        numbers(batch * nodes, 1 << 20, 15).iter().enumerate().map(|(at, &n)| n as usize % (at % nodes).max(1)).collect();
+    let parents: Vec<usize> = numbers(batch * nodes, 1 << 20, 15)
+        .iter()
+        .enumerate()
+        .map(|(at, &n)| n as usize % (at % nodes).max(1))
+        .collect();
     let (mut child, mut sibling) = (vec![-1i64; batch * nodes], vec![-1i64; batch * nodes]);
     for request in 0..batch {
         for node in (1..nodes).rev() {
@@ -379,7 +388,15 @@ fn rejection_sample() -> Result<()> {
     let positions: Vec<i64> = (0..batch as i64).map(|request| 100 * request).collect();
     let params = RejectionSample::argmax(drafts);
     let got = spec_candle::rejection_sample(
-        &cpu(), &params, &target, Some(&draft), &ids, &bonus, &vector(&ends), &seeds, &positions,
+        &cpu(),
+        &params,
+        &target,
+        Some(&draft),
+        &ids,
+        &bonus,
+        &vector(&ends),
+        &seeds,
+        &positions,
     )
     .unwrap();
     let (target, draft) = (target.to_vec2::<f32>()?, draft.to_vec2::<f32>()?);
@@ -391,7 +408,8 @@ fn rejection_sample() -> Result<()> {
             let at = request * drafts + step;
             let token = ids[at] as usize;
             let (p, q) = (target[at][token], draft[at][token]);
-            let u = Draw::at(seeds[request], positions[request] + step as i64, Purpose::Accept).uniform();
+            let u = Draw::at(seeds[request], positions[request] + step as i64, Purpose::Accept)
+                .uniform();
             if p >= q || u * q < p {
                 expected.push(token as i64);
                 accepted += 1;

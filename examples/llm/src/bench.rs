@@ -6,12 +6,12 @@ use std::time::{Duration, Instant};
 use anyhow::ensure;
 use spec::Handle;
 
+use crate::Result;
 use crate::drafting::Drafter;
 use crate::engine::{Decoded, Request, decode};
 use crate::llama::{Llama, Weights};
 use crate::sampling::Sampling;
 use crate::text::Text;
-use crate::Result;
 
 /// Positions that are there before rows are timed.
 const CONTEXT: usize = 256;

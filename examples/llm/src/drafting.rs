@@ -67,13 +67,13 @@ impl Drafter {
     /// As [`Handle::create`].
     pub fn ngram(handle: &Handle, prompt: &[u32], capacity: usize, most: usize) -> Result<Self> {
         let params = NgramMatch { token_threshold: i32::MAX, ..NgramMatch::default() };
-        let tensors = params.tensors(1, prompt.len(), capacity, most + 1);
+        let tokens = |len| TensorDesc::new(DType::U32, [1, len]);
         let tensors = ngram_match::Tensors {
-            input_ids: TensorDesc::new(DType::U32, tensors.input_ids.shape()),
-            token_ids_all: TensorDesc::new(DType::U32, tensors.token_ids_all.shape()),
-            draft_tokens: TensorDesc::new(DType::U32, tensors.draft_tokens.shape()),
+            input_ids: tokens(prompt.len()),
+            token_ids_all: tokens(capacity),
+            draft_tokens: tokens(most + 1),
             flags: Some(TensorDesc::new(DType::U32, [1])),
-            ..tensors
+            ..params.tensors(1, prompt.len(), capacity, most + 1)
         };
         let operator = handle.create(&params, &tensors)?;
         Ok(Drafter::Ngram(Ngram {
@@ -132,11 +132,12 @@ pub struct Lookup {
 impl Lookup {
     fn draft(&mut self, text: &[u32], watch: &mut Stopwatch) -> Result<Draft> {
         write(&mut self.tokens, text)?;
+        let lengths = [text.len() as i32];
         for (kind, operator) in self.operators.iter().enumerate() {
             let (mut counts, mut flags) = ([0i32], [0u32]);
             let buffers = prompt_lookup::Buffers {
                 tokens: (&self.tokens).into(),
-                lengths: (&[text.len() as i32]).into(),
+                lengths: (&lengths).into(),
                 drafts: (&mut self.drafts).into(),
                 counts: (&mut counts).into(),
                 flags: Some((&mut flags).into()),
@@ -166,20 +167,23 @@ pub struct Ngram {
 impl Ngram {
     fn draft(&mut self, text: &[u32], watch: &mut Stopwatch) -> Result<Draft> {
         write(&mut self.tokens, text)?;
-        let (prompt, most) = (self.prompt.len() as i64, self.drafts.len() as i32 - 1);
+        let prompt = self.prompt.len() as i64;
+        let (input_ids_len, prompt_lens) = ([prompt], [prompt - 1]);
+        let (step_idx, max_dec_len) = ([text.len() as i64 - prompt], [self.tokens.len() as i64]);
+        let draft_token_num = [self.drafts.len() as i32 - 1];
         let (mut seq_lens_this_time, mut flags) = ([1i32], [0u32]);
         let buffers = ngram_match::Buffers {
             input_ids: (&self.prompt).into(),
-            input_ids_len: (&[prompt]).into(),
+            input_ids_len: (&input_ids_len).into(),
             token_ids_all: (&self.tokens).into(),
-            prompt_lens: (&[prompt - 1]).into(),
-            step_idx: (&[text.len() as i64 - prompt]).into(),
-            draft_token_num: (&[most]).into(),
+            prompt_lens: (&prompt_lens).into(),
+            step_idx: (&step_idx).into(),
+            draft_token_num: (&draft_token_num).into(),
             draft_tokens: (&mut self.drafts).into(),
             seq_lens_this_time: (&mut seq_lens_this_time).into(),
             seq_lens_encoder: (&[0i32]).into(),
             seq_lens_decoder: (&[1i32]).into(),
-            max_dec_len: (&[self.tokens.len() as i64]).into(),
+            max_dec_len: (&max_dec_len).into(),
             flags: Some((&mut flags).into()),
         };
         watch.measure(NgramMatch::NAME, || {
@@ -225,8 +229,7 @@ impl Small {
             })?;
             self.read.append(&mut next);
             let place = text.len() + tokens.len();
-            let chosen =
-                logits.with(|logits| self.sampler.choose(logits, place, 1, watch))?;
+            let chosen = logits.with(|logits| self.sampler.choose(logits, place, 1, watch))?;
             tokens.extend(&chosen);
             next = chosen;
         }

@@ -165,12 +165,7 @@ struct Verifier<'a> {
 impl Verifier<'_> {
     /// The tokens that a step emits: `rows` are the text's last token and the drafts,
     /// `chosen` what the model chose after each.
-    fn follow(
-        &mut self,
-        rows: &[u32],
-        chosen: &[u32],
-        watch: &mut Stopwatch,
-    ) -> Result<Vec<u32>> {
+    fn follow(&mut self, rows: &[u32], chosen: &[u32], watch: &mut Stopwatch) -> Result<Vec<u32>> {
         let nodes = rows.len();
         let params = TreeVerify { max_depth: nodes - 1 };
         let tree = TensorDesc::new(DType::U32, [1, nodes]);

@@ -6,6 +6,8 @@
 //! their rows, and [`decode`](engine::decode) goes on from what the model chose.
 
 pub mod bench;
+#[cfg(target_arch = "x86_64")]
+pub mod blocks;
 pub mod drafting;
 pub mod engine;
 pub mod lengths;

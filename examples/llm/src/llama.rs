@@ -1,11 +1,11 @@
 //! The Llama architecture, several rows at a time.
 //!
 //! Every operation works on each row alone, in an order that does not depend on how many
-//! there are: candle's quantised products take each row's dot products one by one (and
-//! read the weights once for up to sixteen rows), its attention walks each row's own
-//! positions. So the logits of a row are the same bits whichever rows go with it, which
-//! is what makes text with drafts equal to text without. Products of f32 or f16 matrices
-//! round by the shape of the whole, and do not have that property.
+//! there are: products take each row's dot products one by one (candle's quantised ones as
+//! those of [`crate::blocks`]), candle's attention walks each row's own positions. So the
+//! logits of a row are the same bits whichever rows go with it, which is what makes text with
+//! drafts equal to text without. Products of f32 or f16 matrices round by the shape of the
+//! whole, and do not have that property.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
@@ -20,6 +20,8 @@ use candle_nn::ops::{rms_norm, silu};
 use candle_nn::rotary_emb::rope_i;
 
 use crate::Result;
+#[cfg(target_arch = "x86_64")]
+use crate::blocks::Blocks;
 
 /// How many rows a prompt is read in at a time: what candle reads the weights once for.
 const PROMPT_ROWS: usize = 16;
@@ -27,10 +29,12 @@ const PROMPT_ROWS: usize = 16;
 /// How the matrices lie in memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Weights {
-    /// As in the file where candle has a vectorised product of that type, else Q8_0.
+    /// `blocks` on processors with AVX2, else `q8-0`.
     #[default]
     Auto,
-    /// As in the file.
+    /// 8 bits, in blocks of 32, by this program's product (AVX2).
+    Blocks,
+    /// As in the file, by candle's product, and so the others.
     File,
     /// 8 bits, in blocks of 32.
     Q8_0,
@@ -48,49 +52,67 @@ impl Weights {
         !matches!(self, Weights::F32 | Weights::F16)
     }
 
-    /// The product with a matrix of the file.
-    fn load(self, stored: QTensor) -> Result<QMatMul> {
-        use GgmlDType::{BF16, F16, F32, Q4_1, Q5_0, Q5_1, Q8_1};
+    /// A matrix of the file.
+    fn load(self, stored: QTensor) -> Result<Matrix> {
         let device = stored.device();
         let dtype = match self {
-            Weights::Auto => match stored.dtype() {
-                F32 | F16 | BF16 | Q4_1 | Q5_0 | Q5_1 | Q8_1 => GgmlDType::Q8_0,
-                other => other,
-            },
+            #[cfg(target_arch = "x86_64")]
+            Weights::Auto if Blocks::supported() => return Weights::Blocks.load(stored),
+            #[cfg(target_arch = "x86_64")]
+            Weights::Blocks => {
+                return Ok(Matrix::Blocks(Blocks::new(&stored.dequantize(&device)?)?));
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Weights::Blocks => bail!("`blocks` are for processors with AVX2"),
             Weights::File => stored.dtype(),
-            Weights::Q8_0 => GgmlDType::Q8_0,
+            Weights::Auto | Weights::Q8_0 => GgmlDType::Q8_0,
             Weights::Q4_0 => GgmlDType::Q4_0,
-            Weights::F32 => return Ok(QMatMul::Tensor(stored.dequantize(&device)?)),
-            Weights::F16 => return Ok(QMatMul::TensorF16(stored.dequantize_f16(&device)?)),
+            Weights::F32 => {
+                return Ok(Matrix::Candle(QMatMul::Tensor(stored.dequantize(&device)?)));
+            }
+            Weights::F16 => {
+                return Ok(Matrix::Candle(QMatMul::TensorF16(stored.dequantize_f16(&device)?)));
+            }
         };
         if dtype == stored.dtype() {
-            return Ok(QMatMul::from_qtensor(stored)?);
+            return Ok(Matrix::Candle(QMatMul::from_qtensor(stored)?));
         }
         let dense = stored.dequantize(&device)?;
-        Ok(QMatMul::from_qtensor(QTensor::quantize(&dense, dtype)?)?)
+        Ok(Matrix::Candle(QMatMul::from_qtensor(QTensor::quantize(&dense, dtype)?)?))
     }
 }
 
-/// A product with rows of any type of weights.
-fn product(matrix: &QMatMul, rows: &Tensor) -> candle_core::Result<Tensor> {
-    match matrix {
-        QMatMul::TensorF16(_) => {
-            matrix.forward(&rows.to_dtype(DType::F16)?)?.to_dtype(DType::F32)
+/// A matrix `[n, k]`, with whose transpose rows are multiplied.
+enum Matrix {
+    #[cfg(target_arch = "x86_64")]
+    Blocks(Blocks),
+    Candle(QMatMul),
+}
+
+impl Matrix {
+    /// Of rows `[m, k]`: `[m, n]`.
+    fn product(&self, rows: &Tensor) -> Result<Tensor> {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Matrix::Blocks(blocks) => blocks.product(rows),
+            Matrix::Candle(matrix @ QMatMul::TensorF16(_)) => {
+                Ok(matrix.forward(&rows.to_dtype(DType::F16)?)?.to_dtype(DType::F32)?)
+            }
+            Matrix::Candle(matrix) => Ok(matrix.forward(rows)?),
         }
-        _ => matrix.forward(rows),
     }
 }
 
 struct Layer {
     attention_norm: Tensor,
-    query: QMatMul,
-    key: QMatMul,
-    value: QMatMul,
-    output: QMatMul,
+    query: Matrix,
+    key: Matrix,
+    value: Matrix,
+    output: Matrix,
     mlp_norm: Tensor,
-    gate: QMatMul,
-    up: QMatMul,
-    down: QMatMul,
+    gate: Matrix,
+    up: Matrix,
+    down: Matrix,
     /// `[1, capacity, kv_heads, head_dim]`, of which the model's length counts.
     keys: Tensor,
     values: Tensor,
@@ -101,7 +123,7 @@ pub struct Llama {
     embedding: QTensor,
     layers: Vec<Layer>,
     norm: Tensor,
-    head: QMatMul,
+    head: Matrix,
     /// Of each position, `[capacity, 1, head_dim / 2]`.
     cos: Tensor,
     sin: Tensor,
@@ -165,9 +187,7 @@ impl Llama {
         let mut layers = Vec::new();
         for index in 0..number("llama.block_count")? {
             let mut stored = |name: &str| tensor(&format!("blk.{index}.{name}.weight"));
-            let cache = || {
-                Tensor::zeros((1, capacity, kv_heads, head_dim), DType::F32, &device)
-            };
+            let cache = || Tensor::zeros((1, capacity, kv_heads, head_dim), DType::F32, &device);
             layers.push(Layer {
                 attention_norm: stored("attn_norm")?.dequantize(&device)?,
                 query: weights.load(stored("attn_q")?)?,
@@ -241,7 +261,7 @@ impl Llama {
     /// Where they do not fit, or one is not of the vocabulary.
     pub fn run(&mut self, tokens: &[u32]) -> Result<Logits> {
         let rows = self.hidden(tokens)?;
-        Ok(Logits(product(&self.head, &rms_norm(&rows, &self.norm, self.epsilon)?)?))
+        Ok(Logits(self.head.product(&rms_norm(&rows, &self.norm, self.epsilon)?)?))
     }
 
     /// Runs tokens for what they leave behind, without logits.
@@ -263,30 +283,30 @@ impl Llama {
             bail!("token {token} is outside of the vocabulary of {}", self.vocab);
         }
         let (cos, sin) = (self.cos.narrow(0, start, rows)?, self.sin.narrow(0, start, rows)?);
-        let rotate = |x: Tensor, heads| -> candle_core::Result<Tensor> {
+        let rotate = |x: Tensor, heads| -> Result<Tensor> {
             // Each row is a sequence of its own to candle: the angles are those of its position.
             let turned = rope_i(&x.reshape((rows, heads, 1, self.head_dim))?, &cos, &sin)?;
-            turned.reshape((1, rows, heads, self.head_dim))
+            Ok(turned.reshape((1, rows, heads, self.head_dim))?)
         };
         let scale = 1.0 / (self.head_dim as f32).sqrt();
         let mask = AttnMask::causal_with_offset(start);
         let mut x = self.embedding.embedding(&Tensor::new(tokens, &Device::Cpu)?)?;
         for layer in &self.layers {
             let input = rms_norm(&x, &layer.attention_norm, self.epsilon)?;
-            let query = rotate(product(&layer.query, &input)?, self.heads)?;
-            let key = rotate(product(&layer.key, &input)?, self.kv_heads)?;
-            let value = product(&layer.value, &input)?;
+            let query = rotate(layer.query.product(&input)?, self.heads)?;
+            let key = rotate(layer.key.product(&input)?, self.kv_heads)?;
+            let value = layer.value.product(&input)?;
             layer.keys.slice_set(&key, 1, start)?;
             layer.values.slice_set(&value.reshape(key.shape())?, 1, start)?;
             let keys = layer.keys.narrow(1, 0, end)?;
             let values = layer.values.narrow(1, 0, end)?;
             let seen = flash_attn::<f32>(&query, &keys, &values, scale, mask.clone(), None, None)?;
             let seen = seen.transpose(1, 2)?.reshape((rows, self.heads * self.head_dim))?;
-            x = (x + product(&layer.output, &seen)?)?;
+            x = (x + layer.output.product(&seen)?)?;
 
             let input = rms_norm(&x, &layer.mlp_norm, self.epsilon)?;
-            let gate = silu(&product(&layer.gate, &input)?)?;
-            x = (&x + product(&layer.down, &(gate * product(&layer.up, &input)?)?)?)?;
+            let gate = silu(&layer.gate.product(&input)?)?;
+            x = (&x + layer.down.product(&(gate * layer.up.product(&input)?)?)?)?;
         }
         self.len = end;
         Ok(x)
@@ -302,11 +322,16 @@ impl Logits {
     /// # Errors
     /// What `then` returns.
     pub fn with<T>(&self, then: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
-        let (storage, layout) = self.0.storage_and_layout();
-        let (Storage::Cpu(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets())
-        else {
-            bail!("logits lie elsewhere");
-        };
-        then(&storage.as_slice::<f32>()?[start..end])
+        with_slice(&self.0, then)
     }
+}
+
+/// Gives the elements of a packed tensor where candle put them.
+pub(crate) fn with_slice<T>(tensor: &Tensor, then: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
+    let (storage, layout) = tensor.storage_and_layout();
+    let (Storage::Cpu(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets())
+    else {
+        bail!("expected a packed tensor in the CPU's memory");
+    };
+    then(&storage.as_slice::<f32>()?[start..end])
 }

@@ -8,9 +8,7 @@ use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use spec::Handle;
-use spec_llm::{
-    Decoded, Drafter, Llama, Request, Result, Sampling, Text, Weights, bench, decode,
-};
+use spec_llm::{Decoded, Drafter, Llama, Request, Result, Sampling, Text, Weights, bench, decode};
 
 /// Writes on with a Llama model: with drafts, and without them to compare.
 #[derive(Parser)]
@@ -331,7 +329,9 @@ fn rows(model: &Model, turns: usize) -> Result<()> {
     if !model.json {
         println!("weights  rows: ms a run");
     }
-    for weights in [Weights::File, Weights::Q8_0, Weights::Q4_0, Weights::F16, Weights::F32] {
+    for weights in
+        [Weights::Auto, Weights::Q8_0, Weights::Q4_0, Weights::File, Weights::F16, Weights::F32]
+    {
         let (mut llama, _) = Llama::open(model.path()?, weights, 512)?;
         let times = bench::time_rows(&mut llama, &COUNTS, turns)?;
         let name = weights.to_possible_value().map(|value| value.get_name().to_owned());

@@ -63,13 +63,14 @@ impl Sampler {
         let positions: Vec<i64> = (position as i64..).take(rows).collect();
         let (requests, mut tokens, mut flags) = (vec![0i32; rows], vec![0u32; rows], [0u32]);
         let Sampling { temperature, top_k, top_p, seed } = self.sampling;
+        let (temperature, top_k, top_p, seeds) = ([temperature], [top_k], [top_p], [seed]);
         let buffers = Buffers {
             logits: logits.into(),
             positions: (&positions).into(),
-            temperature: (&[temperature]).into(),
-            seeds: (&[seed]).into(),
-            top_k: Some((&[top_k]).into()),
-            top_p: Some((&[top_p]).into()),
+            temperature: (&temperature).into(),
+            seeds: (&seeds).into(),
+            top_k: Some((&top_k).into()),
+            top_p: Some((&top_p).into()),
             min_p: None,
             requests: Some((&requests).into()),
             mask: None,

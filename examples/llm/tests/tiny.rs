@@ -202,14 +202,15 @@ mod plain {
             dense(name).to_vec2::<f32>().unwrap().into_iter().map(wide).collect()
         };
         let embedding = matrix("token_embd");
-        let parts =
-            ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
+        let parts = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
         let layers: Vec<[Vec<Vec<f64>>; 7]> = (0..LAYERS)
             .map(|layer| parts.map(|part| matrix(&format!("blk.{layer}.{part}"))))
             .collect();
         let mut vector = |name: &str| wide(dense(name).to_vec1::<f32>().unwrap());
         let norms: Vec<[Vec<f64>; 2]> = (0..LAYERS)
-            .map(|layer| ["attn_norm", "ffn_norm"].map(|part| vector(&format!("blk.{layer}.{part}"))))
+            .map(|layer| {
+                ["attn_norm", "ffn_norm"].map(|part| vector(&format!("blk.{layer}.{part}")))
+            })
             .collect();
         let last_norm = vector("output_norm");
 
@@ -340,8 +341,7 @@ fn an_answer_ends() {
     let (same, _) = self::model(7, GgmlDType::Q8_0, Weights::Auto);
     let mut drafters = [Drafter::None, Drafter::model(&handle, same, sampling)];
     for drafter in &mut drafters {
-        let decoded =
-            decode(&handle, &mut model, drafter, &prompt, &request, |_| Ok(())).unwrap();
+        let decoded = decode(&handle, &mut model, drafter, &prompt, &request, |_| Ok(())).unwrap();
         assert_eq!(decoded.tokens, plain.tokens[..=end]);
     }
 }
