@@ -81,6 +81,8 @@ pub struct Pair {
     pub drafted: f64,
     /// The median of how much faster each pair was.
     pub faster: f64,
+    /// The same by the time of processors, which other work on the machine does not take.
+    pub cheaper: f64,
     /// The last run with drafts.
     pub last: Decoded,
 }
@@ -108,6 +110,7 @@ pub fn pairs(
     for (name, copies, said) in PROMPTS {
         let prompt = text.tokens(&text.chat(said)?)?;
         let (mut plain, mut drafted, mut last) = (Vec::new(), Vec::new(), None);
+        let mut cheaper = Vec::new();
         for _ in 0..turns {
             let none = &mut Drafter::None;
             let without = decode(handle, &mut model, none, &prompt, &request, |_| Ok(()))?;
@@ -116,12 +119,13 @@ pub fn pairs(
             ensure!(with.tokens == without.tokens, "{name}: drafts changed the text");
             plain.push(without.speed());
             drafted.push(with.speed());
+            cheaper.push(without.processors.as_secs_f64() / with.processors.as_secs_f64());
             last = Some(with);
         }
         let ratios: Vec<f64> = drafted.iter().zip(&plain).map(|(d, p)| d / p).collect();
         let (plain, drafted, faster) = (median(&plain), median(&drafted), median(&ratios));
         let last = last.ok_or_else(|| anyhow::anyhow!("no turns"))?;
-        let pair = Pair { name, copies, plain, drafted, faster, last };
+        let pair = Pair { name, copies, plain, drafted, faster, cheaper: median(&cheaper), last };
         done(&pair);
         pairs.push(pair);
     }

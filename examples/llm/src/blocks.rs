@@ -9,11 +9,10 @@ use std::arch::x86_64::{
     _mm256_castps256_ps128, _mm256_cvtepi8_epi32, _mm256_cvtepi32_ps, _mm256_extractf128_ps,
     _mm256_fmadd_ps, _mm256_loadu_ps, _mm256_mul_ps, _mm256_set1_ps, _mm256_setzero_ps,
 };
-use std::sync::Mutex;
 
 use anyhow::ensure;
-use candle_core::utils::barrier_pool;
 use candle_core::{Device, Tensor};
+use rayon::prelude::*;
 
 use crate::Result;
 use crate::llama::with_slice;
@@ -83,20 +82,14 @@ impl Blocks {
                 part.push(piece);
             }
         }
-        let parts: Vec<_> = parts.into_iter().map(Mutex::new).collect();
         with_slice(rows, |x| {
             let x: Vec<&[f32]> = x.chunks_exact(k).collect();
-            barrier_pool().execute_chunked(parts.len(), |range| {
-                for part in range {
-                    // Each part is one thread's: the lock is never waited for.
-                    let mut out = parts[part].lock().expect("no thread panics with it");
-                    // SAFETY: `new` found the instructions on this processor.
-                    unsafe { self.part(part * PART, &x, &mut out) };
-                }
+            parts.par_iter_mut().enumerate().for_each(|(part, out)| {
+                // SAFETY: `new` found the instructions on this processor.
+                unsafe { self.part(part * PART, &x, out) };
             });
             Ok(())
         })?;
-        drop(parts);
         Ok(Tensor::from_vec(out, (m, self.n), &Device::Cpu)?)
     }
 

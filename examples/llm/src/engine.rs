@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use anyhow::ensure;
+use cpu_time::ProcessTime;
 use spec::ops::tree_verify::{Buffers, Links, Tensors, TreeVerify};
 use spec::{DType, Handle, Signature, Stream, TensorDesc};
 
@@ -45,6 +46,8 @@ pub struct Decoded {
     pub prompt: Duration,
     /// The time from there to the last token.
     pub total: Duration,
+    /// The time of processors in it, of all threads together.
+    pub processors: Duration,
     /// The parts of it.
     pub watch: Stopwatch,
 }
@@ -111,6 +114,7 @@ pub fn decode(
     model.truncate(0);
     model.read_prompt(&prompt[..prompt.len() - 1])?;
     let read = started.elapsed();
+    let processors = ProcessTime::now();
 
     let mut text = prompt.to_vec();
     let (mut steps, mut drafted, mut accepted, mut without) = (0, 0, 0, 0);
@@ -151,9 +155,9 @@ pub fn decode(
         lengths.observe(&text);
         written(&tokens)?;
     }
-    let total = started.elapsed() - read;
+    let (total, processors) = (started.elapsed() - read, processors.elapsed());
     let tokens = text.split_off(prompt.len());
-    Ok(Decoded { tokens, steps, drafted, accepted, prompt: read, total, watch })
+    Ok(Decoded { tokens, steps, drafted, accepted, prompt: read, total, processors, watch })
 }
 
 /// `tree_verify` for a chain of drafts.

@@ -5,6 +5,8 @@
 //! length back. [`Drafter`] proposes, [`Lengths`] says how many of the proposals are worth
 //! their rows, and [`decode`](engine::decode) goes on from what the model chose.
 
+#[cfg(target_arch = "x86_64")]
+pub mod attention;
 pub mod bench;
 #[cfg(target_arch = "x86_64")]
 pub mod blocks;

@@ -21,7 +21,7 @@ use candle_nn::rotary_emb::rope_i;
 
 use crate::Result;
 #[cfg(target_arch = "x86_64")]
-use crate::blocks::Blocks;
+use crate::{attention::attention, blocks::Blocks};
 
 /// How many rows a prompt is read in at a time: what candle reads the weights once for.
 const PROMPT_ROWS: usize = 16;
@@ -288,20 +288,15 @@ impl Llama {
             let turned = rope_i(&x.reshape((rows, heads, 1, self.head_dim))?, &cos, &sin)?;
             Ok(turned.reshape((1, rows, heads, self.head_dim))?)
         };
-        let scale = 1.0 / (self.head_dim as f32).sqrt();
-        let mask = AttnMask::causal_with_offset(start);
         let mut x = self.embedding.embedding(&Tensor::new(tokens, &Device::Cpu)?)?;
         for layer in &self.layers {
             let input = rms_norm(&x, &layer.attention_norm, self.epsilon)?;
             let query = rotate(layer.query.product(&input)?, self.heads)?;
             let key = rotate(layer.key.product(&input)?, self.kv_heads)?;
-            let value = layer.value.product(&input)?;
+            let value = layer.value.product(&input)?.reshape(key.shape())?;
             layer.keys.slice_set(&key, 1, start)?;
-            layer.values.slice_set(&value.reshape(key.shape())?, 1, start)?;
-            let keys = layer.keys.narrow(1, 0, end)?;
-            let values = layer.values.narrow(1, 0, end)?;
-            let seen = flash_attn::<f32>(&query, &keys, &values, scale, mask.clone(), None, None)?;
-            let seen = seen.transpose(1, 2)?.reshape((rows, self.heads * self.head_dim))?;
+            layer.values.slice_set(&value, 1, start)?;
+            let seen = self.attend(layer, &query, start)?;
             x = (x + layer.output.product(&seen)?)?;
 
             let input = rms_norm(&x, &layer.mlp_norm, self.epsilon)?;
@@ -310,6 +305,23 @@ impl Llama {
         }
         self.len = end;
         Ok(x)
+    }
+
+    /// Attention of `query` `[1, rows, heads, head_dim]`: `[rows, heads * head_dim]`.
+    fn attend(&self, layer: &Layer, query: &Tensor, start: usize) -> Result<Tensor> {
+        let rows = query.dim(1)?;
+        let shape = (rows, self.heads * self.head_dim);
+        #[cfg(target_arch = "x86_64")]
+        if let Matrix::Blocks(_) = layer.query {
+            let (keys, values) = (layer.keys.squeeze(0)?, layer.values.squeeze(0)?);
+            return attention(&query.reshape(shape)?, &keys, &values, start);
+        }
+        let keys = layer.keys.narrow(1, 0, start + rows)?;
+        let values = layer.values.narrow(1, 0, start + rows)?;
+        let scale = 1.0 / (self.head_dim as f32).sqrt();
+        let mask = AttnMask::causal_with_offset(start);
+        let seen = flash_attn::<f32>(query, &keys, &values, scale, mask, None, None)?;
+        Ok(seen.transpose(1, 2)?.reshape(shape)?)
     }
 }
 

@@ -148,25 +148,28 @@ const TYPES: [(GgmlDType, Weights); 4] = [
 /// A row's logits are the same bits alone and among others, whatever was rejected before.
 #[test]
 fn rows_do_not_know_of_each_other() {
-    for (case, &(dtype, weights)) in TYPES.iter().cycle().take(24).enumerate() {
-        let random = &mut Random(case as u64);
-        let (mut model, _) = model(7, dtype, weights);
-        let length = 1 + random.below(80);
-        let tokens: Vec<u32> = (0..length).map(|_| random.below(261)).collect();
-        let alone: Vec<_> = tokens.iter().flat_map(|&token| logits(&mut model, &[token])).collect();
-        model.truncate(0);
-        let (mut together, mut rest) = (Vec::new(), &tokens[..]);
-        while !rest.is_empty() {
-            let count = 1 + random.below(23) as usize;
-            let (rows, behind) = rest.split_at(count.min(rest.len()));
-            let rejected: Vec<u32> = (0..random.below(4)).map(|_| random.below(261)).collect();
-            let all = logits(&mut model, &[rows, &rejected].concat());
-            together.extend_from_slice(&all[..rows.len()]);
-            model.truncate(model.len() - rejected.len());
-            rest = behind;
+    rayon::scope(|_| {
+        for (case, &(dtype, weights)) in TYPES.iter().cycle().take(24).enumerate() {
+            let random = &mut Random(case as u64);
+            let (mut model, _) = model(7, dtype, weights);
+            let length = 1 + random.below(80);
+            let tokens: Vec<u32> = (0..length).map(|_| random.below(261)).collect();
+            let alone: Vec<_> =
+                tokens.iter().flat_map(|&token| logits(&mut model, &[token])).collect();
+            model.truncate(0);
+            let (mut together, mut rest) = (Vec::new(), &tokens[..]);
+            while !rest.is_empty() {
+                let count = 1 + random.below(23) as usize;
+                let (rows, behind) = rest.split_at(count.min(rest.len()));
+                let rejected: Vec<u32> = (0..random.below(4)).map(|_| random.below(261)).collect();
+                let all = logits(&mut model, &[rows, &rejected].concat());
+                together.extend_from_slice(&all[..rows.len()]);
+                model.truncate(model.len() - rejected.len());
+                rest = behind;
+            }
+            assert_eq!(bits(&alone), bits(&together), "case {case}, {weights:?}");
         }
-        assert_eq!(bits(&alone), bits(&together), "case {case}, {weights:?}");
-    }
+    });
 }
 
 /// The forward pass, one token at a time in f64, of the same file.
@@ -266,22 +269,24 @@ mod plain {
 /// The forward pass is Llama's.
 #[test]
 fn logits_are_those_of_plain_loops() {
-    let path = file();
-    write(&path, 3, GgmlDType::Q8_0);
-    let tokens: Vec<u32> = (0..40).map(|i| i * 97 % 261).collect();
-    let expected = plain::logits(&path, &tokens);
-    let largest = expected.iter().flatten().fold(0.0, |most: f64, logit| most.max(logit.abs()));
-    // With 8 bits the activations are rounded too: to 1 part in 127 of a block's largest.
-    for (weights, tolerance) in [(Weights::F32, 1e-5), (Weights::Auto, 0.05)] {
-        let (mut model, _) = Llama::open(&path, weights, 64).unwrap();
-        let rows = logits(&mut model, &tokens);
-        for (row, expected) in rows.iter().zip(&expected) {
-            for (logit, expected) in row.iter().zip(expected) {
-                let off = (f64::from(*logit) - expected).abs() / largest;
-                assert!(off < tolerance, "{weights:?}: {logit} instead of {expected}");
+    rayon::scope(|_| {
+        let path = file();
+        write(&path, 3, GgmlDType::Q8_0);
+        let tokens: Vec<u32> = (0..40).map(|i| i * 97 % 261).collect();
+        let expected = plain::logits(&path, &tokens);
+        let largest = expected.iter().flatten().fold(0.0, |most: f64, logit| most.max(logit.abs()));
+        // With 8 bits the activations are rounded too: to 1 part in 127 of a block's largest.
+        for (weights, tolerance) in [(Weights::F32, 1e-5), (Weights::Auto, 0.05)] {
+            let (mut model, _) = Llama::open(&path, weights, 64).unwrap();
+            let rows = logits(&mut model, &tokens);
+            for (row, expected) in rows.iter().zip(&expected) {
+                for (logit, expected) in row.iter().zip(expected) {
+                    let off = (f64::from(*logit) - expected).abs() / largest;
+                    assert!(off < tolerance, "{weights:?}: {logit} instead of {expected}");
+                }
             }
         }
-    }
+    });
 }
 
 fn run(model: &mut Llama, drafter: &mut Drafter, prompt: &[u32], sampling: Sampling) -> Decoded {
@@ -302,99 +307,108 @@ fn run(model: &mut Llama, drafter: &mut Drafter, prompt: &[u32], sampling: Sampl
 /// Drafts change how often the model is run, and no token of 512, greedy or sampled.
 #[test]
 fn drafts_leave_the_text() {
-    let handle = Handle::cpu().unwrap();
-    let (mut model, text) = model(7, GgmlDType::Q8_0, Weights::Auto);
-    let prompt = text.tokens("the hedgehog and the heron. the hedgehog and the").unwrap();
-    let warm = Sampling { temperature: 0.5, top_k: 4, top_p: 0.9, seed: 11 };
-    for sampling in [Sampling::GREEDY, warm] {
-        let plain = run(&mut model, &mut Drafter::None, &prompt, sampling);
-        assert_eq!((plain.steps, plain.drafted), (512, 0));
-        let other = || self::model(8, GgmlDType::Q8_0, Weights::Auto).0;
-        let same = || self::model(7, GgmlDType::Q8_0, Weights::Auto).0;
-        let drafters = [
-            (Drafter::lookup(&handle, 1024, 7).unwrap(), 500),
-            (Drafter::ngram(&handle, &prompt, 1024, 7).unwrap(), 500),
-            (Drafter::model(&handle, other(), sampling), 512),
-            // What drafts like the model itself is always right.
-            (Drafter::model(&handle, same(), sampling), 64 + 1),
-        ];
-        for (mut drafter, most) in drafters {
-            let drafted = run(&mut model, &mut drafter, &prompt, sampling);
-            assert_eq!(drafted.tokens, plain.tokens);
-            assert!(drafted.steps <= most, "{} steps, {sampling:?}", drafted.steps);
-            assert!(drafted.drafted > 0);
+    rayon::scope(|_| {
+        let handle = Handle::cpu().unwrap();
+        let (mut model, text) = model(7, GgmlDType::Q8_0, Weights::Auto);
+        let prompt = text.tokens("the hedgehog and the heron. the hedgehog and the").unwrap();
+        let warm = Sampling { temperature: 0.5, top_k: 4, top_p: 0.9, seed: 11 };
+        for sampling in [Sampling::GREEDY, warm] {
+            let plain = run(&mut model, &mut Drafter::None, &prompt, sampling);
+            assert_eq!((plain.steps, plain.drafted), (512, 0));
+            let other = || self::model(8, GgmlDType::Q8_0, Weights::Auto).0;
+            let same = || self::model(7, GgmlDType::Q8_0, Weights::Auto).0;
+            let drafters = [
+                (Drafter::lookup(&handle, 1024, 7).unwrap(), 500),
+                (Drafter::ngram(&handle, &prompt, 1024, 7).unwrap(), 500),
+                (Drafter::model(&handle, other(), sampling), 512),
+                // What drafts like the model itself is always right.
+                (Drafter::model(&handle, same(), sampling), 64 + 1),
+            ];
+            for (mut drafter, most) in drafters {
+                let drafted = run(&mut model, &mut drafter, &prompt, sampling);
+                assert_eq!(drafted.tokens, plain.tokens);
+                assert!(drafted.steps <= most, "{} steps, {sampling:?}", drafted.steps);
+                assert!(drafted.drafted > 0);
+            }
         }
-    }
-    // Another seed is another text.
-    let plain = run(&mut model, &mut Drafter::None, &prompt, warm);
-    let other = Sampling { seed: 12, ..warm };
-    assert_ne!(run(&mut model, &mut Drafter::None, &prompt, other).tokens, plain.tokens);
+        // Another seed is another text.
+        let plain = run(&mut model, &mut Drafter::None, &prompt, warm);
+        let other = Sampling { seed: 12, ..warm };
+        assert_ne!(run(&mut model, &mut Drafter::None, &prompt, other).tokens, plain.tokens);
+    });
 }
 
 /// The token that ends an answer ends it, among drafts too.
 #[test]
 fn an_answer_ends() {
-    let handle = Handle::cpu().unwrap();
-    let (mut model, text) = model(7, GgmlDType::Q8_0, Weights::Auto);
-    let prompt = text.tokens("the hedgehog").unwrap();
-    let plain = run(&mut model, &mut Drafter::None, &prompt, Sampling::GREEDY);
-    let stop = plain.tokens[40];
-    let end = plain.tokens.iter().position(|&token| token == stop).unwrap();
-    let sampling = Sampling::GREEDY;
-    let request = Request { tokens: 512, stop: Some(stop), max_draft: 7, sampling, row: 0.01 };
-    let (same, _) = self::model(7, GgmlDType::Q8_0, Weights::Auto);
-    let mut drafters = [Drafter::None, Drafter::model(&handle, same, sampling)];
-    for drafter in &mut drafters {
-        let decoded = decode(&handle, &mut model, drafter, &prompt, &request, |_| Ok(())).unwrap();
-        assert_eq!(decoded.tokens, plain.tokens[..=end]);
-    }
+    rayon::scope(|_| {
+        let handle = Handle::cpu().unwrap();
+        let (mut model, text) = model(7, GgmlDType::Q8_0, Weights::Auto);
+        let prompt = text.tokens("the hedgehog").unwrap();
+        let plain = run(&mut model, &mut Drafter::None, &prompt, Sampling::GREEDY);
+        let stop = plain.tokens[40];
+        let end = plain.tokens.iter().position(|&token| token == stop).unwrap();
+        let sampling = Sampling::GREEDY;
+        let request = Request { tokens: 512, stop: Some(stop), max_draft: 7, sampling, row: 0.01 };
+        let (same, _) = self::model(7, GgmlDType::Q8_0, Weights::Auto);
+        let mut drafters = [Drafter::None, Drafter::model(&handle, same, sampling)];
+        for drafter in &mut drafters {
+            let decoded =
+                decode(&handle, &mut model, drafter, &prompt, &request, |_| Ok(())).unwrap();
+            assert_eq!(decoded.tokens, plain.tokens[..=end]);
+        }
+    });
 }
 
 /// Text becomes the tokens that GPT-2's rules say and comes back, a token a digit; what
 /// steers is one token, and is not shown.
 #[test]
 fn text_is_tokenized_as_the_file_says() {
-    let (_, text) = model(7, GgmlDType::Q8_0, Weights::Auto);
-    let vocabulary = vocabulary();
-    let names = |tokens: &[u32]| -> Vec<&str> {
-        tokens.iter().map(|&token| &*vocabulary[token as usize]).collect()
-    };
-    let tokens = text.tokens("he he 42é").unwrap();
-    assert_eq!(names(&tokens), ["he", "Ġhe", "Ġ", "4", "2", "Ã", "©"]);
-    assert_eq!(text.text(&tokens).unwrap(), "he he 42é");
-    let chat = text.chat("he").unwrap();
-    assert_eq!(chat, "<|im_start|>user\nhe<|im_end|>\n<|im_start|>assistant\n");
-    let tokens = text.tokens(&chat).unwrap();
-    assert_eq!((tokens[0], tokens.last()), (1, text.tokens("\n").unwrap().last()));
-    assert_eq!(tokens.iter().filter(|&&token| token == text.end.unwrap()).count(), 1);
-    assert_eq!(text.text(&tokens).unwrap(), "user\nhe\nassistant\n");
-    // A character comes when all of its bytes are there.
-    let mut shown = Vec::new();
-    text.stream(|piece| shown.push(piece.to_owned()))(&text.tokens("hé").unwrap()).unwrap();
-    assert_eq!(shown, ["h", "é"]);
+    rayon::scope(|_| {
+        let (_, text) = model(7, GgmlDType::Q8_0, Weights::Auto);
+        let vocabulary = vocabulary();
+        let names = |tokens: &[u32]| -> Vec<&str> {
+            tokens.iter().map(|&token| &*vocabulary[token as usize]).collect()
+        };
+        let tokens = text.tokens("he he 42é").unwrap();
+        assert_eq!(names(&tokens), ["he", "Ġhe", "Ġ", "4", "2", "Ã", "©"]);
+        assert_eq!(text.text(&tokens).unwrap(), "he he 42é");
+        let chat = text.chat("he").unwrap();
+        assert_eq!(chat, "<|im_start|>user\nhe<|im_end|>\n<|im_start|>assistant\n");
+        let tokens = text.tokens(&chat).unwrap();
+        assert_eq!((tokens[0], tokens.last()), (1, text.tokens("\n").unwrap().last()));
+        assert_eq!(tokens.iter().filter(|&&token| token == text.end.unwrap()).count(), 1);
+        assert_eq!(text.text(&tokens).unwrap(), "user\nhe\nassistant\n");
+        // A character comes when all of its bytes are there.
+        let mut shown = Vec::new();
+        text.stream(|piece| shown.push(piece.to_owned()))(&text.tokens("hé").unwrap()).unwrap();
+        assert_eq!(shown, ["h", "é"]);
+    });
 }
 
 /// What is wrong with a call is said.
 #[test]
 fn bad_calls_are_refused() {
-    let path = file();
-    let error = Llama::open(&path, Weights::Auto, 8).err().unwrap();
-    assert!(format!("{error:#}").contains("tiny-"), "{error:#}");
-    write(&path, 1, GgmlDType::Q8_0);
-    let error = Llama::open(&path, Weights::Auto, 5000).err().unwrap();
-    assert!(format!("{error:#}").contains("it was made for 4096"), "{error:#}");
-    let (mut model, _) = Llama::open(&path, Weights::Auto, 8).unwrap();
-    let error = model.run(&[1, 261]).err().unwrap();
-    assert_eq!(error.to_string(), "token 261 is outside of the vocabulary of 261");
-    let error = model.run(&[0; 9]).err().unwrap();
-    assert_eq!(error.to_string(), "9 tokens, there is room for 8");
-    assert!(model.is_empty());
-    let sampling = Sampling::GREEDY;
-    let request = Request { tokens: 8, stop: None, max_draft: 3, sampling, row: 0.1 };
-    let handle = Handle::cpu().unwrap();
-    let mut drafter = Drafter::None;
-    for (prompt, words) in [(&[][..], "the prompt is empty"), (&[1][..], "have 9 tokens")] {
-        let result = decode(&handle, &mut model, &mut drafter, prompt, &request, |_| Ok(()));
-        assert!(result.err().unwrap().to_string().contains(words));
-    }
+    rayon::scope(|_| {
+        let path = file();
+        let error = Llama::open(&path, Weights::Auto, 8).err().unwrap();
+        assert!(format!("{error:#}").contains("tiny-"), "{error:#}");
+        write(&path, 1, GgmlDType::Q8_0);
+        let error = Llama::open(&path, Weights::Auto, 5000).err().unwrap();
+        assert!(format!("{error:#}").contains("it was made for 4096"), "{error:#}");
+        let (mut model, _) = Llama::open(&path, Weights::Auto, 8).unwrap();
+        let error = model.run(&[1, 261]).err().unwrap();
+        assert_eq!(error.to_string(), "token 261 is outside of the vocabulary of 261");
+        let error = model.run(&[0; 9]).err().unwrap();
+        assert_eq!(error.to_string(), "9 tokens, there is room for 8");
+        assert!(model.is_empty());
+        let sampling = Sampling::GREEDY;
+        let request = Request { tokens: 8, stop: None, max_draft: 3, sampling, row: 0.1 };
+        let handle = Handle::cpu().unwrap();
+        let mut drafter = Drafter::None;
+        for (prompt, words) in [(&[][..], "the prompt is empty"), (&[1][..], "have 9 tokens")] {
+            let result = decode(&handle, &mut model, &mut drafter, prompt, &request, |_| Ok(()));
+            assert!(result.err().unwrap().to_string().contains(words));
+        }
+    });
 }
