@@ -132,6 +132,7 @@ impl Blocks {
     }
 
     /// `R` rows times `C` columns from `first + column` on.
+    #[expect(clippy::needless_range_loop, reason = "several arrays go in step")]
     #[inline]
     #[target_feature(enable = "avx2,fma")]
     fn tile<const R: usize, const C: usize>(

@@ -20,7 +20,7 @@ pub enum Drafter {
     /// `prompt_lookup`, the longest pattern first.
     Lookup(Lookup),
     /// `ngram_match`.
-    Ngram(Ngram),
+    Ngram(Box<Ngram>),
     /// A smaller model.
     Model(Box<Small>),
 }
@@ -76,13 +76,13 @@ impl Drafter {
             ..params.tensors(1, prompt.len(), capacity, most + 1)
         };
         let operator = handle.create(&params, &tensors)?;
-        Ok(Drafter::Ngram(Ngram {
+        Ok(Drafter::Ngram(Box::new(Ngram {
             workspace: vec![0; operator.workspace_size()],
             operator,
             prompt: prompt.to_vec(),
             tokens: vec![0; capacity],
             drafts: vec![0; most + 1],
-        }))
+        })))
     }
 
     /// By a smaller model of the same vocabulary, sampled as the large one is: with the same

@@ -3,7 +3,7 @@
 //!
 //! [`Llama`] runs several rows at once and forgets those that were rejected by moving a
 //! length back. [`Drafter`] proposes, [`Lengths`] says how many of the proposals are worth
-//! their rows, and [`decode`](engine::decode) goes on from what the model chose.
+//! their rows, and [`decode`] goes on from what the model chose.
 
 #[cfg(target_arch = "x86_64")]
 pub mod attention;
