@@ -107,7 +107,9 @@ pub fn decode(
     ensure!(most <= room, "prompt and answer have {most} tokens, there is room for {room}");
     let mut sampler = Sampler::new(handle, request.sampling);
     let mut verifier = Verifier { handle, workspace: Vec::new() };
-    let mut lengths = Lengths::new(drafter.kinds(), request.max_draft, request.row);
+    // Of drafts that cost nothing unless they are run, it is seen soon whether they would stand.
+    let hope = if drafter.costs() { 0.7 } else { 0.2 };
+    let mut lengths = Lengths::new(drafter.kinds(), request.max_draft, request.row, hope);
     let mut watch = Stopwatch::default();
 
     let started = Instant::now();

@@ -14,6 +14,8 @@ struct Open {
     place: usize,
     kind: usize,
     tokens: Vec<u32>,
+    /// How many of them stand so far.
+    stood: usize,
 }
 
 /// Chooses lengths of drafts from what stood so far.
@@ -27,9 +29,12 @@ pub struct Lengths {
 
 impl Lengths {
     /// For drafts of `kinds` kinds of up to `most` tokens. `row` is the time that a row more
-    /// takes, drafting it included, in units of a run of one row.
-    pub fn new(kinds: usize, most: usize, row: f64) -> Self {
-        Lengths { stand: vec![vec![0.5; most]; kinds], row, open: Vec::new() }
+    /// takes, drafting it included, in units of a run of one row; `hope` how likely the first
+    /// draft stands, before anything is known of it.
+    pub fn new(kinds: usize, most: usize, row: f64, hope: f64) -> Self {
+        let mut stand = vec![0.5; most];
+        stand[..most.min(1)].fill(hope);
+        Lengths { stand: vec![stand; kinds], row, open: Vec::new() }
     }
 
     /// How many of `most` drafts of a kind to run: what gives the most tokens in a time.
@@ -49,24 +54,26 @@ impl Lengths {
 
     /// Notes what was drafted for `place` of the text and after, whether it is run or not.
     pub fn drafted(&mut self, place: usize, kind: usize, tokens: Vec<u32>) {
-        self.open.push(Open { place, kind, tokens });
+        self.open.push(Open { place, kind, tokens, stood: 0 });
     }
 
     /// Learns from the text so far.
     pub fn observe(&mut self, text: &[u32]) {
         let stand = &mut self.stand;
-        self.open.retain(|open| {
-            let known = &text[open.place.min(text.len())..];
-            let agreed = open.tokens.iter().zip(known).take_while(|(a, b)| a == b).count();
-            if agreed == known.len() && agreed < open.tokens.len() {
-                return true; // The text has not decided yet.
-            }
-            let places = stand[open.kind].iter_mut().take(open.tokens.len()).enumerate();
-            for (place, stands) in places.take(agreed + 1) {
-                let stood = if place < agreed { 1.0 } else { 0.0 };
+        self.open.retain_mut(|open| {
+            let stand = &mut stand[open.kind];
+            while let (Some(draft), Some(token)) =
+                (open.tokens.get(open.stood), text.get(open.place + open.stood))
+            {
+                let stood = if draft == token { 1.0 } else { 0.0 };
+                let stands = &mut stand[open.stood];
                 *stands += NEWEST * (stood - *stands);
+                if draft != token {
+                    return false;
+                }
+                open.stood += 1;
             }
-            false
+            open.stood < open.tokens.len()
         });
     }
 }
@@ -79,7 +86,7 @@ mod tests {
     /// when they would have stood.
     #[test]
     fn lengths_follow_the_text() {
-        let mut lengths = Lengths::new(2, 8, 0.2);
+        let mut lengths = Lengths::new(2, 8, 0.2, 0.2);
         let text: Vec<u32> = (0..400).collect();
         for place in 0..100 {
             lengths.drafted(place, 0, text[place..place + 8].to_vec());
@@ -97,7 +104,7 @@ mod tests {
     /// A row that costs as much as a run is never worth it.
     #[test]
     fn rows_that_cost_all_are_not_run() {
-        assert_eq!(Lengths::new(1, 8, 1.0).choose(0, 8), 0);
-        assert_eq!(Lengths::new(1, 8, 0.0).choose(0, 8), 8);
+        assert_eq!(Lengths::new(1, 8, 1.0, 0.5).choose(0, 8), 0);
+        assert_eq!(Lengths::new(1, 8, 0.0, 0.5).choose(0, 8), 8);
     }
 }
