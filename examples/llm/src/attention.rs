@@ -1,0 +1,86 @@
+//! Causal attention of a few rows over a cache, each row and head alone.
+//!
+//! A row's sums go over its own positions in their order, so that their bits do not depend on
+//! the rows beside it. Rows and heads are rayon's to share out: a thread that the system takes
+//! away holds up one of them.
+
+use anyhow::ensure;
+use candle_core::{Device, Tensor};
+use rayon::prelude::*;
+
+use crate::Result;
+use crate::blocks::Blocks;
+use crate::llama::with_slice;
+
+/// `query` `[rows, heads * head_dim]`, of which the first is at position `start`, over `keys` and
+/// `values` `[positions, kv_heads, head_dim]`: `[rows, heads * head_dim]`.
+///
+/// # Errors
+/// Where a head's size is no multiple of 8, a tensor is not packed f32 in the CPU's memory, or
+/// the processor lacks AVX2.
+pub fn attention(query: &Tensor, keys: &Tensor, values: &Tensor, start: usize) -> Result<Tensor> {
+    let (rows, width) = query.dims2()?;
+    let (positions, kv_heads, head_dim) = keys.dims3()?;
+    ensure!(Blocks::supported(), "this processor has no AVX2");
+    ensure!(head_dim % 8 == 0, "heads of {head_dim}, expected a multiple of 8");
+    ensure!(start + rows <= positions, "{rows} rows at {start} of {positions} positions");
+    let (heads, step) = (width / head_dim, kv_heads * head_dim);
+    let mut out = vec![0f32; rows * width];
+    with_slice(query, |query| {
+        with_slice(keys, |keys| {
+            with_slice(values, |values| {
+                let each = out.par_chunks_exact_mut(head_dim).zip(query.par_chunks_exact(head_dim));
+                each.enumerate().for_each_init(Vec::new, |weights, (at, (out, query))| {
+                    let seen = start + at / heads + 1;
+                    let first = at % heads * kv_heads / heads * head_dim;
+                    let (keys, values) = (&keys[first..seen * step], &values[first..seen * step]);
+                    // SAFETY: the processor has AVX2, as was checked.
+                    unsafe { head(query, keys, values, step, weights, out) };
+                });
+                Ok(())
+            })
+        })
+    })?;
+    Ok(Tensor::from_vec(out, (rows, width), &Device::Cpu)?)
+}
+
+/// One head of one row. Its keys and values are the first elements of every `step`.
+#[target_feature(enable = "avx2,fma")]
+fn head(
+    query: &[f32],
+    keys: &[f32],
+    values: &[f32],
+    step: usize,
+    weights: &mut Vec<f32>,
+    out: &mut [f32],
+) {
+    let scale = 1.0 / (query.len() as f32).sqrt();
+    weights.clear();
+    weights.extend(keys.chunks(step).map(|key| dot(query, &key[..query.len()]) * scale));
+    let most = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let mut total = 0.0;
+    for (weight, value) in weights.iter().zip(values.chunks(step)) {
+        let weight = (weight - most).exp();
+        total += weight;
+        for (out, value) in out.iter_mut().zip(value) {
+            *out = weight.mul_add(*value, *out);
+        }
+    }
+    for out in out {
+        *out /= total;
+    }
+}
+
+/// The sum of products, in eight strands.
+#[inline]
+#[target_feature(enable = "avx2,fma")]
+fn dot(a: &[f32], b: &[f32]) -> f32 {
+    let mut sums = [0f32; 8];
+    for (a, b) in a.chunks_exact(8).zip(b.chunks_exact(8)) {
+        for i in 0..8 {
+            sums[i] = a[i].mul_add(b[i], sums[i]);
+        }
+    }
+    let [a, b, c, d, e, f, g, h] = sums;
+    ((a + e) + (b + f)) + ((c + g) + (d + h))
+}

@@ -1,0 +1,238 @@
+//! Where drafts come from: the text so far, or a smaller model.
+
+use anyhow::ensure;
+use spec::ops::ngram_match::{self, NgramMatch};
+use spec::ops::prompt_lookup::{self, PromptLookup};
+use spec::{DType, Descriptor, Handle, Signature, Stream, TensorDesc};
+
+use crate::Result;
+use crate::engine::Stopwatch;
+use crate::llama::Llama;
+use crate::sampling::{Sampler, Sampling};
+
+/// The longest pattern that is looked up.
+const MAX_NGRAM: usize = 4;
+
+/// Makes drafts.
+pub enum Drafter {
+    /// None: plain decoding.
+    None,
+    /// `prompt_lookup`, the longest pattern first.
+    Lookup(Lookup),
+    /// `ngram_match`.
+    Ngram(Box<Ngram>),
+    /// A smaller model.
+    Model(Box<Small>),
+}
+
+/// What was drafted.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Draft {
+    /// What drafted it, below [`Drafter::kinds`]: drafts of one kind stand equally often.
+    pub kind: usize,
+    /// The tokens, one after the other.
+    pub tokens: Vec<u32>,
+}
+
+impl Drafter {
+    /// By `prompt_lookup`, up to `most` drafts in texts of up to `capacity` tokens.
+    ///
+    /// # Errors
+    /// As [`Handle::create`].
+    pub fn lookup(handle: &Handle, capacity: usize, most: usize) -> Result<Self> {
+        let flags = Some(TensorDesc::new(DType::U32, [1]));
+        let create = |ngram| {
+            let params = PromptLookup {
+                min_ngram: ngram,
+                max_ngram: ngram,
+                max_draft: most,
+                ..PromptLookup::default()
+            };
+            let tensors = params.tensors(DType::U32, 1, capacity);
+            handle.create(&params, &prompt_lookup::Tensors { flags, ..tensors })
+        };
+        let operators = (1..=MAX_NGRAM).rev().map(create).collect::<spec::Result<Vec<_>>>()?;
+        let workspace = operators.iter().map(Descriptor::workspace_size).max().unwrap_or(0);
+        Ok(Drafter::Lookup(Lookup {
+            operators,
+            workspace: vec![0; workspace],
+            tokens: vec![0; capacity],
+            drafts: vec![0; most],
+        }))
+    }
+
+    /// By `ngram_match`, for this prompt.
+    ///
+    /// # Errors
+    /// As [`Handle::create`].
+    pub fn ngram(handle: &Handle, prompt: &[u32], capacity: usize, most: usize) -> Result<Self> {
+        let params = NgramMatch { token_threshold: i32::MAX, ..NgramMatch::default() };
+        let tokens = |len| TensorDesc::new(DType::U32, [1, len]);
+        let tensors = ngram_match::Tensors {
+            input_ids: tokens(prompt.len()),
+            token_ids_all: tokens(capacity),
+            draft_tokens: tokens(most + 1),
+            flags: Some(TensorDesc::new(DType::U32, [1])),
+            ..params.tensors(1, prompt.len(), capacity, most + 1)
+        };
+        let operator = handle.create(&params, &tensors)?;
+        Ok(Drafter::Ngram(Box::new(Ngram {
+            workspace: vec![0; operator.workspace_size()],
+            operator,
+            prompt: prompt.to_vec(),
+            tokens: vec![0; capacity],
+            drafts: vec![0; most + 1],
+        })))
+    }
+
+    /// By a smaller model of the same vocabulary, sampled as the large one is: with the same
+    /// random numbers the two agree more often.
+    pub fn model(handle: &Handle, model: Llama, sampling: Sampling) -> Self {
+        let sampler = Sampler::new(handle, sampling);
+        Drafter::Model(Box::new(Small { model, sampler, read: Vec::new() }))
+    }
+
+    /// How many kinds of drafts it makes.
+    pub fn kinds(&self) -> usize {
+        match self {
+            Drafter::Lookup(lookup) => lookup.operators.len(),
+            _ => 1,
+        }
+    }
+
+    /// Whether each draft costs, so that only those are made which are run.
+    pub fn costs(&self) -> bool {
+        matches!(self, Drafter::Model(_))
+    }
+
+    /// Up to `most` drafts of what follows the text.
+    ///
+    /// # Errors
+    /// Where the text is longer than its capacity.
+    pub fn draft(&mut self, text: &[u32], most: usize, watch: &mut Stopwatch) -> Result<Draft> {
+        let mut draft = match self {
+            Drafter::None => Draft::default(),
+            Drafter::Lookup(lookup) => lookup.draft(text, watch)?,
+            Drafter::Ngram(ngram) => ngram.draft(text, watch)?,
+            Drafter::Model(small) => small.draft(text, most, watch)?,
+        };
+        draft.tokens.truncate(most);
+        Ok(draft)
+    }
+}
+
+/// `prompt_lookup` of one text, with one operator a length of pattern.
+pub struct Lookup {
+    operators: Vec<Descriptor<PromptLookup>>,
+    workspace: Vec<u8>,
+    tokens: Vec<u32>,
+    drafts: Vec<u32>,
+}
+
+impl Lookup {
+    fn draft(&mut self, text: &[u32], watch: &mut Stopwatch) -> Result<Draft> {
+        write(&mut self.tokens, text)?;
+        let lengths = [text.len() as i32];
+        for (kind, operator) in self.operators.iter().enumerate() {
+            let (mut counts, mut flags) = ([0i32], [0u32]);
+            let buffers = prompt_lookup::Buffers {
+                tokens: (&self.tokens).into(),
+                lengths: (&lengths).into(),
+                drafts: (&mut self.drafts).into(),
+                counts: (&mut counts).into(),
+                flags: Some((&mut flags).into()),
+            };
+            watch.measure(PromptLookup::NAME, || {
+                operator.calculate(&mut self.workspace, buffers, Stream::default())
+            })?;
+            ensure!(flags == [0], "prompt_lookup: flags {}", flags[0]);
+            if counts[0] > 0 {
+                return Ok(Draft { kind, tokens: self.drafts[..counts[0] as usize].to_vec() });
+            }
+        }
+        Ok(Draft::default())
+    }
+}
+
+/// `ngram_match` for one request.
+pub struct Ngram {
+    operator: Descriptor<NgramMatch>,
+    workspace: Vec<u8>,
+    prompt: Vec<u32>,
+    /// The whole text, of which what begins with the prompt's last token is generated.
+    tokens: Vec<u32>,
+    drafts: Vec<u32>,
+}
+
+impl Ngram {
+    fn draft(&mut self, text: &[u32], watch: &mut Stopwatch) -> Result<Draft> {
+        write(&mut self.tokens, text)?;
+        let prompt = self.prompt.len() as i64;
+        let (input_ids_len, prompt_lens) = ([prompt], [prompt - 1]);
+        let (step_idx, max_dec_len) = ([text.len() as i64 - prompt], [self.tokens.len() as i64]);
+        let draft_token_num = [self.drafts.len() as i32 - 1];
+        let (mut seq_lens_this_time, mut flags) = ([1i32], [0u32]);
+        let buffers = ngram_match::Buffers {
+            input_ids: (&self.prompt).into(),
+            input_ids_len: (&input_ids_len).into(),
+            token_ids_all: (&self.tokens).into(),
+            prompt_lens: (&prompt_lens).into(),
+            step_idx: (&step_idx).into(),
+            draft_token_num: (&draft_token_num).into(),
+            draft_tokens: (&mut self.drafts).into(),
+            seq_lens_this_time: (&mut seq_lens_this_time).into(),
+            seq_lens_encoder: (&[0i32]).into(),
+            seq_lens_decoder: (&[1i32]).into(),
+            max_dec_len: (&max_dec_len).into(),
+            flags: Some((&mut flags).into()),
+        };
+        watch.measure(NgramMatch::NAME, || {
+            self.operator.calculate(&mut self.workspace, buffers, Stream::default())
+        })?;
+        ensure!(flags == [0], "ngram_match: flags {}", flags[0]);
+        let slots = seq_lens_this_time[0].max(1) as usize;
+        Ok(Draft { kind: 0, tokens: self.drafts[1..slots].to_vec() })
+    }
+}
+
+/// Writes a text to the start of an operator's row.
+fn write(row: &mut [u32], text: &[u32]) -> Result<()> {
+    let room = row.len();
+    let row = row.get_mut(..text.len());
+    let row = row.ok_or_else(|| anyhow::anyhow!("{} tokens in a row of {room}", text.len()))?;
+    row.copy_from_slice(text);
+    Ok(())
+}
+
+/// The smaller model.
+pub struct Small {
+    model: Llama,
+    sampler: Sampler,
+    /// What it was run on and still has.
+    read: Vec<u32>,
+}
+
+impl Small {
+    fn draft(&mut self, text: &[u32], most: usize, watch: &mut Stopwatch) -> Result<Draft> {
+        // What it drafted and the model did not choose is forgotten.
+        let known = self.read.iter().zip(text).take_while(|(a, b)| a == b).count();
+        let known = known.min(text.len() - 1);
+        self.model.truncate(known);
+        self.read.truncate(known);
+        let mut next = text[known..].to_vec();
+        let mut tokens = Vec::with_capacity(most);
+        while tokens.len() < most {
+            let (last, before) = next.split_last().expect("a text has a token");
+            let logits = watch.measure("the draft model", || {
+                self.model.read_prompt(before)?;
+                self.model.run(&[*last])
+            })?;
+            self.read.append(&mut next);
+            let place = text.len() + tokens.len();
+            let chosen = logits.with(|logits| self.sampler.choose(logits, place, 1, watch))?;
+            tokens.extend(&chosen);
+            next = chosen;
+        }
+        Ok(Draft { kind: 0, tokens })
+    }
+}

@@ -1,0 +1,207 @@
+//! The decode loop: draft, run the model once on the last token and the drafts, choose a
+//! token after each, follow those choices.
+
+use std::time::{Duration, Instant};
+
+use anyhow::ensure;
+use cpu_time::ProcessTime;
+use spec::ops::tree_verify::{Buffers, Links, Tensors, TreeVerify};
+use spec::{DType, Handle, Signature, Stream, TensorDesc};
+
+use crate::Result;
+use crate::drafting::Drafter;
+use crate::lengths::Lengths;
+use crate::llama::Llama;
+use crate::sampling::{Sampler, Sampling};
+
+/// After how many steps without drafts a drafter whose drafts cost is tried again.
+const TRY_AGAIN: usize = 16;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// How many tokens to write.
+    pub tokens: usize,
+    /// The token that ends the answer.
+    pub stop: Option<u32>,
+    /// The most drafts of a step.
+    pub max_draft: usize,
+    /// How tokens are chosen.
+    pub sampling: Sampling,
+    /// What a row more costs, in runs of one row: [`crate::bench::cost_of_a_row`].
+    pub row: f64,
+}
+
+/// What came of it.
+pub struct Decoded {
+    /// The tokens after the prompt.
+    pub tokens: Vec<u32>,
+    /// Runs of the model.
+    pub steps: usize,
+    /// Drafts that were run.
+    pub drafted: usize,
+    /// Those that stood.
+    pub accepted: usize,
+    /// The time of reading the prompt, all but its last token.
+    pub prompt: Duration,
+    /// The time from there to the last token.
+    pub total: Duration,
+    /// The time of processors in it, of all threads together.
+    pub processors: Duration,
+    /// The parts of it.
+    pub watch: Stopwatch,
+}
+
+impl Decoded {
+    /// Tokens a second, after the prompt.
+    pub fn speed(&self) -> f64 {
+        self.tokens.len() as f64 / self.total.as_secs_f64()
+    }
+}
+
+/// Adds up the time of calls by name.
+#[derive(Default)]
+pub struct Stopwatch {
+    /// Name, time and calls.
+    pub laps: Vec<(&'static str, Duration, usize)>,
+}
+
+impl Stopwatch {
+    /// Measures one call.
+    ///
+    /// # Errors
+    /// What `call` returns.
+    pub fn measure<T, E>(
+        &mut self,
+        name: &'static str,
+        call: impl FnOnce() -> Result<T, E>,
+    ) -> Result<T, E> {
+        let started = Instant::now();
+        let result = call()?;
+        let time = started.elapsed();
+        match self.laps.iter_mut().find(|lap| lap.0 == name) {
+            Some(lap) => {
+                lap.1 += time;
+                lap.2 += 1;
+            }
+            None => self.laps.push((name, time, 1)),
+        }
+        Ok(result)
+    }
+}
+
+/// Writes on from a prompt. `written` is given the tokens of each step.
+///
+/// # Errors
+/// Where the prompt is empty, or does not fit into the model with what is asked for.
+pub fn decode(
+    handle: &Handle,
+    model: &mut Llama,
+    drafter: &mut Drafter,
+    prompt: &[u32],
+    request: &Request,
+    mut written: impl FnMut(&[u32]) -> Result<()>,
+) -> Result<Decoded> {
+    let (most, room) = (prompt.len() + request.tokens, model.capacity());
+    ensure!(!prompt.is_empty(), "the prompt is empty");
+    ensure!(most <= room, "prompt and answer have {most} tokens, there is room for {room}");
+    let mut sampler = Sampler::new(handle, request.sampling);
+    let mut verifier = Verifier { handle, workspace: Vec::new() };
+    // Of drafts that cost nothing unless they are run, it is seen soon whether they would stand.
+    let hope = if drafter.costs() { 0.7 } else { 0.2 };
+    let mut lengths = Lengths::new(drafter.kinds(), request.max_draft, request.row, hope);
+    let mut watch = Stopwatch::default();
+
+    let started = Instant::now();
+    model.truncate(0);
+    model.read_prompt(&prompt[..prompt.len() - 1])?;
+    let read = started.elapsed();
+    let processors = ProcessTime::now();
+
+    let mut text = prompt.to_vec();
+    let (mut steps, mut drafted, mut accepted, mut without) = (0, 0, 0, 0);
+    let ended = |text: &[u32]| request.stop.is_some() && text.last().copied() == request.stop;
+    while text.len() < most && (text.len() == prompt.len() || !ended(&text)) {
+        let limit = request.max_draft.min(most - text.len() - 1);
+        let drafts = if drafter.costs() {
+            let worth = lengths.choose(0, limit);
+            let again = usize::from(without >= TRY_AGAIN).min(limit);
+            let draft = drafter.draft(&text, worth.max(again), &mut watch)?;
+            lengths.drafted(text.len(), draft.kind, draft.tokens.clone());
+            draft.tokens
+        } else {
+            let mut draft = drafter.draft(&text, limit, &mut watch)?;
+            let worth = lengths.choose(draft.kind, draft.tokens.len());
+            lengths.drafted(text.len(), draft.kind, draft.tokens.clone());
+            draft.tokens.truncate(worth);
+            draft.tokens
+        };
+        without = if drafts.is_empty() { without + 1 } else { 0 };
+
+        let kept = model.len();
+        let mut rows = vec![text[kept]];
+        rows.extend(&drafts);
+        let logits = watch.measure("the model", || model.run(&rows))?;
+        let chosen =
+            logits.with(|logits| sampler.choose(logits, text.len(), rows.len(), &mut watch))?;
+        let mut tokens = verifier.follow(&rows, &chosen, &mut watch)?;
+        // Rejected rows cost their place in the cache, which is taken back.
+        model.truncate(kept + tokens.len());
+        steps += 1;
+        drafted += drafts.len();
+        accepted += tokens.len() - 1;
+        if let Some(end) = tokens.iter().position(|token| Some(*token) == request.stop) {
+            tokens.truncate(end + 1);
+        }
+        text.extend(&tokens);
+        lengths.observe(&text);
+        written(&tokens)?;
+    }
+    let (total, processors) = (started.elapsed() - read, processors.elapsed());
+    let tokens = text.split_off(prompt.len());
+    Ok(Decoded { tokens, steps, drafted, accepted, prompt: read, total, processors, watch })
+}
+
+/// `tree_verify` for a chain of drafts.
+struct Verifier<'a> {
+    handle: &'a Handle,
+    workspace: Vec<u8>,
+}
+
+impl Verifier<'_> {
+    /// The tokens that a step emits: `rows` are the text's last token and the drafts,
+    /// `chosen` what the model chose after each.
+    fn follow(&mut self, rows: &[u32], chosen: &[u32], watch: &mut Stopwatch) -> Result<Vec<u32>> {
+        let nodes = rows.len();
+        let params = TreeVerify { max_depth: nodes - 1 };
+        let tree = TensorDesc::new(DType::U32, [1, nodes]);
+        let tensors = Tensors {
+            draft_tokens: tree,
+            target_tokens: tree,
+            tokens: tree,
+            flags: Some(TensorDesc::new(DType::U32, [1])),
+            ..params.tensors(1, nodes)
+        };
+        let operator = self.handle.create(&params, &tensors)?;
+        self.workspace.resize(operator.workspace_size(), 0);
+        let links = Links::chain(nodes);
+        let (mut tokens, mut path) = (vec![0u32; nodes], vec![0i32; nodes]);
+        let (mut num_tokens, mut flags) = ([0i32], [0u32]);
+        let buffers = Buffers {
+            draft_tokens: rows.into(),
+            target_tokens: chosen.into(),
+            first_child: (&links.first_child).into(),
+            next_sibling: (&links.next_sibling).into(),
+            tokens: (&mut tokens).into(),
+            nodes: (&mut path).into(),
+            num_tokens: (&mut num_tokens).into(),
+            flags: Some((&mut flags).into()),
+        };
+        watch.measure(TreeVerify::NAME, || {
+            operator.calculate(&mut self.workspace, buffers, Stream::default())
+        })?;
+        ensure!(flags == [0], "tree_verify: flags {}", flags[0]);
+        tokens.truncate(num_tokens[0] as usize);
+        Ok(tokens)
+    }
+}

@@ -1,0 +1,349 @@
+//! The Llama architecture, several rows at a time.
+//!
+//! Every operation works on each row alone, in an order that does not depend on how many
+//! there are: products take each row's dot products one by one (candle's quantised ones as
+//! those of [`crate::blocks`]), candle's attention walks each row's own positions. So the
+//! logits of a row are the same bits whichever rows go with it, which is what makes text with
+//! drafts equal to text without. Products of f32 or f16 matrices round by the shape of the
+//! whole, and do not have that property.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
+use std::path::Path;
+
+use anyhow::{Context, bail, ensure};
+use candle_core::quantized::gguf_file::{Content, Value};
+use candle_core::quantized::{GgmlDType, QMatMul, QTensor};
+use candle_core::{DType, Device, Module, Storage, Tensor};
+use candle_nn::attention::{AttnMask, flash_attn};
+use candle_nn::ops::{rms_norm, silu};
+use candle_nn::rotary_emb::rope_i;
+
+use crate::Result;
+#[cfg(target_arch = "x86_64")]
+use crate::{attention::attention, blocks::Blocks};
+
+/// How many rows a prompt is read in at a time: what candle reads the weights once for.
+const PROMPT_ROWS: usize = 16;
+
+/// How the matrices lie in memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum Weights {
+    /// `blocks` on processors with AVX2, else `q8-0`.
+    #[default]
+    Auto,
+    /// 8 bits, in blocks of 32, by this program's product (AVX2).
+    Blocks,
+    /// As in the file, by candle's product, and so the others.
+    File,
+    /// 8 bits, in blocks of 32.
+    Q8_0,
+    /// 4 bits, in blocks of 32.
+    Q4_0,
+    /// Dequantised. A row's bits then depend on the number of rows.
+    F32,
+    /// Dequantised. A row's bits then depend on the number of rows.
+    F16,
+}
+
+impl Weights {
+    /// Whether the logits of a row do not depend on the rows beside it.
+    pub fn keep_rows_apart(self) -> bool {
+        !matches!(self, Weights::F32 | Weights::F16)
+    }
+
+    /// A matrix of the file.
+    fn load(self, stored: QTensor) -> Result<Matrix> {
+        let device = stored.device();
+        let dtype = match self {
+            #[cfg(target_arch = "x86_64")]
+            Weights::Auto if Blocks::supported() => return Weights::Blocks.load(stored),
+            #[cfg(target_arch = "x86_64")]
+            Weights::Blocks => {
+                return Ok(Matrix::Blocks(Blocks::new(&stored.dequantize(&device)?)?));
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Weights::Blocks => bail!("`blocks` are for processors with AVX2"),
+            Weights::File => stored.dtype(),
+            Weights::Auto | Weights::Q8_0 => GgmlDType::Q8_0,
+            Weights::Q4_0 => GgmlDType::Q4_0,
+            Weights::F32 => {
+                return Ok(Matrix::Candle(QMatMul::Tensor(stored.dequantize(&device)?)));
+            }
+            Weights::F16 => {
+                return Ok(Matrix::Candle(QMatMul::TensorF16(stored.dequantize_f16(&device)?)));
+            }
+        };
+        if dtype == stored.dtype() {
+            return Ok(Matrix::Candle(QMatMul::from_qtensor(stored)?));
+        }
+        let dense = stored.dequantize(&device)?;
+        Ok(Matrix::Candle(QMatMul::from_qtensor(QTensor::quantize(&dense, dtype)?)?))
+    }
+}
+
+/// A matrix `[n, k]`, with whose transpose rows are multiplied.
+enum Matrix {
+    #[cfg(target_arch = "x86_64")]
+    Blocks(Blocks),
+    Candle(QMatMul),
+}
+
+impl Matrix {
+    /// Of rows `[m, k]`: `[m, n]`.
+    fn product(&self, rows: &Tensor) -> Result<Tensor> {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Matrix::Blocks(blocks) => blocks.product(rows),
+            Matrix::Candle(matrix @ QMatMul::TensorF16(_)) => {
+                Ok(matrix.forward(&rows.to_dtype(DType::F16)?)?.to_dtype(DType::F32)?)
+            }
+            Matrix::Candle(matrix) => Ok(matrix.forward(rows)?),
+        }
+    }
+}
+
+struct Layer {
+    attention_norm: Tensor,
+    query: Matrix,
+    key: Matrix,
+    value: Matrix,
+    output: Matrix,
+    mlp_norm: Tensor,
+    gate: Matrix,
+    up: Matrix,
+    down: Matrix,
+    /// `[1, capacity, kv_heads, head_dim]`, of which the model's length counts.
+    keys: Tensor,
+    values: Tensor,
+}
+
+/// A model and the keys and values of one text.
+pub struct Llama {
+    embedding: QTensor,
+    layers: Vec<Layer>,
+    norm: Tensor,
+    head: Matrix,
+    /// Of each position, `[capacity, 1, head_dim / 2]`.
+    cos: Tensor,
+    sin: Tensor,
+    heads: usize,
+    kv_heads: usize,
+    head_dim: usize,
+    epsilon: f32,
+    vocab: usize,
+    capacity: usize,
+    len: usize,
+}
+
+impl Llama {
+    /// Reads a GGUF file, with room for a text of `capacity` tokens.
+    ///
+    /// # Errors
+    /// Where the file is none, lacks something, or is of another architecture.
+    pub fn open(path: &Path, weights: Weights, capacity: usize) -> Result<(Self, Content)> {
+        let name = || format!("model {}", path.display());
+        let mut file = BufReader::new(File::open(path).with_context(name)?);
+        let content = Content::read(&mut file).with_context(name)?;
+        let model = Self::read(&content, &mut file, weights, capacity).with_context(name)?;
+        Ok((model, content))
+    }
+
+    fn read<R: Read + Seek>(
+        content: &Content,
+        file: &mut R,
+        weights: Weights,
+        capacity: usize,
+    ) -> Result<Self> {
+        let device = Device::Cpu;
+        let value = |key: &str| {
+            content.metadata.get(key).with_context(|| format!("its metadata lack {key}"))
+        };
+        let architecture = value("general.architecture")?.to_string()?;
+        if architecture != "llama" {
+            bail!("its architecture is {architecture}, expected llama");
+        }
+        let number = |key: &str| -> Result<usize> { Ok(value(key)?.to_u32()? as usize) };
+        let dim = number("llama.embedding_length")?;
+        let heads = number("llama.attention.head_count")?;
+        let kv_heads = number("llama.attention.head_count_kv").unwrap_or(heads);
+        let head_dim = number("llama.rope.dimension_count").unwrap_or(dim / heads);
+        let base = value("llama.rope.freq_base").and_then(|v| Ok(v.to_f32()?)).unwrap_or(10_000.0);
+        let trained = number("llama.context_length")?;
+        ensure!(capacity <= trained, "a text of {capacity} tokens, it was made for {trained}");
+        if let Ok(Value::String(scaling)) = value("llama.rope.scaling.type") {
+            ensure!(scaling == "none", "rope scaling {scaling} is not computed here");
+        }
+
+        let mut tensor = |name: &str| content.tensor(file, name, &device);
+        let embedding = tensor("token_embd.weight")?;
+        let (vocab, _) = embedding.shape().dims2()?;
+        // A tied head is the embedding once more.
+        let head = weights.load(match tensor("output.weight") {
+            Ok(output) => output,
+            Err(_) => tensor("token_embd.weight")?,
+        })?;
+        let norm = tensor("output_norm.weight")?.dequantize(&device)?;
+        let mut layers = Vec::new();
+        for index in 0..number("llama.block_count")? {
+            let mut stored = |name: &str| tensor(&format!("blk.{index}.{name}.weight"));
+            let cache = || Tensor::zeros((1, capacity, kv_heads, head_dim), DType::F32, &device);
+            layers.push(Layer {
+                attention_norm: stored("attn_norm")?.dequantize(&device)?,
+                query: weights.load(stored("attn_q")?)?,
+                key: weights.load(stored("attn_k")?)?,
+                value: weights.load(stored("attn_v")?)?,
+                output: weights.load(stored("attn_output")?)?,
+                mlp_norm: stored("ffn_norm")?.dequantize(&device)?,
+                gate: weights.load(stored("ffn_gate")?)?,
+                up: weights.load(stored("ffn_up")?)?,
+                down: weights.load(stored("ffn_down")?)?,
+                keys: cache()?,
+                values: cache()?,
+            });
+        }
+
+        let frequency = |i| base.powf(-2.0 * i as f32 / head_dim as f32);
+        let angles: Vec<f32> = (0..capacity)
+            .flat_map(|position| (0..head_dim / 2).map(move |i| position as f32 * frequency(i)))
+            .collect();
+        let angles = Tensor::from_vec(angles, (capacity, 1, head_dim / 2), &device)?;
+        Ok(Llama {
+            embedding,
+            layers,
+            norm,
+            head,
+            cos: angles.cos()?,
+            sin: angles.sin()?,
+            heads,
+            kv_heads,
+            head_dim,
+            epsilon: value("llama.attention.layer_norm_rms_epsilon")?.to_f32()?,
+            vocab,
+            capacity,
+            len: 0,
+        })
+    }
+
+    /// The number of tokens that it knows.
+    pub fn vocab(&self) -> usize {
+        self.vocab
+    }
+
+    /// How many tokens were run and kept.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether none were.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// The longest text.
+    pub fn capacity(&self) -> usize {
+        self.capacity
+    }
+
+    /// Forgets every token from `len` on. It costs nothing: their keys and values stay
+    /// where the next ones overwrite them.
+    ///
+    /// # Panics
+    /// Where there are fewer.
+    pub fn truncate(&mut self, len: usize) {
+        assert!(len <= self.len, "{len} tokens of {}", self.len);
+        self.len = len;
+    }
+
+    /// Runs tokens behind those that it has: the logits after each, `[tokens, vocab]`.
+    ///
+    /// # Errors
+    /// Where they do not fit, or one is not of the vocabulary.
+    pub fn run(&mut self, tokens: &[u32]) -> Result<Logits> {
+        let rows = self.hidden(tokens)?;
+        Ok(Logits(self.head.product(&rms_norm(&rows, &self.norm, self.epsilon)?)?))
+    }
+
+    /// Runs tokens for what they leave behind, without logits.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub fn read_prompt(&mut self, tokens: &[u32]) -> Result<()> {
+        for rows in tokens.chunks(PROMPT_ROWS) {
+            self.hidden(rows)?;
+        }
+        Ok(())
+    }
+
+    fn hidden(&mut self, tokens: &[u32]) -> Result<Tensor> {
+        let (rows, start) = (tokens.len(), self.len);
+        let end = start + rows;
+        ensure!(end <= self.capacity, "{end} tokens, there is room for {}", self.capacity);
+        if let Some(token) = tokens.iter().find(|token| **token as usize >= self.vocab) {
+            bail!("token {token} is outside of the vocabulary of {}", self.vocab);
+        }
+        let (cos, sin) = (self.cos.narrow(0, start, rows)?, self.sin.narrow(0, start, rows)?);
+        let rotate = |x: Tensor, heads| -> Result<Tensor> {
+            // Each row is a sequence of its own to candle: the angles are those of its position.
+            let turned = rope_i(&x.reshape((rows, heads, 1, self.head_dim))?, &cos, &sin)?;
+            Ok(turned.reshape((1, rows, heads, self.head_dim))?)
+        };
+        let mut x = self.embedding.embedding(&Tensor::new(tokens, &Device::Cpu)?)?;
+        for layer in &self.layers {
+            let input = rms_norm(&x, &layer.attention_norm, self.epsilon)?;
+            let query = rotate(layer.query.product(&input)?, self.heads)?;
+            let key = rotate(layer.key.product(&input)?, self.kv_heads)?;
+            let value = layer.value.product(&input)?.reshape(key.shape())?;
+            layer.keys.slice_set(&key, 1, start)?;
+            layer.values.slice_set(&value, 1, start)?;
+            let seen = self.attend(layer, &query, start)?;
+            x = (x + layer.output.product(&seen)?)?;
+
+            let input = rms_norm(&x, &layer.mlp_norm, self.epsilon)?;
+            let gate = silu(&layer.gate.product(&input)?)?;
+            x = (&x + layer.down.product(&(gate * layer.up.product(&input)?)?)?)?;
+        }
+        self.len = end;
+        Ok(x)
+    }
+
+    /// Attention of `query` `[1, rows, heads, head_dim]`: `[rows, heads * head_dim]`.
+    fn attend(&self, layer: &Layer, query: &Tensor, start: usize) -> Result<Tensor> {
+        let rows = query.dim(1)?;
+        let shape = (rows, self.heads * self.head_dim);
+        #[cfg(target_arch = "x86_64")]
+        if let Matrix::Blocks(_) = layer.query {
+            let (keys, values) = (layer.keys.squeeze(0)?, layer.values.squeeze(0)?);
+            return attention(&query.reshape(shape)?, &keys, &values, start);
+        }
+        let keys = layer.keys.narrow(1, 0, start + rows)?;
+        let values = layer.values.narrow(1, 0, start + rows)?;
+        let scale = 1.0 / (self.head_dim as f32).sqrt();
+        let mask = AttnMask::causal_with_offset(start);
+        let seen = flash_attn::<f32>(query, &keys, &values, scale, mask, None, None)?;
+        Ok(seen.transpose(1, 2)?.reshape(shape)?)
+    }
+}
+
+/// Logits of a few rows, where candle put them.
+pub struct Logits(Tensor);
+
+impl Logits {
+    /// Gives them as one slice, row after row.
+    ///
+    /// # Errors
+    /// What `then` returns.
+    pub fn with<T>(&self, then: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
+        with_slice(&self.0, then)
+    }
+}
+
+/// Gives the elements of a packed tensor where candle put them.
+pub(crate) fn with_slice<T>(tensor: &Tensor, then: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
+    let (storage, layout) = tensor.storage_and_layout();
+    let (Storage::Cpu(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets())
+    else {
+        bail!("expected a packed tensor in the CPU's memory");
+    };
+    then(&storage.as_slice::<f32>()?[start..end])
+}

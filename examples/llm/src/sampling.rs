@@ -1,0 +1,88 @@
+//! `sample_logits` for the rows of one request.
+
+use spec::ops::sample_logits::{Buffers, SampleLogits, Tensors};
+use spec::{DType, Handle, Signature, Stream, TensorDesc};
+
+use crate::Result;
+use crate::engine::Stopwatch;
+
+/// What a request asks of sampling.
+#[derive(Clone, Copy, Debug)]
+pub struct Sampling {
+    /// 0 takes the likeliest token.
+    pub temperature: f32,
+    /// 0 for off.
+    pub top_k: i32,
+    /// 1 for off.
+    pub top_p: f32,
+    /// Of the random numbers: a place of the text gets the same from the same seed.
+    pub seed: u64,
+}
+
+impl Sampling {
+    /// The likeliest token everywhere.
+    pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
+}
+
+/// Chooses tokens from logits.
+pub struct Sampler {
+    handle: Handle,
+    sampling: Sampling,
+    workspace: Vec<u8>,
+}
+
+impl Sampler {
+    /// For one request.
+    pub fn new(handle: &Handle, sampling: Sampling) -> Self {
+        Sampler { handle: handle.clone(), sampling, workspace: Vec::new() }
+    }
+
+    /// A token after each row of logits, the first of which decides `position` of the text.
+    ///
+    /// # Errors
+    /// Where a logit is not finite: the model is broken.
+    pub fn choose(
+        &mut self,
+        logits: &[f32],
+        position: usize,
+        rows: usize,
+        watch: &mut Stopwatch,
+    ) -> Result<Vec<u32>> {
+        let one = |dtype| Some(TensorDesc::new(dtype, [1]));
+        let params = SampleLogits::transformers();
+        let tensors = Tensors {
+            tokens: TensorDesc::new(DType::U32, [rows]),
+            top_k: one(DType::I32),
+            top_p: one(DType::F32),
+            requests: Some(TensorDesc::new(DType::I32, [rows])),
+            flags: one(DType::U32),
+            ..params.tensors(rows, 1, logits.len() / rows)
+        };
+        let operator = self.handle.create(&params, &tensors)?;
+        self.workspace.resize(operator.workspace_size(), 0);
+        let positions: Vec<i64> = (position as i64..).take(rows).collect();
+        let (requests, mut tokens, mut flags) = (vec![0i32; rows], vec![0u32; rows], [0u32]);
+        let Sampling { temperature, top_k, top_p, seed } = self.sampling;
+        let (temperature, top_k, top_p, seeds) = ([temperature], [top_k], [top_p], [seed]);
+        let buffers = Buffers {
+            logits: logits.into(),
+            positions: (&positions).into(),
+            temperature: (&temperature).into(),
+            seeds: (&seeds).into(),
+            top_k: Some((&top_k).into()),
+            top_p: Some((&top_p).into()),
+            min_p: None,
+            requests: Some((&requests).into()),
+            mask: None,
+            tokens: (&mut tokens).into(),
+            probs: None,
+            logprobs: None,
+            flags: Some((&mut flags).into()),
+        };
+        watch.measure(SampleLogits::NAME, || {
+            operator.calculate(&mut self.workspace, buffers, Stream::default())
+        })?;
+        anyhow::ensure!(flags == [0], "sample_logits: flags {}: the logits are bad", flags[0]);
+        Ok(tokens)
+    }
+}
