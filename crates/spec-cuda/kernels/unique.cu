@@ -3,7 +3,8 @@
 //   unique_survey        whether keys ascend, and how many go to each bucket: the plan
 //   unique_partition_high, unique_partition_low, unique_sort_buckets
 //                        by buckets: see unique_buckets.cuh
-//   unique_passes        by digits, or what ascends already: see unique_passes.cuh
+//   unique_count_digits, unique_pass, unique_compact, unique_firsts, unique_counts
+//                        by digits, or what ascends already: see unique_passes.cuh
 //
 // All of them are launched always, as a graph has it, and those that the plan does not
 // call for return at once; the plan stays on the device. As many keys as a block
@@ -23,13 +24,11 @@ SPEC_KERNEL_BLOCKS(unique_partition_low_32, (partition<u32, false>), Params, THR
 SPEC_KERNEL_BLOCKS(unique_partition_low_64, (partition<u64, false>), Params, THREADS, 2)
 SPEC_KERNEL_BLOCKS(unique_sort_buckets_32, sort_buckets<u32>, Params, THREADS, 2)
 SPEC_KERNEL_BLOCKS(unique_sort_buckets_64, sort_buckets<u64>, Params, THREADS, 2)
-SPEC_KERNEL_BLOCKS(unique_passes_32, passes<u32>, Params, THREADS, 2)
-SPEC_KERNEL_BLOCKS(unique_passes_64, passes<u64>, Params, THREADS, 2)
-SPEC_KERNEL_BLOCKS(unique_count_digits_32, count_digits_alone<u32>, Params, THREADS, 3)
-SPEC_KERNEL_BLOCKS(unique_count_digits_64, count_digits_alone<u64>, Params, THREADS, 3)
-SPEC_KERNEL_BLOCKS(unique_pass_32, pass_alone<u32>, Params, THREADS, 2)
-SPEC_KERNEL_BLOCKS(unique_pass_64, pass_alone<u64>, Params, THREADS, 2)
-SPEC_KERNEL_BLOCKS(unique_compact_32, compact_alone<u32>, Params, THREADS, 2)
-SPEC_KERNEL_BLOCKS(unique_compact_64, compact_alone<u64>, Params, THREADS, 3)
-SPEC_KERNEL(unique_firsts, firsts_alone, Params, THREADS)
-SPEC_KERNEL(unique_counts, counts_alone, Params, THREADS)
+SPEC_KERNEL_BLOCKS(unique_count_digits_32, count_digits_of_all<u32>, Params, THREADS, 3)
+SPEC_KERNEL_BLOCKS(unique_count_digits_64, count_digits_of_all<u64>, Params, THREADS, 3)
+SPEC_KERNEL_BLOCKS(unique_pass_32, radix_pass<u32>, Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_pass_64, radix_pass<u64>, Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_compact_32, compact<u32>, Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_compact_64, compact<u64>, Params, THREADS, 3)
+SPEC_KERNEL(unique_firsts, firsts, Params, THREADS)
+SPEC_KERNEL(unique_counts, counts_of_positions, Params, THREADS)

@@ -169,8 +169,9 @@ INLINE Sampled sample(const Params& p, u64* table) {
 // Counters of 16 bits, two a word. What a counter holds goes to memory by halves of its range:
 // whoever brings it there moves a half, and the block meets before the other half is full.
 constexpr u32 HALF = 0x8000;
+constexpr u32 STEPS_TO_MEET = HALF / (SURVEY_THREADS * SURVEY_ITEMS);
 
-// Adds `keys`, at most HALF / SURVEY_THREADS a thread between meetings; what was there before.
+// Adds keys; what was there before.
 INLINE u32 count(u32* words, u32 bucket, u32 keys) {
     const u32 shift = bucket % 2 * 16;
     return atomicAdd(&words[bucket / 2], keys << shift) >> shift & 0xFFFF;
@@ -253,6 +254,7 @@ INLINE void survey(const Params& p) {
         for (u32 i = 0; i < ITEMS; i++) ahead[i] = __ldg(from + i * WARP);
     };
     u64 step = blockIdx.x;
+    u32 taken = 0;
     if (step < steps) load(step);
     while (step < steps) {
         const u64 start = step * STEP + own - lane;
@@ -292,8 +294,9 @@ INLINE void survey(const Params& p) {
                 }
             }
         }
-        __syncthreads();
+        if (++taken % STEPS_TO_MEET == 0) __syncthreads();
     }
+    __syncthreads();
     // What is less than a step.
     if (blockIdx.x == gridDim.x - 1) {
         for (u64 i = steps * STEP + threadIdx.x; i < p.n; i += SURVEY_THREADS) {
@@ -691,97 +694,83 @@ INLINE void sort_buckets(const Params& p) {
     Map map{};
     if (!whole) map = p.plan->map;
     K* unique = static_cast<K*>(p.unique);
+    u32 bucket = 0;
+    u32 start = 0;
+    u32 size = static_cast<u32>(p.n);
     const K* from = static_cast<const K*>(p.keys);
-    u32 left = static_cast<u32>(p.n);
-    // Takes a bucket, and asks for its keys to come near.
-    const auto take = [&] {
+    if (!whole) {
         if (threadIdx.x == 0) taken = atomicAdd(&p.plan->buckets_taken, 1u);
         __syncthreads();
-        const u32 bucket = taken;
-        if (bucket < buckets) {
-            const u32 start = p.bucket_starts[bucket];
-            left = p.bucket_ends[bucket] - start;
-            from = unique + start;
-            for (u32 at = threadIdx.x * 128 / sizeof(K); at < left;
-                 at += THREADS * 128 / sizeof(K)) {
-                asm volatile("prefetch.global.L2 [%0];" ::"l"(from + at));
-            }
+        bucket = taken;
+        start = p.bucket_starts[bucket];
+        size = p.bucket_ends[bucket] - start;
+        from = unique + start;
+    }
+    for (u32 at = threadIdx.x; at < size; at += THREADS) copy_async(&shared.keys[at], from + at);
+    await_copies();
+    __syncthreads();
+    if (whole) {
+        u64 least = ~0ull;
+        u64 greatest = 0;
+        for (u32 at = threadIdx.x; at < size; at += THREADS) {
+            const u64 ordered = static_cast<u64>(shared.keys[at] ^ static_cast<K>(p.flip));
+            least = min(least, ordered);
+            greatest = max(greatest, ordered);
         }
-        return bucket;
-    };
-    u32 bucket = 0;
-    if (!whole) bucket = take();
-    while (bucket < buckets) {
-        for (u32 at = threadIdx.x; at < left; at += THREADS) {
-            copy_async(&shared.keys[at], from + at);
-        }
-        await_copies();
-        __syncthreads();
-        if (whole) {
-            u64 least = ~0ull;
-            u64 greatest = 0;
-            for (u32 at = threadIdx.x; at < left; at += THREADS) {
-                const u64 ordered = static_cast<u64>(shared.keys[at] ^ static_cast<K>(p.flip));
-                least = min(least, ordered);
-                greatest = max(greatest, ordered);
-            }
-            extremes<THREADS>(least, greatest);
-            map = map_of(least, greatest, 1);
-        }
-        const u32 size = sort_bucket(shared, left, map, p.counts != nullptr, p.flip);
-        const u32 next = whole ? 1 : take();
+        extremes<THREADS>(least, greatest);
+        map = map_of(least, greatest, 1);
+    }
+    size = sort_bucket(shared, size, map, p.counts != nullptr, p.flip);
 
-        // A warp's keys are neighbours. Lane i keeps which of row i are the first of equals.
-        const u32 first = warp * WARP * ITEMS + lane;
-        u32 heads = 0;
-        u32 count = 0;
+    // A warp's keys are neighbours. Lane i keeps which of row i are the first of equals.
+    const u32 first = warp * WARP * ITEMS + lane;
+    u32 heads = 0;
+    u32 count = 0;
 #pragma unroll
-        for (u32 i = 0; i < ITEMS; i++) {
-            const u32 at = first + i * WARP;
-            const bool head =
-                at < size && (at == 0 || shared.keys[at] != shared.keys[at - 1]);
-            const u32 row = __ballot_sync(ALL_LANES, head);
-            if (lane == i) heads = row;
-            count += __popc(row);
+    for (u32 i = 0; i < ITEMS; i++) {
+        const u32 at = first + i * WARP;
+        const bool head =
+            at < size && (at == 0 || shared.keys[at] != shared.keys[at - 1]);
+        const u32 row = __ballot_sync(ALL_LANES, head);
+        if (lane == i) heads = row;
+        count += __popc(row);
+    }
+    if (lane == 0) totals[warp] = count;
+    __syncthreads();
+    const u32 own = lane < WARPS ? totals[lane] : 0;
+    const u32 inclusive = warp_inclusive_sum(own);
+    const u32 all = __shfl_sync(ALL_LANES, inclusive, WARP - 1);
+    u32 to = __shfl_sync(ALL_LANES, inclusive - own, warp);
+    if (warp == 0) {
+        if (lane == 0) {
+            write_word(&p.tile_sums[bucket], static_cast<u64>(TILE_ONLY) << 62 | all);
         }
-        if (lane == 0) totals[warp] = count;
-        __syncthreads();
-        const u32 own = lane < WARPS ? totals[lane] : 0;
-        const u32 inclusive = warp_inclusive_sum(own);
-        const u32 all = __shfl_sync(ALL_LANES, inclusive, WARP - 1);
-        u32 to = __shfl_sync(ALL_LANES, inclusive - own, warp);
-        if (warp == 0) {
-            if (lane == 0) {
-                write_word(&p.tile_sums[bucket], static_cast<u64>(TILE_ONLY) << 62 | all);
-            }
-            const u64 before = look_back_by_warp(p.tile_sums, bucket, all);
-            if (lane == 0) {
-                shared_before = before;
-                if (bucket == buckets - 1) *p.count = before + all;
-            }
+        const u64 before = look_back_by_warp(p.tile_sums, bucket, all);
+        if (lane == 0) {
+            shared_before = before;
+            if (bucket == buckets - 1) *p.count = before + all;
         }
-        // Where the first of each equals is, for the counts.
-        u16* places = shared.owners;
-        __syncthreads();
-        const u64 base = shared_before;
+    }
+    // Where the first of each equals is, for the counts.
+    u16* places = shared.owners;
+    __syncthreads();
+    const u64 base = shared_before;
 #pragma unroll
-        for (u32 i = 0; i < ITEMS; i++) {
-            const u32 row = __shfl_sync(ALL_LANES, heads, i);
-            if (row >> lane & 1) {
-                const u32 at = to + __popc(row & lanes_below());
-                unique[base + at] = shared.keys[first + i * WARP];
-                if (p.counts != nullptr) places[at] = static_cast<u16>(first + i * WARP);
-            }
-            to += __popc(row);
+    for (u32 i = 0; i < ITEMS; i++) {
+        const u32 row = __shfl_sync(ALL_LANES, heads, i);
+        if (row >> lane & 1) {
+            const u32 at = to + __popc(row & lanes_below());
+            unique[base + at] = shared.keys[first + i * WARP];
+            if (p.counts != nullptr) places[at] = static_cast<u16>(first + i * WARP);
+        }
+        to += __popc(row);
+    }
+    __syncthreads();
+    if (p.counts != nullptr) {
+        for (u32 i = threadIdx.x; i < all; i += THREADS) {
+            const u32 end = i + 1 < all ? places[i + 1] : size;
+            p.counts[base + i] = end - places[i];
         }
         __syncthreads();
-        if (p.counts != nullptr) {
-            for (u32 i = threadIdx.x; i < all; i += THREADS) {
-                const u32 end = i + 1 < all ? places[i + 1] : size;
-                p.counts[base + i] = end - places[i];
-            }
-            __syncthreads();
-        }
-        bucket = next;
     }
 }

@@ -1,20 +1,22 @@
 // unique, by digits: a least significant digit radix sort with one read and one write of
 // the keys a digit ("onesweep": Adinets and Merrill, 2022), then one more that drops
-// equals. One launch does it all, phase by phase:
+// equals:
 //
-//   count_share    reads the keys once and counts all digits of 8 bits; make_plan turns counts
-//                  into offsets and lists the digits in which keys differ at all
-//   pass_tile      a phase a digit, in portions of 2^16 tiles. A block takes the next
-//                  tile, ranks it in shared memory, learns how many keys of each
-//                  digit lie before it by looking back over the tiles before, and
-//                  writes runs of equal digits
-//   compact_tile   keeps the first of equals; same look-back, for one sum
-//   copy_firsts,   with counts: `compact_tile` left each distinct key's position, and
-//   positions_to_counts   the differences of positions are the counts
+//   unique_count_digits   reads the keys once and counts all digits of 8 bits; its last
+//                      block turns counts into offsets and lists the digits in which
+//                      keys differ at all
+//   unique_pass        one launch a digit, in portions of 2^16 tiles; a digit that is
+//                      not listed returns at once. A block takes the next
+//                      tile, ranks it in shared memory, learns how many keys of each
+//                      digit lie before it by looking back over the tiles before, and
+//                      writes runs of equal digits
+//   unique_compact     keeps the first of equals; same look-back, for one sum. Keys that ascend as
+//                      they are need no more than this
+//   unique_firsts,     with counts: `compact` left each distinct key's position, and
+//   unique_counts      the differences of positions are the counts
 //
 // Passes go back and forth between the workspace and `unique`, so that the last one
-// ends in the workspace. What one phase writes and the next reads goes around the first-level
-// cache.
+// ends in the workspace.
 //
 // Threads to data: a warp owns 32 * ITEMS neighbouring keys, lane by lane, so ranks by
 // (warp, item, lane) are stable.
@@ -415,94 +417,10 @@ INLINE void positions_to_counts(const Params& p, u32 chunk) {
     }
 }
 
-// ---- phases ------------------------------------------------------------------
-
-// Blocks go from phase to phase and take tiles from each until there are none; they wait for
-// the phase before to be done. Whoever holds a tile runs, so this ends however many
-// blocks are there at once.
-
-// Waits until `tiles` tiles of a phase are done, and sees what they wrote.
-INLINE void await_phase(const Params& p, u32 phase, u32 tiles) {
-    if (threadIdx.x == 0) {
-        while (read_word(&p.phases[phase].done) < tiles) __nanosleep(100);
-        __threadfence();
-    }
-    __syncthreads();
-}
-
-// Runs `work` on the tiles of a phase that this block gets.
-template <typename F>
-INLINE void run_phase(const Params& p, u32 phase, u32 tiles, F work) {
-    __shared__ u32 taken;
-    while (true) {
-        if (threadIdx.x == 0) taken = atomicAdd(&p.phases[phase].taken, 1u);
-        __syncthreads();
-        const u32 tile = taken;
-        if (tile >= tiles) return;
-        work(tile);
-        __syncthreads();
-        if (threadIdx.x == 0) {
-            __threadfence();
-            atomicAdd(&p.phases[phase].done, 1u);
-        }
-    }
-}
+// ---- launches ----------------------------------------------------------------
 
 template <typename K>
-INLINE void passes(const Params& p) {
-    constexpr u32 DIGITS = Tile<K>::DIGITS;
-    const u32 mode = p.plan->mode;
-    if (mode != BY_DIGITS && mode != SORTED) return;
-    const auto tiles_of = [&](u64 n, u32 keys) { return static_cast<u32>((n + keys - 1) / keys); };
-    u32 phase = 0;
-    u32 tiles = 0;
-    const K* sorted = static_cast<const K*>(p.keys);
-    if (mode == BY_DIGITS) {
-        // As many blocks as run at once, or fewer.
-        const u32 shares = min(gridDim.x, tiles_of(p.n, THREADS * 8));
-        run_phase(p, phase, shares, [&](u32 share) { count_share<K>(p, share, shares); });
-        // The block that sees all of them done makes the plan.
-        __shared__ bool first;
-        if (threadIdx.x == 0) first = atomicAdd(&p.phases[phase + 1].taken, 1u) == 0;
-        __syncthreads();
-        if (first) {
-            await_phase(p, phase, shares);
-            make_plan<K>(p);
-        }
-        if (threadIdx.x == 0) {
-            while (read_word(&p.plan->digits_known) == 0) __nanosleep(100);
-            __threadfence();
-        }
-        __syncthreads();
-        phase = 2;
-        for (u32 digit = 0; digit < DIGITS; digit++) {
-            if (read_word(&p.plan->order[digit]) == 0) continue;
-            for (u32 portion = 0; portion < p.portions; portion++) {
-                if (tiles != 0) await_phase(p, phase++, tiles);
-                const u64 start = portion * p.portion_keys;
-                tiles = tiles_of(min(p.n - start, p.portion_keys), Tile<K>::KEYS);
-                run_phase(p, phase, tiles,
-                          [&](u32 tile) { pass_tile<K>(p, digit, portion, tile); });
-            }
-        }
-        if (read_word(&p.plan->active) != 0) sorted = static_cast<const K*>(p.buffer);
-    }
-    if (tiles != 0) await_phase(p, phase++, tiles);
-    tiles = tiles_of(p.n, Tile<K>::COMPACT_KEYS);
-    run_phase(p, phase, tiles, [&](u32 tile) { compact_tile<K>(p, sorted, tile, tiles); });
-    if (p.counts == nullptr) return;
-    await_phase(p, phase++, tiles);
-    const u32 chunks = tiles_of(p.n, CHUNK);
-    tiles = tiles_of(chunks, THREADS);
-    run_phase(p, phase, tiles, [&](u32 tile) { copy_firsts(p, tile); });
-    await_phase(p, phase++, tiles);
-    run_phase(p, phase, chunks, [&](u32 chunk) { positions_to_counts(p, chunk); });
-}
-
-// ---- a launch a phase --------------------------------------------------------
-
-template <typename K>
-INLINE void count_digits_alone(const Params& p) {
+INLINE void count_digits_of_all(const Params& p) {
     __shared__ bool last;
     if (p.plan->mode != BY_DIGITS) return;
     count_share<K>(p, blockIdx.x, gridDim.x);
@@ -525,23 +443,23 @@ INLINE u32 take_tile(const Params& p, u32 phase) {
 }
 
 template <typename K>
-INLINE void pass_alone(const Params& p) {
+INLINE void radix_pass(const Params& p) {
     if (p.plan->mode != BY_DIGITS || p.plan->order[p.digit] == 0) return;
     pass_tile<K>(p, p.digit, p.portion, take_tile(p, 2 + p.digit * p.portions + p.portion));
 }
 
 template <typename K>
-INLINE void compact_alone(const Params& p) {
+INLINE void compact(const Params& p) {
     const u32 mode = p.plan->mode;
     if (mode != BY_DIGITS && mode != SORTED) return;
     const bool moved = mode == BY_DIGITS && p.plan->active != 0;
     compact_tile<K>(p, static_cast<const K*>(moved ? p.buffer : p.keys), take_tile(p, 1), gridDim.x);
 }
 
-INLINE void firsts_alone(const Params& p) {
+INLINE void firsts(const Params& p) {
     if (p.plan->mode == BY_DIGITS || p.plan->mode == SORTED) copy_firsts(p, blockIdx.x);
 }
 
-INLINE void counts_alone(const Params& p) {
+INLINE void counts_of_positions(const Params& p) {
     if (p.plan->mode == BY_DIGITS || p.plan->mode == SORTED) positions_to_counts(p, blockIdx.x);
 }

@@ -14,10 +14,6 @@ static KERNELS: Archive = archive!("unique");
 const RADIX: usize = 256;
 const THREADS: usize = 512;
 const WARPS: usize = THREADS / 32;
-/// Blocks for each multiprocessor of every kernel but the survey: all that
-/// fit at once.
-const RESIDENT: u32 = 2;
-
 /// Keys a thread holds in a pass, of 8 and of 4 bytes: what registers allow
 /// where two blocks share a multiprocessor.
 const PASS_ITEMS: [usize; 2] = [16, 24];
@@ -29,11 +25,8 @@ const COMPACT_TILE_BYTES: usize = 32 * 1024;
 const PORTION_TILES: usize = 1 << 16;
 /// Positions that a block turns into counts.
 const CHUNK: usize = 4096;
-/// Phases beside the passes: counting, the plan, equals, and two for counts.
-const PHASES: usize = 5;
-/// From here on passes are faster as a launch each: one launch for all of them
-/// is 15 us less where they have nothing to do, and takes 40 % longer.
-const LAUNCH_EACH: usize = 1 << 22;
+/// Phases beside the passes: counting digits, and dropping equals.
+const PHASES: usize = 2;
 /// Keys that a block that counts digits reads in one step, and such blocks for each
 /// multiprocessor.
 const DIGITS_KEYS: usize = THREADS * 8;
@@ -159,14 +152,12 @@ struct Prepared {
     partition_high: Function,
     partition_low: Function,
     sort_buckets: Function,
-    passes: Passes,
-}
-
-/// How keys that bunch, or ascend, are dealt with.
-enum Passes {
-    /// All phases in one launch.
-    Together(Function),
-    Each { count_digits: Function, pass: Function, compact: Function, counts: Option<[Function; 2]> },
+    count_digits: Function,
+    pass: Function,
+    compact: Function,
+    firsts: Function,
+    counts: Function,
+    has_counts: bool,
 }
 
 impl Layout {
@@ -244,17 +235,12 @@ unsafe impl Supports<Unique> for Cuda {
             partition_high: function("partition_high")?,
             partition_low: function("partition_low")?,
             sort_buckets: function("sort_buckets")?,
-            passes: if plan.keys.len < LAUNCH_EACH {
-                Passes::Together(function("passes")?)
-            } else {
-                let counts = [self.function(&KERNELS, "unique_firsts")?, self.function(&KERNELS, "unique_counts")?];
-                Passes::Each {
-                    count_digits: function("count_digits")?,
-                    pass: function("pass")?,
-                    compact: function("compact")?,
-                    counts: plan.has_counts.then_some(counts),
-                }
-            },
+            count_digits: function("count_digits")?,
+            pass: function("pass")?,
+            compact: function("compact")?,
+            firsts: self.function(&KERNELS, "unique_firsts")?,
+            counts: self.function(&KERNELS, "unique_counts")?,
+            has_counts: plan.has_counts,
         }))
     }
 }
@@ -325,21 +311,19 @@ impl Prepared {
     /// workspace whose first bytes have been cleared.
     unsafe fn enqueue(&self, queue: &Queue<'_>, params: &Params) -> Result<()> {
         let threads = THREADS as u32;
-        let multiprocessors = self.cuda.limits().multiprocessors;
-        // Blocks for `tiles` tiles, of which each takes as many as it gets.
-        let shape = |tiles: usize, shared: usize| {
-            let blocks = tiles.min((multiprocessors * RESIDENT) as usize) as u32;
-            Shape::new(blocks, threads).shared(shared as u32)
+        let bucket = |buckets: u32| {
+            let shared = BUCKET_KEYS * self.digits + BUCKET_SHARED;
+            Shape::new(buckets, threads).shared(shared as u32)
         };
-        let bucket_shared = BUCKET_KEYS * self.digits + BUCKET_SHARED;
         if self.split == Split::One {
             // SAFETY: the caller's.
-            return unsafe { queue.launch(&self.sort_buckets, shape(1, bucket_shared), params) };
+            return unsafe { queue.launch(&self.sort_buckets, bucket(1), params) };
         }
         if let Split::Buckets { bits, low } = self.split {
-            let steps = self.n.div_ceil(SURVEY_KEYS).min(multiprocessors as usize);
-            let survey = Shape::new(steps as u32, SURVEY_THREADS)
-                .shared((2usize << bits).max(SURVEY_SHARED) as u32);
+            let blocks = self.cuda.limits().multiprocessors as usize;
+            let survey =
+                Shape::new(self.n.div_ceil(SURVEY_KEYS).min(blocks) as u32, SURVEY_THREADS)
+                    .shared((2usize << bits).max(SURVEY_SHARED) as u32);
             let split = |tiles: usize| {
                 Shape::new(tiles as u32, threads)
                     .shared((SPLIT_KEYS * self.digits + SPLIT_SHARED) as u32)
@@ -350,11 +334,14 @@ impl Prepared {
                 queue.launch(&self.survey, survey, params)?;
                 queue.launch(&self.partition_high, split(tiles), params)?;
                 if low > 0 {
-                    // No more than a tile of each digit is not full.
-                    let tiles = tiles + (1 << (bits - low));
-                    queue.launch(&self.partition_low, split(tiles), params)?;
+                    // At most one tile of each digit is not full.
+                    queue.launch(
+                        &self.partition_low,
+                        split(tiles + (1 << (bits - low))),
+                        params,
+                    )?;
                 }
-                queue.launch(&self.sort_buckets, shape(1 << bits, bucket_shared), params)?;
+                queue.launch(&self.sort_buckets, bucket(1 << bits), params)?;
             }
         }
         // SAFETY: the caller's.
@@ -365,44 +352,36 @@ impl Prepared {
     /// As for `enqueue`.
     unsafe fn enqueue_passes(&self, queue: &Queue<'_>, mut params: Params) -> Result<()> {
         let threads = THREADS as u32;
-        let multiprocessors = self.cuda.limits().multiprocessors;
-        let pass_shared = (PASS_SHARED + self.tile_keys * self.digits) as u32;
-        let tiles = blocks(self.n, COMPACT_TILE_BYTES / self.digits);
-        match &self.passes {
-            Passes::Together(all) => {
-                let shape = Shape::new(tiles.min(multiprocessors * RESIDENT), threads);
+        let most = self.cuda.limits().multiprocessors * DIGITS_BLOCKS;
+        let shape = Shape::new(blocks(self.n, DIGITS_KEYS).min(most), threads)
+            .shared((self.digits * RADIX * 4) as u32);
+        // SAFETY: the caller's.
+        unsafe { queue.launch(&self.count_digits, shape, &params)? };
+        for digit in 0..self.digits {
+            for portion in 0..self.portions {
+                let tiles = self.n.div_ceil(self.tile_keys) - portion * PORTION_TILES;
+                let shape = Shape::new(tiles.min(PORTION_TILES) as u32, threads)
+                    .shared((PASS_SHARED + self.tile_keys * self.digits) as u32);
+                params.digit = digit as u32;
+                params.portion = portion as u32;
                 // SAFETY: the caller's.
-                unsafe { queue.launch(all, shape.shared(pass_shared), &params) }
-            }
-            Passes::Each { count_digits, pass, compact, counts } => {
-                let most = multiprocessors * DIGITS_BLOCKS;
-                let shape = Shape::new(blocks(self.n, DIGITS_KEYS).min(most), threads)
-                    .shared((self.digits * RADIX * 4) as u32);
-                // SAFETY: the caller's.
-                unsafe { queue.launch(count_digits, shape, &params)? };
-                for digit in 0..self.digits {
-                    for portion in 0..self.portions {
-                        let tiles = self.n.div_ceil(self.tile_keys) - portion * PORTION_TILES;
-                        let shape = Shape::new(tiles.min(PORTION_TILES) as u32, threads);
-                        params.digit = digit as u32;
-                        params.portion = portion as u32;
-                        // SAFETY: the caller's.
-                        unsafe { queue.launch(pass, shape.shared(pass_shared), &params)? };
-                    }
-                }
-                // SAFETY: the caller's.
-                unsafe { queue.launch(compact, Shape::new(tiles, threads), &params)? };
-                if let Some([firsts, counts]) = counts {
-                    let chunks = self.n.div_ceil(CHUNK);
-                    // SAFETY: the caller's.
-                    unsafe {
-                        queue.launch(firsts, Shape::new(blocks(chunks, THREADS), threads), &params)?;
-                        queue.launch(counts, Shape::new(blocks(self.n, CHUNK), threads), &params)?;
-                    }
-                }
-                Ok(())
+                unsafe { queue.launch(&self.pass, shape, &params)? };
             }
         }
+        let shape = Shape::new(blocks(self.n, COMPACT_TILE_BYTES / self.digits), threads);
+        // SAFETY: the caller's.
+        unsafe { queue.launch(&self.compact, shape, &params)? };
+        if self.has_counts {
+            let chunks = self.n.div_ceil(CHUNK);
+            let firsts = Shape::new(blocks(chunks, THREADS), threads);
+            let counts = Shape::new(blocks(self.n, CHUNK), threads);
+            // SAFETY: the caller's.
+            unsafe {
+                queue.launch(&self.firsts, firsts, &params)?;
+                queue.launch(&self.counts, counts, &params)?;
+            }
+        }
+        Ok(())
     }
 }
 
