@@ -11,9 +11,10 @@
 //   partition      writes each tile's keys to their digits, runs of neighbours through
 //                  shared memory
 //   sort_buckets   a bucket a block, in ascending order: spreads keys over bins by position,
-//                  orders the few of a bin, drops equals, learns by looking back how many
-//                  distinct keys come before, and writes. `unique` is both source and
-//                  target: a block writes only where blocks before it have read
+//                  orders the few of each bin, drops equals, learns by looking back how
+//                  many distinct keys come before, and writes. `unique` is both source and
+//                  target: a block writes where it and those before it have read, once
+//                  each of them has told its sum
 //
 // A bucket too large for shared memory is no bucket: keys that bunch go by digits, as
 // unique_passes.cuh has it. If it is equals that bunch and nobody wants counts, each tile drops
@@ -151,6 +152,7 @@ INLINE Sampled sample(const Params& p, u64* table) {
         for (u32 i = 0; i < ITEMS; i++) {
             if (bins[bucket_of(items[i], coarse, 0)] <= SAMPLE_LIMIT) continue;
             atomicAdd(&crowd, 1u);
+            if (items[i] == ~0ull) continue; // one more at most
             u32 slot = static_cast<u32>(items[i] * 0x9E3779B97F4A7C15ull >> 32) % SLOTS;
             while (true) {
                 const u64 found = atomicCAS(&table[slot], ~0ull, items[i]);
@@ -567,7 +569,8 @@ __device__ __noinline__ u32 thin_bucket(BucketShared<K>& shared, u32 size) {
 // Sorts shared.keys[..size]. What is not to be counted may lose equals on the way: the size that is
 // left. A bin is a part of a bucket of `map`.
 template <typename K>
-INLINE u32 sort_bucket(BucketShared<K>& shared, u32 size, const Map& map, bool counted, u64 key_flip) {
+INLINE u32 sort_bucket(BucketShared<K>& shared, u32 size, const Map& map, bool counted,
+                       u64 key_flip) {
     constexpr u32 WORDS = BINS / 2 / THREADS; // of a thread
     const K flip = static_cast<K>(key_flip);
     const auto bin_of = [&](K key) {
@@ -729,8 +732,7 @@ INLINE void sort_buckets(const Params& p) {
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         const u32 at = first + i * WARP;
-        const bool head =
-            at < size && (at == 0 || shared.keys[at] != shared.keys[at - 1]);
+        const bool head = at < size && (at == 0 || shared.keys[at] != shared.keys[at - 1]);
         const u32 row = __ballot_sync(ALL_LANES, head);
         if (lane == i) heads = row;
         count += __popc(row);
@@ -751,8 +753,7 @@ INLINE void sort_buckets(const Params& p) {
             if (bucket == buckets - 1) *p.count = before + all;
         }
     }
-    // Where the first of each equals is, for the counts.
-    u16* places = shared.owners;
+    u16* places = shared.owners; // where the first of each equals is, for the counts
     __syncthreads();
     const u64 base = shared_before;
 #pragma unroll
@@ -771,6 +772,5 @@ INLINE void sort_buckets(const Params& p) {
             const u32 end = i + 1 < all ? places[i + 1] : size;
             p.counts[base + i] = end - places[i];
         }
-        __syncthreads();
     }
 }

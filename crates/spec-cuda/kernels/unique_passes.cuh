@@ -96,11 +96,7 @@ INLINE void make_plan(const Params& p) {
         if (bin == 0) p.plan->order[digit] = needed ? active : 0;
         __syncthreads();
     }
-    if (bin == 0) {
-        p.plan->active = active;
-        __threadfence();
-        write_word(&p.plan->digits_known, 1);
-    }
+    if (bin == 0) p.plan->active = active;
 }
 
 // A block's share of the keys, one of `shares`: counts all digits.
@@ -255,7 +251,7 @@ INLINE void pass_tile(const Params& p, u32 digit, u32 portion, u32 tile) {
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         const u32 at = own_start + i * WARP;
-        keys[i] = at < valid ? __ldcg(from + start + at) : none;
+        keys[i] = at < valid ? __ldcs(from + start + at) : none;
     }
     // Two ranks a register.
     u32 ranks[ITEMS / 2];
@@ -306,7 +302,7 @@ INLINE void pass_tile(const Params& p, u32 digit, u32 portion, u32 tile) {
     if (bin < RADIX) {
         const u32 before = look_back(sums, tile, bin, real);
         u64* offsets = p.offsets + (static_cast<u64>(portion) * Tile<K>::DIGITS + digit) * RADIX;
-        const u64 base = __ldcg(&offsets[bin]) + before;
+        const u64 base = offsets[bin] + before;
         shared.targets[bin] = base - place;
         // Where the next portion goes on.
         if (tile + 1 == tiles) offsets[Tile<K>::DIGITS * RADIX + bin] = base + real;
@@ -340,10 +336,10 @@ INLINE void compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         const u64 at = start + i * WARP + lane;
-        items[i] = at < p.n ? __ldcg(keys + at) : 0;
+        items[i] = at < p.n ? __ldcs(keys + at) : 0;
     }
     // The key before the warp's first.
-    K last = start > 0 && start <= p.n ? __ldcg(keys + start - 1) : 0;
+    K last = start > 0 && start <= p.n ? __ldg(keys + start - 1) : 0;
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         const u64 at = start + i * WARP + lane;
@@ -388,13 +384,13 @@ INLINE void compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
 // The first position of each of THREADS chunks, before they are overwritten.
 INLINE void copy_firsts(const Params& p, u32 tile) {
     const u64 chunk = tile * static_cast<u64>(THREADS) + threadIdx.x;
-    if (chunk * CHUNK < __ldcg(p.count)) p.firsts[chunk] = __ldcg(&p.counts[chunk * CHUNK]);
+    if (chunk * CHUNK < *p.count) p.firsts[chunk] = p.counts[chunk * CHUNK];
 }
 
 // Positions to counts, in place: a chunk a block.
 INLINE void positions_to_counts(const Params& p, u32 chunk) {
     constexpr u32 ITEMS = CHUNK / THREADS;
-    const u64 distinct = __ldcg(p.count);
+    const u64 distinct = *p.count;
     const u64 start = chunk * static_cast<u64>(CHUNK);
     if (start >= distinct) return;
     u64 lengths[ITEMS];
@@ -404,9 +400,9 @@ INLINE void positions_to_counts(const Params& p, u32 chunk) {
         lengths[i] = 0;
         if (at < distinct) {
             const u64 next = at + 1 == distinct       ? p.n
-                             : at + 1 == start + CHUNK ? __ldcg(&p.firsts[chunk + 1])
-                                                       : __ldcg(&p.counts[at + 1]);
-            lengths[i] = next - __ldcg(&p.counts[at]);
+                             : at + 1 == start + CHUNK ? p.firsts[chunk + 1]
+                                                       : p.counts[at + 1];
+            lengths[i] = next - p.counts[at];
         }
     }
     __syncthreads();
@@ -453,7 +449,8 @@ INLINE void compact(const Params& p) {
     const u32 mode = p.plan->mode;
     if (mode != BY_DIGITS && mode != SORTED) return;
     const bool moved = mode == BY_DIGITS && p.plan->active != 0;
-    compact_tile<K>(p, static_cast<const K*>(moved ? p.buffer : p.keys), take_tile(p, 1), gridDim.x);
+    const K* keys = static_cast<const K*>(moved ? p.buffer : p.keys);
+    compact_tile<K>(p, keys, take_tile(p, 1), gridDim.x);
 }
 
 INLINE void firsts(const Params& p) {

@@ -40,14 +40,13 @@ struct Plan {
     u32 partition_blocks;   // done with the last partition
     u32 buckets_taken;
     u32 tiles;              // of the second partition
-    u32 digits_known;       // make_plan has run
     u32 active;             // digits in which keys differ
     u32 order[MAX_DIGITS];  // which pass a digit is, from 1; 0 for none
-    u32 unused[10];
+    u32 unused[11];
 };
 static_assert(sizeof(Plan) == 16384 + 128, "as in src/ops/unique.rs");
 
-// How far a phase of unique_passes has come; all zero before.
+// How far a launch by digits has come; all zero before.
 struct Phase {
     u32 taken;
     u32 done;
@@ -62,7 +61,7 @@ struct Params {
     u64 flip;
     Plan* plan;
     u32* bucket_counts; // [buckets]: zero before
-    Phase* phases;      // [digits * portions + 4]: zero before
+    Phase* phases;      // [2 + digits * portions]: zero before
     u64* tile_sums;     // [compact tiles or buckets, the larger]: look-back; zero before
     u32* bucket_starts; // [buckets + 1]: keys before a bucket
     u32* bucket_ends;   // [buckets]: where a bucket's next key goes; at last, its end
@@ -76,8 +75,8 @@ struct Params {
     u32 portions;
     u32 bits;           // of a bucket's number
     u32 low_bits;       // of those, for the second partition; 0 for none
-    u32 digit;          // of a pass that is a launch of its own
-    u32 portion;        // of the keys, likewise
+    u32 digit;          // unique_pass: which one
+    u32 portion;        // unique_pass: which part of the keys
     u32 unused;
 };
 static_assert(sizeof(Params) == 184, "as in src/ops/unique.rs");
