@@ -172,7 +172,8 @@ fn check_keys<T: Element + Ord + std::fmt::Debug>(cuda: &Cuda, keys: &[T], with_
 fn keys_are_made_unique() {
     let Some(cuda) = cuda() else { return };
     let mut random = Random(3);
-    for n in [0, 1, 2, 31, 33, 4096, 8191, 8192, 8193, 16_384, 16_385, 50_000, 700_000] {
+    for n in [0, 1, 2, 31, 33, 4096, 8191, 8192, 8193, 9216, 9217, 16_384, 16_385, 50_000, 700_000]
+    {
         // Shifts leave fewer significant bits and more duplicates; the last
         // leaves one key.
         for shift in [0, 34, 47, 63] {
@@ -185,6 +186,66 @@ fn keys_are_made_unique() {
                 check_keys(&cuda, &random.vec(n, |r| (r.next() >> shift) as u32), with_counts);
                 let signed = random.vec(n, |r| (r.next() as i32) >> (shift / 2));
                 check_keys(&cuda, &signed, with_counts);
+            }
+        }
+    }
+    cuda.synchronize().expect("no error left");
+}
+
+/// Keys that ascend, nearly ascend, repeat or bunch, in as many as take one
+/// partition and two: each way on from the survey of them.
+#[test]
+fn awkward_keys_are_made_unique() {
+    let Some(cuda) = cuda() else { return };
+    let mut random = Random(4);
+    for n in [9217, 300_000, 3_000_000] {
+        let step = u64::MAX / n as u64;
+        let ascending: Vec<u64> = (0..n as u64).map(|i| i / 8 * 7 * step).collect();
+        // What only the last key, or one in the middle, puts out of order.
+        let mut last_is_low = ascending.clone();
+        last_is_low[n - 1] = 0;
+        let mut swapped = ascending.clone();
+        swapped.swap(n / 2, n / 2 + 8);
+        let descending: Vec<u64> = ascending.iter().rev().copied().collect();
+        // A few keys most of the time, and that with each key's share falling.
+        let heavy = random.vec(n, |r| {
+            let key = r.next();
+            if key % 2 == 0 { key % 128 * step } else { key }
+        });
+        let falling = random.vec(n, |r| {
+            let (key, bits) = (r.next(), r.below(64));
+            (key >> bits).wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        });
+        // Many keys close to each of some, which equals do not explain.
+        let clusters = random.vec(n, |r| r.below(50) << 58 | r.below(1 << 30));
+        // All of them in a corner of a range that a few keys span.
+        let mut corner = random.vec(n, |r| (1 << 40) + r.below(1 << 22));
+        for i in (0..n).step_by(n / 9) {
+            corner[i] = random.next();
+        }
+        // Few keys to a bucket, often each; and bins that are far from even.
+        let repeated = random.vec(n, |r| r.below(n as u64 / 40 + 1).wrapping_mul(step));
+        let uneven = random.vec(n, |r| r.next() & !0xFFFF_FFFF_F000 | r.below(4) << 40);
+        let cases = [
+            ascending,
+            last_is_low,
+            swapped,
+            descending,
+            heavy,
+            falling,
+            clusters,
+            corner,
+            repeated,
+            uneven,
+            vec![u64::MAX; n],
+        ];
+        for keys in cases {
+            let signed: Vec<i64> = keys.iter().map(|key| *key as i64).collect();
+            let short: Vec<u32> = keys.iter().map(|key| (*key >> 32) as u32).collect();
+            for with_counts in [false, true] {
+                check_keys(&cuda, &keys, with_counts);
+                check_keys(&cuda, &signed, with_counts);
+                check_keys(&cuda, &short, with_counts);
             }
         }
     }

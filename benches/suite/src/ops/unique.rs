@@ -29,8 +29,16 @@ enum Set {
     Uniform,
     /// The k-th most frequent key about 1/k times as often as the first.
     Zipf,
+    /// Half of the keys are one of 64, the rest random.
+    Heavy,
+    /// In a small part of the range, but for one key at its end.
+    Bunched,
     /// Ascending, one key in eight there twice.
     Sorted,
+    /// The same from the last to the first.
+    Descending,
+    /// The same, but one key in a thousand is anywhere.
+    Nearly,
     /// One key, again and again.
     Constant,
 }
@@ -60,8 +68,13 @@ impl Measured for Unique {
         let more = [
             shape(1 << 20, 30, Set::Uniform),
             shape(1 << 24, 30, Set::Uniform),
+            shape(1 << 24, 40, Set::Uniform),
             shape(1 << 24, 64, Set::Zipf),
+            shape(1 << 24, 64, Set::Heavy),
+            shape(1 << 24, 64, Set::Bunched),
             shape(1 << 24, 64, Set::Sorted),
+            shape(1 << 24, 64, Set::Descending),
+            shape(1 << 24, 64, Set::Nearly),
             shape(1 << 24, 64, Set::Constant),
         ];
         let more = more.map(|shape| Entry::plain(shape).quick_if(shape.keys == 1 << 20));
@@ -82,7 +95,11 @@ impl Measured for Unique {
                 &[
                     ("uniform", Set::Uniform),
                     ("zipf", Set::Zipf),
+                    ("heavy", Set::Heavy),
+                    ("bunched", Set::Bunched),
                     ("sorted", Set::Sorted),
+                    ("descending", Set::Descending),
+                    ("nearly", Set::Nearly),
                     ("constant", Set::Constant),
                 ],
             )?,
@@ -95,7 +112,11 @@ impl Measured for Unique {
         let mut series = match set {
             Set::Uniform => format!("{bits} bits"),
             Set::Zipf => "zipf".to_owned(),
+            Set::Heavy => "64 heavy".to_owned(),
+            Set::Bunched => "bunched".to_owned(),
             Set::Sorted => "sorted".to_owned(),
+            Set::Descending => "descending".to_owned(),
+            Set::Nearly => "nearly sorted".to_owned(),
             Set::Constant => "constant".to_owned(),
         };
         if set != Set::Uniform && bits as usize != dtype.size() * 8 {
@@ -159,10 +180,11 @@ impl Spread {
         let all = if bits < 64 { 1 << bits } else { u64::MAX };
         let keys = keys as u64;
         let ranks = match set {
-            Set::Uniform | Set::Sorted => keys - keys / 8,
-            Set::Zipf => keys,
+            Set::Zipf | Set::Heavy => keys,
             Set::Constant => 1,
+            _ => keys - keys / 8,
         };
+        let all = if set == Set::Bunched { all.isqrt() } else { all };
         Spread { set, bits, ranks: ranks.min(all) }
     }
 
@@ -170,14 +192,26 @@ impl Spread {
     fn ranks(&self, n: usize, seed: u64) -> Vec<u64> {
         let ranks = self.ranks;
         match self.set {
-            Set::Uniform | Set::Constant => {
+            Set::Uniform | Set::Bunched | Set::Constant => {
                 (0..n as u64).into_par_iter().map(|i| i % ranks).collect()
             }
-            Set::Sorted => {
-                let (n, ranks) = (n as u64, u128::from(ranks));
-                let at = |i: u64| (u128::from(i) * ranks / u128::from(n)) as u64;
-                (0..n).into_par_iter().map(at).collect()
+            Set::Sorted | Set::Descending | Set::Nearly => {
+                let (n, wide) = (n as u64, u128::from(ranks));
+                let at = |i: u64| (u128::from(i) * wide / u128::from(n)) as u64;
+                let stray = |i: u64| i.wrapping_mul(FACTOR) % ranks;
+                (0..n)
+                    .into_par_iter()
+                    .map(|i| match self.set {
+                        Set::Descending => at(n - 1 - i),
+                        Set::Nearly if i % 1000 == 999 => stray(i),
+                        _ => at(i),
+                    })
+                    .collect()
             }
+            Set::Heavy => random(seed, n, |rng| {
+                let bits = rng.next();
+                if bits % 2 == 0 { bits / 2 % ranks.min(64) } else { bits / 2 % ranks }
+            }),
             Set::Zipf => {
                 let most = (ranks as f64 + 1.0).ln();
                 random(seed, n, |rng| {
@@ -198,14 +232,25 @@ impl Spread {
         (self.mask() / self.ranks).max(1)
     }
 
+    /// Whether keys are in the order of their ranks, evenly spread.
+    fn is_even(&self) -> bool {
+        matches!(self.set, Set::Sorted | Set::Descending | Set::Nearly)
+    }
+
     /// The upper half of the bits, folded into the lower: its own inverse.
     fn fold(&self, x: u64) -> u64 {
         x ^ (x >> self.bits.div_ceil(2))
     }
 
     fn key(&self, rank: u64) -> u64 {
-        if self.set == Set::Sorted {
+        if self.is_even() {
             return rank * self.step();
+        }
+        if self.set == Set::Bunched {
+            // An odd factor and a power of two: each key of the part is one rank's.
+            let part = self.ranks.next_power_of_two();
+            let inside = rank.wrapping_mul(FACTOR) % part;
+            return if rank + 1 == self.ranks { self.mask() } else { inside };
         }
         // A constant set is not all zeros.
         let x = (rank + 1).wrapping_mul(FACTOR) & self.mask();
@@ -214,8 +259,15 @@ impl Spread {
 
     /// The rank that has this key, if any has.
     fn rank(&self, key: u64) -> Option<u64> {
-        let rank = if self.set == Set::Sorted {
+        let rank = if self.is_even() {
             key.is_multiple_of(self.step()).then(|| key / self.step())?
+        } else if self.set == Set::Bunched {
+            let part = self.ranks.next_power_of_two();
+            if key == self.mask() {
+                self.ranks - 1
+            } else {
+                key.wrapping_mul(inverse(FACTOR)) % part
+            }
         } else {
             let undo = inverse(FACTOR);
             let x = self.fold(self.fold(key).wrapping_mul(undo) & self.mask());
@@ -297,7 +349,16 @@ mod tests {
     use super::*;
 
     fn shapes() -> impl Iterator<Item = Shape> {
-        let sets = [Set::Uniform, Set::Zipf, Set::Sorted, Set::Constant];
+        let sets = [
+            Set::Uniform,
+            Set::Zipf,
+            Set::Heavy,
+            Set::Bunched,
+            Set::Sorted,
+            Set::Descending,
+            Set::Nearly,
+            Set::Constant,
+        ];
         sets.into_iter().flat_map(|set| {
             [64, 63, 33, 30, 17].map(|bits| Shape { keys: 5000, bits, set, dtype: DType::U64 })
         })
@@ -331,6 +392,20 @@ mod tests {
             match shape.set {
                 Set::Uniform => assert_eq!(distinct.len(), 4375),
                 Set::Sorted => assert!(keys.is_sorted() && distinct.len() == 4375),
+                Set::Descending => assert!(keys.is_sorted_by(|a, b| a >= b)),
+                Set::Nearly => {
+                    let falls = keys.windows(2).filter(|two| two[0] > two[1]).count();
+                    assert!((1..=10).contains(&falls), "{falls}");
+                }
+                Set::Heavy => {
+                    let often = ranks.iter().filter(|rank| **rank < 64).count();
+                    assert!((2400..2700).contains(&often), "{often}");
+                }
+                Set::Bunched => {
+                    let (last, rest) = distinct.split_last().unwrap();
+                    assert_eq!(*last, spread.mask());
+                    assert!(rest.iter().all(|key| *key < spread.ranks.next_power_of_two()));
+                }
                 Set::Constant => assert!(distinct.len() == 1 && distinct[0] != 0),
                 Set::Zipf => {
                     // The k-th key ln((k + 1) / k) / ln 5001 of the time.

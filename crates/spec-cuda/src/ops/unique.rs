@@ -1,4 +1,5 @@
-//! Host side of `kernels/unique.cu`: a launch a digit, none of them read back.
+//! Host side of `kernels/unique.cu`: every kernel is launched, and what the plan
+//! does not call for returns at once; nothing is read back.
 
 use spec_core::ops::Unique;
 use spec_core::ops::unique::{Buffers, Plan};
@@ -12,23 +13,47 @@ static KERNELS: Archive = archive!("unique");
 
 const RADIX: usize = 256;
 const THREADS: usize = 512;
+const WARPS: usize = THREADS / 32;
 /// Keys a thread holds in a pass, of 8 and of 4 bytes: what registers allow
 /// where two blocks share a multiprocessor.
 const PASS_ITEMS: [usize; 2] = [16, 24];
+/// Beside a tile's keys: counters of the warps and targets.
+const PASS_SHARED: usize = WARPS * RADIX * 4 + RADIX * 8;
 /// Keys of a tile of the last pass.
 const COMPACT_TILE_BYTES: usize = 32 * 1024;
-/// Beside a tile's keys: counters of 16 warps, targets, the tile's number.
-const PASS_SHARED: usize = 16 * RADIX * 4 + RADIX * 8 + 8;
-/// Tiles of a launch: look-back words count up to 2^30 keys.
+/// Tiles of a portion: look-back words count up to 2^30 keys.
 const PORTION_TILES: usize = 1 << 16;
 /// Positions that a block turns into counts.
 const CHUNK: usize = 4096;
-/// Keys that a block of the histogram reads in one step.
-const HISTOGRAM_KEYS: usize = THREADS * 8;
-/// Blocks of the histogram for each multiprocessor: all that fit at once.
-const HISTOGRAM_BLOCKS: u32 = 3;
+/// Phases beside the passes: counting digits, and dropping equals.
+const PHASES: usize = 2;
+/// Keys that a block that counts digits reads in one step, and such blocks for each
+/// multiprocessor.
+const DIGITS_KEYS: usize = THREADS * 8;
+const DIGITS_BLOCKS: u32 = 3;
+
+/// Threads of a block of the survey, and keys it takes in one step.
+const SURVEY_THREADS: u32 = 1024;
+const SURVEY_KEYS: usize = 8 * 1024;
+/// Shared memory of the survey: twice as many slots as it has samples; where
+/// buckets are many, a counter of 16 bits for each.
+const SURVEY_SHARED: usize = 2 * 4096 * 8;
+/// Beside the survey's counters.
+const SURVEY_STATIC: usize = 8 * 1024;
+/// Keys of a tile of a partition, the digits it tells apart, and what is beside the keys.
+const SPLIT_KEYS: usize = 16 * THREADS;
+const MAX_SPLIT: usize = 512;
+const SPLIT_SHARED: usize = 3 * MAX_SPLIT * 4 + 4096 * 2;
+/// Keys that fit a bucket, and what is beside them.
+const BUCKET_KEYS: usize = 18 * THREADS;
+const BUCKET_SHARED: usize = BUCKET_KEYS * 2;
+/// The most keys a bucket has on average, so that chance leaves all of them
+/// below what fits: 8 standard deviations at random.
+const BUCKET_AVERAGE: usize = 8300;
+/// The most bits of a bucket's number.
+const MAX_BITS: u32 = 16;
 /// Size of the kernels' `Plan`.
-const PLAN_BYTES: usize = 8 * RADIX * 8 + 64;
+const PLAN_BYTES: usize = 8 * RADIX * 8 + 128;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -40,27 +65,73 @@ struct Params {
     n: u64,
     flip: u64,
     plan: u64,
-    pass_tiles: u64,
-    compact_sums: u64,
+    bucket_counts: u64,
+    phases: u64,
+    tile_sums: u64,
+    bucket_starts: u64,
+    bucket_ends: u64,
+    digit_ends: u64,
+    digit_tiles: u64,
     offsets: u64,
     sums: [u64; 2],
     buffer: u64,
     firsts: u64,
     portion_keys: u64,
     portions: u32,
+    bits: u32,
+    low_bits: u32,
     digit: u32,
     portion: u32,
     unused: u32,
 }
-const _: () = assert!(size_of::<Params>() == 136);
+const _: () = assert!(size_of::<Params>() == 184);
+
+/// How a set of keys is split.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Split {
+    /// As many as a block sorts: a bucket and a launch.
+    One,
+    /// Into 2^`bits` buckets, by two partitions where `low` is not 0.
+    Buckets { bits: u32, low: u32 },
+    /// More keys than buckets could hold.
+    None,
+}
+
+impl Split {
+    fn new(n: usize, shared: u32) -> Self {
+        if n <= BUCKET_KEYS {
+            return Split::One;
+        }
+        let counters = (shared as usize).saturating_sub(SURVEY_STATIC) / 2;
+        let most = counters.ilog2().min(MAX_BITS);
+        // Few keys: smaller buckets, for as many blocks as run at once.
+        let average = if n > 1 << 22 { BUCKET_AVERAGE } else { BUCKET_AVERAGE / 2 };
+        match (6..=most).find(|bits| n >> bits <= average) {
+            Some(bits) => Split::Buckets { bits, low: if bits > 9 { bits / 2 } else { 0 } },
+            None => Split::None,
+        }
+    }
+
+    fn bits(self) -> u32 {
+        match self {
+            Split::Buckets { bits, .. } => bits,
+            _ => 0,
+        }
+    }
+}
 
 /// Where things are in the workspace, in bytes from its start. What must be
 /// zero comes first.
 #[derive(Clone, Copy, Default)]
 struct Layout {
-    pass_tiles: usize,
-    compact_sums: usize,
+    bucket_counts: usize,
+    phases: usize,
+    tile_sums: usize,
     zeroed: usize,
+    bucket_starts: usize,
+    bucket_ends: usize,
+    digit_ends: usize,
+    digit_tiles: usize,
     offsets: usize,
     sums: [usize; 2],
     buffer: usize,
@@ -75,39 +146,60 @@ struct Prepared {
     portions: usize,
     tile_keys: usize,
     flip: u64,
-    has_counts: bool,
+    split: Split,
     layout: Layout,
-    histogram: Function,
+    survey: Function,
+    partition_high: Function,
+    partition_low: Function,
+    sort_buckets: Function,
+    count_digits: Function,
     pass: Function,
     compact: Function,
     firsts: Function,
     counts: Function,
+    has_counts: bool,
 }
 
 impl Layout {
-    fn new(plan: &Plan, portions: usize, tile_keys: usize) -> Self {
+    fn new(plan: &Plan, portions: usize, tile_keys: usize, split: Split) -> Self {
         let n = plan.keys.len;
-        if n == 0 {
-            return Layout::default();
-        }
-        let digits = plan.keys.dtype.size();
-        let mut end = PLAN_BYTES;
+        let mut end = 0usize;
         let mut take = |bytes: usize| {
             let start = end.next_multiple_of(256);
             end = start + bytes;
             start
         };
-        let pass_tiles = take(digits * portions * 4);
-        let compact_sums = take(n.div_ceil(COMPACT_TILE_BYTES / digits) * 8);
+        if n == 0 {
+            return Layout::default();
+        }
+        if split == Split::One {
+            let tile_sums = take(8);
+            return Layout { tile_sums, size: end, ..Layout::default() };
+        }
+        let digits = plan.keys.dtype.size();
+        let buckets = 1 << split.bits();
+        take(PLAN_BYTES);
+        let bucket_counts = take(buckets * 4);
+        let phases = take((digits * portions + PHASES) * 8);
+        let tile_sums = take(n.div_ceil(COMPACT_TILE_BYTES / digits).max(buckets) * 8);
+        let bucket_starts = take((buckets + 1) * 4);
+        let bucket_ends = take(buckets * 4);
+        let digit_ends = take(MAX_SPLIT * 4);
+        let digit_tiles = take((MAX_SPLIT + 1) * 4);
         let offsets = take((portions + 1) * digits * RADIX * 8);
         let rows = n.div_ceil(tile_keys).min(PORTION_TILES);
         let sums = [take(rows * RADIX * 4), take(rows * RADIX * 4)];
-        let buffer = take(n * plan.keys.dtype.size());
+        let buffer = take(n * digits);
         let firsts = take(if plan.has_counts { n.div_ceil(CHUNK) * 8 } else { 0 });
         Layout {
-            pass_tiles,
-            compact_sums,
-            zeroed: offsets,
+            bucket_counts,
+            phases,
+            tile_sums,
+            zeroed: bucket_starts,
+            bucket_starts,
+            bucket_ends,
+            digit_ends,
+            digit_tiles,
             offsets,
             sums,
             buffer,
@@ -128,7 +220,8 @@ unsafe impl Supports<Unique> for Cuda {
             DType::I32 | DType::I64 => 1 << (bits - 1),
             _ => 0,
         };
-        let function = |name: &str| self.function(&KERNELS, name);
+        let split = Split::new(plan.keys.len, self.limits().shared);
+        let function = |name: &str| self.function(&KERNELS, &format!("unique_{name}_{bits}"));
         Ok(Box::new(Prepared {
             cuda: self.clone(),
             n: plan.keys.len,
@@ -136,20 +229,20 @@ unsafe impl Supports<Unique> for Cuda {
             portions,
             tile_keys,
             flip: sign,
+            split,
+            layout: Layout::new(plan, portions, tile_keys, split),
+            survey: function("survey")?,
+            partition_high: function("partition_high")?,
+            partition_low: function("partition_low")?,
+            sort_buckets: function("sort_buckets")?,
+            count_digits: function("count_digits")?,
+            pass: function("pass")?,
+            compact: function("compact")?,
+            firsts: self.function(&KERNELS, "unique_firsts")?,
+            counts: self.function(&KERNELS, "unique_counts")?,
             has_counts: plan.has_counts,
-            layout: Layout::new(plan, portions, tile_keys),
-            histogram: function(&format!("unique_histogram_{bits}"))?,
-            pass: function(&format!("unique_pass_{bits}"))?,
-            compact: function(&format!("unique_compact_{bits}"))?,
-            firsts: function("unique_firsts")?,
-            counts: function("unique_counts")?,
         }))
     }
-}
-
-/// Blocks for `n` things of which each takes `per`.
-fn blocks(n: usize, per: usize) -> u32 {
-    u32::try_from(n.div_ceil(per)).unwrap_or(u32::MAX)
 }
 
 // SAFETY: as above.
@@ -172,6 +265,10 @@ unsafe impl Kernel<Unique> for Prepared {
         }
         let base = cuda.workspace(workspace, layout.size)?;
         let at = |offset: usize| base + offset as u64;
+        let (bits, low_bits) = match self.split {
+            Split::Buckets { bits, low } => (bits, low),
+            _ => (0, 0),
+        };
         let params = Params {
             keys: cuda.pointer(buffers.keys)?,
             unique: cuda.pointer(buffers.unique)?,
@@ -180,24 +277,30 @@ unsafe impl Kernel<Unique> for Prepared {
             n: self.n as u64,
             flip: self.flip,
             plan: base,
-            pass_tiles: at(layout.pass_tiles),
-            compact_sums: at(layout.compact_sums),
+            bucket_counts: at(layout.bucket_counts),
+            phases: at(layout.phases),
+            tile_sums: at(layout.tile_sums),
+            bucket_starts: at(layout.bucket_starts),
+            bucket_ends: at(layout.bucket_ends),
+            digit_ends: at(layout.digit_ends),
+            digit_tiles: at(layout.digit_tiles),
             offsets: at(layout.offsets),
             sums: layout.sums.map(at),
             buffer: at(layout.buffer),
             firsts: at(layout.firsts),
             portion_keys: (self.tile_keys * PORTION_TILES) as u64,
             portions: self.portions as u32,
+            bits,
+            low_bits,
             digit: 0,
             portion: 0,
             unused: 0,
         };
         // SAFETY: `Params` is the kernels', field by field; buffers and
-        // workspace were checked against the plan, and `enqueue` launches as
-        // many blocks as the kernels have tiles.
+        // workspace were checked against the plan.
         cuda.enqueue(stream, |queue| unsafe {
             queue.zero(base, layout.zeroed)?;
-            self.enqueue(queue, params)
+            self.enqueue(queue, &params)
         })
     }
 }
@@ -206,18 +309,59 @@ impl Prepared {
     /// # Safety
     /// The addresses in `params` are those of the plan's buffers and of a
     /// workspace whose first bytes have been cleared.
-    unsafe fn enqueue(&self, queue: &Queue<'_>, mut params: Params) -> Result<()> {
+    unsafe fn enqueue(&self, queue: &Queue<'_>, params: &Params) -> Result<()> {
         let threads = THREADS as u32;
-        let resident = self.cuda.limits().multiprocessors * HISTOGRAM_BLOCKS;
-        let shape = Shape::new(blocks(self.n, HISTOGRAM_KEYS).min(resident), threads);
+        let bucket = |buckets: u32| {
+            let shared = BUCKET_KEYS * self.digits + BUCKET_SHARED;
+            Shape::new(buckets, threads).shared(shared as u32)
+        };
+        if self.split == Split::One {
+            // SAFETY: the caller's.
+            return unsafe { queue.launch(&self.sort_buckets, bucket(1), params) };
+        }
+        if let Split::Buckets { bits, low } = self.split {
+            let blocks = self.cuda.limits().multiprocessors as usize;
+            let survey =
+                Shape::new(self.n.div_ceil(SURVEY_KEYS).min(blocks) as u32, SURVEY_THREADS)
+                    .shared((2usize << bits).max(SURVEY_SHARED) as u32);
+            let split = |tiles: usize| {
+                Shape::new(tiles as u32, threads)
+                    .shared((SPLIT_KEYS * self.digits + SPLIT_SHARED) as u32)
+            };
+            let tiles = self.n.div_ceil(SPLIT_KEYS);
+            // SAFETY: the caller's.
+            unsafe {
+                queue.launch(&self.survey, survey, params)?;
+                queue.launch(&self.partition_high, split(tiles), params)?;
+                if low > 0 {
+                    // At most one tile of each digit is not full.
+                    queue.launch(
+                        &self.partition_low,
+                        split(tiles + (1 << (bits - low))),
+                        params,
+                    )?;
+                }
+                queue.launch(&self.sort_buckets, bucket(1 << bits), params)?;
+            }
+        }
         // SAFETY: the caller's.
-        unsafe { queue.launch(&self.histogram, shape, &params)? };
+        unsafe { self.enqueue_passes(queue, *params) }
+    }
+
+    /// # Safety
+    /// As for `enqueue`.
+    unsafe fn enqueue_passes(&self, queue: &Queue<'_>, mut params: Params) -> Result<()> {
+        let threads = THREADS as u32;
+        let most = self.cuda.limits().multiprocessors * DIGITS_BLOCKS;
+        let shape = Shape::new(blocks(self.n, DIGITS_KEYS).min(most), threads)
+            .shared((self.digits * RADIX * 4) as u32);
+        // SAFETY: the caller's.
+        unsafe { queue.launch(&self.count_digits, shape, &params)? };
         for digit in 0..self.digits {
             for portion in 0..self.portions {
                 let tiles = self.n.div_ceil(self.tile_keys) - portion * PORTION_TILES;
-                let shared = PASS_SHARED + self.tile_keys * self.digits;
-                let shape = Shape::new(tiles.min(PORTION_TILES) as u32, threads);
-                let shape = shape.shared(shared as u32);
+                let shape = Shape::new(tiles.min(PORTION_TILES) as u32, threads)
+                    .shared((PASS_SHARED + self.tile_keys * self.digits) as u32);
                 params.digit = digit as u32;
                 params.portion = portion as u32;
                 // SAFETY: the caller's.
@@ -238,5 +382,36 @@ impl Prepared {
             }
         }
         Ok(())
+    }
+}
+
+/// Blocks for `n` things of which each takes `per`.
+fn blocks(n: usize, per: usize) -> u32 {
+    u32::try_from(n.div_ceil(per)).unwrap_or(u32::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_are_split_into_buckets_that_fit() {
+        for shared in [99, 163, 227].map(|kib| kib * 1024) {
+            let mut n = 1;
+            while n < 1 << 34 {
+                match Split::new(n, shared) {
+                    Split::One => assert!(n <= BUCKET_KEYS),
+                    Split::Buckets { bits, low } => {
+                        assert!(n > BUCKET_KEYS && n >> bits <= BUCKET_AVERAGE);
+                        assert!(bits - low <= 9 && low <= 9 && (low > 0) == (bits > 9));
+                        assert!((2 << bits) + SURVEY_STATIC <= shared as usize);
+                        // The kernels count places by 32 bits.
+                        assert!(n < 1 << 31);
+                    }
+                    Split::None => assert!(n > 1 << 27, "{n} keys, {shared} bytes"),
+                }
+                n += n / 3 + 1;
+            }
+        }
     }
 }

@@ -1,0 +1,462 @@
+// unique, by digits: a least significant digit radix sort with one read and one write of
+// the keys a digit ("onesweep": Adinets and Merrill, 2022), then one more that drops
+// equals:
+//
+//   unique_count_digits   reads the keys once and counts all digits of 8 bits; its last
+//                      block turns counts into offsets and lists the digits in which
+//                      keys differ at all
+//   unique_pass        one launch a digit, in portions of 2^16 tiles; a digit that is
+//                      not listed returns at once. A block takes the next
+//                      tile, ranks it in shared memory, learns how many keys of each
+//                      digit lie before it by looking back over the tiles before, and
+//                      writes runs of equal digits
+//   unique_compact     keeps the first of equals; same look-back, for one sum. Keys that ascend as
+//                      they are need no more than this
+//   unique_firsts,     with counts: `compact` left each distinct key's position, and
+//   unique_counts      the differences of positions are the counts
+//
+// Passes go back and forth between the workspace and `unique`, so that the last one
+// ends in the workspace.
+//
+// Threads to data: a warp owns 32 * ITEMS neighbouring keys, lane by lane, so ranks by
+// (warp, item, lane) are stable.
+//
+// Bytes a key of 8: 8 for the counts, 16 a digit that differs, 8 to 16 at the end.
+#pragma once
+
+#include "unique_plan.cuh"
+
+constexpr u32 CHUNK = 4096; // positions a block of positions_to_counts turns into counts
+
+template <typename K>
+struct Tile {
+    static constexpr u32 ITEMS = sizeof(K) == 8 ? 16 : 24;
+    static constexpr u32 KEYS = ITEMS * THREADS;
+    static constexpr u32 COMPACT_ITEMS = sizeof(K) == 8 ? 8 : 16;
+    static constexpr u32 COMPACT_KEYS = COMPACT_ITEMS * THREADS;
+    static constexpr u32 DIGITS = sizeof(K);
+};
+
+template <typename K>
+INLINE u32 digit_of(K key, u64 flip, u32 digit) {
+    return static_cast<u32>((key ^ static_cast<K>(flip)) >> (8 * digit)) & (RADIX - 1);
+}
+
+// ---- counts of digits -------------------------------------------------------
+
+// Adds the digits of the warp's keys. Digits in which all of them agree, as high ones
+// often do, take one addition instead of one a key to the same word.
+template <typename K, u32 ITEMS>
+INLINE void count_digits(u32 (*histogram)[RADIX], const K (&keys)[ITEMS], u64 flip) {
+    const K first = __shfl_sync(ALL_LANES, keys[0], 0);
+    K differs = 0;
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) differs |= keys[i] ^ first;
+    u32 low = __reduce_or_sync(ALL_LANES, static_cast<u32>(differs));
+    u32 high = 0;
+    if constexpr (sizeof(K) == 8) {
+        high = __reduce_or_sync(ALL_LANES, static_cast<u32>(differs >> 32));
+    }
+#pragma unroll
+    for (u32 digit = 0; digit < Tile<K>::DIGITS; digit++) {
+        const u32 half = digit < 4 ? low : high;
+        if ((half >> (8 * (digit % 4)) & (RADIX - 1)) == 0) {
+            if (lane_id() == 0) {
+                atomicAdd(&histogram[digit][digit_of(first, flip, digit)], WARP * ITEMS);
+            }
+        } else {
+#pragma unroll
+            for (u32 i = 0; i < ITEMS; i++) {
+                atomicAdd(&histogram[digit][digit_of(keys[i], flip, digit)], 1u);
+            }
+        }
+    }
+}
+
+// Offsets from counts, and which digits need a pass. By one block.
+template <typename K>
+INLINE void make_plan(const Params& p) {
+    __shared__ u64 sums[RADIX];
+    u32 active = 0;
+    const u32 bin = threadIdx.x;
+    for (u32 digit = 0; digit < Tile<K>::DIGITS; digit++) {
+        const u64 own = bin < RADIX ? __ldcg(&p.plan->counts[digit][bin]) : 0;
+        // All keys in one bin: the digit sorts nothing.
+        const bool needed = __syncthreads_or(own != 0 && own != p.n);
+        if (bin < RADIX) sums[bin] = own;
+        __syncthreads();
+        for (u32 step = 1; step < RADIX; step *= 2) {
+            const u64 below = bin < RADIX && bin >= step ? sums[bin - step] : 0;
+            __syncthreads();
+            if (bin < RADIX) sums[bin] += below;
+            __syncthreads();
+        }
+        if (bin < RADIX) p.offsets[digit * RADIX + bin] = sums[bin] - own;
+        active += needed;
+        if (bin == 0) p.plan->order[digit] = needed ? active : 0;
+        __syncthreads();
+    }
+    if (bin == 0) p.plan->active = active;
+}
+
+// A block's share of the keys, one of `shares`: counts all digits.
+template <typename K>
+INLINE void count_share(const Params& p, u32 share, u32 shares) {
+    constexpr u32 DIGITS = Tile<K>::DIGITS;
+    constexpr u32 ITEMS = 8;
+    extern __shared__ uint4 memory[];
+    u32(*counts)[RADIX] = reinterpret_cast<u32(*)[RADIX]>(memory);
+    for (u32 i = threadIdx.x; i < DIGITS * RADIX; i += THREADS) counts[0][i] = 0;
+    __syncthreads();
+    const K* keys = static_cast<const K*>(p.keys);
+    const u64 step = static_cast<u64>(shares) * THREADS * ITEMS;
+    const u64 warp = threadIdx.x / WARP;
+    for (u64 at = static_cast<u64>(share) * THREADS * ITEMS; at < p.n; at += step) {
+        const u64 start = at + warp * WARP * ITEMS + lane_id();
+        if (at + (warp + 1) * WARP * ITEMS <= p.n) {
+            K items[ITEMS];
+#pragma unroll
+            for (u32 i = 0; i < ITEMS; i++) items[i] = __ldg(keys + start + i * WARP);
+            count_digits(counts, items, p.flip);
+        } else {
+            for (u64 i = start; i < p.n && i < start + WARP * ITEMS - lane_id(); i += WARP) {
+                for (u32 digit = 0; digit < DIGITS; digit++) {
+                    atomicAdd(&counts[digit][digit_of(keys[i], p.flip, digit)], 1u);
+                }
+            }
+        }
+    }
+    __syncthreads();
+    u64* totals = &p.plan->counts[0][0];
+    for (u32 i = threadIdx.x; i < DIGITS * RADIX; i += THREADS) {
+        if (counts[0][i] != 0) atomicAdd(&totals[i], static_cast<u64>(counts[0][i]));
+    }
+    // The first pass looks back over words that must start at zero.
+    const u64 portion = p.n < p.portion_keys ? p.n : p.portion_keys;
+    const u64 words = (portion + Tile<K>::KEYS - 1) / Tile<K>::KEYS * RADIX;
+    for (u64 i = share * static_cast<u64>(THREADS) + threadIdx.x; i < words;
+         i += static_cast<u64>(shares) * THREADS) {
+        p.sums[0][i] = 0;
+    }
+}
+
+// ---- one digit ---------------------------------------------------------------
+
+template <typename K>
+struct PassShared {
+    union {
+        K keys[Tile<K>::KEYS];
+        u64 slots[WARPS][RADIX]; // before `keys`: see rank_in_warp
+    };
+    u32 starts[WARPS][RADIX]; // where a warp's keys of a digit go in `keys`
+    u64 targets[RADIX];       // from a place in `keys` to a place in the output
+};
+
+// The lanes of the warp that hold the same digit, by votes.
+INLINE u32 same_digit(u32 digit) {
+    u32 mask = ALL_LANES;
+#pragma unroll
+    for (u32 bit = 0; bit < 8; bit++) {
+        const bool set = digit >> bit & 1;
+        const u32 vote = __ballot_sync(ALL_LANES, set);
+        mask &= set ? vote : ~vote;
+    }
+    return mask;
+}
+
+// How many keys of the same digit the warp has met before this one. A digit's slot
+// holds that count above the lanes that meet it now; the lowest of them adds them up.
+// Lanes find their peers by an atomicOr into the slot, which keeps shared memory busy,
+// or by votes, which keep the arithmetic units busy: a pass does both in turns.
+template <bool VOTE>
+INLINE u32 rank_in_warp(u64* slots, u32 digit) {
+    u32* halves = reinterpret_cast<u32*>(&slots[digit]);
+    u32 peers;
+    u32 before;
+    if constexpr (VOTE) {
+        peers = same_digit(digit);
+        before = halves[1];
+    } else {
+        atomicOr(&halves[0], 1u << lane_id());
+        __syncwarp();
+        const u64 slot = slots[digit];
+        peers = static_cast<u32>(slot);
+        before = static_cast<u32>(slot >> 32);
+    }
+    __syncwarp();
+    const u32 below = peers & lanes_below();
+    if (below == 0) slots[digit] = static_cast<u64>(before + __popc(peers)) << 32;
+    __syncwarp();
+    return before + __popc(below);
+}
+
+// How many keys of digit `bin` lie in the tiles before this one. Reads eight tiles at a
+// time: one at a time, the way back over tiles in flight is a chain of waits for memory.
+INLINE u32 look_back(u32* sums, u32 tile, u32 bin, u32 own) {
+    constexpr u32 WINDOW = 8;
+    u32 before = 0;
+    u32 t = tile; // tiles from here on are in `before`
+    while (t > 0) {
+        u32 words[WINDOW];
+#pragma unroll
+        for (u32 i = 0; i < WINDOW; i++) {
+            // Before the first tile there is nothing, which is a known sum.
+            words[i] = i < t ? read_word(&sums[static_cast<u64>(t - 1 - i) * RADIX + bin])
+                             : ALL_BEFORE << 30;
+        }
+        u32 seen = 0;
+        bool done = false;
+#pragma unroll
+        for (u32 i = 0; i < WINDOW; i++) {
+            const bool take = !done && seen == i && words[i] >> 30 != 0;
+            before += take ? words[i] & 0x3FFFFFFFu : 0;
+            seen += take;
+            done |= take && words[i] >> 30 == ALL_BEFORE;
+        }
+        if (done) break;
+        t -= seen;
+    }
+    write_word(&sums[static_cast<u64>(tile) * RADIX + bin], ALL_BEFORE << 30 | (before + own));
+    return before;
+}
+
+// One tile of the pass by `digit` over a portion of the keys.
+template <typename K>
+INLINE void pass_tile(const Params& p, u32 digit, u32 portion, u32 tile) {
+    constexpr u32 ITEMS = Tile<K>::ITEMS;
+    constexpr u32 KEYS = Tile<K>::KEYS;
+    extern __shared__ uint4 memory[];
+    PassShared<K>& shared = *reinterpret_cast<PassShared<K>*>(memory);
+    const u32 order = p.plan->order[digit];
+    // The last pass writes the workspace, the one before it `unique`, and so on.
+    const bool to_buffer = (p.plan->active - order) % 2 == 0;
+    const K* from = static_cast<const K*>(order == 1 ? p.keys : to_buffer ? p.unique : p.buffer);
+    K* to = static_cast<K*>(to_buffer ? p.buffer : p.unique);
+    const u32 turn = ((order - 1) * p.portions + portion) % 2;
+    u32* sums = p.sums[turn];
+
+    const u32 lane = lane_id();
+    const u32 warp = threadIdx.x / WARP;
+    for (u32 i = threadIdx.x; i < WARPS * RADIX; i += THREADS) shared.slots[0][i] = 0;
+    __syncthreads();
+    const u64 portion_start = portion * p.portion_keys;
+    const u64 portion_end = min(p.n, portion_start + p.portion_keys);
+    const u64 start = portion_start + static_cast<u64>(tile) * KEYS;
+    const u32 valid = static_cast<u32>(min(portion_end - start, static_cast<u64>(KEYS)));
+
+    // Where keys end, the largest digit stands in: it ranks behind all others.
+    const K none = ~static_cast<K>(p.flip);
+    K keys[ITEMS];
+    const u32 own_start = warp * WARP * ITEMS + lane;
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        const u32 at = own_start + i * WARP;
+        keys[i] = at < valid ? __ldcs(from + start + at) : none;
+    }
+    // Two ranks a register.
+    u32 ranks[ITEMS / 2];
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        const u32 own = digit_of(keys[i], p.flip, digit);
+        const u32 rank = i % 2 == 0 ? rank_in_warp<false>(shared.slots[warp], own)
+                                    : rank_in_warp<true>(shared.slots[warp], own);
+        ranks[i / 2] = i % 2 == 0 ? rank : ranks[i / 2] | rank << 16;
+    }
+    __syncthreads();
+
+    // A thread a digit: its count, told to the tiles that follow at once.
+    const u32 bin = threadIdx.x;
+    u32 count = 0;
+    if (bin < RADIX) {
+#pragma unroll
+        for (u32 w = 0; w < WARPS; w++) {
+            shared.starts[w][bin] = count;
+            count += static_cast<u32>(shared.slots[w][bin] >> 32);
+        }
+    }
+    const u32 real = bin == RADIX - 1 ? count - (KEYS - valid) : count;
+    if (bin < RADIX) {
+        write_word(&sums[static_cast<u64>(tile) * RADIX + bin], TILE_ONLY << 30 | real);
+    }
+    u32 all;
+    const u32 place = sum_before<THREADS>(count, all);
+    if (bin < RADIX) {
+#pragma unroll
+        for (u32 w = 0; w < WARPS; w++) shared.starts[w][bin] += place;
+    }
+    // The words of the next pass, meanwhile.
+    const u64 tiles = (portion_end - portion_start + KEYS - 1) / KEYS;
+    const u64 rows = (min(p.n, p.portion_keys) + KEYS - 1) / KEYS;
+    if (bin < RADIX) {
+        for (u64 row = tile; row < rows; row += tiles) p.sums[turn ^ 1][row * RADIX + bin] = 0;
+    }
+    __syncthreads();
+
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        const u32 own = digit_of(keys[i], p.flip, digit);
+        const u32 rank = ranks[i / 2] >> (i % 2 * 16) & 0xFFFF;
+        shared.keys[shared.starts[warp][own] + rank] = keys[i];
+    }
+
+    if (bin < RADIX) {
+        const u32 before = look_back(sums, tile, bin, real);
+        u64* offsets = p.offsets + (static_cast<u64>(portion) * Tile<K>::DIGITS + digit) * RADIX;
+        const u64 base = offsets[bin] + before;
+        shared.targets[bin] = base - place;
+        // Where the next portion goes on.
+        if (tile + 1 == tiles) offsets[Tile<K>::DIGITS * RADIX + bin] = base + real;
+    }
+    __syncthreads();
+#pragma unroll 4
+    for (u32 i = 0; i < ITEMS; i++) {
+        const u32 at = i * THREADS + threadIdx.x;
+        if (at < valid) {
+            const K key = shared.keys[at];
+            to[shared.targets[digit_of(key, p.flip, digit)] + at] = key;
+        }
+    }
+}
+
+// ---- equals ------------------------------------------------------------------
+
+// One tile of what ascends: keeps the first of equals.
+template <typename K>
+INLINE void compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
+    constexpr u32 ITEMS = Tile<K>::COMPACT_ITEMS;
+    constexpr u32 KEYS = Tile<K>::COMPACT_KEYS;
+    __shared__ u32 totals[WARPS];
+    __shared__ u64 shared_before;
+    const u32 lane = lane_id();
+    const u32 warp = threadIdx.x / WARP;
+    const u64 start = static_cast<u64>(tile) * KEYS + warp * WARP * ITEMS;
+    K items[ITEMS];
+    u32 heads[ITEMS];
+    u32 count = 0;
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        const u64 at = start + i * WARP + lane;
+        items[i] = at < p.n ? __ldcs(keys + at) : 0;
+    }
+    // The key before the warp's first.
+    K last = start > 0 && start <= p.n ? __ldg(keys + start - 1) : 0;
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        const u64 at = start + i * WARP + lane;
+        const K below = __shfl_up_sync(ALL_LANES, items[i], 1);
+        const K before = lane == 0 ? last : below;
+        last = __shfl_sync(ALL_LANES, items[i], WARP - 1);
+        heads[i] = __ballot_sync(ALL_LANES, at < p.n && (at == 0 || items[i] != before));
+        count += __popc(heads[i]);
+    }
+    if (lane == 0) totals[warp] = count;
+    __syncthreads();
+    u32 own = lane < WARPS ? totals[lane] : 0;
+    const u32 inclusive = warp_inclusive_sum(own);
+    const u32 all = __shfl_sync(ALL_LANES, inclusive, WARP - 1);
+    const u32 before_warp = __shfl_sync(ALL_LANES, inclusive - own, warp);
+    if (warp == 0) {
+        if (lane == 0) {
+            write_word(&p.tile_sums[tile], static_cast<u64>(TILE_ONLY) << 62 | all);
+        }
+        const u64 before = look_back_by_warp(p.tile_sums, tile, all);
+        if (lane == 0) {
+            shared_before = before;
+            if (tile + 1 == tiles) *p.count = before + all;
+        }
+    }
+    __syncthreads();
+    u64 to = shared_before + before_warp;
+    K* unique = static_cast<K*>(p.unique);
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        if (heads[i] >> lane & 1) {
+            const u64 at = to + __popc(heads[i] & lanes_below());
+            unique[at] = items[i];
+            if (p.counts != nullptr) p.counts[at] = start + i * WARP + lane;
+        }
+        to += __popc(heads[i]);
+    }
+}
+
+// ---- counts ------------------------------------------------------------------
+
+// The first position of each of THREADS chunks, before they are overwritten.
+INLINE void copy_firsts(const Params& p, u32 tile) {
+    const u64 chunk = tile * static_cast<u64>(THREADS) + threadIdx.x;
+    if (chunk * CHUNK < *p.count) p.firsts[chunk] = p.counts[chunk * CHUNK];
+}
+
+// Positions to counts, in place: a chunk a block.
+INLINE void positions_to_counts(const Params& p, u32 chunk) {
+    constexpr u32 ITEMS = CHUNK / THREADS;
+    const u64 distinct = *p.count;
+    const u64 start = chunk * static_cast<u64>(CHUNK);
+    if (start >= distinct) return;
+    u64 lengths[ITEMS];
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        const u64 at = start + i * THREADS + threadIdx.x;
+        lengths[i] = 0;
+        if (at < distinct) {
+            const u64 next = at + 1 == distinct       ? p.n
+                             : at + 1 == start + CHUNK ? p.firsts[chunk + 1]
+                                                       : p.counts[at + 1];
+            lengths[i] = next - p.counts[at];
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        const u64 at = start + i * THREADS + threadIdx.x;
+        if (at < distinct) p.counts[at] = lengths[i];
+    }
+}
+
+// ---- launches ----------------------------------------------------------------
+
+template <typename K>
+INLINE void count_digits_of_all(const Params& p) {
+    __shared__ bool last;
+    if (p.plan->mode != BY_DIGITS) return;
+    count_share<K>(p, blockIdx.x, gridDim.x);
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0) last = atomicAdd(&p.phases[0].done, 1u) == gridDim.x - 1;
+    __syncthreads();
+    if (last) {
+        __threadfence();
+        make_plan<K>(p);
+    }
+}
+
+// The tile that this block is to do: in order, so that those before it run.
+INLINE u32 take_tile(const Params& p, u32 phase) {
+    __shared__ u32 taken;
+    if (threadIdx.x == 0) taken = atomicAdd(&p.phases[phase].taken, 1u);
+    __syncthreads();
+    return taken;
+}
+
+template <typename K>
+INLINE void radix_pass(const Params& p) {
+    if (p.plan->mode != BY_DIGITS || p.plan->order[p.digit] == 0) return;
+    pass_tile<K>(p, p.digit, p.portion, take_tile(p, 2 + p.digit * p.portions + p.portion));
+}
+
+template <typename K>
+INLINE void compact(const Params& p) {
+    const u32 mode = p.plan->mode;
+    if (mode != BY_DIGITS && mode != SORTED) return;
+    const bool moved = mode == BY_DIGITS && p.plan->active != 0;
+    const K* keys = static_cast<const K*>(moved ? p.buffer : p.keys);
+    compact_tile<K>(p, keys, take_tile(p, 1), gridDim.x);
+}
+
+INLINE void firsts(const Params& p) {
+    if (p.plan->mode == BY_DIGITS || p.plan->mode == SORTED) copy_firsts(p, blockIdx.x);
+}
+
+INLINE void counts_of_positions(const Params& p) {
+    if (p.plan->mode == BY_DIGITS || p.plan->mode == SORTED) positions_to_counts(p, blockIdx.x);
+}

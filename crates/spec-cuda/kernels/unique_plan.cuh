@@ -1,0 +1,139 @@
+// What the kernels of `unique` share: the plan on the device, arguments, sums over a block,
+// look-back.
+#pragma once
+
+#include "common.cuh"
+
+constexpr u32 RADIX = 256;
+constexpr u32 THREADS = 512;
+constexpr u32 WARPS = THREADS / WARP;
+constexpr u32 MAX_DIGITS = 8;
+
+// Words of look-back: a flag above the sum it is about.
+constexpr u32 TILE_ONLY = 1;
+constexpr u32 ALL_BEFORE = 2;
+
+// How a call goes on after `unique_histogram`.
+enum Mode : u32 {
+    BY_DIGITS, // radix sort by each digit, then drop equals; also where nothing else is tried
+    SORTED,    // keys ascend as they are: drop equals
+    BUCKETS,   // partition, then sort buckets in shared memory
+    THINNED,   // the same, and equals within a tile are dropped on the way
+};
+
+// A key's position is where it lies in [low, low + range], in 32 bits; outside of that range
+// it is the nearer end. Position * scale is the bucket, and below the point the place in it.
+struct Map {
+    u64 low;
+    u64 range;
+    u32 shift;
+    u32 scale;
+};
+
+// What the kernels tell each other; all zero before the first.
+struct Plan {
+    u64 counts[MAX_DIGITS][RADIX];
+    Map map;
+    u32 mode;
+    u32 unsorted;           // some key is above the next one
+    u32 histogram_blocks;   // done
+    u32 partition_blocks;   // done with the last partition
+    u32 buckets_taken;
+    u32 tiles;              // of the second partition
+    u32 active;             // digits in which keys differ
+    u32 order[MAX_DIGITS];  // which pass a digit is, from 1; 0 for none
+    u32 unused[11];
+};
+static_assert(sizeof(Plan) == 16384 + 128, "as in src/ops/unique.rs");
+
+// How far a launch by digits has come; all zero before.
+struct Phase {
+    u32 taken;
+    u32 done;
+};
+
+struct Params {
+    const void* keys;
+    void* unique;
+    u64* count;
+    u64* counts;
+    u64 n;
+    u64 flip;
+    Plan* plan;
+    u32* bucket_counts; // [buckets]: zero before
+    Phase* phases;      // [2 + digits * portions]: zero before
+    u64* tile_sums;     // [compact tiles or buckets, the larger]: look-back; zero before
+    u32* bucket_starts; // [buckets + 1]: keys before a bucket
+    u32* bucket_ends;   // [buckets]: where a bucket's next key goes; at last, its end
+    u32* digit_ends;    // [DIGITS_MAX]: the same of the first partition
+    u32* digit_tiles;   // [DIGITS_MAX + 1]: tiles of the second partition before a digit's
+    u64* offsets;       // [portions + 1, digits, RADIX]: where each digit's keys go
+    u32* sums[2];       // [portion tiles, RADIX]: look-back of a pass, in turns
+    void* buffer;       // [n] keys
+    u64* firsts;        // [ceil(n / CHUNK)]
+    u64 portion_keys;   // a multiple of the tile
+    u32 portions;
+    u32 bits;           // of a bucket's number
+    u32 low_bits;       // of those, for the second partition; 0 for none
+    u32 digit;          // unique_pass: which one
+    u32 portion;        // unique_pass: which part of the keys
+    u32 unused;
+};
+static_assert(sizeof(Params) == 184, "as in src/ops/unique.rs");
+
+INLINE u32 read_word(const u32* from) { return *static_cast<const volatile u32*>(from); }
+INLINE u64 read_word(const u64* from) { return *static_cast<const volatile u64*>(from); }
+INLINE void write_word(u32* to, u32 word) { *static_cast<volatile u32*>(to) = word; }
+INLINE void write_word(u64* to, u64 word) { *static_cast<volatile u64*>(to) = word; }
+
+// The sum over the threads before this one, of a block of N, and over all of them.
+template <u32 N>
+INLINE u32 sum_before(u32 value, u32& all) {
+    __shared__ u32 totals[N / WARP];
+    const u32 inclusive = warp_inclusive_sum(value);
+    const u32 warp = threadIdx.x / WARP;
+    if (lane_id() == WARP - 1) totals[warp] = inclusive;
+    __syncthreads();
+    const u32 own = lane_id() < N / WARP ? totals[lane_id()] : 0;
+    const u32 sums = warp_inclusive_sum(own);
+    all = __shfl_sync(ALL_LANES, sums, N / WARP - 1);
+    const u32 before = __shfl_sync(ALL_LANES, sums - own, warp);
+    __syncthreads();
+    return before + inclusive - value;
+}
+
+// The sum over the tiles before this one, by one warp: 128 words at a time.
+INLINE u64 look_back_by_warp(u64* sums, u32 tile, u64 own) {
+    constexpr u32 WINDOWS = 4;
+    const u64 mask = (1ull << 62) - 1;
+    u64 before = 0;
+    bool done = tile == 0;
+    for (i64 at = static_cast<i64>(tile) - 1 - lane_id(); !done; at -= WINDOWS * WARP) {
+        u64 words[WINDOWS];
+        // Before the first tile there is nothing, which is a known sum.
+        const auto read = [&](u32 w) {
+            const i64 from = at - static_cast<i64>(w * WARP);
+            return from < 0 ? static_cast<u64>(ALL_BEFORE) << 62 : read_word(&sums[from]);
+        };
+#pragma unroll
+        for (u32 w = 0; w < WINDOWS; w++) words[w] = read(w);
+#pragma unroll
+        for (u32 w = 0; w < WINDOWS; w++) {
+            if (done) break;
+            while (__any_sync(ALL_LANES, words[w] >> 62 == 0)) words[w] = read(w);
+            const u32 known = __ballot_sync(ALL_LANES, words[w] >> 62 == ALL_BEFORE);
+            const u32 nearest = known == 0 ? WARP - 1 : __ffs(known) - 1;
+            u64 sum = lane_id() <= nearest ? words[w] & mask : 0;
+#pragma unroll
+            for (u32 step = WARP / 2; step > 0; step /= 2) {
+                sum += __shfl_xor_sync(ALL_LANES, sum, step);
+            }
+            before += sum;
+            done = known != 0;
+        }
+    }
+    if (lane_id() == 0) {
+        write_word(&sums[tile], static_cast<u64>(ALL_BEFORE) << 62 | (before + own));
+    }
+    return before;
+}
