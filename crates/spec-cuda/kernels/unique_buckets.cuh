@@ -336,32 +336,44 @@ struct SplitShared {
     u16 owners[THIN_SLOTS];
 };
 
-// Which of the thread's keys stay, a bit each: of equals in the tile, those whose slot is
-// another's, and the one whose slot it is. Equals that meet a slot of neither stay.
+// Which of the thread's keys stay, a bit each: of equals in the tile, the one whose slot it is,
+// unless the slot is another key's. Two frequent keys that share a slot in one round do
+// not in the other.
 template <typename K>
 INLINE u32 thin(SplitShared<K>& shared, const K (&keys)[SPLIT_ITEMS], u32 valid) {
-    const auto slot_of = [](K key) {
-        return static_cast<u32>(key * 0x9E3779B97F4A7C15ull >> 40) % THIN_SLOTS;
-    };
-#pragma unroll
-    for (u32 i = 0; i < SPLIT_ITEMS; i++) {
-        const u32 at = i * THREADS + threadIdx.x;
-        if (at < valid) {
-            shared.keys[at] = keys[i];
-            shared.owners[slot_of(keys[i])] = static_cast<u16>(at);
-        }
-    }
-    __syncthreads();
     u32 stay = 0;
 #pragma unroll
     for (u32 i = 0; i < SPLIT_ITEMS; i++) {
         const u32 at = i * THREADS + threadIdx.x;
         if (at < valid) {
-            const u32 owner = shared.owners[slot_of(keys[i])];
-            if (owner == at || shared.keys[owner] != keys[i]) stay |= 1u << i;
+            shared.keys[at] = keys[i];
+            stay |= 1u << i;
         }
     }
-    __syncthreads();
+#pragma unroll 1
+    for (u32 round = 0; round < 2; round++) {
+        const u64 factor = round == 0 ? 0x9E3779B97F4A7C15ull : 0xD1B54A32D192ED03ull;
+        const auto slot_of = [&](K key) {
+            return static_cast<u32>(key * factor >> 40) % THIN_SLOTS;
+        };
+#pragma unroll
+        for (u32 i = 0; i < SPLIT_ITEMS; i++) {
+            if (stay >> i & 1) {
+                shared.owners[slot_of(keys[i])] = static_cast<u16>(i * THREADS + threadIdx.x);
+            }
+        }
+        __syncthreads();
+#pragma unroll
+        for (u32 i = 0; i < SPLIT_ITEMS; i++) {
+            if (stay >> i & 1) {
+                const u32 owner = shared.owners[slot_of(keys[i])];
+                if (owner != i * THREADS + threadIdx.x && shared.keys[owner] == keys[i]) {
+                    stay &= ~(1u << i);
+                }
+            }
+        }
+        __syncthreads();
+    }
     return stay;
 }
 
