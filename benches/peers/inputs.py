@@ -338,6 +338,9 @@ class Keys:
     def __init__(self, row, xp=None):
         self.n = row.numbers[0]
         self.set = row.kind.split(",")[0]
+        known = self.set.endswith("bits") or self.set in ("zipf", "sorted", "constant")
+        if not known:
+            raise Skip("that set is the library's to make")
         self.bits = int(self.set.split()[0]) if self.set.endswith("bits") else 64
         self.xp = xp or np
         self.mask = MASK64 >> (64 - self.bits)

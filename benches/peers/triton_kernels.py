@@ -184,7 +184,7 @@ def select_row(x_ptr, out_ptr, columns, k, BLOCK: tl.constexpr):
     prefix = tl.zeros((), tl.uint32)
     need = k
     for step in tl.static_range(4):
-        shift: tl.constexpr = 24 - 8 * step
+        shift = 24 - 8 * step
         histogram = tl.zeros((256,), tl.int32)
         for start in range(0, columns, BLOCK):
             at = start + tl.arange(0, BLOCK)

@@ -44,13 +44,14 @@ pub(crate) trait Chain: Sized + 'static {
 /// A row of a chain.
 pub(crate) fn row_of<C: Chain>(shape: C::Shape) -> Row {
     let words = C::words(&shape);
+    let quick = words.size == 1.0;
     Row {
         operator: C::NAME,
         shape: words.shape,
         series: words.series,
         size: words.size,
         size_unit: words.unit,
-        quick: false,
+        quick,
         goal: Goal::Unknown,
         memory: C::bytes(&shape),
         slow: false,

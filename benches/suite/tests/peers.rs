@@ -6,16 +6,19 @@ use serde_json::json;
 use spec_bench as bench;
 
 /// The operators that have peers.
-const OPERATORS: [&str; 9] = [
+const OPERATORS: [&str; 12] = [
     "topk_router",
     "deduplicate_topk",
     "rejection_sample",
     "sample_logits",
     "ngram_match",
     "prompt_lookup",
+    "tree_verify",
     "moe_align",
     "indexer_topk",
     "unique",
+    "topk_router+moe_align",
+    "indexer_topk+deduplicate_topk",
 ];
 
 /// `benches/peers/rows.json` holds those rows, with the shapes and names that the
