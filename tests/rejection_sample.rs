@@ -257,7 +257,7 @@ fn tokens_belong_to_requests() -> Result<()> {
 fn seeds_and_positions_matter() -> Result<()> {
     for handle in common::handles() {
         let all: Vec<Slot> = (0..REQUESTS).map(|request| (request, 0)).collect();
-        let mut requests = requests(3);
+        let mut requests = requests(4);
         let before = verify(&handle, CALL, &requests, &all)?;
         for seeds in [true, false] {
             for request in &mut requests {

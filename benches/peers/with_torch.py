@@ -136,8 +136,8 @@ class Torch:
             weights, experts = (t.cpu().numpy() for t in self.gpu.last[1])
             return given.check(x.float().cpu().numpy(), weights, experts)
 
-        size = x.numel() * x.element_size() + row.numbers[0] * 64
-        return self.timed(call), check, size
+        moved = x.numel() * x.element_size() + row.numbers[0] * 64
+        return self.timed(call), check, moved
 
     def deduplicate_topk(self, row):
         torch = self.torch

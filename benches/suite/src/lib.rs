@@ -94,8 +94,8 @@ pub enum Goal {
     /// None that is known beforehand.
     #[default]
     Unknown,
-    /// Microseconds on an NVIDIA H100.
-    H100(f64),
+    /// Microseconds on an NVIDIA H200 or H100.
+    Hopper(f64),
     /// So many times what the row of that shape takes, on the same device.
     Times(f64, String),
 }
@@ -126,9 +126,9 @@ pub(crate) struct Entry<S> {
 }
 
 impl<S> Entry<S> {
-    /// A row that an H100 should take so many microseconds for.
-    fn goal(shape: S, h100_us: f64) -> Self {
-        Entry { shape, quick: false, goal: Goal::H100(h100_us) }
+    /// A row that an H200 should take so many microseconds for.
+    fn goal(shape: S, us: f64) -> Self {
+        Entry { shape, quick: false, goal: Goal::Hopper(us) }
     }
 
     /// A row without a goal.

@@ -421,7 +421,7 @@ fn repeat(
     Ok(samples_us)
 }
 
-/// Goals of this library's rows: known ones on an H100, and what follows from
+/// Goals of this library's rows: known ones on a Hopper, and what follows from
 /// other rows of the same run.
 fn set_goals(report: &mut Report, rows: &[Row]) {
     let goals: Vec<Option<f64>> =
@@ -445,7 +445,10 @@ fn goal(report: &Report, rows: &[Row], of: &Measurement) -> Option<f64> {
     let device = report.device(&of.device)?;
     match device.id.split(':').next() {
         Some("cuda") => match &row.goal {
-            Goal::H100(goal) => device.name.contains("H100").then_some(*goal),
+            Goal::Hopper(goal) => {
+                let hopper = ["H100", "H200"].iter().any(|model| device.name.contains(model));
+                hopper.then_some(*goal)
+            }
             Goal::Times(factor, other) => Some(factor * median(&of.device, other, Role::Spec)?),
             Goal::Unknown => None,
         },

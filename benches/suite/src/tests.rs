@@ -124,7 +124,7 @@ fn rows_have_names_of_their_own_and_goals() {
         assert!(of().any(|row| row.quick) && of().any(|row| !row.quick), "{operator}");
         // A chain's goal would be the sum of two.
         if operator != "hybrid_mtp_ngram" && !operator.contains('+') {
-            assert!(of().any(|row| matches!(row.goal, Goal::H100(_))), "{operator}");
+            assert!(of().any(|row| matches!(row.goal, Goal::Hopper(_))), "{operator}");
         }
         // A row of keys alone is a typical one.
         assert_eq!(row(operator, "").unwrap().operator, operator);

@@ -255,7 +255,7 @@ fn bad_options_are_one_sentence() {
     shape("topk_router", "tokens", "`tokens` is no part of a shape, expected key=value");
     shape("topk_router", "tokens=1,tokens=2", "`tokens` is there twice");
     shape("unique", "tokens=1", "unique has no `tokens`, expected dtype=u64|u32, keys=1 to");
-    shape("unique", "set=odd", "`set` is `odd`, expected one of uniform, zipf, sorted, constant");
+    shape("unique", "set=odd", "`set` is `odd`, expected one of uniform, zipf, heavy");
     for device in ["tpu", "", "cuda:x"] {
         refused(&["unique", "--device", device], "is no device, expected `auto`, `cpu`");
     }
