@@ -110,9 +110,7 @@ fn others(report: &Report, kind: &str) -> Vec<String> {
         let mut table = Table::new(["operator", "against", "shapes", "least", "median", "most"]);
         for group in groups.iter().filter(|group| group.device == device) {
             let roles = [Role::Peer, Role::Seed, Role::Baseline];
-            let mut others = group.others();
-            // This library, called in another way.
-            others.retain(|who| !who.0.starts_with("spec"));
+            let others = group.others();
             let role = roles.into_iter().find(|role| others.iter().any(|who| who.1 == *role));
             for who in others.iter().filter(|who| Some(who.1) == role) {
                 let mut all = group.over_spec();

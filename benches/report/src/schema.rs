@@ -187,6 +187,8 @@ pub struct Measurement {
 pub enum Role {
     /// This library.
     Spec,
+    /// This library, called in another way.
+    Variant,
     /// The design that the operator started from.
     Seed,
     /// Another known design, or the plain loop.

@@ -18,7 +18,7 @@ use spec_conformance::Failure;
 
 use crate::inputs::{random, seed};
 use crate::shape::{Fields, ShapeError, words_of};
-use crate::work::{DEPENDENT_LAUNCH, Effort, Implementation, Inputs, OnDevice};
+use crate::work::{DEPENDENT, Effort, Implementation, Inputs, OnDevice};
 use crate::{Goal, Row};
 
 /// A chain of two operators.
@@ -81,7 +81,7 @@ struct Uploaded<C: Chain> {
 
 impl<C: Chain> Timed for Uploaded<C> {
     fn call(&mut self, stream: Stream<'_>) -> Result<()> {
-        let dependent = self.selected == 1;
+        let dependent = self.selected == DEPENDENT;
         let device = self.handle.device();
         let raw = match stream.into_kind() {
             Kind::Raw { handle, .. } => Some(handle),
@@ -103,11 +103,7 @@ impl<C: Chain> Timed for Uploaded<C> {
 
 impl<C: Chain> OnDevice for Uploaded<C> {
     fn implementations(&self) -> Vec<Implementation> {
-        let spec = Implementation { name: "spec", role: spec_report::Role::Spec, waits: false };
-        let dependent = Implementation { name: DEPENDENT_LAUNCH, ..spec };
-        let dependent = Implementation { role: spec_report::Role::Baseline, ..dependent };
-        let cuda = self.handle.backend_as::<Cuda>().is_some();
-        [spec, dependent].into_iter().take(1 + usize::from(cuda)).collect()
+        Implementation::own(&self.handle).collect()
     }
 
     fn select(&mut self, which: usize) -> Result<()> {

@@ -84,7 +84,21 @@ pub struct Implementation {
     /// What it is to the others.
     pub role: spec_report::Role,
     /// Whether a call waits for the device, so that only the clock can time it.
-    pub(crate) waits: bool,
+    waits: bool,
+}
+
+impl Implementation {
+    /// This library, and where the device does that with dependent launch too.
+    pub(crate) fn own(handle: &Handle) -> impl Iterator<Item = Implementation> + use<> {
+        let plain = Implementation { name: "spec", role: spec_report::Role::Spec, waits: false };
+        let dependent = Implementation {
+            name: "spec, dependent launch",
+            role: spec_report::Role::Variant,
+            ..plain
+        };
+        let overlaps = handle.backend_as::<Cuda>().is_some();
+        [plain, dependent].into_iter().take(1 + usize::from(overlaps))
+    }
 }
 
 /// How long to time.
@@ -204,9 +218,7 @@ impl<O: Subject + Designs + Portable> Work<O> {
 /// Where the plain loop is among the implementations on the CPU.
 const PLAIN: usize = 1;
 /// Where this library with dependent launch is among those on CUDA.
-const DEPENDENT: usize = 1;
-/// Its name.
-pub(crate) const DEPENDENT_LAUNCH: &str = "spec, dependent launch";
+pub(crate) const DEPENDENT: usize = 1;
 
 /// An argument on a device: one buffer, or several to use in turns.
 pub(super) struct Slot {
@@ -226,8 +238,8 @@ pub(super) struct Uploaded<'i, O: Subject> {
     pub(super) slots: Vec<Slot>,
     tensors: O::Tensors,
     selected: usize,
-    /// Whether this library's calls may be launched while the one before them runs.
-    dependent: bool,
+    /// Implementations of this library, which come first.
+    own: usize,
     /// The implementation that is selected, and its workspace.
     ready: Option<(Descriptor<O>, Buffer<u8>)>,
     /// Calls since the last reset.
@@ -260,16 +272,11 @@ impl<'i, O: Subject + Designs + Portable> Uploaded<'i, O> {
             slots,
             tensors,
             selected: 0,
-            dependent: handle.backend_as::<Cuda>().is_some(),
+            own: Implementation::own(handle).count(),
             ready: None,
             calls: 0,
             clean: true,
         })
-    }
-
-    /// Implementations of this library: as it is called, and with dependent launch.
-    fn own(&self) -> usize {
-        1 + usize::from(self.dependent)
     }
 
     /// Gives what calls change in place a buffer a call, and large inputs as
@@ -373,7 +380,7 @@ impl<O: Subject + Designs + Portable> Timed for Uploaded<'_, O> {
         let buffers = O::buffers_from(&mut slots)?;
         self.calls += 1;
         self.clean = false;
-        let dependent = self.dependent && self.selected == DEPENDENT;
+        let dependent = self.selected == DEPENDENT && self.selected < self.own;
         let stream = if dependent { stream.dependent_launch() } else { stream };
         descriptor.calculate(workspace, buffers, stream)
     }
@@ -386,7 +393,6 @@ impl<O: Subject + Designs + Portable> Timed for Uploaded<'_, O> {
 
 impl<O: Subject + Designs + Portable> OnDevice for Uploaded<'_, O> {
     fn implementations(&self) -> Vec<Implementation> {
-        let spec = Implementation { name: "spec", role: spec_report::Role::Spec, waits: false };
         let designs = self.designs.iter().map(|design| Implementation {
             name: design.name,
             role: match design.role {
@@ -395,15 +401,13 @@ impl<O: Subject + Designs + Portable> OnDevice for Uploaded<'_, O> {
             },
             waits: design.waits,
         });
-        let dependent = Implementation { name: DEPENDENT_LAUNCH, ..spec };
-        let dependent = Implementation { role: spec_report::Role::Baseline, ..dependent };
-        [spec, dependent].into_iter().take(self.own()).chain(designs).collect()
+        Implementation::own(&self.handle).chain(designs).collect()
     }
 
     fn select(&mut self, which: usize) -> Result<()> {
         self.ready = None;
         let operator = &self.work.case.operator;
-        let descriptor = match which.checked_sub(self.own()) {
+        let descriptor = match which.checked_sub(self.own) {
             None => self.handle.create(operator, &self.tensors)?,
             Some(design) => {
                 Descriptor::create(&*self.designs[design].backend, operator, &self.tensors)?
@@ -424,7 +428,7 @@ impl<O: Subject + Designs + Portable> OnDevice for Uploaded<'_, O> {
         self.call(Stream::default())?;
         self.handle.synchronize()?;
         let mut once = start.elapsed();
-        if once > ONCE[usize::from(self.selected < self.own())] {
+        if once > ONCE[usize::from(self.selected < self.own)] {
             let method = "1 call, clock, its first".to_owned();
             return Ok(Timing { seconds: vec![once.as_secs_f64()], method });
         }

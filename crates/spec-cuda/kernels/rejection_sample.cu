@@ -18,6 +18,7 @@
 //
 // Bytes: two rows a request, 32 * 2 * 128256 * 4 = 33 MB at batch 32: 11 us at
 // 3.0 TB/s. At batch 1 it is latency: offsets, tokens, probabilities, row.
+#include "cluster.cuh"
 #include "ids.cuh"
 #include "philox.cuh"
 #include "vocab_row.cuh"
@@ -59,20 +60,8 @@ constexpr u32 MAX_PIECES = MAX_WARPS * MAX_CLUSTER;
 
 // ---- clusters -----------------------------------------------------------------
 
-struct Cluster {
-    u32 size;
-    u32 rank;
-
-    INLINE Cluster() {
-#if __CUDA_ARCH__ >= 900
-        asm("mov.u32 %0, %%cluster_nctaid.x;" : "=r"(size));
-        asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-#else
-        size = 1;
-        rank = 0;
-#endif
-    }
-
+// A cluster whose blocks send values without a barrier of all.
+struct Senders : Cluster {
     // Arrives without a word about memory: that this block has started.
     INLINE void arrive_started() const {
 #if __CUDA_ARCH__ >= 900
@@ -175,7 +164,7 @@ struct Meeting {
 template <u32 VALUES>
 struct Place {
     Meeting<VALUES>* meeting;
-    Cluster cluster;
+    Senders cluster;
     u32 request;
     u32 lane;
     u32 warps;

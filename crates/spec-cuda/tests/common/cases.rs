@@ -205,8 +205,7 @@ fn hybrid_mtp_ngram(rng: &mut Rng) -> Case<HybridMtpNgram> {
     texts(operator, "pre_ids", rng)
 }
 
-/// Rows that stay in a cluster's shared memory, with both cuts, and their
-/// probabilities.
+/// Rows that a cluster shares, with both cuts, and their probabilities.
 fn sample_logits(rng: &mut Rng) -> Case<SampleLogits> {
     const ROWS: usize = 9;
     const VOCAB: usize = 40_001;
