@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys;
+use libloading::Library;
 use spec_core::{Device, DeviceInfo, Error, ErrorKind, Result, Status};
 
 use crate::MIN_COMPUTE;
@@ -71,25 +72,32 @@ pub(crate) fn check(device: Device, doing: &str, code: sys::CUresult) -> Result<
     }
 }
 
+/// The driver's library, by the names that cudarc knows it by. cudarc opens it itself, at
+/// run time; but where another crate has it linked instead, as candle does, cudarc has no
+/// functions that tell.
+fn library() -> Option<Library> {
+    let names =
+        if cfg!(windows) { ["nvcuda.dll"].as_slice() } else { &["libcuda.so", "libcuda.so.1"] };
+    // SAFETY: loading libcuda runs its initialisers, which is what every user of it does.
+    names.iter().find_map(|name| unsafe { Library::new(*name) }.ok())
+}
+
 /// Loads and initialises the driver, once; later calls repeat the answer.
 fn initialise() -> Result<()> {
     static DONE: OnceLock<Result<()>> = OnceLock::new();
     let absent = |message: String| Error::device(ANY, Status::DeviceNotFound, message);
     DONE.get_or_init(|| {
-        // SAFETY: loading libcuda runs its initialisers, which is what every
-        // user of it does. cudarc would panic where it is missing.
-        if !unsafe { sys::is_culib_present() } {
+        // cudarc would panic where it is missing.
+        let library = library().ok_or_else(|| {
             let words = "there is no NVIDIA driver on this machine (libcuda was not found)";
-            return Err(absent(words.to_owned()));
-        }
+            absent(words.to_owned())
+        })?;
         // Nor does it ask whether a library of that name is the driver. Past the version,
         // a driver is known to have the rest.
-        // SAFETY: as above; the symbols are looked up, not called.
-        let broken = unsafe {
-            ["cuDriverGetVersion", "cuInit"]
-                .iter()
-                .find(|name| sys::culib().get::<unsafe extern "C" fn()>(name.as_bytes()).is_err())
-        };
+        // SAFETY: the symbols are looked up, not called.
+        let broken = ["cuDriverGetVersion", "cuInit"]
+            .into_iter()
+            .find(|name| unsafe { library.get::<unsafe extern "C" fn()>(*name).is_err() });
         if let Some(name) = broken {
             return Err(absent(format!("the library libcuda on this machine has no {name}")));
         }
@@ -111,6 +119,27 @@ fn initialise() -> Result<()> {
         }
     })
     .clone()
+}
+
+/// Milliseconds from one event to another, by the name that every driver has for it:
+/// cudarc's bindings of CUDA 13 have only the one that drivers before CUDA 12.8 lack.
+///
+/// # Safety
+/// Both events are alive, and were recorded and waited for.
+pub(crate) unsafe fn elapsed(
+    device: Device,
+    start: sys::CUevent,
+    end: sys::CUevent,
+) -> Result<f32> {
+    type Function = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
+    let mut milliseconds = 0.0;
+    // SAFETY: the function's type; a place for the time, and events as promised.
+    let code = library().and_then(|library| unsafe {
+        let function = library.get::<Function>("cuEventElapsedTime").ok()?;
+        Some(function(&mut milliseconds, start, end))
+    });
+    check(device, "could not read a time", code.unwrap_or(sys::CUresult::CUDA_ERROR_NOT_FOUND))?;
+    Ok(milliseconds)
 }
 
 /// The number of devices.

@@ -8,7 +8,7 @@ use spec_core::stream::Kind;
 use spec_core::{Backend, DType, Memory, Place, Result, Stream, Timed, Timing, Yardstick, timing};
 
 use crate::Cuda;
-use crate::driver::check;
+use crate::driver::{check, elapsed};
 use crate::memory::DeviceMemory;
 
 /// Replays before the first sample, or fewer that take this long together.
@@ -134,10 +134,9 @@ impl<'a> Harness<'a> {
     fn replay(&self) -> Result<f64> {
         let device = self.cuda.device();
         let [start, end] = self.events;
-        let mut milliseconds = 0.0;
-        // SAFETY: stream, events and graph are alive; a place for the time. What
-        // the graph uses is borrowed by the work for as long as it is timed.
-        unsafe {
+        // SAFETY: stream, events and graph are alive. What the graph uses is borrowed by
+        // the work for as long as it is timed.
+        let milliseconds = unsafe {
             let steps = [
                 sys::cuEventRecord(start, self.stream),
                 sys::cuGraphLaunch(self.executable, self.stream),
@@ -147,9 +146,8 @@ impl<'a> Harness<'a> {
                 check(device, "could not replay a graph", step)?;
             }
             check(device, "timed work failed", sys::cuEventSynchronize(end))?;
-            let elapsed = sys::cuEventElapsedTime(&mut milliseconds, start, end);
-            check(device, "could not read a time", elapsed)?;
-        }
+            elapsed(device, start, end)?
+        };
         Ok(f64::from(milliseconds) * 1e-3)
     }
 }
