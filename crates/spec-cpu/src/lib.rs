@@ -15,6 +15,7 @@ mod ops;
 mod select;
 mod simd;
 mod slices;
+mod weights;
 mod yardstick;
 
 use std::any::Any;

@@ -7,12 +7,19 @@
 //! depend on the key alone, so a histogram finds the cut, digit by digit:
 //!
 //! ```text
-//! weight by the first 12 bits   | . . : : | # # : . .     the digit in which the
+//! weight by the first bits      | . . : : | # # : . .     the digit in which the
 //!                                   cut ----^             sum passes the limit
-//! by the next 10 bits, of keys that begin so, and by the last 10
+//! by the next bits, of keys that begin so, and by the last
 //! ```
 //!
+//! The first bits are those in which the keys of the row differ from the least.
+//!
 //! A key of 0 is below every number's: an entry that was dropped.
+//!
+//! Few entries of a long row can stay, and a pass that does no more than take the
+//! largest key of each group of entries tells where: the k-th largest of those keys is
+//! one that k entries reach ([`reached_by`]). What reaches it is gathered ([`gather`]),
+//! groups that do not being passed over, and the cut is made among those.
 
 use crate::simd::BLOCK;
 
@@ -27,36 +34,51 @@ pub(crate) struct Cut {
     pub(crate) tied: usize,
 }
 
-/// Bits of the digits, first to last.
-const DIGITS: [u32; 3] = [12, 10, 10];
-const MOST: usize = 1 << DIGITS[0];
+/// Entries that are sorted sooner than counted.
+const FEW: usize = 256;
+
+/// Bits of a digit.
+const DIGIT: u32 = 12;
+const DIGITS: usize = 1 << DIGIT;
 
 /// The cut of `keys` at `limit`, at least 1; `None` where all weights together do
 /// not reach it, and all stay. `weigh` gives the weights of at most [`BLOCK`] keys:
 /// the same for equal keys, and 0 for key 0.
 pub(crate) fn cut(keys: &[u32], limit: u64, weigh: impl Fn(&[u32], &mut [u64])) -> Option<Cut> {
-    let mut weights = [0; BLOCK];
-    let mut above = 0;
-    // What is known of the key: its bits from `shift` up.
-    let (mut prefix, mut shift) = (0, 32);
-    let mut tied = 0;
-    for bits in DIGITS {
-        let low = shift - bits;
-        let begins = |key: u32| u64::from(key) >> shift == u64::from(prefix);
-        let mut sums = [0u64; MOST];
+    if keys.len() <= FEW {
+        return cut_of_few(keys, limit, weigh);
+    }
+    // The last key that stays is in this range; those that were dropped are not.
+    let above_0 = |key: u32| if key > 0 { key } else { u32::MAX };
+    let mut from = keys.iter().fold(u32::MAX, |least, &key| least.min(above_0(key)));
+    let mut to = keys.iter().fold(from, |most, &key| most.max(key));
+    let (mut above, mut tied) = (0, 0);
+    let (mut some, mut weights) = ([0; BLOCK], [0; BLOCK]);
+    while tied == 0 || from < to {
+        let width = u32::BITS - (to - from).leading_zeros();
+        let shift = width.saturating_sub(DIGIT);
+        let mut sums = [0u64; DIGITS];
         for block in keys.chunks(BLOCK) {
-            if !block.iter().fold(false, |any, &key| any | begins(key)) {
-                continue;
-            }
-            let weights = &mut weights[..block.len()];
-            weigh(block, weights);
-            for (&key, &weight) in block.iter().zip(&*weights) {
-                if begins(key) {
-                    sums[(key >> low) as usize % (1 << bits)] += weight;
+            let inside = |key: u32| from <= key && key <= to;
+            let chosen = match block.iter().map(|&key| u32::from(inside(key))).sum() {
+                0 => continue,
+                all if all as usize == block.len() => block,
+                _ => {
+                    let mut count = 0;
+                    for &key in block {
+                        some[count] = key;
+                        count += usize::from(inside(key));
+                    }
+                    &some[..count]
                 }
+            };
+            let weights = &mut weights[..chosen.len()];
+            weigh(chosen, weights);
+            for (&key, &weight) in chosen.iter().zip(&*weights) {
+                sums[((key - from) >> shift) as usize % DIGITS] += weight;
             }
         }
-        let digit = (0..1 << bits).rev().find(|&digit| {
+        let digit = (0..DIGITS).rev().find(|&digit| {
             let through = above + sums[digit];
             let reached = through >= limit;
             if !reached {
@@ -65,15 +87,33 @@ pub(crate) fn cut(keys: &[u32], limit: u64, weigh: impl Fn(&[u32], &mut [u64])) 
             reached
         })?;
         tied = sums[digit];
-        prefix = ((u64::from(prefix) << bits) as u32) | digit as u32;
-        shift = low;
+        from += (digit as u32) << shift;
+        to = to.min(from + ((1 << shift) - 1));
     }
     let mut weight = [0];
-    weigh(&[prefix], &mut weight);
+    weigh(&[from], &mut weight);
     // The digit's weight reached the limit, so a key of it weighs something.
     let weight = weight[0].max(1);
     let ties = (limit - above).div_ceil(weight);
-    Some(Cut { key: prefix, ties: ties as usize, tied: (tied / weight) as usize })
+    Some(Cut { key: from, ties: ties as usize, tied: (tied / weight) as usize })
+}
+
+/// [`cut`] of at most [`FEW`] keys.
+fn cut_of_few(keys: &[u32], limit: u64, weigh: impl Fn(&[u32], &mut [u64])) -> Option<Cut> {
+    let (mut order, mut weights) = ([0; FEW], [0; FEW]);
+    let (order, weights) = (&mut order[..keys.len()], &mut weights[..keys.len()]);
+    order.copy_from_slice(keys);
+    order.sort_unstable_by(|a, b| b.cmp(a));
+    weigh(order, weights);
+    let mut sum = 0;
+    let last = weights.iter().position(|&weight| {
+        sum += weight;
+        sum >= limit
+    })?;
+    let key = order[last];
+    let first = order.partition_point(|&other| other > key);
+    let tied = order[first..].partition_point(|&other| other == key);
+    Some(Cut { key, ties: last + 1 - first, tied })
 }
 
 impl Cut {
@@ -101,6 +141,51 @@ pub(crate) fn reached_by(k: usize, maxima: &mut [u32]) -> u32 {
         }
         _ => 1,
     }
+}
+
+/// What is gathered of a row.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Reach {
+    /// Entries of this key and of larger ones.
+    pub(crate) key: u32,
+    /// So many of this key, the first; those of larger keys all.
+    pub(crate) ties: usize,
+}
+
+/// Copies the entries that reach so far, and their indices, in order; how many they are.
+/// Given are the largest key of each group of `N` entries, and what writes the keys of a
+/// group and says how many they are. There is room for one entry more, or for the row.
+pub(crate) fn gather<const N: usize>(
+    reach: Reach,
+    maxima: &[u32],
+    mut group_keys: impl FnMut(usize, &mut [u32; N]) -> usize,
+    keys: &mut [u32],
+    indices: &mut [u32],
+) -> usize {
+    let (mut taken, mut ties) = (0, reach.ties);
+    let mut group = [0; N];
+    for (at, &largest) in maxima.iter().enumerate() {
+        if largest < reach.key || (largest == reach.key && ties == 0) {
+            continue;
+        }
+        let len = group_keys(at, &mut group);
+        let group = &group[..len];
+        let tied = group.iter().map(|&key| usize::from(key == reach.key)).sum::<usize>();
+        // From here on ties are too many, but for some of this group.
+        let (least, mut some) = if tied <= ties { (reach.key, 0) } else { (reach.key + 1, ties) };
+        ties -= tied.min(ties);
+        for (i, &key) in group.iter().enumerate() {
+            // Without a branch: in some rows every second entry is taken.
+            keys[taken] = key;
+            indices[taken] = (at * N + i) as u32;
+            taken += usize::from(key >= least);
+            if some > 0 && key == reach.key {
+                taken += 1;
+                some -= 1;
+            }
+        }
+    }
+    taken
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@ use half::{bf16, f16};
 use multiversion::multiversion;
 use spec_core::{Element, exact};
 
+use crate::weights::{Least, sum_fixed};
+
 /// Elements widened to f32 at a time.
 pub(crate) const BLOCK: usize = 1024;
 
@@ -194,15 +196,10 @@ pub(crate) fn find_residual(target: &[f32], draft: Option<&[f32]>, bits: u32) ->
     (0..target.len()).find(|&i| residual_bits(target[i], draft.map_or(0.0, |d| d[i])) == bits)
 }
 
-/// [`exact::fixed_probability`] of a residual, by one shift: conversions from
-/// float to 64-bit integer do not vectorise below AVX-512.
+/// The residual `max(0, t - d)`; 0 where it is not finite.
 #[inline(always)]
-fn fixed_residual(t: f32, d: f32) -> u64 {
-    const ONE: u32 = 0x3F80_0000;
-    let bits = residual_bits(t, d).min(ONE);
-    // 1.m * 2^(e - 127) in units of 2^-40 is (1.m * 2^40) >> (127 - e).
-    let significand = u64::from(bits & 0x007F_FFFF | 0x0080_0000) << 17;
-    significand >> (127 - (bits >> 23)).min(63)
+fn residual(t: f32, d: f32) -> f32 {
+    f32::from_bits(residual_bits(t, d))
 }
 
 /// The sum of residuals in units of 2^-40, and whether any was not finite.
@@ -211,15 +208,17 @@ pub(crate) fn sum_residual(target: &[f32], draft: Option<&[f32]>) -> (u64, bool)
     let (mut sum, mut bad) = (0, false);
     match draft {
         Some(draft) => {
-            for (&t, &d) in target.iter().zip(draft) {
-                sum += fixed_residual(t, d);
-                bad |= (t - d).to_bits() & EXPONENT == EXPONENT;
+            for (target, draft) in target.chunks(GROUP).zip(draft.chunks(GROUP)) {
+                let pairs = target.iter().zip(draft);
+                sum += sum_fixed(pairs.clone().map(|(&t, &d)| residual(t, d)), Least::ANY);
+                bad |= pairs
+                    .fold(false, |bad, (&t, &d)| bad | ((t - d).to_bits() & EXPONENT == EXPONENT));
             }
         }
         None => {
-            for &t in target {
-                sum += fixed_residual(t, 0.0);
-                bad |= t.to_bits() & EXPONENT == EXPONENT;
+            for target in target.chunks(GROUP) {
+                sum += sum_fixed(target.iter().map(|&t| residual(t, 0.0)), Least::ANY);
+                bad |= any_non_finite(target);
             }
         }
     }
@@ -235,7 +234,7 @@ pub(crate) fn find_sum(
     threshold: u64,
 ) -> Result<usize, u64> {
     for (i, &t) in target.iter().enumerate() {
-        sum += fixed_residual(t, draft.map_or(0.0, |d| d[i]));
+        sum += exact::fixed_probability(residual(t, draft.map_or(0.0, |d| d[i])));
         if sum > threshold {
             return Ok(i);
         }
@@ -243,102 +242,94 @@ pub(crate) fn find_sum(
     Err(sum)
 }
 
-/// Keys of a group, of which the largest is kept: see `ops::sample_logits`.
+/// Entries of a group, of which the largest is known: see [`select`](crate::select).
 pub(crate) const GROUP: usize = 64;
+/// Entries of a group where a large part of a row's entries is wanted.
+pub(crate) const SMALL_GROUP: usize = 16;
+/// Groups of a block.
+pub(crate) const GROUPS: usize = BLOCK / GROUP;
 
-/// What turns keys of logits into weights, in units of 2^-40.
-#[derive(Clone, Copy)]
-pub(crate) struct Scale {
-    /// The largest key, and the logit that it is of.
-    largest: u32,
-    pub(crate) max: f32,
-    inverse: f32,
+/// The largest of at least as many values as there are lanes; NaN is none.
+#[inline(always)]
+fn largest<const N: usize>(values: &[f32; N]) -> f32 {
+    const LANES: usize = 16;
+    let larger = |a: f32, b: f32| if b > a { b } else { a };
+    let mut lanes = [f32::NEG_INFINITY; LANES];
+    for values in values.as_chunks::<LANES>().0 {
+        for (lane, &x) in lanes.iter_mut().zip(values) {
+            *lane = larger(*lane, x);
+        }
+    }
+    let mut width = LANES;
+    while width > 1 {
+        width /= 2;
+        for lane in 0..width {
+            lanes[lane] = larger(lanes[lane], lanes[lane + width]);
+        }
+    }
+    lanes[0]
 }
 
-impl Scale {
-    pub(crate) fn new(largest: u32, inverse: f32) -> Self {
-        Scale { largest, max: exact::from_sort_key(largest), inverse }
-    }
-
-    /// The weight of a key; 0 for key 0, which is that of a NaN.
-    #[inline(always)]
-    fn weight(self, key: u32) -> f32 {
-        let t = (exact::from_sort_key(key) - self.max) * self.inverse;
-        if key == self.largest { 1.0 } else { exact::exp(t) }
-    }
-
-    /// The weight in whole units, 0 where they are fewer than `floor`.
-    #[inline(always)]
-    fn fixed(self, key: u32, floor: u64) -> u64 {
-        let fixed = fixed_residual(self.weight(key), 0.0);
-        if fixed >= floor { fixed } else { 0 }
+/// The sort key of the largest of each `N` values, for blocks of which only the last has
+/// a rest.
+#[inline(always)]
+fn maxima<const N: usize>(values: &[f32], maxima: &mut [u32]) {
+    let (groups, rest) = values.as_chunks::<N>();
+    let mut padded = [f32::NEG_INFINITY; N];
+    padded[..rest.len()].copy_from_slice(rest);
+    for (group, max) in groups.iter().chain([&padded]).zip(maxima) {
+        *max = exact::sort_key(largest(group));
     }
 }
 
-/// The sort keys of a block of logits; whether any is NaN or positive infinity.
+/// [`maxima`] of [`GROUP`] values each.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-pub(crate) fn logit_keys(logits: &[f32], keys: &mut [u32]) -> bool {
-    let mut bad = false;
-    for (key, &x) in keys.iter_mut().zip(logits) {
-        bad |= x.is_nan() | (x == f32::INFINITY);
-        *key = exact::sort_key(x);
-    }
-    bad
+pub(crate) fn group_maxima(values: &[f32], largest: &mut [u32]) {
+    maxima::<GROUP>(values, largest);
 }
 
-/// Gives keys whose bit in `words` is not set the key `lowest`.
+/// [`maxima`] of [`SMALL_GROUP`] values each.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-pub(crate) fn allow(keys: &mut [u32], words: &[i32], lowest: u32) {
-    for (keys, &word) in keys.chunks_mut(32).zip(words) {
-        for (bit, key) in keys.iter_mut().enumerate() {
-            *key = if word >> bit & 1 == 1 { *key } else { lowest };
+pub(crate) fn small_group_maxima(values: &[f32], largest: &mut [u32]) {
+    maxima::<SMALL_GROUP>(values, largest);
+}
+
+/// Whether any is NaN.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+pub(crate) fn any_nan(values: &[f32]) -> bool {
+    values.iter().fold(false, |nan, x| nan | x.is_nan())
+}
+
+/// Whether any is NaN or positive infinity.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+#[expect(clippy::neg_cmp_op_on_partial_ord, reason = "one comparison, which NaN fails too")]
+pub(crate) fn any_without_order(values: &[f32]) -> bool {
+    values.iter().fold(false, |bad, &x| bad | !(x < f32::INFINITY))
+}
+
+/// The values whose bit in `words` is set, and negative infinity for the others.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+pub(crate) fn allow(values: &[f32], words: &[i32], allowed: &mut [f32]) {
+    for ((values, allowed), &word) in values.chunks(32).zip(allowed.chunks_mut(32)).zip(words) {
+        for (bit, (&x, allowed)) in values.iter().zip(allowed).enumerate() {
+            *allowed = if word >> bit & 1 == 1 { x } else { f32::NEG_INFINITY };
         }
     }
 }
 
-/// The largest key of each group of a block.
+/// The sort keys of values.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-pub(crate) fn group_maxima(keys: &[u32], maxima: &mut [u32]) {
-    for (keys, max) in keys.chunks(GROUP).zip(maxima) {
-        *max = max_key(keys);
+pub(crate) fn sort_keys(values: &[f32], keys: &mut [u32]) {
+    for (key, &x) in keys.iter_mut().zip(values) {
+        *key = exact::sort_key(x);
     }
 }
 
-/// The weight of each key of a block, 0 where it is below `floor`.
+/// The values that keys are of.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-pub(crate) fn weigh(keys: &[u32], scale: Scale, floor: u64, weights: &mut [u64]) {
-    for (weight, &key) in weights.iter_mut().zip(keys) {
-        *weight = scale.fixed(key, floor);
-    }
-}
-
-/// A weight of 1 for each key of a block that was not dropped.
-pub(crate) fn count(keys: &[u32], weights: &mut [u64]) {
-    for (weight, &key) in weights.iter_mut().zip(keys) {
-        *weight = u64::from(key > 0);
-    }
-}
-
-/// The sum of what [`weigh`] gives.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-pub(crate) fn sum_weights(keys: &[u32], scale: Scale, floor: u64) -> u64 {
-    keys.iter().map(|&key| scale.fixed(key, floor)).sum()
-}
-
-/// Drops the keys of a block whose weight is below `floor`.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-pub(crate) fn drop_light(keys: &mut [u32], scale: Scale, floor: u64) {
-    for key in keys {
-        *key = if fixed_residual(scale.weight(*key), 0.0) >= floor { *key } else { 0 };
-    }
-}
-
-/// What each key has of the sum that `factor` is of; 0 where [`weigh`] gives 0.
-#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-pub(crate) fn shares(keys: &[u32], scale: Scale, floor: u64, factor: f32, shares: &mut [f32]) {
-    for (share, &key) in shares.iter_mut().zip(keys) {
-        let score = exact::softmax::score(scale.weight(key), factor);
-        *share = if scale.fixed(key, floor) > 0 { score } else { 0.0 };
+pub(crate) fn from_sort_keys(keys: &[u32], values: &mut [f32]) {
+    for (value, &key) in values.iter_mut().zip(keys) {
+        *value = exact::from_sort_key(key);
     }
 }
 
@@ -473,7 +464,8 @@ mod tests {
         let values = exponents.flat_map(|p| [p, p * 1.999_999_9, p * 1.3]);
         for r in values.chain([0.0, 1e-40, f32::MAX, -1.0, f32::NAN, f32::INFINITY]) {
             let finite = if r.is_finite() { r } else { 0.0 };
-            assert_eq!(fixed_residual(r, 0.0), exact::fixed_probability(finite), "{r}");
+            let (sum, bad) = sum_residual(&[r], None);
+            assert_eq!((sum, bad), (exact::fixed_probability(finite), !r.is_finite()), "{r}");
         }
     }
 }

@@ -1,9 +1,9 @@
 //! The best positions of rows on the CPU: one pass over the scores.
 //!
-//! What can still be among the `k` best of a row lies in order of index in a buffer.
-//! When it is full, the `k` best of it stay, and from then on only what is above the
-//! last of them goes in: an equal score that comes later loses to it. Scores are
-//! compared a vector at a time, and hardly any vector has one that goes in.
+//! A row is read for the largest key ([`sort_key`](spec_core::exact::sort_key)) of each group of 16 scores; the
+//! k-th largest of those is one that k scores reach. What reaches it is gathered, of the
+//! groups that have any, and cut to the `k` best ([`select`](crate::select)): for random
+//! scores and k a 64th of them, 9 of 8 as many as are kept.
 //!
 //! Rows are done in parallel; where they are few, each in pieces, whose best are then
 //! cut to the row's.
@@ -13,19 +13,16 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rayon::prelude::*;
 use spec_core::ops::IndexerTopk;
 use spec_core::ops::indexer_topk::{Buffers, Plan};
-use spec_core::{Kernel, Result, Stream, Supports, ViewMut, exact, flags};
+use spec_core::{Kernel, Result, Stream, Supports, ViewMut, flags};
 
 use super::{by_float, by_int};
 use crate::Cpu;
-use crate::simd::{BLOCK, Float};
+use crate::select::{self, Reach};
+use crate::simd::{self, BLOCK, Float, SMALL_GROUP as GROUP};
 use crate::slices::{Int, Ints, Rows, Workspace, raise, slice_mut, workspace_size};
 
-/// Room beside the `k` best, so that a buffer fills rarely.
-const ROOM: usize = 16 * 1024;
 /// Scores of a piece, at least.
 const MIN_PIECE: usize = 1 << 16;
-/// Scores that are compared at once.
-const GROUP: usize = 16;
 
 struct Prepared {
     plan: Plan,
@@ -47,9 +44,26 @@ unsafe impl Supports<IndexerTopk> for Cpu {
 }
 
 impl Prepared {
-    /// Words of a buffer.
-    fn room(&self) -> usize {
-        self.plan.k + ROOM.min(self.plan.scores.cols).next_multiple_of(BLOCK) + BLOCK
+    /// Scores of a piece, at most.
+    fn piece(&self) -> usize {
+        self.plan.scores.cols.div_ceil(self.pieces)
+    }
+
+    /// What is gathered of a piece, at most: fewer than `k` groups have more than the key
+    /// that is reached, and so many ties are taken; and one entry more.
+    fn gathered(&self) -> usize {
+        self.piece().min(self.plan.k.saturating_mul(GROUP + 1) + 1)
+    }
+
+    /// Words that a piece is worked on with: [`Desk`].
+    fn desk(&self) -> usize {
+        2 * self.piece().div_ceil(GROUP) + 2 * self.gathered() + 1
+    }
+
+    /// Words for a row: a desk for each piece, and the best of all.
+    fn row(&self) -> usize {
+        let best = if self.pieces > 1 { 2 * self.pieces * self.plan.k } else { 0 };
+        self.pieces * self.desk() + best
     }
 
     /// Buffers that are used at a time.
@@ -61,9 +75,7 @@ impl Prepared {
 // SAFETY: as above.
 unsafe impl Kernel<IndexerTopk> for Prepared {
     fn workspace_size(&self) -> usize {
-        // What is kept, and as much to select in.
-        let words = 2usize.saturating_mul(self.shares() * self.pieces).saturating_mul(self.room());
-        workspace_size(&[words.saturating_mul(8)])
+        workspace_size(&[self.shares().saturating_mul(self.row()).saturating_mul(4)])
     }
 
     unsafe fn launch(
@@ -90,7 +102,7 @@ fn run<T: Float, I: Int>(
     workspace: ViewMut<'_>,
     buffers: Buffers<'_>,
 ) -> Result<()> {
-    let Prepared { plan, pieces, share } = prepared;
+    let Prepared { plan, share, .. } = prepared;
     let scores = Rows::<T>::new(buffers.scores, plan.scores)?;
     let lengths = buffers.lengths.map(Ints::new).transpose()?;
     let starts = buffers.starts.map(Ints::new).transpose()?;
@@ -101,162 +113,134 @@ fn run<T: Float, I: Int>(
             bits.fetch_or(flag, Ordering::Relaxed);
         }
     };
-    let room = 2 * pieces * prepared.room();
-    let space = Workspace::new(workspace)?.take::<u64>(prepared.shares() * room)?;
+    let space = Workspace::new(workspace)?.take::<u32>(prepared.shares() * prepared.row())?;
     let step = plan.indices.row_stride.max(plan.k) * share;
     let used = match plan.indices.rows {
         0 => 0,
         rows => (rows - 1) * plan.indices.row_stride + plan.k,
     };
-    indices[..used].par_chunks_mut(step).zip(space.par_chunks_mut(room)).enumerate().for_each(
-        |(of, (rows, space))| {
+    indices[..used]
+        .par_chunks_mut(step)
+        .zip(space.par_chunks_mut(prepared.row()))
+        .enumerate()
+        .for_each(|(of, (rows, space))| {
             for (i, out) in rows.chunks_mut(plan.indices.row_stride.max(plan.k)).enumerate() {
                 let row = of * share + i;
                 let length = lengths.map(|lengths| lengths.get(row));
                 let (start, count, cut) = plan.range(length, starts.map(|starts| starts.get(row)));
                 let scores = &scores.row(row)[start..start + count];
                 tell(flags::BAD_LENGTHS, cut);
-                tell(flags::NON_FINITE, choose(plan.k, *pieces, scores, space, &mut out[..plan.k]));
+                tell(flags::NON_FINITE, choose(prepared, scores, space, &mut out[..plan.k]));
             }
-        },
-    );
+        });
     raise(buffers.flags, bits.into_inner())
 }
 
 /// Writes the positions of the best of a row; returns whether a NaN was met.
 fn choose<T: Float, I: Int>(
-    k: usize,
-    pieces: usize,
+    prepared: &Prepared,
     scores: &[T],
-    space: &mut [u64],
+    space: &mut [u32],
     out: &mut [I],
 ) -> bool {
-    let (kept, spare) = space.split_at_mut(space.len() / 2);
-    let room = kept.len() / pieces;
+    let (pieces, k) = (prepared.pieces, prepared.plan.k);
+    let (desks, best) = space.split_at_mut(pieces * prepared.desk());
+    if pieces == 1 {
+        let mut desk = Desk::new(prepared, desks);
+        let odd = desk.collect(k, scores, 0);
+        write(&desk.keys[..*desk.count as usize], desk.indices, out);
+        return odd;
+    }
     let piece = scores.len().div_ceil(pieces);
-    let collect = |(i, (kept, spare)): (usize, (&mut [u64], &mut [u64]))| {
+    let odd = desks.par_chunks_mut(prepared.desk()).enumerate().map(|(i, desk)| {
         let (from, to) = ((i * piece).min(scores.len()), ((i + 1) * piece).min(scores.len()));
-        // The last word is for how many there are.
-        let (count, kept) = kept.split_last_mut()?;
-        let mut best = Best { k, kept, spare, count: 0, bound: None, odd: false };
-        best.collect(&scores[from..to], from);
-        *count = best.count as u64;
-        Some(best.odd)
-    };
-    let buffers = kept.par_chunks_mut(room).zip(spare.par_chunks_mut(room)).enumerate();
-    let odd = buffers.filter_map(collect).reduce(|| false, |a, b| a | b);
-    // One behind the other, still in order of index.
+        Desk::new(prepared, desk).collect(k, &scores[from..to], from)
+    });
+    let odd = odd.reduce(|| false, |a, b| a | b);
+    // The best of each piece one behind the other, still in order of index.
+    let (keys, indices) = best.split_at_mut(pieces * k);
     let mut count = 0;
-    for piece in 0..pieces {
-        let (from, held) = (piece * room, kept[(piece + 1) * room - 1] as usize);
-        kept.copy_within(from..from + held, count);
-        count += held;
+    for desk in desks.chunks_mut(prepared.desk()) {
+        let desk = Desk::new(prepared, desk);
+        for (&key, &index) in desk.keys[..*desk.count as usize].iter().zip(&*desk.indices) {
+            if key > 0 {
+                (keys[count], indices[count]) = (key, index);
+                count += 1;
+            }
+        }
     }
-    if count > k {
-        count = cut(k, &mut kept[..count], spare).0;
-    }
-    for (to, &entry) in out.iter_mut().zip(&kept[..count]) {
-        *to = I::of(index_of(entry));
-    }
-    out[count..].fill(I::of(-1));
+    cut(k, &mut keys[..count]);
+    write(&keys[..count], indices, out);
     odd
 }
 
-/// A score and its index: the larger the better, and no two are equal.
-fn entry(score: f32, index: usize) -> u64 {
-    u64::from(exact::sort_key(score)) << 32 | u64::from(!(index as u32))
-}
-
-fn index_of(entry: u64) -> i32 {
-    !(entry as u32) as i32
-}
-
-/// Leaves the `k` best of more entries, in their order: how many, and the last of them.
-fn cut(k: usize, entries: &mut [u64], spare: &mut [u64]) -> (usize, u64) {
-    let spare = &mut spare[..entries.len()];
-    spare.copy_from_slice(entries);
-    let (_, &mut last, _) = spare.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));
-    let mut count = 0;
-    for i in 0..entries.len() {
-        let entry = entries[i];
-        entries[count] = entry;
-        count += usize::from(entry >= last);
+/// Drops all keys but the `k` best.
+fn cut(k: usize, keys: &mut [u32]) {
+    let one = |_: &[u32], weights: &mut [u64]| weights.fill(1);
+    if keys.len() > k
+        && let Some(cut) = select::cut(keys, k as u64, one)
+    {
+        cut.drop_rest(keys);
     }
-    (k, last)
 }
 
-/// The best of a piece so far.
-struct Best<'a> {
-    k: usize,
-    kept: &'a mut [u64],
-    spare: &'a mut [u64],
-    count: usize,
-    /// What a score must exceed, once there were more than `k`.
-    bound: Option<f32>,
-    odd: bool,
+/// Writes the indices of keys that were not dropped, and -1 behind them.
+fn write<I: Int>(keys: &[u32], indices: &[u32], out: &mut [I]) {
+    let kept = keys.iter().zip(indices).filter(|(key, _)| **key > 0);
+    let mut written = 0;
+    for (to, (_, &index)) in out.iter_mut().zip(kept) {
+        *to = I::of(index as i32);
+        written += 1;
+    }
+    out[written..].fill(I::of(-1));
 }
 
-impl Best<'_> {
-    fn collect<T: Float>(&mut self, scores: &[T], first: usize) {
-        let mut block = [0.0; BLOCK];
-        for (i, scores) in scores.chunks(BLOCK).enumerate() {
-            let at = first + i * BLOCK;
-            if self.count + scores.len() > self.kept.len() {
-                let (count, last) = cut(self.k, &mut self.kept[..self.count], self.spare);
-                self.count = count;
-                self.bound = Some(score_of(last));
-            }
-            let scores = T::widen(scores, &mut block);
-            match self.bound {
-                None => scores.iter().enumerate().for_each(|(j, &x)| self.push(x, at + j)),
-                Some(bound) => self.filter(scores, at, bound),
-            }
-        }
+/// What a piece of a row is worked on with.
+struct Desk<'a> {
+    /// The largest key of each group, and a copy to reorder.
+    maxima: &'a mut [u32],
+    ranked: &'a mut [u32],
+    /// What was gathered, 0 for what is not among the best, and its indices.
+    keys: &'a mut [u32],
+    indices: &'a mut [u32],
+    /// How much that is.
+    count: &'a mut u32,
+}
+
+impl<'a> Desk<'a> {
+    fn new(prepared: &Prepared, words: &'a mut [u32]) -> Self {
+        let (count, words) = words.split_first_mut().expect("a desk has words");
+        let groups = prepared.piece().div_ceil(GROUP);
+        let (maxima, words) = words.split_at_mut(groups);
+        let (ranked, words) = words.split_at_mut(groups);
+        let (keys, indices) = words.split_at_mut(prepared.gathered());
+        Desk { maxima, ranked, keys, indices, count }
     }
 
-    fn push(&mut self, score: f32, index: usize) {
-        self.odd |= score.is_nan();
-        self.kept[self.count] = entry(score, index);
-        self.count += 1;
-    }
-
-    /// Takes what exceeds the bound.
-    fn filter(&mut self, scores: &[f32], at: usize, bound: f32) {
+    /// Finds the `k` best of some scores, the first of which has the index `first`; returns
+    /// whether one is NaN.
+    fn collect<T: Float>(&mut self, k: usize, scores: &[T], first: usize) -> bool {
+        let groups = scores.len().div_ceil(GROUP);
+        let (maxima, ranked) = (&mut self.maxima[..groups], &mut self.ranked[..groups]);
+        let mut wide = [0.0; BLOCK];
         let mut odd = false;
-        let (kept, count) = (&mut *self.kept, &mut self.count);
-        each_above(scores, bound, |j, score| {
-            if score.is_nan() {
-                odd = true;
-            } else {
-                kept[*count] = entry(score, at + j);
-                *count += 1;
-            }
-        });
-        self.odd |= odd;
-    }
-}
-
-/// The score of an entry, as a float that orders alike.
-fn score_of(entry: u64) -> f32 {
-    let key = (entry >> 32) as u32;
-    f32::from_bits(if key >> 31 == 1 { key & 0x7FFF_FFFF } else { !key })
-}
-
-/// Calls `visit` with what exceeds `bound`, and with NaN.
-#[inline(always)]
-fn each_above(scores: &[f32], bound: f32, mut visit: impl FnMut(usize, f32)) {
-    for (group, scores) in scores.chunks(GROUP).enumerate() {
-        if any_above(scores, bound) {
-            for (j, &score) in scores.iter().enumerate() {
-                if score > bound || score.is_nan() {
-                    visit(group * GROUP + j, score);
-                }
-            }
+        for (scores, maxima) in scores.chunks(BLOCK).zip(maxima.chunks_mut(BLOCK / GROUP)) {
+            let values = T::widen(scores, &mut wide);
+            odd |= simd::any_nan(values);
+            simd::small_group_maxima(values, maxima);
         }
+        ranked.copy_from_slice(maxima);
+        let reach = Reach { key: select::reached_by(k, ranked), ties: k };
+        let group_keys = |group: usize, keys: &mut [u32; GROUP]| {
+            let scores = &scores[group * GROUP..];
+            let scores = &scores[..scores.len().min(GROUP)];
+            simd::sort_keys(T::widen(scores, &mut wide), keys);
+            scores.len()
+        };
+        let count = select::gather(reach, maxima, group_keys, self.keys, self.indices);
+        *self.count = count as u32;
+        cut(k, &mut self.keys[..count]);
+        self.indices[..count].iter_mut().for_each(|index| *index += first as u32);
+        odd
     }
-}
-
-#[inline(always)]
-fn any_above(scores: &[f32], bound: f32) -> bool {
-    scores.iter().fold(false, |any, &score| any | (score > bound) | score.is_nan())
 }

@@ -1,12 +1,12 @@
 //! Sampling on the CPU: rows in parallel, and where there are few, the passes over
 //! one in parallel chunks.
 //!
-//! A row is read once and becomes keys ([`exact::sort_key`], masked) in a piece of
-//! the workspace that stays in a core's cache; the passes after that are over
-//! those. A row without filters needs two: the sums of `q` by block, and the block
-//! that holds the threshold. A filter cuts the row first ([`select`](crate::select)):
-//! for a small `top_k` only the groups of 64 whose largest key can be among the
-//! first are looked at.
+//! A row is read for the largest key ([`exact::sort_key`]) of each group of 64, which
+//! says what the largest logit is and where entries can be of any weight. A row without
+//! filters is read once more, for the sums of `q` by block, and from the block that holds
+//! the threshold the token. A filter bounds from below, by those maxima or by the sum of
+//! `q`, what it can keep; entries that reach the bound are gathered, in most rows few,
+//! and the row is cut among them ([`select`](crate::select)).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -20,14 +20,19 @@ use spec_core::{Kernel, Result, Stream, Supports, ViewMut, flags};
 
 use super::{by_float, by_int};
 use crate::Cpu;
-use crate::select;
-use crate::simd::{self, BLOCK, Float, GROUP, Scale};
+use crate::select::{self, Reach};
+use crate::simd::{self, BLOCK, Float, GROUP, GROUPS};
 use crate::slices::{Int, Ints, Rows, Workspace, raise, slice, slice_mut, workspace_size};
+use crate::weights::{self, Scale};
 
-/// Entries of a parallel chunk: enough work to outweigh a steal.
-const CHUNK: usize = 8 * BLOCK;
+/// Blocks of a parallel chunk: enough work to outweigh a steal.
+const CHUNK: usize = 8;
 /// The key of negative infinity: no token to choose has it.
 const LOWEST: u32 = 0x007F_FFFF;
+/// A unit of weight.
+const UNIT: f64 = 1.0 / (1u64 << 40) as f64;
+/// Weights below e^-28 are no unit.
+const NO_UNIT: f32 = -28.0;
 
 struct Prepared {
     plan: Plan,
@@ -107,6 +112,8 @@ fn run<T: Float, I: Int>(
             (Some(view), Some(matrix)) => Some(Rows::new(view, matrix)?),
             _ => None,
         },
+        // Where rows keep all threads busy, each stays whole.
+        chunk: if p.desks < rayon::current_num_threads() { CHUNK } else { blocks },
         flags: AtomicU32::new(0),
     };
     // Each desk takes as many rows, one after the other.
@@ -159,14 +166,16 @@ struct Sampler<'a, T> {
     min_p: Option<&'a [f32]>,
     requests: Option<Ints<'a>>,
     mask: Option<Rows<'a, i32>>,
+    /// Blocks of a row that one thread works on.
+    chunk: usize,
     flags: AtomicU32,
 }
 
 /// What one row is worked on with.
 struct Desk<'a> {
-    /// The keys of the row; 0 for what was dropped.
+    /// The keys that were gathered; 0 for what was dropped of those.
     keys: &'a mut [u32],
-    /// Which tokens they are of, where only some were taken over.
+    /// Which tokens they are of.
     indices: &'a mut [u32],
     /// The largest key of each group.
     maxima: &'a mut [u32],
@@ -186,6 +195,13 @@ struct Options {
     floor: u64,
 }
 
+impl Options {
+    /// Whether `top_k` or `top_p` keep less than everything of so many.
+    fn cuts(&self, vocab: usize) -> bool {
+        (1..vocab).contains(&self.top_k) || self.top_p < 1.0
+    }
+}
+
 impl<T: Float> Sampler<'_, T> {
     fn flag(&self, bits: u32) {
         self.flags.fetch_or(bits, Ordering::Relaxed);
@@ -200,47 +216,30 @@ impl<T: Float> Sampler<'_, T> {
             }
             token
         };
-        self.load(row, desk);
-        let largest = desk.maxima.iter().copied().max().unwrap_or(LOWEST);
+        let logits = Logits {
+            logits: self.logits.row(row),
+            mask: self.mask.map(|mask| mask.row(row)),
+            chunk: self.chunk,
+        };
+        if logits.survey(desk.maxima) {
+            self.flag(flags::NON_FINITE);
+        }
+        let largest = simd::max_key(desk.maxima);
         if largest == LOWEST {
             self.flag(flags::NON_FINITE);
             return certain(self.lowest_allowed(row), probs);
         }
-        match self.options(row) {
-            Some(options) => self.draw(row, &options, largest, desk, probs),
-            None => certain(desk.first(largest), probs),
-        }
-    }
-
-    /// Fills in keys and maxima.
-    fn load(&self, row: usize, desk: &mut Desk<'_>) {
-        let mask = self.mask.map(|mask| mask.row(row));
-        let bad = (
-            self.logits.row(row).par_chunks(CHUNK),
-            desk.keys.par_chunks_mut(CHUNK),
-            desk.maxima.par_chunks_mut(CHUNK / GROUP),
-        )
-            .into_par_iter()
-            .enumerate()
-            .map(|(chunk, (logits, keys, maxima))| {
-                let mut wide = [0.0; BLOCK];
-                let mut bad = false;
-                let parts = logits
-                    .chunks(BLOCK)
-                    .zip(keys.chunks_mut(BLOCK))
-                    .zip(maxima.chunks_mut(BLOCK / GROUP));
-                for (block, ((logits, keys), maxima)) in parts.enumerate() {
-                    bad |= simd::logit_keys(T::widen(logits, &mut wide), keys);
-                    if let Some(words) = mask {
-                        simd::allow(keys, &words[(chunk * CHUNK + block * BLOCK) / 32..], LOWEST);
-                    }
-                    simd::group_maxima(keys, maxima);
-                }
-                bad
-            })
-            .reduce(|| false, |a, b| a | b);
-        if bad {
-            self.flag(flags::NON_FINITE);
+        let Some(options) = self.options(row) else {
+            return certain(logits.first(largest, desk.maxima), probs);
+        };
+        let scale = Scale::new(exact::from_sort_key(largest), options.inverse);
+        let position = self.positions.get(row);
+        let random = Draw::at(options.seed, position, Purpose::Sample).bits();
+        if options.cuts(self.plan.vocab()) {
+            self.draw_from_cut(&logits, &options, scale, random, desk, probs)
+        } else {
+            let scale = scale.at_least(options.floor);
+            logits.draw(scale, random, desk, probs)
         }
     }
 
@@ -277,94 +276,82 @@ impl<T: Float> Sampler<'_, T> {
         })
     }
 
-    fn draw(
+    /// Gathers what the filters can keep, cuts it, and draws from the rest.
+    fn draw_from_cut(
         &self,
-        row: usize,
+        logits: &Logits<'_, T>,
         options: &Options,
-        largest: u32,
+        scale: Scale,
+        random: u64,
         desk: &mut Desk<'_>,
         probs: Option<&mut [f32]>,
     ) -> usize {
-        let scale = Scale::new(largest, options.inverse);
-        let gathered = self.filter(options, scale, desk);
-        let (keys, indices) = match gathered {
-            Some(len) => (&desk.keys[..len], Some(&desk.indices[..len])),
-            None => (&*desk.keys, None),
-        };
-        let sums = &mut desk.sums[..keys.len().div_ceil(BLOCK)];
-        (keys.par_chunks(CHUNK), sums.par_chunks_mut(CHUNK / BLOCK)).into_par_iter().for_each(
-            |(keys, sums)| {
-                for (keys, sum) in keys.chunks(BLOCK).zip(sums) {
-                    *sum = simd::sum_weights(keys, scale, options.floor);
-                }
-            },
-        );
-        let total = sums.iter().sum();
-        let bits = Draw::at(options.seed, self.positions.get(row), Purpose::Sample).bits();
-        let mut rest = exact::sample_threshold(bits, total);
-        let block = first_above(sums, &mut rest);
-        let mut weights = [0; BLOCK];
-        let block_keys = &keys[block * BLOCK..keys.len().min((block + 1) * BLOCK)];
-        let weights = &mut weights[..block_keys.len()];
-        simd::weigh(block_keys, scale, options.floor, weights);
-        let at = block * BLOCK + first_above(weights, &mut rest);
-        if let Some(probs) = probs {
-            let factor = sampling::factor(total);
-            match indices {
-                None => (keys.par_chunks(CHUNK), probs.par_chunks_mut(CHUNK))
-                    .into_par_iter()
-                    .for_each(|(keys, probs)| {
-                        simd::shares(keys, scale, options.floor, factor, probs);
-                    }),
-                Some(indices) => {
-                    probs.fill(0.0);
-                    for (&key, &index) in keys.iter().zip(indices) {
-                        let share = &mut probs[index as usize..][..1];
-                        simd::shares(&[key], scale, options.floor, factor, share);
-                    }
-                }
-            }
-        }
-        indices.map_or(at, |indices| indices[at] as usize)
-    }
-
-    /// Drops what the filters drop, but for `min_p` after them. Where few
-    /// entries can stay, they are moved to the front of `desk`: so many.
-    fn filter(&self, options: &Options, scale: Scale, desk: &mut Desk<'_>) -> Option<usize> {
         let Options { top_k, top_p, floor, .. } = *options;
-        if self.plan.params.min_p_first && floor > 0 {
-            let parts =
-                (desk.keys.par_chunks_mut(BLOCK), desk.maxima.par_chunks_mut(BLOCK / GROUP));
-            parts.into_par_iter().for_each(|(keys, maxima)| {
-                simd::drop_light(keys, scale, floor);
-                simd::group_maxima(keys, maxima);
-            });
-        }
-        let mut gathered = None;
-        if (1..desk.keys.len()).contains(&top_k) {
-            gathered = desk.gather(top_k);
-            let keys = &mut desk.keys[..gathered.unwrap_or(self.plan.vocab())];
-            if let Some(cut) = select::cut(keys, top_k as u64, simd::count) {
-                cut.drop_rest(keys);
+        let light_first = self.plan.params.min_p_first && floor > 0;
+        let some = (1..self.plan.vocab()).contains(&top_k);
+        // The sum that `top_p` is a share of, where it is known before the row is cut.
+        let mut all = None;
+        // What no draw can choose does not matter to `top_p` either, and is below all that
+        // does for `top_k`.
+        let mut reach = Reach { key: scale.reaches(NO_UNIT), ties: usize::MAX };
+        if light_first {
+            let least = floor as f64 * UNIT;
+            reach.key = reach.key.max(scale.reaches(least.ln() as f32));
+        } else if (1..=desk.maxima.len()).contains(&top_k) {
+            desk.ranked.copy_from_slice(desk.maxima);
+            let key = select::reached_by(top_k, desk.ranked);
+            if key >= reach.key {
+                reach = Reach { key, ties: top_k };
             }
+        } else if !some {
+            let sum = logits.sums(scale, desk).iter().sum();
+            // Everything lighter than this is together no more than what is cut off.
+            let lightest = (sum - limit_of(top_p, sum)) as f64 / self.plan.vocab() as f64;
+            reach.key = reach.key.max(scale.reaches((lightest * UNIT).ln() as f32));
+            all = Some(sum);
+        }
+        let taken = logits.gather(reach, desk);
+        let Desk { keys, indices, sums, .. } = desk;
+        let (keys, indices) = (&mut keys[..taken], &indices[..taken]);
+        if light_first {
+            drop_light(keys, scale.at_least(floor));
+        }
+        if some && let Some(cut) = select::cut(keys, top_k as u64, count) {
+            cut.drop_rest(keys);
         }
         if top_p < 1.0 {
-            let keys = &mut desk.keys[..gathered.unwrap_or(self.plan.vocab())];
-            let sum: u64 =
-                keys.par_chunks(BLOCK).map(|keys| simd::sum_weights(keys, scale, 0)).sum();
-            // Exact: a power of two.
-            let share = (f64::from(top_p) * 4_294_967_296.0) as u64;
-            let limit = (u128::from(share) * u128::from(sum)) >> 32;
-            // Of at least 1, so that the first is kept.
-            let limit = limit.max(1) as u64;
-            let cut = select::cut(keys, limit, |keys, weights| {
-                simd::weigh(keys, scale, 0, weights);
-            });
+            let sum = || keys.chunks(BLOCK).map(|keys| sum_of_keys(keys, scale)).sum();
+            let limit = limit_of(top_p, all.unwrap_or_else(sum));
+            let cut = select::cut(keys, limit, |keys, weights| weigh_keys(keys, scale, weights));
             if let Some(cut) = cut {
                 cut.drop_rest(keys);
             }
         }
-        gathered
+        let scale = scale.at_least(floor);
+        let sums = &mut sums[..taken.div_ceil(BLOCK)];
+        for (keys, sum) in keys.chunks(BLOCK).zip(&mut *sums) {
+            *sum = sum_of_keys(keys, scale);
+        }
+        let total = sums.iter().sum();
+        let mut rest = exact::sample_threshold(random, total);
+        let block = first_above(sums, &mut rest);
+        let mut weights = [0; BLOCK];
+        let block_keys = &keys[block * BLOCK..taken.min((block + 1) * BLOCK)];
+        let weights = &mut weights[..block_keys.len()];
+        weigh_keys(block_keys, scale, weights);
+        if let Some(probs) = probs {
+            probs.fill(0.0);
+            let factor = sampling::factor(total);
+            let (mut values, mut shares) = ([0.0; BLOCK], [0.0; BLOCK]);
+            for (keys, indices) in keys.chunks(BLOCK).zip(indices.chunks(BLOCK)) {
+                simd::from_sort_keys(keys, &mut values);
+                weights::shares(&values[..keys.len()], scale, factor, &mut shares);
+                for (&index, &share) in indices.iter().zip(&shares) {
+                    probs[index as usize] = share;
+                }
+            }
+        }
+        indices[block * BLOCK + first_above(weights, &mut rest)] as usize
     }
 
     /// The natural logarithm of the token's probability by the logits alone.
@@ -374,22 +361,188 @@ impl<T: Float> Sampler<'_, T> {
         if x.is_nan() || x == f32::NEG_INFINITY {
             return f32::NEG_INFINITY;
         }
-        // Of raw keys: the mask is no matter here.
-        let of_blocks = |work: &(dyn Fn(&[u32]) -> u64 + Sync), join: fn(u64, u64) -> u64| {
-            let parts = logits.par_chunks(BLOCK).map(|logits| {
-                let (mut wide, mut keys) = ([0.0; BLOCK], [0; BLOCK]);
-                let keys = &mut keys[..logits.len()];
-                simd::logit_keys(T::widen(logits, &mut wide), keys);
-                work(keys)
+        // The mask is no matter here.
+        let of_blocks = |work: &(dyn Fn(&[f32]) -> u64 + Sync), join: fn(u64, u64) -> u64| {
+            let chunks = logits.par_chunks(self.chunk * BLOCK).map(|logits| {
+                let mut wide = [0.0; BLOCK];
+                let blocks = logits.chunks(BLOCK).map(|block| work(T::widen(block, &mut wide)));
+                blocks.fold(0, join)
             });
-            parts.reduce(|| 0, join)
+            chunks.reduce(|| 0, join)
         };
-        let largest = of_blocks(&|keys| u64::from(simd::max_key(keys)), u64::max) as u32;
+        let largest = |values: &[f32]| {
+            let mut maxima = [0; GROUPS];
+            simd::group_maxima(values, &mut maxima);
+            u64::from(simd::max_key(&maxima))
+        };
+        let max = exact::from_sort_key(of_blocks(&largest, u64::max) as u32);
         // Without a temperature, in whole units: one sum in any order.
-        let scale = Scale::new(largest, 1.0);
-        let sum = of_blocks(&|keys| simd::sum_weights(keys, scale, 0), |a, b| a + b);
-        let below = if x == scale.max { 0.0 } else { f64::from(x - scale.max) };
-        (below - (sum as f64 / (1u64 << 40) as f64).ln()) as f32
+        let scale = Scale::new(max, 1.0);
+        let sum = of_blocks(&|values| weights::sum(values, &EVERY_GROUP, 0, scale), |a, b| a + b);
+        let below = if x == max { 0.0 } else { f64::from(x - max) };
+        (below - (sum as f64 * UNIT).ln()) as f32
+    }
+}
+
+/// A row of logits, read as often as it takes.
+struct Logits<'a, T> {
+    logits: &'a [T],
+    mask: Option<&'a [i32]>,
+    /// Blocks that one thread works on.
+    chunk: usize,
+}
+
+/// Room for the values of a block, as f32 and by the mask.
+struct Room {
+    wide: [f32; BLOCK],
+    allowed: [f32; BLOCK],
+}
+
+impl Room {
+    fn new() -> Self {
+        Room { wide: [0.0; BLOCK], allowed: [0.0; BLOCK] }
+    }
+}
+
+impl<T: Float> Logits<'_, T> {
+    /// A piece of at most a block, which begins where a word of the mask does: as it is,
+    /// and with negative infinity for what the mask forbids.
+    fn piece<'v>(&'v self, start: usize, len: usize, room: &'v mut Room) -> [&'v [f32]; 2] {
+        let end = self.logits.len().min(start + len);
+        let raw = T::widen(&self.logits[start..end], &mut room.wide);
+        let Some(mask) = self.mask else { return [raw; 2] };
+        let allowed = &mut room.allowed[..raw.len()];
+        simd::allow(raw, &mask[start / 32..], allowed);
+        [raw, allowed]
+    }
+
+    /// Finds the largest key of each group; whether any logit is NaN or positive infinity.
+    fn survey(&self, maxima: &mut [u32]) -> bool {
+        let chunks = maxima.par_chunks_mut(self.chunk * GROUPS).enumerate();
+        let chunks = chunks.map(|(chunk, maxima)| {
+            let mut room = Room::new();
+            let mut bad = false;
+            for (block, maxima) in maxima.chunks_mut(GROUPS).enumerate() {
+                let start = (chunk * self.chunk + block) * BLOCK;
+                let [raw, values] = self.piece(start, BLOCK, &mut room);
+                bad |= simd::any_without_order(raw);
+                simd::group_maxima(values, maxima);
+            }
+            bad
+        });
+        chunks.reduce(|| false, |a, b| a | b)
+    }
+
+    /// The first token with the largest key.
+    fn first(&self, largest: u32, maxima: &[u32]) -> usize {
+        let start = GROUP * maxima.iter().position(|&key| key == largest).unwrap_or(0);
+        let mut room = Room::new();
+        let [_, values] = self.piece(start, GROUP, &mut room);
+        let first = values.iter().position(|&x| exact::sort_key(x) == largest);
+        start + first.unwrap_or(0)
+    }
+
+    /// The sum of weights of each block.
+    fn sums<'s>(&self, scale: Scale, desk: &'s mut Desk<'_>) -> &'s [u64] {
+        let from = scale.reaches(NO_UNIT);
+        let maxima = desk.maxima.par_chunks(self.chunk * GROUPS);
+        (desk.sums.par_chunks_mut(self.chunk), maxima).into_par_iter().enumerate().for_each(
+            |(chunk, (sums, maxima))| {
+                let mut room = Room::new();
+                for (block, (sum, maxima)) in sums.iter_mut().zip(maxima.chunks(GROUPS)).enumerate()
+                {
+                    let start = (chunk * self.chunk + block) * BLOCK;
+                    let [_, values] = self.piece(start, BLOCK, &mut room);
+                    *sum = weights::sum(values, maxima, from, scale);
+                }
+            },
+        );
+        desk.sums
+    }
+
+    /// The token that the random bits choose among all, each by its weight.
+    fn draw(
+        &self,
+        scale: Scale,
+        random: u64,
+        desk: &mut Desk<'_>,
+        probs: Option<&mut [f32]>,
+    ) -> usize {
+        let sums = self.sums(scale, desk);
+        let total = sums.iter().sum();
+        let mut rest = exact::sample_threshold(random, total);
+        let start = BLOCK * first_above(sums, &mut rest);
+        let mut room = Room::new();
+        let [_, values] = self.piece(start, BLOCK, &mut room);
+        let mut weights = [0; BLOCK];
+        weights::weigh(values, scale, &mut weights);
+        let token = start + first_above(&weights[..values.len()], &mut rest);
+        if let Some(probs) = probs {
+            let factor = sampling::factor(total);
+            let chunks = probs.par_chunks_mut(self.chunk * BLOCK).enumerate();
+            chunks.for_each(|(chunk, probs)| {
+                let mut room = Room::new();
+                for (block, shares) in probs.chunks_mut(BLOCK).enumerate() {
+                    let start = (chunk * self.chunk + block) * BLOCK;
+                    let [_, values] = self.piece(start, BLOCK, &mut room);
+                    weights::shares(values, scale, factor, shares);
+                }
+            });
+        }
+        token
+    }
+
+    /// Takes over what reaches so far: so many entries.
+    fn gather(&self, reach: Reach, desk: &mut Desk<'_>) -> usize {
+        let mut room = Room::new();
+        let group_keys = |group: usize, keys: &mut [u32; GROUP]| {
+            let [_, values] = self.piece(group * GROUP, GROUP, &mut room);
+            simd::sort_keys(values, keys);
+            values.len()
+        };
+        select::gather(reach, desk.maxima, group_keys, desk.keys, desk.indices)
+    }
+}
+
+/// Keys of groups none of which is passed over.
+const EVERY_GROUP: [u32; GROUPS] = [u32::MAX; GROUPS];
+
+/// The share `top_p`, below 1, of a sum that is not 0: at least 1, so that the first is kept.
+fn limit_of(top_p: f32, sum: u64) -> u64 {
+    // Exact: a power of two.
+    let share = (f64::from(top_p) * 4_294_967_296.0) as u64;
+    ((u128::from(share) * u128::from(sum)) >> 32).max(1) as u64
+}
+
+/// A weight of 1 for each key that was not dropped.
+fn count(keys: &[u32], weights: &mut [u64]) {
+    for (weight, &key) in weights.iter_mut().zip(keys) {
+        *weight = u64::from(key > 0);
+    }
+}
+
+/// The weight of each key of a block.
+fn weigh_keys(keys: &[u32], scale: Scale, weights: &mut [u64]) {
+    let mut values = [0.0; BLOCK];
+    simd::from_sort_keys(keys, &mut values);
+    weights::weigh(&values[..keys.len()], scale, weights);
+}
+
+/// The sum of those.
+fn sum_of_keys(keys: &[u32], scale: Scale) -> u64 {
+    let mut values = [0.0; BLOCK];
+    simd::from_sort_keys(keys, &mut values);
+    weights::sum(&values[..keys.len()], &EVERY_GROUP, 0, scale)
+}
+
+/// Drops keys that have no weight by `scale`.
+fn drop_light(keys: &mut [u32], scale: Scale) {
+    let mut weights = [0; BLOCK];
+    for keys in keys.chunks_mut(BLOCK) {
+        weigh_keys(keys, scale, &mut weights);
+        for (key, &weight) in keys.iter_mut().zip(&weights) {
+            *key = if weight > 0 { *key } else { 0 };
+        }
     }
 }
 
@@ -402,36 +555,4 @@ fn first_above(sums: &[u64], rest: &mut u64) -> usize {
         above
     };
     sums.iter().position(above).unwrap_or(0)
-}
-
-impl Desk<'_> {
-    /// The first entry with the largest key.
-    fn first(&self, largest: u32) -> usize {
-        let group = self.maxima.iter().position(|&key| key == largest).unwrap_or(0);
-        let keys = self.keys[group * GROUP..].iter();
-        group * GROUP + keys.take(GROUP).position(|&key| key == largest).unwrap_or(0)
-    }
-
-    /// Moves what can be among the `k` first to the front, in order, with its
-    /// indices, and returns how many that are; `None` where groups say nothing
-    /// about it.
-    fn gather(&mut self, k: usize) -> Option<usize> {
-        if k > self.maxima.len() / 2 {
-            return None;
-        }
-        self.ranked.copy_from_slice(self.maxima);
-        let bound = select::reached_by(k, self.ranked);
-        let mut taken = 0;
-        for (group, _) in self.maxima.iter().enumerate().filter(|(_, key)| **key >= bound) {
-            let range = group * GROUP..self.keys.len().min((group + 1) * GROUP);
-            for index in range {
-                let key = self.keys[index];
-                // Never beyond `index`.
-                self.keys[taken] = key;
-                self.indices[taken] = index as u32;
-                taken += usize::from(key >= bound);
-            }
-        }
-        Some(taken)
-    }
 }
