@@ -556,3 +556,17 @@ fn first_above(sums: &[u64], rest: &mut u64) -> usize {
     };
     sums.iter().position(above).unwrap_or(0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_that_are_passed_over_have_no_weight() {
+        let scale = Scale::new(3.0, 1.0 / 0.7);
+        let mut values = [exact::from_sort_key(scale.reaches(NO_UNIT) - 1); GROUP];
+        assert_eq!(weights::sum(&values, &EVERY_GROUP, 0, scale), 0);
+        values[7] = 3.0;
+        assert_eq!(weights::sum(&values, &EVERY_GROUP, 0, scale), 1 << 40);
+    }
+}

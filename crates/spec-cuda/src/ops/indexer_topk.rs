@@ -1,4 +1,9 @@
 //! Host side of `kernels/indexer_topk.cu`.
+//!
+//! Its designs: candidates above a bound that rises, as WarpSelect (Johnson, Douze and
+//! Jégou, 2017) and GridSelect (Zhang et al., 2023) keep them; the k-th of them by
+//! digits, RadixSelect (Alabi et al., 2012). Their answer depends on which thread comes
+//! first among equals; here candidates stay in order of index.
 
 use spec_core::ops::IndexerTopk;
 use spec_core::ops::indexer_topk::{Buffers, Plan};

@@ -1,4 +1,8 @@
 //! Host side of `kernels/moe_align.cu`.
+//!
+//! Its design: a counting sort whose ranks within a warp are ballots of equals, the
+//! multisplit of Ashkiani et al. (2016), so that the order is that of the picks; the
+//! kernels that it replaces add to counters in whatever order threads come.
 
 use spec_core::ops::MoeAlign;
 use spec_core::ops::moe_align::{Buffers, Plan};

@@ -1,4 +1,8 @@
 //! Host side of `kernels/sample_logits.cu`.
+//!
+//! Its design: RadixSelect (Alabi et al., 2012) over sums of integer weights beside
+//! counts of keys, so that top-k and top-p are one search for where a row is cut, where
+//! FlashInfer (Ye et al., 2025) draws and rejects until a token is within the cut.
 
 use spec_core::ops::SampleLogits;
 use spec_core::ops::sample_logits::{Buffers, Plan};

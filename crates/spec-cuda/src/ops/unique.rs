@@ -1,5 +1,10 @@
 //! Host side of `kernels/unique.cu`: every kernel is launched, and what the plan
 //! does not call for returns at once; nothing is read back.
+//!
+//! Its design: keys parted by their high bits until buckets fit shared memory, as in the
+//! hybrid radix sort of Stehle and Jacobsen (2017), in no order within a bucket; digits
+//! of everything by Onesweep (Adinets and Merrill, 2022) where buckets would not fit,
+//! with the look-back of Merrill and Garland (2016).
 
 use spec_core::ops::Unique;
 use spec_core::ops::unique::{Buffers, Plan};
