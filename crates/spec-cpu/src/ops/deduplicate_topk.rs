@@ -2,7 +2,8 @@
 //!
 //! A bitmap gives ascending distinct values by itself, one bit set a value and
 //! one walk over its words, as long as its words are few beside the values.
-//! Sparse values are radix-sorted, three digits of 11 bits, and compacted.
+//! Sparse values are radix-sorted, by as few digits of up to 11 bits as the largest
+//! takes, and compacted.
 
 use rayon::prelude::*;
 use spec_core::ops::DeduplicateTopk;
@@ -12,14 +13,12 @@ use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
 use crate::Cpu;
 use crate::slices::{Rows, Workspace, rows_mut, slice_mut, workspace_size};
 
-/// Bitmap words that cost as much as sorting one value: measured, see the bench
-/// `deduplicate_topk`.
-const WORDS_PER_VALUE: usize = 8;
-/// Bitmap words of every value there can be.
-const ALL_WORDS: usize = 1 << (31 - 6);
+/// Values for each word of a bitmap from which on it is faster than sorting: measured,
+/// see the bench `deduplicate_topk`.
+const VALUES_PER_WORD: usize = 4;
+/// Most bits of a digit.
 const DIGIT_BITS: u32 = 11;
 const DIGITS: usize = 1 << DIGIT_BITS;
-const PASSES: usize = 3;
 
 struct Prepared {
     plan: Plan,
@@ -36,10 +35,9 @@ unsafe impl Supports<DeduplicateTopk> for Cpu {
 }
 
 impl Prepared {
-    /// u64 words of one worker: a bitmap, or a copy of the values to sort.
+    /// u64 words of one worker: two copies of the values to sort, or a bitmap.
     fn worker_words(&self) -> usize {
-        let values = self.plan.unique.cols.next_multiple_of(8);
-        values.max(ALL_WORDS.min(values * WORDS_PER_VALUE))
+        self.plan.unique.cols.next_multiple_of(8)
     }
 }
 
@@ -102,10 +100,15 @@ fn deduplicate<'a>(
     let words = (largest.max(0) as usize) / 64 + 1;
     let count = if largest < 0 {
         0
-    } else if words <= scratch.len() {
+    } else if words <= out.len().div_ceil(VALUES_PER_WORD) {
         by_bitmap(inputs, out, &mut scratch[..words])
     } else {
-        by_sorting(inputs, out, scratch)
+        let bits = i32::BITS - largest.leading_zeros();
+        match bits.div_ceil(DIGIT_BITS) {
+            0 | 1 => by_sorting::<1>(inputs, bits, out, scratch),
+            2 => by_sorting::<2>(inputs, bits, out, scratch),
+            _ => by_sorting::<3>(inputs, bits, out, scratch),
+        }
     };
     out[count..].fill(-1);
 }
@@ -131,46 +134,53 @@ fn by_bitmap<'a>(
     count
 }
 
-fn by_sorting<'a>(
+/// By so many digits, for values of at most so many bits.
+fn by_sorting<'a, const PASSES: usize>(
     inputs: impl Iterator<Item = &'a [i32]>,
+    bits: u32,
     out: &mut [i32],
     scratch: &mut [u64],
 ) -> usize {
+    let bits = bits.div_ceil(PASSES as u32);
+    let digit = |value: i32, pass| (value as u32 >> (pass as u32 * bits)) as usize % (1 << bits);
+    let (a, b) = scratch.split_at_mut(scratch.len() / 2);
+    let (mut from, mut to) = (as_i32(a), as_i32(b));
     let mut histograms = [[0u32; DIGITS]; PASSES];
     let mut len = 0;
     for &value in inputs.flatten().filter(|&&value| value >= 0) {
-        out[len] = value;
+        from[len] = value;
         len += 1;
         for (pass, histogram) in histograms.iter_mut().enumerate() {
             histogram[digit(value, pass)] += 1;
         }
     }
-    // Three passes: out -> a -> b -> out.
-    let (a, rest) = scratch.split_at_mut(len.div_ceil(2));
-    let (a, b) = (as_i32(a), as_i32(&mut rest[..len.div_ceil(2)]));
-    scatter(&out[..len], a, &mut histograms[0], 0);
-    scatter(&a[..len], b, &mut histograms[1], 1);
-    scatter(&b[..len], out, &mut histograms[2], 2);
+    for (pass, histogram) in histograms.iter_mut().enumerate() {
+        scatter(&from[..len], to, histogram, |value| digit(value, pass));
+        std::mem::swap(&mut from, &mut to);
+    }
     let mut count = 0;
-    for i in 0..len {
-        let value = out[i];
+    let mut last = -1;
+    for &value in &from[..len] {
+        // Never beyond the value itself: of those before, none is written twice.
         out[count] = value;
-        count += usize::from(i + 1 == len || out[i + 1] != value);
+        count += usize::from(value != last);
+        last = value;
     }
     count
 }
 
-fn digit(value: i32, pass: usize) -> usize {
-    (value as u32 >> (pass as u32 * DIGIT_BITS)) as usize % DIGITS
-}
-
-fn scatter(from: &[i32], to: &mut [i32], histogram: &mut [u32; DIGITS], pass: usize) {
+fn scatter(
+    from: &[i32],
+    to: &mut [i32],
+    histogram: &mut [u32; DIGITS],
+    digit: impl Fn(i32) -> usize,
+) {
     let mut sum = 0;
     for slot in histogram.iter_mut() {
         sum += std::mem::replace(slot, sum);
     }
     for &value in from {
-        let slot = &mut histogram[digit(value, pass)];
+        let slot = &mut histogram[digit(value)];
         to[*slot as usize] = value;
         *slot += 1;
     }
