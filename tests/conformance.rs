@@ -13,7 +13,9 @@ use spec_conformance::{Golden, Report, check_golden, check_random};
 
 /// Random cases of each operator: enough to meet every option and each kind of
 /// bad data, and quick.
-const CASES: usize = 100;
+const CASES: usize = 1000;
+/// As many on a software renderer, to which each call is slow.
+const CASES_OF_SOFTWARE: usize = 100;
 
 fn assert_clean(device: spec::Device, reports: &[Report]) {
     let mut problems = String::new();
@@ -37,11 +39,13 @@ fn golden_vectors() {
 /// Many cases are divided among threads, each with a handle of its own.
 #[test]
 fn random_cases() {
-    let cases = std::env::var("SPEC_CASES").ok().and_then(|n| n.parse().ok()).unwrap_or(CASES);
+    let asked = std::env::var("SPEC_CASES").ok().and_then(|n| n.parse().ok());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let threads = (cases / 1000).clamp(1, cores);
     for handle in common::handles() {
         let device = handle.device();
+        let usual = if handle.info().software { CASES_OF_SOFTWARE } else { CASES };
+        let cases = asked.unwrap_or(usual);
+        let threads = (cases / 1000).clamp(1, cores);
         std::thread::scope(|scope| {
             for thread in 0..threads {
                 scope.spawn(move || {

@@ -12,7 +12,7 @@ use spec_core::{
 
 use crate::Rng;
 use crate::report::Failure;
-use crate::tensor::{Held, Layout, Tensor, poisoned};
+use crate::tensor::{Held, Layout, Tensor};
 
 /// An argument by its name in the contract.
 #[derive(Clone, Debug)]
@@ -115,11 +115,9 @@ impl<O: Subject> Case<O> {
 
     /// Replaces arguments by what `change` makes of them.
     pub fn map(&self, change: impl Fn(&Argument) -> Tensor) -> Case<O> {
-        let mut case = self.clone();
-        for argument in &mut case.arguments {
-            argument.tensor = change(argument);
-        }
-        case
+        let changed = |argument: &Argument| Argument { tensor: change(argument), ..*argument };
+        let arguments = self.arguments.iter().map(changed).collect();
+        Case { operator: self.operator.clone(), arguments }
     }
 
     /// Leaves out the outputs that a caller can leave out.
@@ -211,10 +209,10 @@ impl<O: Subject> Ready<O> {
         layout: Layout,
     ) -> Result<Self, Failure> {
         // Whoever relies on a zeroed workspace shall fail here.
-        let bytes = poisoned(descriptor.workspace_size());
+        let workspace = Held::poisoned(backend, descriptor.workspace_size());
+        let workspace = workspace.map_err(failed("upload"))?;
         let upload =
             |dtype, bytes: &[u8]| Held::upload(backend, dtype, bytes).map_err(failed("upload"));
-        let workspace = upload(DType::U8, &bytes)?;
         let held = |Argument { name, tensor, .. }: &Argument| {
             Ok((*name, upload(tensor.data.dtype(), tensor.spread(layout).bytes())?))
         };

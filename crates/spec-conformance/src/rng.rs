@@ -6,16 +6,24 @@ use spec_core::DType;
 
 use crate::tensor::Data;
 
+/// 2^64 divided by the golden ratio.
+const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+
 /// SplitMix64.
 #[derive(Clone, Debug)]
-pub struct Rng(u64);
+pub struct Rng {
+    state: u64,
+    /// Where the seed stands among all: at multiples of the golden ratio, so that seeds
+    /// in a row stand evenly, however many. Seed 1 stands at 0.
+    rank: u64,
+}
 
 impl Rng {
     /// A stream of its own for each `seed` and `stream`.
     pub fn new(seed: u64, stream: &str) -> Rng {
-        let mut rng = Rng(seed);
+        let mut rng = Rng { state: seed, rank: seed.wrapping_sub(1).wrapping_mul(GOLDEN) };
         for byte in stream.bytes() {
-            rng.0 = rng.next() ^ u64::from(byte);
+            rng.state = rng.next() ^ u64::from(byte);
         }
         rng
     }
@@ -26,8 +34,8 @@ impl Rng {
         reason = "a stream without an end is no iterator worth having"
     )]
     pub fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.0;
+        self.state = self.state.wrapping_add(GOLDEN);
+        let mut z = self.state;
         z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         z ^ (z >> 31)
@@ -43,11 +51,21 @@ impl Rng {
         low + self.below(high - low + 1)
     }
 
-    /// From 0 to `high`, small ones more often: half of all draws lie in its
-    /// lowest eighth.
+    /// From 0 to `high`: 0 now and then, else each number of binary digits as often
+    /// as another.
     pub fn size(&mut self, high: usize) -> usize {
-        let high = if self.chance(2) { high.div_ceil(8) } else { high };
-        self.between(0, high)
+        if high == 0 || self.chance(16) {
+            return 0;
+        }
+        let low = 1 << self.below(high.ilog2() as usize + 1);
+        self.between(low, high.min(2 * low - 1))
+    }
+
+    /// Whether this seed is one of those, one in `n`, whose cases may take long: the
+    /// same answer at each call. Seed 1 is, and of twice `n` seeds in a row one at least;
+    /// who is one in 100 is one in 10 as well.
+    pub fn rare(&self, n: u64) -> bool {
+        self.rank < u64::MAX / n
     }
 
     /// True once in `n`.

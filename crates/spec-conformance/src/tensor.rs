@@ -103,9 +103,7 @@ dtypes! {
 }
 
 /// Bytes that no workspace should rely on.
-pub(crate) fn poisoned(bytes: usize) -> Vec<u8> {
-    vec![0xA5; bytes]
-}
+static POISON: [u8; 64 << 10] = [0xA5; 64 << 10];
 
 /// Elements in a device's memory.
 pub struct Held {
@@ -129,6 +127,15 @@ impl Held {
         let mut memory = backend.allocate_bytes(bytes.len())?;
         memory.write(bytes)?;
         Ok(Held { memory, dtype, len: bytes.len() / dtype.size() })
+    }
+
+    /// So many bytes that nothing should rely on.
+    pub(crate) fn poisoned<B: Backend + ?Sized>(backend: &B, bytes: usize) -> Result<Held> {
+        let mut memory = backend.allocate_bytes(bytes)?;
+        for start in (0..bytes).step_by(POISON.len()) {
+            memory.write_at(start, &POISON[..POISON.len().min(bytes - start)])?;
+        }
+        Ok(Held { memory, dtype: DType::U8, len: bytes })
     }
 
     /// For reading.

@@ -44,6 +44,35 @@ fn differences_are_found() {
     assert_eq!(failure.in_case("c").to_string(), "c: x[1, 1]: got 5, expected 6");
 }
 
+/// Every run meets cases that take long, and most of none is spent on them.
+#[test]
+fn rare_seeds_are_rare_everywhere() {
+    for n in [2, 12, 100, 1000] {
+        for first in [1, 1 << 40, u64::MAX - 7 * n] {
+            let seeds = (0..20 * n).map(|seed| first.wrapping_add(seed));
+            let rare: Vec<bool> = seeds.map(|seed| Rng::new(seed, "x").rare(n)).collect();
+            let count = rare.iter().filter(|rare| **rare).count();
+            assert!((18..23).contains(&count), "{count} of {}", 20 * n);
+            assert!(rare.windows(2 * n as usize).all(|some| some.contains(&true)), "one in {n}");
+        }
+        assert!(Rng::new(1, "x").rare(n) && Rng::new(1, "x").rare(100 * n));
+    }
+}
+
+#[test]
+fn sizes_are_of_every_length() {
+    let mut rng = Rng::new(3, "sizes");
+    for high in [0, 1, 2, 7, 24, 1000] {
+        let drawn: Vec<usize> = (0..4000).map(|_| rng.size(high)).collect();
+        assert_eq!((drawn.iter().min(), drawn.iter().max()), (Some(&0), Some(&high)));
+        for low in (0..10).map(|bits| 1 << bits).filter(|low| 2 * low - 1 <= high) {
+            let within = share(drawn.iter().map(|size| (low..2 * low).contains(size)));
+            let fair = 0.9375 / f64::from(high.ilog2() + 1);
+            assert!((within / fair - 1.0).abs() < 0.25, "{low} of {high}: {within}");
+        }
+    }
+}
+
 /// What random cases come to.
 fn results<O: Subject>(count: u64) -> Vec<(Case<O>, Vec<Argument>)> {
     let plain = Plain::default();

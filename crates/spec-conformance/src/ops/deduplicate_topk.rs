@@ -20,8 +20,14 @@ impl Subject for DeduplicateTopk {
 
     fn random(rng: &mut Rng) -> Case<Self> {
         let mtp_step = rng.pick(&[1, 1, 2, 3, 4, 7]);
-        let batch = rng.size(24);
-        let k = if rng.chance(3) { 2048 } else { rng.size(1100) };
+        // Engines' own shape, and many requests, at the price of fifty small cases each.
+        let batch = rng.size(if rng.rare(80) { 24 } else { 6 });
+        let k = match rng.rare(40) {
+            true if rng.chance(2) => 2048,
+            true => rng.size(1100),
+            false if rng.chance(16) => rng.size(1100),
+            false => rng.size(150),
+        };
         let rows = batch * mtp_step;
         let style = rng.below(6);
         let base = rng.next();

@@ -24,9 +24,17 @@ impl Subject for MoeAlign {
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
-        let experts = rng.pick(&[1, 2, 7, 8, 60, 64, 128, 255, 256, 257, 512, 1000, 4096]);
+        let mut experts = rng.pick(&[1, 2, 7, 8, 60, 64, 128, 255, 256, 257, 512, 1000, 4096]);
         let block_size = rng.pick(&[1, 2, 8, 16, 48, 64, 128, 129]);
-        let tokens = if rng.chance(8) { rng.size(5000) } else { rng.size(300) };
+        // Outputs have a block for each expert.
+        if experts * block_size > 4096 && !rng.rare(24) {
+            experts = rng.pick(&[1, 2, 7, 8, 32]);
+        }
+        let tokens = match () {
+            () if rng.rare(60) => rng.between(300, 5000),
+            () if rng.chance(8) => rng.size(300),
+            () => rng.size(40),
+        };
         let k = rng.pick(&[1, 2, 6, 8, 8, 10]);
         let ids = experts_of(rng, tokens * k, experts);
         let mut align = MoeAlign::new(experts, block_size);

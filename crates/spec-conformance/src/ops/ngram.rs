@@ -23,10 +23,13 @@ pub(super) struct Requests {
 
 impl Requests {
     pub(super) fn random(rng: &mut Rng) -> Requests {
-        let (batch, longest) = match rng.below(10) {
-            0 => (rng.between(1000, 1300), 24),
-            1 => (rng.between(1, 3), 9000),
-            _ => (rng.size(48), 500),
+        let (batch, longest) = match rng.rare(100) {
+            // More than is looked at before other threads are asked.
+            true if rng.rare(400) => (rng.between(300, 500), 300),
+            true if rng.chance(2) => (rng.between(1000, 1300), 24),
+            true => (rng.between(1, 3), 9000),
+            false if rng.chance(8) => (rng.size(48), rng.pick(&[24, 500])),
+            false => (rng.size(12), 150),
         };
         let letters = rng.pick(&[1, 2, 3, 5, 40, 5000]);
         // Tokens that differ in their high halves only, or are negative.

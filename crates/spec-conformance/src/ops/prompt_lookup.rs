@@ -30,12 +30,13 @@ impl Subject for PromptLookup {
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
-        let (batch, most) = match rng.below(12) {
-            0 => (rng.between(1000, 1300), rng.size(24)),
-            1 => (rng.between(1, 3), rng.size(9000)),
+        let (batch, most) = match rng.rare(60) {
             // Long enough for several threads, blocks and workgroups a request.
-            2 => (rng.between(1, 2), rng.between(60_000, 90_000)),
-            _ => (rng.size(48), rng.size(500)),
+            true if rng.rare(120) => (rng.between(1, 2), rng.between(60_000, 90_000)),
+            true if rng.chance(2) => (rng.between(1000, 1300), rng.size(24)),
+            true => (rng.between(1, 3), rng.size(9000)),
+            false if rng.chance(8) => (rng.size(48), rng.size(500)),
+            false => (rng.size(12), rng.size(150)),
         };
         let max_ngram = if rng.chance(8) { rng.between(1, 200) } else { rng.between(1, 6) };
         let max_draft = if rng.chance(8) { rng.size(300) } else { rng.size(12) };

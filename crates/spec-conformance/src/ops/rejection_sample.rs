@@ -37,16 +37,17 @@ impl Subject for RejectionSample {
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
-        let vocab = match rng.below(12) {
-            0 => 1,
-            1 => rng.between(20_000, 40_000),
-            2 | 3 => rng.between(1000, 6000),
-            _ => rng.between(2, 300),
+        let vocab = match () {
+            () if rng.rare(500) => rng.between(20_000, 40_000),
+            () if rng.rare(100) => rng.between(1000, 6000),
+            () if rng.chance(12) => 1,
+            () => 1 + rng.size(299),
         };
         let (longest, batch) = match vocab {
             // More drafts than a warp or a workgroup looks at together.
-            0..=20 if rng.chance(2) => (200, rng.between(0, 4)),
-            0..=10_000 => (rng.pick(&[6, 6, 6, 12]), rng.size(32)),
+            0..=20 if rng.chance(10) => (200, rng.between(0, 4)),
+            0..=300 if rng.rare(20) => (rng.pick(&[6, 6, 6, 12]), rng.size(32)),
+            0..=10_000 => (rng.pick(&[6, 6, 6, 12]), rng.size(6)),
             _ => (6, rng.between(0, 3)),
         };
         let lens: Vec<usize> = (0..batch).map(|_| rng.below(longest + 1)).collect();

@@ -25,16 +25,15 @@ impl Subject for SampleLogits {
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
-        let vocab = match rng.below(24) {
-            0 => 1,
-            1 => rng.between(30_000, 160_000),
-            2 | 3 => rng.between(4000, 20_000),
-            4..=7 => rng.between(300, 4000),
-            _ => rng.between(2, 300),
+        let vocab = match () {
+            () if rng.rare(600) => rng.between(30_000, 160_000),
+            () if rng.rare(150) => rng.between(4000, 20_000),
+            () if rng.rare(30) => rng.between(300, 4000),
+            () => 1 + rng.size(299),
         };
         let rows = match vocab {
             20_000.. => rng.between(1, 2),
-            2000.. => rng.between(0, 4),
+            300.. => rng.between(0, 4),
             _ => rng.size(12),
         };
         let wild = rng.pick(&[3, 8, 1_000_000]);

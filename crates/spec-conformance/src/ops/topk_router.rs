@@ -61,12 +61,17 @@ impl Subject for TopkRouter {
 
     fn random(rng: &mut Rng) -> Case<Self> {
         let usual = rng.pick(&[1, 2, 7, 8, 60, 64, 72, 128, 160, 256, 384, 512, 896, 1024]);
-        let experts = match rng.below(12) {
-            0..=2 => rng.between(1, 1024),
-            3 => rng.between(1025, MAX_EXPERTS),
+        let experts = match rng.below(4) {
+            _ if rng.rare(120) => rng.between(1025, MAX_EXPERTS),
+            0 => 1 + rng.size(1023),
+            1 => 1 + rng.size(127),
             _ => usual,
         };
-        let tokens = rng.size(if experts > 1024 { 12 } else { 48 });
+        let tokens = match () {
+            () if experts > 1024 => rng.size(12),
+            () if experts <= 16 || rng.rare(30) => rng.size(48),
+            () => rng.size(4),
+        };
         let operator = parameters(rng, experts);
         let x = logits(rng, tokens, experts);
         let shape = [tokens, operator.columns()];

@@ -19,8 +19,10 @@ impl Subject for TreeVerify {
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
-        let batch = rng.size(20);
+        // As many as several threads share, now and then.
+        let batch = rng.size(if rng.rare(50) { 200 } else { 12 });
         let nodes = rng.pick(&[1, 2, 3, 8, 33, 64, 64, 100, 700]);
+        let nodes = if nodes > 100 && !rng.rare(30) { 17 } else { nodes };
         let max_depth = rng.pick(&[0, 1, 3, 7, nodes, 2 * nodes]);
         let mut tree = Trees::new(rng, batch, nodes);
         if rng.chance(4) {

@@ -33,10 +33,12 @@ impl Subject for Unique {
 
     fn random(rng: &mut Rng) -> Case<Self> {
         let dtype = rng.pick(&[DType::U64, DType::U64, DType::I64, DType::U32, DType::I32]);
-        let n = match rng.below(6) {
-            0 => rng.between(0, 3),
-            1 => rng.between(0, 100_000),
-            _ => rng.between(0, 5000),
+        let n = match () {
+            // More than a core's cache holds.
+            () if rng.rare(1000) => rng.between(100_000, 300_000),
+            () if rng.rare(200) => rng.between(5000, 100_000),
+            () if rng.rare(20) => rng.between(500, 5000),
+            () => rng.size(500),
         };
         let style = rng.below(8);
         let (mask, fixed) = (rng.next(), rng.next());
