@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::{Args, ValueEnum};
 #[cfg(feature = "parquet")]
 use spec::external::columns;
-use spec::external::{Chain, Content, Input, Key, Source, csv, raw, text};
+use spec::external::{Chain, Content, Input, Key, Place, Source, csv, raw, text};
 
 use super::{Error, Result};
 
@@ -196,8 +196,8 @@ impl Formats {
         };
         let expected = if is_text { "text" } else { "raw keys" };
         let insist = if is_text { "" } else { "; --raw takes its bytes as they are" };
-        let (name, is) = (input.name().display(), content.name());
-        Err(Error::Message(format!("{name}: is {is}, not {expected}; {how}{insist}")))
+        let message = format!("is {}, not {expected}; {how}{insist}", content.name());
+        Err(spec::external::Error::data(input.name(), Place::Whole, message).into())
     }
 }
 

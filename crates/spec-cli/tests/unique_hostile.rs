@@ -320,6 +320,120 @@ fn a_limit_of_threads_is_an_error() {
     assert!(failed > 0, "no limit was too low");
 }
 
+/// A user that nobody is.
+const STRANGER: Option<u32> = Some(54_321);
+
+/// Gives a file, or a link itself, to others; says so and is false where this user may
+/// not.
+fn give(path: &Path, user: Option<u32>, group: Option<u32>) -> bool {
+    let given = std::os::unix::fs::lchown(path, user, group).is_ok();
+    if !given {
+        _ = writeln!(std::io::stderr(), "skipped: this user can give nothing away");
+    }
+    given
+}
+
+#[test]
+fn the_mode_that_is_taken_over_gives_nobody_rights() {
+    let folder = folder();
+    let at = folder.path();
+    fs::write(at.join("keys"), keys(10)).unwrap();
+    let out = at.join("out");
+    let replaced = |before: u32, user: Option<u32>, group: Option<u32>| {
+        _ = fs::remove_file(&out);
+        fs::write(&out, "old").unwrap();
+        let given = (user, group) == (None, None) || give(&out, user, group);
+        fs::set_permissions(&out, PermissionsExt::from_mode(before)).unwrap();
+        let mut command = spec_after(at, "umask 022", "keys -o out --force");
+        given.then(|| {
+            succeeds(&mut command);
+            assert_eq!(fs::read(&out).unwrap().len(), 80);
+            mode(&out)
+        })
+    };
+    assert_eq!(replaced(0o640, None, None), Some(0o640));
+    // Who runs a program of raw keys as the user who sorted them?
+    assert_eq!(replaced(0o7777, None, None), Some(0o777));
+    if let Some(mode) = replaced(0o666, STRANGER, None) {
+        assert_eq!(mode, 0o644, "as its old owner would have it");
+    }
+    if let Some(mode) = replaced(0o600, STRANGER, None) {
+        assert_eq!(mode, 0o600, "a secret of its old owner");
+    }
+    if let Some(mode) = replaced(0o660, None, STRANGER) {
+        let group = std::os::unix::fs::MetadataExt::gid(&fs::metadata(&out).unwrap());
+        assert_eq!((mode, Some(group)), (0o660, STRANGER), "the group stays the same one");
+    }
+    if let Some(mode) = replaced(0o660, STRANGER, STRANGER) {
+        assert_eq!(mode, 0o600, "a group of its old owner's");
+    }
+}
+
+#[test]
+fn a_link_that_another_user_planted_is_not_what_is_replaced() {
+    let folder = folder();
+    let at = folder.path();
+    fs::write(at.join("keys"), keys(10)).unwrap();
+    fs::write(at.join("other"), "mine").unwrap();
+    let shared = at.join("shared");
+    fs::create_dir(&shared).unwrap();
+    fs::set_permissions(&shared, PermissionsExt::from_mode(0o1777)).unwrap();
+    symlink("../other", shared.join("out")).unwrap();
+    symlink("shared/out", at.join("around")).unwrap();
+    // One's own is followed, as it is outside of such folders.
+    succeeds(&mut spec(at, &["keys", "-o", "around", "--force"]));
+    assert_eq!(fs::read(at.join("other")).unwrap().len(), 80);
+    if !give(&shared.join("out"), STRANGER, None) {
+        return;
+    }
+    fs::write(at.join("other"), "mine").unwrap();
+    let words = "a link that another user has put into a folder of all users";
+    for output in ["shared/out", "around"] {
+        refused(&mut spec(at, &["keys", "-o", output, "--force"]), words);
+        assert_eq!(fs::read(at.join("other")).unwrap(), b"mine");
+    }
+    assert_eq!(names(&shared), ["out"]);
+    // Whose folder it is may put into it what they like.
+    fs::set_permissions(&shared, PermissionsExt::from_mode(0o755)).unwrap();
+    succeeds(&mut spec(at, &["keys", "-o", "shared/out", "--force"]));
+    assert_eq!(fs::read(at.join("other")).unwrap().len(), 80);
+}
+
+#[test]
+fn what_files_say_is_no_order_to_a_terminal() {
+    let folder = folder();
+    let at = folder.path();
+    let csv = "id,\u{1b}[31mred\n1\u{1b}]0;title\u{7},2\n";
+    fs::write(at.join("a.csv"), csv).unwrap();
+    fs::write(at.join("\u{1b}[2J\n.bin"), "1\n2\n").unwrap();
+    let runs: [&[&str]; 5] = [
+        &["--csv", "--column", "id", "a.csv", "-o", "out"],
+        &["--csv", "--column", "none", "a.csv", "-o", "out"],
+        &["--csv", "--column", "id", "a.csv", "-o", "out", "--lenient"],
+        &["\u{1b}[2J\n.bin", "-o", "out"],
+        &["\u{1b}[2J\n.txt", "-o", "out"],
+    ];
+    for arguments in runs {
+        let output = run(&mut spec(at, arguments));
+        let said = words(&[output.stdout, output.stderr].concat());
+        let odd = said.chars().find(|letter| letter.is_control() && *letter != '\n');
+        assert_eq!(odd, None, "{said:?}");
+        assert!(said.contains("\\u{1b}"), "{said:?}");
+    }
+}
+
+#[test]
+fn a_header_longer_than_the_file() {
+    let folder = folder();
+    let at = folder.path();
+    fs::write(at.join("ids"), "1\n2\n3").unwrap();
+    for (lines, keys) in [(1, "2\n"), (3, "0\n"), (u64::MAX, "0\n")] {
+        let lines = lines.to_string();
+        let arguments = ["--text", "--skip-lines", &lines, "ids", "--count-only"];
+        assert_eq!(words(&succeeds(&mut spec(at, &arguments)).stdout), keys);
+    }
+}
+
 #[test]
 fn names_as_long_as_they_may_be() {
     let folder = folder();

@@ -1,6 +1,6 @@
 //! What can go wrong, in sentences.
 
-use std::fmt;
+use std::fmt::{self, Write};
 use std::io;
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[non_exhaustive]
 pub enum Error {
     /// A file cannot be read, written, made or renamed.
-    #[error("{}: cannot {doing}: {}", path.display(), Words(error))]
+    #[error("{}: cannot {doing}: {}", Printable(path.display()), Words(error))]
     Io {
         /// What was tried: `read`, `write`, `make the file`.
         doing: &'static str,
@@ -20,7 +20,7 @@ pub enum Error {
         error: io::Error,
     },
     /// The content of an input is not what it should be.
-    #[error("{}{place}: {message}", path.display())]
+    #[error("{}{place}: {}", Printable(path.display()), Printable(message))]
     Data {
         /// The file.
         path: PathBuf,
@@ -30,10 +30,11 @@ pub enum Error {
         message: String,
     },
     /// The output exists and was not to be replaced.
-    #[error("{}: exists already; to replace it, say so (--force)", .0.display())]
+    #[error("{}: exists already; to replace it, say so (--force)", Printable(.0.display()))]
     Exists(PathBuf),
     /// The output is one of the inputs, perhaps by another name.
-    #[error("{}: is the same file as the input {}", output.display(), input.display())]
+    #[error("{}: is the same file as the input {}", Printable(output.display()),
+        Printable(input.display()))]
     SameFile {
         /// The output, as given.
         output: PathBuf,
@@ -41,7 +42,7 @@ pub enum Error {
         input: PathBuf,
     },
     /// The output exists and is a folder, a pipe or a device.
-    #[error("{}: is no regular file, so it cannot be replaced", .0.display())]
+    #[error("{}: is no regular file, so it cannot be replaced", Printable(.0.display()))]
     NotAFile(PathBuf),
     /// A memory limit that is too low.
     #[error("{given} bytes of memory are too few, {least} are the least that will do")]
@@ -136,6 +137,29 @@ pub(crate) fn missing<'a>(
     }
     let message = format!("has no column {column}; it has {}", names.join(", "));
     Error::data(path, Place::Whole, message)
+}
+
+/// Text that others wrote, on one line, with nothing in it that a terminal obeys.
+struct Printable<T>(T);
+
+impl<T: fmt::Display> fmt::Display for Printable<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(Escaping(f), "{}", self.0)
+    }
+}
+
+struct Escaping<'a, 'b>(&'a mut fmt::Formatter<'b>);
+
+impl Write for Escaping<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        text.chars().try_for_each(|character| {
+            if character.is_control() {
+                write!(self.0, "{}", character.escape_default())
+            } else {
+                self.0.write_char(character)
+            }
+        })
+    }
 }
 
 /// An error of the operating system as people know it.

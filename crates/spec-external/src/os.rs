@@ -24,7 +24,7 @@ mod unix {
     };
     use std::path::Path;
 
-    use rustix::fs::{FlockOperation, OFlags, fcntl_getfl, flock};
+    use rustix::fs::{FlockOperation, Gid, OFlags, fchown, fcntl_getfl, flock};
     use rustix::io::Errno;
     use rustix::process::{Pid, geteuid, test_kill_process};
 
@@ -56,6 +56,31 @@ mod unix {
             rustix::process::umask(umask);
             umask.as_raw_mode()
         })
+    }
+
+    /// The mode of a new file that replaces another: that one's, as far as it means the
+    /// same of this one. What makes a program run as somebody else is never taken over;
+    /// of another user's file no more is than a new file has; and where the group stays
+    /// another one, it gets no more than everybody.
+    pub(crate) fn mode_after(file: &File, new: &Metadata, old: &Metadata) -> Permissions {
+        let mut mode = old.mode() & 0o777;
+        if !is_ours(old) {
+            mode &= usual_mode(new).mode();
+        }
+        let same_group = old.gid() == new.gid()
+            || is_ours(old) && fchown(file, None, Some(Gid::from_raw(old.gid()))).is_ok();
+        if !same_group {
+            mode &= !0o070 | (mode & 0o007) << 3;
+        }
+        Permissions::from_mode(mode)
+    }
+
+    /// Whether a link is one that somebody else may have put into a folder that all may
+    /// write to, such as `/tmp`: neither this user's nor that of the folder's owner.
+    pub(crate) fn is_planted(link: &Metadata, folder: &Metadata) -> bool {
+        const SHARED: u32 = 0o1002;
+        let is_shared = folder.mode() & SHARED == SHARED;
+        is_shared && !is_ours(link) && link.uid() != folder.uid()
     }
 
     /// Whether a file or folder is this user's.
@@ -159,6 +184,14 @@ mod other {
 
     pub(crate) fn usual_mode(new: &Metadata) -> Permissions {
         new.permissions()
+    }
+
+    pub(crate) fn mode_after(_file: &File, _new: &Metadata, old: &Metadata) -> Permissions {
+        old.permissions()
+    }
+
+    pub(crate) fn is_planted(_link: &Metadata, _folder: &Metadata) -> bool {
+        false
     }
 
     pub(crate) fn is_ours(_metadata: &Metadata) -> bool {

@@ -43,10 +43,7 @@ impl Output {
     pub fn create<P: AsRef<Path>>(path: &Path, replace: bool, inputs: &[P]) -> Result<Self> {
         let place = check(path, replace, inputs)?;
         let name = place.file_name().ok_or_else(|| Error::NotAFile(path.to_owned()))?;
-        let folder = match place.parent() {
-            Some(folder) if !folder.as_os_str().is_empty() => folder,
-            _ => Path::new("."),
-        };
+        let folder = folder_of(&place);
         let prefix = format!(".{}.", shortened(&name.to_string_lossy()));
         sweep(folder, &prefix, SUFFIX, Path::to_owned);
         loop {
@@ -121,8 +118,9 @@ impl Output {
     }
 
     /// Waits until the content is safe on disk and gives the file its name, and
-    /// the mode that one has here or that the replaced one had. Returns its size
-    /// in bytes.
+    /// the mode that one has here or that the replaced one had: read, write and run,
+    /// but nothing that would give somebody rights which it did not give. Returns its
+    /// size in bytes.
     ///
     /// # Errors
     /// [`Error::Io`], and [`Error::Exists`] where a file of that name has
@@ -133,8 +131,11 @@ impl Output {
         let failed = |error| Error::io("write", &path, error);
         file.sync_all().map_err(failed)?;
         let metadata = file.metadata().map_err(failed)?;
-        let old = if replace { fs::metadata(&path).ok() } else { None };
-        let mode = old.map_or_else(|| os::usual_mode(&metadata), |old| old.permissions());
+        let old = fs::symlink_metadata(&path).ok().filter(|old| replace && old.is_file());
+        let mode = match old {
+            Some(old) => os::mode_after(&file, &metadata, &old),
+            None => os::usual_mode(&metadata),
+        };
         // Where the file system has modes.
         _ = file.set_permissions(mode);
         let from = partial.path().to_owned();
@@ -143,10 +144,18 @@ impl Output {
             _ => failed(error),
         })?;
         // The name itself, where a folder can be synced.
-        if let Some(Ok(folder)) = path.parent().map(File::open) {
+        if let Ok(folder) = File::open(folder_of(&path)) {
             _ = folder.sync_all();
         }
         Ok(metadata.len())
+    }
+}
+
+/// The folder that a file is in, which goes without saying in `distinct.bin`.
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
     }
 }
 
@@ -177,6 +186,7 @@ fn appear(from: &Path, to: &Path, replace: bool) -> io::Result<()> {
 /// Refuses what may not be written; returns what is to be.
 fn check<P: AsRef<Path>>(path: &Path, replace: bool, inputs: &[P]) -> Result<PathBuf> {
     let Ok(link) = fs::symlink_metadata(path) else { return Ok(path.to_owned()) };
+    refuse_planted(path)?;
     let there = fs::metadata(path).ok();
     if let Some(there) = &there {
         refuse_inputs(path, there, inputs)?;
@@ -193,6 +203,28 @@ fn check<P: AsRef<Path>>(path: &Path, replace: bool, inputs: &[P]) -> Result<Pat
     Ok(path.to_owned())
 }
 
+/// Refuses a path whose last name is a link, or leads to one, by which another user
+/// could say what is replaced.
+fn refuse_planted(path: &Path) -> Result<()> {
+    /// More than systems follow.
+    const MOST: usize = 64;
+    let mut at = path.to_owned();
+    for _ in 0..MOST {
+        let Ok(link) = fs::symlink_metadata(&at) else { return Ok(()) };
+        if !link.is_symlink() {
+            return Ok(());
+        }
+        let folder = folder_of(&at);
+        if fs::metadata(folder).is_ok_and(|folder| os::is_planted(&link, &folder)) {
+            let words = "it is a link that another user has put into a folder of all users";
+            return Err(Error::io("write", path, io::Error::other(words)));
+        }
+        let Ok(target) = fs::read_link(&at) else { return Ok(()) };
+        at = folder.join(target);
+    }
+    Ok(())
+}
+
 /// Refuses an output that is one of the inputs.
 fn refuse_inputs<P: AsRef<Path>>(path: &Path, there: &Metadata, inputs: &[P]) -> Result<()> {
     for input in inputs {
@@ -207,4 +239,17 @@ fn refuse_inputs<P: AsRef<Path>>(path: &Path, there: &Metadata, inputs: &[P]) ->
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_alone_is_in_the_folder_of_the_process() {
+        assert_eq!(folder_of(Path::new("distinct.bin")), Path::new("."));
+        assert_eq!(folder_of(Path::new("a/distinct.bin")), Path::new("a"));
+        assert_eq!(folder_of(Path::new("/distinct.bin")), Path::new("/"));
+        assert!(File::open(folder_of(Path::new("distinct.bin"))).is_ok());
+    }
 }

@@ -116,15 +116,15 @@ where
     ) -> Result<Self> {
         let cores = || std::thread::available_parallelism().map_or(1, usize::from);
         let threads = options.threads.map_or_else(cores, usize::from);
-        let each = THREAD + source.part_memory() as u64;
-        let least = (2 * LEAST).max(LEAST + FIXED + each);
+        let each = (source.part_memory() as u64).saturating_add(THREAD);
+        let least = (2 * LEAST).max((LEAST + FIXED).saturating_add(each));
         if options.memory < least {
             return Err(Error::Memory { given: options.memory, least });
         }
         // Few threads in little memory: half of it at least is for buffers.
         let affordable = (options.memory / 2).saturating_sub(FIXED) / each;
         let threads = threads.min(affordable as usize).max(1);
-        let memory = options.memory - FIXED - threads as u64 * each;
+        let memory = (options.memory - FIXED).saturating_sub(threads as u64 * each);
         let key_memory = sink.key_memory() as u64;
         let share = memory / 8 / threads as u64;
         let block =

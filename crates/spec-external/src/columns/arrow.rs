@@ -154,6 +154,12 @@ fn bytes(block: &Block) -> u64 {
     block.metaDataLength().max(0) as u64 + block.bodyLength().max(0) as u64
 }
 
+/// Bytes of all blocks: a file of holes can be as long as there are numbers, and each of
+/// its blocks be all of it.
+fn total(blocks: &[Block]) -> u64 {
+    blocks.iter().map(bytes).fold(0, u64::saturating_add)
+}
+
 /// Whether a block is within a file of so many bytes.
 fn check_block(block: &Block, file: u64) -> Result<(), &'static str> {
     let bad = "a record batch is said to be where the file has nothing";
@@ -228,7 +234,7 @@ impl<K: Key> Source<K> for ArrowColumn {
     }
 
     fn bytes(&self) -> Option<u64> {
-        Some(self.batches.iter().map(bytes).sum())
+        Some(total(&self.batches))
     }
 
     fn parts(&self) -> usize {
@@ -237,7 +243,8 @@ impl<K: Key> Source<K> for ArrowColumn {
 
     /// A record batch, packed and unpacked.
     fn part_memory(&self) -> usize {
-        2 * self.batches.iter().map(bytes).max().unwrap_or(0) as usize
+        let longest = self.batches.iter().map(bytes).max().unwrap_or(0);
+        usize::try_from(longest).unwrap_or(usize::MAX).saturating_mul(2)
     }
 
     fn skipped(&self) -> Result<Skipped> {
@@ -293,7 +300,7 @@ impl Batches<'_> {
             }
             let Some(index) = self.batches.next() else { return Ok(0) };
             let block = &file.batches[index];
-            self.bytes += bytes(block);
+            self.bytes = self.bytes.saturating_add(bytes(block));
             (self.array, self.at) = (file.batch(block)?, 0);
             let null = self.array.as_ref().map_or(0, |array| array.null_count()) as u64;
             if null > 0 && !file.skip_nulls {
@@ -368,5 +375,17 @@ fn widened<T: ArrowPrimitiveType<Native: Into<i64>>, K: Key>(
         let value: i64 = value.into();
         let widened = K::from_sign_magnitude(value < 0, value.unsigned_abs());
         *key = widened.expect("a narrower type's value fits a wider one of its sign");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_of_any_length_have_a_sum() {
+        let whole = Block::new(8, 8, i64::MAX - 8);
+        assert_eq!(total(&[whole]), i64::MAX as u64);
+        assert_eq!(total(&[whole; 3]), u64::MAX);
     }
 }

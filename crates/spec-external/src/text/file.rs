@@ -43,8 +43,10 @@ impl TextFile {
             bad: options.lenient.then(BadLines::default),
             stretch: Mutex::default(),
         };
-        for _ in 0..options.skip_lines {
+        let mut left = options.skip_lines;
+        while left > 0 && text.start < bytes {
             text.start = text.after_newline(text.start, u64::MAX)?;
+            left -= 1;
         }
         Ok(text)
     }
