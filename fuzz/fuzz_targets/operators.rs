@@ -1,11 +1,14 @@
 //! Operators on the CPU, whatever they are asked and given: parameters, types,
 //! shapes, strides, buffers that do not fit and what is in them. A call is refused
-//! with a status, or done, and done again it gives the same bits; nothing panics.
+//! with a status, or done; then done again it gives the same bits, and the plain
+//! sequential loop has written the same, and nothing else; nothing panics.
 
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{Arbitrary, Result as Taken, Unstructured};
 use libfuzzer_sys::fuzz_target;
+use spec_conformance::Subject;
+use spec_conformance::plain::Plain;
 use spec_core::ops::prompt_lookup::Occurrence;
 use spec_core::ops::rejection_sample::{Acceptance, Recovery};
 use spec_core::ops::topk_router::{GroupScore, Masked, Scoring, Select};
@@ -14,8 +17,8 @@ use spec_core::ops::{
     RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
 };
 use spec_core::{
-    Argument, DType, Descriptor, Error, ErrorKind, Operator, Source, Status, Stream, Supports,
-    TensorDesc, View, ViewMut, bf16, f16,
+    Argument, DType, Descriptor, Error, ErrorKind, Source, Status, Stream, Supports, TensorDesc,
+    View, ViewMut, bf16, f16,
 };
 use spec_cpu::Cpu;
 
@@ -65,7 +68,7 @@ where
     let offset = usize::from(unlikely(bytes)?);
     let held = made.iter().map(|(name, desc)| Held::fill(name, desc, bytes));
     let held = held.collect::<Taken<Vec<_>>>()?;
-    let run = |dirt: u8| {
+    let run = |created: &Descriptor<O>, dirt: u8| {
         let mut held = held.clone();
         let mut workspace = vec![dirt; size + offset];
         let mut lender = Lender { held: held.iter_mut() };
@@ -74,7 +77,20 @@ where
         });
         (done.inspect_err(refused).is_ok(), held)
     };
-    assert!(run(0) == run(0xA5), "{} is not the same twice", O::NAME);
+    let (done, results) = run(&created, 0);
+    assert!((done, results.clone()) == run(&created, 0xA5), "{} is not the same twice", O::NAME);
+    if done {
+        let plain = Descriptor::create(&Plain::default(), &operator, &tensors);
+        let (done, expected) = run(&plain.expect("one backend takes what another does"), 0);
+        assert!(done, "the plain loop of {} refuses what it can do", O::NAME);
+        let count = expected.iter().find(|held| held.name == "count").map(Held::bytes);
+        let count = count.and_then(|bytes| Some(u64::from_le_bytes(*bytes.first_chunk()?)));
+        for (result, expected) in results.iter().zip(&expected) {
+            let is_counted = O::COUNTED.contains(&result.name);
+            let known = count.filter(|_| is_counted).map_or(usize::MAX, |count| count as usize);
+            result.compare(expected, known, O::NAME);
+        }
+    }
     Ok(())
 }
 
@@ -209,7 +225,7 @@ impl Source<TensorDesc, TensorDesc> for Describer<'_, '_> {
 }
 
 /// An argument's memory.
-#[derive(Clone, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 struct Held {
     name: &'static str,
     dtype: DType,
@@ -240,6 +256,8 @@ impl Held {
                 0 => random,
                 // All the same.
                 1 => bytes.peek_bytes(1).map_or(0, |byte| u64::from(byte[0])),
+                // What is hard on arithmetic, here and there.
+                3 if state >> 61 == 0 => hard(dtype, (random >> 40) as usize),
                 _ => match dtype {
                     DType::F32 => u64::from((small as f32 / 8.0).to_bits()),
                     DType::F16 => u64::from(f16::from_f32(small as f32 / 8.0).to_bits()),
@@ -252,6 +270,80 @@ impl Held {
         }
         Ok(Held { name, dtype, memory, start, bytes: len })
     }
+}
+
+/// Bits of a number that has broken kernels, or stands where types and ranges end.
+fn hard(dtype: DType, which: usize) -> u64 {
+    const FLOATS: [f32; 10] = [
+        f32::NAN,
+        -f32::NAN,
+        f32::INFINITY,
+        f32::NEG_INFINITY,
+        f32::MAX,
+        f32::MIN,
+        f32::MIN_POSITIVE,
+        1e-40,
+        -0.0,
+        -1.0,
+    ];
+    const INTEGERS: [i64; 10] = [
+        -1,
+        -2,
+        i64::MIN,
+        i64::MAX,
+        i32::MIN as i64,
+        i32::MAX as i64,
+        1 << 31,
+        1 << 32,
+        1 << 20,
+        0x80,
+    ];
+    let float = FLOATS[which % FLOATS.len()];
+    match dtype {
+        DType::F32 => float.to_bits().into(),
+        DType::F16 => f16::from_f32(float).to_bits().into(),
+        DType::BF16 => bf16::from_f32(float).to_bits().into(),
+        _ => INTEGERS[which % INTEGERS.len()] as u64,
+    }
+}
+
+impl Held {
+    fn bytes(&self) -> &[u8] {
+        &spec_core::dtype::as_bytes(&self.memory)[self.start..][..self.bytes]
+    }
+
+    /// Holds the first `count` elements against those of the plain loop, what is only
+    /// read and what lies between rows included: integers bit for bit, floats to the
+    /// contract's 2e-5.
+    fn compare(&self, expected: &Held, count: usize, operator: &str) {
+        let size = self.dtype.size();
+        let known = count.saturating_mul(size).min(self.bytes);
+        let (result, expected) = (&self.bytes()[..known], &expected.bytes()[..known]);
+        if result == expected {
+            return;
+        }
+        for (at, (result, expected)) in result.chunks(size).zip(expected.chunks(size)).enumerate() {
+            let same = result == expected
+                || self.dtype == DType::F32 && close(float(result), float(expected));
+            let name = self.name;
+            assert!(
+                same,
+                "{operator}: {name}[{at}] is {result:x?}, by the plain loop {expected:x?}"
+            );
+        }
+    }
+}
+
+fn float(bytes: &[u8]) -> f32 {
+    f32::from_le_bytes(bytes.try_into().unwrap_or_default())
+}
+
+fn close(result: f32, expected: f32) -> bool {
+    if result.is_nan() && expected.is_nan() {
+        return true;
+    }
+    let (result, expected) = (f64::from(result), f64::from(expected));
+    (result - expected).abs() <= 2e-5 * expected.abs() + 1e-6
 }
 
 /// Hands the memory out as a call asks for it, each piece once.
@@ -281,7 +373,10 @@ impl<'a> Source<View<'a>, ViewMut<'a>> for Lender<'a> {
 }
 
 /// Parameters out of bytes, and what their numbers are called in shapes.
-trait Made: Operator {
+trait Made: Subject {
+    /// Outputs of which no more is specified than there are distinct keys.
+    const COUNTED: &'static [&'static str] = &[];
+
     fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)>;
 }
 
@@ -411,6 +506,8 @@ impl Made for TreeVerify {
 }
 
 impl Made for Unique {
+    const COUNTED: &'static [&'static str] = &["unique", "counts"];
+
     fn make(_: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
         Ok((Unique, vec![]))
     }

@@ -1,5 +1,6 @@
-//! Text and CSV, packed or not. A file and a stream of the same bytes have the
-//! same keys, or fail at the same place; what is left out is counted the same.
+//! Text, CSV and raw keys, packed or not. A file, a stream of the same bytes, and what
+//! gzip or zstd made of them, have the same keys, or fail at the same place with the
+//! same words; what is left out is counted the same.
 
 #![no_main]
 
@@ -7,47 +8,97 @@ use std::io::{Cursor, Write};
 use std::path::Path;
 
 use libfuzzer_sys::fuzz_target;
-use spec_external::{Input, Key, Result, Source, csv, text};
+use spec_external::{Content, Input, Key, Result, Source, csv, raw, text};
+
+/// Bytes that are unpacked as they come: what they unpack to is 32,768 times as much at
+/// most.
+const PACKED: usize = 2048;
 
 fuzz_target!(|data: &[u8]| {
     let Some((&choice, data)) = data.split_first() else { return };
-    let mut file = tempfile::NamedTempFile::new().unwrap();
-    file.write_all(data).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
     match choice & 3 {
-        0 => both::<u64>(file.path(), data, choice),
-        1 => both::<i64>(file.path(), data, choice),
-        2 => both::<u32>(file.path(), data, choice),
-        _ => both::<i32>(file.path(), data, choice),
+        0 => all_ways::<u64>(file.path(), data, choice),
+        1 => all_ways::<i64>(file.path(), data, choice),
+        2 => all_ways::<u32>(file.path(), data, choice),
+        _ => all_ways::<i32>(file.path(), data, choice),
     }
 });
 
-fn both<K: Key>(path: &Path, data: &[u8], choice: u8) {
-    let stream = || Input::stream(path, Cursor::new(data.to_vec()));
-    let mut options = text::Options::default();
-    options.lenient = choice & 4 != 0;
-    options.skip_lines = u64::from(choice >> 3 & 3);
-    let file = Input::open(path).and_then(|input| all(&*text::read::<K>(input, options)?));
-    let piped = stream().and_then(|input| all(&*text::read::<K>(input, options)?));
-    same(file, piped);
-    let mut options = csv::Options::default();
-    (options.lenient, options.skip_nulls) = (choice & 4 != 0, choice & 8 != 0);
-    options.delimiter = b",;\t|"[usize::from(choice >> 4 & 3)];
-    let file = Input::open(path).and_then(|input| all(&*csv::read::<K>(input, "id", options)?));
-    let piped = stream().and_then(|input| all(&*csv::read::<K>(input, "id", options)?));
-    same(file, piped);
-    _ = stream().and_then(Input::unpacked);
-}
+/// The keys of a file, in order, and what was left out.
+type Keys<K> = Result<(Vec<K>, String)>;
 
-fn same<K: Key>(file: Result<(Vec<K>, String)>, piped: Result<(Vec<K>, String)>) {
-    match (file, piped) {
-        (Ok(file), Ok(piped)) => assert_eq!(file, piped),
-        (Err(file), Err(piped)) => assert_eq!(file.to_string(), piped.to_string()),
-        (file, piped) => panic!("{:?} but {:?}", file.map(|_| ()), piped.map(|_| ())),
+fn all_ways<K: Key>(path: &Path, data: &[u8], choice: u8) {
+    for read in [in_text::<K>, in_csv, in_raw] {
+        let read = |input: Result<Input>| read(input?, choice);
+        std::fs::write(path, data).unwrap();
+        let keys = read(Input::open(path));
+        same(&keys, &read(stream(path, data)));
+        if choice & 0x40 != 0 {
+            let packed = pack(data, choice);
+            std::fs::write(path, &packed).unwrap();
+            same(&keys, &read(Input::open(path).and_then(Input::unpacked)));
+            same(&keys, &read(stream(path, &packed).and_then(Input::unpacked)));
+            // Cut off, it is an error, whichever way it is read.
+            let cut = &packed[..packed.len() - packed.len().min(1 + data.len() % 9)];
+            std::fs::write(path, cut).unwrap();
+            let keys = read(Input::open(path).and_then(Input::unpacked));
+            same(&keys, &read(stream(path, cut).and_then(Input::unpacked)));
+        }
+        let content = Content::of(&data[..data.len().min(4096)]);
+        if matches!(content, Content::Gzip | Content::Zstd) && data.len() <= PACKED {
+            std::fs::write(path, data).unwrap();
+            let keys = read(Input::open(path).and_then(Input::unpacked));
+            same(&keys, &read(stream(path, data).and_then(Input::unpacked)));
+        }
     }
 }
 
-/// All keys, in order, and what was left out.
-fn all<K: Key>(source: &dyn Source<K>) -> Result<(Vec<K>, String)> {
+fn stream(path: &Path, data: &[u8]) -> Result<Input> {
+    Input::stream(path, Cursor::new(data.to_vec()))
+}
+
+fn in_text<K: Key>(input: Input, choice: u8) -> Keys<K> {
+    let mut options = text::Options::default();
+    options.lenient = choice & 4 != 0;
+    options.skip_lines = u64::from(choice >> 3 & 3);
+    all(&*text::read::<K>(input, options)?)
+}
+
+fn in_csv<K: Key>(input: Input, choice: u8) -> Keys<K> {
+    let mut options = csv::Options::default();
+    (options.lenient, options.skip_nulls) = (choice & 4 != 0, choice & 8 != 0);
+    options.delimiter = b",;\t|"[usize::from(choice >> 4 & 3)];
+    all(&*csv::read::<K>(input, "id", options)?)
+}
+
+fn in_raw<K: Key>(input: Input, _choice: u8) -> Keys<K> {
+    all(&*raw::read::<K>(input)?)
+}
+
+/// As a packer makes it, in two pieces one behind the other.
+fn pack(data: &[u8], choice: u8) -> Vec<u8> {
+    let (first, second) = data.split_at(data.len() / 3);
+    let pack = |data: &[u8]| {
+        if choice & 0x80 != 0 {
+            return zstd::encode_all(data, 1).unwrap();
+        }
+        let mut packer = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        packer.write_all(data).unwrap();
+        packer.finish().unwrap()
+    };
+    [pack(first), pack(second)].concat()
+}
+
+fn same<K: Key>(one: &Keys<K>, other: &Keys<K>) {
+    match (one, other) {
+        (Ok(one), Ok(other)) => assert_eq!(one, other),
+        (Err(one), Err(other)) => assert_eq!(one.to_string(), other.to_string()),
+        (Ok(_), Err(error)) | (Err(error), Ok(_)) => panic!("only one way it is {error}"),
+    }
+}
+
+fn all<K: Key>(source: &dyn Source<K>) -> Keys<K> {
     let (mut all, mut some) = (Vec::new(), [K::MIN; 7]);
     for part in 0..source.parts() {
         let mut part = source.open(part)?;
