@@ -1,0 +1,165 @@
+//! Pieces sorted side by side, and their distinct keys placed one after another.
+//!
+//! ```text
+//! workers    --claim pieces in their order, sort each where it lies-->  sorted pieces
+//! any worker --whose turn is come: all before it are counted-->  unique, counts
+//! ```
+//!
+//! Nobody waits: a piece that is sorted before one in front of it stays where it
+//! is, and whoever finishes that one places both. It mostly is in cache still.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use rayon::prelude::*;
+
+use super::key::Key;
+use super::piece;
+
+/// Pieces of one round of workers.
+pub(super) const ROUND: usize = 512;
+
+/// The results, as far as they are written.
+pub(super) struct Output<'a, K> {
+    pub(super) keys: &'a mut [K],
+    pub(super) counts: Option<&'a mut [u64]>,
+    /// How many keys are written.
+    pub(super) count: usize,
+}
+
+impl<K: Key> Output<'_, K> {
+    /// What is not written yet.
+    pub(super) fn rest(&mut self) -> Rest<'_, K> {
+        let counts = self.counts.as_deref_mut().map(|counts| &mut counts[self.count..]);
+        Rest { keys: &mut self.keys[self.count..], counts, taken: 0 }
+    }
+}
+
+/// Slots of the results, handed out from the front.
+pub(super) struct Rest<'a, K> {
+    keys: &'a mut [K],
+    counts: Option<&'a mut [u64]>,
+    taken: usize,
+}
+
+impl<'a, K: Key> Rest<'a, K> {
+    /// The next so many slots.
+    pub(super) fn take(&mut self, len: usize) -> (&'a mut [K], Option<&'a mut [u64]>) {
+        let (keys, rest) = std::mem::take(&mut self.keys).split_at_mut(len);
+        self.keys = rest;
+        let counts = self.counts.take().map(|counts| {
+            let (counts, rest) = counts.split_at_mut(len);
+            self.counts = Some(rest);
+            counts
+        });
+        self.taken += len;
+        (keys, counts)
+    }
+}
+
+/// Pieces in their order: which are claimed, sorted, placed.
+struct Line<'a, K> {
+    /// Keys of the pieces that nobody has claimed.
+    keys: &'a mut [K],
+    /// Where they end among all, and where they start.
+    ends: &'a [u64],
+    start: u64,
+    claimed: usize,
+    /// Sorted pieces, and how many distinct keys each has.
+    sorted: [Option<(&'a [K], usize)>; ROUND],
+    placed: usize,
+    rest: Rest<'a, K>,
+}
+
+impl<'a, K: Key> Line<'a, K> {
+    /// The next piece, and its number.
+    fn claim(&mut self) -> Option<(usize, &'a mut [K])> {
+        let number = self.claimed;
+        let end = *self.ends.get(number)?;
+        let (piece, rest) = std::mem::take(&mut self.keys).split_at_mut((end - self.start) as usize);
+        self.keys = rest;
+        self.start = end;
+        self.claimed += 1;
+        Some((number, piece))
+    }
+
+    /// The next piece to write, and where to.
+    fn place(&mut self) -> Option<Placed<'a, K>> {
+        let (from, distinct) = self.sorted.get_mut(self.placed)?.take()?;
+        let (keys, counts) = self.rest.take(distinct);
+        self.placed += 1;
+        Some(Placed { from, keys, counts })
+    }
+}
+
+struct Placed<'a, K> {
+    from: &'a [K],
+    keys: &'a mut [K],
+    counts: Option<&'a mut [u64]>,
+}
+
+/// Sorts the pieces of `keys`, of which the first starts at `start` and each ends
+/// where `ends` says, and writes their distinct ones; at most [`ROUND`] pieces, and
+/// none longer than `length`, the keys of scratch for each worker.
+pub(super) fn settle<K: Key>(
+    keys: &mut [K],
+    start: u64,
+    ends: &[u64],
+    (scratch, length): (&mut [K], usize),
+    output: &mut Output<'_, K>,
+) {
+    let counted = output.counts.is_some();
+    let sorted = [const { None }; ROUND];
+    let line = Line { keys, ends, start, claimed: 0, sorted, placed: 0, rest: output.rest() };
+    let line = Mutex::new(line);
+    scratch.par_chunks_mut(length).for_each(|scratch| {
+        loop {
+            let Some((number, piece)) = hold(&line).claim() else { break };
+            let (left, distinct) =
+                if piece.is_empty() { (0, 0) } else { piece::sort(piece, scratch, counted) };
+            hold(&line).sorted[number] = Some((&*piece.split_at_mut(left).0, distinct));
+            loop {
+                let Some(placed) = hold(&line).place() else { break };
+                write(placed.from.iter().copied(), placed.keys, placed.counts);
+            }
+        }
+    });
+    let taken = line.into_inner().unwrap_or_else(PoisonError::into_inner).rest.taken;
+    output.count += taken;
+}
+
+fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Writes the distinct ones of sorted keys, as many as `keys` has room for, and
+/// how often each occurs.
+pub(super) fn write<K: Key>(
+    from: impl ExactSizeIterator<Item = K>,
+    keys: &mut [K],
+    counts: Option<&mut [u64]>,
+) {
+    let mut from = from.peekable();
+    let Some(&first) = from.peek() else { return };
+    let mut previous = first;
+    let mut at = 0;
+    match counts {
+        None => {
+            for key in from {
+                at += usize::from(key != previous);
+                keys[at] = key;
+                previous = key;
+            }
+        }
+        Some(counts) => {
+            let mut count = 0;
+            for key in from {
+                let new = key != previous;
+                at += usize::from(new);
+                count = if new { 1 } else { count + 1 };
+                keys[at] = key;
+                counts[at] = count;
+                previous = key;
+            }
+        }
+    }
+}
