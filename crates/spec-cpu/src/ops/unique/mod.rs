@@ -1,4 +1,23 @@
-//! Distinct keys on the CPU.
+//! Distinct keys on the CPU: scatter into buckets until they fit in cache, sort each
+//! there, write what is distinct.
+//!
+//! ```text
+//! ordered    keys that ascend or descend as they come: compacted where they lie
+//! partition  keys  --scatter by a digit-->  buckets, in the workspace
+//! piece      a bucket  --radix sort or bitmap, one thread, in cache-->  sorted keys
+//! pieces     sorted keys  --one bucket after another-->  unique, counts
+//! ```
+//!
+//! * A sample says which range of keys is worth a digit, so that no pass over the keys
+//!   looks for it, and which keys come often: of those a partition keeps one.
+//! * A bucket is written to the results as soon as those before it are counted, mostly
+//!   out of the cache that it was sorted in; memory sees a key once more than the
+//!   scatter, not four times.
+//! * A bucket too large for one thread is scattered again, by all of them, in the
+//!   memory behind the results, which end before it.
+//!
+//! Bits in which all keys of a bucket agree cost nothing. The workspace is one copy of
+//! the keys, and beside it a fifth of that at most where there are many threads.
 
 mod key;
 mod ordered;
@@ -15,16 +34,16 @@ use crate::Cpu;
 use crate::slices::{Workspace, slice, slice_mut, workspace_size};
 use key::Key;
 use partition::{Books, Level, Split};
-use pieces::{Output, ROUND};
+use pieces::Output;
 
 /// Keys of a piece that one thread sorts in cache, as a partition aims at.
-const PIECE: usize = 8 * 1024;
+const PIECE: usize = 16 * 1024;
 /// Most keys of a piece, where there are so many that a partition makes them larger.
 const LONGEST: usize = 256 * 1024;
 /// Fewest and most buckets of a partition, as powers of two.
 const BUCKET_BITS: [u32; 2] = [4, 12];
 /// Keys of a sample at most.
-const SAMPLE: usize = 4096;
+const SAMPLE: usize = 16 * 1024;
 
 /// What a call needs besides the keys, by how many of them there are.
 #[derive(Clone, Copy)]
@@ -45,14 +64,22 @@ struct Sizes {
 impl Sizes {
     fn new(n: usize, threads: usize) -> Self {
         let chunks = n.div_ceil(ordered::CHUNK);
-        if n <= 2 * PIECE {
-            return Sizes { buckets: 0, parts: 0, workers: 1, scratch: n.next_multiple_of(8), levels: 0, chunks };
+        if n <= PIECE {
+            return Sizes {
+                buckets: 0,
+                parts: 0,
+                workers: 1,
+                scratch: n.next_multiple_of(8),
+                levels: 0,
+                chunks,
+            };
         }
-        let buckets = buckets_for(n);
+        let [fewest, most] = BUCKET_BITS.map(|bits| 1 << bits);
+        let buckets = (n / 1024).next_power_of_two().clamp(fewest, most);
         // The books and the scratch shall be small beside the keys.
         let parts = (threads * 2).min(n / (128 * buckets)).max(1);
-        let scratch = (2 * n / buckets).next_power_of_two().clamp(PIECE, LONGEST);
-        let workers = threads.min(n / (16 * scratch)).max(1);
+        let scratch = (4 * n / buckets_for(n)).next_power_of_two().clamp(PIECE, LONGEST);
+        let workers = threads.min(n / (8 * scratch)).max(1);
         // Each has one bit less than the other if its range lies badly.
         let levels = 64usize.div_ceil(buckets.ilog2() as usize - 1) + 2;
         Sizes { buckets, parts, workers, scratch, levels, chunks }
@@ -135,10 +162,10 @@ impl Prepared {
         let heavy = workspace.take::<K>(levels * buckets)?;
         let chunks = workspace.take::<u64>(chunks)?;
         if !ordered::settle(keys, chunks, &mut output) {
-            let mut call = Call { books, scratch, length, output };
+            let mut call = Call { books, scratch, length, buckets, output };
             if n <= length {
                 sorted.copy_from_slice(keys);
-                call.settle(sorted, &[n as u64]);
+                call.settle(sorted, 0, &[n as u64]);
             } else {
                 call.scatter(keys, sorted, tables, heavy);
             }
@@ -155,6 +182,8 @@ struct Call<'a, K> {
     /// A piece for each worker, so many keys each.
     scratch: &'a mut [K],
     length: usize,
+    /// Most buckets of a partition.
+    buckets: usize,
     output: Output<'a, K>,
 }
 
@@ -189,17 +218,16 @@ impl<K: Key> Call<'_, K> {
             return;
         }
         let sample = sample(keys, self.scratch);
-        let buckets = buckets_for(keys.len());
-        let split = Split::new(low, high, buckets);
-        let (mut level, tables, heavy) = level(buckets, tables, heavy);
+        let split = Split::new(low, high, self.buckets);
+        let (mut level, tables, heavy) = level(self.buckets, tables, heavy);
         let drop = partition::find_heavy(sample, split, level.heavy);
         // The results end before what is not placed yet.
         let spare = &mut self.output.keys[start..][..keys.len()];
         let kept = partition::partition(keys, spare, split, drop, &mut level, &mut self.books);
         let (keys, spare) = (&mut keys[..kept], &spare[..kept]);
-        keys.par_chunks_mut(ordered::CHUNK).zip(spare.par_chunks(ordered::CHUNK)).for_each(
-            |(to, from)| to.copy_from_slice(from),
-        );
+        keys.par_chunks_mut(ordered::CHUNK)
+            .zip(spare.par_chunks(ordered::CHUNK))
+            .for_each(|(to, from)| to.copy_from_slice(from));
         self.buckets(keys, start, &level, tables, heavy);
         if drop {
             self.count_dropped(done, &level);
@@ -215,32 +243,29 @@ impl<K: Key> Call<'_, K> {
         tables: &mut [u64],
         heavy: &mut [K],
     ) {
-        let mut ends = &*level.ends;
-        let mut at = 0;
-        let is_small = |start: usize, end: u64, length| end as usize - start <= length;
-        while let Some(&end) = ends.first() {
-            if !is_small(at, end, self.length) {
-                let range = at..end as usize;
-                self.scatter_again(&mut keys[range], start + at, tables, heavy);
-                at = end as usize;
-                ends = &ends[1..];
+        let (mut at, mut next) = (0, 0);
+        while let Some(&end) = level.ends.get(next) {
+            let end = end as usize;
+            if end - at > self.length {
+                self.scatter_again(&mut keys[at..end], start + at, tables, heavy);
+                (at, next) = (end, next + 1);
                 continue;
             }
             let mut before = at;
-            let small = ends.iter().take(ROUND).take_while(|end| {
-                let before = std::mem::replace(&mut before, **end as usize);
-                is_small(before, **end, self.length)
-            });
-            let (round, rest) = ends.split_at(small.count());
-            let end = round[round.len() - 1] as usize;
-            pieces::settle(&mut keys[at..end], at as u64, round, (self.scratch, self.length), &mut self.output);
-            at = end;
-            ends = rest;
+            let is_small = |end: &&u64| {
+                let len = **end as usize - std::mem::replace(&mut before, **end as usize);
+                len <= self.length
+            };
+            let small = level.ends[next..].iter().take_while(is_small).count();
+            next += self.settle(&mut keys[at..], at, &level.ends[next..next + small]);
+            at = level.ends[next - 1] as usize;
         }
     }
 
-    fn settle(&mut self, keys: &mut [K], ends: &[u64]) {
-        pieces::settle(keys, 0, ends, (self.scratch, self.length), &mut self.output);
+    /// Places those of the first buckets, as many as it returns, that end where
+    /// `ends` says.
+    fn settle(&mut self, keys: &mut [K], start: usize, ends: &[u64]) -> usize {
+        pieces::settle(keys, start, ends, (self.scratch, self.length), &mut self.output)
     }
 
     /// Counts what a partition dropped, among the results from `done` on.
@@ -248,7 +273,9 @@ impl<K: Key> Call<'_, K> {
         let Some(counts) = &mut self.output.counts else { return };
         let keys = &self.output.keys[done..self.output.count];
         for (heavy, &dropped) in level.heavy.iter().zip(&*level.dropped) {
-            if dropped > 0 && let Ok(slot) = keys.binary_search(heavy) {
+            if dropped > 0
+                && let Ok(slot) = keys.binary_search(heavy)
+            {
                 counts[done + slot] += dropped - 1;
             }
         }
@@ -269,7 +296,7 @@ fn level<'a, K: Key>(
 
 /// Some of the keys, sorted, in the front of `scratch`.
 fn sample<'a, K: Key>(keys: &[K], scratch: &'a mut [K]) -> &'a [K] {
-    let len = (keys.len() / 64).clamp(1, SAMPLE).min(scratch.len());
+    let len = (keys.len() / 1024).clamp(256, SAMPLE).min(scratch.len()).min(keys.len());
     let sample = &mut scratch[..len];
     let stride = keys.len() / len;
     for (i, key) in sample.iter_mut().enumerate() {
@@ -284,9 +311,136 @@ fn sample<'a, K: Key>(keys: &[K], scratch: &'a mut [K]) -> &'a [K] {
 /// The least and the greatest of keys, as bits.
 fn bounds<K: Key>(keys: &[K]) -> (u64, u64) {
     let of = |keys: &[K]| {
-        keys.iter().fold((u64::MAX, 0), |(low, high), key| (low.min(key.bits()), high.max(key.bits())))
+        keys.iter()
+            .fold((u64::MAX, 0), |(low, high), key| (low.min(key.bits()), high.max(key.bits())))
     };
     keys.par_chunks(ordered::CHUNK)
         .map(of)
         .reduce(|| (u64::MAX, 0), |a, b| (a.0.min(b.0), a.1.max(b.1)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use spec_core::ops::unique::Tensors;
+    use spec_core::{Descriptor, TensorDesc};
+
+    use super::*;
+
+    /// The distinct keys and their counts, by the operator on so many threads.
+    fn unique<K: Key>(keys: &[K], threads: usize, counted: bool) -> (Vec<K>, Vec<u64>) {
+        let n = keys.len();
+        let counts = counted.then(|| TensorDesc::new(DType::U64, [n]));
+        let tensors = Tensors { counts, ..Unique.tensors(K::DTYPE, n) };
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let descriptor = Descriptor::create(&Cpu::open(0).unwrap(), &Unique, &tensors).unwrap();
+            let mut workspace = vec![0xA5; descriptor.workspace_size()];
+            // Not at the start of a line.
+            let mut unique = vec![K::default(); n + 1];
+            let mut counts = vec![0; n];
+            let mut count = [0];
+            let buffers = Buffers {
+                keys: keys.into(),
+                unique: (&mut unique[1..]).into(),
+                count: (&mut count).into(),
+                counts: counted.then(|| (&mut counts[..]).into()),
+            };
+            descriptor.calculate(&mut workspace, buffers, Stream::default()).unwrap();
+            let count = count[0] as usize;
+            (unique[1..1 + count].to_vec(), counts[..count].to_vec())
+        })
+    }
+
+    fn check<K: Key + std::fmt::Debug>(name: &str, bits: impl Iterator<Item = u64>) {
+        let keys: Vec<K> = bits.map(|bits| K::of(bits >> (64 - 8 * size_of::<K>()))).collect();
+        let mut expected = BTreeMap::new();
+        for key in &keys {
+            *expected.entry(*key).or_insert(0) += 1;
+        }
+        let (distinct, counts): (Vec<K>, Vec<u64>) = expected.into_iter().unzip();
+        for threads in [1, 3] {
+            let name = format!("{name}, {} keys, {threads} threads", keys.len());
+            assert!(unique(&keys, threads, false).0 == distinct, "{name}");
+            let (got, got_counts) = unique(&keys, threads, true);
+            assert!(got == distinct && got_counts == counts, "{name}, counted");
+        }
+    }
+
+    #[test]
+    fn keys_of_every_distribution_are_found_once() {
+        let hash = |i: u64| (i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23);
+        let x = |i: u64| hash(hash(i));
+        for n in [PIECE as u64 - 1, PIECE as u64 + 1, 300_001] {
+            let i = || 0..n;
+            check::<u64>("anywhere", i().map(x));
+            check::<u32>("anywhere", i().map(x));
+            check::<i64>(
+                "on both sides of zero",
+                i().map(|i| (x(i) >> 40) + (1 << 63) - (1 << 23)),
+            );
+            check::<i32>("few", i().map(|i| x(i) % 1000 << 50));
+            check::<u64>("one of two", i().map(|i| (x(i) >> 63) * u64::MAX));
+            // Larger than one thread sorts, and again, and again.
+            check::<u64>("of all lengths", i().map(|i| x(i) >> (x(i + n) % 64)));
+            check::<u64>(
+                "heavy in one bucket",
+                i().map(|i| match x(i) % 4 {
+                    0 => x(i),
+                    1 => 1 << 62,
+                    2 => (1 << 62) + 1,
+                    _ => (1 << 62) + (x(i) >> 48),
+                }),
+            );
+            // Where a sample does not look.
+            let stride = (n / 1024).max(1);
+            check::<u64>(
+                "far from the sample",
+                i().map(|i| match i % stride {
+                    0 => 1 << 60 | i,
+                    _ => x(i) >> 32 | u64::MAX << 32,
+                }),
+            );
+        }
+        check::<u64>("none", 0..0);
+        check::<i64>("one", 5..6);
+    }
+
+    #[test]
+    fn keys_in_order_are_compacted_across_chunks() {
+        const CHUNK: u64 = ordered::CHUNK as u64;
+        let n = 3 * CHUNK + 5;
+        for repeats in [1, 3, CHUNK / 2, CHUNK, 2 * CHUNK + 1, n] {
+            check::<u64>("ascending", (0..n).map(|i| i / repeats));
+            check::<i64>("descending", (0..n).rev().map(|i| i / repeats));
+        }
+    }
+
+    #[test]
+    fn one_key_out_of_order_is_seen_wherever_it_is() {
+        const CHUNK: u64 = ordered::CHUNK as u64;
+        let n = 2 * CHUNK + 5;
+        let borders = [0, CHUNK, 2 * CHUNK, n - 1];
+        for at in borders.into_iter().flat_map(|at| [at.saturating_sub(1), at, at + 1]) {
+            let stray = |i, key| if i == at { n - key } else { key };
+            check::<u64>("ascending but for one", (0..n).map(|i| stray(i, i / 3)));
+            check::<u64>("descending but for one", (0..n).map(|i| stray(i, (n - i) / 3)));
+        }
+    }
+
+    #[test]
+    fn the_workspace_is_one_copy_and_little_more() {
+        for threads in [1, 2, 16, 128, 1024] {
+            for n in [1 << 20, 1 << 24, 1 << 28, 1usize << 33] {
+                let Sizes { buckets, parts, workers, scratch, levels, chunks } =
+                    Sizes::new(n, threads);
+                let more = workers * scratch * 8
+                    + parts * buckets * 80
+                    + levels * buckets * 24
+                    + chunks * 8;
+                assert!(more <= n * 8 / 2, "{threads} threads, {n} keys: {more} bytes more");
+            }
+        }
+    }
 }

@@ -11,11 +11,7 @@ pub(super) const CHUNK: usize = 64 * 1024;
 /// Whether the keys came in order, from either end; then their distinct ones are
 /// written. `distinct` has a word a chunk. Most keys in no order are found out
 /// after a few.
-pub(super) fn settle<K: Key>(
-    keys: &[K],
-    distinct: &mut [u64],
-    output: &mut Output<'_, K>,
-) -> bool {
+pub(super) fn settle<K: Key>(keys: &[K], distinct: &mut [u64], output: &mut Output<'_, K>) -> bool {
     let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return true };
     if first <= last {
         settle_as::<K, false>(keys, distinct, output)

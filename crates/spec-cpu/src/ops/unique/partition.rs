@@ -81,6 +81,33 @@ unsafe impl<T: Send> Sync for Shared<T> {}
 unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T: Copy> Shared<T> {
+    /// Writes a cache line from `index` on, past the caches where that can be said:
+    /// nobody reads it soon.
+    ///
+    /// # Safety
+    /// As for [`write`](Self::write); the place is aligned to a line, `values` have as
+    /// many bytes, and [`fence`] comes before another thread looks.
+    #[inline(always)]
+    unsafe fn write_line(self, index: usize, values: &[T]) {
+        debug_assert_eq!(size_of_val(values), 64);
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller's promise: four vectors are a line. They are part of every
+        // x86-64.
+        unsafe {
+            use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+            let to = self.0.add(index).cast::<__m128i>();
+            let from = values.as_ptr().cast::<__m128i>();
+            for vector in 0..4 {
+                _mm_stream_si128(to.add(vector), _mm_loadu_si128(from.add(vector)));
+            }
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        // SAFETY: the caller's promise.
+        unsafe {
+            self.write(index, values);
+        }
+    }
+
     /// Writes elements from `index` on.
     ///
     /// # Safety
@@ -95,11 +122,18 @@ impl<T: Copy> Shared<T> {
     }
 }
 
+/// Orders what went past the caches before what this thread writes next.
+fn fence() {
+    #[cfg(target_arch = "x86_64")]
+    std::arch::x86_64::_mm_sfence();
+}
+
+/// Occurrences in a sample of a key that is worth dropping.
+const OFTEN: usize = 8;
+
 /// The heavy keys of a sorted sample: at most one a bucket, the most frequent.
 /// Whether there are any.
 pub(super) fn find_heavy<K: Key>(sample: &[K], split: Split, heavy: &mut [K]) -> bool {
-    // Of so many occurrences, a key comes often enough to be worth the check.
-    let often = (sample.len() / 512).max(4);
     let (Some(&first), Some(&last)) = (sample.first(), sample.last()) else { return false };
     let mut any = false;
     for (digit, heavy) in heavy.iter_mut().enumerate() {
@@ -108,7 +142,7 @@ pub(super) fn find_heavy<K: Key>(sample: &[K], split: Split, heavy: &mut [K]) ->
     let mut best = (usize::MAX, 0);
     for run in sample.chunk_by(|a, b| a == b) {
         let digit = split.of(run[0]);
-        if run.len() >= often && (digit != best.0 || run.len() > best.1) {
+        if run.len() >= OFTEN && (digit != best.0 || run.len() > best.1) {
             best = (digit, run.len());
             heavy[digit] = run[0];
             any = true;
@@ -196,10 +230,18 @@ fn partition_as<K: Key, const DROP: bool>(
                 // SAFETY: the prefix sum gives each part and digit a range of its
                 // own, as long as the keys that the same loop counted, and all of
                 // them together are no more than `from`, as long as `to`; this is
-                // what of the line lies in that range.
-                unsafe { target.write(start, &line[slot + start - at..]) };
+                // what of the line lies in that range. A whole line is one in `to`,
+                // too, as `lead` has it.
+                unsafe {
+                    if at - start == K::LINE - 1 {
+                        target.write_line(start, line);
+                    } else {
+                        target.write(start, &line[slot + start - at..]);
+                    }
+                }
             }
         }
+        fence();
         for (digit, line) in lines.chunks(K::LINE).enumerate() {
             let end = next[digit] as usize;
             let held = (end + lead) % K::LINE;

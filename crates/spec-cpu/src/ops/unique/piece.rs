@@ -26,14 +26,11 @@ pub(super) fn sort<K: Key>(keys: &mut [K], scratch: &mut [K], counted: bool) -> 
     }
     let top = u64::BITS - mask.leading_zeros();
     if !counted && top <= keys.len().ilog2() + SPARSE_BITS {
-        let len = size_of_val(scratch) / 8;
-        if let Some(words) = dtype::from_bytes_mut::<u64>(dtype::as_bytes_mut(scratch)) {
-            let words = &mut words[..len];
-            let needed = (1usize << top).div_ceil(64);
-            if needed <= words.len() {
-                let distinct = by_bitmap(keys, &mut words[..needed]);
-                return (distinct, distinct);
-            }
+        let words = dtype::from_bytes_mut::<u64>(dtype::as_bytes_mut(scratch));
+        let needed = (1usize << top).div_ceil(u64::BITS as usize);
+        if let Some(words) = words.and_then(|words| words.get_mut(..needed)) {
+            let distinct = by_bitmap(keys, words);
+            return (distinct, distinct);
         }
     }
     (keys.len(), sort_all(keys, scratch, mask))
@@ -124,8 +121,10 @@ fn finish<K: Key>(keys: &mut [K], scratch: &mut [K], shift: u32) -> usize {
         if keys[at] < keys[at - 1] {
             let prefix = keys[at].bits() >> shift;
             let same = |key: &K| key.bits() >> shift == prefix;
-            let start = keys[..at].iter().rposition(|key| !same(key)).map_or(0, |before| before + 1);
-            let end = keys[at..].iter().position(|key| !same(key)).map_or(keys.len(), |len| at + len);
+            let start =
+                keys[..at].iter().rposition(|key| !same(key)).map_or(0, |before| before + 1);
+            let end =
+                keys[at..].iter().position(|key| !same(key)).map_or(keys.len(), |len| at + len);
             distinct -= changes(&keys[start..at]);
             let run = &mut keys[start..end];
             let mask = spread(run);
@@ -144,4 +143,40 @@ fn finish<K: Key>(keys: &mut [K], scratch: &mut [K], shift: u32) -> usize {
 /// How many keys differ from the one before.
 fn changes<K: Key>(keys: &[K]) -> usize {
     keys.windows(2).filter(|two| two[0] != two[1]).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_sorted_whatever_their_bits() {
+        let hash = |i: u64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
+        let sets: [(&str, fn(u64) -> u64); 6] = [
+            ("anywhere", |x| x),
+            ("a few bits", |x| x >> 50),
+            ("few that differ at the top", |x| x >> 63 << 63 | x & 0xFFFF),
+            ("crowds and strays", |x| if x % 97 == 0 { x } else { x >> 40 & !1 }),
+            ("of all lengths", |x| x >> (x % 64)),
+            ("some often", |x| if x % 3 == 0 { 7 } else { x }),
+        ];
+        for (name, set) in sets {
+            for len in [1, 2, 64, 65, 1000, 20_000] {
+                let keys: Vec<u64> = (0..len).map(|i| set(hash(i))).collect();
+                let mut sorted = keys.clone();
+                sorted.sort_unstable();
+                let mut distinct = sorted.clone();
+                distinct.dedup();
+                let mut scratch = vec![0; keys.len()];
+                let mut piece = keys.clone();
+                let left = sort(&mut piece, &mut scratch, true);
+                assert!(piece == sorted && left == (keys.len(), distinct.len()), "{name}, {len}");
+                let mut piece = keys.clone();
+                let left = sort(&mut piece, &mut scratch, false);
+                piece.truncate(left.0);
+                piece.dedup();
+                assert!(piece == distinct && left.1 == distinct.len(), "{name}, {len}");
+            }
+        }
+    }
 }

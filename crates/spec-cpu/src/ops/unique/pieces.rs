@@ -12,11 +12,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use rayon::prelude::*;
 
+use super::PIECE;
 use super::key::Key;
 use super::piece;
 
-/// Pieces of one round of workers.
-pub(super) const ROUND: usize = 512;
+/// Most pieces of one round of workers.
+const ROUND: usize = 512;
 
 /// The results, as far as they are written.
 pub(super) struct Output<'a, K> {
@@ -58,11 +59,12 @@ impl<'a, K: Key> Rest<'a, K> {
 
 /// Pieces in their order: which are claimed, sorted, placed.
 struct Line<'a, K> {
-    /// Keys of the pieces that nobody has claimed.
+    /// Keys that nobody has claimed.
     keys: &'a mut [K],
-    /// Where they end among all, and where they start.
+    /// Where their buckets end among all, and where the first starts.
     ends: &'a [u64],
-    start: u64,
+    start: usize,
+    /// Pieces that are claimed.
     claimed: usize,
     /// Sorted pieces, and how many distinct keys each has.
     sorted: [Option<(&'a [K], usize)>; ROUND],
@@ -71,15 +73,20 @@ struct Line<'a, K> {
 }
 
 impl<'a, K: Key> Line<'a, K> {
-    /// The next piece, and its number.
+    /// The next piece, and its number: a bucket, or several small ones.
     fn claim(&mut self) -> Option<(usize, &'a mut [K])> {
-        let number = self.claimed;
-        let end = *self.ends.get(number)?;
-        let (piece, rest) = std::mem::take(&mut self.keys).split_at_mut((end - self.start) as usize);
-        self.keys = rest;
-        self.start = end;
+        if self.claimed == ROUND {
+            return None;
+        }
+        let (&first, _) = self.ends.split_first()?;
+        let most = (first as usize).max(self.start + PIECE);
+        let buckets = self.ends.iter().take_while(|end| **end as usize <= most).count();
+        let (own, ends) = self.ends.split_at(buckets);
+        let end = own[buckets - 1] as usize;
+        let (piece, keys) = std::mem::take(&mut self.keys).split_at_mut(end - self.start);
+        (self.keys, self.ends, self.start) = (keys, ends, end);
         self.claimed += 1;
-        Some((number, piece))
+        Some((self.claimed - 1, piece))
     }
 
     /// The next piece to write, and where to.
@@ -97,16 +104,17 @@ struct Placed<'a, K> {
     counts: Option<&'a mut [u64]>,
 }
 
-/// Sorts the pieces of `keys`, of which the first starts at `start` and each ends
-/// where `ends` says, and writes their distinct ones; at most [`ROUND`] pieces, and
-/// none longer than `length`, the keys of scratch for each worker.
+/// Sorts the buckets of `keys`, of which the first starts at `start` and each ends
+/// where `ends` says, and writes their distinct keys. Returns how many buckets were
+/// enough for a round. None is longer than `length`, the keys of scratch for each
+/// worker.
 pub(super) fn settle<K: Key>(
     keys: &mut [K],
-    start: u64,
+    start: usize,
     ends: &[u64],
     (scratch, length): (&mut [K], usize),
     output: &mut Output<'_, K>,
-) {
+) -> usize {
     let counted = output.counts.is_some();
     let sorted = [const { None }; ROUND];
     let line = Line { keys, ends, start, claimed: 0, sorted, placed: 0, rest: output.rest() };
@@ -123,8 +131,10 @@ pub(super) fn settle<K: Key>(
             }
         }
     });
-    let taken = line.into_inner().unwrap_or_else(PoisonError::into_inner).rest.taken;
+    let line = line.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let (left, taken) = (line.ends.len(), line.rest.taken);
     output.count += taken;
+    ends.len() - left
 }
 
 fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
