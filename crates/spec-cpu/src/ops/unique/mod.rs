@@ -336,11 +336,11 @@ mod tests {
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let descriptor = Descriptor::create(&Cpu::open(0).unwrap(), &Unique, &tensors).unwrap();
-            let mut workspace = vec![0xA5; descriptor.workspace_size()];
+            let mut workspace = vec![0xA5u8; descriptor.workspace_size()];
             // Not at the start of a line.
             let mut unique = vec![K::default(); n + 1];
-            let mut counts = vec![0; n];
-            let mut count = [0];
+            let mut counts = vec![0u64; n];
+            let mut count = [0u64];
             let buffers = Buffers {
                 keys: keys.into(),
                 unique: (&mut unique[1..]).into(),
