@@ -14,30 +14,76 @@ use rayon::prelude::*;
 
 use super::key::Key;
 
-/// Which bucket a key is in: its bits above `shift`, less `base`; what is below or
-/// beyond goes to the first and the last bucket.
+/// Which bucket a key is in: the bits of its image above `shift`, less `base`; what is
+/// below or beyond goes to the first and the last bucket.
+///
+/// The image is the key itself, or its distance from `low` as a floating-point number,
+/// where keys are the more crowded the nearer they are to that.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Split {
+    crowded: bool,
+    low: u64,
     shift: u32,
     base: u64,
     last: u64,
 }
 
 impl Split {
-    /// At most `buckets` of them for keys from `low` to `high`, of equal width.
-    pub(super) fn new(low: u64, high: u64, buckets: usize) -> Self {
+    /// Buckets for keys that are spread like a sorted sample: as many as `few`, or
+    /// `most` if some of them would be much fuller than others.
+    pub(super) fn like<K: Key>(sample: &[K], few: usize, most: usize) -> Self {
+        let (low, high) = (sample[0].bits(), sample[sample.len() - 1].bits());
+        let even = Split::even(low, high, few);
+        let fullest = even.fullest::<K, false>(sample);
+        if fullest <= sample.len() / 8 {
+            return even;
+        }
+        let even = Split::even(low, high, most);
+        let crowded = Split::of_images(true, low, high, most);
+        let gain = crowded.fullest::<K, true>(sample) < even.fullest::<K, false>(sample) / 2;
+        if gain { crowded } else { even }
+    }
+
+    /// Buckets of equal width for keys from `low` to `high`.
+    pub(super) fn even(low: u64, high: u64, buckets: usize) -> Self {
+        Split::of_images(false, low, high, buckets)
+    }
+
+    fn of_images(crowded: bool, low: u64, high: u64, buckets: usize) -> Self {
         let last = buckets as u64 - 1;
-        let mut shift = (u64::BITS - (high - low).leading_zeros()).saturating_sub(buckets.ilog2());
-        if (high >> shift) - (low >> shift) > last {
+        let from = if crowded { distance(0, 1) } else { low };
+        let to = if crowded { distance(low, high).max(from) } else { high };
+        let mut shift = (u64::BITS - (to - from).leading_zeros()).saturating_sub(buckets.ilog2());
+        if (to >> shift) - (from >> shift) > last {
             shift += 1;
         }
-        Split { shift, base: low >> shift, last }
+        Split { crowded, low, shift, base: from >> shift, last }
+    }
+
+    /// How many buckets there are.
+    pub(super) fn buckets(self) -> usize {
+        self.last as usize + 1
     }
 
     #[inline(always)]
-    fn of<K: Key>(self, key: K) -> usize {
-        (key.bits() >> self.shift).saturating_sub(self.base).min(self.last) as usize
+    fn of<K: Key, const CROWDED: bool>(self, key: K) -> usize {
+        let image = if CROWDED { distance(self.low, key.bits()) } else { key.bits() };
+        (image >> self.shift).saturating_sub(self.base).min(self.last) as usize
     }
+
+    /// Keys of a sorted sample in its fullest bucket, but for equal ones.
+    fn fullest<K: Key, const CROWDED: bool>(self, sample: &[K]) -> usize {
+        let bucket = |key: &K| self.of::<K, CROWDED>(*key);
+        let buckets = sample.chunk_by(|a, b| bucket(a) == bucket(b));
+        buckets.map(|keys| keys.chunk_by(|a, b| a == b).count()).max().unwrap_or(0)
+    }
+}
+
+/// How far key bits are above `low`, as the bits of a floating-point number: they ascend
+/// as it does, and have as many for the first half of a range as for the second.
+#[inline(always)]
+fn distance(low: u64, bits: u64) -> u64 {
+    (bits.saturating_sub(low) as f64).to_bits()
 }
 
 /// Where a partition keeps its books: carved from the workspace.
@@ -137,21 +183,26 @@ const OFTEN: usize = 8;
 /// The heavy keys of a sorted sample: at most one a bucket, the most frequent.
 /// Whether there are any.
 pub(super) fn find_heavy<K: Key>(sample: &[K], split: Split, heavy: &mut [K]) -> bool {
-    let (Some(&first), Some(&last)) = (sample.first(), sample.last()) else { return false };
-    let mut any = false;
-    for (digit, heavy) in heavy.iter_mut().enumerate() {
-        *heavy = if split.of(first) == digit { last } else { first };
+    if split.crowded {
+        find_heavy_as::<K, true>(sample, split, heavy)
+    } else {
+        find_heavy_as::<K, false>(sample, split, heavy)
     }
+}
+
+fn find_heavy_as<K: Key, const CROWDED: bool>(sample: &[K], split: Split, heavy: &mut [K]) -> bool {
+    let (Some(&first), Some(&last)) = (sample.first(), sample.last()) else { return false };
+    heavy.fill(first);
+    heavy[split.of::<K, CROWDED>(first)] = last;
     let mut best = (usize::MAX, 0);
     for run in sample.chunk_by(|a, b| a == b) {
-        let digit = split.of(run[0]);
+        let digit = split.of::<K, CROWDED>(run[0]);
         if run.len() >= OFTEN && (digit != best.0 || run.len() > best.1) {
             best = (digit, run.len());
             heavy[digit] = run[0];
-            any = true;
         }
     }
-    any
+    best.1 > 0
 }
 
 /// Scatters `from` into `to` by digit, all threads. Returns how many keys are
@@ -166,14 +217,15 @@ pub(super) fn partition<K: Key>(
     books: &mut Books<'_, K>,
 ) -> usize {
     assert_eq!(from.len(), to.len());
-    if drop {
-        partition_as::<K, true>(from, to, split, level, books)
-    } else {
-        partition_as::<K, false>(from, to, split, level, books)
+    match (drop, split.crowded) {
+        (false, false) => partition_as::<K, false, false>(from, to, split, level, books),
+        (false, true) => partition_as::<K, false, true>(from, to, split, level, books),
+        (true, false) => partition_as::<K, true, false>(from, to, split, level, books),
+        (true, true) => partition_as::<K, true, true>(from, to, split, level, books),
     }
 }
 
-fn partition_as<K: Key, const DROP: bool>(
+fn partition_as<K: Key, const DROP: bool, const CROWDED: bool>(
     from: &[K],
     to: &mut [K],
     split: Split,
@@ -188,7 +240,7 @@ fn partition_as<K: Key, const DROP: bool>(
     from.par_chunks(share).zip(parts.par_chunks_mut(2 * buckets)).for_each(|(keys, part)| {
         let (kept, dropped) = part.split_at_mut(buckets);
         for &key in keys {
-            let digit = split.of(key);
+            let digit = split.of::<K, CROWDED>(key);
             if DROP {
                 let is = u64::from(key == heavy[digit]);
                 kept[digit] += 1 - is;
@@ -221,7 +273,7 @@ fn partition_as<K: Key, const DROP: bool>(
     from.par_chunks(share).zip(parts).zip(lines).for_each(|((keys, part), lines)| {
         let (next, first) = part.split_at_mut(buckets);
         for &key in keys {
-            let digit = split.of(key);
+            let digit = split.of::<K, CROWDED>(key);
             let at = next[digit] as usize;
             let slot = (at + lead) % K::LINE;
             let line = &mut lines[digit * K::LINE..][..K::LINE];
