@@ -386,7 +386,7 @@ mod tests {
                 "on both sides of zero",
                 i().map(|i| (x(i) >> 40) + (1 << 63) - (1 << 23)),
             );
-            check::<i32>("few", i().map(|i| x(i) % 1000 << 50));
+            check::<i32>("few", i().map(|i| (x(i) % 1000) << 50));
             check::<u64>("one of two", i().map(|i| (x(i) >> 63) * u64::MAX));
             // Larger than one thread sorts, and again, and again.
             check::<u64>("of all lengths", i().map(|i| x(i) >> (x(i + n) % 64)));

@@ -152,7 +152,8 @@ mod tests {
     #[test]
     fn pieces_are_sorted_whatever_their_bits() {
         let hash = |i: u64| i.wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29);
-        let sets: [(&str, fn(u64) -> u64); 6] = [
+        type Set = fn(u64) -> u64;
+        let sets: [(&str, Set); 6] = [
             ("anywhere", |x| x),
             ("a few bits", |x| x >> 50),
             ("few that differ at the top", |x| x >> 63 << 63 | x & 0xFFFF),
