@@ -63,7 +63,7 @@ fn rare_seeds_are_rare_everywhere() {
 fn sizes_are_of_every_length() {
     let mut rng = Rng::new(3, "sizes");
     for high in [0, 1, 2, 7, 24, 1000] {
-        let drawn: Vec<usize> = (0..4000).map(|_| rng.size(high)).collect();
+        let drawn: Vec<usize> = (0..40_000).map(|_| rng.size(high)).collect();
         assert_eq!((drawn.iter().min(), drawn.iter().max()), (Some(&0), Some(&high)));
         for low in (0..10).map(|bits| 1 << bits).filter(|low| 2 * low - 1 <= high) {
             let within = share(drawn.iter().map(|size| (low..2 * low).contains(size)));

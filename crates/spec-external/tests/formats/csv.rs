@@ -54,7 +54,7 @@ fn what_is_no_key_is_named_or_left_out() {
     // Quoted ends of lines count too, and blank lines.
     let text = "id,b\r\n1,\"\n\"\r\n\r\n5x,\r\n";
     fails(text, plain, &format!(": line 5: column id is \"5x\", {range}"));
-    fails("id\n\"1\n\"\n", plain, &format!(": line 2: column id is \"1\n\", {range}"));
+    fails("id\n\"1\n\"\n", plain, &format!(": line 2: column id is \"1\\n\", {range}"));
     let long = "1".repeat(5000);
     let shown = format!(": line 2: column id is \"{}..\", {range}", &long[..40]);
     fails(&format!("id\n{long}\n"), plain, &shown);
