@@ -74,26 +74,29 @@ struct Team {
     // Each warp tells the larger ones of two values a lane of as many groups of its
     // lanes as there are places for: the first above the second.
     INLINE void tell_largest(u32 first, u32 second) {
-        const u32 groups = MOST_PIECES / pieces();
-        if (groups == 1) {
+        const u32 bits = group_bits();
+        if (bits == 0) {
             first = __reduce_max_sync(ALL_LANES, first);
             second = __reduce_max_sync(ALL_LANES, second);
         }
-        for (u32 o = 1; groups > 1 && o < WARP / groups; o *= 2) {
+        for (u32 o = 1; bits > 0 && o < WARP >> bits; o *= 2) {
             first = max(first, __shfl_xor_sync(ALL_LANES, first, o));
             second = max(second, __shfl_xor_sync(ALL_LANES, second, o));
         }
         const u64 pair = static_cast<u64>(first) << 32 | second;
-        const u32 group = lane % groups;
-        const u64 value = __shfl_sync(ALL_LANES, pair, group * (WARP / groups));
-        u64* const place = &shared->told[meetings & 1][piece() * groups + group];
-        if (lane / groups < blocks.size) *blocks.of(place, lane / groups) = value;
+        const u32 group = lane & ((1u << bits) - 1);
+        const u64 value = __shfl_sync(ALL_LANES, pair, group * (WARP >> bits));
+        u64* const place = &shared->told[meetings & 1][(piece() << bits) + group];
+        if (lane >> bits < blocks.size) *blocks.of(place, lane >> bits) = value;
         meetings += 1;
         blocks.sync();
     }
 
     // The piece of a group.
-    INLINE u32 piece_of(u32 group) const { return group / (MOST_PIECES / pieces()); }
+    INLINE u32 piece_of(u32 group) const { return group >> group_bits(); }
+
+    // How many groups a piece has, as a power of two.
+    INLINE u32 group_bits() const { return __clz(pieces()) - __clz(MOST_PIECES); }
 
     // What the warp of that piece told last.
     INLINE u64 told(u32 piece) const { return shared->told[(meetings - 1) & 1][piece]; }
@@ -198,7 +201,7 @@ struct Entered {
     }
 
     INLINE static u32 start_of(u32 vectors, u32 piece, u32 pieces) {
-        return static_cast<u32>(static_cast<u64>(vectors) * piece / pieces);
+        return static_cast<u32>(static_cast<u64>(vectors) * piece >> (31 - __clz(pieces)));
     }
 
     INLINE bool whole(u32 first) const { return first < length && length - first >= N; }
@@ -343,6 +346,54 @@ struct Entered {
             u32 first;
             fetch(v, entries, first);
             visit(entries, first);
+        }
+    }
+
+    // Whether every pass reads the elements again, and they are the entries but for what is
+    // not a number.
+    INLINE bool is_read_again() const { return cache == nullptr && make.as_is(); }
+
+    // As `each`, for a row that is read again: what was read last comes first, since the
+    // caches still have it, and as many vectors a lane as are
+    // visited at once are in flight meanwhile.
+    template <u32 AT_ONCE, typename Visit>
+    INLINE void each_again(u32 lane, Visit&& visit) const {
+        if (begin == end) return;
+        // Only the row's first and last vector may be in parts.
+        const u32 from = whole(begin * N - lead) ? begin : begin + 1;
+        const u32 to = whole((end - 1) * N - lead) ? end : max(end - 1, from);
+        const u32 count = to - from;
+        Pack<T> next[AT_ONCE];
+        const auto load_next = [&](u32 base) {
+#pragma unroll
+            for (u32 a = 0; a < AT_ONCE; ++a) {
+                next[a] = load(to - 1 - min(base + a * WARP + lane, count - 1));
+            }
+        };
+        if (count > 0) load_next(0);
+        for (u32 base = 0; base < count; base += AT_ONCE * WARP) {
+            Pack<T> packs[AT_ONCE];
+#pragma unroll
+            for (u32 a = 0; a < AT_ONCE; ++a) packs[a] = next[a];
+            if (base + AT_ONCE * WARP < count) load_next(base + AT_ONCE * WARP);
+#pragma unroll
+            for (u32 a = 0; a < AT_ONCE; ++a) {
+                const u32 at = base + a * WARP + lane;
+                if (at >= count) break;
+                float entries[N];
+#pragma unroll
+                for (u32 j = 0; j < N; ++j) {
+                    entries[j] = fmaxf(to_f32(packs[a].items[j]), minus_infinity());
+                }
+                visit(entries, (to - 1 - at) * N - lead);
+            }
+        }
+        // A lane for each of the two.
+        const u32 part = lane == 0 ? begin : end - 1;
+        const bool cut = lane == 0 ? from != begin : to != end && end - 1 != begin;
+        if (lane < 2 && cut) {
+            const Entries<float, N> made = make_again(*this, part);
+            visit(made.items, part * N - lead);
         }
     }
 

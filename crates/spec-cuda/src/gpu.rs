@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
 
 use cudarc::driver::sys;
 use spec_core::{Device, DeviceInfo, Error, Result, Status};
@@ -25,6 +25,9 @@ pub(crate) struct Gpu {
     /// operator of a kind that was created before finds without the driver. Read
     /// by many at once; written once a kernel.
     functions: RwLock<HashMap<usize, HashMap<String, Function>>>,
+    /// How many clusters of 2, 4, 8 and 16 blocks run at a time where each block has a
+    /// multiprocessor to itself: not on every device of a model the same, and asked for once.
+    pub(crate) clusters_alone: [OnceLock<u32>; 4],
 }
 
 #[derive(Clone, Copy)]
@@ -62,6 +65,7 @@ impl Gpu {
             limits: facts.limits,
             modules: Mutex::default(),
             functions: RwLock::default(),
+            clusters_alone: Default::default(),
         });
         open.push((index, Arc::downgrade(&gpu)));
         Ok(gpu)

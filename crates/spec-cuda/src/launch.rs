@@ -158,6 +158,30 @@ impl Cuda {
 
     /// Whether the device can run one cluster of this shape.
     pub(crate) fn holds(&self, function: &Function, shape: Shape) -> Result<bool> {
+        Ok(self.active_clusters(function, shape)? > 0)
+    }
+
+    /// How many clusters of so many blocks, 2 to 16, the device runs at a time where each
+    /// block takes a multiprocessor to itself, as one of `alone` does.
+    pub(crate) fn clusters_alone(
+        &self,
+        function: &Function,
+        alone: Shape,
+        blocks: u32,
+    ) -> Result<u32> {
+        if !self.limits().clusters {
+            return Ok(0);
+        }
+        let known = &self.gpu().clusters_alone[blocks.ilog2() as usize - 1];
+        if let Some(&clusters) = known.get() {
+            return Ok(clusters);
+        }
+        let clusters = self.active_clusters(function, alone.cluster(blocks))?;
+        Ok(*known.get_or_init(|| clusters))
+    }
+
+    /// How many clusters of this shape the device runs at a time.
+    fn active_clusters(&self, function: &Function, shape: Shape) -> Result<u32> {
         let _current = self.gpu().enter()?;
         let one = Shape { grid: [shape.cluster, 1], ..shape };
         let mut attributes = NO_ATTRIBUTES;
@@ -167,7 +191,11 @@ impl Cuda {
         // are to locals that outlive the call.
         let code =
             unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, function.raw, &config) };
-        Ok(code == sys::CUresult::CUDA_SUCCESS && clusters > 0)
+        // Of a size that the device does not have.
+        if code != sys::CUresult::CUDA_SUCCESS {
+            return Ok(0);
+        }
+        Ok(u32::try_from(clusters).unwrap_or(0))
     }
 
     /// Lets the handle's own stream go on only when another's has done what was

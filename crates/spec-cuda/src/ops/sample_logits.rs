@@ -43,9 +43,6 @@ const _: () = assert!(size_of::<Params>() == 184);
 const THREADS: u32 = 512;
 /// Shared memory of a block that the kernel declares, with room to spare.
 const FIXED: u32 = 30 * 1024;
-/// Rows up to which they stay in shared memory.
-const CACHED_ROWS: usize = 4;
-
 struct Prepared {
     cuda: Cuda,
     plan: Plan,
@@ -55,30 +52,48 @@ struct Prepared {
     cached: bool,
 }
 
-/// Blocks that own a row: a cluster. On an H200, rows of 128256, in microseconds, f32
-/// without filters and bf16 with top-k 50 and top-p 0.9, launched with so many blocks a
-/// row (with another number returned here, `spec bench sample_logits --device cuda:0
-/// --shape rows=64,vocab=128256` times one of them):
+/// How many blocks own a row, and whether they keep it in shared memory, which is where
+/// each of them has a multiprocessor to itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Team {
+    blocks: u32,
+    kept: bool,
+}
+
+/// A cluster a row, the largest of which there are enough at a time, `alone(blocks)` of
+/// them with a multiprocessor for each block: a row that waits for another, or shares its
+/// multiprocessors with another, takes twice as long, and with it the batch. On an H200,
+/// where 7, 15, 30 and 66 clusters of 16, 8, 4 and 2 blocks run alone, rows of 128256, in
+/// microseconds, f32 without filters and bf16 with top-k 50 and top-p 0.9, with so many
+/// blocks a row (kept up to 16 rows):
 ///
 /// ```text
 /// rows   1             2             4             8             16
-/// 4      45.7  23.8    26.9  16.9    16.9  12.8    12.8  11.0    10.3  10.1
-/// 8      46.0  24.0    27.2  17.0    17.0  13.0    12.9  11.1    13.1  12.4
-/// 16     49.9  24.6    29.6  17.3    18.9  13.2    18.3  13.5    20.9  20.4
-/// 32     50.8  26.5    30.7  18.9    26.6  17.8    28.9  21.8    35.4  30.8
-/// 64     53.5  27.2    34.2  20.0    42.1  27.3    46.1  33.5
-/// 128    69.8  32.1    56.6  28.9    64.0  40.5    78.1  56.8
-/// 256    97.9  53.6    107   54.2    110   71.5    144   106
+/// 1                                                10.1   9.7    9.1   9.4
+/// 6                                  13.1  11.3    10.4  10.0    9.6   9.7
+/// 8                    24.0  16.8    13.1  11.3    10.5  10.0    12.3  11.8
+/// 16                   26.3  16.9    14.9  11.6    15.8  12.3    19.7  18.9
+/// 30                   27.2  18.5    18.3  14.4    19.5  14.3
+/// 32                   27.4  18.6    25.1  17.3    26.7  20.7
+/// 56     45.9  27.1    30.1  19.5    28.6  18.8    36.0  29.3
+/// 64     46.9  27.3    31.0  19.7    39.3  26.4    42.7  32.0
+/// 128    55.4  31.0    51.4  27.9    60.9  39.2
+/// 192    82.4  46.5    74.1  45.5    82.9  54.1
+/// 256    86.2  51.8    93.5  52.6
 /// ```
-fn blocks_for(rows: usize, clusters: bool) -> u32 {
-    match rows {
-        _ if !clusters => 1,
-        0..=4 => 16,
-        5..=16 => 8,
-        17..=48 => 4,
-        49..=192 => 2,
-        _ => 1,
+fn team_for(rows: usize, alone: impl Fn(u32) -> Result<u32>) -> Result<Team> {
+    let rows = rows.max(1);
+    for blocks in [16, 8, 4] {
+        if rows <= alone(blocks)? as usize {
+            return Ok(Team { blocks, kept: true });
+        }
     }
+    // Two blocks a multiprocessor, and for pairs half as many again after them.
+    if rows <= 2 * alone(4)? as usize {
+        return Ok(Team { blocks: 4, kept: false });
+    }
+    let blocks = if rows <= 3 * alone(2)? as usize { 2 } else { 1 };
+    Ok(Team { blocks, kept: false })
 }
 
 /// The shared memory that keeps a block's pieces, as f32: its share of the row's
@@ -95,20 +110,14 @@ impl Prepared {
         let name = format!("sample_logits_{}", plan.logits.dtype.name());
         let function = cuda.function(&KERNELS, &name)?;
         let limits = cuda.limits();
-        let with = |blocks: u32| {
-            let bytes = piece_bytes(plan, blocks);
-            // More blocks a multiprocessor are worth more than rereading from L2 costs.
-            let few = plan.rows() <= CACHED_ROWS;
-            let cached = few && bytes <= limits.shared.saturating_sub(FIXED) as usize;
-            let shared = if cached { bytes as u32 } else { 0 };
-            (Shape::new(blocks, THREADS).shared(shared).cluster(blocks), cached)
-        };
-        let mut blocks = blocks_for(plan.rows(), limits.clusters);
-        // More than 8 blocks are not portable: a device may not hold them.
-        if blocks > 8 && !cuda.holds(&function, with(blocks).0)? {
-            blocks = 8;
-        }
-        let (shape, cached) = with(blocks);
+        let most = limits.shared.saturating_sub(FIXED);
+        let full = Shape::new(1, THREADS).shared(most);
+        let team = team_for(plan.rows(), |blocks| cuda.clusters_alone(&function, full, blocks))?;
+        let bytes = piece_bytes(plan, team.blocks);
+        let cached = team.kept && bytes <= most as usize;
+        let shared = if cached { bytes as u32 } else { 0 };
+        let shape = Shape::new(team.blocks, THREADS).shared(shared).cluster(team.blocks);
+        let blocks = team.blocks;
         let grid = plan.rows().checked_mul(blocks as usize);
         let grid = grid.and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid < 1 << 31);
         let grid = grid.ok_or_else(|| {
@@ -177,5 +186,35 @@ unsafe impl Kernel<SampleLogits> for Prepared {
         // checked against the plan, and the kernel checks requests, which are
         // data, against the plan's number of them.
         cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_row_waits_while_another_way_to_share_the_device_is_left() {
+        let h200 = |blocks| Ok([66, 30, 15, 7][u32::ilog2(blocks) as usize - 1]);
+        let team = |rows| team_for(rows, h200).unwrap();
+        let kept = |blocks| Team { blocks, kept: true };
+        let read_again = |blocks| Team { blocks, kept: false };
+        for (rows, expected) in [
+            (0, kept(16)),
+            (7, kept(16)),
+            (8, kept(8)),
+            (16, kept(4)),
+            (30, kept(4)),
+            (31, read_again(4)),
+            (60, read_again(4)),
+            (61, read_again(2)),
+            (198, read_again(2)),
+            (199, read_again(1)),
+        ] {
+            assert_eq!(team(rows), expected, "{rows} rows");
+        }
+        for rows in [0, 1, 1000] {
+            assert_eq!(team_for(rows, |_| Ok(0)).unwrap(), read_again(1));
+        }
     }
 }
