@@ -1,15 +1,15 @@
 //! A function for each operator.
 
-use candle_core::Tensor;
+use candle_core::{DType, Tensor};
+use spec::TensorDesc;
 use spec::ops::{
     DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
     RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique, deduplicate_topk,
     hybrid_mtp_ngram, indexer_topk, moe_align, ngram_match, prompt_lookup, rejection_sample,
     sample_logits, topk_router, tree_verify, unique,
 };
-use spec::{DType, Handle, Stream};
 
-use crate::tensors::{Held, Made, Result, vector};
+use crate::tensors::{Held, Queue, Result};
 
 /// Weights and experts of each token: `logits` `[tokens, experts]` of f32, f16 or bf16,
 /// `bias` `[experts]`; weights f32 and experts u32, `[tokens, topk + shared_experts]`.
@@ -17,49 +17,48 @@ use crate::tensors::{Held, Made, Result, vector};
 /// # Errors
 /// As the operator's.
 pub fn topk_router(
-    handle: &Handle,
     params: &TopkRouter,
     logits: &Tensor,
     bias: Option<&Tensor>,
 ) -> Result<(Tensor, Tensor)> {
-    let (x, bias) = (Held::new(logits)?, bias.map(Held::new).transpose()?);
+    let queue = Queue::of(logits)?;
+    let x = queue.read(logits)?;
+    let bias = bias.map(|bias| queue.read(bias)).transpose()?;
     let (tokens, experts) = logits.dims2()?;
     let shape = [tokens, params.columns()];
-    let mut weights = Made::<f32>::zeros(shape.iter().product());
-    let mut indices = Made::<u32>::zeros(shape.iter().product());
+    let mut weights = queue.zeros(DType::F32, shape)?;
+    let mut indices = queue.zeros(DType::U32, shape)?;
     let tensors = topk_router::Tensors {
-        x: x.desc()?,
-        bias: bias.as_ref().map(Held::desc).transpose()?,
-        indices: indices.desc(shape),
-        ..params.tensors(x.desc()?.dtype(), tokens, experts, None)
+        x: x.desc(),
+        bias: bias.as_ref().map(Held::desc),
+        weights: weights.desc(),
+        indices: indices.desc(),
+        ..params.tensors(x.desc().dtype(), tokens, experts, None)
     };
-    let router = handle.create(params, &tensors)?;
-    let buffers = topk_router::Buffers {
-        x: x.view()?,
-        bias: bias.as_ref().map(Held::view).transpose()?,
+    let router = queue.create(params, &tensors)?;
+    let addresses = topk_router::Addresses {
+        x: x.address(),
+        bias: bias.as_ref().map(Held::address),
         num_tokens: None,
         replicas: None,
         replica_counts: None,
-        weights: weights.view_mut(),
-        indices: indices.view_mut(),
+        weights: weights.address(),
+        indices: indices.address(),
         load: None,
         flags: None,
     };
-    router.calculate(
-        &mut handle.workspace(router.workspace_size())?,
-        buffers,
-        Stream::default(),
-    )?;
-    Ok((weights.tensor(shape)?, indices.tensor(shape)?))
+    // SAFETY: of the tensors that described them, held and made in this queue.
+    unsafe { queue.run(&router, addresses)? };
+    Ok((weights.tensor(), indices.tensor()))
 }
 
 /// Picks grouped by expert: what a grouped product of matrices is given.
 pub struct Aligned {
     /// Picks, `token * k + j`, by expert, `tokens * k` in padding: u32.
     pub sorted_ids: Tensor,
-    /// The expert of each block, i64; -1 after the last.
+    /// The expert of each block, i32; -1 after the last.
     pub block_experts: Tensor,
-    /// How many of `sorted_ids` count, `[1]`, i64.
+    /// How many of `sorted_ids` count, `[1]`, i32.
     pub num_padded: Tensor,
 }
 
@@ -67,39 +66,45 @@ pub struct Aligned {
 ///
 /// # Errors
 /// As the operator's.
-pub fn moe_align(handle: &Handle, params: &MoeAlign, topk_ids: &Tensor) -> Result<Aligned> {
-    let ids = Held::new(topk_ids)?;
+pub fn moe_align(params: &MoeAlign, topk_ids: &Tensor) -> Result<Aligned> {
+    let queue = Queue::of(topk_ids)?;
+    let ids = queue.read(topk_ids)?;
     let (tokens, k) = topk_ids.dims2()?;
     let capacity = params.capacity(tokens * k).unwrap_or(0);
-    let blocks = capacity / params.block_size.max(1);
-    let mut sorted_ids = Made::<u32>::zeros(capacity);
-    let mut block_experts = Made::<i32>::zeros(blocks);
-    let mut num_padded = Made::<i32>::zeros(1);
-    let mut counts = Made::<i32>::zeros(params.local_experts);
-    let mut offsets = Made::<i32>::zeros(params.local_experts + 1);
+    let mut sorted_ids = queue.zeros(DType::U32, [capacity])?;
+    let mut block_experts = queue.zeros(DType::I32, [capacity / params.block_size.max(1)])?;
+    let mut counts = queue.zeros(DType::I32, [params.local_experts])?;
+    let mut offsets = queue.zeros(DType::I32, [params.local_experts + 1])?;
+    let mut num_padded = queue.zeros(DType::I32, [1])?;
     let tensors = moe_align::Tensors {
-        topk_ids: ids.desc()?,
-        sorted_ids: sorted_ids.desc([capacity]),
-        inverse: None,
-        ..params.tensors(ids.desc()?.dtype(), tokens, k)
-    };
-    let align = handle.create(params, &tensors)?;
-    let buffers = moe_align::Buffers {
-        topk_ids: ids.view()?,
+        topk_ids: ids.desc(),
         expert_map: None,
-        sorted_ids: sorted_ids.view_mut(),
-        block_experts: block_experts.view_mut(),
-        counts: counts.view_mut(),
-        offsets: offsets.view_mut(),
-        num_padded: num_padded.view_mut(),
+        sorted_ids: sorted_ids.desc(),
+        block_experts: block_experts.desc(),
+        counts: counts.desc(),
+        offsets: offsets.desc(),
+        num_padded: num_padded.desc(),
         inverse: None,
         flags: None,
     };
-    align.calculate(&mut handle.workspace(align.workspace_size())?, buffers, Stream::default())?;
+    let align = queue.create(params, &tensors)?;
+    let addresses = moe_align::Addresses {
+        topk_ids: ids.address(),
+        expert_map: None,
+        sorted_ids: sorted_ids.address(),
+        block_experts: block_experts.address(),
+        counts: counts.address(),
+        offsets: offsets.address(),
+        num_padded: num_padded.address(),
+        inverse: None,
+        flags: None,
+    };
+    // SAFETY: of the tensors that described them, held and made in this queue.
+    unsafe { queue.run(&align, addresses)? };
     Ok(Aligned {
-        sorted_ids: sorted_ids.tensor([capacity])?,
-        block_experts: block_experts.tensor([blocks])?.to_dtype(candle_core::DType::I64)?,
-        num_padded: num_padded.tensor([1])?.to_dtype(candle_core::DType::I64)?,
+        sorted_ids: sorted_ids.tensor(),
+        block_experts: block_experts.tensor(),
+        num_padded: num_padded.tensor(),
     })
 }
 
@@ -108,32 +113,30 @@ pub fn moe_align(handle: &Handle, params: &MoeAlign, topk_ids: &Tensor) -> Resul
 ///
 /// # Errors
 /// As the operator's.
-pub fn indexer_topk(
-    handle: &Handle,
-    k: usize,
-    scores: &Tensor,
-    lengths: Option<&Tensor>,
-) -> Result<Tensor> {
-    let (held, lengths) = (Held::new(scores)?, lengths.map(Held::new).transpose()?);
+pub fn indexer_topk(k: usize, scores: &Tensor, lengths: Option<&Tensor>) -> Result<Tensor> {
+    let queue = Queue::of(scores)?;
+    let held = queue.read(scores)?;
+    let lengths = lengths.map(|lengths| queue.read(lengths)).transpose()?;
     let (rows, cols) = scores.dims2()?;
     let params = IndexerTopk { k };
-    let mut indices = Made::<i64>::zeros(rows * k);
+    let mut indices = queue.zeros(DType::I64, [rows, k])?;
     let tensors = indexer_topk::Tensors {
-        scores: held.desc()?,
-        lengths: lengths.as_ref().map(Held::desc).transpose()?,
-        indices: indices.desc([rows, k]),
-        ..params.tensors(held.desc()?.dtype(), rows, cols)
+        scores: held.desc(),
+        lengths: lengths.as_ref().map(Held::desc),
+        indices: indices.desc(),
+        ..params.tensors(held.desc().dtype(), rows, cols)
     };
-    let best = handle.create(&params, &tensors)?;
-    let buffers = indexer_topk::Buffers {
-        scores: held.view()?,
-        lengths: lengths.as_ref().map(Held::view).transpose()?,
+    let best = queue.create(&params, &tensors)?;
+    let addresses = indexer_topk::Addresses {
+        scores: held.address(),
+        lengths: lengths.as_ref().map(Held::address),
         starts: None,
-        indices: indices.view_mut(),
+        indices: indices.address(),
         flags: None,
     };
-    best.calculate(&mut handle.workspace(best.workspace_size())?, buffers, Stream::default())?;
-    indices.tensor([rows, k])
+    // SAFETY: of the tensors that described them, held and made in this queue.
+    unsafe { queue.run(&best, addresses)? };
+    Ok(indices.tensor())
 }
 
 /// Distinct values of each request's `mtp_step` rows of `indices` `[batch * mtp_step, k]`, i32:
@@ -141,49 +144,54 @@ pub fn indexer_topk(
 ///
 /// # Errors
 /// As the operator's.
-pub fn deduplicate_topk(handle: &Handle, mtp_step: usize, indices: &Tensor) -> Result<Tensor> {
-    let held = Held::new(indices)?;
+pub fn deduplicate_topk(mtp_step: usize, indices: &Tensor) -> Result<Tensor> {
+    let queue = Queue::of(indices)?;
+    let held = queue.read(indices)?;
     let (rows, k) = indices.dims2()?;
     let params = DeduplicateTopk { mtp_step };
-    let shape = [rows / mtp_step.max(1), mtp_step * k];
-    let mut distinct = Made::<i32>::zeros(rows * k);
+    let mut distinct = queue.zeros(DType::I32, [rows / mtp_step.max(1), mtp_step * k])?;
     let tensors =
-        deduplicate_topk::Tensors { indices: held.desc()?, ..params.tensors(shape[0], k) };
-    let deduplicate = handle.create(&params, &tensors)?;
-    let buffers = deduplicate_topk::Buffers {
-        indices: held.view()?,
-        unique: distinct.view_mut(),
+        deduplicate_topk::Tensors { indices: held.desc(), unique: distinct.desc(), counts: None };
+    let deduplicate = queue.create(&params, &tensors)?;
+    let addresses = deduplicate_topk::Addresses {
+        indices: held.address(),
+        unique: distinct.address(),
         counts: None,
     };
-    let mut workspace = handle.workspace(deduplicate.workspace_size())?;
-    deduplicate.calculate(&mut workspace, buffers, Stream::default())?;
-    distinct.tensor(shape)
+    // SAFETY: of the tensors that described them, held and made in this queue.
+    unsafe { queue.run(&deduplicate, addresses)? };
+    Ok(distinct.tensor())
 }
 
-/// Distinct values of `keys` `[n]`, i64, ascending.
+/// Distinct values of `keys` `[n]`, i64, i32 or u32, ascending. Waits for them: how many there are is the
+/// tensor's shape.
 ///
 /// # Errors
 /// As the operator's.
-pub fn unique(handle: &Handle, keys: &Tensor) -> Result<Tensor> {
-    let held = Held::new(keys)?;
+pub fn unique(keys: &Tensor) -> Result<Tensor> {
+    let queue = Queue::of(keys)?;
+    let held = queue.read(keys)?;
     let len = keys.dims1()?;
-    let mut distinct = Made::<i64>::zeros(len);
-    let mut count = [0u64];
+    let mut distinct = queue.zeros(keys.dtype(), [len])?;
+    // A u64, which candle lacks; as long.
+    let mut count = queue.zeros(DType::I64, [1])?;
     let tensors = unique::Tensors {
-        keys: held.desc()?,
-        unique: distinct.desc([len]),
-        ..Unique.tensors(DType::I64, len)
+        keys: held.desc(),
+        unique: distinct.desc(),
+        ..Unique.tensors(held.desc().dtype(), len)
     };
-    let operator = handle.create(&Unique, &tensors)?;
-    let buffers = unique::Buffers {
-        keys: held.view()?,
-        unique: distinct.view_mut(),
-        count: (&mut count).into(),
+    let operator = queue.create(&Unique, &tensors)?;
+    let addresses = unique::Addresses {
+        keys: held.address(),
+        unique: distinct.address(),
+        count: count.address(),
         counts: None,
     };
-    let mut workspace = handle.workspace(operator.workspace_size())?;
-    operator.calculate(&mut workspace, buffers, Stream::default())?;
-    Ok(distinct.tensor([len])?.narrow(0, 0, count[0] as usize)?)
+    // SAFETY: of the tensors that described them, held and made in this queue; the count is
+    // as long as described.
+    unsafe { queue.run(&operator, addresses)? };
+    let [count] = count.tensor().to_vec1::<i64>()?[..] else { unreachable!("one was made") };
+    Ok(distinct.tensor().narrow(0, 0, count as usize)?)
 }
 
 /// Drafts of each request from its own text: `tokens` `[batch, most]`, i64, of which `lengths`
@@ -191,35 +199,30 @@ pub fn unique(handle: &Handle, keys: &Tensor) -> Result<Tensor> {
 ///
 /// # Errors
 /// As the operator's.
-pub fn prompt_lookup(
-    handle: &Handle,
-    params: &PromptLookup,
-    tokens: &Tensor,
-    lengths: &Tensor,
-) -> Result<Tensor> {
-    let (text, lengths) = (Held::new(tokens)?, Held::new(lengths)?);
-    let (batch, most) = tokens.dims2()?;
-    let mut drafts = Made::<i64>::zeros(batch * params.max_draft);
-    let mut counts = Made::<i32>::zeros(batch);
+pub fn prompt_lookup(params: &PromptLookup, tokens: &Tensor, lengths: &Tensor) -> Result<Tensor> {
+    let queue = Queue::of(tokens)?;
+    let (text, lengths) = (queue.read(tokens)?, queue.read(lengths)?);
+    let batch = tokens.dim(0)?;
+    let mut drafts = queue.zeros(DType::I64, [batch, params.max_draft])?;
+    let mut counts = queue.zeros(DType::I32, [batch])?;
     let tensors = prompt_lookup::Tensors {
-        tokens: text.desc()?,
-        lengths: lengths.desc()?,
-        ..params.tensors(DType::I64, batch, most)
-    };
-    let lookup = handle.create(params, &tensors)?;
-    let buffers = prompt_lookup::Buffers {
-        tokens: text.view()?,
-        lengths: lengths.view()?,
-        drafts: drafts.view_mut(),
-        counts: counts.view_mut(),
+        tokens: text.desc(),
+        lengths: lengths.desc(),
+        drafts: drafts.desc(),
+        counts: counts.desc(),
         flags: None,
     };
-    lookup.calculate(
-        &mut handle.workspace(lookup.workspace_size())?,
-        buffers,
-        Stream::default(),
-    )?;
-    drafts.tensor([batch, params.max_draft])
+    let lookup = queue.create(params, &tensors)?;
+    let addresses = prompt_lookup::Addresses {
+        tokens: text.address(),
+        lengths: lengths.address(),
+        drafts: drafts.address(),
+        counts: counts.address(),
+        flags: None,
+    };
+    // SAFETY: of the tensors that described them, held and made in this queue.
+    unsafe { queue.run(&lookup, addresses)? };
+    Ok(drafts.tensor())
 }
 
 /// What `ngram_match` and `hybrid_mtp_ngram` read of a batch. All are i64, but for the last
@@ -250,44 +253,56 @@ pub struct Requests<'t> {
 /// # Errors
 /// As the operator's.
 pub fn ngram_match(
-    handle: &Handle,
     params: &NgramMatch,
     requests: &Requests<'_>,
     prompt_lens: &Tensor,
     draft_token_num: &Tensor,
     seq_lens_encoder: &Tensor,
 ) -> Result<(Tensor, Tensor)> {
-    let (batch, prompt) = requests.input_ids.dims2()?;
-    let (model, slots) = (requests.generated.dim(1)?, requests.draft_tokens.dim(1)?);
-    let input_ids = Held::new(requests.input_ids)?;
-    let input_ids_len = Held::new(requests.input_ids_len)?;
-    let generated = Held::new(requests.generated)?;
-    let step_idx = Held::new(requests.step_idx)?;
-    let max_dec_len = Held::new(requests.max_dec_len)?;
-    let decoder = Held::new(requests.seq_lens_decoder)?;
-    let prompt_lens = Held::new(prompt_lens)?;
-    let draft_token_num = Held::new(draft_token_num)?;
-    let encoder = Held::new(seq_lens_encoder)?;
-    let mut drafts = Made::<i64>::copy(requests.draft_tokens)?;
-    let mut this_time = Made::<i32>::copy(requests.seq_lens_this_time)?;
-    let operator = handle.create(params, &params.tensors(batch, prompt, model, slots))?;
-    let buffers = ngram_match::Buffers {
-        input_ids: input_ids.view()?,
-        input_ids_len: input_ids_len.view()?,
-        token_ids_all: generated.view()?,
-        prompt_lens: prompt_lens.view()?,
-        step_idx: step_idx.view()?,
-        draft_token_num: draft_token_num.view()?,
-        draft_tokens: drafts.view_mut(),
-        seq_lens_this_time: this_time.view_mut(),
-        seq_lens_encoder: encoder.view()?,
-        seq_lens_decoder: decoder.view()?,
-        max_dec_len: max_dec_len.view()?,
+    let queue = Queue::of(requests.draft_tokens)?;
+    let input_ids = queue.read(requests.input_ids)?;
+    let input_ids_len = queue.read(requests.input_ids_len)?;
+    let generated = queue.read(requests.generated)?;
+    let step_idx = queue.read(requests.step_idx)?;
+    let max_dec_len = queue.read(requests.max_dec_len)?;
+    let decoder = queue.read(requests.seq_lens_decoder)?;
+    let prompt_lens = queue.read(prompt_lens)?;
+    let draft_token_num = queue.read(draft_token_num)?;
+    let encoder = queue.read(seq_lens_encoder)?;
+    let mut drafts = queue.copy(requests.draft_tokens)?;
+    let mut this_time = queue.copy(requests.seq_lens_this_time)?;
+    let tensors = ngram_match::Tensors {
+        input_ids: input_ids.desc(),
+        input_ids_len: input_ids_len.desc(),
+        token_ids_all: generated.desc(),
+        prompt_lens: prompt_lens.desc(),
+        step_idx: step_idx.desc(),
+        draft_token_num: draft_token_num.desc(),
+        draft_tokens: drafts.desc(),
+        seq_lens_this_time: this_time.desc(),
+        seq_lens_encoder: encoder.desc(),
+        seq_lens_decoder: decoder.desc(),
+        max_dec_len: max_dec_len.desc(),
         flags: None,
     };
-    let mut workspace = handle.workspace(operator.workspace_size())?;
-    operator.calculate(&mut workspace, buffers, Stream::default())?;
-    Ok((drafts.tensor([batch, slots])?, this_time.tensor([batch])?))
+    let operator = queue.create(params, &tensors)?;
+    let addresses = ngram_match::Addresses {
+        input_ids: input_ids.address(),
+        input_ids_len: input_ids_len.address(),
+        token_ids_all: generated.address(),
+        prompt_lens: prompt_lens.address(),
+        step_idx: step_idx.address(),
+        draft_token_num: draft_token_num.address(),
+        draft_tokens: drafts.address(),
+        seq_lens_this_time: this_time.address(),
+        seq_lens_encoder: encoder.address(),
+        seq_lens_decoder: decoder.address(),
+        max_dec_len: max_dec_len.address(),
+        flags: None,
+    };
+    // SAFETY: of the tensors that described them, held and made in this queue.
+    unsafe { queue.run(&operator, addresses)? };
+    Ok((drafts.tensor(), this_time.tensor()))
 }
 
 /// The same behind the drafts of an MTP head. The slots, and how many count.
@@ -295,35 +310,44 @@ pub fn ngram_match(
 /// # Errors
 /// As the operator's.
 pub fn hybrid_mtp_ngram(
-    handle: &Handle,
     params: &HybridMtpNgram,
     requests: &Requests<'_>,
 ) -> Result<(Tensor, Tensor)> {
-    let (batch, prompt) = requests.input_ids.dims2()?;
-    let (model, slots) = (requests.generated.dim(1)?, requests.draft_tokens.dim(1)?);
-    let input_ids = Held::new(requests.input_ids)?;
-    let input_ids_len = Held::new(requests.input_ids_len)?;
-    let pre_ids = Held::new(requests.generated)?;
-    let step_idx = Held::new(requests.step_idx)?;
-    let max_dec_len = Held::new(requests.max_dec_len)?;
-    let decoder = Held::new(requests.seq_lens_decoder)?;
-    let mut drafts = Made::<i64>::copy(requests.draft_tokens)?;
-    let mut this_time = Made::<i32>::copy(requests.seq_lens_this_time)?;
-    let operator = handle.create(params, &params.tensors(batch, prompt, model, slots))?;
-    let buffers = hybrid_mtp_ngram::Buffers {
-        input_ids: input_ids.view()?,
-        input_ids_len: input_ids_len.view()?,
-        pre_ids: pre_ids.view()?,
-        step_idx: step_idx.view()?,
-        draft_tokens: drafts.view_mut(),
-        seq_lens_this_time: this_time.view_mut(),
-        seq_lens_decoder: decoder.view()?,
-        max_dec_len: max_dec_len.view()?,
+    let queue = Queue::of(requests.draft_tokens)?;
+    let input_ids = queue.read(requests.input_ids)?;
+    let input_ids_len = queue.read(requests.input_ids_len)?;
+    let generated = queue.read(requests.generated)?;
+    let step_idx = queue.read(requests.step_idx)?;
+    let max_dec_len = queue.read(requests.max_dec_len)?;
+    let decoder = queue.read(requests.seq_lens_decoder)?;
+    let mut drafts = queue.copy(requests.draft_tokens)?;
+    let mut this_time = queue.copy(requests.seq_lens_this_time)?;
+    let tensors = hybrid_mtp_ngram::Tensors {
+        input_ids: input_ids.desc(),
+        input_ids_len: input_ids_len.desc(),
+        pre_ids: generated.desc(),
+        step_idx: step_idx.desc(),
+        draft_tokens: drafts.desc(),
+        seq_lens_this_time: this_time.desc(),
+        seq_lens_decoder: decoder.desc(),
+        max_dec_len: max_dec_len.desc(),
         flags: None,
     };
-    let mut workspace = handle.workspace(operator.workspace_size())?;
-    operator.calculate(&mut workspace, buffers, Stream::default())?;
-    Ok((drafts.tensor([batch, slots])?, this_time.tensor([batch])?))
+    let operator = queue.create(params, &tensors)?;
+    let addresses = hybrid_mtp_ngram::Addresses {
+        input_ids: input_ids.address(),
+        input_ids_len: input_ids_len.address(),
+        pre_ids: generated.address(),
+        step_idx: step_idx.address(),
+        draft_tokens: drafts.address(),
+        seq_lens_this_time: this_time.address(),
+        seq_lens_decoder: decoder.address(),
+        max_dec_len: max_dec_len.address(),
+        flags: None,
+    };
+    // SAFETY: of the tensors that described them, held and made in this queue.
+    unsafe { queue.run(&operator, addresses)? };
+    Ok((drafts.tensor(), this_time.tensor()))
 }
 
 /// How one request samples.
@@ -344,50 +368,47 @@ pub struct Sampling {
 ///
 /// # Errors
 /// As the operator's.
-pub fn sample_logits(
-    handle: &Handle,
-    sampling: &Sampling,
-    logits: &Tensor,
-    positions: &Tensor,
-) -> Result<Tensor> {
-    let (x, places) = (Held::new(logits)?, Held::new(positions)?);
+pub fn sample_logits(sampling: &Sampling, logits: &Tensor, positions: &Tensor) -> Result<Tensor> {
+    let queue = Queue::of(logits)?;
+    let (x, places) = (queue.read(logits)?, queue.read(positions)?);
     let (rows, vocab) = logits.dims2()?;
-    let requests = vec![0i32; rows];
     let Sampling { temperature, top_k, top_p, seed } = *sampling;
-    let (temperature, top_k, top_p, seeds) = ([temperature], [top_k], [top_p], [seed]);
-    let mut tokens = Made::<u32>::zeros(rows);
+    let (mut temperature, mut top_p) = (queue.upload(&[temperature])?, queue.upload(&[top_p])?);
+    // A u64, which candle lacks: the same bits.
+    let (mut top_k, mut seeds) = (queue.upload(&[top_k])?, queue.upload(&[seed as i64])?);
+    let mut requests = queue.zeros(DType::I32, [rows])?;
+    let mut tokens = queue.zeros(DType::U32, [rows])?;
     let params = SampleLogits::transformers();
     let tensors = sample_logits::Tensors {
-        logits: x.desc()?,
-        positions: places.desc()?,
-        top_k: Some(vector(DType::I32, 1)),
-        top_p: Some(vector(DType::F32, 1)),
-        requests: Some(vector(DType::I32, rows)),
-        tokens: tokens.desc([rows]),
+        logits: x.desc(),
+        positions: places.desc(),
+        temperature: temperature.desc(),
+        top_k: Some(top_k.desc()),
+        top_p: Some(top_p.desc()),
+        requests: Some(requests.desc()),
+        tokens: tokens.desc(),
         ..params.tensors(rows, 1, vocab)
     };
-    let sample = handle.create(&params, &tensors)?;
-    let buffers = sample_logits::Buffers {
-        logits: x.view()?,
-        positions: places.view()?,
-        temperature: (&temperature).into(),
-        seeds: (&seeds).into(),
-        top_k: Some((&top_k).into()),
-        top_p: Some((&top_p).into()),
+    let sample = queue.create(&params, &tensors)?;
+    let addresses = sample_logits::Addresses {
+        logits: x.address(),
+        positions: places.address(),
+        temperature: temperature.address(),
+        seeds: seeds.address(),
+        top_k: Some(top_k.address()),
+        top_p: Some(top_p.address()),
         min_p: None,
-        requests: Some((&requests).into()),
+        requests: Some(requests.address()),
         mask: None,
-        tokens: tokens.view_mut(),
+        tokens: tokens.address(),
         probs: None,
         logprobs: None,
         flags: None,
     };
-    sample.calculate(
-        &mut handle.workspace(sample.workspace_size())?,
-        buffers,
-        Stream::default(),
-    )?;
-    tokens.tensor([rows])
+    // SAFETY: of the tensors that described them, held and made in this queue; the seed is as
+    // long as described.
+    unsafe { queue.run(&sample, addresses)? };
+    Ok(tokens.tensor())
 }
 
 /// The way of the target's own tokens through trees of drafts: `draft_tokens` and
@@ -397,47 +418,45 @@ pub fn sample_logits(
 /// # Errors
 /// As the operator's.
 pub fn tree_verify(
-    handle: &Handle,
     max_depth: usize,
     draft_tokens: &Tensor,
     target_tokens: &Tensor,
     first_child: &Tensor,
     next_sibling: &Tensor,
 ) -> Result<(Tensor, Tensor)> {
-    let (batch, size) = draft_tokens.dims2()?;
-    let (drafts, target) = (Held::new(draft_tokens)?, Held::new(target_tokens)?);
-    let (child, sibling) = (Held::new(first_child)?, Held::new(next_sibling)?);
+    let queue = Queue::of(draft_tokens)?;
+    let batch = draft_tokens.dim(0)?;
+    let (drafts, target) = (queue.read(draft_tokens)?, queue.read(target_tokens)?);
+    let (child, sibling) = (queue.read(first_child)?, queue.read(next_sibling)?);
     let shape = [batch, max_depth + 1];
-    let mut tokens = Made::<i64>::zeros(shape.iter().product());
-    let mut nodes = Made::<i64>::zeros(shape.iter().product());
-    let mut num_tokens = Made::<i32>::zeros(batch);
+    let (mut tokens, mut nodes) =
+        (queue.zeros(DType::I64, shape)?, queue.zeros(DType::I64, shape)?);
+    let mut num_tokens = queue.zeros(DType::I32, [batch])?;
     let params = TreeVerify { max_depth };
     let tensors = tree_verify::Tensors {
-        draft_tokens: drafts.desc()?,
-        target_tokens: target.desc()?,
-        first_child: child.desc()?,
-        next_sibling: sibling.desc()?,
-        tokens: tokens.desc(shape),
-        nodes: nodes.desc(shape),
-        ..params.tensors(batch, size)
-    };
-    let verify = handle.create(&params, &tensors)?;
-    let buffers = tree_verify::Buffers {
-        draft_tokens: drafts.view()?,
-        target_tokens: target.view()?,
-        first_child: child.view()?,
-        next_sibling: sibling.view()?,
-        tokens: tokens.view_mut(),
-        nodes: nodes.view_mut(),
-        num_tokens: num_tokens.view_mut(),
+        draft_tokens: drafts.desc(),
+        target_tokens: target.desc(),
+        first_child: child.desc(),
+        next_sibling: sibling.desc(),
+        tokens: tokens.desc(),
+        nodes: nodes.desc(),
+        num_tokens: num_tokens.desc(),
         flags: None,
     };
-    verify.calculate(
-        &mut handle.workspace(verify.workspace_size())?,
-        buffers,
-        Stream::default(),
-    )?;
-    Ok((tokens.tensor(shape)?, nodes.tensor(shape)?))
+    let verify = queue.create(&params, &tensors)?;
+    let addresses = tree_verify::Addresses {
+        draft_tokens: drafts.address(),
+        target_tokens: target.address(),
+        first_child: child.address(),
+        next_sibling: sibling.address(),
+        tokens: tokens.address(),
+        nodes: nodes.address(),
+        num_tokens: num_tokens.address(),
+        flags: None,
+    };
+    // SAFETY: of the tensors that described them, held and made in this queue.
+    unsafe { queue.run(&verify, addresses)? };
+    Ok((tokens.tensor(), nodes.tensor()))
 }
 
 /// The drafts that stand and the token after them: `target_probs` `[tokens, vocab]`,
@@ -450,7 +469,6 @@ pub fn tree_verify(
 /// As the operator's.
 #[allow(clippy::too_many_arguments)]
 pub fn rejection_sample(
-    handle: &Handle,
     params: &RejectionSample,
     target_probs: &Tensor,
     draft_probs: Option<&Tensor>,
@@ -460,50 +478,58 @@ pub fn rejection_sample(
     seeds: &[u64],
     positions: &[i64],
 ) -> Result<Tensor> {
-    let (tokens, vocab) = target_probs.dims2()?;
+    let queue = Queue::of(target_probs)?;
     let batch = bonus_token_ids.dims1()?;
-    let target = Held::new(target_probs)?;
-    let draft = draft_probs.map(Held::new).transpose()?;
-    let ids = Held::new(draft_token_ids)?;
-    let bonus = Held::new(bonus_token_ids)?;
-    let ends = Held::new(cu_num_draft)?;
-    let shape = [batch, params.max_spec_len + 1];
-    let mut output = Made::<i64>::zeros(shape.iter().product());
-    let [mut emitted, mut accepted, mut recovered, mut extra] =
-        [(); 4].map(|()| Made::<i32>::zeros(batch));
+    let target = queue.read(target_probs)?;
+    let draft = draft_probs.map(|probs| queue.read(probs)).transpose()?;
+    let ids = queue.read(draft_token_ids)?;
+    let bonus = queue.read(bonus_token_ids)?;
+    let ends = queue.read(cu_num_draft)?;
+    // candle lacks u64: the same bits.
+    let bits: Vec<i64> = seeds.iter().map(|&seed| seed as i64).collect();
+    let (mut bits, mut positions) = (queue.upload(&bits)?, queue.upload(positions)?);
+    let mut output = queue.zeros(DType::I64, [batch, params.max_spec_len + 1])?;
+    let mut emitted = queue.zeros(DType::I32, [batch])?;
+    let mut accepted = queue.zeros(DType::I32, [batch])?;
+    let mut recovered = queue.zeros(DType::I32, [batch])?;
+    let mut extra = queue.zeros(DType::I32, [batch])?;
     let tensors = rejection_sample::Tensors {
-        target_probs: target.desc()?,
-        draft_probs: draft.as_ref().map(Held::desc).transpose()?,
-        draft_token_ids: ids.desc()?,
-        bonus_token_ids: bonus.desc()?,
-        cu_num_draft: ends.desc()?,
-        seeds: Some(vector(DType::U64, batch)),
-        positions: Some(vector(DType::I64, batch)),
-        output_token_ids: output.desc(shape),
-        ..params.tensors(batch, tokens, vocab)
-    };
-    let verify = handle.create(params, &tensors)?;
-    let buffers = rejection_sample::Buffers {
-        target_probs: target.view()?,
-        draft_probs: draft.as_ref().map(Held::view).transpose()?,
-        draft_token_ids: ids.view()?,
-        bonus_token_ids: bonus.view()?,
-        cu_num_draft: ends.view()?,
+        target_probs: target.desc(),
+        draft_probs: draft.as_ref().map(Held::desc),
+        draft_token_ids: ids.desc(),
+        bonus_token_ids: bonus.desc(),
+        cu_num_draft: ends.desc(),
         uniform_samples: None,
-        seeds: Some(seeds.into()),
-        positions: Some(positions.into()),
+        seeds: Some(TensorDesc::new(spec::DType::U64, [seeds.len()])),
+        positions: Some(positions.desc()),
         greedy: None,
-        output_token_ids: output.view_mut(),
-        num_accepted: emitted.view_mut(),
-        accepted_counts: accepted.view_mut(),
-        recovered_counts: recovered.view_mut(),
-        bonus_counts: extra.view_mut(),
+        output_token_ids: output.desc(),
+        num_accepted: emitted.desc(),
+        accepted_counts: accepted.desc(),
+        recovered_counts: recovered.desc(),
+        bonus_counts: extra.desc(),
         flags: None,
     };
-    verify.calculate(
-        &mut handle.workspace(verify.workspace_size())?,
-        buffers,
-        Stream::default(),
-    )?;
-    output.tensor(shape)
+    let verify = queue.create(params, &tensors)?;
+    let addresses = rejection_sample::Addresses {
+        target_probs: target.address(),
+        draft_probs: draft.as_ref().map(Held::address),
+        draft_token_ids: ids.address(),
+        bonus_token_ids: bonus.address(),
+        cu_num_draft: ends.address(),
+        uniform_samples: None,
+        seeds: Some(bits.address()),
+        positions: Some(positions.address()),
+        greedy: None,
+        output_token_ids: output.address(),
+        num_accepted: emitted.address(),
+        accepted_counts: accepted.address(),
+        recovered_counts: recovered.address(),
+        bonus_counts: extra.address(),
+        flags: None,
+    };
+    // SAFETY: of the tensors that described them, held and made in this queue; the seeds are
+    // as long as described.
+    unsafe { queue.run(&verify, addresses)? };
+    Ok(output.tensor())
 }

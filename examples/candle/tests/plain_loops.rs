@@ -1,10 +1,84 @@
 //! Each operator on candle's tensors against a plain loop.
 
-use candle_core::{D, DType, Device, Result, Tensor};
-use spec::Handle;
+#[cfg(feature = "cuda")]
+use std::io::Write;
+
+#[cfg(feature = "cuda")]
+use candle_core::cuda_backend::cudarc::driver::DevicePtr;
+use candle_core::op::BackpropOp;
+use candle_core::{CpuStorage, D, DType, Device, Result, Storage, Tensor};
+use spec::Address;
 use spec::ops::topk_router::Scoring;
 use spec::ops::{HybridMtpNgram, MoeAlign, NgramMatch, PromptLookup, RejectionSample, TopkRouter};
-use spec_candle::{Requests, Sampling};
+use spec_candle::{Error, Queue, Requests, Sampling};
+
+/// Each test on each device, by name.
+macro_rules! tests {
+    ($($test:ident),+ $(,)?) => {
+        mod cpu {
+            $(
+                #[test]
+                fn $test() -> candle_core::Result<()> {
+                    super::$test(&candle_core::Device::Cpu)
+                }
+            )+
+        }
+
+        #[cfg(feature = "cuda")]
+        mod cuda {
+            $(
+                #[test]
+                fn $test() -> candle_core::Result<()> {
+                    super::cuda().map_or(Ok(()), |device| super::$test(&device))
+                }
+            )+
+        }
+    };
+}
+
+tests!(
+    topk_router,
+    rows_that_lie_apart_are_not_copied,
+    what_no_operator_takes_is_refused,
+    moe_align,
+    moe_align_is_the_sort_before_moe_gemm,
+    indexer_topk,
+    deduplicate_topk,
+    unique,
+    prompt_lookup,
+    ngram_match,
+    hybrid_mtp_ngram,
+    sample_logits,
+    tree_verify,
+    rejection_sample,
+);
+
+/// Whether the environment variable `SPEC_REQUIRE` lists `cuda`.
+fn requires_cuda() -> bool {
+    let required = std::env::var("SPEC_REQUIRE").unwrap_or_default();
+    required.split(',').any(|name| name.trim() == "cuda")
+}
+
+#[test]
+fn what_is_required_is_compiled_in() {
+    let there = cfg!(feature = "cuda") || !requires_cuda();
+    assert!(there, "SPEC_REQUIRE asks for cuda, which needs the cargo feature cuda");
+}
+
+/// The first GPU, in a stream of its own; `None`, said on stderr, where there is none. If the
+/// environment variable `SPEC_REQUIRE` lists `cuda`, that is a failure instead.
+#[cfg(feature = "cuda")]
+fn cuda() -> Option<Device> {
+    match Device::new_cuda_with_stream(0) {
+        Ok(device) => Some(device),
+        Err(reason) => {
+            assert!(!requires_cuda(), "SPEC_REQUIRE asks for cuda, which is not there: {reason}");
+            // Past the test harness, which swallows what `eprintln!` writes.
+            _ = writeln!(std::io::stderr(), "skipped: cuda: {reason}");
+            None
+        }
+    }
+}
 
 /// Whole numbers below `below`, the same each time.
 fn numbers(count: usize, below: u64, seed: u64) -> Vec<u64> {
@@ -17,27 +91,23 @@ fn numbers(count: usize, below: u64, seed: u64) -> Vec<u64> {
 }
 
 /// Rows of numbers in -4 .. 4, in steps of 1/8 so that some are equal.
-fn scores(rows: usize, cols: usize, seed: u64) -> Tensor {
+fn scores(rows: usize, cols: usize, seed: u64, device: &Device) -> Tensor {
     let all: Vec<f32> =
         numbers(rows * cols, 64, seed).iter().map(|&n| n as f32 / 8.0 - 4.0).collect();
-    Tensor::from_vec(all, (rows, cols), &Device::Cpu).unwrap()
+    Tensor::from_vec(all, (rows, cols), device).unwrap()
 }
 
-fn integers(rows: usize, cols: usize, below: u64, seed: u64) -> Tensor {
+fn integers(rows: usize, cols: usize, below: u64, seed: u64, device: &Device) -> Tensor {
     let all: Vec<i64> = numbers(rows * cols, below, seed).iter().map(|&n| n as i64).collect();
-    Tensor::from_vec(all, (rows, cols), &Device::Cpu).unwrap()
+    Tensor::from_vec(all, (rows, cols), device).unwrap()
 }
 
-fn vector(values: &[i64]) -> Tensor {
-    Tensor::new(values, &Device::Cpu).unwrap()
+fn vector(values: &[i64], device: &Device) -> Tensor {
+    Tensor::new(values, device).unwrap()
 }
 
-fn vector32(values: &[i32]) -> Tensor {
-    Tensor::new(values, &Device::Cpu).unwrap()
-}
-
-fn cpu() -> Handle {
-    Handle::cpu().unwrap()
+fn vector32(values: &[i32], device: &Device) -> Tensor {
+    Tensor::new(values, device).unwrap()
 }
 
 /// The indices of the `k` largest, largest first, the lower index among equals.
@@ -48,13 +118,12 @@ fn largest(row: &[f32], k: usize) -> Vec<usize> {
     order
 }
 
-#[test]
-fn topk_router() -> Result<()> {
-    let (logits, bias) = (scores(33, 40, 1), scores(1, 40, 2).squeeze(0)?);
+fn topk_router(device: &Device) -> Result<()> {
+    let (logits, bias) = (scores(33, 40, 1, device), scores(1, 40, 2, device).squeeze(0)?);
     for scoring in [Scoring::Softmax, Scoring::Sigmoid] {
         let params = TopkRouter { scoring, scale: 2.5, ..TopkRouter::softmax(6) };
         let with = (scoring == Scoring::Sigmoid).then_some(&bias);
-        let (weights, indices) = spec_candle::topk_router(&cpu(), &params, &logits, with).unwrap();
+        let (weights, indices) = spec_candle::topk_router(&params, &logits, with).unwrap();
         assert_eq!((indices.dtype(), indices.dims()), (DType::U32, &[33, 6][..]));
         let all = match scoring {
             Scoring::Sigmoid => logits
@@ -91,29 +160,57 @@ fn topk_router() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn rows_that_lie_apart_are_not_copied() -> Result<()> {
-    let wide = scores(9, 64, 3);
+fn rows_that_lie_apart_are_not_copied(device: &Device) -> Result<()> {
+    let wide = scores(9, 64, 3, device);
     let logits = wide.narrow(1, 16, 32)?;
     let params = TopkRouter::softmax(4);
-    let (_, apart) = spec_candle::topk_router(&cpu(), &params, &logits, None).unwrap();
+    let (_, apart) = spec_candle::topk_router(&params, &logits, None).unwrap();
     let packed = logits.contiguous()?;
-    let (_, packed) = spec_candle::topk_router(&cpu(), &params, &packed, None).unwrap();
+    let (_, packed) = spec_candle::topk_router(&params, &packed, None).unwrap();
     assert_eq!(apart.to_vec2::<u32>()?, packed.to_vec2::<u32>()?);
-    let held = spec_candle::Held::new(&logits).unwrap();
-    let desc = held.desc().unwrap();
+    let held = Queue::of(&logits).unwrap().read(&logits).unwrap();
+    let desc = held.desc();
     assert_eq!((desc.shape(), desc.strides()), (&[9, 32][..], &[64, 1][..]));
-    let row: &[f32] = held.view().unwrap().host().unwrap();
-    assert_eq!(row[..32], logits.get(0)?.to_vec1::<f32>()?);
+    let start: Address = match &*wide.storage_and_layout().0 {
+        Storage::Cpu(storage) => storage.as_slice::<f32>()?[16..].as_ptr().into(),
+        #[cfg(feature = "cuda")]
+        Storage::Cuda(storage) => {
+            let stream = storage.device.cuda_stream();
+            storage.as_cuda_slice::<f32>()?.slice(16..).device_ptr(&stream).0.into()
+        }
+        _ => unreachable!("no other device is tested"),
+    };
+    assert_eq!(held.address(), start);
     Ok(())
 }
 
-#[test]
-fn moe_align() -> Result<()> {
+fn what_no_operator_takes_is_refused(device: &Device) -> Result<()> {
+    let refused = |tensor: &Tensor| match Queue::of(tensor).unwrap().read(tensor) {
+        Err(Error::Tensor(what)) => what,
+        _ => panic!("{tensor} was taken"),
+    };
+    let cube = Tensor::zeros((2, 2, 2), DType::F32, device)?;
+    assert_eq!(refused(&cube), "rank 3");
+    let doubles = Tensor::zeros(3, DType::F64, device)?;
+    assert_eq!(refused(&doubles), "a type that no operator takes");
+    let (storage, none) = (Storage::Cpu(CpuStorage::F32(vec![0.0; 8])), BackpropOp::none());
+    let short = Tensor::from_storage(storage, (3, 3), none, false);
+    assert_eq!(refused(&short), "less memory than its shape");
+    if device.is_cuda() {
+        let (logits, bias) = (scores(2, 8, 1, device), scores(1, 8, 2, &Device::Cpu).squeeze(0)?);
+        match spec_candle::topk_router(&TopkRouter::softmax(2), &logits, Some(&bias)) {
+            Err(Error::Tensor(what)) => assert_eq!(what, "another device than the first"),
+            _ => panic!("two devices were taken"),
+        }
+    }
+    Ok(())
+}
+
+fn moe_align(device: &Device) -> Result<()> {
     let (experts, block) = (7, 4);
-    let ids = integers(13, 3, experts, 4).to_dtype(DType::U32)?;
+    let ids = integers(13, 3, experts, 4, device).to_dtype(DType::U32)?;
     let params = MoeAlign::new(experts as usize, block);
-    let aligned = spec_candle::moe_align(&cpu(), &params, &ids).unwrap();
+    let aligned = spec_candle::moe_align(&params, &ids).unwrap();
     let flat = ids.flatten_all()?.to_vec1::<u32>()?;
     let (mut sorted, mut blocks) = (Vec::new(), Vec::new());
     for expert in 0..experts as u32 {
@@ -122,29 +219,28 @@ fn moe_align() -> Result<()> {
         while sorted.len() % block != 0 {
             sorted.push(flat.len() as u32);
         }
-        blocks.resize(sorted.len() / block, i64::from(expert));
+        blocks.resize(sorted.len() / block, expert as i32);
     }
-    assert_eq!(aligned.num_padded.to_vec1::<i64>()?, [sorted.len() as i64]);
+    assert_eq!(aligned.num_padded.to_vec1::<i32>()?, [sorted.len() as i32]);
     let got = aligned.sorted_ids.to_vec1::<u32>()?;
     assert_eq!(got[..sorted.len()], sorted);
     assert!(got[sorted.len()..].iter().all(|&pick| pick as usize == flat.len()));
-    let got = aligned.block_experts.to_vec1::<i64>()?;
+    let got = aligned.block_experts.to_vec1::<i32>()?;
     assert_eq!(got[..blocks.len()], blocks);
     assert!(got[blocks.len()..].iter().all(|&expert| expert == -1));
     Ok(())
 }
 
 /// Blocks of one pick are what candle sorts out for its grouped products.
-#[test]
-fn moe_align_is_the_sort_before_moe_gemm() -> Result<()> {
-    let ids = integers(50, 4, 9, 21).to_dtype(DType::U32)?;
+fn moe_align_is_the_sort_before_moe_gemm(device: &Device) -> Result<()> {
+    let ids = integers(50, 4, 9, 21, device).to_dtype(DType::U32)?;
     let flat = ids.flatten_all()?;
     let (experts, order) = flat.sort_last_dim(true)?;
-    let aligned = spec_candle::moe_align(&cpu(), &MoeAlign::new(9, 1), &ids).unwrap();
-    let experts: Vec<i64> = experts.to_vec1::<u32>()?.iter().map(|&e| i64::from(e)).collect();
-    assert_eq!(aligned.block_experts.to_vec1::<i64>()?, experts);
+    let aligned = spec_candle::moe_align(&MoeAlign::new(9, 1), &ids).unwrap();
+    let experts: Vec<i32> = experts.to_vec1::<u32>()?.iter().map(|&e| e as i32).collect();
+    assert_eq!(aligned.block_experts.to_vec1::<i32>()?, experts);
     // candle's sort need not be stable: in each run the picks are the same.
-    let runs = |order: Vec<u32>| -> Vec<(i64, u32)> {
+    let runs = |order: Vec<u32>| -> Vec<(i32, u32)> {
         let mut runs: Vec<_> = experts.iter().copied().zip(order).collect();
         runs.sort_unstable();
         runs
@@ -155,11 +251,10 @@ fn moe_align_is_the_sort_before_moe_gemm() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn indexer_topk() -> Result<()> {
-    let (scores, lengths) = (scores(5, 50, 5), [50i64, 8, 3, 0, 27]);
+fn indexer_topk(device: &Device) -> Result<()> {
+    let (scores, lengths) = (scores(5, 50, 5, device), [50i64, 8, 3, 0, 27]);
     for scores in [scores.clone(), scores.to_dtype(DType::BF16)?] {
-        let got = spec_candle::indexer_topk(&cpu(), 8, &scores, Some(&vector(&lengths))).unwrap();
+        let got = spec_candle::indexer_topk(8, &scores, Some(&vector(&lengths, device))).unwrap();
         let rows = scores.to_dtype(DType::F32)?.to_vec2::<f32>()?;
         for ((row, &len), got) in rows.iter().zip(&lengths).zip(got.to_vec2::<i64>()?) {
             let mut best = largest(&row[..len as usize], 8);
@@ -172,11 +267,10 @@ fn indexer_topk() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn deduplicate_topk() -> Result<()> {
+fn deduplicate_topk(device: &Device) -> Result<()> {
     let values: Vec<i32> = numbers(6 * 10, 20, 6).iter().map(|&n| n as i32 - 1).collect();
-    let indices = Tensor::from_vec(values.clone(), (6, 10), &Device::Cpu)?;
-    let got = spec_candle::deduplicate_topk(&cpu(), 2, &indices).unwrap();
+    let indices = Tensor::from_vec(values.clone(), (6, 10), device)?;
+    let got = spec_candle::deduplicate_topk(2, &indices).unwrap();
     for (got, request) in got.to_vec2::<i32>()?.iter().zip(values.chunks(20)) {
         let mut expected: Vec<i32> = request.iter().copied().filter(|&value| value >= 0).collect();
         expected.sort_unstable();
@@ -187,13 +281,12 @@ fn deduplicate_topk() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn unique() -> Result<()> {
-    let keys = integers(1, 1000, 300, 7).squeeze(0)?;
+fn unique(device: &Device) -> Result<()> {
+    let keys = integers(1, 1000, 300, 7, device).squeeze(0)?;
     let mut expected = keys.to_vec1::<i64>()?;
     expected.sort_unstable();
     expected.dedup();
-    let got = spec_candle::unique(&cpu(), &keys).unwrap();
+    let got = spec_candle::unique(&keys).unwrap();
     assert_eq!(got.to_vec1::<i64>()?, expected);
     Ok(())
 }
@@ -209,12 +302,11 @@ fn followed(text: &[i64], min: usize, max: usize, most: usize) -> Vec<i64> {
     Vec::new()
 }
 
-#[test]
-fn prompt_lookup() -> Result<()> {
-    let (tokens, lengths) = (integers(40, 30, 4, 8), numbers(40, 31, 9));
+fn prompt_lookup(device: &Device) -> Result<()> {
+    let (tokens, lengths) = (integers(40, 30, 4, 8, device), numbers(40, 31, 9));
     let lengths: Vec<i64> = lengths.iter().map(|&len| len as i64).collect();
     let params = PromptLookup::default();
-    let got = spec_candle::prompt_lookup(&cpu(), &params, &tokens, &vector(&lengths)).unwrap();
+    let got = spec_candle::prompt_lookup(&params, &tokens, &vector(&lengths, device)).unwrap();
     let mut found = 0;
     for ((row, &len), got) in
         tokens.to_vec2::<i64>()?.iter().zip(&lengths).zip(got.to_vec2::<i64>()?)
@@ -245,29 +337,29 @@ fn copied(prompt: &[i64], generated: &[i64], max: usize, most: usize) -> Vec<i64
 }
 
 /// A batch of one request for the two n-gram operators.
-fn check_ngram(seed: u64, head: usize) -> Result<usize> {
-    let prompt = integers(1, 20, 5, seed);
-    let generated = integers(1, 12, 5, seed + 1);
+fn check_ngram(seed: u64, head: usize, device: &Device) -> Result<usize> {
+    let prompt = integers(1, 20, 5, seed, device);
+    let generated = integers(1, 12, 5, seed + 1, device);
     let last = 9 + head;
     let slots = 6;
     let mut draft_tokens = vec![0i64; slots];
     let all = generated.squeeze(0)?.to_vec1::<i64>()?;
     draft_tokens[..=head].copy_from_slice(&all[9..=last]);
-    let drafts = Tensor::from_vec(draft_tokens.clone(), (1, slots), &Device::Cpu)?;
+    let drafts = Tensor::from_vec(draft_tokens.clone(), (1, slots), device)?;
     let requests = Requests {
         input_ids: &prompt,
-        input_ids_len: &vector(&[20]),
+        input_ids_len: &vector(&[20], device),
         generated: &generated,
-        step_idx: &vector(&[last as i64]),
-        max_dec_len: &vector(&[100]),
+        step_idx: &vector(&[last as i64], device),
+        max_dec_len: &vector(&[100], device),
         draft_tokens: &drafts,
-        seq_lens_this_time: &vector32(&[1 + head as i32]),
-        seq_lens_decoder: &vector32(&[30]),
+        seq_lens_this_time: &vector32(&[1 + head as i32], device),
+        seq_lens_decoder: &vector32(&[30], device),
     };
     let (got, count) = if head == 0 {
         let params = NgramMatch::default();
-        let (zero, most) = (vector32(&[0]), vector32(&[slots as i32 - 1]));
-        spec_candle::ngram_match(&cpu(), &params, &requests, &vector(&[0]), &most, &zero)
+        let (zero, most) = (vector32(&[0], device), vector32(&[slots as i32 - 1], device));
+        spec_candle::ngram_match(&params, &requests, &vector(&[0], device), &most, &zero)
     } else {
         let params = HybridMtpNgram {
             max_ngram_size: 3,
@@ -275,7 +367,7 @@ fn check_ngram(seed: u64, head: usize) -> Result<usize> {
             max_draft_tokens: slots - 1,
             token_threshold: 1024,
         };
-        spec_candle::hybrid_mtp_ngram(&cpu(), &params, &requests)
+        spec_candle::hybrid_mtp_ngram(&params, &requests)
     }
     .unwrap();
     let prompt = prompt.squeeze(0)?.to_vec1::<i64>()?;
@@ -286,33 +378,30 @@ fn check_ngram(seed: u64, head: usize) -> Result<usize> {
     Ok(expected.len())
 }
 
-#[test]
-fn ngram_match() -> Result<()> {
-    let found: usize = (0..50).map(|seed| check_ngram(2 * seed, 0).unwrap()).sum();
+fn ngram_match(device: &Device) -> Result<()> {
+    let found: usize = (0..50).map(|seed| check_ngram(2 * seed, 0, device).unwrap()).sum();
     assert!(found > 50);
     Ok(())
 }
 
-#[test]
-fn hybrid_mtp_ngram() -> Result<()> {
-    let found: usize = (0..50).map(|seed| check_ngram(2 * seed, 2).unwrap()).sum();
+fn hybrid_mtp_ngram(device: &Device) -> Result<()> {
+    let found: usize = (0..50).map(|seed| check_ngram(2 * seed, 2, device).unwrap()).sum();
     assert!(found > 50);
     Ok(())
 }
 
-#[test]
-fn sample_logits() -> Result<()> {
-    let logits = scores(400, 11, 12);
+fn sample_logits(device: &Device) -> Result<()> {
+    let logits = scores(400, 11, 12, device);
     let rows = logits.to_vec2::<f32>()?;
-    let positions = vector(&(0..400).collect::<Vec<i64>>());
+    let positions = vector(&(0..400).collect::<Vec<i64>>(), device);
     let sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 5 };
-    let got = spec_candle::sample_logits(&cpu(), &sampling, &logits, &positions).unwrap();
+    let got = spec_candle::sample_logits(&sampling, &logits, &positions).unwrap();
     for (row, got) in rows.iter().zip(got.to_vec1::<u32>()?) {
         assert_eq!(got as usize, largest(row, 1)[0]);
     }
     // With a temperature only the likeliest are drawn, each of them sometimes.
     let sampling = Sampling { temperature: 4.0, top_k: 3, ..sampling };
-    let got = spec_candle::sample_logits(&cpu(), &sampling, &logits, &positions).unwrap();
+    let got = spec_candle::sample_logits(&sampling, &logits, &positions).unwrap();
     let mut drawn = [0; 3];
     for (row, got) in rows.iter().zip(got.to_vec1::<u32>()?) {
         let rank = largest(row, 3).iter().position(|&token| token == got as usize);
@@ -322,11 +411,10 @@ fn sample_logits() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn tree_verify() -> Result<()> {
+fn tree_verify(device: &Device) -> Result<()> {
     let (batch, nodes, depth) = (30, 8, 4);
-    let drafts = integers(batch, nodes, 3, 13);
-    let target = integers(batch, nodes, 3, 14);
+    let drafts = integers(batch, nodes, 3, 13, device);
+    let target = integers(batch, nodes, 3, 14, device);
     // Each node's parent is one before it.
     let parents: Vec<usize> = numbers(batch * nodes, 1 << 20, 15)
         .iter()
@@ -342,10 +430,10 @@ fn tree_verify() -> Result<()> {
             child[at + parent] = node as i64;
         }
     }
-    let matrix = |values| Tensor::from_vec(values, (batch, nodes), &Device::Cpu);
+    let matrix = |values| Tensor::from_vec(values, (batch, nodes), device);
     let (child, sibling) = (matrix(child)?, matrix(sibling)?);
     let (tokens, path) =
-        spec_candle::tree_verify(&cpu(), depth, &drafts, &target, &child, &sibling).unwrap();
+        spec_candle::tree_verify(depth, &drafts, &target, &child, &sibling).unwrap();
     let (drafts, target) = (drafts.to_vec2::<i64>()?, target.to_vec2::<i64>()?);
     let mut longest = 0;
     for request in 0..batch {
@@ -372,29 +460,28 @@ fn tree_verify() -> Result<()> {
     Ok(())
 }
 
-#[test]
-fn rejection_sample() -> Result<()> {
+fn rejection_sample(device: &Device) -> Result<()> {
     use spec::philox::{Draw, Purpose};
     let (batch, drafts, vocab) = (50, 3, 9);
     let probs = |seed| -> Result<Tensor> {
-        let exp = scores(batch * drafts, vocab, seed).exp()?;
+        let exp = scores(batch * drafts, vocab, seed, device).exp()?;
         exp.broadcast_div(&exp.sum_keepdim(1)?)
     };
     let (target, draft) = (probs(16)?, probs(17)?);
-    let ids = integers(1, batch * drafts, vocab as u64, 18).squeeze(0)?.to_dtype(DType::U32)?;
-    let bonus = integers(1, batch, vocab as u64, 19).squeeze(0)?.to_dtype(DType::U32)?;
+    let ids =
+        integers(1, batch * drafts, vocab as u64, 18, device).squeeze(0)?.to_dtype(DType::U32)?;
+    let bonus = integers(1, batch, vocab as u64, 19, device).squeeze(0)?.to_dtype(DType::U32)?;
     let ends: Vec<i64> = (0..=batch).map(|request| (request * drafts) as i64).collect();
     let seeds: Vec<u64> = numbers(batch, 1 << 30, 20);
     let positions: Vec<i64> = (0..batch as i64).map(|request| 100 * request).collect();
     let params = RejectionSample::argmax(drafts);
     let got = spec_candle::rejection_sample(
-        &cpu(),
         &params,
         &target,
         Some(&draft),
         &ids,
         &bonus,
-        &vector(&ends),
+        &vector(&ends, device),
         &seeds,
         &positions,
     )
@@ -428,5 +515,47 @@ fn rejection_sample() -> Result<()> {
         assert_eq!(got.get(request)?.to_vec1::<i64>()?, expected);
     }
     assert!((1..batch).contains(&whole));
+    Ok(())
+}
+
+/// The tests above are in one stream of their own. candle's usual one is each thread's own.
+#[cfg(feature = "cuda")]
+#[test]
+fn cuda_in_the_stream_of_each_thread() -> Result<()> {
+    if cuda().is_none() {
+        return Ok(());
+    }
+    std::thread::scope(|threads| {
+        let run = |_| {
+            threads.spawn(|| {
+                let device = Device::new_cuda(0)?;
+                topk_router(&device)?;
+                unique(&device)
+            })
+        };
+        let running: Vec<_> = (0..4).map(run).collect();
+        running.into_iter().try_for_each(|thread| thread.join().expect("it panicked"))
+    })
+}
+
+/// What one stream has not computed yet when another copies the result.
+#[cfg(feature = "cuda")]
+#[test]
+fn cuda_results_are_waited_for_in_another_stream() -> Result<()> {
+    let (Some(device), Some(other)) = (cuda(), cuda()) else { return Ok(()) };
+    let all = scores(64, 1 << 16, 22, &device);
+    let best = |scores: &Tensor| spec_candle::indexer_topk(2048, scores, None).unwrap();
+    let expected = best(&all).to_vec2::<i64>()?;
+    let ones = Tensor::ones((4096, 4096), DType::F32, &device)?;
+    for _ in 0..5 {
+        // Takes longer than what follows takes to enqueue, and leaves ones.
+        let mut late = ones.clone();
+        for _ in 0..10 {
+            late = late.matmul(&ones)?.affine(0.0, 1.0)?;
+        }
+        let one = late.narrow(0, 0, 1)?.narrow(1, 0, 1)?;
+        let got = best(&all.broadcast_mul(&one)?).to_device(&other)?;
+        assert!(got.to_vec2::<i64>()? == expected);
+    }
     Ok(())
 }
