@@ -164,7 +164,7 @@ impl Queue {
         };
         match (&*held.storage, &mut made.storage) {
             (Storage::Cpu(from), Storage::Cpu(to)) => {
-                from.copy_strided_src(to, 0, tensor.layout())?
+                from.copy_strided_src(to, 0, tensor.layout())?;
             }
             (Storage::Cuda(from), Storage::Cuda(to)) => {
                 from.copy_strided_src(to, 0, tensor.layout())?;
@@ -190,7 +190,8 @@ impl Queue {
     ///
     /// # Safety
     /// The operator was created here, and each address is that of the [`Held`] or [`Made`] of
-    /// this queue which described it, alive until this returns.
+    /// this queue which described it, alive until this returns, or of one as long; no two that
+    /// are written are the same.
     pub unsafe fn run<O: Operator>(
         &self,
         operator: &Descriptor<O>,
@@ -207,13 +208,13 @@ impl Queue {
             _ => Stream::default(),
         };
         // SAFETY: the caller's; what candle frees later, it frees in this stream.
-        Ok(unsafe { operator.calculate_at(workspace.address(), addresses, stream)? })
+        unsafe { operator.calculate_at(workspace.address(), addresses, stream)? };
+        Ok(())
     }
 }
 
 /// A tensor that is read where it lies, locked meanwhile.
 pub struct Held<'t> {
-    #[cfg_attr(not(feature = "cuda"), allow(dead_code, reason = "locked, not looked at"))]
     storage: StorageRef<'t>,
     desc: TensorDesc,
     address: Address,
