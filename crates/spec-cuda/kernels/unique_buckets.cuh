@@ -28,6 +28,7 @@
 constexpr u32 MAX_SPLIT = THREADS;    // digits of a partition
 constexpr u32 SURVEY_THREADS = 1024;
 constexpr u32 SURVEY_ITEMS = 8;
+constexpr u32 CHECK_THREADS = 512;
 constexpr u32 SAMPLES = 4096;
 constexpr u32 SAMPLE_BINS = 1024;
 constexpr u32 SAMPLE_LIMIT = 8 * SAMPLES / SAMPLE_BINS; // eight times the average is bunched
@@ -39,6 +40,8 @@ constexpr u32 BIN_BITS = 13;
 constexpr u32 BINS = 1 << BIN_BITS;
 constexpr u32 BIN_LIMIT = 24;         // keys of a bin that are ordered one by one
 constexpr u32 THIN_SLOTS = 4096;
+constexpr u32 MAX_PARTS = 1024;       // of the range, each with its map of bits
+constexpr u32 KEY_POSITIONS = 16;     // positions a key, above which bits are too sparse
 static_assert(BUCKET_KEYS < 1 << 16 && SPLIT_KEYS < 1 << 16, "places have 16 bits");
 
 // ---- positions ---------------------------------------------------------------
@@ -90,65 +93,44 @@ INLINE void extremes(u64& least, u64& greatest) {
     }
 }
 
-// ---- survey ------------------------------------------------------------------
+// ---- check -------------------------------------------------------------------
 
-// What a sample says; the same in every block.
-struct Sampled {
-    Map map;
-    bool ascends;
-    bool bunched;  // some part of the range has far more than its share
-    bool repeated; // and that is mostly equals
-};
-
-template <typename K>
-INLINE Sampled sample(const Params& p, u64* table) {
-    constexpr u32 ITEMS = SAMPLES / SURVEY_THREADS;
+// What a sample says, into the plan. By one block, with its samples in order.
+INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / CHECK_THREADS],
+                         bool ascends, u64* table) {
+    constexpr u32 ITEMS = SAMPLES / CHECK_THREADS;
     __shared__ u32 bins[SAMPLE_BINS];
     __shared__ u32 crowd;
     __shared__ u32 distinct;
-    const K* keys = static_cast<const K*>(p.keys);
-    const K flip = static_cast<K>(p.flip);
-    const u64 stride = p.n / SAMPLES;
-    u64 items[ITEMS];
     u64 least = ~0ull;
     u64 greatest = 0;
-    bool descends = false;
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
-        const u64 at = (threadIdx.x * ITEMS + i) * stride;
-        items[i] = static_cast<u64>(__ldg(keys + at) ^ flip);
         least = min(least, items[i]);
         greatest = max(greatest, items[i]);
-        if (i > 0) descends |= items[i - 1] > items[i];
     }
-    const u64 next = __shfl_down_sync(ALL_LANES, items[0], 1);
-    if (lane_id() < WARP - 1) descends |= items[ITEMS - 1] > next;
-    extremes<SURVEY_THREADS>(least, greatest);
-    Sampled result;
-    result.ascends = !__syncthreads_or(descends);
+    for (u32 i = threadIdx.x; i < SAMPLE_BINS; i += CHECK_THREADS) bins[i] = 0;
+    if (threadIdx.x == 0) crowd = distinct = 0;
+    extremes<CHECK_THREADS>(least, greatest);
     // Keys beyond the sample's are likely, and few of them that far beyond.
     const u64 margin = (greatest - least) / 64;
     const u64 low = least - min(least, margin);
     const u64 high = greatest + min(~0ull - greatest, margin);
-    result.map = map_of(low, high, 1u << p.bits);
 
     const Map coarse = map_of(low, high, SAMPLE_BINS);
-    bins[threadIdx.x] = 0;
-    if (threadIdx.x == 0) crowd = distinct = 0;
-    __syncthreads();
     u32 most = 0;
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         most = max(most, atomicAdd(&bins[bucket_of(items[i], coarse, 0)], 1u));
     }
-    result.bunched = __syncthreads_or(most >= SAMPLE_LIMIT);
-    result.repeated = false;
-    if (result.bunched && !result.ascends) {
+    const bool bunched = __syncthreads_or(most >= SAMPLE_LIMIT);
+    bool repeated = false;
+    if (bunched && !ascends) {
         // A set of those samples that bunch: an empty slot is all ones.
         constexpr u32 SLOTS = 2 * SAMPLES;
-        for (u32 i = threadIdx.x; i < SLOTS; i += SURVEY_THREADS) table[i] = ~0ull;
+        for (u32 i = threadIdx.x; i < SLOTS; i += CHECK_THREADS) table[i] = ~0ull;
         __syncthreads();
-#pragma unroll
+#pragma unroll 1
         for (u32 i = 0; i < ITEMS; i++) {
             if (bins[bucket_of(items[i], coarse, 0)] <= SAMPLE_LIMIT) continue;
             atomicAdd(&crowd, 1u);
@@ -162,32 +144,179 @@ INLINE Sampled sample(const Params& p, u64* table) {
             }
         }
         __syncthreads();
-        result.repeated = 2 * distinct < crowd;
+        repeated = 2 * distinct < crowd;
     }
-    __syncthreads();
-    return result;
+    if (threadIdx.x == 0) {
+        p.plan->map = map_of(low, high, 1u << p.bits);
+        p.plan->ascends = ascends;
+        p.plan->bunched = bunched;
+        p.plan->repeated = repeated;
+    }
 }
+
+// Every block looks at the same sample. Where that ascends, each goes through a span of tiles:
+// whether all keys ascend, and how many distinct ones there are before each tile.
+template <typename K>
+INLINE void check(const Params& p) {
+    constexpr u32 SAMPLED = SAMPLES / CHECK_THREADS;
+    constexpr u32 ITEMS = Tile<K>::COMPACT_KEYS / CHECK_THREADS;
+    extern __shared__ uint4 memory[];
+    __shared__ u32 totals[2][CHECK_THREADS / WARP];
+    const K* keys = static_cast<const K*>(p.keys);
+    const K flip = static_cast<K>(p.flip);
+    const u32 lane = lane_id();
+    const u32 warp = threadIdx.x / WARP;
+    bool descends = false;
+    {
+        const u64 stride = p.n / SAMPLES;
+        u64 items[SAMPLED];
+#pragma unroll
+        for (u32 i = 0; i < SAMPLED; i++) {
+            items[i] = __ldg(keys + (threadIdx.x * SAMPLED + i) * stride) ^ flip;
+        }
+#pragma unroll
+        for (u32 i = 1; i < SAMPLED; i++) descends |= items[i - 1] > items[i];
+        const u64 next = __shfl_down_sync(ALL_LANES, items[0], 1);
+        if (lane < WARP - 1) descends |= items[SAMPLED - 1] > next;
+        descends = __syncthreads_or(descends);
+        if (blockIdx.x == 0) {
+            judge_sample(p, items, !descends, reinterpret_cast<u64*>(memory));
+        }
+        if (descends) return;
+    }
+
+    const u32 tiles =
+        static_cast<u32>((p.n + Tile<K>::COMPACT_KEYS - 1) / Tile<K>::COMPACT_KEYS);
+    const u32 first = min(blockIdx.x * p.span_tiles, tiles);
+    const u32 end = min(first + p.span_tiles, tiles);
+    K ahead[ITEMS]; // of the tile to come
+    K before_ahead; // the key before the warp's first
+    u32 stop_ahead;
+    const auto load = [&](u32 tile) {
+        const u64 start = static_cast<u64>(tile) * Tile<K>::COMPACT_KEYS + warp * WARP * ITEMS;
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i++) {
+            const u64 at = start + i * WARP + lane;
+            ahead[i] = __ldcs(keys + min(at, p.n - 1)); // beyond the end, the last key again
+        }
+        before_ahead = __ldg(keys + min(start > 0 ? start - 1 : 0, p.n - 1));
+        stop_ahead = read_word(&p.plan->unsorted);
+    };
+    u64 sum = 0;
+    u32 turn = 0;
+    bool stop = false;
+    if (first < end) load(first);
+    for (u32 tile = first; tile < end && !stop; tile++) {
+        K before = before_ahead;
+        u32 heads = tile == 0 && threadIdx.x == 0; // nothing is before the first key
+        stop = stop_ahead != 0;
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i++) {
+            const K left = __shfl_sync(ALL_LANES, ahead[i], lane + WARP - 1);
+            const K below = lane == 0 ? before : left;
+            stop |= (below ^ flip) > (ahead[i] ^ flip);
+            heads += below != ahead[i];
+            before = left;
+        }
+        if (tile + 1 < end) load(tile + 1);
+        heads = __reduce_add_sync(ALL_LANES, heads);
+        if (lane == 0) totals[turn][warp] = heads;
+        stop = __syncthreads_or(stop);
+        if (threadIdx.x == 0) p.sums[0][tile] = static_cast<u32>(sum);
+        if (warp == 0) {
+            sum += __reduce_add_sync(ALL_LANES,
+                                     lane < CHECK_THREADS / WARP ? totals[turn][lane] : 0);
+        }
+        turn ^= 1;
+    }
+    if (threadIdx.x == 0) {
+        if (stop) write_word(&p.plan->unsorted, 1);
+        span_sums(p)[blockIdx.x] = sum;
+    }
+    __threadfence();
+    __syncthreads();
+    if (for_block(threadIdx.x == 0 ? atomicAdd(&p.plan->check_blocks, 1u) : 0) != gridDim.x - 1) {
+        return;
+    }
+    __threadfence();
+    if (read_word(&p.plan->unsorted) != 0) return;
+    // Sums of the spans before, by one warp.
+    if (warp != 0) return;
+    u64 all = 0;
+    for (u32 from = 0; from < gridDim.x; from += WARP) {
+        const u32 at = from + lane;
+        const u64 own = at < gridDim.x ? read_word(&span_sums(p)[at]) : 0;
+        u64 inclusive = own;
+#pragma unroll
+        for (u32 step = 1; step < WARP; step *= 2) {
+            const u64 below = __shfl_up_sync(ALL_LANES, inclusive, step);
+            if (lane >= step) inclusive += below;
+        }
+        if (at < gridDim.x) write_word(&span_sums(p)[at], all + inclusive - own);
+        all += __shfl_sync(ALL_LANES, inclusive, WARP - 1);
+    }
+    if (lane == 0) {
+        *p.count = all;
+        p.plan->mode = SORTED;
+    }
+}
+
+// ---- survey ------------------------------------------------------------------
 
 // Counters of 16 bits, two a word. What a counter holds goes to memory by halves of its range:
 // whoever brings it there moves a half, and the block meets before the other half is full.
 constexpr u32 HALF = 0x8000;
 constexpr u32 STEPS_TO_MEET = HALF / (SURVEY_THREADS * SURVEY_ITEMS);
 
-// Adds keys; what was there before.
-INLINE u32 count(u32* words, u32 bucket, u32 keys) {
-    const u32 shift = bucket % 2 * 16;
-    return atomicAdd(&words[bucket / 2], keys << shift) >> shift & 0xFFFF;
-}
-
-INLINE bool reaches_half(u32 before, u32 keys) { return before < HALF && before + keys >= HALF; }
-
 INLINE void move_half(u32* words, u32 bucket, u32* totals) {
     atomicSub(&words[bucket / 2], HALF << bucket % 2 * 16);
     atomicAdd(&totals[bucket], HALF);
 }
 
+// Whether a counter that held less than half now holds more: the changed bits say.
+INLINE bool reaches_half(u32 changed) { return (changed & (HALF | HALF << 16)) != 0; }
+
+// Adds keys: which bits of the word that changes.
+INLINE u32 count(u32* words, u32 bucket, u32 keys) {
+    const u32 more = keys << bucket % 2 * 16;
+    const u32 before = atomicAdd(&words[bucket / 2], more);
+    return before ^ (before + more);
+}
+
+// The first of the buckets that part `part` of `parts` has.
+INLINE u32 first_bucket(const Params& p, u32 part, u32 parts) {
+    return ((part << p.bits) + parts - 1) / parts;
+}
+
+// The least position in a bucket.
+INLINE u64 first_position(u32 bucket, u32 scale) {
+    return ((static_cast<u64>(bucket) << 32) + scale - 1) / scale;
+}
+
+// Parts of the range for which a bit a position fits shared memory, or 0: there has to be a key
+// for some positions, and no part that one block would be long busy with.
+INLINE u32 parts_of_bits(const Params& p, const Map& map) {
+    if (p.part_bits == 0 || map.shift != 0 || __ldcg(&p.plan->outside) != 0) return 0;
+    if (map.range / KEY_POSITIONS > p.n) return 0;
+    // Parts are whole buckets, so that some are larger than others.
+    const u64 wanted = map.range / (p.part_bits - p.part_bits / 16) + 1;
+    if (wanted > MAX_PARTS) return 0;
+    const u32 parts = max(static_cast<u32>(wanted), MAX_PARTS / 2);
+    if (parts > 1u << p.bits) return 0;
+    bool fits = true;
+    if (threadIdx.x < parts) {
+        const u32 first = first_bucket(p, threadIdx.x, parts);
+        const u32 end = first_bucket(p, threadIdx.x + 1, parts);
+        const u64 positions = first_position(end, map.scale) - first_position(first, map.scale);
+        fits = positions <= p.part_bits &&
+               p.bucket_starts[end] - p.bucket_starts[first] <= 2 * (p.n / parts) + 4096;
+    }
+    return __syncthreads_and(fits) ? parts : 0;
+}
+
 // Where buckets start, and how the call goes on. By one block.
-INLINE void decide(const Params& p, const Sampled& sampled) {
+INLINE void decide(const Params& p, const Map& map) {
+    static_assert(MAX_PARTS <= SURVEY_THREADS, "a part a thread");
     const u32 buckets = 1u << p.bits;
     const u32 digits = buckets >> p.low_bits;
     const u32 each = max(buckets / SURVEY_THREADS, 1u);
@@ -195,6 +324,7 @@ INLINE void decide(const Params& p, const Sampled& sampled) {
     const u32 end = first < buckets ? first + each : first;
     u32 sum = 0;
     bool large = false;
+#pragma unroll 8
     for (u32 i = first; i < end; i++) {
         const u32 keys = __ldcg(&p.bucket_counts[i]);
         sum += keys;
@@ -202,13 +332,23 @@ INLINE void decide(const Params& p, const Sampled& sampled) {
     }
     u32 all;
     u32 start = sum_before<SURVEY_THREADS>(sum, all);
-    for (u32 i = first; i < end; i++) {
-        p.bucket_starts[i] = p.bucket_ends[i] = start;
-        if (i % (1u << p.low_bits) == 0) p.digit_ends[i >> p.low_bits] = start;
-        start += __ldcg(&p.bucket_counts[i]);
+    const u32 group = min(each, 8u);
+    for (u32 from = first; from < end; from += group) {
+        u32 keys[8];
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) keys[i] = i < group ? __ldcg(&p.bucket_counts[from + i]) : 0;
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            if (i >= group) break;
+            const u32 bucket = from + i;
+            p.bucket_starts[bucket] = p.bucket_ends[bucket] = start;
+            if (bucket % (1u << p.low_bits) == 0) p.digit_ends[bucket >> p.low_bits] = start;
+            start += keys[i];
+        }
     }
     if (threadIdx.x == 0) p.bucket_starts[buckets] = all;
     large = __syncthreads_or(large);
+    const u32 parts = parts_of_bits(p, map);
     u32 tiles = 0;
     if (threadIdx.x < digits) {
         const u32 next = threadIdx.x + 1 < digits ? p.digit_ends[threadIdx.x + 1] : all;
@@ -216,15 +356,16 @@ INLINE void decide(const Params& p, const Sampled& sampled) {
     }
     const u32 before = sum_before<SURVEY_THREADS>(tiles, all);
     if (threadIdx.x < digits) p.digit_tiles[threadIdx.x] = before;
+    // Where a part's next key goes takes the place of the first partition's digits.
+    if (parts != 0 && threadIdx.x < parts) {
+        p.digit_ends[threadIdx.x] = p.bucket_starts[first_bucket(p, threadIdx.x, parts)];
+    }
     if (threadIdx.x == 0) {
         p.digit_tiles[digits] = all;
         p.plan->tiles = all;
-        p.plan->map = sampled.map;
-        const bool thin = sampled.repeated && p.counts == nullptr;
-        p.plan->mode = __ldcg(&p.plan->unsorted) == 0 ? SORTED
-                       : !large                       ? BUCKETS
-                       : thin                         ? THINNED
-                                                      : BY_DIGITS;
+        p.plan->parts = parts;
+        const bool thin = p.plan->repeated && p.counts == nullptr;
+        p.plan->mode = parts != 0 ? BITS : !large ? BUCKETS : thin ? THINNED : BY_DIGITS;
     }
 }
 
@@ -233,22 +374,25 @@ INLINE void survey(const Params& p) {
     constexpr u32 ITEMS = SURVEY_ITEMS;
     constexpr u32 STEP = SURVEY_THREADS * ITEMS;
     extern __shared__ uint4 memory[];
-    __shared__ bool last;
-    const Sampled sampled = sample<K>(p, reinterpret_cast<u64*>(memory));
+    if (p.plan->mode == SORTED) return;
     // Nothing that a survey could add: the plan stays as it is.
-    if (sampled.bunched && !sampled.ascends && !(sampled.repeated && p.counts == nullptr)) return;
+    if (p.plan->bunched && !p.plan->ascends && !(p.plan->repeated && p.counts == nullptr)) return;
     u32* words = reinterpret_cast<u32*>(memory);
     const u32 buckets = 1u << p.bits;
     for (u32 i = threadIdx.x; i < buckets / 2; i += SURVEY_THREADS) words[i] = 0;
     __syncthreads();
 
-    const Map map = sampled.map;
-    const K flip = static_cast<K>(p.flip);
+    const Map map = p.plan->map;
     const u32 lane = lane_id();
     const K* keys = static_cast<const K*>(p.keys);
     const u64 own = threadIdx.x / WARP * WARP * ITEMS + lane;
     const u64 steps = p.n / STEP;
-    bool unsorted = false;
+    const K flip = static_cast<K>(p.flip);
+    bool outside = false;
+    const auto bucket_and_bounds = [&](K key) {
+        outside |= static_cast<u64>(key ^ flip) - map.low > map.range;
+        return bucket_of(key, map, p.flip);
+    };
     K ahead[ITEMS]; // of the step to come
     const auto load = [&](u64 step) {
         const K* from = keys + step * STEP + own;
@@ -259,40 +403,32 @@ INLINE void survey(const Params& p) {
     u32 taken = 0;
     if (step < steps) load(step);
     while (step < steps) {
-        const u64 start = step * STEP + own - lane;
-        // What the first lane compares its key to, then what the last lane had in a row.
-        K before = __ldg(keys + (start > 0 ? start - 1 : 0));
         u32 bucket[ITEMS];
         u32 differs = 0;
-        __syncwarp();
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) {
-            bucket[i] = bucket_of(ahead[i], map, p.flip);
+            bucket[i] = bucket_and_bounds(ahead[i]);
             differs |= bucket[i] ^ bucket[0];
-            const K left = __shfl_sync(ALL_LANES, ahead[i], lane + WARP - 1);
-            unsorted |= ((lane == 0 ? before : left) ^ flip) > (ahead[i] ^ flip);
-            before = left;
         }
         differs |= bucket[0] ^ __shfl_sync(ALL_LANES, bucket[0], 0);
-        // Keys in some order come in runs of one bucket: one addition for all.
-        const bool uniform = __all_sync(ALL_LANES, differs == 0);
         step += gridDim.x;
         if (step < steps) load(step);
-        const u32 keys_each = uniform ? WARP * ITEMS : 1;
-        bool half = false;
-        u32 found[ITEMS];
+        // Keys in some order come in runs of one bucket: one addition for all.
+        if (__all_sync(ALL_LANES, differs == 0)) {
+            if (lane == 0 && reaches_half(count(words, bucket[0], WARP * ITEMS))) {
+                move_half(words, bucket[0], p.bucket_counts);
+            }
+        } else {
+            u32 changed[ITEMS];
+            u32 any = 0;
 #pragma unroll
-        for (u32 i = 0; i < ITEMS; i++) {
-            found[i] = HALF;
-            if (!uniform || (i == 0 && lane == 0)) found[i] = count(words, bucket[i], keys_each);
-        }
+            for (u32 i = 0; i < ITEMS; i++) changed[i] = count(words, bucket[i], 1);
 #pragma unroll
-        for (u32 i = 0; i < ITEMS; i++) half |= reaches_half(found[i], keys_each);
-        if (half) {
+            for (u32 i = 0; i < ITEMS; i++) any |= changed[i];
+            if (reaches_half(any)) {
 #pragma unroll
-            for (u32 i = 0; i < ITEMS; i++) {
-                if (reaches_half(found[i], keys_each)) {
-                    move_half(words, bucket[i], p.bucket_counts);
+                for (u32 i = 0; i < ITEMS; i++) {
+                    if (reaches_half(changed[i])) move_half(words, bucket[i], p.bucket_counts);
                 }
             }
         }
@@ -302,26 +438,21 @@ INLINE void survey(const Params& p) {
     // What is less than a step.
     if (blockIdx.x == gridDim.x - 1) {
         for (u64 i = steps * STEP + threadIdx.x; i < p.n; i += SURVEY_THREADS) {
-            unsorted |= (keys[i > 0 ? i - 1 : 0] ^ flip) > (keys[i] ^ flip);
-            const u32 bucket = bucket_of(keys[i], map, p.flip);
-            if (reaches_half(count(words, bucket, 1), 1)) {
-                move_half(words, bucket, p.bucket_counts);
-            }
+            const u32 bucket = bucket_and_bounds(keys[i]);
+            if (reaches_half(count(words, bucket, 1))) move_half(words, bucket, p.bucket_counts);
         }
     }
-    unsorted = __syncthreads_or(unsorted);
+    outside = __syncthreads_or(outside);
     for (u32 i = threadIdx.x; i < buckets; i += SURVEY_THREADS) {
         const u32 keys_of = words[i / 2] >> (i % 2 * 16) & 0xFFFF;
         if (keys_of != 0) atomicAdd(&p.bucket_counts[i], keys_of);
     }
-    if (threadIdx.x == 0 && unsorted) write_word(&p.plan->unsorted, 1);
+    if (threadIdx.x == 0 && outside) write_word(&p.plan->outside, 1);
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) last = atomicAdd(&p.plan->histogram_blocks, 1u) == gridDim.x - 1;
-    __syncthreads();
-    if (last) {
+    if (for_block(threadIdx.x == 0 ? atomicAdd(&p.plan->survey_blocks, 1u) : 0) == gridDim.x - 1) {
         __threadfence();
-        decide(p, sampled);
+        decide(p, map);
     }
 }
 

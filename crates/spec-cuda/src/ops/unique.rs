@@ -1,7 +1,7 @@
 //! Host side of `kernels/unique.cu`: every kernel is launched, and what the plan
 //! does not call for returns at once; nothing is read back.
 //!
-//! Its design: keys parted by their high bits until buckets fit shared memory, as in the
+//! Its design: a bit a position for keys that lie close together; others parted by their high bits until buckets fit shared memory, as in the
 //! hybrid radix sort of Stehle and Jacobsen (2017), in no order within a bucket; digits
 //! of everything by Onesweep (Adinets and Merrill, 2022) where buckets would not fit,
 //! with the look-back of Merrill and Garland (2016).
@@ -32,23 +32,33 @@ const PORTION_TILES: usize = 1 << 16;
 const CHUNK: usize = 4096;
 /// Phases beside the passes: counting digits, and dropping equals.
 const PHASES: usize = 2;
-/// Keys that a block that counts digits reads in one step, and such blocks for each
-/// multiprocessor.
-const DIGITS_KEYS: usize = THREADS * 8;
-const DIGITS_BLOCKS: u32 = 3;
+/// Blocks for each multiprocessor of what goes by digits, and of what drops equals.
+const DIGITS_BLOCKS: u32 = 2;
+const COMPACT_BLOCKS: u32 = 2;
 
+/// Blocks of the check for each multiprocessor, and their shared memory: twice as many slots
+/// as there are samples.
+const CHECK_BLOCKS: u32 = 3;
+const CHECK_SHARED: u32 = 2 * 4096 * 8;
 /// Threads of a block of the survey, and keys it takes in one step.
 const SURVEY_THREADS: u32 = 1024;
 const SURVEY_KEYS: usize = 8 * 1024;
-/// Shared memory of the survey: twice as many slots as it has samples; where
-/// buckets are many, a counter of 16 bits for each.
-const SURVEY_SHARED: usize = 2 * 4096 * 8;
 /// Beside the survey's counters.
 const SURVEY_STATIC: usize = 8 * 1024;
 /// Keys of a tile of a partition, the digits it tells apart, and what is beside the keys.
 const SPLIT_KEYS: usize = 16 * THREADS;
 const MAX_SPLIT: usize = 512;
 const SPLIT_SHARED: usize = 3 * MAX_SPLIT * 4 + 4096 * 2;
+/// Threads of a block that works by bits, the keys of its tile, parts of the range, and what is
+/// beside the keys.
+const BITS_THREADS: u32 = 1024;
+const SPREAD_KEYS: usize = 16 * BITS_THREADS as usize;
+const MAX_PARTS: usize = 1024;
+const SPREAD_SHARED: usize = SPREAD_KEYS * 4 + 3 * MAX_PARTS * 4;
+/// Shared memory for the bits of a part.
+const PART_BYTES: usize = 216 * 1024;
+/// Fewer keys do not go by bits.
+const LEAST_BY_BITS: usize = 1 << 22;
 /// Keys that fit a bucket, and what is beside them.
 const BUCKET_KEYS: usize = 18 * THREADS;
 const BUCKET_SHARED: usize = BUCKET_KEYS * 2;
@@ -58,7 +68,7 @@ const BUCKET_AVERAGE: usize = 8300;
 /// The most bits of a bucket's number.
 const MAX_BITS: u32 = 16;
 /// Size of the kernels' `Plan`.
-const PLAN_BYTES: usize = 8 * RADIX * 8 + 128;
+const PLAN_BYTES: usize = 8 * RADIX * 8 + 192;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -85,9 +95,9 @@ struct Params {
     portions: u32,
     bits: u32,
     low_bits: u32,
-    digit: u32,
-    portion: u32,
-    unused: u32,
+    part_bits: u32,
+    check_blocks: u32,
+    span_tiles: u32,
 }
 const _: () = assert!(size_of::<Params>() == 184);
 
@@ -153,12 +163,14 @@ struct Prepared {
     flip: u64,
     split: Split,
     layout: Layout,
+    check: Function,
     survey: Function,
+    spread: Function,
+    map_parts: Function,
     partition_high: Function,
     partition_low: Function,
     sort_buckets: Function,
-    count_digits: Function,
-    pass: Function,
+    by_digits: Function,
     compact: Function,
     firsts: Function,
     counts: Function,
@@ -189,7 +201,7 @@ impl Layout {
         let tile_sums = take(n.div_ceil(COMPACT_TILE_BYTES / digits).max(buckets) * 8);
         let bucket_starts = take((buckets + 1) * 4);
         let bucket_ends = take(buckets * 4);
-        let digit_ends = take(MAX_SPLIT * 4);
+        let digit_ends = take(MAX_PARTS * 4);
         let digit_tiles = take((MAX_SPLIT + 1) * 4);
         let offsets = take((portions + 1) * digits * RADIX * 8);
         let rows = n.div_ceil(tile_keys).min(PORTION_TILES);
@@ -236,12 +248,14 @@ unsafe impl Supports<Unique> for Cuda {
             flip: sign,
             split,
             layout: Layout::new(plan, portions, tile_keys, split),
+            check: function("check")?,
             survey: function("survey")?,
+            spread: function("spread")?,
+            map_parts: function("map_parts")?,
             partition_high: function("partition_high")?,
             partition_low: function("partition_low")?,
             sort_buckets: function("sort_buckets")?,
-            count_digits: function("count_digits")?,
-            pass: function("pass")?,
+            by_digits: function("by_digits")?,
             compact: function("compact")?,
             firsts: self.function(&KERNELS, "unique_firsts")?,
             counts: self.function(&KERNELS, "unique_counts")?,
@@ -274,6 +288,10 @@ unsafe impl Kernel<Unique> for Prepared {
             Split::Buckets { bits, low } => (bits, low),
             _ => (0, 0),
         };
+        let tiles = blocks(self.n, COMPACT_TILE_BYTES / self.digits);
+        let most = cuda.limits().multiprocessors * CHECK_BLOCKS;
+        let span_tiles = tiles.div_ceil(most);
+        let check_blocks = tiles.div_ceil(span_tiles);
         let params = Params {
             keys: cuda.pointer(buffers.keys)?,
             unique: cuda.pointer(buffers.unique)?,
@@ -297,9 +315,9 @@ unsafe impl Kernel<Unique> for Prepared {
             portions: self.portions as u32,
             bits,
             low_bits,
-            digit: 0,
-            portion: 0,
-            unused: 0,
+            part_bits: self.part_bytes() as u32 * 8,
+            check_blocks,
+            span_tiles,
         };
         // SAFETY: `Params` is the kernels', field by field; buffers and
         // workspace were checked against the plan.
@@ -311,6 +329,18 @@ unsafe impl Kernel<Unique> for Prepared {
 }
 
 impl Prepared {
+    /// Shared memory for the bits of a part of the range; 0 where nothing goes by bits.
+    fn part_bytes(&self) -> usize {
+        let shared = self.cuda.limits().shared as usize;
+        let fits =
+            shared >= (PART_BYTES + 4096).max(SPREAD_KEYS * self.digits + SPREAD_SHARED + 4096);
+        if fits && !self.has_counts && self.n >= LEAST_BY_BITS && self.split.bits() != 0 {
+            PART_BYTES
+        } else {
+            0
+        }
+    }
+
     /// # Safety
     /// The addresses in `params` are those of the plan's buffers and of a
     /// workspace whose first bytes have been cleared.
@@ -325,10 +355,10 @@ impl Prepared {
             return unsafe { queue.launch(&self.sort_buckets, bucket(1), params) };
         }
         if let Split::Buckets { bits, low } = self.split {
-            let blocks = self.cuda.limits().multiprocessors as usize;
-            let survey =
-                Shape::new(self.n.div_ceil(SURVEY_KEYS).min(blocks) as u32, SURVEY_THREADS)
-                    .shared((2usize << bits).max(SURVEY_SHARED) as u32);
+            let most = self.cuda.limits().multiprocessors;
+            let check = Shape::new(params.check_blocks, threads).shared(CHECK_SHARED);
+            let survey = Shape::new(blocks(self.n, SURVEY_KEYS).min(most), SURVEY_THREADS)
+                .shared(2u32 << bits);
             let split = |tiles: usize| {
                 Shape::new(tiles as u32, threads)
                     .shared((SPLIT_KEYS * self.digits + SPLIT_SHARED) as u32)
@@ -336,7 +366,16 @@ impl Prepared {
             let tiles = self.n.div_ceil(SPLIT_KEYS);
             // SAFETY: the caller's.
             unsafe {
+                queue.launch(&self.check, check, params)?;
                 queue.launch(&self.survey, survey, params)?;
+                if params.part_bits > 0 {
+                    let spread = Shape::new(blocks(self.n, SPREAD_KEYS).min(most), BITS_THREADS)
+                        .shared((SPREAD_KEYS * self.digits + SPREAD_SHARED) as u32);
+                    let parts =
+                        Shape::new(MAX_PARTS as u32, BITS_THREADS).shared(params.part_bits / 8);
+                    queue.launch(&self.spread, spread, params)?;
+                    queue.launch(&self.map_parts, parts, params)?;
+                }
                 queue.launch(&self.partition_high, split(tiles), params)?;
                 if low > 0 {
                     // At most one tile of each digit is not full.
@@ -350,40 +389,32 @@ impl Prepared {
             }
         }
         // SAFETY: the caller's.
-        unsafe { self.enqueue_passes(queue, *params) }
+        unsafe { self.enqueue_passes(queue, params) }
     }
 
     /// # Safety
     /// As for `enqueue`.
-    unsafe fn enqueue_passes(&self, queue: &Queue<'_>, mut params: Params) -> Result<()> {
+    unsafe fn enqueue_passes(&self, queue: &Queue<'_>, params: &Params) -> Result<()> {
         let threads = THREADS as u32;
-        let most = self.cuda.limits().multiprocessors * DIGITS_BLOCKS;
-        let shape = Shape::new(blocks(self.n, DIGITS_KEYS).min(most), threads)
-            .shared((self.digits * RADIX * 4) as u32);
+        let multiprocessors = self.cuda.limits().multiprocessors;
+        let passes = blocks(self.n, self.tile_keys).min(multiprocessors * DIGITS_BLOCKS);
+        let passes =
+            Shape::new(passes, threads).shared((PASS_SHARED + self.tile_keys * self.digits) as u32);
+        let tiles = blocks(self.n, COMPACT_TILE_BYTES / self.digits);
+        let compact = Shape::new(tiles.min(multiprocessors * COMPACT_BLOCKS), threads);
         // SAFETY: the caller's.
-        unsafe { queue.launch(&self.count_digits, shape, &params)? };
-        for digit in 0..self.digits {
-            for portion in 0..self.portions {
-                let tiles = self.n.div_ceil(self.tile_keys) - portion * PORTION_TILES;
-                let shape = Shape::new(tiles.min(PORTION_TILES) as u32, threads)
-                    .shared((PASS_SHARED + self.tile_keys * self.digits) as u32);
-                params.digit = digit as u32;
-                params.portion = portion as u32;
-                // SAFETY: the caller's.
-                unsafe { queue.launch(&self.pass, shape, &params)? };
-            }
+        unsafe {
+            queue.launch(&self.by_digits, passes, params)?;
+            queue.launch(&self.compact, compact, params)?;
         }
-        let shape = Shape::new(blocks(self.n, COMPACT_TILE_BYTES / self.digits), threads);
-        // SAFETY: the caller's.
-        unsafe { queue.launch(&self.compact, shape, &params)? };
         if self.has_counts {
             let chunks = self.n.div_ceil(CHUNK);
             let firsts = Shape::new(blocks(chunks, THREADS), threads);
             let counts = Shape::new(blocks(self.n, CHUNK), threads);
             // SAFETY: the caller's.
             unsafe {
-                queue.launch(&self.firsts, firsts, &params)?;
-                queue.launch(&self.counts, counts, &params)?;
+                queue.launch(&self.firsts, firsts, params)?;
+                queue.launch(&self.counts, counts, params)?;
             }
         }
         Ok(())
