@@ -19,6 +19,7 @@
 constexpr u32 BITS_THREADS = 1024;
 constexpr u32 SPREAD_ITEMS = 16;
 constexpr u32 SPREAD_KEYS = SPREAD_ITEMS * BITS_THREADS;
+constexpr u32 HALF_WORD = 16;
 static_assert(MAX_PARTS == BITS_THREADS, "a part a thread");
 
 template <typename K>
@@ -195,22 +196,26 @@ INLINE void map_parts(const Params& p) {
         }
     }
     __syncthreads();
+    // A lane lists what is set in its half word, then lanes write neighbours.
+    u16* list = reinterpret_cast<u16*>(memory + p.part_bits / 128) + warp * WARP * HALF_WORD;
+    const u16* halves = reinterpret_cast<const u16*>(words);
     K* unique = static_cast<K*>(p.unique) + shared_before + before_warp;
-    K key = (static_cast<K>(map.low) + static_cast<K>(base)) + row_start * WARP * WARP + lane;
-    for (u32 row = row_start; row < row_end; row++) {
-        const u32 word = words[row * WARP + lane];
-        const u32 bits = __popc(word);
+    const K flip = static_cast<K>(p.flip);
+    K key = static_cast<K>(map.low) + static_cast<K>(base) + row_start * WARP * WARP;
+    for (u32 row = 2 * row_start; row < 2 * row_end; row++) {
+        u32 half = halves[row * WARP + lane];
+        const u32 bits = __popc(half);
         const u32 sums = warp_inclusive_sum(bits);
-        const u32 places = sums - bits;
-#pragma unroll 8
-        for (u32 i = 0; i < WARP; i++) {
-            const u32 row_word = __shfl_sync(ALL_LANES, word, i);
-            const u32 place = __shfl_sync(ALL_LANES, places, i);
-            if (row_word >> lane & 1) {
-                unique[place + __popc(row_word & lanes_below())] = key ^ static_cast<K>(p.flip);
-            }
-            key += WARP;
+        u16* to = list + sums - bits;
+        while (half != 0) {
+            *to++ = static_cast<u16>(lane * HALF_WORD + __ffs(half) - 1);
+            half &= half - 1;
         }
-        unique += __shfl_sync(ALL_LANES, sums, WARP - 1);
+        __syncwarp();
+        const u32 row_keys = __shfl_sync(ALL_LANES, sums, WARP - 1);
+        for (u32 i = lane; i < row_keys; i += WARP) unique[i] = (key + list[i]) ^ flip;
+        __syncwarp();
+        unique += row_keys;
+        key += WARP * HALF_WORD;
     }
 }

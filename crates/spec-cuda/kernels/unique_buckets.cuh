@@ -40,6 +40,8 @@ constexpr u32 BIN_BITS = 13;
 constexpr u32 BINS = 1 << BIN_BITS;
 constexpr u32 BIN_LIMIT = 24;         // keys of a bin that are ordered one by one
 constexpr u32 THIN_SLOTS = 4096;
+constexpr u32 WIDE_THREADS = 1024;
+constexpr u32 WIDE_SPLIT = 2048;      // digits of a wide partition
 constexpr u32 MAX_PARTS = 1024;       // of the range, each with its map of bits
 constexpr u32 KEY_POSITIONS = 16;     // positions a key, above which bits are too sparse
 static_assert(BUCKET_KEYS < 1 << 16 && SPLIT_KEYS < 1 << 16, "places have 16 bits");
@@ -154,8 +156,9 @@ INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / CHECK_THR
     }
 }
 
-// Every block looks at the same sample. Where that ascends, each goes through a span of tiles:
-// whether all keys ascend, and how many distinct ones there are before each tile.
+// The first block looks at a sample. Each of the others goes through a span of tiles: whether all
+// keys ascend, and how many distinct ones there are before each tile; until somebody has seen
+// that they do not, mostly at once.
 template <typename K>
 INLINE void check(const Params& p) {
     constexpr u32 SAMPLED = SAMPLES / CHECK_THREADS;
@@ -166,8 +169,9 @@ INLINE void check(const Params& p) {
     const K flip = static_cast<K>(p.flip);
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
-    bool descends = false;
-    {
+    const u32 spans = gridDim.x - 1;
+    bool stop = false;
+    if (blockIdx.x == 0) {
         const u64 stride = p.n / SAMPLES;
         u64 items[SAMPLED];
 #pragma unroll
@@ -175,19 +179,18 @@ INLINE void check(const Params& p) {
             items[i] = __ldg(keys + (threadIdx.x * SAMPLED + i) * stride) ^ flip;
         }
 #pragma unroll
-        for (u32 i = 1; i < SAMPLED; i++) descends |= items[i - 1] > items[i];
+        for (u32 i = 1; i < SAMPLED; i++) stop |= items[i - 1] > items[i];
         const u64 next = __shfl_down_sync(ALL_LANES, items[0], 1);
-        if (lane < WARP - 1) descends |= items[SAMPLED - 1] > next;
-        descends = __syncthreads_or(descends);
-        if (blockIdx.x == 0) {
-            judge_sample(p, items, !descends, reinterpret_cast<u64*>(memory));
-        }
-        if (descends) return;
+        if (lane < WARP - 1) stop |= items[SAMPLED - 1] > next;
+        stop = __syncthreads_or(stop);
+        if (threadIdx.x == 0 && stop) write_word(&p.plan->unsorted, 1);
+        judge_sample(p, items, !stop, reinterpret_cast<u64*>(memory));
     }
 
     const u32 tiles =
         static_cast<u32>((p.n + Tile<K>::COMPACT_KEYS - 1) / Tile<K>::COMPACT_KEYS);
-    const u32 first = min(blockIdx.x * p.span_tiles, tiles);
+    const u32 span = blockIdx.x - 1; // none for the first block
+    const u32 first = blockIdx.x == 0 ? tiles : min(span * p.span_tiles, tiles);
     const u32 end = min(first + p.span_tiles, tiles);
     K ahead[ITEMS]; // of the tile to come
     K before_ahead; // the key before the warp's first
@@ -204,7 +207,6 @@ INLINE void check(const Params& p) {
     };
     u64 sum = 0;
     u32 turn = 0;
-    bool stop = false;
     if (first < end) load(first);
     for (u32 tile = first; tile < end && !stop; tile++) {
         K before = before_ahead;
@@ -213,7 +215,7 @@ INLINE void check(const Params& p) {
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) {
             const K left = __shfl_sync(ALL_LANES, ahead[i], lane + WARP - 1);
-            const K below = lane == 0 ? before : left;
+            const K below = in_first_lane(before, left);
             stop |= (below ^ flip) > (ahead[i] ^ flip);
             heads += below != ahead[i];
             before = left;
@@ -231,7 +233,7 @@ INLINE void check(const Params& p) {
     }
     if (threadIdx.x == 0) {
         if (stop) write_word(&p.plan->unsorted, 1);
-        span_sums(p)[blockIdx.x] = sum;
+        if (blockIdx.x != 0) span_sums(p)[span] = sum;
     }
     __threadfence();
     __syncthreads();
@@ -243,16 +245,16 @@ INLINE void check(const Params& p) {
     // Sums of the spans before, by one warp.
     if (warp != 0) return;
     u64 all = 0;
-    for (u32 from = 0; from < gridDim.x; from += WARP) {
+    for (u32 from = 0; from < spans; from += WARP) {
         const u32 at = from + lane;
-        const u64 own = at < gridDim.x ? read_word(&span_sums(p)[at]) : 0;
+        const u64 own = at < spans ? read_word(&span_sums(p)[at]) : 0;
         u64 inclusive = own;
 #pragma unroll
         for (u32 step = 1; step < WARP; step *= 2) {
             const u64 below = __shfl_up_sync(ALL_LANES, inclusive, step);
             if (lane >= step) inclusive += below;
         }
-        if (at < gridDim.x) write_word(&span_sums(p)[at], all + inclusive - own);
+        if (at < spans) write_word(&span_sums(p)[at], all + inclusive - own);
         all += __shfl_sync(ALL_LANES, inclusive, WARP - 1);
     }
     if (lane == 0) {
@@ -318,7 +320,7 @@ INLINE u32 parts_of_bits(const Params& p, const Map& map) {
 INLINE void decide(const Params& p, const Map& map) {
     static_assert(MAX_PARTS <= SURVEY_THREADS, "a part a thread");
     const u32 buckets = 1u << p.bits;
-    const u32 digits = buckets >> p.low_bits;
+    const u32 digits = p.low_bits != 0 ? buckets >> p.low_bits : 0;
     const u32 each = max(buckets / SURVEY_THREADS, 1u);
     const u32 first = threadIdx.x * each;
     const u32 end = first < buckets ? first + each : first;
@@ -342,7 +344,9 @@ INLINE void decide(const Params& p, const Map& map) {
             if (i >= group) break;
             const u32 bucket = from + i;
             p.bucket_starts[bucket] = p.bucket_ends[bucket] = start;
-            if (bucket % (1u << p.low_bits) == 0) p.digit_ends[bucket >> p.low_bits] = start;
+            if (digits != 0 && bucket % (1u << p.low_bits) == 0) {
+                p.digit_ends[bucket >> p.low_bits] = start;
+            }
             start += keys[i];
         }
     }
@@ -352,7 +356,7 @@ INLINE void decide(const Params& p, const Map& map) {
     u32 tiles = 0;
     if (threadIdx.x < digits) {
         const u32 next = threadIdx.x + 1 < digits ? p.digit_ends[threadIdx.x + 1] : all;
-        tiles = (next - p.digit_ends[threadIdx.x] + SPLIT_KEYS - 1) / SPLIT_KEYS;
+        tiles = (next - p.digit_ends[threadIdx.x] + p.split_keys - 1) / p.split_keys;
     }
     const u32 before = sum_before<SURVEY_THREADS>(tiles, all);
     if (threadIdx.x < digits) p.digit_tiles[threadIdx.x] = before;
@@ -458,6 +462,16 @@ INLINE void survey(const Params& p) {
 
 // ---- partition ---------------------------------------------------------------
 
+// From global to shared memory, past the registers.
+template <typename K>
+INLINE void copy_async(K* to, const K* from) {
+    const u32 address = static_cast<u32>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from),
+                 "n"(sizeof(K)) : "memory");
+}
+
+INLINE void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
 template <typename K>
 struct SplitShared {
     K keys[SPLIT_KEYS];
@@ -470,14 +484,14 @@ struct SplitShared {
 // Which of the thread's keys stay, a bit each: of equals in the tile, the one whose slot it is,
 // unless the slot is another key's. Two frequent keys that share a slot in one round do
 // not in the other.
-template <typename K>
-INLINE u32 thin(SplitShared<K>& shared, const K (&keys)[SPLIT_ITEMS], u32 valid) {
+template <typename K, u32 ITEMS, u32 N>
+INLINE u32 thin(K* tile, u16* owners, const K (&keys)[ITEMS], u32 valid) {
     u32 stay = 0;
 #pragma unroll
-    for (u32 i = 0; i < SPLIT_ITEMS; i++) {
-        const u32 at = i * THREADS + threadIdx.x;
+    for (u32 i = 0; i < ITEMS; i++) {
+        const u32 at = i * N + threadIdx.x;
         if (at < valid) {
-            shared.keys[at] = keys[i];
+            tile[at] = keys[i];
             stay |= 1u << i;
         }
     }
@@ -488,17 +502,17 @@ INLINE u32 thin(SplitShared<K>& shared, const K (&keys)[SPLIT_ITEMS], u32 valid)
             return static_cast<u32>(key * factor >> 40) % THIN_SLOTS;
         };
 #pragma unroll
-        for (u32 i = 0; i < SPLIT_ITEMS; i++) {
+        for (u32 i = 0; i < ITEMS; i++) {
             if (stay >> i & 1) {
-                shared.owners[slot_of(keys[i])] = static_cast<u16>(i * THREADS + threadIdx.x);
+                owners[slot_of(keys[i])] = static_cast<u16>(i * N + threadIdx.x);
             }
         }
         __syncthreads();
 #pragma unroll
-        for (u32 i = 0; i < SPLIT_ITEMS; i++) {
+        for (u32 i = 0; i < ITEMS; i++) {
             if (stay >> i & 1) {
-                const u32 owner = shared.owners[slot_of(keys[i])];
-                if (owner != i * THREADS + threadIdx.x && shared.keys[owner] == keys[i]) {
+                const u32 owner = owners[slot_of(keys[i])];
+                if (owner != i * N + threadIdx.x && tile[owner] == keys[i]) {
                     stay &= ~(1u << i);
                 }
             }
@@ -518,7 +532,7 @@ INLINE void check_buckets(const Params& p) {
     if (!last) return;
     __threadfence();
     bool large = false;
-    for (u32 i = threadIdx.x; i < 1u << p.bits; i += THREADS) {
+    for (u32 i = threadIdx.x; i < 1u << p.bits; i += blockDim.x) {
         large |= __ldcg(&p.bucket_ends[i]) - p.bucket_starts[i] > BUCKET_KEYS;
     }
     if (__syncthreads_or(large) && threadIdx.x == 0) p.plan->mode = BY_DIGITS;
@@ -567,7 +581,7 @@ INLINE void split_tile(const Params& p, bool thinned, u32 tile) {
     }
     __syncthreads();
     u32 stay = ALL_LANES;
-    if (thinned) stay = thin(shared, keys, valid);
+    if (thinned) stay = thin<K, SPLIT_ITEMS, THREADS>(shared.keys, shared.owners, keys, valid);
     u32 ranks[SPLIT_ITEMS]; // below the digit
 #pragma unroll
     for (u32 i = 0; i < SPLIT_ITEMS; i++) {
@@ -609,6 +623,134 @@ INLINE void partition(const Params& p) {
     if (mode != BUCKETS && mode != THINNED) return;
     if (HIGH || blockIdx.x < p.plan->tiles) split_tile<K, HIGH>(p, mode == THINNED, blockIdx.x);
     if (mode == THINNED && (!HIGH || p.low_bits == 0)) check_buckets(p);
+}
+
+// ---- wide partition ----------------------------------------------------------
+
+// The same with one block a multiprocessor, where shared memory holds a tile and the one to come:
+// so many digits that fewer keys need no second partition.
+template <typename K>
+struct WideShared {
+    static constexpr u32 ITEMS = sizeof(K) == 8 ? 12 : 16;
+    static constexpr u32 KEYS = ITEMS * WIDE_THREADS;
+    K ahead[KEYS]; // of the tile to come; a thread reads what it has copied
+    K keys[KEYS];
+    u32 places[WIDE_SPLIT];  // keys of a digit, then where they go in `keys`
+    u32 targets[WIDE_SPLIT]; // from a place in `keys` to a place in the output
+    u16 owners[THIN_SLOTS];
+};
+
+template <typename K, bool HIGH>
+INLINE void partition_wide(const Params& p) {
+    constexpr u32 ITEMS = WideShared<K>::ITEMS;
+    constexpr u32 KEYS = WideShared<K>::KEYS;
+    constexpr u32 N = WIDE_THREADS;
+    const u32 mode = p.plan->mode;
+    if (mode != BUCKETS && mode != THINNED) return;
+    const bool thinned = mode == THINNED;
+    extern __shared__ uint4 memory[];
+    WideShared<K>& shared = *reinterpret_cast<WideShared<K>*>(memory);
+    const u32 thread = threadIdx.x;
+    const u32 low_bits = p.low_bits;
+    const u32 highs = 1u << (p.bits - low_bits);
+    const u32 digits = HIGH ? highs : 1u << low_bits;
+    const bool last = !HIGH || low_bits == 0;
+    const K* from = static_cast<const K*>(HIGH ? p.keys : p.buffer);
+    K* to = static_cast<K*>(last ? p.unique : p.buffer);
+    const Map map = p.plan->map;
+    const u32 n = static_cast<u32>(p.n);
+    const u32 tiles = HIGH ? (n + KEYS - 1) / KEYS : p.plan->tiles;
+    const auto digit_of = [&](K key) {
+        const u32 bucket = bucket_of(key, map, p.flip);
+        return HIGH ? bucket >> low_bits : bucket & (digits - 1);
+    };
+    u32 start = 0; // of the tile to come
+    u32 valid = 0;
+    u32 high = 0;
+    const auto load = [&](u32 tile) {
+        if (HIGH) {
+            start = tile * KEYS;
+            valid = min(n - start, KEYS);
+        } else {
+            u32 before = 0; // digits that start at or before this tile
+            for (u32 i = 0; i < highs; i += WARP) {
+                const u32 digit = i + lane_id();
+                const bool is = digit < highs && p.digit_tiles[digit] <= tile;
+                before += __popc(__ballot_sync(ALL_LANES, is));
+            }
+            high = before - 1;
+            start = p.bucket_starts[high << low_bits] + (tile - p.digit_tiles[high]) * KEYS;
+            valid = min(max(p.digit_ends[high], start) - start, KEYS);
+        }
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i++) {
+            const u32 at = i * N + thread;
+            if (at < valid) copy_async(&shared.ahead[at], from + start + at);
+        }
+    };
+    u32 tile = blockIdx.x;
+    if (tile < tiles) load(tile);
+    while (tile < tiles) {
+        const i32 mine = static_cast<i32>(valid - thread); // keys in steps of N
+        u32* ends = last ? p.bucket_ends : p.digit_ends;
+        if (!HIGH) ends += high << low_bits;
+        for (u32 i = thread; i < digits; i += N) shared.places[i] = 0;
+        await_copies();
+        K keys[ITEMS];
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i++) keys[i] = shared.ahead[i * N + thread];
+        __syncthreads();
+        u32 stay = ALL_LANES;
+        if (thinned) stay = thin<K, ITEMS, N>(shared.keys, shared.owners, keys, valid);
+        u32 ranks[ITEMS]; // below the digit
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i++) {
+            if (static_cast<i32>(i * N) < mine && stay >> i & 1) {
+                const u32 digit = digit_of(keys[i]);
+                ranks[i] = digit << 16 | atomicAdd(&shared.places[digit], 1u);
+            }
+        }
+        tile += gridDim.x;
+        if (tile < tiles) load(tile);
+        __syncthreads();
+        u32 own[2];
+        u32 room[2];
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            const u32 digit = 2 * thread + i;
+            own[i] = digit < digits ? shared.places[digit] : 0;
+            room[i] = own[i] != 0 ? atomicAdd(&ends[digit], own[i]) : 0;
+        }
+        u32 all;
+        u32 place = sum_before<N>(own[0] + own[1], all);
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            const u32 digit = 2 * thread + i;
+            if (digit < digits) {
+                shared.places[digit] = place;
+                shared.targets[digit] = room[i] - place;
+            }
+            place += own[i];
+        }
+        __syncthreads();
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i++) {
+            if (static_cast<i32>(i * N) < mine && stay >> i & 1) {
+                shared.keys[shared.places[ranks[i] >> 16] + (ranks[i] & 0xFFFF)] = keys[i];
+            }
+        }
+        __syncthreads();
+#pragma unroll 4
+        for (u32 i = 0; i < ITEMS; i++) {
+            const u32 at = i * N + thread;
+            if (at < all) {
+                const K key = shared.keys[at];
+                to[shared.targets[digit_of(key)] + at] = key;
+            }
+        }
+        __syncthreads(); // before counts of the next tile take the places
+    }
+    if (thinned && last) check_buckets(p);
 }
 
 // ---- buckets -----------------------------------------------------------------
@@ -813,16 +955,6 @@ INLINE u32 sort_bucket(BucketShared<K>& shared, u32 size, const Map& map, bool c
     __syncthreads();
     return size;
 }
-
-// From global to shared memory, past the registers.
-template <typename K>
-INLINE void copy_async(K* to, const K* from) {
-    const u32 address = static_cast<u32>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from),
-                 "n"(sizeof(K)) : "memory");
-}
-
-INLINE void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 template <typename K>
 INLINE void sort_buckets(const Params& p) {

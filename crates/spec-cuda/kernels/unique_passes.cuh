@@ -323,6 +323,22 @@ INLINE void pass_tile(const Params& p, u32 digit, u32 portion, u32 tile) {
 
 // ---- equals ------------------------------------------------------------------
 
+// What lane 0 has of `first` and the others of `other`, by an instruction: of a choice, compilers
+// make a branch around the shuffles and votes that follow, which a warp in two halves takes many
+// times as long for.
+template <typename T>
+INLINE T in_first_lane(T first, T other) {
+    T result;
+    if constexpr (sizeof(T) == 8) {
+        asm("{ .reg .pred p; setp.eq.u32 p, %1, 0; selp.b64 %0, %2, %3, p; }"
+            : "=l"(result) : "r"(lane_id()), "l"(first), "l"(other));
+    } else {
+        asm("{ .reg .pred p; setp.eq.u32 p, %1, 0; selp.b32 %0, %2, %3, p; }"
+            : "=r"(result) : "r"(lane_id()), "r"(first), "r"(other));
+    }
+    return result;
+}
+
 // One tile of what ascends: keeps the first of equals. Where `unique_check` has counted them,
 // what goes before is known.
 template <typename K, bool COUNTED>
@@ -350,7 +366,7 @@ INLINE void compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
     for (u32 i = 0; i < ITEMS; i++) {
         const u64 at = start + i * WARP + lane;
         const K below = __shfl_up_sync(ALL_LANES, items[i], 1);
-        const K before = lane == 0 ? last : below;
+        const K before = in_first_lane(last, below);
         last = __shfl_sync(ALL_LANES, items[i], WARP - 1);
         heads[i] = __ballot_sync(ALL_LANES, at < p.n && (at == 0 || items[i] != before));
         count += __popc(heads[i]);
