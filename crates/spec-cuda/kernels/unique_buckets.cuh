@@ -157,8 +157,8 @@ INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / CHECK_THR
 }
 
 // The first block looks at a sample. Each of the others goes through a span of tiles: whether all
-// keys ascend, and how many distinct ones there are before each tile; until somebody has seen
-// that they do not, mostly at once.
+// keys ascend, and how many distinct ones there are before each tile. Whoever sees that they do
+// not leaves at once, and then nobody is the last to be done.
 template <typename K>
 INLINE void check(const Params& p) {
     constexpr u32 SAMPLED = SAMPLES / CHECK_THREADS;
@@ -185,6 +185,7 @@ INLINE void check(const Params& p) {
         stop = __syncthreads_or(stop);
         if (threadIdx.x == 0 && stop) write_word(&p.plan->unsorted, 1);
         judge_sample(p, items, !stop, reinterpret_cast<u64*>(memory));
+        if (stop) return;
     }
 
     const u32 tiles =
@@ -203,12 +204,13 @@ INLINE void check(const Params& p) {
             ahead[i] = __ldcs(keys + min(at, p.n - 1)); // beyond the end, the last key again
         }
         before_ahead = __ldg(keys + min(start > 0 ? start - 1 : 0, p.n - 1));
-        stop_ahead = read_word(&p.plan->unsorted);
+        // By one thread: reads of one word by many wait for each other.
+        stop_ahead = threadIdx.x == 0 ? read_word(&p.plan->unsorted) : 0;
     };
     u64 sum = 0;
     u32 turn = 0;
     if (first < end) load(first);
-    for (u32 tile = first; tile < end && !stop; tile++) {
+    for (u32 tile = first; tile < end; tile++) {
         K before = before_ahead;
         u32 heads = tile == 0 && threadIdx.x == 0; // nothing is before the first key
         stop = stop_ahead != 0;
@@ -220,10 +222,16 @@ INLINE void check(const Params& p) {
             heads += below != ahead[i];
             before = left;
         }
-        if (tile + 1 < end) load(tile + 1);
+        // What does not ascend shows in the first tile mostly: no more is read before.
+        if (tile > first && tile + 1 < end) load(tile + 1);
         heads = __reduce_add_sync(ALL_LANES, heads);
         if (lane == 0) totals[turn][warp] = heads;
         stop = __syncthreads_or(stop);
+        if (stop) {
+            if (threadIdx.x == 0) write_word(&p.plan->unsorted, 1);
+            return;
+        }
+        if (tile == first && tile + 1 < end) load(tile + 1);
         if (threadIdx.x == 0) p.sums[0][tile] = static_cast<u32>(sum);
         if (warp == 0) {
             sum += __reduce_add_sync(ALL_LANES,
@@ -231,17 +239,13 @@ INLINE void check(const Params& p) {
         }
         turn ^= 1;
     }
-    if (threadIdx.x == 0) {
-        if (stop) write_word(&p.plan->unsorted, 1);
-        if (blockIdx.x != 0) span_sums(p)[span] = sum;
-    }
+    if (threadIdx.x == 0 && blockIdx.x != 0) span_sums(p)[span] = sum;
     __threadfence();
     __syncthreads();
     if (for_block(threadIdx.x == 0 ? atomicAdd(&p.plan->check_blocks, 1u) : 0) != gridDim.x - 1) {
         return;
     }
     __threadfence();
-    if (read_word(&p.plan->unsorted) != 0) return;
     // Sums of the spans before, by one warp.
     if (warp != 0) return;
     u64 all = 0;
@@ -356,7 +360,7 @@ INLINE void decide(const Params& p, const Map& map) {
     u32 tiles = 0;
     if (threadIdx.x < digits) {
         const u32 next = threadIdx.x + 1 < digits ? p.digit_ends[threadIdx.x + 1] : all;
-        tiles = (next - p.digit_ends[threadIdx.x] + p.split_keys - 1) / p.split_keys;
+        tiles = (next - p.digit_ends[threadIdx.x] + SPLIT_KEYS - 1) / SPLIT_KEYS;
     }
     const u32 before = sum_before<SURVEY_THREADS>(tiles, all);
     if (threadIdx.x < digits) p.digit_tiles[threadIdx.x] = before;
@@ -627,8 +631,9 @@ INLINE void partition(const Params& p) {
 
 // ---- wide partition ----------------------------------------------------------
 
-// The same with one block a multiprocessor, where shared memory holds a tile and the one to come:
-// so many digits that fewer keys need no second partition.
+// All digits at once, where they are too many for a block of `partition` and not so many that
+// what a tile has of each is short: one block a multiprocessor, whose shared memory holds a tile
+// and the one to come.
 template <typename K>
 struct WideShared {
     static constexpr u32 ITEMS = sizeof(K) == 8 ? 12 : 16;
@@ -640,60 +645,40 @@ struct WideShared {
     u16 owners[THIN_SLOTS];
 };
 
-template <typename K, bool HIGH>
+template <typename K>
 INLINE void partition_wide(const Params& p) {
     constexpr u32 ITEMS = WideShared<K>::ITEMS;
     constexpr u32 KEYS = WideShared<K>::KEYS;
     constexpr u32 N = WIDE_THREADS;
+    static_assert(WIDE_SPLIT == 2 * N, "two digits a thread");
     const u32 mode = p.plan->mode;
     if (mode != BUCKETS && mode != THINNED) return;
     const bool thinned = mode == THINNED;
     extern __shared__ uint4 memory[];
     WideShared<K>& shared = *reinterpret_cast<WideShared<K>*>(memory);
     const u32 thread = threadIdx.x;
-    const u32 low_bits = p.low_bits;
-    const u32 highs = 1u << (p.bits - low_bits);
-    const u32 digits = HIGH ? highs : 1u << low_bits;
-    const bool last = !HIGH || low_bits == 0;
-    const K* from = static_cast<const K*>(HIGH ? p.keys : p.buffer);
-    K* to = static_cast<K*>(last ? p.unique : p.buffer);
+    const u32 digits = 1u << p.bits;
+    const K* from = static_cast<const K*>(p.keys);
+    K* to = static_cast<K*>(p.unique);
     const Map map = p.plan->map;
     const u32 n = static_cast<u32>(p.n);
-    const u32 tiles = HIGH ? (n + KEYS - 1) / KEYS : p.plan->tiles;
-    const auto digit_of = [&](K key) {
-        const u32 bucket = bucket_of(key, map, p.flip);
-        return HIGH ? bucket >> low_bits : bucket & (digits - 1);
-    };
-    u32 start = 0; // of the tile to come
-    u32 valid = 0;
-    u32 high = 0;
+    const u32 tiles = (n + KEYS - 1) / KEYS;
+    const auto valid_of = [&](u32 tile) { return min(n - tile * KEYS, KEYS); };
     const auto load = [&](u32 tile) {
-        if (HIGH) {
-            start = tile * KEYS;
-            valid = min(n - start, KEYS);
-        } else {
-            u32 before = 0; // digits that start at or before this tile
-            for (u32 i = 0; i < highs; i += WARP) {
-                const u32 digit = i + lane_id();
-                const bool is = digit < highs && p.digit_tiles[digit] <= tile;
-                before += __popc(__ballot_sync(ALL_LANES, is));
-            }
-            high = before - 1;
-            start = p.bucket_starts[high << low_bits] + (tile - p.digit_tiles[high]) * KEYS;
-            valid = min(max(p.digit_ends[high], start) - start, KEYS);
-        }
+        const i32 mine = static_cast<i32>(valid_of(tile) - thread);
+        const K* keys = from + tile * KEYS + thread;
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) {
-            const u32 at = i * N + thread;
-            if (at < valid) copy_async(&shared.ahead[at], from + start + at);
+            if (static_cast<i32>(i * N) < mine) {
+                copy_async(&shared.ahead[i * N + thread], keys + i * N);
+            }
         }
     };
     u32 tile = blockIdx.x;
     if (tile < tiles) load(tile);
     while (tile < tiles) {
+        const u32 valid = valid_of(tile);
         const i32 mine = static_cast<i32>(valid - thread); // keys in steps of N
-        u32* ends = last ? p.bucket_ends : p.digit_ends;
-        if (!HIGH) ends += high << low_bits;
         for (u32 i = thread; i < digits; i += N) shared.places[i] = 0;
         await_copies();
         K keys[ITEMS];
@@ -706,7 +691,7 @@ INLINE void partition_wide(const Params& p) {
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) {
             if (static_cast<i32>(i * N) < mine && stay >> i & 1) {
-                const u32 digit = digit_of(keys[i]);
+                const u32 digit = bucket_of(keys[i], map, p.flip);
                 ranks[i] = digit << 16 | atomicAdd(&shared.places[digit], 1u);
             }
         }
@@ -719,7 +704,7 @@ INLINE void partition_wide(const Params& p) {
         for (u32 i = 0; i < 2; i++) {
             const u32 digit = 2 * thread + i;
             own[i] = digit < digits ? shared.places[digit] : 0;
-            room[i] = own[i] != 0 ? atomicAdd(&ends[digit], own[i]) : 0;
+            room[i] = own[i] != 0 ? atomicAdd(&p.bucket_ends[digit], own[i]) : 0;
         }
         u32 all;
         u32 place = sum_before<N>(own[0] + own[1], all);
@@ -745,12 +730,12 @@ INLINE void partition_wide(const Params& p) {
             const u32 at = i * N + thread;
             if (at < all) {
                 const K key = shared.keys[at];
-                to[shared.targets[digit_of(key)] + at] = key;
+                to[shared.targets[bucket_of(key, map, p.flip)] + at] = key;
             }
         }
         __syncthreads(); // before counts of the next tile take the places
     }
-    if (thinned && last) check_buckets(p);
+    if (thinned) check_buckets(p);
 }
 
 // ---- buckets -----------------------------------------------------------------

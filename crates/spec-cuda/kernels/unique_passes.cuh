@@ -223,9 +223,11 @@ INLINE u32 look_back(u32* sums, u32 tile, u32 bin, u32 own) {
     return before;
 }
 
-// One tile of the pass by `digit` over a portion of the keys.
+// One tile of the pass by `digit` over a portion of the keys. Thread 0 asks for the next one, of
+// which it gets the number, before it writes: later, and the answer is waited for; earlier, and
+// those behind that tile look back in vain for long.
 template <typename K>
-INLINE void pass_tile(const Params& p, u32 digit, u32 portion, u32 tile) {
+INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* taken) {
     constexpr u32 ITEMS = Tile<K>::ITEMS;
     constexpr u32 KEYS = Tile<K>::KEYS;
     extern __shared__ uint4 memory[];
@@ -240,8 +242,6 @@ INLINE void pass_tile(const Params& p, u32 digit, u32 portion, u32 tile) {
 
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
-    for (u32 i = threadIdx.x; i < WARPS * RADIX; i += THREADS) shared.slots[0][i] = 0;
-    __syncthreads();
     const u64 portion_start = portion * p.portion_keys;
     const u64 portion_end = min(p.n, portion_start + p.portion_keys);
     const u64 start = portion_start + static_cast<u64>(tile) * KEYS;
@@ -256,6 +256,8 @@ INLINE void pass_tile(const Params& p, u32 digit, u32 portion, u32 tile) {
         const u32 at = own_start + i * WARP;
         keys[i] = at < valid ? __ldcs(from + start + at) : none;
     }
+    for (u32 i = threadIdx.x; i < WARPS * RADIX; i += THREADS) shared.slots[0][i] = 0;
+    __syncthreads();
     // Two ranks a register.
     u32 ranks[ITEMS / 2];
 #pragma unroll
@@ -311,6 +313,7 @@ INLINE void pass_tile(const Params& p, u32 digit, u32 portion, u32 tile) {
         if (tile + 1 == tiles) offsets[Tile<K>::DIGITS * RADIX + bin] = base + real;
     }
     __syncthreads();
+    const u32 next = threadIdx.x == 0 ? atomicAdd(taken, 1u) : 0;
 #pragma unroll 4
     for (u32 i = 0; i < ITEMS; i++) {
         const u32 at = i * THREADS + threadIdx.x;
@@ -319,6 +322,7 @@ INLINE void pass_tile(const Params& p, u32 digit, u32 portion, u32 tile) {
             to[shared.targets[digit_of(key, p.flip, digit)] + at] = key;
         }
     }
+    return next;
 }
 
 // ---- equals ------------------------------------------------------------------
@@ -340,9 +344,9 @@ INLINE T in_first_lane(T first, T other) {
 }
 
 // One tile of what ascends: keeps the first of equals. Where `unique_check` has counted them,
-// what goes before is known.
+// what goes before is known; otherwise thread 0 gets the number of the next tile, as in pass_tile.
 template <typename K, bool COUNTED>
-INLINE void compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
+INLINE u32 compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
     constexpr u32 ITEMS = Tile<K>::COMPACT_ITEMS;
     constexpr u32 KEYS = Tile<K>::COMPACT_KEYS;
     __shared__ u32 totals[WARPS];
@@ -350,6 +354,7 @@ INLINE void compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
     const u64 start = static_cast<u64>(tile) * KEYS + warp * WARP * ITEMS;
+    u32 next = 0;
     u64 known = 0;
     if constexpr (COUNTED) known = p.sums[0][tile] + span_sums(p)[tile / p.span_tiles];
     K items[ITEMS];
@@ -390,6 +395,7 @@ INLINE void compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
         }
         __syncthreads();
         known = shared_before;
+        if (threadIdx.x == 0) next = atomicAdd(&p.phases[COMPACTING].taken, 1u);
     }
     u64 to = known + before_warp;
     K* unique = static_cast<K*>(p.unique);
@@ -403,6 +409,7 @@ INLINE void compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
         to += __popc(heads[i]);
     }
     __syncthreads(); // for the tile to come
+    return next;
 }
 
 // ---- counts ------------------------------------------------------------------
@@ -504,9 +511,7 @@ INLINE void by_digits(const Params& p) {
         while (true) {
             const u32 tile = for_block(next);
             if (tile >= tiles) break;
-            // Asked for early, as the answer takes as long as some tenth of a tile.
-            if (threadIdx.x == 0) next = atomicAdd(&state.taken, 1u);
-            pass_tile<K>(p, digit, portion, tile);
+            next = pass_tile<K>(p, digit, portion, tile, &state.taken);
             done++;
         }
         __threadfence();
@@ -535,8 +540,7 @@ INLINE void compact(const Params& p) {
     while (true) {
         const u32 tile = for_block(next);
         if (tile >= tiles) break;
-        if (threadIdx.x == 0) next = atomicAdd(&state.taken, 1u);
-        compact_tile<K, false>(p, keys, tile, tiles);
+        next = compact_tile<K, false>(p, keys, tile, tiles);
     }
 }
 

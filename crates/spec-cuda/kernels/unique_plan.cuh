@@ -90,12 +90,10 @@ struct Params {
     u32 bits;           // of a bucket's number
     u32 low_bits;       // of those, for the second partition; 0 for none
     u32 part_bits;      // positions that a block has bits for; 0 where nothing is done so
-    u32 check_blocks;   // of unique_check, each of which has a span of tiles
-    u32 span_tiles;
-    u32 split_keys;     // of a tile of the partitions
+    u32 span_tiles;     // of a block of unique_check
     u32 unused;
 };
-static_assert(sizeof(Params) == 192, "as in src/ops/unique.rs");
+static_assert(sizeof(Params) == 184, "as in src/ops/unique.rs");
 
 INLINE u32 read_word(const u32* from) { return *static_cast<const volatile u32*>(from); }
 INLINE u64 read_word(const u64* from) { return *static_cast<const volatile u64*>(from); }

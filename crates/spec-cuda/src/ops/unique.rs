@@ -1,10 +1,11 @@
 //! Host side of `kernels/unique.cu`: every kernel is launched, and what the plan
 //! does not call for returns at once; nothing is read back.
 //!
-//! Its design: a bit a position for keys that lie close together; others parted by their high bits until buckets fit shared memory, as in the
-//! hybrid radix sort of Stehle and Jacobsen (2017), in no order within a bucket; digits
-//! of everything by Onesweep (Adinets and Merrill, 2022) where buckets would not fit,
-//! with the look-back of Merrill and Garland (2016).
+//! Its design: a bit a position for keys that lie close together; others parted by their
+//! high bits until buckets fit shared memory, as in the hybrid radix sort of Stehle and
+//! Jacobsen (2017), in no order within a bucket; digits of everything by Onesweep
+//! (Adinets and Merrill, 2022) where buckets would not fit, with the look-back of Merrill
+//! and Garland (2016).
 
 use spec_core::ops::Unique;
 use spec_core::ops::unique::{Buffers, Plan};
@@ -36,8 +37,8 @@ const PHASES: usize = 2;
 const DIGITS_BLOCKS: u32 = 2;
 const COMPACT_BLOCKS: u32 = 2;
 
-/// Blocks of the check for each multiprocessor, and their shared memory: twice as many slots
-/// as there are samples.
+/// Blocks of the check for each multiprocessor, and the shared memory of one: twice as many
+/// slots as there are samples.
 const CHECK_BLOCKS: u32 = 3;
 const CHECK_SHARED: u32 = 2 * 4096 * 8;
 /// Threads of a block of the survey, and keys it takes in one step.
@@ -49,14 +50,23 @@ const SURVEY_STATIC: usize = 8 * 1024;
 const SPLIT_KEYS: usize = 16 * THREADS;
 const MAX_SPLIT: usize = 512;
 const SPLIT_SHARED: usize = 3 * MAX_SPLIT * 4 + 4096 * 2;
+/// Threads of a block of a wide partition, the keys of its tile, of 8 and of 4 bytes, the bits
+/// of the buckets that it tells apart, and what is beside the tile and the one to come.
+const WIDE_THREADS: u32 = 1024;
+const WIDE_KEYS: [usize; 2] = [12 * WIDE_THREADS as usize, 16 * WIDE_THREADS as usize];
+const WIDE_BITS: std::ops::RangeInclusive<u32> = 10..=11;
+const WIDE_SHARED: usize = 2 * 2048 * 4 + 4096 * 2;
 /// Threads of a block that works by bits, the keys of its tile, parts of the range, and what is
 /// beside the keys.
 const BITS_THREADS: u32 = 1024;
 const SPREAD_KEYS: usize = 16 * BITS_THREADS as usize;
 const MAX_PARTS: usize = 1024;
 const SPREAD_SHARED: usize = SPREAD_KEYS * 4 + 3 * MAX_PARTS * 4;
-/// Shared memory for the bits of a part.
-const PART_BYTES: usize = 216 * 1024;
+/// Shared memory for the bits of a part, and beside them for lists of those that are set.
+const PART_BYTES: usize = 192 * 1024;
+const PART_SHARED: usize = 32 * 32 * 16 * 2;
+/// Room for what kernels have in shared memory beside what the launch asks for.
+const STATIC: usize = 1024;
 /// Fewer keys do not go by bits.
 const LEAST_BY_BITS: usize = 1 << 22;
 /// Keys that fit a bucket, and what is beside them.
@@ -96,8 +106,8 @@ struct Params {
     bits: u32,
     low_bits: u32,
     part_bits: u32,
-    check_blocks: u32,
     span_tiles: u32,
+    unused: u32,
 }
 const _: () = assert!(size_of::<Params>() == 184);
 
@@ -106,23 +116,30 @@ const _: () = assert!(size_of::<Params>() == 184);
 enum Split {
     /// As many as a block sorts: a bucket and a launch.
     One,
-    /// Into 2^`bits` buckets, by two partitions where `low` is not 0.
-    Buckets { bits: u32, low: u32 },
+    /// Into 2^`bits` buckets, by two partitions where `low` is not 0, or by one `wide` one.
+    Buckets { bits: u32, low: u32, wide: bool },
     /// More keys than buckets could hold.
     None,
 }
 
 impl Split {
-    fn new(n: usize, shared: u32) -> Self {
+    /// For `n` keys of `size` bytes.
+    fn new(n: usize, size: usize, shared: u32) -> Self {
         if n <= BUCKET_KEYS {
             return Split::One;
         }
-        let counters = (shared as usize).saturating_sub(SURVEY_STATIC) / 2;
+        let shared = shared as usize;
+        let counters = shared.saturating_sub(SURVEY_STATIC) / 2;
         let most = counters.ilog2().min(MAX_BITS);
         // Few keys: smaller buckets, for as many blocks as run at once.
         let average = if n > 1 << 22 { BUCKET_AVERAGE } else { BUCKET_AVERAGE / 2 };
         match (6..=most).find(|bits| n >> bits <= average) {
-            Some(bits) => Split::Buckets { bits, low: if bits > 9 { bits / 2 } else { 0 } },
+            Some(bits) => {
+                let fits = wide_shared(size) + STATIC <= shared;
+                let wide = WIDE_BITS.contains(&bits) && fits;
+                let low = if bits > 9 && !wide { bits / 2 } else { 0 };
+                Split::Buckets { bits, low, wide }
+            }
             None => Split::None,
         }
     }
@@ -133,6 +150,16 @@ impl Split {
             _ => 0,
         }
     }
+}
+
+/// Keys of a tile of a wide partition.
+fn wide_keys(size: usize) -> usize {
+    if size == 8 { WIDE_KEYS[0] } else { WIDE_KEYS[1] }
+}
+
+/// Shared memory of a block of a wide partition.
+fn wide_shared(size: usize) -> usize {
+    2 * wide_keys(size) * size + WIDE_SHARED
 }
 
 /// Where things are in the workspace, in bytes from its start. What must be
@@ -169,6 +196,7 @@ struct Prepared {
     map_parts: Function,
     partition_high: Function,
     partition_low: Function,
+    partition_wide: Function,
     sort_buckets: Function,
     by_digits: Function,
     compact: Function,
@@ -237,7 +265,7 @@ unsafe impl Supports<Unique> for Cuda {
             DType::I32 | DType::I64 => 1 << (bits - 1),
             _ => 0,
         };
-        let split = Split::new(plan.keys.len, self.limits().shared);
+        let split = Split::new(plan.keys.len, size, self.limits().shared);
         let function = |name: &str| self.function(&KERNELS, &format!("unique_{name}_{bits}"));
         Ok(Box::new(Prepared {
             cuda: self.clone(),
@@ -254,6 +282,7 @@ unsafe impl Supports<Unique> for Cuda {
             map_parts: function("map_parts")?,
             partition_high: function("partition_high")?,
             partition_low: function("partition_low")?,
+            partition_wide: function("partition_wide")?,
             sort_buckets: function("sort_buckets")?,
             by_digits: function("by_digits")?,
             compact: function("compact")?,
@@ -285,13 +314,10 @@ unsafe impl Kernel<Unique> for Prepared {
         let base = cuda.workspace(workspace, layout.size)?;
         let at = |offset: usize| base + offset as u64;
         let (bits, low_bits) = match self.split {
-            Split::Buckets { bits, low } => (bits, low),
+            Split::Buckets { bits, low, .. } => (bits, low),
             _ => (0, 0),
         };
-        let tiles = blocks(self.n, COMPACT_TILE_BYTES / self.digits);
         let most = cuda.limits().multiprocessors * CHECK_BLOCKS;
-        let span_tiles = tiles.div_ceil(most);
-        let check_blocks = tiles.div_ceil(span_tiles);
         let params = Params {
             keys: cuda.pointer(buffers.keys)?,
             unique: cuda.pointer(buffers.unique)?,
@@ -316,8 +342,8 @@ unsafe impl Kernel<Unique> for Prepared {
             bits,
             low_bits,
             part_bits: self.part_bytes() as u32 * 8,
-            check_blocks,
-            span_tiles,
+            span_tiles: self.compact_tiles().div_ceil(most),
+            unused: 0,
         };
         // SAFETY: `Params` is the kernels', field by field; buffers and
         // workspace were checked against the plan.
@@ -332,13 +358,18 @@ impl Prepared {
     /// Shared memory for the bits of a part of the range; 0 where nothing goes by bits.
     fn part_bytes(&self) -> usize {
         let shared = self.cuda.limits().shared as usize;
-        let fits =
-            shared >= (PART_BYTES + 4096).max(SPREAD_KEYS * self.digits + SPREAD_SHARED + 4096);
+        let spread = SPREAD_KEYS * self.digits + SPREAD_SHARED;
+        let fits = (PART_BYTES + PART_SHARED).max(spread) + STATIC <= shared;
         if fits && !self.has_counts && self.n >= LEAST_BY_BITS && self.split.bits() != 0 {
             PART_BYTES
         } else {
             0
         }
+    }
+
+    /// Tiles of what drops equals.
+    fn compact_tiles(&self) -> u32 {
+        blocks(self.n, COMPACT_TILE_BYTES / self.digits)
     }
 
     /// # Safety
@@ -354,9 +385,11 @@ impl Prepared {
             // SAFETY: the caller's.
             return unsafe { queue.launch(&self.sort_buckets, bucket(1), params) };
         }
-        if let Split::Buckets { bits, low } = self.split {
+        if let Split::Buckets { bits, low, wide } = self.split {
             let most = self.cuda.limits().multiprocessors;
-            let check = Shape::new(params.check_blocks, threads).shared(CHECK_SHARED);
+            // One more, which looks at a sample.
+            let spans = self.compact_tiles().div_ceil(params.span_tiles);
+            let check = Shape::new(spans + 1, threads).shared(CHECK_SHARED);
             let survey = Shape::new(blocks(self.n, SURVEY_KEYS).min(most), SURVEY_THREADS)
                 .shared(2u32 << bits);
             let split = |tiles: usize| {
@@ -371,12 +404,19 @@ impl Prepared {
                 if params.part_bits > 0 {
                     let spread = Shape::new(blocks(self.n, SPREAD_KEYS).min(most), BITS_THREADS)
                         .shared((SPREAD_KEYS * self.digits + SPREAD_SHARED) as u32);
-                    let parts =
-                        Shape::new(MAX_PARTS as u32, BITS_THREADS).shared(params.part_bits / 8);
+                    let parts = Shape::new(MAX_PARTS as u32, BITS_THREADS)
+                        .shared((PART_BYTES + PART_SHARED) as u32);
                     queue.launch(&self.spread, spread, params)?;
                     queue.launch(&self.map_parts, parts, params)?;
                 }
-                queue.launch(&self.partition_high, split(tiles), params)?;
+                if wide {
+                    let shape =
+                        Shape::new(blocks(self.n, wide_keys(self.digits)).min(most), WIDE_THREADS)
+                            .shared(wide_shared(self.digits) as u32);
+                    queue.launch(&self.partition_wide, shape, params)?;
+                } else {
+                    queue.launch(&self.partition_high, split(tiles), params)?;
+                }
                 if low > 0 {
                     // At most one tile of each digit is not full.
                     queue.launch(
@@ -400,8 +440,8 @@ impl Prepared {
         let passes = blocks(self.n, self.tile_keys).min(multiprocessors * DIGITS_BLOCKS);
         let passes =
             Shape::new(passes, threads).shared((PASS_SHARED + self.tile_keys * self.digits) as u32);
-        let tiles = blocks(self.n, COMPACT_TILE_BYTES / self.digits);
-        let compact = Shape::new(tiles.min(multiprocessors * COMPACT_BLOCKS), threads);
+        let compact = self.compact_tiles().min(multiprocessors * COMPACT_BLOCKS);
+        let compact = Shape::new(compact, threads);
         // SAFETY: the caller's.
         unsafe {
             queue.launch(&self.by_digits, passes, params)?;
@@ -432,14 +472,20 @@ mod tests {
 
     #[test]
     fn sets_are_split_into_buckets_that_fit() {
-        for shared in [99, 163, 227].map(|kib| kib * 1024) {
+        for (shared, size) in [(99, 8), (163, 8), (163, 4), (227, 8), (227, 4)] {
+            let shared = shared * 1024;
             let mut n = 1;
             while n < 1 << 34 {
-                match Split::new(n, shared) {
+                match Split::new(n, size, shared) {
                     Split::One => assert!(n <= BUCKET_KEYS),
-                    Split::Buckets { bits, low } => {
+                    Split::Buckets { bits, low, wide } => {
                         assert!(n > BUCKET_KEYS && n >> bits <= BUCKET_AVERAGE);
-                        assert!(bits - low <= 9 && low <= 9 && (low > 0) == (bits > 9));
+                        if wide {
+                            assert!(low == 0 && wide_shared(size) + STATIC <= shared as usize);
+                            assert!(shared == 227 * 1024 || size == 4);
+                        } else {
+                            assert!(bits - low <= 9 && low <= 9 && (low > 0) == (bits > 9));
+                        }
                         assert!((2 << bits) + SURVEY_STATIC <= shared as usize);
                         // The kernels count places by 32 bits.
                         assert!(n < 1 << 31);
