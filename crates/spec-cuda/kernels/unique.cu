@@ -1,17 +1,17 @@
 // unique: the distinct keys, ascending, and how often each occurs.
 //
-//   unique_check         looks at a sample; where that ascends, whether all keys do
+//   unique_check         looks at a sample; whether all keys ascend
 //   unique_survey        how many keys go to each bucket: the plan
 //   unique_spread, unique_map_parts
 //                        by bits: see unique_bits.cuh
-//   unique_partition_high, unique_partition_low, unique_sort_buckets
+//   unique_partition_high, unique_partition_low or unique_partition_wide, unique_sort_buckets
 //                        by buckets: see unique_buckets.cuh
 //   unique_by_digits, unique_compact, unique_firsts, unique_counts
 //                        by digits, or what ascends already: see unique_passes.cuh
 //
-// All of them are launched always, as a graph has it, and those that the plan does not
-// call for return at once; the plan stays on the device. As many keys as a block
-// sorts are one bucket, and one launch.
+// All of them that could be for as many keys are launched always, as a graph has it, and
+// those that the plan does not call for return at once; the plan stays on the device. As
+// many keys as a block sorts are one bucket, and one launch.
 //
 // Keys are stored as they are; `flip` is the sign bit of signed keys, which turns their
 // order into that of unsigned ones.

@@ -8,8 +8,8 @@
 //   map_parts      a part a block, in ascending order: sets bits, counts them, learns by looking
 //                  back how many there are before, and writes a key for each
 //
-// The survey has seen that no key is outside of the range, that parts fit, and that none has far more
-// keys than its share.
+// The survey has seen that no key is outside of the range, that parts fit, and that none has
+// far more keys than its share.
 //
 // Bytes a key of 8: 8 for the survey, 12 here, 4 to 12 at the end.
 #pragma once

@@ -1,15 +1,19 @@
 // unique, by buckets: keys are moved to where they belong by their high bits, in one or two
-// partitions of up to 9 bits, until a bucket fits shared memory; there it is sorted, and
-// loses its equals. Distinct keys need no stable order, so that no tile has to know the tiles
+// partitions of up to 9 bits or a wide one of 10 or 11, until a bucket fits shared memory;
+// there it is sorted, and loses its equals. Distinct keys need no stable order, so that no tile has to know the tiles
 // before it: a tile asks for room for its keys of each digit by one addition ("hybrid radix
 // sort": Stehle and Jacobsen, 2017).
 //
-//   survey         reads the keys once: whether they ascend, and how many keys each
-//                  bucket gets. The range that buckets share comes from a sample, and what
-//                  lies outside of it goes to the first or last bucket. The last block decides how
+//   check          one block looks at a sample: the range that buckets share, and whether
+//                  some part of it is crowded. Meanwhile all others read keys, as long as
+//                  they ascend: if all do, they have counted the distinct ones, and
+//                  unique_passes.cuh has the rest
+//   survey         reads the keys once: how many each bucket gets. What lies outside of the
+//                  range goes to the first or last bucket. The last block decides how
 //                  the call goes on, which the kernels after it read on the device
 //   partition      writes each tile's keys to their digits, runs of neighbours through
 //                  shared memory
+//   partition_wide the same for more digits, in a larger tile
 //   sort_buckets   a bucket a block, in ascending order: spreads keys over bins by position,
 //                  orders the few of each bin, drops equals, learns by looking back how
 //                  many distinct keys come before, and writes. `unique` is both source and

@@ -2,16 +2,15 @@
 // the keys a digit ("onesweep": Adinets and Merrill, 2022), then one more that drops
 // equals:
 //
-//   unique_count_digits   reads the keys once and counts all digits of 8 bits; its last
-//                      block turns counts into offsets and lists the digits in which
-//                      keys differ at all
-//   unique_pass        one launch a digit, in portions of 2^16 tiles; a digit that is
-//                      not listed returns at once. A block takes the next
-//                      tile, ranks it in shared memory, learns how many keys of each
-//                      digit lie before it by looking back over the tiles before, and
-//                      writes runs of equal digits
-//   unique_compact     keeps the first of equals; same look-back, for one sum. Keys that ascend as
-//                      they are need no more than this
+//   unique_by_digits   one launch for all. Its blocks read the keys once and count all
+//                      digits of 8 bits; the last of them turns counts into offsets and
+//                      lists the digits in which keys differ at all. For each of those, in
+//                      portions of 2^16 tiles, a block takes the next tile, ranks it in
+//                      shared memory, learns how many keys of each digit lie before it by
+//                      looking back over the tiles before, and writes runs of equal digits
+//   unique_compact     keeps the first of equals; same look-back, for one sum. Keys that ascend
+//                      as they are need no more than this, and no look-back: `unique_check`
+//                      has counted them
 //   unique_firsts,     with counts: `compact` left each distinct key's position, and
 //   unique_counts      the differences of positions are the counts
 //
@@ -21,7 +20,8 @@
 // Threads to data: a warp owns 32 * ITEMS neighbouring keys, lane by lane, so ranks by
 // (warp, item, lane) are stable.
 //
-// Bytes a key of 8: 8 for the counts, 16 a digit that differs, 8 to 16 at the end.
+// Bytes a key of 8: 8 for the counts, 16 a digit that differs, 8 to 16 at the end; 16 to 24
+// for what ascends.
 #pragma once
 
 #include "unique_plan.cuh"

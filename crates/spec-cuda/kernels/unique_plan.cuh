@@ -13,7 +13,7 @@ constexpr u32 MAX_DIGITS = 8;
 constexpr u32 TILE_ONLY = 1;
 constexpr u32 ALL_BEFORE = 2;
 
-// How a call goes on after `unique_histogram`.
+// How a call goes on after `unique_survey`.
 enum Mode : u32 {
     BY_DIGITS, // radix sort by each digit, then drop equals; also where nothing else is tried
     SORTED,    // keys ascend as they are: drop equals
