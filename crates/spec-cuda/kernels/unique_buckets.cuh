@@ -1,8 +1,8 @@
 // unique, by buckets: keys are moved to where they belong by their high bits, in one or two
 // partitions of up to 9 bits or a wide one of 10 or 11, until a bucket fits shared memory;
-// there it is sorted, and loses its equals. Distinct keys need no stable order, so that no tile has to know the tiles
-// before it: a tile asks for room for its keys of each digit by one addition ("hybrid radix
-// sort": Stehle and Jacobsen, 2017).
+// there it is sorted, and loses its equals. Distinct keys need no stable order, so that no
+// tile has to know the tiles before it: a tile asks for room for its keys of each digit by one
+// addition ("hybrid radix sort": Stehle and Jacobsen, 2017).
 //
 //   check          one block looks at a sample: the range that buckets share, and whether
 //                  some part of it is crowded. Meanwhile all others read keys, as long as
@@ -180,7 +180,9 @@ INLINE void check(const Params& p) {
         u64 items[SAMPLED];
 #pragma unroll
         for (u32 i = 0; i < SAMPLED; i++) {
-            items[i] = __ldg(keys + (threadIdx.x * SAMPLED + i) * stride) ^ flip;
+            // Two neighbours, which take as long as one.
+            const u64 at = (threadIdx.x * SAMPLED + i / 2 * 2) * stride + i % 2;
+            items[i] = __ldg(keys + at) ^ flip;
         }
 #pragma unroll
         for (u32 i = 1; i < SAMPLED; i++) stop |= items[i - 1] > items[i];
@@ -628,8 +630,13 @@ INLINE void split_tile(const Params& p, bool thinned, u32 tile) {
 template <typename K, bool HIGH>
 INLINE void partition(const Params& p) {
     const u32 mode = p.plan->mode;
-    if (mode != BUCKETS && mode != THINNED) return;
-    if (HIGH || blockIdx.x < p.plan->tiles) split_tile<K, HIGH>(p, mode == THINNED, blockIdx.x);
+    if (mode != THINNED && (mode != BUCKETS || p.wide != 0)) return;
+    const u32 all = (static_cast<u32>(p.n) + SPLIT_KEYS - 1) / SPLIT_KEYS;
+    const u32 tiles = HIGH ? all : p.plan->tiles;
+    for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        if (tile != blockIdx.x) __syncthreads(); // what the tile before has in shared memory
+        split_tile<K, HIGH>(p, mode == THINNED, tile);
+    }
     if (mode == THINNED && (!HIGH || p.low_bits == 0)) check_buckets(p);
 }
 
@@ -637,7 +644,7 @@ INLINE void partition(const Params& p) {
 
 // All digits at once, where they are too many for a block of `partition` and not so many that
 // what a tile has of each is short: one block a multiprocessor, whose shared memory holds a tile
-// and the one to come.
+// and the one to come. Where equals are dropped, two partitions leave fewer of them.
 template <typename K>
 struct WideShared {
     static constexpr u32 ITEMS = sizeof(K) == 8 ? 12 : 16;
@@ -646,7 +653,6 @@ struct WideShared {
     K keys[KEYS];
     u32 places[WIDE_SPLIT];  // keys of a digit, then where they go in `keys`
     u32 targets[WIDE_SPLIT]; // from a place in `keys` to a place in the output
-    u16 owners[THIN_SLOTS];
 };
 
 template <typename K>
@@ -655,9 +661,7 @@ INLINE void partition_wide(const Params& p) {
     constexpr u32 KEYS = WideShared<K>::KEYS;
     constexpr u32 N = WIDE_THREADS;
     static_assert(WIDE_SPLIT == 2 * N, "two digits a thread");
-    const u32 mode = p.plan->mode;
-    if (mode != BUCKETS && mode != THINNED) return;
-    const bool thinned = mode == THINNED;
+    if (p.plan->mode != BUCKETS) return;
     extern __shared__ uint4 memory[];
     WideShared<K>& shared = *reinterpret_cast<WideShared<K>*>(memory);
     const u32 thread = threadIdx.x;
@@ -689,12 +693,10 @@ INLINE void partition_wide(const Params& p) {
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) keys[i] = shared.ahead[i * N + thread];
         __syncthreads();
-        u32 stay = ALL_LANES;
-        if (thinned) stay = thin<K, ITEMS, N>(shared.keys, shared.owners, keys, valid);
         u32 ranks[ITEMS]; // below the digit
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) {
-            if (static_cast<i32>(i * N) < mine && stay >> i & 1) {
+            if (static_cast<i32>(i * N) < mine) {
                 const u32 digit = bucket_of(keys[i], map, p.flip);
                 ranks[i] = digit << 16 | atomicAdd(&shared.places[digit], 1u);
             }
@@ -724,7 +726,7 @@ INLINE void partition_wide(const Params& p) {
         __syncthreads();
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) {
-            if (static_cast<i32>(i * N) < mine && stay >> i & 1) {
+            if (static_cast<i32>(i * N) < mine) {
                 shared.keys[shared.places[ranks[i] >> 16] + (ranks[i] & 0xFFFF)] = keys[i];
             }
         }
@@ -732,14 +734,13 @@ INLINE void partition_wide(const Params& p) {
 #pragma unroll 4
         for (u32 i = 0; i < ITEMS; i++) {
             const u32 at = i * N + thread;
-            if (at < all) {
+            if (at < valid) {
                 const K key = shared.keys[at];
                 to[shared.targets[bucket_of(key, map, p.flip)] + at] = key;
             }
         }
         __syncthreads(); // before counts of the next tile take the places
     }
-    if (thinned) check_buckets(p);
 }
 
 // ---- buckets -----------------------------------------------------------------

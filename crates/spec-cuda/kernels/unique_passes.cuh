@@ -242,6 +242,8 @@ INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* tak
 
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
+    for (u32 i = threadIdx.x; i < WARPS * RADIX; i += THREADS) shared.slots[0][i] = 0;
+    __syncthreads();
     const u64 portion_start = portion * p.portion_keys;
     const u64 portion_end = min(p.n, portion_start + p.portion_keys);
     const u64 start = portion_start + static_cast<u64>(tile) * KEYS;
@@ -256,8 +258,6 @@ INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* tak
         const u32 at = own_start + i * WARP;
         keys[i] = at < valid ? __ldcs(from + start + at) : none;
     }
-    for (u32 i = threadIdx.x; i < WARPS * RADIX; i += THREADS) shared.slots[0][i] = 0;
-    __syncthreads();
     // Two ranks a register.
     u32 ranks[ITEMS / 2];
 #pragma unroll
@@ -497,6 +497,8 @@ INLINE void by_digits(const Params& p) {
                                     static_cast<u64>(portion_tiles)));
     };
     const u32 phases = p.plan->active * p.portions;
+    __shared__ u32 numbers[2];
+    u32 turn = 0;
     for (u32 phase = 0; phase < phases; phase++) {
         const u32 portion = phase % p.portions;
         const u32 tiles = tiles_of(portion);
@@ -509,7 +511,10 @@ INLINE void by_digits(const Params& p) {
         u32 done = 0;
         u32 next = threadIdx.x == 0 ? atomicAdd(&state.taken, 1u) : 0;
         while (true) {
-            const u32 tile = for_block(next);
+            if (threadIdx.x == 0) numbers[turn] = next;
+            __syncthreads();
+            const u32 tile = numbers[turn];
+            turn ^= 1;
             if (tile >= tiles) break;
             next = pass_tile<K>(p, digit, portion, tile, &state.taken);
             done++;

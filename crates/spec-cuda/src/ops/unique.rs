@@ -49,13 +49,15 @@ const SURVEY_STATIC: usize = 8 * 1024;
 /// Keys of a tile of a partition, the digits it tells apart, and what is beside the keys.
 const SPLIT_KEYS: usize = 16 * THREADS;
 const MAX_SPLIT: usize = 512;
+/// Blocks of a partition that run at once on a multiprocessor.
+const SPLIT_BLOCKS: u32 = 2;
 const SPLIT_SHARED: usize = 3 * MAX_SPLIT * 4 + 4096 * 2;
 /// Threads of a block of a wide partition, the keys of its tile, of 8 and of 4 bytes, the bits
 /// of the buckets that it tells apart, and what is beside the tile and the one to come.
 const WIDE_THREADS: u32 = 1024;
 const WIDE_KEYS: [usize; 2] = [12 * WIDE_THREADS as usize, 16 * WIDE_THREADS as usize];
 const WIDE_BITS: std::ops::RangeInclusive<u32> = 10..=11;
-const WIDE_SHARED: usize = 2 * 2048 * 4 + 4096 * 2;
+const WIDE_SHARED: usize = 2 * 2048 * 4;
 /// Threads of a block that works by bits, the keys of its tile, parts of the range, and what is
 /// beside the keys.
 const BITS_THREADS: u32 = 1024;
@@ -107,7 +109,7 @@ struct Params {
     low_bits: u32,
     part_bits: u32,
     span_tiles: u32,
-    unused: u32,
+    wide: u32,
 }
 const _: () = assert!(size_of::<Params>() == 184);
 
@@ -116,7 +118,8 @@ const _: () = assert!(size_of::<Params>() == 184);
 enum Split {
     /// As many as a block sorts: a bucket and a launch.
     One,
-    /// Into 2^`bits` buckets, by two partitions where `low` is not 0, or by one `wide` one.
+    /// Into 2^`bits` buckets, by two partitions where `low` is not 0, or by one `wide` one
+    /// where no equals are dropped on the way.
     Buckets { bits: u32, low: u32, wide: bool },
     /// More keys than buckets could hold.
     None,
@@ -137,7 +140,7 @@ impl Split {
             Some(bits) => {
                 let fits = wide_shared(size) + STATIC <= shared;
                 let wide = WIDE_BITS.contains(&bits) && fits;
-                let low = if bits > 9 && !wide { bits / 2 } else { 0 };
+                let low = if bits > 9 { bits / 2 } else { 0 };
                 Split::Buckets { bits, low, wide }
             }
             None => Split::None,
@@ -313,9 +316,9 @@ unsafe impl Kernel<Unique> for Prepared {
         }
         let base = cuda.workspace(workspace, layout.size)?;
         let at = |offset: usize| base + offset as u64;
-        let (bits, low_bits) = match self.split {
-            Split::Buckets { bits, low, .. } => (bits, low),
-            _ => (0, 0),
+        let (bits, low_bits, wide) = match self.split {
+            Split::Buckets { bits, low, wide } => (bits, low, wide),
+            _ => (0, 0, false),
         };
         let most = cuda.limits().multiprocessors * CHECK_BLOCKS;
         let params = Params {
@@ -343,7 +346,7 @@ unsafe impl Kernel<Unique> for Prepared {
             low_bits,
             part_bits: self.part_bytes() as u32 * 8,
             span_tiles: self.compact_tiles().div_ceil(most),
-            unused: 0,
+            wide: wide as u32,
         };
         // SAFETY: `Params` is the kernels', field by field; buffers and
         // workspace were checked against the plan.
@@ -392,8 +395,10 @@ impl Prepared {
             let check = Shape::new(spans + 1, threads).shared(CHECK_SHARED);
             let survey = Shape::new(blocks(self.n, SURVEY_KEYS).min(most), SURVEY_THREADS)
                 .shared(2u32 << bits);
+            // After a wide partition, mostly nothing is left to do.
             let split = |tiles: usize| {
-                Shape::new(tiles as u32, threads)
+                let at_most = if wide { most * SPLIT_BLOCKS } else { u32::MAX };
+                Shape::new((tiles as u32).min(at_most), threads)
                     .shared((SPLIT_KEYS * self.digits + SPLIT_SHARED) as u32)
             };
             let tiles = self.n.div_ceil(SPLIT_KEYS);
@@ -410,20 +415,19 @@ impl Prepared {
                     queue.launch(&self.map_parts, parts, params)?;
                 }
                 if wide {
+                    let blocks = blocks(self.n, wide_keys(self.digits)).min(most);
                     let shape =
-                        Shape::new(blocks(self.n, wide_keys(self.digits)).min(most), WIDE_THREADS)
-                            .shared(wide_shared(self.digits) as u32);
+                        Shape::new(blocks, WIDE_THREADS).shared(wide_shared(self.digits) as u32);
                     queue.launch(&self.partition_wide, shape, params)?;
-                } else {
-                    queue.launch(&self.partition_high, split(tiles), params)?;
                 }
-                if low > 0 {
-                    // At most one tile of each digit is not full.
-                    queue.launch(
-                        &self.partition_low,
-                        split(tiles + (1 << (bits - low))),
-                        params,
-                    )?;
+                // Where equals are counted none are dropped.
+                if !(wide && self.has_counts) {
+                    queue.launch(&self.partition_high, split(tiles), params)?;
+                    if low > 0 {
+                        // At most one tile of each digit is not full.
+                        let tiles = tiles + (1 << (bits - low));
+                        queue.launch(&self.partition_low, split(tiles), params)?;
+                    }
                 }
                 queue.launch(&self.sort_buckets, bucket(1 << bits), params)?;
             }
@@ -480,12 +484,8 @@ mod tests {
                     Split::One => assert!(n <= BUCKET_KEYS),
                     Split::Buckets { bits, low, wide } => {
                         assert!(n > BUCKET_KEYS && n >> bits <= BUCKET_AVERAGE);
-                        if wide {
-                            assert!(low == 0 && wide_shared(size) + STATIC <= shared as usize);
-                            assert!(shared == 227 * 1024 || size == 4);
-                        } else {
-                            assert!(bits - low <= 9 && low <= 9 && (low > 0) == (bits > 9));
-                        }
+                        assert!(bits - low <= 9 && low <= 9 && (low > 0) == (bits > 9));
+                        assert!(!wide || wide_shared(size) + STATIC <= shared as usize);
                         assert!((2 << bits) + SURVEY_STATIC <= shared as usize);
                         // The kernels count places by 32 bits.
                         assert!(n < 1 << 31);
