@@ -4,7 +4,8 @@
 //   unique_survey        how many keys go to each bucket: the plan
 //   unique_spread, unique_map_parts
 //                        by bits: see unique_bits.cuh
-//   unique_partition_high, unique_partition_low or unique_partition_wide, unique_sort_buckets
+//   unique_partition_high, unique_partition_low or unique_partition_wide,
+//   unique_thinned_high, unique_thinned_low; unique_sort_buckets
 //                        by buckets: see unique_buckets.cuh
 //   unique_by_digits, unique_compact, unique_firsts, unique_counts
 //                        by digits, or what ascends already: see unique_passes.cuh
@@ -32,6 +33,10 @@ SPEC_KERNEL_BLOCKS(unique_partition_high_32, (partition<u32, true>), Params, THR
 SPEC_KERNEL_BLOCKS(unique_partition_high_64, (partition<u64, true>), Params, THREADS, 2)
 SPEC_KERNEL_BLOCKS(unique_partition_low_32, (partition<u32, false>), Params, THREADS, 2)
 SPEC_KERNEL_BLOCKS(unique_partition_low_64, (partition<u64, false>), Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_thinned_high_32, (partition_thinned<u32, true>), Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_thinned_high_64, (partition_thinned<u64, true>), Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_thinned_low_32, (partition_thinned<u32, false>), Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_thinned_low_64, (partition_thinned<u64, false>), Params, THREADS, 2)
 SPEC_KERNEL(unique_partition_wide_32, partition_wide<u32>, Params, WIDE_THREADS)
 SPEC_KERNEL(unique_partition_wide_64, partition_wide<u64>, Params, WIDE_THREADS)
 SPEC_KERNEL_BLOCKS(unique_sort_buckets_32, sort_buckets<u32>, Params, THREADS, 2)

@@ -630,14 +630,22 @@ INLINE void split_tile(const Params& p, bool thinned, u32 tile) {
 template <typename K, bool HIGH>
 INLINE void partition(const Params& p) {
     const u32 mode = p.plan->mode;
-    if (mode != THINNED && (mode != BUCKETS || p.wide != 0)) return;
+    if (mode != BUCKETS && mode != THINNED) return;
+    if (HIGH || blockIdx.x < p.plan->tiles) split_tile<K, HIGH>(p, mode == THINNED, blockIdx.x);
+    if (mode == THINNED && (!HIGH || p.low_bits == 0)) check_buckets(p);
+}
+
+// The same after `partition_wide`, which has left nothing to do mostly: so it has fewer blocks.
+template <typename K, bool HIGH>
+INLINE void partition_thinned(const Params& p) {
+    if (p.plan->mode != THINNED) return;
     const u32 all = (static_cast<u32>(p.n) + SPLIT_KEYS - 1) / SPLIT_KEYS;
     const u32 tiles = HIGH ? all : p.plan->tiles;
     for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
-        if (tile != blockIdx.x) __syncthreads(); // what the tile before has in shared memory
-        split_tile<K, HIGH>(p, mode == THINNED, tile);
+        split_tile<K, HIGH>(p, true, tile);
+        __syncthreads(); // before the next tile takes the shared memory
     }
-    if (mode == THINNED && (!HIGH || p.low_bits == 0)) check_buckets(p);
+    if (!HIGH) check_buckets(p);
 }
 
 // ---- wide partition ----------------------------------------------------------

@@ -91,7 +91,7 @@ struct Params {
     u32 low_bits;       // of those, for the second partition; 0 for none
     u32 part_bits;      // positions that a block has bits for; 0 where nothing is done so
     u32 span_tiles;     // of a block of unique_check
-    u32 wide;           // 1: one partition does, where no equals are dropped
+    u32 unused;
 };
 static_assert(sizeof(Params) == 184, "as in src/ops/unique.rs");
 

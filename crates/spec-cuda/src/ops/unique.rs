@@ -49,7 +49,7 @@ const SURVEY_STATIC: usize = 8 * 1024;
 /// Keys of a tile of a partition, the digits it tells apart, and what is beside the keys.
 const SPLIT_KEYS: usize = 16 * THREADS;
 const MAX_SPLIT: usize = 512;
-/// Blocks of a partition that run at once on a multiprocessor.
+/// Blocks of a partition for each multiprocessor, where they go from tile to tile.
 const SPLIT_BLOCKS: u32 = 2;
 const SPLIT_SHARED: usize = 3 * MAX_SPLIT * 4 + 4096 * 2;
 /// Threads of a block of a wide partition, the keys of its tile, of 8 and of 4 bytes, the bits
@@ -109,7 +109,7 @@ struct Params {
     low_bits: u32,
     part_bits: u32,
     span_tiles: u32,
-    wide: u32,
+    unused: u32,
 }
 const _: () = assert!(size_of::<Params>() == 184);
 
@@ -200,6 +200,8 @@ struct Prepared {
     partition_high: Function,
     partition_low: Function,
     partition_wide: Function,
+    thinned_high: Function,
+    thinned_low: Function,
     sort_buckets: Function,
     by_digits: Function,
     compact: Function,
@@ -286,6 +288,8 @@ unsafe impl Supports<Unique> for Cuda {
             partition_high: function("partition_high")?,
             partition_low: function("partition_low")?,
             partition_wide: function("partition_wide")?,
+            thinned_high: function("thinned_high")?,
+            thinned_low: function("thinned_low")?,
             sort_buckets: function("sort_buckets")?,
             by_digits: function("by_digits")?,
             compact: function("compact")?,
@@ -316,9 +320,9 @@ unsafe impl Kernel<Unique> for Prepared {
         }
         let base = cuda.workspace(workspace, layout.size)?;
         let at = |offset: usize| base + offset as u64;
-        let (bits, low_bits, wide) = match self.split {
-            Split::Buckets { bits, low, wide } => (bits, low, wide),
-            _ => (0, 0, false),
+        let (bits, low_bits) = match self.split {
+            Split::Buckets { bits, low, .. } => (bits, low),
+            _ => (0, 0),
         };
         let most = cuda.limits().multiprocessors * CHECK_BLOCKS;
         let params = Params {
@@ -346,7 +350,7 @@ unsafe impl Kernel<Unique> for Prepared {
             low_bits,
             part_bits: self.part_bytes() as u32 * 8,
             span_tiles: self.compact_tiles().div_ceil(most),
-            wide: wide as u32,
+            unused: 0,
         };
         // SAFETY: `Params` is the kernels', field by field; buffers and
         // workspace were checked against the plan.
@@ -395,10 +399,8 @@ impl Prepared {
             let check = Shape::new(spans + 1, threads).shared(CHECK_SHARED);
             let survey = Shape::new(blocks(self.n, SURVEY_KEYS).min(most), SURVEY_THREADS)
                 .shared(2u32 << bits);
-            // After a wide partition, mostly nothing is left to do.
             let split = |tiles: usize| {
-                let at_most = if wide { most * SPLIT_BLOCKS } else { u32::MAX };
-                Shape::new((tiles as u32).min(at_most), threads)
+                Shape::new(tiles as u32, threads)
                     .shared((SPLIT_KEYS * self.digits + SPLIT_SHARED) as u32)
             };
             let tiles = self.n.div_ceil(SPLIT_KEYS);
@@ -419,9 +421,13 @@ impl Prepared {
                     let shape =
                         Shape::new(blocks, WIDE_THREADS).shared(wide_shared(self.digits) as u32);
                     queue.launch(&self.partition_wide, shape, params)?;
-                }
-                // Where equals are counted none are dropped.
-                if !(wide && self.has_counts) {
+                    // Where equals are counted none are dropped.
+                    if !self.has_counts {
+                        let shape = split(tiles.min((most * SPLIT_BLOCKS) as usize));
+                        queue.launch(&self.thinned_high, shape, params)?;
+                        queue.launch(&self.thinned_low, shape, params)?;
+                    }
+                } else {
                     queue.launch(&self.partition_high, split(tiles), params)?;
                     if low > 0 {
                         // At most one tile of each digit is not full.
