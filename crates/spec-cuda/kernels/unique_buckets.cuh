@@ -494,14 +494,14 @@ struct SplitShared {
 // Which of the thread's keys stay, a bit each: of equals in the tile, the one whose slot it is,
 // unless the slot is another key's. Two frequent keys that share a slot in one round do
 // not in the other.
-template <typename K, u32 ITEMS, u32 N>
-INLINE u32 thin(K* tile, u16* owners, const K (&keys)[ITEMS], u32 valid) {
+template <typename K>
+INLINE u32 thin(SplitShared<K>& shared, const K (&keys)[SPLIT_ITEMS], u32 valid) {
     u32 stay = 0;
 #pragma unroll
-    for (u32 i = 0; i < ITEMS; i++) {
-        const u32 at = i * N + threadIdx.x;
+    for (u32 i = 0; i < SPLIT_ITEMS; i++) {
+        const u32 at = i * THREADS + threadIdx.x;
         if (at < valid) {
-            tile[at] = keys[i];
+            shared.keys[at] = keys[i];
             stay |= 1u << i;
         }
     }
@@ -512,17 +512,17 @@ INLINE u32 thin(K* tile, u16* owners, const K (&keys)[ITEMS], u32 valid) {
             return static_cast<u32>(key * factor >> 40) % THIN_SLOTS;
         };
 #pragma unroll
-        for (u32 i = 0; i < ITEMS; i++) {
+        for (u32 i = 0; i < SPLIT_ITEMS; i++) {
             if (stay >> i & 1) {
-                owners[slot_of(keys[i])] = static_cast<u16>(i * N + threadIdx.x);
+                shared.owners[slot_of(keys[i])] = static_cast<u16>(i * THREADS + threadIdx.x);
             }
         }
         __syncthreads();
 #pragma unroll
-        for (u32 i = 0; i < ITEMS; i++) {
+        for (u32 i = 0; i < SPLIT_ITEMS; i++) {
             if (stay >> i & 1) {
-                const u32 owner = owners[slot_of(keys[i])];
-                if (owner != i * N + threadIdx.x && tile[owner] == keys[i]) {
+                const u32 owner = shared.owners[slot_of(keys[i])];
+                if (owner != i * THREADS + threadIdx.x && shared.keys[owner] == keys[i]) {
                     stay &= ~(1u << i);
                 }
             }
@@ -591,7 +591,7 @@ INLINE void split_tile(const Params& p, bool thinned, u32 tile) {
     }
     __syncthreads();
     u32 stay = ALL_LANES;
-    if (thinned) stay = thin<K, SPLIT_ITEMS, THREADS>(shared.keys, shared.owners, keys, valid);
+    if (thinned) stay = thin(shared, keys, valid);
     u32 ranks[SPLIT_ITEMS]; // below the digit
 #pragma unroll
     for (u32 i = 0; i < SPLIT_ITEMS; i++) {
