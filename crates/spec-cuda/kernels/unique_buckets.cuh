@@ -36,6 +36,7 @@ constexpr u32 CHECK_THREADS = 512;
 constexpr u32 SAMPLES = 4096;
 constexpr u32 SAMPLE_BINS = 1024;
 constexpr u32 SAMPLE_LIMIT = 8 * SAMPLES / SAMPLE_BINS; // eight times the average is bunched
+constexpr u32 REPEAT_LIMIT = 5 * SAMPLES / SAMPLE_BINS; // and five times may be equals
 constexpr u32 SPLIT_ITEMS = 16;
 constexpr u32 SPLIT_KEYS = SPLIT_ITEMS * THREADS;
 constexpr u32 BUCKET_ITEMS = 18;
@@ -131,14 +132,15 @@ INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / CHECK_THR
     }
     const bool bunched = __syncthreads_or(most >= SAMPLE_LIMIT);
     bool repeated = false;
-    if (bunched && !ascends) {
+    if (!ascends && __syncthreads_or(most >= REPEAT_LIMIT)) {
         // A set of those samples that bunch: an empty slot is all ones.
         constexpr u32 SLOTS = 2 * SAMPLES;
+        const u32 limit = bunched ? SAMPLE_LIMIT : REPEAT_LIMIT;
         for (u32 i = threadIdx.x; i < SLOTS; i += CHECK_THREADS) table[i] = ~0ull;
         __syncthreads();
 #pragma unroll 1
         for (u32 i = 0; i < ITEMS; i++) {
-            if (bins[bucket_of(items[i], coarse, 0)] <= SAMPLE_LIMIT) continue;
+            if (bins[bucket_of(items[i], coarse, 0)] <= limit) continue;
             atomicAdd(&crowd, 1u);
             if (items[i] == ~0ull) continue; // one more at most
             u32 slot = static_cast<u32>(items[i] * 0x9E3779B97F4A7C15ull >> 32) % SLOTS;

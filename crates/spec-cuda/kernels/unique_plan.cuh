@@ -38,7 +38,7 @@ struct Plan {
     u32 mode;
     u32 ascends;            // the sample does
     u32 bunched;            // some part of the range has far more than its share of the sample
-    u32 repeated;           // and that is mostly equals
+    u32 repeated;           // what is crowded, if not that much, is mostly equals
     u32 unsorted;           // some key is above the next one
     u32 outside;            // some key is outside of the map's range
     u32 check_blocks;       // done
