@@ -1,34 +1,49 @@
 // unique: the distinct keys, ascending, and how often each occurs.
 //
-//   unique_survey        whether keys ascend, and how many go to each bucket: the plan
-//   unique_partition_high, unique_partition_low, unique_sort_buckets
+//   unique_check         looks at a sample; whether all keys ascend
+//   unique_survey        how many keys go to each bucket: the plan
+//   unique_spread, unique_map_parts
+//                        by bits: see unique_bits.cuh
+//   unique_partition_high, unique_partition_low or unique_partition_wide,
+//   unique_thinned_high, unique_thinned_low; unique_sort_buckets
 //                        by buckets: see unique_buckets.cuh
-//   unique_count_digits, unique_pass, unique_compact, unique_firsts, unique_counts
+//   unique_by_digits, unique_compact, unique_firsts, unique_counts
 //                        by digits, or what ascends already: see unique_passes.cuh
 //
-// All of them are launched always, as a graph has it, and those that the plan does not
-// call for return at once; the plan stays on the device. As many keys as a block
-// sorts are one bucket, and one launch.
+// All of them that could be for as many keys are launched always, as a graph has it, and
+// those that the plan does not call for return at once; the plan stays on the device. As
+// many keys as a block sorts are one bucket, and one launch.
 //
 // Keys are stored as they are; `flip` is the sign bit of signed keys, which turns their
 // order into that of unsigned ones.
+#include "unique_bits.cuh"
 #include "unique_buckets.cuh"
 #include "unique_passes.cuh"
 
+SPEC_KERNEL_BLOCKS(unique_check_32, check<u32>, Params, CHECK_THREADS, 3)
+SPEC_KERNEL_BLOCKS(unique_check_64, check<u64>, Params, CHECK_THREADS, 3)
 SPEC_KERNEL(unique_survey_32, survey<u32>, Params, SURVEY_THREADS)
 SPEC_KERNEL(unique_survey_64, survey<u64>, Params, SURVEY_THREADS)
+SPEC_KERNEL(unique_spread_32, spread<u32>, Params, BITS_THREADS)
+SPEC_KERNEL(unique_spread_64, spread<u64>, Params, BITS_THREADS)
+SPEC_KERNEL(unique_map_parts_32, map_parts<u32>, Params, BITS_THREADS)
+SPEC_KERNEL(unique_map_parts_64, map_parts<u64>, Params, BITS_THREADS)
 // Two blocks of these fit the shared memory of a multiprocessor, so their registers must.
 SPEC_KERNEL_BLOCKS(unique_partition_high_32, (partition<u32, true>), Params, THREADS, 2)
 SPEC_KERNEL_BLOCKS(unique_partition_high_64, (partition<u64, true>), Params, THREADS, 2)
 SPEC_KERNEL_BLOCKS(unique_partition_low_32, (partition<u32, false>), Params, THREADS, 2)
 SPEC_KERNEL_BLOCKS(unique_partition_low_64, (partition<u64, false>), Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_thinned_high_32, (partition_thinned<u32, true>), Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_thinned_high_64, (partition_thinned<u64, true>), Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_thinned_low_32, (partition_thinned<u32, false>), Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_thinned_low_64, (partition_thinned<u64, false>), Params, THREADS, 2)
+SPEC_KERNEL(unique_partition_wide_32, partition_wide<u32>, Params, WIDE_THREADS)
+SPEC_KERNEL(unique_partition_wide_64, partition_wide<u64>, Params, WIDE_THREADS)
 SPEC_KERNEL_BLOCKS(unique_sort_buckets_32, sort_buckets<u32>, Params, THREADS, 2)
 SPEC_KERNEL_BLOCKS(unique_sort_buckets_64, sort_buckets<u64>, Params, THREADS, 2)
-SPEC_KERNEL_BLOCKS(unique_count_digits_32, count_digits_of_all<u32>, Params, THREADS, 3)
-SPEC_KERNEL_BLOCKS(unique_count_digits_64, count_digits_of_all<u64>, Params, THREADS, 3)
-SPEC_KERNEL_BLOCKS(unique_pass_32, radix_pass<u32>, Params, THREADS, 2)
-SPEC_KERNEL_BLOCKS(unique_pass_64, radix_pass<u64>, Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_by_digits_32, by_digits<u32>, Params, THREADS, 2)
+SPEC_KERNEL_BLOCKS(unique_by_digits_64, by_digits<u64>, Params, THREADS, 2)
 SPEC_KERNEL_BLOCKS(unique_compact_32, compact<u32>, Params, THREADS, 2)
-SPEC_KERNEL_BLOCKS(unique_compact_64, compact<u64>, Params, THREADS, 3)
+SPEC_KERNEL_BLOCKS(unique_compact_64, compact<u64>, Params, THREADS, 2)
 SPEC_KERNEL(unique_firsts, firsts, Params, THREADS)
 SPEC_KERNEL(unique_counts, counts_of_positions, Params, THREADS)

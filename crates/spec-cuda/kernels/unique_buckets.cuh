@@ -1,15 +1,19 @@
 // unique, by buckets: keys are moved to where they belong by their high bits, in one or two
-// partitions of up to 9 bits, until a bucket fits shared memory; there it is sorted, and
-// loses its equals. Distinct keys need no stable order, so that no tile has to know the tiles
-// before it: a tile asks for room for its keys of each digit by one addition ("hybrid radix
-// sort": Stehle and Jacobsen, 2017).
+// partitions of up to 9 bits or a wide one of 10 or 11, until a bucket fits shared memory;
+// there it is sorted, and loses its equals. Distinct keys need no stable order, so that no
+// tile has to know the tiles before it: a tile asks for room for its keys of each digit by one
+// addition ("hybrid radix sort": Stehle and Jacobsen, 2017).
 //
-//   survey         reads the keys once: whether they ascend, and how many keys each
-//                  bucket gets. The range that buckets share comes from a sample, and what
-//                  lies outside of it goes to the first or last bucket. The last block decides how
+//   check          one block looks at a sample: the range that buckets share, and whether
+//                  some part of it is crowded. Meanwhile all others read keys, as long as
+//                  they ascend: if all do, they have counted the distinct ones, and
+//                  unique_passes.cuh has the rest
+//   survey         reads the keys once: how many each bucket gets. What lies outside of the
+//                  range goes to the first or last bucket. The last block decides how
 //                  the call goes on, which the kernels after it read on the device
 //   partition      writes each tile's keys to their digits, runs of neighbours through
 //                  shared memory
+//   partition_wide the same for more digits, in a larger tile
 //   sort_buckets   a bucket a block, in ascending order: spreads keys over bins by position,
 //                  orders the few of each bin, drops equals, learns by looking back how
 //                  many distinct keys come before, and writes. `unique` is both source and
@@ -28,9 +32,11 @@
 constexpr u32 MAX_SPLIT = THREADS;    // digits of a partition
 constexpr u32 SURVEY_THREADS = 1024;
 constexpr u32 SURVEY_ITEMS = 8;
+constexpr u32 CHECK_THREADS = 512;
 constexpr u32 SAMPLES = 4096;
 constexpr u32 SAMPLE_BINS = 1024;
 constexpr u32 SAMPLE_LIMIT = 8 * SAMPLES / SAMPLE_BINS; // eight times the average is bunched
+constexpr u32 REPEAT_LIMIT = 5 * SAMPLES / SAMPLE_BINS; // and five times may be equals
 constexpr u32 SPLIT_ITEMS = 16;
 constexpr u32 SPLIT_KEYS = SPLIT_ITEMS * THREADS;
 constexpr u32 BUCKET_ITEMS = 18;
@@ -39,6 +45,10 @@ constexpr u32 BIN_BITS = 13;
 constexpr u32 BINS = 1 << BIN_BITS;
 constexpr u32 BIN_LIMIT = 24;         // keys of a bin that are ordered one by one
 constexpr u32 THIN_SLOTS = 4096;
+constexpr u32 WIDE_THREADS = 1024;
+constexpr u32 WIDE_SPLIT = 2048;      // digits of a wide partition
+constexpr u32 MAX_PARTS = 1024;       // of the range, each with its map of bits
+constexpr u32 KEY_POSITIONS = 16;     // positions a key, above which bits are too sparse
 static_assert(BUCKET_KEYS < 1 << 16 && SPLIT_KEYS < 1 << 16, "places have 16 bits");
 
 // ---- positions ---------------------------------------------------------------
@@ -90,67 +100,47 @@ INLINE void extremes(u64& least, u64& greatest) {
     }
 }
 
-// ---- survey ------------------------------------------------------------------
+// ---- check -------------------------------------------------------------------
 
-// What a sample says; the same in every block.
-struct Sampled {
-    Map map;
-    bool ascends;
-    bool bunched;  // some part of the range has far more than its share
-    bool repeated; // and that is mostly equals
-};
-
-template <typename K>
-INLINE Sampled sample(const Params& p, u64* table) {
-    constexpr u32 ITEMS = SAMPLES / SURVEY_THREADS;
+// What a sample says, into the plan. By one block, with its samples in order.
+INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / CHECK_THREADS],
+                         bool ascends, u64* table) {
+    constexpr u32 ITEMS = SAMPLES / CHECK_THREADS;
     __shared__ u32 bins[SAMPLE_BINS];
     __shared__ u32 crowd;
     __shared__ u32 distinct;
-    const K* keys = static_cast<const K*>(p.keys);
-    const K flip = static_cast<K>(p.flip);
-    const u64 stride = p.n / SAMPLES;
-    u64 items[ITEMS];
     u64 least = ~0ull;
     u64 greatest = 0;
-    bool descends = false;
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
-        const u64 at = (threadIdx.x * ITEMS + i) * stride;
-        items[i] = static_cast<u64>(__ldg(keys + at) ^ flip);
         least = min(least, items[i]);
         greatest = max(greatest, items[i]);
-        if (i > 0) descends |= items[i - 1] > items[i];
     }
-    const u64 next = __shfl_down_sync(ALL_LANES, items[0], 1);
-    if (lane_id() < WARP - 1) descends |= items[ITEMS - 1] > next;
-    extremes<SURVEY_THREADS>(least, greatest);
-    Sampled result;
-    result.ascends = !__syncthreads_or(descends);
+    for (u32 i = threadIdx.x; i < SAMPLE_BINS; i += CHECK_THREADS) bins[i] = 0;
+    if (threadIdx.x == 0) crowd = distinct = 0;
+    extremes<CHECK_THREADS>(least, greatest);
     // Keys beyond the sample's are likely, and few of them that far beyond.
     const u64 margin = (greatest - least) / 64;
     const u64 low = least - min(least, margin);
     const u64 high = greatest + min(~0ull - greatest, margin);
-    result.map = map_of(low, high, 1u << p.bits);
 
     const Map coarse = map_of(low, high, SAMPLE_BINS);
-    bins[threadIdx.x] = 0;
-    if (threadIdx.x == 0) crowd = distinct = 0;
-    __syncthreads();
     u32 most = 0;
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         most = max(most, atomicAdd(&bins[bucket_of(items[i], coarse, 0)], 1u));
     }
-    result.bunched = __syncthreads_or(most >= SAMPLE_LIMIT);
-    result.repeated = false;
-    if (result.bunched && !result.ascends) {
+    const bool bunched = __syncthreads_or(most >= SAMPLE_LIMIT);
+    bool repeated = false;
+    if (!ascends && __syncthreads_or(most >= REPEAT_LIMIT)) {
         // A set of those samples that bunch: an empty slot is all ones.
         constexpr u32 SLOTS = 2 * SAMPLES;
-        for (u32 i = threadIdx.x; i < SLOTS; i += SURVEY_THREADS) table[i] = ~0ull;
+        const u32 limit = bunched ? SAMPLE_LIMIT : REPEAT_LIMIT;
+        for (u32 i = threadIdx.x; i < SLOTS; i += CHECK_THREADS) table[i] = ~0ull;
         __syncthreads();
-#pragma unroll
+#pragma unroll 1
         for (u32 i = 0; i < ITEMS; i++) {
-            if (bins[bucket_of(items[i], coarse, 0)] <= SAMPLE_LIMIT) continue;
+            if (bins[bucket_of(items[i], coarse, 0)] <= limit) continue;
             atomicAdd(&crowd, 1u);
             if (items[i] == ~0ull) continue; // one more at most
             u32 slot = static_cast<u32>(items[i] * 0x9E3779B97F4A7C15ull >> 32) % SLOTS;
@@ -162,39 +152,193 @@ INLINE Sampled sample(const Params& p, u64* table) {
             }
         }
         __syncthreads();
-        result.repeated = 2 * distinct < crowd;
+        repeated = 2 * distinct < crowd;
     }
-    __syncthreads();
-    return result;
+    if (threadIdx.x == 0) {
+        p.plan->map = map_of(low, high, 1u << p.bits);
+        p.plan->ascends = ascends;
+        p.plan->bunched = bunched;
+        p.plan->repeated = repeated;
+    }
 }
+
+// The first block looks at a sample. Each of the others goes through a span of tiles: whether all
+// keys ascend, and how many distinct ones there are before each tile. Whoever sees that they do
+// not leaves at once, and then nobody is the last to be done.
+template <typename K>
+INLINE void check(const Params& p) {
+    constexpr u32 SAMPLED = SAMPLES / CHECK_THREADS;
+    constexpr u32 ITEMS = Tile<K>::COMPACT_KEYS / CHECK_THREADS;
+    extern __shared__ uint4 memory[];
+    __shared__ u32 totals[2][CHECK_THREADS / WARP];
+    const K* keys = static_cast<const K*>(p.keys);
+    const K flip = static_cast<K>(p.flip);
+    const u32 lane = lane_id();
+    const u32 warp = threadIdx.x / WARP;
+    const u32 spans = gridDim.x - 1;
+    bool stop = false;
+    if (blockIdx.x == 0) {
+        const u64 stride = p.n / SAMPLES;
+        u64 items[SAMPLED];
+#pragma unroll
+        for (u32 i = 0; i < SAMPLED; i++) {
+            // Two neighbours, which take as long as one.
+            const u64 at = (threadIdx.x * SAMPLED + i / 2 * 2) * stride + i % 2;
+            items[i] = __ldg(keys + at) ^ flip;
+        }
+#pragma unroll
+        for (u32 i = 1; i < SAMPLED; i++) stop |= items[i - 1] > items[i];
+        const u64 next = __shfl_down_sync(ALL_LANES, items[0], 1);
+        if (lane < WARP - 1) stop |= items[SAMPLED - 1] > next;
+        stop = __syncthreads_or(stop);
+        if (threadIdx.x == 0 && stop) write_word(&p.plan->unsorted, 1);
+        judge_sample(p, items, !stop, reinterpret_cast<u64*>(memory));
+        if (stop) return;
+    }
+
+    const u32 tiles =
+        static_cast<u32>((p.n + Tile<K>::COMPACT_KEYS - 1) / Tile<K>::COMPACT_KEYS);
+    const u32 span = blockIdx.x - 1; // none for the first block
+    const u32 first = blockIdx.x == 0 ? tiles : min(span * p.span_tiles, tiles);
+    const u32 end = min(first + p.span_tiles, tiles);
+    K ahead[ITEMS]; // of the tile to come
+    K before_ahead; // the key before the warp's first
+    u32 stop_ahead;
+    const auto load = [&](u32 tile) {
+        const u64 start = static_cast<u64>(tile) * Tile<K>::COMPACT_KEYS + warp * WARP * ITEMS;
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i++) {
+            const u64 at = start + i * WARP + lane;
+            ahead[i] = __ldcs(keys + min(at, p.n - 1)); // beyond the end, the last key again
+        }
+        before_ahead = __ldg(keys + min(start > 0 ? start - 1 : 0, p.n - 1));
+        // By one thread: reads of one word by many wait for each other.
+        stop_ahead = threadIdx.x == 0 ? read_word(&p.plan->unsorted) : 0;
+    };
+    u64 sum = 0;
+    u32 turn = 0;
+    if (first < end) load(first);
+    for (u32 tile = first; tile < end; tile++) {
+        K before = before_ahead;
+        u32 heads = tile == 0 && threadIdx.x == 0; // nothing is before the first key
+        stop = stop_ahead != 0;
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i++) {
+            const K left = __shfl_sync(ALL_LANES, ahead[i], lane + WARP - 1);
+            const K below = in_first_lane(before, left);
+            stop |= (below ^ flip) > (ahead[i] ^ flip);
+            heads += below != ahead[i];
+            before = left;
+        }
+        // What does not ascend shows in the first tile mostly: no more is read before.
+        if (tile > first && tile + 1 < end) load(tile + 1);
+        heads = __reduce_add_sync(ALL_LANES, heads);
+        if (lane == 0) totals[turn][warp] = heads;
+        stop = __syncthreads_or(stop);
+        if (stop) {
+            if (threadIdx.x == 0) write_word(&p.plan->unsorted, 1);
+            return;
+        }
+        if (tile == first && tile + 1 < end) load(tile + 1);
+        if (threadIdx.x == 0) p.sums[0][tile] = static_cast<u32>(sum);
+        if (warp == 0) {
+            sum += __reduce_add_sync(ALL_LANES,
+                                     lane < CHECK_THREADS / WARP ? totals[turn][lane] : 0);
+        }
+        turn ^= 1;
+    }
+    if (threadIdx.x == 0 && blockIdx.x != 0) span_sums(p)[span] = sum;
+    __threadfence();
+    __syncthreads();
+    if (for_block(threadIdx.x == 0 ? atomicAdd(&p.plan->check_blocks, 1u) : 0) != gridDim.x - 1) {
+        return;
+    }
+    __threadfence();
+    // Sums of the spans before, by one warp.
+    if (warp != 0) return;
+    u64 all = 0;
+    for (u32 from = 0; from < spans; from += WARP) {
+        const u32 at = from + lane;
+        const u64 own = at < spans ? read_word(&span_sums(p)[at]) : 0;
+        u64 inclusive = own;
+#pragma unroll
+        for (u32 step = 1; step < WARP; step *= 2) {
+            const u64 below = __shfl_up_sync(ALL_LANES, inclusive, step);
+            if (lane >= step) inclusive += below;
+        }
+        if (at < spans) write_word(&span_sums(p)[at], all + inclusive - own);
+        all += __shfl_sync(ALL_LANES, inclusive, WARP - 1);
+    }
+    if (lane == 0) {
+        *p.count = all;
+        p.plan->mode = SORTED;
+    }
+}
+
+// ---- survey ------------------------------------------------------------------
 
 // Counters of 16 bits, two a word. What a counter holds goes to memory by halves of its range:
 // whoever brings it there moves a half, and the block meets before the other half is full.
 constexpr u32 HALF = 0x8000;
 constexpr u32 STEPS_TO_MEET = HALF / (SURVEY_THREADS * SURVEY_ITEMS);
 
-// Adds keys; what was there before.
-INLINE u32 count(u32* words, u32 bucket, u32 keys) {
-    const u32 shift = bucket % 2 * 16;
-    return atomicAdd(&words[bucket / 2], keys << shift) >> shift & 0xFFFF;
-}
-
-INLINE bool reaches_half(u32 before, u32 keys) { return before < HALF && before + keys >= HALF; }
-
 INLINE void move_half(u32* words, u32 bucket, u32* totals) {
     atomicSub(&words[bucket / 2], HALF << bucket % 2 * 16);
     atomicAdd(&totals[bucket], HALF);
 }
 
+// Whether a counter that held less than half now holds more: the changed bits say.
+INLINE bool reaches_half(u32 changed) { return (changed & (HALF | HALF << 16)) != 0; }
+
+// Adds keys: which bits of the word that changes.
+INLINE u32 count(u32* words, u32 bucket, u32 keys) {
+    const u32 more = keys << bucket % 2 * 16;
+    const u32 before = atomicAdd(&words[bucket / 2], more);
+    return before ^ (before + more);
+}
+
+// The first of the buckets that part `part` of `parts` has.
+INLINE u32 first_bucket(const Params& p, u32 part, u32 parts) {
+    return ((part << p.bits) + parts - 1) / parts;
+}
+
+// The least position in a bucket.
+INLINE u64 first_position(u32 bucket, u32 scale) {
+    return ((static_cast<u64>(bucket) << 32) + scale - 1) / scale;
+}
+
+// Parts of the range for which a bit a position fits shared memory, or 0: there has to be a key
+// for some positions, and no part that one block would be long busy with.
+INLINE u32 parts_of_bits(const Params& p, const Map& map) {
+    if (p.part_bits == 0 || map.shift != 0 || __ldcg(&p.plan->outside) != 0) return 0;
+    if (map.range / KEY_POSITIONS > p.n) return 0;
+    // Parts are whole buckets, so that some are larger than others.
+    const u64 wanted = map.range / (p.part_bits - p.part_bits / 16) + 1;
+    if (wanted > MAX_PARTS) return 0;
+    const u32 parts = max(static_cast<u32>(wanted), MAX_PARTS / 2);
+    if (parts > 1u << p.bits) return 0;
+    bool fits = true;
+    if (threadIdx.x < parts) {
+        const u32 first = first_bucket(p, threadIdx.x, parts);
+        const u32 end = first_bucket(p, threadIdx.x + 1, parts);
+        const u64 positions = first_position(end, map.scale) - first_position(first, map.scale);
+        fits = positions <= p.part_bits &&
+               p.bucket_starts[end] - p.bucket_starts[first] <= 2 * (p.n / parts) + 4096;
+    }
+    return __syncthreads_and(fits) ? parts : 0;
+}
+
 // Where buckets start, and how the call goes on. By one block.
-INLINE void decide(const Params& p, const Sampled& sampled) {
+INLINE void decide(const Params& p, const Map& map) {
+    static_assert(MAX_PARTS <= SURVEY_THREADS, "a part a thread");
     const u32 buckets = 1u << p.bits;
-    const u32 digits = buckets >> p.low_bits;
+    const u32 digits = p.low_bits != 0 ? buckets >> p.low_bits : 0;
     const u32 each = max(buckets / SURVEY_THREADS, 1u);
     const u32 first = threadIdx.x * each;
     const u32 end = first < buckets ? first + each : first;
     u32 sum = 0;
     bool large = false;
+#pragma unroll 8
     for (u32 i = first; i < end; i++) {
         const u32 keys = __ldcg(&p.bucket_counts[i]);
         sum += keys;
@@ -202,13 +346,25 @@ INLINE void decide(const Params& p, const Sampled& sampled) {
     }
     u32 all;
     u32 start = sum_before<SURVEY_THREADS>(sum, all);
-    for (u32 i = first; i < end; i++) {
-        p.bucket_starts[i] = p.bucket_ends[i] = start;
-        if (i % (1u << p.low_bits) == 0) p.digit_ends[i >> p.low_bits] = start;
-        start += __ldcg(&p.bucket_counts[i]);
+    const u32 group = min(each, 8u);
+    for (u32 from = first; from < end; from += group) {
+        u32 keys[8];
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) keys[i] = i < group ? __ldcg(&p.bucket_counts[from + i]) : 0;
+#pragma unroll
+        for (u32 i = 0; i < 8; i++) {
+            if (i >= group) break;
+            const u32 bucket = from + i;
+            p.bucket_starts[bucket] = p.bucket_ends[bucket] = start;
+            if (digits != 0 && bucket % (1u << p.low_bits) == 0) {
+                p.digit_ends[bucket >> p.low_bits] = start;
+            }
+            start += keys[i];
+        }
     }
     if (threadIdx.x == 0) p.bucket_starts[buckets] = all;
     large = __syncthreads_or(large);
+    const u32 parts = parts_of_bits(p, map);
     u32 tiles = 0;
     if (threadIdx.x < digits) {
         const u32 next = threadIdx.x + 1 < digits ? p.digit_ends[threadIdx.x + 1] : all;
@@ -216,15 +372,16 @@ INLINE void decide(const Params& p, const Sampled& sampled) {
     }
     const u32 before = sum_before<SURVEY_THREADS>(tiles, all);
     if (threadIdx.x < digits) p.digit_tiles[threadIdx.x] = before;
+    // Where a part's next key goes takes the place of the first partition's digits.
+    if (parts != 0 && threadIdx.x < parts) {
+        p.digit_ends[threadIdx.x] = p.bucket_starts[first_bucket(p, threadIdx.x, parts)];
+    }
     if (threadIdx.x == 0) {
         p.digit_tiles[digits] = all;
         p.plan->tiles = all;
-        p.plan->map = sampled.map;
-        const bool thin = sampled.repeated && p.counts == nullptr;
-        p.plan->mode = __ldcg(&p.plan->unsorted) == 0 ? SORTED
-                       : !large                       ? BUCKETS
-                       : thin                         ? THINNED
-                                                      : BY_DIGITS;
+        p.plan->parts = parts;
+        const bool thin = p.plan->repeated && p.counts == nullptr;
+        p.plan->mode = parts != 0 ? BITS : !large ? BUCKETS : thin ? THINNED : BY_DIGITS;
     }
 }
 
@@ -233,22 +390,25 @@ INLINE void survey(const Params& p) {
     constexpr u32 ITEMS = SURVEY_ITEMS;
     constexpr u32 STEP = SURVEY_THREADS * ITEMS;
     extern __shared__ uint4 memory[];
-    __shared__ bool last;
-    const Sampled sampled = sample<K>(p, reinterpret_cast<u64*>(memory));
+    if (p.plan->mode == SORTED) return;
     // Nothing that a survey could add: the plan stays as it is.
-    if (sampled.bunched && !sampled.ascends && !(sampled.repeated && p.counts == nullptr)) return;
+    if (p.plan->bunched && !p.plan->ascends && !(p.plan->repeated && p.counts == nullptr)) return;
     u32* words = reinterpret_cast<u32*>(memory);
     const u32 buckets = 1u << p.bits;
     for (u32 i = threadIdx.x; i < buckets / 2; i += SURVEY_THREADS) words[i] = 0;
     __syncthreads();
 
-    const Map map = sampled.map;
-    const K flip = static_cast<K>(p.flip);
+    const Map map = p.plan->map;
     const u32 lane = lane_id();
     const K* keys = static_cast<const K*>(p.keys);
     const u64 own = threadIdx.x / WARP * WARP * ITEMS + lane;
     const u64 steps = p.n / STEP;
-    bool unsorted = false;
+    const K flip = static_cast<K>(p.flip);
+    bool outside = false;
+    const auto bucket_and_bounds = [&](K key) {
+        outside |= static_cast<u64>(key ^ flip) - map.low > map.range;
+        return bucket_of(key, map, p.flip);
+    };
     K ahead[ITEMS]; // of the step to come
     const auto load = [&](u64 step) {
         const K* from = keys + step * STEP + own;
@@ -259,40 +419,32 @@ INLINE void survey(const Params& p) {
     u32 taken = 0;
     if (step < steps) load(step);
     while (step < steps) {
-        const u64 start = step * STEP + own - lane;
-        // What the first lane compares its key to, then what the last lane had in a row.
-        K before = __ldg(keys + (start > 0 ? start - 1 : 0));
         u32 bucket[ITEMS];
         u32 differs = 0;
-        __syncwarp();
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) {
-            bucket[i] = bucket_of(ahead[i], map, p.flip);
+            bucket[i] = bucket_and_bounds(ahead[i]);
             differs |= bucket[i] ^ bucket[0];
-            const K left = __shfl_sync(ALL_LANES, ahead[i], lane + WARP - 1);
-            unsorted |= ((lane == 0 ? before : left) ^ flip) > (ahead[i] ^ flip);
-            before = left;
         }
         differs |= bucket[0] ^ __shfl_sync(ALL_LANES, bucket[0], 0);
-        // Keys in some order come in runs of one bucket: one addition for all.
-        const bool uniform = __all_sync(ALL_LANES, differs == 0);
         step += gridDim.x;
         if (step < steps) load(step);
-        const u32 keys_each = uniform ? WARP * ITEMS : 1;
-        bool half = false;
-        u32 found[ITEMS];
+        // Keys in some order come in runs of one bucket: one addition for all.
+        if (__all_sync(ALL_LANES, differs == 0)) {
+            if (lane == 0 && reaches_half(count(words, bucket[0], WARP * ITEMS))) {
+                move_half(words, bucket[0], p.bucket_counts);
+            }
+        } else {
+            u32 changed[ITEMS];
+            u32 any = 0;
 #pragma unroll
-        for (u32 i = 0; i < ITEMS; i++) {
-            found[i] = HALF;
-            if (!uniform || (i == 0 && lane == 0)) found[i] = count(words, bucket[i], keys_each);
-        }
+            for (u32 i = 0; i < ITEMS; i++) changed[i] = count(words, bucket[i], 1);
 #pragma unroll
-        for (u32 i = 0; i < ITEMS; i++) half |= reaches_half(found[i], keys_each);
-        if (half) {
+            for (u32 i = 0; i < ITEMS; i++) any |= changed[i];
+            if (reaches_half(any)) {
 #pragma unroll
-            for (u32 i = 0; i < ITEMS; i++) {
-                if (reaches_half(found[i], keys_each)) {
-                    move_half(words, bucket[i], p.bucket_counts);
+                for (u32 i = 0; i < ITEMS; i++) {
+                    if (reaches_half(changed[i])) move_half(words, bucket[i], p.bucket_counts);
                 }
             }
         }
@@ -302,30 +454,35 @@ INLINE void survey(const Params& p) {
     // What is less than a step.
     if (blockIdx.x == gridDim.x - 1) {
         for (u64 i = steps * STEP + threadIdx.x; i < p.n; i += SURVEY_THREADS) {
-            unsorted |= (keys[i > 0 ? i - 1 : 0] ^ flip) > (keys[i] ^ flip);
-            const u32 bucket = bucket_of(keys[i], map, p.flip);
-            if (reaches_half(count(words, bucket, 1), 1)) {
-                move_half(words, bucket, p.bucket_counts);
-            }
+            const u32 bucket = bucket_and_bounds(keys[i]);
+            if (reaches_half(count(words, bucket, 1))) move_half(words, bucket, p.bucket_counts);
         }
     }
-    unsorted = __syncthreads_or(unsorted);
+    outside = __syncthreads_or(outside);
     for (u32 i = threadIdx.x; i < buckets; i += SURVEY_THREADS) {
         const u32 keys_of = words[i / 2] >> (i % 2 * 16) & 0xFFFF;
         if (keys_of != 0) atomicAdd(&p.bucket_counts[i], keys_of);
     }
-    if (threadIdx.x == 0 && unsorted) write_word(&p.plan->unsorted, 1);
+    if (threadIdx.x == 0 && outside) write_word(&p.plan->outside, 1);
     __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0) last = atomicAdd(&p.plan->histogram_blocks, 1u) == gridDim.x - 1;
-    __syncthreads();
-    if (last) {
+    if (for_block(threadIdx.x == 0 ? atomicAdd(&p.plan->survey_blocks, 1u) : 0) == gridDim.x - 1) {
         __threadfence();
-        decide(p, sampled);
+        decide(p, map);
     }
 }
 
 // ---- partition ---------------------------------------------------------------
+
+// From global to shared memory, past the registers.
+template <typename K>
+INLINE void copy_async(K* to, const K* from) {
+    const u32 address = static_cast<u32>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from),
+                 "n"(sizeof(K)) : "memory");
+}
+
+INLINE void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 template <typename K>
 struct SplitShared {
@@ -387,7 +544,7 @@ INLINE void check_buckets(const Params& p) {
     if (!last) return;
     __threadfence();
     bool large = false;
-    for (u32 i = threadIdx.x; i < 1u << p.bits; i += THREADS) {
+    for (u32 i = threadIdx.x; i < 1u << p.bits; i += blockDim.x) {
         large |= __ldcg(&p.bucket_ends[i]) - p.bucket_starts[i] > BUCKET_KEYS;
     }
     if (__syncthreads_or(large) && threadIdx.x == 0) p.plan->mode = BY_DIGITS;
@@ -478,6 +635,122 @@ INLINE void partition(const Params& p) {
     if (mode != BUCKETS && mode != THINNED) return;
     if (HIGH || blockIdx.x < p.plan->tiles) split_tile<K, HIGH>(p, mode == THINNED, blockIdx.x);
     if (mode == THINNED && (!HIGH || p.low_bits == 0)) check_buckets(p);
+}
+
+// The same after `partition_wide`, which has left nothing to do mostly: so it has fewer blocks.
+template <typename K, bool HIGH>
+INLINE void partition_thinned(const Params& p) {
+    if (p.plan->mode != THINNED) return;
+    const u32 all = (static_cast<u32>(p.n) + SPLIT_KEYS - 1) / SPLIT_KEYS;
+    const u32 tiles = HIGH ? all : p.plan->tiles;
+    for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+        split_tile<K, HIGH>(p, true, tile);
+        __syncthreads(); // before the next tile takes the shared memory
+    }
+    if (!HIGH) check_buckets(p);
+}
+
+// ---- wide partition ----------------------------------------------------------
+
+// All digits at once, where they are too many for a block of `partition` and not so many that
+// what a tile has of each is short: one block a multiprocessor, whose shared memory holds a tile
+// and the one to come. Where equals are dropped, two partitions leave fewer of them.
+template <typename K>
+struct WideShared {
+    static constexpr u32 ITEMS = sizeof(K) == 8 ? 12 : 16;
+    static constexpr u32 KEYS = ITEMS * WIDE_THREADS;
+    K ahead[KEYS]; // of the tile to come; a thread reads what it has copied
+    K keys[KEYS];
+    u32 places[WIDE_SPLIT];  // keys of a digit, then where they go in `keys`
+    u32 targets[WIDE_SPLIT]; // from a place in `keys` to a place in the output
+};
+
+template <typename K>
+INLINE void partition_wide(const Params& p) {
+    constexpr u32 ITEMS = WideShared<K>::ITEMS;
+    constexpr u32 KEYS = WideShared<K>::KEYS;
+    constexpr u32 N = WIDE_THREADS;
+    static_assert(WIDE_SPLIT == 2 * N, "two digits a thread");
+    if (p.plan->mode != BUCKETS) return;
+    extern __shared__ uint4 memory[];
+    WideShared<K>& shared = *reinterpret_cast<WideShared<K>*>(memory);
+    const u32 thread = threadIdx.x;
+    const u32 digits = 1u << p.bits;
+    const K* from = static_cast<const K*>(p.keys);
+    K* to = static_cast<K*>(p.unique);
+    const Map map = p.plan->map;
+    const u32 n = static_cast<u32>(p.n);
+    const u32 tiles = (n + KEYS - 1) / KEYS;
+    const auto valid_of = [&](u32 tile) { return min(n - tile * KEYS, KEYS); };
+    const auto load = [&](u32 tile) {
+        const i32 mine = static_cast<i32>(valid_of(tile) - thread);
+        const K* keys = from + tile * KEYS + thread;
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i++) {
+            if (static_cast<i32>(i * N) < mine) {
+                copy_async(&shared.ahead[i * N + thread], keys + i * N);
+            }
+        }
+    };
+    u32 tile = blockIdx.x;
+    if (tile < tiles) load(tile);
+    while (tile < tiles) {
+        const u32 valid = valid_of(tile);
+        const i32 mine = static_cast<i32>(valid - thread); // keys in steps of N
+        for (u32 i = thread; i < digits; i += N) shared.places[i] = 0;
+        await_copies();
+        K keys[ITEMS];
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i++) keys[i] = shared.ahead[i * N + thread];
+        __syncthreads();
+        u32 ranks[ITEMS]; // below the digit
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i++) {
+            if (static_cast<i32>(i * N) < mine) {
+                const u32 digit = bucket_of(keys[i], map, p.flip);
+                ranks[i] = digit << 16 | atomicAdd(&shared.places[digit], 1u);
+            }
+        }
+        tile += gridDim.x;
+        if (tile < tiles) load(tile);
+        __syncthreads();
+        u32 own[2];
+        u32 room[2];
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            const u32 digit = 2 * thread + i;
+            own[i] = digit < digits ? shared.places[digit] : 0;
+            room[i] = own[i] != 0 ? atomicAdd(&p.bucket_ends[digit], own[i]) : 0;
+        }
+        u32 all;
+        u32 place = sum_before<N>(own[0] + own[1], all);
+#pragma unroll
+        for (u32 i = 0; i < 2; i++) {
+            const u32 digit = 2 * thread + i;
+            if (digit < digits) {
+                shared.places[digit] = place;
+                shared.targets[digit] = room[i] - place;
+            }
+            place += own[i];
+        }
+        __syncthreads();
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i++) {
+            if (static_cast<i32>(i * N) < mine) {
+                shared.keys[shared.places[ranks[i] >> 16] + (ranks[i] & 0xFFFF)] = keys[i];
+            }
+        }
+        __syncthreads();
+#pragma unroll 4
+        for (u32 i = 0; i < ITEMS; i++) {
+            const u32 at = i * N + thread;
+            if (at < valid) {
+                const K key = shared.keys[at];
+                to[shared.targets[bucket_of(key, map, p.flip)] + at] = key;
+            }
+        }
+        __syncthreads(); // before counts of the next tile take the places
+    }
 }
 
 // ---- buckets -----------------------------------------------------------------
@@ -682,16 +955,6 @@ INLINE u32 sort_bucket(BucketShared<K>& shared, u32 size, const Map& map, bool c
     __syncthreads();
     return size;
 }
-
-// From global to shared memory, past the registers.
-template <typename K>
-INLINE void copy_async(K* to, const K* from) {
-    const u32 address = static_cast<u32>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from),
-                 "n"(sizeof(K)) : "memory");
-}
-
-INLINE void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 template <typename K>
 INLINE void sort_buckets(const Params& p) {

@@ -2,16 +2,15 @@
 // the keys a digit ("onesweep": Adinets and Merrill, 2022), then one more that drops
 // equals:
 //
-//   unique_count_digits   reads the keys once and counts all digits of 8 bits; its last
-//                      block turns counts into offsets and lists the digits in which
-//                      keys differ at all
-//   unique_pass        one launch a digit, in portions of 2^16 tiles; a digit that is
-//                      not listed returns at once. A block takes the next
-//                      tile, ranks it in shared memory, learns how many keys of each
-//                      digit lie before it by looking back over the tiles before, and
-//                      writes runs of equal digits
-//   unique_compact     keeps the first of equals; same look-back, for one sum. Keys that ascend as
-//                      they are need no more than this
+//   unique_by_digits   one launch for all. Its blocks read the keys once and count all
+//                      digits of 8 bits; the last of them turns counts into offsets and
+//                      lists the digits in which keys differ at all. For each of those, in
+//                      portions of 2^16 tiles, a block takes the next tile, ranks it in
+//                      shared memory, learns how many keys of each digit lie before it by
+//                      looking back over the tiles before, and writes runs of equal digits
+//   unique_compact     keeps the first of equals; same look-back, for one sum. Keys that ascend
+//                      as they are need no more than this, and no look-back: `unique_check`
+//                      has counted them
 //   unique_firsts,     with counts: `compact` left each distinct key's position, and
 //   unique_counts      the differences of positions are the counts
 //
@@ -21,7 +20,8 @@
 // Threads to data: a warp owns 32 * ITEMS neighbouring keys, lane by lane, so ranks by
 // (warp, item, lane) are stable.
 //
-// Bytes a key of 8: 8 for the counts, 16 a digit that differs, 8 to 16 at the end.
+// Bytes a key of 8: 8 for the counts, 16 a digit that differs, 8 to 16 at the end; 16 to 24
+// for what ascends.
 #pragma once
 
 #include "unique_plan.cuh"
@@ -93,7 +93,10 @@ INLINE void make_plan(const Params& p) {
         }
         if (bin < RADIX) p.offsets[digit * RADIX + bin] = sums[bin] - own;
         active += needed;
-        if (bin == 0) p.plan->order[digit] = needed ? active : 0;
+        if (bin == 0 && needed) {
+            p.plan->order[digit] = active;
+            p.plan->digits[active - 1] = digit;
+        }
         __syncthreads();
     }
     if (bin == 0) p.plan->active = active;
@@ -220,9 +223,11 @@ INLINE u32 look_back(u32* sums, u32 tile, u32 bin, u32 own) {
     return before;
 }
 
-// One tile of the pass by `digit` over a portion of the keys.
+// One tile of the pass by `digit` over a portion of the keys. Thread 0 asks for the next one, of
+// which it gets the number, before it writes: later, and the answer is waited for; earlier, and
+// those behind that tile look back in vain for long.
 template <typename K>
-INLINE void pass_tile(const Params& p, u32 digit, u32 portion, u32 tile) {
+INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* taken) {
     constexpr u32 ITEMS = Tile<K>::ITEMS;
     constexpr u32 KEYS = Tile<K>::KEYS;
     extern __shared__ uint4 memory[];
@@ -308,6 +313,7 @@ INLINE void pass_tile(const Params& p, u32 digit, u32 portion, u32 tile) {
         if (tile + 1 == tiles) offsets[Tile<K>::DIGITS * RADIX + bin] = base + real;
     }
     __syncthreads();
+    const u32 next = threadIdx.x == 0 ? atomicAdd(taken, 1u) : 0;
 #pragma unroll 4
     for (u32 i = 0; i < ITEMS; i++) {
         const u32 at = i * THREADS + threadIdx.x;
@@ -316,13 +322,31 @@ INLINE void pass_tile(const Params& p, u32 digit, u32 portion, u32 tile) {
             to[shared.targets[digit_of(key, p.flip, digit)] + at] = key;
         }
     }
+    return next;
 }
 
 // ---- equals ------------------------------------------------------------------
 
-// One tile of what ascends: keeps the first of equals.
-template <typename K>
-INLINE void compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
+// What lane 0 has of `first` and the others of `other`, by an instruction: of a choice, compilers
+// make a branch around the shuffles and votes that follow, which a warp in two halves takes many
+// times as long for.
+template <typename T>
+INLINE T in_first_lane(T first, T other) {
+    T result;
+    if constexpr (sizeof(T) == 8) {
+        asm("{ .reg .pred p; setp.eq.u32 p, %1, 0; selp.b64 %0, %2, %3, p; }"
+            : "=l"(result) : "r"(lane_id()), "l"(first), "l"(other));
+    } else {
+        asm("{ .reg .pred p; setp.eq.u32 p, %1, 0; selp.b32 %0, %2, %3, p; }"
+            : "=r"(result) : "r"(lane_id()), "r"(first), "r"(other));
+    }
+    return result;
+}
+
+// One tile of what ascends: keeps the first of equals. Where `unique_check` has counted them,
+// what goes before is known; otherwise thread 0 gets the number of the next tile, as in pass_tile.
+template <typename K, bool COUNTED>
+INLINE u32 compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
     constexpr u32 ITEMS = Tile<K>::COMPACT_ITEMS;
     constexpr u32 KEYS = Tile<K>::COMPACT_KEYS;
     __shared__ u32 totals[WARPS];
@@ -330,6 +354,9 @@ INLINE void compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
     const u64 start = static_cast<u64>(tile) * KEYS + warp * WARP * ITEMS;
+    u32 next = 0;
+    u64 known = 0;
+    if constexpr (COUNTED) known = p.sums[0][tile] + span_sums(p)[tile / p.span_tiles];
     K items[ITEMS];
     u32 heads[ITEMS];
     u32 count = 0;
@@ -339,12 +366,12 @@ INLINE void compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
         items[i] = at < p.n ? __ldcs(keys + at) : 0;
     }
     // The key before the warp's first.
-    K last = start > 0 && start <= p.n ? __ldg(keys + start - 1) : 0;
+    K last = start > 0 && start <= p.n ? keys[start - 1] : 0;
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         const u64 at = start + i * WARP + lane;
         const K below = __shfl_up_sync(ALL_LANES, items[i], 1);
-        const K before = lane == 0 ? last : below;
+        const K before = in_first_lane(last, below);
         last = __shfl_sync(ALL_LANES, items[i], WARP - 1);
         heads[i] = __ballot_sync(ALL_LANES, at < p.n && (at == 0 || items[i] != before));
         count += __popc(heads[i]);
@@ -355,18 +382,22 @@ INLINE void compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
     const u32 inclusive = warp_inclusive_sum(own);
     const u32 all = __shfl_sync(ALL_LANES, inclusive, WARP - 1);
     const u32 before_warp = __shfl_sync(ALL_LANES, inclusive - own, warp);
-    if (warp == 0) {
-        if (lane == 0) {
-            write_word(&p.tile_sums[tile], static_cast<u64>(TILE_ONLY) << 62 | all);
+    if constexpr (!COUNTED) {
+        if (warp == 0) {
+            if (lane == 0) {
+                write_word(&p.tile_sums[tile], static_cast<u64>(TILE_ONLY) << 62 | all);
+            }
+            const u64 before = look_back_by_warp(p.tile_sums, tile, all);
+            if (lane == 0) {
+                shared_before = before;
+                if (tile + 1 == tiles) *p.count = before + all;
+            }
         }
-        const u64 before = look_back_by_warp(p.tile_sums, tile, all);
-        if (lane == 0) {
-            shared_before = before;
-            if (tile + 1 == tiles) *p.count = before + all;
-        }
+        __syncthreads();
+        known = shared_before;
+        if (threadIdx.x == 0) next = atomicAdd(&p.phases[COMPACTING].taken, 1u);
     }
-    __syncthreads();
-    u64 to = shared_before + before_warp;
+    u64 to = known + before_warp;
     K* unique = static_cast<K*>(p.unique);
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
@@ -377,6 +408,8 @@ INLINE void compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
         }
         to += __popc(heads[i]);
     }
+    __syncthreads(); // for the tile to come
+    return next;
 }
 
 // ---- counts ------------------------------------------------------------------
@@ -415,33 +448,81 @@ INLINE void positions_to_counts(const Params& p, u32 chunk) {
 
 // ---- launches ----------------------------------------------------------------
 
+// A number for all threads of the block, from the first.
+INLINE u32 for_block(u32 number) {
+    __shared__ u32 shared;
+    if (threadIdx.x == 0) shared = number;
+    __syncthreads();
+    number = shared;
+    __syncthreads();
+    return number;
+}
+
+// Lets the block go on when `word` is `value`.
+INLINE void wait_until(const u32* word, u32 value) {
+    if (threadIdx.x == 0) {
+        while (read_word(word) != value) __nanosleep(64);
+        __threadfence();
+    }
+    __syncthreads();
+}
+
+// Everything by digits, in one launch of as many blocks as run at once: a block takes shares
+// to count, then tiles, pass by pass and portion by portion. It waits for the portion before
+// only, whose tiles were taken before by blocks that run.
 template <typename K>
-INLINE void count_digits_of_all(const Params& p) {
-    __shared__ bool last;
+INLINE void by_digits(const Params& p) {
     if (p.plan->mode != BY_DIGITS) return;
-    count_share<K>(p, blockIdx.x, gridDim.x);
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) last = atomicAdd(&p.phases[0].done, 1u) == gridDim.x - 1;
-    __syncthreads();
-    if (last) {
+    Phase& counting = p.phases[COUNTING];
+    while (true) {
+        const u32 share = for_block(threadIdx.x == 0 ? atomicAdd(&counting.taken, 1u) : 0);
+        if (share >= gridDim.x) break;
+        count_share<K>(p, share, gridDim.x);
+        __threadfence();
+        __syncthreads();
+        if (for_block(threadIdx.x == 0 ? atomicAdd(&counting.done, 1u) : 0) != gridDim.x - 1) {
+            continue;
+        }
         __threadfence();
         make_plan<K>(p);
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0) write_word(&p.plan->digits_known, 1);
     }
-}
-
-// The tile that this block is to do: in order, so that those before it run.
-INLINE u32 take_tile(const Params& p, u32 phase) {
-    __shared__ u32 taken;
-    if (threadIdx.x == 0) taken = atomicAdd(&p.phases[phase].taken, 1u);
-    __syncthreads();
-    return taken;
-}
-
-template <typename K>
-INLINE void radix_pass(const Params& p) {
-    if (p.plan->mode != BY_DIGITS || p.plan->order[p.digit] == 0) return;
-    pass_tile<K>(p, p.digit, p.portion, take_tile(p, 2 + p.digit * p.portions + p.portion));
+    wait_until(&p.plan->digits_known, 1);
+    const u64 tiles_of_pass = (p.n + Tile<K>::KEYS - 1) / Tile<K>::KEYS;
+    const u32 portion_tiles = static_cast<u32>(p.portion_keys / Tile<K>::KEYS);
+    const auto tiles_of = [&](u32 portion) {
+        return static_cast<u32>(min(tiles_of_pass - static_cast<u64>(portion) * portion_tiles,
+                                    static_cast<u64>(portion_tiles)));
+    };
+    const u32 phases = p.plan->active * p.portions;
+    __shared__ u32 numbers[2];
+    u32 turn = 0;
+    for (u32 phase = 0; phase < phases; phase++) {
+        const u32 portion = phase % p.portions;
+        const u32 tiles = tiles_of(portion);
+        if (phase > 0) {
+            wait_until(&p.phases[FIRST_PASS + phase - 1].done,
+                       tiles_of((phase - 1) % p.portions));
+        }
+        Phase& state = p.phases[FIRST_PASS + phase];
+        const u32 digit = p.plan->digits[phase / p.portions];
+        u32 done = 0;
+        u32 next = threadIdx.x == 0 ? atomicAdd(&state.taken, 1u) : 0;
+        while (true) {
+            if (threadIdx.x == 0) numbers[turn] = next;
+            __syncthreads();
+            const u32 tile = numbers[turn];
+            turn ^= 1;
+            if (tile >= tiles) break;
+            next = pass_tile<K>(p, digit, portion, tile, &state.taken);
+            done++;
+        }
+        __threadfence();
+        __syncthreads();
+        if (threadIdx.x == 0 && done != 0) atomicAdd(&state.done, done);
+    }
 }
 
 template <typename K>
@@ -450,7 +531,22 @@ INLINE void compact(const Params& p) {
     if (mode != BY_DIGITS && mode != SORTED) return;
     const bool moved = mode == BY_DIGITS && p.plan->active != 0;
     const K* keys = static_cast<const K*>(moved ? p.buffer : p.keys);
-    compact_tile<K>(p, keys, take_tile(p, 1), gridDim.x);
+    const u32 tiles =
+        static_cast<u32>((p.n + Tile<K>::COMPACT_KEYS - 1) / Tile<K>::COMPACT_KEYS);
+    if (mode == SORTED) {
+        for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
+            compact_tile<K, true>(p, keys, tile, tiles);
+        }
+        return;
+    }
+    // In order, so that the tiles before run.
+    Phase& state = p.phases[COMPACTING];
+    u32 next = threadIdx.x == 0 ? atomicAdd(&state.taken, 1u) : 0;
+    while (true) {
+        const u32 tile = for_block(next);
+        if (tile >= tiles) break;
+        next = compact_tile<K, false>(p, keys, tile, tiles);
+    }
 }
 
 INLINE void firsts(const Params& p) {

@@ -13,12 +13,13 @@ constexpr u32 MAX_DIGITS = 8;
 constexpr u32 TILE_ONLY = 1;
 constexpr u32 ALL_BEFORE = 2;
 
-// How a call goes on after `unique_histogram`.
+// How a call goes on after `unique_survey`.
 enum Mode : u32 {
     BY_DIGITS, // radix sort by each digit, then drop equals; also where nothing else is tried
     SORTED,    // keys ascend as they are: drop equals
     BUCKETS,   // partition, then sort buckets in shared memory
     THINNED,   // the same, and equals within a tile are dropped on the way
+    BITS,      // partition to positions, then a bit for each position there could be
 };
 
 // A key's position is where it lies in [low, low + range], in 32 bits; outside of that range
@@ -35,22 +36,33 @@ struct Plan {
     u64 counts[MAX_DIGITS][RADIX];
     Map map;
     u32 mode;
+    u32 ascends;            // the sample does
+    u32 bunched;            // some part of the range has far more than its share of the sample
+    u32 repeated;           // what is crowded, if not that much, is mostly equals
     u32 unsorted;           // some key is above the next one
-    u32 histogram_blocks;   // done
+    u32 outside;            // some key is outside of the map's range
+    u32 check_blocks;       // done
+    u32 survey_blocks;      // done
     u32 partition_blocks;   // done with the last partition
     u32 buckets_taken;
     u32 tiles;              // of the second partition
     u32 active;             // digits in which keys differ
     u32 order[MAX_DIGITS];  // which pass a digit is, from 1; 0 for none
-    u32 unused[11];
+    u32 digits[MAX_DIGITS]; // the digit of a pass
+    u32 digits_known;       // the two above are there
+    u32 parts;              // of the range, where each has its map of bits
+    u32 unused[12];
 };
-static_assert(sizeof(Plan) == 16384 + 128, "as in src/ops/unique.rs");
+static_assert(sizeof(Plan) == 16384 + 192, "as in src/ops/unique.rs");
 
-// How far a launch by digits has come; all zero before.
+// How far something done by many blocks has come; all zero before.
 struct Phase {
     u32 taken;
     u32 done;
 };
+
+// Those that are not a portion of a pass.
+enum : u32 { COUNTING, COMPACTING, FIRST_PASS };
 
 struct Params {
     const void* keys;
@@ -68,15 +80,17 @@ struct Params {
     u32* digit_ends;    // [DIGITS_MAX]: the same of the first partition
     u32* digit_tiles;   // [DIGITS_MAX + 1]: tiles of the second partition before a digit's
     u64* offsets;       // [portions + 1, digits, RADIX]: where each digit's keys go
-    u32* sums[2];       // [portion tiles, RADIX]: look-back of a pass, in turns
+    u32* sums[2];       // [portion tiles, RADIX]: look-back of a pass, in turns; where keys
+                        // ascend, of a tile to compact, the distinct keys before it in its
+                        // span, and of a span, those before it
     void* buffer;       // [n] keys
     u64* firsts;        // [ceil(n / CHUNK)]
     u64 portion_keys;   // a multiple of the tile
     u32 portions;
     u32 bits;           // of a bucket's number
     u32 low_bits;       // of those, for the second partition; 0 for none
-    u32 digit;          // unique_pass: which one
-    u32 portion;        // unique_pass: which part of the keys
+    u32 part_bits;      // positions that a block has bits for; 0 where nothing is done so
+    u32 span_tiles;     // of a block of unique_check
     u32 unused;
 };
 static_assert(sizeof(Params) == 184, "as in src/ops/unique.rs");
@@ -85,6 +99,9 @@ INLINE u32 read_word(const u32* from) { return *static_cast<const volatile u32*>
 INLINE u64 read_word(const u64* from) { return *static_cast<const volatile u64*>(from); }
 INLINE void write_word(u32* to, u32 word) { *static_cast<volatile u32*>(to) = word; }
 INLINE void write_word(u64* to, u64 word) { *static_cast<volatile u64*>(to) = word; }
+
+// Distinct keys before each span of tiles to compact.
+INLINE u64* span_sums(const Params& p) { return reinterpret_cast<u64*>(p.sums[1]); }
 
 // The sum over the threads before this one, of a block of N, and over all of them.
 template <u32 N>

@@ -1,10 +1,11 @@
 //! Host side of `kernels/unique.cu`: every kernel is launched, and what the plan
 //! does not call for returns at once; nothing is read back.
 //!
-//! Its design: keys parted by their high bits until buckets fit shared memory, as in the
-//! hybrid radix sort of Stehle and Jacobsen (2017), in no order within a bucket; digits
-//! of everything by Onesweep (Adinets and Merrill, 2022) where buckets would not fit,
-//! with the look-back of Merrill and Garland (2016).
+//! Its design: a bit a position for keys that lie close together; others parted by their
+//! high bits until buckets fit shared memory, as in the hybrid radix sort of Stehle and
+//! Jacobsen (2017), in no order within a bucket; digits of everything by Onesweep
+//! (Adinets and Merrill, 2022) where buckets would not fit, with the look-back of Merrill
+//! and Garland (2016).
 
 use spec_core::ops::Unique;
 use spec_core::ops::unique::{Buffers, Plan};
@@ -32,23 +33,44 @@ const PORTION_TILES: usize = 1 << 16;
 const CHUNK: usize = 4096;
 /// Phases beside the passes: counting digits, and dropping equals.
 const PHASES: usize = 2;
-/// Keys that a block that counts digits reads in one step, and such blocks for each
-/// multiprocessor.
-const DIGITS_KEYS: usize = THREADS * 8;
-const DIGITS_BLOCKS: u32 = 3;
+/// Blocks for each multiprocessor of what goes by digits, and of what drops equals.
+const DIGITS_BLOCKS: u32 = 2;
+const COMPACT_BLOCKS: u32 = 2;
 
+/// Blocks of the check for each multiprocessor, and the shared memory of one: twice as many
+/// slots as there are samples.
+const CHECK_BLOCKS: u32 = 3;
+const CHECK_SHARED: u32 = 2 * 4096 * 8;
 /// Threads of a block of the survey, and keys it takes in one step.
 const SURVEY_THREADS: u32 = 1024;
 const SURVEY_KEYS: usize = 8 * 1024;
-/// Shared memory of the survey: twice as many slots as it has samples; where
-/// buckets are many, a counter of 16 bits for each.
-const SURVEY_SHARED: usize = 2 * 4096 * 8;
 /// Beside the survey's counters.
 const SURVEY_STATIC: usize = 8 * 1024;
 /// Keys of a tile of a partition, the digits it tells apart, and what is beside the keys.
 const SPLIT_KEYS: usize = 16 * THREADS;
 const MAX_SPLIT: usize = 512;
+/// Blocks of a partition for each multiprocessor, where they go from tile to tile.
+const SPLIT_BLOCKS: u32 = 2;
 const SPLIT_SHARED: usize = 3 * MAX_SPLIT * 4 + 4096 * 2;
+/// Threads of a block of a wide partition, the keys of its tile, of 8 and of 4 bytes, the bits
+/// of the buckets that it tells apart, and what is beside the tile and the one to come.
+const WIDE_THREADS: u32 = 1024;
+const WIDE_KEYS: [usize; 2] = [12 * WIDE_THREADS as usize, 16 * WIDE_THREADS as usize];
+const WIDE_BITS: std::ops::RangeInclusive<u32> = 10..=11;
+const WIDE_SHARED: usize = 2 * 2048 * 4;
+/// Threads of a block that works by bits, the keys of its tile, parts of the range, and what is
+/// beside the keys.
+const BITS_THREADS: u32 = 1024;
+const SPREAD_KEYS: usize = 16 * BITS_THREADS as usize;
+const MAX_PARTS: usize = 1024;
+const SPREAD_SHARED: usize = SPREAD_KEYS * 4 + 3 * MAX_PARTS * 4;
+/// Shared memory for the bits of a part, and beside them for lists of those that are set.
+const PART_BYTES: usize = 192 * 1024;
+const PART_SHARED: usize = 32 * 32 * 16 * 2;
+/// Room for what kernels have in shared memory beside what the launch asks for.
+const STATIC: usize = 1024;
+/// Fewer keys do not go by bits.
+const LEAST_BY_BITS: usize = 1 << 22;
 /// Keys that fit a bucket, and what is beside them.
 const BUCKET_KEYS: usize = 18 * THREADS;
 const BUCKET_SHARED: usize = BUCKET_KEYS * 2;
@@ -58,7 +80,7 @@ const BUCKET_AVERAGE: usize = 8300;
 /// The most bits of a bucket's number.
 const MAX_BITS: u32 = 16;
 /// Size of the kernels' `Plan`.
-const PLAN_BYTES: usize = 8 * RADIX * 8 + 128;
+const PLAN_BYTES: usize = 8 * RADIX * 8 + 192;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -85,8 +107,8 @@ struct Params {
     portions: u32,
     bits: u32,
     low_bits: u32,
-    digit: u32,
-    portion: u32,
+    part_bits: u32,
+    span_tiles: u32,
     unused: u32,
 }
 const _: () = assert!(size_of::<Params>() == 184);
@@ -96,23 +118,31 @@ const _: () = assert!(size_of::<Params>() == 184);
 enum Split {
     /// As many as a block sorts: a bucket and a launch.
     One,
-    /// Into 2^`bits` buckets, by two partitions where `low` is not 0.
-    Buckets { bits: u32, low: u32 },
+    /// Into 2^`bits` buckets, by two partitions where `low` is not 0, or by one `wide` one
+    /// where no equals are dropped on the way.
+    Buckets { bits: u32, low: u32, wide: bool },
     /// More keys than buckets could hold.
     None,
 }
 
 impl Split {
-    fn new(n: usize, shared: u32) -> Self {
+    /// For `n` keys of `size` bytes.
+    fn new(n: usize, size: usize, shared: u32) -> Self {
         if n <= BUCKET_KEYS {
             return Split::One;
         }
-        let counters = (shared as usize).saturating_sub(SURVEY_STATIC) / 2;
+        let shared = shared as usize;
+        let counters = shared.saturating_sub(SURVEY_STATIC) / 2;
         let most = counters.ilog2().min(MAX_BITS);
         // Few keys: smaller buckets, for as many blocks as run at once.
         let average = if n > 1 << 22 { BUCKET_AVERAGE } else { BUCKET_AVERAGE / 2 };
         match (6..=most).find(|bits| n >> bits <= average) {
-            Some(bits) => Split::Buckets { bits, low: if bits > 9 { bits / 2 } else { 0 } },
+            Some(bits) => {
+                let fits = wide_shared(size) + STATIC <= shared;
+                let wide = WIDE_BITS.contains(&bits) && fits;
+                let low = if bits > 9 { bits / 2 } else { 0 };
+                Split::Buckets { bits, low, wide }
+            }
             None => Split::None,
         }
     }
@@ -123,6 +153,16 @@ impl Split {
             _ => 0,
         }
     }
+}
+
+/// Keys of a tile of a wide partition.
+fn wide_keys(size: usize) -> usize {
+    if size == 8 { WIDE_KEYS[0] } else { WIDE_KEYS[1] }
+}
+
+/// Shared memory of a block of a wide partition.
+fn wide_shared(size: usize) -> usize {
+    2 * wide_keys(size) * size + WIDE_SHARED
 }
 
 /// Where things are in the workspace, in bytes from its start. What must be
@@ -153,12 +193,17 @@ struct Prepared {
     flip: u64,
     split: Split,
     layout: Layout,
+    check: Function,
     survey: Function,
+    spread: Function,
+    map_parts: Function,
     partition_high: Function,
     partition_low: Function,
+    partition_wide: Function,
+    thinned_high: Function,
+    thinned_low: Function,
     sort_buckets: Function,
-    count_digits: Function,
-    pass: Function,
+    by_digits: Function,
     compact: Function,
     firsts: Function,
     counts: Function,
@@ -189,7 +234,7 @@ impl Layout {
         let tile_sums = take(n.div_ceil(COMPACT_TILE_BYTES / digits).max(buckets) * 8);
         let bucket_starts = take((buckets + 1) * 4);
         let bucket_ends = take(buckets * 4);
-        let digit_ends = take(MAX_SPLIT * 4);
+        let digit_ends = take(MAX_PARTS * 4);
         let digit_tiles = take((MAX_SPLIT + 1) * 4);
         let offsets = take((portions + 1) * digits * RADIX * 8);
         let rows = n.div_ceil(tile_keys).min(PORTION_TILES);
@@ -225,7 +270,7 @@ unsafe impl Supports<Unique> for Cuda {
             DType::I32 | DType::I64 => 1 << (bits - 1),
             _ => 0,
         };
-        let split = Split::new(plan.keys.len, self.limits().shared);
+        let split = Split::new(plan.keys.len, size, self.limits().shared);
         let function = |name: &str| self.function(&KERNELS, &format!("unique_{name}_{bits}"));
         Ok(Box::new(Prepared {
             cuda: self.clone(),
@@ -236,12 +281,17 @@ unsafe impl Supports<Unique> for Cuda {
             flip: sign,
             split,
             layout: Layout::new(plan, portions, tile_keys, split),
+            check: function("check")?,
             survey: function("survey")?,
+            spread: function("spread")?,
+            map_parts: function("map_parts")?,
             partition_high: function("partition_high")?,
             partition_low: function("partition_low")?,
+            partition_wide: function("partition_wide")?,
+            thinned_high: function("thinned_high")?,
+            thinned_low: function("thinned_low")?,
             sort_buckets: function("sort_buckets")?,
-            count_digits: function("count_digits")?,
-            pass: function("pass")?,
+            by_digits: function("by_digits")?,
             compact: function("compact")?,
             firsts: self.function(&KERNELS, "unique_firsts")?,
             counts: self.function(&KERNELS, "unique_counts")?,
@@ -271,9 +321,10 @@ unsafe impl Kernel<Unique> for Prepared {
         let base = cuda.workspace(workspace, layout.size)?;
         let at = |offset: usize| base + offset as u64;
         let (bits, low_bits) = match self.split {
-            Split::Buckets { bits, low } => (bits, low),
+            Split::Buckets { bits, low, .. } => (bits, low),
             _ => (0, 0),
         };
+        let most = cuda.limits().multiprocessors * CHECK_BLOCKS;
         let params = Params {
             keys: cuda.pointer(buffers.keys)?,
             unique: cuda.pointer(buffers.unique)?,
@@ -297,8 +348,8 @@ unsafe impl Kernel<Unique> for Prepared {
             portions: self.portions as u32,
             bits,
             low_bits,
-            digit: 0,
-            portion: 0,
+            part_bits: self.part_bytes() as u32 * 8,
+            span_tiles: self.compact_tiles().div_ceil(most),
             unused: 0,
         };
         // SAFETY: `Params` is the kernels', field by field; buffers and
@@ -311,6 +362,23 @@ unsafe impl Kernel<Unique> for Prepared {
 }
 
 impl Prepared {
+    /// Shared memory for the bits of a part of the range; 0 where nothing goes by bits.
+    fn part_bytes(&self) -> usize {
+        let shared = self.cuda.limits().shared as usize;
+        let spread = SPREAD_KEYS * self.digits + SPREAD_SHARED;
+        let fits = (PART_BYTES + PART_SHARED).max(spread) + STATIC <= shared;
+        if fits && !self.has_counts && self.n >= LEAST_BY_BITS && self.split.bits() != 0 {
+            PART_BYTES
+        } else {
+            0
+        }
+    }
+
+    /// Tiles of what drops equals.
+    fn compact_tiles(&self) -> u32 {
+        blocks(self.n, COMPACT_TILE_BYTES / self.digits)
+    }
+
     /// # Safety
     /// The addresses in `params` are those of the plan's buffers and of a
     /// workspace whose first bytes have been cleared.
@@ -324,11 +392,13 @@ impl Prepared {
             // SAFETY: the caller's.
             return unsafe { queue.launch(&self.sort_buckets, bucket(1), params) };
         }
-        if let Split::Buckets { bits, low } = self.split {
-            let blocks = self.cuda.limits().multiprocessors as usize;
-            let survey =
-                Shape::new(self.n.div_ceil(SURVEY_KEYS).min(blocks) as u32, SURVEY_THREADS)
-                    .shared((2usize << bits).max(SURVEY_SHARED) as u32);
+        if let Split::Buckets { bits, low, wide } = self.split {
+            let most = self.cuda.limits().multiprocessors;
+            // One more, which looks at a sample.
+            let spans = self.compact_tiles().div_ceil(params.span_tiles);
+            let check = Shape::new(spans + 1, threads).shared(CHECK_SHARED);
+            let survey = Shape::new(blocks(self.n, SURVEY_KEYS).min(most), SURVEY_THREADS)
+                .shared(2u32 << bits);
             let split = |tiles: usize| {
                 Shape::new(tiles as u32, threads)
                     .shared((SPLIT_KEYS * self.digits + SPLIT_SHARED) as u32)
@@ -336,54 +406,65 @@ impl Prepared {
             let tiles = self.n.div_ceil(SPLIT_KEYS);
             // SAFETY: the caller's.
             unsafe {
+                queue.launch(&self.check, check, params)?;
                 queue.launch(&self.survey, survey, params)?;
-                queue.launch(&self.partition_high, split(tiles), params)?;
-                if low > 0 {
-                    // At most one tile of each digit is not full.
-                    queue.launch(
-                        &self.partition_low,
-                        split(tiles + (1 << (bits - low))),
-                        params,
-                    )?;
+                if params.part_bits > 0 {
+                    let spread = Shape::new(blocks(self.n, SPREAD_KEYS).min(most), BITS_THREADS)
+                        .shared((SPREAD_KEYS * self.digits + SPREAD_SHARED) as u32);
+                    let parts = Shape::new(MAX_PARTS as u32, BITS_THREADS)
+                        .shared((PART_BYTES + PART_SHARED) as u32);
+                    queue.launch(&self.spread, spread, params)?;
+                    queue.launch(&self.map_parts, parts, params)?;
+                }
+                if wide {
+                    let blocks = blocks(self.n, wide_keys(self.digits)).min(most);
+                    let shape =
+                        Shape::new(blocks, WIDE_THREADS).shared(wide_shared(self.digits) as u32);
+                    queue.launch(&self.partition_wide, shape, params)?;
+                    // Where equals are counted none are dropped.
+                    if !self.has_counts {
+                        let shape = split(tiles.min((most * SPLIT_BLOCKS) as usize));
+                        queue.launch(&self.thinned_high, shape, params)?;
+                        queue.launch(&self.thinned_low, shape, params)?;
+                    }
+                } else {
+                    queue.launch(&self.partition_high, split(tiles), params)?;
+                    if low > 0 {
+                        // At most one tile of each digit is not full.
+                        let tiles = tiles + (1 << (bits - low));
+                        queue.launch(&self.partition_low, split(tiles), params)?;
+                    }
                 }
                 queue.launch(&self.sort_buckets, bucket(1 << bits), params)?;
             }
         }
         // SAFETY: the caller's.
-        unsafe { self.enqueue_passes(queue, *params) }
+        unsafe { self.enqueue_passes(queue, params) }
     }
 
     /// # Safety
     /// As for `enqueue`.
-    unsafe fn enqueue_passes(&self, queue: &Queue<'_>, mut params: Params) -> Result<()> {
+    unsafe fn enqueue_passes(&self, queue: &Queue<'_>, params: &Params) -> Result<()> {
         let threads = THREADS as u32;
-        let most = self.cuda.limits().multiprocessors * DIGITS_BLOCKS;
-        let shape = Shape::new(blocks(self.n, DIGITS_KEYS).min(most), threads)
-            .shared((self.digits * RADIX * 4) as u32);
+        let multiprocessors = self.cuda.limits().multiprocessors;
+        let passes = blocks(self.n, self.tile_keys).min(multiprocessors * DIGITS_BLOCKS);
+        let passes =
+            Shape::new(passes, threads).shared((PASS_SHARED + self.tile_keys * self.digits) as u32);
+        let compact = self.compact_tiles().min(multiprocessors * COMPACT_BLOCKS);
+        let compact = Shape::new(compact, threads);
         // SAFETY: the caller's.
-        unsafe { queue.launch(&self.count_digits, shape, &params)? };
-        for digit in 0..self.digits {
-            for portion in 0..self.portions {
-                let tiles = self.n.div_ceil(self.tile_keys) - portion * PORTION_TILES;
-                let shape = Shape::new(tiles.min(PORTION_TILES) as u32, threads)
-                    .shared((PASS_SHARED + self.tile_keys * self.digits) as u32);
-                params.digit = digit as u32;
-                params.portion = portion as u32;
-                // SAFETY: the caller's.
-                unsafe { queue.launch(&self.pass, shape, &params)? };
-            }
+        unsafe {
+            queue.launch(&self.by_digits, passes, params)?;
+            queue.launch(&self.compact, compact, params)?;
         }
-        let shape = Shape::new(blocks(self.n, COMPACT_TILE_BYTES / self.digits), threads);
-        // SAFETY: the caller's.
-        unsafe { queue.launch(&self.compact, shape, &params)? };
         if self.has_counts {
             let chunks = self.n.div_ceil(CHUNK);
             let firsts = Shape::new(blocks(chunks, THREADS), threads);
             let counts = Shape::new(blocks(self.n, CHUNK), threads);
             // SAFETY: the caller's.
             unsafe {
-                queue.launch(&self.firsts, firsts, &params)?;
-                queue.launch(&self.counts, counts, &params)?;
+                queue.launch(&self.firsts, firsts, params)?;
+                queue.launch(&self.counts, counts, params)?;
             }
         }
         Ok(())
@@ -401,14 +482,16 @@ mod tests {
 
     #[test]
     fn sets_are_split_into_buckets_that_fit() {
-        for shared in [99, 163, 227].map(|kib| kib * 1024) {
+        for (shared, size) in [(99, 8), (163, 8), (163, 4), (227, 8), (227, 4)] {
+            let shared = shared * 1024;
             let mut n = 1;
             while n < 1 << 34 {
-                match Split::new(n, shared) {
+                match Split::new(n, size, shared) {
                     Split::One => assert!(n <= BUCKET_KEYS),
-                    Split::Buckets { bits, low } => {
+                    Split::Buckets { bits, low, wide } => {
                         assert!(n > BUCKET_KEYS && n >> bits <= BUCKET_AVERAGE);
                         assert!(bits - low <= 9 && low <= 9 && (low > 0) == (bits > 9));
+                        assert!(!wide || wide_shared(size) + STATIC <= shared as usize);
                         assert!((2 << bits) + SURVEY_STATIC <= shared as usize);
                         // The kernels count places by 32 bits.
                         assert!(n < 1 << 31);
