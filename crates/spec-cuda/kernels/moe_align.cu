@@ -17,6 +17,9 @@
 // * `count`, `sum`, `place`: three launches with the counts in the workspace, for
 //   more picks than a cluster takes and devices without clusters.
 //
+// * `few`: a pick a lane. Every warp of every block ranks all of them, which takes less
+//   than asking another, and writes its share of each output.
+//
 // Nothing waits for a block that may not run: blocks of a cluster are resident
 // together, launches follow one another.
 //
@@ -102,13 +105,31 @@ INLINE u64 place_of(const Params& p, u32 pick) {
 }
 
 // The local experts of a lane's next picks, DROPPED for none, with all loads in
-// flight at once. Returns bits of bad data.
+// flight at once: nothing is done with one before the last is asked for. Returns bits
+// of bad data.
 INLINE u32 load_picks(const Params& p, u32 first, u32 turn, u32 (&locals)[AHEAD]) {
-    i64 ids[AHEAD];
+    u64 places[AHEAD];
+    bool there[AHEAD];
 #pragma unroll
     for (u32 a = 0; a < AHEAD; a++) {
         const u32 pick = first + (turn + a) * WARP;
-        ids[a] = turn + a < p.turns && pick < p.picks ? p.ids[place_of(p, pick)] : -1;
+        there[a] = turn + a < p.turns && pick < p.picks;
+        places[a] = there[a] ? place_of(p, pick) : 0;
+    }
+    i64 ids[AHEAD];
+    if (p.ids.wide) {
+#pragma unroll
+        for (u32 a = 0; a < AHEAD; a++) {
+            ids[a] = there[a] ? static_cast<const i64*>(p.ids.data)[places[a]] : -1;
+        }
+    } else {
+        i32 narrow[AHEAD];
+#pragma unroll
+        for (u32 a = 0; a < AHEAD; a++) {
+            narrow[a] = there[a] ? static_cast<const i32*>(p.ids.data)[places[a]] : -1;
+        }
+#pragma unroll
+        for (u32 a = 0; a < AHEAD; a++) ids[a] = narrow[a];
     }
     u32 bits = 0;
 #pragma unroll
@@ -211,12 +232,17 @@ INLINE void count_picks(const Params& p, const Shared& s, u32 index) {
 #pragma unroll 1
     for (u32 e = threadIdx.x; e < p.locals; e += blockDim.x) {
         u32 total = 0;
-#pragma unroll 4
-        for (u32 w = 0; w < warps; w++) {
-            u16& counter = s.counters[w * p.locals + e];
-            const u32 own = counter;
-            counter = static_cast<u16>(total);
-            total += own;
+#pragma unroll 1
+        for (u32 first = 0; first < warps; first += 8) {
+            u16* const counters = s.counters + first * p.locals + e;
+            u32 own[8];
+#pragma unroll
+            for (u32 w = 0; w < 8; w++) own[w] = first + w < warps ? counters[w * p.locals] : 0;
+#pragma unroll
+            for (u32 w = 0; w < 8; w++) {
+                if (first + w < warps) counters[w * p.locals] = static_cast<u16>(total);
+                total += own[w];
+            }
         }
         s.totals[e] = total;
     }
@@ -382,6 +408,100 @@ INLINE void align(const Params& p) {
     cluster.wait();
 }
 
+// ---- few picks ----------------------------------------------------------------
+
+// What lies in an output at places `first` + lane, for the warp's shares of `count` of
+// them: warp `own` of `warps`. All lanes call `visit` together, some beyond the end.
+template <typename Visit>
+INLINE void each_share(u32 count, u32 own, u32 warps, Visit visit) {
+#pragma unroll 1
+    for (u32 first = own * WARP; first < count; first += warps * WARP) visit(first + lane_id());
+}
+
+// At most 32 picks. No memory is shared, and nobody is waited for.
+INLINE void few_picks(const Params& p) {
+    const u32 lane = lane_id();
+    u32 ids[AHEAD] = {DROPPED, DROPPED, DROPPED, DROPPED};
+    // A turn of one warp that all warps have.
+    const u32 bits = load_picks(p, lane, 0, ids);
+    const u32 local = ids[0];
+    const u32 lanes = equals(local, 32 - __clz(max(p.locals, 1u) - 1));
+    const u32 before = __popc(lanes & lanes_below());
+    const u32 all = __popc(lanes);
+    // The first pick of an expert has the length of its run.
+    const bool leads = local != DROPPED && before == 0;
+    const u32 run = leads ? (all + p.block_size - 1) / p.block_size * p.block_size : 0;
+    const u32 padded = __reduce_add_sync(ALL_LANES, run);
+    u32 offset = 0;
+#pragma unroll 8
+    for (u32 i = 0; i < p.picks; i++) {
+        const u32 length = __shfl_sync(ALL_LANES, run, i);
+        if (__shfl_sync(ALL_LANES, local, i) < local) offset += length;
+    }
+    const u32 place = local != DROPPED ? offset + before : DROPPED;
+
+    const u32 warps = gridDim.x * (blockDim.x / WARP);
+    const u32 warp = blockIdx.x * (blockDim.x / WARP) + threadIdx.x / WARP;
+    if (warp == 0) {
+        raise_of_warp(p, bits);
+        if (lane == 0) p.num_padded[0] = static_cast<i32>(padded);
+        if (p.inverse != nullptr && lane < p.picks) p.inverse[lane] = static_cast<i32>(place);
+    }
+    // Four places a lane.
+    const i32 none = static_cast<i32>(p.picks);
+    const bool aligned = reinterpret_cast<u64>(p.sorted) % 16 == 0;
+    each_share((p.capacity + 3) / 4, warp, warps, [&](u32 at) {
+        const u32 first = at * 4;
+        i32 picks[4] = {none, none, none, none};
+        if (__any_sync(ALL_LANES, first < padded)) {
+#pragma unroll 8
+            for (u32 i = 0; i < p.picks; i++) {
+                const u32 behind = __shfl_sync(ALL_LANES, place, i) - first;
+#pragma unroll
+                for (u32 j = 0; j < 4; j++) picks[j] = behind == j ? static_cast<i32>(i) : picks[j];
+            }
+        }
+        if (aligned && first + 4 <= p.capacity) {
+            reinterpret_cast<int4*>(p.sorted)[at] =
+                make_int4(picks[0], picks[1], picks[2], picks[3]);
+        } else {
+#pragma unroll
+            for (u32 j = 0; j < 4; j++) {
+                if (first + j < p.capacity) p.sorted[first + j] = picks[j];
+            }
+        }
+    });
+    // Who has the least of these begins with the next.
+    each_share(p.locals + 1, warps - 1 - warp, warps, [&](u32 e) {
+        u32 count = 0;
+        u32 start = 0;
+#pragma unroll 8
+        for (u32 i = 0; i < p.picks; i++) {
+            const u32 other = __shfl_sync(ALL_LANES, local, i);
+            const u32 length = __shfl_sync(ALL_LANES, run, i);
+            count += other == e;
+            start += other < e ? length : 0;
+        }
+        if (e < p.locals) p.counts[e] = static_cast<i32>(count);
+        if (e <= p.locals) p.offsets[e] = static_cast<i32>(start);
+    });
+    const u32 blocks = p.capacity / p.block_size;
+    each_share(blocks, warps - 1 - (warp + warps / 2) % warps, warps, [&](u32 b) {
+        const u32 at = b * p.block_size;
+        u32 expert = DROPPED;
+        if (__any_sync(ALL_LANES, at < padded)) {
+#pragma unroll 8
+            for (u32 i = 0; i < p.picks; i++) {
+                const u32 other = __shfl_sync(ALL_LANES, local, i);
+                const u32 length = __shfl_sync(ALL_LANES, run, i);
+                const u32 start = __shfl_sync(ALL_LANES, offset, i);
+                if (at - start < length) expert = other;
+            }
+        }
+        if (b < blocks) p.block_experts[b] = static_cast<i32>(expert);
+    });
+}
+
 // ---- three launches -----------------------------------------------------------
 
 INLINE void count(const Params& p) {
@@ -432,6 +552,7 @@ INLINE void place(const Params& p) {
 }
 
 SPEC_KERNEL(moe_align_one, align, Params, MAX_THREADS)
+SPEC_KERNEL(moe_align_few, few_picks, Params, MAX_THREADS)
 SPEC_KERNEL(moe_align_count, count, Params, MAX_THREADS)
 SPEC_KERNEL(moe_align_sum, sum, Params, MAX_THREADS)
 SPEC_KERNEL(moe_align_place, place, Params, MAX_THREADS)

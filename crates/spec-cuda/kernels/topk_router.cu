@@ -7,7 +7,7 @@
 // Bytes: each logit read once, topk weights and indices written; at 65536 tokens
 // of 256 f32 experts 71 MB, 24 us at 3.0 TB/s. The arithmetic would cost more:
 // the exact score of an expert is 40 operations, 256 of them a token. So there
-// are two routes.
+// are a quick route and an exact one.
 //
 // * `quick` scores with the device's own exp2 and reciprocal (5 operations), maps
 //   choices to integers that carry their index in the low bits, sorts a lane's
@@ -19,60 +19,14 @@
 //   token goes to:
 // * `exact_route` (topk_router_exact.cuh), which replays the rules bit by bit.
 //
-// Shapes without a quick route go to `route_any` (topk_router_any.cuh). All give the same
-// indices. Kernels come with `Plain` or with `Options` (topk_router_row.cuh), so that what
-// few models need costs the others nothing.
+// For the shape that most of the time goes to there is a quicker one, `grouped::route`
+// (topk_router_grouped.cuh). Shapes without a quick route go to `route_any`
+// (topk_router_any.cuh). All give the same indices. Kernels come with `Plain` or with
+// `Options` (topk_router_row.cuh), so that what few models need costs the others nothing.
 #include "topk_router_any.cuh"
-
-constexpr u32 THREADS = 256;
+#include "topk_router_grouped.cuh"
 
 // ---- the quick route ----------------------------------------------------------
-
-INLINE float quick_exp2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-INLINE float quick_reciprocal(float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-INLINE float quick_sqrt(float x) {
-    float y;
-    asm("sqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
-constexpr float LOG2_E = 1.44269504088896340736f;
-
-// What the quick route scores up to, and how far from the exact score it is at most.
-// The root of softplus grows without end: tokens with a logit above the square of this
-// take the exact route. Below, its error is that of the approximate root, 2^-23 of it, and
-// a few times 2^-24 from the rest.
-template <u32 SCORING>
-struct Scale {
-    static constexpr float TOP = SCORING == SQRT_SOFTPLUS ? 8.0f : 1.0f;
-    static constexpr float ERROR = SCORING == SQRT_SOFTPLUS ? 4e-6f : 1e-6f;
-    static constexpr float LARGEST_LOGIT = 60.0f;
-};
-
-// The root of softplus, at most Scale::TOP.
-INLINE float quick_sqrt_softplus(float x) {
-    const float e = quick_exp2(fabsf(x) * -LOG2_E);
-    float p = 0.0053648227f;
-    p = fmaf(p, e, -0.030065786f);
-    p = fmaf(p, e, 0.07920452f);
-    p = fmaf(p, e, -0.13753802f);
-    p = fmaf(p, e, 0.19153655f);
-    p = fmaf(p, e, -0.24857163f);
-    p = fmaf(p, e, 0.33321324f);
-    p = fmaf(p, e, -0.49999648f);
-    p = fmaf(p, e, 1.0f);
-    return fminf(quick_sqrt(fmaf(p, e, fmaxf(x, 0.0f))), Scale<SQRT_SOFTPLUS>::TOP);
-}
 
 // V logits of a lane, in the widest loads that V allows. The row is aligned to
 // 16 bytes.
@@ -112,77 +66,6 @@ struct Logits {
     static INLINE float half_bits(u16 bits, bf16) { return to_f32(__ushort_as_bfloat16(bits)); }
 };
 
-// Knuth's merge exchange (Algorithm 5.2.2M), descending, in registers.
-template <u32 N, u32 P, u32 Q, u32 R, u32 D>
-INLINE void merge_exchange(u32 (&keys)[N]) {
-    constexpr u32 TOP = N > 8 ? 8 : N > 4 ? 4 : 2;
-#pragma unroll
-    for (u32 i = 0; i + D < N; ++i) {
-        if ((i & P) == R) {
-            const u32 a = keys[i];
-            const u32 b = keys[i + D];
-            keys[i] = max(a, b);
-            keys[i + D] = min(a, b);
-        }
-    }
-    if constexpr (Q != P) {
-        merge_exchange<N, P, Q / 2, P, Q - P>(keys);
-    } else if constexpr (P > 1) {
-        merge_exchange<N, P / 2, TOP, 0, P / 2>(keys);
-    }
-}
-
-template <u32 N>
-INLINE void sort_descending(u32 (&keys)[N]) {
-    static_assert(N > 2 && N <= 16);
-    constexpr u32 TOP = N > 8 ? 8 : N > 4 ? 4 : 2;
-    merge_exchange<N, TOP, TOP, 0, TOP>(keys);
-}
-
-// A key is 23 bits of a choice, mapped to [1.05, 1.95], and 9 bits that are
-// larger for a lower index. 0 is below every key.
-constexpr u32 INDEX_BITS = 9;
-constexpr u32 INDEX_MASK = (1u << INDEX_BITS) - 1;
-constexpr float KEY_LOW = 1.05f;
-constexpr float KEY_SPAN = 0.9f;
-
-INLINE u32 key_of(float mapped, u32 inverse_index) {
-    return (__float_as_uint(mapped) << INDEX_BITS) + inverse_index;
-}
-
-INLINE u32 expert_of(u32 key) { return INDEX_MASK - (key & INDEX_MASK); }
-
-INLINE u32 gap(u32 larger, u32 smaller) {
-    return (larger >> INDEX_BITS) - (smaller >> INDEX_BITS);
-}
-
-// How choices become keys, the same for every token, and how far keys must lie
-// apart for the exact choices to be in the same order.
-template <u32 SCORING>
-struct Mapping {
-    float low;
-    float factor;
-    u32 expert_gap;
-    u32 group_gap;
-    bool usable;
-
-    // `low` and `high` bound the bias and 0. The quick and the exact score
-    // differ by less than Scale::ERROR, a choice is rounded to 2^-24 of its size, and a
-    // key is cut to 2^-23.
-    INLINE Mapping(float low, float high, bool finite) : low(low) {
-        constexpr float TOP = Scale<SCORING>::TOP;
-        const float range = high - low + TOP;
-        factor = __fdividef(KEY_SPAN, range);
-        const float error = Scale<SCORING>::ERROR + 1.2e-7f * (fmaxf(-low, high) + TOP);
-        const float units = factor * error * 8388608.0f + 4.0f;
-        usable = finite && range < 1e6f && units < 1e5f;
-        expert_gap = static_cast<u32>(2.0f * units) + 2;
-        group_gap = static_cast<u32>(4.0f * units) + 8;
-    }
-
-    INLINE float operator()(float bias) const { return fmaf(bias - low, factor, KEY_LOW); }
-};
-
 // A warp's shared memory: a token's scores by expert, each lane's keys in
 // descending order with a 0 behind them, and the keys taken.
 template <u32 V>
@@ -211,13 +94,6 @@ INLINE u32 take(Scratch<V>& scratch, u32 pick, Queue& queue) {
         queue.second = *queue.rest++;
     }
     return largest;
-}
-
-// The largest of all lanes' floats, none of them NaN, by one integer reduction.
-INLINE float warp_max_ordered(float v) {
-    const i32 bits = __float_as_int(v);
-    const i32 largest = __reduce_max_sync(ALL_LANES, bits ^ (bits >> 31 & 0x7FFFFFFF));
-    return __int_as_float(largest ^ (largest >> 31 & 0x7FFFFFFF));
 }
 
 // Whether this lane's group is among the `kept` best. Keys are equal within a
@@ -492,6 +368,11 @@ INLINE void quick_extended(const Extended& e) {
     quick<V, T, SCORING>(e.common, e.options, count);
 }
 
+// For few tokens and for many.
+#define GROUPED(lanes, dtype, T, resident)                                              \
+    SPEC_KERNEL_BLOCKS(topk_router_grouped_##lanes##_##dtype, (grouped::route<lanes, T>), \
+                       Params, grouped::THREADS, resident)
+
 // With the blocks a multiprocessor must hold.
 #define QUICK(scoring, SCORING, V, experts, dtype, T, resident)                         \
     SPEC_KERNEL_BLOCKS(topk_router_##scoring##_##experts##_##dtype,                     \
@@ -504,6 +385,8 @@ INLINE void quick_extended(const Extended& e) {
 // Extended ones for what models have: others go to `any`.
 #define ROUTERS(dtype, T)                                                               \
     SPEC_KERNEL(topk_router_any_##dtype, any<T>, Extended, 128)                         \
+    GROUPED(32, dtype, T, 4)                                                            \
+    GROUPED(8, dtype, T, 5)                                                             \
     QUICK(sigmoid, SIGMOID, 4, 128, dtype, T, 4)                                        \
     QUICK(sigmoid, SIGMOID, 8, 256, dtype, T, 4)                                        \
     QUICK(sigmoid, SIGMOID, 12, 384, dtype, T, 2)                                       \

@@ -1,0 +1,723 @@
+// topk_router where most of the time goes: 256 experts in 8 groups of which 4 are kept,
+// top 8, by sigmoid. A warp routes one token, or four at once where there are many: 200
+// warp instructions a token instead of the quick route's 420.
+//
+// A token has LANES lanes, 32 or 8, and a lane 32 / LANES neighbouring experts of every
+// group:
+//
+//     group      |      0      |      1      | ... |      7      |
+//     lanes of a | 0 1 ... n-1 | 0 1 ... n-1 |     | 0 1 ... n-1 |
+//     token
+//
+// 1. Keys as on the quick route, into shared memory; a lane's two largest of each group.
+// 2. Lanes hand each other these, halving the groups that a lane is about, until a lane
+//    has the two largest of one group; then groups are ranked.
+// 3. A lane takes its experts of the kept groups back from shared memory and sorts them:
+//    its 8 largest.
+// 4. Two lists of 8 in descending order a and b: max(a[i], b[7 - i]) are the 8 largest of
+//    both, falling then rising or the other way round. Pairs of lanes, then fours, then
+//    eights share this work and the list, 4, then 2, then 1 each, and sort it again
+//    (Batcher's bitonic merge).
+//
+// A lane is left with one pick, and every key that was given up has been compared with
+// those kept: a bound as on the quick route tells whether exact scores could decide
+// otherwise. Then, by exact scores:
+//
+// * `rank_exactly` ranks the groups, by the two of each that quick keys say are largest.
+// * `order_exactly` orders the picks and the one key next to them, in registers. One token
+//   of a few hundred needs it: most launches wait for one that does.
+// * `pick_exactly` does so with up to 16 or 32 candidates, in shared memory.
+//
+// What is left (more ties, a number that is not finite) goes to the exact route. The next
+// token's logits are on their way meanwhile.
+#pragma once
+
+#include "topk_router_quick.cuh"
+
+namespace grouped {
+
+constexpr u32 EXPERTS = 256;
+constexpr u32 GROUPS = 8;
+constexpr u32 SIZE = EXPERTS / GROUPS;
+constexpr u32 KEPT = 4;
+constexpr u32 TOPK = 8;
+constexpr u32 THREADS = 128;
+
+// N neighbouring logits, in one load. Aligned to their size.
+template <u32 N, typename T>
+struct Piece {
+    static constexpr u32 BYTES = N * sizeof(T);
+    static constexpr u32 WORDS = (BYTES + 3) / 4;
+    u32 words[WORDS];
+
+    INLINE void load(const T* from) {
+        if constexpr (BYTES == 16) {
+            const uint4 raw = __ldg(reinterpret_cast<const uint4*>(from));
+            words[0] = raw.x;
+            words[1] = raw.y;
+            words[2] = raw.z;
+            words[3] = raw.w;
+        } else if constexpr (BYTES == 8) {
+            const uint2 raw = __ldg(reinterpret_cast<const uint2*>(from));
+            words[0] = raw.x;
+            words[1] = raw.y;
+        } else if constexpr (BYTES == 4) {
+            words[0] = __ldg(reinterpret_cast<const u32*>(from));
+        } else {
+            words[0] = __ldg(reinterpret_cast<const u16*>(from));
+        }
+    }
+
+    INLINE float operator[](u32 i) const {
+        if constexpr (sizeof(T) == 4) {
+            return __uint_as_float(words[i]);
+        } else {
+            return half(words[i / 2], i % 2 == 1, T());
+        }
+    }
+
+    static INLINE float half(u32 word, bool high, f16) {
+        return to_f32(__ushort_as_half(static_cast<u16>(high ? word >> 16 : word)));
+    }
+    static INLINE float half(u32 word, bool high, bf16) {
+        return __uint_as_float(high ? word & 0xFFFF0000u : word << 16);
+    }
+};
+
+// N neighbouring words of shared memory.
+template <u32 N, typename W>
+INLINE void read(const W* from, W* to) {
+    static_assert(sizeof(W) == 4);
+    if constexpr (N == 4) {
+        const uint4 raw = *reinterpret_cast<const uint4*>(from);
+        reinterpret_cast<u32&>(to[0]) = raw.x;
+        reinterpret_cast<u32&>(to[1]) = raw.y;
+        reinterpret_cast<u32&>(to[2]) = raw.z;
+        reinterpret_cast<u32&>(to[3]) = raw.w;
+    } else {
+        static_assert(N == 1);
+        to[0] = from[0];
+    }
+}
+
+template <u32 N>
+INLINE void write(u32* to, const u32 (&from)[N]) {
+    if constexpr (N == 4) {
+        *reinterpret_cast<uint4*>(to) = make_uint4(from[0], from[1], from[2], from[3]);
+    } else {
+        static_assert(N == 1);
+        to[0] = from[0];
+    }
+}
+
+INLINE void order(u32& larger, u32& smaller) {
+    const u32 a = larger;
+    const u32 b = smaller;
+    larger = max(a, b);
+    smaller = min(a, b);
+}
+
+INLINE u32 from_lane(u32 value, u32 distance) {
+    return __shfl_xor_sync(ALL_LANES, value, distance);
+}
+
+// A select, never a branch: lanes differ, and shuffles follow.
+INLINE u32 choose(bool condition, u32 yes, u32 no) {
+    u32 chosen;
+    asm("{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\nselp.b32 %0, %2, %3, p;\n}"
+        : "=r"(chosen)
+        : "r"(static_cast<u32>(condition)), "r"(yes), "r"(no));
+    return chosen;
+}
+
+// The larger of this lane's and another's, or the smaller.
+INLINE u32 either(bool larger, u32 mine, u32 other) {
+    return (mine > other) == larger ? mine : other;
+}
+
+// Of N that fall then rise, or rise then fall: in descending order.
+template <u32 N>
+INLINE void descend(u32* keys) {
+#pragma unroll
+    for (u32 stride = N / 2; stride > 0; stride /= 2) {
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) {
+            if ((i & stride) == 0) order(keys[i], keys[i + stride]);
+        }
+    }
+}
+
+// Two lists of N, each in descending order, one behind the other: one list (Batcher's
+// odd-even merge).
+template <u32 N>
+INLINE void merge_halves(u32* keys) {
+#pragma unroll
+    for (u32 i = 0; i < N; ++i) order(keys[i], keys[i + N]);
+#pragma unroll
+    for (u32 stride = N / 2; stride > 0; stride /= 2) {
+#pragma unroll
+        for (u32 i = stride; i + stride < 2 * N; i += 2 * stride) {
+#pragma unroll
+            for (u32 j = 0; j < stride; ++j) order(keys[i + j], keys[i + j + stride]);
+        }
+    }
+}
+
+// Four pairs, each in descending order.
+INLINE void merge_pairs(u32 (&keys)[8]) {
+    merge_halves<2>(keys);
+    merge_halves<2>(keys + 4);
+    merge_halves<4>(keys);
+}
+
+// Keys that lanes of a token have found, the largest of those given up aside.
+//
+// Where a list of 8 is spread over 8 lanes, these lanes hold its places in order:
+// 0 6 3 5 1 7 2 4. So what has to meet is as far apart for all lanes.
+struct Merge {
+    u32 rest;
+    // Of a lane: whether it keeps the larger where places 4, 2 and 1 apart meet.
+    bool by_four;
+    bool by_two;
+    bool by_one;
+
+    INLINE explicit Merge(u32 lane)
+        : rest(0),
+          by_four(((lane ^ lane >> 1 ^ lane >> 2) & 1) == 0),
+          by_two((lane >> 1 & 1) == (lane >> 2 & 1)),
+          by_one((lane & 4) == 0) {}
+
+    // The larger of two; the other is given up.
+    INLINE u32 keep(u32 mine, u32 other) {
+        rest = max(rest, min(mine, other));
+        return max(mine, other);
+    }
+
+    // Two lists of 4, each in a lane: one of 8 in both.
+    INLINE void join(u32 (&keys)[4], u32 lane) const {
+        u32 other[4];
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) other[i] = from_lane(keys[3 - i], 1);
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) keys[i] = either(lane % 2 == 0, keys[i], other[i]);
+        descend<4>(keys);
+    }
+
+    // Two lists of 8, each in a lane: 8 in both.
+    INLINE void ones(u32 (&keys)[8], u32 (&kept)[4], u32 lane) {
+#pragma unroll
+        for (u32 i = 0; i < 4; ++i) kept[i] = keep(keys[i], from_lane(keys[7 - i], 1));
+        join(kept, lane);
+    }
+
+    // Two lists of 8, each in two lanes: 8 in all four, in the order of lanes 0 3 1 2.
+    INLINE void twos(const u32 (&keys)[4], u32 (&kept)[2], u32 lane) {
+        const bool outer = (lane & 1) == (lane >> 1 & 1);
+        u32 a = keep(keys[0], from_lane(keys[3], 3));
+        u32 b = keep(keys[1], from_lane(keys[2], 3));
+        a = either(outer, a, from_lane(a, 1));
+        b = either(outer, b, from_lane(b, 1));
+        const u32 other_a = from_lane(b, 3);
+        const u32 other_b = from_lane(a, 3);
+        a = either((lane & 2) == 0, a, other_a);
+        b = either((lane & 2) == 0, b, other_b);
+        kept[0] = max(a, b);
+        kept[1] = min(a, b);
+    }
+
+    // The places of a list of 8 in as many lanes, which fall then rise or the other way.
+    INLINE u32 descend_lanes(u32 key) const {
+        key = either(by_four, key, from_lane(key, 1));
+        key = either(by_two, key, from_lane(key, 3));
+        return either(by_one, key, from_lane(key, 6));
+    }
+
+    // Two lists of 8, each in four lanes: 8 in all eight.
+    INLINE u32 fours(const u32 (&keys)[2]) {
+        return descend_lanes(keep(keys[0], from_lane(keys[1], 6)));
+    }
+
+    // Two lists of 8, each in eight lanes: both eights have the same 8.
+    INLINE u32 eights(u32 key, u32 distance) {
+        return descend_lanes(keep(key, from_lane(key, distance + 4)));
+    }
+};
+
+// A lane's place in a list of 8, and the lane of a place.
+INLINE u32 place_of_lane(u32 lane) { return 0x51372640u >> (lane & 7) * 4 & 7; }
+INLINE u32 lane_of_place(u32 place) { return 0x42715360u >> place * 4 & 7; }
+
+// A warp's shared memory.
+template <u32 LANES>
+struct __align__(16) Scratch {
+    static constexpr u32 TOKENS = WARP / LANES;
+    // A token's lanes, in the low bits.
+    static constexpr u32 OF_TOKEN = ALL_LANES >> (WARP - LANES);
+    // Where a lane has four of a group, the larger of two and of two first.
+    u32 keys[TOKENS][EXPERTS];
+    // Of each group; then in descending order, with where their keys are.
+    u32 sums[TOKENS][GROUPS];
+    u32 ordered[TOKENS][GROUPS];
+    u32 places[TOKENS][GROUPS];
+    // Where quick keys lie too near: candidates, their exact keys, the picks.
+    static constexpr u32 MOST = LANES == 32 ? 32 : 16;
+    u32 candidates[TOKENS][MOST];
+    u32 exact_keys[TOKENS][MOST];
+    u32 picks[TOKENS][TOPK];
+    u32 count[TOKENS];
+};
+
+// The expert of a key, to which the part of a lane has not been added.
+INLINE u32 expert_of_key(u32 key, u32 own) { return (key & (EXPERTS - 1)) + own; }
+
+// The exact choice of an expert, its number finite.
+INLINE float exact_choice(const Params& p, float logit, u32 expert) {
+    const float score = exact::sigmoid(logit);
+    return p.bias != nullptr ? exact::add(score, __ldg(p.bias + expert)) : score;
+}
+
+template <typename T>
+INLINE float exact_choice(const Params& p, const T* row, u32 expert) {
+    return exact_choice(p, to_f32(row[expert]), expert);
+}
+
+// Eight lanes have the picks of a token: orders them and one more expert by their exact
+// choices, and drops the last of the nine.
+template <typename T>
+INLINE void order_exactly(const Params& p, const T* row, u32 extra, u32& expert, float& logit,
+                          u32& position) {
+    const float extra_logit = to_f32(row[extra]);
+    const u32 key = exact::sort_key(exact_choice(p, logit, expert));
+    const u32 extra_key = exact::sort_key(exact_choice(p, extra_logit, extra));
+    const bool below = extra_key > key || (extra_key == key && extra < expert);
+    const u32 above = __ballot_sync(ALL_LANES, !below) >> (lane_id() & 24) & 0xFF;
+    position = below;
+#pragma unroll
+    for (u32 i = 0; i < TOPK; ++i) {
+        const u32 k = __shfl_sync(ALL_LANES, key, i, TOPK);
+        const u32 e = __shfl_sync(ALL_LANES, expert, i, TOPK);
+        position += k > key || (k == key && e < expert);
+    }
+    if (position == TOPK) {
+        position = __popc(above);
+        expert = extra;
+        logit = extra_logit;
+    }
+}
+
+// Ranks the groups of tokens where they lie `near` each other by the exact choices of
+// their two largest: those whose quick keys are at least `least`. Returns whether these
+// were two in every group of the lane's token. A call, not a copy: rarely taken.
+template <u32 LANES, typename T>
+__device__ __noinline__ bool rank_exactly(const Params& p, Scratch<LANES>& scratch, const T* row,
+                                          bool near, u32 least) {
+    constexpr u32 N = SIZE / LANES;
+    const u32 lane = lane_id();
+    const u32 part = lane / LANES;
+    const u32 group = lane % GROUPS;
+    u32 found = 0;
+#pragma unroll 4
+    for (u32 i = 0; i < SIZE / 4; ++i) {
+        // Lanes begin apart: each in banks of its own.
+        const u32 first = (i + lane) % (SIZE / 4) * 4;
+        u32 keys[4];
+        read<4>(scratch.keys[part] + group * SIZE + first, keys);
+        u32 bits = 0;
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) {
+            bits |= static_cast<u32>(keys[j] >> INDEX_BITS >= least) << j;
+        }
+        found |= bits << first;
+    }
+    const auto choice_at = [&](u32 bit) {
+        const u32 at = bit % SIZE;
+        const u32 key = scratch.keys[part][group * SIZE + at];
+        return exact_choice(p, row, expert_of_key(key, at / N * N));
+    };
+    // Its lowest and its highest bit.
+    const float a = choice_at(__ffs(found) - 1);
+    const float b = choice_at(31 - __clz(found));
+    const float best = fmaxf(a, b);
+    const u32 key = exact::sort_key(p.group_max ? best : exact::add(best, fminf(a, b)));
+    scratch.sums[part][group] = key;
+    __syncwarp();
+    u32 rank = 0;
+#pragma unroll
+    for (u32 g = 0; g < GROUPS; ++g) {
+        const u32 other = scratch.sums[part][g];
+        rank += other > key || (other == key && g < group);
+    }
+    if (near) scratch.places[part][rank] = group * SIZE;
+    __syncwarp();
+    const u32 others = __ballot_sync(ALL_LANES, near && __popc(found) != 2);
+    return (others >> part * LANES & Scratch<LANES>::OF_TOKEN) == 0;
+}
+
+// The picks of every token by their exact choices, of those whose quick keys are at least
+// `least`. Returns whether the lane's token has no more than there is room for.
+template <u32 LANES, typename T>
+__device__ __noinline__ bool pick_exactly(const Params& p, Scratch<LANES>& scratch, const T* row,
+                                          u32 least) {
+    constexpr u32 N = SIZE / LANES;
+    constexpr u32 MOST = Scratch<LANES>::MOST;
+    const u32 lane = lane_id();
+    const u32 part = lane / LANES;
+    const u32 own = lane % LANES * N;
+    if (lane % LANES == 0) scratch.count[part] = 0;
+    u32 found = 0;
+#pragma unroll
+    for (u32 g = 0; g < KEPT; ++g) {
+        u32 keys[N];
+        read<N>(scratch.keys[part] + scratch.places[part][g] + own, keys);
+#pragma unroll
+        for (u32 i = 0; i < N; ++i) {
+            found |= static_cast<u32>(keys[i] >> INDEX_BITS >= least) << (g * N + i);
+        }
+    }
+    __syncwarp();
+    while (found != 0) {
+        const u32 at = __ffs(found) - 1;
+        found &= found - 1;
+        const u32 slot = atomicAdd(&scratch.count[part], 1u);
+        const u32 key = scratch.keys[part][scratch.places[part][at / N] + own + at % N];
+        if (slot < MOST) scratch.candidates[part][slot] = expert_of_key(key, own);
+    }
+    __syncwarp();
+    const u32 count = scratch.count[part];
+    const u32 there = min(count, MOST);
+#pragma unroll
+    for (u32 slot = lane % LANES; slot < MOST; slot += LANES) {
+        u32 key = 0;
+        if (slot < there) {
+            key = exact::sort_key(exact_choice(p, row, scratch.candidates[part][slot]));
+        }
+        scratch.exact_keys[part][slot] = key;
+    }
+    __syncwarp();
+#pragma unroll
+    for (u32 slot = lane % LANES; slot < MOST; slot += LANES) {
+        if (slot < there) {
+            const u32 expert = scratch.candidates[part][slot];
+            const u32 key = scratch.exact_keys[part][slot];
+            u32 rank = 0;
+            // Behind the last there are keys of 0.
+#pragma unroll 1
+            for (u32 i = 0; i < there; i += 4) {
+                u32 keys[4];
+                u32 experts[4];
+                read<4>(scratch.exact_keys[part] + i, keys);
+                read<4>(scratch.candidates[part] + i, experts);
+#pragma unroll
+                for (u32 j = 0; j < 4; ++j) {
+                    rank += keys[j] > key || (keys[j] == key && experts[j] < expert);
+                }
+            }
+            if (rank < TOPK) scratch.picks[part][rank] = expert;
+        }
+    }
+    __syncwarp();
+    return count <= MOST;
+}
+
+// Turns what a lane knows of 2 * N groups into what it knows of N, by another's.
+template <u32 N>
+INLINE void halve(u32 lane, u32 (&first)[GROUPS], u32 (&second)[GROUPS]) {
+    const bool upper = (lane & N) != 0;
+    u32 first_there[N];
+    u32 second_there[N];
+#pragma unroll
+    for (u32 i = 0; i < N; ++i) {
+        first_there[i] = from_lane(choose(upper, first[i], first[i + N]), N);
+        second_there[i] = from_lane(choose(upper, second[i], second[i + N]), N);
+    }
+#pragma unroll
+    for (u32 i = 0; i < N; ++i) {
+        const u32 f = choose(upper, first[i + N], first[i]);
+        const u32 s = choose(upper, second[i + N], second[i]);
+        first[i] = max(f, first_there[i]);
+        second[i] = max(max(s, second_there[i]), min(f, first_there[i]));
+    }
+}
+
+// The lowest bias or 0, the highest or 0, and whether all are finite.
+struct Bounds {
+    float low;
+    float high;
+    bool finite;
+};
+
+// Of all that the lanes of a warp have.
+template <u32 N>
+INLINE Bounds bounds_of(const float (&bias)[N]) {
+    Bounds bounds = {0.0f, 0.0f, true};
+#pragma unroll
+    for (u32 i = 0; i < N; ++i) {
+        bounds.finite &= exact::finite(bias[i]);
+        bounds.low = fminf(bounds.low, bias[i]);
+        bounds.high = fmaxf(bounds.high, bias[i]);
+    }
+    bounds.finite = __all_sync(ALL_LANES, bounds.finite);
+    bounds.low = -warp_max_ordered(-bounds.low);
+    bounds.high = warp_max_ordered(bounds.high);
+    return bounds;
+}
+
+// Rows aligned to 16 bytes, strides in bytes below 2^32, below 2^31 tokens.
+template <u32 LANES, typename T>
+INLINE void route(const Params& p) {
+    constexpr u32 N = SIZE / LANES;
+    constexpr u32 TOGETHER = WARP / LANES;
+    constexpr u32 WARPS = THREADS / WARP;
+    static_assert(N == 1 || N == 4);
+    // Registers keep the bias where a lane has few experts.
+    constexpr bool KEEPS = N == 1;
+    __shared__ Scratch<LANES> scratches[WARPS];
+    __shared__ __align__(16) float biases[KEEPS ? 4 : EXPERTS];
+    __shared__ __align__(16) float lows[WARPS];
+    __shared__ __align__(16) float highs[WARPS];
+    const u32 lane = lane_id();
+    const u32 warp = threadIdx.x / WARP;
+    const u32 part = lane / LANES;
+    const u32 own = lane % LANES * N;
+    Scratch<LANES>& scratch = scratches[warp];
+    u32* const mine = scratch.keys[part] + own;
+    const u32 tokens = static_cast<u32>(p.tokens);
+    const u32 step = gridDim.x * (WARPS * TOGETHER);
+    // The first of this warp's tokens.
+    u32 first_token = (blockIdx.x * WARPS + warp) * TOGETHER;
+    if (tokens == 0 || (KEEPS && first_token >= tokens)) return;
+    const u32 x_stride = static_cast<u32>(p.x_stride * sizeof(T));
+    const auto row_of = [&](u32 token) {
+        const char* base = static_cast<const char*>(p.x);
+        return reinterpret_cast<const T*>(base + static_cast<u64>(token) * x_stride);
+    };
+    // Lanes behind the last token route it once more, and write nothing.
+    const T* row = row_of(min(first_token + part, tokens - 1));
+    Piece<N, T> logits[GROUPS];
+#pragma unroll
+    for (u32 g = 0; g < GROUPS; ++g) logits[g].load(row + g * SIZE + own);
+
+    // Where a lane keeps them, a warp has all biases; otherwise a block reads them together.
+    constexpr u32 READS = KEEPS ? EXPERTS / LANES : EXPERTS / THREADS;
+    float bias[READS];
+#pragma unroll
+    for (u32 i = 0; i < READS; ++i) {
+        const u32 expert = KEEPS ? i / N * SIZE + own + i % N : i * THREADS + threadIdx.x;
+        bias[i] = p.bias != nullptr ? __ldg(p.bias + expert) : 0.0f;
+    }
+    Bounds bounds = bounds_of(bias);
+    if constexpr (!KEEPS) {
+        lows[warp] = bounds.low;
+        // What is not finite shows in the highest.
+        highs[warp] = bounds.finite ? bounds.high : __uint_as_float(0x7F800000u);
+        __syncthreads();
+#pragma unroll
+        for (u32 w = 0; w < WARPS; w += 4) {
+            float four[4];
+            read<4>(lows + w, four);
+            bounds.low = fminf(bounds.low, fminf(fminf(four[0], four[1]), fminf(four[2], four[3])));
+            read<4>(highs + w, four);
+            bounds.high =
+                fmaxf(bounds.high, fmaxf(fmaxf(four[0], four[1]), fmaxf(four[2], four[3])));
+        }
+        bounds.finite = exact::finite(bounds.high);
+    }
+    const Mapping<SIGMOID> map(bounds.low, bounds.high, bounds.finite);
+    if (!bounds.finite && blockIdx.x == 0 && threadIdx.x == 0) raise(p.flags, NON_FINITE);
+#pragma unroll
+    for (u32 i = 0; i < READS; ++i) bias[i] = map(bias[i]);
+    if constexpr (!KEEPS) {
+#pragma unroll
+        for (u32 i = 0; i < READS; ++i) biases[i * THREADS + threadIdx.x] = bias[i];
+        __syncthreads();
+        if (first_token >= tokens) return;
+    }
+
+    const u32 place = place_of_lane(lane);
+    const u32 next_lane = lane / 8 * 8 + lane_of_place((place + 1) & 7);
+    const u32 last_lane = lane / 8 * 8 + lane_of_place(7);
+    // With masked choices of 0.0 around, what is picked must lie above them.
+    const u32 least = p.excluded ? 0 : key_of(map(0.0f), INDEX_MASK) >> INDEX_BITS;
+
+    while (true) {
+        u32 first[GROUPS];
+        u32 second[GROUPS];
+        float odd = 0.0f;
+#pragma unroll
+        for (u32 g = 0; g < GROUPS; ++g) {
+            float of_group[N];
+            if constexpr (KEEPS) {
+#pragma unroll
+                for (u32 i = 0; i < N; ++i) of_group[i] = bias[g * N + i];
+            } else {
+                read<N>(biases + g * SIZE + own, of_group);
+            }
+            u32 keys[N];
+#pragma unroll
+            for (u32 i = 0; i < N; ++i) {
+                const float x = logits[g][i];
+                // Not finite for a logit that is not, and for huge ones.
+                if (N == 1) {
+                    if (g % 2 == 1) odd = fmaf(logits[g - g % 2][0], x, odd);
+                } else if (i % 2 == 1) {
+                    odd = fmaf(logits[g][i - i % 2], x, odd);
+                }
+                // A lane's own part of the index follows later.
+                const float score = quick_reciprocal(1.0f + quick_exp2(x * -LOG2_E));
+                keys[i] = key_of(fmaf(score, map.factor, of_group[i]), g * SIZE + i);
+            }
+            if constexpr (N == 4) {
+                order(keys[0], keys[1]);
+                order(keys[2], keys[3]);
+                first[g] = max(keys[0], keys[2]);
+                second[g] = max(max(keys[1], keys[3]), min(keys[0], keys[2]));
+            } else {
+                first[g] = keys[0];
+                second[g] = 0;
+            }
+            write(mine + g * SIZE, keys);
+        }
+        const u32 token = first_token + part;
+        const T* const row = row_of(min(token, tokens - 1));
+        first_token += step;
+        if (first_token < tokens) {
+            const T* const next = row_of(min(first_token + part, tokens - 1));
+#pragma unroll
+            for (u32 g = 0; g < GROUPS; ++g) logits[g].load(next + g * SIZE + own);
+        }
+
+        halve<4>(lane, first, second);
+        halve<2>(lane, first, second);
+        halve<1>(lane, first, second);
+#pragma unroll
+        for (u32 o = 8; o < LANES; o *= 2) {
+            const u32 f = from_lane(first[0], o);
+            const u32 s = from_lane(second[0], o);
+            second[0] = max(max(second[0], s), min(first[0], f));
+            first[0] = max(first[0], f);
+        }
+        const u32 group = lane % GROUPS;
+        const u32 sum =
+            (first[0] >> INDEX_BITS) + ((p.group_max ? first[0] : second[0]) >> INDEX_BITS);
+        // No two are equal.
+        const u32 sum_key = (sum << 8) + (GROUPS - 1 - group);
+        scratch.sums[part][group] = sum_key;
+        __syncwarp();
+        u32 sums[GROUPS];
+        read<4>(scratch.sums[part], sums);
+        read<4>(scratch.sums[part] + 4, sums + 4);
+        u32 rank = 0;
+#pragma unroll
+        for (u32 g = 0; g < GROUPS; ++g) rank += sums[g] > sum_key;
+        scratch.ordered[part][rank] = sum_key;
+        scratch.places[part][rank] = group * SIZE;
+        __syncwarp();
+        const u32 apart =
+            (scratch.ordered[part][KEPT - 1] >> 8) - (scratch.ordered[part][KEPT] >> 8);
+        bool sure = map.usable && exact::finite(odd);
+        const bool near = apart <= map.group_gap;
+        if (__any_sync(ALL_LANES, near)) {
+            const u32 candidate = (second[0] >> INDEX_BITS) - map.expert_gap;
+            sure &= rank_exactly(p, scratch, row, near, candidate);
+        }
+        u32 places[KEPT];
+        read<4>(scratch.places[part], places);
+
+        Merge merge(lane);
+        u32 pairs[4];
+        if constexpr (N == 4) {
+            u32 a[8];
+            u32 b[8];
+            read<4>(mine + places[0], a);
+            read<4>(mine + places[1], a + 4);
+            read<4>(mine + places[2], b);
+            read<4>(mine + places[3], b + 4);
+            merge_pairs(a);
+            merge_pairs(b);
+#pragma unroll
+            for (u32 i = 0; i < 8; ++i) a[i] = merge.keep(a[i], b[7 - i]);
+            merge.rest += own;
+            descend<8>(a);
+#pragma unroll
+            for (u32 i = 0; i < 8; ++i) a[i] += own;
+            merge.ones(a, pairs, lane);
+        } else {
+#pragma unroll
+            for (u32 i = 0; i < 4; ++i) pairs[i] = mine[places[i]] + own;
+            sort_descending(pairs);
+            merge.join(pairs, lane);
+        }
+        u32 fours[2];
+        merge.twos(pairs, fours, lane);
+        u32 key = merge.fours(fours);
+        if constexpr (LANES == 32) {
+            key = merge.eights(key, 8);
+            key = merge.eights(key, 16);
+        }
+
+        u32 expert = key & (EXPERTS - 1);
+        u32 position = place;
+        float logit = to_f32(row[expert]);
+        const u32 height = key >> INDEX_BITS;
+        const u32 next = __shfl_sync(ALL_LANES, height, next_lane);
+        const u32 last = __shfl_sync(ALL_LANES, height, last_lane);
+        const i32 wanted = static_cast<i32>(map.expert_gap);
+        const bool close = place < TOPK - 1 && static_cast<i32>(height - next) <= wanted;
+        const bool open = static_cast<i32>(last - (merge.rest >> INDEX_BITS)) <= wanted;
+        sure &= static_cast<i32>(last - least) > wanted;
+        if (__any_sync(ALL_LANES, close || open)) {
+            const u32 candidate = last - map.expert_gap;
+            // Whether there is more than one besides the picks.
+            bool many = false;
+            if (__any_sync(ALL_LANES, open)) {
+                u32 count = 0;
+#pragma unroll
+                for (u32 g = 0; g < KEPT; ++g) {
+                    u32 keys[N];
+                    read<N>(mine + places[g], keys);
+#pragma unroll
+                    for (u32 i = 0; i < N; ++i) count += keys[i] >> INDEX_BITS >= candidate;
+                }
+#pragma unroll
+                for (u32 o = 1; o < LANES; o *= 2) count += from_lane(count, o);
+                many = open && count > TOPK + 1;
+            }
+            if (__any_sync(ALL_LANES, many)) {
+                sure &= pick_exactly(p, scratch, row, candidate);
+                position = lane % TOPK;
+                expert = scratch.picks[part][position];
+                logit = to_f32(row[expert % EXPERTS]);
+            } else {
+                u32 extra = merge.rest;
+#pragma unroll
+                for (u32 o = 1; o < LANES; o *= 2) extra = max(extra, from_lane(extra, o));
+                order_exactly(p, row, extra & (EXPERTS - 1), expert, logit, position);
+            }
+        }
+        const u32 unsure = __ballot_sync(ALL_LANES, !sure);
+        sure = (unsure >> part * LANES & Scratch<LANES>::OF_TOKEN) == 0;
+        float share = quick_reciprocal(1.0f + quick_exp2(logit * -LOG2_E));
+        if (p.renormalize) {
+            float total = share;
+#pragma unroll
+            for (u32 o = 4; o > 0; o /= 2) total += __shfl_xor_sync(ALL_LANES, total, o);
+            share = __fdividef(share, total + 1e-20f);
+        }
+        if (sure && token < tokens && lane % LANES < TOPK) {
+            output_row(p.weights, token)[position] = p.scale * share;
+            output_row(p.indices, token)[position] = static_cast<i32>(expert);
+        }
+        if (unsure != 0) {
+#pragma unroll 1
+            for (u32 t = 0; t < TOGETHER; ++t) {
+                const u32 there = first_token - step + t;
+                if ((unsure >> t * LANES & Scratch<LANES>::OF_TOKEN) != 0 && there < tokens) {
+                    exact_route<EXPERTS / WARP, T>(p, Plain(), there);
+                }
+            }
+        }
+        if (first_token >= tokens) break;
+    }
+}
+
+}  // namespace grouped
