@@ -756,14 +756,12 @@ INLINE void sample(const Params<T>& p) {
 
     u32 token = NONE;
     if (largest_key <= LOWEST_KEY) {
-        team.blocks.arrive();
         token = lowest_allowed(p, index, team.lane);
         if (leads) {
             raise(p.flags, NON_FINITE);
             write_token(p, index, token, raw_largest, raw_sum);
         }
     } else if (options.greedy) {
-        team.blocks.arrive();
         if (leads) raise(p.flags, options.bits);
         if (team.has(first_piece)) {
             token = row.find(team, first_piece, 0, [&](float x, u32) {
@@ -793,12 +791,12 @@ INLINE void sample(const Params<T>& p) {
             team.blocks.sync();
             const Few* const there = team.blocks.of(&shared.few, 0);
             filtered = {{scale, there->cut, options.floor}, {0, 0, there->total}};
-            team.blocks.arrive();
+            // All have read that before the block may end.
+            team.blocks.sync();
         } else {
             filtered = filter(shared.selection, team, row, options, scale);
             u64 rest = exact::sample_threshold(random, filtered.sums.all);
             const u32 owner = team.piece_above(filtered.sums, rest);
-            team.blocks.arrive();
             if (team.has(owner)) {
                 token = row.find(team, owner, rest, filtered.kept);
                 if (threadIdx.x == 0) write_token(p, index, token, raw_largest, raw_sum);
@@ -811,11 +809,9 @@ INLINE void sample(const Params<T>& p) {
         write_probs(p, index, row, team.lane, [&](float x, u32 at) {
             return kept(x, at) > 0 ? exact::softmax::score(scale.weight(x), factor) : 0.0f;
         });
-        team.blocks.wait();
         return;
     }
     write_probs(p, index, row, team.lane, [&](float, u32 at) { return at == token ? 1.0f : 0.0f; });
-    team.blocks.wait();
 }
 
 #define SAMPLER(dtype, T) \

@@ -113,11 +113,11 @@ struct Team {
     INLINE Sums sum_told() const {
         const u32 each = pieces_a_lane();
         u64 own = 0;
-#pragma unroll 1
-        for (u32 j = 0; j < each; ++j) {
+#pragma unroll
+        for (u32 j = 0; j < MOST_PIECES / WARP; ++j) {
             // Neighbours begin at different ones of theirs: no two meet in a bank.
             const u32 at = lane * each + ((j + lane) & (each - 1));
-            if (at < pieces()) own += told(at);
+            if (j < each && at < pieces()) own += told(at);
         }
         Sums sums;
         sums.through = warp_inclusive_sum(own, lane);
