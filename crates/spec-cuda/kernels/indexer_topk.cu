@@ -1,23 +1,34 @@
 // indexer_topk: the positions of the k largest scores of each row, ascending.
 //
 // A team of blocks (a cluster; one block where there are none) owns a row, cut into
-// contiguous pieces, one a block. A block goes through its piece once and keeps, in
-// shared memory and in order of index, what can still be among the k best:
+// contiguous pieces, one a block.
 //
-//     piece       | tile | tile | tile | ...      8 scores a thread each
-//     candidates  all of the first tiles; when they are full, the k best of them; from
-//                 then on only what is above the k-th: an equal score that comes later
-//                 loses to it, so a plateau costs nothing.
+//     row      | piece               | piece               |     read once
+//     maxima   | of groups of scores | ...                 |     stay in shared memory
+//     bound    one for the team: k maxima or more reach it, so at least k scores do
+//     again    only groups whose largest reaches it; of those, the scores that do
 //
-// Then the team finds the k-th largest of all candidates by its digits of 11, 11 and
-// 10 bits. Each block counts digits in its own shared memory; after a barrier of the
-// team each reads the sums of 32 bins of all blocks, then the 32 bins that matter, and
-// comes to the same digit by itself. Last, each writes what stays of its candidates
-// behind those of blocks before. The k best of a block's candidates are found alike.
+// Groups are of 16 to 128 bytes and number eight times k at least where the row has so
+// many, so hardly more than k scores reach the bound of a row without an order. They go to
+// the first block of the team, in order of index, and it finds the k-th largest of
+// them: once by a digit that the range of their keys calls for, then among the few
+// that share its digit.
+//
+// For the bound each block counts its own maxima by such a digit and tells the others
+// how far down it has k / team of them, and twice and four times as many, up to k. The
+// largest key that so many reach in sum is the bound.
+//
+// Where more reach the bound than the first block has room for (a plateau of equal
+// scores, an order), the team cuts exactly. Fewer than k groups have a score above the
+// k-th largest of the maxima; either k scores are among those, and the k-th is found
+// by its digits of 11, 11 and 10 bits, or those all stay and the first of the scores
+// that equal it, which end within k further groups. So never more than 2 k groups
+// are read again.
 //
 // Integers and a fixed order throughout: the same positions for any team.
 //
-// Bytes: each score once: 64 rows of 2^20 f32 are 268 MB, 58 us at 4.6 TB/s.
+// Bytes: each score once, and groups that reach the bound: 64 rows of 2^20 f32 are 268
+// MB and 17 MB, 62 us at 4.6 TB/s.
 #include "cluster.cuh"
 
 struct Params {
@@ -31,22 +42,33 @@ struct Params {
     u32* flags;
     u32 cols;
     u32 k;
-    // Candidates that dynamic shared memory holds: a multiple of 16, and where that is
-    // less than a piece, more than k and a tile.
-    u32 capacity;
+    // What dynamic shared memory holds: maxima of groups, groups to be read again (each
+    // a multiple of 4), and scores that reach the bound, a multiple of 16.
+    u32 groups;
+    u32 listed;
+    u32 candidates;
     // Whether halves are bf16.
     u32 brain;
 };
-static_assert(sizeof(Params) == 96);
+static_assert(sizeof(Params) == 104);
 
 constexpr u32 MAX_THREADS = 1024;
-// Scores that a thread reads of a tile, while the next are under way: 64 KB of f32 in
-// flight a block, twice what memory's latency asks for.
-constexpr u32 OF_THREAD = 8;
+// Vectors that a thread has under way: 128 KB a block.
+constexpr u32 AHEAD = 8;
 constexpr u32 PASSES = 3;
 constexpr u32 BINS = 2048;
 // Bins whose sum is one coarse bin.
 constexpr u32 COARSE = 64;
+constexpr u32 MAX_TEAM = 16;
+// Counts of which a block tells how far down it has them.
+constexpr u32 LEVELS = 5;
+// So many keys are compared with each other sooner than counted.
+constexpr u32 FEW = 128;
+// Groups for each score that is asked for, and at least so many in a row.
+constexpr u32 GROUPS_OF_ONE = 8;
+constexpr u32 LEAST_GROUPS = 8192;
+// Groups are no larger than a line of memory unless they must: 8 vectors.
+constexpr u32 LINE = 3;
 
 struct Shared {
     u32 bins[PASSES][BINS];
@@ -57,36 +79,49 @@ struct Shared {
     // What blocks before this one have above the cut, and at it.
     u32 above_before;
     u32 ties_before;
+    u32 bound;
+    u32 few_count;
     u32 warp_totals[2][WARP];
-    u32 unused[2];
+    u32 lowest[WARP];
+    u32 highest[WARP];
+    // Told by each block: the keys that so many of its maxima reach, its largest, and
+    // how many scores of it reach the bound and groups are above it.
+    u32 reached[MAX_TEAM][LEVELS];
+    u32 largest[MAX_TEAM];
+    u32 counts[MAX_TEAM];
+    u32 groups_above[MAX_TEAM];
+    // And of the exact cut: scores above it, and at it.
+    u32 above[MAX_TEAM];
+    u32 ties[MAX_TEAM];
+    // The digit in which the cut is, what is still needed of it, and what it has.
+    u32 digit;
+    u32 digit_need;
+    u32 digit_count;
+    u32 unused;
+    u32 cut_key;
+    u32 cut_ties;
+    u32 few[FEW];
+    u32 padding[2];
 };
 
 static_assert(sizeof(Shared) % 16 == 0 && sizeof(Shared) <= 28 * 1024);
 
-// Dynamic shared memory starts with it; the candidates follow. By name, not by pointer,
-// so that every access is known to be one of shared memory.
+// Dynamic shared memory starts with it. By name, not by pointer, so that every access
+// is known to be one of shared memory.
 INLINE Shared& shared() {
     extern __shared__ uint4 memory[];
     return *reinterpret_cast<Shared*>(memory);
 }
 
-INLINE u32* candidate_keys() {
+INLINE u32* words() {
     extern __shared__ uint4 memory[];
     return reinterpret_cast<u32*>(memory) + sizeof(Shared) / 4;
 }
 
-// ---- candidates ---------------------------------------------------------------
-
-// Keys and indices, in order of index; key 0, which no score has, is none.
-struct Candidates {
-    u32 count;
-    u32 capacity;
-    // Which half of warp_totals is next.
-    u32 turn;
-
-    INLINE u32* keys() const { return candidate_keys(); }
-    INLINE u32* indices() const { return candidate_keys() + capacity; }
-};
+INLINE u32* maxima() { return words(); }
+INLINE u32* listed(const Params& p) { return words() + p.groups; }
+INLINE u32* candidate_keys(const Params& p) { return words() + p.groups + p.listed; }
+INLINE u32* candidate_indices(const Params& p) { return candidate_keys(p) + p.candidates; }
 
 // Where the best end: larger keys stay, and so many of this key, the first of them.
 struct Cut {
@@ -107,6 +142,52 @@ INLINE u32 warp_place(u32& turn, u32 own, u32& total) {
     return __shfl_sync(ALL_LANES, through - of_lane, threadIdx.x / WARP);
 }
 
+// This thread's place among the block's threads.
+INLINE u32 thread_place(u32& turn, u32 own, u32& total) {
+    const u32 through = warp_inclusive_sum(own);
+    const u32 all = __shfl_sync(ALL_LANES, through, WARP - 1);
+    return warp_place(turn, all, total) + through - own;
+}
+
+// ---- a digit that a range calls for -------------------------------------------
+
+// The shift that leaves less than BINS of a range.
+INLINE u32 shift_of(u32 range) {
+    const u32 bits = 32 - __clz(range);
+    return bits > 11 ? bits - 11 : 0;
+}
+
+// found(bin, before, count) in the thread that has the bin in which the sum from the
+// largest bin down reaches `need`, for each of `levels` needs; what those before it
+// sum up to, and what it has. Returns the sum of all.
+template <typename Need, typename Found>
+INLINE u32 search_bins(u32& turn, u32 levels, Need need, Found found) {
+    const u32* const bins = shared().bins[0];
+    const u32 per = BINS / blockDim.x;
+    const u32 top = BINS - 1 - per * threadIdx.x;
+    u32 own = 0;
+    for (u32 j = 0; j < per; j++) own += bins[top - j];
+    u32 total;
+    const u32 before = thread_place(turn, own, total);
+    if (own == 0) return total;
+    for (u32 level = 0; level < levels; level++) {
+        const u32 needed = need(level);
+        if (needed <= before || needed > before + own) continue;
+        u32 sum = before;
+        for (u32 j = 0; j < per; j++) {
+            const u32 count = bins[top - j];
+            if (sum + count >= needed) {
+                found(level, top - j, sum, count);
+                break;
+            }
+            sum += count;
+        }
+    }
+    return total;
+}
+
+// ---- the cut of a team, exactly ------------------------------------------------
+
 // The first lane at which the sum over lanes reaches `need`, from which the sum of
 // those before is taken off.
 INLINE u32 reached(u32 own, u32& need) {
@@ -116,13 +197,14 @@ INLINE u32 reached(u32 own, u32& need) {
     return lane;
 }
 
-// The cut that leaves `need` of the candidates of a team, which are more, and how much
-// of it lies in blocks before this one. Ends without a barrier for s.above_before and
-// s.ties_before.
-// Kept out of line: code that runs once costs more to fetch than to run.
-__device__ __noinline__ Cut find_cut(const Cluster team, u32 count, u32 need) {
+// The cut that leaves `need` of the keys of a team, which are more, and how much of it
+// lies in blocks before this one. `each` calls what it is given with every key of the
+// block. Ends without a barrier for s.above_before and s.ties_before.
+template <typename Each>
+INLINE Cut find_cut(const Cluster team, u32 need, Each each) {
     Shared& s = shared();
-    const u32* const keys = candidate_keys();
+    // Nobody reads another's counts of before any more.
+    team.sync();
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
     const u32 warps = blockDim.x / WARP;
@@ -140,12 +222,11 @@ __device__ __noinline__ Cut find_cut(const Cluster team, u32 count, u32 need) {
         const u32 bits = pass < 2 ? 11 : 10;
         const u32 low = shift - bits;
         u32* const bins = s.bins[pass];
-        for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
-            const u32 key = keys[i];
+        each([&](u32 key) {
             // Shifting by 32 is none.
             const bool begins = pass == 0 || key >> shift == prefix;
             if (begins) atomicAdd(&bins[key >> low & ((1u << bits) - 1)], 1u);
-        }
+        });
         __syncthreads();
         for (u32 g = warp; g < COARSE; g += warps) {
             const u32 sum = __reduce_add_sync(ALL_LANES, bins[g * WARP + lane]);
@@ -191,74 +272,7 @@ __device__ __noinline__ Cut find_cut(const Cluster team, u32 count, u32 need) {
     return {prefix, need};
 }
 
-// put(place, key, index) for candidates above the cut and the first `ties` at it, in
-// order, from place 0 on. A put may overwrite candidates before the next tile's.
-// Returns how many stay.
-template <typename Put>
-INLINE u32 keep(Candidates& c, const Cut& cut, Put put) {
-    constexpr u32 N = 4;
-    u32 above = 0;
-    u32 ties = 0;
-#pragma unroll 1
-    for (u32 base = 0; base < c.count; base += N * blockDim.x) {
-        const u32 at = base + N * threadIdx.x;
-        u32 keys[N];
-        u32 indices[N];
-        u32 own = 0;
-        // The capacity is a multiple of 4, so whole vectors are there to be read.
-        uint4 k4 = make_uint4(0, 0, 0, 0);
-        uint4 i4 = k4;
-        if (at < c.count) {
-            k4 = *reinterpret_cast<const uint4*>(c.keys() + at);
-            i4 = *reinterpret_cast<const uint4*>(c.indices() + at);
-        }
-        keys[0] = k4.x, keys[1] = k4.y, keys[2] = k4.z, keys[3] = k4.w;
-        indices[0] = i4.x, indices[1] = i4.y, indices[2] = i4.z, indices[3] = i4.w;
-#pragma unroll
-        for (u32 j = 0; j < N; j++) {
-            if (at + j >= c.count) keys[j] = 0;
-            own += keys[j] > cut.key ? 1u << 16 : keys[j] == cut.key && keys[j] != 0 ? 1u : 0u;
-        }
-        const u32 through = warp_inclusive_sum(own);
-        u32 total;
-        const u32 warps_before =
-            warp_place(c.turn, __shfl_sync(ALL_LANES, through, WARP - 1), total);
-        const u32 before = warps_before + through - own;
-        u32 g = above + (before >> 16);
-        u32 e = ties + (before & 0xFFFF);
-#pragma unroll
-        for (u32 j = 0; j < N; j++) {
-            if (keys[j] > cut.key) {
-                put(g + min(e, cut.ties), keys[j], indices[j]);
-                g++;
-            } else if (keys[j] == cut.key && keys[j] != 0) {
-                if (e < cut.ties) put(g + e, keys[j], indices[j]);
-                e++;
-            }
-        }
-        above += total >> 16;
-        ties += total & 0xFFFF;
-    }
-    return above + min(ties, cut.ties);
-}
-
 // ---- a block's piece ----------------------------------------------------------
-
-INLINE float value_of(u32 key) {
-    return __uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key);
-}
-
-// The entries of a vector that are there.
-template <typename T>
-__device__ __noinline__ uint4 load_edge(const T* from, u32 bits) {
-    Pack<T> pack;
-    pack.raw = make_uint4(0, 0, 0, 0);
-#pragma unroll
-    for (u32 j = 0; j < Pack<T>::N; j++) {
-        if (bits >> j & 1) pack.items[j] = from[j];
-    }
-    return pack.raw;
-}
 
 // Halves of either kind, told apart as they are read: one kernel for both.
 struct Half {
@@ -273,163 +287,363 @@ struct Half {
 INLINE float wide(float x, bool) { return x; }
 INLINE float wide(Half x, bool brain) { return Half::wide(x.bits, brain); }
 
+// The entries of a vector that are there.
+template <typename T>
+__device__ __noinline__ uint4 load_edge(const T* from, u32 bits) {
+    Pack<T> pack;
+    pack.raw = make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (u32 j = 0; j < Pack<T>::N; j++) {
+        if (bits >> j & 1) pack.items[j] = from[j];
+    }
+    return pack.raw;
+}
+
 template <typename T>
 struct Piece {
     static constexpr u32 N = Pack<T>::N;
-    static constexpr u32 AHEAD = OF_THREAD / N;
-    // Bits of a word for the count of each of them over a warp.
-    static constexpr u32 FIELD = 32 / AHEAD;
-    static constexpr u32 MASK = AHEAD == 1 ? ~0u : (1u << FIELD % 32) - 1;
+    static constexpr u32 ALL = (1u << N) - 1;
 
     const T* row;
     u32 length;
     // Scores between the 16-byte boundary before the row and its start.
     u32 lead;
+    // A group is 1 << fold vectors.
+    u32 fold;
+    u32 groups;
     u32 begin;
     u32 end;
+    // Vectors all of whose entries are in the row.
+    u32 whole_begin;
+    u32 whole_count;
 
-    INLINE Piece(const T* from, u32 count, const Cluster& team) : row(from), length(count) {
+    INLINE Piece(const Params& p, const T* from, u32 count, const Cluster& team)
+        : row(from), length(count) {
         lead = static_cast<u32>(reinterpret_cast<u64>(from) % 16 / sizeof(T));
-        const u32 vectors = static_cast<u32>((static_cast<u64>(lead) + count + N - 1) / N);
-        begin = static_cast<u32>(static_cast<u64>(vectors) * team.rank / team.size);
-        end = static_cast<u32>(static_cast<u64>(vectors) * (team.rank + 1) / team.size);
+        const u64 through = static_cast<u64>(lead) + count;
+        const u32 vectors = static_cast<u32>((through + N - 1) / N);
+        const u32 wanted = max(GROUPS_OF_ONE * p.k, LEAST_GROUPS);
+        fold = 0;
+        while (fold < LINE && vectors >> (fold + 1) >= wanted) fold++;
+        while ((((vectors - 1) >> fold) + team.size) / team.size > p.groups) fold++;
+        const u64 all = ((vectors - 1) >> fold) + 1;
+        const u32 first = static_cast<u32>(all * team.rank / team.size);
+        const u32 last = static_cast<u32>(all * (team.rank + 1) / team.size);
+        groups = last - first;
+        begin = min(first << fold, vectors);
+        end = last == all ? vectors : last << fold;
+        whole_begin = lead > 0 ? 1 : 0;
+        const u32 whole_end = static_cast<u32>(through / N);
+        whole_count = max(whole_end, whole_begin) - whole_begin;
     }
 
-    // This thread's vectors of the tile from vector `tile` on: neighbours in a warp.
-    INLINE u32 vector(u32 tile, u32 a) const {
-        return tile + threadIdx.x / WARP * (AHEAD * WARP) + a * WARP + lane_id();
-    }
+    INLINE bool whole(u32 v) const { return v - whole_begin < whole_count; }
 
     // Which entries of a vector are in the row and the piece, a bit each. The index
     // of an entry before the row wraps.
     INLINE u32 there(u32 v) const {
         if (v >= end) return 0;
+        if (whole(v)) return ALL;
         const u32 first = v * N - lead;
-        if (first < length && length - first >= N) return (1u << N) - 1;
         u32 bits = 0;
 #pragma unroll
         for (u32 j = 0; j < N; j++) bits |= first + j < length ? 1u << j : 0u;
         return bits;
     }
 
+    INLINE const T* at(u32 v) const { return row + (static_cast<i64>(v) * N - lead); }
+
     INLINE Pack<T> load(u32 v, u32 bits) const {
-        const T* const from = row + static_cast<i64>(static_cast<i32>(v * N - lead));
-        if (bits == (1u << N) - 1) return load_pack(from);
+        if (bits == ALL) return load_pack(at(v));
         Pack<T> pack;
-        pack.raw = bits == 0 ? make_uint4(0, 0, 0, 0) : load_edge(from, bits);
+        pack.raw = bits == 0 ? make_uint4(0, 0, 0, 0) : load_edge(at(v), bits);
         return pack;
     }
 };
 
-// Goes through a piece and leaves its candidates. Returns whether a NaN was met.
+// The largest entry of a vector, and whether one is a NaN, which is less than any other.
 template <typename T>
-INLINE bool collect(const Params& p, const Piece<T>& piece, Candidates& c) {
-    constexpr u32 N = Piece<T>::N;
-    constexpr u32 AHEAD = Piece<T>::AHEAD;
-    constexpr u32 FIELD = Piece<T>::FIELD;
-    const u32 tile = blockDim.x * AHEAD;
-    bool odd = false;
-    bool bounded = false;
-    float bound = 0.0f;
-    Pack<T> next[AHEAD];
-    u32 next_bits[AHEAD];
+INLINE float largest(const Pack<T>& pack, bool brain, bool& odd) {
+    float most = wide(pack.items[0], brain);
 #pragma unroll
-    for (u32 a = 0; a < AHEAD; a++) {
-        next_bits[a] = piece.there(piece.vector(piece.begin, a));
-        next[a] = piece.load(piece.vector(piece.begin, a), next_bits[a]);
+    for (u32 j = 0; j < Pack<T>::N; j += 2) {
+        const float x = wide(pack.items[j], brain);
+        const float y = wide(pack.items[j + 1], brain);
+        odd |= !(x <= y || x > y);
+        most = fmaxf(most, fmaxf(x, y));
+    }
+    return most;
+}
+
+struct Largest {
+    float value;
+    bool odd;
+};
+
+// The same of a vector at an end of the row.
+template <typename T>
+__device__ __noinline__ Largest largest_there(const T* from, u32 bits, bool brain) {
+    Largest most = {__uint_as_float(0xFF800000u), false};
+    for (u32 j = 0; j < Pack<T>::N; j++) {
+        if (!(bits >> j & 1)) continue;
+        const float x = wide(from[j], brain);
+        most.odd |= x != x;
+        most.value = fmaxf(most.value, x);
+    }
+    return most;
+}
+
+// Goes through a piece and leaves the largest key of each group; the least and the
+// largest that this thread saw. Returns whether a NaN was met.
+template <typename T>
+INLINE bool find_maxima(const Params& p, const Piece<T>& piece, u32& least, u32& most) {
+    const u32 fold = piece.fold;
+    const bool large = fold > 5;
+    u32* const of_groups = maxima();
+    bool odd = false;
+    least = ~0u;
+    most = 0;
+    if (large) {
+        for (u32 i = threadIdx.x; i < piece.groups; i += blockDim.x) of_groups[i] = 0;
+        __syncthreads();
     }
 #pragma unroll 1
-    for (u32 from = piece.begin; from < piece.end; from += tile) {
+    for (u32 tile = piece.begin; tile < piece.end; tile += AHEAD * blockDim.x) {
+        const u32 first = tile + threadIdx.x;
+        const T* const from = piece.at(first);
         Pack<T> packs[AHEAD];
-        u32 bits[AHEAD];
 #pragma unroll
         for (u32 a = 0; a < AHEAD; a++) {
-            packs[a] = next[a];
-            bits[a] = next_bits[a];
-            const u32 v = piece.vector(from + tile, a);
-            next_bits[a] = piece.there(v);
-            next[a] = piece.load(v, next_bits[a]);
+            const u32 v = first + a * blockDim.x;
+            packs[a].raw = make_uint4(0, 0, 0, 0);
+            if (v < piece.end && piece.whole(v)) {
+                packs[a] = load_pack(from + static_cast<u64>(a * blockDim.x) * Pack<T>::N);
+            }
         }
-        const u32 slots = min(tile, piece.end - from) * N;
-        if (c.count + slots > p.capacity) {
-            // Full: what is there is cut to its k best, and bounds what follows.
-            __syncthreads();
-            const Cut cut = find_cut(Cluster::alone(), c.count, p.k);
-            c.count = keep(c, cut, [&](u32 place, u32 key, u32 index) {
-                c.keys()[place] = key;
-                c.indices()[place] = index;
-            });
-            bounded = true;
-            bound = value_of(cut.key);
+        float best[AHEAD];
+#pragma unroll
+        for (u32 a = 0; a < AHEAD; a++) {
+            const u32 v = first + a * blockDim.x;
+            best[a] = largest(packs[a], p.brain, odd);
+            if (v >= piece.end || !piece.whole(v)) {
+                best[a] = __uint_as_float(0xFF800000u);
+                if (v < piece.end) {
+                    const Largest edge = largest_there(piece.at(v), piece.there(v), p.brain);
+                    best[a] = edge.value;
+                    odd |= edge.odd;
+                }
+            }
         }
-        if (!bounded) {
-            // A slot an entry, there or not: whole vectors at once.
+#pragma unroll
+        for (u32 step = 0; step < 5; step++) {
+            if (step >= fold) break;
 #pragma unroll
             for (u32 a = 0; a < AHEAD; a++) {
-                const u32 v = piece.vector(from, a);
-                if (v >= piece.end) continue;
-                u32 keys[N];
-#pragma unroll
-                for (u32 j = 0; j < N; j++) {
-                    const float x = wide(packs[a].items[j], p.brain);
-                    odd |= x != x;
-                    keys[j] = bits[a] >> j & 1 ? exact::sort_key(x) : 0;
-                }
-                const u32 slot = c.count + (v - from) * N;
-                const u32 first = v * N - piece.lead;
-#pragma unroll
-                for (u32 j = 0; j < N; j += 4) {
-                    const u32 i = first + j;
-                    *reinterpret_cast<uint4*>(c.keys() + slot + j) =
-                        make_uint4(keys[j], keys[j + 1], keys[j + 2], keys[j + 3]);
-                    *reinterpret_cast<uint4*>(c.indices() + slot + j) =
-                        make_uint4(i, i + 1, i + 2, i + 3);
-                }
+                best[a] = fmaxf(best[a], __shfl_xor_sync(ALL_LANES, best[a], 1u << step));
             }
-            c.count += slots;
-            continue;
         }
-        u32 packed = 0;
 #pragma unroll
         for (u32 a = 0; a < AHEAD; a++) {
-            u32 above = 0;
-#pragma unroll
-            for (u32 j = 0; j < N; j++) {
-                const float x = wide(packs[a].items[j], p.brain);
-                odd |= x != x;
-                above |= x > bound ? 1u << j : 0u;
-            }
-            bits[a] &= above;
-            packed |= static_cast<u32>(__popc(bits[a])) << a * FIELD;
-        }
-        const u32 through = warp_inclusive_sum(packed);
-        const u32 all = __shfl_sync(ALL_LANES, through, WARP - 1);
-        u32 own = 0;
-#pragma unroll
-        for (u32 a = 0; a < AHEAD; a++) own += all >> a * FIELD & Piece<T>::MASK;
-        u32 total;
-        u32 place = c.count + warp_place(c.turn, own, total);
-#pragma unroll
-        for (u32 a = 0; a < AHEAD; a++) {
-            u32 to = place + ((through - packed) >> a * FIELD & Piece<T>::MASK);
-            const u32 first = piece.vector(from, a) * N - piece.lead;
-#pragma unroll
-            for (u32 j = 0; j < N; j++) {
-                if (bits[a] >> j & 1) {
-                    c.keys()[to] = exact::sort_key(wide(packs[a].items[j], p.brain));
-                    c.indices()[to] = first + j;
-                    to++;
+            const u32 v = first + a * blockDim.x;
+            if (v < piece.end) {
+                const u32 key = exact::sort_key(best[a]);
+                const u32 place = v - piece.begin;
+                least = min(least, key);
+                most = max(most, key);
+                if (large) {
+                    if (lane_id() == 0) atomicMax(&of_groups[place >> fold], key);
+                } else if ((place & ((1u << fold) - 1)) == 0) {
+                    of_groups[place >> fold] = key;
                 }
             }
-            place += all >> a * FIELD & Piece<T>::MASK;
         }
-        c.count += total;
     }
-    __syncthreads();
     return odd;
 }
 
-// ---- a row --------------------------------------------------------------------
+// ---- the bound ----------------------------------------------------------------
+
+// How many maxima of a block are told of, by level: k / team at first, twice as many,
+// and so on up to k.
+INLINE u32 level_count(const Params& p, const Cluster& team, u32 level) {
+    return min((p.k + team.size - 1) / team.size << level, p.k);
+}
+
+// A key that k scores of the row reach, and hardly more if it can be.
+INLINE u32 find_bound(const Params& p, const Cluster& team, u32 groups, u32 least, u32 most,
+                      u32& turn) {
+    Shared& s = shared();
+    const u32 lane = lane_id();
+    const u32 warp = threadIdx.x / WARP;
+    const u32 warps = blockDim.x / WARP;
+    const u32* const of_groups = maxima();
+    const u32 first_count = level_count(p, team, 0);
+    // The range of keys to tell apart starts where most groups are above; what is below
+    // it is not counted.
+    if (groups >= 6 * first_count) {
+#pragma unroll
+        for (u32 step = 1; step < 8; step *= 2) {
+            least = max(least, __shfl_xor_sync(ALL_LANES, least, step));
+        }
+    }
+    least = __reduce_min_sync(ALL_LANES, least);
+    most = __reduce_max_sync(ALL_LANES, most);
+    if (lane == 0) {
+        s.lowest[warp] = least;
+        s.highest[warp] = most;
+    }
+    __syncthreads();
+    most = __reduce_max_sync(ALL_LANES, lane < warps ? s.highest[lane] : 0);
+    least = min(__reduce_min_sync(ALL_LANES, lane < warps ? s.lowest[lane] : ~0u), most);
+    const u32 shift = shift_of(most - least);
+    for (u32 i = threadIdx.x; i < groups; i += blockDim.x) {
+        const u32 key = of_groups[i];
+        if (key >= least) atomicAdd(&s.bins[0][(key - least) >> shift], 1u);
+    }
+    __syncthreads();
+    // STAMP(2)
+    u32 levels = 1;
+    while (levels < LEVELS && level_count(p, team, levels - 1) < p.k) levels++;
+    // All blocks of the team run by now.
+    team.wait();
+    const auto tell = [&](u32 level, u32 key) {
+        for (u32 block = 0; block < team.size; block++) {
+            *team.of(&s.reached[team.rank][level], block) = key;
+        }
+    };
+    const u32 total = search_bins(
+        turn, levels, [&](u32 level) { return level_count(p, team, level); },
+        [&](u32 level, u32 bin, u32, u32) { tell(level, least + (bin << shift)); });
+    if (threadIdx.x == 0) {
+        for (u32 level = 0; level < levels; level++) {
+            const u32 count = level_count(p, team, level);
+            // Key 1, which every score reaches; 0, which stands for none.
+            if (count > total) tell(level, count <= groups ? 1 : 0);
+        }
+        *team.of(&s.largest[team.rank], 0) = most;
+    }
+    // STAMP(3)
+    team.sync();
+    // STAMP(4)
+    const u32 pairs = team.size * levels;
+    const auto told = [&](u32 pair) { return s.reached[pair / levels][pair % levels]; };
+    for (u32 pair = warp; pair < pairs; pair += warps) {
+        const u32 key = told(pair);
+        u32 sum = 0;
+        for (u32 other = lane; other < pairs; other += WARP) {
+            if (told(other) < key) continue;
+            const u32 level = other % levels;
+            sum += level_count(p, team, level);
+            if (level > 0) sum -= level_count(p, team, level - 1);
+        }
+        sum = __reduce_add_sync(ALL_LANES, sum);
+        if (lane == 0 && sum >= p.k) atomicMax(&s.bound, key);
+    }
+    for (u32 i = threadIdx.x; i < BINS; i += blockDim.x) s.bins[0][i] = 0;
+    __syncthreads();
+    return s.bound;
+}
+
+// ---- candidates ---------------------------------------------------------------
+
+// Lists the groups that reach the bound; how many, and how many are above it.
+INLINE u32 list_groups(const Params& p, u32 groups, u32 bound, u32& above, u32& turn) {
+    constexpr u32 N = 4;
+    u32 count = 0;
+    u32 own_above = 0;
+    u32* const list = listed(p);
+#pragma unroll 1
+    for (u32 base = 0; base < groups; base += N * blockDim.x) {
+        const u32 at = base + N * threadIdx.x;
+        u32 bits = 0;
+        if (at < groups) {
+            const uint4 four = *reinterpret_cast<const uint4*>(maxima() + at);
+            const u32 keys[N] = {four.x, four.y, four.z, four.w};
+#pragma unroll
+            for (u32 j = 0; j < N; j++) {
+                const bool in = at + j < groups;
+                bits |= in && keys[j] >= bound ? 1u << j : 0u;
+                own_above += in && keys[j] > bound ? 1 : 0;
+            }
+        }
+        u32 total;
+        u32 place = count + thread_place(turn, __popc(bits), total);
+#pragma unroll
+        for (u32 j = 0; j < N; j++) {
+            if (bits >> j & 1) {
+                if (place < p.listed) list[place] = at + j;
+                place++;
+            }
+        }
+        count += total;
+    }
+    thread_place(turn, own_above, above);
+    return count;
+}
+
+// Hands the scores of the listed groups that reach the bound to the first block, in
+// order, as far as there is room; how many there are.
+template <typename T>
+INLINE u32 hand_over(const Params& p, const Cluster& team, const Piece<T>& piece, u32 groups,
+                     u32 bound, u32 room, u32& turn) {
+    constexpr u32 N = Piece<T>::N;
+    constexpr u32 VECTORS = 8 / N;
+    const u32* const list = listed(p);
+    u32* const keys = team.of(candidate_keys(p) + team.rank * room, 0);
+    u32* const indices = team.of(candidate_indices(p) + team.rank * room, 0);
+    const u32 fold = piece.fold;
+    const u32 vectors = groups << fold;
+    u32 count = 0;
+#pragma unroll 1
+    for (u32 base = 0; base < vectors; base += VECTORS * blockDim.x) {
+        u32 bits[VECTORS];
+        u32 at[VECTORS];
+        Pack<T> packs[VECTORS];
+#pragma unroll
+        for (u32 a = 0; a < VECTORS; a++) {
+            const u32 i = base + threadIdx.x * VECTORS + a;
+            at[a] = 0;
+            bits[a] = 0;
+            if (i < vectors) {
+                const u32 within = i & ((1u << fold) - 1);
+                at[a] = piece.begin + (list[i >> fold] << fold) + within;
+                bits[a] = piece.there(at[a]);
+            }
+            packs[a] = piece.load(at[a], bits[a]);
+        }
+        u32 own = 0;
+#pragma unroll
+        for (u32 a = 0; a < VECTORS; a++) {
+            u32 reach = 0;
+#pragma unroll
+            for (u32 j = 0; j < N; j++) {
+                const u32 key = exact::sort_key(wide(packs[a].items[j], p.brain));
+                reach |= key >= bound ? 1u << j : 0u;
+            }
+            bits[a] &= reach;
+            own += __popc(bits[a]);
+        }
+        u32 total;
+        u32 place = count + thread_place(turn, own, total);
+#pragma unroll
+        for (u32 a = 0; a < VECTORS; a++) {
+#pragma unroll
+            for (u32 j = 0; j < N; j++) {
+                if (bits[a] >> j & 1) {
+                    if (place < room) {
+                        keys[place] = exact::sort_key(wide(packs[a].items[j], p.brain));
+                        indices[place] = at[a] * N - piece.lead + j;
+                    }
+                    place++;
+                }
+            }
+        }
+        count += total;
+    }
+    return count;
+}
+
+// ---- output -------------------------------------------------------------------
 
 INLINE void put_index(const Params& p, u64 row, u32 place, i32 index) {
     const u64 at = row * p.indices_stride + place;
@@ -440,14 +654,241 @@ INLINE void put_index(const Params& p, u64 row, u32 place, i32 index) {
     }
 }
 
+// The k best of what was handed over, which s.counts tells of.
+INLINE void finish(const Params& p, const Cluster& team, u64 row, u32 bound, u32 room, u32& turn) {
+    Shared& s = shared();
+    const u32 lane = lane_id();
+    const u32 warp = threadIdx.x / WARP;
+    // A warp has a part of what one block handed over.
+    const u32 parts = blockDim.x / WARP / team.size;
+    const u32 block = warp / parts;
+    const u32 part = warp % parts;
+    const u32 begin = block * room + s.counts[block] * part / parts;
+    const u32 end = block * room + s.counts[block] * (part + 1) / parts;
+    const u32* const keys = candidate_keys(p);
+    const u32* const indices = candidate_indices(p);
+    u32 low = bound;
+    u32 high = __reduce_max_sync(ALL_LANES, lane < team.size ? s.largest[lane] : 0);
+    u32 need = p.k;
+    Cut cut;
+    while (true) {
+        const u32 range = high - low;
+        const u32 shift = shift_of(range);
+        for (u32 i = begin + lane; i < end; i += WARP) {
+            const u32 above = keys[i] - low;
+            if (above <= range) atomicAdd(&s.bins[0][above >> shift], 1u);
+        }
+        __syncthreads();
+        search_bins(
+            turn, 1, [&](u32) { return need; },
+            [&](u32, u32 bin, u32 before, u32 count) {
+                s.digit = bin;
+                s.digit_need = need - before;
+                s.digit_count = count;
+            });
+        __syncthreads();
+        low += s.digit << shift;
+        high = min(high, low + ((1u << shift) - 1));
+        need = s.digit_need;
+        const u32 count = s.digit_count;
+        if (shift == 0) {
+            cut = {low, need};
+            break;
+        }
+        if (count == need) {
+            cut = {low - 1, 0};
+            break;
+        }
+        if (count <= FEW) {
+            for (u32 i = begin + lane; i < end; i += WARP) {
+                const u32 key = keys[i];
+                if (key - low <= high - low) s.few[atomicAdd(&s.few_count, 1u)] = key;
+            }
+            __syncthreads();
+            if (threadIdx.x < count) {
+                const u32 key = s.few[threadIdx.x];
+                u32 larger = 0;
+                u32 equal = 0;
+                for (u32 i = 0; i < count; i++) {
+                    larger += s.few[i] > key ? 1 : 0;
+                    equal += s.few[i] == key ? 1 : 0;
+                }
+                if (larger < need && need <= larger + equal) {
+                    s.cut_key = key;
+                    s.cut_ties = need - larger;
+                }
+            }
+            __syncthreads();
+            cut = {s.cut_key, s.cut_ties};
+            break;
+        }
+        for (u32 i = threadIdx.x; i < BINS; i += blockDim.x) s.bins[0][i] = 0;
+        __syncthreads();
+    }
+    // STAMP(8)
+    u32 own = 0;
+    for (u32 i = begin + lane; i < end; i += WARP) {
+        const u32 key = keys[i];
+        own += key > cut.key ? 1u << 16 : key == cut.key ? 1u : 0u;
+    }
+    own = __reduce_add_sync(ALL_LANES, own);
+    u32 total;
+    const u32 before = warp_place(turn, own, total);
+    u32 above = before >> 16;
+    u32 ties = before & 0xFFFF;
+    for (u32 base = begin; base < end; base += WARP) {
+        const u32 i = base + lane;
+        const u32 key = i < end ? keys[i] : 0;
+        const bool larger = i < end && key > cut.key;
+        const bool equal = i < end && key == cut.key;
+        const u32 all_larger = __ballot_sync(ALL_LANES, larger);
+        const u32 all_equal = __ballot_sync(ALL_LANES, equal);
+        const u32 g = above + __popc(all_larger & lanes_below());
+        const u32 e = ties + __popc(all_equal & lanes_below());
+        if (larger || (equal && e < cut.ties)) {
+            put_index(p, row, g + min(e, cut.ties), static_cast<i32>(indices[i]));
+        }
+        above += __popc(all_larger);
+        ties += __popc(all_equal);
+    }
+    // STAMP(9)
+}
+
+// ---- rows that have too many candidates ----------------------------------------
+
+// What a walk met, before a thread or in all.
+struct Met {
+    u32 above;
+    u32 ties;
+};
+
+// Goes through the groups that have a score above the key or, as long as `enough` scores
+// that equal it were not met, at it. put(above, ties, larger, index) for every score of
+// theirs that is either, with how many of each were before it in the block.
+template <typename T, typename Put>
+INLINE Met walk(const Params& p, const Piece<T>& piece, u32 key, u32 enough, u32& turn, Put put) {
+    constexpr u32 N = Piece<T>::N;
+    Met met = {0, 0};
+#pragma unroll 1
+    for (u32 base = 0; base < piece.groups; base += blockDim.x) {
+        const u32 group = base + threadIdx.x;
+        const u32 largest = group < piece.groups ? maxima()[group] : 0;
+        const bool read = largest > key || (largest == key && met.ties < enough);
+        if (!__syncthreads_or(read)) continue;
+        const u32 first = piece.begin + (group << piece.fold);
+        const u32 last = read ? min(first + (1u << piece.fold), piece.end) : first;
+        Met own = {0, 0};
+#pragma unroll 2
+        for (u32 v = first; v < last; v++) {
+            const u32 bits = piece.there(v);
+            const Pack<T> pack = piece.load(v, bits);
+#pragma unroll
+            for (u32 j = 0; j < N; j++) {
+                const u32 other = exact::sort_key(wide(pack.items[j], p.brain));
+                if (!(bits >> j & 1)) continue;
+                own.above += other > key ? 1 : 0;
+                own.ties += other == key ? 1 : 0;
+            }
+        }
+        u32 all_above;
+        u32 all_ties;
+        u32 above = met.above + thread_place(turn, own.above, all_above);
+        u32 ties = met.ties + thread_place(turn, own.ties, all_ties);
+        put(first, own.above + own.ties > 0 ? last : first, above, ties);
+        met.above += all_above;
+        met.ties += all_ties;
+    }
+    return met;
+}
+
+// Kept out of line: most rows never come here.
+template <typename T>
+__device__ __noinline__ void select_exactly(const Params& p, const Piece<T> piece, u64 row,
+                                            u32 bound, u32 turn) {
+    constexpr u32 N = Piece<T>::N;
+    Shared& s = shared();
+    const Cluster team;
+    const u32 lane = lane_id();
+    const u32 groups_above =
+        __reduce_add_sync(ALL_LANES, lane < team.size ? s.groups_above[lane] : 0);
+    if (groups_above > 2 * p.k) {
+        const Cut cut = find_cut(team, p.k, [&](auto count) {
+            for (u32 i = threadIdx.x; i < piece.groups; i += blockDim.x) count(maxima()[i]);
+        });
+        bound = cut.key;
+    }
+    const Met own = walk(p, piece, bound, p.k, turn, [](u32, u32, u32, u32) {});
+    if (threadIdx.x < team.size) {
+        *team.of(&s.above[team.rank], threadIdx.x) = own.above;
+        *team.of(&s.ties[team.rank], threadIdx.x) = own.ties;
+    }
+    team.sync();
+    const u32 of_lane = lane < team.size ? s.above[lane] : 0;
+    const u32 above = __reduce_add_sync(ALL_LANES, of_lane);
+    Cut cut = {bound, p.k - min(above, p.k)};
+    Met before;
+    if (above < p.k) {
+        before.above = __reduce_add_sync(ALL_LANES, lane < team.rank ? of_lane : 0);
+        before.ties = __reduce_add_sync(ALL_LANES, lane < team.rank ? s.ties[lane] : 0);
+    } else {
+        cut = find_cut(team, p.k, [&](auto count) {
+            for (u32 i = threadIdx.x; i < piece.groups; i += blockDim.x) {
+                if (maxima()[i] <= bound) continue;
+                const u32 first = piece.begin + (i << piece.fold);
+                const u32 last = min(first + (1u << piece.fold), piece.end);
+#pragma unroll 2
+                for (u32 v = first; v < last; v++) {
+                    const u32 bits = piece.there(v);
+                    const Pack<T> pack = piece.load(v, bits);
+#pragma unroll
+                    for (u32 j = 0; j < N; j++) {
+                        const u32 key = exact::sort_key(wide(pack.items[j], p.brain));
+                        if ((bits >> j & 1) && key > bound) count(key);
+                    }
+                }
+            }
+        });
+        __syncthreads();
+        before = {s.above_before, s.ties_before};
+    }
+    // Nobody reads another's counts any more; a block ends when all are here.
+    team.arrive();
+    before.ties = min(before.ties, cut.ties);
+    const u32 place = before.above + before.ties;
+    cut.ties -= before.ties;
+    walk(p, piece, cut.key, cut.ties, turn, [&](u32 first, u32 last, u32 g, u32 e) {
+        for (u32 v = first; v < last; v++) {
+            const u32 bits = piece.there(v);
+            const Pack<T> pack = piece.load(v, bits);
+#pragma unroll
+            for (u32 j = 0; j < N; j++) {
+                const u32 key = exact::sort_key(wide(pack.items[j], p.brain));
+                if (!(bits >> j & 1)) continue;
+                const i32 index = static_cast<i32>(v * N - piece.lead + j);
+                if (key > cut.key) {
+                    put_index(p, row, place + g + min(e, cut.ties), index);
+                    g++;
+                } else if (key == cut.key) {
+                    if (e < cut.ties) put_index(p, row, place + g + e, index);
+                    e++;
+                }
+            }
+        }
+    });
+    team.wait();
+}
+
+// ---- a row --------------------------------------------------------------------
+
 INLINE u32 cut_to(i64 value, u32 most) {
     return static_cast<u32>(max(min(value, static_cast<i64>(most)), 0ll));
 }
 
 template <typename T>
 INLINE void select(const Params& p) {
-    const Shared& s = shared();
+    Shared& s = shared();
     const Cluster team;
+    // STAMP(0)
     const u64 row = blockIdx.x / team.size;
     u32 start = 0;
     u32 bits = 0;
@@ -464,7 +905,6 @@ INLINE void select(const Params& p) {
     }
     if (team.rank > 0) bits = 0;
     const T* const scores = static_cast<const T*>(p.scores) + row * p.stride + start;
-    const Piece<T> piece(scores, length, team);
     if (length <= p.k) {
         // All of them: a NaN among them is told all the same.
         for (u32 i = team.rank * blockDim.x + threadIdx.x; i < p.k; i += team.size * blockDim.x) {
@@ -478,21 +918,44 @@ INLINE void select(const Params& p) {
         if (lane_id() == 0) raise(p.flags, any);
         return;
     }
-    Candidates c = {0, p.capacity, 0};
-    if (collect(p, piece, c)) bits |= NON_FINITE;
+    team.arrive();
+    const Piece<T> piece(p, scores, length, team);
+    for (u32 i = threadIdx.x; i < BINS; i += blockDim.x) s.bins[0][i] = 0;
+    if (threadIdx.x == 0) {
+        s.bound = 1;
+        s.few_count = 0;
+    }
+    u32 least;
+    u32 most;
+    if (find_maxima(p, piece, least, most)) bits |= NON_FINITE;
+    // STAMP(1)
     const u32 any = __reduce_or_sync(ALL_LANES, bits);
     if (lane_id() == 0) raise(p.flags, any);
-    Cut cut = find_cut(team, c.count, p.k);
-    // Nobody reads another's counts any more; a block ends when all are here.
-    team.arrive();
-    __syncthreads();
-    const u32 ties_before = min(s.ties_before, cut.ties);
-    const u32 first = s.above_before + ties_before;
-    cut.ties -= ties_before;
-    keep(c, cut, [&](u32 place, u32, u32 index) {
-        put_index(p, row, first + place, static_cast<i32>(index));
-    });
-    team.wait();
+    u32 turn = 0;
+    const u32 bound = find_bound(p, team, piece.groups, least, most, turn);
+    // STAMP(5)
+    const u32 room = p.candidates / team.size;
+    u32 above;
+    u32 count = list_groups(p, piece.groups, bound, above, turn);
+    // A group that reaches the bound has a score that does.
+    if (count <= min(p.listed, room)) {
+        count = hand_over(p, team, piece, count, bound, room, turn);
+    } else {
+        count = ~0u;
+    }
+    if (threadIdx.x < team.size) {
+        *team.of(&s.counts[team.rank], threadIdx.x) = count;
+        *team.of(&s.groups_above[team.rank], threadIdx.x) = above;
+    }
+    // STAMP(6)
+    team.sync();
+    // STAMP(7)
+    const u32 of_lane = lane_id() < team.size ? s.counts[lane_id()] : 0;
+    if (__any_sync(ALL_LANES, of_lane > room)) {
+        select_exactly(p, piece, row, bound, turn);
+    } else if (team.rank == 0) {
+        finish(p, team, row, bound, room, turn);
+    }
 }
 
 SPEC_KERNEL(indexer_topk_f32, select<float>, Params, MAX_THREADS)

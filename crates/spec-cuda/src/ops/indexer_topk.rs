@@ -1,9 +1,9 @@
 //! Host side of `kernels/indexer_topk.cu`.
 //!
-//! Its designs: candidates above a bound that rises, as WarpSelect (Johnson, Douze and
-//! Jégou, 2017) and GridSelect (Zhang et al., 2023) keep them; the k-th of them by
-//! digits, RadixSelect (Alabi et al., 2012). Their answer depends on which thread comes
-//! first among equals; here candidates stay in order of index.
+//! Its designs: the largest of each group bounds what is worth a second look, as in
+//! Dr. Top-k (Gaihre et al., 2021), and the k-th of what is left by digits, RadixSelect
+//! (Alabi et al., 2012). Their answer depends on which thread comes first among equals;
+//! here candidates stay in order of index.
 
 use spec_core::ops::IndexerTopk;
 use spec_core::ops::indexer_topk::{Buffers, Plan};
@@ -16,18 +16,21 @@ use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("indexer_topk");
 
-/// Threads of a block: the most for which its memory suffices.
-const THREADS: [u32; 3] = [1024, 512, 256];
-/// Scores of a thread in a tile.
-const OF_THREAD: usize = 8;
-/// Entries of two vectors' edges, which are candidates in name only.
-const EDGES: usize = 16;
+const THREADS: u32 = 1024;
+/// The most blocks that own a row.
+const MAX_TEAM: u32 = 16;
 /// Scores that another block is worth.
 const PIECE: usize = 4096;
-/// Shared memory that the kernels use before the candidates, of 8 bytes each, and as
-/// much as they may.
+/// Shared memory that the kernels use before what depends on the plan.
 const FIXED_SHARED: u32 = 28 * 1024;
+/// Bytes of a group's maximum, of a group that is read again, and of a score that reaches
+/// the bound; of the memory they get a third, a sixth and a half.
+const GROUP: usize = 4;
+const LISTED: usize = 4;
 const CANDIDATE: usize = 8;
+/// Counts of each are multiples of this, and a row may have so many vectors more than its
+/// scores fill.
+const STEP: usize = 16;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -42,50 +45,62 @@ struct Params {
     flags: u64,
     cols: u32,
     k: u32,
-    capacity: u32,
+    groups: u32,
+    listed: u32,
+    candidates: u32,
     brain: u32,
 }
-const _: () = assert!(size_of::<Params>() == 96);
+const _: () = assert!(size_of::<Params>() == 104);
 
 struct Prepared {
     cuda: Cuda,
     plan: Plan,
     function: Function,
     shape: Shape,
-    capacity: u32,
+    team: Team,
 }
 
-/// The blocks that own a row, and the candidates of each.
+/// The blocks that own a row, and what shared memory holds of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Team {
     blocks: u32,
-    threads: u32,
-    capacity: u32,
+    groups: u32,
+    listed: u32,
+    candidates: u32,
 }
 
 impl Team {
     /// For so many rows, with at most `most` blocks to a row, on a device with this
-    /// many multiprocessors and as much shared memory for candidates.
+    /// many multiprocessors and as much shared memory for what depends on the plan.
     fn new(plan: &Plan, most: u32, multiprocessors: u32, memory: u32) -> Self {
-        let limit = memory as usize / CANDIDATE / EDGES * EDGES;
-        let enough = |threads: u32| plan.k + threads as usize * OF_THREAD + EDGES;
-        let fits = |&threads: &u32| enough(threads) <= limit;
-        let threads = THREADS.into_iter().find(fits).unwrap_or(THREADS[THREADS.len() - 1]);
-        // The kernel gives each thread a coarse bin of another block.
-        let most = most.min(threads / 64);
-        let worth = plan.scores.cols.div_ceil(PIECE).max(1);
+        let (memory, cols) = (memory as usize, plan.scores.cols);
+        let worth = cols.div_ceil(PIECE).max(1);
         let spread = (multiprocessors as usize / plan.scores.rows.max(1)).max(1);
         let blocks = worth.next_power_of_two().min(1 << spread.ilog2()).min(most as usize);
-        let piece = plan.scores.cols.div_ceil(blocks) + 2 * EDGES;
-        let capacity = piece.next_multiple_of(EDGES).min(limit);
-        Team { blocks: blocks as u32, threads, capacity: capacity as u32 }
+        // A group is a vector of 16 bytes, or more where those are too many.
+        let vectors = (cols * plan.scores.dtype.size()).div_ceil(16) + 1;
+        let most_groups = (vectors.div_ceil(blocks) + 1).next_multiple_of(STEP);
+        let groups = (memory / 3 / GROUP / STEP * STEP).min(most_groups);
+        let listed = (memory / 6 / LISTED / STEP * STEP).min(groups);
+        let most_candidates = (cols.div_ceil(blocks) + STEP) * blocks;
+        let candidates = (memory - groups * GROUP - listed * LISTED) / CANDIDATE;
+        let candidates = candidates.min(most_candidates.next_multiple_of(STEP)) / STEP * STEP;
+        Team {
+            blocks: blocks as u32,
+            groups: groups as u32,
+            listed: listed as u32,
+            candidates: candidates as u32,
+        }
     }
 
     fn shape(self, rows: usize) -> Option<Shape> {
         let blocks = rows.checked_mul(self.blocks as usize)?;
         let blocks = u32::try_from(blocks).ok().filter(|&blocks| blocks < 1 << 31)?;
-        let shape = Shape::new(blocks, self.threads).cluster(self.blocks);
-        Some(shape.shared(FIXED_SHARED + self.capacity * CANDIDATE as u32))
+        let bytes = self.groups as usize * GROUP
+            + self.listed as usize * LISTED
+            + self.candidates as usize * CANDIDATE;
+        let shape = Shape::new(blocks, THREADS).cluster(self.blocks);
+        Some(shape.shared(FIXED_SHARED + bytes as u32))
     }
 }
 
@@ -106,7 +121,7 @@ unsafe impl Supports<IndexerTopk> for Cuda {
                 Error::device(self.device(), Status::NotImplemented, words)
             })
         };
-        let mut chosen = team(if limits.clusters { 16 } else { 1 });
+        let mut chosen = team(if limits.clusters { MAX_TEAM } else { 1 });
         // More than 8 blocks are not portable: a device may not hold them.
         if chosen.blocks > 8 && !self.holds(&function, shape(chosen)?)? {
             chosen = team(8);
@@ -116,7 +131,7 @@ unsafe impl Supports<IndexerTopk> for Cuda {
             plan: plan.clone(),
             function,
             shape: shape(chosen)?,
-            capacity: chosen.capacity,
+            team: chosen,
         }))
     }
 }
@@ -146,7 +161,9 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
             flags: cuda.pointer(buffers.flags)?,
             cols: plan.scores.cols as u32,
             k: plan.k as u32,
-            capacity: self.capacity,
+            groups: self.team.groups,
+            listed: self.team.listed,
+            candidates: self.team.candidates,
             brain: u32::from(plan.scores.dtype == DType::BF16),
         };
         // SAFETY: `Params` is the kernel's, field by field; the buffers were
