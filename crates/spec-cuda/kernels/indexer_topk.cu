@@ -62,5 +62,5 @@ INLINE void by_groups(const Params& p) {
 
 SPEC_KERNEL(indexer_topk_digits_f32, by_digits<float>, Params, MAX_THREADS)
 SPEC_KERNEL(indexer_topk_digits_half, by_digits<Half>, Params, MAX_THREADS)
-SPEC_KERNEL_BLOCKS(indexer_topk_groups_f32, by_groups<float>, Params, THREADS, 2)
-SPEC_KERNEL_BLOCKS(indexer_topk_groups_half, by_groups<Half>, Params, THREADS, 2)
+SPEC_KERNEL(indexer_topk_groups_f32, by_groups<float>, Params, THREADS)
+SPEC_KERNEL(indexer_topk_groups_half, by_groups<Half>, Params, THREADS)

@@ -200,6 +200,19 @@ __device__ __noinline__ Largest largest_there(const T* row, u32 length, u32 inde
     return most;
 }
 
+// Of two neighbours among `count` values, a lane without the bit keeps the first, the
+// other the second, each with the larger of its own and the other lane's.
+template <u32 COUNT>
+INLINE void halve(float (&values)[AHEAD], u32 bit) {
+    const bool second = lane_id() & bit;
+#pragma unroll
+    for (u32 j = 0; j < COUNT / 2; j++) {
+        const float given = second ? values[2 * j] : values[2 * j + 1];
+        const float kept = second ? values[2 * j + 1] : values[2 * j];
+        values[j] = fmaxf(kept, __shfl_xor_sync(ALL_LANES, given, bit));
+    }
+}
+
 // Goes through a piece and leaves the largest key of each group, and the last tile; the
 // least and the largest key that this thread saw. Returns whether a NaN was met.
 template <typename T>
@@ -223,25 +236,30 @@ INLINE bool find_maxima(const Params& p, const Piece<T>& piece, Pack<T> (&packs)
 #pragma unroll 1
     for (u32 tile = piece.begin; tile < piece.end; tile += TILE) {
         const bool more = tile + TILE < piece.end;
+        float best[AHEAD];
 #pragma unroll
         for (u32 a = 0; a < AHEAD; a++) {
-            const u32 v = tile + a * THREADS + threadIdx.x;
-            if (v - threadIdx.x >= piece.end) break;
-            float best = largest(packs[a], p.brain, odd);
-            if (more) packs[a] = piece.load(v + TILE, lowest);
-            best = fmaxf(best, __shfl_xor_sync(ALL_LANES, best, 1));
-            if (fold > 0) {
-                best = fmaxf(best, __shfl_xor_sync(ALL_LANES, best, 2));
-                if (fold > 1) best = fmaxf(best, __shfl_xor_sync(ALL_LANES, best, 4));
-                if (fold > 2) best = fmaxf(best, __shfl_xor_sync(ALL_LANES, best, 8));
-                if (fold > 3) best = fmaxf(best, __shfl_xor_sync(ALL_LANES, best, 16));
-            }
-            const u32 place = v - piece.begin;
+            best[a] = largest(packs[a], p.brain, odd);
+            if (more) packs[a] = piece.load(tile + TILE + a * THREADS + threadIdx.x, lowest);
+        }
+        // Lanes of a group share its vectors out: each is left with some of them.
+        halve<AHEAD>(best, 1);
+        if (fold > 0) halve<AHEAD / 2>(best, 2);
+        if (fold > 1) halve<AHEAD / 4>(best, 4);
+        if (fold > 2) best[0] = fmaxf(best[0], __shfl_xor_sync(ALL_LANES, best[0], 8));
+        if (fold > 3) best[0] = fmaxf(best[0], __shfl_xor_sync(ALL_LANES, best[0], 16));
+        const u32 sharing = min(2u << fold, AHEAD);
+        const u32 group_mask = (2u << fold) - 1;
+#pragma unroll
+        for (u32 j = 0; j < AHEAD / 2; j++) {
+            if (j * sharing >= AHEAD) break;
+            const u32 a = j * sharing + (lane_id() & (sharing - 1));
+            const u32 v = tile + a * THREADS + (threadIdx.x & ~group_mask);
             if (v < piece.end) {
-                const u32 key = exact::sort_key(best);
+                const u32 key = exact::sort_key(best[j]);
                 least = min(least, key);
                 most = max(most, key);
-                if ((place & ((2u << fold) - 1)) == 0) maxima()[place >> (fold + 1)] = key;
+                maxima()[(v - piece.begin) >> (fold + 1)] = key;
             }
         }
     }
@@ -696,10 +714,11 @@ struct Met {
     u32 ties;
 };
 
-// Goes through the words that have a bit. put(word, larger, equal, packs, before) for each
-// of this thread: bits of the scores above the key and at it, and how many were met.
-template <typename T, typename Put>
-INLINE Met walk(const Params& p, const Piece<T>& piece, u32 key, u32& turn, Put put) {
+// Goes through the words that have a bit. each(key) for every larger one of their scores;
+// put(word, larger, equal, before) for each of this thread: bits of the scores above the
+// key and at it, and how many were met.
+template <typename T, typename Each, typename Put>
+INLINE Met walk(const Params& p, const Piece<T>& piece, u32 key, u32& turn, Each each, Put put) {
     constexpr u32 N = Piece<T>::N;
     constexpr u32 OF_WORD = Piece<T>::OF_WORD;
     Met met = {0, 0};
@@ -711,29 +730,46 @@ INLINE Met walk(const Params& p, const Piece<T>& piece, u32 key, u32& turn, Put 
         if (!__syncthreads_or(bits != 0)) continue;
         u32 larger = 0;
         u32 equal = 0;
-        u32 keys[32];
         if (bits != 0) {
             const u32 first = piece.begin + i * OF_WORD;
+            Pack<T> packs[OF_WORD];
+            u32 edges = bits;
 #pragma unroll
             for (u32 a = 0; a < OF_WORD; a++) {
-                const u32 v = first + a;
-                Pack<T> pack = piece.load(v, 0);
-                const u32 there = bits >> a * N & Piece<T>::ALL;
-                if (there != 0 && !piece.whole(v)) pack.raw = load_edge(piece.at(v), there);
+                packs[a] = piece.load(first + a, 0);
+                if (piece.whole(first + a)) edges &= ~(Piece<T>::ALL << a * N);
+            }
+            const u32 there = bits & ~edges;
+#pragma unroll
+            for (u32 a = 0; a < OF_WORD; a++) {
 #pragma unroll
                 for (u32 j = 0; j < N; j++) {
-                    const u32 other = exact::sort_key(wide(pack.items[j], p.brain));
-                    keys[a * N + j] = other;
-                    larger |= other > key ? 1u << (a * N + j) : 0u;
-                    equal |= other == key ? 1u << (a * N + j) : 0u;
+                    const u32 other = exact::sort_key(wide(packs[a].items[j], p.brain));
+                    const u32 bit = there & 1u << (a * N + j);
+                    equal |= other == key ? bit : 0;
+                    if (other > key && bit != 0) {
+                        larger |= bit;
+                        each(other);
+                    }
                 }
             }
-            larger &= bits;
-            equal &= bits;
+#pragma unroll 1
+            for (; edges != 0; edges &= edges - 1) {
+                const u32 bit = __ffs(edges) - 1;
+                const u32 other =
+                    exact::sort_key(wide(piece.row[piece.index(first) + bit], p.brain));
+                equal |= other == key ? 1u << bit : 0;
+                if (other > key) {
+                    larger |= 1u << bit;
+                    each(other);
+                }
+            }
         }
         u32 total;
         const u32 before = thread_place(turn, __popc(larger) << 16 | __popc(equal), total);
-        put(i, larger, equal, keys, Met{met.above + (before >> 16), met.ties + (before & 0xFFFF)});
+        if (bits != 0) {
+            put(i, larger, equal, Met{met.above + (before >> 16), met.ties + (before & 0xFFFF)});
+        }
         met.above += total >> 16;
         met.ties += total & 0xFFFF;
     }
@@ -760,16 +796,11 @@ __device__ __noinline__ Outcome narrow(const Params& p, const Piece<T> piece, u6
 #pragma unroll 1
     for (u32 raise = 0;; raise++) {
         const u32 shift = shift_of(largest - bound);
-        const Met own = walk(p, piece, bound, turn,
-            [&](u32 i, u32 larger, u32 equal, const u32 (&keys)[32], Met) {
-                if (i >= (piece.size() + Piece<T>::OF_WORD - 1) / Piece<T>::OF_WORD) return;
-                score_bits(p)[i] = larger | equal;
-                if (equal != 0) atomicAdd(&s.bins[0][0], __popc(equal));
-#pragma unroll
-                for (u32 j = 0; j < 32; j++) {
-                    if (larger >> j & 1) atomicAdd(&s.bins[0][(keys[j] - bound) >> shift], 1u);
-                }
-            });
+        const Met own = walk(
+            p, piece, bound, turn,
+            [&](u32 key) { atomicAdd(&s.bins[0][(key - bound) >> shift], 1u); },
+            [&](u32 i, u32 larger, u32 equal, Met) { score_bits(p)[i] = larger | equal; });
+        if (threadIdx.x == 0) atomicAdd(&s.bins[0][0], own.ties);
         __syncthreads();
         tell_reached(p, team, spread, bound, shift, own.above + own.ties, bound, turn);
         if (threadIdx.x < team.size) {
@@ -795,8 +826,8 @@ __device__ __noinline__ Outcome narrow(const Params& p, const Piece<T> piece, u6
     const u32 stay = p.k - above;
     const u32 above_before = __reduce_add_sync(ALL_LANES, lane < team.rank ? of_lane : 0);
     const u32 ties_before = __reduce_add_sync(ALL_LANES, lane < team.rank ? s.ties[lane] : 0);
-    walk(p, piece, bound, turn,
-        [&](u32 i, u32 larger, u32 equal, const u32 (&)[32], Met before) {
+    walk(
+        p, piece, bound, turn, [](u32) {}, [&](u32 i, u32 larger, u32 equal, Met before) {
             u32 g = above_before + before.above;
             u32 e = ties_before + before.ties;
             const u32 index = piece.index(piece.begin + i * Piece<T>::OF_WORD);

@@ -29,10 +29,14 @@ const PIECE: usize = 4096;
 /// candidates, of 8 bytes each, and as much as they may.
 const FIXED_SHARED: u32 = 28 * 1024;
 const CANDIDATE: usize = 8;
-/// Threads of a block by groups, and the most blocks that own a row: more have more to
-/// tell each other than they save.
+/// Threads of a block by groups, and the vectors that they hold in registers. More than 8
+/// blocks have more to tell each other than they save, unless each has more than that.
 const GROUPS_THREADS: u32 = 512;
-const MOST_BLOCKS: u32 = 8;
+const TILE: usize = 8 * GROUPS_THREADS as usize;
+/// Columns and scores from which on groups are worth it whatever the scores are like: in
+/// fewer, a plateau or an order costs more than by digits.
+const GROUPS_COLS: usize = 1 << 18;
+const GROUPS_SCORES: usize = 1 << 20;
 /// Vectors at a multiple of which a block's piece begins.
 const LINE: usize = 8;
 /// Groups for each score that is asked for, and at least so many in a row, as long as
@@ -112,7 +116,8 @@ impl Team {
         let of_vector = 16 / plan.scores.dtype.size();
         // A row may begin anywhere in its first vector.
         let vectors = (cols + 2 * (of_vector - 1)) / of_vector;
-        if vectors / 2 < ENOUGH_OF_ONE * k {
+        let worth = cols >= GROUPS_COLS && plan.scores.rows.saturating_mul(cols) >= GROUPS_SCORES;
+        if !worth || vectors / 2 < ENOUGH_OF_ONE * k {
             return None;
         }
         // Clusters of more than two blocks leave some multiprocessors of a part of the
@@ -122,7 +127,8 @@ impl Team {
             plan.scores.rows.saturating_mul(blocks as usize)
                 <= (multiprocessors - spare(blocks)) as usize
         };
-        let teams = [8, 4, 2].into_iter().filter(|&blocks| blocks <= most.min(MOST_BLOCKS));
+        let most = if vectors >= 16 * TILE { most } else { most.min(8) };
+        let teams = [16, 8, 4, 2].into_iter().filter(|&blocks| blocks <= most);
         let blocks = teams.into_iter().find(fits).unwrap_or(1);
         let of_piece = ((vectors.div_ceil(LINE) - 1) / blocks as usize + 1) * LINE;
         let wanted = LEAST_GROUPS.max(GROUPS_OF_ONE * k);
@@ -185,13 +191,17 @@ unsafe impl Supports<IndexerTopk> for Cuda {
             })
         };
         let most = if limits.clusters { 16 } else { 1 };
-        let by_digits = |most| Team::by_digits(plan, most, limits.multiprocessors, memory);
-        let mut team = Team::by_groups(plan, most, limits.multiprocessors, memory)
-            .unwrap_or_else(|| by_digits(most));
-        let function = self.function(&KERNELS, team.kernel(plan.scores.dtype))?;
+        let choose = |most| {
+            Team::by_groups(plan, most, limits.multiprocessors, memory)
+                .unwrap_or_else(|| Team::by_digits(plan, most, limits.multiprocessors, memory))
+        };
+        let load = |team: Team| self.function(&KERNELS, team.kernel(plan.scores.dtype));
+        let mut team = choose(most);
+        let mut function = load(team)?;
         // More than 8 blocks are not portable: a device may not hold them.
         if team.blocks > 8 && !self.holds(&function, shape(team)?)? {
-            team = by_digits(8);
+            team = choose(8);
+            function = load(team)?;
         }
         Ok(Box::new(Prepared {
             cuda: self.clone(),
