@@ -730,34 +730,59 @@ INLINE Met walk(const Params& p, const Piece<T>& piece, u32 key, u32& turn, Each
         if (!__syncthreads_or(bits != 0)) continue;
         u32 larger = 0;
         u32 equal = 0;
-        if (bits != 0) {
-            const u32 first = piece.begin + i * OF_WORD;
+        if (__any_sync(ALL_LANES, bits != 0)) {
+            // Lanes read neighbours; the lane of a word then gathers its bits.
+            const u32 lane = lane_id();
+            const u32 first = piece.begin + (base + threadIdx.x - lane) * OF_WORD + lane;
             Pack<T> packs[OF_WORD];
-            u32 edges = bits;
+#pragma unroll
+            for (u32 a = 0; a < OF_WORD; a++) packs[a] = piece.load(first + a * WARP, 0);
 #pragma unroll
             for (u32 a = 0; a < OF_WORD; a++) {
-                packs[a] = piece.load(first + a, 0);
-                if (piece.whole(first + a)) edges &= ~(Piece<T>::ALL << a * N);
-            }
-            const u32 there = bits & ~edges;
-#pragma unroll
-            for (u32 a = 0; a < OF_WORD; a++) {
+                const u32 v = first + a * WARP;
+                const u32 low = lane % OF_WORD * N;
+                const u32 of_word = __shfl_sync(ALL_LANES, bits, a * N + lane / OF_WORD);
+                const u32 there = piece.whole(v) ? of_word >> low & Piece<T>::ALL : 0;
+                u32 over = 0;
+                u32 at = 0;
 #pragma unroll
                 for (u32 j = 0; j < N; j++) {
                     const u32 other = exact::sort_key(wide(packs[a].items[j], p.brain));
-                    const u32 bit = there & 1u << (a * N + j);
-                    equal |= other == key ? bit : 0;
+                    const u32 bit = there & 1u << j;
+                    at |= other == key ? bit : 0;
                     if (other > key && bit != 0) {
-                        larger |= bit;
+                        over |= bit;
                         each(other);
                     }
+                }
+                over <<= low;
+                at <<= low;
+#pragma unroll
+                for (u32 step = 1; step < OF_WORD; step *= 2) {
+                    over |= __shfl_xor_sync(ALL_LANES, over, step);
+                    at |= __shfl_xor_sync(ALL_LANES, at, step);
+                }
+                over = __shfl_sync(ALL_LANES, over, lane % N * OF_WORD);
+                at = __shfl_sync(ALL_LANES, at, lane % N * OF_WORD);
+                if (lane / N == a) {
+                    larger = over;
+                    equal = at;
+                }
+            }
+            // Vectors at the ends of the row.
+            u32 edges = 0;
+            if (bits != 0 && piece.has_edges()) {
+                const u32 own = piece.begin + i * OF_WORD;
+#pragma unroll 1
+                for (u32 a = 0; a < OF_WORD; a++) {
+                    if (!piece.whole(own + a)) edges |= bits & Piece<T>::ALL << a * N;
                 }
             }
 #pragma unroll 1
             for (; edges != 0; edges &= edges - 1) {
                 const u32 bit = __ffs(edges) - 1;
-                const u32 other =
-                    exact::sort_key(wide(piece.row[piece.index(first) + bit], p.brain));
+                const u32 index = piece.index(piece.begin + i * OF_WORD) + bit;
+                const u32 other = exact::sort_key(wide(piece.row[index], p.brain));
                 equal |= other == key ? 1u << bit : 0;
                 if (other > key) {
                     larger |= 1u << bit;
@@ -831,7 +856,7 @@ __device__ __noinline__ Outcome narrow(const Params& p, const Piece<T> piece, u6
             u32 g = above_before + before.above;
             u32 e = ties_before + before.ties;
             const u32 index = piece.index(piece.begin + i * Piece<T>::OF_WORD);
-            for (u32 word = larger | equal; word != 0; word &= word - 1) {
+            for (u32 word = e < stay ? larger | equal : larger; word != 0; word &= word - 1) {
                 const u32 bit = __ffs(word) - 1;
                 const bool is_larger = larger >> bit & 1;
                 if (is_larger || e < stay) {
@@ -847,7 +872,8 @@ __device__ __noinline__ Outcome narrow(const Params& p, const Piece<T> piece, u6
 // ---- the row ------------------------------------------------------------------
 
 template <typename T>
-__device__ __noinline__ u32 select_otherwise(const Params& p, const T* scores, u64 row, u32 length) {
+__device__ __noinline__ u32 select_otherwise(const Params& p, const T* scores, u64 row,
+                                             u32 length) {
     return select_by_digits(p, Cluster(), scores, row, length);
 }
 

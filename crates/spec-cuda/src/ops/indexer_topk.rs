@@ -34,9 +34,13 @@ const CANDIDATE: usize = 8;
 const GROUPS_THREADS: u32 = 512;
 const TILE: usize = 8 * GROUPS_THREADS as usize;
 /// Columns and scores from which on groups are worth it whatever the scores are like: in
-/// fewer, a plateau or an order costs more than by digits.
+/// fewer, a plateau or an order may cost more than by digits.
 const GROUPS_COLS: usize = 1 << 18;
 const GROUPS_SCORES: usize = 1 << 20;
+/// The same columns for rows that have 2 or 4 blocks each by groups and would have more by
+/// digits: a row for so many multiprocessors at least.
+const FEW_ROWS_COLS: usize = 1 << 17;
+const FEW_ROWS_OF: usize = 4;
 /// Vectors at a multiple of which a block's piece begins.
 const LINE: usize = 8;
 /// Groups for each score that is asked for, and at least so many in a row, as long as
@@ -116,8 +120,7 @@ impl Team {
         let of_vector = 16 / plan.scores.dtype.size();
         // A row may begin anywhere in its first vector.
         let vectors = (cols + 2 * (of_vector - 1)) / of_vector;
-        let worth = cols >= GROUPS_COLS && plan.scores.rows.saturating_mul(cols) >= GROUPS_SCORES;
-        if !worth || vectors / 2 < ENOUGH_OF_ONE * k {
+        if vectors / 2 < ENOUGH_OF_ONE * k {
             return None;
         }
         // Clusters of more than two blocks leave some multiprocessors of a part of the
@@ -130,6 +133,11 @@ impl Team {
         let most = if vectors >= 16 * TILE { most } else { most.min(8) };
         let teams = [16, 8, 4, 2].into_iter().filter(|&blocks| blocks <= most);
         let blocks = teams.into_iter().find(fits).unwrap_or(1);
+        let few = plan.scores.rows.saturating_mul(FEW_ROWS_OF) <= multiprocessors as usize;
+        let least_cols = if few && matches!(blocks, 2 | 4) { FEW_ROWS_COLS } else { GROUPS_COLS };
+        if cols < least_cols || plan.scores.rows.saturating_mul(cols) < GROUPS_SCORES {
+            return None;
+        }
         let of_piece = ((vectors.div_ceil(LINE) - 1) / blocks as usize + 1) * LINE;
         let wanted = LEAST_GROUPS.max(GROUPS_OF_ONE * k);
         let least_fold = (0..LINE_FOLD).find(|fold| vectors >> (fold + 2) < wanted);
