@@ -33,14 +33,27 @@ const CANDIDATE: usize = 8;
 /// blocks have more to tell each other than they save, unless each has more than that.
 const GROUPS_THREADS: u32 = 512;
 const TILE: usize = 8 * GROUPS_THREADS as usize;
-/// Columns and scores from which on groups are worth it whatever the scores are like: in
-/// fewer, a plateau or an order may cost more than by digits.
-const GROUPS_COLS: usize = 1 << 18;
+/// Columns, and scores in all, from which on groups are worth it. On an H200, f32, k 2048
+/// (k 512 where marked), in microseconds by digits and by groups, for random scores, scores
+/// of which half are 0, and descending ones:
+///
+/// ```text
+/// rows x columns      random           zeros            descending
+/// 1 x 2^20            48.4   24.3
+/// 8 x 2^17            30.8   15.1      31.8   21.7      30.5   37.0
+/// 16 x 2^17           40.6   18.9      41.6   32.3      39.5   40.7
+/// 64 x 2^17           49.4   28.1      46.1   55.0      44.0   50.0
+/// 64 x 2^20           196    103       170    103       164    144
+/// 64 x 2^15           20.2   15.3      20.1   21.1      18.9   26.6
+/// 128 x 2^15, k 512   34.2   16.3      34.9   30.6      32.8   26.4
+/// 1024 x 2^13, k 512  106    63.6      106    117       101    147
+/// 256 x 2^17          142    78.1      124    193       119    118
+/// ```
+const GROUPS_COLS: usize = 1 << 13;
 const GROUPS_SCORES: usize = 1 << 20;
-/// The same columns for rows that have 2 or 4 blocks each by groups and would have more by
-/// digits: a row for so many multiprocessors at least.
-const FEW_ROWS_COLS: usize = 1 << 17;
-const FEW_ROWS_OF: usize = 4;
+/// Not so a row of one block, where a plateau costs more than twice as much as random
+/// scores: of more columns than the first, and fewer than the second.
+const PLATEAU_COLS: [usize; 2] = [1 << 16, 1 << 18];
 /// Vectors at a multiple of which a block's piece begins.
 const LINE: usize = 8;
 /// Groups for each score that is asked for, and at least so many in a row, as long as
@@ -133,9 +146,11 @@ impl Team {
         let most = if vectors >= 16 * TILE { most } else { most.min(8) };
         let teams = [16, 8, 4, 2].into_iter().filter(|&blocks| blocks <= most);
         let blocks = teams.into_iter().find(fits).unwrap_or(1);
-        let few = plan.scores.rows.saturating_mul(FEW_ROWS_OF) <= multiprocessors as usize;
-        let least_cols = if few && matches!(blocks, 2 | 4) { FEW_ROWS_COLS } else { GROUPS_COLS };
-        if cols < least_cols || plan.scores.rows.saturating_mul(cols) < GROUPS_SCORES {
+        let [above, below] = PLATEAU_COLS;
+        if cols < GROUPS_COLS
+            || plan.scores.rows.saturating_mul(cols) < GROUPS_SCORES
+            || (blocks == 1 && cols > above && cols < below)
+        {
             return None;
         }
         let of_piece = ((vectors.div_ceil(LINE) - 1) / blocks as usize + 1) * LINE;
