@@ -1,9 +1,10 @@
 //! Host side of `kernels/indexer_topk.cu`.
 //!
-//! Its designs: candidates above a bound that rises, as WarpSelect (Johnson, Douze and
-//! Jégou, 2017) and GridSelect (Zhang et al., 2023) keep them; the k-th of them by
-//! digits, RadixSelect (Alabi et al., 2012). Their answer depends on which thread comes
-//! first among equals; here candidates stay in order of index.
+//! Its designs: the largest of each group bounds what is worth a second look, as in
+//! Dr. Top-k (Gaihre et al., 2021); candidates above a bound that rises, as WarpSelect
+//! (Johnson, Douze and Jégou, 2017) and GridSelect (Zhang et al., 2023) keep them; the k-th
+//! of them by digits, RadixSelect (Alabi et al., 2012). Their answer depends on which
+//! thread comes first among equals; here candidates stay in order of index.
 
 use spec_core::ops::IndexerTopk;
 use spec_core::ops::indexer_topk::{Buffers, Plan};
@@ -16,7 +17,7 @@ use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("indexer_topk");
 
-/// Threads of a block: the most for which its memory suffices.
+/// Threads of a block by digits: the most for which its memory suffices.
 const THREADS: [u32; 3] = [1024, 512, 256];
 /// Scores of a thread in a tile.
 const OF_THREAD: usize = 8;
@@ -24,10 +25,44 @@ const OF_THREAD: usize = 8;
 const EDGES: usize = 16;
 /// Scores that another block is worth.
 const PIECE: usize = 4096;
-/// Shared memory that the kernels use before the candidates, of 8 bytes each, and as
-/// much as they may.
+/// Shared memory that the kernels use before what depends on the plan: by digits
+/// candidates, of 8 bytes each, and as much as they may.
 const FIXED_SHARED: u32 = 28 * 1024;
 const CANDIDATE: usize = 8;
+/// Threads of a block by groups, and the vectors that they hold in registers. More than 8
+/// blocks have more to tell each other than they save, unless each has more than that.
+const GROUPS_THREADS: u32 = 512;
+const TILE: usize = 8 * GROUPS_THREADS as usize;
+/// Columns, and scores in all, from which on groups are worth it. On an H200, f32, k 2048
+/// (k 512 where marked), in microseconds by digits and by groups, for random scores, scores
+/// of which half are 0, and descending ones:
+///
+/// ```text
+/// rows x columns      random           zeros            descending
+/// 1 x 2^20            48.4   24.3
+/// 8 x 2^17            30.8   15.1      31.8   21.7      30.5   37.0
+/// 16 x 2^17           40.6   18.9      41.6   32.3      39.5   40.7
+/// 64 x 2^17           49.4   28.1      46.1   55.0      44.0   50.0
+/// 64 x 2^20           196    103       170    103       164    144
+/// 64 x 2^15           20.2   15.3      20.1   21.1      18.9   26.6
+/// 128 x 2^15, k 512   34.2   16.3      34.9   30.6      32.8   26.4
+/// 1024 x 2^13, k 512  106    63.6      106    117       101    147
+/// 256 x 2^17          142    78.1      124    193       119    118
+/// ```
+const GROUPS_COLS: usize = 1 << 13;
+const GROUPS_SCORES: usize = 1 << 20;
+/// Not so a row of one block, where a plateau costs more than twice as much as random
+/// scores: of more columns than the first, and fewer than the second.
+const PLATEAU_COLS: [usize; 2] = [1 << 16, 1 << 18];
+/// Vectors at a multiple of which a block's piece begins.
+const LINE: usize = 8;
+/// Groups for each score that is asked for, and at least so many in a row, as long as
+/// they are of so many pairs of vectors at most; and pairs enough for each.
+const GROUPS_OF_ONE: usize = 4;
+const LEAST_GROUPS: usize = 8192;
+const LINE_FOLD: u32 = 2;
+const MOST_FOLD: u32 = 4;
+const ENOUGH_OF_ONE: usize = 2;
 
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -43,30 +78,41 @@ struct Params {
     cols: u32,
     k: u32,
     capacity: u32,
+    groups: u32,
+    listed: u32,
+    words: u32,
+    candidates: u32,
     brain: u32,
 }
-const _: () = assert!(size_of::<Params>() == 96);
+const _: () = assert!(size_of::<Params>() == 112);
 
 struct Prepared {
     cuda: Cuda,
     plan: Plan,
     function: Function,
     shape: Shape,
-    capacity: u32,
+    team: Team,
 }
 
-/// The blocks that own a row, and the candidates of each.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The blocks that own a row, and what shared memory holds of each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Team {
     blocks: u32,
     threads: u32,
+    /// Candidates by digits, or where a row turns out not to suit groups.
     capacity: u32,
+    /// By groups: their largest, those that are read again, words of a bit a score, and
+    /// scores that reach the bound. All 0 by digits.
+    groups: u32,
+    listed: u32,
+    words: u32,
+    candidates: u32,
 }
 
 impl Team {
     /// For so many rows, with at most `most` blocks to a row, on a device with this
     /// many multiprocessors and as much shared memory for candidates.
-    fn new(plan: &Plan, most: u32, multiprocessors: u32, memory: u32) -> Self {
+    fn by_digits(plan: &Plan, most: u32, multiprocessors: u32, memory: u32) -> Self {
         let limit = memory as usize / CANDIDATE / EDGES * EDGES;
         let enough = |threads: u32| plan.k + threads as usize * OF_THREAD + EDGES;
         let fits = |&threads: &u32| enough(threads) <= limit;
@@ -78,7 +124,74 @@ impl Team {
         let blocks = worth.next_power_of_two().min(1 << spread.ilog2()).min(most as usize);
         let piece = plan.scores.cols.div_ceil(blocks) + 2 * EDGES;
         let capacity = piece.next_multiple_of(EDGES).min(limit);
-        Team { blocks: blocks as u32, threads, capacity: capacity as u32 }
+        Team { blocks: blocks as u32, threads, capacity: capacity as u32, ..Team::default() }
+    }
+
+    /// The same where rows have groups enough and memory suffices.
+    fn by_groups(plan: &Plan, most: u32, multiprocessors: u32, memory: u32) -> Option<Self> {
+        let (cols, k) = (plan.scores.cols, plan.k);
+        let of_vector = 16 / plan.scores.dtype.size();
+        // A row may begin anywhere in its first vector.
+        let vectors = (cols + 2 * (of_vector - 1)) / of_vector;
+        if vectors / 2 < ENOUGH_OF_ONE * k {
+            return None;
+        }
+        // Clusters of more than two blocks leave some multiprocessors of a part of the
+        // device without.
+        let spare = |blocks: u32| if blocks > 2 { multiprocessors / 4 } else { 0 };
+        let fits = |&blocks: &u32| {
+            plan.scores.rows.saturating_mul(blocks as usize)
+                <= (multiprocessors - spare(blocks)) as usize
+        };
+        let most = if vectors >= 16 * TILE { most } else { most.min(8) };
+        let teams = [16, 8, 4, 2].into_iter().filter(|&blocks| blocks <= most);
+        let blocks = teams.into_iter().find(fits).unwrap_or(1);
+        let [above, below] = PLATEAU_COLS;
+        if cols < GROUPS_COLS
+            || plan.scores.rows.saturating_mul(cols) < GROUPS_SCORES
+            || (blocks == 1 && cols > above && cols < below)
+        {
+            return None;
+        }
+        let of_piece = ((vectors.div_ceil(LINE) - 1) / blocks as usize + 1) * LINE;
+        let wanted = LEAST_GROUPS.max(GROUPS_OF_ONE * k);
+        let least_fold = (0..LINE_FOLD).find(|fold| vectors >> (fold + 2) < wanted);
+        (least_fold.unwrap_or(LINE_FOLD)..=MOST_FOLD).find_map(|fold| {
+            let groups = (((of_piece - 1) >> (fold + 1)) + 1).next_multiple_of(4);
+            // Those above the bound, those at it, and what a step of the list adds.
+            let listed = groups.min(2 * k + 2048).next_multiple_of(4);
+            let words = (of_piece * of_vector / 32 + 1).next_multiple_of(4);
+            let first = groups + words + listed / 2;
+            // The first block takes the scores of all over in place of those.
+            let room = memory as usize / 4;
+            let most = (room.checked_sub(first)? / 2).min(room / 4);
+            let candidates = most.min(4 * k + 2048).min(cols + EDGES) / 4 * 4;
+            let bytes = 4 * first.max(2 * candidates) + CANDIDATE * candidates;
+            let least = k + GROUPS_THREADS as usize * OF_THREAD + EDGES;
+            let capacity = (bytes / CANDIDATE).max(least).next_multiple_of(EDGES);
+            let holds = candidates >= (k + k / 4 + 512).min(cols)
+                && vectors >> (fold + 1) >= ENOUGH_OF_ONE * k
+                && groups <= 1 << 16
+                && capacity * CANDIDATE <= memory as usize;
+            holds.then_some(Team {
+                blocks,
+                threads: GROUPS_THREADS,
+                capacity: capacity as u32,
+                groups: groups as u32,
+                listed: listed as u32,
+                words: words as u32,
+                candidates: candidates as u32,
+            })
+        })
+    }
+
+    fn kernel(self, dtype: DType) -> &'static str {
+        match (self.groups > 0, dtype) {
+            (false, DType::F32) => "indexer_topk_digits_f32",
+            (false, _) => "indexer_topk_digits_half",
+            (true, DType::F32) => "indexer_topk_groups_f32",
+            (true, _) => "indexer_topk_groups_half",
+        }
     }
 
     fn shape(self, rows: usize) -> Option<Shape> {
@@ -92,31 +205,33 @@ impl Team {
 // SAFETY: the kernel keeps within what the plan describes, whatever the data.
 unsafe impl Supports<IndexerTopk> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<IndexerTopk>>> {
-        let name = match plan.scores.dtype {
-            DType::F32 => "indexer_topk_f32",
-            _ => "indexer_topk_half",
-        };
-        let function = self.function(&KERNELS, name)?;
         let limits = self.limits();
-        let team =
-            |most| Team::new(plan, most, limits.multiprocessors, limits.shared - FIXED_SHARED);
+        let memory = limits.shared - FIXED_SHARED;
         let shape = |team: Team| {
             team.shape(plan.scores.rows).ok_or_else(|| {
                 let words = format!("{} rows are more than a grid holds", plan.scores.rows);
                 Error::device(self.device(), Status::NotImplemented, words)
             })
         };
-        let mut chosen = team(if limits.clusters { 16 } else { 1 });
+        let most = if limits.clusters { 16 } else { 1 };
+        let choose = |most| {
+            Team::by_groups(plan, most, limits.multiprocessors, memory)
+                .unwrap_or_else(|| Team::by_digits(plan, most, limits.multiprocessors, memory))
+        };
+        let load = |team: Team| self.function(&KERNELS, team.kernel(plan.scores.dtype));
+        let mut team = choose(most);
+        let mut function = load(team)?;
         // More than 8 blocks are not portable: a device may not hold them.
-        if chosen.blocks > 8 && !self.holds(&function, shape(chosen)?)? {
-            chosen = team(8);
+        if team.blocks > 8 && !self.holds(&function, shape(team)?)? {
+            team = choose(8);
+            function = load(team)?;
         }
         Ok(Box::new(Prepared {
             cuda: self.clone(),
             plan: plan.clone(),
             function,
-            shape: shape(chosen)?,
-            capacity: chosen.capacity,
+            shape: shape(team)?,
+            team,
         }))
     }
 }
@@ -146,7 +261,11 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
             flags: cuda.pointer(buffers.flags)?,
             cols: plan.scores.cols as u32,
             k: plan.k as u32,
-            capacity: self.capacity,
+            capacity: self.team.capacity,
+            groups: self.team.groups,
+            listed: self.team.listed,
+            words: self.team.words,
+            candidates: self.team.candidates,
             brain: u32::from(plan.scores.dtype == DType::BF16),
         };
         // SAFETY: `Params` is the kernel's, field by field; the buffers were

@@ -1,0 +1,507 @@
+// The k best of a row by digits of their keys, whatever the scores are like.
+//
+// A block goes through its piece once and keeps, in shared memory and in order of
+// index, what can still be among the k best:
+//
+//     piece       | tile | tile | tile | ...      8 scores a thread each
+//     candidates  all of the first tiles; when they are full, the k best of them; from
+//                 then on only what is above the k-th: an equal score that comes later
+//                 loses to it, so a plateau costs nothing.
+//
+// Then the team finds the k-th largest of all candidates by its digits of 11, 11 and
+// 10 bits. Each block counts digits in its own shared memory; after a barrier of the
+// team each reads the sums of 32 bins of all blocks, then the 32 bins that matter, and
+// comes to the same digit by itself. Last, each writes what stays of its candidates
+// behind those of blocks before. The k best of a block's candidates are found alike.
+#pragma once
+
+#include "cluster.cuh"
+
+struct Params {
+    const void* scores;
+    u64 stride;
+    Integers lengths;
+    Integers starts;
+    void* indices;
+    u64 indices_stride;
+    u64 indices_wide;
+    u32* flags;
+    u32 cols;
+    u32 k;
+    // By digits: candidates that dynamic shared memory holds, a multiple of 16, and where
+    // that is less than a piece, more than k and a tile.
+    u32 capacity;
+    // By groups: what it holds of the largest of groups, of groups to read again, of words
+    // of a bit a score, and of scores that reach the bound; multiples of 4.
+    u32 groups;
+    u32 listed;
+    u32 words;
+    u32 candidates;
+    // Whether halves are bf16.
+    u32 brain;
+};
+static_assert(sizeof(Params) == 112);
+
+constexpr u32 MAX_THREADS = 1024;
+// Scores that a thread reads of a tile, while the next are under way: 64 KB of f32 in
+// flight a block, twice what memory's latency asks for.
+constexpr u32 OF_THREAD = 8;
+constexpr u32 PASSES = 3;
+constexpr u32 BINS = 2048;
+// Bins whose sum is one coarse bin.
+constexpr u32 COARSE = 64;
+constexpr u32 MAX_TEAM = 16;
+// Coarse bins of a team that a thread reads at most.
+constexpr u32 ROUNDS = 2;
+
+// By groups: counts of which a block tells how far down it has them.
+constexpr u32 LEVELS = 5;
+// So many keys are compared with each other sooner than counted.
+constexpr u32 FEW = 128;
+
+struct Shared {
+    u32 bins[PASSES][BINS];
+    u32 coarse[PASSES][COARSE];
+    // Sums over the team.
+    u32 coarse_sums[PASSES][COARSE];
+    u32 fine_sums[PASSES][WARP];
+    // What blocks before this one have above the cut, and at it.
+    u32 above_before;
+    u32 ties_before;
+    u32 warp_totals[2][WARP];
+    // By groups: what each warp's least and largest of the largest of groups are.
+    u32 lowest[WARP];
+    u32 highest[WARP];
+    // Told by each block: the keys that so many of its groups reach, the largest, and how
+    // many scores reach the bound.
+    u32 reached[LEVELS][MAX_TEAM];
+    u32 largest[MAX_TEAM];
+    u32 counts[MAX_TEAM];
+    // And, where those are too many: how many are above it, and at it.
+    u32 above[MAX_TEAM];
+    u32 ties[MAX_TEAM];
+    // Where the scores of each begin.
+    u32 starts[MAX_TEAM];
+    u32 bound;
+    u32 few_count;
+    // The digit in which the cut is, what is still needed of it, and what it has.
+    u32 digit;
+    u32 digit_need;
+    u32 digit_count;
+    u32 cut_key;
+    u32 cut_ties;
+    u32 few[FEW];
+    u32 own_reached[LEVELS];
+    u32 unused[2];
+};
+
+static_assert(sizeof(Shared) % 16 == 0 && sizeof(Shared) <= 28 * 1024);
+
+// Dynamic shared memory starts with it; the candidates follow. By name, not by pointer,
+// so that every access is known to be one of shared memory.
+INLINE Shared& shared() {
+    extern __shared__ uint4 memory[];
+    return *reinterpret_cast<Shared*>(memory);
+}
+
+INLINE u32* words() {
+    extern __shared__ uint4 memory[];
+    return reinterpret_cast<u32*>(memory) + sizeof(Shared) / 4;
+}
+
+// ---- candidates ---------------------------------------------------------------
+
+// Keys and indices, in order of index; key 0, which no score has, is none.
+struct Candidates {
+    u32 count;
+    u32 capacity;
+    // Which half of warp_totals is next.
+    u32 turn;
+
+    INLINE u32* keys() const { return words(); }
+    INLINE u32* indices() const { return words() + capacity; }
+};
+
+// Where the best end: larger keys stay, and so many of this key, the first of them.
+struct Cut {
+    u32 key;
+    u32 ties;
+};
+
+// This warp's place among the block's warps, by what each brings; `total` is the sum.
+INLINE u32 warp_place(u32& turn, u32 own, u32& total) {
+    const u32 lane = lane_id();
+    u32* const totals = shared().warp_totals[turn & 1];
+    turn++;
+    if (lane == 0) totals[threadIdx.x / WARP] = own;
+    __syncthreads();
+    const u32 of_lane = lane < blockDim.x / WARP ? totals[lane] : 0;
+    total = __reduce_add_sync(ALL_LANES, of_lane);
+    return __reduce_add_sync(ALL_LANES, lane < threadIdx.x / WARP ? of_lane : 0);
+}
+
+// The first lane at which the sum over lanes reaches `need`, from which the sum of
+// those before is taken off.
+INLINE u32 reached(u32 own, u32& need) {
+    const u32 through = warp_inclusive_sum(own);
+    const u32 lane = __ffs(__ballot_sync(ALL_LANES, through >= need)) - 1;
+    need -= __shfl_sync(ALL_LANES, through - own, lane);
+    return lane;
+}
+
+// The cut that leaves `need` of the candidates of a team, which are more, and how much
+// of it lies in blocks before this one. Ends without a barrier for s.above_before and
+// s.ties_before.
+// Kept out of line: code that runs once costs more to fetch than to run.
+__device__ __noinline__ Cut find_cut(const Cluster team, u32 count, u32 need) {
+    Shared& s = shared();
+    const u32* const keys = words();
+    const u32 lane = lane_id();
+    const u32 warp = threadIdx.x / WARP;
+    const u32 warps = blockDim.x / WARP;
+    for (u32 i = threadIdx.x; i < PASSES * BINS; i += blockDim.x) (&s.bins[0][0])[i] = 0;
+    for (u32 i = threadIdx.x; i < PASSES * COARSE; i += blockDim.x) (&s.coarse_sums[0][0])[i] = 0;
+    for (u32 i = threadIdx.x; i < PASSES * WARP; i += blockDim.x) (&s.fine_sums[0][0])[i] = 0;
+    if (threadIdx.x == 0) s.above_before = s.ties_before = 0;
+    __syncthreads();
+    u32 prefix = 0;
+    u32 shift = 32;
+    u32 before = 0;
+    u32 ties = 0;
+#pragma unroll 1
+    for (u32 pass = 0; pass < PASSES; pass++) {
+        const u32 bits = pass < 2 ? 11 : 10;
+        const u32 low = shift - bits;
+        u32* const bins = s.bins[pass];
+        for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
+            const u32 key = keys[i];
+            // Shifting by 32 is none.
+            const bool begins = pass == 0 || key >> shift == prefix;
+            if (begins) atomicAdd(&bins[key >> low & ((1u << bits) - 1)], 1u);
+        }
+        __syncthreads();
+        for (u32 g = warp; g < COARSE; g += warps) {
+            const u32 sum = __reduce_add_sync(ALL_LANES, bins[g * WARP + lane]);
+            if (lane == 0) s.coarse[pass][g] = sum;
+        }
+        team.sync();
+        // A thread a coarse bin of a block, or two; then a bin of a block.
+        u32 of_coarse[ROUNDS];
+#pragma unroll
+        for (u32 round = 0; round < ROUNDS; round++) {
+            const u32 i = round * blockDim.x + threadIdx.x;
+            of_coarse[round] = 0;
+            if (i < COARSE * team.size) {
+                of_coarse[round] = *team.of(&s.coarse[pass][i % COARSE], i / COARSE);
+                if (of_coarse[round] != 0) {
+                    atomicAdd(&s.coarse_sums[pass][i % COARSE], of_coarse[round]);
+                }
+            }
+        }
+        __syncthreads();
+        // From the largest down, two coarse bins a lane.
+        const u32 upper = s.coarse_sums[pass][COARSE - 1 - 2 * lane];
+        const u32 lower = s.coarse_sums[pass][COARSE - 2 - 2 * lane];
+        const u32 at = reached(upper + lower, need);
+        const u32 first = __shfl_sync(ALL_LANES, upper, at);
+        u32 coarse = COARSE - 1 - 2 * at;
+        if (first < need) {
+            need -= first;
+            coarse--;
+        }
+        u32 of_fine = 0;
+        if (warp < team.size) {
+            of_fine = *team.of(&bins[coarse * WARP + lane], warp);
+            if (of_fine != 0) atomicAdd(&s.fine_sums[pass][lane], of_fine);
+        }
+        __syncthreads();
+        const u32 fine = WARP - 1 - reached(s.fine_sums[pass][WARP - 1 - lane], need);
+#pragma unroll
+        for (u32 round = 0; round < ROUNDS; round++) {
+            const u32 i = round * blockDim.x + threadIdx.x;
+            if (i / COARSE < team.rank && i % COARSE > coarse) before += of_coarse[round];
+        }
+        if (warp < team.rank && lane > fine) before += of_fine;
+        if (pass == PASSES - 1 && warp < team.rank && lane == fine) ties += of_fine;
+        prefix = prefix << bits | (coarse * WARP + fine);
+        shift = low;
+    }
+    if (team.rank > 0) {
+        before = __reduce_add_sync(ALL_LANES, before);
+        ties = __reduce_add_sync(ALL_LANES, ties);
+        if (lane == 0 && before != 0) atomicAdd(&s.above_before, before);
+        if (lane == 0 && ties != 0) atomicAdd(&s.ties_before, ties);
+    }
+    return {prefix, need};
+}
+
+// put(place, key, index) for candidates above the cut and the first `ties` at it, in
+// order, from place 0 on. A put may overwrite candidates before the next tile's.
+// Returns how many stay.
+template <typename Put>
+INLINE u32 keep(Candidates& c, const Cut& cut, Put put) {
+    constexpr u32 N = 4;
+    u32 above = 0;
+    u32 ties = 0;
+#pragma unroll 1
+    for (u32 base = 0; base < c.count; base += N * blockDim.x) {
+        const u32 at = base + N * threadIdx.x;
+        u32 keys[N];
+        u32 indices[N];
+        u32 own = 0;
+        // The capacity is a multiple of 4, so whole vectors are there to be read.
+        uint4 k4 = make_uint4(0, 0, 0, 0);
+        uint4 i4 = k4;
+        if (at < c.count) {
+            k4 = *reinterpret_cast<const uint4*>(c.keys() + at);
+            i4 = *reinterpret_cast<const uint4*>(c.indices() + at);
+        }
+        keys[0] = k4.x, keys[1] = k4.y, keys[2] = k4.z, keys[3] = k4.w;
+        indices[0] = i4.x, indices[1] = i4.y, indices[2] = i4.z, indices[3] = i4.w;
+#pragma unroll
+        for (u32 j = 0; j < N; j++) {
+            if (at + j >= c.count) keys[j] = 0;
+            own += keys[j] > cut.key ? 1u << 16 : keys[j] == cut.key && keys[j] != 0 ? 1u : 0u;
+        }
+        const u32 through = warp_inclusive_sum(own);
+        u32 total;
+        const u32 warps_before =
+            warp_place(c.turn, __shfl_sync(ALL_LANES, through, WARP - 1), total);
+        const u32 before = warps_before + through - own;
+        u32 g = above + (before >> 16);
+        u32 e = ties + (before & 0xFFFF);
+#pragma unroll
+        for (u32 j = 0; j < N; j++) {
+            if (keys[j] > cut.key) {
+                put(g + min(e, cut.ties), keys[j], indices[j]);
+                g++;
+            } else if (keys[j] == cut.key && keys[j] != 0) {
+                if (e < cut.ties) put(g + e, keys[j], indices[j]);
+                e++;
+            }
+        }
+        above += total >> 16;
+        ties += total & 0xFFFF;
+    }
+    return above + min(ties, cut.ties);
+}
+
+// ---- a block's piece ----------------------------------------------------------
+
+INLINE float value_of(u32 key) {
+    return __uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key);
+}
+
+// The entries of a vector that are there.
+template <typename T>
+__device__ __noinline__ uint4 load_edge(const T* from, u32 bits) {
+    Pack<T> pack;
+    pack.raw = make_uint4(0, 0, 0, 0);
+#pragma unroll
+    for (u32 j = 0; j < Pack<T>::N; j++) {
+        if (bits >> j & 1) pack.items[j] = from[j];
+    }
+    return pack.raw;
+}
+
+// Halves of either kind, told apart as they are read: one kernel for both.
+struct Half {
+    u16 bits;
+
+    INLINE static float wide(u16 bits, bool brain) {
+        return brain ? __uint_as_float(static_cast<u32>(bits) << 16)
+                     : __half2float(__ushort_as_half(bits));
+    }
+};
+
+INLINE float wide(float x, bool) { return x; }
+INLINE float wide(Half x, bool brain) { return Half::wide(x.bits, brain); }
+
+template <typename T>
+struct Tiles {
+    static constexpr u32 N = Pack<T>::N;
+    static constexpr u32 AHEAD = OF_THREAD / N;
+    // Bits of a word for the count of each of them over a warp.
+    static constexpr u32 FIELD = 32 / AHEAD;
+    static constexpr u32 MASK = AHEAD == 1 ? ~0u : (1u << FIELD % 32) - 1;
+
+    const T* row;
+    u32 length;
+    // Scores between the 16-byte boundary before the row and its start.
+    u32 lead;
+    u32 begin;
+    u32 end;
+
+    INLINE Tiles(const T* from, u32 count, const Cluster& team) : row(from), length(count) {
+        lead = static_cast<u32>(reinterpret_cast<u64>(from) % 16 / sizeof(T));
+        const u32 vectors = static_cast<u32>((static_cast<u64>(lead) + count + N - 1) / N);
+        begin = static_cast<u32>(static_cast<u64>(vectors) * team.rank / team.size);
+        end = static_cast<u32>(static_cast<u64>(vectors) * (team.rank + 1) / team.size);
+    }
+
+    // This thread's vectors of the tile from vector `tile` on: neighbours in a warp.
+    INLINE u32 vector(u32 tile, u32 a) const {
+        return tile + threadIdx.x / WARP * (AHEAD * WARP) + a * WARP + lane_id();
+    }
+
+    // Which entries of a vector are in the row and the piece, a bit each. The index
+    // of an entry before the row wraps.
+    INLINE u32 there(u32 v) const {
+        if (v >= end) return 0;
+        const u32 first = v * N - lead;
+        if (first < length && length - first >= N) return (1u << N) - 1;
+        u32 bits = 0;
+#pragma unroll
+        for (u32 j = 0; j < N; j++) bits |= first + j < length ? 1u << j : 0u;
+        return bits;
+    }
+
+    INLINE Pack<T> load(u32 v, u32 bits) const {
+        const T* const from = row + static_cast<i64>(static_cast<i32>(v * N - lead));
+        if (bits == (1u << N) - 1) return load_pack(from);
+        Pack<T> pack;
+        pack.raw = bits == 0 ? make_uint4(0, 0, 0, 0) : load_edge(from, bits);
+        return pack;
+    }
+};
+
+// Goes through a piece and leaves its candidates. Returns whether a NaN was met.
+template <typename T>
+INLINE bool collect(const Params& p, const Tiles<T>& piece, Candidates& c) {
+    constexpr u32 N = Tiles<T>::N;
+    constexpr u32 AHEAD = Tiles<T>::AHEAD;
+    constexpr u32 FIELD = Tiles<T>::FIELD;
+    const u32 tile = blockDim.x * AHEAD;
+    bool odd = false;
+    bool bounded = false;
+    float bound = 0.0f;
+    Pack<T> next[AHEAD];
+    u32 next_bits[AHEAD];
+#pragma unroll
+    for (u32 a = 0; a < AHEAD; a++) {
+        next_bits[a] = piece.there(piece.vector(piece.begin, a));
+        next[a] = piece.load(piece.vector(piece.begin, a), next_bits[a]);
+    }
+#pragma unroll 1
+    for (u32 from = piece.begin; from < piece.end; from += tile) {
+        Pack<T> packs[AHEAD];
+        u32 bits[AHEAD];
+#pragma unroll
+        for (u32 a = 0; a < AHEAD; a++) {
+            packs[a] = next[a];
+            bits[a] = next_bits[a];
+            const u32 v = piece.vector(from + tile, a);
+            next_bits[a] = piece.there(v);
+            next[a] = piece.load(v, next_bits[a]);
+        }
+        const u32 slots = min(tile, piece.end - from) * N;
+        if (c.count + slots > p.capacity) {
+            // Full: what is there is cut to its k best, and bounds what follows.
+            __syncthreads();
+            const Cut cut = find_cut(Cluster::alone(), c.count, p.k);
+            c.count = keep(c, cut, [&](u32 place, u32 key, u32 index) {
+                c.keys()[place] = key;
+                c.indices()[place] = index;
+            });
+            bounded = true;
+            bound = value_of(cut.key);
+        }
+        if (!bounded) {
+            // A slot an entry, there or not: whole vectors at once.
+#pragma unroll
+            for (u32 a = 0; a < AHEAD; a++) {
+                const u32 v = piece.vector(from, a);
+                if (v >= piece.end) continue;
+                u32 keys[N];
+#pragma unroll
+                for (u32 j = 0; j < N; j++) {
+                    const float x = wide(packs[a].items[j], p.brain);
+                    odd |= x != x;
+                    keys[j] = bits[a] >> j & 1 ? exact::sort_key(x) : 0;
+                }
+                const u32 slot = c.count + (v - from) * N;
+                const u32 first = v * N - piece.lead;
+#pragma unroll
+                for (u32 j = 0; j < N; j += 4) {
+                    const u32 i = first + j;
+                    *reinterpret_cast<uint4*>(c.keys() + slot + j) =
+                        make_uint4(keys[j], keys[j + 1], keys[j + 2], keys[j + 3]);
+                    *reinterpret_cast<uint4*>(c.indices() + slot + j) =
+                        make_uint4(i, i + 1, i + 2, i + 3);
+                }
+            }
+            c.count += slots;
+            continue;
+        }
+        u32 packed = 0;
+#pragma unroll
+        for (u32 a = 0; a < AHEAD; a++) {
+            u32 above = 0;
+#pragma unroll
+            for (u32 j = 0; j < N; j++) {
+                const float x = wide(packs[a].items[j], p.brain);
+                odd |= x != x;
+                above |= x > bound ? 1u << j : 0u;
+            }
+            bits[a] &= above;
+            packed |= static_cast<u32>(__popc(bits[a])) << a * FIELD;
+        }
+        const u32 through = warp_inclusive_sum(packed);
+        const u32 all = __shfl_sync(ALL_LANES, through, WARP - 1);
+        u32 own = 0;
+#pragma unroll
+        for (u32 a = 0; a < AHEAD; a++) own += all >> a * FIELD & Tiles<T>::MASK;
+        u32 total;
+        u32 place = c.count + warp_place(c.turn, own, total);
+#pragma unroll
+        for (u32 a = 0; a < AHEAD; a++) {
+            u32 to = place + ((through - packed) >> a * FIELD & Tiles<T>::MASK);
+            const u32 first = piece.vector(from, a) * N - piece.lead;
+#pragma unroll
+            for (u32 j = 0; j < N; j++) {
+                if (bits[a] >> j & 1) {
+                    c.keys()[to] = exact::sort_key(wide(packs[a].items[j], p.brain));
+                    c.indices()[to] = first + j;
+                    to++;
+                }
+            }
+            place += all >> a * FIELD & Tiles<T>::MASK;
+        }
+        c.count += total;
+    }
+    __syncthreads();
+    return odd;
+}
+
+// ---- the row ------------------------------------------------------------------
+
+INLINE void put_index(const Params& p, u64 row, u32 place, i32 index) {
+    const u64 at = row * p.indices_stride + place;
+    if (p.indices_wide) {
+        static_cast<i64*>(p.indices)[at] = index;
+    } else {
+        static_cast<i32*>(p.indices)[at] = index;
+    }
+}
+
+// Returns flags.
+template <typename T>
+INLINE u32 select_by_digits(const Params& p, const Cluster& team, const T* scores, u64 row,
+                            u32 length) {
+    const Shared& s = shared();
+    const Tiles<T> piece(scores, length, team);
+    Candidates c = {0, p.capacity, 0};
+    const u32 bits = collect(p, piece, c) ? NON_FINITE : 0;
+    Cut cut = find_cut(team, c.count, p.k);
+    // Nobody reads another's counts any more; a block ends when all are here.
+    team.arrive();
+    __syncthreads();
+    const u32 ties_before = min(s.ties_before, cut.ties);
+    const u32 first = s.above_before + ties_before;
+    cut.ties -= ties_before;
+    keep(c, cut, [&](u32 place, u32, u32 index) {
+        put_index(p, row, first + place, static_cast<i32>(index));
+    });
+    team.wait();
+    return bits;
+}
