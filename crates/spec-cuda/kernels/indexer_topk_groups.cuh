@@ -387,15 +387,12 @@ INLINE u32 find_bound(const Params& p, const Cluster& team, u32 spread, u32 grou
         if (key >= least) atomicAdd(&s.bins[0][(key - least) >> shift], 1u);
     }
     __syncthreads();
-    // STAMP(2)
     // All blocks of the team run by now.
     team.wait();
     if (threadIdx.x < team.size) tell(team, &s.largest[team.rank], threadIdx.x, most);
     // Key 1, which every score reaches, for those that are not counted.
     tell_reached(p, team, spread, least, shift, groups, 1, turn);
-    // STAMP(3)
     team.sync();
-    // STAMP(4)
     return common_bound(p, team, spread);
 }
 
@@ -621,7 +618,6 @@ INLINE void finish(const Params& p, const Cluster& team, u64 row, u32 bound, u32
         }
     }
     team.arrive();
-    // STAMP(8)
     u32 need = p.k;
     Cut cut;
     while (true) {
@@ -676,7 +672,6 @@ INLINE void finish(const Params& p, const Cluster& team, u64 row, u32 bound, u32
             if (keys[i] - low <= range) atomicAdd(&s.bins[0][(keys[i] - low) >> shift], 1u);
         }
     }
-    // STAMP(9)
     u32 own = 0;
     for (u32 i = begin + lane; i < end; i += WARP) {
         const u32 key = keys[i];
@@ -703,7 +698,6 @@ INLINE void finish(const Params& p, const Cluster& team, u64 row, u32 bound, u32
         above += __popc(all_larger);
         ties += __popc(all_equal);
     }
-    // STAMP(10)
 }
 
 // ---- rows of which too many reach it ----------------------------------------------
@@ -886,15 +880,12 @@ INLINE u32 select_by_groups(const Params& p, const Cluster& team, const T* score
     const Piece<T> piece(p, scores, length, team, spread);
     if (!piece.suits) return select_otherwise(p, scores, row, length);
     team.arrive();
-    // STAMP(0)
     Pack<T> packs[AHEAD];
     u32 least;
     u32 most;
     u32 bits = find_maxima(p, piece, packs, least, most) ? NON_FINITE : 0;
-    // STAMP(1)
     u32 turn = 0;
     u32 bound = find_bound(p, team, spread, piece.groups(), least, most, turn);
-    // STAMP(5)
     bool marked = true;
     if (piece.size() <= TILE) {
         mark_tile(p, piece, packs, bound);
@@ -911,9 +902,7 @@ INLINE u32 select_by_groups(const Params& p, const Cluster& team, const T* score
     while (true) {
         const u32 count = marked ? list_scores(p, piece, turn) : UNKNOWN;
         if (threadIdx.x < team.size) tell(team, &s.counts[team.rank], threadIdx.x, count);
-        // STAMP(6)
         team.sync();
-        // STAMP(7)
         of_lane = lane_id() < team.size ? s.counts[lane_id()] : 0;
         through = warp_inclusive_sum(of_lane);
         total = __shfl_sync(ALL_LANES, through, WARP - 1);
