@@ -9,7 +9,7 @@ use clap::Args;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 use spec::{Handle, Overlap};
-use spec_conformance::{Golden, OPERATORS, Report, check_golden, check_random_of};
+use spec_conformance::{Golden, OPERATORS, Pooled, Report, check_golden, check_random_of};
 
 use crate::output::Progress;
 use crate::{Error, Result, output, parse_number, parse_seed};
@@ -81,7 +81,7 @@ fn random(
     progress: &Mutex<Progress>,
 ) -> Random {
     let started = Instant::now();
-    let share = |handle: &Handle, first: usize| {
+    let share = |handle: &Pooled<Handle>, first: usize| {
         let cases = SHARE.min(options.cases - first);
         let seed = options.seed.wrapping_add(first as u64);
         let step = |operator| progress.lock().expect("nothing panics here").step(operator);
@@ -89,13 +89,16 @@ fn random(
     };
     let shares = 0..options.cases.div_ceil(SHARE);
     let none = || Report::of(operator);
-    let report = if handle.device().backend() == "wgpu" {
-        shares.map(|i| share(handle, i * SHARE)).fold(none(), Report::merge)
-    } else {
-        // A queue a thread.
-        let open = || handle.sibling().expect("it is open");
-        let check = |handle: &mut Handle, i| share(handle, i * SHARE);
-        shares.into_par_iter().map_init(open, check).reduce(none, Report::merge)
+    // A queue a thread, and memory of its own.
+    let queues = if handle.device().backend() == "wgpu" { 1 } else { rayon::current_num_threads() };
+    let open = |_| Pooled::new(handle.sibling().expect("it is open"));
+    let queues: Vec<_> = (0..queues).map(open).collect();
+    let report = match &queues[..] {
+        [queue] => shares.map(|i| share(queue, i * SHARE)).fold(none(), Report::merge),
+        queues => {
+            let own = || &queues[rayon::current_thread_index().unwrap_or(0)];
+            shares.into_par_iter().map(|i| share(own(), i * SHARE)).reduce(none, Report::merge)
+        }
     };
     Random { report, seconds: started.elapsed().as_secs_f64() }
 }

@@ -33,6 +33,7 @@ pub mod golden;
 pub mod host;
 mod ops;
 pub mod plain;
+mod pool;
 pub mod random;
 mod report;
 mod rng;
@@ -42,6 +43,7 @@ mod tests;
 
 pub use case::{Argument, Case, Ready, Recomposed, Rows, Subject, compare, find};
 pub use golden::Golden;
+pub use pool::Pooled;
 pub use report::{Failure, Report};
 pub use rng::Rng;
 pub use tensor::{Data, Held, Layout, Tensor};
