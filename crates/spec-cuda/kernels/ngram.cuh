@@ -52,6 +52,11 @@ struct Params {
 };
 static_assert(sizeof(Params) == 216);
 
+// The most blocks of a team.
+constexpr u32 MAX_BLOCKS = 16;
+// What requests may add to the budget is counted up to this, which no budget covers.
+constexpr u32 TOO_MANY = 1u << 21;
+
 // ---- requests -----------------------------------------------------------------
 
 // A request as its lengths have it, cut to what its rows hold.
@@ -93,6 +98,30 @@ INLINE i64 draft_limit(const Params& p, u32 index, i64 own, u32 step) {
     return min(own, longest < LEAST + taken ? LEAST : longest - taken);
 }
 
+// What a request would draft if the budget were endless, from where, and to where.
+template <typename T>
+struct Wish {
+    const T* source;
+    T* target;
+    u32 drafts;
+
+    INLINE Wish(const Params& p, u64 index, Request& r, u64 key)
+        : source(nullptr), target(nullptr), drafts(0) {
+        if (key == NO_MATCH) return;
+        const u32 place = static_cast<u32>(key) + 1;
+        const bool second = place > r.prompt;
+        const u32 candidates = second ? r.prompt + r.step - place : r.prompt - place;
+        const u32 room = p.draft_cols > r.slot ? p.draft_cols - r.slot : 0;
+        drafts = cut(r.limit, candidates);
+        if (drafts > room) r.bits |= BAD_LENGTHS;
+        drafts = min(drafts, room);
+        source = second ? static_cast<const T*>(p.generated) + index * p.generated_stride +
+                              r.start + (place - r.prompt)
+                        : static_cast<const T*>(p.input_ids) + index * p.input_stride + place;
+        target = static_cast<T*>(p.draft_tokens) + index * p.draft_stride + r.slot;
+    }
+};
+
 // ---- budget -------------------------------------------------------------------
 
 // What requests add to the budget. Beyond the largest threshold a sum means the
@@ -122,9 +151,11 @@ struct Sums {
 static_assert(THREADS < 1u << 16);
 
 struct Shared {
-    u64 keys[WARPS];
+    // Of this block's warps; of all warps of a cluster in its first block.
+    u64 keys[MAX_BLOCKS * WARPS];
     // Of teams within a block.
     u32 hints[WARPS];
+    u32 most[WARPS];
     Sums sums[WARPS];
     // Of the requests being settled: key, then where drafts come from and go
     // to, how many are wanted and how many granted.
@@ -163,10 +194,10 @@ INLINE Sums inclusive_sum(Sums through, Sums (&sums)[WARPS], u32 threads, Sums& 
 
 // Waits for the slots of `requests` requests, of which this thread's first is `slot`,
 // where `words` were last seen; then clears them.
-INLINE void collect(const Params& p, Shared& shared, u32 requests, const Slot slot,
-                    ulonglong2 words) {
-    const u32 slots = requests << p.block_bits;
-    if (p.block_bits > 0) {
+INLINE void collect(const Params& p, Shared& shared, u32 slot_bits, u32 requests,
+                    const Slot slot, ulonglong2 words) {
+    const u32 slots = requests << slot_bits;
+    if (slot_bits > 0) {
         if (threadIdx.x < requests) shared.best[threadIdx.x] = NO_MATCH;
         __syncthreads();
     }
@@ -174,8 +205,8 @@ INLINE void collect(const Params& p, Shared& shared, u32 requests, const Slot sl
 #pragma unroll 1
     for (u32 i = threadIdx.x; i < slots; i += THREADS) {
         while (Slot::number(words) != p.number) words = load_relaxed(at.words);
-        if (p.block_bits > 0) {
-            atomicMin(&shared.best[i >> p.block_bits], Slot::key(words));
+        if (slot_bits > 0) {
+            atomicMin(&shared.best[i >> slot_bits], Slot::key(words));
         } else {
             shared.best[i] = Slot::key(words);
         }
@@ -194,7 +225,7 @@ INLINE void collect(const Params& p, Shared& shared, u32 requests, const Slot sl
 
 // Settles all requests. `Operator` is the operator's own part.
 template <typename T, typename Operator>
-INLINE void settle(const Params& p, Shared& shared) {
+INLINE void settle(const Params& p, Shared& shared, u32 slot_bits) {
     const u32 thread = threadIdx.x;
     // `left` starts at the number of requests that wait for their tokens: known
     // with the sums of the only round, else counted beforehand.
@@ -217,33 +248,21 @@ INLINE void settle(const Params& p, Shared& shared) {
         const u32 requests = min(p.batch - from, THREADS);
         const bool mine = thread < requests;
         // The first look at a slot is on its way while lengths are loaded.
-        const Slot slot = {p.slots + 2 * ((static_cast<u64>(from) << p.block_bits) + thread)};
+        const Slot slot = {p.slots + 2 * ((static_cast<u64>(from) << slot_bits) + thread)};
         ulonglong2 words = {};
-        if (thread < requests << p.block_bits) words = load_relaxed(slot.words);
+        if (thread < requests << slot_bits) words = load_relaxed(slot.words);
         Request r = {};
         if (mine) r = Operator::request(p, from + thread);
-        collect(p, shared, requests, slot, words);
+        collect(p, shared, slot_bits, requests, slot, words);
 
         Sums own = {0, 0, 0};
         if (mine) {
             const u64 key = shared.best[thread];
-            const u64 index = from + thread;
-            if (key != NO_MATCH) {
-                const u32 place = static_cast<u32>(key) + 1;
-                const bool second = place > r.prompt;
-                const u32 candidates = second ? r.prompt + r.step - place : r.prompt - place;
-                const u32 room = p.draft_cols > r.slot ? p.draft_cols - r.slot : 0;
-                own.drafts = cut(r.limit, candidates);
-                if (own.drafts > room) r.bits |= BAD_LENGTHS;
-                own.drafts = min(own.drafts, room);
-                const T* const source =
-                    second ? static_cast<const T*>(p.generated) + index * p.generated_stride +
-                                 r.start + (place - r.prompt)
-                           : static_cast<const T*>(p.input_ids) + index * p.input_stride + place;
-                T* const target = static_cast<T*>(p.draft_tokens) + index * p.draft_stride + r.slot;
-                shared.best[thread] = reinterpret_cast<u64>(source);
-                shared.target[thread] = reinterpret_cast<u64>(target);
-            }
+            const u32 index = from + thread;
+            const Wish<T> wish(p, index, r, key);
+            own.drafts = wish.drafts;
+            shared.best[thread] = reinterpret_cast<u64>(wish.source);
+            shared.target[thread] = reinterpret_cast<u64>(wish.target);
             shared.wanted[thread] = own.drafts;
             own.used = r.used;
             own.counts = r.waits | static_cast<u32>(r.leaves) << 16;
@@ -312,6 +331,37 @@ INLINE void settle(const Params& p, Shared& shared) {
     raise(p.flags, bits);
 }
 
+// ---- requests apart -----------------------------------------------------------
+
+// Beyond so many requests it takes too long to ask each of them.
+constexpr u32 FEW_REQUESTS = 8 * THREADS;
+
+// This thread's share of what all requests may add to the budget.
+template <typename Operator>
+INLINE u32 most_of_all(const Params& p) {
+    if (p.batch > FEW_REQUESTS) return TOO_MANY;
+    u32 most = 0;
+#pragma unroll 2
+    for (u32 i = threadIdx.x; i < p.batch; i += THREADS) {
+        most = min(most + Operator::most(p, i), TOO_MANY);
+    }
+    return most;
+}
+static_assert(THREADS < ~0u / TOO_MANY);
+
+// A warp writes the drafts of a request that the budget does not cut.
+template <typename T>
+INLINE void write(const Params& p, u32 index, Request& r, u64 key) {
+    const u32 lane = lane_id();
+    const Wish<T> wish(p, index, r, key);
+#pragma unroll 1
+    for (u32 i = lane; i < wish.drafts; i += WARP) wish.target[i] = wish.source[i];
+    if (lane == 0) {
+        p.this_time[index] = r.base + static_cast<i32>(wish.drafts);
+        raise(p.flags, r.bits);
+    }
+}
+
 // ---- the kernel ---------------------------------------------------------------
 
 template <typename T, typename Operator>
@@ -319,30 +369,59 @@ INLINE void draft(const Params& p) {
     __shared__ Shared shared;
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
-    const Team team(p.block_bits, p.warp_bits);
+    const Cluster cluster;
+    const bool clustered = cluster.size > 1;
+    const u32 slot_bits = clustered ? 0 : p.block_bits;
+    const Team team(p.block_bits, p.warp_bits, cluster);
     const bool there = team.request < p.batch;
     const u64 row = team.request;
     if (lane == 0) shared.hints[warp] = NO_RANK;
+    cluster.arrive();
     Request r = {};
     if (there) r = Operator::request(p, team.request);
-    __syncthreads();
-    u64* const slots = p.slots + 2 * (row << p.block_bits);
+    // Only who writes or settles asks.
+    u32 most = TOO_MANY;
+    if (slot_bits == 0 && cluster.rank == 0) most = most_of_all<Operator>(p);
+    if (clustered) {
+        cluster.wait();
+    } else {
+        __syncthreads();
+    }
+    u64* const slots = p.slots + 2 * (row << slot_bits);
     u64 key = NO_MATCH;
     if (there && r.limit > 0) {
         const T* const prompt = static_cast<const T*>(p.input_ids) + row * p.input_stride;
         const T* const generated =
             static_cast<const T*>(p.generated) + row * p.generated_stride + r.start;
-        const Hint hint = {&shared.hints[warp - team.own], slots, 1u << p.block_bits, p.number};
+        const Hint hint = {&shared.hints[warp - team.own], cluster, slots, 1u << slot_bits,
+                           p.number};
         key = search<Occurrence::FIRST>(
             Haystack<T>(prompt, r.prompt, 0), Haystack<T>(generated, r.step, r.prompt),
             Pattern<T>{generated + r.step, min(p.max_ngram, r.step), p.min_ngram}, team, hint);
     }
-    if (lane == 0) shared.keys[warp] = key;
-    __syncthreads();
-    if (team.own == 0 && there) {
-        key = warp_min(lane < team.here ? shared.keys[warp + lane] : NO_MATCH);
-        if (lane == 0) Slot{slots + 2 * blockIdx.y}.store(p.number, key);
+    most = __reduce_add_sync(ALL_LANES, most);
+    if (lane == 0) {
+        shared.most[warp] = most;
+        *cluster.of(&shared.keys[cluster.rank * WARPS + warp], 0) = key;
     }
-    const bool last = blockIdx.x == gridDim.x - 1 && blockIdx.y == gridDim.y - 1;
-    if (last) settle<T, Operator>(p, shared);
+    // Also so that no block of a cluster ends while another may leave it a hint.
+    cluster.sync();
+    if (cluster.rank != 0) return;
+    // Whether the budget cuts nobody's drafts, whatever each finds.
+    most = __reduce_add_sync(ALL_LANES, lane < WARPS ? shared.most[lane] : 0);
+    const bool apart = static_cast<i64>(most) < min(p.threshold, static_cast<i32>(TOO_MANY));
+    if (team.own == 0 && there) {
+        const u32 warps = clustered ? cluster.size * WARPS : team.here;
+        key = NO_MATCH;
+        for (u32 i = lane; i < warps; i += WARP) key = min(key, shared.keys[warp + i]);
+        key = warp_min(key);
+        if (apart) {
+            write<T>(p, team.request, r, key);
+        } else if (lane == 0) {
+            Slot{slots + 2 * (clustered ? 0 : blockIdx.y)}.store(p.number, key);
+        }
+    }
+    if (apart) return;
+    const u32 last = gridDim.x - (clustered ? cluster.size : 1);
+    if (blockIdx.x == last && blockIdx.y == gridDim.y - 1) settle<T, Operator>(p, shared, slot_bits);
 }

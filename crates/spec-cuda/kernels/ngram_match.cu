@@ -9,6 +9,17 @@ struct NgramMatch {
         return p.encoder[index] > 0 || p.decoder[index] > 0;
     }
 
+    // A token of its own where it decodes, and drafts; else its tokens and its turn,
+    // which never comes.
+    static INLINE u32 most(const Params& p, u32 index) {
+        const i32 encoded = p.encoder[index];
+        const i32 decoded = p.decoder[index];
+        const i32 now = p.this_time[index];
+        const i32 drafts = p.draft_token_num[index];
+        if (encoded <= 0 && decoded <= 0) return 0;
+        return 1 + cut(encoded > 0 ? now : drafts, TOO_MANY);
+    }
+
     static INLINE Request request(const Params& p, u32 index) {
         // All loads first: they wait for each other nowhere.
         const i32 encoded = p.encoder[index];

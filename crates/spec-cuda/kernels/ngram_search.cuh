@@ -17,7 +17,7 @@
 // Bytes: the tokens up to a full match, each once.
 #pragma once
 
-#include "common.cuh"
+#include "cluster.cuh"
 
 constexpr u32 THREADS = 512;
 // Blocks a multiprocessor must hold, to have enough loads in flight.
@@ -36,8 +36,8 @@ INLINE u32 cut(i64 value, u32 most) {
 // ---- teams --------------------------------------------------------------------
 
 // This warp's part in the search: of which request, and which of the team's warps
-// it is. The grid's y are the blocks of a team; where a block holds several teams
-// there is but one y.
+// it is. The blocks of a team are the grid's y, or a cluster; where a block holds
+// several teams there is but one y.
 struct Team {
     u32 request;
     // Warps of the team in this block, and which of them this is.
@@ -47,12 +47,14 @@ struct Team {
     u32 first;
     u32 step;
 
-    INLINE Team(u32 block_bits, u32 warp_bits) {
+    INLINE Team(u32 block_bits, u32 warp_bits, const Cluster& cluster) {
         const u32 warp = threadIdx.x / WARP;
         here = 1u << warp_bits;
         own = warp & (here - 1);
-        request = blockIdx.x * (WARPS >> warp_bits) + (warp >> warp_bits);
-        first = (blockIdx.y << warp_bits) + own;
+        const bool clustered = cluster.size > 1;
+        const u32 column = clustered ? blockIdx.x >> block_bits : blockIdx.x;
+        request = column * (WARPS >> warp_bits) + (warp >> warp_bits);
+        first = ((clustered ? cluster.rank : blockIdx.y) << warp_bits) + own;
         step = here << block_bits;
     }
 };
@@ -109,18 +111,22 @@ struct Slot {
     }
 };
 
-// The best match of full length that the team knows of, as its rank: in shared memory
-// for a team within a block, in the blocks' slots for a team of several.
+// The best match of full length that the team knows of, as its rank: in the shared
+// memory of each block for a team within a block or a cluster, else in the blocks' slots.
 struct Hint {
     volatile u32* here;
+    Cluster cluster;
     u64* slots;
+    // That leave theirs in slots.
     u32 blocks;
     u64 number;
 
+    // A warp leaves what it found.
     INLINE void leave(u32 rank) const {
+        const u32 lane = lane_id();
         if (blocks == 1) {
-            atomicMin(const_cast<u32*>(here), rank);
-        } else {
+            if (lane < cluster.size) atomicMin(cluster.of(const_cast<u32*>(here), lane), rank);
+        } else if (lane == 0) {
             // Of two warps the one that found the better may come first: a hint that
             // is not the best is one all the same.
             Slot{slots + 2 * blockIdx.y}.store(number ^ Slot::HINT, rank);
@@ -284,7 +290,7 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
         // A match of full length: all else of this warp ranks after it.
         if (__any_sync(ALL_LANES, best >> RANK_BITS == 0)) {
             best = warp_min(best);
-            if (lane == 0 && hints) hint.leave(static_cast<u32>(best));
+            if (hints) hint.leave(static_cast<u32>(best));
             return best;
         }
     }
