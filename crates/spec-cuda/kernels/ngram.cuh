@@ -76,10 +76,9 @@ struct Request {
 };
 
 // Prompt, start and step of a request.
-INLINE Request cut_lengths(const Params& p, u32 index) {
+INLINE Request cut_lengths(const Params& p, u32 index, i64 start) {
     Request r = {};
     const i64 prompt = p.prompt_lens[index];
-    const i64 start = p.starts.data != nullptr ? p.starts[index] : 0;
     const i64 step = p.steps[index];
     r.prompt = cut(prompt, p.input_cols);
     r.start = cut(start, p.generated_cols);
@@ -153,9 +152,12 @@ static_assert(THREADS < 1u << 16);
 struct Shared {
     // Of this block's warps; of all warps of a cluster in its first block.
     u64 keys[MAX_BLOCKS * WARPS];
-    // Of teams within a block.
+    // What requests may add to the budget, by the warp that asked them.
+    u64 most[WARPS];
+    // In the first block of a cluster: that keys and sums have come.
+    Arrivals arrivals;
+    // Of teams within a block or a cluster.
     u32 hints[WARPS];
-    u32 most[WARPS];
     Sums sums[WARPS];
     // Of the requests being settled: key, then where drafts come from and go
     // to, how many are wanted and how many granted.
@@ -336,16 +338,17 @@ INLINE void settle(const Params& p, Shared& shared, u32 slot_bits) {
 // Beyond so many requests it takes too long to ask each of them.
 constexpr u32 FEW_REQUESTS = 8 * THREADS;
 
-// This thread's share of what all requests may add to the budget.
+// What this warp's threads' shares of all requests may add to the budget; `first` is
+// of this thread's first request.
 template <typename Operator>
-INLINE u32 most_of_all(const Params& p) {
+INLINE u32 most_of_warp(const Params& p, const typename Operator::Ask& first) {
     if (p.batch > FEW_REQUESTS) return TOO_MANY;
-    u32 most = 0;
-#pragma unroll 2
-    for (u32 i = threadIdx.x; i < p.batch; i += THREADS) {
-        most = min(most + Operator::most(p, i), TOO_MANY);
+    u32 most = threadIdx.x < p.batch ? min(first.most(p), TOO_MANY) : 0;
+#pragma unroll 1
+    for (u32 i = threadIdx.x + THREADS; i < p.batch; i += THREADS) {
+        most = min(most + typename Operator::Ask(p, i).most(p), TOO_MANY);
     }
-    return most;
+    return __reduce_add_sync(ALL_LANES, most);
 }
 static_assert(THREADS < ~0u / TOO_MANY);
 
@@ -369,24 +372,30 @@ INLINE void draft(const Params& p) {
     __shared__ Shared shared;
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
-    const Cluster cluster;
+    const Senders cluster;
     const bool clustered = cluster.size > 1;
+    const bool leads = cluster.rank == 0;
     const u32 slot_bits = clustered ? 0 : p.block_bits;
     const Team team(p.block_bits, p.warp_bits, cluster);
     const bool there = team.request < p.batch;
     const u64 row = team.request;
+    // All loads first, of some request or other also where there is none.
+    const typename Operator::Ask ask(p, min(threadIdx.x, p.batch - 1));
+    Request r = Operator::request(p, min(team.request, p.batch - 1));
     if (lane == 0) shared.hints[warp] = NO_RANK;
-    cluster.arrive();
-    Request r = {};
-    if (there) r = Operator::request(p, team.request);
-    // Only who writes or settles asks.
-    u32 most = TOO_MANY;
-    if (slot_bits == 0 && cluster.rank == 0) most = most_of_all<Operator>(p);
     if (clustered) {
-        cluster.wait();
+        if (threadIdx.x == 0 && leads) {
+            shared.arrivals.init();
+            Arrivals::publish_init();
+            shared.arrivals.expect((cluster.size + 1) * WARPS * sizeof(u64));
+        }
+        cluster.arrive_started();
+        cluster.wait_started();
     } else {
         __syncthreads();
     }
+    // Only who writes or settles needs it; slots are for who settles.
+    const u32 most = leads && slot_bits == 0 ? most_of_warp<Operator>(p, ask) : TOO_MANY;
     u64* const slots = p.slots + 2 * (row << slot_bits);
     u64 key = NO_MATCH;
     if (there && r.limit > 0) {
@@ -399,17 +408,30 @@ INLINE void draft(const Params& p) {
             Haystack<T>(prompt, r.prompt, 0), Haystack<T>(generated, r.step, r.prompt),
             Pattern<T>{generated + r.step, min(p.max_ngram, r.step), p.min_ngram}, team, hint);
     }
-    most = __reduce_add_sync(ALL_LANES, most);
-    if (lane == 0) {
-        shared.most[warp] = most;
-        *cluster.of(&shared.keys[cluster.rank * WARPS + warp], 0) = key;
+    if (clustered) {
+        if (lane == 0) {
+            u64* const barrier = &shared.arrivals.word;
+            cluster.put(&shared.keys[cluster.rank * WARPS + warp], barrier, 0, key);
+            if (leads) cluster.put(&shared.most[warp], barrier, 0, most);
+        }
+        // No block ends while another may leave it a hint.
+        cluster.arrive_started();
+        if (!leads) {
+            cluster.wait_started();
+            return;
+        }
+        shared.arrivals.wait(0);
+    } else {
+        if (lane == 0) {
+            shared.keys[warp] = key;
+            shared.most[warp] = most;
+        }
+        __syncthreads();
     }
-    // Also so that no block of a cluster ends while another may leave it a hint.
-    cluster.sync();
-    if (cluster.rank != 0) return;
     // Whether the budget cuts nobody's drafts, whatever each finds.
-    most = __reduce_add_sync(ALL_LANES, lane < WARPS ? shared.most[lane] : 0);
-    const bool apart = static_cast<i64>(most) < min(p.threshold, static_cast<i32>(TOO_MANY));
+    const u32 sum = __reduce_add_sync(
+        ALL_LANES, lane < WARPS ? static_cast<u32>(shared.most[lane]) : 0);
+    const bool apart = static_cast<i64>(sum) < min(p.threshold, static_cast<i32>(TOO_MANY));
     if (team.own == 0 && there) {
         const u32 warps = clustered ? cluster.size * WARPS : team.here;
         key = NO_MATCH;
@@ -421,7 +443,11 @@ INLINE void draft(const Params& p) {
             Slot{slots + 2 * (clustered ? 0 : blockIdx.y)}.store(p.number, key);
         }
     }
+    if (clustered) cluster.wait_started();
     if (apart) return;
-    const u32 last = gridDim.x - (clustered ? cluster.size : 1);
-    if (blockIdx.x == last && blockIdx.y == gridDim.y - 1) settle<T, Operator>(p, shared, slot_bits);
+    // The block of which grids start no other later, but those that wait for nobody.
+    const u32 last = gridDim.x - cluster.size;
+    if (blockIdx.x == last && blockIdx.y == gridDim.y - 1) {
+        settle<T, Operator>(p, shared, slot_bits);
+    }
 }

@@ -121,22 +121,32 @@ struct Hint {
     u32 blocks;
     u64 number;
 
-    // A warp leaves what it found.
-    INLINE void leave(u32 rank) const {
+    // Leaves what a warp found; whether it is of no use, since a better one is known.
+    INLINE bool leave(u32 rank) const {
         const u32 lane = lane_id();
+        u32 before = NO_RANK;
         if (blocks == 1) {
-            if (lane < cluster.size) atomicMin(cluster.of(const_cast<u32*>(here), lane), rank);
+            // That this returns is what lets blocks know when no more hints come.
+            if (lane < cluster.size) {
+                before = atomicMin(cluster.of(const_cast<u32*>(here), lane), rank);
+            }
         } else if (lane == 0) {
             // Of two warps the one that found the better may come first: a hint that
             // is not the best is one all the same.
             Slot{slots + 2 * blockIdx.y}.store(number ^ Slot::HINT, rank);
         }
+        return __any_sync(ALL_LANES, before < rank);
     }
 
-    // Each lane's share of what is known.
-    INLINE u32 rank() const {
-        if (blocks == 1) return *here;
-        if (lane_id() >= blocks) return NO_RANK;
+    // What is known in this block.
+    INLINE u32 near() const {
+        if (blocks > 1) return NO_RANK;
+        return *here;
+    }
+
+    // Each lane's share of what is known in slots.
+    INLINE u32 far() const {
+        if (lane_id() >= blocks || blocks == 1) return NO_RANK;
         const ulonglong2 words = load_relaxed(slots + 2 * lane_id());
         const u64 whose = Slot::number(words);
         const u64 key = Slot::key(words);
@@ -265,8 +275,10 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
             skipped = head;
         }
         const i32 from = static_cast<i32>((chunk - skipped) * Haystack<T>::CHUNK - h.past);
-        const u32 known = hints && turn != team.first ? hint.rank() : NO_RANK;
+        // Slots are asked while tokens are on their way.
+        const u32 far = hints && turn != team.first ? hint.far() : NO_RANK;
         u32 found = h.find(from, lane, last);
+        const u32 known = hints ? min(far, hint.near()) : NO_RANK;
         if (__any_sync(ALL_LANES, known < h.template best_rank<WHICH>(from))) break;
         while (found != 0) {
             const u32 bit = WHICH == Occurrence::LAST ? 31 - __clz(found) : __ffs(found) - 1;
@@ -290,8 +302,7 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
         // A match of full length: all else of this warp ranks after it.
         if (__any_sync(ALL_LANES, best >> RANK_BITS == 0)) {
             best = warp_min(best);
-            if (hints) hint.leave(static_cast<u32>(best));
-            return best;
+            return hints && hint.leave(static_cast<u32>(best)) ? NO_MATCH : best;
         }
     }
     return warp_min(best);
