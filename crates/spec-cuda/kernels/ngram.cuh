@@ -1,15 +1,23 @@
 // What ngram_match and hybrid_mtp_ngram share: the search (ngram_search.cuh) over
 // prompt and generated tokens as one line, and the budget.
 //
-// Budget. Every block of a team leaves its best key in its slot. The last block of the
-// grid waits for the slots of all, which no other block waits for, and replays the
-// sequential loop of crates/spec-core/src/ngram.rs by prefix sums over the requests.
+// Teams. The blocks of a team are a cluster: their warps send their best keys to its
+// first block. Devices without clusters have a slot in the workspace for each block.
+//
+// Budget. What all requests may add to it at most is known before any search, and the
+// same to every block: `Ask` counts only what the kernel leaves as it is. Where that is
+// within the budget, nobody's drafts depend on others', and each request is written
+// where it was searched. Else every team leaves its best key in its slot. The last block
+// of the grid, or the first of its last cluster, waits for the slots of all, which no
+// other block waits for, and replays the sequential loop of crates/spec-core/src/ngram.rs
+// by prefix sums over the requests.
+//
 // That those it waits for can run while it waits has two reasons, of which either is
 // enough. Devices start the blocks of a grid in the order of their numbers, so all of
 // them run, or are done, when the last one starts. And though CUDA does not promise
 // that order, two blocks fit one multiprocessor (RESIDENT, which __launch_bounds__
-// makes the compiler keep to), so beside a block that waits there is room for another,
-// and when that is done for the next; only a kernel that fills the device and itself
+// makes the compiler keep to), so beside a block that waits, whose cluster is done,
+// there is room for another, and when that is done for the next; only a kernel that fills the device and itself
 // waits for this one's results could take that room for good.
 //
 // Bytes: the tokens up to a full match, each once; 256 prompts of 131072 tokens
@@ -52,8 +60,8 @@ struct Params {
 };
 static_assert(sizeof(Params) == 216);
 
-// The most blocks of a team.
-constexpr u32 MAX_BLOCKS = 16;
+// The most blocks of a cluster that every device with clusters has.
+constexpr u32 MAX_BLOCKS = 8;
 // What requests may add to the budget is counted up to this, which no budget covers.
 constexpr u32 TOO_MANY = 1u << 21;
 
@@ -183,14 +191,15 @@ INLINE Sums inclusive_sum(Sums through, Sums (&sums)[WARPS], u32 threads, Sums& 
         total = through.of_lane(WARP - 1);
         return through;
     }
-    Sums of_warps = sums[lane % WARPS];
+    const u32 warps = blockDim.x / WARP;
+    Sums of_warps = lane < warps ? sums[lane] : Sums{0, 0, 0};
 #pragma unroll
     for (u32 o = 1; o < WARPS; o *= 2) {
         const Sums below = of_warps.shuffle_up(o);
         if (lane >= o) of_warps = of_warps + below;
     }
     total = of_warps.of_lane(WARPS - 1);
-    const Sums before = of_warps.of_lane((warp + WARPS - 1) % WARPS);
+    const Sums before = of_warps.of_lane((warp + WARP - 1) % WARP);
     return warp == 0 ? through : through + before;
 }
 
@@ -205,23 +214,29 @@ INLINE void collect(const Params& p, Shared& shared, u32 slot_bits, u32 requests
     }
     Slot at = slot;
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i < slots; i += THREADS) {
-        while (Slot::number(words) != p.number) words = load_relaxed(at.words);
-        if (slot_bits > 0) {
-            atomicMin(&shared.best[i >> slot_bits], Slot::key(words));
-        } else {
-            shared.best[i] = Slot::key(words);
+    for (u32 i = threadIdx.x; i - lane_id() < slots; i += blockDim.x) {
+        const bool mine = i < slots;
+        // The warp stays together, also where some of it have no slot.
+        while (__any_sync(ALL_LANES, mine && Slot::number(words) != p.number)) {
+            if (mine) words = load_relaxed(at.words);
         }
-        at.words += 2 * THREADS;
+        if (mine) {
+            if (slot_bits > 0) {
+                atomicMin(&shared.best[i >> slot_bits], Slot::key(words));
+            } else {
+                shared.best[i] = Slot::key(words);
+            }
+        }
+        at.words += 2 * blockDim.x;
         words = {};
     }
     __syncthreads();
     // Not before: what the first blocks of a team left is a hint for the others.
     at = slot;
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i < slots; i += THREADS) {
+    for (u32 i = threadIdx.x; i < slots; i += blockDim.x) {
         at.clear();
-        at.words += 2 * THREADS;
+        at.words += 2 * blockDim.x;
     }
 }
 
@@ -231,23 +246,23 @@ INLINE void settle(const Params& p, Shared& shared, u32 slot_bits) {
     const u32 thread = threadIdx.x;
     // `left` starts at the number of requests that wait for their tokens: known
     // with the sums of the only round, else counted beforehand.
-    const bool once = p.batch <= THREADS;
+    const bool once = p.batch <= blockDim.x;
     i64 drafts = 0;
     i64 used = 0;
     i64 left = 0;
     Sums total;
     if (!once) {
         u32 waiting = 0;
-        for (u32 i = thread; i < p.batch; i += THREADS) waiting += Operator::waits(p, i);
-        inclusive_sum({0, 0, waiting}, shared.sums, THREADS, total);
+        for (u32 i = thread; i < p.batch; i += blockDim.x) waiting += Operator::waits(p, i);
+        inclusive_sum({0, 0, waiting}, shared.sums, blockDim.x, total);
         left = total.counts;
         __syncthreads();
     }
     u32 bits = 0;
 
 #pragma unroll 1
-    for (u32 from = 0; from < p.batch; from += THREADS) {
-        const u32 requests = min(p.batch - from, THREADS);
+    for (u32 from = 0; from < p.batch; from += blockDim.x) {
+        const u32 requests = min(p.batch - from, blockDim.x);
         const bool mine = thread < requests;
         // The first look at a slot is on its way while lengths are loaded.
         const Slot slot = {p.slots + 2 * ((static_cast<u64>(from) << slot_bits) + thread)};
@@ -276,7 +291,7 @@ INLINE void settle(const Params& p, Shared& shared, u32 slot_bits) {
         // Eight lanes copy the drafts of a request, four requests in flight;
         // their first tokens are on the way while the budget is worked out.
         constexpr u32 LANES = 8;
-        constexpr u32 COPIERS = THREADS / LANES;
+        const u32 copiers = blockDim.x / LANES;
         constexpr u32 AHEAD = 4;
         constexpr u32 EACH = 2;
         const u32 lane = thread % LANES;
@@ -284,7 +299,7 @@ INLINE void settle(const Params& p, Shared& shared, u32 slot_bits) {
         const auto fetch = [&](u32 at) {
 #pragma unroll
             for (u32 a = 0; a < AHEAD; ++a) {
-                const u32 k = at + a * COPIERS;
+                const u32 k = at + a * copiers;
                 const u32 some = k < requests ? shared.wanted[k] : 0;
                 const T* const source = reinterpret_cast<const T*>(shared.best[k % THREADS]);
 #pragma unroll
@@ -311,11 +326,11 @@ INLINE void settle(const Params& p, Shared& shared, u32 slot_bits) {
         __syncthreads();
 
 #pragma unroll 1
-        for (u32 at = thread / LANES; at < requests; at += COPIERS * AHEAD) {
-            if (at >= COPIERS) fetch(at);
+        for (u32 at = thread / LANES; at < requests; at += copiers * AHEAD) {
+            if (at >= copiers) fetch(at);
 #pragma unroll
             for (u32 a = 0; a < AHEAD; ++a) {
-                const u32 k = at + a * COPIERS;
+                const u32 k = at + a * copiers;
                 if (k >= requests) break;
                 T* const to = reinterpret_cast<T*>(shared.target[k]);
                 const T* const source = reinterpret_cast<const T*>(shared.best[k]);
@@ -345,7 +360,7 @@ INLINE u32 most_of_warp(const Params& p, const typename Operator::Ask& first) {
     if (p.batch > FEW_REQUESTS) return TOO_MANY;
     u32 most = threadIdx.x < p.batch ? min(first.most(p), TOO_MANY) : 0;
 #pragma unroll 1
-    for (u32 i = threadIdx.x + THREADS; i < p.batch; i += THREADS) {
+    for (u32 i = threadIdx.x + blockDim.x; i < p.batch; i += blockDim.x) {
         most = min(most + typename Operator::Ask(p, i).most(p), TOO_MANY);
     }
     return __reduce_add_sync(ALL_LANES, most);
@@ -372,6 +387,7 @@ INLINE void draft(const Params& p) {
     __shared__ Shared shared;
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
+    const u32 warps = blockDim.x / WARP;
     const Senders cluster;
     const bool clustered = cluster.size > 1;
     const bool leads = cluster.rank == 0;
@@ -387,7 +403,7 @@ INLINE void draft(const Params& p) {
         if (threadIdx.x == 0 && leads) {
             shared.arrivals.init();
             Arrivals::publish_init();
-            shared.arrivals.expect((cluster.size + 1) * WARPS * sizeof(u64));
+            shared.arrivals.expect((cluster.size + 1) * warps * sizeof(u64));
         }
         cluster.arrive_started();
         cluster.wait_started();
@@ -402,8 +418,11 @@ INLINE void draft(const Params& p) {
         const T* const prompt = static_cast<const T*>(p.input_ids) + row * p.input_stride;
         const T* const generated =
             static_cast<const T*>(p.generated) + row * p.generated_stride + r.start;
-        const Hint hint = {&shared.hints[warp - team.own], cluster, slots, 1u << slot_bits,
-                           p.number};
+#if __CUDA_ARCH__ >= 900
+        const NearHint hint = {&shared.hints[warp - team.own], cluster};
+#else
+        const Hint hint = {&shared.hints[warp - team.own], slots, 1u << slot_bits, p.number};
+#endif
         key = search<Occurrence::FIRST>(
             Haystack<T>(prompt, r.prompt, 0), Haystack<T>(generated, r.step, r.prompt),
             Pattern<T>{generated + r.step, min(p.max_ngram, r.step), p.min_ngram}, team, hint);
@@ -411,7 +430,7 @@ INLINE void draft(const Params& p) {
     if (clustered) {
         if (lane == 0) {
             u64* const barrier = &shared.arrivals.word;
-            cluster.put(&shared.keys[cluster.rank * WARPS + warp], barrier, 0, key);
+            cluster.put(&shared.keys[cluster.rank * warps + warp], barrier, 0, key);
             if (leads) cluster.put(&shared.most[warp], barrier, 0, most);
         }
         // No block ends while another may leave it a hint.
@@ -430,12 +449,13 @@ INLINE void draft(const Params& p) {
     }
     // Whether the budget cuts nobody's drafts, whatever each finds.
     const u32 sum = __reduce_add_sync(
-        ALL_LANES, lane < WARPS ? static_cast<u32>(shared.most[lane]) : 0);
+        ALL_LANES, lane < warps ? static_cast<u32>(shared.most[lane]) : 0);
     const bool apart = static_cast<i64>(sum) < min(p.threshold, static_cast<i32>(TOO_MANY));
     if (team.own == 0 && there) {
-        const u32 warps = clustered ? cluster.size * WARPS : team.here;
+        const u32 keys = clustered ? cluster.size * warps : team.here;
         key = NO_MATCH;
-        for (u32 i = lane; i < warps; i += WARP) key = min(key, shared.keys[warp + i]);
+#pragma unroll 1
+        for (u32 i = lane; i < keys; i += WARP) key = min(key, shared.keys[warp + i]);
         key = warp_min(key);
         if (apart) {
             write<T>(p, team.request, r, key);

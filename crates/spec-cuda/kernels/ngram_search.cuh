@@ -19,6 +19,7 @@
 
 #include "cluster.cuh"
 
+// The most threads of a block.
 constexpr u32 THREADS = 512;
 // Blocks a multiprocessor must hold, to have enough loads in flight.
 constexpr u32 RESIDENT = 2;
@@ -53,7 +54,7 @@ struct Team {
         own = warp & (here - 1);
         const bool clustered = cluster.size > 1;
         const u32 column = clustered ? blockIdx.x >> block_bits : blockIdx.x;
-        request = column * (WARPS >> warp_bits) + (warp >> warp_bits);
+        request = column * (blockDim.x / WARP >> warp_bits) + (warp >> warp_bits);
         first = ((clustered ? cluster.rank : blockIdx.y) << warp_bits) + own;
         step = here << block_bits;
     }
@@ -111,48 +112,59 @@ struct Slot {
     }
 };
 
-// The best match of full length that the team knows of, as its rank: in the shared
-// memory of each block for a team within a block or a cluster, else in the blocks' slots.
-struct Hint {
+// The best match of full length that a team knows of, as its rank: in the shared memory
+// of each block, for a team within a block or a cluster.
+struct NearHint {
     volatile u32* here;
     Cluster cluster;
-    u64* slots;
-    // That leave theirs in slots.
-    u32 blocks;
-    u64 number;
 
     // Leaves what a warp found; whether it is of no use, since a better one is known.
     INLINE bool leave(u32 rank) const {
-        const u32 lane = lane_id();
         u32 before = NO_RANK;
-        if (blocks == 1) {
-            // That this returns is what lets blocks know when no more hints come.
-            if (lane < cluster.size) {
-                before = atomicMin(cluster.of(const_cast<u32*>(here), lane), rank);
-            }
-        } else if (lane == 0) {
-            // Of two warps the one that found the better may come first: a hint that
-            // is not the best is one all the same.
-            Slot{slots + 2 * blockIdx.y}.store(number ^ Slot::HINT, rank);
+        // That this returns is how a block knows when it has left its last.
+        if (lane_id() < cluster.size) {
+            before = atomicMin(cluster.of(const_cast<u32*>(here), lane_id()), rank);
         }
         return __any_sync(ALL_LANES, before < rank);
     }
 
-    // What is known in this block.
-    INLINE u32 near() const {
-        if (blocks > 1) return NO_RANK;
-        return *here;
+    // What is asked for before tokens are, and what is known when they have come.
+    INLINE u32 asked() const { return NO_RANK; }
+    INLINE u32 known(u32) const { return *here; }
+};
+
+// The same for a team of blocks that are no cluster, in their slots; in shared memory
+// for a team within a block.
+struct Hint {
+    volatile u32* here;
+    u64* slots;
+    u32 blocks;
+    u64 number;
+
+    INLINE bool leave(u32 rank) const {
+        if (lane_id() != 0) return false;
+        if (blocks == 1) {
+            atomicMin(const_cast<u32*>(here), rank);
+        } else {
+            // Of two warps the one that found the better may come first: a hint that
+            // is not the best is one all the same.
+            Slot{slots + 2 * blockIdx.y}.store(number ^ Slot::HINT, rank);
+        }
+        return false;
     }
 
-    // Each lane's share of what is known in slots.
-    INLINE u32 far() const {
-        if (lane_id() >= blocks || blocks == 1) return NO_RANK;
+    // Each lane's share of what is known.
+    INLINE u32 asked() const {
+        if (blocks == 1) return *here;
+        if (lane_id() >= blocks) return NO_RANK;
         const ulonglong2 words = load_relaxed(slots + 2 * lane_id());
         const u64 whose = Slot::number(words);
         const u64 key = Slot::key(words);
         const bool ours = whose == number || whose == (number ^ Slot::HINT);
         return ours && key >> RANK_BITS == 0 ? static_cast<u32>(key) : NO_RANK;
     }
+
+    INLINE u32 known(u32 asked) const { return asked; }
 };
 
 // ---- search -------------------------------------------------------------------
@@ -252,7 +264,7 @@ struct Pattern {
 
 // The best key of this warp's chunks. Only for the first occurrence may the second
 // haystack, which is right of the first, have any tokens.
-template <Occurrence WHICH, typename T>
+template <Occurrence WHICH, typename T, typename Hint>
 INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pattern,
                   const Team& team, const Hint& hint) {
     const u32 lane = lane_id();
@@ -275,10 +287,9 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
             skipped = head;
         }
         const i32 from = static_cast<i32>((chunk - skipped) * Haystack<T>::CHUNK - h.past);
-        // Slots are asked while tokens are on their way.
-        const u32 far = hints && turn != team.first ? hint.far() : NO_RANK;
+        const u32 asked = hints && turn != team.first ? hint.asked() : NO_RANK;
         u32 found = h.find(from, lane, last);
-        const u32 known = hints ? min(far, hint.near()) : NO_RANK;
+        const u32 known = hints ? hint.known(asked) : NO_RANK;
         if (__any_sync(ALL_LANES, known < h.template best_rank<WHICH>(from))) break;
         while (found != 0) {
             const u32 bit = WHICH == Occurrence::LAST ? 31 - __clz(found) : __ffs(found) - 1;

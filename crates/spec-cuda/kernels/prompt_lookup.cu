@@ -91,7 +91,7 @@ INLINE void look_up(const Params& p) {
         const Haystack<T> nothing(tokens, 0, length);
         const Pattern<T> pattern = {tokens + length - 1, min(p.max_ngram, length - 1),
                                     p.min_ngram};
-        const Hint hint = {&hints[warp - team.own], Cluster::alone(), slots, blocks, p.number};
+        const Hint hint = {&hints[warp - team.own], slots, blocks, p.number};
         key = search<WHICH>(text, nothing, pattern, team, hint);
     }
     if (lane == 0) keys[warp] = key;
