@@ -214,18 +214,12 @@ INLINE void collect(const Params& p, Shared& shared, u32 slot_bits, u32 requests
     }
     Slot at = slot;
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i - lane_id() < slots; i += blockDim.x) {
-        const bool mine = i < slots;
-        // The warp stays together, also where some of it have no slot.
-        while (__any_sync(ALL_LANES, mine && Slot::number(words) != p.number)) {
-            if (mine) words = load_relaxed(at.words);
-        }
-        if (mine) {
-            if (slot_bits > 0) {
-                atomicMin(&shared.best[i >> slot_bits], Slot::key(words));
-            } else {
-                shared.best[i] = Slot::key(words);
-            }
+    for (u32 i = threadIdx.x; i < slots; i += blockDim.x) {
+        while (Slot::number(words) != p.number) words = load_relaxed(at.words);
+        if (slot_bits > 0) {
+            atomicMin(&shared.best[i >> slot_bits], Slot::key(words));
+        } else {
+            shared.best[i] = Slot::key(words);
         }
         at.words += 2 * blockDim.x;
         words = {};
@@ -392,7 +386,7 @@ INLINE void draft(const Params& p) {
     const bool clustered = cluster.size > 1;
     const bool leads = cluster.rank == 0;
     const u32 slot_bits = clustered ? 0 : p.block_bits;
-    const Team team(p.block_bits, p.warp_bits, cluster);
+    const Team team(p.block_bits, p.warp_bits, warps, cluster);
     const bool there = team.request < p.batch;
     const u64 row = team.request;
     // All loads first, of some request or other also where there is none.
@@ -421,7 +415,7 @@ INLINE void draft(const Params& p) {
 #if __CUDA_ARCH__ >= 900
         const NearHint hint = {&shared.hints[warp - team.own], cluster};
 #else
-        const Hint hint = {&shared.hints[warp - team.own], slots, 1u << slot_bits, p.number};
+        const SlotHint hint = {&shared.hints[warp - team.own], slots, 1u << slot_bits, p.number};
 #endif
         key = search<Occurrence::FIRST>(
             Haystack<T>(prompt, r.prompt, 0), Haystack<T>(generated, r.step, r.prompt),

@@ -48,13 +48,14 @@ struct Team {
     u32 first;
     u32 step;
 
-    INLINE Team(u32 block_bits, u32 warp_bits, const Cluster& cluster) {
+    // `warps` are a block's.
+    INLINE Team(u32 block_bits, u32 warp_bits, u32 warps, const Cluster& cluster) {
         const u32 warp = threadIdx.x / WARP;
         here = 1u << warp_bits;
         own = warp & (here - 1);
         const bool clustered = cluster.size > 1;
         const u32 column = clustered ? blockIdx.x >> block_bits : blockIdx.x;
-        request = column * (blockDim.x / WARP >> warp_bits) + (warp >> warp_bits);
+        request = column * (warps >> warp_bits) + (warp >> warp_bits);
         first = ((clustered ? cluster.rank : blockIdx.y) << warp_bits) + own;
         step = here << block_bits;
     }
@@ -115,10 +116,12 @@ struct Slot {
 // The best match of full length that a team knows of, as its rank: in the shared memory
 // of each block, for a team within a block or a cluster.
 struct NearHint {
+    static constexpr bool NEAR = true;
+
     volatile u32* here;
     Cluster cluster;
 
-    // Leaves what a warp found; whether it is of no use, since a better one is known.
+    // A warp leaves what it found; whether that is of no use, since a better is known.
     INLINE bool leave(u32 rank) const {
         u32 before = NO_RANK;
         // That this returns is how a block knows when it has left its last.
@@ -128,21 +131,21 @@ struct NearHint {
         return __any_sync(ALL_LANES, before < rank);
     }
 
-    // What is asked for before tokens are, and what is known when they have come.
-    INLINE u32 asked() const { return NO_RANK; }
-    INLINE u32 known(u32) const { return *here; }
+    INLINE u32 rank() const { return *here; }
 };
 
 // The same for a team of blocks that are no cluster, in their slots; in shared memory
 // for a team within a block.
-struct Hint {
+struct SlotHint {
+    static constexpr bool NEAR = false;
+
     volatile u32* here;
     u64* slots;
     u32 blocks;
     u64 number;
 
-    INLINE bool leave(u32 rank) const {
-        if (lane_id() != 0) return false;
+    // One lane leaves what its warp found.
+    INLINE void leave(u32 rank) const {
         if (blocks == 1) {
             atomicMin(const_cast<u32*>(here), rank);
         } else {
@@ -150,11 +153,10 @@ struct Hint {
             // is not the best is one all the same.
             Slot{slots + 2 * blockIdx.y}.store(number ^ Slot::HINT, rank);
         }
-        return false;
     }
 
     // Each lane's share of what is known.
-    INLINE u32 asked() const {
+    INLINE u32 rank() const {
         if (blocks == 1) return *here;
         if (lane_id() >= blocks) return NO_RANK;
         const ulonglong2 words = load_relaxed(slots + 2 * lane_id());
@@ -163,8 +165,6 @@ struct Hint {
         const bool ours = whose == number || whose == (number ^ Slot::HINT);
         return ours && key >> RANK_BITS == 0 ? static_cast<u32>(key) : NO_RANK;
     }
-
-    INLINE u32 known(u32 asked) const { return asked; }
 };
 
 // ---- search -------------------------------------------------------------------
@@ -287,9 +287,11 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
             skipped = head;
         }
         const i32 from = static_cast<i32>((chunk - skipped) * Haystack<T>::CHUNK - h.past);
-        const u32 asked = hints && turn != team.first ? hint.asked() : NO_RANK;
+        // What is far is asked for while tokens are on their way; what is near may be
+        // newer when they have come.
+        u32 known = !Hint::NEAR && hints && turn != team.first ? hint.rank() : NO_RANK;
         u32 found = h.find(from, lane, last);
-        const u32 known = hints ? hint.known(asked) : NO_RANK;
+        if (Hint::NEAR && hints) known = hint.rank();
         if (__any_sync(ALL_LANES, known < h.template best_rank<WHICH>(from))) break;
         while (found != 0) {
             const u32 bit = WHICH == Occurrence::LAST ? 31 - __clz(found) : __ffs(found) - 1;
@@ -313,7 +315,12 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
         // A match of full length: all else of this warp ranks after it.
         if (__any_sync(ALL_LANES, best >> RANK_BITS == 0)) {
             best = warp_min(best);
-            return hints && hint.leave(static_cast<u32>(best)) ? NO_MATCH : best;
+            if constexpr (Hint::NEAR) {
+                if (hints && hint.leave(static_cast<u32>(best))) return NO_MATCH;
+            } else if (lane == 0 && hints) {
+                hint.leave(static_cast<u32>(best));
+            }
+            return best;
         }
     }
     return warp_min(best);

@@ -120,7 +120,7 @@ impl Team {
         let share = |warps: usize| (warps * sms as usize / requests.max(1)).max(1);
         // What a warp does beside reading takes as long as a few chunks. Few warps are
         // soonest done with it; more of them keep memory busy where there is much to read.
-        let useful = chunks.next_power_of_two().min((chunks / 4).max(8));
+        let useful = chunks.next_power_of_two().min((chunks / 3).max(8));
         let busy = match chunks / share(8) {
             0..=16 => 8,
             17..=64 => 16,
