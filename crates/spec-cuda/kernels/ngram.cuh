@@ -228,9 +228,12 @@ INLINE void collect(const Params& p, Shared& shared, u32 slot_bits, u32 requests
     // Not before: what the first blocks of a team left is a hint for the others.
     at = slot;
 #pragma unroll 1
-    for (u32 i = threadIdx.x; i < slots; i += blockDim.x) {
-        at.clear();
+    for (u32 i = threadIdx.x; i - lane_id() < slots; i += blockDim.x) {
+        if (i < slots) at.clear();
         at.words += 2 * blockDim.x;
+        // Warps of which only some lanes have slots go on together: apart, all that
+        // follows would take 2 us more.
+        __syncwarp();
     }
 }
 
@@ -399,6 +402,8 @@ INLINE void draft(const Params& p) {
             Arrivals::publish_init();
             shared.arrivals.expect((cluster.size + 1) * warps * sizeof(u64));
         }
+        // What this block's memory begins with is there before any other block comes.
+        __syncthreads();
         cluster.arrive_started();
         cluster.wait_started();
     } else {
@@ -459,7 +464,7 @@ INLINE void draft(const Params& p) {
     }
     if (clustered) cluster.wait_started();
     if (apart) return;
-    // The block of which grids start no other later, but those that wait for nobody.
+    // Of the blocks that may get here the one that starts last.
     const u32 last = gridDim.x - cluster.size;
     if (blockIdx.x == last && blockIdx.y == gridDim.y - 1) {
         settle<T, Operator>(p, shared, slot_bits);
