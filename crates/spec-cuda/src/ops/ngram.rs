@@ -96,8 +96,9 @@ impl Team {
         Team { block_bits: warps - warp_bits, warp_bits, warps: WARPS, clustered: false }
     }
 
-    /// As [`new`](Self::new), of at most a cluster. On an H200, i64, in microseconds, by
-    /// warps a request / in a block, or blocks x warps, where no budget binds:
+    /// As [`new`](Self::new), for operators whose teams of several blocks are clusters.
+    /// On an H200, i64, in microseconds, by warps a request / in a block, or blocks x
+    /// warps; no budget binds where nothing else is said:
     ///
     /// ```text
     /// requests x tokens, found    4/4   4/16  8/8   16/16 4x4   8x4   8x8   8x16
@@ -115,7 +116,7 @@ impl Team {
     /// 1024 x 512, low            3.78  3.81  4.19  4.08  4.95  4.66
     /// 1024 x 512, budget binds   12.8  9.77  13.1  10.0  14.1  10.7
     /// ```
-    fn clustered(requests: usize, bytes: usize, sms: u32) -> Self {
+    fn within_cluster(requests: usize, bytes: usize, sms: u32) -> Self {
         let chunks = (bytes / CHUNK_BYTES).max(1);
         let share = |warps: usize| (warps * sms as usize / requests.max(1)).max(1);
         // What a warp does beside reading takes as long as a few chunks. Few warps are
@@ -236,9 +237,11 @@ impl Drafting {
         let function = cuda.function(archive, &name)?;
         let bytes = (rows.input_ids.cols + rows.generated.cols) * dtype.size();
         let limits = cuda.limits();
-        let team = match limits.clusters {
-            true => Team::clustered(rows.batch, bytes, limits.multiprocessors),
-            false => Team::new(rows.batch, bytes, limits.multiprocessors),
+        let sms = limits.multiprocessors;
+        let team = if limits.clusters {
+            Team::within_cluster(rows.batch, bytes, sms)
+        } else {
+            Team::new(rows.batch, bytes, sms)
         };
         let shape = team.shape(rows.batch);
         Ok(Drafting { cuda: cuda.clone(), rows: *rows, options, function, team, shape })
