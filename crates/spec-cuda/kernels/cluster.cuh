@@ -64,3 +64,87 @@ struct Cluster {
 #endif
     }
 };
+
+// A cluster whose blocks send values without a barrier of all.
+struct Senders : Cluster {
+    // Arrives without a word about memory: that this block has started.
+    INLINE void arrive_started() const {
+#if __CUDA_ARCH__ >= 900
+        __syncwarp();
+        asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+    }
+
+    INLINE void wait_started() const {
+#if __CUDA_ARCH__ >= 900
+        __syncwarp();
+        asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+#endif
+    }
+
+    // Stores into the shared memory of block `to`, at the place of `at` here,
+    // and counts the bytes at that block's `barrier`.
+    INLINE void put(u64* at, u64* barrier, u32 to, u64 value) const {
+#if __CUDA_ARCH__ >= 900
+        asm volatile(
+            "st.async.shared::cluster.mbarrier::complete_tx::bytes.b64 [%0], %1, [%2];" ::"r"(
+                address(at, to)),
+            "l"(value), "r"(address(barrier, to))
+            : "memory");
+#endif
+    }
+
+private:
+    INLINE static u32 address(u64* at, u32 rank) {
+        u32 there = 0;
+#if __CUDA_ARCH__ >= 900
+        const u32 here = static_cast<u32>(__cvta_generic_to_shared(at));
+        asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(here), "r"(rank));
+#endif
+        return there;
+    }
+};
+
+// A barrier in shared memory that completes a phase when the bytes it was told to
+// expect have come.
+struct Arrivals {
+    u64 word;
+
+    INLINE void init() {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(here()) : "memory");
+#endif
+    }
+
+    // Makes `init` known to the cluster.
+    INLINE static void publish_init() {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+    }
+
+    INLINE void expect(u32 bytes) {
+#if __CUDA_ARCH__ >= 900
+        asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(here()),
+                     "r"(bytes)
+                     : "memory");
+#endif
+    }
+
+    INLINE void wait(u32 parity) {
+#if __CUDA_ARCH__ >= 900
+        u32 done = 0;
+        while (done == 0) {
+            asm volatile(
+                "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+                "selp.u32 %0, 1, 0, p; }"
+                : "=r"(done)
+                : "r"(here()), "r"(parity)
+                : "memory");
+        }
+#endif
+    }
+
+private:
+    INLINE u32 here() { return static_cast<u32>(__cvta_generic_to_shared(&word)); }
+};

@@ -7,11 +7,26 @@
 struct HybridMtpNgram {
     static INLINE bool waits(const Params& p, u32 index) { return p.decoder[index] > 0; }
 
+    struct Ask {
+        i32 have;
+        i32 decoded;
+
+        INLINE Ask(const Params& p, u32 index)
+            : have(p.this_time[index]), decoded(p.decoder[index]) {}
+
+        // The tokens that it has or may come to have, so the same before and after its
+        // drafts are counted; and its turn.
+        INLINE u32 most(const Params& p) const {
+            const i64 all = max(static_cast<i64>(have), static_cast<i64>(p.max_draft_tokens) + 1);
+            return (have > 0 ? cut(all, TOO_MANY) : 0) + (decoded > 0);
+        }
+    };
+
     static INLINE Request request(const Params& p, u32 index) {
         // All loads first: they wait for each other nowhere.
         const i32 have = p.this_time[index];
         const i32 decoded = p.decoder[index];
-        Request r = cut_lengths(p, index);
+        Request r = cut_lengths(p, index, 0);
         const i64 own = static_cast<i64>(p.max_draft_tokens) - have + 1;
         r.limit = draft_limit(p, index, own, r.step);
         r.slot = static_cast<u32>(max(have, 0));

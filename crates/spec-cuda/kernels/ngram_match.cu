@@ -9,12 +9,30 @@ struct NgramMatch {
         return p.encoder[index] > 0 || p.decoder[index] > 0;
     }
 
+    struct Ask {
+        i32 encoded;
+        i32 decoded;
+        i32 now;
+        i32 drafts;
+
+        INLINE Ask(const Params& p, u32 index)
+            : encoded(p.encoder[index]), decoded(p.decoder[index]), now(p.this_time[index]),
+              drafts(p.draft_token_num[index]) {}
+
+        // Its tokens and its turn, which never comes, where it encodes; where it decodes
+        // a token and drafts.
+        INLINE u32 most(const Params&) const {
+            const u32 tokens = cut(encoded > 0 ? now : drafts, TOO_MANY);
+            return encoded > 0 || decoded > 0 ? tokens + 1 : 0;
+        }
+    };
+
     static INLINE Request request(const Params& p, u32 index) {
         // All loads first: they wait for each other nowhere.
         const i32 encoded = p.encoder[index];
         const i32 decoded = p.decoder[index];
         const i32 now = p.this_time[index];
-        Request r = cut_lengths(p, index);
+        Request r = cut_lengths(p, index, p.starts[index]);
         r.limit = draft_limit(p, index, p.draft_token_num[index], r.step);
         r.slot = 1;
         const bool encodes = encoded > 0;

@@ -17,8 +17,9 @@
 // Bytes: the tokens up to a full match, each once.
 #pragma once
 
-#include "common.cuh"
+#include "cluster.cuh"
 
+// The most threads of a block.
 constexpr u32 THREADS = 512;
 // Blocks a multiprocessor must hold, to have enough loads in flight.
 constexpr u32 RESIDENT = 2;
@@ -36,8 +37,8 @@ INLINE u32 cut(i64 value, u32 most) {
 // ---- teams --------------------------------------------------------------------
 
 // This warp's part in the search: of which request, and which of the team's warps
-// it is. The grid's y are the blocks of a team; where a block holds several teams
-// there is but one y.
+// it is. The blocks of a team are the grid's y, or a cluster; where a block holds
+// several teams there is but one y.
 struct Team {
     u32 request;
     // Warps of the team in this block, and which of them this is.
@@ -47,12 +48,15 @@ struct Team {
     u32 first;
     u32 step;
 
-    INLINE Team(u32 block_bits, u32 warp_bits) {
+    // `warps` are a block's.
+    INLINE Team(u32 block_bits, u32 warp_bits, u32 warps, const Cluster& cluster) {
         const u32 warp = threadIdx.x / WARP;
         here = 1u << warp_bits;
         own = warp & (here - 1);
-        request = blockIdx.x * (WARPS >> warp_bits) + (warp >> warp_bits);
-        first = (blockIdx.y << warp_bits) + own;
+        const bool clustered = cluster.size > 1;
+        const u32 column = clustered ? blockIdx.x >> block_bits : blockIdx.x;
+        request = column * (warps >> warp_bits) + (warp >> warp_bits);
+        first = ((clustered ? cluster.rank : blockIdx.y) << warp_bits) + own;
         step = here << block_bits;
     }
 };
@@ -109,14 +113,38 @@ struct Slot {
     }
 };
 
-// The best match of full length that the team knows of, as its rank: in shared memory
-// for a team within a block, in the blocks' slots for a team of several.
-struct Hint {
+// The best match of full length that a team knows of, as its rank: in the shared memory
+// of each block, for a team within a block or a cluster.
+struct NearHint {
+    static constexpr bool NEAR = true;
+
+    volatile u32* here;
+    Cluster cluster;
+
+    // A warp leaves what it found; whether that is of no use, since a better is known.
+    INLINE bool leave(u32 rank) const {
+        u32 before = NO_RANK;
+        // That this returns is how a block knows when it has left its last.
+        if (lane_id() < cluster.size) {
+            before = atomicMin(cluster.of(const_cast<u32*>(here), lane_id()), rank);
+        }
+        return __any_sync(ALL_LANES, before < rank);
+    }
+
+    INLINE u32 rank() const { return *here; }
+};
+
+// The same for a team of blocks that are no cluster, in their slots; in shared memory
+// for a team within a block.
+struct SlotHint {
+    static constexpr bool NEAR = false;
+
     volatile u32* here;
     u64* slots;
     u32 blocks;
     u64 number;
 
+    // One lane leaves what its warp found.
     INLINE void leave(u32 rank) const {
         if (blocks == 1) {
             atomicMin(const_cast<u32*>(here), rank);
@@ -236,7 +264,7 @@ struct Pattern {
 
 // The best key of this warp's chunks. Only for the first occurrence may the second
 // haystack, which is right of the first, have any tokens.
-template <Occurrence WHICH, typename T>
+template <Occurrence WHICH, typename T, typename Hint>
 INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pattern,
                   const Team& team, const Hint& hint) {
     const u32 lane = lane_id();
@@ -259,8 +287,11 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
             skipped = head;
         }
         const i32 from = static_cast<i32>((chunk - skipped) * Haystack<T>::CHUNK - h.past);
-        const u32 known = hints && turn != team.first ? hint.rank() : NO_RANK;
+        // What is far is asked for while tokens are on their way; what is near may be
+        // newer when they have come.
+        u32 known = !Hint::NEAR && hints && turn != team.first ? hint.rank() : NO_RANK;
         u32 found = h.find(from, lane, last);
+        if (Hint::NEAR && hints) known = hint.rank();
         if (__any_sync(ALL_LANES, known < h.template best_rank<WHICH>(from))) break;
         while (found != 0) {
             const u32 bit = WHICH == Occurrence::LAST ? 31 - __clz(found) : __ffs(found) - 1;
@@ -284,7 +315,11 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
         // A match of full length: all else of this warp ranks after it.
         if (__any_sync(ALL_LANES, best >> RANK_BITS == 0)) {
             best = warp_min(best);
-            if (lane == 0 && hints) hint.leave(static_cast<u32>(best));
+            if constexpr (Hint::NEAR) {
+                if (hints && hint.leave(static_cast<u32>(best))) return NO_MATCH;
+            } else if (lane == 0 && hints) {
+                hint.leave(static_cast<u32>(best));
+            }
             return best;
         }
     }

@@ -72,7 +72,7 @@ INLINE void look_up(const Params& p) {
     __shared__ u32 hints[WARPS];
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
-    const Team team(p.block_bits, p.warp_bits);
+    const Team team(p.block_bits, p.warp_bits, WARPS, Cluster::alone());
     const bool there = team.request < p.batch;
     const u64 row = team.request;
     const u32 blocks = 1u << p.block_bits;
@@ -91,7 +91,7 @@ INLINE void look_up(const Params& p) {
         const Haystack<T> nothing(tokens, 0, length);
         const Pattern<T> pattern = {tokens + length - 1, min(p.max_ngram, length - 1),
                                     p.min_ngram};
-        const Hint hint = {&hints[warp - team.own], slots, blocks, p.number};
+        const SlotHint hint = {&hints[warp - team.own], slots, blocks, p.number};
         key = search<WHICH>(text, nothing, pattern, team, hint);
     }
     if (lane == 0) keys[warp] = key;

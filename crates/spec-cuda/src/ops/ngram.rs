@@ -13,9 +13,11 @@ use crate::archive::Archive;
 use crate::args::Integers;
 use crate::launch::{Function, Shape};
 
-/// Threads of a block.
+/// Threads of a block, at most.
 pub(super) const THREADS: u32 = 512;
 const WARPS: u32 = THREADS / 32;
+/// The most blocks of a cluster that every device with clusters has.
+const CLUSTER: usize = 8;
 /// What a warp reads at once.
 const CHUNK_BYTES: usize = 2048;
 /// The most warps for a request.
@@ -62,6 +64,10 @@ const _: () = assert!(size_of::<Params>() == 216);
 pub(super) struct Team {
     pub block_bits: u32,
     pub warp_bits: u32,
+    /// Warps of a block, a power of two: of one team or several.
+    warps: u32,
+    /// Whether the blocks are a cluster.
+    clustered: bool,
 }
 
 impl Team {
@@ -87,18 +93,74 @@ impl Team {
         let share = (16 * sms as usize / requests.max(1)).max(1);
         let warps = share.min(chunks.next_power_of_two()).min(MAX_TEAM).ilog2();
         let warp_bits = warps.min(WARPS.ilog2());
-        Team { block_bits: warps - warp_bits, warp_bits }
+        Team { block_bits: warps - warp_bits, warp_bits, warps: WARPS, clustered: false }
+    }
+
+    /// As [`new`](Self::new), for operators whose teams of several blocks are clusters.
+    /// On an H200, i64, in microseconds, by warps a request / in a block, or blocks x
+    /// warps; no budget binds where nothing else is said:
+    ///
+    /// ```text
+    /// requests x tokens, found    4/4   4/16  8/8   16/16 4x4   8x4   8x8   8x16
+    /// 32 x 512, low              2.67  3.20  2.74
+    /// 16 x 4096, low             3.14  3.83  3.10  3.43  3.30  3.08  3.44
+    /// 16 x 16384, low            3.15  3.82  3.37  4.01  3.56  3.38  3.75  4.86
+    /// 16 x 131072, low           3.17  3.84  3.38  4.01  3.56  3.76  4.16  6.11
+    /// 16 x 32768, none             15    18   9.3   6.7   5.9  4.33  3.87  4.70
+    /// 128 x 16384, low           3.39  4.04  3.72  4.61  4.70
+    /// 256 x 131072, none           98   101    66    62
+    ///
+    ///                             1/8   1/16  2/8   2/16  4/8   4/16
+    /// 512 x 512, low             3.20  3.58  3.46  3.69  3.37  3.51
+    /// 512 x 512, budget binds    7.73  6.22  7.98  6.31  7.91  6.18
+    /// 1024 x 512, low            3.78  3.81  4.19  4.08  4.95  4.66
+    /// 1024 x 512, budget binds   12.8  9.77  13.1  10.0  14.1  10.7
+    /// ```
+    fn within_cluster(requests: usize, bytes: usize, sms: u32) -> Self {
+        let chunks = (bytes / CHUNK_BYTES).max(1);
+        let share = |warps: usize| (warps * sms as usize / requests.max(1)).max(1);
+        // What a warp does beside reading takes as long as a few chunks. Few warps are
+        // soonest done with it; more of them keep memory busy where there is much to read.
+        let useful = chunks.next_power_of_two().min((chunks / 3).max(8));
+        let busy = match chunks / share(8) {
+            0..=16 => 8,
+            17..=64 => 16,
+            _ => 32,
+        };
+        let most = CLUSTER * WARPS as usize;
+        let warps = share(busy).min(useful).min(most).ilog2();
+        let block_bits = match warps {
+            0..=3 => 0,
+            4 if requests > sms as usize / 2 => 0,
+            4 => 2,
+            _ => CLUSTER.ilog2(),
+        };
+        let warp_bits = warps - block_bits;
+        // The more requests, the more threads should settle them where the budget binds.
+        let least = match requests {
+            _ if block_bits > 0 => 0,
+            0..=64 => 4,
+            65..=256 => 8,
+            _ => WARPS,
+        };
+        let clustered = block_bits > 0;
+        Team { block_bits, warp_bits, warps: least.max(1 << warp_bits), clustered }
     }
 
     /// The grid in which every request has its team.
     pub(super) fn shape(self, requests: usize) -> Shape {
-        let blocks = requests.div_ceil((WARPS >> self.warp_bits) as usize) as u32;
-        Shape { grid: [blocks, 1 << self.block_bits], ..Shape::new(blocks, THREADS) }
+        let blocks = requests.div_ceil((self.warps >> self.warp_bits) as usize) as u32;
+        let threads = self.warps * 32;
+        if self.clustered {
+            return Shape::new(blocks << self.block_bits, threads).cluster(1 << self.block_bits);
+        }
+        Shape { grid: [blocks, 1 << self.block_bits], ..Shape::new(blocks, threads) }
     }
 
-    /// Bytes of the slots of all blocks.
+    /// Bytes of the slots of all blocks; a cluster has one.
     pub(super) fn slots(self, requests: usize) -> usize {
-        (requests << self.block_bits) * SLOT
+        let slots = if self.clustered { requests } else { requests << self.block_bits };
+        slots * SLOT
     }
 }
 
@@ -174,7 +236,13 @@ impl Drafting {
         let name = format!("{}_{}", archive.name, token_name(dtype));
         let function = cuda.function(archive, &name)?;
         let bytes = (rows.input_ids.cols + rows.generated.cols) * dtype.size();
-        let team = Team::new(rows.batch, bytes, cuda.limits().multiprocessors);
+        let limits = cuda.limits();
+        let sms = limits.multiprocessors;
+        let team = if limits.clusters {
+            Team::within_cluster(rows.batch, bytes, sms)
+        } else {
+            Team::new(rows.batch, bytes, sms)
+        };
         let shape = team.shape(rows.batch);
         Ok(Drafting { cuda: cuda.clone(), rows: *rows, options, function, team, shape })
     }
