@@ -17,8 +17,8 @@
 // them run, or are done, when the last one starts. And though CUDA does not promise
 // that order, two blocks fit one multiprocessor (RESIDENT, which __launch_bounds__
 // makes the compiler keep to), so beside a block that waits, whose cluster is done,
-// there is room for another, and when that is done for the next; only a kernel that fills the device and itself
-// waits for this one's results could take that room for good.
+// there is room for another, and when that is done for the next; only a kernel that
+// fills the device and itself waits for this one's results could take that room for good.
 //
 // Bytes: the tokens up to a full match, each once; 256 prompts of 131072 tokens
 // of 8 bytes without a match are 268 MB: 58 us at 4.6 TB/s.

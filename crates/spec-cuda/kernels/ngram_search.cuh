@@ -84,11 +84,11 @@ INLINE ulonglong2 load_relaxed(const u64* from) {
 //
 // The slot needs no clearing beforehand, since no other launch has the number (of 60
 // bits, spread over both words: `number` in src/ops/ngram.rs), nor do a clear slot and
-// a hint read as one. And it needs no fence. Hints are stored before a barrier of the block after which the last
-// key is, so in each word the last key comes after every hint. Whoever settles the
-// request has seen that key when it clears the slot, so the clearing comes after
-// both, and a captured launch, which keeps its number, finds nothing of its own from
-// one replay in the next.
+// a hint read as one. And it needs no fence. Hints are stored before a barrier of the
+// block after which the last key is, so in each word the last key comes after every hint.
+// Whoever settles the request has seen that key when it clears the slot, so the clearing
+// comes after both, and a captured launch, which keeps its number, finds nothing of its
+// own from one replay in the next.
 struct Slot {
     static constexpr u64 HINT = 2ull << 32 | 2;
 
