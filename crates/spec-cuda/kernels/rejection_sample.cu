@@ -10,7 +10,7 @@
 //
 // * argmax: the largest (residual, inverse index) of all;
 // * sample: sums of 2^-40 units; the block whose piece holds the threshold reads
-//   it again (from L2) to find the entry. Integers: any order gives the same sum;
+//   it again (from L2, into registers) to find the entry. Integers: any order gives the same sum;
 // * greedy: the argmax of a few rows at a time, since the walk needs it. Mixed
 //   batches have both kinds of requests: each cluster does as its own says.
 //
@@ -385,8 +385,9 @@ INLINE void recover_by_sum(const Params<T>& p, const Place<1>& at, const Row<T>&
     const u32 length = (range.end - range.begin + blockDim.x - 1) >> (31 - __clz(blockDim.x));
     const u32 begin = min(range.begin + threadIdx.x * length, range.end);
     const Range few = {begin, min(begin + length, range.end)};
-    // As a rule they stay in registers, and are found there.
-    constexpr u32 KEPT = 4;
+    // As a rule they stay in registers, and are found there. Each one more that could stay
+    // costs all: 5 is what 151936 entries need in 16 blocks of 256 threads.
+    constexpr u32 KEPT = 5;
     const bool kept = length <= KEPT;
     u64 quanta[KEPT];
     u64 of_lane = 0;
