@@ -10,7 +10,8 @@
 //
 // * argmax: the largest (residual, inverse index) of all;
 // * sample: sums of 2^-40 units; the block whose piece holds the threshold reads
-//   it again (from L2) to find the entry. Integers: any order gives the same sum;
+//   it again (from L2, into registers) to find the entry. Integers: any order gives the
+//   same sum;
 // * greedy: the argmax of a few rows at a time, since the walk needs it. Mixed
 //   batches have both kinds of requests: each cluster does as its own says.
 //
@@ -60,6 +61,14 @@ constexpr u32 MAX_PIECES = MAX_WARPS * MAX_CLUSTER;
 
 // ---- clusters -----------------------------------------------------------------
 
+// Which cluster of the grid it is, without a division.
+INLINE u32 cluster_index() {
+    u32 index = blockIdx.x;
+#if __CUDA_ARCH__ >= 900
+    asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
+#endif
+    return index;
+}
 // The first lane whose inclusive sum exceeds the threshold, from which the sum
 // before that lane is taken off.
 INLINE u32 first_above(u64 through, u64 own, u64& threshold) {
@@ -90,7 +99,7 @@ struct Place {
     u32 meetings;
 
     INLINE Place(Meeting<VALUES>& shared)
-        : meeting(&shared), request(blockIdx.x / cluster.size), lane(lane_id()),
+        : meeting(&shared), request(cluster_index()), lane(lane_id()),
           warps(blockDim.x / WARP), piece(cluster.rank * warps + threadIdx.x / WARP),
           pieces(cluster.size * warps), meetings(0) {}
 
@@ -283,22 +292,49 @@ INLINE void recover_by_sum(const Params<T>& p, const Place<1>& at, const Row<T>&
     const u32 first = first_above(through, sum, threshold) * each;
     const u64 own = at.lane < each ? at.told(0, first + at.lane) : 0;
     const u32 piece = first + first_above(warp_inclusive_sum(own, at.lane), own, threshold);
-    if (piece / at.warps != at.cluster.rank) return;
+    const u32 warp = threadIdx.x / WARP;
+    // No division: warps are as many as a power of two.
+    if (piece - (at.piece - warp) >= at.warps) return;
     // Each lane of its block has a few entries, and one of them the threshold.
     __shared__ u64 sums[MAX_WARPS];
-    const u32 warp = threadIdx.x / WARP;
     const Range range = entries_of(row, piece, at.pieces);
-    const u32 length = (range.end - range.begin + blockDim.x - 1) / blockDim.x;
+    const u32 length = (range.end - range.begin + blockDim.x - 1) >> (31 - __clz(blockDim.x));
     const u32 begin = min(range.begin + threadIdx.x * length, range.end);
     const Range few = {begin, min(begin + length, range.end)};
-    const u64 of_lane = sum_few(row, few);
+    // As a rule they stay in registers, and are found there. Each one more that could stay
+    // costs all: 5 is what 151936 entries need in 16 blocks of 256 threads.
+    constexpr u32 KEPT = 5;
+    const bool kept = length <= KEPT;
+    u64 quanta[KEPT];
+    u64 of_lane = 0;
+    if (kept) {
+#pragma unroll
+        for (u32 i = 0; i < KEPT; ++i) {
+            const u64 quantum = row.quantum(min(few.begin + i, range.end - 1));
+            quanta[i] = few.begin + i < few.end ? quantum : 0;
+            of_lane += quanta[i];
+        }
+    } else {
+        of_lane = sum_few(row, few);
+    }
     const u64 of_lanes = warp_inclusive_sum(of_lane, at.lane);
     if (at.lane == WARP - 1) sums[warp] = of_lanes;
     __syncthreads();
     const u64 of_warp = at.lane < at.warps ? sums[at.lane] : 0;
     if (first_above(warp_inclusive_sum(of_warp, at.lane), of_warp, threshold) != warp) return;
     if (first_above(of_lanes, of_lane, threshold) != at.lane) return;
-    p.output.set(at.request, accepted, static_cast<i32>(find_entry(row, few, threshold)));
+    u32 found = few.begin;
+    if (kept) {
+        u64 sum = 0;
+#pragma unroll
+        for (u32 i = 0; i + 1 < KEPT; ++i) {
+            sum += quanta[i];
+            found += sum <= threshold ? 1 : 0;
+        }
+    } else {
+        found = find_entry(row, few, threshold);
+    }
+    p.output.set(at.request, accepted, static_cast<i32>(found));
 }
 
 template <bool SAMPLE, typename T>
@@ -427,7 +463,7 @@ template <Mode MODE, typename T>
 INLINE void verify(const Params<T>& p) {
     constexpr bool SAMPLE = MODE == Mode::SAMPLE || MODE == Mode::MIXED_SAMPLE;
     constexpr bool MIXED = MODE == Mode::MIXED_ARGMAX || MODE == Mode::MIXED_SAMPLE;
-    const u32 request = blockIdx.x / Cluster().size;
+    const u32 request = cluster_index();
     const bool follows = MODE == Mode::GREEDY || (MIXED && p.greedy[request]);
     const Tokens tokens = tokens_of(p, request);
     if constexpr (MODE == Mode::GREEDY || MIXED) {
