@@ -69,6 +69,7 @@ INLINE u32 cluster_index() {
 #endif
     return index;
 }
+
 // The first lane whose inclusive sum exceeds the threshold, from which the sum
 // before that lane is taken off.
 INLINE u32 first_above(u64 through, u64 own, u64& threshold) {
