@@ -5,11 +5,13 @@
 // that all others' values are as large as its own largest and marks its own
 // accordingly; the barrier behind that tells whether they were:
 //
-//   bitmap   all below 2^17: one atomicOr a value, a prefix sum of popcounts, and each
-//            thread writes out the bits of its 128. No sort.
-//   presence all below 2^20, or a span of as much: a bitmap of the words that such a
-//            bitmap of values would have anything in, 4 KB, and its prefix sum give
-//            those words their places in a row; then the same with these alone.
+//   bitmap   values below 2^18, or a span of as much: one atomicOr a value and a prefix
+//            sum of popcounts. Then lanes write out the bits of their words or, where
+//            words are many more than values, look up the ranks of their values.
+//            No sort.
+//   presence below 2^20, or a span of as much: a bitmap of the words that such a bitmap
+//            of values would have anything in, 4 KB, and its prefix sum give those
+//            words their places in a row; then the same with these alone.
 //   buckets  a wider span: the value's top bits name one of 2^14 buckets, kept in
 //            order by a prefix sum; inside its bucket a value compares itself with
 //            the few others there. Where some bucket holds more than 32, a bitonic
@@ -20,23 +22,26 @@
 // All four are sets and ranks: no order of threads or atomics shows in the output.
 //
 // Bytes: 4 n read and 4 n written a request; at 115 x 8192 that is 7.5 MB, a floor
-// of 2.5 us on an H100. Cleared: 20 KB and 4 n.
+// of 2.5 us on an H100. Cleared: 36 KB a request.
 #include "common.cuh"
 
 constexpr u32 THREADS = 1024;
 constexpr u32 WARPS = THREADS / WARP;
 // Words cleared while the values are under way: as many as take no longer than they do,
 // and all that buckets need.
-// Values below this fit the small bitmap, of four words a thread.
-constexpr i32 SMALL = 1 << 17;
+// A span of this many values fits the bitmap; of half as many, the half of it that has
+// four words a thread.
+constexpr i32 SMALL = 1 << 18;
+constexpr i32 SMALLER = SMALL / 2;
 constexpr u32 SMALL_WORDS = SMALL / WARP;
 // A span of this many values has its words marked, a word of marks a thread.
 constexpr i32 MEDIUM = 1 << 20;
 constexpr u32 PRESENCE_WORDS = MEDIUM / WARP / WARP;
-static_assert(SMALL_WORDS == 4 * THREADS && PRESENCE_WORDS == THREADS);
-// Four counters of a byte share a word of the small bitmap's.
+static_assert(SMALL_WORDS == 8 * THREADS && PRESENCE_WORDS == THREADS);
+// Counters of buckets, four of a byte in a word.
 constexpr u32 LOG_BUCKETS = 14;
-static_assert(1u << LOG_BUCKETS == 4 * SMALL_WORDS);
+constexpr u32 COUNTER_WORDS = (1u << LOG_BUCKETS) / 4;
+static_assert(COUNTER_WORDS == 4 * THREADS && 2 * COUNTER_WORDS <= SMALL_WORDS);
 // A bucket larger than this is left to the bitonic sort.
 constexpr u32 MAX_BUCKET = 32;
 
@@ -62,10 +67,14 @@ struct Shared {
         bits = reinterpret_cast<u32*>(memory);
         stage = bits + (1u << p.log_words);
     }
-    // What of a bitmap of 2^20 values is there; its words that are; where they belong.
+    // What of a bitmap of 2^20 values is there.
     INLINE u32* presence() const { return bits + SMALL_WORDS; }
-    INLINE u32* dense() const { return bits + SMALL_WORDS + PRESENCE_WORDS; }
-    INLINE u16* places() const { return reinterpret_cast<u16*>(bits); }
+    // Values before words, groups of words, or buckets: two bytes for each value, or
+    // four for each word of counters.
+    template <typename T>
+    INLINE T* before() const {
+        return reinterpret_cast<T*>(bits + SMALL_WORDS + PRESENCE_WORDS);
+    }
 };
 
 // Lane w gets the sum over the warps before w; `total` the sum over all. Every warp
@@ -109,16 +118,51 @@ INLINE void block_range(u32& low, u32& high, bool any) {
 
 // ---- bitmap ------------------------------------------------------------------
 
-// The sum of `own` over the threads before this one; `total` over all.
+// The sum of `own` over the threads before this one; `total` over all, below 2^16.
 INLINE u32 block_sum_before(u32 own, u32& total) {
     __shared__ u32 totals[WARPS];
     const u32 warp = threadIdx.x / WARP;
     const u32 inclusive = warp_inclusive_sum(own);
     if (lane_id() == WARP - 1) totals[warp] = inclusive;
     __syncthreads();
-    const u32 bases = warp_bases(totals, total);
-    return __shfl_sync(ALL_LANES, bases, warp) + inclusive - own;
+    const u32 other = totals[lane_id()];
+    const u32 both = __reduce_add_sync(ALL_LANES, other | (lane_id() < warp ? other << 16 : 0));
+    total = both & 0xFFFF;
+    return (both >> 16) + inclusive - own;
 }
+
+// A warp's share of the bitmap, STEPS times four words a lane, and for each of those
+// how many bits are set before it in the share.
+template <u32 STEPS>
+struct Share {
+    uint4 words[STEPS];
+    u32 before[STEPS];
+    u32 total;
+
+    INLINE Share(const uint4* bits, u32 first) {
+        u32 own[STEPS];
+#pragma unroll
+        for (u32 s = 0; s < STEPS; s++) {
+            words[s] = bits[first + s * WARP];
+            const uint4& w = words[s];
+            own[s] = __popc(w.x) + __popc(w.y) + __popc(w.z) + __popc(w.w);
+        }
+        // A share has at most 2^15 bits, 2^12 a step: two steps share a register.
+        total = 0;
+#pragma unroll
+        for (u32 s = 0; s < STEPS; s += 2) {
+            const u32 pair = own[s] | (s + 1 < STEPS ? own[s + 1] << 16 : 0);
+            const u32 inclusive = warp_inclusive_sum(pair);
+            const u32 all = __shfl_sync(ALL_LANES, inclusive, WARP - 1);
+            before[s] = total + (inclusive & 0xFFFF) - own[s];
+            total += all & 0xFFFF;
+            if (s + 1 < STEPS) {
+                before[s + 1] = total + (inclusive >> 16) - own[s + 1];
+                total += all >> 16;
+            }
+        }
+    }
+};
 
 // Writes the values of a word's bits in order, those of the first bit being `first`.
 INLINE void stage_word(u32 word, u32 first, u32*& to) {
@@ -130,29 +174,80 @@ INLINE void stage_word(u32 word, u32 first, u32*& to) {
     }
 }
 
-// Stages the values of the small bitmap in order; returns how many. Each thread writes
-// the bits of its own four words.
-INLINE u32 stage_bits(const Shared& shared) {
+// Stages the values of the bitmap's first half in order; returns how many. Each thread
+// writes the bits of its own four words.
+INLINE u32 stage_bits(const Shared& shared, u32 base) {
     const uint4 words = reinterpret_cast<const uint4*>(shared.bits)[threadIdx.x];
     const u32 own = __popc(words.x) + __popc(words.y) + __popc(words.z) + __popc(words.w);
     u32 total;
     u32* to = shared.stage + block_sum_before(own, total);
-    const u32 first = threadIdx.x * 128;
+    const u32 first = base + threadIdx.x * 128;
     stage_word(words.x, first, to);
     stage_word(words.y, first + 32, to);
     stage_word(words.z, first + 64, to);
     stage_word(words.w, first + 96, to);
+    return total;
+}
+
+// The same, where words are many more than values: each thread looks up the ranks of
+// its own values.
+template <u32 ITEMS, u32 STEPS>
+INLINE u32 stage_ranks(const Shared& shared, const u32 (&values)[ITEMS], u32 base) {
+    __shared__ u32 totals[WARPS];
+    u16* prefix = shared.before<u16>();
+    const u32 warp = threadIdx.x / WARP;
+    {
+        const u32 first = warp * STEPS * WARP + lane_id();
+        const Share<STEPS> share(reinterpret_cast<const uint4*>(shared.bits), first);
+        u32* pairs = reinterpret_cast<u32*>(prefix);
+#pragma unroll
+        for (u32 s = 0; s < STEPS; s++) {
+            const u32 half = __popc(share.words[s].x) + __popc(share.words[s].y);
+            pairs[first + s * WARP] = share.before[s] | (share.before[s] + half) << 16;
+        }
+        if (lane_id() == 0) totals[warp] = share.total;
+    }
+    __syncthreads();
+    u32 total;
+    const u32 bases = warp_bases(totals, total);
+    const u64* groups = reinterpret_cast<const u64*>(shared.bits);
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        const bool valid = static_cast<i32>(values[i]) >= 0;
+        const u32 bit = valid ? values[i] - base : 0;
+        const u32 owner = bit / (STEPS * WARP * 128);
+        const u32 start = __shfl_sync(ALL_LANES, bases, owner) + prefix[bit / 64];
+        const u64 below = (1ull << (bit % 64)) - 1;
+        // Equal values write the same value to the same place.
+        if (valid) shared.stage[start + __popcll(groups[bit / 64] & below)] = values[i];
+    }
+    return total;
+}
+
+// Stages the distinct of values that the bitmap marks, in order; returns how many.
+template <u32 ITEMS>
+INLINE u32 stage_by_bitmap(const Shared& shared, const u32 (&values)[ITEMS], u32 base,
+                           bool half) {
+    u32 total;
+    if (half && ITEMS > 2) {
+        total = stage_bits(shared, base);
+    } else if (half) {
+        total = stage_ranks<ITEMS, 1>(shared, values, base);
+    } else {
+        total = stage_ranks<ITEMS, 2>(shared, values, base);
+    }
     __syncthreads();
     return total;
 }
 
-// Marks values in the small bitmap.
+// Marks values in the bitmap.
 template <u32 ITEMS>
-INLINE void mark_small(const Shared& shared, const u32 (&values)[ITEMS]) {
+INLINE void mark_small(const Shared& shared, const u32 (&values)[ITEMS], u32 base) {
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         if (static_cast<i32>(values[i]) >= 0) {
-            atomicOr(&shared.bits[values[i] / 32], 1u << (values[i] % 32));
+            const u32 bit = values[i] - base;
+            atomicOr(&shared.bits[bit / 32], 1u << (bit % 32));
         }
     }
 }
@@ -176,57 +271,54 @@ template <u32 ITEMS>
 INLINE u32 stage_by_presence(const Shared& shared, const u32 (&values)[ITEMS], u32 base) {
     // Present words, and how many are before them.
     uint2* entries = reinterpret_cast<uint2*>(shared.stage);
-    u32* dense = shared.dense();
-    u16* places = shared.places();
+    u32* words = shared.bits;
+    u16* before = shared.before<u16>();
     {
         const u32 present = shared.presence()[threadIdx.x];
         u32 total;
-        const u32 before = block_sum_before(__popc(present), total);
-        entries[threadIdx.x] = make_uint2(present, before);
+        const u32 start = block_sum_before(__popc(present), total);
+        entries[threadIdx.x] = make_uint2(present, start);
+    }
+    __syncthreads();
+    u32 places[ITEMS];
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        places[i] = 0;
+        if (static_cast<i32>(values[i]) >= 0) {
+            const u32 bit = values[i] - base;
+            const uint2 entry = entries[bit / 1024];
+            places[i] = entry.y + __popc(entry.x & ((1u << (bit / 32 % 32)) - 1));
+            atomicOr(&words[places[i]], 1u << (bit % 32));
+        }
+    }
+    __syncthreads();
+    u32 total;
+    {
+        const uint2* pairs = reinterpret_cast<const uint2*>(words) + threadIdx.x * (ITEMS / 2);
+        u32 sums[ITEMS];
+        u32 own = 0;
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i += 2) {
+            const uint2 pair = pairs[i / 2];
+            sums[i] = own;
+            sums[i + 1] = own + __popc(pair.x);
+            own = sums[i + 1] + __popc(pair.y);
+        }
+        const u32 start = block_sum_before(own, total);
+        u32* to = reinterpret_cast<u32*>(before) + threadIdx.x * (ITEMS / 2);
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i += 2) {
+            to[i / 2] = (start + sums[i]) | (start + sums[i + 1]) << 16;
+        }
     }
     __syncthreads();
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         if (static_cast<i32>(values[i]) >= 0) {
-            const u32 bit = values[i] - base;
-            const uint2 entry = entries[bit / 1024];
-            const u32 at = entry.y + __popc(entry.x & ((1u << (bit / 32 % 32)) - 1));
-            atomicOr(&dense[at], 1u << (bit % 32));
-            places[at] = static_cast<u16>(bit / 32);
+            const u32 below = (1u << ((values[i] - base) % 32)) - 1;
+            // Equal values write the same value to the same place.
+            shared.stage[before[places[i]] + __popc(words[places[i]] & below)] = values[i];
         }
-    }
-    __syncthreads();
-    u32 words[ITEMS];
-    u32 own = 0;
-    const uint2* pairs = reinterpret_cast<const uint2*>(dense + threadIdx.x * ITEMS);
-    if (ITEMS % 4 == 0) {
-        const uint4* quads = reinterpret_cast<const uint4*>(pairs);
-#pragma unroll
-        for (u32 i = 0; i < ITEMS / 4; i++) {
-            const uint4 quad = quads[i];
-            words[4 * i] = quad.x;
-            words[4 * i + 1] = quad.y;
-            words[4 * i + 2] = quad.z;
-            words[4 * i + 3] = quad.w;
-        }
-    } else {
-#pragma unroll
-        for (u32 i = 0; i < ITEMS / 2; i++) {
-            const uint2 pair = pairs[i];
-            words[2 * i] = pair.x;
-            words[2 * i + 1] = pair.y;
-        }
-    }
-#pragma unroll
-    for (u32 i = 0; i < ITEMS; i++) own += __popc(words[i]);
-    u32 total;
-    u32* to = shared.stage + block_sum_before(own, total);
-    const u32* halves = reinterpret_cast<const u32*>(places) + threadIdx.x * (ITEMS / 2);
-#pragma unroll
-    for (u32 i = 0; i < ITEMS; i += 2) {
-        const u32 both = halves[i / 2];
-        stage_word(words[i], base + (both & 0xFFFF) * 32, to);
-        stage_word(words[i + 1], base + (both >> 16) * 32, to);
     }
     __syncthreads();
     return total;
@@ -297,7 +389,7 @@ INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32
         const u32 y = __dp4a(four.y, ONES, x);
         const u32 z = __dp4a(four.z, ONES, y);
         const u32 before = block_sum_before(__dp4a(four.w, ONES, z), total);
-        reinterpret_cast<uint4*>(shared.dense())[threadIdx.x] =
+        reinterpret_cast<uint4*>(shared.before<u32>())[threadIdx.x] =
             make_uint4(before, before + x, before + y, before + z);
     }
     __syncthreads();
@@ -310,7 +402,7 @@ INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32
             const u32 bucket = (values[i] - base) >> shift;
             const u32 place = bucket % 4 * 8;
             const u32 four = shared.bits[bucket / 4];
-            starts[i] = __dp4a(four & ((1u << place) - 1), ONES, shared.dense()[bucket / 4]);
+            starts[i] = __dp4a(four & ((1u << place) - 1), ONES, shared.before<u32>()[bucket / 4]);
             counts[i] = four >> place & 0xFF;
             shared.stage[starts[i] + slots[i]] = values[i];
         }
@@ -373,9 +465,11 @@ INLINE u32 write_distinct(const u32* sorted, u32 n, i32* out) {
 
 // ---- a request whose values fit registers ------------------------------------
 
-// A request's values, 2^31 and more for those dropped or not there.
-template <u32 ITEMS>
-INLINE void load_values(const Params& p, u64 request, u32 n, u32 (&values)[ITEMS]) {
+// A request's values, 2^31 and more for those dropped or not there. `meanwhile` is
+// called while they are under way.
+template <u32 ITEMS, typename Meanwhile>
+INLINE void load_values(const Params& p, u64 request, u32 n, u32 (&values)[ITEMS],
+                        Meanwhile meanwhile) {
     const i32* row = p.indices[request * p.rows];
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) values[i] = 0xFFFFFFFFu;
@@ -399,6 +493,7 @@ INLINE void load_values(const Params& p, u64 request, u32 n, u32 (&values)[ITEMS
                 values[ITEMS - 1] = pair.y;
             }
         }
+        meanwhile();
         return;
     }
 #pragma unroll
@@ -411,6 +506,7 @@ INLINE void load_values(const Params& p, u64 request, u32 n, u32 (&values)[ITEMS
             values[i] = __ldg(row + step * p.indices.stride + (at - step * p.cols));
         }
     }
+    meanwhile();
 }
 
 // Writes the `count` staged values, and -1 after.
@@ -443,72 +539,75 @@ template <u32 ITEMS>
 INLINE void deduplicate(const Params& p) {
     const Shared shared(p);
     const u32 n = p.rows * p.cols;
-    __shared__ u32 sizes[WARPS]; // of each warp's largest value: 1, 2, 4; 0 without any
-    const u32 cleared = SMALL_WORDS + PRESENCE_WORDS + ITEMS * THREADS;
+    __shared__ u32 sizes[WARPS]; // of each warp's largest value, a bit; 0 without any
     for (u64 request = blockIdx.x; request < p.batch; request += gridDim.x) {
         u32 values[ITEMS];
-        load_values(p, request, n, values);
-        // The loads are under way; nothing waits for them until below.
-        clear(shared.bits, 0, cleared);
+        load_values(p, request, n, values,
+                    [&] { clear(shared.bits, 0, SMALL_WORDS + PRESENCE_WORDS); });
         __syncthreads();
         i32 top = -1; // dropped values are negative
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) top = max(top, static_cast<i32>(values[i]));
         top = __reduce_max_sync(ALL_LANES, top);
         // Each warp takes it that the others' values are like its own.
-        const u32 size = top < 0 ? 0 : top < SMALL ? 1 : top < MEDIUM ? 2 : 4;
-        if (size == 1) mark_small(shared, values);
-        if (size == 2) mark_presence(shared, values, 0);
+        const u32 size = top < 0 ? 0 : top < SMALLER ? 1 : top < SMALL ? 2 : top < MEDIUM ? 4 : 8;
+        if (size == 1 || size == 2) mark_small(shared, values, 0);
+        if (size == 4) mark_presence(shared, values, 0);
         if (lane_id() == 0) sizes[threadIdx.x / WARP] = size;
         i32* out = p.unique[request];
         u32 count = 0;
-        const bool larger = __syncthreads_or(size > 1);
-        if (!larger) {
-            count = stage_bits(shared);
-            write_staged<ITEMS>(shared.stage, count, out, n);
-        } else {
-            const u32 seen = __reduce_or_sync(ALL_LANES, sizes[lane_id()]);
-            u32 base = 0;
-            bool medium = true;
-            if (seen & 4) {
-                // What other warps marked is in the way.
-                if (seen & 3) clear(shared.bits, 0, SMALL_WORDS + PRESENCE_WORDS);
-                u32 low = 0xFFFFFFFFu;
-                u32 high = 0;
+        u32 seen = 1;
+        if (__syncthreads_or(size > 1)) seen = __reduce_or_sync(ALL_LANES, sizes[lane_id()]);
+        u32 base = 0;
+        bool marked = true;
+        bool equals = false;
+        if (seen >= 8) {
+            u32 low = 0xFFFFFFFFu;
+            u32 high = 0;
 #pragma unroll
-                for (u32 i = 0; i < ITEMS; i++) {
-                    if (static_cast<i32>(values[i]) >= 0) {
-                        low = min(low, values[i]);
-                        high = max(high, values[i]);
-                    }
+            for (u32 i = 0; i < ITEMS; i++) {
+                if (static_cast<i32>(values[i]) >= 0) {
+                    low = min(low, values[i]);
+                    high = max(high, values[i]);
                 }
-                block_range(low, high, low != 0xFFFFFFFFu);
-                high -= 1;
-                base = low & ~31u;
-                medium = high - base < MEDIUM;
-                if (medium) {
-                    mark_presence(shared, values, base);
-                    __syncthreads();
-                } else {
-                    const u32 width = 32 - __clz(high - low);
-                    const u32 shift = width > LOG_BUCKETS ? width - LOG_BUCKETS : 0;
-                    bool equals;
-                    count = sort_by_buckets(shared, values, low, shift, equals);
-                    if (equals) {
-                        count = write_distinct<ITEMS>(shared.stage, count, out);
-                        pad(out, count, n);
-                    } else {
-                        write_staged<ITEMS>(shared.stage, count, out, n);
-                    }
-                }
-            } else if (seen & 1) {
-                if (size == 1) mark_presence(shared, values, 0);
-                __syncthreads();
             }
-            if (medium) {
-                count = stage_by_presence(shared, values, base);
+            // What was marked by mistake is in the way.
+            if (seen != 8) clear(shared.bits, 0, SMALL_WORDS + PRESENCE_WORDS);
+            block_range(low, high, low != 0xFFFFFFFFu);
+            high -= 1;
+            base = low & ~63u;
+            const i32 span = static_cast<i32>(high - base);
+            marked = false;
+            seen = span < SMALLER ? 1 : span < SMALL ? 2 : span < MEDIUM ? 4 : 8;
+            if (seen == 8) {
+                const u32 width = 32 - __clz(high - low);
+                const u32 shift = width > LOG_BUCKETS ? width - LOG_BUCKETS : 0;
+                count = sort_by_buckets(shared, values, low, shift, equals);
+            }
+        } else if (seen > 4) {
+            clear(shared.bits, 0, SMALL_WORDS);
+            marked = size == 4;
+        }
+        if (seen == 8) {
+            if (equals) {
+                count = write_distinct<ITEMS>(shared.stage, count, out);
+                pad(out, count, n);
+            } else {
                 write_staged<ITEMS>(shared.stage, count, out, n);
             }
+        } else {
+            if (seen < 4) {
+                if (!marked) {
+                    mark_small(shared, values, base);
+                    __syncthreads();
+                }
+                count = stage_by_bitmap(shared, values, base, seen == 1);
+            } else {
+                if (!marked) mark_presence(shared, values, base);
+                if (seen > 4 || !marked) __syncthreads();
+                count = stage_by_presence(shared, values, base);
+            }
+            write_staged<ITEMS>(shared.stage, count, out, n);
         }
         if (p.counts != nullptr && threadIdx.x == 0) p.counts[request] = count;
         __syncthreads(); // before the next request clears what this one reads
