@@ -9,7 +9,7 @@
 //            sum of popcounts. Then lanes write out the bits of their words or, where
 //            words are many more than values, look up the ranks of their values.
 //            No sort.
-//   presence below 2^20, or a span of as much: a bitmap of the words that such a bitmap
+//   presence values below 2^20, or a span of as much: a bitmap of the words that such a bitmap
 //            of values would have anything in, 4 KB, and its prefix sum give those
 //            words their places in a row; then the same with these alone.
 //   buckets  a wider span: the value's top bits name one of 2^14 buckets, kept in
@@ -27,8 +27,6 @@
 
 constexpr u32 THREADS = 1024;
 constexpr u32 WARPS = THREADS / WARP;
-// Words cleared while the values are under way: as many as take no longer than they do,
-// and all that buckets need.
 // A span of this many values fits the bitmap; of half as many, the half of it that has
 // four words a thread.
 constexpr i32 SMALL = 1 << 18;
@@ -67,6 +65,7 @@ struct Shared {
         bits = reinterpret_cast<u32*>(memory);
         stage = bits + (1u << p.log_words);
     }
+
     // What of a bitmap of 2^20 values is there.
     INLINE u32* presence() const { return bits + SMALL_WORDS; }
     // Values before words, groups of words, or buckets: two bytes for each value, or
