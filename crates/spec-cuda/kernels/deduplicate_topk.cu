@@ -9,8 +9,8 @@
 //            sum of popcounts. Then lanes write out the bits of their words or, where
 //            words are many more than values, look up the ranks of their values.
 //            No sort.
-//   presence values below 2^20, or a span of as much: a bitmap of the words that such a bitmap
-//            of values would have anything in, 4 KB, and its prefix sum give those
+//   presence values below 2^20, or a span of as much: a bitmap of the words that such a
+//            bitmap of values would have anything in, 4 KB, and its prefix sum give those
 //            words their places in a row; then the same with these alone.
 //   buckets  a wider span: the value's top bits name one of 2^14 buckets, kept in
 //            order by a prefix sum; inside its bucket a value compares itself with
@@ -85,15 +85,25 @@ INLINE u32 warp_bases(const u32* totals, u32& total) {
     return inclusive - own;
 }
 
-INLINE void clear(u32* words, u32 from, u32 to) {
+INLINE void clear(u32* words, u32 count) {
     uint4* quads = reinterpret_cast<uint4*>(words);
-    for (u32 i = from / 4 + threadIdx.x; i < to / 4; i += THREADS) {
-        quads[i] = make_uint4(0, 0, 0, 0);
+    for (u32 i = threadIdx.x; i < count / 4; i += THREADS) quads[i] = make_uint4(0, 0, 0, 0);
+}
+
+// The same for a count known ahead: a store or two, and no loop.
+template <u32 COUNT>
+INLINE void clear(u32* words) {
+    uint4* quads = reinterpret_cast<uint4*>(words);
+#pragma unroll
+    for (u32 i = 0; i < COUNT / 4; i += THREADS) {
+        const bool whole = i + THREADS <= COUNT / 4;
+        if (whole || i + threadIdx.x < COUNT / 4) quads[i + threadIdx.x] = make_uint4(0, 0, 0, 0);
     }
 }
 
 // Writes -1 from `from` on.
 INLINE void pad(i32* out, u32 from, u32 to) {
+#pragma unroll 1
     for (u32 i = from + threadIdx.x; i < to; i += THREADS) out[i] = -1;
 }
 
@@ -165,6 +175,7 @@ struct Share {
 
 // Writes the values of a word's bits in order, those of the first bit being `first`.
 INLINE void stage_word(u32 word, u32 first, u32*& to) {
+#pragma unroll 1
     while (word != 0) {
         // Of the lowest bit alone, the place is one instruction of the slow pipe.
         const u32 rest = word & (word - 1);
@@ -326,8 +337,11 @@ INLINE u32 stage_by_presence(const Shared& shared, const u32 (&values)[ITEMS], u
 // ---- buckets -----------------------------------------------------------------
 
 INLINE void bitonic_sort(u32* values, u32 n) {
+#pragma unroll 1
     for (u32 size = 2; size <= n; size *= 2) {
+#pragma unroll 1
         for (u32 stride = size / 2; stride > 0; stride /= 2) {
+#pragma unroll 1
             for (u32 i = threadIdx.x; i < n / 2; i += THREADS) {
                 const u32 low = 2 * i - (i & (stride - 1));
                 const u32 high = low + stride;
@@ -372,6 +386,7 @@ INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32
         // 2^31 and more, the dropped ones, sort behind all others.
         u32 padded = THREADS;
         while (padded < ITEMS * THREADS) padded *= 2;
+#pragma unroll 1
         for (u32 i = threadIdx.x; i < padded; i += THREADS) shared.stage[i] = 0xFFFFFFFFu;
         __syncthreads();
 #pragma unroll
@@ -412,12 +427,15 @@ INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         if (counts[i] > 1) {
-            const u32 own = starts[i] + slots[i];
+            // From the next one around, so that a value does not meet itself.
             u32 place = starts[i];
-            for (u32 j = starts[i]; j < starts[i] + counts[i]; j++) {
-                const u32 other = shared.stage[j];
-                place += other < values[i] || (other == values[i] && j < own);
-                same |= other == values[i] && j != own;
+            u32 at = slots[i];
+#pragma unroll 1
+            for (u32 left = counts[i] - 1; left > 0; left--) {
+                at = at + 1 < counts[i] ? at + 1 : 0;
+                const u32 other = shared.stage[starts[i] + at];
+                place += other < values[i] || (other == values[i] && at < slots[i]);
+                same |= other == values[i];
             }
             slots[i] = place;
         }
@@ -542,7 +560,7 @@ INLINE void deduplicate(const Params& p) {
     for (u64 request = blockIdx.x; request < p.batch; request += gridDim.x) {
         u32 values[ITEMS];
         load_values(p, request, n, values,
-                    [&] { clear(shared.bits, 0, SMALL_WORDS + PRESENCE_WORDS); });
+                    [&] { clear<SMALL_WORDS + PRESENCE_WORDS>(shared.bits); });
         __syncthreads();
         i32 top = -1; // dropped values are negative
 #pragma unroll
@@ -571,7 +589,7 @@ INLINE void deduplicate(const Params& p) {
                 }
             }
             // What was marked by mistake is in the way.
-            if (seen != 8) clear(shared.bits, 0, SMALL_WORDS + PRESENCE_WORDS);
+            if (seen != 8) clear<SMALL_WORDS + PRESENCE_WORDS>(shared.bits);
             block_range(low, high, low != 0xFFFFFFFFu);
             high -= 1;
             base = low & ~63u;
@@ -584,7 +602,7 @@ INLINE void deduplicate(const Params& p) {
                 count = sort_by_buckets(shared, values, low, shift, equals);
             }
         } else if (seen > 4) {
-            clear(shared.bits, 0, SMALL_WORDS);
+            clear<SMALL_WORDS>(shared.bits);
             marked = size == 4;
         }
         if (seen == 8) {
@@ -673,7 +691,7 @@ INLINE void deduplicate_windows(const Params& p) {
         // `low` is the smallest value not yet written, 2^32 - 1 when there is none.
         while (low != 0xFFFFFFFFu) {
             __syncthreads(); // before clearing what the last window still reads
-            clear(shared.bits, 0, 1u << p.log_words);
+            clear(shared.bits, 1u << p.log_words);
             __syncthreads();
             u32 next = 0xFFFFFFFFu;
             each_value(p, request, [&](u32 value) {
