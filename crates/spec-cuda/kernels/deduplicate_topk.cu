@@ -1,31 +1,45 @@
 // deduplicate_topk: the distinct values of each request's rows, ascending, -1 after.
 //
 // One block of 1024 threads owns a request. Its n = mtp_step * k values are read
-// once, into registers (n <= 8192), while shared memory is cleared; then the block
-// knows its smallest and largest value and chooses:
+// once, into registers (n <= 8192), while shared memory is cleared. Each warp takes it
+// that all others' values are as large as its own largest and marks its own
+// accordingly; the barrier behind that tells whether they were:
 //
-//   bitmap   the values span at most 2^20 (less where shared memory is small): one
-//            atomicOr a value and a prefix sum of popcounts. Then lanes write out the
-//            bits of their words or, where words are many more than values, look up
-//            the ranks of their values. No sort.
-//   buckets  a wider span: the value's top bits name one of 2n buckets, kept in
+//   bitmap   values below 2^18, or a span of as much: one atomicOr a value and a prefix
+//            sum of popcounts. Then lanes write out the bits of their words or, where
+//            words are many more than values, look up the ranks of their values.
+//            No sort.
+//   presence values below 2^20, or a span of as much: a bitmap of the words that such a
+//            bitmap of values would have anything in, 4 KB, and its prefix sum give those
+//            words their places in a row; then the same with these alone.
+//   buckets  a wider span: the value's top bits name one of 2^14 buckets, kept in
 //            order by a prefix sum; inside its bucket a value compares itself with
 //            the few others there. Where some bucket holds more than 32, a bitonic
 //            sort instead.
-//   windows  n > 8192: the bitmap slides over the values, from each smallest value
-//            not yet written, reading the rows again for each window.
+//   windows  n > 8192: a bitmap of 2^20 values slides over them, from each smallest
+//            value not yet written, reading the rows again for each window.
 //
-// All three are sets and ranks: no order of threads or atomics shows in the output.
+// All four are sets and ranks: no order of threads or atomics shows in the output.
 //
 // Bytes: 4 n read and 4 n written a request; at 115 x 8192 that is 7.5 MB, a floor
-// of 2.5 us on an H100.
+// of 2.5 us on an H100. Cleared: 36 KB a request.
 #include "common.cuh"
 
 constexpr u32 THREADS = 1024;
 constexpr u32 WARPS = THREADS / WARP;
-// Words cleared while the values are under way: as many as take no longer than they do,
-// and all that buckets need.
-constexpr u32 CLEARED_AHEAD = 1u << 14;
+// A span of this many values fits the bitmap; of half as many, the half of it that has
+// four words a thread.
+constexpr i32 SMALL = 1 << 18;
+constexpr i32 SMALLER = SMALL / 2;
+constexpr u32 SMALL_WORDS = SMALL / WARP;
+// A span of this many values has its words marked, a word of marks a thread.
+constexpr i32 MEDIUM = 1 << 20;
+constexpr u32 PRESENCE_WORDS = MEDIUM / WARP / WARP;
+static_assert(SMALL_WORDS == 8 * THREADS && PRESENCE_WORDS == THREADS);
+// Counters of buckets, four of a byte in a word.
+constexpr u32 LOG_BUCKETS = 14;
+constexpr u32 COUNTER_WORDS = (1u << LOG_BUCKETS) / 4;
+static_assert(COUNTER_WORDS == 4 * THREADS && 2 * COUNTER_WORDS <= SMALL_WORDS);
 // A bucket larger than this is left to the bitonic sort.
 constexpr u32 MAX_BUCKET = 32;
 
@@ -36,22 +50,29 @@ struct Params {
     u64 batch;
     u32 rows;        // rows of a request that lie apart; 1 where they are packed
     u32 cols;        // values of such a row
-    u32 log_words;   // the bitmap holds 2^log_words words of 32 bits
-    u32 stage_words; // values that fit the staging area behind it
+    u32 log_words;   // 2^log_words words of bits are before
+    u32 stage_words; // as many words of staging area
 };
 static_assert(sizeof(Params) == 64, "as in src/ops/deduplicate_topk.rs");
 
 // What lies in dynamic shared memory.
 struct Shared {
-    u32* bits;   // 2^log_words words: bitmap, or bucket counters
-    u32* stage;  // sorted values
-    u16* prefix; // bitmap only: set bits before each group of 64, within its warp
+    u32* bits;  // 2^log_words words: what follows, or a window's bitmap
+    u32* stage; // sorted values
 
     INLINE explicit Shared(const Params& p) {
         extern __shared__ uint4 memory[];
         bits = reinterpret_cast<u32*>(memory);
         stage = bits + (1u << p.log_words);
-        prefix = reinterpret_cast<u16*>(stage + p.stage_words);
+    }
+
+    // What of a bitmap of 2^20 values is there.
+    INLINE u32* presence() const { return bits + SMALL_WORDS; }
+    // Values before words, groups of words, or buckets: two bytes for each value, or
+    // four for each word of counters.
+    template <typename T>
+    INLINE T* before() const {
+        return reinterpret_cast<T*>(bits + SMALL_WORDS + PRESENCE_WORDS);
     }
 };
 
@@ -64,15 +85,25 @@ INLINE u32 warp_bases(const u32* totals, u32& total) {
     return inclusive - own;
 }
 
-INLINE void clear(u32* words, u32 from, u32 to) {
+INLINE void clear(u32* words, u32 count) {
     uint4* quads = reinterpret_cast<uint4*>(words);
-    for (u32 i = from / 4 + threadIdx.x; i < to / 4; i += THREADS) {
-        quads[i] = make_uint4(0, 0, 0, 0);
+    for (u32 i = threadIdx.x; i < count / 4; i += THREADS) quads[i] = make_uint4(0, 0, 0, 0);
+}
+
+// The same for a count known ahead: a store or two, and no loop.
+template <u32 COUNT>
+INLINE void clear(u32* words) {
+    uint4* quads = reinterpret_cast<uint4*>(words);
+#pragma unroll
+    for (u32 i = 0; i < COUNT / 4; i += THREADS) {
+        const bool whole = i + THREADS <= COUNT / 4;
+        if (whole || i + threadIdx.x < COUNT / 4) quads[i + threadIdx.x] = make_uint4(0, 0, 0, 0);
     }
 }
 
 // Writes -1 from `from` on.
 INLINE void pad(i32* out, u32 from, u32 to) {
+#pragma unroll 1
     for (u32 i = from + threadIdx.x; i < to; i += THREADS) out[i] = -1;
 }
 
@@ -95,6 +126,19 @@ INLINE void block_range(u32& low, u32& high, bool any) {
 }
 
 // ---- bitmap ------------------------------------------------------------------
+
+// The sum of `own` over the threads before this one; `total` over all, below 2^16.
+INLINE u32 block_sum_before(u32 own, u32& total) {
+    __shared__ u32 totals[WARPS];
+    const u32 warp = threadIdx.x / WARP;
+    const u32 inclusive = warp_inclusive_sum(own);
+    if (lane_id() == WARP - 1) totals[warp] = inclusive;
+    __syncthreads();
+    const u32 other = totals[lane_id()];
+    const u32 both = __reduce_add_sync(ALL_LANES, other | (lane_id() < warp ? other << 16 : 0));
+    total = both & 0xFFFF;
+    return (both >> 16) + inclusive - own;
+}
 
 // A warp's share of the bitmap, STEPS times four words a lane, and for each of those
 // how many bits are set before it in the share.
@@ -129,36 +173,43 @@ struct Share {
     }
 };
 
-// Stages the values of a bitmap that marks them, in order; returns how many. Each lane
-// writes the bits of its own words.
-INLINE u32 stage_bits(const Shared& shared, u32 base, u32* totals) {
-    const u32 warp = threadIdx.x / WARP;
-    const u32 quad = threadIdx.x;
-    const Share<1> share(reinterpret_cast<const uint4*>(shared.bits), quad);
-    if (lane_id() == 0) totals[warp] = share.total;
-    __syncthreads();
-    u32 total;
-    const u32 bases = warp_bases(totals, total);
-    u32* to = shared.stage + __shfl_sync(ALL_LANES, bases, warp) + share.before[0];
-    const u32 words[4] = {share.words[0].x, share.words[0].y, share.words[0].z, share.words[0].w};
-#pragma unroll
-    for (u32 w = 0; w < 4; w++) {
-        for (u32 word = words[w]; word != 0; word &= word - 1) {
-            *to++ = base + quad * 128 + w * 32 + __ffs(word) - 1;
-        }
+// Writes the values of a word's bits in order, those of the first bit being `first`.
+INLINE void stage_word(u32 word, u32 first, u32*& to) {
+#pragma unroll 1
+    while (word != 0) {
+        // Of the lowest bit alone, the place is one instruction of the slow pipe.
+        const u32 rest = word & (word - 1);
+        *to++ = first + 31 - __clz(word ^ rest);
+        word = rest;
     }
+}
+
+// Stages the values of the bitmap's first half in order; returns how many. Each thread
+// writes the bits of its own four words.
+INLINE u32 stage_bits(const Shared& shared, u32 base) {
+    const uint4 words = reinterpret_cast<const uint4*>(shared.bits)[threadIdx.x];
+    const u32 own = __popc(words.x) + __popc(words.y) + __popc(words.z) + __popc(words.w);
+    u32 total;
+    u32* to = shared.stage + block_sum_before(own, total);
+    const u32 first = base + threadIdx.x * 128;
+    stage_word(words.x, first, to);
+    stage_word(words.y, first + 32, to);
+    stage_word(words.z, first + 64, to);
+    stage_word(words.w, first + 96, to);
     return total;
 }
 
 // The same, where words are many more than values: each thread looks up the ranks of
 // its own values.
 template <u32 ITEMS, u32 STEPS>
-INLINE u32 stage_ranks(const Shared& shared, const u32 (&values)[ITEMS], u32 base, u32* totals) {
+INLINE u32 stage_ranks(const Shared& shared, const u32 (&values)[ITEMS], u32 base) {
+    __shared__ u32 totals[WARPS];
+    u16* prefix = shared.before<u16>();
     const u32 warp = threadIdx.x / WARP;
     {
         const u32 first = warp * STEPS * WARP + lane_id();
         const Share<STEPS> share(reinterpret_cast<const uint4*>(shared.bits), first);
-        u32* pairs = reinterpret_cast<u32*>(shared.prefix);
+        u32* pairs = reinterpret_cast<u32*>(prefix);
 #pragma unroll
         for (u32 s = 0; s < STEPS; s++) {
             const u32 half = __popc(share.words[s].x) + __popc(share.words[s].y);
@@ -175,7 +226,7 @@ INLINE u32 stage_ranks(const Shared& shared, const u32 (&values)[ITEMS], u32 bas
         const bool valid = static_cast<i32>(values[i]) >= 0;
         const u32 bit = valid ? values[i] - base : 0;
         const u32 owner = bit / (STEPS * WARP * 128);
-        const u32 start = __shfl_sync(ALL_LANES, bases, owner) + shared.prefix[bit / 64];
+        const u32 start = __shfl_sync(ALL_LANES, bases, owner) + prefix[bit / 64];
         const u64 below = (1ull << (bit % 64)) - 1;
         // Equal values write the same value to the same place.
         if (valid) shared.stage[start + __popcll(groups[bit / 64] & below)] = values[i];
@@ -183,11 +234,25 @@ INLINE u32 stage_ranks(const Shared& shared, const u32 (&values)[ITEMS], u32 bas
     return total;
 }
 
-// Stages distinct values in order by a bitmap of 2^log_words words; returns how many.
+// Stages the distinct of values that the bitmap marks, in order; returns how many.
 template <u32 ITEMS>
 INLINE u32 stage_by_bitmap(const Shared& shared, const u32 (&values)[ITEMS], u32 base,
-                           u32 log_words) {
-    __shared__ u32 totals[WARPS];
+                           bool half) {
+    u32 total;
+    if (half && ITEMS > 2) {
+        total = stage_bits(shared, base);
+    } else if (half) {
+        total = stage_ranks<ITEMS, 1>(shared, values, base);
+    } else {
+        total = stage_ranks<ITEMS, 2>(shared, values, base);
+    }
+    __syncthreads();
+    return total;
+}
+
+// Marks values in the bitmap.
+template <u32 ITEMS>
+INLINE void mark_small(const Shared& shared, const u32 (&values)[ITEMS], u32 base) {
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         if (static_cast<i32>(values[i]) >= 0) {
@@ -195,18 +260,75 @@ INLINE u32 stage_by_bitmap(const Shared& shared, const u32 (&values)[ITEMS], u32
             atomicOr(&shared.bits[bit / 32], 1u << (bit % 32));
         }
     }
+}
+
+// ---- presence ----------------------------------------------------------------
+
+// Marks which words of a bitmap of 2^20 values from `base` have any.
+template <u32 ITEMS>
+INLINE void mark_presence(const Shared& shared, const u32 (&values)[ITEMS], u32 base) {
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        if (static_cast<i32>(values[i]) >= 0) {
+            const u32 word = (values[i] - base) / 32;
+            atomicOr(&shared.presence()[word / 32], 1u << (word % 32));
+        }
+    }
+}
+
+// Stages distinct values in order: only the words that are there have a place.
+template <u32 ITEMS>
+INLINE u32 stage_by_presence(const Shared& shared, const u32 (&values)[ITEMS], u32 base) {
+    // Present words, and how many are before them.
+    uint2* entries = reinterpret_cast<uint2*>(shared.stage);
+    u32* words = shared.bits;
+    u16* before = shared.before<u16>();
+    {
+        const u32 present = shared.presence()[threadIdx.x];
+        u32 total;
+        const u32 start = block_sum_before(__popc(present), total);
+        entries[threadIdx.x] = make_uint2(present, start);
+    }
+    __syncthreads();
+    u32 places[ITEMS];
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        places[i] = 0;
+        if (static_cast<i32>(values[i]) >= 0) {
+            const u32 bit = values[i] - base;
+            const uint2 entry = entries[bit / 1024];
+            places[i] = entry.y + __popc(entry.x & ((1u << (bit / 32 % 32)) - 1));
+            atomicOr(&words[places[i]], 1u << (bit % 32));
+        }
+    }
     __syncthreads();
     u32 total;
-    if (log_words == 12 && ITEMS > 2) {
-        total = stage_bits(shared, base, totals);
-    } else if (log_words == 12) {
-        total = stage_ranks<ITEMS, 1>(shared, values, base, totals);
-    } else if (log_words == 13) {
-        total = stage_ranks<ITEMS, 2>(shared, values, base, totals);
-    } else if (log_words == 14) {
-        total = stage_ranks<ITEMS, 4>(shared, values, base, totals);
-    } else {
-        total = stage_ranks<ITEMS, 8>(shared, values, base, totals);
+    {
+        const uint2* pairs = reinterpret_cast<const uint2*>(words) + threadIdx.x * (ITEMS / 2);
+        u32 sums[ITEMS];
+        u32 own = 0;
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i += 2) {
+            const uint2 pair = pairs[i / 2];
+            sums[i] = own;
+            sums[i + 1] = own + __popc(pair.x);
+            own = sums[i + 1] + __popc(pair.y);
+        }
+        const u32 start = block_sum_before(own, total);
+        u32* to = reinterpret_cast<u32*>(before) + threadIdx.x * (ITEMS / 2);
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i += 2) {
+            to[i / 2] = (start + sums[i]) | (start + sums[i + 1]) << 16;
+        }
+    }
+    __syncthreads();
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        if (static_cast<i32>(values[i]) >= 0) {
+            const u32 below = (1u << ((values[i] - base) % 32)) - 1;
+            // Equal values write the same value to the same place.
+            shared.stage[before[places[i]] + __popc(words[places[i]] & below)] = values[i];
+        }
     }
     __syncthreads();
     return total;
@@ -215,8 +337,11 @@ INLINE u32 stage_by_bitmap(const Shared& shared, const u32 (&values)[ITEMS], u32
 // ---- buckets -----------------------------------------------------------------
 
 INLINE void bitonic_sort(u32* values, u32 n) {
+#pragma unroll 1
     for (u32 size = 2; size <= n; size *= 2) {
+#pragma unroll 1
         for (u32 stride = size / 2; stride > 0; stride /= 2) {
+#pragma unroll 1
             for (u32 i = threadIdx.x; i < n / 2; i += THREADS) {
                 const u32 low = 2 * i - (i & (stride - 1));
                 const u32 high = low + stride;
@@ -234,82 +359,88 @@ INLINE void bitonic_sort(u32* values, u32 n) {
 }
 
 // Sorts into the staging area by buckets of the values' top bits: `shift` leaves
-// 2^log_buckets of them, whose counters are zero. Returns how many values there
-// are, equal ones included.
+// 2^LOG_BUCKETS of them, whose counters are zero. Returns how many values there are,
+// equal ones included, and whether there are any.
 template <u32 ITEMS>
 INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32 base,
-                           u32 shift, u32 log_buckets) {
-    __shared__ u32 totals[WARPS];
-    const u32 lane = lane_id();
-    const u32 warp = threadIdx.x / WARP;
+                           u32 shift, bool& equals) {
     u32 slots[ITEMS];
+    bool crowded = false;
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
-        const bool valid = static_cast<i32>(values[i]) >= 0;
-        slots[i] = valid ? atomicAdd(&shared.bits[(values[i] - base) >> shift], 1u) : 0;
+        slots[i] = 0;
+        if (static_cast<i32>(values[i]) >= 0) {
+            const u32 bucket = (values[i] - base) >> shift;
+            const u32 place = bucket % 4 * 8;
+            // A counter that overflows was seen above the limit before.
+            slots[i] = atomicAdd(&shared.bits[bucket / 4], 1u << place) >> place & 0xFF;
+            crowded |= slots[i] >= MAX_BUCKET;
+        }
     }
-    __syncthreads();
-
-    // Counters become (count << 16 | values before it within the warp's share).
-    const u32 steps = 1u << (log_buckets - 12);
-    uint4* quads = reinterpret_cast<uint4*>(shared.bits);
-    u32 before = 0;
-    u32 largest = 0;
-    for (u32 s = 0; s < steps; s++) {
-        const u32 quad = (warp * steps + s) * WARP + lane;
-        const uint4 c = quads[quad];
-        const u32 sum = c.x + c.y + c.z + c.w;
-        const u32 inclusive = warp_inclusive_sum(sum);
-        const u32 x = before + inclusive - sum;
-        const u32 y = x + c.x;
-        const u32 z = y + c.y;
-        const u32 w = z + c.z;
-        quads[quad] = make_uint4(c.x << 16 | x, c.y << 16 | y, c.z << 16 | z, c.w << 16 | w);
-        largest = max(largest, max(max(c.x, c.y), max(c.z, c.w)));
-        before += __shfl_sync(ALL_LANES, inclusive, WARP - 1);
-    }
-    if (lane == 0) totals[warp] = before;
-    const bool crowded = __syncthreads_or(largest > MAX_BUCKET);
-
     u32 total;
-    const u32 bases = warp_bases(totals, total);
-    if (crowded) {
+    if (__syncthreads_or(crowded)) {
+        u32 own = 0;
+#pragma unroll
+        for (u32 i = 0; i < ITEMS; i++) own += static_cast<i32>(values[i]) >= 0;
+        block_sum_before(own, total);
         // 2^31 and more, the dropped ones, sort behind all others.
         u32 padded = THREADS;
         while (padded < ITEMS * THREADS) padded *= 2;
+#pragma unroll 1
         for (u32 i = threadIdx.x; i < padded; i += THREADS) shared.stage[i] = 0xFFFFFFFFu;
         __syncthreads();
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) shared.stage[i * THREADS + threadIdx.x] = values[i];
         __syncthreads();
         bitonic_sort(shared.stage, padded);
+        equals = true;
         return total;
     }
-
+    constexpr u32 ONES = 0x01010101;
+    {
+        const uint4 four = reinterpret_cast<const uint4*>(shared.bits)[threadIdx.x];
+        const u32 x = __dp4a(four.x, ONES, 0u);
+        const u32 y = __dp4a(four.y, ONES, x);
+        const u32 z = __dp4a(four.z, ONES, y);
+        const u32 before = block_sum_before(__dp4a(four.w, ONES, z), total);
+        reinterpret_cast<uint4*>(shared.before<u32>())[threadIdx.x] =
+            make_uint4(before, before + x, before + y, before + z);
+    }
+    __syncthreads();
     u32 starts[ITEMS];
     u32 counts[ITEMS];
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
-        const bool valid = static_cast<i32>(values[i]) >= 0;
-        const u32 bucket = valid ? (values[i] - base) >> shift : 0;
-        const u32 entry = shared.bits[bucket];
-        starts[i] = __shfl_sync(ALL_LANES, bases, bucket >> (log_buckets - 5)) + (entry & 0xFFFF);
-        counts[i] = valid ? entry >> 16 : 0;
-        if (valid) shared.stage[starts[i] + slots[i]] = values[i];
+        counts[i] = 0;
+        if (static_cast<i32>(values[i]) >= 0) {
+            const u32 bucket = (values[i] - base) >> shift;
+            const u32 place = bucket % 4 * 8;
+            const u32 four = shared.bits[bucket / 4];
+            starts[i] = __dp4a(four & ((1u << place) - 1), ONES, shared.before<u32>()[bucket / 4]);
+            counts[i] = four >> place & 0xFF;
+            shared.stage[starts[i] + slots[i]] = values[i];
+        }
     }
     __syncthreads();
     // Where a bucket has one value it is in its place already.
+    bool same = false;
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
-        const u32 own = starts[i] + slots[i];
-        u32 place = starts[i];
-        for (u32 j = starts[i]; counts[i] > 1 && j < starts[i] + counts[i]; j++) {
-            const u32 other = shared.stage[j];
-            place += other < values[i] || (other == values[i] && j < own);
+        if (counts[i] > 1) {
+            // From the next one around, so that a value does not meet itself.
+            u32 place = starts[i];
+            u32 at = slots[i];
+#pragma unroll 1
+            for (u32 left = counts[i] - 1; left > 0; left--) {
+                at = at + 1 < counts[i] ? at + 1 : 0;
+                const u32 other = shared.stage[starts[i] + at];
+                place += other < values[i] || (other == values[i] && at < slots[i]);
+                same |= other == values[i];
+            }
+            slots[i] = place;
         }
-        slots[i] = place;
     }
-    __syncthreads();
+    equals = __syncthreads_or(same);
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         if (counts[i] > 1) shared.stage[slots[i]] = values[i];
@@ -351,14 +482,40 @@ INLINE u32 write_distinct(const u32* sorted, u32 n, i32* out) {
 
 // ---- a request whose values fit registers ------------------------------------
 
-// A request's values, 2^31 and more for those dropped or not there.
-template <u32 ITEMS>
-INLINE void load_values(const Params& p, u64 request, u32 n, u32 (&values)[ITEMS]) {
+// A request's values, 2^31 and more for those dropped or not there. `meanwhile` is
+// called while they are under way.
+template <u32 ITEMS, typename Meanwhile>
+INLINE void load_values(const Params& p, u64 request, u32 n, u32 (&values)[ITEMS],
+                        Meanwhile meanwhile) {
     const i32* row = p.indices[request * p.rows];
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) values[i] = 0xFFFFFFFFu;
+    if (p.rows == 1 && n % 4 == 0 && reinterpret_cast<u64>(row) % 16 == 0) {
+#pragma unroll
+        for (u32 i = 0; i < ITEMS / 4; i++) {
+            const u32 at = i * THREADS + threadIdx.x;
+            if (at < n / 4) {
+                const uint4 quad = __ldg(reinterpret_cast<const uint4*>(row) + at);
+                values[4 * i] = quad.x;
+                values[4 * i + 1] = quad.y;
+                values[4 * i + 2] = quad.z;
+                values[4 * i + 3] = quad.w;
+            }
+        }
+        if (ITEMS % 4 != 0) {
+            const u32 at = ITEMS / 4 * 2 * THREADS + threadIdx.x;
+            if (at < n / 2) {
+                const uint2 pair = __ldg(reinterpret_cast<const uint2*>(row) + at);
+                values[ITEMS - 2] = pair.x;
+                values[ITEMS - 1] = pair.y;
+            }
+        }
+        meanwhile();
+        return;
+    }
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         const u32 at = i * THREADS + threadIdx.x;
-        values[i] = 0xFFFFFFFFu;
         if (p.rows == 1) {
             if (at < n) values[i] = __ldg(row + at);
         } else if (at < n) {
@@ -366,65 +523,108 @@ INLINE void load_values(const Params& p, u64 request, u32 n, u32 (&values)[ITEMS
             values[i] = __ldg(row + step * p.indices.stride + (at - step * p.cols));
         }
     }
+    meanwhile();
+}
+
+// Writes the `count` staged values, and -1 after.
+template <u32 ITEMS>
+INLINE void write_staged(const u32* stage, u32 count, i32* out, u32 n) {
+    if (n % 4 == 0 && reinterpret_cast<u64>(out) % 16 == 0) {
+#pragma unroll
+        for (u32 i = 0; i < (ITEMS + 3) / 4; i++) {
+            const u32 quad = i * THREADS + threadIdx.x;
+            const u32 at = 4 * quad;
+            if (at < n) {
+                uint4 four = reinterpret_cast<const uint4*>(stage)[quad];
+                if (at >= count) four.x = 0xFFFFFFFFu;
+                if (at + 1 >= count) four.y = 0xFFFFFFFFu;
+                if (at + 2 >= count) four.z = 0xFFFFFFFFu;
+                if (at + 3 >= count) four.w = 0xFFFFFFFFu;
+                reinterpret_cast<uint4*>(out)[quad] = four;
+            }
+        }
+        return;
+    }
+#pragma unroll
+    for (u32 i = 0; i < ITEMS; i++) {
+        const u32 at = i * THREADS + threadIdx.x;
+        if (at < n) out[at] = at < count ? static_cast<i32>(stage[at]) : -1;
+    }
 }
 
 template <u32 ITEMS>
 INLINE void deduplicate(const Params& p) {
     const Shared shared(p);
     const u32 n = p.rows * p.cols;
-    const u32 bitmap_words = 1u << p.log_words;
-    const u32 cleared_words = min(bitmap_words, CLEARED_AHEAD);
+    __shared__ u32 sizes[WARPS]; // of each warp's largest value, a bit; 0 without any
     for (u64 request = blockIdx.x; request < p.batch; request += gridDim.x) {
         u32 values[ITEMS];
-        load_values(p, request, n, values);
-        // The loads are under way; nothing waits for them until below.
-        clear(shared.bits, 0, cleared_words);
-        u32 low = 0xFFFFFFFFu;
-        u32 high = 0;
-        bool any = false;
+        load_values(p, request, n, values,
+                    [&] { clear<SMALL_WORDS + PRESENCE_WORDS>(shared.bits); });
+        __syncthreads();
+        i32 top = -1; // dropped values are negative
 #pragma unroll
-        for (u32 i = 0; i < ITEMS; i++) {
-            if (static_cast<i32>(values[i]) >= 0) {
-                low = min(low, values[i]);
-                high = max(high, values[i]);
-                any = true;
-            }
-        }
-        block_range(low, high, any);
+        for (u32 i = 0; i < ITEMS; i++) top = max(top, static_cast<i32>(values[i]));
+        top = __reduce_max_sync(ALL_LANES, top);
+        // Each warp takes it that the others' values are like its own.
+        const u32 size = top < 0 ? 0 : top < SMALLER ? 1 : top < SMALL ? 2 : top < MEDIUM ? 4 : 8;
+        if (size == 1 || size == 2) mark_small(shared, values, 0);
+        if (size == 4) mark_presence(shared, values, 0);
+        if (lane_id() == 0) sizes[threadIdx.x / WARP] = size;
         i32* out = p.unique[request];
         u32 count = 0;
-        if (high != 0) {
-            high -= 1;
-            // A bitmap from 0 where that suffices: the smallest one that does.
-            const u32 base = high < 32u << p.log_words ? 0 : low & ~63u;
-            const u32 span = high - base;
-            // Few values far apart: their buckets are fewer than the bitmap's words.
-            const bool sparse = ITEMS <= 2 && span >= 32u << 14;
-            if (span < 32u << p.log_words && !sparse) {
-                u32 log_words = 12;
-                while (span >= 32u << log_words) log_words++;
-                if (1u << log_words > cleared_words) {
-                    clear(shared.bits, cleared_words, 1u << log_words);
-                    __syncthreads();
-                }
-                count = stage_by_bitmap(shared, values, base, log_words);
+        u32 seen = 1;
+        if (__syncthreads_or(size > 1)) seen = __reduce_or_sync(ALL_LANES, sizes[lane_id()]);
+        u32 base = 0;
+        bool marked = true;
+        bool equals = false;
+        if (seen >= 8) {
+            u32 low = 0xFFFFFFFFu;
+            u32 high = 0;
 #pragma unroll
-                for (u32 i = 0; i < ITEMS; i++) {
-                    const u32 at = i * THREADS + threadIdx.x;
-                    if (at < n) out[at] = at < count ? static_cast<i32>(shared.stage[at]) : -1;
+            for (u32 i = 0; i < ITEMS; i++) {
+                if (static_cast<i32>(values[i]) >= 0) {
+                    low = min(low, values[i]);
+                    high = max(high, values[i]);
                 }
-            } else {
-                u32 log_buckets = 12;
-                while ((1u << log_buckets) < 2 * ITEMS * THREADS) log_buckets++;
-                log_buckets = min(log_buckets, p.log_words);
+            }
+            // What was marked by mistake is in the way.
+            if (seen != 8) clear<SMALL_WORDS + PRESENCE_WORDS>(shared.bits);
+            block_range(low, high, low != 0xFFFFFFFFu);
+            high -= 1;
+            base = low & ~63u;
+            const i32 span = static_cast<i32>(high - base);
+            marked = false;
+            seen = span < SMALLER ? 1 : span < SMALL ? 2 : span < MEDIUM ? 4 : 8;
+            if (seen == 8) {
                 const u32 width = 32 - __clz(high - low);
-                const u32 shift = width > log_buckets ? width - log_buckets : 0;
-                const u32 sorted = sort_by_buckets(shared, values, low, shift, log_buckets);
-                count = write_distinct<ITEMS>(shared.stage, sorted, out);
+                const u32 shift = width > LOG_BUCKETS ? width - LOG_BUCKETS : 0;
+                count = sort_by_buckets(shared, values, low, shift, equals);
+            }
+        } else if (seen > 4) {
+            clear<SMALL_WORDS>(shared.bits);
+            marked = size == 4;
+        }
+        if (seen == 8) {
+            if (equals) {
+                count = write_distinct<ITEMS>(shared.stage, count, out);
                 pad(out, count, n);
+            } else {
+                write_staged<ITEMS>(shared.stage, count, out, n);
             }
         } else {
-            pad(out, 0, n);
+            if (seen < 4) {
+                if (!marked) {
+                    mark_small(shared, values, base);
+                    __syncthreads();
+                }
+                count = stage_by_bitmap(shared, values, base, seen == 1);
+            } else {
+                if (!marked) mark_presence(shared, values, base);
+                if (seen > 4 || !marked) __syncthreads();
+                count = stage_by_presence(shared, values, base);
+            }
+            write_staged<ITEMS>(shared.stage, count, out, n);
         }
         if (p.counts != nullptr && threadIdx.x == 0) p.counts[request] = count;
         __syncthreads(); // before the next request clears what this one reads
@@ -491,7 +691,7 @@ INLINE void deduplicate_windows(const Params& p) {
         // `low` is the smallest value not yet written, 2^32 - 1 when there is none.
         while (low != 0xFFFFFFFFu) {
             __syncthreads(); // before clearing what the last window still reads
-            clear(shared.bits, 0, 1u << p.log_words);
+            clear(shared.bits, 1u << p.log_words);
             __syncthreads();
             u32 next = 0xFFFFFFFFu;
             each_value(p, request, [&](u32 value) {

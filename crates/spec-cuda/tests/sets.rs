@@ -72,11 +72,14 @@ fn check_rows(cuda: &Cuda, indices: &[i32], batch: usize, steps: usize, k: usize
 fn rows_are_deduplicated() {
     let Some(cuda) = cuda() else { return };
     let mut random = Random(1);
-    // Bitmaps of each size, buckets, windows; a range that starts high.
-    let ranges: [(i64, u64); 9] = [
+    // Bitmaps of each size, buckets, windows; ranges that start high.
+    let ranges: [(i64, u64); 12] = [
         (0, 1 << 10),
         (0, 1 << 17),
+        (0, 1 << 18),
         (0, 1 << 20),
+        ((1 << 20) - 70, 1 << 17),
+        ((1 << 20) - 70, 1 << 18),
         ((1 << 20) - 70, 1 << 19),
         (2_000_000_000, 140_000_000),
         (0, 1 << 21),
@@ -107,8 +110,17 @@ fn awkward_rows_are_deduplicated() {
         cluster[n / 2] = i32::MAX;
         // All equal; all padding; the two ends; each value twice.
         let doubled = random.vec(n, |r| (r.below(n as u64 / 2) * 1_000_003 % 0x7FFF_FFFF) as i32);
+        // Small and large values, each in warps of their own.
+        let bounds = [1 << 17, 1 << 18, 1 << 20, 1 << 31];
+        let mut mixed = |kinds: usize| -> Vec<i32> {
+            (0..n).map(|i| random.below(bounds[i / 256 % kinds]) as i32).collect()
+        };
+        let (two, three, four) = (mixed(2), mixed(3), mixed(4));
         let cases = [
             cluster,
+            two,
+            three,
+            four,
             vec![5; n],
             vec![i32::MAX; n],
             vec![-1; n],

@@ -19,9 +19,11 @@ const KERNELS_BY_SIZE: [(usize, &str); 4] = [
     (6, "deduplicate_topk_6"),
     (8, "deduplicate_topk_8"),
 ];
-/// The bitmap's size as a power of two in 32-bit words: 2^20 values, as far as
-/// contexts go; at least what every thread owns four words of.
-const LOG_WORDS: std::ops::RangeInclusive<u32> = 12..=15;
+/// Words of shared memory, as a power of two, for the bits of values in registers.
+const LOG_WORDS: u32 = 14;
+/// The same for a window's bitmap, as large as fits: up to 2^20 values, as far as
+/// contexts go.
+const LOG_WINDOW_WORDS: std::ops::RangeInclusive<u32> = 12..=15;
 /// Shared memory that the kernels use beside what is asked for.
 const FIXED_SHARED: u32 = 2048;
 
@@ -48,10 +50,9 @@ struct Prepared {
     stage_words: u32,
 }
 
-/// Bytes of dynamic shared memory: bitmap, staged values, one u16 for each 64
-/// bits of the bitmap.
+/// Bytes of dynamic shared memory: bits and staged values.
 fn shared(log_words: u32, stage_words: u32) -> u32 {
-    (4 << log_words) + 4 * stage_words + (1 << log_words)
+    (4 << log_words) + 4 * stage_words
 }
 
 // SAFETY: the kernel keeps within what the plan describes, whatever the data.
@@ -59,16 +60,18 @@ unsafe impl Supports<DeduplicateTopk> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<DeduplicateTopk>>> {
         let n = plan.unique.cols;
         let fits = |&(items, _): &(usize, _)| n <= items * THREADS as usize;
-        let (stage_words, name) = match KERNELS_BY_SIZE.into_iter().find(fits) {
+        let (log_words, stage_words, name) = match KERNELS_BY_SIZE.into_iter().find(fits) {
             // A bitonic sort stages a power of two.
-            Some((items, name)) => ((items as u32 * THREADS).next_power_of_two(), name),
-            None => (0, "deduplicate_topk_any"),
+            Some((items, name)) => (LOG_WORDS, (items as u32 * THREADS).next_power_of_two(), name),
+            None => {
+                let limit = self.limits().shared - FIXED_SHARED;
+                let log_words = LOG_WINDOW_WORDS
+                    .rev()
+                    .find(|&log| shared(log, 0) <= limit)
+                    .unwrap_or(*LOG_WINDOW_WORDS.start());
+                (log_words, 0, "deduplicate_topk_any")
+            }
         };
-        let limit = self.limits().shared - FIXED_SHARED;
-        let log_words = LOG_WORDS
-            .rev()
-            .find(|&log| shared(log, stage_words) <= limit)
-            .unwrap_or(*LOG_WORDS.start());
         // Blocks take more requests each where the grid cannot hold them all.
         let blocks = plan.batch.min(1 << 30) as u32;
         Ok(Box::new(Prepared {
