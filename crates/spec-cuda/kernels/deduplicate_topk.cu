@@ -492,7 +492,7 @@ INLINE void load_values(const Params& p, u64 request, u32 n, u32 (&values)[ITEMS
     for (u32 i = 0; i < ITEMS; i++) values[i] = 0xFFFFFFFFu;
     if (p.rows == 1 && n % 4 == 0 && reinterpret_cast<u64>(row) % 16 == 0) {
 #pragma unroll
-        for (u32 i = 0; i < ITEMS / 4; i++) {
+        for (u32 i = 0; 4 * i + 3 < ITEMS; i++) {
             const u32 at = i * THREADS + threadIdx.x;
             if (at < n / 4) {
                 const uint4 quad = __ldg(reinterpret_cast<const uint4*>(row) + at);
