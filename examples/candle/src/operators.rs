@@ -9,7 +9,7 @@ use spec::ops::{
     sample_logits, topk_router, tree_verify, unique,
 };
 
-use crate::tensors::{Held, Queue, Result};
+use crate::tensors::{Held, Made, Queue, Result};
 
 /// Weights and experts of each token: `logits` `[tokens, experts]` of f32, f16 or bf16,
 /// `bias` `[experts]`; weights f32 and experts u32, `[tokens, topk + shared_experts]`.
@@ -247,6 +247,37 @@ pub struct Requests<'t> {
     pub seq_lens_decoder: &'t Tensor,
 }
 
+/// The same for an operator: what it reads held, what it changes copied.
+struct Slots<'t> {
+    input_ids: Held<'t>,
+    input_ids_len: Held<'t>,
+    generated: Held<'t>,
+    step_idx: Held<'t>,
+    max_dec_len: Held<'t>,
+    decoder: Held<'t>,
+    drafts: Made,
+    this_time: Made,
+}
+
+impl<'t> Slots<'t> {
+    fn of(queue: &Queue, requests: &Requests<'t>) -> Result<Self> {
+        Ok(Slots {
+            input_ids: queue.read(requests.input_ids)?,
+            input_ids_len: queue.read(requests.input_ids_len)?,
+            generated: queue.read(requests.generated)?,
+            step_idx: queue.read(requests.step_idx)?,
+            max_dec_len: queue.read(requests.max_dec_len)?,
+            decoder: queue.read(requests.seq_lens_decoder)?,
+            drafts: queue.copy(requests.draft_tokens)?,
+            this_time: queue.copy(requests.seq_lens_this_time)?,
+        })
+    }
+
+    fn tensors(self) -> (Tensor, Tensor) {
+        (self.drafts.tensor(), self.this_time.tensor())
+    }
+}
+
 /// FastDeploy's n-gram drafts. `prompt_lens` `[batch]`, i64; `draft_token_num` and
 /// `seq_lens_encoder` `[batch]`, i32. The slots, and how many count.
 ///
@@ -260,49 +291,42 @@ pub fn ngram_match(
     seq_lens_encoder: &Tensor,
 ) -> Result<(Tensor, Tensor)> {
     let queue = Queue::of(requests.draft_tokens)?;
-    let input_ids = queue.read(requests.input_ids)?;
-    let input_ids_len = queue.read(requests.input_ids_len)?;
-    let generated = queue.read(requests.generated)?;
-    let step_idx = queue.read(requests.step_idx)?;
-    let max_dec_len = queue.read(requests.max_dec_len)?;
-    let decoder = queue.read(requests.seq_lens_decoder)?;
+    let mut slots = Slots::of(&queue, requests)?;
     let prompt_lens = queue.read(prompt_lens)?;
     let draft_token_num = queue.read(draft_token_num)?;
     let encoder = queue.read(seq_lens_encoder)?;
-    let mut drafts = queue.copy(requests.draft_tokens)?;
-    let mut this_time = queue.copy(requests.seq_lens_this_time)?;
     let tensors = ngram_match::Tensors {
-        input_ids: input_ids.desc(),
-        input_ids_len: input_ids_len.desc(),
-        token_ids_all: generated.desc(),
+        input_ids: slots.input_ids.desc(),
+        input_ids_len: slots.input_ids_len.desc(),
+        token_ids_all: slots.generated.desc(),
         prompt_lens: prompt_lens.desc(),
-        step_idx: step_idx.desc(),
+        step_idx: slots.step_idx.desc(),
         draft_token_num: draft_token_num.desc(),
-        draft_tokens: drafts.desc(),
-        seq_lens_this_time: this_time.desc(),
+        draft_tokens: slots.drafts.desc(),
+        seq_lens_this_time: slots.this_time.desc(),
         seq_lens_encoder: encoder.desc(),
-        seq_lens_decoder: decoder.desc(),
-        max_dec_len: max_dec_len.desc(),
+        seq_lens_decoder: slots.decoder.desc(),
+        max_dec_len: slots.max_dec_len.desc(),
         flags: None,
     };
     let operator = queue.create(params, &tensors)?;
     let addresses = ngram_match::Addresses {
-        input_ids: input_ids.address(),
-        input_ids_len: input_ids_len.address(),
-        token_ids_all: generated.address(),
+        input_ids: slots.input_ids.address(),
+        input_ids_len: slots.input_ids_len.address(),
+        token_ids_all: slots.generated.address(),
         prompt_lens: prompt_lens.address(),
-        step_idx: step_idx.address(),
+        step_idx: slots.step_idx.address(),
         draft_token_num: draft_token_num.address(),
-        draft_tokens: drafts.address(),
-        seq_lens_this_time: this_time.address(),
+        draft_tokens: slots.drafts.address(),
+        seq_lens_this_time: slots.this_time.address(),
         seq_lens_encoder: encoder.address(),
-        seq_lens_decoder: decoder.address(),
-        max_dec_len: max_dec_len.address(),
+        seq_lens_decoder: slots.decoder.address(),
+        max_dec_len: slots.max_dec_len.address(),
         flags: None,
     };
     // SAFETY: of the tensors that described them, held and made in this queue.
     unsafe { queue.run(&operator, addresses)? };
-    Ok((drafts.tensor(), this_time.tensor()))
+    Ok(slots.tensors())
 }
 
 /// The same behind the drafts of an MTP head. The slots, and how many count.
@@ -314,40 +338,33 @@ pub fn hybrid_mtp_ngram(
     requests: &Requests<'_>,
 ) -> Result<(Tensor, Tensor)> {
     let queue = Queue::of(requests.draft_tokens)?;
-    let input_ids = queue.read(requests.input_ids)?;
-    let input_ids_len = queue.read(requests.input_ids_len)?;
-    let generated = queue.read(requests.generated)?;
-    let step_idx = queue.read(requests.step_idx)?;
-    let max_dec_len = queue.read(requests.max_dec_len)?;
-    let decoder = queue.read(requests.seq_lens_decoder)?;
-    let mut drafts = queue.copy(requests.draft_tokens)?;
-    let mut this_time = queue.copy(requests.seq_lens_this_time)?;
+    let mut slots = Slots::of(&queue, requests)?;
     let tensors = hybrid_mtp_ngram::Tensors {
-        input_ids: input_ids.desc(),
-        input_ids_len: input_ids_len.desc(),
-        pre_ids: generated.desc(),
-        step_idx: step_idx.desc(),
-        draft_tokens: drafts.desc(),
-        seq_lens_this_time: this_time.desc(),
-        seq_lens_decoder: decoder.desc(),
-        max_dec_len: max_dec_len.desc(),
+        input_ids: slots.input_ids.desc(),
+        input_ids_len: slots.input_ids_len.desc(),
+        pre_ids: slots.generated.desc(),
+        step_idx: slots.step_idx.desc(),
+        draft_tokens: slots.drafts.desc(),
+        seq_lens_this_time: slots.this_time.desc(),
+        seq_lens_decoder: slots.decoder.desc(),
+        max_dec_len: slots.max_dec_len.desc(),
         flags: None,
     };
     let operator = queue.create(params, &tensors)?;
     let addresses = hybrid_mtp_ngram::Addresses {
-        input_ids: input_ids.address(),
-        input_ids_len: input_ids_len.address(),
-        pre_ids: generated.address(),
-        step_idx: step_idx.address(),
-        draft_tokens: drafts.address(),
-        seq_lens_this_time: this_time.address(),
-        seq_lens_decoder: decoder.address(),
-        max_dec_len: max_dec_len.address(),
+        input_ids: slots.input_ids.address(),
+        input_ids_len: slots.input_ids_len.address(),
+        pre_ids: slots.generated.address(),
+        step_idx: slots.step_idx.address(),
+        draft_tokens: slots.drafts.address(),
+        seq_lens_this_time: slots.this_time.address(),
+        seq_lens_decoder: slots.decoder.address(),
+        max_dec_len: slots.max_dec_len.address(),
         flags: None,
     };
     // SAFETY: of the tensors that described them, held and made in this queue.
     unsafe { queue.run(&operator, addresses)? };
-    Ok((drafts.tensor(), this_time.tensor()))
+    Ok(slots.tensors())
 }
 
 /// How one request samples.
