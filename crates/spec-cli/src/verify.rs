@@ -60,7 +60,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     let random = {
         let total = options.cases.saturating_mul(OPERATORS.len());
         let progress = Mutex::new(Progress::new("random cases", Some(total)));
-        let check = |operator: &&'static str| random(options, &handle, operator, &progress);
+        let queues = queues(&handle)?;
+        let check = |operator: &&'static str| random(options, &queues, operator, &progress);
         OPERATORS.iter().map(check).collect::<Vec<_>>()
     };
     if options.json {
@@ -72,11 +73,16 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Runs the random cases of one operator: several at once, but one after the other on a
-/// device whose queue they would share.
+/// A queue for each thread, with memory of its own; one where they would be one all the same.
+fn queues(handle: &Handle) -> Result<Vec<Pooled<Handle>>> {
+    let queues = if handle.device().backend() == "wgpu" { 1 } else { rayon::current_num_threads() };
+    (0..queues).map(|_| Ok(Pooled::new(handle.sibling()?))).collect()
+}
+
+/// Runs the random cases of one operator: as many at once as there are queues.
 fn random(
     options: &Options,
-    handle: &Handle,
+    queues: &[Pooled<Handle>],
     operator: &'static str,
     progress: &Mutex<Progress>,
 ) -> Random {
@@ -89,11 +95,7 @@ fn random(
     };
     let shares = 0..options.cases.div_ceil(SHARE);
     let none = || Report::of(operator);
-    // A queue a thread, and memory of its own.
-    let queues = if handle.device().backend() == "wgpu" { 1 } else { rayon::current_num_threads() };
-    let open = |_| Pooled::new(handle.sibling().expect("it is open"));
-    let queues: Vec<_> = (0..queues).map(open).collect();
-    let report = match &queues[..] {
+    let report = match queues {
         [queue] => shares.map(|i| share(queue, i * SHARE)).fold(none(), Report::merge),
         queues => {
             let own = || &queues[rayon::current_thread_index().unwrap_or(0)];

@@ -2,15 +2,15 @@
 
 use std::any::Any;
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use spec_core::{
-    Backend, DType, DeviceInfo, Error, Kernel, Memory, Operator, QueueId, Result, Status, Supports,
-    View, ViewMut,
+    Backend, DType, Device, DeviceInfo, Error, Kernel, Memory, Operator, QueueId, Result, Status,
+    Supports, View, ViewMut,
 };
 
 /// Memory that nobody has, by its size.
-type Free = Mutex<HashMap<usize, Vec<Box<dyn Memory>>>>;
+type Free = HashMap<usize, Vec<Box<dyn Memory>>>;
 
 /// A backend that keeps what was allocated from it for what is allocated next, and frees it
 /// when it is dropped: many small cases take less time so, on a device that waits for its
@@ -18,7 +18,7 @@ type Free = Mutex<HashMap<usize, Vec<Box<dyn Memory>>>>;
 /// beyond its memory is met less often by what watches allocations.
 pub struct Pooled<B> {
     backend: B,
-    free: Arc<Free>,
+    free: Arc<Mutex<Free>>,
 }
 
 impl<B: Backend> Pooled<B> {
@@ -87,7 +87,7 @@ unsafe impl<O: Operator, B: Supports<O>> Supports<O> for Pooled<B> {
     }
 }
 
-fn lock(free: &Free) -> std::sync::MutexGuard<'_, HashMap<usize, Vec<Box<dyn Memory>>>> {
+fn lock(free: &Mutex<Free>) -> MutexGuard<'_, Free> {
     free.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -97,8 +97,8 @@ struct Lent {
     memory: Option<Box<dyn Memory>>,
     bytes: usize,
     room: usize,
-    device: spec_core::Device,
-    free: Arc<Free>,
+    device: Device,
+    free: Arc<Mutex<Free>>,
 }
 
 impl Lent {
