@@ -43,6 +43,7 @@ const _: () = assert!(size_of::<Params>() == 184);
 const THREADS: u32 = 512;
 /// Shared memory of a block that the kernel declares, with room to spare.
 const FIXED: u32 = 30 * 1024;
+
 struct Prepared {
     cuda: Cuda,
     plan: Plan,
@@ -65,7 +66,8 @@ struct Team {
 /// multiprocessors with another, takes twice as long, and with it the batch. On an H200,
 /// where 7, 15, 30 and 66 clusters of 16, 8, 4 and 2 blocks run alone, rows of 128256, in
 /// microseconds, f32 without filters and bf16 with top-k 50 and top-p 0.9, with so many
-/// blocks a row (kept up to 16 rows):
+/// blocks a row, kept up to 16 rows (with another team returned here, `spec bench sample_logits
+/// --device cuda:0 --shape rows=64,vocab=128256` times one of them):
 ///
 /// ```text
 /// rows   1             2             4             8             16
