@@ -11,8 +11,9 @@ use spec_core::{
 };
 
 use crate::Rng;
+use crate::memory::Arguments;
 use crate::report::Failure;
-use crate::tensor::{Held, Layout, Tensor};
+use crate::tensor::{Layout, Tensor};
 
 /// An argument by its name in the contract.
 #[derive(Clone, Debug)]
@@ -143,7 +144,7 @@ impl<O: Subject> Case<O> {
     where
         B: Supports<O> + ?Sized,
     {
-        Ready::new(backend, self, layout)?.call(backend, self)
+        Ready::new(backend, self, layout)?.call(self)
     }
 
     /// As [`run_once`](Self::run_once), twice on the same data and the same workspace,
@@ -153,9 +154,9 @@ impl<O: Subject> Case<O> {
         B: Supports<O> + ?Sized,
     {
         let mut ready = Ready::new(backend, self, layout)?;
-        let first = ready.call(backend, self)?;
+        let first = ready.call(self)?;
         ready.write(self)?;
-        let results = ready.call(backend, self)?;
+        let results = ready.call(self)?;
         match compare(&results, &first, |_| None) {
             None => Ok(results),
             Some(failure) => Err(failure.in_case("the call repeated")),
@@ -169,8 +170,7 @@ impl<O: Subject> Case<O> {
 pub struct Ready<O: Subject> {
     descriptor: Arc<Descriptor<O>>,
     layout: Layout,
-    workspace: Held,
-    arguments: Vec<(&'static str, Held)>,
+    arguments: Arguments,
 }
 
 impl<O: Subject> Ready<O> {
@@ -208,16 +208,10 @@ impl<O: Subject> Ready<O> {
         case: &Case<O>,
         layout: Layout,
     ) -> Result<Self, Failure> {
-        // Whoever relies on a zeroed workspace shall fail here.
-        let workspace = Held::poisoned(backend, descriptor.workspace_size());
-        let workspace = workspace.map_err(failed("upload"))?;
-        let upload =
-            |dtype, bytes: &[u8]| Held::upload(backend, dtype, bytes).map_err(failed("upload"));
-        let held = |Argument { name, tensor, .. }: &Argument| {
-            Ok((*name, upload(tensor.data.dtype(), tensor.spread(layout).bytes())?))
-        };
-        let arguments = case.arguments.iter().map(held).collect::<Result<_, _>>()?;
-        Ok(Ready { descriptor, layout, workspace, arguments })
+        let workspace = descriptor.workspace_size();
+        let arguments = Arguments::new(backend, &case.arguments, layout, workspace);
+        let arguments = arguments.map_err(failed("upload"))?;
+        Ok(Ready { descriptor, layout, arguments })
     }
 
     /// Writes all arguments of a case, those that are to be filled among them.
@@ -225,10 +219,7 @@ impl<O: Subject> Ready<O> {
     /// # Errors
     /// What the backend refuses.
     pub fn write(&mut self, case: &Case<O>) -> Result<(), Failure> {
-        for ((_, held), argument) in self.arguments.iter_mut().zip(&case.arguments) {
-            held.write(argument.tensor.spread(self.layout).bytes()).map_err(failed("upload"))?;
-        }
-        Ok(())
+        self.arguments.write(&case.arguments, self.layout).map_err(failed("upload"))
     }
 
     /// Enqueues the call.
@@ -236,19 +227,15 @@ impl<O: Subject> Ready<O> {
     /// # Errors
     /// What the backend refuses.
     pub fn enqueue(&mut self, stream: Stream<'_>) -> Result<(), Failure> {
-        let slots = self.arguments.iter_mut().map(|(name, held)| (*name, held)).collect();
-        let buffers = O::buffers_from(&mut Slots(slots)).map_err(failed("case"))?;
-        let called = self.descriptor.calculate(self.workspace.view_mut(), buffers, stream);
+        let (workspace, arguments) = self.arguments.views();
+        let buffers = O::buffers_from(&mut Slots(arguments)).map_err(failed("case"))?;
+        let called = self.descriptor.calculate(workspace, buffers, stream);
         called.map_err(failed("calculate"))
     }
 
-    /// Makes the call, waits for it, and reads everything back.
-    fn call<B>(&mut self, backend: &B, case: &Case<O>) -> Result<Vec<Argument>, Failure>
-    where
-        B: Backend + ?Sized,
-    {
+    /// Makes the call and reads everything back, which waits for it.
+    fn call(&mut self, case: &Case<O>) -> Result<Vec<Argument>, Failure> {
         self.enqueue(Stream::default())?;
-        backend.synchronize().map_err(failed("synchronize"))?;
         self.results(case)
     }
 
@@ -259,8 +246,9 @@ impl<O: Subject> Ready<O> {
     /// Where an input or a gap is not what it was.
     pub fn results(&self, case: &Case<O>) -> Result<Vec<Argument>, Failure> {
         let mut results = Vec::new();
-        for (argument, (name, held)) in case.arguments.iter().zip(&self.arguments) {
-            let data = held.read(&argument.tensor.data).map_err(failed("read"))?;
+        let all = self.arguments.read(&case.arguments)?;
+        for (argument, data) in case.arguments.iter().zip(all) {
+            let name = argument.name;
             let gathered = argument.tensor.gathered(self.layout, data);
             let tensor = gathered.map_err(|at| Failure {
                 got: format!("a write at element {at} of the buffer, between or behind its rows"),
@@ -278,7 +266,7 @@ impl<O: Subject> Ready<O> {
     }
 }
 
-fn failed(what: &'static str) -> impl Fn(Error) -> Failure {
+pub(crate) fn failed(what: &'static str) -> impl Fn(Error) -> Failure {
     move |error| Failure::error(what, &error)
 }
 
@@ -337,21 +325,15 @@ impl<O: Subject> Source<TensorDesc, TensorDesc> for Descs<'_, O> {
 }
 
 /// Buffers by name; each is given out once.
-struct Slots<'a>(Vec<(&'static str, &'a mut Held)>);
-
-impl<'a> Slots<'a> {
-    fn take(&mut self, name: &str) -> Option<&'a mut Held> {
-        let at = self.0.iter().position(|slot| slot.0 == name)?;
-        Some(self.0.swap_remove(at).1)
-    }
-}
+struct Slots<'a>(Vec<(&'static str, ViewMut<'a>)>);
 
 impl<'a> Source<View<'a>, ViewMut<'a>> for Slots<'a> {
     fn input(&mut self, argument: &'static spec_core::Argument) -> Option<View<'a>> {
-        self.take(argument.name).map(|held| held.view())
+        self.output(argument).map(View::from)
     }
 
     fn output(&mut self, argument: &'static spec_core::Argument) -> Option<ViewMut<'a>> {
-        self.take(argument.name).map(Held::view_mut)
+        let at = self.0.iter().position(|slot| slot.0 == argument.name)?;
+        Some(self.0.swap_remove(at).1)
     }
 }

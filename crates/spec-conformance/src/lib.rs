@@ -31,6 +31,7 @@
 mod case;
 pub mod golden;
 pub mod host;
+mod memory;
 mod ops;
 pub mod plain;
 mod pool;

@@ -5,30 +5,37 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use spec_core::{
-    Backend, DType, Device, DeviceInfo, Error, Kernel, Memory, Operator, QueueId, Result, Status,
-    Supports, View, ViewMut,
+    Backend, DType, Device, DeviceInfo, Error, Kernel, Memory, Operator, Overlap, QueueId, Result,
+    Staging, Status, Supports, View, ViewMut,
 };
 
 /// Memory that nobody has, by its size.
-type Free = HashMap<usize, Vec<Box<dyn Memory>>>;
+type Free = HashMap<usize, Vec<Room>>;
+
+/// Memory of a device, and what is best to copy from and to it where anything is.
+struct Room {
+    memory: Box<dyn Memory>,
+    staging: Option<Mutex<Box<dyn Staging>>>,
+}
 
 /// A backend that keeps what was allocated from it for what is allocated next, and frees it
 /// when it is dropped: many small cases take less time so, on a device that waits for its
-/// work wherever memory is freed. Sizes are powers of two, so a call that reads or writes
-/// beyond its memory is met less often by what watches allocations.
+/// work wherever memory is freed, and copies go through page-locked memory. Sizes are powers of two, and the arguments of a case lie
+/// in one allocation, between poison: that copies less, but a call that reads beyond an
+/// argument is not met by what watches allocations.
 pub struct Pooled<B> {
     backend: B,
     free: Arc<Mutex<Free>>,
 }
 
-impl<B: Backend> Pooled<B> {
+impl<B: Overlap> Pooled<B> {
     /// That of a backend.
     pub fn new(backend: B) -> Self {
         Pooled { backend, free: Arc::default() }
     }
 }
 
-impl<B: Backend> std::fmt::Debug for Pooled<B> {
+impl<B: Overlap> std::fmt::Debug for Pooled<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Pooled({})", self.backend.info().device)
     }
@@ -36,7 +43,7 @@ impl<B: Backend> std::fmt::Debug for Pooled<B> {
 
 // SAFETY: the queue is the backend's own, and so is all memory: what is given out again
 // was used in that queue alone, in order.
-unsafe impl<B: Backend> Backend for Pooled<B> {
+unsafe impl<B: Overlap> Backend for Pooled<B> {
     fn info(&self) -> &DeviceInfo {
         self.backend.info()
     }
@@ -46,22 +53,25 @@ unsafe impl<B: Backend> Backend for Pooled<B> {
     }
 
     fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>> {
-        let room = bytes.max(256).checked_next_power_of_two().unwrap_or(bytes);
-        let known = lock(&self.free).get_mut(&room).and_then(Vec::pop);
-        let memory = match known {
-            Some(memory) => memory,
-            None => self.backend.allocate_bytes(room)?,
+        let class = bytes.max(256).checked_next_power_of_two().unwrap_or(bytes);
+        let known = lock(&self.free).get_mut(&class).and_then(Vec::pop);
+        let room = match known {
+            Some(room) => room,
+            None => Room {
+                memory: self.backend.allocate_bytes(class)?,
+                staging: self.backend.staging(class)?.map(Mutex::new),
+            },
         };
         let device = self.backend.info().device;
         let free = Arc::clone(&self.free);
-        Ok(Box::new(Lent { memory: Some(memory), bytes, room, device, free }))
+        Ok(Box::new(Lent { room: Some(room), bytes, class, device, free }))
     }
 
     fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>> {
         match (memory as Box<dyn Any>).downcast::<Lent>() {
             Ok(mut lent) => {
-                let inner = lent.memory.take().expect("until it is dropped");
-                self.backend.adopt(inner)
+                let room = lent.room.take().expect("until it is dropped");
+                self.backend.adopt(room.memory)
             }
             Err(_) => {
                 let words = "memory of another backend".to_owned();
@@ -80,34 +90,40 @@ unsafe impl<B: Backend> Backend for Pooled<B> {
 }
 
 // SAFETY: the kernel is the backend's.
-unsafe impl<O: Operator, B: Supports<O>> Supports<O> for Pooled<B> {
+unsafe impl<O: Operator, B: Supports<O> + Overlap> Supports<O> for Pooled<B> {
     unsafe fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
         // SAFETY: the caller's.
         unsafe { self.backend.prepare(plan) }
     }
 }
 
-fn lock(free: &Mutex<Free>) -> MutexGuard<'_, Free> {
-    free.lock().unwrap_or_else(PoisonError::into_inner)
+/// Whether memory is of a pool.
+pub(crate) fn is_pooled(memory: &dyn Memory) -> bool {
+    (memory as &dyn Any).is::<Lent>()
+}
+
+fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Memory that goes back when it is dropped.
 struct Lent {
     /// `None` once it is given away.
-    memory: Option<Box<dyn Memory>>,
+    room: Option<Room>,
     bytes: usize,
-    room: usize,
+    /// Bytes that the room has.
+    class: usize,
     device: Device,
     free: Arc<Mutex<Free>>,
 }
 
 impl Lent {
-    fn memory(&self) -> &dyn Memory {
-        self.memory.as_deref().expect("until it is dropped")
+    fn room(&self) -> &Room {
+        self.room.as_ref().expect("until it is dropped")
     }
 
-    fn memory_mut(&mut self) -> &mut dyn Memory {
-        self.memory.as_deref_mut().expect("until it is dropped")
+    fn room_mut(&mut self) -> &mut Room {
+        self.room.as_mut().expect("until it is dropped")
     }
 
     fn check(&self, offset: usize, len: usize) -> Result<()> {
@@ -122,8 +138,8 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if let Some(memory) = self.memory.take() {
-            lock(&self.free).entry(self.room).or_default().push(memory);
+        if let Some(room) = self.room.take() {
+            lock(&self.free).entry(self.class).or_default().push(room);
         }
     }
 }
@@ -135,22 +151,32 @@ impl Memory for Lent {
 
     fn view(&self, dtype: DType, len: usize) -> View<'_> {
         assert!(len.saturating_mul(dtype.size()) <= self.bytes, "{len} {dtype} do not fit");
-        self.memory().view(dtype, len)
+        self.room().memory.view(dtype, len)
     }
 
     fn view_mut(&mut self, dtype: DType, len: usize) -> ViewMut<'_> {
         assert!(len.saturating_mul(dtype.size()) <= self.bytes, "{len} {dtype} do not fit");
-        self.memory_mut().view_mut(dtype, len)
+        self.room_mut().memory.view_mut(dtype, len)
     }
 
     fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
         self.check(offset, bytes.len())?;
-        self.memory_mut().write_at(offset, bytes)
+        let Room { memory, staging } = self.room_mut();
+        let Some(staging) = staging else { return memory.write_at(offset, bytes) };
+        let mut staging = lock(staging);
+        staging.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
+        memory.write_at(offset, &staging.bytes()[..bytes.len()])
     }
 
     fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         self.check(offset, bytes.len())?;
-        self.memory().read_at(offset, bytes)
+        let Room { memory, staging } = self.room();
+        let Some(staging) = staging else { return memory.read_at(offset, bytes) };
+        let mut staging = lock(staging);
+        let part = &mut staging.bytes_mut()[..bytes.len()];
+        memory.read_at(offset, part)?;
+        bytes.copy_from_slice(part);
+        Ok(())
     }
 }
 
@@ -174,6 +200,34 @@ mod tests {
         let mut bytes = [0; 12];
         memory.read(&mut bytes).unwrap();
         assert_eq!(bytes, [7; 12]);
+    }
+
+    struct Pages(Vec<u8>);
+
+    impl Staging for Pages {
+        fn bytes(&self) -> &[u8] {
+            &self.0
+        }
+
+        fn bytes_mut(&mut self) -> &mut [u8] {
+            &mut self.0
+        }
+    }
+
+    #[test]
+    fn copies_go_through_what_is_best_to_copy_from() {
+        let memory = Plain::default().allocate_bytes(256).unwrap();
+        let staging: Box<dyn Staging> = Box::new(Pages(vec![0; 256]));
+        let room = Some(Room { memory, staging: Some(Mutex::new(staging)) });
+        let free = Arc::default();
+        let mut lent = Lent { room, bytes: 100, class: 256, device: Device::CPU, free };
+        lent.write(&[3; 100]).unwrap();
+        lent.write_at(40, &[9; 8]).unwrap();
+        let mut bytes = [0; 12];
+        lent.read_at(36, &mut bytes).unwrap();
+        assert_eq!(bytes, [3, 3, 3, 3, 9, 9, 9, 9, 9, 9, 9, 9]);
+        let staged = lock(lent.room().staging.as_ref().unwrap()).bytes()[..12].to_vec();
+        assert_eq!(staged, bytes);
     }
 
     #[test]

@@ -51,14 +51,14 @@ macro_rules! dtypes {
                 }
             }
 
-            fn bytes_mut(&mut self) -> &mut [u8] {
+            pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
                 match self {
                     $( Data::$variant(data) => dtype::as_bytes_mut(data), )+
                 }
             }
 
             /// As many elements that no result should ever be.
-            fn poison(&self, len: usize) -> Data {
+            pub(crate) fn poison(&self, len: usize) -> Data {
                 poison(self.dtype(), len)
             }
 
@@ -263,6 +263,11 @@ impl Layout {
         Layout { gap }
     }
 
+    /// Elements that a tensor starts behind where memory is aligned for anything.
+    pub(crate) fn shift(self) -> usize {
+        self.gap
+    }
+
     /// Elements from one row of so many to the next. A column stands for a vector,
     /// and those have to be packed.
     fn stride(self, cols: usize) -> usize {
@@ -319,13 +324,19 @@ impl Tensor {
         }
     }
 
+    /// Elements that it takes in memory, gaps included.
+    pub(crate) fn extent(&self, layout: Layout) -> usize {
+        let (runs, _, stride) = self.runs(layout);
+        runs * stride
+    }
+
     /// The tensor as it lies in memory, gaps filled with poison.
     pub(crate) fn spread(&self, layout: Layout) -> Cow<'_, Data> {
         let (runs, len, stride) = self.runs(layout);
         if len == stride {
             return Cow::Borrowed(&self.data);
         }
-        let mut spread = self.data.poison(runs * stride);
+        let mut spread = self.data.poison(self.extent(layout));
         for run in 0..runs {
             spread.splice(run * stride, &self.data, run * len..(run + 1) * len);
         }

@@ -271,7 +271,7 @@ impl<O: Operator> Descriptor<O> {
                 expected,
             ));
         }
-        Ok(workspace.into_bytes(needed))
+        Ok(workspace.cast(DType::U8).split_at(needed).0)
     }
 }
 

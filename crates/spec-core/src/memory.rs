@@ -150,6 +150,36 @@ impl<'a> View<'a> {
         self.place
     }
 
+    /// The first `mid` elements, and the others: arguments that lie in one
+    /// allocation.
+    ///
+    /// # Panics
+    /// If there are fewer than `mid` elements.
+    pub fn split_at(self, mid: usize) -> (Self, Self) {
+        let bytes = split(self.dtype, self.len, mid);
+        let (first, rest) = match self.place {
+            Place::Host(all) => {
+                let (first, rest) = all.split_at(bytes);
+                (Place::Host(first), Place::Host(rest))
+            }
+            Place::Address { device, address } => {
+                (self.place, Place::Address { device, address: address + bytes as u64 })
+            }
+            Place::Object { device, object, offset } => {
+                (self.place, Place::Object { device, object, offset: offset + bytes as u64 })
+            }
+        };
+        (View { len: mid, place: first, ..self }, View { len: self.len - mid, place: rest, ..self })
+    }
+
+    /// The same bytes as elements of another type, as many as are whole.
+    pub fn cast(self, dtype: DType) -> Self {
+        let len = self.len * self.dtype.size() / dtype.size();
+        let mut view = View { dtype, ..self };
+        view.truncate(len);
+        view
+    }
+
     /// The elements as a slice: `None` where they are not in host memory, of
     /// another type, or not aligned for it.
     pub fn host<T: Element>(&self) -> Option<&'a [T]> {
@@ -220,13 +250,6 @@ impl<'a> ViewMut<'a> {
         ViewMut { dtype: DType::U8, len: 0, place: PlaceMut::Host(&mut []), queue: None }
     }
 
-    /// The first `bytes` bytes, whatever the element type; there are as many.
-    pub(crate) fn into_bytes(mut self, bytes: usize) -> Self {
-        self.dtype = DType::U8;
-        self.truncate(bytes);
-        self
-    }
-
     /// The element type.
     pub fn dtype(&self) -> DType {
         self.dtype
@@ -261,6 +284,42 @@ impl<'a> ViewMut<'a> {
         self.place
     }
 
+    /// The first `mid` elements, and the others: arguments that lie in one
+    /// allocation.
+    ///
+    /// # Panics
+    /// If there are fewer than `mid` elements.
+    pub fn split_at(self, mid: usize) -> (Self, Self) {
+        let ViewMut { dtype, len, place, queue } = self;
+        let bytes = split(dtype, len, mid);
+        let (first, rest) = match place {
+            PlaceMut::Host(all) => {
+                let (first, rest) = all.split_at_mut(bytes);
+                (PlaceMut::Host(first), PlaceMut::Host(rest))
+            }
+            PlaceMut::Address { device, address } => (
+                PlaceMut::Address { device, address },
+                PlaceMut::Address { device, address: address + bytes as u64 },
+            ),
+            PlaceMut::Object { device, object, offset } => (
+                PlaceMut::Object { device, object, offset },
+                PlaceMut::Object { device, object, offset: offset + bytes as u64 },
+            ),
+        };
+        (
+            ViewMut { dtype, len: mid, place: first, queue },
+            ViewMut { dtype, len: len - mid, place: rest, queue },
+        )
+    }
+
+    /// The same bytes as elements of another type, as many as are whole.
+    pub fn cast(mut self, dtype: DType) -> Self {
+        let len = self.len * self.dtype.size() / dtype.size();
+        self.dtype = dtype;
+        self.truncate(len);
+        self
+    }
+
     /// The elements as a slice: `None` where they are not in host memory, of
     /// another type, or not aligned for it.
     pub fn host<T: Element>(self) -> Option<&'a mut [T]> {
@@ -269,6 +328,12 @@ impl<'a> ViewMut<'a> {
             _ => None,
         }
     }
+}
+
+/// Bytes before element `mid` of `len`.
+fn split(dtype: DType, len: usize, mid: usize) -> usize {
+    assert!(mid <= len, "{mid} of {len} elements");
+    mid * dtype.size()
 }
 
 /// Where memory is, never what it holds.
@@ -371,6 +436,18 @@ impl Locate for ViewMut<'_> {
             let whole = std::mem::take(bytes);
             *bytes = &mut whole[..len * self.dtype.size()];
         }
+    }
+}
+
+impl<'a> From<ViewMut<'a>> for View<'a> {
+    fn from(view: ViewMut<'a>) -> Self {
+        let ViewMut { dtype, len, place, queue } = view;
+        let place = match place {
+            PlaceMut::Host(bytes) => Place::Host(bytes),
+            PlaceMut::Address { device, address } => Place::Address { device, address },
+            PlaceMut::Object { device, object, offset } => Place::Object { device, object, offset },
+        };
+        View { dtype, len, place, queue }
     }
 }
 
@@ -497,4 +574,40 @@ pub trait Staging: Send + Sync {
 
     /// All of it, to be written.
     fn bytes_mut(&mut self) -> &mut [u8];
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn views_are_split_and_cast() {
+        let mut words = [1_u32, 2, 3, 4, 5];
+        let (first, rest) = View::from(&words).split_at(2);
+        assert_eq!((first.host(), rest.host()), (Some(&[1_u32, 2][..]), Some(&[3_u32, 4, 5][..])));
+        let pairs = rest.cast(DType::U64);
+        assert_eq!((pairs.len(), pairs.dtype()), (1, DType::U64));
+        let (first, rest) = ViewMut::from(&mut words).split_at(4);
+        assert_eq!(first.cast(DType::U8).len(), 16);
+        rest.host::<u32>().expect("of that type")[0] = 9;
+        assert_eq!(words, [1, 2, 3, 4, 9]);
+
+        let device = Device::new("cuda", 1);
+        // SAFETY: nothing reads what is there.
+        let view = unsafe { View::from_address(DType::I32, 10, device, 0x1000) };
+        let (first, rest) = view.split_at(3);
+        assert_eq!(format!("{first:?}"), "View(3 x i32 at 0x1000 on cuda:1)");
+        assert_eq!(format!("{:?}", rest.cast(DType::F16)), "View(14 x f16 at 0x100c on cuda:1)");
+        // SAFETY: nothing writes what is there.
+        let view = unsafe { ViewMut::from_object(DType::U8, 8, device, &5_u8, 4) };
+        let (_, rest) = view.split_at(3);
+        let rest = View::from(rest);
+        assert!(matches!(rest.place(), Place::Object { offset: 7, .. }) && rest.len() == 5);
+    }
+
+    #[test]
+    #[should_panic(expected = "6 of 5 elements")]
+    fn views_are_not_split_behind_their_end() {
+        View::from(&[0_u8; 5]).split_at(6);
+    }
 }
