@@ -281,6 +281,8 @@ class Ngram:
 
     def __init__(self, row):
         needs_text(row)
+        if "encodes" in row.kind or "budget" in row.kind:
+            raise Skip("no budget is shared there")
         self.batch, length = row.numbers
         self.cold = row.kind.endswith(", cold")
         found = row.kind.removesuffix(", cold")

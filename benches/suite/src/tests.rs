@@ -94,9 +94,34 @@ fn one_wrong_element_is_found() {
             check_finds::<PromptLookup>(&shape);
         }
     }
+    check_finds::<NgramMatch>("batch=9,prompt=400,budget=binds,encode=quarter");
+    check_finds::<HybridMtpNgram>("batch=9,prompt=400,budget=binds");
     for set in ["uniform", "zipf", "sorted"] {
         check_finds::<Unique>(&format!("keys=3000,bits=40,set={set}"));
     }
+}
+
+/// The first requests draft all they can, the last ones nothing.
+#[test]
+fn budgets_that_bind_are_shared_out() {
+    fn this_time<O: Measured>(shape: &str) -> Vec<i32> {
+        let work = work::<O>(shape);
+        let cpu = cpu();
+        let mut uploaded = Uploaded::new(&work, &cpu).unwrap();
+        uploaded.implementations();
+        uploaded.select(0).unwrap();
+        uploaded.call(Stream::default()).unwrap();
+        let slot = uploaded.slots.iter().find(|slot| slot.name == "seq_lens_this_time").unwrap();
+        let like = &work.case.arguments[slot.argument].tensor.data;
+        let Ok(Data::I32(counts)) = slot.held[0].read(like) else { panic!("counts are i32") };
+        counts
+    }
+    let counts = this_time::<NgramMatch>("batch=8,prompt=200,budget=binds,encode=quarter");
+    assert_eq!(counts, [100, 100, 6, 6, 4, 1, 1, 1]);
+    let counts = this_time::<NgramMatch>("batch=8,prompt=200,encode=quarter");
+    assert_eq!(counts, [100, 100, 6, 6, 6, 6, 6, 6]);
+    let counts = this_time::<HybridMtpNgram>("batch=8,prompt=200,budget=binds");
+    assert_eq!(counts, [6, 6, 6, 6, 6, 4, 2, 2]);
 }
 
 /// What is changed in place starts afresh for every call of every sample, so

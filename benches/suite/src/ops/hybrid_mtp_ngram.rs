@@ -10,7 +10,7 @@ use spec_conformance::Case;
 
 const K: usize = 1024;
 
-const SHAPES: [Shape; 8] = [
+const SHAPES: [Shape; 10] = [
     Shape::new(32, 512, Low),
     Shape::new(16, 16 * K, Low),
     Shape::new(512, 16 * K, Low),
@@ -19,6 +19,8 @@ const SHAPES: [Shape; 8] = [
     Shape::new(16, 32 * K, Nowhere),
     Shape::new(256, 128 * K, Nowhere),
     Shape::new(16, 8 * K, Text),
+    Shape::new(32, 512, Low).bound(),
+    Shape::new(512, 512, Low).bound(),
 ];
 
 /// Tokens that a request has in this step: the last one, and the head's draft.
@@ -33,7 +35,7 @@ impl Measured for HybridMtpNgram {
     }
 
     fn parse(fields: &mut Fields<'_>) -> Result<Shape, ShapeError> {
-        Shape::parse(fields)
+        Shape::parse_bound(fields)
     }
 
     fn words(shape: &Shape) -> Words {
@@ -50,7 +52,7 @@ impl Measured for HybridMtpNgram {
             max_ngram_size: MAX_NGRAM,
             min_ngram_size: 1,
             max_draft_tokens: DRAFTS,
-            token_threshold: i32::MAX,
+            token_threshold: shape.threshold(HAVE),
         };
         let case = Case::new(operator)
             .input("input_ids", requests.prompts())
@@ -61,6 +63,6 @@ impl Measured for HybridMtpNgram {
             .in_place("seq_lens_this_time", requests.counts(HAVE))
             .input("seq_lens_decoder", requests.counts(1))
             .input("max_dec_len", requests.max_dec_len());
-        Ok(Work::new(case, requests.bytes()).rotated(shape.cold))
+        Ok(Work::new(case, requests.bytes(shape)).rotated(shape.cold))
     }
 }

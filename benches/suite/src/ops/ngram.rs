@@ -20,6 +20,8 @@ const STEPS: usize = 64;
 /// Where the pattern is found: from the start, and before the end.
 const EARLY: usize = 10;
 const LATE: usize = 30;
+/// Tokens that a request encodes at once, where some do.
+const ENCODED: i32 = 100;
 /// Random tokens are below this, the pattern's are not.
 const VOCABULARY: usize = 100_000;
 const PATTERN: [i64; MAX_NGRAM] = [200_001, 200_002, 200_003];
@@ -61,11 +63,25 @@ pub(crate) struct Shape {
     /// Whether no call finds tokens in a cache that the one before left there,
     /// as between the steps of an engine.
     pub(super) cold: bool,
+    /// Whether all requests together have room for about half of their drafts.
+    pub(super) binds: bool,
+    /// Whether the first quarter of the requests encode a part of their prompts instead.
+    pub(super) encodes: bool,
 }
 
 impl Shape {
     pub(super) const fn new(batch: usize, length: usize, found: Found) -> Self {
-        Shape { batch, length, found, cold: false }
+        Shape { batch, length, found, cold: false, binds: false, encodes: false }
+    }
+
+    /// With a budget that cuts what is drafted.
+    pub(super) const fn bound(self) -> Self {
+        Shape { binds: true, ..self }
+    }
+
+    /// With requests that encode among the others.
+    pub(super) const fn mixed(self) -> Self {
+        Shape { encodes: true, ..self }
     }
 
     pub(super) fn parse(fields: &mut Fields<'_>) -> Result<Self, ShapeError> {
@@ -83,12 +99,34 @@ impl Shape {
                 ],
             )?,
             cold: fields.word("cache", &[("warm", false), ("cold", true)])?,
+            binds: false,
+            encodes: false,
         })
     }
 
+    /// As [`parse`](Self::parse), for requests that share a budget.
+    pub(super) fn parse_bound(fields: &mut Fields<'_>) -> Result<Self, ShapeError> {
+        let shape = Shape::parse(fields)?;
+        let binds = fields.word("budget", &[("free", false), ("binds", true)])?;
+        Ok(Shape { binds, ..shape })
+    }
+
+    /// As [`parse_bound`](Self::parse_bound), for requests that may encode.
+    pub(super) fn parse_mixed(fields: &mut Fields<'_>) -> Result<Self, ShapeError> {
+        let shape = Shape::parse_bound(fields)?;
+        let encodes = fields.word("encode", &[("none", false), ("quarter", true)])?;
+        Ok(Shape { encodes, ..shape })
+    }
+
     pub(super) fn words(&self) -> Words {
-        let Shape { batch, length, found, cold } = self;
-        let found = format!("{}{}", found.words(), if *cold { ", cold" } else { "" });
+        let Shape { batch, length, found, .. } = self;
+        let mut found = found.words().to_owned();
+        let more = [
+            (self.cold, ", cold"),
+            (self.encodes, ", a quarter encodes"),
+            (self.binds, ", budget binds"),
+        ];
+        more.iter().filter(|(is, _)| *is).for_each(|(_, words)| found += words);
         Words {
             shape: format!("{batch} x {length}, {found}"),
             series: format!("{batch} requests, {found}"),
@@ -103,6 +141,30 @@ impl Shape {
             Found::HighGenerated => (self.length / 2, self.length / 2),
             _ => (self.length, STEPS),
         }
+    }
+
+    /// Whether a request encodes.
+    fn encodes(&self, request: usize) -> bool {
+        self.encodes && request < self.batch / 4
+    }
+
+    /// Tokens that each request encodes, and what it has before a call. What decodes
+    /// has what the step before left there, which a call sets.
+    pub(super) fn encoding(&self) -> [Tensor; 2] {
+        let tokens = |or: i32| -> Vec<i32> {
+            (0..self.batch).map(|i| if self.encodes(i) { ENCODED } else { or }).collect()
+        };
+        [tokens(0), tokens(7)].map(Tensor::vector)
+    }
+
+    /// `token_threshold`, where each request that decodes has `have` tokens of its own.
+    pub(super) fn threshold(&self, have: i32) -> i32 {
+        if !self.binds {
+            return i32::MAX;
+        }
+        let encoding = (0..self.batch).filter(|&i| self.encodes(i)).count() as i32;
+        let decoding = self.batch as i32 - encoding;
+        encoding * ENCODED + decoding * have + decoding * DRAFTS as i32 / 2
     }
 
     pub(super) fn requests(&self) -> Result<Requests, String> {
@@ -194,12 +256,18 @@ impl Requests {
     }
 
     /// Bytes of the tokens that any search must look at: up to where the longest
-    /// pattern is found, and all of them where it is not.
-    pub(super) fn bytes(&self) -> u64 {
+    /// pattern is found, and all of them where it is not. None of those that encode, and
+    /// where the budget binds, of half of the others.
+    pub(super) fn bytes(&self, shape: &Shape) -> u64 {
+        let cut = shape.binds && shape.found != Found::Nowhere;
+        let searched = if cut { self.batch / 2 } else { self.batch };
         let tokens: usize = self
             .tokens
             .par_chunks(self.prompt + self.steps + 1)
-            .map(|row| {
+            .take(searched)
+            .enumerate()
+            .filter(|(request, _)| !shape.encodes(*request))
+            .map(|(_, row)| {
                 let (prompt, generated) = row.split_at(self.prompt);
                 let pattern = &generated[self.steps + 1 - MAX_NGRAM..];
                 let find = |tokens: &[i64]| tokens.windows(MAX_NGRAM).position(|w| w == pattern);

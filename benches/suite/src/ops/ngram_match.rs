@@ -34,12 +34,21 @@ pub(super) const GOALS: [(usize, usize, Found, f64); 20] = [
     (1024, 512, Low, 4.0),
 ];
 
-/// Real tokens; and tokens that are no longer in a cache.
-const MORE: [Shape; 4] = [
+/// Real tokens; tokens that are no longer in a cache; a budget that cuts what is drafted;
+/// requests that encode.
+const MORE: [Shape; 12] = [
     Shape::new(16, 8 * K, Text),
     Shape::new(256, 8 * K, Text),
     Shape { cold: true, ..Shape::new(16, 32 * K, Nowhere) },
     Shape { cold: true, ..Shape::new(16, 32 * K, HighPrompt) },
+    Shape::new(8, 32 * K, Low).bound(),
+    Shape::new(128, 32 * K, Low).bound(),
+    Shape::new(32, 512, Low).bound(),
+    Shape::new(128, 512, Low).bound(),
+    Shape::new(1024, 512, Low).bound(),
+    Shape::new(128, 512, Low).mixed(),
+    Shape::new(1024, 512, Low).mixed(),
+    Shape::new(128, 512, Low).mixed().bound(),
 ];
 
 impl Measured for NgramMatch {
@@ -64,7 +73,7 @@ impl Measured for NgramMatch {
     }
 
     fn parse(fields: &mut Fields<'_>) -> Result<Shape, ShapeError> {
-        Shape::parse(fields)
+        Shape::parse_mixed(fields)
     }
 
     fn words(shape: &Shape) -> Words {
@@ -77,7 +86,9 @@ impl Measured for NgramMatch {
 
     fn work(shape: &Shape) -> Result<Work<Self>, String> {
         let requests = shape.requests()?;
-        let operator = NgramMatch { max_ngram_size: MAX_NGRAM, token_threshold: i32::MAX };
+        let [encoder, this_time] = shape.encoding();
+        let operator =
+            NgramMatch { max_ngram_size: MAX_NGRAM, token_threshold: shape.threshold(1) };
         let case = Case::new(operator)
             .input("input_ids", requests.prompts())
             .input("input_ids_len", requests.lengths(requests.prompt))
@@ -86,11 +97,10 @@ impl Measured for NgramMatch {
             .input("step_idx", requests.lengths(requests.steps))
             .input("draft_token_num", requests.counts(DRAFTS as i32))
             .in_place("draft_tokens", requests.drafts())
-            // Whatever it was in the step before: a call sets it.
-            .in_place("seq_lens_this_time", requests.counts(7))
-            .input("seq_lens_encoder", requests.counts(0))
+            .in_place("seq_lens_this_time", this_time)
+            .input("seq_lens_encoder", encoder)
             .input("seq_lens_decoder", requests.counts(1))
             .input("max_dec_len", requests.max_dec_len());
-        Ok(Work::new(case, requests.bytes()).rotated(shape.cold))
+        Ok(Work::new(case, requests.bytes(shape)).rotated(shape.cold))
     }
 }
