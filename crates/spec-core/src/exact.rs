@@ -30,20 +30,33 @@ const LN2_LOW: f32 = -2.121_944_4e-4;
 /// would cost every backend several operations an element.
 #[inline(always)]
 pub fn exp(t: f32) -> f32 {
-    let clamped = if t > EXP_MIN { t } else { EXP_MIN };
-    let shifted = clamped * LOG2_E + ROUND;
-    let n = shifted - ROUND;
-    let r = (clamped - n * LN2_HIGH) - n * LN2_LOW;
-    let p = 1.0 / 720.0;
-    let p = p * r + 1.0 / 120.0;
-    let p = p * r + 1.0 / 24.0;
-    let p = p * r + 1.0 / 6.0;
-    let p = p * r + 0.5;
-    let p = p * r + 1.0;
-    let p = p * r + 1.0;
-    // `shifted` holds n in its low bits: move it into the exponent field.
-    let scaled = f32::from_bits(p.to_bits().wrapping_add(shifted.to_bits() << 23));
+    let (rest, exponent) = reduce(if t > EXP_MIN { t } else { EXP_MIN });
+    let scaled = expand(rest, exponent, 1.0);
     if t >= EXP_MIN { scaled } else { 0.0 }
+}
+
+/// The first half of [`exp`]: t is n ln 2 and a rest. Gives the rest, and n where a float
+/// has its exponent.
+#[inline(always)]
+fn reduce(t: f32) -> (f32, u32) {
+    let shifted = t * LOG2_E + ROUND;
+    let n = shifted - ROUND;
+    let rest = (t - n * LN2_HIGH) - n * LN2_LOW;
+    // `shifted` holds n in its low bits: move it into the exponent field.
+    (rest, shifted.to_bits() << 23)
+}
+
+/// The second half, times a power of two: the same bits but for the exponent.
+#[inline(always)]
+fn expand(rest: f32, exponent: u32, unit: f32) -> f32 {
+    let p = unit * (1.0 / 720.0);
+    let p = p * rest + unit * (1.0 / 120.0);
+    let p = p * rest + unit * (1.0 / 24.0);
+    let p = p * rest + unit * (1.0 / 6.0);
+    let p = p * rest + unit * 0.5;
+    let p = p * rest + unit;
+    let p = p * rest + unit;
+    f32::from_bits(p.to_bits().wrapping_add(exponent))
 }
 
 /// 1 / d for 1 <= d <= 2 by three Newton steps, without a division.
@@ -166,7 +179,12 @@ pub mod softmax {
 /// Softmax at a temperature, given piecewise as [`softmax`] is, with weights that
 /// are as fine as a sampler's draws: [`fixed_probability`] makes integers of them.
 pub mod sampling {
-    use super::{exp, reciprocal, softmax};
+    use super::{exp, expand, reciprocal, reduce, softmax};
+
+    /// What [`exp`] makes of this is less than a unit of [`fixed_probability`].
+    ///
+    /// [`fixed_probability`]: super::fixed_probability
+    const NO_UNIT: f32 = -29.0;
 
     /// 1 / temperature, for a temperature above 0, cut to 2^-100 .. 2^100.
     #[inline(always)]
@@ -185,6 +203,23 @@ pub mod sampling {
     pub fn weight(x: f32, max: f32, inverse: f32) -> f32 {
         let below = (x - max) * inverse;
         if x == max { 1.0 } else { exp(below) }
+    }
+
+    /// The first half of [`weight`] where x is at most max and that is finite, for loops
+    /// over many that take the halves one after the other.
+    #[inline(always)]
+    pub fn reduced(x: f32, max: f32, inverse: f32) -> (f32, u32) {
+        let below = (x - max) * inverse;
+        // No NaN, which is not above.
+        reduce(if below > NO_UNIT { below } else { NO_UNIT })
+    }
+
+    /// The second half: the weight in units of 2^-40, exact but below one unit, where it
+    /// is something from 0 to 1. Cut to an integer it is
+    /// [`fixed_probability`](super::fixed_probability) of the weight.
+    #[inline(always)]
+    pub fn units((rest, exponent): (f32, u32)) -> f32 {
+        expand(rest, exponent, 1_099_511_627_776.0)
     }
 
     /// The factor from weights to shares of their sum, which
@@ -320,6 +355,21 @@ mod tests {
             worst = worst.max((f64::from(sampling::inverse(t)) * f64::from(t) - 1.0).abs());
         }
         assert!(worst < 2.5e-7, "relative error {worst:e}");
+    }
+
+    #[test]
+    fn units_are_those_of_the_weight() {
+        let far = [f32::NEG_INFINITY, f32::NAN, -f32::NAN, f32::MIN, -1e30, -1e-30, -0.0, 0.0];
+        for (max, inverse) in [(0.0, 1.0), (7.25, 1.0 / 0.7), (-3e4, 1e-3), (f32::MAX, 1e-37)] {
+            let near = (0..400_000).map(|i| max - i as f32 * 1e-4 / inverse);
+            let edges = (0..64).map(|i| max + (-29.0 + i as f32 * 1e-6) / inverse);
+            for x in far.into_iter().chain(near).chain(edges).filter(|x| !(*x > max)) {
+                let units = sampling::units(sampling::reduced(x, max, inverse));
+                let weight = fixed_probability(sampling::weight(x, max, inverse));
+                assert!((0.0..=1_099_511_627_776.0).contains(&units), "{x:e} {max:e}: {units:e}");
+                assert_eq!(units as u64, weight, "{x:e} {max:e} {inverse:e}");
+            }
+        }
     }
 
     #[test]

@@ -249,36 +249,38 @@ pub(crate) const SMALL_GROUP: usize = 16;
 /// Groups of a block.
 pub(crate) const GROUPS: usize = BLOCK / GROUP;
 
-/// The largest of at least as many values as there are lanes; NaN is none.
+/// The bits of a float as an integer that orders as it does, and back: NaN is beyond
+/// the infinities, on the side of its sign.
 #[inline(always)]
-fn largest<const N: usize>(values: &[f32; N]) -> f32 {
-    const LANES: usize = 16;
-    let larger = |a: f32, b: f32| if b > a { b } else { a };
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    for values in values.as_chunks::<LANES>().0 {
-        for (lane, &x) in lanes.iter_mut().zip(values) {
-            *lane = larger(*lane, x);
-        }
-    }
-    let mut width = LANES;
-    while width > 1 {
-        width /= 2;
-        for lane in 0..width {
-            lanes[lane] = larger(lanes[lane], lanes[lane + width]);
-        }
-    }
-    lanes[0]
+fn ordered(bits: i32) -> i32 {
+    bits ^ (bits >> 31 & i32::MAX)
 }
 
-/// The sort key of the largest of each `N` values, for blocks of which only the last has
-/// a rest.
+/// The largest sort key.
+#[inline(always)]
+fn largest<const N: usize>(values: &[f32; N]) -> u32 {
+    const INFINITY: i32 = EXPONENT as i32;
+    // Integers, whose order in a maximum is free to a vectoriser: that of floats is not.
+    let order = |x: &f32| ordered(x.to_bits() as i32);
+    let largest = values.iter().fold(i32::MIN, |largest, x| largest.max(order(x)));
+    if largest > INFINITY {
+        // NaN, which is the least of the keys.
+        return values.iter().fold(0, |largest, &x| largest.max(exact::sort_key(x)));
+    }
+    exact::sort_key(f32::from_bits(ordered(largest) as u32))
+}
+
+/// The largest sort key of each `N` values, for blocks of which only the last has a rest.
 #[inline(always)]
 fn maxima<const N: usize>(values: &[f32], maxima: &mut [u32]) {
     let (groups, rest) = values.as_chunks::<N>();
-    let mut padded = [f32::NEG_INFINITY; N];
-    padded[..rest.len()].copy_from_slice(rest);
-    for (group, max) in groups.iter().chain([&padded]).zip(maxima) {
-        *max = exact::sort_key(largest(group));
+    for (group, max) in groups.iter().zip(&mut *maxima) {
+        *max = largest(group);
+    }
+    if let Some(max) = maxima.get_mut(groups.len()) {
+        let mut padded = [f32::NEG_INFINITY; N];
+        padded[..rest.len()].copy_from_slice(rest);
+        *max = largest(&padded);
     }
 }
 

@@ -23,7 +23,7 @@ use crate::Cpu;
 use crate::select::{self, Reach};
 use crate::simd::{self, BLOCK, Float, GROUP, GROUPS};
 use crate::slices::{Int, Ints, Rows, Workspace, raise, slice, slice_mut, workspace_size};
-use crate::weights::{self, Scale};
+use crate::weights::{self, Scale, Steps};
 
 /// Blocks of a parallel chunk: enough work to outweigh a steal.
 const CHUNK: usize = 8;
@@ -313,6 +313,7 @@ impl<T: Float> Sampler<'_, T> {
         let taken = logits.gather(reach, desk);
         let Desk { keys, indices, sums, .. } = desk;
         let (keys, indices) = (&mut keys[..taken], &indices[..taken]);
+        let mut steps = Steps::new();
         if light_first {
             drop_light(keys, scale.at_least(floor));
         }
@@ -320,7 +321,7 @@ impl<T: Float> Sampler<'_, T> {
             cut.drop_rest(keys);
         }
         if top_p < 1.0 {
-            let sum = || keys.chunks(BLOCK).map(|keys| sum_of_keys(keys, scale)).sum();
+            let sum = || keys.chunks(BLOCK).map(|keys| sum_of_keys(keys, scale, &mut steps)).sum();
             let limit = limit_of(top_p, all.unwrap_or_else(sum));
             let cut = select::cut(keys, limit, |keys, weights| weigh_keys(keys, scale, weights));
             if let Some(cut) = cut {
@@ -330,7 +331,7 @@ impl<T: Float> Sampler<'_, T> {
         let scale = scale.at_least(floor);
         let sums = &mut sums[..taken.div_ceil(BLOCK)];
         for (keys, sum) in keys.chunks(BLOCK).zip(&mut *sums) {
-            *sum = sum_of_keys(keys, scale);
+            *sum = sum_of_keys(keys, scale, &mut steps);
         }
         let total = sums.iter().sum();
         let mut rest = exact::sample_threshold(random, total);
@@ -362,15 +363,16 @@ impl<T: Float> Sampler<'_, T> {
             return f32::NEG_INFINITY;
         }
         // The mask is no matter here.
-        let of_blocks = |work: &(dyn Fn(&[f32]) -> u64 + Sync), join: fn(u64, u64) -> u64| {
+        type Work<'w> = &'w (dyn Fn(&[f32], &mut Steps) -> u64 + Sync);
+        let of_blocks = |work: Work<'_>, join: fn(u64, u64) -> u64| {
             let chunks = logits.par_chunks(self.chunk * BLOCK).map(|logits| {
-                let mut wide = [0.0; BLOCK];
-                let blocks = logits.chunks(BLOCK).map(|block| work(T::widen(block, &mut wide)));
-                blocks.fold(0, join)
+                let (mut wide, mut steps) = ([0.0; BLOCK], Steps::new());
+                let blocks = logits.chunks(BLOCK);
+                blocks.fold(0, |all, block| join(all, work(T::widen(block, &mut wide), &mut steps)))
             });
             chunks.reduce(|| 0, join)
         };
-        let largest = |values: &[f32]| {
+        let largest = |values: &[f32], _: &mut Steps| {
             let mut maxima = [0; GROUPS];
             simd::group_maxima(values, &mut maxima);
             u64::from(simd::max_key(&maxima))
@@ -378,7 +380,9 @@ impl<T: Float> Sampler<'_, T> {
         let max = exact::from_sort_key(of_blocks(&largest, u64::max) as u32);
         // Without a temperature, in whole units: one sum in any order.
         let scale = Scale::new(max, 1.0);
-        let sum = of_blocks(&|values| weights::sum(values, &EVERY_GROUP, 0, scale), |a, b| a + b);
+        let weights =
+            |values: &[f32], steps: &mut Steps| weights::sum(values, &EVERY_GROUP, 0, scale, steps);
+        let sum = of_blocks(&weights, |a, b| a + b);
         let below = if x == max { 0.0 } else { f64::from(x - max) };
         (below - (sum as f64 * UNIT).ln()) as f32
     }
@@ -448,12 +452,12 @@ impl<T: Float> Logits<'_, T> {
         let maxima = desk.maxima.par_chunks(self.chunk * GROUPS);
         (desk.sums.par_chunks_mut(self.chunk), maxima).into_par_iter().enumerate().for_each(
             |(chunk, (sums, maxima))| {
-                let mut room = Room::new();
+                let (mut room, mut steps) = (Room::new(), Steps::new());
                 for (block, (sum, maxima)) in sums.iter_mut().zip(maxima.chunks(GROUPS)).enumerate()
                 {
                     let start = (chunk * self.chunk + block) * BLOCK;
                     let [_, values] = self.piece(start, BLOCK, &mut room);
-                    *sum = weights::sum(values, maxima, from, scale);
+                    *sum = weights::sum(values, maxima, from, scale, &mut steps);
                 }
             },
         );
@@ -529,10 +533,10 @@ fn weigh_keys(keys: &[u32], scale: Scale, weights: &mut [u64]) {
 }
 
 /// The sum of those.
-fn sum_of_keys(keys: &[u32], scale: Scale) -> u64 {
+fn sum_of_keys(keys: &[u32], scale: Scale, steps: &mut Steps) -> u64 {
     let mut values = [0.0; BLOCK];
     simd::from_sort_keys(keys, &mut values);
-    weights::sum(&values[..keys.len()], &EVERY_GROUP, 0, scale)
+    weights::sum(&values[..keys.len()], &EVERY_GROUP, 0, scale, steps)
 }
 
 /// Drops keys that have no weight by `scale`.
@@ -565,8 +569,9 @@ mod tests {
     fn groups_that_are_passed_over_have_no_weight() {
         let scale = Scale::new(3.0, 1.0 / 0.7);
         let mut values = [exact::from_sort_key(scale.reaches(NO_UNIT) - 1); GROUP];
-        assert_eq!(weights::sum(&values, &EVERY_GROUP, 0, scale), 0);
+        let sum = |values: &[f32]| weights::sum(values, &EVERY_GROUP, 0, scale, &mut Steps::new());
+        assert_eq!(sum(&values), 0);
         values[7] = 3.0;
-        assert_eq!(weights::sum(&values, &EVERY_GROUP, 0, scale), 1 << 40);
+        assert_eq!(sum(&values), 1 << 40);
     }
 }
