@@ -423,12 +423,11 @@ impl<T: Float> Logits<'_, T> {
     /// Finds the largest key of each group; whether any logit is NaN or positive infinity.
     fn survey(&self, maxima: &mut [u32]) -> bool {
         let chunks = maxima.par_chunks_mut(self.chunk * GROUPS).enumerate();
-        let chunks = chunks.map(|(chunk, maxima)| {
-            let mut room = Room::new();
+        let chunks = chunks.map_init(Room::new, |room, (chunk, maxima)| {
             let mut bad = false;
             for (block, maxima) in maxima.chunks_mut(GROUPS).enumerate() {
                 let start = (chunk * self.chunk + block) * BLOCK;
-                let [raw, values] = self.piece(start, BLOCK, &mut room);
+                let [raw, values] = self.piece(start, BLOCK, room);
                 bad |= simd::any_without_order(raw);
                 simd::group_maxima(values, maxima);
             }
@@ -450,14 +449,14 @@ impl<T: Float> Logits<'_, T> {
     fn sums<'s>(&self, scale: Scale, desk: &'s mut Desk<'_>) -> &'s [u64] {
         let from = scale.reaches(NO_UNIT);
         let maxima = desk.maxima.par_chunks(self.chunk * GROUPS);
-        (desk.sums.par_chunks_mut(self.chunk), maxima).into_par_iter().enumerate().for_each(
-            |(chunk, (sums, maxima))| {
-                let (mut room, mut steps) = (Room::new(), Steps::new());
+        (desk.sums.par_chunks_mut(self.chunk), maxima).into_par_iter().enumerate().for_each_init(
+            || (Room::new(), Steps::new()),
+            |(room, steps), (chunk, (sums, maxima))| {
                 for (block, (sum, maxima)) in sums.iter_mut().zip(maxima.chunks(GROUPS)).enumerate()
                 {
                     let start = (chunk * self.chunk + block) * BLOCK;
-                    let [_, values] = self.piece(start, BLOCK, &mut room);
-                    *sum = weights::sum(values, maxima, from, scale, &mut steps);
+                    let [_, values] = self.piece(start, BLOCK, room);
+                    *sum = weights::sum(values, maxima, from, scale, steps);
                 }
             },
         );
