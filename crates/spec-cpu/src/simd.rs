@@ -272,8 +272,8 @@ fn ordered(bits: i32) -> i32 {
 }
 
 /// The sort key of the largest of [`GROUP`] values; NaN is none. By integers, whose
-/// maximum a vectoriser takes in any order: twice as fast as [`largest_of_few`] is for so
-/// many, and half as fast for few.
+/// maximum a vectoriser takes in any order: faster for so many than [`largest_of_few`]
+/// would be, and slower for few.
 #[inline(always)]
 fn largest(values: &[f32; GROUP]) -> u32 {
     const INFINITY: i32 = EXPONENT as i32;
