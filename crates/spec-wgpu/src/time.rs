@@ -1,7 +1,7 @@
 //! Timing on the device: calls recorded into one compute pass between two
 //! timestamps.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use spec_core::stream::Kind;
 use spec_core::{Backend, Result, Status, Stream, Timed, Timing, Yardstick, timing};
@@ -10,8 +10,10 @@ use wgpu::{BufferUsages, ComputePassTimestampWrites, Features};
 use crate::shader::Shader;
 use crate::{Wgpu, pass};
 
-/// Submissions before the first sample.
+/// Submissions before the first sample, at least, and how long they go on on a GPU, whose
+/// clocks fall while the host prepares a row.
 const WARM_UPS: usize = 2;
+const WARM_UP: Duration = Duration::from_millis(200);
 /// Bytes of a copy that no cache holds; a software adapter gets less.
 const COPY: u64 = 256 << 20;
 const SOFTWARE_COPY: u64 = 64 << 20;
@@ -73,15 +75,20 @@ pub(crate) fn time(
         .contains(Features::TIMESTAMP_QUERY)
         .then(|| gpu.guarded(|| Ok(Clock::new(gpu.device()))))
         .transpose()?;
-    let mut seconds = Vec::with_capacity(samples);
-    for sample in 0..WARM_UPS + samples {
+    let mut sample = || -> Result<f64> {
         work.reset()?;
         gpu.synchronize()?;
         let whole = gpu.guarded(|| submission(gpu, clock.as_ref(), calls, work))?;
-        if sample >= WARM_UPS {
-            seconds.push(whole / calls as f64);
-        }
+        Ok(whole / calls as f64)
+    };
+    let started = Instant::now();
+    let warm_up = if gpu.info().software { Duration::ZERO } else { WARM_UP };
+    let mut warm_ups = 0;
+    while warm_ups < WARM_UPS || started.elapsed() < warm_up {
+        sample()?;
+        warm_ups += 1;
     }
+    let seconds = (0..samples).map(|_| sample()).collect::<Result<_>>()?;
     let by = if clock.is_some() { "timestamps" } else { "clock around the submission" };
     let method = format!("{} in a compute pass, {by}", timing::count(calls));
     Ok(Timing { seconds, method })
