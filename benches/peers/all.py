@@ -2,7 +2,7 @@
 """Times everything that users would pick instead, as far as it is here, on the shapes
 of `spec bench`.
 
-    pip install numpy polars torch triton cupy-cuda12x      # those that you want
+    pip install numpy polars torch triton flashinfer-python cupy-cuda12x    # those that you want
     python3 benches/peers/all.py --json peers.json
     cargo xtask report --html page.html ours.json peers.json
 
@@ -11,6 +11,7 @@ scripts beside this one time a package each.
 """
 
 import with_cupy
+import with_flashinfer
 import with_numpy
 import with_polars
 import with_torch
@@ -22,6 +23,7 @@ if __name__ == "__main__":
         __doc__,
         with_torch.peer,
         with_triton.peer,
+        *with_flashinfer.peers,
         with_cupy.peer,
         with_numpy.peer,
         with_numpy.sort_peer,

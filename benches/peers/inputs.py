@@ -51,15 +51,20 @@ class Router:
             self.replicas = rng.integers(0, self.places, (self.experts, self.MOST), dtype=np.int32)
             self.counts = rng.integers(1, self.MOST, self.experts, dtype=np.int32, endpoint=True)
 
-    def answer(self, x):
-        """Experts, or their places, and weights, in f64."""
+    def scores(self, x):
+        """In f64: scores, those that are chosen by, and those of groups."""
         x = x.astype(np.float64)
         scores = np.sqrt(np.log1p(np.exp(x))) if self.root else 1 / (1 + np.exp(-x))
         choice = scores + self.bias.astype(np.float64)
+        size = self.experts // self.groups
+        groups = choice.reshape(len(x), self.groups, size)
+        return scores, choice, np.partition(groups, size - 2, axis=2)[:, :, size - 2 :].sum(axis=2)
+
+    def answer(self, x):
+        """Experts, or their places, and weights, in f64."""
+        scores, choice, group_scores = self.scores(x)
         if self.groups > 1:
             size = self.experts // self.groups
-            groups = choice.reshape(len(x), self.groups, size)
-            group_scores = np.partition(groups, size - 2, axis=2)[:, :, size - 2 :].sum(axis=2)
             least = np.sort(group_scores, axis=1)[:, self.groups - self.kept, None]
             choice = np.where(np.repeat(group_scores >= least, size, axis=1), choice, 0.0)
         experts = np.argsort(-choice, axis=1, kind="stable")[:, : self.topk]
@@ -78,6 +83,30 @@ class Router:
         close = np.isclose(np.asarray(weights)[same], want_weights[same], rtol=1e-4, atol=1e-6)
         assert close.all(), "weights differ"
         return "numpy in f64, every element"
+
+    def check_near(self, x, weights, experts, error, rounding):
+        """Every expert and weight of who computes scores to within `error`, and rounds
+        weights by a share of `rounding` of them."""
+        scores, choice, group_scores = self.scores(x)
+        size, rows = self.experts // self.groups, np.arange(len(x))
+        ranked = -np.sort(-group_scores, axis=1)
+        groups = np.sort(experts // size, axis=1)
+        assert ((np.diff(groups, axis=1) > 0).sum(axis=1) < self.kept).all(), "too many groups"
+        assert (np.diff(np.sort(experts, axis=1), axis=1) > 0).all(), "an expert twice"
+        # The score of a group is that of two experts, and two of either are compared.
+        taken = np.take_along_axis(group_scores, groups, axis=1)
+        assert (taken >= ranked[:, self.kept - 1, None] - 4 * error).all(), "other groups"
+        sure = group_scores > ranked[:, self.kept, None] + 4 * error
+        left = np.where(np.repeat(sure, size, axis=1), choice, -np.inf)
+        for expert in experts.T:
+            assert (choice[rows, expert] >= left.max(axis=1) - 2 * error).all(), "other experts"
+            left[rows, expert] = -np.inf
+        chosen = np.take_along_axis(scores, experts, axis=1)
+        total = chosen.sum(axis=1, keepdims=True)
+        share = error / chosen + error * self.topk / total + rounding
+        wanted = 2.5 * chosen / total
+        assert (np.abs(weights - wanted) <= wanted * share).all(), "weights differ"
+        return f"numpy in f64, every element, where scores are off by {error:.2g} at most"
 
 
 def deduplicate(row):
