@@ -170,7 +170,7 @@ impl Wgpu {
         let nothing = ["spec nothing to read", "spec nothing to write"].map(|label| {
             device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some(label),
-                size: 16 * 256,
+                size: 32 * 256,
                 usage: wgpu::BufferUsages::STORAGE,
                 mapped_at_creation: false,
             })

@@ -187,7 +187,12 @@ impl<'a> Region<'a> {
 
     /// The same bytes as 32-bit words.
     pub(crate) fn words(self) -> Self {
-        Region { size: 4, ..self }
+        self.sized(4)
+    }
+
+    /// The same bytes as elements of `size` bytes, to a multiple of which it must be aligned.
+    pub(crate) fn sized(self, size: u64) -> Self {
+        Region { size, ..self }
     }
 
     /// Splits off the first `len` elements: how a workspace is shared out.

@@ -9,7 +9,8 @@ use crate::Wgpu;
 use crate::memory::{ALIGNMENT, Region};
 use crate::shader::{Access, Program};
 
-/// The most storage buffers of a dispatch by WebGPU's default limits.
+/// The most storage buffers of a dispatch by WebGPU's default limits; further ones have no
+/// place in the struct `At`.
 pub(crate) const MAX_BINDINGS: usize = 8;
 
 /// A stream that records into the caller's encoder. The caller submits it; work
@@ -99,7 +100,7 @@ impl Recorder<'_> {
         let [x, y] = self.grid(groups)?;
         let shared = is_shared(regions, program.bindings());
         let mut words = [0; MAX_BINDINGS + 4];
-        for (word, region) in words.iter_mut().zip(regions) {
+        for (word, region) in words.iter_mut().zip(regions.iter().take(MAX_BINDINGS)) {
             *word = region.first();
         }
         words[MAX_BINDINGS + 1] = groups as u32;

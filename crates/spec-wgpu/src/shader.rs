@@ -46,6 +46,13 @@ const INCLUDES: &[(&str, &str)] = &[
     ("select", include_str!("../shaders/include/select.wgsl")),
     ("team", include_str!("../shaders/include/team.wgsl")),
     ("u64", include_str!("../shaders/include/u64.wgsl")),
+    ("unique_buckets", include_str!("../shaders/include/unique_buckets.wgsl")),
+    ("unique_digits", include_str!("../shaders/include/unique_digits.wgsl")),
+    ("unique_keys_32", include_str!("../shaders/include/unique_keys_32.wgsl")),
+    ("unique_keys_64", include_str!("../shaders/include/unique_keys_64.wgsl")),
+    ("unique_part", include_str!("../shaders/include/unique_part.wgsl")),
+    ("unique_whole", include_str!("../shaders/include/unique_whole.wgsl")),
+    ("unique_windows", include_str!("../shaders/include/unique_windows.wgsl")),
 ];
 
 /// What replaces a file of that name where subgroups may be used.

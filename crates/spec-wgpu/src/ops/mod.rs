@@ -43,7 +43,8 @@
 //! `params.at.bN + i`. For f16 and bf16 that index counts halves.
 //!
 //! # Rules
-//! * At most eight storage buffers a dispatch. An operator with more small
+//! * At most eight storage buffers a dispatch (more only for what has another way without
+//!   them: see `unique`). An operator with more small
 //!   vectors gathers them into its workspace in early dispatches and writes its
 //!   results in late ones. (By shaders, not by the encoder's copy commands: those
 //!   would ask the caller's buffers for usages beyond `STORAGE`.)
@@ -98,5 +99,10 @@ pub(crate) static SHADERS: &[&crate::shader::Shader] = &[
     &sample_logits::SHADER,
     &topk_router::SHADER,
     &tree_verify::SHADER,
-    &unique::SHADER,
+    &unique::SHADERS[0][0],
+    &unique::SHADERS[0][1],
+    &unique::SHADERS[1][0],
+    &unique::SHADERS[1][1],
+    &unique::SHADERS[2][0],
+    &unique::SHADERS[2][1],
 ];

@@ -1,4 +1,4 @@
-//! Distinct keys: a radix sort in windows of one binding, then compaction.
+//! Distinct keys: sorted by buckets of workgroup memory or by digits, then compacted.
 
 use bytemuck::{Pod, Zeroable};
 use spec_core::ops::Unique;
@@ -7,22 +7,57 @@ use spec_core::{DType, Kernel, Result, Status, Stream, Supports, ViewMut};
 
 use crate::Wgpu;
 use crate::memory::Region;
-use crate::record::Recorder;
-use crate::shader::{Access, Program, Shader, shader};
+use crate::record::{MAX_BINDINGS, Recorder};
+use crate::shader::{Access, Program, Shader};
 
-pub(super) static SHADER: Shader = shader!("unique");
+/// The shader for keys of so many bits that lie as one of its includes has it.
+macro_rules! form {
+    ($bits:literal, $lie:literal) => {
+        Shader {
+            name: concat!("unique_", $lie, "_", $bits),
+            source: concat!(
+                "//!include unique_keys_",
+                $bits,
+                "\n//!include unique_",
+                $lie,
+                "\n",
+                include_str!("../../shaders/unique.wgsl")
+            ),
+        }
+    };
+}
+
+/// By [`Lie`], then for keys of one word and of two.
+pub(super) static SHADERS: [[Shader; 2]; 3] = [
+    [form!("32", "whole"), form!("64", "whole")],
+    [form!("32", "windows"), form!("64", "windows")],
+    [form!("32", "part"), form!("64", "part")],
+];
 
 const THREADS: u64 = 256;
 const DIGITS: u64 = 256;
-/// Words of bits that vary, and totals of the digits.
-const STATE: u64 = 2 + DIGITS;
+/// Words of the state: what dispatches tell each other, and totals of the digits.
+const STATE: u64 = 11 + DIGITS;
+/// Words of workgroup memory of prefix sums, and a few more.
+const SCAN_WORDS: u64 = 2 * THREADS + 16;
 /// Words of workgroup memory of a scatter, beside a tile in order: bitmaps of
 /// the digits, two places a digit, prefix sums.
-const SCATTER_WORDS: u64 = 8 * DIGITS + 2 * DIGITS + 2 * THREADS + 4;
+const SCATTER_WORDS: u64 = 8 * DIGITS + 2 * DIGITS + SCAN_WORDS;
 /// Keys of a thread, a multiple of four; with fewer keys, smaller tiles keep a GPU busy.
 const ROWS: u64 = 16;
 const FEW_ROWS: u64 = 8;
 const FEW_KEYS: u64 = 1 << 22;
+/// Windows of a tensor that are bound at once, and storage buffers of that.
+const WINDOWS: u64 = 4;
+const WINDOW_BINDINGS: usize = MAX_BINDINGS + 4 * (WINDOWS as usize - 1);
+/// Workgroups that survey or count the keys, at most.
+const SURVEYS: u64 = 1024;
+/// Workgroups of a pass by digits, at most: with no pass to do, each costs something.
+const MOST_GROUPS: u64 = 1 << 14;
+/// Digits of a partition, at most: a tile has few keys of each.
+const MOST_DIGITS: u64 = 1024;
+/// A single partition has at most that many; beyond, two have the root of it.
+const FEW_DIGITS: u64 = 512;
 
 /// The shader's parameters, in its order.
 #[repr(C)]
@@ -31,14 +66,35 @@ struct Params {
     n: u32,
     start: u32,
     len: u32,
-    before: u32,
+    bound: u32,
     to: u32,
     to_len: u32,
+    window: u32,
     tiles: u32,
     digit: u32,
     flip: u32,
     forced: u32,
     counts_keys: u32,
+    sign: u32,
+    surveys: u32,
+    buckets: u32,
+    low_bits: u32,
+    firsts: u32,
+    cells: u32,
+}
+
+/// Words between what is counted of first digits.
+const APART: u64 = 32;
+
+/// How tensors lie in bindings.
+#[derive(Clone, Copy, PartialEq)]
+enum Lie {
+    /// Each in one.
+    Whole,
+    /// Each in up to four that are bound at once.
+    Windows,
+    /// Each in several, and a dispatch has one to read and one to write.
+    Part,
 }
 
 /// How the keys are cut up.
@@ -51,6 +107,68 @@ struct Shape {
     rows: u64,
     /// Keys of a window: all of them, or a multiple of a tile.
     window: u64,
+    lie: Lie,
+    /// Where they do not have to be sorted by digits.
+    buckets: Option<Buckets>,
+}
+
+/// How keys are moved to buckets.
+#[derive(Clone, Copy)]
+struct Buckets {
+    /// Loads of four keys by a thread, for a tile of a partition or a bucket.
+    fours: u64,
+    buckets: u64,
+    /// Bits of the second digit of a bucket's number; 0 for a single partition.
+    low_bits: u32,
+    /// First digits.
+    firsts: u64,
+}
+
+impl Buckets {
+    /// For `n` keys, where workgroup memory has that many words.
+    fn of(n: u64, words: u64, memory: u64) -> Option<Self> {
+        [4, 2, 1].into_iter().find_map(|fours| {
+            let capacity = fours * 4 * THREADS;
+            // Three quarters of what fits, so that random keys stay below it.
+            let buckets = if n <= capacity { 1 } else { n.div_ceil(capacity / 4 * 3) };
+            let bits = buckets.next_power_of_two().ilog2();
+            let low_bits = if buckets <= FEW_DIGITS { 0 } else { bits / 2 };
+            let firsts = buckets.div_ceil(1 << low_bits);
+            let this = Buckets { fours, buckets, low_bits, firsts };
+            // Two words a digit of a partition, one a bin of a bucket.
+            let most = (2 * this.digits()).max(this.bins());
+            let fits = capacity * words + most + SCAN_WORDS <= memory;
+            (fits && this.digits() <= MOST_DIGITS).then_some(this)
+        })
+    }
+
+    fn capacity(&self) -> u64 {
+        self.fours * 4 * THREADS
+    }
+
+    /// Digits of a partition, as the shader has room for them.
+    fn digits(&self) -> u64 {
+        self.firsts.max(1 << self.low_bits).next_multiple_of(THREADS)
+    }
+
+    fn bins(&self) -> u64 {
+        self.capacity() / 2
+    }
+
+    /// Tiles of the second partition, at most: each first digit may end within one.
+    fn second_tiles(&self, n: u64) -> u64 {
+        n / self.capacity() + self.firsts
+    }
+
+    /// Words of the table that are counted in.
+    fn cells(&self) -> u64 {
+        self.buckets + APART * self.firsts
+    }
+
+    /// Words of the table, in the order of the shader.
+    fn table(&self) -> u64 {
+        self.cells() + self.firsts + 1
+    }
 }
 
 impl Shape {
@@ -59,9 +177,24 @@ impl Shape {
         let signed = matches!(dtype, DType::I32 | DType::I64);
         let rows = if n <= FEW_KEYS { FEW_ROWS } else { ROWS };
         // Occurrences are 64 bits, whatever the keys; a neighbour on each side.
-        let fits = gpu.window(8) - 2;
+        let fits = gpu.window(8).saturating_sub(2);
         let window = if n <= fits { n } else { fits / (rows * THREADS) * (rows * THREADS) };
-        Shape { n, words, signed, rows, window }
+        let limits = &gpu.0.limits;
+        let lie = match () {
+            () if n <= fits => Lie::Whole,
+            () if n <= WINDOWS * window
+                && limits.max_storage_buffers_per_shader_stage as usize >= WINDOW_BINDINGS =>
+            {
+                Lie::Windows
+            }
+            () => Lie::Part,
+        };
+        let memory = u64::from(limits.max_compute_workgroup_storage_size) / 4;
+        let buckets = match lie {
+            Lie::Part => None,
+            Lie::Whole | Lie::Windows => Buckets::of(n, words, memory),
+        };
+        Shape { n, words, signed, rows, window, lie, buckets }
     }
 
     fn tile(&self) -> u64 {
@@ -72,15 +205,23 @@ impl Shape {
         self.n.div_ceil(self.tile())
     }
 
-    fn single(&self) -> bool {
-        self.window >= self.n
+    fn surveys(&self) -> u64 {
+        self.tiles().min(SURVEYS)
     }
 
-    /// First key and length of each window.
+    /// Words of the table: a digit of each tile, or what buckets need, with the extremes of
+    /// each survey.
+    fn table(&self) -> u64 {
+        let buckets = self.buckets.map_or(1, |b| b.table()) + 4 * self.surveys();
+        buckets.max(self.tiles() * DIGITS)
+    }
+
+    /// First key and length of what each dispatch has of the keys: all of them, or a window.
     fn windows(&self) -> impl Iterator<Item = Window> + use<> {
-        let Shape { n, window, .. } = *self;
-        let starts = (0..n).step_by(window.max(1) as usize);
-        starts.map(move |start| Window { start, len: window.min(n - start) })
+        let Shape { n, window, lie, .. } = *self;
+        let each = if lie == Lie::Part { window } else { n };
+        let starts = (0..n).step_by(each.max(1) as usize);
+        starts.map(move |start| Window { start, len: each.min(n - start) })
     }
 
     fn digits(&self) -> u32 {
@@ -98,8 +239,10 @@ struct Window {
 pub(super) struct Sorter {
     gpu: Wgpu,
     shape: Shape,
+    by_buckets: Option<ByBuckets>,
     begin: Program,
     survey: Program,
+    choose: Program,
     count: Program,
     prefix: Program,
     scatter: Program,
@@ -107,6 +250,18 @@ pub(super) struct Sorter {
     compact: Program,
     clear: Program,
     occurrences: Program,
+}
+
+/// Those that need buckets.
+struct ByBuckets {
+    buckets: Buckets,
+    count_firsts: Program,
+    arrange_firsts: Program,
+    partition_first: Program,
+    count_seconds: Program,
+    arrange: Program,
+    partition_second: Program,
+    sort_buckets: Program,
 }
 
 // SAFETY: the kernel keeps within what the plan describes, whatever the data.
@@ -120,7 +275,7 @@ impl Sorter {
     /// For `n` keys.
     pub(super) fn new(gpu: &Wgpu, dtype: DType, n: u64) -> Result<Self> {
         let shape = Shape::of(gpu, dtype, n);
-        let table = shape.tiles() * DIGITS;
+        let table = shape.table();
         if shape.window == 0 && shape.n > 0
             || table > gpu.window(4)
             || shape.n > u64::from(u32::MAX) - shape.tile()
@@ -133,24 +288,50 @@ impl Sorter {
             );
             return Err(gpu.error(Status::NotImplemented, words));
         }
-        let stage = shape.tile() * shape.words;
         let memory = u64::from(gpu.0.limits.max_compute_workgroup_storage_size);
-        let staged = (stage + SCATTER_WORDS) * 4 <= memory;
+        let staged = (shape.tile() * shape.words + SCATTER_WORDS) * 4 <= memory;
         let constants = [
-            ("WORDS", shape.words as u32),
             ("ROWS", shape.rows as u32),
-            ("SINGLE", u32::from(shape.single())),
             ("STAGED", u32::from(staged)),
-            ("STAGE", if staged { stage as u32 } else { 1 }),
+            ("STAGE", if staged { shape.tile() as u32 } else { 1 }),
         ];
-        let mut bindings = [Access::Write; 8];
+        let shader = &SHADERS[shape.lie as usize][shape.words as usize - 1];
+        let windows = shape.lie == Lie::Windows;
+        let mut bindings =
+            vec![Access::Write; if windows { WINDOW_BINDINGS } else { MAX_BINDINGS }];
         bindings[0] = Access::Read;
-        let program = |entry| gpu.program(&SHADER, entry, &bindings, &constants);
+        if windows {
+            bindings[MAX_BINDINGS..][..WINDOWS as usize - 1].fill(Access::Read);
+        }
+        let program = |entry| gpu.program(shader, entry, &bindings, &constants);
+        let by_buckets = |buckets: Buckets| -> Result<ByBuckets> {
+            let constants = [
+                ("ROWS", shape.rows as u32),
+                ("FOURS", buckets.fours as u32),
+                ("CAPACITY", buckets.capacity() as u32),
+                ("SPLIT", buckets.digits() as u32),
+                ("BINS", buckets.bins() as u32),
+                ("BIN_SHIFT", 32 - buckets.bins().ilog2()),
+            ];
+            let program = |entry| gpu.program(shader, entry, &bindings, &constants);
+            Ok(ByBuckets {
+                buckets,
+                count_firsts: program("count_firsts")?,
+                arrange_firsts: program("arrange_firsts")?,
+                partition_first: program("partition_first")?,
+                count_seconds: program("count_seconds")?,
+                arrange: program("arrange")?,
+                partition_second: program("partition_second")?,
+                sort_buckets: program("sort_buckets")?,
+            })
+        };
         Ok(Sorter {
             gpu: gpu.clone(),
             shape,
+            by_buckets: shape.buckets.map(by_buckets).transpose()?,
             begin: program("begin")?,
             survey: program("survey")?,
+            choose: program("choose")?,
             count: program("count")?,
             prefix: program("prefix")?,
             scatter: program("scatter")?,
@@ -164,11 +345,12 @@ impl Sorter {
     /// Words of workspace.
     pub(super) fn workspace_words(&self) -> u64 {
         let Shape { n, words, .. } = self.shape;
-        n * words + self.shape.tiles() * DIGITS + STATE
+        // Before keys of two words, one that aligns them.
+        words - 1 + n * words + self.shape.table() + STATE
     }
 
     /// Sorts `keys` and leaves the distinct ones in `distinct`, their number (a
-    /// u64) in `count`. All regions are in words.
+    /// u64) in `count`. `workspace` is in words.
     pub(super) fn record(
         &self,
         r: &mut Recorder<'_>,
@@ -176,16 +358,21 @@ impl Sorter {
         occurrences: Option<Region<'_>>,
         mut workspace: Region<'_>,
     ) -> Result<()> {
+        let Shape { n, words, .. } = self.shape;
+        let size = 4 * words;
+        workspace.take(workspace.offset % size / 4);
+        let area = workspace.take(n * words).sized(size);
+        let table = workspace.take(self.shape.table());
         let state = workspace.take(STATE);
-        let table = workspace.take(self.shape.tiles() * DIGITS);
-        let area = workspace.take(self.shape.n * self.shape.words);
+        let count = count.words();
+        let occurrences = occurrences.map(Region::words);
         let call = Call { keys, distinct, count, occurrences, area, table, state };
         self.sort(r, &call)?;
         self.write(r, &call)
     }
 }
 
-/// The buffers of a call, in words.
+/// The buffers of a call: keys, and else words.
 struct Call<'a> {
     keys: Region<'a>,
     distinct: Region<'a>,
@@ -205,8 +392,10 @@ enum Place {
 }
 
 /// One dispatch: what it reads and writes.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Copy)]
 struct Step<'a> {
+    from: Place,
+    to: Option<Place>,
     source: Window,
     before: bool,
     after: bool,
@@ -214,6 +403,22 @@ struct Step<'a> {
     digit: u32,
     counts_keys: bool,
     counters: Option<Region<'a>>,
+}
+
+impl Step<'_> {
+    fn from(from: Place, source: Window) -> Self {
+        Step {
+            from,
+            to: None,
+            source,
+            before: false,
+            after: false,
+            target: Window::default(),
+            digit: 0,
+            counts_keys: false,
+            counters: None,
+        }
+    }
 }
 
 // SAFETY: as above.
@@ -230,11 +435,10 @@ unsafe impl Kernel<Unique> for Sorter {
     ) -> Result<()> {
         let gpu = &self.gpu;
         let workspace = gpu.region_of_workspace(workspace)?;
-        let keys = gpu.region(&buffers.keys)?.words();
-        let distinct = gpu.region_mut(buffers.unique)?.words();
-        let count = gpu.region_mut(buffers.count)?.words();
+        let keys = gpu.region(&buffers.keys)?;
+        let distinct = gpu.region_mut(buffers.unique)?;
+        let count = gpu.region_mut(buffers.count)?;
         let occurrences = buffers.counts.map(|c| gpu.region_mut(c)).transpose()?;
-        let occurrences = occurrences.map(Region::words);
         gpu.record("unique", stream, |r| {
             self.record(r, [keys, distinct, count], occurrences, workspace)
         })
@@ -244,30 +448,58 @@ unsafe impl Kernel<Unique> for Sorter {
 impl Sorter {
     fn sort(&self, r: &mut Recorder<'_>, call: &Call<'_>) -> Result<()> {
         let shape = &self.shape;
-        if shape.single() && shape.n > 0 {
-            let all = Window { start: 0, len: shape.n };
-            let step = Step { source: all, ..Step::default() };
-            self.run(r, &self.begin, call, Place::Keys, None, step, 1)?;
-            self.run(r, &self.survey, call, Place::Keys, None, step, shape.tiles())?;
+        if shape.lie == Lie::Part || shape.n == 0 {
+            return self.sort_by_digits(r, call);
         }
+        let all = Step::from(Place::Keys, Window { start: 0, len: shape.n });
+        let cells = self.shape.buckets.map_or(1, |b| b.cells());
+        self.run(r, &self.begin, call, all, cells.div_ceil(THREADS))?;
+        self.run(r, &self.survey, call, all, shape.surveys())?;
+        self.run(r, &self.choose, call, all, 1)?;
+        let Some(by) = &self.by_buckets else {
+            return self.sort_by_digits(r, call);
+        };
+        let Buckets { buckets, low_bits, .. } = by.buckets;
+        let tiles = shape.n.div_ceil(by.buckets.capacity());
+        if buckets > 1 {
+            self.run(r, &by.count_firsts, call, all, tiles.min(SURVEYS))?;
+        }
+        if low_bits > 0 {
+            self.run(r, &by.arrange_firsts, call, all, 1)?;
+            self.run(r, &by.partition_first, call, all, tiles)?;
+            let tiles = by.buckets.second_tiles(shape.n);
+            self.run(r, &by.count_seconds, call, all, tiles)?;
+            self.run(r, &by.arrange, call, all, 1)?;
+            self.run(r, &by.partition_second, call, all, tiles)?;
+        } else if buckets > 1 {
+            self.run(r, &by.arrange, call, all, 1)?;
+            self.run(r, &by.partition_first, call, all, tiles)?;
+        }
+        self.run(r, &by.sort_buckets, call, all, buckets)?;
+        // A single bucket has room for all keys, whatever they are.
+        if buckets > 1 { self.sort_by_digits(r, call) } else { Ok(()) }
+    }
+
+    fn sort_by_digits(&self, r: &mut Recorder<'_>, call: &Call<'_>) -> Result<()> {
+        let shape = &self.shape;
         let mut from = Place::Keys;
         for digit in 0..shape.digits() {
             // The last pass ends in `area`, as the shader has it too.
             let last = (shape.digits() - digit) % 2 == 1;
             let to = if last { Place::Area } else { Place::Distinct };
             for source in shape.windows() {
-                let step = Step { source, digit, ..Step::default() };
-                let tiles = source.len.div_ceil(shape.tile());
-                self.run(r, &self.count, call, from, None, step, tiles)?;
+                let step = Step { digit, ..Step::from(from, source) };
+                let groups = source.len.div_ceil(shape.tile()).min(MOST_GROUPS);
+                self.run(r, &self.count, call, step, groups)?;
             }
-            let step = Step { digit, ..Step::default() };
+            let step = Step { digit, ..Step::from(from, Window::default()) };
             let groups = if shape.n == 0 { 0 } else { DIGITS };
-            self.run(r, &self.prefix, call, from, None, step, groups)?;
+            self.run(r, &self.prefix, call, step, groups)?;
             for source in shape.windows() {
                 for target in shape.windows() {
-                    let step = Step { source, target, digit, ..Step::default() };
-                    let tiles = source.len.div_ceil(shape.tile());
-                    self.run(r, &self.scatter, call, from, Some(to), step, tiles)?;
+                    let step = Step { to: Some(to), target, digit, ..Step::from(from, source) };
+                    let groups = source.len.div_ceil(shape.tile()).min(MOST_GROUPS);
+                    self.run(r, &self.scatter, call, step, groups)?;
                 }
             }
             from = to;
@@ -281,93 +513,343 @@ impl Sorter {
         let tiles = |source: Window| source.len.div_ceil(shape.tile());
         let windows = || {
             shape.windows().map(|source| Step {
-                source,
                 before: source.start > 0,
                 after: source.start + source.len < shape.n,
-                ..Step::default()
+                ..Step::from(Place::Area, source)
             })
         };
         for step in windows() {
-            self.run(r, &self.heads, call, Place::Area, None, step, tiles(step.source))?;
+            self.run(r, &self.heads, call, step, tiles(step.source))?;
         }
-        let step = Step { counts_keys: true, counters: Some(call.count), ..Step::default() };
-        self.run(r, &self.prefix, call, Place::Area, None, step, 1)?;
+        let step = Step::from(Place::Area, Window::default());
+        let step = Step { counts_keys: true, counters: Some(call.count), ..step };
+        self.run(r, &self.prefix, call, step, 1)?;
         for step in windows() {
             for target in shape.windows() {
-                let step = Step { target, ..step };
-                let to = Some(Place::Distinct);
-                self.run(r, &self.compact, call, Place::Area, to, step, tiles(step.source))?;
+                let step = Step { to: Some(Place::Distinct), target, ..step };
+                self.run(r, &self.compact, call, step, tiles(step.source))?;
             }
         }
         let Some(occurrences) = call.occurrences else { return Ok(()) };
         for target in shape.windows() {
-            let counters = Some(occurrences.elements(2 * target.start, 2 * target.len));
-            let step = Step { target, counters, ..Step::default() };
-            let groups = target.len.div_ceil(THREADS);
-            self.run(r, &self.clear, call, Place::Area, None, step, groups)?;
+            let step = Step::from(Place::Area, Window::default());
+            let step = Step { target, counters: Some(occurrences), ..step };
+            self.run(r, &self.clear, call, step, target.len.div_ceil(THREADS))?;
             for step in windows() {
-                let step = Step { target, counters, ..step };
-                let groups = tiles(step.source);
-                self.run(r, &self.occurrences, call, Place::Area, None, step, groups)?;
+                let step = Step { target, counters: Some(occurrences), ..step };
+                self.run(r, &self.occurrences, call, step, tiles(step.source))?;
             }
         }
         Ok(())
     }
 
-    /// Records one dispatch. With all keys in one binding, everything is bound
-    /// and the shader chooses; else what `from` and `to` say.
-    #[expect(clippy::too_many_arguments)]
+    /// Records one dispatch. Where it has all keys, everything is bound and the shader
+    /// chooses; else what the step says.
     fn run(
         &self,
         r: &mut Recorder<'_>,
         program: &Program,
         call: &Call<'_>,
-        from: Place,
-        to: Option<Place>,
         step: Step<'_>,
         groups: u64,
     ) -> Result<()> {
-        let Shape { words, n, .. } = self.shape;
-        let single = self.shape.single();
+        let Shape { n, window, lie, signed, .. } = self.shape;
         let Step { source, target, .. } = step;
         let first = source.start - u64::from(step.before);
-        let len = source.len + u64::from(step.before) + u64::from(step.after);
-        let reads = |place: Place, region| {
-            part(!single && from == place, region, first * words, len * words)
-        };
-        let writes = |place: Place, region| {
-            let (start, len) = if single { (0, n) } else { (target.start, target.len) };
-            part(single || to == Some(place), region, start * words, len * words)
-        };
-        let regions = [
-            if single { call.keys } else { reads(Place::Keys, call.keys) },
-            reads(Place::Area, call.area),
-            reads(Place::Distinct, call.distinct),
-            writes(Place::Area, call.area),
-            writes(Place::Distinct, call.distinct),
-            call.table,
-            call.state,
-            step.counters.unwrap_or_else(Region::nothing),
-        ];
-        let highest = self.shape.signed && step.digit + 1 == self.shape.digits();
+        let mut regions = [Region::nothing(); WINDOW_BINDINGS];
+        regions[5] = call.table;
+        regions[6] = call.state;
+        let counters = step.counters.unwrap_or_else(Region::nothing);
+        if lie == Lie::Part {
+            let len = source.len + u64::from(step.before) + u64::from(step.after);
+            let places = [call.keys, call.area, call.distinct];
+            // By their bindings: what is read, then what is written.
+            regions[step.from as usize] = places[step.from as usize].elements(first, len);
+            if let Some(to) = step.to {
+                regions[to as usize + 2] = places[to as usize].elements(target.start, target.len);
+            }
+            regions[7] = counters.elements(2 * target.start, 2 * target.len);
+        } else {
+            // The first window, which is all there is of a whole, and the others.
+            let others = WINDOWS - 1;
+            let tensors = [(0, call.keys, 1), (3, call.area, 1), (4, call.distinct, 1)];
+            for (i, (slot, region, each)) in
+                tensors.into_iter().chain([(7, counters, 2)]).enumerate()
+            {
+                regions[slot] = region.elements(0, each * window);
+                for w in 1..=others {
+                    let slot = MAX_BINDINGS + (i as u64 * others + w - 1) as usize;
+                    regions[slot] = region.elements(each * w * window, each * window);
+                }
+            }
+        }
+        if step.counts_keys {
+            regions[7] = counters;
+        }
+        let bound = program.bindings().len();
+        let highest = signed && step.digit + 1 == self.shape.digits();
+        let buckets = self.shape.buckets;
         let params = Params {
             n: n as u32,
             start: source.start as u32,
             len: source.len as u32,
-            before: u32::from(step.before),
+            bound: first as u32,
             to: target.start as u32,
             to_len: target.len as u32,
+            window: window as u32,
             tiles: self.shape.tiles() as u32,
             digit: step.digit,
             flip: if highest { 0x80 } else { 0 },
-            forced: if single { 0 } else { u32::MAX },
+            forced: if lie == Lie::Part { u32::MAX } else { 0 },
             counts_keys: u32::from(step.counts_keys),
+            sign: if signed { 1 << 31 } else { 0 },
+            surveys: self.shape.surveys() as u32,
+            buckets: buckets.map_or(0, |b| b.buckets as u32),
+            low_bits: buckets.map_or(0, |b| b.low_bits),
+            firsts: buckets.map_or(0, |b| b.firsts as u32),
+            cells: buckets.map_or(0, |b| b.cells() as u32),
         };
-        r.dispatch(program, &regions, &params, groups)
+        r.dispatch(program, &regions[..bound], &params, groups)
     }
 }
 
-/// Elements of a region that is bound, or nothing.
-fn part(bound: bool, region: Region<'_>, start: u64, len: u64) -> Region<'_> {
-    if bound { region.elements(start, len) } else { Region::nothing() }
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use spec_core::{Backend, Descriptor, Memory, TensorDesc};
+
+    use super::*;
+    use crate::Options;
+
+    /// How a call went on, as the shader has it.
+    const BY_DIGITS: u32 = 0;
+    const BY_BUCKETS: u32 = 1;
+    const ASCENDING: u32 = 2;
+
+    /// Devices that have all tensors in one binding, with much workgroup memory and with
+    /// little, and in several windows.
+    fn gpus() -> Vec<Wgpu> {
+        let plain = Options { plain: true, ..Options::default() };
+        let windows = Options { plain: false, max_binding: Some(80_000) };
+        let opened = [Options::default(), plain, windows].map(|o| Wgpu::open_with(0, &o));
+        let required = std::env::var("SPEC_REQUIRE").unwrap_or_default();
+        let found: Vec<_> = opened.into_iter().filter_map(|gpu| gpu.ok()).collect();
+        assert!(!required.contains("wgpu") || found.len() == 3, "no wgpu device");
+        found
+    }
+
+    struct Random(u64);
+
+    impl Random {
+        fn next(&mut self) -> u64 {
+            self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+            let z = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+            z ^ (z >> 29)
+        }
+    }
+
+    fn words(memory: &dyn Memory, from: usize, len: usize) -> Vec<u32> {
+        let mut bytes = vec![0; len * 4];
+        memory.read_at(from * 4, &mut bytes).unwrap();
+        bytes.chunks_exact(4).map(|w| u32::from_le_bytes(w.try_into().unwrap())).collect()
+    }
+
+    fn keys_of(words: &[u32], dtype: DType) -> Vec<i128> {
+        let wide = |w: &[u32]| u64::from(w[0]) | (u64::from(w[1]) << 32);
+        match dtype {
+            DType::U32 => words.iter().map(|&w| i128::from(w)).collect(),
+            DType::I32 => words.iter().map(|&w| i128::from(w as i32)).collect(),
+            DType::U64 => words.chunks_exact(2).map(|w| i128::from(wide(w))).collect(),
+            _ => words.chunks_exact(2).map(|w| i128::from(wide(w) as i64)).collect(),
+        }
+    }
+
+    /// Runs the operator, compares with a map, and says how it went on.
+    fn check(gpu: &Wgpu, dtype: DType, keys: &[u64], what: &str) -> u32 {
+        let n = keys.len();
+        let bytes: Vec<u8> = match dtype.size() {
+            4 => keys.iter().flat_map(|&k| (k as u32).to_le_bytes()).collect(),
+            _ => keys.iter().flat_map(|&k| k.to_le_bytes()).collect(),
+        };
+        let given = bytes.chunks_exact(4).map(|w| u32::from_le_bytes(w.try_into().unwrap()));
+        let mut expected = BTreeMap::<i128, u64>::new();
+        for key in keys_of(&given.collect::<Vec<_>>(), dtype) {
+            *expected.entry(key).or_default() += 1;
+        }
+        let counts = Some(TensorDesc::new(DType::U64, [n]));
+        let tensors = spec_core::ops::unique::Tensors { counts, ..Unique.tensors(dtype, n) };
+        let descriptor = Descriptor::create(gpu, &Unique, &tensors).unwrap();
+        let allocate = |bytes: usize| gpu.allocate_bytes(bytes).unwrap();
+        let mut input = allocate(bytes.len());
+        input.write(&bytes).unwrap();
+        let mut workspace = allocate(descriptor.workspace_size());
+        let (mut unique, mut count) = (allocate(bytes.len()), allocate(8));
+        let mut occurrences = allocate(n * 8);
+        for memory in [&mut workspace, &mut unique, &mut count, &mut occurrences] {
+            memory.write(&vec![0xC3; memory.size()]).unwrap();
+        }
+        let buffers = Buffers {
+            keys: input.view(dtype, n),
+            unique: unique.view_mut(dtype, n),
+            count: count.view_mut(DType::U64, 1),
+            counts: Some(occurrences.view_mut(DType::U64, n)),
+        };
+        let scratch = workspace.view_mut(DType::U8, descriptor.workspace_size());
+        descriptor.calculate(scratch, buffers, Stream::default()).unwrap();
+        gpu.synchronize().unwrap();
+        assert_eq!(words(&*count, 0, 2), [expected.len() as u32, 0], "{what}");
+        let found = words(&*unique, 0, expected.len() * dtype.size() / 4);
+        assert!(keys_of(&found, dtype).iter().eq(expected.keys()), "{what}: keys");
+        let found = words(&*occurrences, 0, expected.len() * 2);
+        let found = keys_of(&found, DType::U64);
+        assert!(found.into_iter().eq(expected.values().map(|&c| i128::from(c))), "{what}: counts");
+        let shape = Shape::of(gpu, dtype, n as u64);
+        let state = shape.n * shape.words + shape.table();
+        words(&*workspace, state as usize + 3, 1)[0]
+    }
+
+    fn capacity(gpu: &Wgpu, dtype: DType) -> u64 {
+        Shape::of(gpu, dtype, 100).buckets.unwrap().capacity()
+    }
+
+    #[test]
+    fn random_keys_go_by_buckets() {
+        let mut random = Random(1);
+        for gpu in gpus() {
+            for dtype in [DType::U64, DType::I64, DType::U32, DType::I32] {
+                let fits = capacity(&gpu, dtype);
+                // One bucket, one partition, two.
+                let most = WINDOWS * ((gpu.window(8) - 2) / 4096 * 4096);
+                let two = (FEW_DIGITS * fits / 4 * 3 + 1).min(most);
+                let two = if matches!(dtype, DType::U64 | DType::I32) { two } else { 77 };
+                for n in [2, 33, fits - 1, fits, fits + 1, 3 * fits + 7, two] {
+                    let keys: Vec<_> = (0..n).map(|_| random.next()).collect();
+                    let what = format!("{dtype}, {n}");
+                    let way = check(&gpu, dtype, &keys, &what);
+                    let ascends = n == 2 && way == ASCENDING;
+                    assert!(way == BY_BUCKETS || ascends, "{what}: {way}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_bucket_that_just_fits_and_one_that_does_not() {
+        let mut random = Random(2);
+        for gpu in gpus() {
+            for dtype in [DType::U64, DType::I32] {
+                let fits = capacity(&gpu, dtype);
+                let n = 3 * fits;
+                for (inside, way) in
+                    [(fits - 1, BY_BUCKETS), (fits, BY_BUCKETS), (fits + 1, BY_DIGITS)]
+                {
+                    // Four buckets; the first is the quarter from the least key on.
+                    let range = 1 << if dtype.size() == 8 { 60 } else { 30 };
+                    let mut keys: Vec<_> = (0..n)
+                        .map(|i| match i {
+                            0 => 0,
+                            i if i < inside => random.next() % (range / 4),
+                            i => range / 4 + (range - 1 - range / 4) / (n - inside) * (i - inside),
+                        })
+                        .collect();
+                    *keys.last_mut().unwrap() = range - 1;
+                    keys.reverse();
+                    let what = format!("{dtype}, {inside} of {n} in a bucket of {fits}");
+                    assert_eq!(check(&gpu, dtype, &keys, &what), way, "{what}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn equals_and_neighbours() {
+        let mut random = Random(3);
+        for gpu in gpus() {
+            for dtype in [DType::U64, DType::I64, DType::U32] {
+                let fits = capacity(&gpu, dtype);
+                let n = 4 * fits + 5;
+                let mut check_set = |what: &str, way: u32, key: &mut dyn FnMut(u64, u64) -> u64| {
+                    let keys: Vec<_> = (0..n).map(|i| key(i, random.next())).collect();
+                    assert_eq!(check(&gpu, dtype, &keys, what), way, "{dtype}, {what}");
+                };
+                check_set("constant", ASCENDING, &mut |_, _| 7);
+                check_set("ascending", ASCENDING, &mut |i, _| i / 3);
+                check_set("one key at the end", BY_DIGITS, &mut |i, _| u64::from(i + 1 == n) ^ 1);
+                check_set("descending", BY_BUCKETS, &mut |i, _| (n - i) / 2);
+                check_set("half of them equal", BY_DIGITS, &mut |i, r| {
+                    if i % 2 == 0 { 9 } else { r }
+                });
+                // Each key has a bin of its own.
+                check_set("seventy-fold", BY_BUCKETS, &mut |_, r| (r >> 40) % (n / 70));
+                // Bins hold more than are ranked one by one.
+                check_set("in clusters", BY_BUCKETS, &mut |_, r| {
+                    ((r % 60) << 25) | ((r >> 40) % 900)
+                });
+                check_set("equal in clusters", BY_BUCKETS, &mut |_, r| {
+                    ((r % 60) << 25) | ((r >> 40) % 2)
+                });
+                check_set("less than buckets", BY_DIGITS, &mut |_, r| r % 3);
+            }
+        }
+    }
+
+    /// With enough buckets a sample says where most keys lie.
+    #[test]
+    fn strays_and_bunches() {
+        let mut random = Random(5);
+        for gpu in gpus().into_iter().take(2) {
+            for dtype in [DType::I64, DType::U32] {
+                let n = 64 * capacity(&gpu, dtype);
+                let mut check_set = |what: &str, way: u32, key: &mut dyn FnMut(u64, u64) -> u64| {
+                    let keys: Vec<_> = (0..n).map(|i| key(i, random.next())).collect();
+                    assert_eq!(check(&gpu, dtype, &keys, what), way, "{dtype}, {what}");
+                };
+                let stray = |i: u64| (i == 77).then_some(1 << 31).or((i == 78).then_some(0));
+                check_set("two strays", BY_BUCKETS, &mut |i, r| {
+                    stray(i).unwrap_or((1 << 29) | ((r >> 40) % (1 << 20)))
+                });
+                // As many values as bins have places, and two more.
+                check_set("strays of equals", BY_BUCKETS, &mut |i, r| {
+                    stray(i).unwrap_or((1 << 29) | ((r >> 40) % 1000))
+                });
+                check_set("bunched", BY_DIGITS, &mut |i, r| {
+                    (r >> 40) << (u64::from(i % 9 == 0) * 8)
+                });
+            }
+        }
+    }
+
+    /// Where bindings are so few and small that windows must be sorted one by one.
+    #[test]
+    fn parts() {
+        let options = Options { plain: true, max_binding: Some(40_000) };
+        let Ok(gpu) = Wgpu::open_with(0, &options) else { return };
+        let mut random = Random(4);
+        for dtype in [DType::I64, DType::U32] {
+            let keys: Vec<_> = (0..20_000).map(|_| random.next() >> 50).collect();
+            assert!(Shape::of(&gpu, dtype, 20_000).lie == Lie::Part);
+            check(&gpu, dtype, &keys, "parts");
+        }
+    }
+
+    /// Whatever the number of keys, buckets have numbers of two digits, and room.
+    #[test]
+    fn buckets_have_two_digits() {
+        for shift in 0..30 {
+            for n in [1u64 << shift, (1 << shift) + 1, 3 << shift] {
+                for (words, memory) in [(1, 4096), (2, 4096), (1, 12_288), (2, 12_288)] {
+                    let Some(buckets) = Buckets::of(n, words, memory) else {
+                        assert!(n > 1 << 27 && memory == 4096, "{n} keys, {words} words");
+                        continue;
+                    };
+                    let digits = buckets.digits();
+                    assert!(buckets.firsts << buckets.low_bits >= buckets.buckets);
+                    assert!(buckets.firsts <= digits && 1 << buckets.low_bits <= digits);
+                    assert!(buckets.buckets * buckets.capacity() >= n);
+                    assert!(n < 1 << 20 || buckets.table() * 16 < n);
+                }
+            }
+        }
+    }
 }

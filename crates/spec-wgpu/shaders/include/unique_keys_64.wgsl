@@ -1,0 +1,18 @@
+// 64-bit keys of `unique`, the lower word first.
+
+const WORDS = 2u;
+
+alias Stored = vec2<u32>;
+
+fn key_of(stored: Stored) -> vec2<u32> {
+    return stored;
+}
+
+fn stored_of(key: vec2<u32>) -> Stored {
+    return key;
+}
+
+// Such that signed keys order as unsigned ones: `sign` is their highest bit, or 0.
+fn ordered(key: vec2<u32>, sign: u32) -> vec2<u32> {
+    return vec2(key.x, key.y ^ sign);
+}
