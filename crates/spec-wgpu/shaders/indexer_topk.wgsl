@@ -3,24 +3,37 @@
 //!include floats
 // indexer_topk: the positions of the k largest scores of each row, ascending.
 //
-// A radix select: four times, `count` counts the next eight bits of the keys that
-// begin as those found so far, and `pick` finds the digit at which the k-th lies.
-// Then the larger keys stay, and the first of those that are equal:
+// The k-th largest key is found first; then the larger keys stay, and the first of those
+// that equal it. Where a row has many more scores than k:
 //
-// * `clear`   a workgroup a row: its counts and its state; its range.
-// * `count`   a workgroup a chunk of a row, in workgroup memory first.
-// * `pick`    a workgroup a row, a thread a digit.
-// * `tally`   a workgroup a chunk: how many of its keys are above the k-th, and equal.
+// * `survey`  a workgroup a part of a row: the largest key of each group of its scores;
+//             and the row's range.
+// * `bound`   a workgroup a row: the k-th largest of those keys. No less than k scores
+//             reach it, and in most rows not many more.
+// * `collect` a workgroup a part: lists the keys above it.
+// * `settle`  a workgroup a row: the k-th largest key of the row, in the list; the bound
+//             itself where the list is shorter. Not where the list would be too long.
+//
+// For the other rows a radix select, after `clear` where there was no `survey`: four
+// times, `count` counts the next eight bits of the keys that begin as those found so
+// far, and `pick` finds the digit at which the k-th lies. At last:
+//
+// * `tally`   a workgroup a chunk: which of its keys are above the k-th, and equal.
 // * `place`   a workgroup a chunk: behind what chunks before it have.
 //
-// A row that has at most k scores keeps all: its cut is below every key.
+// A row that has at most k scores keeps all: its cut is below every key. The scores of a
+// part, and of a group, lie far apart in the row: where the best are neighbours, they
+// are in as many groups.
 //
-// workspace   [rows] states, [rows][256] counts, [rows][chunks] tallies of two words
+// workspace   [rows] states, [rows][256] counts, [rows][chunks] tallies of two words,
+//             [rows][chunks][256] keys of groups, later marks, [rows][capacity] lists
 //
-// Bytes moved: each score six times, of which the first comes from memory where a
-// window of rows fits the cache.
+// Bytes moved: each score twice and some three times; without `survey` five times, of
+// which the first comes from memory where a window of rows fits the cache.
 
-const THREADS = 256u;
+// Threads of a workgroup: CHUNK_THREADS, or more where it has a row.
+override THREADS = 256u;
+const CHUNK_THREADS = 256u;
 
 struct Params {
     at: At,
@@ -38,6 +51,9 @@ struct Params {
     // Bits of a key below the digit of this pass.
     low: u32,
     rows: u32,
+    // Keys of a part's groups, a power of two of at most CHUNK_THREADS, and of a list.
+    groups: u32,
+    capacity: u32,
 }
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -56,12 +72,20 @@ const SHARE = 16u;
 const CHUNK = 4096u;
 
 // Words of a row's state: the first score, how many, the key found so far, and how many
-// of the keys that begin so are to stay.
-const STATE = 4u;
+// of the keys that begin so are to stay; whether that is all of the key; the bound, and
+// how many keys are listed.
+const STATE = 8u;
+const SETTLED = 4u;
+const BOUND = 5u;
+const LISTED = 6u;
 const DIGITS = 256u;
 
 var<workgroup> digits: array<atomic<u32>, DIGITS>;
 var<workgroup> row_state: vec4<u32>;
+var<workgroup> row_word: u32;
+var<workgroup> ranked: vec2<u32>;
+var<workgroup> some: atomic<u32>;
+var<workgroup> of_threads: array<u32, CHUNK_THREADS>;
 
 struct Invocation {
     @builtin(workgroup_id) group: vec3<u32>,
@@ -79,6 +103,17 @@ fn counts_at(row: u32) -> u32 {
 
 fn tally_at(row: u32, chunk: u32) -> u32 {
     return params.at.b1 + params.rows * (STATE + DIGITS) + (row * params.chunks + chunk) * 2u;
+}
+
+// The key of a group at first; at last a thread's marks.
+fn group_at(row: u32, chunk: u32, thread: u32) -> u32 {
+    let tallies = params.rows * (STATE + DIGITS + 2u * params.chunks);
+    return params.at.b1 + tallies + (row * params.chunks + chunk) * CHUNK_THREADS + thread;
+}
+
+fn list_at(row: u32) -> u32 {
+    let words = STATE + DIGITS + params.chunks * (2u + CHUNK_THREADS);
+    return params.at.b1 + params.rows * words + row * params.capacity;
 }
 
 // A length or start cut to 0 ..= most, and whether it was.
@@ -115,16 +150,8 @@ fn load_state(row: u32, thread: u32) -> vec4<u32> {
     return workgroupUniformLoad(&row_state);
 }
 
-@compute @workgroup_size(THREADS)
-fn clear(me: Invocation) {
-    let row = group_index(me.group, me.groups);
-    if row >= params.at.groups {
-        return;
-    }
-    atomicStore(&work[counts_at(row) + me.thread], 0u);
-    if me.thread != 0u {
-        return;
-    }
+// A row's first score, how many it has, and whether either was cut.
+fn range_of(row: u32) -> vec3<u32> {
     var first = vec2(0u, 0u);
     if params.start_words != 0u {
         let at = (params.at.b4 + row) * params.start_words;
@@ -139,14 +166,218 @@ fn clear(me: Invocation) {
         let high = select(sign(low), lengths[at + params.length_words - 1u], params.length_words == 2u);
         count = cut(low, high, params.cols - first.x);
     }
-    if (first.y | count.y) != 0u && params.has_flags != 0u {
+    return vec3(first.x, count.x, first.y | count.y);
+}
+
+// Every thread of one workgroup a row calls it.
+fn begin(row: u32, range: vec3<u32>, thread: u32) {
+    if thread < DIGITS {
+        atomicStore(&work[counts_at(row) + thread], 0u);
+    }
+    if thread != 0u {
+        return;
+    }
+    if range.z != 0u && params.has_flags != 0u {
         atomicOr(&flags[params.at.b6], BAD_LENGTHS);
     }
     let at = state_at(row);
-    atomicStore(&work[at], first.x);
-    atomicStore(&work[at + 1u], count.x);
+    atomicStore(&work[at], range.x);
+    atomicStore(&work[at + 1u], range.y);
     atomicStore(&work[at + 2u], 0u);
     atomicStore(&work[at + 3u], params.k);
+    atomicStore(&work[at + SETTLED], 0u);
+    atomicStore(&work[at + LISTED], 0u);
+}
+
+// A word of the row's state, the same for the whole workgroup.
+fn load_word(row: u32, word: u32, thread: u32) -> u32 {
+    if thread == 0u {
+        row_word = atomicLoad(&work[state_at(row) + word]);
+    }
+    return workgroupUniformLoad(&row_word);
+}
+
+@compute @workgroup_size(THREADS)
+fn clear(me: Invocation) {
+    let row = group_index(me.group, me.groups);
+    if row >= params.at.groups {
+        return;
+    }
+    begin(row, range_of(row), me.thread);
+}
+
+// Score `i` of a thread, of all parts in turns.
+fn turn(chunk: u32, i: u32, thread: u32) -> u32 {
+    return (i * params.chunks + chunk) * CHUNK_THREADS + thread;
+}
+
+@compute @workgroup_size(THREADS)
+fn survey(me: Invocation) {
+    let job = group_index(me.group, me.groups);
+    if job >= params.at.groups {
+        return;
+    }
+    let row = job / params.chunks;
+    let chunk = job % params.chunks;
+    let range = range_of(row);
+    if chunk == 0u {
+        begin(row, range, me.thread);
+    }
+    var odd = false;
+    var largest = 0u;
+    for (var i = 0u; i < SHARE; i++) {
+        let at = turn(chunk, i, me.thread);
+        if at < range.y {
+            let bits = score_at(row, range.x + at);
+            odd = odd || is_nan(bits);
+            largest = max(largest, sort_key(bits));
+        }
+    }
+    if odd && params.has_flags != 0u {
+        atomicOr(&flags[params.at.b6], NON_FINITE);
+    }
+    of_threads[me.thread] = largest;
+    workgroupBarrier();
+    if me.thread < params.groups {
+        for (var other = me.thread + params.groups; other < THREADS; other += params.groups) {
+            largest = max(largest, of_threads[other]);
+        }
+        atomicStore(&work[group_at(row, chunk, me.thread)], largest);
+    }
+}
+
+// Which of a row's words to rank: keys of groups, or those listed.
+fn ranked_at(row: u32, of_groups: bool, i: u32) -> u32 {
+    if of_groups {
+        return group_at(row, i >> countTrailingZeros(params.groups), i & (params.groups - 1u));
+    }
+    return list_at(row) + i;
+}
+
+// The rank-th largest of so many keys, and which of its equals it is. Every thread of a
+// workgroup calls it.
+fn find_ranked(row: u32, of_groups: bool, size: u32, rank: u32, thread: u32) -> vec2<u32> {
+    var found = vec2(0u, rank);
+    for (var low = 32u; low > 0u; low -= 8u) {
+        workgroupBarrier();
+        if thread < DIGITS {
+            atomicStore(&digits[thread], 0u);
+        }
+        workgroupBarrier();
+        for (var i = thread; i < size; i += THREADS) {
+            let key = atomicLoad(&work[ranked_at(row, of_groups, i)]);
+            // Shifting by 32 is none: the first round counts all.
+            if low == 32u || (key >> low) == found.x {
+                atomicAdd(&digits[(key >> (low - 8u)) & 255u], 1u);
+            }
+        }
+        workgroupBarrier();
+        // From the largest digit down.
+        let digit = DIGITS - 1u - min(thread, DIGITS - 1u);
+        let own = select(0u, atomicLoad(&digits[digit]), thread < DIGITS);
+        let before = scan_exclusive(thread, own);
+        if before < found.y && before + own >= found.y {
+            ranked = vec2((found.x << 8u) | digit, found.y - before);
+        }
+        found = workgroupUniformLoad(&ranked);
+    }
+    return found;
+}
+
+@compute @workgroup_size(THREADS)
+fn bound(me: Invocation) {
+    let row = group_index(me.group, me.groups);
+    if row >= params.at.groups {
+        return;
+    }
+    let state = load_state(row, me.thread);
+    let at = state_at(row);
+    if state.y <= params.k {
+        if me.thread == 0u {
+            atomicStore(&work[at + SETTLED], 1u);
+        }
+        return;
+    }
+    let found = find_ranked(row, true, params.chunks * params.groups, params.k, me.thread);
+    if me.thread == 0u {
+        atomicStore(&work[at + BOUND], found.x);
+    }
+}
+
+@compute @workgroup_size(THREADS)
+fn collect(me: Invocation) {
+    let job = group_index(me.group, me.groups);
+    if job >= params.at.groups {
+        return;
+    }
+    let row = job / params.chunks;
+    let chunk = job % params.chunks;
+    let state = load_state(row, me.thread);
+    if load_word(row, SETTLED, me.thread) != 0u {
+        return;
+    }
+    let bound = load_word(row, BOUND, me.thread);
+    if me.thread == 0u {
+        atomicStore(&some, 0u);
+    }
+    workgroupBarrier();
+    var above = 0u;
+    if atomicLoad(&work[group_at(row, chunk, me.thread & (params.groups - 1u))]) > bound {
+        for (var i = 0u; i < SHARE; i++) {
+            let at = turn(chunk, i, me.thread);
+            if at < state.y {
+                let key = sort_key(score_at(row, state.x + at));
+                above |= select(0u, 1u << i, key > bound);
+            }
+        }
+    }
+    let count = countOneBits(above);
+    var place = 0u;
+    if count != 0u {
+        place = atomicAdd(&some, count);
+    }
+    workgroupBarrier();
+    if me.thread == 0u {
+        row_word = 0u;
+        let all = atomicLoad(&some);
+        if all != 0u {
+            row_word = atomicAdd(&work[state_at(row) + LISTED], all);
+        }
+    }
+    place += workgroupUniformLoad(&row_word);
+    while above != 0u && place < params.capacity {
+        let at = turn(chunk, firstTrailingBit(above), me.thread);
+        atomicStore(&work[list_at(row) + place], sort_key(score_at(row, state.x + at)));
+        above &= above - 1u;
+        place += 1u;
+    }
+}
+
+@compute @workgroup_size(THREADS)
+fn settle(me: Invocation) {
+    let row = group_index(me.group, me.groups);
+    if row >= params.at.groups {
+        return;
+    }
+    if load_word(row, SETTLED, me.thread) != 0u {
+        return;
+    }
+    let bound = load_word(row, BOUND, me.thread);
+    let size = load_word(row, LISTED, me.thread);
+    // Without a score in each of k groups there is no bound.
+    if bound == 0u || size > params.capacity {
+        return;
+    }
+    var found = vec2(bound, params.k - size);
+    if size >= params.k {
+        found = find_ranked(row, false, size, params.k, me.thread);
+    }
+    if me.thread == 0u {
+        let at = state_at(row);
+        atomicStore(&work[at + 2u], found.x);
+        atomicStore(&work[at + 3u], found.y);
+        atomicStore(&work[at + SETTLED], 1u);
+    }
 }
 
 @compute @workgroup_size(THREADS)
@@ -158,6 +389,9 @@ fn count(me: Invocation) {
     let row = job / params.chunks;
     let chunk = job % params.chunks;
     let state = load_state(row, me.thread);
+    if load_word(row, SETTLED, me.thread) != 0u {
+        return;
+    }
     atomicStore(&digits[me.thread], 0u);
     workgroupBarrier();
     var odd = false;
@@ -191,6 +425,9 @@ fn pick(me: Invocation) {
         return;
     }
     let state = load_state(row, me.thread);
+    if load_word(row, SETTLED, me.thread) != 0u {
+        return;
+    }
     // From the largest digit down.
     let digit = DIGITS - 1u - me.thread;
     let own = atomicLoad(&work[counts_at(row) + digit]);
@@ -208,15 +445,28 @@ fn pick(me: Invocation) {
     }
 }
 
-// This thread's scores of a chunk: bits of those above the cut, and of those at it.
-fn compared(row: u32, chunk: u32, thread: u32, state: vec4<u32>) -> vec2<u32> {
-    var found = vec2(0u, 0u);
-    for (var j = 0u; j < SHARE; j++) {
-        let at = chunk * CHUNK + thread * SHARE + j;
+// This thread's scores of a chunk, neighbours: bits of those above the cut, and behind
+// them bits of those at it. Every thread calls it.
+fn compared(row: u32, chunk: u32, thread: u32, state: vec4<u32>) -> u32 {
+    // Read side by side: turn i of a thread is bit i, behind them those at it.
+    var own = 0u;
+    for (var i = 0u; i < SHARE; i++) {
+        let at = chunk * CHUNK + i * CHUNK_THREADS + thread;
         if at < state.y {
             let key = sort_key(score_at(row, state.x + at));
-            found |= vec2(select(0u, 1u, key > state.z), select(0u, 1u, key == state.z)) << vec2(j);
+            own |= select(select(0u, 0x10000u << i, key == state.z), 1u << i, key > state.z);
         }
+    }
+    of_threads[thread] = own;
+    workgroupBarrier();
+    // Neighbours are one turn of neighbouring threads. Those that read at once begin at
+    // different ones.
+    let first = (thread * SHARE) % CHUNK_THREADS;
+    let i = thread / (CHUNK_THREADS / SHARE);
+    var found = 0u;
+    for (var turn = 0u; turn < SHARE; turn++) {
+        let j = (turn + thread) % SHARE;
+        found |= ((of_threads[first + j] >> i) & 0x10001u) << j;
     }
     return found;
 }
@@ -231,8 +481,9 @@ fn tally(me: Invocation) {
     let chunk = job % params.chunks;
     let state = load_state(row, me.thread);
     let found = compared(row, chunk, me.thread, state);
+    atomicStore(&work[group_at(row, chunk, me.thread)], found);
     // Both sums are at most a chunk, and share a word.
-    let both = countOneBits(found.x) | (countOneBits(found.y) << 16u);
+    let both = countOneBits(found & 0xffffu) | (countOneBits(found >> 16u) << 16u);
     let before = scan_exclusive(me.thread, both);
     if me.thread == THREADS - 1u {
         let all = before + both;
@@ -270,17 +521,18 @@ fn place(me: Invocation) {
     _ = scan_exclusive(me.thread, earlier.y);
     var equal = scan_total();
     workgroupBarrier();
-    let found = compared(row, chunk, me.thread, state);
-    let both = countOneBits(found.x) | (countOneBits(found.y) << 16u);
+    let found = atomicLoad(&work[group_at(row, chunk, me.thread)]);
+    let both = countOneBits(found & 0xffffu) | (countOneBits(found >> 16u) << 16u);
     let before = scan_exclusive(me.thread, both);
     above += before & 0xffffu;
     equal += before >> 16u;
-    for (var j = 0u; j < SHARE; j++) {
+    for (var left = (found | (found >> 16u)) & 0xffffu; left != 0u; left &= left - 1u) {
+        let j = firstTrailingBit(left);
         let at = chunk * CHUNK + me.thread * SHARE + j;
-        if ((found.x >> j) & 1u) == 1u {
+        if ((found >> j) & 1u) == 1u {
             put(row, above + min(equal, state.w), at, 0u);
             above += 1u;
-        } else if ((found.y >> j) & 1u) == 1u {
+        } else {
             if equal < state.w {
                 put(row, above + equal, at, 0u);
             }

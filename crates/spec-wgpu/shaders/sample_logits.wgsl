@@ -7,23 +7,31 @@
 //
 // Passes, each its own dispatches; no workgroup ever waits for another:
 //
-// * `gather`  a thread a row: what the row's request asks for.
-// * `scan`    a workgroup a chunk of a row: its largest logit, of those allowed and
-//             of all.
-// * `open`    a workgroup a row: the largest logit of all chunks. A row that is
-//             greedy, or has nothing to choose from, ends here.
-// * `count` and `pick`, in turns: cut the row by top-k, then by top-p
-//             (include/select.wgsl). A row that is not filtered leaves at once.
-// * `sum` and `settle`: the sum of the weights, by chunk, then of the row: what top-p
-//             takes a share of, what a token is drawn from, what its probability by
-//             the logits alone is of.
-// * `locate`  a workgroup a row: the token, in the chunk that holds it.
-// * `share`   a workgroup a chunk: the probabilities.
+// * `gather`   a thread a row: what the row's request asks for.
+// * `scan`     a workgroup a chunk of a row: its largest logit, of those allowed and
+//              of all, and the largest key of each group of its entries.
+// * `open`     a workgroup a row: the largest logit of all chunks. A row that is
+//              greedy, or has nothing to choose from, ends here. For a top-k of less
+//              than half the groups, the k-th of their keys: no less than k entries
+//              reach it, and in most rows not many more.
+// * `spread`   a workgroup a chunk: how many entries there are and what they weigh, by
+//              how far below the largest they are, for rows that are cut otherwise.
+// * `aim`      a workgroup a row: where among those the cut lies.
+// * `collect`  a workgroup a chunk: lists what reaches the bound, or lies where the cut
+//              does; entries that equal the bound are only counted.
+// * `cut`      a workgroup a row: cuts the list by top-k, then by top-p
+//              (include/select.wgsl). Where a list would be too long, it selects in the
+//              row itself.
+// * `sum`      a workgroup a chunk: the sum of the weights that are left.
+// * `draw`     a workgroup a row: the token, in the chunk that holds it.
+// * `share`    a workgroup a chunk: the probabilities.
 //
+// A row that is not filtered leaves the passes between `open` and `sum` at once.
+// `sum` and `settle` also find what a token's probability by the logits alone is of.
 // Logits larger than a binding come in windows of whole rows.
 //
-// Bytes moved: the logits, once a pass: twice without filters, eight times more with
-// each; from a GPU's cache after the first where they fit it.
+// Bytes moved: the logits twice; where there are filters, mostly once and of the rest
+// the groups that reach what is kept; a top-p alone reads them once or twice more.
 
 struct Params {
     at: At,
@@ -39,11 +47,19 @@ struct Params {
     min_p_first: u32,
     // Which optional arguments are there: HAS_ bits.
     has: u32,
-    // What a pass is for, and which round.
+    // What a sum is of.
     purpose: u32,
-    round: u32,
-    // Where the workspace's partial results begin: states come first.
+    // The steps of selecting in rows that a dispatch takes.
+    first_step: u32,
+    end_step: u32,
+    // Where the workspace's partial results begin: states come first. Then the
+    // largest keys of groups, so many a chunk, a power of two; then lists, of so many
+    // entries.
     partials: u32,
+    maxima: u32,
+    groups: u32,
+    lists: u32,
+    capacity: u32,
     // The window's rows, and elements from row to row in it.
     row0: u32,
     row1: u32,
@@ -53,6 +69,8 @@ struct Params {
 }
 
 override DTYPE = 0u;
+// Threads of a workgroup that has a row, a multiple of THREADS.
+override WIDE = 256u;
 
 const HAS_REQUESTS = 1u;
 const HAS_TOP_K = 2u;
@@ -61,11 +79,9 @@ const HAS_MIN_P = 8u;
 const HAS_MASK = 16u;
 const HAS_LOGPROBS = 32u;
 
-// What `count` and `sum` weigh.
-const BY_COUNT = 0u;
-const BY_SHARE = 1u;
-const TOTAL = 2u;
-const RAW = 3u;
+// What `sum` adds up: the weights that are left, or those of all logits as given.
+const TOTAL = 0u;
+const RAW = 1u;
 
 const NON_FINITE = 1u;
 const BAD_LENGTHS = 4u;
@@ -75,7 +91,7 @@ const LOWEST_KEY = 0x007fffffu;
 const ONE = vec2(0u, 256u);
 
 // A row between the passes.
-const STATE = 32u;
+const STATE = 64u;
 const INVERSE = 0u;
 const FOUND = 1u;
 const TOKEN = 2u;
@@ -93,20 +109,54 @@ const GREEDY = 16u;
 // The cut: larger keys stay, and that key below an index.
 const CUT_KEY = 17u;
 const CUT_END = 18u;
-// A selection under way.
-const ACTIVE = 19u;
-const LIMIT = 20u;
-const ABOVE = 22u;
-const KNOWN_KEY = 24u;
-const KNOWN_INDEX = 25u;
-// What was drawn from, and where: the chunk, and what is left of the threshold.
-const SUM = 26u;
-const CHUNK = 28u;
-const REST = 29u;
+// How the row is cut: HOW_.
+const HOW = 19u;
+// The key that what is kept reaches; or the levels where the cut lies, from first to
+// last, and what lies before them: entries, weight.
+const BOUND = 20u;
+const FIRST_LEVEL = 21u;
+const LAST_LEVEL = 22u;
+const BEFORE = 23u;
+const BEFORE_WEIGHT = 24u;
+// The limit of top-p, where it is known before the row is cut.
+const LIMIT = 26u;
+const SUM = 28u;
+// A selection in the row under way.
+const RUNNING = 30u;
+const KNOWN_KEY = 31u;
+const KNOWN_INDEX = 32u;
+const ABOVE = 34u;
+
+const HOW_NOT = 0u;
+const HOW_BOUND = 1u;
+const HOW_LEVELS = 2u;
+const HOW_ROW = 3u;
+// By top-p, among what is as large as the largest, as far as is known.
+const HOW_LARGEST = 4u;
 
 // A chunk's result, 3 words: largest key, its first index, largest of all keys; or a
-// sum, two words.
+// sum, two words; or how many entries equal the bound.
 const PARTIAL = 3u;
+
+// How far entries are below the largest, by the exponent of their weight: 1/32 a
+// level. What is below all levels weighs nothing.
+const LEVELS = 1024u;
+const LAST = 896u;
+// A row's words for them: entries, weights' low and high words; then how many entries
+// are listed.
+const SPREAD = 3328u;
+// Levels of a thread.
+const EACH = 4u;
+const LISTED = 3072u;
+
+// What a selection weighs, and where its entries are.
+const BY_COUNT = 0u;
+const BY_SHARE = 1u;
+const IN_MAXIMA = 0u;
+const IN_LIST = 1u;
+const IN_ROW = 2u;
+// Steps of selecting in a row: the rounds of top-k, the sum, the rounds of top-p.
+const STEPS = 15u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<u32>;
@@ -119,7 +169,7 @@ const PARTIAL = 3u;
 @group(0) @binding(7) var<storage, read> min_p: array<u32>;
 @group(0) @binding(8) var<storage, read> positions: array<u32>;
 // the others
-@group(0) @binding(2) var<storage, read_write> histogram: array<atomic<u32>>;
+@group(0) @binding(2) var<storage, read_write> levels: array<atomic<u32>>;
 @group(0) @binding(3) var<storage, read> logits: array<u32>;
 @group(0) @binding(4) var<storage, read> mask: array<u32>;
 @group(0) @binding(5) var<storage, read_write> flags: array<atomic<u32>>;
@@ -130,7 +180,9 @@ const PARTIAL = 3u;
 var<workgroup> shared_key: atomic<u32>;
 var<workgroup> shared_raw: atomic<u32>;
 var<workgroup> shared_index: atomic<u32>;
+var<workgroup> thread_keys: array<u32, THREADS>;
 var<workgroup> shared_word: u32;
+var<workgroup> shared_pair: vec2<u32>;
 
 fn has(what: u32) -> bool {
     return (params.has & what) != 0u;
@@ -139,7 +191,7 @@ fn has(what: u32) -> bool {
 // ---- the workspace ----------------------------------------------------------
 
 fn load(row: u32, field: u32) -> u32 {
-    return work[params.at.b1 + row * STATE + field];
+    return work[params.at.b1 + (row - params.row0) * STATE + field];
 }
 
 // The same in all threads of a workgroup, as control flow asks for.
@@ -155,7 +207,7 @@ fn load_pair(row: u32, field: u32) -> vec2<u32> {
 }
 
 fn store(row: u32, field: u32, value: u32) {
-    work[params.at.b1 + row * STATE + field] = value;
+    work[params.at.b1 + (row - params.row0) * STATE + field] = value;
 }
 
 fn store_pair(row: u32, field: u32, value: vec2<u32>) {
@@ -164,7 +216,27 @@ fn store_pair(row: u32, field: u32, value: vec2<u32>) {
 }
 
 fn partial_at(row: u32, chunk: u32) -> u32 {
-    return params.at.b1 + params.partials + (row * params.chunks + chunk) * PARTIAL;
+    let job = (row - params.row0) * params.chunks + chunk;
+    return params.at.b1 + params.partials + job * PARTIAL;
+}
+
+fn maxima_at(row: u32, chunk: u32) -> u32 {
+    let job = (row - params.row0) * params.chunks + chunk;
+    return params.at.b1 + params.maxima + job * params.groups;
+}
+
+// The largest key of the entries of a chunk that a thread goes over: of columns that
+// leave the same rest as the thread by the number of groups.
+fn largest_of_thread(row: u32, chunk: u32, thread: u32) -> u32 {
+    return work[maxima_at(row, chunk) + (thread & (params.groups - 1u))];
+}
+
+fn list_at(row: u32) -> u32 {
+    return params.at.b1 + params.lists + (row - params.row0) * params.capacity * 2u;
+}
+
+fn levels_at(row: u32) -> u32 {
+    return params.at.b2 + (row - params.row0) * SPREAD;
 }
 
 // ---- entries ----------------------------------------------------------------
@@ -202,35 +274,41 @@ fn scale_of(row: u32) -> Scale {
     return Scale(load(row, LARGEST), bitcast<f32>(load(row, INVERSE)));
 }
 
-// e^((x - largest) * inverse).
-fn weight(scale: Scale, key: u32) -> f32 {
+// What a weight has no unit of lies below this.
+const NO_UNIT = -28.0f;
+
+// (x - largest) * inverse: the exponent of a weight; -128 for some that have no unit.
+fn exponent(scale: Scale, key: u32) -> f32 {
     if key == scale.largest {
-        return 1.0f;
-    }
-    let x = bits_of(key);
-    let largest = bits_of(scale.largest);
-    if key <= LOWEST_KEY || !is_finite(largest) {
         return 0.0f;
     }
-    let below = add_bits(x, largest ^ 0x80000000u);
+    let largest = bits_of(scale.largest);
+    if key <= LOWEST_KEY || !is_finite(largest) {
+        return -128.0f;
+    }
+    let below = add_bits(bits_of(key), largest ^ 0x80000000u);
     // From 2^8 on, nothing is left; what no multiplication can then overflow.
     let exponents = ((below >> 23u) & 255u) + (bitcast<u32>(scale.inverse) >> 23u);
     if exponents >= 254u + 8u {
-        return 0.0f;
+        return -128.0f;
     }
-    return exact_exp(mul(bitcast<f32>(below), scale.inverse));
+    return mul(bitcast<f32>(below), scale.inverse);
+}
+
+fn weight(scale: Scale, key: u32) -> f32 {
+    // 1 for 0.
+    return exact_exp(exponent(scale, key));
 }
 
 fn fixed(scale: Scale, key: u32) -> vec2<u32> {
     return fixed_probability(bitcast<u32>(weight(scale, key)));
 }
 
-// An entry of a row as filters see it.
-struct Entry {
-    // 0 for what min_p dropped before them.
-    key: u32,
-    // 0 for what the cut, or min_p after it, drops.
-    fixed: vec2<u32>,
+// The level of an entry, LAST for one that weighs nothing. The same in all passes, and
+// in the order of keys: what is rounded on the way is rounded by exact.wgsl.
+fn level(scale: Scale, key: u32) -> u32 {
+    let below = exponent(scale, key);
+    return select(u32(below * -32.0f), LAST, below <= NO_UNIT);
 }
 
 // The parts of a row's state that entries need.
@@ -239,23 +317,26 @@ struct Filters {
     floor: vec2<u32>,
     cut_key: u32,
     cut_end: u32,
-    last: bool,
 }
 
-fn filters_of(row: u32, last: bool) -> Filters {
+fn filters_of(row: u32) -> Filters {
     let floor = load_pair(row, FLOOR);
-    return Filters(scale_of(row), floor, load(row, CUT_KEY), load(row, CUT_END), last);
+    return Filters(scale_of(row), floor, load(row, CUT_KEY), load(row, CUT_END));
 }
 
-fn entry(row: u32, column: u32, f: Filters) -> Entry {
+// The weight of an entry, 0 for what the cut or min_p drops.
+fn kept_weight(row: u32, column: u32, f: Filters) -> f32 {
     let key = masked(row, column, sort_key(logit(row, column)));
-    let q = fixed(f.scale, key);
-    let light = u64_less(q, f.floor);
-    if light && params.min_p_first != 0u {
-        return Entry(0u, vec2(0u, 0u));
+    if key < f.cut_key || (key == f.cut_key && column >= f.cut_end) {
+        return 0.0f;
     }
-    let kept = key > f.cut_key || (key == f.cut_key && column < f.cut_end);
-    return Entry(key, select(vec2(0u, 0u), q, kept && !(light && f.last)));
+    let w = weight(f.scale, key);
+    let light = u64_less(fixed_probability(bitcast<u32>(w)), f.floor);
+    return select(w, 0.0f, light);
+}
+
+fn kept(row: u32, column: u32, f: Filters) -> vec2<u32> {
+    return fixed_probability(bitcast<u32>(kept_weight(row, column, f)));
 }
 
 // ---- gather -----------------------------------------------------------------
@@ -289,7 +370,7 @@ fn gather(
     store(row, GREEDY, select(0u, 1u, zero || bad));
     store(row, CUT_KEY, 0u);
     store(row, CUT_END, 0u);
-    store(row, ACTIVE, 0u);
+    store(row, HOW, HOW_NOT);
     if !(zero || bad) {
         // Cut to 2^-100 .. 2^100.
         let cut = clamp(degrees, 27u << 23u, 227u << 23u);
@@ -384,6 +465,7 @@ fn scan(
             index = column;
         }
     }
+    thread_keys[thread] = best;
     atomicMax(&shared_key, best);
     atomicMax(&shared_raw, raw);
     workgroupBarrier();
@@ -394,6 +476,12 @@ fn scan(
     if odd {
         atomicOr(&flags[params.at.b5], NON_FINITE);
     }
+    if thread < params.groups {
+        for (var other = thread + params.groups; other < THREADS; other += params.groups) {
+            best = max(best, thread_keys[other]);
+        }
+        work[maxima_at(row, chunk) + thread] = best;
+    }
     if thread == 0u {
         let at = partial_at(row, chunk);
         work[at] = atomicLoad(&shared_key);
@@ -402,7 +490,7 @@ fn scan(
     }
 }
 
-@compute @workgroup_size(THREADS)
+@compute @workgroup_size(WIDE)
 fn open(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
@@ -422,7 +510,7 @@ fn open(
     var best = 0u;
     var index = NONE;
     var raw = 0u;
-    for (var chunk = thread; chunk < params.chunks; chunk += THREADS) {
+    for (var chunk = thread; chunk < params.chunks; chunk += WIDE) {
         let at = partial_at(row, chunk);
         raw = max(raw, work[at + 2u]);
         if work[at] > best {
@@ -449,7 +537,7 @@ fn open(
         }
         workgroupBarrier();
         if has(HAS_MASK) {
-            for (var word = thread; word * 32u < params.vocab; word += THREADS) {
+            for (var word = thread; word * 32u < params.vocab; word += WIDE) {
                 let bits = allowed_word(row, word);
                 if bits != 0u {
                     atomicMin(&shared_index, word * 32u + firstTrailingBit(bits));
@@ -461,40 +549,214 @@ fn open(
     }
     if thread == 0u {
         let token = atomicLoad(&shared_index);
-        let k = load(row, TOP_K);
-        let greedy = load(row, GREEDY) == 1u;
+        let greedy = none || load(row, GREEDY) == 1u;
         store(row, LARGEST, largest);
         store(row, RAW_LARGEST, atomicLoad(&shared_raw));
         // The last word of a mask may have bits that stand for nothing.
         store(row, TOKEN, select(0u, token, token < params.vocab));
-        store(row, GREEDY, select(0u, 1u, none || greedy));
+        store(row, GREEDY, select(0u, 1u, greedy));
         let found = select(load(row, FOUND), NON_FINITE, none);
         if found != 0u {
             atomicOr(&flags[params.at.b5], found);
         }
-        begin_selection(row, !(none || greedy) && k > 0u, vec2(k, 0u));
+        var how = HOW_NOT;
+        if !greedy && (load(row, TOP_K) > 0u || load(row, HAS_SHARE) == 1u) {
+            let half = params.chunks * params.groups / 2u;
+            let bounds = load(row, TOP_K) - 1u < half && !drops_first(row);
+            how = select(HOW_LEVELS, HOW_BOUND, bounds);
+        }
+        shared_word = how;
     }
-    for (var word = thread; word < SELECT_WORDS; word += THREADS) {
-        atomicStore(&histogram[params.at.b2 + row * SELECT_WORDS + word], 0u);
+    var how = workgroupUniformLoad(&shared_word);
+    if how == HOW_NOT {
+        return;
+    }
+    if how == HOW_BOUND {
+        let groups = Source(IN_MAXIMA, maxima_at(row, 0u), params.chunks * params.groups);
+        begin_selection(thread, vec2(0u, 0u), vec2(load(row, TOP_K), 0u));
+        for (var round = 0u; round < KEY_ROUNDS; round++) {
+            select_round(row, groups, round, BY_COUNT, thread);
+        }
+        let bound = workgroupUniformLoad(&selection);
+        // Groups without entries may leave too few.
+        if bound.running == 0u && bound.key == 0u {
+            how = HOW_LEVELS;
+        }
+        if thread == 0u {
+            store(row, BOUND, bound.key);
+        }
+    }
+    if thread == 0u {
+        store(row, HOW, how);
+        atomicStore(&levels[levels_at(row) + LISTED], 0u);
+    }
+    if how == HOW_LEVELS {
+        for (var word = thread; word < LEVELS * 3u; word += WIDE) {
+            atomicStore(&levels[levels_at(row) + word], 0u);
+        }
     }
 }
 
-// ---- cutting ----------------------------------------------------------------
-
-fn begin_selection(row: u32, wanted: bool, limit: vec2<u32>) {
-    store(row, ACTIVE, select(0u, 1u, wanted));
-    store_pair(row, LIMIT, limit);
-    store_pair(row, ABOVE, vec2(0u, 0u));
-    store(row, KNOWN_KEY, 0u);
-    store(row, KNOWN_INDEX, 0u);
+// Whether what weighs little is dropped before the row is cut.
+fn drops_first(row: u32) -> bool {
+    return params.min_p_first != 0u && any(load_pair(row, FLOOR) != vec2(0u, 0u));
 }
 
-fn known_of(row: u32) -> Narrowed {
-    return Narrowed(load(row, KNOWN_KEY), load(row, KNOWN_INDEX), load_pair(row, ABOVE));
+// ---- selecting --------------------------------------------------------------
+
+// Entries to select among: where, how many.
+struct Source {
+    kind: u32,
+    at: u32,
+    size: u32,
+}
+
+var<workgroup> selection: Selection;
+// The cut so far: its key and its end.
+var<workgroup> cut_so_far: vec2<u32>;
+
+fn begin_selection(thread: u32, above: vec2<u32>, limit: vec2<u32>) {
+    workgroupBarrier();
+    if thread == 0u {
+        selection = Selection(1u, 0u, 0u, above, limit);
+    }
+}
+
+// An entry of a source: its key, 0 for one that the cut so far drops, and its index.
+fn entry(row: u32, source: Source, i: u32, so_far: vec2<u32>) -> vec2<u32> {
+    var key = 0u;
+    var index = i;
+    if source.kind == IN_MAXIMA {
+        return vec2(work[source.at + i], 0u);
+    }
+    if source.kind == IN_LIST {
+        key = work[source.at + 2u * i];
+        index = work[source.at + 2u * i + 1u];
+    } else {
+        key = masked(row, i, sort_key(logit(row, i)));
+    }
+    let drops = key < so_far.x || (key == so_far.x && index >= so_far.y);
+    return vec2(select(key, 0u, drops), index);
+}
+
+// Every thread calls it.
+fn select_round(row: u32, source: Source, round: u32, purpose: u32, thread: u32) {
+    let now = workgroupUniformLoad(&selection);
+    if now.running == 0u {
+        return;
+    }
+    let so_far = workgroupUniformLoad(&cut_so_far);
+    clear_bins(thread);
+    let scale = scale_of(row);
+    var floor = vec2(0u, 0u);
+    if source.kind != IN_MAXIMA && drops_first(row) {
+        floor = load_pair(row, FLOOR);
+    }
+    let weighs = purpose == BY_SHARE || any(floor != vec2(0u, 0u));
+    var run = Run(SELECT_BINS, vec2(0u, 0u));
+    for (var i = thread; i < source.size; i += WIDE) {
+        let found = entry(row, source, i, so_far);
+        let bin = bin_of(round, now, found.x, found.y);
+        if bin == SELECT_BINS {
+            continue;
+        }
+        var one = vec2(1u, 0u);
+        if weighs {
+            let q = fixed(scale, found.x);
+            if u64_less(q, floor) {
+                continue;
+            }
+            if purpose == BY_SHARE {
+                one = q;
+            }
+        }
+        if any(one != vec2(0u, 0u)) {
+            add_to_run(&run, bin, one);
+        }
+    }
+    end_run(&run);
+    let found = pick_bin(thread, now.above, now.limit);
+    if thread != 0u {
+        return;
+    }
+    if found.bin == SELECT_BINS {
+        // All that is there stays.
+        selection.running = 0u;
+        return;
+    }
+    let next = narrowed(round, now, found);
+    selection = next;
+    if round + 1u == KEY_ROUNDS && source.kind != IN_MAXIMA {
+        var one = vec2(1u, 0u);
+        if purpose == BY_SHARE {
+            one = fixed(scale, next.key);
+        }
+        // Whether the weights before the last of that key are below the limit.
+        let before = u64_sub(u64_add(found.above, found.within), one);
+        if u64_less(before, now.limit) {
+            // All that an earlier cut left of them.
+            let end = select(NONE, so_far.y, next.key == so_far.x);
+            selection.running = 0u;
+            cut_so_far = vec2(next.key, end);
+        }
+    }
+    if round + 1u == ROUNDS {
+        selection.running = 0u;
+        cut_so_far = vec2(next.key, next.index + 1u);
+    }
+}
+
+// The sum of the weights that the cut so far leaves. Every thread calls it.
+fn sum_of_source(row: u32, source: Source, thread: u32) -> vec2<u32> {
+    let so_far = workgroupUniformLoad(&cut_so_far);
+    let scale = scale_of(row);
+    var floor = vec2(0u, 0u);
+    if drops_first(row) {
+        floor = load_pair(row, FLOOR);
+    }
+    var own = vec2(0u, 0u);
+    for (var i = thread; i < source.size; i += WIDE) {
+        let found = entry(row, source, i, so_far);
+        if found.x != 0u {
+            let q = fixed(scale, found.x);
+            if !u64_less(q, floor) {
+                own = u64_add(own, q);
+            }
+        }
+    }
+    clear_bins(thread);
+    add_to_bin(thread % SELECT_BINS, own);
+    workgroupBarrier();
+    _ = sum_through(thread, bin_weight(thread));
+    return sum_of_all();
+}
+
+// The limit of top-p: a share of a sum, at least 1, so that the first is kept.
+fn limit_of(row: u32, sum: vec2<u32>) -> vec2<u32> {
+    let limit = u64_mul_high(sum, vec2(0u, load(row, TOP_P)));
+    return select(limit, vec2(1u, 0u), all(limit == vec2(0u, 0u)));
+}
+
+// ---- levels -----------------------------------------------------------------
+
+var<workgroup> level_count: array<atomic<u32>, LEVELS>;
+var<workgroup> level_low: array<atomic<u32>, LEVELS>;
+var<workgroup> level_high: array<atomic<u32>, LEVELS>;
+
+fn add_to_level(at: u32, count: u32, own: vec2<u32>) {
+    if at >= LAST {
+        return;
+    }
+    atomicAdd(&level_count[at], count);
+    let before = atomicAdd(&level_low[at], own.x);
+    let high = own.y + select(0u, 1u, before + own.x < before);
+    if high != 0u {
+        atomicAdd(&level_high[at], high);
+    }
 }
 
 @compute @workgroup_size(THREADS)
-fn count(
+fn spread(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
@@ -504,30 +766,69 @@ fn count(
         return;
     }
     let row = params.row0 + job / params.chunks;
-    if load_for_all(row, ACTIVE, thread) == 0u {
+    let chunk = job % params.chunks;
+    if load_for_all(row, HOW, thread) != HOW_LEVELS {
         return;
     }
-    clear_bins(thread);
-    let chunk = job % params.chunks;
-    let filters = filters_of(row, false);
-    let known = known_of(row);
-    let end = min(params.vocab, (chunk + 1u) * params.chunk);
-    for (var column = chunk * params.chunk + thread; column < end; column += THREADS) {
-        let found = entry(row, column, filters);
-        let bin = bin_of(params.round, known, found.key, column);
-        var weight = found.fixed;
-        if params.purpose == BY_COUNT {
-            weight = vec2(1u, 0u);
+    for (var at = thread; at < LEVELS; at += THREADS) {
+        atomicStore(&level_count[at], 0u);
+        atomicStore(&level_low[at], 0u);
+        atomicStore(&level_high[at], 0u);
+    }
+    workgroupBarrier();
+    let scale = scale_of(row);
+    var floor = vec2(0u, 0u);
+    if params.min_p_first != 0u {
+        floor = load_pair(row, FLOOR);
+    }
+    if level(scale, largest_of_thread(row, chunk, thread)) < LAST {
+        let end = min(params.vocab, (chunk + 1u) * params.chunk);
+        // Neighbours of one level are added at once.
+        var current = LAST;
+        var count = 0u;
+        var own = vec2(0u, 0u);
+        for (var column = chunk * params.chunk + thread; column < end; column += THREADS) {
+            let key = masked(row, column, sort_key(logit(row, column)));
+            let below = exponent(scale, key);
+            if below <= NO_UNIT {
+                continue;
+            }
+            let q = fixed_probability(bitcast<u32>(exact_exp(below)));
+            if u64_less(q, floor) {
+                continue;
+            }
+            let at = u32(below * -32.0f);
+            if at != current {
+                add_to_level(current, count, own);
+                current = at;
+                count = 0u;
+                own = vec2(0u, 0u);
+            }
+            count += 1u;
+            own = u64_add(own, q);
         }
-        if bin < SELECT_BINS && any(weight != vec2(0u, 0u)) {
-            add_to_bin(bin, weight);
+        add_to_level(current, count, own);
+    }
+    workgroupBarrier();
+    for (var at = thread; at < LEVELS; at += THREADS) {
+        let count = atomicLoad(&level_count[at]);
+        if count == 0u {
+            continue;
+        }
+        let to = levels_at(row) + at;
+        atomicAdd(&levels[to], count);
+        let low = atomicLoad(&level_low[at]);
+        let before = atomicAdd(&levels[to + LEVELS], low);
+        let carry = select(0u, 1u, before + low < before);
+        let high = atomicLoad(&level_high[at]) + carry;
+        if high != 0u {
+            atomicAdd(&levels[to + 2u * LEVELS], high);
         }
     }
-    merge_bins(row, thread);
 }
 
 @compute @workgroup_size(THREADS)
-fn pick(
+fn aim(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
@@ -537,43 +838,389 @@ fn pick(
         return;
     }
     let row = params.row0 + job;
-    if load_for_all(row, ACTIVE, thread) == 0u {
+    if load_for_all(row, HOW, thread) != HOW_LEVELS {
         return;
     }
-    let known = known_of(row);
-    let limit = load_pair(row, LIMIT);
-    let found = pick_bin(row, thread, known.above, limit);
-    if thread != 0u {
-        return;
+    // A thread has neighbouring levels.
+    let at = levels_at(row) + thread * EACH;
+    var counts = array<u32, EACH>();
+    var weights = array<vec2<u32>, EACH>();
+    var count = 0u;
+    var own = vec2(0u, 0u);
+    for (var j = 0u; j < EACH; j++) {
+        counts[j] = atomicLoad(&levels[at + j]);
+        weights[j].x = atomicLoad(&levels[at + j + LEVELS]);
+        weights[j].y = atomicLoad(&levels[at + j + 2u * LEVELS]);
+        count += counts[j];
+        own = u64_add(own, weights[j]);
     }
-    if found.bin == SELECT_BINS {
-        // All that is there stays.
-        store(row, ACTIVE, 0u);
-        return;
+    var k = load(row, TOP_K);
+    let shares = load(row, HAS_SHARE) == 1u;
+    let through = sum_through(thread, own);
+    let sum = sum_of_all();
+    let through_count = sum_through(thread, vec2(count, 0u)).x;
+    let some = sum_of_all().x;
+    // What no draw can choose does not matter to top-p, and is below all that does.
+    if k >= some {
+        k = 0u;
     }
-    let next = narrowed(params.round, known, found);
-    store(row, KNOWN_KEY, next.key);
-    store(row, KNOWN_INDEX, next.index);
-    store_pair(row, ABOVE, next.above);
-    if params.round + 1u == KEY_ROUNDS {
-        var weight = vec2(1u, 0u);
-        if params.purpose == BY_SHARE {
-            weight = fixed(scale_of(row), next.key);
+    let limit = limit_of(row, sum);
+    var before = u64_sub(through, own);
+    var before_count = through_count - count;
+    for (var j = 0u; j < EACH; j++) {
+        let next = u64_add(before, weights[j]);
+        let next_count = before_count + counts[j];
+        var here = u64_less(before, limit) && !u64_less(next, limit);
+        if k > 0u {
+            here = before_count < k && next_count >= k;
         }
-        // Whether the weights before the last of that key are below the limit.
-        let before = u64_sub(u64_add(found.above, found.within), weight);
-        if u64_less(before, limit) {
-            // All that an earlier cut left of them.
-            let end = select(NONE, load(row, CUT_END), next.key == load(row, CUT_KEY));
-            store(row, ACTIVE, 0u);
-            store(row, CUT_KEY, next.key);
-            store(row, CUT_END, end);
+        // Of one thread at most.
+        if here && (k > 0u || shares) {
+            let last = thread * EACH + j;
+            var how = HOW_LEVELS;
+            store(row, LAST_LEVEL, last);
+            store_pair(row, LIMIT, limit);
+            if next_count <= params.capacity {
+                store(row, FIRST_LEVEL, 0u);
+                store(row, BEFORE, 0u);
+                store_pair(row, BEFORE_WEIGHT, vec2(0u, 0u));
+            } else {
+                // For top-p after top-k, all that is kept must be listed.
+                if k == 0u && last == 0u {
+                    how = HOW_LARGEST;
+                    store(row, BOUND, load(row, LARGEST));
+                } else if counts[j] > params.capacity || (k > 0u && shares) {
+                    how = HOW_ROW;
+                }
+                store(row, FIRST_LEVEL, last);
+                store(row, BEFORE, before_count);
+                store_pair(row, BEFORE_WEIGHT, before);
+            }
+            store(row, HOW, how);
+        }
+        before = next;
+        before_count = next_count;
+    }
+    storageBarrier();
+    // Where nothing is cut off, no other thread says so.
+    if thread == 0u {
+        store(row, TOP_K, k);
+        if k == 0u && !shares {
+            store(row, HOW, HOW_NOT);
         }
     }
-    if params.round + 1u == ROUNDS {
-        store(row, ACTIVE, 0u);
-        store(row, CUT_KEY, next.key);
-        store(row, CUT_END, next.index + 1u);
+}
+
+// ---- lists ------------------------------------------------------------------
+
+var<workgroup> listed: atomic<u32>;
+var<workgroup> equals: atomic<u32>;
+
+@compute @workgroup_size(THREADS)
+fn collect(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let job = group_index(group, groups);
+    if job >= params.at.groups {
+        return;
+    }
+    let row = params.row0 + job / params.chunks;
+    let chunk = job % params.chunks;
+    let how = load_for_all(row, HOW, thread);
+    if how == HOW_NOT || how == HOW_ROW {
+        return;
+    }
+    if thread == 0u {
+        atomicStore(&listed, 0u);
+        atomicStore(&equals, 0u);
+    }
+    workgroupBarrier();
+    let bound = load(row, BOUND);
+    let scale = scale_of(row);
+    let first = load(row, FIRST_LEVEL);
+    let last = load(row, LAST_LEVEL);
+    var floor = vec2(0u, 0u);
+    if params.min_p_first != 0u {
+        floor = load_pair(row, FLOOR);
+    }
+    let largest = largest_of_thread(row, chunk, thread);
+    var reaches = largest >= bound;
+    if how == HOW_LEVELS {
+        reaches = level(scale, largest) <= last;
+    }
+    // Which of this thread's entries, of 32 at most.
+    var bits = 0u;
+    var equal = 0u;
+    let begin = chunk * params.chunk + thread;
+    if reaches {
+        let end = min(params.vocab, (chunk + 1u) * params.chunk);
+        var bit = 1u;
+        for (var column = begin; column < end; column += THREADS) {
+            let key = masked(row, column, sort_key(logit(row, column)));
+            var takes = key > bound;
+            if how == HOW_LEVELS {
+                let at = level(scale, key);
+                takes = at >= first && at <= last;
+                if takes && any(floor != vec2(0u, 0u)) {
+                    takes = !u64_less(fixed(scale, key), floor);
+                }
+            } else if key == bound {
+                equal += 1u;
+            }
+            bits |= select(0u, bit, takes);
+            bit <<= 1u;
+        }
+    }
+    let count = countOneBits(bits);
+    var place = 0u;
+    if count != 0u {
+        place = atomicAdd(&listed, count);
+    }
+    if equal != 0u {
+        atomicAdd(&equals, equal);
+    }
+    workgroupBarrier();
+    if thread == 0u {
+        work[partial_at(row, chunk)] = atomicLoad(&equals);
+        let all = atomicLoad(&listed);
+        shared_word = 0u;
+        if all != 0u {
+            shared_word = atomicAdd(&levels[levels_at(row) + LISTED], all);
+        }
+    }
+    place += workgroupUniformLoad(&shared_word);
+    // Which place an entry has does not matter.
+    while bits != 0u && place < params.capacity {
+        let column = begin + firstTrailingBit(bits) * THREADS;
+        let to = list_at(row) + 2u * place;
+        work[to] = masked(row, column, sort_key(logit(row, column)));
+        work[to + 1u] = column;
+        bits &= bits - 1u;
+        place += 1u;
+    }
+}
+
+// How many entries of a weight, after others, a limit keeps: the weights before the
+// last are below it.
+fn kept_of_equals(others: vec2<u32>, limit: vec2<u32>, q: vec2<u32>) -> u32 {
+    let rest = u64_sub(limit, others);
+    // The least whose weights reach the rest; the rows' columns are below 2^24.
+    var least = 0u;
+    for (var bit = 0x800000u; bit > 0u; bit >>= 1u) {
+        let tried = least | bit;
+        // Of tried - 1 entries, q at most 2^40: no overflow.
+        let before = u64_add(u32_mul(q.x, tried - 1u), vec2(0u, q.y * (tried - 1u)));
+        if u64_less(before, rest) {
+            least = tried;
+        }
+    }
+    return least;
+}
+
+// Where the cut ends among the entries that equal the bound, to keep some of them.
+fn end_of_equals(row: u32, bound: u32, some: u32, thread: u32) {
+    // A thread has a few chunks in a row.
+    let each = (params.chunks + SELECT_BINS - 1u) / SELECT_BINS;
+    let first = min(thread * each, params.chunks);
+    let end = select(min(first + each, params.chunks), first, thread >= SELECT_BINS);
+    var own = 0u;
+    for (var chunk = first; chunk < end; chunk++) {
+        own += work[partial_at(row, chunk)];
+    }
+    let through = sum_through(thread, vec2(own, 0u)).x;
+    if thread < SELECT_BINS && through - own < some && through >= some {
+        var before = through - own;
+        var chunk = first;
+        while chunk + 1u < end && before + work[partial_at(row, chunk)] < some {
+            before += work[partial_at(row, chunk)];
+            chunk += 1u;
+        }
+        shared_pair = vec2(chunk, some - before);
+    }
+    let found = workgroupUniformLoad(&shared_pair);
+    // And a few entries of that chunk.
+    let few = params.chunk / SELECT_BINS;
+    let end_of_chunk = min(params.vocab, (found.x + 1u) * params.chunk);
+    let start = min(found.x * params.chunk + thread * few, end_of_chunk);
+    let stop = select(min(start + few, end_of_chunk), start, thread >= SELECT_BINS);
+    var bits = 0u;
+    for (var column = start; column < stop; column++) {
+        let key = masked(row, column, sort_key(logit(row, column)));
+        bits |= select(0u, 1u << (column - start), key == bound);
+    }
+    let count = countOneBits(bits);
+    let all = sum_through(thread, vec2(count, 0u)).x;
+    if thread < SELECT_BINS && all - count < found.y && all >= found.y {
+        for (var before = all - count; before + 1u < found.y; before++) {
+            bits &= bits - 1u;
+        }
+        cut_so_far = vec2(bound, start + firstTrailingBit(bits) + 1u);
+    }
+    workgroupBarrier();
+}
+
+@compute @workgroup_size(WIDE)
+fn cut(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let job = group_index(group, groups);
+    if job >= params.at.groups {
+        return;
+    }
+    let row = params.row0 + job;
+    if thread == 0u {
+        var how = load(row, HOW);
+        let some = atomicLoad(&levels[levels_at(row) + LISTED]);
+        if how != HOW_NOT && some > params.capacity {
+            how = HOW_ROW;
+        }
+        cut_so_far = vec2(load(row, CUT_KEY), load(row, CUT_END));
+        shared_pair = vec2(how, some);
+    }
+    let found = workgroupUniformLoad(&shared_pair);
+    if found.x == HOW_NOT {
+        return;
+    }
+    var in_row = found.x == HOW_ROW;
+    if found.x == HOW_LARGEST {
+        in_row = !cut_largest(row, thread);
+    } else if !in_row {
+        cut_list(row, found.x == HOW_BOUND, found.y, thread);
+    }
+    if in_row {
+        cut_in_row(row, thread);
+    }
+    workgroupBarrier();
+    if thread == 0u {
+        store(row, CUT_KEY, cut_so_far.x);
+        store(row, CUT_END, cut_so_far.y);
+        store(row, HOW, select(HOW_NOT, HOW_ROW, in_row));
+    }
+}
+
+fn cut_list(row: u32, bounds: bool, size: u32, thread: u32) {
+    let list = Source(IN_LIST, list_at(row), size);
+    if thread == 0u {
+        shared_pair = vec2(load(row, TOP_K), load(row, HAS_SHARE));
+    }
+    let wanted = workgroupUniformLoad(&shared_pair);
+    // How many of the entries that equal the bound are kept.
+    var equal = 0u;
+    if bounds && wanted.x > size {
+        equal = wanted.x - size;
+    } else if wanted.x > 0u {
+        var before = 0u;
+        if !bounds {
+            before = load(row, BEFORE);
+        }
+        begin_selection(thread, vec2(before, 0u), vec2(wanted.x, 0u));
+        for (var round = 0u; round < ROUNDS; round++) {
+            select_round(row, list, round, BY_COUNT, thread);
+        }
+    }
+    if wanted.y == 1u {
+        workgroupBarrier();
+        var above = vec2(0u, 0u);
+        var limit = vec2(0u, 0u);
+        var beyond = false;
+        let others = sum_of_source(row, list, thread);
+        if !bounds && wanted.x == 0u {
+            above = load_pair(row, BEFORE_WEIGHT);
+            limit = load_pair(row, LIMIT);
+        } else if equal == 0u {
+            limit = limit_of(row, others);
+        } else {
+            let q = fixed(scale_of(row), load(row, BOUND));
+            let equals = u64_add(u32_mul(q.x, equal), vec2(0u, q.y * equal));
+            limit = limit_of(row, u64_add(others, equals));
+            if u64_less(others, limit) {
+                equal = kept_of_equals(others, limit, q);
+                beyond = true;
+            } else {
+                equal = 0u;
+            }
+        }
+        if thread == 0u {
+            shared_word = select(0u, 1u, beyond);
+        }
+        if workgroupUniformLoad(&shared_word) == 0u {
+            begin_selection(thread, above, limit);
+            for (var round = 0u; round < ROUNDS; round++) {
+                select_round(row, list, round, BY_SHARE, thread);
+            }
+        }
+    }
+    if thread == 0u {
+        shared_word = equal;
+    }
+    let some = workgroupUniformLoad(&shared_word);
+    if some > 0u {
+        end_of_equals(row, load(row, BOUND), some, thread);
+    }
+}
+
+// Whether top-p keeps no more than what is as large as the largest; then that is cut.
+fn cut_largest(row: u32, thread: u32) -> bool {
+    var own = 0u;
+    if thread < SELECT_BINS {
+        for (var chunk = thread; chunk < params.chunks; chunk += SELECT_BINS) {
+            own += work[partial_at(row, chunk)];
+        }
+    }
+    _ = sum_through(thread, vec2(own, 0u));
+    let all = sum_of_all().x;
+    if thread == 0u {
+        let some = kept_of_equals(vec2(0u, 0u), load_pair(row, LIMIT), ONE);
+        shared_word = select(0u, some, some <= all);
+    }
+    let some = workgroupUniformLoad(&shared_word);
+    if some == 0u {
+        return false;
+    }
+    end_of_equals(row, load(row, BOUND), some, thread);
+    return true;
+}
+
+// Selects in a row that no list holds: the steps of this dispatch.
+fn cut_in_row(row: u32, thread: u32) {
+    let all = Source(IN_ROW, 0u, params.vocab);
+    if thread == 0u {
+        let k = load(row, TOP_K);
+        let begun = params.first_step > 0u;
+        if begun {
+            selection = Selection(
+                load(row, RUNNING),
+                load(row, KNOWN_KEY),
+                load(row, KNOWN_INDEX),
+                load_pair(row, ABOVE),
+                load_pair(row, LIMIT),
+            );
+        } else {
+            selection = Selection(select(0u, 1u, k > 0u), 0u, 0u, vec2(0u, 0u), vec2(k, 0u));
+        }
+        shared_word = load(row, HAS_SHARE);
+    }
+    let shares = workgroupUniformLoad(&shared_word) == 1u;
+    for (var step = params.first_step; step < params.end_step; step++) {
+        if step < ROUNDS {
+            select_round(row, all, step, BY_COUNT, thread);
+        } else if shares && step == ROUNDS {
+            let sum = sum_of_source(row, all, thread);
+            begin_selection(thread, vec2(0u, 0u), limit_of(row, sum));
+        } else if shares {
+            select_round(row, all, step - ROUNDS - 1u, BY_SHARE, thread);
+        }
+    }
+    if thread == 0u {
+        store(row, RUNNING, selection.running);
+        store(row, KNOWN_KEY, selection.key);
+        store(row, KNOWN_INDEX, selection.index);
+        store_pair(row, ABOVE, selection.above);
+        store_pair(row, LIMIT, selection.limit);
     }
 }
 
@@ -581,13 +1228,7 @@ fn pick(
 
 // Whether a row takes part in a sum.
 fn sums(row: u32) -> bool {
-    if params.purpose == RAW {
-        return true;
-    }
-    if params.purpose == BY_SHARE && load(row, HAS_SHARE) == 0u {
-        return false;
-    }
-    return load(row, GREEDY) == 0u;
+    return params.purpose == RAW || load(row, GREEDY) == 0u;
 }
 
 @compute @workgroup_size(THREADS)
@@ -608,15 +1249,20 @@ fn sum(
     if workgroupUniformLoad(&shared_word) == 0u {
         return;
     }
-    let filters = filters_of(row, params.purpose == TOTAL);
-    let raw = Scale(load(row, RAW_LARGEST), 1.0f);
     let end = min(params.vocab, (chunk + 1u) * params.chunk);
     var own = vec2(0u, 0u);
-    for (var column = chunk * params.chunk + thread; column < end; column += THREADS) {
-        if params.purpose == RAW {
+    if params.purpose == RAW {
+        let raw = Scale(load(row, RAW_LARGEST), 1.0f);
+        for (var column = chunk * params.chunk + thread; column < end; column += THREADS) {
             own = u64_add(own, fixed(raw, sort_key(logit(row, column))));
-        } else {
-            own = u64_add(own, entry(row, column, filters).fixed);
+        }
+    } else {
+        let filters = filters_of(row);
+        let largest = largest_of_thread(row, chunk, thread);
+        if largest >= filters.cut_key && exponent(filters.scale, largest) > NO_UNIT {
+            for (var column = chunk * params.chunk + thread; column < end; column += THREADS) {
+                own = u64_add(own, kept(row, column, filters));
+            }
         }
     }
     let through = sum_through(thread, own);
@@ -627,6 +1273,7 @@ fn sum(
     }
 }
 
+// The sum of all of a row's logits as given.
 @compute @workgroup_size(THREADS)
 fn settle(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -638,61 +1285,22 @@ fn settle(
         return;
     }
     let row = params.row0 + job;
-    if thread == 0u {
-        shared_word = select(0u, 1u, sums(row));
-    }
-    if workgroupUniformLoad(&shared_word) == 0u {
-        if thread == 0u && params.purpose == BY_SHARE {
-            begin_selection(row, false, vec2(0u, 0u));
-        }
-        return;
-    }
-    // A thread has a few chunks in a row.
-    let each = (params.chunks + THREADS - 1u) / THREADS;
-    let first = min(thread * each, params.chunks);
-    let end = min(first + each, params.chunks);
     var own = vec2(0u, 0u);
-    for (var chunk = first; chunk < end; chunk++) {
+    for (var chunk = thread; chunk < params.chunks; chunk += THREADS) {
         let at = partial_at(row, chunk);
         own = u64_add(own, vec2(work[at], work[at + 1u]));
     }
-    let through = sum_through(thread, own);
+    _ = sum_through(thread, own);
     let total = sum_of_all();
-    if params.purpose == TOTAL {
-        let bits = philox(vec4(load_pair(row, POSITION), 0u, 0u), load_pair(row, SEED)).xy;
-        let threshold = u64_mul_high(bits, total);
-        var before = u64_sub(through, own);
-        // Of one thread.
-        if !u64_less(threshold, before) && u64_less(threshold, through) {
-            var chunk = first;
-            for (; chunk + 1u < end; chunk++) {
-                let at = partial_at(row, chunk);
-                let next = u64_add(before, vec2(work[at], work[at + 1u]));
-                if u64_less(threshold, next) {
-                    break;
-                }
-                before = next;
-            }
-            store_pair(row, SUM, total);
-            store(row, CHUNK, chunk);
-            store_pair(row, REST, u64_sub(threshold, before));
-        }
-    } else if thread == 0u {
-        if params.purpose == RAW {
-            store_pair(row, RAW_SUM, total);
-        } else {
-            // At least 1, so that the first is kept.
-            let limit = u64_mul_high(total, vec2(0u, load(row, TOP_P)));
-            let none = all(limit == vec2(0u, 0u));
-            begin_selection(row, true, select(limit, vec2(1u, 0u), none));
-        }
+    if thread == 0u {
+        store_pair(row, RAW_SUM, total);
     }
 }
 
 // ---- results ----------------------------------------------------------------
 
 @compute @workgroup_size(THREADS)
-fn locate(
+fn draw(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,
@@ -708,24 +1316,52 @@ fn locate(
         }
         return;
     }
-    // A thread has a few entries in a row.
-    let filters = filters_of(row, true);
-    let rest = load_pair(row, REST);
-    let begin = load(row, CHUNK) * params.chunk;
+    // A thread has a few chunks in a row.
+    let each_chunks = (params.chunks + THREADS - 1u) / THREADS;
+    let first_chunk = min(thread * each_chunks, params.chunks);
+    let end_chunk = min(first_chunk + each_chunks, params.chunks);
+    var of_chunks = vec2(0u, 0u);
+    for (var chunk = first_chunk; chunk < end_chunk; chunk++) {
+        let at = partial_at(row, chunk);
+        of_chunks = u64_add(of_chunks, vec2(work[at], work[at + 1u]));
+    }
+    let through_chunks = sum_through(thread, of_chunks);
+    let total = sum_of_all();
+    let random = philox(vec4(load_pair(row, POSITION), 0u, 0u), load_pair(row, SEED)).xy;
+    let threshold = u64_mul_high(random, total);
+    var before = u64_sub(through_chunks, of_chunks);
+    // Of one thread.
+    if !u64_less(threshold, before) && u64_less(threshold, through_chunks) {
+        var chunk = first_chunk;
+        for (; chunk + 1u < end_chunk; chunk++) {
+            let at = partial_at(row, chunk);
+            let next = u64_add(before, vec2(work[at], work[at + 1u]));
+            if u64_less(threshold, next) {
+                break;
+            }
+            before = next;
+        }
+        store_pair(row, SUM, total);
+        shared_word = chunk;
+        shared_pair = u64_sub(threshold, before);
+    }
+    let begin = workgroupUniformLoad(&shared_word) * params.chunk;
+    let rest = workgroupUniformLoad(&shared_pair);
+    // And a few entries in a row of the chunk that holds the threshold.
+    let filters = filters_of(row);
     let each = params.chunk / THREADS;
     let first = min(params.vocab, begin + thread * each);
     let end = min(params.vocab, first + each);
     var own = vec2(0u, 0u);
     for (var column = first; column < end; column++) {
-        own = u64_add(own, entry(row, column, filters).fixed);
+        own = u64_add(own, kept(row, column, filters));
     }
     let through = sum_through(thread, own);
-    var before = u64_sub(through, own);
-    // Of one thread.
+    before = u64_sub(through, own);
     if !u64_less(rest, before) && u64_less(rest, through) {
         var column = first;
         for (; column + 1u < end; column++) {
-            let next = u64_add(before, entry(row, column, filters).fixed);
+            let next = u64_add(before, kept(row, column, filters));
             if u64_less(rest, next) {
                 break;
             }
@@ -780,7 +1416,7 @@ fn share(
     let chunk = job % params.chunks;
     let certain = load(row, GREEDY) == 1u;
     let token = load(row, TOKEN);
-    let filters = filters_of(row, true);
+    let filters = filters_of(row);
     let factor = softmax_factor_of(load_pair(row, SUM), 40u);
     let end = min(params.vocab, (chunk + 1u) * params.chunk);
     let to = params.at.b8 + (row - params.row0) * params.probs_stride;
@@ -789,9 +1425,9 @@ fn share(
         if certain {
             value = select(0.0f, 1.0f, column == token);
         } else {
-            let found = entry(row, column, filters);
-            if any(found.fixed != vec2(0u, 0u)) {
-                value = softmax_score(weight(filters.scale, found.key), factor);
+            let w = kept_weight(row, column, filters);
+            if any(fixed_probability(bitcast<u32>(w)) != vec2(0u, 0u)) {
+                value = softmax_score(w, factor);
             }
         }
         probs[to + column] = value;

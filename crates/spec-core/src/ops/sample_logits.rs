@@ -198,6 +198,8 @@ pub struct Plan {
     pub positions: Vector,
     /// Requests.
     pub requests: usize,
+    /// Whether a request may ask for a `top_k` or a `top_p`.
+    pub filters: bool,
     /// The request of each row, where given.
     pub of_rows: Option<Vector>,
     /// The mask, where given.
@@ -258,6 +260,8 @@ impl Operator for SampleLogits {
         if let Some(flags) = &t.flags {
             c.vector_of(arg::flags, flags, 1)?;
         }
-        Ok(Plan { params: *self, logits, positions, requests, of_rows, mask, tokens, probs })
+        let filters = t.top_k.is_some() || t.top_p.is_some();
+        let params = *self;
+        Ok(Plan { params, logits, positions, requests, filters, of_rows, mask, tokens, probs })
     }
 }

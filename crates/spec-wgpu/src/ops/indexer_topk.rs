@@ -1,4 +1,5 @@
-//! The best positions of rows: a radix select, a workgroup a chunk of a row.
+//! The best positions of rows: among those that reach a bound, or by a radix select, a
+//! workgroup a chunk of a row.
 
 use bytemuck::{Pod, Zeroable};
 use spec_core::ops::IndexerTopk;
@@ -15,8 +16,20 @@ pub(super) static SHADER: Shader = shader!("indexer_topk");
 
 /// Scores of a chunk, words of a row's state, and digits, as the shader has them.
 const CHUNK: usize = 4096;
-const STATE: u64 = 4;
+const STATE: u64 = 8;
 const DIGITS: u64 = 256;
+/// Threads of a chunk, and of a workgroup that has a row, where the device allows so
+/// many.
+const THREADS: usize = 256;
+const WIDE: u32 = 1024;
+/// A row's groups: at least so many for each score that is kept, for a bound that
+/// scores not many more reach; about so many in all; and fewer than how many for each
+/// score that is kept are none.
+const GROUPS_OF_KEPT: usize = 4;
+const GROUPS: usize = 16384;
+const FEWEST_GROUPS_OF_KEPT: usize = 2;
+/// Rows whose intermediate results the workspace holds.
+const MOST_ROWS: u64 = 512;
 /// Bits of a key below each digit.
 const LOW: [u32; 4] = [24, 16, 8, 0];
 
@@ -36,12 +49,18 @@ struct Params {
     has_flags: u32,
     low: u32,
     rows: u32,
+    groups: u32,
+    capacity: u32,
 }
 
 struct Selector {
     gpu: Wgpu,
     plan: Plan,
     clear: Program,
+    survey: Program,
+    bound: Program,
+    collect: Program,
+    settle: Program,
     count: Program,
     pick: Program,
     tally: Program,
@@ -53,14 +72,19 @@ struct Selector {
 // SAFETY: the kernel keeps within what the plan describes, whatever the data.
 unsafe impl Supports<IndexerTopk> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<IndexerTopk>>> {
-        let program = |entry| {
+        let program = |entry, constants: &[_]| {
             let bindings = [Write, Read, Read, Read, Write, Write];
-            self.program(&SHADER, entry, &bindings, &[])
+            self.program(&SHADER, entry, &bindings, constants)
         };
+        let limits = &self.0.limits;
+        let most =
+            limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x);
+        let wide = [("THREADS", WIDE.min(most) / THREADS as u32 * THREADS as u32)];
         let window = self
             .window_of_rows(&plan.scores, 1)
             .min(self.window_of_rows(&plan.indices, 1))
-            .min(self.window(4) / words_of_row(plan));
+            .min(self.window(4) / words_of_row(plan))
+            .min(MOST_ROWS);
         if window == 0 {
             let words = format!(
                 "indexer_topk: a row of {} scores needs more than a binding of {} bytes",
@@ -71,11 +95,15 @@ unsafe impl Supports<IndexerTopk> for Wgpu {
         Ok(Box::new(Selector {
             gpu: self.clone(),
             plan: plan.clone(),
-            clear: program("clear")?,
-            count: program("count")?,
-            pick: program("pick")?,
-            tally: program("tally")?,
-            place: program("place")?,
+            clear: program("clear", &[])?,
+            survey: program("survey", &[])?,
+            bound: program("bound", &wide)?,
+            collect: program("collect", &[])?,
+            settle: program("settle", &wide)?,
+            count: program("count", &[])?,
+            pick: program("pick", &[])?,
+            tally: program("tally", &[])?,
+            place: program("place", &[])?,
             window,
         }))
     }
@@ -86,9 +114,25 @@ fn chunks(plan: &Plan) -> u64 {
     plan.scores.cols.div_ceil(CHUNK).max(1) as u64
 }
 
+/// Groups of a part of a row: a power of two.
+fn groups(plan: &Plan) -> usize {
+    let wanted = GROUPS.max(GROUPS_OF_KEPT * plan.k) / chunks(plan) as usize;
+    wanted.max(1).next_power_of_two().min(THREADS)
+}
+
+/// Whether a bound helps: where there are more groups than are kept.
+fn bounds(plan: &Plan) -> bool {
+    chunks(plan) as usize * groups(plan) >= FEWEST_GROUPS_OF_KEPT * plan.k
+}
+
+/// Keys of a list: more than mostly reach the bound.
+fn capacity(plan: &Plan) -> usize {
+    if bounds(plan) { 2 * plan.k + 1024 } else { 0 }
+}
+
 /// Words of workspace of a row.
 fn words_of_row(plan: &Plan) -> u64 {
-    STATE + DIGITS + 2 * chunks(plan)
+    STATE + DIGITS + (2 + THREADS as u64) * chunks(plan) + capacity(plan) as u64
 }
 
 fn words(vector: &Option<Vector>) -> u32 {
@@ -143,9 +187,18 @@ unsafe impl Kernel<IndexerTopk> for Selector {
                     has_flags: u32::from(flags.bytes > 0),
                     low: 0,
                     rows: rows as u32,
+                    groups: groups(plan) as u32,
+                    capacity: capacity(plan) as u32,
                 };
                 let jobs = rows * chunks(plan);
-                r.dispatch(&self.clear, &regions, &params, rows)?;
+                if bounds(plan) {
+                    r.dispatch(&self.survey, &regions, &params, jobs)?;
+                    r.dispatch(&self.bound, &regions, &params, rows)?;
+                    r.dispatch(&self.collect, &regions, &params, jobs)?;
+                    r.dispatch(&self.settle, &regions, &params, rows)?;
+                } else {
+                    r.dispatch(&self.clear, &regions, &params, rows)?;
+                }
                 for low in LOW {
                     params.low = low;
                     r.dispatch(&self.count, &regions, &params, jobs)?;

@@ -25,12 +25,22 @@ const MIN_CHUNK: usize = 1024;
 const MAX_CHUNK: usize = 8192;
 /// Workgroups that fill a large GPU: above this many, chunks grow instead.
 const FULL: usize = 1024;
-/// Words of a row's state, of its histogram and of a chunk's result.
-const STATE: u64 = 32;
-const HISTOGRAM: u64 = 512;
+/// Entries of a group, or not twice as many: a chunk's groups are a power of two.
+const GROUP: usize = 64;
+/// Entries of a list: those of a row that are cut without reading it again.
+const CAPACITY: usize = 2048;
+/// Words of a row's state, of what it weighs by level, and of a chunk's result.
+const STATE: u64 = 64;
+const SPREAD: u64 = 3328;
 const PARTIAL: u64 = 3;
-/// Rounds of a selection.
-const ROUNDS: u32 = 7;
+/// Rows whose intermediate results the workspace holds.
+const MOST_ROWS: u64 = 2048;
+/// Threads of a workgroup that has a row, where the device allows so many.
+const WIDE: u32 = 1024;
+/// Steps of selecting in a row that no list holds, and the most turns a thread takes
+/// of them in one dispatch.
+const STEPS: u32 = 15;
+const TURNS: u32 = 40_000;
 
 /// The arguments that are there; the numbers are the shader's.
 const HAS_REQUESTS: u32 = 1;
@@ -40,13 +50,11 @@ const HAS_MIN_P: u32 = 8;
 const HAS_MASK: u32 = 16;
 const HAS_LOGPROBS: u32 = 32;
 
-/// What is weighed; the numbers are the shader's.
+/// What is summed up; the numbers are the shader's.
 #[derive(Clone, Copy)]
 enum Purpose {
-    Count = 0,
-    Share = 1,
-    Total = 2,
-    Raw = 3,
+    Total = 0,
+    Raw = 1,
 }
 
 /// The shader's entry points.
@@ -54,11 +62,13 @@ struct Programs {
     gather: Program,
     scan: Program,
     open: Program,
-    count: Program,
-    pick: Program,
+    spread: Program,
+    aim: Program,
+    collect: Program,
+    cut: Program,
     sum: Program,
     settle: Program,
-    locate: Program,
+    draw: Program,
     share: Program,
 }
 
@@ -66,6 +76,8 @@ struct Sampler {
     gpu: Wgpu,
     plan: Plan,
     chunk: usize,
+    /// Threads of a workgroup that has a row.
+    wide: u32,
     programs: Programs,
     windows: Vec<Window>,
 }
@@ -93,27 +105,44 @@ impl Sampler {
         let matrices: Vec<_> =
             [Some(plan.logits), plan.mask, plan.probs].into_iter().flatten().collect();
         let windows = gpu.windows(&matrices, usize::MAX).ok_or_else(too_large)?;
-        let float = [("DTYPE", super::float_code(plan.logits.dtype))];
+        let float = ("DTYPE", super::float_code(plan.logits.dtype));
+        let most = gpu.0.limits.max_compute_invocations_per_workgroup;
+        let wide = WIDE.min(most.min(gpu.0.limits.max_compute_workgroup_size_x)) / THREADS as u32
+            * THREADS as u32;
+        let rows_wide = [float, ("WIDE", wide)];
         let program = |entry, bindings: &[Access], constants: &[_]| {
             gpu.program(&SHADER, entry, bindings, constants)
         };
         let data = [Write, Write, Read, Read, Write, Write, Write, Write];
         let programs = Programs {
             gather: program("gather", &[Write, Read, Read, Read, Read, Read, Read, Read], &[])?,
-            scan: program("scan", &data[..5], &float)?,
-            open: program("open", &data[..5], &[])?,
-            count: program("count", &data[..4], &float)?,
-            pick: program("pick", &data[..2], &[])?,
-            sum: program("sum", &data[..4], &float)?,
+            scan: program("scan", &data[..5], &[float])?,
+            open: program("open", &data[..5], &rows_wide)?,
+            spread: program("spread", &data[..4], &[float])?,
+            aim: program("aim", &data[..2], &[])?,
+            collect: program("collect", &data[..4], &[float])?,
+            cut: program("cut", &data[..4], &rows_wide)?,
+            sum: program("sum", &data[..4], &[float])?,
             settle: program("settle", &data[..1], &[])?,
-            locate: program("locate", &data[..7], &float)?,
-            share: program("share", &data, &float)?,
+            draw: program("draw", &data[..7], &[float])?,
+            share: program("share", &data, &[float])?,
         };
-        let sampler = Sampler { gpu: gpu.clone(), plan: plan.clone(), chunk, programs, windows };
-        let rows = plan.rows() as u64;
-        let largest = sampler.state_words().max(rows.saturating_mul(HISTOGRAM));
-        let groups = rows.saturating_mul(sampler.chunks() as u64);
-        if largest > gpu.window(4) || groups > u64::from(u32::MAX) {
+        let mut sampler =
+            Sampler { gpu: gpu.clone(), plan: plan.clone(), chunk, wide, programs, windows };
+        let most = (gpu.window(4) / sampler.words_of_row().max(sampler.words_of_levels()))
+            .min(MOST_ROWS) as usize;
+        if most == 0 {
+            return Err(too_large());
+        }
+        let parts = |window: &Window| {
+            let (rows, cols) = (window.rows.clone(), window.cols.clone());
+            let end = rows.end;
+            let part = move |row| Window { rows: row..end.min(row + most), cols: cols.clone() };
+            rows.step_by(most).map(part)
+        };
+        sampler.windows = sampler.windows.iter().flat_map(parts).collect();
+        let groups = most.min(plan.rows()) as u64 * sampler.chunks() as u64;
+        if groups > u64::from(u32::MAX) {
             return Err(too_large());
         }
         Ok(sampler)
@@ -123,24 +152,53 @@ impl Sampler {
         self.plan.vocab().div_ceil(self.chunk)
     }
 
-    /// Words of the rows' states.
-    fn states(&self) -> u64 {
-        self.plan.rows() as u64 * STATE
+    /// Groups of a chunk.
+    fn groups(&self) -> usize {
+        1 << (self.chunk / GROUP).ilog2()
     }
 
-    /// Words of the states and of the chunks' results, to a multiple of what
-    /// bindings are aligned to.
+    /// Entries of a list.
+    fn capacity(&self) -> usize {
+        if self.plan.filters { self.plan.vocab().min(CAPACITY) } else { 0 }
+    }
+
+    /// Words of a row's state, of its chunks' results, of its groups' keys and of its
+    /// list.
+    fn words_of_parts(&self) -> [u64; 4] {
+        let chunks = self.chunks() as u64;
+        let maxima = chunks * self.groups() as u64;
+        [STATE, chunks * PARTIAL, maxima, 2 * self.capacity() as u64]
+    }
+
+    fn words_of_row(&self) -> u64 {
+        self.words_of_parts().iter().sum()
+    }
+
+    /// Rows of the largest window.
+    fn rows(&self) -> u64 {
+        self.windows.iter().map(|window| window.rows.len()).max().unwrap_or(0) as u64
+    }
+
+    /// Words of all but the levels, to a multiple of what bindings are aligned to.
     fn state_words(&self) -> u64 {
-        let partials =
-            (self.plan.rows() as u64).saturating_mul(self.chunks() as u64).saturating_mul(PARTIAL);
-        self.states().saturating_add(partials).saturating_add(63) / 64 * 64
+        (self.rows() * self.words_of_row()).next_multiple_of(64)
+    }
+
+    /// Words of a row's levels.
+    fn words_of_levels(&self) -> u64 {
+        if self.plan.filters { SPREAD } else { 0 }
+    }
+
+    /// Steps of selecting in a row that one dispatch takes.
+    fn steps(&self) -> u32 {
+        (TURNS / (self.plan.vocab() as u32).div_ceil(self.wide).max(1)).clamp(1, STEPS)
     }
 }
 
 // SAFETY: as above.
 unsafe impl Kernel<SampleLogits> for Sampler {
     fn workspace_size(&self) -> usize {
-        (self.state_words() + self.plan.rows() as u64 * HISTOGRAM) as usize * 4
+        (self.state_words() + self.rows() * self.words_of_levels()) as usize * 4
     }
 
     unsafe fn launch(
@@ -159,7 +217,7 @@ unsafe impl Kernel<SampleLogits> for Sampler {
 /// The arguments and the workspace as regions.
 struct Regions<'a> {
     state: Region<'a>,
-    histogram: Region<'a>,
+    levels: Region<'a>,
     logits: Region<'a>,
     positions: Region<'a>,
     temperature: Region<'a>,
@@ -202,7 +260,7 @@ impl<'a> Regions<'a> {
         let mut workspace = gpu.region_of_workspace(workspace)?;
         Ok(Regions {
             state: workspace.take(of.state_words()),
-            histogram: workspace,
+            levels: workspace,
             logits: gpu.region(&buffers.logits)?,
             positions: gpu.region(&buffers.positions)?,
             temperature: gpu.region(&buffers.temperature)?,
@@ -224,7 +282,7 @@ impl<'a> Regions<'a> {
 impl Sampler {
     /// Records everything for the rows of a window.
     fn sample(&self, r: &mut Recorder<'_>, window: &Window, regions: &Regions<'_>) -> Result<()> {
-        let Regions { state, histogram, positions, temperature, seeds, top_k, .. } = *regions;
+        let Regions { state, levels, positions, temperature, seeds, top_k, .. } = *regions;
         let Regions { top_p, min_p, requests, tokens, logprobs, flags, has, .. } = *regions;
         let of = |matrix: Option<&Matrix>, region| match matrix {
             Some(matrix) => window.of(matrix, region),
@@ -233,42 +291,41 @@ impl Sampler {
         let logits = of(Some(&self.plan.logits), regions.logits);
         let mask = of(self.plan.mask.as_ref(), regions.mask);
         let probs = of(self.plan.probs.as_ref(), regions.probs);
-        let bound = [state, histogram, logits, mask, flags, tokens, logprobs, probs];
+        let bound = [state, levels, logits, mask, flags, tokens, logprobs, probs];
         let rows = window.rows.len() as u64;
         let chunks = rows * self.chunks() as u64;
         let start = self.parameters(window, has);
         let p = &self.programs;
         let inputs = [state, requests, temperature, seeds, top_k, top_p, min_p, positions];
         r.dispatch(&p.gather, &inputs, &start, rows.div_ceil(64))?;
-        let mut run = |program: &Program, purpose: Purpose, round, groups| {
-            let parameters = Parameters { purpose: purpose as u32, round, ..start };
+        let mut run = |program: &Program, purpose: Purpose, groups| {
+            let parameters = Parameters { purpose: purpose as u32, ..start };
             r.dispatch(program, &bound[..program.bindings().len()], &parameters, groups)
         };
-        let select = |run: &mut dyn FnMut(&Program, Purpose, u32, u64) -> Result<()>, purpose| {
-            (0..ROUNDS).try_for_each(|round| {
-                run(&p.count, purpose, round, chunks)?;
-                run(&p.pick, purpose, round, rows)
-            })
-        };
-        run(&p.scan, Purpose::Raw, 0, chunks)?;
-        run(&p.open, Purpose::Raw, 0, rows)?;
+        run(&p.scan, Purpose::Raw, chunks)?;
+        run(&p.open, Purpose::Raw, rows)?;
         if has & HAS_LOGPROBS != 0 {
-            run(&p.sum, Purpose::Raw, 0, chunks)?;
-            run(&p.settle, Purpose::Raw, 0, rows)?;
+            run(&p.sum, Purpose::Raw, chunks)?;
+            run(&p.settle, Purpose::Raw, rows)?;
         }
-        if has & HAS_TOP_K != 0 {
-            select(&mut run, Purpose::Count)?;
+        if self.plan.filters {
+            run(&p.spread, Purpose::Total, chunks)?;
+            run(&p.aim, Purpose::Total, rows)?;
+            run(&p.collect, Purpose::Total, chunks)?;
+            for first_step in (0..STEPS).step_by(self.steps() as usize) {
+                let end_step = STEPS.min(first_step + self.steps());
+                let parameters = Parameters { first_step, end_step, ..start };
+                r.dispatch(&p.cut, &bound[..p.cut.bindings().len()], &parameters, rows)?;
+            }
         }
-        if has & HAS_TOP_P != 0 {
-            run(&p.sum, Purpose::Share, 0, chunks)?;
-            run(&p.settle, Purpose::Share, 0, rows)?;
-            select(&mut run, Purpose::Share)?;
-        }
-        run(&p.sum, Purpose::Total, 0, chunks)?;
-        run(&p.settle, Purpose::Total, 0, rows)?;
-        run(&p.locate, Purpose::Total, 0, rows)?;
+        let mut run = |program: &Program, purpose: Purpose, groups| {
+            let parameters = Parameters { purpose: purpose as u32, ..start };
+            r.dispatch(program, &bound[..program.bindings().len()], &parameters, groups)
+        };
+        run(&p.sum, Purpose::Total, chunks)?;
+        run(&p.draw, Purpose::Total, rows)?;
         if self.plan.probs.is_some() {
-            run(&p.share, Purpose::Total, 0, chunks)?;
+            run(&p.share, Purpose::Total, chunks)?;
         }
         Ok(())
     }
@@ -277,6 +334,9 @@ impl Sampler {
         let stride = |matrix: Option<&Matrix>| matrix.map_or(0, |matrix| window.stride(matrix));
         let words = |vector: Option<Vector>| vector.map_or(1, |v| (v.dtype.size() / 4) as u32);
         let plan = &self.plan;
+        // Each part of the workspace has all rows of the largest window.
+        let [state, results, keys, _] = self.words_of_parts().map(|words| words * self.rows());
+        let [partials, maxima, lists] = [state, state + results, state + results + keys];
         Parameters {
             vocab: plan.vocab() as u32,
             // More than that a row cannot name.
@@ -289,8 +349,13 @@ impl Sampler {
             min_p_first: u32::from(plan.params.min_p_first),
             has,
             purpose: 0,
-            round: 0,
-            partials: self.states() as u32,
+            first_step: 0,
+            end_step: 0,
+            partials: partials as u32,
+            maxima: maxima as u32,
+            groups: self.groups() as u32,
+            lists: lists as u32,
+            capacity: self.capacity() as u32,
             row0: window.rows.start as u32,
             row1: window.rows.end as u32,
             logits_stride: stride(Some(&plan.logits)),
@@ -314,8 +379,13 @@ struct Parameters {
     min_p_first: u32,
     has: u32,
     purpose: u32,
-    round: u32,
+    first_step: u32,
+    end_step: u32,
     partials: u32,
+    maxima: u32,
+    groups: u32,
+    lists: u32,
+    capacity: u32,
     row0: u32,
     row1: u32,
     logits_stride: u32,
