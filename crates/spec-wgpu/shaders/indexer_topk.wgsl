@@ -12,10 +12,9 @@
 //             reach it, and in most rows not many more.
 // * `collect` a workgroup a part: lists the keys above it.
 // * `settle`  a workgroup a row: the k-th largest key of the row, in the list; the bound
-//             itself where the list is shorter. Not where the list would be too long.
+//             itself where the list is shorter; in the row where it would be too long.
 //
-// For the other rows a radix select, after `clear` where there was no `survey`: four
-// times, `count` counts the next eight bits of the keys that begin as those found so
+// Where there are not many more a radix select, after `clear`: four times, `count` counts the next eight bits of the keys that begin as those found so
 // far, and `pick` finds the digit at which the k-th lies. At last:
 //
 // * `tally`   a workgroup a chunk: which of its keys are above the k-th, and equal.
@@ -25,14 +24,15 @@
 // part, and of a group, lie far apart in the row: where the best are neighbours, they
 // are in as many groups.
 //
-// workspace   [rows] states, [rows][256] counts, [rows][chunks] tallies of two words,
-//             [rows][chunks][256] keys of groups, later marks, [rows][capacity] lists
+// workspace   [rows] states, [rows][256] counts, [rows][chunks] tallies of two words;
+//             keys: [rows][chunks][256] of groups, later marks, [rows][capacity] lists
 //
-// Bytes moved: each score twice and some three times; without `survey` five times, of
+// Bytes moved: each score twice and some three times; after `clear` five times, of
 // which the first comes from memory where a window of rows fits the cache.
 
 // Threads of a workgroup: CHUNK_THREADS, or more where it has a row.
 override THREADS = 256u;
+override DTYPE = 0u;
 const CHUNK_THREADS = 256u;
 
 struct Params {
@@ -41,7 +41,6 @@ struct Params {
     k: u32,
     stride: u32,
     chunks: u32,
-    dtype: u32,
     // Words of a length and of a start; 0 where there are none.
     length_words: u32,
     start_words: u32,
@@ -63,6 +62,7 @@ struct Params {
 @group(0) @binding(4) var<storage, read> starts: array<u32>;
 @group(0) @binding(5) var<storage, read_write> indices: array<u32>;
 @group(0) @binding(6) var<storage, read_write> flags: array<atomic<u32>>;
+@group(0) @binding(7) var<storage, read_write> keys: array<u32>;
 
 const NON_FINITE = 1u;
 const BAD_LENGTHS = 4u;
@@ -72,10 +72,10 @@ const SHARE = 16u;
 const CHUNK = 4096u;
 
 // Words of a row's state: the first score, how many, the key found so far, and how many
-// of the keys that begin so are to stay; whether that is all of the key; the bound, and
-// how many keys are listed.
+// of the keys that begin so are to stay; whether all stay; the bound, and how many keys
+// are listed.
 const STATE = 8u;
-const SETTLED = 4u;
+const ALL_STAY = 4u;
 const BOUND = 5u;
 const LISTED = 6u;
 const DIGITS = 256u;
@@ -107,13 +107,12 @@ fn tally_at(row: u32, chunk: u32) -> u32 {
 
 // The key of a group at first; at last a thread's marks.
 fn group_at(row: u32, chunk: u32, thread: u32) -> u32 {
-    let tallies = params.rows * (STATE + DIGITS + 2u * params.chunks);
-    return params.at.b1 + tallies + (row * params.chunks + chunk) * CHUNK_THREADS + thread;
+    return params.at.b7 + (row * params.chunks + chunk) * CHUNK_THREADS + thread;
 }
 
 fn list_at(row: u32) -> u32 {
-    let words = STATE + DIGITS + params.chunks * (2u + CHUNK_THREADS);
-    return params.at.b1 + params.rows * words + row * params.capacity;
+    let groups = params.rows * params.chunks * CHUNK_THREADS;
+    return params.at.b7 + groups + row * params.capacity;
 }
 
 // A length or start cut to 0 ..= most, and whether it was.
@@ -133,7 +132,7 @@ fn sign(low: u32) -> u32 {
 // The bits of score `i` of a row, counted from the row's first element.
 fn score_at(row: u32, i: u32) -> u32 {
     let at = params.at.b2 + row * params.stride + i;
-    return float_bits(scores[float_word(at, params.dtype)], at, params.dtype);
+    return float_bits(scores[float_word(at, DTYPE)], at, DTYPE);
 }
 
 // The row's state, the same for the whole workgroup.
@@ -185,7 +184,7 @@ fn begin(row: u32, range: vec3<u32>, thread: u32) {
     atomicStore(&work[at + 1u], range.y);
     atomicStore(&work[at + 2u], 0u);
     atomicStore(&work[at + 3u], params.k);
-    atomicStore(&work[at + SETTLED], 0u);
+    atomicStore(&work[at + ALL_STAY], 0u);
     atomicStore(&work[at + LISTED], 0u);
 }
 
@@ -225,12 +224,25 @@ fn survey(me: Invocation) {
     }
     var odd = false;
     var largest = 0u;
-    for (var i = 0u; i < SHARE; i++) {
-        let at = turn(chunk, i, me.thread);
-        if at < range.y {
-            let bits = score_at(row, range.x + at);
-            odd = odd || is_nan(bits);
-            largest = max(largest, sort_key(bits));
+    if turn(chunk, SHARE - 1u, CHUNK_THREADS) <= range.y {
+        // Four at a time, all on their way at once.
+        for (var i = 0u; i < SHARE; i += 4u) {
+            let first = score_at(row, range.x + turn(chunk, i, me.thread));
+            let second = score_at(row, range.x + turn(chunk, i + 1u, me.thread));
+            let third = score_at(row, range.x + turn(chunk, i + 2u, me.thread));
+            let fourth = score_at(row, range.x + turn(chunk, i + 3u, me.thread));
+            odd = odd || is_nan(first) || is_nan(second) || is_nan(third) || is_nan(fourth);
+            largest = max(largest, max(sort_key(first), sort_key(second)));
+            largest = max(largest, max(sort_key(third), sort_key(fourth)));
+        }
+    } else {
+        for (var i = 0u; i < SHARE; i++) {
+            let at = turn(chunk, i, me.thread);
+            if at < range.y {
+                let bits = score_at(row, range.x + at);
+                odd = odd || is_nan(bits);
+                largest = max(largest, sort_key(bits));
+            }
         }
     }
     if odd && params.has_flags != 0u {
@@ -242,21 +254,29 @@ fn survey(me: Invocation) {
         for (var other = me.thread + params.groups; other < THREADS; other += params.groups) {
             largest = max(largest, of_threads[other]);
         }
-        atomicStore(&work[group_at(row, chunk, me.thread)], largest);
+        keys[group_at(row, chunk, me.thread)] = largest;
     }
 }
 
-// Which of a row's words to rank: keys of groups, or those listed.
-fn ranked_at(row: u32, of_groups: bool, i: u32) -> u32 {
-    if of_groups {
-        return group_at(row, i >> countTrailingZeros(params.groups), i & (params.groups - 1u));
+// Where keys are to be ranked: of groups, of the list, of all scores.
+const GROUPS = 0u;
+const LIST = 1u;
+const SCORES = 2u;
+
+fn ranked_key(row: u32, kind: u32, first: u32, i: u32) -> u32 {
+    if kind == GROUPS {
+        let bits = countTrailingZeros(params.groups);
+        return keys[group_at(row, i >> bits, i & (params.groups - 1u))];
     }
-    return list_at(row) + i;
+    if kind == LIST {
+        return keys[list_at(row) + i];
+    }
+    return sort_key(score_at(row, first + i));
 }
 
 // The rank-th largest of so many keys, and which of its equals it is. Every thread of a
 // workgroup calls it.
-fn find_ranked(row: u32, of_groups: bool, size: u32, rank: u32, thread: u32) -> vec2<u32> {
+fn find_ranked(row: u32, kind: u32, first: u32, size: u32, rank: u32, thread: u32) -> vec2<u32> {
     var found = vec2(0u, rank);
     for (var low = 32u; low > 0u; low -= 8u) {
         workgroupBarrier();
@@ -264,12 +284,26 @@ fn find_ranked(row: u32, of_groups: bool, size: u32, rank: u32, thread: u32) -> 
             atomicStore(&digits[thread], 0u);
         }
         workgroupBarrier();
+        // Neighbours of one digit are added at once: the first digits of most are one.
+        var current = 0u;
+        var count = 0u;
         for (var i = thread; i < size; i += THREADS) {
-            let key = atomicLoad(&work[ranked_at(row, of_groups, i)]);
+            let key = ranked_key(row, kind, first, i);
             // Shifting by 32 is none: the first round counts all.
             if low == 32u || (key >> low) == found.x {
-                atomicAdd(&digits[(key >> (low - 8u)) & 255u], 1u);
+                let digit = (key >> (low - 8u)) & 255u;
+                if digit != current {
+                    if count != 0u {
+                        atomicAdd(&digits[current], count);
+                    }
+                    current = digit;
+                    count = 0u;
+                }
+                count += 1u;
             }
+        }
+        if count != 0u {
+            atomicAdd(&digits[current], count);
         }
         workgroupBarrier();
         // From the largest digit down.
@@ -294,11 +328,11 @@ fn bound(me: Invocation) {
     let at = state_at(row);
     if state.y <= params.k {
         if me.thread == 0u {
-            atomicStore(&work[at + SETTLED], 1u);
+            atomicStore(&work[at + ALL_STAY], 1u);
         }
         return;
     }
-    let found = find_ranked(row, true, params.chunks * params.groups, params.k, me.thread);
+    let found = find_ranked(row, GROUPS, 0u, params.chunks * params.groups, params.k, me.thread);
     if me.thread == 0u {
         atomicStore(&work[at + BOUND], found.x);
     }
@@ -313,7 +347,7 @@ fn collect(me: Invocation) {
     let row = job / params.chunks;
     let chunk = job % params.chunks;
     let state = load_state(row, me.thread);
-    if load_word(row, SETTLED, me.thread) != 0u {
+    if load_word(row, ALL_STAY, me.thread) != 0u {
         return;
     }
     let bound = load_word(row, BOUND, me.thread);
@@ -322,7 +356,7 @@ fn collect(me: Invocation) {
     }
     workgroupBarrier();
     var above = 0u;
-    if atomicLoad(&work[group_at(row, chunk, me.thread & (params.groups - 1u))]) > bound {
+    if keys[group_at(row, chunk, me.thread & (params.groups - 1u))] > bound {
         for (var i = 0u; i < SHARE; i++) {
             let at = turn(chunk, i, me.thread);
             if at < state.y {
@@ -347,7 +381,7 @@ fn collect(me: Invocation) {
     place += workgroupUniformLoad(&row_word);
     while above != 0u && place < params.capacity {
         let at = turn(chunk, firstTrailingBit(above), me.thread);
-        atomicStore(&work[list_at(row) + place], sort_key(score_at(row, state.x + at)));
+        keys[list_at(row) + place] = sort_key(score_at(row, state.x + at));
         above &= above - 1u;
         place += 1u;
     }
@@ -359,24 +393,23 @@ fn settle(me: Invocation) {
     if row >= params.at.groups {
         return;
     }
-    if load_word(row, SETTLED, me.thread) != 0u {
+    if load_word(row, ALL_STAY, me.thread) != 0u {
         return;
     }
     let bound = load_word(row, BOUND, me.thread);
     let size = load_word(row, LISTED, me.thread);
-    // Without a score in each of k groups there is no bound.
-    if bound == 0u || size > params.capacity {
-        return;
-    }
     var found = vec2(bound, params.k - size);
-    if size >= params.k {
-        found = find_ranked(row, false, size, params.k, me.thread);
+    if bound == 0u || size > params.capacity {
+        // Without a score in each of k groups there is no bound.
+        let state = load_state(row, me.thread);
+        found = find_ranked(row, SCORES, state.x, state.y, params.k, me.thread);
+    } else if size >= params.k {
+        found = find_ranked(row, LIST, 0u, size, params.k, me.thread);
     }
     if me.thread == 0u {
         let at = state_at(row);
         atomicStore(&work[at + 2u], found.x);
         atomicStore(&work[at + 3u], found.y);
-        atomicStore(&work[at + SETTLED], 1u);
     }
 }
 
@@ -389,9 +422,6 @@ fn count(me: Invocation) {
     let row = job / params.chunks;
     let chunk = job % params.chunks;
     let state = load_state(row, me.thread);
-    if load_word(row, SETTLED, me.thread) != 0u {
-        return;
-    }
     atomicStore(&digits[me.thread], 0u);
     workgroupBarrier();
     var odd = false;
@@ -425,9 +455,6 @@ fn pick(me: Invocation) {
         return;
     }
     let state = load_state(row, me.thread);
-    if load_word(row, SETTLED, me.thread) != 0u {
-        return;
-    }
     // From the largest digit down.
     let digit = DIGITS - 1u - me.thread;
     let own = atomicLoad(&work[counts_at(row) + digit]);
@@ -445,16 +472,35 @@ fn pick(me: Invocation) {
     }
 }
 
+fn mark(key: u32, cut: u32) -> u32 {
+    return select(select(0u, 0x10000u, key == cut), 1u, key > cut);
+}
+
 // This thread's scores of a chunk, neighbours: bits of those above the cut, and behind
 // them bits of those at it. Every thread calls it.
 fn compared(row: u32, chunk: u32, thread: u32, state: vec4<u32>) -> u32 {
     // Read side by side: turn i of a thread is bit i, behind them those at it.
     var own = 0u;
-    for (var i = 0u; i < SHARE; i++) {
-        let at = chunk * CHUNK + i * CHUNK_THREADS + thread;
-        if at < state.y {
-            let key = sort_key(score_at(row, state.x + at));
-            own |= select(select(0u, 0x10000u << i, key == state.z), 1u << i, key > state.z);
+    let begin = chunk * CHUNK + thread;
+    if (chunk + 1u) * CHUNK <= state.y {
+        // Four at a time, all on their way at once.
+        let at = state.x + begin;
+        for (var i = 0u; i < SHARE; i += 4u) {
+            let first = score_at(row, at + i * CHUNK_THREADS);
+            let second = score_at(row, at + (i + 1u) * CHUNK_THREADS);
+            let third = score_at(row, at + (i + 2u) * CHUNK_THREADS);
+            let fourth = score_at(row, at + (i + 3u) * CHUNK_THREADS);
+            own |= mark(sort_key(first), state.z) << i;
+            own |= mark(sort_key(second), state.z) << (i + 1u);
+            own |= mark(sort_key(third), state.z) << (i + 2u);
+            own |= mark(sort_key(fourth), state.z) << (i + 3u);
+        }
+    } else {
+        for (var i = 0u; i < SHARE; i++) {
+            let at = begin + i * CHUNK_THREADS;
+            if at < state.y {
+                own |= mark(sort_key(score_at(row, state.x + at)), state.z) << i;
+            }
         }
     }
     of_threads[thread] = own;
@@ -481,7 +527,7 @@ fn tally(me: Invocation) {
     let chunk = job % params.chunks;
     let state = load_state(row, me.thread);
     let found = compared(row, chunk, me.thread, state);
-    atomicStore(&work[group_at(row, chunk, me.thread)], found);
+    keys[group_at(row, chunk, me.thread)] = found;
     // Both sums are at most a chunk, and share a word.
     let both = countOneBits(found & 0xffffu) | (countOneBits(found >> 16u) << 16u);
     let before = scan_exclusive(me.thread, both);
@@ -521,7 +567,7 @@ fn place(me: Invocation) {
     _ = scan_exclusive(me.thread, earlier.y);
     var equal = scan_total();
     workgroupBarrier();
-    let found = atomicLoad(&work[group_at(row, chunk, me.thread)]);
+    let found = keys[group_at(row, chunk, me.thread)];
     let both = countOneBits(found & 0xffffu) | (countOneBits(found >> 16u) << 16u);
     let before = scan_exclusive(me.thread, both);
     above += before & 0xffffu;

@@ -149,6 +149,9 @@ const SPREAD = 3328u;
 const EACH = 4u;
 const LISTED = 3072u;
 
+// Entries of a list that is cut by comparing each with each.
+const SHORT = 512u;
+
 // What a selection weighs, and where its entries are.
 const BY_COUNT = 0u;
 const BY_SHARE = 1u;
@@ -300,8 +303,26 @@ fn weight(scale: Scale, key: u32) -> f32 {
     return exact_exp(exponent(scale, key));
 }
 
+// A weight in units of 2^-40, as fixed_probability has it: 20 bits, then 20. Every
+// operation is exact.
+fn halves(w: f32) -> vec2<u32> {
+    let units = w * 1048576.0f;
+    let high = u32(units);
+    return vec2(high, u32((units - f32(high)) * 1048576.0f));
+}
+
+// The sum of some halves, of 2^12 at most.
+fn joined(sums: vec2<u32>) -> vec2<u32> {
+    return u64_add(vec2(sums.x << 20u, sums.x >> 12u), vec2(sums.y, 0u));
+}
+
+fn fixed_weight(w: f32) -> vec2<u32> {
+    let split = halves(w);
+    return vec2((split.x << 20u) | split.y, split.x >> 12u);
+}
+
 fn fixed(scale: Scale, key: u32) -> vec2<u32> {
-    return fixed_probability(bitcast<u32>(weight(scale, key)));
+    return fixed_weight(weight(scale, key));
 }
 
 // The level of an entry, LAST for one that weighs nothing. The same in all passes, and
@@ -326,17 +347,19 @@ fn filters_of(row: u32) -> Filters {
 
 // The weight of an entry, 0 for what the cut or min_p drops.
 fn kept_weight(row: u32, column: u32, f: Filters) -> f32 {
-    let key = masked(row, column, sort_key(logit(row, column)));
+    return kept_of(masked(row, column, sort_key(logit(row, column))), column, f);
+}
+
+fn kept_of(key: u32, column: u32, f: Filters) -> f32 {
     if key < f.cut_key || (key == f.cut_key && column >= f.cut_end) {
         return 0.0f;
     }
     let w = weight(f.scale, key);
-    let light = u64_less(fixed_probability(bitcast<u32>(w)), f.floor);
-    return select(w, 0.0f, light);
+    return select(w, 0.0f, u64_less(fixed_weight(w), f.floor));
 }
 
 fn kept(row: u32, column: u32, f: Filters) -> vec2<u32> {
-    return fixed_probability(bitcast<u32>(kept_weight(row, column, f)));
+    return fixed_weight(kept_weight(row, column, f));
 }
 
 // ---- gather -----------------------------------------------------------------
@@ -431,6 +454,21 @@ fn share_units(bits: u32) -> u32 {
 
 // ---- the largest ------------------------------------------------------------
 
+// What a thread has seen of a row: the largest key of what is allowed and of all, and
+// whether there was NaN.
+struct Seen {
+    key: u32,
+    raw: u32,
+    nan: bool,
+}
+
+fn see(seen: ptr<function, Seen>, row: u32, column: u32, bits: u32) {
+    let key = sort_key(bits);
+    (*seen).nan = (*seen).nan || is_nan(bits);
+    (*seen).raw = max((*seen).raw, key);
+    (*seen).key = max((*seen).key, masked(row, column, key));
+}
+
 @compute @workgroup_size(THREADS)
 fn scan(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -449,28 +487,38 @@ fn scan(
         atomicStore(&shared_index, NONE);
     }
     workgroupBarrier();
+    let begin = chunk * params.chunk + thread;
     let end = min(params.vocab, (chunk + 1u) * params.chunk);
-    var best = 0u;
-    var index = NONE;
-    var raw = 0u;
-    var odd = false;
-    for (var column = chunk * params.chunk + thread; column < end; column += THREADS) {
-        let bits = logit(row, column);
-        odd = odd || is_nan(bits) || bits == 0x7f800000u;
-        let all = sort_key(bits);
-        let key = masked(row, column, all);
-        raw = max(raw, all);
-        if key > best {
-            best = key;
-            index = column;
-        }
+    var seen = Seen(0u, 0u, false);
+    var column = begin;
+    // Four at a time, all on their way at once.
+    for (; column + 3u * THREADS < end; column += 4u * THREADS) {
+        let first = logit(row, column);
+        let second = logit(row, column + THREADS);
+        let third = logit(row, column + 2u * THREADS);
+        let fourth = logit(row, column + 3u * THREADS);
+        see(&seen, row, column, first);
+        see(&seen, row, column + THREADS, second);
+        see(&seen, row, column + 2u * THREADS, third);
+        see(&seen, row, column + 3u * THREADS, fourth);
     }
+    for (; column < end; column += THREADS) {
+        see(&seen, row, column, logit(row, column));
+    }
+    var best = seen.key;
+    let raw = seen.raw;
+    let odd = seen.nan || raw == 0xff800000u;
     thread_keys[thread] = best;
     atomicMax(&shared_key, best);
     atomicMax(&shared_raw, raw);
     workgroupBarrier();
     if best == atomicLoad(&shared_key) {
-        atomicMin(&shared_index, index);
+        // Its first: of few threads, or soon found.
+        column = begin;
+        while column < end && masked(row, column, sort_key(logit(row, column))) != best {
+            column += THREADS;
+        }
+        atomicMin(&shared_index, column);
     }
     workgroupBarrier();
     if odd {
@@ -793,7 +841,7 @@ fn spread(
             if below <= NO_UNIT {
                 continue;
             }
-            let q = fixed_probability(bitcast<u32>(exact_exp(below)));
+            let q = fixed_weight(exact_exp(below));
             if u64_less(q, floor) {
                 continue;
             }
@@ -1088,6 +1136,8 @@ fn cut(
     var in_row = found.x == HOW_ROW;
     if found.x == HOW_LARGEST {
         in_row = !cut_largest(row, thread);
+    } else if !in_row && found.y <= min(SHORT, WIDE) {
+        cut_short_list(row, found.x == HOW_BOUND, found.y, thread);
     } else if !in_row {
         cut_list(row, found.x == HOW_BOUND, found.y, thread);
     }
@@ -1152,6 +1202,86 @@ fn cut_list(row: u32, bounds: bool, size: u32, thread: u32) {
             for (var round = 0u; round < ROUNDS; round++) {
                 select_round(row, list, round, BY_SHARE, thread);
             }
+        }
+    }
+    if thread == 0u {
+        shared_word = equal;
+    }
+    let some = workgroupUniformLoad(&shared_word);
+    if some > 0u {
+        end_of_equals(row, load(row, BOUND), some, thread);
+    }
+}
+
+var<workgroup> short_keys: array<vec2<u32>, SHORT>;
+var<workgroup> short_weights: array<vec2<u32>, SHORT>;
+
+// As cut_list, where each thread has an entry at most: it counts and weighs those before
+// it in the order.
+fn cut_short_list(row: u32, bounds: bool, size: u32, thread: u32) {
+    let k = load(row, TOP_K);
+    let shares = load(row, HAS_SHARE) == 1u;
+    let scale = scale_of(row);
+    var key = 0u;
+    var index = 0u;
+    var own = vec2(0u, 0u);
+    if thread < size {
+        key = work[list_at(row) + 2u * thread];
+        index = work[list_at(row) + 2u * thread + 1u];
+        own = fixed(scale, key);
+        short_keys[thread] = vec2(key, index);
+        short_weights[thread] = own;
+    }
+    if thread == 0u {
+        shared_pair = vec2(0u, 0u);
+    }
+    workgroupBarrier();
+    var rank = 0u;
+    var before = vec2(0u, 0u);
+    if thread < size {
+        for (var i = 0u; i < size; i++) {
+            let other = short_keys[i];
+            if other.x > key || (other.x == key && other.y < index) {
+                rank += 1u;
+                before = u64_add(before, short_weights[i]);
+            }
+        }
+    }
+    // How many of the list top-k keeps, and of those that equal the bound.
+    var most = size;
+    var equal = 0u;
+    if k > 0u {
+        let earlier = select(load(row, BEFORE), 0u, bounds);
+        most = min(k - earlier, size);
+        equal = select(0u, k - most, bounds);
+    }
+    let last = thread < size && rank + 1u == most;
+    if last {
+        shared_pair = u64_add(before, own);
+    }
+    let others = workgroupUniformLoad(&shared_pair);
+    var above = vec2(0u, 0u);
+    var limit = vec2(NONE, NONE);
+    if shares {
+        if !bounds && k == 0u {
+            above = load_pair(row, BEFORE_WEIGHT);
+            limit = load_pair(row, LIMIT);
+        } else {
+            let q = fixed(scale, load(row, BOUND));
+            let equals = u64_add(u32_mul(q.x, equal), vec2(0u, q.y * equal));
+            limit = limit_of(row, u64_add(others, equals));
+            if u64_less(others, limit) {
+                equal = kept_of_equals(others, limit, q);
+            } else {
+                equal = 0u;
+            }
+        }
+    }
+    before = u64_add(above, before);
+    if thread < size && rank < most && u64_less(before, limit) {
+        // The last of them.
+        if last || !u64_less(u64_add(before, own), limit) {
+            cut_so_far = vec2(key, index + 1u);
         }
     }
     if thread == 0u {
@@ -1253,16 +1383,28 @@ fn sum(
     var own = vec2(0u, 0u);
     if params.purpose == RAW {
         let raw = Scale(load(row, RAW_LARGEST), 1.0f);
+        var sums = vec2(0u, 0u);
         for (var column = chunk * params.chunk + thread; column < end; column += THREADS) {
-            own = u64_add(own, fixed(raw, sort_key(logit(row, column))));
+            sums += halves(weight(raw, sort_key(logit(row, column))));
         }
+        own = joined(sums);
     } else {
         let filters = filters_of(row);
         let largest = largest_of_thread(row, chunk, thread);
         if largest >= filters.cut_key && exponent(filters.scale, largest) > NO_UNIT {
-            for (var column = chunk * params.chunk + thread; column < end; column += THREADS) {
-                own = u64_add(own, kept(row, column, filters));
+            var sums = vec2(0u, 0u);
+            var column = chunk * params.chunk + thread;
+            for (; column + THREADS < end; column += 2u * THREADS) {
+                let first = masked(row, column, sort_key(logit(row, column)));
+                let next = column + THREADS;
+                let second = masked(row, next, sort_key(logit(row, next)));
+                sums += halves(kept_of(first, column, filters));
+                sums += halves(kept_of(second, next, filters));
             }
+            if column < end {
+                sums += halves(kept_weight(row, column, filters));
+            }
+            own = joined(sums);
         }
     }
     let through = sum_through(thread, own);
@@ -1426,7 +1568,7 @@ fn share(
             value = select(0.0f, 1.0f, column == token);
         } else {
             let w = kept_weight(row, column, filters);
-            if any(fixed_probability(bitcast<u32>(w)) != vec2(0u, 0u)) {
+            if any(halves(w) != vec2(0u, 0u)) {
                 value = softmax_score(w, factor);
             }
         }

@@ -28,6 +28,8 @@ const WIDE: u32 = 1024;
 const GROUPS_OF_KEPT: usize = 4;
 const GROUPS: usize = 16384;
 const FEWEST_GROUPS_OF_KEPT: usize = 2;
+/// The longest row that a workgroup goes over four times.
+const MOST_COLS: usize = 1 << 21;
 /// Rows whose intermediate results the workspace holds.
 const MOST_ROWS: u64 = 512;
 /// Bits of a key below each digit.
@@ -41,7 +43,6 @@ struct Params {
     k: u32,
     stride: u32,
     chunks: u32,
-    dtype: u32,
     length_words: u32,
     start_words: u32,
     index_words: u32,
@@ -72,18 +73,20 @@ struct Selector {
 // SAFETY: the kernel keeps within what the plan describes, whatever the data.
 unsafe impl Supports<IndexerTopk> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<IndexerTopk>>> {
-        let program = |entry, constants: &[_]| {
-            let bindings = [Write, Read, Read, Read, Write, Write];
-            self.program(&SHADER, entry, &bindings, constants)
-        };
         let limits = &self.0.limits;
         let most =
             limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x);
-        let wide = [("THREADS", WIDE.min(most) / THREADS as u32 * THREADS as u32)];
+        let wide = WIDE.min(most) / THREADS as u32 * THREADS as u32;
+        let program = |entry, threads| {
+            let bindings = [Write, Read, Read, Read, Write, Write, Write];
+            let constants = [("DTYPE", float_code(plan.scores.dtype)), ("THREADS", threads)];
+            self.program(&SHADER, entry, &bindings, &constants)
+        };
+        let chunked = |entry| program(entry, THREADS as u32);
         let window = self
             .window_of_rows(&plan.scores, 1)
             .min(self.window_of_rows(&plan.indices, 1))
-            .min(self.window(4) / words_of_row(plan))
+            .min(self.window(4) / words_of_row(plan).max(keys_of_row(plan)))
             .min(MOST_ROWS);
         if window == 0 {
             let words = format!(
@@ -95,15 +98,15 @@ unsafe impl Supports<IndexerTopk> for Wgpu {
         Ok(Box::new(Selector {
             gpu: self.clone(),
             plan: plan.clone(),
-            clear: program("clear", &[])?,
-            survey: program("survey", &[])?,
-            bound: program("bound", &wide)?,
-            collect: program("collect", &[])?,
-            settle: program("settle", &wide)?,
-            count: program("count", &[])?,
-            pick: program("pick", &[])?,
-            tally: program("tally", &[])?,
-            place: program("place", &[])?,
+            clear: chunked("clear")?,
+            survey: chunked("survey")?,
+            bound: program("bound", wide)?,
+            collect: chunked("collect")?,
+            settle: program("settle", wide)?,
+            count: chunked("count")?,
+            pick: chunked("pick")?,
+            tally: chunked("tally")?,
+            place: chunked("place")?,
             window,
         }))
     }
@@ -120,9 +123,11 @@ fn groups(plan: &Plan) -> usize {
     wanted.max(1).next_power_of_two().min(THREADS)
 }
 
-/// Whether a bound helps: where there are more groups than are kept.
+/// Whether a bound helps: where there are more groups than are kept. A workgroup may
+/// have to go over a row that is not longer than it can.
 fn bounds(plan: &Plan) -> bool {
-    chunks(plan) as usize * groups(plan) >= FEWEST_GROUPS_OF_KEPT * plan.k
+    let groups = chunks(plan) as usize * groups(plan);
+    groups >= FEWEST_GROUPS_OF_KEPT * plan.k && plan.scores.cols <= MOST_COLS
 }
 
 /// Keys of a list: more than mostly reach the bound.
@@ -130,9 +135,18 @@ fn capacity(plan: &Plan) -> usize {
     if bounds(plan) { 2 * plan.k + 1024 } else { 0 }
 }
 
-/// Words of workspace of a row.
+/// Words of workspace of a row: its state, counts and tallies, and its keys.
 fn words_of_row(plan: &Plan) -> u64 {
-    STATE + DIGITS + (2 + THREADS as u64) * chunks(plan) + capacity(plan) as u64
+    STATE + DIGITS + 2 * chunks(plan)
+}
+
+fn keys_of_row(plan: &Plan) -> u64 {
+    THREADS as u64 * chunks(plan) + capacity(plan) as u64
+}
+
+/// To a multiple of what bindings are aligned to.
+fn words_of_rows(plan: &Plan, rows: u64) -> u64 {
+    (rows * words_of_row(plan)).next_multiple_of(64)
 }
 
 fn words(vector: &Option<Vector>) -> u32 {
@@ -143,7 +157,7 @@ fn words(vector: &Option<Vector>) -> u32 {
 unsafe impl Kernel<IndexerTopk> for Selector {
     fn workspace_size(&self) -> usize {
         let rows = self.window.min(self.plan.scores.rows as u64);
-        (rows * words_of_row(&self.plan)) as usize * 4
+        (words_of_rows(&self.plan, rows) + rows * keys_of_row(&self.plan)) as usize * 4
     }
 
     unsafe fn launch(
@@ -154,7 +168,10 @@ unsafe impl Kernel<IndexerTopk> for Selector {
     ) -> Result<()> {
         let Selector { gpu, plan, .. } = self;
         let none = Ok(Region::nothing());
-        let work = gpu.region_of_workspace(workspace)?;
+        let mut workspace = gpu.region_of_workspace(workspace)?;
+        let most = self.window.min(plan.scores.rows as u64);
+        let work = workspace.take(words_of_rows(plan, most));
+        let keys = workspace;
         let scores = gpu.region(&buffers.scores)?;
         let lengths = buffers.lengths.as_ref().map_or(none, |view| gpu.region(view))?;
         let none = Ok(Region::nothing());
@@ -173,13 +190,13 @@ unsafe impl Kernel<IndexerTopk> for Selector {
                     starts.elements(start, rows),
                     indices.rows(&plan.indices, start, rows),
                     flags,
+                    keys,
                 ];
                 let mut params = Params {
                     cols: plan.scores.cols as u32,
                     k: plan.k as u32,
                     stride: plan.scores.row_stride as u32,
                     chunks: chunks(plan) as u32,
-                    dtype: float_code(plan.scores.dtype),
                     length_words: words(&plan.lengths),
                     start_words: words(&plan.starts),
                     index_words: (plan.indices.dtype.size() / 4) as u32,
@@ -198,11 +215,11 @@ unsafe impl Kernel<IndexerTopk> for Selector {
                     r.dispatch(&self.settle, &regions, &params, rows)?;
                 } else {
                     r.dispatch(&self.clear, &regions, &params, rows)?;
-                }
-                for low in LOW {
-                    params.low = low;
-                    r.dispatch(&self.count, &regions, &params, jobs)?;
-                    r.dispatch(&self.pick, &regions, &params, rows)?;
+                    for low in LOW {
+                        params.low = low;
+                        r.dispatch(&self.count, &regions, &params, jobs)?;
+                        r.dispatch(&self.pick, &regions, &params, rows)?;
+                    }
                 }
                 r.dispatch(&self.tally, &regions, &params, jobs)?;
                 r.dispatch(&self.place, &regions, &params, jobs)?;
