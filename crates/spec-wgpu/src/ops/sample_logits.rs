@@ -36,7 +36,7 @@ const PARTIAL: u64 = 3;
 /// Rows whose intermediate results the workspace holds.
 const MOST_ROWS: u64 = 2048;
 /// Threads of a workgroup that has a row, where the device allows so many.
-const WIDE: u32 = 1024;
+const WIDE: u32 = 512;
 /// Steps of selecting in a row that no list holds, and the most turns a thread takes
 /// of them in one dispatch.
 const STEPS: u32 = 15;
