@@ -75,9 +75,12 @@ impl Logits {
 }
 
 /// Top-k, top-p, min-p.
-const FILTERS: [(i32, f32, f32); 9] = [
+const FILTERS: [(i32, f32, f32); 11] = [
     (50, 0.9, 0.0),
     (50, 1.0, 0.01),
+    // Limits that whole numbers of equal weights reach.
+    (100, 0.5, 0.0),
+    (0, 0.5, 0.0),
     (0, 0.9, 0.0),
     (0, 0.3, 0.9),
     (0, 0.999_999, 0.0),
