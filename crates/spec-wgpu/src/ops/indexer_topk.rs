@@ -132,7 +132,7 @@ fn bounds(plan: &Plan) -> bool {
 
 /// Keys of a list: more than mostly reach the bound.
 fn capacity(plan: &Plan) -> usize {
-    if bounds(plan) { 2 * plan.k + 1024 } else { 0 }
+    if bounds(plan) { plan.scores.cols.min(2 * plan.k + 1024) } else { 0 }
 }
 
 /// Words of workspace of a row: its state, counts and tallies, and its keys.
