@@ -158,8 +158,6 @@ const BY_SHARE = 1u;
 const IN_MAXIMA = 0u;
 const IN_LIST = 1u;
 const IN_ROW = 2u;
-// Steps of selecting in a row: the rounds of top-k, the sum, the rounds of top-p.
-const STEPS = 15u;
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<u32>;
