@@ -298,34 +298,30 @@ impl Sampler {
         let p = &self.programs;
         let inputs = [state, requests, temperature, seeds, top_k, top_p, min_p, positions];
         r.dispatch(&p.gather, &inputs, &start, rows.div_ceil(64))?;
-        let mut run = |program: &Program, purpose: Purpose, groups| {
-            let parameters = Parameters { purpose: purpose as u32, ..start };
+        let mut run = |program: &Program, parameters: Parameters, groups| {
             r.dispatch(program, &bound[..program.bindings().len()], &parameters, groups)
         };
-        run(&p.scan, Purpose::Raw, chunks)?;
-        run(&p.open, Purpose::Raw, rows)?;
+        let with = |purpose: Purpose| Parameters { purpose: purpose as u32, ..start };
+        let (raw, total) = (with(Purpose::Raw), with(Purpose::Total));
+        run(&p.scan, raw, chunks)?;
+        run(&p.open, raw, rows)?;
         if has & HAS_LOGPROBS != 0 {
-            run(&p.sum, Purpose::Raw, chunks)?;
-            run(&p.settle, Purpose::Raw, rows)?;
+            run(&p.sum, raw, chunks)?;
+            run(&p.settle, raw, rows)?;
         }
         if self.plan.filters {
-            run(&p.spread, Purpose::Total, chunks)?;
-            run(&p.aim, Purpose::Total, rows)?;
-            run(&p.collect, Purpose::Total, chunks)?;
+            run(&p.spread, total, chunks)?;
+            run(&p.aim, total, rows)?;
+            run(&p.collect, total, chunks)?;
             for first_step in (0..STEPS).step_by(self.steps() as usize) {
                 let end_step = STEPS.min(first_step + self.steps());
-                let parameters = Parameters { first_step, end_step, ..start };
-                r.dispatch(&p.cut, &bound[..p.cut.bindings().len()], &parameters, rows)?;
+                run(&p.cut, Parameters { first_step, end_step, ..total }, rows)?;
             }
         }
-        let mut run = |program: &Program, purpose: Purpose, groups| {
-            let parameters = Parameters { purpose: purpose as u32, ..start };
-            r.dispatch(program, &bound[..program.bindings().len()], &parameters, groups)
-        };
-        run(&p.sum, Purpose::Total, chunks)?;
-        run(&p.draw, Purpose::Total, rows)?;
+        run(&p.sum, total, chunks)?;
+        run(&p.draw, total, rows)?;
         if self.plan.probs.is_some() {
-            run(&p.share, Purpose::Total, chunks)?;
+            run(&p.share, total, chunks)?;
         }
         Ok(())
     }
