@@ -5,7 +5,10 @@
 // of its piece, in units of 2^-40: integers, so their order is free. The block with the
 // piece in which the running sum passes the random threshold searches that for the
 // token. Filters come in between: top-k and top-p each cut the row (`select`), min-p is
-// a comparison; a small top-k sends what can be among the first k to one block.
+// a comparison. Most often they leave little: what can be among the first k of a small
+// top-k, or among what a top-p alone keeps where that is likely to be few, goes to one
+// block, which does the rest (`Few`). The largest logits of 256 groups of the row say
+// from where on. Logits that tie by the thousand are counted instead.
 //
 // Bytes: the logits once, 32 * 4 * 128256 = 16.4 MB at 32 rows: 3.6 us at 4.6 TB/s.
 // A single row is latency: the row, a meeting for the largest logit, one for the
@@ -182,27 +185,48 @@ using LogitRow = Entered<T, Masked<T>>;
 
 // ---- requests -------------------------------------------------------------------
 
-// What a row's request says, all loads in flight at once and before the row's.
+// What a row's request says. It comes to shared memory by itself, while the row is read,
+// and takes no registers until then.
 struct Request {
+    u64 seed;
+    i64 position;
     float temperature;
     float top_p;
     float min_p;
     i32 top_k;
-    u64 seed;
-    i64 position;
 
+    // By one thread.
     template <typename T>
-    INLINE Request(const Params<T>& p, u32 row)
-        : temperature(__uint_as_float(0x7FC00000u)), top_p(1.0f), min_p(0.0f), top_k(0), seed(0),
-          position(p.positions[row]) {
+    INLINE void fetch(const Params<T>& p, u32 row) {
+        temperature = __uint_as_float(0x7FC00000u);
+        top_p = 1.0f;
+        min_p = 0.0f;
+        top_k = 0;
+        seed = 0;
+        if (p.positions.wide) {
+            copy<8>(&position, static_cast<const i64*>(p.positions.data) + row);
+        } else {
+            position = p.positions[row];
+        }
         // Negative ones are large here.
         const u64 at = p.of_rows.data == nullptr ? row : static_cast<u64>(p.of_rows[row]);
         if (at >= p.requests) return;
-        temperature = p.temperature[at];
-        seed = p.seeds[at];
-        if (p.top_k != nullptr) top_k = p.top_k[at];
-        if (p.top_p != nullptr) top_p = p.top_p[at];
-        if (p.min_p != nullptr) min_p = p.min_p[at];
+        copy<4>(&temperature, p.temperature + at);
+        copy<8>(&seed, p.seeds + at);
+        if (p.top_k != nullptr) copy<4>(&top_k, p.top_k + at);
+        if (p.top_p != nullptr) copy<4>(&top_p, p.top_p + at);
+        if (p.min_p != nullptr) copy<4>(&min_p, p.min_p + at);
+    }
+
+    // By the same one, before a barrier after which all may read.
+    INLINE static void arrive() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+
+private:
+    template <u32 BYTES>
+    INLINE static void copy(void* to, const void* from) {
+        const u32 place = static_cast<u32>(__cvta_generic_to_shared(to));
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(place), "l"(from), "n"(BYTES)
+                     : "memory");
     }
 };
 
@@ -217,6 +241,9 @@ struct Options {
     u64 floor;
     u32 bits;
     bool greedy;
+
+    // Whether it may be that not all is kept.
+    INLINE bool filters() const { return top_k > 0 || top_p < 1ull << 32 || floor > 0; }
 
     INLINE Options(const Request& r, u32 vocab)
         : inverse(1.0f), top_k(0), top_p(1ull << 32), floor(0), bits(0), greedy(true) {
@@ -237,9 +264,15 @@ struct Options {
 
 // ---- sums -----------------------------------------------------------------------
 
-// The warp's sum of all weights of its piece.
-template <typename Row>
-INLINE u64 sum_all(const Row& row, u32 lane, const Scale& scale) {
+struct NothingMore {
+    template <u32 N>
+    INLINE void operator()(const float (&)[N], u32) const {}
+};
+
+// The warp's sum of all weights of its piece. Where the largest is finite, also(entries,
+// index of the first) sees them too.
+template <bool MEANWHILE, typename Row, typename Also>
+INLINE u64 sum_all(const Row& row, u32 lane, const Scale& scale, Also&& also) {
     u64 total = 0;
     if (!exact::finite(scale.largest)) {
         row.each(lane, [&](const float(&entries)[Row::N], u32) {
@@ -248,7 +281,7 @@ INLINE u64 sum_all(const Row& row, u32 lane, const Scale& scale) {
         });
         return warp_sum(total);
     }
-    const auto add = [&](const float(&entries)[Row::N], u32) {
+    const auto add = [&](const float(&entries)[Row::N], u32 first) {
         u32 high = 0;
         u32 low = 0;
 #pragma unroll
@@ -259,14 +292,24 @@ INLINE u64 sum_all(const Row& row, u32 lane, const Scale& scale) {
             low += split.low;
         }
         total += (static_cast<u64>(high - Row::N * SPLIT_BITS) << 20) + (low - Row::N * SPLIT_BITS);
+        also(entries, first);
     };
     // Eight entries at once.
     if (row.is_read_again()) {
-        row.template each_again<8 / Row::N>(lane, add);
+        row.template each_again<8 / Row::N, MEANWHILE>(lane, add);
     } else {
         row.template each<2>(lane, add);
     }
     return warp_sum(total);
+}
+
+// The entry at a place that is known at run time only, without an array in memory.
+template <u32 N>
+INLINE float pick(const float (&entries)[N], u32 at) {
+    float entry = entries[0];
+#pragma unroll
+    for (u32 j = 1; j < N; ++j) entry = j == at ? entries[j] : entry;
+    return entry;
 }
 
 // The weights of what filters keep.
@@ -301,7 +344,7 @@ struct Kept {
 
     template <typename Row>
     INLINE u64 sum(const Row& row, u32 lane) const {
-        if (all()) return sum_all(row, lane, scale);
+        if (all()) return sum_all<true>(row, lane, scale, NothingMore{});
         const FloatCut by(cut);
         u64 total = 0;
         row.each(lane, [&](const float(&entries)[Row::N], u32 first) {
@@ -392,6 +435,8 @@ struct Weigher {
         return kept.cut.keeps(key, index) ? kept.scale.fixed(x) : 0;
     }
 
+    INLINE bool keeps(u32 key, u32 index) const { return kept.cut.keeps(key, index); }
+
     INLINE u64 of(u32 key) const { return counts ? 1 : kept.scale.fixed(value_of(key)); }
 
     template <typename Row>
@@ -418,6 +463,10 @@ struct Weigher {
     }
 };
 
+// How a row with filters is cut: by what was sent to the block that leads, or lies in its
+// list already; among what equals the largest; or by selecting in the row itself.
+enum class How { SENT, LISTED, TIES, SELECTED };
+
 // What is left of a row after its filters, and the sum of it: cut by top-k, then by
 // top-p, whatever of that is asked for, and rid of what min-p drops.
 struct Filtered {
@@ -425,104 +474,142 @@ struct Filtered {
     Team::Sums sums;
 };
 
-// A small top_k: what can be among the first k is sent to the block that leads, which
-// does the rest alone: sorts it by counting, cuts, and draws.
+// What can be among those that top-k or top-p keeps, where that is not much: it is sent
+// to the block that leads, which does the rest alone: sorts it by counting, cuts, and
+// draws.
 struct Few {
     // Each block may send a share of them.
     static constexpr u32 MOST = SELECT_THREADS;
     static constexpr u32 MOST_K = 128;
     static_assert(MOST_K <= MOST_PIECES / 2);
+    // By top-p alone, so many of the largest that were told bound what is sent: few
+    // enough that no block's share is likely to be too small.
+    static constexpr u32 LIKELY = 144;
+    // A larger share than what equals the largest is likely to hold, in units of 2^-32.
+    static constexpr u64 MOST_SHARE = (1ull << 32) - (1ull << 22);
 
-    // Key, then inverse index: the larger comes first. As sent, in a row, sorted.
+    // Key, then inverse index: the larger comes first; 0 for none. As sent, in a row,
+    // sorted.
     u64 sent[MOST];
     u64 list[MOST];
-    u64 sorted[MOST_K];
+    u64 sorted[MOST];
     // What is left of each, in that order.
-    u64 weights[MOST_K];
-    u32 listed;
-    // In each block: the key from which on is sent, and how many were.
-    u32 bound;
+    u64 weights[MOST];
+    // In each block, of `Bound`: the least of all groups' largest keys, and by how much the
+    // weights that reach it are more than is wanted.
+    u32 lowest;
+    i32 left_over;
+    // How many were sent by the block, and whether some block has more than there is room
+    // for.
     u32 count;
-    // What came of it.
+    bool full;
+    u32 listed;
+    // What came of it: how many are left, their weights, the cut.
+    u32 left;
     u64 total;
     Cut cut;
 
     INLINE static bool serves(u32 k) { return k > 0 && k <= MOST_K; }
+
+    // Before the first meeting of a team.
+    INLINE void begin() {
+        sent[threadIdx.x] = 0;
+        if (threadIdx.x == 0) {
+            lowest = NONE;
+            left_over = 0;
+            count = 0;
+            full = false;
+            listed = 0;
+        }
+    }
+
+    // Sends the entries of a vector that `those` says, where there is room.
+    template <u32 N>
+    INLINE void send(u64* to, u32 room, const float (&entries)[N], u32 first, u32 those) {
+        u32 place = atomicAdd(&count, __popc(those));
+#pragma unroll
+        for (u32 j = 0; j < N; ++j) {
+            if ((those >> j & 1) == 0) continue;
+            if (place < room) to[place] = listed_entry(entries[j], first + j);
+            place += 1;
+        }
+    }
+
+    // Whether more than there is room for were sent already.
+    INLINE bool is_full(u32 room) const {
+        return *const_cast<const volatile u32*>(&count) > room;
+    }
 };
 
-// A key that at least k of the largest that were told, the high halves, reach: the
-// k-th of them, or a little less. By one warp.
-INLINE u32 reached_by(const Team& team, u32 k, u32 largest) {
-    constexpr u32 EACH = MOST_PIECES / WARP;
-    // Counts of three keys in one word.
-    constexpr u32 FIELD = 10;
-    static_assert(MOST_PIECES < 1 << FIELD);
-    u32 keys[EACH];
-    u32 own = NONE;
-#pragma unroll
-    for (u32 j = 0; j < EACH; ++j) {
-        keys[j] = static_cast<u32>(team.told(j * WARP + team.lane) >> 32);
-        own = min(own, keys[j]);
-    }
-    // All reach the smallest of them.
-    u32 low = __reduce_min_sync(ALL_LANES, own);
-    u32 high = largest;
-    // Each step leaves a quarter of the range; more than these find little.
-#pragma unroll 1
-    for (u32 step = 0; step < 5 && low < high; ++step) {
-        const u64 range = high - low;
-        const u32 first = low + static_cast<u32>((range + 3) / 4);
-        const u32 second = low + static_cast<u32>((2 * range + 3) / 4);
-        const u32 third = low + static_cast<u32>((3 * range + 3) / 4);
-        u32 counts = 0;
-#pragma unroll
-        for (u32 j = 0; j < EACH; ++j) {
-            if (keys[j] >= first) counts += 1;
-            if (keys[j] >= second) counts += 1 << FIELD;
-            if (keys[j] >= third) counts += 1 << 2 * FIELD;
-        }
-        counts = __reduce_add_sync(ALL_LANES, counts);
-        constexpr u32 MASK = (1 << FIELD) - 1;
-        if (counts >> 2 * FIELD >= k) {
-            low = third;
-        } else if ((counts >> FIELD & MASK) >= k) {
-            low = second;
-            high = third - 1;
-        } else if ((counts & MASK) >= k) {
-            low = first;
-            high = second - 1;
-        } else {
-            high = first - 1;
-        }
-    }
-    return low;
-}
+// The bound by what was told of the row's groups: a key that at least k of their largest
+// reach, the k-th of them or a little less. By the whole block, a group a thread.
+struct Bound {
+    // Each step leaves half of the range; more than these find little.
+    static constexpr u32 STEPS = 10;
+    // So many find the very key.
+    static constexpr u32 ALL_STEPS = 32;
 
-// Sends this warp's entries from `bound` on to the block that leads. Returns how many
+    u32 own;
+    u32 key;
+
+    INLINE Bound(Few& few, u32 largest_of_group, u32 k, u32 largest, u32 steps)
+        : own(largest_of_group) {
+        const u32 lowest = __reduce_min_sync(ALL_LANES, own == 0 ? NONE : own);
+        if (lane_id() == 0) atomicMin(&few.lowest, lowest);
+        __syncthreads();
+        // All reach the smallest of them.
+        u32 low = few.lowest;
+        u32 high = largest;
+#pragma unroll 1
+        for (u32 step = 0; step < steps && low < high; ++step) {
+            const u32 middle = low + (high - low + 1) / 2;
+            if (__syncthreads_count(own >= middle) >= k) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        key = low;
+    }
+
+    // Whether what reaches the bound is likely to hold a share of all weights. The rest of a
+    // group is taken to weigh as much as a sixty-fourth of it would, were all of that as
+    // large as its largest, or as the bound: about right for normal logits of the spread of
+    // a language model's. The same in all blocks of a team.
+    INLINE bool holds(Few& few, const Scale& scale, u64 share, u32 vocab) const {
+        const float weight = __expf(scale.below(value_of(own)));
+        const float most = __expf(scale.below(value_of(key)));
+        const float inside = own >= key ? weight : 0.0f;
+        const float rest = static_cast<float>(vocab) / (64 * MOST_PIECES);
+        const float outside = fminf(weight, most) * rest;
+        const float kept = static_cast<float>(share) / 4294967296.0f;
+        const float left = fmaxf(inside - kept * (inside + outside), -1.0f);
+        const i32 units = own == 0 ? 0 : __float2int_rn(left * 1048576.0f);
+        const i32 of_warp = __reduce_add_sync(ALL_LANES, units);
+        if (lane_id() == 0) atomicAdd(&few.left_over, of_warp);
+        __syncthreads();
+        return few.left_over >= 0;
+    }
+};
+
+// Sends this warp's entries from the bound on to the block that leads. Returns how many
 // there are of all; 0 where a block has too many.
 template <typename Row>
-INLINE u32 send_few(Few& few, Team& team, const Row& row, u32 own_key) {
+INLINE u32 send_few(Few& few, Team& team, const Row& row, u32 own_key, u32 bound) {
     const u32 room = Few::MOST / team.blocks.size;
-    if (own_key >= few.bound) {
-        const float least = value_of(few.bound);
+    if (own_key >= bound) {
+        const float least = value_of(bound);
         u64* const sent = team.blocks.of(few.sent, 0) + team.blocks.rank * room;
         const auto send = [&](const float(&entries)[Row::N], u32 first) {
             u32 those = 0;
 #pragma unroll
             for (u32 j = 0; j < Row::N; ++j) those |= entries[j] >= least ? 1u << j : 0u;
-            if (those == 0) return;
-            u32 place = atomicAdd(&few.count, __popc(those));
-#pragma unroll
-            for (u32 j = 0; j < Row::N; ++j) {
-                if ((those >> j & 1) == 0) continue;
-                const u64 key = exact::sort_key(entries[j]);
-                if (place < room) sent[place] = key << 32 | (NONE - (first + j));
-                place += 1;
-            }
+            if (those == 0 || few.is_full(room)) return;
+            few.send(sent, room, entries, first, those);
         };
         // Halves come no faster that way.
         if (Row::N == 4 && row.is_read_again()) {
-            row.template each_again<4>(team.lane, send);
+            row.template each_again<4, false>(team.lane, send);
         } else {
             row.template each<2>(team.lane, send);
         }
@@ -536,13 +623,151 @@ INLINE u32 send_few(Few& few, Team& team, const Row& row, u32 own_key) {
     return __reduce_max_sync(ALL_LANES, its) > room ? 0 : sum;
 }
 
-// The block that leads sorts what was sent: the first k of `count`.
-INLINE void sort_few(Few& few, const Team& team, u32 count, u32 k) {
-    // In any order at first.
+// Where that is too many, as of rows with many equals: into the list of the block that
+// leads, what exceeds the k-th of the largest that were told, and of what equals it the
+// lowest indices, k entries in all. False where more exceed it.
+template <typename Row>
+INLINE bool send_tied(Few& few, Team& team, const Row& row, u32 k, u32 own_group,
+                      u32 largest_key) {
+    const Bound reached(few, own_group, k, largest_key, Bound::ALL_STEPS);
+    const float bound = value_of(reached.key);
+    u32 above = 0;
+    u32 tied = 0;
+    row.template each<2>(team.lane, [&](const float(&entries)[Row::N], u32) {
+#pragma unroll
+        for (u32 j = 0; j < Row::N; ++j) {
+            above += entries[j] > bound;
+            tied += entries[j] == bound;
+        }
+    });
+    above = __reduce_add_sync(ALL_LANES, above);
+    tied = __reduce_add_sync(ALL_LANES, tied);
+    team.tell(static_cast<u64>(above) << 32 | tied);
+    const u64 all = team.sum_told().all;
+    const u32 all_above = static_cast<u32>(all >> 32);
+    if (all_above >= k || k - all_above > static_cast<u32>(all)) return false;
+    const u32 wanted = k - all_above;
+    u64 before = 0;
+    for (u32 i = team.lane; i < team.piece(); i += WARP) before += team.told(i);
+    before = warp_sum(before);
+    const u32 tied_before = static_cast<u32>(before);
+    u32 place = static_cast<u32>(before >> 32) + min(tied_before, wanted);
+    u32 left = min(wanted - min(tied_before, wanted), tied);
+    u64* const list = team.blocks.of(few.list, 0);
+#pragma unroll 1
+    for (u32 base = row.begin; base < row.end && above + left > 0; base += WARP) {
+        float entries[Row::N];
+        u32 first = 0;
+        u32 those = 0;
+        u32 equal = 0;
+        if (base + team.lane < row.end) {
+            row.fetch(base + team.lane, entries, first);
+#pragma unroll
+            for (u32 j = 0; j < Row::N; ++j) {
+                those |= entries[j] > bound ? 1u << j : 0u;
+                equal |= entries[j] == bound ? 1u << j : 0u;
+            }
+        }
+        const u64 own = static_cast<u64>(__popc(those)) << 32 | __popc(equal);
+        const u64 through = warp_inclusive_sum(own, team.lane);
+        u32 rank = static_cast<u32>(through - own);
+        u32 to = place + static_cast<u32>((through - own) >> 32) + min(rank, left);
+#pragma unroll
+        for (u32 j = 0; j < Row::N; ++j) {
+            const bool ties = (equal >> j & 1) != 0;
+            if ((those >> j & 1) != 0 || (ties && rank < left)) {
+                list[to] = listed_entry(entries[j], first + j);
+                to += 1;
+            }
+            rank += ties;
+        }
+        const u64 of_all = __shfl_sync(ALL_LANES, through, WARP - 1);
+        const u32 taken = min(static_cast<u32>(of_all), left);
+        place += static_cast<u32>(of_all >> 32) + taken;
+        above -= static_cast<u32>(of_all >> 32);
+        left -= taken;
+    }
+    team.blocks.sync();
+    return true;
+}
+
+// What a row with a top-p alone came to.
+struct Shares {
+    // Of all, and where top-p cuts.
+    u64 all;
+    u64 limit;
+    // How many equal the largest, where they are as many as the bound is of.
+    u32 ties;
+    // Whether what was sent reaches the limit.
+    bool sent;
+};
+
+// Adds up the weights of all, and on the way sends what reaches the bound to the block
+// that leads; where that is the largest itself, counts it instead.
+template <typename Row>
+INLINE Shares sum_and_send(Few& few, Team& team, const Row& row, u32 bound, u32 largest_key,
+                           const Scale& scale, u64 top_p) {
     const u32 room = Few::MOST / team.blocks.size;
-    const bool there = threadIdx.x % room < team.told(threadIdx.x / room * SELECT_WARPS);
-    if (there) few.list[atomicAdd(&few.listed, 1u)] = few.sent[threadIdx.x];
+    const float least = value_of(bound);
+    const bool plateau = bound == largest_key;
+    u64* const to = team.blocks.of(few.sent, 0) + team.blocks.rank * room;
+    u32 ties = 0;
+    bool full = false;
+    u64 listed = 0;
+    const auto send = [&](const float(&entries)[Row::N], u32 first) {
+        u32 those = 0;
+#pragma unroll
+        for (u32 j = 0; j < Row::N; ++j) those |= entries[j] >= least ? 1u << j : 0u;
+        if (those == 0) return;
+        if (plateau) {
+            ties += __popc(those);
+            return;
+        }
+        full = full || few.is_full(room);
+        if (full) return;
+        few.send(to, room, entries, first, those);
+#pragma unroll 1
+        for (; those != 0; those &= those - 1) {
+            listed += scale.fixed(pick(entries, __ffs(those) - 1));
+        }
+    };
+    const u64 total = sum_all<false>(row, team.lane, scale, send);
+    listed = warp_sum(listed);
+    ties = __reduce_add_sync(ALL_LANES, ties);
+    // The lists are of no other use yet.
+    if (team.lane < team.blocks.size) {
+        *team.blocks.of(&few.list[team.piece()], team.lane) = listed;
+        *team.blocks.of(&few.sorted[team.piece()], team.lane) = ties;
+    }
     __syncthreads();
+    if (threadIdx.x < team.blocks.size && few.count > room) {
+        *team.blocks.of(&few.full, threadIdx.x) = true;
+    }
+    team.tell(total);
+    Shares shares;
+    shares.all = team.sum_told().all;
+    shares.limit = max(__umul64hi(shares.all, top_p << 32), static_cast<u64>(1));
+    listed = 0;
+    ties = 0;
+    for (u32 i = team.lane; i < team.pieces(); i += WARP) {
+        listed += few.list[i];
+        ties += static_cast<u32>(few.sorted[i]);
+    }
+    listed = warp_sum(listed);
+    shares.ties = __reduce_add_sync(ALL_LANES, ties);
+    shares.sent = !few.full && !plateau && listed >= shares.limit;
+    return shares;
+}
+
+// The block that leads puts what was sent in a row, in any order.
+INLINE void gather_few(Few& few) {
+    const u64 entry = few.sent[threadIdx.x];
+    if (entry != 0) few.list[atomicAdd(&few.listed, 1u)] = entry;
+    __syncthreads();
+}
+
+// Sorts the first k of the `count` that are listed.
+INLINE void sort_few(Few& few, u32 count, u32 k) {
     // Neighbouring lanes share an entry and compare it with a part of the others each.
     u32 lanes = 1;
     while (lanes < 8 && count * lanes * 2 <= SELECT_THREADS) lanes *= 2;
@@ -556,68 +781,58 @@ INLINE void sort_few(Few& few, const Team& team, u32 count, u32 k) {
     __syncthreads();
 }
 
-// Cuts what was sorted by top-p and drops what min-p drops. By one warp.
-INLINE void cut_few(Few& few, u32 lane, const Options& options, const Scale& scale) {
-    constexpr u32 EACH = Few::MOST_K / WARP;
-    // A lane has some neighbours of the order.
-    u64 entries[EACH];
-    u64 weights[EACH];
-    u64 own = 0;
-#pragma unroll
-    for (u32 j = 0; j < EACH; ++j) {
-        const u32 rank = lane * EACH + j;
-        entries[j] = rank < options.top_k ? few.sorted[rank] : 0;
-        const u32 key = static_cast<u32>(entries[j] >> 32);
-        weights[j] = rank < options.top_k ? scale.fixed(value_of(key)) : 0;
-        own += weights[j];
+// Cuts the k that were sorted by top-p, at a limit or, where there is none, at a share
+// of them, and drops what min-p drops. An entry a thread.
+INLINE void cut_few(Few& few, const Team& team, u32 k, u64 limit, const Options& options,
+                    const Scale& scale) {
+    const bool there = threadIdx.x < k;
+    const u64 entry = there ? few.sorted[threadIdx.x] : 0;
+    const u64 next = threadIdx.x + 1 < k ? few.sorted[threadIdx.x + 1] : 0;
+    const u64 weight = there ? scale.fixed(value_of(static_cast<u32>(entry >> 32))) : 0;
+    const u64 through = warp_inclusive_sum(weight, team.lane);
+    if (team.lane == WARP - 1) team.shared->sums[team.warp] = through;
+    __syncthreads();
+    const u64 of_warp = team.lane < SELECT_WARPS ? team.shared->sums[team.lane] : 0;
+    const u64 warps = warp_inclusive_sum(of_warp, team.lane);
+    const u64 after = __shfl_sync(ALL_LANES, warps - of_warp, team.warp) + through;
+    if (limit == 0) {
+        const u64 sum = __shfl_sync(ALL_LANES, warps, WARP - 1);
+        const bool off = options.top_p == 1ull << 32;
+        limit = off ? ~0ull : max(__umul64hi(sum, options.top_p << 32), static_cast<u64>(1));
     }
-    const u64 through = warp_inclusive_sum(own, lane);
-    u64 limit = ~0ull;
-    if (options.top_p < 1ull << 32) {
-        const u64 sum = __shfl_sync(ALL_LANES, through, WARP - 1);
-        limit = max(__umul64hi(sum, options.top_p << 32), static_cast<u64>(1));
+    const u64 before = after - weight;
+    if (there) few.weights[threadIdx.x] = weight;
+    // Of one thread each: weights descend.
+    if (there && before < limit && (next == 0 || after >= limit)) {
+        few.cut = {static_cast<u32>(entry >> 32), NONE - static_cast<u32>(entry) + 1};
     }
-    u64 before = through - own;
-    u64 left = 0;
-    u64 last = ~0ull;
-#pragma unroll
-    for (u32 j = 0; j < EACH; ++j) {
-        const bool stays = lane * EACH + j < options.top_k && before < limit;
-        before += weights[j];
-        if (stays) last = entries[j];
-        if (!stays || weights[j] < options.floor) weights[j] = 0;
-        left += weights[j];
-        few.weights[lane * EACH + j] = weights[j];
+    const u64 next_weight = next != 0 ? scale.fixed(value_of(static_cast<u32>(next >> 32))) : 0;
+    const bool stays = there && before < limit && weight >= options.floor;
+    if (stays && (next == 0 || after >= limit || next_weight < options.floor)) {
+        few.left = threadIdx.x + 1;
+        few.total = after;
     }
-    const u64 total = warp_sum(left);
-    // The last of the order that stays: entries descend.
-    const u32 last_key = __reduce_min_sync(ALL_LANES, static_cast<u32>(last >> 32));
-    const bool has_last = static_cast<u32>(last >> 32) == last_key;
-    const u32 last_inverse =
-        __reduce_max_sync(ALL_LANES, has_last ? NONE - static_cast<u32>(last) : 0);
-    if (lane == 0) {
-        few.total = total;
-        few.cut = {last_key, last_inverse + 1};
-    }
+    __syncthreads();
 }
 
 // Draws from what is left. Returns the token in the thread that has it, NONE in the
 // others.
-INLINE u32 draw_few(const Few& few, u32 k, u64 random) {
+INLINE u32 draw_few(const Few& few, u64 random) {
     // Neighbouring lanes add up a part of what lies before an entry each.
-    constexpr u32 LANES = SELECT_THREADS / Few::MOST_K;
-    const u32 entry = threadIdx.x / LANES;
-    const u32 own = entry < k ? static_cast<u32>(few.sorted[entry]) : 0;
+    const u32 count = few.left;
+    u32 lanes = 1;
+    while (lanes < 8 && count * lanes * 2 <= SELECT_THREADS) lanes *= 2;
+    const u32 entry = threadIdx.x / lanes;
+    const u32 own = entry < count ? static_cast<u32>(few.sorted[entry]) : 0;
     u64 before = 0;
 #pragma unroll 4
-    for (u32 i = threadIdx.x % LANES; i < k; i += LANES) {
+    for (u32 i = threadIdx.x % lanes; i < count; i += lanes) {
         // The larger inverse is the lower index.
         before += static_cast<u32>(few.sorted[i]) > own ? few.weights[i] : 0;
     }
-#pragma unroll
-    for (u32 o = 1; o < LANES; o *= 2) before += __shfl_xor_sync(ALL_LANES, before, o);
+    for (u32 o = 1; o < lanes; o *= 2) before += __shfl_xor_sync(ALL_LANES, before, o);
     const u64 threshold = exact::sample_threshold(random, few.total);
-    const bool drawn = entry < k && threadIdx.x % LANES == 0 && before <= threshold &&
+    const bool drawn = entry < count && threadIdx.x % lanes == 0 && before <= threshold &&
                        threshold - before < few.weights[entry];
     return drawn ? NONE - own : NONE;
 }
@@ -625,6 +840,8 @@ INLINE u32 draw_few(const Few& few, u32 k, u64 random) {
 template <typename Row>
 INLINE Filtered filter(Selection& selection, Team& team, const Row& row, const Options& options,
                        const Scale& scale) {
+    // What was in the selection's place has been read.
+    __syncthreads();
     Kept kept = {scale, Cut{0, 0}, 0};
     // Beyond 28 temperatures below the largest, nothing weighs anything.
     const Linear linear = {scale.largest, exact::mul(scale.inverse, (SELECT_BINS - 1) / 28.0f)};
@@ -646,6 +863,35 @@ INLINE Filtered filter(Selection& selection, Team& team, const Row& row, const O
     return {kept, team.sum_told()};
 }
 
+// What is called apart keeps its registers out of the way of the rows that go without:
+// what came of it, and the meetings of the team until then.
+template <typename Result>
+struct Apart {
+    Result result;
+    u32 meetings;
+};
+
+template <typename Row>
+__device__ __noinline__ Apart<Filtered> filter_apart(Selection& selection, Team team, Row row,
+                                                     Options options, Scale scale) {
+    const Filtered filtered = filter(selection, team, row, options, scale);
+    return {filtered, team.meetings};
+}
+
+template <typename Row>
+__device__ __noinline__ Apart<bool> send_tied_apart(Few& few, Team team, Row row, u32 k,
+                                                    u32 own_group, u32 largest_key) {
+    const bool sent = send_tied(few, team, row, k, own_group, largest_key);
+    return {sent, team.meetings};
+}
+
+template <typename Row>
+__device__ __noinline__ Apart<Shares> sum_and_send_apart(Few& few, Team team, Row row, u32 bound,
+                                                         u32 largest_key, Scale scale, u64 top_p) {
+    const Shares shares = sum_and_send(few, team, row, bound, largest_key, scale, top_p);
+    return {shares, team.meetings};
+}
+
 union Shared {
     Selection selection;
     Few few;
@@ -659,10 +905,12 @@ INLINE void sample(const Params<T>& p) {
     extern __shared__ float4 space[];
     __shared__ Team::Shared told;
     __shared__ Shared shared;
+    __shared__ Request request;
     Team team(told);
+    shared.few.begin();
     team.blocks.arrive();
     const u32 index = blockIdx.x / team.blocks.size;
-    const Request request(p, index);
+    if (threadIdx.x == 0) request.fetch(p, index);
     const u32* const mask = p.mask.data == nullptr ? nullptr : p.mask[index];
     LogitRow<T> row(p.logits[index], p.vocab, team,
                     p.cached != 0 ? reinterpret_cast<float*>(space) : nullptr,
@@ -711,10 +959,11 @@ INLINE void sample(const Params<T>& p) {
     }
     if (__any_sync(ALL_LANES, odd) && team.lane == 0) raise(p.flags, NON_FINITE);
     const u32 own_key = __reduce_max_sync(ALL_LANES, key_of(top));
-    const Options options(request, p.vocab);
-    const u64 random = Draw(request.seed, request.position, Purpose::SAMPLE).bits();
+    if (threadIdx.x == 0) Request::arrive();
     team.blocks.wait();
     team.tell_largest(key_of(top), key_of(raw_top));
+    const Options options(request, p.vocab);
+    const u64 random = Draw(request.seed, request.position, Purpose::SAMPLE).bits();
     u32 key = 0;
     u32 raw_key = 0;
     // The first of what was told that is the largest.
@@ -734,17 +983,22 @@ INLINE void sample(const Params<T>& p) {
     const float largest = value_of(largest_key);
     const bool leads = team.piece() == 0 && team.lane == 0;
 
-    const bool few = !options.greedy && Few::serves(options.top_k);
-    if (few) {
-        if (team.warp == 0) {
-            const u32 bound = reached_by(team, options.top_k, largest_key);
-            if (team.lane == 0) {
-                shared.few.bound = bound;
-                shared.few.listed = 0;
-                shared.few.count = 0;
-            }
+    const Scale scale = {largest, options.inverse};
+    const bool by_rank = !options.greedy && Few::serves(options.top_k);
+    const bool by_share = !options.greedy && options.top_k == 0 && options.top_p < 1ull << 32 &&
+                          exact::finite(largest);
+    u32 own_group = 0;
+    u32 bound = 0;
+    bool likely = false;
+    if (by_rank || by_share) {
+        if (threadIdx.x < MOST_PIECES) own_group = static_cast<u32>(team.told(threadIdx.x) >> 32);
+        const u32 rank = by_rank ? options.top_k : Few::LIKELY;
+        const Bound reached(shared.few, own_group, rank, largest_key, Bound::STEPS);
+        bound = reached.key;
+        if (by_share && bound == largest_key) likely = options.top_p <= Few::MOST_SHARE;
+        if (by_share && bound != largest_key) {
+            likely = reached.holds(shared.few, scale, options.top_p, p.vocab);
         }
-        __syncthreads();
     }
 
     u64 raw_sum = 0;
@@ -771,30 +1025,84 @@ INLINE void sample(const Params<T>& p) {
         }
     } else {
         if (leads) raise(p.flags, options.bits);
-        const Scale scale = {largest, options.inverse};
         if (p.min_p_first != 0 && options.floor > 0) {
             row.make.scale = scale;
             row.make.floor = options.floor;
             row.remake_cached(team.lane, [&](float(&entries)[N], u32) { row.make.drop(entries); });
         }
-        const u32 sent = few ? send_few(shared.few, team, row, own_key) : 0;
+        Few& few = shared.few;
+        How how = How::SELECTED;
+        Shares shares = {0, 0, 0, false};
+        if (by_rank) {
+            const u32 sent = send_few(few, team, row, own_key, bound);
+            if (sent >= options.top_k) {
+                how = How::SENT;
+            } else if (sent == 0) {
+                const Apart<bool> tied =
+                    send_tied_apart(few, team, row, options.top_k, own_group, largest_key);
+                team.meetings = tied.meetings;
+                if (tied.result) how = How::LISTED;
+            }
+        } else if (likely) {
+            const Apart<Shares> apart =
+                sum_and_send_apart(few, team, row, bound, largest_key, scale, options.top_p);
+            team.meetings = apart.meetings;
+            shares = apart.result;
+            if (shares.sent) {
+                how = How::SENT;
+            } else if (shares.limit <= static_cast<u64>(shares.ties) << 40) {
+                how = How::TIES;
+            }
+            // All have read the lists.
+            __syncthreads();
+        }
         Filtered filtered;
-        if (few && sent >= options.top_k) {
+        if (how == How::SENT || how == How::LISTED) {
             if (team.blocks.rank == 0) {
-                sort_few(shared.few, team, sent, options.top_k);
-                if (team.warp == 0) cut_few(shared.few, team.lane, options, scale);
-                __syncthreads();
-                token = draw_few(shared.few, options.top_k, random);
+                if (how == How::SENT) gather_few(few);
+                const u32 count = how == How::SENT ? few.listed : options.top_k;
+                const u32 kept = by_rank ? options.top_k : count;
+                sort_few(few, count, kept);
+                cut_few(few, team, kept, shares.limit, options, scale);
+                token = draw_few(few, random);
                 if (token != NONE) write_token(p, index, token, raw_largest, raw_sum);
             }
             if (p.probs.data == nullptr) return;
             team.blocks.sync();
-            const Few* const there = team.blocks.of(&shared.few, 0);
+            const Few* const there = team.blocks.of(&few, 0);
             filtered = {{scale, there->cut, options.floor}, {0, 0, there->total}};
             // All have read that before the block may end.
             team.blocks.sync();
+        } else if (how == How::TIES) {
+            // So many of what equals the largest, the lowest indices first.
+            const u64 kept = (shares.limit + ONE - 1) >> 40;
+            const auto tied = [&](float x, u32) { return static_cast<u64>(x == largest); };
+            team.tell(few.sorted[team.piece()]);
+            const Team::Sums sums = team.sum_told();
+            u64 rest = exact::sample_threshold(random, kept << 40) >> 40;
+            const u32 owner = team.piece_above(sums, rest);
+            if (team.has(owner)) {
+                token = row.find(team, owner, rest, tied);
+                if (threadIdx.x == 0) write_token(p, index, token, raw_largest, raw_sum);
+            }
+            if (p.probs.data == nullptr) return;
+            rest = kept - 1;
+            const u32 last_owner = team.piece_above(sums, rest);
+            const u32 last = team.has(last_owner) ? row.find(team, last_owner, rest, tied) : 0;
+            team.tell(last);
+            const Cut cut = {largest_key, static_cast<u32>(team.told(last_owner)) + 1};
+            filtered = {{scale, cut, options.floor}, {0, 0, kept << 40}};
         } else {
-            filtered = filter(shared.selection, team, row, options, scale);
+            if (options.filters()) {
+                const Apart<Filtered> apart =
+                    filter_apart(shared.selection, team, row, options, scale);
+                team.meetings = apart.meetings;
+                filtered = apart.result;
+            } else {
+                filtered.kept = {scale, Cut{0, 0}, 0};
+                team.tell(sum_all<true>(row, team.lane, scale, NothingMore{}));
+                filtered.sums = team.sum_told();
+            }
             u64 rest = exact::sample_threshold(random, filtered.sums.all);
             const u32 owner = team.piece_above(filtered.sums, rest);
             if (team.has(owner)) {

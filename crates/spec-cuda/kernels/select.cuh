@@ -9,9 +9,9 @@
 //
 //     round 0   bins of equal width in value, from the row's largest down;
 //     then      the entries of the bin that holds the cut, if they are not too many, go
-//               to the block that leads, which finds the cut among them alone;
-//     else      bins of that one's range of keys, each 512 times finer, until a bin is
-//               one key; where only some entries of that key stay, their index.
+//               to the block that leads, which sorts them and finds the cut there;
+//     else      bins of the keys that are in that bin, each 512 times finer, until one is
+//               a single key; where only some entries of that key stay, their index.
 //
 // Each block counts its entries in its own shared memory; after a barrier of the
 // team each adds up a share of the bins of all and tells the others.
@@ -33,7 +33,8 @@
 constexpr u32 SELECT_THREADS = 512;
 constexpr u32 SELECT_WARPS = SELECT_THREADS / WARP;
 
-constexpr u32 MOST_PIECES = 16 * SELECT_WARPS;
+constexpr u32 MOST_BLOCKS = 16;
+constexpr u32 MOST_PIECES = MOST_BLOCKS * SELECT_WARPS;
 
 // The blocks that own a row: a power of two, 16 at most. All of them call everything
 // that meets, in the same order; the values of two meetings live at a time.
@@ -168,6 +169,17 @@ __device__ __noinline__ Entries<float, Row::N> make_again(Row row, u32 vector) {
     return made;
 }
 
+// Loads where `there`, and leaves what was loaded before otherwise: one instruction, so
+// that nothing waits for it before it is used.
+template <typename T>
+INLINE void load_pack_if(Pack<T>& pack, const T* from, bool there) {
+    asm volatile(
+        "{ .reg .pred p; setp.ne.u32 p, %5, 0; "
+        "@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
+        : "+r"(pack.raw.x), "+r"(pack.raw.y), "+r"(pack.raw.z), "+r"(pack.raw.w)
+        : "l"(from), "r"(static_cast<u32>(there)));
+}
+
 // A row as f32. `make(values, entries, index of the first)` turns elements into
 // entries, in which NaN means nothing; an element outside of the row is NaN.
 // `make.whole_vector` does so where there are none, and where make.as_is() an element
@@ -175,8 +187,9 @@ __device__ __noinline__ Entries<float, Row::N> make_again(Row row, u32 vector) {
 template <typename T, typename Make>
 struct Entered {
     static constexpr u32 N = Pack<T>::N;
-    // Vectors that a lane takes at once, while as many are in flight.
-    static constexpr u32 AHEAD = 4;
+    // Vectors that a lane takes at once as it reads a row first, while as many more are in
+    // flight.
+    static constexpr u32 AHEAD = 2;
 
     const T* row;
     u32 length;
@@ -267,46 +280,69 @@ struct Entered {
         }
     }
 
+    // visit(elements, vector, whether that is one of from .. to) for a lane's vectors, AHEAD
+    // at a time while as many more are in flight; where it is none, they are those of
+    // another that is.
+    template <typename Visit>
+    INLINE void stream(u32 lane, u32 from, u32 to, Visit&& visit) const {
+        if (from >= to) return;
+        constexpr u32 CHUNK = AHEAD * WARP;
+        const auto load_first = [&](Pack<T>(&packs)[AHEAD], u32 base) {
+#pragma unroll
+            for (u32 a = 0; a < AHEAD; ++a) packs[a] = load(min(base + a * WARP + lane, to - 1));
+        };
+        const T* const own = row + (static_cast<i64>(from + lane) * N - lead);
+        const auto load_next = [&](Pack<T>(&packs)[AHEAD], u32 base) {
+            const T* const there = own + static_cast<u64>(base - from) * N;
+#pragma unroll
+            for (u32 a = 0; a < AHEAD; ++a) {
+                load_pack_if(packs[a], there + a * WARP * N, base + a * WARP + lane < to);
+            }
+        };
+        const auto take = [&](const Pack<T>(&packs)[AHEAD], u32 base) {
+#pragma unroll
+            for (u32 a = 0; a < AHEAD; ++a) {
+                const u32 at = base + a * WARP + lane;
+                visit(packs[a], at, at < to);
+            }
+        };
+        Pack<T> even[AHEAD];
+        Pack<T> odd[AHEAD];
+        load_first(even, from);
+        if (from + CHUNK < to) load_first(odd, from + CHUNK);
+        for (u32 base = from;; base += 2 * CHUNK) {
+            take(even, base);
+            if (base + CHUNK >= to) return;
+            load_next(even, base + 2 * CHUNK);
+            take(odd, base + CHUNK);
+            if (base + 2 * CHUNK >= to) return;
+            load_next(odd, base + 3 * CHUNK);
+        }
+    }
+
     // Reads this warp's piece for the first time: visit(values, entries, index of
     // the first, whether all are in the row) has the elements as they are and what was
-    // made of them: with AS_IS, of whole vectors, nothing.
+    // made of them: with AS_IS, of whole vectors, nothing. It may see a vector twice.
     template <bool AS_IS, typename Visit>
     INLINE void enter(u32 lane, Visit&& visit) const {
         if (begin == end) return;
         // Only the row's first and last vector may be in parts.
         const u32 from = whole(begin * N - lead) ? begin : begin + 1;
         const u32 to = whole((end - 1) * N - lead) ? end : max(end - 1, from);
-        Pack<T> next[AHEAD];
-        // Past the end the last vector once more: loads without branches are all in
-        // flight at once.
-        const auto load_next = [&](u32 base) {
+        stream(lane, from, to, [&](const Pack<T>& pack, u32 v, bool in) {
+            float values[N];
 #pragma unroll
-            for (u32 a = 0; a < AHEAD; ++a) next[a] = load(min(base + a * WARP + lane, to - 1));
-        };
-        if (from < to) load_next(from);
-        for (u32 base = from; base < to; base += AHEAD * WARP) {
-            Pack<T> packs[AHEAD];
-#pragma unroll
-            for (u32 a = 0; a < AHEAD; ++a) packs[a] = next[a];
-            if (base + AHEAD * WARP < to) load_next(base + AHEAD * WARP);
-#pragma unroll
-            for (u32 a = 0; a < AHEAD; ++a) {
-                const u32 at = base + a * WARP + lane;
-                if (at >= to) break;
-                float values[N];
-#pragma unroll
-                for (u32 j = 0; j < N; ++j) values[j] = to_f32(packs[a].items[j]);
-                if constexpr (AS_IS) {
-                    if (cache != nullptr) store(at, values);
-                    visit(values, values, at * N - lead, true);
-                } else {
-                    float entries[N];
-                    make.whole_vector(values, entries, at * N - lead);
-                    if (cache != nullptr) store(at, entries);
-                    visit(values, entries, at * N - lead, true);
-                }
+            for (u32 j = 0; j < N; ++j) values[j] = to_f32(pack.items[j]);
+            if constexpr (AS_IS) {
+                if (cache != nullptr && in) store(v, values);
+                visit(values, values, 0, true);
+            } else if (in) {
+                float entries[N];
+                make.whole_vector(values, entries, v * N - lead);
+                if (cache != nullptr) store(v, entries);
+                visit(values, entries, v * N - lead, true);
             }
-        }
+        });
         // A lane for each of the two.
         const u32 part = lane == 0 ? begin : end - 1;
         const bool cut = lane == 0 ? from != begin : to != end && end - 1 != begin;
@@ -353,10 +389,10 @@ struct Entered {
     // not a number.
     INLINE bool is_read_again() const { return cache == nullptr && make.as_is(); }
 
-    // As `each`, for a row that is read again: what was read last comes first, since the
-    // caches still have it, and as many vectors a lane as are
-    // visited at once are in flight meanwhile.
-    template <u32 AT_ONCE, typename Visit>
+    // As `each`, for a row that is read again, AT_ONCE vectors a lane at a time: what was
+    // read last comes first, since the caches still have it. MEANWHILE as many more are in
+    // flight, which takes registers.
+    template <u32 AT_ONCE, bool MEANWHILE, typename Visit>
     INLINE void each_again(u32 lane, Visit&& visit) const {
         if (begin == end) return;
         // Only the row's first and last vector may be in parts.
@@ -370,12 +406,13 @@ struct Entered {
                 next[a] = load(to - 1 - min(base + a * WARP + lane, count - 1));
             }
         };
-        if (count > 0) load_next(0);
+        if (MEANWHILE && count > 0) load_next(0);
         for (u32 base = 0; base < count; base += AT_ONCE * WARP) {
+            if (!MEANWHILE) load_next(base);
             Pack<T> packs[AT_ONCE];
 #pragma unroll
             for (u32 a = 0; a < AT_ONCE; ++a) packs[a] = next[a];
-            if (base + AT_ONCE * WARP < count) load_next(base + AT_ONCE * WARP);
+            if (MEANWHILE && base + AT_ONCE * WARP < count) load_next(base + AT_ONCE * WARP);
 #pragma unroll
             for (u32 a = 0; a < AT_ONCE; ++a) {
                 const u32 at = base + a * WARP + lane;
@@ -486,7 +523,9 @@ struct Selection {
     // Of the whole team.
     u64 sums[SELECT_BINS];
     u64 list[LISTED];
+    // How many, and of each block.
     u32 listed;
+    u32 listed_of[MOST_BLOCKS];
     u64 warp_sums[SELECT_WARPS];
     u64 above;
     u64 within;
@@ -506,7 +545,7 @@ struct Linear {
         return __float_as_uint(__fadd_rz(capped, 8388608.0f)) - 0x4B000000u;
     }
 
-    // Whether an entry below a finite largest lies in that bin.
+    // Whether an entry lies in a bin.
     struct Inside {
         float largest;
         float scale;
@@ -521,22 +560,10 @@ struct Linear {
     };
 
     INLINE Inside inside(u32 bin) const {
+        // Of infinity, which no number is taken off, nothing else is in the first.
+        if (bin == 0 && !exact::finite(largest)) return {LARGEST, 1.0f, minus_infinity(), -1.0f};
         const float to = bin == SELECT_BINS - 1 ? nothing() : static_cast<float>(bin + 1);
         return {largest, scale, static_cast<float>(bin), to};
-    }
-
-    // Keys outside of which nothing of a bin lies: a bin more on either side
-    // makes up for rounding.
-    INLINE u32 lowest(u32 bin) const {
-        if (bin == SELECT_BINS - 1) return 1;
-        const float down = __fdiv_rn(static_cast<float>(bin + 2), scale);
-        return exact::sort_key(exact::sub(largest, down));
-    }
-
-    INLINE u32 highest(u32 bin) const {
-        if (bin == 0) return exact::sort_key(largest);
-        const float down = __fdiv_rn(static_cast<float>(bin - 1), scale);
-        return exact::sort_key(exact::sub(largest, down));
     }
 };
 
@@ -573,39 +600,29 @@ struct Round {
     INLINE bool found() const { return bin < SELECT_BINS; }
 };
 
-// The bins of a round: by value at first, then by key inside of one of those.
+// The bins of a later round: of a range of keys, from the highest down.
 struct Bins {
-    Linear linear;
-    // The bin by value; SELECT_BINS until there is one.
-    u32 outer;
     u32 lowest;
     u32 highest;
     u32 shift;
 
-    // Whether this is the first round.
-    INLINE bool outermost() const { return outer == SELECT_BINS; }
+    // The least shift that leaves no more steps than there are bins.
+    INLINE Bins(u32 from, u32 to) : lowest(from), highest(to) {
+        const u32 range = highest - lowest;
+        shift = range < SELECT_BINS ? 0 : 32 - BITS - __clz(range);
+    }
 
-    // Of an entry of the bin by value.
-    INLINE u32 inner(u32 key) const {
+    INLINE bool is_one_key() const { return lowest == highest; }
+
+    // SELECT_BINS for a key outside of them.
+    INLINE u32 bin(u32 key) const {
         return highest - key <= highest - lowest ? (highest - key) >> shift : SELECT_BINS;
     }
 
-    // Goes on inside of a bin; false where it is a single key, `highest`.
-    INLINE bool enter(u32 bin) {
-        if (outermost()) {
-            outer = bin;
-            lowest = linear.lowest(bin);
-            highest = linear.highest(bin);
-        } else {
-            highest -= bin << shift;
-            if (shift == 0) return false;
-            const u32 width = (1u << shift) - 1;
-            lowest = highest - lowest > width ? highest - width : lowest;
-        }
-        const u32 range = highest - lowest;
-        // The least that leaves no more steps than there are bins.
-        shift = range < SELECT_BINS ? 0 : 32 - BITS - __clz(range);
-        return true;
+    INLINE Bins within(u32 bin) const {
+        const u32 to = highest - (bin << shift);
+        const u32 width = (1u << shift) - 1;
+        return Bins(to - lowest > width ? to - width : lowest, to);
     }
 
     static constexpr u32 BITS = 9;
@@ -722,76 +739,155 @@ INLINE Round reach(Selection& s, const Team& team, u64 own, u64 above, const Lim
     return round;
 }
 
-// Sends this block's entries of the bin by value to the block that leads. Returns
-// whether there was room for those of all, and leaves how many in `told`, of each
-// block's first piece.
+// An entry of a list: the larger key comes first, then the lower index.
+INLINE u64 listed_entry(float x, u32 index) {
+    return static_cast<u64>(exact::sort_key(x)) << 32 | (NONE - index);
+}
+
+// Sends this block's entries of a bin by value to the block that leads. Returns whether
+// there was room for those of all.
 template <typename Row>
-INLINE bool list_entries(Selection& s, Team& team, const Row& row, const Linear& linear, u32 bin) {
-    if (!exact::finite(linear.largest)) return false;
+INLINE bool list_entries(Selection& s, Team& team, const Row& row, const Linear::Inside& inside) {
     if (threadIdx.x == 0) s.listed = 0;
     __syncthreads();
     const u32 room = Selection::LISTED / team.blocks.size;
     u64* const list = team.blocks.of(s.list, 0) + team.blocks.rank * room;
-    const Linear::Inside inside = linear.inside(bin);
     row.each(team.lane, [&](const float(&entries)[Row::N], u32 first) {
         u32 those = 0;
 #pragma unroll
         for (u32 j = 0; j < Row::N; ++j) those |= inside(entries[j]) ? 1u << j : 0u;
-        if (those == 0) return;
+        if (those == 0 || *const_cast<volatile u32*>(&s.listed) > room) return;
         u32 place = atomicAdd(&s.listed, __popc(those));
 #pragma unroll
         for (u32 j = 0; j < Row::N; ++j) {
             if ((those >> j & 1) == 0) continue;
-            const u64 key = exact::sort_key(entries[j]);
-            if (place < room) list[place] = key << 32 | (NONE - (first + j));
+            if (place < room) list[place] = listed_entry(entries[j], first + j);
             place += 1;
         }
     });
     __syncthreads();
-    team.tell(s.listed);
-    const u32 most = team.lane < team.blocks.size
-                         ? static_cast<u32>(team.told(team.lane * SELECT_WARPS))
-                         : 0;
+    if (threadIdx.x < team.blocks.size) {
+        *team.blocks.of(&s.listed_of[team.blocks.rank], threadIdx.x) = s.listed;
+    }
+    team.blocks.sync();
+    const u32 most = team.lane < team.blocks.size ? s.listed_of[team.lane] : 0;
     return __reduce_max_sync(ALL_LANES, most) <= room;
+}
+
+// The range of the keys in a bin by value, of what an earlier cut left.
+template <typename Row>
+INLINE Bins range_of(Team& team, const Row& row, const Cut& kept, const Linear::Inside& inside) {
+    const FloatCut by(kept);
+    float lowest = nothing();
+    float highest = nothing();
+    row.each(team.lane, [&](const float(&entries)[Row::N], u32 first) {
+#pragma unroll
+        for (u32 j = 0; j < Row::N; ++j) {
+            const bool in = inside(entries[j]) && by.keeps(entries[j], first + j);
+            lowest = in ? fminf(lowest, entries[j]) : lowest;
+            highest = in ? fmaxf(highest, entries[j]) : highest;
+        }
+    });
+    // Inverse, so that the larger of either counts; 0 for nothing.
+    u32 low = __reduce_max_sync(ALL_LANES, lowest != lowest ? 0 : ~exact::sort_key(lowest));
+    u32 high = __reduce_max_sync(ALL_LANES, key_of(highest));
+    team.tell(static_cast<u64>(high) << 32 | low);
+    for (u32 i = team.lane; i < team.pieces(); i += WARP) {
+        const u64 pair = team.told(i);
+        high = max(high, static_cast<u32>(pair >> 32));
+        low = max(low, static_cast<u32>(pair));
+    }
+    return Bins(~__reduce_max_sync(ALL_LANES, low), __reduce_max_sync(ALL_LANES, high));
+}
+
+// Sorts what is listed, descending. By the block that leads.
+INLINE void sort_list(Selection& s, const Team& team) {
+    constexpr u32 LISTED = Selection::LISTED;
+    static_assert(LISTED == 2 * SELECT_THREADS);
+    const u32 room = LISTED / team.blocks.size;
+    u64 own[2];
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+        const u32 at = half * SELECT_THREADS + threadIdx.x;
+        own[half] = at % room < s.listed_of[at / room] ? s.list[at] : 0;
+        s.list[at] = own[half];
+    }
+    const u32 its = team.lane < team.blocks.size ? s.listed_of[team.lane] : 0;
+    const u32 count = __reduce_add_sync(ALL_LANES, its);
+    if (threadIdx.x == 0) s.listed = 0;
+    __syncthreads();
+    constexpr u32 LANES = 2;
+    if (count <= SELECT_THREADS / LANES) {
+        // In any order at first; then by counting, an entry for some neighbouring lanes.
+#pragma unroll
+        for (u32 half = 0; half < 2; ++half) {
+            if (own[half] != 0) s.sums[atomicAdd(&s.listed, 1u)] = own[half];
+            s.list[half * SELECT_THREADS + threadIdx.x] = 0;
+        }
+        __syncthreads();
+        const u32 entry = threadIdx.x / LANES;
+        const u64 mine = entry < count ? s.sums[entry] : 0;
+        u32 rank = 0;
+#pragma unroll 4
+        for (u32 i = threadIdx.x % LANES; i < count; i += LANES) rank += s.sums[i] > mine;
+        for (u32 o = 1; o < LANES; o *= 2) rank += __shfl_xor_sync(ALL_LANES, rank, o);
+        if (entry < count) s.list[rank] = mine;
+        __syncthreads();
+        return;
+    }
+    // A bitonic network: a warp has 64 neighbours, a lane two of them, and what lies
+    // farther apart meets in shared memory.
+    const u32 place = 2 * (threadIdx.x - team.lane) + team.lane;
+    own[0] = s.list[place];
+    own[1] = s.list[place + WARP];
+#pragma unroll 1
+    for (u32 size = 2; size <= LISTED; size *= 2) {
+#pragma unroll 1
+        for (u32 stride = size / 2; stride > 0; stride /= 2) {
+            u64 other[2];
+            if (stride > WARP) {
+                __syncthreads();
+                s.list[place] = own[0];
+                s.list[place + WARP] = own[1];
+                __syncthreads();
+                other[0] = s.list[place ^ stride];
+                other[1] = s.list[(place + WARP) ^ stride];
+            } else if (stride == WARP) {
+                other[0] = own[1];
+                other[1] = own[0];
+            } else {
+                other[0] = __shfl_xor_sync(ALL_LANES, own[0], stride);
+                other[1] = __shfl_xor_sync(ALL_LANES, own[1], stride);
+            }
+#pragma unroll
+            for (u32 half = 0; half < 2; ++half) {
+                const u32 at = place + half * WARP;
+                const bool larger = ((at & size) == 0) == ((at & stride) == 0);
+                if (larger == (other[half] > own[half])) own[half] = other[half];
+            }
+        }
+    }
+    __syncthreads();
+    s.list[place] = own[0];
+    s.list[place + WARP] = own[1];
+    __syncthreads();
 }
 
 // The cut among what is listed, `above` before it. By the block that leads.
 template <typename Weigh>
-INLINE Cut cut_list(Selection& s, const Team& team, u32 length, u64 limit, u64 above,
-                    const Bins& bins, const Weigh& weigh) {
-    const u32 room = Selection::LISTED / team.blocks.size;
-    u64 lowest = static_cast<u64>(bins.lowest) << 32;
-    u64 highest = static_cast<u64>(bins.highest) << 32 | NONE;
-    u32 shift = 1;
-    while (shift > 0) {
-        if (lowest >> 32 == highest >> 32) {
-            // Indices from now on.
-            lowest = max(lowest, highest >> 32 << 32 | (NONE - (length - 1)));
-        }
-        const u64 range = highest - lowest;
-        // The least that leaves no more steps than there are bins.
-        shift = range < SELECT_BINS ? 0 : 64 - Bins::BITS - __clzll(range);
-        clear_bins(s);
-        Runs runs(s, false);
-        for (u32 i = threadIdx.x; i < Selection::LISTED; i += SELECT_THREADS) {
-            if (i % room >= team.told(i / room * SELECT_WARPS)) continue;
-            const u64 entry = s.list[i];
-            if (highest - entry > range) continue;
-            const u32 key = static_cast<u32>(entry >> 32);
-            const u32 index = NONE - static_cast<u32>(entry);
-            const u64 weight = weigh(value_of(key), key, index);
-            runs.add(static_cast<u32>((highest - entry) >> shift), weight);
-        }
-        runs.end();
-        const u64 own = sum_bins(s, Cluster::alone(), false);
-        const Round round = reach(s, team, own, above, [&](u64) { return limit; });
-        above = round.above;
-        highest -= static_cast<u64>(round.bin) << shift;
-        const u64 width = (1ull << shift) - 1;
-        lowest = highest - lowest > width ? highest - width : lowest;
-    }
+INLINE Cut cut_list(Selection& s, const Team& team, u64 limit, u64 above, const Weigh& weigh) {
+    sort_list(s, team);
+    const auto weight_of = [&](u64 entry) {
+        const u32 key = static_cast<u32>(entry >> 32);
+        return entry != 0 ? weigh(value_of(key), key, NONE - static_cast<u32>(entry)) : 0;
+    };
+    const u64 first = weight_of(s.list[2 * threadIdx.x]);
+    const u64 own = first + weight_of(s.list[2 * threadIdx.x + 1]);
+    const Round round = reach(s, team, own, above, [&](u64) { return limit; });
     // The last that stays.
-    return {static_cast<u32>(highest >> 32), NONE - static_cast<u32>(highest) + 1};
+    u64 last = s.list[2 * round.bin];
+    if (round.above + weight_of(last) < limit) last = s.list[2 * round.bin + 1];
+    return {static_cast<u32>(last >> 32), NONE - static_cast<u32>(last) + 1};
 }
 
 // The cut of a row at limit_of(all weights), at least 1. weigh(x, key, index) is 0 for
@@ -802,45 +898,49 @@ template <typename Row, typename Weigh, typename Limit>
 INLINE Cut select(Selection& s, Team& team, const Row& row, Cut kept, const Linear& linear,
                   const Weigh& weigh, const Limit& limit_of) {
     const bool wide = row.length > team.blocks.size << 18;
-    Bins bins = {linear, SELECT_BINS, 0, 0, 0};
-    Round round = {0, 0, 0};
-    u64 limit = 0;
-    bool on = true;
-    while (on) {
-        clear_bins(s);
-        if (bins.outermost() && !wide) {
-            weigh.add(s, team.lane, row, linear);
-        } else {
-            Runs runs(s, wide);
-            row.each(team.lane, [&](const float(&entries)[Row::N], u32 first) {
+    clear_bins(s);
+    if (wide) {
+        Runs runs(s, wide);
+        row.each(team.lane, [&](const float(&entries)[Row::N], u32 first) {
 #pragma unroll
-                for (u32 j = 0; j < Row::N; ++j) {
-                    const u32 key = key_of(entries[j]);
-                    u32 into = linear.bin(entries[j]);
-                    if (!bins.outermost()) into = into == bins.outer ? bins.inner(key) : SELECT_BINS;
-                    if (key == 0 || into == SELECT_BINS) continue;
-                    runs.add(into, weigh(entries[j], key, first + j));
-                }
-            });
-            runs.end();
-        }
-        const u64 own = sum_bins(s, team.blocks, wide);
-        const bool first = bins.outermost();
-        round = reach(s, team, own, round.above, [&](u64 all) {
-            if (first) limit = limit_of(all);
-            return limit;
-        });
-        if (!round.found()) return kept;
-        on = bins.enter(round.bin);
-        if (first && list_entries(s, team, row, linear, round.bin)) {
-            Cut cut = {0, 0};
-            if (team.blocks.rank == 0) {
-                cut = cut_list(s, team, row.length, limit, round.above, bins, weigh);
+            for (u32 j = 0; j < Row::N; ++j) {
+                const u32 key = key_of(entries[j]);
+                if (key != 0) runs.add(linear.bin(entries[j]), weigh(entries[j], key, first + j));
             }
-            team.tell(static_cast<u64>(cut.key) << 32 | cut.end);
-            const u64 told = team.told(0);
-            return {static_cast<u32>(told >> 32), static_cast<u32>(told)};
-        }
+        });
+        runs.end();
+    } else {
+        weigh.add(s, team.lane, row, linear);
+    }
+    u64 own = sum_bins(s, team.blocks, wide);
+    u64 limit = 0;
+    Round round = reach(s, team, own, 0, [&](u64 all) { return limit = limit_of(all); });
+    if (!round.found()) return kept;
+    const Linear::Inside inside = linear.inside(round.bin);
+    if (list_entries(s, team, row, inside)) {
+        Cut cut = {0, 0};
+        if (team.blocks.rank == 0) cut = cut_list(s, team, limit, round.above, weigh);
+        team.tell(static_cast<u64>(cut.key) << 32 | cut.end);
+        const u64 told = team.told(0);
+        return {static_cast<u32>(told >> 32), static_cast<u32>(told)};
+    }
+    Bins bins = range_of(team, row, kept, inside);
+    while (!bins.is_one_key()) {
+        clear_bins(s);
+        Runs runs(s, wide);
+        row.each(team.lane, [&](const float(&entries)[Row::N], u32 first) {
+#pragma unroll
+            for (u32 j = 0; j < Row::N; ++j) {
+                const u32 key = key_of(entries[j]);
+                const u32 into = bins.bin(key);
+                if (into == SELECT_BINS) continue;
+                runs.add(into, weigh(entries[j], key, first + j));
+            }
+        });
+        runs.end();
+        own = sum_bins(s, team.blocks, wide);
+        round = reach(s, team, own, round.above, [&](u64) { return limit; });
+        bins = bins.within(round.bin);
     }
     const u32 highest = bins.highest;
     const u64 each = max(weigh.of(highest), static_cast<u64>(1));
@@ -848,9 +948,9 @@ INLINE Cut select(Selection& s, Team& team, const Row& row, Cut kept, const Line
     // All that an earlier cut left of them.
     if (ties >= round.within / each) return {highest, highest == kept.key ? kept.end : NONE};
     // The index of the first that does not stay.
+    const float last = value_of(highest);
     const auto tied = [&](float x, u32 index) {
-        const u32 key = key_of(x);
-        return static_cast<u64>(key == highest && weigh(x, key, index) != 0);
+        return static_cast<u64>(x == last && weigh.keeps(highest, index));
     };
     u64 count = 0;
     row.each(team.lane, [&](const float(&entries)[Row::N], u32 first) {
