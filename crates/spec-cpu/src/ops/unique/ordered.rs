@@ -1,0 +1,117 @@
+//! Keys that ascend or descend as they come, compacted where they lie.
+
+use rayon::prelude::*;
+
+use super::key::Key;
+use super::pieces::{Output, write};
+
+/// Keys of a chunk.
+pub(super) const CHUNK: usize = 64 * 1024;
+
+/// Whether the keys came in order, from either end; then their distinct ones are
+/// written. `distinct` has a word a chunk. Most keys in no order are found out
+/// after a few.
+pub(super) fn settle<K: Key>(keys: &[K], distinct: &mut [u64], output: &mut Output<'_, K>) -> bool {
+    let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return true };
+    if first <= last {
+        settle_as::<K, false>(keys, distinct, output)
+    } else {
+        settle_as::<K, true>(keys, distinct, output)
+    }
+}
+
+fn settle_as<K: Key, const DESCENDING: bool>(
+    keys: &[K],
+    distinct: &mut [u64],
+    output: &mut Output<'_, K>,
+) -> bool {
+    let in_order = keys.par_chunks(CHUNK).zip(distinct.par_iter_mut()).enumerate().all(
+        |(index, (chunk, distinct))| {
+            // With the key before it, so that no border goes unseen.
+            let start = (index * CHUNK).saturating_sub(1);
+            let wide = &keys[start..index * CHUNK + chunk.len()];
+            *distinct = u64::from(index == 0);
+            let mut at = 0;
+            while at + 1 < wide.len() {
+                let block = &wide[at..wide.len().min(at + BLOCK + 1)];
+                let mut wrong = false;
+                let mut changes = 0;
+                for two in block.windows(2) {
+                    wrong |= if DESCENDING { two[0] < two[1] } else { two[0] > two[1] };
+                    changes += u64::from(two[0] != two[1]);
+                }
+                if wrong {
+                    return false;
+                }
+                *distinct += changes;
+                at += BLOCK;
+            }
+            true
+        },
+    );
+    if !in_order {
+        return false;
+    }
+    let total = distinct.iter().sum::<u64>() as usize;
+    let counts = output.counts.as_deref_mut().map(|counts| &mut counts[..total]);
+    write_chunks::<K, DESCENDING>(keys, 0, distinct, &mut output.keys[..total], counts);
+    output.count = total;
+    true
+}
+
+/// Writes the runs that start in each chunk from `first` on, of which it has as many
+/// as `distinct` says; halves them between two threads down to single chunks.
+fn write_chunks<K: Key, const DESCENDING: bool>(
+    keys: &[K],
+    first: usize,
+    distinct: &[u64],
+    unique: &mut [K],
+    mut counts: Option<&mut [u64]>,
+) {
+    if unique.is_empty() {
+        return;
+    }
+    if distinct.len() > 1 {
+        let (left, right) = distinct.split_at(distinct.len() / 2);
+        let lower = if DESCENDING { right } else { left };
+        let middle = lower.iter().sum::<u64>() as usize;
+        let (unique, upper) = unique.split_at_mut(middle);
+        let (counts, upper_counts) = match counts {
+            Some(counts) => {
+                let (counts, upper) = counts.split_at_mut(middle);
+                (Some(counts), Some(upper))
+            }
+            None => (None, None),
+        };
+        let middle = first + left.len();
+        let (a, b) = if DESCENDING { (middle, first) } else { (first, middle) };
+        let (a_distinct, b_distinct) = if DESCENDING { (right, left) } else { (left, right) };
+        rayon::join(
+            || write_chunks::<K, DESCENDING>(keys, a, a_distinct, unique, counts),
+            || write_chunks::<K, DESCENDING>(keys, b, b_distinct, upper, upper_counts),
+        );
+        return;
+    }
+    let end = keys.len().min((first + 1) * CHUNK);
+    let start = first * CHUNK;
+    // What the chunk before has begun, and where this one's last run ends.
+    let begun = match start.checked_sub(1) {
+        Some(before) => keys[start..end].iter().take_while(|key| **key == keys[before]).count(),
+        None => 0,
+    };
+    let chunk = &keys[start + begun..end];
+    let last = chunk[chunk.len() - 1];
+    if DESCENDING {
+        write(chunk.iter().rev().copied(), unique, counts.as_deref_mut());
+    } else {
+        write(chunk.iter().copied(), unique, counts.as_deref_mut());
+    }
+    if let Some(counts) = counts {
+        let slot = if DESCENDING { 0 } else { counts.len() - 1 };
+        let beyond = keys[end..].partition_point(|key| *key == last);
+        counts[slot] += beyond as u64;
+    }
+}
+
+/// Keys that are compared at a time.
+const BLOCK: usize = 1024;
