@@ -9,7 +9,7 @@
 //
 //     round 0   bins of equal width in value, from the row's largest down;
 //     then      the entries of the bin that holds the cut, if they are not too many, go
-//               to the block that leads, which sorts them and finds the cut there;
+//               to the block that leads, which finds the cut there alone;
 //     else      bins of the keys that are in that bin, each 512 times finer, until one is
 //               a single key; where only some entries of that key stay, their index.
 //
@@ -800,23 +800,14 @@ INLINE Bins range_of(Team& team, const Row& row, const Cut& kept, const Linear::
     return Bins(~__reduce_max_sync(ALL_LANES, low), __reduce_max_sync(ALL_LANES, high));
 }
 
-// Sorts what is listed, descending. By the block that leads.
-INLINE void sort_list(Selection& s, const Team& team) {
+// Sorts what is listed, descending, from two entries a thread, of which some are 0: by the
+// block that leads.
+INLINE void sort_list(Selection& s, const Team& team, u64 (&own)[2]) {
     constexpr u32 LISTED = Selection::LISTED;
     static_assert(LISTED == 2 * SELECT_THREADS);
-    const u32 room = LISTED / team.blocks.size;
-    u64 own[2];
-#pragma unroll
-    for (u32 half = 0; half < 2; ++half) {
-        const u32 at = half * SELECT_THREADS + threadIdx.x;
-        own[half] = at % room < s.listed_of[at / room] ? s.list[at] : 0;
-        s.list[at] = own[half];
-    }
-    const u32 its = team.lane < team.blocks.size ? s.listed_of[team.lane] : 0;
-    const u32 count = __reduce_add_sync(ALL_LANES, its);
-    if (threadIdx.x == 0) s.listed = 0;
-    __syncthreads();
     constexpr u32 LANES = 2;
+    if (threadIdx.x == 0) s.listed = 0;
+    const u32 count = __syncthreads_count(own[0] != 0) + __syncthreads_count(own[1] != 0);
     if (count <= SELECT_THREADS / LANES) {
         // In any order at first; then by counting, an entry for some neighbouring lanes.
 #pragma unroll
@@ -838,8 +829,6 @@ INLINE void sort_list(Selection& s, const Team& team) {
     // A bitonic network: a warp has 64 neighbours, a lane two of them, and what lies
     // farther apart meets in shared memory.
     const u32 place = 2 * (threadIdx.x - team.lane) + team.lane;
-    own[0] = s.list[place];
-    own[1] = s.list[place + WARP];
 #pragma unroll 1
     for (u32 size = 2; size <= LISTED; size *= 2) {
 #pragma unroll 1
@@ -873,17 +862,50 @@ INLINE void sort_list(Selection& s, const Team& team) {
     __syncthreads();
 }
 
-// The cut among what is listed, `above` before it. By the block that leads.
+// The cut among what is listed, `above` before it: bins of its range of keys leave few,
+// which are sorted. By the block that leads.
 template <typename Weigh>
 INLINE Cut cut_list(Selection& s, const Team& team, u64 limit, u64 above, const Weigh& weigh) {
-    sort_list(s, team);
+    const u32 room = Selection::LISTED / team.blocks.size;
     const auto weight_of = [&](u64 entry) {
         const u32 key = static_cast<u32>(entry >> 32);
         return entry != 0 ? weigh(value_of(key), key, NONE - static_cast<u32>(entry)) : 0;
     };
-    const u64 first = weight_of(s.list[2 * threadIdx.x]);
-    const u64 own = first + weight_of(s.list[2 * threadIdx.x + 1]);
-    const Round round = reach(s, team, own, above, [&](u64) { return limit; });
+    u64 own[2];
+    u32 highest = 0;
+    // Inverse.
+    u32 lowest = 0;
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+        const u32 at = half * SELECT_THREADS + threadIdx.x;
+        own[half] = at % room < s.listed_of[at / room] ? s.list[at] : 0;
+        const u32 key = static_cast<u32>(own[half] >> 32);
+        highest = max(highest, key);
+        lowest = max(lowest, own[half] != 0 ? ~key : 0);
+    }
+    highest = __reduce_max_sync(ALL_LANES, highest);
+    lowest = __reduce_max_sync(ALL_LANES, lowest);
+    if (team.lane == 0) s.warp_sums[team.warp] = static_cast<u64>(highest) << 32 | lowest;
+    clear_bins(s);
+    const u64 of_warp = team.lane < SELECT_WARPS ? s.warp_sums[team.lane] : 0;
+    highest = __reduce_max_sync(ALL_LANES, static_cast<u32>(of_warp >> 32));
+    lowest = ~__reduce_max_sync(ALL_LANES, static_cast<u32>(of_warp));
+    const Bins bins(lowest, highest);
+    u32 into[2];
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+        into[half] = own[half] != 0 ? bins.bin(static_cast<u32>(own[half] >> 32)) : SELECT_BINS;
+        if (own[half] != 0) add_thirds(s, into[half], weight_of(own[half]));
+    }
+    Round round = reach(s, team, sum_bins(s, Cluster::alone(), false), above,
+                        [&](u64) { return limit; });
+#pragma unroll
+    for (u32 half = 0; half < 2; ++half) {
+        if (into[half] != round.bin) own[half] = 0;
+    }
+    sort_list(s, team, own);
+    const u64 sum = weight_of(s.list[2 * threadIdx.x]) + weight_of(s.list[2 * threadIdx.x + 1]);
+    round = reach(s, team, sum, round.above, [&](u64) { return limit; });
     // The last that stays.
     u64 last = s.list[2 * round.bin];
     if (round.above + weight_of(last) < limit) last = s.list[2 * round.bin + 1];
