@@ -322,6 +322,15 @@ fn verify_passes_on_the_cpu() {
     }
 }
 
+#[test]
+fn verify_checks_the_operators_that_are_named() {
+    let report = json(&["verify", "unique", "tree_verify", "--device", "cpu", "--cases", "2"]);
+    let operators = report["operators"].as_array().unwrap();
+    let names: Vec<_> = operators.iter().map(|operator| &operator["operator"]).collect();
+    assert_eq!(names, ["tree_verify", "unique"]);
+    refused(&["verify", "uniqe"], "[possible values: topk_router, ");
+}
+
 /// Golden vectors that are wrong must be noticed, and say where.
 #[test]
 fn verify_fails_on_a_wrong_vector() {

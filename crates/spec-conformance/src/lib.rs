@@ -78,6 +78,25 @@ macro_rules! operators {
             Ok(vec![$( golden::check::<$operator, B>(backend, golden, &mut progress)? ),+])
         }
 
+        /// Runs every golden case of the operator of that name; `None` where no operator
+        /// has it.
+        ///
+        /// # Errors
+        /// As [`check_golden`].
+        pub fn check_golden_of<B: Complete>(
+            backend: &B,
+            operator: &str,
+            golden: &Golden,
+            mut progress: impl FnMut(&'static str),
+        ) -> Result<Option<Report>, String> {
+            match operator {
+                $( <$operator>::NAME => {
+                    golden::check::<$operator, B>(backend, golden, &mut progress).map(Some)
+                } )+
+                _ => Ok(None),
+            }
+        }
+
         /// The operators' names.
         pub const OPERATORS: &[&str] = &[$( <$operator>::NAME ),+];
 
