@@ -7,7 +7,7 @@ use spec_core::ops::PromptLookup;
 use spec_core::ops::prompt_lookup::{Buffers, Occurrence, Plan};
 use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut};
 
-use super::ngram::{FEW, PIECE, Pattern, Token};
+use super::ngram::{FEW, Match, PIECE, Pattern, Token};
 use crate::Cpu;
 use crate::slices::{Ints, Rows, Workspace, raise, slice_mut, workspace_size};
 
@@ -42,30 +42,46 @@ unsafe impl Kernel<PromptLookup> for Prepared {
     }
 }
 
-/// Marks a request that is not settled by the part of its text that is searched on
-/// the calling thread.
+/// The longest match of a request that is not settled by the part of its text that is
+/// searched on the calling thread carries this mark.
 const OPEN: u64 = 1 << 63;
+/// Tokens of a request worth searching on the calling thread, however many requests
+/// there are, as long as those of the batch are few.
+const WORTHWHILE: usize = 256;
 
 fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
     let Plan { params, tokens, drafts, .. } = plan;
     let found = Workspace::new(workspace)?.take::<u64>(tokens.rows * 2)?;
     let rows = Rows::<T>::new(buffers.tokens, *tokens)?;
     let lengths = Ints::new(buffers.lengths)?;
+    let out = slice_mut::<T>(buffers.drafts)?;
+    let counts = &mut slice_mut::<i32>(buffers.counts)?[..tokens.rows];
     let text = |index| &rows.row(index)[..cut(lengths.get(index), tokens.cols)];
-    let longest = |text: &[T]| match params.max_draft {
-        0 => 0,
-        _ => params.max_ngram.min(text.len().saturating_sub(1)),
-    };
     let pattern = |text| Pattern {
         tokens: text,
         shortest: params.min_ngram,
-        longest: longest(text),
+        longest: match params.max_draft {
+            0 => 0,
+            _ => params.max_ngram.min(text.len().saturating_sub(1)),
+        },
         which: params.occurrence,
+    };
+    let mut write = |text: &[T], index: usize, best: Match| {
+        let candidates = if best.len == 0 { &[] } else { &text[best.next..] };
+        let draft = &candidates[..candidates.len().min(params.max_draft)];
+        let (row, padding) =
+            out[index * drafts.row_stride..][..drafts.cols].split_at_mut(draft.len());
+        row.copy_from_slice(draft);
+        padding.fill(T::NONE);
+        counts[index] = draft.len() as i32;
     };
     // What is searched of each text at first, from the preferred end: all, or so
     // much that many matches are found and waking threads would cost as much.
     let all: usize = (0..tokens.rows).map(|index| text(index).len()).sum();
-    let share = if all <= FEW { FEW } else { PIECE / tokens.rows };
+    let share = match all {
+        ..=FEW => FEW,
+        _ => (PIECE / tokens.rows).max(WORTHWHILE.min(FEW / tokens.rows)),
+    };
     let parts = |text: &[T]| {
         let ends = text.len().saturating_sub(1);
         match params.occurrence {
@@ -73,39 +89,41 @@ fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> R
             Occurrence::Last => [ends.saturating_sub(share)..ends, 0..ends.saturating_sub(share)],
         }
     };
-    for (index, found) in found.chunks_mut(2).enumerate() {
-        let (text, pattern) = (text(index), pattern(text(index)));
+    let (mut flags, mut any_open) = (0, false);
+    for (index, found) in found.chunks_exact_mut(2).enumerate() {
+        let text = text(index);
+        let pattern = pattern(text);
         let [first, rest] = parts(text);
         let best = pattern.search_alone(text, first);
         let open = best.len < pattern.longest && !rest.is_empty();
-        found.copy_from_slice(&[best.len as u64 | if open { OPEN } else { 0 }, best.next as u64]);
+        if open {
+            found.copy_from_slice(&[best.len as u64 | OPEN, best.next as u64]);
+        } else {
+            found[0] = 0;
+            write(text, index, best);
+        }
+        any_open |= open;
+        flags |= if text.len() as i64 == lengths.get(index) { 0 } else { BAD_LENGTHS };
     }
-    if found.iter().step_by(2).any(|&len| len & OPEN != 0) {
+    if any_open {
         let open = found.par_chunks_mut(2).enumerate().filter(|(_, found)| found[0] & OPEN != 0);
         open.for_each(|(index, found)| {
-            let (text, mut pattern) = (text(index), pattern(text(index)));
+            let text = text(index);
+            let mut pattern = pattern(text);
             let [_, rest] = parts(text);
-            found[0] &= !OPEN;
-            pattern.shortest = pattern.shortest.max(found[0] as usize + 1);
+            let len = (found[0] & !OPEN) as usize;
+            pattern.shortest = pattern.shortest.max(len + 1);
             let better = pattern.search(text, rest);
             if better.len > 0 {
-                found.copy_from_slice(&[better.len as u64, better.next as u64]);
+                found.copy_from_slice(&[better.len as u64 | OPEN, better.next as u64]);
             }
         });
-    }
-    let out = slice_mut::<T>(buffers.drafts)?;
-    let counts = slice_mut::<i32>(buffers.counts)?;
-    let mut flags = 0;
-    for (index, (found, count)) in found.chunks(2).zip(counts).enumerate() {
-        let text = text(index);
-        let candidates = if found[0] == 0 { &[] } else { &text[found[1] as usize..] };
-        let draft = &candidates[..candidates.len().min(params.max_draft)];
-        let (row, padding) =
-            out[index * drafts.row_stride..][..drafts.cols].split_at_mut(draft.len());
-        row.copy_from_slice(draft);
-        padding.fill(T::NONE);
-        *count = draft.len() as i32;
-        flags |= if text.len() as i64 == lengths.get(index) { 0 } else { BAD_LENGTHS };
+        for (index, found) in found.chunks_exact(2).enumerate() {
+            if found[0] & OPEN != 0 {
+                let best = Match { len: (found[0] & !OPEN) as usize, next: found[1] as usize };
+                write(text(index), index, best);
+            }
+        }
     }
     raise(buffers.flags, flags)
 }

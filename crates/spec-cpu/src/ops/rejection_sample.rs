@@ -12,7 +12,7 @@ use rayon::prelude::*;
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
 use spec_core::philox::{Draw, Purpose};
-use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, exact, flags};
+use spec_core::{DType, Kernel, Matrix, Result, Stream, Supports, ViewMut, exact, flags};
 
 use super::by_float;
 use crate::Cpu;
@@ -23,6 +23,9 @@ use crate::slices::{
 
 /// Vocabulary entries of a parallel chunk: enough work to outweigh a steal.
 const CHUNK: usize = 8 * BLOCK;
+/// Drafts of a whole batch that are walked faster than threads are woken: on the
+/// calling thread, up to where a row of the vocabulary is needed.
+const FEW: usize = 1024;
 
 struct Prepared(Plan);
 
@@ -138,6 +141,39 @@ impl<T: Float> Verifier<'_, T> {
         chunks: usize,
     ) {
         let [emitted, accepted, recovered, bonus] = counts;
+        // Of a request that is open: none emitted, and the drafts that are accepted so far.
+        emitted.fill(0);
+        accepted.fill(0);
+        let mut open = true;
+        if self.plan.tokens() <= FEW {
+            open = false;
+            let Matrix { row_stride, cols, .. } = self.plan.output;
+            for request in 0..self.plan.batch {
+                let row = &mut output[request * row_stride..][..cols];
+                let walk = match self.acceptance(request) {
+                    Acceptance::Greedy => None,
+                    Acceptance::Probabilistic => Some(self.walk(request, 0, row)),
+                };
+                match walk {
+                    Some(walk @ Walk { rejected: None, .. }) => {
+                        let counts = [
+                            &mut emitted[request],
+                            &mut accepted[request],
+                            &mut recovered[request],
+                            &mut bonus[request],
+                        ];
+                        self.settle(request, walk, row, counts, &mut []);
+                    }
+                    walk => {
+                        accepted[request] = walk.map_or(0, |walk| walk.accepted as i32);
+                        open = true;
+                    }
+                }
+            }
+        }
+        if !open {
+            return;
+        }
         (
             rows_mut(output, self.plan.output),
             emitted,
@@ -148,19 +184,33 @@ impl<T: Float> Verifier<'_, T> {
         )
             .into_par_iter()
             .enumerate()
+            .filter(|(_, (_, emitted, ..))| **emitted == 0)
             .for_each(|(request, (row, emitted, accepted, recovered, bonus, sums))| {
-                let walk = self.walk(request, row);
-                *accepted = walk.accepted as i32;
-                let last = match walk.rejected {
-                    Some(rejected) => self.recover(request, walk.accepted, rejected, sums),
-                    None => self.bonus(request),
-                };
-                row[walk.accepted] = I::of(last as i32);
-                row[walk.accepted + 1..].fill(I::of(-1));
-                *emitted = walk.accepted as i32 + 1;
-                *recovered = i32::from(walk.rejected.is_some());
-                *bonus = i32::from(walk.rejected.is_none());
+                let walk = self.walk(request, *accepted as usize, row);
+                self.settle(request, walk, row, [emitted, accepted, recovered, bonus], sums);
             });
+    }
+
+    /// Ends a request's row behind its walk, and counts.
+    fn settle<I: Int>(
+        &self,
+        request: usize,
+        walk: Walk,
+        row: &mut [I],
+        counts: [&mut i32; 4],
+        sums: &mut [u64],
+    ) {
+        let [emitted, accepted, recovered, bonus] = counts;
+        let last = match walk.rejected {
+            Some(rejected) => self.recover(request, walk.accepted, rejected, sums),
+            None => self.bonus(request),
+        };
+        row[walk.accepted] = I::of(last as i32);
+        row[walk.accepted + 1..].fill(I::of(-1));
+        *emitted = walk.accepted as i32 + 1;
+        *accepted = walk.accepted as i32;
+        *recovered = i32::from(walk.rejected.is_some());
+        *bonus = i32::from(walk.rejected.is_none());
     }
 
     /// When the drafts of a request are accepted.
@@ -194,10 +244,10 @@ impl<T: Float> Verifier<'_, T> {
         start..longest
     }
 
-    /// Accepts tokens into `row` up to the first rejection.
-    fn walk<I: Int>(&self, request: usize, row: &mut [I]) -> Walk {
+    /// Accepts tokens into `row` up to the first rejection, those before `first` already.
+    fn walk<I: Int>(&self, request: usize, first: usize, row: &mut [I]) -> Walk {
         let (tokens, acceptance) = (self.tokens(request), self.acceptance(request));
-        for (position, token) in tokens.clone().enumerate() {
+        for (position, token) in tokens.clone().enumerate().skip(first) {
             let id = self.ids.get(token);
             let valid = usize::try_from(id).ok().filter(|&id| id < self.plan.vocab());
             if valid.is_none() {
@@ -227,6 +277,8 @@ impl<T: Float> Verifier<'_, T> {
         let draft = self.draft.map_or(1.0, |draft| draft.row(token)[id].get());
         let u = match self.uniform {
             Some(samples) => samples[token],
+            // A draw is below 1: what 1 accepts needs none.
+            None if exact::accepts(target, draft, 1.0) => return true,
             None => self.draw(request, position, Purpose::Accept).uniform(),
         };
         if !(target.is_finite() && draft.is_finite() && u.is_finite()) {
