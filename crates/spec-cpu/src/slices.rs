@@ -1,5 +1,7 @@
 //! Checked views as slices, rows and workspace.
 
+use std::ops::Range;
+
 use rayon::prelude::*;
 use spec_core::{DType, Device, Element, Error, Matrix, Place, Result, Status, View, ViewMut};
 
@@ -41,6 +43,14 @@ impl<'a, T: Element> Rows<'a, T> {
 
     pub(crate) fn row(&self, index: usize) -> &'a [T] {
         &self.data[index * self.stride..][..self.cols]
+    }
+
+    /// Some rows, in order: as one slice where they lie without gaps.
+    pub(crate) fn spans(&self, rows: Range<usize>) -> impl Iterator<Item = &'a [T]> {
+        let Rows { data, cols, stride } = *self;
+        let packed = stride == cols && !rows.is_empty();
+        let (count, cols) = if packed { (1, cols * rows.len()) } else { (rows.len(), cols) };
+        (0..count).map(move |index| &data[(rows.start + index) * stride..][..cols])
     }
 }
 

@@ -15,7 +15,7 @@ use crate::Cpu;
 use crate::slices::{Int, Rows, Workspace, raise, slice, slice_mut, workspace_size};
 
 /// Picks below which splitting further costs more than it gains.
-const MIN_PICKS: usize = 8192;
+const MIN_PICKS: usize = 32 * 1024;
 /// The local expert of a pick that is dropped.
 const DROPPED: u16 = u16::MAX;
 const _: () = assert!(MAX_EXPERTS < DROPPED as usize);
@@ -59,11 +59,24 @@ unsafe impl Kernel<MoeAlign> for Prepared {
 struct Local<'a> {
     plan: &'a Plan,
     map: Option<&'a [i32]>,
+    /// Experts below this are their own local ones.
+    same: u64,
 }
 
-impl Local<'_> {
+impl<'a> Local<'a> {
+    fn new(plan: &'a Plan, map: Option<&'a [i32]>) -> Self {
+        let params = &plan.params;
+        let same = if map.is_some() { 0 } else { params.experts.min(params.local_experts) };
+        Local { plan, map, same: same as u64 }
+    }
+
     /// The local expert of a pick, and flags.
+    #[inline(always)]
     fn of(self, id: i64) -> (u16, u32) {
+        if id.cast_unsigned() < self.same { (id as u16, 0) } else { self.looked_up(id) }
+    }
+
+    fn looked_up(self, id: i64) -> (u16, u32) {
         let expert = match (usize::try_from(id), self.map) {
             (Ok(expert), _) if expert >= self.plan.params.experts => i64::MIN,
             (Ok(expert), Some(map)) => i64::from(map[expert]),
@@ -81,18 +94,20 @@ fn run<T: Int>(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>
     let plan = &prepared.plan;
     let ids = Rows::<T>::new(buffers.topk_ids, plan.topk_ids)?;
     let map = buffers.expert_map.map(slice::<i32>).transpose()?;
-    let local = Local { plan, map };
+    let local = Local::new(plan, map);
     let stride = prepared.stride();
     let starts = Workspace::new(workspace)?.take::<u32>(prepared.parts * stride)?;
     let bits = AtomicU32::new(0);
     starts.par_chunks_mut(stride).enumerate().for_each(|(part, counts)| {
         counts.fill(0);
         let mut bad = 0;
-        for id in prepared.tokens_of(part).flat_map(|token| ids.row(token)) {
-            let (local, flags) = local.of(id.wide());
-            bad |= flags;
-            if local != DROPPED {
-                counts[usize::from(local)] += 1;
+        for span in ids.spans(prepared.tokens_of(part)) {
+            for id in span {
+                let (local, flags) = local.of(id.wide());
+                bad |= flags;
+                if local != DROPPED {
+                    counts[usize::from(local)] += 1;
+                }
             }
         }
         if bad != 0 {
@@ -109,18 +124,33 @@ fn run<T: Int>(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>
     let inverse = buffers.inverse.map(slice_mut::<i32>).transpose()?.map(shared);
     let k = plan.topk_ids.cols;
     starts.par_chunks_mut(stride).enumerate().for_each(|(part, next)| {
-        for token in prepared.tokens_of(part) {
-            for (j, id) in ids.row(token).iter().enumerate() {
-                let (pick, mut place) = (token * k + j, -1);
-                let (local, _) = local.of(id.wide());
-                if local != DROPPED {
-                    let next = &mut next[usize::from(local)];
-                    place = *next as i32;
-                    *next += 1;
-                    sorted[place as usize].store(pick as i32, Ordering::Relaxed);
+        let tokens = prepared.tokens_of(part);
+        let mut pick = tokens.start * k;
+        let picks = ids.spans(tokens);
+        let mut place = |pick: usize, id: T| {
+            let (local, _) = local.of(id.wide());
+            if local == DROPPED {
+                return -1;
+            }
+            let next = &mut next[usize::from(local)];
+            let place = *next;
+            *next += 1;
+            sorted[place as usize].store(pick as i32, Ordering::Relaxed);
+            place as i32
+        };
+        match inverse {
+            Some(inverse) => {
+                for span in picks {
+                    for (&id, inverse) in span.iter().zip(&inverse[pick..]) {
+                        inverse.store(place(pick, id), Ordering::Relaxed);
+                        pick += 1;
+                    }
                 }
-                if let Some(inverse) = inverse {
-                    inverse[pick].store(place, Ordering::Relaxed);
+            }
+            None => {
+                for &id in picks.flatten() {
+                    place(pick, id);
+                    pick += 1;
                 }
             }
         }
@@ -153,13 +183,17 @@ impl Prepared {
         for (local, count) in counts.iter_mut().enumerate() {
             offsets[local] = next as i32;
             let first = next;
-            for start in starts.iter_mut().skip(local).step_by(self.stride()) {
+            for part in 0..self.parts {
+                let start = &mut starts[part * self.stride() + local];
                 next += std::mem::replace(start, next);
             }
             *count = (next - first) as i32;
-            let end = next.next_multiple_of(self.plan.params.block_size as u32);
-            sorted[next as usize..end as usize].fill(padding);
-            next = end;
+            // Where there is none, that is the end of a block already.
+            if next > first {
+                let end = next.next_multiple_of(self.plan.params.block_size as u32);
+                sorted[next as usize..end as usize].fill(padding);
+                next = end;
+            }
         }
         offsets[counts.len()] = next as i32;
         sorted[next as usize..].fill(padding);
@@ -181,7 +215,7 @@ fn sorted_ids(view: ViewMut<'_>) -> Result<&mut [i32]> {
 /// The expert of each block, -1 after the last run.
 fn fill_blocks(blocks: &mut [i32], offsets: &[i32], block_size: usize) {
     let mut rest = &mut blocks[..];
-    for (local, run) in offsets.windows(2).enumerate() {
+    for (local, run) in offsets.windows(2).enumerate().filter(|(_, run)| run[1] > run[0]) {
         let (of_run, behind) =
             std::mem::take(&mut rest).split_at_mut((run[1] - run[0]) as usize / block_size);
         of_run.fill(local as i32);

@@ -47,7 +47,7 @@ unsafe impl Kernel<PromptLookup> for Prepared {
 const OPEN: u64 = 1 << 63;
 /// Tokens of a request worth searching on the calling thread, however many requests
 /// there are, as long as those of the batch are few.
-const WORTHWHILE: usize = 256;
+const WORTHWHILE: usize = 128;
 
 fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
     let Plan { params, tokens, drafts, .. } = plan;
