@@ -23,7 +23,7 @@ use crate::slices::{
 
 /// Vocabulary entries of a parallel chunk: enough work to outweigh a steal.
 const CHUNK: usize = 8 * BLOCK;
-/// Drafts of a whole batch that are walked faster than threads are woken: on the
+/// Drafts and requests that are walked faster than threads are woken: on the
 /// calling thread, up to where a row of the vocabulary is needed.
 const FEW: usize = 1024;
 
@@ -112,6 +112,7 @@ struct Verifier<'a, T> {
     flags: AtomicU32,
 }
 
+#[derive(Clone, Copy)]
 struct Walk {
     accepted: usize,
     rejected: Option<Rejected>,
@@ -145,7 +146,7 @@ impl<T: Float> Verifier<'_, T> {
         emitted.fill(0);
         accepted.fill(0);
         let mut open = true;
-        if self.plan.tokens() <= FEW {
+        if self.plan.tokens().max(self.plan.batch) <= FEW {
             open = false;
             let Matrix { row_stride, cols, .. } = self.plan.output;
             for request in 0..self.plan.batch {
