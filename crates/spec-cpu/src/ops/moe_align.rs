@@ -15,7 +15,7 @@ use crate::Cpu;
 use crate::slices::{Int, Rows, Workspace, raise, slice, slice_mut, workspace_size};
 
 /// Picks below which splitting further costs more than it gains.
-const MIN_PICKS: usize = 32 * 1024;
+const MIN_PICKS: usize = 16 * 1024;
 /// The local expert of a pick that is dropped.
 const DROPPED: u16 = u16::MAX;
 const _: () = assert!(MAX_EXPERTS < DROPPED as usize);
