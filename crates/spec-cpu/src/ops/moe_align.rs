@@ -231,3 +231,60 @@ fn shared(slice: &mut [i32]) -> &[AtomicI32] {
     // exclusively for as long as the result lives.
     unsafe { std::slice::from_raw_parts(data, len) }
 }
+
+#[cfg(test)]
+mod tests {
+    use spec_core::Descriptor;
+
+    use super::*;
+
+    /// What comes of picks on so many threads: sorted ids, offsets, inverse.
+    fn aligned(ids: &[i32], k: usize, threads: usize) -> [Vec<i32>; 3] {
+        let params = MoeAlign::new(300, 16);
+        let tensors = params.tensors(DType::I32, ids.len() / k, k);
+        let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+        pool.install(|| {
+            let descriptor = Descriptor::create(&Cpu::open(0).unwrap(), &params, &tensors).unwrap();
+            let capacity = params.capacity(ids.len()).unwrap();
+            let (mut sorted, mut blocks) = (vec![0; capacity], vec![0; capacity / 16]);
+            let (mut counts, mut offsets) = (vec![0; 300], vec![0; 301]);
+            let (mut padded, mut inverse) = ([0], vec![0; ids.len()]);
+            let buffers = Buffers {
+                topk_ids: ids.into(),
+                expert_map: None,
+                sorted_ids: (&mut sorted[..]).into(),
+                block_experts: (&mut blocks[..]).into(),
+                counts: (&mut counts[..]).into(),
+                offsets: (&mut offsets[..]).into(),
+                num_padded: (&mut padded[..]).into(),
+                inverse: Some((&mut inverse[..]).into()),
+                flags: None,
+            };
+            let mut workspace = vec![0xA5u8; descriptor.workspace_size()];
+            descriptor.calculate(&mut workspace, buffers, Stream::default()).unwrap();
+            [sorted, offsets, inverse]
+        })
+    }
+
+    #[test]
+    fn parts_are_put_together_in_the_order_of_picks() {
+        let hash = |i: u32| i.wrapping_mul(0x9E37_79B9).rotate_left(11);
+        // Some of no expert, and experts without picks.
+        let ids: Vec<i32> = (0..5 * MIN_PICKS as u32).map(|i| hash(i) as i32 % 301).collect();
+        for threads in [1, 2, 5] {
+            let [sorted, offsets, inverse] = aligned(&ids, 5, threads);
+            for (expert, run) in offsets.windows(2).enumerate() {
+                let picks =
+                    (0..ids.len() as i32).filter(|&pick| ids[pick as usize] == expert as i32);
+                let run = &sorted[run[0] as usize..run[1] as usize];
+                let there = run.iter().copied().take_while(|&pick| pick < ids.len() as i32);
+                assert!(there.eq(picks), "expert {expert}, {threads} threads");
+            }
+            for (pick, (&place, &id)) in inverse.iter().zip(&ids).enumerate() {
+                let is = usize::try_from(place).ok().map(|place| sorted[place]);
+                let known = (0..300).contains(&id);
+                assert_eq!(is, known.then_some(pick as i32), "pick {pick}, {threads} threads");
+            }
+        }
+    }
+}
