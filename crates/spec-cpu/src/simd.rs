@@ -386,9 +386,6 @@ pub(crate) struct Pair<T> {
 /// Comparisons that are merged before one branch, which is what lets the compiler
 /// use whole vectors.
 const LANES: usize = 64;
-/// As many for the first [`LANES`] places: what is found early reads little more than
-/// that.
-const FIRST_LANES: usize = 16;
 
 impl<T: Copy + PartialEq> Pair<T> {
     /// The places in `ends`, none of them below the distance, and what is so far
@@ -399,7 +396,7 @@ impl<T: Copy + PartialEq> Pair<T> {
     }
 
     #[inline(always)]
-    fn any<const N: usize>(&self, lasts: &[T; N], befores: &[T; N]) -> bool {
+    fn any(&self, lasts: &[T; LANES], befores: &[T; LANES]) -> bool {
         let pairs = lasts.iter().zip(befores);
         pairs.fold(false, |hit, (&t, &b)| hit | ((t == self.last) & (b == self.before)))
     }
@@ -416,30 +413,14 @@ fn find_in<T: Copy + PartialEq>(
     ends: Range<usize>,
     pair: Pair<T>,
 ) -> Option<usize> {
-    let near = ends.end.min(ends.start + LANES);
-    // A closure would not have the caller's instruction set.
-    match find_by::<T, FIRST_LANES>(haystack, ends.start..near, pair) {
-        None => find_by::<T, LANES>(haystack, near..ends.end, pair),
-        found => found,
-    }
-}
-
-/// As [`find_in`], by so many comparisons a branch.
-#[inline(always)]
-fn find_by<T: Copy + PartialEq, const N: usize>(
-    haystack: &[T],
-    ends: Range<usize>,
-    pair: Pair<T>,
-) -> Option<usize> {
     let mut at = ends.start;
     let (lasts, befores) = pair.sides(haystack, ends);
-    let ((lasts, tail), (befores, before_tail)) =
-        (lasts.as_chunks::<N>(), befores.as_chunks::<N>());
+    let ((lasts, tail), (befores, before_tail)) = (lasts.as_chunks(), befores.as_chunks());
     for (lasts, befores) in lasts.iter().zip(befores) {
         if pair.any(lasts, befores) {
             return lasts.iter().zip(befores).position(|both| pair.is(both)).map(|i| at + i);
         }
-        at += N;
+        at += LANES;
     }
     tail.iter().zip(before_tail).position(|both| pair.is(both)).map(|i| at + i)
 }
@@ -451,26 +432,11 @@ fn rfind_in<T: Copy + PartialEq>(
     ends: Range<usize>,
     pair: Pair<T>,
 ) -> Option<usize> {
-    let near = ends.start.max(ends.end.saturating_sub(LANES));
-    match rfind_by::<T, FIRST_LANES>(haystack, near..ends.end, pair) {
-        None => rfind_by::<T, LANES>(haystack, ends.start..near, pair),
-        found => found,
-    }
-}
-
-/// As [`rfind_in`], by so many comparisons a branch.
-#[inline(always)]
-fn rfind_by<T: Copy + PartialEq, const N: usize>(
-    haystack: &[T],
-    ends: Range<usize>,
-    pair: Pair<T>,
-) -> Option<usize> {
     let (start, mut at) = (ends.start, ends.end);
     let (lasts, befores) = pair.sides(haystack, ends);
-    let ((head, lasts), (before_head, befores)) =
-        (lasts.as_rchunks::<N>(), befores.as_rchunks::<N>());
+    let ((head, lasts), (before_head, befores)) = (lasts.as_rchunks(), befores.as_rchunks());
     for (lasts, befores) in lasts.iter().zip(befores).rev() {
-        at -= N;
+        at -= LANES;
         if pair.any(lasts, befores) {
             return lasts.iter().zip(befores).rposition(|both| pair.is(both)).map(|i| at + i);
         }
