@@ -20,7 +20,7 @@ use crate::{
 
 /// Memory that a run needs beside buffers: what queues, folders and the like
 /// hold, and stacks.
-const FIXED: u64 = 5 << 18;
+const FIXED: u64 = 7 << 18;
 const THREAD: u64 = 128 << 10;
 /// The least memory for buffers.
 const LEAST: u64 = 3 << 20;
