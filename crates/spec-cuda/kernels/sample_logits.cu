@@ -522,23 +522,6 @@ struct Few {
             listed = 0;
         }
     }
-
-    // Sends the entries of a vector that `those` says, where there is room.
-    template <u32 N>
-    INLINE void send(u64* to, u32 room, const float (&entries)[N], u32 first, u32 those) {
-        u32 place = atomicAdd(&count, __popc(those));
-#pragma unroll
-        for (u32 j = 0; j < N; ++j) {
-            if ((those >> j & 1) == 0) continue;
-            if (place < room) to[place] = listed_entry(entries[j], first + j);
-            place += 1;
-        }
-    }
-
-    // Whether more than there is room for were sent already.
-    INLINE bool is_full(u32 room) const {
-        return *const_cast<const volatile u32*>(&count) > room;
-    }
 };
 
 // The bound by what was told of the row's groups: a key that at least k of their largest
@@ -604,8 +587,8 @@ INLINE u32 send_few(Few& few, Team& team, const Row& row, u32 own_key, u32 bound
             u32 those = 0;
 #pragma unroll
             for (u32 j = 0; j < Row::N; ++j) those |= entries[j] >= least ? 1u << j : 0u;
-            if (those == 0 || few.is_full(room)) return;
-            few.send(sent, room, entries, first, those);
+            if (those == 0 || is_full(few.count, room)) return;
+            list_those(few.count, sent, room, entries, first, those);
         };
         // Halves come no faster that way.
         if (Row::N == 4 && row.is_read_again()) {
@@ -693,8 +676,7 @@ INLINE bool send_tied(Few& few, Team& team, const Row& row, u32 k, u32 own_group
 
 // What a row with a top-p alone came to.
 struct Shares {
-    // Of all, and where top-p cuts.
-    u64 all;
+    // The sum of weights at which top-p cuts.
     u64 limit;
     // How many equal the largest, where they are as many as the bound is of.
     u32 ties;
@@ -723,9 +705,9 @@ INLINE Shares sum_and_send(Few& few, Team& team, const Row& row, u32 bound, u32 
             ties += __popc(those);
             return;
         }
-        full = full || few.is_full(room);
+        full = full || is_full(few.count, room);
         if (full) return;
-        few.send(to, room, entries, first, those);
+        list_those(few.count, to, room, entries, first, those);
 #pragma unroll 1
         for (; those != 0; those &= those - 1) {
             listed += scale.fixed(pick(entries, __ffs(those) - 1));
@@ -745,8 +727,8 @@ INLINE Shares sum_and_send(Few& few, Team& team, const Row& row, u32 bound, u32 
     }
     team.tell(total);
     Shares shares;
-    shares.all = team.sum_told().all;
-    shares.limit = max(__umul64hi(shares.all, top_p << 32), static_cast<u64>(1));
+    const u64 all = team.sum_told().all;
+    shares.limit = max(__umul64hi(all, top_p << 32), static_cast<u64>(1));
     listed = 0;
     ties = 0;
     for (u32 i = team.lane; i < team.pieces(); i += WARP) {
@@ -773,10 +755,7 @@ INLINE void sort_few(Few& few, u32 count, u32 k) {
     while (lanes < 8 && count * lanes * 2 <= SELECT_THREADS) lanes *= 2;
     const u32 entry = threadIdx.x / lanes;
     const u64 own = entry < count ? few.list[entry] : 0;
-    u32 rank = 0;
-#pragma unroll 4
-    for (u32 i = threadIdx.x % lanes; i < count; i += lanes) rank += few.list[i] > own;
-    for (u32 o = 1; o < lanes; o *= 2) rank += __shfl_xor_sync(ALL_LANES, rank, o);
+    const u32 rank = rank_of(own, few.list, count, lanes);
     if (entry < count && rank < k) few.sorted[rank] = own;
     __syncthreads();
 }
@@ -789,16 +768,11 @@ INLINE void cut_few(Few& few, const Team& team, u32 k, u64 limit, const Options&
     const u64 entry = there ? few.sorted[threadIdx.x] : 0;
     const u64 next = threadIdx.x + 1 < k ? few.sorted[threadIdx.x + 1] : 0;
     const u64 weight = there ? scale.fixed(value_of(static_cast<u32>(entry >> 32))) : 0;
-    const u64 through = warp_inclusive_sum(weight, team.lane);
-    if (team.lane == WARP - 1) team.shared->sums[team.warp] = through;
-    __syncthreads();
-    const u64 of_warp = team.lane < SELECT_WARPS ? team.shared->sums[team.lane] : 0;
-    const u64 warps = warp_inclusive_sum(of_warp, team.lane);
-    const u64 after = __shfl_sync(ALL_LANES, warps - of_warp, team.warp) + through;
+    const BlockSums sums(team.shared->sums, team, weight);
+    const u64 after = sums.through;
     if (limit == 0) {
-        const u64 sum = __shfl_sync(ALL_LANES, warps, WARP - 1);
         const bool off = options.top_p == 1ull << 32;
-        limit = off ? ~0ull : max(__umul64hi(sum, options.top_p << 32), static_cast<u64>(1));
+        limit = off ? ~0ull : max(__umul64hi(sums.all, options.top_p << 32), static_cast<u64>(1));
     }
     const u64 before = after - weight;
     if (there) few.weights[threadIdx.x] = weight;
@@ -1032,7 +1006,7 @@ INLINE void sample(const Params<T>& p) {
         }
         Few& few = shared.few;
         How how = How::SELECTED;
-        Shares shares = {0, 0, 0, false};
+        Shares shares = {0, 0, false};
         if (by_rank) {
             const u32 sent = send_few(few, team, row, own_key, bound);
             if (sent >= options.top_k) {

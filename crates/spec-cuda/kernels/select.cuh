@@ -141,6 +141,23 @@ struct Team {
     }
 };
 
+// A block's running sum up to this thread's own, and that of all. `of_warps` is room that
+// nobody reads any more.
+struct BlockSums {
+    u64 through;
+    u64 all;
+
+    INLINE BlockSums(u64 (&of_warps)[SELECT_WARPS], const Team& team, u64 own) {
+        through = warp_inclusive_sum(own, team.lane);
+        if (team.lane == WARP - 1) of_warps[team.warp] = through;
+        __syncthreads();
+        const u64 of_warp = team.lane < SELECT_WARPS ? of_warps[team.lane] : 0;
+        const u64 warps = warp_inclusive_sum(of_warp, team.lane);
+        through += __shfl_sync(ALL_LANES, warps - of_warp, team.warp);
+        all = __shfl_sync(ALL_LANES, warps, WARP - 1);
+    }
+};
+
 // ---- rows -----------------------------------------------------------------------
 
 // An entry that is not there, or was dropped.
@@ -454,12 +471,7 @@ struct Entered {
 #pragma unroll
             for (u32 j = 0; j < N; ++j) own += weigh(entries[j], first + j);
         }
-        const u64 through = warp_inclusive_sum(own, team.lane);
-        if (team.lane == WARP - 1) team.shared->sums[team.warp] = through;
-        __syncthreads();
-        const u64 of_warp = team.lane < SELECT_WARPS ? team.shared->sums[team.lane] : 0;
-        const u64 warps = warp_inclusive_sum(of_warp, team.lane);
-        const u64 before = __shfl_sync(ALL_LANES, warps - of_warp, team.warp) + through - own;
+        const u64 before = BlockSums(team.shared->sums, team, own).through - own;
         // Of one thread.
         if (before <= rest && rest - before < own) {
             rest -= before;
@@ -483,6 +495,42 @@ struct Entered {
         return team.shared->found;
     }
 };
+
+// ---- lists ----------------------------------------------------------------------
+
+// An entry of a list: the larger key comes first, then the lower index.
+INLINE u64 listed_entry(float x, u32 index) {
+    return static_cast<u64>(exact::sort_key(x)) << 32 | (NONE - index);
+}
+
+// Whether more than there is room for were listed already.
+INLINE bool is_full(const u32& count, u32 room) {
+    return *const_cast<const volatile u32*>(&count) > room;
+}
+
+// Lists the entries of a vector that `those` says, behind the `count` of this block, where
+// there is room.
+template <u32 N>
+INLINE void list_those(u32& count, u64* to, u32 room, const float (&entries)[N], u32 first,
+                       u32 those) {
+    u32 place = atomicAdd(&count, __popc(those));
+#pragma unroll
+    for (u32 j = 0; j < N; ++j) {
+        if ((those >> j & 1) == 0) continue;
+        if (place < room) to[place] = listed_entry(entries[j], first + j);
+        place += 1;
+    }
+}
+
+// How many of a block's list are larger than one of them, by neighbouring lanes, which
+// compare it with a part each. A power of two of them.
+INLINE u32 rank_of(u64 own, const u64* list, u32 count, u32 lanes) {
+    u32 rank = 0;
+#pragma unroll 4
+    for (u32 i = threadIdx.x % lanes; i < count; i += lanes) rank += list[i] > own;
+    for (u32 o = 1; o < lanes; o *= 2) rank += __shfl_xor_sync(ALL_LANES, rank, o);
+    return rank;
+}
 
 // ---- the cut --------------------------------------------------------------------
 
@@ -719,13 +767,9 @@ INLINE u64 sum_bins(Selection& s, const Cluster& blocks, bool wide) {
 // thread has that of its bin.
 template <typename Limit>
 INLINE Round reach(Selection& s, const Team& team, u64 own, u64 above, const Limit& limit_of) {
-    const u64 through = warp_inclusive_sum(own, team.lane);
-    if (team.lane == WARP - 1) s.warp_sums[team.warp] = through;
-    __syncthreads();
-    const u64 of_warp = team.lane < SELECT_WARPS ? s.warp_sums[team.lane] : 0;
-    const u64 warps = warp_inclusive_sum(of_warp, team.lane);
-    const u64 before = above + through - own + __shfl_sync(ALL_LANES, warps - of_warp, team.warp);
-    const u64 limit = limit_of(__shfl_sync(ALL_LANES, warps, WARP - 1));
+    const BlockSums sums(s.warp_sums, team, own);
+    const u64 before = above + sums.through - own;
+    const u64 limit = limit_of(sums.all);
     // Of one thread at most.
     if (before < limit && before + own >= limit) {
         s.bin = threadIdx.x;
@@ -737,11 +781,6 @@ INLINE Round reach(Selection& s, const Team& team, u64 own, u64 above, const Lim
     // Before anyone begins another.
     __syncthreads();
     return round;
-}
-
-// An entry of a list: the larger key comes first, then the lower index.
-INLINE u64 listed_entry(float x, u32 index) {
-    return static_cast<u64>(exact::sort_key(x)) << 32 | (NONE - index);
 }
 
 // Sends this block's entries of a bin by value to the block that leads. Returns whether
@@ -756,14 +795,8 @@ INLINE bool list_entries(Selection& s, Team& team, const Row& row, const Linear:
         u32 those = 0;
 #pragma unroll
         for (u32 j = 0; j < Row::N; ++j) those |= inside(entries[j]) ? 1u << j : 0u;
-        if (those == 0 || *const_cast<volatile u32*>(&s.listed) > room) return;
-        u32 place = atomicAdd(&s.listed, __popc(those));
-#pragma unroll
-        for (u32 j = 0; j < Row::N; ++j) {
-            if ((those >> j & 1) == 0) continue;
-            if (place < room) list[place] = listed_entry(entries[j], first + j);
-            place += 1;
-        }
+        if (those == 0 || is_full(s.listed, room)) return;
+        list_those(s.listed, list, room, entries, first, those);
     });
     __syncthreads();
     if (threadIdx.x < team.blocks.size) {
@@ -818,10 +851,7 @@ INLINE void sort_list(Selection& s, const Team& team, u64 (&own)[2]) {
         __syncthreads();
         const u32 entry = threadIdx.x / LANES;
         const u64 mine = entry < count ? s.sums[entry] : 0;
-        u32 rank = 0;
-#pragma unroll 4
-        for (u32 i = threadIdx.x % LANES; i < count; i += LANES) rank += s.sums[i] > mine;
-        for (u32 o = 1; o < LANES; o *= 2) rank += __shfl_xor_sync(ALL_LANES, rank, o);
+        const u32 rank = rank_of(mine, s.sums, count, LANES);
         if (entry < count) s.list[rank] = mine;
         __syncthreads();
         return;
