@@ -1,5 +1,6 @@
 //! `cargo xtask kernels`: CUDA C++ to archives that the crate embeds.
 
+use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -105,28 +106,38 @@ impl Folder {
 
     /// Whether it has the kernel file that an argument names.
     fn has(&self, argument: &str) -> Result<bool> {
-        let sources = self.files("cu")?;
+        let sources = self.sources()?;
         Ok(sources.iter().any(|name| argument == format!("{}{name}", self.prefix)))
     }
 
-    /// Compiles the kernel files that `names` names, or all.
+    /// Compiles the kernel files that `names` names, or else every one whose
+    /// archive is not of its sources.
     fn build(&self, compiler: &Compiler, names: &[&str], verbose: bool) -> Result<()> {
-        let mut manifest = if names.is_empty() { Manifest::default() } else { self.committed()? };
-        let named = |name: &String| names.contains(&format!("{}{name}", self.prefix).as_str());
-        let mut chosen = self.files("cu")?;
-        chosen.retain(|name| names.is_empty() || named(name));
-        if chosen.is_empty() {
-            return Ok(());
-        }
-        self.facts(&mut manifest, &chosen)?;
-        manifest.set("compiler NVRTC".to_owned(), compiler.version());
-        for name in &chosen {
-            let archive = compiler.archive(self, name, verbose)?;
-            self.describe(&mut manifest, name, &archive)?;
-            println!("{}{name}: {} bytes", self.prefix, archive.len());
-            write(&self.archive(name), &archive)?;
+        let committed = self.committed()?;
+        let (sources, mut manifest) = self.expected(&compiler.version())?;
+        let mut stale = Vec::new();
+        for name in &sources {
+            let full = format!("{}{name}", self.prefix);
+            let key = format!("inputs {name}.bin");
+            let inputs = self.inputs(name)?;
+            let current = self.archive(name).exists() && committed.get(&key) == Some(&inputs);
+            if names.contains(&full.as_str()) || names.is_empty() && !current {
+                let archive = compiler.archive(self, name, verbose)?;
+                println!("{full}: {} bytes", archive.len());
+                write(&self.archive(name), &archive)?;
+                self.describe(&mut manifest, name, &archive, inputs)?;
+            } else {
+                let stated = committed.get(&key).unwrap_or("absent").to_owned();
+                self.describe(&mut manifest, name, &read(&self.archive(name))?, stated)?;
+                if !current {
+                    stale.push(full);
+                }
+            }
         }
         write(&root().join(self.compiled).join("manifest.txt"), manifest.text().as_bytes())?;
+        if !stale.is_empty() {
+            println!("left as they were, though their sources changed: {}", stale.join(", "));
+        }
         let total = self.compiled_size()?;
         if total > self.limit {
             return Err(format!(
@@ -148,13 +159,13 @@ impl Folder {
         Ok(total)
     }
 
-    /// The names of all kernel files or headers, in order.
-    fn files(&self, extension: &str) -> Result<Vec<String>> {
+    /// The names of all kernel files, in order.
+    fn sources(&self) -> Result<Vec<String>> {
         let entries = std::fs::read_dir(root().join(self.kernels))
             .map_err(|e| format!("{}: {e}", self.kernels))?;
         let mut names: Vec<String> = entries
             .filter_map(|entry| Some(entry.ok()?.path()))
-            .filter(|path| path.extension().is_some_and(|e| e == extension))
+            .filter(|path| path.extension().is_some_and(|e| e == "cu"))
             .filter_map(|path| Some(path.file_stem()?.to_str()?.to_owned()))
             .collect();
         names.sort();
@@ -169,11 +180,38 @@ impl Folder {
         Ok(Manifest::parse(&String::from_utf8_lossy(&read(&path)?)))
     }
 
-    /// Everything a build depends on: packages, options, headers, sources.
-    fn facts(&self, manifest: &mut Manifest, sources: &[String]) -> Result<()> {
-        for kind in ["package ", "option ", "header "] {
-            manifest.remove(kind);
+    /// The names of the headers that a file includes, and that those do: its
+    /// folder's and those shared with it. What the compiler brings is no header
+    /// here but a package.
+    fn headers(&self, file: &Path) -> Result<BTreeMap<String, PathBuf>> {
+        let mut found = BTreeMap::new();
+        let mut open = vec![file.to_owned()];
+        while let Some(file) = open.pop() {
+            let text = read(&file)?;
+            let text = String::from_utf8_lossy(&text);
+            let quoted =
+                |line: &str| Some(line.strip_prefix("#include \"")?.split_once('"')?.0.to_owned());
+            for name in text.lines().filter_map(quoted) {
+                let own = root().join(self.kernels).join(&name);
+                let shared = self.shared.iter().map(|path| root().join(path));
+                let path = std::iter::once(own)
+                    .chain(shared)
+                    .find(|path| path.ends_with(&name) && path.exists());
+                let path = path.ok_or_else(|| {
+                    format!("{} includes {name}, which is no header", file.display())
+                })?;
+                if found.insert(name, path.clone()).is_none() {
+                    open.push(path);
+                }
+            }
         }
+        Ok(found)
+    }
+
+    /// Everything that a build of `sources` depends on: packages, options, the
+    /// sources and the headers that they include.
+    fn facts(&self, sources: &[String]) -> Result<Manifest> {
+        let mut manifest = Manifest::default();
         for package in packages() {
             let (name, version) = package.split_once("==").unwrap_or((package, ""));
             manifest.set(format!("package {name}"), version.to_owned());
@@ -181,47 +219,47 @@ impl Folder {
         for option in OPTIONS {
             manifest.set("option".to_owned() + " " + option, "set".to_owned());
         }
-        for header in self.files("cuh")? {
-            let bytes = read(&root().join(self.kernels).join(&header).with_extension("cuh"))?;
-            manifest.set(format!("header {header}.cuh"), sha256(&bytes));
-        }
-        for header in self.shared {
-            manifest.set(format!("header {header}"), sha256(&read(&root().join(header))?));
-        }
         for source in sources {
-            manifest.set(format!("source {source}.cu"), sha256(&read(&self.source(source))?));
+            let source = self.source(source);
+            for (name, path) in self.headers(&source)? {
+                manifest.set(format!("header {name}"), sha256(&read(&path)?));
+            }
+            let name = source.file_name().unwrap_or_default().to_string_lossy();
+            manifest.set(format!("source {name}"), sha256(&read(&source)?));
         }
-        Ok(())
+        Ok(manifest)
     }
 
     /// What came out: the archive and every image in it, and what went in. An
     /// archive names the sources it was built from, so that building one kernel
     /// file anew after a header changed does not vouch for the others.
-    fn describe(&self, manifest: &mut Manifest, name: &str, archive: &[u8]) -> Result<()> {
-        manifest.remove(&format!("image {name} "));
+    fn describe(
+        &self,
+        manifest: &mut Manifest,
+        name: &str,
+        archive: &[u8],
+        inputs: String,
+    ) -> Result<()> {
         for entry in archive::entries(archive).ok_or("the archive is damaged")? {
             let kind = if entry.kind == Kind::Sass { "sass" } else { "ptx" };
             let image = entry.unpack().ok_or("the archive is damaged")?;
             manifest.set(format!("image {name} {kind} {}", entry.architecture), sha256(&image));
         }
         manifest.set(format!("archive {name}.bin"), sha256(archive));
-        manifest.set(format!("inputs {name}.bin"), self.inputs(name)?);
+        manifest.set(format!("inputs {name}.bin"), inputs);
         Ok(())
     }
 
     /// One hash over all that an archive is built from.
     fn inputs(&self, name: &str) -> Result<String> {
-        let mut manifest = Manifest::default();
-        self.facts(&mut manifest, &[name.to_owned()])?;
-        Ok(sha256(manifest.text().as_bytes()))
+        Ok(sha256(self.facts(&[name.to_owned()])?.text().as_bytes()))
     }
 
     /// What the manifest should say, but for the archives.
     fn expected(&self, compiler: &str) -> Result<(Vec<String>, Manifest)> {
-        let sources = self.files("cu")?;
-        let mut now = Manifest::default();
+        let sources = self.sources()?;
+        let mut now = self.facts(&sources)?;
         now.set("compiler NVRTC".to_owned(), compiler.to_owned());
-        self.facts(&mut now, &sources)?;
         Ok((sources, now))
     }
 
@@ -229,7 +267,7 @@ impl Folder {
         let stated = self.committed()?;
         let (sources, mut now) = self.expected(stated.get("compiler NVRTC").unwrap_or(""))?;
         for name in &sources {
-            self.describe(&mut now, name, &read(&self.archive(name))?)?;
+            self.describe(&mut now, name, &read(&self.archive(name))?, self.inputs(name)?)?;
         }
         self.differ(&now)?;
         println!(
@@ -243,7 +281,8 @@ impl Folder {
     fn check_build(&self, compiler: &Compiler) -> Result<()> {
         let (sources, mut now) = self.expected(&compiler.version())?;
         for name in &sources {
-            self.describe(&mut now, name, &compiler.archive(self, name, false)?)?;
+            let archive = compiler.archive(self, name, false)?;
+            self.describe(&mut now, name, &archive, self.inputs(name)?)?;
         }
         self.differ(&now)?;
         println!(
@@ -378,6 +417,23 @@ fn pack(image: &[u8]) -> std::io::Result<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_archives_are_of_the_sources() {
+        check(true).unwrap();
+    }
+
+    #[test]
+    fn a_kernel_depends_on_the_headers_that_it_includes() {
+        let [ours, baselines] = &FOLDERS;
+        let of = |folder: &Folder, name| -> Vec<String> {
+            folder.headers(&folder.source(name)).unwrap().into_keys().collect()
+        };
+        assert_eq!(of(ours, "tree_verify"), ["common.cuh", "ids.cuh"]);
+        assert_eq!(of(baselines, "ngram"), ["blocks.cuh", "common.cuh"]);
+        assert!(of(ours, "sample_logits").contains(&"select.cuh".to_owned()));
+        assert!(!of(ours, "unique").contains(&"select.cuh".to_owned()));
+    }
 
     #[test]
     fn what_is_packed_can_be_unpacked() {

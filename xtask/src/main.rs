@@ -17,8 +17,9 @@ type Result<T, E = String> = std::result::Result<T, E>;
 
 const USAGE: &str = "\
 cargo xtask kernels [NAME..]      compile crates/spec-cuda/kernels/NAME.cu, or for baselines/NAME
-                                  benches/baselines/kernels/NAME.cu (all of both by default), and
-                                  write compiled/ beside them; needs Linux and pip, no GPU
+                                  benches/baselines/kernels/NAME.cu (by default all of both whose
+                                  archive is not of its sources), and write compiled/ beside
+                                  them; needs Linux and pip, no GPU
     --verbose                     print the compiler's log and the size of every image
 cargo xtask kernels --check       prove that what is committed comes from the sources: hashes
                                   and a rebuild with the compiler that xtask/toolchain.txt pins
