@@ -98,6 +98,8 @@ struct Params {
 const POOL = 3328u;
 const NEGATIVE_INFINITY = 0xff800000u;
 const NOBODY = 0xffffffffu;
+// 2^60: times the largest score, the square root of the largest logit, it is finite.
+const LIFT = 1152921504606846976.0f;
 // Groups beyond this are kept by their keys' bits, not by their ranks: see the host.
 const MANY_GROUPS = 256u;
 
@@ -397,9 +399,12 @@ fn write_weights(token: u32, row: u32, softmax: Row) {
         return;
     }
     for (var i = team_lane; i < params.topk; i += LANES) {
-        var weight = params.scale * bitcast<f32>(word_at(scores + i));
+        let score = bitcast<f32>(word_at(scores + i));
+        var weight = params.scale * score;
         if params.renormalize != 0u {
-            weight = weight / sum;
+            // The share first: a large scale times a score could overflow. Lifted, it is
+            // never subnormal, which a device might take for 0.
+            weight = (params.scale / LIFT) * (score * LIFT / sum);
         }
         weights[weights_at + i] = weight;
         write_index(token, i, word_at(chosen + i));

@@ -12,8 +12,8 @@
 //! 4. Experts of the other groups take `c = 0.0` or are excluded ([`Masked`]).
 //! 5. The `topk` largest choices, descending. All ties, of groups and of
 //!    experts, go to the lower index.
-//! 6. Weight `scale * s`, over the sum of the chosen `s` plus 1e-20 if
-//!    `renormalize`.
+//! 6. Weight `scale * s`; if `renormalize`, `scale` times the share of `s` in the
+//!    sum of the chosen `s` plus 1e-20.
 //! 7. `shared_experts` more columns: the experts behind the last, each with the
 //!    weight `shared_weight`.
 //! 8. Rows from `num_tokens` on are padding: index -1 and weight 0 in every column,

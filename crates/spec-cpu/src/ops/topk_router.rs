@@ -408,8 +408,8 @@ fn weigh(plan: &Plan, scores: &[f32], weights: &mut [f32], picks: &[u32]) {
     let renormalize = plan.params.renormalize;
     let divisor = if renormalize { weights.iter().sum::<f32>() + 1e-20 } else { 1.0 };
     for weight in weights {
-        // The scale first: dividing it by a tiny sum could overflow.
-        *weight = plan.params.scale * *weight / divisor;
+        // The share first, which is 1 at most: a large scale times a score could overflow.
+        *weight = plan.params.scale * (*weight / divisor);
     }
 }
 
