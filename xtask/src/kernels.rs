@@ -120,7 +120,7 @@ impl Folder {
             let full = format!("{}{name}", self.prefix);
             let key = format!("inputs {name}.bin");
             let inputs = self.inputs(name)?;
-            let current = self.archive(name).exists() && committed.get(&key) == Some(&inputs);
+            let current = committed.get(&key) == Some(&inputs) && self.has_all_targets(name)?;
             if names.contains(&full.as_str()) || names.is_empty() && !current {
                 let archive = compiler.archive(self, name, verbose)?;
                 println!("{full}: {} bytes", archive.len());
@@ -147,6 +147,23 @@ impl Folder {
             ));
         }
         Ok(())
+    }
+
+    /// What a kernel file is compiled for.
+    fn targets(&self) -> Vec<(u32, Kind)> {
+        let sass = self.sass.iter().map(|&architecture| (architecture, Kind::Sass));
+        sass.chain([(self.ptx, Kind::Ptx)]).collect()
+    }
+
+    /// Whether there is an archive with code for those, in their order.
+    fn has_all_targets(&self, name: &str) -> Result<bool> {
+        let path = self.archive(name);
+        if !path.exists() {
+            return Ok(false);
+        }
+        let archive = read(&path)?;
+        let entries = archive::entries(&archive).into_iter().flatten();
+        Ok(entries.map(|entry| (entry.architecture, entry.kind)).eq(self.targets()))
     }
 
     /// Bytes of all archives.
@@ -339,8 +356,7 @@ impl Compiler {
     /// Compiles one kernel file for everything and packs what comes out.
     fn archive(&self, folder: &Folder, name: &str, verbose: bool) -> Result<Vec<u8>> {
         let source = read(&folder.source(name))?;
-        let sass = folder.sass.iter().map(|&a| (a, Kind::Sass));
-        let targets: Vec<_> = sass.chain([(folder.ptx, Kind::Ptx)]).collect();
+        let targets = folder.targets();
         // A thread for each target: the compiler locks where it must.
         let images: Vec<Result<Image>> = std::thread::scope(|scope| {
             let start = |&target| {
@@ -421,6 +437,15 @@ mod tests {
     #[test]
     fn the_archives_are_of_the_sources() {
         check(true).unwrap();
+    }
+
+    #[test]
+    fn an_archive_that_lacks_a_target_is_seen() {
+        let [mut folder, _] = FOLDERS;
+        assert!(folder.has_all_targets("tree_verify").unwrap());
+        folder.ptx += 10;
+        assert!(!folder.has_all_targets("tree_verify").unwrap());
+        assert!(!folder.has_all_targets("no_such_kernel").unwrap());
     }
 
     #[test]
