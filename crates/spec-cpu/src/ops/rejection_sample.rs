@@ -145,9 +145,8 @@ impl<T: Float> Verifier<'_, T> {
         // Of a request that is open: none emitted, and the drafts that are accepted so far.
         emitted.fill(0);
         accepted.fill(0);
-        let mut open = true;
         if self.plan.tokens().max(self.plan.batch) <= FEW {
-            open = false;
+            let mut open = false;
             let Matrix { row_stride, cols, .. } = self.plan.output;
             for request in 0..self.plan.batch {
                 let row = &mut output[request * row_stride..][..cols];
@@ -171,9 +170,9 @@ impl<T: Float> Verifier<'_, T> {
                     }
                 }
             }
-        }
-        if !open {
-            return;
+            if !open {
+                return;
+            }
         }
         (
             rows_mut(output, self.plan.output),
