@@ -17,14 +17,20 @@ pub fn page(reports: &[Report]) -> Result<String, Error> {
         &page.markdown,
         Options::ENABLE_TABLES | Options::ENABLE_HEADING_ATTRIBUTES,
     );
-    // The plots themselves where the page shows their files; their words follow.
-    let events = parser.map(|event| match event {
+    // The plots themselves where the page names their files, without the words for those
+    // who do not see the file: a plot's title is text in it.
+    let mut in_image = false;
+    let events = parser.filter_map(|event| match event {
         Event::Start(Tag::Image { dest_url, .. }) => {
+            in_image = true;
             let svg = page.plots.get(dest_url.trim_start_matches("plots/"));
-            Event::Html(svg.cloned().unwrap_or_default().into())
+            Some(Event::Html(svg.cloned().unwrap_or_default().into()))
         }
-        Event::End(TagEnd::Image) => Event::Html("".into()),
-        other => other,
+        Event::End(TagEnd::Image) => {
+            in_image = false;
+            None
+        }
+        other => (!in_image).then_some(other),
     });
     let mut body = String::new();
     pulldown_cmark::html::push_html(&mut body, events);

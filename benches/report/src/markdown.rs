@@ -10,6 +10,7 @@
 //! | `{{plots NAME}}` | an operator's plots; with `, SERIES` behind it time over the sizes of that series |
 //! | `{{operator NAME}}` | an operator's tables, one a device, folded: a line a shape |
 //! | `{{rooflines}}` | the devices' rooflines |
+//! | `{{summary}}` | a line a machine: when it was measured, on what, how busy it was |
 //! | `{{machines}}` | the machines: devices, versions, dates, commands, load |
 
 use std::collections::BTreeMap;
@@ -71,7 +72,7 @@ impl Page {
             "plots" => {
                 let mut figures = plot::times_over_sizes(operator, machines)?;
                 for group in groups.iter().filter(|group| !group.over_spec().is_empty()) {
-                    figures.push(plot::ratios(group)?);
+                    figures.extend(plot::ratios(group)?);
                 }
                 figures.retain(|figure| {
                     series.is_empty() || figure.name == format!("{operator}-{series}")
@@ -79,13 +80,19 @@ impl Page {
                 if figures.is_empty() && !series.is_empty() {
                     return Err(Error(format!("{operator} has no three sizes of {series}")));
                 }
-                Ok(figures.into_iter().map(|figure| self.image(figure)).collect())
+                Ok(self.images(figures))
             }
             "operator" => Ok(groups.iter().map(folded).collect()),
-            "rooflines" => Ok(self.image(plot::rooflines(machines)?)),
+            "rooflines" => Ok(self.images(plot::rooflines(machines)?)),
+            "summary" => Ok(machines.iter().map(summary).collect()),
             "machines" => Ok(machines.iter().map(machine).collect()),
             _ => Err(Error(format!("no such directive: {{{{{directive}}}}}"))),
         }
+    }
+
+    /// A paragraph of plots, which stand side by side where there is room.
+    fn images(&mut self, figures: Vec<Figure>) -> String {
+        figures.into_iter().map(|figure| self.image(figure)).collect::<String>() + "\n"
     }
 
     /// The line that shows a plot, which is kept under a name that no other has.
@@ -95,7 +102,7 @@ impl Page {
         let named =
             |i: usize| if i == 1 { format!("{name}.svg") } else { format!("{name}-{i}.svg") };
         let file = (1..).map(named).find(|file| !self.plots.contains_key(file)).unwrap_or_default();
-        let line = format!("![{}](plots/{file})\n\n", escape(&words));
+        let line = format!("![{}](plots/{file})\n", escape(&words));
         self.plots.insert(file, svg);
         line
     }
@@ -210,15 +217,29 @@ fn folded(group: &Group<'_>) -> String {
     details(&group.device_words(), &text)
 }
 
+/// When a machine was measured, what it is, and how busy it was.
+fn summary(report: &Report) -> String {
+    let gpus = report.devices.iter().filter(|device| device.id != "cpu");
+    let gpus = distinct(gpus.map(|device| &*device.name)).into_iter();
+    let gpus: String = gpus.map(|name| format!(", {}", escape(name))).collect();
+    let load = load(report).map_or("load unknown".to_owned(), |words| escape(&words));
+    let (date, host) = (escape(&report.date), escape(&report.host.words()));
+    format!("- {date}: {host}{gpus}; {load}\n")
+}
+
+/// What other programs took of the machine, where that was measured.
+fn load(report: &Report) -> Option<String> {
+    let (others, cores) = (report.load?.others(), report.host.cores);
+    let quiet = || format!("other programs took {others:.1} of {cores} cores meanwhile");
+    Some(report.busy().unwrap_or_else(quiet))
+}
+
 /// What ran where, and how to run it again.
 fn machine(report: &Report) -> String {
     let host = &report.host;
     let gib = digits(host.memory_bytes as f64 / f64::from(1 << 30));
     let versions: Vec<_> = report.versions.iter().map(|(name, v)| format!("{name} {v}")).collect();
-    let others = report.load.map(|load| load.others());
-    let others = others.map(|cores| format!("other programs took {cores:.1} cores meanwhile"));
-    let load =
-        report.busy().or(others).map(|words| format!("\n\nLoad: {words}.")).unwrap_or_default();
+    let load = load(report).map(|words| format!("\n\nLoad: {words}.")).unwrap_or_default();
     let mut table = Table::new(["device", "", "a copy moves", "a call that does nothing takes"]);
     for device in &report.devices {
         let facts = device.facts.iter().map(|(name, value)| format!("; {name} {value}"));

@@ -194,7 +194,9 @@ fn a_page_says_how_many_times_as_fast_and_shows_it() {
         "| `topk_router` | torch &lt;ops> & more | 3 | 3.60 × (1 tokens, f32) | 8.57 × | 16.7 × (65536 tokens, f32) |",
         "<summary>cuda:0: Fast GPU: 2 of 3 goals met</summary>",
         "| `topk_router` | 1024 tokens, f32 | 3.50 µs | 2.80 µs | 1.25 × |",
-        "![topk\\_router, f32: time of a call over tokens](plots/topk_router-f32.svg)",
+        "![topk\\_router, f32 on Fast GPU: time of a call over tokens](plots/topk_router-f32.svg)\n\
+         ![topk\\_router, f32 on cpu: Some CPU, 2 cores: time of a call over tokens]\
+         (plots/topk_router-f32-2.svg)\n",
         "| 21.0 µs (6.00 ×) | 30.0 µs (8.57 ×) |",
     ] {
         assert!(
@@ -203,10 +205,14 @@ fn a_page_says_how_many_times_as_fast_and_shows_it() {
             page.markdown
         );
     }
-    assert_eq!(page.plots.len(), 1);
+    assert_eq!(page.plots.len(), 2);
     let svg = &page.plots["topk_router-f32.svg"];
     // A curve an implementation, a bound, and a name for each in the legend.
     assert!(svg.matches("<polyline").count() >= 6, "{svg}");
+    // A bar with two caps on each of the nine points.
+    let thin = |line: &&str| line.starts_with("<line") && line.contains(r#"stroke-width="1" x1"#);
+    let coloured = |line: &&str| ["#0072B2", "#D55E00", "#00805D"].iter().any(|c| line.contains(c));
+    assert_eq!(svg.lines().filter(thin).filter(coloured).count(), 9 * 3, "{svg}");
     assert_eq!(svg.matches("torch &lt;ops&gt; &amp; more").count(), 1, "{svg}");
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
 
@@ -228,7 +234,36 @@ fn the_html_page_has_every_plot_and_row() {
         }
     }
     let page = html::page(&[report()]).unwrap();
-    // Time over size, ratios on two devices, rooflines.
-    assert_eq!(page.matches("<svg").count(), 4);
+    // Time over size, ratios and a roofline, on two devices.
+    assert_eq!(page.matches("<svg").count(), 6);
     assert!(page.contains("torch &lt;ops&gt; &amp; more"), "{page}");
+}
+
+#[test]
+fn the_html_page_begins_with_when_and_where() {
+    let mut busy = report();
+    busy.load = Some(Load { wall_s: 1.0, all_cpu_s: 1.0, ..Load::default() });
+    let top = |report| {
+        let page = html::page(&[report]).unwrap();
+        page.split_once("<h2").unwrap().0.to_owned()
+    };
+    let machine = "2026-01-31: 2 cores of Some CPU, Fast GPU; ";
+    assert!(top(report()).contains(&format!("{machine}load unknown")), "{}", top(report()));
+    let busy = top(busy);
+    assert!(busy.contains(&format!("{machine}the machine was busy")), "{busy}");
+}
+
+#[test]
+fn the_html_page_fits_a_telephone_and_says_a_title_once() {
+    for reports in [vec![report()], measured()] {
+        let page = html::page(&reports).unwrap();
+        for svg in page.split("<svg").skip(1) {
+            let width = svg.split("width=\"").nth(1).and_then(|rest| rest.split('"').next());
+            assert!(width.unwrap().parse::<u32>().unwrap() <= 480, "{}", &svg[..200]);
+        }
+    }
+    let page = html::page(&[report()]).unwrap();
+    for (title, times) in [("topk_router: time over spec", 2), ("topk_router, f32\n", 2)] {
+        assert_eq!(page.matches(title).count(), times, "{title} in\n{page}");
+    }
 }
