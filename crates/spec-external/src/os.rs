@@ -102,8 +102,11 @@ mod unix {
 
     /// Standard input or output.
     ///
-    /// Rust's own count what is not open as empty, or written. An input that a
-    /// process was started without, its runtime makes `/dev/null`, open both ways.
+    /// Rust's own count what is not open as empty, or written. An input or output that
+    /// a process was started without, its runtime makes `/dev/null`, open both ways:
+    /// keys would come from there or be lost there in silence. Some programs start
+    /// others with such a `/dev/null` too (Python's `subprocess.DEVNULL`), and nothing
+    /// tells the two apart.
     pub(crate) fn standard(which: Standard) -> io::Result<File> {
         let (stdin, stdout) = (io::stdin(), io::stdout());
         let fd: BorrowedFd<'_> = match which {
@@ -121,8 +124,14 @@ mod unix {
             Standard::Input => OFlags::RDONLY,
             Standard::Output => OFlags::WRONLY,
         };
-        if which == Standard::Input && mode == OFlags::RDWR && is_null()? {
-            return Err(io::Error::other("it is closed"));
+        if mode == OFlags::RDWR && is_null()? {
+            let words = match which {
+                Standard::Input => "it is closed",
+                Standard::Output => {
+                    "it is closed, or /dev/null open for reading too; --count-only writes no keys"
+                }
+            };
+            return Err(io::Error::other(words));
         }
         if mode != wanted && mode != OFlags::RDWR {
             let words = match which {
