@@ -188,6 +188,13 @@ fn rows_of<O: Measured>() -> Vec<Row> {
     O::table().into_iter().map(row_of::<O>).collect()
 }
 
+/// The keys that `parse` takes.
+fn keys_of<S>(parse: impl FnOnce(&mut Fields<'_>) -> Result<S, ShapeError>) -> Vec<String> {
+    // Without a key given there is nothing to refuse.
+    let Ok(mut fields) = Fields::parse("", "") else { return Vec::new() };
+    parse(&mut fields).map_or_else(|_| Vec::new(), |_| fields.keys())
+}
+
 fn parsed<O: Measured>(text: &str) -> Result<Row, ShapeError> {
     let mut fields = Fields::parse(O::NAME, text)?;
     let shape = O::parse(&mut fields)?;
@@ -200,10 +207,11 @@ struct Table {
     name: &'static str,
     rows: fn() -> Vec<Row>,
     parse: fn(&str) -> Result<Row, ShapeError>,
+    keys: fn() -> Vec<String>,
 }
 
 const fn table<O: Measured>() -> Table {
-    Table { name: O::NAME, rows: rows_of::<O>, parse: parsed::<O> }
+    Table { name: O::NAME, rows: rows_of::<O>, parse: parsed::<O>, keys: || keys_of(O::parse) }
 }
 
 const fn chain<C: Chain>() -> Table {
@@ -216,6 +224,7 @@ const fn chain<C: Chain>() -> Table {
             fields.finish()?;
             Ok(chain::row_of::<C>(shape))
         },
+        keys: || keys_of(C::parse),
     }
 }
 
@@ -244,6 +253,13 @@ pub fn operators() -> impl Iterator<Item = &'static str> {
 /// The rows of every operator's table.
 pub fn rows() -> Vec<Row> {
     TABLES.iter().flat_map(|table| (table.rows)()).collect()
+}
+
+/// What the keys of an operator's shape may be: `tokens=1 to 2^24`, `dtype=f32|bf16`.
+/// Nothing for a name that is no operator's.
+pub fn keys(operator: &str) -> Vec<String> {
+    let table = TABLES.iter().find(|table| table.name == operator);
+    table.map(|table| (table.keys)()).unwrap_or_default()
 }
 
 /// A row of one's own: `tokens=4096,experts=256,dtype=bf16`. Keys that are left

@@ -80,6 +80,11 @@ impl<'t> Fields<'t> {
         ShapeError(format!("{}: `{key}` is `{value}`, expected {expected}", self.operator))
     }
 
+    /// What each key may be, once an operator has taken them all.
+    pub(crate) fn keys(self) -> Vec<String> {
+        self.known
+    }
+
     /// Refuses what nobody took.
     pub(crate) fn finish(self) -> Result<(), ShapeError> {
         let Some((key, _)) = self.given.first() else { return Ok(()) };

@@ -1,16 +1,17 @@
 //! `spec bench`
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
 
 use clap::Args;
-use spec::Handle;
+use spec::{DeviceInfo, Handle};
 use spec_bench::{self as bench, Event, Row};
 use spec_report::{Report, compare, html, table};
 
-use super::{Error, Result, complain, output};
+use super::{Error, Result, complain, devices, output};
 use crate::output::Progress;
 
 const EXAMPLES: &str = "\
@@ -19,7 +20,7 @@ Examples:
   spec bench unique --device cuda:0 --save before.json  one operator, every sample kept
   spec bench unique --device cuda:0 --compare before.json
   spec bench topk_router --shape tokens=512,experts=64,dtype=bf16 --html page.html
-  spec bench unique --shape help=                       which keys a shape has";
+  spec bench unique --shape help                        which keys a shape has";
 
 /// What `spec bench` takes.
 #[derive(Args)]
@@ -30,12 +31,12 @@ pub struct Options {
     #[arg(value_name = "OPERATOR")]
     operators: Vec<String>,
     /// A device to time them on: cpu, cuda:N, wgpu:N; may be given several
-    /// times [default: every device there is]
+    /// times [default: every device there is but software renderers]
     #[arg(long = "device", value_name = "DEVICE")]
     devices: Vec<String>,
     /// A shape of your own for one operator, as in
-    /// tokens=4096,experts=256,dtype=bf16; may be given several times. A key
-    /// that there is not lists those that there are
+    /// tokens=4096,experts=256,dtype=bf16; may be given several times. `help`
+    /// prints the keys that there are, and times nothing
     #[arg(long = "shape", value_name = "KEY=VALUE,..")]
     shapes: Vec<String>,
     /// Few rows of each operator, and little time for each
@@ -69,6 +70,10 @@ const HOST: &str = "host";
 
 /// Times everything that is asked for and prints it.
 pub fn run(options: &Options) -> Result<ExitCode> {
+    if options.shapes.iter().any(|shape| shape.trim_end_matches('=') == "help") {
+        output::write(&keys(options)?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let rows = rows(options)?;
     let handles = handles(&options.devices)?;
     let old = options.compare.as_deref().map(read).transpose()?;
@@ -129,7 +134,34 @@ fn message(error: &spec_report::Error) -> Error {
 }
 
 fn read(path: &Path) -> Result<Report> {
+    if !path.exists() {
+        return Err(Error::Message(absent(path)));
+    }
     Report::read(path).map_err(|error| message(&error))
+}
+
+/// That there is no such file, and which reports lie where it would be.
+fn absent(path: &Path) -> String {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+    let folder = folder.unwrap_or(Path::new("."));
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let reports = entries.map(|entry| entry.path()).filter(|path| is_report(path));
+    let names = reports.filter_map(|path| Some(path.file_name()?.to_string_lossy().into_owned()));
+    let mut names: Vec<_> = names.collect();
+    names.sort();
+    let there = match &names[..] {
+        [] => format!("no report lies in {}: --save FILE writes one", folder.display()),
+        names => format!("the reports in {} are {}", folder.display(), names.join(", ")),
+    };
+    format!("{}: there is no such file; {there}", path.display())
+}
+
+/// Whether a file begins as a report does.
+fn is_report(path: &Path) -> bool {
+    let mut start = [0; 64];
+    let is_file = path.metadata().is_ok_and(|found| found.is_file());
+    let read = is_file.then(|| File::open(path)?.read(&mut start)).and_then(|read| read.ok());
+    String::from_utf8_lossy(&start[..read.unwrap_or(0)]).contains("\"spec-bench ")
 }
 
 /// A report with the rows of others beside it.
@@ -188,12 +220,31 @@ fn wants(options: &Options, operator: &str) -> bool {
     options.operators.is_empty() || options.operators.iter().any(|name| name == operator)
 }
 
-fn rows(options: &Options) -> Result<Vec<Row>> {
+/// Refuses an operator that there is not.
+fn check_operators(options: &Options) -> Result<()> {
     let known: Vec<&str> = bench::operators().chain([HOST]).collect();
-    if let Some(name) = options.operators.iter().find(|name| !known.contains(&name.as_str())) {
-        let words = format!("there is no operator `{name}`, expected {}", known.join(", "));
-        return Err(Error::Message(words));
+    match options.operators.iter().find(|name| !known.contains(&name.as_str())) {
+        Some(name) => Err(Error::Message(format!(
+            "there is no operator `{name}`, expected {}",
+            known.join(", ")
+        ))),
+        None => Ok(()),
     }
+}
+
+/// What the keys of a shape may be, of each operator that is asked for.
+fn keys(options: &Options) -> Result<String> {
+    check_operators(options)?;
+    let operators = bench::operators().filter(|operator| wants(options, operator));
+    let keys = |operator: &str| {
+        let keys = bench::keys(operator).into_iter().map(|key| format!("  {key}\n"));
+        format!("{operator}\n{}", keys.collect::<String>())
+    };
+    Ok(operators.map(keys).collect())
+}
+
+fn rows(options: &Options) -> Result<Vec<Row>> {
+    check_operators(options)?;
     if options.shapes.is_empty() {
         let wanted = |row: &Row| wants(options, row.operator) && (row.quick || !options.quick);
         return Ok(bench::rows().into_iter().filter(wanted).collect());
@@ -209,16 +260,21 @@ fn rows(options: &Options) -> Result<Vec<Row>> {
     options.shapes.iter().map(row).collect()
 }
 
-/// The devices that are named, or all of them.
+/// The devices that are named, or all of them but software renderers.
 fn handles(names: &[String]) -> Result<Vec<Handle>> {
     if names.is_empty() {
         let found = spec::devices().into_iter().filter_map(|listing| listing.devices.ok());
-        let names = found.flatten().map(|info| info.device.to_string());
-        return names.map(|name| Ok(name.parse()?)).collect();
+        let (software, real): (Vec<_>, Vec<_>) = found.flatten().partition(|info| info.software);
+        for DeviceInfo { device, name, .. } in software {
+            complain(&format!(
+                "skipped: {device} ({name}) is a software renderer; `--device {device}` times it"
+            ));
+        }
+        return real.iter().map(|info| Ok(info.device.to_string().parse()?)).collect();
     }
     let mut handles: Vec<Handle> = Vec::new();
     for name in names {
-        let handle: Handle = name.parse()?;
+        let handle = devices::open(name)?;
         if handles.iter().all(|known| known.device() != handle.device()) {
             handles.push(handle);
         }

@@ -5,9 +5,10 @@ use std::process::ExitCode;
 
 use clap::Args;
 use serde_json::{Map, Value, json};
-use spec::{DeviceInfo, Listing};
-use spec_report::Fact;
+use spec::{Device, DeviceInfo, Handle, Listing};
+use sysinfo::{CpuRefreshKind, RefreshKind, System};
 
+use super::output::complain;
 use super::{Result, output};
 
 /// What `spec devices` takes.
@@ -18,43 +19,85 @@ pub struct Options {
     json: bool,
 }
 
+/// Opens the device that an option names, or the one that `auto` takes.
+///
+/// A software renderer is there for tests and far slower than `cpu`: one that is
+/// named is opened, and stderr says what it is.
+pub fn open(name: &str) -> Result<Handle> {
+    let handle: Handle = name.parse()?;
+    let info = handle.info();
+    if info.software {
+        let (device, name) = (info.device, &info.name);
+        complain(&format!(
+            "warning: {device} ({name}) is a software renderer: it runs on the CPU, slower than \
+             the device `cpu`"
+        ));
+    }
+    Ok(handle)
+}
+
+/// What a device is called. The CPU backend gives its architecture; the system knows
+/// the model.
+pub fn name(info: &DeviceInfo) -> String {
+    let model = (info.device == Device::CPU).then(cpu_model).flatten();
+    model.unwrap_or_else(|| info.name.clone())
+}
+
+/// The processor's model, where the system gives one.
+fn cpu_model() -> Option<String> {
+    let what = RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing());
+    let system = System::new_with_specifics(what);
+    let brand = system.cpus().first()?.brand().trim().to_owned();
+    Some(brand).filter(|brand| !brand.is_empty())
+}
+
 /// Lists what is there.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let listings = spec::devices();
+    // A GPU that is listed need not open: only opening one tells.
+    let auto = Handle::auto().ok().map(|handle| handle.device());
     if options.json {
-        output::write_json(&listings.iter().map(json).collect())?;
+        output::write_json(&listings.iter().map(|listing| json(listing, auto)).collect())?;
     } else {
-        output::write(&listings.iter().map(text).collect::<String>())?;
+        let text = listings.iter().map(|listing| text(listing, auto));
+        output::write(&text.collect::<String>())?;
     }
     Ok(ExitCode::SUCCESS)
 }
 
-fn text(listing: &Listing) -> String {
+fn text(listing: &Listing, auto: Option<Device>) -> String {
     match &listing.devices {
         Err(error) => format!("{:<8} none: {error}\n", listing.backend),
         Ok(devices) if devices.is_empty() => format!("{:<8} none found\n", listing.backend),
-        Ok(devices) => devices.iter().map(device).collect(),
+        Ok(devices) => devices.iter().map(|info| device(info, auto)).collect(),
     }
 }
 
-fn device(info: &DeviceInfo) -> String {
-    let mut text = format!("{:<8} {}", info.device.to_string(), info.name);
-    if info.software {
-        text += ", a software renderer";
-    }
+fn device(info: &DeviceInfo, auto: Option<Device>) -> String {
+    let mut text = format!("{:<8} {}", info.device.to_string(), name(info));
     if let Some(bytes) = info.memory {
         _ = write!(text, ", {:.1} GiB", bytes as f64 / f64::from(1 << 30));
     }
     text.push('\n');
+    if auto == Some(info.device) {
+        _ = writeln!(text, "{:<8}   `--device auto` takes this one", "");
+    }
+    if info.software {
+        _ = writeln!(
+            text,
+            "{:<8}   a software renderer: only `--device {}` takes it",
+            "", info.device
+        );
+    }
     for (fact, value) in &info.facts {
         _ = writeln!(text, "{:<8}   {fact}: {value}", "");
     }
     text
 }
 
-fn json(listing: &Listing) -> Value {
+fn json(listing: &Listing, auto: Option<Device>) -> Value {
     let (devices, reason) = match &listing.devices {
-        Ok(devices) => (devices.iter().map(device_json).collect(), Value::Null),
+        Ok(devices) => (devices.iter().map(|info| device_json(info, auto)).collect(), Value::Null),
         Err(error) => (
             Value::Array(Vec::new()),
             json!({ "status": error.status().code(), "message": error.to_string() }),
@@ -63,16 +106,20 @@ fn json(listing: &Listing) -> Value {
     json!({ "backend": listing.backend, "devices": devices, "error": reason })
 }
 
-fn device_json(info: &DeviceInfo) -> Value {
+fn device_json(info: &DeviceInfo, auto: Option<Device>) -> Value {
     // A count is a number.
     let facts: Map<String, Value> = info
         .facts
         .iter()
-        .map(|(fact, value)| ((*fact).to_owned(), json!(Fact::from(&**value))))
+        .map(|(fact, value)| {
+            let value = value.parse::<u64>().map_or_else(|_| json!(value), |count| json!(count));
+            ((*fact).to_owned(), value)
+        })
         .collect();
     json!({
         "device": info.device.to_string(),
-        "name": info.name,
+        "name": name(info),
+        "auto": auto == Some(info.device),
         "software": info.software,
         "memory": info.memory,
         "facts": facts,

@@ -11,15 +11,20 @@ mod unique;
 mod verify;
 
 use std::fmt::Display;
-use std::io::Write;
 use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser, Subcommand};
 
+use output::{complain, one_line};
+
 /// What a shell reports for a program that SIGPIPE ended.
 const BROKEN_PIPE: u8 = 141;
+
+/// The most threads that a user may ask for: more is a typing error, and rayon
+/// would start them all.
+const MAX_THREADS: usize = 4096;
 
 /// The operators that decide an LLM server's next tokens and experts.
 #[derive(Parser)]
@@ -38,6 +43,9 @@ enum Command {
     /// The target and the draft model are counts of the prompt's own tokens
     /// (an interpolated trigram and a bigram): a stand-in for LLMs, so that
     /// what is shown is the work of the operators, not the quality of a text.
+    /// A run of either takes a time that --model-ms and --draft-model-ms say.
+    /// The same text is decoded without drafts too: the output says how many
+    /// runs and how much time drafting saved.
     Decode(decode::Options),
     /// Check a device: golden vectors, and random cases against plain loops
     Verify(verify::Options),
@@ -83,7 +91,7 @@ fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(error) => return refuse(&error),
     };
-    let result = match cli.command {
+    let result = check_threads().and_then(|()| match cli.command {
         Command::Devices(options) => devices::run(&options),
         Command::Decode(options) => decode::run(&options),
         Command::Verify(options) => verify::run(&options),
@@ -91,13 +99,13 @@ fn main() -> ExitCode {
         Command::Bench(options) => bench::run(&options),
         Command::Completions(options) => pages::complete(&options, Cli::command()),
         Command::Man(options) => pages::manual(&options, Cli::command()),
-    };
+    });
     match result {
         Ok(code) => code,
         // Like every program in a pipe whose reader has left: no word.
         Err(Error::BrokenPipe) => ExitCode::from(BROKEN_PIPE),
         Err(error) => {
-            complain(&format!("error: {error}"));
+            complain(&format!("error: {}", one_line(&error.to_string())));
             ExitCode::FAILURE
         }
     }
@@ -116,24 +124,39 @@ where
     number.ok_or(format!("expected a whole number from {low} to {high}"))
 }
 
-/// Writes to stderr; that it cannot be written to is no error.
-fn complain(text: &str) {
-    _ = writeln!(std::io::stderr(), "{text}");
+/// Refuses a number of threads in the environment that `--threads` would refuse.
+fn check_threads() -> Result<()> {
+    const NAME: &str = "RAYON_NUM_THREADS";
+    let threads = std::env::var(NAME).ok().and_then(|text| text.parse::<usize>().ok());
+    match threads.filter(|threads| *threads > MAX_THREADS) {
+        Some(threads) => Err(Error::Message(format!(
+            "{NAME} is {threads}, expected a number from 0 to {MAX_THREADS}"
+        ))),
+        None => Ok(()),
+    }
 }
 
 /// Prints help and version as they are, and of an error what is wrong.
 fn refuse(error: &clap::Error) -> ExitCode {
-    let is_wrong_value =
-        matches!(error.kind(), ErrorKind::InvalidValue | ErrorKind::ValueValidation);
-    if is_wrong_value {
-        let text = error.to_string();
-        let sentence: Vec<&str> =
-            text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
-        complain(&sentence.join(" "));
-    } else {
-        _ = error.print();
+    let text = error.to_string();
+    match error.kind() {
+        ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
+            let sentence: Vec<&str> =
+                text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
+            complain(&sentence.join(" "));
+        }
+        // clap prints the user's own words as they are. Its text without colours has no
+        // sequence of theirs that a terminal obeys, once single characters are escaped.
+        _ if error.use_stderr() && has_control_characters() => complain(text.trim_end()),
+        _ => _ = error.print(),
     }
     ExitCode::from(error.exit_code() as u8)
+}
+
+/// Whether an argument of the program has any.
+fn has_control_characters() -> bool {
+    let mut arguments = std::env::args_os();
+    arguments.any(|argument| argument.to_string_lossy().contains(char::is_control))
 }
 
 /// Keeps Mesa's device-selection layer from asking a Wayland server which GPU is

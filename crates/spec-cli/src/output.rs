@@ -1,26 +1,69 @@
-//! Writing to stdout, and progress on stderr.
+//! Writing to stdout and stderr, and progress on stderr.
 
+use std::borrow::Cow;
+use std::fmt::Write as _;
 use std::io::{ErrorKind, IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-use super::{Error, Result, complain};
+use super::{Error, Result};
 
-/// Writes to stdout.
+/// Writes text to stdout, [printable](printable).
 pub fn write(text: &str) -> Result<()> {
+    write_bytes(printable(text).as_bytes())
+}
+
+/// Writes what the program made itself, byte for byte, to stdout.
+pub fn write_bytes(bytes: &[u8]) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
-    stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(|error| {
-        match error.kind() {
-            ErrorKind::BrokenPipe => Error::BrokenPipe,
-            _ => Error::Output(error),
-        }
+    stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
+        ErrorKind::BrokenPipe => Error::BrokenPipe,
+        _ => Error::Output(error),
     })
 }
 
 /// Writes one JSON value to stdout, indented.
 pub fn write_json(value: &serde_json::Value) -> Result<()> {
     write(&format!("{value:#}\n"))
+}
+
+/// Writes a line to stderr, [printable](printable); a failure to write is no error.
+pub fn complain(text: &str) {
+    _ = writeln!(std::io::stderr(), "{}", printable(text));
+}
+
+/// Text as a terminal may have it: a control character, which a name or a file may
+/// hold and a terminal obeys, becomes an escape such as `\u001b`. Line ends (`\n`,
+/// `\r\n`) and tabs stay. The escapes are those of JSON, which stays JSON.
+pub fn printable(text: &str) -> Cow<'_, str> {
+    escaped(text, |c, next| !matches!((c, next), ('\n' | '\t', _) | ('\r', Some('\n'))))
+}
+
+/// As [`printable`], without line ends and tabs.
+pub fn one_line(text: &str) -> Cow<'_, str> {
+    escaped(text, |_, _| true)
+}
+
+/// A text with an escape for each control character that `is_bad`, given the
+/// character behind it.
+fn escaped(text: &str, is_bad: impl Fn(char, Option<char>) -> bool) -> Cow<'_, str> {
+    if !text.contains(char::is_control) {
+        return text.into();
+    }
+    let mut out = String::with_capacity(text.len());
+    let mut rest = text.chars().peekable();
+    while let Some(c) = rest.next() {
+        match c {
+            c if !c.is_control() || !is_bad(c, rest.peek().copied()) => out.push(c),
+            '\n' => out.push_str("\\n"),
+            '\r' => out.push_str("\\r"),
+            '\t' => out.push_str("\\t"),
+            // Writing to a string cannot fail.
+            c => _ = write!(out, "\\u{:04x}", u32::from(c)),
+        }
+    }
+    out.into()
 }
 
 /// A bar on stderr that appears once something has taken a second, and only
@@ -78,5 +121,30 @@ impl Progress {
 impl Drop for Progress {
     fn drop(&mut self) {
         self.bar.finish_and_clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{one_line, printable};
+
+    #[test]
+    fn what_a_terminal_obeys_is_escaped() {
+        let text = "red\u{1b}[31m, bell\u{7}, delete\u{7f}, C1\u{9b}2J, line\rover\n";
+        let safe = "red\\u001b[31m, bell\\u0007, delete\\u007f, C1\\u009b2J, line\\rover\n";
+        assert_eq!(printable(text), safe);
+        for plain in ["one\ntwo\tthree\r\n", "ひらがな 🦀 é", ""] {
+            assert_eq!(printable(plain), plain);
+        }
+        assert_eq!(one_line("a\nb\tc\r\n"), "a\\nb\\tc\\r\\n");
+    }
+
+    #[test]
+    fn json_stays_json() {
+        let value = serde_json::json!({ "text": "a\u{1b}b\u{7f}c\u{9b}d\n" });
+        let text = format!("{value:#}\n");
+        let safe = printable(&text);
+        assert!(!safe.contains(['\u{1b}', '\u{7f}', '\u{9b}']), "{safe}");
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&safe).unwrap(), value);
     }
 }

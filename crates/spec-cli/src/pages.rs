@@ -44,6 +44,6 @@ pub fn manual(options: &Page, mut program: Command) -> Result<ExitCode> {
 }
 
 fn print(text: &[u8]) -> Result<ExitCode> {
-    output::write(&String::from_utf8_lossy(text))?;
+    output::write_bytes(text)?;
     Ok(ExitCode::SUCCESS)
 }

@@ -13,7 +13,7 @@ use spec::{Handle, Overlap};
 use spec_conformance::{Golden, OPERATORS, Pooled, Report, check_golden_of, check_random_of};
 
 use crate::output::Progress;
-use crate::{Error, Result, output, parse_number, parse_seed};
+use crate::{Error, Result, devices, output, parse_number, parse_seed};
 
 /// What `spec verify` takes.
 #[derive(Args)]
@@ -38,8 +38,11 @@ pub struct Options {
 }
 
 fn parse_cases(text: &str) -> Result<usize, String> {
-    parse_number(text, 0, usize::MAX)
+    parse_number(text, 0, MAX_CASES)
 }
+
+/// The most random cases of an operator: more is a typing error.
+const MAX_CASES: usize = 1_000_000_000;
 
 /// How many failures of an operator are written out.
 const SHOWN: usize = 5;
@@ -55,7 +58,7 @@ struct Random {
 
 /// Runs all checks and prints a line an operator.
 pub fn run(options: &Options) -> Result<ExitCode> {
-    let handle: Handle = options.device.parse()?;
+    let handle = devices::open(&options.device)?;
     let wanted = |operator: &&&str| {
         options.operators.is_empty() || options.operators.iter().any(|name| name == **operator)
     };
@@ -124,7 +127,7 @@ fn reports(random: &[Random]) -> impl Iterator<Item = &Report> {
 
 fn text(options: &Options, handle: &Handle, golden: &[Report], random: &[Random]) -> String {
     let info = handle.info();
-    let mut text = format!("Checking {} ({})\n\n", info.device, info.name);
+    let mut text = format!("Checking {} ({})\n\n", info.device, devices::name(info));
     _ = writeln!(text, "{:<18} {:>14} {:>22} {:>10}", "operator", "golden", "random", "seconds");
     for (golden, Random { report: random, seconds }) in golden.iter().zip(random) {
         let passed = |report: &Report| {
@@ -191,7 +194,7 @@ fn json(options: &Options, handle: &Handle, golden: &[Report], random: &[Random]
         .collect();
     json!({
         "device": handle.device().to_string(),
-        "name": handle.info().name,
+        "name": devices::name(handle.info()),
         "seed": options.seed,
         "compared_with": REFERENCE,
         "operators": operators,

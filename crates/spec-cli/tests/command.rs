@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use serde_json::Value;
+use spec::Handle;
 
 fn spec(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_spec"));
@@ -19,12 +20,16 @@ fn run(arguments: &[&str]) -> Output {
     spec(arguments).output().unwrap()
 }
 
+/// Models without a time of their own, where a test asks for something else.
+const FREE: [&str; 4] = ["--model-ms", "0", "--draft-model-ms", "0"];
+
 /// Runs what must succeed and returns its stdout.
 fn stdout(arguments: &[&str]) -> String {
     let output = run(arguments);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{arguments:?}: {stderr}");
-    assert!(stderr.is_empty(), "{arguments:?}: no terminal, yet stderr has {stderr}");
+    let mut said = stderr.lines().filter(|line| !line.contains("is a software renderer"));
+    assert_eq!(said.next(), None, "{arguments:?}: no terminal, yet stderr has {stderr}");
     String::from_utf8(output.stdout).unwrap()
 }
 
@@ -116,8 +121,12 @@ fn bad_options_are_refused() {
         refused(&["decode", "--top-p", share], "a number from 0 to 1");
         refused(&["decode", "--min-p", share], "a number from 0 to 1");
     }
-    for cases in ["-1", "x", "99999999999999999999"] {
-        let words = "expected a whole number from 0 to 18446744073709551615";
+    for ms in ["-1", "NaN", "inf", "10001", "soon"] {
+        refused(&["decode", "--model-ms", ms], "a number from 0 to 10000");
+        refused(&["decode", "--draft-model-ms", ms], "a number from 0 to 10000");
+    }
+    for cases in ["-1", "x", "1000000001", "99999999999999999999"] {
+        let words = "expected a whole number from 0 to 1000000000";
         refused(&["verify", "--cases", cases], words);
     }
 }
@@ -184,7 +193,8 @@ fn a_limit_of_threads_is_an_error() {
 #[test]
 fn a_reader_that_leaves_ends_it_quietly() {
     // More than a pipe holds, so that the write must fail.
-    let mut child = spec(&["decode", "--tokens", "15000", "--draft", "none", "--json"])
+    let decode = ["decode", "--tokens", "15000", "--draft", "none", "--json"];
+    let mut child = spec(&[&decode[..], &FREE].concat())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -199,13 +209,43 @@ fn a_reader_that_leaves_ends_it_quietly() {
 #[test]
 fn decode_prints_text_and_table() {
     let text = stdout(&["decode", "--tokens", "40", "--device", "cpu"]);
-    for word in ["drafted", "accepted", "acceptance rate", "emitted", "tokens a step"] {
+    let saved =
+        ["target model", "draft model", "without drafts", "drafting saved", "times as fast"];
+    let words = ["drafted", "accepted", "acceptance rate", "emitted", "tokens a step"];
+    for word in words.into_iter().chain(saved) {
         assert!(text.contains(word), "no {word} in\n{text}");
     }
     for operator in ["hybrid_mtp_ngram", "sample_logits", "tree_verify"] {
         assert!(text.contains(operator), "no {operator} in\n{text}");
     }
     assert!(text.contains("a stand-in for LLMs"), "{text}");
+    assert!(text.contains("takes time: 5.00 ms or more"), "the models' time is not said: {text}");
+}
+
+/// Where a run of the model costs something, as an LLM's does, drafts save it.
+#[test]
+fn decode_says_what_drafting_saves() {
+    let arguments = ["decode", "--tokens", "60", "--model-ms", "20", "--device", "cpu"];
+    let run = json(&[&arguments[..], &["--draft", "hybrid"]].concat());
+    let [seconds, plain, saved] = ["seconds_total", "plain_seconds_total", "saved_seconds"]
+        .map(|name| run[name].as_f64().unwrap());
+    let [steps, plain_steps, saved_steps] =
+        ["steps", "plain_steps", "saved_steps"].map(|name| run[name].as_u64().unwrap());
+    assert_eq!(plain_steps, 60, "without drafts every token is a run");
+    assert!(steps < 50 && saved_steps == plain_steps - steps, "{run}");
+    assert!(plain >= 60.0 * 0.02 && seconds >= steps as f64 * 0.02, "{run}");
+    assert!((saved - (plain - seconds)).abs() < 1e-9 && saved > 0.0, "{run}");
+    let models = ["seconds_target_model", "seconds_draft_model"].map(|name| run[name].as_f64());
+    assert!(models.iter().all(|time| time.unwrap() > 0.0), "{run}");
+    assert!(run["draft_model_runs"].as_u64().unwrap() > 0, "{run}");
+    assert_eq!(
+        (run["model_ms"].as_f64(), run["draft_model_ms"].as_f64()),
+        (Some(20.0), Some(0.25))
+    );
+    let run = json(&[&arguments[..], &["--draft", "none"]].concat());
+    for name in ["plain_steps", "plain_seconds_total", "saved_steps", "saved_seconds"] {
+        assert!(run[name].is_null(), "there is nothing to compare with: {run}");
+    }
 }
 
 #[test]
@@ -217,7 +257,8 @@ fn decode_prints_one_json_object() {
         ("tree", None),
         ("hybrid", Some("hybrid_mtp_ngram")),
     ] {
-        let run = json(&["decode", "--tokens", "50", "--draft", draft, "--device", "cpu"]);
+        let options = ["decode", "--tokens", "50", "--draft", draft, "--device", "cpu"];
+        let run = json(&[&options[..], &FREE].concat());
         let number = |key: &str| run[key].as_u64().unwrap();
         assert_eq!(number("emitted"), 50);
         assert_eq!(run["tokens"].as_array().unwrap().len(), 50);
@@ -237,7 +278,7 @@ fn decode_prints_one_json_object() {
 #[test]
 fn a_seed_is_a_text() {
     let tokens = |options: &[&str]| {
-        json(&[&["decode", "--tokens", "60"][..], options].concat())["tokens"].take()
+        json(&[&["decode", "--tokens", "60"][..], &FREE, options].concat())["tokens"].take()
     };
     let filtered = ["--top-k", "40", "--top-p", "0.9", "--min-p", "0.02", "--seed", "7"];
     for options in [&["--temperature", "0"][..], &["--seed", "7"], &filtered] {
@@ -298,6 +339,19 @@ fn devices_are_listed_with_reasons() {
     let text = stdout(&["devices"]);
     assert!(text.starts_with("cpu "), "{text}");
     let listings = json(&["devices"]);
+    let all = listings.as_array().unwrap().iter().flat_map(|found| found["devices"].as_array());
+    let all: Vec<&Value> = all.flatten().collect();
+    // `auto` takes one of them, and no software renderer.
+    let auto = Handle::auto().unwrap().device().to_string();
+    let taken: Vec<_> = all.iter().filter(|device| device["auto"] == true).collect();
+    assert!(taken.len() == 1 && taken[0]["device"] == *auto, "{listings}");
+    assert_eq!(taken[0]["software"], false, "{listings}");
+    assert_eq!(text.matches("`--device auto` takes this one").count(), 1, "{text}");
+    for device in all.iter().filter(|device| device["software"] == true) {
+        let name = device["device"].as_str().unwrap();
+        let words = format!("a software renderer: only `--device {name}` takes it");
+        assert!(text.contains(&words), "{text}");
+    }
     for (listing, found) in spec::devices().iter().zip(listings.as_array().unwrap()) {
         assert_eq!(found["backend"], listing.backend);
         match &listing.devices {
@@ -308,6 +362,38 @@ fn devices_are_listed_with_reasons() {
             }
         }
     }
+}
+
+/// The model's name, as the system has it, and not the architecture alone.
+#[cfg(target_os = "linux")]
+#[test]
+fn the_cpu_is_named() {
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    // Not every architecture's kernel has it there.
+    let Some((_, model)) = model else { return };
+    assert_eq!(json(&["devices"])[0]["devices"][0]["name"], model.trim());
+    let verified = stdout(&["verify", "unique", "--device", "cpu", "--cases", "0"]);
+    assert!(verified.starts_with(&format!("Checking cpu ({})", model.trim())), "{verified}");
+}
+
+/// A software renderer is named on purpose, and what it is is said; `auto` says nothing.
+#[test]
+fn a_software_renderer_is_a_warning() {
+    let listings = spec::devices();
+    let all = listings.iter().filter_map(|listing| listing.devices.as_ref().ok()).flatten();
+    let decode = |device: &str| {
+        let decode = ["decode", "--tokens", "2", "--device", device];
+        let output = run(&[&decode[..], &FREE].concat());
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for info in all.filter(|info| info.software) {
+        let stderr = decode(&info.device.to_string());
+        let start = format!("warning: {} ({}) is a software renderer", info.device, info.name);
+        assert!(stderr.starts_with(&start) && stderr.lines().count() == 1, "{stderr}");
+    }
+    assert_eq!(decode("auto"), "");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Where drafts come from: the text so far, the draft model, or both.
 
+use std::time::Duration;
+
 use spec::ops::hybrid_mtp_ngram::{self, HybridMtpNgram};
 use spec::ops::ngram_match::{self, NgramMatch};
 use spec::ops::prompt_lookup::{self, PromptLookup};
@@ -127,13 +129,16 @@ impl Drafter {
 pub struct Small {
     sampler: Sampler,
     row: Vec<f32>,
+    /// The least time of a run.
+    run_time: Duration,
 }
 
 impl Small {
     fn new(handle: &Handle, model: &Model, settings: &Settings) -> Result<Self> {
         let seed = settings.draft_seed;
         let sampler = Sampler::new(handle, 1, model.vocab(), &settings.sampling, seed)?;
-        Ok(Small { sampler, row: vec![0.0; model.vocab()] })
+        let run_time = settings.model_time.draft;
+        Ok(Small { sampler, row: vec![0.0; model.vocab()], run_time })
     }
 
     /// Its choice for one place.
@@ -144,7 +149,7 @@ impl Small {
         position: i64,
         watch: &mut Stopwatch,
     ) -> Result<u32> {
-        model.draft(context, &mut self.row);
+        watch.draft.run(self.run_time, || model.draft(context, &mut self.row));
         Ok(self.sampler.choose(&self.row, &[position], watch)?[0])
     }
 

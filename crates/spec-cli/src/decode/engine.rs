@@ -43,13 +43,25 @@ pub struct Settings {
     pub seed: u64,
     /// Of the draft model's.
     pub draft_seed: u64,
+    /// The least time of a run of each model.
+    pub model_time: ModelTime,
+}
+
+/// The least time that a run of each model takes. A stand-in made of counts is too fast
+/// to show what drafts are for: an LLM's run is what a draft saves.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ModelTime {
+    /// A run of the target model, however many drafts it checks.
+    pub target: Duration,
+    /// A run of the draft model: one draft.
+    pub draft: Duration,
 }
 
 /// What decoding came to.
 pub struct Decoded {
     /// The emitted tokens.
     pub tokens: Vec<u32>,
-    /// Calls of the target model.
+    /// Runs of the target model.
     pub steps: usize,
     /// Tokens drafted.
     pub drafted: usize,
@@ -57,15 +69,40 @@ pub struct Decoded {
     pub accepted: usize,
     /// The time of everything.
     pub total: Duration,
-    /// The time of each operator.
+    /// The time of each operator and model.
     pub watch: Stopwatch,
 }
 
-/// Adds up the time of calls by name.
+/// Adds up the time of operators and models.
 pub struct Stopwatch {
     handle: Handle,
-    /// Name, time and calls.
+    /// The name, time and calls of each operator.
     pub laps: Vec<(&'static str, Duration, usize)>,
+    /// The target model's runs.
+    pub target: Runs,
+    /// The draft model's runs.
+    pub draft: Runs,
+}
+
+/// The runs of a model.
+#[derive(Default)]
+pub struct Runs {
+    /// How many.
+    pub count: usize,
+    /// Their time.
+    pub time: Duration,
+}
+
+impl Runs {
+    /// Runs a model, and waits where that took less than `least`.
+    pub fn run(&mut self, least: Duration, model: impl FnOnce()) {
+        let started = Instant::now();
+        model();
+        // Sleeping leaves the cores to others, as a model on a GPU does.
+        std::thread::sleep(least.saturating_sub(started.elapsed()));
+        self.count += 1;
+        self.time += started.elapsed();
+    }
 }
 
 impl Stopwatch {
@@ -102,7 +139,12 @@ pub fn decode(
     let started = Instant::now();
     let mut drafter = Drafter::new(handle, model, prompt, settings)?;
     let mut verifier = Verifier::new(handle, model, settings)?;
-    let mut watch = Stopwatch { handle: handle.clone(), laps: Vec::new() };
+    let mut watch = Stopwatch {
+        handle: handle.clone(),
+        laps: Vec::new(),
+        target: Runs::default(),
+        draft: Runs::default(),
+    };
     let &[.., before, last] = prompt else {
         return Err(Error::Message("a prompt needs two tokens".to_owned()));
     };
@@ -151,6 +193,8 @@ struct Verifier {
     flags: Buffer<u32>,
     /// The target's logits after each node.
     rows: Vec<f32>,
+    /// The least time of a run of the target.
+    run_time: Duration,
 }
 
 impl Verifier {
@@ -170,6 +214,7 @@ impl Verifier {
             num_tokens: handle.allocate(1)?,
             flags: handle.upload(&[0])?,
             rows: vec![0.0; most * vocab],
+            run_time: settings.model_time.target,
         })
     }
 
@@ -191,9 +236,12 @@ impl Verifier {
         }
         let nodes = contexts.len();
         let rows = &mut self.rows[..nodes * vocab];
-        for (row, &context) in rows.chunks_exact_mut(vocab).zip(&contexts) {
-            model.target(context, row);
-        }
+        // One run, however many drafts there are.
+        watch.target.run(self.run_time, || {
+            for (row, &context) in rows.chunks_exact_mut(vocab).zip(&contexts) {
+                model.target(context, row);
+            }
+        });
         let chosen = self.sampler.choose(rows, &positions, watch)?;
 
         let parents: Vec<i32> = [-1].iter().chain(&drafts.parents).copied().collect();

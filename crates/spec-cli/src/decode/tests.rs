@@ -1,8 +1,10 @@
 //! Speculative decoding must change nothing but the speed.
 
+use std::time::Duration;
+
 use spec::{Handle, Signature, ops};
 
-use super::engine::{Decoded, DraftKind, Settings, decode};
+use super::engine::{Decoded, DraftKind, ModelTime, Settings, decode};
 use super::model::Model;
 use super::sampling::Sampling;
 use super::text::{self, Text};
@@ -15,7 +17,8 @@ const SPECULATIVE: [DraftKind; 5] =
 
 fn settings(draft: DraftKind, temperature: f32, tokens: usize) -> Settings {
     let sampling = Sampling { temperature, top_k: 0, top_p: 1.0, min_p: 0.0 };
-    Settings { tokens, draft, draft_tokens: 5, sampling, seed: 3, draft_seed: 3 }
+    let model_time = ModelTime::default();
+    Settings { tokens, draft, draft_tokens: 5, sampling, seed: 3, draft_seed: 3, model_time }
 }
 
 fn shipped() -> Text {
@@ -141,6 +144,28 @@ fn operators_of_each_draft_are_timed() {
     assert_eq!(names(DraftKind::Ngram), [ops::NgramMatch::NAME, sample, verify]);
     assert_eq!(names(DraftKind::Lookup), [ops::PromptLookup::NAME, sample, verify]);
     assert_eq!(names(DraftKind::Hybrid), [sample, ops::HybridMtpNgram::NAME, verify]);
+}
+
+/// A run of a model takes its time, and all runs are counted.
+#[test]
+fn runs_of_models_take_their_time() {
+    let prompt = [0, 1, 2, 0, 1, 2, 0];
+    let model = Model::new(&prompt, 3);
+    let cpu = Handle::cpu().unwrap();
+    let [target, draft] = [3, 2].map(Duration::from_millis);
+    for kind in [DraftKind::None].into_iter().chain(SPECULATIVE) {
+        let model_time = ModelTime { target, draft };
+        let settings = Settings { model_time, ..settings(kind, 1.0, 20) };
+        let decoded = run(&cpu, &model, &prompt, &settings);
+        let watch = &decoded.watch;
+        assert_eq!(watch.target.count, decoded.steps, "{kind:?}");
+        assert!(watch.target.time >= target * decoded.steps as u32, "{kind:?}");
+        let drafts = matches!(kind, DraftKind::Model | DraftKind::Tree | DraftKind::Hybrid);
+        assert_eq!(watch.draft.count > 0, drafts, "{kind:?}");
+        assert!(watch.draft.count <= decoded.drafted, "{kind:?}");
+        assert!(watch.draft.time >= draft * watch.draft.count as u32, "{kind:?}");
+        assert!(decoded.total >= watch.target.time + watch.draft.time, "{kind:?}");
+    }
 }
 
 /// The chi-square statistic of which token followed each pair of tokens,

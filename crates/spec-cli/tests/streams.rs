@@ -1,0 +1,107 @@
+//! What the program writes to a terminal, and what it does without one.
+
+#![cfg(unix)]
+
+use std::process::{Command, Output};
+
+const SPEC: &str = env!("CARGO_BIN_EXE_spec");
+
+fn run(arguments: &[&str]) -> Output {
+    Command::new(SPEC).args(arguments).output().unwrap()
+}
+
+/// No byte of what was written is a control character, line ends and tabs left out.
+fn is_harmless(output: &Output, what: &str) -> String {
+    let text = [&output.stdout[..], &output.stderr].concat();
+    let text = String::from_utf8(text).unwrap();
+    let bad = text.chars().find(|c| c.is_control() && !"\n\t".contains(*c));
+    assert_eq!(bad, None, "{what}: {text:?}");
+    text
+}
+
+/// Clears a screen, names a window, rings; and the same as single characters.
+const HOSTILE: &str = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\rover";
+
+#[test]
+fn names_from_a_user_do_not_steer_a_terminal() {
+    let refused: [&[&str]; 9] = [
+        &["decode", "--prompt", HOSTILE],
+        &["decode", "--device", HOSTILE],
+        &["verify", "--device", HOSTILE],
+        &["unique", HOSTILE, "--count-only"],
+        &["unique", "no-such-file", "-o", "-", "--device", HOSTILE],
+        &["unique", "no-such-file", "--count-only", "--temp", HOSTILE],
+        &["verify", HOSTILE],
+        &["verify", "--seed", HOSTILE],
+        &["man", HOSTILE],
+    ];
+    for arguments in refused {
+        let output = run(arguments);
+        assert!(!output.status.success(), "{arguments:?}");
+        let text = is_harmless(&output, &format!("{arguments:?}"));
+        // Of sequences, clap leaves the last character.
+        let named = text.contains("\\rover") || text.contains("no-such-file");
+        assert!(named, "{arguments:?}: the name is not told: {text:?}");
+    }
+    // Arguments that clap refuses, with the tip that it adds.
+    let unknown = format!("--{HOSTILE}");
+    for arguments in [&[HOSTILE][..], &["decode", &unknown]] {
+        is_harmless(&run(arguments), &format!("{arguments:?}"));
+    }
+    let two_lines = run(&["decode", "--device", "one\nerror: two"]);
+    let stderr = String::from_utf8(two_lines.stderr).unwrap();
+    assert!(stderr.starts_with("error: `one\\nerror: two` is no device"), "{stderr}");
+}
+
+#[test]
+fn a_text_does_not_steer_a_terminal() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("hostile.txt");
+    std::fs::write(&path, format!("one two {HOSTILE} three\n").repeat(30)).unwrap();
+    let free = ["--model-ms", "0", "--draft-model-ms", "0"];
+    let decode =
+        ["decode", "--tokens", "90", "--device", "cpu", "--prompt", path.to_str().unwrap()];
+    let text = is_harmless(&run(&[&decode[..], &free].concat()), "decode");
+    assert!(text.contains("\\u001b[2J"), "the prompt's own characters do not come: {text:?}");
+    let json = run(&[&decode[..], &free, &["--json"]].concat());
+    is_harmless(&json, "decode --json");
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert!(json["text"].as_str().unwrap().contains("\u{1b}[2J"), "JSON has the text as it is");
+}
+
+#[test]
+fn too_many_threads_in_the_environment_are_refused() {
+    for (threads, works) in [("99999", false), ("4097", false), ("2", true), ("many", true)] {
+        let mut command = Command::new(SPEC);
+        command.arg("devices").env("RAYON_NUM_THREADS", threads);
+        let output = command.output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.success(), works, "{threads}: {stderr}");
+        let words =
+            format!("error: RAYON_NUM_THREADS is {threads}, expected a number from 0 to 4096\n");
+        assert_eq!(stderr, if works { String::new() } else { words });
+    }
+}
+
+/// A stdout that the program was started without takes nothing: keys are not lost in
+/// silence.
+#[test]
+fn a_closed_stdout_is_an_error() {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("keys.txt"), "3\n1\n3\n").unwrap();
+    let shell = |line: &str| {
+        let line = line.replace("spec", SPEC);
+        Command::new("sh").args(["-c", &line]).current_dir(folder.path()).output().unwrap()
+    };
+    let unique = "spec unique --device cpu --text -o - keys.txt";
+    let closed = shell(&format!("{unique} >&-"));
+    let stderr = String::from_utf8(closed.stderr).unwrap();
+    assert_eq!(closed.status.code(), Some(1), "{stderr}");
+    assert!(stderr.starts_with("error: stdout: ") && stderr.contains("it is closed"), "{stderr}");
+    assert_eq!(stderr.lines().count(), 1, "{stderr}");
+    // Whoever wants nothing of it says so.
+    let nowhere = shell(&format!("{unique} -q >/dev/null"));
+    assert!(nowhere.status.success(), "{}", String::from_utf8_lossy(&nowhere.stderr));
+    let open = shell(&format!("{unique} -q"));
+    assert_eq!(open.stdout, b"1\n3\n", "{}", String::from_utf8_lossy(&open.stderr));
+}
