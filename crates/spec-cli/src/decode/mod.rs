@@ -222,7 +222,7 @@ impl Outcome {
         if watch.draft.count > 0 {
             lap("draft model", watch.draft.time, watch.draft.count, "runs");
         }
-        _ = writeln!(out, "{:<18} {}", "copies and the rest", show(rest));
+        _ = writeln!(out, "{:<18} {}", "copies, the rest", show(rest));
         _ = writeln!(out, "{:<18} {}", "total", show(*total));
         if let Some(plain) = &self.plain {
             out += &saved(&self.decoded, plain);
