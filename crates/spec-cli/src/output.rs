@@ -3,9 +3,11 @@
 use std::borrow::Cow;
 use std::fmt::Write as _;
 use std::io::{ErrorKind, IsTerminal, Write};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use spec::external::process;
 
 use super::{Error, Result};
 
@@ -66,10 +68,17 @@ fn escaped(text: &str, is_bad: impl Fn(char, Option<char>) -> bool) -> Cow<'_, s
     out.into()
 }
 
+/// The bar on a terminal, for the signal that ends the program.
+static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
+
 /// A bar on stderr that appears once something has taken a second, and only
-/// where stderr is a terminal.
+/// where stderr is a terminal. A signal that ends the program clears it.
 pub struct Progress {
     bar: ProgressBar,
+    /// Units of what.
+    what: &'static str,
+    /// What comes next.
+    now: &'static str,
     started: Instant,
     hidden: bool,
 }
@@ -81,15 +90,13 @@ impl Progress {
     pub fn new(what: &'static str, total: Option<usize>) -> Progress {
         let target = ProgressDrawTarget::hidden();
         let bar = ProgressBar::with_draw_target(total.map(|total| total as u64), target);
-        let template = match total {
-            Some(_) => "{bar:30} {pos}/{len} {prefix}, {eta} left  {msg}",
-            None => "{spinner} {pos} {prefix}  {msg}",
-        };
+        // The message is cut where the terminal ends: a longer line would be two, of
+        // which one stays.
+        let template = if total.is_some() { "{bar:12} {wide_msg}" } else { "{spinner} {wide_msg}" };
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
         }
-        bar.set_prefix(what);
-        Progress { bar, started: Instant::now(), hidden: true }
+        Progress { bar, what, now: "", started: Instant::now(), hidden: true }
     }
 
     /// So many units are done.
@@ -98,12 +105,26 @@ impl Progress {
         if self.hidden && self.started.elapsed() > Self::DELAY && std::io::stderr().is_terminal() {
             self.hidden = false;
             self.bar.set_draw_target(ProgressDrawTarget::stderr());
+            clear_at_end(&self.bar);
+        }
+        if !self.hidden {
+            self.bar.set_message(self.in_words(done));
+        }
+    }
+
+    fn in_words(&self, done: usize) -> String {
+        let Progress { what, now, .. } = self;
+        match self.bar.length() {
+            Some(total) => {
+                format!("{done}/{total} {what}, {:#} left  {now}", HumanDuration(self.bar.eta()))
+            }
+            None => format!("{done} {what}  {now}"),
         }
     }
 
     /// So many units are done; `now` is what comes next.
     pub fn at(&mut self, done: usize, now: &'static str) {
-        self.bar.set_message(now);
+        self.now = now;
         self.set(done);
     }
 
@@ -120,8 +141,32 @@ impl Progress {
 
 impl Drop for Progress {
     fn drop(&mut self) {
+        if !self.hidden {
+            *lock(&SHOWN) = None;
+        }
         self.bar.finish_and_clear();
     }
+}
+
+/// Clears a bar when a signal asks the program to end, which then ends with the code
+/// that a shell gives to such an end.
+fn clear_at_end(bar: &ProgressBar) {
+    const INTERRUPTED: i32 = 130;
+    *lock(&SHOWN) = Some(bar.clone());
+    // The first bar sets the handler; where one is set already, that one stays.
+    _ = ctrlc::try_set_handler(|| {
+        let shown = lock(&SHOWN);
+        if let Some(bar) = &*shown {
+            bar.finish_and_clear();
+            // Nothing is drawn any more.
+            bar.set_draw_target(ProgressDrawTarget::hidden());
+        }
+        process::end(INTERRUPTED);
+    });
+}
+
+fn lock<T>(shared: &Mutex<T>) -> MutexGuard<'_, T> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

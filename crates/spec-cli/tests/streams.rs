@@ -2,7 +2,8 @@
 
 #![cfg(unix)]
 
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
 
 const SPEC: &str = env!("CARGO_BIN_EXE_spec");
 
@@ -104,4 +105,57 @@ fn a_closed_stdout_is_an_error() {
     assert!(nowhere.status.success(), "{}", String::from_utf8_lossy(&nowhere.stderr));
     let open = shell(&format!("{unique} -q"));
     assert_eq!(open.stdout, b"1\n3\n", "{}", String::from_utf8_lossy(&open.stderr));
+}
+
+/// Random cases of 11 operators: part of what each drawing of the bar says.
+#[cfg(target_os = "linux")]
+const TOTAL: &str = "/1100000 ";
+
+/// What a command writes to a terminal of 40 columns until it is interrupted.
+#[cfg(target_os = "linux")]
+fn interrupted_on_a_terminal(command: &str) -> String {
+    let folder = tempfile::tempdir().unwrap();
+    let typescript = folder.path().join("terminal");
+    // The shell is the program's own process, so that its number is the program's.
+    let line = format!("stty cols 40 rows 20; echo $$ >number; exec {SPEC} {command}");
+    let mut terminal = Command::new("script")
+        .args(["--quiet", "--flush", "--command", &line])
+        .arg(&typescript)
+        .current_dir(folder.path())
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let shown = || std::fs::read(&typescript).unwrap_or_default();
+    let started = Instant::now();
+    while !String::from_utf8_lossy(&shown()).contains(TOTAL) {
+        assert!(started.elapsed() < Duration::from_secs(60), "there is no bar");
+        assert!(terminal.try_wait().unwrap().is_none(), "it has ended");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let number = std::fs::read_to_string(folder.path().join("number")).unwrap();
+    assert!(Command::new("kill").args(["-s", "INT", number.trim()]).status().unwrap().success());
+    terminal.wait().unwrap();
+    String::from_utf8(shown()).unwrap()
+}
+
+/// A bar is no longer than a line, and gone where the program is interrupted.
+#[cfg(target_os = "linux")]
+#[test]
+fn a_bar_fits_the_terminal_and_is_gone_after_an_interrupt() {
+    let text = interrupted_on_a_terminal("verify --device cpu --cases 100000");
+    let drawn = text.lines().find(|line| line.contains(TOTAL)).unwrap();
+    // What is drawn, without the sequences that move and clear.
+    let pieces: Vec<&str> = drawn.split(['\r', '\u{1b}']).collect();
+    let bars: Vec<&&str> = pieces.iter().filter(|piece| piece.contains(TOTAL)).collect();
+    assert!(!bars.is_empty(), "{text:?}");
+    for bar in bars {
+        let columns = bar.trim_start_matches("[2K").trim_start_matches("[1B").chars().count();
+        assert!(columns <= 40, "{columns} columns: {bar:?}");
+    }
+    // After the last bar its line is cleared and nothing is drawn.
+    let after = &text[text.rfind(TOTAL).unwrap()..];
+    let (_, after) = after.split_once("\u{1b}[2K").unwrap_or_else(|| panic!("stays: {text:?}"));
+    let rest = after.lines().next().unwrap_or_default();
+    assert!(rest.trim_matches('\r').is_empty(), "left behind: {rest:?}");
 }
