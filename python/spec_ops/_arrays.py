@@ -199,7 +199,7 @@ class ArrayError(TypeError):
 def _by_pointer(array: Any, _stream: int | None) -> Any:
     """An array by its `data_ptr`, as tensors of paddle and others have it."""
     dtype = str(array.dtype).rpartition(".")[2]
-    names = {full.rstrip("_"): name for name, full in _NUMPY_NAMES.items()}
+    names = {full.rstrip("_"): name for name, full in _NUMPY_NAMES.items() if name != "count"}
     names["bfloat16"] = "bf16"
     shape = [int(extent) for extent in array.shape]
     strides = array.strides

@@ -1,6 +1,6 @@
 //! An operator made for shapes, types and a device, with the workspaces of its calls.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
 use spec::{Address, Buffer, Device, Result, Stream, TensorDesc};
@@ -30,11 +30,25 @@ pub struct Prepared {
     pub descs: Descs,
     /// By argument, what is made where nothing is given.
     pub outputs: [Option<Output>; MOST],
-    /// Workspaces in host memory that no call uses now.
+    /// Workspaces in host memory that no call uses now. A call on the CPU takes long, so each
+    /// call has a workspace of its own and threads that share a plan never wait for each other.
     host: Mutex<Vec<Buffer<u8>>>,
-    /// Workspaces on a CUDA device, one a stream: they are the plan's, so that graphs that
-    /// were captured with it may be replayed for as long as it lives.
-    streams: Mutex<Vec<(StreamKey, Py<PyAny>, u64)>>,
+    /// Workspaces on a CUDA device, one for each stream.
+    streams: Mutex<Vec<Arc<Lane>>>,
+}
+
+/// A plan's workspace on one CUDA stream. The plan owns the workspace until the plan ends, so
+/// that graphs which were captured with the plan may be replayed for as long as the plan lives.
+struct Lane {
+    stream: StreamKey,
+    /// Keeps the memory alive: an array of the library whose stream it is.
+    _workspace: Py<PyAny>,
+    /// The address of the workspace's first byte.
+    start: u64,
+    /// Held while one call's kernels are enqueued. The stream runs calls one after the other in
+    /// the order in which their kernels were enqueued, so calls may share a workspace if and
+    /// only if all kernels of one call are enqueued before the first kernel of the next.
+    turn: Mutex<()>,
 }
 
 /// A stream; the default stream of a thread (handle 2) is one for each.
@@ -148,53 +162,68 @@ impl Prepared {
         stream: u64,
         keeps: Keeps,
     ) -> PyResult<Result<()>> {
-        let (kept, start) = match (self.workspace_size(), keeps) {
-            (0, _) => (None, 0),
-            (bytes, Keeps::Nobody) => {
-                let (workspace, start) = allocate(py, lent, bytes)?;
-                (Some(workspace), start)
-            }
-            (bytes, Keeps::Plan) => (None, self.of_stream(py, lent, bytes, stream)?),
-        };
+        let bytes = self.workspace_size();
+        let mut own = None;
+        let mut lane = None;
+        match keeps {
+            _ if bytes == 0 => {}
+            Keeps::Nobody => own = Some(allocate(py, lent, bytes)?),
+            Keeps::Plan => lane = Some(self.lane(py, lent, bytes, stream)?),
+        }
         let device = self.device();
+        let start = match (&own, &lane) {
+            (Some((_, start)), _) => *start,
+            (None, Some(lane)) => lane.start,
+            (None, None) => 0,
+        };
         let done = py.detach(|| {
-            // SAFETY: arrays and stream are the libraries' own and alive; the workspace is
-            // this stream's alone.
+            // Waited for without Python's lock, and given back before Python's lock is taken
+            // again: whoever has the turn never waits for a thread that waits for the turn.
+            let _turn = lane.as_ref().map(|lane| lane.turn.lock());
+            // SAFETY: `run`'s caller vouches for arrays and stream. Nothing else uses the
+            // workspace unordered: `own` is this call's alone, and a lane is used on its own
+            // stream by one call at a time, whose turn is held.
             unsafe {
                 let stream = Stream::from_raw(device, stream);
                 self.call.call(Address::from(start), addresses, stream)
             }
         });
-        drop(kept);
+        // The library's allocator gives the memory to nobody before the stream has passed here.
+        drop(own);
         Ok(done)
     }
 
-    /// The address of the plan's workspace on a stream.
-    fn of_stream(
+    /// The plan's workspace on a stream, allocated where this is the first call there.
+    fn lane(
         &self,
         py: Python<'_>,
         lent: &Arrays<'_>,
         bytes: usize,
         stream: u64,
-    ) -> PyResult<u64> {
-        let key = StreamKey::new(stream);
-        let known = |streams: &[(StreamKey, Py<PyAny>, u64)]| {
-            streams.iter().find(|(of, ..)| *of == key).map(|&(_, _, start)| start)
-        };
-        let streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(start) = known(&streams) {
-            return Ok(start);
+    ) -> PyResult<Arc<Lane>> {
+        let stream = StreamKey::new(stream);
+        if let Some(lane) = find(&self.streams(), stream) {
+            return Ok(lane);
         }
-        // Not across the library's code, which may let other threads run.
-        drop(streams);
+        // The lock of `streams` is not held across the library's code, which may let other
+        // threads run. Of two threads that both allocate, the first keeps its workspace.
         let (workspace, start) = allocate(py, lent, bytes)?;
-        let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(start) = known(&streams) {
-            return Ok(start);
+        let mut streams = self.streams();
+        if let Some(lane) = find(&streams, stream) {
+            return Ok(lane);
         }
-        streams.push((key, workspace, start));
-        Ok(start)
+        let lane = Arc::new(Lane { stream, _workspace: workspace, start, turn: Mutex::default() });
+        streams.push(lane.clone());
+        Ok(lane)
     }
+
+    fn streams(&self) -> MutexGuard<'_, Vec<Arc<Lane>>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn find(streams: &[Arc<Lane>], stream: StreamKey) -> Option<Arc<Lane>> {
+    streams.iter().find(|lane| lane.stream == stream).cloned()
 }
 
 /// Bytes from the arrays' own library, and where they start.
