@@ -25,6 +25,7 @@ from ._errors import (
     DtypeError,
     OutOfMemoryError,
     ShapeError,
+    SignatureError,
     SpecError,
     StridesError,
 )

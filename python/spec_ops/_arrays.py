@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+
+from ._errors import SignatureError
 
 # DLPack's numbers.
 _CPU, _CUDA = 1, 2
@@ -36,6 +38,11 @@ class Library:
     finish: Callable[[Any], Any] | None = None
     #: Whether arrays are never to be written.
     immutable: bool = False
+    #: Why arrays of this type are not taken: what they are, in words.
+    refused: str | None = None
+    #: Methods that say whether memory holds something else than the array's values, each with
+    #: what the array is then, and what to pass instead.
+    deferred: tuple[tuple[str, str, str], ...] = ()
 
 
 def library(kind: type) -> Library | None:
@@ -43,11 +50,19 @@ def library(kind: type) -> Library | None:
     for base in kind.__mro__:
         maker = _KNOWN.get(base.__module__.partition(".")[0])
         if maker is not None and hasattr(base, "__dlpack__"):
-            return maker()
+            return replace(maker(), refused=_refused(kind))
     if hasattr(kind, "__dlpack__"):
         return Library(kind.__module__, None, _dlpack, _default_stream, _empty_like_any)
     if hasattr(kind, "data_ptr"):
         return Library(kind.__module__, None, _by_pointer, _default_stream, _no_empty)
+    return None
+
+
+def _refused(kind: type) -> str | None:
+    """Why arrays of a type are not taken, though their memory could be read."""
+    masked = getattr(sys.modules.get("numpy.ma"), "MaskedArray", None)
+    if masked is not None and issubclass(kind, masked):
+        return "a masked array, whose memory has values where it is masked (pass `.filled(value)`)"
     return None
 
 
@@ -127,6 +142,8 @@ def _torch() -> Library:
         _dlpack,
         getattr(torch._C, "_cuda_getCurrentRawStream", stream),
         empty,
+        # Only complex numbers are conjugated, and they are refused by their type.
+        deferred=(("is_neg", "negated lazily, with other signs in memory", "its `resolve_neg()`"),),
     )
 
 
@@ -182,18 +199,16 @@ def _empty_like_any(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
     if torch is not None:
         device = torch.empty((), device=f"cuda:{index}")
         return _torch().empty(device, shape, dtype)
-    raise ArrayError(like)
+    raise _makes_none(like)
 
 
 def _no_empty(like: Any, shape: tuple[int, ...], dtype: str) -> Any:
-    raise ArrayError(like)
+    raise _makes_none(like)
 
 
-class ArrayError(TypeError):
-    """A library that no new arrays can be had from."""
-
-    def __init__(self, like: Any) -> None:
-        super().__init__(f"spec_ops makes no {type(like).__module__} arrays: pass `out`")
+def _makes_none(like: Any) -> SignatureError:
+    """For a library that no new arrays can be had from."""
+    return SignatureError(f"spec_ops makes no {type(like).__module__} arrays: pass `out`", 3)
 
 
 def _by_pointer(array: Any, _stream: int | None) -> Any:

@@ -22,6 +22,10 @@ class ArgumentError(SpecError, ValueError):
     """An option or an array is not what the operator takes."""
 
 
+class SignatureError(ArgumentError, TypeError):
+    """A call has too many arrays, an array of an unknown name, or `out` of no use."""
+
+
 class DtypeError(ArgumentError, TypeError):
     """An array has elements of another type, or is no array."""
 
@@ -53,6 +57,24 @@ _OF_KIND = {
     "failed": DeviceError,
 }
 _OF_STATUS = {10: DtypeError, 11: ShapeError, 12: StridesError}
+
+
+def foreign(doing: str, status: int, raised: BaseException) -> BaseException:
+    """The exception for another one that other code raised: an array's library, for one.
+
+    What ends programs, as `KeyboardInterrupt` does, stays what it is, and so does an exception
+    of this package.
+    """
+    if isinstance(raised, SpecError) or not isinstance(raised, Exception):
+        return raised
+    # Some libraries append the frames of their own code.
+    said = str(raised).partition("\n")[0]
+    kind = "failed" if status == 1 else "usage"
+    if isinstance(raised, MemoryError) or type(raised).__name__ == "OutOfMemoryError":
+        kind, status = "out of memory", 1
+    made = error(f"{doing}: {type(raised).__name__}: {said}", status, kind)
+    made.__cause__ = raised
+    return made
 
 
 def error(message: str, status: int, kind: str) -> SpecError:

@@ -35,10 +35,19 @@ _RESULTS: dict[str, Any] = {
 }
 
 
-@lru_cache(maxsize=4096)
 def operator(name: str, *options: Any) -> Operator:
     """The operator with options in the contract's order, which remembers shapes it met."""
-    return Operator(name, options, of_outputs, _RESULTS.get(name))
+    try:
+        return _known(name, *options)
+    except TypeError:  # an option that cannot be looked up: no number and no word
+        return _known.__wrapped__(name, *options)
+
+
+# Numbers that are equal may be of types of which only one is taken: 2 and 2.0.
+@lru_cache(maxsize=4096, typed=True)
+def _known(name: str, *options: Any) -> Operator:
+    first = globals()[name].__code__.co_varnames[0]
+    return Operator(name, options, of_outputs, _RESULTS.get(name), first)
 
 
 def topk_router(
@@ -155,7 +164,8 @@ def rejection_sample(
     array([[ 1,  2, -1]], dtype=int32)
     """
     if max_spec_len is None:
-        max_spec_len = len(draft_token_ids)
+        # What is no array is refused by the call.
+        max_spec_len = next(iter(getattr(draft_token_ids, "shape", ())), 0)
     call = operator("rejection_sample", max_spec_len, acceptance, recovery)
     return call(
         target_probs,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from . import _functions as functions
+from ._errors import SignatureError
 from ._native import OPERATORS, Plan
 from ._results import Array
 from ._shapes import inputs
@@ -73,11 +74,12 @@ class Planned:
             arrays = (like, *arrays)
         names = self.inputs
         if len(arrays) > len(names):
-            raise TypeError(f"{self._operator} takes at most {len(names)} arrays")
+            raise SignatureError(f"{self._operator} takes at most {len(names)} arrays", 3)
         given = dict(zip(names, arrays))
         for name, array in named.items():
             if name not in names or name in given:
-                raise TypeError(f"{self._operator} has no array `{name}` here: {', '.join(names)}")
+                words = f"{self._operator} has no array `{name}` here: {', '.join(names)}"
+                raise SignatureError(words, 3)
             given[name] = array
         out = self._out if out is None else out
         return self._native.plan(*(given.get(name) for name in names), out=out)

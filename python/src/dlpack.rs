@@ -101,6 +101,13 @@ pub enum Refused {
     Python(PyErr),
     /// No array at all, in words.
     NoArray(String),
+    /// Memory that holds something else than the array's values: what, and what to pass instead.
+    Deferred {
+        /// What is wrong with the array.
+        what: String,
+        /// What would be taken.
+        pass: String,
+    },
     /// An element type that no operator knows.
     Type(String),
     /// A shape or strides that no descriptor holds.
@@ -217,6 +224,12 @@ pub fn device(kind: i32, index: i32) -> Result<Device, Refused> {
         (CUDA | CUDA_MANAGED, Ok(index)) => Ok(Device::new("cuda", index)),
         _ => Err(Refused::Place(format!("memory of a device of DLPack's kind {kind}"))),
     }
+}
+
+/// DLPack's numbers of a device whose memory a Python array can lie in.
+pub fn numbers(device: Device) -> (i32, i32) {
+    let kind = if device == Device::CPU { CPU } else { CUDA };
+    (kind, i32::try_from(device.index()).unwrap_or(0))
 }
 
 fn element(dtype: DataType) -> Result<DType, Refused> {

@@ -1,10 +1,7 @@
 //! Errors: the library's sentence in an exception of `spec_ops._errors`.
 
-use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
-use spec::{Argument, Error, ErrorKind, Status};
-
-use crate::dlpack::Refused;
+use spec::{Error, ErrorKind, Status};
 
 /// The library's error as an exception: of the class that `spec_ops._errors` has for its
 /// status and kind.
@@ -16,13 +13,37 @@ pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
         ErrorKind::DeviceLost => "device lost",
         _ => "failed",
     };
-    let made = py.import("spec_ops._errors").and_then(|errors| {
-        errors.call_method1("error", (error.to_string(), error.status().code(), kind))
-    });
+    made(py, "error", (error.to_string(), error.status().code(), kind))
+}
+
+/// An exception of other code, an array's library for one, as an exception of this package
+/// whose cause it is. What ends programs, as `KeyboardInterrupt` does, stays what it is.
+pub fn foreign(py: Python<'_>, doing: &str, status: Status, raised: PyErr) -> PyErr {
+    made(py, "foreign", (doing, status.code(), raised.into_value(py)))
+}
+
+/// A call that is wrong before any array is looked at: too many arrays, `out` of no use.
+pub fn signature(py: Python<'_>, words: String) -> PyErr {
+    made(py, "SignatureError", (words, Status::BadParam.code()))
+}
+
+/// Something that a part of this package should have seen to.
+pub fn internal(py: Python<'_>, what: &str) -> PyErr {
+    made(py, "SpecError", (format!("spec_ops: {what}"), Status::InternalError.code()))
+}
+
+/// What a function of `spec_ops._errors` makes of these.
+fn made<'py>(
+    py: Python<'py>,
+    function: &str,
+    arguments: impl pyo3::call::PyCallArgs<'py>,
+) -> PyErr {
+    let errors = py.import("spec_ops._errors");
+    let made = errors.and_then(|errors| errors.call_method1(function, arguments));
     made.map_or_else(|failed| failed, PyErr::from_value)
 }
 
-/// An argument that is not what the contract asks for.
+/// An argument that is not what the contract asks for, by the contract's names.
 pub fn argument(
     status: Status,
     operator: &'static str,
@@ -32,36 +53,4 @@ pub fn argument(
 ) -> Error {
     let (value, expected) = (value.into(), expected.into().into());
     Error::Argument { status, operator, argument, value, expected }
-}
-
-/// What an argument may be: `f32 or f16 [tokens, experts]`.
-pub fn expected(argument: &Argument) -> String {
-    let names: Vec<_> = argument.dtypes.iter().map(|dtype| dtype.name()).collect();
-    format!("{} {}", names.join(" or "), argument.shape)
-}
-
-/// Why something is not the argument it was passed as.
-pub fn refuse(
-    py: Python<'_>,
-    operator: &'static str,
-    of: &'static Argument,
-    refused: Refused,
-) -> PyErr {
-    let (status, value, expected) = match refused {
-        Refused::Python(error) => return error,
-        Refused::NoArray(what) => {
-            (Status::BadTensorDtype, what, format!("an array: {}", expected(of)))
-        }
-        Refused::Type(what) => (Status::BadTensorDtype, what, expected(of)),
-        Refused::Shape(what) => (Status::BadTensorShape, what, expected(of)),
-        Refused::Place(what) => {
-            (Status::DeviceTypeNotSupported, what, "host memory or memory of a CUDA device".into())
-        }
-    };
-    raise(py, &argument(status, operator, of.name, value, expected))
-}
-
-/// Something that a part of this package should have seen to.
-pub fn internal(what: &str) -> PyErr {
-    PyRuntimeError::new_err(format!("spec_ops: {what}"))
 }

@@ -7,27 +7,33 @@
 //! | `options` | the list of operators: parameters from Python's values |
 //! | `call` | an operator by its argument list alone |
 //! | `prepared` | an operator made for shapes and a device, and its workspaces |
-//! | `operator` | `Operator` and `Plan`, what Python calls |
+//! | `contract` | an operator's contract by Python's names, and what is said of arguments |
+//! | `arguments` | the arguments of one call: read, completed, compared with the plan |
+//! | `operator`, `plan` | `Operator` and `Plan`, what Python calls |
 //! | `device` | devices that are open; threads after a fork |
 //! | `error` | sentences as exceptions |
 //!
 //! Arguments are named nowhere here: they come from the contract's lists.
 
+mod arguments;
 mod call;
+mod contract;
 mod device;
 mod dlpack;
 mod error;
 mod library;
 mod operator;
 mod options;
+mod plan;
 mod prepared;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
 use spec::{Device, Role};
 
-use crate::operator::{Operator, Plan};
+use crate::operator::Operator;
 use crate::options::OPERATORS;
+use crate::plan::Plan;
 
 /// The operators: by name, a dict of `options` (their names) and `arguments`, each a tuple of
 /// name, role, whether it is optional, dtypes, shape in words, and what it means.
@@ -98,6 +104,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<Operator>()?;
     module.add_class::<Plan>()?;
+    module.add_function(wrap_pyfunction!(plan::restore, module)?)?;
     module.add_function(wrap_pyfunction!(devices, module)?)?;
     module.add_function(wrap_pyfunction!(forked, module)?)
 }

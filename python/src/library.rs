@@ -9,7 +9,7 @@ use std::sync::{PoisonError, RwLock};
 
 use pyo3::intern;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyString, PyTuple};
 use spec::{DType, Device};
 
 use crate::dlpack::{self, Array, ExchangeApi, Refused};
@@ -31,6 +31,11 @@ pub struct Library {
     finish: Option<Py<PyAny>>,
     /// Whether arrays are never written.
     immutable: bool,
+    /// Why arrays of this type are not taken, where they are not.
+    refused: Option<String>,
+    /// Methods that say whether memory holds something else than an array's values, each with
+    /// what it holds then, and what to pass instead.
+    deferred: Vec<(Py<PyString>, String, String)>,
 }
 
 /// By the address of the type, which is kept.
@@ -67,6 +72,8 @@ impl Library {
             stream: asked.getattr("stream")?.unbind(),
             empty: asked.getattr("empty")?.unbind(),
             immutable: asked.getattr("immutable")?.extract()?,
+            refused: asked.getattr("refused")?.extract()?,
+            deferred: asked.getattr("deferred")?.extract()?,
         };
         // There are as many as there are types of arrays. The type is kept with it, so that
         // its address is never another's.
@@ -115,6 +122,14 @@ impl<'py> Arrays<'py> {
     /// One more array.
     pub fn read(&mut self, array: &Bound<'py, PyAny>) -> Result<Array, Refused> {
         let library = Library::of(array)?;
+        if let Some(what) = &library.refused {
+            return Err(Refused::NoArray(what.clone()));
+        }
+        for (asked, what, pass) in &library.deferred {
+            if array.call_method0(asked.bind(self.py))?.is_truthy()? {
+                return Err(Refused::Deferred { what: what.clone(), pass: pass.clone() });
+            }
+        }
         let mut read = match self.unordered(library, array)? {
             Some(read) if self.is_ordered(library, read.device)? => read,
             _ => self.ordered(library, array)?,
@@ -209,9 +224,14 @@ impl<'py> Arrays<'py> {
     /// A new array by the first one's library, beside it.
     pub fn empty(&self, shape: &Py<PyAny>, dtype: &str) -> PyResult<Bound<'py, PyAny>> {
         let Some((first, library)) = &self.first else {
-            return Err(crate::error::internal("no array to make another like"));
+            return Err(crate::error::internal(self.py, "no array to make another like"));
         };
         library.empty.bind(self.py).call1((first, shape, dtype))
+    }
+
+    /// Who makes new arrays: the name of the first one's library.
+    pub fn maker(&self) -> &'static str {
+        self.first.as_ref().map_or("nobody", |(_, library)| &library.name)
     }
 
     /// A new array, written, as the first one's library has its arrays.
@@ -231,7 +251,8 @@ fn described(parts: &Bound<'_, PyTuple>) -> Result<Array, Refused> {
     Ok(Array { desc, address, device: dlpack::device(kind, index)?, read_only: false })
 }
 
-fn dtype(name: &str) -> Result<DType, Refused> {
+/// The element type of a name such as `f32`.
+pub fn dtype(name: &str) -> Result<DType, Refused> {
     use DType::{BF16, Bool, F16, F32, I8, I32, I64, U8, U32, U64};
     let known = [F32, F16, BF16, I32, I64, U32, U64, U8, I8, Bool];
     let found = known.into_iter().find(|dtype| dtype.name() == name);

@@ -6,6 +6,7 @@ use pyo3::prelude::*;
 use spec::{Address, Buffer, Device, Result, Stream, TensorDesc};
 
 use crate::call::{Call, Create, MOST};
+use crate::contract::Contract;
 use crate::device;
 use crate::dlpack::Array;
 use crate::library::Arrays;
@@ -108,6 +109,7 @@ impl Prepared {
     pub unsafe fn run(
         &self,
         py: Python<'_>,
+        contract: &Contract,
         lent: &Arrays<'_>,
         arrays: &[Option<Array>],
         keeps: Keeps,
@@ -119,12 +121,13 @@ impl Prepared {
         let addresses = &addresses[..arrays.len()];
         let done = if let Some(stream) = lent.stream() {
             // SAFETY: the caller's.
-            unsafe { self.on_stream(py, lent, addresses, stream, keeps)? }
+            let done = unsafe { self.on_stream(py, lent, addresses, stream, keeps) };
+            done.map_err(|raised| contract.foreign(py, "no workspace", raised))?
         } else {
             // SAFETY: the caller's.
             unsafe { self.on_host(py, addresses) }
         };
-        done.map_err(|error| crate::error::raise(py, &error))
+        done.map_err(|error| contract.raise(py, error))
     }
 
     /// # Safety
@@ -231,8 +234,13 @@ fn allocate(py: Python<'_>, lent: &Arrays<'_>, bytes: usize) -> PyResult<(Py<PyA
     let shape = (bytes,).into_pyobject(py)?.into_any().unbind();
     let workspace = lent.empty(&shape, "u8")?;
     let mut own = Arrays::new(py);
-    let array = own.read(&workspace).map_err(|_| crate::error::internal("no workspace"))?;
-    Ok((workspace.unbind(), array.address))
+    match own.read(&workspace) {
+        Ok(array) if array.desc.span() >= bytes => Ok((workspace.unbind(), array.address)),
+        _ => {
+            let words = format!("{} made no {bytes} bytes of workspace", lent.maker());
+            Err(crate::error::internal(py, &words))
+        }
+    }
 }
 
 impl std::fmt::Debug for Prepared {

@@ -18,7 +18,7 @@ LOGITS = np.zeros((4, 16), np.float32)
 
 def test_types():
     for logits in (LOGITS.astype(np.float64), LOGITS.astype(np.int32), LOGITS.astype(complex)):
-        with pytest.raises(spec_ops.DtypeError, match=r"`x` is .*expected f32 or f16 or bf16"):
+        with pytest.raises(spec_ops.DtypeError, match=r"`logits` is .*expected f32 or f16 or bf16"):
             spec_ops.topk_router(logits, topk=1)
     assert issubclass(spec_ops.DtypeError, TypeError)
 
@@ -27,7 +27,7 @@ def test_what_is_no_array():
     for logits in ([[0.0]], "logits", 3.0, object()):
         with pytest.raises(spec_ops.DtypeError, match="expected an array"):
             spec_ops.topk_router(logits, topk=1)
-    with pytest.raises(spec_ops.ArgumentError, match=r"`x` is absent.*status 4"):
+    with pytest.raises(spec_ops.ArgumentError, match=r"`logits` is absent.*status 4"):
         spec_ops.topk_router(None, topk=1)
 
 
@@ -179,14 +179,20 @@ def test_jax_arrays_are_values():
 def test_plans_refuse_what_they_were_not_made_for():
     plan = spec_ops.TopkRouter(topk=1).plan(like=LOGITS)
     assert plan.device == "cpu" and "topk_router" in repr(plan)
-    for logits in (LOGITS[:3], LOGITS.astype(np.float16)):
-        with pytest.raises(spec_ops.ShapeError, match="as planned"):
-            plan(logits)
+    with pytest.raises(spec_ops.ShapeError, match=r"`logits` is f32 \[3, 16\].*as planned"):
+        plan(LOGITS[:3])
+    with pytest.raises(spec_ops.DtypeError, match=r"`logits` is f16 \[4, 16\].*as planned"):
+        plan(LOGITS.astype(np.float16))
+    wide = np.zeros((4, 32), np.float32)[:, :16]
+    with pytest.raises(spec_ops.StridesError, match=r"strides \[32, 1\].*strides \[16, 1\]"):
+        plan(wide)
+    with pytest.raises(spec_ops.ArgumentError, match=r"`logits` is absent, .*as planned"):
+        plan()
     with pytest.raises(spec_ops.ShapeError, match=r"`bias` .*absent, as planned"):
         plan(LOGITS, np.zeros(16, np.float32))
     with pytest.raises(TypeError):
         plan(*[LOGITS] * 20)
-    with pytest.raises(TypeError, match="no array `x`|has no array"):
+    with pytest.raises(TypeError, match="has no array `nothing`"):
         spec_ops.TopkRouter(topk=1).plan(LOGITS, nothing=LOGITS)
 
 

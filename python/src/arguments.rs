@@ -1,0 +1,337 @@
+//! The arguments of one call: read from Python's objects, completed by the outputs that the
+//! call makes, and compared with what the plan announced.
+
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyList, PyTuple};
+use spec::{Argument, Device, Role, Status, TensorDesc};
+
+use crate::call::MOST;
+use crate::contract::Contract;
+use crate::dlpack::{self, Array};
+use crate::error;
+use crate::library::Arrays;
+use crate::prepared::{Descs, Prepared};
+
+/// An output of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Wanted {
+    /// It is not asked for.
+    Absent,
+    /// It is made by the call.
+    New,
+    /// It is given, and like this.
+    Given(TensorDesc),
+}
+
+/// By argument, what shall become of it where it is an output.
+pub type Outputs = [Option<Wanted>; MOST];
+
+/// The arguments of a call, in the contract's order.
+pub struct Arguments<'a, 'py> {
+    contract: &'a Contract,
+    lent: Arrays<'py>,
+    /// What was given.
+    objects: [Option<Bound<'py, PyAny>>; MOST],
+    arrays: [Option<Array>; MOST],
+    wanted: Outputs,
+    /// Which of the outputs this call made.
+    made: [bool; MOST],
+    /// The first array's argument, and where that array lies.
+    device: Option<(&'static Argument, Device)>,
+}
+
+impl<'a, 'py> Arguments<'a, 'py> {
+    /// The arguments as Python passes them: what is read or changed in place by position,
+    /// outputs as `out`.
+    pub fn read(
+        contract: &'a Contract,
+        inputs: &Bound<'py, PyTuple>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Self> {
+        let py = inputs.py();
+        let mut call = Arguments {
+            contract,
+            lent: Arrays::new(py),
+            objects: Default::default(),
+            arrays: [None; MOST],
+            wanted: [None; MOST],
+            made: [false; MOST],
+            device: None,
+        };
+        let mut given = inputs.iter_borrowed();
+        for (i, argument) in contract.arguments().iter().enumerate() {
+            if argument.role == Role::Output {
+                continue;
+            }
+            match given.next() {
+                Some(object) if !object.is_none() => call.take(i, &object)?,
+                _ => {}
+            }
+        }
+        if given.next().is_some() {
+            let words = format!("{} takes fewer arrays", contract.name());
+            return Err(error::signature(py, words));
+        }
+        call.read_outputs(out)?;
+        Ok(call)
+    }
+
+    fn read_outputs(&mut self, out: Option<&Bound<'py, PyAny>>) -> PyResult<()> {
+        let (py, contract) = (self.py(), self.contract);
+        let outputs = || {
+            let all = contract.arguments().iter().enumerate();
+            all.filter(|(_, argument)| argument.role == Role::Output)
+        };
+        let single = outputs().count() == 1;
+        let mut given = match out {
+            None => None,
+            Some(out) => Some(match (out.cast::<PyTuple>(), out.cast::<PyList>()) {
+                (Ok(many), _) => many.iter().collect::<Vec<_>>(),
+                (_, Ok(many)) => many.iter().collect(),
+                _ if single => vec![out.clone()],
+                _ => {
+                    let (name, kind) = (contract.name(), out.get_type());
+                    let words = format!("{name}: `out` is a {kind}, expected a tuple of arrays");
+                    return Err(error::signature(py, words));
+                }
+            }),
+        }
+        .map(Vec::into_iter);
+        for (i, argument) in outputs() {
+            let object = given.as_mut().and_then(Iterator::next);
+            self.wanted[i] = Some(match object {
+                Some(object) if object.is(PyBool::new(py, true)) => Wanted::New,
+                Some(object) if !object.is_none() => {
+                    self.take(i, &object)?;
+                    match &self.arrays[i] {
+                        Some(array) => Wanted::Given(array.desc),
+                        None => Wanted::New,
+                    }
+                }
+                _ if argument.optional => Wanted::Absent,
+                _ => Wanted::New,
+            });
+        }
+        if given.is_some_and(|mut given| given.next().is_some()) {
+            let words =
+                format!("{}: `out` has more arrays than there are outputs", contract.name());
+            return Err(error::signature(py, words));
+        }
+        Ok(())
+    }
+
+    /// One array as an argument.
+    fn take(&mut self, place: usize, object: &Bound<'py, PyAny>) -> PyResult<()> {
+        let (py, contract) = (self.py(), self.contract);
+        let argument = &contract.arguments()[place];
+        let read = self.lent.read(object);
+        let mut array = read.map_err(|refused| contract.refuse(py, argument, refused))?;
+        array.desc = same_bits(argument, array.desc);
+        if array.read_only && argument.is_written() {
+            let expected = "an array that may be written";
+            return Err(contract.wrong(py, argument, Status::BadParam, "read-only", expected));
+        }
+        match self.device {
+            None => self.device = Some((argument, array.device)),
+            Some((first, device)) if device != array.device => {
+                return Err(self.elsewhere(argument, array.device, first, device));
+            }
+            Some(_) => {}
+        }
+        self.objects[place] = Some(object.clone());
+        self.arrays[place] = Some(array);
+        Ok(())
+    }
+
+    /// An argument on another device than the first.
+    fn elsewhere(
+        &self,
+        argument: &Argument,
+        at: Device,
+        first: &'static Argument,
+        device: Device,
+    ) -> PyErr {
+        let same = at.backend() == device.backend();
+        let status = if same { Status::BadParam } else { Status::DeviceTypeNotSupported };
+        let expected = format!("{}, as `{}`", place(device), self.contract.python_name(first.name));
+        self.contract.wrong(self.py(), argument, status, place(at), expected)
+    }
+
+    fn py(&self) -> Python<'py> {
+        self.lent.py()
+    }
+
+    /// The arrays, and what they were lent by.
+    pub fn parts(&self) -> (&Arrays<'py>, &[Option<Array>]) {
+        (&self.lent, &self.arrays[..self.contract.arguments().len()])
+    }
+
+    /// What a plan for such a call is made for.
+    ///
+    /// # Errors
+    /// Where no array was given at all.
+    pub fn described(&self) -> PyResult<(Device, Descs, Outputs)> {
+        let Some((_, device)) = self.device else {
+            // The library says what is missing first.
+            let first = &self.contract.arguments()[0];
+            let expected = Contract::expected(first);
+            let status = Status::NullPointer;
+            return Err(self.contract.wrong(self.py(), first, status, "absent", expected));
+        };
+        let mut inputs = [None; MOST];
+        for (desc, (array, wanted)) in inputs.iter_mut().zip(self.arrays.iter().zip(&self.wanted)) {
+            *desc = array.filter(|_| wanted.is_none()).map(|array| array.desc);
+        }
+        Ok((device, inputs, self.wanted))
+    }
+
+    /// Makes the outputs that are to be made, and compares every argument, whoever made it, with
+    /// what the plan announced: operators write as far as the plan says, not as far as an array
+    /// reaches.
+    ///
+    /// # Errors
+    /// Where an argument differs in element type, shape, strides or device, and where its
+    /// library makes no array.
+    pub fn complete(&mut self, prepared: &Prepared) -> PyResult<()> {
+        let py = self.py();
+        self.check_device(prepared)?;
+        for (i, argument) in self.contract.arguments().iter().enumerate() {
+            let planned = prepared.descs[i];
+            let made = prepared.outputs[i].as_ref().filter(|_| self.arrays[i].is_none());
+            if let Some(output) = made {
+                let array = self.lent.empty(&output.shape, &output.dtype).map_err(|raised| {
+                    let name = self.contract.python_name(argument.name);
+                    self.contract.foreign(py, &format!("`{name}` was not made"), raised)
+                })?;
+                self.take(i, &array)?;
+                self.made[i] = true;
+            }
+            let given = self.arrays[i].map(|array| array.desc);
+            if planned != given {
+                let mut value = words(given, planned);
+                if self.made[i] {
+                    value = format!("{value}, as {} made it", self.lent.maker());
+                }
+                let expected = format!("{}, as planned", words(planned, given));
+                let status = difference(given, planned);
+                return Err(self.contract.wrong(py, argument, status, value, expected));
+            }
+        }
+        self.check_overlap()
+    }
+
+    fn check_device(&self, prepared: &Prepared) -> PyResult<()> {
+        match self.device {
+            Some((argument, device)) if device != prepared.device() => {
+                let expected = format!("{}, as planned", place(prepared.device()));
+                let status = Status::BadTensorShape;
+                Err(self.contract.wrong(self.py(), argument, status, place(device), expected))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Nothing that is written may lie over anything else.
+    fn check_overlap(&self) -> PyResult<()> {
+        // What has no memory lies nowhere: the library refuses a null pointer itself.
+        let range = |array: &Array| {
+            let bytes = array.desc.span().saturating_mul(array.desc.dtype().size());
+            let bytes = if array.address == 0 { 0 } else { bytes };
+            (array.address, array.address.saturating_add(bytes as u64))
+        };
+        let contract = self.contract;
+        let (_, arrays) = self.parts();
+        for (i, written) in arrays.iter().enumerate() {
+            let argument = &contract.arguments()[i];
+            let Some(written) = written.as_ref().filter(|_| argument.is_written()) else {
+                continue;
+            };
+            let (start, end) = range(written);
+            for (j, other) in arrays.iter().enumerate() {
+                let Some(other) = other.as_ref().filter(|_| i != j) else { continue };
+                let (from, to) = range(other);
+                if start < to && from < end && start < end && from < to {
+                    let name = contract.python_name(contract.arguments()[j].name);
+                    let value = format!("in the memory of `{name}`");
+                    let expected = "memory of its own, since it is written";
+                    let status = Status::BadParam;
+                    return Err(contract.wrong(self.py(), argument, status, value, expected));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The outputs, made one result by `result` where there are several.
+    pub fn results(self, result: &Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
+        let py = self.py();
+        let Arguments { contract, objects, made, lent, .. } = self;
+        let mut results = Vec::with_capacity(MOST);
+        for ((argument, object), made) in contract.arguments().iter().zip(objects).zip(made) {
+            if argument.role == Role::Output {
+                results.push(match object {
+                    Some(object) if made => lent.finish(object).map_err(|raised| {
+                        let doing = format!("`{}` was not handed over", argument.name);
+                        contract.foreign(py, &doing, raised)
+                    })?,
+                    Some(object) => object,
+                    None => py.None().into_bound(py),
+                });
+            }
+        }
+        match results.len() {
+            0 => Ok(py.None().into_bound(py)),
+            1 => Ok(results.remove(0)),
+            _ => result.bind(py).call1(PyTuple::new(py, results)?),
+        }
+    }
+}
+
+/// Where memory of a device is, in words.
+fn place(device: Device) -> String {
+    match device {
+        Device::CPU => "host memory".to_owned(),
+        device => format!("memory on {device}"),
+    }
+}
+
+/// An array in words: with its strides where `other` is the same but for these.
+fn words(desc: Option<TensorDesc>, other: Option<TensorDesc>) -> String {
+    let same = |one: TensorDesc, other: TensorDesc| {
+        one.dtype() == other.dtype() && one.shape() == other.shape()
+    };
+    match (desc, other) {
+        (Some(desc), Some(other)) if same(desc, other) => format!("{desc:?}"),
+        (Some(desc), _) => desc.to_string(),
+        (None, _) => "absent".to_owned(),
+    }
+}
+
+/// What two arrays differ in.
+fn difference(given: Option<TensorDesc>, planned: Option<TensorDesc>) -> Status {
+    match (given, planned) {
+        (Some(given), Some(planned)) if given.dtype() != planned.dtype() => Status::BadTensorDtype,
+        (Some(given), Some(planned)) if given.shape() == planned.shape() => {
+            Status::BadTensorStrides
+        }
+        _ => Status::BadTensorShape,
+    }
+}
+
+/// Signed numbers where the contract takes unsigned ones alone: the same bits. Libraries
+/// without unsigned types have seeds, flags and counts in them.
+fn same_bits(argument: &Argument, desc: TensorDesc) -> TensorDesc {
+    use spec::DType::{I32, I64, U32, U64};
+    let other = match desc.dtype() {
+        I64 => U64,
+        I32 => U32,
+        _ => return desc,
+    };
+    if argument.dtypes.contains(&desc.dtype()) || !argument.dtypes.contains(&other) {
+        return desc;
+    }
+    let (shape, strides) = (desc.shape(), desc.strides());
+    let signed = |numbers: &[usize]| numbers.iter().map(|&n| n as i64).collect::<Vec<_>>();
+    let steps: Vec<_> = strides.iter().map(|&n| n as i64).collect();
+    dlpack::describe(other, &signed(shape), &steps).unwrap_or(desc)
+}

@@ -1,0 +1,149 @@
+//! A plan as a Python object, which pickles and copies.
+
+use pyo3::prelude::*;
+use pyo3::types::PyTuple;
+use spec::{Argument, Role, TensorDesc};
+
+use crate::arguments::{Arguments, Wanted};
+use crate::call::MOST;
+use crate::dlpack;
+use crate::error;
+use crate::library;
+use crate::operator::{Key, Operator};
+use crate::prepared::{Keeps, Prepared};
+
+/// An operator made for arrays of certain shapes and types on a device, with a workspace of
+/// its own for each stream. Calls check that arrays are like that, enqueue, and do nothing
+/// else. A copy, and what a pickle gives back, is made for the same and has workspaces of its
+/// own.
+#[pyclass(frozen, module = "spec_ops._native")]
+pub struct Plan {
+    operator: Py<Operator>,
+    key: Key,
+    prepared: Prepared,
+}
+
+impl Plan {
+    /// A plan of an operator for these arrays.
+    pub(crate) fn new(operator: &Bound<'_, Operator>, key: Key) -> PyResult<Self> {
+        let prepared = operator.get().prepare(operator.py(), &key)?;
+        Ok(Plan { operator: operator.clone().unbind(), key, prepared })
+    }
+}
+
+/// An argument as a pickle has it: None where it is absent, True where the call makes it, else
+/// element type, shape and strides.
+#[derive(FromPyObject, IntoPyObject)]
+pub(crate) enum Kept {
+    New(bool),
+    Array(String, Vec<i64>, Vec<i64>),
+}
+
+impl Kept {
+    fn array(desc: &TensorDesc) -> Self {
+        let shape = desc.shape().iter().map(|&extent| extent as i64).collect();
+        let strides = desc.strides().iter().map(|&step| step as i64).collect();
+        Kept::Array(desc.dtype().name().to_owned(), shape, strides)
+    }
+
+    /// What `key` has for the argument at a place.
+    fn of(key: &Key, place: usize, argument: &Argument) -> Option<Self> {
+        if argument.role != Role::Output {
+            return key.inputs[place].as_ref().map(Kept::array);
+        }
+        match &key.outputs[place] {
+            None | Some(Wanted::Absent) => None,
+            Some(Wanted::New) => Some(Kept::New(true)),
+            Some(Wanted::Given(desc)) => Some(Kept::array(desc)),
+        }
+    }
+
+    fn desc(&self) -> Option<TensorDesc> {
+        match self {
+            Kept::New(_) => None,
+            Kept::Array(dtype, shape, strides) => {
+                dlpack::describe(library::dtype(dtype).ok()?, shape, strides).ok()
+            }
+        }
+    }
+}
+
+/// The plan that a pickle has: of an operator, on a device by DLPack's numbers, for arrays in
+/// the contract's order.
+#[pyfunction]
+#[pyo3(name = "_restore")]
+pub(crate) fn restore(
+    operator: &Bound<'_, Operator>,
+    device: (i32, i32),
+    arrays: Vec<Option<Kept>>,
+) -> PyResult<Plan> {
+    let py = operator.py();
+    let broken = || error::internal(py, "a pickled plan of another version");
+    let arguments = operator.get().contract().arguments();
+    if arrays.len() != arguments.len() {
+        return Err(broken());
+    }
+    let device = dlpack::device(device.0, device.1).map_err(|_| broken())?;
+    let mut key = Key { device, inputs: [None; MOST], outputs: [None; MOST] };
+    for (i, (argument, kept)) in arguments.iter().zip(arrays).enumerate() {
+        let desc = kept.as_ref().and_then(Kept::desc);
+        match (argument.role == Role::Output, kept) {
+            (true, None) => key.outputs[i] = Some(Wanted::Absent),
+            (true, Some(Kept::New(_))) => key.outputs[i] = Some(Wanted::New),
+            (true, Some(_)) => key.outputs[i] = Some(Wanted::Given(desc.ok_or_else(broken)?)),
+            (false, None) => {}
+            (false, Some(_)) => key.inputs[i] = Some(desc.ok_or_else(broken)?),
+        }
+    }
+    Plan::new(operator, key)
+}
+
+#[pymethods]
+impl Plan {
+    /// Enqueues the operator. Arrays as `Operator.__call__` takes them, those that the plan
+    /// was made without left out or None.
+    #[pyo3(signature = (*inputs, out=None))]
+    fn __call__<'py>(
+        &self,
+        inputs: &Bound<'py, PyTuple>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let operator = self.operator.get();
+        let call = Arguments::read(operator.contract(), inputs, out)?;
+        operator.run(inputs.py(), call, &self.prepared, Keeps::Plan)
+    }
+
+    /// The device that it is made for: `cpu` or as in `cuda:0`.
+    #[getter]
+    fn device(&self) -> String {
+        self.prepared.device().to_string()
+    }
+
+    /// Bytes that a call uses besides its arguments.
+    #[getter]
+    fn workspace_size(&self) -> usize {
+        self.prepared.workspace_size()
+    }
+
+    fn __repr__(&self) -> String {
+        format!("<plan of {} on {}>", self.operator.get().contract().name(), self.device())
+    }
+
+    /// How to make it again.
+    fn __reduce__<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
+        let restore = py.import("spec_ops._native")?.getattr("_restore")?;
+        let arguments = self.operator.get().contract().arguments().iter().enumerate();
+        let kept: Vec<_> = arguments.map(|(i, of)| Kept::of(&self.key, i, of)).collect();
+        let device = dlpack::numbers(self.key.device);
+        Ok((restore, (&self.operator, device, kept).into_pyobject(py)?))
+    }
+}
+
+impl std::fmt::Debug for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Plan(on {})", self.prepared.device())
+    }
+}

@@ -1,0 +1,157 @@
+"""Outputs that a call makes, by libraries that make something else than what was asked for.
+
+Operators write as far as the plan says. So every output, whoever made it, is compared with the
+plan before anything is enqueued.
+"""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from conftest import need
+
+import spec_ops
+from spec_ops import _arrays
+
+LOGITS = np.random.default_rng(0).standard_normal((4, 4096), np.float32)
+
+#: What a library makes in the place of an output, by what is wrong with it.
+WRONG = {
+    "one element": (lambda shape, dtype: np.empty(1, dtype), spec_ops.ShapeError, r"f32 \[1\]"),
+    "fewer rows": (
+        lambda shape, dtype: np.empty((shape[0] - 1, *shape[1:]), dtype),
+        spec_ops.ShapeError,
+        r"f32 \[3, 64\]",
+    ),
+    "another type": (
+        lambda shape, dtype: np.empty(shape, np.uint8),
+        spec_ops.DtypeError,
+        r"u8 \[4, 64\]",
+    ),
+    "no memory between": (
+        lambda shape, dtype: np.lib.stride_tricks.as_strided(np.empty(1, dtype), shape, (0, 0)),
+        spec_ops.StridesError,
+        r"strides \[0, 0\]",
+    ),
+    "columns first": (
+        lambda shape, dtype: np.empty(shape[::-1], dtype).T,
+        spec_ops.StridesError,
+        r"strides \[1, 4\]",
+    ),
+}
+
+
+def wrapper(module, empty):
+    """A type of arrays whose library makes its arrays by `empty`."""
+
+    class Array:
+        def __init__(self, array):
+            self.array = array
+
+        def __dlpack__(self, **options):
+            return self.array.__dlpack__(**options)
+
+        def __dlpack_device__(self):
+            return self.array.__dlpack_device__()
+
+    Array.__module__ = module
+
+    def library():
+        def make(like, shape, dtype):
+            return Array(empty(shape, np.dtype(_arrays._NUMPY_NAMES[dtype].rstrip("_"))))
+
+        return _arrays.Library(module, None, _arrays._dlpack, lambda device: 0, make)
+
+    return Array, library
+
+
+@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("planned", [False, True])
+def test_another_array_than_was_asked_for(what, planned, monkeypatch):
+    """Functions and plans name the output, what it is, and who made it."""
+    empty, error, said = WRONG[what]
+    Array, library = wrapper("clumsy", empty)
+    monkeypatch.setitem(_arrays._KNOWN, "clumsy", library)
+    logits = Array(LOGITS)
+    call = lambda: spec_ops.topk_router(logits, topk=64)
+    if planned:
+        plan = spec_ops.TopkRouter(topk=64).plan(like=logits)
+        call = lambda: plan(logits)
+    said = f"topk_router: `weights` is .*{said}, as clumsy made it, expected f32 \\[4, 64\\]"
+    with pytest.raises(error, match=said):
+        call()
+
+
+def test_a_library_that_makes_what_was_asked_for(monkeypatch):
+    """The wrapper above is no reason to be refused."""
+    Array, library = wrapper("careful", lambda shape, dtype: np.empty(shape, dtype))
+    monkeypatch.setitem(_arrays._KNOWN, "careful", library)
+    made = spec_ops.topk_router(Array(LOGITS), topk=64).indices
+    assert np.array_equal(made.array, spec_ops.topk_router(LOGITS, topk=64).indices)
+
+
+@pytest.mark.parametrize("made", [None, "weights", [0.0], object()])
+def test_no_array_at_all(made, monkeypatch):
+    Array, library = wrapper("empty_handed", None)
+    makes = lambda: dataclasses.replace(library(), empty=lambda like, shape, dtype: made)
+    monkeypatch.setitem(_arrays._KNOWN, "empty_handed", makes)
+    with pytest.raises(spec_ops.DtypeError, match="`weights` is .*expected an array"):
+        spec_ops.topk_router(Array(LOGITS), topk=64)
+
+
+@pytest.mark.parametrize(
+    "raised, error",
+    [
+        (RuntimeError("no room\nframe #0"), spec_ops.DeviceError),
+        (MemoryError("no room"), spec_ops.OutOfMemoryError),
+        (type("OutOfMemoryError", (RuntimeError,), {})("no room"), spec_ops.OutOfMemoryError),
+        (spec_ops.DeviceLostError("no room"), spec_ops.DeviceLostError),
+        (KeyboardInterrupt("no room"), KeyboardInterrupt),
+    ],
+)
+def test_a_library_that_fails(raised, error, monkeypatch):
+    """What its own exception was is said, and kept as the cause."""
+
+    def fail(shape, dtype):
+        raise raised
+
+    Array, library = wrapper("failing", fail)
+    monkeypatch.setitem(_arrays._KNOWN, "failing", library)
+    with pytest.raises(error, match="no room$") as caught:
+        spec_ops.topk_router(Array(LOGITS), topk=64)
+    if caught.value is not raised:
+        assert caught.value.__cause__ is raised
+        assert "topk_router: `weights` was not made" in str(caught.value)
+
+
+def test_a_subclass_of_torch():
+    """`new_empty` of a subclass of torch's tensors."""
+    torch = need("torch")
+    wrong = {
+        "one": (lambda made: made.flatten()[:1], spec_ops.ShapeError),
+        "half": (lambda made: made.half(), spec_ops.DtypeError),
+        "expanded": (lambda made: made.flatten()[:1].expand(made.shape), spec_ops.StridesError),
+        "turned": (lambda made: made.t().contiguous().t(), spec_ops.StridesError),
+        "on meta": (lambda made: made.to("meta"), spec_ops.DtypeError),
+        "none": (lambda made: None, spec_ops.DtypeError),
+        "negated": (torch._neg_view, spec_ops.ArgumentError),
+    }
+
+    class Tensor(torch.Tensor):
+        change = None
+
+        def new_empty(self, *args, **kwargs):
+            return type(self).change(super().new_empty(*args, **kwargs).as_subclass(torch.Tensor))
+
+    logits = torch.from_numpy(LOGITS).as_subclass(Tensor)
+    plan = spec_ops.TopkRouter(topk=64).plan(like=logits)
+    for what, (change, error) in wrong.items():
+        Tensor.change = staticmethod(change)
+        for call in (lambda: spec_ops.topk_router(logits, topk=64), lambda: plan(logits)):
+            with pytest.raises(error, match="`weights`"):
+                call()
+    Tensor.change = staticmethod(lambda made: made)
+    assert torch.equal(
+        spec_ops.topk_router(logits, topk=64).indices,
+        spec_ops.topk_router(torch.from_numpy(LOGITS), topk=64).indices,
+    )
