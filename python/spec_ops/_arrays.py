@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from ._errors import SignatureError
@@ -36,6 +37,9 @@ class Library:
     empty: Callable[[Any, tuple[int, ...], str], Any]
     #: What makes a result of such an array, where `empty` makes another library's.
     finish: Callable[[Any], Any] | None = None
+    #: An array with whole numbers of another width; what does not fit becomes the nearest that
+    #: does. None for a library without such a way.
+    cast: Callable[[Any, str], Any] | None = None
     #: Whether arrays are never to be written.
     immutable: bool = False
     #: Why arrays of this type are not taken: what they are, in words.
@@ -45,6 +49,7 @@ class Library:
     deferred: tuple[tuple[str, str, str], ...] = ()
 
 
+@cache
 def library(kind: type) -> Library | None:
     """The library of a type of arrays; None for what is no array."""
     for base in kind.__mro__:
@@ -98,7 +103,11 @@ def _numpy() -> Library:
         return numpy.empty(shape, dtypes[dtype])
 
     dtypes = {name: getattr(numpy, full) for name, full in _NUMPY_NAMES.items()}
-    return Library("numpy", numpy.ndarray.__dlpack__, ordered, _default_stream, empty)
+    def cast(array, dtype):
+        least, greatest = _RANGES[dtype]
+        return (array if least is None else array.clip(least, greatest)).astype(dtypes[dtype])
+
+    return Library("numpy", numpy.ndarray.__dlpack__, ordered, _default_stream, empty, cast=cast)
 
 
 _NUMPY_NAMES = {
@@ -114,6 +123,9 @@ _NUMPY_NAMES = {
     "count": "uint64",
 }
 
+#: The least and the greatest of the numbers that arrays are cast to.
+_RANGES = {"i32": (-(2**31), 2**31 - 1), "i64": (None, None)}
+
 
 # torch
 
@@ -127,6 +139,10 @@ def _torch() -> Library:
 
     def empty(like, shape, dtype):
         return like.new_empty(shape, dtype=dtypes[dtype])
+
+    def cast(array, dtype):
+        least, greatest = _RANGES[dtype]
+        return (array if least is None else array.clamp(least, greatest)).to(dtypes[dtype])
 
     dtypes = {
         name: getattr(torch, full.rstrip("_"))
@@ -142,6 +158,7 @@ def _torch() -> Library:
         _dlpack,
         getattr(torch._C, "_cuda_getCurrentRawStream", stream),
         empty,
+        cast=cast,
         # Only complex numbers are conjugated, and they are refused by their type.
         deferred=(("is_neg", "negated lazily, with other signs in memory", "its `resolve_neg()`"),),
     )
@@ -164,8 +181,12 @@ def _cupy() -> Library:
         with like.device:
             return cupy.empty(shape, dtypes[dtype])
 
+    def cast(array, dtype):
+        least, greatest = _RANGES[dtype]
+        return (array if least is None else array.clip(least, greatest)).astype(dtypes[dtype])
+
     dtypes = {name: getattr(cupy, full) for name, full in _NUMPY_NAMES.items()}
-    return Library("cupy", capsule, _dlpack, stream, empty)
+    return Library("cupy", capsule, _dlpack, stream, empty, cast=cast)
 
 
 # jax, whose arrays are values: they are read, and results become such arrays
@@ -175,7 +196,19 @@ def _jax() -> Library:
     import jax
 
     finish = jax.dlpack.from_dlpack
-    return Library("jax", None, _dlpack, _default_stream, _empty_like_any, finish, immutable=True)
+
+    # jax itself has no numbers of 64 bits where they are switched off, as they are by default.
+    def cast(array, dtype):
+        if array.__dlpack_device__()[0] == _CPU:
+            import numpy
+
+            return _numpy().cast(numpy.asarray(array), dtype)
+        torch = sys.modules.get("torch")
+        return None if torch is None else _torch().cast(torch.from_dlpack(array), dtype)
+
+    return Library(
+        "jax", None, _dlpack, _default_stream, _empty_like_any, finish, cast=cast, immutable=True
+    )
 
 
 _KNOWN: dict[str, Callable[[], Library]] = {

@@ -83,6 +83,18 @@ def _sizes(operator: str, options: Sequence[Any], shapes: Mapping[str, Sequence[
     return sizes
 
 
+def length(operator: str, name: str, shapes: Mapping[str, Sequence[Any]]) -> Any:
+    """The extent of a vector that the shapes of other inputs imply; None where they do not.
+
+    A row is a request of its own where no `requests` say whose it is.
+    """
+    sizes = _sizes(operator, (), shapes)
+    (extent,) = next(_dimensions(known.shape) for known in inputs(operator) if known.name == name)
+    if extent == "requests" and "requests" not in shapes:
+        sizes.setdefault(extent, sizes.get("rows"))
+    return sizes.get(extent)
+
+
 def of_outputs(
     operator: str, options: Sequence[Any], given: Mapping[str, tuple[Sequence[Any], str]]
 ) -> dict[str, tuple[tuple[Any, ...], str]]:

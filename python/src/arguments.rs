@@ -2,12 +2,12 @@
 //! call makes, and compared with what the plan announced.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyList, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
 use spec::{Argument, Device, Role, Status, TensorDesc};
 
 use crate::call::MOST;
 use crate::contract::Contract;
-use crate::dlpack::{self, Array};
+use crate::dlpack::{self, Array, Refused};
 use crate::error;
 use crate::library::Arrays;
 use crate::prepared::{Descs, Prepared};
@@ -59,13 +59,24 @@ impl<'a, 'py> Arguments<'a, 'py> {
             device: None,
         };
         let mut given = inputs.iter_borrowed();
+        let mut others = Vec::new();
         for (i, argument) in contract.arguments().iter().enumerate() {
             if argument.role == Role::Output {
                 continue;
             }
             match given.next() {
-                Some(object) if !object.is_none() => call.take(i, &object)?,
+                Some(object) if !object.is_none() => match call.lent.read(&object) {
+                    Err(Refused::NoArray(what)) => others.push((i, object.to_owned(), what)),
+                    read => call.put(i, &object, read)?,
+                },
                 _ => {}
+            }
+        }
+        // A number stands for a vector whose length follows from the arrays.
+        for (i, object, what) in others {
+            match call.spread(i, &object)? {
+                Some(vector) => call.take(i, &vector)?,
+                None => call.put(i, &object, Err(Refused::NoArray(what)))?,
             }
         }
         if given.next().is_some() {
@@ -122,11 +133,29 @@ impl<'a, 'py> Arguments<'a, 'py> {
 
     /// One array as an argument.
     fn take(&mut self, place: usize, object: &Bound<'py, PyAny>) -> PyResult<()> {
+        let read = self.lent.read(object);
+        self.put(place, object, read)
+    }
+
+    /// One array as an argument, as it was read.
+    fn put(
+        &mut self,
+        place: usize,
+        object: &Bound<'py, PyAny>,
+        read: Result<Array, Refused>,
+    ) -> PyResult<()> {
         let (py, contract) = (self.py(), self.contract);
         let argument = &contract.arguments()[place];
-        let read = self.lent.read(object);
-        let mut array = read.map_err(|refused| contract.refuse(py, argument, refused))?;
+        let refuse = |refused| contract.refuse(py, argument, refused);
+        let (mut object, mut array) = (object.clone(), read.map_err(refuse)?);
         array.desc = same_bits(argument, array.desc);
+        if argument.role == Role::Input && !argument.dtypes.contains(&array.desc.dtype()) {
+            if let Some(converted) = self.converted(argument, &object, array.desc)? {
+                array = self.lent.read(&converted).map_err(refuse)?;
+                array.desc = same_bits(argument, array.desc);
+                object = converted;
+            }
+        }
         if array.read_only && argument.is_written() {
             let expected = "an array that may be written";
             return Err(contract.wrong(py, argument, Status::BadParam, "read-only", expected));
@@ -138,9 +167,55 @@ impl<'a, 'py> Arguments<'a, 'py> {
             }
             Some(_) => {}
         }
-        self.objects[place] = Some(object.clone());
+        self.objects[place] = Some(object);
         self.arrays[place] = Some(array);
         Ok(())
+    }
+
+    /// A vector that a number stands for; `None` where no number may stand for the argument.
+    fn spread(
+        &self,
+        place: usize,
+        number: &Bound<'py, PyAny>,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let (py, contract) = (self.py(), self.contract);
+        let Some(like) = self.lent.first() else { return Ok(None) };
+        let shapes = PyDict::new(py);
+        for (argument, array) in contract.arguments().iter().zip(&self.arrays) {
+            if let Some(array) = array {
+                shapes.set_item(argument.name, PyTuple::new(py, array.desc.shape())?)?;
+            }
+        }
+        let name = contract.arguments()[place].name;
+        let asked = (contract.name(), name, number, like, shapes);
+        self.of_python("spread", asked, name)
+    }
+
+    /// An array of another width as the contract has it; `None` where it is refused.
+    fn converted(
+        &self,
+        argument: &'static Argument,
+        object: &Bound<'py, PyAny>,
+        desc: TensorDesc,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let asked = (argument.name, object, desc.dtype().name());
+        self.of_python("converted", asked, argument.name)
+    }
+
+    /// What a function of `spec_ops._convert` makes of an argument.
+    fn of_python(
+        &self,
+        function: &str,
+        arguments: impl pyo3::call::PyCallArgs<'py>,
+        name: &'static str,
+    ) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let py = self.py();
+        let module = py.import("spec_ops._convert")?;
+        let made = module.call_method1(function, arguments).map_err(|raised| {
+            let name = self.contract.python_name(name);
+            self.contract.foreign(py, &format!("no array for `{name}`"), raised)
+        })?;
+        Ok(Some(made).filter(|made| !made.is_none()))
     }
 
     /// An argument on another device than the first.

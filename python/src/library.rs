@@ -229,6 +229,11 @@ impl<'py> Arrays<'py> {
         library.empty.bind(self.py).call1((first, shape, dtype))
     }
 
+    /// The first array, which new ones are made like.
+    pub fn first(&self) -> Option<&Bound<'py, PyAny>> {
+        self.first.as_ref().map(|(first, _)| first)
+    }
+
     /// Who makes new arrays: the name of the first one's library.
     pub fn maker(&self) -> &'static str {
         self.first.as_ref().map_or("nobody", |(_, library)| &library.name)

@@ -1,0 +1,58 @@
+"""What is made of arguments that are not quite the contract's: numbers in the place of vectors of
+one number for each request, and whole numbers of another width.
+
+The compiled half asks here before it refuses an argument, so that nothing is asked in a call whose
+arguments are the contract's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+from ._arrays import library
+from ._errors import ArgumentError
+from ._shapes import arguments, length
+
+#: Vectors in whose place one number may stand, for all requests.
+_NUMBERS = ("temperature", "seeds", "top_k", "top_p", "min_p")
+
+#: Vectors of whole numbers that may have another width, by the one that they have: the default of
+#: torch for `top_k`, and for `seeds` what jax has where its 64-bit numbers are switched off.
+_WIDTHS = {("top_k", "i64"): "i32", ("seeds", "i32"): "i64", ("seeds", "u32"): "i64"}
+
+# A seed is 64 bits, signed or not; a library may have no unsigned numbers.
+_RANGES = {"i32": range(-(2**31), 2**31), "u64": range(-(2**63), 2**64)}
+
+
+def spread(
+    operator: str, name: str, number: Any, like: Any, shapes: Mapping[str, Sequence[int]]
+) -> Any:
+    """A vector full of a number, by the library of another array of the call and beside it; None
+    where no number may stand for the argument. `shapes` are those of the arrays that were given.
+    """
+    if name not in _NUMBERS or isinstance(number, bool) or not isinstance(number, Real):
+        return None
+    (dtype,) = next(known.dtypes for known in arguments(operator) if known.name == name)
+    numbers = _RANGES.get(dtype)
+    # Of another kind of whole number Python would look through the whole range.
+    if numbers is not None and not (isinstance(number, Integral) and int(number) in numbers):
+        words = f"expected a whole number of {numbers.stop.bit_length() - 1} bits, or an array"
+        raise ArgumentError(f"{operator}: `{name}` is {number!r}, {words}", 3)
+    if dtype == "u64":
+        dtype, number = "i64", (int(number) + 2**63) % 2**64 - 2**63
+    count = length(operator, name, shapes)
+    if count is None:
+        words = "expected an array: how many requests there are follows from no other array"
+        raise ArgumentError(f"{operator}: `{name}` is {number!r}, {words}", 3)
+    vector = library(type(like)).empty(like, (count,), dtype)
+    vector[...] = number
+    return vector
+
+
+def converted(name: str, array: Any, dtype: str) -> Any:
+    """An array of another width as the contract's, by its library; None where it is refused."""
+    wanted = _WIDTHS.get((name, dtype))
+    cast = library(type(array)).cast
+    return None if wanted is None or cast is None else cast(array, wanted)
