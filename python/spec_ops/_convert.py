@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from numbers import Integral, Real
 from typing import Any
 
-from ._arrays import library
+from ._arrays import Library, library
 from ._errors import ArgumentError
 from ._shapes import arguments, length
 
@@ -24,6 +24,13 @@ _WIDTHS = {("top_k", "i64"): "i32", ("seeds", "i32"): "i64", ("seeds", "u32"): "
 
 # A seed is 64 bits, signed or not; a library may have no unsigned numbers.
 _RANGES = {"i32": range(-(2**31), 2**31), "u64": range(-(2**63), 2**64)}
+
+
+def _library(array: Any) -> Library:
+    """The library of something that was read as an array."""
+    known = library(type(array))
+    assert known is not None
+    return known
 
 
 def spread(
@@ -46,13 +53,12 @@ def spread(
     if count is None:
         words = "expected an array: how many requests there are follows from no other array"
         raise ArgumentError(f"{operator}: `{name}` is {number!r}, {words}", 3)
-    vector = library(type(like)).empty(like, (count,), dtype)
+    vector = _library(like).empty(like, (count,), dtype)
     vector[...] = number
     return vector
 
 
 def converted(name: str, array: Any, dtype: str) -> Any:
     """An array of another width as the contract's, by its library; None where it is refused."""
-    wanted = _WIDTHS.get((name, dtype))
-    cast = library(type(array)).cast
+    wanted, cast = _WIDTHS.get((name, dtype)), _library(array).cast
     return None if wanted is None or cast is None else cast(array, wanted)

@@ -131,7 +131,7 @@ def rejection_sample(
     bonus_token_ids: Array,
     cu_num_draft: Array,
     *,
-    seeds: Array | None = None,
+    seeds: Array | int | None = None,
     positions: Array | None = None,
     uniform_samples: Array | None = None,
     greedy: Array | None = None,
@@ -149,8 +149,9 @@ def rejection_sample(
     ``draft_token_ids`` is ``[tokens]``, ``bonus_token_ids`` ``[batch]``: what follows if all
     drafts stand. ``seeds`` and ``positions`` ``[batch]`` say which numbers are drawn: those of
     a request and of the position of its first draft in its own text, so that they are the
-    same in any batch. ``greedy`` ``[batch]`` names requests that follow the target's argmax.
-    ``recovery="argmax"`` is faster and does not keep the distribution.
+    same in any batch; a number for ``seeds`` is that of all requests. ``greedy`` ``[batch]``
+    names requests that follow the target's argmax. ``recovery="argmax"`` is faster and does not
+    keep the distribution.
 
     The result's ``output_token_ids`` is ``[batch, max_spec_len + 1]``, padded with -1. Without
     ``max_spec_len`` it is wide enough for a request that owns all drafts: pass it.
@@ -301,12 +302,12 @@ def prompt_lookup(
 def sample_logits(
     logits: Array,
     positions: Array,
-    temperature: Array,
-    seeds: Array,
+    temperature: Array | float,
+    seeds: Array | int,
     *,
-    top_k: Array | None = None,
-    top_p: Array | None = None,
-    min_p: Array | None = None,
+    top_k: Array | int | None = None,
+    top_p: Array | float | None = None,
+    min_p: Array | float | None = None,
     requests: Array | None = None,
     mask: Array | None = None,
     min_p_first: bool = False,
@@ -320,7 +321,11 @@ def sample_logits(
     ``logits`` is ``[rows, vocab]`` of f32, f16 or bf16, ``positions`` ``[rows]`` where in its
     text each token is. ``temperature``, ``seeds``, ``top_k`` (i32), ``top_p`` and ``min_p``
     are ``[requests]``, and ``requests`` ``[rows]`` says whose each row is, if row r is not
-    request r. ``mask`` ``[rows, ceil(vocab / 32)]`` has a bit for each token that is allowed.
+    request r. A number in the place of any of these five is that of all requests, of which there
+    are as many as rows where no array says how many. Requests with the same seed and position
+    draw the same numbers, so requests that shall differ need seeds of their own. ``top_k`` may be
+    of i64, and saturates. ``mask`` ``[rows, ceil(vocab / 32)]`` has a bit for each token that is
+    allowed.
     ``tokens`` is ``[rows]``; ``probs=True`` adds what they were drawn from, ``[rows, vocab]``,
     exact to the bit, ``logprobs=True`` their logarithm by the logits alone.
 

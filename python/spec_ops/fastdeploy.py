@@ -12,6 +12,8 @@ import os
 from . import _functions as functions
 from ._results import Array
 
+__all__ = ["hybrid_mtp_ngram", "ngram_match"]
+
 
 def ngram_match(
     input_ids: Array,

@@ -9,6 +9,8 @@ import torch
 
 from . import _functions as functions
 
+__all__ = ["verify_tree_greedy"]
+
 
 def verify_tree_greedy(
     predicts: torch.Tensor,

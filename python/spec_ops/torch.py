@@ -22,7 +22,19 @@ from . import _functions as functions
 from ._native import OPERATORS
 from ._shapes import inputs, of_outputs, outputs
 
-__all__ = list(OPERATORS)
+__all__ = [
+    "deduplicate_topk",
+    "hybrid_mtp_ngram",
+    "indexer_topk",
+    "moe_align",
+    "ngram_match",
+    "prompt_lookup",
+    "rejection_sample",
+    "sample_logits",
+    "topk_router",
+    "tree_verify",
+    "unique",
+]
 
 LIBRARY = torch.library.Library("spec_ops", "DEF")
 

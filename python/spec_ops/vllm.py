@@ -17,6 +17,8 @@ from . import _functions as functions
 if TYPE_CHECKING:
     import torch
 
+__all__ = ["NgramProposer", "install", "rejection_sample"]
+
 
 class NgramProposer:
     """Drafts from each request's own text, the first occurrence of its last tokens.

@@ -1,12 +1,19 @@
 """Examples: of docstrings, of docs/python.md, and the program under examples/."""
 
+import ast
 import doctest
 import importlib
 import runpy
+import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from conftest import need
+
+import spec_ops
+from spec_ops import _native
 
 ROOT = Path(__file__).parents[2]
 
@@ -22,9 +29,62 @@ def test_docstrings(name):
 
 
 def test_stubs():
-    """Types of the classes are those of the functions' options."""
-    stubs = runpy.run_path(str(ROOT / "python/tools/stubs.py"))["stubs"]
-    assert (ROOT / "python/spec_ops/_planned.pyi").read_text() == stubs()
+    """Types of what is made at import are those of the functions."""
+    for name, text in runpy.run_path(str(ROOT / "python/tools/stubs.py"))["FILES"].items():
+        assert (ROOT / "python/spec_ops" / name).read_text() == text()
+
+
+@pytest.mark.parametrize("name", ["__init__", "fastdeploy", "sglang", "torch", "vllm"])
+def test_public_names_are_written_out(name):
+    """`__all__` is a list of words, which type checkers read, and has every public name."""
+    tree = ast.parse((ROOT / f"python/spec_ops/{name}.py").read_text())
+    found = [
+        ast.literal_eval(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and node.targets[0].id == "__all__"
+    ]
+    assert len(found) == 1 and found[0] == sorted(set(found[0]))
+    if name == "__init__":
+        known = {known for known in vars(spec_ops) if not known.startswith("_")}
+        submodules = {known for known in known if isinstance(getattr(spec_ops, known), ModuleType)}
+        assert set(found[0]) == known - submodules | {"__version__"}
+    elif name == "torch":
+        assert set(found[0]) == set(_native.OPERATORS)
+    else:
+        defined = {getattr(node, "name", "_") for node in tree.body}
+        assert set(found[0]) == {known for known in defined if not known.startswith("_")}
+
+
+USER = """
+from typing import assert_type
+import spec_ops, spec_ops.fastdeploy, spec_ops.sglang, spec_ops.torch, spec_ops.vllm
+from spec_ops import *
+
+logits = object()
+assert_type(spec_ops.topk_router(logits, topk=2), RoutedExperts)
+assert_type(TopkRouter(topk=2).plan(like=logits), Plan)
+assert_type(spec_ops.torch.unique(logits, counts=True), spec_ops.DistinctKeys)
+assert_type(sample_logits(logits, logits, 0.7, 3, top_k=5, min_p=logits), SampledTokens)
+assert_type(spec_ops.__version__, str)
+try:
+    spec_ops.devices()
+except SpecError as error:
+    assert_type(error.status, int)
+"""
+
+
+def test_type_checkers_know_the_names(tmp_path):
+    """`mypy --strict` finds what is public, and what is wrong."""
+    need("mypy")
+    (tmp_path / "user.py").write_text(USER)
+    wrong = USER + "topk_router(logits, topk='two')\nspec_ops.nothing\n"
+    (tmp_path / "wrong.py").write_text(wrong)
+    said = {}
+    for name in ("user", "wrong"):
+        command = [sys.executable, "-m", "mypy", "--strict", f"{name}.py"]
+        said[name] = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert "no issues found" in said["user"], said["user"]
+    assert "Found 2 errors" in said["wrong"], said["wrong"]
 
 
 def test_page():
