@@ -13,11 +13,10 @@ order. It is never cleared.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, Literal
 
 from . import _results as results
-from ._native import Operator
+from ._native import Operator, operator
 from ._results import Array
 from ._shapes import of_outputs
 
@@ -35,17 +34,8 @@ _RESULTS: dict[str, Any] = {
 }
 
 
-def operator(name: str, *options: Any) -> Operator:
-    """The operator with options in the contract's order, which remembers shapes it met."""
-    try:
-        return _known(name, *options)
-    except TypeError:  # an option that cannot be looked up: no number and no word
-        return _known.__wrapped__(name, *options)
-
-
-# Numbers that are equal may be of types of which only one is taken: 2 and 2.0.
-@lru_cache(maxsize=4096, typed=True)
-def _known(name: str, *options: Any) -> Operator:
+def make(name: str, *options: Any) -> Operator:
+    """A new operator with options in the contract's order. `operator` remembers what it made."""
     first = globals()[name].__code__.co_varnames[0]
     return Operator(name, options, of_outputs, _RESULTS.get(name), first)
 

@@ -29,6 +29,9 @@ class Operator:
     @property
     def name(self) -> str: ...
 
+def operator(name: str, *options: Any) -> Operator:
+    """The operator with options in the contract's order, which remembers shapes it met."""
+
 @final
 class Plan:
     """An operator made for arrays of certain shapes and types on a device."""

@@ -149,12 +149,11 @@ impl<'a, 'py> Arguments<'a, 'py> {
         let refuse = |refused| contract.refuse(py, argument, refused);
         let (mut object, mut array) = (object.clone(), read.map_err(refuse)?);
         array.desc = same_bits(argument, array.desc);
-        if argument.role == Role::Input && !argument.dtypes.contains(&array.desc.dtype()) {
-            if let Some(converted) = self.converted(argument, &object, array.desc)? {
-                array = self.lent.read(&converted).map_err(refuse)?;
-                array.desc = same_bits(argument, array.desc);
-                object = converted;
-            }
+        let other = argument.role == Role::Input && !argument.dtypes.contains(&array.desc.dtype());
+        if other && let Some(converted) = self.converted(argument, &object, array.desc)? {
+            array = self.lent.read(&converted).map_err(refuse)?;
+            array.desc = same_bits(argument, array.desc);
+            object = converted;
         }
         if array.read_only && argument.is_written() {
             let expected = "an array that may be written";

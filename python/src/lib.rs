@@ -104,6 +104,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<Operator>()?;
     module.add_class::<Plan>()?;
+    module.add_function(wrap_pyfunction!(operator::operator, module)?)?;
     module.add_function(wrap_pyfunction!(plan::restore, module)?)?;
     module.add_function(wrap_pyfunction!(devices, module)?)?;
     module.add_function(wrap_pyfunction!(forked, module)?)

@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use spec::{Device, TensorDesc};
 
@@ -30,6 +31,37 @@ pub struct Operator {
     outputs: Py<PyAny>,
     result: Py<PyAny>,
     known: Mutex<HashMap<Key, Shared>>,
+}
+
+/// The most operators that are remembered by their options.
+const OPTIONS_REMEMBERED: usize = 4096;
+
+/// The operator with options in the contract's order, which remembers shapes it met:
+/// `operator(name, *options)`. It is made once, by `spec_ops._functions.make`.
+#[pyfunction]
+#[pyo3(signature = (*of))]
+pub(crate) fn operator<'py>(of: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+    static KNOWN: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
+    let py = of.py();
+    let known = KNOWN.get_or_init(py, || PyDict::new(py).unbind()).bind(py);
+    let make = || py.import("spec_ops._functions")?.getattr("make")?.call1(of);
+    // What cannot be looked up is no option: making the operator says which.
+    let Ok(found) = known.get_item(of) else { return make() };
+    if let Some(found) = found {
+        // Numbers that are equal may be of types of which only one is taken: 2 and 2.0.
+        let options = found.cast::<Operator>()?.get().options.bind(py);
+        let given = of.iter_borrowed().skip(1);
+        let type_of = |option: &Bound<'_, PyAny>| option.get_type_ptr();
+        if given.zip(options.iter_borrowed()).all(|(a, b)| type_of(&a) == type_of(&b)) {
+            return Ok(found);
+        }
+    }
+    let made = make()?;
+    if known.len() >= OPTIONS_REMEMBERED {
+        known.clear();
+    }
+    known.set_item(of, &made)?;
+    Ok(made)
 }
 
 /// What a plan is made for, and a call is remembered by.
@@ -213,7 +245,7 @@ impl Operator {
         &self,
         py: Python<'py>,
     ) -> PyResult<(Bound<'py, PyAny>, Bound<'py, PyTuple>)> {
-        let make = py.import("spec_ops._functions")?.getattr("operator")?;
+        let make = py.import("spec_ops._native")?.getattr("operator")?;
         let options = self.options.bind(py).iter();
         let name = self.name().into_pyobject(py)?.into_any();
         let arguments = std::iter::once(name).chain(options).collect::<Vec<_>>();
