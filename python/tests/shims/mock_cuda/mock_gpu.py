@@ -12,7 +12,7 @@ _current = threading.local()
 
 
 class Entry(ctypes.Structure):
-    _fields_ = [("thread", ctypes.c_uint64), ("stream", ctypes.c_uint64), ("address", ctypes.c_uint64)]
+    _fields_ = [(name, ctypes.c_uint64) for name in ("thread", "stream", "address")]
 
 
 class Array:
