@@ -150,7 +150,8 @@ def test_streams_do_not_wait_for_each_other(mock_cuda):
     entries = enqueued(mock_cuda, [16, 32])
     streams = [stream for _, stream, _ in entries]
     assert set(streams) == {16, 32}
-    assert len(list(itertools.groupby(streams))) > 4, "calls on two streams waited for each other"
+    # Twelve calls whose kernels stay together would change streams eleven times at most.
+    assert len(list(itertools.groupby(streams))) > 12, "calls on two streams waited for each other"
     workspaces = [
         {address for _, on, address in entries if on == stream and address} for stream in (16, 32)
     ]
