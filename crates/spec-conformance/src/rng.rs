@@ -117,7 +117,8 @@ impl Rng {
         for _ in 0..self.between(1, 1 + values.len() / 4) {
             let at = self.below(values.len());
             let n = values[at];
-            values[at] = self.pick(&[n.wrapping_mul(HIGH + 1), n.wrapping_add(HIGH), n.wrapping_sub(HIGH)]);
+            values[at] =
+                self.pick(&[n.wrapping_mul(HIGH + 1), n.wrapping_add(HIGH), n.wrapping_sub(HIGH)]);
         }
     }
 

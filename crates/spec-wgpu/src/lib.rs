@@ -74,7 +74,7 @@ mod shader;
 mod time;
 mod windows;
 
-pub use adapters::devices;
+pub use adapters::{devices, gpus};
 pub use handle::{Options, Wgpu};
 pub use record::{encoder, pass};
 /// The wgpu whose devices and buffers this crate takes, under a name of its own:
