@@ -171,9 +171,18 @@ impl<O: Subject> Case<O> {
         B: Supports<O> + ?Sized,
     {
         let mut ready = Ready::new(backend, self, layout)?;
+        let given = ready.descriptor.workspace_size();
         let first = ready.call(self)?;
         ready.write(self)?;
         let results = ready.call(self)?;
+        let size = ready.descriptor.workspace_size();
+        if size != given {
+            let expected = given.to_string();
+            return Err(Failure {
+                got: size.to_string(),
+                ..Failure::of("workspace_size", expected)
+            });
+        }
         match compare(&results, &first, |_| None) {
             None => Ok(results),
             Some(failure) => Err(failure.in_case("the call repeated")),

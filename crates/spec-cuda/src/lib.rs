@@ -156,7 +156,9 @@ impl std::fmt::Debug for Cuda {
     }
 }
 
-// SAFETY: each handle has a stream of its own, which its identity stands for.
+// SAFETY: `info` is set when the device is opened, and never after; all handles to a device
+// share its primary context, in which memory and streams of all of them are valid. Each handle
+// has a stream of its own, which its identity stands for and which its memory names.
 unsafe impl Backend for Cuda {
     fn info(&self) -> &DeviceInfo {
         self.handle.gpu.info()

@@ -138,7 +138,10 @@ impl Wgpu {
     /// # Errors
     /// Status 1 where the device fails, 8 where its limits are below WebGPU's
     /// defaults.
-    pub fn from_device(device: wgpu::Device, queue: wgpu::Queue) -> Result<Self> {
+    ///
+    /// # Safety
+    /// `queue` is the queue of `device`: see [`encoder`](Self::encoder).
+    pub unsafe fn from_device(device: wgpu::Device, queue: wgpu::Queue) -> Result<Self> {
         static NEXT: AtomicUsize = AtomicUsize::new(FIRST_FOREIGN);
         let index = NEXT.fetch_add(1, Ordering::Relaxed);
         let needed = compute_limits(&Limits::default(), &Limits::downlevel_defaults());
@@ -268,8 +271,10 @@ impl Wgpu {
     }
 }
 
-// SAFETY: clones share the device and its one queue; any other handle has a
-// device of its own.
+// SAFETY: `info` is set when the device is opened, and never after. Clones share the device
+// and its one queue, and memory names that queue; any other handle has a device of its own.
+// An adapter that is opened twice has one name for two devices, both of the process's one
+// instance, in which wgpu itself refuses the objects of the other.
 unsafe impl Backend for Wgpu {
     fn info(&self) -> &DeviceInfo {
         &self.0.info

@@ -7,8 +7,8 @@ use spec_core::stream::Kind;
 use spec_core::{Backend, Result, Status, Stream, Timed, Timing, Yardstick, timing};
 use wgpu::{BufferUsages, ComputePassTimestampWrites, Features};
 
+use crate::Wgpu;
 use crate::shader::Shader;
-use crate::{Wgpu, pass};
 
 /// Submissions before the first sample, at least, and how long they go on on a GPU, whose
 /// clocks fall while the host prepares a row.
@@ -113,7 +113,8 @@ fn submission(
         })
         .forget_lifetime();
     for _ in 0..calls {
-        work.call(pass(&mut opened))?;
+        // SAFETY: the handle's device made the encoder of the pass a few lines above.
+        work.call(unsafe { gpu.pass(&mut opened) })?;
     }
     // Ends the pass, so that the encoder can be finished.
     drop(opened);
@@ -209,7 +210,7 @@ fn copy_rate(gpu: &Wgpu) -> Result<f64> {
         Ok((pipeline, group))
     })?;
     let mut copy = |stream: Stream<'_>| {
-        let Kind::Object(object) = stream.into_kind() else {
+        let Kind::Object { object, .. } = stream.into_kind() else {
             return Err(gpu.error(Status::InternalError, "copies are timed in a pass"));
         };
         if let Some(pass) = object.downcast_mut::<wgpu::ComputePass<'static>>() {
