@@ -4,9 +4,8 @@ use std::any::Any;
 use std::str::FromStr;
 
 use spec_core::{
-    Backend, Descriptor, Device, DeviceInfo, DeviceName, Element, Error, ErrorKind, Kernel,
-    Measure, Memory, Operator, Overlap, QueueId, Result, Staging, Supports, Timed, Timing,
-    Yardstick,
+    Backend, Descriptor, Device, DeviceInfo, DeviceName, Element, Error, ErrorKind, Kernel, Memory,
+    Operator, Overlap, QueueId, Result, Staging, Supports, Timed, Timing,
 };
 
 use crate::Buffer;
@@ -157,22 +156,59 @@ macro_rules! backends {
             }
         }
 
-        impl Measure for Handle {
-            unsafe fn time(
+        impl Handle {
+            /// Times `calls` calls made back to back, `samples` times: seconds a call, as the
+            /// device sees it. Calls run in their timed form only, at least once before the
+            /// first sample, so what they write was written by such a call.
+            ///
+            /// ```compile_fail,E0133
+            /// // Whoever times vouches for memory that a replay uses again.
+            /// fn replayed(handle: &spec::Handle, work: &mut dyn spec::Timed) {
+            ///     let _ = handle.time(1, 1, work);
+            /// }
+            /// ```
+            ///
+            /// # Errors
+            /// Those of the calls, and status 1 when the device fails.
+            ///
+            /// # Safety
+            /// Calls may be recorded once and replayed: the memory that they use stays where
+            /// it is until this returns ([`Timed::reset`] writes to it, and neither frees nor
+            /// replaces it), and nobody else uses it meanwhile.
+            pub unsafe fn time(
                 &self,
                 samples: usize,
                 calls: usize,
                 work: &mut dyn Timed,
             ) -> Result<Timing> {
                 match &self.0 {
-                    // SAFETY: the caller's.
+                    // SAFETY: the caller promised it of the calls' memory.
                     $( Inner::$variant(backend) => unsafe { backend.time(samples, calls, work) }, )+
                 }
             }
 
-            fn yardstick(&self) -> Result<Yardstick> {
+            /// Bytes a second of a copy in the device's own memory that is too large for its
+            /// caches, bytes read and bytes written added up. Bytes that must move over this
+            /// are the floor of an operator that only moves them. Takes a moment, and memory
+            /// for as long; `None` where it cannot be measured.
+            ///
+            /// # Errors
+            /// Status 1 when the device fails.
+            pub fn copy_rate(&self) -> Result<Option<f64>> {
                 match &self.0 {
-                    $( Inner::$variant(backend) => backend.yardstick(), )+
+                    $( Inner::$variant(backend) => backend.copy_rate(), )+
+                }
+            }
+
+            /// Seconds of a call that does nothing: an empty kernel in the harness of
+            /// [`time`](Self::time) (CUDA), an empty submission that is waited for (wgpu);
+            /// `None` where there is nothing to measure.
+            ///
+            /// # Errors
+            /// Status 1 when the device fails.
+            pub fn call_overhead(&self) -> Result<Option<f64>> {
+                match &self.0 {
+                    $( Inner::$variant(backend) => backend.call_overhead(), )+
                 }
             }
         }

@@ -15,16 +15,16 @@ mod ops;
 mod select;
 mod simd;
 mod slices;
+mod time;
 mod weights;
-mod yardstick;
 
 use std::any::Any;
 use std::error::Error as _;
 use std::sync::{Arc, OnceLock};
 
 use spec_core::{
-    Backend, Device, DeviceInfo, Error, ErrorKind, Measure, Memory, Overlap, QueueId, Result,
-    Status, Yardstick,
+    Backend, Device, DeviceInfo, Error, ErrorKind, Memory, Overlap, QueueId, Result, Status, Timed,
+    Timing, timing,
 };
 
 /// The CPU.
@@ -122,8 +122,36 @@ impl Overlap for Cpu {
     }
 }
 
-impl Measure for Cpu {
-    fn yardstick(&self) -> Result<Yardstick> {
-        yardstick::measure(self)
+impl Cpu {
+    /// Times `calls` calls made back to back, `samples` times, by the host's clock.
+    ///
+    /// # Errors
+    /// Those of the calls.
+    ///
+    /// # Safety
+    /// None here: backends that replay calls need their memory to stay where it is.
+    pub unsafe fn time(
+        &self,
+        samples: usize,
+        calls: usize,
+        work: &mut dyn Timed,
+    ) -> Result<Timing> {
+        timing::by_clock(&|| Ok(()), samples, calls, work)
+    }
+
+    /// Bytes a second of a copy by every thread, bytes read and bytes written added up.
+    ///
+    /// # Errors
+    /// None.
+    pub fn copy_rate(&self) -> Result<Option<f64>> {
+        time::copy_rate().map(Some)
+    }
+
+    /// A call that does nothing is a function call here: there is nothing to measure.
+    ///
+    /// # Errors
+    /// None.
+    pub fn call_overhead(&self) -> Result<Option<f64>> {
+        Ok(None)
     }
 }

@@ -51,8 +51,8 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 use spec_core::{
-    Backend, Device, DeviceInfo, Error, Measure, Memory, Overlap, QueueId, Result, Staging, Status,
-    Timed, Timing, Yardstick,
+    Backend, Device, DeviceInfo, Error, Memory, Overlap, QueueId, Result, Staging, Status, Timed,
+    Timing,
 };
 
 use crate::driver::{Text, check};
@@ -200,14 +200,42 @@ impl Overlap for Cuda {
     }
 }
 
-impl Measure for Cuda {
-    unsafe fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
-        // SAFETY: the caller's.
+impl Cuda {
+    /// Times `calls` calls, captured into a CUDA graph, between two events, `samples` times.
+    ///
+    /// # Errors
+    /// Those of the calls, and status 1 when the device fails.
+    ///
+    /// # Safety
+    /// Calls are recorded once and replayed: the memory that they use stays where it is until
+    /// this returns ([`Timed::reset`] writes to it, and neither frees nor replaces it), and
+    /// nobody else uses it meanwhile.
+    pub unsafe fn time(
+        &self,
+        samples: usize,
+        calls: usize,
+        work: &mut dyn Timed,
+    ) -> Result<Timing> {
+        // SAFETY: the caller promised it of the calls' memory.
         unsafe { time::time(self, samples, calls, work) }
     }
 
-    fn yardstick(&self) -> Result<Yardstick> {
-        time::yardstick(self)
+    /// Bytes a second of a copy in the device's memory, bytes read and bytes written added up.
+    /// `None` where the driver came without its compiler of PTX.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    pub fn copy_rate(&self) -> Result<Option<f64>> {
+        time::copy_rate(self)
+    }
+
+    /// Seconds of an empty kernel in the harness of [`time`](Self::time). `None` where the
+    /// driver came without its compiler of PTX.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    pub fn call_overhead(&self) -> Result<Option<f64>> {
+        time::call_overhead(self)
     }
 }
 

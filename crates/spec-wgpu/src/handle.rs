@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use spec_core::{
-    Backend, Device, DeviceInfo, Error, ErrorKind, Measure, Memory, Overlap, QueueId, Result,
-    Status, Timed, Timing, Yardstick,
+    Backend, Device, DeviceInfo, Error, ErrorKind, Memory, Overlap, QueueId, Result, Status, Timed,
+    Timing,
 };
 use wgpu::{ErrorFilter, Features, Limits};
 
@@ -315,13 +315,38 @@ impl Overlap for Wgpu {
     }
 }
 
-impl Measure for Wgpu {
-    unsafe fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
+impl Wgpu {
+    /// Times `calls` calls made back to back in a compute pass, `samples` times: by timestamps
+    /// where the device has them, else by the clock around whole submissions.
+    ///
+    /// # Errors
+    /// Those of the calls, and status 1 when the device fails.
+    ///
+    /// # Safety
+    /// None here: backends that replay calls need their memory to stay where it is.
+    pub unsafe fn time(
+        &self,
+        samples: usize,
+        calls: usize,
+        work: &mut dyn Timed,
+    ) -> Result<Timing> {
         time::time(self, samples, calls, work)
     }
 
-    fn yardstick(&self) -> Result<Yardstick> {
-        time::yardstick(self)
+    /// Bytes a second that a shader copies, bytes read and bytes written added up.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    pub fn copy_rate(&self) -> Result<Option<f64>> {
+        time::copy_rate(self).map(Some)
+    }
+
+    /// Seconds of an empty submission that is waited for.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    pub fn call_overhead(&self) -> Result<Option<f64>> {
+        time::call_overhead(self).map(Some)
     }
 }
 
