@@ -68,16 +68,16 @@
 //! see them.
 
 mod adapters;
-mod handle;
+mod device;
+mod launch;
 mod memory;
 mod ops;
-mod record;
 mod shader;
 mod time;
 mod windows;
 
 pub use adapters::{devices, gpus};
-pub use handle::{Options, Wgpu};
+pub use device::{Options, Wgpu};
 /// The wgpu whose devices and buffers this crate takes, under a name of its own:
 /// `spec::wgpu::api::Device`.
 pub use wgpu as api;

@@ -11,7 +11,7 @@ use spec_core::Result;
 use wgpu::{BindGroupLayoutEntry, BindingType, BufferBindingType, ShaderStages};
 
 use crate::Wgpu;
-use crate::handle::lock;
+use crate::device::lock;
 
 /// A WGSL file.
 pub(crate) struct Shader {
