@@ -1,8 +1,8 @@
 //! What stands in for a backend that was not compiled in.
 
 use spec_core::{
-    Backend, Device, DeviceInfo, Error, Kernel, Measure, Memory, Operator, Overlap, QueueId,
-    Result, Status, Supports,
+    Backend, Device, DeviceInfo, Error, Kernel, Memory, Operator, Overlap, QueueId, Result, Status,
+    Supports, Timed, Timing,
 };
 
 /// A backend that cannot exist, with every operator.
@@ -16,8 +16,24 @@ impl Absent {
         Err(Self::error(name, 0))
     }
 
+    pub(crate) fn gpus(name: &'static str) -> Result<Vec<DeviceInfo>> {
+        Self::devices(name)
+    }
+
     pub(crate) fn open(name: &'static str, index: usize) -> Result<Absent> {
         Err(Self::error(name, index))
+    }
+
+    pub(crate) unsafe fn time(&self, _: usize, _: usize, _: &mut dyn Timed) -> Result<Timing> {
+        match *self {}
+    }
+
+    pub(crate) fn copy_rate(&self) -> Result<Option<f64>> {
+        match *self {}
+    }
+
+    pub(crate) fn call_overhead(&self) -> Result<Option<f64>> {
+        match *self {}
     }
 
     fn error(name: &'static str, index: usize) -> Error {
@@ -54,8 +70,6 @@ impl Overlap for Absent {
         match *self {}
     }
 }
-
-impl Measure for Absent {}
 
 // SAFETY: there is none.
 unsafe impl<O: Operator> Supports<O> for Absent {

@@ -4,9 +4,8 @@ use std::any::Any;
 use std::str::FromStr;
 
 use spec_core::{
-    Backend, Descriptor, Device, DeviceInfo, DeviceName, Element, Error, ErrorKind, Kernel,
-    Measure, Memory, Operator, Overlap, QueueId, Result, Staging, Status, Supports, Timed, Timing,
-    Yardstick,
+    Backend, Descriptor, Device, DeviceInfo, DeviceName, Element, Error, ErrorKind, Kernel, Memory,
+    Operator, Overlap, QueueId, Result, Staging, Supports, Timed, Timing,
 };
 
 use crate::Buffer;
@@ -36,10 +35,14 @@ pub trait Portable: Operator {
     fn create_on(&self, handle: &Handle, tensors: &Self::Tensors) -> Result<Descriptor<Self>>;
 }
 
-/// Lists the backends, in the order in which `auto` prefers them (the CPU comes
-/// last wherever it stands): a line here is all that the facade needs for one.
+/// Finds the devices of one backend, or why there are none.
+type Find = fn() -> Result<Vec<DeviceInfo>>;
+
+/// Lists the backends: a line here is all that the facade needs for one. The function in
+/// brackets finds the GPUs of which `auto` takes the first, in this order; a backend without
+/// one is taken by name alone, or, for the CPU, where there is no GPU.
 macro_rules! backends {
-    ($( $name:literal: $variant:ident in $module:ident ),+ $(,)?) => {
+    ($( $name:literal: $variant:ident in $module:ident $( ($gpus:ident) )? ),+ $(,)?) => {
         $(
             #[cfg(feature = $name)]
             use $module::$variant;
@@ -153,22 +156,59 @@ macro_rules! backends {
             }
         }
 
-        impl Measure for Handle {
-            unsafe fn time(
+        impl Handle {
+            /// Times `calls` calls made back to back, `samples` times: seconds a call, as the
+            /// device sees it. Calls run in their timed form only, at least once before the
+            /// first sample, so what they write was written by such a call.
+            ///
+            /// ```compile_fail,E0133
+            /// // Whoever times vouches for memory that a replay uses again.
+            /// fn replayed(handle: &spec::Handle, work: &mut dyn spec::Timed) {
+            ///     let _ = handle.time(1, 1, work);
+            /// }
+            /// ```
+            ///
+            /// # Errors
+            /// Those of the calls, and status 1 when the device fails.
+            ///
+            /// # Safety
+            /// Calls may be recorded once and replayed: the memory that they use stays where
+            /// it is until this returns ([`Timed::reset`] writes to it, and neither frees nor
+            /// replaces it), and nobody else uses it meanwhile.
+            pub unsafe fn time(
                 &self,
                 samples: usize,
                 calls: usize,
                 work: &mut dyn Timed,
             ) -> Result<Timing> {
                 match &self.0 {
-                    // SAFETY: the caller's.
+                    // SAFETY: the caller promised it of the calls' memory.
                     $( Inner::$variant(backend) => unsafe { backend.time(samples, calls, work) }, )+
                 }
             }
 
-            fn yardstick(&self) -> Result<Yardstick> {
+            /// Bytes a second of a copy in the device's own memory that is too large for its
+            /// caches, bytes read and bytes written added up. Bytes that must move over this
+            /// are the floor of an operator that only moves them. Takes a moment, and memory
+            /// for as long; `None` where it cannot be measured.
+            ///
+            /// # Errors
+            /// Status 1 when the device fails.
+            pub fn copy_rate(&self) -> Result<Option<f64>> {
                 match &self.0 {
-                    $( Inner::$variant(backend) => backend.yardstick(), )+
+                    $( Inner::$variant(backend) => backend.copy_rate(), )+
+                }
+            }
+
+            /// Seconds of a call that does nothing: an empty kernel in the harness of
+            /// [`time`](Self::time) (CUDA), an empty submission that is waited for (wgpu);
+            /// `None` where there is nothing to measure.
+            ///
+            /// # Errors
+            /// Status 1 when the device fails.
+            pub fn call_overhead(&self) -> Result<Option<f64>> {
+                match &self.0 {
+                    $( Inner::$variant(backend) => backend.call_overhead(), )+
                 }
             }
         }
@@ -185,6 +225,14 @@ macro_rules! backends {
                 }
             }
         }
+
+        /// Backends of GPUs, each with what finds them.
+        const GPUS: &[(&str, Find)] = &[$( $(
+            #[cfg(feature = $name)]
+            ($name, $module::$gpus),
+            #[cfg(not(feature = $name))]
+            ($name, || $variant::$gpus($name)),
+        )? )+];
 
         /// Every backend with its devices, or the reason why it has none.
         pub fn devices() -> Vec<Listing> {
@@ -203,8 +251,8 @@ macro_rules! backends {
 
 backends! {
     "cpu": Cpu in spec_cpu,
-    "cuda": Cuda in spec_cuda,
-    "wgpu": Wgpu in spec_wgpu,
+    "cuda": Cuda in spec_cuda (devices),
+    "wgpu": Wgpu in spec_wgpu (gpus),
 }
 
 impl Handle {
@@ -217,9 +265,9 @@ impl Handle {
         Self::open_named(&DeviceName { backend: "cpu".to_owned(), index: None })
     }
 
-    /// The best device: the first GPU that is no software renderer, CUDA's
-    /// before wgpu's, else the CPU. [`choose`](Self::choose) says why others were
-    /// passed over.
+    /// The best device: the first GPU, CUDA's before wgpu's, else the CPU. A software
+    /// renderer is no GPU: it is taken only where its name is given, as in `wgpu:0`.
+    /// [`choose`](Self::choose) says why others were passed over.
     ///
     /// # Errors
     /// Status 6 where there is nothing at all.
@@ -228,28 +276,20 @@ impl Handle {
     }
 
     /// As [`auto`](Self::auto). `passed_over` is given the reason for each backend
-    /// without a device and each GPU that is there and was not taken.
+    /// without a GPU and each GPU that is there and could not be opened. What comes after
+    /// the chosen one is not looked at.
     ///
     /// # Errors
     /// As [`auto`](Self::auto).
     pub fn choose(mut passed_over: impl FnMut(Error)) -> Result<Self> {
-        for listing in devices().into_iter().filter(|listing| listing.backend != "cpu") {
-            let found = match listing.devices {
-                Ok(found) => found,
-                Err(error) => {
-                    passed_over(error);
-                    continue;
-                }
-            };
+        for (backend, find) in GPUS {
+            let found = find().unwrap_or_else(|error| {
+                passed_over(error);
+                Vec::new()
+            });
             for info in found {
-                if info.software {
-                    let words = format!("{} is a software renderer", info.name);
-                    passed_over(Error::device(info.device, Status::DeviceNotFound, words));
-                    continue;
-                }
-                let backend = listing.backend.to_owned();
-                let name = DeviceName { backend, index: Some(info.device.index()) };
-                match Self::open_named(&name) {
+                let (backend, index) = ((*backend).to_owned(), Some(info.device.index()));
+                match Self::open_named(&DeviceName { backend, index }) {
                     Ok(handle) => return Ok(handle),
                     Err(error) => passed_over(error),
                 }

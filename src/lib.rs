@@ -62,10 +62,9 @@ pub use buffer::Buffer;
 pub use handle::{Handle, Listing, Portable, devices};
 pub use spec_core::{
     Address, Argument, Backend, DType, Descriptor, Device, DeviceInfo, DeviceName, Element, Error,
-    ErrorKind, Kernel, Matrix, Measure, Memory, Operator, Overlap, Place, PlaceMut, QueueId,
-    Result, Role, Signature, Site, Source, Staging, Status, Stream, Supports, TensorDesc, Timed,
-    Timing, Vector, View, ViewMut, Yardstick, bf16, dtype, exact, f16, flags, memory, ngram, ops,
-    philox, stream, timing,
+    ErrorKind, Kernel, Matrix, Memory, Operator, Overlap, Place, PlaceMut, QueueId, Result, Role,
+    Signature, Site, Source, Staging, Status, Stream, Supports, TensorDesc, Timed, Timing, Vector,
+    View, ViewMut, bf16, dtype, exact, f16, flags, memory, ngram, ops, philox, stream, timing,
 };
 
 #[cfg(feature = "cpu")]

@@ -141,6 +141,39 @@ fn buffers_are_read_in_part() {
     }
 }
 
+/// A descriptor may be used on other threads than it was made on. The workspace that was
+/// asked for once is enough there, and no other is asked for.
+#[test]
+fn a_workspace_is_as_large_on_every_thread() {
+    let pool =
+        |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
+    let keys: Vec<u64> =
+        (0..1u64 << 16).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 50).collect();
+    for handle in common::handles() {
+        let tensors = Unique.tensors(DType::U64, keys.len());
+        for (made, used) in [(1, 7), (7, 1)] {
+            let unique = pool(made).install(|| handle.create(&Unique, &tensors)).unwrap();
+            let size = unique.workspace_size();
+            let mut workspace = handle.workspace(size).unwrap();
+            let input = handle.upload(&keys).unwrap();
+            let (mut out, mut count) =
+                (handle.upload(&keys).unwrap(), handle.upload(&[0u64]).unwrap());
+            let buffers = unique::Buffers {
+                keys: (&input).into(),
+                unique: (&mut out).into(),
+                count: (&mut count).into(),
+                counts: None,
+            };
+            let sizes = pool(used).install(|| {
+                let called = unique.calculate(&mut workspace, buffers, Stream::default());
+                called.map(|()| unique.workspace_size())
+            });
+            assert_eq!(sizes.unwrap(), size);
+            assert_eq!(count.to_vec().unwrap(), [1 << 14]);
+        }
+    }
+}
+
 #[test]
 fn too_much_memory_is_told_apart() {
     for handle in common::handles() {

@@ -4,7 +4,7 @@ mod common;
 
 use common::handles;
 use spec::ops::{Unique, unique};
-use spec::{Buffer, DType, Descriptor, Device, Measure, Stream, Timed};
+use spec::{Buffer, DType, Descriptor, Device, Stream, Timed};
 
 /// Calls of `unique`, which know how often they were made.
 struct Calls {
@@ -73,12 +73,11 @@ fn times_are_of_calls_that_ran() {
 }
 
 #[test]
-fn yardsticks_are_possible_figures() {
+fn copy_rates_and_overheads_are_possible_figures() {
     for handle in handles() {
-        let yardstick = handle.yardstick().unwrap();
-        let copy = yardstick.copy.expect("every backend measures copies");
+        let copy = handle.copy_rate().unwrap().expect("every backend measures copies");
         assert!((1e8..1e14).contains(&copy), "{}: {copy} bytes a second", handle.device());
-        let overhead = yardstick.overhead;
+        let overhead = handle.call_overhead().unwrap();
         assert_eq!(overhead.is_none(), handle.device() == Device::CPU);
         assert!(overhead.is_none_or(|s| (1e-8..1.0).contains(&s)), "{overhead:?}");
     }

@@ -46,8 +46,9 @@
 macro_rules! archive {
     ($name:literal) => {{
         let bytes = include_bytes!(concat!("../../compiled/", $name, ".bin"));
-        // SAFETY: `cargo xtask kernels` wrote it.
-        unsafe { spec_cuda::kernel::Archive::new($name, bytes) }
+        let manifest = include_str!("../../compiled/manifest.txt");
+        // SAFETY: `cargo xtask kernels` wrote both.
+        unsafe { spec_cuda::kernel::Archive::new($name, bytes, manifest) }
     }};
 }
 

@@ -11,9 +11,7 @@ use spec::ops::{
     topk_router,
 };
 use spec::stream::Kind;
-use spec::{
-    Buffer, DType, Descriptor, Device, Handle, Measure, Result, Stream, Timed, Timing, timing,
-};
+use spec::{Buffer, DType, Descriptor, Device, Handle, Result, Stream, Timed, Timing, timing};
 use spec_conformance::Failure;
 
 use crate::inputs::{random, seed};

@@ -9,7 +9,7 @@ use super::work::{Effort, Implementation, Inputs, OnDevice};
 use super::{Goal, Row, machine};
 use spec::ops::deduplicate_topk::Buffers;
 use spec::ops::{DeduplicateTopk, NgramMatch, RejectionSample, TopkRouter};
-use spec::{DType, Device, Error, ErrorKind, Handle, Measure, Result, Signature, Status, Stream};
+use spec::{DType, Device, Error, ErrorKind, Handle, Result, Signature, Status, Stream};
 
 /// A software renderer takes minutes for rows larger than this.
 const SOFTWARE_MEMORY: u64 = 80 << 20;
@@ -177,16 +177,20 @@ impl Run<'_> {
         if info.device.backend() == "cuda" {
             facts.extend(machine::nvidia_facts(info.device.index()));
         }
-        let yardstick = handle.yardstick().unwrap_or_else(|error| {
-            self.skip(format!("the copy rate of {}: {error}", info.device));
-            Default::default()
-        });
+        let mut measured = |what: &str, figure: Result<Option<f64>>| {
+            figure.unwrap_or_else(|error| {
+                self.skip(format!("the {what} of {}: {error}", info.device));
+                None
+            })
+        };
+        let copy_rate = measured("copy rate", handle.copy_rate());
+        let overhead = measured("overhead of a call", handle.call_overhead());
         self.outcome.report.devices.push(DeviceRecord {
             id: info.device.to_string(),
             name: info.name.clone(),
             facts: facts.into_iter().map(|(name, value)| (name, (&*value).into())).collect(),
-            copy_bytes_per_second: yardstick.copy,
-            overhead_us: yardstick.overhead.map(|seconds| seconds * 1e6),
+            copy_bytes_per_second: copy_rate,
+            overhead_us: overhead.map(|seconds| seconds * 1e6),
         });
     }
 

@@ -8,8 +8,8 @@ use spec_baselines::{Design, Designs};
 use spec::cpu::Cpu;
 use spec::cuda::Cuda;
 use spec::{
-    Buffer, Descriptor, Error, Handle, Measure, Portable, Result, Role, Source, Status, Stream,
-    TensorDesc, Timed, Timing, View, ViewMut, timing,
+    Buffer, Descriptor, Error, Handle, Portable, Result, Role, Source, Status, Stream, TensorDesc,
+    Timed, Timing, View, ViewMut, timing,
 };
 use spec_conformance::{Argument, Case, Failure, Held, Layout, Subject, compare};
 

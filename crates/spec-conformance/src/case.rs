@@ -13,7 +13,7 @@ use spec_core::{
 use crate::Rng;
 use crate::memory::Arguments;
 use crate::report::Failure;
-use crate::tensor::{Layout, Tensor};
+use crate::tensor::{Data, Layout, Tensor};
 
 /// An argument by its name in the contract.
 #[derive(Clone, Debug)]
@@ -72,7 +72,8 @@ pub trait Subject: Operator + Debug {
     /// Adds to a golden case what its file leaves out.
     fn complete(_case: &mut Case<Self>, _params: &Value) {}
 
-    /// A random call, with bad data now and then.
+    /// A random call, with bad data now and then. [`Case::random`] calls it, and adds bad
+    /// data that all operators can meet.
     fn random(rng: &mut Rng) -> Case<Self>;
 
     /// The same requests in another batch.
@@ -107,6 +108,22 @@ impl<O: Subject> Case<O> {
     /// With an argument that is written, of this type and shape.
     pub fn output(self, name: &'static str, dtype: DType, shape: &[usize]) -> Self {
         self.with(name, Role::Output, Tensor::to_fill(dtype, shape))
+    }
+
+    /// A random call of the operator. In one of three, elements of 64 bits are replaced by
+    /// [others](Rng::beyond_32_bits) that agree with them in 32 bits.
+    pub fn random(rng: &mut Rng) -> Self {
+        let mut case = O::random(rng);
+        if rng.chance(3) {
+            for Argument { role, tensor, .. } in &mut case.arguments {
+                if *role != Role::Output
+                    && let Data::I64(values) = &mut tensor.data
+                {
+                    rng.beyond_32_bits(values);
+                }
+            }
+        }
+        case
     }
 
     /// The argument of that name.
@@ -154,9 +171,18 @@ impl<O: Subject> Case<O> {
         B: Supports<O> + ?Sized,
     {
         let mut ready = Ready::new(backend, self, layout)?;
+        let given = ready.descriptor.workspace_size();
         let first = ready.call(self)?;
         ready.write(self)?;
         let results = ready.call(self)?;
+        let size = ready.descriptor.workspace_size();
+        if size != given {
+            let expected = given.to_string();
+            return Err(Failure {
+                got: size.to_string(),
+                ..Failure::of("workspace_size", expected)
+            });
+        }
         match compare(&results, &first, |_| None) {
             None => Ok(results),
             Some(failure) => Err(failure.in_case("the call repeated")),

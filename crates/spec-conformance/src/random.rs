@@ -25,7 +25,7 @@ pub fn check<O: Subject, B: Supports<O> + ?Sized>(
     for i in 0..cases {
         let seed = seed.wrapping_add(i as u64);
         let mut rng = Rng::new(seed, O::NAME);
-        let case = O::random(&mut rng);
+        let case = Case::<O>::random(&mut rng);
         let failure = check_case(backend, &case, &mut rng);
         report.add(failure.map(|f| f.in_case(format!("seed {seed}, {}", case.describe()))));
         progress(O::NAME);

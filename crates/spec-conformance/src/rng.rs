@@ -107,6 +107,21 @@ impl Rng {
         ])
     }
 
+    /// Replaces some numbers n by n * (2^32 + 1), 2^32 + n or -2^32 + n: code that narrows
+    /// 64 bits to 32, or that takes the high half for the sign of the low one, sees n.
+    pub fn beyond_32_bits(&mut self, values: &mut [i64]) {
+        const HIGH: i64 = 1 << 32;
+        if values.is_empty() {
+            return;
+        }
+        for _ in 0..self.between(1, 1 + values.len() / 4) {
+            let at = self.below(values.len());
+            let n = values[at];
+            values[at] =
+                self.pick(&[n.wrapping_mul(HIGH + 1), n.wrapping_add(HIGH), n.wrapping_sub(HIGH)]);
+        }
+    }
+
     /// A random permutation of 0 .. n.
     pub fn permutation(&mut self, n: usize) -> Vec<usize> {
         let mut order: Vec<usize> = (0..n).collect();

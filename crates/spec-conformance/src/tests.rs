@@ -4,7 +4,8 @@
 use spec_core::ops::prompt_lookup::Occurrence::First;
 use spec_core::ops::topk_router::{Scoring, Select};
 use spec_core::ops::{
-    DeduplicateTopk, HybridMtpNgram, NgramMatch, PromptLookup, RejectionSample, TopkRouter, Unique,
+    DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
+    RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
 };
 use spec_core::{DType, Role};
 
@@ -73,12 +74,44 @@ fn sizes_are_of_every_length() {
     }
 }
 
+/// Every input that can have 64 bits meets numbers that 32 bits do not hold, so that a
+/// backend that narrows one of them is found out.
+#[test]
+fn inputs_of_64_bits_pass_32() {
+    passes_32::<DeduplicateTopk>();
+    passes_32::<HybridMtpNgram>();
+    passes_32::<IndexerTopk>();
+    passes_32::<MoeAlign>();
+    passes_32::<NgramMatch>();
+    passes_32::<PromptLookup>();
+    passes_32::<RejectionSample>();
+    passes_32::<SampleLogits>();
+    passes_32::<TopkRouter>();
+    passes_32::<TreeVerify>();
+    passes_32::<Unique>();
+}
+
+fn passes_32<O: Subject>() {
+    let cases: Vec<Case<O>> =
+        (0..300).map(|seed| Case::random(&mut Rng::new(seed, O::NAME))).collect();
+    let wide = |tensor: &Tensor| match &tensor.data {
+        Data::I64(values) => values.iter().any(|&value| i32::try_from(value).is_err()),
+        _ => false,
+    };
+    for argument in O::ARGUMENTS {
+        if argument.role != Role::Output && argument.dtypes.contains(&DType::I64) {
+            let met = cases.iter().filter(|case| case.get(argument.name).is_some_and(wide)).count();
+            assert!(met >= 3, "{}: {met} of 300 cases have a wide {}", O::NAME, argument.name);
+        }
+    }
+}
+
 /// What random cases come to.
 fn results<O: Subject>(count: u64) -> Vec<(Case<O>, Vec<Argument>)> {
     let plain = Plain::default();
     (0..count)
         .map(|seed| {
-            let case = O::random(&mut Rng::new(seed, O::NAME));
+            let case = Case::<O>::random(&mut Rng::new(seed, O::NAME));
             let results = case.run(&plain, Layout::PACKED).unwrap_or_else(|f| panic!("{f}"));
             (case, results)
         })

@@ -27,9 +27,18 @@ pub trait Operator: Signature + Clone + Send + Sync + 'static {
 /// order.
 ///
 /// # Safety
-/// [`queue_id`](Self::queue_id) must be the identity of exactly that queue: two
-/// handles share it only if work enqueued through either runs in one order. What
-/// [`allocate_bytes`](Self::allocate_bytes) returns must say that it belongs to it.
+/// Callers are only ever refused by what a handle says of itself, so, for as long as it and
+/// its descriptors live:
+///
+/// * [`info`](Self::info) always names the same device, `info().device`. A kernel that the
+///   handle prepares can use all memory and every stream of that device: a
+///   [`Descriptor`] checks no more than that name before it passes them on. What bears the
+///   name and is not usable after all, such as the buffer of a device that was opened a
+///   second time, the kernel refuses by itself.
+/// * [`queue_id`](Self::queue_id) is always the identity of exactly that queue: two handles
+///   share it only if work enqueued through either runs in one order.
+/// * What [`allocate_bytes`](Self::allocate_bytes) and [`adopt`](Self::adopt) return says
+///   that it belongs to that queue.
 pub unsafe trait Backend: Send + Sync + 'static {
     /// What is known of the device.
     fn info(&self) -> &DeviceInfo;
@@ -87,10 +96,13 @@ pub unsafe trait Supports<O: Operator>: Backend {
 ///
 /// # Safety
 /// [`launch`](Self::launch) must keep within the buffers and the workspace that
-/// it is given, whatever they contain.
+/// it is given, whatever they contain. [`workspace_size`](Self::workspace_size) is the same
+/// number each time, from whichever thread and thread pool it is asked: callers allocate
+/// once and call often, and raw addresses say nothing of their size.
 pub unsafe trait Kernel<O: Operator>: Send + Sync {
-    /// Bytes of workspace that [`launch`](Self::launch) needs. Host memory may
-    /// have any alignment; device memory that of the backend's allocations.
+    /// Bytes of workspace that [`launch`](Self::launch) needs, fixed when the kernel was
+    /// prepared. Host memory may have any alignment; device memory that of the backend's
+    /// allocations.
     fn workspace_size(&self) -> usize;
 
     /// Enqueues the work and does nothing else: no allocation, no

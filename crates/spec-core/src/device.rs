@@ -107,10 +107,39 @@ pub struct DeviceInfo {
     pub device: Device,
     /// The vendor's name of it: "NVIDIA H100 80GB HBM3".
     pub name: String,
-    /// Whether it is a software renderer: a GPU's interface on a CPU.
+    /// Whether it is a software renderer: a GPU's interface on a CPU. `auto` never takes
+    /// one; who names one should be shown the [`warning`](Self::warning).
     pub software: bool,
     /// Memory in bytes, where it is known.
     pub memory: Option<u64>,
     /// Further facts in display order: driver, architecture, limits.
     pub facts: Vec<(&'static str, String)>,
+}
+
+impl DeviceInfo {
+    /// A sentence for a person who chose the device by name, where the device is not what
+    /// its name promises: a [software renderer](Self::software), which is slower than the
+    /// device `cpu` of the same machine.
+    ///
+    /// ```
+    /// # use spec_core as spec;
+    /// let info = spec::DeviceInfo {
+    ///     device: spec::Device::new("wgpu", 0),
+    ///     name: "llvmpipe".to_owned(),
+    ///     software: true,
+    ///     memory: None,
+    ///     facts: Vec::new(),
+    /// };
+    /// let words = "wgpu:0 (llvmpipe) is a software renderer: it runs on the CPU, slower than the device `cpu`";
+    /// assert_eq!(info.warning().as_deref(), Some(words));
+    /// ```
+    pub fn warning(&self) -> Option<String> {
+        let DeviceInfo { device, name, .. } = self;
+        self.software.then(|| {
+            format!(
+                "{device} ({name}) is a software renderer: it runs on the CPU, slower than the \
+                 device `cpu`"
+            )
+        })
+    }
 }

@@ -34,8 +34,8 @@
 //! * For callers: wrapping foreign memory ([`View::from_address`],
 //!   [`ViewMut::from_address`], [`View::from_object`], [`ViewMut::from_object`]),
 //!   calling with addresses ([`Descriptor::calculate_at`]), wrapping a foreign
-//!   stream ([`Stream::from_raw`]), and timing with replays
-//!   ([`Measure::time`]).
+//!   stream ([`Stream::from_raw`], [`Stream::from_object`]), and timing with
+//!   replays (each backend's method `time`).
 //! * For backends: implementing [`Backend`], [`Supports`] and [`Kernel`], and
 //!   calling [`Supports::prepare`] and [`Kernel::launch`], which is
 //!   [`Descriptor`]'s to do.
@@ -60,9 +60,9 @@
 //! ```
 //!
 //! ```compile_fail,E0133
-//! # use spec_core::timing::{Measure, Timed};
-//! fn replayed(device: &impl Measure, work: &mut dyn Timed) {
-//!     let _ = device.time(9, 20, work);
+//! # use spec_core::{Device, Stream};
+//! fn recording(device: Device, encoder: &mut u32) -> Stream<'_> {
+//!     Stream::from_object(device, encoder)
 //! }
 //! ```
 
@@ -92,4 +92,4 @@ pub use half::{bf16, f16};
 pub use memory::{Memory, Overlap, Place, PlaceMut, Staging, View, ViewMut};
 pub use stream::Stream;
 pub use tensor::{MAX_RANK, TensorDesc};
-pub use timing::{Measure, Timed, Timing, Yardstick};
+pub use timing::{Timed, Timing};

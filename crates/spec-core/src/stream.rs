@@ -30,8 +30,13 @@ pub enum Kind<'a> {
         /// The handle as the device's API has it.
         handle: u64,
     },
-    /// An object that records; its backend knows the type.
-    Object(&'a mut dyn Any),
+    /// An object that records.
+    Object {
+        /// The device it belongs to.
+        device: Device,
+        /// The object; its backend knows the type.
+        object: &'a mut dyn Any,
+    },
 }
 
 impl<'a> Stream<'a> {
@@ -48,9 +53,13 @@ impl<'a> Stream<'a> {
         Stream { kind: Kind::Raw { device, handle }, dependent: false }
     }
 
-    /// An object that records work, such as a command encoder.
-    pub fn from_object(object: &'a mut dyn Any) -> Self {
-        Stream { kind: Kind::Object(object), dependent: false }
+    /// An object that records work, such as a command encoder. For backends, which check
+    /// the type of `object` when it is used.
+    ///
+    /// # Safety
+    /// `object` belongs to `device`.
+    pub unsafe fn from_object(device: Device, object: &'a mut dyn Any) -> Self {
+        Stream { kind: Kind::Object { device, object }, dependent: false }
     }
 
     /// Lets the device launch a call while the kernel before it in the stream still

@@ -1,12 +1,9 @@
-//! How long calls take, as the device itself sees it.
-//!
-//! [`Measure::time`] measures; what it measures against is a
-//! [`Yardstick`]: how fast the device copies its own memory, and what doing
-//! nothing costs.
+//! How long calls take: the work that a backend times, and what timing comes to. Each backend
+//! has a method `time` of its own, since devices see their work each in another way.
 
 use std::time::Instant;
 
-use crate::{Backend, Result, Stream};
+use crate::{Result, Stream};
 
 /// Work that is timed: calls made back to back.
 ///
@@ -56,52 +53,9 @@ impl Timing {
     }
 }
 
-/// What a device does at best, measured on it now.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Yardstick {
-    /// Bytes a second of a copy in the device's own memory too large for its
-    /// caches, those read and those written added up. Bytes that must move over
-    /// this are the floor of an operator that only moves them.
-    pub copy: Option<f64>,
-    /// Seconds of a call that does nothing: an empty kernel in the same harness
-    /// (CUDA), an empty submission that is waited for (wgpu).
-    pub overhead: Option<f64>,
-}
-
-/// A device that times work on itself.
-pub trait Measure: Backend {
-    /// Times `calls` calls made back to back, `samples` times: seconds a call,
-    /// as the device sees it. Calls run in their timed form only, at least once
-    /// before the first sample, so what they write was written by such a call.
-    ///
-    /// Where nothing better is said: the host's clock, from the first call until
-    /// all of them are done.
-    ///
-    /// # Errors
-    /// Those of the calls, and status 1 when the device fails.
-    ///
-    /// # Safety
-    /// Calls may be recorded once and replayed: the memory that they use stays
-    /// where it is until this returns ([`Timed::reset`] writes to it, and
-    /// neither frees nor replaces it), and nobody else uses it meanwhile.
-    unsafe fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
-        by_clock(&|| self.synchronize(), samples, calls, work)
-    }
-
-    /// Measures what the device does at best. Takes a moment, and memory for as
-    /// long. What cannot be measured is absent.
-    ///
-    /// # Errors
-    /// Status 1 when the device fails.
-    fn yardstick(&self) -> Result<Yardstick> {
-        Ok(Yardstick::default())
-    }
-}
-
 /// Times by the host's clock: from the first call of a sample until
-/// `synchronize` says that all of them are done. What [`Measure::time`] is where
-/// a device has nothing better, and the only way for calls that wait
-/// themselves.
+/// `synchronize` says that all of them are done: for devices that have nothing better, and
+/// the only way for calls that wait themselves.
 ///
 /// # Errors
 /// Those of the calls and of waiting.
@@ -137,35 +91,7 @@ pub fn count(calls: usize) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Device, DeviceInfo, Memory, QueueId};
-
-    /// Counts what is asked of it, and calls nothing.
-    struct Idle(DeviceInfo);
-
-    // SAFETY: nothing is ever enqueued or allocated.
-    unsafe impl Backend for Idle {
-        fn info(&self) -> &DeviceInfo {
-            &self.0
-        }
-
-        fn allocate_bytes(&self, _bytes: usize) -> Result<Box<dyn Memory>> {
-            unreachable!("timing allocates nothing")
-        }
-
-        fn synchronize(&self) -> Result<()> {
-            Ok(())
-        }
-
-        fn queue_id(&self) -> QueueId {
-            QueueId::HOST
-        }
-
-        fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>> {
-            Ok(memory)
-        }
-    }
-
-    impl Measure for Idle {}
+    use crate::Device;
 
     #[derive(Default)]
     struct Counted {
@@ -186,23 +112,19 @@ mod tests {
         }
     }
 
-    fn idle() -> Idle {
-        let name = "idle".to_owned();
-        let facts = Vec::new();
-        Idle(DeviceInfo { device: Device::CPU, name, software: false, memory: None, facts })
+    fn time(samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
+        by_clock(&|| Ok(()), samples, calls, work)
     }
 
     #[test]
     fn samples_are_seconds_of_one_call() {
         let mut work = Counted::default();
-        // SAFETY: the calls use no memory of a device.
-        let timing = unsafe { idle().time(4, 3, &mut work) }.unwrap();
+        let timing = time(4, 3, &mut work).unwrap();
         assert_eq!(work.samples, [3; 5], "one to warm up, and four");
         assert_eq!(timing.seconds.len(), 4);
         assert!(timing.seconds.iter().all(|s| (3e-4..0.1).contains(s)), "{timing:?}");
         assert_eq!(timing.method, "3 calls, clock");
-        // SAFETY: as above.
-        let timing = unsafe { idle().time(1, 0, &mut work) }.unwrap();
+        let timing = time(1, 0, &mut work).unwrap();
         assert_eq!(timing.method, "1 call, clock");
     }
 
@@ -214,8 +136,7 @@ mod tests {
             left -= 1;
             if left == 0 { Err(failure()) } else { Ok(()) }
         };
-        // SAFETY: as above.
-        assert_eq!(unsafe { idle().time(9, 2, &mut work) }, Err(failure()));
+        assert_eq!(time(9, 2, &mut work), Err(failure()));
         assert_eq!(left, 0);
     }
 

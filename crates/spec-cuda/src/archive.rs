@@ -9,11 +9,15 @@
 //! count times: the image, LZMA      `packed` bytes each
 //! ```
 //!
-//! `cargo xtask kernels` writes them; this module reads them, there too.
+//! `cargo xtask kernels` writes them; this module reads them, there too. Beside them it
+//! writes a manifest with the SHA-256 of each archive. A program has both compiled in and
+//! unpacks nothing from an archive of another hash: LZMA alone lets one in hundreds of
+//! flipped bits pass, and the driver would run what comes out.
 
 use std::io::Read;
 
 use lzma_rust2::LzmaReader;
+use sha2::{Digest, Sha256};
 use spec_core::{Device, Error, Result, Status};
 
 /// What an archive starts with.
@@ -103,6 +107,8 @@ pub struct Archive {
     pub(crate) name: &'static str,
     /// Its bytes.
     pub(crate) bytes: &'static [u8],
+    /// The SHA-256 of the bytes that were compiled in.
+    sha256: [u8; 32],
 }
 
 impl std::fmt::Debug for Archive {
@@ -115,45 +121,129 @@ impl std::fmt::Debug for Archive {
 macro_rules! archive {
     ($name:literal) => {{
         let bytes = include_bytes!(concat!("../../compiled/", $name, ".bin"));
-        // SAFETY: `cargo xtask kernels` wrote it.
-        unsafe { $crate::archive::Archive::new($name, bytes) }
+        let manifest = include_str!("../../compiled/manifest.txt");
+        // SAFETY: `cargo xtask kernels` wrote both.
+        unsafe { $crate::archive::Archive::new($name, bytes, manifest) }
     }};
 }
 pub(crate) use archive;
 
 impl Archive {
-    /// The archive of the kernel file `name`, for messages, with these bytes: what
-    /// `cargo xtask kernels` wrote.
+    /// The archive of the kernel file `name`, with these bytes, and the manifest that lies
+    /// beside it.
+    ///
+    /// # Panics
+    /// If the manifest has no line `archive NAME.bin SHA-256`: for a `static`, an error of
+    /// the compiler.
     ///
     /// # Safety
-    /// Images in the archive must be whole: the driver trusts machine code.
-    pub const unsafe fn new(name: &'static str, bytes: &'static [u8]) -> Self {
-        Archive { name, bytes }
+    /// `cargo xtask kernels` wrote both: the driver trusts machine code.
+    pub const unsafe fn new(
+        name: &'static str,
+        bytes: &'static [u8],
+        manifest: &'static str,
+    ) -> Self {
+        match stated_hash(name, manifest.as_bytes()) {
+            Some(sha256) => Archive { name, bytes, sha256 },
+            None => panic!("the manifest does not state the archive's SHA-256"),
+        }
     }
 
     /// The image for a device of this compute capability.
     pub(crate) fn image(&self, device: Device, compute: (u32, u32), sass: bool) -> Result<Vec<u8>> {
-        let error = |status, words: String| Error::device(device, status, words);
-        let damaged = || {
-            let words = format!("the compiled kernels of {} are damaged", self.name);
-            error(Status::InternalError, words)
-        };
-        let entries = entries(self.bytes).ok_or_else(damaged)?;
-        let entry = choose(&entries, compute, sass).ok_or_else(|| {
-            error(
-                Status::DeviceArchitectureNotSupported,
-                format!(
-                    "there are no compiled kernels of {} for compute capability {}.{}",
-                    self.name, compute.0, compute.1
-                ),
-            )
-        })?;
-        let mut image = entry.unpack().ok_or_else(damaged)?;
-        if entry.kind == Kind::Ptx {
-            image.push(0);
-        }
-        Ok(image)
+        image_of(self.name, self.bytes, &self.sha256, (device, compute, sass))
     }
+}
+
+/// The image of an archive for a device: its name, compute capability and whether it may be
+/// given machine code.
+fn image_of(
+    name: &str,
+    bytes: &[u8],
+    sha256: &[u8; 32],
+    (device, compute, sass): (Device, (u32, u32), bool),
+) -> Result<Vec<u8>> {
+    let error = |status, words: String| Error::device(device, status, words);
+    let damaged = |why: &str| {
+        let words = format!("the compiled kernels of {name} are damaged: {why}");
+        error(Status::InternalError, words)
+    };
+    if Sha256::digest(bytes).as_slice() != sha256 {
+        return Err(damaged("their SHA-256 is not the one that this program was built with"));
+    }
+    let entries = entries(bytes).ok_or_else(|| damaged("they are no archive"))?;
+    let entry = choose(&entries, compute, sass).ok_or_else(|| {
+        error(
+            Status::DeviceArchitectureNotSupported,
+            format!(
+                "there are no compiled kernels of {name} for compute capability {}.{}",
+                compute.0, compute.1
+            ),
+        )
+    })?;
+    let mut image = entry.unpack().ok_or_else(|| damaged("they do not unpack"))?;
+    if entry.kind == Kind::Ptx {
+        image.push(0);
+    }
+    Ok(image)
+}
+
+/// The hash in a manifest's line `archive NAME.bin HASH`, in hexadecimal digits.
+const fn stated_hash(name: &str, manifest: &[u8]) -> Option<[u8; 32]> {
+    let mut rest = manifest;
+    while !rest.is_empty() {
+        let (line, behind) = first_line(rest);
+        if let Some(line) = after(line, b"archive ")
+            && let Some(line) = after(line, name.as_bytes())
+            && let Some(digits) = after(line, b".bin ")
+        {
+            return hash_of(digits);
+        }
+        rest = behind;
+    }
+    None
+}
+
+const fn first_line(text: &[u8]) -> (&[u8], &[u8]) {
+    let mut end = 0;
+    while end < text.len() && text[end] != b'\n' {
+        end += 1;
+    }
+    let (line, behind) = text.split_at(end);
+    (line, if behind.is_empty() { behind } else { behind.split_at(1).1 })
+}
+
+/// What follows `start` in a text that begins with it.
+const fn after<'a>(text: &'a [u8], start: &[u8]) -> Option<&'a [u8]> {
+    if text.len() < start.len() {
+        return None;
+    }
+    let (begin, behind) = text.split_at(start.len());
+    let mut i = 0;
+    while i < start.len() {
+        if begin[i] != start[i] {
+            return None;
+        }
+        i += 1;
+    }
+    Some(behind)
+}
+
+/// 64 hexadecimal digits and nothing else.
+const fn hash_of(digits: &[u8]) -> Option<[u8; 32]> {
+    let mut hash = [0; 32];
+    if digits.len() != 2 * hash.len() {
+        return None;
+    }
+    let mut i = 0;
+    while i < digits.len() {
+        let Some(digit) = (digits[i] as char).to_digit(16) else {
+            return None;
+        };
+        hash[i / 2] = hash[i / 2] << 4 | digit as u8;
+        i += 1;
+    }
+    Some(hash)
 }
 
 #[cfg(test)]
@@ -183,6 +273,54 @@ mod tests {
         assert_eq!(chosen((7, 5)), None);
         assert!(choose(&all, (9, 0), false).is_some_and(|e| e.kind == Kind::Ptx));
         assert!(choose(&all, (8, 0), false).is_none());
+    }
+
+    /// Compiled kernels as they are: the smallest there are.
+    const BYTES: &[u8] = include_bytes!("../compiled/tree_verify.bin");
+    const MANIFEST: &str = include_str!("../compiled/manifest.txt");
+
+    #[test]
+    fn the_manifest_states_the_hash() {
+        let hash = stated_hash("tree_verify", MANIFEST.as_bytes()).unwrap();
+        assert_eq!(Sha256::digest(BYTES).as_slice(), hash);
+        for unknown in ["tree", "tree_verif", "", "other"] {
+            assert_eq!(stated_hash(unknown, MANIFEST.as_bytes()), None);
+        }
+        assert_eq!(stated_hash("a", b"archive a.bin 12\n"), None);
+        assert_eq!(stated_hash("a", b"archive b.bin 12\narchive a.bin"), None);
+    }
+
+    /// An archive of one image, and the image.
+    fn small() -> (Vec<u8>, Vec<u8>) {
+        let all = entries(BYTES).unwrap();
+        let entry = all.iter().find(|e| e.architecture == 80).unwrap();
+        let mut archive = MAGIC.to_vec();
+        for word in [1, 0, entry.architecture, entry.packed.len() as u32, entry.size as u32] {
+            archive.extend(word.to_le_bytes());
+        }
+        archive.extend(entry.packed);
+        (archive, entry.unpack().unwrap())
+    }
+
+    /// A device's image of an archive of which one bit was flipped is an error in words.
+    #[test]
+    fn a_flipped_bit_is_found() {
+        let (mut archive, image) = small();
+        let sha256 = Sha256::digest(&archive).into();
+        let of = |archive: &[u8]| image_of("x", archive, &sha256, (Device::CPU, (8, 0), true));
+        assert_eq!(of(&archive).as_ref(), Ok(&image));
+        for bit in 0..8 * archive.len() {
+            archive[bit / 8] ^= 1 << (bit % 8);
+            let error = of(&archive).expect_err("other bytes");
+            assert_eq!(error.status(), Status::InternalError, "bit {bit}");
+            assert!(error.to_string().contains("the compiled kernels of x are damaged: "));
+            archive[bit / 8] ^= 1 << (bit % 8);
+        }
+        for len in 0..archive.len() {
+            assert!(of(&archive[..len]).is_err(), "cut to {len} bytes");
+        }
+        archive.push(0);
+        assert!(of(&archive).is_err());
     }
 
     #[test]

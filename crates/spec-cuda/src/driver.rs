@@ -239,8 +239,10 @@ pub(crate) struct Current {
 }
 
 impl Current {
+    /// # Safety
+    /// The context is retained until the guard is dropped.
     #[inline]
-    pub(crate) fn enter(device: Device, context: sys::CUcontext) -> Result<Self> {
+    pub(crate) unsafe fn enter(device: Device, context: sys::CUcontext) -> Result<Self> {
         let mut current = std::ptr::null_mut();
         // SAFETY: a place for a handle; the driver is initialised, since a
         // context exists.
@@ -249,7 +251,7 @@ impl Current {
         if current == context {
             return Ok(Current { pushed: false, _thread: PhantomData });
         }
-        // SAFETY: the context is retained for as long as its `Gpu` lives.
+        // SAFETY: the context is retained, as the caller promised.
         let pushed = unsafe { sys::cuCtxPushCurrent_v2(context) };
         check(device, "could not make its context current", pushed)?;
         Ok(Current { pushed: true, _thread: PhantomData })

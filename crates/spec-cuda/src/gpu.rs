@@ -14,13 +14,11 @@ use crate::limits::Limits;
 
 /// A device's primary context and the kernels loaded into it.
 pub(crate) struct Gpu {
-    device: Device,
-    ordinal: sys::CUdevice,
-    context: sys::CUcontext,
+    context: Arc<Context>,
     info: DeviceInfo,
     limits: Limits,
     /// By the address of the archive.
-    modules: Mutex<HashMap<usize, Module>>,
+    modules: Mutex<HashMap<usize, Arc<Module>>>,
     /// By the address of the archive and the kernel's name: what creating an
     /// operator of a kind that was created before finds without the driver. Read
     /// by many at once; written once a kernel.
@@ -30,14 +28,61 @@ pub(crate) struct Gpu {
     pub(crate) clusters_alone: [OnceLock<u32>; 4],
 }
 
-#[derive(Clone, Copy)]
-struct Module(sys::CUmodule);
-
-// SAFETY: contexts and modules may be used from any thread; the driver locks
-// inside.
+// SAFETY: the maps have locks of their own; all else is set once, in `open`, and may be used
+// from any thread.
 unsafe impl Send for Gpu {}
-// SAFETY: as above; the map of modules has its own lock.
+// SAFETY: as above.
 unsafe impl Sync for Gpu {}
+
+/// A primary context, retained.
+#[derive(Debug)]
+struct Context {
+    device: Device,
+    ordinal: sys::CUdevice,
+    raw: sys::CUcontext,
+}
+
+/// Kernels that are loaded into a context, which is retained for as long.
+#[derive(Debug)]
+pub(crate) struct Module {
+    context: Arc<Context>,
+    raw: sys::CUmodule,
+}
+
+// SAFETY: contexts may be used from any thread; the driver locks inside.
+unsafe impl Send for Context {}
+// SAFETY: as above.
+unsafe impl Sync for Context {}
+// SAFETY: modules may be used from any thread; the driver locks inside.
+unsafe impl Send for Module {}
+// SAFETY: as above.
+unsafe impl Sync for Module {}
+
+impl Context {
+    #[inline]
+    fn enter(&self) -> Result<Current> {
+        // SAFETY: retained until `self` is dropped.
+        unsafe { Current::enter(self.device, self.raw) }
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        // SAFETY: retained once in `Gpu::open`, released once here.
+        let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.ordinal) };
+    }
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // A context that cannot be entered is gone, and the module with it.
+        if let Ok(_current) = self.context.enter() {
+            // SAFETY: each `Function` of the module holds it, so nobody launches from it
+            // any more.
+            let _ = unsafe { sys::cuModuleUnload(self.raw) };
+        }
+    }
+}
 
 /// Devices that are open, so that handles to one device share its kernels.
 static OPEN: Mutex<Vec<(usize, Weak<Gpu>)>> = Mutex::new(Vec::new());
@@ -57,9 +102,8 @@ impl Gpu {
         // SAFETY: the ordinal is the driver's; `context` is a place for it.
         let got = unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, facts.ordinal) };
         check(device, "could not retain its primary context", got)?;
+        let context = Arc::new(Context { device, ordinal: facts.ordinal, raw: context });
         let gpu = Arc::new(Gpu {
-            device,
-            ordinal: facts.ordinal,
             context,
             info: facts.info,
             limits: facts.limits,
@@ -72,7 +116,7 @@ impl Gpu {
     }
 
     pub(crate) fn device(&self) -> Device {
-        self.device
+        self.context.device
     }
 
     pub(crate) fn info(&self) -> &DeviceInfo {
@@ -84,13 +128,13 @@ impl Gpu {
     }
 
     pub(crate) fn context(&self) -> sys::CUcontext {
-        self.context
+        self.context.raw
     }
 
     /// Makes this device's context current until the guard is dropped.
     #[inline]
     pub(crate) fn enter(&self) -> Result<Current> {
-        Current::enter(self.device, self.context)
+        self.context.enter()
     }
 
     /// The kernel `name` of an archive, loaded if it was not, and allowed all
@@ -101,13 +145,13 @@ impl Gpu {
     pub(crate) fn function(&self, archive: &Archive, name: &str) -> Result<Function> {
         let key = archive.bytes.as_ptr().addr();
         let loaded = self.functions.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some(&function) = loaded.get(&key).and_then(|kernels| kernels.get(name)) {
-            return Ok(function);
+        if let Some(function) = loaded.get(&key).and_then(|kernels| kernels.get(name)) {
+            return Ok(function.clone());
         }
         drop(loaded);
         let function = self.load(archive, name)?;
         let mut loaded = self.functions.write().unwrap_or_else(PoisonError::into_inner);
-        loaded.entry(key).or_default().insert(name.to_owned(), function);
+        loaded.entry(key).or_default().insert(name.to_owned(), function.clone());
         Ok(function)
     }
 
@@ -115,15 +159,15 @@ impl Gpu {
         let module = self.module(archive)?;
         let missing = || {
             let words = format!("the compiled kernels of {} have no {name}", archive.name);
-            Error::device(self.device, Status::NotImplemented, words)
+            Error::device(self.device(), Status::NotImplemented, words)
         };
         let symbol = CString::new(name).map_err(|_| missing())?;
         let _current = self.enter()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the module is loaded and `symbol` ends with a zero.
-        match unsafe { sys::cuModuleGetFunction(&mut raw, module.0, symbol.as_ptr()) } {
+        match unsafe { sys::cuModuleGetFunction(&mut raw, module.raw, symbol.as_ptr()) } {
             sys::CUresult::CUDA_ERROR_NOT_FOUND => return Err(missing()),
-            code => check(self.device, "could not get a kernel", code)?,
+            code => check(self.device(), "could not get a kernel", code)?,
         }
         use sys::CUfunction_attribute_enum as A;
         let mut fixed = 0;
@@ -131,50 +175,37 @@ impl Gpu {
         let asked = unsafe {
             sys::cuFuncGetAttribute(&mut fixed, A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, raw)
         };
-        check(self.device, "could not ask for a kernel's shared memory", asked)?;
+        check(self.device(), "could not ask for a kernel's shared memory", asked)?;
         let dynamic = self.limits.shared as i32 - fixed;
         let attribute = A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         // SAFETY: as above; static and dynamic together stay within the limit.
         let set = unsafe { sys::cuFuncSetAttribute(raw, attribute, dynamic) };
-        check(self.device, "could not allow a kernel its shared memory", set)?;
+        check(self.device(), "could not allow a kernel its shared memory", set)?;
         if self.limits.clusters {
             let attribute = A::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
             // SAFETY: as above.
             let set = unsafe { sys::cuFuncSetAttribute(raw, attribute, 1) };
-            check(self.device, "could not allow a kernel its clusters", set)?;
+            check(self.device(), "could not allow a kernel its clusters", set)?;
         }
-        Ok(Function { raw, operator: archive.name })
+        Ok(Function { raw, operator: archive.name, _module: module })
     }
 
-    fn module(&self, archive: &Archive) -> Result<Module> {
+    fn module(&self, archive: &Archive) -> Result<Arc<Module>> {
         let mut modules = self.modules.lock().unwrap_or_else(PoisonError::into_inner);
         let key = archive.bytes.as_ptr().addr();
-        if let Some(&module) = modules.get(&key) {
-            return Ok(module);
+        if let Some(module) = modules.get(&key) {
+            return Ok(module.clone());
         }
-        let image = archive.image(self.device, self.limits.compute, self.limits.sass)?;
+        let image = archive.image(self.device(), self.limits.compute, self.limits.sass)?;
         let _current = self.enter()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the image is a whole cubin, or PTX ended by a zero, from our
         // own archive; the driver copies what it needs.
         let loaded = unsafe { sys::cuModuleLoadData(&mut raw, image.as_ptr().cast()) };
         let doing = format!("could not load the kernels of {}", archive.name);
-        check(self.device, &doing, loaded)?;
-        modules.insert(key, Module(raw));
-        Ok(Module(raw))
-    }
-}
-
-impl Drop for Gpu {
-    fn drop(&mut self) {
-        if let Ok(_current) = self.enter() {
-            let modules = self.modules.get_mut().unwrap_or_else(PoisonError::into_inner);
-            for module in modules.values() {
-                // SAFETY: whoever could launch from it held this `Gpu`.
-                let _ = unsafe { sys::cuModuleUnload(module.0) };
-            }
-        }
-        // SAFETY: retained once in `open`, released once here.
-        let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.ordinal) };
+        check(self.device(), &doing, loaded)?;
+        let module = Arc::new(Module { context: self.context.clone(), raw });
+        modules.insert(key, module.clone());
+        Ok(module)
     }
 }

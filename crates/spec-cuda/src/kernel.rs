@@ -2,9 +2,10 @@
 //! made of.
 //!
 //! ```text
-//! kernels/name.cu   --cargo xtask kernels-->   compiled/name.bin
+//! kernels/name.cu   --cargo xtask kernels-->   compiled/name.bin, compiled/manifest.txt
 //!
-//! static KERNELS: Archive = unsafe { Archive::new("name", include_bytes!(..)) };
+//! static KERNELS: Archive =
+//!     unsafe { Archive::new("name", include_bytes!(..), include_str!("compiled/manifest.txt")) };
 //!
 //! #[repr(C)]                                          what the kernel takes, once here and
 //! #[derive(Clone, Copy)]                              once in name.cu, field by field

@@ -1,6 +1,7 @@
 //! The one way to enqueue work.
 
 use std::ffi::c_void;
+use std::sync::Arc;
 
 use cudarc::driver::sys;
 use spec_core::stream::Kind;
@@ -8,15 +9,16 @@ use spec_core::{Error, Result, Status, Stream};
 
 use crate::Cuda;
 use crate::driver::check;
-use crate::gpu::Gpu;
+use crate::gpu::{Gpu, Module};
 
-/// A kernel that is loaded, as long as there is a handle to its device: whoever
-/// holds it holds a [`Cuda`] too.
-#[derive(Clone, Copy, Debug)]
+/// A kernel that is loaded, and that stays loaded for as long as anybody holds it.
+#[derive(Clone, Debug)]
 pub struct Function {
     pub(crate) raw: sys::CUfunction,
     /// The operator, for error messages.
     pub(crate) operator: &'static str,
+    /// What `raw` belongs to: unloaded after the last of its functions.
+    pub(crate) _module: Arc<Module>,
 }
 
 // SAFETY: a CUfunction may be used from any thread.

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::sys;
 use spec_core::stream::Kind;
-use spec_core::{Backend, DType, Memory, Place, Result, Stream, Timed, Timing, Yardstick, timing};
+use spec_core::{Backend, DType, Memory, Place, Result, Stream, Timed, Timing, timing};
 
 use crate::Cuda;
 use crate::driver::{check, elapsed};
@@ -152,7 +152,7 @@ impl<'a> Harness<'a> {
     }
 }
 
-/// [`Measure::time`] of a CUDA device.
+/// [`Cuda::time`].
 ///
 /// # Safety
 /// As there.
@@ -187,27 +187,30 @@ pub(crate) unsafe fn time(
     Ok(Timing { seconds, method })
 }
 
-/// [`Measure::yardstick`] of a CUDA device.
-pub(crate) fn yardstick(cuda: &Cuda) -> Result<Yardstick> {
+/// [`Cuda::copy_rate`]: of the largest copy that there is memory for.
+pub(crate) fn copy_rate(cuda: &Cuda) -> Result<Option<f64>> {
     let _current = cuda.gpu().enter()?;
-    // Absent where the driver came without its compiler of PTX.
     let Ok(module) = Module::load(cuda) else {
-        return Ok(Yardstick { copy: None, overhead: None });
+        return Ok(None);
     };
-    let mut copy = Err(None);
+    let mut rate = Ok(None);
     for bytes in COPIES {
-        copy = copy_rate(cuda, &module, bytes).map_err(Some);
-        if copy.is_ok() {
+        rate = rate_of_copy(cuda, &module, bytes).map(Some);
+        if rate.is_ok() {
             break;
         }
     }
-    // The last error is that of the smallest copy.
-    let copy = match copy {
-        Ok(rate) => Some(rate),
-        Err(Some(error)) => return Err(error),
-        Err(None) => None,
+    // An error is that of the smallest copy.
+    rate
+}
+
+/// [`Cuda::call_overhead`].
+pub(crate) fn call_overhead(cuda: &Cuda) -> Result<Option<f64>> {
+    let _current = cuda.gpu().enter()?;
+    let Ok(module) = Module::load(cuda) else {
+        return Ok(None);
     };
-    Ok(Yardstick { copy, overhead: Some(empty_kernel(cuda, &module)?) })
+    empty_kernel(cuda, &module).map(Some)
 }
 
 /// [`KERNELS`], loaded while the context is current, and unloaded when every launch
@@ -222,7 +225,7 @@ impl<'a> Module<'a> {
         let mut raw = std::ptr::null_mut();
         // SAFETY: PTX ended by a zero; a place for the handle.
         let loaded = unsafe { sys::cuModuleLoadData(&mut raw, KERNELS.as_ptr().cast()) };
-        check(cuda.device(), "could not load the kernels of a yardstick", loaded)?;
+        check(cuda.device(), "could not load the kernels that measure", loaded)?;
         Ok(Module { cuda, raw })
     }
 
@@ -230,7 +233,7 @@ impl<'a> Module<'a> {
         let mut function = std::ptr::null_mut();
         // SAFETY: the module is loaded; a place for the handle.
         let found = unsafe { sys::cuModuleGetFunction(&mut function, self.raw, name.as_ptr()) };
-        check(self.cuda.device(), "could not get a kernel of a yardstick", found)?;
+        check(self.cuda.device(), "could not get a kernel that measures", found)?;
         Ok(function)
     }
 }
@@ -243,7 +246,7 @@ impl Drop for Module<'_> {
 }
 
 /// Bytes a second that a kernel reads and writes.
-fn copy_rate(cuda: &Cuda, module: &Module<'_>, bytes: usize) -> Result<f64> {
+fn rate_of_copy(cuda: &Cuda, module: &Module<'_>, bytes: usize) -> Result<f64> {
     let function = module.function(c"copy")?;
     let blocks = (bytes / OF_BLOCK) as u32;
     let address = |memory: &DeviceMemory| match memory.view(DType::U8, bytes).place() {

@@ -95,7 +95,8 @@ fn wrong_buffers_and_streams_are_refused() {
     assert_eq!(status(input.view(), other_device), Err(Status::BadParam));
     assert_eq!(status(input.view(), other_backend), Err(Status::DeviceTypeNotSupported));
     let mut recorder = 5u8;
-    let recording = Stream::from_object(&mut recorder);
+    // SAFETY: a recorder of nothing belongs to whatever device is named.
+    let recording = unsafe { Stream::from_object(cuda.info().device, &mut recorder) };
     assert_eq!(status(input.view(), recording), Err(Status::DeviceTypeNotSupported));
     assert_eq!(status(input.view(), Stream::default()), Ok(()));
     cuda.synchronize().expect("nothing went wrong");

@@ -2,7 +2,7 @@
 
 use spec::{DType, Handle, Status, TensorDesc};
 
-use crate::{Code, at, destroy, guard, put, runtime};
+use crate::{Code, destroy, guard, put, runtime};
 
 /// `struct InfiniopHandle`: the device that was current when it was made.
 #[repr(C)]
@@ -31,6 +31,18 @@ impl InfiniopTensorDescriptor {
     pub(crate) fn desc(&self) -> TensorDesc {
         self.0
     }
+}
+
+/// So many numbers of a caller's array.
+///
+/// # Safety
+/// `first` is null, or `count` numbers from it on are good for reading as long as `'a`.
+unsafe fn numbers<'a, T>(first: *const T, count: usize) -> Result<&'a [T], Status> {
+    if first.is_null() {
+        return Err(Status::NullPointer);
+    }
+    // SAFETY: not null, and so good for reading, as the caller promised.
+    Ok(unsafe { std::slice::from_raw_parts(first, count) })
 }
 
 /// `infiniDtype_t`.
@@ -93,11 +105,8 @@ pub unsafe extern "C" fn infiniopCreateTensorDescriptor(
         if !(1..=4).contains(&ndim) {
             return Err(Status::BadTensorShape);
         }
-        // SAFETY: so many numbers by the caller's word.
-        let (shape, strides) = unsafe {
-            let shape = std::slice::from_raw_parts(at(shape)?, ndim);
-            (shape, std::slice::from_raw_parts(at(strides)?, ndim))
-        };
+        // SAFETY: each is null or has `ndim` numbers, by this function's contract.
+        let (shape, strides) = unsafe { (numbers(shape, ndim)?, numbers(strides, ndim)?) };
         let desc_of = match (shape, strides) {
             (&[a], &[s]) => TensorDesc::with_strides(dtype, [a], [s]),
             (&[a, b], &[s, t]) => TensorDesc::with_strides(dtype, [a, b], [s, t]),

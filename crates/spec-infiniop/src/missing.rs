@@ -5,367 +5,58 @@
 
 use crate::Code;
 
-/// A function of each name. Whatever arguments a caller passes are the caller's to clean
-/// up, so that none need be named here.
+/// Exports `infiniop` + name for each function that is listed, and the four functions of each
+/// operator that is listed. No function names arguments: in C's calling conventions the caller
+/// removes what the caller passed.
 macro_rules! missing {
-    ($($name:ident)+) => {
+    (operators: $($operator:literal)+; functions: $($function:literal)+;) => {
         $(
-            /// Not implemented: status 2.
-            #[unsafe(no_mangle)]
-            pub extern "C" fn $name() -> Code {
-                spec::Status::NotImplemented.code()
-            }
+            missing!(@ concat!("infiniopCreate", $operator, "Descriptor"));
+            missing!(@ concat!("infiniopGet", $operator, "WorkspaceSize"));
+            missing!(@ concat!("infiniop", $operator));
+            missing!(@ concat!("infiniopDestroy", $operator, "Descriptor"));
         )+
+        $( missing!(@ concat!("infiniop", $function)); )+
 
         /// Their names, for the test that looks them up.
-        pub const NAMES: &[&str] = &[$( stringify!($name) ),+];
+        pub const NAMES: &[&str] = &[
+            $(
+                concat!("infiniopCreate", $operator, "Descriptor"),
+                concat!("infiniopGet", $operator, "WorkspaceSize"),
+                concat!("infiniop", $operator),
+                concat!("infiniopDestroy", $operator, "Descriptor"),
+            )+
+            $( concat!("infiniop", $function), )+
+        ];
+    };
+    (@ $name:expr) => {
+        const _: () = {
+            #[unsafe(export_name = $name)]
+            extern "C" fn not_implemented() -> Code {
+                spec::Status::NotImplemented.code()
+            }
+        };
     };
 }
 
 missing! {
-    infiniopAdd
-    infiniopAddRMSNorm
-    infiniopAddcmul
-    infiniopAsum
-    infiniopAtanh
-    infiniopAttention
-    infiniopAvgPool1d
-    infiniopAvgPool3d
-    infiniopAwqMarlinGemm
-    infiniopAwqMarlinRepack
-    infiniopAxpy
-    infiniopBCEWithLogits
-    infiniopBlasAmax
-    infiniopBlasAmin
-    infiniopBlasCopy
-    infiniopBlasDot
-    infiniopCausalSoftmax
-    infiniopCdist
-    infiniopChunkGatedDeltaRule
-    infiniopClip
-    infiniopConv
-    infiniopCreateAddDescriptor
-    infiniopCreateAddRMSNormDescriptor
-    infiniopCreateAddcmulDescriptor
-    infiniopCreateAsumDescriptor
-    infiniopCreateAtanhDescriptor
-    infiniopCreateAttentionDescriptor
-    infiniopCreateAvgPool1dDescriptor
-    infiniopCreateAvgPool3dDescriptor
-    infiniopCreateAwqMarlinGemmDescriptor
-    infiniopCreateAwqMarlinRepackDescriptor
-    infiniopCreateAxpyDescriptor
-    infiniopCreateBCEWithLogitsDescriptor
-    infiniopCreateBlasAmaxDescriptor
-    infiniopCreateBlasAminDescriptor
-    infiniopCreateBlasCopyDescriptor
-    infiniopCreateBlasDotDescriptor
-    infiniopCreateCausalSoftmaxDescriptor
-    infiniopCreateCdistDescriptor
-    infiniopCreateChunkGatedDeltaRuleDescriptor
-    infiniopCreateClipDescriptor
-    infiniopCreateConvDescriptor
-    infiniopCreateCrossEntropyDescriptor
-    infiniopCreateDeepseekMoeDescriptor
-    infiniopCreateDequantizeAWQDescriptor
-    infiniopCreateDequantizeGPTQDescriptor
-    infiniopCreateDotDescriptor
-    infiniopCreateEqualDescriptor
-    infiniopCreateErfDescriptor
-    infiniopCreateErfcDescriptor
-    infiniopCreateErfinvDescriptor
-    infiniopCreateFusedFFNDescriptor
-    infiniopCreateFusedGatedDeltaNetGatingDescriptor
-    infiniopCreateFusedMoeDescriptor
-    infiniopCreateGeluDescriptor
-    infiniopCreateGeluTanhDescriptor
-    infiniopCreateGemmDescriptor
-    infiniopCreateGptqMarlinGemmDescriptor
-    infiniopCreateGptqMarlinRepackDescriptor
-    infiniopCreateGptqQyblasGemmDescriptor
-    infiniopCreateHardSwishDescriptor
-    infiniopCreateHardTanhDescriptor
-    infiniopCreateHistcDescriptor
-    infiniopCreateI8GemmDescriptor
-    infiniopCreateKVCachingDescriptor
-    infiniopCreateLPNormDescriptor
-    infiniopCreateLayerNormDescriptor
-    infiniopCreateLog10Descriptor
-    infiniopCreateLog1pDescriptor
-    infiniopCreateLogSoftmaxDescriptor
-    infiniopCreateMRoPEDescriptor
-    infiniopCreateMatrixPowerDescriptor
-    infiniopCreateMulDescriptor
-    infiniopCreateMxfp4DequantizeDescriptor
-    infiniopCreateNrm2Descriptor
-    infiniopCreateNsaCompressPagedCacheDescriptor
-    infiniopCreateNsaPagedAttentionDescriptor
-    infiniopCreateOnesDescriptor
-    infiniopCreatePagedAttentionDescriptor
-    infiniopCreatePagedAttentionPrefillDescriptor
-    infiniopCreatePagedCachingDescriptor
-    infiniopCreatePerChannelQuantI8Descriptor
-    infiniopCreatePerTensorDequantI8Descriptor
-    infiniopCreatePerTensorQuantI8Descriptor
-    infiniopCreatePixelShuffleDescriptor
-    infiniopCreateQuickGeluDescriptor
-    infiniopCreateRMSNormDescriptor
-    infiniopCreateRandomSampleDescriptor
-    infiniopCreateRearrangeDescriptor
-    infiniopCreateReciprocalDescriptor
-    infiniopCreateRecurrentGatedDeltaRuleDescriptor
-    infiniopCreateReluDescriptor
-    infiniopCreateRoPEDescriptor
-    infiniopCreateRotDescriptor
-    infiniopCreateRotgDescriptor
-    infiniopCreateRotmDescriptor
-    infiniopCreateRotmgDescriptor
-    infiniopCreateScalDescriptor
-    infiniopCreateSigmoidDescriptor
-    infiniopCreateSiluAndMulDescriptor
-    infiniopCreateSiluDescriptor
-    infiniopCreateSoftmaxDescriptor
-    infiniopCreateSoftplusDescriptor
-    infiniopCreateSubDescriptor
-    infiniopCreateSwapDescriptor
-    infiniopCreateSwiGLUDescriptor
-    infiniopCreateTanhDescriptor
-    infiniopCreateZerosDescriptor
-    infiniopCrossEntropy
-    infiniopDeepseekMoe
-    infiniopDeepseekMoeWithDevicePtrs
-    infiniopDequantizeAWQ
-    infiniopDequantizeGPTQ
-    infiniopDestroyAddDescriptor
-    infiniopDestroyAddRMSNormDescriptor
-    infiniopDestroyAddcmulDescriptor
-    infiniopDestroyAsumDescriptor
-    infiniopDestroyAtanhDescriptor
-    infiniopDestroyAttentionDescriptor
-    infiniopDestroyAvgPool1dDescriptor
-    infiniopDestroyAvgPool3dDescriptor
-    infiniopDestroyAwqMarlinGemmDescriptor
-    infiniopDestroyAxpyDescriptor
-    infiniopDestroyBCEWithLogitsDescriptor
-    infiniopDestroyBlasAmaxDescriptor
-    infiniopDestroyBlasAminDescriptor
-    infiniopDestroyBlasCopyDescriptor
-    infiniopDestroyBlasDotDescriptor
-    infiniopDestroyCausalSoftmaxDescriptor
-    infiniopDestroyCdistDescriptor
-    infiniopDestroyChunkGatedDeltaRuleDescriptor
-    infiniopDestroyClipDescriptor
-    infiniopDestroyConvDescriptor
-    infiniopDestroyCrossEntropyDescriptor
-    infiniopDestroyDeepseekMoeDescriptor
-    infiniopDestroyDequantizeAWQDescriptor
-    infiniopDestroyDequantizeGPTQDescriptor
-    infiniopDestroyDotDescriptor
-    infiniopDestroyEqualDescriptor
-    infiniopDestroyErfDescriptor
-    infiniopDestroyErfcDescriptor
-    infiniopDestroyErfinvDescriptor
-    infiniopDestroyFusedFFNDescriptor
-    infiniopDestroyFusedGatedDeltaNetGatingDescriptor
-    infiniopDestroyFusedMoeDescriptor
-    infiniopDestroyGeluDescriptor
-    infiniopDestroyGeluTanhDescriptor
-    infiniopDestroyGemmDescriptor
-    infiniopDestroyGptqMarlinGemmDescriptor
-    infiniopDestroyGptqMarlinRepackDescriptor
-    infiniopDestroyGptqQyblasGemmDescriptor
-    infiniopDestroyHardSwishDescriptor
-    infiniopDestroyHardTanhDescriptor
-    infiniopDestroyHistcDescriptor
-    infiniopDestroyI8GemmDescriptor
-    infiniopDestroyKVCachingDescriptor
-    infiniopDestroyLPNormDescriptor
-    infiniopDestroyLayerNormDescriptor
-    infiniopDestroyLog10Descriptor
-    infiniopDestroyLog1pDescriptor
-    infiniopDestroyLogSoftmaxDescriptor
-    infiniopDestroyMRoPEDescriptor
-    infiniopDestroyMatrixPowerDescriptor
-    infiniopDestroyMulDescriptor
-    infiniopDestroyMxfp4DequantizeDescriptor
-    infiniopDestroyNrm2Descriptor
-    infiniopDestroyNsaCompressPagedCacheDescriptor
-    infiniopDestroyNsaPagedAttentionDescriptor
-    infiniopDestroyOnesDescriptor
-    infiniopDestroyPagedAttentionDescriptor
-    infiniopDestroyPagedAttentionPrefillDescriptor
-    infiniopDestroyPagedCachingDescriptor
-    infiniopDestroyPerChannelQuantI8Descriptor
-    infiniopDestroyPerTensorDequantI8Descriptor
-    infiniopDestroyPerTensorQuantI8Descriptor
-    infiniopDestroyPixelShuffleDescriptor
-    infiniopDestroyQuickGeluDescriptor
-    infiniopDestroyRMSNormDescriptor
-    infiniopDestroyRandomSampleDescriptor
-    infiniopDestroyRearrangeDescriptor
-    infiniopDestroyReciprocalDescriptor
-    infiniopDestroyRecurrentGatedDeltaRuleDescriptor
-    infiniopDestroyReluDescriptor
-    infiniopDestroyRoPEDescriptor
-    infiniopDestroyRotDescriptor
-    infiniopDestroyRotgDescriptor
-    infiniopDestroyRotmDescriptor
-    infiniopDestroyRotmgDescriptor
-    infiniopDestroyScalDescriptor
-    infiniopDestroySigmoidDescriptor
-    infiniopDestroySiluAndMulDescriptor
-    infiniopDestroySiluDescriptor
-    infiniopDestroySoftmaxDescriptor
-    infiniopDestroySoftplusDescriptor
-    infiniopDestroySubDescriptor
-    infiniopDestroySwapDescriptor
-    infiniopDestroySwiGLUDescriptor
-    infiniopDestroyTanhDescriptor
-    infiniopDestroyZerosDescriptor
-    infiniopDot
-    infiniopEqual
-    infiniopErf
-    infiniopErfc
-    infiniopErfinv
-    infiniopFusedFFN
-    infiniopFusedGatedDeltaNetGating
-    infiniopFusedMoe
-    infiniopGelu
-    infiniopGeluTanh
-    infiniopGemm
-    infiniopGetAddRMSNormWorkspaceSize
-    infiniopGetAddWorkspaceSize
-    infiniopGetAddcmulWorkspaceSize
-    infiniopGetAsumWorkspaceSize
-    infiniopGetAtanhWorkspaceSize
-    infiniopGetAttentionWorkspaceSize
-    infiniopGetAvgPool1dWorkspaceSize
-    infiniopGetAvgPool3dWorkspaceSize
-    infiniopGetAwqMarlinGemmWorkspaceSize
-    infiniopGetAwqMarlinRepackWorkspaceSize
-    infiniopGetAxpyWorkspaceSize
-    infiniopGetBCEWithLogitsWorkspaceSize
-    infiniopGetBlasAmaxWorkspaceSize
-    infiniopGetBlasAminWorkspaceSize
-    infiniopGetBlasCopyWorkspaceSize
-    infiniopGetBlasDotWorkspaceSize
-    infiniopGetCausalSoftmaxWorkspaceSize
-    infiniopGetCdistWorkspaceSize
-    infiniopGetChunkGatedDeltaRuleWorkspaceSize
-    infiniopGetClipWorkspaceSize
-    infiniopGetConvWorkspaceSize
-    infiniopGetCrossEntropyWorkspaceSize
-    infiniopGetDeepseekMoeWorkspaceSize
-    infiniopGetDequantizeAWQWorkspaceSize
-    infiniopGetDequantizeGPTQWorkspaceSize
-    infiniopGetDotWorkspaceSize
-    infiniopGetEqualWorkspaceSize
-    infiniopGetErfWorkspaceSize
-    infiniopGetErfcWorkspaceSize
-    infiniopGetErfinvWorkspaceSize
-    infiniopGetFusedFFNWorkspaceSize
-    infiniopGetFusedGatedDeltaNetGatingWorkspaceSize
-    infiniopGetFusedMoeWorkspaceSize
-    infiniopGetGeluTanhWorkspaceSize
-    infiniopGetGeluWorkspaceSize
-    infiniopGetGemmWorkspaceSize
-    infiniopGetGptqMarlinGemmWorkspaceSize
-    infiniopGetGptqMarlinRepackWorkspaceSize
-    infiniopGetGptqQyblasGemmWorkspaceSize
-    infiniopGetHardSwishWorkspaceSize
-    infiniopGetHardTanhWorkspaceSize
-    infiniopGetHistcWorkspaceSize
-    infiniopGetI8GemmWorkspaceSize
-    infiniopGetKVCachingWorkspaceSize
-    infiniopGetLPNormWorkspaceSize
-    infiniopGetLayerNormWorkspaceSize
-    infiniopGetLog10WorkspaceSize
-    infiniopGetLog1pWorkspaceSize
-    infiniopGetLogSoftmaxWorkspaceSize
-    infiniopGetMRoPEWorkspaceSize
-    infiniopGetMatrixPowerWorkspaceSize
-    infiniopGetMulWorkspaceSize
-    infiniopGetMxfp4DequantizeWorkspaceSize
-    infiniopGetNrm2WorkspaceSize
-    infiniopGetNsaCompressPagedCacheWorkspaceSize
-    infiniopGetNsaPagedAttentionWorkspaceSize
-    infiniopGetOnesWorkspaceSize
-    infiniopGetPagedAttentionPrefillWorkspaceSize
-    infiniopGetPagedAttentionWorkspaceSize
-    infiniopGetPagedCachingWorkspaceSize
-    infiniopGetPerChannelQuantI8WorkspaceSize
-    infiniopGetPerTensorDequantI8WorkspaceSize
-    infiniopGetPerTensorQuantI8WorkspaceSize
-    infiniopGetPixelShuffleWorkspaceSize
-    infiniopGetQuickGeluWorkspaceSize
-    infiniopGetRMSNormWorkspaceSize
-    infiniopGetRandomSampleWorkspaceSize
-    infiniopGetReciprocalWorkspaceSize
-    infiniopGetRecurrentGatedDeltaRuleWorkspaceSize
-    infiniopGetRoPEWorkspaceSize
-    infiniopGetRotWorkspaceSize
-    infiniopGetRotgWorkspaceSize
-    infiniopGetRotmWorkspaceSize
-    infiniopGetRotmgWorkspaceSize
-    infiniopGetScalWorkspaceSize
-    infiniopGetSigmoidWorkspaceSize
-    infiniopGetSiluAndMulWorkspaceSize
-    infiniopGetSiluWorkspaceSize
-    infiniopGetSoftmaxWorkspaceSize
-    infiniopGetSubWorkspaceSize
-    infiniopGetSwapWorkspaceSize
-    infiniopGetSwiGLUWorkspaceSize
-    infiniopGetTanhWorkspaceSize
-    infiniopGetZerosWorkspaceSize
-    infiniopGptqMarlinGemm
-    infiniopGptqMarlinRepack
-    infiniopGptqQyblasGemm
-    infiniopHardSwish
-    infiniopHardTanh
-    infiniopHistc
-    infiniopI8Gemm
-    infiniopKVCaching
-    infiniopLPNorm
-    infiniopLayerNorm
-    infiniopLog10
-    infiniopLog1p
-    infiniopLogSoftmax
-    infiniopMRoPE
-    infiniopMatrixPower
-    infiniopMul
-    infiniopMxfp4Dequantize
-    infiniopNrm2
-    infiniopNsaCompressPagedCache
-    infiniopNsaPagedAttention
-    infiniopOnes
-    infiniopPagedAttention
-    infiniopPagedAttentionPrefill
-    infiniopPagedCaching
-    infiniopPerChannelQuantI8
-    infiniopPerTensorDequantI8
-    infiniopPerTensorQuantI8
-    infiniopPixelShuffle
-    infiniopQuickGelu
-    infiniopRMSNorm
-    infiniopRandomSample
-    infiniopRearrange
-    infiniopReciprocal
-    infiniopRecurrentGatedDeltaRule
-    infiniopRelu
-    infiniopRoPE
-    infiniopRot
-    infiniopRotg
-    infiniopRotm
-    infiniopRotmg
-    infiniopScal
-    infiniopSigmoid
-    infiniopSilu
-    infiniopSiluAndMul
-    infiniopSoftmax
-    infiniopSoftplus
-    infiniopSub
-    infiniopSwap
-    infiniopSwiGLU
-    infiniopTanh
-    infiniopZeros
+    operators:
+        "Add" "AddRMSNorm" "Addcmul" "Asum" "Atanh" "Attention" "AvgPool1d" "AvgPool3d"
+        "AwqMarlinGemm" "Axpy" "BCEWithLogits" "BlasAmax" "BlasAmin" "BlasCopy" "BlasDot"
+        "CausalSoftmax" "Cdist" "ChunkGatedDeltaRule" "Clip" "Conv" "CrossEntropy" "DeepseekMoe"
+        "DequantizeAWQ" "DequantizeGPTQ" "Dot" "Equal" "Erf" "Erfc" "Erfinv" "FusedFFN"
+        "FusedGatedDeltaNetGating" "FusedMoe" "Gelu" "GeluTanh" "Gemm" "GptqMarlinGemm"
+        "GptqMarlinRepack" "GptqQyblasGemm" "HardSwish" "HardTanh" "Histc" "I8Gemm" "KVCaching"
+        "LPNorm" "LayerNorm" "Log10" "Log1p" "LogSoftmax" "MRoPE" "MatrixPower" "Mul"
+        "Mxfp4Dequantize" "Nrm2" "NsaCompressPagedCache" "NsaPagedAttention" "Ones"
+        "PagedAttention" "PagedAttentionPrefill" "PagedCaching" "PerChannelQuantI8"
+        "PerTensorDequantI8" "PerTensorQuantI8" "PixelShuffle" "QuickGelu" "RMSNorm"
+        "RandomSample" "Reciprocal" "RecurrentGatedDeltaRule" "RoPE" "Rot" "Rotg" "Rotm" "Rotmg"
+        "Scal" "Sigmoid" "Silu" "SiluAndMul" "Softmax" "Sub" "Swap" "SwiGLU" "Tanh" "Zeros";
+    // Of operators whose other functions nobody looks up.
+    functions:
+        "AwqMarlinRepack" "CreateAwqMarlinRepackDescriptor" "CreateRearrangeDescriptor"
+        "CreateReluDescriptor" "CreateSoftplusDescriptor" "DeepseekMoeWithDevicePtrs"
+        "DestroyRearrangeDescriptor" "DestroyReluDescriptor" "DestroySoftplusDescriptor"
+        "GetAwqMarlinRepackWorkspaceSize" "Rearrange" "Relu" "Softplus";
 }

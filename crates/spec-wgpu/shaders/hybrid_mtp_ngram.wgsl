@@ -19,20 +19,16 @@ fn length(which: u32, request: u32) -> vec2<u32> {
     switch which {
         case 0u: {
             let at = (params.at.b2 + request) * words;
-            value = vec2(input_ids_len[at], input_ids_len[at + high]);
+            value = integer(input_ids_len[at], input_ids_len[at + high], words);
         }
         case 1u: {
             let at = (params.at.b3 + request) * words;
-            value = vec2(step_idx[at], step_idx[at + high]);
+            value = integer(step_idx[at], step_idx[at + high], words);
         }
         default: {
             let at = (params.at.b4 + request) * words;
-            value = vec2(max_dec_len[at], max_dec_len[at + high]);
+            value = integer(max_dec_len[at], max_dec_len[at + high], words);
         }
-    }
-    if words == 1u {
-        // The sign of an i32.
-        value.y = bitcast<u32>(bitcast<i32>(value.x) >> 31u);
     }
     return value;
 }

@@ -1,6 +1,7 @@
 //!include bound
 //!include scan
 //!include floats
+//!include integers
 // indexer_topk: the positions of the k largest scores of each row, ascending.
 //
 // The k-th largest key is found first; then the larger keys stay, and the first of those
@@ -115,18 +116,13 @@ fn list_at(row: u32) -> u32 {
     return params.at.b7 + groups + row * params.capacity;
 }
 
-// A length or start cut to 0 ..= most, and whether it was.
-fn cut(low: u32, high: u32, most: u32) -> vec2<u32> {
-    if high != 0u {
+// A length or start of 64 bits, cut to 0 ..= most, and whether it was.
+fn cut(value: vec2<u32>, most: u32) -> vec2<u32> {
+    if value.y != 0u {
         // Negative, or beyond 32 bits.
-        return vec2(select(most, 0u, (high >> 31u) == 1u), 1u);
+        return vec2(select(most, 0u, (value.y >> 31u) == 1u), 1u);
     }
-    return vec2(min(low, most), select(0u, 1u, low > most));
-}
-
-// The word above one of 32 bits.
-fn sign(low: u32) -> u32 {
-    return select(0u, 0xffffffffu, (low >> 31u) == 1u);
+    return vec2(min(value.x, most), select(0u, 1u, value.x > most));
 }
 
 // The bits of score `i` of a row, counted from the row's first element.
@@ -153,17 +149,15 @@ fn load_state(row: u32, thread: u32) -> vec4<u32> {
 fn range_of(row: u32) -> vec3<u32> {
     var first = vec2(0u, 0u);
     if params.start_words != 0u {
-        let at = (params.at.b4 + row) * params.start_words;
-        let low = starts[at];
-        let high = select(sign(low), starts[at + params.start_words - 1u], params.start_words == 2u);
-        first = cut(low, high, params.cols);
+        let words = params.start_words;
+        let at = (params.at.b4 + row) * words;
+        first = cut(integer(starts[at], starts[at + words - 1u], words), params.cols);
     }
     var count = vec2(params.cols - first.x, 0u);
     if params.length_words != 0u {
-        let at = (params.at.b3 + row) * params.length_words;
-        let low = lengths[at];
-        let high = select(sign(low), lengths[at + params.length_words - 1u], params.length_words == 2u);
-        count = cut(low, high, params.cols - first.x);
+        let words = params.length_words;
+        let at = (params.at.b3 + row) * words;
+        count = cut(integer(lengths[at], lengths[at + words - 1u], words), params.cols - first.x);
     }
     return vec3(first.x, count.x, first.y | count.y);
 }

@@ -1,4 +1,5 @@
 //!include bound
+//!include integers
 //!include scan
 // moe_align: groups a router's picks by expert, in order, each run padded to whole
 // blocks of the product.
@@ -64,18 +65,17 @@ struct Invocation {
 fn local_of(pick: u32) -> vec2<u32> {
     let place = pick / params.k * params.stride + pick % params.k;
     let at = (params.at.b2 + place) * params.words;
-    let low = topk_ids[at];
-    let high = topk_ids[at + params.words - 1u];
-    if low == DROPPED && high == DROPPED {
+    let expert = integer(topk_ids[at], topk_ids[at + params.words - 1u], params.words);
+    if all(expert == vec2(DROPPED)) {
         return vec2(DROPPED, 0u);
     }
-    if low >= params.experts || (params.words == 2u && high != 0u) {
+    if expert.y != 0u || expert.x >= params.experts {
         return vec2(DROPPED, OUT_OF_RANGE);
     }
     if params.has_map == 0u {
-        return vec2(low, 0u);
+        return vec2(expert.x, 0u);
     }
-    let mapped = expert_map[params.at.b3 + low];
+    let mapped = expert_map[params.at.b3 + expert.x];
     if mapped == DROPPED {
         return vec2(DROPPED, 0u);
     }

@@ -32,11 +32,7 @@ fn prepare(
     }
     let words = params.length_words;
     let at = (params.at.b2 + request) * words;
-    var given = vec2(lengths[at], lengths[at + words - 1u]);
-    if words == 1u {
-        // The sign of an i32.
-        given.y = bitcast<u32>(bitcast<i32>(given.x) >> 31u);
-    }
+    let given = integer(lengths[at], lengths[at + words - 1u], words);
     let length = cut(given, params.input_cols);
     let before = max(length, 1u) - 1u;
     var longest = min(params.max_ngram, before);

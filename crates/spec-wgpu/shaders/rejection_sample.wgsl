@@ -1,5 +1,6 @@
 //!include bound
 //!include floats
+//!include integers
 //!include philox
 //!include probability
 //!include recovery
@@ -182,13 +183,10 @@ fn draw(seed: vec2<u32>, position: vec2<u32>, purpose: u32) -> vec4<u32> {
 
 // The position of a request's draft in its text, in two's complement.
 fn position_of(request: u32, draft: u32) -> vec2<u32> {
-    let at = (params.at.b4 + request) * params.positions_words;
-    let low = positions[at];
-    var high = select(0u, NONE, (low >> 31u) == 1u);
-    if params.positions_words == 2u {
-        high = positions[at + 1u];
-    }
-    return u64_add(vec2(low, high), vec2(draft, 0u));
+    let words = params.positions_words;
+    let at = (params.at.b4 + request) * words;
+    let first = integer(positions[at], positions[at + words - 1u], words);
+    return u64_add(first, vec2(draft, 0u));
 }
 
 // Where a token's column lies in the bound matrices.

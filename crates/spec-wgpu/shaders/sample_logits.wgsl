@@ -1,5 +1,6 @@
 //!include bound
 //!include exact
+//!include integers
 //!include philox
 //!include probability
 //!include select
@@ -399,13 +400,9 @@ fn gather(
         let scale = bitcast<f32>((254u - (cut >> 23u)) << 23u);
         store(row, INVERSE, bitcast<u32>(mul(exact_reciprocal(mantissa), scale)));
         store_pair(row, SEED, seeds[params.at.b4 + request]);
-        let at = (params.at.b8 + row) * params.position_words;
-        let low = positions[at];
-        var high = select(0u, NONE, (low >> 31u) == 1u);
-        if params.position_words == 2u {
-            high = positions[at + 1u];
-        }
-        store_pair(row, POSITION, vec2(low, high));
+        let words = params.position_words;
+        let at = (params.at.b8 + row) * words;
+        store_pair(row, POSITION, integer(positions[at], positions[at + words - 1u], words));
         var k = 0u;
         if has(HAS_TOP_K) {
             k = top_k[params.at.b5 + request];

@@ -1,4 +1,5 @@
 //!include bound
+//!include integers
 // tree_verify: walks each request's tree of drafts by what the target chose.
 //
 // A workgroup owns a request: its thread 0 walks, all of its threads pad the rows.
@@ -47,40 +48,43 @@ const BAD_LENGTHS = 4u;
 
 var<workgroup> emitted: u32;
 
-// A token from its words; the high one is 0 where there is none.
-fn token(low: u32, high: u32) -> u32 {
-    return select(NO_TOKEN, low, high == 0u && (low >> 31u) == 0u);
+// A token from its 64 bits: NO_TOKEN below 0 and from 2^31 on.
+fn token(value: vec2<u32>) -> u32 {
+    return select(NO_TOKEN, value.x, value.y == 0u && (value.x >> 31u) == 0u);
 }
 
-// A pointer from its words; the high one is the low one where there is none.
-fn pointer(low: u32, high: u32) -> u32 {
-    if low == 0xffffffffu && high == 0xffffffffu {
+// A pointer from its 64 bits: NONE for -1, BROKEN for what is neither -1 nor a node below the
+// root.
+fn pointer(value: vec2<u32>) -> u32 {
+    if all(value == vec2(0xffffffffu)) {
         return NONE;
     }
-    let fits = low >= 1u && low < params.nodes && (high == 0u || high == low);
-    return select(BROKEN, low, fits);
+    let fits = value.y == 0u && value.x >= 1u && value.x < params.nodes;
+    return select(BROKEN, value.x, fits);
 }
 
 fn draft_of(request: u32, node: u32) -> u32 {
-    let at = (params.at.b1 + request * params.draft_stride + node) * params.draft_words;
-    let high = select(0u, draft_tokens[at + params.draft_words - 1u], params.draft_words == 2u);
-    return token(draft_tokens[at], high);
+    let words = params.draft_words;
+    let at = (params.at.b1 + request * params.draft_stride + node) * words;
+    return token(integer(draft_tokens[at], draft_tokens[at + words - 1u], words));
 }
 
 fn target_of(request: u32, node: u32) -> u32 {
-    let at = (params.at.b2 + request * params.target_stride + node) * params.target_words;
-    let high = select(0u, target_tokens[at + params.target_words - 1u], params.target_words == 2u);
-    return token(target_tokens[at], high);
+    let words = params.target_words;
+    let at = (params.at.b2 + request * params.target_stride + node) * words;
+    return token(integer(target_tokens[at], target_tokens[at + words - 1u], words));
 }
 
 fn first_of(request: u32, node: u32) -> u32 {
-    let at = (params.at.b3 + request * params.first_stride + node) * params.first_words;
-    return pointer(first_child[at], first_child[at + params.first_words - 1u]);
+    let words = params.first_words;
+    let at = (params.at.b3 + request * params.first_stride + node) * words;
+    return pointer(integer(first_child[at], first_child[at + words - 1u], words));
 }
 
 fn next_of(request: u32, node: u32) -> u32 {
-    let at = (params.at.b4 + request * params.next_stride + node) * params.next_words;
-    return pointer(next_sibling[at], next_sibling[at + params.next_words - 1u]);
+    let words = params.next_words;
+    let at = (params.at.b4 + request * params.next_stride + node) * words;
+    return pointer(integer(next_sibling[at], next_sibling[at + words - 1u], words));
 }
 
 // `high` is the sign's word.

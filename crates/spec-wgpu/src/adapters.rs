@@ -8,6 +8,9 @@ use wgpu::{Adapter, AdapterInfo, DeviceType, Features, Limits};
 /// The name of this backend in a [`Device`].
 pub(crate) const BACKEND: &str = "wgpu";
 
+/// The device that errors about all of them are about.
+const FIRST: Device = Device::new(BACKEND, 0);
+
 /// Everything that can be opened, hardware before software: `wgpu:0` is the
 /// adapter one most likely wants.
 ///
@@ -20,6 +23,51 @@ pub fn devices() -> Result<Vec<DeviceInfo>> {
         .enumerate()
         .map(|(index, a)| describe(index, &a.get_info(), &a.limits(), a.features()))
         .collect())
+}
+
+/// Those of [`devices`] that are no software renderers: what a caller may take who did not
+/// ask for one by name.
+///
+/// Where Linux shows no GPU, no driver is started: Mesa's software renderer alone would take
+/// 60 MiB of memory for the rest of the process.
+///
+/// # Errors
+/// Status 6 where there is no GPU, with the name of the software renderer if there is one.
+pub fn gpus() -> Result<Vec<DeviceInfo>> {
+    let none = |words: String| Err(Error::device(FIRST, Status::DeviceNotFound, words));
+    if !system_shows_gpu() {
+        let words = "this system shows no GPU; a software renderer is taken only by name";
+        return none(words.to_owned());
+    }
+    let mut found = devices()?;
+    match found.iter().position(|info| info.software) {
+        Some(0) => none(format!(
+            "there is no GPU: {} is a software renderer, which is taken only by name",
+            found[0].name
+        )),
+        // Hardware comes first.
+        Some(gpus) => {
+            found.truncate(gpus);
+            Ok(found)
+        }
+        None => Ok(found),
+    }
+}
+
+/// Whether the system shows a GPU, without starting a driver: on Linux, a device file
+/// that drivers of GPUs make; elsewhere yes.
+fn system_shows_gpu() -> bool {
+    let names = |folder| std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let any = |folder| names(folder).any(|entry| is_gpu(&entry.file_name().to_string_lossy()));
+    !cfg!(target_os = "linux") || any("/dev") || any("/dev/dri")
+}
+
+/// Whether a device file is a GPU's: of the drivers in Linux itself, which render on a
+/// node of their own; of NVIDIA, Arm, Qualcomm and Imagination; of Windows under Linux.
+fn is_gpu(file: &str) -> bool {
+    const STARTS: [&str; 8] =
+        ["renderD", "nvidia", "nvgpu", "nvhost", "mali", "kgsl", "pvr", "dxg"];
+    STARTS.iter().any(|start| file.starts_with(start))
 }
 
 /// All adapters in the order of their indices.
@@ -35,16 +83,29 @@ pub(crate) fn adapters() -> Result<Vec<Adapter>> {
     let mut found = pollster::block_on(instance.enumerate_adapters(wgpu::Backends::PRIMARY));
     if found.is_empty() {
         let words = "no Vulkan, Metal or DX12 adapter was found; is a graphics driver installed?";
-        return Err(Error::device(Device::new(BACKEND, 0), Status::DeviceNotFound, words));
+        return Err(Error::device(FIRST, Status::DeviceNotFound, words));
     }
-    found.sort_by_key(|adapter| match adapter.get_info().device_type {
-        DeviceType::DiscreteGpu => 0,
-        DeviceType::IntegratedGpu => 1,
-        DeviceType::VirtualGpu => 2,
-        DeviceType::Other => 3,
-        DeviceType::Cpu => 4,
+    found.sort_by_key(|adapter| {
+        let info = adapter.get_info();
+        let kind = match info.device_type {
+            DeviceType::DiscreteGpu => 0,
+            DeviceType::IntegratedGpu => 1,
+            DeviceType::VirtualGpu => 2,
+            DeviceType::Other => 3,
+            DeviceType::Cpu => 4,
+        };
+        (is_software(info.device_type, &info.name), kind)
     });
     Ok(found)
+}
+
+/// Whether an adapter is a software renderer. Through a virtual machine's interface it can
+/// call itself a virtual GPU, and only its name tells.
+fn is_software(kind: DeviceType, name: &str) -> bool {
+    const NAMES: [&str; 5] =
+        ["llvmpipe", "lavapipe", "softpipe", "swiftshader", "microsoft basic render"];
+    let name = name.to_lowercase();
+    kind == DeviceType::Cpu || NAMES.iter().any(|software| name.contains(software))
 }
 
 /// What a person wants to know of an adapter or an open device.
@@ -74,8 +135,34 @@ pub(crate) fn describe(
     DeviceInfo {
         device: Device::new(BACKEND, index),
         name: info.name.clone(),
-        software: info.device_type == DeviceType::Cpu,
+        software: is_software(info.device_type, &info.name),
         memory: None,
         facts,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn software_is_known_by_type_or_name() {
+        let virtual_gpu = "Virtio-GPU Venus (llvmpipe (LLVM 15.0.6, 256 bits))";
+        assert!(is_software(DeviceType::Cpu, "anything"));
+        assert!(is_software(DeviceType::VirtualGpu, virtual_gpu));
+        assert!(is_software(DeviceType::Other, "Microsoft Basic Render Driver"));
+        assert!(!is_software(DeviceType::VirtualGpu, "Virtio-GPU Venus (AMD Radeon)"));
+        assert!(!is_software(DeviceType::DiscreteGpu, "NVIDIA H200"));
+    }
+
+    #[test]
+    fn device_files_of_gpus() {
+        for file in ["renderD128", "nvidia0", "nvidiactl", "mali0", "kgsl-3d0", "dxg"] {
+            assert!(is_gpu(file), "{file}");
+        }
+        // A display without a GPU, as servers have for their console, among others.
+        for file in ["card0", "dri", "null", "tty0", "kvm", "fb0", "by-path"] {
+            assert!(!is_gpu(file), "{file}");
+        }
     }
 }

@@ -37,9 +37,11 @@
 //! A caller who already holds a wgpu device wraps it with
 //! [`Wgpu::from_device`], its buffers with [`Wgpu::view`] and
 //! [`Wgpu::view_mut`] (usage `STORAGE` is all they need), and passes
-//! [`encoder`] or [`pass()`] as the stream to record into a command encoder or
-//! an open compute pass instead of submitting. Nothing is copied and nothing is
-//! read back.
+//! [`Wgpu::encoder`] or [`Wgpu::pass`] as the stream to record into a command
+//! encoder or an open compute pass instead of submitting. Nothing is copied and
+//! nothing is read back. These five are the unsafe steps, for one reason: wgpu does
+//! not notice an object of another `wgpu::Instance`, so the caller vouches that
+//! everything was made by one device.
 //!
 //! One buffer may hold several arguments: where a dispatch would read and write
 //! the same `wgpu::Buffer`, which WebGPU forbids for bindings of different
@@ -66,17 +68,16 @@
 //! see them.
 
 mod adapters;
-mod handle;
+mod device;
+mod launch;
 mod memory;
 mod ops;
-mod record;
 mod shader;
 mod time;
 mod windows;
 
-pub use adapters::devices;
-pub use handle::{Options, Wgpu};
-pub use record::{encoder, pass};
+pub use adapters::{devices, gpus};
+pub use device::{Options, Wgpu};
 /// The wgpu whose devices and buffers this crate takes, under a name of its own:
 /// `spec::wgpu::api::Device`.
 pub use wgpu as api;

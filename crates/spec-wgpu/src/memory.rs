@@ -29,10 +29,8 @@ impl Wgpu {
     /// lie in it, is not a whole number of elements, or starts between two.
     ///
     /// # Safety
-    /// The buffer belongs to a device of the same `wgpu::Instance` as this
-    /// handle's device: only then does wgpu itself notice a buffer of another
-    /// device. ([`Wgpu::open`] uses an instance of its own; a caller with
-    /// buffers opens with [`Wgpu::from_device`].)
+    /// This handle's [`device`](Self::device) made the buffer: see
+    /// [`encoder`](Self::encoder).
     pub unsafe fn view<'a>(
         &self,
         buffer: &'a wgpu::Buffer,
@@ -40,7 +38,7 @@ impl Wgpu {
         bytes: Range<u64>,
     ) -> Result<View<'a>> {
         let len = self.check_range(buffer, dtype, &bytes)?;
-        // SAFETY: the range was checked; the caller vouches for the device.
+        // SAFETY: the range was checked, and the buffer is of this device, as the caller promised.
         Ok(unsafe { View::from_object(dtype, len, self.0.info.device, buffer, bytes.start) })
     }
 
@@ -60,7 +58,7 @@ impl Wgpu {
         bytes: Range<u64>,
     ) -> Result<ViewMut<'a>> {
         let len = self.check_range(buffer, dtype, &bytes)?;
-        // SAFETY: the range was checked; the caller vouches for the device.
+        // SAFETY: the range was checked, and the buffer is of this device, as the caller promised.
         Ok(unsafe { ViewMut::from_object(dtype, len, self.0.info.device, buffer, bytes.start) })
     }
 

@@ -11,7 +11,7 @@ use spec_core::Result;
 use wgpu::{BindGroupLayoutEntry, BindingType, BufferBindingType, ShaderStages};
 
 use crate::Wgpu;
-use crate::handle::lock;
+use crate::device::lock;
 
 /// A WGSL file.
 pub(crate) struct Shader {
@@ -37,6 +37,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("bound", include_str!("../shaders/include/bound.wgsl")),
     ("exact", include_str!("../shaders/include/exact.wgsl")),
     ("floats", include_str!("../shaders/include/floats.wgsl")),
+    ("integers", include_str!("../shaders/include/integers.wgsl")),
     ("ngram", include_str!("../shaders/include/ngram.wgsl")),
     ("ngram_search", include_str!("../shaders/include/ngram_search.wgsl")),
     ("philox", include_str!("../shaders/include/philox.wgsl")),

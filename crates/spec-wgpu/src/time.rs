@@ -4,11 +4,11 @@
 use std::time::{Duration, Instant};
 
 use spec_core::stream::Kind;
-use spec_core::{Backend, Result, Status, Stream, Timed, Timing, Yardstick, timing};
+use spec_core::{Backend, Result, Status, Stream, Timed, Timing, timing};
 use wgpu::{BufferUsages, ComputePassTimestampWrites, Features};
 
+use crate::Wgpu;
 use crate::shader::Shader;
-use crate::{Wgpu, pass};
 
 /// Submissions before the first sample, at least, and how long they go on on a GPU, whose
 /// clocks fall while the host prepares a row.
@@ -60,7 +60,7 @@ impl Clock {
     }
 }
 
-/// [`spec_core::Measure::time`] of a wgpu device: by timestamps where it has them, else by
+/// [`Wgpu::time`]: by timestamps where it has them, else by
 /// the clock around whole submissions.
 pub(crate) fn time(
     gpu: &Wgpu,
@@ -113,7 +113,8 @@ fn submission(
         })
         .forget_lifetime();
     for _ in 0..calls {
-        work.call(pass(&mut opened))?;
+        // SAFETY: the handle's device made the encoder of the pass a few lines above.
+        work.call(unsafe { gpu.pass(&mut opened) })?;
     }
     // Ends the pass, so that the encoder can be finished.
     drop(opened);
@@ -139,15 +140,15 @@ fn submission(
     }
 }
 
-/// [`spec_core::Measure::yardstick`] of a wgpu device.
-pub(crate) fn yardstick(gpu: &Wgpu) -> Result<Yardstick> {
+/// Seconds of an empty submission that is waited for.
+pub(crate) fn call_overhead(gpu: &Wgpu) -> Result<f64> {
     let mut empty = Vec::new();
     for _ in 0..EMPTY {
         empty.push(wall(gpu, |commands| {
             drop(commands.begin_compute_pass(&Default::default()));
         })?);
     }
-    Ok(Yardstick { copy: Some(copy_rate(gpu)?), overhead: Some(median(empty)) })
+    Ok(median(empty))
 }
 
 /// Seconds from a submission until the device has done it.
@@ -165,7 +166,7 @@ fn wall(gpu: &Wgpu, record: impl FnOnce(&mut wgpu::CommandEncoder)) -> Result<f6
 
 /// Bytes a second that a shader copies, which is what operators could do:
 /// `copy_buffer_to_buffer` is a third as fast on some GPUs.
-fn copy_rate(gpu: &Wgpu) -> Result<f64> {
+pub(crate) fn copy_rate(gpu: &Wgpu) -> Result<f64> {
     let device = gpu.device();
     let bytes = if gpu.info().software { SOFTWARE_COPY } else { COPY };
     let bytes = bytes.min(gpu.0.max_binding) / PART * PART;
@@ -209,7 +210,7 @@ fn copy_rate(gpu: &Wgpu) -> Result<f64> {
         Ok((pipeline, group))
     })?;
     let mut copy = |stream: Stream<'_>| {
-        let Kind::Object(object) = stream.into_kind() else {
+        let Kind::Object { object, .. } = stream.into_kind() else {
             return Err(gpu.error(Status::InternalError, "copies are timed in a pass"));
         };
         if let Some(pass) = object.downcast_mut::<wgpu::ComputePass<'static>>() {

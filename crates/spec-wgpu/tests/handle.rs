@@ -5,8 +5,8 @@ mod common;
 use common::{Random, Tensor, alone, bytes_of, gpu, read_buffer, workspace};
 use spec_core::ops::deduplicate_topk::Buffers;
 use spec_core::ops::{DeduplicateTopk, Unique};
-use spec_core::{Backend, DType, Descriptor, Status, Stream, View, ViewMut};
-use spec_wgpu::{Options, Wgpu, devices, encoder, pass};
+use spec_core::{Backend, DType, Descriptor, Device, Status, Stream, View, ViewMut};
+use spec_wgpu::{Options, Wgpu, devices};
 
 fn default_gpu() -> Option<Wgpu> {
     gpu(&Options::default())
@@ -118,7 +118,8 @@ fn views_are_checked() {
 fn one_buffer_and_one_encoder_of_a_foreign_device() {
     let _alone = alone();
     let Some((device, queue)) = foreign_device() else { return };
-    let gpu = Wgpu::from_device(device.clone(), queue.clone()).unwrap();
+    // SAFETY: a device with its own queue.
+    let gpu = unsafe { Wgpu::from_device(device.clone(), queue.clone()) }.unwrap();
     assert!(gpu.info().device.index() >= 1000);
     let operator = DeduplicateTopk { mtp_step: 1 };
     let k = 5000;
@@ -146,7 +147,9 @@ fn one_buffer_and_one_encoder_of_a_foreign_device() {
     let i32s_mut = |start: u64| view_mut(DType::I32, start..start + row);
     let buffers = Buffers { indices: i32s(input), unique: i32s_mut(distinct), counts: None };
     let workspace = || view_mut(DType::U8, scratch..size);
-    first.calculate(workspace(), buffers, encoder(&mut commands)).unwrap();
+    // SAFETY: an encoder of this device.
+    let stream = unsafe { gpu.encoder(&mut commands) };
+    first.calculate(workspace(), buffers, stream).unwrap();
     let mut opened = commands.begin_compute_pass(&Default::default()).forget_lifetime();
     let buffers = spec_core::ops::unique::Buffers {
         keys: i32s(distinct),
@@ -154,7 +157,9 @@ fn one_buffer_and_one_encoder_of_a_foreign_device() {
         count: view_mut(DType::U64, count..count + 8),
         counts: None,
     };
-    second.calculate(workspace(), buffers, pass(&mut opened)).unwrap();
+    // SAFETY: a pass of this device's encoder.
+    let stream = unsafe { gpu.pass(&mut opened) };
+    second.calculate(workspace(), buffers, stream).unwrap();
     drop(opened);
     // Nothing has run yet; the caller submits.
     queue.submit([commands.finish()]);
@@ -172,6 +177,29 @@ fn one_buffer_and_one_encoder_of_a_foreign_device() {
     assert_eq!(n, [wanted.len() as i32 + 1, 0]);
     assert!(read(again, n[0] as usize)[1..] == wanted);
     assert!(read(input, k) == values);
+}
+
+/// The encoder of a device that the caller made records no call of another device's
+/// descriptor: wgpu would take the numbers of the one's objects for those of the other.
+#[test]
+fn an_encoder_of_another_device_is_refused() {
+    let _alone = alone();
+    let Some((device, queue)) = foreign_device() else { return };
+    let Some(gpu) = default_gpu() else { return };
+    // SAFETY: a device with its own queue.
+    let other = unsafe { Wgpu::from_device(device.clone(), queue) }.unwrap();
+    let operator = DeduplicateTopk { mtp_step: 1 };
+    let descriptor = Descriptor::create(&gpu, &operator, &operator.tensors(1, 8)).unwrap();
+    let mine = Tensor::new(&gpu, DType::I32, &[0; 32], 0);
+    let mut unique = Tensor::poison(&gpu, DType::I32, 8, 0);
+    let mut commands = device.create_command_encoder(&Default::default());
+    let buffers = Buffers { indices: mine.view(), unique: unique.view_mut(), counts: None };
+    // SAFETY: an encoder of that device.
+    let stream = unsafe { other.encoder(&mut commands) };
+    let error = descriptor.calculate(ViewMut::empty(), buffers, stream).unwrap_err();
+    assert_eq!(error.status(), Status::BadParam);
+    let words = format!("`stream` belongs to {}", other.info().device);
+    assert!(error.to_string().contains(&words), "{error}");
 }
 
 #[test]
@@ -231,11 +259,20 @@ fn failures_have_words() {
     assert!(error.to_string().contains("evice"), "{error}");
 
     // A stream that is no encoder, and one that is another API's.
-    let mut number = 1u32;
-    let buffers = Buffers { indices: mine.view(), unique: unique.view_mut(), counts: None };
-    let stream = Stream::from_object(&mut number);
-    let error = descriptor.calculate(ViewMut::empty(), buffers, stream).unwrap_err();
+    // SAFETY: a number belongs to whatever device is named, and is no encoder of it.
+    let refused = |device, unique: &mut Tensor| unsafe {
+        let mut number = 1u32;
+        let buffers = Buffers { indices: mine.view(), unique: unique.view_mut(), counts: None };
+        let stream = Stream::from_object(device, &mut number);
+        descriptor.calculate(ViewMut::empty(), buffers, stream).unwrap_err()
+    };
+    let error = refused(gpu.info().device, &mut unique);
     assert_eq!(error.status(), Status::DeviceTypeNotSupported);
+    let error = refused(Device::new("cuda", 0), &mut unique);
+    assert_eq!(error.status(), Status::DeviceTypeNotSupported);
+    let error = refused(Device::new("wgpu", 7), &mut unique);
+    assert_eq!(error.status(), Status::BadParam);
+    assert!(error.to_string().contains("`stream` belongs to wgpu:7"), "{error}");
 
     // A mistake of the caller's own with our device waits for the next call.
     let _ = gpu.device().create_buffer(&wgpu::BufferDescriptor {

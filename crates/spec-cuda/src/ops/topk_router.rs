@@ -94,7 +94,6 @@ struct Extended {
 }
 
 /// A kernel that was made for a plan.
-#[derive(Clone, Copy)]
 struct Launch {
     function: Function,
     shape: Shape,
@@ -244,12 +243,12 @@ unsafe impl Kernel<TopkRouter> for Prepared {
             reserved: 0,
         };
         let aligned = common.x.data.is_multiple_of(ALIGNMENT);
-        let Launch { function, shape, extended } = quick.filter(|_| aligned).unwrap_or(*any);
+        let launch = quick.as_ref().filter(|_| aligned).unwrap_or(any);
+        let &Launch { ref function, shape, extended } = launch;
         if !extended {
             // SAFETY: `Params` is the kernel's, field by field; the buffers were
             // checked against the plan, which bounds every index the kernel makes.
-            return cuda
-                .enqueue(stream, |queue| unsafe { queue.launch(&function, shape, &common) });
+            return cuda.enqueue(stream, |queue| unsafe { queue.launch(function, shape, &common) });
         }
         let replicas = Rows {
             data: cuda.pointer(buffers.replicas)?,
@@ -277,6 +276,6 @@ unsafe impl Kernel<TopkRouter> for Prepared {
         };
         let params = Extended { common, options };
         // SAFETY: as above, of `Extended`.
-        cuda.enqueue(stream, |queue| unsafe { queue.launch(&function, shape, &params) })
+        cuda.enqueue(stream, |queue| unsafe { queue.launch(function, shape, &params) })
     }
 }

@@ -1,4 +1,5 @@
 //!include bound
+//!include integers
 // The search of ngram_match, hybrid_mtp_ngram and prompt_lookup: where the last
 // tokens of a text, the pattern, occurred before. A workgroup takes a block of a
 // request's haystack, a thread a token: it compares with the pattern's last token,

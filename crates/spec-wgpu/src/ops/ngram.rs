@@ -8,8 +8,8 @@ use spec_core::ops::prompt_lookup::Occurrence;
 use spec_core::{DType, Matrix, Result, Status};
 
 use crate::Wgpu;
+use crate::launch::Recorder;
 use crate::memory::Region;
-use crate::record::Recorder;
 use crate::shader::Access::{Read, Write};
 use crate::shader::{Access, Program, Shader};
 use crate::windows::Window;
@@ -285,7 +285,7 @@ mod tests {
     use spec_core::ops::{NgramMatch, PromptLookup};
 
     use super::*;
-    use crate::handle::lock;
+    use crate::device::lock;
 
     /// What is compiled does not depend on how many requests there are or how long
     /// they are: an engine has another batch at every step.

@@ -10,8 +10,8 @@ use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
 use spec_core::{DType, Kernel, Matrix, Result, Status, Stream, Supports, Vector, View, ViewMut};
 
 use crate::Wgpu;
+use crate::launch::Recorder;
 use crate::memory::Region;
-use crate::record::Recorder;
 use crate::shader::Access::{Read, Write};
 use crate::shader::{Access, Program, Shader, shader};
 use crate::windows::Window;

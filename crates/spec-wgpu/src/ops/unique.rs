@@ -6,8 +6,8 @@ use spec_core::ops::unique::{Buffers, Plan};
 use spec_core::{DType, Kernel, Result, Status, Stream, Supports, ViewMut};
 
 use crate::Wgpu;
+use crate::launch::{MAX_BINDINGS, Recorder};
 use crate::memory::Region;
-use crate::record::{MAX_BINDINGS, Recorder};
 use crate::shader::{Access, Program, Shader};
 
 /// The shader for keys of so many bits that lie as one of its includes has it.

@@ -6,6 +6,7 @@ use spec_core::{Matrix, Result, Status, Stream};
 use wgpu::{BindGroupEntry, BindingResource, BufferBinding, CommandEncoder, ComputePass};
 
 use crate::Wgpu;
+use crate::adapters::BACKEND;
 use crate::memory::{ALIGNMENT, Region};
 use crate::shader::{Access, Program};
 
@@ -13,19 +14,33 @@ use crate::shader::{Access, Program};
 /// place in the struct `At`.
 pub(crate) const MAX_BINDINGS: usize = 8;
 
-/// A stream that records into the caller's encoder. The caller submits it; work
-/// of several operators in one encoder runs in order. A call that fails may have
-/// recorded a part of its work: submit none of it then.
-pub fn encoder(encoder: &mut CommandEncoder) -> Stream<'_> {
-    Stream::from_object(encoder)
-}
+impl Wgpu {
+    /// A stream that records into the caller's encoder. The caller submits it; work
+    /// of several operators in one encoder runs in order. A call that fails may have
+    /// recorded a part of its work: submit none of it then. Descriptors of other devices
+    /// refuse the stream.
+    ///
+    /// # Safety
+    /// This handle's [`device`](Self::device) made the encoder. wgpu looks its objects up by
+    /// numbers and takes one of another `wgpu::Instance` for whatever has the same number
+    /// in its own.
+    pub unsafe fn encoder<'s>(&self, encoder: &'s mut CommandEncoder) -> Stream<'s> {
+        // SAFETY: of this device, as the caller promised.
+        unsafe { Stream::from_object(self.0.info.device, encoder) }
+    }
 
-/// A stream that records into a compute pass the caller has open, made
-/// `'static` by [`forget_lifetime`](ComputePass::forget_lifetime). Cheaper than
-/// [`encoder`] for several calls: each pass costs the device a few microseconds.
-/// A call leaves its own pipeline and bind group 0 set in the pass.
-pub fn pass<'s>(pass: &'s mut ComputePass<'static>) -> Stream<'s> {
-    Stream::from_object(pass)
+    /// A stream that records into a compute pass the caller has open, made
+    /// `'static` by [`forget_lifetime`](ComputePass::forget_lifetime). Cheaper than
+    /// [`encoder`](Self::encoder) for several calls: each pass costs the device a few
+    /// microseconds. A call leaves its own pipeline and bind group 0 set in the pass.
+    ///
+    /// # Safety
+    /// The pass is of an encoder that this handle's device made, as for
+    /// [`encoder`](Self::encoder).
+    pub unsafe fn pass<'s>(&self, pass: &'s mut ComputePass<'static>) -> Stream<'s> {
+        // SAFETY: of this device, as the caller promised.
+        unsafe { Stream::from_object(self.0.info.device, pass) }
+    }
 }
 
 /// A compute pass being filled.
@@ -60,7 +75,16 @@ impl Wgpu {
                     Ok(())
                 });
             }
-            Kind::Object(object) => object,
+            Kind::Object { device, object } if device == self.0.info.device => object,
+            Kind::Object { device, .. } | Kind::Raw { device, .. } => {
+                let status = if device.backend() == BACKEND {
+                    Status::BadParam
+                } else {
+                    Status::DeviceTypeNotSupported
+                };
+                let words = format!("`stream` belongs to {device}");
+                return Err(self.error(status, words));
+            }
             _ => return Err(self.other_stream()),
         };
         if let Some(encoder) = object.downcast_mut::<CommandEncoder>() {

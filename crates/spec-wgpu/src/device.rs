@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use spec_core::{
-    Backend, Device, DeviceInfo, Error, ErrorKind, Measure, Memory, Overlap, QueueId, Result,
-    Status, Timed, Timing, Yardstick,
+    Backend, Device, DeviceInfo, Error, ErrorKind, Memory, Overlap, QueueId, Result, Status, Timed,
+    Timing,
 };
 use wgpu::{ErrorFilter, Features, Limits};
 
@@ -138,7 +138,10 @@ impl Wgpu {
     /// # Errors
     /// Status 1 where the device fails, 8 where its limits are below WebGPU's
     /// defaults.
-    pub fn from_device(device: wgpu::Device, queue: wgpu::Queue) -> Result<Self> {
+    ///
+    /// # Safety
+    /// `queue` is the queue of `device`: see [`encoder`](Self::encoder).
+    pub unsafe fn from_device(device: wgpu::Device, queue: wgpu::Queue) -> Result<Self> {
         static NEXT: AtomicUsize = AtomicUsize::new(FIRST_FOREIGN);
         let index = NEXT.fetch_add(1, Ordering::Relaxed);
         let needed = compute_limits(&Limits::default(), &Limits::downlevel_defaults());
@@ -268,8 +271,10 @@ impl Wgpu {
     }
 }
 
-// SAFETY: clones share the device and its one queue; any other handle has a
-// device of its own.
+// SAFETY: `info` is set when the device is opened, and never after. Clones share the device
+// and its one queue, and memory names that queue; any other handle has a device of its own.
+// An adapter that is opened twice has one name for two devices, both of the process's one
+// instance, in which wgpu itself refuses the objects of the other.
 unsafe impl Backend for Wgpu {
     fn info(&self) -> &DeviceInfo {
         &self.0.info
@@ -310,13 +315,38 @@ impl Overlap for Wgpu {
     }
 }
 
-impl Measure for Wgpu {
-    unsafe fn time(&self, samples: usize, calls: usize, work: &mut dyn Timed) -> Result<Timing> {
+impl Wgpu {
+    /// Times `calls` calls made back to back in a compute pass, `samples` times: by timestamps
+    /// where the device has them, else by the clock around whole submissions.
+    ///
+    /// # Errors
+    /// Those of the calls, and status 1 when the device fails.
+    ///
+    /// # Safety
+    /// None here: backends that replay calls need their memory to stay where it is.
+    pub unsafe fn time(
+        &self,
+        samples: usize,
+        calls: usize,
+        work: &mut dyn Timed,
+    ) -> Result<Timing> {
         time::time(self, samples, calls, work)
     }
 
-    fn yardstick(&self) -> Result<Yardstick> {
-        time::yardstick(self)
+    /// Bytes a second that a shader copies, bytes read and bytes written added up.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    pub fn copy_rate(&self) -> Result<Option<f64>> {
+        time::copy_rate(self).map(Some)
+    }
+
+    /// Seconds of an empty submission that is waited for.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    pub fn call_overhead(&self) -> Result<Option<f64>> {
+        time::call_overhead(self).map(Some)
     }
 }
 

@@ -1,0 +1,192 @@
+//! A handle to a device: [`Cuda`].
+
+use std::any::Any;
+use std::sync::Arc;
+
+use cudarc::driver::sys;
+use spec_core::{
+    Backend, Device, DeviceInfo, Error, Memory, Overlap, QueueId, Result, Staging, Status, Timed,
+    Timing,
+};
+
+use crate::driver::{self, check};
+use crate::gpu::Gpu;
+use crate::memory::{DeviceMemory, PageLocked};
+use crate::time;
+
+/// Lists the devices that the kernels run on, by their CUDA ordinals.
+///
+/// # Errors
+/// Status 6 where there is no driver, one older than CUDA 12.0, or no device; 8
+/// where every device is older than [`MIN_COMPUTE`](crate::MIN_COMPUTE).
+pub fn devices() -> Result<Vec<DeviceInfo>> {
+    let count = driver::device_count()?;
+    let mut found = Vec::new();
+    let mut refused = None;
+    for index in 0..count {
+        match driver::describe(index) {
+            Ok(facts) => found.push(facts.info),
+            Err(error) => refused = Some(error),
+        }
+    }
+    match refused {
+        Some(error) if found.is_empty() => Err(error),
+        _ => Ok(found),
+    }
+}
+
+/// An NVIDIA GPU that is open, with a stream of its own. Cheap to clone.
+#[derive(Clone)]
+pub struct Cuda {
+    handle: Arc<Handle>,
+}
+
+struct Handle {
+    gpu: Arc<Gpu>,
+    stream: sys::CUstream,
+    queue: QueueId,
+}
+
+// SAFETY: a CUstream may be used from any thread; the driver locks inside.
+unsafe impl Send for Handle {}
+// SAFETY: as above.
+unsafe impl Sync for Handle {}
+
+impl Cuda {
+    /// Opens the device with this CUDA ordinal: retains its primary context,
+    /// which other frameworks use too, and makes a stream.
+    ///
+    /// # Errors
+    /// Status 6 where there is no driver or no such device, 8 where the device
+    /// is older than [`MIN_COMPUTE`](crate::MIN_COMPUTE), 1 when the driver fails.
+    pub fn open(index: usize) -> Result<Self> {
+        let gpu = Gpu::open(index)?;
+        let current = gpu.enter()?;
+        let mut stream = std::ptr::null_mut();
+        let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
+        // SAFETY: the device's context is current and `stream` is a place for
+        // the handle.
+        let made = unsafe { sys::cuStreamCreate(&mut stream, flags) };
+        check(gpu.device(), "could not make a stream", made)?;
+        drop(current);
+        Ok(Cuda { handle: Arc::new(Handle { gpu, stream, queue: QueueId::unique() }) })
+    }
+
+    /// The handle's own stream as a `CUstream`, for callers who order their
+    /// work against it. It lives as long as this handle and its clones.
+    pub fn raw_stream(&self) -> u64 {
+        self.own_stream().addr() as u64
+    }
+
+    pub(crate) fn gpu(&self) -> &Arc<Gpu> {
+        &self.handle.gpu
+    }
+
+    pub(crate) fn own_stream(&self) -> sys::CUstream {
+        self.handle.stream
+    }
+
+    pub(crate) fn device(&self) -> Device {
+        self.handle.gpu.device()
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // A context that cannot be entered is gone, and the stream with it.
+        if let Ok(_current) = self.gpu.enter() {
+            // SAFETY: the stream is ours and nobody holds the handle any more;
+            // the driver lets enqueued work finish first.
+            let _ = unsafe { sys::cuStreamDestroy_v2(self.stream) };
+        }
+    }
+}
+
+impl std::fmt::Debug for Cuda {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Cuda({})", self.device())
+    }
+}
+
+// SAFETY: `info` is set when the device is opened, and never after; all handles to a device
+// share its primary context, in which memory and streams of all of them are valid. Each handle
+// has a stream of its own, which its identity stands for and which its memory names.
+unsafe impl Backend for Cuda {
+    fn info(&self) -> &DeviceInfo {
+        self.handle.gpu.info()
+    }
+
+    fn queue_id(&self) -> QueueId {
+        self.handle.queue
+    }
+
+    fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>> {
+        match (memory as Box<dyn Any>).downcast::<DeviceMemory>() {
+            Ok(memory) => Ok(Box::new(memory.moved_to(self)?)),
+            Err(_) => {
+                let words = "memory of another backend, expected device memory";
+                Err(Error::device(self.device(), Status::DeviceTypeNotSupported, words))
+            }
+        }
+    }
+
+    fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>> {
+        Ok(Box::new(DeviceMemory::allocate(self, bytes)?))
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        let _current = self.gpu().enter()?;
+        // SAFETY: the stream is ours and alive.
+        let done = unsafe { sys::cuStreamSynchronize(self.own_stream()) };
+        check(self.device(), "enqueued work failed", done)
+    }
+}
+
+impl Overlap for Cuda {
+    fn sibling(&self) -> Result<Self> {
+        Self::open(self.device().index())
+    }
+
+    fn staging(&self, bytes: usize) -> Result<Option<Box<dyn Staging>>> {
+        Ok(Some(Box::new(PageLocked::allocate(self, bytes)?)))
+    }
+}
+
+impl Cuda {
+    /// Times `calls` calls, captured into a CUDA graph, between two events, `samples` times.
+    ///
+    /// # Errors
+    /// Those of the calls, and status 1 when the device fails.
+    ///
+    /// # Safety
+    /// Calls are recorded once and replayed: the memory that they use stays where it is until
+    /// this returns ([`Timed::reset`] writes to it, and neither frees nor replaces it), and
+    /// nobody else uses it meanwhile.
+    pub unsafe fn time(
+        &self,
+        samples: usize,
+        calls: usize,
+        work: &mut dyn Timed,
+    ) -> Result<Timing> {
+        // SAFETY: the caller promised it of the calls' memory.
+        unsafe { time::time(self, samples, calls, work) }
+    }
+
+    /// Bytes a second of a copy in the device's memory, bytes read and bytes written added up.
+    /// `None` where the driver came without its compiler of PTX.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    pub fn copy_rate(&self) -> Result<Option<f64>> {
+        time::copy_rate(self)
+    }
+
+    /// Seconds of an empty kernel in the harness of [`time`](Self::time). `None` where the
+    /// driver came without its compiler of PTX.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    pub fn call_overhead(&self) -> Result<Option<f64>> {
+        time::call_overhead(self)
+    }
+}
