@@ -168,7 +168,9 @@ pub(crate) fn gather<const N: usize>(
         if largest < reach.key || (largest == reach.key && ties == 0) {
             continue;
         }
-        let len = group_keys(at, &mut group);
+        // There is room for every entry of the group, unless another thread has changed the
+        // entries since the maxima were found.
+        let len = group_keys(at, &mut group).min(keys.len().min(indices.len()) - taken);
         let group = &group[..len];
         let tied = group.iter().map(|&key| usize::from(key == reach.key)).sum::<usize>();
         // From here on ties are too many, but for some of this group.

@@ -114,6 +114,8 @@ impl Steps {
     fn reduce(&mut self, at: usize, values: &[f32; GROUP], scale: Scale) {
         let rests = self.rests[at..].iter_mut().zip(&mut self.exponents[at..]);
         for ((rest, exponent), &x) in rests.zip(values) {
+            // NaN stays NaN, which `reduced` takes.
+            let x = if x > scale.max { scale.max } else { x };
             (*rest, *exponent) = sampling::reduced(x, scale.max, scale.inverse);
         }
     }
@@ -155,25 +157,33 @@ pub(crate) fn sum(
             *units = if *units >= least { *units } else { 0.0 };
         }
     }
-    sum_units(units)
+    // SAFETY: `units` are whole groups of a block. Each is 0 or what `sampling::units` makes
+    // of a logit that `reduce` cut to `scale.max`: e^t for some t from -29 to 0, in units of
+    // 2^-40.
+    unsafe { sum_units(units) }
 }
 
-/// The sum of what is left of at most [`BLOCK`] numbers when each is cut to an integer:
-/// whole groups of them, of 0 to 2^40.
+/// The sum of the integer parts of some numbers.
+///
+/// # Safety
+/// There are at most [`BLOCK`] numbers, a multiple of [`GROUP`]. Each is from 0 to 2^41.
 #[inline(always)]
-fn sum_units(units: &[f32]) -> u64 {
+unsafe fn sum_units(units: &[f32]) -> u64 {
     const LANES: usize = 32;
-    /// 2^47, and as much again is room enough: floats from it are multiples of 2^24.
+    /// 2^47. A lane adds up at most `BLOCK / LANES` numbers, so that its sum stays below 2^48:
+    /// in that range a float is a multiple of 2^24.
     const BASE: f32 = 140_737_488_355_328.0;
+    const { assert!(BLOCK / LANES <= 1 << 5 && GROUP.is_multiple_of(LANES)) };
     let (mut high, mut low) = ([BASE; LANES], [0; LANES]);
     for units in units.as_chunks::<LANES>().0 {
         for ((high, low), &units) in high.iter_mut().zip(&mut low).zip(units) {
             let next = *high + units;
-            // Exact, both: what was added is at most 2^23 from the term, which is whole
-            // where it is not all of it.
+            // Both subtractions are exact. `next - *high` is a multiple of 2^24 and at most
+            // 2^23 away from `units`: it is 0 if `units` is below 2^23; from there on `units`
+            // is a whole number.
             let rest = units - (next - *high);
             *high = next;
-            // SAFETY: as just said.
+            // SAFETY: `rest` is at most 2^23 from 0, since the caller passes no NaN.
             *low += unsafe { rest.to_int_unchecked::<i32>() };
         }
     }

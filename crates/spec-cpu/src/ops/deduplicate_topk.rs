@@ -11,7 +11,7 @@ use spec_core::ops::deduplicate_topk::{Buffers, Plan};
 use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
 
 use crate::Cpu;
-use crate::slices::{Rows, Workspace, rows_mut, slice_mut, workspace_size};
+use crate::slices::{Rows, Workspace, once, rows_mut, slice_mut, workspace_size};
 
 /// Values for each word of a bitmap from which on it is faster than sorting: measured,
 /// see the bench `deduplicate_topk`.
@@ -119,8 +119,11 @@ fn by_bitmap<'a>(
     bitmap: &mut [u64],
 ) -> usize {
     bitmap.fill(0);
-    for &value in inputs.flatten().filter(|&&value| value >= 0) {
-        bitmap[value as usize / 64] |= 1 << (value % 64);
+    for value in inputs.flatten().map(once).filter(|&value| value >= 0) {
+        // A value that another thread has raised since the largest was found has no word.
+        if let Some(word) = bitmap.get_mut(value as usize / 64) {
+            *word |= 1 << (value % 64);
+        }
     }
     let mut count = 0;
     for (index, &word) in bitmap.iter().enumerate() {
@@ -147,7 +150,7 @@ fn by_sorting<'a, const PASSES: usize>(
     let (mut from, mut to) = (as_i32(a), as_i32(b));
     let mut histograms = [[0u32; DIGITS]; PASSES];
     let mut len = 0;
-    for &value in inputs.flatten().filter(|&&value| value >= 0) {
+    for value in inputs.flatten().map(once).filter(|&value| value >= 0) {
         from[len] = value;
         len += 1;
         for (pass, histogram) in histograms.iter_mut().enumerate() {

@@ -304,9 +304,10 @@ impl<T: Float> Sampler<'_, T> {
                 reach = Reach { key, ties: top_k };
             }
         } else if !some {
-            let sum = logits.sums(scale, desk).iter().sum();
+            let sum: u64 = logits.sums(scale, desk).iter().sum();
             // Everything lighter than this is together no more than what is cut off.
-            let lightest = (sum - limit_of(top_p, sum)) as f64 / self.plan.vocab() as f64;
+            let lightest =
+                sum.saturating_sub(limit_of(top_p, sum)) as f64 / self.plan.vocab() as f64;
             reach.key = reach.key.max(scale.reaches((lightest * UNIT).ln() as f32));
             all = Some(sum);
         }
@@ -352,7 +353,9 @@ impl<T: Float> Sampler<'_, T> {
                 }
             }
         }
-        indices[block * BLOCK + first_above(weights, &mut rest)] as usize
+        // Nothing was gathered if another thread has lowered all logits since the survey.
+        let token = indices.get(block * BLOCK + first_above(weights, &mut rest));
+        token.map_or(0, |&token| token as usize)
     }
 
     /// The natural logarithm of the token's probability by the logits alone.

@@ -100,7 +100,8 @@ fn write_chunks<K: Key, const DESCENDING: bool>(
         None => 0,
     };
     let chunk = &keys[start + begun..end];
-    let last = chunk[chunk.len() - 1];
+    // No run starts here if another thread has changed the keys since they were counted.
+    let Some(&last) = chunk.last() else { return };
     if DESCENDING {
         write(chunk.iter().rev().copied(), unique, counts.as_deref_mut());
     } else {
@@ -109,7 +110,7 @@ fn write_chunks<K: Key, const DESCENDING: bool>(
     if let Some(counts) = counts {
         let slot = if DESCENDING { 0 } else { counts.len() - 1 };
         let beyond = keys[end..].partition_point(|key| *key == last);
-        counts[slot] += beyond as u64;
+        counts[slot] = counts[slot].wrapping_add(beyond as u64);
     }
 }
 
