@@ -244,6 +244,27 @@ mod tests {
     }
 
     #[test]
+    fn keys_that_change_after_their_maxima_were_found_stay_in_their_slots() {
+        const N: usize = 16;
+        for k in [1, 5, 40] {
+            // One entry of each group reaches the bound at first, and then all of them.
+            let maxima = [7; 100];
+            let room = k * (N + 1) + 1;
+            let (mut keys, mut indices) = (vec![0; room], vec![0; room]);
+            for (key, tied) in [(7, 1), (7, N), (9, N)] {
+                let group_keys = |_, group: &mut [u32; N]| {
+                    *group = std::array::from_fn(|i| if i < tied { key } else { 1 });
+                    N
+                };
+                let reach = Reach { key: 7, ties: k };
+                let taken = gather(reach, &maxima, group_keys, &mut keys, &mut indices);
+                assert_eq!(taken, if key == 7 { k } else { room });
+                assert!(keys[..taken].iter().all(|&taken| taken == key));
+            }
+        }
+    }
+
+    #[test]
     fn enough_entries_reach_the_bound() {
         let mut maxima = [5, 9, 7, 9, 1];
         assert_eq!(reached_by(2, &mut maxima), 9);

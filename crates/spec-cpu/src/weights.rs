@@ -114,8 +114,6 @@ impl Steps {
     fn reduce(&mut self, at: usize, values: &[f32; GROUP], scale: Scale) {
         let rests = self.rests[at..].iter_mut().zip(&mut self.exponents[at..]);
         for ((rest, exponent), &x) in rests.zip(values) {
-            // NaN stays NaN, which `reduced` takes.
-            let x = if x > scale.max { scale.max } else { x };
             (*rest, *exponent) = sampling::reduced(x, scale.max, scale.inverse);
         }
     }
@@ -157,9 +155,10 @@ pub(crate) fn sum(
             *units = if *units >= least { *units } else { 0.0 };
         }
     }
-    // SAFETY: `units` are whole groups of a block. Each is 0 or what `sampling::units` makes
-    // of a logit that `reduce` cut to `scale.max`: e^t for some t from -29 to 0, in units of
-    // 2^-40.
+    // SAFETY: `units` are whole groups of at most a block. Each is 0 or what `sampling::units`
+    // gives for a logit of at most `scale.max`, the largest of the row: from 0 to 2^40. (A logit
+    // that another thread has raised since the largest one was found may give anything; the
+    // conversion then gives some integer. The sum decides no address.)
     unsafe { sum_units(units) }
 }
 
@@ -174,7 +173,7 @@ unsafe fn sum_units(units: &[f32]) -> u64 {
     /// in that range a float is a multiple of 2^24.
     const BASE: f32 = 140_737_488_355_328.0;
     const { assert!(BLOCK / LANES <= 1 << 5 && GROUP.is_multiple_of(LANES)) };
-    let (mut high, mut low) = ([BASE; LANES], [0; LANES]);
+    let (mut high, mut low) = ([BASE; LANES], [0i32; LANES]);
     for units in units.as_chunks::<LANES>().0 {
         for ((high, low), &units) in high.iter_mut().zip(&mut low).zip(units) {
             let next = *high + units;
@@ -183,13 +182,13 @@ unsafe fn sum_units(units: &[f32]) -> u64 {
             // is a whole number.
             let rest = units - (next - *high);
             *high = next;
-            // SAFETY: `rest` is at most 2^23 from 0, since the caller passes no NaN.
-            *low += unsafe { rest.to_int_unchecked::<i32>() };
+            // SAFETY: `rest` is at most 2^23 from 0, and no NaN, by the caller's promise.
+            *low = low.wrapping_add(unsafe { rest.to_int_unchecked::<i32>() });
         }
     }
     let sums = high.iter().zip(low).map(|(high, low)| {
         // Of these floats the bits count multiples of 2^24.
-        (i64::from(high.to_bits() - BASE.to_bits()) << 24) + i64::from(low)
+        (i64::from(high.to_bits().wrapping_sub(BASE.to_bits())) << 24) + i64::from(low)
     });
     sums.sum::<i64>() as u64
 }

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use spec_conformance::{Argument, Case, Data, Layout, Rng, Subject, Tensor};
+use spec_core::ops::prompt_lookup::Occurrence;
 use spec_core::ops::{
     DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
     RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
@@ -72,6 +73,7 @@ impl Fenced {
 
 /// An argument that the writer overwrites, and the contents that it copies there.
 struct Target {
+    name: &'static str,
     start: *mut u8,
     size: usize,
     len: usize,
@@ -101,7 +103,7 @@ impl Target {
         // Small whole numbers: indices, lengths and offsets that are often valid.
         let small = |at: usize| if at.is_multiple_of(size) { rng.next() as u8 & 15 } else { 0 };
         images.push((0..bytes.len()).map(small).collect());
-        Target { start: buffer.start, size, len, images }
+        Target { name: argument.name, start: buffer.start, size, len, images }
     }
 
     /// Copies one of the images over all elements, or over some of them in a row.
@@ -144,7 +146,7 @@ fn patience() -> Duration {
 }
 
 /// Calls an operator on a case's arguments for a while, which a writer overwrites. `others` are
-/// further contents of the argument of that name.
+/// further contents of the argument of that name, which the writer overwrites more often.
 fn disturb<O: Subject>(case: &Case<O>, others: &[(&str, Vec<Data>)], seed: u64)
 where
     Cpu: Supports<O>,
@@ -165,6 +167,9 @@ where
         let images = own.flat_map(|(_, all)| all.iter().map(|data| data.bytes().to_vec()));
         targets.push(Target::new(buffer, argument, &mut rng, images.collect()));
     }
+    let all: Vec<usize> = (0..targets.len()).collect();
+    let is_chosen = |&at: &usize| others.iter().any(|(name, _)| *name == targets[at].name);
+    let chosen: Vec<usize> = all.iter().copied().filter(is_chosen).collect();
     let stop = AtomicBool::new(false);
     let scratch = workspace.address();
     let addresses: Vec<Address> = buffers.iter().map(Fenced::address).collect();
@@ -172,7 +177,9 @@ where
         let stop = &stop;
         scope.spawn(move || {
             while !stop.load(Ordering::Acquire) && !targets.is_empty() {
-                targets[rng.below(targets.len())].overwrite(&mut rng);
+                let special = rng.below(4) > 0;
+                let of = if special && !chosen.is_empty() { &chosen } else { &all };
+                targets[of[rng.below(of.len())]].overwrite(&mut rng);
             }
         });
         // Also when a call panics, so that the writer ends.
@@ -263,6 +270,22 @@ fn ngram_match() {
 #[test]
 fn prompt_lookup() {
     disturb_random::<PromptLookup>();
+    // Texts in which a short pattern occurs and the longest does not: they are searched twice,
+    // and their drafts are copied after that.
+    let token = |i: i64| i.wrapping_mul(7919).wrapping_mul(i) % 61;
+    let lengths = |length: i32| -> Data { vec![length; 8].into() };
+    for occurrence in [Occurrence::First, Occurrence::Last] {
+        let operator = PromptLookup { min_ngram: 1, max_ngram: 8, max_draft: 16, occurrence };
+        let case = Case::new(operator)
+            .input(
+                "tokens",
+                Tensor::matrix((0..8 * 20_000).map(token).collect::<Vec<_>>(), 8, 20_000),
+            )
+            .input("lengths", Tensor { data: lengths(20_000), shape: vec![8] })
+            .output("drafts", DType::I64, &[8, 16])
+            .output("counts", DType::I32, &[8]);
+        disturb(&case, &[("lengths", vec![lengths(5), lengths(9000)])], 0);
+    }
 }
 
 #[test]

@@ -12,7 +12,7 @@ use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, dtype, flags};
 
 use super::by_int;
 use crate::Cpu;
-use crate::slices::{Int, Rows, Workspace, once, raise, shared, slice, slice_mut, workspace_size};
+use crate::slices::{Int, Rows, Workspace, raise, shared, slice, slice_mut, workspace_size};
 
 /// Picks below which splitting further costs more than it gains.
 const MIN_PICKS: usize = 16 * 1024;
@@ -79,7 +79,7 @@ impl<'a> Local<'a> {
     fn looked_up(self, id: i64) -> (u16, u32) {
         let expert = match (usize::try_from(id), self.map) {
             (Ok(expert), _) if expert >= self.plan.params.experts => i64::MIN,
-            (Ok(expert), Some(map)) => i64::from(once(&map[expert])),
+            (Ok(expert), Some(map)) => i64::from(map[expert]),
             _ => id,
         };
         match usize::try_from(expert) {
@@ -103,7 +103,7 @@ fn run<T: Int>(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>
         let mut bad = 0;
         for span in ids.spans(prepared.tokens_of(part)) {
             for id in span {
-                let (local, flags) = local.of(once(id).wide());
+                let (local, flags) = local.of(id.wide());
                 bad |= flags;
                 if local != DROPPED {
                     counts[usize::from(local)] += 1;
@@ -128,22 +128,16 @@ fn run<T: Int>(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>
         let mut pick = tokens.start * k;
         let picks = ids.spans(tokens);
         let mut place = |pick: usize, id: &T| {
-            let (local, _) = local.of(once(id).wide());
+            let (local, _) = local.of(id.wide());
             if local == DROPPED {
                 return -1;
             }
             let next = &mut next[usize::from(local)];
             let place = *next;
             *next += 1;
-            // Beyond the end there are only picks that another thread has moved to this
-            // expert since the picks were counted.
-            match sorted.get(place as usize) {
-                Some(slot) => {
-                    slot.store(pick as i32, Ordering::Relaxed);
-                    place as i32
-                }
-                None => -1,
-            }
+            let Some(slot) = sorted.get(place as usize) else { return beyond() };
+            slot.store(pick as i32, Ordering::Relaxed);
+            place as i32
         };
         match inverse {
             Some(inverse) => {
@@ -163,6 +157,13 @@ fn run<T: Int>(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>
         }
     });
     raise(buffers.flags, bits.into_inner())
+}
+
+/// The place of a pick for which `sorted_ids` has no room: another thread has moved the pick to
+/// the last expert since the picks were counted.
+#[cold]
+fn beyond() -> i32 {
+    -1
 }
 
 impl Prepared {

@@ -395,3 +395,77 @@ unsafe fn scatter<K: Key, const DROP: bool, const CROWDED: bool>(
     }
     fence();
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUCKETS: usize = 16;
+    const KEYS: usize = 1000;
+    const PARTS: usize = 2;
+    /// What the target and the memory around it hold at first. No key has these bits.
+    const POISON: u64 = 0x5A5A_5A5A_5A5A_5A5A;
+
+    /// Counts keys, replaces them by others, and scatters those: each part's keys must go to the
+    /// part's own ranges, as many as were counted at most.
+    fn change<K: Key + std::fmt::Debug, const DROP: bool>(counted: &[K], scattered: &[K]) {
+        let poison = K::of(POISON >> (64 - 8 * size_of::<K>()));
+        let split = Split::even(0, u64::MAX >> (64 - 8 * size_of::<K>()), BUCKETS);
+        let (mut ends, mut dropped) = ([0; BUCKETS], [0; BUCKETS]);
+        let mut heavy = [counted[0]; BUCKETS];
+        let words = part_words(BUCKETS);
+        let mut parts = vec![0; PARTS * words];
+        let share = KEYS.div_ceil(PARTS);
+        for (keys, part) in counted.chunks(share).zip(parts.chunks_mut(words)) {
+            count::<K, DROP, false>(keys, split, &heavy, &mut Part::new(part, BUCKETS));
+        }
+        let mut memory = vec![poison; KEYS + 128];
+        // Not at the start of a cache line.
+        let around = 61..61 + KEYS;
+        let target = Target::new(&mut memory[around.clone()]);
+        let mut level = Level { ends: &mut ends, heavy: &mut heavy, dropped: &mut dropped };
+        let mut filled = vec![poison; KEYS];
+        let kept = assign::<K, DROP>(&mut parts, &mut filled, &mut level);
+        assert!(kept <= KEYS);
+        let mut allowed = vec![false; memory.len()];
+        let mut lines = vec![poison; BUCKETS * K::LINE];
+        for (keys, words) in scattered.chunks(share).zip(parts.chunks_mut(words)) {
+            let part = Part::new(words, BUCKETS);
+            for (&next, &end) in part.next.iter().zip(&*part.ends) {
+                allowed[around.start + next as usize..around.start + end as usize].fill(true);
+            }
+            // SAFETY: `assign` gave the ranges of a target of as many keys.
+            unsafe { scatter::<K, DROP, false>(keys, split, &heavy, part, &mut lines, target) };
+            for (at, (key, allowed)) in memory.iter().zip(&allowed).enumerate() {
+                assert!(*allowed || *key == poison, "{key:?} at {at}, which is in no range");
+            }
+        }
+    }
+
+    fn change_all<K: Key + std::fmt::Debug>() {
+        let hash = |i: u64| (i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23);
+        let keys = |f: &dyn Fn(usize) -> u64| -> Vec<K> {
+            (0..KEYS).map(|i| K::of(f(i) >> (64 - 8 * size_of::<K>()))).collect()
+        };
+        let sets = [
+            keys(&|_| 1 << 60),
+            keys(&|_| u64::MAX),
+            keys(&|i| hash(hash(i as u64))),
+            keys(&|i| (i as u64) << 53),
+            keys(&|i| u64::MAX - ((i as u64) << 53)),
+            keys(&|i| if i % 3 == 0 { u64::MAX } else { hash(i as u64) }),
+        ];
+        for (counted, scattered) in sets.iter().flat_map(|a| sets.iter().map(move |b| (a, b))) {
+            change::<K, false>(counted, scattered);
+            change::<K, true>(counted, scattered);
+        }
+    }
+
+    #[test]
+    fn keys_that_change_after_they_were_counted_stay_in_their_ranges() {
+        change_all::<u64>();
+        change_all::<i64>();
+        change_all::<u32>();
+        change_all::<i32>();
+    }
+}
