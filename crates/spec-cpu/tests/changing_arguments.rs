@@ -78,13 +78,15 @@ struct Target {
     size: usize,
     len: usize,
     images: Vec<Vec<u8>>,
+    /// How many of them come first that are the case's own: these are copied more often.
+    sensible: usize,
 }
 
 // SAFETY: the writer thread is the only one that uses a `Target`.
 unsafe impl Send for Target {}
 
 impl Target {
-    fn new(buffer: &Fenced, argument: &Argument, rng: &mut Rng, others: Vec<Vec<u8>>) -> Self {
+    fn new(buffer: &Fenced, argument: &Argument, rng: &mut Rng, others: &[&Data]) -> Self {
         let size = argument.tensor.data.dtype().size();
         let bytes = argument.tensor.data.bytes();
         let len = bytes.len() / size;
@@ -92,8 +94,9 @@ impl Target {
         let picked = |pick: &mut dyn FnMut(usize) -> usize| {
             (0..len).flat_map(|at| element(pick(at)).to_vec()).collect::<Vec<u8>>()
         };
-        let mut images = others;
+        let mut images: Vec<Vec<u8>> = others.iter().map(|data| data.bytes().to_vec()).collect();
         images.push(bytes.to_vec());
+        let sensible = images.len();
         images.push(picked(&mut |at| len - 1 - at));
         images.push(picked(&mut |_| rng.below(len)));
         images.push(picked(&mut |_| len / 2));
@@ -103,12 +106,13 @@ impl Target {
         // Small whole numbers: indices, lengths and offsets that are often valid.
         let small = |at: usize| if at.is_multiple_of(size) { rng.next() as u8 & 15 } else { 0 };
         images.push((0..bytes.len()).map(small).collect());
-        Target { name: argument.name, start: buffer.start, size, len, images }
+        Target { name: argument.name, start: buffer.start, size, len, images, sensible }
     }
 
     /// Copies one of the images over all elements, or over some of them in a row.
     fn overwrite(&self, rng: &mut Rng) {
-        let image = &self.images[rng.below(self.images.len())];
+        let all = self.sensible == 1 || rng.chance(4);
+        let image = &self.images[rng.below(if all { self.images.len() } else { self.sensible })];
         let (from, to) = match rng.below(3) {
             0 => (0, self.len),
             1 => (rng.below(self.len), self.len),
@@ -164,8 +168,8 @@ where
     let mut targets = Vec::new();
     for (argument, buffer) in arguments.iter().zip(&buffers).filter(|(_, buffer)| buffer.len > 0) {
         let own = others.iter().filter(|(name, _)| *name == argument.name);
-        let images = own.flat_map(|(_, all)| all.iter().map(|data| data.bytes().to_vec()));
-        targets.push(Target::new(buffer, argument, &mut rng, images.collect()));
+        let own: Vec<&Data> = own.flat_map(|(_, all)| all).collect();
+        targets.push(Target::new(buffer, argument, &mut rng, &own));
     }
     let all: Vec<usize> = (0..targets.len()).collect();
     let is_chosen = |&at: &usize| others.iter().any(|(name, _)| *name == targets[at].name);
@@ -260,6 +264,19 @@ fn indexer_topk() {
 #[test]
 fn moe_align() {
     disturb_random::<MoeAlign>();
+    // All picks go to the last expert, behind which there is little room.
+    let (tokens, align) = (10_000, MoeAlign::new(8, 16));
+    let ids = |expert: fn(i32) -> i32| (0..4 * tokens as i32).map(expert).collect::<Vec<i32>>();
+    let capacity = align.capacity(4 * tokens).unwrap();
+    let case = Case::new(align)
+        .input("topk_ids", Tensor::matrix(ids(|pick| pick % 8), tokens, 4))
+        .output("sorted_ids", DType::I32, &[capacity])
+        .output("block_experts", DType::I32, &[capacity / 16])
+        .output("counts", DType::I32, &[8])
+        .output("offsets", DType::I32, &[9])
+        .output("num_padded", DType::I32, &[1])
+        .output("inverse", DType::I32, &[4 * tokens]);
+    disturb(&case, &[("topk_ids", vec![ids(|_| 7).into(), ids(|_| 0).into()])], 0);
 }
 
 #[test]
@@ -316,7 +333,8 @@ fn sample_logits() {
         if filters & 4 == 4 {
             case = case.input("top_p", Tensor::vector(vec![0.9_f32, 0.5]));
         }
-        let others = vec![logits(|i| 1e30 + i as f32).into(), logits(|i| -(i as f32)).into()];
+        let others = [|i| 1e30 + i as f32, |i| -(i as f32), |_| -1e9].map(|f| logits(f).into());
+        let others = others.to_vec();
         disturb(&case, &[("logits", others)], filters);
     }
 }
