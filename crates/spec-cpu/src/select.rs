@@ -168,7 +168,9 @@ pub(crate) fn gather<const N: usize>(
         if largest < reach.key || (largest == reach.key && ties == 0) {
             continue;
         }
-        let len = group_keys(at, &mut group);
+        // There is room for every entry of the group, unless another thread has changed the
+        // entries since the maxima were found.
+        let len = group_keys(at, &mut group).min(keys.len().min(indices.len()) - taken);
         let group = &group[..len];
         let tied = group.iter().map(|&key| usize::from(key == reach.key)).sum::<usize>();
         // From here on ties are too many, but for some of this group.
@@ -237,6 +239,27 @@ mod tests {
                     cut.drop_rest(&mut kept);
                 }
                 assert_eq!(kept, sorted(&keys, limit, weight), "case {case}, limit {limit}");
+            }
+        }
+    }
+
+    #[test]
+    fn keys_that_change_after_their_maxima_were_found_stay_in_their_slots() {
+        const N: usize = 16;
+        for k in [1, 5, 40] {
+            // One entry of each group reaches the bound at first, and then all of them.
+            let maxima = [7; 100];
+            let room = k * (N + 1) + 1;
+            let (mut keys, mut indices) = (vec![0; room], vec![0; room]);
+            for (key, tied) in [(7, 1), (7, N), (9, N)] {
+                let group_keys = |_, group: &mut [u32; N]| {
+                    *group = std::array::from_fn(|i| if i < tied { key } else { 1 });
+                    N
+                };
+                let reach = Reach { key: 7, ties: k };
+                let taken = gather(reach, &maxima, group_keys, &mut keys, &mut indices);
+                assert_eq!(taken, if key == 7 { k } else { room });
+                assert!(keys[..taken].iter().all(|&taken| taken == key));
             }
         }
     }

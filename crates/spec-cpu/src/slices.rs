@@ -1,6 +1,7 @@
 //! Checked views as slices, rows and workspace.
 
 use std::ops::Range;
+use std::sync::atomic::AtomicI32;
 
 use rayon::prelude::*;
 use spec_core::{DType, Device, Element, Error, Matrix, Place, Result, Status, View, ViewMut};
@@ -18,6 +19,27 @@ pub(crate) fn slice<T: Element>(view: View<'_>) -> Result<&[T]> {
 /// A checked mutable view as a slice.
 pub(crate) fn slice_mut<T: Element>(view: ViewMut<'_>) -> Result<&mut [T]> {
     view.host().ok_or_else(not_host)
+}
+
+/// Reads a value that decides an address, a length or an index.
+///
+/// The compiler may take an ordinary reading of a shared slice twice, since the contents of a
+/// shared slice do not change. A volatile reading happens exactly once: the value that was
+/// compared with a bound is the value that is used, even if another thread writes to the
+/// caller's memory during the call. (See "Arguments that change during a call" at the top of
+/// the crate.)
+#[inline(always)]
+pub(crate) fn once<T: Element>(value: &T) -> T {
+    // SAFETY: a reference is aligned and valid for reading.
+    unsafe { std::ptr::read_volatile(value) }
+}
+
+/// A slice to which several threads write side by side.
+pub(crate) fn shared(slice: &mut [i32]) -> &[AtomicI32] {
+    let (data, len) = (slice.as_mut_ptr().cast::<AtomicI32>(), slice.len());
+    // SAFETY: an `AtomicI32` has the size and the alignment of an i32, and the slice is
+    // borrowed exclusively for as long as the result lives.
+    unsafe { std::slice::from_raw_parts(data, len) }
 }
 
 /// ORs bits into the caller's flags word, if there is one.
@@ -106,7 +128,7 @@ impl Int for i64 {
     }
 }
 
-/// Integers of either width.
+/// Integers of either width. What they hold may decide an address: each is read once.
 #[derive(Clone, Copy)]
 pub(crate) enum Ints<'a> {
     I32(&'a [i32]),
@@ -124,8 +146,8 @@ impl<'a> Ints<'a> {
 
     pub(crate) fn get(&self, index: usize) -> i64 {
         match self {
-            Ints::I32(values) => i64::from(values[index]),
-            Ints::I64(values) => values[index],
+            Ints::I32(values) => i64::from(once(&values[index])),
+            Ints::I64(values) => once(&values[index]),
         }
     }
 }

@@ -155,31 +155,40 @@ pub(crate) fn sum(
             *units = if *units >= least { *units } else { 0.0 };
         }
     }
-    sum_units(units)
+    // SAFETY: `units` are whole groups of at most a block. Each is 0 or what `sampling::units`
+    // gives for a logit of at most `scale.max`, the largest of the row: from 0 to 2^40. (A logit
+    // that another thread has raised since the largest one was found may give anything; the
+    // conversion then gives some integer. The sum decides no address.)
+    unsafe { sum_units(units) }
 }
 
-/// The sum of what is left of at most [`BLOCK`] numbers when each is cut to an integer:
-/// whole groups of them, of 0 to 2^40.
+/// The sum of the integer parts of some numbers.
+///
+/// # Safety
+/// There are at most [`BLOCK`] numbers, a multiple of [`GROUP`]. Each is from 0 to 2^41.
 #[inline(always)]
-fn sum_units(units: &[f32]) -> u64 {
+unsafe fn sum_units(units: &[f32]) -> u64 {
     const LANES: usize = 32;
-    /// 2^47, and as much again is room enough: floats from it are multiples of 2^24.
+    /// 2^47. A lane adds up at most `BLOCK / LANES` numbers, so that its sum stays below 2^48:
+    /// in that range a float is a multiple of 2^24.
     const BASE: f32 = 140_737_488_355_328.0;
-    let (mut high, mut low) = ([BASE; LANES], [0; LANES]);
+    const { assert!(BLOCK / LANES <= 1 << 5 && GROUP.is_multiple_of(LANES)) };
+    let (mut high, mut low) = ([BASE; LANES], [0i32; LANES]);
     for units in units.as_chunks::<LANES>().0 {
         for ((high, low), &units) in high.iter_mut().zip(&mut low).zip(units) {
             let next = *high + units;
-            // Exact, both: what was added is at most 2^23 from the term, which is whole
-            // where it is not all of it.
+            // Both subtractions are exact. `next - *high` is a multiple of 2^24 and at most
+            // 2^23 away from `units`: it is 0 if `units` is below 2^23; from there on `units`
+            // is a whole number.
             let rest = units - (next - *high);
             *high = next;
-            // SAFETY: as just said.
-            *low += unsafe { rest.to_int_unchecked::<i32>() };
+            // SAFETY: `rest` is at most 2^23 from 0, and no NaN, by the caller's promise.
+            *low = low.wrapping_add(unsafe { rest.to_int_unchecked::<i32>() });
         }
     }
     let sums = high.iter().zip(low).map(|(high, low)| {
         // Of these floats the bits count multiples of 2^24.
-        (i64::from(high.to_bits() - BASE.to_bits()) << 24) + i64::from(low)
+        (i64::from(high.to_bits().wrapping_sub(BASE.to_bits())) << 24) + i64::from(low)
     });
     sums.sum::<i64>() as u64
 }

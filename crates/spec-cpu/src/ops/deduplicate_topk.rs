@@ -119,8 +119,13 @@ fn by_bitmap<'a>(
     bitmap: &mut [u64],
 ) -> usize {
     bitmap.fill(0);
-    for &value in inputs.flatten().filter(|&&value| value >= 0) {
-        bitmap[value as usize / 64] |= 1 << (value % 64);
+    for row in inputs {
+        for &value in row.iter().filter(|&&value| value >= 0) {
+            // Without a word only if another thread has raised the value since the largest
+            // one was found.
+            let Some(word) = bitmap.get_mut(value as usize / 64) else { break };
+            *word |= 1 << (value % 64);
+        }
     }
     let mut count = 0;
     for (index, &word) in bitmap.iter().enumerate() {
@@ -147,11 +152,13 @@ fn by_sorting<'a, const PASSES: usize>(
     let (mut from, mut to) = (as_i32(a), as_i32(b));
     let mut histograms = [[0u32; DIGITS]; PASSES];
     let mut len = 0;
-    for &value in inputs.flatten().filter(|&&value| value >= 0) {
-        from[len] = value;
-        len += 1;
-        for (pass, histogram) in histograms.iter_mut().enumerate() {
-            histogram[digit(value, pass)] += 1;
+    for row in inputs {
+        for &value in row.iter().filter(|&&value| value >= 0) {
+            from[len] = value;
+            len += 1;
+            for (pass, histogram) in histograms.iter_mut().enumerate() {
+                histogram[digit(value, pass)] += 1;
+            }
         }
     }
     for (pass, histogram) in histograms.iter_mut().enumerate() {
@@ -190,4 +197,16 @@ fn as_i32(words: &mut [u64]) -> &mut [i32] {
     let bytes = spec_core::dtype::as_bytes_mut(words);
     spec_core::dtype::from_bytes_mut(bytes)
         .expect("u64 is aligned for i32 and a multiple of its size")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_are_raised_after_the_largest_was_found_have_no_bit() {
+        let mut out = [0; 4];
+        let count = by_bitmap([&[3, -1, 64, 5][..]].into_iter(), &mut out, &mut [0]);
+        assert_eq!(out[..count], [3]);
+    }
 }

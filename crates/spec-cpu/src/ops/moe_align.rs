@@ -3,7 +3,7 @@
 //! Each part counts its picks by expert; prefix sums over parts and experts say
 //! where each part's picks of an expert start; each part then puts its own there.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use rayon::prelude::*;
 use spec_core::ops::MoeAlign;
@@ -12,7 +12,7 @@ use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, dtype, flags};
 
 use super::by_int;
 use crate::Cpu;
-use crate::slices::{Int, Rows, Workspace, raise, slice, slice_mut, workspace_size};
+use crate::slices::{Int, Rows, Workspace, raise, shared, slice, slice_mut, workspace_size};
 
 /// Picks below which splitting further costs more than it gains.
 const MIN_PICKS: usize = 16 * 1024;
@@ -116,10 +116,10 @@ fn run<T: Int>(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>
     });
     let sorted = sorted_ids(buffers.sorted_ids)?;
     let offsets = slice_mut::<i32>(buffers.offsets)?;
-    prepared.place_runs(starts, offsets, slice_mut(buffers.counts)?, sorted);
-    let padded = offsets[plan.params.local_experts];
+    let blocks = slice_mut(buffers.block_experts)?;
+    let counts = slice_mut(buffers.counts)?;
+    let padded = prepared.place_runs(starts, offsets, counts, sorted, blocks);
     slice_mut::<i32>(buffers.num_padded)?[0] = padded;
-    fill_blocks(slice_mut(buffers.block_experts)?, offsets, plan.params.block_size);
     let sorted = shared(sorted);
     let inverse = buffers.inverse.map(slice_mut::<i32>).transpose()?.map(shared);
     let k = plan.topk_ids.cols;
@@ -127,7 +127,7 @@ fn run<T: Int>(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>
         let tokens = prepared.tokens_of(part);
         let mut pick = tokens.start * k;
         let picks = ids.spans(tokens);
-        let mut place = |pick: usize, id: T| {
+        let mut place = |pick: usize, id: &T| {
             let (local, _) = local.of(id.wide());
             if local == DROPPED {
                 return -1;
@@ -135,20 +135,21 @@ fn run<T: Int>(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>
             let next = &mut next[usize::from(local)];
             let place = *next;
             *next += 1;
-            sorted[place as usize].store(pick as i32, Ordering::Relaxed);
+            let Some(slot) = sorted.get(place as usize) else { return beyond() };
+            slot.store(pick as i32, Ordering::Relaxed);
             place as i32
         };
         match inverse {
             Some(inverse) => {
                 for span in picks {
-                    for (&id, inverse) in span.iter().zip(&inverse[pick..]) {
+                    for (id, inverse) in span.iter().zip(&inverse[pick..]) {
                         inverse.store(place(pick, id), Ordering::Relaxed);
                         pick += 1;
                     }
                 }
             }
             None => {
-                for &id in picks.flatten() {
+                for id in picks.flatten() {
                     place(pick, id);
                     pick += 1;
                 }
@@ -156,6 +157,13 @@ fn run<T: Int>(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>
         }
     });
     raise(buffers.flags, bits.into_inner())
+}
+
+/// The place of a pick for which `sorted_ids` has no room: another thread has moved the pick to
+/// the last expert since the picks were counted.
+#[cold]
+fn beyond() -> i32 {
+    -1
 }
 
 impl Prepared {
@@ -169,16 +177,19 @@ impl Prepared {
         (part * self.share).min(tokens)..((part + 1) * self.share).min(tokens)
     }
 
-    /// Turns each part's counts into where its picks start; writes offsets,
-    /// counts, and the padding behind each run.
+    /// Turns each part's counts into where its picks start; writes offsets, counts, the
+    /// expert of each block (-1 behind the last run) and the padding behind each run. Returns
+    /// where the last run ends.
     fn place_runs(
         &self,
         starts: &mut [u32],
         offsets: &mut [i32],
         counts: &mut [i32],
         sorted: &mut [i32],
-    ) {
+        blocks: &mut [i32],
+    ) -> i32 {
         let padding = self.plan.picks() as i32;
+        let block_size = self.plan.params.block_size;
         let mut next = 0;
         for (local, count) in counts.iter_mut().enumerate() {
             offsets[local] = next as i32;
@@ -190,13 +201,16 @@ impl Prepared {
             *count = (next - first) as i32;
             // Where there is none, that is the end of a block already.
             if next > first {
-                let end = next.next_multiple_of(self.plan.params.block_size as u32);
+                let end = next.next_multiple_of(block_size as u32);
                 sorted[next as usize..end as usize].fill(padding);
+                blocks[first as usize / block_size..end as usize / block_size].fill(local as i32);
                 next = end;
             }
         }
         offsets[counts.len()] = next as i32;
         sorted[next as usize..].fill(padding);
+        blocks[next as usize / block_size..].fill(-1);
+        next as i32
     }
 }
 
@@ -210,26 +224,6 @@ fn sorted_ids(view: ViewMut<'_>) -> Result<&mut [i32]> {
         }
         _ => slice_mut(view),
     }
-}
-
-/// The expert of each block, -1 after the last run.
-fn fill_blocks(blocks: &mut [i32], offsets: &[i32], block_size: usize) {
-    let mut rest = &mut blocks[..];
-    for (local, run) in offsets.windows(2).enumerate().filter(|(_, run)| run[1] > run[0]) {
-        let (of_run, behind) =
-            std::mem::take(&mut rest).split_at_mut((run[1] - run[0]) as usize / block_size);
-        of_run.fill(local as i32);
-        rest = behind;
-    }
-    rest.fill(-1);
-}
-
-/// A slice whose places several threads write, each place once.
-fn shared(slice: &mut [i32]) -> &[AtomicI32] {
-    let (data, len) = (slice.as_mut_ptr().cast::<AtomicI32>(), slice.len());
-    // SAFETY: an `AtomicI32` is laid out as an i32, and the slice is borrowed
-    // exclusively for as long as the result lives.
-    unsafe { std::slice::from_raw_parts(data, len) }
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use spec_core::ops::prompt_lookup::Occurrence;
 use spec_core::{Element, Result, View, ViewMut};
 
 use crate::simd::{self, Pair};
-use crate::slices::{Ints, Rows, Workspace, slice, slice_mut, workspace_size};
+use crate::slices::{Ints, Rows, Workspace, once, slice, slice_mut, workspace_size};
 
 /// Tokens of a parallel piece.
 pub(super) const PIECE: usize = 16 * 1024;
@@ -227,7 +227,7 @@ impl Drafting<'_> {
         let now: &[i32] = this_time;
         let share = FEW / batch.max(1);
         let settle = |index: usize, found: &mut [u64], within: usize| {
-            let (request, flags) = request(index, now[index]);
+            let (request, flags) = request(index, once(&now[index]));
             let (mut wanted, mut source, mut cut) = (0, 0, 0);
             if let Some(Request { haystacks, limit, slot }) = request {
                 let prompt = prompts.row(index);
@@ -259,20 +259,23 @@ impl Drafting<'_> {
         let drafts = slice_mut::<T>(self.draft_tokens)?;
         let (mut used, mut left, mut wanted_before) = (0i64, left, 0i64);
         for (index, found) in found.chunks(2).enumerate() {
-            let budgeted = budget(index, this_time[index]);
-            used += budgeted.used;
-            left -= i64::from(budgeted.leaves);
+            let Budgeted { base, used: own, leaves } = budget(index, once(&this_time[index]));
+            used += own;
+            left -= i64::from(leaves);
             let wanted = found[0] as usize;
             let count = granted(wanted, wanted_before, used + left, self.threshold);
             wanted_before += wanted as i64;
-            this_time[index] = budgeted.base;
+            // `wanted` fits the row behind the slot that the search found. Another thread may
+            // have changed the slot since.
+            let slot = usize::try_from(base).unwrap_or(usize::MAX);
+            let count = count.min(draft_tokens.cols.saturating_sub(slot));
+            this_time[index] = base;
             if count > 0 {
                 let from = (found[1] & !GENERATED) as usize;
                 let row = if found[1] & GENERATED == 0 { prompts } else { generated_rows };
-                let slot = budgeted.base as usize;
                 let at = index * draft_tokens.row_stride + slot;
                 drafts[at..at + count].copy_from_slice(&row.row(index)[from..from + count]);
-                this_time[index] += count as i32;
+                this_time[index] = base + count as i32;
             }
         }
         Ok(flags)

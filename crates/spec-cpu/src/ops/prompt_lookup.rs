@@ -67,7 +67,9 @@ fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> R
         which: params.occurrence,
     };
     let mut write = |text: &[T], index: usize, best: Match| {
-        let candidates = if best.len == 0 { &[] } else { &text[best.next..] };
+        // A text that another thread has made shorter since the search has no candidates.
+        let candidates = if best.len == 0 { None } else { text.get(best.next..) };
+        let candidates = candidates.unwrap_or_default();
         let draft = &candidates[..candidates.len().min(params.max_draft)];
         let (row, padding) =
             out[index * drafts.row_stride..][..drafts.cols].split_at_mut(draft.len());

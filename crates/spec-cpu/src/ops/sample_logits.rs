@@ -304,9 +304,10 @@ impl<T: Float> Sampler<'_, T> {
                 reach = Reach { key, ties: top_k };
             }
         } else if !some {
-            let sum = logits.sums(scale, desk).iter().sum();
+            let sum = total(logits.sums(scale, desk).iter().copied());
             // Everything lighter than this is together no more than what is cut off.
-            let lightest = (sum - limit_of(top_p, sum)) as f64 / self.plan.vocab() as f64;
+            let lightest =
+                sum.saturating_sub(limit_of(top_p, sum)) as f64 / self.plan.vocab() as f64;
             reach.key = reach.key.max(scale.reaches((lightest * UNIT).ln() as f32));
             all = Some(sum);
         }
@@ -321,7 +322,7 @@ impl<T: Float> Sampler<'_, T> {
             cut.drop_rest(keys);
         }
         if top_p < 1.0 {
-            let sum = || keys.chunks(BLOCK).map(|keys| sum_of_keys(keys, scale, &mut steps)).sum();
+            let sum = || total(keys.chunks(BLOCK).map(|keys| sum_of_keys(keys, scale, &mut steps)));
             let limit = limit_of(top_p, all.unwrap_or_else(sum));
             let cut = select::cut(keys, limit, |keys, weights| weigh_keys(keys, scale, weights));
             if let Some(cut) = cut {
@@ -333,7 +334,7 @@ impl<T: Float> Sampler<'_, T> {
         for (keys, sum) in keys.chunks(BLOCK).zip(&mut *sums) {
             *sum = sum_of_keys(keys, scale, &mut steps);
         }
-        let total = sums.iter().sum();
+        let total = total(sums.iter().copied());
         let mut rest = exact::sample_threshold(random, total);
         let block = first_above(sums, &mut rest);
         let mut weights = [0; BLOCK];
@@ -352,7 +353,9 @@ impl<T: Float> Sampler<'_, T> {
                 }
             }
         }
-        indices[block * BLOCK + first_above(weights, &mut rest)] as usize
+        // Nothing was gathered if another thread has lowered all logits since the survey.
+        let token = indices.get(block * BLOCK + first_above(weights, &mut rest));
+        token.map_or(0, |&token| token as usize)
     }
 
     /// The natural logarithm of the token's probability by the logits alone.
@@ -382,7 +385,7 @@ impl<T: Float> Sampler<'_, T> {
         let scale = Scale::new(max, 1.0);
         let weights =
             |values: &[f32], steps: &mut Steps| weights::sum(values, &EVERY_GROUP, 0, scale, steps);
-        let sum = of_blocks(&weights, |a, b| a + b);
+        let sum = of_blocks(&weights, u64::wrapping_add);
         let below = if x == max { 0.0 } else { f64::from(x - max) };
         (below - (sum as f64 * UNIT).ln()) as f32
     }
@@ -472,7 +475,7 @@ impl<T: Float> Logits<'_, T> {
         probs: Option<&mut [f32]>,
     ) -> usize {
         let sums = self.sums(scale, desk);
-        let total = sums.iter().sum();
+        let total = total(sums.iter().copied());
         let mut rest = exact::sample_threshold(random, total);
         let start = BLOCK * first_above(sums, &mut rest);
         let mut room = Room::new();
@@ -547,6 +550,12 @@ fn drop_light(keys: &mut [u32], scale: Scale) {
             *key = if weight > 0 { *key } else { 0 };
         }
     }
+}
+
+/// The sum of sums. It fits 64 bits: a weight is at most 2^40, and a row has fewer than 2^24
+/// logits. A row that another thread changes may pass that, and wraps.
+fn total(sums: impl Iterator<Item = u64>) -> u64 {
+    sums.fold(0, u64::wrapping_add)
 }
 
 /// The first of the sums through which the running sum exceeds `rest`, from which

@@ -3,7 +3,7 @@
 //! A row's scores and sort keys are computed over whole vectors. The picks sort
 //! the few keys that reach a bound, which again whole vectors find.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use half::{bf16, f16};
 use multiversion::multiversion;
@@ -12,12 +12,12 @@ use spec_core::ops::TopkRouter;
 use spec_core::ops::topk_router::{
     Buffers, GroupScore, MAX_EXPERTS, MAX_TOPK, Masked, Plan, REPLICA_HASH, Scoring, Select,
 };
-use spec_core::{DType, Element, Kernel, Result, Stream, Supports, View, ViewMut, exact, flags};
+use spec_core::{DType, Kernel, Result, Stream, Supports, View, ViewMut, exact, flags};
 
-use super::by_float;
+use super::{by_float, by_int};
 use crate::Cpu;
 use crate::simd::{self, Float};
-use crate::slices::{Rows, raise, rows_mut, slice, slice_mut};
+use crate::slices::{Int, Rows, once, raise, rows_mut, shared, slice, slice_mut};
 
 /// Lanes that bound the picks, for `topk` up to 8 and beyond.
 const FEW_LANES: usize = 16;
@@ -56,37 +56,10 @@ unsafe impl Kernel<TopkRouter> for Prepared {
 }
 
 fn run<T: Float>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
-    match plan.indices.dtype {
-        DType::I64 => run_into::<T, i64>(plan, buffers),
-        DType::U32 => run_into::<T, u32>(plan, buffers),
-        _ => run_into::<T, i32>(plan, buffers),
-    }
+    by_int!(plan.indices.dtype, run_into::<T>(plan, buffers))
 }
 
-/// An integer that indices are written as.
-trait Index: Element {
-    fn index(value: i32) -> Self;
-}
-
-impl Index for i32 {
-    fn index(value: i32) -> Self {
-        value
-    }
-}
-
-impl Index for u32 {
-    fn index(value: i32) -> Self {
-        value.cast_unsigned()
-    }
-}
-
-impl Index for i64 {
-    fn index(value: i32) -> Self {
-        i64::from(value)
-    }
-}
-
-fn run_into<T: Float, I: Index>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
+fn run_into<T: Float, I: Int>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
     if plan.experts() <= FEW_EXPERTS {
         route_all::<T, I, FEW_EXPERTS>(plan, buffers)
     } else {
@@ -94,9 +67,9 @@ fn run_into<T: Float, I: Index>(plan: &Plan, buffers: Buffers<'_>) -> Result<()>
     }
 }
 
-fn route_all<T: Float, I: Index, const N: usize>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
+fn route_all<T: Float, I: Int, const N: usize>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
     let tokens = plan.tokens();
-    let wanted = buffers.num_tokens.map(slice::<i32>).transpose()?.map(|word| word[0]);
+    let wanted = buffers.num_tokens.map(slice::<i32>).transpose()?.map(|word| once(&word[0]));
     let live = wanted.map_or(tokens, |wanted| usize::try_from(wanted).unwrap_or(0).min(tokens));
     let cut = wanted.is_some_and(|wanted| usize::try_from(wanted) != Ok(live));
     let x = Rows::<T>::new(buffers.x, plan.x)?;
@@ -121,13 +94,13 @@ fn route_all<T: Float, I: Index, const N: usize>(plan: &Plan, buffers: Buffers<'
                 Some(places) => places.of(token, expert, &mut bits),
                 None => expert.cast_signed(),
             };
-            *index = I::index(place);
+            *index = I::of(place);
             if let (Some(load), Ok(place)) = (load, usize::try_from(place)) {
                 load[place].fetch_add(1, Ordering::Relaxed);
             }
         }
         for (index, expert) in shared.iter_mut().zip(plan.physical_experts()..) {
-            *index = I::index(expert as i32);
+            *index = I::of(expert as i32);
         }
         if bits != 0 {
             raised.fetch_or(bits, Ordering::Relaxed);
@@ -144,18 +117,11 @@ fn route_all<T: Float, I: Index, const N: usize>(plan: &Plan, buffers: Buffers<'
                     route(scratch, token, weights, indices);
                 } else {
                     weights.fill(0.0);
-                    indices.fill(I::index(-1));
+                    indices.fill(I::of(-1));
                 }
             },
         );
     raise(buffers.flags, raised.into_inner())
-}
-
-/// Words that threads add to side by side.
-fn shared(words: &mut [i32]) -> &[AtomicI32] {
-    // SAFETY: an AtomicI32 has the size and the alignment of an i32, and nobody else
-    // reaches these words while they are borrowed for it.
-    unsafe { &*(std::ptr::from_mut(words) as *const [AtomicI32]) }
 }
 
 /// The bias in its own type.
@@ -223,11 +189,12 @@ impl<'a> Places<'a> {
 
     /// The place of an expert for a token, -1 for none, and flags.
     fn of(&self, token: usize, expert: u32, bits: &mut u32) -> i32 {
-        let (places, given) = (self.places.row(expert as usize), self.counts[expert as usize]);
+        let places = self.places.row(expert as usize);
+        let given = once(&self.counts[expert as usize]);
         let count = given.clamp(1, places.len() as i32);
         *bits |= if count == given { 0 } else { flags::BAD_LENGTHS };
         let turn = (token as u32).wrapping_mul(REPLICA_HASH) % count.cast_unsigned();
-        let place = places[turn as usize];
+        let place = once(&places[turn as usize]);
         if (0..self.physical).contains(&place) {
             return place;
         }

@@ -92,6 +92,21 @@ impl Sizes {
         let levels = 64usize.div_ceil(buckets.ilog2() as usize - 1) + 2;
         Sizes { buckets, parts, workers, scratch, levels, chunks }
     }
+
+    /// Bytes of workspace besides one copy of the keys, which have `size` bytes each: the
+    /// workers' scratch, the parts' tables and lines, the levels' tables and heavy keys, and
+    /// the chunks' counts.
+    fn pieces(self, size: usize) -> [usize; 6] {
+        let Sizes { buckets, parts, workers, scratch, levels, chunks } = self;
+        [
+            workers * scratch * size,
+            parts * partition::part_words(buckets) * 8,
+            parts * buckets * 64,
+            levels * buckets * 2 * 8,
+            levels * buckets * size,
+            chunks * 8,
+        ]
+    }
 }
 
 /// How many buckets a partition of so many keys has.
@@ -117,17 +132,10 @@ unsafe impl Supports<Unique> for Cpu {
 // SAFETY: as above.
 unsafe impl Kernel<Unique> for Prepared {
     fn workspace_size(&self) -> usize {
-        let Sizes { buckets, parts, workers, scratch, levels, chunks } = self.sizes;
         let size = self.plan.keys.dtype.size();
-        workspace_size(&[
-            self.plan.keys.len * size,
-            workers * scratch * size,
-            parts * 2 * buckets * 8,
-            parts * buckets * 64,
-            levels * buckets * 2 * 8,
-            levels * buckets * size,
-            chunks * 8,
-        ])
+        let [scratch, parts, lines, tables, heavy, chunks] = self.sizes.pieces(size);
+        let copy = self.plan.keys.len * size;
+        workspace_size(&[copy, scratch, parts, lines, tables, heavy, chunks])
     }
 
     unsafe fn launch(
@@ -164,7 +172,7 @@ impl Prepared {
         let scratch = workspace.take::<K>(workers * length)?;
         let books = Books {
             count: parts,
-            parts: workspace.take::<u64>(parts * 2 * buckets)?,
+            parts: workspace.take::<u64>(parts * partition::part_words(buckets))?,
             lines: workspace.take::<K>(parts * buckets * K::LINE)?,
         };
         let tables = workspace.take::<u64>(levels * buckets * 2)?;
@@ -283,7 +291,8 @@ impl<K: Key> Call<'_, K> {
             if dropped > 0
                 && let Ok(slot) = keys.binary_search(heavy)
             {
-                counts[done + slot] += dropped - 1;
+                let count = &mut counts[done + slot];
+                *count = count.wrapping_add(dropped - 1);
             }
         }
     }
@@ -445,12 +454,7 @@ mod tests {
     fn the_workspace_is_one_copy_and_little_more() {
         for threads in [1, 2, 16, 128, 1024] {
             for n in [1 << 20, 1 << 24, 1 << 28, 1usize << 33] {
-                let Sizes { buckets, parts, workers, scratch, levels, chunks } =
-                    Sizes::new(n, threads);
-                let more = workers * scratch * 8
-                    + parts * buckets * 80
-                    + levels * buckets * 24
-                    + chunks * 8;
+                let more: usize = Sizes::new(n, threads).pieces(8).iter().sum();
                 assert!(more <= n * 8 / 2, "{threads} threads, {n} keys: {more} bytes more");
             }
         }

@@ -100,7 +100,8 @@ fn write_chunks<K: Key, const DESCENDING: bool>(
         None => 0,
     };
     let chunk = &keys[start + begun..end];
-    let last = chunk[chunk.len() - 1];
+    // No run starts here if another thread has changed the keys since they were counted.
+    let Some(&last) = chunk.last() else { return };
     if DESCENDING {
         write(chunk.iter().rev().copied(), unique, counts.as_deref_mut());
     } else {
@@ -109,9 +110,36 @@ fn write_chunks<K: Key, const DESCENDING: bool>(
     if let Some(counts) = counts {
         let slot = if DESCENDING { 0 } else { counts.len() - 1 };
         let beyond = keys[end..].partition_point(|key| *key == last);
-        counts[slot] += beyond as u64;
+        counts[slot] = counts[slot].wrapping_add(beyond as u64);
     }
 }
 
 /// Keys that are compared at a time.
 const BLOCK: usize = 1024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_that_change_after_they_were_counted_stay_in_their_slots() {
+        let n = 2 * CHUNK + 10;
+        let sets = [1, 2, 3, CHUNK + 1, n].map(|run| (0..n).map(move |i| (i / run) as u64));
+        let sets = sets.map(Iterator::collect::<Vec<u64>>);
+        for (counted, written) in sets.iter().flat_map(|a| sets.iter().map(move |b| (a, b))) {
+            let starts = |chunk: usize| {
+                let at = chunk * CHUNK..n.min((chunk + 1) * CHUNK);
+                at.filter(|&i| i == 0 || counted[i] != counted[i - 1]).count() as u64
+            };
+            let distinct = [0, 1, 2].map(starts);
+            let total = distinct.iter().sum::<u64>() as usize;
+            let (mut unique, mut counts) = (vec![0; total], vec![0; total]);
+            write_chunks::<_, false>(written, 0, &distinct, &mut unique, Some(&mut counts));
+            write_chunks::<_, true>(written, 0, &distinct, &mut unique, None);
+            if counted == written {
+                let all = (0..total as u64).rev();
+                assert!(unique.iter().copied().eq(all) && counts.iter().sum::<u64>() == n as u64);
+            }
+        }
+    }
+}

@@ -14,6 +14,7 @@ use rayon::prelude::*;
 use spec_core::dtype;
 
 use super::key::Key;
+use crate::slices::once;
 
 /// Which bucket a key is in: the bits of its image above `shift`, less `base`; what is
 /// below or beyond goes to the first and the last bucket.
@@ -87,14 +88,39 @@ fn distance(low: u64, bits: u64) -> u64 {
     (bits.saturating_sub(low) as f64).to_bits()
 }
 
-/// Where a partition keeps its books: carved from the workspace.
+/// The tables and lines of a partition's parts: carved from the workspace.
 pub(super) struct Books<'a, K> {
     /// Parts of the keys that are read side by side.
     pub(super) count: usize,
-    /// For each part, where its next line of each bucket goes, and how full it is.
+    /// [`part_words`] for each part.
     pub(super) parts: &'a mut [u64],
     /// For each part, a line of keys for each bucket.
     pub(super) lines: &'a mut [K],
+}
+
+/// u64 words of a [`Part`]: whole cache lines, so that no two threads write to one.
+pub(super) fn part_words(buckets: usize) -> usize {
+    (2 * buckets + buckets.div_ceil(8)).next_multiple_of(8)
+}
+
+/// The tables of one part of the keys, with an entry for each bucket.
+struct Part<'a> {
+    /// At first how many keys of the part belong to the bucket, then where the next of them
+    /// goes.
+    next: &'a mut [u64],
+    /// At first how many keys of the part are dropped, then where the part's range of the
+    /// bucket ends.
+    ends: &'a mut [u64],
+    /// How far the bucket's line is filled.
+    filled: &'a mut [u8],
+}
+
+impl<'a> Part<'a> {
+    fn new(words: &'a mut [u64], buckets: usize) -> Self {
+        let (next, words) = words.split_at_mut(buckets);
+        let (ends, words) = words.split_at_mut(buckets);
+        Part { next, ends, filled: &mut dtype::as_bytes_mut(words)[..buckets] }
+    }
 }
 
 /// What is known of the buckets of one partition.
@@ -108,63 +134,83 @@ pub(super) struct Level<'a, K> {
     pub(super) dropped: &'a mut [u64],
 }
 
-/// A raw pointer that threads may share, to write where no other writes.
-#[derive(Debug)]
-struct Shared<T>(*mut T);
+/// Where a partition's keys go: memory to which all threads write, each to its own ranges.
+#[derive(Clone, Copy)]
+struct Target<K> {
+    start: *mut K,
+    /// Keys before the first whole cache line.
+    lead: usize,
+}
 
-impl<T> Clone for Shared<T> {
-    fn clone(&self) -> Self {
-        *self
+// SAFETY: the pointer is only used for writes to ranges that no two threads share, which the
+// caller of `Target::flush` vouches for.
+unsafe impl<K: Send> Sync for Target<K> {}
+// SAFETY: as for `Sync`.
+unsafe impl<K: Send> Send for Target<K> {}
+
+impl<K: Key> Target<K> {
+    fn new(keys: &mut [K]) -> Self {
+        let start = keys.as_mut_ptr();
+        Target { start, lead: start.addr() % 64 / size_of::<K>() }
+    }
+
+    /// The slot that a key at `index` has in its cache line.
+    #[inline(always)]
+    fn slot(self, index: u64) -> usize {
+        (index as usize + self.lead) % K::LINE
+    }
+
+    /// Writes the keys of a bucket's line from `next` on, and moves `next` behind them. Keys
+    /// beyond `end` are left out: there are any only if another thread has changed the keys
+    /// since they were counted.
+    ///
+    /// # Safety
+    /// The range from `next` to `end` is within the target, and no other thread uses it until
+    /// this one has called [`fence`].
+    #[inline(always)]
+    unsafe fn flush(self, line: &[K], next: &mut u64, end: u64) {
+        let (slot, room) = (self.slot(*next), (end - *next) as usize);
+        // SAFETY: the caller's promise: at most `room` keys are written. A line in the
+        // workspace that is written whole is a cache line in the target too: its slot is 0.
+        unsafe {
+            let to = self.start.add(*next as usize);
+            if slot == 0 && line.len() == K::LINE && room >= K::LINE {
+                write_line(to, line);
+                *next += K::LINE as u64;
+            } else if room > 0 {
+                let line = &line[slot..];
+                let len = line.len().min(room);
+                to.copy_from_nonoverlapping(line.as_ptr(), len);
+                *next += len as u64;
+            }
+        }
     }
 }
 
-impl<T> Copy for Shared<T> {}
-
-// SAFETY: the pointer is only used for writes to positions that no two threads
-// share, as `scatter` explains.
-unsafe impl<T: Send> Sync for Shared<T> {}
-// SAFETY: as above.
-unsafe impl<T: Send> Send for Shared<T> {}
-
-impl<T: Copy> Shared<T> {
-    /// Writes a cache line from `index` on, past the caches where that can be said:
-    /// nobody reads it soon.
-    ///
-    /// # Safety
-    /// As for [`write`](Self::write); the place is aligned to a line, `values` have as
-    /// many bytes, and [`fence`] comes before another thread looks.
-    #[inline(always)]
-    unsafe fn write_line(self, index: usize, values: &[T]) {
-        debug_assert_eq!(size_of_val(values), 64);
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's promise: four vectors are a line. They are part of every
-        // x86-64.
-        unsafe {
-            use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
-            let to = self.0.add(index).cast::<__m128i>();
-            let from = values.as_ptr().cast::<__m128i>();
-            for vector in 0..4 {
-                _mm_stream_si128(to.add(vector), _mm_loadu_si128(from.add(vector)));
-            }
-        }
-        #[cfg(not(target_arch = "x86_64"))]
-        // SAFETY: the caller's promise.
-        unsafe {
-            self.write(index, values);
+/// Writes a cache line of keys past the caches, where the processor can: nobody reads the
+/// line soon.
+///
+/// # Safety
+/// `to` is aligned to a cache line and valid for writing one, `keys` are as many bytes, and
+/// the thread calls [`fence`] before another one reads the line.
+#[inline(always)]
+unsafe fn write_line<K: Key>(to: *mut K, keys: &[K]) {
+    debug_assert_eq!(size_of_val(keys), 64);
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: the caller's promise: four vectors are a line. These instructions are part of
+    // every x86-64.
+    unsafe {
+        use std::arch::x86_64::{__m128i, _mm_loadu_si128, _mm_stream_si128};
+        let to = to.cast::<__m128i>();
+        let from = keys.as_ptr().cast::<__m128i>();
+        for vector in 0..4 {
+            _mm_stream_si128(to.add(vector), _mm_loadu_si128(from.add(vector)));
         }
     }
-
-    /// Writes elements from `index` on.
-    ///
-    /// # Safety
-    /// All of them are in bounds and no other thread touches them.
-    #[inline(always)]
-    unsafe fn write(self, index: usize, values: &[T]) {
-        // SAFETY: the caller's promise; nobody else has the values for writing.
-        unsafe {
-            let to = self.0.add(index);
-            to.copy_from_nonoverlapping(values.as_ptr(), values.len());
-        }
+    #[cfg(not(target_arch = "x86_64"))]
+    // SAFETY: the caller's promise.
+    unsafe {
+        to.copy_from_nonoverlapping(keys.as_ptr(), keys.len());
     }
 }
 
@@ -234,29 +280,65 @@ fn partition_as<K: Key, const DROP: bool, const CROWDED: bool>(
 ) -> usize {
     let buckets = level.ends.len();
     let share = from.len().div_ceil(books.count).max(1);
-    let heavy = &*level.heavy;
-    let parts = &mut books.parts[..books.count * 2 * buckets];
+    let words = part_words(buckets);
+    let parts = &mut books.parts[..books.count * words];
     parts.fill(0);
-    from.par_chunks(share).zip(parts.par_chunks_mut(2 * buckets)).for_each(|(keys, part)| {
-        let (kept, dropped) = part.split_at_mut(buckets);
-        for &key in keys {
-            let digit = split.of::<K, CROWDED>(key);
-            if DROP {
-                let is = u64::from(key == heavy[digit]);
-                kept[digit] += 1 - is;
-                dropped[digit] += is;
-            } else {
-                kept[digit] += 1;
-            }
+    let heavy = &*level.heavy;
+    from.par_chunks(share).zip(parts.par_chunks_mut(words)).for_each(|(keys, part)| {
+        count::<K, DROP, CROWDED>(keys, split, heavy, &mut Part::new(part, buckets));
+    });
+    let kept = assign::<K, DROP>(parts, to, level);
+    let heavy = &*level.heavy;
+    let target = Target::new(to);
+    let lines = books.lines.par_chunks_mut(K::LINE * buckets);
+    let parts = parts.par_chunks_mut(words);
+    from.par_chunks(share).zip(parts).zip(lines).for_each(|((keys, part), lines)| {
+        // SAFETY: `assign` gives each part and bucket a range of `to` that is its own.
+        unsafe {
+            let part = Part::new(part, buckets);
+            scatter::<K, DROP, CROWDED>(keys, split, heavy, part, lines, target);
         }
     });
+    kept
+}
+
+/// Counts the keys of a part by bucket, and apart from them those that are dropped.
+fn count<K: Key, const DROP: bool, const CROWDED: bool>(
+    keys: &[K],
+    split: Split,
+    heavy: &[K],
+    part: &mut Part<'_>,
+) {
+    for key in keys {
+        let key = once(key);
+        let digit = split.of::<K, CROWDED>(key);
+        if DROP {
+            let is = u64::from(key == heavy[digit]);
+            part.next[digit] += 1 - is;
+            part.ends[digit] += is;
+        } else {
+            part.next[digit] += 1;
+        }
+    }
+}
+
+/// Gives each part its range of each bucket, from the counts of all parts. Buckets follow one
+/// another, and within a bucket the parts; behind them comes the heavy key if it was dropped.
+/// Returns how many keys there are in all.
+fn assign<K: Key, const DROP: bool>(
+    parts: &mut [u64],
+    to: &mut [K],
+    level: &mut Level<'_, K>,
+) -> usize {
+    let buckets = level.ends.len();
     let mut sum = 0;
     for digit in 0..buckets {
         let mut dropped = 0;
-        for part in parts.chunks_mut(2 * buckets) {
-            dropped += part[buckets + digit];
-            part[buckets + digit] = sum;
-            sum += std::mem::replace(&mut part[digit], sum);
+        for part in parts.chunks_mut(part_words(buckets)) {
+            let Part { next, ends, .. } = Part::new(part, buckets);
+            dropped += ends[digit];
+            sum += std::mem::replace(&mut next[digit], sum);
+            ends[digit] = sum;
         }
         level.dropped[digit] = dropped;
         if DROP && dropped > 0 {
@@ -265,52 +347,125 @@ fn partition_as<K: Key, const DROP: bool, const CROWDED: bool>(
         }
         level.ends[digit] = sum;
     }
-    let target = Shared(to.as_mut_ptr());
-    // Keys before the first whole line.
-    let lead = to.as_ptr().addr() % 64 / size_of::<K>();
-    let parts = parts.par_chunks_mut(2 * buckets);
-    let lines = books.lines.par_chunks_mut(K::LINE * buckets);
-    from.par_chunks(share).zip(parts).zip(lines).for_each(|((keys, part), lines)| {
-        // Where the keys of each line go, and how far it is filled: from the slot on that
-        // its first one has in `to`.
-        let (next, filled) = part.split_at_mut(buckets);
-        let filled = &mut dtype::as_bytes_mut(filled)[..buckets];
-        for (filled, &next) in filled.iter_mut().zip(&*next) {
-            *filled = ((next as usize + lead) % K::LINE) as u8;
-        }
-        let flush = |line: &[K], next: &mut u64| {
-            let slot = (*next as usize + lead) % K::LINE;
-            // SAFETY: the prefix sum gives each part and digit a range of its
-            // own, as long as the keys that the same loop counted, and all of
-            // them together are no more than `from`, as long as `to`; these are
-            // the next ones of them. A whole line is one in `to`, too, as `lead`
-            // has it.
-            unsafe {
-                if line.len() - slot == K::LINE {
-                    target.write_line(*next as usize, line);
-                } else {
-                    target.write(*next as usize, &line[slot..]);
-                }
-            }
-            *next += (line.len() - slot) as u64;
-        };
-        for &key in keys {
-            let digit = split.of::<K, CROWDED>(key);
-            let line = &mut lines[digit * K::LINE..][..K::LINE];
-            let mut slot = usize::from(filled[digit]);
-            // Only now: what was written just before cannot be read at once.
-            if slot == K::LINE {
-                flush(line, &mut next[digit]);
-                slot = 0;
-            }
-            line[slot] = key;
-            let keep = !DROP || key != heavy[digit];
-            filled[digit] = slot as u8 + u8::from(keep);
-        }
-        for ((line, &filled), next) in lines.chunks(K::LINE).zip(&*filled).zip(next) {
-            flush(&line[..usize::from(filled)], next);
-        }
-        fence();
-    });
+    // Of each dropped key one is kept, so that no range ends behind the target.
+    assert!(sum <= to.len() as u64);
     sum as usize
+}
+
+/// Writes the keys of a part to its ranges, through a line of each bucket. Another thread may
+/// have changed the keys since they were counted: each key is taken for what it is now, and a
+/// range that is full takes no more.
+///
+/// # Safety
+/// The part's ranges, from `next` to `ends`, are within the target, and no other thread uses
+/// them before this function returns.
+unsafe fn scatter<K: Key, const DROP: bool, const CROWDED: bool>(
+    keys: &[K],
+    split: Split,
+    heavy: &[K],
+    part: Part<'_>,
+    lines: &mut [K],
+    target: Target<K>,
+) {
+    let Part { next, ends, filled } = part;
+    // A line is filled from the slot on that its first key has in the target.
+    for (filled, &next) in filled.iter_mut().zip(&*next) {
+        *filled = target.slot(next) as u8;
+    }
+    for key in keys {
+        let key = once(key);
+        let digit = split.of::<K, CROWDED>(key);
+        let line = &mut lines[digit * K::LINE..][..K::LINE];
+        let mut slot = usize::from(filled[digit]);
+        // A full line is flushed when its next key comes, not when it fills up: the
+        // processor could not read at once what it has just written.
+        if slot == K::LINE {
+            // SAFETY: the caller's promise.
+            unsafe { target.flush(line, &mut next[digit], ends[digit]) };
+            slot = 0;
+        }
+        line[slot] = key;
+        let keep = !DROP || key != heavy[digit];
+        filled[digit] = slot as u8 + u8::from(keep);
+    }
+    let ranges = next.iter_mut().zip(ends);
+    for ((line, &filled), (next, &mut end)) in lines.chunks(K::LINE).zip(&*filled).zip(ranges) {
+        // SAFETY: the caller's promise.
+        unsafe { target.flush(&line[..usize::from(filled)], next, end) };
+    }
+    fence();
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BUCKETS: usize = 16;
+    const KEYS: usize = 1000;
+    const PARTS: usize = 2;
+    /// What the target and the memory around it hold at first. No key has these bits.
+    const POISON: u64 = 0x5A5A_5A5A_5A5A_5A5A;
+
+    /// Counts keys, replaces them by others, and scatters those: each part's keys must go to the
+    /// part's own ranges, as many as were counted at most.
+    fn change<K: Key + std::fmt::Debug, const DROP: bool>(counted: &[K], scattered: &[K]) {
+        let poison = K::of(POISON >> (64 - 8 * size_of::<K>()));
+        let split = Split::even(0, u64::MAX >> (64 - 8 * size_of::<K>()), BUCKETS);
+        let (mut ends, mut dropped) = ([0; BUCKETS], [0; BUCKETS]);
+        let mut heavy = [counted[0]; BUCKETS];
+        let words = part_words(BUCKETS);
+        let mut parts = vec![0; PARTS * words];
+        let share = KEYS.div_ceil(PARTS);
+        for (keys, part) in counted.chunks(share).zip(parts.chunks_mut(words)) {
+            count::<K, DROP, false>(keys, split, &heavy, &mut Part::new(part, BUCKETS));
+        }
+        let mut memory = vec![poison; KEYS + 128];
+        // Not at the start of a cache line.
+        let around = 61..61 + KEYS;
+        let target = Target::new(&mut memory[around.clone()]);
+        let mut level = Level { ends: &mut ends, heavy: &mut heavy, dropped: &mut dropped };
+        let mut filled = vec![poison; KEYS];
+        let kept = assign::<K, DROP>(&mut parts, &mut filled, &mut level);
+        assert!(kept <= KEYS);
+        let mut allowed = vec![false; memory.len()];
+        let mut lines = vec![poison; BUCKETS * K::LINE];
+        for (keys, words) in scattered.chunks(share).zip(parts.chunks_mut(words)) {
+            let part = Part::new(words, BUCKETS);
+            for (&next, &end) in part.next.iter().zip(&*part.ends) {
+                allowed[around.start + next as usize..around.start + end as usize].fill(true);
+            }
+            // SAFETY: `assign` gave the ranges of a target of as many keys.
+            unsafe { scatter::<K, DROP, false>(keys, split, &heavy, part, &mut lines, target) };
+            for (at, (key, allowed)) in memory.iter().zip(&allowed).enumerate() {
+                assert!(*allowed || *key == poison, "{key:?} at {at}, which is in no range");
+            }
+        }
+    }
+
+    fn change_all<K: Key + std::fmt::Debug>() {
+        let hash = |i: u64| (i + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(23);
+        let keys = |f: &dyn Fn(usize) -> u64| -> Vec<K> {
+            (0..KEYS).map(|i| K::of(f(i) >> (64 - 8 * size_of::<K>()))).collect()
+        };
+        let sets = [
+            keys(&|_| 1 << 60),
+            keys(&|_| u64::MAX),
+            keys(&|i| hash(hash(i as u64))),
+            keys(&|i| (i as u64) << 53),
+            keys(&|i| u64::MAX - ((i as u64) << 53)),
+            keys(&|i| if i % 3 == 0 { u64::MAX } else { hash(i as u64) }),
+        ];
+        for (counted, scattered) in sets.iter().flat_map(|a| sets.iter().map(move |b| (a, b))) {
+            change::<K, false>(counted, scattered);
+            change::<K, true>(counted, scattered);
+        }
+    }
+
+    #[test]
+    fn keys_that_change_after_they_were_counted_stay_in_their_ranges() {
+        change_all::<u64>();
+        change_all::<i64>();
+        change_all::<u32>();
+        change_all::<i32>();
+    }
 }

@@ -149,8 +149,8 @@ fn hold<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Writes the distinct ones of sorted keys, as many as `keys` has room for, and
-/// how often each occurs.
+/// Writes the distinct ones of sorted keys to the front of `keys`, and how often each occurs
+/// to `counts`. Stops where either is full.
 pub(super) fn write<K: Key>(
     from: impl ExactSizeIterator<Item = K>,
     keys: &mut [K],
@@ -164,7 +164,8 @@ pub(super) fn write<K: Key>(
         None => {
             for key in from {
                 at += usize::from(key != previous);
-                keys[at] = key;
+                let Some(slot) = keys.get_mut(at) else { return };
+                *slot = key;
                 previous = key;
             }
         }
@@ -174,8 +175,10 @@ pub(super) fn write<K: Key>(
                 let new = key != previous;
                 at += usize::from(new);
                 count = if new { 1 } else { count + 1 };
-                keys[at] = key;
-                counts[at] = count;
+                let (Some(slot), Some(counts)) = (keys.get_mut(at), counts.get_mut(at)) else {
+                    return;
+                };
+                (*slot, *counts) = (key, count);
                 previous = key;
             }
         }
