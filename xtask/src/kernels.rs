@@ -13,7 +13,7 @@ mod archive;
 use archive::Kind;
 
 use crate::manifest::{Manifest, sha256};
-use crate::nvrtc::Nvrtc;
+use crate::nvrtc::{Compiled, Nvrtc};
 use crate::toolchain::{self, Toolchain, packages};
 use crate::{Result, read, root, write};
 
@@ -66,6 +66,9 @@ const DICTIONARY: u32 = 8 << 20;
 
 /// The task.
 pub(crate) fn run(arguments: &[&str]) -> Result<()> {
+    if let ["--target", target, "--images", folder, names @ ..] = arguments {
+        return write_images(target, Path::new(folder), names);
+    }
     let flag = |name| arguments.contains(&name);
     let names: Vec<&str> = arguments.iter().copied().filter(|a| !a.starts_with("--")).collect();
     let known = ["--check", "--hashes-only", "--verbose"];
@@ -82,6 +85,24 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     }
     let compiler = Compiler::new()?;
     FOLDERS.iter().try_for_each(|folder| folder.build(&compiler, &names, flag("--verbose")))
+}
+
+/// Compiles the named kernel files, or all, for one architecture, and writes their images.
+fn write_images(target: &str, folder: &Path, names: &[&str]) -> Result<()> {
+    let architecture =
+        target.parse().map_err(|_| format!("`{target}` is no architecture, expected 90 or so"))?;
+    let [ours, _] = &FOLDERS;
+    let compiler = Compiler::new()?;
+    for name in ours.sources()? {
+        if !names.is_empty() && !names.contains(&name.as_str()) {
+            continue;
+        }
+        let source = read(&ours.source(&name))?;
+        let image = compiler.compile(ours, &name, &source, (architecture, Kind::Sass), true)?;
+        println!("{}", image.log);
+        write(&folder.join(&name).with_extension("cubin"), &image.image)?;
+    }
+    Ok(())
 }
 
 fn check(hashes_only: bool) -> Result<()> {
@@ -388,18 +409,30 @@ impl Compiler {
         Ok([archive::MAGIC.as_slice(), &count.to_le_bytes(), &directory, &packed].concat())
     }
 
+    /// Compiles one kernel file for one target.
+    fn compile(
+        &self,
+        folder: &Folder,
+        name: &str,
+        source: &[u8],
+        target: (u32, Kind),
+        verbose: bool,
+    ) -> Result<Compiled> {
+        let sass = target.1 == Kind::Sass;
+        let options = self.options(folder, &architecture_name(target), verbose && sass);
+        self.nvrtc.compile(name, source, &options, sass)
+    }
+
     fn image(
         &self,
         folder: &Folder,
         name: &str,
         source: &[u8],
-        (architecture, kind): (u32, Kind),
+        target: (u32, Kind),
         verbose: bool,
     ) -> Result<Image> {
-        let sass = kind == Kind::Sass;
-        let target = format!("{}_{architecture}", if sass { "sm" } else { "compute" });
-        let options = self.options(folder, &target, verbose && sass);
-        let compiled = self.nvrtc.compile(name, source, &options, sass)?;
+        let compiled = self.compile(folder, name, source, target, verbose)?;
+        let target = architecture_name(target);
         let packed = pack(&compiled.image).map_err(|e| format!("{target}: {e}"))?;
         let mut log = String::new();
         if verbose || compiled.log.contains("warning") {
@@ -411,6 +444,11 @@ impl Compiler {
         }
         Ok(Image { packed, size, log })
     }
+}
+
+/// A target as the compiler names it.
+fn architecture_name((architecture, kind): (u32, Kind)) -> String {
+    format!("{}_{architecture}", if kind == Kind::Sass { "sm" } else { "compute" })
 }
 
 /// What a target compiles to.
@@ -454,7 +492,7 @@ mod tests {
         let of = |folder: &Folder, name| -> Vec<String> {
             folder.headers(&folder.source(name)).unwrap().into_keys().collect()
         };
-        assert_eq!(of(ours, "tree_verify"), ["common.cuh", "ids.cuh"]);
+        assert_eq!(of(ours, "tree_verify"), ["common.cuh", "ids.cuh", "params/tree_verify.cuh"]);
         assert_eq!(of(baselines, "ngram"), ["blocks.cuh", "common.cuh"]);
         assert!(of(ours, "sample_logits").contains(&"select.cuh".to_owned()));
         assert!(!of(ours, "unique").contains(&"select.cuh".to_owned()));

@@ -5,6 +5,7 @@ mod install;
 mod kernels;
 mod manifest;
 mod nvrtc;
+mod params;
 mod report;
 mod sanitize;
 mod toolchain;
@@ -24,6 +25,12 @@ cargo xtask kernels [NAME..]      compile crates/spec-cuda/kernels/NAME.cu, or f
 cargo xtask kernels --check       prove that what is committed comes from the sources: hashes
                                   and a rebuild with the compiler that xtask/toolchain.txt pins
     --hashes-only                 leave the rebuild out
+cargo xtask kernels --target 90 --images DIR [NAME..]
+                                  compile for that architecture alone and write DIR/NAME.cubin, to
+                                  look at machine code while a kernel changes; archives stay as
+                                  they are
+cargo xtask params                write what the kernels and shaders declare of their launch
+                                  parameters from the structs in Rust; tests compare the two
 cargo xtask bindings              write crates/spec-c/src/generated.rs and include/spec.h from the
                                   contract's lists of arguments
     --check                       prove that they are what the contract gives
@@ -45,6 +52,7 @@ fn main() -> ExitCode {
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let done = match arguments.split_first() {
         Some((&"kernels", rest)) => kernels::run(rest),
+        Some((&"params", rest)) => params::run(rest),
         Some((&"bindings", rest)) => bindings::run(rest),
         Some((&"install", rest)) => install::run(rest),
         Some((&"report", rest)) => report::run(rest),

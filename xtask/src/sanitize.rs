@@ -41,7 +41,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
         sanitizer.args(["--tool", tool, "--error-exitcode", FOUND]);
         match tool {
             "memcheck" => _ = sanitizer.args(["--leak-check", "full"]),
-            "racecheck" => _ = sanitizer.args(RACES_MEANT).env("SPEC_CUDA_LIMITS", "clusters=no"),
+            "racecheck" => _ = sanitizer.args(RACES_MEANT).env("SPEC_CUDA_LIMITS", "cluster=1"),
             _ => {}
         }
         let status = sanitizer

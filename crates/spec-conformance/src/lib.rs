@@ -31,6 +31,8 @@
 mod case;
 pub mod golden;
 pub mod host;
+#[doc(hidden)]
+pub mod launch_params;
 mod memory;
 mod ops;
 pub mod plain;

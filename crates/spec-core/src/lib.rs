@@ -74,6 +74,8 @@ pub mod dtype;
 mod error;
 pub mod exact;
 pub mod flags;
+#[doc(hidden)]
+pub mod launch_params;
 pub mod memory;
 pub mod ngram;
 pub mod ops;

@@ -50,6 +50,10 @@ INLINE void follow() {
 
 // ---- arguments ---------------------------------------------------------------
 
+// Where a struct has a field, or a field of a field, in bytes: `offsetof`, whose header NVRTC
+// lacks. The files in params/ hold the host's layout against the device's with it.
+#define SPEC_OFFSET(Struct, field) __INTADDR__(&(((Struct*)0)->field))
+
 // A matrix: rows `stride` elements apart.
 template <typename T>
 struct Rows {

@@ -23,7 +23,7 @@
 //
 // Bytes: 4 n read and 4 n written a request; at 115 x 8192 that is 7.5 MB, a floor
 // of 2.5 us on an H100. Cleared: 36 KB a request.
-#include "common.cuh"
+#include "params/deduplicate_topk.cuh"
 
 constexpr u32 THREADS = 1024;
 constexpr u32 WARPS = THREADS / WARP;
@@ -42,18 +42,6 @@ constexpr u32 COUNTER_WORDS = (1u << LOG_BUCKETS) / 4;
 static_assert(COUNTER_WORDS == 4 * THREADS && 2 * COUNTER_WORDS <= SMALL_WORDS);
 // A bucket larger than this is left to the bitonic sort.
 constexpr u32 MAX_BUCKET = 32;
-
-struct Params {
-    Rows<const i32> indices;
-    Rows<i32> unique;
-    i32* counts;
-    u64 batch;
-    u32 rows;        // rows of a request that lie apart; 1 where they are packed
-    u32 cols;        // values of such a row
-    u32 log_words;   // 2^log_words words of bits are before
-    u32 stage_words; // as many words of staging area
-};
-static_assert(sizeof(Params) == 64, "as in src/ops/deduplicate_topk.rs");
 
 // What lies in dynamic shared memory.
 struct Shared {

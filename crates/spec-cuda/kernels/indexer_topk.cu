@@ -32,7 +32,7 @@ INLINE void select(const Params& p) {
         if (length != given) bits |= BAD_LENGTHS;
     }
     if (team.rank > 0) bits = 0;
-    const T* const scores = static_cast<const T*>(p.scores) + row * p.stride + start;
+    const T* const scores = static_cast<const T*>(p.scores.data) + row * p.scores.stride + start;
     if (length > p.k) {
         bits |= BY_GROUPS ? select_by_groups(p, team, scores, row, length)
                           : select_by_digits(p, team, scores, row, length);
@@ -43,7 +43,7 @@ INLINE void select(const Params& p) {
                 const float x = wide(scores[i], p.brain);
                 if (x != x) bits |= NON_FINITE;
             }
-            put_index(p, row, i, i < length ? static_cast<i32>(i) : -1);
+            p.indices.set(row, i, i < length ? static_cast<i32>(i) : -1);
         }
     }
     const u32 any = __reduce_or_sync(ALL_LANES, bits);

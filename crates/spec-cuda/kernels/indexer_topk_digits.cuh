@@ -16,31 +16,7 @@
 #pragma once
 
 #include "cluster.cuh"
-
-struct Params {
-    const void* scores;
-    u64 stride;
-    Integers lengths;
-    Integers starts;
-    void* indices;
-    u64 indices_stride;
-    u64 indices_wide;
-    u32* flags;
-    u32 cols;
-    u32 k;
-    // By digits: candidates that dynamic shared memory holds, a multiple of 16, and where
-    // that is less than a piece, more than k and a tile.
-    u32 capacity;
-    // By groups: what it holds of the largest of groups, of groups to read again, of words
-    // of a bit a score, and of scores that reach the bound; multiples of 4.
-    u32 groups;
-    u32 listed;
-    u32 words;
-    u32 candidates;
-    // Whether halves are bf16.
-    u32 brain;
-};
-static_assert(sizeof(Params) == 112);
+#include "params/indexer_topk.cuh"
 
 constexpr u32 MAX_THREADS = 1024;
 // Scores that a thread reads of a tile, while the next are under way: 64 KB of f32 in
@@ -475,15 +451,6 @@ INLINE bool collect(const Params& p, const Tiles<T>& piece, Candidates& c) {
 
 // ---- the row ------------------------------------------------------------------
 
-INLINE void put_index(const Params& p, u64 row, u32 place, i32 index) {
-    const u64 at = row * p.indices_stride + place;
-    if (p.indices_wide) {
-        static_cast<i64*>(p.indices)[at] = index;
-    } else {
-        static_cast<i32*>(p.indices)[at] = index;
-    }
-}
-
 // Returns flags.
 template <typename T>
 INLINE u32 select_by_digits(const Params& p, const Cluster& team, const T* scores, u64 row,
@@ -500,7 +467,7 @@ INLINE u32 select_by_digits(const Params& p, const Cluster& team, const T* score
     const u32 first = s.above_before + ties_before;
     cut.ties -= ties_before;
     keep(c, cut, [&](u32 place, u32, u32 index) {
-        put_index(p, row, first + place, static_cast<i32>(index));
+        p.indices.set(row, first + place, static_cast<i32>(index));
     });
     team.wait();
     return bits;

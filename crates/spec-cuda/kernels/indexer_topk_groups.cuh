@@ -693,7 +693,7 @@ INLINE void finish(const Params& p, const Cluster& team, u64 row, u32 bound, u32
         const u32 g = above + __popc(all_larger & lanes_below());
         const u32 e = ties + __popc(all_equal & lanes_below());
         if (larger || (equal && e < cut.ties)) {
-            put_index(p, row, g + min(e, cut.ties), static_cast<i32>(indices[i]));
+            p.indices.set(row, g + min(e, cut.ties), static_cast<i32>(indices[i]));
         }
         above += __popc(all_larger);
         ties += __popc(all_equal);
@@ -854,7 +854,7 @@ __device__ __noinline__ Outcome narrow(const Params& p, const Piece<T> piece, u6
                 const u32 bit = __ffs(word) - 1;
                 const bool is_larger = larger >> bit & 1;
                 if (is_larger || e < stay) {
-                    put_index(p, row, g + min(e, stay), static_cast<i32>(index + bit));
+                    p.indices.set(row, g + min(e, stay), static_cast<i32>(index + bit));
                 }
                 g += is_larger ? 1 : 0;
                 e += is_larger ? 0 : 1;

@@ -26,32 +26,7 @@
 // Bytes: 16384 tokens with 8 picks are 0.5 MB in and 1.1 MB out: below 1 us. It is
 // latency, and 60 instructions for 32 picks.
 #include "cluster.cuh"
-
-struct Params {
-    Integers ids;
-    u64 stride;
-    const i32* map;
-    i32* sorted;
-    i32* block_experts;
-    i32* counts;
-    i32* offsets;
-    i32* num_padded;
-    i32* inverse;
-    u32* flags;
-    // Picks of each expert in each block, [blocks + 1][locals]; null for `one`.
-    u32* workspace;
-    u32 picks;
-    // Picks of a token; 0 where all lie one behind the other.
-    u32 k;
-    u32 experts;
-    u32 locals;
-    u32 block_size;
-    u32 capacity;
-    // Turns of a warp, and blocks that share the picks.
-    u32 turns;
-    u32 blocks;
-};
-static_assert(sizeof(Params) == 128);
+#include "params/moe_align.cuh"
 
 constexpr u32 MAX_THREADS = 1024;
 constexpr u32 MAX_WARPS = MAX_THREADS / WARP;

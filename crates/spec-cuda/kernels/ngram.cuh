@@ -25,40 +25,7 @@
 #pragma once
 
 #include "ngram_search.cuh"
-
-struct Params {
-    const void* input_ids;
-    u64 input_stride;
-    const void* generated;
-    u64 generated_stride;
-    void* draft_tokens;
-    u64 draft_stride;
-    Integers prompt_lens;
-    Integers starts;
-    Integers steps;
-    Integers max_dec;
-    const i32* draft_token_num;
-    i32* this_time;
-    const i32* encoder;
-    const i32* decoder;
-    u32* flags;
-    // Of all blocks of the first request, then of the second, and so on.
-    u64* slots;
-    u64 number;
-    u32 input_cols;
-    u32 generated_cols;
-    u32 draft_cols;
-    u32 batch;
-    // Logarithms: blocks of a team (grid.y), and its warps in a block.
-    u32 block_bits;
-    u32 warp_bits;
-    u32 reserved;
-    u32 max_ngram;
-    u32 min_ngram;
-    i32 max_draft_tokens;
-    i32 threshold;
-};
-static_assert(sizeof(Params) == 216);
+#include "params/ngram.cuh"
 
 // The most blocks of a cluster that every device with clusters has.
 constexpr u32 MAX_BLOCKS = 8;
@@ -122,10 +89,10 @@ struct Wish {
         drafts = cut(r.limit, candidates);
         if (drafts > room) r.bits |= BAD_LENGTHS;
         drafts = min(drafts, room);
-        source = second ? static_cast<const T*>(p.generated) + index * p.generated_stride +
+        source = second ? static_cast<const T*>(p.generated.data) + index * p.generated.stride +
                               r.start + (place - r.prompt)
-                        : static_cast<const T*>(p.input_ids) + index * p.input_stride + place;
-        target = static_cast<T*>(p.draft_tokens) + index * p.draft_stride + r.slot;
+                        : static_cast<const T*>(p.input_ids.data) + index * p.input_ids.stride + place;
+        target = static_cast<T*>(p.draft_tokens.data) + index * p.draft_tokens.stride + r.slot;
     }
 };
 
@@ -414,9 +381,9 @@ INLINE void draft(const Params& p) {
     u64* const slots = p.slots + 2 * (row << slot_bits);
     u64 key = NO_MATCH;
     if (there && r.limit > 0) {
-        const T* const prompt = static_cast<const T*>(p.input_ids) + row * p.input_stride;
+        const T* const prompt = static_cast<const T*>(p.input_ids.data) + row * p.input_ids.stride;
         const T* const generated =
-            static_cast<const T*>(p.generated) + row * p.generated_stride + r.start;
+            static_cast<const T*>(p.generated.data) + row * p.generated.stride + r.start;
 #if __CUDA_ARCH__ >= 900
         const NearHint hint = {&shared.hints[warp - team.own], cluster};
 #else

@@ -8,29 +8,7 @@
 // Bytes: the tokens up to a full match, each once; 256 texts of 131072 tokens of 8
 // bytes without a match are 268 MB: 58 us at 4.6 TB/s.
 #include "ngram_search.cuh"
-
-struct Params {
-    Rows<const void> tokens;
-    Rows<void> drafts;
-    Integers lengths;
-    i32* counts;
-    u32* flags;
-    // Of all blocks of the first request, then of the second, and so on; and a ticket
-    // a request. Only of teams of several blocks.
-    u64* slots;
-    u64* tickets;
-    u64 number;
-    u32 cols;
-    u32 max_draft;
-    u32 batch;
-    // Logarithms: blocks of a team (grid.y), and its warps in a block.
-    u32 block_bits;
-    u32 warp_bits;
-    u32 max_ngram;
-    u32 min_ngram;
-    u32 reserved;
-};
-static_assert(sizeof(Params) == 120);
+#include "params/prompt_lookup.cuh"
 
 // Which block of a team is the last to be done. A word with the launch's number in
 // its upper bits and, below, how many are done: what lay there before has another

@@ -20,38 +20,9 @@
 // Bytes: two rows a request, 32 * 2 * 128256 * 4 = 33 MB at batch 32: 11 us at
 // 3.0 TB/s. At batch 1 it is latency: offsets, tokens, probabilities, row.
 #include "cluster.cuh"
-#include "ids.cuh"
+#include "params/rejection_sample.cuh"
 #include "philox.cuh"
 #include "vocab_row.cuh"
-
-template <typename T>
-struct Params {
-    Rows<const T> target;
-    Rows<const T> draft;
-    Integers draft_ids;
-    Integers bonus_ids;
-    Integers offsets;
-    // Null where they are drawn.
-    const float* uniform;
-    // Of no use where nothing is drawn.
-    const u64* seeds;
-    Integers positions;
-    // Of no use but in mixed batches.
-    Truths greedy;
-    IntegerRows output;
-    i32* emitted;
-    i32* accepted;
-    i32* recovered;
-    i32* bonus;
-    u32* flags;
-    u64 tokens;
-    u32 vocab;
-    u32 max_spec_len;
-    u32 rows_ahead;
-    // 1 where the offsets begin with a 0, else 0.
-    u32 leading;
-};
-static_assert(sizeof(Params<float>) == 216);
 
 constexpr u32 THREADS = 512;
 constexpr u32 MAX_WARPS = THREADS / WARP;

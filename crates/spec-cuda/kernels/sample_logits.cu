@@ -14,33 +14,9 @@
 // A single row is latency: the row, a meeting for the largest logit, one for the
 // sums, the search. Above some hundred rows it is arithmetic: 34 instructions an entry
 // for its weight, of which 23 are exact::exp.
-#include "ids.cuh"
+#include "params/sample_logits.cuh"
 #include "philox.cuh"
 #include "select.cuh"
-
-template <typename T>
-struct Params {
-    Rows<const T> logits;
-    Integers positions;
-    const float* temperature;
-    const u64* seeds;
-    const i32* top_k;
-    const float* top_p;
-    const float* min_p;
-    Integers of_rows;
-    Rows<const u32> mask;
-    IntegerRows tokens;
-    Rows<float> probs;
-    float* logprobs;
-    u32* flags;
-    u64 requests;
-    u32 vocab;
-    u32 min_p_first;
-    // Whether a row's pieces fit shared memory.
-    u32 cached;
-    u32 reserved;
-};
-static_assert(sizeof(Params<float>) == 184);
 
 constexpr u32 LOWEST_KEY = 0x007FFFFFu;
 constexpr u64 ONE = 1ull << 40;

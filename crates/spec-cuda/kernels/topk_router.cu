@@ -149,9 +149,9 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
     u32 token = blockIdx.x * (THREADS / WARP) + warp;
     if (token >= tokens) return;
     // Row strides in bytes, which fit 32 bits here.
-    const u32 x_stride = static_cast<u32>(p.x_stride * sizeof(T));
+    const u32 x_stride = static_cast<u32>(p.x.stride * sizeof(T));
     const auto row_of = [&](u32 token) {
-        const char* base = static_cast<const char*>(p.x);
+        const char* base = static_cast<const char*>(p.x.data);
         return reinterpret_cast<const T*>(base + static_cast<u64>(token) * x_stride);
     };
     Logits<V, T> logits;

@@ -93,7 +93,7 @@ INLINE void route_any(const Params& p, const Options& options, u64 token, u32* k
     const u32 lane = lane_id();
     const u32 chunk = options.chunk;
     const u32 room = chunk * WARP;
-    const T* row = static_cast<const T*>(p.x) + token * p.x_stride;
+    const T* row = static_cast<const T*>(p.x.data) + token * p.x.stride;
     const float nan = __uint_as_float(0x7FC00000u);
     // Four logits of a lane, NaN for what is not there.
     const auto load = [&](u32 at) {

@@ -49,7 +49,7 @@ INLINE void merge_two(u32 sharing, float& best, float& second) {
 template <typename O>
 __device__ __noinline__ float4 exact_scores(u32 scoring, float4 x, float max, float factor) {
     const auto score = [&](float logit) {
-        if (O::ANY && scoring == SQRT_SOFTPLUS) return exact::sqrt_softplus(logit);
+        if (HAS_OPTIONS<O> && scoring == SQRT_SOFTPLUS) return exact::sqrt_softplus(logit);
         return scoring == SOFTMAX
                    ? exact::softmax::score(exact::softmax::weight(logit, max), factor)
                    : exact::sigmoid(logit);
@@ -103,7 +103,7 @@ template <u32 V, typename T, typename O>
 __device__ __noinline__ void exact_route(const Params& p, const O& options, u64 token) {
     const u32 lane = lane_id();
     const u32 base = lane * V;
-    const T* row = static_cast<const T*>(p.x) + token * p.x_stride;
+    const T* row = static_cast<const T*>(p.x.data) + token * p.x.stride;
     float x[V];
     float choice[V];
     float max = negative_infinity();

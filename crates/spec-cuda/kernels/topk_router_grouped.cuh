@@ -486,9 +486,9 @@ INLINE void route(const Params& p) {
     // The first of this warp's tokens.
     u32 first_token = (blockIdx.x * WARPS + warp) * TOGETHER;
     if (tokens == 0 || (KEEPS && first_token >= tokens)) return;
-    const u32 x_stride = static_cast<u32>(p.x_stride * sizeof(T));
+    const u32 x_stride = static_cast<u32>(p.x.stride * sizeof(T));
     const auto row_of = [&](u32 token) {
-        const char* base = static_cast<const char*>(p.x);
+        const char* base = static_cast<const char*>(p.x.data);
         return reinterpret_cast<const T*>(base + static_cast<u64>(token) * x_stride);
     };
     // Lanes behind the last token route it once more, and write nothing.

@@ -2,68 +2,21 @@
 // models need, and writing a token's row.
 #pragma once
 
-#include "common.cuh"
+#include "params/topk_router.cuh"
 
 constexpr u32 SIGMOID = 0;
 constexpr u32 SOFTMAX = 1;
 constexpr u32 SQRT_SOFTPLUS = 2;
 
-struct Params {
-    const void* x;
-    u64 x_stride;
-    const float* bias;
-    Rows<float> weights;
-    Rows<i32> indices;
-    u32* flags;
-    u64 tokens;
-    u32 experts;
-    u32 groups;
-    u32 topk_groups;
-    u32 topk;
-    u32 scoring;
-    u32 group_max;
-    u32 excluded;
-    u32 renormalize;
-    float scale;
-    u32 reserved;
-};
-static_assert(sizeof(Params) == 112);
+// Stands for `Options` where there is no option: f32 bias, 32-bit indices, and nothing else.
+// Kernels made with it have no trace of the others.
+struct Plain {};
 
-// No option: f32 bias, 32-bit indices, and nothing else. Kernels made with it have no
-// trace of the others.
-struct Plain {
-    static constexpr bool ANY = false;
-};
-
-// All of them; what is absent is null or 0.
-struct Options {
-    static constexpr bool ANY = true;
-    const i32* num_tokens;
-    Rows<const i32> replicas;
-    const i32* replica_counts;
-    i32* load;
-    // 0 f32, 1 f16, 2 bf16.
-    u32 bias_type;
-    u32 wide_indices;
-    u32 shared_experts;
-    float shared_weight;
-    // Places of experts, or experts, and the most replicas of one.
-    u32 physical;
-    u32 most;
-    // topk_router_any: whether to choose by the logit, neighbouring experts that a
-    // lane heads, and a warp's words of shared memory.
-    u32 by_logit;
-    u32 chunk;
-    u32 words;
-    u32 reserved;
-};
-static_assert(sizeof(Options) == 80);
-
-struct Extended {
-    Params common;
-    Options options;
-};
-static_assert(sizeof(Extended) == 192);
+// Whether there may be any option.
+template <typename O>
+constexpr bool HAS_OPTIONS = true;
+template <>
+constexpr bool HAS_OPTIONS<Plain> = false;
 
 INLINE float negative_infinity() { return __uint_as_float(0xFF800000u); }
 
@@ -88,7 +41,7 @@ INLINE u64 warp_sum(u64 v) {
 // An expert's bias, where there is one.
 template <typename O>
 INLINE float bias_of(const Params& p, const O& options, u32 expert) {
-    if constexpr (O::ANY) {
+    if constexpr (HAS_OPTIONS<O>) {
         if (options.bias_type == 1) return to_f32(reinterpret_cast<const f16*>(p.bias)[expert]);
         if (options.bias_type == 2) return to_f32(reinterpret_cast<const bf16*>(p.bias)[expert]);
     }
@@ -100,7 +53,7 @@ INLINE float bias_of(const Params& p, const O& options, u32 expert) {
 // How many rows are tokens.
 template <typename O>
 INLINE u64 live_tokens(const Params& p, const O& options) {
-    if constexpr (O::ANY) {
+    if constexpr (HAS_OPTIONS<O>) {
         if (options.num_tokens != nullptr) {
             const i32 wanted = *options.num_tokens;
             const u64 live = wanted < 0 ? 0 : static_cast<u64>(wanted);
@@ -140,7 +93,7 @@ INLINE void pad(const Params& p, const Options& options, u64 live) {
 INLINE i32 place_of(const Params& p, const Options& options, u64 token, u32 expert) {
     if (options.replicas.data == nullptr) return static_cast<i32>(expert);
     const i32 given = options.replica_counts[expert];
-    const i32 most = static_cast<i32>(options.most);
+    const i32 most = static_cast<i32>(options.max_replicas);
     const i32 count = min(max(given, 1), most);
     const u32 turn = static_cast<u32>(token) * 2654435769u % static_cast<u32>(count);
     const i32 place = options.replicas[expert][turn];
@@ -194,7 +147,7 @@ INLINE void store(const Params& p, const O& options, u64 token, u32 position, fl
         for (u32 o = 4; o > 0; o /= 2) sum += __shfl_xor_sync(ALL_LANES, sum, o);
         share = __fdividef(score, sum + 1e-20f);
     }
-    if constexpr (O::ANY) {
+    if constexpr (HAS_OPTIONS<O>) {
         write_pick(p, options, token, position, share, expert);
         write_shared(p, options, token);
     } else if (picked) {

@@ -12,22 +12,7 @@
 //
 // Bytes: 256 trees of 64 nodes are 0.3 MB. It is latency: one trip to memory, then
 // some 30 cycles a child.
-#include "ids.cuh"
-
-struct Params {
-    IntegerRows draft;
-    IntegerRows target;
-    IntegerRows first_child;
-    IntegerRows next_sibling;
-    IntegerRows tokens;
-    IntegerRows path;
-    i32* num_tokens;
-    u32* flags;
-    u64 batch;
-    u32 nodes;
-    u32 max_depth;
-};
-static_assert(sizeof(Params) == 176);
+#include "params/tree_verify.cuh"
 
 constexpr u32 MAX_THREADS = 256;
 // Of pointers: no node, and one that cannot be.

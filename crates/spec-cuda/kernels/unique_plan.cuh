@@ -64,36 +64,7 @@ struct Phase {
 // Those that are not a portion of a pass.
 enum : u32 { COUNTING, COMPACTING, FIRST_PASS };
 
-struct Params {
-    const void* keys;
-    void* unique;
-    u64* count;
-    u64* counts;
-    u64 n;
-    u64 flip;
-    Plan* plan;
-    u32* bucket_counts; // [buckets]: zero before
-    Phase* phases;      // [2 + digits * portions]: zero before
-    u64* tile_sums;     // [compact tiles or buckets, the larger]: look-back; zero before
-    u32* bucket_starts; // [buckets + 1]: keys before a bucket
-    u32* bucket_ends;   // [buckets]: where a bucket's next key goes; at last, its end
-    u32* digit_ends;    // [DIGITS_MAX]: the same of the first partition
-    u32* digit_tiles;   // [DIGITS_MAX + 1]: tiles of the second partition before a digit's
-    u64* offsets;       // [portions + 1, digits, RADIX]: where each digit's keys go
-    u32* sums[2];       // [portion tiles, RADIX]: look-back of a pass, in turns; where keys
-                        // ascend, of a tile to compact, the distinct keys before it in its
-                        // span, and of a span, those before it
-    void* buffer;       // [n] keys
-    u64* firsts;        // [ceil(n / CHUNK)]
-    u64 portion_keys;   // a multiple of the tile
-    u32 portions;
-    u32 bits;           // of a bucket's number
-    u32 low_bits;       // of those, for the second partition; 0 for none
-    u32 part_bits;      // positions that a block has bits for; 0 where nothing is done so
-    u32 span_tiles;     // of a block of unique_check
-    u32 unused;
-};
-static_assert(sizeof(Params) == 184, "as in src/ops/unique.rs");
+#include "params/unique.cuh"
 
 INLINE u32 read_word(const u32* from) { return *static_cast<const volatile u32*>(from); }
 INLINE u64 read_word(const u64* from) { return *static_cast<const volatile u64*>(from); }

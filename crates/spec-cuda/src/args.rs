@@ -3,9 +3,28 @@
 //! The kernels' side of these structs is in `kernels/common.cuh`, under the
 //! same names.
 
+use spec_core::launch_params::{Field, Part};
 use spec_core::{DType, Error, Matrix, Place, PlaceMut, Result, Status, View, ViewMut};
 
 use crate::Cuda;
+
+/// Lets a parameter struct have fields of a struct, whose parts stand in the kernels' struct of the
+/// same name in the same order.
+macro_rules! field {
+    ($name:ident: $($part:ident),+) => {
+        impl Field for $name {
+            const DEVICE: &'static str = stringify!($name);
+            const PARTS: &'static [Part] = &[$(
+                Part { name: stringify!($part), offset: std::mem::offset_of!($name, $part) }
+            ),+];
+        }
+    };
+}
+
+field!(Rows: data, stride);
+field!(Integers: data, wide);
+field!(Truths: data, wide);
+field!(IntegerRows: data, stride, wide);
 
 /// A matrix: address of the first row, elements from one row to the next.
 #[repr(C)]

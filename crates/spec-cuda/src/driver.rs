@@ -10,6 +10,7 @@ use libloading::Library;
 use spec_core::{Device, DeviceInfo, Error, ErrorKind, Result, Status};
 
 use crate::MIN_COMPUTE;
+use crate::cluster::MAX_CLUSTER;
 use crate::limits::Limits;
 
 /// The oldest driver interface that is used: CUDA 12.0.
@@ -210,7 +211,7 @@ pub(crate) fn describe(index: usize) -> Result<Facts> {
         compute,
         multiprocessors: attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
         shared: attribute(A::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN)?,
-        clusters: compute >= (9, 0),
+        cluster: if compute >= (9, 0) { MAX_CLUSTER } else { 1 },
         sass: true,
     };
     let limits = limits.lowered_by_env().map_err(|words| {

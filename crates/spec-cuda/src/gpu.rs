@@ -2,12 +2,13 @@
 
 use std::collections::HashMap;
 use std::ffi::CString;
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 
 use cudarc::driver::sys;
 use spec_core::{Device, DeviceInfo, Error, Result, Status};
 
 use crate::archive::Archive;
+use crate::cluster::ActiveClusters;
 use crate::driver::{self, Current, check};
 use crate::launch::Function;
 use crate::limits::Limits;
@@ -23,9 +24,7 @@ pub(crate) struct Gpu {
     /// operator of a kind that was created before finds without the driver. Read
     /// by many at once; written once a kernel.
     functions: RwLock<HashMap<usize, HashMap<String, Function>>>,
-    /// How many clusters of 2, 4, 8 and 16 blocks run at a time where each block has a
-    /// multiprocessor to itself: not on every device of a model the same, and asked for once.
-    pub(crate) clusters_alone: [OnceLock<u32>; 4],
+    pub(crate) active_clusters: ActiveClusters,
 }
 
 // SAFETY: the maps have locks of their own; all else is set once, in `open`, and may be used
@@ -109,7 +108,7 @@ impl Gpu {
             limits: facts.limits,
             modules: Mutex::default(),
             functions: RwLock::default(),
-            clusters_alone: Default::default(),
+            active_clusters: ActiveClusters::default(),
         });
         open.push((index, Arc::downgrade(&gpu)));
         Ok(gpu)
@@ -181,13 +180,15 @@ impl Gpu {
         // SAFETY: as above; static and dynamic together stay within the limit.
         let set = unsafe { sys::cuFuncSetAttribute(raw, attribute, dynamic) };
         check(self.device(), "could not allow a kernel its shared memory", set)?;
-        if self.limits.clusters {
+        // More blocks than 8 are not portable.
+        if self.limits.cluster > 8 {
             let attribute = A::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
             // SAFETY: as above.
             let set = unsafe { sys::cuFuncSetAttribute(raw, attribute, 1) };
             check(self.device(), "could not allow a kernel its clusters", set)?;
         }
-        Ok(Function { raw, operator: archive.name, _module: module })
+        let dynamic = dynamic.unsigned_abs();
+        Ok(Function { raw, dynamic, operator: archive.name, _module: module })
     }
 
     fn module(&self, archive: &Archive) -> Result<Arc<Module>> {

@@ -8,8 +8,8 @@
 //!     unsafe { Archive::new("name", include_bytes!(..), include_str!("compiled/manifest.txt")) };
 //!
 //! #[repr(C)]                                          what the kernel takes, once here and
-//! #[derive(Clone, Copy)]                              once in name.cu, field by field
-//! struct Params { x: Rows, flags: u64, .. }
+//! #[derive(Clone, Copy)]                              once in name.cu, field by field (the
+//! struct Params { x: Rows, flags: u64, .. }           operators here have `launch_params!`)
 //!
 //! prepare:  cuda.function(&KERNELS, "name_f32")?      loads the archive once a device
 //!           Shape::new(blocks, threads)               from sizes and cuda.limits()

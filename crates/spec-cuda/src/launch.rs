@@ -15,6 +15,8 @@ use crate::gpu::{Gpu, Module};
 #[derive(Clone, Debug)]
 pub struct Function {
     pub(crate) raw: sys::CUfunction,
+    /// The most dynamic shared memory of a block, in bytes.
+    pub(crate) dynamic: u32,
     /// The operator, for error messages.
     pub(crate) operator: &'static str,
     /// What `raw` belongs to: unloaded after the last of its functions.
@@ -56,7 +58,7 @@ impl Shape {
     }
 
     /// What the driver takes, which points to `attributes`.
-    fn config(
+    pub(crate) fn config(
         self,
         stream: sys::CUstream,
         dependent: bool,
@@ -97,9 +99,9 @@ impl Shape {
     }
 }
 
-type Attributes = [sys::CUlaunchAttribute_st; 2];
+pub(crate) type Attributes = [sys::CUlaunchAttribute_st; 2];
 
-const NO_ATTRIBUTES: Attributes = [sys::CUlaunchAttribute_st {
+pub(crate) const NO_ATTRIBUTES: Attributes = [sys::CUlaunchAttribute_st {
     id: sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_IGNORE,
     pad: [0; 4],
     value: sys::CUlaunchAttributeValue_union { pad: [0; 64] },
@@ -128,7 +130,7 @@ impl Cuda {
         stream: Stream<'_>,
         work: impl FnOnce(&Queue<'_>) -> Result<T>,
     ) -> Result<T> {
-        let dependent = stream.is_dependent() && self.limits().clusters;
+        let dependent = stream.is_dependent() && self.limits().has_dependent_launches();
         let stream = self.resolve(stream)?;
         let gpu = self.gpu();
         let _current = gpu.enter()?;
@@ -156,48 +158,6 @@ impl Cuda {
                 refuse(Status::DeviceTypeNotSupported, words.to_owned())
             }
         }
-    }
-
-    /// Whether the device can run one cluster of this shape.
-    pub(crate) fn holds(&self, function: &Function, shape: Shape) -> Result<bool> {
-        Ok(self.active_clusters(function, shape)? > 0)
-    }
-
-    /// How many clusters of so many blocks, 2 to 16, the device runs at a time where each
-    /// block takes a multiprocessor to itself, as one of `alone` does.
-    pub(crate) fn clusters_alone(
-        &self,
-        function: &Function,
-        alone: Shape,
-        blocks: u32,
-    ) -> Result<u32> {
-        if !self.limits().clusters {
-            return Ok(0);
-        }
-        let known = &self.gpu().clusters_alone[blocks.ilog2() as usize - 1];
-        if let Some(&clusters) = known.get() {
-            return Ok(clusters);
-        }
-        let clusters = self.active_clusters(function, alone.cluster(blocks))?;
-        Ok(*known.get_or_init(|| clusters))
-    }
-
-    /// How many clusters of this shape the device runs at a time.
-    fn active_clusters(&self, function: &Function, shape: Shape) -> Result<u32> {
-        let _current = self.gpu().enter()?;
-        let one = Shape { grid: [shape.cluster, 1], ..shape };
-        let mut attributes = NO_ATTRIBUTES;
-        let config = one.config(std::ptr::null_mut(), false, &mut attributes);
-        let mut clusters = 0;
-        // SAFETY: the function is loaded in the current context; all pointers
-        // are to locals that outlive the call.
-        let code =
-            unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, function.raw, &config) };
-        // Of a size that the device does not have.
-        if code != sys::CUresult::CUDA_SUCCESS {
-            return Ok(0);
-        }
-        Ok(u32::try_from(clusters).unwrap_or(0))
     }
 
     /// Lets the handle's own stream go on only when another's has done what was

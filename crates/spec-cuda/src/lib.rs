@@ -14,6 +14,7 @@
 //! | `gpu` | a device that is open, shared by every handle to it: context, limits, loaded kernels |
 //! | `archive` | the compiled kernels, and which of them a device can run |
 //! | `limits` | what launch shapes depend on |
+//! | `cluster` | how large a cluster of a kernel the device runs |
 //! | `launch` | **the** way to enqueue a kernel |
 //! | `args` | **the** way to turn views into what a kernel takes |
 //! | `memory`, [`foreign`] | memory and streams, of our own and of others |
@@ -37,6 +38,7 @@
 
 mod archive;
 mod args;
+mod cluster;
 mod device;
 mod driver;
 pub mod foreign;

@@ -10,8 +10,10 @@ pub struct Limits {
     pub multiprocessors: u32,
     /// The most shared memory of a block, after opting in, in bytes.
     pub shared: u32,
-    /// Whether blocks can form clusters that read each other's shared memory.
-    pub clusters: bool,
+    /// The most blocks of a cluster, which read each other's shared memory: a power of two, 1 where
+    /// there are no clusters. The device may run fewer of a kernel
+    /// ([`Cuda::cluster_at_most`](crate::Cuda::cluster_at_most)).
+    pub cluster: u32,
     /// Whether machine code is used where there is some, rather than PTX.
     pub sass: bool,
 }
@@ -19,11 +21,16 @@ pub struct Limits {
 impl Limits {
     /// The environment variable that lowers limits, so that tests meet the
     /// launch shapes of smaller devices: a list such as
-    /// `shared=99,multiprocessors=16,clusters=no,sass=no` (shared memory in
-    /// KiB). Results must not change.
+    /// `shared=99,multiprocessors=16,cluster=2,sass=no` (shared memory in KiB,
+    /// the most blocks of a cluster). Results must not change.
     pub(crate) const VARIABLE: &str = "SPEC_CUDA_LIMITS";
     /// What every supported device has.
     const MIN_SHARED: u32 = 99 * 1024;
+
+    /// Whether a kernel may be launched while the one before it runs.
+    pub(crate) fn has_dependent_launches(&self) -> bool {
+        self.compute >= (9, 0)
+    }
 
     /// Lowered as the environment asks.
     pub(crate) fn lowered_by_env(self) -> Result<Self, String> {
@@ -45,7 +52,10 @@ impl Limits {
                 ("multiprocessors", _, Ok(count)) => {
                     self.multiprocessors = self.multiprocessors.min(count.max(1));
                 }
-                ("clusters", "no", _) => self.clusters = false,
+                ("cluster", _, Ok(blocks)) => {
+                    // Clusters are of a power of two.
+                    self.cluster = self.cluster.min(1 << blocks.max(1).ilog2());
+                }
                 ("sass", "no", _) => self.sass = false,
                 _ => return Err(bad()),
             }
@@ -54,7 +64,7 @@ impl Limits {
     }
 }
 
-const EXAMPLE: &str = "shared=99,multiprocessors=16,clusters=no,sass=no";
+const EXAMPLE: &str = "shared=99,multiprocessors=16,cluster=2,sass=no";
 
 #[cfg(test)]
 mod tests {
@@ -64,29 +74,32 @@ mod tests {
         compute: (9, 0),
         multiprocessors: 132,
         shared: 227 * 1024,
-        clusters: true,
+        cluster: 16,
         sass: true,
     };
 
     #[test]
     fn limits_are_only_lowered() {
         assert_eq!(H100.lowered(""), Ok(H100));
-        let raised = H100.lowered("shared=1000,multiprocessors=1000");
+        let raised = H100.lowered("shared=1000,multiprocessors=1000,cluster=32");
         assert_eq!(raised, Ok(H100));
         let lowered = Limits {
             multiprocessors: 16,
             shared: Limits::MIN_SHARED,
-            clusters: false,
+            cluster: 2,
             sass: false,
             ..H100
         };
         assert_eq!(H100.lowered(EXAMPLE), Ok(lowered));
         assert_eq!(H100.lowered("shared=1"), Ok(Limits { shared: Limits::MIN_SHARED, ..H100 }));
+        for (list, cluster) in [("cluster=0", 1), ("cluster=1", 1), ("cluster=7", 4)] {
+            assert_eq!(H100.lowered(list), Ok(Limits { cluster, ..H100 }), "{list}");
+        }
     }
 
     #[test]
     fn what_is_no_limit_is_refused() {
-        for list in ["shared", "shared=", "shared=-1", "clusters=yes", "warps=3", "sass=no,x"] {
+        for list in ["shared", "shared=", "shared=-1", "cluster=no", "warps=3", "sass=no,x"] {
             assert!(H100.lowered(list).is_err(), "{list}");
         }
     }

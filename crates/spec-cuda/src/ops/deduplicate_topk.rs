@@ -1,8 +1,10 @@
 //! Host side of `kernels/deduplicate_topk.cu`.
 
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
 use spec_core::ops::DeduplicateTopk;
 use spec_core::ops::deduplicate_topk::{Buffers, Plan};
-use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
+use spec_core::{Kernel, Result, Stream, Supports, ViewMut, launch_params};
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
@@ -27,19 +29,31 @@ const LOG_WINDOW_WORDS: std::ops::RangeInclusive<u32> = 12..=15;
 /// Shared memory that the kernels use beside what is asked for.
 const FIXED_SHARED: u32 = 2048;
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Params {
-    indices: Rows,
-    unique: Rows,
-    counts: u64,
-    batch: u64,
-    rows: u32,
-    cols: u32,
-    log_words: u32,
-    stage_words: u32,
+launch_params! {
+    /// What the kernels of `deduplicate_topk` take.
+    struct Params {
+        /// Values, [batch * rows, cols]; a negative value is padding.
+        indices: Rows as "Rows<const i32>",
+        /// The distinct values of each request in ascending order, then -1, [batch, rows * cols].
+        unique: Rows as "Rows<i32>",
+        /// How many distinct values each request has, [batch], or null.
+        counts: u64 as "i32*",
+        /// Requests.
+        batch: u64,
+        /// Rows of a request that lie apart; 1 where they are packed.
+        rows: u32,
+        /// Values of such a row.
+        cols: u32,
+        /// Words of bits at the start of shared memory, as a power of two.
+        log_words: u32,
+        /// Words of the staging area behind them.
+        stage_words: u32,
+    }
 }
-const _: () = assert!(size_of::<Params>() == 64);
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "deduplicate_topk", includes: &["common.cuh"], structs: &[Params::DESCRIPTION] };
 
 struct Prepared {
     cuda: Cuda,

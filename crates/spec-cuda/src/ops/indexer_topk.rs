@@ -6,13 +6,15 @@
 //! of them by digits, RadixSelect (Alabi et al., 2012). Their answer depends on which
 //! thread comes first among equals; here candidates stay in order of index.
 
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
 use spec_core::ops::IndexerTopk;
 use spec_core::ops::indexer_topk::{Buffers, Plan};
-use spec_core::{DType, Error, Kernel, Result, Status, Stream, Supports, ViewMut};
+use spec_core::{DType, Error, Kernel, Result, Status, Stream, Supports, ViewMut, launch_params};
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
-use crate::args::Integers;
+use crate::args::{IntegerRows, Integers, Rows};
 use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("indexer_topk");
@@ -66,27 +68,42 @@ const LINE_FOLD: u32 = 2;
 const MOST_FOLD: u32 = 4;
 const ENOUGH_OF_ONE: usize = 2;
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Params {
-    scores: u64,
-    stride: u64,
-    lengths: Integers,
-    starts: Integers,
-    indices: u64,
-    indices_stride: u64,
-    indices_wide: u64,
-    flags: u64,
-    cols: u32,
-    k: u32,
-    capacity: u32,
-    groups: u32,
-    listed: u32,
-    words: u32,
-    candidates: u32,
-    brain: u32,
+launch_params! {
+    /// What the kernels of `indexer_topk` take.
+    struct Params {
+        /// Scores, [rows, cols] of f32, or of f16 or bf16.
+        scores: Rows as "Rows<const void>",
+        /// Scores of each row, [rows]; null: all.
+        lengths: Integers,
+        /// The first score of each row, [rows]; null: the first of all.
+        starts: Integers,
+        /// Positions of the k largest scores, counted from `starts`, then -1, [rows, k].
+        indices: IntegerRows,
+        /// One word of flags, or null.
+        flags: u64 as "u32*",
+        /// Scores of a row.
+        cols: u32,
+        /// How many scores are asked for.
+        k: u32,
+        /// Candidates that dynamic shared memory holds, a multiple of 16, and where that is less than
+        /// a piece, more than k and a tile.
+        capacity: u32,
+        /// By groups: groups whose largest score dynamic shared memory holds, a multiple of 4.
+        groups: u32,
+        /// By groups: how many groups to read again it holds, a multiple of 4.
+        listed: u32,
+        /// By groups: words that it holds of a bit a score, a multiple of 4.
+        words: u32,
+        /// By groups: how many scores that reach the bound it holds, a multiple of 4.
+        candidates: u32,
+        /// 1 where scores of 16 bits are bf16, else 0.
+        brain: u32,
+    }
 }
-const _: () = assert!(size_of::<Params>() == 112);
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "indexer_topk", includes: &["ids.cuh"], structs: &[Params::DESCRIPTION] };
 
 struct Prepared {
     cuda: Cuda,
@@ -215,26 +232,13 @@ unsafe impl Supports<IndexerTopk> for Cuda {
                 Error::device(self.device(), Status::NotImplemented, words)
             })
         };
-        let most = if limits.clusters { 16 } else { 1 };
-        let choose = |most| {
-            Team::by_groups(plan, most, limits.multiprocessors, memory)
-                .unwrap_or_else(|| Team::by_digits(plan, most, limits.multiprocessors, memory))
-        };
-        let load = |team: Team| self.function(&KERNELS, team.kernel(plan.scores.dtype));
-        let mut team = choose(most);
-        let mut function = load(team)?;
-        // More than 8 blocks are not portable: a device may not hold them.
-        if team.blocks > 8 && !self.holds(&function, shape(team)?)? {
-            team = choose(8);
-            function = load(team)?;
-        }
-        Ok(Box::new(Prepared {
-            cuda: self.clone(),
-            plan: plan.clone(),
-            function,
-            shape: shape(team)?,
-            team,
-        }))
+        let (function, shape, team) = self.within_clusters(|most| {
+            let team = Team::by_groups(plan, most, limits.multiprocessors, memory)
+                .unwrap_or_else(|| Team::by_digits(plan, most, limits.multiprocessors, memory));
+            let function = self.function(&KERNELS, team.kernel(plan.scores.dtype))?;
+            Ok((function, shape(team)?, team))
+        })?;
+        Ok(Box::new(Prepared { cuda: self.clone(), plan: plan.clone(), function, shape, team }))
     }
 }
 
@@ -253,13 +257,10 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
         let Prepared { cuda, plan, .. } = self;
         let dtype = |vector: &Option<spec_core::Vector>| vector.map_or(DType::I32, |v| v.dtype);
         let params = Params {
-            scores: cuda.pointer(buffers.scores)?,
-            stride: plan.scores.row_stride as u64,
+            scores: cuda.rows(buffers.scores, &plan.scores)?,
             lengths: cuda.integers(buffers.lengths, dtype(&plan.lengths))?,
             starts: cuda.integers(buffers.starts, dtype(&plan.starts))?,
-            indices: cuda.pointer(buffers.indices)?,
-            indices_stride: plan.indices.row_stride as u64,
-            indices_wide: u64::from(plan.indices.dtype.size() == 8),
+            indices: cuda.integer_rows(buffers.indices, &plan.indices)?,
             flags: cuda.pointer(buffers.flags)?,
             cols: plan.scores.cols as u32,
             k: plan.k as u32,

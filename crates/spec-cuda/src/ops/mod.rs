@@ -3,10 +3,9 @@
 //! ```text
 //! static KERNELS: Archive = archive!("name");     kernels/name.cu, compiled
 //!
-//! #[repr(C)]                                       what the kernel takes, once here and
-//! #[derive(Clone, Copy)]                           once in name.cu, field by field; both
-//! struct Params { x: Rows, flags: u64, .. }        sides assert the same size
-//! const _: () = assert!(size_of::<Params>() == 72);
+//! launch_params! {                                 what the kernel takes: `cargo xtask params`
+//!     struct Params { x: Rows, .. }                writes kernels/params/name.cuh from it
+//! }
 //!
 //! struct Prepared { cuda: Cuda, plan: Plan, function: Function, shape: Shape }
 //!
@@ -26,9 +25,10 @@
 //!   `workspace`; what is absent is a null pointer.
 //! * **Shapes** ([`Shape`](crate::kernel::Shape)) are chosen in `prepare` from a small
 //!   table with the measurement that set it. `cuda.limits()` has the number of
-//!   multiprocessors, the shared memory of a block, whether there are clusters;
+//!   multiprocessors, the shared memory of a block, the most blocks of a cluster;
 //!   `SPEC_CUDA_LIMITS` lowers them for tests, so use nothing else.
-//!   A shape with no blocks enqueues nothing.
+//!   A shape with no blocks enqueues nothing. No cluster is launched unasked:
+//!   [`Cuda::cluster_at_most`](crate::Cuda::cluster_at_most) says what the device runs.
 //! * **Counters** that must start at zero are workspace, cleared by
 //!   `queue.zero(address, bytes)`, which a graph captures as a memset; nothing
 //!   belongs to the descriptor, since two streams may run it at once.
@@ -45,3 +45,30 @@ mod sample_logits;
 mod topk_router;
 mod tree_verify;
 mod unique;
+
+#[cfg(test)]
+mod tests {
+    use spec_conformance::launch_params::{Header, Language, check};
+
+    use super::*;
+
+    /// The parameter structs of all kernels.
+    const HEADERS: [Header; 10] = [
+        deduplicate_topk::HEADER,
+        indexer_topk::HEADER,
+        moe_align::HEADER,
+        ngram::HEADER,
+        prompt_lookup::HEADER,
+        rejection_sample::HEADER,
+        sample_logits::HEADER,
+        topk_router::HEADER,
+        tree_verify::HEADER,
+        unique::HEADER,
+    ];
+
+    #[test]
+    fn launch_params_are_those_of_the_kernels() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels/params");
+        check(folder, Language::Cuda, &HEADERS).unwrap();
+    }
+}

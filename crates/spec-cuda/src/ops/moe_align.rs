@@ -4,9 +4,11 @@
 //! multisplit of Ashkiani et al. (2016), so that the order is that of the picks; the
 //! kernels that it replaces add to counters in whatever order threads come.
 
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
 use spec_core::ops::MoeAlign;
 use spec_core::ops::moe_align::{Buffers, Plan};
-use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
+use spec_core::{Kernel, Result, Stream, Supports, ViewMut, launch_params};
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
@@ -46,30 +48,54 @@ const FEW_THREADS: u32 = 256;
 const FEW_PLACES: usize = 1024;
 const FEW_EXPERTS: usize = 64;
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Params {
-    ids: Integers,
-    stride: u64,
-    map: u64,
-    sorted: u64,
-    block_experts: u64,
-    counts: u64,
-    offsets: u64,
-    num_padded: u64,
-    inverse: u64,
-    flags: u64,
-    workspace: u64,
-    picks: u32,
-    k: u32,
-    experts: u32,
-    locals: u32,
-    block_size: u32,
-    capacity: u32,
-    turns: u32,
-    blocks: u32,
+launch_params! {
+    /// What the kernels of `moe_align` take.
+    struct Params {
+        /// The expert of each pick, [tokens, k].
+        ids: Integers,
+        /// Picks from one token's first to the next one's.
+        stride: u64,
+        /// The local expert of each expert, [experts], -1 for none; null: experts are local.
+        map: u64 as "const i32*",
+        /// Picks by local expert, [capacity]; the number of picks stands for none.
+        sorted: u64 as "i32*",
+        /// The local expert of each block of `sorted`, [capacity / block_size], -1 for none.
+        block_experts: u64 as "i32*",
+        /// Picks of each local expert, [locals].
+        counts: u64 as "i32*",
+        /// Where the run of each local expert starts in `sorted`, and the end, [locals + 1].
+        offsets: u64 as "i32*",
+        /// The end of the runs, one number.
+        num_padded: u64 as "i32*",
+        /// Where each pick is in `sorted`, [picks], -1 for nowhere; or null.
+        inverse: u64 as "i32*",
+        /// One word of flags, or null.
+        flags: u64 as "u32*",
+        /// Picks of each local expert in each block, then in all, [blocks + 1, locals]; only of three
+        /// launches.
+        workspace: u64 as "u32*",
+        /// Picks of all tokens.
+        picks: u32,
+        /// Picks of a token; 0 where all picks lie one behind the other.
+        k: u32,
+        /// Experts.
+        experts: u32,
+        /// Local experts.
+        locals: u32,
+        /// Places of `sorted` that a run's length is a multiple of.
+        block_size: u32,
+        /// Places of `sorted`.
+        capacity: u32,
+        /// Picks of a thread, at most.
+        turns: u32,
+        /// Blocks that share the picks.
+        blocks: u32,
+    }
 }
-const _: () = assert!(size_of::<Params>() == 128);
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "moe_align", includes: &["common.cuh"], structs: &[Params::DESCRIPTION] };
 
 /// Blocks that share the picks, and what each takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -146,7 +172,8 @@ unsafe impl Supports<MoeAlign> for Cuda {
         let one = self.function(&KERNELS, "moe_align_one")?;
         let wanted = picks.div_ceil(PICKS).max(plan.capacity.div_ceil(PLACES)).max(1);
         let wanted = wanted.next_power_of_two().min(16) as u32;
-        let team = Team::new(picks, self.largest_cluster(&one, wanted, threads, locals)?, threads);
+        let fullest = Team { blocks: wanted, threads, turns: MAX_TURNS }.shape(locals as u32);
+        let team = Team::new(picks, self.cluster_at_most(&one, fullest, wanted)?, threads);
         if team.turns <= MAX_TURNS && picks <= team.blocks as usize * MOST_PICKS {
             return Ok(prepared(Launches::One(one), team));
         }
@@ -159,27 +186,6 @@ unsafe impl Supports<MoeAlign> for Cuda {
             place: self.function(&KERNELS, "moe_align_place")?,
         };
         Ok(prepared(launches, Team { blocks, threads, turns }))
-    }
-}
-
-impl Cuda {
-    /// Blocks of a cluster, as many as `wanted` or what the device has.
-    fn largest_cluster(
-        &self,
-        one: &Function,
-        wanted: u32,
-        threads: u32,
-        locals: usize,
-    ) -> Result<u32> {
-        if !self.limits().clusters {
-            return Ok(1);
-        }
-        let fullest = Team { blocks: wanted, threads, turns: MAX_TURNS };
-        // More than 8 blocks are not portable: a device may not hold them.
-        if wanted > 8 && !self.holds(one, fullest.shape(locals as u32).cluster(wanted))? {
-            return Ok(8);
-        }
-        Ok(wanted)
     }
 }
 

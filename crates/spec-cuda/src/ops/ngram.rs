@@ -5,19 +5,21 @@ use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
 use spec_core::ngram::Rows as TokenRows;
-use spec_core::{DType, Error, Result, Status, Stream, View, ViewMut};
+use spec_core::{DType, Error, Result, Status, Stream, View, ViewMut, launch_params};
 
 use crate::Cuda;
 use crate::archive::Archive;
-use crate::args::Integers;
+use crate::args::{Integers, Rows};
 use crate::launch::{Function, Shape};
 
 /// Threads of a block, at most.
 pub(super) const THREADS: u32 = 512;
 const WARPS: u32 = THREADS / 32;
-/// The most blocks of a cluster that every device with clusters has.
-const CLUSTER: usize = 8;
+/// The most blocks of a cluster: more have more to tell each other than they save.
+const MAX_CLUSTER: u32 = 8;
 /// What a warp reads at once.
 const CHUNK_BYTES: usize = 2048;
 /// The most warps for a request.
@@ -25,39 +27,67 @@ const MAX_TEAM: usize = 256;
 /// Bytes of a block's slot in the workspace.
 pub(super) const SLOT: usize = 16;
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Params {
-    input_ids: u64,
-    input_stride: u64,
-    generated: u64,
-    generated_stride: u64,
-    draft_tokens: u64,
-    draft_stride: u64,
-    prompt_lens: Integers,
-    starts: Integers,
-    steps: Integers,
-    max_dec: Integers,
-    draft_token_num: u64,
-    this_time: u64,
-    encoder: u64,
-    decoder: u64,
-    flags: u64,
-    slots: u64,
-    number: u64,
-    input_cols: u32,
-    generated_cols: u32,
-    draft_cols: u32,
-    batch: u32,
-    block_bits: u32,
-    warp_bits: u32,
-    reserved: u32,
-    max_ngram: u32,
-    min_ngram: u32,
-    max_draft_tokens: i32,
-    threshold: i32,
+launch_params! {
+    /// What the kernels of `ngram_match` and `hybrid_mtp_ngram` take. What an operator lacks is
+    /// null.
+    struct Params {
+        /// Prompts, [batch, input_cols] tokens of the kernel's type.
+        input_ids: Rows as "Rows<const void>",
+        /// Generated tokens, [batch, generated_cols] of the same type.
+        generated: Rows as "Rows<const void>",
+        /// Drafts, [batch, draft_cols] of the same type.
+        draft_tokens: Rows as "Rows<void>",
+        /// Tokens of each prompt, [batch].
+        prompt_lens: Integers,
+        /// Where the generated tokens of each request start in its row, in tokens, [batch]; null: at
+        /// 0.
+        starts: Integers,
+        /// The index of each request's last generated token, counted from its start, [batch].
+        steps: Integers,
+        /// The most tokens that each request may generate, [batch].
+        max_dec: Integers,
+        /// The most drafts that each request wants, [batch].
+        draft_token_num: u64 as "const i32*",
+        /// `seq_lens_this_time`: tokens of each request in this step, [batch].
+        this_time: u64 as "i32*",
+        /// `seq_lens_encoder`, [batch].
+        encoder: u64 as "const i32*",
+        /// `seq_lens_decoder`, [batch].
+        decoder: u64 as "const i32*",
+        /// One word of flags, or null.
+        flags: u64 as "u32*",
+        /// Two words a slot: a slot for each block of the first request, then of the second, and so
+        /// on. A cluster has one slot.
+        slots: u64 as "u64*",
+        /// The number of the launch, which no other launch has.
+        number: u64,
+        /// Tokens of a row of `input_ids`.
+        input_cols: u32,
+        /// Tokens of a row of `generated`.
+        generated_cols: u32,
+        /// Tokens of a row of `draft_tokens`.
+        draft_cols: u32,
+        /// Requests.
+        batch: u32,
+        /// Blocks of a team, as a power of two: grid.y, or the cluster.
+        block_bits: u32,
+        /// Warps of a team in each of its blocks, as a power of two.
+        warp_bits: u32,
+        reserved: u32,
+        /// Tokens of the longest pattern.
+        max_ngram: u32,
+        /// Tokens of the shortest pattern.
+        min_ngram: u32,
+        /// The most drafts of a request, by the options of the operator.
+        max_draft_tokens: i32,
+        /// The budget of all requests, in tokens.
+        threshold: i32,
+    }
 }
-const _: () = assert!(size_of::<Params>() == 216);
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "ngram", includes: &["common.cuh"], structs: &[Params::DESCRIPTION] };
 
 /// How many blocks search for a request, and warps in each, as powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,7 +146,9 @@ impl Team {
     /// 1024 x 512, low            3.78  3.81  4.19  4.08  4.95  4.66
     /// 1024 x 512, budget binds   12.8  9.77  13.1  10.0  14.1  10.7
     /// ```
-    fn within_cluster(requests: usize, bytes: usize, sms: u32) -> Self {
+    ///
+    /// Clusters are of at most `most` blocks, of which there are 2 and more.
+    fn within_cluster(requests: usize, bytes: usize, sms: u32, most: u32) -> Self {
         let chunks = (bytes / CHUNK_BYTES).max(1);
         let share = |warps: usize| (warps * sms as usize / requests.max(1)).max(1);
         // What a warp does beside reading takes as long as a few chunks. Few warps are
@@ -127,13 +159,13 @@ impl Team {
             17..=64 => 16,
             _ => 32,
         };
-        let most = CLUSTER * WARPS as usize;
-        let warps = share(busy).min(useful).min(most).ilog2();
+        let most = most.min(MAX_CLUSTER);
+        let warps = share(busy).min(useful).min((most * WARPS) as usize).ilog2();
         let block_bits = match warps {
             0..=3 => 0,
             4 if requests > sms as usize / 2 => 0,
-            4 => 2,
-            _ => CLUSTER.ilog2(),
+            4 => most.min(4).ilog2(),
+            _ => most.ilog2(),
         };
         let warp_bits = warps - block_bits;
         // The more requests, the more threads should settle them where the budget binds.
@@ -236,14 +268,15 @@ impl Drafting {
         let name = format!("{}_{}", archive.name, token_name(dtype));
         let function = cuda.function(archive, &name)?;
         let bytes = (rows.input_ids.cols + rows.generated.cols) * dtype.size();
-        let limits = cuda.limits();
-        let sms = limits.multiprocessors;
-        let team = if limits.clusters {
-            Team::within_cluster(rows.batch, bytes, sms)
-        } else {
-            Team::new(rows.batch, bytes, sms)
-        };
-        let shape = team.shape(rows.batch);
+        let sms = cuda.limits().multiprocessors;
+        let (function, shape, team) = cuda.within_clusters(|most| {
+            let team = if most > 1 {
+                Team::within_cluster(rows.batch, bytes, sms, most)
+            } else {
+                Team::new(rows.batch, bytes, sms)
+            };
+            Ok((function.clone(), team.shape(rows.batch), team))
+        })?;
         Ok(Drafting { cuda: cuda.clone(), rows: *rows, options, function, team, shape })
     }
 
@@ -260,12 +293,9 @@ impl Drafting {
         let Drafting { cuda, rows, options, team, .. } = self;
         let lengths = rows.lengths;
         let params = Params {
-            input_ids: cuda.pointer(arguments.input_ids)?,
-            input_stride: rows.input_ids.row_stride as u64,
-            generated: cuda.pointer(arguments.generated)?,
-            generated_stride: rows.generated.row_stride as u64,
-            draft_tokens: cuda.pointer(arguments.draft_tokens)?,
-            draft_stride: rows.draft_tokens.row_stride as u64,
+            input_ids: cuda.rows(arguments.input_ids, &rows.input_ids)?,
+            generated: cuda.rows(arguments.generated, &rows.generated)?,
+            draft_tokens: cuda.rows(arguments.draft_tokens, &rows.draft_tokens)?,
             prompt_lens: cuda.integers(arguments.input_ids_len, lengths)?,
             starts: cuda.integers(arguments.starts, lengths)?,
             steps: cuda.integers(arguments.steps, lengths)?,
@@ -327,6 +357,25 @@ mod tests {
     /// Undoes `z ^ z >> shift`.
     fn unshifted(z: u64, shift: u32) -> u64 {
         (0..60 / shift).fold(z, |x, _| z ^ x >> shift)
+    }
+
+    #[test]
+    fn teams_keep_within_the_blocks_and_warps_there_are() {
+        for most in [2, 4, 8, 16] {
+            for requests in [1, 2, 16, 33, 66, 67, 256, 1024] {
+                for bytes in (8..22).map(|log| 1 << log) {
+                    for sms in [1, 16, 132] {
+                        let team = Team::within_cluster(requests, bytes, sms, most);
+                        let what = format!("{team:?} for {requests} x {bytes} on {sms}, {most}");
+                        assert!(1 << team.block_bits <= most.min(MAX_CLUSTER), "{what}");
+                        assert!(1 << team.warp_bits <= team.warps && team.warps <= WARPS, "{what}");
+                        assert!(team.clustered || team.block_bits == 0, "{what}");
+                        assert!(!team.clustered || 1 << team.warp_bits == team.warps, "{what}");
+                        assert_eq!(team.shape(requests).cluster, 1 << team.block_bits, "{what}");
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -1,8 +1,10 @@
 //! Host side of `kernels/prompt_lookup.cu`.
 
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
 use spec_core::ops::PromptLookup;
 use spec_core::ops::prompt_lookup::{Buffers, Occurrence, Plan};
-use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
+use spec_core::{Kernel, Result, Stream, Supports, ViewMut, launch_params};
 
 use super::ngram::{Team, check_sizes, number, token_name};
 use crate::Cuda;
@@ -15,27 +17,48 @@ static KERNELS: Archive = archive!("prompt_lookup");
 /// Bytes of a request's ticket in the workspace.
 const TICKET: usize = 8;
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Params {
-    tokens: Rows,
-    drafts: Rows,
-    lengths: Integers,
-    counts: u64,
-    flags: u64,
-    slots: u64,
-    tickets: u64,
-    number: u64,
-    cols: u32,
-    max_draft: u32,
-    batch: u32,
-    block_bits: u32,
-    warp_bits: u32,
-    max_ngram: u32,
-    min_ngram: u32,
-    reserved: u32,
+launch_params! {
+    /// What the kernels of `prompt_lookup` take.
+    struct Params {
+        /// Texts, [batch, cols] tokens of the kernel's type.
+        tokens: Rows as "Rows<const void>",
+        /// Drafts, [batch, max_draft] of the same type.
+        drafts: Rows as "Rows<void>",
+        /// Tokens of each text, [batch].
+        lengths: Integers,
+        /// Drafts of each request, [batch].
+        counts: u64 as "i32*",
+        /// One word of flags, or null.
+        flags: u64 as "u32*",
+        /// Two words a slot: a slot for each block of the first request, then of the second, and so
+        /// on; only of teams of several blocks.
+        slots: u64 as "u64*",
+        /// A word for each request that counts the blocks that are done, [batch]; only of teams of
+        /// several blocks.
+        tickets: u64 as "u64*",
+        /// The number of the launch, which no other launch has.
+        number: u64,
+        /// Tokens of a row of `tokens`.
+        cols: u32,
+        /// The most drafts of a request.
+        max_draft: u32,
+        /// Requests.
+        batch: u32,
+        /// Blocks of a team, as a power of two: grid.y.
+        block_bits: u32,
+        /// Warps of a team in each of its blocks, as a power of two.
+        warp_bits: u32,
+        /// Tokens of the longest pattern.
+        max_ngram: u32,
+        /// Tokens of the shortest pattern.
+        min_ngram: u32,
+        reserved: u32,
+    }
 }
-const _: () = assert!(size_of::<Params>() == 120);
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "prompt_lookup", includes: &["common.cuh"], structs: &[Params::DESCRIPTION] };
 
 struct Prepared {
     cuda: Cuda,

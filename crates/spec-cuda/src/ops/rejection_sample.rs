@@ -1,9 +1,12 @@
 //! Host side of `kernels/rejection_sample.cu`.
 
-use cudarc::driver::sys;
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
-use spec_core::{DType, Error, Kernel, Result, Status, Stream, Supports, Vector, ViewMut};
+use spec_core::{
+    DType, Error, Kernel, Result, Status, Stream, Supports, Vector, ViewMut, launch_params,
+};
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
@@ -12,31 +15,56 @@ use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("rejection_sample");
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Params {
-    target: Rows,
-    draft: Rows,
-    draft_ids: Integers,
-    bonus_ids: Integers,
-    offsets: Integers,
-    uniform: u64,
-    seeds: u64,
-    positions: Integers,
-    greedy: Truths,
-    output: IntegerRows,
-    emitted: u64,
-    accepted: u64,
-    recovered: u64,
-    bonus: u64,
-    flags: u64,
-    tokens: u64,
-    vocab: u32,
-    max_spec_len: u32,
-    rows_ahead: u32,
-    leading: u32,
+launch_params! {
+    /// What the kernels of `rejection_sample` take. `T` is the type of the probabilities.
+    struct Params<T> {
+        /// Probabilities of the target model, [tokens, vocab].
+        target: Rows as "Rows<const T>",
+        /// Probabilities of the draft model, [tokens, vocab]; null: the draft is deterministic.
+        draft: Rows as "Rows<const T>",
+        /// Draft tokens, [tokens].
+        draft_ids: Integers,
+        /// Bonus tokens, [requests].
+        bonus_ids: Integers,
+        /// Where the drafts of each request end, in tokens, [leading + requests].
+        offsets: Integers,
+        /// A number from 0 to below 1 for each draft, [tokens]; null: they are drawn.
+        uniform: u64 as "const float*",
+        /// Seeds, [requests]; null where nothing is drawn.
+        seeds: u64 as "const u64*",
+        /// The position of each request's first draft in its text, in tokens, [requests]; null where
+        /// nothing is drawn.
+        positions: Integers,
+        /// Which requests follow the target's argmax, [requests]; null but in mixed batches.
+        greedy: Truths,
+        /// Tokens that each request emits, then -1, [requests, max_spec_len + 1].
+        output: IntegerRows,
+        /// How many tokens each request emits, [requests].
+        emitted: u64 as "i32*",
+        /// Accepted drafts of each request, [requests].
+        accepted: u64 as "i32*",
+        /// Recovered tokens of each request, 0 or 1, [requests].
+        recovered: u64 as "i32*",
+        /// Bonus tokens of each request, 0 or 1, [requests].
+        bonus: u64 as "i32*",
+        /// One word of flags, or null.
+        flags: u64 as "u32*",
+        /// Draft tokens of all requests.
+        tokens: u64,
+        /// Tokens of the vocabulary.
+        vocab: u32,
+        /// The most drafts of a request.
+        max_spec_len: u32,
+        /// Rows of a greedy walk that are read before it is known whether the walk gets there.
+        rows_ahead: u32,
+        /// 1 where `offsets` begins with a 0, else 0.
+        leading: u32,
+    }
 }
-const _: () = assert!(size_of::<Params>() == 216);
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "rejection_sample", includes: &["ids.cuh"], structs: &[Params::DESCRIPTION] };
 
 /// The type of an argument; any for an absent one, of which nothing is read.
 fn dtype_of(argument: Option<Vector>) -> DType {
@@ -59,7 +87,7 @@ struct Team {
 }
 
 impl Team {
-    /// Powers of two. Blocks x threads on an H200, 8 drafts of f32, in microseconds,
+    /// Powers of two, at most `most` blocks. Blocks x threads on an H200, 8 drafts of f32, in microseconds,
     /// argmax | sample:
     ///
     /// ```text
@@ -84,7 +112,7 @@ impl Team {
     /// and 16 x 256 takes 12.3 where 8 x 512 takes 14.4 (16, 128256).
     ///
     /// Requests of 256 x 4, 151936 on an H100: 111 | 115 by 4 x 512, 108 | 126 by 2 x 256.
-    fn new(plan: &Plan, clusters: bool) -> Self {
+    fn new(plan: &Plan, most: u32) -> Self {
         let sums = plan.samples();
         let follows = plan.params.acceptance == Acceptance::Greedy || plan.greedy.is_some();
         let (small, large) = (plan.vocab() < 40_000, plan.vocab() > 100_000);
@@ -102,49 +130,14 @@ impl Team {
             129..=256 => (2, 256),
             _ => (1, 512),
         };
-        if clusters { Team { blocks, threads } } else { Team { blocks: 1, threads: 512 } }
+        // Blocks that the device does not run leave their share to larger ones.
+        if blocks <= most { Team { blocks, threads } } else { Team { blocks: most, threads: 512 } }
     }
 
     fn shape(self, batch: usize) -> Option<Shape> {
         let blocks = batch.checked_mul(self.blocks as usize)?;
         let blocks = u32::try_from(blocks).ok().filter(|&b| b < 1 << 31)?;
         Some(Shape::new(blocks, self.threads).cluster(self.blocks))
-    }
-}
-
-impl Cuda {
-    /// Whether the device can run one such cluster.
-    fn holds_cluster(&self, function: &Function, team: Team) -> Result<bool> {
-        let _current = self.gpu().enter()?;
-        let mut attribute = sys::CUlaunchAttribute_st {
-            id: sys::CUlaunchAttributeID_enum::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
-            pad: [0; 4],
-            value: sys::CUlaunchAttributeValue_union {
-                clusterDim: sys::CUlaunchAttributeValue_union__bindgen_ty_1 {
-                    x: team.blocks,
-                    y: 1,
-                    z: 1,
-                },
-            },
-        };
-        let config = sys::CUlaunchConfig_st {
-            gridDimX: team.blocks,
-            gridDimY: 1,
-            gridDimZ: 1,
-            blockDimX: team.threads,
-            blockDimY: 1,
-            blockDimZ: 1,
-            sharedMemBytes: 0,
-            hStream: std::ptr::null_mut(),
-            attrs: &mut attribute,
-            numAttrs: 1,
-        };
-        let mut clusters = 0;
-        // SAFETY: the function is loaded in the current context; all pointers
-        // are to locals that outlive the call.
-        let code =
-            unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, function.raw, &config) };
-        Ok(code == sys::CUresult::CUDA_SUCCESS && clusters > 0)
     }
 }
 
@@ -161,14 +154,12 @@ unsafe impl Supports<RejectionSample> for Cuda {
         };
         let name = format!("rejection_sample_{mode}_{}", plan.target.dtype.name());
         let function = self.function(&KERNELS, &name)?;
-        let mut team = Team::new(plan, self.limits().clusters);
-        // More than 8 blocks are not portable: a device may not hold them.
-        if team.blocks > 8 && !self.holds_cluster(&function, team)? {
-            team.blocks = 8;
-        }
-        let shape = team.shape(plan.batch).ok_or_else(|| {
-            let words = format!("{} requests are more than a grid holds", plan.batch);
-            Error::device(self.device(), Status::NotImplemented, words)
+        let (function, shape, ()) = self.within_clusters(|most| {
+            let shape = Team::new(plan, most).shape(plan.batch).ok_or_else(|| {
+                let words = format!("{} requests are more than a grid holds", plan.batch);
+                Error::device(self.device(), Status::NotImplemented, words)
+            })?;
+            Ok((function.clone(), shape, ()))
         })?;
         Ok(Box::new(Prepared {
             cuda: self.clone(),

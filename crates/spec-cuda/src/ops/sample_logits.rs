@@ -4,9 +4,13 @@
 //! counts of keys, so that top-k and top-p are one search for where a row is cut, where
 //! FlashInfer (Ye et al., 2025) draws and rejects until a token is within the cut.
 
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
 use spec_core::ops::SampleLogits;
 use spec_core::ops::sample_logits::{Buffers, Plan};
-use spec_core::{DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
+use spec_core::{
+    DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut, launch_params,
+};
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
@@ -15,29 +19,51 @@ use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("sample_logits");
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Params {
-    logits: Rows,
-    positions: Integers,
-    temperature: u64,
-    seeds: u64,
-    top_k: u64,
-    top_p: u64,
-    min_p: u64,
-    of_rows: Integers,
-    mask: Rows,
-    tokens: IntegerRows,
-    probs: Rows,
-    logprobs: u64,
-    flags: u64,
-    requests: u64,
-    vocab: u32,
-    min_p_first: u32,
-    cached: u32,
-    reserved: u32,
+launch_params! {
+    /// What the kernels of `sample_logits` take. `T` is the type of the logits.
+    struct Params<T> {
+        /// Logits, [rows, vocab].
+        logits: Rows as "Rows<const T>",
+        /// The position of each row's token in its text, in tokens, [rows].
+        positions: Integers,
+        /// Temperatures, [requests].
+        temperature: u64 as "const float*",
+        /// Seeds, [requests].
+        seeds: u64 as "const u64*",
+        /// How many tokens top-k keeps, [requests]; 0 and below, or null: all.
+        top_k: u64 as "const i32*",
+        /// Which share of the probability top-p keeps, [requests]; 1 and above, or null: all.
+        top_p: u64 as "const float*",
+        /// The least weight that min-p keeps, as a share of the largest, [requests]; 0 and below, or
+        /// null: all.
+        min_p: u64 as "const float*",
+        /// The request of each row, [rows]; null: each row is a request.
+        of_rows: Integers,
+        /// A bit for each token that is allowed, [rows, ceil(vocab / 32)]; null: all are.
+        mask: Rows as "Rows<const u32>",
+        /// The token of each row, [rows, 1].
+        tokens: IntegerRows,
+        /// Probabilities that the token was drawn from, [rows, vocab], or null.
+        probs: Rows as "Rows<float>",
+        /// The log-probability of each row's token, [rows], or null.
+        logprobs: u64 as "float*",
+        /// One word of flags, or null.
+        flags: u64 as "u32*",
+        /// Requests.
+        requests: u64,
+        /// Tokens of the vocabulary.
+        vocab: u32,
+        /// 1 where min-p filters before top-k and top-p, else 0.
+        min_p_first: u32,
+        /// 1 where a block keeps its pieces of the row in shared memory, else 0.
+        cached: u32,
+        reserved: u32,
+    }
 }
-const _: () = assert!(size_of::<Params>() == 184);
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "sample_logits", includes: &["ids.cuh"], structs: &[Params::DESCRIPTION] };
 
 /// Threads of a block: `SELECT_THREADS`.
 const THREADS: u32 = 512;
@@ -114,7 +140,8 @@ impl Prepared {
         let limits = cuda.limits();
         let most = limits.shared.saturating_sub(FIXED);
         let full = Shape::new(1, THREADS).shared(most);
-        let team = team_for(plan.rows(), |blocks| cuda.clusters_alone(&function, full, blocks))?;
+        let alone = |blocks| cuda.active_clusters(&function, full.cluster(blocks));
+        let team = team_for(plan.rows(), alone)?;
         let bytes = piece_bytes(plan, team.blocks);
         let cached = team.kept && bytes <= most as usize;
         let shared = if cached { bytes as u32 } else { 0 };

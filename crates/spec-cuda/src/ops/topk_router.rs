@@ -1,8 +1,11 @@
 //! Host side of `kernels/topk_router.cu`.
 
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
+use spec_core::launch_params::Field;
 use spec_core::ops::TopkRouter;
 use spec_core::ops::topk_router::{Buffers, GroupScore, Masked, Plan, Scoring, Select};
-use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut};
+use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, launch_params};
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
@@ -42,56 +45,98 @@ const GROUPED_THREADS: u32 = 128;
 /// 2048 tokens 3.31 us, 2.86.
 const FEW_TOKENS: usize = 1024;
 
-/// What every kernel takes.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Params {
-    x: Rows,
-    bias: u64,
-    weights: Rows,
-    indices: Rows,
-    flags: u64,
-    tokens: u64,
-    experts: u32,
-    groups: u32,
-    topk_groups: u32,
-    topk: u32,
-    scoring: u32,
-    group_max: u32,
-    excluded: u32,
-    renormalize: u32,
-    scale: f32,
-    reserved: u32,
+launch_params! {
+    /// What every kernel of `topk_router` takes.
+    struct Params {
+        /// Logits, [tokens, experts] of the kernel's type.
+        x: Rows as "Rows<const void>",
+        /// The bias of each expert, [experts] of f32 or of `bias_type`, or null.
+        bias: u64 as "const float*",
+        /// Weights of the picks, [tokens, topk + shared_experts].
+        weights: Rows as "Rows<float>",
+        /// Experts of the picks, [tokens, topk + shared_experts].
+        indices: Rows as "Rows<i32>",
+        /// One word of flags, or null.
+        flags: u64 as "u32*",
+        /// Tokens.
+        tokens: u64,
+        /// Experts.
+        experts: u32,
+        /// Groups of experts.
+        groups: u32,
+        /// Groups that are kept.
+        topk_groups: u32,
+        /// Picks of a token.
+        topk: u32,
+        /// 0 sigmoid, 1 softmax, 2 the square root of softplus.
+        scoring: u32,
+        /// 1 where a group's score is its largest choice, 0 where it is the sum of the two largest.
+        group_max: u32,
+        /// 1 where experts of dropped groups are excluded, 0 where their choice is 0.0.
+        excluded: u32,
+        /// 1 where the weights of a token add up to `scale`, else 0.
+        renormalize: u32,
+        /// What every weight is multiplied by.
+        scale: f32,
+        reserved: u32,
+    }
 }
-const _: () = assert!(size_of::<Params>() == 112);
 
-/// What the kernels take besides that know every option.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Options {
-    num_tokens: u64,
-    replicas: Rows,
-    replica_counts: u64,
-    load: u64,
-    bias_type: u32,
-    wide_indices: u32,
-    shared_experts: u32,
-    shared_weight: f32,
-    physical: u32,
-    most: u32,
-    by_logit: u32,
-    chunk: u32,
-    words: u32,
-    reserved: u32,
+launch_params! {
+    /// What kernels that know every option take besides. What is absent is null or 0.
+    struct Options {
+        /// How many rows are tokens, one number; null: all.
+        num_tokens: u64 as "const i32*",
+        /// Places of each expert's replicas, [experts, max_replicas], or null.
+        replicas: Rows as "Rows<const i32>",
+        /// Replicas of each expert, [experts].
+        replica_counts: u64 as "const i32*",
+        /// How many picks went to each place is added to it, [physical], or null.
+        load: u64 as "i32*",
+        /// The type of the bias: 0 f32, 1 f16, 2 bf16.
+        bias_type: u32,
+        /// 1 where `indices` are of 64 bits, 0 where they are of 32.
+        wide_indices: u32,
+        /// Columns behind the picks.
+        shared_experts: u32,
+        /// The weight in each of them.
+        shared_weight: f32,
+        /// Places of experts; without replicas, experts.
+        physical: u32,
+        /// Columns of `replicas`.
+        max_replicas: u32,
+        /// topk_router_any: 1 where experts are chosen by their logit, 0 by their score.
+        by_logit: u32,
+        /// topk_router_any: neighbouring experts that a lane heads.
+        chunk: u32,
+        /// topk_router_any: words of shared memory of a warp.
+        words: u32,
+        reserved: u32,
+    }
 }
-const _: () = assert!(size_of::<Options>() == 80);
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Extended {
-    common: Params,
-    options: Options,
+impl Field for Params {
+    const DEVICE: &'static str = "Params";
 }
+
+impl Field for Options {
+    const DEVICE: &'static str = "Options";
+}
+
+launch_params! {
+    /// What kernels that know every option take.
+    struct Extended {
+        common: Params,
+        options: Options,
+    }
+}
+
+#[cfg(test)]
+pub(super) const HEADER: Header = Header {
+    name: "topk_router",
+    includes: &["common.cuh"],
+    structs: &[Params::DESCRIPTION, Options::DESCRIPTION, Extended::DESCRIPTION],
+};
 
 /// A kernel that was made for a plan.
 struct Launch {
@@ -268,7 +313,7 @@ unsafe impl Kernel<TopkRouter> for Prepared {
             shared_experts: given.shared_experts as u32,
             shared_weight: given.shared_weight,
             physical: plan.physical_experts() as u32,
-            most: plan.replicas.map_or(0, |matrix| matrix.cols as u32),
+            max_replicas: plan.replicas.map_or(0, |matrix| matrix.cols as u32),
             by_logit: u32::from(given.select == Select::Logit),
             chunk: chunk(plan) as u32,
             words: words(plan) as u32,

@@ -1,12 +1,14 @@
 //! Host side of `kernels/tree_verify.cu`.
 
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
 use spec_core::ops::TreeVerify;
 use spec_core::ops::tree_verify::{Buffers, Plan};
-use spec_core::{Kernel, Matrix, Result, Stream, Supports, ViewMut};
+use spec_core::{Kernel, Result, Stream, Supports, ViewMut, launch_params};
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
-use crate::args::Located;
+use crate::args::IntegerRows;
 use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("tree_verify");
@@ -18,31 +20,37 @@ const NODE: usize = 16;
 /// Shared memory that the kernels use beside the tree.
 const FIXED_SHARED: usize = 64;
 
-/// Rows of integers of either width.
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct IntegerRows {
-    data: u64,
-    stride: u64,
-    wide: u64,
+launch_params! {
+    /// What the kernels of `tree_verify` take.
+    struct Params {
+        /// The drafted token of each node, [batch, nodes].
+        draft: IntegerRows,
+        /// The token that the target model chose after each node, [batch, nodes].
+        target: IntegerRows,
+        /// The first child of each node, [batch, nodes], -1 for none.
+        first_child: IntegerRows,
+        /// The next sibling of each node, [batch, nodes], -1 for none.
+        next_sibling: IntegerRows,
+        /// Tokens that each request emits, then -1, [batch, max_depth + 1].
+        tokens: IntegerRows,
+        /// The nodes of the accepted path from the root on, then -1, [batch, max_depth + 1].
+        path: IntegerRows,
+        /// How many tokens each request emits, [batch].
+        num_tokens: u64 as "i32*",
+        /// One word of flags, or null.
+        flags: u64 as "u32*",
+        /// Requests.
+        batch: u64,
+        /// Nodes of a tree, its root included.
+        nodes: u32,
+        /// The most drafts on a path.
+        max_depth: u32,
+    }
 }
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Params {
-    draft: IntegerRows,
-    target: IntegerRows,
-    first_child: IntegerRows,
-    next_sibling: IntegerRows,
-    tokens: IntegerRows,
-    path: IntegerRows,
-    num_tokens: u64,
-    flags: u64,
-    batch: u64,
-    nodes: u32,
-    max_depth: u32,
-}
-const _: () = assert!(size_of::<Params>() == 176);
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "tree_verify", includes: &["ids.cuh"], structs: &[Params::DESCRIPTION] };
 
 struct Prepared {
     cuda: Cuda,
@@ -84,12 +92,12 @@ unsafe impl Kernel<TreeVerify> for Prepared {
     ) -> Result<()> {
         let Prepared { cuda, plan, .. } = self;
         let params = Params {
-            draft: rows(cuda, buffers.draft_tokens, &plan.draft_tokens)?,
-            target: rows(cuda, buffers.target_tokens, &plan.target_tokens)?,
-            first_child: rows(cuda, buffers.first_child, &plan.first_child)?,
-            next_sibling: rows(cuda, buffers.next_sibling, &plan.next_sibling)?,
-            tokens: rows(cuda, buffers.tokens, &plan.tokens)?,
-            path: rows(cuda, buffers.nodes, &plan.nodes)?,
+            draft: cuda.integer_rows(buffers.draft_tokens, &plan.draft_tokens)?,
+            target: cuda.integer_rows(buffers.target_tokens, &plan.target_tokens)?,
+            first_child: cuda.integer_rows(buffers.first_child, &plan.first_child)?,
+            next_sibling: cuda.integer_rows(buffers.next_sibling, &plan.next_sibling)?,
+            tokens: cuda.integer_rows(buffers.tokens, &plan.tokens)?,
+            path: cuda.integer_rows(buffers.nodes, &plan.nodes)?,
             num_tokens: cuda.pointer(buffers.num_tokens)?,
             flags: cuda.pointer(buffers.flags)?,
             batch: plan.batch() as u64,
@@ -101,9 +109,4 @@ unsafe impl Kernel<TreeVerify> for Prepared {
         // tree, which is data, against the plan's sizes.
         cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
     }
-}
-
-fn rows(cuda: &Cuda, argument: impl Located, matrix: &Matrix) -> Result<IntegerRows> {
-    let (stride, wide) = (matrix.row_stride as u64, u64::from(matrix.dtype.size() == 8));
-    Ok(IntegerRows { data: cuda.pointer(argument)?, stride, wide })
 }

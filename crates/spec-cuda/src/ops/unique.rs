@@ -7,9 +7,11 @@
 //! (Adinets and Merrill, 2022) where buckets would not fit, with the look-back of Merrill
 //! and Garland (2016).
 
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
 use spec_core::ops::Unique;
 use spec_core::ops::unique::{Buffers, Plan};
-use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut};
+use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, launch_params};
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
@@ -82,36 +84,67 @@ const MAX_BITS: u32 = 16;
 /// Size of the kernels' `Plan`.
 const PLAN_BYTES: usize = 8 * RADIX * 8 + 192;
 
-#[repr(C)]
-#[derive(Clone, Copy)]
-struct Params {
-    keys: u64,
-    unique: u64,
-    count: u64,
-    counts: u64,
-    n: u64,
-    flip: u64,
-    plan: u64,
-    bucket_counts: u64,
-    phases: u64,
-    tile_sums: u64,
-    bucket_starts: u64,
-    bucket_ends: u64,
-    digit_ends: u64,
-    digit_tiles: u64,
-    offsets: u64,
-    sums: [u64; 2],
-    buffer: u64,
-    firsts: u64,
-    portion_keys: u64,
-    portions: u32,
-    bits: u32,
-    low_bits: u32,
-    part_bits: u32,
-    span_tiles: u32,
-    unused: u32,
+launch_params! {
+    /// What all kernels of `unique` take.
+    struct Params {
+        /// Keys, [n] of the kernel's type.
+        keys: u64 as "const void*",
+        /// Room for n keys: passes use it in turns with `buffer`, and the distinct keys are left in it.
+        unique: u64 as "void*",
+        /// How many distinct keys there are, one number.
+        count: u64 as "u64*",
+        /// How often each distinct key occurs, [n], or null.
+        counts: u64 as "u64*",
+        /// Keys.
+        n: u64,
+        /// The sign bit of signed keys, else 0.
+        flip: u64,
+        /// What the kernels tell each other; all zero before the first.
+        plan: u64 as "Plan*",
+        /// Keys of each bucket, [2^bits]; zero before the first kernel.
+        bucket_counts: u64 as "u32*",
+        /// How far each phase is, [2 + digits * portions]; zero before the first kernel.
+        phases: u64 as "Phase*",
+        /// Words of look-back, one for each tile to compact or each bucket, whichever are more; zero
+        /// before the first kernel.
+        tile_sums: u64 as "u64*",
+        /// Keys before each bucket, [2^bits + 1].
+        bucket_starts: u64 as "u32*",
+        /// Where each bucket's next key goes, at last its end, in keys, [2^bits].
+        bucket_ends: u64 as "u32*",
+        /// The same for digits of the first partition, or for parts of the range, [MAX_PARTS].
+        digit_ends: u64 as "u32*",
+        /// Tiles of the second partition before those of each digit, [MAX_SPLIT + 1].
+        digit_tiles: u64 as "u32*",
+        /// Where the keys of each digit's bin go, in keys, [portions + 1, digits, RADIX].
+        offsets: u64 as "u64*",
+        /// Words of look-back of a pass, [tiles of a portion, RADIX], two of them in turns. Where keys
+        /// ascend: the distinct keys before each tile to compact in its span, and those before each
+        /// span.
+        sums: [u64; 2] as "u32*",
+        /// Room for n keys.
+        buffer: u64 as "void*",
+        /// Where the first of each CHUNK distinct keys is among all keys, [ceil(n / CHUNK)].
+        firsts: u64 as "u64*",
+        /// Keys of a portion, a multiple of a tile's.
+        portion_keys: u64,
+        /// Portions of a pass.
+        portions: u32,
+        /// Bits of a bucket's number.
+        bits: u32,
+        /// How many of those the second partition tells apart; 0: there is none.
+        low_bits: u32,
+        /// Positions that a block has bits for; 0: nothing goes by bits.
+        part_bits: u32,
+        /// Tiles that a block of `unique_check` looks at.
+        span_tiles: u32,
+        unused: u32,
+    }
 }
-const _: () = assert!(size_of::<Params>() == 184);
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "unique", includes: &["common.cuh"], structs: &[Params::DESCRIPTION] };
 
 /// How a set of keys is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,0 +1,273 @@
+//! The device's side of [`spec_core::launch_params`]: the text of each parameter struct in CUDA C++
+//! or WGSL, and whether the files that a backend has checked in are that text.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use spec_core::launch_params::Description;
+
+/// Where this environment variable is set, [`check`] writes the files first.
+const WRITE: &str = "SPEC_WRITE_PARAMS";
+
+/// How wide a comment may be, in characters.
+const WIDTH: usize = 100;
+
+/// A file of parameter structs.
+#[derive(Clone, Copy, Debug)]
+pub struct Header {
+    /// Name of the file, and of the Rust file under `src/ops/` that defines the structs.
+    pub name: &'static str,
+    /// What the structs are made of beside numbers and pointers: names of files to include.
+    pub includes: &'static [&'static str],
+    /// In the order in which the device needs them.
+    pub structs: &'static [Description],
+}
+
+/// A language of kernels.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Language {
+    /// CUDA C++: a header.
+    Cuda,
+    /// WGSL: a file for `//!include`, each of whose structs begins with `at: At`.
+    Wgsl,
+}
+
+/// Whether `folder` has the files of `headers`, to the byte, and no others.
+///
+/// # Errors
+/// A sentence that names the files which differ.
+pub fn check(folder: &str, language: Language, headers: &[Header]) -> Result<(), String> {
+    let folder = Path::new(folder);
+    let mut expected: Vec<(String, String)> =
+        headers.iter().map(|header| (language.file(header.name), language.text(header))).collect();
+    expected.sort();
+    if std::env::var_os(WRITE).is_some() {
+        let failed = |e| format!("{}: {e}", folder.display());
+        std::fs::create_dir_all(folder).map_err(failed)?;
+        for (name, text) in &expected {
+            std::fs::write(folder.join(name), text).map_err(failed)?;
+        }
+    }
+    let entries = std::fs::read_dir(folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+    let mut found: Vec<(String, String)> = entries
+        .filter_map(Result::ok)
+        .map(|entry| {
+            let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
+            // Git may have checked them out with other ends of lines.
+            (entry.file_name().to_string_lossy().into_owned(), text.replace("\r\n", "\n"))
+        })
+        .collect();
+    found.sort();
+    let lacks = |these: &[(String, String)], file| !these.contains(file);
+    let mut names: Vec<&str> = Vec::new();
+    names.extend(expected.iter().filter(|f| lacks(&found, f)).map(|f| f.0.as_str()));
+    names.extend(found.iter().filter(|f| lacks(&expected, f)).map(|f| f.0.as_str()));
+    names.sort_unstable();
+    names.dedup();
+    if names.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "{} in {} differ from the parameter structs in Rust; run `cargo xtask params`, then \
+         compare the diff with the kernels",
+        names.join(", "),
+        folder.display()
+    ))
+}
+
+impl Language {
+    fn file(self, name: &str) -> String {
+        format!("{name}.{}", if self == Language::Cuda { "cuh" } else { "wgsl" })
+    }
+
+    /// The text of a file.
+    ///
+    /// # Panics
+    /// Where a struct is for the other language: WGSL has numbers of 32 bits alone.
+    pub fn text(self, header: &Header) -> String {
+        let mut text = format!(
+            "// Written by `cargo xtask params` from src/ops/{}.rs, which a test compares with it.\n",
+            header.name
+        );
+        let w = &mut text;
+        if self == Language::Cuda {
+            line(w, "#pragma once\n");
+            for include in header.includes {
+                line(w, &format!("#include \"{include}\""));
+            }
+        } else {
+            for include in header.includes {
+                line(w, &format!("//!include {include}"));
+            }
+        }
+        for description in header.structs {
+            line(w, "");
+            match self {
+                Language::Cuda => cuda_struct(w, description),
+                Language::Wgsl => wgsl_struct(w, description),
+            }
+        }
+        text
+    }
+}
+
+fn line(text: &mut String, words: &str) {
+    let _ = writeln!(text, "{words}");
+}
+
+/// A doc comment as `//` lines of at most `WIDTH` characters. An empty line parts paragraphs.
+fn comment(text: &mut String, indent: &str, doc: &[&str]) {
+    for paragraph in doc.split(|words| words.trim().is_empty()).filter(|p| !p.is_empty()) {
+        let mut written = format!("{indent}//");
+        for word in paragraph.iter().flat_map(|words| words.split_whitespace()) {
+            if written.chars().count() + 1 + word.chars().count() > WIDTH {
+                line(text, &written);
+                written = format!("{indent}//");
+            }
+            written.push(' ');
+            written.push_str(word);
+        }
+        line(text, &written);
+    }
+}
+
+fn cuda_struct(text: &mut String, s: &Description) {
+    comment(text, "", s.doc);
+    if let Some(name) = s.template {
+        line(text, &format!("template <typename {name}>"));
+    }
+    line(text, &format!("struct {} {{", s.name));
+    for field in s.fields {
+        comment(text, "    ", field.doc);
+        let device = if field.device == "f32" { "float" } else { field.device };
+        let elements = field.elements.map_or(String::new(), |count| format!("[{count}]"));
+        line(text, &format!("    {device} {}{elements};", field.name));
+    }
+    line(text, "};");
+    let whole = format!("{}{}", s.name, if s.template.is_some() { "<float>" } else { "" });
+    line(text, "// In bytes, as the host has them.");
+    line(text, &format!("static_assert(sizeof({whole}) == {});", s.size));
+    for field in s.fields {
+        let mut at = |name: &str, offset: usize| {
+            line(text, &format!("static_assert(SPEC_OFFSET({whole}, {name}) == {offset});"));
+        };
+        if field.parts.is_empty() {
+            at(field.name, field.offset);
+        }
+        for part in field.parts {
+            at(&format!("{}.{}", field.name, part.name), field.offset + part.offset);
+        }
+    }
+}
+
+fn wgsl_struct(text: &mut String, s: &Description) {
+    comment(text, "", s.doc);
+    line(text, &format!("struct {} {{", s.name));
+    line(text, "    // Where the first element of each region is: see `bound`.");
+    line(text, "    at: At,");
+    for (i, field) in s.fields.iter().enumerate() {
+        let scalar = field.parts.is_empty() && field.elements.is_none();
+        assert!(
+            scalar && field.offset == 4 * i,
+            "{}.{} is no number of 32 bits",
+            s.name,
+            field.name
+        );
+        comment(text, "    ", field.doc);
+        line(text, &format!("    {}: {},", field.name, field.device));
+    }
+    assert_eq!(s.size, 4 * s.fields.len(), "{} ends with numbers of 32 bits", s.name);
+    line(text, "}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    spec_core::launch_params! {
+        /// What `double` takes. The words of this comment are more than one line of a hundred characters has.
+        ///
+        /// A second paragraph.
+        struct Params<T> {
+            /// Numbers, [count].
+            numbers: u64 as "const T*",
+            sums: [u64; 2] as "u32*",
+            /// From 0 to 1.
+            share: f32,
+            count: u32,
+        }
+    }
+
+    spec_core::launch_params! {
+        /// What a shader takes.
+        struct Words {
+            /// Rows.
+            rows: u32,
+            share: f32,
+        }
+    }
+
+    const HEADER: Header =
+        Header { name: "double", includes: &["common.cuh"], structs: &[Params::DESCRIPTION] };
+
+    #[test]
+    fn a_struct_becomes_a_header() {
+        assert_eq!(
+            Language::Cuda.text(&HEADER),
+            r#"// Written by `cargo xtask params` from src/ops/double.rs, which a test compares with it.
+#pragma once
+
+#include "common.cuh"
+
+// What `double` takes. The words of this comment are more than one line of a hundred characters
+// has.
+// A second paragraph.
+template <typename T>
+struct Params {
+    // Numbers, [count].
+    const T* numbers;
+    u32* sums[2];
+    // From 0 to 1.
+    float share;
+    u32 count;
+};
+// In bytes, as the host has them.
+static_assert(sizeof(Params<float>) == 32);
+static_assert(SPEC_OFFSET(Params<float>, numbers) == 0);
+static_assert(SPEC_OFFSET(Params<float>, sums) == 8);
+static_assert(SPEC_OFFSET(Params<float>, share) == 24);
+static_assert(SPEC_OFFSET(Params<float>, count) == 28);
+"#
+        );
+    }
+
+    #[test]
+    fn a_struct_becomes_wgsl() {
+        let header = Header { includes: &[], structs: &[Words::DESCRIPTION], ..HEADER };
+        let text = Language::Wgsl.text(&header);
+        let (_, text) = text.split_once("\n\n").unwrap();
+        let expected = "// What a shader takes.\nstruct Params {\n    // Where the first element of \
+                        each region is: see `bound`.\n    at: At,\n    // Rows.\n    rows: u32,\n    \
+                        share: f32,\n}\n";
+        assert_eq!(text.replace("Words", "Params"), expected);
+    }
+
+    #[test]
+    fn fields_that_change_places_are_seen() {
+        let folder = std::env::temp_dir().join(format!("spec-params-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let path = folder.to_str().unwrap();
+        std::fs::write(folder.join("double.cuh"), Language::Cuda.text(&HEADER)).unwrap();
+        assert_eq!(check(path, Language::Cuda, &[HEADER]), Ok(()));
+        let [numbers, sums, share, count] = Params::DESCRIPTION.fields else { unreachable!() };
+        let fields: &'static [_] = Box::leak(Box::new([*numbers, *sums, *count, *share]));
+        let swapped: &'static [_] =
+            Box::leak(Box::new([Description { fields, ..Params::DESCRIPTION }]));
+        let found = check(path, Language::Cuda, &[Header { structs: swapped, ..HEADER }]);
+        assert!(found.unwrap_err().starts_with("double.cuh in "));
+        // A file that nothing defines any more.
+        let none = check(path, Language::Cuda, &[]);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(none.is_err());
+    }
+}

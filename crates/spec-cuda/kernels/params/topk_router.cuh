@@ -1,0 +1,118 @@
+// Written by `cargo xtask params` from src/ops/topk_router.rs, which a test compares with it.
+#pragma once
+
+#include "common.cuh"
+
+// What every kernel of `topk_router` takes.
+struct Params {
+    // Logits, [tokens, experts] of the kernel's type.
+    Rows<const void> x;
+    // The bias of each expert, [experts] of f32 or of `bias_type`, or null.
+    const float* bias;
+    // Weights of the picks, [tokens, topk + shared_experts].
+    Rows<float> weights;
+    // Experts of the picks, [tokens, topk + shared_experts].
+    Rows<i32> indices;
+    // One word of flags, or null.
+    u32* flags;
+    // Tokens.
+    u64 tokens;
+    // Experts.
+    u32 experts;
+    // Groups of experts.
+    u32 groups;
+    // Groups that are kept.
+    u32 topk_groups;
+    // Picks of a token.
+    u32 topk;
+    // 0 sigmoid, 1 softmax, 2 the square root of softplus.
+    u32 scoring;
+    // 1 where a group's score is its largest choice, 0 where it is the sum of the two largest.
+    u32 group_max;
+    // 1 where experts of dropped groups are excluded, 0 where their choice is 0.0.
+    u32 excluded;
+    // 1 where the weights of a token add up to `scale`, else 0.
+    u32 renormalize;
+    // What every weight is multiplied by.
+    float scale;
+    u32 reserved;
+};
+// In bytes, as the host has them.
+static_assert(sizeof(Params) == 112);
+static_assert(SPEC_OFFSET(Params, x.data) == 0);
+static_assert(SPEC_OFFSET(Params, x.stride) == 8);
+static_assert(SPEC_OFFSET(Params, bias) == 16);
+static_assert(SPEC_OFFSET(Params, weights.data) == 24);
+static_assert(SPEC_OFFSET(Params, weights.stride) == 32);
+static_assert(SPEC_OFFSET(Params, indices.data) == 40);
+static_assert(SPEC_OFFSET(Params, indices.stride) == 48);
+static_assert(SPEC_OFFSET(Params, flags) == 56);
+static_assert(SPEC_OFFSET(Params, tokens) == 64);
+static_assert(SPEC_OFFSET(Params, experts) == 72);
+static_assert(SPEC_OFFSET(Params, groups) == 76);
+static_assert(SPEC_OFFSET(Params, topk_groups) == 80);
+static_assert(SPEC_OFFSET(Params, topk) == 84);
+static_assert(SPEC_OFFSET(Params, scoring) == 88);
+static_assert(SPEC_OFFSET(Params, group_max) == 92);
+static_assert(SPEC_OFFSET(Params, excluded) == 96);
+static_assert(SPEC_OFFSET(Params, renormalize) == 100);
+static_assert(SPEC_OFFSET(Params, scale) == 104);
+static_assert(SPEC_OFFSET(Params, reserved) == 108);
+
+// What kernels that know every option take besides. What is absent is null or 0.
+struct Options {
+    // How many rows are tokens, one number; null: all.
+    const i32* num_tokens;
+    // Places of each expert's replicas, [experts, max_replicas], or null.
+    Rows<const i32> replicas;
+    // Replicas of each expert, [experts].
+    const i32* replica_counts;
+    // How many picks went to each place is added to it, [physical], or null.
+    i32* load;
+    // The type of the bias: 0 f32, 1 f16, 2 bf16.
+    u32 bias_type;
+    // 1 where `indices` are of 64 bits, 0 where they are of 32.
+    u32 wide_indices;
+    // Columns behind the picks.
+    u32 shared_experts;
+    // The weight in each of them.
+    float shared_weight;
+    // Places of experts; without replicas, experts.
+    u32 physical;
+    // Columns of `replicas`.
+    u32 max_replicas;
+    // topk_router_any: 1 where experts are chosen by their logit, 0 by their score.
+    u32 by_logit;
+    // topk_router_any: neighbouring experts that a lane heads.
+    u32 chunk;
+    // topk_router_any: words of shared memory of a warp.
+    u32 words;
+    u32 reserved;
+};
+// In bytes, as the host has them.
+static_assert(sizeof(Options) == 80);
+static_assert(SPEC_OFFSET(Options, num_tokens) == 0);
+static_assert(SPEC_OFFSET(Options, replicas.data) == 8);
+static_assert(SPEC_OFFSET(Options, replicas.stride) == 16);
+static_assert(SPEC_OFFSET(Options, replica_counts) == 24);
+static_assert(SPEC_OFFSET(Options, load) == 32);
+static_assert(SPEC_OFFSET(Options, bias_type) == 40);
+static_assert(SPEC_OFFSET(Options, wide_indices) == 44);
+static_assert(SPEC_OFFSET(Options, shared_experts) == 48);
+static_assert(SPEC_OFFSET(Options, shared_weight) == 52);
+static_assert(SPEC_OFFSET(Options, physical) == 56);
+static_assert(SPEC_OFFSET(Options, max_replicas) == 60);
+static_assert(SPEC_OFFSET(Options, by_logit) == 64);
+static_assert(SPEC_OFFSET(Options, chunk) == 68);
+static_assert(SPEC_OFFSET(Options, words) == 72);
+static_assert(SPEC_OFFSET(Options, reserved) == 76);
+
+// What kernels that know every option take.
+struct Extended {
+    Params common;
+    Options options;
+};
+// In bytes, as the host has them.
+static_assert(sizeof(Extended) == 192);
+static_assert(SPEC_OFFSET(Extended, common) == 0);
+static_assert(SPEC_OFFSET(Extended, options) == 112);
