@@ -67,7 +67,18 @@ struct Cluster {
 
 // A cluster whose blocks send values without a barrier of all.
 struct Senders : Cluster {
-    // Arrives without a word about memory: that this block has started.
+    // Arrives with what this block's threads have stored in its shared memory: whoever waits sees
+    // that, and nothing else. (`arrive` would wait for stores to global memory too.)
+    INLINE void arrive_prepared() const {
+#if __CUDA_ARCH__ >= 900
+        __syncwarp();
+        asm volatile("fence.release.sync_restrict::shared::cta.cluster;" ::: "memory");
+        asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+    }
+
+    // Arrives without a word about memory: that this block has started, with barriers whose
+    // `init` was published, or that it needs nothing of the others any more.
     INLINE void arrive_started() const {
 #if __CUDA_ARCH__ >= 900
         __syncwarp();
@@ -131,17 +142,22 @@ struct Arrivals {
 #endif
     }
 
+    // Waits for a phase. What other blocks of the cluster sent is seen after it. (By itself,
+    // `try_wait` acquires at the block's scope, which orders nothing of theirs; at the cluster's
+    // scope it would drop the first-level cache besides, which holds none of it.)
     INLINE void wait(u32 parity) {
 #if __CUDA_ARCH__ >= 900
         u32 done = 0;
         while (done == 0) {
             asm volatile(
-                "{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; "
+                "{ .reg .pred p; "
+                "mbarrier.try_wait.parity.relaxed.cluster.shared::cta.b64 p, [%1], %2; "
                 "selp.u32 %0, 1, 0, p; }"
                 : "=r"(done)
                 : "r"(here()), "r"(parity)
                 : "memory");
         }
+        asm volatile("fence.acquire.sync_restrict::shared::cluster.cluster;" ::: "memory");
 #endif
     }
 

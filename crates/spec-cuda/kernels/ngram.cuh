@@ -369,9 +369,9 @@ INLINE void draft(const Params& p) {
             Arrivals::publish_init();
             shared.arrivals.expect((cluster.size + 1) * warps * sizeof(u64));
         }
-        // What this block's memory begins with is there before any other block comes.
+        // What this block's memory begins with is there before any other block lowers its hints.
         __syncthreads();
-        cluster.arrive_started();
+        cluster.arrive_prepared();
         cluster.wait_started();
     } else {
         __syncthreads();

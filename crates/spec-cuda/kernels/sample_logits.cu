@@ -171,14 +171,10 @@ struct Request {
     float min_p;
     i32 top_k;
 
-    // By one thread.
+    // By one thread. A word is stored or copied, never both: nothing orders a copy after a store of
+    // the same thread to the same place.
     template <typename T>
     INLINE void fetch(const Params<T>& p, u32 row) {
-        temperature = __uint_as_float(0x7FC00000u);
-        top_p = 1.0f;
-        min_p = 0.0f;
-        top_k = 0;
-        seed = 0;
         if (p.positions.wide) {
             copy<8>(&position, static_cast<const i64*>(p.positions.data) + row);
         } else {
@@ -186,18 +182,33 @@ struct Request {
         }
         // Negative ones are large here.
         const u64 at = p.of_rows.data == nullptr ? row : static_cast<u64>(p.of_rows[row]);
-        if (at >= p.requests) return;
-        copy<4>(&temperature, p.temperature + at);
-        copy<8>(&seed, p.seeds + at);
-        if (p.top_k != nullptr) copy<4>(&top_k, p.top_k + at);
-        if (p.top_p != nullptr) copy<4>(&top_p, p.top_p + at);
-        if (p.min_p != nullptr) copy<4>(&min_p, p.min_p + at);
+        const bool known = at < p.requests;
+        if (known) {
+            copy<4>(&temperature, p.temperature + at);
+            copy<8>(&seed, p.seeds + at);
+        } else {
+            temperature = __uint_as_float(0x7FC00000u);
+            seed = 0;
+        }
+        copy_or(&top_k, p.top_k, at, known, 0);
+        copy_or(&top_p, p.top_p, at, known, 1.0f);
+        copy_or(&min_p, p.min_p, at, known, 0.0f);
     }
 
     // By the same one, before a barrier after which all may read.
     INLINE static void arrive() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 private:
+    // Copies a word, or stores what stands for an absent one.
+    template <typename W>
+    INLINE static void copy_or(W* to, const W* from, u64 at, bool known, W absent) {
+        if (known && from != nullptr) {
+            copy<sizeof(W)>(to, from + at);
+        } else {
+            *to = absent;
+        }
+    }
+
     template <u32 BYTES>
     INLINE static void copy(void* to, const void* from) {
         const u32 place = static_cast<u32>(__cvta_generic_to_shared(to));
