@@ -75,6 +75,8 @@ struct Integers {
 
 // ---- loads -------------------------------------------------------------------
 
+INLINE float negative_infinity() { return __uint_as_float(0xFF800000u); }
+
 INLINE float to_f32(float x) { return x; }
 INLINE float to_f32(f16 x) { return __half2float(x); }
 INLINE float to_f32(bf16 x) { return __bfloat162float(x); }
@@ -123,16 +125,61 @@ INLINE u32 lanes_below() {
     return mask;
 }
 
-// The sum over this lane and those below it.
-INLINE u32 warp_inclusive_sum(u32 value) {
-    const u32 lane = lane_id();
+// ---- sums ----------------------------------------------------------------------
+
+// The sum over all lanes.
+template <typename T>
+INLINE T warp_sum(T value) {
+#pragma unroll
+    for (u32 step = WARP / 2; step > 0; step /= 2) {
+        value += __shfl_xor_sync(ALL_LANES, value, step);
+    }
+    return value;
+}
+
+// The sum over this lane and those below it. (Whoever has its lane in a register passes it.)
+template <typename T>
+INLINE T warp_inclusive_sum(T value, u32 lane = lane_id()) {
 #pragma unroll
     for (u32 step = 1; step < WARP; step *= 2) {
-        const u32 below = __shfl_up_sync(ALL_LANES, value, step);
+        const T below = __shfl_up_sync(ALL_LANES, value, step);
         if (lane >= step) value += below;
     }
     return value;
 }
+
+// Sums over the first warps of a block, of what each of its `warps` has left in `of_warps` before the
+// last barrier. By whole warps.
+template <typename T>
+struct SumsOfWarps {
+    // Lane w has that of warp w, and the sum through it.
+    T own;
+    T through;
+
+    INLINE SumsOfWarps(const T* of_warps, u32 warps, u32 lane)
+        : own(lane < warps ? of_warps[lane] : 0), through(warp_inclusive_sum(own)) {}
+
+    // Of a block of as many warps as a warp has lanes.
+    INLINE SumsOfWarps(const T* of_warps, u32 lane)
+        : own(of_warps[lane]), through(warp_inclusive_sum(own)) {}
+
+    INLINE T before(u32 warp) const { return __shfl_sync(ALL_LANES, through - own, warp); }
+    INLINE T all() const { return __shfl_sync(ALL_LANES, through, WARP - 1); }
+};
+
+// ---- copies --------------------------------------------------------------------
+
+// From global to shared memory past the registers: 4, 8 or 16 bytes, aligned to their size. Nothing
+// orders the copy after a store of this thread to the same place.
+template <typename T>
+INLINE void copy_async(T* to, const T* from) {
+    const u32 place = static_cast<u32>(__cvta_generic_to_shared(to));
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(place), "l"(from), "n"(sizeof(T))
+                 : "memory");
+}
+
+// Waits for this thread's copies.
+INLINE void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // ---- exact arithmetic: crates/spec-core/src/exact.rs, operation by operation --
 
@@ -212,6 +259,11 @@ INLINE u32 sort_key(float value) {
     const float v = value != value ? __uint_as_float(0xFF800000u) : add(value, 0.0f);
     const u32 bits = __float_as_uint(v);
     return bits >> 31 ? ~bits : bits | 0x80000000u;
+}
+
+// The float that a sort key stands for.
+INLINE float value_of_key(u32 key) {
+    return __uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key);
 }
 
 // Whether a draft token survives.

@@ -64,15 +64,6 @@ struct Shared {
     }
 };
 
-// Lane w gets the sum over the warps before w; `total` the sum over all. Every warp
-// computes it from what the warps left in `totals` before the last barrier.
-INLINE u32 warp_bases(const u32* totals, u32& total) {
-    const u32 own = totals[lane_id()];
-    const u32 inclusive = warp_inclusive_sum(own);
-    total = __shfl_sync(ALL_LANES, inclusive, WARP - 1);
-    return inclusive - own;
-}
-
 INLINE void clear(u32* words, u32 count) {
     uint4* quads = reinterpret_cast<uint4*>(words);
     for (u32 i = threadIdx.x; i < count / 4; i += THREADS) quads[i] = make_uint4(0, 0, 0, 0);
@@ -206,15 +197,15 @@ INLINE u32 stage_ranks(const Shared& shared, const u32 (&values)[ITEMS], u32 bas
         if (lane_id() == 0) totals[warp] = share.total;
     }
     __syncthreads();
-    u32 total;
-    const u32 bases = warp_bases(totals, total);
+    const SumsOfWarps<u32> warps(totals, lane_id());
+    const u32 total = warps.all();
     const u64* groups = reinterpret_cast<const u64*>(shared.bits);
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         const bool valid = static_cast<i32>(values[i]) >= 0;
         const u32 bit = valid ? values[i] - base : 0;
         const u32 owner = bit / (STEPS * WARP * 128);
-        const u32 start = __shfl_sync(ALL_LANES, bases, owner) + prefix[bit / 64];
+        const u32 start = warps.before(owner) + prefix[bit / 64];
         const u64 below = (1ull << (bit % 64)) - 1;
         // Equal values write the same value to the same place.
         if (valid) shared.stage[start + __popcll(groups[bit / 64] & below)] = values[i];
@@ -454,9 +445,9 @@ INLINE u32 write_distinct(const u32* sorted, u32 n, i32* out) {
     }
     if (lane == 0) totals[warp] = count;
     __syncthreads();
-    u32 total;
-    const u32 bases = warp_bases(totals, total);
-    u32 to = __shfl_sync(ALL_LANES, bases, warp);
+    const SumsOfWarps<u32> warps(totals, lane_id());
+    const u32 total = warps.all();
+    u32 to = warps.before(warp);
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
         const u32 at = (warp * ITEMS + i) * WARP + lane;
@@ -645,9 +636,9 @@ INLINE u32 write_bitmap(const Shared& shared, u32 log_words, u32 base, i32* out)
     count = __reduce_add_sync(ALL_LANES, count);
     if (lane == 0) totals[warp] = count;
     __syncthreads();
-    u32 total;
-    const u32 bases = warp_bases(totals, total);
-    u32 to = __shfl_sync(ALL_LANES, bases, warp);
+    const SumsOfWarps<u32> warps(totals, lane_id());
+    const u32 total = warps.all();
+    u32 to = warps.before(warp);
     for (u32 i = lane; i < share; i += WARP) {
         u32 word = words[i];
         const u32 own = __popc(word);

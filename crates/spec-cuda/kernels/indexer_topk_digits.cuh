@@ -264,10 +264,6 @@ INLINE u32 keep(Candidates& c, const Cut& cut, Put put) {
 
 // ---- a block's piece ----------------------------------------------------------
 
-INLINE float value_of(u32 key) {
-    return __uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key);
-}
-
 // The entries of a vector that are there.
 template <typename T>
 __device__ __noinline__ uint4 load_edge(const T* from, u32 bits) {
@@ -380,7 +376,7 @@ INLINE bool collect(const Params& p, const Tiles<T>& piece, Candidates& c) {
                 c.indices()[place] = index;
             });
             bounded = true;
-            bound = value_of(cut.key);
+            bound = exact::value_of_key(cut.key);
         }
         if (!bounded) {
             // A slot an entry, there or not: whole vectors at once.

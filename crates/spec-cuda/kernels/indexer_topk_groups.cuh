@@ -437,10 +437,6 @@ INLINE u32 list_groups(const Params& p, u32 groups, u32 bound, u32& turn) {
     return count;
 }
 
-INLINE float value_of_key(u32 key) {
-    return __uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key);
-}
-
 // Which entries of a vector reach a bound.
 template <typename T>
 struct Reach {
@@ -453,7 +449,7 @@ struct Reach {
 
     INLINE Reach(const Params& p, u32 bound) : brain(p.brain) {
         any = bound <= 0x007FFFFFu;
-        least = any ? 0.0f : value_of_key(bound);
+        least = any ? 0.0f : exact::value_of_key(bound);
     }
 
     INLINE u32 of(const Pack<T>& pack, bool whole) const {

@@ -239,16 +239,6 @@ INLINE void fill(const Params& p, u32 index) {
     for (u32 i = done + thread; i < p.capacity; i += step) p.sorted[i] = none;
 }
 
-// The sum over this lane and those below it.
-INLINE u64 warp_sums_through(u64 value) {
-#pragma unroll
-    for (u32 step = 1; step < WARP; step *= 2) {
-        const u64 below = __shfl_up_sync(ALL_LANES, value, step);
-        if (lane_id() >= step) value += below;
-    }
-    return value;
-}
-
 // Picks of an expert in blocks before this one, and in all.
 struct Count {
     u32 before;
@@ -278,14 +268,13 @@ INLINE u32 lay_out(const Params& p, const Shared& s, bool leads, Counts counts) 
     for (u32 e = first; e < last; e++) own += static_cast<u64>(s.offsets[e]) << 32 | s.totals[e];
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
-    u64 at = warp_sums_through(own);
+    u64 at = warp_inclusive_sum(own);
     if (lane == WARP - 1) sums[warp] = at;
     at -= own;
     __syncthreads();
-    const u64 of_lane = lane < blockDim.x / WARP ? sums[lane] : 0;
-    const u64 through = warp_sums_through(of_lane);
-    at += __shfl_sync(ALL_LANES, through - of_lane, warp);
-    const u32 padded = static_cast<u32>(__shfl_sync(ALL_LANES, through, WARP - 1) >> 32);
+    const SumsOfWarps<u64> warps(sums, blockDim.x / WARP, lane);
+    at += warps.before(warp);
+    const u32 padded = static_cast<u32>(warps.all() >> 32);
 #pragma unroll 1
     for (u32 e = first; e < last; e++) {
         const u32 run = s.offsets[e];

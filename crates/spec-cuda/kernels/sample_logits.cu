@@ -126,8 +126,8 @@ struct Masked {
 #pragma unroll
         for (u32 j = 0; j < N; ++j) {
             // The larger one is the number, where one is.
-            const float x = fmaxf(values[j], minus_infinity());
-            entries[j] = bits >> j & 1 ? x : minus_infinity();
+            const float x = fmaxf(values[j], negative_infinity());
+            entries[j] = bits >> j & 1 ? x : negative_infinity();
         }
     }
 
@@ -141,7 +141,7 @@ struct Masked {
                 entries[j] = nothing();
                 if (index < vocab) {
                     const bool in = mask == nullptr || (mask[index / 32] >> index % 32 & 1) != 0;
-                    entries[j] = in ? fmaxf(values[j], minus_infinity()) : minus_infinity();
+                    entries[j] = in ? fmaxf(values[j], negative_infinity()) : negative_infinity();
                 }
             }
         }
@@ -176,7 +176,7 @@ struct Request {
     template <typename T>
     INLINE void fetch(const Params<T>& p, u32 row) {
         if (p.positions.wide) {
-            copy<8>(&position, static_cast<const i64*>(p.positions.data) + row);
+            copy_async(&position, static_cast<const i64*>(p.positions.data) + row);
         } else {
             position = p.positions[row];
         }
@@ -184,8 +184,8 @@ struct Request {
         const u64 at = p.of_rows.data == nullptr ? row : static_cast<u64>(p.of_rows[row]);
         const bool known = at < p.requests;
         if (known) {
-            copy<4>(&temperature, p.temperature + at);
-            copy<8>(&seed, p.seeds + at);
+            copy_async(&temperature, p.temperature + at);
+            copy_async(&seed, p.seeds + at);
         } else {
             temperature = __uint_as_float(0x7FC00000u);
             seed = 0;
@@ -196,24 +196,17 @@ struct Request {
     }
 
     // By the same one, before a barrier after which all may read.
-    INLINE static void arrive() { asm volatile("cp.async.wait_all;" ::: "memory"); }
+    INLINE static void arrive() { await_copies(); }
 
 private:
     // Copies a word, or stores what stands for an absent one.
     template <typename W>
     INLINE static void copy_or(W* to, const W* from, u64 at, bool known, W absent) {
         if (known && from != nullptr) {
-            copy<sizeof(W)>(to, from + at);
+            copy_async(to, from + at);
         } else {
             *to = absent;
         }
-    }
-
-    template <u32 BYTES>
-    INLINE static void copy(void* to, const void* from) {
-        const u32 place = static_cast<u32>(__cvta_generic_to_shared(to));
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(place), "l"(from), "n"(BYTES)
-                     : "memory");
     }
 };
 
@@ -383,8 +376,8 @@ INLINE void write_token(const Params<T>& p, u32 row, u32 token, float largest, u
     p.tokens.set(row, 0, static_cast<i32>(token));
     if (p.logprobs == nullptr) return;
     const float x = to_f32(p.logits[row][token]);
-    float result = minus_infinity();
-    if (x > minus_infinity()) {
+    float result = negative_infinity();
+    if (x > negative_infinity()) {
         const float below = x == largest ? 0.0f : exact::sub(x, largest);
         // The sum is 1 and more: no logarithm of a small number.
         result = below - logf(exact::mul(__ull2float_rn(sum), 1.0f / 1099511627776.0f));
@@ -424,7 +417,7 @@ struct Weigher {
 
     INLINE bool keeps(u32 key, u32 index) const { return kept.cut.keeps(key, index); }
 
-    INLINE u64 of(u32 key) const { return counts ? 1 : kept.scale.fixed(value_of(key)); }
+    INLINE u64 of(u32 key) const { return counts ? 1 : kept.scale.fixed(exact::value_of_key(key)); }
 
     template <typename Row>
     INLINE void add(Selection& s, u32 lane, const Row& row, const Linear& linear) const {
@@ -547,8 +540,8 @@ struct Bound {
     // large as its largest, or as the bound: about right for normal logits of the spread of
     // a language model's. The same in all blocks of a team.
     INLINE bool holds(Few& few, const Scale& scale, u64 share, u32 vocab) const {
-        const float weight = __expf(scale.below(value_of(own)));
-        const float most = __expf(scale.below(value_of(key)));
+        const float weight = __expf(scale.below(exact::value_of_key(own)));
+        const float most = __expf(scale.below(exact::value_of_key(key)));
         const float inside = own >= key ? weight : 0.0f;
         const float rest = static_cast<float>(vocab) / (64 * MOST_PIECES);
         const float outside = fminf(weight, most) * rest;
@@ -568,7 +561,7 @@ template <typename Row>
 INLINE u32 send_few(Few& few, Team& team, const Row& row, u32 own_key, u32 bound) {
     const u32 room = Few::MOST / team.blocks.size;
     if (own_key >= bound) {
-        const float least = value_of(bound);
+        const float least = exact::value_of_key(bound);
         u64* const sent = team.blocks.of(few.sent, 0) + team.blocks.rank * room;
         const auto send = [&](const float(&entries)[Row::N], u32 first) {
             u32 those = 0;
@@ -600,7 +593,7 @@ template <typename Row>
 INLINE bool send_tied(Few& few, Team& team, const Row& row, u32 k, u32 own_group,
                       u32 largest_key) {
     const Bound reached(few, own_group, k, largest_key, Bound::ALL_STEPS);
-    const float bound = value_of(reached.key);
+    const float bound = exact::value_of_key(reached.key);
     u32 above = 0;
     u32 tied = 0;
     row.template each<2>(team.lane, [&](const float(&entries)[Row::N], u32) {
@@ -677,7 +670,7 @@ template <typename Row>
 INLINE Shares sum_and_send(Few& few, Team& team, const Row& row, u32 bound, u32 largest_key,
                            const Scale& scale, u64 top_p) {
     const u32 room = Few::MOST / team.blocks.size;
-    const float least = value_of(bound);
+    const float least = exact::value_of_key(bound);
     const bool plateau = bound == largest_key;
     u64* const to = team.blocks.of(few.sent, 0) + team.blocks.rank * room;
     u32 ties = 0;
@@ -754,7 +747,7 @@ INLINE void cut_few(Few& few, const Team& team, u32 k, u64 limit, const Options&
     const bool there = threadIdx.x < k;
     const u64 entry = there ? few.sorted[threadIdx.x] : 0;
     const u64 next = threadIdx.x + 1 < k ? few.sorted[threadIdx.x + 1] : 0;
-    const u64 weight = there ? scale.fixed(value_of(static_cast<u32>(entry >> 32))) : 0;
+    const u64 weight = there ? scale.fixed(exact::value_of_key(static_cast<u32>(entry >> 32))) : 0;
     const BlockSums sums(team.shared->sums, team, weight);
     const u64 after = sums.through;
     if (limit == 0) {
@@ -767,7 +760,7 @@ INLINE void cut_few(Few& few, const Team& team, u32 k, u64 limit, const Options&
     if (there && before < limit && (next == 0 || after >= limit)) {
         few.cut = {static_cast<u32>(entry >> 32), NONE - static_cast<u32>(entry) + 1};
     }
-    const u64 next_weight = next != 0 ? scale.fixed(value_of(static_cast<u32>(next >> 32))) : 0;
+    const u64 next_weight = next != 0 ? scale.fixed(exact::value_of_key(static_cast<u32>(next >> 32))) : 0;
     const bool stays = there && before < limit && weight >= options.floor;
     if (stays && (next == 0 || after >= limit || next_weight < options.floor)) {
         few.left = threadIdx.x + 1;
@@ -878,8 +871,8 @@ INLINE void sample(const Params<T>& p) {
                     Masked<T>{mask, p.vocab, 0, {0.0f, 0.0f}});
 
     // The largest logit of those allowed, and of all.
-    float top = minus_infinity();
-    float raw_top = minus_infinity();
+    float top = negative_infinity();
+    float raw_top = negative_infinity();
     bool odd = false;
     if (mask == nullptr) {
         // One of what is not a number makes it none.
@@ -892,11 +885,11 @@ INLINE void sample(const Params<T>& p) {
         row.template enter<true>(team.lane, visit);
         odd = !(top <= LARGEST);
         if (__any_sync(ALL_LANES, top != top)) {
-            top = minus_infinity();
+            top = negative_infinity();
             row.remake_cached(team.lane, [&](float(&entries)[N], u32 first) {
 #pragma unroll
                 for (u32 j = 0; j < N; ++j) {
-                    if (first + j < p.vocab) entries[j] = fmaxf(entries[j], minus_infinity());
+                    if (first + j < p.vocab) entries[j] = fmaxf(entries[j], negative_infinity());
                 }
             });
             row.each(team.lane, [&](const float(&entries)[N], u32) {
@@ -940,8 +933,8 @@ INLINE void sample(const Params<T>& p) {
     const u32 largest_key = __reduce_max_sync(ALL_LANES, key);
     told_first = __reduce_min_sync(ALL_LANES, key == largest_key ? told_first : NONE);
     const u32 first_piece = team.piece_of(told_first);
-    const float raw_largest = value_of(__reduce_max_sync(ALL_LANES, raw_key));
-    const float largest = value_of(largest_key);
+    const float raw_largest = exact::value_of_key(__reduce_max_sync(ALL_LANES, raw_key));
+    const float largest = exact::value_of_key(largest_key);
     const bool leads = team.piece() == 0 && team.lane == 0;
 
     const Scale scale = {largest, options.inverse};

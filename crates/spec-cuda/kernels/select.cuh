@@ -162,14 +162,9 @@ struct BlockSums {
 
 // An entry that is not there, or was dropped.
 INLINE float nothing() { return __uint_as_float(0x7FFFFFFFu); }
-INLINE float minus_infinity() { return __uint_as_float(0xFF800000u); }
 
 // 0 for nothing, which is below every number's key.
 INLINE u32 key_of(float x) { return x != x ? 0 : exact::sort_key(x); }
-
-INLINE float value_of(u32 key) {
-    return __uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key);
-}
 
 // The entries of a vector read from the row again: kept out of the way of rows that
 // shared memory holds.
@@ -289,7 +284,7 @@ struct Entered {
         if (make.as_is() && whole(first)) {
             read_whole(vector, entries);
 #pragma unroll
-            for (u32 j = 0; j < N; ++j) entries[j] = fmaxf(entries[j], minus_infinity());
+            for (u32 j = 0; j < N; ++j) entries[j] = fmaxf(entries[j], negative_infinity());
         } else {
             const Entries<float, N> made = make_again(*this, vector);
 #pragma unroll
@@ -437,7 +432,7 @@ struct Entered {
                 float entries[N];
 #pragma unroll
                 for (u32 j = 0; j < N; ++j) {
-                    entries[j] = fmaxf(to_f32(packs[a].items[j]), minus_infinity());
+                    entries[j] = fmaxf(to_f32(packs[a].items[j]), negative_infinity());
                 }
                 visit(entries, (to - 1 - at) * N - lead);
             }
@@ -550,7 +545,7 @@ struct FloatCut {
     u32 end;
 
     INLINE FloatCut(const Cut& cut)
-        : least(cut.all() ? minus_infinity() : value_of(cut.key)), end(cut.all() ? NONE : cut.end) {}
+        : least(cut.all() ? negative_infinity() : exact::value_of_key(cut.key)), end(cut.all() ? NONE : cut.end) {}
 
     INLINE bool keeps(float x, u32 index) const {
         return x > least || (x == least && index < end);
@@ -609,7 +604,7 @@ struct Linear {
 
     INLINE Inside inside(u32 bin) const {
         // Of infinity, which no number is taken off, nothing else is in the first.
-        if (bin == 0 && !exact::finite(largest)) return {LARGEST, 1.0f, minus_infinity(), -1.0f};
+        if (bin == 0 && !exact::finite(largest)) return {LARGEST, 1.0f, negative_infinity(), -1.0f};
         const float to = bin == SELECT_BINS - 1 ? nothing() : static_cast<float>(bin + 1);
         return {largest, scale, static_cast<float>(bin), to};
     }
@@ -899,7 +894,7 @@ INLINE Cut cut_list(Selection& s, const Team& team, u64 limit, u64 above, const 
     const u32 room = Selection::LISTED / team.blocks.size;
     const auto weight_of = [&](u64 entry) {
         const u32 key = static_cast<u32>(entry >> 32);
-        return entry != 0 ? weigh(value_of(key), key, NONE - static_cast<u32>(entry)) : 0;
+        return entry != 0 ? weigh(exact::value_of_key(key), key, NONE - static_cast<u32>(entry)) : 0;
     };
     u64 own[2];
     u32 highest = 0;
@@ -1000,7 +995,7 @@ INLINE Cut select(Selection& s, Team& team, const Row& row, Cut kept, const Line
     // All that an earlier cut left of them.
     if (ties >= round.within / each) return {highest, highest == kept.key ? kept.end : NONE};
     // The index of the first that does not stay.
-    const float last = value_of(highest);
+    const float last = exact::value_of_key(highest);
     const auto tied = [&](float x, u32 index) {
         return static_cast<u64>(x == last && weigh.keeps(highest, index));
     };

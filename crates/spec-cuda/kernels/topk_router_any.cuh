@@ -12,11 +12,6 @@
 
 #include "topk_router_exact.cuh"
 
-// The float that a sort key stands for.
-INLINE float choice_of(u32 key) {
-    return __uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key);
-}
-
 // Replaces `keys[g]`, one for each of `groups`, by whether it is among the `kept`
 // largest, the lower index first among equals.
 __device__ __noinline__ void keep_largest(u32* keys, u32 groups, u32 kept) {
@@ -73,7 +68,7 @@ __device__ __noinline__ void mask_groups(const Params& p, u32* keys, u32* kept, 
         if (group < p.groups && part == 0) {
             kept[group] = p.group_max || size == 1
                               ? best
-                              : exact::sort_key(exact::add(choice_of(best), choice_of(second)));
+                              : exact::sort_key(exact::add(exact::value_of_key(best), exact::value_of_key(second)));
         }
     }
     __syncwarp();

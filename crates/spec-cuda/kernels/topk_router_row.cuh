@@ -18,23 +18,9 @@ constexpr bool HAS_OPTIONS = true;
 template <>
 constexpr bool HAS_OPTIONS<Plain> = false;
 
-INLINE float negative_infinity() { return __uint_as_float(0xFF800000u); }
-
 INLINE float warp_max(float v) {
 #pragma unroll
     for (u32 o = 16; o > 0; o /= 2) v = fmaxf(v, __shfl_xor_sync(ALL_LANES, v, o));
-    return v;
-}
-
-INLINE float warp_sum(float v) {
-#pragma unroll
-    for (u32 o = 16; o > 0; o /= 2) v += __shfl_xor_sync(ALL_LANES, v, o);
-    return v;
-}
-
-INLINE u64 warp_sum(u64 v) {
-#pragma unroll
-    for (u32 o = 16; o > 0; o /= 2) v += __shfl_xor_sync(ALL_LANES, v, o);
     return v;
 }
 

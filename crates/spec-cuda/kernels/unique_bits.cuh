@@ -181,10 +181,9 @@ INLINE void map_parts(const Params& p) {
     count = __reduce_add_sync(ALL_LANES, count);
     if (lane == 0) totals[warp] = count;
     __syncthreads();
-    const u32 own = totals[lane];
-    const u32 inclusive = warp_inclusive_sum(own);
-    const u32 all = __shfl_sync(ALL_LANES, inclusive, WARP - 1);
-    const u32 before_warp = __shfl_sync(ALL_LANES, inclusive - own, warp);
+    const SumsOfWarps<u32> warps(totals, lane);
+    const u32 all = warps.all();
+    const u32 before_warp = warps.before(warp);
     if (warp == 0) {
         if (lane == 0) {
             write_word(&p.tile_sums[part], static_cast<u64>(TILE_ONLY) << 62 | all);

@@ -260,12 +260,7 @@ INLINE void check(const Params& p) {
     for (u32 from = 0; from < spans; from += WARP) {
         const u32 at = from + lane;
         const u64 own = at < spans ? read_word(&span_sums(p)[at]) : 0;
-        u64 inclusive = own;
-#pragma unroll
-        for (u32 step = 1; step < WARP; step *= 2) {
-            const u64 below = __shfl_up_sync(ALL_LANES, inclusive, step);
-            if (lane >= step) inclusive += below;
-        }
+        const u64 inclusive = warp_inclusive_sum(own, lane);
         if (at < spans) write_word(&span_sums(p)[at], all + inclusive - own);
         all += __shfl_sync(ALL_LANES, inclusive, WARP - 1);
     }
@@ -473,16 +468,6 @@ INLINE void survey(const Params& p) {
 }
 
 // ---- partition ---------------------------------------------------------------
-
-// From global to shared memory, past the registers.
-template <typename K>
-INLINE void copy_async(K* to, const K* from) {
-    const u32 address = static_cast<u32>(__cvta_generic_to_shared(to));
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(from),
-                 "n"(sizeof(K)) : "memory");
-}
-
-INLINE void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 template <typename K>
 struct SplitShared {
@@ -1014,10 +999,9 @@ INLINE void sort_buckets(const Params& p) {
     }
     if (lane == 0) totals[warp] = count;
     __syncthreads();
-    const u32 own = lane < WARPS ? totals[lane] : 0;
-    const u32 inclusive = warp_inclusive_sum(own);
-    const u32 all = __shfl_sync(ALL_LANES, inclusive, WARP - 1);
-    u32 to = __shfl_sync(ALL_LANES, inclusive - own, warp);
+    const SumsOfWarps<u32> warps(totals, WARPS, lane);
+    const u32 all = warps.all();
+    u32 to = warps.before(warp);
     if (warp == 0) {
         if (lane == 0) {
             write_word(&p.tile_sums[bucket], static_cast<u64>(TILE_ONLY) << 62 | all);

@@ -378,10 +378,9 @@ INLINE u32 compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
     }
     if (lane == 0) totals[warp] = count;
     __syncthreads();
-    u32 own = lane < WARPS ? totals[lane] : 0;
-    const u32 inclusive = warp_inclusive_sum(own);
-    const u32 all = __shfl_sync(ALL_LANES, inclusive, WARP - 1);
-    const u32 before_warp = __shfl_sync(ALL_LANES, inclusive - own, warp);
+    const SumsOfWarps<u32> warps(totals, WARPS, lane);
+    const u32 all = warps.all();
+    const u32 before_warp = warps.before(warp);
     if constexpr (!COUNTED) {
         if (warp == 0) {
             if (lane == 0) {

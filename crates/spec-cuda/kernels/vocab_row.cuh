@@ -25,21 +25,6 @@ INLINE u64 warp_max(u64 v) {
     return static_cast<u64>(top) << 32 | low;
 }
 
-INLINE u64 warp_sum(u64 v) {
-#pragma unroll
-    for (u32 o = 16; o > 0; o /= 2) v += __shfl_xor_sync(ALL_LANES, v, o);
-    return v;
-}
-
-INLINE u64 warp_inclusive_sum(u64 v, u32 lane) {
-#pragma unroll
-    for (u32 o = 1; o < WARP; o *= 2) {
-        const u64 below = __shfl_up_sync(ALL_LANES, v, o);
-        if (lane >= o) v += below;
-    }
-    return v;
-}
-
 // ---- rows ---------------------------------------------------------------------
 
 // The row of a request's rejected token: what is left is max(0, target - draft).
