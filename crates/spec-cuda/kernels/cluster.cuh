@@ -3,6 +3,9 @@
 
 #include "common.cuh"
 
+// The most blocks of a cluster, of those that are not portable too.
+constexpr u32 MAX_CLUSTER = 16;
+
 struct Cluster {
     u32 size;
     u32 rank;

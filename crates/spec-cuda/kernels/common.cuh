@@ -73,6 +73,11 @@ struct Integers {
     }
 };
 
+// A length or count, which is data and may be any number, clamped to 0 .. most.
+INLINE u32 clamped(i64 value, u32 most) {
+    return static_cast<u32>(max(min(value, static_cast<i64>(most)), 0ll));
+}
+
 // ---- loads -------------------------------------------------------------------
 
 INLINE float negative_infinity() { return __uint_as_float(0xFF800000u); }

@@ -18,7 +18,7 @@ struct HybridMtpNgram {
         // drafts are counted; and its turn.
         INLINE u32 most(const Params& p) const {
             const i64 all = max(static_cast<i64>(have), static_cast<i64>(p.max_draft_tokens) + 1);
-            return (have > 0 ? cut(all, TOO_MANY) : 0) + (decoded > 0);
+            return (have > 0 ? clamped(all, TOO_MANY) : 0) + (decoded > 0);
         }
     };
 

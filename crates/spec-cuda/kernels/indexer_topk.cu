@@ -10,10 +10,6 @@
 // are 268 MB and 17 MB, 62 us at 4.6 TB/s.
 #include "indexer_topk_groups.cuh"
 
-INLINE u32 cut_to(i64 value, u32 most) {
-    return static_cast<u32>(max(min(value, static_cast<i64>(most)), 0ll));
-}
-
 template <typename T, bool BY_GROUPS>
 INLINE void select(const Params& p) {
     const Cluster team;
@@ -22,13 +18,13 @@ INLINE void select(const Params& p) {
     u32 bits = 0;
     if (p.starts.data != nullptr) {
         const i64 given = p.starts[row];
-        start = cut_to(given, p.cols);
+        start = clamped(given, p.cols);
         if (start != given) bits |= BAD_LENGTHS;
     }
     u32 length = p.cols - start;
     if (p.lengths.data != nullptr) {
         const i64 given = p.lengths[row];
-        length = cut_to(given, p.cols - start);
+        length = clamped(given, p.cols - start);
         if (length != given) bits |= BAD_LENGTHS;
     }
     if (team.rank > 0) bits = 0;

@@ -15,6 +15,7 @@
 // behind those of blocks before. The k best of a block's candidates are found alike.
 #pragma once
 
+#include "aligned_row.cuh"
 #include "cluster.cuh"
 #include "params/indexer_topk.cuh"
 
@@ -26,7 +27,6 @@ constexpr u32 PASSES = 3;
 constexpr u32 BINS = 2048;
 // Bins whose sum is one coarse bin.
 constexpr u32 COARSE = 64;
-constexpr u32 MAX_TEAM = 16;
 // Coarse bins of a team that a thread reads at most.
 constexpr u32 ROUNDS = 2;
 
@@ -50,14 +50,14 @@ struct Shared {
     u32 highest[WARP];
     // Told by each block: the keys that so many of its groups reach, the largest, and how
     // many scores reach the bound.
-    u32 reached[LEVELS][MAX_TEAM];
-    u32 largest[MAX_TEAM];
-    u32 counts[MAX_TEAM];
+    u32 reached[LEVELS][MAX_CLUSTER];
+    u32 largest[MAX_CLUSTER];
+    u32 counts[MAX_CLUSTER];
     // And, where those are too many: how many are above it, and at it.
-    u32 above[MAX_TEAM];
-    u32 ties[MAX_TEAM];
+    u32 above[MAX_CLUSTER];
+    u32 ties[MAX_CLUSTER];
     // Where the scores of each begin.
-    u32 starts[MAX_TEAM];
+    u32 starts[MAX_CLUSTER];
     u32 bound;
     u32 few_count;
     // The digit in which the cut is, what is still needed of it, and what it has.
@@ -289,24 +289,26 @@ struct Half {
 INLINE float wide(float x, bool) { return x; }
 INLINE float wide(Half x, bool brain) { return Half::wide(x.bits, brain); }
 
+// A block's piece of a row, which is gone through tile by tile.
 template <typename T>
-struct Tiles {
-    static constexpr u32 N = Pack<T>::N;
+struct TiledPiece : AlignedRow<T> {
+    using Row = AlignedRow<T>;
+    using Row::has_all;
+    using Row::index;
+    using Row::length;
+    using Row::row;
+    static constexpr u32 N = Row::N;
     static constexpr u32 AHEAD = OF_THREAD / N;
     // Bits of a word for the count of each of them over a warp.
     static constexpr u32 FIELD = 32 / AHEAD;
     static constexpr u32 MASK = AHEAD == 1 ? ~0u : (1u << FIELD % 32) - 1;
 
-    const T* row;
-    u32 length;
-    // Scores between the 16-byte boundary before the row and its start.
-    u32 lead;
+    // The vectors of the piece.
     u32 begin;
     u32 end;
 
-    INLINE Tiles(const T* from, u32 count, const Cluster& team) : row(from), length(count) {
-        lead = static_cast<u32>(reinterpret_cast<u64>(from) % 16 / sizeof(T));
-        const u32 vectors = static_cast<u32>((static_cast<u64>(lead) + count + N - 1) / N);
+    INLINE TiledPiece(const T* from, u32 count, const Cluster& team) : Row(from, count) {
+        const u32 vectors = Row::vectors();
         begin = static_cast<u32>(static_cast<u64>(vectors) * team.rank / team.size);
         end = static_cast<u32>(static_cast<u64>(vectors) * (team.rank + 1) / team.size);
     }
@@ -320,8 +322,8 @@ struct Tiles {
     // of an entry before the row wraps.
     INLINE u32 there(u32 v) const {
         if (v >= end) return 0;
-        const u32 first = v * N - lead;
-        if (first < length && length - first >= N) return (1u << N) - 1;
+        const u32 first = index(v);
+        if (has_all(first)) return (1u << N) - 1;
         u32 bits = 0;
 #pragma unroll
         for (u32 j = 0; j < N; j++) bits |= first + j < length ? 1u << j : 0u;
@@ -329,7 +331,7 @@ struct Tiles {
     }
 
     INLINE Pack<T> load(u32 v, u32 bits) const {
-        const T* const from = row + static_cast<i64>(static_cast<i32>(v * N - lead));
+        const T* const from = row + static_cast<i64>(static_cast<i32>(index(v)));
         if (bits == (1u << N) - 1) return load_pack(from);
         Pack<T> pack;
         pack.raw = bits == 0 ? make_uint4(0, 0, 0, 0) : load_edge(from, bits);
@@ -339,10 +341,10 @@ struct Tiles {
 
 // Goes through a piece and leaves its candidates. Returns whether a NaN was met.
 template <typename T>
-INLINE bool collect(const Params& p, const Tiles<T>& piece, Candidates& c) {
-    constexpr u32 N = Tiles<T>::N;
-    constexpr u32 AHEAD = Tiles<T>::AHEAD;
-    constexpr u32 FIELD = Tiles<T>::FIELD;
+INLINE bool collect(const Params& p, const TiledPiece<T>& piece, Candidates& c) {
+    constexpr u32 N = TiledPiece<T>::N;
+    constexpr u32 AHEAD = TiledPiece<T>::AHEAD;
+    constexpr u32 FIELD = TiledPiece<T>::FIELD;
     const u32 tile = blockDim.x * AHEAD;
     bool odd = false;
     bool bounded = false;
@@ -392,7 +394,7 @@ INLINE bool collect(const Params& p, const Tiles<T>& piece, Candidates& c) {
                     keys[j] = bits[a] >> j & 1 ? exact::sort_key(x) : 0;
                 }
                 const u32 slot = c.count + (v - from) * N;
-                const u32 first = v * N - piece.lead;
+                const u32 first = piece.index(v);
 #pragma unroll
                 for (u32 j = 0; j < N; j += 4) {
                     const u32 i = first + j;
@@ -422,13 +424,13 @@ INLINE bool collect(const Params& p, const Tiles<T>& piece, Candidates& c) {
         const u32 all = __shfl_sync(ALL_LANES, through, WARP - 1);
         u32 own = 0;
 #pragma unroll
-        for (u32 a = 0; a < AHEAD; a++) own += all >> a * FIELD & Tiles<T>::MASK;
+        for (u32 a = 0; a < AHEAD; a++) own += all >> a * FIELD & TiledPiece<T>::MASK;
         u32 total;
         u32 place = c.count + warp_place(c.turn, own, total);
 #pragma unroll
         for (u32 a = 0; a < AHEAD; a++) {
-            u32 to = place + ((through - packed) >> a * FIELD & Tiles<T>::MASK);
-            const u32 first = piece.vector(from, a) * N - piece.lead;
+            u32 to = place + ((through - packed) >> a * FIELD & TiledPiece<T>::MASK);
+            const u32 first = piece.index(piece.vector(from, a));
 #pragma unroll
             for (u32 j = 0; j < N; j++) {
                 if (bits[a] >> j & 1) {
@@ -437,7 +439,7 @@ INLINE bool collect(const Params& p, const Tiles<T>& piece, Candidates& c) {
                     to++;
                 }
             }
-            place += all >> a * FIELD & Tiles<T>::MASK;
+            place += all >> a * FIELD & TiledPiece<T>::MASK;
         }
         c.count += total;
     }
@@ -452,7 +454,7 @@ template <typename T>
 INLINE u32 select_by_digits(const Params& p, const Cluster& team, const T* scores, u64 row,
                             u32 length) {
     const Shared& s = shared();
-    const Tiles<T> piece(scores, length, team);
+    const TiledPiece<T> piece(scores, length, team);
     Candidates c = {0, p.capacity, 0};
     const u32 bits = collect(p, piece, c) ? NON_FINITE : 0;
     Cut cut = find_cut(team, c.count, p.k);

@@ -105,16 +105,17 @@ INLINE void search_bins(u32& turn, u32 least, u32 most, Found found) {
 
 // A block's part of a row, in vectors of 16 bytes from the boundary before the row on.
 template <typename T>
-struct Piece {
-    static constexpr u32 N = Pack<T>::N;
+struct GroupedPiece : AlignedRow<T> {
+    using Row = AlignedRow<T>;
+    using Row::index;
+    using Row::lead;
+    using Row::length;
+    using Row::row;
+    static constexpr u32 N = Row::N;
     static constexpr u32 ALL = (1u << N) - 1;
     // Vectors whose bits are a word.
     static constexpr u32 OF_WORD = 32 / N;
 
-    const T* row;
-    u32 length;
-    // Scores between that boundary and the start.
-    u32 lead;
     u32 fold;
     // Whether there are groups enough in the row.
     bool suits;
@@ -125,11 +126,9 @@ struct Piece {
     u32 whole_count;
 
     // Teams are of 1 << spread blocks.
-    INLINE Piece(const Params& p, const T* from, u32 count, const Cluster& team, u32 spread)
-        : row(from), length(count) {
-        lead = static_cast<u32>(reinterpret_cast<u64>(from) % 16 / sizeof(T));
-        const u64 through = static_cast<u64>(lead) + count;
-        const u32 vectors = static_cast<u32>((through + N - 1) / N);
+    INLINE GroupedPiece(const Params& p, const T* from, u32 count, const Cluster& team, u32 spread)
+        : Row(from, count) {
+        const u32 vectors = Row::vectors();
         const u32 lines = (vectors + LINE - 1) / LINE;
         const u32 most = LINE * (((lines - 1) >> spread) + 1);
         const u32 wanted = max(GROUPS_OF_ONE * p.k, LEAST_GROUPS);
@@ -141,7 +140,7 @@ struct Piece {
         begin = LINE * (lines * team.rank >> spread);
         end = min(LINE * (lines * (team.rank + 1) >> spread), vectors);
         whole_begin = max(begin, lead > 0 ? 1 : 0);
-        whole_count = max(min(end, static_cast<u32>(through / N)), whole_begin) - whole_begin;
+        whole_count = max(min(end, static_cast<u32>(Row::through() / N)), whole_begin) - whole_begin;
     }
 
     INLINE u32 size() const { return end - begin; }
@@ -150,8 +149,6 @@ struct Piece {
 
     INLINE u32 groups() const { return (size() + (2u << fold) - 1) >> (fold + 1); }
 
-    // The index of a vector's first entry; that of one before the row wraps.
-    INLINE u32 index(u32 v) const { return v * N - lead; }
     INLINE const T* at(u32 v) const { return row + (static_cast<i64>(v) * N - lead); }
 
     // A vector; of the lowest number where not all of it is there.
@@ -216,7 +213,7 @@ INLINE void halve(float (&values)[AHEAD], u32 bit) {
 // Goes through a piece and leaves the largest key of each group, and the last tile; the
 // least and the largest key that this thread saw. Returns whether a NaN was met.
 template <typename T>
-INLINE bool find_maxima(const Params& p, const Piece<T>& piece, Pack<T> (&packs)[AHEAD],
+INLINE bool find_maxima(const Params& p, const GroupedPiece<T>& piece, Pack<T> (&packs)[AHEAD],
                         u32& least, u32& most) {
     Shared& s = shared();
     const u32 lowest = lowest_of(static_cast<const T*>(nullptr), p.brain);
@@ -336,7 +333,7 @@ INLINE u32 common_bound(const Params& p, const Cluster& team, u32 spread) {
     u32 keys[LEVELS];
 #pragma unroll
     for (u32 level = 0; level < LEVELS; level++) {
-        keys[level] = level <= spread && lane < team.size ? s.reached[level][lane % MAX_TEAM] : 0;
+        keys[level] = level <= spread && lane < team.size ? s.reached[level][lane % MAX_CLUSTER] : 0;
     }
 #pragma unroll 1
     for (u32 pair = threadIdx.x / WARP; pair < (spread + 1) << spread; pair += WARPS) {
@@ -456,7 +453,7 @@ struct Reach {
         u32 bits = 0;
 #pragma unroll
         for (u32 j = 0; j < N; j++) bits |= wide(pack.items[j], brain) >= least ? 1u << j : 0u;
-        if (any) bits = Piece<T>::ALL;
+        if (any) bits = GroupedPiece<T>::ALL;
         return whole ? bits : 0;
     }
 };
@@ -464,7 +461,7 @@ struct Reach {
 // Stores the bits of a pair of vectors.
 template <typename T>
 INLINE void put_bits(const Params& p, u32 pair, u32 bits) {
-    if constexpr (Piece<T>::N == 4) {
+    if constexpr (GroupedPiece<T>::N == 4) {
         reinterpret_cast<unsigned char*>(score_bits(p))[pair] = static_cast<unsigned char>(bits);
     } else {
         reinterpret_cast<u16*>(score_bits(p))[pair] = static_cast<u16>(bits);
@@ -473,7 +470,7 @@ INLINE void put_bits(const Params& p, u32 pair, u32 bits) {
 
 // The scores of a piece of one tile.
 template <typename T>
-INLINE void mark_tile(const Params& p, const Piece<T>& piece, const Pack<T> (&packs)[AHEAD],
+INLINE void mark_tile(const Params& p, const GroupedPiece<T>& piece, const Pack<T> (&packs)[AHEAD],
                       u32 bound) {
     const Reach<T> reach(p, bound);
 #pragma unroll
@@ -483,14 +480,14 @@ INLINE void mark_tile(const Params& p, const Piece<T>& piece, const Pack<T> (&pa
         const u32 bits = reach.of(packs[a], piece.whole(piece.begin + place));
         const u32 next = __shfl_xor_sync(ALL_LANES, bits, 1);
         if (place % 2 == 0 && place < piece.size()) {
-            put_bits<T>(p, place / 2, bits | next << Piece<T>::N);
+            put_bits<T>(p, place / 2, bits | next << GroupedPiece<T>::N);
         }
     }
 }
 
 // Those of groups that are listed.
 template <typename T>
-INLINE void mark_listed(const Params& p, const Piece<T>& piece, u32 count, u32 bound) {
+INLINE void mark_listed(const Params& p, const GroupedPiece<T>& piece, u32 count, u32 bound) {
     const Reach<T> reach(p, bound);
     const u32 all = count << piece.fold;
     const u32 last = (1u << piece.fold) - 1;
@@ -510,7 +507,7 @@ INLINE void mark_listed(const Params& p, const Piece<T>& piece, u32 count, u32 b
         for (u32 a = 0; a < AGAIN; a++) {
             const u32 v = piece.begin + places[a];
             const u32 bits = reach.of(packs[a][0], piece.whole(v)) |
-                             reach.of(packs[a][1], piece.whole(v + 1)) << Piece<T>::N;
+                             reach.of(packs[a][1], piece.whole(v + 1)) << GroupedPiece<T>::N;
             if (bits != 0) put_bits<T>(p, places[a] / 2, bits);
         }
     }
@@ -518,18 +515,18 @@ INLINE void mark_listed(const Params& p, const Piece<T>& piece, u32 count, u32 b
 
 // And those of vectors at the ends of the row. Begins and ends with a barrier.
 template <typename T>
-INLINE void mark_edges(const Params& p, const Piece<T>& piece, u32 bound) {
+INLINE void mark_edges(const Params& p, const GroupedPiece<T>& piece, u32 bound) {
     __syncthreads();
     if (!piece.has_edges()) return;
     const u32 v = threadIdx.x == 0 ? piece.begin : piece.end - 1;
     if (threadIdx.x < 2 && !piece.whole(v)) {
         const u32 place = v - piece.begin;
 #pragma unroll 1
-        for (u32 j = 0; j < Piece<T>::N; j++) {
+        for (u32 j = 0; j < GroupedPiece<T>::N; j++) {
             const u32 i = piece.index(v) + j;
             if (i >= piece.length) continue;
             const bool reaches = exact::sort_key(wide(piece.row[i], p.brain)) >= bound;
-            const u32 bit = place * Piece<T>::N + j;
+            const u32 bit = place * GroupedPiece<T>::N + j;
             if (reaches) atomicOr(&score_bits(p)[bit / 32], 1u << bit % 32);
         }
     }
@@ -538,8 +535,8 @@ INLINE void mark_edges(const Params& p, const Piece<T>& piece, u32 bound) {
 
 // Lists marked scores in order, as far as there is room for all; how many there are.
 template <typename T>
-INLINE u32 list_scores(const Params& p, const Piece<T>& piece, u32& turn) {
-    constexpr u32 OF_WORD = Piece<T>::OF_WORD;
+INLINE u32 list_scores(const Params& p, const GroupedPiece<T>& piece, u32& turn) {
+    constexpr u32 OF_WORD = GroupedPiece<T>::OF_WORD;
     const u32* const bits = score_bits(p);
     uint2* const list = candidates(p);
     const u32 all = (piece.size() + OF_WORD - 1) / OF_WORD;
@@ -584,7 +581,7 @@ INLINE void finish(const Params& p, const Cluster& team, u64 row, u32 bound, u32
     u32* const keys = taken_keys();
     u32* const indices = taken_indices(p);
     // Every warp stores the same.
-    if (lane < MAX_TEAM) s.starts[lane] = through - of_lane;
+    if (lane < MAX_CLUSTER) s.starts[lane] = through - of_lane;
     __syncwarp();
     u32 low = bound;
     u32 high = __reduce_max_sync(ALL_LANES, lane < team.size ? s.largest[lane] : 0);
@@ -598,7 +595,7 @@ INLINE void finish(const Params& p, const Cluster& team, u64 row, u32 bound, u32
             const u32 i = base + a * WARP + lane;
             u32 block = 0;
 #pragma unroll
-            for (u32 step = MAX_TEAM / 2; step > 0; step /= 2) {
+            for (u32 step = MAX_CLUSTER / 2; step > 0; step /= 2) {
                 const u32 next = block + step;
                 if (next < team.size && s.starts[next] <= i) block = next;
             }
@@ -708,9 +705,9 @@ struct Met {
 // put(word, larger, equal, before) for each of this thread: bits of the scores above the
 // key and at it, and how many were met.
 template <typename T, typename Each, typename Put>
-INLINE Met walk(const Params& p, const Piece<T>& piece, u32 key, u32& turn, Each each, Put put) {
-    constexpr u32 N = Piece<T>::N;
-    constexpr u32 OF_WORD = Piece<T>::OF_WORD;
+INLINE Met walk(const Params& p, const GroupedPiece<T>& piece, u32 key, u32& turn, Each each, Put put) {
+    constexpr u32 N = GroupedPiece<T>::N;
+    constexpr u32 OF_WORD = GroupedPiece<T>::OF_WORD;
     Met met = {0, 0};
     const u32 all = (piece.size() + OF_WORD - 1) / OF_WORD;
 #pragma unroll 1
@@ -732,7 +729,7 @@ INLINE Met walk(const Params& p, const Piece<T>& piece, u32 key, u32& turn, Each
                 const u32 v = first + a * WARP;
                 const u32 low = lane % OF_WORD * N;
                 const u32 of_word = __shfl_sync(ALL_LANES, bits, a * N + lane / OF_WORD);
-                const u32 there = piece.whole(v) ? of_word >> low & Piece<T>::ALL : 0;
+                const u32 there = piece.whole(v) ? of_word >> low & GroupedPiece<T>::ALL : 0;
                 u32 over = 0;
                 u32 at = 0;
 #pragma unroll
@@ -765,7 +762,7 @@ INLINE Met walk(const Params& p, const Piece<T>& piece, u32 key, u32& turn, Each
                 const u32 own = piece.begin + i * OF_WORD;
 #pragma unroll 1
                 for (u32 a = 0; a < OF_WORD; a++) {
-                    if (!piece.whole(own + a)) edges |= bits & Piece<T>::ALL << a * N;
+                    if (!piece.whole(own + a)) edges |= bits & GroupedPiece<T>::ALL << a * N;
                 }
             }
 #pragma unroll 1
@@ -797,7 +794,7 @@ enum class Outcome : u32 { FEW, CHOSEN, OPEN };
 // are theirs.
 // Kept out of line: most rows never come here.
 template <typename T>
-__device__ __noinline__ Outcome narrow(const Params& p, const Piece<T> piece, u64 row,
+__device__ __noinline__ Outcome narrow(const Params& p, const GroupedPiece<T> piece, u64 row,
                                        u32 turn) {
     Shared& s = shared();
     const Cluster team;
@@ -845,7 +842,7 @@ __device__ __noinline__ Outcome narrow(const Params& p, const Piece<T> piece, u6
         p, piece, bound, turn, [](u32) {}, [&](u32 i, u32 larger, u32 equal, Met before) {
             u32 g = above_before + before.above;
             u32 e = ties_before + before.ties;
-            const u32 index = piece.index(piece.begin + i * Piece<T>::OF_WORD);
+            const u32 index = piece.index(piece.begin + i * GroupedPiece<T>::OF_WORD);
             for (u32 word = e < stay ? larger | equal : larger; word != 0; word &= word - 1) {
                 const u32 bit = __ffs(word) - 1;
                 const bool is_larger = larger >> bit & 1;
@@ -873,7 +870,7 @@ INLINE u32 select_by_groups(const Params& p, const Cluster& team, const T* score
                             u32 length) {
     Shared& s = shared();
     const u32 spread = 31 - __clz(team.size);
-    const Piece<T> piece(p, scores, length, team, spread);
+    const GroupedPiece<T> piece(p, scores, length, team, spread);
     if (!piece.suits) return select_otherwise(p, scores, row, length);
     team.arrive();
     Pack<T> packs[AHEAD];

@@ -27,7 +27,7 @@
 #include "ngram_search.cuh"
 #include "params/ngram.cuh"
 
-// The most blocks of a cluster that every device with clusters has.
+// The most blocks of a team: more have more to tell each other than they save.
 constexpr u32 MAX_BLOCKS = 8;
 // What requests may add to the budget is counted up to this, which no budget covers.
 constexpr u32 TOO_MANY = 1u << 21;
@@ -55,10 +55,10 @@ INLINE Request cut_lengths(const Params& p, u32 index, i64 start) {
     Request r = {};
     const i64 prompt = p.prompt_lens[index];
     const i64 step = p.steps[index];
-    r.prompt = cut(prompt, p.input_cols);
-    r.start = cut(start, p.generated_cols);
+    r.prompt = clamped(prompt, p.input_cols);
+    r.start = clamped(start, p.generated_cols);
     const u32 after = p.generated_cols - r.start;
-    r.step = cut(step, after == 0 ? 0 : after - 1);
+    r.step = clamped(step, after == 0 ? 0 : after - 1);
     const bool fits = r.prompt == prompt && r.start == start && r.step == step;
     r.bits = fits ? 0 : BAD_LENGTHS;
     return r;
@@ -86,7 +86,7 @@ struct Wish {
         const bool second = place > r.prompt;
         const u32 candidates = second ? r.prompt + r.step - place : r.prompt - place;
         const u32 room = p.draft_cols > r.slot ? p.draft_cols - r.slot : 0;
-        drafts = cut(r.limit, candidates);
+        drafts = clamped(r.limit, candidates);
         if (drafts > room) r.bits |= BAD_LENGTHS;
         drafts = min(drafts, room);
         source = second ? static_cast<const T*>(p.generated.data) + index * p.generated.stride +

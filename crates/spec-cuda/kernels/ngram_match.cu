@@ -22,7 +22,7 @@ struct NgramMatch {
         // Its tokens and its turn, which never comes, where it encodes; where it decodes
         // a token and drafts.
         INLINE u32 most(const Params&) const {
-            const u32 tokens = cut(encoded > 0 ? now : drafts, TOO_MANY);
+            const u32 tokens = clamped(encoded > 0 ? now : drafts, TOO_MANY);
             return encoded > 0 || decoded > 0 ? tokens + 1 : 0;
         }
     };

@@ -17,6 +17,7 @@
 // Bytes: the tokens up to a full match, each once.
 #pragma once
 
+#include "aligned_row.cuh"
 #include "cluster.cuh"
 
 // The most threads of a block.
@@ -28,11 +29,6 @@ constexpr u64 NO_MATCH = ~0ull;
 // A key: 32 bits of missing tokens, 32 bits of rank. Rows are below 2^31 tokens.
 constexpr u32 RANK_BITS = 32;
 constexpr u32 NO_RANK = ~0u;
-
-// A length or count, which may be any number, cut to 0 .. most.
-INLINE u32 cut(i64 value, u32 most) {
-    return static_cast<u32>(max(min(value, static_cast<i64>(most)), 0ll));
-}
 
 // ---- teams --------------------------------------------------------------------
 
@@ -194,16 +190,16 @@ struct Haystack {
 
     const T* tokens;
     u32 ends;
-    // Tokens from the 16-byte boundary below token 0 to token 0.
-    u32 past;
+    // Tokens from the 16-byte boundary at or before token 0 to token 0.
+    u32 lead;
     // Place of token 0 on the request's line.
     u32 place;
 
     INLINE Haystack(const T* tokens, u32 length, u32 place)
         : tokens(tokens), ends(length == 0 ? 0 : length - 1),
-          past(static_cast<u32>(reinterpret_cast<u64>(tokens) % 16 / sizeof(T))), place(place) {}
+          lead(lead_of(tokens)), place(place) {}
 
-    INLINE u32 chunks() const { return ends == 0 ? 0 : (past + ends + CHUNK - 1) / CHUNK; }
+    INLINE u32 chunks() const { return ends == 0 ? 0 : (lead + ends + CHUNK - 1) / CHUNK; }
 
     // Which of this lane's tokens are `last`, a bit a token; `from` is the
     // token of the chunk's first vector, below 0 in the part before token 0.
@@ -286,7 +282,7 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
             h = second;
             skipped = head;
         }
-        const i32 from = static_cast<i32>((chunk - skipped) * Haystack<T>::CHUNK - h.past);
+        const i32 from = static_cast<i32>((chunk - skipped) * Haystack<T>::CHUNK - h.lead);
         // What is far is asked for while tokens are on their way; what is near may be
         // newer when they have come.
         u32 known = !Hint::NEAR && hints && turn != team.first ? hint.rank() : NO_RANK;

@@ -60,7 +60,7 @@ INLINE void look_up(const Params& p) {
     if (blocks > 1 && threadIdx.x == 0) ticket.begin();
     __syncthreads();
 
-    const u32 length = cut(given, p.cols);
+    const u32 length = clamped(given, p.cols);
     const T* const tokens = static_cast<const T*>(p.tokens.data) + row * p.tokens.stride;
     u64* const slots = p.slots + 2 * (row << p.block_bits);
     u64 key = NO_MATCH;

@@ -26,7 +26,6 @@
 
 constexpr u32 THREADS = 512;
 constexpr u32 MAX_WARPS = THREADS / WARP;
-constexpr u32 MAX_CLUSTER = 16;
 constexpr u32 MAX_ROWS = 4;
 constexpr u32 MAX_PIECES = MAX_WARPS * MAX_CLUSTER;
 

@@ -157,7 +157,7 @@ struct Masked {
 };
 
 template <typename T>
-using LogitRow = Entered<T, Masked<T>>;
+using LogitRow = EnteredRow<T, Masked<T>>;
 
 // ---- requests -------------------------------------------------------------------
 
@@ -461,7 +461,7 @@ struct Few {
     // Each block may send a share of them.
     static constexpr u32 MOST = SELECT_THREADS;
     static constexpr u32 MOST_K = 128;
-    static_assert(MOST_K <= MOST_PIECES / 2);
+    static_assert(MOST_K <= MAX_PIECES / 2);
     // By top-p alone, so many of the largest that were told bound what is sent: few
     // enough that no block's share is likely to be too small.
     static constexpr u32 LIKELY = 144;
@@ -543,7 +543,7 @@ struct Bound {
         const float weight = __expf(scale.below(exact::value_of_key(own)));
         const float most = __expf(scale.below(exact::value_of_key(key)));
         const float inside = own >= key ? weight : 0.0f;
-        const float rest = static_cast<float>(vocab) / (64 * MOST_PIECES);
+        const float rest = static_cast<float>(vocab) / (64 * MAX_PIECES);
         const float outside = fminf(weight, most) * rest;
         const float kept = static_cast<float>(share) / 4294967296.0f;
         const float left = fmaxf(inside - kept * (inside + outside), -1.0f);
@@ -735,7 +735,7 @@ INLINE void sort_few(Few& few, u32 count, u32 k) {
     while (lanes < 8 && count * lanes * 2 <= SELECT_THREADS) lanes *= 2;
     const u32 entry = threadIdx.x / lanes;
     const u64 own = entry < count ? few.list[entry] : 0;
-    const u32 rank = rank_of(own, few.list, count, lanes);
+    const u32 rank = count_larger(own, few.list, count, lanes);
     if (entry < count && rank < k) few.sorted[rank] = own;
     __syncthreads();
 }
@@ -923,7 +923,7 @@ INLINE void sample(const Params<T>& p) {
     // The first of what was told that is the largest.
     u32 told_first = 0;
 #pragma unroll
-    for (u32 i = 0; i < MOST_PIECES; i += WARP) {
+    for (u32 i = 0; i < MAX_PIECES; i += WARP) {
         const u64 pair = team.told(i + team.lane);
         const u32 its = static_cast<u32>(pair >> 32);
         if (its > key) told_first = i + team.lane;
@@ -945,7 +945,7 @@ INLINE void sample(const Params<T>& p) {
     u32 bound = 0;
     bool likely = false;
     if (by_rank || by_share) {
-        if (threadIdx.x < MOST_PIECES) own_group = static_cast<u32>(team.told(threadIdx.x) >> 32);
+        if (threadIdx.x < MAX_PIECES) own_group = static_cast<u32>(team.told(threadIdx.x) >> 32);
         const u32 rank = by_rank ? options.top_k : Few::LIKELY;
         const Bound reached(shared.few, own_group, rank, largest_key, Bound::STEPS);
         bound = reached.key;

@@ -25,6 +25,7 @@
 // otherwise every pass reads the row again, from L2.
 #pragma once
 
+#include "aligned_row.cuh"
 #include "cluster.cuh"
 #include "vocab_row.cuh"
 
@@ -33,8 +34,7 @@
 constexpr u32 SELECT_THREADS = 512;
 constexpr u32 SELECT_WARPS = SELECT_THREADS / WARP;
 
-constexpr u32 MOST_BLOCKS = 16;
-constexpr u32 MOST_PIECES = MOST_BLOCKS * SELECT_WARPS;
+constexpr u32 MAX_PIECES = MAX_CLUSTER * SELECT_WARPS;
 
 // The blocks that own a row: a power of two, 16 at most. All of them call everything
 // that meets, in the same order; the values of two meetings live at a time.
@@ -42,7 +42,7 @@ struct Team {
     // What the warps of all blocks told, in each of them: a barrier is cheaper than
     // a barrier and asking.
     struct Shared {
-        u64 told[2][MOST_PIECES];
+        u64 told[2][MAX_PIECES];
         // Of `find`: what each warp brings, and the index.
         u64 sums[SELECT_WARPS];
         u32 found;
@@ -97,7 +97,7 @@ struct Team {
     INLINE u32 piece_of(u32 group) const { return group >> group_bits(); }
 
     // How many groups a piece has, as a power of two.
-    INLINE u32 group_bits() const { return __clz(pieces()) - __clz(MOST_PIECES); }
+    INLINE u32 group_bits() const { return __clz(pieces()) - __clz(MAX_PIECES); }
 
     // What the warp of that piece told last.
     INLINE u64 told(u32 piece) const { return shared->told[(meetings - 1) & 1][piece]; }
@@ -115,7 +115,7 @@ struct Team {
         const u32 each = pieces_a_lane();
         u64 own = 0;
 #pragma unroll
-        for (u32 j = 0; j < MOST_PIECES / WARP; ++j) {
+        for (u32 j = 0; j < MAX_PIECES / WARP; ++j) {
             // Neighbours begin at different ones of theirs: no two meet in a bank.
             const u32 at = lane * each + ((j + lane) & (each - 1));
             if (j < each && at < pieces()) own += told(at);
@@ -196,8 +196,11 @@ INLINE void load_pack_if(Pack<T>& pack, const T* from, bool there) {
 // entries, in which NaN means nothing; an element outside of the row is NaN.
 // `make.whole_vector` does so where there are none, and where make.as_is() an element
 // is its entry, but for NaN, which is negative infinity.
+//
+// An AlignedRow (aligned_row.cuh) with all members in one struct, which is handed over by value: as
+// a base, it costs rows that are not kept in shared memory other spills.
 template <typename T, typename Make>
-struct Entered {
+struct EnteredRow {
     static constexpr u32 N = Pack<T>::N;
     // Vectors that a lane takes at once as it reads a row first, while as many more are in
     // flight.
@@ -216,9 +219,9 @@ struct Entered {
     u32 cached_from;
     Make make;
 
-    INLINE Entered(const T* from, u32 count, const Team& team, float* space, const Make& making)
+    INLINE EnteredRow(const T* from, u32 count, const Team& team, float* space, const Make& making)
         : row(from), length(count), cache(space), make(making) {
-        lead = static_cast<u32>(reinterpret_cast<u64>(from) % 16 / sizeof(T));
+        lead = lead_of(from);
         const u32 vectors = (lead + count + N - 1) / N;
         begin = start_of(vectors, team.piece(), team.pieces());
         end = start_of(vectors, team.piece() + 1, team.pieces());
@@ -519,7 +522,7 @@ INLINE void list_those(u32& count, u64* to, u32 room, const float (&entries)[N],
 
 // How many of a block's list are larger than one of them, by neighbouring lanes, which
 // compare it with a part each. A power of two of them.
-INLINE u32 rank_of(u64 own, const u64* list, u32 count, u32 lanes) {
+INLINE u32 count_larger(u64 own, const u64* list, u32 count, u32 lanes) {
     u32 rank = 0;
 #pragma unroll 4
     for (u32 i = threadIdx.x % lanes; i < count; i += lanes) rank += list[i] > own;
@@ -568,7 +571,7 @@ struct Selection {
     u64 list[LISTED];
     // How many, and of each block.
     u32 listed;
-    u32 listed_of[MOST_BLOCKS];
+    u32 listed_of[MAX_CLUSTER];
     u64 warp_sums[SELECT_WARPS];
     u64 above;
     u64 within;
@@ -846,7 +849,7 @@ INLINE void sort_list(Selection& s, const Team& team, u64 (&own)[2]) {
         __syncthreads();
         const u32 entry = threadIdx.x / LANES;
         const u64 mine = entry < count ? s.sums[entry] : 0;
-        const u32 rank = rank_of(mine, s.sums, count, LANES);
+        const u32 rank = count_larger(mine, s.sums, count, LANES);
         if (entry < count) s.list[rank] = mine;
         __syncthreads();
         return;

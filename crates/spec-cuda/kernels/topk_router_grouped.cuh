@@ -45,7 +45,7 @@ constexpr u32 THREADS = 128;
 
 // N neighbouring logits, in one load. Aligned to their size.
 template <u32 N, typename T>
-struct Piece {
+struct LogitVector {
     static constexpr u32 BYTES = N * sizeof(T);
     static constexpr u32 WORDS = (BYTES + 3) / 4;
     u32 words[WORDS];
@@ -493,7 +493,7 @@ INLINE void route(const Params& p) {
     };
     // Lanes behind the last token route it once more, and write nothing.
     const T* row = row_of(min(first_token + part, tokens - 1));
-    Piece<N, T> logits[GROUPS];
+    LogitVector<N, T> logits[GROUPS];
 #pragma unroll
     for (u32 g = 0; g < GROUPS; ++g) logits[g].load(row + g * SIZE + own);
 

@@ -76,7 +76,7 @@ struct Piece {
 // Cuts a row for `pieces` warps, a power of two. N == 1 takes rows whose two sides do not share
 // an alignment.
 template <u32 N, typename T>
-INLINE Piece cut(const Row<T>& row, u32 piece, u32 pieces) {
+INLINE Piece piece_of(const Row<T>& row, u32 piece, u32 pieces) {
     u32 head = 0;
     if constexpr (N > 1) {
         const u32 past = static_cast<u32>(reinterpret_cast<u64>(row.target) % 16);
@@ -215,7 +215,7 @@ INLINE Found largest_by(const Row<T>& row, u32 piece, u32 pieces, u32 lane) {
     Largest largest(RESIDUAL ? 0.0f : __uint_as_float(0xFF800000u));
     const bool first = piece == 0;
     const bool last = piece + 1 == pieces;
-    scan<N, RESIDUAL>(row, cut<N>(row, piece, pieces), first, last, lane, largest);
+    scan<N, RESIDUAL>(row, piece_of<N>(row, piece, pieces), first, last, lane, largest);
     return {warp_max(largest.key()), __any_sync(ALL_LANES, largest.odd != largest.odd) != 0};
 }
 
@@ -235,7 +235,7 @@ template <typename T>
 INLINE Range entries_of(const Row<T>& row, u32 piece, u32 pieces) {
     constexpr u32 N = Pack<T>::N;
     const bool packed = alike(row);
-    const Piece p = packed ? cut<N>(row, piece, pieces) : cut<1>(row, piece, pieces);
+    const Piece p = packed ? piece_of<N>(row, piece, pieces) : piece_of<1>(row, piece, pieces);
     const u32 n = packed ? N : 1;
     return {piece == 0 ? 0 : p.head + p.begin * n,
             piece + 1 == pieces ? row.vocab : p.head + p.end * n};
@@ -315,7 +315,7 @@ INLINE Found sum_by(const Row<T>& row, u32 piece, u32 pieces, u32 lane) {
     Sum sum;
     const bool first = piece == 0;
     const bool last = piece + 1 == pieces;
-    scan<N, true>(row, cut<N>(row, piece, pieces), first, last, lane, sum);
+    scan<N, true>(row, piece_of<N>(row, piece, pieces), first, last, lane, sum);
     return {warp_sum(sum.total), __any_sync(ALL_LANES, sum.odd != sum.odd) != 0};
 }
 
