@@ -14,8 +14,8 @@ struct HybridMtpNgram {
         INLINE Ask(const Params& p, u32 index)
             : have(p.this_time[index]), decoded(p.decoder[index]) {}
 
-        // The tokens that it has or may come to have, so the same before and after its
-        // drafts are counted; and its turn.
+        // The most that the request may add to the budget: the tokens that it has or may come to
+        // have, a number that stays the same while drafts are added, and 1 where it decodes.
         INLINE u32 most(const Params& p) const {
             const i64 all = max(static_cast<i64>(have), static_cast<i64>(p.max_draft_tokens) + 1);
             return (have > 0 ? clamped(all, TOO_MANY) : 0) + (decoded > 0);
@@ -23,7 +23,7 @@ struct HybridMtpNgram {
     };
 
     static INLINE Request request(const Params& p, u32 index) {
-        // All loads first: they wait for each other nowhere.
+        // All loads first, so that none waits for another.
         const i32 have = p.this_time[index];
         const i32 decoded = p.decoder[index];
         Request r = cut_lengths(p, index, 0);

@@ -33,7 +33,7 @@ INLINE void select(const Params& p) {
         bits |= BY_GROUPS ? select_by_groups(p, team, scores, row, length)
                           : select_by_digits(p, team, scores, row, length);
     } else {
-        // All of them: a NaN among them is told all the same.
+        // All scores are kept; a NaN among them is flagged all the same.
         for (u32 i = team.rank * blockDim.x + threadIdx.x; i < p.k; i += team.size * blockDim.x) {
             if (i < length) {
                 const float x = wide(scores[i], p.brain);

@@ -17,8 +17,8 @@
 // * `count`, `sum`, `place`: three launches with the counts in the workspace, for
 //   more picks than a cluster takes and devices without clusters.
 //
-// * `few`: a pick a lane. Every warp of every block ranks all of them, which takes less
-//   than asking another, and writes its share of each output.
+// * `few`: at most 32 picks, one a lane. Every warp of every block ranks all picks, which
+//   takes less time than asking another warp, and writes its share of each output.
 //
 // Nothing waits for a block that may not run: blocks of a cluster are resident
 // together, launches follow one another.

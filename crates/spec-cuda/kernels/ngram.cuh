@@ -4,10 +4,10 @@
 // Teams. The blocks of a team are a cluster: their warps send their best keys to its
 // first block. Devices without clusters have a slot in the workspace for each block.
 //
-// Budget. What all requests may add to it at most is known before any search, and the
-// same to every block: `Ask` counts only what the kernel leaves as it is. Where that is
-// within the budget, nobody's drafts depend on others', and each request is written
-// where it was searched. Else every team leaves its best key in its slot. The last block
+// Budget. The most that all requests may add to the budget is known before any search, and
+// is the same to every block: `Ask` counts only what the kernel leaves as it is. Where that
+// sum is within the budget, no request's drafts depend on another's, and each request is
+// written where it was searched. Else every team leaves its best key in its slot. The last block
 // of the grid, or the first of its last cluster, waits for the slots of all, which no
 // other block waits for, and replays the sequential loop of crates/spec-core/src/ngram.rs
 // by prefix sums over the requests.

@@ -19,8 +19,9 @@ struct NgramMatch {
             : encoded(p.encoder[index]), decoded(p.decoder[index]), now(p.this_time[index]),
               drafts(p.draft_token_num[index]) {}
 
-        // Its tokens and its turn, which never comes, where it encodes; where it decodes
-        // a token and drafts.
+        // The most that the request may add to the budget. A prefilling request adds its own
+        // `seq_lens_this_time` and 1, since the turn that it is counted for never comes; a decoding
+        // request adds one token and its drafts.
         INLINE u32 most(const Params&) const {
             const u32 tokens = clamped(encoded > 0 ? now : drafts, TOO_MANY);
             return encoded > 0 || decoded > 0 ? tokens + 1 : 0;
@@ -28,7 +29,7 @@ struct NgramMatch {
     };
 
     static INLINE Request request(const Params& p, u32 index) {
-        // All loads first: they wait for each other nowhere.
+        // All loads first, so that none waits for another.
         const i32 encoded = p.encoder[index];
         const i32 decoded = p.decoder[index];
         const i32 now = p.this_time[index];

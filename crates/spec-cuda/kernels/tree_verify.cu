@@ -10,12 +10,12 @@
 // so that thread 0, which walks, pays one load of shared memory a child that it
 // looks at. Trees that shared memory does not hold are walked where they lie.
 //
-// Bytes: 256 trees of 64 nodes are 0.3 MB. It is latency: one trip to memory, then
+// Bytes: 256 trees of 64 nodes are 0.3 MB. Latency decides: one trip to memory, then
 // some 30 cycles a child.
 #include "params/tree_verify.cuh"
 
 constexpr u32 MAX_THREADS = 256;
-// Of pointers: no node, and one that cannot be.
+// Pointers that lead to no node: one that says so, and one that is bad data.
 constexpr i32 NONE = -1;
 constexpr i32 BROKEN = -2;
 

@@ -61,7 +61,7 @@ struct Phase {
     u32 done;
 };
 
-// Those that are not a portion of a pass.
+// Phases that are no portion of a pass, and the first that is one.
 enum : u32 { COUNTING, COMPACTING, FIRST_PASS };
 
 #include "params/unique.cuh"

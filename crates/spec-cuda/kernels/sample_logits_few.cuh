@@ -1,0 +1,342 @@
+// sample_logits where filters leave little: what can be among it goes to the block that leads, which
+// sorts, cuts and draws alone.
+#pragma once
+
+#include "sample_logits_row.cuh"
+
+// What can be among those that top-k or top-p keeps, where that is not much: it is sent
+// to the block that leads, which does the rest alone: sorts it by counting, cuts, and
+// draws.
+struct Few {
+    // Each block may send a share of them.
+    static constexpr u32 MOST = SELECT_THREADS;
+    static constexpr u32 MOST_K = 128;
+    static_assert(MOST_K <= MAX_PIECES / 2);
+    // By top-p alone, so many of the largest that were told bound what is sent: few
+    // enough that no block's share is likely to be too small.
+    static constexpr u32 LIKELY = 144;
+    // A larger share than what equals the largest is likely to hold, in units of 2^-32.
+    static constexpr u64 MOST_SHARE = (1ull << 32) - (1ull << 22);
+
+    // Key, then inverse index: the larger comes first; 0 for none. As sent, in a row,
+    // sorted.
+    u64 sent[MOST];
+    u64 list[MOST];
+    u64 sorted[MOST];
+    // What is left of each, in that order.
+    u64 weights[MOST];
+    // In each block, of `Bound`: the least of all groups' largest keys, and by how much the
+    // weights that reach it are more than is wanted.
+    u32 lowest;
+    i32 left_over;
+    // How many were sent by the block, and whether some block has more than there is room
+    // for.
+    u32 count;
+    bool full;
+    u32 listed;
+    // What came of it: how many are left, their weights, the cut.
+    u32 left;
+    u64 total;
+    Cut cut;
+
+    INLINE static bool serves(u32 k) { return k > 0 && k <= MOST_K; }
+
+    // Before the first meeting of a team.
+    INLINE void begin() {
+        sent[threadIdx.x] = 0;
+        if (threadIdx.x == 0) {
+            lowest = NONE;
+            left_over = 0;
+            count = 0;
+            full = false;
+            listed = 0;
+        }
+    }
+};
+
+// The bound by what was told of the row's groups: a key that at least k of their largest
+// reach, the k-th of them or a little less. By the whole block, a group a thread.
+struct Bound {
+    // Each step leaves half of the range; more than these find little.
+    static constexpr u32 STEPS = 10;
+    // So many find the very key.
+    static constexpr u32 ALL_STEPS = 32;
+
+    u32 own;
+    u32 key;
+
+    INLINE Bound(Few& few, u32 largest_of_group, u32 k, u32 largest, u32 steps)
+        : own(largest_of_group) {
+        const u32 lowest = __reduce_min_sync(ALL_LANES, own == 0 ? NONE : own);
+        if (lane_id() == 0) atomicMin(&few.lowest, lowest);
+        __syncthreads();
+        // All reach the smallest of them.
+        u32 low = few.lowest;
+        u32 high = largest;
+#pragma unroll 1
+        for (u32 step = 0; step < steps && low < high; ++step) {
+            const u32 middle = low + (high - low + 1) / 2;
+            if (__syncthreads_count(own >= middle) >= k) {
+                low = middle;
+            } else {
+                high = middle - 1;
+            }
+        }
+        key = low;
+    }
+
+    // Whether what reaches the bound is likely to hold a share of all weights. The rest of a
+    // group is taken to weigh as much as a sixty-fourth of it would, were all of that as
+    // large as its largest, or as the bound: about right for normal logits of the spread of
+    // a language model's. The same in all blocks of a team.
+    INLINE bool holds(Few& few, const Scale& scale, u64 share, u32 vocab) const {
+        const float weight = __expf(scale.below(exact::value_of_key(own)));
+        const float most = __expf(scale.below(exact::value_of_key(key)));
+        const float inside = own >= key ? weight : 0.0f;
+        const float rest = static_cast<float>(vocab) / (64 * MAX_PIECES);
+        const float outside = fminf(weight, most) * rest;
+        const float kept = static_cast<float>(share) / 4294967296.0f;
+        const float left = fmaxf(inside - kept * (inside + outside), -1.0f);
+        const i32 units = own == 0 ? 0 : __float2int_rn(left * 1048576.0f);
+        const i32 of_warp = __reduce_add_sync(ALL_LANES, units);
+        if (lane_id() == 0) atomicAdd(&few.left_over, of_warp);
+        __syncthreads();
+        return few.left_over >= 0;
+    }
+};
+
+// Sends this warp's entries from the bound on to the block that leads. Returns how many
+// there are of all; 0 where a block has too many.
+template <typename Row>
+INLINE u32 send_few(Few& few, Team& team, const Row& row, u32 own_key, u32 bound) {
+    const u32 room = Few::MOST / team.blocks.size;
+    if (own_key >= bound) {
+        const float least = exact::value_of_key(bound);
+        u64* const sent = team.blocks.of(few.sent, 0) + team.blocks.rank * room;
+        const auto send = [&](const float(&entries)[Row::N], u32 first) {
+            u32 those = 0;
+#pragma unroll
+            for (u32 j = 0; j < Row::N; ++j) those |= entries[j] >= least ? 1u << j : 0u;
+            if (those == 0 || is_full(few.count, room)) return;
+            list_those(few.count, sent, room, entries, first, those);
+        };
+        // Halves come no faster that way.
+        if (Row::N == 4 && row.is_read_again()) {
+            row.template each_again<4, false>(team.lane, send);
+        } else {
+            row.template each<2>(team.lane, send);
+        }
+    }
+    __syncthreads();
+    team.tell(few.count);
+    const u32 its = team.lane < team.blocks.size
+                        ? static_cast<u32>(team.told(team.lane * SELECT_WARPS))
+                        : 0;
+    const u32 sum = __reduce_add_sync(ALL_LANES, its);
+    return __reduce_max_sync(ALL_LANES, its) > room ? 0 : sum;
+}
+
+// Where that is too many, as of rows with many equals: into the list of the block that
+// leads, what exceeds the k-th of the largest that were told, and of what equals it the
+// lowest indices, k entries in all. False where more exceed it.
+template <typename Row>
+INLINE bool send_tied(Few& few, Team& team, const Row& row, u32 k, u32 own_group,
+                      u32 largest_key) {
+    const Bound reached(few, own_group, k, largest_key, Bound::ALL_STEPS);
+    const float bound = exact::value_of_key(reached.key);
+    u32 above = 0;
+    u32 tied = 0;
+    row.template each<2>(team.lane, [&](const float(&entries)[Row::N], u32) {
+#pragma unroll
+        for (u32 j = 0; j < Row::N; ++j) {
+            above += entries[j] > bound;
+            tied += entries[j] == bound;
+        }
+    });
+    above = __reduce_add_sync(ALL_LANES, above);
+    tied = __reduce_add_sync(ALL_LANES, tied);
+    team.tell(static_cast<u64>(above) << 32 | tied);
+    const u64 all = team.sum_told().all;
+    const u32 all_above = static_cast<u32>(all >> 32);
+    if (all_above >= k || k - all_above > static_cast<u32>(all)) return false;
+    const u32 wanted = k - all_above;
+    u64 before = 0;
+    for (u32 i = team.lane; i < team.piece(); i += WARP) before += team.told(i);
+    before = warp_sum(before);
+    const u32 tied_before = static_cast<u32>(before);
+    u32 place = static_cast<u32>(before >> 32) + min(tied_before, wanted);
+    u32 left = min(wanted - min(tied_before, wanted), tied);
+    u64* const list = team.blocks.of(few.list, 0);
+#pragma unroll 1
+    for (u32 base = row.begin; base < row.end && above + left > 0; base += WARP) {
+        float entries[Row::N];
+        u32 first = 0;
+        u32 those = 0;
+        u32 equal = 0;
+        if (base + team.lane < row.end) {
+            row.fetch(base + team.lane, entries, first);
+#pragma unroll
+            for (u32 j = 0; j < Row::N; ++j) {
+                those |= entries[j] > bound ? 1u << j : 0u;
+                equal |= entries[j] == bound ? 1u << j : 0u;
+            }
+        }
+        const u64 own = static_cast<u64>(__popc(those)) << 32 | __popc(equal);
+        const u64 through = warp_inclusive_sum(own, team.lane);
+        u32 rank = static_cast<u32>(through - own);
+        u32 to = place + static_cast<u32>((through - own) >> 32) + min(rank, left);
+#pragma unroll
+        for (u32 j = 0; j < Row::N; ++j) {
+            const bool ties = (equal >> j & 1) != 0;
+            if ((those >> j & 1) != 0 || (ties && rank < left)) {
+                list[to] = listed_entry(entries[j], first + j);
+                to += 1;
+            }
+            rank += ties;
+        }
+        const u64 of_all = __shfl_sync(ALL_LANES, through, WARP - 1);
+        const u32 taken = min(static_cast<u32>(of_all), left);
+        place += static_cast<u32>(of_all >> 32) + taken;
+        above -= static_cast<u32>(of_all >> 32);
+        left -= taken;
+    }
+    team.blocks.sync();
+    return true;
+}
+
+// What a row with a top-p alone came to.
+struct Shares {
+    // The sum of weights at which top-p cuts.
+    u64 limit;
+    // How many equal the largest, where they are as many as the bound is of.
+    u32 ties;
+    // Whether what was sent reaches the limit.
+    bool sent;
+};
+
+// Adds up the weights of all, and on the way sends what reaches the bound to the block
+// that leads; where that is the largest itself, counts it instead.
+template <typename Row>
+INLINE Shares sum_and_send(Few& few, Team& team, const Row& row, u32 bound, u32 largest_key,
+                           const Scale& scale, u64 top_p) {
+    const u32 room = Few::MOST / team.blocks.size;
+    const float least = exact::value_of_key(bound);
+    const bool plateau = bound == largest_key;
+    u64* const to = team.blocks.of(few.sent, 0) + team.blocks.rank * room;
+    u32 ties = 0;
+    bool full = false;
+    u64 listed = 0;
+    const auto send = [&](const float(&entries)[Row::N], u32 first) {
+        u32 those = 0;
+#pragma unroll
+        for (u32 j = 0; j < Row::N; ++j) those |= entries[j] >= least ? 1u << j : 0u;
+        if (those == 0) return;
+        if (plateau) {
+            ties += __popc(those);
+            return;
+        }
+        full = full || is_full(few.count, room);
+        if (full) return;
+        list_those(few.count, to, room, entries, first, those);
+#pragma unroll 1
+        for (; those != 0; those &= those - 1) {
+            listed += scale.fixed(pick(entries, __ffs(those) - 1));
+        }
+    };
+    const u64 total = sum_all<false>(row, team.lane, scale, send);
+    listed = warp_sum(listed);
+    ties = __reduce_add_sync(ALL_LANES, ties);
+    // The lists are of no other use yet.
+    if (team.lane < team.blocks.size) {
+        *team.blocks.of(&few.list[team.piece()], team.lane) = listed;
+        *team.blocks.of(&few.sorted[team.piece()], team.lane) = ties;
+    }
+    __syncthreads();
+    if (threadIdx.x < team.blocks.size && few.count > room) {
+        *team.blocks.of(&few.full, threadIdx.x) = true;
+    }
+    team.tell(total);
+    Shares shares;
+    const u64 all = team.sum_told().all;
+    shares.limit = max(__umul64hi(all, top_p << 32), static_cast<u64>(1));
+    listed = 0;
+    ties = 0;
+    for (u32 i = team.lane; i < team.pieces(); i += WARP) {
+        listed += few.list[i];
+        ties += static_cast<u32>(few.sorted[i]);
+    }
+    listed = warp_sum(listed);
+    shares.ties = __reduce_add_sync(ALL_LANES, ties);
+    shares.sent = !few.full && !plateau && listed >= shares.limit;
+    return shares;
+}
+
+// The block that leads puts what was sent in a row, in any order.
+INLINE void gather_few(Few& few) {
+    const u64 entry = few.sent[threadIdx.x];
+    if (entry != 0) few.list[atomicAdd(&few.listed, 1u)] = entry;
+    __syncthreads();
+}
+
+// Sorts the first k of the `count` that are listed.
+INLINE void sort_few(Few& few, u32 count, u32 k) {
+    // Neighbouring lanes share an entry and compare it with a part of the others each.
+    u32 lanes = 1;
+    while (lanes < 8 && count * lanes * 2 <= SELECT_THREADS) lanes *= 2;
+    const u32 entry = threadIdx.x / lanes;
+    const u64 own = entry < count ? few.list[entry] : 0;
+    const u32 rank = count_larger(own, few.list, count, lanes);
+    if (entry < count && rank < k) few.sorted[rank] = own;
+    __syncthreads();
+}
+
+// Cuts the k that were sorted by top-p, at a limit or, where there is none, at a share
+// of them, and drops what min-p drops. An entry a thread.
+INLINE void cut_few(Few& few, const Team& team, u32 k, u64 limit, const Options& options,
+                    const Scale& scale) {
+    const bool there = threadIdx.x < k;
+    const u64 entry = there ? few.sorted[threadIdx.x] : 0;
+    const u64 next = threadIdx.x + 1 < k ? few.sorted[threadIdx.x + 1] : 0;
+    const u64 weight = there ? scale.fixed(exact::value_of_key(static_cast<u32>(entry >> 32))) : 0;
+    const BlockSums sums(team.shared->sums, team, weight);
+    const u64 after = sums.through;
+    if (limit == 0) {
+        const bool off = options.top_p == 1ull << 32;
+        limit = off ? ~0ull : max(__umul64hi(sums.all, options.top_p << 32), static_cast<u64>(1));
+    }
+    const u64 before = after - weight;
+    if (there) few.weights[threadIdx.x] = weight;
+    // Of one thread each: weights descend.
+    if (there && before < limit && (next == 0 || after >= limit)) {
+        few.cut = {static_cast<u32>(entry >> 32), NONE - static_cast<u32>(entry) + 1};
+    }
+    const u64 next_weight = next != 0 ? scale.fixed(exact::value_of_key(static_cast<u32>(next >> 32))) : 0;
+    const bool stays = there && before < limit && weight >= options.floor;
+    if (stays && (next == 0 || after >= limit || next_weight < options.floor)) {
+        few.left = threadIdx.x + 1;
+        few.total = after;
+    }
+    __syncthreads();
+}
+
+// Draws from what is left. Returns the token in the thread that has it, NONE in the
+// others.
+INLINE u32 draw_few(const Few& few, u64 random) {
+    // Neighbouring lanes add up a part of what lies before an entry each.
+    const u32 count = few.left;
+    u32 lanes = 1;
+    while (lanes < 8 && count * lanes * 2 <= SELECT_THREADS) lanes *= 2;
+    const u32 entry = threadIdx.x / lanes;
+    const u32 own = entry < count ? static_cast<u32>(few.sorted[entry]) : 0;
+    u64 before = 0;
+#pragma unroll 4
+    for (u32 i = threadIdx.x % lanes; i < count; i += lanes) {
+        // The larger inverse is the lower index.
+        before += static_cast<u32>(few.sorted[i]) > own ? few.weights[i] : 0;
+    }
+    for (u32 o = 1; o < lanes; o *= 2) before += __shfl_xor_sync(ALL_LANES, before, o);
+    const u64 threshold = exact::sample_threshold(random, few.total);
+    const bool drawn = entry < count && threadIdx.x % lanes == 0 && before <= threshold &&
+                       threshold - before < few.weights[entry];
+    return drawn ? NONE - own : NONE;
+}

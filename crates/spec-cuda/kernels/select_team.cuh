@@ -1,0 +1,132 @@
+// The blocks that select in a row, or sample from it: how they meet, and running sums over what they
+// told each other.
+#pragma once
+
+#include "cluster.cuh"
+
+constexpr u32 SELECT_THREADS = 512;
+constexpr u32 SELECT_WARPS = SELECT_THREADS / WARP;
+
+constexpr u32 MAX_PIECES = MAX_CLUSTER * SELECT_WARPS;
+
+// The blocks that own a row: a power of two, 16 at most. All of them call everything
+// that meets, in the same order; the values of two meetings live at a time.
+struct Team {
+    // What the warps of all blocks told, in each of them: a barrier is cheaper than
+    // a barrier and asking.
+    struct Shared {
+        u64 told[2][MAX_PIECES];
+        // Of `find`: what each warp brings, and the index.
+        u64 sums[SELECT_WARPS];
+        u32 found;
+    };
+
+    Shared* shared;
+    Cluster blocks;
+    u32 lane;
+    u32 warp;
+    u32 meetings;
+
+    INLINE Team(Shared& of_block)
+        : shared(&of_block), lane(lane_id()), warp(threadIdx.x / WARP), meetings(0) {}
+
+    // This warp's piece of the row, and how many there are.
+    INLINE u32 piece() const { return blocks.rank * SELECT_WARPS + warp; }
+    INLINE u32 pieces() const { return blocks.size * SELECT_WARPS; }
+    // Whether a piece is one of this block's.
+    INLINE bool has(u32 piece) const { return piece / SELECT_WARPS == blocks.rank; }
+
+    // Each warp tells a value, the same in all its lanes. Before the first, each block
+    // arrives once as it starts and waits: all must run to be told something.
+    INLINE void tell(u64 value) {
+        u64* const place = &shared->told[meetings & 1][piece()];
+        if (lane < blocks.size) *blocks.of(place, lane) = value;
+        meetings += 1;
+        blocks.sync();
+    }
+
+    // Each warp tells the larger ones of two values a lane of as many groups of its
+    // lanes as there are places for: the first above the second.
+    INLINE void tell_largest(u32 first, u32 second) {
+        const u32 bits = group_bits();
+        if (bits == 0) {
+            first = __reduce_max_sync(ALL_LANES, first);
+            second = __reduce_max_sync(ALL_LANES, second);
+        }
+        for (u32 o = 1; bits > 0 && o < WARP >> bits; o *= 2) {
+            first = max(first, __shfl_xor_sync(ALL_LANES, first, o));
+            second = max(second, __shfl_xor_sync(ALL_LANES, second, o));
+        }
+        const u64 pair = static_cast<u64>(first) << 32 | second;
+        const u32 group = lane & ((1u << bits) - 1);
+        const u64 value = __shfl_sync(ALL_LANES, pair, group * (WARP >> bits));
+        u64* const place = &shared->told[meetings & 1][(piece() << bits) + group];
+        if (lane >> bits < blocks.size) *blocks.of(place, lane >> bits) = value;
+        meetings += 1;
+        blocks.sync();
+    }
+
+    // The piece of a group.
+    INLINE u32 piece_of(u32 group) const { return group >> group_bits(); }
+
+    // How many groups a piece has, as a power of two.
+    INLINE u32 group_bits() const { return __clz(pieces()) - __clz(MAX_PIECES); }
+
+    // What the warp of that piece told last.
+    INLINE u64 told(u32 piece) const { return shared->told[(meetings - 1) & 1][piece]; }
+
+    // The sums of what was told last: a lane has neighbouring pieces, a power of two.
+    struct Sums {
+        u64 before;
+        u64 through;
+        u64 all;
+    };
+
+    INLINE u32 pieces_a_lane() const { return (pieces() + WARP - 1) / WARP; }
+
+    INLINE Sums sum_told() const {
+        const u32 each = pieces_a_lane();
+        u64 own = 0;
+#pragma unroll
+        for (u32 j = 0; j < MAX_PIECES / WARP; ++j) {
+            // Neighbours begin at different ones of theirs: no two meet in a bank.
+            const u32 at = lane * each + ((j + lane) & (each - 1));
+            if (j < each && at < pieces()) own += told(at);
+        }
+        Sums sums;
+        sums.through = warp_inclusive_sum(own, lane);
+        sums.before = sums.through - own;
+        sums.all = __shfl_sync(ALL_LANES, sums.through, WARP - 1);
+        return sums;
+    }
+
+    // The piece in which the running sum of what was told first exceeds `rest`,
+    // from which the sum before is taken off. There is one.
+    INLINE u32 piece_above(const Sums& sums, u64& rest) const {
+        const u32 each = pieces_a_lane();
+        const u32 above = __ballot_sync(ALL_LANES, sums.through > rest);
+        const u32 owner = above == 0 ? WARP - 1 : __ffs(above) - 1;
+        rest -= __shfl_sync(ALL_LANES, sums.before, owner);
+        u32 piece = owner * each;
+        const u32 last = min(piece + each, pieces()) - 1;
+        while (piece < last && told(piece) <= rest) rest -= told(piece++);
+        return min(piece, pieces() - 1);
+    }
+};
+
+// A block's running sum up to this thread's own, and that of all. `of_warps` is room that
+// nobody reads any more.
+struct BlockSums {
+    u64 through;
+    u64 all;
+
+    INLINE BlockSums(u64 (&of_warps)[SELECT_WARPS], const Team& team, u64 own) {
+        through = warp_inclusive_sum(own, team.lane);
+        if (team.lane == WARP - 1) of_warps[team.warp] = through;
+        __syncthreads();
+        const u64 of_warp = team.lane < SELECT_WARPS ? of_warps[team.lane] : 0;
+        const u64 warps = warp_inclusive_sum(of_warp, team.lane);
+        through += __shfl_sync(ALL_LANES, warps - of_warp, team.warp);
+        all = __shfl_sync(ALL_LANES, warps, WARP - 1);
+    }
+};
