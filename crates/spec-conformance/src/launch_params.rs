@@ -165,18 +165,25 @@ fn wgsl_struct(text: &mut String, s: &Description) {
     line(text, &format!("struct {} {{", s.name));
     line(text, "    // Where the first element of each region is: see `bound`.");
     line(text, "    at: At,");
-    for (i, field) in s.fields.iter().enumerate() {
-        let scalar = field.parts.is_empty() && field.elements.is_none();
-        assert!(
-            scalar && field.offset == 4 * i,
-            "{}.{} is no number of 32 bits",
-            s.name,
-            field.name
-        );
+    let mut words = 0;
+    let mut put = |text: &mut String, name: &str, device: &str, offset: usize| {
+        assert_eq!(offset, 4 * words, "{}.{name} follows numbers of 32 bits", s.name);
+        words += 1;
+        line(text, &format!("    {name}: {device},"));
+    };
+    for field in s.fields {
+        assert!(field.elements.is_none(), "{}.{} is an array", s.name, field.name);
         comment(text, "    ", field.doc);
-        line(text, &format!("    {}: {},", field.name, field.device));
+        if field.parts.is_empty() {
+            put(text, field.name, field.device, field.offset);
+        }
+        // A struct's parts stand one behind the other.
+        for part in field.parts {
+            let name = format!("{}_{}", field.name, part.name);
+            put(text, &name, field.device, field.offset + part.offset);
+        }
     }
-    assert_eq!(s.size, 4 * s.fields.len(), "{} ends with numbers of 32 bits", s.name);
+    assert_eq!(s.size, 4 * words, "{} ends with a number of 32 bits", s.name);
     line(text, "}");
 }
 

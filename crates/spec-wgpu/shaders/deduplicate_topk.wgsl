@@ -1,4 +1,4 @@
-//!include bound
+//!include params/deduplicate_topk
 //!include scan
 // The distinct non-negative values of each request's rows, ascending, then -1.
 //
@@ -23,21 +23,6 @@ override THREADS: u32 = 256u;
 override POOL: u32 = 3328u;
 // Values sorted at once: a power of two, at most POOL.
 override TILE: u32 = 2048u;
-
-struct Params {
-    at: At,
-    rows: u32,
-    k: u32,
-    input_stride: u32,
-    output_stride: u32,
-    // rows * k.
-    n: u32,
-    // A power of two: TILE, or less where n is less.
-    sort_size: u32,
-    has_counts: u32,
-    // The most turns a bitmap may take.
-    max_turns: u32,
-}
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> indices: array<u32>;

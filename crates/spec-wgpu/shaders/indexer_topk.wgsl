@@ -1,4 +1,4 @@
-//!include bound
+//!include params/indexer_topk
 //!include scan
 //!include floats
 //!include integers
@@ -35,26 +35,6 @@
 override THREADS = 256u;
 override DTYPE = 0u;
 const CHUNK_THREADS = 256u;
-
-struct Params {
-    at: At,
-    cols: u32,
-    k: u32,
-    stride: u32,
-    chunks: u32,
-    // Words of a length and of a start; 0 where there are none.
-    length_words: u32,
-    start_words: u32,
-    index_words: u32,
-    index_stride: u32,
-    has_flags: u32,
-    // Bits of a key below the digit of this pass.
-    low: u32,
-    rows: u32,
-    // Keys of a part's groups, a power of two of at most CHUNK_THREADS, and of a list.
-    groups: u32,
-    capacity: u32,
-}
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<atomic<u32>>;

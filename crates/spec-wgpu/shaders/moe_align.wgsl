@@ -1,4 +1,4 @@
-//!include bound
+//!include params/moe_align
 //!include integers
 //!include scan
 // moe_align: groups a router's picks by expert, in order, each run padded to whole
@@ -20,24 +20,6 @@
 // Bytes moved: the picks twice and the outputs; a tile's counts three times.
 
 const THREADS = 256u;
-
-struct Params {
-    at: At,
-    picks: u32,
-    k: u32,
-    stride: u32,
-    words: u32,
-    experts: u32,
-    locals: u32,
-    block_size: u32,
-    capacity: u32,
-    blocks: u32,
-    tiles: u32,
-    turns: u32,
-    has_map: u32,
-    has_inverse: u32,
-    has_flags: u32,
-}
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read_write> work: array<atomic<u32>>;

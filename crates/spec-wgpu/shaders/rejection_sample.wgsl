@@ -1,4 +1,4 @@
-//!include bound
+//!include params/rejection_sample
 //!include floats
 //!include integers
 //!include philox
@@ -37,44 +37,6 @@
 //
 // Every sum is of integers and every maximum has a tie rule, so the result is
 // the same for any chunk size.
-
-struct Params {
-    at: At,
-    requests: u32,
-    tokens: u32,
-    vocab: u32,
-    max_spec_len: u32,
-    // Rows to scan: requests, or tokens where it is for the greedy.
-    jobs: u32,
-    // Elements of a chunk, a multiple of 256, and chunks of a row.
-    chunk: u32,
-    chunks: u32,
-    // Words of an id.
-    ids_words: u32,
-    bonus_words: u32,
-    cu_words: u32,
-    positions_words: u32,
-    output_words: u32,
-    // Words of a truth value, 0 for one of a byte.
-    greedy_words: u32,
-    // Whether the offsets begin with a 0, and uniform_samples is there.
-    leading: u32,
-    has_uniform: u32,
-    // First words of the workspace's parts.
-    gathered: u32,
-    draft_gathered: u32,
-    tops: u32,
-    states: u32,
-    partials: u32,
-    // The window, and elements from row to row in it.
-    row0: u32,
-    row1: u32,
-    chunk0: u32,
-    chunk1: u32,
-    target_stride: u32,
-    draft_stride: u32,
-    output_stride: u32,
-}
 
 // The type of the probabilities, whether draft_probs is there, whether one window
 // is all, what a scan is for: the residual's argmax, a draw from it, or whole

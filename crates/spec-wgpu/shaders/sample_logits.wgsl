@@ -1,4 +1,4 @@
-//!include bound
+//!include params/sample_logits
 //!include exact
 //!include integers
 //!include philox
@@ -33,41 +33,6 @@
 //
 // Bytes moved: the logits twice; where there are filters, mostly once and of the rest
 // the groups that reach what is kept; a top-p alone reads them once or twice more.
-
-struct Params {
-    at: At,
-    vocab: u32,
-    requests: u32,
-    // Elements of a chunk, a multiple of 256, and chunks of a row.
-    chunk: u32,
-    chunks: u32,
-    // Words of a position, of a row's request and of a token.
-    position_words: u32,
-    request_words: u32,
-    token_words: u32,
-    min_p_first: u32,
-    // Which optional arguments are there: HAS_ bits.
-    has: u32,
-    // What a sum is of.
-    purpose: u32,
-    // The steps of selecting in rows that a dispatch takes.
-    first_step: u32,
-    end_step: u32,
-    // Where the workspace's partial results begin: states come first. Then the
-    // largest keys of groups, so many a chunk, a power of two; then lists, of so many
-    // entries.
-    partials: u32,
-    maxima: u32,
-    groups: u32,
-    lists: u32,
-    capacity: u32,
-    // The window's rows, and elements from row to row in it.
-    row0: u32,
-    row1: u32,
-    logits_stride: u32,
-    mask_stride: u32,
-    probs_stride: u32,
-}
 
 override DTYPE = 0u;
 // Threads of a workgroup that has a row, a multiple of THREADS.

@@ -1,5 +1,6 @@
 //!include exact
 //!include team
+//!include params/topk_router
 // The topk experts of each token, by the exact rules of spec_core::exact.
 //
 // A team of LANES threads owns a token; lane l owns experts l, l + LANES, ...
@@ -37,48 +38,6 @@ override IN_STORAGE: bool = false;
 
 const SOFTMAX = 1u;
 const SQRT_SOFTPLUS = 2u;
-
-struct Params {
-    at: At,
-    tokens: u32,
-    experts: u32,
-    x_stride: u32,
-    weights_stride: u32,
-    indices_stride: u32,
-    has_bias: u32,
-    bias_type: u32,
-    has_flags: u32,
-    by_logit: u32,
-    groups: u32,
-    group_size: u32,
-    topk_groups: u32,
-    top2_sum: u32,
-    // Lanes that share a group: its key is found from so many parts.
-    parts: u32,
-    // The key of an expert whose group is not kept.
-    masked_key: u32,
-    topk: u32,
-    renormalize: u32,
-    scale: f32,
-    // Words of memory of a team.
-    team_words: u32,
-    shared_experts: u32,
-    shared_weight: f32,
-    // Indices below this are picks.
-    physical: u32,
-    // Whether indices take two words.
-    wide: u32,
-    // Rows of the whole call, at most 2^31, and which of them is the first here: cut to
-    // 2^31, and modulo 2^32.
-    all_tokens: u32,
-    first: u32,
-    first_wrapped: u32,
-    has_num_tokens: u32,
-    has_replicas: u32,
-    replicas_stride: u32,
-    most: u32,
-    has_load: u32,
-}
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<u32>;

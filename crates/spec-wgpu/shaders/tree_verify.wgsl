@@ -1,30 +1,10 @@
-//!include bound
+//!include params/tree_verify
 //!include integers
 // tree_verify: walks each request's tree of drafts by what the target chose.
 //
 // A workgroup owns a request: its thread 0 walks, all of its threads pad the rows.
 // Bytes moved: four numbers a child that is looked at, and the output rows. A walk
 // is a chain of dependent loads, which only other requests hide.
-
-struct Params {
-    at: At,
-    nodes: u32,
-    max_depth: u32,
-    has_flags: u32,
-    // Words of an element, 1 or 2, and elements from row to row.
-    draft_words: u32,
-    draft_stride: u32,
-    target_words: u32,
-    target_stride: u32,
-    first_words: u32,
-    first_stride: u32,
-    next_words: u32,
-    next_stride: u32,
-    token_words: u32,
-    token_stride: u32,
-    path_words: u32,
-    path_stride: u32,
-}
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> draft_tokens: array<u32>;
@@ -76,22 +56,22 @@ fn target_of(request: u32, node: u32) -> u32 {
 }
 
 fn first_of(request: u32, node: u32) -> u32 {
-    let words = params.first_words;
-    let at = (params.at.b3 + request * params.first_stride + node) * words;
+    let words = params.first_child_words;
+    let at = (params.at.b3 + request * params.first_child_stride + node) * words;
     return pointer(integer(first_child[at], first_child[at + words - 1u], words));
 }
 
 fn next_of(request: u32, node: u32) -> u32 {
-    let words = params.next_words;
-    let at = (params.at.b4 + request * params.next_stride + node) * words;
+    let words = params.next_sibling_words;
+    let at = (params.at.b4 + request * params.next_sibling_stride + node) * words;
     return pointer(integer(next_sibling[at], next_sibling[at + words - 1u], words));
 }
 
 // `high` is the sign's word.
 fn put(request: u32, col: u32, value: u32, node: u32, high: u32) {
-    let at = (params.at.b5 + request * params.token_stride + col) * params.token_words;
+    let at = (params.at.b5 + request * params.tokens_stride + col) * params.tokens_words;
     tokens[at] = value;
-    if params.token_words == 2u {
+    if params.tokens_words == 2u {
         tokens[at + 1u] = high;
     }
     let step = (params.at.b6 + request * params.path_stride + col) * params.path_words;

@@ -1,4 +1,4 @@
-//!include bound
+//!include params/unique
 //!include scan
 //!include u64
 //!include unique_buckets
@@ -30,42 +30,6 @@ override ROWS: u32 = 16u;
 // Whether a tile is put in order in workgroup memory, and the keys there.
 override STAGED: bool = false;
 override STAGE: u32 = 1u;
-
-struct Params {
-    at: At,
-    // Keys in all, and the window of them that is read.
-    n: u32,
-    start: u32,
-    len: u32,
-    // The first key that is bound: `start`, or one before it.
-    bound: u32,
-    // The window that is written.
-    to: u32,
-    to_len: u32,
-    // Keys of a window, where several are bound.
-    window: u32,
-    // Tiles in all.
-    tiles: u32,
-    // 8-bit digit, from the lowest.
-    digit: u32,
-    // Flips the order of signed keys in their highest digit.
-    flip: u32,
-    // Bits that are taken to vary whether or not they do.
-    forced: u32,
-    // Whether this prefix sum counts the distinct keys.
-    counts_keys: u32,
-    // The highest bit of a signed key's upper word.
-    sign: u32,
-    // Workgroups of survey.
-    surveys: u32,
-    // Buckets, 0 for none, and bits of the second digit of their numbers.
-    buckets: u32,
-    low_bits: u32,
-    // First digits.
-    firsts: u32,
-    // Words of the table that are counted in.
-    cells: u32,
-}
 
 @group(0) @binding(0) var<uniform> params: Params;
 // [256 digits, tiles]; [tiles] for compaction. Before that, what unique_buckets.wgsl has.

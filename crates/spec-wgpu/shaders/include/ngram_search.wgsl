@@ -1,4 +1,4 @@
-//!include bound
+//!include params/ngram
 //!include integers
 // The search of ngram_match, hybrid_mtp_ngram and prompt_lookup: where the last
 // tokens of a text, the pattern, occurred before. A workgroup takes a block of a
@@ -9,36 +9,6 @@
 //
 // A request has up to two haystacks: its row of input_ids, then its generated
 // tokens. The pattern ends with generated[START + STEP].
-
-struct Params {
-    at: At,
-    requests: u32,
-    // Tokens of a row.
-    input_cols: u32,
-    generated_cols: u32,
-    draft_cols: u32,
-    max_ngram: u32,
-    min_ngram: u32,
-    threshold: u32,
-    max_draft_tokens: u32,
-    // Words of a length.
-    length_words: u32,
-    // Tokens of a block, and blocks of a row: first the prompt's, then those of
-    // the generated tokens.
-    block: u32,
-    input_blocks: u32,
-    blocks: u32,
-    // First word of the partial results in the workspace.
-    partials: u32,
-    // The window of rows, and tokens from row to row in it.
-    row0: u32,
-    row1: u32,
-    input_stride: u32,
-    generated_stride: u32,
-    draft_stride: u32,
-    // Whether there is a pass `share`.
-    shared_budget: u32,
-}
 
 // Words of a token, and whether the last of several matches counts, not the first.
 override TOKEN_WORDS = 1u;

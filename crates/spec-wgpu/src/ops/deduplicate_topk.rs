@@ -1,6 +1,9 @@
 //! Distinct values of top-k rows: one workgroup a request.
 
 use bytemuck::{Pod, Zeroable};
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
+use spec_core::launch_params;
 use spec_core::ops::DeduplicateTopk;
 use spec_core::ops::deduplicate_topk::{Buffers, Plan};
 use spec_core::{DType, Error, Kernel, Result, Status, Stream, Supports, ViewMut};
@@ -21,19 +24,31 @@ const PLAIN: Shape = Shape { threads: 256, pool: 256 * 13, tile: 2048 };
 /// enough turns: see the rules in [`super`].
 const LONGEST: usize = 1 << 17;
 
-/// The shader's parameters, in its order.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
-    rows: u32,
-    k: u32,
-    input_stride: u32,
-    output_stride: u32,
-    n: u32,
-    sort_size: u32,
-    has_counts: u32,
-    max_turns: u32,
+launch_params! {
+    /// What the shaders of `deduplicate_topk` take.
+    struct Params: Pod, Zeroable {
+        /// Rows of a request.
+        rows: u32,
+        /// Values of a row.
+        k: u32,
+        /// Values from one row to the next.
+        input_stride: u32,
+        /// Values from one request's output to the next.
+        output_stride: u32,
+        /// Values of a request: rows * k.
+        n: u32,
+        /// Values that are sorted at once, a power of two: TILE, or less where n is less.
+        sort_size: u32,
+        /// 1 where `counts` is there, else 0.
+        has_counts: u32,
+        /// The most turns that a bitmap may take.
+        max_turns: u32,
+    }
 }
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "deduplicate_topk", includes: &["bound"], structs: &[Params::DESCRIPTION] };
 
 #[derive(Clone, Copy)]
 struct Shape {

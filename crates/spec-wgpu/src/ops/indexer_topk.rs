@@ -2,6 +2,9 @@
 //! workgroup a chunk of a row.
 
 use bytemuck::{Pod, Zeroable};
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
+use spec_core::launch_params;
 use spec_core::ops::IndexerTopk;
 use spec_core::ops::indexer_topk::{Buffers, Plan};
 use spec_core::{Kernel, Result, Status, Stream, Supports, Vector, ViewMut};
@@ -35,24 +38,41 @@ const MOST_ROWS: u64 = 512;
 /// Bits of a key below each digit.
 const LOW: [u32; 4] = [24, 16, 8, 0];
 
-/// The shader's parameters, in its order.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
-    cols: u32,
-    k: u32,
-    stride: u32,
-    chunks: u32,
-    length_words: u32,
-    start_words: u32,
-    index_words: u32,
-    index_stride: u32,
-    has_flags: u32,
-    low: u32,
-    rows: u32,
-    groups: u32,
-    capacity: u32,
+launch_params! {
+    /// What the shaders of `indexer_topk` take.
+    struct Params: Pod, Zeroable {
+        /// Scores of a row.
+        cols: u32,
+        /// How many scores are asked for.
+        k: u32,
+        /// Scores from one row to the next.
+        stride: u32,
+        /// Chunks of a row.
+        chunks: u32,
+        /// Words of a length; 0: there are none.
+        length_words: u32,
+        /// Words of a start; 0: there are none.
+        start_words: u32,
+        /// Words of an index.
+        index_words: u32,
+        /// Indices from one row to the next.
+        index_stride: u32,
+        /// 1 where `flags` is there, else 0.
+        has_flags: u32,
+        /// Bits of a key below the digit of this pass.
+        low: u32,
+        /// Rows.
+        rows: u32,
+        /// Keys of a part's groups, a power of two of at most CHUNK_THREADS.
+        groups: u32,
+        /// Keys of a list.
+        capacity: u32,
+    }
 }
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "indexer_topk", includes: &["bound"], structs: &[Params::DESCRIPTION] };
 
 struct Selector {
     gpu: Wgpu,

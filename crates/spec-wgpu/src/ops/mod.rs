@@ -25,8 +25,8 @@
 //!         let unique = self.gpu.region_mut(buffers.unique)?;
 //!         let mut workspace = self.gpu.region_of_workspace(workspace)?;
 //!         let counters = workspace.take(256);
-//!         // 2. Dispatches, in order, each seeing what those before wrote. `params` is a
-//!         //    `#[repr(C)]` struct of the shader's `u32` parameters.
+//!         // 2. Dispatches, in order, each seeing what those before wrote. `params` is the
+//!         //    struct of `launch_params!`: the shader's parameters, of 32 bits each.
 //!         let params = Params { n: self.plan.batch as u32 };
 //!         self.gpu.record("deduplicate_topk", stream, |r| {
 //!             r.dispatch(&self.main, &[indices, unique], &params, workgroups)
@@ -37,7 +37,8 @@
 //!
 //! The shader declares `@group(0) @binding(0) var<uniform> params: Params`, a
 //! struct that begins with `at: At` (`include/bound.wgsl`) and goes on with the
-//! `u32` parameters in the host's order; storage buffers follow from
+//! parameters: `//!include params/NAME`, which `cargo xtask params` writes from the
+//! struct in Rust. Storage buffers follow from
 //! `@binding(1)` on, as `array<u32>`, `array<vec2<u32>>` (64-bit elements) or
 //! atomics, and element `i` of the region at `@binding(n)` is at index
 //! `params.at.bN + i`. For f16 and bf16 that index counts halves.
@@ -106,3 +107,29 @@ pub(crate) static SHADERS: &[&crate::shader::Shader] = &[
     &unique::SHADERS[2][0],
     &unique::SHADERS[2][1],
 ];
+
+#[cfg(test)]
+mod tests {
+    use spec_conformance::launch_params::{Header, Language, check};
+
+    use super::*;
+
+    /// The parameter structs of all shaders.
+    const HEADERS: [Header; 9] = [
+        deduplicate_topk::HEADER,
+        indexer_topk::HEADER,
+        moe_align::HEADER,
+        ngram::HEADER,
+        rejection_sample::HEADER,
+        sample_logits::HEADER,
+        topk_router::HEADER,
+        tree_verify::HEADER,
+        unique::HEADER,
+    ];
+
+    #[test]
+    fn launch_params_are_those_of_the_shaders() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/shaders/params");
+        check(folder, Language::Wgsl, &HEADERS).unwrap();
+    }
+}

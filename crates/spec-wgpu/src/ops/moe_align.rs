@@ -2,6 +2,9 @@
 //! picks.
 
 use bytemuck::{Pod, Zeroable};
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
+use spec_core::launch_params;
 use spec_core::ops::MoeAlign;
 use spec_core::ops::moe_align::{Buffers, Plan};
 use spec_core::{Kernel, Result, Status, Stream, Supports, ViewMut};
@@ -20,25 +23,43 @@ const MAX_TURNS: usize = 128;
 /// Tiles that fill a large GPU: above this many, they grow instead.
 const FULL: usize = 512;
 
-/// The shader's parameters, in its order.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
-    picks: u32,
-    k: u32,
-    stride: u32,
-    words: u32,
-    experts: u32,
-    locals: u32,
-    block_size: u32,
-    capacity: u32,
-    blocks: u32,
-    tiles: u32,
-    turns: u32,
-    has_map: u32,
-    has_inverse: u32,
-    has_flags: u32,
+launch_params! {
+    /// What the shaders of `moe_align` take.
+    struct Params: Pod, Zeroable {
+        /// Picks of all tokens.
+        picks: u32,
+        /// Picks of a token.
+        k: u32,
+        /// Picks from one token's first to the next one's.
+        stride: u32,
+        /// Words of an id.
+        words: u32,
+        /// Experts.
+        experts: u32,
+        /// Local experts.
+        locals: u32,
+        /// Places that a run's length is a multiple of.
+        block_size: u32,
+        /// Places of `sorted_ids`.
+        capacity: u32,
+        /// Blocks of `sorted_ids`.
+        blocks: u32,
+        /// Tiles of the picks, a workgroup each.
+        tiles: u32,
+        /// Picks of a thread, at most.
+        turns: u32,
+        /// 1 where `expert_map` is there, else 0.
+        has_map: u32,
+        /// 1 where `inverse` is there, else 0.
+        has_inverse: u32,
+        /// 1 where `flags` is there, else 0.
+        has_flags: u32,
+    }
 }
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "moe_align", includes: &["bound"], structs: &[Params::DESCRIPTION] };
 
 struct Aligner {
     gpu: Wgpu,

@@ -3,6 +3,9 @@
 //! the workspace and the other passes after `prepare`, `shaders/include/ngram.wgsl`.
 
 use bytemuck::{Pod, Zeroable};
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
+use spec_core::launch_params;
 use spec_core::ngram::Rows;
 use spec_core::ops::prompt_lookup::Occurrence;
 use spec_core::{DType, Matrix, Result, Status};
@@ -42,30 +45,53 @@ pub(super) struct Limits {
     pub(super) max_draft_tokens: usize,
 }
 
-/// The shaders' parameters, as `include/ngram_search.wgsl` has them.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-pub(super) struct Params {
-    requests: u32,
-    input_cols: u32,
-    generated_cols: u32,
-    draft_cols: u32,
-    max_ngram: u32,
-    min_ngram: u32,
-    threshold: u32,
-    max_draft_tokens: u32,
-    length_words: u32,
-    block: u32,
-    input_blocks: u32,
-    blocks: u32,
-    partials: u32,
-    row0: u32,
-    row1: u32,
-    input_stride: u32,
-    generated_stride: u32,
-    draft_stride: u32,
-    shared_budget: u32,
+launch_params! {
+    /// What the shaders of every operator that searches take.
+    pub(super) struct Params: Pod, Zeroable {
+        /// Requests.
+        requests: u32,
+        /// Tokens of a row of prompts.
+        input_cols: u32,
+        /// Tokens of a row of generated tokens.
+        generated_cols: u32,
+        /// Tokens of a row of drafts.
+        draft_cols: u32,
+        /// Tokens of the longest pattern.
+        max_ngram: u32,
+        /// Tokens of the shortest pattern.
+        min_ngram: u32,
+        /// The budget of all requests, in tokens; the bits of an i32.
+        threshold: u32,
+        /// The most drafts of a request, by the options of the operator.
+        max_draft_tokens: u32,
+        /// Words of a length.
+        length_words: u32,
+        /// Tokens of a block.
+        block: u32,
+        /// Blocks of a row's prompt.
+        input_blocks: u32,
+        /// Blocks of a row: those of the prompt, then those of the generated tokens.
+        blocks: u32,
+        /// Where the partial results start in the workspace, in words.
+        partials: u32,
+        /// The first row of the window.
+        row0: u32,
+        /// The row after the last of the window.
+        row1: u32,
+        /// Tokens from one row of prompts to the next in the window.
+        input_stride: u32,
+        /// The same of generated tokens.
+        generated_stride: u32,
+        /// The same of drafts.
+        draft_stride: u32,
+        /// 1 where a pass `share` sums up the budget, else 0.
+        shared_budget: u32,
+    }
 }
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "ngram", includes: &["bound"], structs: &[Params::DESCRIPTION] };
 
 /// The search, ready for the rows of one plan.
 pub(super) struct Search {

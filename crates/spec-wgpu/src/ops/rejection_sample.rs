@@ -4,6 +4,9 @@
 //! the shader for the passes.
 
 use bytemuck::{Pod, Zeroable};
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
+use spec_core::launch_params;
 
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
@@ -382,9 +385,9 @@ impl Verifier {
         [window.of(&self.plan.target, regions.target), draft]
     }
 
-    fn parameters(&self, step: &Step, window: &Window) -> Parameters {
+    fn parameters(&self, step: &Step, window: &Window) -> Params {
         let Plan { params, draft_token_ids, bonus_token_ids, cu_num_draft, .. } = &self.plan;
-        Parameters {
+        Params {
             requests: self.plan.batch as u32,
             tokens: self.plan.tokens() as u32,
             vocab: self.plan.vocab() as u32,
@@ -416,35 +419,66 @@ impl Verifier {
     }
 }
 
-/// The shader's parameters.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Parameters {
-    requests: u32,
-    tokens: u32,
-    vocab: u32,
-    max_spec_len: u32,
-    jobs: u32,
-    chunk: u32,
-    chunks: u32,
-    ids_words: u32,
-    bonus_words: u32,
-    cu_words: u32,
-    positions_words: u32,
-    output_words: u32,
-    greedy_words: u32,
-    leading: u32,
-    has_uniform: u32,
-    gathered: u32,
-    draft_gathered: u32,
-    tops: u32,
-    states: u32,
-    partials: u32,
-    row0: u32,
-    row1: u32,
-    chunk0: u32,
-    chunk1: u32,
-    target_stride: u32,
-    draft_stride: u32,
-    output_stride: u32,
+launch_params! {
+    /// What the shaders of `rejection_sample` take.
+    struct Params: Pod, Zeroable {
+        /// Requests.
+        requests: u32,
+        /// Draft tokens of all requests.
+        tokens: u32,
+        /// Tokens of the vocabulary.
+        vocab: u32,
+        /// The most drafts of a request.
+        max_spec_len: u32,
+        /// Rows to scan: requests, or draft tokens where it is for greedy requests.
+        jobs: u32,
+        /// Entries of a chunk, a multiple of 256.
+        chunk: u32,
+        /// Chunks of a row.
+        chunks: u32,
+        /// Words of a draft token.
+        ids_words: u32,
+        /// Words of a bonus token.
+        bonus_words: u32,
+        /// Words of an offset.
+        cu_words: u32,
+        /// Words of a position.
+        positions_words: u32,
+        /// Words of a token that is emitted.
+        output_words: u32,
+        /// Words of a truth value; 0: it is a byte.
+        greedy_words: u32,
+        /// 1 where the offsets begin with a 0, else 0.
+        leading: u32,
+        /// 1 where `uniform_samples` is there, else 0.
+        has_uniform: u32,
+        /// Where the gathered probabilities of the target start in the workspace, in words.
+        gathered: u32,
+        /// The same of the draft.
+        draft_gathered: u32,
+        /// Where the largest entries start in the workspace, in words.
+        tops: u32,
+        /// Where the requests' states start in the workspace, in words.
+        states: u32,
+        /// Where the partial results start in the workspace, in words.
+        partials: u32,
+        /// The first row of the window.
+        row0: u32,
+        /// The row after the last of the window.
+        row1: u32,
+        /// The first chunk of the window.
+        chunk0: u32,
+        /// The chunk after the last of the window.
+        chunk1: u32,
+        /// Entries from one row of the target to the next in the window.
+        target_stride: u32,
+        /// The same of the draft.
+        draft_stride: u32,
+        /// Tokens from one row of the output to the next.
+        output_stride: u32,
+    }
 }
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "rejection_sample", includes: &["bound"], structs: &[Params::DESCRIPTION] };

@@ -4,6 +4,9 @@
 //! once.
 
 use bytemuck::{Pod, Zeroable};
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
+use spec_core::launch_params;
 use spec_core::ops::SampleLogits;
 use spec_core::ops::sample_logits::{Buffers, Plan};
 use spec_core::{Kernel, Matrix, Result, Status, Stream, Supports, Vector, View, ViewMut};
@@ -298,10 +301,10 @@ impl Sampler {
         let p = &self.programs;
         let inputs = [state, requests, temperature, seeds, top_k, top_p, min_p, positions];
         r.dispatch(&p.gather, &inputs, &start, rows.div_ceil(64))?;
-        let mut run = |program: &Program, parameters: Parameters, groups| {
+        let mut run = |program: &Program, parameters: Params, groups| {
             r.dispatch(program, &bound[..program.bindings().len()], &parameters, groups)
         };
-        let with = |purpose: Purpose| Parameters { purpose: purpose as u32, ..start };
+        let with = |purpose: Purpose| Params { purpose: purpose as u32, ..start };
         let (raw, total) = (with(Purpose::Raw), with(Purpose::Total));
         run(&p.scan, raw, chunks)?;
         run(&p.open, raw, rows)?;
@@ -315,7 +318,7 @@ impl Sampler {
             run(&p.collect, total, chunks)?;
             for first_step in (0..STEPS).step_by(self.steps() as usize) {
                 let end_step = STEPS.min(first_step + self.steps());
-                run(&p.cut, Parameters { first_step, end_step, ..total }, rows)?;
+                run(&p.cut, Params { first_step, end_step, ..total }, rows)?;
             }
         }
         run(&p.sum, total, chunks)?;
@@ -326,14 +329,14 @@ impl Sampler {
         Ok(())
     }
 
-    fn parameters(&self, window: &Window, has: u32) -> Parameters {
+    fn parameters(&self, window: &Window, has: u32) -> Params {
         let stride = |matrix: Option<&Matrix>| matrix.map_or(0, |matrix| window.stride(matrix));
         let words = |vector: Option<Vector>| vector.map_or(1, |v| (v.dtype.size() / 4) as u32);
         let plan = &self.plan;
         // Each part of the workspace has all rows of the largest window.
         let [state, results, keys, _] = self.words_of_parts().map(|words| words * self.rows());
         let [partials, maxima, lists] = [state, state + results, state + results + keys];
-        Parameters {
+        Params {
             vocab: plan.vocab() as u32,
             // More than that a row cannot name.
             requests: u32::try_from(plan.requests).unwrap_or(u32::MAX).min(i32::MAX as u32),
@@ -361,30 +364,56 @@ impl Sampler {
     }
 }
 
-/// The shader's parameters.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Parameters {
-    vocab: u32,
-    requests: u32,
-    chunk: u32,
-    chunks: u32,
-    position_words: u32,
-    request_words: u32,
-    token_words: u32,
-    min_p_first: u32,
-    has: u32,
-    purpose: u32,
-    first_step: u32,
-    end_step: u32,
-    partials: u32,
-    maxima: u32,
-    groups: u32,
-    lists: u32,
-    capacity: u32,
-    row0: u32,
-    row1: u32,
-    logits_stride: u32,
-    mask_stride: u32,
-    probs_stride: u32,
+launch_params! {
+    /// What the shaders of `sample_logits` take.
+    struct Params: Pod, Zeroable {
+        /// Tokens of the vocabulary.
+        vocab: u32,
+        /// Requests.
+        requests: u32,
+        /// Logits of a chunk, a multiple of 256.
+        chunk: u32,
+        /// Chunks of a row.
+        chunks: u32,
+        /// Words of a position.
+        position_words: u32,
+        /// Words of a row's request.
+        request_words: u32,
+        /// Words of a token.
+        token_words: u32,
+        /// 1 where min-p filters before top-k and top-p, else 0.
+        min_p_first: u32,
+        /// Which optional arguments are there: HAS_ bits.
+        has: u32,
+        /// What a sum is of: a PURPOSE_.
+        purpose: u32,
+        /// The first step of selecting in rows that a dispatch takes.
+        first_step: u32,
+        /// The step after the last.
+        end_step: u32,
+        /// Where the partial results start in the workspace, in words, behind the states.
+        partials: u32,
+        /// Where the largest keys of groups start in the workspace, in words.
+        maxima: u32,
+        /// Groups of a chunk, a power of two.
+        groups: u32,
+        /// Where the lists start in the workspace, in words.
+        lists: u32,
+        /// Entries of a list.
+        capacity: u32,
+        /// The first row of the window.
+        row0: u32,
+        /// The row after the last of the window.
+        row1: u32,
+        /// Logits from one row to the next in the window.
+        logits_stride: u32,
+        /// Words from one row of the mask to the next in the window.
+        mask_stride: u32,
+        /// Probabilities from one row to the next in the window.
+        probs_stride: u32,
+    }
 }
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "sample_logits", includes: &["bound"], structs: &[Params::DESCRIPTION] };

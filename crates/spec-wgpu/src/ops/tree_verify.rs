@@ -1,6 +1,10 @@
 //! Walks down trees of drafts: a workgroup a request.
 
 use bytemuck::{Pod, Zeroable};
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
+use spec_core::launch_params;
+use spec_core::launch_params::{Field, Part};
 use spec_core::ops::TreeVerify;
 use spec_core::ops::tree_verify::{Buffers, Plan};
 use spec_core::{Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
@@ -16,20 +20,33 @@ pub(super) static SHADER: Shader = shader!("tree_verify");
 const MOST_NODES: usize = 60_000;
 const MOST_DEPTH: usize = MOST_NODES * 64;
 
-/// The shader's parameters, in its order.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
-    nodes: u32,
-    max_depth: u32,
-    has_flags: u32,
-    draft: Layout,
-    target: Layout,
-    first_child: Layout,
-    next_sibling: Layout,
-    tokens: Layout,
-    path: Layout,
+launch_params! {
+    /// What the shader of `tree_verify` takes.
+    struct Params: Pod, Zeroable {
+        /// Nodes of a tree, its root included.
+        nodes: u32,
+        /// The most drafts on a path.
+        max_depth: u32,
+        /// 1 where `flags` is there, else 0.
+        has_flags: u32,
+        /// Words of an element of `draft_tokens`; then elements from one row to the next.
+        draft: Layout,
+        /// The same of `target_tokens`.
+        target: Layout,
+        /// The same of `first_child`.
+        first_child: Layout,
+        /// The same of `next_sibling`.
+        next_sibling: Layout,
+        /// The same of `tokens`.
+        tokens: Layout,
+        /// The same of `nodes`.
+        path: Layout,
+    }
 }
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "tree_verify", includes: &["bound"], structs: &[Params::DESCRIPTION] };
 
 /// Words of an element, and elements from row to row.
 #[repr(C)]
@@ -37,6 +54,14 @@ struct Params {
 struct Layout {
     words: u32,
     stride: u32,
+}
+
+impl Field for Layout {
+    const DEVICE: &'static str = "u32";
+    const PARTS: &'static [Part] = &[
+        Part { name: "words", offset: std::mem::offset_of!(Layout, words) },
+        Part { name: "stride", offset: std::mem::offset_of!(Layout, stride) },
+    ];
 }
 
 impl Layout {

@@ -1,6 +1,9 @@
 //! Distinct keys: sorted by buckets of workgroup memory or by digits, then compacted.
 
 use bytemuck::{Pod, Zeroable};
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
+use spec_core::launch_params;
 use spec_core::ops::Unique;
 use spec_core::ops::unique::{Buffers, Plan};
 use spec_core::{DType, Kernel, Result, Status, Stream, Supports, ViewMut};
@@ -59,29 +62,51 @@ const MOST_DIGITS: u64 = 1024;
 /// A single partition has at most that many; beyond, two have the root of it.
 const FEW_DIGITS: u64 = 512;
 
-/// The shader's parameters, in its order.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Params {
-    n: u32,
-    start: u32,
-    len: u32,
-    bound: u32,
-    to: u32,
-    to_len: u32,
-    window: u32,
-    tiles: u32,
-    digit: u32,
-    flip: u32,
-    forced: u32,
-    counts_keys: u32,
-    sign: u32,
-    surveys: u32,
-    buckets: u32,
-    low_bits: u32,
-    firsts: u32,
-    cells: u32,
+launch_params! {
+    /// What the shaders of `unique` take.
+    struct Params: Pod, Zeroable {
+        /// Keys in all.
+        n: u32,
+        /// The first key of the window that is read.
+        start: u32,
+        /// Keys of that window.
+        len: u32,
+        /// The first key that is bound: `start`, or one before it.
+        bound: u32,
+        /// The first key of the window that is written.
+        to: u32,
+        /// Keys of that window.
+        to_len: u32,
+        /// Keys of a window, where several are bound.
+        window: u32,
+        /// Tiles in all.
+        tiles: u32,
+        /// The digit of 8 bits, counted from the lowest.
+        digit: u32,
+        /// What turns the order of signed keys over in their highest digit.
+        flip: u32,
+        /// Bits that are taken to vary whether or not they do.
+        forced: u32,
+        /// 1 where this prefix sum counts the distinct keys, else 0.
+        counts_keys: u32,
+        /// The highest bit of a signed key's upper word.
+        sign: u32,
+        /// Workgroups of the survey.
+        surveys: u32,
+        /// Buckets; 0: none.
+        buckets: u32,
+        /// Bits of the second digit of a bucket's number.
+        low_bits: u32,
+        /// First digits of buckets' numbers.
+        firsts: u32,
+        /// Words of the table that are counted in.
+        cells: u32,
+    }
 }
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "unique", includes: &["bound"], structs: &[Params::DESCRIPTION] };
 
 /// Words between what is counted of first digits.
 const APART: u64 = 32;

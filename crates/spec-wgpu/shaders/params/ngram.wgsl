@@ -1,0 +1,46 @@
+// Written by `cargo xtask params` from src/ops/ngram.rs, which a test compares with it.
+//!include bound
+
+// What the shaders of every operator that searches take.
+struct Params {
+    // Where the first element of each region is: see `bound`.
+    at: At,
+    // Requests.
+    requests: u32,
+    // Tokens of a row of prompts.
+    input_cols: u32,
+    // Tokens of a row of generated tokens.
+    generated_cols: u32,
+    // Tokens of a row of drafts.
+    draft_cols: u32,
+    // Tokens of the longest pattern.
+    max_ngram: u32,
+    // Tokens of the shortest pattern.
+    min_ngram: u32,
+    // The budget of all requests, in tokens; the bits of an i32.
+    threshold: u32,
+    // The most drafts of a request, by the options of the operator.
+    max_draft_tokens: u32,
+    // Words of a length.
+    length_words: u32,
+    // Tokens of a block.
+    block: u32,
+    // Blocks of a row's prompt.
+    input_blocks: u32,
+    // Blocks of a row: those of the prompt, then those of the generated tokens.
+    blocks: u32,
+    // Where the partial results start in the workspace, in words.
+    partials: u32,
+    // The first row of the window.
+    row0: u32,
+    // The row after the last of the window.
+    row1: u32,
+    // Tokens from one row of prompts to the next in the window.
+    input_stride: u32,
+    // The same of generated tokens.
+    generated_stride: u32,
+    // The same of drafts.
+    draft_stride: u32,
+    // 1 where a pass `share` sums up the budget, else 0.
+    shared_budget: u32,
+}

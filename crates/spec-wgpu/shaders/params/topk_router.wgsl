@@ -1,0 +1,70 @@
+// Written by `cargo xtask params` from src/ops/topk_router.rs, which a test compares with it.
+//!include bound
+
+// What the shaders of `topk_router` take.
+struct Params {
+    // Where the first element of each region is: see `bound`.
+    at: At,
+    // Tokens of the window.
+    tokens: u32,
+    // Experts.
+    experts: u32,
+    // Logits from one row to the next.
+    x_stride: u32,
+    // Weights from one row to the next.
+    weights_stride: u32,
+    // Indices from one row to the next.
+    indices_stride: u32,
+    // 1 where `bias` is there, else 0.
+    has_bias: u32,
+    // The type of the bias: 0 f32, 1 f16, 2 bf16.
+    bias_type: u32,
+    // 1 where `flags` is there, else 0.
+    has_flags: u32,
+    // 1 where experts are chosen by their logit, 0 by their score.
+    by_logit: u32,
+    // Groups of experts.
+    groups: u32,
+    // Experts of a group.
+    group_size: u32,
+    // Groups that are kept.
+    topk_groups: u32,
+    // 1 where a group's score is the sum of its two largest choices, 0 where it is the largest.
+    top2_sum: u32,
+    // Lanes that share a group, whose key is found from as many parts.
+    parts: u32,
+    // The key of an expert whose group is not kept.
+    masked_key: u32,
+    // Picks of a token.
+    topk: u32,
+    // 1 where the weights of a token add up to `scale`, else 0.
+    renormalize: u32,
+    // What every weight is multiplied by.
+    scale: f32,
+    // Words of memory of a team.
+    team_words: u32,
+    // Columns behind the picks.
+    shared_experts: u32,
+    // The weight in each of them.
+    shared_weight: f32,
+    // Places of experts; without replicas, experts. Indices below this are picks.
+    physical: u32,
+    // 1 where indices take two words, else 0.
+    wide: u32,
+    // Rows of the whole call, at most 2^31.
+    all_tokens: u32,
+    // Which of those is the first here, at most 2^31.
+    first: u32,
+    // The same modulo 2^32.
+    first_wrapped: u32,
+    // 1 where `num_tokens` is there, else 0.
+    has_num_tokens: u32,
+    // 1 where `replicas` is there, else 0.
+    has_replicas: u32,
+    // Replicas from one expert to the next.
+    replicas_stride: u32,
+    // Columns of `replicas`.
+    most: u32,
+    // 1 where `load` is there, else 0.
+    has_load: u32,
+}

@@ -1,0 +1,32 @@
+// Written by `cargo xtask params` from src/ops/tree_verify.rs, which a test compares with it.
+//!include bound
+
+// What the shader of `tree_verify` takes.
+struct Params {
+    // Where the first element of each region is: see `bound`.
+    at: At,
+    // Nodes of a tree, its root included.
+    nodes: u32,
+    // The most drafts on a path.
+    max_depth: u32,
+    // 1 where `flags` is there, else 0.
+    has_flags: u32,
+    // Words of an element of `draft_tokens`; then elements from one row to the next.
+    draft_words: u32,
+    draft_stride: u32,
+    // The same of `target_tokens`.
+    target_words: u32,
+    target_stride: u32,
+    // The same of `first_child`.
+    first_child_words: u32,
+    first_child_stride: u32,
+    // The same of `next_sibling`.
+    next_sibling_words: u32,
+    next_sibling_stride: u32,
+    // The same of `tokens`.
+    tokens_words: u32,
+    tokens_stride: u32,
+    // The same of `nodes`.
+    path_words: u32,
+    path_stride: u32,
+}
