@@ -86,6 +86,20 @@ pub(crate) fn rows_mut<T: Element>(
     data.par_chunks_mut(step).take(matrix.rows).map(move |row| &mut row[..cols])
 }
 
+/// The rows of a matrix to write, in parallel shares of `share` rows.
+pub(crate) fn shares_mut<T: Element>(
+    data: &mut [T],
+    matrix: Matrix,
+    share: usize,
+) -> impl IndexedParallelIterator<Item = impl Iterator<Item = &mut [T]>> {
+    let step = matrix.row_stride.max(matrix.cols).max(1);
+    let (rows, cols) = (matrix.rows, matrix.cols);
+    // Behind the last row there may be no gap.
+    let used = rows.checked_sub(1).map_or(0, |last| last * matrix.row_stride + cols);
+    let shares = data[..used].par_chunks_mut(step * share.max(1));
+    shares.map(move |share| share.chunks_mut(step).map(move |row| &mut row[..cols]))
+}
+
 /// A u32 stands for an i32 of the same bits, so that -1 is its largest.
 fn signed(words: &[u32]) -> &[i32] {
     // Size and alignment are the same.

@@ -13,13 +13,13 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rayon::prelude::*;
 use spec_core::ops::IndexerTopk;
 use spec_core::ops::indexer_topk::{Buffers, Plan};
-use spec_core::{Kernel, Result, Stream, Supports, ViewMut, flags};
+use spec_core::{Kernel, Result, Supports, ViewMut, flags};
 
-use super::{by_float, by_int};
+use super::{by_float, by_int, kernel};
 use crate::Cpu;
 use crate::select::{self, Reach};
 use crate::simd::{self, BLOCK, Float, SMALL_GROUP as GROUP};
-use crate::slices::{Int, Ints, Rows, Workspace, raise, slice_mut, workspace_size};
+use crate::slices::{Int, Ints, Rows, Workspace, raise, shares_mut, slice_mut, workspace_size};
 
 /// Scores of a piece, at least.
 const MIN_PIECE: usize = 1 << 16;
@@ -31,7 +31,7 @@ struct Prepared {
     share: usize,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<IndexerTopk> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<IndexerTopk>>> {
         let (rows, cols) = (plan.scores.rows.max(1), plan.scores.cols);
@@ -39,7 +39,11 @@ unsafe impl Supports<IndexerTopk> for Cpu {
         let pieces = (threads / rows).min(cols / MIN_PIECE).max(1);
         // Several times as many shares as threads, so that none waits for long.
         let share = rows.div_ceil(4 * threads);
-        Ok(Box::new(Prepared { plan: plan.clone(), pieces, share }))
+        let prepared = Prepared { plan: plan.clone(), pieces, share };
+        let words = prepared.shares().saturating_mul(prepared.row());
+        let size = workspace_size(&[words.saturating_mul(4)]);
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<IndexerTopk, _>(prepared, size, launch) })
     }
 }
 
@@ -72,21 +76,8 @@ impl Prepared {
     }
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<IndexerTopk> for Prepared {
-    fn workspace_size(&self) -> usize {
-        workspace_size(&[self.shares().saturating_mul(self.row()).saturating_mul(4)])
-    }
-
-    unsafe fn launch(
-        &self,
-        workspace: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        by_float!(self.plan.scores.dtype, by_indices(self, workspace, buffers))
-    }
+fn launch(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    by_float!(prepared.plan.scores.dtype, by_indices(prepared, workspace, buffers))
 }
 
 fn by_indices<T: Float>(
@@ -114,23 +105,17 @@ fn run<T: Float, I: Int>(
         }
     };
     let space = Workspace::new(workspace)?.take::<u32>(prepared.shares() * prepared.row())?;
-    let step = plan.indices.row_stride.max(plan.k) * share;
-    let used = match plan.indices.rows {
-        0 => 0,
-        rows => (rows - 1) * plan.indices.row_stride + plan.k,
-    };
-    indices[..used]
-        .par_chunks_mut(step)
+    shares_mut(indices, plan.indices, *share)
         .zip(space.par_chunks_mut(prepared.row()))
         .enumerate()
         .for_each(|(of, (rows, space))| {
-            for (i, out) in rows.chunks_mut(plan.indices.row_stride.max(plan.k)).enumerate() {
+            for (i, out) in rows.enumerate() {
                 let row = of * share + i;
                 let length = lengths.map(|lengths| lengths.get(row));
                 let (start, count, cut) = plan.range(length, starts.map(|starts| starts.get(row)));
                 let scores = &scores.row(row)[start..start + count];
                 tell(flags::BAD_LENGTHS, cut);
-                tell(flags::NON_FINITE, choose(prepared, scores, space, &mut out[..plan.k]));
+                tell(flags::NON_FINITE, choose(prepared, scores, space, out));
             }
         });
     raise(buffers.flags, bits.into_inner())

@@ -5,41 +5,25 @@ use spec_core::flags::BAD_LENGTHS;
 use spec_core::ngram::cut;
 use spec_core::ops::PromptLookup;
 use spec_core::ops::prompt_lookup::{Buffers, Occurrence, Plan};
-use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut};
+use spec_core::{Kernel, Result, Supports, ViewMut};
 
 use super::ngram::{FEW, Match, PIECE, Pattern, Token};
+use super::{by_int, kernel};
 use crate::Cpu;
 use crate::slices::{Ints, Rows, Workspace, raise, slice_mut, workspace_size};
 
-struct Prepared(Plan);
-
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<PromptLookup> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<PromptLookup>>> {
-        Ok(Box::new(Prepared(plan.clone())))
+        // Two words per request: the length of its longest match so far, and where that ends.
+        let size = workspace_size(&[plan.tokens.rows.saturating_mul(2 * 8)]);
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<PromptLookup, _>(plan.clone(), size, launch) })
     }
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<PromptLookup> for Prepared {
-    fn workspace_size(&self) -> usize {
-        // Two words a request: the longest match so far, and what is after it.
-        workspace_size(&[self.0.tokens.rows.saturating_mul(2 * 8)])
-    }
-
-    unsafe fn launch(
-        &self,
-        workspace: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        match self.0.tokens.dtype {
-            DType::I32 => run::<i32>(&self.0, workspace, buffers),
-            DType::U32 => run::<u32>(&self.0, workspace, buffers),
-            _ => run::<i64>(&self.0, workspace, buffers),
-        }
-    }
+fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    by_int!(plan.tokens.dtype, run(plan, workspace, buffers))
 }
 
 /// The longest match of a request that is not settled by the part of its text that is

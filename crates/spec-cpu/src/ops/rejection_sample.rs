@@ -12,9 +12,9 @@ use rayon::prelude::*;
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
 use spec_core::philox::{Draw, Purpose};
-use spec_core::{DType, Kernel, Matrix, Result, Stream, Supports, ViewMut, exact, flags};
+use spec_core::{Kernel, Matrix, Result, Supports, ViewMut, exact, flags};
 
-use super::by_float;
+use super::{by_float, by_int, kernel};
 use crate::Cpu;
 use crate::simd::{self, BLOCK, Float};
 use crate::slices::{
@@ -27,41 +27,26 @@ const CHUNK: usize = 8 * BLOCK;
 /// calling thread, up to where a row of the vocabulary is needed.
 const FEW: usize = 1024;
 
-struct Prepared(Plan);
-
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<RejectionSample> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {
-        Ok(Box::new(Prepared(plan.clone())))
+        let size = workspace_size(&[plan.batch.saturating_mul(chunks(plan)).saturating_mul(8)]);
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<RejectionSample, _>(plan.clone(), size, launch) })
     }
 }
 
-impl Prepared {
-    /// Chunk sums of one request.
-    fn chunks(&self) -> usize {
-        self.0.vocab().div_ceil(CHUNK)
-    }
+/// Chunks of a row of the vocabulary.
+fn chunks(plan: &Plan) -> usize {
+    plan.vocab().div_ceil(CHUNK)
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<RejectionSample> for Prepared {
-    fn workspace_size(&self) -> usize {
-        workspace_size(&[self.0.batch.saturating_mul(self.chunks()).saturating_mul(8)])
-    }
-
-    unsafe fn launch(
-        &self,
-        workspace: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        let sums = Workspace::new(workspace)?.take::<u64>(self.0.batch * self.chunks())?;
-        by_float!(self.0.target.dtype, run(&self.0, sums, self.chunks(), buffers))
-    }
+fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    let sums = Workspace::new(workspace)?.take::<u64>(plan.batch * chunks(plan))?;
+    by_float!(plan.target.dtype, run(plan, sums, buffers))
 }
 
-fn run<T: Float>(plan: &Plan, sums: &mut [u64], chunks: usize, buffers: Buffers<'_>) -> Result<()> {
+fn run<T: Float>(plan: &Plan, sums: &mut [u64], buffers: Buffers<'_>) -> Result<()> {
     let verifier = Verifier {
         plan,
         target: Rows::<T>::new(buffers.target_probs, plan.target)?,
@@ -89,12 +74,18 @@ fn run<T: Float>(plan: &Plan, sums: &mut [u64], chunks: usize, buffers: Buffers<
         count(buffers.bonus_counts)?,
     ];
     let output = buffers.output_token_ids;
-    match plan.output.dtype {
-        DType::I64 => verifier.verify(slice_mut::<i64>(output)?, counts, sums, chunks),
-        DType::U32 => verifier.verify(slice_mut::<u32>(output)?, counts, sums, chunks),
-        _ => verifier.verify(slice_mut::<i32>(output)?, counts, sums, chunks),
-    }
+    by_int!(plan.output.dtype, verify::<T>(&verifier, output, counts, sums))?;
     raise(buffers.flags, verifier.flags.into_inner())
+}
+
+fn verify<T: Float, I: Int>(
+    verifier: &Verifier<'_, T>,
+    output: ViewMut<'_>,
+    counts: [&mut [i32]; 4],
+    sums: &mut [u64],
+) -> Result<()> {
+    verifier.verify(slice_mut::<I>(output)?, counts, sums);
+    Ok(())
 }
 
 struct Verifier<'a, T> {
@@ -134,13 +125,7 @@ impl<T: Float> Verifier<'_, T> {
 
     /// Every request: its output row, its four counts, the chunk sums of its
     /// recovery.
-    fn verify<I: Int>(
-        &self,
-        output: &mut [I],
-        counts: [&mut [i32]; 4],
-        sums: &mut [u64],
-        chunks: usize,
-    ) {
+    fn verify<I: Int>(&self, output: &mut [I], counts: [&mut [i32]; 4], sums: &mut [u64]) {
         let [emitted, accepted, recovered, bonus] = counts;
         // Of a request that is open: none emitted, and the drafts that are accepted so far.
         emitted.fill(0);
@@ -180,7 +165,7 @@ impl<T: Float> Verifier<'_, T> {
             accepted,
             recovered,
             bonus,
-            sums.par_chunks_mut(chunks),
+            sums.par_chunks_mut(chunks(self.plan)),
         )
             .into_par_iter()
             .enumerate()

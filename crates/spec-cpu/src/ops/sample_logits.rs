@@ -16,9 +16,9 @@ use spec_core::exact::{self, sampling};
 use spec_core::ops::SampleLogits;
 use spec_core::ops::sample_logits::{Buffers, Plan};
 use spec_core::philox::{Draw, Purpose};
-use spec_core::{Kernel, Result, Stream, Supports, ViewMut, flags};
+use spec_core::{Kernel, Result, Supports, ViewMut, flags};
 
-use super::{by_float, by_int};
+use super::{by_float, by_int, kernel};
 use crate::Cpu;
 use crate::select::{self, Reach};
 use crate::simd::{self, BLOCK, Float, GROUP, GROUPS};
@@ -40,11 +40,17 @@ struct Prepared {
     desks: usize,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<SampleLogits> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<SampleLogits>>> {
         let desks = plan.rows().min(rayon::current_num_threads());
-        Ok(Box::new(Prepared { plan: plan.clone(), desks }))
+        let prepared = Prepared { plan: plan.clone(), desks };
+        let words = |each: usize| desks.saturating_mul(each).saturating_mul(4);
+        let [vocab, groups] = [plan.vocab(), prepared.groups()].map(words);
+        let sums = words(2 * prepared.blocks());
+        let size = workspace_size(&[vocab, vocab, groups, groups, sums]);
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<SampleLogits, _>(prepared, size, launch) })
     }
 }
 
@@ -58,26 +64,12 @@ impl Prepared {
     }
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<SampleLogits> for Prepared {
-    fn workspace_size(&self) -> usize {
-        let words = |each: usize| self.desks.saturating_mul(each).saturating_mul(4);
-        let [vocab, groups] = [self.plan.vocab(), self.groups()].map(words);
-        workspace_size(&[vocab, vocab, groups, groups, words(2 * self.blocks())])
+fn launch(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    if prepared.plan.rows() == 0 {
+        return Ok(());
     }
-
-    unsafe fn launch(
-        &self,
-        workspace: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        if self.plan.rows() == 0 {
-            return Ok(());
-        }
-        by_float!(self.plan.logits.dtype, by_token(self, Workspace::new(workspace)?, buffers))
-    }
+    let workspace = Workspace::new(workspace)?;
+    by_float!(prepared.plan.logits.dtype, by_token(prepared, workspace, buffers))
 }
 
 fn by_token<T: Float>(p: &Prepared, workspace: Workspace<'_>, buffers: Buffers<'_>) -> Result<()> {

@@ -12,9 +12,9 @@ use spec_core::ops::TopkRouter;
 use spec_core::ops::topk_router::{
     Buffers, GroupScore, MAX_EXPERTS, MAX_TOPK, Masked, Plan, REPLICA_HASH, Scoring, Select,
 };
-use spec_core::{DType, Kernel, Result, Stream, Supports, View, ViewMut, exact, flags};
+use spec_core::{DType, Kernel, Result, Supports, View, ViewMut, exact, flags};
 
-use super::{by_float, by_int};
+use super::{by_float, by_int, kernel};
 use crate::Cpu;
 use crate::simd::{self, Float};
 use crate::slices::{Int, Rows, once, raise, rows_mut, shared, slice, slice_mut};
@@ -29,30 +29,16 @@ const MIN_TOKENS: usize = 16;
 /// arrays for the most there may be costs more than it takes to route some tokens.
 const FEW_EXPERTS: usize = 1024;
 
-struct Prepared(Plan);
-
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<TopkRouter> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TopkRouter>>> {
-        Ok(Box::new(Prepared(plan.clone())))
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<TopkRouter, _>(plan.clone(), 0, launch) })
     }
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<TopkRouter> for Prepared {
-    fn workspace_size(&self) -> usize {
-        0
-    }
-
-    unsafe fn launch(
-        &self,
-        _: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        by_float!(self.0.x.dtype, run(&self.0, buffers))
-    }
+fn launch(plan: &Plan, _: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    by_float!(plan.x.dtype, run(plan, buffers))
 }
 
 fn run<T: Float>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {

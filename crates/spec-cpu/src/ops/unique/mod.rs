@@ -28,8 +28,9 @@ mod pieces;
 use rayon::prelude::*;
 use spec_core::ops::Unique;
 use spec_core::ops::unique::{Buffers, Plan};
-use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut};
+use spec_core::{DType, Kernel, Result, Supports, ViewMut};
 
+use super::kernel;
 use crate::Cpu;
 use crate::slices::{Workspace, slice, slice_mut, workspace_size};
 use key::Key;
@@ -121,36 +122,27 @@ struct Prepared {
     sizes: Sizes,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers; where it writes
+// through a pointer, in `partition`, ranges are counted and then kept to.
 unsafe impl Supports<Unique> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<Unique>>> {
         let sizes = Sizes::new(plan.keys.len, rayon::current_num_threads());
-        Ok(Box::new(Prepared { plan: plan.clone(), sizes }))
+        let size = plan.keys.dtype.size();
+        let [scratch, parts, lines, tables, heavy, chunks] = sizes.pieces(size);
+        let copy = plan.keys.len * size;
+        let size = workspace_size(&[copy, scratch, parts, lines, tables, heavy, chunks]);
+        let prepared = Prepared { plan: plan.clone(), sizes };
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<Unique, _>(prepared, size, launch) })
     }
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<Unique> for Prepared {
-    fn workspace_size(&self) -> usize {
-        let size = self.plan.keys.dtype.size();
-        let [scratch, parts, lines, tables, heavy, chunks] = self.sizes.pieces(size);
-        let copy = self.plan.keys.len * size;
-        workspace_size(&[copy, scratch, parts, lines, tables, heavy, chunks])
-    }
-
-    unsafe fn launch(
-        &self,
-        workspace: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        match self.plan.keys.dtype {
-            DType::I32 => self.run::<i32>(workspace, buffers),
-            DType::U32 => self.run::<u32>(workspace, buffers),
-            DType::I64 => self.run::<i64>(workspace, buffers),
-            _ => self.run::<u64>(workspace, buffers),
-        }
+fn launch(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    match prepared.plan.keys.dtype {
+        DType::I32 => prepared.run::<i32>(workspace, buffers),
+        DType::U32 => prepared.run::<u32>(workspace, buffers),
+        DType::I64 => prepared.run::<i64>(workspace, buffers),
+        _ => prepared.run::<u64>(workspace, buffers),
     }
 }
 
@@ -340,7 +332,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use spec_core::ops::unique::Tensors;
-    use spec_core::{Descriptor, TensorDesc};
+    use spec_core::{Descriptor, Stream, TensorDesc};
 
     use super::*;
 

@@ -419,13 +419,13 @@ mod tests {
         for (keys, part) in counted.chunks(share).zip(parts.chunks_mut(words)) {
             count::<K, DROP, false>(keys, split, &heavy, &mut Part::new(part, BUCKETS));
         }
-        let mut memory = vec![poison; KEYS + 128];
+        let mut memory = [poison; KEYS + 128];
         // Not at the start of a cache line.
         let around = 61..61 + KEYS;
         let target = Target::new(&mut memory[around.clone()]);
         let mut level = Level { ends: &mut ends, heavy: &mut heavy, dropped: &mut dropped };
-        let mut filled = vec![poison; KEYS];
-        let kept = assign::<K, DROP>(&mut parts, &mut filled, &mut level);
+        let mut all = [poison; KEYS];
+        let kept = assign::<K, DROP>(&mut parts, &mut all, &mut level);
         assert!(kept <= KEYS);
         let mut allowed = vec![false; memory.len()];
         let mut lines = vec![poison; BUCKETS * K::LINE];
