@@ -1,4 +1,5 @@
-//! `hybrid_mtp_ngram` on the CPU: the shared search behind drafts of a head.
+//! `hybrid_mtp_ngram` on the CPU: the search of [`ngram`](super::ngram) adds drafts behind those
+//! of a multi-token prediction head.
 
 use spec_core::flags::BAD_LENGTHS;
 use spec_core::ngram::{Haystacks, draft_limit};
@@ -42,8 +43,8 @@ fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> R
         generated: buffers.pre_ids,
         draft_tokens: buffers.draft_tokens,
     };
-    // A request drafts, and leaves the budget's `left`, if it has tokens and
-    // room for more; `have` is what it has.
+    // The haystacks of a request, and how many more tokens it may draft; `have` is its
+    // `seq_lens_this_time`.
     let limit = |index: usize, have: i32| {
         let haystacks = Haystacks::new(
             plan.rows.input_ids.cols,

@@ -1,4 +1,5 @@
-//! `ngram_match` on the CPU: the shared search with FastDeploy's budget.
+//! `ngram_match` on the CPU: the search of [`ngram`](super::ngram), with FastDeploy's rules for
+//! the token budget.
 
 use spec_core::flags::BAD_LENGTHS;
 use spec_core::ngram::{Haystacks, draft_limit};
@@ -25,8 +26,11 @@ fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<(
 
 /// The phase a request is in.
 enum Phase {
+    /// Its prompt is being encoded: it has no drafts.
     Encoding,
+    /// It decodes one token per step, and drafts.
     Decoding,
+    /// It has no tokens in this step.
     Idle,
 }
 

@@ -1,4 +1,4 @@
-//! `prompt_lookup` on the CPU: the shared search in one text a request.
+//! `prompt_lookup` on the CPU: the search of [`ngram`](super::ngram) in one text per request.
 
 use rayon::prelude::*;
 use spec_core::flags::BAD_LENGTHS;
@@ -26,11 +26,11 @@ fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<(
     by_int!(plan.tokens.dtype, run(plan, workspace, buffers))
 }
 
-/// The longest match of a request that is not settled by the part of its text that is
-/// searched on the calling thread carries this mark.
+/// Marks the longest match so far of a request whose search goes on: the part of the text that
+/// the calling thread searched did not have the longest pattern.
 const OPEN: u64 = 1 << 63;
-/// Tokens of a request worth searching on the calling thread, however many requests
-/// there are, as long as those of the batch are few.
+/// The calling thread searches at least this many tokens of each request, as long as that makes
+/// at most [`FEW`] tokens in all.
 const WORTHWHILE: usize = 128;
 
 fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
@@ -61,8 +61,8 @@ fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> R
         padding.fill(T::NONE);
         counts[index] = draft.len() as i32;
     };
-    // What is searched of each text at first, from the preferred end: all, or so
-    // much that many matches are found and waking threads would cost as much.
+    // How many tokens of each text are searched at first, from the preferred end: all of them,
+    // or as many as cost about as much as waking threads.
     let all: usize = (0..tokens.rows).map(|index| text(index).len()).sum();
     let share = match all {
         ..=FEW => FEW,

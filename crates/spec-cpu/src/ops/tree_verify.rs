@@ -1,4 +1,4 @@
-//! Trees of drafts on the CPU: requests in parallel, each walked from its root.
+//! Trees of drafts on the CPU: requests in parallel. Each tree is walked from its root.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -92,7 +92,7 @@ impl Trees<'_> {
                     return (depth + 1, 0);
                 }
                 looked += 1;
-                // Fewer children than nodes, so a cycle ends too.
+                // A tree has fewer children than nodes, so a cycle of pointers ends here too.
                 if child < 1 || child >= tree as i64 || looked == tree {
                     return (depth + 1, flags::BAD_LENGTHS);
                 }
