@@ -1,9 +1,9 @@
 //! Deduplication on the CPU: requests in parallel, no comparisons.
 //!
-//! A bitmap gives ascending distinct values by itself, one bit set a value and
-//! one walk over its words, as long as its words are few beside the values.
-//! Sparse values are radix-sorted, by as few digits of up to 11 bits as the largest
-//! takes, and compacted.
+//! Each value sets its bit in a bitmap; a walk over the bitmap's words then gives the distinct
+//! values in ascending order. That is fast as long as there are few words per value. Sparse values
+//! are radix-sorted instead, by as few digits of up to 11 bits as the largest value needs, and
+//! repeats are dropped.
 
 use rayon::prelude::*;
 use spec_core::ops::DeduplicateTopk;
@@ -14,16 +14,16 @@ use super::kernel;
 use crate::Cpu;
 use crate::slices::{Rows, Workspace, rows_mut, shares_mut, slice_mut, workspace_size};
 
-/// Values for each word of a bitmap from which on it is faster than sorting: measured,
-/// see the bench `deduplicate_topk`.
+/// From this many values per word on, a bitmap is faster than sorting: measured with the bench
+/// `deduplicate_topk`.
 const VALUES_PER_WORD: usize = 4;
-/// Most bits of a digit.
+/// Maximal bits of a digit.
 const DIGIT_BITS: u32 = 11;
 const DIGITS: usize = 1 << DIGIT_BITS;
 
 struct Prepared {
     plan: Plan,
-    /// Workers, each with a piece of workspace for the requests it takes.
+    /// Workers: each takes some of the requests, and has a piece of the workspace.
     workers: usize,
 }
 
@@ -125,7 +125,7 @@ fn by_bitmap<'a>(
     count
 }
 
-/// By so many digits, for values of at most so many bits.
+/// Sorts by `PASSES` digits, for values of at most `bits` bits.
 fn by_sorting<'a, const PASSES: usize>(
     inputs: impl Iterator<Item = &'a [i32]>,
     bits: u32,
@@ -154,7 +154,8 @@ fn by_sorting<'a, const PASSES: usize>(
     let mut count = 0;
     let mut last = -1;
     for &value in &from[..len] {
-        // Never beyond the value itself: of those before, none is written twice.
+        // `count` never passes the value that is read: each value before was written at most
+        // once.
         out[count] = value;
         count += usize::from(value != last);
         last = value;

@@ -1,7 +1,7 @@
 //! Grouping by expert on the CPU: a stable counting sort, tokens in parts.
 //!
-//! Each part counts its picks by expert; prefix sums over parts and experts say
-//! where each part's picks of an expert start; each part then puts its own there.
+//! Each part counts its picks by expert. Prefix sums over parts and experts tell where each
+//! part's picks of an expert start. Each part then writes its picks there.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
@@ -22,8 +22,9 @@ const _: () = assert!(MAX_EXPERTS < DROPPED as usize);
 
 struct Prepared {
     plan: Plan,
-    /// Parts, and tokens of each.
+    /// Parts of the tokens.
     parts: usize,
+    /// Tokens of a part.
     share: usize,
 }
 
@@ -44,12 +45,12 @@ fn launch(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> 
     by_int!(prepared.plan.topk_ids.dtype, run(prepared, workspace, buffers))
 }
 
-/// From experts to local experts.
+/// The map from experts to local experts.
 #[derive(Clone, Copy)]
 struct Local<'a> {
     plan: &'a Plan,
     map: Option<&'a [i32]>,
-    /// Experts below this are their own local ones.
+    /// An expert below this number is its own local expert.
     same: u64,
 }
 
@@ -203,7 +204,7 @@ impl Prepared {
                 next += std::mem::replace(start, next);
             }
             *count = (next - first) as i32;
-            // Where there is none, that is the end of a block already.
+            // Behind an empty run there is no padding: the run starts at the end of a block.
             if next > first {
                 let end = next.next_multiple_of(block_size as u32);
                 sorted[next as usize..end as usize].fill(padding);
@@ -218,10 +219,10 @@ impl Prepared {
     }
 }
 
-/// The output of picks as i32, whose bits a u32 shares.
+/// `sorted_ids` as i32, whatever its dtype: picks are not negative, so a u32 has the same bits.
 fn sorted_ids(view: ViewMut<'_>) -> Result<&mut [i32]> {
     match view.dtype() {
-        // Size and alignment are the same.
+        // `from_bytes_mut` succeeds: size and alignment of both types are the same.
         DType::U32 => {
             Ok(dtype::from_bytes_mut(dtype::as_bytes_mut(slice_mut::<u32>(view)?))
                 .unwrap_or_default())
@@ -236,7 +237,7 @@ mod tests {
 
     use super::*;
 
-    /// What comes of picks on so many threads: sorted ids, offsets, inverse.
+    /// The operator's outputs on `threads` threads: sorted ids, offsets, inverse.
     fn aligned(ids: &[i32], k: usize, threads: usize) -> [Vec<i32>; 3] {
         let params = MoeAlign::new(300, 16);
         let tensors = params.tensors(DType::I32, ids.len() / k, k);
@@ -281,7 +282,7 @@ mod tests {
     #[test]
     fn parts_are_put_together_in_the_order_of_picks() {
         let hash = |i: u32| i.wrapping_mul(0x9E37_79B9).rotate_left(11);
-        // Some of no expert, and experts without picks.
+        // Some picks name no expert.
         let ids: Vec<i32> = (0..5 * MIN_PICKS as u32).map(|i| hash(i) as i32 % 301).collect();
         for threads in [1, 2, 5] {
             let [sorted, offsets, inverse] = aligned(&ids, 5, threads);
