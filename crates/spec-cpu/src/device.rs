@@ -73,7 +73,8 @@ impl Cpu {
     }
 }
 
-// SAFETY: work is done when a call returns, so there is no order to keep.
+// SAFETY: the device is always the CPU, and all memory belongs to the host's queue. Work is done
+// when a call returns, so all handles share one order: the order of the calls.
 unsafe impl Backend for Cpu {
     fn info(&self) -> &DeviceInfo {
         &self.info
