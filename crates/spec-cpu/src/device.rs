@@ -18,11 +18,11 @@ pub struct Cpu {
     info: Arc<DeviceInfo>,
 }
 
-/// The one device there is.
+/// The CPU, which is the only device of this backend.
 ///
 /// # Errors
-/// Status 1 where the system starts no threads for the pool; rayon tries it once
-/// in the life of a process, so that it stays so.
+/// Status 1 if the system refuses to start the pool's threads. rayon tries once in the life of
+/// a process, so every later call fails too.
 pub fn devices() -> Result<Vec<DeviceInfo>> {
     start_pool()?;
     let threads = rayon::current_num_threads();
@@ -35,8 +35,8 @@ pub fn devices() -> Result<Vec<DeviceInfo>> {
     }])
 }
 
-/// Starts rayon's global pool, unless it runs already or this thread is in
-/// another one: where rayon does so by itself, it panics if the system refuses.
+/// Starts rayon's global pool, unless the pool runs already or this thread belongs to another
+/// pool. rayon would start its pool at first use, but panics if the system refuses threads.
 fn start_pool() -> Result<()> {
     static STARTED: OnceLock<Result<()>> = OnceLock::new();
     if rayon::current_thread_index().is_some() {
@@ -49,7 +49,7 @@ fn start_pool() -> Result<()> {
                 let words = format!("cannot start a thread: {refused}; is `ulimit -u` too low?");
                 Err(Error::failure(Device::CPU, ErrorKind::Failed, words))
             }
-            // Somebody has started it.
+            // The pool runs already.
             None => Ok(()),
         },
     };
@@ -60,7 +60,7 @@ impl Cpu {
     /// Opens the CPU, whose index is 0.
     ///
     /// # Errors
-    /// Status 6 for any other index; those of [`devices`].
+    /// Status 6 for any other index; the errors of [`devices`].
     pub fn open(index: usize) -> Result<Cpu> {
         match devices()?.into_iter().nth(index) {
             Some(info) => Ok(Cpu { info: Arc::new(info) }),
@@ -73,7 +73,8 @@ impl Cpu {
     }
 }
 
-// SAFETY: work is done when a call returns, so there is no order to keep.
+// SAFETY: the device is always the CPU, and all memory belongs to the host's queue. Work is done
+// when a call returns, so all handles share one order: the order of the calls.
 unsafe impl Backend for Cpu {
     fn info(&self) -> &DeviceInfo {
         &self.info
@@ -111,7 +112,7 @@ impl Cpu {
     /// Times `calls` calls made back to back, `samples` times, by the host's clock.
     ///
     /// # Errors
-    /// Those of the calls.
+    /// The errors of the calls.
     ///
     /// # Safety
     /// None here: backends that replay calls need their memory to stay where it is.
@@ -132,7 +133,7 @@ impl Cpu {
         time::copy_rate().map(Some)
     }
 
-    /// A call that does nothing is a function call here: there is nothing to measure.
+    /// `None`: on the CPU an empty call is a plain function call, so there is no overhead.
     ///
     /// # Errors
     /// None.

@@ -5,17 +5,17 @@ use std::ops::Range;
 use memmap2::MmapMut;
 use spec_core::{DType, Device, Error, ErrorKind, Memory, Result, Status, View, ViewMut, dtype};
 
-/// A cache line in bytes: the alignment, so that every dtype is aligned.
+/// Bytes of a cache line. Memory starts at a multiple of it, so every dtype is aligned.
 const LINE: usize = 64;
-/// Bytes from which on memory comes from the system, and goes back there at
-/// once: what the allocator is given back it may keep.
+/// From this size in bytes, memory is mapped from the system, and freed memory returns to the
+/// system at once. The allocator may keep memory that is freed.
 const LARGE: usize = 256 << 10;
 
-/// Zeros at first. The system gives large allocations their pages when they
-/// are first written, so what is never used costs nothing.
+/// Host memory that holds zeros at first. The system gives a large allocation its pages when
+/// they are first written, so pages that nobody uses cost nothing.
 pub(crate) struct HostMemory {
     words: Words,
-    /// Bytes before the first line.
+    /// Bytes before the first cache line, where the memory starts.
     skip: usize,
     size: usize,
 }
@@ -56,7 +56,10 @@ impl HostMemory {
         &mut bytes[self.skip..][..self.size]
     }
 
-    /// So many bytes from `offset` on, if there are as many.
+    /// The range of `len` bytes from `offset` on.
+    ///
+    /// # Errors
+    /// Status 11 if the range ends behind the memory.
     fn range(&self, offset: usize, len: usize) -> Result<Range<usize>> {
         match offset.checked_add(len) {
             Some(end) if end <= self.size => Ok(offset..end),
@@ -68,15 +71,15 @@ impl HostMemory {
     }
 }
 
-/// Asks for large pages where there is much memory: fewer of them to make at
-/// first use, and a scatter that misses fewer translations.
+/// Asks for large pages. There are fewer of them to make at first use, and a scatter to many
+/// places finds more of their addresses in the processor's translation cache.
 #[cfg(target_os = "linux")]
 fn prefer_large_pages(map: &MmapMut) {
-    // Whether it was taken does not matter.
+    // A system that refuses keeps small pages, which are only slower.
     _ = map.advise(memmap2::Advice::HugePage);
 }
 
-/// Elsewhere the system decides.
+/// Other systems have no such call.
 #[cfg(not(target_os = "linux"))]
 fn prefer_large_pages(_map: &MmapMut) {}
 

@@ -1,25 +1,26 @@
-//! Where a row is cut, without sorting it: the primitive under top-k and top-p.
+//! Where a row is cut, without sorting the row: the primitive under top-k and top-p.
 //!
-//! Keys ([`spec_core::exact::sort_key`]) are ordered descending, the lower index
-//! first among equals, and kept while the weights before them add up to less than
-//! a limit. Weights of 1 keep the `limit` largest (top-k); probabilities in whole
-//! units keep the likeliest that add up to it (top-p). Weights are integers that
-//! depend on the key alone, so a histogram finds the cut, digit by digit:
+//! Order the entries of a row by key ([`spec_core::exact::sort_key`]), descending, the lower
+//! index first among equal keys. An entry stays if the weights of all entries before it add up
+//! to less than a limit. With weights of 1 the `limit` largest stay (top-k). With probabilities
+//! as weights, in whole units, the likeliest stay until their sum reaches the limit (top-p).
+//! A weight is an integer that depends on the key alone, so a histogram finds the cut, one digit
+//! of the keys at a time:
 //!
 //! ```text
-//! weight by the first bits      | . . : : | # # : . .     the digit in which the
+//! weight by the first digit     | . . : : | # # : . .     the digit in which the
 //!                                   cut ----^             sum passes the limit
-//! by the next bits, of keys that begin so, and by the last
+//! then by the next digit, among the keys with that first digit, and so on
 //! ```
 //!
-//! The first bits are those in which the keys of the row differ from the least.
+//! The first digit is made of the highest bits in which the keys of the row differ.
 //!
-//! A key of 0 is below every number's: an entry that was dropped.
+//! A key of 0 is below the key of every number. It marks an entry that was dropped.
 //!
-//! Few entries of a long row can stay, and a pass that does no more than take the
-//! largest key of each group of entries tells where: the k-th largest of those keys is
-//! one that k entries reach ([`reached_by`]). What reaches it is gathered ([`gather`]),
-//! groups that do not being passed over, and the cut is made among those.
+//! In a long row few entries stay, and one pass that finds the largest key of each group of
+//! entries tells where they are. At least k entries reach the k-th largest of those keys
+//! ([`reached_by`]). The entries that reach it are gathered ([`gather`]), groups without such
+//! entries are passed over, and the cut is made among the gathered entries.
 
 use crate::simd::BLOCK;
 
@@ -30,25 +31,25 @@ pub(crate) struct Cut {
     pub(crate) key: u32,
     /// How many entries of that key stay, in ascending index: at least one.
     pub(crate) ties: usize,
-    /// How many there are of it.
+    /// How many entries of that key there are.
     pub(crate) tied: usize,
 }
 
-/// Entries that are sorted sooner than counted.
+/// Up to this many entries, sorting is faster than counting.
 const FEW: usize = 256;
 
 /// Bits of a digit.
 const DIGIT: u32 = 12;
 const DIGITS: usize = 1 << DIGIT;
 
-/// The cut of `keys` at `limit`, at least 1; `None` where all weights together do
-/// not reach it, and all stay. `weigh` gives the weights of at most [`BLOCK`] keys:
-/// the same for equal keys, and 0 for key 0.
+/// The cut of `keys` at `limit`, which is at least 1. `None` if all weights together do not reach
+/// the limit: then all entries stay. `weigh` writes the weights of at most [`BLOCK`] keys; equal
+/// keys have equal weights. Keys of 0 never stay.
 pub(crate) fn cut(keys: &[u32], limit: u64, weigh: impl Fn(&[u32], &mut [u64])) -> Option<Cut> {
     if keys.len() <= FEW {
         return cut_of_few(keys, limit, weigh);
     }
-    // The last key that stays is in this range; those that were dropped are not.
+    // The last key that stays is from `from` to `to`. A dropped entry's key, 0, is below both.
     let above_0 = |key: u32| if key > 0 { key } else { u32::MAX };
     let mut from = keys.iter().fold(u32::MAX, |least, &key| least.min(above_0(key)));
     let mut to = keys.iter().fold(from, |most, &key| most.max(key));
@@ -92,7 +93,7 @@ pub(crate) fn cut(keys: &[u32], limit: u64, weigh: impl Fn(&[u32], &mut [u64])) 
     }
     let mut weight = [0];
     weigh(&[from], &mut weight);
-    // The digit's weight reached the limit, so a key of it weighs something.
+    // The last digit's sum made the total reach the limit, so its weight is not 0.
     let weight = weight[0].max(1);
     let ties = (limit - above).div_ceil(weight);
     Some(Cut { key: from, ties: ties as usize, tied: (tied / weight) as usize })
@@ -117,7 +118,7 @@ fn cut_of_few(keys: &[u32], limit: u64, weigh: impl Fn(&[u32], &mut [u64])) -> O
 }
 
 impl Cut {
-    /// Drops what does not stay: its key becomes 0.
+    /// Sets the keys of all entries that do not stay to 0.
     pub(crate) fn drop_rest(&self, keys: &mut [u32]) {
         for key in keys.iter_mut() {
             *key = if *key >= self.key { *key } else { 0 };
@@ -130,9 +131,9 @@ impl Cut {
     }
 }
 
-/// A key that at least `k` entries reach, given the largest key of each of some
-/// groups of entries: the k-th largest of those, which `maxima` lends its memory
-/// to find. 1, which every entry reaches, where there are fewer groups.
+/// A key that at least `k` entries reach: the k-th largest of `maxima`, which are the largest keys
+/// of groups of entries, and which this reorders. With fewer than `k` groups the key is 1, which
+/// every entry reaches that was not dropped.
 pub(crate) fn reached_by(k: usize, maxima: &mut [u32]) -> u32 {
     match k.checked_sub(1) {
         Some(last) if k <= maxima.len() => {
@@ -143,18 +144,21 @@ pub(crate) fn reached_by(k: usize, maxima: &mut [u32]) -> u32 {
     }
 }
 
-/// What is gathered of a row.
+/// Which entries of a row are gathered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
-    /// Entries of this key and of larger ones.
+    /// Entries with this key or a larger one.
     pub(crate) key: u32,
-    /// So many of this key, the first; those of larger keys all.
+    /// How many entries with exactly this key are gathered: the first ones.
     pub(crate) ties: usize,
 }
 
-/// Copies the entries that reach so far, and their indices, in order; how many they are.
-/// Given are the largest key of each group of `N` entries, and what writes the keys of a
-/// group and says how many they are. There is room for one entry more, or for the row.
+/// Copies the entries that `reach` names to `keys` and their positions to `indices`, in order.
+/// Returns how many entries were copied.
+///
+/// `maxima` are the largest keys of groups of `N` entries. `group_keys` writes the keys of a
+/// group, and returns how many the group has. `keys` and `indices` have room for all entries of
+/// the row, or for `N` entries more than are copied.
 pub(crate) fn gather<const N: usize>(
     reach: Reach,
     maxima: &[u32],
@@ -173,11 +177,12 @@ pub(crate) fn gather<const N: usize>(
         let len = group_keys(at, &mut group).min(keys.len().min(indices.len()) - taken);
         let group = &group[..len];
         let tied = group.iter().map(|&key| usize::from(key == reach.key)).sum::<usize>();
-        // From here on ties are too many, but for some of this group.
+        // If the group has more ties than are still wanted, only its first `some` are taken.
         let (least, mut some) = if tied <= ties { (reach.key, 0) } else { (reach.key + 1, ties) };
         ties -= tied.min(ties);
         for (i, &key) in group.iter().enumerate() {
-            // Without a branch: in some rows every second entry is taken.
+            // Each entry is written, and counted if it is taken: a branch would be mispredicted
+            // in rows where every second entry is taken.
             keys[taken] = key;
             indices[taken] = (at * N + i) as u32;
             taken += usize::from(key >= least);
@@ -194,7 +199,7 @@ pub(crate) fn gather<const N: usize>(
 mod tests {
     use super::*;
 
-    /// By sorting.
+    /// The keys that stay, found by sorting the row.
     fn sorted(keys: &[u32], limit: u64, weight: impl Fn(u32) -> u64) -> Vec<u32> {
         let mut order: Vec<usize> = (0..keys.len()).collect();
         order.sort_by_key(|&i| std::cmp::Reverse(keys[i]));

@@ -1,10 +1,10 @@
-//! Loops shaped for the vectoriser, in versions for what the processor has.
+//! Loops that the compiler vectorises, compiled for several instruction sets.
 //!
-//! `multiversion` compiles a function several times and picks at run time: a
-//! function here that works on a whole block, or its caller where the pick would
-//! cost as much as the work (those are `inline(always)`). None of that changes a
-//! result: they use the single operations that [`spec_core::exact`] allows, which
-//! every instruction set rounds alike.
+//! `multiversion` compiles a function once per instruction set and picks one version at
+//! run time. Functions that work on a whole block are picked here. Functions so short
+//! that picking would cost as much as their work are `inline(always)`: their caller is
+//! picked. The version does not change a result: all functions use the single operations
+//! that [`spec_core::exact`] allows, which every instruction set rounds alike.
 
 use std::ops::Range;
 
@@ -34,7 +34,8 @@ pub(crate) fn level() -> &'static str {
 
 /// A floating-point element, read as f32.
 pub(crate) trait Float: Element {
-    /// Elements as f32: themselves, or converted in `block`, which is as long at least.
+    /// The elements as f32: `source` itself if it is f32, else converted into `block`, which has
+    /// at least as many elements.
     fn widen<'a>(source: &'a [Self], block: &'a mut [f32]) -> &'a [f32];
     /// One element as f32.
     fn get(self) -> f32;
@@ -74,7 +75,7 @@ impl Float for bf16 {
     }
 }
 
-/// The upper half of an f32, bits and all.
+/// Widens bf16, whose bits are the upper half of an f32.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 fn widen_bf16(source: &[bf16], block: &mut [f32]) {
     for (wide, narrow) in block.iter_mut().zip(source) {
@@ -124,8 +125,8 @@ pub(crate) fn softmax(logits: &[f32], scores: &mut [f32]) {
     }
 }
 
-/// Sort keys of the choices: `by`, which is the scores or the logits, plus bias;
-/// negative infinity for a NaN logit.
+/// Sort keys of the choices: of `by` (scores or logits) plus bias. A NaN logit has the key of
+/// negative infinity.
 #[inline(always)]
 pub(crate) fn choice_keys(logits: &[f32], by: &[f32], bias: Option<&[f32]>, keys: &mut [u32]) {
     let lowest = exact::sort_key(f32::NEG_INFINITY);
@@ -149,7 +150,7 @@ pub(crate) fn max_key(keys: &[u32]) -> u32 {
     keys.iter().fold(0, |max, &key| max.max(key))
 }
 
-/// The largest key, and the largest of the others (0 where there are none).
+/// The two largest keys. The second is 0 if there is only one key.
 #[inline(always)]
 pub(crate) fn two_max_keys(keys: &[u32]) -> (u32, u32) {
     let max = keys.iter().fold(0, |max, &key| max.max(key));
@@ -161,7 +162,7 @@ pub(crate) fn two_max_keys(keys: &[u32]) -> (u32, u32) {
     (max, if equal > 1 { max } else { below })
 }
 
-/// Bits of the residual `max(0, t - d)`; 0 where it is not finite.
+/// The bits of the residual `max(0, t - d)`; 0 if it is not finite.
 #[inline(always)]
 fn residual_bits(t: f32, d: f32) -> u32 {
     let difference = t - d;
@@ -169,7 +170,7 @@ fn residual_bits(t: f32, d: f32) -> u32 {
     if finite && difference > 0.0 { difference.to_bits() } else { 0 }
 }
 
-/// The bits of the largest residual, and whether any was not finite. Without
+/// The bits of the largest residual, and whether any residual was not finite. Without
 /// `draft` the residual is the target itself.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 pub(crate) fn max_residual(target: &[f32], draft: Option<&[f32]>) -> (u32, bool) {
@@ -196,13 +197,13 @@ pub(crate) fn find_residual(target: &[f32], draft: Option<&[f32]>, bits: u32) ->
     (0..target.len()).find(|&i| residual_bits(target[i], draft.map_or(0.0, |d| d[i])) == bits)
 }
 
-/// The residual `max(0, t - d)`; 0 where it is not finite.
+/// The residual `max(0, t - d)`; 0 if it is not finite.
 #[inline(always)]
 fn residual(t: f32, d: f32) -> f32 {
     f32::from_bits(residual_bits(t, d))
 }
 
-/// The sum of residuals in units of 2^-40, and whether any was not finite.
+/// The sum of residuals in units of 2^-40, and whether any residual was not finite.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 pub(crate) fn sum_residual(target: &[f32], draft: Option<&[f32]>) -> (u64, bool) {
     let (mut sum, mut bad) = (0, false);
@@ -225,8 +226,8 @@ pub(crate) fn sum_residual(target: &[f32], draft: Option<&[f32]>) -> (u64, bool)
     (sum, bad)
 }
 
-/// The first index at which the running sum, starting from `sum`, exceeds
-/// `threshold`, or the sum at the end.
+/// The first index at which the running sum of residuals, starting from `sum`, exceeds
+/// `threshold`; `Err` with the sum at the end if there is none.
 pub(crate) fn find_sum(
     target: &[f32],
     draft: Option<&[f32]>,
@@ -242,14 +243,14 @@ pub(crate) fn find_sum(
     Err(sum)
 }
 
-/// Entries of a group, of which the largest is known: see [`select`](crate::select).
+/// Entries of a group, whose largest key is kept: see [`select`](crate::select).
 pub(crate) const GROUP: usize = 64;
-/// Entries of a group where a large part of a row's entries is wanted.
+/// Entries of a group for operators that keep a large part of a row's entries.
 pub(crate) const SMALL_GROUP: usize = 16;
 /// Groups of a block.
 pub(crate) const GROUPS: usize = BLOCK / GROUP;
 
-/// The sort key of the largest of [`SMALL_GROUP`] values; NaN is none.
+/// The sort key of the largest of [`SMALL_GROUP`] values. NaN is ignored.
 #[inline(always)]
 fn largest_of_few(values: &[f32; SMALL_GROUP]) -> u32 {
     let larger = |a: f32, b: f32| if b > a { b } else { a };
@@ -264,30 +265,29 @@ fn largest_of_few(values: &[f32; SMALL_GROUP]) -> u32 {
     exact::sort_key(lanes[0])
 }
 
-/// The bits of a float as an integer that orders as it does, and back: NaN is beyond
-/// the infinities, on the side of its sign.
+/// Turns the bits of a float into an integer that orders as the float does, and back. A NaN is
+/// beyond the infinity of the same sign.
 #[inline(always)]
 fn ordered(bits: i32) -> i32 {
     bits ^ (bits >> 31 & i32::MAX)
 }
 
-/// The sort key of the largest of [`GROUP`] values; NaN is none. By integers, whose
-/// maximum a vectoriser takes in any order: faster for so many than [`largest_of_few`]
-/// would be, and slower for few.
+/// The sort key of the largest of [`GROUP`] values. NaN is ignored. Compares integers, whose
+/// maximum the compiler may take in any order. That is faster than [`largest_of_few`] for 64
+/// values, and slower for 16.
 #[inline(always)]
 fn largest(values: &[f32; GROUP]) -> u32 {
     const INFINITY: i32 = EXPONENT as i32;
     let order = |x: &f32| ordered(x.to_bits() as i32);
     let largest = values.iter().fold(i32::MIN, |largest, x| largest.max(order(x)));
     if largest > INFINITY {
-        // NaN, which is the least of the keys.
+        // A NaN is among the values. Its sort key is the smallest of all.
         return values.iter().fold(0, |largest, &x| largest.max(exact::sort_key(x)));
     }
     exact::sort_key(f32::from_bits(ordered(largest) as u32))
 }
 
-/// The largest sort key of each `N` values, by `largest`, for blocks of which only the
-/// last has a rest.
+/// The largest sort key of each group of `N` values, by `largest`. The last group may be shorter.
 #[inline(always)]
 fn maxima<const N: usize>(values: &[f32], maxima: &mut [u32], largest: impl Fn(&[f32; N]) -> u32) {
     let (groups, rest) = values.as_chunks::<N>();
@@ -313,20 +313,20 @@ pub(crate) fn small_group_maxima(values: &[f32], keys: &mut [u32]) {
     maxima(values, keys, largest_of_few);
 }
 
-/// Whether any is NaN.
+/// Whether any value is NaN.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 pub(crate) fn any_nan(values: &[f32]) -> bool {
     values.iter().fold(false, |nan, x| nan | x.is_nan())
 }
 
-/// Whether any is NaN or positive infinity.
+/// Whether any value is NaN or positive infinity.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 #[expect(clippy::neg_cmp_op_on_partial_ord, reason = "one comparison, which NaN fails too")]
 pub(crate) fn any_without_order(values: &[f32]) -> bool {
     values.iter().fold(false, |bad, &x| bad | !(x < f32::INFINITY))
 }
 
-/// The values whose bit in `words` is set, and negative infinity for the others.
+/// Copies the values whose bit in `words` is set; writes negative infinity for the others.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 pub(crate) fn allow(values: &[f32], words: &[i32], allowed: &mut [f32]) {
     for ((values, allowed), &word) in values.chunks(32).zip(allowed.chunks_mut(32)).zip(words) {
@@ -344,7 +344,7 @@ pub(crate) fn sort_keys(values: &[f32], keys: &mut [u32]) {
     }
 }
 
-/// The values that keys are of.
+/// The values of sort keys.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 pub(crate) fn from_sort_keys(keys: &[u32], values: &mut [f32]) {
     for (value, &key) in values.iter_mut().zip(keys) {
@@ -352,14 +352,14 @@ pub(crate) fn from_sort_keys(keys: &[u32], values: &mut [f32]) {
     }
 }
 
-/// A sort key for finite probabilities; 0, below all of them, for others.
+/// The sort key of a finite probability. 0, which is below every sort key, if `t` is not finite.
 #[inline(always)]
 fn finite_key(t: f32) -> u32 {
     if t.to_bits() & EXPONENT == EXPONENT { 0 } else { exact::sort_key(t) }
 }
 
 /// The sort key of the largest finite value (0 if there is none), and whether
-/// any was not finite.
+/// any value was not finite.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 pub(crate) fn max_finite(values: &[f32]) -> (u32, bool) {
     let (mut max, mut bad) = (0, false);
@@ -375,7 +375,7 @@ pub(crate) fn find_finite(values: &[f32], key: u32) -> Option<usize> {
     values.iter().position(|&v| finite_key(v) == key)
 }
 
-/// Two tokens of a pattern: its last, and the one so many tokens before.
+/// Two tokens of a pattern: the last one, and the one `distance` tokens before it.
 #[derive(Clone, Copy)]
 pub(crate) struct Pair<T> {
     pub(crate) last: T,
@@ -383,24 +383,26 @@ pub(crate) struct Pair<T> {
     pub(crate) distance: usize,
 }
 
-/// Comparisons that are merged before one branch, which is what lets the compiler
-/// use whole vectors.
+/// Comparisons that are merged before a branch. Without branches between them the compiler uses
+/// whole vectors.
 const LANES: usize = 64;
 
 impl<T: Copy + PartialEq> Pair<T> {
-    /// The places in `ends`, none of them below the distance, and what is so far
-    /// before them.
+    /// The tokens at `ends`, and the tokens `distance` before them. `ends.start` is at least
+    /// `distance`.
     fn sides<'a>(&self, haystack: &'a [T], ends: Range<usize>) -> (&'a [T], &'a [T]) {
         let before = ends.start - self.distance..ends.end - self.distance;
         (&haystack[ends], &haystack[before])
     }
 
+    /// Whether the pair is at any of the places.
     #[inline(always)]
     fn any(&self, lasts: &[T; LANES], befores: &[T; LANES]) -> bool {
         let pairs = lasts.iter().zip(befores);
         pairs.fold(false, |hit, (&t, &b)| hit | ((t == self.last) & (b == self.before)))
     }
 
+    /// Whether two tokens are the pair.
     fn is(&self, (&t, &b): (&T, &T)) -> bool {
         t == self.last && b == self.before
     }
@@ -493,7 +495,7 @@ mod tests {
         let odd = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 0.0, -1e-45];
         let odd = odd.into_iter().chain([-f32::MAX, f32::from_bits(0x7F80_0001), -2.0, 3.5]);
         let odd: Vec<f32> = odd.collect();
-        // One group of each that is all of one kind but for one, then mixtures.
+        // First rows in which all values but one are equal, then mixtures.
         let alike = odd.iter().flat_map(|&x| odd.iter().map(move |&y| (x, y)));
         let rows = alike.enumerate().map(|(at, (x, y))| {
             let mut values = vec![x; GROUP + 1 + at % GROUP];

@@ -7,7 +7,8 @@ use rayon::prelude::*;
 use spec_core::{DType, Device, Element, Error, Matrix, Place, Result, Status, View, ViewMut};
 
 fn not_host() -> Error {
-    // `Signature::fit` has compared dtype, device and alignment already.
+    // Not reached by way of a `Descriptor`: `Signature::fit` compares dtype, device and
+    // alignment before a launch.
     Error::device(Device::CPU, Status::InternalError, "a checked view is no host slice")
 }
 
@@ -67,7 +68,7 @@ impl<'a, T: Element> Rows<'a, T> {
         &self.data[index * self.stride..][..self.cols]
     }
 
-    /// Some rows, in order: as one slice where they lie without gaps.
+    /// The given rows, in order: as one slice if they lie without gaps, else one slice per row.
     pub(crate) fn spans(&self, rows: Range<usize>) -> impl Iterator<Item = &'a [T]> {
         let Rows { data, cols, stride } = *self;
         let packed = stride == cols && !rows.is_empty();
@@ -76,7 +77,7 @@ impl<'a, T: Element> Rows<'a, T> {
     }
 }
 
-/// The rows of a matrix to write, in parallel. None where rows are empty.
+/// The rows of a matrix to write, in parallel. There are no items if the rows have no columns.
 pub(crate) fn rows_mut<T: Element>(
     data: &mut [T],
     matrix: Matrix,
@@ -86,13 +87,27 @@ pub(crate) fn rows_mut<T: Element>(
     data.par_chunks_mut(step).take(matrix.rows).map(move |row| &mut row[..cols])
 }
 
-/// A u32 stands for an i32 of the same bits, so that -1 is its largest.
+/// The rows of a matrix to write, in parallel shares of `share` rows.
+pub(crate) fn shares_mut<T: Element>(
+    data: &mut [T],
+    matrix: Matrix,
+    share: usize,
+) -> impl IndexedParallelIterator<Item = impl Iterator<Item = &mut [T]>> {
+    let step = matrix.row_stride.max(matrix.cols).max(1);
+    let (rows, cols) = (matrix.rows, matrix.cols);
+    // Behind the last row there may be no gap.
+    let used = rows.checked_sub(1).map_or(0, |last| last * matrix.row_stride + cols);
+    let shares = data[..used].par_chunks_mut(step * share.max(1));
+    shares.map(move |share| share.chunks_mut(step).map(move |row| &mut row[..cols]))
+}
+
+/// u32 words as the i32 values of the same bits: the largest u32 is -1.
 fn signed(words: &[u32]) -> &[i32] {
-    // Size and alignment are the same.
+    // `from_bytes` succeeds: size and alignment of both types are the same.
     spec_core::dtype::from_bytes(spec_core::dtype::as_bytes(words)).unwrap_or_default()
 }
 
-/// A type that ids and indices may have; a u32 stands for an i32 of the same bits.
+/// A type that ids and indices may have. A u32 is read as the i32 of the same bits.
 pub(crate) trait Int: Element {
     fn wide(self) -> i64;
     fn of(value: i32) -> Self;
@@ -128,7 +143,7 @@ impl Int for i64 {
     }
 }
 
-/// Integers of either width. What they hold may decide an address: each is read once.
+/// Integers of 32 or 64 bits. An integer may decide an address, so each is read once.
 #[derive(Clone, Copy)]
 pub(crate) enum Ints<'a> {
     I32(&'a [i32]),
@@ -152,7 +167,7 @@ impl<'a> Ints<'a> {
     }
 }
 
-/// Truth values of any size: what is not 0 is true.
+/// Truth values of any size in bytes. A value is true if any of its bytes is not 0.
 #[derive(Clone, Copy)]
 pub(crate) struct Truths<'a> {
     bytes: &'a [u8],
@@ -174,8 +189,8 @@ impl<'a> Truths<'a> {
 
 const ALIGN: usize = 64;
 
-/// Bytes of a workspace that hands out pieces of so many bytes, aligned. More
-/// than memory can hold is `usize::MAX`, which no caller can bring.
+/// Bytes of a workspace from which [`Workspace`] can take pieces of the given sizes in bytes,
+/// each aligned. A sum that overflows becomes `usize::MAX`, which no caller can bring.
 pub(crate) fn workspace_size(pieces: &[usize]) -> usize {
     let bytes = pieces.iter().fold(0usize, |sum, &piece| sum.saturating_add(piece));
     if bytes == 0 { 0 } else { bytes.saturating_add(pieces.len() * (ALIGN - 1)) }
@@ -192,7 +207,7 @@ impl<'a> Workspace<'a> {
         }
     }
 
-    /// The next `len` elements, contents unspecified.
+    /// The next `len` elements. Their contents are unspecified.
     pub(crate) fn take<T: Element>(&mut self, len: usize) -> Result<&'a mut [T]> {
         let bytes = std::mem::take(&mut self.0);
         let skip = bytes.as_ptr().align_offset(ALIGN).min(bytes.len());

@@ -3,11 +3,11 @@
 use rayon::prelude::*;
 use spec_core::{Result, Stream, timing};
 
-/// Bytes copied at once: more than the caches of most machines.
+/// Bytes of each copy: more than the caches of most machines hold.
 const BYTES: usize = 256 << 20;
 const SAMPLES: usize = 7;
 
-/// Bytes a second of copying one buffer to another, bytes read and bytes written added up.
+/// Bytes per second of a copy from one buffer to another: bytes read plus bytes written.
 pub(crate) fn copy_rate() -> Result<f64> {
     let words = BYTES / size_of::<u64>();
     let from: Vec<u64> = (0..words as u64).into_par_iter().collect();

@@ -1,53 +1,54 @@
-//! Weights of logits, and sums of them: a sampler's integers, in units of 2^-40.
+//! Weights of logits and their sums, as a sampler needs them: integers in units of 2^-40.
 //!
-//! A sum of so many bits is exact in any order. Its terms are added up as two parts
-//! that fit 32 bits, since vectors of those are twice as long as of 64, and no vector
-//! below AVX-512 makes integers of 64 bits from floats.
+//! A sum of integers is exact in any order. A weight is added up as two parts of 32 bits each:
+//! a vector has twice as many lanes of 32 bits as of 64, and no vector instruction below AVX-512
+//! converts floats to integers of 64 bits.
 //!
-//! A weight is a chain of some 25 operations, each of which waits for the one before it,
-//! and few such chains fit what a processor looks ahead. [`sum`] therefore takes a block
-//! through a third of the chain at a time, in loops whose turns do not wait for each other.
+//! A weight takes a chain of some 25 operations, each of which waits for the one before it. A
+//! processor looks ahead over few such chains. [`sum`] therefore takes a block of logits through
+//! a third of the chain, then through the next third: the turns of each loop are independent.
 
 use multiversion::multiversion;
 use spec_core::exact::{self, sampling, softmax};
 
 use crate::simd::{BLOCK, GROUP};
 
-/// The least weight that counts; lighter ones are 0.
+/// The smallest weight that counts. Every smaller weight counts as 0.
 #[derive(Clone, Copy)]
 pub(crate) struct Least(f32);
 
 impl Least {
-    /// Of any weight.
+    /// Every weight counts.
     pub(crate) const ANY: Self = Least(0.0);
 
-    /// Of so many units, as [`exact::fixed_probability`] gives them.
+    /// Weights of `units` and more count, in the units of [`exact::fixed_probability`].
     fn of_units(units: u64) -> Self {
-        // Exact: the units of a float that was cut, of at most 2^40.
+        // Exact: at most 2^40 units, which were cut from a float, so a float holds them.
         Least(units as f32 * (1.0 / 1_099_511_627_776.0))
     }
 }
 
-/// [`exact::fixed_probability`] in two parts: in units of 2^-16, and what is left of it
-/// in units of 2^-40.
+/// [`exact::fixed_probability`] of a weight in two parts: the whole units of 2^-16, and the
+/// remainder in units of 2^-40.
 #[inline(always)]
 pub(crate) fn fixed(weight: f32, least: Least) -> [u32; 2] {
     let weight = if weight >= least.0 { weight } else { 0.0 };
     let units = if weight < 1.0 { weight } else { 1.0 } * 65_536.0;
-    // SAFETY: what counts is not below 0 and no NaN; so this is 0 to 65536, and the rest
-    // below 2^24.
+    // SAFETY: `weight` is at least 0 and no NaN, since NaN fails the comparison with `least`. So
+    // `units` is from 0 to 65536, and the remainder is below 2^24.
     unsafe {
         let high = units.to_int_unchecked::<i32>();
-        // Exact: the fraction of a float, and a power of two.
+        // Exact: the fraction of a float times a power of two.
         let low = ((units - high as f32) * 16_777_216.0).to_int_unchecked::<i32>();
         [high as u32, low as u32]
     }
 }
 
-/// The sum of what [`fixed`] gives of at most [`GROUP`] weights, so that no part overflows.
+/// The sum of at most [`GROUP`] weights, each cut by [`fixed`]. With more weights one of the two
+/// 32-bit sums could overflow.
 #[inline(always)]
 pub(crate) fn sum_fixed(weights: impl Iterator<Item = f32>, least: Least) -> u64 {
-    // Two sums, which a fold over pairs would not leave to the vectoriser.
+    // Two variables: the compiler does not vectorise a fold over pairs.
     let (mut high, mut low) = (0, 0);
     for weight in weights {
         let parts = fixed(weight, least);
@@ -57,11 +58,12 @@ pub(crate) fn sum_fixed(weights: impl Iterator<Item = f32>, least: Least) -> u64
     (u64::from(high) << 24) + u64::from(low)
 }
 
-/// What turns the logits of a row into weights.
+/// How the logits of a row become weights: `e^((logit - max) * inverse)`.
 #[derive(Clone, Copy)]
 pub(crate) struct Scale {
-    /// The largest logit.
+    /// The largest logit of the row.
     max: f32,
+    /// 1 / temperature.
     inverse: f32,
     least: Least,
 }
@@ -71,14 +73,15 @@ impl Scale {
         Scale { max, inverse, least: Least::ANY }
     }
 
-    /// Where weights of fewer than `floor` units count as 0.
+    /// The same scale, on which weights of fewer than `floor` units count as 0.
     pub(crate) fn at_least(self, floor: u64) -> Self {
         Scale { least: Least::of_units(floor), ..self }
     }
 
-    /// A key below which no entry has a weight as large as e^`log`: for at most 0.
+    /// A sort key such that every logit with a smaller key weighs less than e^`log`. `log` is at
+    /// most 0.
     pub(crate) fn reaches(self, log: f32) -> u32 {
-        // Apart by more than the roundings here and in `exp`, which is not monotone.
+        // 1e-3 is more than the rounding errors here and in `exp`, which is not monotone.
         exact::sort_key(self.max + (log - 1e-3) / self.inverse)
     }
 
@@ -97,9 +100,9 @@ pub(crate) fn weigh(values: &[f32], scale: Scale, weights: &mut [u64]) {
     }
 }
 
-/// Where [`sum`] keeps a block between its loops.
+/// Intermediate results of [`sum`] between its loops over a block.
 pub(crate) struct Steps {
-    /// What the exponents leave, and then the weights.
+    /// After the first loop, the remainders of `sampling::reduced`; after the second, weights.
     rests: [f32; BLOCK],
     exponents: [u32; BLOCK],
 }
@@ -109,7 +112,7 @@ impl Steps {
         Steps { rests: [0.0; BLOCK], exponents: [0; BLOCK] }
     }
 
-    /// The first half of the weights of a group, which is put after so many others.
+    /// Does the first half of the weights of a group, and stores it from index `at` on.
     #[inline(always)]
     fn reduce(&mut self, at: usize, values: &[f32; GROUP], scale: Scale) {
         let rests = self.rests[at..].iter_mut().zip(&mut self.exponents[at..]);
@@ -119,8 +122,8 @@ impl Steps {
     }
 }
 
-/// The sum of the weights of a block, given the largest key of each group: those below
-/// `from` are passed over.
+/// The sum of the weights of a block. `maxima` are the largest sort keys of the block's groups;
+/// groups whose largest key is below `from` are passed over.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 pub(crate) fn sum(
     values: &[f32],
@@ -130,7 +133,7 @@ pub(crate) fn sum(
     steps: &mut Steps,
 ) -> u64 {
     if scale.max.is_infinite() {
-        // Nothing else weighs anything beside it.
+        // Beside an infinite logit every finite one weighs 0.
         return (values.iter().filter(|&&x| x == scale.max).count() as u64) << 40;
     }
     let mut taken = 0;
@@ -187,13 +190,14 @@ unsafe fn sum_units(units: &[f32]) -> u64 {
         }
     }
     let sums = high.iter().zip(low).map(|(high, low)| {
-        // Of these floats the bits count multiples of 2^24.
+        // From 2^47 to 2^48, consecutive floats differ by 2^24 and their bits by 1.
         (i64::from(high.to_bits().wrapping_sub(BASE.to_bits())) << 24) + i64::from(low)
     });
     sums.sum::<i64>() as u64
 }
 
-/// What each value has of the sum that `factor` is of.
+/// The share of each value in the sum of weights that `factor` was made from
+/// ([`sampling::factor`]).
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 pub(crate) fn shares(values: &[f32], scale: Scale, factor: f32, shares: &mut [f32]) {
     for (share, &x) in shares.iter_mut().zip(values) {

@@ -1,36 +1,40 @@
 //! Deduplication on the CPU: requests in parallel, no comparisons.
 //!
-//! A bitmap gives ascending distinct values by itself, one bit set a value and
-//! one walk over its words, as long as its words are few beside the values.
-//! Sparse values are radix-sorted, by as few digits of up to 11 bits as the largest
-//! takes, and compacted.
+//! Each value sets its bit in a bitmap; a walk over the bitmap's words then gives the distinct
+//! values in ascending order. That is fast as long as there are few words per value. Sparse values
+//! are radix-sorted instead, by as few digits of up to 11 bits as the largest value needs, and
+//! repeats are dropped.
 
 use rayon::prelude::*;
 use spec_core::ops::DeduplicateTopk;
 use spec_core::ops::deduplicate_topk::{Buffers, Plan};
-use spec_core::{Kernel, Result, Stream, Supports, ViewMut};
+use spec_core::{Kernel, Result, Supports, ViewMut};
 
+use super::kernel;
 use crate::Cpu;
-use crate::slices::{Rows, Workspace, rows_mut, slice_mut, workspace_size};
+use crate::slices::{Rows, Workspace, rows_mut, shares_mut, slice_mut, workspace_size};
 
-/// Values for each word of a bitmap from which on it is faster than sorting: measured,
-/// see the bench `deduplicate_topk`.
+/// From this many values per word on, a bitmap is faster than sorting: measured with the bench
+/// `deduplicate_topk`.
 const VALUES_PER_WORD: usize = 4;
-/// Most bits of a digit.
+/// Maximal bits of a digit.
 const DIGIT_BITS: u32 = 11;
 const DIGITS: usize = 1 << DIGIT_BITS;
 
 struct Prepared {
     plan: Plan,
-    /// Workers, each with a piece of workspace for the requests it takes.
+    /// Workers: each takes some of the requests, and has a piece of the workspace.
     workers: usize,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<DeduplicateTopk> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<DeduplicateTopk>>> {
         let workers = (rayon::current_num_threads() * 4).min(plan.batch).max(1);
-        Ok(Box::new(Prepared { plan: plan.clone(), workers }))
+        let prepared = Prepared { plan: plan.clone(), workers };
+        let size = workspace_size(&[(workers * prepared.worker_words()).saturating_mul(8)]);
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<DeduplicateTopk, _>(prepared, size, launch) })
     }
 }
 
@@ -41,52 +45,34 @@ impl Prepared {
     }
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<DeduplicateTopk> for Prepared {
-    fn workspace_size(&self) -> usize {
-        workspace_size(&[(self.workers * self.worker_words()).saturating_mul(8)])
+fn launch(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    let Prepared { plan, workers } = prepared;
+    let indices = Rows::<i32>::new(buffers.indices, plan.indices)?;
+    let unique = slice_mut::<i32>(buffers.unique)?;
+    let counts = buffers.counts.map(slice_mut::<i32>).transpose()?;
+    if plan.unique.cols == 0 {
+        counts.into_iter().for_each(|counts| counts[..plan.batch].fill(0));
+        return Ok(());
     }
-
-    unsafe fn launch(
-        &self,
-        workspace: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        let plan = &self.plan;
-        let indices = Rows::<i32>::new(buffers.indices, plan.indices)?;
-        let unique = slice_mut::<i32>(buffers.unique)?;
-        let counts = buffers.counts.map(slice_mut::<i32>).transpose()?;
-        if plan.unique.cols == 0 {
-            counts.into_iter().for_each(|counts| counts[..plan.batch].fill(0));
-            return Ok(());
-        }
-        let words = self.worker_words();
-        let scratch = Workspace::new(workspace)?.take::<u64>(self.workers * words)?;
-        let share = plan.batch.div_ceil(self.workers).max(1);
-        let step = plan.unique.row_stride.max(plan.unique.cols);
-        let last = plan.batch.saturating_sub(1) * plan.unique.row_stride + plan.unique.cols;
-        let used = if plan.batch == 0 { 0 } else { last };
-        unique[..used]
-            .par_chunks_mut(step * share)
-            .zip(scratch.par_chunks_mut(words))
-            .enumerate()
-            .for_each(|(worker, (rows, scratch))| {
-                for (i, row) in rows.chunks_mut(step).enumerate() {
-                    let first = (worker * share + i) * plan.mtp_step;
-                    let inputs = (first..first + plan.mtp_step).map(|r| indices.row(r));
-                    deduplicate(inputs, &mut row[..plan.unique.cols], scratch);
-                }
-            });
-        if let Some(counts) = counts {
-            let rows = rows_mut(unique, plan.unique);
-            rows.zip(counts).for_each(|(row, count)| {
-                *count = row.partition_point(|&value| value >= 0) as i32;
-            });
-        }
-        Ok(())
+    let words = prepared.worker_words();
+    let scratch = Workspace::new(workspace)?.take::<u64>(workers * words)?;
+    let share = plan.batch.div_ceil(*workers).max(1);
+    shares_mut(unique, plan.unique, share).zip(scratch.par_chunks_mut(words)).enumerate().for_each(
+        |(worker, (rows, scratch))| {
+            for (i, row) in rows.enumerate() {
+                let first = (worker * share + i) * plan.mtp_step;
+                let inputs = (first..first + plan.mtp_step).map(|r| indices.row(r));
+                deduplicate(inputs, row, scratch);
+            }
+        },
+    );
+    if let Some(counts) = counts {
+        let rows = rows_mut(unique, plan.unique);
+        rows.zip(counts).for_each(|(row, count)| {
+            *count = row.partition_point(|&value| value >= 0) as i32;
+        });
     }
+    Ok(())
 }
 
 /// One request: distinct values ascending, then -1. The rows of the output hold
@@ -139,7 +125,7 @@ fn by_bitmap<'a>(
     count
 }
 
-/// By so many digits, for values of at most so many bits.
+/// Sorts by `PASSES` digits, for values of at most `bits` bits.
 fn by_sorting<'a, const PASSES: usize>(
     inputs: impl Iterator<Item = &'a [i32]>,
     bits: u32,
@@ -168,7 +154,8 @@ fn by_sorting<'a, const PASSES: usize>(
     let mut count = 0;
     let mut last = -1;
     for &value in &from[..len] {
-        // Never beyond the value itself: of those before, none is written twice.
+        // `count` never passes the value that is read: each value before was written at most
+        // once.
         out[count] = value;
         count += usize::from(value != last);
         last = value;

@@ -1,43 +1,29 @@
-//! `hybrid_mtp_ngram` on the CPU: the shared search behind drafts of a head.
+//! `hybrid_mtp_ngram` on the CPU: the search of [`ngram`](super::ngram) adds drafts behind those
+//! of a multi-token prediction head.
 
 use spec_core::flags::BAD_LENGTHS;
 use spec_core::ngram::{Haystacks, draft_limit};
 use spec_core::ops::HybridMtpNgram;
 use spec_core::ops::hybrid_mtp_ngram::{Buffers, Plan};
-use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut};
+use spec_core::{Kernel, Result, Supports, ViewMut};
 
 use super::ngram::{Budgeted, Drafting, Request, Token, counts, ints, workspace_bytes};
+use super::{by_int, kernel};
 use crate::Cpu;
 use crate::slices::{raise, slice_mut};
 
-struct Prepared(Plan);
-
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<HybridMtpNgram> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<HybridMtpNgram>>> {
-        Ok(Box::new(Prepared(plan.clone())))
+        // SAFETY: as for the `impl`.
+        Ok(unsafe {
+            kernel::<HybridMtpNgram, _>(plan.clone(), workspace_bytes(&plan.rows), launch)
+        })
     }
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<HybridMtpNgram> for Prepared {
-    fn workspace_size(&self) -> usize {
-        workspace_bytes(&self.0.rows)
-    }
-
-    unsafe fn launch(
-        &self,
-        workspace: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        match self.0.rows.input_ids.dtype {
-            DType::I32 => run::<i32>(&self.0, workspace, buffers),
-            DType::U32 => run::<u32>(&self.0, workspace, buffers),
-            _ => run::<i64>(&self.0, workspace, buffers),
-        }
-    }
+fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    by_int!(plan.rows.input_ids.dtype, run(plan, workspace, buffers))
 }
 
 fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
@@ -57,8 +43,8 @@ fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> R
         generated: buffers.pre_ids,
         draft_tokens: buffers.draft_tokens,
     };
-    // A request drafts, and leaves the budget's `left`, if it has tokens and
-    // room for more; `have` is what it has.
+    // The haystacks of a request, and how many more tokens it may draft; `have` is its
+    // `seq_lens_this_time`.
     let limit = |index: usize, have: i32| {
         let haystacks = Haystacks::new(
             plan.rows.input_ids.cols,

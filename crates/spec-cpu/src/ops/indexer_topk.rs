@@ -1,37 +1,38 @@
-//! The best positions of rows on the CPU: one pass over the scores.
+//! The positions of the largest scores of each row, on the CPU: one pass over the scores.
 //!
-//! A row is read for the largest key ([`sort_key`](spec_core::exact::sort_key)) of each group of 16 scores; the
-//! k-th largest of those is one that k scores reach. What reaches it is gathered, of the
-//! groups that have any, and cut to the `k` best ([`select`](crate::select)): for random
-//! scores and k a 64th of them, 9 of 8 as many as are kept.
+//! The pass finds the largest key ([`sort_key`](spec_core::exact::sort_key)) of each group of 16
+//! scores. At least k scores reach the k-th largest of those keys. The scores that reach it are
+//! gathered, from the groups that have any, and cut to the `k` best ([`select`]). For random
+//! scores, with k a 64th of a row, 9/8 k scores are gathered.
 //!
-//! Rows are done in parallel; where they are few, each in pieces, whose best are then
-//! cut to the row's.
+//! Rows are done in parallel. If there are fewer rows than threads, each row is split into pieces;
+//! the best scores of the pieces are then cut to the best of the row.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rayon::prelude::*;
 use spec_core::ops::IndexerTopk;
 use spec_core::ops::indexer_topk::{Buffers, Plan};
-use spec_core::{Kernel, Result, Stream, Supports, ViewMut, flags};
+use spec_core::{Kernel, Result, Supports, ViewMut, flags};
 
-use super::{by_float, by_int};
+use super::{by_float, by_int, kernel};
 use crate::Cpu;
 use crate::select::{self, Reach};
 use crate::simd::{self, BLOCK, Float, SMALL_GROUP as GROUP};
-use crate::slices::{Int, Ints, Rows, Workspace, raise, slice_mut, workspace_size};
+use crate::slices::{Int, Ints, Rows, Workspace, raise, shares_mut, slice_mut, workspace_size};
 
-/// Scores of a piece, at least.
+/// Minimal number of scores in a piece of a row.
 const MIN_PIECE: usize = 1 << 16;
 
 struct Prepared {
     plan: Plan,
-    /// Pieces of a row, and rows that share buffers one after the other.
+    /// Pieces of a row.
     pieces: usize,
+    /// Rows that use the same scratch, one after the other.
     share: usize,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<IndexerTopk> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<IndexerTopk>>> {
         let (rows, cols) = (plan.scores.rows.max(1), plan.scores.cols);
@@ -39,54 +40,48 @@ unsafe impl Supports<IndexerTopk> for Cpu {
         let pieces = (threads / rows).min(cols / MIN_PIECE).max(1);
         // Several times as many shares as threads, so that none waits for long.
         let share = rows.div_ceil(4 * threads);
-        Ok(Box::new(Prepared { plan: plan.clone(), pieces, share }))
+        let prepared = Prepared { plan: plan.clone(), pieces, share };
+        let words = prepared.shares().saturating_mul(prepared.row());
+        let size = workspace_size(&[words.saturating_mul(4)]);
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<IndexerTopk, _>(prepared, size, launch) })
     }
 }
 
 impl Prepared {
-    /// Scores of a piece, at most.
+    /// Maximal number of scores in a piece.
     fn piece(&self) -> usize {
         self.plan.scores.cols.div_ceil(self.pieces)
     }
 
-    /// What is gathered of a piece, at most: fewer than `k` groups have more than the key
-    /// that is reached, and so many ties are taken; and one entry more.
+    /// Room for the scores that are gathered from a piece: fewer than `k` groups have scores above
+    /// the key that k scores reach, and at most `k` scores equal to it are taken. [`gather`]
+    /// needs room for one more group.
+    ///
+    /// [`gather`]: select::gather
     fn gathered(&self) -> usize {
         self.piece().min(self.plan.k.saturating_mul(GROUP + 1) + 1)
     }
 
-    /// Words that a piece is worked on with: [`Desk`].
-    fn desk(&self) -> usize {
+    /// u32 words of the scratch of a piece: [`Scratch`].
+    fn scratch(&self) -> usize {
         2 * self.piece().div_ceil(GROUP) + 2 * self.gathered() + 1
     }
 
-    /// Words for a row: a desk for each piece, and the best of all.
+    /// u32 words for a row: scratch for each piece, and room for the best scores of all pieces.
     fn row(&self) -> usize {
         let best = if self.pieces > 1 { 2 * self.pieces * self.plan.k } else { 0 };
-        self.pieces * self.desk() + best
+        self.pieces * self.scratch() + best
     }
 
-    /// Buffers that are used at a time.
+    /// How many shares of rows there are.
     fn shares(&self) -> usize {
         self.plan.scores.rows.div_ceil(self.share)
     }
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<IndexerTopk> for Prepared {
-    fn workspace_size(&self) -> usize {
-        workspace_size(&[self.shares().saturating_mul(self.row()).saturating_mul(4)])
-    }
-
-    unsafe fn launch(
-        &self,
-        workspace: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        by_float!(self.plan.scores.dtype, by_indices(self, workspace, buffers))
-    }
+fn launch(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    by_float!(prepared.plan.scores.dtype, by_indices(prepared, workspace, buffers))
 }
 
 fn by_indices<T: Float>(
@@ -114,29 +109,23 @@ fn run<T: Float, I: Int>(
         }
     };
     let space = Workspace::new(workspace)?.take::<u32>(prepared.shares() * prepared.row())?;
-    let step = plan.indices.row_stride.max(plan.k) * share;
-    let used = match plan.indices.rows {
-        0 => 0,
-        rows => (rows - 1) * plan.indices.row_stride + plan.k,
-    };
-    indices[..used]
-        .par_chunks_mut(step)
+    shares_mut(indices, plan.indices, *share)
         .zip(space.par_chunks_mut(prepared.row()))
         .enumerate()
         .for_each(|(of, (rows, space))| {
-            for (i, out) in rows.chunks_mut(plan.indices.row_stride.max(plan.k)).enumerate() {
+            for (i, out) in rows.enumerate() {
                 let row = of * share + i;
                 let length = lengths.map(|lengths| lengths.get(row));
                 let (start, count, cut) = plan.range(length, starts.map(|starts| starts.get(row)));
                 let scores = &scores.row(row)[start..start + count];
                 tell(flags::BAD_LENGTHS, cut);
-                tell(flags::NON_FINITE, choose(prepared, scores, space, &mut out[..plan.k]));
+                tell(flags::NON_FINITE, choose(prepared, scores, space, out));
             }
         });
     raise(buffers.flags, bits.into_inner())
 }
 
-/// Writes the positions of the best of a row; returns whether a NaN was met.
+/// Writes the positions of the best scores of a row. Returns whether a score is NaN.
 fn choose<T: Float, I: Int>(
     prepared: &Prepared,
     scores: &[T],
@@ -144,25 +133,26 @@ fn choose<T: Float, I: Int>(
     out: &mut [I],
 ) -> bool {
     let (pieces, k) = (prepared.pieces, prepared.plan.k);
-    let (desks, best) = space.split_at_mut(pieces * prepared.desk());
+    let (pieces_scratch, best) = space.split_at_mut(pieces * prepared.scratch());
     if pieces == 1 {
-        let mut desk = Desk::new(prepared, desks);
-        let odd = desk.collect(k, scores, 0);
-        write(&desk.keys[..*desk.count as usize], desk.indices, out);
+        let mut scratch = Scratch::new(prepared, pieces_scratch);
+        let odd = scratch.collect(k, scores, 0);
+        write(&scratch.keys[..*scratch.count as usize], scratch.indices, out);
         return odd;
     }
     let piece = scores.len().div_ceil(pieces);
-    let odd = desks.par_chunks_mut(prepared.desk()).enumerate().map(|(i, desk)| {
+    let odd = pieces_scratch.par_chunks_mut(prepared.scratch()).enumerate().map(|(i, scratch)| {
         let (from, to) = ((i * piece).min(scores.len()), ((i + 1) * piece).min(scores.len()));
-        Desk::new(prepared, desk).collect(k, &scores[from..to], from)
+        Scratch::new(prepared, scratch).collect(k, &scores[from..to], from)
     });
     let odd = odd.reduce(|| false, |a, b| a | b);
-    // The best of each piece one behind the other, still in order of index.
+    // The best scores of each piece, one piece after another, still ascend by index.
     let (keys, indices) = best.split_at_mut(pieces * k);
     let mut count = 0;
-    for desk in desks.chunks_mut(prepared.desk()) {
-        let desk = Desk::new(prepared, desk);
-        for (&key, &index) in desk.keys[..*desk.count as usize].iter().zip(&*desk.indices) {
+    for scratch in pieces_scratch.chunks_mut(prepared.scratch()) {
+        let scratch = Scratch::new(prepared, scratch);
+        for (&key, &index) in scratch.keys[..*scratch.count as usize].iter().zip(&*scratch.indices)
+        {
             if key > 0 {
                 (keys[count], indices[count]) = (key, index);
                 count += 1;
@@ -174,7 +164,7 @@ fn choose<T: Float, I: Int>(
     odd
 }
 
-/// Drops all keys but the `k` best.
+/// Sets all keys but the `k` best to 0.
 fn cut(k: usize, keys: &mut [u32]) {
     let one = |_: &[u32], weights: &mut [u64]| weights.fill(1);
     if keys.len() > k
@@ -184,7 +174,7 @@ fn cut(k: usize, keys: &mut [u32]) {
     }
 }
 
-/// Writes the indices of keys that were not dropped, and -1 behind them.
+/// Writes the indices of all keys but 0, and -1 behind them.
 fn write<I: Int>(keys: &[u32], indices: &[u32], out: &mut [I]) {
     let kept = keys.iter().zip(indices).filter(|(key, _)| **key > 0);
     let mut written = 0;
@@ -195,30 +185,32 @@ fn write<I: Int>(keys: &[u32], indices: &[u32], out: &mut [I]) {
     out[written..].fill(I::of(-1));
 }
 
-/// What a piece of a row is worked on with.
-struct Desk<'a> {
-    /// The largest key of each group, and a copy to reorder.
+/// The scratch of a piece of a row.
+struct Scratch<'a> {
+    /// The largest key of each group.
     maxima: &'a mut [u32],
+    /// A copy of `maxima`, to reorder.
     ranked: &'a mut [u32],
-    /// What was gathered, 0 for what is not among the best, and its indices.
+    /// The keys of the gathered scores; 0 for a score that is not among the best.
     keys: &'a mut [u32],
+    /// The indices of the gathered scores.
     indices: &'a mut [u32],
-    /// How much that is.
+    /// How many scores were gathered.
     count: &'a mut u32,
 }
 
-impl<'a> Desk<'a> {
+impl<'a> Scratch<'a> {
     fn new(prepared: &Prepared, words: &'a mut [u32]) -> Self {
-        let (count, words) = words.split_first_mut().expect("a desk has words");
+        let (count, words) = words.split_first_mut().expect("a scratch has words");
         let groups = prepared.piece().div_ceil(GROUP);
         let (maxima, words) = words.split_at_mut(groups);
         let (ranked, words) = words.split_at_mut(groups);
         let (keys, indices) = words.split_at_mut(prepared.gathered());
-        Desk { maxima, ranked, keys, indices, count }
+        Scratch { maxima, ranked, keys, indices, count }
     }
 
-    /// Finds the `k` best of some scores, the first of which has the index `first`; returns
-    /// whether one is NaN.
+    /// Finds the `k` best of a piece's scores, the first of which has the index `first`. Returns
+    /// whether a score is NaN.
     fn collect<T: Float>(&mut self, k: usize, scores: &[T], first: usize) -> bool {
         let groups = scores.len().div_ceil(GROUP);
         let (maxima, ranked) = (&mut self.maxima[..groups], &mut self.ranked[..groups]);

@@ -13,6 +13,47 @@ mod topk_router;
 mod tree_verify;
 mod unique;
 
+use spec_core::{Kernel, Operator, Result, Signature, Stream, ViewMut};
+
+/// What computes an operator: from what was prepared for a plan, the workspace and the arguments.
+type Launch<O, P> = for<'w, 'b> fn(&P, ViewMut<'w>, <O as Signature>::Buffers<'b>) -> Result<()>;
+
+/// An operator made ready.
+struct Ready<O: Operator, P> {
+    prepared: P,
+    workspace_size: usize,
+    launch: Launch<O, P>,
+}
+
+/// The kernel that calls `launch` with a workspace of `workspace_size` bytes.
+///
+/// # Safety
+/// `launch` keeps within the workspace and the buffers, whatever they contain.
+unsafe fn kernel<O: Operator, P: Send + Sync + 'static>(
+    prepared: P,
+    workspace_size: usize,
+    launch: Launch<O, P>,
+) -> Box<dyn Kernel<O>> {
+    Box::new(Ready { prepared, workspace_size, launch })
+}
+
+// SAFETY: `launch` keeps within what it is given: whoever called `kernel` promised so.
+unsafe impl<O: Operator, P: Send + Sync> Kernel<O> for Ready<O, P> {
+    fn workspace_size(&self) -> usize {
+        self.workspace_size
+    }
+
+    unsafe fn launch(
+        &self,
+        workspace: ViewMut<'_>,
+        buffers: O::Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        stream.check_host()?;
+        (self.launch)(&self.prepared, workspace, buffers)
+    }
+}
+
 /// Calls a function generic over a float type by a run-time dtype, which the
 /// plan has restricted to the three.
 macro_rules! by_float {

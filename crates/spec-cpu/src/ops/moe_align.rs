@@ -1,16 +1,16 @@
 //! Grouping by expert on the CPU: a stable counting sort, tokens in parts.
 //!
-//! Each part counts its picks by expert; prefix sums over parts and experts say
-//! where each part's picks of an expert start; each part then puts its own there.
+//! Each part counts its picks by expert. Prefix sums over parts and experts tell where each
+//! part's picks of an expert start. Each part then writes its picks there.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use rayon::prelude::*;
 use spec_core::ops::MoeAlign;
 use spec_core::ops::moe_align::{Buffers, MAX_EXPERTS, Plan};
-use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, dtype, flags};
+use spec_core::{DType, Kernel, Result, Supports, ViewMut, dtype, flags};
 
-use super::by_int;
+use super::{by_int, kernel};
 use crate::Cpu;
 use crate::slices::{Int, Rows, Workspace, raise, shared, slice, slice_mut, workspace_size};
 
@@ -22,44 +22,35 @@ const _: () = assert!(MAX_EXPERTS < DROPPED as usize);
 
 struct Prepared {
     plan: Plan,
-    /// Parts, and tokens of each.
+    /// Parts of the tokens.
     parts: usize,
+    /// Tokens of a part.
     share: usize,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<MoeAlign> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<MoeAlign>>> {
         let tokens = plan.topk_ids.rows;
         let parts = rayon::current_num_threads().min(plan.picks() / MIN_PICKS).max(1);
         let share = tokens.div_ceil(parts).max(1);
-        Ok(Box::new(Prepared { plan: plan.clone(), parts: tokens.div_ceil(share).max(1), share }))
+        let prepared = Prepared { plan: plan.clone(), parts: tokens.div_ceil(share).max(1), share };
+        let size = workspace_size(&[prepared.parts * prepared.stride() * 4]);
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<MoeAlign, _>(prepared, size, launch) })
     }
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<MoeAlign> for Prepared {
-    fn workspace_size(&self) -> usize {
-        workspace_size(&[self.parts * self.stride() * 4])
-    }
-
-    unsafe fn launch(
-        &self,
-        workspace: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        by_int!(self.plan.topk_ids.dtype, run(self, workspace, buffers))
-    }
+fn launch(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    by_int!(prepared.plan.topk_ids.dtype, run(prepared, workspace, buffers))
 }
 
-/// From experts to local experts.
+/// The map from experts to local experts.
 #[derive(Clone, Copy)]
 struct Local<'a> {
     plan: &'a Plan,
     map: Option<&'a [i32]>,
-    /// Experts below this are their own local ones.
+    /// An expert below this number is its own local expert.
     same: u64,
 }
 
@@ -127,36 +118,50 @@ fn run<T: Int>(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>
         let tokens = prepared.tokens_of(part);
         let mut pick = tokens.start * k;
         let picks = ids.spans(tokens);
-        let mut place = |pick: usize, id: &T| {
-            let (local, _) = local.of(id.wide());
-            if local == DROPPED {
-                return -1;
-            }
-            let next = &mut next[usize::from(local)];
-            let place = *next;
-            *next += 1;
-            let Some(slot) = sorted.get(place as usize) else { return beyond() };
-            slot.store(pick as i32, Ordering::Relaxed);
-            place as i32
-        };
+        let mut places = Places { local, next, sorted };
         match inverse {
             Some(inverse) => {
                 for span in picks {
                     for (id, inverse) in span.iter().zip(&inverse[pick..]) {
-                        inverse.store(place(pick, id), Ordering::Relaxed);
+                        inverse.store(places.take(pick, id.wide()), Ordering::Relaxed);
                         pick += 1;
                     }
                 }
             }
             None => {
                 for id in picks.flatten() {
-                    place(pick, id);
+                    places.take(pick, id.wide());
                     pick += 1;
                 }
             }
         }
     });
     raise(buffers.flags, bits.into_inner())
+}
+
+/// Where the picks of one part go.
+struct Places<'a> {
+    local: Local<'a>,
+    /// The place of the part's next pick of each local expert.
+    next: &'a mut [u32],
+    sorted: &'a [AtomicI32],
+}
+
+impl Places<'_> {
+    /// Puts a pick of this expert in its place, and returns the place; -1 if the pick is dropped.
+    #[inline(always)]
+    fn take(&mut self, pick: usize, id: i64) -> i32 {
+        let (local, _) = self.local.of(id);
+        if local == DROPPED {
+            return -1;
+        }
+        let next = &mut self.next[usize::from(local)];
+        let place = *next;
+        *next += 1;
+        let Some(slot) = self.sorted.get(place as usize) else { return beyond() };
+        slot.store(pick as i32, Ordering::Relaxed);
+        place as i32
+    }
 }
 
 /// The place of a pick for which `sorted_ids` has no room: another thread has moved the pick to
@@ -199,7 +204,7 @@ impl Prepared {
                 next += std::mem::replace(start, next);
             }
             *count = (next - first) as i32;
-            // Where there is none, that is the end of a block already.
+            // Behind an empty run there is no padding: the run starts at the end of a block.
             if next > first {
                 let end = next.next_multiple_of(block_size as u32);
                 sorted[next as usize..end as usize].fill(padding);
@@ -214,10 +219,10 @@ impl Prepared {
     }
 }
 
-/// The output of picks as i32, whose bits a u32 shares.
+/// `sorted_ids` as i32, whatever its dtype: picks are not negative, so a u32 has the same bits.
 fn sorted_ids(view: ViewMut<'_>) -> Result<&mut [i32]> {
     match view.dtype() {
-        // Size and alignment are the same.
+        // `from_bytes_mut` succeeds: size and alignment of both types are the same.
         DType::U32 => {
             Ok(dtype::from_bytes_mut(dtype::as_bytes_mut(slice_mut::<u32>(view)?))
                 .unwrap_or_default())
@@ -228,11 +233,11 @@ fn sorted_ids(view: ViewMut<'_>) -> Result<&mut [i32]> {
 
 #[cfg(test)]
 mod tests {
-    use spec_core::Descriptor;
+    use spec_core::{Descriptor, Operator, Stream};
 
     use super::*;
 
-    /// What comes of picks on so many threads: sorted ids, offsets, inverse.
+    /// The operator's outputs on `threads` threads: sorted ids, offsets, inverse.
     fn aligned(ids: &[i32], k: usize, threads: usize) -> [Vec<i32>; 3] {
         let params = MoeAlign::new(300, 16);
         let tensors = params.tensors(DType::I32, ids.len() / k, k);
@@ -261,9 +266,23 @@ mod tests {
     }
 
     #[test]
+    fn picks_that_change_after_they_were_counted_have_no_place_beyond_the_end() {
+        let params = MoeAlign::new(2, 1);
+        let plan = params.plan(&params.tensors(DType::I32, 4, 1)).unwrap();
+        let mut sorted = [-7; 4];
+        let mut places = Places {
+            local: Local::new(&plan, None),
+            next: &mut [0, 2],
+            sorted: shared(&mut sorted[..]),
+        };
+        let taken = [1, 1, 1, 5].map(|id| places.take(9, id));
+        assert_eq!((taken, sorted), ([2, 3, -1, -1], [-7, -7, 9, 9]));
+    }
+
+    #[test]
     fn parts_are_put_together_in_the_order_of_picks() {
         let hash = |i: u32| i.wrapping_mul(0x9E37_79B9).rotate_left(11);
-        // Some of no expert, and experts without picks.
+        // Some picks name no expert.
         let ids: Vec<i32> = (0..5 * MIN_PICKS as u32).map(|i| hash(i) as i32 % 301).collect();
         for threads in [1, 2, 5] {
             let [sorted, offsets, inverse] = aligned(&ids, 5, threads);

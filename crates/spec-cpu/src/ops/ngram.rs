@@ -1,12 +1,12 @@
-//! The n-gram search that the drafting operators share, and the budget that two of
-//! them have.
+//! The n-gram search that three drafting operators share, and the token budget that two of
+//! them share.
 //!
-//! One pass over a haystack serves every pattern length: find the last token
-//! with vectors, extend backwards, keep the longest match and the leftmost (or
-//! rightmost) among those. Once some length is known, only what could be longer is
-//! looked at: the last token with the one that the longer match must have too.
-//! Long haystacks are split over threads; a full-length match stops every piece
-//! beyond it.
+//! One pass over a haystack serves every pattern length: find the pattern's last token
+//! with vectors, compare backwards from there, keep the longest match, and among the longest
+//! the leftmost (or rightmost). Once a match of some length is known, only longer matches are
+//! looked for: places that have the last token and also the token that only a longer match
+//! needs. Long haystacks are split over threads. A match of full length stops the search of all
+//! pieces behind it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -19,13 +19,13 @@ use spec_core::{Element, Result, View, ViewMut};
 use crate::simd::{self, Pair};
 use crate::slices::{Ints, Rows, Workspace, once, slice, slice_mut, workspace_size};
 
-/// Tokens of a parallel piece.
+/// Tokens of a piece of a haystack, which one thread searches.
 pub(super) const PIECE: usize = 16 * 1024;
 
-/// Tokens of a whole batch that are searched faster than threads are woken: each
-/// request's share of them is tried first, on the calling thread.
+/// How many tokens one thread searches in the time that it takes to wake the others. Each request
+/// has an equal share of them, which is searched first, on the calling thread.
 pub(super) const FEW: usize = 64 * 1024;
-/// Stands for a request whose share did not settle its search.
+/// Marks a request whose search was not settled within its share.
 const OPEN: u64 = u64::MAX;
 
 /// A token type.
@@ -36,7 +36,7 @@ pub(super) trait Token: Element + PartialEq {
     /// The first place in `ends` that has the pair.
     fn find(haystack: &[Self], ends: Range<usize>, pair: Pair<Self>) -> Option<usize>;
 
-    /// The last one.
+    /// The last place in `ends` that has the pair.
     fn rfind(haystack: &[Self], ends: Range<usize>, pair: Pair<Self>) -> Option<usize>;
 }
 
@@ -60,15 +60,14 @@ token!(i64, -1, find_i64, rfind_i64);
 token!(i32, -1, find_i32, rfind_i32);
 token!(u32, u32::MAX, find_u32, rfind_u32);
 
-/// A match: how long (0: none), and where the tokens after it start.
+/// A match: its length (0 for no match), and where the tokens after it start.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Match {
     pub(super) len: usize,
     pub(super) next: usize,
 }
 
-/// What is looked for: the last tokens of `tokens`, at most `longest` of them and at
-/// least `shortest`.
+/// The patterns of a search: the last n tokens of `tokens`, for n from `shortest` to `longest`.
 #[derive(Clone, Copy)]
 pub(super) struct Pattern<'a, T> {
     pub(super) tokens: &'a [T],
@@ -78,7 +77,7 @@ pub(super) struct Pattern<'a, T> {
 }
 
 impl<T: Token> Pattern<'_, T> {
-    /// The best of the windows of `haystack` whose last tokens are at `ends`.
+    /// The best match in `haystack` whose last token is at a place in `ends`.
     pub(super) fn search(&self, haystack: &[T], ends: Range<usize>) -> Match {
         if ends.len() <= PIECE {
             return self.search_alone(haystack, ends);
@@ -88,7 +87,7 @@ impl<T: Token> Pattern<'_, T> {
         (0..pieces)
             .into_par_iter()
             .map(|turn| {
-                // The preferred end of the haystack first.
+                // The pieces near the preferred end of the haystack come first.
                 let piece = match self.which {
                     Occurrence::First => turn,
                     Occurrence::Last => pieces - 1 - turn,
@@ -114,7 +113,7 @@ impl<T: Token> Pattern<'_, T> {
         }
         let pattern = &self.tokens[self.tokens.len() - self.longest..];
         let last = pattern[self.longest - 1];
-        // The length that a match must exceed to be of use.
+        // Only matches longer than this are of use.
         let mut beaten = self.shortest - 1;
         loop {
             ends.start = ends.start.max(beaten);
@@ -145,7 +144,7 @@ impl<T: Token> Pattern<'_, T> {
         }
     }
 
-    /// Places in the order of preference.
+    /// A number for each place: the preferred place has the smallest.
     fn rank(&self, place: usize) -> usize {
         match self.which {
             Occurrence::First => place,
@@ -153,7 +152,7 @@ impl<T: Token> Pattern<'_, T> {
         }
     }
 
-    /// The best place of some that are not none.
+    /// The preferred place of a range that is not empty.
     fn preferred(&self, ends: &Range<usize>) -> usize {
         match self.which {
             Occurrence::First => ends.start,
@@ -161,34 +160,34 @@ impl<T: Token> Pattern<'_, T> {
         }
     }
 
-    /// The longer match, the preferred among equals.
+    /// The longer of two matches; of two with equal lengths, the preferred one.
     fn better(&self, a: Match, b: Match) -> Match {
         let wins = b.len > a.len || (b.len == a.len && self.rank(b.next) < self.rank(a.next));
         if wins { b } else { a }
     }
 }
 
-/// What a request is to draft, found before the budget is known.
+/// What a request may draft before the budget is shared out.
 pub(super) struct Request {
-    /// Haystacks, cut to what fits.
+    /// Haystacks, cut to the lengths of their rows.
     pub(super) haystacks: Haystacks,
-    /// The most it may draft.
+    /// How many tokens the request may draft at most.
     pub(super) limit: i64,
-    /// The slot of its first draft.
+    /// The slot of the request's first draft.
     pub(super) slot: usize,
 }
 
 /// How a request enters the budget.
 pub(super) struct Budgeted {
-    /// What becomes of `seq_lens_this_time` before any drafts.
+    /// The request's `seq_lens_this_time` without drafts.
     pub(super) base: i32,
-    /// Tokens it uses without drafts.
+    /// Tokens of the budget that the request uses without drafts.
     pub(super) used: i64,
-    /// Whether it counted in `left`, which it now leaves.
+    /// Whether `left` counts the request as one that is still to come.
     pub(super) leaves: bool,
 }
 
-/// The two rows of tokens and the buffers that both operators have.
+/// Parameters and buffers that `ngram_match` and `hybrid_mtp_ngram` have in common.
 pub(super) struct Drafting<'a> {
     pub(super) shapes: &'a Shapes,
     pub(super) max_ngram: usize,
@@ -204,14 +203,15 @@ pub(super) fn workspace_bytes(shapes: &Shapes) -> usize {
     workspace_size(&[shapes.batch.saturating_mul(2 * 8)])
 }
 
-/// Marks a candidate that lies among the generated tokens.
+/// Marks a source of drafts that lies among the generated tokens, not in the prompt.
 const GENERATED: u64 = 1 << 63;
 
 impl Drafting<'_> {
     /// Searches in parallel, shares out the budget in request order, writes
-    /// drafts and `this_time`. From a request's index and its `this_time`,
-    /// `request` says what it may draft (`None`: nothing, whatever the budget)
-    /// and `budget` how it counts. Returns flags.
+    /// drafts and `this_time`. `left` is the number of requests that the budget counts one token
+    /// for. From a request's index and its `this_time`, `request` gives what the request may
+    /// draft (`None` for nothing) and flags, and `budget` gives how the request counts in the
+    /// budget. Returns all flags.
     pub(super) fn run<T: Token>(
         self,
         workspace: ViewMut<'_>,
@@ -281,8 +281,8 @@ impl Drafting<'_> {
         Ok(flags)
     }
 
-    /// Where the candidates start, and how many there are; `None` if that takes
-    /// more than the first `within` tokens.
+    /// Where the candidates start, marked [`GENERATED`] or not, and how many there are; `None` if
+    /// the search needs more than the first `within` tokens.
     fn find<T: Token>(
         &self,
         prompt: &[T],
@@ -321,7 +321,7 @@ impl Drafting<'_> {
     }
 }
 
-/// The lengths of both operators as integers.
+/// Views of lengths as integers.
 pub(super) fn ints<'a, const N: usize>(views: [View<'a>; N]) -> Result<[Ints<'a>; N]> {
     let mut ints = [Ints::I32(&[]); N];
     for (ints, view) in ints.iter_mut().zip(views) {

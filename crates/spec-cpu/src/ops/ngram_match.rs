@@ -1,49 +1,36 @@
-//! `ngram_match` on the CPU: the shared search with FastDeploy's budget.
+//! `ngram_match` on the CPU: the search of [`ngram`](super::ngram), with FastDeploy's rules for
+//! the token budget.
 
 use spec_core::flags::BAD_LENGTHS;
 use spec_core::ngram::{Haystacks, draft_limit};
 use spec_core::ops::NgramMatch;
 use spec_core::ops::ngram_match::{Buffers, Plan};
-use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut};
+use spec_core::{Kernel, Result, Supports, ViewMut};
 
 use super::ngram::{Budgeted, Drafting, Request, Token, counts, ints, workspace_bytes};
+use super::{by_int, kernel};
 use crate::Cpu;
 use crate::slices::{raise, slice_mut};
 
-struct Prepared(Plan);
-
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<NgramMatch> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<NgramMatch>>> {
-        Ok(Box::new(Prepared(plan.clone())))
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<NgramMatch, _>(plan.clone(), workspace_bytes(&plan.rows), launch) })
     }
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<NgramMatch> for Prepared {
-    fn workspace_size(&self) -> usize {
-        workspace_bytes(&self.0.rows)
-    }
-
-    unsafe fn launch(
-        &self,
-        workspace: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        match self.0.rows.input_ids.dtype {
-            DType::I32 => run::<i32>(&self.0, workspace, buffers),
-            DType::U32 => run::<u32>(&self.0, workspace, buffers),
-            _ => run::<i64>(&self.0, workspace, buffers),
-        }
-    }
+fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    by_int!(plan.rows.input_ids.dtype, run(plan, workspace, buffers))
 }
 
 /// The phase a request is in.
 enum Phase {
+    /// Its prompt is being encoded: it has no drafts.
     Encoding,
+    /// It decodes one token per step, and drafts.
     Decoding,
+    /// It has no tokens in this step.
     Idle,
 }
 

@@ -1,52 +1,36 @@
-//! `prompt_lookup` on the CPU: the shared search in one text a request.
+//! `prompt_lookup` on the CPU: the search of [`ngram`](super::ngram) in one text per request.
 
 use rayon::prelude::*;
 use spec_core::flags::BAD_LENGTHS;
 use spec_core::ngram::cut;
 use spec_core::ops::PromptLookup;
 use spec_core::ops::prompt_lookup::{Buffers, Occurrence, Plan};
-use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut};
+use spec_core::{Kernel, Result, Supports, ViewMut};
 
 use super::ngram::{FEW, Match, PIECE, Pattern, Token};
+use super::{by_int, kernel};
 use crate::Cpu;
 use crate::slices::{Ints, Rows, Workspace, raise, slice_mut, workspace_size};
 
-struct Prepared(Plan);
-
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<PromptLookup> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<PromptLookup>>> {
-        Ok(Box::new(Prepared(plan.clone())))
+        // Two words per request: the length of its longest match so far, and where that ends.
+        let size = workspace_size(&[plan.tokens.rows.saturating_mul(2 * 8)]);
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<PromptLookup, _>(plan.clone(), size, launch) })
     }
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<PromptLookup> for Prepared {
-    fn workspace_size(&self) -> usize {
-        // Two words a request: the longest match so far, and what is after it.
-        workspace_size(&[self.0.tokens.rows.saturating_mul(2 * 8)])
-    }
-
-    unsafe fn launch(
-        &self,
-        workspace: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        match self.0.tokens.dtype {
-            DType::I32 => run::<i32>(&self.0, workspace, buffers),
-            DType::U32 => run::<u32>(&self.0, workspace, buffers),
-            _ => run::<i64>(&self.0, workspace, buffers),
-        }
-    }
+fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    by_int!(plan.tokens.dtype, run(plan, workspace, buffers))
 }
 
-/// The longest match of a request that is not settled by the part of its text that is
-/// searched on the calling thread carries this mark.
+/// Marks the longest match so far of a request whose search goes on: the part of the text that
+/// the calling thread searched did not have the longest pattern.
 const OPEN: u64 = 1 << 63;
-/// Tokens of a request worth searching on the calling thread, however many requests
-/// there are, as long as those of the batch are few.
+/// The calling thread searches at least this many tokens of each request, as long as that makes
+/// at most [`FEW`] tokens in all.
 const WORTHWHILE: usize = 128;
 
 fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
@@ -77,8 +61,8 @@ fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> R
         padding.fill(T::NONE);
         counts[index] = draft.len() as i32;
     };
-    // What is searched of each text at first, from the preferred end: all, or so
-    // much that many matches are found and waking threads would cost as much.
+    // How many tokens of each text are searched at first, from the preferred end: all of them,
+    // or as many as cost about as much as waking threads.
     let all: usize = (0..tokens.rows).map(|index| text(index).len()).sum();
     let share = match all {
         ..=FEW => FEW,

@@ -1,9 +1,9 @@
-//! Verification on the CPU: requests in parallel, and the one long scan of a
-//! request, its recovery row, in parallel chunks.
+//! Verification on the CPU: requests in parallel. Within a request, the recovery is the only
+//! long scan; it runs over the vocabulary in parallel chunks.
 //!
-//! A walk reads a handful of numbers; the recovery reads a vocabulary row of
-//! target and draft once (twice the chunk that holds the answer). Chunks give
-//! integers (a maximum, a sum) that combine in any order to the same result.
+//! Walking over a request's drafts reads a few numbers per draft. The recovery reads a vocabulary
+//! row of target and draft once, and the chunk that holds the answer twice. Each chunk gives an
+//! integer (a maximum, a sum); integers combine in any order to the same result.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -12,9 +12,9 @@ use rayon::prelude::*;
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
 use spec_core::philox::{Draw, Purpose};
-use spec_core::{DType, Kernel, Matrix, Result, Stream, Supports, ViewMut, exact, flags};
+use spec_core::{Kernel, Matrix, Result, Supports, ViewMut, exact, flags};
 
-use super::by_float;
+use super::{by_float, by_int, kernel};
 use crate::Cpu;
 use crate::simd::{self, BLOCK, Float};
 use crate::slices::{
@@ -23,45 +23,30 @@ use crate::slices::{
 
 /// Vocabulary entries of a parallel chunk: enough work to outweigh a steal.
 const CHUNK: usize = 8 * BLOCK;
-/// Drafts and requests that are walked faster than threads are woken: on the
-/// calling thread, up to where a row of the vocabulary is needed.
+/// Up to this many drafts and requests, the calling thread walks in less time than waking the
+/// other threads takes. It stops where a request needs a row of the vocabulary.
 const FEW: usize = 1024;
 
-struct Prepared(Plan);
-
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<RejectionSample> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {
-        Ok(Box::new(Prepared(plan.clone())))
+        let size = workspace_size(&[plan.batch.saturating_mul(chunks(plan)).saturating_mul(8)]);
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<RejectionSample, _>(plan.clone(), size, launch) })
     }
 }
 
-impl Prepared {
-    /// Chunk sums of one request.
-    fn chunks(&self) -> usize {
-        self.0.vocab().div_ceil(CHUNK)
-    }
+/// Chunks of a row of the vocabulary.
+fn chunks(plan: &Plan) -> usize {
+    plan.vocab().div_ceil(CHUNK)
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<RejectionSample> for Prepared {
-    fn workspace_size(&self) -> usize {
-        workspace_size(&[self.0.batch.saturating_mul(self.chunks()).saturating_mul(8)])
-    }
-
-    unsafe fn launch(
-        &self,
-        workspace: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        let sums = Workspace::new(workspace)?.take::<u64>(self.0.batch * self.chunks())?;
-        by_float!(self.0.target.dtype, run(&self.0, sums, self.chunks(), buffers))
-    }
+fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    let sums = Workspace::new(workspace)?.take::<u64>(plan.batch * chunks(plan))?;
+    by_float!(plan.target.dtype, run(plan, sums, buffers))
 }
 
-fn run<T: Float>(plan: &Plan, sums: &mut [u64], chunks: usize, buffers: Buffers<'_>) -> Result<()> {
+fn run<T: Float>(plan: &Plan, sums: &mut [u64], buffers: Buffers<'_>) -> Result<()> {
     let verifier = Verifier {
         plan,
         target: Rows::<T>::new(buffers.target_probs, plan.target)?,
@@ -89,12 +74,18 @@ fn run<T: Float>(plan: &Plan, sums: &mut [u64], chunks: usize, buffers: Buffers<
         count(buffers.bonus_counts)?,
     ];
     let output = buffers.output_token_ids;
-    match plan.output.dtype {
-        DType::I64 => verifier.verify(slice_mut::<i64>(output)?, counts, sums, chunks),
-        DType::U32 => verifier.verify(slice_mut::<u32>(output)?, counts, sums, chunks),
-        _ => verifier.verify(slice_mut::<i32>(output)?, counts, sums, chunks),
-    }
+    by_int!(plan.output.dtype, verify::<T>(&verifier, output, counts, sums))?;
     raise(buffers.flags, verifier.flags.into_inner())
+}
+
+fn verify<T: Float, I: Int>(
+    verifier: &Verifier<'_, T>,
+    output: ViewMut<'_>,
+    counts: [&mut [i32]; 4],
+    sums: &mut [u64],
+) -> Result<()> {
+    verifier.verify(slice_mut::<I>(output)?, counts, sums);
+    Ok(())
 }
 
 struct Verifier<'a, T> {
@@ -105,7 +96,7 @@ struct Verifier<'a, T> {
     bonus: Ints<'a>,
     offsets: Ints<'a>,
     uniform: Option<&'a [f32]>,
-    /// Of each request, where anything is drawn.
+    /// The seed of each request; empty if nothing is drawn.
     seeds: &'a [u64],
     positions: Ints<'a>,
     greedy: Option<Truths<'a>>,
@@ -132,17 +123,12 @@ impl<T: Float> Verifier<'_, T> {
         self.flags.fetch_or(bits, Ordering::Relaxed);
     }
 
-    /// Every request: its output row, its four counts, the chunk sums of its
-    /// recovery.
-    fn verify<I: Int>(
-        &self,
-        output: &mut [I],
-        counts: [&mut [i32]; 4],
-        sums: &mut [u64],
-        chunks: usize,
-    ) {
+    /// Verifies every request: writes its output row and its four counts. `sums` has room for the
+    /// chunk sums of each request's recovery.
+    fn verify<I: Int>(&self, output: &mut [I], counts: [&mut [i32]; 4], sums: &mut [u64]) {
         let [emitted, accepted, recovered, bonus] = counts;
-        // Of a request that is open: none emitted, and the drafts that are accepted so far.
+        // A request that is still open has 0 emitted tokens and, as its accepted ones, the
+        // drafts that are accepted so far.
         emitted.fill(0);
         accepted.fill(0);
         if self.plan.tokens().max(self.plan.batch) <= FEW {
@@ -180,7 +166,7 @@ impl<T: Float> Verifier<'_, T> {
             accepted,
             recovered,
             bonus,
-            sums.par_chunks_mut(chunks),
+            sums.par_chunks_mut(chunks(self.plan)),
         )
             .into_par_iter()
             .enumerate()
@@ -191,7 +177,7 @@ impl<T: Float> Verifier<'_, T> {
             });
     }
 
-    /// Ends a request's row behind its walk, and counts.
+    /// Writes the token that ends a request's row, the padding behind it, and the counts.
     fn settle<I: Int>(
         &self,
         request: usize,
@@ -213,7 +199,7 @@ impl<T: Float> Verifier<'_, T> {
         *bonus = i32::from(walk.rejected.is_none());
     }
 
-    /// When the drafts of a request are accepted.
+    /// The rule by which drafts of a request are accepted.
     fn acceptance(&self, request: usize) -> Acceptance {
         match self.greedy {
             Some(greedy) if greedy.get(request) => Acceptance::Greedy,
@@ -227,7 +213,7 @@ impl<T: Float> Verifier<'_, T> {
         Draw::at(self.seeds[request], position, purpose)
     }
 
-    /// The tokens of a request, cut to what is valid.
+    /// The rows of a request's drafts; fewer or none if its offsets are not valid.
     fn tokens(&self, request: usize) -> Range<usize> {
         let end = request + usize::from(self.plan.has_leading_zero());
         let start = end.checked_sub(1).map_or(0, |start| self.offsets.get(start));
@@ -244,7 +230,8 @@ impl<T: Float> Verifier<'_, T> {
         start..longest
     }
 
-    /// Accepts tokens into `row` up to the first rejection, those before `first` already.
+    /// Accepts drafts into `row` up to the first rejection. Those before `first` are accepted
+    /// already.
     fn walk<I: Int>(&self, request: usize, first: usize, row: &mut [I]) -> Walk {
         let (tokens, acceptance) = (self.tokens(request), self.acceptance(request));
         for (position, token) in tokens.clone().enumerate().skip(first) {
@@ -277,7 +264,7 @@ impl<T: Float> Verifier<'_, T> {
         let draft = self.draft.map_or(1.0, |draft| draft.row(token)[id].get());
         let u = match self.uniform {
             Some(samples) => samples[token],
-            // A draw is below 1: what 1 accepts needs none.
+            // Every draw is below 1, so a draft that is accepted with 1 needs no draw.
             None if exact::accepts(target, draft, 1.0) => return true,
             None => self.draw(request, position, Purpose::Accept).uniform(),
         };
@@ -304,7 +291,8 @@ impl<T: Float> Verifier<'_, T> {
         let residual = Residual {
             target: self.target.row(token),
             draft: self.draft.map(|draft| draft.row(token)),
-            // Without probabilities the draft is certain of its token.
+            // Without probabilities the draft model counts as certain of its token: the residual
+            // of that token is 0.
             skipped: match self.draft {
                 Some(_) => None,
                 None => usize::try_from(self.ids.get(token)).ok(),
@@ -322,7 +310,7 @@ impl<T: Float> Verifier<'_, T> {
         found.unwrap_or_else(|| self.argmax(residual.target))
     }
 
-    /// The largest finite entry, lowest index; 0 where there is none.
+    /// The index of the largest finite entry, the lowest of equal ones; 0 if there is none.
     fn argmax(&self, row: &[T]) -> usize {
         let best = row
             .par_chunks(CHUNK)
@@ -352,7 +340,7 @@ impl<T: Float> Verifier<'_, T> {
     }
 }
 
-/// A block that holds the largest key so far; key 0 is below all.
+/// The largest key so far, and the start of the block that holds it. Key 0 is below all keys.
 #[derive(Clone, Copy, Default)]
 struct Best {
     key: u32,
@@ -368,18 +356,18 @@ impl Best {
     }
 }
 
-/// What the draft left of a target row: `max(0, target - draft)`.
+/// The residual of a target row: `max(0, target - draft)`.
 #[derive(Clone, Copy)]
 struct Residual<'a, T> {
     target: &'a [T],
     draft: Option<&'a [T]>,
-    /// An entry whose residual is 0 whatever the target says.
+    /// The entry whose residual is 0, whatever its target probability.
     skipped: Option<usize>,
 }
 
 impl<T: Float> Residual<'_, T> {
-    /// Calls `f` with the start and the values of each block of a range, the
-    /// skipped entry left out. Stops when `f` returns something.
+    /// Calls `f` with the start and the values of each block of a range, without the skipped
+    /// entry, until `f` returns `Some`.
     fn blocks<R>(
         &self,
         range: Range<usize>,
@@ -412,7 +400,8 @@ impl<T: Float> Residual<'_, T> {
         index * CHUNK..self.target.len().min((index + 1) * CHUNK)
     }
 
-    /// The largest positive residual, lowest index; whether any was not finite.
+    /// The index of the largest positive residual, the lowest of equal ones; and whether any
+    /// residual was not finite.
     fn argmax(&self) -> (Option<usize>, bool) {
         let chunks = self.target.len().div_ceil(CHUNK);
         let (best, bad) = (0..chunks)
@@ -437,8 +426,8 @@ impl<T: Float> Residual<'_, T> {
         (found.flatten(), bad)
     }
 
-    /// The entry at which the running sum first exceeds the random threshold;
-    /// whether any was not finite.
+    /// The entry at which the running sum first exceeds the random threshold; and whether any
+    /// residual was not finite.
     fn sample(&self, sums: &mut [u64], random_bits: u64) -> (Option<usize>, bool) {
         let bad = sums
             .par_iter_mut()

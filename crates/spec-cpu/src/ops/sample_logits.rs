@@ -1,12 +1,13 @@
-//! Sampling on the CPU: rows in parallel, and where there are few, the passes over
-//! one in parallel chunks.
+//! Sampling on the CPU: rows in parallel. If there are fewer rows than threads, each pass over a
+//! row runs in parallel chunks.
 //!
-//! A row is read for the largest key ([`exact::sort_key`]) of each group of 64, which
-//! says what the largest logit is and where entries can be of any weight. A row without
-//! filters is read once more, for the sums of `q` by block, and from the block that holds
-//! the threshold the token. A filter bounds from below, by those maxima or by the sum of
-//! `q`, what it can keep; entries that reach the bound are gathered, in most rows few,
-//! and the row is cut among them ([`select`](crate::select)).
+//! The first pass over a row (the survey) finds the largest key ([`exact::sort_key`]) of each
+//! group of 64 logits. The maxima give the largest logit, and tell which groups have any weight.
+//! A row without filters is read once more, for the sum of the weights of each block; the block
+//! in which the running sum passes the random threshold holds the token. With filters, a lower
+//! bound of the entries that can stay follows from the maxima or from the sum of all weights.
+//! The entries that reach the bound are gathered, which are few in most rows, and the row is cut
+//! among them ([`select`]).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -16,9 +17,9 @@ use spec_core::exact::{self, sampling};
 use spec_core::ops::SampleLogits;
 use spec_core::ops::sample_logits::{Buffers, Plan};
 use spec_core::philox::{Draw, Purpose};
-use spec_core::{Kernel, Result, Stream, Supports, ViewMut, flags};
+use spec_core::{Kernel, Result, Supports, ViewMut, flags};
 
-use super::{by_float, by_int};
+use super::{by_float, by_int, kernel};
 use crate::Cpu;
 use crate::select::{self, Reach};
 use crate::simd::{self, BLOCK, Float, GROUP, GROUPS};
@@ -27,24 +28,30 @@ use crate::weights::{self, Scale, Steps};
 
 /// Blocks of a parallel chunk: enough work to outweigh a steal.
 const CHUNK: usize = 8;
-/// The key of negative infinity: no token to choose has it.
+/// The sort key of negative infinity. A token with this key cannot be chosen.
 const LOWEST: u32 = 0x007F_FFFF;
-/// A unit of weight.
+/// The unit of weights, 2^-40.
 const UNIT: f64 = 1.0 / (1u64 << 40) as f64;
-/// Weights below e^-28 are no unit.
+/// Weights below e to this power are less than one unit.
 const NO_UNIT: f32 = -28.0;
 
 struct Prepared {
     plan: Plan,
-    /// Rows that are worked on at once, each in a workspace of its own.
-    desks: usize,
+    /// How many rows are worked on at once, each with scratch of its own.
+    workers: usize,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<SampleLogits> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<SampleLogits>>> {
-        let desks = plan.rows().min(rayon::current_num_threads());
-        Ok(Box::new(Prepared { plan: plan.clone(), desks }))
+        let workers = plan.rows().min(rayon::current_num_threads());
+        let prepared = Prepared { plan: plan.clone(), workers };
+        let words = |each: usize| workers.saturating_mul(each).saturating_mul(4);
+        let [vocab, groups] = [plan.vocab(), prepared.groups()].map(words);
+        let sums = words(2 * prepared.blocks());
+        let size = workspace_size(&[vocab, vocab, groups, groups, sums]);
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<SampleLogits, _>(prepared, size, launch) })
     }
 }
 
@@ -58,26 +65,12 @@ impl Prepared {
     }
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<SampleLogits> for Prepared {
-    fn workspace_size(&self) -> usize {
-        let words = |each: usize| self.desks.saturating_mul(each).saturating_mul(4);
-        let [vocab, groups] = [self.plan.vocab(), self.groups()].map(words);
-        workspace_size(&[vocab, vocab, groups, groups, words(2 * self.blocks())])
+fn launch(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    if prepared.plan.rows() == 0 {
+        return Ok(());
     }
-
-    unsafe fn launch(
-        &self,
-        workspace: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        if self.plan.rows() == 0 {
-            return Ok(());
-        }
-        by_float!(self.plan.logits.dtype, by_token(self, Workspace::new(workspace)?, buffers))
-    }
+    let workspace = Workspace::new(workspace)?;
+    by_float!(prepared.plan.logits.dtype, by_token(prepared, workspace, buffers))
 }
 
 fn by_token<T: Float>(p: &Prepared, workspace: Workspace<'_>, buffers: Buffers<'_>) -> Result<()> {
@@ -89,14 +82,14 @@ fn run<T: Float, I: Int>(
     mut workspace: Workspace<'_>,
     buffers: Buffers<'_>,
 ) -> Result<()> {
-    let Prepared { plan, desks } = p;
+    let Prepared { plan, workers } = p;
     let (vocab, groups, blocks) = (plan.vocab(), p.groups(), p.blocks());
-    let desks = (
-        workspace.take::<u32>(desks * vocab)?.par_chunks_mut(vocab),
-        workspace.take::<u32>(desks * vocab)?.par_chunks_mut(vocab),
-        workspace.take::<u32>(desks * groups)?.par_chunks_mut(groups),
-        workspace.take::<u32>(desks * groups)?.par_chunks_mut(groups),
-        workspace.take::<u64>(desks * blocks)?.par_chunks_mut(blocks),
+    let scratch = (
+        workspace.take::<u32>(workers * vocab)?.par_chunks_mut(vocab),
+        workspace.take::<u32>(workers * vocab)?.par_chunks_mut(vocab),
+        workspace.take::<u32>(workers * groups)?.par_chunks_mut(groups),
+        workspace.take::<u32>(workers * groups)?.par_chunks_mut(groups),
+        workspace.take::<u64>(workers * blocks)?.par_chunks_mut(blocks),
     );
     let sampler = Sampler {
         plan,
@@ -112,28 +105,28 @@ fn run<T: Float, I: Int>(
             (Some(view), Some(matrix)) => Some(Rows::new(view, matrix)?),
             _ => None,
         },
-        // Where rows keep all threads busy, each stays whole.
-        chunk: if p.desks < rayon::current_num_threads() { CHUNK } else { blocks },
+        // With a row for each thread, no row is split.
+        chunk: if p.workers < rayon::current_num_threads() { CHUNK } else { blocks },
         flags: AtomicU32::new(0),
     };
-    // Each desk takes as many rows, one after the other.
-    let each = plan.rows().div_ceil(p.desks);
+    // Each worker takes `each` rows, one after the other.
+    let each = plan.rows().div_ceil(p.workers);
     let stride = plan.probs.map_or(1, |m| m.row_stride.max(m.cols));
     (
         slice_mut::<I>(buffers.tokens)?.par_chunks_mut(each),
-        parts(buffers.probs.map(slice_mut).transpose()?, stride * each, p.desks),
-        parts(buffers.logprobs.map(slice_mut).transpose()?, each, p.desks),
-        desks.into_par_iter(),
+        parts(buffers.probs.map(slice_mut).transpose()?, stride * each, p.workers),
+        parts(buffers.logprobs.map(slice_mut).transpose()?, each, p.workers),
+        scratch.into_par_iter(),
     )
         .into_par_iter()
         .enumerate()
-        .for_each(|(part, (tokens, mut probs, mut logprobs, desk))| {
-            let (keys, indices, maxima, ranked, sums) = desk;
-            let mut desk = Desk { keys, indices, maxima, ranked, sums };
+        .for_each(|(part, (tokens, mut probs, mut logprobs, scratch))| {
+            let (keys, indices, maxima, ranked, sums) = scratch;
+            let mut scratch = Scratch { keys, indices, maxima, ranked, sums };
             for (i, token) in tokens.iter_mut().enumerate() {
                 let row = part * each + i;
                 let probs = probs.as_mut().map(|rows| &mut rows[i * stride..][..vocab]);
-                let drawn = sampler.sample(row, &mut desk, probs);
+                let drawn = sampler.sample(row, &mut scratch, probs);
                 *token = I::of(drawn as i32);
                 if let Some(logprobs) = &mut logprobs {
                     logprobs[i] = sampler.logprob(row, drawn);
@@ -143,15 +136,15 @@ fn run<T: Float, I: Int>(
     raise(buffers.flags, sampler.flags.into_inner())
 }
 
-/// An optional output in as many parts as there are desks.
+/// An optional output in as many parts as there are workers.
 fn parts<T: Send>(
     data: Option<&mut [T]>,
     len: usize,
-    desks: usize,
+    workers: usize,
 ) -> impl IndexedParallelIterator<Item = Option<&mut [T]>> {
     match data {
         Some(data) => Either::Left(data.par_chunks_mut(len).map(Some)),
-        None => Either::Right((0..desks).into_par_iter().map(|_| None)),
+        None => Either::Right((0..workers).into_par_iter().map(|_| None)),
     }
 }
 
@@ -171,32 +164,32 @@ struct Sampler<'a, T> {
     flags: AtomicU32,
 }
 
-/// What one row is worked on with.
-struct Desk<'a> {
-    /// The keys that were gathered; 0 for what was dropped of those.
+/// The scratch of one worker.
+struct Scratch<'a> {
+    /// The keys of the gathered entries; 0 for an entry that was dropped since.
     keys: &'a mut [u32],
-    /// Which tokens they are of.
+    /// The tokens of the gathered entries.
     indices: &'a mut [u32],
     /// The largest key of each group.
     maxima: &'a mut [u32],
-    /// A copy of those, to reorder.
+    /// A copy of `maxima`, to reorder.
     ranked: &'a mut [u32],
     /// The sum of weights of each block.
     sums: &'a mut [u64],
 }
 
-/// What a request asks for.
+/// The sampling parameters of a request.
 struct Options {
     inverse: f32,
     seed: u64,
     top_k: usize,
     top_p: f32,
-    /// The least `q` that `min_p` keeps.
+    /// The smallest weight that `min_p` keeps, in units.
     floor: u64,
 }
 
 impl Options {
-    /// Whether `top_k` or `top_p` keep less than everything of so many.
+    /// Whether `top_k` or `top_p` can drop any of `vocab` tokens.
     fn cuts(&self, vocab: usize) -> bool {
         (1..vocab).contains(&self.top_k) || self.top_p < 1.0
     }
@@ -208,7 +201,7 @@ impl<T: Float> Sampler<'_, T> {
     }
 
     /// The token of a row.
-    fn sample(&self, row: usize, desk: &mut Desk<'_>, probs: Option<&mut [f32]>) -> usize {
+    fn sample(&self, row: usize, scratch: &mut Scratch<'_>, probs: Option<&mut [f32]>) -> usize {
         let certain = |token: usize, probs: Option<&mut [f32]>| {
             if let Some(probs) = probs {
                 probs.fill(0.0);
@@ -221,25 +214,25 @@ impl<T: Float> Sampler<'_, T> {
             mask: self.mask.map(|mask| mask.row(row)),
             chunk: self.chunk,
         };
-        if logits.survey(desk.maxima) {
+        if logits.survey(scratch.maxima) {
             self.flag(flags::NON_FINITE);
         }
-        let largest = simd::max_key(desk.maxima);
+        let largest = simd::max_key(scratch.maxima);
         if largest == LOWEST {
             self.flag(flags::NON_FINITE);
             return certain(self.lowest_allowed(row), probs);
         }
         let Some(options) = self.options(row) else {
-            return certain(logits.first(largest, desk.maxima), probs);
+            return certain(logits.first(largest, scratch.maxima), probs);
         };
         let scale = Scale::new(exact::from_sort_key(largest), options.inverse);
         let position = self.positions.get(row);
         let random = Draw::at(options.seed, position, Purpose::Sample).bits();
         if options.cuts(self.plan.vocab()) {
-            self.draw_from_cut(&logits, &options, scale, random, desk, probs)
+            self.draw_from_cut(&logits, &options, scale, random, scratch, probs)
         } else {
             let scale = scale.at_least(options.floor);
-            logits.draw(scale, random, desk, probs)
+            logits.draw(scale, random, scratch, probs)
         }
     }
 
@@ -248,11 +241,11 @@ impl<T: Float> Sampler<'_, T> {
         let Some(mask) = self.mask else { return 0 };
         let set = mask.row(row).iter().enumerate().find(|(_, bits)| **bits != 0);
         let lowest = set.map(|(word, bits)| word * 32 + bits.trailing_zeros() as usize);
-        // The last word may have bits that stand for nothing.
+        // The last word of the mask may have bits beyond the vocabulary.
         lowest.filter(|&token| token < self.plan.vocab()).unwrap_or(0)
     }
 
-    /// What the row's request asks for; `None` for the likeliest token.
+    /// The parameters of the row's request; `None` if it asks for the likeliest token.
     fn options(&self, row: usize) -> Option<Options> {
         let request = self.requests.map_or(row as i64, |requests| requests.get(row));
         let request = usize::try_from(request).ok().filter(|&r| r < self.plan.requests);
@@ -270,49 +263,50 @@ impl<T: Float> Sampler<'_, T> {
             inverse: sampling::inverse(temperature),
             seed: self.seeds[request],
             top_k: self.top_k.map_or(0, |top_k| usize::try_from(top_k[request]).unwrap_or(0)),
-            // `max` takes NaN to 0, which keeps the first.
+            // `max` turns NaN into 0, which keeps the likeliest token alone.
             top_p: top_p.max(0.0),
             floor: exact::fixed_probability(if min_p.is_nan() { 1.0 } else { min_p }),
         })
     }
 
-    /// Gathers what the filters can keep, cuts it, and draws from the rest.
+    /// Gathers the entries that the filters can keep, drops those that they do not keep, and
+    /// draws from the others.
     fn draw_from_cut(
         &self,
         logits: &Logits<'_, T>,
         options: &Options,
         scale: Scale,
         random: u64,
-        desk: &mut Desk<'_>,
+        scratch: &mut Scratch<'_>,
         probs: Option<&mut [f32]>,
     ) -> usize {
         let Options { top_k, top_p, floor, .. } = *options;
         let light_first = self.plan.params.min_p_first && floor > 0;
         let some = (1..self.plan.vocab()).contains(&top_k);
-        // The sum that `top_p` is a share of, where it is known before the row is cut.
+        // The sum of weights of which `top_p` is a share, if known before the row is cut.
         let mut all = None;
-        // What no draw can choose does not matter to `top_p` either, and is below all that
-        // does for `top_k`.
+        // An entry of no weight is never drawn. It adds nothing to the sum for `top_p`, and
+        // `top_k` prefers every entry that has a weight.
         let mut reach = Reach { key: scale.reaches(NO_UNIT), ties: usize::MAX };
         if light_first {
             let least = floor as f64 * UNIT;
             reach.key = reach.key.max(scale.reaches(least.ln() as f32));
-        } else if (1..=desk.maxima.len()).contains(&top_k) {
-            desk.ranked.copy_from_slice(desk.maxima);
-            let key = select::reached_by(top_k, desk.ranked);
+        } else if (1..=scratch.maxima.len()).contains(&top_k) {
+            scratch.ranked.copy_from_slice(scratch.maxima);
+            let key = select::reached_by(top_k, scratch.ranked);
             if key >= reach.key {
                 reach = Reach { key, ties: top_k };
             }
         } else if !some {
-            let sum = total(logits.sums(scale, desk).iter().copied());
-            // Everything lighter than this is together no more than what is cut off.
+            let sum = total(logits.sums(scale, scratch).iter().copied());
+            // All entries lighter than this together weigh no more than `top_p` cuts off.
             let lightest =
                 sum.saturating_sub(limit_of(top_p, sum)) as f64 / self.plan.vocab() as f64;
             reach.key = reach.key.max(scale.reaches((lightest * UNIT).ln() as f32));
             all = Some(sum);
         }
-        let taken = logits.gather(reach, desk);
-        let Desk { keys, indices, sums, .. } = desk;
+        let taken = logits.gather(reach, scratch);
+        let Scratch { keys, indices, sums, .. } = scratch;
         let (keys, indices) = (&mut keys[..taken], &indices[..taken]);
         let mut steps = Steps::new();
         if light_first {
@@ -365,7 +359,7 @@ impl<T: Float> Sampler<'_, T> {
         if x.is_nan() || x == f32::NEG_INFINITY {
             return f32::NEG_INFINITY;
         }
-        // The mask is no matter here.
+        // The probability by the logits alone: the mask does not count.
         type Work<'w> = &'w (dyn Fn(&[f32], &mut Steps) -> u64 + Sync);
         let of_blocks = |work: Work<'_>, join: fn(u64, u64) -> u64| {
             let chunks = logits.par_chunks(self.chunk * BLOCK).map(|logits| {
@@ -381,7 +375,7 @@ impl<T: Float> Sampler<'_, T> {
             u64::from(simd::max_key(&maxima))
         };
         let max = exact::from_sort_key(of_blocks(&largest, u64::max) as u32);
-        // Without a temperature, in whole units: one sum in any order.
+        // At temperature 1, in whole units: the sum is the same in any order.
         let scale = Scale::new(max, 1.0);
         let weights =
             |values: &[f32], steps: &mut Steps| weights::sum(values, &EVERY_GROUP, 0, scale, steps);
@@ -391,15 +385,15 @@ impl<T: Float> Sampler<'_, T> {
     }
 }
 
-/// A row of logits, read as often as it takes.
+/// A row of logits.
 struct Logits<'a, T> {
     logits: &'a [T],
     mask: Option<&'a [i32]>,
-    /// Blocks that one thread works on.
+    /// Blocks of the row that one thread works on.
     chunk: usize,
 }
 
-/// Room for the values of a block, as f32 and by the mask.
+/// Room for the values of a block: converted to f32, and after the mask.
 struct Room {
     wide: [f32; BLOCK],
     allowed: [f32; BLOCK],
@@ -412,8 +406,9 @@ impl Room {
 }
 
 impl<T: Float> Logits<'_, T> {
-    /// A piece of at most a block, which begins where a word of the mask does: as it is,
-    /// and with negative infinity for what the mask forbids.
+    /// The values of a piece of the row, first as they are, then with negative infinity for the
+    /// tokens that the mask forbids. `start` is a multiple of 32, as words of the mask are, and
+    /// the piece is at most a block.
     fn piece<'v>(&'v self, start: usize, len: usize, room: &'v mut Room) -> [&'v [f32]; 2] {
         let end = self.logits.len().min(start + len);
         let raw = T::widen(&self.logits[start..end], &mut room.wide);
@@ -423,7 +418,7 @@ impl<T: Float> Logits<'_, T> {
         [raw, allowed]
     }
 
-    /// Finds the largest key of each group; whether any logit is NaN or positive infinity.
+    /// Finds the largest key of each group. Returns whether any logit is NaN or positive infinity.
     fn survey(&self, maxima: &mut [u32]) -> bool {
         let chunks = maxima.par_chunks_mut(self.chunk * GROUPS).enumerate();
         let chunks = chunks.map_init(Room::new, |room, (chunk, maxima)| {
@@ -449,21 +444,25 @@ impl<T: Float> Logits<'_, T> {
     }
 
     /// The sum of weights of each block.
-    fn sums<'s>(&self, scale: Scale, desk: &'s mut Desk<'_>) -> &'s [u64] {
+    fn sums<'s>(&self, scale: Scale, scratch: &'s mut Scratch<'_>) -> &'s [u64] {
         let from = scale.reaches(NO_UNIT);
-        let maxima = desk.maxima.par_chunks(self.chunk * GROUPS);
-        (desk.sums.par_chunks_mut(self.chunk), maxima).into_par_iter().enumerate().for_each_init(
-            || (Room::new(), Steps::new()),
-            |(room, steps), (chunk, (sums, maxima))| {
-                for (block, (sum, maxima)) in sums.iter_mut().zip(maxima.chunks(GROUPS)).enumerate()
-                {
-                    let start = (chunk * self.chunk + block) * BLOCK;
-                    let [_, values] = self.piece(start, BLOCK, room);
-                    *sum = weights::sum(values, maxima, from, scale, steps);
-                }
-            },
-        );
-        desk.sums
+        let maxima = scratch.maxima.par_chunks(self.chunk * GROUPS);
+        (scratch.sums.par_chunks_mut(self.chunk), maxima)
+            .into_par_iter()
+            .enumerate()
+            .for_each_init(
+                || (Room::new(), Steps::new()),
+                |(room, steps), (chunk, (sums, maxima))| {
+                    for (block, (sum, maxima)) in
+                        sums.iter_mut().zip(maxima.chunks(GROUPS)).enumerate()
+                    {
+                        let start = (chunk * self.chunk + block) * BLOCK;
+                        let [_, values] = self.piece(start, BLOCK, room);
+                        *sum = weights::sum(values, maxima, from, scale, steps);
+                    }
+                },
+            );
+        scratch.sums
     }
 
     /// The token that the random bits choose among all, each by its weight.
@@ -471,10 +470,10 @@ impl<T: Float> Logits<'_, T> {
         &self,
         scale: Scale,
         random: u64,
-        desk: &mut Desk<'_>,
+        scratch: &mut Scratch<'_>,
         probs: Option<&mut [f32]>,
     ) -> usize {
-        let sums = self.sums(scale, desk);
+        let sums = self.sums(scale, scratch);
         let total = total(sums.iter().copied());
         let mut rest = exact::sample_threshold(random, total);
         let start = BLOCK * first_above(sums, &mut rest);
@@ -498,22 +497,23 @@ impl<T: Float> Logits<'_, T> {
         token
     }
 
-    /// Takes over what reaches so far: so many entries.
-    fn gather(&self, reach: Reach, desk: &mut Desk<'_>) -> usize {
+    /// Gathers the entries that `reach` names into the scratch. Returns how many there are.
+    fn gather(&self, reach: Reach, scratch: &mut Scratch<'_>) -> usize {
         let mut room = Room::new();
         let group_keys = |group: usize, keys: &mut [u32; GROUP]| {
             let [_, values] = self.piece(group * GROUP, GROUP, &mut room);
             simd::sort_keys(values, keys);
             values.len()
         };
-        select::gather(reach, desk.maxima, group_keys, desk.keys, desk.indices)
+        select::gather(reach, scratch.maxima, group_keys, scratch.keys, scratch.indices)
     }
 }
 
-/// Keys of groups none of which is passed over.
+/// Maxima of groups of which [`weights::sum`] passes over none.
 const EVERY_GROUP: [u32; GROUPS] = [u32::MAX; GROUPS];
 
-/// The share `top_p`, below 1, of a sum that is not 0: at least 1, so that the first is kept.
+/// The share `top_p`, which is below 1, of a sum of weights. It is at least 1, so that the
+/// likeliest token is kept.
 fn limit_of(top_p: f32, sum: u64) -> u64 {
     // Exact: a power of two.
     let share = (f64::from(top_p) * 4_294_967_296.0) as u64;
@@ -534,7 +534,7 @@ fn weigh_keys(keys: &[u32], scale: Scale, weights: &mut [u64]) {
     weights::weigh(&values[..keys.len()], scale, weights);
 }
 
-/// The sum of those.
+/// The sum of the weights of a block of keys.
 fn sum_of_keys(keys: &[u32], scale: Scale, steps: &mut Steps) -> u64 {
     let mut values = [0.0; BLOCK];
     simd::from_sort_keys(keys, &mut values);
@@ -552,14 +552,14 @@ fn drop_light(keys: &mut [u32], scale: Scale) {
     }
 }
 
-/// The sum of sums. It fits 64 bits: a weight is at most 2^40, and a row has fewer than 2^24
-/// logits. A row that another thread changes may pass that, and wraps.
+/// The sum of the weights of blocks. It fits 64 bits: a weight is at most 2^40, and a row has
+/// fewer than 2^24 logits. In a row that another thread changes the sum may wrap.
 fn total(sums: impl Iterator<Item = u64>) -> u64 {
     sums.fold(0, u64::wrapping_add)
 }
 
-/// The first of the sums through which the running sum exceeds `rest`, from which
-/// those before are taken off. There is one.
+/// The index of the first sum at which the running sum exceeds `rest`; 0 if there is none, which
+/// happens only in a row that another thread changes. Takes the sums before it off `rest`.
 fn first_above(sums: &[u64], rest: &mut u64) -> usize {
     let above = |&sum: &u64| {
         let above = sum > *rest;

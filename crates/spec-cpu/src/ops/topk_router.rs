@@ -1,7 +1,7 @@
-//! Routing on the CPU: tokens in parallel, each row in vectors.
+//! Routing on the CPU: tokens in parallel, the experts of a token in vectors.
 //!
-//! A row's scores and sort keys are computed over whole vectors. The picks sort
-//! the few keys that reach a bound, which again whole vectors find.
+//! A row's scores and sort keys are computed over whole vectors, and so is a bound that at least
+//! `topk` keys reach. Only the few keys that reach the bound are sorted.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -12,47 +12,33 @@ use spec_core::ops::TopkRouter;
 use spec_core::ops::topk_router::{
     Buffers, GroupScore, MAX_EXPERTS, MAX_TOPK, Masked, Plan, REPLICA_HASH, Scoring, Select,
 };
-use spec_core::{DType, Kernel, Result, Stream, Supports, View, ViewMut, exact, flags};
+use spec_core::{DType, Kernel, Result, Supports, View, ViewMut, exact, flags};
 
-use super::{by_float, by_int};
+use super::{by_float, by_int, kernel};
 use crate::Cpu;
 use crate::simd::{self, Float};
 use crate::slices::{Int, Rows, once, raise, rows_mut, shared, slice, slice_mut};
 
-/// Lanes that bound the picks, for `topk` up to 8 and beyond.
+/// Lanes of [`lane_bound`], for `topk` up to 8 and for larger ones.
 const FEW_LANES: usize = 16;
 const MANY_LANES: usize = 64;
 const _: () = assert!(MAX_TOPK <= MANY_LANES, "every pick has a lane");
 /// Tokens below which splitting further costs more than it gains.
 const MIN_TOKENS: usize = 16;
-/// Experts for which a thread's arrays are made, few enough for most models: clearing
-/// arrays for the most there may be costs more than it takes to route some tokens.
+/// The size of a thread's arrays for models with up to as many experts. Clearing arrays for the
+/// maximal number of experts takes longer than routing a few tokens.
 const FEW_EXPERTS: usize = 1024;
 
-struct Prepared(Plan);
-
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<TopkRouter> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TopkRouter>>> {
-        Ok(Box::new(Prepared(plan.clone())))
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<TopkRouter, _>(plan.clone(), 0, launch) })
     }
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<TopkRouter> for Prepared {
-    fn workspace_size(&self) -> usize {
-        0
-    }
-
-    unsafe fn launch(
-        &self,
-        _: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        by_float!(self.0.x.dtype, run(&self.0, buffers))
-    }
+fn launch(plan: &Plan, _: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    by_float!(plan.x.dtype, run(plan, buffers))
 }
 
 fn run<T: Float>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
@@ -172,7 +158,7 @@ impl<'a> Bias<'a> {
     }
 }
 
-/// Where experts are on all devices.
+/// The places (physical experts) of each expert's replicas on all devices.
 struct Places<'a> {
     places: Rows<'a, i32>,
     counts: &'a [i32],
@@ -245,7 +231,7 @@ impl<const N: usize> Scratch<N> {
     }
 }
 
-/// The arrays that a row is worked in.
+/// The arrays in which a row is scored.
 struct Work<'a> {
     scores: &'a mut [f32],
     keys: &'a mut [u32],
@@ -306,7 +292,7 @@ fn mask_groups(plan: &Plan, keys: &mut [u32], groups: &mut [u64], order: &mut [u
     }
 }
 
-/// The `n`-th largest of distinct values, counted from 1; `order` has room for all.
+/// The `n`-th largest of distinct values, counted from 1. `order` has room for all values.
 #[inline(always)]
 fn nth_largest(values: &[u64], n: usize, order: &mut [u64]) -> u64 {
     if values.len() <= 16 {
@@ -318,12 +304,12 @@ fn nth_largest(values: &[u64], n: usize, order: &mut [u64]) -> u64 {
     *order.select_nth_unstable_by(n - 1, |a, b| b.cmp(a)).1
 }
 
-/// The largest keys, descending, the lower index first among equals. Key 0 is
-/// below every choice and marks what is excluded.
+/// The indices of the largest keys, descending, the lower index first among equal keys. Key 0 is
+/// below the key of every choice and marks an excluded expert.
 ///
-/// As many lanes as there are picks each have a largest key, so the `topk`-th
-/// largest of those bounds the `topk`-th largest of all from below. What reaches
-/// it is usually little more than `topk` keys, and those are sorted.
+/// The keys are dealt out to lanes, at least as many as there are picks. The `topk`-th largest of
+/// the lanes' maxima is a lower bound of the `topk`-th largest key. Usually little more than
+/// `topk` keys reach the bound, and those are sorted.
 #[inline(always)]
 fn pick(experts: usize, keys: &mut [u32], candidates: &mut [u64], picks: &mut [u32]) {
     let padded = experts.next_multiple_of(MANY_LANES);
@@ -350,7 +336,7 @@ fn pick(experts: usize, keys: &mut [u32], candidates: &mut [u64], picks: &mut [u
     }
 }
 
-/// The `n`-th largest, counted from 1, of the largest keys of each lane.
+/// The `n`-th largest of the lanes' maxima, counted from 1.
 #[inline(always)]
 fn lane_bound<const LANES: usize>(keys: &[u32], n: usize) -> u32 {
     let mut lanes = [0; LANES];
@@ -359,7 +345,7 @@ fn lane_bound<const LANES: usize>(keys: &[u32], n: usize) -> u32 {
             *lane = (*lane).max(key);
         }
     }
-    // The n-th largest is the least of those that fewer than n exceed.
+    // The n-th largest is the smallest lane that fewer than n lanes exceed.
     let mut bound = u32::MAX;
     for &lane in &lanes {
         let larger: u32 = lanes.iter().map(|&other| u32::from(other > lane)).sum();
@@ -375,7 +361,8 @@ fn weigh(plan: &Plan, scores: &[f32], weights: &mut [f32], picks: &[u32]) {
     let renormalize = plan.params.renormalize;
     let divisor = if renormalize { weights.iter().sum::<f32>() + 1e-20 } else { 1.0 };
     for weight in weights {
-        // The share first, which is 1 at most: a large scale times a score could overflow.
+        // Divided before it is scaled: the quotient is at most 1, while a score times a large
+        // scale could overflow.
         *weight = plan.params.scale * (*weight / divisor);
     }
 }

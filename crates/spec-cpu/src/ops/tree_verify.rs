@@ -1,43 +1,29 @@
-//! Trees of drafts on the CPU: requests in parallel, each walked from its root.
+//! Trees of drafts on the CPU: requests in parallel. Each tree is walked from its root.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rayon::prelude::*;
 use spec_core::ops::TreeVerify;
 use spec_core::ops::tree_verify::{Buffers, Plan};
-use spec_core::{Kernel, Result, Stream, Supports, ViewMut, flags};
+use spec_core::{Kernel, Result, Supports, ViewMut, flags};
 
-use super::by_int;
+use super::{by_int, kernel};
 use crate::Cpu;
 use crate::slices::{Int, Ints, raise, rows_mut, slice_mut};
 
 /// Requests below which splitting further costs more than it gains.
 const MIN_REQUESTS: usize = 64;
 
-struct Prepared(Plan);
-
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<TreeVerify> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TreeVerify>>> {
-        Ok(Box::new(Prepared(plan.clone())))
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<TreeVerify, _>(plan.clone(), 0, launch) })
     }
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<TreeVerify> for Prepared {
-    fn workspace_size(&self) -> usize {
-        0
-    }
-
-    unsafe fn launch(
-        &self,
-        _: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        by_int!(self.0.tokens.dtype, by_path(&self.0, buffers))
-    }
+fn launch(plan: &Plan, _: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    by_int!(plan.tokens.dtype, by_path(plan, buffers))
 }
 
 fn by_path<T: Int>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
@@ -106,7 +92,7 @@ impl Trees<'_> {
                     return (depth + 1, 0);
                 }
                 looked += 1;
-                // Fewer children than nodes, so a cycle ends too.
+                // A tree has fewer children than nodes, so a cycle of pointers ends here too.
                 if child < 1 || child >= tree as i64 || looked == tree {
                     return (depth + 1, flags::BAD_LENGTHS);
                 }

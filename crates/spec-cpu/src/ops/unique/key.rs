@@ -1,15 +1,15 @@
-//! What all key types share.
+//! The four key types.
 
 use spec_core::Element;
 
 /// A key: an integer whose order is that of unsigned bits after one XOR.
 pub(super) trait Key: Element + Ord {
-    /// Keys of a cache line.
+    /// How many keys a cache line holds.
     const LINE: usize = 64 / size_of::<Self>();
 
-    /// The bits, in ascending order of the keys.
+    /// The key as an unsigned integer that orders as the keys do.
     fn bits(self) -> u64;
-    /// The key of such bits.
+    /// The key whose [`bits`](Self::bits) these are.
     fn of(bits: u64) -> Self;
 }
 

@@ -1,23 +1,24 @@
-//! Distinct keys on the CPU: scatter into buckets until they fit in cache, sort each
-//! there, write what is distinct.
+//! Distinct keys on the CPU: scatter the keys into buckets that fit in cache, sort each bucket
+//! there, write its distinct keys.
 //!
 //! ```text
-//! ordered    keys that ascend or descend as they come: compacted where they lie
+//! ordered    keys that ascend or descend as they come: repeats are dropped, nothing is sorted
 //! partition  keys  --scatter by a digit-->  buckets, in the workspace
 //! piece      a bucket  --radix sort or bitmap, one thread, in cache-->  sorted keys
 //! pieces     sorted keys  --one bucket after another-->  unique, counts
 //! ```
 //!
-//! * A sample says which range of keys is worth a digit, so that no pass over the keys
-//!   looks for it, and which keys come often: of those a partition keeps one.
-//! * A bucket is written to the results as soon as those before it are counted, mostly
-//!   out of the cache that it was sorted in; memory sees a key once more than the
-//!   scatter, not four times.
-//! * A bucket too large for one thread is scattered again, by all of them, in the
-//!   memory behind the results, which end before it.
+//! * A sorted sample of the keys tells which bits make a useful digit, so that no pass over all
+//!   keys looks for them. The sample also tells which keys come often: of each such key, a
+//!   partition keeps one occurrence.
+//! * A bucket is written to the results as soon as the buckets before it are counted. By then the
+//!   bucket mostly lies in the cache in which it was sorted, so that memory sees a key once
+//!   after the scatter, not four times.
+//! * A bucket too large for one thread is scattered again, by all threads, into the part of
+//!   the output that no result has reached yet.
 //!
-//! Bits in which all keys of a bucket agree cost nothing. The workspace is one copy of
-//! the keys, and beside it half of that at most, where there are many threads.
+//! Bits in which all keys of a bucket agree cost nothing. The workspace is one copy of the keys,
+//! plus at most half of that if there are many threads.
 
 mod key;
 mod ordered;
@@ -28,44 +29,48 @@ mod pieces;
 use rayon::prelude::*;
 use spec_core::ops::Unique;
 use spec_core::ops::unique::{Buffers, Plan};
-use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut};
+use spec_core::{DType, Kernel, Result, Supports, ViewMut};
 
+use super::kernel;
 use crate::Cpu;
 use crate::slices::{Workspace, slice, slice_mut, workspace_size};
 use key::Key;
 use partition::{Books, Level, Split};
 use pieces::Output;
 
-/// Keys of a piece that one thread sorts in cache, as a partition aims at: 256 KiB of
-/// u64, and again as much scratch.
+/// Keys of a piece, which one thread sorts in cache: partitions aim at this length. It is
+/// 256 KiB of u64, and as much scratch.
 const PIECE: usize = 32 * 1024;
-/// Keys of a piece where there are so many that a partition makes them larger: as a
-/// partition aims at, and at most.
+/// Keys of a piece if there are too many keys for pieces of [`PIECE`]: partitions then aim at this
+/// length.
 const LARGE: usize = 256 * 1024;
+/// Maximal keys of a piece.
 const LONGEST: usize = 2 * LARGE;
-/// Fewest and most buckets of a partition. More cost a scatter more than smaller pieces
-/// save: 2^24 keys of 64 bits on two cores of a Zen 3 took 256 and 512 buckets as much
-/// processor time, 1024 15 % more and 2048 30 % (with another number here, `time spec bench
-/// unique --device cpu --shape keys=16777216`).
+/// Minimal and maximal buckets of a partition. More buckets cost a scatter more than smaller
+/// pieces save: 2^24 keys of 64 bits on two cores of a Zen 3 took as much processor time with 256
+/// buckets as with 512, 15 % more with 1024 and 30 % more with 2048 (with another number here,
+/// `time spec bench unique --device cpu --shape keys=16777216`).
 const BUCKETS: [usize; 2] = [16, 512];
-/// Most where pieces would be [`LARGE`].
-const MOST_BUCKETS: usize = 2048;
-/// Keys of a sample at most.
+/// Maximal buckets of a partition whose pieces would be longer than [`LARGE`] otherwise.
+const MAX_BUCKETS: usize = 2048;
+/// Maximal keys of a sample.
 const SAMPLE: usize = 16 * 1024;
 
-/// What a call needs besides the keys, by how many of them there are.
+/// The sizes of a call's tables and scratch, which follow from the number of keys and threads.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// Most buckets of a partition.
+    /// Maximal buckets of a partition.
     buckets: usize,
-    /// Parts that a partition reads in parallel.
+    /// Parts of the keys that a partition reads in parallel.
     parts: usize,
-    /// Threads that sort pieces, and the keys of each one's scratch.
+    /// Threads that sort pieces.
     workers: usize,
+    /// Keys of a worker's scratch.
     scratch: usize,
-    /// Partitions of a bucket of a bucket that there may be.
+    /// How deep partitions can be nested: a bucket may be partitioned again, and one of its
+    /// buckets again.
     levels: usize,
-    /// Chunks of keys that come in order.
+    /// Chunks of [`ordered::CHUNK`] keys.
     chunks: usize,
 }
 
@@ -82,13 +87,14 @@ impl Sizes {
                 chunks,
             };
         }
-        let [fewest, most] = BUCKETS;
-        let buckets = (n / 1024).next_power_of_two().clamp(fewest, most).max(buckets_for(n));
-        // The books and the scratch shall be small beside the keys.
+        let [min, max] = BUCKETS;
+        let buckets = (n / 1024).next_power_of_two().clamp(min, max).max(buckets_for(n));
+        // The tables and the scratch are to be small beside the keys.
         let parts = (threads * 2).min(n / (128 * buckets)).max(1);
         let scratch = (n / buckets_for(n) * 2).next_power_of_two().min(LONGEST);
         let workers = threads.min(n / (4 * scratch)).max(1);
-        // Each has one bit less than the other if its range lies badly.
+        // Each level takes at least one bit less than its buckets have: a range that does not
+        // start at a multiple of a bucket's width needs one more bucket.
         let levels = 64usize.div_ceil(buckets.ilog2() as usize - 1) + 2;
         Sizes { buckets, parts, workers, scratch, levels, chunks }
     }
@@ -109,11 +115,11 @@ impl Sizes {
     }
 }
 
-/// How many buckets a partition of so many keys has.
+/// How many buckets a partition of `n` keys has.
 fn buckets_for(n: usize) -> usize {
-    let [fewest, most] = BUCKETS;
-    let usual = n.div_ceil(PIECE).next_power_of_two().clamp(fewest, most);
-    usual.max((n / LARGE).next_power_of_two()).min(MOST_BUCKETS)
+    let [min, max] = BUCKETS;
+    let usual = n.div_ceil(PIECE).next_power_of_two().clamp(min, max);
+    usual.max((n / LARGE).next_power_of_two()).min(MAX_BUCKETS)
 }
 
 struct Prepared {
@@ -121,36 +127,27 @@ struct Prepared {
     sizes: Sizes,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: `launch` works on checked slices of the workspace and the buffers; where it writes
+// through a pointer, in `partition`, ranges are counted and then kept to.
 unsafe impl Supports<Unique> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<Unique>>> {
         let sizes = Sizes::new(plan.keys.len, rayon::current_num_threads());
-        Ok(Box::new(Prepared { plan: plan.clone(), sizes }))
+        let size = plan.keys.dtype.size();
+        let [scratch, parts, lines, tables, heavy, chunks] = sizes.pieces(size);
+        let copy = plan.keys.len * size;
+        let size = workspace_size(&[copy, scratch, parts, lines, tables, heavy, chunks]);
+        let prepared = Prepared { plan: plan.clone(), sizes };
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<Unique, _>(prepared, size, launch) })
     }
 }
 
-// SAFETY: as above.
-unsafe impl Kernel<Unique> for Prepared {
-    fn workspace_size(&self) -> usize {
-        let size = self.plan.keys.dtype.size();
-        let [scratch, parts, lines, tables, heavy, chunks] = self.sizes.pieces(size);
-        let copy = self.plan.keys.len * size;
-        workspace_size(&[copy, scratch, parts, lines, tables, heavy, chunks])
-    }
-
-    unsafe fn launch(
-        &self,
-        workspace: ViewMut<'_>,
-        buffers: Buffers<'_>,
-        stream: Stream<'_>,
-    ) -> Result<()> {
-        stream.check_host()?;
-        match self.plan.keys.dtype {
-            DType::I32 => self.run::<i32>(workspace, buffers),
-            DType::U32 => self.run::<u32>(workspace, buffers),
-            DType::I64 => self.run::<i64>(workspace, buffers),
-            _ => self.run::<u64>(workspace, buffers),
-        }
+fn launch(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    match prepared.plan.keys.dtype {
+        DType::I32 => prepared.run::<i32>(workspace, buffers),
+        DType::U32 => prepared.run::<u32>(workspace, buffers),
+        DType::I64 => prepared.run::<i64>(workspace, buffers),
+        _ => prepared.run::<u64>(workspace, buffers),
     }
 }
 
@@ -193,19 +190,20 @@ impl Prepared {
     }
 }
 
-/// What one call works with, besides the keys.
+/// The memory of one call besides the keys.
 struct Call<'a, K> {
     books: Books<'a, K>,
-    /// A piece for each worker, so many keys each.
+    /// The workers' scratch.
     scratch: &'a mut [K],
+    /// Keys of one worker's scratch, and so the maximal keys of a piece.
     length: usize,
-    /// Most buckets of a partition.
+    /// Maximal buckets of a partition.
     buckets: usize,
     output: Output<'a, K>,
 }
 
 impl<K: Key> Call<'_, K> {
-    /// Places the distinct ones of all keys, through `sorted`.
+    /// Writes the distinct keys of all keys. `sorted` has room for all keys.
     fn scatter(&mut self, keys: &[K], sorted: &mut [K], tables: &mut [u64], heavy: &mut [K]) {
         let sample = sample(keys, self.scratch);
         let split = Split::like(sample, buckets_for(keys.len()), self.buckets);
@@ -218,8 +216,8 @@ impl<K: Key> Call<'_, K> {
         }
     }
 
-    /// The same of a bucket that is too large for one thread, where it lies:
-    /// `start` keys came before it.
+    /// Writes the distinct keys of a bucket that is too large for one thread. `start` keys lie in
+    /// the buckets before it.
     fn scatter_again(&mut self, keys: &mut [K], start: usize, tables: &mut [u64], heavy: &mut [K]) {
         let (low, high) = bounds(keys);
         let done = self.output.count;
@@ -236,7 +234,7 @@ impl<K: Key> Call<'_, K> {
         let split = Split::even(low, high, self.buckets);
         let (mut level, tables, heavy) = level(self.buckets, tables, heavy);
         let drop = partition::find_heavy(sample, split, level.heavy);
-        // The results end before what is not placed yet.
+        // The results so far have at most `start` keys, so the output from `start` on is free.
         let spare = &mut self.output.keys[start..][..keys.len()];
         let kept = partition::partition(keys, spare, split, drop, &mut level, &mut self.books);
         let (keys, spare) = (&mut keys[..kept], &spare[..kept]);
@@ -249,7 +247,7 @@ impl<K: Key> Call<'_, K> {
         }
     }
 
-    /// Places the distinct ones of a partition's buckets in their order.
+    /// Writes the distinct keys of a partition's buckets, in the buckets' order.
     fn buckets(
         &mut self,
         keys: &mut [K],
@@ -277,13 +275,13 @@ impl<K: Key> Call<'_, K> {
         }
     }
 
-    /// Places those of the first buckets, as many as it returns, that end where
-    /// `ends` says.
+    /// Writes the distinct keys of the first buckets, which end at `ends`. Returns how many
+    /// buckets were done.
     fn settle(&mut self, keys: &mut [K], start: usize, ends: &[u64]) -> usize {
         pieces::settle(keys, start, ends, (self.scratch, self.length), &mut self.output)
     }
 
-    /// Counts what a partition dropped, among the results from `done` on.
+    /// Adds the keys that a partition dropped to the counts of the results from `done` on.
     fn count_dropped(&mut self, done: usize, level: &Level<'_, K>) {
         let Some(counts) = &mut self.output.counts else { return };
         let keys = &self.output.keys[done..self.output.count];
@@ -298,7 +296,7 @@ impl<K: Key> Call<'_, K> {
     }
 }
 
-/// The tables of one partition, and the rest of them.
+/// Splits the tables of one partition off the front.
 fn level<'a, K: Key>(
     buckets: usize,
     tables: &'a mut [u64],
@@ -310,13 +308,14 @@ fn level<'a, K: Key>(
     (Level { ends, heavy: own, dropped }, tables, heavy)
 }
 
-/// Some of the keys, sorted, in the front of `scratch`.
+/// A sorted sample of the keys, in the front of `scratch`.
 fn sample<'a, K: Key>(keys: &[K], scratch: &'a mut [K]) -> &'a [K] {
     let len = (keys.len() / 1024).clamp(256, SAMPLE).min(scratch.len()).min(keys.len());
     let sample = &mut scratch[..len];
     let stride = keys.len() / len;
     for (i, key) in sample.iter_mut().enumerate() {
-        // Off the beat of keys that come in columns.
+        // A pseudo-random offset: with a fixed stride, keys that repeat with the same period
+        // would give the same key each time.
         let jitter = (i as u64).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
         *key = keys[i * stride + (jitter as usize % stride)];
     }
@@ -324,7 +323,7 @@ fn sample<'a, K: Key>(keys: &[K], scratch: &'a mut [K]) -> &'a [K] {
     sample
 }
 
-/// The least and the greatest of keys, as bits.
+/// The smallest and the largest key, as bits.
 fn bounds<K: Key>(keys: &[K]) -> (u64, u64) {
     let of = |keys: &[K]| {
         keys.iter()
@@ -340,11 +339,11 @@ mod tests {
     use std::collections::BTreeMap;
 
     use spec_core::ops::unique::Tensors;
-    use spec_core::{Descriptor, TensorDesc};
+    use spec_core::{Descriptor, Stream, TensorDesc};
 
     use super::*;
 
-    /// The distinct keys and their counts, by the operator on so many threads.
+    /// The distinct keys and their counts, by the operator on `threads` threads.
     fn unique<K: Key>(keys: &[K], threads: usize, counted: bool) -> (Vec<K>, Vec<u64>) {
         let n = keys.len();
         let counts = counted.then(|| TensorDesc::new(DType::U64, [n]));
@@ -353,7 +352,7 @@ mod tests {
         pool.install(|| {
             let descriptor = Descriptor::create(&Cpu::open(0).unwrap(), &Unique, &tensors).unwrap();
             let mut workspace = vec![0xA5u8; descriptor.workspace_size()];
-            // Not at the start of a line.
+            // Not at the start of a cache line.
             let mut unique = vec![K::default(); n + 1];
             let mut counts = vec![0u64; n];
             let mut count = [0u64];
@@ -403,7 +402,7 @@ mod tests {
                 i().map(|i| if i % 5000 == 4999 { x(i) } else { (i & !1) * (u64::MAX / n) }),
             );
             check::<u64>("one of two", i().map(|i| (x(i) >> 63) * u64::MAX));
-            // Larger than one thread sorts, and again, and again.
+            // One bucket is larger than one thread sorts, and so is one of its buckets.
             check::<u64>("of all lengths", i().map(|i| x(i) >> (x(i + n) % 64)));
             check::<u64>(
                 "heavy in one bucket",
@@ -414,7 +413,7 @@ mod tests {
                     _ => (1 << 62) + (x(i) >> 48),
                 }),
             );
-            // Where a sample does not look.
+            // Keys that the sample mostly misses.
             let stride = (n / 1024).max(1);
             check::<u64>(
                 "far from the sample",

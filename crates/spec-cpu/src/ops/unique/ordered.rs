@@ -1,4 +1,4 @@
-//! Keys that ascend or descend as they come, compacted where they lie.
+//! Keys that ascend or descend as they come: repeats are dropped, and nothing is sorted.
 
 use rayon::prelude::*;
 
@@ -8,9 +8,8 @@ use super::pieces::{Output, write};
 /// Keys of a chunk.
 pub(super) const CHUNK: usize = 64 * 1024;
 
-/// Whether the keys came in order, from either end; then their distinct ones are
-/// written. `distinct` has a word a chunk. Most keys in no order are found out
-/// after a few.
+/// Writes the distinct keys if the keys ascend or descend; returns whether they do. `distinct` has
+/// a word for each chunk. Keys in no order are mostly recognised after a few of them.
 pub(super) fn settle<K: Key>(keys: &[K], distinct: &mut [u64], output: &mut Output<'_, K>) -> bool {
     let (Some(first), Some(last)) = (keys.first(), keys.last()) else { return true };
     if first <= last {
@@ -27,7 +26,7 @@ fn settle_as<K: Key, const DESCENDING: bool>(
 ) -> bool {
     let in_order = keys.par_chunks(CHUNK).zip(distinct.par_iter_mut()).enumerate().all(
         |(index, (chunk, distinct))| {
-            // With the key before it, so that no border goes unseen.
+            // The chunk and the key before it, so that borders between chunks are compared too.
             let start = (index * CHUNK).saturating_sub(1);
             let wide = &keys[start..index * CHUNK + chunk.len()];
             *distinct = u64::from(index == 0);
@@ -59,8 +58,9 @@ fn settle_as<K: Key, const DESCENDING: bool>(
     true
 }
 
-/// Writes the runs that start in each chunk from `first` on, of which it has as many
-/// as `distinct` says; halves them between two threads down to single chunks.
+/// Writes the runs of equal keys that start in the chunks from `first` on. `distinct` is the number
+/// of such runs for each of the chunks. Splits the chunks in halves, which two threads take, down
+/// to single chunks.
 fn write_chunks<K: Key, const DESCENDING: bool>(
     keys: &[K],
     first: usize,
@@ -94,7 +94,7 @@ fn write_chunks<K: Key, const DESCENDING: bool>(
     }
     let end = keys.len().min((first + 1) * CHUNK);
     let start = first * CHUNK;
-    // What the chunk before has begun, and where this one's last run ends.
+    // How many keys belong to a run that an earlier chunk has begun.
     let begun = match start.checked_sub(1) {
         Some(before) => keys[start..end].iter().take_while(|key| **key == keys[before]).count(),
         None => 0,
@@ -114,7 +114,7 @@ fn write_chunks<K: Key, const DESCENDING: bool>(
     }
 }
 
-/// Keys that are compared at a time.
+/// Keys that are compared before the loop asks whether any pair was out of order.
 const BLOCK: usize = 1024;
 
 #[cfg(test)]

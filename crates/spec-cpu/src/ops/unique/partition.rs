@@ -1,14 +1,15 @@
 //! One scatter of keys into buckets by a digit, over all threads.
 //!
 //! ```text
-//! sample     --where most keys are, which of them come often-->  digits, heavy keys
-//! keys       --count digits-->  where each part's share of each bucket starts
-//! keys       --a line at a time-->  buckets, of a heavy key one occurrence
+//! sample     --where most keys are, which keys come often-->  the digit, heavy keys
+//! keys       --count digits-->  where each part's range of each bucket starts and ends
+//! keys       --a cache line at a time-->  buckets; of a heavy key one occurrence
 //! ```
 //!
-//! A key goes into a line of its bucket in cache first, and whole lines go to
-//! memory: as many as there are buckets would be too many places to write to at a
-//! time for the first cache and the translations of pages.
+//! Each part of the keys has a cache line of its own for each bucket. A key is written to that
+//! line, and the line goes to memory when it is full. If each key went to its bucket directly,
+//! there would be more places to write to than the first-level cache and the translation cache
+//! hold.
 
 use rayon::prelude::*;
 use spec_core::dtype;
@@ -16,11 +17,11 @@ use spec_core::dtype;
 use super::key::Key;
 use crate::slices::once;
 
-/// Which bucket a key is in: the bits of its image above `shift`, less `base`; what is
-/// below or beyond goes to the first and the last bucket.
+/// Which bucket a key is in: the bits of the key's image above `shift`, minus `base`. Images below
+/// the first bucket go there; images beyond the last bucket go to the last.
 ///
-/// The image is the key itself, or its distance from `low` as a floating-point number,
-/// where keys are the more crowded the nearer they are to that.
+/// The image is the key itself. If keys are crowded near the smallest one (`crowded`), the image
+/// is the key's distance from `low` as a floating-point number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Split {
     crowded: bool,
@@ -31,17 +32,17 @@ pub(super) struct Split {
 }
 
 impl Split {
-    /// Buckets for keys that are spread like a sorted sample: as many as `few`, or
-    /// `most` if some of them would be much fuller than others.
-    pub(super) fn like<K: Key>(sample: &[K], few: usize, most: usize) -> Self {
+    /// Buckets for keys that are spread like a sorted sample: `few` buckets, or `max` if some of
+    /// the few would be much fuller than others.
+    pub(super) fn like<K: Key>(sample: &[K], few: usize, max: usize) -> Self {
         let (low, high) = (sample[0].bits(), sample[sample.len() - 1].bits());
         let even = Split::even(low, high, few);
         let fullest = even.fullest::<K, false>(sample);
         if fullest <= sample.len() / 8 {
             return even;
         }
-        let even = Split::even(low, high, most);
-        let crowded = Split::of_images(true, low, high, most);
+        let even = Split::even(low, high, max);
+        let crowded = Split::of_images(true, low, high, max);
         let gain = crowded.fullest::<K, true>(sample) < even.fullest::<K, false>(sample) / 2;
         if gain { crowded } else { even }
     }
@@ -73,7 +74,7 @@ impl Split {
         (image >> self.shift).saturating_sub(self.base).min(self.last) as usize
     }
 
-    /// Keys of a sorted sample in its fullest bucket, but for equal ones.
+    /// How many distinct keys of a sorted sample are in its fullest bucket.
     fn fullest<K: Key, const CROWDED: bool>(self, sample: &[K]) -> usize {
         let bucket = |key: &K| self.of::<K, CROWDED>(*key);
         let buckets = sample.chunk_by(|a, b| bucket(a) == bucket(b));
@@ -81,8 +82,9 @@ impl Split {
     }
 }
 
-/// How far key bits are above `low`, as the bits of a floating-point number: they ascend
-/// as it does, and have as many for the first half of a range as for the second.
+/// The distance of key bits from `low`, as the bits of a floating-point number. These bits ascend
+/// with the distance, and each doubling of the distance has equally many of them: near `low`
+/// they tell more keys apart.
 #[inline(always)]
 fn distance(low: u64, bits: u64) -> u64 {
     (bits.saturating_sub(low) as f64).to_bits()
@@ -123,14 +125,14 @@ impl<'a> Part<'a> {
     }
 }
 
-/// What is known of the buckets of one partition.
+/// The tables of one partition, with an entry for each bucket.
 pub(super) struct Level<'a, K> {
     /// Where each bucket ends.
     pub(super) ends: &'a mut [u64],
-    /// A key for each bucket that is dropped as it comes, but once: one that comes
-    /// often, else any, of another bucket as a rule.
+    /// The bucket's heavy key: a key that comes often, of which one occurrence is kept. A bucket
+    /// without such a key has some key of another bucket here, as a rule.
     pub(super) heavy: &'a mut [K],
-    /// How often it was dropped.
+    /// How often the heavy key occurs.
     pub(super) dropped: &'a mut [u64],
 }
 
@@ -214,20 +216,20 @@ unsafe fn write_line<K: Key>(to: *mut K, keys: &[K]) {
     }
 }
 
-/// Orders what went past the caches before what this thread writes next.
+/// Orders writes past the caches before later writes of this thread.
 fn fence() {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a fence touches nothing, and every x86-64 has it.
+    // SAFETY: a fence accesses no memory, and every x86-64 processor has the instruction.
     unsafe {
         std::arch::x86_64::_mm_sfence();
     }
 }
 
-/// Occurrences in a sample of a key that is worth dropping.
+/// How often a heavy key occurs in the sample, at least.
 const OFTEN: usize = 8;
 
-/// The heavy keys of a sorted sample: at most one a bucket, the most frequent.
-/// Whether there are any.
+/// Finds the heavy keys of a sorted sample: for each bucket the most frequent key, if it occurs
+/// [`OFTEN`]. Returns whether there are any.
 pub(super) fn find_heavy<K: Key>(sample: &[K], split: Split, heavy: &mut [K]) -> bool {
     if split.crowded {
         find_heavy_as::<K, true>(sample, split, heavy)
@@ -251,9 +253,8 @@ fn find_heavy_as<K: Key, const CROWDED: bool>(sample: &[K], split: Split, heavy:
     best.1 > 0
 }
 
-/// Scatters `from` into `to` by digit, all threads. Returns how many keys are
-/// there then: all, or where `drop` says so one of the heavy keys each and the
-/// others.
+/// Scatters `from` into `to` by digit, on all threads. With `drop`, one occurrence of each heavy
+/// key is kept, and the others are dropped. Returns how many keys `to` then holds.
 pub(super) fn partition<K: Key>(
     from: &[K],
     to: &mut [K],
@@ -419,13 +420,13 @@ mod tests {
         for (keys, part) in counted.chunks(share).zip(parts.chunks_mut(words)) {
             count::<K, DROP, false>(keys, split, &heavy, &mut Part::new(part, BUCKETS));
         }
-        let mut memory = vec![poison; KEYS + 128];
+        let mut memory = [poison; KEYS + 128];
         // Not at the start of a cache line.
         let around = 61..61 + KEYS;
         let target = Target::new(&mut memory[around.clone()]);
         let mut level = Level { ends: &mut ends, heavy: &mut heavy, dropped: &mut dropped };
-        let mut filled = vec![poison; KEYS];
-        let kept = assign::<K, DROP>(&mut parts, &mut filled, &mut level);
+        let mut all = [poison; KEYS];
+        let kept = assign::<K, DROP>(&mut parts, &mut all, &mut level);
         assert!(kept <= KEYS);
         let mut allowed = vec![false; memory.len()];
         let mut lines = vec![poison; BUCKETS * K::LINE];

@@ -4,25 +4,24 @@ use spec_core::dtype;
 
 use super::key::Key;
 
-/// Most bits of a digit.
+/// Maximal bits of a digit.
 const DIGIT_BITS: u32 = 11;
 const DIGITS: usize = 1 << DIGIT_BITS;
-/// Most passes over a piece: what then still collides is sorted by itself.
+/// Maximal passes over a piece. Keys whose digits are equal after that are sorted by themselves.
 const PASSES: usize = 2;
 /// Keys below which a comparison sort is faster than any radix.
 const FEW: usize = 64;
 /// Bits beyond log2 of a piece's length after which few keys collide.
 const SPARE_BITS: u32 = 4;
-/// How far a key that collides is moved by itself at most.
+/// Maximal distance over which a single key is moved to its place.
 const NEAR: usize = 16;
-/// One key in so many may be out of order for the others to be left as they are.
+/// At most one key in this many may be out of order for a piece to be merged instead of sorted.
 const STRAYS: usize = 16;
-/// A bitmap of so many bits a key is faster than sorting.
+/// log2 of the bits per key up to which a bitmap is faster than sorting.
 const SPARSE_BITS: u32 = 7;
 
-/// Sorts a piece, with scratch as long at least. Returns how many keys are left at
-/// its front, and how many of them are distinct: repeats are dropped unless they
-/// are counted.
+/// Sorts a piece; the scratch is at least as long. Repeats are dropped, unless `counted`. Returns
+/// how many keys are left at the piece's front, and how many of them are distinct.
 pub(super) fn sort<K: Key>(keys: &mut [K], scratch: &mut [K], counted: bool) -> (usize, usize) {
     let mask = spread(keys);
     if mask != 0 && merge_strays(keys, scratch) {
@@ -46,10 +45,11 @@ fn spread<K: Key>(keys: &[K]) -> u64 {
     keys.iter().fold(0, |mask, key| mask | (key.bits() ^ first.bits()))
 }
 
-/// Sorts keys that ascend but for a few; returns whether they did.
+/// Sorts keys that ascend except for a few strays. Returns whether there were few enough; if not,
+/// the keys are unchanged.
 ///
-/// Keys that came nearly in order are a bucket's in one go, with strays before and
-/// behind them.
+/// If the input was nearly in order, a bucket's keys lie in one ascending run, with strays from
+/// elsewhere in the input before and behind it.
 fn merge_strays<K: Key>(keys: &mut [K], scratch: &mut [K]) -> bool {
     let middle = keys.len() / 2;
     let ascend = |two: &&[K]| two[0] <= two[1];
@@ -67,7 +67,7 @@ fn merge_strays<K: Key>(keys: &mut [K], scratch: &mut [K]) -> bool {
     strays[start..].copy_from_slice(&keys[end..]);
     strays.sort_unstable();
     keys.copy_within(start..end, strays.len());
-    // What is left of the run starts as many keys behind `to` as strays are left.
+    // The distance from `to` to `from` is the number of strays that are left.
     let (mut from, mut to) = (strays.len(), 0);
     for &stray in &*strays {
         let below = keys[from..].partition_point(|key| *key < stray);
@@ -80,7 +80,8 @@ fn merge_strays<K: Key>(keys: &mut [K], scratch: &mut [K]) -> bool {
     true
 }
 
-/// Room for a bit for each value of the lowest `top` bits, if it is worth it for so many keys.
+/// Words of a bitmap with a bit for each value of the lowest `top` bits. `None` if sorting `keys`
+/// keys is faster, or the scratch is too short.
 fn bitmap<K: Key>(keys: usize, top: u32, scratch: &mut [K]) -> Option<&mut [u64]> {
     if top > keys.ilog2() + SPARSE_BITS {
         return None;
@@ -89,8 +90,8 @@ fn bitmap<K: Key>(keys: usize, top: u32, scratch: &mut [K]) -> Option<&mut [u64]
     words.get_mut(..(1usize << top).div_ceil(u64::BITS as usize))
 }
 
-/// Writes the distinct ones of keys that differ only in what `words` have bits for
-/// to their front, and returns how many there are.
+/// Writes the distinct keys to the front of `keys`, and returns how many there are. The keys
+/// differ only in their lowest bits, for each value of which `words` has a bit.
 fn by_bitmap<K: Key>(keys: &mut [K], words: &mut [u64]) -> usize {
     words.fill(0);
     let inside = words.len() * 64 - 1;
@@ -103,8 +104,8 @@ fn by_bitmap<K: Key>(keys: &mut [K], words: &mut [u64]) -> usize {
     for (index, &word) in words.iter().enumerate() {
         let first = above | (index as u64 * 64);
         let mut word = word;
-        // Of most words a few keys, written whether they are there or not: whether is
-        // not foreseen.
+        // Most bitmap words hold only a few keys. Writing a fixed number of keys per word and
+        // advancing the output by the true count avoids a branch that would be mispredicted.
         if let Some(slots) = keys[count..].first_chunk_mut::<EXPECTED>() {
             for slot in slots {
                 *slot = K::of(first | u64::from((word | 1 << 63).trailing_zeros()));
@@ -121,14 +122,14 @@ fn by_bitmap<K: Key>(keys: &mut [K], words: &mut [u64]) -> usize {
     count
 }
 
-/// Bits of a bitmap's word that are expected.
+/// How many keys of a bitmap's word are written without a branch.
 const EXPECTED: usize = 3;
 
-/// Sorts keys that differ only in the bits of `mask`; returns how many of them are
-/// distinct: these are in front, if `DROP`, else repeats are there too.
+/// Sorts keys that differ only in the bits of `mask`. Returns how many of them are distinct. With
+/// `DROP`, the distinct keys are moved to the front; without, all keys stay.
 ///
-/// Digits are taken from the top bits that tell the keys apart, just enough of
-/// them; what then still collides is sorted by itself.
+/// The digits are the highest bits in which the keys differ, just enough of them that few keys
+/// have equal digits. Those few are sorted by themselves.
 fn sort_all<K: Key, const DROP: bool>(keys: &mut [K], scratch: &mut [K], mask: u64) -> usize {
     if mask == 0 {
         return 1;
@@ -159,7 +160,7 @@ fn digit<K: Key>(key: K, shift: u32, bits: u32) -> usize {
     (key.bits() >> shift) as usize & ((1 << bits) - 1) & (DIGITS - 1)
 }
 
-/// One stable pass of a counting sort, from the counts of its digits.
+/// One stable pass of a counting sort. `slots` holds the count of each digit.
 fn scatter<K: Key>(from: &[K], to: &mut [K], slots: &mut [u32; DIGITS], shift: u32, bits: u32) {
     let mut sum = 0;
     for slot in &mut slots[..1 << bits] {
@@ -172,11 +173,11 @@ fn scatter<K: Key>(from: &[K], to: &mut [K], slots: &mut [u32; DIGITS], shift: u
     }
 }
 
-/// Sorts runs of keys that agree above `shift`, in keys that are sorted by what is
-/// above; returns how many of all are distinct, and drops the others if `DROP`.
+/// Finishes the sort of keys that are sorted by their bits from `shift` on: sorts the runs of keys
+/// that agree in those bits. Returns how many keys are distinct, and drops repeats if `DROP`.
 fn settle<K: Key, const DROP: bool>(keys: &mut [K], scratch: &mut [K], shift: u32) -> usize {
     let (mut last, mut distinct) = (keys[0], 1);
-    // Keys before `end` are settled, and lie where those that were dropped have been.
+    // Keys before `end` are in their final order. Dropped keys leave room between `end` and `at`.
     let (mut at, mut end) = (1, 1);
     while at < keys.len() {
         let key = keys[at];
@@ -189,7 +190,7 @@ fn settle<K: Key, const DROP: bool>(keys: &mut [K], scratch: &mut [K], shift: u3
             at += 1;
             continue;
         }
-        // It goes before some of those that are settled, mostly the last one.
+        // The key belongs before some of the settled keys, mostly before the last one.
         let near = &keys[end.saturating_sub(NEAR)..end];
         match near.iter().rposition(|before| *before <= key) {
             Some(before) => {

@@ -1,12 +1,13 @@
-//! Pieces sorted side by side, and their distinct keys placed one after another.
+//! Pieces sorted in parallel, and their distinct keys written one piece after another.
 //!
 //! ```text
-//! workers    --claim pieces in their order, sort each where it lies-->  sorted pieces
-//! any worker --whose turn is come: all before it are counted-->  unique, counts
+//! workers    --claim pieces in their order, sort each in place-->  sorted pieces
+//! any worker --writes the next piece, once all pieces before it are counted-->  unique, counts
 //! ```
 //!
-//! Nobody waits: a piece that is sorted before one in front of it stays where it
-//! is, and whoever finishes that one places both. It mostly is in cache still.
+//! No worker waits. A sorted piece stays where it is until all pieces before it are sorted; the
+//! worker that sorts the last of those writes all pieces that are ready. They mostly are in cache
+//! still.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -16,26 +17,26 @@ use super::PIECE;
 use super::key::Key;
 use super::piece;
 
-/// Most pieces of one round of workers.
+/// Maximal pieces of one call of [`settle`].
 const ROUND: usize = 512;
 
-/// The results, as far as they are written.
+/// The outputs of the operator.
 pub(super) struct Output<'a, K> {
     pub(super) keys: &'a mut [K],
     pub(super) counts: Option<&'a mut [u64]>,
-    /// How many keys are written.
+    /// How many distinct keys are written.
     pub(super) count: usize,
 }
 
 impl<K: Key> Output<'_, K> {
-    /// What is not written yet.
+    /// The slots that no result is written to yet.
     pub(super) fn rest(&mut self) -> Rest<'_, K> {
         let counts = self.counts.as_deref_mut().map(|counts| &mut counts[self.count..]);
         Rest { keys: &mut self.keys[self.count..], counts, taken: 0 }
     }
 }
 
-/// Slots of the results, handed out from the front.
+/// Slots of the outputs, handed out from the front.
 pub(super) struct Rest<'a, K> {
     keys: &'a mut [K],
     counts: Option<&'a mut [u64]>,
@@ -43,7 +44,7 @@ pub(super) struct Rest<'a, K> {
 }
 
 impl<'a, K: Key> Rest<'a, K> {
-    /// The next so many slots.
+    /// The next `len` slots.
     pub(super) fn take(&mut self, len: usize) -> (&'a mut [K], Option<&'a mut [u64]>) {
         let (keys, rest) = std::mem::take(&mut self.keys).split_at_mut(len);
         self.keys = rest;
@@ -57,32 +58,34 @@ impl<'a, K: Key> Rest<'a, K> {
     }
 }
 
-/// Pieces in their order: which are claimed, sorted, placed.
+/// The pieces in their order, and how many of them are claimed, sorted and placed.
 struct Line<'a, K> {
-    /// Keys that nobody has claimed.
+    /// The keys that no worker has claimed.
     keys: &'a mut [K],
-    /// Where their buckets end among all, and where the first starts.
+    /// Where the buckets of those keys end, counted from the first bucket of the partition.
     ends: &'a [u64],
+    /// Where the first of those buckets starts.
     start: usize,
-    /// Most keys of a piece of several buckets.
-    most: usize,
-    /// Pieces that are claimed.
+    /// Maximal keys of a piece that is made of several buckets.
+    max: usize,
+    /// How many pieces are claimed.
     claimed: usize,
-    /// Sorted pieces, and how many distinct keys each has.
+    /// Sorted pieces that are not placed yet, and how many distinct keys each has.
     sorted: [Option<(&'a [K], usize)>; ROUND],
+    /// How many pieces are placed.
     placed: usize,
     rest: Rest<'a, K>,
 }
 
 impl<'a, K: Key> Line<'a, K> {
-    /// The next piece, and its number: a bucket, or several small ones.
+    /// Claims the next piece (a bucket, or several small ones), and returns it with its number.
     fn claim(&mut self) -> Option<(usize, &'a mut [K])> {
         if self.claimed == ROUND {
             return None;
         }
         let (&first, _) = self.ends.split_first()?;
-        let most = (first as usize).max(self.start + self.most);
-        let buckets = self.ends.iter().take_while(|end| **end as usize <= most).count();
+        let max = (first as usize).max(self.start + self.max);
+        let buckets = self.ends.iter().take_while(|end| **end as usize <= max).count();
         let (own, ends) = self.ends.split_at(buckets);
         let end = own[buckets - 1] as usize;
         let (piece, keys) = std::mem::take(&mut self.keys).split_at_mut(end - self.start);
@@ -91,7 +94,7 @@ impl<'a, K: Key> Line<'a, K> {
         Some((self.claimed - 1, piece))
     }
 
-    /// The next piece to write, and where to.
+    /// The next piece to write, and the slots that it is written to.
     fn place(&mut self) -> Option<Placed<'a, K>> {
         let (from, distinct) = self.sorted.get_mut(self.placed)?.take()?;
         let (keys, counts) = self.rest.take(distinct);
@@ -106,10 +109,9 @@ struct Placed<'a, K> {
     counts: Option<&'a mut [u64]>,
 }
 
-/// Sorts the buckets of `keys`, of which the first starts at `start` and each ends
-/// where `ends` says, and writes their distinct keys. Returns how many buckets were
-/// enough for a round. None is longer than `length`, the keys of scratch for each
-/// worker.
+/// Sorts buckets and writes their distinct keys. The first bucket starts at `start`, and each ends
+/// at its entry of `ends`; `keys` starts with the first bucket. No bucket is longer than `length`,
+/// the keys of a worker's scratch. Returns how many buckets were done: at most [`ROUND`] pieces.
 pub(super) fn settle<K: Key>(
     keys: &mut [K],
     start: usize,
@@ -119,8 +121,8 @@ pub(super) fn settle<K: Key>(
 ) -> usize {
     let counted = output.counts.is_some();
     let sorted = [const { None }; ROUND];
-    let (most, rest) = (PIECE.min(length), output.rest());
-    let line = Line { keys, ends, start, most, claimed: 0, sorted, placed: 0, rest };
+    let (max, rest) = (PIECE.min(length), output.rest());
+    let line = Line { keys, ends, start, max, claimed: 0, sorted, placed: 0, rest };
     let line = Mutex::new(line);
     scratch.par_chunks_mut(length).for_each(|scratch| {
         loop {
