@@ -295,7 +295,7 @@ where
                 continue;
             }
             let distinct = lane.compute::<K>(n, workspace)?;
-            let index: usize = lock(runs).iter().map(|run| run.firsts.len() * K::SIZE).sum();
+            let index: usize = lock(runs).iter().map(Run::index).sum();
             let block = Shape::block_bytes(self.memory, index as u64) as usize / K::SIZE;
             let run = RunSink::new(temp, number, block, self.sink.counts())?;
             drain(&run, &lane, distinct, self.stages.as_ref(), self.team, self.watch)?;
