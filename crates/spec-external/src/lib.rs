@@ -39,6 +39,7 @@ mod options;
 mod os;
 mod output;
 mod pipeline;
+mod price;
 pub mod process;
 pub mod raw;
 mod report;
