@@ -281,8 +281,8 @@ fn damage_to_what_is_spilled_is_an_error_that_leaves_nothing() {
     };
     let changed = "is not what was written there: the disk or the memory is faulty";
     let short = "cannot read: it is shorter than it was written";
-    let damages: [(&dyn Fn(&Path), &str); 4] =
-        [(&flip, changed), (&zero, changed), (&garble, changed), (&cut, short)];
+    let damages: [(fn(&Path), &str); 4] =
+        [(flip, changed), (zero, changed), (garble, changed), (cut, short)];
     for (damage, expected) in damages {
         for more in ["", " --counts"] {
             let arguments = format!("- --memory 32MiB -o out{more}");

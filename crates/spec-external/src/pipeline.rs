@@ -436,9 +436,9 @@ mod tests {
     fn keys_go_on_in_chunks_where_memory_is_dear() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("keys");
-        let keys: Vec<u64> = (0..3_000_000u64).map(|key| key / 2 * 7919 % 2_000_003).collect();
+        let keys: Vec<u64> = (0..3_000_000u64).map(|key| key.wrapping_mul(0x9E37_79B9)).collect();
         std::fs::write(&path, spec_core::dtype::as_bytes(&keys)).unwrap();
-        let distinct = keys.iter().collect::<std::collections::HashSet<_>>().len() as u64;
+        let all = keys.len() as u64;
         let source = raw::open::<u64>(&path).unwrap();
         let threads = std::num::NonZeroUsize::new(2);
         let options = Distinct { temp: folder.path().to_owned(), threads, ..Distinct::default() };
@@ -453,7 +453,7 @@ mod tests {
             job.price = Some(Price::dear(step, 6 << 20));
             job.run().unwrap();
             let Summary { keys: read, distinct: found, runs, .. } = job.summary;
-            assert_eq!((read, found, runs > 1), (keys.len() as u64, distinct, spills), "{step}");
+            assert_eq!((read, found, runs > 3), (all, all, spills), "{step}");
         }
     }
 

@@ -1,6 +1,8 @@
 //! What is spilled, damaged between spilling and merging: the run ends with one
 //! sentence that names the file, and leaves no output and no temporary file.
 
+#![cfg(unix)]
+
 use std::fs::{self, File};
 use std::ops::ControlFlow;
 use std::os::unix::fs::FileExt;

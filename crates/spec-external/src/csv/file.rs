@@ -239,7 +239,7 @@ mod tests {
                 number /= LETTERS.len() as u64;
                 letter
             };
-            let header = if len % 2 == 0 { "id\n" } else { "id,b\n" };
+            let header = if len.is_multiple_of(2) { "id\n" } else { "id,b\n" };
             header.bytes().chain(std::iter::repeat_with(letter).take(len as usize)).collect()
         };
         let every = (0..(LETTERS.len() as u64).pow(4)).map(move |number| of(number, 4));
