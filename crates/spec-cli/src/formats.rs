@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 #[cfg(feature = "parquet")]
-use spec::external::columns;
-use spec::external::{Chain, Content, Input, Key, Place, Source, csv, raw, text};
+use spec_external::columns;
+use spec_external::{Chain, Content, Input, Key, Place, Source, csv, raw, text};
 
 use super::{Error, Result};
 
@@ -217,7 +217,7 @@ impl Formats {
         let expected = if is_text { "text" } else { "raw keys" };
         let insist = if is_text { "" } else { "; --raw takes its bytes as they are" };
         let message = format!("is {}, not {expected}; {how}{insist}", content.name());
-        Err(spec::external::Error::data(input.name(), Place::Whole, message).into())
+        Err(spec_external::Error::data(input.name(), Place::Whole, message).into())
     }
 }
 

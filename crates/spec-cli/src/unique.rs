@@ -12,11 +12,11 @@ use clap::Args;
 use serde_json::json;
 use spec::Handle;
 #[cfg(feature = "parquet")]
-use spec::external::columns::ParquetSink;
-use spec::external::csv::CsvSink;
-use spec::external::raw::RawSink;
-use spec::external::text::TextSink;
-use spec::external::{
+use spec_external::columns::ParquetSink;
+use spec_external::csv::CsvSink;
+use spec_external::raw::RawSink;
+use spec_external::text::TextSink;
+use spec_external::{
     Discard, Distinct, Error as RunError, Key, Output, Phase, Sink, Source, Summary, process,
 };
 

@@ -3,8 +3,8 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use spec_core::ops::Unique as Operator;
-use spec_core::{DType, DeviceInfo, Overlap, Supports};
+use spec::ops::Unique as Operator;
+use spec::{DType, DeviceInfo, Overlap, Supports};
 
 use crate::drain::{self, Team};
 use crate::feed::Feed;
@@ -437,12 +437,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("keys");
         let keys: Vec<u64> = (0..3_000_000u64).map(|key| key.wrapping_mul(0x9E37_79B9)).collect();
-        std::fs::write(&path, spec_core::dtype::as_bytes(&keys)).unwrap();
+        std::fs::write(&path, spec::dtype::as_bytes(&keys)).unwrap();
         let all = keys.len() as u64;
         let source = raw::open::<u64>(&path).unwrap();
         let threads = std::num::NonZeroUsize::new(2);
         let options = Distinct { temp: folder.path().to_owned(), threads, ..Distinct::default() };
-        let device = spec_cpu::Cpu::open(0).unwrap();
+        let device = spec::cpu::Cpu::open(0).unwrap();
         for (step, spills) in
             [(1 << 20, true), (5 << 20, true), (24_000_000, false), (1 << 30, false)]
         {

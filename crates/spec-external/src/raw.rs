@@ -8,7 +8,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use spec_core::dtype::{as_bytes, as_bytes_mut};
+use spec::dtype::{as_bytes, as_bytes_mut};
 
 use crate::input::Data;
 use crate::key::little_endian;

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use crc32fast::Hasher;
-use spec_core::dtype::{as_bytes, as_bytes_mut};
+use spec::dtype::{as_bytes, as_bytes_mut};
 
 use crate::temp::TempFolder;
 use crate::watch::lock;

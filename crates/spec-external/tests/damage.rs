@@ -11,8 +11,8 @@ use std::sync::Mutex;
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use spec_core::dtype::as_bytes;
-use spec_cpu::Cpu;
+use spec::cpu::Cpu;
+use spec::dtype::as_bytes;
 use spec_external::raw::{self, RawSink};
 use spec_external::{Distinct, Error, Key, Output, Phase, Result, Summary};
 
