@@ -240,7 +240,7 @@ where
         let mut n = 0;
         loop {
             // The keys that are there are sorted in fresh memory, too: not too many of them.
-            let end = if n > capacity / 4 { capacity } else { (n + step).min(capacity) };
+            let end = if n > capacity / 2 { capacity } else { (n + step).min(capacity) };
             let not_host = lane.failed("the memory of the keys is no host memory");
             let keys = lane.host_keys(capacity).ok_or(not_host)?;
             n += self.feed.fill(&mut keys[n..end])?;
