@@ -13,8 +13,8 @@ use crate::{Key, Source, os, process};
 
 /// Seconds of the system's own time for a GB (10^9 bytes) that is read into fresh memory,
 /// above which chunks are faster. Two cores of a Zen 4 in such a virtual machine, 10^8
-/// random keys: 5.6 to 6.1 s of processor time at once (4.5 to 5.1 of the system's, 73 % of
-/// all of it in `clear_page_erms`), 4.2 to 4.4 s in chunks within [`CHEAP`].
+/// random keys: 6.3 to 7.3 s of processor time at once (5.4 to 6.4 of the system's, 73 % of
+/// all of it in `clear_page_erms`), 3.7 to 4.6 s in chunks within [`CHEAP`].
 const DEAR: f64 = 1.2;
 /// Bytes of keys between two looks at the price.
 const STEP: usize = 32 << 20;
