@@ -54,8 +54,6 @@
 
 mod absent;
 mod buffer;
-#[cfg(feature = "external")]
-pub mod external;
 mod handle;
 
 pub use buffer::Buffer;

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Times `spec unique` on text against `sort -n -u`, and on Parquet against polars.
+"""Times `spec unique` on text against `sort -n -u`, on CSV and on Parquet against polars.
 
     cargo build --release --features parquet
     pip install numpy polars
@@ -39,16 +39,28 @@ print(time.perf_counter() - start)
 """
 
 
+POLARS_CSV = """
+import sys, time, polars
+source, target = sys.argv[1:]
+start = time.perf_counter()
+query = polars.scan_csv(source, schema_overrides={"key": polars.UInt64})
+query.select("key").unique().sort("key").sink_csv(target)
+print(time.perf_counter() - start)
+"""
+
+
 def options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--spec", default=ROOT / "target/release/spec", help="the program")
     parser.add_argument("--keys", type=int, default=100_000_000, help="keys in Parquet")
     parser.add_argument("--text-keys", type=int, default=20_000_000, help="keys as text")
+    parser.add_argument("--csv-keys", type=int, default=10_000_000, help="keys in CSV")
     parser.add_argument("--repeat", type=int, default=5, help="rounds")
     parser.add_argument("--folder", help="where the files go; needs about 40 bytes a key")
     parser.add_argument("--memory", help="passed to `spec unique --memory`")
     parser.add_argument("--cold", action="store_true", help="drop inputs from the page cache")
-    parser.add_argument("--only", choices=["text", "parquet"], help="leave the other out")
+    parser.add_argument("--only", choices=["text", "csv", "parquet"],
+                        help="leave the others out")
     parser.add_argument("--shape", choices=SHAPES, help="leave the other out")
     return parser.parse_args()
 
@@ -122,6 +134,27 @@ def text(arguments, numpy, polars, folder, shape):
     report(f"text, {n} keys, {shape}, {source.stat().st_size / 1e6:.0f} MB", seconds, n)
 
 
+def csv(arguments, numpy, polars, folder, shape):
+    n = arguments.csv_keys
+    source, ours, theirs = (folder / f"{name}.csv" for name in ("keys", "ours", "theirs"))
+    key = keys(numpy, n, shape)
+    words = numpy.array(["alpha", "beta, gamma", "delta epsilon", ""])[key % 4]
+    others = {"user": key % 10_007, "word": words, "price": (key % 100_000) / 100}
+    spec = unique(arguments, "--csv", "--column", "key", source, "-o", ours)
+    peer = [sys.executable, "-c", POLARS_CSV, source, theirs]
+    ways = {
+        "spec unique --csv": lambda: process(spec),
+        "polars": lambda: float(subprocess.run(peer, check=True, capture_output=True).stdout),
+    }
+    for title, columns, quotes in [("one column", {}, "necessary"), ("four columns", others, "necessary"),
+                                   ("four columns, all fields quoted", others, "always")]:
+        table = polars.DataFrame({"key": key, **columns})
+        table.write_csv(source, quote_style=quotes)
+        seconds = rounds(ways, source, arguments)
+        subprocess.run(["cmp", ours, theirs], check=True)
+        report(f"CSV, {title}, {n} keys, {shape}, {source.stat().st_size / 1e6:.0f} MB", seconds, n)
+
+
 def parquet(arguments, numpy, polars, folder, shape):
     n = arguments.keys
     source, ours, theirs = (folder / f"{name}.parquet" for name in ("keys", "ours", "theirs"))
@@ -160,10 +193,9 @@ def main():
           f"{polars.__version__}, {version.splitlines()[0]}, {arguments.repeat} rounds")
     with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
         for shape in [arguments.shape] if arguments.shape else SHAPES:
-            if arguments.only != "parquet":
-                text(arguments, numpy, polars, Path(folder), shape)
-            if arguments.only != "text":
-                parquet(arguments, numpy, polars, Path(folder), shape)
+            for compare in text, csv, parquet:
+                if arguments.only in (None, compare.__name__):
+                    compare(arguments, numpy, polars, Path(folder), shape)
     print(f"\nload at the end {os.getloadavg()[0]:.1f}; all results are equal")
 
 

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use console::Term;
 
 use super::complain;
 
@@ -128,36 +128,53 @@ fn watch(shared: &Shared, mut each: impl FnMut(Duration, Now)) {
     }
 }
 
-fn draw_bar(shared: &Shared) {
-    let mut shown: Option<(Instant, ProgressBar)> = None;
-    watch(shared, |elapsed, now| {
-        if elapsed < DELAY {
+/// What is on the terminal.
+struct Drawn {
+    is_there: bool,
+    /// Whether nothing is drawn any more.
+    closed: bool,
+}
+
+static DRAWN: Mutex<Drawn> = Mutex::new(Drawn { is_there: false, closed: false });
+
+impl Drawn {
+    /// A terminal that cannot be written to shows nothing, which is no error.
+    fn clear(&mut self) {
+        if std::mem::take(&mut self.is_there) {
+            _ = Term::stderr().clear_line();
+        }
+    }
+
+    fn draw(&mut self, line: &str) {
+        self.clear();
+        self.is_there = true;
+        _ = Term::stderr().write_str(line);
+    }
+}
+
+/// Takes the bar off the terminal, and draws no other one: for a program that a signal
+/// ends.
+pub fn clear() {
+    // A thread that draws on a terminal that has stopped holds it as long as that.
+    for _ in 0..20 {
+        if let Ok(mut drawn) = DRAWN.try_lock() {
+            drawn.clear();
+            drawn.closed = true;
             return;
         }
-        if shown.as_ref().is_none_or(|(began, _)| *began != now.began) {
-            if let Some((_, old)) = shown.take() {
-                old.finish_and_clear();
-            }
-            let bar = ProgressBar::with_draw_target(now.total, ProgressDrawTarget::stderr());
-            let template = match now.total {
-                Some(_) => "{prefix:<7} {bar:30} {msg}",
-                None => "{prefix:<7} {spinner} {msg}",
-            };
-            if let Ok(style) = ProgressStyle::with_template(template) {
-                bar.set_style(style);
-            }
-            bar.set_prefix(now.phase);
-            shown = Some((now.began, bar));
-        }
-        if let Some((_, bar)) = &shown {
-            bar.set_position(now.done);
-            bar.set_message(now.in_words(now.began.elapsed()));
-            bar.tick();
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+fn draw_bar(shared: &Shared) {
+    watch(shared, |elapsed, now| {
+        let mut drawn = DRAWN.lock().unwrap_or_else(PoisonError::into_inner);
+        if elapsed >= DELAY && !drawn.closed {
+            let (_, columns) = Term::stderr().size();
+            drawn.draw(&now.in_line(columns.into()));
         }
     });
-    if let Some((_, bar)) = shown {
-        bar.finish_and_clear();
-    }
+    DRAWN.lock().unwrap_or_else(PoisonError::into_inner).clear();
 }
 
 fn write_lines(shared: &Shared) {
@@ -173,6 +190,25 @@ fn write_lines(shared: &Shared) {
 impl Now {
     fn say(&self) {
         complain(&format!("{}: {}", self.phase, self.in_words(self.began.elapsed())));
+    }
+
+    /// A line for a terminal of so many columns: the words first, cut where even they are
+    /// too long, and a bar where there is room.
+    fn in_line(&self, columns: usize) -> String {
+        // A terminal shows Ctrl-C behind the line, as `^C`; one that is full would go on in
+        // the next line, out of reach.
+        let room = columns.saturating_sub(3);
+        let mut line = format!("{:<7} {}", self.phase, self.in_words(self.began.elapsed()));
+        let bar = room.saturating_sub(line.len() + 1).min(30);
+        if let Some(total) = self.total.filter(|_| bar >= 5) {
+            let share = self.done.min(total) as f64 / total.max(1) as f64;
+            let full = (share * bar as f64) as usize;
+            let bar = format!("{}{} ", "\u{2588}".repeat(full), "\u{2591}".repeat(bar - full));
+            line.insert_str(8, &bar);
+        } else {
+            line.truncate(room);
+        }
+        line
     }
 
     /// How far the phase is after so much time, at which rate since it began, and
@@ -235,6 +271,25 @@ mod tests {
         assert_eq!(after(150, now(0, 0, None)), "2 min 30 s");
         let slow = now(0, 1000, Some(gigabytes(1)));
         assert_eq!(after(1, slow), "1 kB of 1.00 GB, 1 kB/s, 277 h 46 min left");
+    }
+
+    #[test]
+    fn a_line_fits_the_terminal() {
+        let quarter = now(2_000_000, 2_000_000, Some(8_000_000));
+        let words = "2.0 MB of 8.0 MB";
+        let bar = format!("read    {}{} {words}", "\u{2588}".repeat(7), "\u{2591}".repeat(23));
+        assert_eq!(quarter.in_line(80), bar);
+        assert_eq!(
+            quarter.in_line(40),
+            format!("read    {}{} {words}", "\u{2588}".repeat(3), "\u{2591}".repeat(9))
+        );
+        assert_eq!(quarter.in_line(30), format!("read    {words}"));
+        assert_eq!(quarter.in_line(16), "read    2.0 M");
+        assert_eq!(quarter.in_line(0), "");
+        assert_eq!(now(0, 9, Some(0)).in_line(80).matches('\u{2588}').count(), 0);
+        for columns in 0..100 {
+            assert!(quarter.in_line(columns).chars().count() <= columns.saturating_sub(3));
+        }
     }
 
     #[test]

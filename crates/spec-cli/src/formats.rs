@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueEnum};
 #[cfg(feature = "parquet")]
-use spec::external::columns;
-use spec::external::{Chain, Content, Input, Key, Place, Source, csv, raw, text};
+use spec_external::columns;
+use spec_external::{Chain, Content, Input, Key, Place, Source, csv, raw, text};
 
 use super::{Error, Result};
 
@@ -21,18 +21,28 @@ pub struct Formats {
     /// The inputs are text, one decimal number a line; so is the output
     #[arg(long, conflicts_with_all = ["csv", "column"])]
     text: bool,
-    /// The inputs are CSV; --column names the column, the output is text
+    /// The inputs are CSV, whose first line names the columns; so is the output
     #[arg(long, requires = "column")]
     csv: bool,
-    /// The inputs are Parquet or Arrow files, or folders of them, or CSV; the
-    /// column of keys in them
-    ///
-    /// A date or a time is the integer that it is stored as. Without --csv the
-    /// output is a Parquet file with a column of that name.
+    #[cfg_attr(
+        feature = "parquet",
+        doc = "The inputs are Parquet or Arrow files, or folders of them, or CSV; the column of \
+               keys in them",
+        doc = "",
+        doc = "A date or a time is the integer that it is stored as. Without --csv the output is a \
+               Parquet file with a column of that name."
+    )]
+    #[cfg_attr(
+        not(feature = "parquet"),
+        doc = "The column of keys in CSV",
+        doc = "",
+        doc = "This build reads and writes no Parquet or Arrow files; one that does is made by \
+               `cargo build --release --features parquet`."
+    )]
     #[arg(long, value_name = "NAME")]
     column: Option<String>,
     /// What stands between the fields of CSV, `\t` for a tab; without it, a comma
-    #[arg(long, value_name = "CHARACTER", requires = "csv", value_parser = parse_delimiter)]
+    #[arg(long, value_name = "CHARACTER", value_parser = parse_delimiter)]
     delimiter: Option<u8>,
     /// Lines at the start of each text that are a header
     #[arg(long, value_name = "N", requires = "text", value_parser = parse_lines)]
@@ -58,6 +68,9 @@ pub struct Formats {
 pub enum Format {
     Raw,
     Text,
+    Csv,
+    // What this build cannot write, its help does not offer.
+    #[cfg_attr(not(feature = "parquet"), value(hide = true))]
     Parquet,
 }
 
@@ -98,6 +111,10 @@ impl Formats {
             let words = "--lenient is for lines: --text or --csv";
             return Err(Error::Message(words.to_owned()));
         }
+        if self.delimiter.is_some() && !self.csv && self.output_format != Some(Format::Csv) {
+            let words = "--delimiter is for CSV: --csv, or --output-format csv";
+            return Err(Error::Message(words.to_owned()));
+        }
         let mut files = Vec::new();
         for path in inputs {
             if self.has_columns() && path.is_dir() {
@@ -122,9 +139,10 @@ impl Formats {
     /// form was asked for by name.
     pub fn output(&self, path: &Path) -> Result<Format> {
         let as_input = match &self.column {
-            Some(_) if !self.csv => Format::Parquet,
-            None if !self.text => Format::Raw,
-            _ => Format::Text,
+            Some(_) if self.csv => Format::Csv,
+            Some(_) => Format::Parquet,
+            None if self.text => Format::Text,
+            None => Format::Raw,
         };
         let Some(chosen) = self.output_format else {
             if !self.raw {
@@ -136,9 +154,13 @@ impl Formats {
     }
 
     /// What the column of the output is called.
-    #[cfg(feature = "parquet")]
     pub fn name(&self) -> &str {
         self.column.as_deref().unwrap_or("key")
+    }
+
+    /// What stands between the fields of CSV.
+    pub fn delimiter(&self) -> u8 {
+        self.delimiter.unwrap_or(b',')
     }
 
     /// All inputs as one source; `-` is stdin.
@@ -160,7 +182,7 @@ impl Formats {
         match &self.column {
             Some(column) => {
                 let mut options = csv::Options::default();
-                options.delimiter = self.delimiter.unwrap_or(options.delimiter);
+                options.delimiter = self.delimiter();
                 (options.lenient, options.skip_nulls) = (self.lenient, self.skip_nulls);
                 Ok(csv::read(input, column, options)?)
             }
@@ -188,16 +210,14 @@ impl Formats {
             Content::Parquet | Content::Arrow if cfg!(feature = "parquet") => {
                 "--column NAME reads a column of it".to_owned()
             }
-            Content::Parquet | Content::Arrow => {
-                format!("--column NAME reads a column of it, but {LEFT_OUT}")
-            }
+            Content::Parquet | Content::Arrow => LEFT_OUT.to_owned(),
             Content::Numpy => "write its array with `tofile` instead".to_owned(),
             _ => "unpack it first".to_owned(),
         };
         let expected = if is_text { "text" } else { "raw keys" };
         let insist = if is_text { "" } else { "; --raw takes its bytes as they are" };
         let message = format!("is {}, not {expected}; {how}{insist}", content.name());
-        Err(spec::external::Error::data(input.name(), Place::Whole, message).into())
+        Err(spec_external::Error::data(input.name(), Place::Whole, message).into())
     }
 }
 
@@ -206,7 +226,8 @@ fn check_name(path: &Path, format: Format) -> Result<()> {
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let says = match &*extension {
         "parquet" | "pq" => "Parquet",
-        "txt" | "csv" | "tsv" => "text",
+        "txt" => "text",
+        "csv" | "tsv" => "CSV",
         "gz" | "zst" | "bz2" | "xz" | "lz4" | "zip" => "packed",
         "arrow" | "feather" | "ipc" => "Arrow",
         "npy" => "NumPy",
@@ -215,15 +236,19 @@ fn check_name(path: &Path, format: Format) -> Result<()> {
     let (is, asked) = match format {
         Format::Raw => ("raw keys", "raw"),
         Format::Text => ("text", "text"),
+        Format::Csv => ("CSV", "csv"),
         Format::Parquet => ("Parquet", "parquet"),
     };
     if says == is {
         return Ok(());
     }
     let other = match says {
-        "Parquet" => ", --output-format parquet makes it what its name says",
-        "text" => ", --output-format text makes it what its name says",
-        _ => "",
+        "Parquet" if cfg!(not(feature = "parquet")) => format!(", and {LEFT_OUT}"),
+        "Parquet" | "text" | "CSV" => {
+            let format = says.to_ascii_lowercase();
+            format!(", --output-format {format} makes it what its name says")
+        }
+        _ => String::new(),
     };
     Err(Error::Message(format!(
         "{}: its name says {says}, but it would be {is}{other}; --output-format {asked} insists",
@@ -281,8 +306,8 @@ fn open_column<K: Key>(_: &Path, _: &str, _: bool) -> Result<Box<dyn Source<K>>>
 }
 
 /// What a build says that cannot read or write Parquet.
-const LEFT_OUT: &str =
-    "this build has no Parquet; build it with `cargo build --release --features parquet`";
+const LEFT_OUT: &str = "this build has no Parquet and no Arrow; one that has is made by `cargo \
+                        build --release --features parquet`";
 
 /// Parquet was asked for, and is not there.
 #[cfg(not(feature = "parquet"))]

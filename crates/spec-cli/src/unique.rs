@@ -12,14 +12,15 @@ use clap::Args;
 use serde_json::json;
 use spec::Handle;
 #[cfg(feature = "parquet")]
-use spec::external::columns::ParquetSink;
-use spec::external::raw::RawSink;
-use spec::external::text::TextSink;
-use spec::external::{
+use spec_external::columns::ParquetSink;
+use spec_external::csv::CsvSink;
+use spec_external::raw::RawSink;
+use spec_external::text::TextSink;
+use spec_external::{
     Discard, Distinct, Error as RunError, Key, Output, Phase, Sink, Source, Summary, process,
 };
 
-use super::byte_progress::{ByteProgress, Shown};
+use super::byte_progress::{self, ByteProgress, Shown};
 use super::formats::{Format, Formats, Type};
 use super::{Error, Result, complain, output};
 
@@ -48,7 +49,7 @@ pub struct Options {
     /// Write how often each key occurs beside it
     ///
     /// In raw files as a little-endian u64 after each key, in text behind a tab,
-    /// in Parquet as a column `count`.
+    /// in CSV and Parquet as a column `count`.
     #[arg(long)]
     counts: bool,
     #[command(flatten)]
@@ -57,6 +58,7 @@ pub struct Options {
     ///
     /// Without it, half of what is free: on the machine, and in the container
     /// (control group) and within the limits (ulimit) that the program runs in.
+    /// More than those two leave is not taken, and stderr says so.
     #[arg(long, value_name = "SIZE", value_parser = parse_size)]
     memory: Option<ByteSize>,
     /// Memory of the GPU that the program may take
@@ -78,8 +80,8 @@ pub struct Options {
     /// Print the summary as one JSON object
     #[arg(long)]
     json: bool,
-    /// Print no summary and show no progress
-    #[arg(long, short, conflicts_with_all = ["json", "progress"])]
+    /// Print no summary in words and show no progress; bad lines and errors are said
+    #[arg(long, short, conflicts_with = "progress")]
     quiet: bool,
     /// Say how far it is in lines on stderr where that is no terminal
     #[arg(long)]
@@ -120,6 +122,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     // Nothing of an unfinished run survives a signal.
     let ending = ctrlc::set_handler(|| {
         ENDING.store(true, Ordering::SeqCst);
+        byte_progress::clear();
         process::end(INTERRUPTED);
     });
     ending.map_err(|error| {
@@ -176,7 +179,9 @@ fn run_keys<K: Key>(options: &Options, files: &[PathBuf]) -> Result<ExitCode> {
     let counts = options.counts;
     let output = match options.file() {
         Some(path) => Output::create(path, options.force, files)?,
-        None if format != Format::Text && std::io::stdout().is_terminal() => {
+        None if matches!(format, Format::Raw | Format::Parquet)
+            && std::io::stdout().is_terminal() =>
+        {
             let words = "stdout is a terminal, which shows text; name a file (-o), or make it text \
                          (--output-format text)";
             return Err(Error::Message(words.to_owned()));
@@ -186,6 +191,10 @@ fn run_keys<K: Key>(options: &Options, files: &[PathBuf]) -> Result<ExitCode> {
     match format {
         Format::Raw => run_into(options, &source, RawSink::new(output, counts)),
         Format::Text => run_into(options, &source, TextSink::new(output, counts)),
+        Format::Csv => {
+            let (name, delimiter) = (options.formats.name(), options.formats.delimiter());
+            run_into(options, &source, CsvSink::new(output, name, delimiter, counts)?)
+        }
         #[cfg(feature = "parquet")]
         Format::Parquet => {
             let sink = ParquetSink::new::<K>(output, options.formats.name(), counts)?;
@@ -205,7 +214,10 @@ fn run_into<K: Key, T: Sink<K>>(
     // What the process holds by now counts too.
     let held = process::resident().unwrap_or(0);
     let mut unique = Distinct::default();
-    let limit = options.memory.map_or_else(half_of_free, |size| size.as_u64());
+    let limit = match options.memory {
+        Some(size) => within_limits(size.as_u64(), held),
+        None => half_of_free(),
+    };
     unique.memory = limit.saturating_sub(held);
     unique.device_memory = options.device_memory.map(|size| size.as_u64());
     unique.threads = options.threads;
@@ -249,7 +261,7 @@ fn run_into<K: Key, T: Sink<K>>(
 fn report(options: &Options, summary: &Summary, handle: &Handle) -> Result<()> {
     if options.count_only && !options.json {
         output::write(&format!("{}\n", summary.distinct))?;
-    } else if !options.quiet {
+    } else if !options.quiet || options.json {
         let text = if options.json {
             format!("{:#}\n", in_json(summary, handle))
         } else {
@@ -261,11 +273,13 @@ fn report(options: &Options, summary: &Summary, handle: &Handle) -> Result<()> {
             output::write(&text)?;
         }
     }
-    // What was left out is said here where no summary says it.
+    // What was left out is said here where no summary says it. Nulls are no fault: who
+    // left them out and wants no words is told of bad lines alone.
     if (options.count_only || options.quiet) && !options.json {
-        let skipped = skipped(summary);
-        if !skipped.is_empty() {
-            complain(skipped.trim_end());
+        let nulls = if options.quiet { String::new() } else { nulls(summary) };
+        let left_out = nulls + &bad_lines(summary);
+        if !left_out.is_empty() {
+            complain(left_out.trim_end());
         }
     }
     Ok(())
@@ -288,6 +302,24 @@ impl From<RunError> for Error {
             error => Error::Message(error.to_string()),
         }
     }
+}
+
+/// The memory that was asked for, or what the container and other limits leave this
+/// process, with what it holds already, where that is less: the system would end a
+/// process that takes more.
+fn within_limits(asked: u64, held: u64) -> u64 {
+    let Some(left) = process::memory_left() else { return asked };
+    // The system takes some for itself: tables of pages, files on their way to disk.
+    let most = held.saturating_add(left - left / 16);
+    if asked <= most {
+        return asked;
+    }
+    complain(&format!(
+        "note: the limits of this process (its control group, ulimit) leave {} of --memory {}",
+        ByteSize(most),
+        ByteSize(asked)
+    ));
+    most
 }
 
 /// Half of the memory that this process may still take.
@@ -339,7 +371,7 @@ fn in_words(summary: &Summary) -> String {
     if summary.runs > 0 {
         text += &format!("runs        {:>16}\n", summary.runs);
     }
-    text += &skipped(summary);
+    text += &(nulls(summary) + &bad_lines(summary));
     text += &format!(
         "\n{:<10} {:>10} {:>10} {:>12} {:>12}\n",
         "phase", "seconds", "GB/s", "GB read", "GB written"
@@ -365,16 +397,20 @@ fn in_words(summary: &Summary) -> String {
     text
 }
 
-/// What was left out, if anything was.
-fn skipped(summary: &Summary) -> String {
+/// How many nulls were left out, if any were.
+fn nulls(summary: &Summary) -> String {
+    match summary.skipped.nulls {
+        0 => String::new(),
+        nulls => format!("nulls       {nulls:>16}\n"),
+    }
+}
+
+/// How many lines were left out that are no key, if any were, and the first of them.
+fn bad_lines(summary: &Summary) -> String {
     let skipped = &summary.skipped;
-    let mut text = String::new();
-    if skipped.nulls > 0 {
-        text += &format!("nulls       {:>16}\n", skipped.nulls);
+    let first = skipped.first.as_deref().unwrap_or_default();
+    match skipped.lines {
+        0 => String::new(),
+        lines => format!("bad lines   {lines:>16}, the first: {first}\n"),
     }
-    if skipped.lines > 0 {
-        let first = skipped.first.as_deref().unwrap_or_default();
-        text += &format!("bad lines   {:>16}, the first: {first}\n", skipped.lines);
-    }
-    text
 }

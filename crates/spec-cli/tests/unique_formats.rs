@@ -130,6 +130,109 @@ fn a_bad_line_is_named() {
     refused(at, &["--text", "good.txt", "-o", "good.txt", "--force"], "same file");
 }
 
+#[test]
+fn blanks_around_a_number_are_no_part_of_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::write(at.join("in.txt"), "5 \n\t7\r\n 5\t\r\n6\n").unwrap();
+    assert_eq!(succeeds(at, &["--text", "in.txt", "-o", "-"]).stdout, b"5\n6\n7\n");
+    let csv = fs::File::create(at.join("in.csv")).unwrap();
+    (&csv).write_all(b"a,id\nx, 5\ny,5 \nz,\"6 \"\n").unwrap();
+    let output = succeeds(at, &["--csv", "--column", "id", "in.csv", "-o", "-"]);
+    assert_eq!(output.stdout, b"id\n5\n6\n");
+}
+
+#[test]
+fn csv_out_is_csv_in() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let keys = keys(30_000);
+    let counts = counted(&keys);
+    let text = |name: &str| fs::read_to_string(at.join(name)).unwrap();
+    // A name that a header has to quote, between commas and between other bytes.
+    for (name, quoted) in
+        [("id", "id"), ("the \"id\", 1;2", "\"the \"\"id\"\", 1;2\""), ("", "\"\"")]
+    {
+        for delimiter in [',', ';', '\t'] {
+            let rows = keys.iter().map(|key| format!("x{delimiter}\"{key}\"\r\n"));
+            let header = format!("other{delimiter}{quoted}\r\n");
+            fs::write(at.join("in.csv"), header + &rows.collect::<String>()).unwrap();
+            let between = delimiter.to_string();
+            let read = ["--csv", "--column", name, "--delimiter", &between, "--type", "i64"];
+            let run = |more: &[&str]| succeeds(at, &[&read[..], more, &["--force"]].concat());
+            run(&["in.csv", "-o", "out.csv"]);
+            let expected: String = counts.keys().map(|key| format!("{key}\n")).collect();
+            let quoted = if name.contains(delimiter) || name.contains('"') || name.is_empty() {
+                quoted
+            } else {
+                name
+            };
+            assert_eq!(text("out.csv"), format!("{quoted}\n{expected}"));
+            run(&["in.csv", "-o", "counts.csv", "--counts"]);
+            let records = counts.iter().map(|(key, count)| format!("{key}{delimiter}{count}\n"));
+            let header = format!("{quoted}{delimiter}count\n");
+            assert_eq!(text("counts.csv"), header + &records.collect::<String>());
+            // Both are read again, and give what they were made of.
+            for name in ["out.csv", "counts.csv"] {
+                run(&[name, "-o", "again.csv"]);
+                assert_eq!(text("again.csv"), text("out.csv"));
+            }
+        }
+    }
+    // From and to something else.
+    fs::write(at.join("in.txt"), lines(&keys)).unwrap();
+    let to = ["--text", "--type", "i64", "in.txt", "--force"];
+    succeeds(at, &[&to[..], &["-o", "key.csv", "--output-format", "csv"]].concat());
+    let from = ["--csv", "--column", "key", "--type", "i64", "key.csv", "--force"];
+    succeeds(at, &[&from[..], &["-o", "key.txt", "--output-format", "text"]].concat());
+    assert_eq!(text("key.txt"), lines(&counts.into_keys().collect::<Vec<_>>()));
+    let semicolons = ["-o", "key.csv", "--output-format", "csv", "--counts", "--delimiter", ";"];
+    succeeds(at, &[&to[..], &semicolons].concat());
+    assert!(text("key.csv").starts_with("key;count\n"));
+    refused(at, &[&to[..], &["-o", "out", "--delimiter", ";"]].concat(), "--delimiter is for CSV");
+    fs::write(at.join("count.csv"), "count\n5\n").unwrap();
+    let twice = ["--csv", "--column", "count", "count.csv", "--counts", "-o", "out"];
+    refused(at, &twice, "both be a column called count");
+}
+
+#[test]
+fn quotes_that_may_not_be_there_are_errors() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    let column = ["--csv", "--column", "id", "in.csv", "-o", "out"];
+    // Rows that such a quote swallows were missing, with exit code 0.
+    let rows = "4,x\n".repeat(100_000);
+    fs::write(at.join("in.csv"), format!("id,b\n1,x\n2,\"y\n{rows}")).unwrap();
+    refused(at, &column, "in.csv: line 3, column 3: a quote that is never closed");
+    fs::write(at.join("in.csv"), format!("id,b\n1,x\n\"5\"6,y\n{rows}")).unwrap();
+    let words = "in.csv: line 3, column 4: '6' stands behind the closing quote of a field";
+    refused(at, &column, words);
+    let output = succeeds(at, &[&column[..], &["--lenient", "--quiet", "--force"]].concat());
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("1, the first: in.csv: line 3, column 4"), "{stderr}");
+    assert_eq!(fs::read_to_string(at.join("out")).unwrap(), "id\n1\n4\n");
+}
+
+#[test]
+fn json_is_printed_where_words_are_not() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = folder.path();
+    fs::write(at.join("in.txt"), "1\nx\n2\n").unwrap();
+    let output = succeeds(at, &["--text", "--lenient", "in.txt", "-o", "out", "-q", "--json"]);
+    assert!(output.stderr.is_empty());
+    let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&summary["distinct"], &summary["skipped_lines"]), (&2.into(), &1.into()));
+}
+
+#[test]
+fn help_says_what_this_build_has() {
+    let output = Command::new(env!("CARGO_BIN_EXE_spec")).args(["unique", "--help"]).output();
+    let help = String::from_utf8(output.unwrap().stdout).unwrap();
+    let (has, lacks) = ("- parquet", "This build reads and writes no Parquet or Arrow files");
+    let [has, lacks] = [has, lacks].map(|words| help.contains(words));
+    assert_eq!((has, lacks), (cfg!(feature = "parquet"), cfg!(not(feature = "parquet"))), "{help}");
+}
+
 #[cfg(not(feature = "parquet"))]
 #[test]
 fn without_parquet_it_says_how_to_get_it() {

@@ -6,7 +6,7 @@
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
@@ -101,13 +101,13 @@ fn mode(path: &Path) -> u32 {
 
 /// A control group of its own with a limit of memory, gone when the test is.
 #[cfg(target_os = "linux")]
-struct Group(std::path::PathBuf);
+struct Group(PathBuf);
 
 #[cfg(target_os = "linux")]
 impl Group {
     /// `None`, and a word why, where this user may make none.
-    fn make(limit: u64) -> Option<Group> {
-        let name = format!("spec-test-{}", std::process::id());
+    fn make(limit: u64, test: &str) -> Option<Group> {
+        let name = format!("spec-test-{}-{test}", std::process::id());
         let of_memory = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
         let own = |prefix: &str| {
             let line = of_memory.lines().find_map(|line| {
@@ -150,13 +150,41 @@ fn the_default_of_memory_is_what_the_container_has() {
     file.write_all(&keys(1000)).unwrap();
     file.set_len(400 << 20).unwrap();
     let limit = 200 << 20;
-    let Some(group) = Group::make(limit) else { return };
+    let Some(group) = Group::make(limit, "default") else { return };
     let join = format!("echo $$ >{}", group.0.join("cgroup.procs").display());
     let output = succeeds(&mut spec_after(at, &join, "keys -o out --json"));
     let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(summary["distinct"], 1000);
     assert!(summary["runs"].as_u64().unwrap() > 0, "{summary}");
     assert!(summary["peak_memory"].as_u64().unwrap() < limit, "{summary}");
+}
+
+/// The system would end it with SIGKILL.
+#[cfg(target_os = "linux")]
+#[test]
+fn no_more_memory_is_taken_than_the_container_has() {
+    let folder = folder();
+    let at = folder.path();
+    let mut file = File::create(at.join("keys")).unwrap();
+    file.write_all(&keys(1000)).unwrap();
+    file.set_len(400 << 20).unwrap();
+    let limit = 200 << 20;
+    let Some(group) = Group::make(limit, "asked") else { return };
+    // In a group within the one that has the limit.
+    let inner = Group(group.0.join("inner"));
+    fs::create_dir(&inner.0).unwrap();
+    let join = format!("echo $$ >{}", inner.0.join("cgroup.procs").display());
+    for memory in ["8GiB", "64MiB"] {
+        let arguments = format!("keys -o out --json --force --memory {memory}");
+        let output = succeeds(&mut spec_after(at, &join, &arguments));
+        let summary: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(summary["distinct"], 1000);
+        assert!(summary["peak_memory"].as_u64().unwrap() < limit, "{summary}");
+        let stderr = words(&output.stderr);
+        let is_said = stderr.starts_with("note: the limits of this process")
+            && stderr.contains(memory.trim_end_matches("GiB"));
+        assert_eq!(is_said, memory == "8GiB", "{stderr}");
+    }
 }
 
 #[test]
@@ -199,6 +227,155 @@ fn nobody_else_may_read_what_is_unfinished() {
         drop(stdin);
         ends(&mut child);
         assert_eq!(mode(&at.join(output)), last, "{output}");
+    }
+}
+
+/// A run that has spilled and waits for more, its spilled files as they stay until then.
+fn spilled(at: &Path, arguments: &str) -> (Child, std::process::ChildStdin, Vec<PathBuf>) {
+    let mut command = spec_after(at, "true", arguments);
+    let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(&keys(3_000_000)).unwrap();
+    let files = || -> Vec<(PathBuf, u64)> {
+        let folders = names(&at.join("temp")).into_iter().map(|name| at.join("temp").join(name));
+        let files = folders.flat_map(|folder| {
+            names(&folder).into_iter().map(move |name| folder.join(name)).collect::<Vec<_>>()
+        });
+        let runs = files.filter(|path| path.extension().is_some());
+        runs.map(|path| (path.clone(), fs::metadata(path).unwrap().len())).collect()
+    };
+    let start = Instant::now();
+    let (mut before, mut same) = (files(), 0);
+    // Nothing has been written for a while.
+    while same < 10 {
+        assert!(start.elapsed() < PATIENCE);
+        std::thread::sleep(Duration::from_millis(50));
+        let now = files();
+        same = if now == before && !now.is_empty() { same + 1 } else { 0 };
+        before = now;
+    }
+    (child, stdin, before.into_iter().map(|(path, _)| path).collect())
+}
+
+#[test]
+fn damage_to_what_is_spilled_is_an_error_that_leaves_nothing() {
+    let folder = folder();
+    let at = folder.path();
+    let flip = |path: &Path| {
+        let mut bytes = fs::read(path).unwrap();
+        let middle = bytes.len() / 3;
+        bytes[middle] ^= 4;
+        fs::write(path, bytes).unwrap();
+    };
+    let zero = |path: &Path| {
+        let len = fs::metadata(path).unwrap().len();
+        fs::write(path, vec![0; len as usize]).unwrap();
+    };
+    let garble = |path: &Path| {
+        let len = fs::metadata(path).unwrap().len();
+        fs::write(path, &keys(len / 8 + 1)[..len as usize]).unwrap();
+    };
+    let cut = |path: &Path| {
+        let file = File::options().write(true).open(path).unwrap();
+        file.set_len(fs::metadata(path).unwrap().len() - 1).unwrap();
+    };
+    let changed = "is not what was written there: the disk or the memory is faulty";
+    let short = "cannot read: it is shorter than it was written";
+    let damages: [(fn(&Path), &str); 4] =
+        [(flip, changed), (zero, changed), (garble, changed), (cut, short)];
+    for (damage, expected) in damages {
+        for more in ["", " --counts"] {
+            let arguments = format!("- --memory 32MiB -o out{more}");
+            let (mut child, stdin, files) = spilled(at, &arguments);
+            let path = if more.is_empty() {
+                files.first()
+            } else {
+                files.iter().find(|path| path.extension().is_some_and(|kind| kind == "counts"))
+            };
+            let path = path.unwrap();
+            damage(path);
+            drop(stdin);
+            ends(&mut child);
+            let output = child.wait_with_output().unwrap();
+            let stderr = words(&output.stderr);
+            assert_eq!(output.status.code(), Some(1), "{}: {stderr}", output.status);
+            let name = format!("{}", path.file_name().unwrap().display());
+            assert!(stderr.contains(&name) && stderr.contains(expected), "{name}: {stderr}");
+            assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
+            assert_eq!((names(at), names(&at.join("temp"))), (vec!["temp".to_owned()], vec![]));
+        }
+    }
+}
+
+/// What is on a terminal of so many columns after these bytes, line by line; and how
+/// long a line was at most.
+#[cfg(target_os = "linux")]
+fn on_screen(sent: &str, columns: usize) -> (Vec<String>, usize) {
+    let (mut lines, mut row, mut column, mut longest) = (vec![Vec::new()], 0, 0, 0);
+    let mut letters = sent.chars();
+    while let Some(letter) = letters.next() {
+        match letter {
+            '\r' => column = 0,
+            '\n' => row += 1,
+            '\u{1b}' => {
+                assert_eq!(letters.next(), Some('['));
+                let order: String = letters.by_ref().take_while(|l| !l.is_alphabetic()).collect();
+                // All of a line is erased, or the cursor goes up; which of them, the
+                // letter said that was just taken.
+                match &*order {
+                    "2" => lines[row].clear(),
+                    order => panic!("what is {order:?}"),
+                }
+            }
+            letter => {
+                if column == columns {
+                    (row, column) = (row + 1, 0);
+                }
+                lines.resize(lines.len().max(row + 1), Vec::new());
+                let line = &mut lines[row];
+                line.resize(line.len().max(column + 1), ' ');
+                line[column] = letter;
+                column += 1;
+                longest = longest.max(column);
+            }
+        }
+        lines.resize(lines.len().max(row + 1), Vec::new());
+    }
+    (lines.into_iter().map(|line| line.into_iter().collect()).collect(), longest)
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn progress_fits_the_terminal_and_leaves_nothing_after_ctrl_c() {
+    for columns in [100, 40, 20] {
+        let folder = folder();
+        let at = folder.path();
+        make_pipe(&at.join("in"));
+        let run = format!(
+            "stty rows 24 cols {columns}; exec {SPEC} unique --device cpu --temp temp in -o out"
+        );
+        let mut command = Command::new("script");
+        command.args(["-qec", &run, "/dev/null"]).current_dir(at);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let Ok(mut child) = command.spawn() else {
+            _ = writeln!(std::io::stderr(), "skipped: there is no `script` to make a terminal");
+            return;
+        };
+        let mut pipe = File::options().write(true).open(at.join("in")).unwrap();
+        pipe.write_all(&keys(3_000_000)).unwrap();
+        // Until a bar is there.
+        std::thread::sleep(Duration::from_millis(2500));
+        let mut keyboard = child.stdin.take().unwrap();
+        keyboard.write_all(b"\x03").unwrap();
+        ends(&mut child);
+        let output = child.wait_with_output().unwrap();
+        drop(pipe);
+        let sent = words(&output.stdout);
+        assert!(sent.contains("read "), "no progress: {sent:?}");
+        let (lines, longest) = on_screen(&sent, columns);
+        assert!(longest <= columns, "{sent:?}");
+        assert!(lines.iter().all(|line| line.trim().is_empty()), "{lines:?} of {sent:?}");
+        assert_eq!(names(at), ["in", "temp"]);
     }
 }
 

@@ -81,14 +81,22 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     packed
 }
 
+/// How a Parquet or Arrow file is read, in a build that can do that or not.
+const COLUMNS: &str = if cfg!(feature = "parquet") {
+    "--column NAME reads a column of it"
+} else {
+    "this build has no Parquet and no Arrow; one that has is made by `cargo build --release \
+     --features parquet`"
+};
+
 #[test]
 fn what_is_plainly_no_raw_key_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     let pad = |head: &[u8]| [head, &[7; 4096][head.len()..]].concat();
     let cases: [(&str, Vec<u8>, &str); 9] = [
-        ("p", pad(b"PAR1\x15\x04"), "p: is a Parquet file, not raw keys; --column NAME reads"),
-        ("a", pad(b"ARROW1\0\0"), "a: is an Arrow file, not raw keys; --column NAME reads"),
+        ("p", pad(b"PAR1\x15\x04"), &format!("p: is a Parquet file, not raw keys; {COLUMNS}")),
+        ("a", pad(b"ARROW1\0\0"), &format!("a: is an Arrow file, not raw keys; {COLUMNS}")),
         (
             "n",
             b"12345\n678\n999999\n".repeat(8),
@@ -113,7 +121,11 @@ fn what_is_plainly_no_raw_key_is_refused() {
             succeeds(at, &["--raw", name, "--count-only"]);
         }
     }
-    refused(at, &["--text", "p", "-o", "out"], "p: is a Parquet file, not text; --column NAME");
+    refused(
+        at,
+        &["--text", "p", "-o", "out"],
+        &format!("p: is a Parquet file, not text; {COLUMNS}"),
+    );
     refused(at, &["--text", "x", "-o", "out"], "x: is an xz file, not text; unpack it first");
     // What could be keys is.
     fs::write(at.join("keys"), raw(&[0x31_5241_5041, 5, 0x0A31_0A32_0A33_0A34])).unwrap();
@@ -127,7 +139,7 @@ fn a_name_that_says_something_else_is_refused() {
     fs::write(at.join("keys"), raw(&[3, 1, 3])).unwrap();
     fs::write(at.join("text"), "3\n1\n3\n").unwrap();
     for (name, says) in
-        [("x.parquet", "Parquet"), ("x.PQ", "Parquet"), ("x.csv", "text"), ("x.gz", "packed")]
+        [("x.parquet", "Parquet"), ("x.PQ", "Parquet"), ("x.csv", "CSV"), ("x.gz", "packed")]
     {
         let expected = format!("{name}: its name says {says}, but it would be raw keys");
         refused(at, &["keys", "-o", name], &expected);
@@ -135,8 +147,14 @@ fn a_name_that_says_something_else_is_refused() {
         assert_eq!(fs::read(at.join(name)).unwrap(), raw(&[1, 3]));
         succeeds(at, &["--raw", "keys", "-o", name, "--force"]);
     }
-    refused(at, &["--text", "text", "-o", "y.parquet"], "its name says Parquet");
-    for name in ["y.txt", "y.csv", "y", "y.bin"] {
+    // What would make it so: in a build without Parquet, another build.
+    let how = if cfg!(feature = "parquet") { "--output-format parquet makes it" } else { COLUMNS };
+    for words in ["its name says Parquet", how] {
+        refused(at, &["--text", "text", "-o", "y.parquet"], words);
+    }
+    let csv = "its name says CSV, but it would be text, --output-format csv makes it";
+    refused(at, &["--text", "text", "-o", "y.csv"], csv);
+    for name in ["y.txt", "y", "y.bin"] {
         succeeds(at, &["--text", "text", "-o", name]);
     }
 }
@@ -221,12 +239,21 @@ fn a_column_of_csv_and_text_with_a_header() {
     fs::write(at.join("a.csv"), "user,\"the id\"\n\"x, y\",7\nz,3\nw,7\n").unwrap();
     fs::write(at.join("b.csv.gz"), gzip(b"the id;user\n9;x\n;y\n")).unwrap();
     let output = succeeds(at, &["--csv", "--column", "the id", "a.csv", "-o", "-"]);
-    assert_eq!(words(&output.stdout), "3\n7\n");
+    assert_eq!(words(&output.stdout), "the id\n3\n7\n");
     let semicolon = ["--csv", "--column", "the id", "--delimiter", ";", "b.csv.gz", "-o"];
-    refused(at, &[&semicolon[..], &["out"]].concat(), "b.csv.gz: line 3: column the id is empty");
+    let empty = "b.csv.gz: line 3, column 1: column the id is empty";
+    refused(at, &[&semicolon[..], &["out"]].concat(), empty);
     let output = succeeds(at, &[&semicolon[..], &["-", "--skip-nulls"]].concat());
-    assert_eq!(words(&output.stdout), "9\n");
+    assert_eq!(words(&output.stdout), "the id\n9\n");
     assert!(words(&output.stderr).contains("nulls                      1"));
+    let counted = ["--csv", "--column", "the id", "--delimiter", ";", "b.csv.gz", "--skip-nulls"];
+    let output = succeeds(at, &[&counted[..], &["--count-only"]].concat());
+    assert!(words(&output.stderr).starts_with("nulls   "), "{}", words(&output.stderr));
+    // Who leaves out nulls and wants no words is told of none.
+    for more in [&["-o", "-", "-q"][..], &["--count-only", "-q"]] {
+        let output = succeeds(at, &[&counted[..], more].concat());
+        assert_eq!(words(&output.stderr), "", "{more:?}");
+    }
     refused(at, &["--csv", "--column", "id", "a.csv", "-o", "out"], "it has user, the id");
 
     fs::write(at.join("ids.txt"), "id\n5\n5\nfive\n\n6\n").unwrap();

@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use rustix::fs::{Advice, fadvise};
-use spec_core::dtype::{as_bytes, as_bytes_mut};
-use spec_core::ops::Unique as Operator;
-use spec_core::ops::unique::Buffers;
-use spec_core::{Backend, DType, Descriptor, Stream};
-use spec_cpu::Cpu;
+use spec::cpu::Cpu;
+use spec::dtype::{as_bytes, as_bytes_mut};
+use spec::ops::Unique as Operator;
+use spec::ops::unique::Buffers;
+use spec::{Backend, DType, Descriptor, Stream};
 use spec_external::raw::{self, RawSink};
 use spec_external::{Distinct, Output, Summary};
 

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
 
 use memmap2::MmapMut;
-use spec_core::dtype::{from_bytes, from_bytes_mut};
+use spec::dtype::{from_bytes, from_bytes_mut};
 
 use crate::{Error, Key, Result};
 
@@ -23,8 +23,8 @@ impl<T: Key> Buffer<T> {
     pub(crate) fn new(len: usize) -> Result<Self> {
         let refuse = |error| {
             let message = format!("not enough memory for {len} keys: {error}");
-            let (device, status) = (spec_core::Device::CPU, spec_core::Status::InternalError);
-            Error::Device(spec_core::Error::device(device, status, message))
+            let (device, status) = (spec::Device::CPU, spec::Status::InternalError);
+            Error::Device(spec::Error::device(device, status, message))
         };
         let map = (len > 0).then(|| MmapMut::map_anon(len.saturating_mul(T::SIZE)));
         Ok(Buffer { map: map.transpose().map_err(refuse)?, of: PhantomData })

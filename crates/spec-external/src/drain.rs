@@ -4,8 +4,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::Sender;
 
-use spec_core::Memory;
-use spec_core::dtype::{from_bytes, from_bytes_mut};
+use spec::Memory;
+use spec::dtype::{from_bytes, from_bytes_mut};
 
 use crate::feed::Feed;
 use crate::staging::Stage;
@@ -168,9 +168,9 @@ pub(crate) fn to_device<K: Key>(
 }
 
 fn misaligned() -> Error {
-    Error::Device(spec_core::Error::device(
-        spec_core::Device::CPU,
-        spec_core::Status::InternalError,
+    Error::Device(spec::Error::device(
+        spec::Device::CPU,
+        spec::Status::InternalError,
         "staging memory is not aligned to 8 bytes",
     ))
 }

@@ -65,7 +65,7 @@ pub enum Error {
     Thread(io::Error),
     /// The device failed.
     #[error(transparent)]
-    Device(#[from] spec_core::Error),
+    Device(#[from] spec::Error),
     /// Something inside was left half done by a thread that panicked.
     #[error("{0} was lost with a thread that panicked; the output is incomplete and was dropped")]
     Poisoned(&'static str),

@@ -3,7 +3,7 @@
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
 
-use spec_core::Element;
+use spec::Element;
 
 mod sealed {
     pub trait Sealed {}

@@ -3,9 +3,9 @@
 use std::borrow::Cow;
 use std::sync::Mutex;
 
-use spec_core::ops::Unique as Operator;
-use spec_core::ops::unique::Buffers;
-use spec_core::{DType, Descriptor, Memory, Status, Stream, Supports, TensorDesc};
+use spec::ops::Unique as Operator;
+use spec::ops::unique::Buffers;
+use spec::{DType, Descriptor, Memory, Status, Stream, Supports, TensorDesc};
 
 use crate::watch::lock;
 use crate::{Error, Key, Result};
@@ -115,7 +115,7 @@ fn descriptor<K: Key, B: Supports<Operator>>(
     backend: &B,
     n: usize,
     has_counts: bool,
-) -> spec_core::Result<Descriptor<Operator>> {
+) -> spec::Result<Descriptor<Operator>> {
     let mut tensors = Operator.tensors(K::DTYPE, n);
     tensors.counts = has_counts.then(|| TensorDesc::new(DType::U64, [n]));
     Descriptor::create(backend, &Operator, &tensors)
@@ -159,6 +159,6 @@ impl<B: Supports<Operator>> Lane<B> {
 
     pub(crate) fn failed(&self, words: impl Into<Cow<'static, str>>) -> Error {
         let device = self.backend.info().device;
-        Error::Device(spec_core::Error::device(device, Status::InternalError, words))
+        Error::Device(spec::Error::device(device, Status::InternalError, words))
     }
 }

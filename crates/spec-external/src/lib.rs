@@ -2,8 +2,8 @@
 //!
 //! Keys from any number of files, of any size, become their distinct ones in
 //! ascending order, within a limit of host memory and one of device memory; the
-//! operator [`unique`](spec_core::ops::unique) does the work, on any device that
-//! [`Supports`](spec_core::Supports) it.
+//! operator [`unique`](spec::ops::unique) does the work, on any device that
+//! [`Supports`](spec::Supports) it.
 //!
 //! ## The parts
 //!
@@ -15,6 +15,32 @@
 //! | [`Output`] | a file that appears under its name only when it is complete |
 //! | [`Key`] | u64, i64, u32, i32 |
 //! | [`Progress`], [`Summary`] | how far it is, what it took |
+//!
+//! A [`Handle`](spec::Handle) is the device that a run takes.
+//!
+//! ```
+//! use spec::Handle;
+//! use spec_external::raw::{self, RawSink};
+//! use spec_external::{Output, Distinct};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = std::env::temp_dir().join(format!("spec-doc-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder)?;
+//! # let (input, output) = (folder.join("features.bin"), folder.join("distinct.bin"));
+//! # std::fs::write(&input, [3u64, 1, 3, 2].map(u64::to_le_bytes).concat())?;
+//! let handle: Handle = "cpu".parse()?;
+//! let mut unique = Distinct::default();
+//! unique.memory = 4 << 30;
+//!
+//! let source = raw::open::<u64>(&input)?;
+//! let sink = RawSink::new(Output::create(&output, false, &[&input])?, false);
+//! let summary = unique.run(&handle, &*source, sink, &())?;
+//! assert_eq!((summary.keys, summary.distinct), (4, 3));
+//! # assert_eq!(std::fs::read(&output)?, [1u64, 2, 3].map(u64::to_le_bytes).concat());
+//! # std::fs::remove_dir_all(&folder)?;
+//! # Ok(())
+//! # }
+//! ```
 //!
 //! A new format is a `Source` or a `Sink`, in this crate or in another one.
 
@@ -32,17 +58,20 @@ mod feed;
 mod input;
 mod key;
 mod lane;
+mod lines;
 mod live;
 mod merge;
 mod options;
 mod os;
 mod output;
 mod pipeline;
+mod price;
 pub mod process;
 pub mod raw;
 mod report;
 mod run;
 mod sink;
+mod sized;
 mod source;
 mod staging;
 mod temp;

@@ -11,6 +11,7 @@ use std::path::PathBuf;
 pub struct Distinct {
     /// Bytes of host memory that the run may take, everything that it
     /// allocates itself included; what the process holds already is not.
+    /// It takes less where memory costs more time than files do.
     pub memory: u64,
     /// Bytes of device memory that the run may take. `None`: three quarters of
     /// what the device has. Means nothing to the CPU, whose memory is the

@@ -3,13 +3,14 @@
 use std::sync::Mutex;
 use std::time::Instant;
 
-use spec_core::ops::Unique as Operator;
-use spec_core::{DType, DeviceInfo, Overlap, Supports};
+use spec::ops::Unique as Operator;
+use spec::{DType, DeviceInfo, Overlap, Supports};
 
 use crate::drain::{self, Team};
 use crate::feed::Feed;
 use crate::lane::{Lane, Sizes, Workspace};
 use crate::merge::{Shape, merge};
+use crate::price::Price;
 use crate::run::{Run, RunSink};
 use crate::staging::{self, Stage};
 use crate::temp::TempFolder;
@@ -96,6 +97,8 @@ struct Job<'a, K: Key, B, T> {
     chunks: u64,
     /// Where chunks are not in host memory.
     stages: Option<Pool<Stage>>,
+    /// Where chunks are in host memory, and may be faster than all keys at once.
+    price: Option<Price>,
     temp: Option<TempFolder>,
     runs: Vec<Run<K>>,
     summary: Summary,
@@ -139,6 +142,7 @@ where
             let chunks = options.device_memory.unwrap_or_else(|| device_memory(device.info()));
             (chunks, Some(stages))
         };
+        let price = if on_host { Price::new(source, memory, &options.temp) } else { None };
         Ok(Job {
             options,
             device,
@@ -150,6 +154,7 @@ where
             memory,
             chunks,
             stages,
+            price,
             temp: None,
             runs: Vec::new(),
             summary: Summary::default(),
@@ -199,7 +204,7 @@ where
         self.watch.begin(Phase::Read, 0, self.source.bytes())?;
         let workspace = sizes.workspace(self.device)?;
         let mut lane = sizes.lane::<K, B>(self.device.sibling()?)?;
-        let n = fill(&self.feed, &mut lane, capacity, self.stages.as_ref(), self.watch)?;
+        let n = self.fill_at_once(&mut lane, capacity)?;
         let is_all = self.feed.is_done() || self.source.keys() == Some(self.feed.keys());
         if is_all {
             self.phase(Phase::Read, start, self.feed.bytes(), 0, n as u64);
@@ -211,7 +216,7 @@ where
         let distinct = lane.compute::<K>(n, &workspace)?;
         drop(workspace);
         if !is_all {
-            // Of unknown length, and longer than memory: the first run.
+            // Of unknown length, and longer than memory; or memory is dear: the first run.
             let run = self.spill(&lane, distinct, 0)?;
             self.runs.push(run);
             return Ok(false);
@@ -223,6 +228,30 @@ where
         self.summary.distinct = distinct as u64;
         self.phase(Phase::Write, start, 0, 0, distinct as u64);
         Ok(true)
+    }
+
+    /// Reads all keys that fit; or, where the memory for them turns out to be dear, some of
+    /// them, and leaves less memory for the others.
+    fn fill_at_once(&mut self, lane: &mut Lane<B>, capacity: usize) -> Result<usize> {
+        let Some(price) = &mut self.price else {
+            return fill(&self.feed, lane, capacity, self.stages.as_ref(), self.watch);
+        };
+        let step = (price.step() / K::SIZE).max(1);
+        let mut n = 0;
+        loop {
+            // The keys that are there are sorted in fresh memory, too: not too many of them.
+            let end = if n > capacity / 2 { capacity } else { (n + step).min(capacity) };
+            let not_host = lane.failed("the memory of the keys is no host memory");
+            let keys = lane.host_keys(capacity).ok_or(not_host)?;
+            n += self.feed.fill(&mut keys[n..end])?;
+            if n < end || n == capacity {
+                return Ok(n);
+            }
+            if let Some(memory) = price.after(n * K::SIZE) {
+                (self.memory, self.chunks) = (memory, memory);
+                return Ok(n);
+            }
+        }
     }
 
     /// The folder for runs, which is made when the first one is written.
@@ -295,7 +324,7 @@ where
                 continue;
             }
             let distinct = lane.compute::<K>(n, workspace)?;
-            let index: usize = lock(runs).iter().map(|run| run.firsts.len() * K::SIZE).sum();
+            let index: usize = lock(runs).iter().map(Run::index).sum();
             let block = Shape::block_bytes(self.memory, index as u64) as usize / K::SIZE;
             let run = RunSink::new(temp, number, block, self.sink.counts())?;
             drain(&run, &lane, distinct, self.stages.as_ref(), self.team, self.watch)?;
@@ -394,5 +423,65 @@ fn drain<K: Key, B: Supports<Operator>, T: Sink<K>>(
             };
             drain::from_host(sink, keys, counts, team, watch)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::raw;
+
+    /// Wherever reading stops because memory is dear, no key is lost.
+    #[test]
+    fn keys_go_on_in_chunks_where_memory_is_dear() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("keys");
+        let keys: Vec<u64> = (0..3_000_000u64).map(|key| key.wrapping_mul(0x9E37_79B9)).collect();
+        std::fs::write(&path, spec::dtype::as_bytes(&keys)).unwrap();
+        let all = keys.len() as u64;
+        let source = raw::open::<u64>(&path).unwrap();
+        let threads = std::num::NonZeroUsize::new(2);
+        let options = Distinct { temp: folder.path().to_owned(), threads, ..Distinct::default() };
+        let device = spec::cpu::Cpu::open(0).unwrap();
+        for (step, spills) in
+            [(1 << 20, true), (5 << 20, true), (24_000_000, false), (1 << 30, false)]
+        {
+            let watch = Watch::new(&());
+            let mut job = Job::new(&options, &device, &*source, &crate::Discard, &watch).unwrap();
+            // Too few keys for it to be asked.
+            assert!(job.price.is_none());
+            job.price = Some(Price::dear(step, 6 << 20));
+            job.run().unwrap();
+            let Summary { keys: read, distinct: found, runs, .. } = job.summary;
+            assert_eq!((read, found, runs > 3), (all, all, spills), "{step}");
+        }
+    }
+
+    #[test]
+    fn the_price_is_asked_where_chunks_may_be_faster() {
+        struct Many(Option<u64>);
+        impl Source<u64> for Many {
+            fn keys(&self) -> Option<u64> {
+                self.0
+            }
+            fn bytes(&self) -> Option<u64> {
+                self.0
+            }
+            fn parts(&self) -> usize {
+                1
+            }
+            fn open(&self, _part: usize) -> Result<Box<dyn crate::Part<u64> + Send + '_>> {
+                unreachable!("nobody reads")
+            }
+        }
+        let temp = std::env::temp_dir();
+        let asked = |keys, memory| Price::new(&Many(keys), memory, &temp).is_some();
+        assert!(asked(Some(100_000_000), 8 << 30));
+        // Little memory, few keys, a stream of unknown length, and more than a disk has.
+        assert!(!asked(Some(100_000_000), 300 << 20));
+        assert!(!asked(Some(1_000_000), 8 << 30));
+        assert!(!asked(None, 8 << 30));
+        assert!(!asked(Some(1 << 60), 8 << 30));
+        assert!(Price::new(&Many(Some(100_000_000)), 8 << 30, "/nosuch".as_ref()).is_none());
     }
 }

@@ -2,6 +2,7 @@
 //! may take.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 pub use crate::live::abandon;
 
@@ -89,6 +90,18 @@ pub fn resident() -> Option<u64> {
 /// The most bytes of memory that this process ever held, where the system says so.
 pub fn peak() -> Option<u64> {
     status(Path::new("/proc/self"), "VmHWM:")
+}
+
+/// The time that the system itself has spent for this process so far, all threads, where
+/// it says so, in steps of 10 ms.
+pub(crate) fn system_time() -> Option<Duration> {
+    /// Milliseconds of the unit, `USER_HZ`, which is the same on every Linux of today.
+    const UNIT: u64 = 10;
+    let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
+    // The name may have any letters in it, blanks and brackets too.
+    let (_, fields) = stat.rsplit_once(')')?;
+    let units: u64 = fields.split_whitespace().nth(12)?.parse().ok()?;
+    Some(Duration::from_millis(units * UNIT))
 }
 
 /// A line of what Linux says of a process, in bytes.

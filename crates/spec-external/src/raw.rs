@@ -4,16 +4,16 @@
 //! mapped: mapped pages count as the process's own memory, which a limit could
 //! then not be held to.
 
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
-use spec_core::dtype::{as_bytes, as_bytes_mut};
+use spec::dtype::{as_bytes, as_bytes_mut};
 
 use crate::input::Data;
 use crate::key::little_endian;
-use crate::{Error, Input, Key, Output, Part, Place, Result, Sink, Source, os};
+use crate::sized::SizedFile;
+use crate::{Error, Input, Key, Output, Part, Place, Result, Sink, Source};
 
 /// Bytes of a part: long enough to be read at the disk's rate.
 const PART: u64 = 32 << 20;
@@ -37,7 +37,7 @@ pub fn read<K: Key>(input: Input) -> Result<Box<dyn Source<K>>> {
     match data {
         Data::File(file, bytes) => {
             whole::<K>(&name, bytes)?;
-            Ok(Box::new(RawFile { path: name, file, bytes }))
+            Ok(Box::new(RawFile(SizedFile::new(&name, file, bytes))))
         }
         Data::Stream(reader) => {
             Ok(Box::new(RawStream { name, reader: Mutex::new(reader), memory }))
@@ -55,14 +55,10 @@ fn whole<K: Key>(path: &Path, bytes: u64) -> Result<()> {
     Err(Error::data(path, Place::Whole, message))
 }
 
-struct RawFile {
-    path: PathBuf,
-    file: File,
-    bytes: u64,
-}
+struct RawFile(SizedFile);
 
 struct RawPart<'a> {
-    file: &'a RawFile,
+    file: &'a SizedFile,
     start: u64,
     at: u64,
     end: u64,
@@ -70,21 +66,21 @@ struct RawPart<'a> {
 
 impl<K: Key> Source<K> for RawFile {
     fn keys(&self) -> Option<u64> {
-        Some(self.bytes / K::SIZE as u64)
+        Some(self.0.bytes / K::SIZE as u64)
     }
 
     fn bytes(&self) -> Option<u64> {
-        Some(self.bytes)
+        Some(self.0.bytes)
     }
 
     fn parts(&self) -> usize {
-        self.bytes.div_ceil(PART) as usize
+        self.0.bytes.div_ceil(PART) as usize
     }
 
     fn open(&self, part: usize) -> Result<Box<dyn Part<K> + Send + '_>> {
         let start = part as u64 * PART;
-        let end = (start + PART).min(self.bytes);
-        Ok(Box::new(RawPart { file: self, start, at: start, end }))
+        let end = (start + PART).min(self.0.bytes);
+        Ok(Box::new(RawPart { file: &self.0, start, at: start, end }))
     }
 }
 
@@ -93,16 +89,9 @@ impl<K: Key> Part<K> for RawPart<'_> {
         let left = ((self.end - self.at) / K::SIZE as u64) as usize;
         let len = keys.len().min(left);
         let keys = &mut keys[..len];
-        let RawFile { path, file, bytes } = self.file;
-        let got = os::read_full(file, as_bytes_mut(keys), self.at)
-            .map_err(|error| Error::io("read", path, error))?;
-        if got < len * K::SIZE {
-            let end = self.at + got as u64;
-            let message = format!("ends there now, but was {bytes} bytes long when it was opened");
-            return Err(Error::data(path, Place::Byte(end), message));
-        }
+        self.file.read(as_bytes_mut(keys), self.at)?;
         little_endian(keys);
-        self.at += got as u64;
+        self.at += (len * K::SIZE) as u64;
         Ok(len)
     }
 

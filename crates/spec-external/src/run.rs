@@ -1,14 +1,15 @@
 //! A sorted run of distinct keys on disk.
 
 use std::fs::File;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use spec_core::dtype::{as_bytes, as_bytes_mut};
+use crc32fast::Hasher;
+use spec::dtype::{as_bytes, as_bytes_mut};
 
 use crate::temp::TempFolder;
 use crate::watch::lock;
-use crate::{Error, Key, Result, Sink, os};
+use crate::{Error, Key, Place, Result, Sink, os};
 
 /// Ascending distinct keys in a file, in the machine's own byte order, in
 /// blocks of so many; their counts, if there are any, in a second file.
@@ -19,15 +20,25 @@ pub(crate) struct Run<K> {
     pub(crate) len: u64,
     /// Keys of a block; the last one may be shorter.
     pub(crate) block: usize,
-    /// The first key of every block.
-    pub(crate) firsts: Vec<K>,
+    /// What is known of every block without reading it.
+    pub(crate) heads: Vec<Head<K>>,
+}
+
+/// What stays in memory of a block whose keys and counts are in files.
+#[derive(Clone, Copy)]
+pub(crate) struct Head<K> {
+    pub(crate) first: K,
+    /// The checksums of the block's keys and of its counts. Of a shorter last
+    /// block, as [`shifted`] to the end of a whole one.
+    sums: [u32; 2],
 }
 
 /// A run whose files are open.
-pub(crate) struct OpenRun<'a> {
+pub(crate) struct OpenRun<'a, K> {
     temp: &'a TempFolder,
-    keys: (PathBuf, File),
-    counts: Option<(PathBuf, File)>,
+    run: &'a Run<K>,
+    keys: File,
+    counts: Option<File>,
 }
 
 /// Writes a run, from several threads.
@@ -36,7 +47,7 @@ pub(crate) struct RunSink<'a, K> {
     keys: (PathBuf, File),
     counts: Option<(PathBuf, File)>,
     block: usize,
-    firsts: Mutex<Vec<K>>,
+    heads: Mutex<Vec<Head<K>>>,
 }
 
 impl<'a, K: Key> RunSink<'a, K> {
@@ -56,18 +67,51 @@ impl<'a, K: Key> RunSink<'a, K> {
             keys: make("keys")?,
             counts: counts.then(|| make("counts")).transpose()?,
             block,
-            firsts: Mutex::new(Vec::new()),
+            heads: Mutex::new(Vec::new()),
         })
     }
 
     /// All `len` keys are written. The files are closed: there can be more runs
     /// than a process may have files open.
     pub(crate) fn into_run(self, len: u64) -> Result<Run<K>> {
-        let mut firsts =
-            self.firsts.into_inner().map_err(|_| Error::Poisoned("a run's first keys"))?;
-        firsts.shrink_to_fit();
+        let mut heads =
+            self.heads.into_inner().map_err(|_| Error::Poisoned("what is known of a run"))?;
+        heads.shrink_to_fit();
         let counts = self.counts.map(|(path, _)| path);
-        Ok(Run { keys: self.keys.0, counts, len, block: self.block, firsts })
+        Ok(Run { keys: self.keys.0, counts, len, block: self.block, heads })
+    }
+
+    /// Adds keys from position `rank` on, and their counts, to the heads of the
+    /// blocks that they are in.
+    fn note(&self, rank: u64, keys: &[K], counts: &[u64]) {
+        let block = self.block as u64;
+        let end = rank + keys.len() as u64;
+        let mut parts = Vec::with_capacity(keys.len() / self.block + 2);
+        let mut at = rank;
+        while at < end {
+            let whole = (at / block + 1) * block;
+            let range = (at - rank) as usize..(whole.min(end) - rank) as usize;
+            let missing = whole - whole.min(end);
+            let keys = &keys[range.clone()];
+            let counts = if counts.is_empty() { counts } else { &counts[range] };
+            let sums = sums(keys, counts, missing);
+            // Only the part that begins the block knows its first key.
+            let first = at.is_multiple_of(block).then_some(keys[0]);
+            parts.push(((at / block) as usize, first, sums));
+            at = whole;
+        }
+        let mut heads = lock(&self.heads);
+        let needed = end.div_ceil(block) as usize;
+        if heads.len() < needed {
+            heads.resize(needed, Head { first: K::MIN, sums: [0; 2] });
+        }
+        for (index, first, sums) in parts {
+            let head = &mut heads[index];
+            head.first = first.unwrap_or(head.first);
+            for (sum, part) in head.sums.iter_mut().zip(sums) {
+                *sum ^= part;
+            }
+        }
     }
 
     fn write(&self, (path, file): &(PathBuf, File), bytes: &[u8], offset: u64) -> Result<()> {
@@ -83,20 +127,7 @@ impl<K: Key> Sink<K> for RunSink<'_, K> {
     }
 
     fn encode(&self, rank: u64, keys: &[K], counts: &[u64]) -> Result<()> {
-        let block = self.block as u64;
-        let mut at = rank.next_multiple_of(block);
-        let end = rank + keys.len() as u64;
-        if at < end {
-            let mut firsts = lock(&self.firsts);
-            let needed = end.div_ceil(block) as usize;
-            if firsts.len() < needed {
-                firsts.resize(needed, K::MIN);
-            }
-            while at < end {
-                firsts[(at / block) as usize] = keys[(at - rank) as usize];
-                at += block;
-            }
-        }
+        self.note(rank, keys, counts);
         self.write(&self.keys, as_bytes(keys), rank * K::SIZE as u64)?;
         match &self.counts {
             Some(file) => self.write(file, as_bytes(counts), rank * 8),
@@ -120,13 +151,16 @@ impl<K: Key> Run<K> {
         self.len * (K::SIZE as u64 + counts)
     }
 
-    pub(crate) fn open<'a>(&self, temp: &'a TempFolder) -> Result<OpenRun<'a>> {
-        let open = |path: &PathBuf| {
-            let file = File::open(path).map_err(|error| temp.failed("read", path, error));
-            file.map(|file| (path.clone(), file))
-        };
+    /// Bytes that its heads take.
+    pub(crate) fn index(&self) -> usize {
+        self.heads.len() * size_of::<Head<K>>()
+    }
+
+    pub(crate) fn open<'a>(&'a self, temp: &'a TempFolder) -> Result<OpenRun<'a, K>> {
+        let open =
+            |path: &PathBuf| File::open(path).map_err(|error| temp.failed("read", path, error));
         let counts = self.counts.as_ref().map(open).transpose()?;
-        Ok(OpenRun { temp, keys: open(&self.keys)?, counts })
+        Ok(OpenRun { temp, run: self, keys: open(&self.keys)?, counts })
     }
 
     /// Keys of a block.
@@ -144,17 +178,45 @@ impl<K: Key> Run<K> {
     }
 }
 
-impl OpenRun<'_> {
-    /// Reads keys from position `at` on, and their counts.
-    pub(crate) fn read<K: Key>(&self, at: u64, keys: &mut [K], counts: &mut [u64]) -> Result<()> {
-        self.fill(&self.keys, as_bytes_mut(keys), at * K::SIZE as u64)?;
-        match &self.counts {
-            Some(file) => self.fill(file, as_bytes_mut(counts), at * 8),
-            None => Ok(()),
+impl<K: Key> OpenRun<'_, K> {
+    /// Reads a block: its keys, and their counts where there are any. They are
+    /// what was written, and the keys ascend from the head's first to less than
+    /// the next head's.
+    pub(crate) fn read(&self, block: usize, keys: &mut [K], counts: &mut [u64]) -> Result<()> {
+        let run = self.run;
+        let at = block as u64 * run.block as u64;
+        self.fill(&run.keys, &self.keys, as_bytes_mut(keys), at * K::SIZE as u64)?;
+        if let (Some(path), Some(file)) = (&run.counts, &self.counts) {
+            self.fill(path, file, as_bytes_mut(counts), at * 8)?;
         }
+        let head = &run.heads[block];
+        let found = sums(keys, counts, (run.block - keys.len()) as u64);
+        if found[0] != head.sums[0] {
+            return Err(damaged(&run.keys, at * K::SIZE as u64));
+        }
+        if let Some(path) = run.counts.as_ref().filter(|_| found[1] != head.sums[1]) {
+            return Err(damaged(path, at * 8));
+        }
+        let ends = match run.heads.get(block + 1) {
+            Some(next) => keys.last() < Some(&next.first),
+            None => true,
+        };
+        if keys.first() == Some(&head.first) && ends && ascend(keys) {
+            return Ok(());
+        }
+        Err(self.out_of_order(block))
     }
 
-    fn fill(&self, (path, file): &(PathBuf, File), bytes: &mut [u8], offset: u64) -> Result<()> {
+    /// The error of keys that a device or a memory got wrong before they were
+    /// written.
+    pub(crate) fn out_of_order(&self, block: usize) -> Error {
+        let at = Place::Byte(block as u64 * self.run.block as u64 * K::SIZE as u64);
+        let words = "has keys that do not ascend, as they were written: the device or the memory \
+                     is faulty";
+        Error::data(&self.run.keys, at, words)
+    }
+
+    fn fill(&self, path: &Path, file: &File, bytes: &mut [u8], offset: u64) -> Result<()> {
         let failed = |error| self.temp.failed("read", path, error);
         let got = os::read_full(file, bytes, offset).map_err(failed)?;
         if got < bytes.len() {
@@ -162,4 +224,36 @@ impl OpenRun<'_> {
         }
         Ok(())
     }
+}
+
+/// The error of a block that is not what was written.
+fn damaged(path: &Path, offset: u64) -> Error {
+    let words = "is not what was written there: the disk or the memory is faulty, or another \
+                 program has changed the file";
+    Error::data(path, Place::Byte(offset), words)
+}
+
+/// Whether each key is less than the next one. All of them are looked at, so that
+/// the loop has no branch and the compiler makes vectors of it.
+fn ascend<K: Key>(keys: &[K]) -> bool {
+    let next = keys.get(1..).unwrap_or_default();
+    keys.iter().zip(next).fold(true, |ascend, (key, next)| ascend & (key < next))
+}
+
+/// The checksums of keys and counts that `missing` more follow in their block.
+fn sums<K: Key>(keys: &[K], counts: &[u64], missing: u64) -> [u32; 2] {
+    let keys = shifted(as_bytes(keys), missing * K::SIZE as u64);
+    [keys, if counts.is_empty() { 0 } else { shifted(as_bytes(counts), missing * 8) }]
+}
+
+/// What the checksum of bytes adds to that of a block in which `behind` more
+/// bytes follow: the checksum of a block is the exclusive or over its parts, which
+/// several threads write in any order.
+fn shifted(bytes: &[u8], behind: u64) -> u32 {
+    let mut hasher = Hasher::new();
+    hasher.update(bytes);
+    if behind > 0 {
+        hasher.combine(&Hasher::new_with_initial_len(0, behind));
+    }
+    hasher.finalize()
 }

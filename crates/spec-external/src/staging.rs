@@ -1,6 +1,6 @@
 //! Host memory between files and a device.
 
-use spec_core::{Overlap, Staging};
+use spec::{Overlap, Staging};
 
 use crate::Result;
 use crate::watch::Pool;
@@ -22,14 +22,14 @@ impl Stage {
     pub(crate) fn bytes(&self) -> &[u8] {
         match self {
             Stage::Locked(memory) => memory.bytes(),
-            Stage::Plain(words) => spec_core::dtype::as_bytes(words),
+            Stage::Plain(words) => spec::dtype::as_bytes(words),
         }
     }
 
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
         match self {
             Stage::Locked(memory) => memory.bytes_mut(),
-            Stage::Plain(words) => spec_core::dtype::as_bytes_mut(words),
+            Stage::Plain(words) => spec::dtype::as_bytes_mut(words),
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::sync::Mutex;
 
-use spec_cpu::Cpu;
+use spec::cpu::Cpu;
 use spec_external::{Distinct, Part, Result, Sink, Source, Summary};
 use tempfile::TempDir;
 

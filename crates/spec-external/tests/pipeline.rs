@@ -6,8 +6,8 @@ use std::ops::ControlFlow;
 use std::path::Path;
 use std::sync::Mutex;
 
-use spec_core::dtype::as_bytes;
-use spec_cpu::Cpu;
+use spec::cpu::Cpu;
+use spec::dtype::as_bytes;
 use spec_external::raw::{self, RawSink};
 use spec_external::{Discard, Distinct, Error, Input, Key, Output, Phase, Source, Summary};
 use tempfile::TempDir;

@@ -20,8 +20,8 @@ use arrow_ipc::convert::try_fb_to_schema;
 use arrow_ipc::reader::{FileDecoder, read_footer_length};
 use arrow_ipc::{Block, RecordBatch, root_as_footer, root_as_message};
 use arrow_schema::{ArrowError, DataType, TimeUnit};
-use spec_core::dtype::{as_bytes, as_bytes_mut};
-use spec_core::{DType, Element};
+use spec::dtype::{as_bytes, as_bytes_mut};
+use spec::{DType, Element};
 
 use super::pages::{RATIO, SPARE, check_memory};
 use super::reader::Shared;

@@ -19,7 +19,7 @@ mod thrift;
 
 use std::path::{Path, PathBuf};
 
-use spec_core::DType;
+use spec::DType;
 
 use crate::caught::catch;
 use crate::input::Data;

@@ -11,8 +11,8 @@ use parquet::data_type::{DataType, Int32Type, Int64Type};
 use parquet::errors::ParquetError;
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::schema::types::ColumnDescriptor;
-use spec_core::dtype::{as_bytes, as_bytes_mut};
-use spec_core::{DType, Element};
+use spec::dtype::{as_bytes, as_bytes_mut};
+use spec::{DType, Element};
 
 use super::pages::{check_chunk, check_footer};
 use super::reader::{BUFFER, Shared};

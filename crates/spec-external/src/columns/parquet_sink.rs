@@ -15,8 +15,8 @@ use parquet::file::properties::{
 };
 use parquet::file::writer::{SerializedFileWriter, SerializedPageWriter, TrackedWrite};
 use parquet::schema::types::{ColumnDescPtr, SchemaDescriptor, Type};
-use spec_core::dtype::{as_bytes, as_bytes_mut};
-use spec_core::{DType, Element};
+use spec::dtype::{as_bytes, as_bytes_mut};
+use spec::{DType, Element};
 
 use crate::{Error, Key, Output, Result, Sink};
 

@@ -11,8 +11,8 @@ pub(crate) struct Task<K> {
     /// Its place in the order, from 0.
     pub(crate) number: u64,
     pub(crate) run: usize,
-    /// The position of its first key in the run.
-    pub(crate) at: u64,
+    /// Its place in the run.
+    pub(crate) block: usize,
     /// Its number of keys.
     pub(crate) len: usize,
     /// The smallest key of all blocks that come after it; `None` after the last.
@@ -30,7 +30,7 @@ pub(crate) struct Forecast<'a, K> {
 impl<'a, K: Key> Forecast<'a, K> {
     pub(crate) fn new(runs: &'a [Run<K>]) -> Self {
         let firsts = runs.iter().enumerate();
-        let next = firsts.filter_map(|(run, r)| Some(Reverse((*r.firsts.first()?, run, 0))));
+        let next = firsts.filter_map(|(run, r)| Some(Reverse((r.heads.first()?.first, run, 0))));
         Forecast { runs, next: next.collect(), number: 0 }
     }
 }
@@ -41,14 +41,14 @@ impl<K: Key> Iterator for Forecast<'_, K> {
     fn next(&mut self) -> Option<Task<K>> {
         let Reverse((_, run, block)) = self.next.pop()?;
         let source = &self.runs[run];
-        if let Some(first) = source.firsts.get(block + 1) {
-            self.next.push(Reverse((*first, run, block + 1)));
+        if let Some(head) = source.heads.get(block + 1) {
+            self.next.push(Reverse((head.first, run, block + 1)));
         }
         self.number += 1;
         Some(Task {
             number: self.number - 1,
             run,
-            at: block as u64 * source.block as u64,
+            block,
             len: source.block_len(block),
             bound: self.next.peek().map(|Reverse((first, ..))| *first),
         })

@@ -176,7 +176,7 @@ pub(crate) fn merge<K: Key, T: Sink<K>>(
             });
         }
         drop(pieces);
-        watch.guard(|| plan(runs.len(), batch, shape.piece, reads, &cut));
+        watch.guard(|| plan(&open, batch, shape.piece, reads, &cut));
         drop(cut);
     });
     watch.check()?;
@@ -184,7 +184,7 @@ pub(crate) fn merge<K: Key, T: Sink<K>>(
 }
 
 fn read_blocks<'a, K: Key>(
-    open: &[OpenRun<'_>],
+    open: &[OpenRun<'_, K>],
     forecast: &Mutex<Forecast<'_, K>>,
     pool: &'a Pool<Block<K>>,
     read: &SyncSender<Read<'a, K>>,
@@ -202,7 +202,7 @@ fn read_blocks<'a, K: Key>(
         let Columns { keys, counts } = &mut block.columns;
         let wanted = task.len.min(counts.len());
         let counts = &mut counts[..wanted];
-        open[task.run].read(task.at, &mut keys[..task.len], counts)?;
+        open[task.run].read(task.block, &mut keys[..task.len], counts)?;
         let bytes = task.len * K::SIZE + counts.len() * 8;
         watch.advance(bytes as u64)?;
         let loaded = Arc::new(Loaded { block: Some(block), pool });
@@ -214,15 +214,18 @@ fn read_blocks<'a, K: Key>(
 }
 
 fn plan<'a, K: Key>(
-    runs: usize,
+    open: &[OpenRun<'_, K>],
     batch: usize,
     piece: usize,
     reads: Receiver<Read<'a, K>>,
     cut: &SyncSender<Piece<'a, K>>,
 ) -> Result<()> {
-    let mut planner = Planner::new(runs, batch, piece);
+    let mut planner = Planner::new(open.len(), batch, piece);
     for read in reads {
-        for piece in planner.take(read.task, read.loaded) {
+        let Task { run, block, .. } = read.task;
+        let pieces = planner.take(read.task, read.loaded);
+        // Every block was checked when it was read.
+        for piece in pieces.ok_or_else(|| open[run].out_of_order(block))? {
             // The workers are gone only if one has failed.
             if cut.send(piece).is_err() {
                 return Ok(());
@@ -280,5 +283,82 @@ fn gather<K: Key>(piece: &Piece<'_, K>, to: &mut Columns<K>, ends: &mut Vec<usiz
         ends.push(end);
         last = Some(slice.run);
         at = end;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Discard;
+    use crate::run::RunSink;
+
+    /// How many distinct keys runs have, or why they cannot be merged; in blocks of
+    /// so many.
+    fn merged(runs: &[Vec<u64>], block: usize) -> Result<u64> {
+        let folder = tempfile::tempdir().unwrap();
+        let temp = TempFolder::make(folder.path()).unwrap();
+        let write = |(number, keys): (usize, &Vec<u64>)| {
+            let sink = RunSink::new(&temp, number, block, false).unwrap();
+            // In parts that are no blocks, and in any order.
+            let parts = keys.chunks(block / 3 + 1).enumerate();
+            for (part, keys) in parts.rev() {
+                sink.encode((part * (block / 3 + 1)) as u64, keys, &[]).unwrap();
+            }
+            sink.into_run(keys.len() as u64).unwrap()
+        };
+        let runs: Vec<_> = runs.iter().enumerate().map(write).collect();
+        let shape = Shape::new::<u64>(8 << 20, 2, false, 0);
+        let watch = Watch::new(&());
+        let result = merge(&runs, &temp, shape, &Discard, &watch);
+        watch.outcome(result)
+    }
+
+    /// As a device that is out of order might give them: a true checksum, and no
+    /// sense. Each of these, unchecked, hung the merge, overflowed its stack, or
+    /// gave a number.
+    #[test]
+    fn keys_that_do_not_ascend_are_an_error() {
+        let n = 200_000;
+        let good: Vec<u64> = (0..n).map(|key| key * 5).collect();
+        let hash = |key: u64| key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let bad: [Vec<u64>; 7] = [
+            vec![0; n as usize],
+            vec![u64::MAX; n as usize],
+            (0..n).rev().collect(),
+            (0..n).map(hash).collect(),
+            (0..n).map(|key| key / 2).collect(),
+            // In order but at one place, within a block and between two.
+            (0..n).map(|key| if key == 77_777 { 0 } else { key * 3 }).collect(),
+            (0..n).map(|key| if key < 3 * 2048 { key } else { key - 1 }).collect(),
+        ];
+        assert_eq!(merged(&[good.clone(), good.clone()], 2048).unwrap(), n);
+        for keys in bad {
+            for runs in [vec![keys.clone()], vec![good.clone(), keys.clone()], vec![keys; 3]] {
+                let error = merged(&runs, 2048).unwrap_err().to_string();
+                assert!(
+                    error.contains(".keys: byte ") && error.contains("do not ascend"),
+                    "{error}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn runs_of_every_length_are_what_was_written() {
+        for block in [500, 2048] {
+            for len in [0u64, 1, 499, 500, 501, 2047, 2048, 2049, 5000] {
+                let keys: Vec<u64> = (0..len).map(|key| key * key).collect();
+                assert_eq!(merged(&[keys.clone(), vec![], keys], block).unwrap(), len);
+            }
+        }
+    }
+
+    #[test]
+    fn a_planner_gives_up_on_keys_that_cannot_be_divided() {
+        let pool = Pool::new(Vec::new());
+        let block = Block { columns: Columns::new(10_000, false).unwrap(), len: 10_000 };
+        let loaded = Arc::new(Loaded { block: Some(block), pool: &pool });
+        let task = Task { number: 0, run: 0, block: 0, len: 10_000, bound: None };
+        assert!(Planner::<u64>::new(1, 1, 4096).take(task, loaded).is_none());
     }
 }

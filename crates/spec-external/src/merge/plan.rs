@@ -58,8 +58,13 @@ impl<'a, K: Key> Planner<'a, K> {
         }
     }
 
-    /// Takes a block; returns the pieces that can be merged now.
-    pub(crate) fn take(&mut self, task: Task<K>, loaded: Arc<Loaded<'a, K>>) -> Vec<Piece<'a, K>> {
+    /// Takes a block; returns the pieces that can be merged now. `None` where keys
+    /// of a run do not ascend, so that no key divides them.
+    pub(crate) fn take(
+        &mut self,
+        task: Task<K>,
+        loaded: Arc<Loaded<'a, K>>,
+    ) -> Option<Vec<Piece<'a, K>>> {
         self.early.insert(task.number, (task, loaded));
         let mut pieces = Vec::new();
         while let Some((task, loaded)) = self.early.remove(&self.next) {
@@ -70,10 +75,10 @@ impl<'a, K: Key> Planner<'a, K> {
             if self.fresh >= self.batch || task.bound.is_none() {
                 self.fresh = 0;
                 let slices = self.cut_off(task.bound);
-                self.divide(slices, &mut pieces);
+                self.divide(slices, &mut pieces)?;
             }
         }
-        pieces
+        Some(pieces)
     }
 
     /// Takes the keys below `bound` out of every run.
@@ -101,35 +106,51 @@ impl<'a, K: Key> Planner<'a, K> {
         slices
     }
 
-    /// Halves slices by key until they make pieces.
-    fn divide(&mut self, slices: Vec<Slice<'a, K>>, pieces: &mut Vec<Piece<'a, K>>) {
-        let keys: usize = slices.iter().map(|slice| slice.range.len()).sum();
-        if keys == 0 {
-            return;
-        }
-        let longest = slices.iter().max_by_key(|slice| slice.range.len());
-        let longest = longest.map_or(0, |slice| slice.range.len());
-        if keys <= self.piece || longest < 2 {
-            pieces.push(Piece { number: self.pieces, slices });
-            self.pieces += 1;
-            return;
-        }
-        let pivot = pivot(&slices, keys);
-        let (mut below, mut above) = (Vec::new(), Vec::new());
-        for slice in slices {
-            let middle = slice.keys().partition_point(|key| *key < pivot);
-            let Slice { run, range, loaded } = slice;
-            let middle = range.start + middle;
-            if range.start < middle {
-                below.push(Slice { run, range: range.start..middle, loaded: loaded.clone() });
+    /// Halves slices by key until they make pieces. `None` where a half would be
+    /// empty, which does not happen while the keys of each slice ascend.
+    fn divide(&mut self, slices: Vec<Slice<'a, K>>, pieces: &mut Vec<Piece<'a, K>>) -> Option<()> {
+        // The next one to look at is the last.
+        let mut left = vec![slices];
+        while let Some(slices) = left.pop() {
+            let keys: usize = slices.iter().map(|slice| slice.range.len()).sum();
+            if keys == 0 {
+                continue;
             }
-            if middle < range.end {
-                above.push(Slice { run, range: middle..range.end, loaded });
+            let longest = slices.iter().map(|slice| slice.range.len()).max().unwrap_or(0);
+            if keys <= self.piece || longest < 2 {
+                pieces.push(Piece { number: self.pieces, slices });
+                self.pieces += 1;
+                continue;
             }
+            let (below, above) = halves(slices, keys);
+            if below.is_empty() || above.is_empty() {
+                return None;
+            }
+            left.extend([above, below]);
         }
-        self.divide(below, pieces);
-        self.divide(above, pieces);
+        Some(())
     }
+}
+
+/// Slices with the keys below the [`pivot`], and those with the others.
+fn halves<'a, K: Key>(
+    slices: Vec<Slice<'a, K>>,
+    keys: usize,
+) -> (Vec<Slice<'a, K>>, Vec<Slice<'a, K>>) {
+    let pivot = pivot(&slices, keys);
+    let (mut below, mut above) = (Vec::new(), Vec::new());
+    for slice in slices {
+        let middle = slice.keys().partition_point(|key| *key < pivot);
+        let Slice { run, range, loaded } = slice;
+        let middle = range.start + middle;
+        if range.start < middle {
+            below.push(Slice { run, range: range.start..middle, loaded: loaded.clone() });
+        }
+        if middle < range.end {
+            above.push(Slice { run, range: middle..range.end, loaded });
+        }
+    }
+    (below, above)
 }
 
 /// A key with about half of all keys below it, and some at least: the weighted

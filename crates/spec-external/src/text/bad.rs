@@ -3,6 +3,7 @@
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::Result;
 use crate::watch::lock;
 
 /// How many there are, and the first of them.
@@ -25,13 +26,14 @@ pub(crate) struct First {
 impl BadLines {
     /// One more, at `at`. `what` is asked for column and message if it is the
     /// first so far.
-    pub(crate) fn add(&self, at: u64, what: impl FnOnce() -> (u64, String)) {
+    pub(crate) fn add(&self, at: u64, what: impl FnOnce() -> Result<(u64, String)>) -> Result<()> {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut first = lock(&self.first);
         if first.as_ref().is_none_or(|first| at < first.at) {
-            let (column, message) = what();
+            let (column, message) = what()?;
             *first = Some(First { at, column, message });
         }
+        Ok(())
     }
 
     pub(crate) fn count(&self) -> u64 {

@@ -1,16 +1,17 @@
 //! A file of lines, read by several threads at once.
 
 use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 
-use memchr::{memchr, memchr_iter, memrchr};
+use memchr::{memchr, memrchr};
 
 use super::Options;
 use super::bad::{BadLines, First};
 use super::parse::{LONGEST, diagnose, parse, too_long};
+use crate::sized::SizedFile;
 use crate::watch::lock;
-use crate::{Error, Key, Part, Place, Result, Skipped, Source, os};
+use crate::{Error, Key, Part, Place, Result, Skipped, Source};
 
 /// Bytes of a part, but for its last line.
 const PART: u64 = 32 << 20;
@@ -20,9 +21,7 @@ const BUFFER: usize = 1 << 20;
 /// A regular file with one number a line. Parts start and end between lines, so
 /// each of them is parsed on its own.
 pub(super) struct TextFile {
-    path: PathBuf,
-    file: File,
-    bytes: u64,
+    file: SizedFile,
     /// Where the first line starts that is looked at.
     start: u64,
     part: u64,
@@ -35,9 +34,7 @@ pub(super) struct TextFile {
 impl TextFile {
     pub(super) fn new(path: &Path, file: File, bytes: u64, options: Options) -> Result<Self> {
         let mut text = TextFile {
-            path: path.to_owned(),
-            file,
-            bytes,
+            file: SizedFile::new(path, file, bytes),
             start: 0,
             part: PART,
             bad: options.lenient.then(BadLines::default),
@@ -51,19 +48,6 @@ impl TextFile {
         Ok(text)
     }
 
-    /// Reads to the end of `bytes`, all of which the file had when it was opened.
-    fn read(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
-        let read = os::read_full(&self.file, bytes, offset)
-            .map_err(|error| Error::io("read", &self.path, error))?;
-        if read < bytes.len() {
-            let end = Place::Byte(offset + read as u64);
-            let bytes = self.bytes;
-            let message = format!("ends there now, but was {bytes} bytes long when it was opened");
-            return Err(Error::data(&self.path, end, message));
-        }
-        Ok(())
-    }
-
     /// Where the first line starts behind a newline at or after `from`, or the
     /// file ends; where that is further than `most` bytes away, some place there.
     fn after_newline(&self, from: u64, most: u64) -> Result<u64> {
@@ -74,11 +58,11 @@ impl TextFile {
         let mut bytes = vec![0; LONGEST];
         let mut at = from;
         let end = loop {
-            let length = bytes.len().min((self.bytes - at) as usize);
+            let length = bytes.len().min((self.file.bytes - at) as usize);
             if length == 0 {
-                break self.bytes;
+                break self.file.bytes;
             }
-            self.read(&mut bytes[..length], at)?;
+            self.file.read(&mut bytes[..length], at)?;
             if let Some(newline) = memchr(b'\n', &bytes[..length]) {
                 break at + newline as u64 + 1;
             }
@@ -96,8 +80,8 @@ impl TextFile {
 
     /// Where the first line starts at or after `at`, or the file ends.
     fn line_start(&self, at: u64) -> Result<u64> {
-        if at <= self.start || at >= self.bytes {
-            return Ok(at.clamp(self.start, self.bytes));
+        if at <= self.start || at >= self.file.bytes {
+            return Ok(at.clamp(self.start, self.file.bytes));
         }
         // The newline before `at` makes `at` a start.
         let from = at - 1;
@@ -107,38 +91,20 @@ impl TextFile {
         if start - from > most { Err(self.too_long(at)?) } else { Ok(start) }
     }
 
-    /// The line and column of a byte. Reads everything before it.
-    fn place(&self, offset: u64) -> Result<(u64, u64)> {
-        let (mut line, mut start) = (1, 0);
-        let mut buffer = vec![0; BUFFER.min(offset as usize)];
-        let mut at = 0;
-        while at < offset {
-            let length = buffer.len().min((offset - at) as usize);
-            self.read(&mut buffer[..length], at)?;
-            line += memchr_iter(b'\n', &buffer[..length]).count() as u64;
-            if let Some(last) = memrchr(b'\n', &buffer[..length]) {
-                start = at + last as u64 + 1;
-            }
-            at += length as u64;
-        }
-        Ok((line, offset - start + 1))
-    }
-
     fn too_long(&self, at: u64) -> Result<Error> {
-        let (line, _) = self.place(at)?;
+        let (line, _) = self.file.place(at)?;
         let place = Place::Line { line, column: LONGEST as u64 + 1 };
-        Ok(Error::data(&self.path, place, too_long()))
+        Ok(Error::data(&self.file.path, place, too_long()))
     }
 
     /// The line that starts at `at` is no key: left out, or an error.
     fn bad_line(&self, at: u64, what: impl FnOnce() -> (u64, String)) -> Result<()> {
         if let Some(bad) = &self.bad {
-            bad.add(at, what);
-            return Ok(());
+            return bad.add(at, || Ok(what()));
         }
         let (column, message) = what();
-        let (line, _) = self.place(at)?;
-        Err(Error::data(&self.path, Place::Line { line, column }, message))
+        let (line, _) = self.file.place(at)?;
+        Err(Error::data(&self.file.path, Place::Line { line, column }, message))
     }
 }
 
@@ -148,11 +114,11 @@ impl<K: Key> Source<K> for TextFile {
     }
 
     fn bytes(&self) -> Option<u64> {
-        Some(self.bytes - self.start)
+        Some(self.file.bytes - self.start)
     }
 
     fn parts(&self) -> usize {
-        (self.bytes - self.start).div_ceil(self.part) as usize
+        (self.file.bytes - self.start).div_ceil(self.part) as usize
     }
 
     fn part_memory(&self) -> usize {
@@ -164,9 +130,9 @@ impl<K: Key> Source<K> for TextFile {
         let first = match bad.first() {
             None => None,
             Some(First { at, column, message }) => {
-                let (line, _) = self.place(at)?;
+                let (line, _) = self.file.place(at)?;
                 let place = Place::Line { line, column };
-                Some(Error::data(&self.path, place, message).to_string())
+                Some(Error::data(&self.file.path, place, message).to_string())
             }
         };
         Ok(Skipped { lines: bad.count(), first, ..Skipped::default() })
@@ -214,7 +180,7 @@ impl Lines<'_> {
         let left = self.end - self.at - kept as u64;
         self.filled =
             kept + (self.buffer.len() - kept).min(usize::try_from(left).unwrap_or(usize::MAX));
-        self.text.read(&mut self.buffer[kept..self.filled], self.at + kept as u64)?;
+        self.text.file.read(&mut self.buffer[kept..self.filled], self.at + kept as u64)?;
         let is_last = self.at + self.filled as u64 == self.end;
         let text = &self.buffer[..self.filled];
         let newline = memrchr(b'\n', text).map(|newline| newline + 1);

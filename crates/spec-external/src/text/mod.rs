@@ -1,8 +1,8 @@
 //! One number a line.
 //!
-//! Decimal, with a sign if need be; lines end with a newline, or a carriage
-//! return and a newline, the last one perhaps with neither. Everything else (a
-//! blank line, a space, a number that the type does not have, more than 4096
+//! Decimal, with a sign if need be, and spaces or tabs around it; lines end with a
+//! newline, or a carriage return and a newline, the last one perhaps with neither.
+//! Everything else (a blank line, a second number, a number that the type does not have, more than 4096
 //! bytes) is an error that names file, line and column, or is left out and
 //! counted where [`Options::lenient`] says so.
 

@@ -36,6 +36,36 @@ pub(super) fn parse<K: Key>(text: &[u8], keys: &mut [K]) -> Parsed {
 /// The number in the first line of `text`, and the line's length with its end.
 #[inline(always)]
 fn line<K: Key>(text: &[u8]) -> Option<(K, usize)> {
+    plain_line(text).or_else(|| padded_line(text))
+}
+
+/// The same where there are blanks before the number or behind it.
+#[cold]
+fn padded_line<K: Key>(text: &[u8]) -> Option<(K, usize)> {
+    let newline = memchr::memchr(b'\n', text);
+    let line = &text[..newline.unwrap_or(text.len())];
+    let length = newline.map_or(text.len(), |newline| newline + 1);
+    let line = line.strip_suffix(b"\r").unwrap_or(line);
+    let trimmed = without_blanks(line);
+    if line.len() > LONGEST || trimmed.len() == line.len() {
+        return None;
+    }
+    number(trimmed).map(|number| (number, length))
+}
+
+/// Without the blanks around it.
+fn without_blanks(mut line: &[u8]) -> &[u8] {
+    while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = line {
+        line = rest;
+    }
+    line
+}
+
+#[inline(always)]
+fn plain_line<K: Key>(text: &[u8]) -> Option<(K, usize)> {
+    if text.is_empty() {
+        return None;
+    }
     let signed = usize::from(matches!(text[0], b'-' | b'+'));
     let digits = &text[signed..];
     let (magnitude, length) = atoi_simd::parse_prefix::<u64, true, false>(digits).ok()?;
@@ -53,11 +83,12 @@ fn line<K: Key>(text: &[u8]) -> Option<(K, usize)> {
     Some((key, signed + end))
 }
 
-/// The number that is all of `text`, which has no end of a line.
-#[cfg(feature = "csv")]
+/// The number that is all of `text` but for blanks around it; an end of a line is no
+/// part of one.
 pub(crate) fn number<K: Key>(text: &[u8]) -> Option<K> {
-    let last = text.last()?;
-    line(text).filter(|_| last.is_ascii_digit()).map(|(key, _)| key)
+    let text = without_blanks(text);
+    let (key, length) = plain_line(text)?;
+    (length == text.len() && text[length - 1].is_ascii_digit()).then_some(key)
 }
 
 /// What is wrong with a line that [`parse`] did not take: the column, from 1,
@@ -66,11 +97,15 @@ pub(crate) fn diagnose<K: Key>(text: &[u8]) -> (u64, String) {
     let end = memchr::memchr(b'\n', text).unwrap_or(text.len());
     let line = &text[..end];
     let line = line.strip_suffix(b"\r").unwrap_or(line);
+    if line.len() > LONGEST {
+        return (LONGEST as u64 + 1, too_long());
+    }
+    let before = line.iter().take_while(|byte| matches!(byte, b' ' | b'\t')).count();
+    let line = without_blanks(line);
     let signed = usize::from(matches!(line.first(), Some(b'-' | b'+')));
     let bad = line[signed..].iter().position(|byte| !byte.is_ascii_digit());
-    let column = |index: usize| index as u64 + 1;
+    let column = |index: usize| (before + index) as u64 + 1;
     match bad {
-        _ if line.len() > LONGEST => (column(LONGEST), too_long()),
         _ if line.is_empty() => {
             (1, format!("a line without a number; it should be {}", kind::<K>()))
         }
@@ -88,7 +123,7 @@ pub(crate) fn diagnose<K: Key>(text: &[u8]) -> (u64, String) {
         None => {
             let shown = String::from_utf8_lossy(&line[..line.len().min(40)]);
             let more = if line.len() > 40 { ".." } else { "" };
-            (1, format!("{shown}{more} is out of range; a line should be {}", kind::<K>()))
+            (column(0), format!("{shown}{more} is out of range; a line should be {}", kind::<K>()))
         }
     }
 }
@@ -161,8 +196,8 @@ mod tests {
     #[test]
     fn what_is_no_number_is_none() {
         for text in [
-            "", "-", "+", "a", "1a", "1 ", " 1", "1.0", "--1", "+-1", "0x1", "1e3", "१", "1\r\r",
-            "\r",
+            "", "-", "+", "a", "1a", "1 2", " ", "\t\r", "- 1", "1\u{a0}", "1\u{b}", "1.0", "--1",
+            "+-1", "0x1", "1e3", "१", "1\r\r", "\r",
         ] {
             if text.is_empty() {
                 continue;
@@ -185,6 +220,34 @@ mod tests {
         assert_eq!(parse(b"1\n2\n\n3\n", &mut keys), parsed(2, 4, true));
         // No room for the third.
         assert_eq!(parse(b"1\n2\n3\n", &mut keys[..2]), parsed(2, 4, false));
+    }
+
+    #[test]
+    fn blanks_around_a_number_are_no_part_of_it() {
+        for text in ["5 ", " 5", "\t5 \t", "5 \n", "  5  \r\n", "5\t\r"] {
+            assert_eq!(one::<i32>(text), Some(5), "{text:?}");
+        }
+        assert_eq!(one::<i64>(" -7 \n"), Some(-7));
+        let mut keys = [0u32; 8];
+        assert_eq!(
+            parse(b"1 \n 2\r\n3\n\t4", &mut keys),
+            Parsed { keys: 4, bytes: 11, bad: false }
+        );
+        assert_eq!(keys[..4], [1, 2, 3, 4]);
+        assert_eq!(diagnose::<u32>(b"  4x\n").0, 4);
+        assert_eq!(diagnose::<u32>(b" 4 5\n").0, 3);
+        assert_eq!(diagnose::<u32>(b" -1").0, 2);
+        assert!(diagnose::<u32>(b" \t\n").1.starts_with("a line without a number"));
+        let long = format!("{}5", " ".repeat(LONGEST));
+        assert!(parse(long.as_bytes(), &mut keys).bad);
+    }
+
+    #[test]
+    fn a_number_is_all_of_a_field() {
+        assert_eq!(number::<u64>(b" 12\t"), Some(12));
+        for text in ["", " ", "1\n2", "1\n", "1\r", "1\r\n2", "\n1", "1 2", "x"] {
+            assert_eq!(number::<u64>(text.as_bytes()), None, "{text:?}");
+        }
     }
 
     #[test]

@@ -8,12 +8,20 @@ use crate::{Key, Output, Result, Sink};
 pub struct TextSink {
     output: Output,
     counts: bool,
+    /// What stands between a key and its count.
+    between: u8,
 }
 
 impl TextSink {
     /// Writes to `output`.
     pub fn new(output: Output, counts: bool) -> Self {
-        TextSink { output, counts }
+        TextSink { output, counts, between: b'\t' }
+    }
+
+    /// With another byte between a key and its count.
+    #[cfg(feature = "csv")]
+    pub(crate) fn between(output: Output, counts: bool, between: u8) -> Self {
+        TextSink { output, counts, between }
     }
 }
 
@@ -33,7 +41,7 @@ impl<K: Key> Sink<K> for TextSink {
         if self.counts {
             for (&key, &count) in keys.iter().zip(counts) {
                 write(key, &mut text);
-                text.push(b'\t');
+                text.push(self.between);
                 write(count, &mut text);
                 text.push(b'\n');
             }

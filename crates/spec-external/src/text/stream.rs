@@ -109,8 +109,7 @@ impl TextStream {
     /// That line is no key: left out, or an error.
     fn bad_line(&self, line: u64, what: impl FnOnce() -> (u64, String)) -> Result<()> {
         if let Some(bad) = &self.bad {
-            bad.add(line, what);
-            return Ok(());
+            return bad.add(line, || Ok(what()));
         }
         let (column, message) = what();
         Err(Error::data(&self.name, Place::Line { line, column }, message))

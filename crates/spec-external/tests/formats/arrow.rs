@@ -11,7 +11,7 @@ use arrow_array::{
 };
 use arrow_ipc::CompressionType;
 use arrow_ipc::writer::{FileWriter, IpcWriteOptions};
-use spec_core::DType;
+use spec::DType;
 use spec_external::Place;
 use spec_external::columns;
 

@@ -10,7 +10,7 @@ use parquet::file::properties::{EnabledStatistics, WriterProperties, WriterVersi
 use parquet::file::reader::{FileReader, SerializedFileReader};
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
-use spec_core::DType;
+use spec::DType;
 use spec_external::columns::{self, ParquetSink};
 use spec_external::{Chain, Error, Key, Place, Result, Sink, Source};
 

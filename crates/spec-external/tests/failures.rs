@@ -10,7 +10,7 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use spec::Handle;
-use spec::external::{Distinct, Error, Part, Place, Result, Sink, Source};
+use spec_external::{Distinct, Error, Part, Place, Result, Sink, Source};
 
 /// Keys of a source, in so many parts.
 const KEYS: u64 = 300_000;

@@ -1,0 +1,279 @@
+//! What is spilled, damaged between spilling and merging: the run ends with one
+//! sentence that names the file, and leaves no output and no temporary file.
+
+#![cfg(unix)]
+
+use std::fs::{self, File};
+use std::ops::ControlFlow;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::sync::mpsc::channel;
+use std::time::Duration;
+
+use spec::cpu::Cpu;
+use spec::dtype::as_bytes;
+use spec_external::raw::{self, RawSink};
+use spec_external::{Distinct, Error, Key, Output, Phase, Result, Summary};
+
+/// The least memory that will do, and keys that do not fit in it.
+const LITTLE: u64 = 6 << 20;
+const KEYS: usize = 500_000;
+/// What takes longer hangs.
+const PATIENCE: Duration = Duration::from_secs(60);
+/// What is said of a block that is not what was written.
+const CHANGED: &str = "is not what was written there: the disk or the memory is faulty";
+
+/// Numbers without a pattern.
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mixed = (self.0 ^ self.0 >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        let mixed = (mixed ^ mixed >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
+        mixed ^ mixed >> 31
+    }
+
+    fn below(&mut self, end: u64) -> u64 {
+        self.next() % end
+    }
+
+    fn bytes(&mut self, count: u64) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
+struct Case {
+    folder: tempfile::TempDir,
+    options: Distinct,
+    counts: bool,
+}
+
+impl Case {
+    fn new<K: Key>(keys: &[K], counts: bool) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        fs::write(folder.path().join("input"), as_bytes(keys)).unwrap();
+        let mut options = Distinct::default();
+        options.memory = LITTLE;
+        options.temp = folder.path().join("temp");
+        options.threads = std::num::NonZeroUsize::new(2);
+        fs::create_dir(&options.temp).unwrap();
+        Case { folder, options, counts }
+    }
+
+    /// Runs, and lets `damage` loose on the folder of spilled runs when the merge
+    /// of that number begins.
+    fn run<K: Key>(&self, merge: usize, damage: impl FnOnce(&Path) + Send) -> Result<Summary> {
+        let damage = Mutex::new((0, Some(damage)));
+        let progress = |phase: Phase, done: u64, _: Option<u64>| {
+            let mut damage = damage.lock().unwrap();
+            if phase == Phase::Merge && done == 0 {
+                let begun = damage.0;
+                damage.0 += 1;
+                if begun == merge {
+                    let folder = fs::read_dir(&self.options.temp).unwrap().next().unwrap();
+                    damage.1.take().unwrap()(&folder.unwrap().path());
+                }
+            }
+            ControlFlow::Continue(())
+        };
+        let source = raw::open::<K>(&self.folder.path().join("input")).unwrap();
+        let output = self.folder.path().join("output");
+        let output = Output::create::<&Path>(&output, false, &[]).unwrap();
+        let sink = RawSink::new(output, self.counts);
+        let (send, receive) = channel();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                let device = Cpu::open(0).unwrap();
+                _ = send.send(self.options.run(&device, &*source, sink, &progress));
+            });
+            receive.recv_timeout(PATIENCE).unwrap_or_else(|_| {
+                // A thread that hangs could not be waited for.
+                eprintln!("it hangs");
+                std::process::abort()
+            })
+        })
+    }
+
+    /// The run fails, with a sentence about the file that `damage` returns which
+    /// contains `words`, and nothing is left of it.
+    #[track_caller]
+    fn fails<K: Key>(&self, words: &str, damage: impl FnOnce(&Path) -> PathBuf + Send) {
+        let mut damaged = PathBuf::new();
+        let result = self.run::<K>(0, |folder: &Path| damaged = damage(folder));
+        let error = result.expect_err("damage went unnoticed").to_string();
+        assert!(error.starts_with(damaged.to_str().unwrap()), "{damaged:?}: {error}");
+        assert!(error.contains(words) && error.lines().count() == 1, "{error}");
+        self.is_clean();
+    }
+
+    #[track_caller]
+    fn is_clean(&self) {
+        let names = fs::read_dir(self.folder.path()).unwrap().flatten();
+        let mut names: Vec<_> = names.map(|entry| entry.file_name()).collect();
+        names.sort();
+        assert_eq!(names, ["input", "temp"]);
+        assert_eq!(fs::read_dir(&self.options.temp).unwrap().count(), 0, "temporary files");
+    }
+}
+
+/// Files of keys or counts.
+fn files(folder: &Path, kind: &str) -> Vec<PathBuf> {
+    let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let mut files: Vec<_> =
+        files.filter(|path| path.extension().is_some_and(|e| e == kind)).collect();
+    files.sort();
+    assert!(files.len() > 1, "{files:?}");
+    files
+}
+
+/// One of the files, and its length.
+fn some(folder: &Path, kind: &str, random: &mut Random) -> (PathBuf, File, u64) {
+    let mut files = files(folder, kind);
+    let path = files.swap_remove(random.below(files.len() as u64) as usize);
+    let file = File::options().read(true).write(true).open(&path).unwrap();
+    let len = file.metadata().unwrap().len();
+    (path, file, len)
+}
+
+/// Whether the keys come out is what the other tests show; this shows that damage is
+/// what makes these runs fail.
+#[test]
+fn without_damage_the_runs_succeed() {
+    let mut random = Random(1);
+    let keys: Vec<u64> = (0..KEYS).map(|_| random.next()).collect();
+    for counts in [false, true] {
+        let case = Case::new(&keys, counts);
+        let summary = case.run::<u64>(0, |folder: &Path| drop(files(folder, "keys"))).unwrap();
+        assert_eq!(summary.keys, KEYS as u64);
+    }
+}
+
+fn one_flipped_bit<K: Key>(keys: &[K], rounds: u64, mut random: Random) {
+    for kind in ["keys", "counts"] {
+        let case = Case::new(keys, kind == "counts");
+        for round in 0..rounds {
+            case.fails::<K>(CHANGED, |folder: &Path| {
+                let (path, file, len) = some(folder, kind, &mut random);
+                // The first and the last byte too.
+                let at = match round {
+                    0 => 0,
+                    1 => len - 1,
+                    _ => random.below(len),
+                };
+                let mut byte = [0];
+                file.read_exact_at(&mut byte, at).unwrap();
+                byte[0] ^= 1 << random.below(8);
+                file.write_all_at(&byte, at).unwrap();
+                path
+            });
+        }
+    }
+}
+
+#[test]
+fn one_flipped_bit_anywhere() {
+    let mut random = Random(2);
+    let keys: Vec<u64> = (0..KEYS).map(|_| random.next()).collect();
+    one_flipped_bit(&keys, 40, random);
+    // Where every neighbour of a key is a key as well, no order shows it.
+    let dense: Vec<i32> = (0..2 * KEYS as i32).map(|key| key ^ 0x5555).collect();
+    one_flipped_bit(&dense, 10, Random(3));
+}
+
+#[test]
+fn bytes_that_are_lost_or_others() {
+    let mut random = Random(4);
+    let keys: Vec<u64> = (0..KEYS).map(|_| random.next()).collect();
+    for kind in ["keys", "counts"] {
+        let case = Case::new(&keys, kind == "counts");
+        for size in [512, 4096, 1 << 16, u64::MAX] {
+            for garbage in [false, true] {
+                case.fails::<u64>(CHANGED, |folder: &Path| {
+                    let (path, file, len) = some(folder, kind, &mut random);
+                    let size = size.min(len);
+                    let at = random.below(len / size) * size;
+                    let bytes = if garbage { random.bytes(size) } else { vec![0; size as usize] };
+                    file.write_all_at(&bytes, at).unwrap();
+                    path
+                });
+            }
+        }
+        for round in 0..6 {
+            case.fails::<u64>("cannot read: it is shorter than it was written", |folder: &Path| {
+                let (path, file, len) = some(folder, kind, &mut random);
+                let left = match round {
+                    0 => 0,
+                    1 => len - 1,
+                    _ => random.below(len),
+                };
+                file.set_len(left).unwrap();
+                path
+            });
+        }
+    }
+}
+
+#[test]
+fn blocks_in_the_place_of_others() {
+    let mut random = Random(5);
+    let keys: Vec<u64> = (0..KEYS).map(|_| random.next()).collect();
+    let case = Case::new(&keys, false);
+    // Ascending keys with a true checksum, but of another block, or another run.
+    case.fails::<u64>(CHANGED, |folder: &Path| {
+        let (path, file, len) = some(folder, "keys", &mut random);
+        let block = 16 << 10;
+        let mut bytes = vec![0; block];
+        file.read_exact_at(&mut bytes, (len / 2).next_multiple_of(block as u64)).unwrap();
+        file.write_all_at(&bytes, 0).unwrap();
+        path
+    });
+    case.fails::<u64>("", |folder: &Path| {
+        let files = files(folder, "keys");
+        let other = folder.join("other");
+        fs::rename(&files[0], &other).unwrap();
+        fs::rename(&files[1], &files[0]).unwrap();
+        fs::rename(&other, &files[1]).unwrap();
+        // Either may be read first.
+        folder.to_owned()
+    });
+}
+
+#[test]
+fn files_that_cannot_be_read() {
+    let mut random = Random(6);
+    let keys: Vec<u64> = (0..KEYS).map(|_| random.next()).collect();
+    for kind in ["keys", "counts"] {
+        let case = Case::new(&keys, kind == "counts");
+        case.fails::<u64>("cannot read: there is no such file or folder", |folder: &Path| {
+            let path = some(folder, kind, &mut random).0;
+            fs::remove_file(&path).unwrap();
+            path
+        });
+        case.fails::<u64>("cannot read: it is a directory", |folder: &Path| {
+            let path = some(folder, kind, &mut random).0;
+            fs::remove_file(&path).unwrap();
+            fs::create_dir(&path).unwrap();
+            path
+        });
+    }
+}
+
+/// A run that a merge of others has made is checked as those are.
+#[test]
+fn damage_to_what_was_merged_once() {
+    let mut random = Random(7);
+    let keys: Vec<u64> = (0..18_000_000).map(|_| random.next()).collect();
+    let case = Case::new(&keys, false);
+    let result = case.run::<u64>(1, |folder: &Path| {
+        // The longest.
+        let files = files(folder, "keys").into_iter();
+        let merged = files.max_by_key(|path| fs::metadata(path).unwrap().len()).unwrap();
+        let file = File::options().write(true).open(merged).unwrap();
+        file.write_all_at(&[0x5A; 9], 123_456).unwrap();
+    });
+    let Err(Error::Data { message, .. }) = result else { panic!("{result:?}") };
+    assert!(message.contains(CHANGED), "{message}");
+    case.is_clean();
+}
