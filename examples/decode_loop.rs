@@ -7,8 +7,8 @@
 //! it chooses greedily; where tokens are sampled, `sample_logits` chooses, and `tree_verify`
 //! follows what was chosen.
 
-use spec::ops::prompt_lookup::{Buffers, PromptLookup, Tensors};
-use spec::{DType, Handle, Result, Stream, TensorDesc};
+use spec::ops::prompt_lookup::{Buffers, PromptLookup};
+use spec::{DType, Handle, Result, TensorDesc};
 
 /// Stands for a language model: it has an answer, a token a byte, and knows of any text
 /// that begins like it what comes next. A run takes several tokens and says for each
@@ -49,11 +49,12 @@ fn decode(
 ) -> Result<(String, usize)> {
     // Created once: the row has room for the longest text. One request here; an engine
     // has a row for each.
-    let params = PromptLookup { max_draft, ..PromptLookup::default() };
+    let params = PromptLookup::default().max_draft(max_draft);
     let flags = Some(TensorDesc::new(DType::U32, [1]));
-    let tensors = Tensors { flags, ..params.tensors(DType::I32, 1, most) };
+    let mut tensors = params.tensors(DType::I32, 1, most);
+    tensors.flags = flags;
     let lookup = handle.create(&params, &tensors)?;
-    let mut workspace = handle.workspace(lookup.workspace_size())?;
+    let mut workspace = lookup.workspace(handle)?;
     let (mut tokens, mut lengths) = (handle.allocate::<i32>(most)?, handle.allocate::<i32>(1)?);
     let (mut drafts, mut counts) = (handle.allocate(max_draft)?, handle.allocate::<i32>(1)?);
     let mut flags = handle.upload(&[0u32])?;
@@ -65,16 +66,10 @@ fn decode(
         // Every token so far, the last one included: its pattern is what is looked up.
         tokens.write(&text)?;
         lengths.write(&[text.len() as i32])?;
-        lookup.calculate(
+        lookup.call(
             &mut workspace,
-            Buffers {
-                tokens: tokens.view(),
-                lengths: lengths.view(),
-                drafts: drafts.view_mut(),
-                counts: counts.view_mut(),
-                flags: Some(flags.view_mut()),
-            },
-            Stream::default(),
+            Buffers::new(tokens.view(), lengths.view(), drafts.view_mut(), counts.view_mut())
+                .flags(flags.view_mut()),
         )?;
         let count = counts.to_vec()?[0] as usize;
         let drafted = &drafts.to_vec()?[..count.min(most - text.len() - 1)];

@@ -4,11 +4,9 @@ use std::any::Any;
 use std::str::FromStr;
 
 use spec_core::{
-    Backend, Descriptor, Device, DeviceInfo, DeviceName, Element, Error, ErrorKind, Kernel, Memory,
+    Backend, Buffer, Descriptor, Device, DeviceInfo, DeviceName, Element, Error, Kernel, Memory,
     Operator, Overlap, QueueId, Result, Staging, Supports, Timed, Timing,
 };
-
-use crate::Buffer;
 
 /// An open device, whichever backend it belongs to.
 ///
@@ -323,14 +321,7 @@ impl Handle {
     /// # Errors
     /// Status 1 when there is not enough memory.
     pub fn allocate<T: Element>(&self, len: usize) -> Result<Buffer<T>> {
-        let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| {
-            Error::failure(
-                self.device(),
-                ErrorKind::OutOfMemory,
-                format!("{len} elements of {} are more than memory can hold", T::DTYPE),
-            )
-        })?;
-        Ok(Buffer::new(self.backend().allocate_bytes(bytes)?, len))
+        Buffer::allocate(self.backend(), len)
     }
 
     /// Allocates and fills from host memory.
@@ -352,16 +343,7 @@ impl Handle {
     /// Status 3 for memory of another device, 5 for memory of another backend,
     /// 1 when the device fails.
     pub fn adopt<T: Element>(&self, buffer: Buffer<T>) -> Result<Buffer<T>> {
-        let len = buffer.len();
-        Ok(Buffer::new(self.backend().adopt(buffer.into_memory())?, len))
-    }
-
-    /// Allocates a workspace of as many bytes as a descriptor asks for.
-    ///
-    /// # Errors
-    /// Status 1 when there is not enough memory.
-    pub fn workspace(&self, bytes: usize) -> Result<Buffer<u8>> {
-        self.allocate(bytes)
+        buffer.adopted_by(self.backend())
     }
 
     /// Waits for what was enqueued on the device's own stream.

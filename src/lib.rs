@@ -7,13 +7,13 @@
 //!
 //! One contract for all of them, after InfiniOp and CUB: a **descriptor** is
 //! created once from parameters and tensor descriptors and validates
-//! everything; it says how much **workspace** to bring; **calculate** enqueues
+//! everything; it says how much **workspace** to bring; **call** enqueues
 //! the work on memory and a stream that stay the caller's. A [`Handle`] picks
 //! the device at run time. Integer results are the same bits on each of them.
 //!
 //! ```
 //! use spec::ops::topk_router::{Buffers, preset};
-//! use spec::{DType, Handle, Stream};
+//! use spec::{DType, Handle};
 //!
 //! # fn main() -> spec::Result<()> {
 //! let handle: Handle = "cpu".parse()?;
@@ -27,22 +27,8 @@
 //!
 //! let model = preset::MIXTRAL;
 //! let router = handle.create(&model.router(), &model.tensors(DType::F32, 2))?;
-//! let mut workspace = handle.workspace(router.workspace_size())?;
-//! router.calculate(
-//!     &mut workspace,
-//!     Buffers {
-//!         x: (&logits).into(),
-//!         bias: None,
-//!         num_tokens: None,
-//!         replicas: None,
-//!         replica_counts: None,
-//!         weights: (&mut weights).into(),
-//!         indices: (&mut indices).into(),
-//!         load: None,
-//!         flags: None,
-//!     },
-//!     Stream::default(),
-//! )?;
+//! let mut workspace = router.workspace(&handle)?;
+//! router.call(&mut workspace, Buffers::new(&logits, &mut weights, &mut indices))?;
 //! assert_eq!(indices, [1, 4, 7, 0]);
 //! # Ok(())
 //! # }
@@ -53,16 +39,15 @@
 //! wgpu buffer), or [`Buffer`]s that the handle allocates.
 
 mod absent;
-mod buffer;
 mod handle;
 
-pub use buffer::Buffer;
 pub use handle::{Handle, Listing, Portable, devices};
 pub use spec_core::{
-    Address, Argument, Backend, DType, Descriptor, Device, DeviceInfo, DeviceName, Element, Error,
-    ErrorKind, Kernel, Matrix, Memory, Operator, Overlap, Place, PlaceMut, QueueId, Result, Role,
-    Signature, Site, Source, Staging, Status, Stream, Supports, TensorDesc, Timed, Timing, Vector,
-    View, ViewMut, bf16, dtype, exact, f16, flags, memory, ngram, ops, philox, stream, timing,
+    Address, Argument, Backend, Buffer, DType, Descriptor, Device, DeviceInfo, DeviceName, Element,
+    Error, ErrorKind, Kernel, Matrix, Memory, Operator, Overlap, Place, PlaceMut, QueueId, Result,
+    Role, Signature, Site, Source, Staging, Status, Stream, Supports, TensorDesc, Timed, Timing,
+    Vector, View, ViewMut, bf16, dtype, exact, f16, flags, for_each_operator, memory, ngram, ops,
+    options, philox, stream, timing,
 };
 
 #[cfg(feature = "cpu")]

@@ -9,7 +9,7 @@ use spec::ops::{
     DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
     RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
 };
-use spec::{DType, Handle, Portable, Result, Status, Stream, TensorDesc};
+use spec::{DType, Handle, Portable, Result, Status, TensorDesc};
 
 /// One bad call: what is wrong with it, the argument that must be named, and
 /// the status. The change turns a good call into it.
@@ -46,7 +46,7 @@ fn strided(dtype: DType, shape: [usize; 2], strides: [isize; 2]) -> TensorDesc {
 fn topk_router() {
     use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides, NullPointer};
     let model = preset::DEEPSEEK_V3;
-    let params = TopkRouter { shared_experts: 1, physical_experts: Some(288), ..model.router() };
+    let params = model.router().shared_experts(1).physical_experts(Some(288));
     let mut tensors = model.tensors(F32, 5);
     (tensors.weights, tensors.indices) =
         (TensorDesc::new(F32, [5, 9]), TensorDesc::new(I32, [5, 9]));
@@ -129,7 +129,7 @@ fn topk_router() {
 #[test]
 fn deduplicate_topk() {
     use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides};
-    let params = DeduplicateTopk { mtp_step: 2 };
+    let params = DeduplicateTopk::new().mtp_step(2);
     let mut tensors = params.tensors(3, 10);
     tensors.counts = Some(TensorDesc::new(I32, [3]));
     check(
@@ -228,7 +228,7 @@ fn rejection_sample() {
         ],
     );
     // Greedy acceptance draws nothing.
-    let greedy = RejectionSample { acceptance: Acceptance::Greedy, ..params };
+    let greedy = params.acceptance(Acceptance::Greedy);
     for handle in common::handles() {
         let mut tensors = tensors;
         (tensors.seeds, tensors.positions) = (None, None);
@@ -239,7 +239,7 @@ fn rejection_sample() {
 #[test]
 fn ngram_match() {
     use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides};
-    let params = NgramMatch { max_ngram_size: 3, token_threshold: 64 };
+    let params = NgramMatch::new().max_ngram_size(3).token_threshold(64);
     let tensors = params.tensors(4, 100, 50, 8);
     check(
         &params,
@@ -276,12 +276,7 @@ fn ngram_match() {
 #[test]
 fn hybrid_mtp_ngram() {
     use Status::{BadParam, BadTensorShape};
-    let params = HybridMtpNgram {
-        max_ngram_size: 3,
-        min_ngram_size: 1,
-        max_draft_tokens: 8,
-        token_threshold: 64,
-    };
+    let params = HybridMtpNgram::new(8).max_ngram_size(3).min_ngram_size(1).token_threshold(64);
     let tensors = params.tensors(4, 100, 50, 8);
     check(
         &params,
@@ -299,7 +294,7 @@ fn hybrid_mtp_ngram() {
 #[test]
 fn moe_align() {
     use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides};
-    let params = MoeAlign { local_experts: 4, ..MoeAlign::new(16, 8) };
+    let params = MoeAlign::new(16, 8).local_experts(4);
     let mut tensors = params.tensors(I32, 10, 2);
     tensors.expert_map = Some(TensorDesc::new(I32, [16]));
     let capacity = 20 + 4 * 7;
@@ -343,7 +338,7 @@ fn moe_align() {
 #[test]
 fn tree_verify() {
     use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides};
-    let params = TreeVerify { max_depth: 3 };
+    let params = TreeVerify::new(3);
     let tensors = params.tensors(4, 8);
     check(
         &params,
@@ -412,9 +407,9 @@ fn prompt_lookup() {
 #[test]
 fn unique() {
     use Status::{BadTensorDtype, BadTensorShape, BadTensorStrides};
-    let tensors = Unique.tensors(DType::U64, 100);
+    let tensors = Unique::new().tensors(DType::U64, 100);
     check(
-        &Unique,
+        &Unique::new(),
         &tensors,
         &[
             ("keys", BadTensorDtype, |_, t| t.keys = TensorDesc::new(F32, [100])),
@@ -438,20 +433,17 @@ fn calculate() -> Result<()> {
         let words = handle.upload(&[3u32; 10])?;
         let status = |result: Result<()>| result.map_err(|error| error.status());
         let run = |keys: spec::View<'_>, short: bool, with_counts: bool| {
-            let unique = handle.create(&Unique, &Unique.tensors(DType::U64, 10))?;
-            let mut workspace = handle.workspace(unique.workspace_size())?;
+            let unique = handle.create(&Unique::new(), &Unique::new().tensors(DType::U64, 10))?;
+            let mut workspace = unique.workspace(&handle)?;
             let (mut out, mut count) = (handle.allocate::<u64>(10)?, handle.allocate::<u64>(1)?);
             let mut counts = handle.allocate::<u64>(10)?;
-            let buffers = spec::ops::unique::Buffers {
-                keys,
-                unique: out.view_mut(),
-                count: count.view_mut(),
-                counts: with_counts.then(|| counts.view_mut()),
-            };
+            let mut buffers =
+                spec::ops::unique::Buffers::new(keys, out.view_mut(), count.view_mut());
+            buffers.counts = with_counts.then(|| counts.view_mut());
             if short {
-                return unique.calculate(&mut [0u8; 0], buffers, Stream::default());
+                return unique.call(&mut [0u8; 0], buffers);
             }
-            unique.calculate(&mut workspace, buffers, Stream::default())
+            unique.call(&mut workspace, buffers)
         };
         assert_eq!(status(run(keys.view(), false, false)), Ok(()));
         assert_eq!(status(run(words.view(), false, false)), Err(Status::BadTensorDtype));
@@ -478,13 +470,13 @@ fn sizes_beyond_memory() {
     for handle in common::handles() {
         let huge = usize::MAX;
         let all_refused = [
-            refused(&handle, &TopkRouter::softmax(2), |p| p.tensors(F32, huge, 8, None)),
-            refused(&handle, &DeduplicateTopk { mtp_step: huge }, |p| p.tensors(2, 8)),
+            refused(&handle, &TopkRouter::new(2), |p| p.tensors(F32, huge, 8, None)),
+            refused(&handle, &DeduplicateTopk::new().mtp_step(huge), |p| p.tensors(2, 8)),
             refused(&handle, &RejectionSample::lossless(huge), |p| p.tensors(1, 1, 8)),
             refused(&handle, &RejectionSample::argmax(0), |p| p.tensors(1 << 60, 0, 151_936)),
             refused(&handle, &NgramMatch::default(), |p| p.tensors((1 << 60) - 1, 0, 0, 0)),
-            refused(&handle, &Unique, |p| p.tensors(DType::U64, huge)),
-            refused(&handle, &TreeVerify { max_depth: huge }, |p| p.tensors(1 << 40, 1 << 30)),
+            refused(&handle, &Unique::new(), |p| p.tensors(DType::U64, huge)),
+            refused(&handle, &TreeVerify::new(huge), |p| p.tensors(1 << 40, 1 << 30)),
         ];
         assert_eq!(all_refused, [true; 7], "on {}", handle.device());
     }
@@ -493,7 +485,7 @@ fn sizes_beyond_memory() {
 /// Whether creation fails, or asks for a workspace that cannot be had.
 fn refused<O: Portable>(handle: &Handle, operator: &O, tensors: impl Fn(&O) -> O::Tensors) -> bool {
     match handle.create(operator, &tensors(operator)) {
-        Ok(op) => handle.workspace(op.workspace_size()).is_err(),
+        Ok(op) => op.workspace(handle).is_err(),
         Err(_) => true,
     }
 }
@@ -513,7 +505,7 @@ fn device_names() {
 fn sample_logits() {
     use Status::{BadTensorDtype, BadTensorShape, BadTensorStrides};
     let params = SampleLogits::default();
-    let mut tensors = params.tensors(5, 3, 100);
+    let mut tensors = params.tensors_of(5, 3, 100);
     tensors.top_k = Some(TensorDesc::new(I32, [3]));
     tensors.top_p = Some(TensorDesc::new(F32, [3]));
     tensors.min_p = Some(TensorDesc::new(F32, [3]));
@@ -560,7 +552,7 @@ fn sample_logits() {
 #[test]
 fn indexer_topk() {
     use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides};
-    let params = IndexerTopk { k: 16 };
+    let params = IndexerTopk::new(16);
     let mut tensors = params.tensors(F32, 3, 100);
     tensors.lengths = Some(TensorDesc::new(I32, [3]));
     tensors.starts = Some(TensorDesc::new(I64, [3]));

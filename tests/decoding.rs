@@ -9,7 +9,7 @@ mod common;
 use spec::ops::tree_verify::Links;
 use spec::ops::{PromptLookup, SampleLogits, TreeVerify};
 use spec::ops::{prompt_lookup, sample_logits, tree_verify};
-use spec::{DType, Handle, Result, Stream, TensorDesc};
+use spec::{DType, Handle, Result, TensorDesc};
 use spec_conformance::Rng;
 
 const VOCAB: usize = 40;
@@ -74,16 +74,13 @@ fn choose(
     let params = SampleLogits::default();
     let of_request = |dtype| Some(TensorDesc::new(dtype, [requests.len()]));
     let flags = Some(TensorDesc::new(DType::U32, [1]));
-    let tensors = sample_logits::Tensors {
-        top_k: of_request(DType::I32),
-        top_p: of_request(DType::F32),
-        min_p: of_request(DType::F32),
-        requests: Some(TensorDesc::new(DType::I32, [rows.len()])),
-        flags,
-        ..params.tensors(rows.len(), requests.len(), VOCAB)
-    };
+    let mut tensors = params.tensors_of(rows.len(), requests.len(), VOCAB);
+    tensors.top_k = of_request(DType::I32);
+    tensors.top_p = of_request(DType::F32);
+    tensors.min_p = of_request(DType::F32);
+    tensors.flags = flags;
     let sample = handle.create(&params, &tensors)?;
-    let mut workspace = handle.workspace(sample.workspace_size())?;
+    let mut workspace = sample.workspace(handle)?;
     let all: Vec<f32> = rows.iter().flat_map(|row| logits(row.1, is_draft)).collect();
     let positions: Vec<i64> = rows.iter().map(|row| row.2 as i64).collect();
     let of_rows: Vec<i32> = rows.iter().map(|row| row.0 as i32).collect();
@@ -102,22 +99,19 @@ fn choose(
     let top_p_there = floats(|r| r.top_p)?;
     let min_p_there = floats(|r| r.min_p)?;
     let requests_there = handle.upload(&of_rows)?;
-    let buffers = sample_logits::Buffers {
-        logits: (&logits_there).into(),
-        positions: (&positions_there).into(),
-        temperature: (&temperature_there).into(),
-        seeds: (&seeds_there).into(),
-        top_k: Some((&top_k_there).into()),
-        top_p: Some((&top_p_there).into()),
-        min_p: Some((&min_p_there).into()),
-        requests: Some((&requests_there).into()),
-        mask: None,
-        tokens: (&mut tokens).into(),
-        probs: None,
-        logprobs: None,
-        flags: Some((&mut flags).into()),
-    };
-    sample.calculate(&mut workspace, buffers, Stream::default())?;
+    let buffers = sample_logits::Buffers::new(
+        &logits_there,
+        &positions_there,
+        &temperature_there,
+        &seeds_there,
+        &mut tokens,
+    )
+    .top_k(&top_k_there)
+    .top_p(&top_p_there)
+    .min_p(&min_p_there)
+    .requests(&requests_there)
+    .flags(&mut flags);
+    sample.call(&mut workspace, buffers)?;
     assert_eq!(flags.to_vec()?, [0]);
     tokens.to_vec()
 }
@@ -160,11 +154,11 @@ impl Tree {
 
 /// What followed the last tokens before, of each request.
 fn lookup(handle: &Handle, batch: &[&Request]) -> Result<Vec<Tree>> {
-    let params = PromptLookup { max_draft: MOST_DRAFTS, min_ngram: 1, ..PromptLookup::default() };
+    let params = PromptLookup::default().min_ngram(1).max_draft(MOST_DRAFTS);
     let most = batch.iter().map(|request| request.text.len()).max().unwrap_or(1);
     let tensors = params.tensors(DType::I32, batch.len(), most);
     let operator = handle.create(&params, &tensors)?;
-    let mut workspace = handle.workspace(operator.workspace_size())?;
+    let mut workspace = operator.workspace(handle)?;
     let mut tokens = vec![0; batch.len() * most];
     for (row, request) in tokens.chunks_exact_mut(most).zip(batch) {
         row[..request.text.len()].copy_from_slice(&request.text);
@@ -174,14 +168,9 @@ fn lookup(handle: &Handle, batch: &[&Request]) -> Result<Vec<Tree>> {
     let mut counts = handle.allocate::<i32>(batch.len())?;
     let tokens_there = handle.upload(&tokens)?;
     let lengths_there = handle.upload(&lengths)?;
-    let buffers = prompt_lookup::Buffers {
-        tokens: (&tokens_there).into(),
-        lengths: (&lengths_there).into(),
-        drafts: (&mut drafts).into(),
-        counts: (&mut counts).into(),
-        flags: None,
-    };
-    operator.calculate(&mut workspace, buffers, Stream::default())?;
+    let buffers =
+        prompt_lookup::Buffers::new(&tokens_there, &lengths_there, &mut drafts, &mut counts);
+    operator.call(&mut workspace, buffers)?;
     let drafts = drafts.to_vec()?;
     let rows = drafts.chunks_exact(MOST_DRAFTS).zip(counts.to_vec()?);
     Ok(rows.map(|(row, count)| Tree::chain(&row[..count as usize])).collect())
@@ -242,9 +231,9 @@ fn verify(handle: &Handle, batch: &[&Request], trees: &[Tree]) -> Result<Vec<Vec
         next_sibling.extend(links.next_sibling);
     }
     let chosen = choose(handle, batch, &rows, false)?;
-    let params = TreeVerify { max_depth: nodes - 1 };
+    let params = TreeVerify::new(nodes - 1);
     let operator = handle.create(&params, &params.tensors(batch.len(), nodes))?;
-    let mut workspace = handle.workspace(operator.workspace_size())?;
+    let mut workspace = operator.workspace(handle)?;
     let mut emitted = handle.allocate::<i32>(batch.len() * nodes)?;
     let mut path = handle.allocate::<i32>(batch.len() * nodes)?;
     let mut counts = handle.allocate::<i32>(batch.len())?;
@@ -252,7 +241,7 @@ fn verify(handle: &Handle, batch: &[&Request], trees: &[Tree]) -> Result<Vec<Vec
     let target_tokens_there = handle.upload(&chosen)?;
     let first_child_there = handle.upload(&first_child)?;
     let next_sibling_there = handle.upload(&next_sibling)?;
-    let buffers = tree_verify::Buffers {
+    let buffers = tree_verify::Buffers::new(tree_verify::Required {
         draft_tokens: (&draft_tokens_there).into(),
         target_tokens: (&target_tokens_there).into(),
         first_child: (&first_child_there).into(),
@@ -260,9 +249,8 @@ fn verify(handle: &Handle, batch: &[&Request], trees: &[Tree]) -> Result<Vec<Vec
         tokens: (&mut emitted).into(),
         nodes: (&mut path).into(),
         num_tokens: (&mut counts).into(),
-        flags: None,
-    };
-    operator.calculate(&mut workspace, buffers, Stream::default())?;
+    });
+    operator.call(&mut workspace, buffers)?;
     let emitted = emitted.to_vec()?;
     let rows = emitted.chunks_exact(nodes).zip(counts.to_vec()?);
     Ok(rows.map(|(row, count)| row[..count as usize].to_vec()).collect())

@@ -9,8 +9,8 @@
 mod common;
 
 use spec::ops::RejectionSample;
-use spec::ops::rejection_sample::{Buffers, Recovery, Tensors};
-use spec::{Handle, Result, Stream};
+use spec::ops::rejection_sample::{Buffers, Recovery, Required, Tensors};
+use spec::{Handle, Result};
 
 const VOCAB: usize = 16;
 const REQUESTS: usize = 4096;
@@ -40,13 +40,11 @@ fn drafted(state: &mut u64) -> i32 {
 
 /// How often each token is the first to be emitted.
 fn first_tokens(handle: &Handle, recovery: Recovery, with_probs: bool) -> Result<[u64; VOCAB]> {
-    let params = RejectionSample { recovery, ..RejectionSample::lossless(1) };
+    let params = RejectionSample::lossless(1).recovery(recovery);
     let mut tensors: Tensors = params.tensors(REQUESTS, REQUESTS, VOCAB);
-    if !with_probs {
-        tensors.draft_probs = None;
-    }
+    tensors.draft_probs = with_probs.then_some(tensors.target_probs);
     let verify = handle.create(&params, &tensors)?;
-    let mut workspace = handle.workspace(verify.workspace_size())?;
+    let mut workspace = verify.workspace(handle)?;
     let target = handle.upload(&TARGET.repeat(REQUESTS))?;
     let draft = handle.upload(&DRAFT.repeat(REQUESTS))?;
     let bonus = handle.upload(&vec![0i32; REQUESTS])?;
@@ -68,24 +66,21 @@ fn first_tokens(handle: &Handle, recovery: Recovery, with_probs: bool) -> Result
         let ids: Vec<i32> =
             (0..REQUESTS).map(|_| if with_probs { drafted(&mut state) } else { 3 }).collect();
         let (ids, positions) = (handle.upload(&ids)?, handle.upload(&[call; REQUESTS])?);
-        let buffers = Buffers {
+        let mut buffers = Buffers::new(Required {
             target_probs: target.view(),
-            draft_probs: with_probs.then(|| draft.view()),
             draft_token_ids: ids.view(),
             bonus_token_ids: bonus.view(),
             cu_num_draft: offsets.view(),
-            uniform_samples: None,
-            seeds: Some(seeds.view()),
-            positions: Some(positions.view()),
-            greedy: None,
             output_token_ids: output.view_mut(),
             num_accepted: emitted.view_mut(),
             accepted_counts: accepted.view_mut(),
             recovered_counts: recovered.view_mut(),
             bonus_counts: bonus_counts.view_mut(),
-            flags: None,
-        };
-        verify.calculate(&mut workspace, buffers, Stream::default())?;
+        })
+        .seeds(seeds.view())
+        .positions(positions.view());
+        buffers.draft_probs = with_probs.then(|| draft.view());
+        verify.call(&mut workspace, buffers)?;
         for row in output.to_vec()?.chunks(2) {
             seen[row[0] as usize] += 1;
         }

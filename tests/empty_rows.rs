@@ -7,27 +7,24 @@ use std::time::{Duration, Instant};
 use spec::ops::deduplicate_topk::Buffers;
 use spec::ops::moe_align;
 use spec::ops::{DeduplicateTopk, MoeAlign};
-use spec::{DType, Handle, Status, Stream, TensorDesc};
+use spec::{DType, Handle, Status, TensorDesc};
 
 /// What takes longer goes through the requests one by one.
 const SOON: Duration = Duration::from_secs(5);
 
 /// Deduplicates requests of no values, and returns their counts if they are wanted.
 fn deduplicate(handle: &Handle, batch: usize, counted: bool) -> spec::Result<Vec<i32>> {
-    let operator = DeduplicateTopk { mtp_step: 3 };
+    let operator = DeduplicateTopk::new().mtp_step(3);
     let mut tensors = operator.tensors(batch, 0);
     tensors.counts = counted.then(|| TensorDesc::new(DType::I32, [batch]));
     let created = handle.create(&operator, &tensors)?;
-    let mut workspace = handle.workspace(created.workspace_size())?;
+    let mut workspace = created.workspace(handle)?;
     let indices = handle.allocate::<i32>(0)?;
     let mut unique = handle.allocate::<i32>(0)?;
     let mut counts = handle.upload(&vec![7; if counted { batch } else { 0 }])?;
-    let buffers = Buffers {
-        indices: (&indices).into(),
-        unique: (&mut unique).into(),
-        counts: counted.then(|| (&mut counts).into()),
-    };
-    created.calculate(&mut workspace, buffers, Stream::default())?;
+    let mut buffers = Buffers::new(&indices, &mut unique);
+    buffers.counts = counted.then(|| (&mut counts).into());
+    created.call(&mut workspace, buffers)?;
     handle.synchronize()?;
     counts.to_vec()
 }
@@ -60,9 +57,10 @@ fn more_requests_than_any_launch_holds_are_refused() {
 fn tokens_without_picks_take_no_time() {
     for handle in common::handles() {
         let operator = MoeAlign::new(8, 4);
-        let tensors = operator.tensors(DType::I32, usize::MAX, 0);
+        let inverse = TensorDesc::new(DType::I32, [0]);
+        let tensors = operator.tensors(DType::I32, usize::MAX, 0).inverse(inverse);
         let created = handle.create(&operator, &tensors).unwrap();
-        let mut workspace = handle.workspace(created.workspace_size()).unwrap();
+        let mut workspace = created.workspace(&handle).unwrap();
         let ids = handle.allocate::<i32>(0).unwrap();
         let capacity = operator.capacity(0).unwrap();
         let mut sorted_ids = handle.allocate::<i32>(capacity).unwrap();
@@ -72,18 +70,16 @@ fn tokens_without_picks_take_no_time() {
         let mut num_padded = handle.upload(&[7]).unwrap();
         let mut inverse = handle.allocate::<i32>(0).unwrap();
         let start = Instant::now();
-        let buffers = moe_align::Buffers {
+        let buffers = moe_align::Buffers::new(moe_align::Required {
             topk_ids: (&ids).into(),
-            expert_map: None,
             sorted_ids: (&mut sorted_ids).into(),
             block_experts: (&mut block_experts).into(),
             counts: (&mut counts).into(),
             offsets: (&mut offsets).into(),
             num_padded: (&mut num_padded).into(),
-            inverse: tensors.inverse.is_some().then(|| (&mut inverse).into()),
-            flags: None,
-        };
-        created.calculate(&mut workspace, buffers, Stream::default()).unwrap();
+        })
+        .inverse(&mut inverse);
+        created.call(&mut workspace, buffers).unwrap();
         assert_eq!(counts.to_vec().unwrap(), [0; 8]);
         assert_eq!(num_padded.to_vec().unwrap(), [0]);
         assert!(start.elapsed() < SOON, "{:?} on {}", start.elapsed(), handle.device());

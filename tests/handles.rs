@@ -9,20 +9,11 @@ use spec::{Backend, DType, Device, ErrorKind, Handle, Status, Stream};
 
 /// Distinct keys of `keys`, in buffers of `memory`, by a descriptor of `handle`.
 fn distinct(handle: &Handle, memory: &Handle) -> spec::Result<Vec<u64>> {
-    let operator = handle.create(&Unique, &Unique.tensors(DType::U64, 4))?;
+    let operator = handle.create(&Unique::new(), &Unique::new().tensors(DType::U64, 4))?;
     let keys = memory.upload(&[7u64, 3, 7, 3])?;
     let (mut out, mut count) = (memory.upload(&[0u64; 4])?, memory.upload(&[0u64])?);
-    let mut workspace = memory.workspace(operator.workspace_size())?;
-    operator.calculate(
-        &mut workspace,
-        unique::Buffers {
-            keys: (&keys).into(),
-            unique: (&mut out).into(),
-            count: (&mut count).into(),
-            counts: None,
-        },
-        Stream::default(),
-    )?;
+    let mut workspace = operator.workspace(memory)?;
+    operator.call(&mut workspace, unique::Buffers::new(&keys, &mut out, &mut count))?;
     let count = count.to_vec()?[0] as usize;
     Ok(out.to_vec()?[..count].to_vec())
 }
@@ -42,18 +33,14 @@ fn memory_of_another_queue_is_refused() {
         assert_eq!(error.status(), Status::BadParam, "{error}");
         assert!(error.to_string().contains("another handle"), "{error}");
 
-        let operator = handle.create(&Unique, &Unique.tensors(DType::U64, 4)).unwrap();
+        let operator =
+            handle.create(&Unique::new(), &Unique::new().tensors(DType::U64, 4)).unwrap();
         let keys = handle.upload(&[7u64, 3, 7, 3]).unwrap();
         let mut out = handle.upload(&[0u64; 4]).unwrap();
         let mut count = handle.upload(&[0u64]).unwrap();
-        let mut workspace = other.workspace(operator.workspace_size()).unwrap();
-        let buffers = unique::Buffers {
-            keys: (&keys).into(),
-            unique: (&mut out).into(),
-            count: (&mut count).into(),
-            counts: None,
-        };
-        let error = operator.calculate(&mut workspace, buffers, Stream::default()).unwrap_err();
+        let mut workspace = operator.workspace(&other).unwrap();
+        let buffers = unique::Buffers::new(&keys, &mut out, &mut count);
+        let error = operator.call(&mut workspace, buffers).unwrap_err();
         assert!(error.to_string().contains("`workspace`"), "{error}");
     }
 }
@@ -73,13 +60,12 @@ fn memory_moves_to_another_queue() {
                 continue;
             }
         };
-        let params = DeduplicateTopk { mtp_step: 1 };
+        let params = DeduplicateTopk::new().mtp_step(1);
         let operator = handle.create(&params, &params.tensors(1, 4)).unwrap();
         let mut unique = handle.allocate::<i32>(4).unwrap();
-        let mut workspace = handle.workspace(operator.workspace_size()).unwrap();
-        let buffers =
-            Buffers { indices: (&indices).into(), unique: (&mut unique).into(), counts: None };
-        operator.calculate(&mut workspace, buffers, Stream::default()).unwrap();
+        let mut workspace = operator.workspace(&handle).unwrap();
+        let buffers = Buffers::new(&indices, &mut unique);
+        operator.call(&mut workspace, buffers).unwrap();
         assert_eq!(unique.to_vec().unwrap(), [2, 5, -1, -1]);
         indices.write(&[1, 2, 3, 4]).unwrap();
         assert_eq!(indices.to_vec().unwrap(), [1, 2, 3, 4]);
@@ -91,34 +77,25 @@ fn memory_moves_to_another_queue() {
 #[test]
 fn calls_from_addresses() {
     let cpu = Handle::cpu().unwrap();
-    let params = DeduplicateTopk { mtp_step: 2 };
+    let params = DeduplicateTopk::new().mtp_step(2);
     let mut tensors = params.tensors(1, 3);
     let (indices, mut unique) = ([3i32, 1, 3, 2, 1, -1], [0i32; 6]);
     let operator = cpu.create(&params, &tensors).unwrap();
     let mut scratch = vec![0u8; operator.workspace_size()];
     let workspace = scratch.as_mut_ptr();
-    let addresses = Addresses {
-        indices: indices.as_ptr().into(),
-        unique: unique.as_mut_ptr().into(),
-        counts: None,
-    };
+    let addresses = Addresses::new(indices.as_ptr(), unique.as_mut_ptr());
     // SAFETY: arrays and workspace are as described and nobody else uses them.
-    unsafe { operator.calculate_at(workspace.into(), addresses, Stream::default()) }.unwrap();
+    unsafe { operator.call_at(workspace.into(), addresses, Stream::default()) }.unwrap();
     assert_eq!(unique, [1, 2, 3, -1, -1, -1]);
 
     tensors.counts = Some(spec::TensorDesc::new(DType::I32, [1]));
     let operator = cpu.create(&params, &tensors).unwrap();
     // SAFETY: as above; the null pointer is refused before it is used.
-    let error = unsafe {
-        operator.calculate_at(
-            workspace.into(),
-            Addresses { counts: Some(0.into()), ..addresses },
-            Stream::default(),
-        )
-    };
+    let error =
+        unsafe { operator.call_at(workspace.into(), addresses.counts(0), Stream::default()) };
     assert_eq!(error.unwrap_err().status(), Status::NullPointer);
     // SAFETY: as above.
-    let error = unsafe { operator.calculate_at(workspace.into(), addresses, Stream::default()) };
+    let error = unsafe { operator.call_at(workspace.into(), addresses, Stream::default()) };
     assert_eq!(error.unwrap_err().status(), Status::NullPointer, "described, and not given");
 }
 
@@ -150,22 +127,17 @@ fn a_workspace_is_as_large_on_every_thread() {
     let keys: Vec<u64> =
         (0..1u64 << 16).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 50).collect();
     for handle in common::handles() {
-        let tensors = Unique.tensors(DType::U64, keys.len());
+        let tensors = Unique::new().tensors(DType::U64, keys.len());
         for (made, used) in [(1, 7), (7, 1)] {
-            let unique = pool(made).install(|| handle.create(&Unique, &tensors)).unwrap();
+            let unique = pool(made).install(|| handle.create(&Unique::new(), &tensors)).unwrap();
             let size = unique.workspace_size();
-            let mut workspace = handle.workspace(size).unwrap();
+            let mut workspace = handle.allocate::<u8>(size).unwrap();
             let input = handle.upload(&keys).unwrap();
             let (mut out, mut count) =
                 (handle.upload(&keys).unwrap(), handle.upload(&[0u64]).unwrap());
-            let buffers = unique::Buffers {
-                keys: (&input).into(),
-                unique: (&mut out).into(),
-                count: (&mut count).into(),
-                counts: None,
-            };
+            let buffers = unique::Buffers::new(&input, &mut out, &mut count);
             let sizes = pool(used).install(|| {
-                let called = unique.calculate(&mut workspace, buffers, Stream::default());
+                let called = unique.call(&mut workspace, buffers);
                 called.map(|()| unique.workspace_size())
             });
             assert_eq!(sizes.unwrap(), size);

@@ -7,7 +7,7 @@ mod common;
 
 use spec::ops::PromptLookup;
 use spec::ops::prompt_lookup::{Buffers, Occurrence};
-use spec::{DType, Handle, Result, Stream};
+use spec::{DType, Handle, Result};
 use spec_conformance::Rng;
 
 const ROWS: usize = 2000;
@@ -21,7 +21,7 @@ fn by_definition(tokens: &[i32], p: &PromptLookup) -> Vec<i32> {
         let mut places = (0..tokens.len() - n).filter(|&at| &tokens[at..at + n] == pattern);
         let found = match p.occurrence {
             Occurrence::First => places.next(),
-            Occurrence::Last => places.next_back(),
+            _ => places.next_back(),
         };
         if let Some(at) = found {
             return tokens[at + n..].iter().take(p.max_draft).copied().collect();
@@ -35,29 +35,22 @@ fn check(handle: &Handle, sequences: usize) -> Result<()> {
     let mut found = 0;
     for call in 0..sequences.div_ceil(ROWS) {
         let min_ngram = 1 + rng.below(3);
-        let params = PromptLookup {
-            min_ngram,
-            max_ngram: min_ngram + rng.below(4),
-            max_draft: 1 + rng.below(6),
-            occurrence: if call % 2 == 0 { Occurrence::First } else { Occurrence::Last },
-        };
+        let params = PromptLookup::new()
+            .min_ngram(min_ngram)
+            .max_ngram(min_ngram + rng.below(4))
+            .max_draft(1 + rng.below(6))
+            .occurrence(if call % 2 == 0 { Occurrence::First } else { Occurrence::Last });
         let kinds = 1 + rng.below(6);
         let tokens: Vec<i32> = (0..ROWS * MOST).map(|_| rng.below(kinds) as i32).collect();
         let lengths: Vec<i32> = (0..ROWS).map(|_| rng.below(MOST + 1) as i32).collect();
         let operator = handle.create(&params, &params.tensors(DType::I32, ROWS, MOST))?;
-        let mut workspace = handle.workspace(operator.workspace_size())?;
+        let mut workspace = operator.workspace(handle)?;
         let mut drafts = handle.allocate::<i32>(ROWS * params.max_draft)?;
         let mut counts = handle.allocate::<i32>(ROWS)?;
         let tokens_there = handle.upload(&tokens)?;
         let lengths_there = handle.upload(&lengths)?;
-        let buffers = Buffers {
-            tokens: (&tokens_there).into(),
-            lengths: (&lengths_there).into(),
-            drafts: (&mut drafts).into(),
-            counts: (&mut counts).into(),
-            flags: None,
-        };
-        operator.calculate(&mut workspace, buffers, Stream::default())?;
+        let buffers = Buffers::new(&tokens_there, &lengths_there, &mut drafts, &mut counts);
+        operator.call(&mut workspace, buffers)?;
         let (drafts, counts) = (drafts.to_vec()?, counts.to_vec()?);
         for row in 0..ROWS {
             let sequence = &tokens[row * MOST..][..lengths[row] as usize];

@@ -4,8 +4,8 @@
 mod common;
 
 use spec::ops::RejectionSample;
-use spec::ops::rejection_sample::{Buffers, Recovery, Tensors};
-use spec::{DType, Handle, Result, Stream, TensorDesc};
+use spec::ops::rejection_sample::{Buffers, Recovery, Required};
+use spec::{DType, Handle, Result, TensorDesc};
 use spec_conformance::{Data, Held, Rng};
 
 const VOCAB: usize = 700;
@@ -105,20 +105,17 @@ fn verify(
         offsets.push(drafts.len() as i64);
     }
     let (slots, tokens) = (batch.len(), drafts.len());
-    let params = RejectionSample { recovery, ..RejectionSample::lossless(LONGEST) };
-    let described = params.tensors(slots, tokens, VOCAB);
+    let params = RejectionSample::lossless(LONGEST).recovery(recovery);
     let vector = |dtype, len| TensorDesc::new(dtype, [len]);
-    let tensors = Tensors {
-        draft_probs: described.draft_probs.filter(|_| probs),
-        draft_token_ids: vector(ids, tokens),
-        bonus_token_ids: vector(ids, slots),
-        cu_num_draft: vector(ids, offsets.len()),
-        greedy: Some(vector(greedy, slots)),
-        output_token_ids: TensorDesc::new(ids, [slots, LONGEST + 1]),
-        ..described
-    };
+    let mut tensors = params.tensors(slots, tokens, VOCAB);
+    tensors.draft_probs = probs.then_some(tensors.target_probs);
+    tensors.draft_token_ids = vector(ids, tokens);
+    tensors.bonus_token_ids = vector(ids, slots);
+    tensors.cu_num_draft = vector(ids, offsets.len());
+    tensors.greedy = Some(vector(greedy, slots));
+    tensors.output_token_ids = TensorDesc::new(ids, [slots, LONGEST + 1]);
     let op = handle.create(&params, &tensors)?;
-    let mut workspace = handle.workspace(op.workspace_size())?;
+    let mut workspace = op.workspace(handle)?;
     let per_slot = |value: &dyn Fn(&Request, usize) -> i64| -> Vec<i64> {
         batch.iter().map(of).map(|(request, from)| value(request, from)).collect()
     };
@@ -136,24 +133,22 @@ fn verify(
     let [Ok(emitted), Ok(accepted), Ok(recovered), Ok(bonuses)] = &mut counts else {
         panic!("no memory for {slots} numbers on {}", handle.device());
     };
-    let buffers = Buffers {
+    let mut buffers = Buffers::new(Required {
         target_probs: target.view(),
-        draft_probs: probs.then(|| draft.view()),
         draft_token_ids: drafts.view(),
         bonus_token_ids: bonus.view(),
         cu_num_draft: offsets.view(),
-        uniform_samples: None,
-        seeds: Some(seeds.view()),
-        positions: Some(positions.view()),
-        greedy: Some(greedy.view()),
         output_token_ids: output.view_mut(),
         num_accepted: emitted.view_mut(),
         accepted_counts: accepted.view_mut(),
         recovered_counts: recovered.view_mut(),
         bonus_counts: bonuses.view_mut(),
-        flags: None,
-    };
-    op.calculate(&mut workspace, buffers, Stream::default())?;
+    })
+    .seeds(seeds.view())
+    .positions(positions.view())
+    .greedy(greedy.view());
+    buffers.draft_probs = probs.then(|| draft.view());
+    op.call(&mut workspace, buffers)?;
     handle.synchronize()?;
     let output: Vec<i64> = match output.read(&Rng::integers(ids, Vec::new()))? {
         Data::I32(output) => output.into_iter().map(i64::from).collect(),

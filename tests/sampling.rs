@@ -5,9 +5,9 @@
 
 mod common;
 
-use spec::ops::sample_logits::{Buffers, Tensors};
+use spec::ops::sample_logits::Buffers;
 use spec::ops::{RejectionSample, SampleLogits, rejection_sample};
-use spec::{Buffer, DType, Handle, Result, Stream, TensorDesc};
+use spec::{Buffer, DType, Handle, Result, TensorDesc};
 
 /// One distribution that is drawn from.
 #[derive(Clone, Copy, Debug)]
@@ -103,17 +103,14 @@ fn sample(
 ) -> Result<()> {
     let params = SampleLogits::default();
     let one = |dtype| Some(TensorDesc::new(dtype, [1]));
-    let tensors = Tensors {
-        logits: TensorDesc::with_strides(DType::F32, [rows, case.vocab], [0, 1]),
-        top_k: one(DType::I32),
-        top_p: one(DType::F32),
-        min_p: one(DType::F32),
-        requests: Some(TensorDesc::new(DType::I32, [rows])),
-        probs: probs.as_ref().map(|_| TensorDesc::new(DType::F32, [rows, case.vocab])),
-        ..params.tensors(rows, 1, case.vocab)
-    };
+    let mut tensors = params.tensors_of(rows, 1, case.vocab);
+    tensors.logits = TensorDesc::with_strides(DType::F32, [rows, case.vocab], [0, 1]);
+    tensors.top_k = one(DType::I32);
+    tensors.top_p = one(DType::F32);
+    tensors.min_p = one(DType::F32);
+    tensors.probs = probs.as_ref().map(|_| TensorDesc::new(DType::F32, [rows, case.vocab]));
     let sample = handle.create(&params, &tensors)?;
-    let mut workspace = handle.workspace(sample.workspace_size())?;
+    let mut workspace = sample.workspace(handle)?;
     let logits = handle.upload(logits)?;
     let temperature = handle.upload(&[case.temperature])?;
     let seeds = handle.upload(&[SEED])?;
@@ -124,22 +121,19 @@ fn sample(
     for call in 0..calls {
         let positions: Vec<i64> = (0..rows).map(|row| (call * rows + row) as i64).collect();
         let positions = handle.upload(&positions)?;
-        let buffers = Buffers {
-            logits: logits.view(),
-            positions: positions.view(),
-            temperature: temperature.view(),
-            seeds: seeds.view(),
-            top_k: Some(top_k.view()),
-            top_p: Some(top_p.view()),
-            min_p: Some(min_p.view()),
-            requests: Some(requests.view()),
-            mask: None,
-            tokens: tokens.view_mut(),
-            probs: probs.as_deref_mut().map(Buffer::view_mut),
-            logprobs: None,
-            flags: None,
-        };
-        sample.calculate(&mut workspace, buffers, Stream::default())?;
+        let mut buffers = Buffers::new(
+            logits.view(),
+            positions.view(),
+            temperature.view(),
+            seeds.view(),
+            tokens.view_mut(),
+        )
+        .top_k(top_k.view())
+        .top_p(top_p.view())
+        .min_p(min_p.view())
+        .requests(requests.view());
+        buffers.probs = probs.as_deref_mut().map(Buffer::view_mut);
+        sample.call(&mut workspace, buffers)?;
         each(&positions, &tokens)?;
     }
     Ok(())
@@ -179,13 +173,11 @@ fn verified(
 ) -> Result<Vec<u64>> {
     let params = RejectionSample::lossless(1);
     let same = TensorDesc::with_strides(DType::F32, [ROWS, target.vocab], [0, 1]);
-    let tensors = rejection_sample::Tensors {
-        target_probs: same,
-        draft_probs: Some(same),
-        ..params.tensors(ROWS, ROWS, target.vocab)
-    };
+    let mut tensors = params.tensors(ROWS, ROWS, target.vocab);
+    tensors.target_probs = same;
+    tensors.draft_probs = Some(same);
     let verify = handle.create(&params, &tensors)?;
-    let mut workspace = handle.workspace(verify.workspace_size())?;
+    let mut workspace = verify.workspace(handle)?;
     let target_probs = probs(handle, target, target_logits)?;
     let draft_probs = probs(handle, draft, draft_logits)?;
     let bonus = handle.upload(&[0_i32; ROWS])?;
@@ -197,24 +189,21 @@ fn verified(
         [(); 4].map(|()| handle.allocate::<i32>(ROWS).expect("memory"));
     let mut counts = vec![0; target.vocab];
     sample(handle, draft, draft_logits, [ROWS, draws / ROWS], None, |positions, drafts| {
-        let buffers = rejection_sample::Buffers {
+        let buffers = rejection_sample::Buffers::new(rejection_sample::Required {
             target_probs: target_probs.view(),
-            draft_probs: Some(draft_probs.view()),
             draft_token_ids: drafts.view(),
             bonus_token_ids: bonus.view(),
             cu_num_draft: offsets.view(),
-            uniform_samples: None,
-            seeds: Some(seeds.view()),
-            positions: Some(positions.view()),
-            greedy: None,
             output_token_ids: output.view_mut(),
             num_accepted: emitted.view_mut(),
             accepted_counts: accepted.view_mut(),
             recovered_counts: recovered.view_mut(),
             bonus_counts: bonuses.view_mut(),
-            flags: None,
-        };
-        verify.calculate(&mut workspace, buffers, Stream::default())?;
+        })
+        .draft_probs(draft_probs.view())
+        .seeds(seeds.view())
+        .positions(positions.view());
+        verify.call(&mut workspace, buffers)?;
         count(&mut counts, &output.to_vec()?, 2);
         Ok(())
     })?;

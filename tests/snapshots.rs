@@ -7,7 +7,7 @@ use std::fmt::Write;
 use insta::assert_snapshot;
 use spec::ops::prompt_lookup::Occurrence;
 use spec::ops::{
-    DeduplicateTopk, HybridMtpNgram, NgramMatch, PromptLookup, RejectionSample, TopkRouter, Unique,
+    DeduplicateTopk, HybridMtpNgram, NgramMatch, PromptLookup, RejectionSample, Unique,
     deduplicate_topk, hybrid_mtp_ngram, ngram_match, prompt_lookup, rejection_sample, topk_router,
     unique,
 };
@@ -15,7 +15,7 @@ use spec::ops::{
     IndexerTopk, MoeAlign, SampleLogits, TreeVerify, indexer_topk, moe_align, sample_logits,
     tree_verify,
 };
-use spec::{DType, Handle, Result, Stream, TensorDesc};
+use spec::{DType, Handle, Result, TensorDesc};
 
 /// Checks the same snapshot on every device: the first to differ is named.
 fn on_every_device(name: &str, case: impl Fn(&Handle) -> Result<String>) {
@@ -38,35 +38,25 @@ fn router() {
             [f32::NAN; 8],
         ];
         let bias = [0.0f32, 0.0, 0.0, 0.0, 0.25, 0.0, 0.0, 0.0];
-        let params = TopkRouter {
-            groups: 4,
-            topk_groups: 2,
-            topk: 3,
-            scale: 1.0,
-            ..topk_router::preset::DEEPSEEK_V3.router()
-        };
-        let tensors = topk_router::Tensors {
-            bias: Some(TensorDesc::new(DType::F32, [8])),
-            flags: Some(TensorDesc::new(DType::U32, [1])),
-            ..params.tensors(DType::F32, 4, 8, None)
-        };
+        let mut params = topk_router::preset::DEEPSEEK_V3.router();
+        params.groups = 4;
+        params.topk_groups = 2;
+        params.topk = 3;
+        params.scale = 1.0;
+        let tensors = params
+            .tensors(DType::F32, 4, 8, None)
+            .bias(TensorDesc::new(DType::F32, [8]))
+            .flags(TensorDesc::new(DType::U32, [1]));
         let op = handle.create(&params, &tensors)?;
-        let mut workspace = handle.workspace(op.workspace_size())?;
+        let mut workspace = op.workspace(handle)?;
         let (x_in, bias) = (handle.upload(x.as_flattened())?, handle.upload(&bias)?);
         let (mut weights, mut indices) = (handle.allocate::<f32>(12)?, handle.allocate::<i32>(12)?);
         let mut flags = handle.upload(&[0u32])?;
-        let buffers = topk_router::Buffers {
-            x: x_in.view(),
-            bias: Some(bias.view()),
-            num_tokens: None,
-            replicas: None,
-            replica_counts: None,
-            weights: weights.view_mut(),
-            indices: indices.view_mut(),
-            load: None,
-            flags: Some(flags.view_mut()),
-        };
-        op.calculate(&mut workspace, buffers, Stream::default())?;
+        let buffers =
+            topk_router::Buffers::new(x_in.view(), weights.view_mut(), indices.view_mut())
+                .bias(bias.view())
+                .flags(flags.view_mut());
+        op.call(&mut workspace, buffers)?;
         let (weights, indices) = (weights.to_vec()?, indices.to_vec()?);
         let mut text = String::new();
         for (token, row) in x.iter().enumerate() {
@@ -84,21 +74,15 @@ fn router() {
 fn deduplicate() {
     on_every_device("deduplicate_topk", |handle| {
         let indices = [[7, 3, 3, -1], [3, 9, 0, 7], [-1, -5, -1, -1], [-1, -1, -2, -1]];
-        let params = DeduplicateTopk { mtp_step: 2 };
-        let tensors = deduplicate_topk::Tensors {
-            counts: Some(TensorDesc::new(DType::I32, [2])),
-            ..params.tensors(2, 4)
-        };
+        let params = DeduplicateTopk::new().mtp_step(2);
+        let tensors = params.tensors(2, 4).counts(TensorDesc::new(DType::I32, [2]));
         let op = handle.create(&params, &tensors)?;
-        let mut workspace = handle.workspace(op.workspace_size())?;
+        let mut workspace = op.workspace(handle)?;
         let input = handle.upload(indices.as_flattened())?;
         let (mut out, mut counts) = (handle.allocate::<i32>(16)?, handle.allocate::<i32>(2)?);
-        let buffers = deduplicate_topk::Buffers {
-            indices: input.view(),
-            unique: out.view_mut(),
-            counts: Some(counts.view_mut()),
-        };
-        op.calculate(&mut workspace, buffers, Stream::default())?;
+        let buffers =
+            deduplicate_topk::Buffers::new(input.view(), out.view_mut()).counts(counts.view_mut());
+        op.call(&mut workspace, buffers)?;
         let (out, counts) = (out.to_vec()?, counts.to_vec()?);
         Ok(format!(
             "{:?} -> {:?}, {} distinct\n{:?} -> {:?}, {} distinct\n",
@@ -147,14 +131,14 @@ fn verify(handle: &Handle, params: &RejectionSample, mixed: bool) -> Result<Stri
         [0.5, 0.5, 0.0, 0.0],
     ];
     let probabilistic = params.acceptance == rejection_sample::Acceptance::Probabilistic;
-    let tensors = rejection_sample::Tensors {
-        uniform_samples: Some(TensorDesc::new(DType::F32, [5])),
-        greedy: mixed.then_some(TensorDesc::new(DType::I8, [4])),
-        flags: Some(TensorDesc::new(DType::U32, [1])),
-        ..params.tensors(4, 5, 4)
-    };
+    let mut tensors = params
+        .tensors(4, 5, 4)
+        .uniform_samples(TensorDesc::new(DType::F32, [5]))
+        .flags(TensorDesc::new(DType::U32, [1]));
+    tensors.draft_probs = probabilistic.then_some(tensors.target_probs);
+    tensors.greedy = mixed.then_some(TensorDesc::new(DType::I8, [4]));
     let op = handle.create(params, &tensors)?;
-    let mut workspace = handle.workspace(op.workspace_size())?;
+    let mut workspace = op.workspace(handle)?;
     let (target, draft) =
         (handle.upload(target.as_flattened())?, handle.upload(draft.as_flattened())?);
     let ids = handle.upload(&[3i32, 0, 0, 1, 9])?;
@@ -171,24 +155,24 @@ fn verify(handle: &Handle, params: &RejectionSample, mixed: bool) -> Result<Stri
     }
     let [emitted, accepted, recovered, bonus_counts] = &mut counts[..] else { unreachable!() };
     let mut flags = handle.upload(&[0u32])?;
-    let buffers = rejection_sample::Buffers {
+    let mut buffers = rejection_sample::Buffers::new(rejection_sample::Required {
         target_probs: target.view(),
-        draft_probs: probabilistic.then(|| draft.view()),
         draft_token_ids: ids.view(),
         bonus_token_ids: bonus.view(),
         cu_num_draft: offsets.view(),
-        uniform_samples: Some(uniform.view()),
-        seeds: probabilistic.then(|| seeds.view()),
-        positions: probabilistic.then(|| positions.view()),
-        greedy: mixed.then(|| greedy.view()),
         output_token_ids: out.view_mut(),
         num_accepted: emitted.view_mut(),
         accepted_counts: accepted.view_mut(),
         recovered_counts: recovered.view_mut(),
         bonus_counts: bonus_counts.view_mut(),
-        flags: Some(flags.view_mut()),
-    };
-    op.calculate(&mut workspace, buffers, Stream::default())?;
+    })
+    .uniform_samples(uniform.view())
+    .flags(flags.view_mut());
+    buffers.draft_probs = probabilistic.then(|| draft.view());
+    buffers.seeds = probabilistic.then(|| seeds.view());
+    buffers.positions = probabilistic.then(|| positions.view());
+    buffers.greedy = mixed.then(|| greedy.view());
+    op.call(&mut workspace, buffers)?;
     let out = out.to_vec()?;
     let rows: Vec<_> = out.chunks(3).collect();
     Ok(format!(
@@ -210,9 +194,9 @@ fn ngram() {
     on_every_device("ngram_match", |handle| {
         let mut text = String::new();
         for token_threshold in [100, 6, 5, 3] {
-            let params = NgramMatch { max_ngram_size: 2, token_threshold };
+            let params = NgramMatch::new().max_ngram_size(2).token_threshold(token_threshold);
             let op = handle.create(&params, &params.tensors(2, 8, 6, 5))?;
-            let mut workspace = handle.workspace(op.workspace_size())?;
+            let mut workspace = op.workspace(handle)?;
             let prompt = handle.upload(PROMPT.as_flattened())?;
             let generated = handle.upload(GENERATED.as_flattened())?;
             let (lens, starts) = (handle.upload(&[8i64, 8])?, handle.upload(&[0i64, 0])?);
@@ -221,7 +205,7 @@ fn ngram() {
             let decoder = handle.upload(&[1i32, 1])?;
             let mut drafts = handle.upload(&[-1i64; 10])?;
             let mut this_time = handle.upload(&[0i32, 0])?;
-            let buffers = ngram_match::Buffers {
+            let buffers = ngram_match::Buffers::new(ngram_match::Required {
                 input_ids: prompt.view(),
                 input_ids_len: lens.view(),
                 token_ids_all: generated.view(),
@@ -233,9 +217,8 @@ fn ngram() {
                 seq_lens_encoder: encoder.view(),
                 seq_lens_decoder: decoder.view(),
                 max_dec_len: max_dec.view(),
-                flags: None,
-            };
-            op.calculate(&mut workspace, buffers, Stream::default())?;
+            });
+            op.call(&mut workspace, buffers)?;
             let (drafts, this_time) = (drafts.to_vec()?, this_time.to_vec()?);
             let rows: Vec<_> = drafts.chunks(5).collect();
             writeln!(text, "threshold {token_threshold}: {rows:?} this time {this_time:?}")
@@ -248,14 +231,10 @@ fn ngram() {
 #[test]
 fn hybrid() {
     on_every_device("hybrid_mtp_ngram", |handle| {
-        let params = HybridMtpNgram {
-            max_ngram_size: 2,
-            min_ngram_size: 2,
-            max_draft_tokens: 4,
-            token_threshold: 100,
-        };
+        let params =
+            HybridMtpNgram::new(4).max_ngram_size(2).min_ngram_size(2).token_threshold(100);
         let op = handle.create(&params, &params.tensors(2, 8, 6, 6))?;
-        let mut workspace = handle.workspace(op.workspace_size())?;
+        let mut workspace = op.workspace(handle)?;
         let prompt = handle.upload(PROMPT.as_flattened())?;
         let generated = handle.upload(GENERATED.as_flattened())?;
         let (lens, steps) = (handle.upload(&[8i64, 8])?, handle.upload(&[3i64, 4])?);
@@ -263,7 +242,7 @@ fn hybrid() {
         let decoder = handle.upload(&[1i32, 1])?;
         let mut drafts = handle.upload(&[50i64, 51, -1, -1, -1, -1, 60, 61, 62, -1, -1, -1])?;
         let mut this_time = handle.upload(&[2i32, 3])?;
-        let buffers = hybrid_mtp_ngram::Buffers {
+        let buffers = hybrid_mtp_ngram::Buffers::new(hybrid_mtp_ngram::Required {
             input_ids: prompt.view(),
             input_ids_len: lens.view(),
             pre_ids: generated.view(),
@@ -272,9 +251,8 @@ fn hybrid() {
             seq_lens_this_time: this_time.view_mut(),
             seq_lens_decoder: decoder.view(),
             max_dec_len: max_dec.view(),
-            flags: None,
-        };
-        op.calculate(&mut workspace, buffers, Stream::default())?;
+        });
+        op.call(&mut workspace, buffers)?;
         let drafts = drafts.to_vec()?;
         let rows: Vec<_> = drafts.chunks(6).collect();
         Ok(format!("{rows:?} this time {:?}\n", this_time.to_vec()?))
@@ -295,25 +273,23 @@ fn lookup() {
         let lengths = [10, 6, 10, 11];
         let mut text = String::new();
         for occurrence in [Occurrence::First, Occurrence::Last] {
-            let params = PromptLookup { min_ngram: 1, max_ngram: 2, max_draft: 3, occurrence };
-            let tensors = prompt_lookup::Tensors {
-                flags: Some(TensorDesc::new(DType::U32, [1])),
-                ..params.tensors(DType::I32, 4, 10)
-            };
+            let params =
+                PromptLookup::new().min_ngram(1).max_ngram(2).max_draft(3).occurrence(occurrence);
+            let tensors = params.tensors(DType::I32, 4, 10).flags(TensorDesc::new(DType::U32, [1]));
             let op = handle.create(&params, &tensors)?;
-            let mut workspace = handle.workspace(op.workspace_size())?;
+            let mut workspace = op.workspace(handle)?;
             let (input, given) = (handle.upload(tokens.as_flattened())?, handle.upload(&lengths)?);
             let (mut drafts, mut counts) =
                 (handle.allocate::<i32>(12)?, handle.allocate::<i32>(4)?);
             let mut flags = handle.upload(&[0u32])?;
-            let buffers = prompt_lookup::Buffers {
-                tokens: input.view(),
-                lengths: given.view(),
-                drafts: drafts.view_mut(),
-                counts: counts.view_mut(),
-                flags: Some(flags.view_mut()),
-            };
-            op.calculate(&mut workspace, buffers, Stream::default())?;
+            let buffers = prompt_lookup::Buffers::new(
+                input.view(),
+                given.view(),
+                drafts.view_mut(),
+                counts.view_mut(),
+            )
+            .flags(flags.view_mut());
+            op.call(&mut workspace, buffers)?;
             let (drafts, counts) = (drafts.to_vec()?, counts.to_vec()?);
             writeln!(text, "{occurrence:?}:").expect("a string");
             for (row, (drafts, count)) in tokens.iter().zip(drafts.chunks(3).zip(counts)) {
@@ -329,22 +305,15 @@ fn lookup() {
 fn distinct() {
     on_every_device("unique", |handle| {
         let keys = [5i64, -1, 5, i64::MIN, 0, i64::MAX, -1, 5];
-        let tensors = unique::Tensors {
-            counts: Some(TensorDesc::new(DType::U64, [8])),
-            ..Unique.tensors(DType::I64, 8)
-        };
-        let op = handle.create(&Unique, &tensors)?;
-        let mut workspace = handle.workspace(op.workspace_size())?;
+        let tensors = Unique::new().tensors(DType::I64, 8).counts(TensorDesc::new(DType::U64, [8]));
+        let op = handle.create(&Unique::new(), &tensors)?;
+        let mut workspace = op.workspace(handle)?;
         let input = handle.upload(&keys)?;
         let (mut out, mut counts) = (handle.allocate::<i64>(8)?, handle.allocate::<u64>(8)?);
         let mut count = handle.allocate::<u64>(1)?;
-        let buffers = unique::Buffers {
-            keys: input.view(),
-            unique: out.view_mut(),
-            count: count.view_mut(),
-            counts: Some(counts.view_mut()),
-        };
-        op.calculate(&mut workspace, buffers, Stream::default())?;
+        let buffers = unique::Buffers::new(input.view(), out.view_mut(), count.view_mut())
+            .counts(counts.view_mut());
+        op.call(&mut workspace, buffers)?;
         let n = count.to_vec()?[0] as usize;
         Ok(format!("{keys:?}\n-> {:?}\n x {:?}\n", &out.to_vec()?[..n], &counts.to_vec()?[..n]))
     });
@@ -364,13 +333,10 @@ fn tree() {
         let target = [[10, 13, 0, 0, 15, 0], [11, 0, -7, 0, 0, 0]];
         let mut text = String::new();
         for max_depth in [3, 1, 0] {
-            let params = TreeVerify { max_depth };
-            let tensors = tree_verify::Tensors {
-                flags: Some(TensorDesc::new(DType::U32, [1])),
-                ..params.tensors(2, 6)
-            };
+            let params = TreeVerify::new(max_depth);
+            let tensors = params.tensors(2, 6).flags(TensorDesc::new(DType::U32, [1]));
             let op = handle.create(&params, &tensors)?;
-            let mut workspace = handle.workspace(op.workspace_size())?;
+            let mut workspace = op.workspace(handle)?;
             let (draft, target) =
                 (handle.upload(draft.as_flattened())?, handle.upload(target.as_flattened())?);
             let first_child = handle.upload(&first_child)?;
@@ -378,7 +344,7 @@ fn tree() {
             let mut tokens = handle.allocate::<i32>(2 * (max_depth + 1))?;
             let mut nodes = handle.allocate::<i32>(2 * (max_depth + 1))?;
             let (mut counts, mut flags) = (handle.allocate::<i32>(2)?, handle.upload(&[0u32])?);
-            let buffers = tree_verify::Buffers {
+            let buffers = tree_verify::Buffers::new(tree_verify::Required {
                 draft_tokens: draft.view(),
                 target_tokens: target.view(),
                 first_child: first_child.view(),
@@ -386,9 +352,9 @@ fn tree() {
                 tokens: tokens.view_mut(),
                 nodes: nodes.view_mut(),
                 num_tokens: counts.view_mut(),
-                flags: Some(flags.view_mut()),
-            };
-            op.calculate(&mut workspace, buffers, Stream::default())?;
+            })
+            .flags(flags.view_mut());
+            op.call(&mut workspace, buffers)?;
             let (tokens, nodes) = (tokens.to_vec()?, nodes.to_vec()?);
             let rows = |all: &[i32]| {
                 let rows: Vec<_> =
@@ -415,14 +381,14 @@ fn grouping() {
         // Four experts of six are here, the last of them first; one id is none.
         let ids = [[1, 5], [5, 0], [1, 3], [7, 5], [-1, 1]];
         let map = [1, 3, -1, -1, 2, 0];
-        let params = MoeAlign { local_experts: 4, ..MoeAlign::new(6, 2) };
-        let tensors = moe_align::Tensors {
-            expert_map: Some(TensorDesc::new(DType::I32, [6])),
-            flags: Some(TensorDesc::new(DType::U32, [1])),
-            ..params.tensors(DType::I32, 5, 2)
-        };
+        let params = MoeAlign::new(6, 2).local_experts(4);
+        let tensors = params
+            .tensors(DType::I32, 5, 2)
+            .expert_map(TensorDesc::new(DType::I32, [6]))
+            .inverse(TensorDesc::new(DType::I32, [10]))
+            .flags(TensorDesc::new(DType::U32, [1]));
         let op = handle.create(&params, &tensors)?;
-        let mut workspace = handle.workspace(op.workspace_size())?;
+        let mut workspace = op.workspace(handle)?;
         let (topk_ids, map) = (handle.upload(ids.as_flattened())?, handle.upload(&map)?);
         let mut sorted = handle.allocate::<i32>(14)?;
         let mut blocks = handle.allocate::<i32>(7)?;
@@ -430,18 +396,18 @@ fn grouping() {
         let mut padded = handle.allocate::<i32>(1)?;
         let mut inverse = handle.allocate::<i32>(10)?;
         let mut flags = handle.upload(&[0u32])?;
-        let buffers = moe_align::Buffers {
+        let buffers = moe_align::Buffers::new(moe_align::Required {
             topk_ids: topk_ids.view(),
-            expert_map: Some(map.view()),
             sorted_ids: sorted.view_mut(),
             block_experts: blocks.view_mut(),
             counts: counts.view_mut(),
             offsets: offsets.view_mut(),
             num_padded: padded.view_mut(),
-            inverse: Some(inverse.view_mut()),
-            flags: Some(flags.view_mut()),
-        };
-        op.calculate(&mut workspace, buffers, Stream::default())?;
+        })
+        .expert_map(map.view())
+        .inverse(inverse.view_mut())
+        .flags(flags.view_mut());
+        op.call(&mut workspace, buffers)?;
         Ok(format!(
             "{ids:?}\n-> sorted_ids {:?}\n   block_experts {:?}\n   counts {:?} offsets {:?} \
              num_padded {}\n   inverse {:?} flags {}\n",
@@ -468,17 +434,16 @@ fn sampled() {
         let all = 0xFF;
         let mask = [all, all, all, all, all, all, 0b1000_0111, 0b0011_0000];
         let params = SampleLogits::default();
-        let tensors = sample_logits::Tensors {
-            top_k: Some(TensorDesc::new(DType::I32, [2])),
-            top_p: Some(TensorDesc::new(DType::F32, [2])),
-            mask: Some(TensorDesc::new(DType::I32, [8, 1])),
-            probs: Some(TensorDesc::new(DType::F32, [8, 8])),
-            logprobs: Some(TensorDesc::new(DType::F32, [8])),
-            flags: Some(TensorDesc::new(DType::U32, [1])),
-            ..params.tensors(8, 2, 8)
-        };
+        let tensors = params
+            .tensors_of(8, 2, 8)
+            .top_k(TensorDesc::new(DType::I32, [2]))
+            .top_p(TensorDesc::new(DType::F32, [2]))
+            .mask(TensorDesc::new(DType::I32, [8, 1]))
+            .probs(TensorDesc::new(DType::F32, [8, 8]))
+            .logprobs(TensorDesc::new(DType::F32, [8]))
+            .flags(TensorDesc::new(DType::U32, [1]));
         let op = handle.create(&params, &tensors)?;
-        let mut workspace = handle.workspace(op.workspace_size())?;
+        let mut workspace = op.workspace(handle)?;
         let logits = handle.upload(logits.as_flattened())?;
         let positions = handle.upload(&[0i64, 1, 2, 3, 0, 1, 4, 5])?;
         let (temperature, seeds) = (handle.upload(&[1.0f32, 0.5])?, handle.upload(&[7u64, 7])?);
@@ -486,22 +451,21 @@ fn sampled() {
         let (requests, mask) = (handle.upload(&requests)?, handle.upload(&mask)?);
         let (mut tokens, mut probs) = (handle.allocate::<i32>(8)?, handle.allocate::<f32>(64)?);
         let (mut logprobs, mut flags) = (handle.allocate::<f32>(8)?, handle.upload(&[0u32])?);
-        let buffers = sample_logits::Buffers {
-            logits: logits.view(),
-            positions: positions.view(),
-            temperature: temperature.view(),
-            seeds: seeds.view(),
-            top_k: Some(top_k.view()),
-            top_p: Some(top_p.view()),
-            min_p: None,
-            requests: Some(requests.view()),
-            mask: Some(mask.view()),
-            tokens: tokens.view_mut(),
-            probs: Some(probs.view_mut()),
-            logprobs: Some(logprobs.view_mut()),
-            flags: Some(flags.view_mut()),
-        };
-        op.calculate(&mut workspace, buffers, Stream::default())?;
+        let buffers = sample_logits::Buffers::new(
+            logits.view(),
+            positions.view(),
+            temperature.view(),
+            seeds.view(),
+            tokens.view_mut(),
+        )
+        .top_k(top_k.view())
+        .top_p(top_p.view())
+        .requests(requests.view())
+        .mask(mask.view())
+        .probs(probs.view_mut())
+        .logprobs(logprobs.view_mut())
+        .flags(flags.view_mut());
+        op.call(&mut workspace, buffers)?;
         let (tokens, probs) = (tokens.to_vec()?, probs.to_vec()?);
         let logprobs = logprobs.to_vec()?;
         let mut text = String::new();
@@ -528,28 +492,24 @@ fn best() {
             [9.0, 8.0, 1.0, 3.0, 2.0, 7.0],
             [9.0, 8.0, 1.0, 3.0, 2.0, 7.0],
         ];
-        let params = IndexerTopk { k: 4 };
-        let tensors = indexer_topk::Tensors {
-            lengths: Some(TensorDesc::new(DType::I32, [5])),
-            starts: Some(TensorDesc::new(DType::I32, [5])),
-            flags: Some(TensorDesc::new(DType::U32, [1])),
-            ..params.tensors(DType::F32, 5, 6)
-        };
+        let params = IndexerTopk::new(4);
+        let tensors = params
+            .tensors(DType::F32, 5, 6)
+            .lengths(TensorDesc::new(DType::I32, [5]))
+            .starts(TensorDesc::new(DType::I32, [5]))
+            .flags(TensorDesc::new(DType::U32, [1]));
         let op = handle.create(&params, &tensors)?;
-        let mut workspace = handle.workspace(op.workspace_size())?;
+        let mut workspace = op.workspace(handle)?;
         let input = handle.upload(scores.as_flattened())?;
         // The last row starts behind two scores and asks for more than there are.
         let lengths = handle.upload(&[6i32, 6, 6, 3, 9])?;
         let starts = handle.upload(&[0i32, 0, 0, 1, 2])?;
         let (mut out, mut flags) = (handle.allocate::<i32>(20)?, handle.upload(&[0u32])?);
-        let buffers = indexer_topk::Buffers {
-            scores: input.view(),
-            lengths: Some(lengths.view()),
-            starts: Some(starts.view()),
-            indices: out.view_mut(),
-            flags: Some(flags.view_mut()),
-        };
-        op.calculate(&mut workspace, buffers, Stream::default())?;
+        let buffers = indexer_topk::Buffers::new(input.view(), out.view_mut())
+            .lengths(lengths.view())
+            .starts(starts.view())
+            .flags(flags.view_mut());
+        op.call(&mut workspace, buffers)?;
         let out = out.to_vec()?;
         let mut text = String::new();
         for (row, best) in scores.iter().zip(out.chunks(4)) {

@@ -20,13 +20,8 @@ struct Calls {
 impl Timed for Calls {
     fn call(&mut self, stream: Stream<'_>) -> spec::Result<()> {
         self.made += 1;
-        let buffers = unique::Buffers {
-            keys: (&self.keys).into(),
-            unique: (&mut self.distinct).into(),
-            count: (&mut self.count).into(),
-            counts: None,
-        };
-        self.unique.calculate(&mut self.workspace, buffers, stream)
+        let buffers = unique::Buffers::new(&self.keys, &mut self.distinct, &mut self.count);
+        self.unique.call_on(&mut self.workspace, buffers, stream)
     }
 
     fn reset(&mut self) -> spec::Result<()> {
@@ -43,9 +38,10 @@ fn times_are_of_calls_that_ran() {
         for n in [1000, 40_000] {
             let keys: Vec<u64> =
                 (0..n as u64).map(|i| (i / 2).wrapping_mul(0x9E37_79B9_7F4A_7C15)).collect();
-            let unique = handle.create(&Unique, &Unique.tensors(DType::U64, n)).unwrap();
+            let unique =
+                handle.create(&Unique::new(), &Unique::new().tensors(DType::U64, n)).unwrap();
             let mut calls = Calls {
-                workspace: handle.workspace(unique.workspace_size()).unwrap(),
+                workspace: unique.workspace(&handle).unwrap(),
                 unique,
                 keys: handle.upload(&keys).unwrap(),
                 distinct: handle.upload(&vec![7; n]).unwrap(),

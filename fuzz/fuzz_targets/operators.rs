@@ -5,19 +5,14 @@
 
 #![no_main]
 
-use libfuzzer_sys::arbitrary::{Arbitrary, Result as Taken, Unstructured};
+use libfuzzer_sys::arbitrary::{Result as Taken, Unstructured};
 use libfuzzer_sys::fuzz_target;
 use spec_conformance::Subject;
 use spec_conformance::plain::Plain;
-use spec_core::ops::prompt_lookup::Occurrence;
-use spec_core::ops::rejection_sample::{Acceptance, Recovery};
-use spec_core::ops::topk_router::{GroupScore, Masked, Scoring, Select};
-use spec_core::ops::{
-    DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
-};
+use spec_core::ops::MoeAlign;
+use spec_core::options::{Kind, OptionInfo, Value};
 use spec_core::{
-    Argument, DType, Descriptor, Error, ErrorKind, Source, Status, Stream, Supports, TensorDesc,
+    Argument, DType, Descriptor, Error, ErrorKind, Signature, Source, Status, Supports, TensorDesc,
     View, ViewMut, bf16, f16,
 };
 use spec_cpu::Cpu;
@@ -32,27 +27,23 @@ fuzz_target!(|data: &[u8]| {
 });
 
 fn any_operator(bytes: &mut Unstructured<'_>) -> Taken<()> {
-    let cpu = Cpu::open(0).unwrap();
-    match u8::arbitrary(bytes)? % 11 {
-        0 => call::<DeduplicateTopk>(&cpu, bytes),
-        1 => call::<HybridMtpNgram>(&cpu, bytes),
-        2 => call::<IndexerTopk>(&cpu, bytes),
-        3 => call::<MoeAlign>(&cpu, bytes),
-        4 => call::<NgramMatch>(&cpu, bytes),
-        5 => call::<PromptLookup>(&cpu, bytes),
-        6 => call::<RejectionSample>(&cpu, bytes),
-        7 => call::<SampleLogits>(&cpu, bytes),
-        8 => call::<TopkRouter>(&cpu, bytes),
-        9 => call::<TreeVerify>(&cpu, bytes),
-        _ => call::<Unique>(&cpu, bytes),
+    macro_rules! calls {
+        ($($module:ident: $operator:ident,)+) => {
+            &[$( call::<spec_core::ops::$operator> ),+]
+        };
     }
+    const CALLS: &[fn(&Cpu, &mut Unstructured<'_>) -> Taken<()>] =
+        spec_core::for_each_operator!(calls);
+    let cpu = Cpu::open(0).unwrap();
+    bytes.choose(CALLS)?(&cpu, bytes)
 }
 
-fn call<O: Made>(cpu: &Cpu, bytes: &mut Unstructured<'_>) -> Taken<()>
+fn call<O: Subject>(cpu: &Cpu, bytes: &mut Unstructured<'_>) -> Taken<()>
 where
     Cpu: Supports<O>,
 {
-    let (operator, names) = O::make(bytes)?;
+    let operator: O = make(bytes)?;
+    let names = names(&operator, bytes)?;
     let preferred = [*bytes.choose(&INTEGERS)?, *bytes.choose(&FLOATS)?];
     let mut describer = Describer { names, preferred, bytes, made: Vec::new() };
     let Ok(tensors) = O::tensors_from(&mut describer).inspect_err(refused) else { return Ok(()) };
@@ -72,9 +63,8 @@ where
         let mut held = held.clone();
         let mut workspace = vec![dirt; size + offset];
         let mut lender = Lender { held: held.iter_mut() };
-        let done = O::buffers_from(&mut lender).and_then(|buffers| {
-            created.calculate(&mut workspace[offset..], buffers, Stream::default())
-        });
+        let done = O::buffers_from(&mut lender)
+            .and_then(|buffers| created.call(&mut workspace[offset..], buffers));
         (done.inspect_err(refused).is_ok(), held)
     };
     let (done, results) = run(&created, 0);
@@ -86,7 +76,7 @@ where
         let count = expected.iter().find(|held| held.name == "count").map(Held::bytes);
         let count = count.and_then(|bytes| Some(u64::from_le_bytes(*bytes.first_chunk()?)));
         for (result, expected) in results.iter().zip(&expected) {
-            let is_counted = O::COUNTED.contains(&result.name);
+            let is_counted = counted(O::NAME).contains(&result.name);
             let known = count.filter(|_| is_counted).map_or(usize::MAX, |count| count as usize);
             result.compare(expected, known, O::NAME);
         }
@@ -372,143 +362,68 @@ impl<'a> Source<View<'a>, ViewMut<'a>> for Lender<'a> {
     }
 }
 
-/// Parameters out of bytes, and what their numbers are called in shapes.
-trait Made: Subject {
-    /// Outputs of which no more is specified than there are distinct keys.
-    const COUNTED: &'static [&'static str] = &[];
-
-    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)>;
+/// An operator with options out of bytes: an optional one has its default half of the time.
+fn make<O: Signature>(bytes: &mut Unstructured<'_>) -> Taken<O> {
+    let made = O::options_from(&mut |option| {
+        let drawn = value(option, bytes).map_err(|_| option.refuse(O::NAME, "out of bytes"))?;
+        Ok(drawn)
+    });
+    // What runs out of bytes ends the case.
+    made.map_err(|_| libfuzzer_sys::arbitrary::Error::NotEnoughData)
 }
 
-impl Made for DeduplicateTopk {
-    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
-        let mtp_step = number(bytes)?;
-        Ok((DeduplicateTopk { mtp_step }, vec![("mtp_step", mtp_step)]))
+fn value(option: &OptionInfo, bytes: &mut Unstructured<'_>) -> Taken<Option<Value>> {
+    if !option.is_required() && bytes.arbitrary()? {
+        return Ok(None);
     }
+    Ok(Some(match option.kind {
+        Kind::Bool => Value::Bool(bytes.arbitrary()?),
+        Kind::Size => Value::Size(number(bytes)?),
+        Kind::OptionalSize if bytes.arbitrary()? => Value::Absent,
+        Kind::OptionalSize => Value::Size(number(bytes)?),
+        Kind::I32 => Value::I32(bytes.arbitrary()?),
+        Kind::F32 => Value::F32(bytes.arbitrary()?),
+        Kind::Choice(choice) => Value::Choice(bytes.choose(choice.values)?.name),
+        other => panic!("no values of {other:?} are made here"),
+    }))
 }
 
-impl Made for HybridMtpNgram {
-    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
-        let made = HybridMtpNgram {
-            max_ngram_size: number(bytes)?,
-            min_ngram_size: number(bytes)?,
-            max_draft_tokens: number(bytes)?,
-            token_threshold: bytes.arbitrary()?,
-        };
-        Ok((made, vec![]))
+/// What the numbers among an operator's options are called in shapes, and, where numbers in
+/// shapes follow from each other, those.
+fn names<O: Signature>(
+    operator: &O,
+    bytes: &mut Unstructured<'_>,
+) -> Taken<Vec<(&'static str, usize)>> {
+    let size = |name| match operator.option(name) {
+        Ok(Value::Size(size)) => Some(size),
+        _ => None,
+    };
+    let named = |option: &OptionInfo| Some((option.name, size(option.name)?));
+    let mut names: Vec<_> = O::OPTIONS.iter().filter_map(named).collect();
+    match O::NAME {
+        "topk_router" if !unlikely(bytes)? => {
+            let groups = size("groups").unwrap_or(1);
+            names.push(("experts", groups.saturating_mul(bytes.int_in_range(1..=16)?)));
+        }
+        "moe_align" => {
+            let (tokens, k) = (number(bytes)?, number(bytes)?);
+            let [experts, local, block] =
+                ["experts", "local_experts", "block_size"].map(|name| size(name).unwrap_or(0));
+            let align = MoeAlign::new(experts, block).local_experts(local);
+            let capacity = align.capacity(tokens.saturating_mul(k)).unwrap_or(usize::MAX);
+            names.extend([("tokens", tokens), ("k", k), ("capacity", capacity)]);
+        }
+        "sample_logits" => {
+            let rows = number(bytes)?;
+            let requests = if bytes.arbitrary()? { rows } else { number(bytes)? };
+            names.extend([("rows", rows), ("requests", requests)]);
+        }
+        _ => {}
     }
+    Ok(names)
 }
 
-impl Made for IndexerTopk {
-    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
-        let k = number(bytes)?;
-        Ok((IndexerTopk { k }, vec![("k", k)]))
-    }
-}
-
-impl Made for MoeAlign {
-    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
-        let (experts, block_size) = (number(bytes)?, number(bytes)?);
-        let local_experts = if bytes.arbitrary()? { experts } else { number(bytes)? };
-        let made = MoeAlign { experts, local_experts, block_size };
-        let (tokens, k) = (number(bytes)?, number(bytes)?);
-        let capacity = made.capacity(tokens.saturating_mul(k)).unwrap_or(usize::MAX);
-        let names = vec![
-            ("experts", experts),
-            ("local_experts", local_experts),
-            ("block_size", block_size),
-            ("tokens", tokens),
-            ("k", k),
-            ("capacity", capacity),
-        ];
-        Ok((made, names))
-    }
-}
-
-impl Made for NgramMatch {
-    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
-        let (max_ngram_size, token_threshold) = (number(bytes)?, bytes.arbitrary()?);
-        Ok((NgramMatch { max_ngram_size, token_threshold }, vec![]))
-    }
-}
-
-impl Made for PromptLookup {
-    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
-        let made = PromptLookup {
-            min_ngram: number(bytes)?,
-            max_ngram: number(bytes)?,
-            max_draft: number(bytes)?,
-            occurrence: *bytes.choose(&[Occurrence::First, Occurrence::Last])?,
-        };
-        let names = vec![("max_draft", made.max_draft)];
-        Ok((made, names))
-    }
-}
-
-impl Made for RejectionSample {
-    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
-        let made = RejectionSample {
-            max_spec_len: number(bytes)?,
-            acceptance: *bytes.choose(&[Acceptance::Probabilistic, Acceptance::Greedy])?,
-            recovery: *bytes.choose(&[Recovery::Argmax, Recovery::Sample])?,
-        };
-        let names = vec![("max_spec_len", made.max_spec_len)];
-        Ok((made, names))
-    }
-}
-
-impl Made for SampleLogits {
-    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
-        let rows = number(bytes)?;
-        let requests = if bytes.arbitrary()? { rows } else { number(bytes)? };
-        let made = SampleLogits { min_p_first: bytes.arbitrary()? };
-        Ok((made, vec![("rows", rows), ("requests", requests)]))
-    }
-}
-
-impl Made for TopkRouter {
-    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
-        let groups = if bytes.arbitrary()? { 1 } else { number(bytes)? };
-        let experts = match bytes.int_in_range(0..=15)? {
-            0 => number(bytes)?,
-            _ => groups.saturating_mul(bytes.int_in_range(1..=16)?),
-        };
-        let places = number(bytes)?;
-        let made = TopkRouter {
-            scoring: *bytes.choose(&[Scoring::Sigmoid, Scoring::Softmax, Scoring::SqrtSoftplus])?,
-            select: *bytes.choose(&[Select::Score, Select::Logit])?,
-            groups,
-            topk_groups: if groups == 1 { 1 } else { number(bytes)? },
-            group_score: *bytes.choose(&[GroupScore::Top2Sum, GroupScore::Max])?,
-            masked: *bytes.choose(&[Masked::Zero, Masked::Excluded])?,
-            topk: number(bytes)?,
-            renormalize: bytes.arbitrary()?,
-            scale: bytes.arbitrary()?,
-            shared_experts: if bytes.arbitrary()? { 0 } else { number(bytes)? },
-            shared_weight: bytes.arbitrary()?,
-            physical_experts: bytes.arbitrary::<bool>()?.then_some(places),
-        };
-        let names = vec![
-            ("experts", experts),
-            ("topk", made.topk),
-            ("shared_experts", made.shared_experts),
-            ("physical_experts", places),
-        ];
-        Ok((made, names))
-    }
-}
-
-impl Made for TreeVerify {
-    fn make(bytes: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
-        let max_depth = number(bytes)?;
-        Ok((TreeVerify { max_depth }, vec![("max_depth", max_depth)]))
-    }
-}
-
-impl Made for Unique {
-    const COUNTED: &'static [&'static str] = &["unique", "counts"];
-
-    fn make(_: &mut Unstructured<'_>) -> Taken<(Self, Vec<(&'static str, usize)>)> {
-        Ok((Unique, vec![]))
-    }
+/// Outputs of which no more is specified than there are distinct keys.
+fn counted(operator: &str) -> &'static [&'static str] {
+    if operator == "unique" { &["unique", "counts"] } else { &[] }
 }

@@ -81,7 +81,7 @@ impl Built {
             .args(["--crate-type", types, "--target-dir"])
             .arg(&target)
             .args(options)
-            .args(["--", "--print", "native-static-libs", "-C", "strip=debuginfo", "-C"])
+            .args(["--", "--print", "native-static-libs", "-C"])
             .arg(format!("link-arg=-Wl,-soname,{soname}"));
         let done = cargo.output().map_err(|e| format!("cargo: {e}"))?;
         let words = String::from_utf8_lossy(&done.stderr).into_owned();

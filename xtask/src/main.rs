@@ -6,6 +6,7 @@ mod kernels;
 mod manifest;
 mod nvrtc;
 mod params;
+mod release;
 mod report;
 mod sanitize;
 mod toolchain;
@@ -31,13 +32,16 @@ cargo xtask kernels --target 90 --images DIR [NAME..]
                                   they are
 cargo xtask params                write what the kernels and shaders declare of their launch
                                   parameters from the structs in Rust; tests compare the two
-cargo xtask bindings              write crates/spec-c/src/generated.rs and include/spec.h from the
-                                  contract's lists of arguments
+cargo xtask bindings              append fields that are new to crates/spec-c/abi.txt and write
+                                  include/spec.h, from the declarations of the operators
     --check                       prove that they are what the contract gives
 cargo xtask install --prefix DIR [-- CARGO-OPTION..]
                                   build libspec for release and put libspec.so, libspec.a, spec.h and
                                   spec.pc under DIR
     --infiniop                    libinfiniop.so and libinfinirt.so instead
+cargo xtask release --out DIR     pack the program, libspec, InfiniOp's libraries and the Python
+                                  wheel (which needs maturin) under DIR, with SHA256SUMS
+    --no-wheel                    leave the wheel out
 cargo xtask report                render docs/performance.md and docs/plots/ from benches/results/
     --check                       prove that they are what benches/results/ gives
     --html PAGE [JSON..]          write one page of plots and tables instead, of any measurements
@@ -55,6 +59,7 @@ fn main() -> ExitCode {
         Some((&"params", rest)) => params::run(rest),
         Some((&"bindings", rest)) => bindings::run(rest),
         Some((&"install", rest)) => install::run(rest),
+        Some((&"release", rest)) => release::run(rest),
         Some((&"report", rest)) => report::run(rest),
         Some((&"sanitize", rest)) => sanitize::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {

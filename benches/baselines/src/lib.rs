@@ -20,17 +20,13 @@
 //! use spec_core::{Descriptor, Stream, ViewMut};
 //! use spec_cpu::Cpu;
 //!
-//! let operator = DeduplicateTopk { mtp_step: 2 };
+//! let operator = DeduplicateTopk::new().mtp_step(2);
 //! for design in DeduplicateTopk::on_cpu(&Cpu::open(0)?) {
 //!     let tensors = operator.tensors(1, 3);
 //!     let descriptor = Descriptor::create(&*design.backend, &operator, &tensors)?;
 //!     let mut unique = [0i32; 6];
-//!     let buffers = Buffers {
-//!         indices: (&[3i32, 1, 3, 2, 1, -1]).into(),
-//!         unique: (&mut unique).into(),
-//!         counts: None,
-//!     };
-//!     descriptor.calculate(ViewMut::empty(), buffers, Stream::default())?;
+//!     let buffers = Buffers::new(&[3i32, 1, 3, 2, 1, -1], &mut unique);
+//!     descriptor.call(ViewMut::empty(), buffers)?;
 //!     assert_eq!(unique, [1, 2, 3, -1, -1, -1], "{}", design.name);
 //! }
 //! # Ok::<(), spec_core::Error>(())

@@ -11,7 +11,9 @@ use spec::ops::{
     topk_router,
 };
 use spec::stream::Kind;
-use spec::{Buffer, DType, Descriptor, Device, Handle, Result, Stream, Timed, Timing, timing};
+use spec::{
+    Buffer, DType, Descriptor, Device, Handle, Result, Stream, TensorDesc, Timed, Timing, timing,
+};
 use spec_conformance::Failure;
 
 use crate::inputs::{random, seed};
@@ -149,7 +151,7 @@ struct Ready<O: spec::Operator>(Descriptor<O>, Buffer<u8>);
 impl<O: spec::Portable> Ready<O> {
     fn new(handle: &Handle, operator: &O, tensors: &O::Tensors) -> Result<Self> {
         let descriptor = handle.create(operator, tensors)?;
-        let workspace = handle.workspace(descriptor.workspace_size())?;
+        let workspace = descriptor.workspace(handle)?;
         Ok(Ready(descriptor, workspace))
     }
 }
@@ -212,10 +214,12 @@ impl Chain for RouteAlign {
         let model = preset::DEEPSEEK_V3;
         let router = model.router();
         let route = model.tensors(DType::F32, tokens);
+        let align =
+            ALIGN.tensors(DType::I32, tokens, TOPK).inverse(TensorDesc::new(DType::I32, [picks]));
         let seed = seed(&[tokens, EXPERTS]);
         Ok(RouteAlign {
             route: Ready::new(handle, &router, &route)?,
-            align: Ready::new(handle, &ALIGN, &ALIGN.tensors(DType::I32, tokens, TOPK))?,
+            align: Ready::new(handle, &ALIGN, &align)?,
             x: handle.upload(&random(seed, tokens * EXPERTS, |rng| rng.unit() * 8.0 - 4.0))?,
             bias: handle.upload(&random(!seed, EXPERTS, |rng| rng.unit() * 0.2 - 0.1))?,
             weights: handle.allocate(picks)?,
@@ -230,30 +234,19 @@ impl Chain for RouteAlign {
     }
 
     fn call(&mut self, stream: &mut dyn FnMut() -> Stream<'static>) -> Result<()> {
-        let buffers = topk_router::Buffers {
-            x: (&self.x).into(),
-            bias: Some((&self.bias).into()),
-            num_tokens: None,
-            replicas: None,
-            replica_counts: None,
-            weights: (&mut self.weights).into(),
-            indices: (&mut self.experts).into(),
-            load: None,
-            flags: None,
-        };
-        self.route.0.calculate(&mut self.route.1, buffers, stream())?;
-        let buffers = moe_align::Buffers {
+        let buffers = topk_router::Buffers::new(&self.x, &mut self.weights, &mut self.experts)
+            .bias(&self.bias);
+        self.route.0.call_on(&mut self.route.1, buffers, stream())?;
+        let buffers = moe_align::Buffers::new(moe_align::Required {
             topk_ids: (&self.experts).into(),
-            expert_map: None,
             sorted_ids: (&mut self.sorted_ids).into(),
             block_experts: (&mut self.block_experts).into(),
             counts: (&mut self.counts).into(),
             offsets: (&mut self.offsets).into(),
             num_padded: (&mut self.num_padded).into(),
-            inverse: Some((&mut self.inverse).into()),
-            flags: None,
-        };
-        self.align.0.calculate(&mut self.align.1, buffers, stream())
+        })
+        .inverse(&mut self.inverse);
+        self.align.0.call_on(&mut self.align.1, buffers, stream())
     }
 
     fn results(&self) -> Result<Vec<Vec<i32>>> {
@@ -322,8 +315,8 @@ impl Chain for SelectDeduplicate {
     fn upload(shape: &Selected, handle: &Handle) -> Result<Self> {
         let Selected { batch, steps, cols } = *shape;
         let rows = batch * steps;
-        let select = IndexerTopk { k: K };
-        let deduplicate = DeduplicateTopk { mtp_step: steps };
+        let select = IndexerTopk::new(K);
+        let deduplicate = DeduplicateTopk::new().mtp_step(steps);
         let scores = random(seed(&[rows, cols]), rows * cols, spec_conformance::Rng::normal);
         Ok(SelectDeduplicate {
             select: Ready::new(handle, &select, &select.tensors(DType::F32, rows, cols))?,
@@ -335,20 +328,10 @@ impl Chain for SelectDeduplicate {
     }
 
     fn call(&mut self, stream: &mut dyn FnMut() -> Stream<'static>) -> Result<()> {
-        let buffers = indexer_topk::Buffers {
-            scores: (&self.scores).into(),
-            lengths: None,
-            starts: None,
-            indices: (&mut self.indices).into(),
-            flags: None,
-        };
-        self.select.0.calculate(&mut self.select.1, buffers, stream())?;
-        let buffers = deduplicate_topk::Buffers {
-            indices: (&self.indices).into(),
-            unique: (&mut self.unique).into(),
-            counts: None,
-        };
-        self.deduplicate.0.calculate(&mut self.deduplicate.1, buffers, stream())
+        let buffers = indexer_topk::Buffers::new(&self.scores, &mut self.indices);
+        self.select.0.call_on(&mut self.select.1, buffers, stream())?;
+        let buffers = deduplicate_topk::Buffers::new(&self.indices, &mut self.unique);
+        self.deduplicate.0.call_on(&mut self.deduplicate.1, buffers, stream())
     }
 
     fn results(&self) -> Result<Vec<Vec<i32>>> {

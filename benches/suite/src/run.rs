@@ -9,7 +9,7 @@ use super::work::{Effort, Implementation, Inputs, OnDevice};
 use super::{Goal, Row, machine};
 use spec::ops::deduplicate_topk::Buffers;
 use spec::ops::{DeduplicateTopk, NgramMatch, RejectionSample, TopkRouter};
-use spec::{DType, Device, Error, ErrorKind, Handle, Result, Signature, Status, Stream};
+use spec::{DType, Device, Error, ErrorKind, Handle, Result, Signature, Status};
 
 /// A software renderer takes minutes for rows larger than this.
 const SOFTWARE_MEMORY: u64 = 80 << 20;
@@ -326,15 +326,14 @@ impl Run<'_> {
     fn host(&mut self, handle: &Handle) -> Result<()> {
         (self.progress)(Event::Next(&format!("host on {}", handle.device())));
         let rounds = if self.options.quick { 10 } else { 50 };
-        let operator = DeduplicateTopk { mtp_step: 1 };
+        let operator = DeduplicateTopk::new().mtp_step(1);
         let descriptor = handle.create(&operator, &operator.tensors(1, 4))?;
-        let mut workspace = handle.workspace(descriptor.workspace_size())?;
+        let mut workspace = descriptor.workspace(handle)?;
         let indices = handle.upload(&[3i32, 1, 2, 3])?;
         let mut unique = handle.allocate::<i32>(4)?;
         let samples = repeat(rounds, handle, |_| {
-            let buffers =
-                Buffers { indices: (&indices).into(), unique: (&mut unique).into(), counts: None };
-            descriptor.calculate(&mut workspace, buffers, Stream::default())
+            let buffers = Buffers::new(&indices, &mut unique);
+            descriptor.call(&mut workspace, buffers)
         })?;
         if unique.to_vec()? != [1, 2, 3, -1] {
             let line = format!("host on {}: wrong result", handle.device());
@@ -348,7 +347,7 @@ impl Run<'_> {
             handle.create(&operator, &operator.tensors(rows, 2048)).map(drop)
         })?;
         self.create(handle, rounds, TopkRouter::NAME, |rows| {
-            let router = TopkRouter::softmax(8);
+            let router = TopkRouter::new(8);
             handle.create(&router, &router.tensors(DType::BF16, rows, 256, None)).map(drop)
         })?;
         self.create(handle, rounds, RejectionSample::NAME, |rows| {

@@ -4,6 +4,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use spec::DType;
+use spec::options::{Kind, Setting, Value};
 
 /// Why a text is no shape of an operator, with what would be one.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -68,6 +69,14 @@ impl<'t> Fields<'t> {
         let Some(text) = self.take(key) else { return Ok(choices[0].1) };
         let found = choices.iter().find(|(name, _)| *name == text).map(|(_, value)| *value);
         found.ok_or_else(|| self.bad(key, text, format!("one of {}", names.join(", "))))
+    }
+
+    /// A value of an operator's option, or the first of its values where it is not given.
+    pub(crate) fn choice<T: Setting>(&mut self, key: &'static str) -> Result<T, ShapeError> {
+        let Kind::Choice(choice) = T::KIND else { unreachable!("`{key}` has no list of values") };
+        let values = choice.values.iter().map(|value| value.name);
+        let values = values.filter_map(|name| Some((name, T::from_value(Value::Choice(name))?)));
+        self.word(key, &values.collect::<Vec<_>>())
     }
 
     /// One of several dtypes, or the first of them where it is not given.

@@ -382,7 +382,7 @@ impl<O: Subject + Designs + Portable> Timed for Uploaded<'_, O> {
         self.clean = false;
         let dependent = self.selected == DEPENDENT && self.selected < self.own;
         let stream = if dependent { stream.dependent_launch() } else { stream };
-        descriptor.calculate(workspace, buffers, stream)
+        descriptor.call_on(workspace, buffers, stream)
     }
 
     fn reset(&mut self) -> Result<()> {
@@ -413,7 +413,7 @@ impl<O: Subject + Designs + Portable> OnDevice for Uploaded<'_, O> {
                 Descriptor::create(&*self.designs[design].backend, operator, &self.tensors)?
             }
         };
-        let workspace = self.handle.workspace(descriptor.workspace_size())?;
+        let workspace = descriptor.workspace(&self.handle)?;
         self.ready = Some((descriptor, workspace));
         self.selected = which;
         self.poison()?;

@@ -16,6 +16,24 @@ use spec_c::*;
 const TURNS: usize = 2001;
 const CALLS: usize = 200;
 
+/// A struct as spec.h has it: its size, then its fields.
+#[repr(C)]
+struct Struct<T, const N: usize> {
+    size: usize,
+    fields: [T; N],
+}
+
+impl<T, const N: usize> Struct<T, N> {
+    fn new(fields: [T; N]) -> Self {
+        Struct { size: size_of::<Self>(), fields }
+    }
+}
+
+/// The router's arguments among the fields of spec.h.
+const X: usize = 0;
+const WEIGHTS: usize = 5;
+const INDICES: usize = 6;
+
 /// Nanoseconds a call.
 fn time(mut call: impl FnMut()) -> f64 {
     let start = Instant::now();
@@ -52,18 +70,21 @@ fn measure(device: &str, tokens: usize) {
     // SAFETY: places for what is made, and structs whose sizes are set.
     unsafe {
         ok(spec_open(name.as_ptr(), &mut c_handle));
-        let mut params = std::mem::zeroed::<spec_topk_router_params>();
-        params.size = size_of_val(&params);
+        let mut params = Struct::new([0u64; 12]);
         let (none, nothing) = (std::ptr::null_mut(), std::ptr::null_mut());
-        ok(spec_topk_router_preset(c"Mixtral".as_ptr(), &mut params, none, nothing));
+        ok(operators::spec_topk_router_preset(
+            c"Mixtral".as_ptr(),
+            (&raw mut params).cast(),
+            none,
+            nothing,
+        ));
         let (rows, cols) = (tokens as i64, topk as i64);
-        let tensors = spec_topk_router_tensors {
-            x: tensor(SPEC_DTYPE_F32, rows, experts as i64),
-            weights: tensor(SPEC_DTYPE_F32, rows, cols),
-            indices: tensor(SPEC_DTYPE_I32, rows, cols),
-            ..Default::default()
-        };
-        ok(spec_topk_router_create(c_handle, &params, &tensors, &mut descriptor));
+        let mut tensors = Struct::new([spec_tensor::default(); 9]);
+        tensors.fields[X] = tensor(SPEC_DTYPE_F32, rows, experts as i64);
+        tensors.fields[WEIGHTS] = tensor(SPEC_DTYPE_F32, rows, cols);
+        tensors.fields[INDICES] = tensor(SPEC_DTYPE_I32, rows, cols);
+        let (params, tensors) = ((&raw const params).cast(), (&raw const tensors).cast());
+        ok(operators::topk_router::create(c_handle, params, tensors, &mut descriptor));
         ok(spec_workspace_size(descriptor, &mut bytes));
         let sizes = [tokens * experts * 4, tokens * topk * 4, tokens * topk * 4, bytes];
         for ((memory, at), size) in memory.iter_mut().zip(&mut at).zip(sizes) {
@@ -73,34 +94,26 @@ fn measure(device: &str, tokens: usize) {
         ok(spec_handle_stream(c_handle, &mut stream));
     }
     let [x, weights, indices, workspace] = at;
-    let buffers =
-        spec_topk_router_buffers { x: x.cast_const(), weights, indices, ..Default::default() };
+    let mut buffers = Struct::new([std::ptr::null_mut::<c_void>(); 9]);
+    (buffers.fields[X], buffers.fields[WEIGHTS], buffers.fields[INDICES]) = (x, weights, indices);
 
     let through_rust = || {
-        let addresses = Addresses {
-            x: Address::from(x),
-            bias: None,
-            num_tokens: None,
-            replicas: None,
-            replica_counts: None,
-            weights: Address::from(weights),
-            indices: Address::from(indices),
-            load: None,
-            flags: None,
-        };
+        let addresses =
+            Addresses::new(Address::from(x), Address::from(weights), Address::from(indices));
         // SAFETY: the memory is as described, and one thread uses it.
         unsafe {
             let on = match handle.device().backend() {
                 "cuda" => Stream::from_raw(handle.device(), stream.addr() as u64),
                 _ => Stream::default(),
             };
-            router.calculate_at(Address::from(workspace), black_box(addresses), on).unwrap();
+            router.call_at(Address::from(workspace), black_box(addresses), on).unwrap();
         }
     };
     let through_c = || {
         // SAFETY: as above.
         let status = unsafe {
-            spec_topk_router_calculate(descriptor, workspace, bytes, black_box(&buffers), stream)
+            let buffers = (&raw const *black_box(&buffers)).cast();
+            operators::topk_router::calculate(descriptor, workspace, bytes, buffers, stream)
         };
         ok(status);
     };

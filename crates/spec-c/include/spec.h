@@ -108,81 +108,6 @@
 #define SPEC_MAX_RANK 4
 
 /**
- * Scoring of topk_router: the logistic function of the logit.
- */
-#define SPEC_SCORING_SIGMOID 0
-
-/**
- * Scoring of topk_router: softmax over all experts of the token.
- */
-#define SPEC_SCORING_SOFTMAX 1
-
-/**
- * Scoring of topk_router: the square root of ln(1 + e^x).
- */
-#define SPEC_SCORING_SQRT_SOFTPLUS 2
-
-/**
- * Experts are chosen by the score plus bias.
- */
-#define SPEC_SELECT_SCORE 0
-
-/**
- * Experts are chosen by the logit plus bias.
- */
-#define SPEC_SELECT_LOGIT 1
-
-/**
- * A group's score is the sum of its two largest choices.
- */
-#define SPEC_GROUP_SCORE_TOP2_SUM 0
-
-/**
- * A group's score is its largest choice.
- */
-#define SPEC_GROUP_SCORE_MAX 1
-
-/**
- * Experts of groups that are not kept take the choice 0.0 (InfiniOp, Hugging Face).
- */
-#define SPEC_MASKED_ZERO 0
-
-/**
- * Experts of groups that are not kept cannot be chosen (TensorRT-LLM, vLLM).
- */
-#define SPEC_MASKED_EXCLUDED 1
-
-/**
- * A draft token is accepted with probability min(1, target / draft).
- */
-#define SPEC_ACCEPTANCE_PROBABILISTIC 0
-
-/**
- * A draft token is accepted while it equals the target's argmax.
- */
-#define SPEC_ACCEPTANCE_GREEDY 1
-
-/**
- * A rejected token is replaced by the largest residual: not the target's distribution.
- */
-#define SPEC_RECOVERY_ARGMAX 0
-
-/**
- * A rejected token is replaced by a draw from the residual: the target's distribution.
- */
-#define SPEC_RECOVERY_SAMPLE 1
-
-/**
- * Drafts copy from the first of equally long occurrences.
- */
-#define SPEC_OCCURRENCE_FIRST 0
-
-/**
- * Drafts copy from the last of equally long occurrences.
- */
-#define SPEC_OCCURRENCE_LAST 1
-
-/**
  * What a call comes to. The numbers are InfiniOp's. `spec_last_error` says the
  * same in words.
  */
@@ -302,68 +227,6 @@ typedef struct {
 } spec_device;
 
 /**
- * The parameters of topk_router.
- */
-typedef struct {
-    /**
-     * sizeof(spec_topk_router_params).
-     */
-    size_t size;
-    /**
-     * How logits become scores: `SPEC_SCORING_..`. Usual: softmax.
-     */
-    uint32_t scoring;
-    /**
-     * What experts are chosen by: `SPEC_SELECT_..`. Usual: the score.
-     */
-    uint32_t select;
-    /**
-     * The number of groups; it divides the number of experts. Usual: 1.
-     */
-    size_t groups;
-    /**
-     * How many groups are kept. Usual: 1.
-     */
-    size_t topk_groups;
-    /**
-     * How groups are scored: `SPEC_GROUP_SCORE_..`. Usual: the sum of two.
-     */
-    uint32_t group_score;
-    /**
-     * What happens to the experts of the other groups: `SPEC_MASKED_..`. Usual: zero.
-     */
-    uint32_t masked;
-    /**
-     * How many experts each token is routed to, 1 to 64. Nothing is usual.
-     */
-    size_t topk;
-    /**
-     * 1 where the weights of a token are divided by their sum, else 0. Usual: 1.
-     */
-    uint32_t renormalize;
-    /**
-     * The routed scaling factor. Usual: 1.
-     */
-    float scale;
-    /**
-     * Experts that every token goes to, in columns behind the picks, at most 64. Usual: 0.
-     */
-    size_t shared_experts;
-    /**
-     * The weight of each of them; it is not scaled. Usual: 1.
-     */
-    float shared_weight;
-    /**
-     * 0, for later.
-     */
-    uint32_t reserved;
-    /**
-     * How many places the experts have on all devices, with `replicas` and only with them; else 0.
-     */
-    size_t physical_experts;
-} spec_topk_router_params;
-
-/**
  * Describes a tensor. All zeros is an absent one.
  */
 typedef struct {
@@ -385,1313 +248,6 @@ typedef struct {
      */
     int64_t strides[4];
 } spec_tensor;
-
-/**
- * Descriptors of the arguments of topk_router.
- */
-typedef struct {
-    /**
-     * sizeof(spec_topk_router_tensors).
-     */
-    size_t size;
-    /**
-     * `[tokens, experts]`, f32 or f16 or bf16: read.
-     * Logits of 1 to 4096 experts.
-     */
-    spec_tensor x;
-    /**
-     * `[experts]`, f32 or f16 or bf16: read, optional.
-     * Correction bias, added to what experts are chosen by.
-     */
-    spec_tensor bias;
-    /**
-     * `[1]`, i32: read, optional.
-     * How many rows are tokens; those behind them are padding. Absent: all are.
-     */
-    spec_tensor num_tokens;
-    /**
-     * `[experts, most]`, i32: read, optional.
-     * The places of each expert on all devices, each in `0..physical_experts`.
-     */
-    spec_tensor replicas;
-    /**
-     * `[experts]`, i32: read, optional.
-     * How many of them each expert has, at least 1: given with `replicas`.
-     */
-    spec_tensor replica_counts;
-    /**
-     * `[tokens, topk + shared_experts]`, f32: written.
-     * Routing weights.
-     */
-    spec_tensor weights;
-    /**
-     * `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
-     * Experts in descending order of choice, or their places; -1 in rows of padding.
-     * As u32, -1 is 2^32 - 1.
-     */
-    spec_tensor indices;
-    /**
-     * `[physical_experts]`, i32: changed in place, optional.
-     * How many picks went to each expert, or to each place where there are
-     * `replicas`, added to what is there; shared experts are not counted.
-     */
-    spec_tensor load;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     * Flags, OR-ed.
-     */
-    spec_tensor flags;
-} spec_topk_router_tensors;
-
-/**
- * The arguments of topk_router.
- */
-typedef struct {
-    /**
-     * sizeof(spec_topk_router_buffers).
-     */
-    size_t size;
-    /**
-     * `[tokens, experts]`, f32 or f16 or bf16: read.
-     */
-    const void *x;
-    /**
-     * `[experts]`, f32 or f16 or bf16: read, optional.
-     */
-    const void *bias;
-    /**
-     * `[1]`, i32: read, optional.
-     */
-    const void *num_tokens;
-    /**
-     * `[experts, most]`, i32: read, optional.
-     */
-    const void *replicas;
-    /**
-     * `[experts]`, i32: read, optional.
-     */
-    const void *replica_counts;
-    /**
-     * `[tokens, topk + shared_experts]`, f32: written.
-     */
-    void *weights;
-    /**
-     * `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
-     */
-    void *indices;
-    /**
-     * `[physical_experts]`, i32: changed in place, optional.
-     */
-    void *load;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
-    void *flags;
-} spec_topk_router_buffers;
-
-/**
- * The parameters of deduplicate_topk.
- */
-typedef struct {
-    /**
-     * sizeof(spec_deduplicate_topk_params).
-     */
-    size_t size;
-    /**
-     * Rows of `indices` that belong to one request, at least 1. Usual: 1.
-     */
-    size_t mtp_step;
-} spec_deduplicate_topk_params;
-
-/**
- * Descriptors of the arguments of deduplicate_topk.
- */
-typedef struct {
-    /**
-     * sizeof(spec_deduplicate_topk_tensors).
-     */
-    size_t size;
-    /**
-     * `[batch * mtp_step, k]`, i32: read.
-     * Candidates `[batch * mtp_step, k]`, i32; negative ones are padding. The batch fits an i32.
-     */
-    spec_tensor indices;
-    /**
-     * `[batch, mtp_step * k]`, i32: written.
-     * Distinct values `[batch, mtp_step * k]`, i32, ascending, then -1.
-     */
-    spec_tensor unique;
-    /**
-     * `[batch]`, i32: written, optional.
-     * How many distinct values `[batch]`, i32.
-     */
-    spec_tensor counts;
-} spec_deduplicate_topk_tensors;
-
-/**
- * The arguments of deduplicate_topk.
- */
-typedef struct {
-    /**
-     * sizeof(spec_deduplicate_topk_buffers).
-     */
-    size_t size;
-    /**
-     * `[batch * mtp_step, k]`, i32: read.
-     */
-    const void *indices;
-    /**
-     * `[batch, mtp_step * k]`, i32: written.
-     */
-    void *unique;
-    /**
-     * `[batch]`, i32: written, optional.
-     */
-    void *counts;
-} spec_deduplicate_topk_buffers;
-
-/**
- * The parameters of rejection_sample.
- */
-typedef struct {
-    /**
-     * sizeof(spec_rejection_sample_params).
-     */
-    size_t size;
-    /**
-     * The most drafts of a request; longer requests are cut. Nothing is usual.
-     */
-    size_t max_spec_len;
-    /**
-     * When a draft token is accepted: `SPEC_ACCEPTANCE_..`. Usual: probabilistic.
-     */
-    uint32_t acceptance;
-    /**
-     * How the recovered token is chosen: `SPEC_RECOVERY_..`. Usual: sample.
-     */
-    uint32_t recovery;
-} spec_rejection_sample_params;
-
-/**
- * Descriptors of the arguments of rejection_sample.
- */
-typedef struct {
-    /**
-     * sizeof(spec_rejection_sample_tensors).
-     */
-    size_t size;
-    /**
-     * `[tokens, vocab]`, f32 or f16 or bf16: read.
-     * The target model's probabilities, a row for each draft. At a request's
-     * first step: what the target says after the prompt, and after each
-     * draft but the last.
-     */
-    spec_tensor target_probs;
-    /**
-     * `[tokens, vocab]`, f32 or f16 or bf16: read, optional.
-     * The probabilities that each draft was drawn from, in the type of
-     * `target_probs`; absent where drafts are deterministic. Not read for
-     * greedy requests. At the first step: the drafter's rows after the prompt.
-     */
-    spec_tensor draft_probs;
-    /**
-     * `[tokens]`, i64 or i32 or u32: read.
-     * Draft tokens, the requests' one after the other. At the first step: a
-     * guess of what follows the prompt.
-     */
-    spec_tensor draft_token_ids;
-    /**
-     * `[batch]`, i64 or i32 or u32: read.
-     * The token that follows if all drafts are accepted, drawn from the
-     * target's row behind them. At the first step, where there are no
-     * drafts yet: the first token after the prompt.
-     */
-    spec_tensor bonus_token_ids;
-    /**
-     * `[batch + 1] or [batch]`, i64 or i32 or u32: read.
-     * Where each request's drafts end, and with the leading 0 also where they
-     * start: `[0, 3, 5]` or `[3, 5]` for 3 and 2 drafts. At the first step
-     * without drafts: the number before it once more.
-     */
-    spec_tensor cu_num_draft;
-    /**
-     * `[tokens]`, f32: read, optional.
-     * Acceptance draws in [0, 1), one a draft; absent: drawn from `seeds` and
-     * `positions`. Not read for greedy requests. At the first step: as at any.
-     */
-    spec_tensor uniform_samples;
-    /**
-     * `[batch]`, u64: read, optional.
-     * Each request's seed. Required where anything is drawn: unless acceptance
-     * is greedy, for `Sample` recovery and where `uniform_samples` is absent.
-     * At the first step: any number, kept for as long as the request lives.
-     */
-    spec_tensor seeds;
-    /**
-     * `[batch]`, i64 or i32: read, optional.
-     * The position of each request's first draft in its own text, prompt
-     * included. Required where `seeds` is. At the first step: the number of
-     * tokens of the prompt; then it grows by what was emitted.
-     */
-    spec_tensor positions;
-    /**
-     * `[batch]`, i32 or i8 or u8 or bool: read, optional.
-     * Not 0 for each request that follows the target's argmax, whatever
-     * `acceptance` says of the others; absent: none. At the first step, and
-     * at all others: whether the request's temperature is 0.
-     */
-    spec_tensor greedy;
-    /**
-     * `[batch, max_spec_len + 1]`, i32 or i64 or u32: written.
-     * Emitted tokens: the accepted drafts, then the recovered or the bonus
-     * token, then -1 (the largest number, in a `u32`). What they held before
-     * does not matter, at the first step or later.
-     */
-    spec_tensor output_token_ids;
-    /**
-     * `[batch]`, i32: written.
-     * Tokens emitted: recovered or bonus included, so never 0.
-     */
-    spec_tensor num_accepted;
-    /**
-     * `[batch]`, i32: written.
-     * Draft tokens accepted; 0 at a first step without drafts.
-     */
-    spec_tensor accepted_counts;
-    /**
-     * `[batch]`, i32: written.
-     * 1 where a recovered token was emitted; 0 at a first step without drafts.
-     */
-    spec_tensor recovered_counts;
-    /**
-     * `[batch]`, i32: written.
-     * 1 where the bonus token was emitted; 1 at a first step without drafts.
-     */
-    spec_tensor bonus_counts;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     * Flags, OR-ed; cleared by the caller, before the first step if ever.
-     */
-    spec_tensor flags;
-} spec_rejection_sample_tensors;
-
-/**
- * The arguments of rejection_sample.
- */
-typedef struct {
-    /**
-     * sizeof(spec_rejection_sample_buffers).
-     */
-    size_t size;
-    /**
-     * `[tokens, vocab]`, f32 or f16 or bf16: read.
-     */
-    const void *target_probs;
-    /**
-     * `[tokens, vocab]`, f32 or f16 or bf16: read, optional.
-     */
-    const void *draft_probs;
-    /**
-     * `[tokens]`, i64 or i32 or u32: read.
-     */
-    const void *draft_token_ids;
-    /**
-     * `[batch]`, i64 or i32 or u32: read.
-     */
-    const void *bonus_token_ids;
-    /**
-     * `[batch + 1] or [batch]`, i64 or i32 or u32: read.
-     */
-    const void *cu_num_draft;
-    /**
-     * `[tokens]`, f32: read, optional.
-     */
-    const void *uniform_samples;
-    /**
-     * `[batch]`, u64: read, optional.
-     */
-    const void *seeds;
-    /**
-     * `[batch]`, i64 or i32: read, optional.
-     */
-    const void *positions;
-    /**
-     * `[batch]`, i32 or i8 or u8 or bool: read, optional.
-     */
-    const void *greedy;
-    /**
-     * `[batch, max_spec_len + 1]`, i32 or i64 or u32: written.
-     */
-    void *output_token_ids;
-    /**
-     * `[batch]`, i32: written.
-     */
-    void *num_accepted;
-    /**
-     * `[batch]`, i32: written.
-     */
-    void *accepted_counts;
-    /**
-     * `[batch]`, i32: written.
-     */
-    void *recovered_counts;
-    /**
-     * `[batch]`, i32: written.
-     */
-    void *bonus_counts;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
-    void *flags;
-} spec_rejection_sample_buffers;
-
-/**
- * The parameters of sample_logits.
- */
-typedef struct {
-    /**
-     * sizeof(spec_sample_logits_params).
-     */
-    size_t size;
-    /**
-     * 1 where `min_p` drops tokens before `top_k` and `top_p` count them (vLLM), 0 where after (transformers). Usual: 0.
-     */
-    uint32_t min_p_first;
-    /**
-     * 0, for later.
-     */
-    uint32_t reserved;
-} spec_sample_logits_params;
-
-/**
- * Descriptors of the arguments of sample_logits.
- */
-typedef struct {
-    /**
-     * sizeof(spec_sample_logits_tensors).
-     */
-    size_t size;
-    /**
-     * `[rows, vocab]`, f32 or f16 or bf16: read.
-     * Logits, as the model gives them.
-     */
-    spec_tensor logits;
-    /**
-     * `[rows]`, i64 or i32: read.
-     * The position in its own text of the token that each row decides; the
-     * first token of a prompt has position 0.
-     */
-    spec_tensor positions;
-    /**
-     * `[requests]`, f32: read.
-     * The temperature of each request; 0 takes the likeliest token. Cut to
-     * 2^-100 .. 2^100.
-     */
-    spec_tensor temperature;
-    /**
-     * `[requests]`, u64: read.
-     * The seed of each request's random numbers.
-     */
-    spec_tensor seeds;
-    /**
-     * `[requests]`, i32: read, optional.
-     * How many of the likeliest tokens each request keeps; 0 or less, or
-     * more than there are, keeps all.
-     */
-    spec_tensor top_k;
-    /**
-     * `[requests]`, f32: read, optional.
-     * The share of probability that the likeliest tokens must reach; 1 or
-     * more keeps all, 0 or less the likeliest.
-     */
-    spec_tensor top_p;
-    /**
-     * `[requests]`, f32: read, optional.
-     * The share of the likeliest token's probability below which tokens are
-     * dropped; 0 or less drops none.
-     */
-    spec_tensor min_p;
-    /**
-     * `[rows]`, i32 or u32 or i64: read, optional.
-     * The request of each row; absent: row r is request r.
-     */
-    spec_tensor requests;
-    /**
-     * `[rows, ceil(vocab / 32)]`, i32: read, optional.
-     * Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
-     */
-    spec_tensor mask;
-    /**
-     * `[rows]`, i32 or u32 or i64: written.
-     * The tokens chosen.
-     */
-    spec_tensor tokens;
-    /**
-     * `[rows, vocab]`, f32: written, optional.
-     * What each token was drawn from, exact to the bit; 1 at the token where
-     * none was drawn.
-     */
-    spec_tensor probs;
-    /**
-     * `[rows]`, f32: written, optional.
-     * The natural logarithm of the token's probability by the logits alone,
-     * without temperature, mask and filters.
-     */
-    spec_tensor logprobs;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     * Flags, OR-ed.
-     */
-    spec_tensor flags;
-} spec_sample_logits_tensors;
-
-/**
- * The arguments of sample_logits.
- */
-typedef struct {
-    /**
-     * sizeof(spec_sample_logits_buffers).
-     */
-    size_t size;
-    /**
-     * `[rows, vocab]`, f32 or f16 or bf16: read.
-     */
-    const void *logits;
-    /**
-     * `[rows]`, i64 or i32: read.
-     */
-    const void *positions;
-    /**
-     * `[requests]`, f32: read.
-     */
-    const void *temperature;
-    /**
-     * `[requests]`, u64: read.
-     */
-    const void *seeds;
-    /**
-     * `[requests]`, i32: read, optional.
-     */
-    const void *top_k;
-    /**
-     * `[requests]`, f32: read, optional.
-     */
-    const void *top_p;
-    /**
-     * `[requests]`, f32: read, optional.
-     */
-    const void *min_p;
-    /**
-     * `[rows]`, i32 or u32 or i64: read, optional.
-     */
-    const void *requests;
-    /**
-     * `[rows, ceil(vocab / 32)]`, i32: read, optional.
-     */
-    const void *mask;
-    /**
-     * `[rows]`, i32 or u32 or i64: written.
-     */
-    void *tokens;
-    /**
-     * `[rows, vocab]`, f32: written, optional.
-     */
-    void *probs;
-    /**
-     * `[rows]`, f32: written, optional.
-     */
-    void *logprobs;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
-    void *flags;
-} spec_sample_logits_buffers;
-
-/**
- * The parameters of ngram_match.
- */
-typedef struct {
-    /**
-     * sizeof(spec_ngram_match_params).
-     */
-    size_t size;
-    /**
-     * The longest pattern, 1 to 1024. Usual: 3.
-     */
-    size_t max_ngram_size;
-    /**
-     * The token budget of one step, over all requests. Usual: 128.
-     */
-    int32_t token_threshold;
-    /**
-     * 0, for later.
-     */
-    uint32_t reserved;
-} spec_ngram_match_params;
-
-/**
- * Descriptors of the arguments of ngram_match.
- */
-typedef struct {
-    /**
-     * sizeof(spec_ngram_match_tensors).
-     */
-    size_t size;
-    /**
-     * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
-     * The prompts, where patterns are looked for first.
-     */
-    spec_tensor input_ids;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     * Tokens in each prompt. The same at every step; 0 for one that is not to be
-     * searched.
-     */
-    spec_tensor input_ids_len;
-    /**
-     * `[batch, max_model_len]`, i64 or i32 or u32: read.
-     * Rows in which the generated tokens lie from `prompt_lens` on; what is before
-     * is not read.
-     */
-    spec_tensor token_ids_all;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     * Where the generated tokens start in their row: the prompt's length where the
-     * prompt lies before them, or one less, so that its last token counts as
-     * generated and the first step can draft. The same at every step.
-     */
-    spec_tensor prompt_lens;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     * The index of the last generated token, counted from `prompt_lens`: one less
-     * than how many there are. 0 at a request's first step, where one token was
-     * generated; nothing is drafted below 1.
-     */
-    spec_tensor step_idx;
-    /**
-     * `[batch] or [batch, 1]`, i32: read.
-     * The most drafts of each request; 0 or less for none.
-     */
-    spec_tensor draft_token_num;
-    /**
-     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
-     * The tokens that the model is run on next. Slot 0 is the last generated token,
-     * which the caller writes and this neither reads nor changes; drafts are written
-     * from slot 1 on, and slots behind the last of them are left as they are.
-     */
-    spec_tensor draft_tokens;
-    /**
-     * `[batch] or [batch, 1]`, i32: changed in place.
-     * Tokens of this step: becomes 1 and the number of drafts for a request that
-     * decodes, 0 for an idle one. Read only for one that is being encoded, whose
-     * tokens count against the budget.
-     */
-    spec_tensor seq_lens_this_time;
-    /**
-     * `[batch] or [batch, 1]`, i32: read.
-     * Prompt tokens that are being encoded in this step; 0 from a request's first
-     * decoding step on.
-     */
-    spec_tensor seq_lens_encoder;
-    /**
-     * `[batch] or [batch, 1]`, i32: read.
-     * Tokens in the cache: at a request's first decoding step, those of the prompt. 0
-     * for a slot without a request, which drafts nothing.
-     */
-    spec_tensor seq_lens_decoder;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     * The most tokens to generate, over all steps: no drafts beyond it.
-     */
-    spec_tensor max_dec_len;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     * Flags, OR-ed.
-     */
-    spec_tensor flags;
-} spec_ngram_match_tensors;
-
-/**
- * The arguments of ngram_match.
- */
-typedef struct {
-    /**
-     * sizeof(spec_ngram_match_buffers).
-     */
-    size_t size;
-    /**
-     * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
-     */
-    const void *input_ids;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     */
-    const void *input_ids_len;
-    /**
-     * `[batch, max_model_len]`, i64 or i32 or u32: read.
-     */
-    const void *token_ids_all;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     */
-    const void *prompt_lens;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     */
-    const void *step_idx;
-    /**
-     * `[batch] or [batch, 1]`, i32: read.
-     */
-    const void *draft_token_num;
-    /**
-     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
-     */
-    void *draft_tokens;
-    /**
-     * `[batch] or [batch, 1]`, i32: changed in place.
-     */
-    void *seq_lens_this_time;
-    /**
-     * `[batch] or [batch, 1]`, i32: read.
-     */
-    const void *seq_lens_encoder;
-    /**
-     * `[batch] or [batch, 1]`, i32: read.
-     */
-    const void *seq_lens_decoder;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     */
-    const void *max_dec_len;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
-    void *flags;
-} spec_ngram_match_buffers;
-
-/**
- * The parameters of hybrid_mtp_ngram.
- */
-typedef struct {
-    /**
-     * sizeof(spec_hybrid_mtp_ngram_params).
-     */
-    size_t size;
-    /**
-     * The longest pattern, 1 to 1024. Usual: 3.
-     */
-    size_t max_ngram_size;
-    /**
-     * The shortest pattern. Usual: 1.
-     */
-    size_t min_ngram_size;
-    /**
-     * The most drafts of a request, those of the head included. Nothing is usual.
-     */
-    size_t max_draft_tokens;
-    /**
-     * The token budget of one step, over all requests. Usual: 128.
-     */
-    int32_t token_threshold;
-    /**
-     * 0, for later.
-     */
-    uint32_t reserved;
-} spec_hybrid_mtp_ngram_params;
-
-/**
- * Descriptors of the arguments of hybrid_mtp_ngram.
- */
-typedef struct {
-    /**
-     * sizeof(spec_hybrid_mtp_ngram_tensors).
-     */
-    size_t size;
-    /**
-     * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
-     * The prompts, where patterns are looked for first.
-     */
-    spec_tensor input_ids;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     * Tokens in each prompt. The same at every step; 0 for one that is not to be
-     * searched.
-     */
-    spec_tensor input_ids_len;
-    /**
-     * `[batch, max_model_len]`, i64 or i32 or u32: read.
-     * Generated tokens from the start of the row on, without the prompt, except
-     * that engines have its last token in slot 0; then, if matching is to go on from
-     * them, the drafts of the head.
-     */
-    spec_tensor pre_ids;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     * The index in `pre_ids` of the last token that counts, which the pattern ends
-     * with. With the prompt's last token in slot 0 that is, at a request's first
-     * step, 1; nothing is drafted below `min_ngram_size`.
-     */
-    spec_tensor step_idx;
-    /**
-     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
-     * The tokens that the model is run on next. Slot 0 is the last generated token and
-     * slots 1 to `have - 1` the head's drafts, all of which the caller writes and this
-     * neither reads nor changes; drafts are written from slot `have` on.
-     */
-    spec_tensor draft_tokens;
-    /**
-     * `[batch] or [batch, 1]`, i32: changed in place.
-     * `have`, the tokens of this step so far: 1 and the number of the head's drafts,
-     * to which the drafts found are added. 0 for a request that has no part in it.
-     */
-    spec_tensor seq_lens_this_time;
-    /**
-     * `[batch] or [batch, 1]`, i32: read.
-     * Tokens in the cache: at a request's first decoding step, those of the prompt.
-     * Where it is 0 the request does not count among those that the budget keeps a
-     * token for.
-     */
-    spec_tensor seq_lens_decoder;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     * The most tokens to generate, over all steps: no drafts beyond it.
-     */
-    spec_tensor max_dec_len;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     * Flags, OR-ed.
-     */
-    spec_tensor flags;
-} spec_hybrid_mtp_ngram_tensors;
-
-/**
- * The arguments of hybrid_mtp_ngram.
- */
-typedef struct {
-    /**
-     * sizeof(spec_hybrid_mtp_ngram_buffers).
-     */
-    size_t size;
-    /**
-     * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
-     */
-    const void *input_ids;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     */
-    const void *input_ids_len;
-    /**
-     * `[batch, max_model_len]`, i64 or i32 or u32: read.
-     */
-    const void *pre_ids;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     */
-    const void *step_idx;
-    /**
-     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
-     */
-    void *draft_tokens;
-    /**
-     * `[batch] or [batch, 1]`, i32: changed in place.
-     */
-    void *seq_lens_this_time;
-    /**
-     * `[batch] or [batch, 1]`, i32: read.
-     */
-    const void *seq_lens_decoder;
-    /**
-     * `[batch] or [batch, 1]`, i64 or i32: read.
-     */
-    const void *max_dec_len;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
-    void *flags;
-} spec_hybrid_mtp_ngram_buffers;
-
-/**
- * The parameters of prompt_lookup.
- */
-typedef struct {
-    /**
-     * sizeof(spec_prompt_lookup_params).
-     */
-    size_t size;
-    /**
-     * The shortest pattern, at least 1. Below 2 most drafts are chance. Usual: 2.
-     */
-    size_t min_ngram;
-    /**
-     * The longest pattern, `min_ngram` to 1024. Usual: 5.
-     */
-    size_t max_ngram;
-    /**
-     * The most drafts of a request, which is also how many columns `drafts` has. Usual: 5.
-     */
-    size_t max_draft;
-    /**
-     * Which occurrence is copied from: `SPEC_OCCURRENCE_..`. Usual: the last.
-     */
-    uint32_t occurrence;
-    /**
-     * 0, for later.
-     */
-    uint32_t reserved;
-} spec_prompt_lookup_params;
-
-/**
- * Descriptors of the arguments of prompt_lookup.
- */
-typedef struct {
-    /**
-     * sizeof(spec_prompt_lookup_tensors).
-     */
-    size_t size;
-    /**
-     * `[batch, most]`, i64 or i32 or u32: read.
-     * The text of each request: its prompt, then every token generated so
-     * far, the last one included. What lies behind `lengths` is not read.
-     */
-    spec_tensor tokens;
-    /**
-     * `[batch] or [batch, 1]`, i32 or i64: read.
-     * How many tokens the text has. At a request's first step: those of the
-     * prompt, or one more if the prefill's own token is already there.
-     */
-    spec_tensor lengths;
-    /**
-     * `[batch, max_draft]`, i64 or i32 or u32: written.
-     * The drafts, of the tokens' type, then -1 (in u32 the largest value) to
-     * the row's end.
-     */
-    spec_tensor drafts;
-    /**
-     * `[batch] or [batch, 1]`, i32: written.
-     * How many drafts there are, 0 to `max_draft`.
-     */
-    spec_tensor counts;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     * Flags, OR-ed.
-     */
-    spec_tensor flags;
-} spec_prompt_lookup_tensors;
-
-/**
- * The arguments of prompt_lookup.
- */
-typedef struct {
-    /**
-     * sizeof(spec_prompt_lookup_buffers).
-     */
-    size_t size;
-    /**
-     * `[batch, most]`, i64 or i32 or u32: read.
-     */
-    const void *tokens;
-    /**
-     * `[batch] or [batch, 1]`, i32 or i64: read.
-     */
-    const void *lengths;
-    /**
-     * `[batch, max_draft]`, i64 or i32 or u32: written.
-     */
-    void *drafts;
-    /**
-     * `[batch] or [batch, 1]`, i32: written.
-     */
-    void *counts;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
-    void *flags;
-} spec_prompt_lookup_buffers;
-
-/**
- * The parameters of tree_verify.
- */
-typedef struct {
-    /**
-     * sizeof(spec_tree_verify_params).
-     */
-    size_t size;
-    /**
-     * Drafts that are kept at most: the depth of the deepest tree. Nothing is usual.
-     */
-    size_t max_depth;
-} spec_tree_verify_params;
-
-/**
- * Descriptors of the arguments of tree_verify.
- */
-typedef struct {
-    /**
-     * sizeof(spec_tree_verify_tensors).
-     */
-    size_t size;
-    /**
-     * `[batch, nodes]`, i64 or i32 or u32: read.
-     * The drafts: the token of each node. That of node 0, the last token
-     * verified, is not looked at.
-     */
-    spec_tensor draft_tokens;
-    /**
-     * `[batch, nodes]`, i32 or u32 or i64: read.
-     * What the target model chose after each node, by `sample_logits` of its
-     * logits there or otherwise.
-     */
-    spec_tensor target_tokens;
-    /**
-     * `[batch, nodes]`, i64 or i32 or u32: read.
-     * The first child of each node, -1 where it has none. See `Links`.
-     */
-    spec_tensor first_child;
-    /**
-     * `[batch, nodes]`, i64 or i32 or u32: read.
-     * The next child of the same parent, -1 after the last.
-     */
-    spec_tensor next_sibling;
-    /**
-     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
-     * The tokens emitted, then -1: the drafts that were kept, then the
-     * target's own.
-     */
-    spec_tensor tokens;
-    /**
-     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
-     * The node after which each token was chosen, 0 first, then -1: the slots
-     * of the tree that a KV cache keeps.
-     */
-    spec_tensor nodes;
-    /**
-     * `[batch]`, i32: written.
-     * How many tokens were emitted: at least 1.
-     */
-    spec_tensor num_tokens;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     * Bits of bad data, OR-ed into what is there: 2 a target token below 0, 4 a
-     * pointer out of range or a cycle.
-     */
-    spec_tensor flags;
-} spec_tree_verify_tensors;
-
-/**
- * The arguments of tree_verify.
- */
-typedef struct {
-    /**
-     * sizeof(spec_tree_verify_buffers).
-     */
-    size_t size;
-    /**
-     * `[batch, nodes]`, i64 or i32 or u32: read.
-     */
-    const void *draft_tokens;
-    /**
-     * `[batch, nodes]`, i32 or u32 or i64: read.
-     */
-    const void *target_tokens;
-    /**
-     * `[batch, nodes]`, i64 or i32 or u32: read.
-     */
-    const void *first_child;
-    /**
-     * `[batch, nodes]`, i64 or i32 or u32: read.
-     */
-    const void *next_sibling;
-    /**
-     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
-     */
-    void *tokens;
-    /**
-     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
-     */
-    void *nodes;
-    /**
-     * `[batch]`, i32: written.
-     */
-    void *num_tokens;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
-    void *flags;
-} spec_tree_verify_buffers;
-
-/**
- * The parameters of moe_align.
- */
-typedef struct {
-    /**
-     * sizeof(spec_moe_align_params).
-     */
-    size_t size;
-    /**
-     * Experts that `topk_ids` knows, 1 to 4096. Nothing is usual.
-     */
-    size_t experts;
-    /**
-     * Experts that have a run here: all of them, or fewer with `expert_map`. Nothing is usual.
-     */
-    size_t local_experts;
-    /**
-     * Rows of a block of the product: each run is a multiple of it. Nothing is usual.
-     */
-    size_t block_size;
-} spec_moe_align_params;
-
-/**
- * Descriptors of the arguments of moe_align.
- */
-typedef struct {
-    /**
-     * sizeof(spec_moe_align_tensors).
-     */
-    size_t size;
-    /**
-     * `[tokens, k]`, i32 or u32 or i64: read.
-     * The experts that each token goes to, as `topk_router` gives them; -1 for
-     * none.
-     */
-    spec_tensor topk_ids;
-    /**
-     * `[experts]`, i32: read, optional.
-     * The local number of each expert, -1 where it is not here; absent: all
-     * are, under their own numbers.
-     */
-    spec_tensor expert_map;
-    /**
-     * `[capacity]`, i32 or u32: written.
-     * Picks (`token * k + j`) by local expert, ascending in each run; `tokens *
-     * k` in padding and to the end. The capacity is `tokens * k + local_experts
-     * * (block_size - 1)`, rounded up to a multiple of `block_size`.
-     */
-    spec_tensor sorted_ids;
-    /**
-     * `[capacity / block_size]`, i32: written.
-     * The local expert of each block of `sorted_ids`, -1 after the last.
-     */
-    spec_tensor block_experts;
-    /**
-     * `[local_experts]`, i32: written.
-     * Picks of each local expert.
-     */
-    spec_tensor counts;
-    /**
-     * `[local_experts + 1]`, i32: written.
-     * Where each local expert's run starts in `sorted_ids`, and where the last
-     * ends.
-     */
-    spec_tensor offsets;
-    /**
-     * `[1]`, i32: written.
-     * Places of `sorted_ids` that belong to a run, padding included.
-     */
-    spec_tensor num_padded;
-    /**
-     * `[tokens * k]`, i32: written, optional.
-     * Where each pick went in `sorted_ids`, -1 where it was dropped.
-     */
-    spec_tensor inverse;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     * Bits of bad data, OR-ed into what is there: 2 an expert out of range.
-     */
-    spec_tensor flags;
-} spec_moe_align_tensors;
-
-/**
- * The arguments of moe_align.
- */
-typedef struct {
-    /**
-     * sizeof(spec_moe_align_buffers).
-     */
-    size_t size;
-    /**
-     * `[tokens, k]`, i32 or u32 or i64: read.
-     */
-    const void *topk_ids;
-    /**
-     * `[experts]`, i32: read, optional.
-     */
-    const void *expert_map;
-    /**
-     * `[capacity]`, i32 or u32: written.
-     */
-    void *sorted_ids;
-    /**
-     * `[capacity / block_size]`, i32: written.
-     */
-    void *block_experts;
-    /**
-     * `[local_experts]`, i32: written.
-     */
-    void *counts;
-    /**
-     * `[local_experts + 1]`, i32: written.
-     */
-    void *offsets;
-    /**
-     * `[1]`, i32: written.
-     */
-    void *num_padded;
-    /**
-     * `[tokens * k]`, i32: written, optional.
-     */
-    void *inverse;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
-    void *flags;
-} spec_moe_align_buffers;
-
-/**
- * The parameters of indexer_topk.
- */
-typedef struct {
-    /**
-     * sizeof(spec_indexer_topk_params).
-     */
-    size_t size;
-    /**
-     * Positions of a row, 1 to 4096. Nothing is usual.
-     */
-    size_t k;
-} spec_indexer_topk_params;
-
-/**
- * Descriptors of the arguments of indexer_topk.
- */
-typedef struct {
-    /**
-     * sizeof(spec_indexer_topk_tensors).
-     */
-    size_t size;
-    /**
-     * `[rows, cols]`, f32 or f16 or bf16: read.
-     * The scores, of which the larger is the better.
-     */
-    spec_tensor scores;
-    /**
-     * `[rows]`, i32 or i64: read, optional.
-     * How many scores each row covers; absent: all from its start on.
-     */
-    spec_tensor lengths;
-    /**
-     * `[rows]`, i32 or i64: read, optional.
-     * The first score that each row covers; absent: 0.
-     */
-    spec_tensor starts;
-    /**
-     * `[rows, k]`, i32 or u32 or i64: written.
-     * Positions of the best, relative to the row's start, ascending, then -1.
-     */
-    spec_tensor indices;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     * Bits of bad data, OR-ed into what is there: 1 a NaN, 4 a start or length
-     * that was cut.
-     */
-    spec_tensor flags;
-} spec_indexer_topk_tensors;
-
-/**
- * The arguments of indexer_topk.
- */
-typedef struct {
-    /**
-     * sizeof(spec_indexer_topk_buffers).
-     */
-    size_t size;
-    /**
-     * `[rows, cols]`, f32 or f16 or bf16: read.
-     */
-    const void *scores;
-    /**
-     * `[rows]`, i32 or i64: read, optional.
-     */
-    const void *lengths;
-    /**
-     * `[rows]`, i32 or i64: read, optional.
-     */
-    const void *starts;
-    /**
-     * `[rows, k]`, i32 or u32 or i64: written.
-     */
-    void *indices;
-    /**
-     * `[1]`, u32: changed in place, optional.
-     */
-    void *flags;
-} spec_indexer_topk_buffers;
-
-/**
- * The parameters of unique: it has none but its size.
- */
-typedef struct {
-    /**
-     * sizeof(spec_unique_params).
-     */
-    size_t size;
-} spec_unique_params;
-
-/**
- * Descriptors of the arguments of unique.
- */
-typedef struct {
-    /**
-     * sizeof(spec_unique_tensors).
-     */
-    size_t size;
-    /**
-     * `[n]`, u64 or i64 or u32 or i32: read.
-     * Keys `[n]`, u64, i64, u32 or i32, in any order.
-     */
-    spec_tensor keys;
-    /**
-     * `[n]`, u64 or i64 or u32 or i32: written.
-     * Distinct keys `[n]`, as `keys`; the first `count` are written.
-     */
-    spec_tensor unique;
-    /**
-     * `[1]`, u64: written.
-     * How many distinct keys there are `[1]`, u64.
-     */
-    spec_tensor count;
-    /**
-     * `[n]`, u64: written, optional.
-     * Occurrences of each distinct key `[n]`, u64.
-     */
-    spec_tensor counts;
-} spec_unique_tensors;
-
-/**
- * The arguments of unique.
- */
-typedef struct {
-    /**
-     * sizeof(spec_unique_buffers).
-     */
-    size_t size;
-    /**
-     * `[n]`, u64 or i64 or u32 or i32: read.
-     */
-    const void *keys;
-    /**
-     * `[n]`, u64 or i64 or u32 or i32: written.
-     */
-    void *unique;
-    /**
-     * `[1]`, u64: written.
-     */
-    void *count;
-    /**
-     * `[n]`, u64: written, optional.
-     */
-    void *counts;
-} spec_unique_buffers;
 
 #ifdef __cplusplus
 extern "C" {
@@ -1889,6 +445,339 @@ spec_status spec_workspace_size(const spec_descriptor *descriptor, size_t *bytes
 spec_status spec_destroy(spec_descriptor *descriptor);
 
 /**
+ * How a logit becomes a score.
+ * The logistic function of the logit.
+ */
+#define SPEC_SCORING_SIGMOID 0
+
+/**
+ * How a logit becomes a score.
+ * Softmax over all experts of the token.
+ */
+#define SPEC_SCORING_SOFTMAX 1
+
+/**
+ * How a logit becomes a score.
+ * The square root of ln(1 + e^x), as DeepSeek-V4 has it.
+ */
+#define SPEC_SCORING_SQRT_SOFTPLUS 2
+
+/**
+ * What experts are chosen by.
+ * The score plus bias.
+ */
+#define SPEC_SELECT_SCORE 0
+
+/**
+ * What experts are chosen by.
+ * The logit plus bias: scores that saturate tie where their logits do not.
+ */
+#define SPEC_SELECT_LOGIT 1
+
+/**
+ * How the choices of a group become the group's score.
+ * The sum of the two largest; the only one where a group has one expert.
+ */
+#define SPEC_GROUP_SCORE_TOP2_SUM 0
+
+/**
+ * How the choices of a group become the group's score.
+ * The largest.
+ */
+#define SPEC_GROUP_SCORE_MAX 1
+
+/**
+ * What happens to the experts of groups that are not kept.
+ * Their choice becomes 0.0, which can still win over a negative one
+ * (InfiniOp and the Hugging Face reference).
+ */
+#define SPEC_MASKED_ZERO 0
+
+/**
+ * What happens to the experts of groups that are not kept.
+ * They cannot be chosen (TensorRT-LLM, vLLM).
+ */
+#define SPEC_MASKED_EXCLUDED 1
+
+/**
+ * When a draft token is accepted.
+ * With probability `min(1, target / draft)`.
+ */
+#define SPEC_ACCEPTANCE_PROBABILISTIC 0
+
+/**
+ * When a draft token is accepted.
+ * While it equals the target's argmax (lowest index among equals).
+ */
+#define SPEC_ACCEPTANCE_GREEDY 1
+
+/**
+ * How the token that replaces a rejected one is chosen.
+ * The largest residual. Does not preserve the target distribution.
+ */
+#define SPEC_RECOVERY_ARGMAX 0
+
+/**
+ * How the token that replaces a rejected one is chosen.
+ * Drawn from the residual. Preserves the target distribution.
+ */
+#define SPEC_RECOVERY_SAMPLE 1
+
+/**
+ * Which of several equally long earlier occurrences is copied from.
+ * The first in the text: vLLM's proposer on the CPU.
+ */
+#define SPEC_OCCURRENCE_FIRST 0
+
+/**
+ * Which of several equally long earlier occurrences is copied from.
+ * The last: vLLM's on the GPU, and the better guess in code and
+ * conversation, where what was said last is what is repeated.
+ */
+#define SPEC_OCCURRENCE_LAST 1
+
+/**
+ * The parameters of topk_router.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_topk_router_params).
+     */
+    size_t size;
+    /**
+     * How logits become scores.
+     * SPEC_SCORING_SIGMOID or SPEC_SCORING_SOFTMAX or SPEC_SCORING_SQRT_SOFTPLUS.
+     * Default: SPEC_SCORING_SOFTMAX.
+     */
+    uint64_t scoring;
+    /**
+     * What experts are chosen by.
+     * SPEC_SELECT_SCORE or SPEC_SELECT_LOGIT.
+     * Default: SPEC_SELECT_SCORE.
+     */
+    uint64_t select;
+    /**
+     * The number of groups; it divides the number of experts.
+     * Default: 1.
+     */
+    size_t groups;
+    /**
+     * How many groups are kept.
+     * Default: 1.
+     */
+    size_t topk_groups;
+    /**
+     * How groups are scored.
+     * SPEC_GROUP_SCORE_TOP2_SUM or SPEC_GROUP_SCORE_MAX.
+     * Default: SPEC_GROUP_SCORE_TOP2_SUM.
+     */
+    uint64_t group_score;
+    /**
+     * What happens to the experts of the other groups.
+     * SPEC_MASKED_ZERO or SPEC_MASKED_EXCLUDED.
+     * Default: SPEC_MASKED_EXCLUDED.
+     */
+    uint64_t masked;
+    /**
+     * How many experts each token is routed to, at most 64.
+     * It has no default.
+     */
+    size_t topk;
+    /**
+     * Whether the weights of a token are divided by their sum.
+     * 1 for yes, 0 for no.
+     * Default: true.
+     */
+    uint64_t renormalize;
+    /**
+     * The routed scaling factor.
+     * Default: 1.
+     */
+    double scale;
+    /**
+     * Experts that every token goes to, in columns behind the picks, at most 64.
+     * The first has the index `experts`, or `physical_experts` where there are.
+     * Default: 0.
+     */
+    size_t shared_experts;
+    /**
+     * The weight of each of them; it is not scaled.
+     * Default: 1.
+     */
+    double shared_weight;
+    /**
+     * How many places the experts have on all devices: with `replicas`, and only
+     * with them.
+     * 0: none.
+     * Default: none.
+     */
+    size_t physical_experts;
+} spec_topk_router_params;
+
+/**
+ * Descriptors of the arguments of topk_router.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_topk_router_tensors).
+     */
+    size_t size;
+    /**
+     * `[tokens, experts]`, f32 or f16 or bf16: read.
+     * Logits of 1 to 4096 experts.
+     */
+    spec_tensor x;
+    /**
+     * `[experts]`, f32 or f16 or bf16: read, optional.
+     * Correction bias, added to what experts are chosen by.
+     */
+    spec_tensor bias;
+    /**
+     * `[1]`, i32: read, optional.
+     * How many rows are tokens; those behind them are padding. Absent: all are.
+     */
+    spec_tensor num_tokens;
+    /**
+     * `[experts, most]`, i32: read, optional.
+     * The places of each expert on all devices, each in `0..physical_experts`.
+     */
+    spec_tensor replicas;
+    /**
+     * `[experts]`, i32: read, optional.
+     * How many of them each expert has, at least 1: given with `replicas`.
+     */
+    spec_tensor replica_counts;
+    /**
+     * `[tokens, topk + shared_experts]`, f32: written.
+     * Routing weights.
+     */
+    spec_tensor weights;
+    /**
+     * `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
+     * Experts in descending order of choice, or their places; -1 in rows of padding.
+     * As u32, -1 is 2^32 - 1.
+     */
+    spec_tensor indices;
+    /**
+     * `[physical_experts]`, i32: changed in place, optional.
+     * How many picks went to each expert, or to each place where there are
+     * `replicas`, added to what is there; shared experts are not counted.
+     */
+    spec_tensor load;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed.
+     */
+    spec_tensor flags;
+} spec_topk_router_tensors;
+
+/**
+ * The arguments of topk_router.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_topk_router_buffers).
+     */
+    size_t size;
+    /**
+     * `[tokens, experts]`, f32 or f16 or bf16: read.
+     */
+    const void *x;
+    /**
+     * `[experts]`, f32 or f16 or bf16: read, optional.
+     */
+    const void *bias;
+    /**
+     * `[1]`, i32: read, optional.
+     */
+    const void *num_tokens;
+    /**
+     * `[experts, most]`, i32: read, optional.
+     */
+    const void *replicas;
+    /**
+     * `[experts]`, i32: read, optional.
+     */
+    const void *replica_counts;
+    /**
+     * `[tokens, topk + shared_experts]`, f32: written.
+     */
+    void *weights;
+    /**
+     * `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
+     */
+    void *indices;
+    /**
+     * `[physical_experts]`, i32: changed in place, optional.
+     */
+    void *load;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_topk_router_buffers;
+
+/**
+ * Mixture-of-experts routing: the `topk` experts of each token.
+ *
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
+ *
+ * - `x` `[tokens, experts]`, f32 or f16 or bf16: read.
+ * - `bias` `[experts]`, f32 or f16 or bf16: read, optional.
+ * - `num_tokens` `[1]`, i32: read, optional.
+ * - `replicas` `[experts, most]`, i32: read, optional.
+ * - `replica_counts` `[experts]`, i32: read, optional.
+ * - `weights` `[tokens, topk + shared_experts]`, f32: written.
+ * - `indices` `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
+ * - `load` `[physical_experts]`, i32: changed in place, optional.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
+ */
+spec_status spec_topk_router_create(const spec_handle *handle,
+                                    const spec_topk_router_params *params,
+                                    const spec_topk_router_tensors *tensors,
+                                    spec_descriptor **descriptor);
+
+/**
+ * Sets the parameters of topk_router to their defaults, and those that a caller must give
+ * to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_topk_router_defaults(spec_topk_router_params *params);
+
+/**
+ * Enqueues topk_router on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_topk_router_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
+ */
+spec_status spec_topk_router_calculate(const spec_descriptor *descriptor,
+                                       void *workspace,
+                                       size_t workspace_size,
+                                       const spec_topk_router_buffers *buffers,
+                                       void *stream);
+
+/**
  * Sets the parameters of topk_router to those of a published model: "DeepSeek-V3",
  * "Kimi K2", "Mixtral" and so on. `experts` becomes its number of experts and
  * `has_bias` 1 where it has a correction bias, else 0; both may be NULL.
@@ -1906,69 +795,94 @@ spec_status spec_topk_router_preset(const char *model,
                                     uint32_t *has_bias);
 
 /**
- * Sets the parameters of topk_router to what is usual, and those that have to be
- * given to 0.
- *
- * # Errors
- * Status 4 for a null pointer, 3 for a `size` that is none.
- *
- * # Safety
- * `params` has its `size` set.
+ * The parameters of deduplicate_topk.
  */
-spec_status spec_topk_router_defaults(spec_topk_router_params *params);
+typedef struct {
+    /**
+     * sizeof(spec_deduplicate_topk_params).
+     */
+    size_t size;
+    /**
+     * Rows of `indices` that belong to one request.
+     * Default: 1.
+     */
+    size_t mtp_step;
+} spec_deduplicate_topk_params;
 
 /**
- * Mixture-of-experts routing: the `topk` experts of each token.
- *
- * Creates the operator for these tensors on the handle's device:
- * checks everything that they and the parameters can show. `descriptor` becomes
- * yours, to be given to `spec_destroy`, or NULL where the call fails.
- *
- * - `x` `[tokens, experts]`, f32 or f16 or bf16: read.
- * - `bias` `[experts]`, f32 or f16 or bf16: read, optional.
- * - `num_tokens` `[1]`, i32: read, optional.
- * - `replicas` `[experts, most]`, i32: read, optional.
- * - `replica_counts` `[experts]`, i32: read, optional.
- * - `weights` `[tokens, topk + shared_experts]`, f32: written.
- * - `indices` `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
- * - `load` `[physical_experts]`, i32: changed in place, optional.
- * - `flags` `[1]`, u32: changed in place, optional.
- *
- * # Errors
- * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
- * backend lacks it, 1 or 8 where the device cannot run it.
- *
- * # Safety
- * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
- * is a place.
+ * Descriptors of the arguments of deduplicate_topk.
  */
-spec_status spec_topk_router_create(const spec_handle *handle,
-                                    const spec_topk_router_params *params,
-                                    const spec_topk_router_tensors *tensors,
-                                    spec_descriptor **descriptor);
+typedef struct {
+    /**
+     * sizeof(spec_deduplicate_topk_tensors).
+     */
+    size_t size;
+    /**
+     * `[batch * mtp_step, k]`, i32: read.
+     * Candidates `[batch * mtp_step, k]`, i32; negative ones are padding. The batch fits an i32.
+     */
+    spec_tensor indices;
+    /**
+     * `[batch, mtp_step * k]`, i32: written.
+     * Distinct values `[batch, mtp_step * k]`, i32, ascending, then -1.
+     */
+    spec_tensor unique;
+    /**
+     * `[batch]`, i32: written, optional.
+     * How many distinct values `[batch]`, i32.
+     */
+    spec_tensor counts;
+} spec_deduplicate_topk_tensors;
 
 /**
- * Enqueues topk_router on `stream`, and does nothing else.
- *
- * # Errors
- * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
- * aligned, 13 for a workspace that is too small, 1 where the device refuses.
- * Bad values in the data are no errors: they set `flags`.
- *
- * # Safety
- * `descriptor` is from `spec_topk_router_create`, `workspace` has `workspace_size`
- * bytes, and each buffer as many elements as its tensor spans, until the work
- * is done.
+ * The arguments of deduplicate_topk.
  */
-spec_status spec_topk_router_calculate(const spec_descriptor *descriptor,
-                                       void *workspace,
-                                       size_t workspace_size,
-                                       const spec_topk_router_buffers *buffers,
-                                       void *stream);
+typedef struct {
+    /**
+     * sizeof(spec_deduplicate_topk_buffers).
+     */
+    size_t size;
+    /**
+     * `[batch * mtp_step, k]`, i32: read.
+     */
+    const void *indices;
+    /**
+     * `[batch, mtp_step * k]`, i32: written.
+     */
+    void *unique;
+    /**
+     * `[batch]`, i32: written, optional.
+     */
+    void *counts;
+} spec_deduplicate_topk_buffers;
 
 /**
- * Sets the parameters of deduplicate_topk to what is usual, and those that have to be
- * given to 0.
+ * The distinct values of each request's top-k rows, ascending.
+ *
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
+ *
+ * - `indices` `[batch * mtp_step, k]`, i32: read.
+ * - `unique` `[batch, mtp_step * k]`, i32: written.
+ * - `counts` `[batch]`, i32: written, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
+ */
+spec_status spec_deduplicate_topk_create(const spec_handle *handle,
+                                         const spec_deduplicate_topk_params *params,
+                                         const spec_deduplicate_topk_tensors *tensors,
+                                         spec_descriptor **descriptor);
+
+/**
+ * Sets the parameters of deduplicate_topk to their defaults, and those that a caller must give
+ * to 0.
  *
  * # Errors
  * Status 4 for a null pointer, 3 for a `size` that is none.
@@ -1979,41 +893,16 @@ spec_status spec_topk_router_calculate(const spec_descriptor *descriptor,
 spec_status spec_deduplicate_topk_defaults(spec_deduplicate_topk_params *params);
 
 /**
- * The distinct values of each request's top-k rows, ascending.
- *
- * Creates the operator for these tensors on the handle's device:
- * checks everything that they and the parameters can show. `descriptor` becomes
- * yours, to be given to `spec_destroy`, or NULL where the call fails.
- *
- * - `indices` `[batch * mtp_step, k]`, i32: read.
- * - `unique` `[batch, mtp_step * k]`, i32: written.
- * - `counts` `[batch]`, i32: written, optional.
- *
- * # Errors
- * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
- * backend lacks it, 1 or 8 where the device cannot run it.
- *
- * # Safety
- * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
- * is a place.
- */
-spec_status spec_deduplicate_topk_create(const spec_handle *handle,
-                                         const spec_deduplicate_topk_params *params,
-                                         const spec_deduplicate_topk_tensors *tensors,
-                                         spec_descriptor **descriptor);
-
-/**
  * Enqueues deduplicate_topk on `stream`, and does nothing else.
  *
  * # Errors
- * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
- * aligned, 13 for a workspace that is too small, 1 where the device refuses.
- * Bad values in the data are no errors: they set `flags`.
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
  *
  * # Safety
- * `descriptor` is from `spec_deduplicate_topk_create`, `workspace` has `workspace_size`
- * bytes, and each buffer as many elements as its tensor spans, until the work
- * is done.
+ * `descriptor` is from `spec_deduplicate_topk_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
  */
 spec_status spec_deduplicate_topk_calculate(const spec_descriptor *descriptor,
                                             void *workspace,
@@ -2022,23 +911,211 @@ spec_status spec_deduplicate_topk_calculate(const spec_descriptor *descriptor,
                                             void *stream);
 
 /**
- * Sets the parameters of rejection_sample to what is usual, and those that have to be
- * given to 0.
- *
- * # Errors
- * Status 4 for a null pointer, 3 for a `size` that is none.
- *
- * # Safety
- * `params` has its `size` set.
+ * The parameters of rejection_sample.
  */
-spec_status spec_rejection_sample_defaults(spec_rejection_sample_params *params);
+typedef struct {
+    /**
+     * sizeof(spec_rejection_sample_params).
+     */
+    size_t size;
+    /**
+     * The most drafts of a request; longer requests are cut.
+     * It has no default.
+     */
+    size_t max_spec_len;
+    /**
+     * When a draft token is accepted, but for requests that `greedy` names.
+     * SPEC_ACCEPTANCE_PROBABILISTIC or SPEC_ACCEPTANCE_GREEDY.
+     * Default: SPEC_ACCEPTANCE_PROBABILISTIC.
+     */
+    uint64_t acceptance;
+    /**
+     * How the recovered token is chosen; unused with greedy acceptance.
+     * SPEC_RECOVERY_ARGMAX or SPEC_RECOVERY_SAMPLE.
+     * Default: SPEC_RECOVERY_SAMPLE.
+     */
+    uint64_t recovery;
+} spec_rejection_sample_params;
+
+/**
+ * Descriptors of the arguments of rejection_sample.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_rejection_sample_tensors).
+     */
+    size_t size;
+    /**
+     * `[tokens, vocab]`, f32 or f16 or bf16: read.
+     * The target model's probabilities, a row for each draft. At a request's
+     * first step: what the target says after the prompt, and after each
+     * draft but the last.
+     */
+    spec_tensor target_probs;
+    /**
+     * `[tokens, vocab]`, f32 or f16 or bf16: read, optional.
+     * The probabilities that each draft was drawn from, in the type of
+     * `target_probs`; absent where drafts are deterministic. Not read for
+     * greedy requests. At the first step: the drafter's rows after the prompt.
+     */
+    spec_tensor draft_probs;
+    /**
+     * `[tokens]`, i64 or i32 or u32: read.
+     * Draft tokens, the requests' one after the other. At the first step: a
+     * guess of what follows the prompt.
+     */
+    spec_tensor draft_token_ids;
+    /**
+     * `[batch]`, i64 or i32 or u32: read.
+     * The token that follows if all drafts are accepted, drawn from the
+     * target's row behind them. At the first step, where there are no
+     * drafts yet: the first token after the prompt.
+     */
+    spec_tensor bonus_token_ids;
+    /**
+     * `[batch + 1] or [batch]`, i64 or i32 or u32: read.
+     * Where each request's drafts end, and with the leading 0 also where they
+     * start: `[0, 3, 5]` or `[3, 5]` for 3 and 2 drafts. At the first step
+     * without drafts: the number before it once more.
+     */
+    spec_tensor cu_num_draft;
+    /**
+     * `[tokens]`, f32: read, optional.
+     * Acceptance draws in [0, 1), one a draft; absent: drawn from `seeds` and
+     * `positions`. Not read for greedy requests. At the first step: as at any.
+     */
+    spec_tensor uniform_samples;
+    /**
+     * `[batch]`, u64: read, optional.
+     * Each request's seed. Required where anything is drawn: unless acceptance
+     * is greedy, for `Sample` recovery and where `uniform_samples` is absent.
+     * At the first step: any number, kept for as long as the request lives.
+     */
+    spec_tensor seeds;
+    /**
+     * `[batch]`, i64 or i32: read, optional.
+     * The position of each request's first draft in its own text, prompt
+     * included. Required where `seeds` is. At the first step: the number of
+     * tokens of the prompt; then it grows by what was emitted.
+     */
+    spec_tensor positions;
+    /**
+     * `[batch]`, i32 or i8 or u8 or bool: read, optional.
+     * Not 0 for each request that follows the target's argmax, whatever
+     * `acceptance` says of the others; absent: none. At the first step, and
+     * at all others: whether the request's temperature is 0.
+     */
+    spec_tensor greedy;
+    /**
+     * `[batch, max_spec_len + 1]`, i32 or i64 or u32: written.
+     * Emitted tokens: the accepted drafts, then the recovered or the bonus
+     * token, then -1 (the largest number, in a `u32`). What they held before
+     * does not matter, at the first step or later.
+     */
+    spec_tensor output_token_ids;
+    /**
+     * `[batch]`, i32: written.
+     * Tokens emitted: recovered or bonus included, so never 0.
+     */
+    spec_tensor num_accepted;
+    /**
+     * `[batch]`, i32: written.
+     * Draft tokens accepted; 0 at a first step without drafts.
+     */
+    spec_tensor accepted_counts;
+    /**
+     * `[batch]`, i32: written.
+     * 1 where a recovered token was emitted; 0 at a first step without drafts.
+     */
+    spec_tensor recovered_counts;
+    /**
+     * `[batch]`, i32: written.
+     * 1 where the bonus token was emitted; 1 at a first step without drafts.
+     */
+    spec_tensor bonus_counts;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed; cleared by the caller, before the first step if ever.
+     */
+    spec_tensor flags;
+} spec_rejection_sample_tensors;
+
+/**
+ * The arguments of rejection_sample.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_rejection_sample_buffers).
+     */
+    size_t size;
+    /**
+     * `[tokens, vocab]`, f32 or f16 or bf16: read.
+     */
+    const void *target_probs;
+    /**
+     * `[tokens, vocab]`, f32 or f16 or bf16: read, optional.
+     */
+    const void *draft_probs;
+    /**
+     * `[tokens]`, i64 or i32 or u32: read.
+     */
+    const void *draft_token_ids;
+    /**
+     * `[batch]`, i64 or i32 or u32: read.
+     */
+    const void *bonus_token_ids;
+    /**
+     * `[batch + 1] or [batch]`, i64 or i32 or u32: read.
+     */
+    const void *cu_num_draft;
+    /**
+     * `[tokens]`, f32: read, optional.
+     */
+    const void *uniform_samples;
+    /**
+     * `[batch]`, u64: read, optional.
+     */
+    const void *seeds;
+    /**
+     * `[batch]`, i64 or i32: read, optional.
+     */
+    const void *positions;
+    /**
+     * `[batch]`, i32 or i8 or u8 or bool: read, optional.
+     */
+    const void *greedy;
+    /**
+     * `[batch, max_spec_len + 1]`, i32 or i64 or u32: written.
+     */
+    void *output_token_ids;
+    /**
+     * `[batch]`, i32: written.
+     */
+    void *num_accepted;
+    /**
+     * `[batch]`, i32: written.
+     */
+    void *accepted_counts;
+    /**
+     * `[batch]`, i32: written.
+     */
+    void *recovered_counts;
+    /**
+     * `[batch]`, i32: written.
+     */
+    void *bonus_counts;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_rejection_sample_buffers;
 
 /**
  * Verifies draft tokens against the target model (Leviathan et al., 2023).
  *
- * Creates the operator for these tensors on the handle's device:
- * checks everything that they and the parameters can show. `descriptor` becomes
- * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
  *
  * - `target_probs` `[tokens, vocab]`, f32 or f16 or bf16: read.
  * - `draft_probs` `[tokens, vocab]`, f32 or f16 or bf16: read, optional.
@@ -2057,12 +1134,12 @@ spec_status spec_rejection_sample_defaults(spec_rejection_sample_params *params)
  * - `flags` `[1]`, u32: changed in place, optional.
  *
  * # Errors
- * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
- * backend lacks it, 1 or 8 where the device cannot run it.
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
  *
  * # Safety
- * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
- * is a place.
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
  */
 spec_status spec_rejection_sample_create(const spec_handle *handle,
                                          const spec_rejection_sample_params *params,
@@ -2070,17 +1147,28 @@ spec_status spec_rejection_sample_create(const spec_handle *handle,
                                          spec_descriptor **descriptor);
 
 /**
+ * Sets the parameters of rejection_sample to their defaults, and those that a caller must give
+ * to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_rejection_sample_defaults(spec_rejection_sample_params *params);
+
+/**
  * Enqueues rejection_sample on `stream`, and does nothing else.
  *
  * # Errors
- * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
- * aligned, 13 for a workspace that is too small, 1 where the device refuses.
- * Bad values in the data are no errors: they set `flags`.
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
  *
  * # Safety
- * `descriptor` is from `spec_rejection_sample_create`, `workspace` has `workspace_size`
- * bytes, and each buffer as many elements as its tensor spans, until the work
- * is done.
+ * `descriptor` is from `spec_rejection_sample_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
  */
 spec_status spec_rejection_sample_calculate(const spec_descriptor *descriptor,
                                             void *workspace,
@@ -2089,24 +1177,173 @@ spec_status spec_rejection_sample_calculate(const spec_descriptor *descriptor,
                                             void *stream);
 
 /**
- * Sets the parameters of sample_logits to what is usual, and those that have to be
- * given to 0.
- *
- * # Errors
- * Status 4 for a null pointer, 3 for a `size` that is none.
- *
- * # Safety
- * `params` has its `size` set.
+ * The parameters of sample_logits.
  */
-spec_status spec_sample_logits_defaults(spec_sample_logits_params *params);
+typedef struct {
+    /**
+     * sizeof(spec_sample_logits_params).
+     */
+    size_t size;
+    /**
+     * Whether `min_p` drops tokens before `top_k` and `top_p` count them, as
+     * vLLM has it, or after, as transformers does.
+     * 1 for yes, 0 for no.
+     * Default: false.
+     */
+    uint64_t min_p_first;
+} spec_sample_logits_params;
+
+/**
+ * Descriptors of the arguments of sample_logits.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_sample_logits_tensors).
+     */
+    size_t size;
+    /**
+     * `[rows, vocab]`, f32 or f16 or bf16: read.
+     * Logits, as the model gives them.
+     */
+    spec_tensor logits;
+    /**
+     * `[rows]`, i64 or i32: read.
+     * The position in its own text of the token that each row decides; the
+     * first token of a prompt has position 0.
+     */
+    spec_tensor positions;
+    /**
+     * `[requests]`, f32: read.
+     * The temperature of each request; 0 takes the likeliest token. Cut to
+     * 2^-100 .. 2^100.
+     */
+    spec_tensor temperature;
+    /**
+     * `[requests]`, u64: read.
+     * The seed of each request's random numbers.
+     */
+    spec_tensor seeds;
+    /**
+     * `[requests]`, i32: read, optional.
+     * How many of the likeliest tokens each request keeps; 0 or less, or
+     * more than there are, keeps all.
+     */
+    spec_tensor top_k;
+    /**
+     * `[requests]`, f32: read, optional.
+     * The share of probability that the likeliest tokens must reach; 1 or
+     * more keeps all, 0 or less the likeliest.
+     */
+    spec_tensor top_p;
+    /**
+     * `[requests]`, f32: read, optional.
+     * The share of the likeliest token's probability below which tokens are
+     * dropped; 0 or less drops none.
+     */
+    spec_tensor min_p;
+    /**
+     * `[rows]`, i32 or u32 or i64: read, optional.
+     * The request of each row; absent: row r is request r.
+     */
+    spec_tensor requests;
+    /**
+     * `[rows, ceil(vocab / 32)]`, i32: read, optional.
+     * Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
+     */
+    spec_tensor mask;
+    /**
+     * `[rows]`, i32 or u32 or i64: written.
+     * The tokens chosen.
+     */
+    spec_tensor tokens;
+    /**
+     * `[rows, vocab]`, f32: written, optional.
+     * What each token was drawn from, exact to the bit; 1 at the token where
+     * none was drawn.
+     */
+    spec_tensor probs;
+    /**
+     * `[rows]`, f32: written, optional.
+     * The natural logarithm of the token's probability by the logits alone,
+     * without temperature, mask and filters.
+     */
+    spec_tensor logprobs;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed.
+     */
+    spec_tensor flags;
+} spec_sample_logits_tensors;
+
+/**
+ * The arguments of sample_logits.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_sample_logits_buffers).
+     */
+    size_t size;
+    /**
+     * `[rows, vocab]`, f32 or f16 or bf16: read.
+     */
+    const void *logits;
+    /**
+     * `[rows]`, i64 or i32: read.
+     */
+    const void *positions;
+    /**
+     * `[requests]`, f32: read.
+     */
+    const void *temperature;
+    /**
+     * `[requests]`, u64: read.
+     */
+    const void *seeds;
+    /**
+     * `[requests]`, i32: read, optional.
+     */
+    const void *top_k;
+    /**
+     * `[requests]`, f32: read, optional.
+     */
+    const void *top_p;
+    /**
+     * `[requests]`, f32: read, optional.
+     */
+    const void *min_p;
+    /**
+     * `[rows]`, i32 or u32 or i64: read, optional.
+     */
+    const void *requests;
+    /**
+     * `[rows, ceil(vocab / 32)]`, i32: read, optional.
+     */
+    const void *mask;
+    /**
+     * `[rows]`, i32 or u32 or i64: written.
+     */
+    void *tokens;
+    /**
+     * `[rows, vocab]`, f32: written, optional.
+     */
+    void *probs;
+    /**
+     * `[rows]`, f32: written, optional.
+     */
+    void *logprobs;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_sample_logits_buffers;
 
 /**
  * From logits to tokens: temperature, top-k, top-p, min-p, an allowed-token
  * mask and a seed, each of its own request.
  *
- * Creates the operator for these tensors on the handle's device:
- * checks everything that they and the parameters can show. `descriptor` becomes
- * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
  *
  * - `logits` `[rows, vocab]`, f32 or f16 or bf16: read.
  * - `positions` `[rows]`, i64 or i32: read.
@@ -2123,12 +1360,12 @@ spec_status spec_sample_logits_defaults(spec_sample_logits_params *params);
  * - `flags` `[1]`, u32: changed in place, optional.
  *
  * # Errors
- * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
- * backend lacks it, 1 or 8 where the device cannot run it.
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
  *
  * # Safety
- * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
- * is a place.
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
  */
 spec_status spec_sample_logits_create(const spec_handle *handle,
                                       const spec_sample_logits_params *params,
@@ -2136,17 +1373,28 @@ spec_status spec_sample_logits_create(const spec_handle *handle,
                                       spec_descriptor **descriptor);
 
 /**
+ * Sets the parameters of sample_logits to their defaults, and those that a caller must give
+ * to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_sample_logits_defaults(spec_sample_logits_params *params);
+
+/**
  * Enqueues sample_logits on `stream`, and does nothing else.
  *
  * # Errors
- * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
- * aligned, 13 for a workspace that is too small, 1 where the device refuses.
- * Bad values in the data are no errors: they set `flags`.
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
  *
  * # Safety
- * `descriptor` is from `spec_sample_logits_create`, `workspace` has `workspace_size`
- * bytes, and each buffer as many elements as its tensor spans, until the work
- * is done.
+ * `descriptor` is from `spec_sample_logits_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
  */
 spec_status spec_sample_logits_calculate(const spec_descriptor *descriptor,
                                          void *workspace,
@@ -2155,23 +1403,171 @@ spec_status spec_sample_logits_calculate(const spec_descriptor *descriptor,
                                          void *stream);
 
 /**
- * Sets the parameters of ngram_match to what is usual, and those that have to be
- * given to 0.
- *
- * # Errors
- * Status 4 for a null pointer, 3 for a `size` that is none.
- *
- * # Safety
- * `params` has its `size` set.
+ * The parameters of ngram_match.
  */
-spec_status spec_ngram_match_defaults(spec_ngram_match_params *params);
+typedef struct {
+    /**
+     * sizeof(spec_ngram_match_params).
+     */
+    size_t size;
+    /**
+     * The longest pattern, 1 to 1024.
+     * Default: 3.
+     */
+    size_t max_ngram_size;
+    /**
+     * The token budget of one step, over all requests.
+     * Default: 128.
+     */
+    int64_t token_threshold;
+} spec_ngram_match_params;
+
+/**
+ * Descriptors of the arguments of ngram_match.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_ngram_match_tensors).
+     */
+    size_t size;
+    /**
+     * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
+     * The prompts, where patterns are looked for first.
+     */
+    spec_tensor input_ids;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     * Tokens in each prompt. The same at every step; 0 for one that is not to be
+     * searched.
+     */
+    spec_tensor input_ids_len;
+    /**
+     * `[batch, max_model_len]`, i64 or i32 or u32: read.
+     * Rows in which the generated tokens lie from `prompt_lens` on; what is before
+     * is not read.
+     */
+    spec_tensor token_ids_all;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     * Where the generated tokens start in their row: the prompt's length where the
+     * prompt lies before them, or one less, so that its last token counts as
+     * generated and the first step can draft. The same at every step.
+     */
+    spec_tensor prompt_lens;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     * The index of the last generated token, counted from `prompt_lens`: one less
+     * than how many there are. 0 at a request's first step, where one token was
+     * generated; nothing is drafted below 1.
+     */
+    spec_tensor step_idx;
+    /**
+     * `[batch] or [batch, 1]`, i32: read.
+     * The most drafts of each request; 0 or less for none.
+     */
+    spec_tensor draft_token_num;
+    /**
+     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
+     * The tokens that the model is run on next. Slot 0 is the last generated token,
+     * which the caller writes and this neither reads nor changes; drafts are written
+     * from slot 1 on, and slots behind the last of them are left as they are.
+     */
+    spec_tensor draft_tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32: changed in place.
+     * Tokens of this step: becomes 1 and the number of drafts for a request that
+     * decodes, 0 for an idle one. Read only for one that is being encoded, whose
+     * tokens count against the budget.
+     */
+    spec_tensor seq_lens_this_time;
+    /**
+     * `[batch] or [batch, 1]`, i32: read.
+     * Prompt tokens that are being encoded in this step; 0 from a request's first
+     * decoding step on.
+     */
+    spec_tensor seq_lens_encoder;
+    /**
+     * `[batch] or [batch, 1]`, i32: read.
+     * Tokens in the cache: at a request's first decoding step, those of the prompt. 0
+     * for a slot without a request, which drafts nothing.
+     */
+    spec_tensor seq_lens_decoder;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     * The most tokens to generate, over all steps: no drafts beyond it.
+     */
+    spec_tensor max_dec_len;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed.
+     */
+    spec_tensor flags;
+} spec_ngram_match_tensors;
+
+/**
+ * The arguments of ngram_match.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_ngram_match_buffers).
+     */
+    size_t size;
+    /**
+     * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
+     */
+    const void *input_ids;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     */
+    const void *input_ids_len;
+    /**
+     * `[batch, max_model_len]`, i64 or i32 or u32: read.
+     */
+    const void *token_ids_all;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     */
+    const void *prompt_lens;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     */
+    const void *step_idx;
+    /**
+     * `[batch] or [batch, 1]`, i32: read.
+     */
+    const void *draft_token_num;
+    /**
+     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
+     */
+    void *draft_tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32: changed in place.
+     */
+    void *seq_lens_this_time;
+    /**
+     * `[batch] or [batch, 1]`, i32: read.
+     */
+    const void *seq_lens_encoder;
+    /**
+     * `[batch] or [batch, 1]`, i32: read.
+     */
+    const void *seq_lens_decoder;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     */
+    const void *max_dec_len;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_ngram_match_buffers;
 
 /**
  * Drafts tokens by copying what followed the last tokens' earlier occurrence.
  *
- * Creates the operator for these tensors on the handle's device:
- * checks everything that they and the parameters can show. `descriptor` becomes
- * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
  *
  * - `input_ids` `[batch, max_prompt_len]`, i64 or i32 or u32: read.
  * - `input_ids_len` `[batch] or [batch, 1]`, i64 or i32: read.
@@ -2187,12 +1583,12 @@ spec_status spec_ngram_match_defaults(spec_ngram_match_params *params);
  * - `flags` `[1]`, u32: changed in place, optional.
  *
  * # Errors
- * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
- * backend lacks it, 1 or 8 where the device cannot run it.
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
  *
  * # Safety
- * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
- * is a place.
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
  */
 spec_status spec_ngram_match_create(const spec_handle *handle,
                                     const spec_ngram_match_params *params,
@@ -2200,17 +1596,28 @@ spec_status spec_ngram_match_create(const spec_handle *handle,
                                     spec_descriptor **descriptor);
 
 /**
+ * Sets the parameters of ngram_match to their defaults, and those that a caller must give
+ * to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_ngram_match_defaults(spec_ngram_match_params *params);
+
+/**
  * Enqueues ngram_match on `stream`, and does nothing else.
  *
  * # Errors
- * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
- * aligned, 13 for a workspace that is too small, 1 where the device refuses.
- * Bad values in the data are no errors: they set `flags`.
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
  *
  * # Safety
- * `descriptor` is from `spec_ngram_match_create`, `workspace` has `workspace_size`
- * bytes, and each buffer as many elements as its tensor spans, until the work
- * is done.
+ * `descriptor` is from `spec_ngram_match_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
  */
 spec_status spec_ngram_match_calculate(const spec_descriptor *descriptor,
                                        void *workspace,
@@ -2219,23 +1626,152 @@ spec_status spec_ngram_match_calculate(const spec_descriptor *descriptor,
                                        void *stream);
 
 /**
- * Sets the parameters of hybrid_mtp_ngram to what is usual, and those that have to be
- * given to 0.
- *
- * # Errors
- * Status 4 for a null pointer, 3 for a `size` that is none.
- *
- * # Safety
- * `params` has its `size` set.
+ * The parameters of hybrid_mtp_ngram.
  */
-spec_status spec_hybrid_mtp_ngram_defaults(spec_hybrid_mtp_ngram_params *params);
+typedef struct {
+    /**
+     * sizeof(spec_hybrid_mtp_ngram_params).
+     */
+    size_t size;
+    /**
+     * The longest pattern, 1 to 1024.
+     * Default: 3.
+     */
+    size_t max_ngram_size;
+    /**
+     * The shortest pattern.
+     * Default: 1.
+     */
+    size_t min_ngram_size;
+    /**
+     * The most drafts of a request, those of the head included.
+     * It has no default.
+     */
+    size_t max_draft_tokens;
+    /**
+     * The token budget of one step, over all requests.
+     * Default: 128.
+     */
+    int64_t token_threshold;
+} spec_hybrid_mtp_ngram_params;
+
+/**
+ * Descriptors of the arguments of hybrid_mtp_ngram.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_hybrid_mtp_ngram_tensors).
+     */
+    size_t size;
+    /**
+     * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
+     * The prompts, where patterns are looked for first.
+     */
+    spec_tensor input_ids;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     * Tokens in each prompt. The same at every step; 0 for one that is not to be
+     * searched.
+     */
+    spec_tensor input_ids_len;
+    /**
+     * `[batch, max_model_len]`, i64 or i32 or u32: read.
+     * Generated tokens from the start of the row on, without the prompt, except
+     * that engines have its last token in slot 0; then, if matching is to go on from
+     * them, the drafts of the head.
+     */
+    spec_tensor pre_ids;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     * The index in `pre_ids` of the last token that counts, which the pattern ends
+     * with. With the prompt's last token in slot 0 that is, at a request's first
+     * step, 1; nothing is drafted below `min_ngram_size`.
+     */
+    spec_tensor step_idx;
+    /**
+     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
+     * The tokens that the model is run on next. Slot 0 is the last generated token and
+     * slots 1 to `have - 1` the head's drafts, all of which the caller writes and this
+     * neither reads nor changes; drafts are written from slot `have` on.
+     */
+    spec_tensor draft_tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32: changed in place.
+     * `have`, the tokens of this step so far: 1 and the number of the head's drafts,
+     * to which the drafts found are added. 0 for a request that has no part in it.
+     */
+    spec_tensor seq_lens_this_time;
+    /**
+     * `[batch] or [batch, 1]`, i32: read.
+     * Tokens in the cache: at a request's first decoding step, those of the prompt.
+     * Where it is 0 the request does not count among those that the budget keeps a
+     * token for.
+     */
+    spec_tensor seq_lens_decoder;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     * The most tokens to generate, over all steps: no drafts beyond it.
+     */
+    spec_tensor max_dec_len;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed.
+     */
+    spec_tensor flags;
+} spec_hybrid_mtp_ngram_tensors;
+
+/**
+ * The arguments of hybrid_mtp_ngram.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_hybrid_mtp_ngram_buffers).
+     */
+    size_t size;
+    /**
+     * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
+     */
+    const void *input_ids;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     */
+    const void *input_ids_len;
+    /**
+     * `[batch, max_model_len]`, i64 or i32 or u32: read.
+     */
+    const void *pre_ids;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     */
+    const void *step_idx;
+    /**
+     * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
+     */
+    void *draft_tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32: changed in place.
+     */
+    void *seq_lens_this_time;
+    /**
+     * `[batch] or [batch, 1]`, i32: read.
+     */
+    const void *seq_lens_decoder;
+    /**
+     * `[batch] or [batch, 1]`, i64 or i32: read.
+     */
+    const void *max_dec_len;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_hybrid_mtp_ngram_buffers;
 
 /**
  * Extends the drafts of a multi-token-prediction head by n-gram matching.
  *
- * Creates the operator for these tensors on the handle's device:
- * checks everything that they and the parameters can show. `descriptor` becomes
- * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
  *
  * - `input_ids` `[batch, max_prompt_len]`, i64 or i32 or u32: read.
  * - `input_ids_len` `[batch] or [batch, 1]`, i64 or i32: read.
@@ -2248,12 +1784,12 @@ spec_status spec_hybrid_mtp_ngram_defaults(spec_hybrid_mtp_ngram_params *params)
  * - `flags` `[1]`, u32: changed in place, optional.
  *
  * # Errors
- * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
- * backend lacks it, 1 or 8 where the device cannot run it.
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
  *
  * # Safety
- * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
- * is a place.
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
  */
 spec_status spec_hybrid_mtp_ngram_create(const spec_handle *handle,
                                          const spec_hybrid_mtp_ngram_params *params,
@@ -2261,17 +1797,28 @@ spec_status spec_hybrid_mtp_ngram_create(const spec_handle *handle,
                                          spec_descriptor **descriptor);
 
 /**
+ * Sets the parameters of hybrid_mtp_ngram to their defaults, and those that a caller must give
+ * to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_hybrid_mtp_ngram_defaults(spec_hybrid_mtp_ngram_params *params);
+
+/**
  * Enqueues hybrid_mtp_ngram on `stream`, and does nothing else.
  *
  * # Errors
- * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
- * aligned, 13 for a workspace that is too small, 1 where the device refuses.
- * Bad values in the data are no errors: they set `flags`.
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
  *
  * # Safety
- * `descriptor` is from `spec_hybrid_mtp_ngram_create`, `workspace` has `workspace_size`
- * bytes, and each buffer as many elements as its tensor spans, until the work
- * is done.
+ * `descriptor` is from `spec_hybrid_mtp_ngram_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
  */
 spec_status spec_hybrid_mtp_ngram_calculate(const spec_descriptor *descriptor,
                                             void *workspace,
@@ -2280,8 +1827,134 @@ spec_status spec_hybrid_mtp_ngram_calculate(const spec_descriptor *descriptor,
                                             void *stream);
 
 /**
- * Sets the parameters of prompt_lookup to what is usual, and those that have to be
- * given to 0.
+ * The parameters of prompt_lookup.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_prompt_lookup_params).
+     */
+    size_t size;
+    /**
+     * The shortest pattern, at least 1. Below 2 most drafts are chance.
+     * Default: 2.
+     */
+    size_t min_ngram;
+    /**
+     * The longest pattern, `min_ngram` to 1024.
+     * Default: 5.
+     */
+    size_t max_ngram;
+    /**
+     * The most drafts of a request, which is also how many columns `drafts` has.
+     * Default: 5.
+     */
+    size_t max_draft;
+    /**
+     * Which occurrence is copied from.
+     * SPEC_OCCURRENCE_FIRST or SPEC_OCCURRENCE_LAST.
+     * Default: SPEC_OCCURRENCE_LAST.
+     */
+    uint64_t occurrence;
+} spec_prompt_lookup_params;
+
+/**
+ * Descriptors of the arguments of prompt_lookup.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_prompt_lookup_tensors).
+     */
+    size_t size;
+    /**
+     * `[batch, most]`, i64 or i32 or u32: read.
+     * The text of each request: its prompt, then every token generated so
+     * far, the last one included. What lies behind `lengths` is not read.
+     */
+    spec_tensor tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read.
+     * How many tokens the text has. At a request's first step: those of the
+     * prompt, or one more if the prefill's own token is already there.
+     */
+    spec_tensor lengths;
+    /**
+     * `[batch, max_draft]`, i64 or i32 or u32: written.
+     * The drafts, of the tokens' type, then -1 (in u32 the largest value) to
+     * the row's end.
+     */
+    spec_tensor drafts;
+    /**
+     * `[batch] or [batch, 1]`, i32: written.
+     * How many drafts there are, 0 to `max_draft`.
+     */
+    spec_tensor counts;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed.
+     */
+    spec_tensor flags;
+} spec_prompt_lookup_tensors;
+
+/**
+ * The arguments of prompt_lookup.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_prompt_lookup_buffers).
+     */
+    size_t size;
+    /**
+     * `[batch, most]`, i64 or i32 or u32: read.
+     */
+    const void *tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read.
+     */
+    const void *lengths;
+    /**
+     * `[batch, max_draft]`, i64 or i32 or u32: written.
+     */
+    void *drafts;
+    /**
+     * `[batch] or [batch, 1]`, i32: written.
+     */
+    void *counts;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_prompt_lookup_buffers;
+
+/**
+ * Drafts from a request's own text: what followed its last tokens where they
+ * occurred before.
+ *
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
+ *
+ * - `tokens` `[batch, most]`, i64 or i32 or u32: read.
+ * - `lengths` `[batch] or [batch, 1]`, i32 or i64: read.
+ * - `drafts` `[batch, max_draft]`, i64 or i32 or u32: written.
+ * - `counts` `[batch] or [batch, 1]`, i32: written.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
+ */
+spec_status spec_prompt_lookup_create(const spec_handle *handle,
+                                      const spec_prompt_lookup_params *params,
+                                      const spec_prompt_lookup_tensors *tensors,
+                                      spec_descriptor **descriptor);
+
+/**
+ * Sets the parameters of prompt_lookup to their defaults, and those that a caller must give
+ * to 0.
  *
  * # Errors
  * Status 4 for a null pointer, 3 for a `size` that is none.
@@ -2292,44 +1965,16 @@ spec_status spec_hybrid_mtp_ngram_calculate(const spec_descriptor *descriptor,
 spec_status spec_prompt_lookup_defaults(spec_prompt_lookup_params *params);
 
 /**
- * Drafts from a request's own text: what followed its last tokens where they
- * occurred before.
- *
- * Creates the operator for these tensors on the handle's device:
- * checks everything that they and the parameters can show. `descriptor` becomes
- * yours, to be given to `spec_destroy`, or NULL where the call fails.
- *
- * - `tokens` `[batch, most]`, i64 or i32 or u32: read.
- * - `lengths` `[batch] or [batch, 1]`, i32 or i64: read.
- * - `drafts` `[batch, max_draft]`, i64 or i32 or u32: written.
- * - `counts` `[batch] or [batch, 1]`, i32: written.
- * - `flags` `[1]`, u32: changed in place, optional.
- *
- * # Errors
- * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
- * backend lacks it, 1 or 8 where the device cannot run it.
- *
- * # Safety
- * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
- * is a place.
- */
-spec_status spec_prompt_lookup_create(const spec_handle *handle,
-                                      const spec_prompt_lookup_params *params,
-                                      const spec_prompt_lookup_tensors *tensors,
-                                      spec_descriptor **descriptor);
-
-/**
  * Enqueues prompt_lookup on `stream`, and does nothing else.
  *
  * # Errors
- * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
- * aligned, 13 for a workspace that is too small, 1 where the device refuses.
- * Bad values in the data are no errors: they set `flags`.
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
  *
  * # Safety
- * `descriptor` is from `spec_prompt_lookup_create`, `workspace` has `workspace_size`
- * bytes, and each buffer as many elements as its tensor spans, until the work
- * is done.
+ * `descriptor` is from `spec_prompt_lookup_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
  */
 spec_status spec_prompt_lookup_calculate(const spec_descriptor *descriptor,
                                          void *workspace,
@@ -2338,23 +1983,123 @@ spec_status spec_prompt_lookup_calculate(const spec_descriptor *descriptor,
                                          void *stream);
 
 /**
- * Sets the parameters of tree_verify to what is usual, and those that have to be
- * given to 0.
- *
- * # Errors
- * Status 4 for a null pointer, 3 for a `size` that is none.
- *
- * # Safety
- * `params` has its `size` set.
+ * The parameters of tree_verify.
  */
-spec_status spec_tree_verify_defaults(spec_tree_verify_params *params);
+typedef struct {
+    /**
+     * sizeof(spec_tree_verify_params).
+     */
+    size_t size;
+    /**
+     * Drafts that are kept at most: the depth of the deepest tree.
+     * It has no default.
+     */
+    size_t max_depth;
+} spec_tree_verify_params;
+
+/**
+ * Descriptors of the arguments of tree_verify.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_tree_verify_tensors).
+     */
+    size_t size;
+    /**
+     * `[batch, nodes]`, i64 or i32 or u32: read.
+     * The drafts: the token of each node. That of node 0, the last token
+     * verified, is not looked at.
+     */
+    spec_tensor draft_tokens;
+    /**
+     * `[batch, nodes]`, i32 or u32 or i64: read.
+     * What the target model chose after each node, by `sample_logits` of its
+     * logits there or otherwise.
+     */
+    spec_tensor target_tokens;
+    /**
+     * `[batch, nodes]`, i64 or i32 or u32: read.
+     * The first child of each node, -1 where it has none. See `Links`.
+     */
+    spec_tensor first_child;
+    /**
+     * `[batch, nodes]`, i64 or i32 or u32: read.
+     * The next child of the same parent, -1 after the last.
+     */
+    spec_tensor next_sibling;
+    /**
+     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
+     * The tokens emitted, then -1: the drafts that were kept, then the
+     * target's own.
+     */
+    spec_tensor tokens;
+    /**
+     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
+     * The node after which each token was chosen, 0 first, then -1: the slots
+     * of the tree that a KV cache keeps.
+     */
+    spec_tensor nodes;
+    /**
+     * `[batch]`, i32: written.
+     * How many tokens were emitted: at least 1.
+     */
+    spec_tensor num_tokens;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Bits of bad data, OR-ed into what is there: 2 a target token below 0, 4 a
+     * pointer out of range or a cycle.
+     */
+    spec_tensor flags;
+} spec_tree_verify_tensors;
+
+/**
+ * The arguments of tree_verify.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_tree_verify_buffers).
+     */
+    size_t size;
+    /**
+     * `[batch, nodes]`, i64 or i32 or u32: read.
+     */
+    const void *draft_tokens;
+    /**
+     * `[batch, nodes]`, i32 or u32 or i64: read.
+     */
+    const void *target_tokens;
+    /**
+     * `[batch, nodes]`, i64 or i32 or u32: read.
+     */
+    const void *first_child;
+    /**
+     * `[batch, nodes]`, i64 or i32 or u32: read.
+     */
+    const void *next_sibling;
+    /**
+     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
+     */
+    void *tokens;
+    /**
+     * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
+     */
+    void *nodes;
+    /**
+     * `[batch]`, i32: written.
+     */
+    void *num_tokens;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_tree_verify_buffers;
 
 /**
  * Follows the target model down a tree, or a chain, of drafts.
  *
- * Creates the operator for these tensors on the handle's device:
- * checks everything that they and the parameters can show. `descriptor` becomes
- * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
  *
  * - `draft_tokens` `[batch, nodes]`, i64 or i32 or u32: read.
  * - `target_tokens` `[batch, nodes]`, i32 or u32 or i64: read.
@@ -2366,12 +2111,12 @@ spec_status spec_tree_verify_defaults(spec_tree_verify_params *params);
  * - `flags` `[1]`, u32: changed in place, optional.
  *
  * # Errors
- * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
- * backend lacks it, 1 or 8 where the device cannot run it.
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
  *
  * # Safety
- * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
- * is a place.
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
  */
 spec_status spec_tree_verify_create(const spec_handle *handle,
                                     const spec_tree_verify_params *params,
@@ -2379,17 +2124,28 @@ spec_status spec_tree_verify_create(const spec_handle *handle,
                                     spec_descriptor **descriptor);
 
 /**
+ * Sets the parameters of tree_verify to their defaults, and those that a caller must give
+ * to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_tree_verify_defaults(spec_tree_verify_params *params);
+
+/**
  * Enqueues tree_verify on `stream`, and does nothing else.
  *
  * # Errors
- * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
- * aligned, 13 for a workspace that is too small, 1 where the device refuses.
- * Bad values in the data are no errors: they set `flags`.
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
  *
  * # Safety
- * `descriptor` is from `spec_tree_verify_create`, `workspace` has `workspace_size`
- * bytes, and each buffer as many elements as its tensor spans, until the work
- * is done.
+ * `descriptor` is from `spec_tree_verify_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
  */
 spec_status spec_tree_verify_calculate(const spec_descriptor *descriptor,
                                        void *workspace,
@@ -2398,23 +2154,142 @@ spec_status spec_tree_verify_calculate(const spec_descriptor *descriptor,
                                        void *stream);
 
 /**
- * Sets the parameters of moe_align to what is usual, and those that have to be
- * given to 0.
- *
- * # Errors
- * Status 4 for a null pointer, 3 for a `size` that is none.
- *
- * # Safety
- * `params` has its `size` set.
+ * The parameters of moe_align.
  */
-spec_status spec_moe_align_defaults(spec_moe_align_params *params);
+typedef struct {
+    /**
+     * sizeof(spec_moe_align_params).
+     */
+    size_t size;
+    /**
+     * Experts that `topk_ids` knows, 1 to [`MAX_EXPERTS`].
+     * It has no default.
+     */
+    size_t experts;
+    /**
+     * Experts that have a run here: all of them, or fewer with `expert_map`.
+     * It has no default.
+     */
+    size_t local_experts;
+    /**
+     * Rows of a block of the product: each run is a multiple of it.
+     * It has no default.
+     */
+    size_t block_size;
+} spec_moe_align_params;
+
+/**
+ * Descriptors of the arguments of moe_align.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_moe_align_tensors).
+     */
+    size_t size;
+    /**
+     * `[tokens, k]`, i32 or u32 or i64: read.
+     * The experts that each token goes to, as `topk_router` gives them; -1 for
+     * none.
+     */
+    spec_tensor topk_ids;
+    /**
+     * `[experts]`, i32: read, optional.
+     * The local number of each expert, -1 where it is not here; absent: all
+     * are, under their own numbers.
+     */
+    spec_tensor expert_map;
+    /**
+     * `[capacity]`, i32 or u32: written.
+     * Picks (`token * k + j`) by local expert, ascending in each run; `tokens *
+     * k` in padding and to the end. The capacity is `tokens * k + local_experts
+     * * (block_size - 1)`, rounded up to a multiple of `block_size`.
+     */
+    spec_tensor sorted_ids;
+    /**
+     * `[capacity / block_size]`, i32: written.
+     * The local expert of each block of `sorted_ids`, -1 after the last.
+     */
+    spec_tensor block_experts;
+    /**
+     * `[local_experts]`, i32: written.
+     * Picks of each local expert.
+     */
+    spec_tensor counts;
+    /**
+     * `[local_experts + 1]`, i32: written.
+     * Where each local expert's run starts in `sorted_ids`, and where the last
+     * ends.
+     */
+    spec_tensor offsets;
+    /**
+     * `[1]`, i32: written.
+     * Places of `sorted_ids` that belong to a run, padding included.
+     */
+    spec_tensor num_padded;
+    /**
+     * `[tokens * k]`, i32: written, optional.
+     * Where each pick went in `sorted_ids`, -1 where it was dropped.
+     */
+    spec_tensor inverse;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Bits of bad data, OR-ed into what is there: 2 an expert out of range.
+     */
+    spec_tensor flags;
+} spec_moe_align_tensors;
+
+/**
+ * The arguments of moe_align.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_moe_align_buffers).
+     */
+    size_t size;
+    /**
+     * `[tokens, k]`, i32 or u32 or i64: read.
+     */
+    const void *topk_ids;
+    /**
+     * `[experts]`, i32: read, optional.
+     */
+    const void *expert_map;
+    /**
+     * `[capacity]`, i32 or u32: written.
+     */
+    void *sorted_ids;
+    /**
+     * `[capacity / block_size]`, i32: written.
+     */
+    void *block_experts;
+    /**
+     * `[local_experts]`, i32: written.
+     */
+    void *counts;
+    /**
+     * `[local_experts + 1]`, i32: written.
+     */
+    void *offsets;
+    /**
+     * `[1]`, i32: written.
+     */
+    void *num_padded;
+    /**
+     * `[tokens * k]`, i32: written, optional.
+     */
+    void *inverse;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_moe_align_buffers;
 
 /**
  * Groups a router's picks by expert, for grouped matrix products.
  *
- * Creates the operator for these tensors on the handle's device:
- * checks everything that they and the parameters can show. `descriptor` becomes
- * yours, to be given to `spec_destroy`, or NULL where the call fails.
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
  *
  * - `topk_ids` `[tokens, k]`, i32 or u32 or i64: read.
  * - `expert_map` `[experts]`, i32: read, optional.
@@ -2427,12 +2302,12 @@ spec_status spec_moe_align_defaults(spec_moe_align_params *params);
  * - `flags` `[1]`, u32: changed in place, optional.
  *
  * # Errors
- * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
- * backend lacks it, 1 or 8 where the device cannot run it.
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
  *
  * # Safety
- * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
- * is a place.
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
  */
 spec_status spec_moe_align_create(const spec_handle *handle,
                                   const spec_moe_align_params *params,
@@ -2440,17 +2315,28 @@ spec_status spec_moe_align_create(const spec_handle *handle,
                                   spec_descriptor **descriptor);
 
 /**
+ * Sets the parameters of moe_align to their defaults, and those that a caller must give
+ * to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_moe_align_defaults(spec_moe_align_params *params);
+
+/**
  * Enqueues moe_align on `stream`, and does nothing else.
  *
  * # Errors
- * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
- * aligned, 13 for a workspace that is too small, 1 where the device refuses.
- * Bad values in the data are no errors: they set `flags`.
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
  *
  * # Safety
- * `descriptor` is from `spec_moe_align_create`, `workspace` has `workspace_size`
- * bytes, and each buffer as many elements as its tensor spans, until the work
- * is done.
+ * `descriptor` is from `spec_moe_align_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
  */
 spec_status spec_moe_align_calculate(const spec_descriptor *descriptor,
                                      void *workspace,
@@ -2459,8 +2345,116 @@ spec_status spec_moe_align_calculate(const spec_descriptor *descriptor,
                                      void *stream);
 
 /**
- * Sets the parameters of indexer_topk to what is usual, and those that have to be
- * given to 0.
+ * The parameters of indexer_topk.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_indexer_topk_params).
+     */
+    size_t size;
+    /**
+     * Positions of a row, 1 to [`MAX_K`].
+     * It has no default.
+     */
+    size_t k;
+} spec_indexer_topk_params;
+
+/**
+ * Descriptors of the arguments of indexer_topk.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_indexer_topk_tensors).
+     */
+    size_t size;
+    /**
+     * `[rows, cols]`, f32 or f16 or bf16: read.
+     * The scores, of which the larger is the better.
+     */
+    spec_tensor scores;
+    /**
+     * `[rows]`, i32 or i64: read, optional.
+     * How many scores each row covers; absent: all from its start on.
+     */
+    spec_tensor lengths;
+    /**
+     * `[rows]`, i32 or i64: read, optional.
+     * The first score that each row covers; absent: 0.
+     */
+    spec_tensor starts;
+    /**
+     * `[rows, k]`, i32 or u32 or i64: written.
+     * Positions of the best, relative to the row's start, ascending, then -1.
+     */
+    spec_tensor indices;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Bits of bad data, OR-ed into what is there: 1 a NaN, 4 a start or length
+     * that was cut.
+     */
+    spec_tensor flags;
+} spec_indexer_topk_tensors;
+
+/**
+ * The arguments of indexer_topk.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_indexer_topk_buffers).
+     */
+    size_t size;
+    /**
+     * `[rows, cols]`, f32 or f16 or bf16: read.
+     */
+    const void *scores;
+    /**
+     * `[rows]`, i32 or i64: read, optional.
+     */
+    const void *lengths;
+    /**
+     * `[rows]`, i32 or i64: read, optional.
+     */
+    const void *starts;
+    /**
+     * `[rows, k]`, i32 or u32 or i64: written.
+     */
+    void *indices;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_indexer_topk_buffers;
+
+/**
+ * The positions of the `k` best scores of each row, for sparse attention: what
+ * `deduplicate_topk` is fed with.
+ *
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
+ *
+ * - `scores` `[rows, cols]`, f32 or f16 or bf16: read.
+ * - `lengths` `[rows]`, i32 or i64: read, optional.
+ * - `starts` `[rows]`, i32 or i64: read, optional.
+ * - `indices` `[rows, k]`, i32 or u32 or i64: written.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
+ */
+spec_status spec_indexer_topk_create(const spec_handle *handle,
+                                     const spec_indexer_topk_params *params,
+                                     const spec_indexer_topk_tensors *tensors,
+                                     spec_descriptor **descriptor);
+
+/**
+ * Sets the parameters of indexer_topk to their defaults, and those that a caller must give
+ * to 0.
  *
  * # Errors
  * Status 4 for a null pointer, 3 for a `size` that is none.
@@ -2471,44 +2465,16 @@ spec_status spec_moe_align_calculate(const spec_descriptor *descriptor,
 spec_status spec_indexer_topk_defaults(spec_indexer_topk_params *params);
 
 /**
- * The positions of the `k` best scores of each row, for sparse attention: what
- * `deduplicate_topk` is fed with.
- *
- * Creates the operator for these tensors on the handle's device:
- * checks everything that they and the parameters can show. `descriptor` becomes
- * yours, to be given to `spec_destroy`, or NULL where the call fails.
- *
- * - `scores` `[rows, cols]`, f32 or f16 or bf16: read.
- * - `lengths` `[rows]`, i32 or i64: read, optional.
- * - `starts` `[rows]`, i32 or i64: read, optional.
- * - `indices` `[rows, k]`, i32 or u32 or i64: written.
- * - `flags` `[1]`, u32: changed in place, optional.
- *
- * # Errors
- * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
- * backend lacks it, 1 or 8 where the device cannot run it.
- *
- * # Safety
- * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
- * is a place.
- */
-spec_status spec_indexer_topk_create(const spec_handle *handle,
-                                     const spec_indexer_topk_params *params,
-                                     const spec_indexer_topk_tensors *tensors,
-                                     spec_descriptor **descriptor);
-
-/**
  * Enqueues indexer_topk on `stream`, and does nothing else.
  *
  * # Errors
- * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
- * aligned, 13 for a workspace that is too small, 1 where the device refuses.
- * Bad values in the data are no errors: they set `flags`.
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
  *
  * # Safety
- * `descriptor` is from `spec_indexer_topk_create`, `workspace` has `workspace_size`
- * bytes, and each buffer as many elements as its tensor spans, until the work
- * is done.
+ * `descriptor` is from `spec_indexer_topk_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
  */
 spec_status spec_indexer_topk_calculate(const spec_descriptor *descriptor,
                                         void *workspace,
@@ -2517,8 +2483,99 @@ spec_status spec_indexer_topk_calculate(const spec_descriptor *descriptor,
                                         void *stream);
 
 /**
- * Sets the parameters of unique to what is usual, and those that have to be
- * given to 0.
+ * The parameters of unique.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_unique_params).
+     */
+    size_t size;
+} spec_unique_params;
+
+/**
+ * Descriptors of the arguments of unique.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_unique_tensors).
+     */
+    size_t size;
+    /**
+     * `[n]`, u64 or i64 or u32 or i32: read.
+     * Keys `[n]`, u64, i64, u32 or i32, in any order.
+     */
+    spec_tensor keys;
+    /**
+     * `[n]`, u64 or i64 or u32 or i32: written.
+     * Distinct keys `[n]`, as `keys`; the first `count` are written.
+     */
+    spec_tensor unique;
+    /**
+     * `[1]`, u64: written.
+     * How many distinct keys there are `[1]`, u64.
+     */
+    spec_tensor count;
+    /**
+     * `[n]`, u64: written, optional.
+     * Occurrences of each distinct key `[n]`, u64.
+     */
+    spec_tensor counts;
+} spec_unique_tensors;
+
+/**
+ * The arguments of unique.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_unique_buffers).
+     */
+    size_t size;
+    /**
+     * `[n]`, u64 or i64 or u32 or i32: read.
+     */
+    const void *keys;
+    /**
+     * `[n]`, u64 or i64 or u32 or i32: written.
+     */
+    void *unique;
+    /**
+     * `[1]`, u64: written.
+     */
+    void *count;
+    /**
+     * `[n]`, u64: written, optional.
+     */
+    void *counts;
+} spec_unique_buffers;
+
+/**
+ * The distinct keys of a set, ascending, and how often each occurs.
+ *
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
+ *
+ * - `keys` `[n]`, u64 or i64 or u32 or i32: read.
+ * - `unique` `[n]`, u64 or i64 or u32 or i32: written.
+ * - `count` `[1]`, u64: written.
+ * - `counts` `[n]`, u64: written, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
+ */
+spec_status spec_unique_create(const spec_handle *handle,
+                               const spec_unique_params *params,
+                               const spec_unique_tensors *tensors,
+                               spec_descriptor **descriptor);
+
+/**
+ * Sets the parameters of unique to their defaults, and those that a caller must give
+ * to 0.
  *
  * # Errors
  * Status 4 for a null pointer, 3 for a `size` that is none.
@@ -2529,42 +2586,16 @@ spec_status spec_indexer_topk_calculate(const spec_descriptor *descriptor,
 spec_status spec_unique_defaults(spec_unique_params *params);
 
 /**
- * The distinct keys of a set, ascending, and how often each occurs.
- *
- * Creates the operator for these tensors on the handle's device:
- * checks everything that they and the parameters can show. `descriptor` becomes
- * yours, to be given to `spec_destroy`, or NULL where the call fails.
- *
- * - `keys` `[n]`, u64 or i64 or u32 or i32: read.
- * - `unique` `[n]`, u64 or i64 or u32 or i32: written.
- * - `count` `[1]`, u64: written.
- * - `counts` `[n]`, u64: written, optional.
- *
- * # Errors
- * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the
- * backend lacks it, 1 or 8 where the device cannot run it.
- *
- * # Safety
- * `handle` is from `spec_open`, the structs have their `size` set, `descriptor`
- * is a place.
- */
-spec_status spec_unique_create(const spec_handle *handle,
-                               const spec_unique_params *params,
-                               const spec_unique_tensors *tensors,
-                               spec_descriptor **descriptor);
-
-/**
  * Enqueues unique on `stream`, and does nothing else.
  *
  * # Errors
- * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not
- * aligned, 13 for a workspace that is too small, 1 where the device refuses.
- * Bad values in the data are no errors: they set `flags`.
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
  *
  * # Safety
- * `descriptor` is from `spec_unique_create`, `workspace` has `workspace_size`
- * bytes, and each buffer as many elements as its tensor spans, until the work
- * is done.
+ * `descriptor` is from `spec_unique_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
  */
 spec_status spec_unique_calculate(const spec_descriptor *descriptor,
                                   void *workspace,

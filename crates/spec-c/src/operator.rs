@@ -11,10 +11,9 @@ use spec::{
 use crate::device::spec_handle;
 use crate::memory::spec_memory;
 use crate::opaque::{Place, get, give, opaque, take};
-use crate::params::Params;
 use crate::status::{guard, place_for, refuse, spec_status};
-use crate::tensor::{InOrder, Slots, describe, spec_tensor};
-use crate::versioned::{self, Versioned};
+use crate::structs::{self, Fields, Layout, spec_struct};
+use crate::tensor::{InOrder, describe, spec_tensor};
 
 /// An operator that was created for its tensors on a device. From
 /// `spec_<operator>_create`, to `spec_destroy`. It never changes: threads may share it,
@@ -29,25 +28,14 @@ pub(crate) trait Created: Any + Send + Sync {
     fn operator(&self) -> &'static str;
 }
 
-/// An operator, and what C has for it.
-pub(crate) trait Bound: Portable {
-    /// Its parameters.
-    type CParams: Params<Self>;
-    /// Descriptors of its arguments.
-    type CTensors: Slots<spec_tensor> + Versioned;
-    /// The arguments.
-    type CBuffers: Slots<*mut c_void> + Versioned;
-    /// Those that nothing is said of.
-    const ABSENT: (Self::CTensors, Self::CBuffers);
-}
-
-struct Ready<O: Bound> {
+struct Ready<O: Portable> {
     descriptor: Descriptor<O>,
+    layout: &'static Layout,
     /// In the order of the contract's list.
     tensors: Vec<Option<TensorDesc>>,
 }
 
-impl<O: Bound> Created for Ready<O> {
+impl<O: Portable> Created for Ready<O> {
     fn workspace_size(&self) -> usize {
         self.descriptor.workspace_size()
     }
@@ -59,83 +47,92 @@ impl<O: Bound> Created for Ready<O> {
 
 /// # Safety
 /// `params` is null or has its size set.
-pub(crate) unsafe fn defaults<O: Bound>(
+pub(crate) unsafe fn defaults<O: Portable>(
     call: &'static str,
-    params: *mut O::CParams,
+    params: *mut spec_struct,
 ) -> spec_status {
     guard(call, || {
-        let usual = O::CParams::of(&O::CParams::usual());
-        // SAFETY: the caller's.
-        unsafe { versioned::write(call, "params", params, &usual) }
+        let usual = Layout::of::<O>().params(&O::usual())?;
+        // SAFETY: this function's own contract is the other's.
+        unsafe { structs::write(call, "params", params, &usual) }
     })
 }
 
 /// # Safety
 /// Each pointer is null or good for what the header says.
-pub(crate) unsafe fn create<O: Bound>(
+pub(crate) unsafe fn create<O: Portable>(
     call: &'static str,
     handle: *const spec_handle,
-    params: *const O::CParams,
-    tensors: *const O::CTensors,
+    params: *const spec_struct,
+    tensors: *const spec_struct,
     descriptor: *mut *mut spec_descriptor,
 ) -> spec_status {
     guard(call, || {
-        // SAFETY: the caller's.
+        // SAFETY: the header asks for a place.
         let descriptor = unsafe { place_for(call, "descriptor", descriptor)? };
         descriptor.write(std::ptr::null_mut());
-        let usual = O::CParams::of(&O::CParams::usual());
-        // SAFETY: the caller's.
+        let layout = Layout::of::<O>();
+        // SAFETY: the header asks for an open handle and for structs that have their sizes set.
         let (handle, params, tensors) = unsafe {
             (
                 get(call, handle)?,
-                versioned::read(call, "params", params, usual)?,
-                versioned::read(call, "tensors", tensors, O::ABSENT.0)?,
+                Fields::read(call, "params", params, O::OPTIONS.len())?,
+                Fields::read(call, "tensors", tensors, layout.arguments())?,
             )
         };
-        let created = make::<O>(handle, &params.operator()?, &tensors)?;
+        let created = make::<O>(handle, layout, &layout.operator(params)?, tensors)?;
         descriptor.write(give(Box::new(created) as Box<dyn Created>));
         Ok(())
     })
 }
 
-fn make<O: Bound>(handle: &Handle, operator: &O, tensors: &O::CTensors) -> Result<Ready<O>> {
-    let tensors = describe(O::NAME, O::ARGUMENTS, tensors)?;
+fn make<O: Portable>(
+    handle: &Handle,
+    layout: &'static Layout,
+    operator: &O,
+    tensors: Fields<spec_tensor>,
+) -> Result<Ready<O>> {
+    let tensors = describe(O::NAME, O::ARGUMENTS, layout, tensors)?;
     let described = O::tensors_from(&mut InOrder::new(|at| tensors[at]))?;
-    Ok(Ready { descriptor: handle.create(operator, &described)?, tensors })
+    Ok(Ready { descriptor: handle.create(operator, &described)?, layout, tensors })
 }
 
 /// # Safety
 /// Each pointer is null or good for what the header says.
 #[inline]
-pub(crate) unsafe fn calculate<O: Bound>(
+pub(crate) unsafe fn calculate<O: Portable>(
     call: &'static str,
     descriptor: *const spec_descriptor,
     workspace: *mut c_void,
     workspace_size: usize,
-    buffers: *const O::CBuffers,
+    buffers: *const spec_struct,
     stream: *mut c_void,
 ) -> spec_status {
     guard(call, || {
-        // SAFETY: the caller's.
-        let (created, buffers) = unsafe {
-            (get(call, descriptor)?, versioned::read(call, "buffers", buffers, O::ABSENT.1)?)
-        };
+        // SAFETY: the header asks for a descriptor that was created.
+        let created = unsafe { get(call, descriptor)? };
         let any: &dyn Any = &**created;
         let Some(ready) = any.downcast_ref::<Ready<O>>() else {
             let value = format!("of {}", created.operator());
             let expected = "one of the operator that is called";
             return Err(refuse(Status::BadParam, call, "descriptor", value, expected));
         };
+        let layout = ready.layout;
+        // SAFETY: the header asks for a struct that has its size set.
+        let buffers: Fields<*mut c_void> =
+            unsafe { Fields::read(call, "buffers", buffers, layout.arguments())? };
+        let pointer = |at| buffers.get(layout.field(at)).unwrap_or(std::ptr::null_mut());
         let needed = ready.descriptor.workspace_size();
         if workspace_size < needed {
             return Err(small(call, workspace_size, needed));
         }
         if ready.descriptor.device().backend() == "wgpu" {
-            // SAFETY: the caller's: on wgpu each pointer is to a `spec_memory`.
-            return unsafe { with_objects(call, ready, workspace, needed, &buffers, stream) };
+            let pointers: Vec<_> = (0..layout.arguments()).map(pointer).collect();
+            // SAFETY: the header asks for pointers to `spec_memory` on wgpu.
+            return unsafe { with_objects(call, ready, workspace, needed, &pointers, stream) };
         }
         let addresses = O::addresses_from(&mut InOrder::new(|at| {
-            let address = buffers.slot(at);
+            let address = pointer(at);
             // What is described is there, if perhaps empty: `fit` looks at it.
             let given = !address.is_null() || ready.tensors[at].is_some();
             given.then(|| Address::from(address))
@@ -144,7 +141,7 @@ pub(crate) unsafe fn calculate<O: Bound>(
         // work is done.
         unsafe {
             let stream = stream_of(call, ready.descriptor.device(), stream)?;
-            ready.descriptor.calculate_at(Address::from(workspace), addresses, stream)
+            ready.descriptor.call_at(Address::from(workspace), addresses, stream)
         }
     })
 }
@@ -187,15 +184,14 @@ unsafe fn stream_of<'a>(
 ///
 /// # Safety
 /// That, and nobody else uses that memory meanwhile.
-unsafe fn with_objects<O: Bound>(
+unsafe fn with_objects<O: Portable>(
     call: &'static str,
     ready: &Ready<O>,
     workspace: *mut c_void,
     needed: usize,
-    buffers: &O::CBuffers,
+    pointers: &[*mut c_void],
     stream: *mut c_void,
 ) -> Result<()> {
-    let pointers: Vec<_> = (0..O::ARGUMENTS.len()).map(|at| buffers.slot(at)).collect();
     for (at, argument) in O::ARGUMENTS.iter().enumerate().filter(|(_, a)| a.is_written()) {
         let twice = |&(other, pointer): &(usize, &*mut c_void)| {
             other != at && !pointer.is_null() && *pointer == pointers[at]
@@ -208,8 +204,7 @@ unsafe fn with_objects<O: Bound>(
             return Err(refuse(Status::BadParam, call, argument.name, value, expected));
         }
     }
-    let mut objects =
-        Objects { call, tensors: &ready.tensors, pointers: &pointers, next: 0, error: None };
+    let mut objects = Objects { call, tensors: &ready.tensors, pointers, next: 0, error: None };
     let buffers = O::buffers_from(&mut objects);
     if let Some(error) = objects.error {
         return Err(error);
@@ -226,7 +221,7 @@ unsafe fn with_objects<O: Bound>(
     };
     // SAFETY: no device that comes here has raw streams: one that is given is refused.
     let stream = unsafe { stream_of(call, ready.descriptor.device(), stream)? };
-    ready.descriptor.calculate(workspace, buffers?, stream)
+    ready.descriptor.call_on(workspace, buffers?, stream)
 }
 
 /// Arguments in memory that the library allocated.

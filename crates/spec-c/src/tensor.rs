@@ -2,6 +2,8 @@
 
 use spec::{Argument, DType, Error, Result, Source, Status, TensorDesc};
 
+use crate::structs::{Fields, Layout};
+
 /// Dtype of a tensor that is absent: optional arguments may be.
 pub const SPEC_DTYPE_NONE: u32 = 0;
 /// A byte that is 0 for false; anything else is true. The numbers are InfiniOp's.
@@ -61,10 +63,6 @@ pub(crate) fn dtype(number: u32) -> Option<DType> {
 }
 
 impl spec_tensor {
-    /// An absent tensor.
-    pub(crate) const ABSENT: Self =
-        spec_tensor { dtype: 0, rank: 0, shape: [0; 4], strides: [0; 4] };
-
     /// The descriptor, if there is one.
     fn describe(
         &self,
@@ -126,20 +124,17 @@ fn packed(dtype: DType, shape: &[usize]) -> TensorDesc {
     }
 }
 
-/// What a struct of C has for each argument of an operator.
-pub(crate) trait Slots<T> {
-    /// That of the argument at this place of the contract's list.
-    fn slot(&self, argument: usize) -> T;
-}
-
 /// Descriptors by their place in the contract's list: those that are there.
 pub(crate) fn describe(
     operator: &'static str,
     arguments: &'static [Argument],
-    slots: &impl Slots<spec_tensor>,
+    layout: &Layout,
+    tensors: Fields<spec_tensor>,
 ) -> Result<Vec<Option<TensorDesc>>> {
-    let describe =
-        |(at, argument): (usize, &Argument)| slots.slot(at).describe(operator, argument.name);
+    let describe = |(at, argument): (usize, &Argument)| match tensors.get(layout.field(at)) {
+        Some(tensor) => tensor.describe(operator, argument.name),
+        None => Ok(None),
+    };
     arguments.iter().enumerate().map(describe).collect()
 }
 

@@ -4,40 +4,54 @@
 
 use std::ffi::{CString, c_void};
 
-use spec::ops::{
-    DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
-};
-use spec::{DType, Handle};
+use spec::ops::DeduplicateTopk;
+use spec::{DType, Handle, Portable, Signature};
 use spec_conformance::golden::{Vector, vectors};
 use spec_conformance::{Argument, Data, Golden, Held, Layout, Subject, Tensor};
 
-use crate::operator::Bound;
-use crate::params::Params;
+use crate::structs::Layout as Fields;
 use crate::*;
 
 /// The create and calculate functions of an operator.
-type Functions<O> = (
+type Functions = (
     unsafe extern "C" fn(
         *const spec_handle,
-        *const <O as Bound>::CParams,
-        *const <O as Bound>::CTensors,
+        *const spec_struct,
+        *const spec_struct,
         *mut *mut spec_descriptor,
     ) -> spec_status,
     unsafe extern "C" fn(
         *const spec_descriptor,
         *mut c_void,
         usize,
-        *const <O as Bound>::CBuffers,
+        *const spec_struct,
         *mut c_void,
     ) -> spec_status,
 );
 
-/// A struct of arguments as it lies in memory: its size, then one field an argument.
+/// A struct as it lies in memory: its size, then as many fields as are used.
 #[repr(C)]
-struct Fields<T> {
+struct Struct<T> {
     size: usize,
     fields: [T; 16],
+}
+
+impl<T: Copy> Struct<T> {
+    fn new(used: usize, absent: T) -> Self {
+        Struct { size: size_of::<usize>() + used * size_of::<T>(), fields: [absent; 16] }
+    }
+
+    fn at(&self) -> *const spec_struct {
+        (&raw const *self).cast()
+    }
+}
+
+/// The parameters of an operator as C has them.
+fn params_of<O: Signature>(operator: &O) -> Struct<u64> {
+    let fields = Fields::of::<O>().params(operator).unwrap();
+    let mut made = Struct::new(fields.len(), 0);
+    made.fields[..fields.len()].copy_from_slice(&fields);
+    made
 }
 
 fn last() -> String {
@@ -111,7 +125,7 @@ fn described(tensor: &Tensor) -> spec_tensor {
     let mut described = spec_tensor {
         dtype: number(desc.dtype()),
         rank: desc.shape().len() as u32,
-        ..spec_tensor::ABSENT
+        ..Default::default()
     };
     for (at, (&extent, &stride)) in desc.shape().iter().zip(desc.strides()).enumerate() {
         (described.shape[at], described.strides[at]) = (extent as i64, stride as i64);
@@ -120,36 +134,36 @@ fn described(tensor: &Tensor) -> spec_tensor {
 }
 
 /// Runs a case and returns its arguments as they are afterwards.
-fn call<O: Bound + Subject>(
+fn call<O: Portable + Subject>(
     handle: *const spec_handle,
-    (create, calculate): Functions<O>,
+    (create, calculate): Functions,
     vector: &Vector<O>,
 ) -> Vec<Argument> {
     let case = &vector.case;
-    let at = |name| O::ARGUMENTS.iter().position(|argument| argument.name == name).unwrap();
-    let mut tensors = Fields { size: size_of::<O::CTensors>(), fields: [spec_tensor::ABSENT; 16] };
-    let mut buffers =
-        Fields { size: size_of::<O::CBuffers>(), fields: [std::ptr::null_mut::<c_void>(); 16] };
+    let layout = Fields::of::<O>();
+    let field = |name| {
+        layout.field(O::ARGUMENTS.iter().position(|argument| argument.name == name).unwrap())
+    };
+    let mut tensors = Struct::new(O::ARGUMENTS.len(), spec_tensor::default());
+    let mut buffers = Struct::new(O::ARGUMENTS.len(), std::ptr::null_mut::<c_void>());
     let mut held = Vec::new();
     for Argument { name, tensor, .. } in &case.arguments {
         let uploaded = Uploaded::new(handle, tensor.data.bytes());
-        tensors.fields[at(*name)] = described(tensor);
-        buffers.fields[at(*name)] = uploaded.pointer;
+        tensors.fields[field(*name)] = described(tensor);
+        buffers.fields[field(*name)] = uploaded.pointer;
         held.push(uploaded);
     }
-    let params = O::CParams::of(&case.operator);
+    let params = params_of(&case.operator);
     let (mut descriptor, mut bytes) = (std::ptr::null_mut(), 0);
     let mut stream = std::ptr::null_mut();
-    // SAFETY: the handle is open; the structs lie as C has them, as `layouts` checks,
+    // SAFETY: the handle is open; the structs have the sizes that they say,
     // and all that they point to stays until the work is done.
     unsafe {
-        let tensors = (&raw const tensors).cast();
-        ok(create(handle, &params, tensors, &mut descriptor));
+        ok(create(handle, params.at(), tensors.at(), &mut descriptor));
         ok(spec_workspace_size(descriptor, &mut bytes));
         let workspace = Uploaded::new(handle, &vec![0xA5; bytes]);
         ok(spec_handle_stream(handle, &mut stream));
-        let buffers = (&raw const buffers).cast();
-        ok(calculate(descriptor, workspace.pointer, bytes, buffers, stream));
+        ok(calculate(descriptor, workspace.pointer, bytes, buffers.at(), stream));
         ok(spec_synchronize(handle));
         ok(spec_destroy(descriptor));
     }
@@ -163,7 +177,7 @@ fn call<O: Bound + Subject>(
     results
 }
 
-fn check<O: Bound + Subject>(handle: *const spec_handle, functions: Functions<O>) {
+fn check<O: Portable + Subject>(handle: *const spec_handle, functions: Functions) {
     let vectors = vectors::<O>(&Golden::from_env()).unwrap();
     assert!(!vectors.is_empty());
     for vector in vectors {
@@ -189,27 +203,14 @@ fn open(device: &str) -> Option<*mut spec_handle> {
 
 fn golden_vectors_on(device: &str) {
     let Some(handle) = open(device) else { return };
-    check::<TopkRouter>(handle, (spec_topk_router_create, spec_topk_router_calculate));
-    check::<DeduplicateTopk>(
-        handle,
-        (spec_deduplicate_topk_create, spec_deduplicate_topk_calculate),
-    );
-    check::<RejectionSample>(
-        handle,
-        (spec_rejection_sample_create, spec_rejection_sample_calculate),
-    );
-    check::<SampleLogits>(handle, (spec_sample_logits_create, spec_sample_logits_calculate));
-    check::<NgramMatch>(handle, (spec_ngram_match_create, spec_ngram_match_calculate));
-    check::<HybridMtpNgram>(
-        handle,
-        (spec_hybrid_mtp_ngram_create, spec_hybrid_mtp_ngram_calculate),
-    );
-    check::<PromptLookup>(handle, (spec_prompt_lookup_create, spec_prompt_lookup_calculate));
-    check::<TreeVerify>(handle, (spec_tree_verify_create, spec_tree_verify_calculate));
-    check::<MoeAlign>(handle, (spec_moe_align_create, spec_moe_align_calculate));
-    check::<IndexerTopk>(handle, (spec_indexer_topk_create, spec_indexer_topk_calculate));
-    check::<Unique>(handle, (spec_unique_create, spec_unique_calculate));
-    // SAFETY: open, and used no more.
+    macro_rules! check_each {
+        ($($module:ident: $operator:ident,)+) => {$(
+            let functions = (operators::$module::create as _, operators::$module::calculate as _);
+            check::<spec::ops::$operator>(handle, functions);
+        )+};
+    }
+    spec::for_each_operator!(check_each);
+    // SAFETY: the handle is open, and nothing uses it any more.
     ok(unsafe { spec_close(handle) });
 }
 
@@ -228,34 +229,6 @@ fn golden_vectors_on_cuda() {
     golden_vectors_on("cuda");
 }
 
-/// Structs of parameters have no padding, which one version would not look at and
-/// another would.
-#[test]
-fn usual_parameters_come_back() {
-    fn check<O: Bound + std::fmt::Debug>() {
-        let usual = O::CParams::usual();
-        let back = O::CParams::of(&usual).operator().unwrap();
-        assert_eq!(format!("{back:?}"), format!("{usual:?}"));
-        assert!(size_of::<O::CParams>().is_multiple_of(size_of::<usize>()));
-        assert_eq!(
-            size_of::<O::CTensors>(),
-            size_of::<usize>() + O::ARGUMENTS.len() * size_of::<spec_tensor>()
-        );
-        assert_eq!(size_of::<O::CBuffers>(), (1 + O::ARGUMENTS.len()) * size_of::<usize>());
-    }
-    check::<TopkRouter>();
-    check::<DeduplicateTopk>();
-    check::<RejectionSample>();
-    check::<SampleLogits>();
-    check::<NgramMatch>();
-    check::<HybridMtpNgram>();
-    check::<PromptLookup>();
-    check::<TreeVerify>();
-    check::<MoeAlign>();
-    check::<IndexerTopk>();
-    check::<Unique>();
-}
-
 /// Where memory is an object, what is no such object, too small, or given twice is refused.
 #[test]
 fn wrong_memory_on_wgpu() {
@@ -266,26 +239,23 @@ fn wrong_memory_on_wgpu() {
         shape: [rows, cols, 0, 0],
         strides: [0; 4],
     };
-    let params = spec_deduplicate_topk_params::of(&DeduplicateTopk { mtp_step: 2 });
-    let tensors = spec_deduplicate_topk_tensors {
-        indices: tensor(2, 4),
-        unique: tensor(1, 8),
-        ..Default::default()
-    };
+    let params = params_of(&DeduplicateTopk::new().mtp_step(2));
+    let mut tensors = Struct::new(3, spec_tensor::default());
+    tensors.fields[..2].copy_from_slice(&[tensor(2, 4), tensor(1, 8)]);
     let (mut descriptor, mut bytes) = (std::ptr::null_mut(), 0);
     let [small, full, other] = [16, 32, 32].map(|bytes| Uploaded::new(handle, &vec![0; bytes]));
     let mut zeros = [0u64; 32];
     // SAFETY: memory of the library's, or what is seen to be none.
     unsafe {
-        ok(spec_deduplicate_topk_create(handle, &params, &tensors, &mut descriptor));
+        ok(operators::deduplicate_topk::create(handle, params.at(), tensors.at(), &mut descriptor));
         ok(spec_workspace_size(descriptor, &mut bytes));
         let workspace = Uploaded::new(handle, &vec![0; bytes]);
         let none = std::ptr::null_mut();
         let call = |indices: *mut c_void, unique, stream| {
-            let indices = indices.cast_const();
-            let buffers = spec_deduplicate_topk_buffers { indices, unique, ..Default::default() };
+            let mut buffers = Struct::new(3, none);
+            buffers.fields[..2].copy_from_slice(&[indices, unique]);
             let at = workspace.pointer;
-            spec_deduplicate_topk_calculate(descriptor, at, bytes, &buffers, stream)
+            operators::deduplicate_topk::calculate(descriptor, at, bytes, buffers.at(), stream)
         };
         let refused = |status: spec_status, wanted: spec_status, words: &str| {
             assert_eq!(status, wanted, "{}", last());

@@ -69,6 +69,11 @@ fn wrong_calls_get_a_status() {
 }
 
 #[test]
+fn a_program_of_an_older_header_keeps_working() {
+    compile_and_run("crates/spec-c/tests/c/older.c", false, &[]);
+}
+
+#[test]
 fn threads_share_handles_and_descriptors() {
     compile_and_run("crates/spec-c/tests/c/threads.c", false, &[]);
 }

@@ -25,13 +25,8 @@ pub struct Options {
 /// named is opened, and stderr says what it is.
 pub fn open(name: &str) -> Result<Handle> {
     let handle: Handle = name.parse()?;
-    let info = handle.info();
-    if info.software {
-        let (device, name) = (info.device, &info.name);
-        complain(&format!(
-            "warning: {device} ({name}) is a software renderer: it runs on the CPU, slower than \
-             the device `cpu`"
-        ));
+    if let Some(words) = handle.info().warning() {
+        complain(&format!("warning: {words}"));
     }
     Ok(handle)
 }

@@ -210,7 +210,7 @@ fn run_into<K: Key, T: Sink<K>>(
     source: &dyn Source<K>,
     sink: T,
 ) -> Result<ExitCode> {
-    let handle: Handle = options.device.parse()?;
+    let handle = super::devices::open(&options.device)?;
     // What the process holds by now counts too.
     let held = process::resident().unwrap_or(0);
     let mut unique = Distinct::default();

@@ -9,8 +9,9 @@ use clap::Args;
 use clap::builder::PossibleValuesParser;
 use rayon::prelude::*;
 use serde_json::{Value, json};
+use spec::ops::ALL;
 use spec::{Handle, Overlap};
-use spec_conformance::{Golden, OPERATORS, Pooled, Report, check_golden_of, check_random_of};
+use spec_conformance::{Golden, Pooled, Report, check_golden_of, check_random_of};
 
 use crate::output::Progress;
 use crate::{Error, Result, devices, output, parse_number, parse_seed};
@@ -20,7 +21,7 @@ use crate::{Error, Result, devices, output, parse_number, parse_seed};
 #[command(allow_negative_numbers = true)]
 pub struct Options {
     /// The operators to check; all of them where none is named
-    #[arg(value_name = "OPERATOR", value_parser = PossibleValuesParser::new(OPERATORS))]
+    #[arg(value_name = "OPERATOR", value_parser = PossibleValuesParser::new(ALL.iter().map(|operator| operator.name)))]
     operators: Vec<String>,
     /// The device to check: cpu, cuda:N, wgpu:N, or auto for the best there is
     #[arg(long, default_value = "auto")]
@@ -59,10 +60,11 @@ struct Random {
 /// Runs all checks and prints a line an operator.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let handle = devices::open(&options.device)?;
-    let wanted = |operator: &&&str| {
-        options.operators.is_empty() || options.operators.iter().any(|name| name == **operator)
+    let wanted = |operator: &&'static str| {
+        options.operators.is_empty() || options.operators.iter().any(|name| name == operator)
     };
-    let operators: Vec<&'static str> = OPERATORS.iter().filter(wanted).copied().collect();
+    let operators: Vec<&'static str> =
+        ALL.iter().map(|operator| operator.name).filter(wanted).collect();
     let golden = {
         let mut progress = Progress::new("golden cases", None);
         let vectors = Golden::from_env();

@@ -3,8 +3,6 @@
 use std::fmt::Debug;
 use std::sync::Arc;
 
-use serde_json::Value;
-
 use spec_core::{
     Backend, DType, Descriptor, Error, Operator, Role, Source, Status, Stream, Supports,
     TensorDesc, View, ViewMut,
@@ -65,12 +63,8 @@ pub trait Subject: Operator + Debug {
     /// Those of views that are no host memory.
     fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<(), Error>;
 
-    /// Reads parameters as the golden vectors have them, `None` where they are
-    /// not what they should be.
-    fn params(params: &Value) -> Option<Self>;
-
     /// Adds to a golden case what its file leaves out.
-    fn complete(_case: &mut Case<Self>, _params: &Value) {}
+    fn complete(_case: &mut Case<Self>) {}
 
     /// A random call, with bad data now and then. [`Case::random`] calls it, and adds bad
     /// data that all operators can meet.
@@ -255,8 +249,8 @@ impl<O: Subject> Ready<O> {
     pub fn enqueue(&mut self, stream: Stream<'_>) -> Result<(), Failure> {
         let (workspace, arguments) = self.arguments.views();
         let buffers = O::buffers_from(&mut Slots(arguments)).map_err(failed("case"))?;
-        let called = self.descriptor.calculate(workspace, buffers, stream);
-        called.map_err(failed("calculate"))
+        let called = self.descriptor.call_on(workspace, buffers, stream);
+        called.map_err(failed("call"))
     }
 
     /// Makes the call and reads everything back, which waits for it.

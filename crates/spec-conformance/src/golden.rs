@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use half::{bf16, f16};
 use serde_json::Value;
+use spec_core::options::{self, Kind, OptionInfo};
 use spec_core::{Role, Supports};
 
 use crate::case::{Argument, Case, Subject, compare};
@@ -101,8 +102,7 @@ impl<O: Subject> Vector<O> {
     }
 
     fn call(json: &Value) -> Result<(Case<O>, Vec<Argument>), String> {
-        let params = &json["params"];
-        let operator = O::params(params).ok_or(format!("params are {params}"))?;
+        let operator = operator::<O>(&json["params"])?;
         let expected = arguments::<O>(&json["outputs"], Role::Output)?;
         let mut case = Case::new(operator);
         case.arguments = arguments::<O>(&json["inputs"], Role::Input)?;
@@ -120,7 +120,7 @@ impl<O: Subject> Vector<O> {
         if O::ARGUMENTS.iter().any(|argument| argument.name == "flags") {
             case = case.in_place("flags", Tensor::vector(vec![0_u32]));
         }
-        O::complete(&mut case, params);
+        O::complete(&mut case);
         Ok((case, expected))
     }
 }
@@ -142,6 +142,32 @@ pub fn check<O: Subject, B: Supports<O> + ?Sized>(
         progress(O::NAME);
     }
     Ok(report)
+}
+
+/// The operator with the options of a golden case, by their names in the contract.
+fn operator<O: Subject>(json: &Value) -> Result<O, String> {
+    let object = json.as_object().ok_or("params are no object")?;
+    for name in object.keys() {
+        options::find(O::NAME, O::OPTIONS, name).map_err(|error| error.to_string())?;
+    }
+    let read = &mut |option: &'static OptionInfo| match object.get(option.name) {
+        None => Ok(None),
+        Some(json) => match value(option.kind, json) {
+            Some(value) => Ok(Some(value)),
+            None => Err(option.refuse(O::NAME, json)),
+        },
+    };
+    O::options_from(read).map_err(|error| error.to_string())
+}
+
+/// The value of an option as JSON has it.
+fn value(kind: Kind, json: &Value) -> Option<options::Value> {
+    match kind {
+        Kind::OptionalSize if json.is_null() => Some(options::Value::Absent),
+        Kind::Choice(choice) => choice.value(json.as_str()?),
+        // Numbers and booleans are written in JSON as in text.
+        kind => kind.parse(&json.to_string()),
+    }
 }
 
 fn arguments<O: Subject>(json: &Value, role: Role) -> Result<Vec<Argument>, String> {

@@ -51,15 +51,12 @@ pub use report::{Failure, Report};
 pub use rng::Rng;
 pub use tensor::{Data, Held, Layout, Tensor};
 
-use spec_core::ops::{
-    DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
-};
+use spec_core::ops::*;
 use spec_core::{Signature, Supports};
 
-/// Lists every operator once: what has them all, and how to go through them.
+/// What has every operator, and how to go through them.
 macro_rules! operators {
-    ($($operator:ty),+ $(,)?) => {
+    ($($module:ident: $operator:ident,)+) => {
         /// A backend with every operator, if only to say of some that it does
         /// not implement them.
         pub trait Complete: $( Supports<$operator> + )+ {}
@@ -92,15 +89,12 @@ macro_rules! operators {
             mut progress: impl FnMut(&'static str),
         ) -> Result<Option<Report>, String> {
             match operator {
-                $( <$operator>::NAME => {
+                $( $operator::NAME => {
                     golden::check::<$operator, B>(backend, golden, &mut progress).map(Some)
                 } )+
                 _ => Ok(None),
             }
         }
-
-        /// The operators' names.
-        pub const OPERATORS: &[&str] = &[$( <$operator>::NAME ),+];
 
         /// Runs `cases` random cases of the operator of that name, as
         /// [`random::check`] makes them; `None` where no operator has it.
@@ -112,7 +106,7 @@ macro_rules! operators {
             mut progress: impl FnMut(&'static str),
         ) -> Option<Report> {
             match operator {
-                $( <$operator>::NAME => {
+                $( $operator::NAME => {
                     Some(random::check::<$operator, B>(backend, seed, cases, &mut progress))
                 } )+
                 _ => None,
@@ -132,16 +126,4 @@ macro_rules! operators {
     };
 }
 
-operators! {
-    TopkRouter,
-    DeduplicateTopk,
-    RejectionSample,
-    SampleLogits,
-    NgramMatch,
-    HybridMtpNgram,
-    PromptLookup,
-    TreeVerify,
-    MoeAlign,
-    IndexerTopk,
-    Unique,
-}
+spec_core::for_each_operator!(operators);

@@ -3,6 +3,7 @@
 use half::{bf16, f16};
 
 use spec_core::DType;
+use spec_core::options::{Kind, Setting, Value};
 
 use crate::tensor::Data;
 
@@ -71,6 +72,16 @@ impl Rng {
     /// True once in `n`.
     pub fn chance(&mut self, n: usize) -> bool {
         self.below(n) == 0
+    }
+
+    /// One of all values that an option can have.
+    ///
+    /// # Panics
+    /// For the type of an option that is no choice.
+    pub fn choice<T: Setting>(&mut self) -> T {
+        let Kind::Choice(choice) = T::KIND else { panic!("{:?} is no choice", T::KIND) };
+        let value = self.pick(choice.values).name;
+        T::from_value(Value::Choice(value)).expect("its own list has it")
     }
 
     /// One of these.

@@ -1,13 +1,13 @@
-//! Argument lists: what an operator takes, written once.
+//! Arguments: what an operator takes, as a description that programs can read.
 //!
-//! `arguments!` declares an operator's arguments by name, role, element types
-//! and shape. From that one list come the descriptors ([`Signature::Tensors`]),
-//! the buffers ([`Signature::Buffers`]), calls from raw addresses
-//! ([`Signature::Addresses`]), the checks of all of them, and, through
-//! [`Signature::ARGUMENTS`] and [`Source`], whatever goes through arguments by
-//! name: bindings to other languages and the conformance kit.
+//! `operator!` declares each argument once, by name, role, element types and
+//! shape. From that declaration come the descriptors ([`Signature::Tensors`]), the buffers
+//! ([`Signature::Buffers`]), calls from raw addresses ([`Signature::Addresses`]), the checks of
+//! all of them, and, through [`Signature::ARGUMENTS`] and [`Source`], whatever goes through
+//! arguments by name: bindings to other languages and the conformance kit.
 
 use crate::check::{Checker, Site};
+use crate::options::{self, OptionInfo, Value};
 use crate::{DType, Device, Result, Status, TensorDesc, View, ViewMut};
 
 /// What a call does with an argument.
@@ -79,13 +79,20 @@ impl<T> From<*mut T> for Address {
     }
 }
 
-/// An operator's name and argument list. Implemented by `arguments!`, once an
-/// operator, in its contract.
-pub trait Signature {
+/// An operator's name, options and arguments. `operator!` implements it, once
+/// an operator, in the operator's contract.
+pub trait Signature: Sized {
     /// The operator's name, which is also its address in every crate.
     const NAME: &'static str;
+    /// What the operator does; the first paragraph is a summary.
+    const DOC: &'static str;
+    /// Its options: those that are required first.
+    const OPTIONS: &'static [OptionInfo];
     /// Its arguments, in order.
     const ARGUMENTS: &'static [Argument];
+    /// Whether required arguments are passed by name, since two of them could change places
+    /// unnoticed.
+    const BY_NAME: bool;
     /// Descriptors of the arguments.
     type Tensors: Clone + Send + Sync + 'static;
     /// The arguments themselves.
@@ -93,6 +100,51 @@ pub trait Signature {
     /// Where the arguments are, and nothing else: the descriptors know types and
     /// sizes.
     type Addresses;
+
+    /// The operator with the options that a source has; others take their defaults. The
+    /// source is asked for each option once, in the order of [`OPTIONS`](Self::OPTIONS).
+    ///
+    /// # Errors
+    /// Those of the source; status 3 for a required option that it does not have and for a
+    /// value of another type.
+    fn options_from(
+        source: &mut dyn FnMut(&'static OptionInfo) -> Result<Option<Value>>,
+    ) -> Result<Self>;
+
+    /// The value of the option of that name.
+    ///
+    /// # Errors
+    /// Status 3, with the names that there are, where no option has it.
+    fn option(&self, name: &str) -> Result<Value>;
+
+    /// Sets the option of that name.
+    ///
+    /// # Errors
+    /// Status 3, with the names that there are, where no option has it, and for a value of
+    /// another type.
+    fn set_option(&mut self, name: &str, value: Value) -> Result<()>;
+
+    /// Sets the option of that name to the value that a text names.
+    ///
+    /// # Errors
+    /// As [`set_option`](Self::set_option).
+    fn set_text(&mut self, name: &str, text: &str) -> Result<()> {
+        let option = options::find(Self::NAME, Self::OPTIONS, name)?;
+        match option.kind.parse(text) {
+            Some(value) => self.set_option(name, value),
+            None => Err(option.refuse(Self::NAME, format!("{text:?}"))),
+        }
+    }
+
+    /// The operator with the defaults of all options, and zero for the required ones.
+    fn usual() -> Self {
+        let zero = |option: &OptionInfo| option.is_required().then(|| option.kind.zero());
+        match Self::options_from(&mut |option| Ok(zero(option))) {
+            Ok(operator) => operator,
+            // Each required option was just given a value of its own type.
+            Err(error) => unreachable!("{error}"),
+        }
+    }
 
     /// Descriptors from a source that knows them by name.
     ///
@@ -145,183 +197,3 @@ pub(crate) fn join(dtypes: &[DType]) -> String {
     let names: Vec<_> = dtypes.iter().map(|dtype| dtype.name()).collect();
     names.join(" or ")
 }
-
-/// An argument's type: optional or not, read or written.
-macro_rules! argument_type {
-    ($read:ty, $written:ty, in) => { $read };
-    ($read:ty, $written:ty, in optional) => { Option<$read> };
-    ($read:ty, $written:ty, out) => { $written };
-    ($read:ty, $written:ty, out optional) => { Option<$written> };
-    ($read:ty, $written:ty, inout) => { $written };
-    ($read:ty, $written:ty, inout optional) => { Option<$written> };
-}
-
-/// The [`Role`] of a word.
-macro_rules! argument_role {
-    (in) => {
-        $crate::arguments::Role::Input
-    };
-    (out) => {
-        $crate::arguments::Role::Output
-    };
-    (inout) => {
-        $crate::arguments::Role::InPlace
-    };
-}
-
-/// Whether the word `optional` is there.
-macro_rules! argument_optional {
-    () => {
-        false
-    };
-    (optional) => {
-        true
-    };
-}
-
-/// An argument from a [`Source`].
-macro_rules! argument_from {
-    ($source:ident, $operator:expr, $argument:expr, in) => {
-        $source.input($argument).ok_or_else(|| $crate::arguments::missing($operator, $argument))?
-    };
-    ($source:ident, $operator:expr, $argument:expr, in optional) => {
-        $source.input($argument)
-    };
-    ($source:ident, $operator:expr, $argument:expr, $written:ident) => {
-        $source.output($argument).ok_or_else(|| $crate::arguments::missing($operator, $argument))?
-    };
-    ($source:ident, $operator:expr, $argument:expr, $written:ident optional) => {
-        $source.output($argument)
-    };
-}
-
-/// Declares the arguments of an operator once. A line is
-/// `name: role [dtypes] "[shape]"`, where the role is `in`, `out` or `inout`,
-/// with `optional` after it where the argument may be absent.
-macro_rules! arguments {
-    (
-        $(#[$meta:meta])*
-        $operator:ident = $name:literal {
-            $(
-                $(#[doc = $doc:literal])*
-                $field:ident : $role:tt $($optional:ident)? [$($dtype:ident),+] $shape:literal
-            ),+ $(,)?
-        }
-    ) => {
-        $(#[$meta])*
-        pub struct Arguments<I, O> {
-            $(
-                $(#[doc = $doc])*
-                #[doc = concat!(
-                    "\n\n`", $shape, "`: ", stringify!($($dtype),+), "."
-                )]
-                pub $field: $crate::arguments::argument_type!(I, O, $role $($optional)?),
-            )+
-        }
-
-        // By hand: `derive` takes no types that macros make.
-        impl<I: Clone, O: Clone> Clone for Arguments<I, O> {
-            fn clone(&self) -> Self {
-                Arguments { $( $field: self.$field.clone() ),+ }
-            }
-        }
-
-        impl<I: Copy, O: Copy> Copy for Arguments<I, O> {}
-
-        impl<I: std::fmt::Debug, O: std::fmt::Debug> std::fmt::Debug for Arguments<I, O> {
-            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-                f.debug_struct("Arguments")$( .field(stringify!($field), &self.$field) )+.finish()
-            }
-        }
-
-        /// Descriptors of the arguments.
-        pub type Tensors = Arguments<$crate::TensorDesc, $crate::TensorDesc>;
-        /// The arguments in memory.
-        pub type Buffers<'a> = Arguments<$crate::View<'a>, $crate::ViewMut<'a>>;
-        /// The arguments as addresses.
-        pub type Addresses = Arguments<$crate::Address, $crate::Address>;
-
-        /// The arguments one by one, for the checks.
-        #[allow(non_upper_case_globals, dead_code, reason = "named as the arguments are; optional ones go unchecked where anything will do")]
-        pub(crate) mod arg {
-            use $crate::arguments::{Argument, argument_optional, argument_role};
-
-            $(
-                pub(crate) const $field: &Argument = &Argument {
-                    name: stringify!($field),
-                    role: argument_role!($role),
-                    optional: argument_optional!($($optional)?),
-                    dtypes: &[$($crate::DType::$dtype),+],
-                    shape: $shape,
-                    doc: concat!($($doc, "\n"),*),
-                };
-            )+
-
-            pub(crate) const ALL: &[Argument] = &[$(*$field),+];
-        }
-
-        impl<I, O> Arguments<I, O> {
-            fn from_source(
-                source: &mut impl $crate::arguments::Source<I, O>,
-            ) -> $crate::Result<Self> {
-                Ok(Arguments { $(
-                    $field: $crate::arguments::argument_from!(
-                        source, $name, arg::$field, $role $($optional)?
-                    ),
-                )+ })
-            }
-        }
-
-        impl $crate::arguments::Signature for $operator {
-            const NAME: &'static str = $name;
-            const ARGUMENTS: &'static [$crate::arguments::Argument] = arg::ALL;
-            type Tensors = Tensors;
-            type Buffers<'a> = Buffers<'a>;
-            type Addresses = Addresses;
-
-            fn tensors_from(
-                source: &mut impl $crate::arguments::Source<$crate::TensorDesc, $crate::TensorDesc>,
-            ) -> $crate::Result<Tensors> {
-                Arguments::from_source(source)
-            }
-
-            fn buffers_from<'a>(
-                source: &mut impl $crate::arguments::Source<$crate::View<'a>, $crate::ViewMut<'a>>,
-            ) -> $crate::Result<Buffers<'a>> {
-                Arguments::from_source(source)
-            }
-
-            fn addresses_from(
-                source: &mut impl $crate::arguments::Source<$crate::Address, $crate::Address>,
-            ) -> $crate::Result<Addresses> {
-                Arguments::from_source(source)
-            }
-
-            fn fit(
-                tensors: &Tensors,
-                buffers: &mut Buffers<'_>,
-                site: $crate::Site,
-            ) -> $crate::Result<()> {
-                let checker = $crate::check::Checker::new($name);
-                $( $crate::check::Described::fit(
-                    &tensors.$field, &mut buffers.$field, stringify!($field), &checker, site,
-                )?; )+
-                Ok(())
-            }
-
-            unsafe fn at<'a>(
-                tensors: &Tensors,
-                addresses: Addresses,
-                device: $crate::Device,
-            ) -> Buffers<'a> {
-                // SAFETY: the caller's.
-                unsafe {
-                    Arguments { $(
-                        $field: $crate::check::Placed::at(&tensors.$field, addresses.$field, device),
-                    )+ }
-                }
-            }
-        }
-    };
-}
-pub(crate) use {argument_from, argument_optional, argument_role, argument_type, arguments};

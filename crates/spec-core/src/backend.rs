@@ -4,7 +4,7 @@ use crate::arguments::Signature;
 use crate::check::{Checker, Site};
 use crate::memory::{Locate, Memory};
 use crate::stream::Kind;
-use crate::{Address, DType, Device, DeviceInfo, QueueId, Result, Status, Stream, ViewMut};
+use crate::{Address, Buffer, DType, Device, DeviceInfo, QueueId, Result, Status, Stream, ViewMut};
 
 /// An operator: its parameters, and what they and the tensors' descriptors add
 /// up to.
@@ -168,9 +168,30 @@ impl<O: Operator> Descriptor<O> {
         &self.tensors
     }
 
-    /// Bytes of workspace to bring to [`calculate`](Self::calculate); may be 0.
+    /// Bytes of workspace to bring to [`call_on`](Self::call_on); may be 0.
     pub fn workspace_size(&self) -> usize {
         self.kernel.workspace_size()
+    }
+
+    /// A workspace for one call at a time, in memory of the device that this was created on.
+    ///
+    /// # Errors
+    /// Status 1 when there is not enough memory.
+    pub fn workspace<B: Backend + ?Sized>(&self, backend: &B) -> Result<Buffer<u8>> {
+        Buffer::allocate(backend, self.workspace_size())
+    }
+
+    /// Checks the buffers and enqueues the work on the queue of the handle that this was
+    /// created on.
+    ///
+    /// # Errors
+    /// As [`call_on`](Self::call_on).
+    pub fn call<'a>(
+        &self,
+        workspace: impl Into<ViewMut<'a>>,
+        buffers: O::Buffers<'_>,
+    ) -> Result<()> {
+        self.call_on(workspace, buffers, Stream::default())
     }
 
     /// Checks the buffers and enqueues the work on `stream`.
@@ -183,7 +204,7 @@ impl<O: Operator> Descriptor<O> {
     /// # Errors
     /// Status 3, 4, 5, 10 or 11 for a buffer that is not what was described, 13
     /// for a workspace that is too small, 1 when the device refuses.
-    pub fn calculate<'a>(
+    pub fn call_on<'a>(
         &self,
         workspace: impl Into<ViewMut<'a>>,
         mut buffers: O::Buffers<'_>,
@@ -200,16 +221,19 @@ impl<O: Operator> Descriptor<O> {
         unsafe { self.kernel.launch(workspace, buffers, stream) }
     }
 
-    /// [`calculate`](Self::calculate) on raw addresses: what another framework
+    /// [`call_on`](Self::call_on) with raw addresses: what another framework
     /// holds, with types and sizes as described.
     ///
     /// ```
-    /// # use spec_core as spec;
-    /// use spec::ops::unique::Addresses;
     /// use spec::ops::Unique;
+    /// use spec::ops::unique::Addresses;
     /// use spec::{Backend, Descriptor, Stream, Supports};
     ///
     /// /// Distinct keys in memory that another framework holds.
+    /// ///
+    /// /// # Safety
+    /// /// The addresses hold `len` keys, `len` keys and one u64 on the device of `backend` until
+    /// /// the work is done, and nobody else uses that memory meanwhile.
     /// unsafe fn distinct<B: Supports<Unique>>(
     ///     backend: &B,
     ///     keys: u64,
@@ -219,18 +243,18 @@ impl<O: Operator> Descriptor<O> {
     ///     workspace: impl FnOnce(usize) -> u64,
     ///     stream: Stream<'_>,
     /// ) -> spec::Result<()> {
-    ///     let tensors = Unique.tensors(spec::DType::I64, len);
-    ///     let unique = Descriptor::create(backend, &Unique, &tensors)?;
+    ///     let operator = Unique::new();
+    ///     let tensors = operator.tensors(spec::DType::I64, len);
+    ///     let unique = Descriptor::create(backend, &operator, &tensors)?;
     ///     let workspace = workspace(unique.workspace_size()).into();
-    ///     let arguments =
-    ///         Addresses { keys: keys.into(), unique: out.into(), count: count.into(), counts: None };
-    ///     // SAFETY: the caller's.
-    ///     unsafe { unique.calculate_at(workspace, arguments, stream) }
+    ///     // SAFETY: the caller vouches for the addresses, and the workspace has the size that
+    ///     // the descriptor asked for.
+    ///     unsafe { unique.call_at(workspace, Addresses::new(keys, out, count), stream) }
     /// }
     /// ```
     ///
     /// # Errors
-    /// As [`calculate`](Self::calculate); 5 on a device whose memory has no
+    /// As [`call_on`](Self::call_on); 5 on a device whose memory has no
     /// addresses.
     ///
     /// # Safety
@@ -239,7 +263,7 @@ impl<O: Operator> Descriptor<O> {
     /// the work is done. The caller orders every other use of that memory against
     /// it, captured graphs included, and nothing that is written overlaps
     /// anything else.
-    pub unsafe fn calculate_at(
+    pub unsafe fn call_at(
         &self,
         workspace: Address,
         addresses: O::Addresses,
@@ -253,7 +277,7 @@ impl<O: Operator> Descriptor<O> {
                 O::at(&self.tensors, addresses, self.device),
             )
         };
-        self.calculate(workspace, buffers, stream)
+        self.call_on(workspace, buffers, stream)
     }
 
     /// The workspace cut to what is needed; nothing at all where nothing is.

@@ -24,7 +24,7 @@
 //!
 //! [`Descriptor::create`] reports everything that descriptors and parameters
 //! can show, the same on every backend: statuses 3, 4, 10, 11, 12.
-//! [`Descriptor::calculate`] reports buffers that do not fit their descriptors
+//! [`Descriptor::call`] reports buffers that do not fit their descriptors
 //! (3, 4, 5, 10, 11), a small workspace (13) and a device that fails (1). Bad
 //! values in the data are no errors: each operator defines what they mean, and
 //! sets a bit of the optional `flags` word ([`flags`]).
@@ -33,7 +33,7 @@
 //!
 //! * For callers: wrapping foreign memory ([`View::from_address`],
 //!   [`ViewMut::from_address`], [`View::from_object`], [`ViewMut::from_object`]),
-//!   calling with addresses ([`Descriptor::calculate_at`]), wrapping a foreign
+//!   calling with addresses ([`Descriptor::call_at`]), wrapping a foreign
 //!   stream ([`Stream::from_raw`], [`Stream::from_object`]), and timing with
 //!   replays (each backend's method `time`).
 //! * For backends: implementing [`Backend`], [`Supports`] and [`Kernel`], and
@@ -68,7 +68,9 @@
 
 pub mod arguments;
 mod backend;
+mod buffer;
 mod check;
+mod declare;
 mod device;
 pub mod dtype;
 mod error;
@@ -79,6 +81,7 @@ pub mod launch_params;
 pub mod memory;
 pub mod ngram;
 pub mod ops;
+pub mod options;
 pub mod philox;
 pub mod stream;
 mod tensor;
@@ -86,6 +89,7 @@ pub mod timing;
 
 pub use arguments::{Address, Argument, Role, Signature, Source};
 pub use backend::{Backend, Descriptor, Kernel, Operator, Supports};
+pub use buffer::Buffer;
 pub use check::{Matrix, Site, Vector};
 pub use device::{Device, DeviceInfo, DeviceName, QueueId};
 pub use dtype::{DType, Element};

@@ -4,7 +4,7 @@ use std::any::Any;
 
 use crate::{Device, Error, Result, Status};
 
-/// Where [`Descriptor::calculate`](crate::Descriptor::calculate) enqueues its work.
+/// Where [`Descriptor::call_on`](crate::Descriptor::call_on) enqueues its work.
 ///
 /// The default is the backend's own stream. A caller with a stream of its own
 /// passes it: a raw handle (a `CUstream` from any framework) or a recording

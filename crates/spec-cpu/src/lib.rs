@@ -6,7 +6,7 @@
 //! which is picked at run time.
 //!
 //! Work runs on the rayon pool that is current where
-//! [`calculate`](spec_core::Descriptor::calculate) is called: the global one,
+//! [`call`](spec_core::Descriptor::call) is called: the global one,
 //! or the one whose `install` the caller is in. The work is done when the call
 //! returns. Apart from what rayon's own queues keep, nothing is allocated.
 //!

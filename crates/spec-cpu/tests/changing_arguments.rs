@@ -195,7 +195,7 @@ where
                 let named = O::addresses_from(&mut named)?;
                 // SAFETY: each address is valid for what its descriptor spans, and nothing
                 // overlaps. That another thread writes there is what is tried here.
-                unsafe { descriptor.calculate_at(scratch, named, Stream::default()) }
+                unsafe { descriptor.call_at(scratch, named, Stream::default()) }
             };
             pool.install(call).unwrap();
             for (argument, buffer) in arguments.iter().zip(&buffers) {
@@ -236,7 +236,7 @@ fn deduplicate_topk() {
     disturb_random::<DeduplicateTopk>();
     // Small values take a bitmap, whose size a first reading decides.
     let values = |high: i32| (0..8 * 2048).map(|i| i * 7919 % high).collect::<Vec<i32>>();
-    let case = Case::new(DeduplicateTopk { mtp_step: 2 })
+    let case = Case::new(DeduplicateTopk::new().mtp_step(2))
         .input("indices", Tensor::matrix(values(1000), 8, 2048))
         .output("unique", DType::I32, &[4, 4096])
         .output("counts", DType::I32, &[4]);
@@ -255,7 +255,7 @@ fn indexer_topk() {
     let scores = |f: fn(usize) -> f32| (0..2 * 40_000).map(f).collect::<Vec<f32>>();
     let alike = scores(|i| if i % 16 == 0 { 1.0 } else { 0.0 });
     let others = vec![scores(|_| 1.0).into(), scores(|_| 2.0).into(), scores(|i| i as f32).into()];
-    let case = Case::new(IndexerTopk { k: 16 })
+    let case = Case::new(IndexerTopk::new(16))
         .input("scores", Tensor::matrix(alike, 2, 40_000))
         .output("indices", DType::I32, &[2, 16]);
     disturb(&case, &[("scores", others)], 0);
@@ -292,7 +292,8 @@ fn prompt_lookup() {
     let token = |i: i64| i.wrapping_mul(7919).wrapping_mul(i) % 61;
     let lengths = |length: i32| -> Data { vec![length; 8].into() };
     for occurrence in [Occurrence::First, Occurrence::Last] {
-        let operator = PromptLookup { min_ngram: 1, max_ngram: 8, max_draft: 16, occurrence };
+        let operator =
+            PromptLookup::new().min_ngram(1).max_ngram(8).max_draft(16).occurrence(occurrence);
         let case = Case::new(operator)
             .input(
                 "tokens",
@@ -316,7 +317,7 @@ fn sample_logits() {
     // Each filter, alone and with others, on rows that the writer raises and lowers.
     let logits = |f: fn(usize) -> f32| (0..2 * 30_000).map(f).collect::<Vec<f32>>();
     for filters in 0..8 {
-        let mut case = Case::new(SampleLogits { min_p_first: filters & 1 == 1 })
+        let mut case = Case::new(SampleLogits::new().min_p_first(filters & 1 == 1))
             .input("logits", Tensor::matrix(logits(|i| (i * 7919 % 97) as f32 * 0.1), 2, 30_000))
             .input("positions", Tensor::vector(vec![1_i64, 2]))
             .input("temperature", Tensor::vector(vec![1.0_f32, 0.5]))
@@ -366,7 +367,7 @@ fn unique() {
                 keys(&|i| if hash(i).is_multiple_of(3) { 7 } else { hash(hash(i)) }),
                 keys(&|i| hash(i) >> (hash(i) % 64)),
             ];
-            let mut case = Case::new(Unique)
+            let mut case = Case::new(Unique::new())
                 .input("keys", Tensor::vector(keys(&|i| hash(hash(i)))))
                 .output("unique", dtype, &[KEYS])
                 .output("count", DType::U64, &[1]);

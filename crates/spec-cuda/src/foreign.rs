@@ -2,14 +2,14 @@
 //!
 //! A caller who holds a device pointer from PyTorch, CuPy or cudarc and a
 //! `CUstream` wraps them here and passes them to
-//! [`Descriptor::calculate`](spec_core::Descriptor::calculate). Wrapping is the
+//! [`Descriptor::call_on`](spec_core::Descriptor::call_on). Wrapping is the
 //! one unsafe step, since nobody can check how long foreign memory lives. What
 //! can be checked is: that the pointer is device memory, of this device, and
 //! that the allocation it points into is large enough.
 //!
 //! Wrapping asks the driver and costs about a microsecond; a caller who knows
 //! the pointer to be right can use [`View::from_address`] instead, or pass nothing
-//! but addresses to [`Descriptor::calculate_at`](spec_core::Descriptor::calculate_at),
+//! but addresses to [`Descriptor::call_at`](spec_core::Descriptor::call_at),
 //! which knows types and sizes from its descriptors. With cudarc, whose slices are
 //! also what candle's CUDA tensors are made of:
 //!
@@ -27,7 +27,7 @@
 //! let mut unique = stream.alloc_zeros::<i32>(4)?;
 //!
 //! let cuda = Cuda::open(0)?;
-//! let params = DeduplicateTopk { mtp_step: 1 };
+//! let params = DeduplicateTopk::new().mtp_step(1);
 //! let operator = Descriptor::create(&cuda, &params, &params.tensors(1, 4))?;
 //! let mut workspace = stream.alloc_zeros::<u8>(operator.workspace_size().max(1))?;
 //! {
@@ -40,9 +40,9 @@
 //!     // every other use of them against this stream.
 //!     unsafe {
 //!         let addresses =
-//!             Addresses { indices: indices.into(), unique: unique.into(), counts: None };
+//!             Addresses::new(indices, unique);
 //!         let stream = Stream::from_raw(cuda.info().device, on);
-//!         operator.calculate_at(workspace.into(), addresses, stream)?;
+//!         operator.call_at(workspace.into(), addresses, stream)?;
 //!     }
 //! }
 //! assert_eq!(stream.clone_dtoh(&unique)?, [1, 3, -1, -1]);

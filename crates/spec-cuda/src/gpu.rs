@@ -187,8 +187,12 @@ impl Gpu {
             let set = unsafe { sys::cuFuncSetAttribute(raw, attribute, 1) };
             check(self.device(), "could not allow a kernel its clusters", set)?;
         }
-        let dynamic = dynamic.unsigned_abs();
-        Ok(Function { raw, dynamic, operator: archive.name, _module: module })
+        Ok(Function {
+            raw,
+            dynamic: dynamic.unsigned_abs(),
+            operator: archive.name,
+            _module: module,
+        })
     }
 
     fn module(&self, archive: &Archive) -> Result<Arc<Module>> {

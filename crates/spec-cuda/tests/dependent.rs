@@ -33,7 +33,6 @@ impl Layer {
         let model = preset::DEEPSEEK_V3;
         let align = MoeAlign::new(EXPERTS, BLOCK);
         let tensors = align.tensors(DType::I32, tokens, TOPK);
-        let tensors = moe_align::Tensors { inverse: None, ..tensors };
         let capacity = tensors.sorted_ids.shape()[0];
         Layer {
             route: Ready::new(cuda, &model.router(), &model.tensors(DType::F32, tokens)),
@@ -49,29 +48,18 @@ impl Layer {
     }
 
     fn run(&mut self, x: &Array<f32>, bias: &Array<f32>, stream: impl Fn() -> Stream<'static>) {
-        let buffers = topk_router::Buffers {
-            x: x.view(),
-            bias: Some(bias.view()),
-            num_tokens: None,
-            replicas: None,
-            replica_counts: None,
-            weights: self.weights.view_mut(),
-            indices: self.experts.view_mut(),
-            load: None,
-            flags: None,
-        };
+        let buffers =
+            topk_router::Buffers::new(x.view(), self.weights.view_mut(), self.experts.view_mut())
+                .bias(bias.view());
         self.route.run(buffers, stream());
-        let buffers = moe_align::Buffers {
+        let buffers = moe_align::Buffers::new(moe_align::Required {
             topk_ids: self.experts.view(),
-            expert_map: None,
             sorted_ids: self.sorted_ids.view_mut(),
             block_experts: self.block_experts.view_mut(),
             counts: self.counts.view_mut(),
             offsets: self.offsets.view_mut(),
             num_padded: self.num_padded.view_mut(),
-            inverse: None,
-            flags: None,
-        };
+        });
         self.align.run(buffers, stream());
     }
 

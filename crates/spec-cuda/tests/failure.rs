@@ -6,19 +6,19 @@ mod common;
 use common::{Array, cuda};
 use spec_core::ops::DeduplicateTopk;
 use spec_core::ops::deduplicate_topk::Buffers;
-use spec_core::{Backend, DType, Descriptor, Status, Stream, View, ViewMut};
+use spec_core::{Backend, DType, Descriptor, Status, View, ViewMut};
 
 #[test]
 fn a_late_failure_is_reported_in_the_drivers_words() {
     let Some(cuda) = cuda() else { return };
-    let operator = DeduplicateTopk { mtp_step: 1 };
+    let operator = DeduplicateTopk::new().mtp_step(1);
     let descriptor = Descriptor::create(&cuda, &operator, &operator.tensors(1, 4)).expect("valid");
     let mut output = Array::<i32>::new(&cuda, 4);
     // SAFETY: it is not: the address is nobody's, which is the point. The
     // device refuses the access and stops the kernel.
     let nowhere = unsafe { View::from_address(DType::I32, 4, cuda.info().device, 0x10) };
-    let buffers = Buffers { indices: nowhere, unique: output.view_mut(), counts: None };
-    let enqueued = descriptor.calculate(ViewMut::empty(), buffers, Stream::default());
+    let buffers = Buffers::new(nowhere, output.view_mut());
+    let enqueued = descriptor.call(ViewMut::empty(), buffers);
     assert_eq!(enqueued, Ok(()), "the call only enqueues");
     let expect_failure = |result: spec_core::Result<()>| {
         let error = result.expect_err("the kernel failed");
@@ -28,7 +28,7 @@ fn a_late_failure_is_reported_in_the_drivers_words() {
     expect_failure(cuda.synchronize());
     // And again at every call after it.
     let input = nowhere;
-    let buffers = Buffers { indices: input, unique: output.view_mut(), counts: None };
-    expect_failure(descriptor.calculate(ViewMut::empty(), buffers, Stream::default()));
+    let buffers = Buffers::new(input, output.view_mut());
+    expect_failure(descriptor.call(ViewMut::empty(), buffers));
     expect_failure(cuda.allocate_bytes(4).map(|_| ()));
 }

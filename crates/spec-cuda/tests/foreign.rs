@@ -21,18 +21,17 @@ fn foreign_pointers_and_streams_are_used_in_place() {
     let foreign = Foreign::new(&cuda);
     let input = Array::from(&cuda, &[9, 3, 9, -1, 4, 3]);
     let output = Array::<i32>::new(&cuda, 6);
-    let operator = DeduplicateTopk { mtp_step: 2 };
+    let operator = DeduplicateTopk::new().mtp_step(2);
     let descriptor = Descriptor::create(&cuda, &operator, &operator.tensors(1, 3)).expect("valid");
     // SAFETY: both arrays outlive the call, which is waited for; nobody else
     // touches them.
     let buffers = unsafe {
-        Buffers {
-            indices: cuda.foreign_view(DType::I32, 6, address(&input)).expect("ours"),
-            unique: cuda.foreign_view_mut(DType::I32, 6, address(&output)).expect("ours"),
-            counts: None,
-        }
+        Buffers::new(
+            cuda.foreign_view(DType::I32, 6, address(&input)).expect("ours"),
+            cuda.foreign_view_mut(DType::I32, 6, address(&output)).expect("ours"),
+        )
     };
-    descriptor.calculate(ViewMut::empty(), buffers, foreign.stream()).expect("a launch");
+    descriptor.call_on(ViewMut::empty(), buffers, foreign.stream()).expect("a launch");
     foreign.synchronize();
     assert_eq!(output.get(), [3, 4, 9, -1, -1, -1]);
 }
@@ -60,13 +59,13 @@ fn foreign_pointers_are_checked() {
 #[test]
 fn wrong_buffers_and_streams_are_refused() {
     let Some(cuda) = cuda() else { return };
-    let operator = DeduplicateTopk { mtp_step: 1 };
+    let operator = DeduplicateTopk::new().mtp_step(1);
     let descriptor = Descriptor::create(&cuda, &operator, &operator.tensors(1, 4)).expect("valid");
     let input = Array::from(&cuda, &[1, 2, 3, 4]);
     let mut output = Array::<i32>::new(&cuda, 4);
     let mut status = |indices: View<'_>, stream: Stream<'_>| {
-        let buffers = Buffers { indices, unique: output.view_mut(), counts: None };
-        descriptor.calculate(ViewMut::empty(), buffers, stream).map_err(|e| e.status())
+        let buffers = Buffers::new(indices, output.view_mut());
+        descriptor.call_on(ViewMut::empty(), buffers, stream).map_err(|e| e.status())
     };
     let at = address(&input);
     let elsewhere = Device::new("cuda", 7);

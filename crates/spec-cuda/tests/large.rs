@@ -77,15 +77,11 @@ fn more_keys_than_32_bits_count() {
     let mut output = Array::<u32>::new(&cuda, MANY);
     let mut count = Array::<u64>::new(&cuda, 1);
     let mut counts = Array::<u64>::new(&cuda, MANY);
-    let mut tensors = Unique.tensors(DType::U32, MANY);
+    let mut tensors = Unique::new().tensors(DType::U32, MANY);
     tensors.counts = Some(TensorDesc::new(DType::U64, [MANY]));
-    let mut ready = Ready::new(&cuda, &Unique, &tensors);
-    let buffers = unique::Buffers {
-        keys: keys.view(),
-        unique: output.view_mut(),
-        count: count.view_mut(),
-        counts: Some(counts.view_mut()),
-    };
+    let mut ready = Ready::new(&cuda, &Unique::new(), &tensors);
+    let buffers = unique::Buffers::new(keys.view(), output.view_mut(), count.view_mut())
+        .counts(counts.view_mut());
     ready.run(buffers, Stream::default());
     cuda.synchronize().expect("the call");
     let mut want: Vec<(u32, u64)> = pattern
@@ -113,13 +109,9 @@ fn more_indices_than_32_bits_count() {
         .collect();
     let indices = repeat(&cuda, &pattern, batch * n);
     let mut output = Array::<i32>::new(&cuda, batch * n);
-    let operator = DeduplicateTopk { mtp_step: steps };
+    let operator = DeduplicateTopk::new().mtp_step(steps);
     let mut ready = Ready::new(&cuda, &operator, &operator.tensors(batch, k));
-    let buffers = deduplicate_topk::Buffers {
-        indices: indices.view(),
-        unique: output.view_mut(),
-        counts: None,
-    };
+    let buffers = deduplicate_topk::Buffers::new(indices.view(), output.view_mut());
     ready.run(buffers, Stream::default());
     cuda.synchronize().expect("the call");
     for request in [0, 1, period, batch / 2, batch - 2, batch - 1] {
@@ -140,17 +132,7 @@ fn route(cuda: &Cuda, x: &Array<f32>) -> (Array<f32>, Array<i32>) {
     let (operator, tokens) = (model.router(), x.len() / EXPERTS);
     let mut weights = Array::new(cuda, tokens * operator.topk);
     let mut indices = Array::new(cuda, tokens * operator.topk);
-    let buffers = topk_router::Buffers {
-        x: x.view(),
-        bias: None,
-        num_tokens: None,
-        replicas: None,
-        replica_counts: None,
-        weights: weights.view_mut(),
-        indices: indices.view_mut(),
-        load: None,
-        flags: None,
-    };
+    let buffers = topk_router::Buffers::new(x.view(), weights.view_mut(), indices.view_mut());
     let tensors = operator.tensors(DType::F32, tokens, EXPERTS, None);
     Ready::new(cuda, &operator, &tensors).run(buffers, Stream::default());
     cuda.synchronize().expect("the call");
@@ -187,7 +169,6 @@ fn verify(cuda: &Cuda, operator: &RejectionSample, target: &Array<f32>) -> Array
     let tokens = target.len() / VOCAB;
     let batch = tokens / DRAFTS;
     let mut tensors = operator.tensors(batch, tokens, VOCAB);
-    tensors.draft_probs = None;
     tensors.uniform_samples = Some(TensorDesc::new(DType::F32, [tokens]));
     (tensors.seeds, tensors.positions) = (None, None);
     let drafts: Vec<i32> = (0..tokens).map(|t| (t % DRAFTS) as i32 * 1000).collect();
@@ -198,23 +179,18 @@ fn verify(cuda: &Cuda, operator: &RejectionSample, target: &Array<f32>) -> Array
     let mut output = Array::<i32>::new(cuda, batch * (DRAFTS + 1));
     let mut counts: [Array<i32>; 4] = std::array::from_fn(|_| Array::new(cuda, batch));
     let [num_accepted, accepted, recovered, bonuses] = &mut counts;
-    let buffers = rejection_sample::Buffers {
+    let buffers = rejection_sample::Buffers::new(rejection_sample::Required {
         target_probs: target.view(),
-        draft_probs: None,
         draft_token_ids: drafts.view(),
         bonus_token_ids: bonus.view(),
         cu_num_draft: offsets.view(),
-        uniform_samples: Some(uniform.view()),
-        seeds: None,
-        positions: None,
-        greedy: None,
         output_token_ids: output.view_mut(),
         num_accepted: num_accepted.view_mut(),
         accepted_counts: accepted.view_mut(),
         recovered_counts: recovered.view_mut(),
         bonus_counts: bonuses.view_mut(),
-        flags: None,
-    };
+    })
+    .uniform_samples(uniform.view());
     Ready::new(cuda, operator, &tensors).run(buffers, Stream::default());
     cuda.synchronize().expect("the call");
     output

@@ -59,7 +59,7 @@ impl Texts {
         let places = self.places[request].iter();
         let place = match which {
             Occurrence::First => places.min(),
-            Occurrence::Last => places.max(),
+            _ => places.max(),
         };
         let follows =
             |&place: &usize| (0..DRAFTS).map(|k| OTHERS + (place + 3 + k) as i64).collect();
@@ -72,7 +72,8 @@ fn prompt_lookup_finds_what_moved() {
     let Some(cuda) = cuda() else { return };
     let foreign = Foreign::new(&cuda);
     for occurrence in [Occurrence::First, Occurrence::Last] {
-        let operator = PromptLookup { min_ngram: 2, max_ngram: 3, max_draft: DRAFTS, occurrence };
+        let operator =
+            PromptLookup::new().min_ngram(2).max_ngram(3).max_draft(DRAFTS).occurrence(occurrence);
         let mut ready =
             Ready::new(&cuda, &operator, &operator.tensors(DType::I64, REQUESTS, LENGTH));
         let mut texts = Texts::new(&cuda);
@@ -80,13 +81,12 @@ fn prompt_lookup_finds_what_moved() {
         let mut drafts = Array::<i64>::new(&cuda, REQUESTS * DRAFTS);
         let mut counts = Array::<i32>::new(&cuda, REQUESTS);
         let graph = foreign.capture(|stream| {
-            let buffers = prompt_lookup::Buffers {
-                tokens: texts.tokens.view(),
-                lengths: lengths.view(),
-                drafts: drafts.view_mut(),
-                counts: counts.view_mut(),
-                flags: None,
-            };
+            let buffers = prompt_lookup::Buffers::new(
+                texts.tokens.view(),
+                lengths.view(),
+                drafts.view_mut(),
+                counts.view_mut(),
+            );
             ready.run(buffers, stream);
         });
         for replay in 0..REPLAYS {
@@ -107,7 +107,7 @@ fn prompt_lookup_finds_what_moved() {
 fn ngram_match_finds_what_moved() {
     let Some(cuda) = cuda() else { return };
     let foreign = Foreign::new(&cuda);
-    let operator = NgramMatch { max_ngram_size: 3, token_threshold: i32::MAX };
+    let operator = NgramMatch::new().max_ngram_size(3).token_threshold(i32::MAX);
     let tensors = operator.tensors(REQUESTS, LENGTH, 8, DRAFTS + 1);
     let mut ready = Ready::new(&cuda, &operator, &tensors);
     let mut texts = Texts::new(&cuda);
@@ -123,7 +123,7 @@ fn ngram_match_finds_what_moved() {
     let mut drafts = Array::<i64>::new(&cuda, REQUESTS * (DRAFTS + 1));
     let mut this_time = Array::<i32>::new(&cuda, REQUESTS);
     let graph = foreign.capture(|stream| {
-        let buffers = ngram_match::Buffers {
+        let buffers = ngram_match::Buffers::new(ngram_match::Required {
             input_ids: texts.tokens.view(),
             input_ids_len: input_ids_len.view(),
             token_ids_all: all.view(),
@@ -135,8 +135,7 @@ fn ngram_match_finds_what_moved() {
             seq_lens_encoder: encoder.view(),
             seq_lens_decoder: decoder.view(),
             max_dec_len: max_dec.view(),
-            flags: None,
-        };
+        });
         ready.run(buffers, stream);
     });
     for replay in 0..REPLAYS {

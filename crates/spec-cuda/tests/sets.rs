@@ -33,13 +33,13 @@ fn expected_rows(indices: &[i32], batch: usize) -> (Vec<i32>, Vec<i32>) {
 
 /// One shape, packed or with gaps between rows.
 fn check_rows(cuda: &Cuda, indices: &[i32], batch: usize, steps: usize, k: usize, gap: usize) {
-    let operator = DeduplicateTopk { mtp_step: steps };
+    let operator = DeduplicateTopk::new().mtp_step(steps);
     let (rows, stride, n) = (batch * steps, k + gap, steps * k);
-    let tensors = Tensors {
-        indices: TensorDesc::with_strides(DType::I32, [rows, k], [stride as isize, 1]),
-        unique: TensorDesc::with_strides(DType::I32, [batch, n], [(n + gap) as isize, 1]),
-        counts: Some(TensorDesc::new(DType::I32, [batch])),
-    };
+    let tensors = Tensors::new(
+        TensorDesc::with_strides(DType::I32, [rows, k], [stride as isize, 1]),
+        TensorDesc::with_strides(DType::I32, [batch, n], [(n + gap) as isize, 1]),
+    )
+    .counts(TensorDesc::new(DType::I32, [batch]));
     let mut spread = vec![12_345; rows * stride];
     for (to, from) in spread.chunks_mut(stride).zip(indices.chunks(k)) {
         to[..k].copy_from_slice(from);
@@ -51,11 +51,7 @@ fn check_rows(cuda: &Cuda, indices: &[i32], batch: usize, steps: usize, k: usize
     let mut ready = Ready::new(cuda, &operator, &tensors);
     for repeat in 0..repeats() {
         output.set(&vec![-77; batch * (n + gap)]);
-        let buffers = Buffers {
-            indices: input.view(),
-            unique: output.view_mut(),
-            counts: Some(counts.view_mut()),
-        };
+        let buffers = Buffers::new(input.view(), output.view_mut()).counts(counts.view_mut());
         ready.run(buffers, Stream::default());
         let got = output.get();
         let what = format!("batch {batch}, {steps} x {k}, gap {gap}, repeat {repeat}");
@@ -133,16 +129,12 @@ fn awkward_rows_are_deduplicated() {
         }
     }
     check_rows(&cuda, &[], 0, 2, 5, 0);
-    let operator = DeduplicateTopk { mtp_step: 2 };
+    let operator = DeduplicateTopk::new().mtp_step(2);
     let mut tensors = operator.tensors(3, 0);
     tensors.counts = Some(TensorDesc::new(DType::I32, [3]));
     let (input, mut output) = (Array::<i32>::new(&cuda, 0), Array::<i32>::new(&cuda, 0));
     let mut counts = Array::from(&cuda, &[9; 3]);
-    let buffers = Buffers {
-        indices: input.view(),
-        unique: output.view_mut(),
-        counts: Some(counts.view_mut()),
-    };
+    let buffers = Buffers::new(input.view(), output.view_mut()).counts(counts.view_mut());
     Ready::new(&cuda, &operator, &tensors).run(buffers, Stream::default());
     assert_eq!(counts.get(), [0; 3]);
 }
@@ -153,20 +145,16 @@ fn check_keys<T: Element + Ord + std::fmt::Debug>(cuda: &Cuda, keys: &[T], with_
     let runs = || sorted.chunk_by(|a, b| a == b);
     let distinct = runs().count();
     let n = keys.len();
-    let mut tensors = Unique.tensors(T::DTYPE, n);
+    let mut tensors = Unique::new().tensors(T::DTYPE, n);
     tensors.counts = with_counts.then_some(TensorDesc::new(DType::U64, [n]));
     let input = Array::from(cuda, keys);
     let mut output = Array::<T>::new(cuda, n);
     let mut count = Array::<u64>::new(cuda, 1);
     let mut counts = Array::<u64>::new(cuda, n);
-    let mut ready = Ready::new(cuda, &Unique, &tensors);
+    let mut ready = Ready::new(cuda, &Unique::new(), &tensors);
     for repeat in 0..if n > 100_000 { repeats().min(3) } else { repeats() } {
-        let buffers = unique::Buffers {
-            keys: input.view(),
-            unique: output.view_mut(),
-            count: count.view_mut(),
-            counts: with_counts.then(|| counts.view_mut()),
-        };
+        let mut buffers = unique::Buffers::new(input.view(), output.view_mut(), count.view_mut());
+        buffers.counts = with_counts.then(|| counts.view_mut());
         ready.run(buffers, Stream::default());
         let what = format!("{n} keys of {}, repeat {repeat}", T::DTYPE);
         assert_eq!(count.get(), [distinct as u64], "{what}");

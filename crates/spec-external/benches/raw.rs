@@ -19,7 +19,7 @@ use spec::cpu::Cpu;
 use spec::dtype::{as_bytes, as_bytes_mut};
 use spec::ops::Unique as Operator;
 use spec::ops::unique::Buffers;
-use spec::{Backend, DType, Descriptor, Stream};
+use spec::{Backend, DType, Descriptor};
 use spec_external::raw::{self, RawSink};
 use spec_external::{Distinct, Output, Summary};
 
@@ -157,19 +157,14 @@ impl Bench {
         let mut keys = cpu.allocate_bytes(n * 8)?;
         let target = keys.view_mut(DType::U64, n).host().ok_or("not in host memory")?;
         self.read(&File::open(input)?, target)?;
-        let operator = Descriptor::create(&cpu, &Operator, &Operator.tensors(DType::U64, n))?;
+        let operator =
+            Descriptor::create(&cpu, &Operator::new(), &Operator::new().tensors(DType::U64, n))?;
         let size = operator.workspace_size();
         let (mut workspace, mut unique) = (cpu.allocate_bytes(size)?, cpu.allocate_bytes(n * 8)?);
         let mut count = [0u64];
-        operator.calculate(
+        operator.call(
             workspace.view_mut(DType::U8, size),
-            Buffers {
-                keys: keys.view(DType::U64, n),
-                unique: unique.view_mut(DType::U64, n),
-                count: (&mut count).into(),
-                counts: None,
-            },
-            Stream::default(),
+            Buffers::new(keys.view(DType::U64, n), unique.view_mut(DType::U64, n), &mut count),
         )?;
         let distinct = unique.view(DType::U64, count[0] as usize);
         self.write(output, distinct.host().ok_or("not in host memory")?)?;
@@ -264,21 +259,19 @@ impl Bench {
 /// The operator alone: buffers that have been used before, as in a server.
 fn unique_in_memory(keys: &[u64]) -> Result<(Vec<u64>, f64), Error> {
     let cpu = Cpu::open(0)?;
-    let operator = Descriptor::create(&cpu, &Operator, &Operator.tensors(DType::U64, keys.len()))?;
+    let operator = Descriptor::create(
+        &cpu,
+        &Operator::new(),
+        &Operator::new().tensors(DType::U64, keys.len()),
+    )?;
     let mut workspace = cpu.allocate_bytes(operator.workspace_size())?;
     let (mut distinct, mut count) = (vec![0u64; keys.len()], [0u64]);
     let mut seconds = f64::INFINITY;
     for _ in 0..2 {
         let start = Instant::now();
-        operator.calculate(
+        operator.call(
             workspace.view_mut(DType::U8, operator.workspace_size()),
-            Buffers {
-                keys: keys.into(),
-                unique: (&mut distinct).into(),
-                count: (&mut count).into(),
-                counts: None,
-            },
-            Stream::default(),
+            Buffers::new(keys, &mut distinct, &mut count),
         )?;
         seconds = seconds.min(start.elapsed().as_secs_f64());
     }

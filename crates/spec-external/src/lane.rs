@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use spec::ops::Unique as Operator;
 use spec::ops::unique::Buffers;
-use spec::{DType, Descriptor, Memory, Status, Stream, Supports, TensorDesc};
+use spec::{DType, Descriptor, Memory, Status, Supports, TensorDesc};
 
 use crate::watch::lock;
 use crate::{Error, Key, Result};
@@ -116,9 +116,9 @@ fn descriptor<K: Key, B: Supports<Operator>>(
     n: usize,
     has_counts: bool,
 ) -> spec::Result<Descriptor<Operator>> {
-    let mut tensors = Operator.tensors(K::DTYPE, n);
+    let mut tensors = Operator::new().tensors(K::DTYPE, n);
     tensors.counts = has_counts.then(|| TensorDesc::new(DType::U64, [n]));
-    Descriptor::create(backend, &Operator, &tensors)
+    Descriptor::create(backend, &Operator::new(), &tensors)
 }
 
 impl<B: Supports<Operator>> Lane<B> {
@@ -137,16 +137,15 @@ impl<B: Supports<Operator>> Lane<B> {
         let taken = shared.take().ok_or_else(|| self.failed("another lane has failed"))?;
         let workspace = shared.insert(self.backend.adopt(taken)?);
         let size = operator.workspace_size();
-        operator.calculate(
-            workspace.view_mut(DType::U8, size),
-            Buffers {
-                keys: self.keys.view(K::DTYPE, n),
-                unique: self.unique.view_mut(K::DTYPE, n),
-                count: self.count.view_mut(DType::U64, 1),
-                counts: self.counts.as_mut().map(|counts| counts.view_mut(DType::U64, n)),
-            },
-            Stream::default(),
-        )?;
+        operator.call(workspace.view_mut(DType::U8, size), {
+            let mut made = Buffers::new(
+                self.keys.view(K::DTYPE, n),
+                self.unique.view_mut(K::DTYPE, n),
+                self.count.view_mut(DType::U64, 1),
+            );
+            made.counts = self.counts.as_mut().map(|counts| counts.view_mut(DType::U64, n));
+            made
+        })?;
         let mut count = [0; 8];
         self.count.read(&mut count)?;
         let count = u64::from_ne_bytes(count) as usize;

@@ -16,7 +16,9 @@
 //! | [`Key`] | u64, i64, u32, i32 |
 //! | [`Progress`], [`Summary`] | how far it is, what it took |
 //!
-//! A [`Handle`](spec::Handle) is the device that a run takes.
+//! A new format is a `Source` or a `Sink`, in this crate or in another one.
+//!
+//! A [`Handle`](spec::Handle) is the device that the keys are sorted on.
 //!
 //! ```
 //! use spec::Handle;
@@ -28,7 +30,7 @@
 //! # std::fs::create_dir_all(&folder)?;
 //! # let (input, output) = (folder.join("features.bin"), folder.join("distinct.bin"));
 //! # std::fs::write(&input, [3u64, 1, 3, 2].map(u64::to_le_bytes).concat())?;
-//! let handle: Handle = "cpu".parse()?;
+//! let handle: Handle = "cpu".parse()?; // or "cuda:0", "auto"
 //! let mut unique = Distinct::default();
 //! unique.memory = 4 << 30;
 //!
@@ -41,8 +43,6 @@
 //! # Ok(())
 //! # }
 //! ```
-//!
-//! A new format is a `Source` or a `Sink`, in this crate or in another one.
 
 mod buffer;
 #[cfg(feature = "parquet")]

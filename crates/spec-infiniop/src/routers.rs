@@ -41,15 +41,13 @@ struct Choice {
 
 /// DeepSeek-V3's router, whose groups InfiniOp has fixed: four of eight.
 fn deepseek() -> TopkRouter {
-    TopkRouter {
-        scoring: Scoring::Sigmoid,
-        select: Select::Score,
-        groups: 8,
-        topk_groups: 4,
-        group_score: GroupScore::Top2Sum,
-        masked: Masked::Zero,
-        ..TopkRouter::softmax(1)
-    }
+    TopkRouter::new(1)
+        .scoring(Scoring::Sigmoid)
+        .select(Select::Score)
+        .groups(8)
+        .topk_groups(4)
+        .group_score(GroupScore::Top2Sum)
+        .masked(Masked::Zero)
 }
 
 impl InfiniopDescriptor {
@@ -81,7 +79,8 @@ impl InfiniopDescriptor {
 
     fn create(&self, choice: Choice) -> Result<Descriptor<TopkRouter>, Status> {
         let Choice { topk, scale, renormalize } = choice;
-        let router = TopkRouter { topk, scale, renormalize, ..self.router.clone() };
+        let mut router = self.router.scale(scale).renormalize(renormalize);
+        router.topk = topk;
         let rows = self.x.shape().first().copied().unwrap_or(0);
         let experts = self.x.shape().get(1).copied().unwrap_or(0);
         let mut tensors = router.tensors(DType::F32, rows, experts, None);
@@ -126,7 +125,7 @@ impl InfiniopDescriptor {
                 "cpu" => Stream::default(),
                 _ => Stream::from_raw(ready.device(), stream.expose_provenance() as u64),
             };
-            ready.calculate_at(Address::from(workspace), addresses, stream)
+            ready.call_at(Address::from(workspace), addresses, stream)
         };
         done.map_err(|error| error.status())
     }
@@ -236,7 +235,7 @@ pub unsafe extern "C" fn infiniopCreateTopksoftmaxDescriptor(
         // SAFETY: the caller's.
         unsafe {
             let x = at(x)?.desc();
-            let made = InfiniopDescriptor::new(at(handle)?, TopkRouter::softmax(1), x, None)?;
+            let made = InfiniopDescriptor::new(at(handle)?, TopkRouter::new(1), x, None)?;
             give(descriptor, made)
         }
     })
@@ -324,15 +323,7 @@ fn addresses(
     values: *mut c_void,
     indices: *mut c_void,
 ) -> Addresses {
-    Addresses {
-        x: x.into(),
-        bias,
-        num_tokens: None,
-        replicas: None,
-        replica_counts: None,
-        weights: values.into(),
-        indices: indices.into(),
-        load: None,
-        flags: None,
-    }
+    let mut addresses = Addresses::new(x, values, indices);
+    addresses.bias = bias;
+    addresses
 }

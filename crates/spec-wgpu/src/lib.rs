@@ -13,21 +13,16 @@
 //!
 //! # fn main() -> spec_core::Result<()> {
 //! let gpu = Wgpu::open(0)?;
-//! let operator = DeduplicateTopk { mtp_step: 1 };
+//! let operator = DeduplicateTopk::new().mtp_step(1);
 //! let tensors = operator.tensors(1, 4);
 //! let descriptor = Descriptor::create(&gpu, &operator, &tensors)?;
 //! let mut indices = gpu.allocate_bytes(16)?;
 //! let mut unique = gpu.allocate_bytes(16)?;
 //! indices.write(&[3i32, 1, 3, -1].map(i32::to_le_bytes).concat())?;
 //! let mut workspace = gpu.allocate_bytes(descriptor.workspace_size())?;
-//! descriptor.calculate(
+//! descriptor.call(
 //!     workspace.view_mut(DType::U8, descriptor.workspace_size()),
-//!     spec_core::ops::deduplicate_topk::Buffers {
-//!         indices: indices.view(DType::I32, 4),
-//!         unique: unique.view_mut(DType::I32, 4),
-//!         counts: None,
-//!     },
-//!     Stream::default(),
+//!     spec_core::ops::deduplicate_topk::Buffers::new(indices.view(DType::I32, 4), unique.view_mut(DType::I32, 4)),
 //! )?;
 //! # Ok(()) }
 //! ```
@@ -60,7 +55,7 @@
 //!
 //! ## What a call costs and may fail with
 //!
-//! `calculate` records dispatches, makes a bind group for each, and submits if
+//! A call records dispatches, makes a bind group for each, and submits if
 //! the stream is the backend's own. Parameters live in small immutable uniform
 //! buffers that are cached by content, so that a repeated call makes none.
 //! Validation errors, lost devices and exhausted memory come back as status 1

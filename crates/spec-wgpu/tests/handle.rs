@@ -121,11 +121,12 @@ fn one_buffer_and_one_encoder_of_a_foreign_device() {
     // SAFETY: a device with its own queue.
     let gpu = unsafe { Wgpu::from_device(device.clone(), queue.clone()) }.unwrap();
     assert!(gpu.info().device.index() >= 1000);
-    let operator = DeduplicateTopk { mtp_step: 1 };
+    let operator = DeduplicateTopk::new().mtp_step(1);
     let k = 5000;
     let tensors = operator.tensors(1, k);
     let first = Descriptor::create(&gpu, &operator, &tensors).unwrap();
-    let second = Descriptor::create(&gpu, &Unique, &Unique.tensors(DType::I32, k)).unwrap();
+    let second =
+        Descriptor::create(&gpu, &Unique::new(), &Unique::new().tensors(DType::I32, k)).unwrap();
     let mut random = Random(6);
     let values: Vec<i32> = (0..k).map(|_| random.below(1 << 31) as i32 % 3000 * 700_000).collect();
     let (input, row) = (12u64, 4 * k as u64);
@@ -145,21 +146,20 @@ fn one_buffer_and_one_encoder_of_a_foreign_device() {
     let view_mut = |dtype, bytes| unsafe { gpu.view_mut(&arena, dtype, bytes) }.unwrap();
     let i32s = |start: u64| view(DType::I32, start..start + row);
     let i32s_mut = |start: u64| view_mut(DType::I32, start..start + row);
-    let buffers = Buffers { indices: i32s(input), unique: i32s_mut(distinct), counts: None };
+    let buffers = Buffers::new(i32s(input), i32s_mut(distinct));
     let workspace = || view_mut(DType::U8, scratch..size);
     // SAFETY: an encoder of this device.
     let stream = unsafe { gpu.encoder(&mut commands) };
-    first.calculate(workspace(), buffers, stream).unwrap();
+    first.call_on(workspace(), buffers, stream).unwrap();
     let mut opened = commands.begin_compute_pass(&Default::default()).forget_lifetime();
-    let buffers = spec_core::ops::unique::Buffers {
-        keys: i32s(distinct),
-        unique: i32s_mut(again),
-        count: view_mut(DType::U64, count..count + 8),
-        counts: None,
-    };
+    let buffers = spec_core::ops::unique::Buffers::new(
+        i32s(distinct),
+        i32s_mut(again),
+        view_mut(DType::U64, count..count + 8),
+    );
     // SAFETY: a pass of this device's encoder.
     let stream = unsafe { gpu.pass(&mut opened) };
-    second.calculate(workspace(), buffers, stream).unwrap();
+    second.call_on(workspace(), buffers, stream).unwrap();
     drop(opened);
     // Nothing has run yet; the caller submits.
     queue.submit([commands.finish()]);
@@ -188,15 +188,15 @@ fn an_encoder_of_another_device_is_refused() {
     let Some(gpu) = default_gpu() else { return };
     // SAFETY: a device with its own queue.
     let other = unsafe { Wgpu::from_device(device.clone(), queue) }.unwrap();
-    let operator = DeduplicateTopk { mtp_step: 1 };
+    let operator = DeduplicateTopk::new().mtp_step(1);
     let descriptor = Descriptor::create(&gpu, &operator, &operator.tensors(1, 8)).unwrap();
     let mine = Tensor::new(&gpu, DType::I32, &[0; 32], 0);
     let mut unique = Tensor::poison(&gpu, DType::I32, 8, 0);
     let mut commands = device.create_command_encoder(&Default::default());
-    let buffers = Buffers { indices: mine.view(), unique: unique.view_mut(), counts: None };
+    let buffers = Buffers::new(mine.view(), unique.view_mut());
     // SAFETY: an encoder of that device.
     let stream = unsafe { other.encoder(&mut commands) };
-    let error = descriptor.calculate(ViewMut::empty(), buffers, stream).unwrap_err();
+    let error = descriptor.call_on(ViewMut::empty(), buffers, stream).unwrap_err();
     assert_eq!(error.status(), Status::BadParam);
     let words = format!("`stream` belongs to {}", other.info().device);
     assert!(error.to_string().contains(&words), "{error}");
@@ -206,7 +206,7 @@ fn an_encoder_of_another_device_is_refused() {
 fn repeated_and_concurrent_calls() {
     let _alone = alone();
     let Some(gpu) = default_gpu() else { return };
-    let operator = DeduplicateTopk { mtp_step: 2 };
+    let operator = DeduplicateTopk::new().mtp_step(2);
     let descriptor = Descriptor::create(&gpu, &operator, &operator.tensors(3, 100)).unwrap();
     std::thread::scope(|scope| {
         for thread in 0..4 {
@@ -217,12 +217,8 @@ fn repeated_and_concurrent_calls() {
                     let values: Vec<i32> = (0..600).map(|_| random.below(300) as i32).collect();
                     let indices = Tensor::new(gpu, DType::I32, &bytes_of(&values), turn);
                     let mut unique = Tensor::poison(gpu, DType::I32, 600, turn);
-                    let buffers = Buffers {
-                        indices: indices.view(),
-                        unique: unique.view_mut(),
-                        counts: None,
-                    };
-                    descriptor.calculate(ViewMut::empty(), buffers, Stream::default()).unwrap();
+                    let buffers = Buffers::new(indices.view(), unique.view_mut());
+                    descriptor.call(ViewMut::empty(), buffers).unwrap();
                     let found = unique.read::<i32>();
                     for (row, request) in found.chunks(200).zip(values.chunks(200)) {
                         let mut wanted = request.to_vec();
@@ -242,19 +238,19 @@ fn failures_have_words() {
     let _alone = alone();
     let Some(gpu) = default_gpu() else { return };
     let Some(other) = default_gpu() else { return };
-    let operator = DeduplicateTopk { mtp_step: 1 };
+    let operator = DeduplicateTopk::new().mtp_step(1);
     let descriptor = Descriptor::create(&gpu, &operator, &operator.tensors(1, 8)).unwrap();
     let mut unique = Tensor::poison(&gpu, DType::I32, 8, 0);
     let mine = Tensor::new(&gpu, DType::I32, &[0; 32], 0);
 
     // A host slice, and a buffer that belongs to another device.
     let host = [0i32; 8];
-    let buffers = Buffers { indices: (&host).into(), unique: unique.view_mut(), counts: None };
-    let error = descriptor.calculate(ViewMut::empty(), buffers, Stream::default()).unwrap_err();
+    let buffers = Buffers::new(&host, unique.view_mut());
+    let error = descriptor.call(ViewMut::empty(), buffers).unwrap_err();
     assert_eq!(error.status(), Status::DeviceTypeNotSupported);
     let theirs = Tensor::new(&other, DType::I32, &[0; 32], 0);
-    let buffers = Buffers { indices: theirs.view(), unique: unique.view_mut(), counts: None };
-    let error = descriptor.calculate(ViewMut::empty(), buffers, Stream::default()).unwrap_err();
+    let buffers = Buffers::new(theirs.view(), unique.view_mut());
+    let error = descriptor.call(ViewMut::empty(), buffers).unwrap_err();
     assert_eq!(error.status(), Status::InternalError);
     assert!(error.to_string().contains("evice"), "{error}");
 
@@ -262,9 +258,9 @@ fn failures_have_words() {
     // SAFETY: a number belongs to whatever device is named, and is no encoder of it.
     let refused = |device, unique: &mut Tensor| unsafe {
         let mut number = 1u32;
-        let buffers = Buffers { indices: mine.view(), unique: unique.view_mut(), counts: None };
+        let buffers = Buffers::new(mine.view(), unique.view_mut());
         let stream = Stream::from_object(device, &mut number);
-        descriptor.calculate(ViewMut::empty(), buffers, stream).unwrap_err()
+        descriptor.call_on(ViewMut::empty(), buffers, stream).unwrap_err()
     };
     let error = refused(gpu.info().device, &mut unique);
     assert_eq!(error.status(), Status::DeviceTypeNotSupported);
@@ -287,8 +283,8 @@ fn failures_have_words() {
     gpu.synchronize().unwrap();
 
     // The handle still works.
-    let buffers = Buffers { indices: mine.view(), unique: unique.view_mut(), counts: None };
-    descriptor.calculate(ViewMut::empty(), buffers, Stream::default()).unwrap();
+    let buffers = Buffers::new(mine.view(), unique.view_mut());
+    descriptor.call(ViewMut::empty(), buffers).unwrap();
     assert_eq!(unique.read::<i32>(), [0, -1, -1, -1, -1, -1, -1, -1]);
 }
 
@@ -296,15 +292,15 @@ fn failures_have_words() {
 fn a_lost_device_says_so() {
     let _alone = alone();
     let Some(gpu) = default_gpu() else { return };
-    let operator = DeduplicateTopk { mtp_step: 1 };
+    let operator = DeduplicateTopk::new().mtp_step(1);
     let descriptor = Descriptor::create(&gpu, &operator, &operator.tensors(1, 8)).unwrap();
     let mine = Tensor::new(&gpu, DType::I32, &[0; 32], 0);
     let mut unique = Tensor::poison(&gpu, DType::I32, 8, 0);
     gpu.synchronize().unwrap();
     gpu.device().destroy();
     let _ = gpu.synchronize();
-    let buffers = Buffers { indices: mine.view(), unique: unique.view_mut(), counts: None };
-    let error = descriptor.calculate(ViewMut::empty(), buffers, Stream::default()).unwrap_err();
+    let buffers = Buffers::new(mine.view(), unique.view_mut());
+    let error = descriptor.call(ViewMut::empty(), buffers).unwrap_err();
     assert_eq!(error.status(), Status::InternalError);
     assert!(error.to_string().to_lowercase().contains("lost"), "{error}");
     assert_eq!(gpu.synchronize().unwrap_err().status(), Status::InternalError);
@@ -315,19 +311,16 @@ fn a_lost_device_says_so() {
 fn small_workspaces_are_refused() {
     let _alone = alone();
     let Some(gpu) = default_gpu() else { return };
-    let descriptor = Descriptor::create(&gpu, &Unique, &Unique.tensors(DType::U64, 100)).unwrap();
+    let descriptor =
+        Descriptor::create(&gpu, &Unique::new(), &Unique::new().tensors(DType::U64, 100)).unwrap();
     let keys = Tensor::new(&gpu, DType::U64, &[1; 800], 0);
     let mut unique = Tensor::poison(&gpu, DType::U64, 100, 0);
     let mut count = Tensor::poison(&gpu, DType::U64, 1, 0);
     let size = descriptor.workspace_size() - 1;
     let mut memory = workspace(&gpu, size);
-    let buffers = spec_core::ops::unique::Buffers {
-        keys: keys.view(),
-        unique: unique.view_mut(),
-        count: count.view_mut(),
-        counts: None,
-    };
+    let buffers =
+        spec_core::ops::unique::Buffers::new(keys.view(), unique.view_mut(), count.view_mut());
     let scratch = memory.view_mut(DType::U8, size);
-    let error = descriptor.calculate(scratch, buffers, Stream::default()).unwrap_err();
+    let error = descriptor.call(scratch, buffers).unwrap_err();
     assert_eq!(error.status(), Status::InsufficientWorkspace);
 }

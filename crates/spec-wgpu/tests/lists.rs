@@ -107,7 +107,7 @@ fn rows_of_logits() {
             };
             let top_k: Vec<i32> = rows.iter().map(|(_, filter)| filter.0).collect();
             let count = rows.len();
-            let case = Case::new(SampleLogits { min_p_first })
+            let case = Case::new(SampleLogits::new().min_p_first(min_p_first))
                 .input("logits", Tensor::matrix(Rng::floats(dtype, values), count, VOCAB))
                 .input("positions", Tensor::vector((0..count as i64).collect::<Vec<_>>()))
                 .input("temperature", Tensor::vector(vec![0.8_f32; count]))
@@ -143,7 +143,7 @@ fn rows_of_scores() {
                 .iter()
                 .flat_map(|of| (0..COLS).map(|at| of(&mut rng, at)).collect::<Vec<_>>())
                 .collect();
-            let case = Case::new(IndexerTopk { k })
+            let case = Case::new(IndexerTopk::new(k))
                 .input("scores", Tensor::matrix(Rng::floats(dtype, values), score.len(), COLS))
                 .output("indices", DType::I32, &[score.len(), k]);
             cases.push((format!("{dtype}, {k} of a row"), case));

@@ -28,25 +28,15 @@ pub fn topk_router(
     let shape = [tokens, params.columns()];
     let mut weights = queue.zeros(DType::F32, shape)?;
     let mut indices = queue.zeros(DType::U32, shape)?;
-    let tensors = topk_router::Tensors {
-        x: x.desc(),
-        bias: bias.as_ref().map(Held::desc),
-        weights: weights.desc(),
-        indices: indices.desc(),
-        ..params.tensors(x.desc().dtype(), tokens, experts, None)
-    };
+    let mut tensors = params.tensors(x.desc().dtype(), tokens, experts, None);
+    tensors.x = x.desc();
+    tensors.bias = bias.as_ref().map(Held::desc);
+    tensors.weights = weights.desc();
+    tensors.indices = indices.desc();
     let router = queue.create(params, &tensors)?;
-    let addresses = topk_router::Addresses {
-        x: x.address(),
-        bias: bias.as_ref().map(Held::address),
-        num_tokens: None,
-        replicas: None,
-        replica_counts: None,
-        weights: weights.address(),
-        indices: indices.address(),
-        load: None,
-        flags: None,
-    };
+    let mut addresses =
+        topk_router::Addresses::new(x.address(), weights.address(), indices.address());
+    addresses.bias = bias.as_ref().map(Held::address);
     // SAFETY: of the tensors that described them, held and made in this queue.
     unsafe { queue.run(&router, addresses)? };
     Ok((weights.tensor(), indices.tensor()))
@@ -76,29 +66,23 @@ pub fn moe_align(params: &MoeAlign, topk_ids: &Tensor) -> Result<Aligned> {
     let mut counts = queue.zeros(DType::I32, [params.local_experts])?;
     let mut offsets = queue.zeros(DType::I32, [params.local_experts + 1])?;
     let mut num_padded = queue.zeros(DType::I32, [1])?;
-    let tensors = moe_align::Tensors {
+    let tensors = moe_align::Tensors::new(moe_align::Required {
         topk_ids: ids.desc(),
-        expert_map: None,
         sorted_ids: sorted_ids.desc(),
         block_experts: block_experts.desc(),
         counts: counts.desc(),
         offsets: offsets.desc(),
         num_padded: num_padded.desc(),
-        inverse: None,
-        flags: None,
-    };
+    });
     let align = queue.create(params, &tensors)?;
-    let addresses = moe_align::Addresses {
+    let addresses = moe_align::Addresses::new(moe_align::Required {
         topk_ids: ids.address(),
-        expert_map: None,
         sorted_ids: sorted_ids.address(),
         block_experts: block_experts.address(),
         counts: counts.address(),
         offsets: offsets.address(),
         num_padded: num_padded.address(),
-        inverse: None,
-        flags: None,
-    };
+    });
     // SAFETY: of the tensors that described them, held and made in this queue.
     unsafe { queue.run(&align, addresses)? };
     Ok(Aligned {
@@ -118,22 +102,15 @@ pub fn indexer_topk(k: usize, scores: &Tensor, lengths: Option<&Tensor>) -> Resu
     let held = queue.read(scores)?;
     let lengths = lengths.map(|lengths| queue.read(lengths)).transpose()?;
     let (rows, cols) = scores.dims2()?;
-    let params = IndexerTopk { k };
+    let params = IndexerTopk::new(k);
     let mut indices = queue.zeros(DType::I64, [rows, k])?;
-    let tensors = indexer_topk::Tensors {
-        scores: held.desc(),
-        lengths: lengths.as_ref().map(Held::desc),
-        indices: indices.desc(),
-        ..params.tensors(held.desc().dtype(), rows, cols)
-    };
+    let mut tensors = params.tensors(held.desc().dtype(), rows, cols);
+    tensors.scores = held.desc();
+    tensors.lengths = lengths.as_ref().map(Held::desc);
+    tensors.indices = indices.desc();
     let best = queue.create(&params, &tensors)?;
-    let addresses = indexer_topk::Addresses {
-        scores: held.address(),
-        lengths: lengths.as_ref().map(Held::address),
-        starts: None,
-        indices: indices.address(),
-        flags: None,
-    };
+    let mut addresses = indexer_topk::Addresses::new(held.address(), indices.address());
+    addresses.lengths = lengths.as_ref().map(Held::address);
     // SAFETY: of the tensors that described them, held and made in this queue.
     unsafe { queue.run(&best, addresses)? };
     Ok(indices.tensor())
@@ -148,16 +125,11 @@ pub fn deduplicate_topk(mtp_step: usize, indices: &Tensor) -> Result<Tensor> {
     let queue = Queue::of(indices)?;
     let held = queue.read(indices)?;
     let (rows, k) = indices.dims2()?;
-    let params = DeduplicateTopk { mtp_step };
+    let params = DeduplicateTopk::new().mtp_step(mtp_step);
     let mut distinct = queue.zeros(DType::I32, [rows / mtp_step.max(1), mtp_step * k])?;
-    let tensors =
-        deduplicate_topk::Tensors { indices: held.desc(), unique: distinct.desc(), counts: None };
+    let tensors = deduplicate_topk::Tensors::new(held.desc(), distinct.desc());
     let deduplicate = queue.create(&params, &tensors)?;
-    let addresses = deduplicate_topk::Addresses {
-        indices: held.address(),
-        unique: distinct.address(),
-        counts: None,
-    };
+    let addresses = deduplicate_topk::Addresses::new(held.address(), distinct.address());
     // SAFETY: of the tensors that described them, held and made in this queue.
     unsafe { queue.run(&deduplicate, addresses)? };
     Ok(distinct.tensor())
@@ -175,18 +147,11 @@ pub fn unique(keys: &Tensor) -> Result<Tensor> {
     let mut distinct = queue.zeros(keys.dtype(), [len])?;
     // A u64, which candle lacks; as long.
     let mut count = queue.zeros(DType::I64, [1])?;
-    let tensors = unique::Tensors {
-        keys: held.desc(),
-        unique: distinct.desc(),
-        ..Unique.tensors(held.desc().dtype(), len)
-    };
-    let operator = queue.create(&Unique, &tensors)?;
-    let addresses = unique::Addresses {
-        keys: held.address(),
-        unique: distinct.address(),
-        count: count.address(),
-        counts: None,
-    };
+    let mut tensors = Unique::new().tensors(held.desc().dtype(), len);
+    tensors.keys = held.desc();
+    tensors.unique = distinct.desc();
+    let operator = queue.create(&Unique::new(), &tensors)?;
+    let addresses = unique::Addresses::new(held.address(), distinct.address(), count.address());
     // SAFETY: of the tensors that described them, held and made in this queue; the count is
     // as long as described.
     unsafe { queue.run(&operator, addresses)? };
@@ -205,21 +170,15 @@ pub fn prompt_lookup(params: &PromptLookup, tokens: &Tensor, lengths: &Tensor) -
     let batch = tokens.dim(0)?;
     let mut drafts = queue.zeros(DType::I64, [batch, params.max_draft])?;
     let mut counts = queue.zeros(DType::I32, [batch])?;
-    let tensors = prompt_lookup::Tensors {
-        tokens: text.desc(),
-        lengths: lengths.desc(),
-        drafts: drafts.desc(),
-        counts: counts.desc(),
-        flags: None,
-    };
+    let tensors =
+        prompt_lookup::Tensors::new(text.desc(), lengths.desc(), drafts.desc(), counts.desc());
     let lookup = queue.create(params, &tensors)?;
-    let addresses = prompt_lookup::Addresses {
-        tokens: text.address(),
-        lengths: lengths.address(),
-        drafts: drafts.address(),
-        counts: counts.address(),
-        flags: None,
-    };
+    let addresses = prompt_lookup::Addresses::new(
+        text.address(),
+        lengths.address(),
+        drafts.address(),
+        counts.address(),
+    );
     // SAFETY: of the tensors that described them, held and made in this queue.
     unsafe { queue.run(&lookup, addresses)? };
     Ok(drafts.tensor())
@@ -295,7 +254,7 @@ pub fn ngram_match(
     let prompt_lens = queue.read(prompt_lens)?;
     let draft_token_num = queue.read(draft_token_num)?;
     let encoder = queue.read(seq_lens_encoder)?;
-    let tensors = ngram_match::Tensors {
+    let tensors = ngram_match::Tensors::new(ngram_match::Required {
         input_ids: slots.input_ids.desc(),
         input_ids_len: slots.input_ids_len.desc(),
         token_ids_all: slots.generated.desc(),
@@ -307,10 +266,9 @@ pub fn ngram_match(
         seq_lens_encoder: encoder.desc(),
         seq_lens_decoder: slots.decoder.desc(),
         max_dec_len: slots.max_dec_len.desc(),
-        flags: None,
-    };
+    });
     let operator = queue.create(params, &tensors)?;
-    let addresses = ngram_match::Addresses {
+    let addresses = ngram_match::Addresses::new(ngram_match::Required {
         input_ids: slots.input_ids.address(),
         input_ids_len: slots.input_ids_len.address(),
         token_ids_all: slots.generated.address(),
@@ -322,8 +280,7 @@ pub fn ngram_match(
         seq_lens_encoder: encoder.address(),
         seq_lens_decoder: slots.decoder.address(),
         max_dec_len: slots.max_dec_len.address(),
-        flags: None,
-    };
+    });
     // SAFETY: of the tensors that described them, held and made in this queue.
     unsafe { queue.run(&operator, addresses)? };
     Ok(slots.tensors())
@@ -339,7 +296,7 @@ pub fn hybrid_mtp_ngram(
 ) -> Result<(Tensor, Tensor)> {
     let queue = Queue::of(requests.draft_tokens)?;
     let mut slots = Slots::of(&queue, requests)?;
-    let tensors = hybrid_mtp_ngram::Tensors {
+    let tensors = hybrid_mtp_ngram::Tensors::new(hybrid_mtp_ngram::Required {
         input_ids: slots.input_ids.desc(),
         input_ids_len: slots.input_ids_len.desc(),
         pre_ids: slots.generated.desc(),
@@ -348,10 +305,9 @@ pub fn hybrid_mtp_ngram(
         seq_lens_this_time: slots.this_time.desc(),
         seq_lens_decoder: slots.decoder.desc(),
         max_dec_len: slots.max_dec_len.desc(),
-        flags: None,
-    };
+    });
     let operator = queue.create(params, &tensors)?;
-    let addresses = hybrid_mtp_ngram::Addresses {
+    let addresses = hybrid_mtp_ngram::Addresses::new(hybrid_mtp_ngram::Required {
         input_ids: slots.input_ids.address(),
         input_ids_len: slots.input_ids_len.address(),
         pre_ids: slots.generated.address(),
@@ -360,8 +316,7 @@ pub fn hybrid_mtp_ngram(
         seq_lens_this_time: slots.this_time.address(),
         seq_lens_decoder: slots.decoder.address(),
         max_dec_len: slots.max_dec_len.address(),
-        flags: None,
-    };
+    });
     // SAFETY: of the tensors that described them, held and made in this queue.
     unsafe { queue.run(&operator, addresses)? };
     Ok(slots.tensors())
@@ -396,32 +351,25 @@ pub fn sample_logits(sampling: &Sampling, logits: &Tensor, positions: &Tensor) -
     let mut requests = queue.zeros(DType::I32, [rows])?;
     let mut tokens = queue.zeros(DType::U32, [rows])?;
     let params = SampleLogits::transformers();
-    let tensors = sample_logits::Tensors {
-        logits: x.desc(),
-        positions: places.desc(),
-        temperature: temperature.desc(),
-        top_k: Some(top_k.desc()),
-        top_p: Some(top_p.desc()),
-        requests: Some(requests.desc()),
-        tokens: tokens.desc(),
-        ..params.tensors(rows, 1, vocab)
-    };
+    let mut tensors = params.tensors(rows, 1, vocab);
+    tensors.logits = x.desc();
+    tensors.positions = places.desc();
+    tensors.temperature = temperature.desc();
+    tensors.top_k = Some(top_k.desc());
+    tensors.top_p = Some(top_p.desc());
+    tensors.requests = Some(requests.desc());
+    tensors.tokens = tokens.desc();
     let sample = queue.create(&params, &tensors)?;
-    let addresses = sample_logits::Addresses {
-        logits: x.address(),
-        positions: places.address(),
-        temperature: temperature.address(),
-        seeds: seeds.address(),
-        top_k: Some(top_k.address()),
-        top_p: Some(top_p.address()),
-        min_p: None,
-        requests: Some(requests.address()),
-        mask: None,
-        tokens: tokens.address(),
-        probs: None,
-        logprobs: None,
-        flags: None,
-    };
+    let addresses = sample_logits::Addresses::new(
+        x.address(),
+        places.address(),
+        temperature.address(),
+        seeds.address(),
+        tokens.address(),
+    )
+    .top_k(top_k.address())
+    .top_p(top_p.address())
+    .requests(requests.address());
     // SAFETY: of the tensors that described them, held and made in this queue; the seed is as
     // long as described.
     unsafe { queue.run(&sample, addresses)? };
@@ -449,8 +397,8 @@ pub fn tree_verify(
     let (mut tokens, mut nodes) =
         (queue.zeros(DType::I64, shape)?, queue.zeros(DType::I64, shape)?);
     let mut num_tokens = queue.zeros(DType::I32, [batch])?;
-    let params = TreeVerify { max_depth };
-    let tensors = tree_verify::Tensors {
+    let params = TreeVerify::new(max_depth);
+    let tensors = tree_verify::Tensors::new(tree_verify::Required {
         draft_tokens: drafts.desc(),
         target_tokens: target.desc(),
         first_child: child.desc(),
@@ -458,10 +406,9 @@ pub fn tree_verify(
         tokens: tokens.desc(),
         nodes: nodes.desc(),
         num_tokens: num_tokens.desc(),
-        flags: None,
-    };
+    });
     let verify = queue.create(&params, &tensors)?;
-    let addresses = tree_verify::Addresses {
+    let addresses = tree_verify::Addresses::new(tree_verify::Required {
         draft_tokens: drafts.address(),
         target_tokens: target.address(),
         first_child: child.address(),
@@ -469,8 +416,7 @@ pub fn tree_verify(
         tokens: tokens.address(),
         nodes: nodes.address(),
         num_tokens: num_tokens.address(),
-        flags: None,
-    };
+    });
     // SAFETY: of the tensors that described them, held and made in this queue.
     unsafe { queue.run(&verify, addresses)? };
     Ok((tokens.tensor(), nodes.tensor()))
@@ -510,41 +456,35 @@ pub fn rejection_sample(
     let mut accepted = queue.zeros(DType::I32, [batch])?;
     let mut recovered = queue.zeros(DType::I32, [batch])?;
     let mut extra = queue.zeros(DType::I32, [batch])?;
-    let tensors = rejection_sample::Tensors {
+    let mut tensors = rejection_sample::Tensors::new(rejection_sample::Required {
         target_probs: target.desc(),
-        draft_probs: draft.as_ref().map(Held::desc),
         draft_token_ids: ids.desc(),
         bonus_token_ids: bonus.desc(),
         cu_num_draft: ends.desc(),
-        uniform_samples: None,
-        seeds: Some(TensorDesc::new(spec::DType::U64, [seeds.len()])),
-        positions: Some(positions.desc()),
-        greedy: None,
         output_token_ids: output.desc(),
         num_accepted: emitted.desc(),
         accepted_counts: accepted.desc(),
         recovered_counts: recovered.desc(),
         bonus_counts: extra.desc(),
-        flags: None,
-    };
+    })
+    .seeds(TensorDesc::new(spec::DType::U64, [seeds.len()]))
+    .positions(positions.desc());
+    tensors.draft_probs = draft.as_ref().map(Held::desc);
     let verify = queue.create(params, &tensors)?;
-    let addresses = rejection_sample::Addresses {
+    let mut addresses = rejection_sample::Addresses::new(rejection_sample::Required {
         target_probs: target.address(),
-        draft_probs: draft.as_ref().map(Held::address),
         draft_token_ids: ids.address(),
         bonus_token_ids: bonus.address(),
         cu_num_draft: ends.address(),
-        uniform_samples: None,
-        seeds: Some(bits.address()),
-        positions: Some(positions.address()),
-        greedy: None,
         output_token_ids: output.address(),
         num_accepted: emitted.address(),
         accepted_counts: accepted.address(),
         recovered_counts: recovered.address(),
         bonus_counts: extra.address(),
-        flags: None,
-    };
+    })
+    .seeds(bits.address())
+    .positions(positions.address());
+    addresses.draft_probs = draft.as_ref().map(Held::address);
     // SAFETY: of the tensors that described them, held and made in this queue; the seeds are
     // as long as described.
     unsafe { queue.run(&verify, addresses)? };

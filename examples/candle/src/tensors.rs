@@ -186,7 +186,7 @@ impl Queue {
     /// what candle does next in this stream.
     ///
     /// # Errors
-    /// As [`Descriptor::calculate_at`].
+    /// As [`Descriptor::call_at`].
     ///
     /// # Safety
     /// The operator was created here, and each address is that of the [`Held`] or [`Made`] of
@@ -208,7 +208,7 @@ impl Queue {
             _ => Stream::default(),
         };
         // SAFETY: the caller's; what candle frees later, it frees in this stream.
-        unsafe { operator.calculate_at(workspace.address(), addresses, stream)? };
+        unsafe { operator.call_at(workspace.address(), addresses, stream)? };
         Ok(())
     }
 }

@@ -123,7 +123,7 @@ fn largest(row: &[f32], k: usize) -> Vec<usize> {
 fn topk_router(device: &Device) -> Result<()> {
     let (logits, bias) = (scores(33, 40, 1, device), scores(1, 40, 2, device).squeeze(0)?);
     for scoring in [Scoring::Softmax, Scoring::Sigmoid] {
-        let params = TopkRouter { scoring, scale: 2.5, ..TopkRouter::softmax(6) };
+        let params = TopkRouter::softmax(6).scoring(scoring).scale(2.5);
         let with = (scoring == Scoring::Sigmoid).then_some(&bias);
         let (weights, indices) = spec_candle::topk_router(&params, &logits, with).unwrap();
         assert_eq!((indices.dtype(), indices.dims()), (DType::U32, &[33, 6][..]));
@@ -363,12 +363,10 @@ fn check_ngram(seed: u64, head: usize, device: &Device) -> Result<usize> {
         let (zero, most) = (vector32(&[0], device), vector32(&[slots as i32 - 1], device));
         spec_candle::ngram_match(&params, &requests, &vector(&[0], device), &most, &zero)
     } else {
-        let params = HybridMtpNgram {
-            max_ngram_size: 3,
-            min_ngram_size: 1,
-            max_draft_tokens: slots - 1,
-            token_threshold: 1024,
-        };
+        let params = HybridMtpNgram::new(slots - 1)
+            .max_ngram_size(3)
+            .min_ngram_size(1)
+            .token_threshold(1024);
         spec_candle::hybrid_mtp_ngram(&params, &requests)
     }
     .unwrap();

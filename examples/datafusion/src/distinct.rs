@@ -4,7 +4,7 @@ use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::MemoryReservation;
 use spec::ops::Unique;
 use spec::ops::unique::Buffers;
-use spec::{Device, Element, Handle, Stream};
+use spec::{Device, Element, Handle};
 
 /// Keys that are collected before the first call, if memory allows.
 const FIRST: usize = 1 << 22;
@@ -78,29 +78,19 @@ pub fn external(error: spec::Error) -> DataFusionError {
 /// through the device's.
 fn unique<K: Element>(handle: &Handle, keys: Vec<K>) -> spec::Result<Vec<K>> {
     let n = keys.len();
-    let operator = handle.create(&Unique, &Unique.tensors(K::DTYPE, n))?;
-    let mut workspace = handle.workspace(operator.workspace_size())?;
+    let operator = handle.create(&Unique::new(), &Unique::new().tensors(K::DTYPE, n))?;
+    let mut workspace = operator.workspace(&handle)?;
     if handle.device() == Device::CPU {
         let (mut unique, mut count) = (vec![K::default(); n], [0u64]);
-        let buffers = Buffers {
-            keys: keys.as_slice().into(),
-            unique: unique.as_mut_slice().into(),
-            count: (&mut count).into(),
-            counts: None,
-        };
-        operator.calculate(&mut workspace, buffers, Stream::default())?;
+        let buffers = Buffers::new(keys.as_slice(), unique.as_mut_slice(), &mut count);
+        operator.call(&mut workspace, buffers)?;
         unique.truncate(count[0] as usize);
         return Ok(unique);
     }
     let keys = handle.upload(&keys)?;
     let (mut unique, mut count) = (handle.allocate::<K>(n)?, handle.allocate::<u64>(1)?);
-    let buffers = Buffers {
-        keys: (&keys).into(),
-        unique: (&mut unique).into(),
-        count: (&mut count).into(),
-        counts: None,
-    };
-    operator.calculate(&mut workspace, buffers, Stream::default())?;
+    let buffers = Buffers::new(&keys, &mut unique, &mut count);
+    operator.call(&mut workspace, buffers)?;
     let mut unique = unique.to_vec()?;
     unique.truncate(count.to_vec()?[0] as usize);
     Ok(unique)

@@ -22,7 +22,7 @@ use datafusion::prelude::{DataFrame, ParquetReadOptions, SessionConfig, SessionC
 use futures::TryStreamExt;
 use spec::ops::Unique;
 use spec::ops::unique::Buffers;
-use spec::{DType, Handle, Stream};
+use spec::{DType, Handle};
 use spec_datafusion::{Exchange, distinct, split_points};
 
 /// Distinct 64-bit keys of Parquet files, by a DataFusion plan with spec's
@@ -265,21 +265,17 @@ fn keys_read(plan: &Arc<dyn ExecutionPlan>) -> u64 {
 fn single(options: &Options, keys: &[u64]) -> Result<(Vec<u64>, Cost)> {
     let call = || -> spec::Result<(Vec<u64>, Cost)> {
         let handle: Handle = options.device.parse()?;
-        let operator = handle.create(&Unique, &Unique.tensors(DType::U64, keys.len()))?;
-        let mut workspace = handle.workspace(operator.workspace_size())?;
+        let operator =
+            handle.create(&Unique::new(), &Unique::new().tensors(DType::U64, keys.len()))?;
+        let mut workspace = operator.workspace(&handle)?;
         let keys = handle.upload(keys)?;
         let mut unique = handle.allocate::<u64>(keys.len())?;
         let mut count = handle.allocate::<u64>(1)?;
         let mut best: Option<Cost> = None;
         for _ in 0..options.runs {
             let start = Cost::start();
-            let buffers = Buffers {
-                keys: (&keys).into(),
-                unique: (&mut unique).into(),
-                count: (&mut count).into(),
-                counts: None,
-            };
-            operator.calculate(&mut workspace, buffers, Stream::default())?;
+            let buffers = Buffers::new(&keys, &mut unique, &mut count);
+            operator.call(&mut workspace, buffers)?;
             handle.synchronize()?;
             let cost = Cost::since(start);
             best = Some(best.filter(|least| least.wall < cost.wall).unwrap_or(cost));

@@ -3,7 +3,7 @@
 use anyhow::ensure;
 use spec::ops::ngram_match::{self, NgramMatch};
 use spec::ops::prompt_lookup::{self, PromptLookup};
-use spec::{DType, Descriptor, Handle, Signature, Stream, TensorDesc};
+use spec::{DType, Descriptor, Handle, Signature, TensorDesc};
 
 use crate::Result;
 use crate::engine::Stopwatch;
@@ -42,14 +42,13 @@ impl Drafter {
     pub fn lookup(handle: &Handle, capacity: usize, most: usize) -> Result<Self> {
         let flags = Some(TensorDesc::new(DType::U32, [1]));
         let create = |ngram| {
-            let params = PromptLookup {
-                min_ngram: ngram,
-                max_ngram: ngram,
-                max_draft: most,
-                ..PromptLookup::default()
-            };
+            let params = PromptLookup::default().min_ngram(ngram).max_ngram(ngram).max_draft(most);
             let tensors = params.tensors(DType::U32, 1, capacity);
-            handle.create(&params, &prompt_lookup::Tensors { flags, ..tensors })
+            handle.create(&params, &{
+                let mut made = tensors;
+                made.flags = flags;
+                made
+            })
         };
         let operators = (1..=MAX_NGRAM).rev().map(create).collect::<spec::Result<Vec<_>>>()?;
         let workspace = operators.iter().map(Descriptor::workspace_size).max().unwrap_or(0);
@@ -66,15 +65,13 @@ impl Drafter {
     /// # Errors
     /// As [`Handle::create`].
     pub fn ngram(handle: &Handle, prompt: &[u32], capacity: usize, most: usize) -> Result<Self> {
-        let params = NgramMatch { token_threshold: i32::MAX, ..NgramMatch::default() };
+        let params = NgramMatch::default().token_threshold(i32::MAX);
         let tokens = |len| TensorDesc::new(DType::U32, [1, len]);
-        let tensors = ngram_match::Tensors {
-            input_ids: tokens(prompt.len()),
-            token_ids_all: tokens(capacity),
-            draft_tokens: tokens(most + 1),
-            flags: Some(TensorDesc::new(DType::U32, [1])),
-            ..params.tensors(1, prompt.len(), capacity, most + 1)
-        };
+        let mut tensors = params.tensors(1, prompt.len(), capacity, most + 1);
+        tensors.input_ids = tokens(prompt.len());
+        tensors.token_ids_all = tokens(capacity);
+        tensors.draft_tokens = tokens(most + 1);
+        tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
         let operator = handle.create(&params, &tensors)?;
         Ok(Drafter::Ngram(Box::new(Ngram {
             workspace: vec![0; operator.workspace_size()],
@@ -135,16 +132,10 @@ impl Lookup {
         let lengths = [text.len() as i32];
         for (kind, operator) in self.operators.iter().enumerate() {
             let (mut counts, mut flags) = ([0i32], [0u32]);
-            let buffers = prompt_lookup::Buffers {
-                tokens: (&self.tokens).into(),
-                lengths: (&lengths).into(),
-                drafts: (&mut self.drafts).into(),
-                counts: (&mut counts).into(),
-                flags: Some((&mut flags).into()),
-            };
-            watch.measure(PromptLookup::NAME, || {
-                operator.calculate(&mut self.workspace, buffers, Stream::default())
-            })?;
+            let buffers =
+                prompt_lookup::Buffers::new(&self.tokens, &lengths, &mut self.drafts, &mut counts)
+                    .flags(&mut flags);
+            watch.measure(PromptLookup::NAME, || operator.call(&mut self.workspace, buffers))?;
             ensure!(flags == [0], "prompt_lookup: flags {}", flags[0]);
             if counts[0] > 0 {
                 return Ok(Draft { kind, tokens: self.drafts[..counts[0] as usize].to_vec() });
@@ -172,7 +163,7 @@ impl Ngram {
         let (step_idx, max_dec_len) = ([text.len() as i64 - prompt], [self.tokens.len() as i64]);
         let draft_token_num = [self.drafts.len() as i32 - 1];
         let (mut seq_lens_this_time, mut flags) = ([1i32], [0u32]);
-        let buffers = ngram_match::Buffers {
+        let buffers = ngram_match::Buffers::new(ngram_match::Required {
             input_ids: (&self.prompt).into(),
             input_ids_len: (&input_ids_len).into(),
             token_ids_all: (&self.tokens).into(),
@@ -184,11 +175,9 @@ impl Ngram {
             seq_lens_encoder: (&[0i32]).into(),
             seq_lens_decoder: (&[1i32]).into(),
             max_dec_len: (&max_dec_len).into(),
-            flags: Some((&mut flags).into()),
-        };
-        watch.measure(NgramMatch::NAME, || {
-            self.operator.calculate(&mut self.workspace, buffers, Stream::default())
-        })?;
+        })
+        .flags(&mut flags);
+        watch.measure(NgramMatch::NAME, || self.operator.call(&mut self.workspace, buffers))?;
         ensure!(flags == [0], "ngram_match: flags {}", flags[0]);
         let slots = seq_lens_this_time[0].max(1) as usize;
         Ok(Draft { kind: 0, tokens: self.drafts[1..slots].to_vec() })

@@ -5,12 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::ensure;
 use cpu_time::ProcessTime;
-use spec::ops::tree_verify::{Buffers, Links, Tensors, TreeVerify};
-use spec::{DType, Handle, Signature, Stream, TensorDesc};
+use spec::ops::tree_verify::{Buffers, Links, Required, TreeVerify};
+use spec::{DType, Handle, Signature, TensorDesc};
 
 use crate::Result;
 use crate::drafting::Drafter;
-use crate::lengths::Lengths;
+use crate::lengths::{Allowance, Lengths};
 use crate::llama::Llama;
 use crate::sampling::{Sampler, Sampling};
 
@@ -110,6 +110,7 @@ pub fn decode(
     // Of drafts that cost nothing unless they are run, it is seen soon whether they would stand.
     let hope = if drafter.costs() { 0.7 } else { 0.2 };
     let mut lengths = Lengths::new(drafter.kinds(), request.max_draft, request.row, hope);
+    let mut allowance = Allowance::new(request.row);
     let mut watch = Stopwatch::default();
 
     let started = Instant::now();
@@ -123,15 +124,16 @@ pub fn decode(
     let ended = |text: &[u32]| request.stop.is_some() && text.last().copied() == request.stop;
     while text.len() < most && (text.len() == prompt.len() || !ended(&text)) {
         let limit = request.max_draft.min(most - text.len() - 1);
+        let affordable = allowance.at_most(limit);
         let drafts = if drafter.costs() {
-            let worth = lengths.choose(0, limit);
-            let again = usize::from(without >= TRY_AGAIN).min(limit);
+            let worth = lengths.choose(0, affordable);
+            let again = usize::from(without >= TRY_AGAIN).min(affordable);
             let draft = drafter.draft(&text, worth.max(again), &mut watch)?;
             lengths.drafted(text.len(), draft.kind, draft.tokens.clone());
             draft.tokens
         } else {
             let mut draft = drafter.draft(&text, limit, &mut watch)?;
-            let worth = lengths.choose(draft.kind, draft.tokens.len());
+            let worth = lengths.choose(draft.kind, draft.tokens.len().min(affordable));
             lengths.drafted(text.len(), draft.kind, draft.tokens.clone());
             draft.tokens.truncate(worth);
             draft.tokens
@@ -150,6 +152,7 @@ pub fn decode(
         steps += 1;
         drafted += drafts.len();
         accepted += tokens.len() - 1;
+        allowance.settle(drafts.len(), tokens.len() - 1);
         if let Some(end) = tokens.iter().position(|token| Some(*token) == request.stop) {
             tokens.truncate(end + 1);
         }
@@ -173,21 +176,19 @@ impl Verifier<'_> {
     /// `chosen` what the model chose after each.
     fn follow(&mut self, rows: &[u32], chosen: &[u32], watch: &mut Stopwatch) -> Result<Vec<u32>> {
         let nodes = rows.len();
-        let params = TreeVerify { max_depth: nodes - 1 };
+        let params = TreeVerify::new(nodes - 1);
         let tree = TensorDesc::new(DType::U32, [1, nodes]);
-        let tensors = Tensors {
-            draft_tokens: tree,
-            target_tokens: tree,
-            tokens: tree,
-            flags: Some(TensorDesc::new(DType::U32, [1])),
-            ..params.tensors(1, nodes)
-        };
+        let mut tensors = params.tensors(1, nodes);
+        tensors.draft_tokens = tree;
+        tensors.target_tokens = tree;
+        tensors.tokens = tree;
+        tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
         let operator = self.handle.create(&params, &tensors)?;
         self.workspace.resize(operator.workspace_size(), 0);
         let links = Links::chain(nodes);
         let (mut tokens, mut path) = (vec![0u32; nodes], vec![0i32; nodes]);
         let (mut num_tokens, mut flags) = ([0i32], [0u32]);
-        let buffers = Buffers {
+        let buffers = Buffers::new(Required {
             draft_tokens: rows.into(),
             target_tokens: chosen.into(),
             first_child: (&links.first_child).into(),
@@ -195,11 +196,9 @@ impl Verifier<'_> {
             tokens: (&mut tokens).into(),
             nodes: (&mut path).into(),
             num_tokens: (&mut num_tokens).into(),
-            flags: Some((&mut flags).into()),
-        };
-        watch.measure(TreeVerify::NAME, || {
-            operator.calculate(&mut self.workspace, buffers, Stream::default())
-        })?;
+        })
+        .flags(&mut flags);
+        watch.measure(TreeVerify::NAME, || operator.call(&mut self.workspace, buffers))?;
         ensure!(flags == [0], "tree_verify: flags {}", flags[0]);
         tokens.truncate(num_tokens[0] as usize);
         Ok(tokens)

@@ -235,6 +235,8 @@ fn answer(options: &Answer) -> Result<()> {
             "cost_of_a_row": row,
             "run": summary(&drafted),
             "without_drafts": plain.as_ref().map(summary),
+            // A text that differs is an error before this.
+            "texts_compared": plain.is_some(),
         });
         println!("{value:#}");
         return Ok(());

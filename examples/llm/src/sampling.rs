@@ -1,7 +1,7 @@
 //! `sample_logits` for the rows of one request.
 
-use spec::ops::sample_logits::{Buffers, SampleLogits, Tensors};
-use spec::{DType, Handle, Signature, Stream, TensorDesc};
+use spec::ops::sample_logits::{Buffers, SampleLogits};
+use spec::{DType, Handle, Signature, TensorDesc};
 
 use crate::Result;
 use crate::engine::Stopwatch;
@@ -50,38 +50,24 @@ impl Sampler {
     ) -> Result<Vec<u32>> {
         let one = |dtype| Some(TensorDesc::new(dtype, [1]));
         let params = SampleLogits::transformers();
-        let tensors = Tensors {
-            tokens: TensorDesc::new(DType::U32, [rows]),
-            top_k: one(DType::I32),
-            top_p: one(DType::F32),
-            requests: Some(TensorDesc::new(DType::I32, [rows])),
-            flags: one(DType::U32),
-            ..params.tensors(rows, 1, logits.len() / rows)
-        };
+        let mut tensors = params.tensors(rows, 1, logits.len() / rows);
+        tensors.tokens = TensorDesc::new(DType::U32, [rows]);
+        tensors.top_k = one(DType::I32);
+        tensors.top_p = one(DType::F32);
+        tensors.requests = Some(TensorDesc::new(DType::I32, [rows]));
+        tensors.flags = one(DType::U32);
         let operator = self.handle.create(&params, &tensors)?;
         self.workspace.resize(operator.workspace_size(), 0);
         let positions: Vec<i64> = (position as i64..).take(rows).collect();
         let (requests, mut tokens, mut flags) = (vec![0i32; rows], vec![0u32; rows], [0u32]);
         let Sampling { temperature, top_k, top_p, seed } = self.sampling;
         let (temperature, top_k, top_p, seeds) = ([temperature], [top_k], [top_p], [seed]);
-        let buffers = Buffers {
-            logits: logits.into(),
-            positions: (&positions).into(),
-            temperature: (&temperature).into(),
-            seeds: (&seeds).into(),
-            top_k: Some((&top_k).into()),
-            top_p: Some((&top_p).into()),
-            min_p: None,
-            requests: Some((&requests).into()),
-            mask: None,
-            tokens: (&mut tokens).into(),
-            probs: None,
-            logprobs: None,
-            flags: Some((&mut flags).into()),
-        };
-        watch.measure(SampleLogits::NAME, || {
-            operator.calculate(&mut self.workspace, buffers, Stream::default())
-        })?;
+        let buffers = Buffers::new(logits, &positions, &temperature, &seeds, &mut tokens)
+            .top_k(&top_k)
+            .top_p(&top_p)
+            .requests(&requests)
+            .flags(&mut flags);
+        watch.measure(SampleLogits::NAME, || operator.call(&mut self.workspace, buffers))?;
         anyhow::ensure!(flags == [0], "sample_logits: flags {}: the logits are bad", flags[0]);
         Ok(tokens)
     }

@@ -49,20 +49,18 @@ struct Prepared {
 }
 
 fn prepare(cuda: &Cuda, plan: &Plan) -> Result<Box<dyn Kernel<TopkRouter>>> {
-    let made_for = TopkRouter {
-        topk: plan.params.topk,
-        scale: plan.params.scale,
-        scoring: Scoring::Sigmoid,
-        select: Select::Score,
-        groups: 8,
-        topk_groups: 4,
-        group_score: GroupScore::Top2Sum,
-        masked: Masked::Zero,
-        renormalize: true,
-        shared_experts: 0,
-        shared_weight: plan.params.shared_weight,
-        physical_experts: None,
-    };
+    let made_for = TopkRouter::new(plan.params.topk)
+        .scoring(Scoring::Sigmoid)
+        .select(Select::Score)
+        .groups(8)
+        .topk_groups(4)
+        .group_score(GroupScore::Top2Sum)
+        .masked(Masked::Zero)
+        .renormalize(true)
+        .scale(plan.params.scale)
+        .shared_experts(0)
+        .shared_weight(plan.params.shared_weight)
+        .physical_experts(None);
     let plain = plan.indices.dtype != DType::I64
         && plan.bias.is_none_or(|bias| bias == DType::F32)
         && !plan.has_num_tokens

@@ -105,7 +105,7 @@ impl Measured for DeduplicateTopk {
                 tokens.into_iter().map(u32::cast_signed).collect()
             }
         };
-        let case = Case::new(DeduplicateTopk { mtp_step: steps })
+        let case = Case::new(DeduplicateTopk::new().mtp_step(steps))
             .input("indices", Tensor::matrix(indices, batch * steps, k))
             .output("unique", DType::I32, &[batch, row]);
         Ok(Work::new(case, Self::memory(shape)))

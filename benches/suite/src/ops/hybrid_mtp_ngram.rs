@@ -48,12 +48,10 @@ impl Measured for HybridMtpNgram {
 
     fn work(shape: &Shape) -> Result<Work<Self>, String> {
         let requests = shape.requests()?;
-        let operator = HybridMtpNgram {
-            max_ngram_size: MAX_NGRAM,
-            min_ngram_size: 1,
-            max_draft_tokens: DRAFTS,
-            token_threshold: shape.threshold(HAVE),
-        };
+        let operator = HybridMtpNgram::new(DRAFTS)
+            .max_ngram_size(MAX_NGRAM)
+            .min_ngram_size(1)
+            .token_threshold(shape.threshold(HAVE));
         let case = Case::new(operator)
             .input("input_ids", requests.prompts())
             .input("input_ids_len", requests.lengths(requests.prompt))

@@ -93,7 +93,7 @@ impl Measured for IndexerTopk {
     fn work(shape: &Shape) -> Result<Work<Self>, String> {
         let Shape { rows, cols, k, dtype, scores } = *shape;
         let values = random(seed(&[rows, cols]), rows * cols, |rng| scores.draw(rng));
-        let case = Case::new(IndexerTopk { k })
+        let case = Case::new(IndexerTopk::new(k))
             .input("scores", Tensor::matrix(Rng::floats(dtype, values), rows, cols))
             .output("indices", DType::I32, &[rows, k]);
         let memory = Self::memory(shape);

@@ -292,13 +292,10 @@ impl Requests {
                 let before = &text[..text.len() - 1];
                 let pattern = &text[text.len() - MAX_NGRAM..];
                 let mut windows = before.windows(MAX_NGRAM);
-                let read = match which {
-                    Occurrence::First => {
-                        windows.position(|w| w == pattern).map(|at| at + MAX_NGRAM)
-                    }
-                    Occurrence::Last => {
-                        windows.rposition(|w| w == pattern).map(|at| before.len() - at)
-                    }
+                let read = if which == Occurrence::First {
+                    windows.position(|w| w == pattern).map(|at| at + MAX_NGRAM)
+                } else {
+                    windows.rposition(|w| w == pattern).map(|at| before.len() - at)
                 };
                 read.unwrap_or(before.len())
             })

@@ -88,7 +88,7 @@ impl Measured for NgramMatch {
         let requests = shape.requests()?;
         let [encoder, this_time] = shape.encoding();
         let operator =
-            NgramMatch { max_ngram_size: MAX_NGRAM, token_threshold: shape.threshold(1) };
+            NgramMatch::new().max_ngram_size(MAX_NGRAM).token_threshold(shape.threshold(1));
         let case = Case::new(operator)
             .input("input_ids", requests.prompts())
             .input("input_ids_len", requests.lengths(requests.prompt))

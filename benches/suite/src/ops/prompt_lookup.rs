@@ -68,21 +68,17 @@ impl Measured for PromptLookup {
     }
 
     fn parse(fields: &mut Fields<'_>) -> Result<Shape, ShapeError> {
-        Ok(Shape {
-            texts: Texts::parse(fields)?,
-            which: fields.word("occurrence", &[("first", First), ("last", Last)])?,
-        })
+        Ok(Shape { texts: Texts::parse(fields)?, which: fields.choice("occurrence")? })
     }
 
     fn words(shape: &Shape) -> Words {
         let words = shape.texts.words();
         match shape.which {
             First => words,
-            Last => Words {
-                shape: words.shape + ", last occurrence",
-                series: words.series + ", last occurrence",
-                ..words
-            },
+            which => {
+                let which = format!(", {} occurrence", which.name());
+                Words { shape: words.shape + &which, series: words.series + &which, ..words }
+            }
         }
     }
 
@@ -92,12 +88,11 @@ impl Measured for PromptLookup {
 
     fn work(shape: &Shape) -> Result<Work<Self>, String> {
         let requests = shape.texts.requests()?;
-        let operator = PromptLookup {
-            min_ngram: 1,
-            max_ngram: MAX_NGRAM,
-            max_draft: DRAFTS,
-            occurrence: shape.which,
-        };
+        let operator = PromptLookup::new()
+            .min_ngram(1)
+            .max_ngram(MAX_NGRAM)
+            .max_draft(DRAFTS)
+            .occurrence(shape.which);
         let batch = requests.batch;
         let case = Case::new(operator)
             .input("tokens", requests.context(true))

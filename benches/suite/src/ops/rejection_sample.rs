@@ -110,10 +110,7 @@ impl Measured for RejectionSample {
 
     fn words(shape: &Shape) -> Words {
         let Shape { batch, drafts, vocab, recovery, dtype, case } = shape;
-        let mut kind = match recovery {
-            Recovery::Argmax => "argmax".to_owned(),
-            Recovery::Sample => "sample".to_owned(),
-        };
+        let mut kind = recovery.name().to_owned();
         if *dtype != DType::F32 {
             kind += &format!(", {dtype}");
         }
@@ -203,7 +200,7 @@ where
     }
     let bonus: Vec<i32> = (0..batch).map(|_| rng.below(vocab) as i32).collect();
     let offsets: Vec<i32> = (0..=batch).map(|b| (b * drafts) as i32).collect();
-    let mut case = Case::new(RejectionSample { recovery, ..RejectionSample::lossless(drafts) })
+    let mut case = Case::new(RejectionSample::lossless(drafts).recovery(recovery))
         .input("target_probs", Tensor::matrix(target, tokens, vocab))
         .input("draft_probs", Tensor::matrix(draft, tokens, vocab))
         .input("draft_token_ids", Tensor::vector(ids))

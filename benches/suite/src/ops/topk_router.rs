@@ -5,7 +5,7 @@ use crate::inputs::{random, seed};
 use crate::shape::{Fields, ShapeError};
 use crate::work::Work;
 use crate::{Entry, Measured, Words};
-use spec::ops::topk_router::{MAX_EXPERTS, MAX_TOPK, Scoring, TopkRouter, preset};
+use spec::ops::topk_router::{MAX_EXPERTS, MAX_TOPK, TopkRouter, preset};
 use spec::{DType, bf16, f16};
 use spec_conformance::Case;
 use spec_conformance::Rng;
@@ -41,11 +41,14 @@ impl Measured for TopkRouter {
         let single = GOALS.map(|(tokens, goal, _)| row(tokens, DType::F32, goal));
         let half = GOALS.map(|(tokens, _, goal)| row(tokens, DType::BF16, goal));
         let v4 = preset::DEEPSEEK_V4_PRO;
-        let wide = TopkRouter { groups: 1, topk_groups: 1, topk: 16, ..USUAL.router() };
-        let placed = TopkRouter { physical_experts: Some(288), ..USUAL.router() };
+        let mut wide = USUAL.router();
+        wide.groups = 1;
+        wide.topk_groups = 1;
+        wide.topk = 16;
+        let placed = USUAL.router().physical_experts(Some(288));
         let others = [(v4.experts(), v4.router()), (896, wide), (USUAL.experts(), placed)];
         let others = others.into_iter().flat_map(|(experts, router)| {
-            [1, 4096].map(|tokens| Entry::plain(shape(tokens, experts, DType::F32, router.clone())))
+            [1, 4096].map(|tokens| Entry::plain(shape(tokens, experts, DType::F32, router)))
         });
         single.into_iter().chain(half).chain(others).collect()
     }
@@ -58,20 +61,15 @@ impl Measured for TopkRouter {
             tokens: fields.number("tokens", 1024, 1..=1 << 24)?,
             experts,
             dtype: fields.dtype(&[DType::F32, DType::F16, DType::BF16])?,
-            router: TopkRouter {
-                groups: fields.number("groups", usual.groups, 1..=MAX_EXPERTS)?,
-                topk_groups: fields.number("topk_groups", usual.topk_groups, 1..=MAX_EXPERTS)?,
-                topk: fields.number("topk", usual.topk, 1..=MAX_TOPK)?,
-                scoring: fields.word(
-                    "scoring",
-                    &[
-                        ("sigmoid", Scoring::Sigmoid),
-                        ("softmax", Scoring::Softmax),
-                        ("sqrt_softplus", Scoring::SqrtSoftplus),
-                    ],
-                )?,
-                physical_experts: replicas.then_some(experts + experts.div_ceil(8)),
-                ..usual
+            router: {
+                let mut made = usual;
+                made.groups = fields.number("groups", usual.groups, 1..=MAX_EXPERTS)?;
+                made.topk_groups =
+                    fields.number("topk_groups", usual.topk_groups, 1..=MAX_EXPERTS)?;
+                made.topk = fields.number("topk", usual.topk, 1..=MAX_TOPK)?;
+                made.scoring = fields.choice("scoring")?;
+                made.physical_experts = replicas.then_some(experts + experts.div_ceil(8));
+                made
             },
         })
     }
@@ -89,11 +87,9 @@ impl Measured for TopkRouter {
         if router.topk != usual.topk {
             series += &format!(", top {}", router.topk);
         }
-        series += match router.scoring {
-            Scoring::Sigmoid => "",
-            Scoring::Softmax => ", softmax",
-            Scoring::SqrtSoftplus => ", sqrt_softplus",
-        };
+        if router.scoring != usual.scoring {
+            series += &format!(", {}", router.scoring.name());
+        }
         if router.physical_experts.is_some() {
             series += ", replicas";
         }
@@ -125,7 +121,7 @@ impl Measured for TopkRouter {
         let x = Tensor { data: x, shape: vec![tokens, experts] };
         let bias = random(!seed, experts, |rng| rng.unit() * 0.2 - 0.1);
         let chosen = [tokens, router.topk];
-        let mut case = Case::new(router.clone())
+        let mut case = Case::new(*router)
             .input("x", x)
             .input("bias", Tensor::vector(bias))
             .output("weights", DType::F32, &chosen)

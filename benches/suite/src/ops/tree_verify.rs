@@ -118,7 +118,7 @@ impl Measured for TreeVerify {
         let tree = |values: Vec<i64>| Tensor::matrix(values, batch, nodes);
         let max_depth = form.depth(nodes);
         let path = [batch, max_depth + 1];
-        let case = Case::new(TreeVerify { max_depth })
+        let case = Case::new(TreeVerify::new(max_depth))
             .input("draft_tokens", tree(draft))
             .input("target_tokens", Tensor::matrix(target, batch, nodes))
             .input("first_child", tree(every(&links.first_child)))

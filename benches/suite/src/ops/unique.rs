@@ -152,7 +152,7 @@ impl Measured for Unique {
                 keys.into()
             }
         };
-        let case = Case::new(Unique)
+        let case = Case::new(Unique::new())
             .input("keys", Tensor::vector(keys))
             .output("unique", dtype, &[n])
             .output("count", DType::U64, &[1]);

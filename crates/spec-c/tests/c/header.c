@@ -12,7 +12,7 @@
 CHECK(sizeof(spec_status) == 4);
 CHECK(sizeof(spec_tensor) == 72);
 CHECK(sizeof(spec_device) == 296);
-CHECK(sizeof(spec_topk_router_params) == 80);
+CHECK(sizeof(spec_topk_router_params) == 13 * 8);
 
 int main(void) {
     return spec_abi_version() == SPEC_ABI_VERSION ? 0 : 1;

@@ -116,7 +116,6 @@ static void creating(spec_handle *cpu) {
     EXPECT(WITH(tensors.size = sizeof(size_t)), SPEC_STATUS_NULL_POINTER, "`x` is absent");
     EXPECT(WITH(params.scoring = 9), SPEC_STATUS_BAD_PARAM, "SPEC_SCORING_SIGMOID");
     EXPECT(WITH(params.renormalize = 2), SPEC_STATUS_BAD_PARAM, "`renormalize` is 2");
-    EXPECT(WITH(params.reserved = 1), SPEC_STATUS_BAD_PARAM, "`reserved`");
     EXPECT(WITH(params.topk = 0), SPEC_STATUS_BAD_PARAM, "`topk` is 0");
     EXPECT(WITH(params.topk = SIZE_MAX), SPEC_STATUS_BAD_PARAM, "`topk`");
     EXPECT(WITH(params.groups = 3), SPEC_STATUS_BAD_PARAM, "`groups` is 3");

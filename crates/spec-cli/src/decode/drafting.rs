@@ -5,7 +5,7 @@ use std::time::Duration;
 use spec::ops::hybrid_mtp_ngram::{self, HybridMtpNgram};
 use spec::ops::ngram_match::{self, NgramMatch};
 use spec::ops::prompt_lookup::{self, PromptLookup};
-use spec::{Buffer, DType, Descriptor, Handle, Signature, Stream, TensorDesc};
+use spec::{Buffer, DType, Descriptor, Handle, Signature, TensorDesc};
 
 use super::engine::{DraftKind, Settings, Stopwatch};
 use super::model::Model;
@@ -231,13 +231,13 @@ pub struct Ngram {
 
 impl Ngram {
     fn new(handle: &Handle, prompt: &[u32], settings: &Settings) -> Result<Self> {
-        let params = NgramMatch { max_ngram_size: MAX_NGRAM, token_threshold: NO_THRESHOLD };
+        let params = NgramMatch::new().max_ngram_size(MAX_NGRAM).token_threshold(NO_THRESHOLD);
         let (generated, slots) = (settings.tokens + 1, settings.draft_tokens + 1);
         let tensors = params.tensors(1, prompt.len(), generated, slots);
-        let tensors = ngram_match::Tensors { flags: Some(flags_desc()), ..tensors };
+        let tensors = tensors.flags(flags_desc());
         let operator = handle.create(&params, &tensors)?;
         Ok(Ngram {
-            workspace: handle.workspace(operator.workspace_size())?,
+            workspace: operator.workspace(handle)?,
             operator,
             input_ids: handle.upload(&as_i64(prompt.iter().copied()))?,
             input_ids_len: handle.upload(&[prompt.len() as i64])?,
@@ -258,7 +258,7 @@ impl Ngram {
     fn draft(&mut self, at: &Progress<'_>, watch: &mut Stopwatch) -> Result<Drafts> {
         self.generated.write(&as_i64(at.generated.iter().copied()))?;
         self.step_idx.write(&[at.generated.len() as i64 - 1])?;
-        let buffers = ngram_match::Buffers {
+        let buffers = ngram_match::Buffers::new(ngram_match::Required {
             input_ids: (&self.input_ids).into(),
             input_ids_len: (&self.input_ids_len).into(),
             token_ids_all: (&self.generated).into(),
@@ -270,11 +270,9 @@ impl Ngram {
             seq_lens_encoder: (&self.seq_lens_encoder).into(),
             seq_lens_decoder: (&self.seq_lens_decoder).into(),
             max_dec_len: (&self.max_dec_len).into(),
-            flags: Some((&mut self.flags).into()),
-        };
-        watch.measure(NgramMatch::NAME, || {
-            self.operator.calculate(&mut self.workspace, buffers, Stream::default())
-        })?;
+        })
+        .flags(&mut self.flags);
+        watch.measure(NgramMatch::NAME, || self.operator.call(&mut self.workspace, buffers))?;
         let drafts = usize::try_from(self.seq_lens_this_time.to_vec()?[0] - 1).unwrap_or(0);
         let slots = self.draft_tokens.to_vec()?;
         Ok(Drafts::chain(as_tokens(&slots[1..=drafts.min(at.limit)])))
@@ -297,13 +295,13 @@ pub struct Lookup {
 
 impl Lookup {
     fn new(handle: &Handle, prompt: &[u32], settings: &Settings) -> Result<Self> {
-        let params = PromptLookup { max_draft: settings.draft_tokens, ..PromptLookup::default() };
+        let params = PromptLookup::default().max_draft(settings.draft_tokens);
         let most = prompt.len() + settings.tokens;
         let tensors = params.tensors(DType::I32, 1, most);
-        let tensors = prompt_lookup::Tensors { flags: Some(flags_desc()), ..tensors };
+        let tensors = tensors.flags(flags_desc());
         let operator = handle.create(&params, &tensors)?;
         Ok(Lookup {
-            workspace: handle.workspace(operator.workspace_size())?,
+            workspace: operator.workspace(handle)?,
             operator,
             // Without its last token, with which what is generated begins.
             text: as_i32(&prompt[..prompt.len() - 1]),
@@ -321,16 +319,14 @@ impl Lookup {
         self.text.extend(as_i32(at.generated));
         self.tokens.write(&self.text)?;
         self.lengths.write(&[self.text.len() as i32])?;
-        let buffers = prompt_lookup::Buffers {
-            tokens: (&self.tokens).into(),
-            lengths: (&self.lengths).into(),
-            drafts: (&mut self.drafts).into(),
-            counts: (&mut self.counts).into(),
-            flags: Some((&mut self.flags).into()),
-        };
-        watch.measure(PromptLookup::NAME, || {
-            self.operator.calculate(&mut self.workspace, buffers, Stream::default())
-        })?;
+        let buffers = prompt_lookup::Buffers::new(
+            &self.tokens,
+            &self.lengths,
+            &mut self.drafts,
+            &mut self.counts,
+        )
+        .flags(&mut self.flags);
+        watch.measure(PromptLookup::NAME, || self.operator.call(&mut self.workspace, buffers))?;
         let count = usize::try_from(self.counts.to_vec()?[0]).unwrap_or(0);
         let drafts = self.drafts.to_vec()?;
         let drafts = drafts.iter().take(count.min(at.limit));
@@ -356,22 +352,20 @@ pub struct Hybrid {
 
 impl Hybrid {
     fn new(handle: &Handle, small: Small, prompt: &[u32], settings: &Settings) -> Result<Self> {
-        let params = HybridMtpNgram {
-            max_ngram_size: MAX_NGRAM,
-            min_ngram_size: 1,
-            max_draft_tokens: settings.draft_tokens,
-            token_threshold: NO_THRESHOLD,
-        };
+        let params = HybridMtpNgram::new(settings.draft_tokens)
+            .max_ngram_size(MAX_NGRAM)
+            .min_ngram_size(1)
+            .token_threshold(NO_THRESHOLD);
         // The draft model's tokens lie behind the generated ones, as if they
         // were generated: matching goes on from the last of them.
         let generated = settings.tokens + 1 + settings.draft_tokens;
         let slots = settings.draft_tokens + 1;
         let tensors = params.tensors(1, prompt.len(), generated, slots);
-        let tensors = hybrid_mtp_ngram::Tensors { flags: Some(flags_desc()), ..tensors };
+        let tensors = tensors.flags(flags_desc());
         let operator = handle.create(&params, &tensors)?;
         Ok(Hybrid {
             small,
-            workspace: handle.workspace(operator.workspace_size())?,
+            workspace: operator.workspace(handle)?,
             operator,
             input_ids: handle.upload(&as_i64(prompt.iter().copied()))?,
             input_ids_len: handle.upload(&[prompt.len() as i64])?,
@@ -401,7 +395,7 @@ impl Hybrid {
         let slots = at.context[1..].iter().chain(&drafts);
         self.draft_tokens.write(&as_i64(slots.copied()))?;
         self.seq_lens_this_time.write(&[first as i32 + 1])?;
-        let buffers = hybrid_mtp_ngram::Buffers {
+        let buffers = hybrid_mtp_ngram::Buffers::new(hybrid_mtp_ngram::Required {
             input_ids: (&self.input_ids).into(),
             input_ids_len: (&self.input_ids_len).into(),
             pre_ids: (&self.pre_ids).into(),
@@ -410,11 +404,9 @@ impl Hybrid {
             seq_lens_this_time: (&mut self.seq_lens_this_time).into(),
             seq_lens_decoder: (&self.seq_lens_decoder).into(),
             max_dec_len: (&self.max_dec_len).into(),
-            flags: Some((&mut self.flags).into()),
-        };
-        watch.measure(HybridMtpNgram::NAME, || {
-            self.operator.calculate(&mut self.workspace, buffers, Stream::default())
-        })?;
+        })
+        .flags(&mut self.flags);
+        watch.measure(HybridMtpNgram::NAME, || self.operator.call(&mut self.workspace, buffers))?;
         let all = usize::try_from(self.seq_lens_this_time.to_vec()?[0] - 1).unwrap_or(0);
         let all = all.clamp(first, at.limit.max(first));
         drafts.extend(as_tokens(&self.draft_tokens.to_vec()?[first + 1..=all]));

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use clap::ValueEnum;
-use spec::ops::tree_verify::{Buffers, Links, Tensors, TreeVerify};
-use spec::{Buffer, DType, Handle, Signature, Stream, TensorDesc};
+use spec::ops::tree_verify::{Buffers, Links, Required, TreeVerify};
+use spec::{Buffer, DType, Handle, Signature, TensorDesc};
 
 use super::drafting::{Drafter, Drafts, Progress, as_i32};
 use super::model::Model;
@@ -204,7 +204,7 @@ impl Verifier {
         Ok(Verifier {
             handle: handle.clone(),
             sampler: Sampler::new(handle, most, vocab, &settings.sampling, settings.seed)?,
-            workspace: handle.workspace(0)?,
+            workspace: handle.allocate(0)?,
             draft_tokens: node()?,
             target_tokens: node()?,
             first_child: node()?,
@@ -251,14 +251,15 @@ impl Verifier {
         self.target_tokens.write(&as_i32(&chosen))?;
         self.first_child.write(&links.first_child)?;
         self.next_sibling.write(&links.next_sibling)?;
-        let params = TreeVerify { max_depth: nodes - 1 };
+        let params = TreeVerify::new(nodes - 1);
         let flags = Some(TensorDesc::new(DType::U32, [1]));
-        let tensors = Tensors { flags, ..params.tensors(1, nodes) };
+        let mut tensors = params.tensors(1, nodes);
+        tensors.flags = flags;
         let operator = self.handle.create(&params, &tensors)?;
         if self.workspace.len() < operator.workspace_size() {
-            self.workspace = self.handle.workspace(operator.workspace_size())?;
+            self.workspace = operator.workspace(&self.handle)?;
         }
-        let buffers = Buffers {
+        let buffers = Buffers::new(Required {
             draft_tokens: (&self.draft_tokens).into(),
             target_tokens: (&self.target_tokens).into(),
             first_child: (&self.first_child).into(),
@@ -266,11 +267,9 @@ impl Verifier {
             tokens: (&mut self.tokens).into(),
             nodes: (&mut self.nodes).into(),
             num_tokens: (&mut self.num_tokens).into(),
-            flags: Some((&mut self.flags).into()),
-        };
-        watch.measure(TreeVerify::NAME, || {
-            operator.calculate(&mut self.workspace, buffers, Stream::default())
-        })?;
+        })
+        .flags(&mut self.flags);
+        watch.measure(TreeVerify::NAME, || operator.call(&mut self.workspace, buffers))?;
         self.emitted(nodes, vocab)
     }
 

@@ -1,7 +1,7 @@
 //! `sample_logits` for the rows of one request.
 
-use spec::ops::sample_logits::{Buffers, SampleLogits, Tensors};
-use spec::{Buffer, DType, Handle, Result, Signature, Stream, TensorDesc};
+use spec::ops::sample_logits::{Buffers, SampleLogits};
+use spec::{Buffer, DType, Handle, Result, Signature, TensorDesc};
 
 use super::engine::Stopwatch;
 
@@ -48,7 +48,7 @@ impl Sampler {
         Ok(Sampler {
             handle: handle.clone(),
             vocab,
-            workspace: handle.workspace(0)?,
+            workspace: handle.allocate(0)?,
             logits: handle.allocate(rows * vocab)?,
             positions: handle.allocate(rows)?,
             temperature: handle.upload(&[sampling.temperature])?,
@@ -71,39 +71,31 @@ impl Sampler {
     ) -> Result<Vec<u32>> {
         let params = SampleLogits::transformers();
         let vector = |dtype, len| Some(TensorDesc::new(dtype, [len]));
-        let tensors = Tensors {
-            top_k: vector(DType::I32, 1),
-            top_p: vector(DType::F32, 1),
-            min_p: vector(DType::F32, 1),
-            requests: vector(DType::I32, positions.len()),
-            flags: vector(DType::U32, 1),
-            ..params.tensors(positions.len(), 1, self.vocab)
-        };
+        let mut tensors = params.tensors_of(positions.len(), 1, self.vocab);
+        tensors.top_k = vector(DType::I32, 1);
+        tensors.top_p = vector(DType::F32, 1);
+        tensors.min_p = vector(DType::F32, 1);
+        tensors.flags = vector(DType::U32, 1);
         // For as many rows as there are: made anew at each step.
         let operator = self.handle.create(&params, &tensors)?;
         if self.workspace.len() < operator.workspace_size() {
-            self.workspace = self.handle.workspace(operator.workspace_size())?;
+            self.workspace = operator.workspace(&self.handle)?;
         }
         self.logits.write(logits)?;
         self.positions.write(positions)?;
-        let buffers = Buffers {
-            logits: (&self.logits).into(),
-            positions: (&self.positions).into(),
-            temperature: (&self.temperature).into(),
-            seeds: (&self.seeds).into(),
-            top_k: Some((&self.top_k).into()),
-            top_p: Some((&self.top_p).into()),
-            min_p: Some((&self.min_p).into()),
-            requests: Some((&self.requests).into()),
-            mask: None,
-            tokens: (&mut self.tokens).into(),
-            probs: None,
-            logprobs: None,
-            flags: Some((&mut self.flags).into()),
-        };
-        watch.measure(SampleLogits::NAME, || {
-            operator.calculate(&mut self.workspace, buffers, Stream::default())
-        })?;
+        let buffers = Buffers::new(
+            &self.logits,
+            &self.positions,
+            &self.temperature,
+            &self.seeds,
+            &mut self.tokens,
+        )
+        .top_k(&self.top_k)
+        .top_p(&self.top_p)
+        .min_p(&self.min_p)
+        .requests(&self.requests)
+        .flags(&mut self.flags);
+        watch.measure(SampleLogits::NAME, || operator.call(&mut self.workspace, buffers))?;
         let mut tokens = vec![0; positions.len()];
         self.tokens.read(0, &mut tokens)?;
         // The operator's tokens are of the vocabulary.

@@ -1,5 +1,3 @@
-use serde_json::Value;
-
 use crate::Rng;
 use crate::case::{Argument, Case, Recomposed, Rows, Subject};
 use crate::plain;
@@ -12,10 +10,6 @@ impl Subject for DeduplicateTopk {
 
     fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
         plain::deduplicate_topk::run(plan, buffers)
-    }
-
-    fn params(params: &Value) -> Option<Self> {
-        Some(DeduplicateTopk { mtp_step: usize::try_from(params["mtp_step"].as_u64()?).ok()? })
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
@@ -43,7 +37,7 @@ impl Subject for DeduplicateTopk {
                 _ => (base as i32 & 0x7FFF_0000) | rng.below(3000) as i32,
             })
             .collect();
-        Case::new(DeduplicateTopk { mtp_step })
+        Case::new(DeduplicateTopk::new().mtp_step(mtp_step))
             .input("indices", Tensor::matrix(values, rows, k))
             .output("unique", DType::I32, &[batch, mtp_step * k])
             .output("counts", DType::I32, &[batch])

@@ -1,5 +1,3 @@
-use serde_json::Value;
-
 use super::ngram::{Requests, with_idle_requests};
 use crate::Rng;
 use crate::case::{Case, Recomposed, Subject};
@@ -15,26 +13,14 @@ impl Subject for HybridMtpNgram {
         ngram::run(Self::rows(plan), Self::sizes(plan), Self::arguments(buffers))
     }
 
-    fn params(params: &Value) -> Option<Self> {
-        let size = |name: &str| usize::try_from(params[name].as_u64()?).ok();
-        Some(HybridMtpNgram {
-            max_ngram_size: size("max_ngram_size")?,
-            min_ngram_size: size("min_ngram_size")?,
-            max_draft_tokens: size("max_draft_tokens")?,
-            token_threshold: i32::try_from(params["token_threshold"].as_i64()?).ok()?,
-        })
-    }
-
     fn random(rng: &mut Rng) -> Case<Self> {
         let requests = Requests::random(rng);
         let (input, generated) = (requests.input_cols, requests.generated_cols);
         let max_ngram_size = rng.between(1, 6);
-        let operator = HybridMtpNgram {
-            max_ngram_size,
-            min_ngram_size: rng.between(1, max_ngram_size),
-            max_draft_tokens: rng.between(0, 14),
-            token_threshold: requests.threshold(rng),
-        };
+        let operator = HybridMtpNgram::new(rng.between(0, 14))
+            .max_ngram_size(max_ngram_size)
+            .min_ngram_size(rng.between(1, max_ngram_size))
+            .token_threshold(requests.threshold(rng));
         let have = |rng: &mut Rng| if rng.chance(4) { 0 } else { 1 + rng.below(5) as i32 };
         Case::new(operator)
             .input("input_ids", requests.tokens(rng, input))

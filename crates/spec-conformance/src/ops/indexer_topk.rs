@@ -1,5 +1,3 @@
-use serde_json::Value;
-
 use crate::Rng;
 use crate::case::{Argument, Case, Recomposed, Rows, Subject};
 use crate::plain;
@@ -12,10 +10,6 @@ impl Subject for IndexerTopk {
 
     fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
         plain::indexer_topk::run(plan, buffers)
-    }
-
-    fn params(params: &Value) -> Option<Self> {
-        Some(IndexerTopk { k: usize::try_from(params["k"].as_u64()?).ok()? })
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
@@ -34,7 +28,7 @@ impl Subject for IndexerTopk {
         let values = scores(rng, rows, cols);
         let dtype = rng.float_dtype();
         let scores = Tensor::matrix(Rng::floats(dtype, values), rows, cols);
-        let mut case = Case::new(IndexerTopk { k }).input("scores", scores);
+        let mut case = Case::new(IndexerTopk::new(k)).input("scores", scores);
         // Lengths and starts of either width, some of them beyond the row.
         let mut some = |case: Case<Self>, name, most: usize| {
             let bad = rng.chance(4);

@@ -1,5 +1,3 @@
-use serde_json::Value;
-
 use crate::Rng;
 use crate::case::{Argument, Case, Recomposed, Rows, Subject};
 use crate::plain;
@@ -12,15 +10,6 @@ impl Subject for MoeAlign {
 
     fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
         plain::moe_align::run(plan, buffers)
-    }
-
-    fn params(params: &Value) -> Option<Self> {
-        let size = |name: &str| usize::try_from(params[name].as_u64()?).ok();
-        Some(MoeAlign {
-            experts: size("experts")?,
-            local_experts: size("local_experts")?,
-            block_size: size("block_size")?,
-        })
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {

@@ -1,5 +1,3 @@
-use serde_json::Value;
-
 use super::ngram::{Requests, with_idle_requests};
 use crate::Rng;
 use crate::case::{Case, Recomposed, Subject};
@@ -15,20 +13,12 @@ impl Subject for NgramMatch {
         ngram::run(Self::rows(plan), Self::sizes(plan), Self::arguments(buffers))
     }
 
-    fn params(params: &Value) -> Option<Self> {
-        Some(NgramMatch {
-            max_ngram_size: usize::try_from(params["max_ngram_size"].as_u64()?).ok()?,
-            token_threshold: i32::try_from(params["token_threshold"].as_i64()?).ok()?,
-        })
-    }
-
     fn random(rng: &mut Rng) -> Case<Self> {
         let requests = Requests::random(rng);
         let (input, generated) = (requests.input_cols, requests.generated_cols);
-        let operator = NgramMatch {
-            max_ngram_size: rng.between(1, 6),
-            token_threshold: requests.threshold(rng),
-        };
+        let operator = NgramMatch::new()
+            .max_ngram_size(rng.between(1, 6))
+            .token_threshold(requests.threshold(rng));
         // A request is being encoded, decodes, or is idle.
         let phase = requests.counts(rng, |rng| rng.pick(&[-1, 0, 1, 1, 1, 1, 1]));
         let encoder =

@@ -1,11 +1,9 @@
-use serde_json::Value;
-
 use super::ngram::per_request;
 use crate::Rng;
 use crate::case::{Argument, Case, Recomposed, Rows, Subject};
 use crate::plain;
 use crate::tensor::Tensor;
-use spec_core::ops::prompt_lookup::{Occurrence, PromptLookup};
+use spec_core::ops::prompt_lookup::PromptLookup;
 use spec_core::{DType, Result};
 
 impl Subject for PromptLookup {
@@ -13,20 +11,6 @@ impl Subject for PromptLookup {
 
     fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
         plain::prompt_lookup::run(plan, buffers)
-    }
-
-    fn params(params: &Value) -> Option<Self> {
-        let size = |name: &str| usize::try_from(params[name].as_u64()?).ok();
-        Some(PromptLookup {
-            min_ngram: size("min_ngram")?,
-            max_ngram: size("max_ngram")?,
-            max_draft: size("max_draft")?,
-            occurrence: match params["occurrence"].as_str()? {
-                "first" => Occurrence::First,
-                "last" => Occurrence::Last,
-                _ => return None,
-            },
-        })
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
@@ -40,12 +24,11 @@ impl Subject for PromptLookup {
         };
         let max_ngram = if rng.chance(8) { rng.between(1, 200) } else { rng.between(1, 6) };
         let max_draft = if rng.chance(8) { rng.size(300) } else { rng.size(12) };
-        let operator = PromptLookup {
-            min_ngram: rng.between(1, max_ngram),
-            max_ngram,
-            max_draft,
-            occurrence: rng.pick(&[Occurrence::First, Occurrence::Last]),
-        };
+        let operator = PromptLookup::new()
+            .min_ngram(rng.between(1, max_ngram))
+            .max_ngram(max_ngram)
+            .max_draft(max_draft)
+            .occurrence(rng.choice());
         let token = rng.token_dtype();
         let tokens = (0..batch).flat_map(|_| text(rng, most)).collect();
         let wild = rng.pick(&[12, 1_000_000]);

@@ -1,10 +1,8 @@
-use half::{bf16, f16};
-use serde_json::Value;
-
 use crate::Rng;
 use crate::case::{Argument, Case, Recomposed, Rows, Subject};
 use crate::plain;
 use crate::tensor::{Data, Tensor};
+use half::{bf16, f16};
 use spec_core::ops::rejection_sample::{Acceptance, Recovery, RejectionSample};
 use spec_core::{DType, Result};
 
@@ -18,22 +16,6 @@ impl Subject for RejectionSample {
 
     fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
         plain::rejection_sample::run(plan, buffers)
-    }
-
-    fn params(params: &Value) -> Option<Self> {
-        Some(RejectionSample {
-            max_spec_len: usize::try_from(params["max_spec_len"].as_u64()?).ok()?,
-            acceptance: match params["acceptance"].as_str()? {
-                "probabilistic" => Acceptance::Probabilistic,
-                "greedy" => Acceptance::Greedy,
-                _ => return None,
-            },
-            recovery: match params["recovery"].as_str()? {
-                "argmax" => Recovery::Argmax,
-                "sample" => Recovery::Sample,
-                _ => return None,
-            },
-        })
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
@@ -52,11 +34,14 @@ impl Subject for RejectionSample {
         };
         let lens: Vec<usize> = (0..batch).map(|_| rng.below(longest + 1)).collect();
         let tokens = lens.iter().sum();
-        let operator = RejectionSample {
-            max_spec_len: if rng.chance(4) { rng.below(longest + 1) } else { longest },
-            acceptance: if rng.chance(4) { Acceptance::Greedy } else { Acceptance::Probabilistic },
-            recovery: rng.pick(&[Recovery::Argmax, Recovery::Sample]),
-        };
+        let operator =
+            RejectionSample::new(if rng.chance(4) { rng.below(longest + 1) } else { longest })
+                .acceptance(if rng.chance(4) {
+                    Acceptance::Greedy
+                } else {
+                    Acceptance::Probabilistic
+                })
+                .recovery(rng.choice());
         let wild = rng.pick(&[10, 1_000_000]);
         let inputs = Inputs::random(rng, tokens, vocab, wild);
         let bonus = (0..batch).map(|_| token(rng, vocab, wild)).collect();

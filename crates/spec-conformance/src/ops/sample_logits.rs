@@ -1,5 +1,3 @@
-use serde_json::Value;
-
 use crate::Rng;
 use crate::case::{Argument, Case, Recomposed, Rows, Subject};
 use crate::plain;
@@ -20,10 +18,6 @@ impl Subject for SampleLogits {
         plain::sample_logits::run(plan, buffers)
     }
 
-    fn params(params: &Value) -> Option<Self> {
-        Some(SampleLogits { min_p_first: params["min_p_first"].as_bool()? })
-    }
-
     fn random(rng: &mut Rng) -> Case<Self> {
         let vocab = match () {
             () if rng.rare(600) => rng.between(30_000, 160_000),
@@ -41,7 +35,7 @@ impl Subject for SampleLogits {
         let mapped = rng.chance(3);
         let requests = if mapped { rng.between(usize::from(wild > 8), 9) } else { rows };
         let positions = (0..rows).map(|_| position(rng)).collect();
-        let mut case = Case::new(SampleLogits { min_p_first: rng.chance(2) })
+        let mut case = Case::new(SampleLogits::new().min_p_first(rng.chance(2)))
             .input(
                 "logits",
                 Tensor::matrix(Rng::floats(float, logits(rng, rows, vocab, wild)), rows, vocab),

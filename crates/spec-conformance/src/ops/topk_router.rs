@@ -1,12 +1,8 @@
-use serde_json::Value;
-
 use crate::Rng;
 use crate::case::{Argument, Case, Recomposed, Rows, Subject};
 use crate::plain;
 use crate::tensor::{Data, Tensor};
-use spec_core::ops::topk_router::{
-    GroupScore, MAX_EXPERTS, MAX_TOPK, Masked, Scoring, Select, TopkRouter,
-};
+use spec_core::ops::topk_router::{MAX_EXPERTS, MAX_TOPK, Masked, Select, TopkRouter};
 use spec_core::{DType, Result, Role};
 
 impl Subject for TopkRouter {
@@ -16,43 +12,8 @@ impl Subject for TopkRouter {
         plain::topk_router::run(plan, buffers)
     }
 
-    fn params(params: &Value) -> Option<Self> {
-        let size = |name: &str| usize::try_from(params[name].as_u64()?).ok();
-        Some(TopkRouter {
-            scoring: match params["scoring"].as_str()? {
-                "sigmoid" => Scoring::Sigmoid,
-                "softmax" => Scoring::Softmax,
-                "sqrt_softplus" => Scoring::SqrtSoftplus,
-                _ => return None,
-            },
-            select: match params["select"].as_str()? {
-                "score" => Select::Score,
-                "logit" => Select::Logit,
-                _ => return None,
-            },
-            groups: size("groups")?,
-            topk_groups: size("topk_groups")?,
-            group_score: match params["group_score"].as_str()? {
-                "top2_sum" => GroupScore::Top2Sum,
-                "max" => GroupScore::Max,
-                _ => return None,
-            },
-            masked: match params["masked"].as_str()? {
-                "zero" => Masked::Zero,
-                "excluded" => Masked::Excluded,
-                _ => return None,
-            },
-            topk: size("topk")?,
-            renormalize: params["renormalize"].as_bool()?,
-            scale: params["scale"].as_f64()? as f32,
-            shared_experts: size("shared_experts")?,
-            shared_weight: params["shared_weight"].as_f64()? as f32,
-            physical_experts: size("physical_experts"),
-        })
-    }
-
     /// `load` is added to, and the vectors have what comes of zeros.
-    fn complete(case: &mut Case<Self>, _params: &Value) {
+    fn complete(case: &mut Case<Self>) {
         for argument in case.arguments.iter_mut().filter(|argument| argument.name == "load") {
             argument.role = Role::InPlace;
             argument.tensor = Tensor::vector(vec![0_i32; argument.tensor.rows()]);
@@ -166,25 +127,23 @@ fn parameters(rng: &mut Rng, experts: usize) -> TopkRouter {
     let divisors: Vec<usize> = (1..=experts).filter(|n| experts.is_multiple_of(*n)).collect();
     let groups = if rng.chance(3) { 1 } else { rng.pick(&divisors) };
     let topk_groups = rng.between(1, groups);
-    let masked = rng.pick(&[Masked::Zero, Masked::Excluded]);
+    let masked: Masked = rng.choice();
     let choosable = match masked {
         Masked::Zero => experts,
-        Masked::Excluded => experts / groups * topk_groups,
+        _ => experts / groups * topk_groups,
     };
-    TopkRouter {
-        scoring: rng.pick(&[Scoring::Sigmoid, Scoring::Softmax, Scoring::SqrtSoftplus]),
-        select: if rng.chance(4) { Select::Logit } else { Select::Score },
-        groups,
-        topk_groups,
-        group_score: rng.pick(&[GroupScore::Top2Sum, GroupScore::Max]),
-        masked,
-        topk: if rng.chance(2) { 8 } else { rng.between(1, MAX_TOPK) }.min(choosable),
-        renormalize: rng.chance(2),
-        scale: rng.pick(&[1.0, 2.5, 16.0, -1.5, 0.0]),
-        shared_experts: if rng.chance(4) { rng.between(1, 5) } else { 0 },
-        shared_weight: rng.pick(&[1.0, 0.4, -2.0]),
-        physical_experts: rng.chance(4).then(|| rng.between(1, 2 * experts)),
-    }
+    TopkRouter::new(if rng.chance(2) { 8 } else { rng.between(1, MAX_TOPK) }.min(choosable))
+        .scoring(rng.choice())
+        .select(if rng.chance(4) { Select::Logit } else { Select::Score })
+        .groups(groups)
+        .topk_groups(topk_groups)
+        .group_score(rng.choice())
+        .masked(masked)
+        .renormalize(rng.chance(2))
+        .scale(rng.pick(&[1.0, 2.5, 16.0, -1.5, 0.0]))
+        .shared_experts(if rng.chance(4) { rng.between(1, 5) } else { 0 })
+        .shared_weight(rng.pick(&[1.0, 0.4, -2.0]))
+        .physical_experts(rng.chance(4).then(|| rng.between(1, 2 * experts)))
 }
 
 /// Rows of logits in one of several styles.

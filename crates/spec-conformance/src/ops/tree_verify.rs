@@ -1,5 +1,3 @@
-use serde_json::Value;
-
 use crate::Rng;
 use crate::case::{Argument, Case, Recomposed, Rows, Subject};
 use crate::plain;
@@ -12,10 +10,6 @@ impl Subject for TreeVerify {
 
     fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
         plain::tree_verify::run(plan, buffers)
-    }
-
-    fn params(params: &Value) -> Option<Self> {
-        Some(TreeVerify { max_depth: usize::try_from(params["max_depth"].as_u64()?).ok()? })
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
@@ -34,7 +28,7 @@ impl Subject for TreeVerify {
             Tensor { data, shape: vec![batch, nodes] }
         };
         let path = [batch, max_depth + 1];
-        Case::new(TreeVerify { max_depth })
+        Case::new(TreeVerify::new(max_depth))
             .input("draft_tokens", input(rng, tree.draft))
             .input("target_tokens", input(rng, tree.target))
             .input("first_child", input(rng, tree.first_child))

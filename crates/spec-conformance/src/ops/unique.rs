@@ -1,5 +1,3 @@
-use serde_json::Value;
-
 use crate::Rng;
 use crate::case::{Argument, Case, Recomposed, Rows, Subject, find};
 use crate::plain;
@@ -14,14 +12,10 @@ impl Subject for Unique {
         plain::unique::run(plan, buffers)
     }
 
-    fn params(_params: &Value) -> Option<Self> {
-        Some(Unique)
-    }
-
     /// The file's outputs have as many elements as there are distinct keys:
     /// the buffers hold one for each key. How many it is goes without saying
     /// there.
-    fn complete(case: &mut Case<Self>, _params: &Value) {
+    fn complete(case: &mut Case<Self>) {
         let keys = case.get("keys").map_or(0, Tensor::rows);
         for Argument { name, tensor, .. } in &mut case.arguments {
             if *name != "keys" {
@@ -61,7 +55,7 @@ impl Subject for Unique {
             1 => keys.reverse(),
             _ => {}
         }
-        let case = Case::new(Unique)
+        let case = Case::new(Unique::new())
             .input("keys", Tensor::vector(Rng::integers(dtype, keys)))
             .output("unique", dtype, &[n])
             .output("count", DType::U64, &[1]);

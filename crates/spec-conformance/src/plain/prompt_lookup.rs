@@ -4,6 +4,7 @@
 use spec_core::flags::BAD_LENGTHS;
 use spec_core::ops::PromptLookup;
 use spec_core::ops::prompt_lookup::{Buffers, Occurrence, Plan};
+use spec_core::options::unknown;
 use spec_core::{DType, Element, Result};
 
 use crate::host::{ints, raise, slice_mut, tokens};
@@ -42,6 +43,7 @@ fn look_up<'t>(text: &'t [i64], params: &PromptLookup) -> &'t [i64] {
         let found = match params.occurrence {
             Occurrence::First => windows.next(),
             Occurrence::Last => windows.next_back(),
+            other => unknown(other),
         };
         if let Some(i) = found {
             return &text[i + n..text.len().min(i + n + params.max_draft)];

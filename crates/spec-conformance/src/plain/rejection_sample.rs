@@ -1,6 +1,7 @@
 //! `rejection_sample`: one request after the other, one token after the other.
 
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery, RejectionSample};
+use spec_core::options::unknown;
 use spec_core::philox::{Draw, Purpose};
 use spec_core::{Result, flags};
 
@@ -209,6 +210,7 @@ fn recover(
                 sum > threshold
             })
         }
+        other => unknown(other),
     };
     if odd {
         *flags |= flags::NON_FINITE;

@@ -3,6 +3,7 @@
 use spec_core::ops::topk_router::{
     Buffers, GroupScore, Masked, Plan, REPLICA_HASH, Scoring, Select, TopkRouter,
 };
+use spec_core::options::unknown;
 use spec_core::{DType, Matrix, Result, View, exact, flags};
 
 use super::largest;
@@ -110,6 +111,7 @@ fn choose(params: &TopkRouter, row: &[f32], bias: Option<&[f32]>) -> (Vec<(usize
             let by = match params.select {
                 Select::Score => scores[e],
                 Select::Logit => row[e],
+                other => unknown(other),
             };
             match bias {
                 _ if row[e].is_nan() => f32::NEG_INFINITY,
@@ -132,6 +134,7 @@ fn choose(params: &TopkRouter, row: &[f32], bias: Option<&[f32]>) -> (Vec<(usize
             match params.masked {
                 Masked::Zero => choices[e] = 0.0,
                 Masked::Excluded => allowed[e] = false,
+                other => unknown(other),
             }
         }
     }
@@ -160,6 +163,7 @@ fn scores(scoring: Scoring, row: &[f32]) -> Vec<f32> {
             let factor = exact::softmax::factor(sum);
             weights.iter().map(|&w| exact::softmax::score(w, factor)).collect()
         }
+        other => unknown(other),
     }
 }
 

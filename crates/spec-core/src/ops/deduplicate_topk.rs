@@ -9,65 +9,67 @@
 //!
 //! # Example
 //! ```
-//! use spec_core::ops::DeduplicateTopk;
-//! use spec_core::ops::deduplicate_topk::{Buffers, Tensors};
-//! use spec_core::{DType, Descriptor, Stream, TensorDesc};
+//! use spec::ops::DeduplicateTopk;
+//! use spec::ops::deduplicate_topk::Buffers;
+//! use spec::{DType, Handle, TensorDesc};
 //!
 //! // One request under multi-token prediction: the positions of the cache that its two
 //! // tokens attend to.
 //! let indices = [90, 12, -1, 7, 90, 12];
-//! let params = DeduplicateTopk { mtp_step: 2 };
-//! let counts = Some(TensorDesc::new(DType::I32, [1]));
-//! let tensors = Tensors { counts, ..params.tensors(1, 3) };
-//! let deduplicate = Descriptor::create(&spec_cpu::Cpu::open(0)?, &params, &tensors)?;
-//! let mut workspace = vec![0u8; deduplicate.workspace_size()];
+//! let params = DeduplicateTopk::new().mtp_step(2);
+//! let tensors = params.tensors(1, 3).counts(TensorDesc::new(DType::I32, [1]));
+//! let handle = Handle::cpu()?;
+//! let deduplicate = handle.create(&params, &tensors)?;
+//! let mut workspace = deduplicate.workspace(&handle)?;
 //! let (mut unique, mut counts) = ([0i32; 6], [0i32]);
-//! let buffers = Buffers {
-//!     indices: (&indices).into(),
-//!     unique: (&mut unique).into(),
-//!     counts: Some((&mut counts).into()),
-//! };
-//! deduplicate.calculate(&mut workspace, buffers, Stream::default())?;
+//! let buffers = Buffers::new(&indices, &mut unique).counts(&mut counts);
+//! deduplicate.call(&mut workspace, buffers)?;
 //! assert_eq!((unique, counts), ([7, 12, 90, -1, -1, -1], [3]));
-//! # Ok::<(), spec_core::Error>(())
+//! # Ok::<(), spec::Error>(())
 //! ```
 
-use crate::arguments::arguments;
 use crate::check::Checker;
+use crate::declare::operator;
 use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
 
-/// The parameters of `deduplicate_topk`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeduplicateTopk {
-    /// Rows of `indices` that belong to one request.
-    pub mtp_step: usize,
+operator! {
+    /// The distinct values of each request's top-k rows, ascending.
+    pub struct DeduplicateTopk = "deduplicate_topk";
+
+    options {
+        /// Rows of `indices` that belong to one request.
+        optional mtp_step: usize = 1,
+    }
+
+    arguments by position {
+        /// Candidates `[batch * mtp_step, k]`, i32; negative ones are padding. The batch fits an i32.
+        required indices: in [I32] "[batch * mtp_step, k]",
+        /// Distinct values `[batch, mtp_step * k]`, i32, ascending, then -1.
+        required unique: out [I32] "[batch, mtp_step * k]",
+        /// How many distinct values `[batch]`, i32.
+        optional counts: out [I32] "[batch]",
+    }
+}
+
+impl Default for DeduplicateTopk {
+    fn default() -> Self {
+        DeduplicateTopk::new()
+    }
 }
 
 impl DeduplicateTopk {
     /// Packed descriptors for `batch` requests of `mtp_step` rows of `k`.
     pub fn tensors(&self, batch: usize, k: usize) -> Tensors {
-        Tensors {
-            indices: TensorDesc::new(DType::I32, [batch.saturating_mul(self.mtp_step), k]),
-            unique: TensorDesc::new(DType::I32, [batch, self.mtp_step.saturating_mul(k)]),
-            counts: None,
-        }
+        Tensors::new(
+            TensorDesc::new(DType::I32, [batch.saturating_mul(self.mtp_step), k]),
+            TensorDesc::new(DType::I32, [batch, self.mtp_step.saturating_mul(k)]),
+        )
     }
 }
 
-arguments! {
-    /// The arguments of `deduplicate_topk`.
-    DeduplicateTopk = "deduplicate_topk" {
-        /// Candidates `[batch * mtp_step, k]`, i32; negative ones are padding. The batch fits an i32.
-        indices: in [I32] "[batch * mtp_step, k]",
-        /// Distinct values `[batch, mtp_step * k]`, i32, ascending, then -1.
-        unique: out [I32] "[batch, mtp_step * k]",
-        /// How many distinct values `[batch]`, i32.
-        counts: out optional [I32] "[batch]",
-    }
-}
-
-/// What was validated.
+/// A validated call: what a backend makes ready.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// Rows of a request.
     pub mtp_step: usize,

@@ -22,8 +22,8 @@
 //! of them, as here.
 //!
 //! ```
-//! use spec::ops::hybrid_mtp_ngram::{Buffers, HybridMtpNgram};
-//! use spec::{Handle, Stream};
+//! use spec::ops::hybrid_mtp_ngram::{Buffers, HybridMtpNgram, Required};
+//! use spec::Handle;
 //!
 //! # fn main() -> spec::Result<()> {
 //! let handle: Handle = "cpu".parse()?;
@@ -38,17 +38,12 @@
 //! let mut draft_tokens = [578i64, 4062, 0, 0, 0];
 //! let mut seq_lens_this_time = [2i32];
 //!
-//! let params = HybridMtpNgram {
-//!     max_ngram_size: 3,
-//!     min_ngram_size: 1,
-//!     max_draft_tokens: 4, // those of the head included
-//!     token_threshold: 128,
-//! };
+//! let params = HybridMtpNgram::new(4).max_ngram_size(3).min_ngram_size(1).token_threshold(128);
 //! let hybrid = handle.create(&params, &params.tensors(1, prompt.len(), pre_ids.len(), 5))?;
-//! let mut workspace = handle.workspace(hybrid.workspace_size())?;
-//! hybrid.calculate(
+//! let mut workspace = hybrid.workspace(&handle)?;
+//! hybrid.call(
 //!     &mut workspace,
-//!     Buffers {
+//!     Buffers::new(Required {
 //!         input_ids: (&prompt).into(),
 //!         input_ids_len: (&[10i64]).into(),
 //!         pre_ids: (&pre_ids).into(),
@@ -57,9 +52,7 @@
 //!         seq_lens_this_time: (&mut seq_lens_this_time).into(),
 //!         seq_lens_decoder: (&[10i32]).into(),
 //!         max_dec_len: (&[20i64]).into(),
-//!         flags: None,
-//!     },
-//!     Stream::default(),
+//!     }),
 //! )?;
 //! // " quick" was followed by " brown fox jumps".
 //! assert_eq!(draft_tokens, [578, 4062, 14198, 39935, 35308]);
@@ -70,22 +63,56 @@
 //!
 //! Source: FastDeploy's `speculate_decoding/draft_model/ngram_match_mixed`.
 
-use crate::arguments::arguments;
 use crate::check::Checker;
+use crate::declare::operator;
 use crate::ngram::{RowDescs, Rows, check_sizes};
 use crate::{DType, Operator, Result, TensorDesc};
 
-/// The parameters of `hybrid_mtp_ngram`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HybridMtpNgram {
-    /// The longest pattern, 1 to 1024.
-    pub max_ngram_size: usize,
-    /// The shortest pattern.
-    pub min_ngram_size: usize,
-    /// The most drafts of a request, those of the head included.
-    pub max_draft_tokens: usize,
-    /// The token budget of one step, over all requests.
-    pub token_threshold: i32,
+operator! {
+    /// Extends the drafts of a multi-token-prediction head by n-gram matching.
+    pub struct HybridMtpNgram = "hybrid_mtp_ngram";
+
+    options {
+        /// The most drafts of a request, those of the head included.
+        required max_draft_tokens: usize,
+        /// The longest pattern, 1 to 1024.
+        optional max_ngram_size: usize = 3,
+        /// The shortest pattern.
+        optional min_ngram_size: usize = 1,
+        /// The token budget of one step, over all requests.
+        optional token_threshold: i32 = 128,
+    }
+
+    arguments by name {
+        /// The prompts, where patterns are looked for first.
+        required input_ids: in [I64, I32, U32] "[batch, max_prompt_len]",
+        /// Tokens in each prompt. The same at every step; 0 for one that is not to be
+        /// searched.
+        required input_ids_len: in [I64, I32] "[batch] or [batch, 1]",
+        /// Generated tokens from the start of the row on, without the prompt, except
+        /// that engines have its last token in slot 0; then, if matching is to go on from
+        /// them, the drafts of the head.
+        required pre_ids: in [I64, I32, U32] "[batch, max_model_len]",
+        /// The index in `pre_ids` of the last token that counts, which the pattern ends
+        /// with. With the prompt's last token in slot 0 that is, at a request's first
+        /// step, 1; nothing is drafted below `min_ngram_size`.
+        required step_idx: in [I64, I32] "[batch] or [batch, 1]",
+        /// The tokens that the model is run on next. Slot 0 is the last generated token and
+        /// slots 1 to `have - 1` the head's drafts, all of which the caller writes and this
+        /// neither reads nor changes; drafts are written from slot `have` on.
+        required draft_tokens: inout [I64, I32, U32] "[batch, max_draft_len]",
+        /// `have`, the tokens of this step so far: 1 and the number of the head's drafts,
+        /// to which the drafts found are added. 0 for a request that has no part in it.
+        required seq_lens_this_time: inout [I32] "[batch] or [batch, 1]",
+        /// Tokens in the cache: at a request's first decoding step, those of the prompt.
+        /// Where it is 0 the request does not count among those that the budget keeps a
+        /// token for.
+        required seq_lens_decoder: in [I32] "[batch] or [batch, 1]",
+        /// The most tokens to generate, over all steps: no drafts beyond it.
+        required max_dec_len: in [I64, I32] "[batch] or [batch, 1]",
+        /// Flags, OR-ed.
+        optional flags: inout [U32] "[1]",
+    }
 }
 
 impl HybridMtpNgram {
@@ -100,7 +127,7 @@ impl HybridMtpNgram {
         let tokens = |cols| TensorDesc::new(DType::I64, [batch, cols]);
         let lengths = TensorDesc::new(DType::I64, [batch]);
         let counts = TensorDesc::new(DType::I32, [batch]);
-        Tensors {
+        Tensors::new(Required {
             input_ids: tokens(max_prompt_len),
             input_ids_len: lengths,
             pre_ids: tokens(max_model_len),
@@ -109,48 +136,13 @@ impl HybridMtpNgram {
             seq_lens_this_time: counts,
             seq_lens_decoder: counts,
             max_dec_len: lengths,
-            flags: None,
-        }
+        })
     }
 }
 
-arguments! {
-    /// The arguments of `hybrid_mtp_ngram`. All tokens are of one type, and so are all
-    /// lengths (`input_ids_len`, `step_idx`, `max_dec_len`).
-    HybridMtpNgram = "hybrid_mtp_ngram" {
-        /// The prompts, where patterns are looked for first.
-        input_ids: in [I64, I32, U32] "[batch, max_prompt_len]",
-        /// Tokens in each prompt. The same at every step; 0 for one that is not to be
-        /// searched.
-        input_ids_len: in [I64, I32] "[batch] or [batch, 1]",
-        /// Generated tokens from the start of the row on, without the prompt, except
-        /// that engines have its last token in slot 0; then, if matching is to go on from
-        /// them, the drafts of the head.
-        pre_ids: in [I64, I32, U32] "[batch, max_model_len]",
-        /// The index in `pre_ids` of the last token that counts, which the pattern ends
-        /// with. With the prompt's last token in slot 0 that is, at a request's first
-        /// step, 1; nothing is drafted below `min_ngram_size`.
-        step_idx: in [I64, I32] "[batch] or [batch, 1]",
-        /// The tokens that the model is run on next. Slot 0 is the last generated token and
-        /// slots 1 to `have - 1` the head's drafts, all of which the caller writes and this
-        /// neither reads nor changes; drafts are written from slot `have` on.
-        draft_tokens: inout [I64, I32, U32] "[batch, max_draft_len]",
-        /// `have`, the tokens of this step so far: 1 and the number of the head's drafts,
-        /// to which the drafts found are added. 0 for a request that has no part in it.
-        seq_lens_this_time: inout [I32] "[batch] or [batch, 1]",
-        /// Tokens in the cache: at a request's first decoding step, those of the prompt.
-        /// Where it is 0 the request does not count among those that the budget keeps a
-        /// token for.
-        seq_lens_decoder: in [I32] "[batch] or [batch, 1]",
-        /// The most tokens to generate, over all steps: no drafts beyond it.
-        max_dec_len: in [I64, I32] "[batch] or [batch, 1]",
-        /// Flags, OR-ed.
-        flags: inout optional [U32] "[1]",
-    }
-}
-
-/// What was validated.
+/// A validated call: what a backend makes ready.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// The parameters.
     pub params: HybridMtpNgram,
@@ -188,6 +180,6 @@ impl Operator for HybridMtpNgram {
             self.max_draft_tokens,
             "a number below that of the largest i32",
         )?;
-        Ok(Plan { params: self.clone(), rows })
+        Ok(Plan { params: *self, rows })
     }
 }

@@ -20,81 +20,70 @@
 //!
 //! # Example
 //! ```
-//! use spec_core::ops::IndexerTopk;
-//! use spec_core::ops::indexer_topk::{Buffers, Tensors};
-//! use spec_core::{DType, Descriptor, Stream, TensorDesc};
+//! use spec::ops::IndexerTopk;
+//! use spec::ops::indexer_topk::Buffers;
+//! use spec::{DType, Handle, TensorDesc};
 //!
 //! // Two queries over one cache of six positions; the first sees but four of them.
 //! let scores = [0.0f32, 3.0, 0.0, 0.5, 9.0, 9.0, 0.0, 0.0, 0.0, 0.0, 0.0, 7.0];
 //! let lengths = [4, 6];
-//! let params = IndexerTopk { k: 3 };
-//! let tensors = Tensors {
-//!     lengths: Some(TensorDesc::new(DType::I32, [2])),
-//!     ..params.tensors(DType::F32, 2, 6)
-//! };
-//! let best = Descriptor::create(&spec_cpu::Cpu::open(0)?, &params, &tensors)?;
-//! let mut workspace = vec![0u8; best.workspace_size()];
+//! let params = IndexerTopk::new(3);
+//! let tensors = params.tensors(DType::F32, 2, 6).lengths(TensorDesc::new(DType::I32, [2]));
+//! let handle = Handle::cpu()?;
+//! let best = handle.create(&params, &tensors)?;
+//! let mut workspace = best.workspace(&handle)?;
 //! let mut indices = [0i32; 6];
-//! let buffers = Buffers {
-//!     scores: (&scores).into(),
-//!     lengths: Some((&lengths).into()),
-//!     starts: None,
-//!     indices: (&mut indices).into(),
-//!     flags: None,
-//! };
-//! best.calculate(&mut workspace, buffers, Stream::default())?;
+//! let buffers = Buffers::new(&scores, &mut indices).lengths(&lengths);
+//! best.call(&mut workspace, buffers)?;
 //! // Of equal scores the first are chosen.
 //! assert_eq!(indices, [0, 1, 3, 0, 1, 5]);
-//! # Ok::<(), spec_core::Error>(())
+//! # Ok::<(), spec::Error>(())
 //! ```
 
-use crate::arguments::arguments;
 use crate::check::Checker;
+use crate::declare::operator;
 use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
 
 /// The largest `k`.
 pub const MAX_K: usize = 4096;
 
-/// The parameters of `indexer_topk`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct IndexerTopk {
-    /// Positions of a row, 1 to [`MAX_K`].
-    pub k: usize,
+operator! {
+    /// The positions of the `k` best scores of each row, for sparse attention: what
+    /// `deduplicate_topk` is fed with.
+    pub struct IndexerTopk = "indexer_topk";
+
+    options {
+        /// Positions of a row, 1 to [`MAX_K`].
+        required k: usize,
+    }
+
+    arguments by position {
+        /// The scores, of which the larger is the better.
+        required scores: in [F32, F16, BF16] "[rows, cols]",
+        /// How many scores each row covers; absent: all from its start on.
+        optional lengths: in [I32, I64] "[rows]",
+        /// The first score that each row covers; absent: 0.
+        optional starts: in [I32, I64] "[rows]",
+        /// Positions of the best, relative to the row's start, ascending, then -1.
+        required indices: out [I32, U32, I64] "[rows, k]",
+        /// Bits of bad data, OR-ed into what is there: 1 a NaN, 4 a start or length
+        /// that was cut.
+        optional flags: inout [U32] "[1]",
+    }
 }
 
 impl IndexerTopk {
     /// Packed descriptors for `rows` whole rows of `cols` scores of this type: i32
     /// positions, no lengths, starts or flags.
     pub fn tensors(&self, dtype: DType, rows: usize, cols: usize) -> Tensors {
-        Tensors {
-            scores: TensorDesc::new(dtype, [rows, cols]),
-            lengths: None,
-            starts: None,
-            indices: TensorDesc::new(DType::I32, [rows, self.k]),
-            flags: None,
-        }
+        let indices = TensorDesc::new(DType::I32, [rows, self.k]);
+        Tensors::new(TensorDesc::new(dtype, [rows, cols]), indices)
     }
 }
 
-arguments! {
-    /// The arguments of `indexer_topk`.
-    IndexerTopk = "indexer_topk" {
-        /// The scores, of which the larger is the better.
-        scores: in [F32, F16, BF16] "[rows, cols]",
-        /// How many scores each row covers; absent: all from its start on.
-        lengths: in optional [I32, I64] "[rows]",
-        /// The first score that each row covers; absent: 0.
-        starts: in optional [I32, I64] "[rows]",
-        /// Positions of the best, relative to the row's start, ascending, then -1.
-        indices: out [I32, U32, I64] "[rows, k]",
-        /// Bits of bad data, OR-ed into what is there: 1 a NaN, 4 a start or length
-        /// that was cut.
-        flags: inout optional [U32] "[1]",
-    }
-}
-
-/// What was validated.
+/// A validated call: what a backend makes ready.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// Positions of a row.
     pub k: usize,

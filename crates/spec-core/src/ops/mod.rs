@@ -12,14 +12,138 @@ pub mod topk_router;
 pub mod tree_verify;
 pub mod unique;
 
-pub use deduplicate_topk::DeduplicateTopk;
-pub use hybrid_mtp_ngram::HybridMtpNgram;
-pub use indexer_topk::IndexerTopk;
-pub use moe_align::MoeAlign;
-pub use ngram_match::NgramMatch;
-pub use prompt_lookup::PromptLookup;
-pub use rejection_sample::RejectionSample;
-pub use sample_logits::SampleLogits;
-pub use topk_router::TopkRouter;
-pub use tree_verify::TreeVerify;
-pub use unique::Unique;
+use crate::options::OptionInfo;
+use crate::{Argument, Signature};
+
+/// Calls a macro with the list of operators, each as `module: Type`, behind whatever tokens the
+/// caller puts in front of it. This is the only list of operators: everything that has
+/// something for each of them is made by such a macro.
+///
+/// ```
+/// macro_rules! names {
+///     ($($module:ident: $operator:ident,)+) => {
+///         [$( <spec::ops::$operator as spec::Signature>::NAME ),+]
+///     };
+/// }
+/// let names = spec::for_each_operator!(names);
+/// assert!(names.contains(&"topk_router"));
+/// ```
+#[macro_export]
+macro_rules! for_each_operator {
+    ($then:ident $($before:tt)*) => {
+        $then! {
+            $($before)*
+            topk_router: TopkRouter,
+            deduplicate_topk: DeduplicateTopk,
+            rejection_sample: RejectionSample,
+            sample_logits: SampleLogits,
+            ngram_match: NgramMatch,
+            hybrid_mtp_ngram: HybridMtpNgram,
+            prompt_lookup: PromptLookup,
+            tree_verify: TreeVerify,
+            moe_align: MoeAlign,
+            indexer_topk: IndexerTopk,
+            unique: Unique,
+        }
+    };
+}
+
+/// What a program can know of an operator without naming its type.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct Description {
+    /// The operator's name: `topk_router`.
+    pub name: &'static str,
+    /// The name of its type in Rust: `TopkRouter`.
+    pub type_name: &'static str,
+    /// What it does; the first paragraph is a summary.
+    pub doc: &'static str,
+    /// Its options.
+    pub options: &'static [OptionInfo],
+    /// Its arguments.
+    pub arguments: &'static [Argument],
+}
+
+macro_rules! list {
+    ($($module:ident: $operator:ident,)+) => {
+        $( pub use $module::$operator; )+
+
+        /// Every operator.
+        pub const ALL: &[Description] = &[$(
+            Description {
+                name: <$operator as Signature>::NAME,
+                type_name: stringify!($operator),
+                doc: <$operator as Signature>::DOC,
+                options: <$operator as Signature>::OPTIONS,
+                arguments: <$operator as Signature>::ARGUMENTS,
+            }
+        ),+];
+    };
+}
+
+for_each_operator!(list);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Role;
+
+    /// A call that passes `one` where `other` belongs is not refused for its element type, its
+    /// rank or its size.
+    fn change_places(one: &Argument, other: &Argument) -> bool {
+        let rank = |argument: &Argument| {
+            argument.shape.split(" or ").next().map(|form| form.split(',').count())
+        };
+        let is_one = |argument: &Argument| argument.shape == "[1]";
+        (one.role == Role::Input) == (other.role == Role::Input)
+            && one.dtypes.iter().any(|dtype| other.dtypes.contains(dtype))
+            && rank(one) == rank(other)
+            && is_one(one) == is_one(other)
+    }
+
+    #[test]
+    fn required_arguments_that_could_change_places_are_passed_by_name() {
+        macro_rules! check {
+            ($($module:ident: $operator:ident,)+) => {$(
+                let required: Vec<_> =
+                    $operator::ARGUMENTS.iter().filter(|argument| !argument.optional).collect();
+                let confused = required.iter().enumerate().any(|(at, one)| {
+                    required[at + 1..].iter().any(|other| change_places(one, other))
+                });
+                assert_eq!($operator::BY_NAME, confused, "{}", $operator::NAME);
+            )+};
+        }
+        for_each_operator!(check);
+    }
+
+    #[test]
+    fn every_file_of_the_folder_is_in_the_list() {
+        let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/src/ops");
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_stem().unwrap().to_str().unwrap();
+            let listed = ALL.iter().any(|operator| operator.name == name);
+            assert!(listed || name == "mod", "{name} is not in `for_each_operator!`");
+        }
+    }
+
+    #[test]
+    fn an_option_is_read_as_it_was_set() {
+        macro_rules! check {
+            ($($module:ident: $operator:ident,)+) => {$(
+                let usual = $operator::usual();
+                for option in $operator::OPTIONS {
+                    let value = usual.option(option.name).unwrap();
+                    assert_eq!(option.kind.parse(&value.to_string()), Some(value));
+                    let mut other = usual;
+                    other.set_text(option.name, &value.to_string()).unwrap();
+                    assert_eq!(other, usual);
+                    assert!(other.set_text(option.name, "?").is_err());
+                }
+                let error = usual.option("nosuch").unwrap_err().to_string();
+                assert!($operator::OPTIONS.iter().all(|option| error.contains(option.name)));
+            )+};
+        }
+        for_each_operator!(check);
+    }
+}

@@ -34,62 +34,85 @@
 //!
 //! # Example
 //! ```
-//! use spec_core::ops::MoeAlign;
-//! use spec_core::ops::moe_align::Buffers;
-//! use spec_core::{DType, Descriptor, Stream};
+//! use spec::ops::MoeAlign;
+//! use spec::ops::moe_align::{Buffers, Required};
+//! use spec::{DType, Handle, TensorDesc};
 //!
 //! // The two tokens of the picture above.
 //! let topk_ids = [1, 0, 1, 0];
 //! let params = MoeAlign::new(2, 4);
-//! let tensors = params.tensors(DType::I32, 2, 2);
+//! let tensors = params.tensors(DType::I32, 2, 2).inverse(TensorDesc::new(DType::I32, [4]));
 //! assert_eq!(tensors.sorted_ids.shape(), [12]);
-//! let align = Descriptor::create(&spec_cpu::Cpu::open(0)?, &params, &tensors)?;
-//! let mut workspace = vec![0u8; align.workspace_size()];
+//! let handle = Handle::cpu()?;
+//! let align = handle.create(&params, &tensors)?;
+//! let mut workspace = align.workspace(&handle)?;
 //! let (mut sorted_ids, mut block_experts) = ([0i32; 12], [0i32; 3]);
 //! let (mut counts, mut offsets, mut num_padded) = ([0i32; 2], [0i32; 3], [0i32]);
 //! let mut inverse = [0i32; 4];
-//! let buffers = Buffers {
+//! let buffers = Buffers::new(Required {
 //!     topk_ids: (&topk_ids).into(),
-//!     expert_map: None,
 //!     sorted_ids: (&mut sorted_ids).into(),
 //!     block_experts: (&mut block_experts).into(),
 //!     counts: (&mut counts).into(),
 //!     offsets: (&mut offsets).into(),
 //!     num_padded: (&mut num_padded).into(),
-//!     inverse: Some((&mut inverse).into()),
-//!     flags: None,
-//! };
-//! align.calculate(&mut workspace, buffers, Stream::default())?;
+//! })
+//! .inverse(&mut inverse);
+//! align.call(&mut workspace, buffers)?;
 //! assert_eq!(sorted_ids, [1, 3, 4, 4, 0, 2, 4, 4, 4, 4, 4, 4]);
 //! assert_eq!((block_experts, num_padded), ([0, 1, -1], [8]));
 //! assert_eq!((counts, offsets, inverse), ([2, 2], [0, 4, 8], [4, 0, 5, 1]));
-//! # Ok::<(), spec_core::Error>(())
+//! # Ok::<(), spec::Error>(())
 //! ```
 
-use crate::arguments::arguments;
 use crate::check::Checker;
+use crate::declare::operator;
 use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
 
 /// The most experts.
 pub const MAX_EXPERTS: usize = 4096;
 
-/// The parameters of `moe_align`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct MoeAlign {
-    /// Experts that `topk_ids` knows, 1 to [`MAX_EXPERTS`].
-    pub experts: usize,
-    /// Experts that have a run here: all of them, or fewer with `expert_map`.
-    pub local_experts: usize,
-    /// Rows of a block of the product: each run is a multiple of it.
-    pub block_size: usize,
+operator! {
+    /// Groups a router's picks by expert, for grouped matrix products.
+    pub struct MoeAlign = "moe_align";
+
+    options {
+        /// Experts that `topk_ids` knows, 1 to [`MAX_EXPERTS`].
+        required experts: usize,
+        /// Rows of a block of the product: each run is a multiple of it.
+        required block_size: usize,
+        /// Experts that have a run here: all of them, or fewer with `expert_map`.
+        optional local_experts: usize as experts,
+    }
+
+    arguments by name {
+        /// The experts that each token goes to, as `topk_router` gives them; -1 for
+        /// none.
+        required topk_ids: in [I32, U32, I64] "[tokens, k]",
+        /// The local number of each expert, -1 where it is not here; absent: all
+        /// are, under their own numbers.
+        optional expert_map: in [I32] "[experts]",
+        /// Picks (`token * k + j`) by local expert, ascending in each run; `tokens *
+        /// k` in padding and to the end. The capacity is `tokens * k + local_experts
+        /// * (block_size - 1)`, rounded up to a multiple of `block_size`.
+        required sorted_ids: out [I32, U32] "[capacity]",
+        /// The local expert of each block of `sorted_ids`, -1 after the last.
+        required block_experts: out [I32] "[capacity / block_size]",
+        /// Picks of each local expert.
+        required counts: out [I32] "[local_experts]",
+        /// Where each local expert's run starts in `sorted_ids`, and where the last
+        /// ends.
+        required offsets: out [I32] "[local_experts + 1]",
+        /// Places of `sorted_ids` that belong to a run, padding included.
+        required num_padded: out [I32] "[1]",
+        /// Where each pick went in `sorted_ids`, -1 where it was dropped.
+        optional inverse: out [I32] "[tokens * k]",
+        /// Bits of bad data, OR-ed into what is there: 2 an expert out of range.
+        optional flags: inout [U32] "[1]",
+    }
 }
 
 impl MoeAlign {
-    /// All of `experts` experts are here.
-    pub const fn new(experts: usize, block_size: usize) -> Self {
-        MoeAlign { experts, local_experts: experts, block_size }
-    }
-
     /// Length of `sorted_ids` for so many picks: what is enough whatever they are.
     /// `None` where it does not fit an i32.
     pub fn capacity(&self, picks: usize) -> Option<usize> {
@@ -98,57 +121,26 @@ impl MoeAlign {
         i32::try_from(capacity).is_ok().then_some(capacity)
     }
 
-    /// Packed descriptors for `tokens` tokens of `k` picks each, of this type:
-    /// with `inverse`, without map and flags.
+    /// Packed descriptors for `tokens` tokens of `k` picks each, of this type, and of no
+    /// optional argument.
     pub fn tensors(&self, dtype: DType, tokens: usize, k: usize) -> Tensors {
         let picks = tokens.saturating_mul(k);
         let capacity = self.capacity(picks).unwrap_or(usize::MAX);
         let vector = |len| TensorDesc::new(DType::I32, [len]);
-        Tensors {
+        Tensors::new(Required {
             topk_ids: TensorDesc::new(dtype, [tokens, k]),
-            expert_map: None,
             sorted_ids: vector(capacity),
             block_experts: vector(capacity.checked_div(self.block_size).unwrap_or(usize::MAX)),
             counts: vector(self.local_experts),
             offsets: vector(self.local_experts.saturating_add(1)),
             num_padded: vector(1),
-            inverse: Some(vector(picks)),
-            flags: None,
-        }
+        })
     }
 }
 
-arguments! {
-    /// The arguments of `moe_align`.
-    MoeAlign = "moe_align" {
-        /// The experts that each token goes to, as `topk_router` gives them; -1 for
-        /// none.
-        topk_ids: in [I32, U32, I64] "[tokens, k]",
-        /// The local number of each expert, -1 where it is not here; absent: all
-        /// are, under their own numbers.
-        expert_map: in optional [I32] "[experts]",
-        /// Picks (`token * k + j`) by local expert, ascending in each run; `tokens *
-        /// k` in padding and to the end. The capacity is `tokens * k + local_experts
-        /// * (block_size - 1)`, rounded up to a multiple of `block_size`.
-        sorted_ids: out [I32, U32] "[capacity]",
-        /// The local expert of each block of `sorted_ids`, -1 after the last.
-        block_experts: out [I32] "[capacity / block_size]",
-        /// Picks of each local expert.
-        counts: out [I32] "[local_experts]",
-        /// Where each local expert's run starts in `sorted_ids`, and where the last
-        /// ends.
-        offsets: out [I32] "[local_experts + 1]",
-        /// Places of `sorted_ids` that belong to a run, padding included.
-        num_padded: out [I32] "[1]",
-        /// Where each pick went in `sorted_ids`, -1 where it was dropped.
-        inverse: out optional [I32] "[tokens * k]",
-        /// Bits of bad data, OR-ed into what is there: 2 an expert out of range.
-        flags: inout optional [U32] "[1]",
-    }
-}
-
-/// What was validated.
+/// A validated call: what a backend makes ready.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// The parameters.
     pub params: MoeAlign,

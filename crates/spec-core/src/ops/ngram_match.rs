@@ -33,8 +33,8 @@
 //! two are the same number, and the first generated token is enough to draft from.
 //!
 //! ```
-//! use spec::ops::ngram_match::{Buffers, NgramMatch};
-//! use spec::{Handle, Stream};
+//! use spec::ops::ngram_match::{Buffers, NgramMatch, Required};
+//! use spec::Handle;
 //!
 //! # fn main() -> spec::Result<()> {
 //! let handle: Handle = "cpu".parse()?;
@@ -50,12 +50,12 @@
 //! let mut draft_tokens = [4062i64, 0, 0, 0, 0]; // slot 0: the token that the model is run on
 //! let mut seq_lens_this_time = [1i32];
 //!
-//! let params = NgramMatch { max_ngram_size: 3, token_threshold: 128 };
+//! let params = NgramMatch::new().max_ngram_size(3).token_threshold(128);
 //! let ngram = handle.create(&params, &params.tensors(1, prompt.len(), all.len(), 5))?;
-//! let mut workspace = handle.workspace(ngram.workspace_size())?;
-//! ngram.calculate(
+//! let mut workspace = ngram.workspace(&handle)?;
+//! ngram.call(
 //!     &mut workspace,
-//!     Buffers {
+//!     Buffers::new(Required {
 //!         input_ids: (&prompt).into(),
 //!         input_ids_len: (&[10i64]).into(),
 //!         token_ids_all: (&all).into(),
@@ -67,9 +67,7 @@
 //!         seq_lens_encoder: (&[0i32]).into(),
 //!         seq_lens_decoder: (&[11i32]).into(),
 //!         max_dec_len: (&[20i64]).into(),
-//!         flags: None,
-//!     },
-//!     Stream::default(),
+//!     }),
 //! )?;
 //! // " quick" was followed by " brown fox jumps over".
 //! assert_eq!(draft_tokens, [4062, 14198, 39935, 35308, 927]);
@@ -81,24 +79,66 @@
 //! Source: FastDeploy's `speculate_decoding/ngram_match`, itself after prompt
 //! lookup decoding (Saxena, 2023).
 
-use crate::arguments::arguments;
 use crate::check::Checker;
+use crate::declare::operator;
 use crate::ngram::{RowDescs, Rows, check_sizes};
 use crate::{DType, Operator, Result, TensorDesc};
 
-/// The parameters of `ngram_match`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NgramMatch {
-    /// The longest pattern, 1 to 1024.
-    pub max_ngram_size: usize,
-    /// The token budget of one step, over all requests.
-    pub token_threshold: i32,
+operator! {
+    /// Drafts tokens by copying what followed the last tokens' earlier occurrence.
+    pub struct NgramMatch = "ngram_match";
+
+    options {
+        /// The longest pattern, 1 to 1024.
+        optional max_ngram_size: usize = 3,
+        /// The token budget of one step, over all requests.
+        optional token_threshold: i32 = 128,
+    }
+
+    arguments by name {
+        /// The prompts, where patterns are looked for first.
+        required input_ids: in [I64, I32, U32] "[batch, max_prompt_len]",
+        /// Tokens in each prompt. The same at every step; 0 for one that is not to be
+        /// searched.
+        required input_ids_len: in [I64, I32] "[batch] or [batch, 1]",
+        /// Rows in which the generated tokens lie from `prompt_lens` on; what is before
+        /// is not read.
+        required token_ids_all: in [I64, I32, U32] "[batch, max_model_len]",
+        /// Where the generated tokens start in their row: the prompt's length where the
+        /// prompt lies before them, or one less, so that its last token counts as
+        /// generated and the first step can draft. The same at every step.
+        required prompt_lens: in [I64, I32] "[batch] or [batch, 1]",
+        /// The index of the last generated token, counted from `prompt_lens`: one less
+        /// than how many there are. 0 at a request's first step, where one token was
+        /// generated; nothing is drafted below 1.
+        required step_idx: in [I64, I32] "[batch] or [batch, 1]",
+        /// The most drafts of each request; 0 or less for none.
+        required draft_token_num: in [I32] "[batch] or [batch, 1]",
+        /// The tokens that the model is run on next. Slot 0 is the last generated token,
+        /// which the caller writes and this neither reads nor changes; drafts are written
+        /// from slot 1 on, and slots behind the last of them are left as they are.
+        required draft_tokens: inout [I64, I32, U32] "[batch, max_draft_len]",
+        /// Tokens of this step: becomes 1 and the number of drafts for a request that
+        /// decodes, 0 for an idle one. Read only for one that is being encoded, whose
+        /// tokens count against the budget.
+        required seq_lens_this_time: inout [I32] "[batch] or [batch, 1]",
+        /// Prompt tokens that are being encoded in this step; 0 from a request's first
+        /// decoding step on.
+        required seq_lens_encoder: in [I32] "[batch] or [batch, 1]",
+        /// Tokens in the cache: at a request's first decoding step, those of the prompt. 0
+        /// for a slot without a request, which drafts nothing.
+        required seq_lens_decoder: in [I32] "[batch] or [batch, 1]",
+        /// The most tokens to generate, over all steps: no drafts beyond it.
+        required max_dec_len: in [I64, I32] "[batch] or [batch, 1]",
+        /// Flags, OR-ed.
+        optional flags: inout [U32] "[1]",
+    }
 }
 
 impl Default for NgramMatch {
     /// FastDeploy's: patterns of up to 3 tokens, a budget of 128.
     fn default() -> Self {
-        NgramMatch { max_ngram_size: 3, token_threshold: 128 }
+        NgramMatch::new()
     }
 }
 
@@ -114,7 +154,7 @@ impl NgramMatch {
         let tokens = |cols| TensorDesc::new(DType::I64, [batch, cols]);
         let lengths = TensorDesc::new(DType::I64, [batch]);
         let counts = TensorDesc::new(DType::I32, [batch]);
-        Tensors {
+        Tensors::new(Required {
             input_ids: tokens(max_prompt_len),
             input_ids_len: lengths,
             token_ids_all: tokens(max_model_len),
@@ -126,56 +166,13 @@ impl NgramMatch {
             seq_lens_encoder: counts,
             seq_lens_decoder: counts,
             max_dec_len: lengths,
-            flags: None,
-        }
+        })
     }
 }
 
-arguments! {
-    /// The arguments of `ngram_match`. All tokens are of one type, and so are all
-    /// lengths (`input_ids_len`, `prompt_lens`, `step_idx`, `max_dec_len`).
-    NgramMatch = "ngram_match" {
-        /// The prompts, where patterns are looked for first.
-        input_ids: in [I64, I32, U32] "[batch, max_prompt_len]",
-        /// Tokens in each prompt. The same at every step; 0 for one that is not to be
-        /// searched.
-        input_ids_len: in [I64, I32] "[batch] or [batch, 1]",
-        /// Rows in which the generated tokens lie from `prompt_lens` on; what is before
-        /// is not read.
-        token_ids_all: in [I64, I32, U32] "[batch, max_model_len]",
-        /// Where the generated tokens start in their row: the prompt's length where the
-        /// prompt lies before them, or one less, so that its last token counts as
-        /// generated and the first step can draft. The same at every step.
-        prompt_lens: in [I64, I32] "[batch] or [batch, 1]",
-        /// The index of the last generated token, counted from `prompt_lens`: one less
-        /// than how many there are. 0 at a request's first step, where one token was
-        /// generated; nothing is drafted below 1.
-        step_idx: in [I64, I32] "[batch] or [batch, 1]",
-        /// The most drafts of each request; 0 or less for none.
-        draft_token_num: in [I32] "[batch] or [batch, 1]",
-        /// The tokens that the model is run on next. Slot 0 is the last generated token,
-        /// which the caller writes and this neither reads nor changes; drafts are written
-        /// from slot 1 on, and slots behind the last of them are left as they are.
-        draft_tokens: inout [I64, I32, U32] "[batch, max_draft_len]",
-        /// Tokens of this step: becomes 1 and the number of drafts for a request that
-        /// decodes, 0 for an idle one. Read only for one that is being encoded, whose
-        /// tokens count against the budget.
-        seq_lens_this_time: inout [I32] "[batch] or [batch, 1]",
-        /// Prompt tokens that are being encoded in this step; 0 from a request's first
-        /// decoding step on.
-        seq_lens_encoder: in [I32] "[batch] or [batch, 1]",
-        /// Tokens in the cache: at a request's first decoding step, those of the prompt. 0
-        /// for a slot without a request, which drafts nothing.
-        seq_lens_decoder: in [I32] "[batch] or [batch, 1]",
-        /// The most tokens to generate, over all steps: no drafts beyond it.
-        max_dec_len: in [I64, I32] "[batch] or [batch, 1]",
-        /// Flags, OR-ed.
-        flags: inout optional [U32] "[1]",
-    }
-}
-
-/// What was validated.
+/// A validated call: what a backend makes ready.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// The parameters.
     pub params: NgramMatch,
@@ -210,6 +207,6 @@ impl Operator for NgramMatch {
             c.vector_of(arg::flags, flags, 1)?;
         }
         check_sizes(&c, 1, self.max_ngram_size, self.token_threshold)?;
-        Ok(Plan { params: self.clone(), rows })
+        Ok(Plan { params: *self, rows })
     }
 }

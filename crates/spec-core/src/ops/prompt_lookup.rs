@@ -23,7 +23,7 @@
 //!
 //! ```
 //! use spec::ops::prompt_lookup::{Buffers, PromptLookup};
-//! use spec::{DType, Handle, Stream};
+//! use spec::{DType, Handle};
 //!
 //! # fn main() -> spec::Result<()> {
 //! let handle: Handle = "cpu".parse()?;
@@ -38,19 +38,12 @@
 //! let lengths = [13i32, 3];
 //! let (mut drafts, mut counts) = ([0i32; 2 * 4], [0i32; 2]);
 //!
-//! let params = PromptLookup { max_draft: 4, ..PromptLookup::default() };
+//! let params = PromptLookup::default().max_draft(4);
 //! let lookup = handle.create(&params, &params.tensors(DType::I32, 2, 16))?;
-//! let mut workspace = handle.workspace(lookup.workspace_size())?;
-//! lookup.calculate(
+//! let mut workspace = lookup.workspace(&handle)?;
+//! lookup.call(
 //!     &mut workspace,
-//!     Buffers {
-//!         tokens: tokens.as_flattened().into(),
-//!         lengths: (&lengths).into(),
-//!         drafts: (&mut drafts).into(),
-//!         counts: (&mut counts).into(),
-//!         flags: None,
-//!     },
-//!     Stream::default(),
+//!     Buffers::new(tokens.as_flattened(), &lengths, &mut drafts, &mut counts),
 //! )?;
 //! // " fox jumps over the", and nothing for a text that repeats nothing.
 //! assert_eq!(drafts, [39935, 35308, 927, 279, -1, -1, -1, -1]);
@@ -62,39 +55,59 @@
 //! Source: prompt lookup decoding (Saxena, 2023), as vLLM's n-gram proposer,
 //! transformers and llama.cpp have it.
 
-use crate::arguments::arguments;
 use crate::check::Checker;
+use crate::declare::{choice, operator};
 use crate::ngram::check_patterns;
 use crate::{DType, Matrix, Operator, Result, TensorDesc};
 
-/// Which of several equally long earlier occurrences is copied from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Occurrence {
-    /// The first in the text: vLLM's proposer on the CPU.
-    First,
-    /// The last: vLLM's on the GPU, and the better guess in code and
-    /// conversation, where what was said last is what is repeated.
-    #[default]
-    Last,
+choice! {
+    /// Which of several equally long earlier occurrences is copied from.
+    pub enum Occurrence = "occurrence" {
+        /// The first in the text: vLLM's proposer on the CPU.
+        First = "first",
+        /// The last: vLLM's on the GPU, and the better guess in code and
+        /// conversation, where what was said last is what is repeated.
+        Last = "last",
+    }
 }
 
-/// The parameters of `prompt_lookup`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PromptLookup {
-    /// The shortest pattern, at least 1. Below 2 most drafts are chance.
-    pub min_ngram: usize,
-    /// The longest pattern, `min_ngram` to 1024.
-    pub max_ngram: usize,
-    /// The most drafts of a request, which is also how many columns `drafts` has.
-    pub max_draft: usize,
-    /// Which occurrence is copied from.
-    pub occurrence: Occurrence,
+operator! {
+    /// Drafts from a request's own text: what followed its last tokens where they
+    /// occurred before.
+    pub struct PromptLookup = "prompt_lookup";
+
+    options {
+        /// The shortest pattern, at least 1. Below 2 most drafts are chance.
+        optional min_ngram: usize = 2,
+        /// The longest pattern, `min_ngram` to 1024.
+        optional max_ngram: usize = 5,
+        /// The most drafts of a request, which is also how many columns `drafts` has.
+        optional max_draft: usize = 5,
+        /// Which occurrence is copied from.
+        optional occurrence: Occurrence = Occurrence::Last,
+    }
+
+    arguments by position {
+        /// The text of each request: its prompt, then every token generated so
+        /// far, the last one included. What lies behind `lengths` is not read.
+        required tokens: in [I64, I32, U32] "[batch, most]",
+        /// How many tokens the text has. At a request's first step: those of the
+        /// prompt, or one more if the prefill's own token is already there.
+        required lengths: in [I32, I64] "[batch] or [batch, 1]",
+        /// The drafts, of the tokens' type, then -1 (in u32 the largest value) to
+        /// the row's end.
+        required drafts: out [I64, I32, U32] "[batch, max_draft]",
+        /// How many drafts there are, 0 to `max_draft`.
+        required counts: out [I32] "[batch] or [batch, 1]",
+        /// Flags, OR-ed.
+        optional flags: inout [U32] "[1]",
+    }
 }
 
 impl Default for PromptLookup {
     /// Patterns of 2 to 5 tokens, up to 5 drafts, of the last occurrence.
     fn default() -> Self {
-        PromptLookup { min_ngram: 2, max_ngram: 5, max_draft: 5, occurrence: Occurrence::Last }
+        PromptLookup::new()
     }
 }
 
@@ -102,37 +115,19 @@ impl PromptLookup {
     /// Packed descriptors for tokens of that type in rows of `most`, lengths of
     /// i32, without flags.
     pub fn tensors(&self, dtype: DType, batch: usize, most: usize) -> Tensors {
-        Tensors {
-            tokens: TensorDesc::new(dtype, [batch, most]),
-            lengths: TensorDesc::new(DType::I32, [batch]),
-            drafts: TensorDesc::new(dtype, [batch, self.max_draft]),
-            counts: TensorDesc::new(DType::I32, [batch]),
-            flags: None,
-        }
+        let per_request = TensorDesc::new(DType::I32, [batch]);
+        Tensors::new(
+            TensorDesc::new(dtype, [batch, most]),
+            per_request,
+            TensorDesc::new(dtype, [batch, self.max_draft]),
+            per_request,
+        )
     }
 }
 
-arguments! {
-    /// The arguments of `prompt_lookup`.
-    PromptLookup = "prompt_lookup" {
-        /// The text of each request: its prompt, then every token generated so
-        /// far, the last one included. What lies behind `lengths` is not read.
-        tokens: in [I64, I32, U32] "[batch, most]",
-        /// How many tokens the text has. At a request's first step: those of the
-        /// prompt, or one more if the prefill's own token is already there.
-        lengths: in [I32, I64] "[batch] or [batch, 1]",
-        /// The drafts, of the tokens' type, then -1 (in u32 the largest value) to
-        /// the row's end.
-        drafts: out [I64, I32, U32] "[batch, max_draft]",
-        /// How many drafts there are, 0 to `max_draft`.
-        counts: out [I32] "[batch] or [batch, 1]",
-        /// Flags, OR-ed.
-        flags: inout optional [U32] "[1]",
-    }
-}
-
-/// What was validated.
+/// A validated call: what a backend makes ready.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// The parameters.
     pub params: PromptLookup,
@@ -162,6 +157,6 @@ impl Operator for PromptLookup {
         if let Some(flags) = &t.flags {
             c.vector_of(arg::flags, flags, 1)?;
         }
-        Ok(Plan { params: self.clone(), tokens, lengths, drafts })
+        Ok(Plan { params: *self, tokens, lengths, drafts })
     }
 }

@@ -43,7 +43,7 @@
 //! a bonus token, with [`Purpose::Sample`](crate::philox::Purpose::Sample).
 //!
 //! ```
-//! use spec_core::philox::{Draw, Purpose};
+//! use spec::philox::{Draw, Purpose};
 //!
 //! let (seed, position) = (0x5EED, 1024);
 //! let drafts = Draw::at(seed, position, Purpose::Sample); // what the drafter uses
@@ -63,9 +63,9 @@
 //!
 //! # Example
 //! ```
-//! use spec_core::ops::RejectionSample;
-//! use spec_core::ops::rejection_sample::{Buffers, Tensors};
-//! use spec_core::{DType, Descriptor, Stream, TensorDesc};
+//! use spec::ops::RejectionSample;
+//! use spec::ops::rejection_sample::{Buffers, Required};
+//! use spec::{DType, Handle, TensorDesc};
 //!
 //! // Two requests to a model with 151,936 tokens, after "The quick". One samples
 //! // and has drafted " brown fox jumps"; the other is at temperature 0, later in
@@ -102,109 +102,153 @@
 //! .concat();
 //!
 //! let params = RejectionSample::lossless(3);
-//! let tensors = Tensors {
-//!     greedy: Some(TensorDesc::new(DType::Bool, [2])),
-//!     ..params.tensors(2, 5, VOCAB)
-//! };
-//! let verify = Descriptor::create(&spec_cpu::Cpu::open(0)?, &params, &tensors)?;
-//! let mut workspace = vec![0u8; verify.workspace_size()];
+//! let tensors = params
+//!     .tensors(2, 5, VOCAB)
+//!     .draft_probs(TensorDesc::new(DType::F32, [5, VOCAB]))
+//!     .greedy(TensorDesc::new(DType::Bool, [2]));
+//! let handle = Handle::cpu()?;
+//! let verify = handle.create(&params, &tensors)?;
+//! let mut workspace = verify.workspace(&handle)?;
 //! let mut output_token_ids = [0i32; 2 * 4];
 //! let [mut emitted, mut accepted, mut recovered, mut bonus] = [[0i32; 2]; 4];
-//! let buffers = Buffers {
+//! let buffers = Buffers::new(Required {
 //!     target_probs: (&target_probs).into(),
-//!     draft_probs: Some((&draft_probs).into()),
 //!     draft_token_ids: (&draft_token_ids).into(),
 //!     bonus_token_ids: (&bonus_token_ids).into(),
 //!     cu_num_draft: (&cu_num_draft).into(),
-//!     uniform_samples: None,
-//!     seeds: Some((&seeds).into()),
-//!     positions: Some((&positions).into()),
-//!     greedy: Some(greedy.as_slice().into()),
 //!     output_token_ids: (&mut output_token_ids).into(),
 //!     num_accepted: (&mut emitted).into(),
 //!     accepted_counts: (&mut accepted).into(),
 //!     recovered_counts: (&mut recovered).into(),
 //!     bonus_counts: (&mut bonus).into(),
-//!     flags: None,
-//! };
-//! verify.calculate(&mut workspace, buffers, Stream::default())?;
+//! })
+//! .draft_probs(&draft_probs)
+//! .seeds(&seeds)
+//! .positions(&positions)
+//! .greedy(greedy.as_slice());
+//! verify.call(&mut workspace, buffers)?;
 //! assert_eq!(output_token_ids, [13_876, 38_835, 26_035, -1, 916, 264, -1, -1]);
 //! assert_eq!((emitted, accepted), ([3, 2], [2, 1]));
 //! // The next step decides positions 1027 and 19.
-//! # Ok::<(), spec_core::Error>(())
+//! # Ok::<(), spec::Error>(())
 //! ```
 
-use crate::arguments::arguments;
 use crate::check::Checker;
+use crate::declare::{choice, operator};
 use crate::exact::MAX_SAMPLED_VOCAB;
 use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
 
-/// When a draft token is accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Acceptance {
-    /// With probability `min(1, target / draft)`.
-    Probabilistic,
-    /// While it equals the target's argmax (lowest index among equals).
-    Greedy,
+choice! {
+    /// When a draft token is accepted.
+    pub enum Acceptance = "acceptance" {
+        /// With probability `min(1, target / draft)`.
+        Probabilistic = "probabilistic",
+        /// While it equals the target's argmax (lowest index among equals).
+        Greedy = "greedy",
+    }
 }
 
-/// How the token that replaces a rejected one is chosen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Recovery {
-    /// The largest residual. Does not preserve the target distribution.
-    Argmax,
-    /// Drawn from the residual. Preserves the target distribution.
-    Sample,
+choice! {
+    /// How the token that replaces a rejected one is chosen.
+    pub enum Recovery = "recovery" {
+        /// The largest residual. Does not preserve the target distribution.
+        Argmax = "argmax",
+        /// Drawn from the residual. Preserves the target distribution.
+        Sample = "sample",
+    }
 }
 
-/// The parameters of `rejection_sample`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RejectionSample {
-    /// The most drafts of a request; longer requests are cut.
-    pub max_spec_len: usize,
-    /// When a draft token is accepted, but for requests that `greedy` names.
-    pub acceptance: Acceptance,
-    /// How the recovered token is chosen; unused with greedy acceptance.
-    pub recovery: Recovery,
+operator! {
+    /// Verifies draft tokens against the target model (Leviathan et al., 2023).
+    pub struct RejectionSample = "rejection_sample";
+
+    options {
+        /// The most drafts of a request; longer requests are cut.
+        required max_spec_len: usize,
+        /// When a draft token is accepted, but for requests that `greedy` names.
+        optional acceptance: Acceptance = Acceptance::Probabilistic,
+        /// How the recovered token is chosen; unused with greedy acceptance.
+        optional recovery: Recovery = Recovery::Sample,
+    }
+
+    arguments by name {
+        /// The target model's probabilities, a row for each draft. At a request's
+        /// first step: what the target says after the prompt, and after each
+        /// draft but the last.
+        required target_probs: in [F32, F16, BF16] "[tokens, vocab]",
+        /// The probabilities that each draft was drawn from, in the type of
+        /// `target_probs`; absent where drafts are deterministic. Not read for
+        /// greedy requests. At the first step: the drafter's rows after the prompt.
+        optional draft_probs: in [F32, F16, BF16] "[tokens, vocab]",
+        /// Draft tokens, the requests' one after the other. At the first step: a
+        /// guess of what follows the prompt.
+        required draft_token_ids: in [I64, I32, U32] "[tokens]",
+        /// The token that follows if all drafts are accepted, drawn from the
+        /// target's row behind them. At the first step, where there are no
+        /// drafts yet: the first token after the prompt.
+        required bonus_token_ids: in [I64, I32, U32] "[batch]",
+        /// Where each request's drafts end, and with the leading 0 also where they
+        /// start: `[0, 3, 5]` or `[3, 5]` for 3 and 2 drafts. At the first step
+        /// without drafts: the number before it once more.
+        required cu_num_draft: in [I64, I32, U32] "[batch + 1] or [batch]",
+        /// Acceptance draws in [0, 1), one a draft; absent: drawn from `seeds` and
+        /// `positions`. Not read for greedy requests. At the first step: as at any.
+        optional uniform_samples: in [F32] "[tokens]",
+        /// Each request's seed. Required where anything is drawn: unless acceptance
+        /// is greedy, for `Sample` recovery and where `uniform_samples` is absent.
+        /// At the first step: any number, kept for as long as the request lives.
+        optional seeds: in [U64] "[batch]",
+        /// The position of each request's first draft in its own text, prompt
+        /// included. Required where `seeds` is. At the first step: the number of
+        /// tokens of the prompt; then it grows by what was emitted.
+        optional positions: in [I64, I32] "[batch]",
+        /// Not 0 for each request that follows the target's argmax, whatever
+        /// `acceptance` says of the others; absent: none. At the first step, and
+        /// at all others: whether the request's temperature is 0.
+        optional greedy: in [I32, I8, U8, Bool] "[batch]",
+        /// Emitted tokens: the accepted drafts, then the recovered or the bonus
+        /// token, then -1 (the largest number, in a `u32`). What they held before
+        /// does not matter, at the first step or later.
+        required output_token_ids: out [I32, I64, U32] "[batch, max_spec_len + 1]",
+        /// Tokens emitted: recovered or bonus included, so never 0.
+        required num_accepted: out [I32] "[batch]",
+        /// Draft tokens accepted; 0 at a first step without drafts.
+        required accepted_counts: out [I32] "[batch]",
+        /// 1 where a recovered token was emitted; 0 at a first step without drafts.
+        required recovered_counts: out [I32] "[batch]",
+        /// 1 where the bonus token was emitted; 1 at a first step without drafts.
+        required bonus_counts: out [I32] "[batch]",
+        /// Flags, OR-ed; cleared by the caller, before the first step if ever.
+        optional flags: inout [U32] "[1]",
+    }
 }
 
 impl RejectionSample {
     /// Lossless: probabilistic acceptance, recovery drawn from the residual.
     pub const fn lossless(max_spec_len: usize) -> Self {
-        RejectionSample {
-            max_spec_len,
-            acceptance: Acceptance::Probabilistic,
-            recovery: Recovery::Sample,
-        }
+        RejectionSample::new(max_spec_len)
     }
 
     /// Probabilistic acceptance with the largest residual as recovery.
     pub const fn argmax(max_spec_len: usize) -> Self {
-        RejectionSample { recovery: Recovery::Argmax, ..Self::lossless(max_spec_len) }
+        Self::lossless(max_spec_len).recovery(Recovery::Argmax)
     }
 
     /// Temperature 0: follow the target's argmax.
     pub const fn greedy(max_spec_len: usize) -> Self {
-        RejectionSample { acceptance: Acceptance::Greedy, ..Self::argmax(max_spec_len) }
+        Self::argmax(max_spec_len).acceptance(Acceptance::Greedy)
     }
 
     /// Packed descriptors for `batch` requests with `tokens` drafts in all:
-    /// f32 probabilities, i32 ids, `draft_probs`, seeds and positions where these
-    /// parameters draw, no `greedy`, no flags.
+    /// f32 probabilities, i32 ids, seeds and positions where these options draw random numbers,
+    /// and no other optional argument. Drafts that have probabilities add `draft_probs`.
     pub fn tensors(&self, batch: usize, tokens: usize, vocab: usize) -> Tensors {
         let per_request = TensorDesc::new(DType::I32, [batch]);
-        let probs = TensorDesc::new(DType::F32, [tokens, vocab]);
-        let sampled = self.acceptance == Acceptance::Probabilistic;
-        Tensors {
-            target_probs: probs,
-            draft_probs: sampled.then_some(probs),
+        let mut tensors = Tensors::new(Required {
+            target_probs: TensorDesc::new(DType::F32, [tokens, vocab]),
             draft_token_ids: TensorDesc::new(DType::I32, [tokens]),
             bonus_token_ids: per_request,
             cu_num_draft: TensorDesc::new(DType::I32, [batch.saturating_add(1)]),
-            uniform_samples: None,
-            seeds: sampled.then_some(TensorDesc::new(DType::U64, [batch])),
-            positions: sampled.then_some(TensorDesc::new(DType::I64, [batch])),
-            greedy: None,
             output_token_ids: TensorDesc::new(
                 DType::I32,
                 [batch, self.max_spec_len.saturating_add(1)],
@@ -213,67 +257,18 @@ impl RejectionSample {
             accepted_counts: per_request,
             recovered_counts: per_request,
             bonus_counts: per_request,
-            flags: None,
+        });
+        if self.acceptance == Acceptance::Probabilistic {
+            tensors.seeds = Some(TensorDesc::new(DType::U64, [batch]));
+            tensors.positions = Some(TensorDesc::new(DType::I64, [batch]));
         }
+        tensors
     }
 }
 
-arguments! {
-    /// The arguments of `rejection_sample`.
-    RejectionSample = "rejection_sample" {
-        /// The target model's probabilities, a row for each draft. At a request's
-        /// first step: what the target says after the prompt, and after each
-        /// draft but the last.
-        target_probs: in [F32, F16, BF16] "[tokens, vocab]",
-        /// The probabilities that each draft was drawn from, in the type of
-        /// `target_probs`; absent where drafts are deterministic. Not read for
-        /// greedy requests. At the first step: the drafter's rows after the prompt.
-        draft_probs: in optional [F32, F16, BF16] "[tokens, vocab]",
-        /// Draft tokens, the requests' one after the other. At the first step: a
-        /// guess of what follows the prompt.
-        draft_token_ids: in [I64, I32, U32] "[tokens]",
-        /// The token that follows if all drafts are accepted, drawn from the
-        /// target's row behind them. At the first step, where there are no
-        /// drafts yet: the first token after the prompt.
-        bonus_token_ids: in [I64, I32, U32] "[batch]",
-        /// Where each request's drafts end, and with the leading 0 also where they
-        /// start: `[0, 3, 5]` or `[3, 5]` for 3 and 2 drafts. At the first step
-        /// without drafts: the number before it once more.
-        cu_num_draft: in [I64, I32, U32] "[batch + 1] or [batch]",
-        /// Acceptance draws in [0, 1), one a draft; absent: drawn from `seeds` and
-        /// `positions`. Not read for greedy requests. At the first step: as at any.
-        uniform_samples: in optional [F32] "[tokens]",
-        /// Each request's seed. Required where anything is drawn: unless acceptance
-        /// is greedy, for `Sample` recovery and where `uniform_samples` is absent.
-        /// At the first step: any number, kept for as long as the request lives.
-        seeds: in optional [U64] "[batch]",
-        /// The position of each request's first draft in its own text, prompt
-        /// included. Required where `seeds` is. At the first step: the number of
-        /// tokens of the prompt; then it grows by what was emitted.
-        positions: in optional [I64, I32] "[batch]",
-        /// Not 0 for each request that follows the target's argmax, whatever
-        /// `acceptance` says of the others; absent: none. At the first step, and
-        /// at all others: whether the request's temperature is 0.
-        greedy: in optional [I32, I8, U8, Bool] "[batch]",
-        /// Emitted tokens: the accepted drafts, then the recovered or the bonus
-        /// token, then -1 (the largest number, in a `u32`). What they held before
-        /// does not matter, at the first step or later.
-        output_token_ids: out [I32, I64, U32] "[batch, max_spec_len + 1]",
-        /// Tokens emitted: recovered or bonus included, so never 0.
-        num_accepted: out [I32] "[batch]",
-        /// Draft tokens accepted; 0 at a first step without drafts.
-        accepted_counts: out [I32] "[batch]",
-        /// 1 where a recovered token was emitted; 0 at a first step without drafts.
-        recovered_counts: out [I32] "[batch]",
-        /// 1 where the bonus token was emitted; 1 at a first step without drafts.
-        bonus_counts: out [I32] "[batch]",
-        /// Flags, OR-ed; cleared by the caller, before the first step if ever.
-        flags: inout optional [U32] "[1]",
-    }
-}
-
-/// What was validated.
+/// A validated call: what a backend makes ready.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// The parameters.
     pub params: RejectionSample,
@@ -359,7 +354,7 @@ impl Operator for RejectionSample {
             c.vector_of(arg::flags, flags, 1)?;
         }
         Ok(Plan {
-            params: self.clone(),
+            params: *self,
             batch,
             target,
             draft,

@@ -44,9 +44,9 @@
 //! likeliest tokens.
 //!
 //! ```
-//! use spec_core::ops::SampleLogits;
-//! use spec_core::ops::sample_logits::{Buffers, Tensors};
-//! use spec_core::{DType, Descriptor, Stream, TensorDesc};
+//! use spec::ops::SampleLogits;
+//! use spec::ops::sample_logits::Buffers;
+//! use spec::{DType, Handle, TensorDesc};
 //!
 //! let logits = [
 //!     0.5f32, 2.0, -1.0, 1.0, // request 0
@@ -57,138 +57,134 @@
 //! let positions = [17i64, 203];
 //!
 //! let params = SampleLogits::transformers();
-//! let tensors = Tensors {
-//!     top_k: Some(TensorDesc::new(DType::I32, [2])),
-//!     probs: Some(TensorDesc::new(DType::F32, [2, 4])),
-//!     ..params.tensors(2, 2, 4)
-//! };
-//! let sample = Descriptor::create(&spec_cpu::Cpu::open(0)?, &params, &tensors)?;
-//! let mut workspace = vec![0u8; sample.workspace_size()];
+//! let tensors = params
+//!     .tensors(2, 4)
+//!     .top_k(TensorDesc::new(DType::I32, [2]))
+//!     .probs(TensorDesc::new(DType::F32, [2, 4]));
+//! let handle = Handle::cpu()?;
+//! let sample = handle.create(&params, &tensors)?;
+//! let mut workspace = sample.workspace(&handle)?;
 //! let (mut tokens, mut probs) = ([0i32; 2], [0f32; 8]);
-//! let buffers = Buffers {
-//!     logits: (&logits).into(),
-//!     positions: (&positions).into(),
-//!     temperature: (&temperature).into(),
-//!     seeds: (&seeds).into(),
-//!     top_k: Some((&top_k).into()),
-//!     top_p: None,
-//!     min_p: None,
-//!     requests: None,
-//!     mask: None,
-//!     tokens: (&mut tokens).into(),
-//!     probs: Some((&mut probs).into()),
-//!     logprobs: None,
-//!     flags: None,
-//! };
-//! sample.calculate(&mut workspace, buffers, Stream::default())?;
+//! let buffers = Buffers::new(&logits, &positions, &temperature, &seeds, &mut tokens)
+//!     .top_k(&top_k)
+//!     .probs(&mut probs);
+//! sample.call(&mut workspace, buffers)?;
 //! assert!(tokens[0] == 1 && [0, 2].contains(&tokens[1]));
 //! // e^(-0.5 / 0.8) = 0.5353 beside 1, and nothing else.
 //! assert_eq!(probs[..4], [0.0, 1.0, 0.0, 0.0]);
 //! assert!((probs[4] - 1.0 / 1.5353).abs() < 1e-4 && probs[5] == 0.0 && probs[7] == 0.0);
-//! # Ok::<(), spec_core::Error>(())
+//! # Ok::<(), spec::Error>(())
 //! ```
 
-use crate::arguments::arguments;
 use crate::check::Checker;
+use crate::declare::operator;
 use crate::exact::MAX_SAMPLED_VOCAB;
 use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
 
-/// The parameters of `sample_logits`.
-///
-/// ```
-/// use spec_core::ops::SampleLogits;
-/// use spec_core::{DType, Operator, TensorDesc};
-///
-/// // Four rows, of as many requests, with top-k and top-p.
-/// let operator = SampleLogits::default();
-/// let mut tensors = operator.tensors(4, 4, 128_256);
-/// tensors.top_k = Some(TensorDesc::new(DType::I32, [4]));
-/// tensors.top_p = Some(TensorDesc::new(DType::F32, [4]));
-/// let plan = operator.plan(&tensors)?;
-/// assert_eq!((plan.rows(), plan.vocab()), (4, 128_256));
-/// # Ok::<(), spec_core::Error>(())
-/// ```
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub struct SampleLogits {
-    /// Whether `min_p` drops tokens before `top_k` and `top_p` count them, as
-    /// vLLM has it, or after, as transformers does.
-    pub min_p_first: bool,
+operator! {
+    /// From logits to tokens: temperature, top-k, top-p, min-p, an allowed-token
+    /// mask and a seed, each of its own request.
+    ///
+    /// ```
+    /// use spec::ops::SampleLogits;
+    /// use spec::{DType, Operator, TensorDesc};
+    ///
+    /// // Four rows, each of a request of its own, with top-k and top-p.
+    /// let operator = SampleLogits::default();
+    /// let four = |dtype| TensorDesc::new(dtype, [4]);
+    /// let tensors = operator.tensors(4, 128_256).top_k(four(DType::I32)).top_p(four(DType::F32));
+    /// let plan = operator.plan(&tensors)?;
+    /// assert_eq!((plan.rows(), plan.vocab()), (4, 128_256));
+    /// # Ok::<(), spec::Error>(())
+    /// ```
+    pub struct SampleLogits = "sample_logits";
+
+    options {
+        /// Whether `min_p` drops tokens before `top_k` and `top_p` count them, as
+        /// vLLM has it, or after, as transformers does.
+        optional min_p_first: bool = false,
+    }
+
+    arguments by position {
+        /// Logits, as the model gives them.
+        required logits: in [F32, F16, BF16] "[rows, vocab]",
+        /// The position in its own text of the token that each row decides; the
+        /// first token of a prompt has position 0.
+        required positions: in [I64, I32] "[rows]",
+        /// The temperature of each request; 0 takes the likeliest token. Cut to
+        /// 2^-100 .. 2^100.
+        required temperature: in [F32] "[requests]",
+        /// The seed of each request's random numbers.
+        required seeds: in [U64] "[requests]",
+        /// How many of the likeliest tokens each request keeps; 0 or less, or
+        /// more than there are, keeps all.
+        optional top_k: in [I32] "[requests]",
+        /// The share of probability that the likeliest tokens must reach; 1 or
+        /// more keeps all, 0 or less the likeliest.
+        optional top_p: in [F32] "[requests]",
+        /// The share of the likeliest token's probability below which tokens are
+        /// dropped; 0 or less drops none.
+        optional min_p: in [F32] "[requests]",
+        /// The request of each row; absent: row r is request r.
+        optional requests: in [I32, U32, I64] "[rows]",
+        /// Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
+        optional mask: in [I32] "[rows, ceil(vocab / 32)]",
+        /// The tokens chosen.
+        required tokens: out [I32, U32, I64] "[rows]",
+        /// What each token was drawn from, exact to the bit; 1 at the token where
+        /// none was drawn.
+        optional probs: out [F32] "[rows, vocab]",
+        /// The natural logarithm of the token's probability by the logits alone,
+        /// without temperature, mask and filters.
+        optional logprobs: out [F32] "[rows]",
+        /// Flags, OR-ed.
+        optional flags: inout [U32] "[1]",
+    }
+}
+
+impl Default for SampleLogits {
+    fn default() -> Self {
+        SampleLogits::new()
+    }
 }
 
 impl SampleLogits {
     /// `min_p` last, as transformers has it.
     pub const fn transformers() -> Self {
-        SampleLogits { min_p_first: false }
+        SampleLogits::new()
     }
 
     /// `min_p` first, as vLLM has it.
     pub const fn vllm() -> Self {
-        SampleLogits { min_p_first: true }
+        SampleLogits::new().min_p_first(true)
     }
 
-    /// Packed descriptors for `rows` rows of f32 logits, i64 positions and what
-    /// is required of `requests` requests; no filters, no mask, nothing optional
-    /// but `requests`, where the two numbers differ.
-    pub fn tensors(&self, rows: usize, requests: usize, vocab: usize) -> Tensors {
-        Tensors {
-            logits: TensorDesc::new(DType::F32, [rows, vocab]),
-            positions: TensorDesc::new(DType::I64, [rows]),
-            temperature: TensorDesc::new(DType::F32, [requests]),
-            seeds: TensorDesc::new(DType::U64, [requests]),
-            top_k: None,
-            top_p: None,
-            min_p: None,
-            requests: (rows != requests).then(|| TensorDesc::new(DType::I32, [rows])),
-            mask: None,
-            tokens: TensorDesc::new(DType::I32, [rows]),
-            probs: None,
-            logprobs: None,
-            flags: None,
-        }
+    /// Packed descriptors for `rows` rows of f32 logits, each of a request of its own, with i64
+    /// positions and no optional argument.
+    pub fn tensors(&self, rows: usize, vocab: usize) -> Tensors {
+        self.required(rows, rows, vocab)
     }
-}
 
-arguments! {
-    /// The arguments of `sample_logits`.
-    SampleLogits = "sample_logits" {
-        /// Logits, as the model gives them.
-        logits: in [F32, F16, BF16] "[rows, vocab]",
-        /// The position in its own text of the token that each row decides; the
-        /// first token of a prompt has position 0.
-        positions: in [I64, I32] "[rows]",
-        /// The temperature of each request; 0 takes the likeliest token. Cut to
-        /// 2^-100 .. 2^100.
-        temperature: in [F32] "[requests]",
-        /// The seed of each request's random numbers.
-        seeds: in [U64] "[requests]",
-        /// How many of the likeliest tokens each request keeps; 0 or less, or
-        /// more than there are, keeps all.
-        top_k: in optional [I32] "[requests]",
-        /// The share of probability that the likeliest tokens must reach; 1 or
-        /// more keeps all, 0 or less the likeliest.
-        top_p: in optional [F32] "[requests]",
-        /// The share of the likeliest token's probability below which tokens are
-        /// dropped; 0 or less drops none.
-        min_p: in optional [F32] "[requests]",
-        /// The request of each row; absent: row r is request r.
-        requests: in optional [I32, U32, I64] "[rows]",
-        /// Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
-        mask: in optional [I32] "[rows, ceil(vocab / 32)]",
-        /// The tokens chosen.
-        tokens: out [I32, U32, I64] "[rows]",
-        /// What each token was drawn from, exact to the bit; 1 at the token where
-        /// none was drawn.
-        probs: out optional [F32] "[rows, vocab]",
-        /// The natural logarithm of the token's probability by the logits alone,
-        /// without temperature, mask and filters.
-        logprobs: out optional [F32] "[rows]",
-        /// Flags, OR-ed.
-        flags: inout optional [U32] "[1]",
+    /// As [`tensors`](Self::tensors), for rows of `requests` requests, several of which may
+    /// belong to one: the optional argument `requests` (i32) says to which.
+    pub fn tensors_of(&self, rows: usize, requests: usize, vocab: usize) -> Tensors {
+        self.required(rows, requests, vocab).requests(TensorDesc::new(DType::I32, [rows]))
+    }
+
+    fn required(&self, rows: usize, requests: usize, vocab: usize) -> Tensors {
+        Tensors::new(
+            TensorDesc::new(DType::F32, [rows, vocab]),
+            TensorDesc::new(DType::I64, [rows]),
+            TensorDesc::new(DType::F32, [requests]),
+            TensorDesc::new(DType::U64, [requests]),
+            TensorDesc::new(DType::I32, [rows]),
+        )
     }
 }
 
-/// What was validated.
+/// A validated call: what a backend makes ready.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// The parameters.
     pub params: SampleLogits,

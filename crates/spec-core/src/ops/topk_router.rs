@@ -35,8 +35,8 @@
 //! which has eight experts:
 //!
 //! ```
-//! use spec_core::ops::topk_router::{Buffers, preset};
-//! use spec_core::{DType, Descriptor, Stream};
+//! use spec::ops::topk_router::{Buffers, preset};
+//! use spec::{DType, Handle};
 //!
 //! let logits = [
 //!     0.1f32, 2.0, 0.3, 0.4, 1.5, 0.0, -1.0, 0.2, //
@@ -44,32 +44,23 @@
 //! ];
 //! let model = preset::MIXTRAL;
 //! let tensors = model.tensors(DType::F32, 2);
-//! let router = Descriptor::create(&spec_cpu::Cpu::open(0)?, &model.router(), &tensors)?;
-//! let mut workspace = vec![0u8; router.workspace_size()];
+//! let handle = Handle::cpu()?;
+//! let router = handle.create(&model.router(), &tensors)?;
+//! let mut workspace = router.workspace(&handle)?;
 //! let (mut weights, mut indices) = ([0f32; 4], [0i32; 4]);
-//! let buffers = Buffers {
-//!     x: (&logits).into(),
-//!     bias: None,
-//!     num_tokens: None,
-//!     replicas: None,
-//!     replica_counts: None,
-//!     weights: (&mut weights).into(),
-//!     indices: (&mut indices).into(),
-//!     load: None,
-//!     flags: None,
-//! };
-//! router.calculate(&mut workspace, buffers, Stream::default())?;
+//! let buffers = Buffers::new(&logits, &mut weights, &mut indices);
+//! router.call(&mut workspace, buffers)?;
 //! assert_eq!(indices, [1, 4, 7, 0]);
 //! // Of the two chosen: e^2 / (e^2 + e^1.5).
 //! assert!((weights[0] - 0.62246).abs() < 1e-5);
-//! # Ok::<(), spec_core::Error>(())
+//! # Ok::<(), spec::Error>(())
 //! ```
 //!
 //! Sources: DeepSeek-V3 (2024) for bias and groups; InfiniOp's `topkrouter`; vLLM's
 //! `eplb` for the placement.
 
-use crate::arguments::arguments;
 use crate::check::Checker;
+use crate::declare::{choice, operator};
 use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
 
 pub mod preset;
@@ -83,127 +74,140 @@ pub const MAX_SHARED_EXPERTS: usize = 64;
 /// What spreads the tokens over an expert's replicas: 2^32 over the golden ratio.
 pub const REPLICA_HASH: u32 = 2_654_435_769;
 
-/// How a logit becomes a score.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Scoring {
-    /// The logistic function of the logit.
-    Sigmoid,
-    /// Softmax over all experts of the token.
-    Softmax,
-    /// The square root of ln(1 + e^x), as DeepSeek-V4 has it.
-    SqrtSoftplus,
+choice! {
+    /// How a logit becomes a score.
+    pub enum Scoring = "scoring" {
+        /// The logistic function of the logit.
+        Sigmoid = "sigmoid",
+        /// Softmax over all experts of the token.
+        Softmax = "softmax",
+        /// The square root of ln(1 + e^x), as DeepSeek-V4 has it.
+        SqrtSoftplus = "sqrt_softplus",
+    }
 }
 
-/// What experts are chosen by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Select {
-    /// The score plus bias.
-    Score,
-    /// The logit plus bias: scores that saturate tie where their logits do not.
-    Logit,
-}
-
-/// How the choices of a group become the group's score.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum GroupScore {
-    /// The sum of the two largest; the only one where a group has one expert.
-    Top2Sum,
-    /// The largest.
-    Max,
-}
-
-/// What happens to the experts of groups that are not kept.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Masked {
-    /// Their choice becomes 0.0, which can still win over a negative one
-    /// (InfiniOp and the Hugging Face reference).
-    Zero,
-    /// They cannot be chosen (TensorRT-LLM, vLLM).
-    Excluded,
-}
-
-/// The parameters of `topk_router`.
-///
-/// A published model's come from its [`preset`], and so do its tensors, since the
-/// model knows how many experts it has and whether they have a bias. Here
-/// DeepSeek-V3 with 288 places for its 256 experts and its shared expert in a ninth
-/// column, in a batch padded to 512 rows:
-///
-/// ```
-/// use spec_core::ops::topk_router::{Masked, Tensors, TopkRouter, preset};
-/// use spec_core::{DType, Operator, TensorDesc};
-///
-/// let model = preset::DEEPSEEK_V3;
-/// let router = TopkRouter {
-///     masked: Masked::Excluded,
-///     shared_experts: 1,
-///     physical_experts: Some(288),
-///     ..model.router()
-/// };
-/// let vector = |dtype, len| Some(TensorDesc::new(dtype, [len]));
-/// let tensors = Tensors {
-///     weights: TensorDesc::new(DType::F32, [512, router.columns()]),
-///     indices: TensorDesc::new(DType::I64, [512, router.columns()]),
-///     num_tokens: vector(DType::I32, 1),
-///     replicas: Some(TensorDesc::new(DType::I32, [256, 3])),
-///     replica_counts: vector(DType::I32, 256),
-///     load: vector(DType::I32, 288),
-///     flags: vector(DType::U32, 1),
-///     ..model.tensors(DType::BF16, 512)
-/// };
-/// let plan = router.plan(&tensors)?;
-/// assert_eq!((plan.experts(), plan.physical_experts()), (256, 288));
-/// # Ok::<(), spec_core::Error>(())
-/// ```
-#[derive(Clone, Debug, PartialEq)]
-pub struct TopkRouter {
-    /// How logits become scores.
-    pub scoring: Scoring,
+choice! {
     /// What experts are chosen by.
-    pub select: Select,
-    /// The number of groups; it divides the number of experts.
-    pub groups: usize,
-    /// How many groups are kept.
-    pub topk_groups: usize,
-    /// How groups are scored.
-    pub group_score: GroupScore,
-    /// What happens to the experts of the other groups.
-    pub masked: Masked,
-    /// How many experts each token is routed to, at most 64.
-    pub topk: usize,
-    /// Whether the weights of a token are divided by their sum.
-    pub renormalize: bool,
-    /// The routed scaling factor.
-    pub scale: f32,
-    /// Experts that every token goes to, in columns behind the picks, at most 64.
-    /// The first has the index `experts`, or `physical_experts` where there are.
-    pub shared_experts: usize,
-    /// The weight of each of them; it is not scaled.
-    pub shared_weight: f32,
-    /// How many places the experts have on all devices: with `replicas`, and only
-    /// with them.
-    pub physical_experts: Option<usize>,
+    pub enum Select = "select" {
+        /// The score plus bias.
+        Score = "score",
+        /// The logit plus bias: scores that saturate tie where their logits do not.
+        Logit = "logit",
+    }
+}
+
+choice! {
+    /// How the choices of a group become the group's score.
+    pub enum GroupScore = "group_score" {
+        /// The sum of the two largest; the only one where a group has one expert.
+        Top2Sum = "top2_sum",
+        /// The largest.
+        Max = "max",
+    }
+}
+
+choice! {
+    /// What happens to the experts of groups that are not kept.
+    pub enum Masked = "masked" {
+        /// Their choice becomes 0.0, which can still win over a negative one
+        /// (InfiniOp and the Hugging Face reference).
+        Zero = "zero",
+        /// They cannot be chosen (TensorRT-LLM, vLLM).
+        Excluded = "excluded",
+    }
+}
+
+operator! {
+    /// Mixture-of-experts routing: the `topk` experts of each token.
+    ///
+    /// A published model's come from its [`preset`], and so do its tensors, since the
+    /// model knows how many experts it has and whether they have a bias. Here
+    /// DeepSeek-V3 with 288 places for its 256 experts and its shared expert in a ninth
+    /// column, in a batch padded to 512 rows:
+    ///
+    /// ```
+    /// use spec::ops::topk_router::{Masked, Tensors, preset};
+    /// use spec::{DType, Operator, TensorDesc};
+    ///
+    /// let model = preset::DEEPSEEK_V3;
+    /// let router = model
+    ///     .router()
+    ///     .masked(Masked::Excluded)
+    ///     .shared_experts(1)
+    ///     .physical_experts(Some(288));
+    /// let rows = |dtype, columns| TensorDesc::new(dtype, [512, columns]);
+    /// let vector = |dtype, len| TensorDesc::new(dtype, [len]);
+    /// let tensors = Tensors::new(
+    ///     rows(DType::BF16, model.experts()),
+    ///     rows(DType::F32, router.columns()),
+    ///     rows(DType::I64, router.columns()),
+    /// )
+    /// .bias(vector(DType::F32, model.experts()))
+    /// .num_tokens(vector(DType::I32, 1))
+    /// .replicas(TensorDesc::new(DType::I32, [256, 3]))
+    /// .replica_counts(vector(DType::I32, 256))
+    /// .load(vector(DType::I32, 288))
+    /// .flags(vector(DType::U32, 1));
+    /// let plan = router.plan(&tensors)?;
+    /// assert_eq!((plan.experts(), plan.physical_experts()), (256, 288));
+    /// # Ok::<(), spec::Error>(())
+    /// ```
+    pub struct TopkRouter = "topk_router";
+
+    options {
+        /// How many experts each token is routed to, at most 64.
+        required topk: usize,
+        /// How logits become scores.
+        optional scoring: Scoring = Scoring::Softmax,
+        /// What experts are chosen by.
+        optional select: Select = Select::Score,
+        /// The number of groups; it divides the number of experts.
+        optional groups: usize = 1,
+        /// How many groups are kept.
+        optional topk_groups: usize = 1,
+        /// How groups are scored.
+        optional group_score: GroupScore = GroupScore::Top2Sum,
+        /// What happens to the experts of the other groups.
+        optional masked: Masked = Masked::Excluded,
+        /// Whether the weights of a token are divided by their sum.
+        optional renormalize: bool = true,
+        /// The routed scaling factor.
+        optional scale: f32 = 1.0,
+        /// Experts that every token goes to, in columns behind the picks, at most 64.
+        /// The first has the index `experts`, or `physical_experts` where there are.
+        optional shared_experts: usize = 0,
+        /// The weight of each of them; it is not scaled.
+        optional shared_weight: f32 = 1.0,
+        /// How many places the experts have on all devices: with `replicas`, and only
+        /// with them.
+        optional physical_experts: Option<usize> = None,
+    }
+
+    arguments by position {
+        /// Logits of 1 to 4096 experts.
+        required x: in [F32, F16, BF16] "[tokens, experts]",
+        /// Correction bias, added to what experts are chosen by.
+        optional bias: in [F32, F16, BF16] "[experts]",
+        /// How many rows are tokens; those behind them are padding. Absent: all are.
+        optional num_tokens: in [I32] "[1]",
+        /// The places of each expert on all devices, each in `0..physical_experts`.
+        optional replicas: in [I32] "[experts, most]",
+        /// How many of them each expert has, at least 1: given with `replicas`.
+        optional replica_counts: in [I32] "[experts]",
+        /// Routing weights.
+        required weights: out [F32] "[tokens, topk + shared_experts]",
+        /// Experts in descending order of choice, or their places; -1 in rows of padding.
+        /// As u32, -1 is 2^32 - 1.
+        required indices: out [I32, U32, I64] "[tokens, topk + shared_experts]",
+        /// How many picks went to each expert, or to each place where there are
+        /// `replicas`, added to what is there; shared experts are not counted.
+        optional load: inout [I32] "[physical_experts]",
+        /// Flags, OR-ed.
+        optional flags: inout [U32] "[1]",
+    }
 }
 
 impl TopkRouter {
-    /// Softmax over ungrouped experts, weights renormalized: the plain router.
-    pub const fn softmax(topk: usize) -> Self {
-        TopkRouter {
-            scoring: Scoring::Softmax,
-            select: Select::Score,
-            groups: 1,
-            topk_groups: 1,
-            group_score: GroupScore::Top2Sum,
-            masked: Masked::Zero,
-            topk,
-            renormalize: true,
-            scale: 1.0,
-            shared_experts: 0,
-            shared_weight: 1.0,
-            physical_experts: None,
-        }
-    }
-
     /// The columns of weights and indices: the picks and the shared experts.
     pub const fn columns(&self) -> usize {
         self.topk.saturating_add(self.shared_experts)
@@ -219,48 +223,17 @@ impl TopkRouter {
         experts: usize,
         bias: Option<DType>,
     ) -> Tensors {
-        Tensors {
-            x: TensorDesc::new(dtype, [tokens, experts]),
-            bias: bias.map(|dtype| TensorDesc::new(dtype, [experts])),
-            num_tokens: None,
-            replicas: None,
-            replica_counts: None,
-            weights: TensorDesc::new(DType::F32, [tokens, self.columns()]),
-            indices: TensorDesc::new(DType::I32, [tokens, self.columns()]),
-            load: None,
-            flags: None,
-        }
+        let picks = |dtype| TensorDesc::new(dtype, [tokens, self.columns()]);
+        let x = TensorDesc::new(dtype, [tokens, experts]);
+        let mut tensors = Tensors::new(x, picks(DType::F32), picks(DType::I32));
+        tensors.bias = bias.map(|dtype| TensorDesc::new(dtype, [experts]));
+        tensors
     }
 }
 
-arguments! {
-    /// The arguments of `topk_router`.
-    TopkRouter = "topk_router" {
-        /// Logits of 1 to 4096 experts.
-        x: in [F32, F16, BF16] "[tokens, experts]",
-        /// Correction bias, added to what experts are chosen by.
-        bias: in optional [F32, F16, BF16] "[experts]",
-        /// How many rows are tokens; those behind them are padding. Absent: all are.
-        num_tokens: in optional [I32] "[1]",
-        /// The places of each expert on all devices, each in `0..physical_experts`.
-        replicas: in optional [I32] "[experts, most]",
-        /// How many of them each expert has, at least 1: given with `replicas`.
-        replica_counts: in optional [I32] "[experts]",
-        /// Routing weights.
-        weights: out [F32] "[tokens, topk + shared_experts]",
-        /// Experts in descending order of choice, or their places; -1 in rows of padding.
-        /// As u32, -1 is 2^32 - 1.
-        indices: out [I32, U32, I64] "[tokens, topk + shared_experts]",
-        /// How many picks went to each expert, or to each place where there are
-        /// `replicas`, added to what is there; shared experts are not counted.
-        load: inout optional [I32] "[physical_experts]",
-        /// Flags, OR-ed.
-        flags: inout optional [U32] "[1]",
-    }
-}
-
-/// What was validated.
+/// A validated call: what a backend makes ready.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// The parameters.
     pub params: TopkRouter,
@@ -329,7 +302,7 @@ impl Operator for TopkRouter {
             c.vector_of(arg::flags, flags, 1)?;
         }
         let (has_num_tokens, has_load) = (tensors.num_tokens.is_some(), tensors.load.is_some());
-        let params = self.clone();
+        let params = *self;
         Ok(Plan { params, x, bias, has_num_tokens, replicas, weights, indices, has_load })
     }
 }

@@ -28,9 +28,9 @@
 //!
 //! # Example
 //! ```
-//! use spec_core::ops::TreeVerify;
-//! use spec_core::ops::tree_verify::{Buffers, Links};
-//! use spec_core::{Descriptor, Stream};
+//! use spec::ops::TreeVerify;
+//! use spec::ops::tree_verify::{Buffers, Links, Required};
+//! use spec::Handle;
 //!
 //! // After "the quick" a drafter proposes " brown fox", " brown dog" and " red".
 //! //
@@ -44,12 +44,13 @@
 //! // after "quick", " dog" after " brown", " jumps" after " dog".
 //! let target_tokens = [14_198, 5_679, 3_838, 35_308, 35_308];
 //!
-//! let params = TreeVerify { max_depth: 2 };
+//! let params = TreeVerify::new(2);
 //! let tensors = params.tensors(1, 5);
-//! let verify = Descriptor::create(&spec_cpu::Cpu::open(0)?, &params, &tensors)?;
-//! let mut workspace = vec![0u8; verify.workspace_size()];
+//! let handle = Handle::cpu()?;
+//! let verify = handle.create(&params, &tensors)?;
+//! let mut workspace = verify.workspace(&handle)?;
 //! let ([mut tokens, mut nodes], mut num_tokens) = ([[0i32; 3]; 2], [0i32]);
-//! let buffers = Buffers {
+//! let buffers = Buffers::new(Required {
 //!     draft_tokens: (&draft_tokens).into(),
 //!     target_tokens: (&target_tokens).into(),
 //!     first_child: first_child.as_slice().into(),
@@ -57,25 +58,51 @@
 //!     tokens: (&mut tokens).into(),
 //!     nodes: (&mut nodes).into(),
 //!     num_tokens: (&mut num_tokens).into(),
-//!     flags: None,
-//! };
-//! verify.calculate(&mut workspace, buffers, Stream::default())?;
+//! });
+//! verify.call(&mut workspace, buffers)?;
 //! // Two drafts stand, and the target's own token follows them.
 //! assert_eq!((tokens, num_tokens), ([14_198, 5_679, 35_308], [3]));
 //! // The KV cache keeps what was computed for these nodes.
 //! assert_eq!(nodes, [0, 1, 4]);
-//! # Ok::<(), spec_core::Error>(())
+//! # Ok::<(), spec::Error>(())
 //! ```
 
-use crate::arguments::arguments;
 use crate::check::Checker;
+use crate::declare::operator;
 use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
 
-/// The parameters of `tree_verify`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TreeVerify {
-    /// Drafts that are kept at most: the depth of the deepest tree.
-    pub max_depth: usize,
+operator! {
+    /// Follows the target model down a tree, or a chain, of drafts.
+    pub struct TreeVerify = "tree_verify";
+
+    options {
+        /// Drafts that are kept at most: the depth of the deepest tree.
+        required max_depth: usize,
+    }
+
+    arguments by name {
+        /// The drafts: the token of each node. That of node 0, the last token
+        /// verified, is not looked at.
+        required draft_tokens: in [I64, I32, U32] "[batch, nodes]",
+        /// What the target model chose after each node, by `sample_logits` of its
+        /// logits there or otherwise.
+        required target_tokens: in [I32, U32, I64] "[batch, nodes]",
+        /// The first child of each node, -1 where it has none. See `Links`.
+        required first_child: in [I64, I32, U32] "[batch, nodes]",
+        /// The next child of the same parent, -1 after the last.
+        required next_sibling: in [I64, I32, U32] "[batch, nodes]",
+        /// The tokens emitted, then -1: the drafts that were kept, then the
+        /// target's own.
+        required tokens: out [I32, U32, I64] "[batch, max_depth + 1]",
+        /// The node after which each token was chosen, 0 first, then -1: the slots
+        /// of the tree that a KV cache keeps.
+        required nodes: out [I32, U32, I64] "[batch, max_depth + 1]",
+        /// How many tokens were emitted: at least 1.
+        required num_tokens: out [I32] "[batch]",
+        /// Bits of bad data, OR-ed into what is there: 2 a target token below 0, 4 a
+        /// pointer out of range or a cycle.
+        optional flags: inout [U32] "[1]",
+    }
 }
 
 impl TreeVerify {
@@ -84,7 +111,7 @@ impl TreeVerify {
     pub fn tensors(&self, batch: usize, nodes: usize) -> Tensors {
         let tree = TensorDesc::new(DType::I32, [batch, nodes]);
         let path = TensorDesc::new(DType::I32, [batch, self.max_depth.saturating_add(1)]);
-        Tensors {
+        Tensors::new(Required {
             draft_tokens: tree,
             target_tokens: tree,
             first_child: tree,
@@ -92,40 +119,13 @@ impl TreeVerify {
             tokens: path,
             nodes: path,
             num_tokens: TensorDesc::new(DType::I32, [batch]),
-            flags: None,
-        }
+        })
     }
 }
 
-arguments! {
-    /// The arguments of `tree_verify`.
-    TreeVerify = "tree_verify" {
-        /// The drafts: the token of each node. That of node 0, the last token
-        /// verified, is not looked at.
-        draft_tokens: in [I64, I32, U32] "[batch, nodes]",
-        /// What the target model chose after each node, by `sample_logits` of its
-        /// logits there or otherwise.
-        target_tokens: in [I32, U32, I64] "[batch, nodes]",
-        /// The first child of each node, -1 where it has none. See `Links`.
-        first_child: in [I64, I32, U32] "[batch, nodes]",
-        /// The next child of the same parent, -1 after the last.
-        next_sibling: in [I64, I32, U32] "[batch, nodes]",
-        /// The tokens emitted, then -1: the drafts that were kept, then the
-        /// target's own.
-        tokens: out [I32, U32, I64] "[batch, max_depth + 1]",
-        /// The node after which each token was chosen, 0 first, then -1: the slots
-        /// of the tree that a KV cache keeps.
-        nodes: out [I32, U32, I64] "[batch, max_depth + 1]",
-        /// How many tokens were emitted: at least 1.
-        num_tokens: out [I32] "[batch]",
-        /// Bits of bad data, OR-ed into what is there: 2 a target token below 0, 4 a
-        /// pointer out of range or a cycle.
-        flags: inout optional [U32] "[1]",
-    }
-}
-
-/// What was validated.
+/// A validated call: what a backend makes ready.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// Drafts that are kept at most.
     pub max_depth: usize,

@@ -6,65 +6,64 @@
 //!
 //! # Example
 //! ```
-//! use spec_core::ops::Unique;
-//! use spec_core::ops::unique::{Buffers, Tensors};
-//! use spec_core::{DType, Descriptor, Stream, TensorDesc};
+//! use spec::ops::Unique;
+//! use spec::ops::unique::Buffers;
+//! use spec::{DType, Handle, TensorDesc};
 //!
 //! // Hashes of features, as they come.
 //! let keys = [0x9E37_79B9u64, 7, 0x9E37_79B9, 0xDEAD_BEEF];
-//! let counts = Some(TensorDesc::new(DType::U64, [4]));
-//! let tensors = Tensors { counts, ..Unique.tensors(DType::U64, 4) };
-//! let distinct = Descriptor::create(&spec_cpu::Cpu::open(0)?, &Unique, &tensors)?;
-//! let mut workspace = vec![0u8; distinct.workspace_size()];
+//! let params = Unique::new();
+//! let tensors = params.tensors(DType::U64, 4).counts(TensorDesc::new(DType::U64, [4]));
+//! let handle = Handle::cpu()?;
+//! let distinct = handle.create(&params, &tensors)?;
+//! let mut workspace = distinct.workspace(&handle)?;
 //! let (mut unique, mut count, mut counts) = ([0u64; 4], [0u64], [0u64; 4]);
-//! let buffers = Buffers {
-//!     keys: (&keys).into(),
-//!     unique: (&mut unique).into(),
-//!     count: (&mut count).into(),
-//!     counts: Some((&mut counts).into()),
-//! };
-//! distinct.calculate(&mut workspace, buffers, Stream::default())?;
+//! let buffers = Buffers::new(&keys, &mut unique, &mut count).counts(&mut counts);
+//! distinct.call(&mut workspace, buffers)?;
 //! assert_eq!((count, &unique[..3]), ([3], &[7, 0x9E37_79B9, 0xDEAD_BEEF][..]));
 //! assert_eq!(counts[..3], [1, 2, 1]);
-//! # Ok::<(), spec_core::Error>(())
+//! # Ok::<(), spec::Error>(())
 //! ```
 
-use crate::arguments::arguments;
 use crate::check::Checker;
+use crate::declare::operator;
 use crate::{DType, Operator, Result, TensorDesc, Vector};
 
-/// The parameters of `unique`: it has none.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Unique;
+operator! {
+    /// The distinct keys of a set, ascending, and how often each occurs.
+    pub struct Unique = "unique";
+
+    options {}
+
+    arguments by position {
+        /// Keys `[n]`, u64, i64, u32 or i32, in any order.
+        required keys: in [U64, I64, U32, I32] "[n]",
+        /// Distinct keys `[n]`, as `keys`; the first `count` are written.
+        required unique: out [U64, I64, U32, I32] "[n]",
+        /// How many distinct keys there are `[1]`, u64.
+        required count: out [U64] "[1]",
+        /// Occurrences of each distinct key `[n]`, u64.
+        optional counts: out [U64] "[n]",
+    }
+}
+
+impl Default for Unique {
+    fn default() -> Self {
+        Unique::new()
+    }
+}
 
 impl Unique {
     /// Descriptors for `n` keys, without counts.
     pub fn tensors(&self, dtype: DType, n: usize) -> Tensors {
-        Tensors {
-            keys: TensorDesc::new(dtype, [n]),
-            unique: TensorDesc::new(dtype, [n]),
-            count: TensorDesc::new(DType::U64, [1]),
-            counts: None,
-        }
+        let keys = TensorDesc::new(dtype, [n]);
+        Tensors::new(keys, keys, TensorDesc::new(DType::U64, [1]))
     }
 }
 
-arguments! {
-    /// The arguments of `unique`.
-    Unique = "unique" {
-        /// Keys `[n]`, u64, i64, u32 or i32, in any order.
-        keys: in [U64, I64, U32, I32] "[n]",
-        /// Distinct keys `[n]`, as `keys`; the first `count` are written.
-        unique: out [U64, I64, U32, I32] "[n]",
-        /// How many distinct keys there are `[1]`, u64.
-        count: out [U64] "[1]",
-        /// Occurrences of each distinct key `[n]`, u64.
-        counts: out optional [U64] "[n]",
-    }
-}
-
-/// What was validated.
+/// A validated call: what a backend makes ready.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Plan {
     /// The keys.
     pub keys: Vector,

@@ -233,14 +233,17 @@ fn sorted_ids(view: ViewMut<'_>) -> Result<&mut [i32]> {
 
 #[cfg(test)]
 mod tests {
-    use spec_core::{Descriptor, Operator, Stream};
+    use spec_core::{Descriptor, Operator, TensorDesc};
+
+    use spec_core::ops::moe_align::Required;
 
     use super::*;
 
     /// The operator's outputs on `threads` threads: sorted ids, offsets, inverse.
     fn aligned(ids: &[i32], k: usize, threads: usize) -> [Vec<i32>; 3] {
         let params = MoeAlign::new(300, 16);
-        let tensors = params.tensors(DType::I32, ids.len() / k, k);
+        let inverse = TensorDesc::new(DType::I32, [ids.len()]);
+        let tensors = params.tensors(DType::I32, ids.len() / k, k).inverse(inverse);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
             let descriptor = Descriptor::create(&Cpu::open(0).unwrap(), &params, &tensors).unwrap();
@@ -248,19 +251,17 @@ mod tests {
             let (mut sorted, mut blocks) = (vec![0; capacity], vec![0; capacity / 16]);
             let (mut counts, mut offsets) = (vec![0; 300], vec![0; 301]);
             let (mut padded, mut inverse) = ([0], vec![0; ids.len()]);
-            let buffers = Buffers {
+            let buffers = Buffers::new(Required {
                 topk_ids: ids.into(),
-                expert_map: None,
                 sorted_ids: (&mut sorted[..]).into(),
                 block_experts: (&mut blocks[..]).into(),
                 counts: (&mut counts[..]).into(),
                 offsets: (&mut offsets[..]).into(),
                 num_padded: (&mut padded[..]).into(),
-                inverse: Some((&mut inverse[..]).into()),
-                flags: None,
-            };
+            })
+            .inverse(&mut inverse[..]);
             let mut workspace = vec![0xA5u8; descriptor.workspace_size()];
-            descriptor.calculate(&mut workspace, buffers, Stream::default()).unwrap();
+            descriptor.call(&mut workspace, buffers).unwrap();
             [sorted, offsets, inverse]
         })
     }

@@ -14,6 +14,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use rayon::prelude::*;
 use spec_core::ngram::{self, Haystacks, Rows as Shapes, granted};
 use spec_core::ops::prompt_lookup::Occurrence;
+use spec_core::options::unknown;
 use spec_core::{Element, Result, View, ViewMut};
 
 use crate::simd::{self, Pair};
@@ -88,10 +89,7 @@ impl<T: Token> Pattern<'_, T> {
             .into_par_iter()
             .map(|turn| {
                 // The pieces near the preferred end of the haystack come first.
-                let piece = match self.which {
-                    Occurrence::First => turn,
-                    Occurrence::Last => pieces - 1 - turn,
-                };
+                let piece = if self.is_last() { pieces - 1 - turn } else { turn };
                 let from = ends.start + piece * PIECE;
                 self.search_piece(haystack, from..ends.end.min(from + PIECE), &full)
             })
@@ -122,9 +120,10 @@ impl<T: Token> Pattern<'_, T> {
             }
             let before = pattern[self.longest - 1 - beaten];
             let pair = Pair { last, before, distance: beaten };
-            let found = match self.which {
-                Occurrence::First => T::find(haystack, ends.clone(), pair),
-                Occurrence::Last => T::rfind(haystack, ends.clone(), pair),
+            let found = if self.is_last() {
+                T::rfind(haystack, ends.clone(), pair)
+            } else {
+                T::find(haystack, ends.clone(), pair)
             };
             let Some(end) = found else { return best };
             let pairs = haystack[..=end].iter().rev().zip(pattern.iter().rev());
@@ -137,27 +136,31 @@ impl<T: Token> Pattern<'_, T> {
                 full.fetch_min(self.rank(end), Ordering::Relaxed);
                 return best;
             }
-            match self.which {
-                Occurrence::First => ends.start = end + 1,
-                Occurrence::Last => ends.end = end,
+            if self.is_last() {
+                ends.end = end;
+            } else {
+                ends.start = end + 1;
             }
+        }
+    }
+
+    /// Whether the last occurrence is preferred, and not the first.
+    fn is_last(&self) -> bool {
+        match self.which {
+            Occurrence::First => false,
+            Occurrence::Last => true,
+            other => unknown(other),
         }
     }
 
     /// A number for each place: the preferred place has the smallest.
     fn rank(&self, place: usize) -> usize {
-        match self.which {
-            Occurrence::First => place,
-            Occurrence::Last => usize::MAX - place,
-        }
+        if self.is_last() { usize::MAX - place } else { place }
     }
 
     /// The preferred place of a range that is not empty.
     fn preferred(&self, ends: &Range<usize>) -> usize {
-        match self.which {
-            Occurrence::First => ends.start,
-            Occurrence::Last => ends.end - 1,
-        }
+        if self.is_last() { ends.end - 1 } else { ends.start }
     }
 
     /// The longer of two matches; of two with equal lengths, the preferred one.

@@ -5,6 +5,7 @@ use spec_core::flags::BAD_LENGTHS;
 use spec_core::ngram::cut;
 use spec_core::ops::PromptLookup;
 use spec_core::ops::prompt_lookup::{Buffers, Occurrence, Plan};
+use spec_core::options::unknown;
 use spec_core::{Kernel, Result, Supports, ViewMut};
 
 use super::ngram::{FEW, Match, PIECE, Pattern, Token};
@@ -73,6 +74,7 @@ fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> R
         match params.occurrence {
             Occurrence::First => [0..ends.min(share), ends.min(share)..ends],
             Occurrence::Last => [ends.saturating_sub(share)..ends, 0..ends.saturating_sub(share)],
+            other => unknown(other),
         }
     };
     let (mut flags, mut any_open) = (0, false);

@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rayon::prelude::*;
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
+use spec_core::options::unknown;
 use spec_core::philox::{Draw, Purpose};
 use spec_core::{Kernel, Matrix, Result, Supports, ViewMut, exact, flags};
 
@@ -139,6 +140,7 @@ impl<T: Float> Verifier<'_, T> {
                 let walk = match self.acceptance(request) {
                     Acceptance::Greedy => None,
                     Acceptance::Probabilistic => Some(self.walk(request, 0, row)),
+                    other => unknown(other),
                 };
                 match walk {
                     Some(walk @ Walk { rejected: None, .. }) => {
@@ -250,6 +252,7 @@ impl<T: Float> Verifier<'_, T> {
                         valid.is_some_and(|id| self.accepts(request, position, token, id));
                     (!accepted).then_some(Rejected::Residual { token })
                 }
+                other => unknown(other),
             };
             if rejected.is_some() {
                 return Walk { accepted: position, rejected };
@@ -303,6 +306,7 @@ impl<T: Float> Verifier<'_, T> {
             Recovery::Sample => {
                 residual.sample(sums, self.draw(request, draft, Purpose::Recover).bits())
             }
+            other => unknown(other),
         };
         if bad {
             self.flag(flags::NON_FINITE);

@@ -12,6 +12,7 @@ use spec_core::ops::TopkRouter;
 use spec_core::ops::topk_router::{
     Buffers, GroupScore, MAX_EXPERTS, MAX_TOPK, Masked, Plan, REPLICA_HASH, Scoring, Select,
 };
+use spec_core::options::unknown;
 use spec_core::{DType, Kernel, Result, Supports, View, ViewMut, exact, flags};
 
 use super::{by_float, by_int, kernel};
@@ -252,10 +253,12 @@ fn choose(plan: &Plan, logits: &[f32], bias: Option<&[f32]>, work: Work<'_>, pic
         Scoring::Sigmoid => simd::sigmoid(logits, scores),
         Scoring::Softmax => simd::softmax(logits, scores),
         Scoring::SqrtSoftplus => simd::sqrt_softplus(logits, scores),
+        other => unknown(other),
     }
     let by = match plan.params.select {
         Select::Score => &*scores,
         Select::Logit => logits,
+        other => unknown(other),
     };
     simd::choice_keys(logits, by, bias, &mut keys[..logits.len()]);
     if plan.params.groups > 1 {
@@ -284,6 +287,7 @@ fn mask_groups(plan: &Plan, keys: &mut [u32], groups: &mut [u64], order: &mut [u
     let masked = match plan.params.masked {
         Masked::Zero => exact::sort_key(0.0),
         Masked::Excluded => 0,
+        other => unknown(other),
     };
     for (group, keys) in groups.iter().zip(keys.chunks_mut(size)) {
         if *group < least {

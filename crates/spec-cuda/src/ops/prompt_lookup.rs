@@ -3,7 +3,7 @@
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::ops::PromptLookup;
-use spec_core::ops::prompt_lookup::{Buffers, Occurrence, Plan};
+use spec_core::ops::prompt_lookup::{Buffers, Plan};
 use spec_core::{Kernel, Result, Stream, Supports, ViewMut, launch_params};
 
 use super::ngram::{Team, check_sizes, number, token_name};
@@ -73,10 +73,7 @@ unsafe impl Supports<PromptLookup> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<PromptLookup>>> {
         let tokens = &plan.tokens;
         check_sizes(self, &[("requests", tokens.rows), ("tokens of a request", tokens.cols)])?;
-        let which = match plan.params.occurrence {
-            Occurrence::First => "first",
-            Occurrence::Last => "last",
-        };
+        let which = plan.params.occurrence.name();
         let name = format!("{}_{which}_{}", KERNELS.name, token_name(tokens.dtype));
         let bytes = tokens.cols * tokens.dtype.size();
         let team = Team::new(tokens.rows, bytes, self.limits().multiprocessors);

@@ -3,7 +3,7 @@
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::ops::RejectionSample;
-use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
+use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan};
 use spec_core::{
     DType, Error, Kernel, Result, Status, Stream, Supports, Vector, ViewMut, launch_params,
 };
@@ -145,14 +145,12 @@ impl Team {
 unsafe impl Supports<RejectionSample> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {
         let params = &plan.params;
-        let mode = match (params.acceptance, params.recovery, plan.greedy) {
-            (Acceptance::Greedy, _, _) => "greedy",
-            (Acceptance::Probabilistic, Recovery::Argmax, None) => "argmax",
-            (Acceptance::Probabilistic, Recovery::Sample, None) => "sample",
-            (Acceptance::Probabilistic, Recovery::Argmax, Some(_)) => "mixed_argmax",
-            (Acceptance::Probabilistic, Recovery::Sample, Some(_)) => "mixed_sample",
+        let mode = match params.acceptance {
+            Acceptance::Greedy => "greedy",
+            _ => params.recovery.name(),
         };
-        let name = format!("rejection_sample_{mode}_{}", plan.target.dtype.name());
+        let mixed = if plan.greedy.is_some() { "mixed_" } else { "" };
+        let name = format!("rejection_sample_{mixed}{mode}_{}", plan.target.dtype.name());
         let function = self.function(&KERNELS, &name)?;
         let (function, shape, ()) = self.within_clusters(|most| {
             let shape = Team::new(plan, most).shape(plan.batch).ok_or_else(|| {

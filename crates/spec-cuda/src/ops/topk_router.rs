@@ -5,6 +5,7 @@ use spec_conformance::launch_params::Header;
 use spec_core::launch_params::Field;
 use spec_core::ops::TopkRouter;
 use spec_core::ops::topk_router::{Buffers, GroupScore, Masked, Plan, Scoring, Select};
+use spec_core::options::unknown;
 use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, launch_params};
 
 use crate::Cuda;
@@ -30,6 +31,7 @@ fn quick_experts(scoring: Scoring, extended: bool) -> &'static [usize] {
         (Scoring::Sigmoid, true) => &[128, 256, 384],
         (Scoring::Softmax, true) => &[128, 512],
         (Scoring::SqrtSoftplus, _) => &[256, 384],
+        _ => &[],
     }
 }
 /// The most picks of a quick route: a lane holds one.
@@ -236,11 +238,7 @@ unsafe impl Supports<TopkRouter> for Cuda {
                 extended: false,
             })
         } else {
-            let scoring = match plan.params.scoring {
-                Scoring::Sigmoid => "sigmoid",
-                Scoring::Softmax => "softmax",
-                Scoring::SqrtSoftplus => "sqrt_softplus",
-            };
+            let scoring = plan.params.scoring.name();
             let extended = is_extended(plan);
             let kind = if extended { "extended_" } else { "" };
             let name = format!("topk_router_{scoring}_{}_{kind}{dtype}", plan.experts());
@@ -280,6 +278,7 @@ unsafe impl Kernel<TopkRouter> for Prepared {
                 Scoring::Sigmoid => 0,
                 Scoring::Softmax => 1,
                 Scoring::SqrtSoftplus => 2,
+                other => unknown(other),
             },
             group_max: u32::from(given.group_score == GroupScore::Max),
             excluded: u32::from(given.masked == Masked::Excluded),

@@ -125,7 +125,7 @@ fn deduplicate_topk(rng: &mut Rng) -> Case<DeduplicateTopk> {
     let width = |request: usize| [1 << 14, 1 << 20, 1 << 32][request % 3];
     let values: Vec<i32> =
         (0..BATCH * STEPS * K).map(|i| rng.below(width(i / (STEPS * K))) as u32 as i32).collect();
-    Case::new(DeduplicateTopk { mtp_step: STEPS })
+    Case::new(DeduplicateTopk::new().mtp_step(STEPS))
         .input("indices", Tensor::matrix(values, BATCH * STEPS, K))
         .output("unique", DType::I32, &[BATCH, STEPS * K])
         .output("counts", DType::I32, &[BATCH])
@@ -188,7 +188,7 @@ fn texts<O: Subject>(operator: O, generated: &'static str, rng: &mut Rng) -> Cas
 }
 
 fn ngram_match(rng: &mut Rng) -> Case<NgramMatch> {
-    let operator = NgramMatch { token_threshold: 130, ..NgramMatch::default() };
+    let operator = NgramMatch::default().token_threshold(130);
     texts(operator, "token_ids_all", rng)
         .input("prompt_lens", vector(rng, REQUESTS, |r| r.below(MODEL / 2) as i64))
         .input("draft_token_num", vector(rng, REQUESTS, |r| r.below(8) as i32))
@@ -196,12 +196,7 @@ fn ngram_match(rng: &mut Rng) -> Case<NgramMatch> {
 }
 
 fn hybrid_mtp_ngram(rng: &mut Rng) -> Case<HybridMtpNgram> {
-    let operator = HybridMtpNgram {
-        max_ngram_size: 4,
-        min_ngram_size: 2,
-        max_draft_tokens: 10,
-        token_threshold: 170,
-    };
+    let operator = HybridMtpNgram::new(10).max_ngram_size(4).min_ngram_size(2).token_threshold(170);
     texts(operator, "pre_ids", rng)
 }
 
@@ -229,7 +224,7 @@ fn tree_verify(rng: &mut Rng) -> Case<TreeVerify> {
     let parents: Vec<i32> = (0..NODES as i32).map(|node| (node - 1) / 2).collect();
     let links = tree_verify::Links::from_parents(&parents).expect("a tree");
     let same = |row: &[i32]| Tensor::matrix(row.repeat(BATCH), BATCH, NODES);
-    Case::new(TreeVerify { max_depth: PATH - 1 })
+    Case::new(TreeVerify::new(PATH - 1))
         .input("draft_tokens", matrix(rng, [BATCH, NODES], |r| r.below(2) as i32))
         .input("target_tokens", matrix(rng, [BATCH, NODES], |r| r.below(2) as i32))
         .input("first_child", same(&links.first_child))
@@ -262,7 +257,7 @@ fn indexer_topk(rng: &mut Rng) -> Case<IndexerTopk> {
     const ROWS: usize = 5;
     const COLS: usize = 150_000;
     const K: usize = 2048;
-    Case::new(IndexerTopk { k: K })
+    Case::new(IndexerTopk::new(K))
         .input("scores", matrix(rng, [ROWS, COLS], |r| r.below(3000) as f32))
         .output("indices", DType::I32, &[ROWS, K])
 }
@@ -271,7 +266,7 @@ fn indexer_topk(rng: &mut Rng) -> Case<IndexerTopk> {
 fn prompt_lookup(rng: &mut Rng) -> Case<PromptLookup> {
     const REQUESTS: usize = 3;
     const MOST: usize = 30_000;
-    let operator = PromptLookup { max_ngram: 6, ..PromptLookup::default() };
+    let operator = PromptLookup::default().max_ngram(6);
     let drafts = [REQUESTS, operator.max_draft];
     Case::new(operator)
         .input("tokens", matrix(rng, [REQUESTS, MOST], |r| r.below(12) as i64))
@@ -285,7 +280,7 @@ fn prompt_lookup(rng: &mut Rng) -> Case<PromptLookup> {
 fn unique(rng: &mut Rng) -> Case<Unique> {
     const N: usize = 30_000;
     let shift = rng.below(60);
-    Case::new(Unique)
+    Case::new(Unique::new())
         .input("keys", vector(rng, N, |r| r.next() >> shift))
         .output("unique", DType::U64, &[N])
         .output("count", DType::U64, &[1])

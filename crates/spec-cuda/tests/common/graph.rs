@@ -31,7 +31,7 @@ impl Foreign {
         Foreign { cuda: cuda.clone(), raw }
     }
 
-    /// For `calculate`.
+    /// For `call_on`.
     pub fn stream(&self) -> Stream<'static> {
         // SAFETY: every test waits for its work before the stream is dropped.
         unsafe { self.cuda.foreign_stream(self.raw.addr() as u64) }.expect("a foreign stream")

@@ -97,6 +97,6 @@ impl<O: Operator> Ready<O> {
     }
 
     pub fn run(&mut self, buffers: O::Buffers<'_>, stream: Stream<'_>) {
-        self.descriptor.calculate(self.workspace.view_mut(), buffers, stream).expect("a launch");
+        self.descriptor.call_on(self.workspace.view_mut(), buffers, stream).expect("a launch");
     }
 }

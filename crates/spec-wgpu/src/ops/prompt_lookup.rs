@@ -24,7 +24,7 @@ struct Looker {
 // SAFETY: the kernel keeps within what the plan describes, whatever the data.
 unsafe impl Supports<PromptLookup> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<PromptLookup>>> {
-        let Plan { params, tokens, lengths, drafts } = plan;
+        let Plan { params, tokens, lengths, drafts, .. } = plan;
         let limits = Limits {
             max_ngram: params.max_ngram,
             min_ngram: params.min_ngram,

@@ -10,6 +10,7 @@ use spec_core::launch_params;
 
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
+use spec_core::options::unknown;
 use spec_core::{DType, Kernel, Matrix, Result, Status, Stream, Supports, Vector, View, ViewMut};
 
 use crate::Wgpu;
@@ -155,6 +156,7 @@ impl Verifier {
             (Acceptance::Greedy, _) => Mode::Greedy,
             (_, Recovery::Sample) => Mode::Sample,
             (_, Recovery::Argmax) => Mode::Argmax,
+            (_, other) => unknown(other),
         };
         let mixed = plan.greedy.is_some();
         let draft = plan.draft.filter(|_| mode != Mode::Greedy);

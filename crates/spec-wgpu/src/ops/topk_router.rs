@@ -6,6 +6,7 @@ use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
 use spec_core::ops::TopkRouter;
 use spec_core::ops::topk_router::{Buffers, GroupScore, Masked, Plan, Scoring, Select};
+use spec_core::options::unknown;
 use spec_core::{DType, Kernel, Result, Status, Stream, Supports, View, ViewMut, exact};
 
 use super::float_code;
@@ -167,6 +168,7 @@ unsafe impl Supports<TopkRouter> for Wgpu {
             Scoring::Sigmoid => 0,
             Scoring::Softmax => 1,
             Scoring::SqrtSoftplus => 2,
+            other => unknown(other),
         };
         let constants = [
             ("LANES", shape.lanes),
@@ -238,6 +240,7 @@ impl Router {
             masked_key: match params.masked {
                 Masked::Zero => exact::sort_key(0.0),
                 Masked::Excluded => 0,
+                other => unknown(other),
             },
             topk: params.topk as u32,
             renormalize: u32::from(params.renormalize),

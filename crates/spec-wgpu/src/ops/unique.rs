@@ -703,8 +703,9 @@ mod tests {
             *expected.entry(key).or_default() += 1;
         }
         let counts = Some(TensorDesc::new(DType::U64, [n]));
-        let tensors = spec_core::ops::unique::Tensors { counts, ..Unique.tensors(dtype, n) };
-        let descriptor = Descriptor::create(gpu, &Unique, &tensors).unwrap();
+        let mut tensors = Unique::new().tensors(dtype, n);
+        tensors.counts = counts;
+        let descriptor = Descriptor::create(gpu, &Unique::new(), &tensors).unwrap();
         let allocate = |bytes: usize| gpu.allocate_bytes(bytes).unwrap();
         let mut input = allocate(bytes.len());
         input.write(&bytes).unwrap();
@@ -714,14 +715,14 @@ mod tests {
         for memory in [&mut workspace, &mut unique, &mut count, &mut occurrences] {
             memory.write(&vec![0xC3; memory.size()]).unwrap();
         }
-        let buffers = Buffers {
-            keys: input.view(dtype, n),
-            unique: unique.view_mut(dtype, n),
-            count: count.view_mut(DType::U64, 1),
-            counts: Some(occurrences.view_mut(DType::U64, n)),
-        };
+        let buffers = Buffers::new(
+            input.view(dtype, n),
+            unique.view_mut(dtype, n),
+            count.view_mut(DType::U64, 1),
+        )
+        .counts(occurrences.view_mut(DType::U64, n));
         let scratch = workspace.view_mut(DType::U8, descriptor.workspace_size());
-        descriptor.calculate(scratch, buffers, Stream::default()).unwrap();
+        descriptor.call(scratch, buffers).unwrap();
         gpu.synchronize().unwrap();
         assert_eq!(words(&*count, 0, 2), [expected.len() as u32, 0], "{what}");
         let found = words(&*unique, 0, expected.len() * dtype.size() / 4);

@@ -3,13 +3,13 @@
 //! on Hugging Face, in the repository that its documentation names.
 //!
 //! ```
-//! use spec_core::ops::topk_router::preset;
-//! use spec_core::{DType, Operator};
+//! use spec::ops::topk_router::preset;
+//! use spec::{DType, Operator};
 //!
 //! let model = preset::KIMI_K2;
 //! let plan = model.router().plan(&model.tensors(DType::BF16, 16))?;
 //! assert_eq!((plan.experts(), plan.bias), (384, Some(DType::F32)));
-//! # Ok::<(), spec_core::Error>(())
+//! # Ok::<(), spec::Error>(())
 //! ```
 
 use super::{GroupScore, Masked, Scoring, Select, Tensors, TopkRouter};
@@ -42,7 +42,7 @@ impl Preset {
 
     /// The parameters, for a caller to use or to adjust.
     pub const fn router(&self) -> TopkRouter {
-        TopkRouter { ..self.router }
+        self.router
     }
 
     /// Packed descriptors for `tokens` rows of the model's logits: its number of
@@ -55,26 +55,26 @@ impl Preset {
 
     /// A router by sigmoid, with a bias.
     const fn sigmoid(model: &'static str, experts: usize, topk: usize, scale: f32) -> Self {
-        let router = TopkRouter { scoring: Scoring::Sigmoid, scale, ..TopkRouter::softmax(topk) };
+        let router = TopkRouter::new(topk).scoring(Scoring::Sigmoid).scale(scale);
         Preset { model, experts, has_bias: true, router }
     }
 
     /// A plain router by softmax.
     const fn softmax(model: &'static str, experts: usize, topk: usize) -> Self {
-        Preset { model, experts, has_bias: false, router: TopkRouter::softmax(topk) }
+        Preset { model, experts, has_bias: false, router: TopkRouter::new(topk) }
     }
 
     /// DeepSeek-V3's: 4 of 8 groups.
     const fn deepseek_v3(model: &'static str) -> Self {
         let sigmoid = Preset::sigmoid(model, 256, 8, 2.5);
-        let router = TopkRouter { groups: 8, topk_groups: 4, ..sigmoid.router };
+        let router = sigmoid.router.groups(8).topk_groups(4).masked(Masked::Zero);
         Preset { router, ..sigmoid }
     }
 
     /// DeepSeek-V4's: no groups any more, scores by the root of softplus.
     const fn deepseek_v4(model: &'static str, experts: usize, scale: f32) -> Self {
         let sigmoid = Preset::sigmoid(model, experts, 6, scale);
-        let router = TopkRouter { scoring: Scoring::SqrtSoftplus, ..sigmoid.router };
+        let router = sigmoid.router.scoring(Scoring::SqrtSoftplus);
         Preset { router, ..sigmoid }
     }
 
@@ -82,18 +82,14 @@ impl Preset {
     /// picked by the logit, as the model does.
     const fn gpt_oss(model: &'static str, experts: usize) -> Self {
         let softmax = Preset::softmax(model, experts, 4);
-        let router = TopkRouter { select: Select::Logit, ..softmax.router };
+        let router = softmax.router.select(Select::Logit);
         Preset { router, ..softmax }
     }
 
     /// One expert by the logit, weighted by its sigmoid.
     const fn llama_4(model: &'static str, experts: usize) -> Self {
-        let router = TopkRouter {
-            scoring: Scoring::Sigmoid,
-            select: Select::Logit,
-            renormalize: false,
-            ..TopkRouter::softmax(1)
-        };
+        let router =
+            TopkRouter::new(1).scoring(Scoring::Sigmoid).select(Select::Logit).renormalize(false);
         Preset { model, experts, has_bias: false, router }
     }
 }
@@ -104,15 +100,12 @@ pub const DEEPSEEK_V2: Preset = Preset {
     model: "DeepSeek-V2",
     experts: 160,
     has_bias: false,
-    router: TopkRouter {
-        groups: 8,
-        topk_groups: 3,
-        group_score: GroupScore::Max,
-        masked: Masked::Excluded,
-        renormalize: false,
-        scale: 16.0,
-        ..TopkRouter::softmax(6)
-    },
+    router: TopkRouter::new(6)
+        .groups(8)
+        .topk_groups(3)
+        .group_score(GroupScore::Max)
+        .renormalize(false)
+        .scale(16.0),
 };
 
 /// DeepSeek-V3 and R1 (`deepseek-ai/DeepSeek-V3`): 256 experts, sigmoid, a bias

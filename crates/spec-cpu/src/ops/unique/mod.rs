@@ -338,8 +338,7 @@ fn bounds<K: Key>(keys: &[K]) -> (u64, u64) {
 mod tests {
     use std::collections::BTreeMap;
 
-    use spec_core::ops::unique::Tensors;
-    use spec_core::{Descriptor, Stream, TensorDesc};
+    use spec_core::{Descriptor, TensorDesc};
 
     use super::*;
 
@@ -347,22 +346,20 @@ mod tests {
     fn unique<K: Key>(keys: &[K], threads: usize, counted: bool) -> (Vec<K>, Vec<u64>) {
         let n = keys.len();
         let counts = counted.then(|| TensorDesc::new(DType::U64, [n]));
-        let tensors = Tensors { counts, ..Unique.tensors(K::DTYPE, n) };
+        let mut tensors = Unique::new().tensors(K::DTYPE, n);
+        tensors.counts = counts;
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
         pool.install(|| {
-            let descriptor = Descriptor::create(&Cpu::open(0).unwrap(), &Unique, &tensors).unwrap();
+            let descriptor =
+                Descriptor::create(&Cpu::open(0).unwrap(), &Unique::new(), &tensors).unwrap();
             let mut workspace = vec![0xA5u8; descriptor.workspace_size()];
             // Not at the start of a cache line.
             let mut unique = vec![K::default(); n + 1];
             let mut counts = vec![0u64; n];
             let mut count = [0u64];
-            let buffers = Buffers {
-                keys: keys.into(),
-                unique: (&mut unique[1..]).into(),
-                count: (&mut count).into(),
-                counts: counted.then(|| (&mut counts[..]).into()),
-            };
-            descriptor.calculate(&mut workspace, buffers, Stream::default()).unwrap();
+            let mut buffers = Buffers::new(keys, &mut unique[1..], &mut count);
+            buffers.counts = counted.then(|| (&mut counts[..]).into());
+            descriptor.call(&mut workspace, buffers).unwrap();
             let count = count[0] as usize;
             (unique[1..1 + count].to_vec(), counts[..count].to_vec())
         })

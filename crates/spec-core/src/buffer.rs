@@ -1,0 +1,137 @@
+//! Memory that a handle allocated.
+
+use std::marker::PhantomData;
+
+use crate::{Backend, Element, Error, ErrorKind, Memory, Result, Status, View, ViewMut, dtype};
+
+/// Elements in a device's memory, owned.
+///
+/// For callers who hold nothing there yet; who does passes a view of it
+/// instead. A reference converts into a [`View`], a mutable one into a
+/// [`ViewMut`].
+pub struct Buffer<T: Element> {
+    memory: Box<dyn Memory>,
+    len: usize,
+    element: PhantomData<T>,
+}
+
+impl<T: Element> Buffer<T> {
+    /// Allocates `len` elements on a device, their contents unspecified.
+    ///
+    /// # Errors
+    /// Status 1 when there is not enough memory.
+    pub fn allocate<B: Backend + ?Sized>(backend: &B, len: usize) -> Result<Self> {
+        let bytes = len.checked_mul(size_of::<T>()).ok_or_else(|| {
+            Error::failure(
+                backend.info().device,
+                ErrorKind::OutOfMemory,
+                format!("{len} elements of {} are more than memory can hold", T::DTYPE),
+            )
+        })?;
+        Ok(Buffer { memory: backend.allocate_bytes(bytes)?, len, element: PhantomData })
+    }
+
+    /// Moves the buffer, which another handle on the same device allocated, to the queue of
+    /// `backend`: see [`Backend::adopt`].
+    ///
+    /// # Errors
+    /// As [`Backend::adopt`].
+    pub fn adopted_by<B: Backend + ?Sized>(self, backend: &B) -> Result<Self> {
+        Ok(Buffer { memory: backend.adopt(self.memory)?, ..self })
+    }
+
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether there are no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// For reading, by an operator.
+    pub fn view(&self) -> View<'_> {
+        self.memory.view(T::DTYPE, self.len)
+    }
+
+    /// For writing, by an operator.
+    pub fn view_mut(&mut self) -> ViewMut<'_> {
+        self.memory.view_mut(T::DTYPE, self.len)
+    }
+
+    /// Copies `data` to the start of the buffer.
+    ///
+    /// # Errors
+    /// Status 11 if it is longer than the buffer, 1 when the device fails.
+    pub fn write(&mut self, data: &[T]) -> Result<()> {
+        if data.len() > self.len {
+            return Err(Error::Argument {
+                status: Status::BadTensorShape,
+                operator: "write",
+                argument: "data",
+                value: format!("{} elements long", data.len()),
+                expected: format!("at most the {} of the buffer", self.len).into(),
+            });
+        }
+        self.memory.write(dtype::as_bytes(data))
+    }
+
+    /// Waits for the queue of the handle that allocated the buffer and copies
+    /// everything to the host.
+    ///
+    /// # Errors
+    /// Status 1 when the device fails.
+    pub fn to_vec(&self) -> Result<Vec<T>> {
+        let mut data = vec![T::default(); self.len];
+        self.memory.read(dtype::as_bytes_mut(&mut data))?;
+        Ok(data)
+    }
+
+    /// As [`to_vec`](Self::to_vec), for as many elements from `start` on as
+    /// `data` holds.
+    ///
+    /// # Errors
+    /// Status 11 where the buffer does not hold as many there, 1 when the device
+    /// fails.
+    pub fn read(&self, start: usize, data: &mut [T]) -> Result<()> {
+        if start.checked_add(data.len()).is_none_or(|end| end > self.len) {
+            return Err(Error::Argument {
+                status: Status::BadTensorShape,
+                operator: "read",
+                argument: "data",
+                value: format!("{} elements from element {start} on", data.len()),
+                expected: format!("at most the {} of the buffer", self.len).into(),
+            });
+        }
+        // Devices copy words: what starts between two is read from the word's
+        // start on.
+        let (size, offset) = (size_of::<T>(), start * size_of::<T>());
+        let skip = offset % 4 / size;
+        if skip == 0 {
+            return self.memory.read_at(offset, dtype::as_bytes_mut(data));
+        }
+        let mut whole = vec![T::default(); skip + data.len()];
+        self.memory.read_at(offset - skip * size, dtype::as_bytes_mut(&mut whole))?;
+        data.copy_from_slice(&whole[skip..]);
+        Ok(())
+    }
+}
+
+impl<T: Element> std::fmt::Debug for Buffer<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Buffer({} x {})", self.len, T::DTYPE)
+    }
+}
+
+impl<'a, T: Element> From<&'a Buffer<T>> for View<'a> {
+    fn from(buffer: &'a Buffer<T>) -> Self {
+        buffer.view()
+    }
+}
+
+impl<'a, T: Element> From<&'a mut Buffer<T>> for ViewMut<'a> {
+    fn from(buffer: &'a mut Buffer<T>) -> Self {
+        buffer.view_mut()
+    }
+}

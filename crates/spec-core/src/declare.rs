@@ -1,0 +1,491 @@
+//! How an operator is declared: once, in its own file.
+//!
+//! `operator!` takes an operator's name, its options and its arguments, and
+//! makes of them
+//!
+//! * the parameter struct, with a constructor for the required options and a setter for each
+//!   other one;
+//! * `Tensors`, `Buffers` and `Addresses`: the arguments as descriptors, as memory and as
+//!   addresses, each with a constructor for the required arguments and a setter for each
+//!   optional one;
+//! * the [`Signature`](crate::Signature), from which programs read options and arguments.
+//!
+//! A caller that was written before an optional part existed compiles unchanged after it was
+//! added: the structs are `#[non_exhaustive]`, so that nobody lists all of their fields.
+
+/// Declares the values that an option can have: an enum, its names in text, and its
+/// description ([`Setting`](crate::options::Setting)).
+macro_rules! choice {
+    (
+        $(#[doc = $doc:literal])*
+        pub enum $choice:ident = $name:literal {
+            $(
+                $(#[doc = $value_doc:literal])*
+                $value:ident = $text:literal
+            ),+ $(,)?
+        }
+    ) => {
+        $(#[doc = $doc])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[non_exhaustive]
+        pub enum $choice {
+            $( $(#[doc = $value_doc])* $value, )+
+        }
+
+        impl $choice {
+            /// The value's name in text.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $( $choice::$value => $text, )+
+                }
+            }
+        }
+
+        impl $crate::options::Setting for $choice {
+            const KIND: $crate::options::Kind =
+                $crate::options::Kind::Choice(&$crate::options::ChoiceInfo {
+                    name: $name,
+                    doc: concat!($($doc, "\n"),*),
+                    values: &[$(
+                        $crate::options::ChoiceValue {
+                            name: $text,
+                            doc: concat!($($value_doc, "\n"),*),
+                        }
+                    ),+],
+                });
+
+            fn value(self) -> $crate::options::Value {
+                $crate::options::Value::Choice(self.name())
+            }
+
+            fn from_value(value: $crate::options::Value) -> Option<Self> {
+                match value {
+                    $( $crate::options::Value::Choice($text) => Some($choice::$value), )+
+                    _ => None,
+                }
+            }
+        }
+    };
+}
+
+/// An argument's type: optional or not, read or written.
+macro_rules! argument_type {
+    ($read:ty, $written:ty, in) => { $read };
+    ($read:ty, $written:ty, in $optional:ident) => { Option<$read> };
+    ($read:ty, $written:ty, $role:ident) => { $written };
+    ($read:ty, $written:ty, $role:ident $optional:ident) => { Option<$written> };
+}
+
+/// The [`Role`](crate::Role) of a word.
+macro_rules! argument_role {
+    (in) => {
+        $crate::arguments::Role::Input
+    };
+    (out) => {
+        $crate::arguments::Role::Output
+    };
+    (inout) => {
+        $crate::arguments::Role::InPlace
+    };
+}
+
+/// Whether there is a word.
+macro_rules! is_there {
+    () => {
+        false
+    };
+    ($word:ident) => {
+        true
+    };
+}
+
+/// An argument from a [`Source`](crate::Source).
+macro_rules! argument_from {
+    ($source:ident, $operator:expr, $argument:expr, in) => {
+        $source.input($argument).ok_or_else(|| $crate::arguments::missing($operator, $argument))?
+    };
+    ($source:ident, $operator:expr, $argument:expr, in $optional:ident) => {
+        $source.input($argument)
+    };
+    ($source:ident, $operator:expr, $argument:expr, $written:ident) => {
+        $source.output($argument).ok_or_else(|| $crate::arguments::missing($operator, $argument))?
+    };
+    ($source:ident, $operator:expr, $argument:expr, $written:ident $optional:ident) => {
+        $source.output($argument)
+    };
+}
+
+/// The default of an option, for its description.
+macro_rules! option_default {
+    ($type:ty) => {
+        $crate::options::DefaultValue::Required
+    };
+    ($type:ty, = $value:expr) => {
+        $crate::options::DefaultValue::Is(|| <$type as $crate::options::Setting>::value($value))
+    };
+    ($type:ty, as $other:ident) => {
+        $crate::options::DefaultValue::As(stringify!($other))
+    };
+}
+
+/// The value of an option that a source was asked for.
+macro_rules! option_or_default {
+    ($operator:ident, $option:expr, $given:expr) => {
+        $crate::options::required::<$operator, _>($option, $given)?
+    };
+    ($operator:ident, $option:expr, $given:expr, $default:expr) => {
+        $given.unwrap_or($default)
+    };
+}
+
+/// An option's default as a variable, where it has one.
+macro_rules! option_let {
+    (: $type:ty =) => {};
+    ($option:ident : $type:ty = $default:expr) => {
+        let $option: $type = $default;
+    };
+}
+
+/// The constructor of an operator's arguments from those that are required.
+macro_rules! arguments_constructor {
+    (position $( $($required:ident)? / $($optional:ident)? : $role:tt ),+) => {
+        impl<I, O> Arguments<I, O> {
+            /// The required arguments, and none of the optional ones.
+            #[allow(clippy::too_many_arguments, reason = "an operator has as many as it needs")]
+            pub fn new(
+                $( $( $required: impl Into<$crate::declare::argument_type!(I, O, $role)>, )? )+
+            ) -> Self {
+                Arguments {
+                    $( $( $required: $required.into(), )? $( $optional: None, )? )+
+                }
+            }
+        }
+    };
+    (name $( $($required:ident)? / $($optional:ident)? : $role:tt ),+) => {
+        /// The required arguments, by name: two of them could change places unnoticed if they
+        /// were told apart by their order alone.
+        #[allow(missing_debug_implementations, reason = "it becomes `Arguments` at once")]
+        pub struct Required<I, O> {
+            $( $(
+                #[doc = concat!("[`", stringify!($required), "`](field@Arguments::", stringify!($required), ").")]
+                pub $required: $crate::declare::argument_type!(I, O, $role),
+            )? )+
+        }
+
+        impl<I, O> Arguments<I, O> {
+            /// The required arguments, and none of the optional ones.
+            pub fn new(required: Required<I, O>) -> Self {
+                Arguments {
+                    $( $( $required: required.$required, )? $( $optional: None, )? )+
+                }
+            }
+        }
+    };
+}
+
+/// Declares an operator once: see the module.
+///
+/// An option is `required name: type`, `optional name: type = default`, or
+/// `optional name: type as other`, whose default is the value of the option `other`, declared
+/// before it. An argument is `required name: role [dtypes] "[shape]"` or `optional ..`, where
+/// the role is `in`, `out` or `inout`. `arguments by position` makes a constructor that takes
+/// the required arguments in their order; `by name` one that takes them in a struct, for
+/// operators of which two required arguments could change places unnoticed.
+macro_rules! operator {
+    (
+        $(#[doc = $doc:literal])*
+        pub struct $operator:ident = $name:literal;
+
+        options {
+            $(
+                $(#[doc = $option_doc:literal])*
+                $(required $required_option:ident)? $(optional $optional_option:ident)?
+                    : $type:ty $(as $other:ident)? $(= $default:expr)?
+            ),* $(,)?
+        }
+
+        arguments by $how:tt {
+            $(
+                $(#[doc = $argument_doc:literal])*
+                $(required $required:ident)? $(optional $optional:ident)?
+                    : $role:tt [$($dtype:ident),+] $shape:literal
+            ),+ $(,)?
+        }
+    ) => {
+        $(#[doc = $doc])*
+        #[derive(Clone, Copy, Debug, PartialEq)]
+        #[non_exhaustive]
+        pub struct $operator {
+            $(
+                $(#[doc = $option_doc])*
+                $(#[doc = concat!("\n\nDefault: `", stringify!($default), "`.")])?
+                $(#[doc = concat!("\n\nDefault: `", stringify!($other), "`.")])?
+                pub $($required_option)? $($optional_option)? : $type,
+            )*
+        }
+
+        impl $operator {
+            /// The operator with its required options, and the defaults of all others.
+            #[allow(clippy::new_without_default, reason = "operators with required options have no default")]
+            pub const fn new($( $( $required_option: $type, )? )*) -> Self {
+                $( $crate::declare::option_let! {
+                    $($optional_option)? : $type = $($default)? $($other)?
+                } )*
+                $operator { $( $($required_option)? $($optional_option)? ),* }
+            }
+
+            $( $(
+                #[doc = concat!(
+                    "With this [`", stringify!($optional_option), "`](field@Self::",
+                    stringify!($optional_option), ")."
+                )]
+                #[must_use]
+                pub const fn $optional_option(mut self, $optional_option: $type) -> Self {
+                    self.$optional_option = $optional_option;
+                    self
+                }
+            )? )*
+        }
+
+        /// The options one by one.
+        #[allow(non_upper_case_globals, reason = "named as the options are")]
+        mod opt {
+            #[allow(unused_imports, reason = "an operator without options")]
+            use super::*;
+            use $crate::options::OptionInfo;
+
+            $(
+                pub(super) const $($required_option)? $($optional_option)? : &OptionInfo = &OptionInfo {
+                    name: stringify!($($required_option)? $($optional_option)?),
+                    kind: <$type as $crate::options::Setting>::KIND,
+                    default: $crate::declare::option_default!($type $(, = $default)? $(, as $other)?),
+                    doc: concat!($($option_doc, "\n"),*),
+                };
+            )*
+
+            pub(super) const ALL: &[OptionInfo] = &[$( *$($required_option)? $($optional_option)? ),*];
+        }
+
+        #[doc = concat!("The arguments of `", $name, "`.")]
+        #[non_exhaustive]
+        pub struct Arguments<I, O> {
+            $(
+                $(#[doc = $argument_doc])*
+                #[doc = concat!(
+                    "\n\n`", $shape, "`: ", stringify!($($dtype),+), "."
+                )]
+                pub $($required)? $($optional)? :
+                    $crate::declare::argument_type!(I, O, $role $($optional)?),
+            )+
+        }
+
+        $crate::declare::arguments_constructor! {
+            $how $( $($required)? / $($optional)? : $role ),+
+        }
+
+        impl<I, O> Arguments<I, O> {
+            $( $(
+                #[doc = concat!(
+                    "With [`", stringify!($optional), "`](field@Self::", stringify!($optional), ")."
+                )]
+                #[must_use]
+                pub fn $optional(
+                    mut self,
+                    $optional: impl Into<$crate::declare::argument_type!(I, O, $role)>,
+                ) -> Self {
+                    self.$optional = Some($optional.into());
+                    self
+                }
+            )? )+
+
+            fn from_source(
+                source: &mut impl $crate::arguments::Source<I, O>,
+            ) -> $crate::Result<Self> {
+                Ok(Arguments { $(
+                    $($required)? $($optional)? : $crate::declare::argument_from!(
+                        source, $name, arg::$($required)? $($optional)?, $role $($optional)?
+                    ),
+                )+ })
+            }
+        }
+
+        // By hand: `derive` takes no types that macros make.
+        impl<I: Clone, O: Clone> Clone for Arguments<I, O> {
+            fn clone(&self) -> Self {
+                Arguments { $(
+                    $($required)? $($optional)? : self.$($required)? $($optional)?.clone()
+                ),+ }
+            }
+        }
+
+        impl<I: Copy, O: Copy> Copy for Arguments<I, O> {}
+
+        impl<I: std::fmt::Debug, O: std::fmt::Debug> std::fmt::Debug for Arguments<I, O> {
+            fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                f.debug_struct("Arguments")
+                    $( .field(
+                        stringify!($($required)? $($optional)?),
+                        &self.$($required)? $($optional)?,
+                    ) )+
+                    .finish()
+            }
+        }
+
+        /// Descriptors of the arguments.
+        pub type Tensors = Arguments<$crate::TensorDesc, $crate::TensorDesc>;
+        /// The arguments in memory.
+        pub type Buffers<'a> = Arguments<$crate::View<'a>, $crate::ViewMut<'a>>;
+        /// The arguments as addresses.
+        pub type Addresses = Arguments<$crate::Address, $crate::Address>;
+
+        /// The arguments one by one, for the checks.
+        #[allow(non_upper_case_globals, dead_code, reason = "named as the arguments are; optional ones go unchecked where anything will do")]
+        pub(crate) mod arg {
+            use $crate::arguments::Argument;
+            use $crate::declare::{argument_role, is_there};
+
+            $(
+                pub(crate) const $($required)? $($optional)? : &Argument = &Argument {
+                    name: stringify!($($required)? $($optional)?),
+                    role: argument_role!($role),
+                    optional: is_there!($($optional)?),
+                    dtypes: &[$($crate::DType::$dtype),+],
+                    shape: $shape,
+                    doc: concat!($($argument_doc, "\n"),*),
+                };
+            )+
+
+            pub(crate) const ALL: &[Argument] = &[$( *$($required)? $($optional)? ),+];
+        }
+
+        impl $crate::arguments::Signature for $operator {
+            const NAME: &'static str = $name;
+            const DOC: &'static str = concat!($($doc, "\n"),*);
+            const OPTIONS: &'static [$crate::options::OptionInfo] = opt::ALL;
+            const ARGUMENTS: &'static [$crate::arguments::Argument] = arg::ALL;
+            const BY_NAME: bool = $crate::declare::is_by_name!($how);
+            type Tensors = Tensors;
+            type Buffers<'a> = Buffers<'a>;
+            type Addresses = Addresses;
+
+            #[allow(unused_variables, reason = "an operator without options")]
+            fn options_from(
+                source: &mut dyn FnMut(
+                    &'static $crate::options::OptionInfo,
+                ) -> $crate::Result<Option<$crate::options::Value>>,
+            ) -> $crate::Result<Self> {
+                $(
+                    let $($required_option)? $($optional_option)? : $type =
+                        $crate::declare::option_or_default!(
+                            $operator,
+                            opt::$($required_option)? $($optional_option)?,
+                            $crate::options::given::<$operator, $type>(
+                                opt::$($required_option)? $($optional_option)?, source
+                            )?
+                            $(, $default)? $(, $other)?
+                        );
+                )*
+                Ok($operator { $( $($required_option)? $($optional_option)? ),* })
+            }
+
+            fn option(&self, name: &str) -> $crate::Result<$crate::options::Value> {
+                let option = $crate::options::find($name, opt::ALL, name)?;
+                match option.name {
+                    $( stringify!($($required_option)? $($optional_option)?) => {
+                        Ok($crate::options::Setting::value(
+                            self.$($required_option)? $($optional_option)?
+                        ))
+                    } )*
+                    // `find` returns one of the names above.
+                    _ => unreachable!("{option:?}"),
+                }
+            }
+
+            #[allow(unused_variables, reason = "an operator without options")]
+            fn set_option(
+                &mut self,
+                name: &str,
+                value: $crate::options::Value,
+            ) -> $crate::Result<()> {
+                let option = $crate::options::find($name, opt::ALL, name)?;
+                let refuse = || option.refuse($name, value);
+                match option.name {
+                    $( stringify!($($required_option)? $($optional_option)?) => {
+                        self.$($required_option)? $($optional_option)? =
+                            $crate::options::Setting::from_value(value).ok_or_else(refuse)?;
+                        Ok(())
+                    } )*
+                    // `find` returns one of the names above.
+                    _ => unreachable!("{option:?}"),
+                }
+            }
+
+            fn tensors_from(
+                source: &mut impl $crate::arguments::Source<$crate::TensorDesc, $crate::TensorDesc>,
+            ) -> $crate::Result<Tensors> {
+                Arguments::from_source(source)
+            }
+
+            fn buffers_from<'a>(
+                source: &mut impl $crate::arguments::Source<$crate::View<'a>, $crate::ViewMut<'a>>,
+            ) -> $crate::Result<Buffers<'a>> {
+                Arguments::from_source(source)
+            }
+
+            fn addresses_from(
+                source: &mut impl $crate::arguments::Source<$crate::Address, $crate::Address>,
+            ) -> $crate::Result<Addresses> {
+                Arguments::from_source(source)
+            }
+
+            fn fit(
+                tensors: &Tensors,
+                buffers: &mut Buffers<'_>,
+                site: $crate::Site,
+            ) -> $crate::Result<()> {
+                let checker = $crate::check::Checker::new($name);
+                $( $crate::check::Described::fit(
+                    &tensors.$($required)? $($optional)?,
+                    &mut buffers.$($required)? $($optional)?,
+                    stringify!($($required)? $($optional)?),
+                    &checker,
+                    site,
+                )?; )+
+                Ok(())
+            }
+
+            unsafe fn at<'a>(
+                tensors: &Tensors,
+                addresses: Addresses,
+                device: $crate::Device,
+            ) -> Buffers<'a> {
+                // SAFETY: the caller vouches for every address, as this function's own contract
+                // asks.
+                unsafe {
+                    Arguments { $(
+                        $($required)? $($optional)? : $crate::check::Placed::at(
+                            &tensors.$($required)? $($optional)?,
+                            addresses.$($required)? $($optional)?,
+                            device,
+                        ),
+                    )+ }
+                }
+            }
+        }
+    };
+}
+
+/// Whether required arguments are told apart by name.
+macro_rules! is_by_name {
+    (name) => {
+        true
+    };
+    (position) => {
+        false
+    };
+}
+
+pub(crate) use {
+    argument_from, argument_role, argument_type, arguments_constructor, choice, is_by_name,
+    is_there, operator, option_default, option_let, option_or_default,
+};

@@ -1,0 +1,302 @@
+//! Options: the parameters of an operator as a description that programs can read and set
+//! by name.
+//!
+//! `operator!` declares each option once, with its type, its default and
+//! its meaning. The C header, the Python functions, golden vectors in JSON and fuzz targets
+//! read that declaration through [`Signature::OPTIONS`] instead of spelling an option again.
+//!
+//! ```
+//! use spec::ops::TopkRouter;
+//! use spec::options::Value;
+//! use spec::Signature;
+//!
+//! let mut router = TopkRouter::new(8);
+//! router.set_text("scoring", "sqrt_softplus")?;
+//! router.set_option("scale", Value::F32(2.5))?;
+//! assert_eq!(router.option("scoring")?, Value::Choice("sqrt_softplus"));
+//! // A name that no option has, and a choice that does not exist, are answered by the list of
+//! // those that do.
+//! let error = router.set_text("scorign", "softmax").unwrap_err();
+//! assert!(error.to_string().contains("one of topk, scoring, select"));
+//! let error = router.set_text("scoring", "softmox").unwrap_err();
+//! assert!(error.to_string().contains("sigmoid, softmax or sqrt_softplus"));
+//! # Ok::<(), spec::Error>(())
+//! ```
+
+use std::fmt;
+
+use crate::{Error, Result, Signature, Status};
+
+/// An option of an operator, as its contract declares it.
+#[derive(Clone, Copy, Debug)]
+#[non_exhaustive]
+pub struct OptionInfo {
+    /// The option's name.
+    pub name: &'static str,
+    /// The type of its values.
+    pub kind: Kind,
+    /// What stands where a caller sets nothing.
+    pub default: DefaultValue,
+    /// The option's meaning, as its documentation says.
+    pub doc: &'static str,
+}
+
+/// What an option is where a caller sets nothing.
+#[derive(Clone, Copy, Debug)]
+pub enum DefaultValue {
+    /// There is no default: a caller must set the option.
+    Required,
+    /// This value.
+    Is(fn() -> Value),
+    /// The value of the option of this name.
+    As(&'static str),
+}
+
+/// The type of an option's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Kind {
+    /// True or false.
+    Bool,
+    /// A number that is not negative.
+    Size,
+    /// A number that is not negative, or nothing.
+    OptionalSize,
+    /// A signed number of 32 bits.
+    I32,
+    /// A floating-point number of 32 bits.
+    F32,
+    /// One of these.
+    Choice(&'static ChoiceInfo),
+}
+
+/// The values of an option that has a fixed list of them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChoiceInfo {
+    /// The name of the list, in words with `_` between them: `group_score`.
+    pub name: &'static str,
+    /// The list's meaning.
+    pub doc: &'static str,
+    /// The values. The place of a value in this list is its number in C, so that the list
+    /// only grows at its end.
+    pub values: &'static [ChoiceValue],
+}
+
+/// One of the values of a [`ChoiceInfo`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ChoiceValue {
+    /// The value's name in text: `sqrt_softplus`.
+    pub name: &'static str,
+    /// The value's meaning.
+    pub doc: &'static str,
+}
+
+/// The value of an option.
+#[derive(Clone, Copy, Debug, PartialEq)]
+#[non_exhaustive]
+pub enum Value {
+    /// Of [`Kind::Bool`].
+    Bool(bool),
+    /// Of [`Kind::Size`] and [`Kind::OptionalSize`].
+    Size(usize),
+    /// Of [`Kind::OptionalSize`]: nothing.
+    Absent,
+    /// Of [`Kind::I32`].
+    I32(i32),
+    /// Of [`Kind::F32`].
+    F32(f32),
+    /// Of [`Kind::Choice`]: the value's name.
+    Choice(&'static str),
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Value::Bool(value) => value.fmt(f),
+            Value::Size(value) => value.fmt(f),
+            Value::Absent => f.write_str("none"),
+            Value::I32(value) => value.fmt(f),
+            Value::F32(value) => value.fmt(f),
+            Value::Choice(name) => f.write_str(name),
+        }
+    }
+}
+
+/// A type that options have.
+pub trait Setting: Copy {
+    /// The type, for programs.
+    const KIND: Kind;
+
+    /// The value as a program reads it.
+    fn value(self) -> Value;
+
+    /// The value that a program sets; `None` where it is of another type.
+    fn from_value(value: Value) -> Option<Self>;
+}
+
+macro_rules! settings {
+    ($($type:ty: $kind:ident),+ $(,)?) => {$(
+        impl Setting for $type {
+            const KIND: Kind = Kind::$kind;
+
+            fn value(self) -> Value {
+                Value::$kind(self)
+            }
+
+            fn from_value(value: Value) -> Option<Self> {
+                match value {
+                    Value::$kind(value) => Some(value),
+                    _ => None,
+                }
+            }
+        }
+    )+};
+}
+
+settings! { bool: Bool, usize: Size, i32: I32, f32: F32 }
+
+impl Setting for Option<usize> {
+    const KIND: Kind = Kind::OptionalSize;
+
+    fn value(self) -> Value {
+        self.map_or(Value::Absent, Value::Size)
+    }
+
+    fn from_value(value: Value) -> Option<Self> {
+        match value {
+            Value::Absent => Some(None),
+            Value::Size(value) => Some(Some(value)),
+            _ => None,
+        }
+    }
+}
+
+impl Kind {
+    /// What values are, in words that end a sentence: `true or false`.
+    pub fn expected(&self) -> String {
+        match self {
+            Kind::Bool => "true or false".to_owned(),
+            Kind::Size => "a whole number that is not negative".to_owned(),
+            Kind::OptionalSize => "a whole number that is not negative, or none".to_owned(),
+            Kind::I32 => "a whole number of 32 bits".to_owned(),
+            Kind::F32 => "a number".to_owned(),
+            Kind::Choice(choice) => {
+                let names: Vec<_> = choice.values.iter().map(|value| value.name).collect();
+                match names.split_last() {
+                    Some((last, [])) => (*last).to_owned(),
+                    Some((last, others)) => format!("{} or {last}", others.join(", ")),
+                    None => String::new(),
+                }
+            }
+        }
+    }
+
+    /// The value that a text names; `None` where the text names none of this type.
+    pub fn parse(&self, text: &str) -> Option<Value> {
+        match self {
+            Kind::Bool => text.parse().ok().map(Value::Bool),
+            Kind::OptionalSize if text == "none" => Some(Value::Absent),
+            Kind::Size | Kind::OptionalSize => text.parse().ok().map(Value::Size),
+            Kind::I32 => text.parse().ok().map(Value::I32),
+            Kind::F32 => text.parse().ok().map(Value::F32),
+            Kind::Choice(choice) => choice.value(text),
+        }
+    }
+
+    /// The value of this type that stands for a choice not yet made: zero, false, nothing, or
+    /// the first of a list.
+    pub fn zero(&self) -> Value {
+        match self {
+            Kind::Bool => Value::Bool(false),
+            Kind::Size => Value::Size(0),
+            Kind::OptionalSize => Value::Absent,
+            Kind::I32 => Value::I32(0),
+            Kind::F32 => Value::F32(0.0),
+            Kind::Choice(choice) => Value::Choice(choice.values[0].name),
+        }
+    }
+}
+
+impl ChoiceInfo {
+    /// The value of that name.
+    pub fn value(&self, name: &str) -> Option<Value> {
+        let found = self.values.iter().find(|value| value.name == name);
+        found.map(|value| Value::Choice(value.name))
+    }
+
+    /// The number that C has for the value of that name.
+    pub fn number(&self, name: &str) -> Option<usize> {
+        self.values.iter().position(|value| value.name == name)
+    }
+}
+
+impl OptionInfo {
+    /// Whether a caller must set the option.
+    pub fn is_required(&self) -> bool {
+        matches!(self.default, DefaultValue::Required)
+    }
+
+    /// An error about a value of this option of `operator`.
+    pub fn refuse(&self, operator: &'static str, given: impl fmt::Display) -> Error {
+        Error::Argument {
+            status: Status::BadParam,
+            operator,
+            argument: self.name,
+            value: given.to_string(),
+            expected: self.kind.expected().into(),
+        }
+    }
+}
+
+/// The option of that name.
+///
+/// # Errors
+/// Status 3, with the names that there are.
+pub fn find(
+    operator: &'static str,
+    options: &'static [OptionInfo],
+    name: &str,
+) -> Result<&'static OptionInfo> {
+    options.iter().find(|option| option.name == name).ok_or_else(|| {
+        let names: Vec<_> = options.iter().map(|option| option.name).collect();
+        let expected = match names.as_slice() {
+            [] => "nothing, since the operator has no options".to_owned(),
+            names => format!("one of {}", names.join(", ")),
+        };
+        Error::Argument {
+            status: Status::BadParam,
+            operator,
+            argument: "option",
+            value: format!("{name:?}"),
+            expected: expected.into(),
+        }
+    })
+}
+
+/// What a backend does where it has no code for a choice. Backends and this crate are released
+/// together, and the conformance kit draws from all choices that there are: a backend that lacks
+/// one fails there, before it reaches anybody.
+///
+/// # Panics
+/// Always.
+#[cold]
+pub fn unknown<T: Setting>(choice: T) -> ! {
+    unreachable!("there is no code for the choice {}", choice.value())
+}
+
+/// The value of an option from a source, in the option's own type.
+pub(crate) fn given<O: Signature, T: Setting>(
+    option: &'static OptionInfo,
+    source: &mut dyn FnMut(&'static OptionInfo) -> Result<Option<Value>>,
+) -> Result<Option<T>> {
+    let Some(value) = source(option)? else { return Ok(None) };
+    T::from_value(value).map(Some).ok_or_else(|| option.refuse(O::NAME, value))
+}
+
+/// The value of a required option from a source.
+pub(crate) fn required<O: Signature, T: Setting>(
+    option: &'static OptionInfo,
+    value: Option<T>,
+) -> Result<T> {
+    value.ok_or_else(|| option.refuse(O::NAME, "absent"))
+}

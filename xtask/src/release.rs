@@ -1,0 +1,83 @@
+//! `cargo xtask release`: what a release consists of, packed for this machine's platform.
+//!
+//! The program, libspec and InfiniOp's libraries as a tar archive, the Python wheel, and one file
+//! of checksums. Whoever installs from them needs no cargo.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use crate::{Result, install, root};
+
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+
+/// Runs the task with the words after its name.
+pub fn run(arguments: &[&str]) -> Result<()> {
+    let (out, wheel) = match arguments {
+        ["--out", out] => (out, true),
+        ["--out", out, "--no-wheel"] | ["--no-wheel", "--out", out] => (out, false),
+        other => return Err(format!("expected --out FOLDER [--no-wheel], not {other:?}")),
+    };
+    std::fs::create_dir_all(out).map_err(|e| format!("{out}: {e}"))?;
+    let out = std::path::absolute(out).map_err(|e| format!("{out}: {e}"))?;
+    let name = format!("spec-{VERSION}-{}-{}", std::env::consts::ARCH, std::env::consts::OS);
+    let folder = out.join(&name);
+    if folder.exists() {
+        return Err(format!("{} is there already", folder.display()));
+    }
+    let prefix = folder.to_str().ok_or("the folder's name is no text")?;
+
+    let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
+    let program = ["install", "--quiet", "--locked", "--no-track", "--path", "crates/spec-cli"];
+    call(Command::new(&cargo).args(program).args(["--root", prefix]))?;
+    install::run(&["--prefix", prefix])?;
+    install::run(&["--prefix", prefix, "--infiniop"])?;
+    for file in ["LICENSE", "LICENSE-APACHE", "LICENSE-MIT", "README.md", "CHANGELOG.md"] {
+        let to = folder.join(file);
+        std::fs::copy(root().join(file), &to).map_err(|e| format!("{}: {e}", to.display()))?;
+    }
+    let archive = format!("{name}.tar.gz");
+    call(Command::new("tar").current_dir(&out).args(["-czf", &archive, &name]))?;
+    std::fs::remove_dir_all(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
+
+    let mut files = vec![archive];
+    if wheel {
+        files.extend(wheels(&out)?);
+    }
+    let sums = output(Command::new("sha256sum").current_dir(&out).args(&files))?;
+    let at = out.join("SHA256SUMS");
+    std::fs::write(&at, &sums).map_err(|e| format!("{}: {e}", at.display()))?;
+    print!("{sums}");
+    Ok(())
+}
+
+/// Builds the wheel with the maturin that is on the path; the names of what it wrote.
+fn wheels(out: &Path) -> Result<Vec<String>> {
+    let built = out.join("wheels");
+    let mut maturin = Command::new("maturin");
+    maturin.current_dir(root().join("python"));
+    call(maturin.args(["build", "--quiet", "--release", "--locked", "--out"]).arg(&built))?;
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir(&built).map_err(|e| format!("{}: {e}", built.display()))? {
+        let from: PathBuf = entry.map_err(|e| format!("{}: {e}", built.display()))?.path();
+        let name = from.file_name().and_then(|name| name.to_str()).unwrap_or_default().to_owned();
+        let moved = std::fs::rename(&from, out.join(&name));
+        moved.map_err(|e| format!("{}: {e}", from.display()))?;
+        names.push(name);
+    }
+    // An empty folder by now; one that is not stays for a person to look at.
+    let _ = std::fs::remove_dir(&built);
+    Ok(names)
+}
+
+fn call(command: &mut Command) -> Result<()> {
+    output(command).map(drop)
+}
+
+fn output(command: &mut Command) -> Result<String> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let done = command.output().map_err(|e| format!("{name}: {e}"))?;
+    if !done.status.success() {
+        return Err(format!("{name}: {}", String::from_utf8_lossy(&done.stderr)));
+    }
+    String::from_utf8(done.stdout).map_err(|e| format!("{name}: {e}"))
+}
