@@ -49,7 +49,7 @@ def torch_rows(device):
     name = f"torch on {device}"
     yield from rows(logits, bias, out, name)
     by_torch = torch.ops.spec_ops.topk_router.default
-    yield f"{name}: torch.ops.spec_ops.topk_router", lambda: by_torch(logits, bias, topk=1)
+    yield f"{name}: torch.ops.spec_ops.topk_router", lambda: by_torch(logits, bias=bias, topk=1)
     add = torch.ops.aten.add_.Tensor
     yield f"{name}: torch.ops.aten.add_", lambda: add(bias, bias)
     yield (
@@ -70,11 +70,11 @@ def torch_rows(device):
 
 
 def rows(logits, bias, out, name):
-    plan = spec_ops.TopkRouter(topk=1).plan(like=logits, bias=bias)
-    yield f"{name}: planned", lambda: plan(logits, bias, out=out)
+    plan = spec_ops.TopkRouter(topk=1).plan(logits, bias=bias)
+    yield f"{name}: planned", lambda: plan(logits, bias=bias, out=out)
     route = spec_ops.topk_router
-    yield f"{name}: function with out", lambda: route(logits, bias, topk=1, out=out)
-    yield f"{name}: function", lambda: route(logits, bias, topk=1)
+    yield f"{name}: function with out", lambda: route(logits, bias=bias, topk=1, out=out)
+    yield f"{name}: function", lambda: route(logits, bias=bias, topk=1)
 
 
 def main():

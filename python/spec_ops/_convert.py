@@ -12,11 +12,12 @@ from numbers import Integral, Real
 from typing import Any
 
 from ._arrays import Library, library
+from ._contract import OPERATORS
 from ._errors import ArgumentError
-from ._shapes import arguments, length
+from ._shapes import length
 
 #: Vectors in whose place one number may stand, for all requests.
-_NUMBERS = ("temperature", "seeds", "top_k", "top_p", "min_p")
+NUMBERS = ("temperature", "seeds", "top_k", "top_p", "min_p")
 
 #: Vectors of whole numbers that may have another width, by the one that they have: the default of
 #: torch for `top_k`, and for `seeds` what jax has where its 64-bit numbers are switched off.
@@ -39,9 +40,10 @@ def spread(
     """A vector full of a number, by the library of another array of the call and beside it; None
     where no number may stand for the argument. `shapes` are those of the arrays that were given.
     """
-    if name not in _NUMBERS or isinstance(number, bool) or not isinstance(number, Real):
+    if name not in NUMBERS or isinstance(number, bool) or not isinstance(number, Real):
         return None
-    (dtype,) = next(known.dtypes for known in arguments(operator) if known.name == name)
+    inputs = OPERATORS[operator].inputs
+    (dtype,) = next(known.dtypes for known in inputs if known.name == name)
     numbers = _RANGES.get(dtype)
     # Of another kind of whole number Python would look through the whole range.
     if numbers is not None and not (isinstance(number, Integral) and int(number) in numbers):

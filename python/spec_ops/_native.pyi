@@ -21,11 +21,10 @@ class Operator:
         name: str,
         options: tuple[Any, ...],
         outputs: Callable[..., Mapping[str, tuple[tuple[int, ...], str]]],
-        result: Callable[..., Any] | None,
-        first: str,
+        result: Callable[[tuple[Any, ...]], Any],
     ) -> Operator: ...
     def __call__(self, *inputs: Any, out: Any = None) -> Any: ...
-    def plan(self, *inputs: Any, out: Any = None) -> Plan: ...
+    def plan(self, *inputs: Any, out: Any = None, **named: Any) -> Plan: ...
     @property
     def name(self) -> str: ...
 
@@ -36,7 +35,7 @@ def operator(name: str, *options: Any) -> Operator:
 class Plan:
     """An operator made for arrays of certain shapes and types on a device."""
 
-    def __call__(self, *inputs: Any, out: Any = None) -> Any:
+    def __call__(self, *inputs: Any, out: Any = None, **named: Any) -> Any:
         """Enqueues the operator on arrays as planned; the results, or those of `out`."""
 
     @property

@@ -1,8 +1,9 @@
 """The operators as objects whose plans are called. Made by `tools/stubs.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from . import _results as results
 from ._native import Plan
 from ._results import Array
 
@@ -10,132 +11,123 @@ class Planned:
     """An operator with its options."""
 
     options: dict[str, Any]
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The names of the arrays that are read or changed in place, in order."""
 
-    def plan(
-        self,
-        *arrays: Array | None,
-        like: Array | None = None,
-        out: Sequence[Any] | None = None,
-        **named: Array | None,
-    ) -> Plan:
-        """A plan for calls with arrays like these, whose contents are not looked at."""
+CLASSES: dict[str, type[Planned]]
 
 class TopkRouter(Planned):
-    """topk_router with its options: see :func:`spec_ops.topk_router`."""
-
     def __init__(
-        self,
-        *,
-        scoring: Literal['sigmoid', 'softmax', 'sqrt_softplus'] = 'sigmoid',
-        select: Literal['score', 'logit'] = 'score',
-        groups: int = 1,
-        topk_groups: int = 1,
+        self, *, topk: int, scoring: Literal['sigmoid', 'softmax', 'sqrt_softplus'] = 'softmax',
+        select: Literal['score', 'logit'] = 'score', groups: int = 1, topk_groups: int = 1,
         group_score: Literal['top2_sum', 'max'] = 'top2_sum',
-        masked: Literal['zero', 'excluded'] = 'excluded',
-        topk: int,
-        renormalize: bool = True,
-        scale: float = 1.0,
-        shared_experts: int = 0,
-        shared_weight: float = 1.0,
-        physical_experts: int | None = None,
+        masked: Literal['zero', 'excluded'] = 'excluded', renormalize: bool = True,
+        scale: float = 1.0, shared_experts: int = 0, shared_weight: float = 1.0,
+        physical_experts: int | None = None
     ) -> None: ...
+    def plan(
+        self, x: Array, *, bias: Array | None = None, num_tokens: Array | None = None,
+        replicas: Array | None = None, replica_counts: Array | None = None,
+        load: Array | None = None, flags: Array | None = None,
+        out: Sequence[Array | None] | None = None
+    ) -> Plan: ...
 
 class DeduplicateTopk(Planned):
-    """deduplicate_topk with its options: see :func:`spec_ops.deduplicate_topk`."""
-
     def __init__(
-        self,
-        *,
-        mtp_step: int = 1,
+        self, *, mtp_step: int = 1
     ) -> None: ...
+    def plan(
+        self, indices: Array, *, counts: bool = False, out: Sequence[Array | None] | None = None
+    ) -> Plan: ...
 
 class RejectionSample(Planned):
-    """rejection_sample with its options: see :func:`spec_ops.rejection_sample`."""
-
     def __init__(
-        self,
-        *,
-        max_spec_len: int | None = None,
+        self, *, max_spec_len: int,
         acceptance: Literal['probabilistic', 'greedy'] = 'probabilistic',
-        recovery: Literal['sample', 'argmax'] = 'sample',
+        recovery: Literal['argmax', 'sample'] = 'sample'
     ) -> None: ...
-
-class NgramMatch(Planned):
-    """ngram_match with its options: see :func:`spec_ops.ngram_match`."""
-
-    def __init__(
-        self,
-        *,
-        max_ngram_size: int = 3,
-        token_threshold: int = 128,
-    ) -> None: ...
-
-class HybridMtpNgram(Planned):
-    """hybrid_mtp_ngram with its options: see :func:`spec_ops.hybrid_mtp_ngram`."""
-
-    def __init__(
-        self,
-        *,
-        max_ngram_size: int = 3,
-        min_ngram_size: int = 1,
-        max_draft_tokens: int = 5,
-        token_threshold: int = 1024,
-    ) -> None: ...
-
-class PromptLookup(Planned):
-    """prompt_lookup with its options: see :func:`spec_ops.prompt_lookup`."""
-
-    def __init__(
-        self,
-        *,
-        min_ngram: int,
-        max_ngram: int,
-        max_draft: int,
-        occurrence: Literal['first', 'last'] = 'first',
-    ) -> None: ...
+    def plan(
+        self, target_probs: Array, draft_token_ids: Array, bonus_token_ids: Array,
+        cu_num_draft: Array, *, draft_probs: Array | None = None,
+        uniform_samples: Array | None = None, seeds: Array | int | None = None,
+        positions: Array | None = None, greedy: Array | None = None, flags: Array | None = None,
+        out: Sequence[Array | None] | None = None
+    ) -> Plan: ...
 
 class SampleLogits(Planned):
-    """sample_logits with its options: see :func:`spec_ops.sample_logits`."""
-
     def __init__(
-        self,
-        *,
-        min_p_first: bool = False,
+        self, *, min_p_first: bool = False
     ) -> None: ...
+    def plan(
+        self, logits: Array, positions: Array, temperature: Array | float, seeds: Array | int,
+        *, top_k: Array | int | None = None, top_p: Array | float | None = None,
+        min_p: Array | float | None = None, requests: Array | None = None,
+        mask: Array | None = None, probs: bool = False, logprobs: bool = False,
+        flags: Array | None = None, out: Sequence[Array | None] | None = None
+    ) -> Plan: ...
+
+class NgramMatch(Planned):
+    def __init__(
+        self, *, max_ngram_size: int = 3, token_threshold: int = 128
+    ) -> None: ...
+    def plan(
+        self, input_ids: Array, input_ids_len: Array, token_ids_all: Array, prompt_lens: Array,
+        step_idx: Array, draft_token_num: Array, draft_tokens: Array, seq_lens_this_time: Array,
+        seq_lens_encoder: Array, seq_lens_decoder: Array, max_dec_len: Array, *,
+        flags: Array | None = None
+    ) -> Plan: ...
+
+class HybridMtpNgram(Planned):
+    def __init__(
+        self, *, max_draft_tokens: int, max_ngram_size: int = 3, min_ngram_size: int = 1,
+        token_threshold: int = 128
+    ) -> None: ...
+    def plan(
+        self, input_ids: Array, input_ids_len: Array, pre_ids: Array, step_idx: Array,
+        draft_tokens: Array, seq_lens_this_time: Array, seq_lens_decoder: Array,
+        max_dec_len: Array, *, flags: Array | None = None
+    ) -> Plan: ...
+
+class PromptLookup(Planned):
+    def __init__(
+        self, *, min_ngram: int = 2, max_ngram: int = 5, max_draft: int = 5,
+        occurrence: Literal['first', 'last'] = 'last'
+    ) -> None: ...
+    def plan(
+        self, tokens: Array, lengths: Array, *, flags: Array | None = None,
+        out: Sequence[Array | None] | None = None
+    ) -> Plan: ...
 
 class TreeVerify(Planned):
-    """tree_verify with its options: see :func:`spec_ops.tree_verify`."""
-
     def __init__(
-        self,
-        *,
-        max_depth: int,
+        self, *, max_depth: int
     ) -> None: ...
+    def plan(
+        self, draft_tokens: Array, target_tokens: Array, first_child: Array,
+        next_sibling: Array, *, flags: Array | None = None,
+        out: Sequence[Array | None] | None = None
+    ) -> Plan: ...
 
 class MoeAlign(Planned):
-    """moe_align with its options: see :func:`spec_ops.moe_align`."""
-
     def __init__(
-        self,
-        *,
-        experts: int,
-        local_experts: int | None = None,
-        block_size: int,
+        self, *, experts: int, block_size: int, local_experts: int | None = None
     ) -> None: ...
+    def plan(
+        self, topk_ids: Array, *, expert_map: Array | None = None, inverse: bool = False,
+        flags: Array | None = None, out: Sequence[Array | None] | None = None
+    ) -> Plan: ...
 
 class IndexerTopk(Planned):
-    """indexer_topk with its options: see :func:`spec_ops.indexer_topk`."""
-
     def __init__(
-        self,
-        *,
-        k: int,
+        self, *, k: int
     ) -> None: ...
+    def plan(
+        self, scores: Array, *, lengths: Array | None = None, starts: Array | None = None,
+        flags: Array | None = None, out: Array | None = None
+    ) -> Plan: ...
 
 class Unique(Planned):
-    """unique with its options: see :func:`spec_ops.unique`."""
-
-    def __init__(self) -> None: ...
+    def __init__(
+        self
+    ) -> None: ...
+    def plan(
+        self, keys: Array, *, counts: bool = False, out: Sequence[Array | None] | None = None
+    ) -> Plan: ...

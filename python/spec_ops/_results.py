@@ -1,76 +1,38 @@
-"""What operators return."""
+"""What operators return: a named tuple of its outputs, under the contract's names, where an
+operator has several."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections import namedtuple
+from typing import Any
+
+from ._contract import OPERATORS
 
 #: An array of torch, numpy, cupy, jax or of another library that knows DLPack.
 Array = Any
 
-
-class RoutedExperts(NamedTuple):
-    """Of :func:`topk_router`, each ``[tokens, topk + shared_experts]``."""
-
-    weights: Array
-    indices: Array
-
-
-class DistinctPositions(NamedTuple):
-    """Of :func:`deduplicate_topk`: ``[batch, mtp_step * k]`` and ``[batch]``."""
-
-    unique: Array
-    counts: Array
+_NAMES = {
+    "topk_router": "RoutedExperts",
+    "deduplicate_topk": "DistinctPositions",
+    "rejection_sample": "RejectionResult",
+    "prompt_lookup": "Drafts",
+    "sample_logits": "SampledTokens",
+    "tree_verify": "VerifiedPath",
+    "moe_align": "AlignedExperts",
+    "unique": "DistinctKeys",
+}
 
 
-class RejectionResult(NamedTuple):
-    """Of :func:`rejection_sample`: ``[batch, max_spec_len + 1]``, then ``[batch]`` each."""
-
-    output_token_ids: Array
-    num_accepted: Array
-    accepted_counts: Array
-    recovered_counts: Array
-    bonus_counts: Array
-
-
-class Drafts(NamedTuple):
-    """Of :func:`prompt_lookup`: ``[batch, max_draft]`` and ``[batch]``."""
-
-    drafts: Array
-    counts: Array
+def _result(operator: str) -> Any:
+    outputs = OPERATORS[operator].outputs
+    made: Any = namedtuple(_NAMES[operator], [output.name for output in outputs])
+    shapes = ", ".join(
+        f"``{output.name}`` {output.shape}" + " or None" * output.optional for output in outputs
+    )
+    made.__doc__, made.__module__ = f"Of :func:`{operator}`: {shapes}.", "spec_ops"
+    return made
 
 
-class SampledTokens(NamedTuple):
-    """Of :func:`sample_logits`: ``[rows]``, ``[rows, vocab]`` or None, ``[rows]`` or None."""
-
-    tokens: Array
-    probs: Array | None
-    logprobs: Array | None
-
-
-class VerifiedPath(NamedTuple):
-    """Of :func:`tree_verify`: twice ``[batch, max_depth + 1]``, then ``[batch]``."""
-
-    tokens: Array
-    nodes: Array
-    num_tokens: Array
-
-
-class AlignedExperts(NamedTuple):
-    """Of :func:`moe_align`: ``[capacity]``, ``[capacity / block_size]``,
-    ``[local_experts]``, ``[local_experts + 1]``, ``[1]`` and ``[tokens * k]`` or None."""
-
-    sorted_ids: Array
-    block_experts: Array
-    counts: Array
-    offsets: Array
-    num_padded: Array
-    inverse: Array | None
-
-
-class DistinctKeys(NamedTuple):
-    """Of :func:`unique`: ``[n]`` of which the first ``count`` are written, ``[1]``, and
-    ``[n]`` or None."""
-
-    unique: Array
-    count: Array
-    counts: Array | None
+#: By operator.
+RESULTS = {operator: _result(operator) for operator in _NAMES}
+globals().update({made.__name__: made for made in RESULTS.values()})

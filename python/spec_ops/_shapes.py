@@ -7,37 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from ._native import OPERATORS
-
-
-class Argument(NamedTuple):
-    """An argument of an operator, as its contract declares it."""
-
-    name: str
-    role: str
-    optional: bool
-    dtypes: tuple[str, ...]
-    shape: str
-    doc: str
-
-
-@cache
-def arguments(operator: str) -> tuple[Argument, ...]:
-    """The arguments of an operator, in the contract's order."""
-    return tuple(Argument(*fields) for fields in OPERATORS[operator]["arguments"])
-
-
-def inputs(operator: str) -> tuple[Argument, ...]:
-    """What is read or changed in place."""
-    return tuple(argument for argument in arguments(operator) if argument.role != "out")
-
-
-def outputs(operator: str) -> tuple[Argument, ...]:
-    """What is written, whatever it held."""
-    return tuple(argument for argument in arguments(operator) if argument.role == "out")
-
+from ._contract import OPERATORS
 
 #: Outputs whose element type is that of an input.
 _SAME_DTYPE = {("prompt_lookup", "drafts"): "tokens", ("unique", "unique"): "keys"}
@@ -64,8 +36,8 @@ def _moe_capacity(sizes: Mapping[str, Any]) -> Any:
 
 def _sizes(operator: str, options: Sequence[Any], shapes: Mapping[str, Sequence[Any]]) -> dict:
     """What the names in shapes stand for: options, and dimensions of what was given."""
-    sizes = dict(zip(OPERATORS[operator]["options"], options))
-    for argument in inputs(operator):
+    sizes = OPERATORS[operator].completed(options)
+    for argument in OPERATORS[operator].inputs:
         shape = shapes.get(argument.name)
         dimensions = _dimensions(argument.shape)
         if shape is None or len(shape) != len(dimensions):
@@ -89,7 +61,8 @@ def length(operator: str, name: str, shapes: Mapping[str, Sequence[Any]]) -> Any
     A row is a request of its own where no `requests` say whose it is.
     """
     sizes = _sizes(operator, (), shapes)
-    (extent,) = next(_dimensions(known.shape) for known in inputs(operator) if known.name == name)
+    inputs = OPERATORS[operator].inputs
+    (extent,) = next(_dimensions(known.shape) for known in inputs if known.name == name)
     if extent == "requests" and "requests" not in shapes:
         sizes.setdefault(extent, sizes.get("rows"))
     return sizes.get(extent)
@@ -105,7 +78,7 @@ def of_outputs(
     """
     sizes = _sizes(operator, options, {name: shape for name, (shape, _) in given.items()})
     found = {}
-    for argument in outputs(operator):
+    for argument in OPERATORS[operator].outputs:
         try:
             shape = tuple(
                 eval(_expression(words), {"__builtins__": {}}, sizes)

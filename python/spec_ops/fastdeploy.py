@@ -44,7 +44,7 @@ def ngram_match(
         seq_lens_encoder,
         seq_lens_decoder,
         max_dec_len,
-        max_ngram_size,
+        max_ngram_size=max_ngram_size,
         token_threshold=int(os.environ.get("INFER_WITH_REFERENCE_TOKENUM_THRESHOLD", 128)),
     )
 
@@ -74,8 +74,8 @@ def hybrid_mtp_ngram(
         seq_lens_this_time,
         seq_lens_decoder,
         max_dec_len,
-        max_ngram_size,
-        min_ngram_size,
-        max_draft_tokens,
+        max_draft_tokens=max_draft_tokens,
+        max_ngram_size=max_ngram_size,
+        min_ngram_size=min_ngram_size,
         token_threshold=int(os.environ.get("SPEC_TOKENUM_THRESHOLD", 1024)),
     )

@@ -6,21 +6,22 @@ without ``out``: the compiler places results.
 
     >>> import torch, spec_ops.torch
     >>> logits = torch.tensor([[0.1, 2.0, 0.3, 1.5]])
-    >>> spec_ops.torch.topk_router(logits, topk=2, scoring="softmax").indices
+    >>> spec_ops.torch.topk_router(logits, topk=2).indices
     tensor([[1, 3]], dtype=torch.int32)
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from . import _functions as functions
-from ._native import OPERATORS
-from ._shapes import inputs, of_outputs, outputs
+from ._contract import OPERATORS, Contract
+from ._functions import FUNCTIONS
+from ._results import RESULTS
+from ._shapes import of_outputs
 
 __all__ = [
     "deduplicate_topk",
@@ -56,53 +57,33 @@ _DTYPES |= {
 # As in `_arrays`: what counts is signed.
 _OF_NAME = {name: dtype for dtype, name in _DTYPES.items()} | {"count": torch.int64}
 
-#: Kinds of options by their annotations; the other ones are words.
-_KINDS = {"int": "int", "int | None": "int?", "float": "float", "bool": "bool"}
+
+def _signature(contract: Contract) -> inspect.Signature:
+    """That of the operator's function, without ``out``."""
+    parameters = inspect.signature(FUNCTIONS[contract.name]).parameters.values()
+    return inspect.Signature([known for known in parameters if known.name != "out"])
 
 
-def _parameters(name: str) -> dict[str, inspect.Parameter]:
-    parameters = dict(inspect.signature(getattr(functions, name)).parameters)
-    parameters.pop("out", None)
-    return parameters
+def schema(contract: Contract) -> str:
+    """The operator's schema, from its contract."""
+    written = iter("abcdefgh")
 
+    def tensor(argument: Any) -> str:
+        return f"Tensor({next(written)}!)" if argument.role == "inout" else "Tensor"
 
-def _arrays(name: str) -> dict[str, Any]:
-    """The contract's arguments by the names that the function has for them."""
-    parameters = _parameters(name)
-    first = next(iter(parameters))
-    return {
-        argument.name if argument.name in parameters else first: argument
-        for argument in inputs(name)
-    }
-
-
-def _default(parameter: inspect.Parameter) -> str:
-    if parameter.default is parameter.empty:
-        return ""
-    value = parameter.default
-    return f'="{value}"' if isinstance(value, str) else f"={value}"
-
-
-def schema(name: str) -> str:
-    """The operator's schema, from its function's signature and the roles in its contract."""
-    arrays, words, written, keywords = _arrays(name), [], 0, False
-    for parameter in _parameters(name).values():
-        if parameter.kind is parameter.KEYWORD_ONLY and not keywords:
-            words.append("*")
-            keywords = True
-        argument = arrays.get(parameter.name)
-        if argument is None:
-            kind = _KINDS.get(parameter.annotation, "str")
-        else:
-            kind = "Tensor"
-            if argument.role == "inout":
-                kind += f"({'abcdefgh'[written]}!)"
-                written += 1
-            kind += "?" if argument.optional else ""
-        words.append(f"{kind} {parameter.name}{_default(parameter)}")
-    made = ["Tensor"] * len(outputs(name))
+    words = [f"{tensor(argument)} {argument.name}" for argument in contract.required] + ["*"]
+    for option in contract.options:
+        default = f'"{option.default}"' if option.kind == "str" else option.default
+        kind = option.kind + "?" * bool(option.follows)
+        words.append(f"{kind} {option.name}" + f"={default}" * (not option.required))
+    for argument in contract.optional:
+        made = argument.role == "out"
+        words.append(
+            f"bool {argument.name}=False" if made else f"{tensor(argument)}? {argument.name}=None"
+        )
+    made = ["Tensor"] * len(contract.outputs)
     returns = made[0] if len(made) == 1 else f"({', '.join(made)})"
-    return f"{name}({', '.join(words)}) -> {returns}"
+    return f"{contract.name}({', '.join(words)}) -> {returns}"
 
 
 def _results(made: Any) -> Any:
@@ -113,8 +94,8 @@ def _results(made: Any) -> Any:
     return tuple(first.new_empty(0) if one is None else one for one in made)
 
 
-def _run(name: str) -> Callable[..., Any]:
-    function = getattr(functions, name)
+def _run(contract: Contract) -> Callable[..., Any]:
+    function = FUNCTIONS[contract.name]
 
     def run(*args: Any, **kwargs: Any) -> Any:
         return _results(function(*args, **kwargs))
@@ -122,25 +103,24 @@ def _run(name: str) -> Callable[..., Any]:
     return run
 
 
-def _fake(name: str) -> Callable[..., Any]:
-    signature, arrays = inspect.Signature(list(_parameters(name).values())), _arrays(name)
+def _fake(contract: Contract) -> Callable[..., Any]:
+    signature = _signature(contract)
 
     def fake(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
-        options = [_option(given, option) for option in OPERATORS[name]["options"]]
+        options = [given[option.name] for option in contract.options]
         shapes = {
-            argument.name: (given[known].shape, _DTYPES[given[known].dtype])
-            for known, argument in arrays.items()
-            if given[known] is not None
+            argument.name: (given[argument.name].shape, _DTYPES[given[argument.name].dtype])
+            for argument in contract.inputs
+            if given[argument.name] is not None
         }
-        first = given[next(iter(arrays))]
+        first = given[contract.inputs[0].name]
         made: list[torch.Tensor] = []
-        for output in outputs(name):
-            shape, dtype = of_outputs(name, options, shapes)[output.name]
-            # Asked for by a word of the function's, where it has one.
-            if output.optional and not given.get(output.name, True):
+        for output in contract.outputs:
+            shape, dtype = of_outputs(contract.name, options, shapes)[output.name]
+            if output.optional and not given[output.name]:
                 made.append(first.new_empty(0, dtype=made[0].dtype))
             else:
                 made.append(first.new_empty(shape, dtype=_OF_NAME[dtype]))
@@ -149,21 +129,10 @@ def _fake(name: str) -> Callable[..., Any]:
     return fake
 
 
-def _option(given: Mapping[str, Any], name: str) -> Any:
-    """An option, or what it follows from where it is left out."""
-    value = given[name]
-    if value is None and name == "max_spec_len":
-        return given["draft_token_ids"].shape[0]
-    if value is None and name == "local_experts":
-        return given["experts"]
-    return value
-
-
-def _function(name: str) -> Callable[..., Any]:
+def _function(contract: Contract) -> Callable[..., Any]:
+    name, result = contract.name, RESULTS.get(contract.name)
     call = getattr(torch.ops.spec_ops, name).default
-    result = functions._RESULTS.get(name)
-    optional = [(i, o.name) for i, o in enumerate(outputs(name)) if o.optional]
-    asked = [(i, word) for i, word in optional if word in _parameters(name)]
+    asked = [(i, output.name) for i, output in enumerate(contract.outputs) if output.optional]
 
     def operator(*args: Any, **kwargs: Any) -> Any:
         made = call(*args, **kwargs)
@@ -177,20 +146,20 @@ def _function(name: str) -> Callable[..., Any]:
 
     described: Any = operator
     described.__name__ = described.__qualname__ = name
-    described.__signature__ = inspect.Signature(list(_parameters(name).values()))
+    described.__signature__ = _signature(contract)
     described.__doc__ = f"As :func:`spec_ops.{name}`, under `torch.compile` too."
     return operator
 
 
-def _register(name: str) -> Callable[..., Any]:
+def _register(contract: Contract) -> Callable[..., Any]:
     tags = [torch.Tag.pt2_compliant_tag]
     tags.append(getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order))
-    LIBRARY.define(schema(name), tags=tuple(tags))
-    run = _run(name)
+    LIBRARY.define(schema(contract), tags=tuple(tags))
+    run = _run(contract)
     for key in ("CPU", "CUDA"):
-        LIBRARY.impl(name, run, key)
-    torch.library.register_fake(f"spec_ops::{name}", _fake(name), lib=LIBRARY)
-    return _function(name)
+        LIBRARY.impl(contract.name, run, key)
+    torch.library.register_fake(f"spec_ops::{contract.name}", _fake(contract), lib=LIBRARY)
+    return _function(contract)
 
 
-globals().update({name: _register(name) for name in OPERATORS})
+globals().update({name: _register(contract) for name, contract in OPERATORS.items()})

@@ -1,8 +1,10 @@
 """The operators as operators of torch. Made by `tools/stubs.py`."""
 
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 from . import _results as results
+from ._native import Plan
 from ._results import Array
 
 __all__ = [
@@ -20,156 +22,81 @@ __all__ = [
 ]
 
 def topk_router(
-    logits: Array,
-    bias: Array | None = None,
-    *,
-    topk: int,
-    scoring: Literal['sigmoid', 'softmax', 'sqrt_softplus'] = 'sigmoid',
-    select: Literal['score', 'logit'] = 'score',
-    groups: int = 1,
-    topk_groups: int = 1,
+    x: Array, *, topk: int, scoring: Literal['sigmoid', 'softmax', 'sqrt_softplus'] = 'softmax',
+    select: Literal['score', 'logit'] = 'score', groups: int = 1, topk_groups: int = 1,
     group_score: Literal['top2_sum', 'max'] = 'top2_sum',
-    masked: Literal['zero', 'excluded'] = 'excluded',
-    renormalize: bool = True,
-    scale: float = 1.0,
-    shared_experts: int = 0,
-    shared_weight: float = 1.0,
-    physical_experts: int | None = None,
-    num_tokens: Array | None = None,
-    replicas: Array | None = None,
-    replica_counts: Array | None = None,
-    load: Array | None = None,
-    flags: Array | None = None,
+    masked: Literal['zero', 'excluded'] = 'excluded', renormalize: bool = True,
+    scale: float = 1.0, shared_experts: int = 0, shared_weight: float = 1.0,
+    physical_experts: int | None = None, bias: Array | None = None,
+    num_tokens: Array | None = None, replicas: Array | None = None,
+    replica_counts: Array | None = None, load: Array | None = None, flags: Array | None = None
 ) -> results.RoutedExperts:
     """As :func:`spec_ops.topk_router`, under `torch.compile` too."""
 
 def deduplicate_topk(
-    indices: Array,
-    mtp_step: int = 1,
+    indices: Array, *, mtp_step: int = 1, counts: bool = False
 ) -> results.DistinctPositions:
     """As :func:`spec_ops.deduplicate_topk`, under `torch.compile` too."""
 
 def rejection_sample(
-    target_probs: Array,
-    draft_probs: Array | None,
-    draft_token_ids: Array,
-    bonus_token_ids: Array,
-    cu_num_draft: Array,
-    *,
-    seeds: Array | None = None,
-    positions: Array | None = None,
-    uniform_samples: Array | None = None,
-    greedy: Array | None = None,
-    max_spec_len: int | None = None,
-    acceptance: Literal['probabilistic', 'greedy'] = 'probabilistic',
-    recovery: Literal['sample', 'argmax'] = 'sample',
-    flags: Array | None = None,
+    target_probs: Array, draft_token_ids: Array, bonus_token_ids: Array, cu_num_draft: Array, *,
+    max_spec_len: int, acceptance: Literal['probabilistic', 'greedy'] = 'probabilistic',
+    recovery: Literal['argmax', 'sample'] = 'sample', draft_probs: Array | None = None,
+    uniform_samples: Array | None = None, seeds: Array | None = None,
+    positions: Array | None = None, greedy: Array | None = None, flags: Array | None = None
 ) -> results.RejectionResult:
     """As :func:`spec_ops.rejection_sample`, under `torch.compile` too."""
 
+def sample_logits(
+    logits: Array, positions: Array, temperature: Array, seeds: Array, *,
+    min_p_first: bool = False, top_k: Array | None = None, top_p: Array | None = None,
+    min_p: Array | None = None, requests: Array | None = None, mask: Array | None = None,
+    probs: bool = False, logprobs: bool = False, flags: Array | None = None
+) -> results.SampledTokens:
+    """As :func:`spec_ops.sample_logits`, under `torch.compile` too."""
+
 def ngram_match(
-    input_ids: Array,
-    input_ids_len: Array,
-    token_ids_all: Array,
-    prompt_lens: Array,
-    step_idx: Array,
-    draft_token_num: Array,
-    draft_tokens: Array,
-    seq_lens_this_time: Array,
-    seq_lens_encoder: Array,
-    seq_lens_decoder: Array,
-    max_dec_len: Array,
-    max_ngram_size: int = 3,
-    *,
-    token_threshold: int = 128,
-    flags: Array | None = None,
+    input_ids: Array, input_ids_len: Array, token_ids_all: Array, prompt_lens: Array,
+    step_idx: Array, draft_token_num: Array, draft_tokens: Array, seq_lens_this_time: Array,
+    seq_lens_encoder: Array, seq_lens_decoder: Array, max_dec_len: Array, *,
+    max_ngram_size: int = 3, token_threshold: int = 128, flags: Array | None = None
 ) -> None:
     """As :func:`spec_ops.ngram_match`, under `torch.compile` too."""
 
 def hybrid_mtp_ngram(
-    input_ids: Array,
-    input_ids_len: Array,
-    pre_ids: Array,
-    step_idx: Array,
-    draft_tokens: Array,
-    seq_lens_this_time: Array,
-    seq_lens_decoder: Array,
-    max_dec_len: Array,
-    max_ngram_size: int = 3,
-    min_ngram_size: int = 1,
-    max_draft_tokens: int = 5,
-    *,
-    token_threshold: int = 1024,
-    flags: Array | None = None,
+    input_ids: Array, input_ids_len: Array, pre_ids: Array, step_idx: Array,
+    draft_tokens: Array, seq_lens_this_time: Array, seq_lens_decoder: Array, max_dec_len: Array,
+    *, max_draft_tokens: int, max_ngram_size: int = 3, min_ngram_size: int = 1,
+    token_threshold: int = 128, flags: Array | None = None
 ) -> None:
     """As :func:`spec_ops.hybrid_mtp_ngram`, under `torch.compile` too."""
 
 def prompt_lookup(
-    tokens: Array,
-    lengths: Array,
-    *,
-    min_ngram: int,
-    max_ngram: int,
-    max_draft: int,
-    occurrence: Literal['first', 'last'] = 'first',
-    flags: Array | None = None,
+    tokens: Array, lengths: Array, *, min_ngram: int = 2, max_ngram: int = 5,
+    max_draft: int = 5, occurrence: Literal['first', 'last'] = 'last',
+    flags: Array | None = None
 ) -> results.Drafts:
     """As :func:`spec_ops.prompt_lookup`, under `torch.compile` too."""
 
-def sample_logits(
-    logits: Array,
-    positions: Array,
-    temperature: Array,
-    seeds: Array,
-    *,
-    top_k: Array | None = None,
-    top_p: Array | None = None,
-    min_p: Array | None = None,
-    requests: Array | None = None,
-    mask: Array | None = None,
-    min_p_first: bool = False,
-    probs: bool = False,
-    logprobs: bool = False,
-    flags: Array | None = None,
-) -> results.SampledTokens:
-    """As :func:`spec_ops.sample_logits`, under `torch.compile` too."""
-
 def tree_verify(
-    draft_tokens: Array,
-    target_tokens: Array,
-    first_child: Array,
-    next_sibling: Array,
-    *,
-    max_depth: int,
-    flags: Array | None = None,
+    draft_tokens: Array, target_tokens: Array, first_child: Array, next_sibling: Array, *,
+    max_depth: int, flags: Array | None = None
 ) -> results.VerifiedPath:
     """As :func:`spec_ops.tree_verify`, under `torch.compile` too."""
 
 def moe_align(
-    topk_ids: Array,
-    expert_map: Array | None = None,
-    *,
-    experts: int,
-    block_size: int,
-    local_experts: int | None = None,
-    inverse: bool = False,
-    flags: Array | None = None,
+    topk_ids: Array, *, experts: int, block_size: int, local_experts: int | None = None,
+    expert_map: Array | None = None, inverse: bool = False, flags: Array | None = None
 ) -> results.AlignedExperts:
     """As :func:`spec_ops.moe_align`, under `torch.compile` too."""
 
 def indexer_topk(
-    scores: Array,
-    lengths: Array | None = None,
-    starts: Array | None = None,
-    *,
-    k: int,
-    flags: Array | None = None,
+    scores: Array, *, k: int, lengths: Array | None = None, starts: Array | None = None,
+    flags: Array | None = None
 ) -> Array:
     """As :func:`spec_ops.indexer_topk`, under `torch.compile` too."""
 
 def unique(
-    keys: Array,
-    *,
-    counts: bool = False,
+    keys: Array, *, counts: bool = False
 ) -> results.DistinctKeys:
     """As :func:`spec_ops.unique`, under `torch.compile` too."""

@@ -68,6 +68,7 @@ class NgramProposer:
             min_ngram=self.min_n,
             max_ngram=self.max_n,
             max_draft=k,
+            occurrence="first",
         )
         found = []
         for sampled, length, draft, count in zip(
@@ -111,7 +112,6 @@ def rejection_sample(
         # Of logits the largest is that of probabilities.
         return functions.rejection_sample(
             target_logits,
-            None,
             draft_token_ids,
             bonus,
             cu_num_draft_tokens,
@@ -126,14 +126,14 @@ def rejection_sample(
     greedy = None if sampling_metadata.all_random else sampling_metadata.temperature <= 0
     return functions.rejection_sample(
         target_logits.softmax(dim=-1, dtype=torch.float32),
-        draft_probs,
         draft_token_ids,
         bonus,
         cu_num_draft_tokens,
+        max_spec_len=max_spec_len,
+        draft_probs=draft_probs,
         seeds=seeds,
         positions=torch.zeros_like(seeds),
         greedy=greedy,
-        max_spec_len=max_spec_len,
     ).output_token_ids
 
 

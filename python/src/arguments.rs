@@ -2,7 +2,7 @@
 //! call makes, and compared with what the plan announced.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyBool, PyDict, PyList, PyTuple};
+use pyo3::types::{PyBool, PyDict, PyList, PyString, PyTuple};
 use spec::{Argument, Device, Role, Status, TensorDesc};
 
 use crate::call::MOST;
@@ -13,7 +13,7 @@ use crate::library::Arrays;
 use crate::prepared::{Descs, Prepared};
 
 /// An output of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
     /// It is not asked for.
     Absent,
@@ -25,6 +25,63 @@ pub enum Wanted {
 
 /// By argument, what shall become of it where it is an output.
 pub type Outputs = [Option<Wanted>; MOST];
+
+/// By argument, the object that a call passes where the argument is no output.
+pub type Inputs<'py> = [Option<Bound<'py, PyAny>>; MOST];
+
+/// What a call passes in the contract's order, None for what is absent.
+///
+/// # Errors
+/// Where there are more objects than arguments.
+pub fn in_order<'py>(contract: &Contract, objects: &Bound<'py, PyTuple>) -> PyResult<Inputs<'py>> {
+    by_position(contract, objects, contract.inputs().map(|(i, _)| i))
+}
+
+/// What a call passes by position, where it is required, or by name.
+///
+/// # Errors
+/// Where there are more objects than required arguments, and for a name that no argument has
+/// or that was given twice.
+pub fn by_name<'py>(
+    contract: &Contract,
+    objects: &Bound<'py, PyTuple>,
+    named: Option<&Bound<'py, PyDict>>,
+) -> PyResult<Inputs<'py>> {
+    let required = contract.inputs().filter(|(_, argument)| !argument.optional);
+    let mut inputs = by_position(contract, objects, required.map(|(i, _)| i))?;
+    for (name, object) in named.into_iter().flatten() {
+        let name = name.cast::<PyString>()?.to_cow()?;
+        let free = contract.inputs().find(|(i, known)| known.name == name && inputs[*i].is_none());
+        let Some((i, _)) = free else {
+            let names: Vec<_> = contract.inputs().map(|(_, known)| known.name).collect();
+            let known = if names.contains(&&*name) { "was passed twice" } else { "is unknown" };
+            let names = names.join(", ");
+            let words =
+                format!("{}: `{name}` {known}, expected one of {names}, out", contract.name());
+            return Err(error::signature(objects.py(), words));
+        };
+        inputs[i] = Some(object);
+    }
+    Ok(inputs)
+}
+
+fn by_position<'py>(
+    contract: &Contract,
+    objects: &Bound<'py, PyTuple>,
+    mut places: impl Iterator<Item = usize>,
+) -> PyResult<Inputs<'py>> {
+    let mut inputs = Inputs::default();
+    for object in objects.iter_borrowed() {
+        let Some(place) = places.next() else {
+            let words = format!("{} takes fewer arrays by position", contract.name());
+            return Err(error::signature(objects.py(), words));
+        };
+        if !object.is_none() {
+            inputs[place] = Some(object.to_owned());
+        }
+    }
+    Ok(inputs)
+}
 
 /// The arguments of a call, in the contract's order.
 pub struct Arguments<'a, 'py> {
@@ -41,15 +98,11 @@ pub struct Arguments<'a, 'py> {
 }
 
 impl<'a, 'py> Arguments<'a, 'py> {
-    /// The arguments as Python passes them: what is read or changed in place by position,
-    /// outputs as `out`.
-    pub fn read(
-        contract: &'a Contract,
-        inputs: &Bound<'py, PyTuple>,
-        out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Self> {
-        let py = inputs.py();
-        let mut call = Arguments {
+    /// No arguments yet. They are kilobytes, so that a call makes them once and moves them
+    /// nowhere.
+    #[inline]
+    pub fn new(py: Python<'py>, contract: &'a Contract) -> Self {
+        Arguments {
             contract,
             lent: Arrays::new(py),
             objects: Default::default(),
@@ -57,34 +110,27 @@ impl<'a, 'py> Arguments<'a, 'py> {
             wanted: [None; MOST],
             made: [false; MOST],
             device: None,
-        };
-        let mut given = inputs.iter_borrowed();
+        }
+    }
+
+    /// Reads the arguments of a call: what is read or changed in place, and outputs as `out`.
+    pub fn read(&mut self, inputs: Inputs<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<()> {
         let mut others = Vec::new();
-        for (i, argument) in contract.arguments().iter().enumerate() {
-            if argument.role == Role::Output {
-                continue;
-            }
-            match given.next() {
-                Some(object) if !object.is_none() => match call.lent.read(&object) {
-                    Err(Refused::NoArray(what)) => others.push((i, object.to_owned(), what)),
-                    read => call.put(i, &object, read)?,
-                },
-                _ => {}
+        for (i, object) in inputs.into_iter().enumerate() {
+            let Some(object) = object.filter(|object| !object.is_none()) else { continue };
+            match self.lent.read(&object) {
+                Err(Refused::NoArray(what)) => others.push((i, object, what)),
+                read => self.put(i, object, read)?,
             }
         }
         // A number stands for a vector whose length follows from the arrays.
         for (i, object, what) in others {
-            match call.spread(i, &object)? {
-                Some(vector) => call.take(i, &vector)?,
-                None => call.put(i, &object, Err(Refused::NoArray(what)))?,
+            match self.spread(i, &object)? {
+                Some(vector) => self.take(i, vector)?,
+                None => self.put(i, object, Err(Refused::NoArray(what)))?,
             }
         }
-        if given.next().is_some() {
-            let words = format!("{} takes fewer arrays", contract.name());
-            return Err(error::signature(py, words));
-        }
-        call.read_outputs(out)?;
-        Ok(call)
+        self.read_outputs(out)
     }
 
     fn read_outputs(&mut self, out: Option<&Bound<'py, PyAny>>) -> PyResult<()> {
@@ -113,7 +159,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
             self.wanted[i] = Some(match object {
                 Some(object) if object.is(PyBool::new(py, true)) => Wanted::New,
                 Some(object) if !object.is_none() => {
-                    self.take(i, &object)?;
+                    self.take(i, object)?;
                     match &self.arrays[i] {
                         Some(array) => Wanted::Given(array.desc),
                         None => Wanted::New,
@@ -132,8 +178,8 @@ impl<'a, 'py> Arguments<'a, 'py> {
     }
 
     /// One array as an argument.
-    fn take(&mut self, place: usize, object: &Bound<'py, PyAny>) -> PyResult<()> {
-        let read = self.lent.read(object);
+    fn take(&mut self, place: usize, object: Bound<'py, PyAny>) -> PyResult<()> {
+        let read = self.lent.read(&object);
         self.put(place, object, read)
     }
 
@@ -141,16 +187,17 @@ impl<'a, 'py> Arguments<'a, 'py> {
     fn put(
         &mut self,
         place: usize,
-        object: &Bound<'py, PyAny>,
+        mut object: Bound<'py, PyAny>,
         read: Result<Array, Refused>,
     ) -> PyResult<()> {
         let (py, contract) = (self.py(), self.contract);
         let argument = &contract.arguments()[place];
         let refuse = |refused| contract.refuse(py, argument, refused);
-        let (mut object, mut array) = (object.clone(), read.map_err(refuse)?);
+        let mut array = read.map_err(refuse)?;
         array.desc = same_bits(argument, array.desc);
-        let other = argument.role == Role::Input && !argument.dtypes.contains(&array.desc.dtype());
-        if other && let Some(converted) = self.converted(argument, &object, array.desc)? {
+        let refused =
+            argument.role == Role::Input && !argument.dtypes.contains(&array.desc.dtype());
+        if refused && let Some(converted) = self.converted(argument, &object, array.desc)? {
             array = self.lent.read(&converted).map_err(refuse)?;
             array.desc = same_bits(argument, array.desc);
             object = converted;
@@ -211,7 +258,6 @@ impl<'a, 'py> Arguments<'a, 'py> {
         let py = self.py();
         let module = py.import("spec_ops._convert")?;
         let made = module.call_method1(function, arguments).map_err(|raised| {
-            let name = self.contract.python_name(name);
             self.contract.foreign(py, &format!("no array for `{name}`"), raised)
         })?;
         Ok(Some(made).filter(|made| !made.is_none()))
@@ -227,7 +273,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
     ) -> PyErr {
         let same = at.backend() == device.backend();
         let status = if same { Status::BadParam } else { Status::DeviceTypeNotSupported };
-        let expected = format!("{}, as `{}`", place(device), self.contract.python_name(first.name));
+        let expected = format!("{}, as `{}`", place(device), first.name);
         self.contract.wrong(self.py(), argument, status, place(at), expected)
     }
 
@@ -274,10 +320,10 @@ impl<'a, 'py> Arguments<'a, 'py> {
             let made = prepared.outputs[i].as_ref().filter(|_| self.arrays[i].is_none());
             if let Some(output) = made {
                 let array = self.lent.empty(&output.shape, &output.dtype).map_err(|raised| {
-                    let name = self.contract.python_name(argument.name);
-                    self.contract.foreign(py, &format!("`{name}` was not made"), raised)
+                    let doing = format!("`{}` was not made", argument.name);
+                    self.contract.foreign(py, &doing, raised)
                 })?;
-                self.take(i, &array)?;
+                self.take(i, array)?;
                 self.made[i] = true;
             }
             let given = self.arrays[i].map(|array| array.desc);
@@ -325,8 +371,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
                 let Some(other) = other.as_ref().filter(|_| i != j) else { continue };
                 let (from, to) = range(other);
                 if start < to && from < end && start < end && from < to {
-                    let name = contract.python_name(contract.arguments()[j].name);
-                    let value = format!("in the memory of `{name}`");
+                    let value = format!("in the memory of `{}`", contract.arguments()[j].name);
                     let expected = "memory of its own, since it is written";
                     let status = Status::BadParam;
                     return Err(contract.wrong(self.py(), argument, status, value, expected));
@@ -337,11 +382,12 @@ impl<'a, 'py> Arguments<'a, 'py> {
     }
 
     /// The outputs, made one result by `result` where there are several.
-    pub fn results(self, result: &Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
+    pub fn results(&mut self, result: &Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = self.py();
-        let Arguments { contract, objects, made, lent, .. } = self;
+        let objects = std::mem::take(&mut self.objects);
+        let Arguments { contract, made, lent, .. } = self;
         let mut results = Vec::with_capacity(MOST);
-        for ((argument, object), made) in contract.arguments().iter().zip(objects).zip(made) {
+        for ((argument, object), made) in contract.arguments().iter().zip(objects).zip(*made) {
             if argument.role == Role::Output {
                 results.push(match object {
                     Some(object) if made => lent.finish(object).map_err(|raised| {
@@ -356,7 +402,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         match results.len() {
             0 => Ok(py.None().into_bound(py)),
             1 => Ok(results.remove(0)),
-            _ => result.bind(py).call1(PyTuple::new(py, results)?),
+            _ => result.bind(py).call1((PyTuple::new(py, results)?,)),
         }
     }
 }

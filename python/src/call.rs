@@ -31,10 +31,10 @@ pub trait Call: Send + Sync {
     /// Enqueues it.
     ///
     /// # Errors
-    /// As [`Descriptor::calculate_at`].
+    /// As [`Descriptor::call_at`].
     ///
     /// # Safety
-    /// As for [`Descriptor::calculate_at`]; the addresses are in the order of the arguments.
+    /// As for [`Descriptor::call_at`]; the addresses are in the order of the arguments.
     unsafe fn call(
         &self,
         workspace: Address,
@@ -97,6 +97,6 @@ impl<O: Portable> Call for Descriptor<O> {
     ) -> Result<()> {
         let addresses = <O as Signature>::addresses_from(&mut InOrder::new(addresses))?;
         // SAFETY: the caller's.
-        unsafe { self.calculate_at(workspace, addresses, stream) }
+        unsafe { self.call_at(workspace, addresses, stream) }
     }
 }

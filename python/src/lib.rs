@@ -4,16 +4,16 @@
 //! |---|---|
 //! | `dlpack` | **the** way to read an array: DLPack's structs |
 //! | `library` | where arrays come from: current streams, new arrays |
-//! | `options` | the list of operators: parameters from Python's values |
+//! | `options` | operators from Python's values, by the contract's descriptions |
 //! | `call` | an operator by its argument list alone |
 //! | `prepared` | an operator made for shapes and a device, and its workspaces |
-//! | `contract` | an operator's contract by Python's names, and what is said of arguments |
+//! | `contract` | an operator's contract, and what is said of its arguments |
 //! | `arguments` | the arguments of one call: read, completed, compared with the plan |
 //! | `operator`, `plan` | `Operator` and `Plan`, what Python calls |
 //! | `device` | devices that are open; threads after a fork |
 //! | `error` | sentences as exceptions |
 //!
-//! Arguments are named nowhere here: they come from the contract's lists.
+//! Operators, options and arguments are named nowhere here: they come from the contract's lists.
 
 mod arguments;
 mod call;
@@ -29,35 +29,53 @@ mod prepared;
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
+use spec::options::{DefaultValue, Kind, OptionInfo};
 use spec::{Device, Role};
 
 use crate::operator::Operator;
-use crate::options::OPERATORS;
 use crate::plan::Plan;
 
-/// The operators: by name, a dict of `options` (their names) and `arguments`, each a tuple of
-/// name, role, whether it is optional, dtypes, shape in words, and what it means.
+/// The operators as their contracts declare them: by name a dict of `type` (the name of its type),
+/// `doc`, `options` and `arguments`. An option is a tuple of name, kind, choices with their
+/// meanings, whether it is required, its default, the option that it follows, and its meaning. An
+/// argument is a tuple of name, role, whether it is optional, dtypes, shape in words, and meaning.
 fn operators(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let all = PyDict::new(py);
-    for listed in OPERATORS {
-        let arguments = PyList::empty(py);
-        for argument in listed.arguments {
+    for operator in spec::ops::ALL {
+        let about = PyDict::new(py);
+        about.set_item("type", operator.type_name)?;
+        about.set_item("doc", operator.doc)?;
+        let found = operator.options.iter().map(|option| described(py, option));
+        about.set_item("options", PyTuple::new(py, found.collect::<PyResult<Vec<_>>>()?)?)?;
+        let found = operator.arguments.iter().map(|argument| {
             let role = match argument.role {
                 Role::Input => "in",
                 Role::Output => "out",
                 Role::InPlace => "inout",
             };
             let dtypes = PyTuple::new(py, argument.dtypes.iter().map(|dtype| dtype.name()))?;
-            let doc = argument.doc.trim();
-            let fields = (argument.name, role, argument.optional, dtypes, argument.shape, doc);
-            arguments.append(fields)?;
-        }
-        let about = PyDict::new(py);
-        about.set_item("options", PyTuple::new(py, listed.options)?)?;
-        about.set_item("arguments", PyTuple::new(py, arguments)?)?;
-        all.set_item(listed.name, about)?;
+            Ok((argument.name, role, argument.optional, dtypes, argument.shape, argument.doc))
+        });
+        about.set_item("arguments", PyTuple::new(py, found.collect::<PyResult<Vec<_>>>()?)?)?;
+        all.set_item(operator.name, about)?;
     }
     Ok(all)
+}
+
+/// An option as [`operators`] has it.
+fn described<'py>(py: Python<'py>, option: &OptionInfo) -> PyResult<Bound<'py, PyTuple>> {
+    let choices = match option.kind {
+        Kind::Choice(choice) => choice.values,
+        _ => &[],
+    };
+    let choices = PyTuple::new(py, choices.iter().map(|choice| (choice.name, choice.doc)))?;
+    let (default, follows) = match option.default {
+        DefaultValue::Is(value) => (options::object(py, value())?, None),
+        DefaultValue::As(other) => (py.None(), Some(other)),
+        DefaultValue::Required => (py.None(), None),
+    };
+    let (kind, required) = (options::kind(option.kind), option.is_required());
+    (option.name, kind, choices, required, default, follows, option.doc).into_pyobject(py)
 }
 
 /// The devices of each backend: a dict from its name to a list of devices (`name`, `device`

@@ -1,6 +1,7 @@
 //! An operator with its parameters as a Python object.
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
@@ -8,11 +9,11 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use spec::{Device, TensorDesc};
 
-use crate::arguments::{Arguments, Outputs, Wanted};
+use crate::arguments::{Arguments, Outputs, Wanted, by_name, in_order};
 use crate::call::MOST;
 use crate::contract::Contract;
 use crate::error;
-use crate::options::OPERATORS;
+use crate::options::MAKERS;
 use crate::plan::Plan;
 use crate::prepared::{Descs, Keeps, Output, Prepared, Shared};
 
@@ -20,10 +21,9 @@ use crate::prepared::{Descs, Keeps, Output, Prepared, Shared};
 /// calling it.
 const REMEMBERED: usize = 1024;
 
-/// An operator with its parameters. `Operator(name, options, outputs, result, first)` takes the
-/// options in the order of `OPERATORS[name]["options"]`, a function that says the shapes and
-/// types of outputs, what makes one result of them, and the name that the operator's function has
-/// for its first array.
+/// An operator with its parameters. `Operator(name, options, outputs, result)` takes the options
+/// in the contract's order, a function that says the shapes and types of outputs, and what makes
+/// one result of the tuple of them.
 #[pyclass(frozen, module = "spec_ops._native")]
 pub struct Operator {
     contract: Contract,
@@ -65,7 +65,7 @@ pub(crate) fn operator<'py>(of: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyA
 }
 
 /// What a plan is made for, and a call is remembered by.
-#[derive(Clone, PartialEq, Eq, Hash)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     /// Where the arrays lie.
     pub device: Device,
@@ -73,6 +73,15 @@ pub struct Key {
     pub inputs: Descs,
     /// What shall become of the outputs.
     pub outputs: Outputs,
+}
+
+/// Shapes tell calls apart well enough, and the rest of a key is long: mostly absent arguments.
+impl Hash for Key {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        for desc in self.inputs.iter().flatten() {
+            desc.shape().hash(state);
+        }
+    }
 }
 
 impl Operator {
@@ -108,7 +117,7 @@ impl Operator {
         }
         let outputs = self.new_outputs(py, key, &mut descs)?;
         Prepared::new(self.contract.operator(), key.device, descs, outputs)
-            .map_err(|error| self.contract.raise(py, error))
+            .map_err(|error| error::raise(py, &error))
     }
 
     /// The outputs that are made by calls, as `spec_ops._shapes` reads them from the
@@ -168,7 +177,7 @@ impl Operator {
     pub(crate) fn run<'py>(
         &self,
         py: Python<'py>,
-        mut call: Arguments<'_, 'py>,
+        call: &mut Arguments<'_, 'py>,
         prepared: &Prepared,
         keeps: Keeps,
     ) -> PyResult<Bound<'py, PyAny>> {
@@ -200,13 +209,14 @@ impl Operator {
         options: Bound<'_, PyTuple>,
         outputs: Py<PyAny>,
         result: Py<PyAny>,
-        first: &str,
     ) -> PyResult<Self> {
-        let listed = OPERATORS.iter().find(|listed| listed.name == name);
-        let listed = listed.ok_or_else(|| error::internal(py, "no such operator"))?;
+        let mut listed = spec::ops::ALL.iter().zip(MAKERS);
+        let make =
+            listed.find(|(listed, _)| listed.name == name && listed.options.len() == options.len());
+        let (_, make) = make.ok_or_else(|| error::internal(py, "no such operator"))?;
         let values: Vec<_> = options.iter().collect();
-        let operator = (listed.make)(&values).map_err(|error| error::raise(py, &error))?;
-        let (contract, known) = (Contract::new(operator, first), Mutex::default());
+        let operator = make(&values).map_err(|error| error::raise(py, &error))?;
+        let (contract, known) = (Contract::new(operator), Mutex::default());
         Ok(Operator { contract, options: options.unbind(), outputs, result, known })
     }
 
@@ -218,19 +228,26 @@ impl Operator {
         inputs: &Bound<'py, PyTuple>,
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let call = Arguments::read(&self.contract, inputs, out)?;
-        let prepared = self.prepared(inputs.py(), &call)?;
-        self.run(inputs.py(), call, &prepared, Keeps::Nobody)
+        let py = inputs.py();
+        let mut call = Arguments::new(py, &self.contract);
+        call.read(in_order(&self.contract, inputs)?, out)?;
+        let prepared = self.prepared(py, &call)?;
+        self.run(py, &mut call, &prepared, Keeps::Nobody)
     }
 
-    /// A plan for calls with arrays like these.
-    #[pyo3(signature = (*inputs, out=None))]
+    /// A plan for calls with arrays like these: required ones by position or name, others by
+    /// name.
+    #[pyo3(signature = (*inputs, out=None, **named))]
     fn plan<'py>(
         slf: &Bound<'py, Self>,
         inputs: &Bound<'py, PyTuple>,
         out: Option<&Bound<'py, PyAny>>,
+        named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Plan> {
-        let key = Key::of(&Arguments::read(&slf.get().contract, inputs, out)?)?;
+        let contract = &slf.get().contract;
+        let mut call = Arguments::new(slf.py(), contract);
+        call.read(by_name(contract, inputs, named)?, out)?;
+        let key = Key::of(&call)?;
         Plan::new(slf, key)
     }
 

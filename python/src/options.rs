@@ -1,155 +1,72 @@
-//! Options: an operator's parameters from Python's values, under their fields' names.
+//! Options: an operator from Python's values, by what its contract says of each option.
 
 use pyo3::prelude::*;
-use spec::ops::prompt_lookup::Occurrence;
-use spec::ops::rejection_sample::{Acceptance, Recovery};
-use spec::ops::topk_router::{GroupScore, Masked, Scoring, Select};
-use spec::ops::{
-    DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
-};
-use spec::{Result, Signature, Status};
+use spec::options::{DefaultValue, Kind, OptionInfo, Value};
+use spec::{Portable, Result};
 
 use crate::call::Create;
-use crate::error;
 
-/// A field of an operator's parameters.
-trait Field: Sized {
-    /// What it may be, in words.
-    fn expected() -> String;
-
-    /// Its value, `None` where it is of another kind.
-    fn read(value: &Bound<'_, PyAny>) -> Option<Self>;
-}
-
-macro_rules! numbers {
-    ($($number:ty: $words:literal),+) => {$(
-        impl Field for $number {
-            fn expected() -> String {
-                $words.to_owned()
-            }
-
-            fn read(value: &Bound<'_, PyAny>) -> Option<Self> {
-                value.extract().ok()
-            }
-        }
-    )+};
-}
-
-numbers! {
-    usize: "a whole number that is not negative",
-    i32: "a whole number of 32 bits",
-    f32: "a number",
-    bool: "True or False"
-}
-
-impl<T: Field> Field for Option<T> {
-    fn expected() -> String {
-        format!("{} or None", T::expected())
-    }
-
-    fn read(value: &Bound<'_, PyAny>) -> Option<Self> {
-        if value.is_none() { Some(None) } else { T::read(value).map(Some) }
-    }
-}
-
-macro_rules! choices {
-    ($($choice:ident { $($name:literal: $variant:ident),+ $(,)? })+) => {$(
-        impl Field for $choice {
-            fn expected() -> String {
-                [$(concat!("\"", $name, "\"")),+].join(" or ")
-            }
-
-            fn read(value: &Bound<'_, PyAny>) -> Option<Self> {
-                match value.extract::<String>().ok()?.as_str() {
-                    $($name => Some($choice::$variant),)+
-                    _ => None,
-                }
-            }
-        }
-    )+};
-}
-
-choices! {
-    Scoring { "sigmoid": Sigmoid, "softmax": Softmax, "sqrt_softplus": SqrtSoftplus }
-    Select { "score": Score, "logit": Logit }
-    GroupScore { "top2_sum": Top2Sum, "max": Max }
-    Masked { "zero": Zero, "excluded": Excluded }
-    Acceptance { "probabilistic": Probabilistic, "greedy": Greedy }
-    Recovery { "sample": Sample, "argmax": Argmax }
-    Occurrence { "first": First, "last": Last }
-}
-
-/// Values in the order of the fields.
-struct Values<'a, 'py> {
-    operator: &'static str,
-    values: std::slice::Iter<'a, Bound<'py, PyAny>>,
-}
-
-impl Values<'_, '_> {
-    fn next<T: Field>(&mut self, field: &'static str) -> Result<T> {
-        let value = self.values.next();
-        value.and_then(T::read).ok_or_else(|| {
-            let given = value.map_or_else(|| "absent".to_owned(), ToString::to_string);
-            error::argument(Status::BadParam, self.operator, field, given, T::expected())
-        })
-    }
-
-    /// The operator, after its last field.
-    fn end<O>(&self, operator: O) -> O {
-        debug_assert_eq!(self.values.len(), 0, "{} has fewer fields", self.operator);
-        operator
-    }
-}
-
-/// Makes an operator of the values of its fields.
+/// Makes an operator of the values of its options, in the contract's order.
 pub type Make = fn(&[Bound<'_, PyAny>]) -> Result<Box<dyn Create>>;
 
-/// What is known of an operator before it has parameters.
-pub struct Listed {
-    /// Its name.
-    pub name: &'static str,
-    /// Its parameters, in the order in which they are passed here.
-    pub options: &'static [&'static str],
-    /// What it takes.
-    pub arguments: &'static [spec::Argument],
-    /// It, with parameters.
-    pub make: Make,
-}
-
-/// The operators with their parameters' fields: the one list of them.
-macro_rules! operators {
-    ($($operator:ident { $($field:ident),* })+) => {
-        /// Every operator.
-        pub static OPERATORS: &[Listed] = &[$(
-            Listed {
-                name: <$operator as Signature>::NAME,
-                options: &[$(stringify!($field)),*],
-                arguments: <$operator as Signature>::ARGUMENTS,
-                make: |values| {
-                    #[allow(unused_mut, reason = "an operator without options")]
-                    let mut values = Values { operator: <$operator as Signature>::NAME, values: values.iter() };
-                    let operator = $operator { $($field: values.next(stringify!($field))?,)* };
-                    Ok(Box::new(values.end(operator)))
-                },
-            },
-        )+];
+macro_rules! makers {
+    ($($module:ident: $operator:ident,)+) => {
+        /// What makes each operator of `spec::ops::ALL`, in the order of that list.
+        pub static MAKERS: &[Make] = &[$(make::<spec::ops::$operator>),+];
     };
 }
 
-operators! {
-    TopkRouter {
-        scoring, select, groups, topk_groups, group_score, masked, topk, renormalize, scale,
-        shared_experts, shared_weight, physical_experts
+spec::for_each_operator!(makers);
+
+fn make<O: Portable>(values: &[Bound<'_, PyAny>]) -> Result<Box<dyn Create>> {
+    let mut values = values.iter();
+    let operator = O::options_from(&mut |option| {
+        let Some(value) = values.next() else { return Ok(None) };
+        // None stands for the value of the option that this one follows.
+        if value.is_none() && matches!(option.default, DefaultValue::As(_)) {
+            return Ok(None);
+        }
+        read(option, value).map(Some).ok_or_else(|| option.refuse(O::NAME, value))
+    })?;
+    Ok(Box::new(operator))
+}
+
+/// The value that an object of Python's is; `None` where it is none of this option's type.
+fn read(option: &OptionInfo, value: &Bound<'_, PyAny>) -> Option<Value> {
+    match option.kind {
+        Kind::OptionalSize if value.is_none() => Some(Value::Absent),
+        Kind::Size | Kind::OptionalSize => value.extract().ok().map(Value::Size),
+        Kind::Bool => value.extract().ok().map(Value::Bool),
+        Kind::I32 => value.extract().ok().map(Value::I32),
+        Kind::F32 => value.extract().ok().map(Value::F32),
+        Kind::Choice(choice) => choice.value(&value.extract::<String>().ok()?),
+        // A kind that this package does not know belongs to no option of it.
+        _ => None,
     }
-    DeduplicateTopk { mtp_step }
-    RejectionSample { max_spec_len, acceptance, recovery }
-    NgramMatch { max_ngram_size, token_threshold }
-    HybridMtpNgram { max_ngram_size, min_ngram_size, max_draft_tokens, token_threshold }
-    PromptLookup { min_ngram, max_ngram, max_draft, occurrence }
-    SampleLogits { min_p_first }
-    TreeVerify { max_depth }
-    MoeAlign { experts, local_experts, block_size }
-    IndexerTopk { k }
-    Unique {}
+}
+
+/// What Python calls the type of an option's values.
+pub fn kind(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Bool => "bool",
+        Kind::OptionalSize => "int?",
+        Kind::Size | Kind::I32 => "int",
+        Kind::F32 => "float",
+        _ => "str",
+    }
+}
+
+/// A value as an object of Python's.
+pub fn object(py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
+    Ok(match value {
+        Value::Bool(value) => value.into_pyobject(py)?.to_owned().into_any().unbind(),
+        Value::Size(value) => value.into_pyobject(py)?.into_any().unbind(),
+        Value::I32(value) => value.into_pyobject(py)?.into_any().unbind(),
+        // By its digits: 0.1, and not the number of 64 bits that 0.1 of 32 bits is.
+        Value::F32(value) => {
+            value.to_string().parse::<f64>()?.into_pyobject(py)?.into_any().unbind()
+        }
+        Value::Choice(name) => name.into_pyobject(py)?.into_any().unbind(),
+        _ => py.None(),
+    })
 }

@@ -1,10 +1,10 @@
 //! A plan as a Python object, which pickles and copies.
 
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyDict, PyTuple};
 use spec::{Argument, Role, TensorDesc};
 
-use crate::arguments::{Arguments, Wanted};
+use crate::arguments::{Arguments, Wanted, by_name};
 use crate::call::MOST;
 use crate::dlpack;
 use crate::error;
@@ -100,17 +100,19 @@ pub(crate) fn restore(
 
 #[pymethods]
 impl Plan {
-    /// Enqueues the operator. Arrays as `Operator.__call__` takes them, those that the plan
-    /// was made without left out or None.
-    #[pyo3(signature = (*inputs, out=None))]
+    /// Enqueues the operator. Arrays as `Operator.plan` takes them, those that the plan was made
+    /// without left out or None.
+    #[pyo3(signature = (*inputs, out=None, **named))]
     fn __call__<'py>(
         &self,
         inputs: &Bound<'py, PyTuple>,
         out: Option<&Bound<'py, PyAny>>,
+        named: Option<&Bound<'py, PyDict>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        let operator = self.operator.get();
-        let call = Arguments::read(operator.contract(), inputs, out)?;
-        operator.run(inputs.py(), call, &self.prepared, Keeps::Plan)
+        let (py, operator) = (inputs.py(), self.operator.get());
+        let mut call = Arguments::new(py, operator.contract());
+        call.read(by_name(operator.contract(), inputs, named)?, out)?;
+        operator.run(py, &mut call, &self.prepared, Keeps::Plan)
     }
 
     /// The device that it is made for: `cpu` or as in `cuda:0`.

@@ -127,7 +127,7 @@ impl Prepared {
             // SAFETY: the caller's.
             unsafe { self.on_host(py, addresses) }
         };
-        done.map_err(|error| contract.raise(py, error))
+        done.map_err(|error| crate::error::raise(py, &error))
     }
 
     /// # Safety
@@ -137,7 +137,7 @@ impl Prepared {
         let mut workspace = None;
         if bytes > 0 {
             let free = self.host.lock().unwrap_or_else(PoisonError::into_inner).pop();
-            workspace = Some(free.map_or_else(|| self.handle.workspace(bytes), Ok)?);
+            workspace = Some(free.map_or_else(|| self.handle.allocate(bytes), Ok)?);
         }
         let start = workspace.as_mut().and_then(|buffer| buffer.view_mut().host::<u8>());
         let start = Address::from(start.map_or(std::ptr::null_mut(), |host| host.as_mut_ptr()));

@@ -82,7 +82,7 @@ class Run:
     def __init__(self, library, count, threads, seconds):
         self.library, self.seconds = library, seconds
         self.keys = [library.keys(seed, count) for seed in range(threads)]
-        self.plan = spec_ops.Unique().plan(like=self.keys[0])
+        self.plan = spec_ops.Unique().plan(self.keys[0])
         self.start = threading.Barrier(threads)
         self.calls, self.wrong = [0] * threads, []
 

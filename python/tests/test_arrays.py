@@ -36,11 +36,11 @@ def test_lazily_negated_tensors_are_refused():
     logits = torch.from_numpy(LOGITS)
     negated = torch._neg_view(logits)
     assert negated.is_neg() and negated.data_ptr() == logits.data_ptr()
-    with pytest.raises(spec_ops.ArgumentError, match=r"`logits` is negated.*resolve_neg\(\)"):
+    with pytest.raises(spec_ops.ArgumentError, match=r"`x` is negated.*resolve_neg\(\)"):
         spec_ops.topk_router(negated, topk=2)
     right = spec_ops.topk_router(-logits, topk=2)
     assert same(spec_ops.topk_router(negated.resolve_neg(), topk=2), right)
-    plan = spec_ops.TopkRouter(topk=2).plan(like=logits)
+    plan = spec_ops.TopkRouter(topk=2).plan(logits)
     with pytest.raises(spec_ops.ArgumentError, match="negated"):
         plan(negated)
     weights, indices = torch.empty(3, 2), torch.empty(3, 2, dtype=torch.int32)
@@ -68,7 +68,7 @@ def test_lazily_conjugated_tensors_are_refused():
 
 def test_masked_arrays_are_refused():
     masked = np.ma.masked_array(LOGITS, mask=LOGITS > 0)
-    with pytest.raises(spec_ops.DtypeError, match=r"`logits` is a masked array.*filled"):
+    with pytest.raises(spec_ops.DtypeError, match=r"`x` is a masked array.*filled"):
         spec_ops.topk_router(masked, topk=2)
     assert spec_ops.topk_router(masked.filled(-9), topk=2).indices.shape == (3, 2)
     out = np.ma.empty((3, 2), np.float32), np.ma.empty((3, 2), np.int32)
@@ -88,21 +88,21 @@ def test_tensors_without_memory_are_refused():
         lambda: torch.func.grad(route)(logits),
         lambda: torch.func.functionalize(route)(logits),
     ):
-        with pytest.raises(spec_ops.ArgumentError, match="`logits`"):
+        with pytest.raises(spec_ops.ArgumentError, match="`x`"):
             attempt()
 
 
 def test_arrays_that_cannot_be_read():
     """The library's own exception is said, and is the cause."""
     for array in (np.array([["a"]]), LOGITS.astype(object), LOGITS.astype(">f4")):
-        with pytest.raises(spec_ops.DtypeError, match="`logits` cannot be read.*DLPack") as caught:
+        with pytest.raises(spec_ops.DtypeError, match="`x` cannot be read.*DLPack") as caught:
             spec_ops.topk_router(array, topk=2)
         assert isinstance(caught.value.__cause__, BufferError)
 
 
 def test_errors_are_of_this_package():
     """Calls that are wrong in themselves, too; Python's own are those of signatures."""
-    plan = spec_ops.TopkRouter(topk=2).plan(like=LOGITS)
+    plan = spec_ops.TopkRouter(topk=2).plan(LOGITS)
     for attempt in (
         lambda: plan(*[LOGITS] * 20),
         lambda: plan(),
@@ -112,8 +112,8 @@ def test_errors_are_of_this_package():
         lambda: spec_ops.topk_router(LOGITS, topk=2**64 - 1, shared_experts=2**63),
         lambda: spec_ops.tree_verify(*[np.zeros((1, 4), np.int64)] * 4, max_depth=2**63 - 1),
         lambda: spec_ops.moe_align(np.zeros((2, 2), np.int32), experts=2, block_size=0),
-        lambda: spec_ops.rejection_sample(LOGITS, None, [1], POSITIONS, POSITIONS),
-        lambda: spec_ops.rejection_sample(LOGITS, None, 3, POSITIONS, POSITIONS),
+        lambda: spec_ops.rejection_sample(LOGITS, [1], POSITIONS, POSITIONS, max_spec_len=1),
+        lambda: spec_ops.rejection_sample(LOGITS, 3, POSITIONS, POSITIONS, max_spec_len=1),
         lambda: spec_ops.topk_router(LOGITS, topk=2, out={}),
     ):
         with pytest.raises(spec_ops.SpecError):
@@ -140,8 +140,7 @@ def test_a_number_for_all_requests(name):
     named = VECTORS | {"seeds": SEEDS}
     plan = operator.plan(LOGITS, POSITIONS, **named | {name: value})
     for given in (named, named | {name: value}):
-        arrays = [given.get(each) for each in operator.inputs[2:]]
-        assert np.array_equal(plan(LOGITS, POSITIONS, *arrays).tokens, right.tokens)
+        assert np.array_equal(plan(LOGITS, POSITIONS, **given).tokens, right.tokens)
 
 
 def test_numbers_alone():
@@ -163,7 +162,7 @@ def test_a_seed_for_all_requests_of_a_rejection():
     drafts, bonus, cu = np.array([1, 2, 3, 4]), np.array([5, 6]), np.array([0, 2, 4])
     positions = np.array([3, 8])
     call = lambda seeds: spec_ops.rejection_sample(
-        target, None, drafts, bonus, cu, seeds=seeds, positions=positions, max_spec_len=2
+        target, drafts, bonus, cu, seeds=seeds, positions=positions, max_spec_len=2
     )
     assert same(call(7), call(np.array([7, 7], np.uint64)))
     assert same(call(np.array([7, 7], np.int32)), call(np.array([7, 7], np.uint64)))
@@ -246,22 +245,21 @@ def test_plans_pickle_and_copy():
     operator = spec_ops.SampleLogits(min_p_first=True)
     again = pickle.loads(pickle.dumps(operator))
     assert repr(again) == repr(operator) and again.options == operator.options
-    vectors = [VECTORS.get(name) for name in operator.inputs[2:]]
-    vectors[operator.inputs[2:].index("seeds")] = SEEDS
+    named = VECTORS | {"seeds": SEEDS}
     wide = np.zeros((3, 64), np.float32)[:, :50]
     wide[:] = LOGITS
     out = (True, np.zeros((3, 50), np.float32), None)
-    plan = operator.plan(wide, POSITIONS, *vectors, out=out)
-    right = plan(wide, POSITIONS, *vectors, out=out)
+    plan = operator.plan(wide, POSITIONS, **named, out=out)
+    right = plan(wide, POSITIONS, **named, out=out)
     for protocol in range(2, pickle.HIGHEST_PROTOCOL + 1):
         again = pickle.loads(pickle.dumps(plan, protocol))
         assert repr(again) == repr(plan) and again.workspace_size == plan.workspace_size
         out = (True, np.zeros((3, 50), np.float32), None)
-        assert same(again(wide, POSITIONS, *vectors, out=out), right)
+        assert same(again(wide, POSITIONS, **named, out=out), right)
         with pytest.raises(spec_ops.StridesError, match="as planned"):
-            again(LOGITS, POSITIONS, *vectors, out=out)
+            again(LOGITS, POSITIONS, **named, out=out)
     for copied in (copy.copy(plan), copy.deepcopy(plan)):
-        assert copied is not plan and same(copied(wide, POSITIONS, *vectors, out=out), right)
+        assert copied is not plan and same(copied(wide, POSITIONS, **named, out=out), right)
 
 
 def test_every_plan_pickles():
@@ -272,11 +270,12 @@ def test_every_plan_pickles():
     for name in OPERATORS:
         case = golden(name)[0]
         inputs = inputs_of(name, case, Numpy())
-        plan = CLASSES[name](**options_of(name, case["params"])).plan(*inputs)
+        plan = CLASSES[name](**options_of(name, case["params"])).plan(**inputs)
         again = pickle.loads(pickle.dumps(plan))
         assert again is not plan
         results, others = (
-            plan(*[None if one is None else one.copy() for one in inputs]) for plan in (plan, again)
+            plan(**{name: None if one is None else one.copy() for name, one in inputs.items()})
+            for plan in (plan, again)
         )
         if name == "unique":  # what lies behind the count is unspecified
             count = int(results.count[0])
@@ -287,7 +286,7 @@ def test_every_plan_pickles():
 
 
 def test_a_pickled_plan_of_another_version():
-    plan = spec_ops.TopkRouter(topk=2).plan(like=LOGITS)
+    plan = spec_ops.TopkRouter(topk=2).plan(LOGITS)
     restore, (operator, device, arrays) = plan.__reduce__()
     for broken in (
         (operator, device, arrays[:-1]),

@@ -3,6 +3,8 @@
 import ast
 import doctest
 import importlib
+import inspect
+import re
 import runpy
 import subprocess
 import sys
@@ -13,12 +15,13 @@ import pytest
 from conftest import need
 
 import spec_ops
-from spec_ops import _native
+from spec_ops._contract import OPERATORS
+from spec_ops._examples import EXAMPLES
 
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.mark.parametrize("name", ["", "._functions", "._planned", ".torch"])
+@pytest.mark.parametrize("name", ["", "._planned", ".torch"])
 def test_docstrings(name):
     need("numpy")
     if name == ".torch":
@@ -26,6 +29,21 @@ def test_docstrings(name):
     module = importlib.import_module(f"spec_ops{name}")
     done = doctest.testmod(module)
     assert done.attempted > 0 and done.failed == 0
+
+
+def test_every_function_has_an_example():
+    """And says what each of its parameters and results is."""
+    found = {test.name: test for test in doctest.DocTestFinder().find(spec_ops)}
+    for name, contract in OPERATORS.items():
+        assert len(found[f"spec_ops.{name}"].examples) > 1, name
+        function = getattr(spec_ops, name)
+        parts = function.__doc__.split("\n\n")
+        assert parts[0] and function.__module__ == "spec_ops" and function.__qualname__ == name
+        said = re.findall(r"^    (\w+): \S", parts[1], re.MULTILINE)
+        assert said == list(inspect.signature(function).parameters), name
+        for argument in contract.arguments:
+            assert f"    {argument.name}: " in function.__doc__
+    assert set(EXAMPLES) == set(OPERATORS)
 
 
 def test_stubs():
@@ -49,7 +67,7 @@ def test_public_names_are_written_out(name):
         submodules = {known for known in known if isinstance(getattr(spec_ops, known), ModuleType)}
         assert set(found[0]) == known - submodules | {"__version__"}
     elif name == "torch":
-        assert set(found[0]) == set(_native.OPERATORS)
+        assert set(found[0]) == set(OPERATORS)
     else:
         defined = {getattr(node, "name", "_") for node in tree.body}
         assert set(found[0]) == {known for known in defined if not known.startswith("_")}
@@ -62,7 +80,7 @@ from spec_ops import *
 
 logits = object()
 assert_type(spec_ops.topk_router(logits, topk=2), RoutedExperts)
-assert_type(TopkRouter(topk=2).plan(like=logits), Plan)
+assert_type(TopkRouter(topk=2).plan(logits, bias=logits), Plan)
 assert_type(spec_ops.torch.unique(logits, counts=True), spec_ops.DistinctKeys)
 assert_type(sample_logits(logits, logits, 0.7, 3, top_k=5, min_p=logits), SampledTokens)
 assert_type(spec_ops.__version__, str)

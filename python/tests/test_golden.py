@@ -1,21 +1,17 @@
 """The golden vectors, through plans and through functions, on every library of arrays."""
 
-import inspect
-
 import numpy as np
 import pytest
 from conftest import bits, golden
 
 import spec_ops
-from spec_ops import _native, _planned, _shapes
-
-OPERATORS = list(_native.OPERATORS)
-CLASSES = {cls._operator: cls for cls in _planned.Planned.__subclasses__()}
+from spec_ops._contract import OPERATORS
+from spec_ops._planned import CLASSES
 
 
 def options_of(operator, params):
     """The options of a golden case, without those that JSON has as absent."""
-    known = _native.OPERATORS[operator]["options"]
+    known = [option.name for option in OPERATORS[operator].options]
     return {name: params[name] for name in known if params.get(name) is not None}
 
 
@@ -31,19 +27,20 @@ def cases_for(operator, library):
 
 
 def inputs_of(operator, case, library):
-    """The arrays of a golden case in the contract's order, and flags of zeros."""
-    arrays = []
-    for argument in _shapes.inputs(operator):
+    """The arrays of a golden case by name, and flags of zeros."""
+    arrays = {}
+    for argument in OPERATORS[operator].inputs:
         tensor = case["inputs"].get(argument.name)
         if argument.name == "flags":
-            arrays.append(library.array(np.zeros(1, np.uint32), "u32"))
+            array = library.array(np.zeros(1, np.uint32), "u32")
         elif argument.name == "load" and "load" in case["outputs"]:
             shape = case["outputs"]["load"]["shape"]
-            arrays.append(library.array(np.zeros(shape, np.int32), "i32"))
+            array = library.array(np.zeros(shape, np.int32), "i32")
         elif tensor is None:
-            arrays.append(None)
+            array = None
         else:
-            arrays.append(library.array(bits(tensor), tensor["dtype"]))
+            array = library.array(bits(tensor), tensor["dtype"])
+        arrays[argument.name] = array
     return arrays
 
 
@@ -51,7 +48,7 @@ def outputs_of(operator, case, library):
     """Arrays for the outputs that a golden case has, filled with what must not stay."""
     outputs = []
     keys = case["inputs"].get("keys", {}).get("shape")
-    for argument in _shapes.outputs(operator):
+    for argument in OPERATORS[operator].outputs:
         tensor = case["outputs"].get(argument.name)
         if operator == "unique" and argument.name == "count":
             outputs.append(library.array(np.full(1, 7, np.uint64), "u64"))
@@ -68,8 +65,7 @@ def outputs_of(operator, case, library):
 def check(operator, case, library, inputs, outputs):
     """Compares results with a golden case's."""
     library.synchronize()
-    results = dict(zip((a.name for a in _shapes.outputs(operator)), outputs))
-    results |= {a.name: array for a, array in zip(_shapes.inputs(operator), inputs)}
+    results = dict(zip((a.name for a in OPERATORS[operator].outputs), outputs)) | inputs
     compared = 0
     for name, expected in case["outputs"].items():
         result = np.asarray(library.bits(results[name]))
@@ -98,8 +94,8 @@ def test_plans(operator, library):
     for case in cases_for(operator, library):
         inputs = inputs_of(operator, case, library)
         outputs = outputs_of(operator, case, library)
-        plan = CLASSES[operator](**options_of(operator, case["params"])).plan(*inputs, out=outputs)
-        made = plan(*inputs, out=outputs)
+        plan = CLASSES[operator](**options_of(operator, case["params"])).plan(**inputs, out=outputs)
+        made = plan(**inputs, out=outputs)
         if isinstance(made, tuple):
             outputs = made
         elif made is not None:
@@ -116,10 +112,9 @@ def test_plans(operator, library):
 def test_functions(operator, library):
     """Every vector whose outputs have their usual types, outputs made by the call."""
     function = getattr(spec_ops, operator)
-    known = list(inspect.signature(function).parameters)
     ran = 0
     for case in cases_for(operator, library):
-        arguments = _shapes.outputs(operator)
+        arguments = OPERATORS[operator].outputs
         usual = all(
             argument.name not in case["outputs"]
             or operator in ("prompt_lookup", "unique")
@@ -129,11 +124,9 @@ def test_functions(operator, library):
         if not usual:
             continue
         inputs = inputs_of(operator, case, library)
-        keywords = options_of(operator, case["params"])
-        for argument, array in zip(_shapes.inputs(operator), inputs):
-            keywords[argument.name if argument.name in known else known[0]] = array
+        keywords = inputs | options_of(operator, case["params"])
         for argument in arguments:
-            if argument.optional and argument.name in known:
+            if argument.optional:
                 keywords[argument.name] = argument.name in case["outputs"]
         made = function(**keywords)
         outputs = made if isinstance(made, tuple) else (made,)

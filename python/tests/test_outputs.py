@@ -75,7 +75,7 @@ def test_another_array_than_was_asked_for(what, planned, monkeypatch):
     logits = Array(LOGITS)
     call = lambda: spec_ops.topk_router(logits, topk=64)
     if planned:
-        plan = spec_ops.TopkRouter(topk=64).plan(like=logits)
+        plan = spec_ops.TopkRouter(topk=64).plan(logits)
         call = lambda: plan(logits)
     said = f"topk_router: `weights` is .*{said}, as clumsy made it, expected f32 \\[4, 64\\]"
     with pytest.raises(error, match=said):
@@ -144,7 +144,7 @@ def test_a_subclass_of_torch():
             return type(self).change(super().new_empty(*args, **kwargs).as_subclass(torch.Tensor))
 
     logits = torch.from_numpy(LOGITS).as_subclass(Tensor)
-    plan = spec_ops.TopkRouter(topk=64).plan(like=logits)
+    plan = spec_ops.TopkRouter(topk=64).plan(logits)
     for what, (change, error) in wrong.items():
         Tensor.change = staticmethod(change)
         for call in (lambda: spec_ops.topk_router(logits, topk=64), lambda: plan(logits)):

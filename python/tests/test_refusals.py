@@ -1,5 +1,6 @@
 """What is refused, with which exception and sentence."""
 
+import inspect
 import os
 import pickle
 import subprocess
@@ -12,13 +13,14 @@ import pytest
 from conftest import need
 
 import spec_ops
+from spec_ops._contract import OPERATORS
 
 LOGITS = np.zeros((4, 16), np.float32)
 
 
 def test_types():
     for logits in (LOGITS.astype(np.float64), LOGITS.astype(np.int32), LOGITS.astype(complex)):
-        with pytest.raises(spec_ops.DtypeError, match=r"`logits` is .*expected f32 or f16 or bf16"):
+        with pytest.raises(spec_ops.DtypeError, match=r"`x` is .*expected f32 or f16 or bf16"):
             spec_ops.topk_router(logits, topk=1)
     assert issubclass(spec_ops.DtypeError, TypeError)
 
@@ -27,13 +29,13 @@ def test_what_is_no_array():
     for logits in ([[0.0]], "logits", 3.0, object()):
         with pytest.raises(spec_ops.DtypeError, match="expected an array"):
             spec_ops.topk_router(logits, topk=1)
-    with pytest.raises(spec_ops.ArgumentError, match=r"`logits` is absent.*status 4"):
+    with pytest.raises(spec_ops.ArgumentError, match=r"`x` is absent.*status 4"):
         spec_ops.topk_router(None, topk=1)
 
 
 def test_shapes():
     with pytest.raises(spec_ops.ShapeError, match=r"`bias` is \[15\].*\[16\]"):
-        spec_ops.topk_router(LOGITS, np.zeros(15, np.float32), topk=1)
+        spec_ops.topk_router(LOGITS, bias=np.zeros(15, np.float32), topk=1)
     with pytest.raises(spec_ops.ShapeError, match="of 5 dimensions"):
         spec_ops.topk_router(np.zeros((1,) * 5, np.float32), topk=1)
     with pytest.raises(spec_ops.ShapeError):
@@ -69,7 +71,7 @@ def test_options():
     for options in ({"topk": 0}, {"topk": 17}, {"topk": -1}, {"topk": 2**70}, {"topk": "two"}):
         with pytest.raises(spec_ops.ArgumentError, match="`topk`"):
             spec_ops.topk_router(LOGITS, **options)
-    with pytest.raises(spec_ops.ArgumentError, match='"sigmoid" or "softmax"'):
+    with pytest.raises(spec_ops.ArgumentError, match="sigmoid, softmax or sqrt_softplus"):
         spec_ops.topk_router(LOGITS, topk=1, scoring="relu")
     with pytest.raises(spec_ops.ArgumentError, match="`scale`"):
         spec_ops.topk_router(LOGITS, topk=1, scale=float("nan"))
@@ -177,22 +179,22 @@ def test_jax_arrays_are_values():
 
 
 def test_plans_refuse_what_they_were_not_made_for():
-    plan = spec_ops.TopkRouter(topk=1).plan(like=LOGITS)
+    plan = spec_ops.TopkRouter(topk=1).plan(LOGITS)
     assert plan.device == "cpu" and "topk_router" in repr(plan)
-    with pytest.raises(spec_ops.ShapeError, match=r"`logits` is f32 \[3, 16\].*as planned"):
+    with pytest.raises(spec_ops.ShapeError, match=r"`x` is f32 \[3, 16\].*as planned"):
         plan(LOGITS[:3])
-    with pytest.raises(spec_ops.DtypeError, match=r"`logits` is f16 \[4, 16\].*as planned"):
+    with pytest.raises(spec_ops.DtypeError, match=r"`x` is f16 \[4, 16\].*as planned"):
         plan(LOGITS.astype(np.float16))
     wide = np.zeros((4, 32), np.float32)[:, :16]
     with pytest.raises(spec_ops.StridesError, match=r"strides \[32, 1\].*strides \[16, 1\]"):
         plan(wide)
-    with pytest.raises(spec_ops.ArgumentError, match=r"`logits` is absent, .*as planned"):
+    with pytest.raises(spec_ops.ArgumentError, match=r"`x` is absent, .*as planned"):
         plan()
     with pytest.raises(spec_ops.ShapeError, match=r"`bias` .*absent, as planned"):
-        plan(LOGITS, np.zeros(16, np.float32))
+        plan(LOGITS, bias=np.zeros(16, np.float32))
     with pytest.raises(TypeError):
         plan(*[LOGITS] * 20)
-    with pytest.raises(TypeError, match="has no array `nothing`"):
+    with pytest.raises(TypeError, match="`nothing` is unknown, expected one of x, bias"):
         spec_ops.TopkRouter(topk=1).plan(LOGITS, nothing=LOGITS)
 
 
@@ -205,7 +207,7 @@ def test_nothing_at_all():
 def test_many_threads_share_a_plan():
     """Calls let go of Python; each has a workspace of its own."""
     keys = [np.random.default_rng(i).integers(0, 5000, 100_000) for i in range(8)]
-    plan = spec_ops.Unique().plan(like=keys[0])
+    plan = spec_ops.Unique().plan(keys[0])
     wrong = []
 
     def work(each):
@@ -303,15 +305,80 @@ def test_without_a_driver_and_with_a_broken_one(tmp_path):
 
 
 def test_all_that_the_contract_has_is_there():
-    """Each function takes each option and each array of its operator, and no other."""
-    import inspect
+    """Each function takes what is required by position or name, everything else by name, and each
+    name is the contract's."""
+    for name, contract in OPERATORS.items():
+        known = inspect.signature(getattr(spec_ops, name)).parameters
+        by_position = [one.name for one in known.values() if one.kind is not one.KEYWORD_ONLY]
+        assert by_position == [argument.name for argument in contract.required], name
+        others = [one.name for one in (*contract.options, *contract.optional)]
+        assert list(known) == [*by_position, *others, *["out"] * bool(contract.outputs)], name
+        for option in contract.options:
+            missing = known[option.name].default is inspect.Parameter.empty
+            assert missing == option.required and (missing or known[option.name].default == option.default)
 
-    from spec_ops import _native, _shapes
 
-    for name, listed in _native.OPERATORS.items():
-        known = list(inspect.signature(getattr(spec_ops, name)).parameters)
-        arrays = [argument.name for argument in _shapes.inputs(name)]
-        first = arrays[0] if arrays[0] in known else known[0]
-        asked = [o.name for o in _shapes.outputs(name) if o.optional and o.name in known]
-        out = ["out"] if _shapes.outputs(name) else []
-        assert sorted(known) == sorted([first, *arrays[1:], *listed["options"], *asked, *out]), name
+def test_defaults_are_the_contract_s():
+    """Of the library: a call with each default said is the call without."""
+    assert spec_ops.TopkRouter(topk=1).options["scoring"] == "softmax"
+    assert spec_ops.MoeAlign(experts=6, block_size=4).options["local_experts"] == 6
+    assert spec_ops.MoeAlign(experts=6, block_size=4, local_experts=2).options["local_experts"] == 2
+    with pytest.raises(TypeError, match="max_spec_len"):
+        spec_ops.RejectionSample()
+    for scoring in ("sigmoid", "softmax"):
+        weights = spec_ops.topk_router(LOGITS, topk=1, renormalize=False, scoring=scoring).weights
+        assert weights[0, 0] == (0.5 if scoring == "sigmoid" else 1 / 16)
+    assert spec_ops.topk_router(LOGITS, topk=1, renormalize=False).weights[0, 0] == 1 / 16
+
+
+def test_unknown_names_are_answered_by_the_known():
+    """In functions, classes, plans, and their calls."""
+    options = "topk, scoring, select, groups"
+    for call, names in (
+        (lambda: spec_ops.topk_router(LOGITS, topk=1, scorign="softmax"), f"x, {options}"),
+        (lambda: spec_ops.TopkRouter(topk=1, scorign="softmax"), options),
+        (lambda: spec_ops.TopkRouter(topk=1).plan(LOGITS, scorign=LOGITS), "x, bias, num_tokens"),
+        (lambda: spec_ops.TopkRouter(topk=1).plan(LOGITS)(LOGITS, scorign=LOGITS), "x, bias"),
+    ):
+        with pytest.raises(spec_ops.SignatureError, match=f"topk_router: `scorign` .*one of {names}"):
+            call()
+    with pytest.raises(spec_ops.SignatureError, match="`x` was passed twice"):
+        spec_ops.TopkRouter(topk=1).plan(LOGITS, x=LOGITS)
+
+
+def test_wrong_values_are_answered_by_the_known():
+    """Of every kind of option."""
+    wrong = {
+        "topk": ("1", "a whole number that is not negative"),
+        "scoring": ("softmox", "sigmoid, softmax or sqrt_softplus"),
+        "renormalize": (1, "true or false"),
+        "scale": ("one", "a number"),
+        "physical_experts": (-1, "a whole number that is not negative, or none"),
+    }
+    for name, (value, expected) in wrong.items():
+        said = f"topk_router: `{name}` is {value}, expected {expected}"
+        for call in (spec_ops.TopkRouter, lambda **options: spec_ops.topk_router(LOGITS, **options)):
+            with pytest.raises(spec_ops.ArgumentError, match=said):
+                call(**{"topk": 1, name: value})
+    with pytest.raises(spec_ops.ArgumentError, match="`token_threshold` .*of 32 bits"):
+        spec_ops.NgramMatch(token_threshold=2**31)
+
+
+def test_outputs_that_are_asked_for():
+    """By a bool of their name, beside `out` too; None in the result where they are not."""
+    rows = np.array([[7, 3]], np.int32)
+    assert spec_ops.deduplicate_topk(rows).counts is None
+    assert spec_ops.deduplicate_topk(rows, counts=True).counts.tolist() == [2]
+    mine = np.empty((1, 2), np.int32)
+    for out in ((mine,), (mine, None), [mine]):
+        made = spec_ops.deduplicate_topk(rows, counts=True, out=out)
+        assert made.unique is mine and made.counts.tolist() == [2]
+        assert spec_ops.deduplicate_topk(rows, out=out).counts is None
+    counts = np.empty(1, np.int32)
+    made = spec_ops.deduplicate_topk(rows, counts=True, out=(None, counts))
+    assert made.counts is counts and made.unique.tolist() == [[3, 7]]
+    plan = spec_ops.DeduplicateTopk().plan(rows, counts=True)
+    assert plan(rows).counts.tolist() == [2]
+    assert spec_ops.DeduplicateTopk().plan(rows)(rows).counts is None
+    with pytest.raises(TypeError, match="expected a tuple"):
+        spec_ops.deduplicate_topk(rows, counts=True, out=mine)

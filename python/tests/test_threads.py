@@ -59,7 +59,7 @@ def test_every_operator_from_many_threads(operator):
             for _ in range(10):
                 inputs = inputs_of(operator, case, library)
                 outputs = outputs_of(operator, case, library)
-                made = plan(*inputs, out=outputs)
+                made = plan(**inputs, out=outputs)
                 made = made if made is None or isinstance(made, tuple) else (made,)
                 check(operator, case, library, inputs, made or ())
         except BaseException as error:
@@ -67,7 +67,7 @@ def test_every_operator_from_many_threads(operator):
 
     for case in cases:
         inputs, outputs = inputs_of(operator, case, library), outputs_of(operator, case, library)
-        plan = CLASSES[operator](**options_of(operator, case["params"])).plan(*inputs, out=outputs)
+        plan = CLASSES[operator](**options_of(operator, case["params"])).plan(**inputs, out=outputs)
         start = threading.Barrier(4)
         threads = [threading.Thread(target=work, args=(case, plan, start)) for _ in range(4)]
         for thread in threads:
@@ -104,7 +104,7 @@ def enqueued(mock_cuda, streams):
         import threading, numpy as np, spec_ops, mock_gpu
         assert spec_ops.devices()["cuda"][0]["name"] == "a stand-in"
         keys = [mock_gpu.Array(1 << 18, np.int64) for _ in range(4)]
-        plan = spec_ops.Unique().plan(like=keys[0])
+        plan = spec_ops.Unique().plan(keys[0])
         assert plan.device == "cuda:0" and plan.workspace_size > 0
         start, wrong = threading.Barrier(4), []
         def work(place):

@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 from conftest import Torch, golden, need
-from test_golden import OPERATORS, inputs_of, options_of
+from test_golden import CLASSES, OPERATORS, inputs_of, options_of
 from test_refusals import python
 
 if not importlib.util.find_spec("torch"):
@@ -25,17 +25,14 @@ def library(request):
 def a_call(operator, library, which=0):
     """A golden case as a call of the function: arguments by name."""
     case = golden(operator)[which]
-    arrays = spec_ops.torch._arrays(operator)
-    named = dict(zip(arrays, inputs_of(operator, case, library)))
-    return named | options_of(operator, case["params"])
+    return inputs_of(operator, case, library) | options_of(operator, case["params"])
 
 
 def split(operator, call):
     """What torch passes by position, and what by name."""
-    parameters = spec_ops.torch._parameters(operator)
-    by_name = {n for n, p in parameters.items() if p.kind is p.KEYWORD_ONLY}
-    args = tuple(call.get(name, p.default) for name, p in parameters.items() if name not in by_name)
-    return args, {name: value for name, value in call.items() if name in by_name}
+    required = [argument.name for argument in OPERATORS[operator].required]
+    args = tuple(call[name] for name in required)
+    return args, {name: value for name, value in call.items() if name not in required}
 
 
 @pytest.mark.parametrize("operator", OPERATORS)
@@ -99,18 +96,17 @@ def test_captured_on_a_side_stream(operator):
     case = golden(operator)[0]
     inputs = inputs_of(operator, case, library)
     options = options_of(operator, case["params"])
-    cls = {c._operator: c for c in spec_ops._planned.Planned.__subclasses__()}[operator]
-    plan = cls(**options).plan(*inputs)
-    kept = [None if one is None else one.clone() for one in inputs]
+    plan = CLASSES[operator](**options).plan(**inputs)
+    kept = copied(inputs)
     stream = torch.cuda.Stream()
     stream.wait_stream(torch.cuda.current_stream())
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
-        plan(*kept)  # the workspace of this stream
+        plan(**kept)  # the workspace of this stream
         stream.synchronize()
         restore(kept, inputs)
         with torch.cuda.graph(graph, stream=stream):
-            captured = flat(plan(*kept))
+            captured = flat(plan(**kept))
     torch.cuda.synchronize()
     for _ in range(3):
         restore(kept, inputs)
@@ -118,8 +114,8 @@ def test_captured_on_a_side_stream(operator):
             tensor.fill_(7)
         graph.replay()
         torch.cuda.synchronize()
-        fresh = [None if one is None else one.clone() for one in inputs]
-        expected = flat(plan(*fresh))
+        fresh = copied(inputs)
+        expected = flat(plan(**fresh))
         torch.cuda.synchronize()
         if operator == "unique":
             count = int(expected[1])
@@ -128,14 +124,18 @@ def test_captured_on_a_side_stream(operator):
             seen = captured
         for one, other in zip(expected, seen, strict=True):
             assert torch.equal(one, other)
-        for one, other in zip(fresh, kept, strict=True):
-            assert one is other is None or torch.equal(one, other)
+        for name, one in fresh.items():
+            assert one is kept[name] is None or torch.equal(one, kept[name])
+
+
+def copied(inputs):
+    return {name: None if one is None else one.clone() for name, one in inputs.items()}
 
 
 def restore(tensors, values):
-    for tensor, value in zip(tensors, values):
+    for name, tensor in tensors.items():
         if tensor is not None:
-            tensor.copy_(value)
+            tensor.copy_(values[name])
 
 
 def test_functions_are_captured_too():
@@ -145,7 +145,7 @@ def test_functions_are_captured_too():
     graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
     with torch.cuda.graph(graph, stream=stream):
         captured = spec_ops.topk_router(logits, topk=8)
-        distinct = spec_ops.deduplicate_topk(captured.indices, 1)
+        distinct = spec_ops.deduplicate_topk(captured.indices)
     for seed in range(3):
         logits.copy_(torch.randn(logits.shape, generator=torch.Generator().manual_seed(seed)))
         graph.replay()
@@ -174,7 +174,7 @@ def test_streams_have_workspaces_of_their_own():
     """One plan on two streams at once gives on each what it gives alone."""
     library = Torch("cuda")
     keys = [torch.randint(0, 1000, (200_000,), device=library.device) for _ in range(2)]
-    plan = spec_ops.Unique().plan(like=keys[0])
+    plan = spec_ops.Unique().plan(keys[0])
     expected = [torch.unique(each) for each in keys]
     torch.cuda.synchronize()
     streams, results = [torch.cuda.Stream(), torch.cuda.Stream()], [None, None]
@@ -191,8 +191,8 @@ def test_a_tensor_on_another_device_is_refused():
     library = Torch("cuda")
     logits = torch.zeros(4, 16, device=library.device)
     with pytest.raises(spec_ops.ArgumentError, match=r"`bias` is host memory, expected memory on"):
-        spec_ops.topk_router(logits, torch.zeros(16), topk=1)
-    plan = spec_ops.TopkRouter(topk=1).plan(like=logits)
+        spec_ops.topk_router(logits, bias=torch.zeros(16), topk=1)
+    plan = spec_ops.TopkRouter(topk=1).plan(logits)
     with pytest.raises(spec_ops.ArgumentError, match="as planned"):
         plan(logits.cpu())
 

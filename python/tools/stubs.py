@@ -1,95 +1,120 @@
-"""Writes the types of what is made when the package is imported: `spec_ops/_planned.pyi`, what
-the classes of operators take, and `spec_ops/torch.pyi`, the operators as torch's.
+"""Writes the types of what is made when the package is imported: the operators' functions, their
+classes, their results, and the functions of `spec_ops.torch`.
 
     python tools/stubs.py
 
 A test holds the files against what this would write.
 """
 
-import inspect
+import textwrap
 from pathlib import Path
 
-PLANNED = '''"""The operators as objects whose plans are called. Made by `tools/stubs.py`."""
+HEAD = '''"""{}. Made by `tools/stubs.py`."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
+from . import _results as results
 from ._native import Plan
 from ._results import Array
+'''
 
+RESULTS = '''"""What operators return. Made by `tools/stubs.py`."""
+
+from typing import Any, NamedTuple
+
+Array = Any
+RESULTS: dict[str, Any]
+'''
+
+FUNCTIONS = """
+FUNCTIONS: dict[str, Callable[..., Any]]
+"""
+
+PLANNED = '''
 class Planned:
     """An operator with its options."""
 
     options: dict[str, Any]
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """The names of the arrays that are read or changed in place, in order."""
 
-    def plan(
-        self,
-        *arrays: Array | None,
-        like: Array | None = None,
-        out: Sequence[Any] | None = None,
-        **named: Array | None,
-    ) -> Plan:
-        """A plan for calls with arrays like these, whose contents are not looked at."""
-'''
-
-TORCH = '''"""The operators as operators of torch. Made by `tools/stubs.py`."""
-
-from typing import Literal
-
-from . import _results as results
-from ._results import Array
-
+CLASSES: dict[str, type[Planned]]
 '''
 
 
-def parameters(of, annotation=str):
-    """Lines of a signature in a stub."""
-    text, keywords = "", False
-    for parameter in of:
-        if parameter.kind is parameter.KEYWORD_ONLY and not keywords:
-            text += "    *,\n"
-            keywords = True
-        default = "" if parameter.default is parameter.empty else f" = {parameter.default!r}"
-        text += f"    {parameter.name}: {annotation(parameter.annotation)}{default},\n"
+def define(name, parameters, returns, about="", indent=""):
+    """A function of these parameters in a stub."""
+    edge = f"{indent}    "
+    # A line ends behind a parameter: their own spaces are words' insides meanwhile.
+    words = ", ".join(parameter.replace(" ", "\0") for parameter in parameters)
+    lines = textwrap.wrap(words, 96, initial_indent=edge, subsequent_indent=edge)
+    taken = "\n".join(lines).replace("\0", " ")
+    body = f'\n{edge}"""{about}"""\n' if about else " ...\n"
+    return f"{indent}def {name}(\n{taken}\n{indent}) -> {returns}:{body}"
+
+
+def functions():
+    """The text of `_functions.pyi`."""
+    from spec_ops import _signatures
+    from spec_ops._contract import OPERATORS
+
+    text = HEAD.format("The operators as functions") + FUNCTIONS
+    for name, contract in OPERATORS.items():
+        returns, parameters = _signatures.result(contract), _signatures.function(contract)
+        text += "\n" + define(name, parameters, returns, contract.summary)
     return text
 
 
 def planned():
     """The text of `_planned.pyi`."""
-    from spec_ops import _planned
+    from spec_ops import _signatures
+    from spec_ops._contract import OPERATORS
 
-    text = PLANNED
-    for cls in _planned.Planned.__subclasses__():
-        text += f'\nclass {cls.__name__}(Planned):\n    """{cls.__doc__}"""\n\n'
-        options = list(inspect.signature(cls).parameters.values())
-        if not options:
-            text += "    def __init__(self) -> None: ...\n"
-            continue
-        listed = "".join(f"    {line}\n" for line in parameters(options).splitlines())
-        text += f"    def __init__(\n        self,\n{listed}    ) -> None: ...\n"
+    text = HEAD.format("The operators as objects whose plans are called") + PLANNED
+    for contract in OPERATORS.values():
+        options = _signatures.options(contract)
+        text += f"\nclass {contract.class_name}(Planned):\n"
+        text += define("__init__", ["self", *["*"] * bool(options), *options], "None", indent="    ")
+        by_position, by_name = _signatures.arrays(contract)
+        taken = ["self", *by_position, "*", *by_name, *_signatures.out(contract)]
+        text += define("plan", taken, "Plan", indent="    ")
+    return text
+
+
+def results():
+    """The text of `_results.pyi`."""
+    from spec_ops._contract import OPERATORS
+    from spec_ops._results import RESULTS as known
+
+    text, docs = RESULTS, {"initial_indent": "    ", "subsequent_indent": "    "}
+    for name, made in known.items():
+        about = textwrap.fill(f'"""{made.__doc__}"""', 96, **docs)
+        text += f"\nclass {made.__name__}(NamedTuple):\n{about}\n\n"
+        for output in OPERATORS[name].outputs:
+            text += f"    {output.name}: Array{' | None' * output.optional}\n"
     return text
 
 
 def torch():
     """The text of `torch.pyi`: the functions without `out`, on tensors alone."""
-    from spec_ops import _functions
-    from spec_ops._native import OPERATORS
+    from spec_ops import _signatures
+    from spec_ops._contract import OPERATORS
 
-    text = TORCH + "__all__ = [\n" + "".join(f'    "{name}",\n' for name in sorted(OPERATORS))
-    text += "]\n"
-    tensors = lambda words: words.replace("Array | float", "Array").replace("Array | int", "Array")
-    for name in OPERATORS:
-        signature = inspect.signature(getattr(_functions, name))
-        taken = [p for p in signature.parameters.values() if p.name != "out"]
-        text += f"\ndef {name}(\n{parameters(taken, tensors)}) -> {signature.return_annotation}:\n"
-        text += f'    """As :func:`spec_ops.{name}`, under `torch.compile` too."""\n'
+    text = HEAD.format("The operators as operators of torch")
+    text += "\n__all__ = [\n" + "".join(f'    "{name}",\n' for name in sorted(OPERATORS)) + "]\n"
+    for name, contract in OPERATORS.items():
+        by_position, by_name = _signatures.arrays(contract, numbers=False)
+        taken = [*by_position, "*", *_signatures.options(contract), *by_name]
+        about = f"As :func:`spec_ops.{name}`, under `torch.compile` too."
+        text += "\n" + define(name, taken, _signatures.result(contract), about)
     return text
 
 
-FILES = {"_planned.pyi": planned, "torch.pyi": torch}
+FILES = {
+    "_functions.pyi": functions,
+    "_planned.pyi": planned,
+    "_results.pyi": results,
+    "torch.pyi": torch,
+}
 
 if __name__ == "__main__":
     for name, text in FILES.items():

@@ -1,0 +1,111 @@
+"""What the operators' functions say beyond their contracts: examples, by operator."""
+
+EXAMPLES = {
+    "topk_router": """
+All ties go to the lower index. ``out`` may bring indices of u32 or i64.
+
+>>> import numpy as np
+>>> logits = np.array([[0.1, 2.0, 0.3, 1.5], [3.0, 0.0, 0.0, 3.5]], np.float32)
+>>> weights, indices = topk_router(logits, topk=2)
+>>> indices
+array([[1, 3],
+       [3, 0]], dtype=int32)
+>>> weights.sum(axis=1).round(6)
+array([1., 1.], dtype=float32)
+""",
+    "deduplicate_topk": """
+>>> import numpy as np
+>>> rows = np.array([[7, 3], [3, -1]], np.int32)
+>>> unique, counts = deduplicate_topk(rows, mtp_step=2, counts=True)
+>>> unique, counts
+(array([[ 3,  7, -1, -1]], dtype=int32), array([2], dtype=int32))
+""",
+    "rejection_sample": """
+Seeds and positions are those of a request and of the position of its first draft in its own
+text, so that the numbers drawn are the same in any batch. ``recovery="argmax"`` is faster and
+does not keep the target's distribution.
+
+>>> import numpy as np
+>>> target = np.array([[0, 1, 0], [0, 0, 1]], np.float32)
+>>> drafts, bonus = np.array([1, 0], np.int32), np.array([2], np.int32)
+>>> cu, seeds, positions = np.array([0, 2]), np.array([7], np.uint64), np.array([10])
+>>> rejection_sample(target, drafts, bonus, cu, max_spec_len=2, seeds=seeds,
+...                  positions=positions).output_token_ids
+array([[ 1,  2, -1]], dtype=int32)
+""",
+    "ngram_match": """
+Arrays in FastDeploy's order.
+
+>>> import numpy as np
+>>> i64, i32 = lambda *n: np.array([n]), lambda n: np.array([n], np.int32)
+>>> drafts, this_time = i64(6, 0, 0), i32(1)
+>>> ngram_match(i64(5, 6, 7, 8), i64(4), i64(5, 6, 7, 8, 5, 6, 0, 0), i64(3), i64(2), i32(2),
+...             drafts, this_time, i32(0), i32(5), i64(20))
+>>> drafts, this_time
+(array([[6, 7, 8]]), array([3], dtype=int32))
+""",
+    "hybrid_mtp_ngram": """
+Arrays in FastDeploy's order, without its ``draft_token_num``, which no result depends on.
+
+>>> import numpy as np
+>>> i64, i32 = lambda *n: np.array([n]), lambda n: np.array([n], np.int32)
+>>> drafts, this_time = i64(5, 6, 0, 0), i32(2)
+>>> hybrid_mtp_ngram(i64(4, 5, 6, 7, 8), i64(5), i64(4, 5, 6, 0), i64(2), drafts, this_time,
+...                  i32(5), i64(20), max_draft_tokens=3)
+>>> drafts, this_time
+(array([[5, 6, 7, 8]]), array([4], dtype=int32))
+""",
+    "prompt_lookup": """
+>>> import numpy as np
+>>> text = np.array([[791, 4062, 14198, 39935, 13, 578, 4062, 14198]])
+>>> prompt_lookup(text, np.array([8]), max_draft=3)
+Drafts(drafts=array([[39935,    13,   578]]), counts=array([3], dtype=int32))
+""",
+    "sample_logits": """
+Where numbers stand for arrays and no array says how many requests there are, there are as many
+as rows. Requests with the same seed and position draw the same numbers, so requests that shall
+differ need seeds of their own. ``top_k`` may be of i64, and saturates.
+
+>>> import numpy as np
+>>> logits = np.array([[0.0, 4.0, 1.0], [2.0, 0.0, 0.0]], np.float32)
+>>> greedy, seeds = np.zeros(2, np.float32), np.zeros(2, np.uint64)
+>>> sample_logits(logits, np.array([5, 9]), greedy, seeds).tokens
+array([1, 0], dtype=int32)
+>>> sample_logits(logits, np.array([5, 9]), 0.7, 3, top_k=1, probs=True).probs
+array([[0., 1., 0.],
+       [1., 0., 0.]], dtype=float32)
+""",
+    "tree_verify": """
+>>> import numpy as np
+>>> drafts, target = np.array([[0, 14, 25, 39]]), np.array([[14, 39, 8, 35]], np.int32)
+>>> child, sibling = np.array([[1, 3, -1, -1]]), np.array([[-1, 2, -1, -1]])
+>>> path = tree_verify(drafts, target, child, sibling, max_depth=2)
+>>> path.tokens, path.nodes, path.num_tokens
+(array([[14, 39, 35]], dtype=int32), array([[0, 1, 3]], dtype=int32), array([3], dtype=int32))
+""",
+    "moe_align": """
+``sorted_ids``, ``block_experts`` and ``num_padded`` are vLLM's ``sorted_token_ids``,
+``expert_ids`` and ``num_tokens_post_padded``.
+
+>>> import numpy as np
+>>> picks = np.array([[1, 0], [1, 0]], np.int32)
+>>> aligned = moe_align(picks, experts=2, block_size=4)
+>>> aligned.sorted_ids, aligned.block_experts
+(array([1, 3, 4, 4, 0, 2, 4, 4, 4, 4, 4, 4], dtype=int32), array([ 0,  1, -1], dtype=int32))
+""",
+    "indexer_topk": """
+Ties go to the lower index.
+
+>>> import numpy as np
+>>> indexer_topk(np.array([[0.0, 3.0, 0.0, 9.0]], np.float32), k=3)
+array([[0, 1, 3]], dtype=int32)
+""",
+    "unique": """
+Nothing waits for ``count`` to be known.
+
+>>> import numpy as np
+>>> keys, count, counts = unique(np.array([7, 3, 7]), counts=True)
+>>> keys[: int(count[0])], counts[: int(count[0])]
+(array([3, 7]), array([1, 2], dtype=uint64))
+""",
+}

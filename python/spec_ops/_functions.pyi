@@ -1,0 +1,96 @@
+"""The operators as functions. Made by `tools/stubs.py`."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from . import _results as results
+from ._native import Plan
+from ._results import Array
+
+FUNCTIONS: dict[str, Callable[..., Any]]
+
+def topk_router(
+    x: Array, *, topk: int, scoring: Literal['sigmoid', 'softmax', 'sqrt_softplus'] = 'softmax',
+    select: Literal['score', 'logit'] = 'score', groups: int = 1, topk_groups: int = 1,
+    group_score: Literal['top2_sum', 'max'] = 'top2_sum',
+    masked: Literal['zero', 'excluded'] = 'excluded', renormalize: bool = True,
+    scale: float = 1.0, shared_experts: int = 0, shared_weight: float = 1.0,
+    physical_experts: int | None = None, bias: Array | None = None,
+    num_tokens: Array | None = None, replicas: Array | None = None,
+    replica_counts: Array | None = None, load: Array | None = None, flags: Array | None = None,
+    out: Sequence[Array | None] | None = None
+) -> results.RoutedExperts:
+    """Mixture-of-experts routing: the `topk` experts of each token."""
+
+def deduplicate_topk(
+    indices: Array, *, mtp_step: int = 1, counts: bool = False,
+    out: Sequence[Array | None] | None = None
+) -> results.DistinctPositions:
+    """The distinct values of each request's top-k rows, ascending."""
+
+def rejection_sample(
+    target_probs: Array, draft_token_ids: Array, bonus_token_ids: Array, cu_num_draft: Array, *,
+    max_spec_len: int, acceptance: Literal['probabilistic', 'greedy'] = 'probabilistic',
+    recovery: Literal['argmax', 'sample'] = 'sample', draft_probs: Array | None = None,
+    uniform_samples: Array | None = None, seeds: Array | int | None = None,
+    positions: Array | None = None, greedy: Array | None = None, flags: Array | None = None,
+    out: Sequence[Array | None] | None = None
+) -> results.RejectionResult:
+    """Verifies draft tokens against the target model (Leviathan et al., 2023)."""
+
+def sample_logits(
+    logits: Array, positions: Array, temperature: Array | float, seeds: Array | int, *,
+    min_p_first: bool = False, top_k: Array | int | None = None,
+    top_p: Array | float | None = None, min_p: Array | float | None = None,
+    requests: Array | None = None, mask: Array | None = None, probs: bool = False,
+    logprobs: bool = False, flags: Array | None = None,
+    out: Sequence[Array | None] | None = None
+) -> results.SampledTokens:
+    """From logits to tokens: temperature, top-k, top-p, min-p, an allowed-token mask and a seed, each of its own request."""
+
+def ngram_match(
+    input_ids: Array, input_ids_len: Array, token_ids_all: Array, prompt_lens: Array,
+    step_idx: Array, draft_token_num: Array, draft_tokens: Array, seq_lens_this_time: Array,
+    seq_lens_encoder: Array, seq_lens_decoder: Array, max_dec_len: Array, *,
+    max_ngram_size: int = 3, token_threshold: int = 128, flags: Array | None = None
+) -> None:
+    """Drafts tokens by copying what followed the last tokens' earlier occurrence."""
+
+def hybrid_mtp_ngram(
+    input_ids: Array, input_ids_len: Array, pre_ids: Array, step_idx: Array,
+    draft_tokens: Array, seq_lens_this_time: Array, seq_lens_decoder: Array, max_dec_len: Array,
+    *, max_draft_tokens: int, max_ngram_size: int = 3, min_ngram_size: int = 1,
+    token_threshold: int = 128, flags: Array | None = None
+) -> None:
+    """Extends the drafts of a multi-token-prediction head by n-gram matching."""
+
+def prompt_lookup(
+    tokens: Array, lengths: Array, *, min_ngram: int = 2, max_ngram: int = 5,
+    max_draft: int = 5, occurrence: Literal['first', 'last'] = 'last',
+    flags: Array | None = None, out: Sequence[Array | None] | None = None
+) -> results.Drafts:
+    """Drafts from a request's own text: what followed its last tokens where they occurred before."""
+
+def tree_verify(
+    draft_tokens: Array, target_tokens: Array, first_child: Array, next_sibling: Array, *,
+    max_depth: int, flags: Array | None = None, out: Sequence[Array | None] | None = None
+) -> results.VerifiedPath:
+    """Follows the target model down a tree, or a chain, of drafts."""
+
+def moe_align(
+    topk_ids: Array, *, experts: int, block_size: int, local_experts: int | None = None,
+    expert_map: Array | None = None, inverse: bool = False, flags: Array | None = None,
+    out: Sequence[Array | None] | None = None
+) -> results.AlignedExperts:
+    """Groups a router's picks by expert, for grouped matrix products."""
+
+def indexer_topk(
+    scores: Array, *, k: int, lengths: Array | None = None, starts: Array | None = None,
+    flags: Array | None = None, out: Array | None = None
+) -> Array:
+    """The positions of the `k` best scores of each row, for sparse attention: what `deduplicate_topk` is fed with."""
+
+def unique(
+    keys: Array, *, counts: bool = False, out: Sequence[Array | None] | None = None
+) -> results.DistinctKeys:
+    """The distinct keys of a set, ascending, and how often each occurs."""

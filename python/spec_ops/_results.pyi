@@ -1,0 +1,73 @@
+"""What operators return. Made by `tools/stubs.py`."""
+
+from typing import Any, NamedTuple
+
+Array = Any
+RESULTS: dict[str, Any]
+
+class RoutedExperts(NamedTuple):
+    """Of :func:`topk_router`: ``weights`` [tokens, topk + shared_experts], ``indices`` [tokens,
+    topk + shared_experts]."""
+
+    weights: Array
+    indices: Array
+
+class DistinctPositions(NamedTuple):
+    """Of :func:`deduplicate_topk`: ``unique`` [batch, mtp_step * k], ``counts`` [batch] or
+    None."""
+
+    unique: Array
+    counts: Array | None
+
+class RejectionResult(NamedTuple):
+    """Of :func:`rejection_sample`: ``output_token_ids`` [batch, max_spec_len + 1],
+    ``num_accepted`` [batch], ``accepted_counts`` [batch], ``recovered_counts`` [batch],
+    ``bonus_counts`` [batch]."""
+
+    output_token_ids: Array
+    num_accepted: Array
+    accepted_counts: Array
+    recovered_counts: Array
+    bonus_counts: Array
+
+class Drafts(NamedTuple):
+    """Of :func:`prompt_lookup`: ``drafts`` [batch, max_draft], ``counts`` [batch] or [batch,
+    1]."""
+
+    drafts: Array
+    counts: Array
+
+class SampledTokens(NamedTuple):
+    """Of :func:`sample_logits`: ``tokens`` [rows], ``probs`` [rows, vocab] or None,
+    ``logprobs`` [rows] or None."""
+
+    tokens: Array
+    probs: Array | None
+    logprobs: Array | None
+
+class VerifiedPath(NamedTuple):
+    """Of :func:`tree_verify`: ``tokens`` [batch, max_depth + 1], ``nodes`` [batch, max_depth +
+    1], ``num_tokens`` [batch]."""
+
+    tokens: Array
+    nodes: Array
+    num_tokens: Array
+
+class AlignedExperts(NamedTuple):
+    """Of :func:`moe_align`: ``sorted_ids`` [capacity], ``block_experts`` [capacity /
+    block_size], ``counts`` [local_experts], ``offsets`` [local_experts + 1], ``num_padded``
+    [1], ``inverse`` [tokens * k] or None."""
+
+    sorted_ids: Array
+    block_experts: Array
+    counts: Array
+    offsets: Array
+    num_padded: Array
+    inverse: Array | None
+
+class DistinctKeys(NamedTuple):
+    """Of :func:`unique`: ``unique`` [n], ``count`` [1], ``counts`` [n] or None."""
+
+    unique: Array
+    count: Array
+    counts: Array | None
