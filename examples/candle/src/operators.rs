@@ -351,13 +351,12 @@ pub fn sample_logits(sampling: &Sampling, logits: &Tensor, positions: &Tensor) -
     let mut requests = queue.zeros(DType::I32, [rows])?;
     let mut tokens = queue.zeros(DType::U32, [rows])?;
     let params = SampleLogits::transformers();
-    let mut tensors = params.tensors(rows, 1, vocab);
+    let mut tensors = params.tensors_of(rows, 1, vocab);
     tensors.logits = x.desc();
     tensors.positions = places.desc();
     tensors.temperature = temperature.desc();
     tensors.top_k = Some(top_k.desc());
     tensors.top_p = Some(top_p.desc());
-    tensors.requests = Some(requests.desc());
     tensors.tokens = tokens.desc();
     let sample = queue.create(&params, &tensors)?;
     let addresses = sample_logits::Addresses::new(

@@ -123,7 +123,7 @@ fn largest(row: &[f32], k: usize) -> Vec<usize> {
 fn topk_router(device: &Device) -> Result<()> {
     let (logits, bias) = (scores(33, 40, 1, device), scores(1, 40, 2, device).squeeze(0)?);
     for scoring in [Scoring::Softmax, Scoring::Sigmoid] {
-        let params = TopkRouter::softmax(6).scoring(scoring).scale(2.5);
+        let params = TopkRouter::new(6).scoring(scoring).scale(2.5);
         let with = (scoring == Scoring::Sigmoid).then_some(&bias);
         let (weights, indices) = spec_candle::topk_router(&params, &logits, with).unwrap();
         assert_eq!((indices.dtype(), indices.dims()), (DType::U32, &[33, 6][..]));
@@ -165,7 +165,7 @@ fn topk_router(device: &Device) -> Result<()> {
 fn rows_that_lie_apart_are_not_copied(device: &Device) -> Result<()> {
     let wide = scores(9, 64, 3, device);
     let logits = wide.narrow(1, 16, 32)?;
-    let params = TopkRouter::softmax(4);
+    let params = TopkRouter::new(4);
     let (_, apart) = spec_candle::topk_router(&params, &logits, None).unwrap();
     let packed = logits.contiguous()?;
     let (_, packed) = spec_candle::topk_router(&params, &packed, None).unwrap();
@@ -200,7 +200,7 @@ fn what_no_operator_takes_is_refused(device: &Device) -> Result<()> {
     assert_eq!(refused(&short), "less memory than its shape");
     if device.is_cuda() {
         let (logits, bias) = (scores(2, 8, 1, device), scores(1, 8, 2, &Device::Cpu).squeeze(0)?);
-        match spec_candle::topk_router(&TopkRouter::softmax(2), &logits, Some(&bias)) {
+        match spec_candle::topk_router(&TopkRouter::new(2), &logits, Some(&bias)) {
             Err(Error::Tensor(what)) => assert_eq!(what, "another device than the first"),
             _ => panic!("two devices were taken"),
         }

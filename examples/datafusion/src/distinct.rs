@@ -79,7 +79,7 @@ pub fn external(error: spec::Error) -> DataFusionError {
 fn unique<K: Element>(handle: &Handle, keys: Vec<K>) -> spec::Result<Vec<K>> {
     let n = keys.len();
     let operator = handle.create(&Unique::new(), &Unique::new().tensors(K::DTYPE, n))?;
-    let mut workspace = operator.workspace(&handle)?;
+    let mut workspace = operator.workspace(handle)?;
     if handle.device() == Device::CPU {
         let (mut unique, mut count) = (vec![K::default(); n], [0u64]);
         let buffers = Buffers::new(keys.as_slice(), unique.as_mut_slice(), &mut count);

@@ -40,15 +40,10 @@ impl Drafter {
     /// # Errors
     /// As [`Handle::create`].
     pub fn lookup(handle: &Handle, capacity: usize, most: usize) -> Result<Self> {
-        let flags = Some(TensorDesc::new(DType::U32, [1]));
         let create = |ngram| {
             let params = PromptLookup::default().min_ngram(ngram).max_ngram(ngram).max_draft(most);
             let tensors = params.tensors(DType::U32, 1, capacity);
-            handle.create(&params, &{
-                let mut made = tensors;
-                made.flags = flags;
-                made
-            })
+            handle.create(&params, &tensors.flags(TensorDesc::new(DType::U32, [1])))
         };
         let operators = (1..=MAX_NGRAM).rev().map(create).collect::<spec::Result<Vec<_>>>()?;
         let workspace = operators.iter().map(Descriptor::workspace_size).max().unwrap_or(0);

@@ -50,11 +50,10 @@ impl Sampler {
     ) -> Result<Vec<u32>> {
         let one = |dtype| Some(TensorDesc::new(dtype, [1]));
         let params = SampleLogits::transformers();
-        let mut tensors = params.tensors(rows, 1, logits.len() / rows);
+        let mut tensors = params.tensors_of(rows, 1, logits.len() / rows);
         tensors.tokens = TensorDesc::new(DType::U32, [rows]);
         tensors.top_k = one(DType::I32);
         tensors.top_p = one(DType::F32);
-        tensors.requests = Some(TensorDesc::new(DType::I32, [rows]));
         tensors.flags = one(DType::U32);
         let operator = self.handle.create(&params, &tensors)?;
         self.workspace.resize(operator.workspace_size(), 0);
