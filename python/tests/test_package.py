@@ -7,7 +7,7 @@ from pathlib import Path
 PYTHON = Path(__file__).parents[1]
 
 #: Crates that run while the wheel is built, and of which nothing is in it.
-BUILD = {"pyo3-build-config", "target-lexicon"}
+BUILD = {"pyo3-build-config", "target-lexicon", "version_check"}
 
 
 def packages(text, name, version):
