@@ -228,7 +228,8 @@ fn json_is_printed_where_words_are_not() {
 fn help_says_what_this_build_has() {
     let output = Command::new(env!("CARGO_BIN_EXE_spec")).args(["unique", "--help"]).output();
     let help = String::from_utf8(output.unwrap().stdout).unwrap();
-    let (has, lacks) = ("- parquet", "This build reads and writes no Parquet or Arrow files");
+    let (has, lacks) =
+        ("raw, text, csv, parquet]", "This build reads and writes no Parquet or Arrow files");
     let [has, lacks] = [has, lacks].map(|words| help.contains(words));
     assert_eq!((has, lacks), (cfg!(feature = "parquet"), cfg!(not(feature = "parquet"))), "{help}");
 }

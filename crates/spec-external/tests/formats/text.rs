@@ -88,6 +88,8 @@ fn a_line_that_is_no_number_is_named() {
     let path = folder.path().join("bad.txt");
     for (bad, column) in [
         ("", 1),
+        (" x5", 2),
+        ("5 6", 2),
         ("1234567890x", 11),
         ("-", 2),
         ("--5", 2),
