@@ -405,7 +405,8 @@ fn nulls(summary: &Summary) -> String {
     }
 }
 
-/// How many lines were left out that are no key, if any were, and the first of them.
+/// Says how many lines were skipped because they hold no key, and which was the first; nothing where
+/// none was.
 fn bad_lines(summary: &Summary) -> String {
     let skipped = &summary.skipped;
     let first = skipped.first.as_deref().unwrap_or_default();

@@ -160,7 +160,7 @@ fn operator<O: Subject>(json: &Value) -> Result<O, String> {
     O::options_from(read).map_err(|error| error.to_string())
 }
 
-/// The value of an option as JSON has it.
+/// Reads the value of an option from JSON; `None` where the JSON is of another type.
 fn value(kind: Kind, json: &Value) -> Option<options::Value> {
     match kind {
         Kind::OptionalSize if json.is_null() => Some(options::Value::Absent),
