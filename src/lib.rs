@@ -47,7 +47,7 @@ pub use spec_core::{
     Error, ErrorKind, Kernel, Matrix, Memory, Operator, Overlap, Place, PlaceMut, QueueId, Result,
     Role, Signature, Site, Source, Staging, Status, Stream, Supports, TensorDesc, Timed, Timing,
     Vector, View, ViewMut, bf16, dtype, exact, f16, flags, for_each_operator, memory, ngram, ops,
-    options, philox, stream, timing,
+    options, philox, race, stream, timing,
 };
 
 #[cfg(feature = "cpu")]

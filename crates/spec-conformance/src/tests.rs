@@ -7,7 +7,8 @@ use spec_core::ops::{
     DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
     RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
 };
-use spec_core::{DType, Role};
+use spec_core::philox::{Draw, Purpose};
+use spec_core::{DType, Role, exact, race};
 
 use crate::Rng;
 use crate::case::{Argument, Case, Subject, compare, find};
@@ -244,4 +245,35 @@ fn random_sets_get_everywhere() {
         integers(results, "unique").contains(&-1)
     };
     balanced(share(results::<DeduplicateTopk>(100).iter().map(padded)), "padded rows");
+}
+
+/// Noise and exponential variates, to the bit, against those of an independent implementation.
+#[test]
+fn noise_is_that_of_the_vectors() {
+    let json: serde_json::Value = serde_json::from_str(include_str!("../golden/race.json")).unwrap();
+    let pairs = |name: &str| -> Vec<[u64; 2]> {
+        serde_json::from_value(json[name].clone()).expect("pairs of a fraction and bits")
+    };
+    for bits in [33, 64] {
+        for [n, expected] in pairs(&format!("exponential_{bits}")) {
+            assert_eq!(u64::from(exact::exponential(n, bits).to_bits()), expected, "{n}, {bits}");
+        }
+    }
+    let cases = json["noise"].as_array().expect("cases of noise");
+    assert!(!cases.is_empty());
+    for case in cases {
+        let purposes = [Purpose::Sample, Purpose::Accept, Purpose::Recover];
+        let number = |name: &str| &case[name];
+        let purpose = purposes[number("purpose").as_u64().unwrap() as usize];
+        let seed = number("seed").as_u64().unwrap();
+        let draw = Draw::at(seed, number("position").as_i64().unwrap(), purpose);
+        let first = case["first_tokens"].as_array().unwrap();
+        let first = first.iter().enumerate().map(|(token, bits)| (token as u32, bits));
+        let others = case["tokens"].as_object().unwrap();
+        let others = others.iter().map(|(token, bits)| (token.parse().unwrap(), bits));
+        for (token, bits) in first.chain(others) {
+            let noise = race::noise(draw, token);
+            assert_eq!(Some(u64::from(noise.to_bits())), bits.as_u64(), "{draw:?}, {token}");
+        }
+    }
 }

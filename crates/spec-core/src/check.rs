@@ -180,6 +180,26 @@ impl Checker {
         self.vector(argument, &TensorDesc::with_strides(desc.dtype(), [batch], [stride]))
     }
 
+    /// A matrix of so many rows, or a packed vector of as many elements: one column.
+    pub(crate) fn matrix_or_column(
+        &self,
+        argument: &Argument,
+        desc: &TensorDesc,
+        rows: usize,
+    ) -> Result<Matrix> {
+        if let &[_] = desc.shape() {
+            let column = self.vector_of(argument, desc, rows)?;
+            return Ok(Matrix { dtype: column.dtype, rows, cols: 1, row_stride: 1 });
+        }
+        let matrix = self.matrix(argument, desc)?;
+        if matrix.rows == rows {
+            return Ok(matrix);
+        }
+        let value = format!("{:?}", desc.shape());
+        let expected = format!("{rows} rows, {}", argument.shape);
+        Err(self.error(Status::BadTensorShape, argument.name, value, expected))
+    }
+
     fn rank(&self, argument: &Argument, desc: &TensorDesc) -> Error {
         let expected = format!("shape {}", argument.shape);
         self.error(Status::BadTensorShape, argument.name, desc, expected)

@@ -61,7 +61,7 @@ fn expand(rest: f32, exponent: u32, unit: f32) -> f32 {
 
 /// 1 / d for 1 <= d <= 2 by three Newton steps, without a division.
 #[inline(always)]
-pub fn reciprocal(d: f32) -> f32 {
+pub const fn reciprocal(d: f32) -> f32 {
     let m = d * 0.5;
     let y = 48.0 / 17.0 - m * (32.0 / 17.0);
     let y = y * (2.0 - m * y);
@@ -94,7 +94,7 @@ pub fn sigmoid(x: f32) -> f32 {
 
 /// ln(1 + e) for 0 <= e <= 1, by a polynomial in e.
 #[inline(always)]
-fn ln_1p(e: f32) -> f32 {
+pub(crate) const fn ln_1p(e: f32) -> f32 {
     let p = 0.005_364_822_7;
     let p = p * e - 0.030_065_786;
     let p = p * e + 0.079_204_52;
@@ -222,6 +222,14 @@ pub mod sampling {
         expand(rest, exponent, 1_099_511_627_776.0)
     }
 
+    /// How many times longer than the row's likeliest token a token takes in the race: the
+    /// reciprocal of [`weight`], by an exponential of its own. Of a token that weighs a unit of
+    /// [`fixed_probability`](super::fixed_probability) or more, the exponent is at most 28.
+    #[inline(always)]
+    pub fn slowness(x: f32, max: f32, inverse: f32) -> f32 {
+        if x == max { 1.0 } else { exp(-((x - max) * inverse)) }
+    }
+
     /// The factor from weights to shares of their sum, which
     /// [`softmax::score`] takes: from the sum of their
     /// [`fixed_probability`](super::fixed_probability), 0 for an empty sum.
@@ -267,10 +275,28 @@ pub fn fixed_probability(residual: f32) -> u64 {
 /// Vocabularies above this could overflow a sum of [`fixed_probability`].
 pub const MAX_SAMPLED_VOCAB: usize = (1 << 24) - 1;
 
-/// The running sum that the recovered token is the first to exceed.
+/// An exponential variate of rate 1 from the odd number n below 2^`bits`: -ln(1 - n / 2^`bits`),
+/// with a relative error below 5e-7 (4.0e-7 was the largest of 64 million).
+///
+/// The race between tokens ([`crate::race`]) runs on these. A variate near 0 decides most races,
+/// so that the smallest ones are as exact as the others: n / 2^`bits` is never rounded to a
+/// multiple of anything.
 #[inline(always)]
-pub fn sample_threshold(random_bits: u64, total: u64) -> u64 {
-    ((random_bits as u128 * total as u128) >> 64) as u64
+pub const fn exponential(n: u64, bits: u32) -> f32 {
+    const LN_2: f32 = std::f32::consts::LN_2;
+    let below_half = n < 1 << (bits - 1);
+    // 2^bits - n where n is above a half; both keep 64 bits of it.
+    let distance = if below_half { n } else { n.wrapping_neg() & (u64::MAX >> (64 - bits)) };
+    // The 24 leading bits: what a float holds without rounding. They are m * 2^(length - 1).
+    let length = 64 - distance.leading_zeros();
+    let m = f32::from_bits(((distance << (64 - length)) >> 40) as u32 & 0x007F_FFFF | 0x3F80_0000);
+    let exponent = length as i32 - 1 - bits as i32;
+    if below_half {
+        let z = m * f32::from_bits(((127 + exponent) as u32) << 23);
+        ln_1p(z * (2.0 * reciprocal(2.0 * (1.0 - z))))
+    } else {
+        -exponent as f32 * LN_2 - ln_1p(m - 1.0)
+    }
 }
 
 #[cfg(test)]

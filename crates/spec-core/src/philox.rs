@@ -7,6 +7,7 @@ const MULTIPLIERS: [u32; 2] = [0xD251_1F53, 0xCD9E_8D57];
 const WEYL: [u32; 2] = [0x9E37_79B9, 0xBB67_AE85];
 
 /// Ten rounds of Philox4x32.
+#[inline(always)]
 pub const fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4] {
     let mut round = 0;
     while round < 10 {
@@ -42,25 +43,32 @@ pub enum Purpose {
 /// token at this position of its own text. They depend on nothing else, so a
 /// request gets the same ones in whatever batch, slot or step it runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Draw([u32; 4]);
+pub struct Draw {
+    counter: [u32; 3],
+    key: [u32; 2],
+}
 
 impl Draw {
     /// Key: the seed's halves, low first. Counter: the position's halves (in
-    /// two's complement), low first, the purpose, 0.
+    /// two's complement), low first, the purpose, and the index of a block.
     pub const fn at(seed: u64, position: i64, purpose: Purpose) -> Self {
         let position = position as u64;
-        let counter = [position as u32, (position >> 32) as u32, purpose as u32, 0];
-        Draw(philox4x32_10(counter, [seed as u32, (seed >> 32) as u32]))
+        Draw {
+            counter: [position as u32, (position >> 32) as u32, purpose as u32],
+            key: [seed as u32, (seed >> 32) as u32],
+        }
+    }
+
+    /// The four words at an index.
+    #[inline(always)]
+    pub const fn block(self, index: u32) -> [u32; 4] {
+        let [low, high, purpose] = self.counter;
+        philox4x32_10([low, high, purpose, index], self.key)
     }
 
     /// A multiple of 2^-24 in [0, 1).
     pub const fn uniform(self) -> f32 {
-        (self.0[0] >> 8) as f32 * (1.0 / 16_777_216.0)
-    }
-
-    /// 64 bits, read as a fraction of 2^64.
-    pub const fn bits(self) -> u64 {
-        (self.0[1] as u64) << 32 | self.0[0] as u64
+        (self.block(0)[0] >> 8) as f32 * (1.0 / 16_777_216.0)
     }
 }
 

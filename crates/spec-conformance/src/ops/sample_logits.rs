@@ -3,10 +3,23 @@ use crate::case::{Argument, Case, Recomposed, Rows, Subject};
 use crate::plain;
 use crate::tensor::Tensor;
 use spec_core::ops::sample_logits::SampleLogits;
-use spec_core::{DType, Result};
+use spec_core::{DType, Result, exact};
 
-const PER_ROW: [&str; 7] =
-    ["logits", "positions", "requests", "mask", "tokens", "probs", "logprobs"];
+/// What a row has of its own, outputs first.
+const PER_ROW: [&str; 11] = [
+    "tokens",
+    "probs",
+    "logprobs",
+    "processed_logprobs",
+    "ranks",
+    "top_tokens",
+    "top_logprobs",
+    "logits",
+    "positions",
+    "requests",
+    "mask",
+];
+const OUTPUTS: usize = 7;
 
 /// The types that tokens and requests may have.
 const INDEX: [DType; 3] = [DType::I32, DType::U32, DType::I64];
@@ -35,10 +48,17 @@ impl Subject for SampleLogits {
         let mapped = rng.chance(3);
         let requests = if mapped { rng.between(usize::from(wild > 8), 9) } else { rows };
         let positions = (0..rows).map(|_| position(rng)).collect();
+        // A logit, and the weight that it has at temperature 1: a `min_p` of just that.
+        let near = -rng.unit() - 1e-3;
+        let weight = exact::exp(near);
         let mut case = Case::new(SampleLogits::new().min_p_first(rng.chance(2)))
             .input(
                 "logits",
-                Tensor::matrix(Rng::floats(float, logits(rng, rows, vocab, wild)), rows, vocab),
+                Tensor::matrix(
+                    Rng::floats(float, logits(rng, rows, vocab, wild, near)),
+                    rows,
+                    vocab,
+                ),
             )
             .input("positions", Tensor::vector(Rng::integers(int, positions)));
         let greedy = rng.pick(&[3, 1_000_000]);
@@ -58,7 +78,7 @@ impl Subject for SampleLogits {
         if rng.chance(3) {
             let min_p = per_request(rng, requests, |rng| {
                 let scale = rng.pick(&[1.0, 0.1, 1e-3]);
-                share(rng, wild) * scale
+                if rng.chance(3) { weight } else { share(rng, wild) * scale }
             });
             case = case.input("min_p", Tensor::vector(min_p));
         }
@@ -81,12 +101,32 @@ impl Subject for SampleLogits {
             }
             case = case.input("mask", Tensor::matrix(mask, rows, words));
         }
-        case = case.output("tokens", rng.pick(&INDEX), &[rows]);
+        // Mostly one token a row, in either shape.
+        let draws = match rng.below(6) {
+            0 => rng.between(1, 64),
+            1 => rng.between(1, 4),
+            _ => 1,
+        };
+        let shape = if draws == 1 && rng.chance(2) { vec![rows] } else { vec![rows, draws] };
+        case = case.output("tokens", rng.pick(&INDEX), &shape);
         if rng.chance(2) {
             case = case.output("probs", DType::F32, &[rows, vocab]);
         }
-        if rng.chance(2) {
-            case = case.output("logprobs", DType::F32, &[rows]);
+        // Each alone, some of them and none.
+        let often = rng.pick(&[2, 2, 4, 1_000_000]);
+        let of_tokens =
+            [("logprobs", DType::F32), ("processed_logprobs", DType::F32), ("ranks", DType::I32)];
+        for (name, dtype) in of_tokens {
+            if rng.chance(often) {
+                case = case.output(name, dtype, &shape);
+            }
+        }
+        let most = if rng.chance(4) { 256 } else { 24 };
+        let top = rng.between(1, most);
+        for (name, dtype) in [("top_tokens", DType::I32), ("top_logprobs", DType::F32)] {
+            if rng.chance(2 * often) {
+                case = case.output(name, dtype, &[rows, top]);
+            }
         }
         case.in_place("flags", Tensor::vector(rng.flags()))
     }
@@ -104,8 +144,9 @@ impl Subject for SampleLogits {
                 if moved(name) { tensor.pick(&picked) } else { tensor.clone() }
             },
         );
-        let outputs = ["tokens", "probs", "logprobs"];
-        Recomposed { case, rows: outputs.map(|name| (name, Rows::Of(picked.clone()))).to_vec() }
+        let outputs = PER_ROW[..OUTPUTS].iter();
+        let rows = outputs.map(|&name| (name, Rows::Of(picked.clone()))).collect();
+        Recomposed { case, rows }
     }
 }
 
@@ -114,7 +155,7 @@ fn per_request<T>(rng: &mut Rng, count: usize, draw: impl Fn(&mut Rng) -> T) -> 
 }
 
 /// Rows of logits in several styles, some with bad numbers among them.
-fn logits(rng: &mut Rng, rows: usize, vocab: usize, wild: usize) -> Vec<f32> {
+fn logits(rng: &mut Rng, rows: usize, vocab: usize, wild: usize, near: f32) -> Vec<f32> {
     let mut all = Vec::new();
     for _ in 0..rows {
         let style = rng.below(8);
@@ -130,6 +171,9 @@ fn logits(rng: &mut Rng, rows: usize, vocab: usize, wild: usize) -> Vec<f32> {
             // One token has it all.
             3 if v == peak => 60.0,
             4 => rng.normal() * 1e36,
+            // A few ulps apart below the largest: `exp` descends where some of them ascend.
+            5 if rng.chance(8) => 0.0,
+            5 => f32::from_bits(near.to_bits() + rng.below(12) as u32),
             _ => rng.normal() * scale,
         }));
         let row = &mut all[start..];

@@ -1,9 +1,11 @@
 //! `rejection_sample`: one request after the other, one token after the other.
 
-use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery, RejectionSample};
+use spec_core::ops::rejection_sample::{
+    Acceptance, Buffers, LEAST_RESIDUAL, Plan, Recovery, RejectionSample,
+};
 use spec_core::options::unknown;
 use spec_core::philox::{Draw, Purpose};
-use spec_core::{Result, flags};
+use spec_core::{Result, exact, flags, race};
 
 use super::largest;
 use crate::host::{floats, ints, put_tokens, raise, slice, slice_mut, truths};
@@ -199,16 +201,13 @@ fn recover(
             best
         }
         Recovery::Sample => {
-            let mut fixed =
-                |i: usize| (f64::from(residual(i).min(1.0)) * (1u64 << 40) as f64) as u64;
-            let total: u64 = (0..v.vocab).map(&mut fixed).sum();
-            let random = draw(v, request, draft, Purpose::Recover).bits();
-            let threshold = ((u128::from(random) * u128::from(total)) >> 64) as u64;
-            let mut sum = 0;
-            (0..v.vocab).find(|&i| {
-                sum += fixed(i);
-                sum > threshold
-            })
+            let noise = draw(v, request, draft, Purpose::Recover);
+            let all = (0..v.vocab).filter_map(|i| {
+                let r = residual(i);
+                let time = || race::noise(noise, i as u32) * exact::sampling::inverse(r);
+                (r >= LEAST_RESIDUAL).then(|| race::finish(time(), i as u32))
+            });
+            all.min().map(|first| first as u32 as usize)
         }
         other => unknown(other),
     };

@@ -3,7 +3,7 @@
 use spec_core::exact::{self, sampling};
 use spec_core::ops::sample_logits::{Buffers, Plan};
 use spec_core::philox::{Draw, Purpose};
-use spec_core::{Matrix, Result, flags};
+use spec_core::{Result, flags, race};
 
 use crate::host::{floats, ints, packed, put_tokens, raise, slice, slice_mut, unpack};
 
@@ -38,21 +38,56 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
         });
         let allowed = |v: usize| words.is_none_or(|words| words[v / 32] >> (v % 32) & 1 == 1);
         let logits = &logits[row * vocab..][..vocab];
-        sampled.push(sample(logits, allowed, options, positions[row], &mut met));
+        sampled.push(sample(logits, allowed, options, positions[row], plan.draws(), &mut met));
     }
-    let tokens: Vec<i64> = sampled.iter().map(|sampled| sampled.token as i64).collect();
-    let one_row = Matrix { dtype: plan.tokens.dtype, rows: 1, cols: rows, row_stride: 0 };
-    put_tokens(buffers.tokens, &one_row, &tokens)?;
     if let (Some(view), Some(matrix)) = (buffers.probs, &plan.probs) {
         let probs: Vec<f32> = sampled.iter().flat_map(|s| s.probs.iter().copied()).collect();
         unpack(slice_mut(view)?, matrix, &probs);
     }
-    if let Some(view) = buffers.logprobs {
-        let logprobs = slice_mut::<f32>(view)?;
-        for (row, Sampled { token, .. }) in sampled.iter().enumerate() {
-            logprobs[row] = logprob(&logits[row * vocab..][..vocab], *token);
-        }
+    let row_of = |row: usize| &logits[row * vocab..][..vocab];
+    // One value for each token that a row may have, of those it has and of those it lacks.
+    let of_tokens = |of: &dyn Fn(usize, usize) -> f32, lacking: f32| -> Vec<f32> {
+        let rows = sampled.iter().enumerate();
+        rows.flat_map(|(row, sampled)| {
+            let there = sampled.tokens.iter().map(move |&token| of(row, token));
+            there.chain(std::iter::repeat(lacking)).take(plan.draws())
+        })
+        .collect()
+    };
+    if let (Some(view), Some(matrix)) = (buffers.logprobs, &plan.logprobs) {
+        let of = |row: usize, token: usize| logprob(row_of(row), token);
+        unpack(slice_mut(view)?, matrix, &of_tokens(&of, f32::NEG_INFINITY));
     }
+    if let (Some(view), Some(matrix)) = (buffers.processed_logprobs, &plan.processed_logprobs) {
+        let of = |row: usize, token: usize| sampled[row].logprob(token);
+        unpack(slice_mut(view)?, matrix, &of_tokens(&of, f32::NEG_INFINITY));
+    }
+    if let (Some(view), Some(matrix)) = (buffers.ranks, &plan.ranks) {
+        // Vocabularies are small enough for a float.
+        let of = |row: usize, token: usize| rank(row_of(row), token) as f32;
+        let ranks: Vec<i64> = of_tokens(&of, 0.0).into_iter().map(|rank| rank as i64).collect();
+        put_tokens(view, matrix, &ranks)?;
+    }
+    let top: Vec<Vec<usize>> = (0..rows).map(|row| likeliest(row_of(row), plan.top())).collect();
+    if let (Some(view), Some(matrix)) = (buffers.top_tokens, &plan.top_tokens) {
+        let tokens = top.iter().flat_map(|top| {
+            let there = top.iter().map(|&token| token as i64);
+            there.chain(std::iter::repeat(-1)).take(plan.top())
+        });
+        put_tokens(view, matrix, &tokens.collect::<Vec<_>>())?;
+    }
+    if let (Some(view), Some(matrix)) = (buffers.top_logprobs, &plan.top_logprobs) {
+        let logprobs = top.iter().enumerate().flat_map(|(row, top)| {
+            let there = top.iter().map(move |&token| logprob(row_of(row), token));
+            there.chain(std::iter::repeat(f32::NEG_INFINITY)).take(plan.top())
+        });
+        unpack(slice_mut(view)?, matrix, &logprobs.collect::<Vec<_>>());
+    }
+    let tokens = sampled.iter().flat_map(|sampled| {
+        let there = sampled.tokens.iter().map(|&token| token as i64);
+        there.chain(std::iter::repeat(-1)).take(plan.draws())
+    });
+    put_tokens(buffers.tokens, &plan.tokens, &tokens.collect::<Vec<_>>())?;
     raise(buffers.flags, met)
 }
 
@@ -67,16 +102,28 @@ struct Options {
 }
 
 struct Sampled {
-    token: usize,
+    /// In the order in which they finish; as many as there are.
+    tokens: Vec<usize>,
+    /// What they were drawn from.
     probs: Vec<f32>,
+    /// ln of each token's share of it; `None` where nothing was drawn.
+    shares: Option<Vec<f64>>,
 }
 
 impl Sampled {
-    /// A token that was not drawn.
-    fn certain(token: usize, vocab: usize) -> Self {
+    /// Tokens that were not drawn, the first of which is certain.
+    fn certain(tokens: Vec<usize>, vocab: usize) -> Self {
         let mut probs = vec![0.0; vocab];
-        probs[token] = 1.0;
-        Sampled { token, probs }
+        probs[tokens[0]] = 1.0;
+        Sampled { tokens, probs, shares: None }
+    }
+
+    fn logprob(&self, token: usize) -> f32 {
+        match &self.shares {
+            Some(shares) => shares[token] as f32,
+            None if token == self.tokens[0] => 0.0,
+            None => f32::NEG_INFINITY,
+        }
     }
 }
 
@@ -90,6 +137,7 @@ fn sample(
     allowed: impl Fn(usize) -> bool,
     options: Option<Options>,
     position: i64,
+    draws: usize,
     met: &mut u32,
 ) -> Sampled {
     let vocab = logits.len();
@@ -102,14 +150,17 @@ fn sample(
     let m = x.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     if m == f32::NEG_INFINITY {
         *met |= flags::NON_FINITE;
-        return Sampled::certain((0..vocab).find(|&v| allowed(v)).unwrap_or(0), vocab);
+        let token = (0..vocab).find(|&v| allowed(v)).unwrap_or(0);
+        return Sampled::certain(vec![token], vocab);
     }
     let options = options.filter(|options| options.temperature >= 0.0);
     if options.is_none() {
         *met |= flags::BAD_LENGTHS;
     }
     let Some(options) = options.filter(|options| options.temperature > 0.0) else {
-        return Sampled::certain((0..vocab).find(|&v| x[v] == m).unwrap_or(0), vocab);
+        let mut tokens = likeliest(&x, draws);
+        tokens.retain(|&v| x[v] > f32::NEG_INFINITY);
+        return Sampled::certain(tokens, vocab);
     };
 
     let inverse = sampling::inverse(options.temperature);
@@ -143,23 +194,40 @@ fn sample(
         });
         kept.truncate(end.map_or(kept.len(), |end| end.max(1)));
     }
-    kept.retain(|&v| q[v] >= floor);
-    kept.sort_unstable();
+    kept.retain(|&v| q[v] >= floor && q[v] > 0);
 
+    let draw = Draw::at(options.seed, position, Purpose::Sample);
+    let finish = |v: usize| {
+        let time = race::noise(draw, v as u32) * sampling::slowness(x[v], m, inverse);
+        race::finish(time, v as u32)
+    };
+    let mut tokens = kept.clone();
+    tokens.sort_by_cached_key(|&v| finish(v));
+    tokens.truncate(draws);
     let total = kept.iter().map(|&v| q[v]).sum();
-    let random = Draw::at(options.seed, position, Purpose::Sample).bits();
-    let threshold = exact::sample_threshold(random, total);
-    let mut sum = 0;
-    let drawn = kept.iter().copied().find(|&v| {
-        sum += q[v];
-        sum > threshold
-    });
     let factor = sampling::factor(total);
     let mut probs = vec![0.0; vocab];
-    for &v in kept.iter().filter(|&&v| q[v] > 0) {
+    let mut shares = vec![f64::NEG_INFINITY; vocab];
+    for &v in &kept {
         probs[v] = exact::softmax::score(w[v], factor);
+        shares[v] = f64::from(w[v]).ln() - (total as f64 / (1u64 << 40) as f64).ln();
     }
-    Sampled { token: drawn.expect("the largest logit is kept"), probs }
+    Sampled { tokens, probs, shares: Some(shares) }
+}
+
+/// The first `count` tokens in the order of their logits, the lower index first among equals.
+fn likeliest(logits: &[f32], count: usize) -> Vec<usize> {
+    let mut tokens: Vec<usize> = (0..logits.len()).collect();
+    // Stable: the lower index stays first among equals.
+    tokens.sort_by_key(|&v| std::cmp::Reverse(exact::sort_key(logits[v])));
+    tokens.truncate(count);
+    tokens
+}
+
+/// How many logits are at least as large as a token's.
+fn rank(logits: &[f32], token: usize) -> usize {
+    let own = exact::sort_key(logits[token]);
+    logits.iter().filter(|&&x| exact::sort_key(x) >= own).count()
 }
 
 /// ln softmax of the logits as given, in f64.

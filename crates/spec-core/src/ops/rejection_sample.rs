@@ -14,22 +14,24 @@
 //! mismatch.
 //!
 //! # Recovery
-//! * [`Recovery::Sample`] draws the recovered token from the residual. **Only
+//! * [`Recovery::Sample`] draws the recovered token from the residual: the tokens whose residual
+//!   is [`LEAST_RESIDUAL`] or more race ([`crate::race`]), each finishing at its noise times
+//!   [`inverse`](crate::exact::sampling::inverse) of its residual. **Only
 //!   this keeps the target's distribution**: the emitted tokens are distributed
 //!   as the target model's own would be, to 2^-40.
 //! * [`Recovery::Argmax`] takes the largest residual, the lowest index among
 //!   equals. It reads less and needs no randomness, but it does *not* preserve
 //!   the target distribution.
 //!
-//! No positive residual: the largest finite target probability, lowest index;
+//! No such residual ([`Recovery::Argmax`]: none above 0): the largest finite target probability, lowest index;
 //! none at all: token 0 with flag 1.
 //!
 //! # Random numbers
 //! They belong to a request and to a place in its text, not to a slot of the
 //! batch: draft `k` of request `b` is accepted by
 //! `Draw::at(seeds[b], positions[b] + k, Purpose::Accept).uniform()`, unless
-//! `uniform_samples` brings another number, and a rejected one is recovered by
-//! `Draw::at(seeds[b], positions[b] + k, Purpose::Recover).bits()`
+//! `uniform_samples` brings another number, and a rejected one is recovered by a race on the
+//! noise of `Draw::at(seeds[b], positions[b] + k, Purpose::Recover)`
 //! ([`crate::philox`]; positions wrap around in two's complement). So a request
 //! gets the same tokens alone, in any slot of any batch, after a preemption, and
 //! with another number of drafts before the one that is decided. Seeds and
@@ -157,6 +159,10 @@ choice! {
         Sample = "sample",
     }
 }
+
+/// The least residual that can be recovered, 2^-40. What is smaller weighs nothing beside the
+/// rounding of probabilities.
+pub const LEAST_RESIDUAL: f32 = 1.0 / 1_099_511_627_776.0;
 
 operator! {
     /// Verifies draft tokens against the target model (Leviathan et al., 2023).

@@ -16,20 +16,42 @@
 //! 7. Of those, with `S` the sum of their `q`, the order is walked and kept while
 //!    the sum of `q` before is below `top_p * S`. The first is always kept.
 //! 8. Without `min_p_first`, tokens with `q < min_p * 2^40` are dropped now.
-//! 9. A random fraction of the sum of what is left is the threshold: the token is
-//!    the first, in ascending index, at which the running sum of `q` exceeds it.
+//! 9. The tokens that are left, and of which `q` is not 0, race ([`crate::race`]): a token
+//!    finishes at its noise times `e^((m - x) / temperature)`. `tokens` has the first to finish,
+//!    or the first `n` in the order of finishing, the lower index first among equals. Where fewer
+//!    are left, -1 follows.
 //!
-//! Sums are integers, so tokens are the same bits on every backend, and so is
-//! `probs`, which [`rejection_sample`](super::rejection_sample) takes as it is.
+//! The first `n` tokens to finish are `n` draws without replacement, the siblings of a draft tree
+//! for instance. At temperature 0 `tokens` has the first `n` of the order of step 4 that are not
+//! negative infinity, and where step 1 ends a row its one token.
+//!
+//! Noise, order and sums of integers are the same bits on every backend, so tokens are, and so is
+//! `probs`, which [`rejection_sample`](super::rejection_sample) takes as it is. Only `top_p`,
+//! `probs` and `processed_logprobs` need a sum of weights.
 //!
 //! # Random numbers
-//! [`crate::philox::Draw`] of the request's seed at the row's position, for
+//! [`crate::race::noise`] of the request's seed at the row's position, for
 //! [`Purpose::Sample`](crate::philox::Purpose::Sample). The same seed and position
-//! give the same token from the same logits in any row of any batch.
+//! give the same token from the same logits in any row of any batch, and mostly the same token
+//! from logits that are nearly the same: a draft model that samples with its request's seed
+//! agrees with its target about as often as rejection sampling would accept its drafts.
+//!
+//! # What can be reported
+//! * `logprobs`: the natural logarithm of each token's probability by the logits as given, without
+//!   temperature, mask and filters.
+//! * `processed_logprobs`: the natural logarithm of each token's share of what it was drawn from.
+//!   Where step 1 or 2 ends a row, it is 0 for the first token and negative infinity for others.
+//! * `ranks`: how many logits, as given, are at least as large as the token's.
+//! * `top_tokens` and `top_logprobs`: the likeliest tokens by the logits as given, the lower index
+//!   first among equals, and what `logprobs` has for them.
+//!
+//! NaN counts as negative infinity in each of them. Of several logits that are positive infinity,
+//! each has an equal share. Where there is no token, these are rank 0 and negative infinity.
 //!
 //! # Bad data
 //! Flag 1: a logit that is NaN or positive infinity (which shares all of the
-//! weight with its equals), or a row without any token to choose. Flag 4: a
+//! weight with its equals), whether the mask allows it or not, or a row without any token to
+//! choose. Flag 4: a
 //! temperature that is negative or NaN, or a request outside of the arrays, both
 //! of which count as temperature 0; `top_p` NaN, which keeps the first token, and
 //! `min_p` NaN, which counts as 1. Flags speak of what is reached: a row that step
@@ -79,7 +101,12 @@
 use crate::check::Checker;
 use crate::declare::operator;
 use crate::exact::MAX_SAMPLED_VOCAB;
-use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
+use crate::{Argument, DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
+
+/// The most tokens that a row draws.
+pub const MAX_DRAWS: usize = 64;
+/// The most of the likeliest tokens that a row reports.
+pub const MAX_TOP: usize = 256;
 
 operator! {
     /// From logits to tokens: temperature, top-k, top-p, min-p, an allowed-token
@@ -129,14 +156,24 @@ operator! {
         optional requests: in [I32, U32, I64] "[rows]",
         /// Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
         optional mask: in [I32] "[rows, ceil(vocab / 32)]",
-        /// The tokens chosen.
-        required tokens: out [I32, U32, I64] "[rows]",
+        /// The tokens chosen: one of each row, or the first `n`, at most 64, in the order in
+        /// which they finish; -1 behind.
+        required tokens: out [I32, U32, I64] "[rows] or [rows, n]",
         /// What each token was drawn from, exact to the bit; 1 at the token where
         /// none was drawn.
         optional probs: out [F32] "[rows, vocab]",
-        /// The natural logarithm of the token's probability by the logits alone,
+        /// The natural logarithm of each token's probability by the logits alone,
         /// without temperature, mask and filters.
-        optional logprobs: out [F32] "[rows]",
+        optional logprobs: out [F32] "[rows] or [rows, n]",
+        /// The natural logarithm of each token's share of what it was drawn from.
+        optional processed_logprobs: out [F32] "[rows] or [rows, n]",
+        /// How many logits of the row are at least as large as each token's; 1 for the largest.
+        optional ranks: out [I32] "[rows] or [rows, n]",
+        /// The likeliest tokens of each row by the logits alone, at most 256, the likeliest first;
+        /// -1 beyond the vocabulary.
+        optional top_tokens: out [I32] "[rows, top]",
+        /// The natural logarithm of the probability of each of `top_tokens`.
+        optional top_logprobs: out [F32] "[rows, top]",
         /// Flags, OR-ed.
         optional flags: inout [U32] "[1]",
     }
@@ -200,10 +237,20 @@ pub struct Plan {
     pub of_rows: Option<Vector>,
     /// The mask, where given.
     pub mask: Option<Matrix>,
-    /// The tokens to write.
-    pub tokens: Vector,
+    /// The tokens to write, `[rows, n]`.
+    pub tokens: Matrix,
     /// The probabilities to write, where asked for.
     pub probs: Option<Matrix>,
+    /// Log-probabilities of tokens by the logits alone, `[rows, n]`.
+    pub logprobs: Option<Matrix>,
+    /// Log-probabilities of tokens by what they were drawn from, `[rows, n]`.
+    pub processed_logprobs: Option<Matrix>,
+    /// Ranks of tokens, `[rows, n]`.
+    pub ranks: Option<Matrix>,
+    /// The likeliest tokens, `[rows, top]`.
+    pub top_tokens: Option<Matrix>,
+    /// Their log-probabilities, `[rows, top]`.
+    pub top_logprobs: Option<Matrix>,
 }
 
 impl Plan {
@@ -215,6 +262,21 @@ impl Plan {
     /// The size of the vocabulary.
     pub fn vocab(&self) -> usize {
         self.logits.cols
+    }
+
+    /// How many tokens a row draws, `n`.
+    pub fn draws(&self) -> usize {
+        self.tokens.cols
+    }
+
+    /// How many of the likeliest tokens a row reports; 0 where none are asked for.
+    pub fn top(&self) -> usize {
+        self.top_tokens.or(self.top_logprobs).map_or(0, |matrix| matrix.cols)
+    }
+
+    /// Whether anything is reported that depends on the logits as given.
+    pub fn reports(&self) -> bool {
+        self.logprobs.is_some() || self.ranks.is_some() || self.top() > 0
     }
 }
 
@@ -247,17 +309,62 @@ impl Operator for SampleLogits {
         }
         let words = [rows, vocab.div_ceil(32)];
         let mask = t.mask.as_ref().map(|mask| c.matrix_of(arg::mask, mask, words)).transpose()?;
-        let tokens = c.vector_of(arg::tokens, &t.tokens, rows)?;
+        let tokens = c.matrix_or_column(arg::tokens, &t.tokens, rows)?;
+        let n = tokens.cols;
+        if !(1..=MAX_DRAWS).contains(&n) {
+            let expected = format!("1 to {MAX_DRAWS} tokens a row");
+            return Err(c.error(Status::BadTensorShape, "tokens", format!("{n} columns"), expected));
+        }
         let probs = t.probs.as_ref().map(|probs| c.matrix_of(arg::probs, probs, [rows, vocab]));
         let probs = probs.transpose()?;
-        if let Some(logprobs) = &t.logprobs {
-            c.vector_of(arg::logprobs, logprobs, rows)?;
-        }
+        let of_tokens = |argument: &Argument, desc: &Option<TensorDesc>| -> Result<Option<Matrix>> {
+            let Some(desc) = desc else { return Ok(None) };
+            if desc.shape() != t.tokens.shape() {
+                let value = format!("{:?}", desc.shape());
+                let expected = format!("{:?}, the shape of `tokens`", t.tokens.shape());
+                return Err(c.error(Status::BadTensorShape, argument.name, value, expected));
+            }
+            c.matrix_or_column(argument, desc, rows).map(Some)
+        };
+        let logprobs = of_tokens(arg::logprobs, &t.logprobs)?;
+        let processed_logprobs = of_tokens(arg::processed_logprobs, &t.processed_logprobs)?;
+        let ranks = of_tokens(arg::ranks, &t.ranks)?;
+        let top_of = |argument: &Argument, desc: &Option<TensorDesc>, wanted: Option<usize>| {
+            let Some(desc) = desc else { return Ok(None) };
+            let matrix = match wanted {
+                Some(top) => c.matrix_of(argument, desc, [rows, top])?,
+                None => c.matrix(argument, desc)?,
+            };
+            if matrix.rows != rows || !(1..=MAX_TOP).contains(&matrix.cols) {
+                let value = format!("{:?}", desc.shape());
+                let expected = format!("{rows} rows of 1 to {MAX_TOP} tokens");
+                return Err(c.error(Status::BadTensorShape, argument.name, value, expected));
+            }
+            Ok(Some(matrix))
+        };
+        let top_tokens = top_of(arg::top_tokens, &t.top_tokens, None)?;
+        let top = top_tokens.map(|matrix| matrix.cols);
+        let top_logprobs = top_of(arg::top_logprobs, &t.top_logprobs, top)?;
         if let Some(flags) = &t.flags {
             c.vector_of(arg::flags, flags, 1)?;
         }
         let filters = t.top_k.is_some() || t.top_p.is_some();
         let params = *self;
-        Ok(Plan { params, logits, positions, requests, filters, of_rows, mask, tokens, probs })
+        Ok(Plan {
+            params,
+            logits,
+            positions,
+            requests,
+            filters,
+            of_rows,
+            mask,
+            tokens,
+            probs,
+            logprobs,
+            processed_logprobs,
+            ranks,
+            top_tokens,
+            top_logprobs,
+        })
     }
 }

@@ -1,0 +1,182 @@
+//! How a token is drawn: all tokens race, and the first to finish wins.
+//!
+//! A token's noise is an exponential variate of rate 1; it finishes at its noise divided by its
+//! weight. The least of independent exponential variates falls on each with a probability in
+//! proportion to its rate, so the winner is distributed as the weights are, without a sum of
+//! them. The order in which the others finish is a draw without replacement.
+//!
+//! # Noise belongs to a token
+//! It depends on a seed, a position, a purpose and the token alone ([`Draw`]). Two models that
+//! draw at the same seed and position therefore race on the same noise. Where their
+//! probabilities are close, so are the times, and they mostly draw the same token: a draft model
+//! agrees with its target nearly as often as rejection sampling would accept its drafts, while
+//! the text is that of the target alone (Daliri, Musco and Suresh, 2024: drafter-invariant
+//! speculative decoding).
+//!
+//! # Noise comes in groups
+//! The least of [`GROUP`] variates is exponential with rate [`GROUP`], and falls on each of them
+//! alike. What another one has beyond the least is exponential of rate 1 again, since the
+//! exponential distribution has no memory. So the noise of a group is drawn in this order: how
+//! large its least is, whose it is, and what each other token has beyond it:
+//!
+//! | index of the block | what its words decide |
+//! |---|---|
+//! | `g / 4` | word `g % 4` has the 32 high bits of the least of group `g` |
+//! | 2^30 + `g` | word 0 has the 32 low bits of it; word 1 modulo 64 is the token that has it |
+//! | 2^31 + `v / 4` | word `v % 4` is what token `v` has beyond the least of its group |
+//!
+//! # So a row is read once
+//! No token of a group finishes before the group's least noise divided by its largest weight.
+//! The high bits alone bound the least noise from below, and one block has those of four groups.
+//! Of the 2,004 groups of a vocabulary of 128,256, some 8 to 41 have a bound below the winner's
+//! time; those alone need exact times.
+
+use crate::exact;
+use crate::philox::Draw;
+
+/// Tokens whose noise is drawn together.
+pub const GROUP: usize = 64;
+
+/// Index of the first block with the low bits of a group's least noise.
+pub const GROUP_BLOCKS: u32 = 1 << 30;
+/// Index of the first block with what tokens have beyond it.
+pub const TOKEN_BLOCKS: u32 = 1 << 31;
+
+/// The least noise of a group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Least {
+    /// How large it is.
+    pub noise: f32,
+    /// The token that has it, counted from the first of the group.
+    pub lane: u32,
+}
+
+impl Least {
+    /// From the words that decide it: the high and the low bits, and whose it is.
+    #[inline(always)]
+    pub const fn of(high: u32, low: u32, lane: u32) -> Self {
+        let bits = (high as u64) << 32 | low as u64;
+        // Division by a power of two is exact: the smallest variate is 2^-64.
+        let noise = exact::exponential(bits | 1, 64) * (1.0 / GROUP as f32);
+        Least { noise, lane: lane % GROUP as u32 }
+    }
+
+    /// The least noise of group `group`.
+    #[inline(always)]
+    pub const fn at(draw: Draw, group: u32) -> Self {
+        let high = draw.block(group / 4)[(group % 4) as usize];
+        let [low, lane, ..] = draw.block(GROUP_BLOCKS + group);
+        Least::of(high, low, lane)
+    }
+
+    /// The noise of the group's token at `lane`, from the word that decides what it has beyond
+    /// the least.
+    #[inline(always)]
+    pub const fn noise_of(self, lane: u32, word: u32) -> f32 {
+        if lane == self.lane {
+            self.noise
+        } else {
+            self.noise + exact::exponential(word as u64 * 2 + 1, 33)
+        }
+    }
+}
+
+/// The noise of one token: an exponential variate of rate 1. Whoever needs that of many tokens
+/// shares the work of a group.
+pub const fn noise(draw: Draw, token: u32) -> f32 {
+    let word = draw.block(TOKEN_BLOCKS + token / 4)[(token % 4) as usize];
+    Least::at(draw, token / GROUP as u32).noise_of(token % GROUP as u32, word)
+}
+
+/// The place of a token in the order of finishing: the smaller comes first, of equal times the
+/// lower token. Times are positive, and the bits of positive floats order as the floats do.
+#[inline(always)]
+pub const fn finish(time: f32, token: u32) -> u64 {
+    (time.to_bits() as u64) << 32 | token as u64
+}
+
+/// A lower bound of the noise of every token of a group, from the high bits of its least alone.
+///
+/// The least is made of a fraction n / 2^64 of which these are the high bits: n / 2^64 is at
+/// least u = high / 2^32, and -ln(1 - u) grows with u. For a small u the first two terms of the
+/// series bound the logarithm from below, since all terms are positive. Else the logarithm of a
+/// library, whose relative error is below 2^-20, is cut by 2^-16. [`Least::noise`] itself is
+/// below the true value by a relative 1e-6 at most. Whatever a token has beyond the least is not
+/// negative, and a rounded sum of it and the least is never below the least.
+#[inline(always)]
+pub fn noise_bound(high: u32) -> f32 {
+    const SLACK: f32 = (1.0 - 1.0 / 65_536.0) / GROUP as f32;
+    let u = high as f32 * (1.0 / 4_294_967_296.0);
+    let variate = if u < 0.125 {
+        u + 0.5 * u * u
+    } else {
+        // 1 - u in whole units, so that u near 1 loses nothing.
+        -(high.wrapping_neg() as f32 * (1.0 / 4_294_967_296.0)).ln()
+    };
+    variate * SLACK
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::philox::Purpose;
+
+    /// Bits of an independent implementation.
+    const EXPONENTIAL_33: [(u64, u32); 6] = [
+        (1, 788_529_152),
+        (85_721, 925_330_614),
+        (2_018_229, 964_060_435),
+        (4_294_967_295, 1_060_205_080),
+        (4_294_967_297, 1_060_205_081),
+        (8_589_934_591, 1_102_511_529),
+    ];
+
+    #[test]
+    fn exponentials_are_these_bits() {
+        for (n, bits) in EXPONENTIAL_33 {
+            assert_eq!(exact::exponential(n, 33).to_bits(), bits, "{n}");
+        }
+        assert_eq!(exact::exponential(1, 64).to_bits(), 528_482_304);
+        assert_eq!(exact::exponential(1_073, 64).to_bits(), 612_769_792);
+    }
+
+    /// The whole range of 33 bits in steps and the ends of it one by one; of 64 bits numbers of
+    /// every magnitude, from either end: 20 million in all.
+    #[test]
+    fn exponentials_are_accurate() {
+        let mut worst = 0f64;
+        let mut look = |n: u64, bits: u32| {
+            let unit = (-f64::from(bits)).exp2();
+            let above = n.wrapping_neg() & (u64::MAX >> (64 - bits));
+            let exact =
+                if n < above { -(-(n as f64 * unit)).ln_1p() } else { -(above as f64 * unit).ln() };
+            worst = worst.max((f64::from(exact::exponential(n, bits)) / exact - 1.0).abs());
+        };
+        for n in (1..1u64 << 33).step_by(1_022 * 2).chain((1..1 << 16).step_by(2)) {
+            look(n | 1, 33);
+            look((1 << 33) - (n | 1), 33);
+        }
+        for shift in 0..63 {
+            for n in (1..20_000u64).map(|n| n.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> shift | 1) {
+                look(n, 64);
+                look(n.wrapping_neg(), 64);
+            }
+        }
+        assert!(worst < 5e-7, "relative error {worst:e}");
+    }
+
+    /// Of every high word, the bound is below the least that any low word can make of it.
+    #[test]
+    fn noise_is_above_its_bound() {
+        let ends = (0..1 << 20).chain(u32::MAX - (1 << 20)..=u32::MAX);
+        for high in (0..u32::MAX).step_by(8191).chain(ends) {
+            for low in [0, 1, u32::MAX] {
+                let least = Least::of(high, low, 0).noise;
+                let bound = noise_bound(high);
+                assert!(bound <= least, "{high}, {low}: {bound:e} above {least:e}");
+                // And not far below, or groups would be looked at in vain.
+                assert!(high < 1 << 8 || bound > 0.99 * least, "{high}: {bound:e}, {least:e}");
+            }
+        }
+    }
+}
