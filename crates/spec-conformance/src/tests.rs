@@ -10,7 +10,7 @@ use spec_core::ops::{
 use spec_core::philox::{Draw, Purpose};
 use spec_core::{DType, Role, exact, race};
 
-use crate::Rng;
+use crate::{Golden, Rng};
 use crate::case::{Argument, Case, Subject, compare, find};
 use crate::plain::Plain;
 use crate::tensor::{Data, Layout, Tensor};
@@ -275,5 +275,13 @@ fn noise_is_that_of_the_vectors() {
             let noise = race::noise(draw, token);
             assert_eq!(Some(u64::from(noise.to_bits())), bits.as_u64(), "{draw:?}, {token}");
         }
+    }
+}
+
+/// The loops that random cases are compared with against vectors of another author.
+#[test]
+fn plain_loops_give_the_golden_vectors() {
+    for report in crate::check_golden(&Plain::default(), &Golden::Embedded, &mut |_| {}).unwrap() {
+        assert!(report.failures.is_empty(), "{report:?}");
     }
 }
