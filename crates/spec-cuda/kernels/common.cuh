@@ -78,9 +78,31 @@ INLINE u32 clamped(i64 value, u32 most) {
     return static_cast<u32>(max(min(value, static_cast<i64>(most)), 0ll));
 }
 
-// ---- loads -------------------------------------------------------------------
+// ---- numbers -----------------------------------------------------------------
 
+// An index that is none.
+constexpr u32 NONE = 0xFFFFFFFFu;
+// The largest finite f32.
+constexpr float LARGEST = 3.402823466e38f;
+
+INLINE float infinity() { return __uint_as_float(0x7F800000u); }
 INLINE float negative_infinity() { return __uint_as_float(0xFF800000u); }
+
+// Approximate functions, in single instructions: 2^x, and the logarithm to base 2 of a number that is no
+// subnormal one.
+INLINE float approximate_exp2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+INLINE float approximate_log2(float x) {
+    float y;
+    asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+
+// ---- loads -------------------------------------------------------------------
 
 INLINE float to_f32(float x) { return x; }
 INLINE float to_f32(f16 x) { return __half2float(x); }
@@ -225,6 +247,33 @@ INLINE float reciprocal(float d) {
     return mul(y, 0.5f);
 }
 
+// ln(1 + e) for 0 <= e <= 1.
+INLINE float ln_1p(float e) {
+    float p = 0.0053648227f;
+    p = sub(mul(p, e), 0.030065786f);
+    p = add(mul(p, e), 0.07920452f);
+    p = sub(mul(p, e), 0.13753802f);
+    p = add(mul(p, e), 0.19153655f);
+    p = sub(mul(p, e), 0.24857163f);
+    p = add(mul(p, e), 0.33321324f);
+    p = sub(mul(p, e), 0.49999648f);
+    p = add(mul(p, e), 1.0f);
+    return mul(p, e);
+}
+
+// An exponential variate -ln(1 - u) from a fraction u: m * 2^exponent, 1 <= m < 2, is u itself where
+// that is below a half, else 1 - u.
+INLINE float exponential(float m, i32 exponent, bool below_half) {
+    float e = sub(m, 1.0f);
+    if (below_half) {
+        const float z = mul(m, __uint_as_float(static_cast<u32>(127 + exponent) << 23));
+        e = mul(z, mul(2.0f, reciprocal(mul(2.0f, sub(1.0f, z)))));
+    }
+    const float logarithm = ln_1p(e);
+    if (below_half) return logarithm;
+    return sub(mul(static_cast<float>(-exponent), 0.693147182f), logarithm);
+}
+
 // The logistic function: 0 for NaN and below EXP_MIN.
 INLINE float sigmoid(float x) {
     const float e = exp(-fabsf(x));
@@ -284,7 +333,12 @@ INLINE u64 fixed_probability(float residual) {
     return residual > 0.0f ? __float2ull_rz(mul(residual, 1099511627776.0f)) : 0;
 }
 
-// The running sum that the recovered token is the first to exceed.
-INLINE u64 sample_threshold(u64 random_bits, u64 total) { return __umul64hi(random_bits, total); }
-
 }  // namespace exact
+
+// ---- entries -------------------------------------------------------------------
+
+// An entry of a row that is not there, or was dropped.
+INLINE float nothing() { return __uint_as_float(0x7FFFFFFFu); }
+
+// 0 for nothing, which is below every number's key.
+INLINE u32 key_of(float x) { return x != x ? 0 : exact::sort_key(x); }

@@ -9,25 +9,20 @@
 // where a barrier counts what has come, so that each block knows all:
 //
 // * argmax: the largest (residual, inverse index) of all;
-// * sample: sums of 2^-40 units; the block whose piece holds the threshold reads
-//   it again (from L2, into registers) to find the entry. Integers: any order gives the
-//   same sum;
+// * sample: the largest residual of each group of 64 tokens; then the tokens race
+//   (race.cuh), of which about 50 are looked at;
 // * greedy: the argmax of a few rows at a time, since the walk needs it. Mixed
 //   batches have both kinds of requests: each cluster does as its own says.
 //
-// Random numbers are made while the row is on its way.
-//
 // Bytes: two rows a request, 32 * 2 * 128256 * 4 = 33 MB at batch 32: 11 us at
 // 3.0 TB/s. At batch 1 it is latency: offsets, tokens, probabilities, row.
-#include "cluster.cuh"
 #include "params/rejection_sample.cuh"
-#include "philox.cuh"
-#include "vocab_row.cuh"
+#include "residual_groups.cuh"
 
-constexpr u32 THREADS = 512;
+constexpr u32 THREADS = SELECT_THREADS;
 constexpr u32 MAX_WARPS = THREADS / WARP;
 constexpr u32 MAX_ROWS = 4;
-constexpr u32 MAX_PIECES = MAX_WARPS * MAX_CLUSTER;
+static_assert(MAX_PIECES == MAX_WARPS * MAX_CLUSTER);
 
 // ---- clusters -----------------------------------------------------------------
 
@@ -38,14 +33,6 @@ INLINE u32 cluster_index() {
     asm("mov.u32 %0, %%clusterid.x;" : "=r"(index));
 #endif
     return index;
-}
-
-// The first lane whose inclusive sum exceeds the threshold, from which the sum
-// before that lane is taken off.
-INLINE u32 first_above(u64 through, u64 own, u64& threshold) {
-    const u32 lane = __ffs(__ballot_sync(ALL_LANES, through > threshold)) - 1;
-    threshold -= __shfl_sync(ALL_LANES, through - own, lane);
-    return lane;
 }
 
 // Where the warps of a cluster meet: VALUES numbers of each, in every block. Two
@@ -255,57 +242,61 @@ __device__ __noinline__ void recover_from_target(const Params<T>& p, Place<1> at
     }
 }
 
-// The entry at which the running sum of all pieces first exceeds the threshold.
+// The row of a request's rejected token.
 template <typename T>
-INLINE void recover_by_sum(const Params<T>& p, const Place<1>& at, const Row<T>& row, u32 accepted,
-                           u64 through, u64 sum, u32 each, u64 threshold) {
-    // A lane holds the sum of `each` pieces: first the lane, then the piece.
-    const u32 first = first_above(through, sum, threshold) * each;
-    const u64 own = at.lane < each ? at.told(0, first + at.lane) : 0;
-    const u32 piece = first + first_above(warp_inclusive_sum(own, at.lane), own, threshold);
-    const u32 warp = threadIdx.x / WARP;
-    // No division: warps are as many as a power of two.
-    if (piece - (at.piece - warp) >= at.warps) return;
-    // Each lane of its block has a few entries, and one of them the threshold.
-    __shared__ u64 sums[MAX_WARPS];
-    const Range range = entries_of(row, piece, at.pieces);
-    const u32 length = (range.end - range.begin + blockDim.x - 1) >> (31 - __clz(blockDim.x));
-    const u32 begin = min(range.begin + threadIdx.x * length, range.end);
-    const Range few = {begin, min(begin + length, range.end)};
-    // As a rule they stay in registers, and are found there. Each one more that could stay
-    // costs all: 5 is what 151936 entries need in 16 blocks of 256 threads.
-    constexpr u32 KEPT = 5;
-    const bool kept = length <= KEPT;
-    u64 quanta[KEPT];
-    u64 of_lane = 0;
-    if (kept) {
-#pragma unroll
-        for (u32 i = 0; i < KEPT; ++i) {
-            const u64 quantum = row.quantum(min(few.begin + i, range.end - 1));
-            quanta[i] = few.begin + i < few.end ? quantum : 0;
-            of_lane += quanta[i];
-        }
+INLINE Row<T> row_of(const Params<T>& p, const Tokens& tokens, u32 accepted) {
+    const u64 token = tokens.start + accepted;
+    Row<T> row = {p.target[token], nullptr, NONE, p.vocab};
+    if (p.draft.data != nullptr) {
+        row.draft = p.draft[token];
     } else {
-        of_lane = sum_few(row, few);
+        const i64 id = p.draft_ids[token];
+        if (id >= 0 && id < static_cast<i64>(p.vocab)) row.skipped = static_cast<u32>(id);
     }
-    const u64 of_lanes = warp_inclusive_sum(of_lane, at.lane);
-    if (at.lane == WARP - 1) sums[warp] = of_lanes;
+    return row;
+}
+
+// Recovers a token by the race of the residuals. By blocks of THREADS.
+template <typename T>
+INLINE void recover_by_race(const Params<T>& p, const Place<1>& at, const Tokens& tokens, u32 accepted) {
+    __shared__ Team::Shared told;
+    __shared__ RaceShared races;
+    Team team(told);
+    if (team.blocks.size > 1) team.blocks.arrive_started();
+    const ResidualGroups<T> groups = {row_of(p, tokens, accepted)};
+    const Share share(p.vocab, team.piece(), team.pieces());
+    float* const tops = races.tops[team.warp];
+    const auto survey = [&](u32 begin, u32 end) {
+        return groups.survey(begin, end, team.lane,
+                             [&](u32 group, float its) { tops[group - begin] = its; });
+    };
+    const bool fits = Share::most(p.vocab, team.pieces()) <= RaceShared::KEPT;
+    bool odd = false;
+    if (fits) odd = survey(share.begin, share.end);
+    __syncwarp();
+    write_counts(p, at, tokens, accepted);
+    const Draw noise = draw(p, at.request, accepted, Purpose::RECOVER);
+    if (threadIdx.x == 0) races.begin_lists();
     __syncthreads();
-    const u64 of_warp = at.lane < at.warps ? sums[at.lane] : 0;
-    if (first_above(warp_inclusive_sum(of_warp, at.lane), of_warp, threshold) != warp) return;
-    if (first_above(of_lanes, of_lane, threshold) != at.lane) return;
-    u32 found = few.begin;
-    if (kept) {
-        u64 sum = 0;
-#pragma unroll
-        for (u32 i = 0; i + 1 < KEPT; ++i) {
-            sum += quanta[i];
-            found += sum <= threshold ? 1 : 0;
-        }
-    } else {
-        found = find_entry(row, few, threshold);
+    if (team.blocks.size > 1) team.blocks.wait_started();
+    const ResidualRacers<T> racers = {noise, groups.row};
+    const uint4 high = first_noise(noise, share.begin, team.lane);
+    const u64 first = first_to_finish(racers, team, races, p.vocab, high, [&](u32 begin, u32 end) {
+        odd = survey(begin, end) || odd;
+        __syncwarp();
+    });
+    if (__any_sync(ALL_LANES, odd) && at.lane == 0) raise(p.flags, NON_FINITE);
+    u32 token = static_cast<u32>(first);
+    if (first == NEVER) {
+        constexpr u32 N = Pack<T>::N;
+        const Found own = largest_by<false, N>(groups.row, team.piece(), team.pieces(), team.lane);
+        team.tell(own.value);
+        u64 key = 0;
+        for (u32 i = team.lane; i < team.pieces(); i += WARP) key = max(key, team.told(i));
+        key = warp_max(key);
+        token = key == 0 ? 0 : index_of(key);
     }
-    p.output.set(at.request, accepted, static_cast<i32>(found));
+    if (at.leads()) p.output.set(at.request, accepted, static_cast<i32>(token));
 }
 
 template <bool SAMPLE, typename T>
@@ -319,50 +310,21 @@ INLINE void probabilistic(const Params<T>& p, const Tokens& tokens) {
         write_bonus(p, at, accepted);
         return;
     }
-    // Once that is waited for, every block has started and can be written to.
-    at.open();
-    const u64 token = tokens.start + accepted;
-    Row<T> row = {p.target[token], nullptr, NONE, p.vocab};
-    if (p.draft.data != nullptr) {
-        row.draft = p.draft[token];
-    } else {
-        const i64 id = p.draft_ids[token];
-        if (id >= 0 && id < static_cast<i64>(p.vocab)) row.skipped = static_cast<u32>(id);
-    }
-    Found own;
     if constexpr (SAMPLE) {
-        own = sum_of_piece(row, at.piece, at.pieces, at.lane);
+        recover_by_race(p, at, tokens, accepted);
     } else {
+        // Once that is waited for, every block has started and can be written to.
+        at.open();
+        const Row<T> row = row_of(p, tokens, accepted);
         constexpr u32 N = Pack<T>::N;
-        own = alike(row) ? largest_by<true, N>(row, at.piece, at.pieces, at.lane)
-                         : largest_unaligned(row, at.piece, at.pieces, at.lane);
-    }
-    at.opened();
-    at.tell({own.value});
-    // While the others get there.
-    write_counts(p, at, tokens, accepted);
-    if (own.odd && at.lane == 0) raise(p.flags, NON_FINITE);
-    u64 random = 0;
-    if constexpr (SAMPLE) {
-        random = draw(p, at.request, accepted, Purpose::RECOVER).bits();
-        // Now, whatever the compiler would rather do: the wait has time for it.
-        asm volatile("" : "+l"(random));
-    }
-    at.await();
-
-    if constexpr (SAMPLE) {
-        const u32 each = (at.pieces + WARP - 1) / WARP;
-        u64 sum = 0;
-        for (u32 i = 0; i < each; ++i) {
-            const u32 piece = at.lane * each + i;
-            if (piece < at.pieces) sum += at.told(0, piece);
-        }
-        const u64 through = warp_inclusive_sum(sum, at.lane);
-        const u64 total = __shfl_sync(ALL_LANES, through, WARP - 1);
-        if (total == 0) return recover_from_target(p, at, row, accepted);
-        const u64 threshold = exact::sample_threshold(random, total);
-        recover_by_sum(p, at, row, accepted, through, sum, each, threshold);
-    } else {
+        const Found own = alike(row) ? largest_by<true, N>(row, at.piece, at.pieces, at.lane)
+                                     : largest_unaligned(row, at.piece, at.pieces, at.lane);
+        at.opened();
+        at.tell({own.value});
+        // While the others get there.
+        write_counts(p, at, tokens, accepted);
+        if (own.odd && at.lane == 0) raise(p.flags, NON_FINITE);
+        at.await();
         const u64 key = at.largest_told(0);
         if (key == 0) return recover_from_target(p, at, row, accepted);
         if (at.leads()) p.output.set(at.request, accepted, static_cast<i32>(index_of(key)));

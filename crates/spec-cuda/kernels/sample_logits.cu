@@ -1,138 +1,209 @@
-// sample_logits: the next token of each row of logits.
+// sample_logits where requests may filter, or several tokens, probabilities or shares of a row are asked
+// for. Rows of which none is asked go to sample_logits_plain.cu.
 //
-// A team of blocks owns a row (select.cuh). It reads the row, masked, and finds the
-// largest logit on the way; a greedy row ends here. Then each warp sums up the weights
-// of its piece, in units of 2^-40: integers, so their order is free. The block with the
-// piece in which the running sum passes the random threshold searches that for the
-// token. Filters come in between: top-k and top-p each cut the row (`select`), min-p is
-// a comparison. Most often they leave little: what can be among the first k of a small
-// top-k, or among what a top-p alone keeps where that is likely to be few, goes to one
-// block, which does the rest (sample_logits_few.cuh). The largest logits of 256 groups of the row say
-// from where on. Logits that tie by the thousand are counted instead.
+// A team of blocks owns a row (select.cuh). It reads the row, masked, and keeps the largest logit of each
+// group of 64. Filters come first: top-k and top-p each cut the row (`select`), min-p is a comparison. Most
+// often they leave little: what can be among the first k of a small top-k, or among what a top-p alone keeps
+// where that is likely to be few, goes to one block, which does the rest (sample_logits_few.cuh). The
+// largest logits of 256 segments of the row say from where on; only groups that reach it are read again.
+// Logits that tie by the thousand are counted instead. Of what is left the tokens race (race.cuh).
 //
-// Bytes: the logits once, 32 * 4 * 128256 = 16.4 MB at 32 rows: 3.6 us at 4.6 TB/s.
-// A single row is latency: the row, a meeting for the largest logit, one for the
-// sums, the search. Above some hundred rows it is arithmetic: 34 instructions an entry
-// for its weight, of which 23 are exact::exp.
-#include "sample_logits_few.cuh"
-
-// What a selection weighs: 1 an entry, or its weight.
-struct Weigher {
-    Kept kept;
-    bool counts;
-
-    INLINE u64 operator()(float x, u32 key, u32 index) const {
-        if (counts) return 1;
-        return kept.cut.keeps(key, index) ? kept.scale.fixed(x) : 0;
-    }
-
-    INLINE bool keeps(u32 key, u32 index) const { return kept.cut.keeps(key, index); }
-
-    INLINE u64 of(u32 key) const { return counts ? 1 : kept.scale.fixed(exact::value_of_key(key)); }
-
-    template <typename Row>
-    INLINE void add(Selection& s, u32 lane, const Row& row, const Linear& linear) const {
-        constexpr u32 N = Row::N;
-        if (counts) {
-            const auto ones = [](const float(&entries)[N], u32, u64(&weights)[N]) {
-                bool any = false;
-#pragma unroll
-                for (u32 j = 0; j < N; ++j) {
-                    weights[j] = entries[j] == entries[j] ? 1 : 0;
-                    any = any || weights[j] != 0;
-                }
-                return any;
-            };
-            add_row(s, lane, row, linear, ones);
-        } else {
-            const FloatCut by(kept.cut);
-            const auto shares = [&](const float(&entries)[N], u32 first, u64(&weights)[N]) {
-                return kept.vector(by, entries, first, weights);
-            };
-            add_row(s, lane, row, linear, shares);
-        }
-    }
-};
-
-// How a row with filters is cut: by what was sent to the block that leads, or lies in its
-// list already; among what equals the largest; or by selecting in the row itself.
-enum class How { SENT, LISTED, TIES, SELECTED };
-
-// What is left of a row after its filters, and the sum of it: cut by top-k, then by
-// top-p, whatever of that is asked for, and rid of what min-p drops.
-struct Filtered {
-    Kept kept;
-    Team::Sums sums;
-};
-
-template <typename Row>
-INLINE Filtered filter(Selection& selection, Team& team, const Row& row, const Options& options,
-                       const Scale& scale) {
-    // What was in the selection's place has been read.
-    __syncthreads();
-    Kept kept = {scale, Cut{0, 0}, 0};
-    // Beyond 28 temperatures below the largest, nothing weighs anything.
-    const Linear linear = {scale.largest, exact::mul(scale.inverse, (SELECT_BINS - 1) / 28.0f)};
-    const bool by_share = options.top_p < 1ull << 32;
-    // One loop, so that there is one copy of the code.
-#pragma unroll 1
-    for (u32 step = options.top_k > 0 ? 0 : 1; step < 2; ++step) {
-        if (step == 1 && !by_share) break;
-        const bool counts = step == 0;
-        kept.cut = select(selection, team, row, kept.cut, linear, Weigher{kept, counts},
-                          [&](u64 sum) {
-                              if (counts) return static_cast<u64>(options.top_k);
-                              const u64 share = __umul64hi(sum, options.top_p << 32);
-                              return max(share, static_cast<u64>(1));
-                          });
-    }
-    kept.floor = options.floor;
-    team.tell(kept.sum(row, team.lane));
-    return {kept, team.sum_told()};
-}
-
-// What is called apart keeps its registers out of the way of the rows that go without:
-// what came of it, and the meetings of the team until then.
-template <typename Result>
-struct Apart {
-    Result result;
-    u32 meetings;
-};
-
-template <typename Row>
-__device__ __noinline__ Apart<Filtered> filter_apart(Selection& selection, Team team, Row row,
-                                                     Options options, Scale scale) {
-    const Filtered filtered = filter(selection, team, row, options, scale);
-    return {filtered, team.meetings};
-}
-
-template <typename Row>
-__device__ __noinline__ Apart<bool> send_tied_apart(Few& few, Team team, Row row, u32 k,
-                                                    u32 own_group, u32 largest_key) {
-    const bool sent = send_tied(few, team, row, k, own_group, largest_key);
-    return {sent, team.meetings};
-}
-
-template <typename Row>
-__device__ __noinline__ Apart<Shares> sum_and_send_apart(Few& few, Team team, Row row, u32 bound,
-                                                         u32 largest_key, Scale scale, u64 top_p) {
-    const Shares shares = sum_and_send(few, team, row, bound, largest_key, scale, top_p);
-    return {shares, team.meetings};
-}
+// Bytes: the logits once, 32 * 4 * 128256 = 16.4 MB at 32 rows: 3.6 us at 4.6 TB/s. Where a top-p alone
+// keeps much, or probabilities are asked for, weights are added up: 34 instructions an entry, of which 23
+// are exact::exp.
+#include "sample_logits_cut.cuh"
 
 union Shared {
     Selection selection;
     Few few;
+    FinishList finishes;
 
     INLINE Shared() {}
 };
 
+// Keeps what a cut keeps.
+struct KeepsCut {
+    Cut cut;
+
+    INLINE bool operator()(float x, u32 token) const { return cut.keeps(key_of(x), token); }
+};
+
+// A row between its first reading and its tokens.
+template <typename T>
+struct Sampling {
+    const Params<T>& p;
+    u32 index;
+    Team& team;
+    Shared& shared;
+    RaceShared& races;
+    const Request& request;
+    LogitRow<T>& row;
+    Share share;
+    bool fits;
+
+    INLINE bool leads() const { return team.piece() == 0 && team.lane == 0; }
+
+    // Finds the largest logits of some groups again, where there is no room for those of all.
+    INLINE void survey_again(u32 begin, u32 end) const {
+        float* const tops = races.tops[team.warp];
+        if (row.make.mask == nullptr) {
+            resurvey(LogitGroups<T, false>{row.row, nullptr, p.vocab}, tops, begin, end, team.lane);
+        } else {
+            resurvey(LogitGroups<T, true>{row.row, row.make.mask, p.vocab}, tops, begin, end, team.lane);
+        }
+    }
+
+    INLINE Draw draw() const { return Draw(request.seed, request.position, Purpose::SAMPLE); }
+
+    // Whether a sum of weights is needed.
+    INLINE bool weighs() const { return p.probs.data != nullptr || p.processed_logprobs.data != nullptr; }
+
+    // Writes what a row that draws nothing has: one certain token.
+    INLINE void write_certain(u32 token) const {
+        if (team.blocks.rank == 0) {
+            for (u32 i = threadIdx.x; i < p.draws; i += SELECT_THREADS) {
+                write_token(p, index, i, i == 0 ? token : NONE, 0.0f);
+            }
+        }
+        write_probs(p, index, row, team.lane,
+                    [&](float, u32 at) { return at == token ? 1.0f : 0.0f; });
+    }
+
+    // Writes the first of what is listed in this block as finishes, `count` of them.
+    INLINE void write_first(const u64* finishes, u32 count, const LogShare& share_of) const {
+#pragma unroll 1
+        for (u32 i = threadIdx.x; i < count; i += SELECT_THREADS) {
+            const u64 own = finishes[i];
+            if (own == NEVER) continue;
+            u32 rank = 0;
+#pragma unroll 4
+            for (u32 j = 0; j < count; ++j) rank += finishes[j] < own;
+            const u32 token = static_cast<u32>(own);
+            if (rank < p.draws) write_token(p, index, rank, token, share_of(row.entry(token)));
+        }
+        // Behind those that finish.
+        u32 there = 0;
+        for (u32 base = 0; base < count; base += SELECT_THREADS) {
+            const u32 i = base + threadIdx.x;
+            there += __syncthreads_count(i < count && finishes[i] != NEVER);
+        }
+        for (u32 i = there + threadIdx.x; i < p.draws; i += SELECT_THREADS) {
+            write_token(p, index, i, NONE, 0.0f);
+        }
+    }
+
+    // Writes the first of what is sorted in this block, by a row at temperature 0.
+    INLINE void write_sorted(const Few& few, u32 count) const {
+        for (u32 i = threadIdx.x; i < p.draws; i += SELECT_THREADS) {
+            const u64 entry = i < count ? few.sorted[i] : 0;
+            const bool there = static_cast<u32>(entry >> 32) > LOWEST_KEY;
+            write_token(p, index, i, there ? NONE - static_cast<u32>(entry) : NONE,
+                        i == 0 ? 0.0f : negative_infinity());
+        }
+    }
+
+    // Writes the shares of what is kept, of a sum of weights.
+    __device__ __noinline__ void write_shares(Kept kept, u64 total) const {
+        // For units of 2^-40 instead of 2^-31.
+        const float factor = exact::mul(exact::softmax::factor(total), 512.0f);
+        write_probs(p, index, row, team.lane, [&](float x, u32 at) {
+            return kept(x, at) > 0 ? exact::softmax::score(kept.scale.weight(x), factor) : 0.0f;
+        });
+    }
+
+    // Ends a row of which all that can be kept is in the list of the block that leads, `count` entries:
+    // top-p keeps what lies before the limit, or its share of them where that is 0.
+    INLINE void end_few(u32 count, const Options& options, u64 limit, const Scale& scale) const {
+        Few& few = shared.few;
+        if (team.blocks.rank == 0) {
+            const u32 most = options.greedy ? p.draws : options.top_k > 0 ? options.top_k : count;
+            const u32 first = min(count, most);
+            sort_few(few, count, first);
+            if (options.greedy) {
+                write_sorted(few, first);
+            } else {
+                race_few(few, team, first, limit, options, scale, draw(), weighs());
+                write_first(few.list, first, LogShare(scale, few.total));
+            }
+        }
+        if (p.probs.data != nullptr) share_few(options, scale);
+    }
+
+    __device__ __noinline__ void share_few(const Options& options, const Scale& scale) const {
+        team.blocks.sync();
+        const Few* const there = team.blocks.of(&shared.few, 0);
+        const u32 likeliest = NONE - static_cast<u32>(there->sorted[0]);
+        const Kept kept = {scale, there->cut, options.floor};
+        const u64 total = there->total;
+        // All have read that before the block may end.
+        team.blocks.sync();
+        if (!options.greedy) return write_shares(kept, total);
+        write_probs(p, index, row, team.lane,
+                    [&](float, u32 at) { return at == likeliest ? 1.0f : 0.0f; });
+    }
+
+    // The race of what is kept, in the whole row.
+    INLINE void race(const Kept& kept, const LogShare& share_of) const {
+        const float least = kept.cut.all() ? negative_infinity() : exact::value_of_key(kept.cut.key);
+        const Racers<LogitRow<T>, KeepsCut> racers(draw(), row, kept.scale, kept.floor, least,
+                                                   KeepsCut{kept.cut});
+        const auto again = [&](u32 begin, u32 end) { survey_again(begin, end); };
+        if (p.draws == 1) {
+            if (threadIdx.x == 0) races.begin_lists();
+            __syncthreads();
+            const uint4 high = first_noise(racers.draw, share.begin, team.lane);
+            const u64 first = first_to_finish(racers, team, races, p.vocab, high, again);
+            const u32 token = static_cast<u32>(first);
+            if (leads()) write_token(p, index, 0, token, share_of(row.entry(token)));
+            return;
+        }
+        // What was in the list's place has been read.
+        team.blocks.sync();
+        const u32 count =
+            list_first(racers, team, races, shared.finishes, p.vocab, p.draws, again);
+        if (team.blocks.rank == 0) write_first(shared.finishes.list, count, share_of);
+    }
+};
+
+template <typename T>
+__device__ __noinline__ void race_apart(const Sampling<T>& sampling, const Kept& kept,
+                                        const LogShare& share_of) {
+    sampling.race(kept, share_of);
+}
+
+template <typename Row>
+__device__ __noinline__ u64 sum_apart(const Kept& kept, const Row& row, u32 lane) {
+    return kept.sum(row, lane);
+}
+
+template <typename T>
+__device__ __noinline__ void sample_certain(const Sampling<T> sampling, u32 largest_key) {
+    const Params<T>& p = sampling.p;
+    Team& team = sampling.team;
+    if (largest_key <= LOWEST_KEY) {
+        if (sampling.leads()) raise(p.flags, NON_FINITE);
+        sampling.write_certain(lowest_allowed(p, sampling.index, team.lane));
+        return;
+    }
+    const float largest = exact::value_of_key(largest_key);
+    const Share& share = sampling.share;
+    u32 first = NONE;
+#pragma unroll 1
+    for (u32 begin = share.begin; begin < share.end && first == NONE;) {
+        const u32 end = min(begin + RaceShared::KEPT, share.end);
+        if (!sampling.fits) sampling.survey_again(begin, end);
+        first = first_equal(sampling.row, sampling.races.tops[team.warp], begin, end, team.lane, largest);
+        begin = end;
+    }
+    team.pass(first);
+    sampling.write_certain(static_cast<u32>(least_told(team)));
+}
+
 template <typename T>
 INLINE void sample(const Params<T>& p) {
-    constexpr u32 N = Pack<T>::N;
-    extern __shared__ float4 space[];
     __shared__ Team::Shared told;
     __shared__ Shared shared;
+    __shared__ RaceShared races;
     __shared__ Request request;
     Team team(told);
     shared.few.begin();
@@ -140,140 +211,64 @@ INLINE void sample(const Params<T>& p) {
     const u32 index = blockIdx.x / team.blocks.size;
     if (threadIdx.x == 0) request.fetch(p, index);
     const u32* const mask = p.mask.data == nullptr ? nullptr : p.mask[index];
-    LogitRow<T> row(p.logits[index], p.vocab, team,
-                    p.cached != 0 ? reinterpret_cast<float*>(space) : nullptr,
-                    Masked<T>{mask, p.vocab, 0, {0.0f, 0.0f}});
+    LogitRow<T> row(p.logits[index], p.vocab, team, Masked<T>{mask, p.vocab, 0, {0.0f, 0.0f}});
+    const Share share(p.vocab, team.piece(), team.pieces());
+    const bool fits = Share::most(p.vocab, team.pieces()) <= RaceShared::KEPT;
+    float* const tops = races.tops[team.warp];
+    const Sampling<T> sampling = {p, index, team, shared, races, request, row, share, fits};
 
-    // The largest logit of those allowed, and of all.
     float top = negative_infinity();
-    float raw_top = negative_infinity();
-    bool odd = false;
+    const auto keep = [&](u32 group, float its) {
+        top = fmaxf(top, its);
+        if (fits) tops[group - share.begin] = its;
+    };
+    float raw;
     if (mask == nullptr) {
-        // One of what is not a number makes it none.
-        const auto visit = [&](const float(&values)[N], const float(&)[N], u32 first, bool whole) {
-#pragma unroll
-            for (u32 j = 0; j < N; ++j) {
-                if (whole || first + j < p.vocab) top = max_or_nan(top, values[j]);
-            }
-        };
-        row.template enter<true>(team.lane, visit);
-        odd = !(top <= LARGEST);
-        if (__any_sync(ALL_LANES, top != top)) {
-            top = negative_infinity();
-            row.remake_cached(team.lane, [&](float(&entries)[N], u32 first) {
-#pragma unroll
-                for (u32 j = 0; j < N; ++j) {
-                    if (first + j < p.vocab) entries[j] = fmaxf(entries[j], negative_infinity());
-                }
-            });
-            row.each(team.lane, [&](const float(&entries)[N], u32) {
-#pragma unroll
-                for (u32 j = 0; j < N; ++j) top = fmaxf(top, entries[j]);
-            });
-        }
-        raw_top = top;
+        raw = LogitGroups<T, false>{row.row, nullptr, p.vocab}.survey(share.begin, share.end, team.lane,
+                                                                      keep);
     } else {
-        const auto visit = [&](const float(&values)[N], const float(&entries)[N], u32 first,
-                               bool whole) {
-#pragma unroll
-            for (u32 j = 0; j < N; ++j) {
-                // Nothing is never the larger one.
-                top = fmaxf(top, entries[j]);
-                raw_top = fmaxf(raw_top, values[j]);
-                odd |= !(values[j] <= LARGEST) && (whole || first + j < p.vocab);
-            }
-        };
-        row.template enter<false>(team.lane, visit);
+        raw = LogitGroups<T, true>{row.row, mask, p.vocab}.survey(share.begin, share.end, team.lane,
+                                                                  keep);
     }
-    if (__any_sync(ALL_LANES, odd) && team.lane == 0) raise(p.flags, NON_FINITE);
-    const u32 own_key = __reduce_max_sync(ALL_LANES, key_of(top));
+    if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && team.lane == 0) raise(p.flags, NON_FINITE);
     if (threadIdx.x == 0) Request::arrive();
+    __syncthreads();
     team.blocks.wait();
-    team.tell_largest(key_of(top), key_of(raw_top));
+    team.pass_largest(key_of(top));
     const Options options(request, p.vocab);
-    const u64 random = Draw(request.seed, request.position, Purpose::SAMPLE).bits();
-    u32 key = 0;
-    u32 raw_key = 0;
-    // The first of what was told that is the largest.
-    u32 told_first = 0;
-#pragma unroll
-    for (u32 i = 0; i < MAX_PIECES; i += WARP) {
-        const u64 pair = team.told(i + team.lane);
-        const u32 its = static_cast<u32>(pair >> 32);
-        if (its > key) told_first = i + team.lane;
-        key = max(key, its);
-        raw_key = max(raw_key, static_cast<u32>(pair));
+    const u32 largest_key = team.largest_told(MAX_PIECES);
+    if (largest_key > LOWEST_KEY && sampling.leads()) raise(p.flags, options.bits);
+    if (largest_key <= LOWEST_KEY || (options.greedy && p.draws == 1)) {
+        return sample_certain(sampling, largest_key);
     }
-    const u32 largest_key = __reduce_max_sync(ALL_LANES, key);
-    told_first = __reduce_min_sync(ALL_LANES, key == largest_key ? told_first : NONE);
-    const u32 first_piece = team.piece_of(told_first);
-    const float raw_largest = exact::value_of_key(__reduce_max_sync(ALL_LANES, raw_key));
-    const float largest = exact::value_of_key(largest_key);
-    const bool leads = team.piece() == 0 && team.lane == 0;
-
-    const Scale scale = {largest, options.inverse};
-    const bool by_rank = !options.greedy && Few::serves(options.top_k);
+    const Scale scale = {exact::value_of_key(largest_key), options.inverse};
+    // Where min-p comes first, what is lighter is no entry any more.
+    float heavy = negative_infinity();
+    if (!options.greedy && p.min_p_first != 0 && options.floor > 0) {
+        row.make.scale = scale;
+        row.make.floor = options.floor;
+        heavy = scale.least_entry(options.floor);
+    }
+    // Of a row at temperature 0, the first of the order: as many as a top-k would keep.
+    const u32 wanted = options.greedy ? min(p.draws, p.vocab) : options.top_k;
+    const bool by_rank = Few::serves(wanted);
     const bool by_share = !options.greedy && options.top_k == 0 && options.top_p < 1ull << 32 &&
-                          exact::finite(largest);
-    u32 own_group = 0;
-    u32 bound = 0;
-    bool likely = false;
+                          exact::finite(scale.largest);
+    Few& few = shared.few;
+    How how = How::SELECTED;
+    Shares shares = {0, 0, false};
     if (by_rank || by_share) {
-        if (threadIdx.x < MAX_PIECES) own_group = static_cast<u32>(team.told(threadIdx.x) >> 32);
-        const u32 rank = by_rank ? options.top_k : Few::LIKELY;
-        const Bound reached(shared.few, own_group, rank, largest_key, Bound::STEPS);
-        bound = reached.key;
-        if (by_share && bound == largest_key) likely = options.top_p <= Few::MOST_SHARE;
-        if (by_share && bound != largest_key) {
-            likely = reached.holds(shared.few, scale, options.top_p, p.vocab);
-        }
-    }
-
-    u64 raw_sum = 0;
-    if (p.logprobs != nullptr) {
-        const Scale plain = {raw_largest, 1.0f};
-        team.tell(sum_raw(row, team.lane, plain));
-        raw_sum = team.sum_told().all;
-    }
-
-    u32 token = NONE;
-    if (largest_key <= LOWEST_KEY) {
-        token = lowest_allowed(p, index, team.lane);
-        if (leads) {
-            raise(p.flags, NON_FINITE);
-            write_token(p, index, token, raw_largest, raw_sum);
-        }
-    } else if (options.greedy) {
-        if (leads) raise(p.flags, options.bits);
-        if (team.has(first_piece)) {
-            token = row.find(team, first_piece, 0, [&](float x, u32) {
-                return static_cast<u64>(x == largest);
-            });
-            if (threadIdx.x == 0) write_token(p, index, token, raw_largest, raw_sum);
-        }
-    } else {
-        if (leads) raise(p.flags, options.bits);
-        if (p.min_p_first != 0 && options.floor > 0) {
-            row.make.scale = scale;
-            row.make.floor = options.floor;
-            row.remake_cached(team.lane, [&](float(&entries)[N], u32) { row.make.drop(entries); });
-        }
-        Few& few = shared.few;
-        How how = How::SELECTED;
-        Shares shares = {0, 0, false};
+        const u32 own_segment =
+            threadIdx.x < MAX_PIECES ? static_cast<u32>(team.told(threadIdx.x)) : 0;
+        const u32 rank = by_rank ? wanted : Few::LIKELY;
+        const Bound reached(few, own_segment, rank, largest_key, Bound::STEPS);
         if (by_rank) {
-            const u32 sent = send_few(few, team, row, own_key, bound);
-            if (sent >= options.top_k) {
-                how = How::SENT;
-            } else if (sent == 0) {
-                const Apart<bool> tied =
-                    send_tied_apart(few, team, row, options.top_k, own_group, largest_key);
-                team.meetings = tied.meetings;
-                if (tied.result) how = How::LISTED;
-            }
-        } else if (likely) {
-            const Apart<Shares> apart =
-                sum_and_send_apart(few, team, row, bound, largest_key, scale, options.top_p);
+            how = send_first(few, team, row, fits ? tops : nullptr, share, wanted,
+                             exact::value_of_key(reached.key), heavy, own_segment, largest_key);
+        } else if (reached.key == largest_key ? options.top_p <= Few::MOST_SHARE
+                                              : reached.holds(few, scale, options.top_p, p.vocab)) {
+            const Apart<Shares> apart = sum_and_send_apart(few, team, row, reached.key, largest_key,
+                                                           scale, options.top_p);
             team.meetings = apart.meetings;
             shares = apart.result;
             if (shares.sent) {
@@ -284,70 +279,43 @@ INLINE void sample(const Params<T>& p) {
             // All have read the lists.
             __syncthreads();
         }
-        Filtered filtered;
-        if (how == How::SENT || how == How::LISTED) {
-            if (team.blocks.rank == 0) {
-                if (how == How::SENT) gather_few(few);
-                const u32 count = how == How::SENT ? few.listed : options.top_k;
-                const u32 kept = by_rank ? options.top_k : count;
-                sort_few(few, count, kept);
-                cut_few(few, team, kept, shares.limit, options, scale);
-                token = draw_few(few, random);
-                if (token != NONE) write_token(p, index, token, raw_largest, raw_sum);
-            }
-            if (p.probs.data == nullptr) return;
-            team.blocks.sync();
-            const Few* const there = team.blocks.of(&few, 0);
-            filtered = {{scale, there->cut, options.floor}, {0, 0, there->total}};
-            // All have read that before the block may end.
-            team.blocks.sync();
-        } else if (how == How::TIES) {
-            // So many of what equals the largest, the lowest indices first.
-            const u64 kept = (shares.limit + ONE - 1) >> 40;
-            const auto tied = [&](float x, u32) { return static_cast<u64>(x == largest); };
-            team.tell(few.sorted[team.piece()]);
-            const Team::Sums sums = team.sum_told();
-            u64 rest = exact::sample_threshold(random, kept << 40) >> 40;
-            const u32 owner = team.piece_above(sums, rest);
-            if (team.has(owner)) {
-                token = row.find(team, owner, rest, tied);
-                if (threadIdx.x == 0) write_token(p, index, token, raw_largest, raw_sum);
-            }
-            if (p.probs.data == nullptr) return;
-            rest = kept - 1;
-            const u32 last_owner = team.piece_above(sums, rest);
-            const u32 last = team.has(last_owner) ? row.find(team, last_owner, rest, tied) : 0;
-            team.tell(last);
-            const Cut cut = {largest_key, static_cast<u32>(team.told(last_owner)) + 1};
-            filtered = {{scale, cut, options.floor}, {0, 0, kept << 40}};
-        } else {
-            if (options.filters()) {
-                const Apart<Filtered> apart =
-                    filter_apart(shared.selection, team, row, options, scale);
-                team.meetings = apart.meetings;
-                filtered = apart.result;
-            } else {
-                filtered.kept = {scale, Cut{0, 0}, 0};
-                team.tell(sum_all<true>(row, team.lane, scale, NothingMore{}));
-                filtered.sums = team.sum_told();
-            }
-            u64 rest = exact::sample_threshold(random, filtered.sums.all);
-            const u32 owner = team.piece_above(filtered.sums, rest);
-            if (team.has(owner)) {
-                token = row.find(team, owner, rest, filtered.kept);
-                if (threadIdx.x == 0) write_token(p, index, token, raw_largest, raw_sum);
-            }
+    }
+
+    Kept kept = {scale, Cut{0, 0}, options.floor};
+    if (how == How::SELECTED && (options.greedy || options.top_k > 0 || options.top_p < 1ull << 32)) {
+        Options cuts = options;
+        if (options.greedy) cuts.top_k = wanted;
+        const Apart<Kept> apart = filter_apart(shared.selection, team, row, cuts, scale);
+        team.meetings = apart.meetings;
+        kept = apart.result;
+        if (options.greedy) {
+            list_kept(few, team, row, kept.cut);
+            how = How::LISTED;
         }
-        const Kept& kept = filtered.kept;
-        const u64 total = filtered.sums.all;
-        // For units of 2^-40 instead of 2^-31.
-        const float factor = exact::mul(exact::softmax::factor(total), 512.0f);
-        write_probs(p, index, row, team.lane, [&](float x, u32 at) {
-            return kept(x, at) > 0 ? exact::softmax::score(scale.weight(x), factor) : 0.0f;
-        });
+    }
+    if (how == How::SENT || how == How::LISTED) {
+        if (how == How::SENT && team.blocks.rank == 0) gather_few(few);
+        sampling.end_few(how == How::SENT ? few.listed : wanted, options, shares.limit, scale);
         return;
     }
-    write_probs(p, index, row, team.lane, [&](float, u32 at) { return at == token ? 1.0f : 0.0f; });
+    if (how == How::TIES) {
+        // So many of what equals the largest, the lowest indices first.
+        const u64 those = (shares.limit + ONE - 1) >> 40;
+        const auto equal = [&](float x, u32) { return static_cast<u64>(x == scale.largest); };
+        team.tell(few.sorted[team.piece()]);
+        u64 rest = those - 1;
+        const u32 owner = team.piece_above(team.sum_told(), rest);
+        const u32 last = team.has(owner) ? row.find(team, owner, rest, equal) : 0;
+        team.tell(last);
+        kept.cut = {largest_key, static_cast<u32>(team.told(owner)) + 1};
+    }
+    u64 total = ONE;
+    if (sampling.weighs()) {
+        team.tell(sum_apart(kept, row, team.lane));
+        total = team.sum_told().all;
+    }
+    race_apart(sampling, kept, LogShare(scale, total));
+    if (p.probs.data != nullptr) sampling.write_shares(kept, total);
 }
 
 #define SAMPLER(dtype, T) \

@@ -1,12 +1,12 @@
 // sample_logits where filters leave little: what can be among it goes to the block that leads, which
-// sorts, cuts and draws alone.
+// sorts and cuts it, and lets it race.
 #pragma once
 
 #include "sample_logits_row.cuh"
 
 // What can be among those that top-k or top-p keeps, where that is not much: it is sent
 // to the block that leads, which does the rest alone: sorts it by counting, cuts, and
-// draws.
+// lets it race.
 struct Few {
     // Each block may send a share of them.
     static constexpr u32 MOST = SELECT_THREADS;
@@ -23,8 +23,6 @@ struct Few {
     u64 sent[MOST];
     u64 list[MOST];
     u64 sorted[MOST];
-    // What is left of each, in that order.
-    u64 weights[MOST];
     // In each block, of `Bound`: the least of all groups' largest keys, and by how much the
     // weights that reach it are more than is wanted.
     u32 lowest;
@@ -34,8 +32,7 @@ struct Few {
     u32 count;
     bool full;
     u32 listed;
-    // What came of it: how many are left, their weights, the cut.
-    u32 left;
+    // What came of it: the sum of the weights that are left, and the cut.
     u64 total;
     Cut cut;
 
@@ -105,27 +102,51 @@ struct Bound {
     }
 };
 
-// Sends this warp's entries from the bound on to the block that leads. Returns how many
-// there are of all; 0 where a block has too many.
+// Sends the row's entries that are `least` and more to the block that leads. Returns how many
+// there are; 0 where a block has too many. `tops` has the largest logit of each group of this warp's
+// share, null where there was no room for them.
 template <typename Row>
-INLINE u32 send_few(Few& few, Team& team, const Row& row, u32 own_key, u32 bound) {
+INLINE u32 send_few(Few& few, Team& team, const Row& row, const float* tops, const Share& share,
+                    float least) {
     const u32 room = Few::MOST / team.blocks.size;
-    if (own_key >= bound) {
-        const float least = exact::value_of_key(bound);
-        u64* const sent = team.blocks.of(few.sent, 0) + team.blocks.rank * room;
-        const auto send = [&](const float(&entries)[Row::N], u32 first) {
+    u64* const sent = team.blocks.of(few.sent, 0) + team.blocks.rank * room;
+    if (tops != nullptr) {
+        const auto send = [&](float entry, u32 token) {
+            if (!(entry >= least)) return;
+            const u32 place = atomicAdd(&few.count, 1u);
+            if (place < room) sent[place] = listed_entry(entry, token);
+        };
+#pragma unroll 1
+        for (u32 base = share.begin; base < share.end; base += WARP) {
+            if (__any_sync(ALL_LANES, is_full(few.count, room))) break;
+            const u32 group = base + team.lane;
+            u32 those = __ballot_sync(ALL_LANES, group < share.end && tops[group - share.begin] >= least);
+#pragma unroll 1
+            while (those != 0) {
+                // Of logits that are alike there are too many at once.
+                if (__any_sync(ALL_LANES, is_full(few.count, room))) break;
+                // Two groups at once.
+                const u32 token = (base + __ffs(those) - 1) * GROUP + team.lane;
+                those &= those - 1;
+                const u32 other = those != 0 ? (base + __ffs(those) - 1) * GROUP + team.lane : NONE;
+                those &= those - 1;
+                const float entries[4] = {row.entry(token), row.entry(token + WARP),
+                                          other == NONE ? nothing() : row.entry(other),
+                                          other == NONE ? nothing() : row.entry(other + WARP)};
+                send(entries[0], token);
+                send(entries[1], token + WARP);
+                send(entries[2], other);
+                send(entries[3], other + WARP);
+            }
+        }
+    } else {
+        row.template each<2>(team.lane, [&](const float(&entries)[Row::N], u32 first) {
             u32 those = 0;
 #pragma unroll
             for (u32 j = 0; j < Row::N; ++j) those |= entries[j] >= least ? 1u << j : 0u;
             if (those == 0 || is_full(few.count, room)) return;
             list_those(few.count, sent, room, entries, first, those);
-        };
-        // Halves come no faster that way.
-        if (Row::N == 4 && row.is_read_again()) {
-            row.template each_again<4, false>(team.lane, send);
-        } else {
-            row.template each<2>(team.lane, send);
-        }
+        });
     }
     __syncthreads();
     team.tell(few.count);
@@ -278,6 +299,26 @@ INLINE void gather_few(Few& few) {
     __syncthreads();
 }
 
+// Lists what a cut keeps, no more than there is room for, in the block that leads.
+template <typename Row>
+INLINE void list_kept(Few& few, const Team& team, const Row& row, const Cut& cut) {
+    // What was in the list's place has been read.
+    team.blocks.sync();
+    if (threadIdx.x == 0) few.listed = 0;
+    team.blocks.sync();
+    u32* const count = team.blocks.of(&few.listed, 0);
+    u64* const list = team.blocks.of(few.list, 0);
+    row.each(team.lane, [&](const float(&entries)[Row::N], u32 first) {
+#pragma unroll
+        for (u32 j = 0; j < Row::N; ++j) {
+            if (!cut.keeps(key_of(entries[j]), first + j)) continue;
+            const u32 place = atomicAdd(count, 1u);
+            if (place < Few::MOST) list[place] = listed_entry(entries[j], first + j);
+        }
+    });
+    team.blocks.sync();
+}
+
 // Sorts the first k of the `count` that are listed.
 INLINE void sort_few(Few& few, u32 count, u32 k) {
     // Neighbouring lanes share an entry and compare it with a part of the others each.
@@ -291,52 +332,39 @@ INLINE void sort_few(Few& few, u32 count, u32 k) {
 }
 
 // Cuts the k that were sorted by top-p, at a limit or, where there is none, at a share
-// of them, and drops what min-p drops. An entry a thread.
-INLINE void cut_few(Few& few, const Team& team, u32 k, u64 limit, const Options& options,
-                    const Scale& scale) {
+// of them, drops what min-p drops, and lists when the others finish. An entry a thread. `total` is wanted
+// where probabilities are.
+INLINE void race_few(Few& few, const Team& team, u32 k, u64 limit, const Options& options,
+                     const Scale& scale, const Draw& draw, bool total) {
     const bool there = threadIdx.x < k;
     const u64 entry = there ? few.sorted[threadIdx.x] : 0;
     const u64 next = threadIdx.x + 1 < k ? few.sorted[threadIdx.x + 1] : 0;
-    const u64 weight = there ? scale.fixed(exact::value_of_key(static_cast<u32>(entry >> 32))) : 0;
-    const BlockSums sums(team.shared->sums, team, weight);
-    const u64 after = sums.through;
-    if (limit == 0) {
-        const bool off = options.top_p == 1ull << 32;
-        limit = off ? ~0ull : max(__umul64hi(sums.all, options.top_p << 32), static_cast<u64>(1));
+    const float x = exact::value_of_key(static_cast<u32>(entry >> 32));
+    const u32 token = NONE - static_cast<u32>(entry);
+    const u64 weight = there ? scale.fixed(x) : 0;
+    bool stays = there;
+    if (options.top_p < 1ull << 32) {
+        const BlockSums sums(team.shared->sums, team, weight);
+        const u64 after = sums.through;
+        if (limit == 0) limit = max(__umul64hi(sums.all, options.top_p << 32), 1ull);
+        stays = there && after - weight < limit;
+        // Of one thread.
+        if (stays && (next == 0 || after >= limit)) few.cut = {static_cast<u32>(entry >> 32), token + 1};
+    } else if (there && next == 0) {
+        few.cut = {static_cast<u32>(entry >> 32), token + 1};
     }
-    const u64 before = after - weight;
-    if (there) few.weights[threadIdx.x] = weight;
-    // Of one thread each: weights descend.
-    if (there && before < limit && (next == 0 || after >= limit)) {
-        few.cut = {static_cast<u32>(entry >> 32), NONE - static_cast<u32>(entry) + 1};
+    // Weights need not descend where logits do: each says for itself whether it is too light.
+    stays = stays && weight >= max(options.floor, 1ull);
+    u64 finish = NEVER;
+    if (stays) {
+        const float slowness = x == scale.largest ? 1.0f : exact::exp(-scale.below(x));
+        finish = finish_at(exact::mul(noise_of(draw, token), slowness), token);
     }
-    const u64 next_weight = next != 0 ? scale.fixed(exact::value_of_key(static_cast<u32>(next >> 32))) : 0;
-    const bool stays = there && before < limit && weight >= options.floor;
-    if (stays && (next == 0 || after >= limit || next_weight < options.floor)) {
-        few.left = threadIdx.x + 1;
-        few.total = after;
-    }
+    few.list[threadIdx.x] = finish;
     __syncthreads();
-}
-
-// Draws from what is left. Returns the token in the thread that has it, NONE in the
-// others.
-INLINE u32 draw_few(const Few& few, u64 random) {
-    // Neighbouring lanes add up a part of what lies before an entry each.
-    const u32 count = few.left;
-    u32 lanes = 1;
-    while (lanes < 8 && count * lanes * 2 <= SELECT_THREADS) lanes *= 2;
-    const u32 entry = threadIdx.x / lanes;
-    const u32 own = entry < count ? static_cast<u32>(few.sorted[entry]) : 0;
-    u64 before = 0;
-#pragma unroll 4
-    for (u32 i = threadIdx.x % lanes; i < count; i += lanes) {
-        // The larger inverse is the lower index.
-        before += static_cast<u32>(few.sorted[i]) > own ? few.weights[i] : 0;
+    if (total) {
+        const BlockSums sums(team.shared->sums, team, stays ? weight : 0);
+        if (threadIdx.x == 0) few.total = sums.all;
+        __syncthreads();
     }
-    for (u32 o = 1; o < lanes; o *= 2) before += __shfl_xor_sync(ALL_LANES, before, o);
-    const u64 threshold = exact::sample_threshold(random, few.total);
-    const bool drawn = entry < count && threadIdx.x % lanes == 0 && before <= threshold &&
-                       threshold - before < few.weights[entry];
-    return drawn ? NONE - own : NONE;
 }

@@ -1,90 +1,9 @@
-// What sample_logits does in one pass over a row: logits become entries, entries weights, weights sums;
-// and what a request asks of its row.
+// Rows of sample_logits that are read more than once: as the entries that filters leave, their weights
+// and sums of weights.
 #pragma once
 
-#include "params/sample_logits.cuh"
-#include "philox.cuh"
+#include "sample_logits_race.cuh"
 #include "select.cuh"
-
-constexpr u32 LOWEST_KEY = 0x007FFFFFu;
-constexpr u64 ONE = 1ull << 40;
-
-// The larger of two logits; NaN if either is NaN.
-INLINE float max_or_nan(float a, float b) {
-    float larger;
-    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
-    return larger;
-}
-
-// ---- weights --------------------------------------------------------------------
-
-// A weight in units of 2^-40, as exact::fixed_probability has it: 20 bits, then 20.
-// Adding 2^23 and rounding down leaves them in the low mantissa bits, and every
-// operation is exact. What stands above them is `SPLIT_BITS` in either.
-constexpr u32 SPLIT_BITS = 0x4B000000u;
-
-struct Split {
-    u32 high;
-    u32 low;
-
-    INLINE Split(float weight) {
-        constexpr float UNIT = 1048576.0f;
-        constexpr float SHIFT = 8388608.0f;
-        const float upper = __fmaf_rz(weight, UNIT, SHIFT);
-        const float rest = fmaf(weight, UNIT, exact::sub(SHIFT, upper));
-        high = __float_as_uint(upper);
-        low = __float_as_uint(__fmaf_rz(rest, UNIT, SHIFT));
-    }
-
-    INLINE u64 fixed() const {
-        return (static_cast<u64>(high - SPLIT_BITS) << 20) + (low - SPLIT_BITS);
-    }
-};
-
-// exact::exp of an argument whose result is turned into units of 2^-40: for an argument below -87 and
-// for NaN, any result below one unit will do.
-INLINE float exp_of_units(float t) {
-    const float clamped = fmaxf(t, exact::EXP_MIN);
-    const float shifted = exact::add(exact::mul(clamped, 1.44269504088896340736f), 12582912.0f);
-    const float n = exact::sub(shifted, 12582912.0f);
-    // The product is exact: fusing it rounds as before.
-    const float near = fmaf(-n, 355.0f / 512.0f, clamped);
-    const float r = exact::sub(near, exact::mul(n, -2.1219444e-4f));
-    float p = 1.0f / 720.0f;
-    p = exact::add(exact::mul(p, r), 1.0f / 120.0f);
-    p = exact::add(exact::mul(p, r), 1.0f / 24.0f);
-    p = exact::add(exact::mul(p, r), 1.0f / 6.0f);
-    p = exact::add(exact::mul(p, r), 0.5f);
-    p = exact::add(exact::mul(p, r), 1.0f);
-    p = exact::add(exact::mul(p, r), 1.0f);
-    return __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
-}
-
-// From logits to weights: exact::sampling.
-struct Scale {
-    float largest;
-    float inverse;
-
-    INLINE float below(float x) const { return exact::mul(exact::sub(x, largest), inverse); }
-
-    // 0 for nothing.
-    INLINE float weight(float x) const { return x == largest ? 1.0f : exact::exp(below(x)); }
-
-    INLINE u64 fixed(float x) const {
-        const float t = x == largest ? 0.0f : below(x);
-        return Split(exp_of_units(t)).fixed();
-    }
-};
-
-// 1 / temperature, cut to 2^-100 .. 2^100.
-INLINE float inverse_of(float temperature) {
-    const float least = __uint_as_float((127 - 100) << 23);
-    const float most = __uint_as_float((127 + 100) << 23);
-    const u32 bits = __float_as_uint(fminf(fmaxf(temperature, least), most));
-    const float mantissa = __uint_as_float((bits & 0x007FFFFFu) | 0x3F800000u);
-    const float scale = __uint_as_float((254 - (bits >> 23)) << 23);
-    return exact::mul(exact::reciprocal(mantissa), scale);
-}
 
 // ---- rows -----------------------------------------------------------------------
 
@@ -101,134 +20,24 @@ struct Masked {
 
     INLINE bool as_is() const { return mask == nullptr && floor == 0; }
 
-    // Bit j stands for entry first + j, of a whole vector.
-    INLINE u32 allowed(u32 first) const {
-        if (mask == nullptr) return ALL_LANES;
-        const u32 word = first / 32;
-        const u32 last = (first + N - 1) / 32;
-        return __funnelshift_r(mask[word], mask[last], first % 32);
-    }
-
-    INLINE void whole_vector(const float (&values)[N], float (&entries)[N], u32 first) const {
-        const u32 bits = allowed(first);
-#pragma unroll
-        for (u32 j = 0; j < N; ++j) {
-            // The larger one is the number, where one is.
-            const float x = fmaxf(values[j], negative_infinity());
-            entries[j] = bits >> j & 1 ? x : negative_infinity();
-        }
+    // Of a token in the row.
+    INLINE float operator()(float value, u32 token) const {
+        const bool in = mask == nullptr || (mask[token / 32] >> token % 32 & 1) != 0;
+        // The larger one is the number, where one is.
+        const float entry = in ? fmaxf(value, negative_infinity()) : negative_infinity();
+        return floor != 0 && scale.fixed(entry) < floor ? nothing() : entry;
     }
 
     INLINE void operator()(const float (&values)[N], float (&entries)[N], u32 first) const {
-        if (first < vocab && vocab - first >= N) {
-            whole_vector(values, entries, first);
-        } else {
-#pragma unroll
-            for (u32 j = 0; j < N; ++j) {
-                const u32 index = first + j;
-                entries[j] = nothing();
-                if (index < vocab) {
-                    const bool in = mask == nullptr || (mask[index / 32] >> index % 32 & 1) != 0;
-                    entries[j] = in ? fmaxf(values[j], negative_infinity()) : negative_infinity();
-                }
-            }
-        }
-        if (floor != 0) drop(entries);
-    }
-
-    INLINE void drop(float (&entries)[N]) const {
 #pragma unroll
         for (u32 j = 0; j < N; ++j) {
-            if (scale.fixed(entries[j]) < floor) entries[j] = nothing();
+            entries[j] = first + j < vocab ? (*this)(values[j], first + j) : nothing();
         }
     }
 };
 
 template <typename T>
 using LogitRow = EnteredRow<T, Masked<T>>;
-
-// ---- requests -------------------------------------------------------------------
-
-// What a row's request says. Asynchronous copies bring it to shared memory while the row is read, so
-// that it takes no registers meanwhile.
-struct Request {
-    u64 seed;
-    i64 position;
-    float temperature;
-    float top_p;
-    float min_p;
-    i32 top_k;
-
-    // By one thread. A word is stored or copied, never both: nothing orders a copy after a store of
-    // the same thread to the same place.
-    template <typename T>
-    INLINE void fetch(const Params<T>& p, u32 row) {
-        if (p.positions.wide) {
-            copy_async(&position, static_cast<const i64*>(p.positions.data) + row);
-        } else {
-            position = p.positions[row];
-        }
-        // Negative ones are large here.
-        const u64 at = p.of_rows.data == nullptr ? row : static_cast<u64>(p.of_rows[row]);
-        const bool known = at < p.requests;
-        if (known) {
-            copy_async(&temperature, p.temperature + at);
-            copy_async(&seed, p.seeds + at);
-        } else {
-            temperature = __uint_as_float(0x7FC00000u);
-            seed = 0;
-        }
-        copy_or(&top_k, p.top_k, at, known, 0);
-        copy_or(&top_p, p.top_p, at, known, 1.0f);
-        copy_or(&min_p, p.min_p, at, known, 0.0f);
-    }
-
-    // Waits for the copies. By the thread that fetched, before the barrier after which all may read.
-    INLINE static void arrive() { await_copies(); }
-
-private:
-    // Copies a word, or stores what stands for an absent one.
-    template <typename W>
-    INLINE static void copy_or(W* to, const W* from, u64 at, bool known, W absent) {
-        if (known && from != nullptr) {
-            copy_async(to, from + at);
-        } else {
-            *to = absent;
-        }
-    }
-};
-
-// What a request means for its row.
-struct Options {
-    float inverse;
-    // 0 for off.
-    u32 top_k;
-    // In units of 2^-32; 2^32 for off.
-    u64 top_p;
-    // The least weight that min_p keeps.
-    u64 floor;
-    u32 bits;
-    bool greedy;
-
-    // Whether it may be that not all is kept.
-    INLINE bool filters() const { return top_k > 0 || top_p < 1ull << 32 || floor > 0; }
-
-    INLINE Options(const Request& r, u32 vocab)
-        : inverse(1.0f), top_k(0), top_p(1ull << 32), floor(0), bits(0), greedy(true) {
-        if (!(r.temperature >= 0.0f)) bits = BAD_LENGTHS;
-        if (!(r.temperature > 0.0f)) return;
-        greedy = false;
-        inverse = inverse_of(r.temperature);
-        top_k = static_cast<u32>(max(r.top_k, 0));
-        if (top_k >= vocab) top_k = 0;
-        if (r.top_p != r.top_p || r.min_p != r.min_p) bits = BAD_LENGTHS;
-        // NaN is no share at all.
-        if (!(r.top_p >= 1.0f)) {
-            top_p = r.top_p > 0.0f ? __float2ull_rz(exact::mul(r.top_p, 4294967296.0f)) : 0;
-        }
-        floor = r.min_p != r.min_p ? ONE : exact::fixed_probability(r.min_p);
-    }
-};
 
 // ---- sums -----------------------------------------------------------------------
 
@@ -263,8 +72,8 @@ INLINE u64 sum_all(const Row& row, u32 lane, const Scale& scale, Also&& also) {
         also(entries, first);
     };
     // Eight entries at once.
-    if (row.is_read_again()) {
-        row.template each_again<8 / Row::N, MEANWHILE>(lane, add);
+    if (row.is_read_as_is()) {
+        row.template each_as_is<8 / Row::N, MEANWHILE>(lane, add);
     } else {
         row.template each<2>(lane, add);
     }
@@ -325,21 +134,6 @@ struct Kept {
     }
 };
 
-// The sum of the weights of the logits as they are, whatever the mask, of a piece.
-template <typename Row>
-INLINE u64 sum_raw(const Row& row, u32 lane, const Scale& scale) {
-    u64 total = 0;
-#pragma unroll 1
-    for (u32 v = row.begin + lane; v < row.end; v += WARP) {
-        float values[Row::N];
-        u32 first;
-        row.read(v, values, first);
-#pragma unroll
-        for (u32 j = 0; j < Row::N; ++j) total += scale.fixed(values[j]);
-    }
-    return warp_sum(total);
-}
-
 // ---- results --------------------------------------------------------------------
 
 // Writes the probabilities of this warp's piece: share(x, index).
@@ -357,36 +151,25 @@ INLINE void write_probs(const Params<T>& p, u32 row_index, const LogitRow<T>& ro
     });
 }
 
-// Writes a token and what goes with it, in one lane. `sum` is that of the weights of
-// the logits as they are, of which `largest` is the largest.
+// Writes the token that finishes at a place, and what goes with it; NONE where there is none. `logprob`
+// is the logarithm of its share.
 template <typename T>
-INLINE void write_token(const Params<T>& p, u32 row, u32 token, float largest, u64 sum) {
-    p.tokens.set(row, 0, static_cast<i32>(token));
-    if (p.logprobs == nullptr) return;
-    const float x = to_f32(p.logits[row][token]);
-    float result = negative_infinity();
-    if (x > negative_infinity()) {
-        const float below = x == largest ? 0.0f : exact::sub(x, largest);
-        // The sum is 1 and more: no logarithm of a small number.
-        result = below - logf(exact::mul(__ull2float_rn(sum), 1.0f / 1099511627776.0f));
-    }
-    p.logprobs[row] = result;
+INLINE void write_token(const Params<T>& p, u32 row, u32 place, u32 token, float logprob) {
+    p.tokens.set(row, place, static_cast<i32>(token));
+    if (p.processed_logprobs.data == nullptr) return;
+    p.processed_logprobs[row][place] = token == NONE ? negative_infinity() : logprob;
 }
 
-// The lowest token that the mask allows, else 0.
-template <typename T>
-INLINE u32 lowest_allowed(const Params<T>& p, u32 row, u32 lane) {
-    if (p.mask.data == nullptr) return 0;
-    const u32* const mask = p.mask[row];
-    const u32 words = (p.vocab + 31) / 32;
-    for (u32 first = 0; first < words; first += WARP) {
-        const u32 bits = first + lane < words ? mask[first + lane] : 0;
-        const u32 set = __ballot_sync(ALL_LANES, bits != 0);
-        if (set == 0) continue;
-        const u32 owner = __ffs(set) - 1;
-        const u32 token = (first + owner) * 32 + __ffs(__shfl_sync(ALL_LANES, bits, owner)) - 1;
-        // The last word may have bits that stand for nothing.
-        return token < p.vocab ? token : 0;
+// The logarithm of a share of what was drawn from.
+struct LogShare {
+    Scale scale;
+    // Of the sum of weights.
+    float logarithm;
+
+    INLINE LogShare(const Scale& weights, u64 total)
+        : scale(weights), logarithm(logf(__ull2float_rn(total) * (1.0f / 1099511627776.0f))) {}
+
+    INLINE float operator()(float x) const {
+        return (x == scale.largest ? 0.0f : scale.below(x)) - logarithm;
     }
-    return 0;
-}
+};

@@ -5,22 +5,14 @@
 //     row      | edge | 16-byte vectors ...................... | edge |
 //     warps    |  0         |  1         |  2         |   ...   last  |
 //
-// Where rows are few, a block's pieces lie in its shared memory, read once from the row;
-// otherwise every pass reads the row again, from L2.
+// Every pass reads the row again, from L2.
 #pragma once
 
 #include "aligned_row.cuh"
 #include "select_team.cuh"
 #include "vocab_row.cuh"
 
-// An entry that is not there, or was dropped.
-INLINE float nothing() { return __uint_as_float(0x7FFFFFFFu); }
-
-// 0 for nothing, which is below every number's key.
-INLINE u32 key_of(float x) { return x != x ? 0 : exact::sort_key(x); }
-
-// The entries of a vector read from the row again: kept out of the way of rows that
-// shared memory holds.
+// The entries of a vector of which not each element is its entry: kept out of the way of the others.
 template <typename Row>
 __device__ __noinline__ Entries<float, Row::N> make_again(Row row, u32 vector) {
     float values[Row::N];
@@ -34,30 +26,15 @@ __device__ __noinline__ Entries<float, Row::N> make_again(Row row, u32 vector) {
     return made;
 }
 
-// Loads where `there`, and leaves what was loaded before otherwise: one instruction, so
-// that nothing waits for it before it is used.
-template <typename T>
-INLINE void load_pack_if(Pack<T>& pack, const T* from, bool there) {
-    asm volatile(
-        "{ .reg .pred p; setp.ne.u32 p, %5, 0; "
-        "@p ld.global.nc.v4.u32 {%0, %1, %2, %3}, [%4]; }"
-        : "+r"(pack.raw.x), "+r"(pack.raw.y), "+r"(pack.raw.z), "+r"(pack.raw.w)
-        : "l"(from), "r"(static_cast<u32>(there)));
-}
-
-// A row as f32. `make(values, entries, index of the first)` turns elements into
-// entries, in which NaN means nothing; an element outside of the row is NaN.
-// `make.whole_vector` does so where there are none, and where make.as_is() an element
-// is its entry, but for NaN, which is negative infinity.
+// A row as f32. `make(values, entries, index of the first)` turns elements into entries, in which NaN
+// means nothing; `make(value, index)` turns one. Where make.as_is() an element is its entry, but for NaN,
+// which is negative infinity.
 //
 // An AlignedRow (aligned_row.cuh), all of whose members are of one struct: of a base class the
 // compiler makes other code, which was not timed.
 template <typename T, typename Make>
 struct EnteredRow {
     static constexpr u32 N = Pack<T>::N;
-    // Vectors that a lane takes at once as it reads a row first, while as many more are in
-    // flight.
-    static constexpr u32 AHEAD = 2;
 
     const T* row;
     u32 length;
@@ -66,19 +43,19 @@ struct EnteredRow {
     // This warp's vectors, counted from that boundary.
     u32 begin;
     u32 end;
-    // Where this block's pieces are kept, and from which vector on; null where
-    // they are not.
-    float* cache;
-    u32 cached_from;
     Make make;
 
-    INLINE EnteredRow(const T* from, u32 count, const Team& team, float* space, const Make& making)
-        : row(from), length(count), cache(space), make(making) {
+    INLINE EnteredRow(const T* from, u32 count, const Team& team, const Make& making)
+        : row(from), length(count), make(making) {
         lead = lead_of(from);
         const u32 vectors = (lead + count + N - 1) / N;
         begin = start_of(vectors, team.piece(), team.pieces());
         end = start_of(vectors, team.piece() + 1, team.pieces());
-        cached_from = start_of(vectors, team.blocks.rank * SELECT_WARPS, team.pieces());
+    }
+
+    // One entry; nothing beyond the row.
+    INLINE float entry(u32 index) const {
+        return index < length ? make(to_f32(row[index]), index) : nothing();
     }
 
     INLINE static u32 start_of(u32 vectors, u32 piece, u32 pieces) {
@@ -110,32 +87,7 @@ struct EnteredRow {
         }
     }
 
-    INLINE float4* place(u32 vector) const {
-        return reinterpret_cast<float4*>(cache + (vector - cached_from) * N);
-    }
-
-    INLINE void store(u32 vector, const float (&entries)[N]) const {
-        float4* const to = place(vector);
-#pragma unroll
-        for (u32 j = 0; j < N; j += 4) {
-            to[j / 4] = make_float4(entries[j], entries[j + 1], entries[j + 2], entries[j + 3]);
-        }
-    }
-
     INLINE void fetch(u32 vector, float (&entries)[N], u32& first) const {
-        if (cache != nullptr) {
-            first = vector * N - lead;
-            const float4* const from = place(vector);
-#pragma unroll
-            for (u32 j = 0; j < N; j += 4) {
-                const float4 four = from[j / 4];
-                entries[j] = four.x;
-                entries[j + 1] = four.y;
-                entries[j + 2] = four.z;
-                entries[j + 3] = four.w;
-            }
-            return;
-        }
         first = vector * N - lead;
         if (make.as_is() && whole(first)) {
             read_whole(vector, entries);
@@ -146,99 +98,6 @@ struct EnteredRow {
 #pragma unroll
             for (u32 j = 0; j < N; ++j) entries[j] = made.items[j];
         }
-    }
-
-    // visit(elements, vector, whether that is one of from .. to) for a lane's vectors, AHEAD
-    // at a time while as many more are in flight; where it is none, they are those of
-    // another that is.
-    template <typename Visit>
-    INLINE void stream(u32 lane, u32 from, u32 to, Visit&& visit) const {
-        if (from >= to) return;
-        constexpr u32 CHUNK = AHEAD * WARP;
-        const auto load_first = [&](Pack<T>(&packs)[AHEAD], u32 base) {
-#pragma unroll
-            for (u32 a = 0; a < AHEAD; ++a) packs[a] = load(min(base + a * WARP + lane, to - 1));
-        };
-        const T* const own = row + (static_cast<i64>(from + lane) * N - lead);
-        const auto load_next = [&](Pack<T>(&packs)[AHEAD], u32 base) {
-            const T* const there = own + static_cast<u64>(base - from) * N;
-#pragma unroll
-            for (u32 a = 0; a < AHEAD; ++a) {
-                load_pack_if(packs[a], there + a * WARP * N, base + a * WARP + lane < to);
-            }
-        };
-        const auto take = [&](const Pack<T>(&packs)[AHEAD], u32 base) {
-#pragma unroll
-            for (u32 a = 0; a < AHEAD; ++a) {
-                const u32 at = base + a * WARP + lane;
-                visit(packs[a], at, at < to);
-            }
-        };
-        Pack<T> even[AHEAD];
-        Pack<T> odd[AHEAD];
-        load_first(even, from);
-        if (from + CHUNK < to) load_first(odd, from + CHUNK);
-        for (u32 base = from;; base += 2 * CHUNK) {
-            take(even, base);
-            if (base + CHUNK >= to) return;
-            load_next(even, base + 2 * CHUNK);
-            take(odd, base + CHUNK);
-            if (base + 2 * CHUNK >= to) return;
-            load_next(odd, base + 3 * CHUNK);
-        }
-    }
-
-    // Reads this warp's piece for the first time: visit(values, entries, index of
-    // the first, whether all are in the row) has the elements as they are and what was
-    // made of them: with AS_IS, of whole vectors, nothing. It may see a vector twice.
-    template <bool AS_IS, typename Visit>
-    INLINE void enter(u32 lane, Visit&& visit) const {
-        if (begin == end) return;
-        // Only the row's first and last vector may be in parts.
-        const u32 from = whole(begin * N - lead) ? begin : begin + 1;
-        const u32 to = whole((end - 1) * N - lead) ? end : max(end - 1, from);
-        stream(lane, from, to, [&](const Pack<T>& pack, u32 v, bool in) {
-            float values[N];
-#pragma unroll
-            for (u32 j = 0; j < N; ++j) values[j] = to_f32(pack.items[j]);
-            if constexpr (AS_IS) {
-                if (cache != nullptr && in) store(v, values);
-                visit(values, values, 0, true);
-            } else if (in) {
-                float entries[N];
-                make.whole_vector(values, entries, v * N - lead);
-                if (cache != nullptr) store(v, entries);
-                visit(values, entries, v * N - lead, true);
-            }
-        });
-        // A lane for each of the two.
-        const u32 part = lane == 0 ? begin : end - 1;
-        const bool cut = lane == 0 ? from != begin : to != end && end - 1 != begin;
-        if (lane < 2 && cut) {
-            float values[N];
-            float entries[N];
-            u32 first;
-            read(part, values, first);
-            make(values, entries, first);
-            if (cache != nullptr) store(part, entries);
-            visit(values, entries, first, false);
-        }
-    }
-
-    // Makes entries of what is kept once more: again(entries, index of the first).
-    template <typename Again>
-    INLINE void remake_cached(u32 lane, Again&& again) const {
-        if (cache == nullptr) return;
-        __syncwarp();
-#pragma unroll 1
-        for (u32 v = begin + lane; v < end; v += WARP) {
-            float entries[N];
-            u32 first;
-            fetch(v, entries, first);
-            again(entries, first);
-            store(v, entries);
-        }
-        __syncwarp();
     }
 
     // visit(entries, index of the first) for this warp's piece, a vector a lane.
@@ -253,15 +112,14 @@ struct EnteredRow {
         }
     }
 
-    // Whether every pass reads the elements again, and they are the entries but for what is
-    // not a number.
-    INLINE bool is_read_again() const { return cache == nullptr && make.as_is(); }
+    // Whether elements are the entries, but for what is not a number.
+    INLINE bool is_read_as_is() const { return make.as_is(); }
 
-    // As `each`, for a row that is read again, AT_ONCE vectors a lane at a time: what was
+    // As `each`, for a row that is read as it is, AT_ONCE vectors a lane at a time: what was
     // read last comes first, since the caches still have it. MEANWHILE as many more are in
     // flight, which takes registers.
     template <u32 AT_ONCE, bool MEANWHILE, typename Visit>
-    INLINE void each_again(u32 lane, Visit&& visit) const {
+    INLINE void each_as_is(u32 lane, Visit&& visit) const {
         if (begin == end) return;
         // Only the row's first and last vector may be in parts.
         const u32 from = whole(begin * N - lead) ? begin : begin + 1;

@@ -16,19 +16,31 @@ struct Team {
     // a barrier and asking.
     struct Shared {
         u64 told[2][MAX_PIECES];
+        // Where what is passed is counted, in turn.
+        Arrivals arrivals[2];
         // Of `find`: what each warp brings, and the index.
         u64 sums[SELECT_WARPS];
         u32 found;
     };
 
     Shared* shared;
-    Cluster blocks;
+    Senders blocks;
     u32 lane;
     u32 warp;
     u32 meetings;
+    // Of the meetings those in which values were passed.
+    u32 passes;
 
+    // Prepares for meetings. Each block then arrives once, and waits before the first of them: all must
+    // run to be told something.
     INLINE Team(Shared& of_block)
-        : shared(&of_block), lane(lane_id()), warp(threadIdx.x / WARP), meetings(0) {}
+        : shared(&of_block), lane(lane_id()), warp(threadIdx.x / WARP), meetings(0), passes(0) {
+        if (blocks.size > 1 && threadIdx.x == 0) {
+            shared->arrivals[0].init();
+            shared->arrivals[1].init();
+            Arrivals::publish_init();
+        }
+    }
 
     // This warp's piece of the row, and how many there are.
     INLINE u32 piece() const { return blocks.rank * SELECT_WARPS + warp; }
@@ -36,8 +48,8 @@ struct Team {
     // Whether a piece is one of this block's.
     INLINE bool has(u32 piece) const { return piece / SELECT_WARPS == blocks.rank; }
 
-    // Each warp tells a value, the same in all its lanes. Before the first, each block
-    // arrives once as it starts and waits: all must run to be told something.
+    // Each warp tells a value, the same in all its lanes. What was written before, to whatever memory, is
+    // seen after it by all.
     INLINE void tell(u64 value) {
         u64* const place = &shared->told[meetings & 1][piece()];
         if (lane < blocks.size) *blocks.of(place, lane) = value;
@@ -45,35 +57,51 @@ struct Team {
         blocks.sync();
     }
 
-    // Each warp tells the larger ones of two values a lane of as many groups of its
-    // lanes as there are places for: the first above the second.
-    INLINE void tell_largest(u32 first, u32 second) {
-        const u32 bits = group_bits();
-        if (bits == 0) {
-            first = __reduce_max_sync(ALL_LANES, first);
-            second = __reduce_max_sync(ALL_LANES, second);
-        }
-        for (u32 o = 1; bits > 0 && o < WARP >> bits; o *= 2) {
-            first = max(first, __shfl_xor_sync(ALL_LANES, first, o));
-            second = max(second, __shfl_xor_sync(ALL_LANES, second, o));
-        }
-        const u64 pair = static_cast<u64>(first) << 32 | second;
-        const u32 group = lane & ((1u << bits) - 1);
-        const u64 value = __shfl_sync(ALL_LANES, pair, group * (WARP >> bits));
-        u64* const place = &shared->told[meetings & 1][(piece() << bits) + group];
-        if (lane >> bits < blocks.size) *blocks.of(place, lane >> bits) = value;
-        meetings += 1;
-        blocks.sync();
+    // As `tell`, but nothing else that was written need be seen, in the block's own shared memory either:
+    // half the time.
+    INLINE void pass(u64 value) {
+        if (blocks.size == 1) return tell(value);
+        Arrivals& arrivals = open_pass(pieces());
+        u64* const place = &shared->told[meetings & 1][piece()];
+        if (lane < blocks.size) blocks.put(place, &arrivals.word, lane, value);
+        close_pass(arrivals);
     }
 
-    // The piece of a group.
-    INLINE u32 piece_of(u32 group) const { return group >> group_bits(); }
+    // Each warp passes the largest of a value a lane of as many segments of its lanes as there are places
+    // for.
+    INLINE void pass_largest(u32 value) {
+        const u32 bits = segment_bits();
+        if (bits == 0) value = __reduce_max_sync(ALL_LANES, value);
+        for (u32 o = 1; bits > 0 && o < WARP >> bits; o *= 2) {
+            value = max(value, __shfl_xor_sync(ALL_LANES, value, o));
+        }
+        const u32 segment = lane & ((1u << bits) - 1);
+        const u64 its = __shfl_sync(ALL_LANES, value, segment * (WARP >> bits));
+        u64* const place = &shared->told[meetings & 1][(piece() << bits) + segment];
+        if (blocks.size == 1) {
+            if (lane >> bits == 0) *place = its;
+            meetings += 1;
+            blocks.sync();
+            return;
+        }
+        Arrivals& arrivals = open_pass(MAX_PIECES);
+        if (lane >> bits < blocks.size) blocks.put(place, &arrivals.word, lane >> bits, its);
+        close_pass(arrivals);
+    }
 
-    // How many groups a piece has, as a power of two.
-    INLINE u32 group_bits() const { return __clz(pieces()) - __clz(MAX_PIECES); }
+    // How many segments a piece has, as a power of two.
+    INLINE u32 segment_bits() const { return __clz(pieces()) - __clz(MAX_PIECES); }
 
     // What the warp of that piece told last.
     INLINE u64 told(u32 piece) const { return shared->told[(meetings - 1) & 1][piece]; }
+
+    // The largest of the first values that were told last.
+    INLINE u32 largest_told(u32 count) const {
+        u32 largest = 0;
+#pragma unroll 1
+        for (u32 i = lane; i < count; i += WARP) largest = max(largest, static_cast<u32>(told(i)));
+        return __reduce_max_sync(ALL_LANES, largest);
+    }
 
     // The sums of what was told last: a lane has neighbouring pieces, a power of two.
     struct Sums {
@@ -111,6 +139,21 @@ struct Team {
         const u32 last = min(piece + each, pieces()) - 1;
         while (piece < last && told(piece) <= rest) rest -= told(piece++);
         return min(piece, pieces() - 1);
+    }
+
+private:
+    // A barrier that completes once so many values have come.
+    INLINE Arrivals& open_pass(u32 values) {
+        Arrivals& arrivals = shared->arrivals[passes & 1];
+        if (threadIdx.x == 0) arrivals.expect(values * 8);
+        return arrivals;
+    }
+
+    INLINE void close_pass(Arrivals& arrivals) {
+        meetings += 1;
+        arrivals.wait(passes >> 1 & 1);
+        passes += 1;
+        __syncwarp();
     }
 };
 

@@ -6,20 +6,6 @@
 
 namespace exact {
 
-// ln(1 + e) for 0 <= e <= 1.
-INLINE float ln_1p(float e) {
-    float p = 0.0053648227f;
-    p = sub(mul(p, e), 0.030065786f);
-    p = add(mul(p, e), 0.07920452f);
-    p = sub(mul(p, e), 0.13753802f);
-    p = add(mul(p, e), 0.19153655f);
-    p = sub(mul(p, e), 0.24857163f);
-    p = add(mul(p, e), 0.33321324f);
-    p = sub(mul(p, e), 0.49999648f);
-    p = add(mul(p, e), 1.0f);
-    return mul(p, e);
-}
-
 // The square root of ln(1 + e^x): 0 for NaN and below EXP_MIN.
 INLINE float sqrt_softplus(float x) {
     const float largest = 3.40282346638528859812e38f;

@@ -1,5 +1,5 @@
-// A row of a vocabulary, read once by many warps: where its largest entry is, or
-// what its entries sum up to. rejection_sample.cu says which rows and why.
+// A row of a vocabulary, read once by many warps: where its largest entry is.
+// rejection_sample.cu says which rows and why.
 //
 // A row is cut into contiguous pieces, one a warp:
 //
@@ -11,9 +11,6 @@
 #pragma once
 
 #include "common.cuh"
-
-constexpr u32 NONE = 0xFFFFFFFFu;
-constexpr float LARGEST = 3.402823466e38f;
 
 // ---- warps --------------------------------------------------------------------
 
@@ -36,12 +33,11 @@ struct Row {
     u32 skipped;
     u32 vocab;
 
-    // One residual in units of 2^-40.
-    INLINE u64 quantum(u32 index) const {
+    // One residual; 0 where it is not finite.
+    INLINE float residual(u32 index) const {
         float value = to_f32(target[index]);
         if (draft != nullptr) value = exact::sub(value, to_f32(draft[index]));
-        if (index == skipped || !exact::finite(value)) return 0;
-        return exact::fixed_probability(value);
+        return index == skipped || !exact::finite(value) ? 0.0f : value;
     }
 };
 
@@ -202,8 +198,7 @@ struct Largest {
 
 INLINE u32 index_of(u64 key) { return NONE - static_cast<u32>(key); }
 
-// What a warp found in its piece: a key or a sum, and whether some entry was not
-// finite.
+// What a warp found in its piece: a key, and whether some entry was not finite.
 struct Found {
     u64 value;
     bool odd;
@@ -223,113 +218,4 @@ INLINE Found largest_by(const Row<T>& row, u32 piece, u32 pieces, u32 lane) {
 template <typename T>
 __device__ __noinline__ Found largest_unaligned(Row<T> row, u32 piece, u32 pieces, u32 lane) {
     return largest_by<true, 1>(row, piece, pieces, lane);
-}
-
-// The entries of a piece.
-struct Range {
-    u32 begin;
-    u32 end;
-};
-
-template <typename T>
-INLINE Range entries_of(const Row<T>& row, u32 piece, u32 pieces) {
-    constexpr u32 N = Pack<T>::N;
-    const bool packed = alike(row);
-    const Piece p = packed ? piece_of<N>(row, piece, pieces) : piece_of<1>(row, piece, pieces);
-    const u32 n = packed ? N : 1;
-    return {piece == 0 ? 0 : p.head + p.begin * n,
-            piece + 1 == pieces ? row.vocab : p.head + p.end * n};
-}
-
-// The warp's sum over entries, one by one; right for any values.
-template <typename T>
-__device__ __noinline__ u64 sum_entries(Row<T> row, Range range, u32 lane) {
-    u64 sum = 0;
-#pragma unroll 4
-    for (u32 i = range.begin + lane; i < range.end; i += WARP) sum += row.quantum(i);
-    return warp_sum(sum);
-}
-
-// A lane's sum over a few entries, with the loads of eight in flight.
-template <typename T>
-INLINE u64 sum_few(const Row<T>& row, Range range) {
-    constexpr u32 AHEAD = 8;
-    u64 sum = 0;
-#pragma unroll 1
-    for (u32 i = range.begin; i < range.end; i += AHEAD) {
-        u64 quanta[AHEAD];
-#pragma unroll
-        for (u32 a = 0; a < AHEAD; ++a) quanta[a] = row.quantum(min(i + a, range.end - 1));
-#pragma unroll
-        for (u32 a = 0; a < AHEAD; ++a) sum += i + a < range.end ? quanta[a] : 0;
-    }
-    return sum;
-}
-
-// The first entry at which a lane's running sum exceeds the threshold, which the
-// sum of the range does.
-template <typename T>
-INLINE u32 find_entry(const Row<T>& row, Range range, u64 threshold) {
-    u32 i = range.begin;
-#pragma unroll 1
-    for (; i + 1 < range.end; ++i) {
-        const u64 quantum = row.quantum(i);
-        if (quantum > threshold) break;
-        threshold -= quantum;
-    }
-    return i;
-}
-
-// The sum of a lane's residuals in units of 2^-40, where they are finite. A
-// residual's 40 bits come 20 at a time: adding 2^23 and rounding down leaves
-// them in the low mantissa bits, and every operation is exact.
-struct Sum {
-    static constexpr float UNIT = 1048576.0f;
-    static constexpr float SHIFT = 8388608.0f;
-    static constexpr u32 SHIFT_BITS = 0x4B000000u;
-
-    u64 total = 0;
-    // NaN once an entry was not finite.
-    float odd = 0.0f;
-
-    template <u32 N>
-    INLINE void operator()(const float (&values)[N], u32) {
-        u32 high = 0;
-        u32 low = 0;
-#pragma unroll
-        for (u32 j = 0; j < N; ++j) {
-            odd = fmaf(values[j], 0.0f, odd);
-            const float r = __saturatef(values[j]);
-            const float upper = __fmaf_rz(r, UNIT, SHIFT);
-            const float rest = fmaf(r, UNIT, exact::sub(SHIFT, upper));
-            const float lower = __fmaf_rz(rest, UNIT, SHIFT);
-            high += __float_as_uint(upper) - SHIFT_BITS;
-            low += __float_as_uint(lower) - SHIFT_BITS;
-        }
-        total += (static_cast<u64>(high) << 20) + low;
-    }
-};
-
-template <u32 N, typename T>
-INLINE Found sum_by(const Row<T>& row, u32 piece, u32 pieces, u32 lane) {
-    Sum sum;
-    const bool first = piece == 0;
-    const bool last = piece + 1 == pieces;
-    scan<N, true>(row, piece_of<N>(row, piece, pieces), first, last, lane, sum);
-    return {warp_sum(sum.total), __any_sync(ALL_LANES, sum.odd != sum.odd) != 0};
-}
-
-template <typename T>
-__device__ __noinline__ Found sum_unaligned(Row<T> row, u32 piece, u32 pieces, u32 lane) {
-    return sum_by<1>(row, piece, pieces, lane);
-}
-
-// A warp's sum of residuals.
-template <typename T>
-INLINE Found sum_of_piece(const Row<T>& row, u32 piece, u32 pieces, u32 lane) {
-    constexpr u32 N = Pack<T>::N;
-    Found sum = alike(row) ? sum_by<N>(row, piece, pieces, lane)
-                           : sum_unaligned(row, piece, pieces, lane);
-    if (sum.odd) sum.value = sum_entries(row, entries_of(row, piece, pieces), lane);
-    return sum;
 }

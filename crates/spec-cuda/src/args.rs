@@ -36,6 +36,11 @@ pub struct Rows {
     pub stride: u64,
 }
 
+impl Rows {
+    /// What stands for a matrix that is not there.
+    pub(crate) const ABSENT: Rows = Rows { data: 0, stride: 0 };
+}
+
 /// Integers of either width, which the kernel reads as 64 bits; a u32 as the i32
 /// that shares its bits.
 #[repr(C)]

@@ -25,26 +25,26 @@ struct Params {
     Integers of_rows;
     // A bit for each token that is allowed, [rows, ceil(vocab / 32)]; null: all are.
     Rows<const u32> mask;
-    // The token of each row, [rows, 1].
+    // The tokens of each row in the order in which they finish, [rows, draws].
     IntegerRows tokens;
-    // Probabilities that the token was drawn from, [rows, vocab], or null.
+    // Probabilities that the tokens were drawn from, [rows, vocab], or null.
     Rows<float> probs;
-    // The log-probability of each row's token, [rows], or null.
-    float* logprobs;
+    // The logarithm of each token's share of them, [rows, draws], or null.
+    Rows<float> processed_logprobs;
     // One word of flags, or null.
     u32* flags;
     // Requests.
     u64 requests;
     // Tokens of the vocabulary.
     u32 vocab;
+    // Tokens that a row draws.
+    u32 draws;
     // 1 where min-p filters before top-k and top-p, else 0.
     u32 min_p_first;
-    // 1 where a block keeps its pieces of the row in shared memory, else 0.
-    u32 cached;
     u32 reserved;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params<float>) == 184);
+static_assert(sizeof(Params<float>) == 192);
 static_assert(SPEC_OFFSET(Params<float>, logits.data) == 0);
 static_assert(SPEC_OFFSET(Params<float>, logits.stride) == 8);
 static_assert(SPEC_OFFSET(Params<float>, positions.data) == 16);
@@ -63,10 +63,54 @@ static_assert(SPEC_OFFSET(Params<float>, tokens.stride) == 112);
 static_assert(SPEC_OFFSET(Params<float>, tokens.wide) == 120);
 static_assert(SPEC_OFFSET(Params<float>, probs.data) == 128);
 static_assert(SPEC_OFFSET(Params<float>, probs.stride) == 136);
-static_assert(SPEC_OFFSET(Params<float>, logprobs) == 144);
-static_assert(SPEC_OFFSET(Params<float>, flags) == 152);
-static_assert(SPEC_OFFSET(Params<float>, requests) == 160);
-static_assert(SPEC_OFFSET(Params<float>, vocab) == 168);
-static_assert(SPEC_OFFSET(Params<float>, min_p_first) == 172);
-static_assert(SPEC_OFFSET(Params<float>, cached) == 176);
-static_assert(SPEC_OFFSET(Params<float>, reserved) == 180);
+static_assert(SPEC_OFFSET(Params<float>, processed_logprobs.data) == 144);
+static_assert(SPEC_OFFSET(Params<float>, processed_logprobs.stride) == 152);
+static_assert(SPEC_OFFSET(Params<float>, flags) == 160);
+static_assert(SPEC_OFFSET(Params<float>, requests) == 168);
+static_assert(SPEC_OFFSET(Params<float>, vocab) == 176);
+static_assert(SPEC_OFFSET(Params<float>, draws) == 180);
+static_assert(SPEC_OFFSET(Params<float>, min_p_first) == 184);
+static_assert(SPEC_OFFSET(Params<float>, reserved) == 188);
+
+// What the kernels take that report of the tokens drawn. `T` is the type of the logits.
+template <typename T>
+struct Report {
+    // Logits, [rows, vocab].
+    Rows<const T> logits;
+    // The tokens of each row, [rows, draws], -1 for none.
+    IntegerRows tokens;
+    // The log-probability of each token, [rows, draws], or null.
+    Rows<float> logprobs;
+    // How many logits are as large as each token's, [rows, draws], or null.
+    Rows<i32> ranks;
+    // The likeliest tokens, [rows, top], or null.
+    Rows<i32> top_tokens;
+    // Their log-probabilities, [rows, top], or null.
+    Rows<float> top_logprobs;
+    // Tokens of the vocabulary.
+    u32 vocab;
+    // Tokens that a row draws.
+    u32 draws;
+    // How many of the likeliest tokens are reported.
+    u32 top;
+    u32 reserved;
+};
+// In bytes, as the host has them.
+static_assert(sizeof(Report<float>) == 120);
+static_assert(SPEC_OFFSET(Report<float>, logits.data) == 0);
+static_assert(SPEC_OFFSET(Report<float>, logits.stride) == 8);
+static_assert(SPEC_OFFSET(Report<float>, tokens.data) == 16);
+static_assert(SPEC_OFFSET(Report<float>, tokens.stride) == 24);
+static_assert(SPEC_OFFSET(Report<float>, tokens.wide) == 32);
+static_assert(SPEC_OFFSET(Report<float>, logprobs.data) == 40);
+static_assert(SPEC_OFFSET(Report<float>, logprobs.stride) == 48);
+static_assert(SPEC_OFFSET(Report<float>, ranks.data) == 56);
+static_assert(SPEC_OFFSET(Report<float>, ranks.stride) == 64);
+static_assert(SPEC_OFFSET(Report<float>, top_tokens.data) == 72);
+static_assert(SPEC_OFFSET(Report<float>, top_tokens.stride) == 80);
+static_assert(SPEC_OFFSET(Report<float>, top_logprobs.data) == 88);
+static_assert(SPEC_OFFSET(Report<float>, top_logprobs.stride) == 96);
+static_assert(SPEC_OFFSET(Report<float>, vocab) == 104);
+static_assert(SPEC_OFFSET(Report<float>, draws) == 108);
+static_assert(SPEC_OFFSET(Report<float>, top) == 112);
+static_assert(SPEC_OFFSET(Report<float>, reserved) == 116);

@@ -87,45 +87,39 @@ struct Team {
 }
 
 impl Team {
-    /// Powers of two, at most `most` blocks. Blocks x threads on an H200, 8 drafts of f32, in microseconds,
-    /// argmax | sample:
+    /// Powers of two, at most `most` blocks. Blocks x threads on an H200, 8 drafts of f32, in
+    /// microseconds, argmax:
     ///
     /// ```text
     /// batch, vocab   16 x 256     8 x 512      8 x 256      4 x 512
-    /// 1, 32000       3.3 | 4.9
-    /// 1, 128256      4.4 | 5.8
-    /// 1, 151936      4.9 | 6.2
-    /// 2, 32000       3.4 | 5.0    3.8 | 5.6    3.6 | 4.8    4.0 | 5.6
-    /// 4, 128256      4.7 | 5.9    5.1 | 6.8    5.6 | 7.7    6.4 | 7.8
-    /// 8, 32000       3.8 | 5.6    3.9 | 5.8    3.7 | 5.1    4.1 | 5.8
-    /// 8, 50257       4.3 | 5.9    4.2 | 5.9    4.3 | 5.6    4.8 | 6.4
-    /// 8, 128256      5.6 | 7.2    5.7 | 7.3    6.8 | 8.9    7.5 | 9.0
-    /// 16, 32000      4.2 | 6.1    4.6 | 7.3    4.2 | 5.6    4.3 | 6.0
-    /// 16, 50257      5.1 | 7.0    5.2 | 7.6    5.0 | 6.6    5.5 | 7.3
-    /// 16, 128256     6.7 | 8.5    6.9 | 9.2    6.9 | 8.9    7.3 | 8.8
-    /// 32, 32000      7.7 | 10     7.9 | 11     5.1 | 7.1    5.7 | 8.2
-    /// 32, 128256     12 | 14      12 | 15      8.8 | 11     9.6 | 12
-    /// 64, 128256     23 | 26      24 | 28      22 | 26      23 | 26
+    /// 1, 151936      4.9
+    /// 4, 128256      4.7          5.1          5.6          6.4
+    /// 8, 32000       3.8          3.9          3.7          4.1
+    /// 8, 128256      5.6          5.7          6.8          7.5
+    /// 16, 32000      4.2          4.6          4.2          4.3
+    /// 16, 128256     6.7          6.9          6.9          7.3
+    /// 32, 32000      7.7          7.9          5.1          5.7
+    /// 32, 128256     12           12           8.8          9.6
+    /// 64, 128256     23           24           22           23
     /// ```
     ///
     /// With greedy requests among them, 8 x 256 takes 6.1 where 8 x 512 takes 6.3 (8, 32000),
     /// and 16 x 256 takes 12.3 where 8 x 512 takes 14.4 (16, 128256).
-    ///
-    /// Requests of 256 x 4, 151936 on an H100: 111 | 115 by 4 x 512, 108 | 126 by 2 x 256.
     fn new(plan: &Plan, most: u32) -> Self {
-        let sums = plan.samples();
         let follows = plan.params.acceptance == Acceptance::Greedy || plan.greedy.is_some();
         let (small, large) = (plan.vocab() < 40_000, plan.vocab() > 100_000);
         let (blocks, threads) = match plan.batch {
+            // The race is made for blocks of so many threads.
+            0..=16 if plan.samples() => (16, 512),
+            17..=32 if plan.samples() => (8, 512),
+            33..=256 if plan.samples() => (4, 512),
             0..=1 => (16, 256),
             2..=16 if follows && small => (8, 256),
-            8..=16 if small || sums && !follows && plan.vocab() < 70_000 => (8, 256),
+            8..=16 if small => (8, 256),
             2..=16 if follows && !large => (8, 512),
-            8..=11 if !sums && !large => (8, 512),
+            8..=11 if !large => (8, 512),
             2..=16 => (16, 256),
-            33..=64 if follows && sums => (4, 512),
             17..=64 => (8, 256),
-            65..=256 if sums => (4, 512),
             65..=128 => (4, 256),
             129..=256 => (2, 256),
             _ => (1, 512),

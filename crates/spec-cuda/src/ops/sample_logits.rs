@@ -17,7 +17,9 @@ use crate::archive::{Archive, archive};
 use crate::args::{IntegerRows, Integers, Rows};
 use crate::launch::{Function, Shape};
 
-static KERNELS: Archive = archive!("sample_logits");
+static PLAIN: Archive = archive!("sample_logits_plain");
+static GENERAL: Archive = archive!("sample_logits");
+static REPORT: Archive = archive!("sample_logits_report");
 
 launch_params! {
     /// What the kernels of `sample_logits` take. `T` is the type of the logits.
@@ -41,120 +43,121 @@ launch_params! {
         of_rows: Integers,
         /// A bit for each token that is allowed, [rows, ceil(vocab / 32)]; null: all are.
         mask: Rows as "Rows<const u32>",
-        /// The token of each row, [rows, 1].
+        /// The tokens of each row in the order in which they finish, [rows, draws].
         tokens: IntegerRows,
-        /// Probabilities that the token was drawn from, [rows, vocab], or null.
+        /// Probabilities that the tokens were drawn from, [rows, vocab], or null.
         probs: Rows as "Rows<float>",
-        /// The log-probability of each row's token, [rows], or null.
-        logprobs: u64 as "float*",
+        /// The logarithm of each token's share of them, [rows, draws], or null.
+        processed_logprobs: Rows as "Rows<float>",
         /// One word of flags, or null.
         flags: u64 as "u32*",
         /// Requests.
         requests: u64,
         /// Tokens of the vocabulary.
         vocab: u32,
+        /// Tokens that a row draws.
+        draws: u32,
         /// 1 where min-p filters before top-k and top-p, else 0.
         min_p_first: u32,
-        /// 1 where a block keeps its pieces of the row in shared memory, else 0.
-        cached: u32,
+        reserved: u32,
+    }
+}
+
+launch_params! {
+    /// What the kernels take that report of the tokens drawn. `T` is the type of the logits.
+    struct Report<T> {
+        /// Logits, [rows, vocab].
+        logits: Rows as "Rows<const T>",
+        /// The tokens of each row, [rows, draws], -1 for none.
+        tokens: IntegerRows,
+        /// The log-probability of each token, [rows, draws], or null.
+        logprobs: Rows as "Rows<float>",
+        /// How many logits are as large as each token's, [rows, draws], or null.
+        ranks: Rows as "Rows<i32>",
+        /// The likeliest tokens, [rows, top], or null.
+        top_tokens: Rows as "Rows<i32>",
+        /// Their log-probabilities, [rows, top], or null.
+        top_logprobs: Rows as "Rows<float>",
+        /// Tokens of the vocabulary.
+        vocab: u32,
+        /// Tokens that a row draws.
+        draws: u32,
+        /// How many of the likeliest tokens are reported.
+        top: u32,
         reserved: u32,
     }
 }
 
 #[cfg(test)]
-pub(super) const HEADER: Header =
-    Header { name: "sample_logits", includes: &["ids.cuh"], structs: &[Params::DESCRIPTION] };
+pub(super) const HEADER: Header = Header {
+    name: "sample_logits",
+    includes: &["ids.cuh"],
+    structs: &[Params::DESCRIPTION, Report::DESCRIPTION],
+};
 
 /// Threads of a block: `SELECT_THREADS`.
 const THREADS: u32 = 512;
-/// Shared memory of a block that the kernel declares, with room to spare.
-const FIXED: u32 = 30 * 1024;
+
+/// A kernel of which a cluster of blocks owns a row.
+struct ByRow {
+    function: Function,
+    shape: Shape,
+}
 
 struct Prepared {
     cuda: Cuda,
     plan: Plan,
-    function: Function,
-    shape: Shape,
-    /// Whether rows stay in shared memory.
-    cached: bool,
+    draw: ByRow,
+    /// Where something is reported of the tokens.
+    report: Option<ByRow>,
 }
 
-/// How many blocks own a row, and whether they keep it in shared memory, which is where
-/// each of them has a multiprocessor to itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Team {
-    blocks: u32,
-    kept: bool,
-}
-
-/// A cluster a row, the largest of which there are enough at a time, `alone(blocks)` of
-/// them with a multiprocessor for each block: a row that waits for another, or shares its
-/// multiprocessors with another, takes twice as long, and with it the batch. On an H200,
-/// where 7, 15, 30 and 66 clusters of 16, 8, 4 and 2 blocks run alone, rows of 128256, in
-/// microseconds, f32 without filters and bf16 with top-k 50 and top-p 0.9, with so many
-/// blocks a row, kept up to 16 rows (with another team returned here, `spec bench sample_logits
-/// --device cuda:0 --shape rows=64,vocab=128256` times one of them):
-///
-/// ```text
-/// rows   1             2             4             8             16
-/// 1                                                               8.7   9.3
-/// 6                                  12.3  11.2     9.9  10.0     9.0   9.6
-/// 8                    21.6  16.4    12.6  11.4    10.2  10.2    12.2  12.3
-/// 16     38.9  23.9    23.6  16.7    14.1  11.6    16.0  13.4    18.7  18.4
-/// 30     40.1  25.4    24.9  18.1    16.9  14.0    18.8  14.7
-/// 32     40.1  25.5    25.0  18.2    24.4  16.9    25.5  20.9
-/// 56     42.6  26.5    28.0  19.3    28.1  18.5    35.1  30.4
-/// 64     43.5  26.8    29.0  19.8    37.9  26.4    40.9  33.0
-/// 128    52.0  32.3    50.6  30.2    59.1  39.0
-/// 192    79.1  48.3    71.1  50.7
-/// 256    83.5  54.7    90.5  55.9
-/// ```
-fn team_for(rows: usize, alone: impl Fn(u32) -> Result<u32>) -> Result<Team> {
-    let rows = rows.max(1);
-    for blocks in [16, 8, 4] {
-        if rows <= alone(blocks)? as usize {
-            return Ok(Team { blocks, kept: true });
+/// How many blocks own a row: the largest cluster of which there are enough at a time, `at_once` of
+/// each size, that no row waits for another.
+fn blocks_for(rows: usize, at_once: impl Fn(u32) -> Result<u32>) -> Result<u32> {
+    for blocks in [16, 8, 4, 2] {
+        if rows.max(1) <= at_once(blocks)? as usize {
+            return Ok(blocks);
         }
     }
-    // Two blocks a multiprocessor, and for pairs half as many again after them.
-    if rows <= 2 * alone(4)? as usize {
-        return Ok(Team { blocks: 4, kept: false });
-    }
-    let blocks = if rows <= 3 * alone(2)? as usize { 2 } else { 1 };
-    Ok(Team { blocks, kept: false })
+    Ok(1)
 }
 
-/// The shared memory that keeps a block's pieces, as f32: its share of the row's
-/// vectors, of which the row's edges may add one, and one more where shares are
-/// uneven.
-fn piece_bytes(plan: &Plan, blocks: u32) -> usize {
-    let entries = 16 / plan.logits.dtype.size();
-    let vectors = plan.vocab().div_ceil(entries) + 1;
-    (vectors.div_ceil(blocks as usize) + 1) * entries * 4
+impl ByRow {
+    fn new(cuda: &Cuda, archive: &'static Archive, name: &str, rows: usize) -> Result<Self> {
+        let function = cuda.function(archive, name)?;
+        let block = Shape::new(1, THREADS);
+        let at_once = |blocks| cuda.active_clusters(&function, block.cluster(blocks));
+        let mut blocks = blocks_for(rows, at_once)?;
+        if let Some(lab) = std::env::var("SPEC_LAB").ok().and_then(|v| v.parse().ok()) {
+            blocks = lab;
+        }
+        let grid = rows.checked_mul(blocks as usize);
+        let grid = grid.and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid < 1 << 31);
+        let grid = grid.ok_or_else(|| {
+            let words = format!("{rows} rows are more than a grid holds");
+            Error::device(cuda.device(), Status::NotImplemented, words)
+        })?;
+        let shape = Shape { grid: [grid, 1], ..block.cluster(blocks) };
+        Ok(ByRow { function, shape })
+    }
 }
 
 impl Prepared {
     fn new(cuda: &Cuda, plan: &Plan) -> Result<Self> {
-        let name = format!("sample_logits_{}", plan.logits.dtype.name());
-        let function = cuda.function(&KERNELS, &name)?;
-        let limits = cuda.limits();
-        let most = limits.shared.saturating_sub(FIXED);
-        let full = Shape::new(1, THREADS).shared(most);
-        let alone = |blocks| cuda.active_clusters(&function, full.cluster(blocks));
-        let team = team_for(plan.rows(), alone)?;
-        let bytes = piece_bytes(plan, team.blocks);
-        let cached = team.kept && bytes <= most as usize;
-        let shared = if cached { bytes as u32 } else { 0 };
-        let shape = Shape::new(team.blocks, THREADS).shared(shared).cluster(team.blocks);
-        let blocks = team.blocks;
-        let grid = plan.rows().checked_mul(blocks as usize);
-        let grid = grid.and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid < 1 << 31);
-        let grid = grid.ok_or_else(|| {
-            let words = format!("{} rows are more than a grid holds", plan.rows());
-            Error::device(cuda.device(), Status::NotImplemented, words)
-        })?;
-        let shape = Shape { grid: [grid, 1], ..shape };
-        Ok(Prepared { cuda: cuda.clone(), plan: plan.clone(), function, shape, cached })
+        // A row of which one token is drawn from all, or the likeliest taken, needs less.
+        let weighs = plan.probs.is_some() || plan.processed_logprobs.is_some();
+        let plain = !plan.filters && !weighs && plan.draws() == 1;
+        let dtype = plan.logits.dtype.name();
+        let (archive, name) = match (plain, &plan.mask) {
+            (true, None) => (&PLAIN, format!("sample_logits_plain_{dtype}")),
+            (true, Some(_)) => (&PLAIN, format!("sample_logits_plain_masked_{dtype}")),
+            (false, _) => (&GENERAL, format!("sample_logits_{dtype}")),
+        };
+        let draw = ByRow::new(cuda, archive, &name, plan.rows())?;
+        let name = format!("sample_logits_report_{dtype}");
+        let report = plan.reports().then(|| ByRow::new(cuda, &REPORT, &name, plan.rows()));
+        Ok(Prepared { cuda: cuda.clone(), plan: plan.clone(), draw, report: report.transpose()? })
     }
 }
 
@@ -178,21 +181,32 @@ unsafe impl Kernel<SampleLogits> for Prepared {
         stream: Stream<'_>,
     ) -> Result<()> {
         let Prepared { cuda, plan, .. } = self;
-        let absent = Rows { data: 0, stride: 0 };
         let mask = match (buffers.mask, &plan.mask) {
             (Some(view), Some(matrix)) => cuda.rows(view, matrix)?,
-            _ => absent,
+            _ => Rows::ABSENT,
         };
-        let probs = match (buffers.probs, &plan.probs) {
-            (Some(view), Some(matrix)) => cuda.rows(view, matrix)?,
-            _ => absent,
+        let written = |view: Option<ViewMut<'_>>, matrix: &Option<Matrix>| match (view, matrix) {
+            (Some(view), Some(matrix)) => cuda.rows(view, matrix),
+            _ => Ok(Rows::ABSENT),
+        };
+        let logits = cuda.rows(buffers.logits, &plan.logits)?;
+        let tokens = cuda.integer_rows(buffers.tokens, &plan.tokens)?;
+        let report = Report {
+            logits,
+            tokens,
+            logprobs: written(buffers.logprobs, &plan.logprobs)?,
+            ranks: written(buffers.ranks, &plan.ranks)?,
+            top_tokens: written(buffers.top_tokens, &plan.top_tokens)?,
+            top_logprobs: written(buffers.top_logprobs, &plan.top_logprobs)?,
+            vocab: plan.vocab() as u32,
+            draws: plan.draws() as u32,
+            top: plan.top() as u32,
+            reserved: 0,
         };
         // Of what is absent it does not matter.
         let index = plan.of_rows.map_or(DType::I32, |of_rows| of_rows.dtype);
-        // A column of its own.
-        let tokens = Matrix { dtype: plan.tokens.dtype, rows: plan.rows(), cols: 1, row_stride: 1 };
         let params = Params {
-            logits: cuda.rows(buffers.logits, &plan.logits)?,
+            logits,
             positions: cuda.integers(buffers.positions, plan.positions.dtype)?,
             temperature: cuda.pointer(buffers.temperature)?,
             seeds: cuda.pointer(buffers.seeds)?,
@@ -201,20 +215,25 @@ unsafe impl Kernel<SampleLogits> for Prepared {
             min_p: cuda.pointer(buffers.min_p)?,
             of_rows: cuda.integers(buffers.requests, index)?,
             mask,
-            tokens: cuda.integer_rows(buffers.tokens, &tokens)?,
-            probs,
-            logprobs: cuda.pointer(buffers.logprobs)?,
+            tokens,
+            probs: written(buffers.probs, &plan.probs)?,
+            processed_logprobs: written(buffers.processed_logprobs, &plan.processed_logprobs)?,
             flags: cuda.pointer(buffers.flags)?,
             requests: plan.requests as u64,
             vocab: plan.vocab() as u32,
+            draws: plan.draws() as u32,
             min_p_first: u32::from(plan.params.min_p_first),
-            cached: u32::from(self.cached),
             reserved: 0,
         };
-        // SAFETY: `Params` is the kernel's, field by field; the buffers were
-        // checked against the plan, and the kernel checks requests, which are
-        // data, against the plan's number of them.
-        cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
+        // SAFETY: `Params` and `Report` are the kernels', field by field; the buffers were checked against
+        // the plan, and the kernels check requests and tokens, which are data, against the plan's sizes.
+        cuda.enqueue(stream, |queue| unsafe {
+            queue.launch(&self.draw.function, self.draw.shape, &params)?;
+            match &self.report {
+                Some(by_row) => queue.launch(&by_row.function, by_row.shape, &report),
+                None => Ok(()),
+            }
+        })
     }
 }
 
@@ -223,27 +242,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_row_waits_while_another_way_to_share_the_device_is_left() {
-        let h200 = |blocks| Ok([66, 30, 15, 7][u32::ilog2(blocks) as usize - 1]);
-        let team = |rows| team_for(rows, h200).unwrap();
-        let kept = |blocks| Team { blocks, kept: true };
-        let read_again = |blocks| Team { blocks, kept: false };
-        for (rows, expected) in [
-            (0, kept(16)),
-            (7, kept(16)),
-            (8, kept(8)),
-            (16, kept(4)),
-            (30, kept(4)),
-            (31, read_again(4)),
-            (60, read_again(4)),
-            (61, read_again(2)),
-            (198, read_again(2)),
-            (199, read_again(1)),
-        ] {
-            assert_eq!(team(rows), expected, "{rows} rows");
+    fn no_row_waits_while_smaller_teams_are_left() {
+        let h200 = |blocks: u32| Ok([132, 62, 30, 14][blocks.ilog2() as usize - 1]);
+        for (rows, expected) in [(0, 16), (14, 16), (15, 8), (62, 4), (63, 2), (133, 1)] {
+            assert_eq!(blocks_for(rows, h200).unwrap(), expected, "{rows} rows");
         }
-        for rows in [0, 1, 1000] {
-            assert_eq!(team_for(rows, |_| Ok(0)).unwrap(), read_again(1));
-        }
+        assert_eq!(blocks_for(1, |_| Ok(0)).unwrap(), 1);
     }
 }

@@ -1,0 +1,213 @@
+// What one reading of a row of logits leaves: the largest of each group of 64.
+//
+// A warp reads 16 bytes a lane, eight times before it looks at any, and folds them (fold.cuh).
+#pragma once
+
+#include "fold.cuh"
+#include "race.cuh"
+
+// The larger of two logits; NaN if either is NaN.
+INLINE float max_or_nan(float a, float b) {
+    float larger;
+    asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+    return larger;
+}
+
+// The largest of 16 bytes of logits, and of two such; NaN if any is NaN. Those of 16 bits are compared
+// in pairs.
+template <typename T>
+struct Largest16;
+
+template <>
+struct Largest16<float> {
+    using Value = float;
+
+    INLINE static float larger(float a, float b) { return max_or_nan(a, b); }
+    INLINE static float of(const Pack<float>& p) {
+        return larger(larger(p.items[0], p.items[1]), larger(p.items[2], p.items[3]));
+    }
+    INLINE static float number(float value) { return value; }
+};
+
+template <>
+struct Largest16<bf16> {
+    using Value = u32;
+
+    INLINE static u32 larger(u32 a, u32 b) {
+        u32 larger;
+        asm("max.NaN.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+        return larger;
+    }
+    INLINE static u32 of(const Pack<bf16>& p) {
+        return larger(larger(p.raw.x, p.raw.y), larger(p.raw.z, p.raw.w));
+    }
+    INLINE static float number(u32 pair) {
+        return max_or_nan(__uint_as_float(pair << 16), __uint_as_float(pair & 0xFFFF0000u));
+    }
+};
+
+template <>
+struct Largest16<f16> {
+    using Value = u32;
+
+    INLINE static u32 larger(u32 a, u32 b) {
+        u32 larger;
+        asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
+        return larger;
+    }
+    INLINE static u32 of(const Pack<f16>& p) {
+        return larger(larger(p.raw.x, p.raw.y), larger(p.raw.z, p.raw.w));
+    }
+    INLINE static float number(u32 pair) {
+        const float low = __half2float(__ushort_as_half(static_cast<u16>(pair)));
+        return max_or_nan(low, __half2float(__ushort_as_half(static_cast<u16>(pair >> 16))));
+    }
+};
+
+// Whether two types are one.
+template <typename A, typename B>
+constexpr bool same = false;
+template <typename A>
+constexpr bool same<A, A> = true;
+
+// Sees nothing.
+struct Unseen {
+    template <u32 N>
+    INLINE void operator()(const float (&)[N]) const {}
+};
+
+// Of a group: its largest logit as it counts, and as it is, NaN if any is NaN.
+struct GroupTop {
+    float counts;
+    float raw;
+};
+
+template <typename Row>
+__device__ __noinline__ GroupTop top_of_group(Row row, u32 group, u32 lane) {
+    GroupTop top = {negative_infinity(), negative_infinity()};
+#pragma unroll 1
+    for (u32 half = 0; half < 2; ++half) {
+        const u32 token = group * GROUP + half * WARP + lane;
+        if (token >= row.vocab) continue;
+        top.raw = max_or_nan(top.raw, to_f32(row.row[token]));
+        top.counts = fmaxf(top.counts, row.entry(token));
+    }
+#pragma unroll 1
+    for (u32 o = WARP / 2; o > 0; o /= 2) {
+        top.counts = fmaxf(top.counts, __shfl_xor_sync(ALL_LANES, top.counts, o));
+    }
+    return top;
+}
+
+// A row of logits, and which of them are allowed.
+template <typename T, bool MASKED>
+struct LogitGroups {
+    static constexpr u32 N = Pack<T>::N;
+    // Lanes that share a group, and groups that a warp reads at once.
+    static constexpr u32 LANES = GROUP / N;
+    static constexpr u32 AT_ONCE = WARP / LANES;
+
+    const T* row;
+    // A bit for each, where MASKED.
+    const u32* mask;
+    u32 vocab;
+
+    INLINE bool allowed(u32 token) const {
+        return !MASKED || (mask[token / 32] >> token % 32 & 1) != 0;
+    }
+
+    // A logit as it counts: negative infinity where it is NaN or not allowed; NaN beyond the row.
+    INLINE float entry(u32 token) const {
+        if (token >= vocab) return nothing();
+        const float x = to_f32(row[token]);
+        return allowed(token) ? fmaxf(x, negative_infinity()) : negative_infinity();
+    }
+
+    // visit(group, its largest) in one lane for each group from .. to, or in two neighbours. Returns the lane's share of the largest logit that is there, whatever the mask: NaN
+    // if some logit is NaN. see(logits) has every logit of the row once, in some lane, as it is.
+    template <typename Visit, typename See = Unseen>
+    INLINE float survey(u32 from, u32 to, u32 lane, Visit&& visit, See&& see = See{}) const {
+        float raw = negative_infinity();
+        const bool aligned = reinterpret_cast<u64>(row) % 16 == 0;
+        const u32 whole = aligned ? max(from, min(to, vocab / GROUP)) : from;
+        const T* const own = row + lane % LANES * N;
+#pragma unroll 1
+        for (u32 base = from; base < whole; base += FOLDED * AT_ONCE) {
+            Pack<T> packs[FOLDED];
+#pragma unroll
+            for (u32 i = 0; i < FOLDED; ++i) {
+                // Past the end the last group once more: loads without branches are all in flight.
+                const u32 group = min(base + i * AT_ONCE + lane / LANES, whole - 1);
+                packs[i] = load_pack(own + group * GROUP);
+            }
+            if constexpr (!same<See, Unseen>) {
+#pragma unroll
+                for (u32 i = 0; i < FOLDED; ++i) {
+                    float values[N];
+#pragma unroll
+                    for (u32 j = 0; j < N; ++j) values[j] = to_f32(packs[i].items[j]);
+                    if (base + i * AT_ONCE + lane / LANES < whole) see(values);
+                }
+            }
+            visit_folded(packs, base, whole, lane, raw, visit);
+        }
+#pragma unroll 1
+        for (u32 group = whole; group < to; ++group) {
+            const GroupTop top = top_of_group(*this, group, lane);
+            raw = max_or_nan(raw, top.raw);
+            if (lane == group % WARP) visit(group, top.counts);
+            if constexpr (!same<See, Unseen>) {
+                for (u32 token = group * GROUP + lane; token < min(vocab, (group + 1) * GROUP); token += WARP) {
+                    const float values[1] = {to_f32(row[token])};
+                    see(values);
+                }
+            }
+        }
+        return raw;
+    }
+
+private:
+    template <typename Visit>
+    INLINE void visit_folded(const Pack<T> (&packs)[FOLDED], u32 base, u32 whole, u32 lane, float& raw,
+                             Visit&& visit) const {
+        if constexpr (MASKED) {
+            float tops[FOLDED];
+#pragma unroll
+            for (u32 i = 0; i < FOLDED; ++i) {
+                const u32 group = min(base + i * AT_ONCE + lane / LANES, whole - 1);
+                const u32 token = lane % LANES * N;
+                const u32 bits = mask[group * 2 + token / 32] >> token % 32;
+                tops[i] = negative_infinity();
+#pragma unroll
+                for (u32 j = 0; j < N; ++j) {
+                    const float x = to_f32(packs[i].items[j]);
+                    raw = max_or_nan(raw, x);
+                    // The larger one is the number, where one is.
+                    if (bits >> j & 1) tops[i] = fmaxf(tops[i], x);
+                }
+            }
+            const u32 place = fold<LANES, LargestNumber>(tops, lane);
+            const u32 group = base + place * AT_ONCE + lane / LANES;
+            if (group < whole) visit(group, tops[0]);
+        } else {
+            using How = Largest16<T>;
+            typename How::Value tops[FOLDED];
+#pragma unroll
+            for (u32 i = 0; i < FOLDED; ++i) tops[i] = How::of(packs[i]);
+            const u32 place = fold<LANES, How>(tops, lane);
+            const u32 group = base + place * AT_ONCE + lane / LANES;
+            float top = How::number(tops[0]);
+            raw = max_or_nan(raw, top);
+            // Rare: the largest number of a group that has a NaN.
+            u32 odd = __ballot_sync(ALL_LANES, top != top);
+#pragma unroll 1
+            for (; odd != 0; odd &= odd - 1) {
+                const u32 owner = __ffs(odd) - 1;
+                const u32 its = min(__shfl_sync(ALL_LANES, group, owner), whole - 1);
+                const float number = top_of_group(*this, its, lane).counts;
+                if (lane == owner) top = number;
+            }
+            if (group < whole) visit(group, top);
+        }
+    }
+};

@@ -1,0 +1,249 @@
+// What every kernel of sample_logits does: what a request asks of its row, from logits to weights, and
+// the race between tokens.
+#pragma once
+
+#include "logit_groups.cuh"
+#include "params/sample_logits.cuh"
+
+// The sort key of negative infinity.
+constexpr u32 LOWEST_KEY = 0x007FFFFFu;
+constexpr u64 ONE = 1ull << 40;
+
+// ---- weights --------------------------------------------------------------------
+
+// A weight in units of 2^-40, as exact::fixed_probability has it: 20 bits, then 20.
+// Adding 2^23 and rounding down leaves them in the low mantissa bits, and every
+// operation is exact. What stands above them is `SPLIT_BITS` in either.
+constexpr u32 SPLIT_BITS = 0x4B000000u;
+
+struct Split {
+    u32 high;
+    u32 low;
+
+    INLINE Split(float weight) {
+        constexpr float UNIT = 1048576.0f;
+        constexpr float SHIFT = 8388608.0f;
+        const float upper = __fmaf_rz(weight, UNIT, SHIFT);
+        const float rest = fmaf(weight, UNIT, exact::sub(SHIFT, upper));
+        high = __float_as_uint(upper);
+        low = __float_as_uint(__fmaf_rz(rest, UNIT, SHIFT));
+    }
+
+    INLINE u64 fixed() const {
+        return (static_cast<u64>(high - SPLIT_BITS) << 20) + (low - SPLIT_BITS);
+    }
+};
+
+// exact::exp of an argument whose result is turned into units of 2^-40: for an argument below -87 and
+// for NaN, any result below one unit will do.
+INLINE float exp_of_units(float t) {
+    const float clamped = fmaxf(t, exact::EXP_MIN);
+    const float shifted = exact::add(exact::mul(clamped, 1.44269504088896340736f), 12582912.0f);
+    const float n = exact::sub(shifted, 12582912.0f);
+    // The product is exact: fusing it rounds as before.
+    const float near = fmaf(-n, 355.0f / 512.0f, clamped);
+    const float r = exact::sub(near, exact::mul(n, -2.1219444e-4f));
+    float p = 1.0f / 720.0f;
+    p = exact::add(exact::mul(p, r), 1.0f / 120.0f);
+    p = exact::add(exact::mul(p, r), 1.0f / 24.0f);
+    p = exact::add(exact::mul(p, r), 1.0f / 6.0f);
+    p = exact::add(exact::mul(p, r), 0.5f);
+    p = exact::add(exact::mul(p, r), 1.0f);
+    p = exact::add(exact::mul(p, r), 1.0f);
+    return __uint_as_float(__float_as_uint(p) + (__float_as_uint(shifted) << 23));
+}
+
+// About the natural logarithm of a weight in units of 2^-40, to 1e-4.
+INLINE float log_weight(u64 units) {
+    return (approximate_log2(static_cast<float>(units)) - 40.0f) * 0.693147182f;
+}
+
+// From logits to weights: exact::sampling.
+struct Scale {
+    float largest;
+    float inverse;
+
+    INLINE float below(float x) const { return exact::mul(exact::sub(x, largest), inverse); }
+
+    // 0 for nothing.
+    INLINE float weight(float x) const { return x == largest ? 1.0f : exact::exp(below(x)); }
+
+    // Any smaller entry weighs less than `floor` units: the entry of that weight, less what approximate
+    // functions and roundings may be off by.
+    INLINE float least_entry(u64 floor) const {
+        const float t = log_weight(floor) - 1e-3f;
+        const float entry = largest + __fdividef(t, inverse);
+        return exact::value_of_key(exact::sort_key(entry) - 2);
+    }
+
+    INLINE u64 fixed(float x) const {
+        const float t = x == largest ? 0.0f : below(x);
+        return Split(exp_of_units(t)).fixed();
+    }
+};
+
+// ---- requests -------------------------------------------------------------------
+
+// What a row's request says. Asynchronous copies bring it to shared memory while the row is read, so
+// that it takes no registers meanwhile.
+struct Request {
+    u64 seed;
+    i64 position;
+    float temperature;
+    float top_p;
+    float min_p;
+    i32 top_k;
+
+    // By one thread. A word is stored or copied, never both: nothing orders a copy after a store of
+    // the same thread to the same place.
+    template <typename T>
+    INLINE void fetch(const Params<T>& p, u32 row) {
+        if (p.positions.wide) {
+            copy_async(&position, static_cast<const i64*>(p.positions.data) + row);
+        } else {
+            position = p.positions[row];
+        }
+        // Negative ones are large here.
+        const u64 at = p.of_rows.data == nullptr ? row : static_cast<u64>(p.of_rows[row]);
+        const bool known = at < p.requests;
+        if (known) {
+            copy_async(&temperature, p.temperature + at);
+            copy_async(&seed, p.seeds + at);
+        } else {
+            temperature = __uint_as_float(0x7FC00000u);
+            seed = 0;
+        }
+        copy_or(&top_k, p.top_k, at, known, 0);
+        copy_or(&top_p, p.top_p, at, known, 1.0f);
+        copy_or(&min_p, p.min_p, at, known, 0.0f);
+    }
+
+    // Waits for the copies. By the thread that fetched, before the barrier after which all may read.
+    INLINE static void arrive() { await_copies(); }
+
+private:
+    // Copies a word, or stores what stands for an absent one.
+    template <typename W>
+    INLINE static void copy_or(W* to, const W* from, u64 at, bool known, W absent) {
+        if (known && from != nullptr) {
+            copy_async(to, from + at);
+        } else {
+            *to = absent;
+        }
+    }
+};
+
+// What a request means for its row.
+struct Options {
+    float inverse;
+    // 0 for off.
+    u32 top_k;
+    // In units of 2^-32; 2^32 for off.
+    u64 top_p;
+    // The least weight that min_p keeps.
+    u64 floor;
+    u32 bits;
+    bool greedy;
+
+    INLINE Options() {}
+
+    INLINE Options(const Request& r, u32 vocab)
+        : inverse(1.0f), top_k(0), top_p(1ull << 32), floor(0), bits(0), greedy(true) {
+        if (!(r.temperature >= 0.0f)) bits = BAD_LENGTHS;
+        if (!(r.temperature > 0.0f)) return;
+        greedy = false;
+        inverse = inverse_of(r.temperature);
+        top_k = static_cast<u32>(max(r.top_k, 0));
+        if (top_k >= vocab) top_k = 0;
+        if (r.top_p != r.top_p || r.min_p != r.min_p) bits = BAD_LENGTHS;
+        // NaN is no share at all.
+        if (!(r.top_p >= 1.0f)) {
+            top_p = r.top_p > 0.0f ? __float2ull_rz(exact::mul(r.top_p, 4294967296.0f)) : 0;
+        }
+        floor = r.min_p != r.min_p ? ONE : exact::fixed_probability(r.min_p);
+    }
+};
+
+// ---- the race -------------------------------------------------------------------
+
+// Tokens race with these weights (race.cuh): those of `floor` units and more whose entries are `least`
+// and more. `Row` knows their entries; keeps(x, token) may drop more of them.
+template <typename Row, typename Keeps>
+struct Racers {
+    Draw draw;
+    Row row;
+    Scale scale;
+    u64 floor;
+    float least;
+    // Any lighter token is below the floor: the logarithm of it, with room for the errors of the
+    // approximate one and of exact::exp.
+    float lightest;
+    Keeps keeps;
+
+    INLINE Racers(const Draw& random, const Row& of_row, const Scale& weights, u64 least_weight,
+                  float least_entry, const Keeps& kept)
+        : draw(random), row(of_row), scale(weights), floor(max(least_weight, 1ull)), least(least_entry),
+          lightest(log_weight(floor) - 1e-3f), keeps(kept) {}
+
+    INLINE float entry(u32 token) const { return row.entry(token); }
+
+    INLINE float slowness_bound(float top) const {
+        const float t = top == scale.largest ? 0.0f : scale.below(top);
+        // Neither holds for NaN.
+        if (!(t >= lightest) || !(top >= least)) return infinity();
+        return approximate_exp2(t * -1.44269504f) * BOUND_SLACK;
+    }
+
+    INLINE u64 finish(u32 token, float x, float noise) const {
+        if (!keeps(x, token) || scale.fixed(x) < floor) return NEVER;
+        const float slowness = x == scale.largest ? 1.0f : exact::exp(-scale.below(x));
+        return finish_at(exact::mul(noise, slowness), token);
+    }
+};
+
+// Keeps what is there.
+struct KeepsAll {
+    INLINE bool operator()(float x, u32) const { return x == x; }
+};
+
+// Finds the largest logits of groups begin .. end again, where there was no room for those of all.
+template <typename Row>
+__device__ __noinline__ void resurvey(Row row, float* tops, u32 begin, u32 end, u32 lane) {
+    row.survey(begin, end, lane, [&](u32 group, float its) { tops[group - begin] = its; });
+    __syncwarp();
+}
+
+// The lowest token of those that equal the row's largest logit, among groups begin .. end, by a warp;
+// NONE for none. `tops` has the largest of each.
+template <typename Row>
+INLINE u32 first_equal(const Row& row, const float* tops, u32 begin, u32 end, u32 lane,
+                       float largest) {
+#pragma unroll 1
+    for (u32 base = begin; base < end; base += WARP) {
+        const bool has = base + lane < end && tops[base + lane - begin] == largest;
+        const u32 those = __ballot_sync(ALL_LANES, has);
+        if (those == 0) continue;
+        const u32 token = (base + __ffs(those) - 1) * GROUP + lane;
+        const u32 second = row.entry(token + WARP) == largest ? token + WARP : NONE;
+        return __reduce_min_sync(ALL_LANES, row.entry(token) == largest ? token : second);
+    }
+    return NONE;
+}
+
+// The lowest token that the mask allows, else 0.
+template <typename T>
+__device__ __noinline__ u32 lowest_allowed(const Params<T>& p, u32 row, u32 lane) {
+    if (p.mask.data == nullptr) return 0;
+    const u32* const mask = p.mask[row];
+    const u32 words = (p.vocab + 31) / 32;
+    for (u32 first = 0; first < words; first += WARP) {
+        const u32 bits = first + lane < words ? mask[first + lane] : 0;
+        const u32 set = __ballot_sync(ALL_LANES, bits != 0);
+        if (set == 0) continue;
+        const u32 owner = __ffs(set) - 1;
+        const u32 token = (first + owner) * 32 + __ffs(__shfl_sync(ALL_LANES, bits, owner)) - 1;
+        // The last word may have bits that stand for nothing.
+        return token < p.vocab ? token : 0;
+    }
+    return 0;
+}
