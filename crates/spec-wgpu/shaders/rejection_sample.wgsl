@@ -63,7 +63,7 @@ const FLOOR_BITS = 0x2edbe6ffu;
 const LEAST_RESIDUAL = 0x2b800000u;
 // Threads of a workgroup that has a race, and groups that it lists at once.
 const WIDE = 256u;
-const RACE_LIST = 2048u;
+const RACE_LIST = 512u;
 // What a random number decides.
 const ACCEPT = 1u;
 const RECOVER = 2u;

@@ -2,6 +2,7 @@
 //!include integers
 //!include philox
 //!include probability
+//!include groups
 //!include select
 //!include sampling_levels
 //!include sampling_cut
@@ -25,8 +26,9 @@
 // * `cut`      a workgroup a row: cuts the list by top-k, then by top-p
 //              (include/select.wgsl). Where a list would be too long, it selects in the
 //              row itself.
-// * `race`     a workgroup a row: the token (include/race_first.wgsl); or `race_many`: the first
-//              so many tokens.
+// * `race`     a workgroup a row: the token (include/race_first.wgsl). Where rows draw several,
+//              `race_more`: the first so many to finish, and `take`, for rows that are
+//              greedy: the first in the order of their logits.
 // * `sum`      a workgroup a chunk: the sum of the weights that are left.
 // * `total`    a workgroup a row: that of all its chunks.
 // * `share`    a workgroup a chunk: the probabilities.
@@ -68,7 +70,6 @@ const HOW_LARGEST = 4u;
 var<workgroup> shared_key: atomic<u32>;
 var<workgroup> shared_raw: atomic<u32>;
 var<workgroup> shared_index: atomic<u32>;
-var<workgroup> thread_keys: array<u32, THREADS>;
 var<workgroup> shared_pair: vec2<u32>;
 
 // ---- entries ----------------------------------------------------------------
@@ -213,72 +214,83 @@ fn share_units(bits: u32) -> u32 {
 
 // ---- the largest ------------------------------------------------------------
 
-// Entries come in fours: neighbours, whose bits are in one word of the mask. A chunk has so many
-// at most.
-const FOURS = 2048u;
-const FOURS_OF_GROUP = 16u;
+// Of a tile's groups, the largest of all logits, where the mask tells them apart.
+var<workgroup> group_raw: array<atomic<u32>, TILE_GROUPS>;
 
-// The largest keys of fours, and of groups of all logits where the mask tells them apart.
-var<workgroup> four_keys: array<u32, FOURS>;
-var<workgroup> group_raw: array<atomic<u32>, FOURS / FOURS_OF_GROUP>;
+// A number that orders as a float does: its sort_key, but that -0 is below 0, NaN with a sign
+// below all and NaN without above all.
+fn order_of(bits: u32) -> u32 {
+    return bits ^ (bitcast<u32>(bitcast<i32>(bits) >> 31u) | 0x80000000u);
+}
 
-// Four neighbours.
-fn four_logits(row: u32, column: u32) -> vec4<u32> {
+const ORDER_OF_INFINITY = 0xff800000u;
+
+// The sort_key of the largest of some, of which none is NaN without a sign; 0 for none.
+fn key_of_order(order: u32) -> u32 {
+    if order == 0x7fffffffu {
+        return 0x80000000u;
+    }
+    return select(max(order, LOWEST_KEY), 0u, order == 0u);
+}
+
+// The bits of a lane's entries.
+fn pair_of(row: u32, column: u32) -> vec2<u32> {
     let at = logit_at(row, column);
     if DTYPE == F32 {
-        return vec4(logits[at], logits[at + 1u], logits[at + 2u], logits[at + 3u]);
+        return vec2(logits[at], logits[at + pair_step()]);
     }
-    var pair = vec2(logits[at / 2u], logits[at / 2u + 1u]);
-    if at % 2u == 1u {
-        let last = logits[at / 2u + 2u];
-        pair = vec2((pair.x >> 16u) | (pair.y << 16u), (pair.y >> 16u) | (last << 16u));
+    let word = logits[at / 2u];
+    if at % 2u == 0u {
+        return vec2(float_bits(word, 0u, DTYPE), float_bits(word, 1u, DTYPE));
     }
-    return vec4(
-        float_bits(pair.x, 0u, DTYPE),
-        float_bits(pair.x, 1u, DTYPE),
-        float_bits(pair.y, 0u, DTYPE),
-        float_bits(pair.y, 1u, DTYPE),
-    );
+    return vec2(float_bits(word, 1u, DTYPE), float_bits(logits[at / 2u + 1u], 0u, DTYPE));
 }
 
-// What a thread has seen of a chunk: the largest key of all, and whether there was NaN.
+// What a thread has seen of a chunk: the largest and the least of its entries' orders, NaN's not
+// among the largest, and whether there was NaN.
 struct Seen {
-    raw: u32,
-    nan: bool,
+    most: u32,
+    least: u32,
+    odd: bool,
 }
 
-fn see(seen: ptr<function, Seen>, bits: u32) -> u32 {
-    let key = sort_key(bits);
-    (*seen).nan = (*seen).nan || is_nan(bits);
-    (*seen).raw = max((*seen).raw, key);
-    return key;
-}
-
-// The largest key of four neighbours, of which some may be beyond the row.
-fn see_four(seen: ptr<function, Seen>, row: u32, column: u32, end: u32, four: u32) -> u32 {
-    if column >= end {
-        return 0u;
+// Looks at a lane's entries; absent ones have order 0.
+fn see_pair(seen: ptr<function, Seen>, row: u32, tile_group: u32, column: u32, lane: u32, orders_in: vec2<u32>) {
+    var orders = orders_in;
+    var most = max(orders.x, orders.y);
+    if most >= ORDER_OF_INFINITY {
+        (*seen).odd = true;
+        // NaN counts as negative infinity.
+        orders = select(orders, vec2(LOWEST_KEY), orders > vec2(ORDER_OF_INFINITY));
+        most = max(orders.x, orders.y);
     }
-    var keys = vec4(0u);
-    if column + 3u < end {
-        let bits = four_logits(row, column);
-        keys = vec4(see(seen, bits.x), see(seen, bits.y), see(seen, bits.z), see(seen, bits.w));
-    } else {
-        for (var j = 0u; column + j < end; j++) {
-            keys[j] = see(seen, logit(row, column + j));
-        }
-    }
-    if has(HAS_MASK) {
+    (*seen).most = max((*seen).most, most);
+    if has(HAS_MASK) && column < params.vocab {
         if params.raw_maxima != params.maxima {
-            let raw = max(max(keys.x, keys.y), max(keys.z, keys.w));
-            atomicMax(&group_raw[four / FOURS_OF_GROUP], raw);
+            atomicMax(&group_raw[tile_group], most);
         }
-        let bits = allowed_word(row, column / 32u) >> (column % 32u);
-        let allowed = (vec4(bits) & vec4(1u, 2u, 4u, 8u)) != vec4(0u);
+        let next = min(column + pair_step(), params.vocab - 1u);
+        let allowed = vec2(
+            (allowed_word(row, column / 32u) >> (column % 32u)) & 1u,
+            (allowed_word(row, next / 32u) >> (next % 32u)) & 1u,
+        );
         // What is not there stays so.
-        keys = select(min(keys, vec4(LOWEST_KEY)), keys, allowed);
+        orders = select(min(orders, vec2(LOWEST_KEY)), orders, allowed == vec2(1u));
+        most = max(orders.x, orders.y);
     }
-    return max(max(keys.x, keys.y), max(keys.z, keys.w));
+    note_pair(tile_group, lane, most);
+}
+
+// The orders of a lane's entries, of which some may be beyond the row.
+fn last_orders(row: u32, column: u32, end: u32) -> vec2<u32> {
+    var orders = vec2(0u);
+    if column < end {
+        orders.x = order_of(logit(row, column));
+    }
+    if column + pair_step() < end {
+        orders.y = order_of(logit(row, column + pair_step()));
+    }
+    return orders;
 }
 
 @compute @workgroup_size(THREADS)
@@ -298,39 +310,62 @@ fn scan(
         atomicStore(&shared_key, 0u);
         atomicStore(&shared_raw, 0u);
     }
-    if apart && thread < FOURS / FOURS_OF_GROUP {
-        atomicStore(&group_raw[thread], 0u);
+    let end = min(params.vocab, (chunk + 1u) * params.chunk);
+    let team = thread / GROUP_LANES;
+    let lane = thread % GROUP_LANES;
+    let teams = THREADS / GROUP_LANES;
+    let last = (chunk + 1u) * (params.chunk / 64u);
+    var seen = Seen(0u, NONE, false);
+    for (var tile = chunk * (params.chunk / 64u); tile < last; tile += TILE_GROUPS) {
+        if apart && thread < TILE_GROUPS {
+            atomicStore(&group_raw[thread], 0u);
+        }
+        workgroupBarrier();
+        let in_tile = min(last - tile, TILE_GROUPS);
+        // Four groups at a time, all on their way at once.
+        for (var i = team; i < in_tile; i += 4u * teams) {
+            let column = pair_at(tile + i, lane).x;
+            let step = teams * 64u;
+            if column + 3u * step + 64u <= end && i + 3u * teams < in_tile {
+                let first = pair_of(row, column);
+                let second = pair_of(row, column + step);
+                let third = pair_of(row, column + 2u * step);
+                let fourth = pair_of(row, column + 3u * step);
+                let a = vec2(order_of(first.x), order_of(first.y));
+                let b = vec2(order_of(second.x), order_of(second.y));
+                let c = vec2(order_of(third.x), order_of(third.y));
+                let d = vec2(order_of(fourth.x), order_of(fourth.y));
+                let least = min(min(a, b), min(c, d));
+                seen.least = min(seen.least, min(least.x, least.y));
+                see_pair(&seen, row, i, column, lane, a);
+                see_pair(&seen, row, i + teams, column + step, lane, b);
+                see_pair(&seen, row, i + 2u * teams, column + 2u * step, lane, c);
+                see_pair(&seen, row, i + 3u * teams, column + 3u * step, lane, d);
+            } else {
+                for (var k = i; k < min(in_tile, i + 4u * teams); k += teams) {
+                    let at = pair_at(tile + k, lane).x;
+                    let orders = last_orders(row, at, end);
+                    // Below all but 0, which stands for none.
+                    let there = select(orders, vec2(NONE), orders == vec2(0u));
+                    seen.least = min(seen.least, min(there.x, there.y));
+                    see_pair(&seen, row, k, at, lane, orders);
+                }
+            }
+        }
+        let largest = key_of_order(largest_of_tile(thread));
+        if thread < in_tile {
+            atomicMax(&shared_key, largest);
+            work[maxima_at(row) + tile + thread] = largest;
+            if apart {
+                work[raw_maxima_at(row) + tile + thread] = key_of_order(atomicLoad(&group_raw[thread]));
+            }
+        }
     }
-    workgroupBarrier();
-    let begin = chunk * params.chunk;
-    let end = min(params.vocab, begin + params.chunk);
-    var seen = Seen(0u, false);
-    for (var four = thread; four < params.chunk / 4u; four += THREADS) {
-        four_keys[four] = see_four(&seen, row, begin + 4u * four, end, four);
-    }
-    atomicMax(&shared_raw, seen.raw);
-    if seen.nan || seen.raw == 0xff800000u {
+    atomicMax(&shared_raw, key_of_order(seen.most));
+    if seen.odd || seen.least < LOWEST_KEY {
         atomicOr(&flags[params.at.b5], NON_FINITE);
     }
     workgroupBarrier();
-    // Half a group a thread; neighbours begin at other entries, and so at other banks.
-    var best = 0u;
-    if thread * 8u < params.chunk / 4u {
-        for (var j = 0u; j < 8u; j++) {
-            best = max(best, four_keys[thread * 8u + (j + thread) % 8u]);
-        }
-    }
-    thread_keys[thread] = best;
-    atomicMax(&shared_key, best);
-    workgroupBarrier();
-    let first = chunk * (params.chunk / 64u);
-    if thread < params.chunk / 64u {
-        let largest = max(thread_keys[2u * thread], thread_keys[2u * thread + 1u]);
-        work[maxima_at(row) + first + thread] = largest;
-        if apart {
-            work[raw_maxima_at(row) + first + thread] = atomicLoad(&group_raw[thread]);
-        }
-    }
     if thread == 0u {
         let at = partial_at(row, chunk);
         work[at] = atomicLoad(&shared_key);

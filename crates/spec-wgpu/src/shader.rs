@@ -37,6 +37,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("bound", include_str!("../shaders/include/bound.wgsl")),
     ("exact", include_str!("../shaders/include/exact.wgsl")),
     ("floats", include_str!("../shaders/include/floats.wgsl")),
+    ("groups", include_str!("../shaders/include/groups.wgsl")),
     ("integers", include_str!("../shaders/include/integers.wgsl")),
     ("likeliest", include_str!("../shaders/include/likeliest.wgsl")),
     ("ngram", include_str!("../shaders/include/ngram.wgsl")),

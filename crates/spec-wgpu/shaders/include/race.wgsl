@@ -69,6 +69,11 @@ fn least_of(draw: Draw, group: u32) -> Least {
     return Least(fence(noise), words.y % RACE_GROUP);
 }
 
+// The token of a group that has its least noise, counted from its first.
+fn least_lane(draw: Draw, group: u32) -> u32 {
+    return block(draw, GROUP_BLOCKS + group).y % RACE_GROUP;
+}
+
 // The noise of a token of that group.
 fn noise_of(draw: Draw, least: Least, token: u32) -> f32 {
     if token % RACE_GROUP == least.lane {

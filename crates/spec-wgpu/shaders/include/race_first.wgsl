@@ -1,31 +1,46 @@
 //!include race
 //!include probability
-// The first to finish of a race, by one workgroup: bounds of all groups, then exact times of
-// the tokens of groups whose bound is not above the best time so far.
+// The first to finish of a race, by one workgroup. Bounds of all groups come first, then exact
+// times of two tokens of some groups whose bounds are low. The best of these is the bar: no
+// group whose bound is above it, and no token for which the noise of its group alone is too
+// much, can finish first. What is left is some dozens of tokens, a thread each.
 //
-// The including shader declares WIDE, how many threads its workgroup has, a multiple of
-// 64 and at most 1024; RACE_LIST, a multiple of 4; and of whatever a thread has made the race's
+// The including shader declares WIDE, how many threads its workgroup has, a multiple of 128;
+// RACE_LIST, how many groups it lists at once; and of whatever a thread has made the race's
 // subject:
 //
-// * race_slowness_bound(group): how many times its noise the first of a group's tokens needs
+// * race_group_bound(group): how many times its noise the first of a group's tokens needs
 //   at least, below 0 where none takes part;
-// * race_slowness(token): exactly how many times a token needs, below 0 where it takes no part.
+// * race_entry(token): what decides that of a token, as it is in memory;
+// * race_token_bound(token, entry): how many times its noise it needs at least, below 0 where it
+//   takes no part for sure;
+// * race_slowness(token, entry): how many times exactly, below 0 where it takes no part.
 //
-// Bounds are kept in `work`, a word a group. A thread reads none that another one wrote.
+// Bounds are approximate, and multiplied by RACE_SLACK; those of a group and of its heaviest token
+// are the same. They are kept in `work`, a word a group, which no thread reads of another one.
 
 const NO_TIME = 0xffffffffu;
-// What a product of approximate factors may be off by, and much more.
+// What a few approximate factors may be off by, and much more.
 const RACE_SLACK = 1.0f - 1.0f / 2048.0f;
+// Groups whose tokens make the bar: the one with the least bound of each slice of threads.
+const RACE_SLICES = 64u;
+// Tokens that are listed at once.
+const RACE_TOKENS = 1024u;
 
-// The bits of the least time so far: no smaller than those that count in the end.
+// The bits of a time that those that count in the end do not exceed.
 var<workgroup> race_bar: atomic<u32>;
 var<workgroup> race_winner: atomic<u32>;
-// Of each team of 64 threads: the least bound of its groups, and the group.
-var<workgroup> race_least_bounds: array<atomic<u32>, 16>;
-var<workgroup> race_least_groups: array<atomic<u32>, 16>;
-// Groups whose tokens are to be looked at.
-var<workgroup> race_list: array<u32, RACE_LIST>;
-var<workgroup> race_listed: atomic<u32>;
+// Of each slice, the least bound, the group, and its heaviest token.
+var<workgroup> slice_bounds: array<atomic<u32>, RACE_SLICES>;
+var<workgroup> slice_groups: array<atomic<u32>, RACE_SLICES>;
+var<workgroup> slice_tokens: array<atomic<u32>, RACE_SLICES>;
+// Groups whose tokens are to be looked at, and lower bounds of their noise; tokens.
+var<workgroup> race_groups: array<u32, RACE_LIST>;
+var<workgroup> race_noises: array<f32, RACE_LIST>;
+var<workgroup> race_group_count: atomic<u32>;
+var<workgroup> race_tokens: array<u32, RACE_TOKENS>;
+var<workgroup> race_token_count: atomic<u32>;
+var<workgroup> race_word: u32;
 
 // What a race goes through: groups from a multiple of 4 to another, whose bounds lie in `work`
 // from there on.
@@ -36,8 +51,12 @@ struct Course {
     end_block: u32,
 }
 
-fn bound_at(course: Course, group: u32) -> u32 {
-    return course.bounds + group;
+// A number that another thread knows, for all.
+fn race_for_all(number: u32, thread: u32) -> u32 {
+    if thread == 0u {
+        race_word = number;
+    }
+    return workgroupUniformLoad(&race_word);
 }
 
 // Finds the bounds of a thread's groups. Gives the least, and its group.
@@ -45,10 +64,10 @@ fn race_bounds(course: Course, thread: u32) -> vec2<u32> {
     var least = vec2(NO_TIME, NO_TIME);
     for (var four = course.first_block + thread; four < course.end_block; four += WIDE) {
         let slowness = vec4(
-            race_slowness_bound(4u * four),
-            race_slowness_bound(4u * four + 1u),
-            race_slowness_bound(4u * four + 2u),
-            race_slowness_bound(4u * four + 3u),
+            race_group_bound(4u * four),
+            race_group_bound(4u * four + 1u),
+            race_group_bound(4u * four + 2u),
+            race_group_bound(4u * four + 3u),
         );
         var bounds = vec4(NO_TIME);
         if any(slowness >= vec4(0.0f)) {
@@ -63,7 +82,7 @@ fn race_bounds(course: Course, thread: u32) -> vec2<u32> {
             }
         }
         for (var j = 0u; j < 4u; j++) {
-            work[bound_at(course, 4u * four + j)] = bounds[j];
+            work[course.bounds + 4u * four + j] = bounds[j];
         }
     }
     return least;
@@ -79,19 +98,119 @@ fn race_product(a: f32, b: f32) -> u32 {
     return multiply_bits(bitcast<u32>(a), bitcast<u32>(b));
 }
 
-// The bits of a token's time, by a thread of the 64 that look at its group; NO_TIME where it
-// takes no part, or is later than the bar for sure.
-fn race_time(draw: Draw, group: u32, thread: u32) -> u32 {
-    let token = group * RACE_GROUP + thread % RACE_GROUP;
-    let slowness = race_slowness(token);
+// The bits of a token's time; NO_TIME where it takes no part, or is later than the bar for sure.
+fn race_time(draw: Draw, token: u32) -> u32 {
+    let slowness = race_slowness(token, race_entry(token));
     if slowness < 0.0f {
         return NO_TIME;
     }
-    let least = least_of(draw, group);
+    let least = least_of(draw, token / RACE_GROUP);
     if bitcast<u32>(least.noise * slowness * RACE_SLACK) > atomicLoad(&race_bar) {
         return NO_TIME;
     }
     return race_product(noise_of(draw, least, token), slowness);
+}
+
+// Begins a race with a time that a first known before has: bounds of the groups, and for the
+// first 2 * RACE_SLICES threads the time of some token each, which mostly is early. Every thread calls it.
+fn race_begin(course: Course, known: u32, thread: u32) -> u32 {
+    let slice = thread % RACE_SLICES;
+    if thread < RACE_SLICES {
+        atomicStore(&slice_bounds[thread], NO_TIME);
+        atomicStore(&slice_groups[thread], NO_TIME);
+        atomicStore(&slice_tokens[thread], NO_TIME);
+    }
+    if thread == 0u {
+        atomicStore(&race_bar, known);
+        atomicStore(&race_winner, NO_TIME);
+        atomicStore(&race_group_count, 0u);
+        atomicStore(&race_token_count, 0u);
+    }
+    workgroupBarrier();
+    let own = race_bounds(course, thread);
+    atomicMin(&slice_bounds[slice], own.x);
+    workgroupBarrier();
+    if own.x != NO_TIME && own.x == atomicLoad(&slice_bounds[slice]) {
+        atomicMin(&slice_groups[slice], own.y);
+    }
+    workgroupBarrier();
+    for (var i = thread / RACE_GROUP; i < RACE_SLICES; i += WIDE / RACE_GROUP) {
+        let group = atomicLoad(&slice_groups[i]);
+        if group != NO_TIME {
+            let token = group * RACE_GROUP + thread % RACE_GROUP;
+            let slowness = race_token_bound(token, race_entry(token));
+            if slowness >= 0.0f && slowness * RACE_SLACK <= race_group_bound(group) {
+                atomicMin(&slice_tokens[i], token);
+            }
+        }
+    }
+    workgroupBarrier();
+    // The heaviest token of a group, and the one that has the group's least noise.
+    if thread >= 2u * RACE_SLICES {
+        return NO_TIME;
+    }
+    let group = atomicLoad(&slice_groups[slice]);
+    if group == NO_TIME {
+        return NO_TIME;
+    }
+    let heaviest = atomicLoad(&slice_tokens[slice]);
+    let first = group * RACE_GROUP + least_lane(course.draw, group);
+    if thread < RACE_SLICES {
+        return race_time(course.draw, first);
+    }
+    if heaviest == first || heaviest == NO_TIME {
+        return NO_TIME;
+    }
+    return race_time(course.draw, heaviest);
+}
+
+// A thread's groups that are not listed yet.
+struct Cursor {
+    four: u32,
+    j: u32,
+}
+
+fn race_cursor(course: Course, thread: u32) -> Cursor {
+    return Cursor(course.first_block + thread, 0u);
+}
+
+// Lists what the bar leaves of the groups from a cursor on, as many as fit. Each thread looks at the bounds
+// that it wrote.
+fn race_list(course: Course, cursor: ptr<function, Cursor>) {
+    let bar = atomicLoad(&race_bar);
+    while (*cursor).four < course.end_block {
+        let group = 4u * (*cursor).four + (*cursor).j;
+        let bound = work[course.bounds + group];
+        if bound != NO_TIME && bound <= bar {
+            let place = atomicAdd(&race_group_count, 1u);
+            if place >= RACE_LIST {
+                return;
+            }
+            race_groups[place] = group;
+            race_noises[place] = bitcast<f32>(bound) / race_group_bound(group);
+        }
+        (*cursor).j += 1u;
+        if (*cursor).j == 4u {
+            (*cursor).j = 0u;
+            (*cursor).four += WIDE;
+        }
+    }
+}
+
+// Lists a token that the bar leaves, of a group that is listed. Gives what does not fit, or
+// NO_TIME.
+fn race_keep(place: u32, token: u32, entry: vec2<u32>) -> u32 {
+    let slowness = race_token_bound(token, entry);
+    let bound = race_noises[place] * slowness * RACE_SLACK;
+    if slowness < 0.0f || bitcast<u32>(bound) > atomicLoad(&race_bar) {
+        return NO_TIME;
+    }
+    let to = atomicAdd(&race_token_count, 1u);
+    if to >= RACE_TOKENS {
+        return token;
+    }
+    race_tokens[to] = token;
+    return NO_TIME;
 }
 
 // The earlier of two, of equal times the lower token.
@@ -99,71 +218,69 @@ fn race_earlier(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return select(a, b, b.x < a.x || (b.x == a.x && b.y < a.y));
 }
 
-fn race_look(draw: Draw, group: u32, thread: u32, best: ptr<function, vec2<u32>>) {
-    let time = race_time(draw, group, thread);
-    if time != NO_TIME {
-        *best = race_earlier(*best, vec2(time, group * RACE_GROUP + thread % RACE_GROUP));
-        atomicMin(&race_bar, time);
+fn race_look(draw: Draw, token: u32, best: ptr<function, vec2<u32>>) {
+    if token == NO_TIME {
+        return;
     }
-}
-
-// Lists groups of a tile of a course. Each thread looks at the bounds that it wrote.
-fn race_list_groups(course: Course, tile: u32, above: u32, most: u32, thread: u32) {
-    let end = min(course.end_block, tile + RACE_LIST / 4u);
-    // The tile's first block of this thread's.
-    let skipped = (tile - course.first_block + WIDE - 1u - thread) / WIDE;
-    var four = course.first_block + thread + skipped * WIDE;
-    for (; four < end; four += WIDE) {
-        for (var j = 0u; j < 4u; j++) {
-            let bound = work[bound_at(course, 4u * four + j)];
-            if bound != NO_TIME && bound >= above && bound <= most {
-                race_list[atomicAdd(&race_listed, 1u)] = 4u * four + j;
-            }
-        }
+    let time = race_time(draw, token);
+    if time != NO_TIME {
+        *best = race_earlier(*best, vec2(time, token));
+        atomicMin(&race_bar, time);
     }
 }
 
 // The first to finish, and when: (bits of its time, token), NO_TIME where nobody takes part. Of
 // that and of a first known before. Every thread calls it, with the same course.
 fn race_first(course: Course, known: vec2<u32>, thread: u32) -> vec2<u32> {
-    let team = thread / RACE_GROUP;
-    if thread < 16u {
-        atomicStore(&race_least_bounds[thread], NO_TIME);
-        atomicStore(&race_least_groups[thread], NO_TIME);
-    }
-    if thread == 0u {
-        atomicStore(&race_bar, known.x);
-        atomicStore(&race_winner, NO_TIME);
-        atomicStore(&race_listed, 0u);
-    }
+    let early = race_begin(course, known.x, thread);
+    atomicMin(&race_bar, early);
     workgroupBarrier();
-    let own = race_bounds(course, thread);
-    atomicMin(&race_least_bounds[team], own.x);
-    workgroupBarrier();
-    if own.x != NO_TIME && own.x == atomicLoad(&race_least_bounds[team]) {
-        atomicMin(&race_least_groups[team], own.y);
-    }
-    workgroupBarrier();
-    // The likeliest of each team's groups come first, and leave few others to look at.
     var best = known;
-    let group = atomicLoad(&race_least_groups[team]);
-    if group != NO_TIME {
-        race_look(course.draw, group, thread, &best);
-        if own.y == group {
-            work[bound_at(course, group)] = NO_TIME;
-        }
-    }
-    workgroupBarrier();
-    for (var tile = course.first_block; tile < course.end_block; tile += RACE_LIST / 4u) {
-        race_list_groups(course, tile, 0u, atomicLoad(&race_bar), thread);
+    var cursor = race_cursor(course, thread);
+    loop {
+        race_list(course, &cursor);
         workgroupBarrier();
-        let listed = atomicLoad(&race_listed);
-        for (var i = team; i < listed; i += WIDE / RACE_GROUP) {
-            race_look(course.draw, race_list[i], thread, &best);
+        let listed = race_for_all(atomicLoad(&race_group_count), thread);
+        let teams = WIDE / RACE_GROUP;
+        let count = min(listed, RACE_LIST);
+        // Four entries on their way at once.
+        for (var i = thread / RACE_GROUP; i < count; i += 4u * teams) {
+            let places = min(vec4(i) + vec4(0u, 1u, 2u, 3u) * teams, vec4(count - 1u));
+            let there = vec4(i) + vec4(0u, 1u, 2u, 3u) * teams < vec4(count);
+            let lane = thread % RACE_GROUP;
+            let tokens = vec4(
+                race_groups[places.x] * RACE_GROUP + lane,
+                race_groups[places.y] * RACE_GROUP + lane,
+                race_groups[places.z] * RACE_GROUP + lane,
+                race_groups[places.w] * RACE_GROUP + lane,
+            );
+            let first = race_entry(tokens.x);
+            let second = race_entry(tokens.y);
+            let third = race_entry(tokens.z);
+            let fourth = race_entry(tokens.w);
+            race_look(course.draw, race_keep(places.x, tokens.x, first), &best);
+            if there.y {
+                race_look(course.draw, race_keep(places.y, tokens.y, second), &best);
+            }
+            if there.z {
+                race_look(course.draw, race_keep(places.z, tokens.z, third), &best);
+            }
+            if there.w {
+                race_look(course.draw, race_keep(places.w, tokens.w, fourth), &best);
+            }
         }
         workgroupBarrier();
+        let tokens = min(atomicLoad(&race_token_count), RACE_TOKENS);
+        for (var i = thread; i < tokens; i += WIDE) {
+            race_look(course.draw, race_tokens[i], &best);
+        }
+        workgroupBarrier();
+        if listed <= RACE_LIST {
+            break;
+        }
         if thread == 0u {
-            atomicStore(&race_listed, 0u);
+            atomicStore(&race_group_count, 0u);
+            atomicStore(&race_token_count, 0u);
         }
         workgroupBarrier();
     }

@@ -1,55 +1,52 @@
 //!include race_first
-//!include select
 // The first so many to finish of a race, by one workgroup: as race_first.wgsl, with the last of
 // those as the bar.
 
-// The most of them, and with what all threads find at once.
+// The most of them, and with what all tokens that are listed may add.
 const MOST_DRAWS = 64u;
-const RACE_FOUND = 576u;
+const RACE_FOUND = MOST_DRAWS + RACE_TOKENS;
 
 // Times and tokens found so far: of those that count in the end, none is missing. Sorted,
 // after `race_settle`.
-var<workgroup> race_times: array<u32, RACE_FOUND>;
-var<workgroup> race_tokens: array<u32, RACE_FOUND>;
+var<workgroup> found_times: array<u32, RACE_FOUND>;
+var<workgroup> found_tokens: array<u32, RACE_FOUND>;
 var<workgroup> race_found: atomic<u32>;
-var<workgroup> race_word: u32;
 
-// The number that another thread counted, for all.
-fn race_count(thread: u32, what: u32) -> u32 {
-    if thread == 0u {
-        race_word = what;
+// How many found ones come before one.
+fn race_place(found: u32, one: vec2<u32>) -> u32 {
+    var place = 0u;
+    for (var i = 0u; i < found; i++) {
+        let time = found_times[i];
+        if time < one.x || (time == one.x && found_tokens[i] < one.y) {
+            place += 1u;
+        }
     }
-    return workgroupUniformLoad(&race_word);
+    return place;
 }
 
 // Sorts what was found, keeps the first so many and moves the bar. Gives how many there are.
 // Every thread calls it.
 fn race_settle(most: u32, thread: u32) -> u32 {
-    let found = race_count(thread, atomicLoad(&race_found));
-    // Two of each thread at most.
-    var own = array<vec2<u32>, 2>();
-    var places = array(NO_TIME, NO_TIME);
-    for (var k = 0u; k < 2u; k++) {
-        let i = thread + k * WIDE;
-        if i < found {
-            own[k] = vec2(race_times[i], race_tokens[i]);
-            places[k] = 0u;
-            for (var j = 0u; j < found; j++) {
-                let time = race_times[j];
-                if time < own[k].x || (time == own[k].x && race_tokens[j] < own[k].y) {
-                    places[k] += 1u;
-                }
-            }
+    let found = race_for_all(atomicLoad(&race_found), thread);
+    // The found ones of a thread, WIDE apart.
+    const EACH_FOUND = (RACE_FOUND + 127u) / 128u;
+    var own = array<vec3<u32>, EACH_FOUND>();
+    var count = 0u;
+    for (var i = thread; i < found; i += WIDE) {
+        let one = vec2(found_times[i], found_tokens[i]);
+        let place = race_place(found, one);
+        if place < most {
+            own[count] = vec3(place, one);
+            count += 1u;
         }
     }
     workgroupBarrier();
-    for (var k = 0u; k < 2u; k++) {
-        if places[k] < most {
-            race_times[places[k]] = own[k].x;
-            race_tokens[places[k]] = own[k].y;
-            if places[k] + 1u == most {
-                atomicStore(&race_bar, own[k].x);
-            }
+    for (var k = 0u; k < count; k++) {
+        let one = own[k];
+        found_times[one.x] = one.y;
+        found_tokens[one.x] = one.z;
+        if one.x + 1u == most {
+            atomicStore(&race_bar, one.y);
         }
     }
     if thread == 0u {
@@ -59,85 +56,70 @@ fn race_settle(most: u32, thread: u32) -> u32 {
     return min(found, most);
 }
 
-// A bound that some `count` groups do not exceed, and few others: the 16 leading bits of the
-// last of them. Every thread calls it, after race_bounds.
-fn race_threshold(course: Course, count: u32, thread: u32) -> u32 {
-    var known = Picked(0u, vec2(0u, 0u), vec2(0u, 0u));
-    for (var round = 0u; round < 2u; round++) {
-        clear_bins(thread);
-        for (var four = course.first_block + thread; four < course.end_block; four += WIDE) {
-            for (var j = 0u; j < 4u; j++) {
-                let bound = work[bound_at(course, 4u * four + j)];
-                if bound == NO_TIME {
-                    continue;
-                }
-                if round == 0u {
-                    // Positive: the exponent.
-                    add_to_bin(bound >> 23u, vec2(1u, 0u));
-                } else if bound >> 23u == known.bin {
-                    add_to_bin((bound >> 15u) & 255u, vec2(1u, 0u));
-                }
-            }
+// Finds times of the tokens that are listed. Every thread calls it.
+fn race_find(draw: Draw, most: u32, thread: u32) {
+    let tokens = race_for_all(atomicLoad(&race_token_count), thread);
+    for (var i = thread; i < tokens; i += WIDE) {
+        let time = race_time(draw, race_tokens[i]);
+        if time != NO_TIME && time <= atomicLoad(&race_bar) {
+            let place = atomicAdd(&race_found, 1u);
+            found_times[place] = time;
+            found_tokens[place] = race_tokens[i];
         }
-        let next = pick_bin(thread, known.above, vec2(count, 0u));
-        if next.bin == SELECT_BINS {
-            // There are not so many.
-            return NO_TIME;
-        }
-        if round == 1u {
-            return (known.bin << 23u) | (next.bin << 15u) | 0x7fffu;
-        }
-        known = next;
     }
-    return NO_TIME;
+    if thread == 0u {
+        atomicStore(&race_token_count, 0u);
+    }
+    workgroupBarrier();
+    _ = race_settle(most, thread);
 }
 
-// Finds the first `most` to finish: how many there are, which are then the first of `race_tokens`.
+// Finds the first `most` to finish: how many there are, which are then the first of `found_tokens`.
 // Every thread calls it, with the same course.
 fn race_many(course: Course, most: u32, thread: u32) -> u32 {
     let team = thread / RACE_GROUP;
     let teams = WIDE / RACE_GROUP;
+    let early = race_begin(course, NO_TIME, thread);
     if thread == 0u {
-        atomicStore(&race_bar, NO_TIME);
-        atomicStore(&race_listed, 0u);
         atomicStore(&race_found, 0u);
     }
+    // The last of so many early ones is the bar.
+    if thread < 2u * RACE_SLICES {
+        found_times[thread] = early;
+        found_tokens[thread] = thread;
+    }
     workgroupBarrier();
-    _ = race_bounds(course, thread);
-    let threshold = race_threshold(course, most, thread);
-    // First what is likeliest, then what the bar leaves of the others.
-    for (var stage = 0u; stage < 2u; stage++) {
-        if stage == 1u {
-            _ = race_settle(most, thread);
-        }
-        for (var tile = course.first_block; tile < course.end_block; tile += RACE_LIST / 4u) {
-            if stage == 0u {
-                race_list_groups(course, tile, 0u, threshold, thread);
-            } else if threshold != NO_TIME {
-                race_list_groups(course, tile, threshold + 1u, atomicLoad(&race_bar), thread);
-            }
-            workgroupBarrier();
-            let listed = race_count(thread, atomicLoad(&race_listed));
-            for (var first = 0u; first < listed; first += teams) {
-                if first + team < listed {
-                    let group = race_list[first + team];
-                    let time = race_time(course.draw, group, thread);
-                    if time != NO_TIME && time <= atomicLoad(&race_bar) {
-                        let place = atomicAdd(&race_found, 1u);
-                        race_times[place] = time;
-                        race_tokens[place] = group * RACE_GROUP + thread % RACE_GROUP;
-                    }
-                }
-                workgroupBarrier();
-                if race_count(thread, atomicLoad(&race_found)) > RACE_FOUND - WIDE {
-                    _ = race_settle(most, thread);
-                }
-            }
-            if thread == 0u {
-                atomicStore(&race_listed, 0u);
-            }
-            workgroupBarrier();
+    if thread < 2u * RACE_SLICES && early != NO_TIME {
+        if race_place(2u * RACE_SLICES, vec2(early, thread)) + 1u == most {
+            atomicStore(&race_bar, early);
         }
     }
-    return race_settle(most, thread);
+    workgroupBarrier();
+    var cursor = race_cursor(course, thread);
+    loop {
+        race_list(course, &cursor);
+        workgroupBarrier();
+        let listed = race_for_all(atomicLoad(&race_group_count), thread);
+        let count = min(listed, RACE_LIST);
+        for (var first = 0u; first < count; first += teams) {
+            if first + team < count {
+                let token = race_groups[first + team] * RACE_GROUP + thread % RACE_GROUP;
+                // All fit.
+                _ = race_keep(first + team, token, race_entry(token));
+            }
+            workgroupBarrier();
+            if race_for_all(atomicLoad(&race_token_count), thread) > RACE_TOKENS - WIDE {
+                race_find(course.draw, most, thread);
+            }
+        }
+        race_find(course.draw, most, thread);
+        if listed <= RACE_LIST {
+            break;
+        }
+        if thread == 0u {
+            atomicStore(&race_group_count, 0u);
+        }
+        workgroupBarrier();
+    }
+    return race_for_all(atomicLoad(&race_found), thread);
 }

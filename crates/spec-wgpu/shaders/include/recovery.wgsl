@@ -1,4 +1,5 @@
 //!include race_first
+//!include groups
 // The passes of rejection_sample that read whole rows: `scan`, `finish`, `resolve`
 // and `locate`. Part of that shader, whose declarations they use.
 
@@ -90,50 +91,83 @@ fn see(seen: ptr<function, Seen>, t: u32, d: u32, i: u32, rejected: u32) -> u32 
     return r;
 }
 
-// Columns come in fours of neighbours. A chunk has so many at most.
-const FOURS = 2048u;
+// Looks at a lane's two columns of a group, of which some may be beyond the row.
+fn see_pair(
+    seen: ptr<function, Seen>,
+    tile_group: u32,
+    lane: u32,
+    t: vec2<u32>,
+    d: vec2<u32>,
+    i: vec2<u32>,
+    rejected: u32,
+    end: u32,
+) {
+    var r = vec2(0u);
+    if i.x < end {
+        r.x = see(seen, t.x, d.x, i.x, rejected);
+    }
+    if i.y < end {
+        r.y = see(seen, t.y, d.y, i.y, rejected);
+    }
+    if MODE == SAMPLE {
+        note_pair(tile_group, lane, max(r.x, r.y));
+    }
+}
 
-// The largest residuals of fours, and of half groups.
-var<workgroup> four_residuals: array<u32, FOURS>;
-var<workgroup> half_residuals: array<u32, 256>;
+fn targets_of(row: u32, i: vec2<u32>) -> vec2<u32> {
+    let at = target_at(row, i.x);
+    let word = target_probs[float_word(at, DTYPE)];
+    let first = float_bits(word, at, DTYPE);
+    if DTYPE != F32 && at % 2u == 0u {
+        return vec2(first, float_bits(word, 1u, DTYPE));
+    }
+    return vec2(first, target_bits(target_at(row, i.y)));
+}
 
-// The thread's fours of a chunk.
-fn see_chunk(row: u32, begin: u32, end: u32, thread: u32, rejected: u32) -> Seen {
+fn drafts_of(row: u32, i: vec2<u32>) -> vec2<u32> {
+    if HAS_DRAFT == 0u || MODE == GREEDY {
+        return vec2(0u);
+    }
+    let at = draft_at(row, i.x);
+    let word = draft_probs[float_word(at, DTYPE)];
+    let first = float_bits(word, at, DTYPE);
+    if DTYPE != F32 && at % 2u == 0u {
+        return vec2(first, float_bits(word, 1u, DTYPE));
+    }
+    return vec2(first, draft_bits(draft_at(row, i.y)));
+}
+
+// The thread's columns of a chunk. Stores the largest residuals of its groups for a job that is
+// drawn from.
+fn see_chunk(job: u32, row: u32, chunk: u32, thread: u32, rejected: u32) -> Seen {
     var seen = Seen(NOTHING.xy, -1, NONE, 0u);
-    let at = target_at(row, 0u);
-    let other = draft_at(row, 0u);
-    for (var four = thread; four < params.chunk / 4u; four += 256u) {
-        let i = begin + 4u * four;
-        var r = vec4(0u);
-        if i + 3u < end {
-            // All on their way at a time.
-            let t = vec4(
-                target_bits(at + i),
-                target_bits(at + i + 1u),
-                target_bits(at + i + 2u),
-                target_bits(at + i + 3u),
-            );
-            var d = vec4(0u);
-            if HAS_DRAFT != 0u && MODE != GREEDY {
-                d = vec4(
-                    draft_bits(other + i),
-                    draft_bits(other + i + 1u),
-                    draft_bits(other + i + 2u),
-                    draft_bits(other + i + 3u),
-                );
-            }
-            r.x = see(&seen, t.x, d.x, i, rejected);
-            r.y = see(&seen, t.y, d.y, i + 1u, rejected);
-            r.z = see(&seen, t.z, d.z, i + 2u, rejected);
-            r.w = see(&seen, t.w, d.w, i + 3u, rejected);
-        } else {
-            for (var j = 0u; i + j < end; j++) {
-                let t = target_bits(at + i + j);
-                r[j] = see(&seen, t, draft_of(other + i + j), i + j, rejected);
+    let team = thread / GROUP_LANES;
+    let lane = thread % GROUP_LANES;
+    let teams = 256u / GROUP_LANES;
+    let end = min((chunk + 1u) * params.chunk, params.vocab);
+    let last = (chunk + 1u) * (params.chunk / RACE_GROUP);
+    for (var tile = chunk * (params.chunk / RACE_GROUP); tile < last; tile += TILE_GROUPS) {
+        let in_tile = min(last - tile, TILE_GROUPS);
+        // Two groups at a time, on their way at once.
+        for (var g = team; g < in_tile; g += 2u * teams) {
+            let i = pair_at(tile + g, lane);
+            let j = pair_at(tile + g + teams, lane);
+            // What is read beyond the row is not looked at.
+            let most = vec2(params.vocab - 1u);
+            let t = targets_of(row, min(i, most));
+            let other_t = targets_of(row, min(j, most));
+            let d = drafts_of(row, min(i, most));
+            let other_d = drafts_of(row, min(j, most));
+            see_pair(&seen, g, lane, t, d, i, rejected, end);
+            if g + teams < in_tile {
+                see_pair(&seen, g + teams, lane, other_t, other_d, j, rejected, end);
             }
         }
         if MODE == SAMPLE {
-            four_residuals[four] = max(max(r.x, r.y), max(r.z, r.w));
+            let largest = largest_of_tile(thread);
+            if thread < in_tile {
+                store(maximum_at(job, tile + thread), largest);
+            }
         }
     }
     return seen;
@@ -145,25 +179,6 @@ fn draft_of(at: u32) -> u32 {
         return draft_bits(at);
     }
     return 0u;
-}
-
-// Stores the largest residuals of a chunk's groups. Every thread calls it.
-fn store_maxima(job: u32, chunk: u32, thread: u32) {
-    workgroupBarrier();
-    // Half a group a thread; neighbours begin at other columns, and so at other banks.
-    var most = 0u;
-    if thread * 8u < params.chunk / 4u {
-        for (var j = 0u; j < 8u; j++) {
-            most = max(most, four_residuals[thread * 8u + (j + thread) % 8u]);
-        }
-    }
-    half_residuals[thread] = most;
-    workgroupBarrier();
-    let groups = params.chunk / RACE_GROUP;
-    if thread < groups {
-        let most = max(half_residuals[2u * thread], half_residuals[2u * thread + 1u]);
-        store(maximum_at(job, chunk * groups + thread), most);
-    }
 }
 
 // The largest finite target of any sign: for chunks without one from 0 up.
@@ -221,12 +236,9 @@ fn scan(
     }
     let begin = chunk * params.chunk;
     let end = min(begin + params.chunk, params.vocab);
-    let seen = see_chunk(row, begin, end, thread, rejected);
+    let seen = see_chunk(job, row, chunk, thread, rejected);
     if seen.noted != 0u {
         atomicOr(&shared_flags, seen.noted);
-    }
-    if MODE == SAMPLE {
-        store_maxima(job, chunk, thread);
     }
     let top = select(0u, u32(seen.top) | 0x80000000u, seen.top >= 0);
     reduce(vec4(seen.first, top, seen.top_at), thread);
@@ -349,22 +361,37 @@ fn resolve(
 // The job that the race is about, its row and its rejected token.
 var<private> racing: vec3<u32>;
 
-fn race_slowness_bound(group: u32) -> f32 {
-    let most = load(maximum_at(racing.x, group));
-    if most < LEAST_RESIDUAL {
+fn race_group_bound(group: u32) -> f32 {
+    return slowness_bound(load(maximum_at(racing.x, group)));
+}
+
+// At least so much is the inverse of a residual, below 0 where that cannot be drawn.
+fn slowness_bound(r: u32) -> f32 {
+    if r < LEAST_RESIDUAL || !is_finite(r) {
         return -1.0f;
     }
     // As exact_inverse cuts it.
-    return RACE_SLACK / bitcast<f32>(min(most, 227u << 23u));
+    return RACE_SLACK / bitcast<f32>(min(r, 227u << 23u));
 }
 
-fn race_slowness(token: u32) -> f32 {
-    if token >= params.vocab {
-        return -1.0f;
-    }
-    let t = target_bits(target_at(racing.y, token));
-    let r = residual(t, draft_of(draft_at(racing.y, token)), token, racing.z);
-    if !is_finite(r) || r < LEAST_RESIDUAL {
+// The probabilities of a token.
+fn race_entry(token: u32) -> vec2<u32> {
+    let column = min(token, params.vocab - 1u);
+    return vec2(target_bits(target_at(racing.y, column)), draft_of(draft_at(racing.y, column)));
+}
+
+// Its residual.
+fn residual_of_entry(token: u32, entry: vec2<u32>) -> u32 {
+    return select(0u, residual(entry.x, entry.y, token, racing.z), token < params.vocab);
+}
+
+fn race_token_bound(token: u32, entry: vec2<u32>) -> f32 {
+    return slowness_bound(residual_of_entry(token, entry));
+}
+
+fn race_slowness(token: u32, entry: vec2<u32>) -> f32 {
+    let r = residual_of_entry(token, entry);
+    if r < LEAST_RESIDUAL || !is_finite(r) {
         return -1.0f;
     }
     return exact_inverse(r);

@@ -3,7 +3,7 @@
 // The passes of sample_logits that choose tokens, and those that make probabilities of what they
 // were chosen from. Part of that shader, whose declarations they use.
 
-override RACE_LIST = 2048u;
+override RACE_LIST = 1024u;
 const LIKELIEST = MOST_DRAWS;
 const SAMPLE = 0u;
 
@@ -15,7 +15,7 @@ var<private> filters: Filters;
 // What the groups' largest must weigh, as nearly as an approximate exponential can say.
 var<private> least_weight: f32;
 
-fn race_slowness_bound(group: u32) -> f32 {
+fn race_group_bound(group: u32) -> f32 {
     let key = work[maxima_at(racing) + group];
     let below = exponent(filters.scale, key);
     if is_cut_off(filters, key, group * RACE_GROUP) || below <= NO_UNIT || exp(below) < least_weight {
@@ -24,11 +24,33 @@ fn race_slowness_bound(group: u32) -> f32 {
     return exp(-below) * RACE_SLACK;
 }
 
-fn race_slowness(token: u32) -> f32 {
-    if token >= params.vocab {
+// A logit, and the word of the mask that allows it.
+fn race_entry(token: u32) -> vec2<u32> {
+    let column = min(token, params.vocab - 1u);
+    var allowed = NONE;
+    if has(HAS_MASK) {
+        allowed = allowed_word(racing, column / 32u);
+    }
+    return vec2(logit(racing, column), allowed);
+}
+
+// 0 for one that is not there.
+fn key_of_entry(token: u32, entry: vec2<u32>) -> u32 {
+    let allowed = token < params.vocab && ((entry.y >> (token % 32u)) & 1u) != 0u;
+    return select(0u, sort_key(entry.x), allowed);
+}
+
+fn race_token_bound(token: u32, entry: vec2<u32>) -> f32 {
+    let key = key_of_entry(token, entry);
+    let below = exponent(filters.scale, key);
+    if is_cut_off(filters, key, token) || below <= NO_UNIT {
         return -1.0f;
     }
-    let key = key_of(racing, token);
+    return exp(-below) * RACE_SLACK;
+}
+
+fn race_slowness(token: u32, entry: vec2<u32>) -> f32 {
+    let key = key_of_entry(token, entry);
     if all(fixed_weight(kept_weight(filters, key, token)) == vec2(0u, 0u)) {
         return -1.0f;
     }
@@ -121,18 +143,34 @@ fn race_more(
     var token = NONE;
     if fate == FATE_DRAWN {
         if thread < race_many(course_of(row), params.draws, thread) {
-            token = race_tokens[thread];
-        }
-    } else if fate == FATE_GREEDY {
-        racing = row;
-        if thread < likeliest(params.draws, thread) {
-            token = likeliest_tokens[thread];
+            token = found_tokens[thread];
         }
     } else if thread == 0u {
         token = load(row, TOKEN);
     }
-    if thread < params.draws {
+    if fate != FATE_GREEDY && thread < params.draws {
         write_token(row, thread, token);
+    }
+}
+
+@compute @workgroup_size(WIDE)
+fn take(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let job = group_index(group, groups);
+    if job >= params.at.groups {
+        return;
+    }
+    let row = params.row0 + job;
+    if load_for_all(row, FATE, thread) != FATE_GREEDY {
+        return;
+    }
+    racing = row;
+    let there = likeliest(params.draws, thread);
+    if thread < params.draws {
+        write_token(row, thread, select(NONE, likeliest_tokens[thread], thread < there));
     }
 }
 

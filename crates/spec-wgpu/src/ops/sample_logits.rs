@@ -39,9 +39,9 @@ const PARTIAL: u64 = 2;
 const MOST_ROWS: u64 = 2048;
 /// Threads of a workgroup that has a row, where the device allows so many.
 const WIDE: u32 = 512;
-/// Groups whose tokens are listed at once where a row draws several: of the workgroup's memory
-/// other things need much there.
-const RACE_LIST: u32 = 1024;
+/// Groups that are listed at once where a row draws several: of the workgroup's memory other
+/// things need much there.
+const RACE_LIST: u32 = 256;
 /// Steps of selecting in a row that no list holds, and the most turns a thread takes
 /// of them in one dispatch.
 const STEPS: u32 = 15;
@@ -66,6 +66,7 @@ struct Programs {
     open: Program,
     filters: Option<FilterPrograms>,
     race: Program,
+    take: Option<Program>,
     sums: Option<[Program; 2]>,
     share: Option<Program>,
     tally: Option<Program>,
@@ -139,6 +140,9 @@ impl Programs {
             open: program("open", &data[..5], &rows_wide)?,
             filters: plan.filters.then(filters).transpose()?,
             race: race()?,
+            take: (plan.draws() > 1)
+                .then(|| program("take", &data[..6], &rows_wide))
+                .transpose()?,
             sums: weighs.then(sums).transpose()?,
             share: plan.probs.map(|_| program("share", &data, &[float])).transpose()?,
             tally: report(tallies, "tally", &reported[..3], &[float])?,
@@ -430,6 +434,9 @@ impl Sampler {
             }
         }
         run(&p.race, &bound, &params, rows)?;
+        if let Some(take) = &p.take {
+            run(take, &bound, &params, rows)?;
+        }
         if let Some([sum, total]) = &p.sums {
             run(sum, &bound, &params, chunks)?;
             run(total, &bound, &params, rows)?;
