@@ -2,7 +2,6 @@
 //!include integers
 //!include philox
 //!include probability
-//!include groups
 //!include select
 //!include sampling_levels
 //!include sampling_cut
@@ -217,35 +216,6 @@ fn share_units(bits: u32) -> u32 {
 // Of a tile's groups, the largest of all logits, where the mask tells them apart.
 var<workgroup> group_raw: array<atomic<u32>, TILE_GROUPS>;
 
-// A number that orders as a float does: its sort_key, but that -0 is below 0, NaN with a sign
-// below all and NaN without above all.
-fn order_of(bits: u32) -> u32 {
-    return bits ^ (bitcast<u32>(bitcast<i32>(bits) >> 31u) | 0x80000000u);
-}
-
-const ORDER_OF_INFINITY = 0xff800000u;
-
-// The sort_key of the largest of some, of which none is NaN without a sign; 0 for none.
-fn key_of_order(order: u32) -> u32 {
-    if order == 0x7fffffffu {
-        return 0x80000000u;
-    }
-    return select(max(order, LOWEST_KEY), 0u, order == 0u);
-}
-
-// The bits of a lane's entries.
-fn pair_of(row: u32, column: u32) -> vec2<u32> {
-    let at = logit_at(row, column);
-    if DTYPE == F32 {
-        return vec2(logits[at], logits[at + pair_step()]);
-    }
-    let word = logits[at / 2u];
-    if at % 2u == 0u {
-        return vec2(float_bits(word, 0u, DTYPE), float_bits(word, 1u, DTYPE));
-    }
-    return vec2(float_bits(word, 1u, DTYPE), float_bits(logits[at / 2u + 1u], 0u, DTYPE));
-}
-
 // What a thread has seen of a chunk: the largest and the least of its entries' orders, NaN's not
 // among the largest, and whether there was NaN.
 struct Seen {
@@ -279,18 +249,6 @@ fn see_pair(seen: ptr<function, Seen>, row: u32, tile_group: u32, column: u32, l
         most = max(orders.x, orders.y);
     }
     note_pair(tile_group, lane, most);
-}
-
-// The orders of a lane's entries, of which some may be beyond the row.
-fn last_orders(row: u32, column: u32, end: u32) -> vec2<u32> {
-    var orders = vec2(0u);
-    if column < end {
-        orders.x = order_of(logit(row, column));
-    }
-    if column + pair_step() < end {
-        orders.y = order_of(logit(row, column + pair_step()));
-    }
-    return orders;
 }
 
 @compute @workgroup_size(THREADS)

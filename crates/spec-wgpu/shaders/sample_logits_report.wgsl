@@ -95,10 +95,39 @@ fn place_of(key: u32) -> u32 {
     return first;
 }
 
-fn count_at(place: u32, count: u32) {
-    if place < params.draws {
-        atomicAdd(&counts[place], count);
+// Entries of a place that are not counted yet.
+struct Counts {
+    place: u32,
+    count: u32,
+}
+
+fn count_at(run: Counts) {
+    if run.place < params.draws {
+        atomicAdd(&counts[run.place], run.count);
     }
+}
+
+fn count_key(run: ptr<function, Counts>, key: u32, least: u32) {
+    if key < least {
+        return;
+    }
+    let place = place_of(key);
+    if place != (*run).place {
+        count_at(*run);
+        *run = Counts(place, 0u);
+    }
+    (*run).count += 1u;
+}
+
+// e^(x - largest) as nearly as a report needs it, of an order that is no NaN's.
+fn raw_weight(largest: u32, order: u32) -> f32 {
+    let bits = bits_of(largest);
+    if !is_finite(bits) {
+        return select(0.0f, 1.0f, order == largest);
+    }
+    // Subnormal numbers are 0 beside what differs from them enough to matter.
+    let below = max(bitcast<f32>(bits_of(order)) - bitcast<f32>(bits), -100.0f);
+    return select(0.0f, exp(below), order > LOWEST_KEY);
 }
 
 @compute @workgroup_size(THREADS)
@@ -116,6 +145,7 @@ fn tally(
     order_tokens(row, thread);
     let sums = has(HAS_LOGPROBS) || has(HAS_TOP_LOGPROBS);
     let raw = Scale(load(row, RAW_LARGEST), 1.0f);
+    let weighing = select(NONE, weighing_key(raw), sums);
     // Smaller keys reach no token, which are at the end where there are none.
     var least = NONE;
     if has(HAS_RANKS) {
@@ -126,32 +156,37 @@ fn tally(
         }
     }
     let end = min(params.vocab, (chunk + 1u) * params.chunk);
-    var own = vec2(0u, 0u);
+    let team = thread / GROUP_LANES;
+    let lane = thread % GROUP_LANES;
+    var own = 0.0f;
     // Neighbours of one place are counted at once.
-    var place = params.draws;
-    var count = 0u;
-    for (var column = chunk * params.chunk + thread; column < end; column += THREADS) {
-        let largest = work[raw_maxima_at(row) + column / 64u];
-        let weighs = sums && exponent(raw, largest) > NO_UNIT;
-        if !weighs && largest < least {
+    var run = Counts(params.draws, 0u);
+    for (var group = chunk * (params.chunk / 64u) + team; group * 64u < end; group += THREADS / GROUP_LANES) {
+        let largest = work[raw_maxima_at(row) + group];
+        if largest < weighing && largest < least {
             continue;
         }
-        let key = sort_key(logit(row, column));
-        if weighs {
-            own += halves(weight(raw, key));
+        let column = pair_at(group, lane).x;
+        var orders = vec2(0u);
+        if group * 64u + 64u <= end {
+            let bits = pair_of(row, column);
+            orders = vec2(order_of(bits.x), order_of(bits.y));
+        } else {
+            orders = last_orders(row, column, end);
         }
-        if key >= least {
-            let next = place_of(key);
-            if next != place {
-                count_at(place, count);
-                place = next;
-                count = 0u;
-            }
-            count += 1u;
+        // NaN counts as negative infinity.
+        orders = select(orders, vec2(LOWEST_KEY), orders > vec2(ORDER_OF_INFINITY));
+        if largest >= weighing {
+            own += raw_weight(raw.largest, orders.x) + raw_weight(raw.largest, orders.y);
+        }
+        if largest >= least {
+            count_key(&run, key_of_order(orders.x), least);
+            count_key(&run, key_of_order(orders.y), least);
         }
     }
-    count_at(place, count);
-    let through = sum_through(thread, joined(own));
+    count_at(run);
+    // In units of 2^-40: sums of integers have no order.
+    let through = sum_through(thread, joined(halves(own)));
     let at = tally_at(row, chunk);
     if thread == THREADS - 1u {
         work[at] = through.x;

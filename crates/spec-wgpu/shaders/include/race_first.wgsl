@@ -134,14 +134,23 @@ fn race_begin(course: Course, known: u32, thread: u32) -> u32 {
         atomicMin(&slice_groups[slice], own.y);
     }
     workgroupBarrier();
-    for (var i = thread / RACE_GROUP; i < RACE_SLICES; i += WIDE / RACE_GROUP) {
-        let group = atomicLoad(&slice_groups[i]);
-        if group != NO_TIME {
-            let token = group * RACE_GROUP + thread % RACE_GROUP;
-            let slowness = race_token_bound(token, race_entry(token));
-            if slowness >= 0.0f && slowness * RACE_SLACK <= race_group_bound(group) {
-                atomicMin(&slice_tokens[i], token);
-            }
+    // Two at a time, on their way at once.
+    let teams = WIDE / RACE_GROUP;
+    for (var i = thread / RACE_GROUP; i < RACE_SLICES; i += 2u * teams) {
+        let groups = vec2(atomicLoad(&slice_groups[i]), atomicLoad(&slice_groups[i + teams]));
+        let there = groups != vec2(NO_TIME);
+        let safe = select(vec2(4u * course.first_block), groups, there);
+        let tokens = safe * RACE_GROUP + thread % RACE_GROUP;
+        let first = race_entry(tokens.x);
+        let second = race_entry(tokens.y);
+        let bounds = vec2(race_group_bound(safe.x), race_group_bound(safe.y));
+        let slowness = vec2(race_token_bound(tokens.x, first), race_token_bound(tokens.y, second));
+        let heaviest = there & (slowness >= vec2(0.0f)) & (slowness * RACE_SLACK <= bounds);
+        if heaviest.x {
+            atomicMin(&slice_tokens[i], tokens.x);
+        }
+        if heaviest.y {
+            atomicMin(&slice_tokens[i + teams], tokens.y);
         }
     }
     workgroupBarrier();
@@ -178,22 +187,25 @@ fn race_cursor(course: Course, thread: u32) -> Cursor {
 // that it wrote.
 fn race_list(course: Course, cursor: ptr<function, Cursor>) {
     let bar = atomicLoad(&race_bar);
-    while (*cursor).four < course.end_block {
-        let group = 4u * (*cursor).four + (*cursor).j;
-        let bound = work[course.bounds + group];
-        if bound != NO_TIME && bound <= bar {
+    for (; (*cursor).four < course.end_block; (*cursor).four += WIDE) {
+        let first = 4u * (*cursor).four;
+        // On their way at once.
+        let at = course.bounds + first;
+        let bounds = vec4(work[at], work[at + 1u], work[at + 2u], work[at + 3u]);
+        for (; (*cursor).j < 4u; (*cursor).j += 1u) {
+            let bound = bounds[(*cursor).j];
+            if bound == NO_TIME || bound > bar {
+                continue;
+            }
             let place = atomicAdd(&race_group_count, 1u);
             if place >= RACE_LIST {
                 return;
             }
+            let group = first + (*cursor).j;
             race_groups[place] = group;
             race_noises[place] = bitcast<f32>(bound) / race_group_bound(group);
         }
-        (*cursor).j += 1u;
-        if (*cursor).j == 4u {
-            (*cursor).j = 0u;
-            (*cursor).four += WIDE;
-        }
+        (*cursor).j = 0u;
     }
 }
 

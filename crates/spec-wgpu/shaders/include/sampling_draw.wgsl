@@ -207,10 +207,10 @@ fn sum(
     }
     let end = min(params.vocab, (chunk + 1u) * params.chunk);
     let kept = filters_of(row);
+    let least = max(kept.cut_key, weighing_key(kept.scale));
     var sums = vec2(0u, 0u);
     for (var column = chunk * params.chunk + thread; column < end; column += THREADS) {
-        let largest = largest_beside(row, column);
-        if largest >= kept.cut_key && exponent(kept.scale, largest) > NO_UNIT {
+        if largest_beside(row, column) >= least {
             sums += halves(kept_weight(kept, key_of(row, column), column));
         }
     }
@@ -262,6 +262,7 @@ fn share(
     let certain = load(row, FATE) != FATE_DRAWN;
     let token = load(row, TOKEN);
     let kept = filters_of(row);
+    let least = max(kept.cut_key, weighing_key(kept.scale));
     let factor = softmax_factor_of(load_pair(row, SUM), 40u);
     let end = min(params.vocab, (chunk + 1u) * params.chunk);
     let to = params.at.b7 + (row - params.row0) * params.probs_stride;
@@ -269,7 +270,7 @@ fn share(
         var value = 0.0f;
         if certain {
             value = select(0.0f, 1.0f, column == token);
-        } else if largest_beside(row, column) >= kept.cut_key {
+        } else if largest_beside(row, column) >= least {
             let w = kept_weight(kept, key_of(row, column), column);
             if any(halves(w) != vec2(0u, 0u)) {
                 value = softmax_score(w, factor);

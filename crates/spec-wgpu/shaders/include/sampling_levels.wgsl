@@ -72,12 +72,13 @@ fn spread(
         floor = load_pair(row, FLOOR);
     }
     let end = min(params.vocab, (chunk + 1u) * params.chunk);
+    let weighing = weighing_key(scale);
     // Neighbours of one level are added at once.
     var current = LAST;
     var count = 0u;
     var own = vec2(0u, 0u);
     for (var column = chunk * params.chunk + thread; column < end; column += THREADS) {
-        if exponent(scale, largest_beside(row, column)) <= NO_UNIT {
+        if largest_beside(row, column) < weighing {
             continue;
         }
         let below = exponent(scale, key_of(row, column));

@@ -1,6 +1,7 @@
 //!include params/sample_logits
 //!include exact
 //!include u64
+//!include groups
 // What the shaders of sample_logits share: a row's state in the workspace, its logits, and their
 // weights.
 
@@ -146,6 +147,47 @@ fn logit(row: u32, column: u32) -> u32 {
     return float_bits(logits[float_word(at, DTYPE)], at, DTYPE);
 }
 
+// A number that orders as a float does: its sort_key, but that -0 is below 0, NaN with a sign
+// below all and NaN without above all. Never 0, which stands for what is not there.
+fn order_of(bits: u32) -> u32 {
+    return max(bits ^ (bitcast<u32>(bitcast<i32>(bits) >> 31u) | 0x80000000u), 1u);
+}
+
+const ORDER_OF_INFINITY = 0xff800000u;
+
+// The sort_key of the largest of some, of which none is NaN without a sign; 0 for none.
+fn key_of_order(order: u32) -> u32 {
+    if order == 0x7fffffffu {
+        return 0x80000000u;
+    }
+    return select(max(order, LOWEST_KEY), 0u, order == 0u);
+}
+
+// The bits of a lane's entries.
+fn pair_of(row: u32, column: u32) -> vec2<u32> {
+    let at = logit_at(row, column);
+    if DTYPE == F32 {
+        return vec2(logits[at], logits[at + pair_step()]);
+    }
+    let word = logits[at / 2u];
+    if at % 2u == 0u {
+        return vec2(float_bits(word, 0u, DTYPE), float_bits(word, 1u, DTYPE));
+    }
+    return vec2(float_bits(word, 1u, DTYPE), float_bits(logits[at / 2u + 1u], 0u, DTYPE));
+}
+
+// The orders of a lane's entries, of which some may be beyond the row.
+fn last_orders(row: u32, column: u32, end: u32) -> vec2<u32> {
+    var orders = vec2(0u);
+    if column < end {
+        orders.x = order_of(logit(row, column));
+    }
+    if column + pair_step() < end {
+        orders.y = order_of(logit(row, column + pair_step()));
+    }
+    return orders;
+}
+
 // What turns keys into weights.
 struct Scale {
     largest: u32,
@@ -175,6 +217,15 @@ fn exponent(scale: Scale, key: u32) -> f32 {
         return -128.0f;
     }
     return mul(bitcast<f32>(below), scale.inverse);
+}
+
+// A key that all reach whose weight has a unit, and not many others.
+fn weighing_key(scale: Scale) -> u32 {
+    let largest = bits_of(scale.largest);
+    if !is_finite(largest) {
+        return scale.largest;
+    }
+    return sort_key(bitcast<u32>(bitcast<f32>(largest) - 29.0f / scale.inverse));
 }
 
 fn weight(scale: Scale, key: u32) -> f32 {
