@@ -61,9 +61,10 @@ const ONE_BITS = 0x3f800000u;
 const FLOOR_BITS = 0x2edbe6ffu;
 // The bits of 2^-40: the least residual that can be drawn.
 const LEAST_RESIDUAL = 0x2b800000u;
-// Threads of a workgroup that has a race, and groups that it lists at once.
+// Threads of a workgroup that has a race, and what it lists at once: groups, tokens.
 const WIDE = 256u;
 const RACE_LIST = 512u;
+const RACE_TOKENS = 3u * WIDE;
 // What a random number decides.
 const ACCEPT = 1u;
 const RECOVER = 2u;

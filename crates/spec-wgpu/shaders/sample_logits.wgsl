@@ -11,9 +11,9 @@
 // Passes, each its own dispatches; no workgroup ever waits for another:
 //
 // * `gather`   a thread a row: what the row's request asks for.
-// * `scan`     a workgroup a chunk of a row: the largest logit of each group of 64 entries, and
-//              of the chunk, of those allowed and of all.
-// * `open`     a workgroup a row: the largest logit of all chunks. A row that is
+// * `scan`     a workgroup a chunk of a row: the largest logit of each group of 64 entries, of those
+//              allowed and, where something is reported, of all.
+// * `open`     a workgroup a row: the largest logit of all groups. A row that is
 //              greedy, or has nothing to choose from, is not cut. For a top-k of less
 //              than half the groups, the k-th of their keys: no less than k entries
 //              reach it, and in most rows not many more.
@@ -216,39 +216,40 @@ fn share_units(bits: u32) -> u32 {
 // Of a tile's groups, the largest of all logits, where the mask tells them apart.
 var<workgroup> group_raw: array<atomic<u32>, TILE_GROUPS>;
 
-// What a thread has seen of a chunk: the largest and the least of its entries' orders, NaN's not
-// among the largest, and whether there was NaN.
+// What a thread has seen of a chunk: the least of its entries' orders, and whether one was infinite
+// or NaN without a sign.
 struct Seen {
-    most: u32,
     least: u32,
     odd: bool,
 }
 
-// Looks at a lane's entries; absent ones have order 0.
-fn see_pair(seen: ptr<function, Seen>, row: u32, tile_group: u32, column: u32, lane: u32, orders_in: vec2<u32>) {
+// Looks at a lane's entries. Absent ones have order 0, as NaN may have.
+fn see_pair(
+    seen: ptr<function, Seen>,
+    row: u32,
+    tile_group: u32,
+    column: u32,
+    lane: u32,
+    orders_in: vec2<u32>,
+) {
     var orders = orders_in;
-    var most = max(orders.x, orders.y);
-    if most >= ORDER_OF_INFINITY {
+    if max(orders.x, orders.y) >= ORDER_OF_INFINITY {
         (*seen).odd = true;
         // NaN counts as negative infinity.
         orders = select(orders, vec2(LOWEST_KEY), orders > vec2(ORDER_OF_INFINITY));
-        most = max(orders.x, orders.y);
     }
-    (*seen).most = max((*seen).most, most);
     if has(HAS_MASK) && column < params.vocab {
         if params.raw_maxima != params.maxima {
-            atomicMax(&group_raw[tile_group], most);
+            atomicMax(&group_raw[tile_group], max(orders.x, orders.y));
         }
         let next = min(column + pair_step(), params.vocab - 1u);
         let allowed = vec2(
             (allowed_word(row, column / 32u) >> (column % 32u)) & 1u,
             (allowed_word(row, next / 32u) >> (next % 32u)) & 1u,
         );
-        // What is not there stays so.
-        orders = select(min(orders, vec2(LOWEST_KEY)), orders, allowed == vec2(1u));
-        most = max(orders.x, orders.y);
+        orders = select(vec2(0u), orders, allowed == vec2(1u));
     }
-    note_pair(tile_group, lane, most);
+    note_pair(tile_group, lane, max(orders.x, orders.y));
 }
 
 @compute @workgroup_size(THREADS)
@@ -264,35 +265,33 @@ fn scan(
     let row = params.row0 + job / params.chunks;
     let chunk = job % params.chunks;
     let apart = params.raw_maxima != params.maxima;
-    if thread == 0u {
-        atomicStore(&shared_key, 0u);
-        atomicStore(&shared_raw, 0u);
-    }
     let end = min(params.vocab, (chunk + 1u) * params.chunk);
     let team = thread / GROUP_LANES;
     let lane = thread % GROUP_LANES;
     let teams = THREADS / GROUP_LANES;
     let last = (chunk + 1u) * (params.chunk / 64u);
-    var seen = Seen(0u, NONE, false);
+    var seen = Seen(NONE, false);
     for (var tile = chunk * (params.chunk / 64u); tile < last; tile += TILE_GROUPS) {
-        if apart && thread < TILE_GROUPS {
-            atomicStore(&group_raw[thread], 0u);
+        if apart {
+            if thread < TILE_GROUPS {
+                atomicStore(&group_raw[thread], 0u);
+            }
+            workgroupBarrier();
         }
-        workgroupBarrier();
         let in_tile = min(last - tile, TILE_GROUPS);
         // Four groups at a time, all on their way at once.
         for (var i = team; i < in_tile; i += 4u * teams) {
             let column = pair_at(tile + i, lane).x;
             let step = teams * 64u;
-            if column + 3u * step + 64u <= end && i + 3u * teams < in_tile {
+            if (tile + i) * 64u + 3u * step + 64u <= end && i + 3u * teams < in_tile {
                 let first = pair_of(row, column);
                 let second = pair_of(row, column + step);
                 let third = pair_of(row, column + 2u * step);
                 let fourth = pair_of(row, column + 3u * step);
-                let a = vec2(order_of(first.x), order_of(first.y));
-                let b = vec2(order_of(second.x), order_of(second.y));
-                let c = vec2(order_of(third.x), order_of(third.y));
-                let d = vec2(order_of(fourth.x), order_of(fourth.y));
+                let a = orders_of(first);
+                let b = orders_of(second);
+                let c = orders_of(third);
+                let d = orders_of(fourth);
                 let least = min(min(a, b), min(c, d));
                 seen.least = min(seen.least, min(least.x, least.y));
                 see_pair(&seen, row, i, column, lane, a);
@@ -303,31 +302,26 @@ fn scan(
                 for (var k = i; k < min(in_tile, i + 4u * teams); k += teams) {
                     let at = pair_at(tile + k, lane).x;
                     let orders = last_orders(row, at, end);
-                    // Below all but 0, which stands for none.
+                    // Where they are there, these are not 0.
                     let there = select(orders, vec2(NONE), orders == vec2(0u));
                     seen.least = min(seen.least, min(there.x, there.y));
                     see_pair(&seen, row, k, at, lane, orders);
                 }
             }
         }
-        let largest = key_of_order(largest_of_tile(thread));
+        let largest = largest_of_tile(thread);
         if thread < in_tile {
-            atomicMax(&shared_key, largest);
-            work[maxima_at(row) + tile + thread] = largest;
+            // A group that has entries has a key.
+            let lowest = select(0u, LOWEST_KEY, (tile + thread) * 64u < end);
+            work[maxima_at(row) + tile + thread] = max(key_of_order(largest), lowest);
             if apart {
-                work[raw_maxima_at(row) + tile + thread] = key_of_order(atomicLoad(&group_raw[thread]));
+                let raw = key_of_order(atomicLoad(&group_raw[thread]));
+                work[raw_maxima_at(row) + tile + thread] = max(raw, lowest);
             }
         }
     }
-    atomicMax(&shared_raw, key_of_order(seen.most));
     if seen.odd || seen.least < LOWEST_KEY {
         atomicOr(&flags[params.at.b5], NON_FINITE);
-    }
-    workgroupBarrier();
-    if thread == 0u {
-        let at = partial_at(row, chunk);
-        work[at] = atomicLoad(&shared_key);
-        work[at + 1u] = atomicLoad(&shared_raw);
     }
 }
 
@@ -348,11 +342,15 @@ fn open(
         atomicStore(&shared_index, NONE);
     }
     workgroupBarrier();
-    for (var chunk = thread; chunk < params.chunks; chunk += WIDE) {
-        let at = partial_at(row, chunk);
-        atomicMax(&shared_key, work[at]);
-        atomicMax(&shared_raw, work[at + 1u]);
+    var most = 0u;
+    var most_raw = 0u;
+    for (var group = thread; group < params.groups; group += WIDE) {
+        most = max(most, work[maxima_at(row) + group]);
+        // The same where nothing is reported.
+        most_raw = max(most_raw, work[raw_maxima_at(row) + group]);
     }
+    atomicMax(&shared_key, most);
+    atomicMax(&shared_raw, most_raw);
     workgroupBarrier();
     if thread == 0u {
         shared_word = atomicLoad(&shared_key);

@@ -169,8 +169,7 @@ fn tally(
         let column = pair_at(group, lane).x;
         var orders = vec2(0u);
         if group * 64u + 64u <= end {
-            let bits = pair_of(row, column);
-            orders = vec2(order_of(bits.x), order_of(bits.y));
+            orders = max(orders_of(pair_of(row, column)), vec2(1u));
         } else {
             orders = last_orders(row, column, end);
         }

@@ -5,9 +5,9 @@
 // group whose bound is above it, and no token for which the noise of its group alone is too
 // much, can finish first. What is left is some dozens of tokens, a thread each.
 //
-// The including shader declares WIDE, how many threads its workgroup has, a multiple of 128;
-// RACE_LIST, how many groups it lists at once; and of whatever a thread has made the race's
-// subject:
+// The including shader declares WIDE, how many threads its workgroup has, a multiple of 128 and at
+// most 1024; RACE_LIST, how many groups it lists at once; RACE_TOKENS, how many tokens, three times
+// WIDE; and of whatever a thread has made the race's subject:
 //
 // * race_group_bound(group): how many times its noise the first of a group's tokens needs
 //   at least, below 0 where none takes part;
@@ -24,8 +24,6 @@ const NO_TIME = 0xffffffffu;
 const RACE_SLACK = 1.0f - 1.0f / 2048.0f;
 // Groups whose tokens make the bar: the one with the least bound of each slice of threads.
 const RACE_SLICES = 64u;
-// Tokens that are listed at once.
-const RACE_TOKENS = 1024u;
 
 // The bits of a time that those that count in the end do not exceed.
 var<workgroup> race_bar: atomic<u32>;
@@ -111,9 +109,9 @@ fn race_time(draw: Draw, token: u32) -> u32 {
     return race_product(noise_of(draw, least, token), slowness);
 }
 
-// Begins a race with a time that a first known before has: bounds of the groups, and for the
-// first 2 * RACE_SLICES threads the time of some token each, which mostly is early. Every thread calls it.
-fn race_begin(course: Course, known: u32, thread: u32) -> u32 {
+// Begins a race with a time that a first known before has: finds the bounds of all groups, and lists
+// two tokens of each slice's group, which mostly are early. Every thread calls it.
+fn race_begin(course: Course, known: u32, thread: u32) {
     let slice = thread % RACE_SLICES;
     if thread < RACE_SLICES {
         atomicStore(&slice_bounds[thread], NO_TIME);
@@ -155,45 +153,43 @@ fn race_begin(course: Course, known: u32, thread: u32) -> u32 {
     }
     workgroupBarrier();
     // The heaviest token of a group, and the one that has the group's least noise.
-    if thread >= 2u * RACE_SLICES {
-        return NO_TIME;
-    }
     let group = atomicLoad(&slice_groups[slice]);
-    if group == NO_TIME {
-        return NO_TIME;
+    if thread < RACE_SLICES && group != NO_TIME {
+        let first = group * RACE_GROUP + least_lane(course.draw, group);
+        race_tokens[atomicAdd(&race_token_count, 1u)] = first;
+        let heaviest = atomicLoad(&slice_tokens[slice]);
+        if heaviest != first && heaviest != NO_TIME {
+            race_tokens[atomicAdd(&race_token_count, 1u)] = heaviest;
+        }
     }
-    let heaviest = atomicLoad(&slice_tokens[slice]);
-    let first = group * RACE_GROUP + least_lane(course.draw, group);
-    if thread < RACE_SLICES {
-        return race_time(course.draw, first);
-    }
-    if heaviest == first || heaviest == NO_TIME {
-        return NO_TIME;
-    }
-    return race_time(course.draw, heaviest);
+    workgroupBarrier();
 }
 
-// A thread's groups that are not listed yet.
-struct Cursor {
+// How far a race has come: a thread's block and the group in it that are next to be listed; which
+// listed group is next to be looked at, and of how many; and whether that list was too short.
+struct Progress {
     four: u32,
     j: u32,
+    next: u32,
+    count: u32,
+    more: bool,
 }
 
-fn race_cursor(course: Course, thread: u32) -> Cursor {
-    return Cursor(course.first_block + thread, 0u);
+fn race_progress(course: Course, thread: u32) -> Progress {
+    return Progress(course.first_block + thread, 0u, 0u, 0u, true);
 }
 
-// Lists what the bar leaves of the groups from a cursor on, as many as fit. Each thread looks at the bounds
-// that it wrote.
-fn race_list(course: Course, cursor: ptr<function, Cursor>) {
+// Lists what the bar leaves of the groups that are next, as many as fit. Each thread looks at the
+// bounds that it wrote.
+fn list_groups(course: Course, progress: ptr<function, Progress>) {
     let bar = atomicLoad(&race_bar);
-    for (; (*cursor).four < course.end_block; (*cursor).four += WIDE) {
-        let first = 4u * (*cursor).four;
+    for (; (*progress).four < course.end_block; (*progress).four += WIDE) {
+        let first = 4u * (*progress).four;
         // On their way at once.
         let at = course.bounds + first;
         let bounds = vec4(work[at], work[at + 1u], work[at + 2u], work[at + 3u]);
-        for (; (*cursor).j < 4u; (*cursor).j += 1u) {
-            let bound = bounds[(*cursor).j];
+        for (; (*progress).j < 4u; (*progress).j += 1u) {
+            let bound = bounds[(*progress).j];
             if bound == NO_TIME || bound > bar {
                 continue;
             }
@@ -201,28 +197,71 @@ fn race_list(course: Course, cursor: ptr<function, Cursor>) {
             if place >= RACE_LIST {
                 return;
             }
-            let group = first + (*cursor).j;
+            let group = first + (*progress).j;
             race_groups[place] = group;
             race_noises[place] = bitcast<f32>(bound) / race_group_bound(group);
         }
-        (*cursor).j = 0u;
+        (*progress).j = 0u;
     }
 }
 
-// Lists a token that the bar leaves, of a group that is listed. Gives what does not fit, or
-// NO_TIME.
-fn race_keep(place: u32, token: u32, entry: vec2<u32>) -> u32 {
+// Lists a token of a listed group where the bar leaves it.
+fn list_token(place: u32, token: u32, entry: vec2<u32>) {
     let slowness = race_token_bound(token, entry);
     let bound = race_noises[place] * slowness * RACE_SLACK;
-    if slowness < 0.0f || bitcast<u32>(bound) > atomicLoad(&race_bar) {
-        return NO_TIME;
+    if slowness >= 0.0f && bitcast<u32>(bound) <= atomicLoad(&race_bar) {
+        race_tokens[atomicAdd(&race_token_count, 1u)] = token;
     }
-    let to = atomicAdd(&race_token_count, 1u);
-    if to >= RACE_TOKENS {
-        return token;
+}
+
+// Lists tokens that the bar leaves and that were not listed before, since the race began, in place of
+// those that are listed. Every thread calls it; false where there are none left.
+fn race_next(course: Course, progress: ptr<function, Progress>, thread: u32) -> bool {
+    workgroupBarrier();
+    if thread == 0u {
+        atomicStore(&race_token_count, 0u);
     }
-    race_tokens[to] = token;
-    return NO_TIME;
+    workgroupBarrier();
+    let teams = WIDE / RACE_GROUP;
+    let lane = thread % RACE_GROUP;
+    loop {
+        if (*progress).next >= (*progress).count {
+            if !(*progress).more {
+                break;
+            }
+            if thread == 0u {
+                atomicStore(&race_group_count, 0u);
+            }
+            workgroupBarrier();
+            list_groups(course, progress);
+            workgroupBarrier();
+            let listed = race_for_all(atomicLoad(&race_group_count), thread);
+            (*progress).next = 0u;
+            (*progress).count = min(listed, RACE_LIST);
+            (*progress).more = listed > RACE_LIST;
+            continue;
+        }
+        // Two entries on their way at once.
+        let first = (*progress).next + thread / RACE_GROUP;
+        let second = first + teams;
+        let last = (*progress).count - 1u;
+        let token = race_groups[min(first, last)] * RACE_GROUP + lane;
+        let other = race_groups[min(second, last)] * RACE_GROUP + lane;
+        let entry = race_entry(token);
+        let other_entry = race_entry(other);
+        if first <= last {
+            list_token(first, token, entry);
+        }
+        if second <= last {
+            list_token(second, other, other_entry);
+        }
+        (*progress).next += 2u * teams;
+        workgroupBarrier();
+        if race_for_all(atomicLoad(&race_token_count), thread) > RACE_TOKENS - 2u * WIDE {
+            break;
+        }
+    }
+    return race_for_all(atomicLoad(&race_token_count), thread) != 0u;
 }
 
 // The earlier of two, of equal times the lower token.
@@ -230,71 +269,24 @@ fn race_earlier(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return select(a, b, b.x < a.x || (b.x == a.x && b.y < a.y));
 }
 
-fn race_look(draw: Draw, token: u32, best: ptr<function, vec2<u32>>) {
-    if token == NO_TIME {
-        return;
-    }
-    let time = race_time(draw, token);
-    if time != NO_TIME {
-        *best = race_earlier(*best, vec2(time, token));
-        atomicMin(&race_bar, time);
-    }
-}
-
 // The first to finish, and when: (bits of its time, token), NO_TIME where nobody takes part. Of
 // that and of a first known before. Every thread calls it, with the same course.
 fn race_first(course: Course, known: vec2<u32>, thread: u32) -> vec2<u32> {
-    let early = race_begin(course, known.x, thread);
-    atomicMin(&race_bar, early);
-    workgroupBarrier();
+    race_begin(course, known.x, thread);
     var best = known;
-    var cursor = race_cursor(course, thread);
+    var progress = race_progress(course, thread);
     loop {
-        race_list(course, &cursor);
-        workgroupBarrier();
-        let listed = race_for_all(atomicLoad(&race_group_count), thread);
-        let teams = WIDE / RACE_GROUP;
-        let count = min(listed, RACE_LIST);
-        // Four entries on their way at once.
-        for (var i = thread / RACE_GROUP; i < count; i += 4u * teams) {
-            let places = min(vec4(i) + vec4(0u, 1u, 2u, 3u) * teams, vec4(count - 1u));
-            let there = vec4(i) + vec4(0u, 1u, 2u, 3u) * teams < vec4(count);
-            let lane = thread % RACE_GROUP;
-            let tokens = vec4(
-                race_groups[places.x] * RACE_GROUP + lane,
-                race_groups[places.y] * RACE_GROUP + lane,
-                race_groups[places.z] * RACE_GROUP + lane,
-                race_groups[places.w] * RACE_GROUP + lane,
-            );
-            let first = race_entry(tokens.x);
-            let second = race_entry(tokens.y);
-            let third = race_entry(tokens.z);
-            let fourth = race_entry(tokens.w);
-            race_look(course.draw, race_keep(places.x, tokens.x, first), &best);
-            if there.y {
-                race_look(course.draw, race_keep(places.y, tokens.y, second), &best);
-            }
-            if there.z {
-                race_look(course.draw, race_keep(places.z, tokens.z, third), &best);
-            }
-            if there.w {
-                race_look(course.draw, race_keep(places.w, tokens.w, fourth), &best);
-            }
-        }
-        workgroupBarrier();
-        let tokens = min(atomicLoad(&race_token_count), RACE_TOKENS);
+        let tokens = atomicLoad(&race_token_count);
         for (var i = thread; i < tokens; i += WIDE) {
-            race_look(course.draw, race_tokens[i], &best);
+            let time = race_time(course.draw, race_tokens[i]);
+            if time != NO_TIME {
+                best = race_earlier(best, vec2(time, race_tokens[i]));
+                atomicMin(&race_bar, time);
+            }
         }
-        workgroupBarrier();
-        if listed <= RACE_LIST {
+        if !race_next(course, &progress, thread) {
             break;
         }
-        if thread == 0u {
-            atomicStore(&race_group_count, 0u);
-            atomicStore(&race_token_count, 0u);
-        }
-        workgroupBarrier();
     }
     let first = atomicLoad(&race_bar);
     if best.x == first && first != NO_TIME {

@@ -3,7 +3,8 @@
 // The passes of sample_logits that choose tokens, and those that make probabilities of what they
 // were chosen from. Part of that shader, whose declarations they use.
 
-override RACE_LIST = 1024u;
+override RACE_LIST = 256u;
+override RACE_TOKENS = 768u;
 const LIKELIEST = MOST_DRAWS;
 const SAMPLE = 0u;
 

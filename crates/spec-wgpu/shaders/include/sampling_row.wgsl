@@ -70,8 +70,7 @@ const FATE_DRAWN = 0u;
 const FATE_GREEDY = 1u;
 const FATE_CERTAIN = 2u;
 
-// A chunk's result, 2 words: largest key of what is allowed, of all; or a sum; or how many entries
-// equal the bound.
+// A chunk's result, 2 words: a sum; or how many entries equal the bound.
 const PARTIAL = 2u;
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -148,9 +147,13 @@ fn logit(row: u32, column: u32) -> u32 {
 }
 
 // A number that orders as a float does: its sort_key, but that -0 is below 0, NaN with a sign
-// below all and NaN without above all. Never 0, which stands for what is not there.
+// below all and NaN without above all.
 fn order_of(bits: u32) -> u32 {
-    return max(bits ^ (bitcast<u32>(bitcast<i32>(bits) >> 31u) | 0x80000000u), 1u);
+    return bits ^ (bitcast<u32>(bitcast<i32>(bits) >> 31u) | 0x80000000u);
+}
+
+fn orders_of(bits: vec2<u32>) -> vec2<u32> {
+    return vec2(order_of(bits.x), order_of(bits.y));
 }
 
 const ORDER_OF_INFINITY = 0xff800000u;
@@ -176,14 +179,14 @@ fn pair_of(row: u32, column: u32) -> vec2<u32> {
     return vec2(float_bits(word, 1u, DTYPE), float_bits(logits[at / 2u + 1u], 0u, DTYPE));
 }
 
-// The orders of a lane's entries, of which some may be beyond the row.
+// The orders of a lane's entries, not 0, of which some may be beyond the row: these are 0.
 fn last_orders(row: u32, column: u32, end: u32) -> vec2<u32> {
     var orders = vec2(0u);
     if column < end {
-        orders.x = order_of(logit(row, column));
+        orders.x = max(order_of(logit(row, column)), 1u);
     }
     if column + pair_step() < end {
-        orders.y = order_of(logit(row, column + pair_step()));
+        orders.y = max(order_of(logit(row, column + pair_step())), 1u);
     }
     return orders;
 }

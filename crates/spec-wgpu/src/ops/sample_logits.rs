@@ -39,9 +39,12 @@ const PARTIAL: u64 = 2;
 const MOST_ROWS: u64 = 2048;
 /// Threads of a workgroup that has a row, where the device allows so many.
 const WIDE: u32 = 512;
-/// Groups that are listed at once where a row draws several: of the workgroup's memory other
-/// things need much there.
-const RACE_LIST: u32 = 256;
+/// Groups that a race lists at once.
+const RACE_LIST: u32 = 512;
+/// The same, and threads of a workgroup, where a row draws several tokens: of the workgroup's
+/// memory others need much there. The numbers are the shader's.
+const MANY_LIST: u32 = 256;
+const MANY_WIDE: u32 = 256;
 /// Steps of selecting in a row that no list holds, and the most turns a thread takes
 /// of them in one dispatch.
 const STEPS: u32 = 15;
@@ -121,13 +124,11 @@ impl Programs {
         let sums = || -> Result<[Program; 2]> {
             Ok([program("sum", &data[..4], &[float])?, program("total", &data[..1], &[])?])
         };
-        let race = || match plan.draws() {
-            1 => program("race", &data[..6], &rows_wide),
-            _ => {
-                let constants = [float, ("WIDE", wide), ("RACE_LIST", RACE_LIST)];
-                program("race_more", &data[..6], &constants)
-            }
+        let (race, list, threads) = match plan.draws() {
+            1 => ("race", RACE_LIST, wide),
+            _ => ("race_more", MANY_LIST, MANY_WIDE),
         };
+        let racing = [float, ("WIDE", threads), ("RACE_LIST", list), ("RACE_TOKENS", 3 * threads)];
         let gather = [Write, Read, Read, Read, Read, Read, Read, Read];
         let reported = [Write, Write, Read, Write, Write, Write, Write];
         let of_raw = plan.logprobs.is_some() || plan.top_logprobs.is_some();
@@ -139,7 +140,7 @@ impl Programs {
             scan: program("scan", &data[..5], &[float])?,
             open: program("open", &data[..5], &rows_wide)?,
             filters: plan.filters.then(filters).transpose()?,
-            race: race()?,
+            race: program(race, &data[..6], &racing)?,
             take: (plan.draws() > 1)
                 .then(|| program("take", &data[..6], &rows_wide))
                 .transpose()?,
