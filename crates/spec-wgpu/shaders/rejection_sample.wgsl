@@ -14,8 +14,8 @@
 // * `scan`    a workgroup a (request, chunk of the vocabulary): partial result
 //             over the residual of the rejected row; the counts.
 // * `finish`  a workgroup a request: reduces the partial results to a token, or
-//             to the chunk that holds the drawn one and to the token in it;
-//             writes the output row.
+//             finds the one that wins the race among the residual's
+//             (include/race_first.wgsl); writes the output row.
 //
 // Matrices larger than a binding come in windows of rows [row0, row1) and
 // chunks [chunk0, chunk1); what lies outside the window is left to another
@@ -29,14 +29,15 @@
 // their tokens' rows alone, and then all passes of the others follow.
 //
 // Random numbers: `walk` draws those that accept; `scan`, which has a binding to
-// spare for the seeds, the one that recovers, from the position that `walk` left.
+// spare for the seeds, keeps them for the race, whose position `walk` left.
 //
-// Bytes moved: the rejected rows of target_probs and draft_probs once (with
-// greedy acceptance all rows of target_probs); the floor is that over the
-// memory's bandwidth. All else is a few words a token.
+// Bytes moved: the rejected rows of target_probs and draft_probs once, and for the
+// race those of a few groups of 64 tokens again (with greedy acceptance all rows of
+// target_probs); the floor is that over the memory's bandwidth. All else is a few
+// words a token.
 //
-// Every sum is of integers and every maximum has a tie rule, so the result is
-// the same for any chunk size.
+// Every maximum has a tie rule, and so has the race: the result is the same for any
+// chunk size.
 
 // The type of the probabilities, whether draft_probs is there, whether one window
 // is all, what a scan is for: the residual's argmax, a draw from it, or whole
@@ -58,20 +59,25 @@ const REJECTED = 0x80000000u;
 const ONE_BITS = 0x3f800000u;
 // 1e-10: the least draft probability that counts.
 const FLOOR_BITS = 0x2edbe6ffu;
+// The bits of 2^-40: the least residual that can be drawn.
+const LEAST_RESIDUAL = 0x2b800000u;
+// Threads of a workgroup that has a race, and what it lists at once: groups, tokens.
+const WIDE = 256u;
+const RACE_LIST = 512u;
+const RACE_TOKENS = 3u * WIDE;
 // What a random number decides.
 const ACCEPT = 1u;
 const RECOVER = 2u;
 
-// A request between the passes, 15 words: the row to recover from (or NONE),
+// A request between the passes, 13 words: the row to recover from (or NONE),
 // the tokens accepted, the first token, the rejected draft id (or NONE), the
-// token after the accepted ones; the random number of a recovery by sampling,
-// two words; for `locate` the chunk (or NONE) and what is left of the threshold
-// there, two words; whether a draft was rejected; the position of that draft in
-// the request's text, two words; from `note`, the number of tokens and whether
-// the request is greedy.
-const STATE = 15u;
-// A partial result, 5 words: largest residual and its index, or the sum of
-// fixed-point residuals; largest finite target and its index; flags.
+// token after the accepted ones; for `locate` the seed, two words, and when that
+// token finishes the race, as far as is known; whether a draft was rejected; the
+// position of that draft in the request's text, two words; from `note`, the number
+// of tokens and whether the request is greedy.
+const STATE = 13u;
+// A partial result, 5 words: largest residual and its index; largest finite target
+// and its index; flags.
 const PARTIAL = 5u;
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -137,10 +143,6 @@ fn target_bits(at: u32) -> u32 {
 
 fn draft_bits(at: u32) -> u32 {
     return float_bits(draft_probs[float_word(at, DTYPE)], at, DTYPE);
-}
-
-fn draw(seed: vec2<u32>, position: vec2<u32>, purpose: u32) -> vec4<u32> {
-    return philox(vec4(position, purpose, 0u), seed);
 }
 
 // The position of a request's draft in its text, in two's complement.
@@ -218,7 +220,8 @@ fn uniform_bits(request: u32, token: u32, draft: u32) -> u32 {
     }
     let at = (params.at.b3 + request) * 2u;
     let seed = vec2(randomness[at], randomness[at + 1u]);
-    let word = draw(seed, position_of(request, draft), ACCEPT).x >> 8u;
+    let draw = Draw(seed, position_of(request, draft), ACCEPT);
+    let word = block(draw, 0u).x >> 8u;
     // Exact: 24 bits and a power of two.
     return bitcast<u32>(f32(word) * bitcast<f32>((127u - 24u) << 23u));
 }
@@ -232,7 +235,7 @@ fn accepts(t: u32, d: u32, u: u32) -> bool {
 
 // Whether a request follows the target's argmax.
 fn is_greedy(request: u32) -> bool {
-    return MODE == GREEDY || (MIXED != 0u && load(state_of(request) + 14u) != 0u);
+    return MODE == GREEDY || (MIXED != 0u && load(state_of(request) + 12u) != 0u);
 }
 
 // Whether a token is REJECTED, and flags.
@@ -318,7 +321,7 @@ fn walk(
     let state = state_of(request);
     store(state + 1u, min(first, tokens.y));
     store(state + 2u, tokens.x);
-    store(state + 10u, select(1u, 0u, first == NONE));
+    store(state + 8u, select(1u, 0u, first == NONE));
     store(state, NONE);
     if first == NONE {
         return;
@@ -332,8 +335,8 @@ fn walk(
     store(state + 3u, draft_index(row));
     if MODE == SAMPLE {
         let position = position_of(request, first);
-        store(state + 11u, position.x);
-        store(state + 12u, position.y);
+        store(state + 9u, position.x);
+        store(state + 10u, position.y);
     }
 }
 
@@ -359,8 +362,8 @@ fn note(
     let tokens = request_tokens(request);
     let state = state_of(request);
     store(state + 2u, tokens.x);
-    store(state + 13u, tokens.y);
-    store(state + 14u, truth);
+    store(state + 11u, tokens.y);
+    store(state + 12u, truth);
 }
 
 // ---- end --------------------------------------------------------------------
@@ -381,7 +384,7 @@ fn end(
     @builtin(local_invocation_index) thread: u32,
 ) {
     let request = group_index(group, groups) * 64u + thread;
-    if request >= params.requests || load(state_of(request) + 10u) != 0u {
+    if request >= params.requests || load(state_of(request) + 8u) != 0u {
         return;
     }
     let bonus = bonus_of(request);
@@ -410,7 +413,7 @@ fn row_token(state: u32, slot: u32, last: u32) -> u32 {
 fn write_counts(request: u32) {
     let state = state_of(request);
     let accepted = load(state + 1u);
-    let recovered = load(state + 10u);
+    let recovered = load(state + 8u);
     num_accepted[params.at.b2 + request] = accepted + 1u;
     accepted_counts[params.at.b3 + request] = accepted;
     recovered_counts[params.at.b4 + request] = recovered;

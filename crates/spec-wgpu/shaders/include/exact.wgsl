@@ -63,6 +63,13 @@ fn exact_reciprocal(d: f32) -> f32 {
     return y * 0.5f;
 }
 
+// 1 / d for the bits of a number above 0 (infinity too), cut to 2^-100 .. 2^100.
+fn exact_inverse(bits: u32) -> f32 {
+    let cut = clamp(bits, 27u << 23u, 227u << 23u);
+    let mantissa = bitcast<f32>((cut & 0x7fffffu) | 0x3f800000u);
+    return mul(exact_reciprocal(mantissa), bitcast<f32>((254u - (cut >> 23u)) << 23u));
+}
+
 // The logistic function of the float with these bits: 0 for NaN.
 fn exact_sigmoid(bits: u32) -> f32 {
     if is_nan(bits) {

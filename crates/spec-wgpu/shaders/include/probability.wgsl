@@ -1,6 +1,6 @@
 //!include floats
 //!include u64
-// What decides a token of rejection_sample, as spec_core::exact, on the bits of
+// What decides a token of rejection_sample or of sample_logits, as spec_core::exact, on the bits of
 // f32: a shader compiler may assume that NaN, infinities and subnormal numbers
 // do not occur.
 

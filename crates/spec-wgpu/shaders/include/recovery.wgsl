@@ -1,8 +1,9 @@
+//!include race_first
+//!include groups
 // The passes of rejection_sample that read whole rows: `scan`, `finish`, `resolve`
 // and `locate`. Part of that shader, whose declarations they use.
 
 var<workgroup> shared_partials: array<vec4<u32>, 256>;
-var<workgroup> shared_sums: array<vec2<u32>, 256>;
 
 // ---- scan ------------------------------------------------------------------
 
@@ -12,20 +13,19 @@ fn better(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
 }
 
 fn combine(a: vec4<u32>, b: vec4<u32>) -> vec4<u32> {
-    let second = better(a.zw, b.zw);
-    if MODE == SAMPLE {
-        return vec4(u64_add(a.xy, b.xy), second);
-    }
-    return vec4(better(a.xy, b.xy), second);
+    return vec4(better(a.xy, b.xy), better(a.zw, b.zw));
 }
+
+// What combines with anything to that.
+const NOTHING = vec4(0u, NONE, 0u, NONE);
 
 fn partial_at(job: u32, chunk: u32) -> u32 {
     return params.partials + (job * params.chunks + chunk) * PARTIAL;
 }
 
-// What combines with anything to that.
-fn nothing() -> vec4<u32> {
-    return vec4(0u, select(NONE, 0u, MODE == SAMPLE), 0u, NONE);
+// The largest residual of a group of 64 columns of a job's row.
+fn maximum_at(job: u32, group: u32) -> u32 {
+    return params.maxima + job * params.groups + group;
 }
 
 // Reduces over the workgroup; the result is in `shared_partials[0]`.
@@ -42,9 +42,9 @@ fn reduce(mine: vec4<u32>, thread: u32) {
 }
 
 // The bits of the residual at column `i`, not finite where an operand is.
-fn residual(t: u32, draft_at: u32, i: u32, rejected: u32) -> u32 {
+fn residual(t: u32, d: u32, i: u32, rejected: u32) -> u32 {
     if HAS_DRAFT != 0u {
-        return residual_bits(t, draft_bits(draft_at));
+        return residual_bits(t, d);
     }
     if !is_finite(t) {
         return INFINITY_BITS;
@@ -54,7 +54,7 @@ fn residual(t: u32, draft_at: u32, i: u32, rejected: u32) -> u32 {
 
 // What a thread has seen of a chunk.
 struct Seen {
-    // Largest residual and its column, or the sum of the fixed-point ones.
+    // Largest residual and its column, unless one is drawn.
     first: vec2<u32>,
     // Largest target that is a number from 0 up, as a signed integer (-1: none),
     // and its column.
@@ -63,8 +63,9 @@ struct Seen {
     noted: u32,
 }
 
-// Columns must ascend: strict comparisons keep the lowest among equals.
-fn see(seen: ptr<function, Seen>, t: u32, r: u32, i: u32) {
+// Columns must ascend: strict comparisons keep the lowest among equals. Gives the residual,
+// 0 for what is none.
+fn see(seen: ptr<function, Seen>, t: u32, d: u32, i: u32, rejected: u32) -> u32 {
     // -0 is 0. From 0 up floats order as integers; infinity and NaN are above.
     let key = bitcast<i32>(select(t, 0u, t == 0x80000000u));
     if key > (*seen).top {
@@ -77,58 +78,107 @@ fn see(seen: ptr<function, Seen>, t: u32, r: u32, i: u32) {
         if !is_finite(t) {
             (*seen).noted = NON_FINITE;
         }
-    } else if MODE == SAMPLE {
-        if is_finite(r) {
-            (*seen).first = u64_add((*seen).first, fixed_probability(r));
-        } else {
-            (*seen).noted = NON_FINITE;
-        }
-    } else if r > (*seen).first.x {
-        if is_finite(r) {
-            (*seen).first = vec2(r, i);
-        } else {
-            (*seen).noted = NON_FINITE;
-        }
+        return 0u;
+    }
+    let r = residual(t, d, i, rejected);
+    if !is_finite(r) {
+        (*seen).noted = NON_FINITE;
+        return 0u;
+    }
+    if MODE == ARGMAX && r > (*seen).first.x {
+        (*seen).first = vec2(r, i);
+    }
+    return r;
+}
+
+// Looks at a lane's two columns of a group, of which some may be beyond the row.
+fn see_pair(
+    seen: ptr<function, Seen>,
+    tile_group: u32,
+    lane: u32,
+    t: vec2<u32>,
+    d: vec2<u32>,
+    i: vec2<u32>,
+    rejected: u32,
+    end: u32,
+) {
+    var r = vec2(0u);
+    if i.x < end {
+        r.x = see(seen, t.x, d.x, i.x, rejected);
+    }
+    if i.y < end {
+        r.y = see(seen, t.y, d.y, i.y, rejected);
+    }
+    if MODE == SAMPLE {
+        note_pair(tile_group, lane, max(r.x, r.y));
     }
 }
 
-// Columns begin + thread, begin + thread + 256 and so on.
-fn see_chunk(row: u32, begin: u32, end: u32, thread: u32, rejected: u32) -> Seen {
-    var seen = Seen(nothing().xy, -1, NONE, 0u);
-    let at = target_at(row, 0u);
-    let other = draft_at(row, 0u);
-    var i = begin + thread;
-    // Four loads on their way at a time.
-    for (; i + 768u < end; i += 1024u) {
-        let t = vec4(
-            target_bits(at + i),
-            target_bits(at + i + 256u),
-            target_bits(at + i + 512u),
-            target_bits(at + i + 768u),
-        );
-        var r = vec4(0u);
-        if MODE != GREEDY {
-            r = vec4(
-                residual(t.x, other + i, i, rejected),
-                residual(t.y, other + i + 256u, i + 256u, rejected),
-                residual(t.z, other + i + 512u, i + 512u, rejected),
-                residual(t.w, other + i + 768u, i + 768u, rejected),
-            );
-        }
-        see(&seen, t.x, r.x, i);
-        see(&seen, t.y, r.y, i + 256u);
-        see(&seen, t.z, r.z, i + 512u);
-        see(&seen, t.w, r.w, i + 768u);
+fn targets_of(row: u32, i: vec2<u32>) -> vec2<u32> {
+    let at = target_at(row, i.x);
+    let word = target_probs[float_word(at, DTYPE)];
+    let first = float_bits(word, at, DTYPE);
+    if DTYPE != F32 && at % 2u == 0u {
+        return vec2(first, float_bits(word, 1u, DTYPE));
     }
-    for (; i < end; i += 256u) {
-        let t = target_bits(at + i);
-        var r = 0u;
-        if MODE != GREEDY {
-            r = residual(t, other + i, i, rejected);
+    return vec2(first, target_bits(target_at(row, i.y)));
+}
+
+fn drafts_of(row: u32, i: vec2<u32>) -> vec2<u32> {
+    if HAS_DRAFT == 0u || MODE == GREEDY {
+        return vec2(0u);
+    }
+    let at = draft_at(row, i.x);
+    let word = draft_probs[float_word(at, DTYPE)];
+    let first = float_bits(word, at, DTYPE);
+    if DTYPE != F32 && at % 2u == 0u {
+        return vec2(first, float_bits(word, 1u, DTYPE));
+    }
+    return vec2(first, draft_bits(draft_at(row, i.y)));
+}
+
+// The thread's columns of a chunk. Stores the largest residuals of its groups for a job that is
+// drawn from.
+fn see_chunk(job: u32, row: u32, chunk: u32, thread: u32, rejected: u32) -> Seen {
+    var seen = Seen(NOTHING.xy, -1, NONE, 0u);
+    let team = thread / GROUP_LANES;
+    let lane = thread % GROUP_LANES;
+    let teams = 256u / GROUP_LANES;
+    let end = min((chunk + 1u) * params.chunk, params.vocab);
+    let last = (chunk + 1u) * (params.chunk / RACE_GROUP);
+    for (var tile = chunk * (params.chunk / RACE_GROUP); tile < last; tile += TILE_GROUPS) {
+        let in_tile = min(last - tile, TILE_GROUPS);
+        // Two groups at a time, on their way at once.
+        for (var g = team; g < in_tile; g += 2u * teams) {
+            let i = pair_at(tile + g, lane);
+            let j = pair_at(tile + g + teams, lane);
+            // What is read beyond the row is not looked at.
+            let most = vec2(params.vocab - 1u);
+            let t = targets_of(row, min(i, most));
+            let other_t = targets_of(row, min(j, most));
+            let d = drafts_of(row, min(i, most));
+            let other_d = drafts_of(row, min(j, most));
+            see_pair(&seen, g, lane, t, d, i, rejected, end);
+            if g + teams < in_tile {
+                see_pair(&seen, g + teams, lane, other_t, other_d, j, rejected, end);
+            }
         }
-        see(&seen, t, r, i);
+        if MODE == SAMPLE {
+            let largest = largest_of_tile(thread);
+            if thread < in_tile {
+                store(maximum_at(job, tile + thread), largest);
+            }
+        }
     }
     return seen;
+}
+
+// A draft's probability, where there are any that count.
+fn draft_of(at: u32) -> u32 {
+    if HAS_DRAFT != 0u && MODE != GREEDY {
+        return draft_bits(at);
+    }
+    return 0u;
 }
 
 // The largest finite target of any sign: for chunks without one from 0 up.
@@ -163,7 +213,7 @@ fn scan(
                 write_counts(job);
             }
             if chunk == 0u && MODE == SAMPLE {
-                store_random(job);
+                store_seed(job);
             }
         } else if MIXED != 0u {
             shared_word = NONE;
@@ -186,7 +236,7 @@ fn scan(
     }
     let begin = chunk * params.chunk;
     let end = min(begin + params.chunk, params.vocab);
-    let seen = see_chunk(row, begin, end, thread, rejected);
+    let seen = see_chunk(job, row, chunk, thread, rejected);
     if seen.noted != 0u {
         atomicOr(&shared_flags, seen.noted);
     }
@@ -197,7 +247,7 @@ fn scan(
     }
     var result = shared_partials[0];
     if workgroupUniformLoad(&shared_word) == 0u {
-        reduce(vec4(nothing().xy, top_of_any_sign(row, begin, end, thread)), thread);
+        reduce(vec4(NOTHING.xy, top_of_any_sign(row, begin, end, thread)), thread);
         result = vec4(result.xy, shared_partials[0].zw);
     }
     if thread == 0u {
@@ -210,14 +260,12 @@ fn scan(
     }
 }
 
-// The random number of a request's recovery, for `resolve` and `finish`.
-fn store_random(request: u32) {
+// The seed of a request, for the race in `finish` or `locate`.
+fn store_seed(request: u32) {
     let at = (params.at.b6 + request) * 2u;
     let state = state_of(request);
-    let position = vec2(load(state + 11u), load(state + 12u));
-    let random = draw(vec2(seeds[at], seeds[at + 1u]), position, RECOVER);
-    store(state + 5u, random.x);
-    store(state + 6u, random.y);
+    store(state + 5u, seeds[at]);
+    store(state + 6u, seeds[at + 1u]);
 }
 
 // Whether a greedy request among those that this thread looks at has the token.
@@ -225,62 +273,30 @@ fn is_followed(token: u32, thread: u32) -> bool {
     var followed = false;
     for (var request = thread; request < params.requests; request += 256u) {
         let state = state_of(request);
-        let inside = token - load(state + 2u) < load(state + 13u);
-        followed = followed || (inside && load(state + 14u) != 0u);
+        let inside = token - load(state + 2u) < load(state + 11u);
+        followed = followed || (inside && load(state + 12u) != 0u);
     }
     return followed;
 }
 
 // ---- resolve ---------------------------------------------------------------
 
-// What the functions below find, for the whole workgroup: a token, and for
-// recovery by sampling the chunk that holds a better one (or NONE) and what is
-// left of the threshold there.
+// The token that a workgroup finds.
 var<workgroup> shared_token: u32;
-var<workgroup> shared_chunk: u32;
-var<workgroup> shared_left: vec2<u32>;
 
 fn partial_of(job: u32, chunk: u32) -> vec4<u32> {
     let at = partial_at(job, chunk);
     return vec4(load(at), load(at + 1u), load(at + 2u), load(at + 3u));
 }
 
-// Running sums over the threads of the workgroup, inclusive, in `shared_sums`.
-fn scan_sums(mine: vec2<u32>, thread: u32) {
-    shared_sums[thread] = mine;
-    workgroupBarrier();
-    for (var step = 1u; step < 256u; step <<= 1u) {
-        var sum = shared_sums[thread];
-        if thread >= step {
-            sum = u64_add(sum, shared_sums[thread - step]);
-        }
-        workgroupBarrier();
-        shared_sums[thread] = sum;
-        workgroupBarrier();
-    }
-}
-
-// Whether the running sum passes the threshold at this thread, and the sum
-// before it.
-fn passes(threshold: vec2<u32>, thread: u32) -> bool {
-    return !u64_less(threshold, sum_before(thread)) && u64_less(threshold, shared_sums[thread]);
-}
-
-fn sum_before(thread: u32) -> vec2<u32> {
-    if thread == 0u {
-        return vec2(0u, 0u);
-    }
-    return shared_sums[thread - 1u];
-}
-
-// Reduces a job's partial results, by all threads of the workgroup.
+// Reduces a job's partial results, by all threads of the workgroup: to the largest entry, or
+// to what takes the place of a token that cannot be drawn.
 fn resolve_job(job: u32, thread: u32) {
     if thread == 0u {
         atomicStore(&shared_flags, 0u);
-        shared_chunk = NONE;
     }
     workgroupBarrier();
-    var mine = nothing();
+    var mine = NOTHING;
     var noted = 0u;
     for (var chunk = thread; chunk < params.chunks; chunk += 256u) {
         mine = combine(mine, partial_of(job, chunk));
@@ -294,39 +310,9 @@ fn resolve_job(job: u32, thread: u32) {
         let best = shared_partials[0];
         // No positive residual: the largest finite target. None: token 0.
         let fallback = select(best.w, 0u, best.z == 0u);
-        shared_token = select(best.y, fallback, MODE != ARGMAX || best.x == 0u);
-    }
-    if MODE == SAMPLE {
-        draw_chunk(job, thread);
+        shared_token = select(best.y, fallback, best.x == 0u);
     }
     workgroupBarrier();
-}
-
-// The chunk whose running sum is the first to exceed the threshold.
-fn draw_chunk(job: u32, thread: u32) {
-    let each = (params.chunks + 255u) / 256u;
-    let begin = min(thread * each, params.chunks);
-    let end = min(begin + each, params.chunks);
-    var mine = vec2(0u, 0u);
-    for (var chunk = begin; chunk < end; chunk++) {
-        mine = u64_add(mine, partial_of(job, chunk).xy);
-    }
-    scan_sums(mine, thread);
-    let random = vec2(load(state_of(job) + 5u), load(state_of(job) + 6u));
-    let threshold = u64_mul_high(random, shared_sums[255]);
-    if !passes(threshold, thread) {
-        return;
-    }
-    var before = sum_before(thread);
-    for (var chunk = begin; chunk < end; chunk++) {
-        let after = u64_add(before, partial_of(job, chunk).xy);
-        if u64_less(threshold, after) {
-            shared_chunk = chunk;
-            shared_left = u64_sub(threshold, before);
-            return;
-        }
-        before = after;
-    }
 }
 
 fn raise_flags() {
@@ -366,45 +352,62 @@ fn resolve(
     }
     let state = state_of(job);
     store(state + 4u, shared_token);
-    store(state + 7u, shared_chunk);
-    store(state + 8u, shared_left.x);
-    store(state + 9u, shared_left.y);
+    store(state + 7u, NO_TIME);
     raise_flags();
 }
 
 // ---- locate ----------------------------------------------------------------
 
-fn fixed_residual(row: u32, i: u32, rejected: u32) -> vec2<u32> {
-    let r = residual(target_bits(target_at(row, i)), draft_at(row, i), i, rejected);
-    if is_finite(r) {
-        return fixed_probability(r);
-    }
-    return vec2(0u, 0u);
+// The job that the race is about, its row and its rejected token.
+var<private> racing: vec3<u32>;
+
+fn race_group_bound(group: u32) -> f32 {
+    return slowness_bound(load(maximum_at(racing.x, group)));
 }
 
-// Finds the drawn token in its chunk, by all threads of the workgroup.
-fn locate_token(row: u32, rejected: u32, chunk: u32, threshold: vec2<u32>, thread: u32) {
-    let end = min((chunk + 1u) * params.chunk, params.vocab);
-    // Consecutive columns a thread, so that running sums follow the columns.
-    let each = params.chunk / 256u;
-    let begin = chunk * params.chunk + thread * each;
-    let stop = min(begin + each, end);
-    var mine = vec2(0u, 0u);
-    for (var i = begin; i < stop; i++) {
-        mine = u64_add(mine, fixed_residual(row, i, rejected));
+// At least so much is the inverse of a residual, below 0 where that cannot be drawn.
+fn slowness_bound(r: u32) -> f32 {
+    if r < LEAST_RESIDUAL || !is_finite(r) {
+        return -1.0f;
     }
-    scan_sums(mine, thread);
-    if passes(threshold, thread) {
-        var before = sum_before(thread);
-        for (var i = begin; i < stop; i++) {
-            before = u64_add(before, fixed_residual(row, i, rejected));
-            if u64_less(threshold, before) {
-                shared_token = i;
-                break;
-            }
-        }
+    // As exact_inverse cuts it.
+    return RACE_SLACK / bitcast<f32>(min(r, 227u << 23u));
+}
+
+// The probabilities of a token.
+fn race_entry(token: u32) -> vec2<u32> {
+    let column = min(token, params.vocab - 1u);
+    return vec2(target_bits(target_at(racing.y, column)), draft_of(draft_at(racing.y, column)));
+}
+
+// Its residual.
+fn residual_of_entry(token: u32, entry: vec2<u32>) -> u32 {
+    return select(0u, residual(entry.x, entry.y, token, racing.z), token < params.vocab);
+}
+
+fn race_token_bound(token: u32, entry: vec2<u32>) -> f32 {
+    return slowness_bound(residual_of_entry(token, entry));
+}
+
+fn race_slowness(token: u32, entry: vec2<u32>) -> f32 {
+    let r = residual_of_entry(token, entry);
+    if r < LEAST_RESIDUAL || !is_finite(r) {
+        return -1.0f;
     }
-    workgroupBarrier();
+    return exact_inverse(r);
+}
+
+// The token of a row that the race gives among those of the window, and when it finishes: that
+// or the one known before. Every thread calls it.
+fn race_in_window(job: u32, row: u32, known: vec2<u32>, thread: u32) -> vec2<u32> {
+    let state = state_of(job);
+    racing = vec3(job, row, load(state + 3u));
+    let seed = vec2(load(state + 5u), load(state + 6u));
+    let draw = Draw(seed, vec2(load(state + 9u), load(state + 10u)), RECOVER);
+    let blocks = params.chunk / (4u * RACE_GROUP);
+    let bounds = params.at.b1 + params.bounds + job * params.groups;
+    let course = Course(draw, bounds, params.chunk0 * blocks, params.chunk1 * blocks);
+    return race_first(course, known, thread);
 }
 
 @compute @workgroup_size(256)
@@ -418,21 +421,17 @@ fn locate(
         return;
     }
     let state = state_of(job);
-    let row = load(state);
     if thread == 0u {
-        let chunk = load(state + 7u);
-        let here = row >= params.row0 && row < params.row1
-            && chunk >= params.chunk0 && chunk < params.chunk1;
-        shared_chunk = select(NONE, chunk, here);
+        shared_word = load(state);
     }
-    let chunk = workgroupUniformLoad(&shared_chunk);
-    if chunk == NONE {
+    let row = workgroupUniformLoad(&shared_word);
+    if row < params.row0 || row >= params.row1 {
         return;
     }
-    let left = vec2(load(state + 8u), load(state + 9u));
-    locate_token(row, load(state + 3u), chunk, left, thread);
-    if thread == 0u {
-        store(state + 4u, shared_token);
+    let found = race_in_window(job, row, vec2(load(state + 7u), load(state + 4u)), thread);
+    if thread == 0u && found.x != NO_TIME {
+        store(state + 4u, found.y);
+        store(state + 7u, found.x);
     }
 }
 
@@ -462,13 +461,16 @@ fn finish(
     let row = workgroupUniformLoad(&shared_word);
     if row != NONE {
         resolve_job(request, thread);
-        let chunk = workgroupUniformLoad(&shared_chunk);
-        if MODE == SAMPLE && chunk != NONE {
-            locate_token(row, load(state + 3u), chunk, shared_left, thread);
+        if MODE == SAMPLE {
+            let found = race_in_window(request, row, vec2(NO_TIME, NONE), thread);
+            if thread == 0u && found.x != NO_TIME {
+                shared_token = found.y;
+            }
         }
         if thread == 0u {
             raise_flags();
         }
+        workgroupBarrier();
     }
     let last = shared_token;
     let first = params.at.b2 + request * params.output_stride;

@@ -45,6 +45,12 @@ struct Params {
     states: u32,
     // Where the partial results start in the workspace, in words.
     partials: u32,
+    // Where the largest residuals of groups start in the workspace, in words.
+    maxima: u32,
+    // Where the bounds of groups start in the workspace, in words.
+    bounds: u32,
+    // Groups of a row, a multiple of 4.
+    groups: u32,
     // The first row of the window.
     row0: u32,
     // The row after the last of the window.

@@ -23,20 +23,30 @@ struct Params {
     min_p_first: u32,
     // Which optional arguments are there: HAS_ bits.
     has: u32,
-    // What a sum is of: a PURPOSE_.
-    purpose: u32,
+    // Tokens that each row draws.
+    draws: u32,
+    // Likeliest tokens that each row reports.
+    top: u32,
     // The first step of selecting in rows that a dispatch takes.
     first_step: u32,
     // The step after the last.
     end_step: u32,
     // Where the partial results start in the workspace, in words, behind the states.
     partials: u32,
-    // Where the largest keys of groups start in the workspace, in words.
+    // Where the largest keys of groups that are allowed start in the workspace, in words.
     maxima: u32,
-    // Groups of a chunk, a power of two.
-    groups: u32,
+    // The same of all keys, which is the same place where all are allowed or nothing is reported.
+    raw_maxima: u32,
+    // Where the bounds of groups start in the workspace, in words.
+    bounds: u32,
+    // Where the rows' tokens start in the workspace, in words.
+    drawn: u32,
+    // Where the tallies of chunks start in the workspace, in words.
+    tallies: u32,
     // Where the lists start in the workspace, in words.
     lists: u32,
+    // Groups of a row, a multiple of 4.
+    groups: u32,
     // Entries of a list.
     capacity: u32,
     // The first row of the window.
@@ -47,6 +57,18 @@ struct Params {
     logits_stride: u32,
     // Words from one row of the mask to the next in the window.
     mask_stride: u32,
+    // Tokens from one row to the next in the window.
+    tokens_stride: u32,
     // Probabilities from one row to the next in the window.
     probs_stride: u32,
+    // The same of `logprobs`.
+    logprobs_stride: u32,
+    // The same of `processed_logprobs`.
+    processed_stride: u32,
+    // The same of `ranks`.
+    ranks_stride: u32,
+    // The same of `top_tokens`.
+    top_tokens_stride: u32,
+    // The same of `top_logprobs`.
+    top_logprobs_stride: u32,
 }

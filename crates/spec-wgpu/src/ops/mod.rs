@@ -98,6 +98,7 @@ pub(crate) static SHADERS: &[&crate::shader::Shader] = &[
     &prompt_lookup::SHADER,
     &rejection_sample::SHADER,
     &sample_logits::SHADER,
+    &sample_logits::REPORT_SHADER,
     &topk_router::SHADER,
     &tree_verify::SHADER,
     &unique::SHADERS[0][0],

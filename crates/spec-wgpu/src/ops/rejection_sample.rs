@@ -11,6 +11,7 @@ use spec_core::launch_params;
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
 use spec_core::options::unknown;
+use spec_core::race::GROUP;
 use spec_core::{DType, Kernel, Matrix, Result, Status, Stream, Supports, Vector, View, ViewMut};
 
 use crate::Wgpu;
@@ -33,7 +34,7 @@ const MAX_CHUNK: usize = 8192;
 /// Workgroups that fill a large GPU: above this many, chunks grow instead.
 const FULL: usize = 1024;
 /// Words of the workspace: a request's state, a chunk's partial result.
-const STATE: u64 = 15;
+const STATE: u64 = 13;
 const PARTIAL: u64 = 5;
 
 /// What `scan` looks for; the numbers are the shader's.
@@ -125,6 +126,8 @@ struct Layout {
     tops: u64,
     states: u64,
     partials: u64,
+    maxima: u64,
+    bounds: u64,
     end: u64,
 }
 
@@ -165,7 +168,7 @@ impl Verifier {
         let jobs = if mixed { plan.tokens().max(plan.batch) } else { jobs_of(mode) };
         let narrowest = gpu.window(plan.target.dtype.size() as u64) as usize;
         let chunk = chunk(jobs, plan.vocab()).min(narrowest / SCAN_THREADS * SCAN_THREADS);
-        let layout = Layout::new(plan, mode, draft.is_some(), jobs, plan.vocab().div_ceil(chunk));
+        let layout = Layout::new(plan, mode, draft.is_some(), jobs, chunk);
         let matrices: Vec<_> = [Some(plan.target), draft].into_iter().flatten().collect();
         let too_large = |what: &str| {
             let words = format!(
@@ -220,8 +223,12 @@ fn chunk(jobs: usize, vocab: usize) -> usize {
 }
 
 impl Layout {
-    fn new(plan: &Plan, mode: Mode, has_draft: bool, jobs: usize, chunks: usize) -> Self {
+    fn new(plan: &Plan, mode: Mode, has_draft: bool, jobs: usize, chunk: usize) -> Self {
         let tokens = plan.tokens() as u64;
+        let chunks = plan.vocab().div_ceil(chunk);
+        // Of the rows that are drawn from.
+        let groups = if mode == Mode::Sample { chunks * chunk / GROUP } else { 0 };
+        let groups = (plan.batch as u64).saturating_mul(groups as u64);
         let some_greedy = mode == Mode::Greedy || plan.greedy.is_some();
         let all_greedy = mode == Mode::Greedy;
         let mut end = 0u64;
@@ -236,6 +243,8 @@ impl Layout {
             tops: part(if some_greedy { tokens.saturating_mul(2) } else { 0 }),
             states: part((plan.batch as u64).saturating_mul(STATE)),
             partials: part((jobs as u64).saturating_mul(chunks as u64).saturating_mul(PARTIAL)),
+            maxima: part(groups),
+            bounds: part(groups),
             end,
         }
     }
@@ -410,6 +419,9 @@ impl Verifier {
             tops: self.layout.tops as u32,
             states: self.layout.states as u32,
             partials: self.layout.partials as u32,
+            maxima: self.layout.maxima as u32,
+            bounds: self.layout.bounds as u32,
+            groups: (self.plan.vocab().div_ceil(self.chunk) * self.chunk / GROUP) as u32,
             row0: window.rows.start as u32,
             row1: window.rows.end as u32,
             chunk0: (window.cols.start / self.chunk) as u32,
@@ -464,6 +476,12 @@ launch_params! {
         states: u32,
         /// Where the partial results start in the workspace, in words.
         partials: u32,
+        /// Where the largest residuals of groups start in the workspace, in words.
+        maxima: u32,
+        /// Where the bounds of groups start in the workspace, in words.
+        bounds: u32,
+        /// Groups of a row, a multiple of 4.
+        groups: u32,
         /// The first row of the window.
         row0: u32,
         /// The row after the last of the window.

@@ -1,5 +1,5 @@
 //! Sampling: a chain of dispatches over chunks of rows, and over rows in between.
-//! See the shader for the passes. Which of them there are depends on what is asked
+//! See the shaders for the passes. Which of them there are depends on what is asked
 //! for, not on the data: a row that needs none of a filter's passes leaves them at
 //! once.
 
@@ -9,7 +9,8 @@ use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
 use spec_core::ops::SampleLogits;
 use spec_core::ops::sample_logits::{Buffers, Plan};
-use spec_core::{Kernel, Matrix, Result, Status, Stream, Supports, Vector, View, ViewMut};
+use spec_core::race::GROUP;
+use spec_core::{DType, Kernel, Matrix, Result, Status, Stream, Supports, View, ViewMut};
 
 use crate::Wgpu;
 use crate::launch::Recorder;
@@ -19,27 +20,31 @@ use crate::shader::{Access, Program, Shader, shader};
 use crate::windows::Window;
 
 pub(super) static SHADER: Shader = shader!("sample_logits");
+pub(super) static REPORT_SHADER: Shader = shader!("sample_logits_report");
 
 /// Threads that go over a chunk, which is a multiple of it.
 const THREADS: usize = 256;
-/// Chunks by size: enough work for a workgroup, and a thread of `locate` has a few
-/// entries only.
+/// Chunks by size: enough work for a workgroup, and a thread of `collect` has 32 entries at most.
 const MIN_CHUNK: usize = 1024;
 const MAX_CHUNK: usize = 8192;
 /// Workgroups that fill a large GPU: above this many, chunks grow instead.
 const FULL: usize = 1024;
-/// Entries of a group, or not twice as many: a chunk's groups are a power of two.
-const GROUP: usize = 64;
 /// Entries of a list: those of a row that are cut without reading it again.
 const CAPACITY: usize = 2048;
 /// Words of a row's state, of what it weighs by level, and of a chunk's result.
 const STATE: u64 = 64;
 const SPREAD: u64 = 3328;
-const PARTIAL: u64 = 3;
+const PARTIAL: u64 = 2;
 /// Rows whose intermediate results the workspace holds.
 const MOST_ROWS: u64 = 2048;
 /// Threads of a workgroup that has a row, where the device allows so many.
 const WIDE: u32 = 512;
+/// Groups that a race lists at once.
+const RACE_LIST: u32 = 512;
+/// The same, and threads of a workgroup, where a row draws several tokens: of the workgroup's
+/// memory others need much there. The numbers are the shader's.
+const MANY_LIST: u32 = 256;
+const MANY_WIDE: u32 = 256;
 /// Steps of selecting in a row that no list holds, and the most turns a thread takes
 /// of them in one dispatch.
 const STEPS: u32 = 15;
@@ -51,28 +56,32 @@ const HAS_TOP_K: u32 = 2;
 const HAS_TOP_P: u32 = 4;
 const HAS_MIN_P: u32 = 8;
 const HAS_MASK: u32 = 16;
-const HAS_LOGPROBS: u32 = 32;
+const HAS_PROCESSED: u32 = 32;
+const HAS_LOGPROBS: u32 = 64;
+const HAS_RANKS: u32 = 128;
+const HAS_TOP_TOKENS: u32 = 256;
+const HAS_TOP_LOGPROBS: u32 = 512;
 
-/// What is summed up; the numbers are the shader's.
-#[derive(Clone, Copy)]
-enum Purpose {
-    Total = 0,
-    Raw = 1,
-}
-
-/// The shader's entry points.
+/// The shaders' entry points; those of outputs that are not there, `None`.
 struct Programs {
     gather: Program,
     scan: Program,
     open: Program,
+    filters: Option<FilterPrograms>,
+    race: Program,
+    take: Option<Program>,
+    sums: Option<[Program; 2]>,
+    share: Option<Program>,
+    tally: Option<Program>,
+    conclude: Option<Program>,
+    top: Option<Program>,
+}
+
+struct FilterPrograms {
     spread: Program,
     aim: Program,
     collect: Program,
     cut: Program,
-    sum: Program,
-    settle: Program,
-    draw: Program,
-    share: Program,
 }
 
 struct Sampler {
@@ -92,6 +101,58 @@ unsafe impl Supports<SampleLogits> for Wgpu {
     }
 }
 
+impl Programs {
+    fn new(gpu: &Wgpu, plan: &Plan, wide: u32) -> Result<Self> {
+        let float = ("DTYPE", super::float_code(plan.logits.dtype));
+        let rows_wide = [float, ("WIDE", wide)];
+        let program = |entry, bindings: &[Access], constants: &[_]| {
+            gpu.program(&SHADER, entry, bindings, constants)
+        };
+        let report = |wanted: bool, entry, bindings: &[Access], constants: &[_]| {
+            let program = || gpu.program(&REPORT_SHADER, entry, bindings, constants);
+            wanted.then(program).transpose()
+        };
+        let data = [Write, Write, Read, Read, Write, Write, Write];
+        let filters = || -> Result<FilterPrograms> {
+            Ok(FilterPrograms {
+                spread: program("spread", &data[..4], &[float])?,
+                aim: program("aim", &data[..2], &[])?,
+                collect: program("collect", &data[..4], &[float])?,
+                cut: program("cut", &data[..4], &rows_wide)?,
+            })
+        };
+        let sums = || -> Result<[Program; 2]> {
+            Ok([program("sum", &data[..4], &[float])?, program("total", &data[..1], &[])?])
+        };
+        let (race, list, threads) = match plan.draws() {
+            1 => ("race", RACE_LIST, wide),
+            _ => ("race_more", MANY_LIST, MANY_WIDE),
+        };
+        let racing = [float, ("WIDE", threads), ("RACE_LIST", list), ("RACE_TOKENS", 3 * threads)];
+        let gather = [Write, Read, Read, Read, Read, Read, Read, Read];
+        let reported = [Write, Write, Read, Write, Write, Write, Write];
+        let of_raw = plan.logprobs.is_some() || plan.top_logprobs.is_some();
+        let tallies = of_raw || plan.ranks.is_some();
+        let concludes = tallies || plan.processed_logprobs.is_some();
+        let weighs = plan.probs.is_some() || plan.processed_logprobs.is_some();
+        Ok(Programs {
+            gather: program("gather", &gather, &[])?,
+            scan: program("scan", &data[..5], &[float])?,
+            open: program("open", &data[..5], &rows_wide)?,
+            filters: plan.filters.then(filters).transpose()?,
+            race: program(race, &data[..6], &racing)?,
+            take: (plan.draws() > 1)
+                .then(|| program("take", &data[..6], &rows_wide))
+                .transpose()?,
+            sums: weighs.then(sums).transpose()?,
+            share: plan.probs.map(|_| program("share", &data, &[float])).transpose()?,
+            tally: report(tallies, "tally", &reported[..3], &[float])?,
+            conclude: report(concludes, "conclude", &reported[..5], &[float])?,
+            top: report(plan.top() > 0, "top", &reported, &rows_wide)?,
+        })
+    }
+}
+
 impl Sampler {
     fn new(gpu: &Wgpu, plan: &Plan) -> Result<Self> {
         let too_large = || {
@@ -105,31 +166,23 @@ impl Sampler {
         };
         let even = plan.rows().saturating_mul(plan.vocab()).div_ceil(FULL);
         let chunk = even.next_multiple_of(THREADS).clamp(MIN_CHUNK, MAX_CHUNK);
-        let matrices: Vec<_> =
-            [Some(plan.logits), plan.mask, plan.probs].into_iter().flatten().collect();
+        let matrices = [
+            Some(plan.logits),
+            plan.mask,
+            Some(plan.tokens),
+            plan.probs,
+            plan.logprobs,
+            plan.processed_logprobs,
+            plan.ranks,
+            plan.top_tokens,
+            plan.top_logprobs,
+        ];
+        let matrices: Vec<_> = matrices.into_iter().flatten().collect();
         let windows = gpu.windows(&matrices, usize::MAX).ok_or_else(too_large)?;
-        let float = ("DTYPE", super::float_code(plan.logits.dtype));
         let most = gpu.0.limits.max_compute_invocations_per_workgroup;
         let wide = WIDE.min(most.min(gpu.0.limits.max_compute_workgroup_size_x)) / THREADS as u32
             * THREADS as u32;
-        let rows_wide = [float, ("WIDE", wide)];
-        let program = |entry, bindings: &[Access], constants: &[_]| {
-            gpu.program(&SHADER, entry, bindings, constants)
-        };
-        let data = [Write, Write, Read, Read, Write, Write, Write, Write];
-        let programs = Programs {
-            gather: program("gather", &[Write, Read, Read, Read, Read, Read, Read, Read], &[])?,
-            scan: program("scan", &data[..5], &[float])?,
-            open: program("open", &data[..5], &rows_wide)?,
-            spread: program("spread", &data[..4], &[float])?,
-            aim: program("aim", &data[..2], &[])?,
-            collect: program("collect", &data[..4], &[float])?,
-            cut: program("cut", &data[..4], &rows_wide)?,
-            sum: program("sum", &data[..4], &[float])?,
-            settle: program("settle", &data[..1], &[])?,
-            draw: program("draw", &data[..7], &[float])?,
-            share: program("share", &data, &[float])?,
-        };
+        let programs = Programs::new(gpu, plan, wide)?;
         let mut sampler =
             Sampler { gpu: gpu.clone(), plan: plan.clone(), chunk, wide, programs, windows };
         let most = (gpu.window(4) / sampler.words_of_row().max(sampler.words_of_levels()))
@@ -155,9 +208,9 @@ impl Sampler {
         self.plan.vocab().div_ceil(self.chunk)
     }
 
-    /// Groups of a chunk.
+    /// Groups of a row, of which the last may be empty: a multiple of 4.
     fn groups(&self) -> usize {
-        1 << (self.chunk / GROUP).ilog2()
+        self.chunks() * self.chunk / GROUP
     }
 
     /// Entries of a list.
@@ -165,16 +218,30 @@ impl Sampler {
         if self.plan.filters { self.plan.vocab().min(CAPACITY) } else { 0 }
     }
 
-    /// Words of a row's state, of its chunks' results, of its groups' keys and of its
-    /// list.
-    fn words_of_parts(&self) -> [u64; 4] {
-        let chunks = self.chunks() as u64;
-        let maxima = chunks * self.groups() as u64;
-        [STATE, chunks * PARTIAL, maxima, 2 * self.capacity() as u64]
+    /// Whether the largest logits of groups as given are kept beside those that the mask allows.
+    fn keeps_raw(&self) -> bool {
+        self.plan.mask.is_some() && self.plan.reports()
+    }
+
+    /// Words of the parts of a row.
+    fn parts(&self) -> Parts {
+        let (chunks, groups) = (self.chunks() as u64, self.groups() as u64);
+        let draws = self.plan.draws() as u64;
+        let reports = self.plan.reports();
+        Parts {
+            state: STATE,
+            partials: chunks * PARTIAL,
+            maxima: groups,
+            raw_maxima: if self.keeps_raw() { groups } else { 0 },
+            bounds: groups,
+            drawn: draws,
+            tallies: if reports { chunks * (2 + draws) } else { 0 },
+            lists: 2 * self.capacity() as u64,
+        }
     }
 
     fn words_of_row(&self) -> u64 {
-        self.words_of_parts().iter().sum()
+        self.parts().sum()
     }
 
     /// Rows of the largest window.
@@ -217,6 +284,31 @@ unsafe impl Kernel<SampleLogits> for Sampler {
     }
 }
 
+/// Words of each part of the workspace that a row has, but for the levels.
+struct Parts {
+    state: u64,
+    /// Results of chunks.
+    partials: u64,
+    /// The largest keys of groups, of what is allowed and of all.
+    maxima: u64,
+    raw_maxima: u64,
+    /// Bounds of the groups' times.
+    bounds: u64,
+    /// Tokens.
+    drawn: u64,
+    /// Sums and counts of chunks.
+    tallies: u64,
+    lists: u64,
+}
+
+impl Parts {
+    /// Words of a row.
+    fn sum(&self) -> u64 {
+        let Parts { state, partials, maxima, raw_maxima, bounds, drawn, tallies, lists } = *self;
+        state + partials + maxima + raw_maxima + bounds + drawn + tallies + lists
+    }
+}
+
 /// The arguments and the workspace as regions.
 struct Regions<'a> {
     state: Region<'a>,
@@ -233,6 +325,10 @@ struct Regions<'a> {
     tokens: Region<'a>,
     probs: Region<'a>,
     logprobs: Region<'a>,
+    processed: Region<'a>,
+    ranks: Region<'a>,
+    top_tokens: Region<'a>,
+    top_logprobs: Region<'a>,
     flags: Region<'a>,
     /// Which of them are there.
     has: u32,
@@ -254,12 +350,20 @@ impl<'a> Regions<'a> {
         let min_p = read(buffers.min_p, HAS_MIN_P)?;
         let requests = read(buffers.requests, HAS_REQUESTS)?;
         let mask = read(buffers.mask, HAS_MASK)?;
-        if buffers.logprobs.is_some() {
-            has |= HAS_LOGPROBS;
-        }
-        let written = |view: Option<ViewMut<'a>>| {
-            view.map_or(Ok(Region::nothing()), |view| gpu.region_mut(view))
+        let mut written = |view: Option<ViewMut<'a>>, bit| match view {
+            Some(view) => {
+                has |= bit;
+                gpu.region_mut(view)
+            }
+            None => Ok(Region::nothing()),
         };
+        let logprobs = written(buffers.logprobs, HAS_LOGPROBS)?;
+        let processed = written(buffers.processed_logprobs, HAS_PROCESSED)?;
+        let ranks = written(buffers.ranks, HAS_RANKS)?;
+        let top_tokens = written(buffers.top_tokens, HAS_TOP_TOKENS)?;
+        let top_logprobs = written(buffers.top_logprobs, HAS_TOP_LOGPROBS)?;
+        let probs = written(buffers.probs, 0)?;
+        let flags = written(buffers.flags, 0)?;
         let mut workspace = gpu.region_of_workspace(workspace)?;
         Ok(Regions {
             state: workspace.take(of.state_words()),
@@ -274,9 +378,13 @@ impl<'a> Regions<'a> {
             requests,
             mask,
             tokens: gpu.region_mut(buffers.tokens)?,
-            probs: written(buffers.probs)?,
-            logprobs: written(buffers.logprobs)?,
-            flags: written(buffers.flags)?,
+            probs,
+            logprobs,
+            processed,
+            ranks,
+            top_tokens,
+            top_logprobs,
+            flags,
             has,
         })
     }
@@ -286,80 +394,121 @@ impl Sampler {
     /// Records everything for the rows of a window.
     fn sample(&self, r: &mut Recorder<'_>, window: &Window, regions: &Regions<'_>) -> Result<()> {
         let Regions { state, levels, positions, temperature, seeds, top_k, .. } = *regions;
-        let Regions { top_p, min_p, requests, tokens, logprobs, flags, has, .. } = *regions;
+        let Regions { top_p, min_p, requests, flags, has, .. } = *regions;
         let of = |matrix: Option<&Matrix>, region| match matrix {
             Some(matrix) => window.of(matrix, region),
             None => Region::nothing(),
         };
-        let logits = of(Some(&self.plan.logits), regions.logits);
-        let mask = of(self.plan.mask.as_ref(), regions.mask);
-        let probs = of(self.plan.probs.as_ref(), regions.probs);
-        let bound = [state, levels, logits, mask, flags, tokens, logprobs, probs];
+        let plan = &self.plan;
+        let logits = of(Some(&plan.logits), regions.logits);
+        let mask = of(plan.mask.as_ref(), regions.mask);
+        let tokens = of(Some(&plan.tokens), regions.tokens);
+        let probs = of(plan.probs.as_ref(), regions.probs);
+        let bound = [state, levels, logits, mask, flags, tokens, probs];
+        let reported = [
+            state,
+            of(plan.ranks.as_ref(), regions.ranks),
+            logits,
+            of(plan.logprobs.as_ref(), regions.logprobs),
+            of(plan.processed_logprobs.as_ref(), regions.processed),
+            of(plan.top_tokens.as_ref(), regions.top_tokens),
+            of(plan.top_logprobs.as_ref(), regions.top_logprobs),
+        ];
         let rows = window.rows.len() as u64;
         let chunks = rows * self.chunks() as u64;
-        let start = self.parameters(window, has);
+        let params = self.parameters(window, has);
         let p = &self.programs;
         let inputs = [state, requests, temperature, seeds, top_k, top_p, min_p, positions];
-        r.dispatch(&p.gather, &inputs, &start, rows.div_ceil(64))?;
-        let mut run = |program: &Program, parameters: Params, groups| {
-            r.dispatch(program, &bound[..program.bindings().len()], &parameters, groups)
+        r.dispatch(&p.gather, &inputs, &params, rows.div_ceil(64))?;
+        let mut run = |program: &Program, of: &[Region<'_>], params: &Params, groups| {
+            r.dispatch(program, &of[..program.bindings().len()], params, groups)
         };
-        let with = |purpose: Purpose| Params { purpose: purpose as u32, ..start };
-        let (raw, total) = (with(Purpose::Raw), with(Purpose::Total));
-        run(&p.scan, raw, chunks)?;
-        run(&p.open, raw, rows)?;
-        if has & HAS_LOGPROBS != 0 {
-            run(&p.sum, raw, chunks)?;
-            run(&p.settle, raw, rows)?;
-        }
-        if self.plan.filters {
-            run(&p.spread, total, chunks)?;
-            run(&p.aim, total, rows)?;
-            run(&p.collect, total, chunks)?;
+        run(&p.scan, &bound, &params, chunks)?;
+        run(&p.open, &bound, &params, rows)?;
+        if let Some(filters) = &p.filters {
+            run(&filters.spread, &bound, &params, chunks)?;
+            run(&filters.aim, &bound, &params, rows)?;
+            run(&filters.collect, &bound, &params, chunks)?;
             for first_step in (0..STEPS).step_by(self.steps() as usize) {
                 let end_step = STEPS.min(first_step + self.steps());
-                run(&p.cut, Params { first_step, end_step, ..total }, rows)?;
+                run(&filters.cut, &bound, &Params { first_step, end_step, ..params }, rows)?;
             }
         }
-        run(&p.sum, total, chunks)?;
-        run(&p.draw, total, rows)?;
-        if self.plan.probs.is_some() {
-            run(&p.share, total, chunks)?;
+        run(&p.race, &bound, &params, rows)?;
+        if let Some(take) = &p.take {
+            run(take, &bound, &params, rows)?;
+        }
+        if let Some([sum, total]) = &p.sums {
+            run(sum, &bound, &params, chunks)?;
+            run(total, &bound, &params, rows)?;
+        }
+        if let Some(share) = &p.share {
+            run(share, &bound, &params, chunks)?;
+        }
+        if let Some(tally) = &p.tally {
+            run(tally, &reported, &params, chunks)?;
+        }
+        if let Some(conclude) = &p.conclude {
+            run(conclude, &reported, &params, rows)?;
+        }
+        if let Some(top) = &p.top {
+            run(top, &reported, &params, rows)?;
         }
         Ok(())
     }
 
     fn parameters(&self, window: &Window, has: u32) -> Params {
         let stride = |matrix: Option<&Matrix>| matrix.map_or(0, |matrix| window.stride(matrix));
-        let words = |vector: Option<Vector>| vector.map_or(1, |v| (v.dtype.size() / 4) as u32);
+        let words = |dtype: DType| (dtype.size() / 4) as u32;
         let plan = &self.plan;
         // Each part of the workspace has all rows of the largest window.
-        let [state, results, keys, _] = self.words_of_parts().map(|words| words * self.rows());
-        let [partials, maxima, lists] = [state, state + results, state + results + keys];
+        let parts = self.parts();
+        let rows = self.rows();
+        let mut end = 0;
+        let mut part = |words: u64| {
+            let start = end;
+            end += words * rows;
+            start as u32
+        };
+        part(parts.state);
+        let partials = part(parts.partials);
+        let maxima = part(parts.maxima);
+        let apart = part(parts.raw_maxima);
         Params {
             vocab: plan.vocab() as u32,
             // More than that a row cannot name.
             requests: u32::try_from(plan.requests).unwrap_or(u32::MAX).min(i32::MAX as u32),
             chunk: self.chunk as u32,
             chunks: self.chunks() as u32,
-            position_words: words(Some(plan.positions)),
-            request_words: words(plan.of_rows),
-            token_words: words(Some(plan.tokens)),
+            position_words: words(plan.positions.dtype),
+            request_words: plan.of_rows.map_or(1, |of_rows| words(of_rows.dtype)),
+            token_words: words(plan.tokens.dtype),
             min_p_first: u32::from(plan.params.min_p_first),
             has,
-            purpose: 0,
+            draws: plan.draws() as u32,
+            top: plan.top() as u32,
             first_step: 0,
             end_step: 0,
-            partials: partials as u32,
-            maxima: maxima as u32,
+            partials,
+            maxima,
+            raw_maxima: if self.keeps_raw() { apart } else { maxima },
+            bounds: part(parts.bounds),
+            drawn: part(parts.drawn),
+            tallies: part(parts.tallies),
+            lists: part(parts.lists),
             groups: self.groups() as u32,
-            lists: lists as u32,
             capacity: self.capacity() as u32,
             row0: window.rows.start as u32,
             row1: window.rows.end as u32,
             logits_stride: stride(Some(&plan.logits)),
             mask_stride: stride(plan.mask.as_ref()),
+            tokens_stride: stride(Some(&plan.tokens)),
             probs_stride: stride(plan.probs.as_ref()),
+            logprobs_stride: stride(plan.logprobs.as_ref()),
+            processed_stride: stride(plan.processed_logprobs.as_ref()),
+            ranks_stride: stride(plan.ranks.as_ref()),
+            top_tokens_stride: stride(plan.top_tokens.as_ref()),
+            top_logprobs_stride: stride(plan.top_logprobs.as_ref()),
         }
     }
 }
@@ -385,20 +534,31 @@ launch_params! {
         min_p_first: u32,
         /// Which optional arguments are there: HAS_ bits.
         has: u32,
-        /// What a sum is of: a PURPOSE_.
-        purpose: u32,
+        /// Tokens that each row draws.
+        draws: u32,
+        /// Likeliest tokens that each row reports.
+        top: u32,
         /// The first step of selecting in rows that a dispatch takes.
         first_step: u32,
         /// The step after the last.
         end_step: u32,
         /// Where the partial results start in the workspace, in words, behind the states.
         partials: u32,
-        /// Where the largest keys of groups start in the workspace, in words.
+        /// Where the largest keys of groups that are allowed start in the workspace, in words.
         maxima: u32,
-        /// Groups of a chunk, a power of two.
-        groups: u32,
+        /// The same of all keys, which is the same place where all are allowed or nothing is
+        /// reported.
+        raw_maxima: u32,
+        /// Where the bounds of groups start in the workspace, in words.
+        bounds: u32,
+        /// Where the rows' tokens start in the workspace, in words.
+        drawn: u32,
+        /// Where the tallies of chunks start in the workspace, in words.
+        tallies: u32,
         /// Where the lists start in the workspace, in words.
         lists: u32,
+        /// Groups of a row, a multiple of 4.
+        groups: u32,
         /// Entries of a list.
         capacity: u32,
         /// The first row of the window.
@@ -409,8 +569,20 @@ launch_params! {
         logits_stride: u32,
         /// Words from one row of the mask to the next in the window.
         mask_stride: u32,
+        /// Tokens from one row to the next in the window.
+        tokens_stride: u32,
         /// Probabilities from one row to the next in the window.
         probs_stride: u32,
+        /// The same of `logprobs`.
+        logprobs_stride: u32,
+        /// The same of `processed_logprobs`.
+        processed_stride: u32,
+        /// The same of `ranks`.
+        ranks_stride: u32,
+        /// The same of `top_tokens`.
+        top_tokens_stride: u32,
+        /// The same of `top_logprobs`.
+        top_logprobs_stride: u32,
     }
 }
 

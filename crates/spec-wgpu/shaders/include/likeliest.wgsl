@@ -1,0 +1,127 @@
+//!include select
+// The first so many of a row's tokens in the order of their keys (sort_key, descending, the lower
+// index first among equals), by one workgroup.
+//
+// They lie in the first so many groups of 64 tokens in the order of their largest keys: each of
+// these has a token that comes before all those of any other group. So two selections do, the
+// second among 64 times as many tokens as are wanted.
+//
+// The including shader declares WIDE, how many threads its workgroup has; LIKELIEST, the most
+// tokens that are wanted; and, of the row that it is about, a key of 0 for what is not there:
+//
+// * likeliest_maximum(group): the largest key of a group's tokens, below params.groups;
+// * likeliest_key(token): the key of a token, which may be beyond the vocabulary.
+
+// Groups in no particular order; then keys and tokens, in theirs after `likeliest`.
+var<workgroup> likeliest_groups: array<u32, LIKELIEST>;
+var<workgroup> likeliest_keys: array<u32, LIKELIEST>;
+var<workgroup> likeliest_tokens: array<u32, LIKELIEST>;
+var<workgroup> likeliest_listed: atomic<u32>;
+var<workgroup> likeliest_known: Selection;
+var<workgroup> likeliest_size: u32;
+
+// Entry i of the selection of groups, or of tokens of those groups: key and index.
+fn likeliest_entry(of_groups: bool, i: u32) -> vec2<u32> {
+    if of_groups {
+        return vec2(likeliest_maximum(i), i);
+    }
+    let token = likeliest_groups[i / 64u] * 64u + i % 64u;
+    return vec2(likeliest_key(token), token);
+}
+
+// The cut that leaves `most` entries of so many: larger keys stay, and that key up to an index.
+// Every thread calls it.
+fn likeliest_cut(of_groups: bool, size: u32, most: u32, thread: u32) -> vec2<u32> {
+    workgroupBarrier();
+    if thread == 0u {
+        likeliest_known = Selection(1u, 0u, 0u, vec2(0u, 0u), vec2(most, 0u));
+    }
+    for (var round = 0u; round < ROUNDS; round++) {
+        let known = workgroupUniformLoad(&likeliest_known);
+        if known.running == 0u {
+            return vec2(known.key, known.index);
+        }
+        clear_bins(thread);
+        var run = Run(SELECT_BINS, vec2(0u, 0u));
+        for (var i = thread; i < size; i += WIDE) {
+            let entry = likeliest_entry(of_groups, i);
+            let bin = bin_of(round, known, entry.x, entry.y);
+            if bin < SELECT_BINS {
+                add_to_run(&run, bin, vec2(1u, 0u));
+            }
+        }
+        end_run(&run);
+        let found = pick_bin(thread, known.above, known.limit);
+        if thread == 0u {
+            var next = narrowed(round, known, found);
+            if found.bin == SELECT_BINS {
+                // All that is there stays.
+                next = Selection(0u, 0u, 0xffffffffu, known.above, known.limit);
+            } else if round + 1u == KEY_ROUNDS
+                && u64_add(found.above, found.within).x == most {
+                // All of that key stay.
+                next.running = 0u;
+                next.index = 0xffffffffu;
+            }
+            likeliest_known = next;
+        }
+    }
+    let known = workgroupUniformLoad(&likeliest_known);
+    return vec2(known.key, known.index);
+}
+
+// Lists what a cut leaves. Every thread calls it; gives how many there are.
+fn likeliest_list(of_groups: bool, size: u32, cut: vec2<u32>, thread: u32) -> u32 {
+    if thread == 0u {
+        atomicStore(&likeliest_listed, 0u);
+    }
+    workgroupBarrier();
+    for (var i = thread; i < size; i += WIDE) {
+        let entry = likeliest_entry(of_groups, i);
+        let stays = entry.x > cut.x || (entry.x == cut.x && entry.y <= cut.y);
+        if stays && entry.x != 0u {
+            let place = atomicAdd(&likeliest_listed, 1u);
+            likeliest_tokens[place] = entry.y;
+            likeliest_keys[place] = entry.x;
+        }
+    }
+    workgroupBarrier();
+    if thread == 0u {
+        likeliest_size = atomicLoad(&likeliest_listed);
+    }
+    return workgroupUniformLoad(&likeliest_size);
+}
+
+// Finds the first `most`, no more than LIKELIEST or WIDE: how many there are, which are then the
+// first of `likeliest_tokens`. Every thread calls it.
+fn likeliest(most: u32, thread: u32) -> u32 {
+    let cut_of_groups = likeliest_cut(true, params.groups, most, thread);
+    let groups = likeliest_list(true, params.groups, cut_of_groups, thread);
+    if thread < groups {
+        likeliest_groups[thread] = likeliest_tokens[thread];
+    }
+    workgroupBarrier();
+    let cut = likeliest_cut(false, groups * 64u, most, thread);
+    let size = likeliest_list(false, groups * 64u, cut, thread);
+    var key = 0u;
+    var token = 0u;
+    var place = size;
+    if thread < size {
+        key = likeliest_keys[thread];
+        token = likeliest_tokens[thread];
+        place = 0u;
+        for (var i = 0u; i < size; i++) {
+            let other = likeliest_keys[i];
+            if other > key || (other == key && likeliest_tokens[i] < token) {
+                place += 1u;
+            }
+        }
+    }
+    workgroupBarrier();
+    if place < size {
+        likeliest_keys[place] = key;
+        likeliest_tokens[place] = token;
+    }
+    workgroupBarrier();
+    return size;
+}

@@ -1,0 +1,88 @@
+//!include race_first
+// The first so many to finish of a race, by one workgroup: as race_first.wgsl, with the last of
+// those as the bar. Its workgroup has MANY_WIDE threads.
+
+const MANY_WIDE = 256u;
+// The most of them, and with what all tokens that are listed may add.
+const MOST_DRAWS = 64u;
+const RACE_FOUND = MOST_DRAWS + 3u * MANY_WIDE;
+
+// Times and tokens found so far: of those that count in the end, none is missing. Sorted,
+// after `race_settle`.
+var<workgroup> found_times: array<u32, RACE_FOUND>;
+var<workgroup> found_tokens: array<u32, RACE_FOUND>;
+var<workgroup> race_found: atomic<u32>;
+
+// How many found ones come before one.
+fn race_place(found: u32, one: vec2<u32>) -> u32 {
+    var place = 0u;
+    for (var i = 0u; i < found; i++) {
+        let time = found_times[i];
+        if time < one.x || (time == one.x && found_tokens[i] < one.y) {
+            place += 1u;
+        }
+    }
+    return place;
+}
+
+// Sorts what was found, keeps the first so many and moves the bar. Every thread calls it.
+fn race_settle(most: u32, thread: u32) {
+    let found = race_for_all(atomicLoad(&race_found), thread);
+    // Of a thread, those that stay.
+    var own = array<vec3<u32>, 4>();
+    var count = 0u;
+    for (var i = thread; i < found; i += WIDE) {
+        let one = vec2(found_times[i], found_tokens[i]);
+        let place = race_place(found, one);
+        if place < most {
+            own[count] = vec3(place, one);
+            count += 1u;
+        }
+    }
+    workgroupBarrier();
+    for (var k = 0u; k < count; k++) {
+        let one = own[k];
+        found_times[one.x] = one.y;
+        found_tokens[one.x] = one.z;
+        if one.x + 1u == most {
+            atomicStore(&race_bar, one.y);
+        }
+    }
+    if thread == 0u {
+        atomicStore(&race_found, min(found, most));
+    }
+    workgroupBarrier();
+}
+
+// Finds the first `most` to finish: how many there are, which are then the first of `found_tokens`.
+// Every thread calls it, with the same course.
+fn race_many(course: Course, most: u32, thread: u32) -> u32 {
+    if thread == 0u {
+        atomicStore(&race_found, 0u);
+    }
+    race_begin(course, NO_TIME, thread);
+    var early = true;
+    var progress = race_progress(course, thread);
+    loop {
+        let tokens = atomicLoad(&race_token_count);
+        for (var i = thread; i < tokens; i += WIDE) {
+            let time = race_time(course.draw, race_tokens[i]);
+            if time != NO_TIME && time <= atomicLoad(&race_bar) {
+                let place = atomicAdd(&race_found, 1u);
+                found_times[place] = time;
+                found_tokens[place] = race_tokens[i];
+            }
+        }
+        workgroupBarrier();
+        race_settle(most, thread);
+        if early && thread == 0u {
+            // They made the bar, and are found once more.
+            atomicStore(&race_found, 0u);
+        }
+        early = false;
+        if !race_next(course, &progress, thread) {
+            break;
+        }
+    }
+    return race_for_all(atomicLoad(&race_found), thread);
+}
