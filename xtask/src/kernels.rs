@@ -43,7 +43,7 @@ const FOLDERS: [Folder; 2] = [
         // Every device below 9.0 has machine code, so the text may use what 9.0
         // brought.
         ptx: 90,
-        limit: 11 << 19,
+        limit: 1 << 23,
     },
     // For benches, and so kept small: any other device compiles the text.
     Folder {

@@ -66,6 +66,29 @@ impl Draw {
         philox4x32_10([low, high, purpose, index], self.key)
     }
 
+    /// The words of `N` blocks from an index on: of each word those of all blocks, as loops over
+    /// many blocks want them.
+    #[inline(always)]
+    pub fn blocks<const N: usize>(self, first: u32) -> [[u32; N]; 4] {
+        let [low, high, purpose] = self.counter;
+        let indices = std::array::from_fn(|i| first.wrapping_add(i as u32));
+        let mut words = [[low; N], [high; N], [purpose; N], indices];
+        let mut key = self.key;
+        for _ in 0..10 {
+            let [c0, c1, c2, c3] = &mut words;
+            for i in 0..N {
+                let a = u64::from(c0[i]) * u64::from(MULTIPLIERS[0]);
+                let b = u64::from(c2[i]) * u64::from(MULTIPLIERS[1]);
+                c0[i] = (b >> 32) as u32 ^ c1[i] ^ key[0];
+                c1[i] = b as u32;
+                c2[i] = (a >> 32) as u32 ^ c3[i] ^ key[1];
+                c3[i] = a as u32;
+            }
+            key = [key[0].wrapping_add(WEYL[0]), key[1].wrapping_add(WEYL[1])];
+        }
+        words
+    }
+
     /// A multiple of 2^-24 in [0, 1).
     pub const fn uniform(self) -> f32 {
         (self.block(0)[0] >> 8) as f32 * (1.0 / 16_777_216.0)
@@ -94,6 +117,18 @@ mod tests {
             ),
             [0xd16c_fe09, 0x94fd_cceb, 0x5001_e420, 0x2412_6ea1]
         );
+    }
+
+    #[test]
+    fn many_blocks_are_those_one_by_one() {
+        let draw = Draw::at(0x0123_4567_89AB_CDEF, -5, Purpose::Recover);
+        for first in [0, 1 << 30, u32::MAX - 2] {
+            let words = draw.blocks::<7>(first);
+            for i in 0..7 {
+                let block = draw.block(first.wrapping_add(i as u32));
+                assert_eq!(block, [0, 1, 2, 3].map(|word: usize| words[word][i]), "{first} + {i}");
+            }
+        }
     }
 
     #[test]

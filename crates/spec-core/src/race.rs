@@ -42,6 +42,9 @@ pub const GROUP_BLOCKS: u32 = 1 << 30;
 /// Index of the first block with what tokens have beyond it.
 pub const TOKEN_BLOCKS: u32 = 1 << 31;
 
+/// What a bound is cut by, against the errors of what it is made of: several times their sum.
+pub const BOUND_SLACK: f32 = 1.0 - 1.0 / 65_536.0;
+
 /// The least noise of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Least {
@@ -99,21 +102,21 @@ pub const fn finish(time: f32, token: u32) -> u64 {
 ///
 /// The least is made of a fraction n / 2^64 of which these are the high bits: n / 2^64 is at
 /// least u = high / 2^32, and -ln(1 - u) grows with u. For a small u the first two terms of the
-/// series bound the logarithm from below, since all terms are positive. Else the logarithm of a
-/// library, whose relative error is below 2^-20, is cut by 2^-16. [`Least::noise`] itself is
+/// series bound the logarithm from below, since all terms are positive. Else a logarithm whose
+/// relative error is below 2^-18 is cut by 2^-16. [`Least::noise`] itself is
 /// below the true value by a relative 1e-6 at most. Whatever a token has beyond the least is not
 /// negative, and a rounded sum of it and the least is never below the least.
 #[inline(always)]
-pub fn noise_bound(high: u32) -> f32 {
-    const SLACK: f32 = (1.0 - 1.0 / 65_536.0) / GROUP as f32;
-    let u = high as f32 * (1.0 / 4_294_967_296.0);
-    let variate = if u < 0.125 {
-        u + 0.5 * u * u
-    } else {
-        // 1 - u in whole units, so that u near 1 loses nothing.
-        -(high.wrapping_neg() as f32 * (1.0 / 4_294_967_296.0)).ln()
-    };
-    variate * SLACK
+pub const fn noise_bound(high: u32) -> f32 {
+    const UNIT: f32 = 1.0 / 4_294_967_296.0;
+    let u = high as f32 * UNIT;
+    // 1 - u in whole units, so that u near 1 loses nothing: m * 2^-k.
+    let rest = (high.wrapping_neg() as f32 * UNIT).to_bits();
+    let m = f32::from_bits(rest & 0x007F_FFFF | 0x3F80_0000);
+    let k = (127 - (rest >> 23) as i32) as f32;
+    let logarithm = k * std::f32::consts::LN_2 - exact::ln_1p(m - 1.0);
+    let variate = if u < 0.125 { u + 0.5 * u * u } else { logarithm };
+    variate * (BOUND_SLACK / GROUP as f32)
 }
 
 #[cfg(test)]

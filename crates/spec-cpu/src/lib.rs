@@ -40,6 +40,7 @@
 mod device;
 mod memory;
 mod ops;
+mod race;
 mod select;
 mod simd;
 mod slices;

@@ -13,8 +13,6 @@ use half::{bf16, f16};
 use multiversion::multiversion;
 use spec_core::{Element, exact};
 
-use crate::weights::{Least, sum_fixed};
-
 /// Elements widened to f32 at a time.
 pub(crate) const BLOCK: usize = 1024;
 
@@ -197,50 +195,47 @@ pub(crate) fn find_residual(target: &[f32], draft: Option<&[f32]>, bits: u32) ->
     (0..target.len()).find(|&i| residual_bits(target[i], draft.map_or(0.0, |d| d[i])) == bits)
 }
 
-/// The residual `max(0, t - d)`; 0 if it is not finite.
-#[inline(always)]
-fn residual(t: f32, d: f32) -> f32 {
-    f32::from_bits(residual_bits(t, d))
-}
-
-/// The sum of residuals in units of 2^-40, and whether any residual was not finite.
+/// The bits of the largest residual of each group, and whether any residual was not finite. Without
+/// `draft` the residual is the target itself.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-pub(crate) fn sum_residual(target: &[f32], draft: Option<&[f32]>) -> (u64, bool) {
-    let (mut sum, mut bad) = (0, false);
-    match draft {
-        Some(draft) => {
-            for (target, draft) in target.chunks(GROUP).zip(draft.chunks(GROUP)) {
-                let pairs = target.iter().zip(draft);
-                sum += sum_fixed(pairs.clone().map(|(&t, &d)| residual(t, d)), Least::ANY);
-                bad |= pairs
-                    .fold(false, |bad, (&t, &d)| bad | ((t - d).to_bits() & EXPONENT == EXPONENT));
+pub(crate) fn residual_maxima(target: &[f32], draft: Option<&[f32]>, maxima: &mut [u32]) -> bool {
+    let mut bad = false;
+    for (group, max) in maxima.iter_mut().enumerate() {
+        let range = group * GROUP..target.len().min((group + 1) * GROUP);
+        let target = &target[range.clone()];
+        let mut largest = 0;
+        match draft {
+            Some(draft) => {
+                for (&t, &d) in target.iter().zip(&draft[range]) {
+                    largest = largest.max(residual_bits(t, d));
+                    bad |= (t - d).to_bits() & EXPONENT == EXPONENT;
+                }
+            }
+            None => {
+                for &t in target {
+                    largest = largest.max(residual_bits(t, 0.0));
+                    bad |= t.to_bits() & EXPONENT == EXPONENT;
+                }
             }
         }
-        None => {
-            for target in target.chunks(GROUP) {
-                sum += sum_fixed(target.iter().map(|&t| residual(t, 0.0)), Least::ANY);
-                bad |= any_non_finite(target);
-            }
-        }
+        *max = largest;
     }
-    (sum, bad)
+    bad
 }
 
-/// The first index at which the running sum of residuals, starting from `sum`, exceeds
-/// `threshold`; `Err` with the sum at the end if there is none.
-pub(crate) fn find_sum(
+/// How slow the tokens of a group are in the race of residuals: infinitely below `least`.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+pub(crate) fn residual_slowness(
     target: &[f32],
     draft: Option<&[f32]>,
-    mut sum: u64,
-    threshold: u64,
-) -> Result<usize, u64> {
-    for (i, &t) in target.iter().enumerate() {
-        sum += exact::fixed_probability(residual(t, draft.map_or(0.0, |d| d[i])));
-        if sum > threshold {
-            return Ok(i);
-        }
+    least: f32,
+    slowness: &mut [f32],
+) {
+    for (i, (slowness, &t)) in slowness.iter_mut().zip(target).enumerate() {
+        let residual = f32::from_bits(residual_bits(t, draft.map_or(0.0, |d| d[i])));
+        let slow = exact::sampling::inverse(residual);
+        *slowness = if residual >= least { slow } else { f32::INFINITY };
     }
-    Err(sum)
 }
 
 /// Entries of a group, whose largest key is kept: see [`select`](crate::select).
@@ -478,17 +473,6 @@ finders!(find_u32, rfind_u32, u32);
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn residuals_are_fixed_as_the_contract_says() {
-        let exponents = (0..64).map(|e| 2f32.powi(-e));
-        let values = exponents.flat_map(|p| [p, p * 1.999_999_9, p * 1.3]);
-        for r in values.chain([0.0, 1e-40, f32::MAX, -1.0, f32::NAN, f32::INFINITY]) {
-            let finite = if r.is_finite() { r } else { 0.0 };
-            let (sum, bad) = sum_residual(&[r], None);
-            assert_eq!((sum, bad), (exact::fixed_probability(finite), !r.is_finite()), "{r}");
-        }
-    }
 
     #[test]
     fn maxima_are_of_sort_keys() {

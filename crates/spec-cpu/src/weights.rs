@@ -44,20 +44,6 @@ pub(crate) fn fixed(weight: f32, least: Least) -> [u32; 2] {
     }
 }
 
-/// The sum of at most [`GROUP`] weights, each cut by [`fixed`]. With more weights one of the two
-/// 32-bit sums could overflow.
-#[inline(always)]
-pub(crate) fn sum_fixed(weights: impl Iterator<Item = f32>, least: Least) -> u64 {
-    // Two variables: the compiler does not vectorise a fold over pairs.
-    let (mut high, mut low) = (0, 0);
-    for weight in weights {
-        let parts = fixed(weight, least);
-        high += parts[0];
-        low += parts[1];
-    }
-    (u64::from(high) << 24) + u64::from(low)
-}
-
 /// How the logits of a row become weights: `e^((logit - max) * inverse)`.
 #[derive(Clone, Copy)]
 pub(crate) struct Scale {
@@ -85,6 +71,11 @@ impl Scale {
         exact::sort_key(self.max + (log - 1e-3) / self.inverse)
     }
 
+    /// The largest logit of the row.
+    pub(crate) fn max(self) -> f32 {
+        self.max
+    }
+
     #[inline(always)]
     fn weight(self, x: f32) -> f32 {
         sampling::weight(x, self.max, self.inverse)
@@ -97,6 +88,16 @@ pub(crate) fn weigh(values: &[f32], scale: Scale, weights: &mut [u64]) {
     for (weight, &x) in weights.iter_mut().zip(values) {
         let [high, low] = fixed(scale.weight(x), scale.least);
         *weight = (u64::from(high) << 24) + u64::from(low);
+    }
+}
+
+/// How slow each value is in the race: infinitely where its weight does not count.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+pub(crate) fn slowness(values: &[f32], scale: Scale, slowness: &mut [f32]) {
+    for (slowness, &x) in slowness.iter_mut().zip(values) {
+        let counts = fixed(scale.weight(x), scale.least) != [0, 0];
+        let slow = sampling::slowness(x, scale.max, scale.inverse);
+        *slowness = if counts { slow } else { f32::INFINITY };
     }
 }
 
@@ -221,14 +222,6 @@ mod tests {
             let units = (u64::from(high) << 24) + u64::from(low);
             assert_eq!(units, exact::fixed_probability(weight), "{weight:e}");
         }
-    }
-
-    #[test]
-    fn sums_of_groups_do_not_overflow() {
-        let just_below = f32::from_bits(1.0f32.to_bits() - 1);
-        let units = exact::fixed_probability(just_below);
-        assert_eq!(sum_fixed([just_below; GROUP].into_iter(), Least::ANY), GROUP as u64 * units);
-        assert_eq!(sum_fixed([1.0; GROUP].into_iter(), Least::ANY), (GROUP as u64) << 40);
     }
 
     #[test]

@@ -10,14 +10,15 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use rayon::prelude::*;
 use spec_core::ops::RejectionSample;
-use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
+use spec_core::ops::rejection_sample::{Acceptance, Buffers, LEAST_RESIDUAL, Plan, Recovery};
 use spec_core::options::unknown;
 use spec_core::philox::{Draw, Purpose};
 use spec_core::{Kernel, Matrix, Result, Supports, ViewMut, exact, flags};
 
 use super::{by_float, by_int, kernel};
 use crate::Cpu;
-use crate::simd::{self, BLOCK, Float};
+use crate::race::{self, Finishers, Racers};
+use crate::simd::{self, BLOCK, Float, GROUP};
 use crate::slices::{
     Int, Ints, Rows, Truths, Workspace, raise, rows_mut, slice, slice_mut, workspace_size,
 };
@@ -31,23 +32,38 @@ const FEW: usize = 1024;
 // SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<RejectionSample> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {
-        let size = workspace_size(&[plan.batch.saturating_mul(chunks(plan)).saturating_mul(8)]);
+        let words = plan.batch.saturating_mul(groups(plan)).saturating_mul(4);
+        let size = workspace_size(&[words; 3]);
         // SAFETY: as for the `impl`.
         Ok(unsafe { kernel::<RejectionSample, _>(plan.clone(), size, launch) })
     }
 }
 
-/// Chunks of a row of the vocabulary.
-fn chunks(plan: &Plan) -> usize {
-    plan.vocab().div_ceil(CHUNK)
+/// Groups of a row that race; 1 where nothing does.
+fn groups(plan: &Plan) -> usize {
+    if plan.samples() { plan.vocab().div_ceil(GROUP) } else { 1 }
+}
+
+/// Room for the recovery of requests: a word for each group of each row.
+#[derive(Default)]
+struct Scratch<'a> {
+    /// The largest residual of each group, as its bits.
+    maxima: &'a mut [u32],
+    groups: &'a mut [u32],
+    bounds: &'a mut [f32],
 }
 
 fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
-    let sums = Workspace::new(workspace)?.take::<u64>(plan.batch * chunks(plan))?;
-    by_float!(plan.target.dtype, run(plan, sums, buffers))
+    let (mut workspace, words) = (Workspace::new(workspace)?, plan.batch * groups(plan));
+    let scratch = Scratch {
+        maxima: workspace.take(words)?,
+        groups: workspace.take(words)?,
+        bounds: workspace.take(words)?,
+    };
+    by_float!(plan.target.dtype, run(plan, scratch, buffers))
 }
 
-fn run<T: Float>(plan: &Plan, sums: &mut [u64], buffers: Buffers<'_>) -> Result<()> {
+fn run<T: Float>(plan: &Plan, scratch: Scratch<'_>, buffers: Buffers<'_>) -> Result<()> {
     let verifier = Verifier {
         plan,
         target: Rows::<T>::new(buffers.target_probs, plan.target)?,
@@ -75,7 +91,7 @@ fn run<T: Float>(plan: &Plan, sums: &mut [u64], buffers: Buffers<'_>) -> Result<
         count(buffers.bonus_counts)?,
     ];
     let output = buffers.output_token_ids;
-    by_int!(plan.output.dtype, verify::<T>(&verifier, output, counts, sums))?;
+    by_int!(plan.output.dtype, verify::<T>(&verifier, output, counts, scratch))?;
     raise(buffers.flags, verifier.flags.into_inner())
 }
 
@@ -83,9 +99,9 @@ fn verify<T: Float, I: Int>(
     verifier: &Verifier<'_, T>,
     output: ViewMut<'_>,
     counts: [&mut [i32]; 4],
-    sums: &mut [u64],
+    scratch: Scratch<'_>,
 ) -> Result<()> {
-    verifier.verify(slice_mut::<I>(output)?, counts, sums);
+    verifier.verify(slice_mut::<I>(output)?, counts, scratch);
     Ok(())
 }
 
@@ -124,9 +140,8 @@ impl<T: Float> Verifier<'_, T> {
         self.flags.fetch_or(bits, Ordering::Relaxed);
     }
 
-    /// Verifies every request: writes its output row and its four counts. `sums` has room for the
-    /// chunk sums of each request's recovery.
-    fn verify<I: Int>(&self, output: &mut [I], counts: [&mut [i32]; 4], sums: &mut [u64]) {
+    /// Verifies every request: writes its output row and its four counts.
+    fn verify<I: Int>(&self, output: &mut [I], counts: [&mut [i32]; 4], scratch: Scratch<'_>) {
         let [emitted, accepted, recovered, bonus] = counts;
         // A request that is still open has 0 emitted tokens and, as its accepted ones, the
         // drafts that are accepted so far.
@@ -150,7 +165,7 @@ impl<T: Float> Verifier<'_, T> {
                             &mut recovered[request],
                             &mut bonus[request],
                         ];
-                        self.settle(request, walk, row, counts, &mut []);
+                        self.settle(request, walk, row, counts, Scratch::default());
                     }
                     walk => {
                         accepted[request] = walk.map_or(0, |walk| walk.accepted as i32);
@@ -162,20 +177,28 @@ impl<T: Float> Verifier<'_, T> {
                 return;
             }
         }
+        let groups = groups(self.plan);
+        let scratch = (
+            scratch.maxima.par_chunks_mut(groups),
+            scratch.groups.par_chunks_mut(groups),
+            scratch.bounds.par_chunks_mut(groups),
+        );
         (
             rows_mut(output, self.plan.output),
             emitted,
             accepted,
             recovered,
             bonus,
-            sums.par_chunks_mut(chunks(self.plan)),
+            scratch.into_par_iter(),
         )
             .into_par_iter()
             .enumerate()
             .filter(|(_, (_, emitted, ..))| **emitted == 0)
-            .for_each(|(request, (row, emitted, accepted, recovered, bonus, sums))| {
+            .for_each(|(request, (row, emitted, accepted, recovered, bonus, scratch))| {
+                let (maxima, groups, bounds) = scratch;
+                let scratch = Scratch { maxima, groups, bounds };
                 let walk = self.walk(request, *accepted as usize, row);
-                self.settle(request, walk, row, [emitted, accepted, recovered, bonus], sums);
+                self.settle(request, walk, row, [emitted, accepted, recovered, bonus], scratch);
             });
     }
 
@@ -186,11 +209,11 @@ impl<T: Float> Verifier<'_, T> {
         walk: Walk,
         row: &mut [I],
         counts: [&mut i32; 4],
-        sums: &mut [u64],
+        scratch: Scratch<'_>,
     ) {
         let [emitted, accepted, recovered, bonus] = counts;
         let last = match walk.rejected {
-            Some(rejected) => self.recover(request, walk.accepted, rejected, sums),
+            Some(rejected) => self.recover(request, walk.accepted, rejected, scratch),
             None => self.bonus(request),
         };
         row[walk.accepted] = I::of(last as i32);
@@ -286,7 +309,13 @@ impl<T: Float> Verifier<'_, T> {
     }
 
     /// The token that replaces a request's rejected draft.
-    fn recover(&self, request: usize, draft: usize, rejected: Rejected, sums: &mut [u64]) -> usize {
+    fn recover(
+        &self,
+        request: usize,
+        draft: usize,
+        rejected: Rejected,
+        scratch: Scratch<'_>,
+    ) -> usize {
         let token = match rejected {
             Rejected::Greedy { argmax } => return argmax,
             Rejected::Residual { token } => token,
@@ -304,7 +333,7 @@ impl<T: Float> Verifier<'_, T> {
         let (found, bad) = match self.plan.params.recovery {
             Recovery::Argmax => residual.argmax(),
             Recovery::Sample => {
-                residual.sample(sums, self.draw(request, draft, Purpose::Recover).bits())
+                residual.sample(scratch, self.draw(request, draft, Purpose::Recover))
             }
             other => unknown(other),
         };
@@ -430,47 +459,53 @@ impl<T: Float> Residual<'_, T> {
         (found.flatten(), bad)
     }
 
-    /// The entry at which the running sum first exceeds the random threshold; and whether any
-    /// residual was not finite.
-    fn sample(&self, sums: &mut [u64], random_bits: u64) -> (Option<usize>, bool) {
-        let bad = sums
-            .par_iter_mut()
+    /// The residual that wins the race; and whether any residual was not finite.
+    fn sample(&self, scratch: Scratch<'_>, draw: Draw) -> (Option<usize>, bool) {
+        let bad = scratch
+            .maxima
+            .par_chunks_mut(CHUNK / GROUP)
             .enumerate()
-            .map(|(chunk, total)| {
-                let (mut sum, mut bad) = (0, false);
-                self.blocks(self.chunk(chunk), |_, target, draft| {
-                    let (part, odd) = simd::sum_residual(target, draft);
-                    sum += part;
-                    bad |= odd;
-                    None::<()>
-                });
-                *total = sum;
+            .map(|(chunk, maxima)| {
+                let mut bad = false;
+                for (block, maxima) in maxima.chunks_mut(BLOCK / GROUP).enumerate() {
+                    let start = chunk * CHUNK + block * BLOCK;
+                    bad |= self.with_values(start, BLOCK, |target, draft| {
+                        simd::residual_maxima(target, draft, maxima)
+                    });
+                }
                 bad
             })
             .reduce(|| false, |a, b| a | b);
-        let total = sums.iter().sum();
-        if total == 0 {
-            return (None, bad);
+        race::bound_residuals(draw, scratch.maxima, LEAST_RESIDUAL, scratch.bounds);
+        let mut first = Finishers::new(1);
+        race::Room { bounds: scratch.bounds, groups: scratch.groups }.race(draw, self, &mut first);
+        (first.tokens().next(), bad)
+    }
+
+    /// Calls `f` with the values of at most a block, of which the skipped entry is 0.
+    fn with_values<R>(
+        &self,
+        start: usize,
+        len: usize,
+        f: impl FnOnce(&[f32], Option<&[f32]>) -> R,
+    ) -> R {
+        let range = start..self.target.len().min(start + len);
+        let (mut wide, mut of_draft, mut without) = ([0.0; BLOCK], [0.0; BLOCK], [0.0; BLOCK]);
+        let mut target = T::widen(&self.target[range.clone()], &mut wide);
+        if let Some(skipped) = self.skipped.filter(|skipped| range.contains(skipped)) {
+            let copy = &mut without[..target.len()];
+            copy.copy_from_slice(target);
+            copy[skipped - start] = 0.0;
+            target = copy;
         }
-        let threshold = exact::sample_threshold(random_bits, total);
-        let mut before = 0;
-        for (chunk, &sum) in sums.iter().enumerate() {
-            if before + sum <= threshold {
-                before += sum;
-                continue;
-            }
-            let found =
-                self.blocks(self.chunk(chunk), |start, target, draft| {
-                    match simd::find_sum(target, draft, before, threshold) {
-                        Ok(i) => Some(start + i),
-                        Err(sum) => {
-                            before = sum;
-                            None
-                        }
-                    }
-                });
-            return (found, bad);
-        }
-        (None, bad)
+        f(target, self.draft.map(|draft| T::widen(&draft[range], &mut of_draft)))
+    }
+}
+
+impl<T: Float> Racers for Residual<'_, T> {
+    fn slowness(&self, group: usize, slowness: &mut [f32; GROUP]) {
+        self.with_values(group * GROUP, GROUP, |target, draft| {
+            simd::residual_slowness(target, draft, LEAST_RESIDUAL, slowness);
+        });
     }
 }

@@ -128,10 +128,7 @@ impl ByRow {
         let function = cuda.function(archive, name)?;
         let block = Shape::new(1, THREADS);
         let at_once = |blocks| cuda.active_clusters(&function, block.cluster(blocks));
-        let mut blocks = blocks_for(rows, at_once)?;
-        if let Some(lab) = std::env::var("SPEC_LAB").ok().and_then(|v| v.parse().ok()) {
-            blocks = lab;
-        }
+        let blocks = blocks_for(rows, at_once)?;
         let grid = rows.checked_mul(blocks as usize);
         let grid = grid.and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid < 1 << 31);
         let grid = grid.ok_or_else(|| {

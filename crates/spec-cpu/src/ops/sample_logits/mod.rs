@@ -1,0 +1,425 @@
+//! Sampling on the CPU: rows in parallel. If there are fewer rows than threads, each pass over a
+//! row runs in parallel chunks.
+//!
+//! The first pass over a row (the survey) finds the largest key ([`exact::sort_key`]) of each
+//! group of 64 logits. The maxima give the largest logit, tell which groups have any weight, and
+//! bound the times of the race ([`crate::race`]), which looks at a few groups again. With filters,
+//! a lower bound of the entries that can stay follows from the maxima or from the sum of all
+//! weights. The entries that reach the bound are gathered, which are few in most rows, and the row
+//! is cut among them ([`crate::select`]).
+
+mod cut;
+mod report;
+mod row;
+
+use std::ops::Deref;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use rayon::iter::Either;
+use rayon::prelude::*;
+use spec_core::exact::{self, sampling};
+use spec_core::ops::SampleLogits;
+use spec_core::ops::sample_logits::{Buffers, MAX_DRAWS, Plan};
+use spec_core::philox::{Draw, Purpose};
+use spec_core::{Element, Kernel, Matrix, Result, Supports, ViewMut, flags};
+
+use self::cut::{Kept, cut, total};
+use self::report::{Reported, report};
+use self::row::{Logits, Room, Scratch};
+use super::{by_float, by_int, kernel};
+use crate::Cpu;
+use crate::race::{self, Finishers, Racers};
+use crate::simd::{self, BLOCK, Float, GROUP};
+use crate::slices::{Int, Ints, Rows, Workspace, raise, slice, slice_mut, workspace_size};
+use crate::weights::{self, Scale};
+
+/// The tokens of a row, at most as many as a row may draw.
+struct Tokens {
+    list: [usize; MAX_DRAWS],
+    count: usize,
+}
+
+impl FromIterator<usize> for Tokens {
+    fn from_iter<I: IntoIterator<Item = usize>>(tokens: I) -> Self {
+        let mut all = Tokens { list: [0; MAX_DRAWS], count: 0 };
+        for (to, token) in all.list.iter_mut().zip(tokens) {
+            *to = token;
+            all.count += 1;
+        }
+        all
+    }
+}
+
+impl Deref for Tokens {
+    type Target = [usize];
+
+    fn deref(&self) -> &[usize] {
+        &self.list[..self.count]
+    }
+}
+
+/// Blocks of a parallel chunk: enough work to outweigh a steal.
+const CHUNK: usize = 8;
+/// The sort key of negative infinity. A token with this key cannot be chosen.
+const LOWEST: u32 = 0x007F_FFFF;
+/// The unit of weights, 2^-40.
+const UNIT: f64 = 1.0 / (1u64 << 40) as f64;
+/// Weights below e to this power are less than one unit.
+const NO_UNIT: f32 = -28.0;
+
+struct Prepared {
+    plan: Plan,
+    /// How many rows are worked on at once, each with scratch of its own.
+    workers: usize,
+}
+
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
+unsafe impl Supports<SampleLogits> for Cpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<SampleLogits>>> {
+        let workers = plan.rows().min(rayon::current_num_threads());
+        let prepared = Prepared { plan: plan.clone(), workers };
+        let words = |each: usize| workers.saturating_mul(each).saturating_mul(4);
+        let [vocab, groups] = [plan.vocab(), prepared.groups()].map(words);
+        let [order, sums] = [2 * plan.vocab(), 2 * prepared.blocks()].map(words);
+        let size = workspace_size(&[order, sums, vocab, vocab, groups, groups, groups]);
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<SampleLogits, _>(prepared, size, launch) })
+    }
+}
+
+impl Prepared {
+    fn groups(&self) -> usize {
+        self.plan.vocab().div_ceil(GROUP)
+    }
+
+    fn blocks(&self) -> usize {
+        self.plan.vocab().div_ceil(BLOCK)
+    }
+}
+
+fn launch(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    if prepared.plan.rows() == 0 {
+        return Ok(());
+    }
+    let workspace = Workspace::new(workspace)?;
+    by_float!(prepared.plan.logits.dtype, by_token(prepared, workspace, buffers))
+}
+
+fn by_token<T: Float>(p: &Prepared, workspace: Workspace<'_>, buffers: Buffers<'_>) -> Result<()> {
+    by_int!(p.plan.tokens.dtype, run::<T>(p, workspace, buffers))
+}
+
+fn run<T: Float, I: Int>(
+    p: &Prepared,
+    mut workspace: Workspace<'_>,
+    buffers: Buffers<'_>,
+) -> Result<()> {
+    let Prepared { plan, workers } = p;
+    let (vocab, groups, blocks) = (plan.vocab(), p.groups(), p.blocks());
+    let scratch = (
+        workspace.take::<u64>(workers * vocab)?.par_chunks_mut(vocab),
+        workspace.take::<u64>(workers * blocks)?.par_chunks_mut(blocks),
+        workspace.take::<u32>(workers * vocab)?.par_chunks_mut(vocab),
+        workspace.take::<u32>(workers * vocab)?.par_chunks_mut(vocab),
+        workspace.take::<u32>(workers * groups)?.par_chunks_mut(groups),
+        workspace.take::<u32>(workers * groups)?.par_chunks_mut(groups),
+        workspace.take::<f32>(workers * groups)?.par_chunks_mut(groups),
+    );
+    let sampler = Sampler {
+        plan,
+        logits: Rows::<T>::new(buffers.logits, plan.logits)?,
+        positions: Ints::new(buffers.positions)?,
+        temperature: slice(buffers.temperature)?,
+        seeds: slice(buffers.seeds)?,
+        top_k: buffers.top_k.map(slice).transpose()?,
+        top_p: buffers.top_p.map(slice).transpose()?,
+        min_p: buffers.min_p.map(slice).transpose()?,
+        requests: buffers.requests.map(Ints::new).transpose()?,
+        mask: match (buffers.mask, plan.mask) {
+            (Some(view), Some(matrix)) => Some(Rows::new(view, matrix)?),
+            _ => None,
+        },
+        // With a row for each thread, no row is split.
+        chunk: if p.workers < rayon::current_num_threads() { CHUNK } else { blocks },
+        flags: AtomicU32::new(0),
+    };
+    // Each worker takes `each` rows, one after the other.
+    let each = plan.rows().div_ceil(p.workers);
+    let split = Split { each, workers: p.workers };
+    let outputs = (
+        split.rows(Some(buffers.tokens), Some(plan.tokens))?,
+        split.rows(buffers.probs, plan.probs)?,
+        split.rows(buffers.logprobs, plan.logprobs)?,
+        split.rows(buffers.processed_logprobs, plan.processed_logprobs)?,
+        split.rows(buffers.ranks, plan.ranks)?,
+        split.rows(buffers.top_tokens, plan.top_tokens)?,
+        split.rows(buffers.top_logprobs, plan.top_logprobs)?,
+    );
+    (outputs.into_par_iter(), scratch.into_par_iter()).into_par_iter().enumerate().for_each(
+        |(part, (outputs, scratch))| {
+            let (order, sums, keys, indices, maxima, ranked, bounds) = scratch;
+            let mut scratch = Scratch { keys, indices, maxima, ranked, sums, order, bounds };
+            let (mut tokens, mut probs, mut logprobs, mut processed, mut ranks, mut top, mut tops) =
+                outputs;
+            for i in 0..each.min(plan.rows() - part * each) {
+                let row = part * each + i;
+                let drawn = Drawn { probs: probs.row(i), logprobs: processed.row(i) };
+                let first = sampler.sample(row, &mut scratch, drawn);
+                if let Some(tokens) = tokens.row(i) {
+                    let there = first.iter().map(|&token| token as i32);
+                    let all = there.chain(std::iter::repeat(-1));
+                    tokens.iter_mut().zip(all).for_each(|(to, token)| *to = I::of(token));
+                }
+                if plan.reports() {
+                    let reported = Reported {
+                        logprobs: logprobs.row(i),
+                        ranks: ranks.row(i),
+                        top_tokens: top.row(i),
+                        top_logprobs: tops.row(i),
+                    };
+                    let logits = Logits {
+                        logits: sampler.logits.row(row),
+                        mask: None,
+                        chunk: sampler.chunk,
+                    };
+                    report(&logits, &first, &mut scratch, reported);
+                }
+            }
+        },
+    );
+    raise(buffers.flags, sampler.flags.into_inner())
+}
+
+/// How rows are given to workers.
+#[derive(Clone, Copy)]
+struct Split {
+    each: usize,
+    workers: usize,
+}
+
+/// The rows of an output that one worker writes, where the output is asked for.
+struct Part<'a, U> {
+    data: Option<&'a mut [U]>,
+    stride: usize,
+    cols: usize,
+}
+
+impl<U> Part<'_, U> {
+    fn row(&mut self, row: usize) -> Option<&mut [U]> {
+        self.data.as_mut().map(|data| &mut data[row * self.stride..][..self.cols])
+    }
+}
+
+impl Split {
+    fn rows<U: Element>(
+        self,
+        view: Option<ViewMut<'_>>,
+        matrix: Option<Matrix>,
+    ) -> Result<impl IndexedParallelIterator<Item = Part<'_, U>>> {
+        let (Some(view), Some(matrix)) = (view, matrix) else {
+            let none = |_| Part { data: None, stride: 0, cols: 0 };
+            return Ok(Either::Right((0..self.workers).into_par_iter().map(none)));
+        };
+        let (stride, cols) = (matrix.row_stride.max(matrix.cols), matrix.cols);
+        let parts = slice_mut(view)?.par_chunks_mut(stride * self.each);
+        Ok(Either::Left(parts.map(move |data| Part { data: Some(data), stride, cols })))
+    }
+}
+
+struct Sampler<'a, T> {
+    plan: &'a Plan,
+    logits: Rows<'a, T>,
+    positions: Ints<'a>,
+    temperature: &'a [f32],
+    seeds: &'a [u64],
+    top_k: Option<&'a [i32]>,
+    top_p: Option<&'a [f32]>,
+    min_p: Option<&'a [f32]>,
+    requests: Option<Ints<'a>>,
+    mask: Option<Rows<'a, i32>>,
+    /// Blocks of a row that one thread works on.
+    chunk: usize,
+    flags: AtomicU32,
+}
+
+/// The sampling parameters of a request.
+pub(super) struct Options {
+    inverse: f32,
+    seed: u64,
+    top_k: usize,
+    top_p: f32,
+    /// The smallest weight that `min_p` keeps, in units.
+    floor: u64,
+}
+
+impl Options {
+    /// Whether `top_k` or `top_p` can drop any of `vocab` tokens.
+    fn cuts(&self, vocab: usize) -> bool {
+        (1..vocab).contains(&self.top_k) || self.top_p < 1.0
+    }
+}
+
+/// What is said of a row's tokens as they are drawn.
+struct Drawn<'a> {
+    /// What they were drawn from.
+    probs: Option<&'a mut [f32]>,
+    /// The logarithm of the share of each.
+    logprobs: Option<&'a mut [f32]>,
+}
+
+impl Drawn<'_> {
+    /// Of tokens that were not drawn, of which the first is certain.
+    fn certain(self, first: usize) {
+        if let Some(probs) = self.probs {
+            probs.fill(0.0);
+            probs[first] = 1.0;
+        }
+        if let Some(logprobs) = self.logprobs {
+            logprobs.fill(f32::NEG_INFINITY);
+            logprobs[0] = 0.0;
+        }
+    }
+}
+
+impl<T: Float> Sampler<'_, T> {
+    fn flag(&self, bits: u32) {
+        self.flags.fetch_or(bits, Ordering::Relaxed);
+    }
+
+    /// The tokens of a row, in the order in which they finish.
+    fn sample(&self, row: usize, scratch: &mut Scratch<'_>, drawn: Drawn<'_>) -> Tokens {
+        let logits = Logits {
+            logits: self.logits.row(row),
+            mask: self.mask.map(|mask| mask.row(row)),
+            chunk: self.chunk,
+        };
+        if logits.survey(scratch.maxima) {
+            self.flag(flags::NON_FINITE);
+        }
+        let largest = simd::max_key(scratch.maxima);
+        if largest == LOWEST {
+            self.flag(flags::NON_FINITE);
+            let token = self.lowest_allowed(row);
+            drawn.certain(token);
+            return Tokens::from_iter([token]);
+        }
+        let Some(options) = self.options(row) else {
+            let tokens: Tokens = if self.plan.draws() == 1 {
+                [logits.first(largest, scratch.maxima)].into_iter().collect()
+            } else {
+                let first = logits.likeliest(self.plan.draws(), scratch);
+                first.filter(|first| first.key() > LOWEST).map(|first| first.token()).collect()
+            };
+            // Empty only if another thread has lowered all logits since the survey.
+            drawn.certain(tokens.first().copied().unwrap_or(0));
+            return tokens;
+        };
+        let scale = Scale::new(exact::from_sort_key(largest), options.inverse);
+        let light_first = self.plan.params.min_p_first && options.floor > 0;
+        let kept = options
+            .cuts(self.plan.vocab())
+            .then(|| cut(&logits, &options, light_first, scale, scratch));
+        // What weighs no unit does not race.
+        let scale = scale.at_least(options.floor.max(1));
+        let total = match kept {
+            Some(kept) => kept.total,
+            None if drawn.probs.is_none() && drawn.logprobs.is_none() => 0,
+            None => total(logits.sums(scale, scratch).iter().copied()),
+        };
+        if let Some(probs) = drawn.probs {
+            match kept {
+                Some(kept) => kept.shares(scale, scratch, probs),
+                None => logits.shares(scale, total, probs),
+            }
+        }
+        let draw = Draw::at(options.seed, self.positions.get(row), Purpose::Sample);
+        let racers = Contest { logits: &logits, scale, kept, inverse: options.inverse };
+        let tokens = racers.first(draw, self.plan.draws(), options.floor, scratch);
+        if let Some(logprobs) = drawn.logprobs {
+            logprobs.fill(f32::NEG_INFINITY);
+            let whole = (total as f64 * UNIT).ln();
+            for (logprob, &token) in logprobs.iter_mut().zip(&*tokens) {
+                let x = logits.logits[token].get();
+                let weight = sampling::weight(x, exact::from_sort_key(largest), options.inverse);
+                *logprob = (f64::from(weight).ln() - whole) as f32;
+            }
+        }
+        tokens
+    }
+
+    /// The lowest token that the mask allows, else 0.
+    fn lowest_allowed(&self, row: usize) -> usize {
+        let Some(mask) = self.mask else { return 0 };
+        let set = mask.row(row).iter().enumerate().find(|(_, bits)| **bits != 0);
+        let lowest = set.map(|(word, bits)| word * 32 + bits.trailing_zeros() as usize);
+        // The last word of the mask may have bits beyond the vocabulary.
+        lowest.filter(|&token| token < self.plan.vocab()).unwrap_or(0)
+    }
+
+    /// The parameters of the row's request; `None` if it asks for the likeliest token.
+    fn options(&self, row: usize) -> Option<Options> {
+        let request = self.requests.map_or(row as i64, |requests| requests.get(row));
+        let request = usize::try_from(request).ok().filter(|&r| r < self.plan.requests);
+        let temperature = request.map_or(f32::NAN, |request| self.temperature[request]);
+        if temperature.is_nan() || temperature < 0.0 {
+            self.flag(flags::BAD_LENGTHS);
+        }
+        let request = request.filter(|_| temperature > 0.0)?;
+        let top_p = self.top_p.map_or(1.0, |top_p| top_p[request]);
+        let min_p = self.min_p.map_or(0.0, |min_p| min_p[request]);
+        if top_p.is_nan() || min_p.is_nan() {
+            self.flag(flags::BAD_LENGTHS);
+        }
+        Some(Options {
+            inverse: sampling::inverse(temperature),
+            seed: self.seeds[request],
+            top_k: self.top_k.map_or(0, |top_k| usize::try_from(top_k[request]).unwrap_or(0)),
+            // `max` turns NaN into 0, which keeps the likeliest token alone.
+            top_p: top_p.max(0.0),
+            floor: exact::fixed_probability(if min_p.is_nan() { 1.0 } else { min_p }),
+        })
+    }
+}
+
+/// The tokens of a row that race.
+struct Contest<'a, T> {
+    logits: &'a Logits<'a, T>,
+    scale: Scale,
+    inverse: f32,
+    /// What `top_k` and `top_p` leave, where they drop anything.
+    kept: Option<Kept>,
+}
+
+impl<T: Float> Contest<'_, T> {
+    /// The first to finish.
+    fn first(&self, draw: Draw, wanted: usize, floor: u64, scratch: &mut Scratch<'_>) -> Tokens {
+        let max = self.scale.max();
+        // Whatever is smaller weighs too little, or is cut.
+        let mut least = self.scale.reaches(NO_UNIT);
+        if floor > 0 {
+            least = least.max(self.scale.reaches((floor as f64 * UNIT).ln() as f32));
+        }
+        let least = least.max(self.kept.map_or(0, |kept| kept.key));
+        race::bound_logits(draw, scratch.maxima, least, max, self.inverse, scratch.bounds);
+        let mut finishers = Finishers::new(wanted);
+        let mut room = race::Room { bounds: scratch.bounds, groups: scratch.ranked };
+        room.race(draw, self, &mut finishers);
+        finishers.tokens().collect()
+    }
+}
+
+impl<T: Float> Racers for Contest<'_, T> {
+    fn slowness(&self, group: usize, slowness: &mut [f32; GROUP]) {
+        let mut room = Room::new();
+        let start = group * GROUP;
+        let [_, values] = self.logits.piece(start, GROUP, &mut room);
+        weights::slowness(values, self.scale, slowness);
+        if let Some(kept) = self.kept {
+            for (i, (slowness, &x)) in slowness.iter_mut().zip(values).enumerate() {
+                if !kept.keeps(exact::sort_key(x), start + i) {
+                    *slowness = f32::INFINITY;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,188 @@
+//! A row of logits: passes over it, in parallel chunks where there are fewer rows than threads.
+
+use rayon::prelude::*;
+use spec_core::exact::{self, sampling};
+
+use super::NO_UNIT;
+use crate::select::{self, Reach};
+use crate::simd::{self, BLOCK, Float, GROUP, GROUPS};
+use crate::weights::{self, Scale, Steps};
+
+/// An entry of a row as a number, smaller where it comes earlier: its inverse key, then its token.
+#[derive(Clone, Copy)]
+pub(super) struct Entry(u64);
+
+impl Entry {
+    pub(super) fn key(&self) -> u32 {
+        !(self.0 >> 32) as u32
+    }
+
+    pub(super) fn token(&self) -> usize {
+        self.0 as u32 as usize
+    }
+}
+
+/// The scratch of one worker.
+pub(super) struct Scratch<'a> {
+    /// The keys of the gathered entries; 0 for an entry that was dropped since.
+    pub(super) keys: &'a mut [u32],
+    /// The tokens of the gathered entries.
+    pub(super) indices: &'a mut [u32],
+    /// The largest key of each group.
+    pub(super) maxima: &'a mut [u32],
+    /// Gathered entries in an order of their own.
+    pub(super) order: &'a mut [u64],
+    /// The least time of each group in the race.
+    pub(super) bounds: &'a mut [f32],
+    /// A copy of `maxima`, to reorder; groups that race.
+    pub(super) ranked: &'a mut [u32],
+    /// The sum of weights of each block.
+    pub(super) sums: &'a mut [u64],
+}
+
+/// A row of logits.
+pub(super) struct Logits<'a, T> {
+    pub(super) logits: &'a [T],
+    pub(super) mask: Option<&'a [i32]>,
+    /// Blocks of the row that one thread works on.
+    pub(super) chunk: usize,
+}
+
+/// Room for the values of a block: converted to f32, and after the mask.
+pub(super) struct Room {
+    wide: [f32; BLOCK],
+    allowed: [f32; BLOCK],
+}
+
+impl Room {
+    pub(super) fn new() -> Self {
+        Room { wide: [0.0; BLOCK], allowed: [0.0; BLOCK] }
+    }
+}
+
+impl<T: Float> Logits<'_, T> {
+    /// The values of a piece of the row, first as they are, then with negative infinity for the
+    /// tokens that the mask forbids. `start` is a multiple of 32, as words of the mask are, and
+    /// the piece is at most a block.
+    pub(super) fn piece<'v>(
+        &'v self,
+        start: usize,
+        len: usize,
+        room: &'v mut Room,
+    ) -> [&'v [f32]; 2] {
+        let end = self.logits.len().min(start + len);
+        let raw = T::widen(&self.logits[start..end], &mut room.wide);
+        let Some(mask) = self.mask else { return [raw; 2] };
+        let allowed = &mut room.allowed[..raw.len()];
+        simd::allow(raw, &mask[start / 32..], allowed);
+        [raw, allowed]
+    }
+
+    /// Finds the largest key of each group. Returns whether any logit is NaN or positive infinity.
+    pub(super) fn survey(&self, maxima: &mut [u32]) -> bool {
+        let chunks = maxima.par_chunks_mut(self.chunk * GROUPS).enumerate();
+        let chunks = chunks.map_init(Room::new, |room, (chunk, maxima)| {
+            let mut bad = false;
+            for (block, maxima) in maxima.chunks_mut(GROUPS).enumerate() {
+                let start = (chunk * self.chunk + block) * BLOCK;
+                let [raw, values] = self.piece(start, BLOCK, room);
+                bad |= simd::any_without_order(raw);
+                simd::group_maxima(values, maxima);
+            }
+            bad
+        });
+        chunks.reduce(|| false, |a, b| a | b)
+    }
+
+    /// The first token with the largest key.
+    pub(super) fn first(&self, largest: u32, maxima: &[u32]) -> usize {
+        let start = GROUP * maxima.iter().position(|&key| key == largest).unwrap_or(0);
+        let mut room = Room::new();
+        let [_, values] = self.piece(start, GROUP, &mut room);
+        let first = values.iter().position(|&x| exact::sort_key(x) == largest);
+        start + first.unwrap_or(0)
+    }
+
+    /// The sum of weights of each block.
+    pub(super) fn sums<'s>(&self, scale: Scale, scratch: &'s mut Scratch<'_>) -> &'s [u64] {
+        let from = scale.reaches(NO_UNIT);
+        let maxima = scratch.maxima.par_chunks(self.chunk * GROUPS);
+        (scratch.sums.par_chunks_mut(self.chunk), maxima)
+            .into_par_iter()
+            .enumerate()
+            .for_each_init(
+                || (Room::new(), Steps::new()),
+                |(room, steps), (chunk, (sums, maxima))| {
+                    for (block, (sum, maxima)) in
+                        sums.iter_mut().zip(maxima.chunks(GROUPS)).enumerate()
+                    {
+                        let start = (chunk * self.chunk + block) * BLOCK;
+                        let [_, values] = self.piece(start, BLOCK, room);
+                        *sum = weights::sum(values, maxima, from, scale, steps);
+                    }
+                },
+            );
+        scratch.sums
+    }
+
+    /// How many entries have a key or a larger one.
+    pub(super) fn rank(&self, key: u32, maxima: &[u32]) -> i32 {
+        let chunks = maxima.par_chunks(self.chunk * GROUPS).enumerate();
+        let chunks = chunks.map_init(Room::new, |room, (chunk, maxima)| {
+            let groups = maxima.iter().enumerate().filter(|&(_, &largest)| largest >= key);
+            groups.fold(0, |count, (group, _)| {
+                let start = (chunk * self.chunk * GROUPS + group) * GROUP;
+                let [_, values] = self.piece(start, GROUP, room);
+                count + values.iter().map(|&x| i32::from(exact::sort_key(x) >= key)).sum::<i32>()
+            })
+        });
+        chunks.sum()
+    }
+
+    /// Writes the share of each token in a sum of weights.
+    pub(super) fn shares(&self, scale: Scale, total: u64, probs: &mut [f32]) {
+        let factor = sampling::factor(total);
+        let chunks = probs.par_chunks_mut(self.chunk * BLOCK).enumerate();
+        chunks.for_each(|(chunk, probs)| {
+            let mut room = Room::new();
+            for (block, shares) in probs.chunks_mut(BLOCK).enumerate() {
+                let start = (chunk * self.chunk + block) * BLOCK;
+                let [_, values] = self.piece(start, BLOCK, &mut room);
+                weights::shares(values, scale, factor, shares);
+            }
+        });
+    }
+
+    /// The first `count` entries of the row's order, the largest first: their keys and tokens. Of equal
+    /// ones the lower token is first. Fewer where the row has fewer.
+    pub(super) fn likeliest<'s>(
+        &self,
+        count: usize,
+        scratch: &'s mut Scratch<'_>,
+    ) -> impl Iterator<Item = Entry> + use<'s, T> {
+        scratch.ranked.copy_from_slice(scratch.maxima);
+        let reach = Reach { key: select::reached_by(count, scratch.ranked), ties: count };
+        let taken = self.gather(reach, scratch);
+        let order = &mut scratch.order[..taken];
+        for ((entry, &key), &token) in order.iter_mut().zip(&*scratch.keys).zip(&*scratch.indices) {
+            *entry = u64::from(!key) << 32 | u64::from(token);
+        }
+        if count < order.len() {
+            order.select_nth_unstable(count);
+        }
+        let first = &mut order[..count.min(taken)];
+        first.sort_unstable();
+        first.iter().map(|&entry| Entry(entry))
+    }
+
+    /// Gathers the entries that `reach` names into the scratch. Returns how many there are.
+    pub(super) fn gather(&self, reach: Reach, scratch: &mut Scratch<'_>) -> usize {
+        let mut room = Room::new();
+        let group_keys = |group: usize, keys: &mut [u32; GROUP]| {
+            let [_, values] = self.piece(group * GROUP, GROUP, &mut room);
+            simd::sort_keys(values, keys);
+            values.len()
+        };
+        select::gather(reach, scratch.maxima, group_keys, scratch.keys, scratch.indices)
+    }
+}
