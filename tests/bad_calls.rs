@@ -512,6 +512,10 @@ fn sample_logits() {
     tensors.mask = Some(TensorDesc::new(I32, [5, 4]));
     tensors.probs = Some(TensorDesc::new(F32, [5, 100]));
     tensors.logprobs = Some(TensorDesc::new(F32, [5]));
+    tensors.processed_logprobs = Some(TensorDesc::new(F32, [5]));
+    tensors.ranks = Some(TensorDesc::new(I32, [5]));
+    tensors.top_tokens = Some(TensorDesc::new(I32, [5, 20]));
+    tensors.top_logprobs = Some(TensorDesc::new(F32, [5, 20]));
     tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
     check(
         &params,
@@ -543,7 +547,22 @@ fn sample_logits() {
             ("probs", BadTensorDtype, |_, t| t.probs = Some(TensorDesc::new(DType::F16, [5, 100]))),
             ("probs", BadTensorShape, |_, t| t.probs = Some(TensorDesc::new(F32, [5, 99]))),
             ("probs", BadTensorStrides, |_, t| t.probs = Some(strided(F32, [5, 100], [99, 1]))),
+            ("tokens", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I32, [5, 65])),
+            ("tokens", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I32, [3, 4])),
+            ("tokens", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I32, [5, 0])),
             ("logprobs", BadTensorShape, |_, t| t.logprobs = Some(TensorDesc::new(F32, [3]))),
+            // Another number of tokens a row.
+            ("logprobs", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I32, [5, 2])),
+            ("processed_logprobs", BadTensorShape, |_, t| {
+                t.processed_logprobs = Some(TensorDesc::new(F32, [5, 1]));
+            }),
+            ("ranks", BadTensorDtype, |_, t| t.ranks = Some(TensorDesc::new(I64, [5]))),
+            ("top_tokens", BadTensorShape, |_, t| {
+                t.top_tokens = Some(TensorDesc::new(I32, [5, 257]));
+            }),
+            ("top_logprobs", BadTensorShape, |_, t| {
+                t.top_logprobs = Some(TensorDesc::new(F32, [5, 19]));
+            }),
             ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [5]))),
         ],
     );

@@ -286,3 +286,83 @@ fn another_distribution_is_found() -> Result<()> {
     assert!(statistic > bound, "{statistic:.1} is below {bound:.1}");
     Ok(())
 }
+
+/// The tokens that one model draws at positions 0, 1, .. of a text with [`SEED`], `n` a position.
+fn choices(handle: &Handle, logits: &[f32], rows: usize, n: usize) -> Result<Vec<i32>> {
+    let sample = SampleLogits::default();
+    let mut tensors = sample.tensors_of(rows, 1, logits.len() / rows);
+    tensors.tokens = TensorDesc::new(DType::I32, [rows, n]);
+    let op = handle.create(&sample, &tensors)?;
+    let mut workspace = op.workspace(handle)?;
+    let positions: Vec<i64> = (0..rows as i64).collect();
+    let (logits, positions) = (handle.upload(logits)?, handle.upload(&positions)?);
+    let (temperature, seeds) = (handle.upload(&[1.0f32])?, handle.upload(&[SEED])?);
+    let requests = handle.upload(&vec![0i32; rows])?;
+    let mut tokens = handle.allocate::<i32>(rows * n)?;
+    let buffers = Buffers::new(
+        logits.view(),
+        positions.view(),
+        temperature.view(),
+        seeds.view(),
+        tokens.view_mut(),
+    );
+    op.call(&mut workspace, buffers.requests(requests.view()))?;
+    tokens.to_vec()
+}
+
+/// Rows of normal logits, and the same ones with normal errors.
+fn drafter_and_target(rows: usize, vocab: usize, spread: f32, error: f32) -> [Vec<f32>; 2] {
+    // Sums of four uniform numbers, with a variance of 3.
+    let normal = |seed| logits_from(seed, rows * vocab).into_iter().map(|x| x / 3f32.sqrt());
+    let target: Vec<f32> = normal(1).map(|x| spread * x).collect();
+    let drafter = target.iter().zip(normal(2)).map(|(x, e)| x + error * e).collect();
+    [drafter, target]
+}
+
+/// How much of two distributions is the same: what rejection sampling accepts on the average.
+fn overlap(a: &[f32], b: &[f32]) -> f64 {
+    let softmax = |x: &[f32]| {
+        let weights: Vec<f64> = x.iter().map(|&x| f64::from(x).exp()).collect();
+        let sum: f64 = weights.iter().sum();
+        weights.into_iter().map(move |w| w / sum)
+    };
+    softmax(a).zip(softmax(b)).map(|(a, b)| a.min(b)).sum()
+}
+
+/// Models that draw at one seed and position race on the same noise: they agree nearly as often as
+/// rejection sampling would accept the drafts.
+#[test]
+fn a_drafter_with_the_seed_of_its_target_agrees_with_it() -> Result<()> {
+    const ROWS: usize = 600;
+    const VOCAB: usize = 500;
+    let [drafter, target] = drafter_and_target(ROWS, VOCAB, 3.0, 0.3);
+    let rows = drafter.chunks(VOCAB).zip(target.chunks(VOCAB));
+    let accepted = rows.map(|(d, t)| overlap(d, t)).sum::<f64>() / ROWS as f64;
+    for handle in common::handles() {
+        let [drafts, tokens] =
+            [choices(&handle, &drafter, ROWS, 1)?, choices(&handle, &target, ROWS, 1)?];
+        let agree = drafts.iter().zip(&tokens).filter(|(d, t)| d == t).count() as f64 / ROWS as f64;
+        println!("{}: agree {agree:.3}, rejection sampling {accepted:.3}", handle.device());
+        assert!(agree > accepted - 0.08 && agree > 0.7, "agree {agree}, accepted {accepted}");
+    }
+    Ok(())
+}
+
+/// Several draws of a row are distinct, and begin with the one draw.
+#[test]
+fn several_draws_are_distinct() -> Result<()> {
+    const ROWS: usize = 40;
+    let [logits, _] = drafter_and_target(ROWS, 300, 2.0, 0.0);
+    for handle in common::handles() {
+        let one = choices(&handle, &logits, ROWS, 1)?;
+        let many = choices(&handle, &logits, ROWS, 8)?;
+        for (first, row) in one.iter().zip(many.chunks(8)) {
+            assert_eq!(*first, row[0]);
+            let mut sorted = row.to_vec();
+            sorted.sort_unstable();
+            sorted.dedup();
+            assert!(sorted.len() == 8 && sorted[0] >= 0, "{row:?}");
+        }
+    }
+    Ok(())
+}

@@ -29,9 +29,6 @@ struct Params {
 };
 static_assert(sizeof(Params) == 168);
 
-constexpr float LARGEST = 3.402823466e38f;
-constexpr u32 NONE = ~0u;
-
 // ---- the walk -------------------------------------------------------------------
 
 struct Walk {

@@ -10,10 +10,10 @@ use spec_core::ops::{
 use spec_core::philox::{Draw, Purpose};
 use spec_core::{DType, Role, exact, race};
 
-use crate::{Golden, Rng};
 use crate::case::{Argument, Case, Subject, compare, find};
 use crate::plain::Plain;
 use crate::tensor::{Data, Layout, Tensor};
+use crate::{Golden, Rng};
 
 #[test]
 fn gaps_are_watched() {
@@ -250,7 +250,8 @@ fn random_sets_get_everywhere() {
 /// Noise and exponential variates, to the bit, against those of an independent implementation.
 #[test]
 fn noise_is_that_of_the_vectors() {
-    let json: serde_json::Value = serde_json::from_str(include_str!("../golden/race.json")).unwrap();
+    let json: serde_json::Value =
+        serde_json::from_str(include_str!("../golden/race.json")).unwrap();
     let pairs = |name: &str| -> Vec<[u64; 2]> {
         serde_json::from_value(json[name].clone()).expect("pairs of a fraction and bits")
     };

@@ -122,7 +122,6 @@ pub const fn noise_bound(high: u32) -> f32 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::philox::Purpose;
 
     /// Bits of an independent implementation.
     const EXPONENTIAL_33: [(u64, u32); 6] = [
@@ -177,8 +176,10 @@ mod tests {
                 let least = Least::of(high, low, 0).noise;
                 let bound = noise_bound(high);
                 assert!(bound <= least, "{high}, {low}: {bound:e} above {least:e}");
-                // And not far below, or groups would be looked at in vain.
-                assert!(high < 1 << 8 || bound > 0.99 * least, "{high}: {bound:e}, {least:e}");
+                // And not far below, or groups would be looked at in vain: but where the low bits
+                // are most of what is known of the least noise, at either end.
+                let known = (1 << 8..u32::MAX - (1 << 8)).contains(&high);
+                assert!(!known || bound > 0.99 * least, "{high}: {bound:e}, {least:e}");
             }
         }
     }

@@ -16,7 +16,7 @@
 
 constexpr u32 MAX_THREADS = 256;
 // Pointers that lead to no node: one that says so, and one that is bad data.
-constexpr i32 NONE = -1;
+constexpr i32 NO_NODE = -1;
 constexpr i32 BROKEN = -2;
 
 struct Node {
@@ -34,7 +34,7 @@ INLINE i32 token(i64 value) {
 
 INLINE i32 pointer(i64 value, u32 nodes) {
     if (value >= 1 && value < nodes) return static_cast<i32>(value);
-    return value == -1 ? NONE : BROKEN;
+    return value == -1 ? NO_NODE : BROKEN;
 }
 
 INLINE Node node_of(const Params& p, u64 request, u32 node) {
@@ -60,7 +60,7 @@ INLINE u32 walk(const Params& p, u64 request, u32& bits, At at) {
         if (target < 0 || depth == p.max_depth) return depth + 1;
         i32 child = here.first_child;
         while (true) {
-            if (child == NONE) return depth + 1;
+            if (child == NO_NODE) return depth + 1;
             looked++;
             if (child == BROKEN || looked == p.nodes) {
                 bits |= BAD_LENGTHS;

@@ -313,19 +313,25 @@ impl Operator for SampleLogits {
         let n = tokens.cols;
         if !(1..=MAX_DRAWS).contains(&n) {
             let expected = format!("1 to {MAX_DRAWS} tokens a row");
-            return Err(c.error(Status::BadTensorShape, "tokens", format!("{n} columns"), expected));
+            return Err(c.error(
+                Status::BadTensorShape,
+                "tokens",
+                format!("{n} columns"),
+                expected,
+            ));
         }
         let probs = t.probs.as_ref().map(|probs| c.matrix_of(arg::probs, probs, [rows, vocab]));
         let probs = probs.transpose()?;
-        let of_tokens = |argument: &Argument, desc: &Option<TensorDesc>| -> Result<Option<Matrix>> {
-            let Some(desc) = desc else { return Ok(None) };
-            if desc.shape() != t.tokens.shape() {
-                let value = format!("{:?}", desc.shape());
-                let expected = format!("{:?}, the shape of `tokens`", t.tokens.shape());
-                return Err(c.error(Status::BadTensorShape, argument.name, value, expected));
-            }
-            c.matrix_or_column(argument, desc, rows).map(Some)
-        };
+        let of_tokens =
+            |argument: &Argument, desc: &Option<TensorDesc>| -> Result<Option<Matrix>> {
+                let Some(desc) = desc else { return Ok(None) };
+                if desc.shape() != t.tokens.shape() {
+                    let value = format!("{:?}", desc.shape());
+                    let expected = format!("{:?}, the shape of `tokens`", t.tokens.shape());
+                    return Err(c.error(Status::BadTensorShape, argument.name, value, expected));
+                }
+                c.matrix_or_column(argument, desc, rows).map(Some)
+            };
         let logprobs = of_tokens(arg::logprobs, &t.logprobs)?;
         let processed_logprobs = of_tokens(arg::processed_logprobs, &t.processed_logprobs)?;
         let ranks = of_tokens(arg::ranks, &t.ranks)?;
