@@ -1252,8 +1252,9 @@ typedef struct {
      */
     spec_tensor mask;
     /**
-     * `[rows]`, i32 or u32 or i64: written.
-     * The tokens chosen.
+     * `[rows] or [rows, n]`, i32 or u32 or i64: written.
+     * The tokens chosen: one of each row, or the first `n`, at most 64, in the order in
+     * which they finish; -1 behind.
      */
     spec_tensor tokens;
     /**
@@ -1263,8 +1264,8 @@ typedef struct {
      */
     spec_tensor probs;
     /**
-     * `[rows]`, f32: written, optional.
-     * The natural logarithm of the token's probability by the logits alone,
+     * `[rows] or [rows, n]`, f32: written, optional.
+     * The natural logarithm of each token's probability by the logits alone,
      * without temperature, mask and filters.
      */
     spec_tensor logprobs;
@@ -1273,6 +1274,27 @@ typedef struct {
      * Flags, OR-ed.
      */
     spec_tensor flags;
+    /**
+     * `[rows] or [rows, n]`, f32: written, optional.
+     * The natural logarithm of each token's share of what it was drawn from.
+     */
+    spec_tensor processed_logprobs;
+    /**
+     * `[rows] or [rows, n]`, i32: written, optional.
+     * How many logits of the row are at least as large as each token's; 1 for the largest.
+     */
+    spec_tensor ranks;
+    /**
+     * `[rows, top]`, i32: written, optional.
+     * The likeliest tokens of each row by the logits alone, at most 256, the likeliest first;
+     * -1 beyond the vocabulary.
+     */
+    spec_tensor top_tokens;
+    /**
+     * `[rows, top]`, f32: written, optional.
+     * The natural logarithm of the probability of each of `top_tokens`.
+     */
+    spec_tensor top_logprobs;
 } spec_sample_logits_tensors;
 
 /**
@@ -1320,7 +1342,7 @@ typedef struct {
      */
     const void *mask;
     /**
-     * `[rows]`, i32 or u32 or i64: written.
+     * `[rows] or [rows, n]`, i32 or u32 or i64: written.
      */
     void *tokens;
     /**
@@ -1328,13 +1350,29 @@ typedef struct {
      */
     void *probs;
     /**
-     * `[rows]`, f32: written, optional.
+     * `[rows] or [rows, n]`, f32: written, optional.
      */
     void *logprobs;
     /**
      * `[1]`, u32: changed in place, optional.
      */
     void *flags;
+    /**
+     * `[rows] or [rows, n]`, f32: written, optional.
+     */
+    void *processed_logprobs;
+    /**
+     * `[rows] or [rows, n]`, i32: written, optional.
+     */
+    void *ranks;
+    /**
+     * `[rows, top]`, i32: written, optional.
+     */
+    void *top_tokens;
+    /**
+     * `[rows, top]`, f32: written, optional.
+     */
+    void *top_logprobs;
 } spec_sample_logits_buffers;
 
 /**
@@ -1354,9 +1392,13 @@ typedef struct {
  * - `min_p` `[requests]`, f32: read, optional.
  * - `requests` `[rows]`, i32 or u32 or i64: read, optional.
  * - `mask` `[rows, ceil(vocab / 32)]`, i32: read, optional.
- * - `tokens` `[rows]`, i32 or u32 or i64: written.
+ * - `tokens` `[rows] or [rows, n]`, i32 or u32 or i64: written.
  * - `probs` `[rows, vocab]`, f32: written, optional.
- * - `logprobs` `[rows]`, f32: written, optional.
+ * - `logprobs` `[rows] or [rows, n]`, f32: written, optional.
+ * - `processed_logprobs` `[rows] or [rows, n]`, f32: written, optional.
+ * - `ranks` `[rows] or [rows, n]`, i32: written, optional.
+ * - `top_tokens` `[rows, top]`, i32: written, optional.
+ * - `top_logprobs` `[rows, top]`, f32: written, optional.
  * - `flags` `[1]`, u32: changed in place, optional.
  *
  * # Errors
