@@ -43,7 +43,8 @@ def sample_logits(
     min_p_first: bool = False, top_k: Array | int | None = None,
     top_p: Array | float | None = None, min_p: Array | float | None = None,
     requests: Array | None = None, mask: Array | None = None, probs: bool = False,
-    logprobs: bool = False, flags: Array | None = None,
+    logprobs: bool = False, processed_logprobs: bool = False, ranks: bool = False,
+    top_tokens: bool = False, top_logprobs: bool = False, flags: Array | None = None,
     out: Sequence[Array | None] | None = None
 ) -> results.SampledTokens:
     """From logits to tokens: temperature, top-k, top-p, min-p, an allowed-token mask and a seed, each of its own request."""

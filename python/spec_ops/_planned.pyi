@@ -61,7 +61,9 @@ class SampleLogits(Planned):
         *, top_k: Array | int | None = None, top_p: Array | float | None = None,
         min_p: Array | float | None = None, requests: Array | None = None,
         mask: Array | None = None, probs: bool = False, logprobs: bool = False,
-        flags: Array | None = None, out: Sequence[Array | None] | None = None
+        processed_logprobs: bool = False, ranks: bool = False, top_tokens: bool = False,
+        top_logprobs: bool = False, flags: Array | None = None,
+        out: Sequence[Array | None] | None = None
     ) -> Plan: ...
 
 class NgramMatch(Planned):

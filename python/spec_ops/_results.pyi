@@ -38,12 +38,18 @@ class Drafts(NamedTuple):
     counts: Array
 
 class SampledTokens(NamedTuple):
-    """Of :func:`sample_logits`: ``tokens`` [rows], ``probs`` [rows, vocab] or None,
-    ``logprobs`` [rows] or None."""
+    """Of :func:`sample_logits`: ``tokens`` [rows] or [rows, n], ``probs`` [rows, vocab] or
+    None, ``logprobs`` [rows] or [rows, n] or None, ``processed_logprobs`` [rows] or [rows, n]
+    or None, ``ranks`` [rows] or [rows, n] or None, ``top_tokens`` [rows, top] or None,
+    ``top_logprobs`` [rows, top] or None."""
 
     tokens: Array
     probs: Array | None
     logprobs: Array | None
+    processed_logprobs: Array | None
+    ranks: Array | None
+    top_tokens: Array | None
+    top_logprobs: Array | None
 
 class VerifiedPath(NamedTuple):
     """Of :func:`tree_verify`: ``tokens`` [batch, max_depth + 1], ``nodes`` [batch, max_depth +

@@ -51,7 +51,9 @@ def sample_logits(
     logits: Array, positions: Array, temperature: Array, seeds: Array, *,
     min_p_first: bool = False, top_k: Array | None = None, top_p: Array | None = None,
     min_p: Array | None = None, requests: Array | None = None, mask: Array | None = None,
-    probs: bool = False, logprobs: bool = False, flags: Array | None = None
+    probs: bool = False, logprobs: bool = False, processed_logprobs: bool = False,
+    ranks: bool = False, top_tokens: bool = False, top_logprobs: bool = False,
+    flags: Array | None = None
 ) -> results.SampledTokens:
     """As :func:`spec_ops.sample_logits`, under `torch.compile` too."""
 
