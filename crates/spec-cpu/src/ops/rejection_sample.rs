@@ -177,12 +177,10 @@ impl<T: Float> Verifier<'_, T> {
                 return;
             }
         }
-        let groups = groups(self.plan);
-        let scratch = (
-            scratch.maxima.par_chunks_mut(groups),
-            scratch.groups.par_chunks_mut(groups),
-            scratch.bounds.par_chunks_mut(groups),
-        );
+        let each = groups(self.plan);
+        let Scratch { maxima, groups, bounds } = scratch;
+        let scratch =
+            (maxima.par_chunks_mut(each), groups.par_chunks_mut(each), bounds.par_chunks_mut(each));
         (
             rows_mut(output, self.plan.output),
             emitted,
@@ -461,8 +459,8 @@ impl<T: Float> Residual<'_, T> {
 
     /// The residual that wins the race; and whether any residual was not finite.
     fn sample(&self, scratch: Scratch<'_>, draw: Draw) -> (Option<usize>, bool) {
-        let bad = scratch
-            .maxima
+        let Scratch { maxima, groups, bounds } = scratch;
+        let bad = maxima
             .par_chunks_mut(CHUNK / GROUP)
             .enumerate()
             .map(|(chunk, maxima)| {
@@ -476,9 +474,9 @@ impl<T: Float> Residual<'_, T> {
                 bad
             })
             .reduce(|| false, |a, b| a | b);
-        race::bound_residuals(draw, scratch.maxima, LEAST_RESIDUAL, scratch.bounds);
+        race::bound_residuals(draw, maxima, LEAST_RESIDUAL, bounds);
         let mut first = Finishers::new(1);
-        race::Room { bounds: scratch.bounds, groups: scratch.groups }.race(draw, self, &mut first);
+        race::Room { bounds, groups }.race(draw, self, &mut first);
         (first.tokens().next(), bad)
     }
 
