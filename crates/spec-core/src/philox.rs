@@ -123,10 +123,10 @@ mod tests {
     fn many_blocks_are_those_one_by_one() {
         let draw = Draw::at(0x0123_4567_89AB_CDEF, -5, Purpose::Recover);
         for first in [0, 1 << 30, u32::MAX - 2] {
-            let words = draw.blocks::<7>(first);
-            for i in 0..7 {
-                let block = draw.block(first.wrapping_add(i as u32));
-                assert_eq!(block, [0, 1, 2, 3].map(|word: usize| words[word][i]), "{first} + {i}");
+            let [a, b, c, d] = draw.blocks::<7>(first);
+            let words = a.into_iter().zip(b).zip(c).zip(d);
+            for (i, (((a, b), c), d)) in (0..).zip(words) {
+                assert_eq!([a, b, c, d], draw.block(first.wrapping_add(i)), "{first} + {i}");
             }
         }
     }
