@@ -33,12 +33,16 @@ type Functions = (
 #[repr(C)]
 struct Struct<T> {
     size: usize,
-    fields: [T; 16],
+    fields: [T; MAX_FIELDS],
 }
+
+/// More fields than any operator's structs have.
+const MAX_FIELDS: usize = 32;
 
 impl<T: Copy> Struct<T> {
     fn new(used: usize, absent: T) -> Self {
-        Struct { size: size_of::<usize>() + used * size_of::<T>(), fields: [absent; 16] }
+        assert!(used <= MAX_FIELDS, "an operator has {used} fields, this struct {MAX_FIELDS}");
+        Struct { size: size_of::<usize>() + used * size_of::<T>(), fields: [absent; MAX_FIELDS] }
     }
 
     fn at(&self) -> *const spec_struct {
