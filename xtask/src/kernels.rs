@@ -48,8 +48,8 @@ const FOLDERS: [Folder; 2] = [
     // For benches, and so kept small: any other device compiles the text.
     Folder {
         prefix: "baselines/",
-        kernels: "benches/baselines/kernels",
-        compiled: "benches/baselines/compiled",
+        kernels: "benches/kernels",
+        compiled: "benches/compiled",
         shared: &["crates/spec-cuda/kernels/common.cuh"],
         sass: &[90],
         ptx: 80,

@@ -120,7 +120,7 @@ fn parse_model_ms(text: &str) -> Result<f64, String> {
 
 /// Reads the prompt, decodes with drafts and without, prints.
 pub fn run(options: &Options) -> Result<ExitCode> {
-    let handle = devices::open(&options.device)?;
+    let handle = crate::open(&options.device)?;
     let prompt = text::read(options.prompt.as_deref())?;
     let text = Text::tokenize(&prompt)?;
     if let [] | [_] = text.tokens[..] {
