@@ -22,8 +22,10 @@ cargo xtask kernels [NAME..]      compile crates/spec-cuda/kernels/NAME.cu, or f
                                   archive is not of its sources), and write compiled/ beside
                                   them; needs Linux and pip, no GPU
     --verbose                     print the compiler's log and the size of every image
-cargo xtask kernels --check       prove that what is committed comes from the sources: hashes
-                                  and a rebuild with the compiler that xtask/toolchain.txt pins
+cargo xtask kernels --check [NAME..]
+                                  prove that what is committed comes from the sources: hashes, and
+                                  a rebuild of the named kernel files, or all, with the compiler that
+                                  xtask/toolchain.txt pins
     --hashes-only                 leave the rebuild out
 cargo xtask kernels --target 90 --images DIR [NAME..]
                                   compile for that architecture alone and write DIR/NAME.cubin, to

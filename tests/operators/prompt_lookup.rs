@@ -3,8 +3,6 @@
 //!
 //! `SPEC_SEQUENCES` says how many, 100,000 otherwise (2,000 on a software renderer).
 
-mod common;
-
 use spec::ops::PromptLookup;
 use spec::ops::prompt_lookup::{Buffers, Occurrence};
 use spec::{DType, Handle, Result};
@@ -68,7 +66,7 @@ fn check(handle: &Handle, sequences: usize) -> Result<()> {
 #[test]
 fn drafts_are_what_the_definition_says() -> Result<()> {
     let asked = std::env::var("SPEC_SEQUENCES").ok().map(|n| n.parse().expect("a number"));
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         check(&handle, asked.unwrap_or(if handle.info().software { 2_000 } else { 100_000 }))?;
     }
     Ok(())

@@ -1,8 +1,6 @@
 //! A request's tokens belong to the request: whatever batch it runs in, in
 //! whatever slot, beside whom, and wherever in its drafts a step begins.
 
-mod common;
-
 use spec::ops::RejectionSample;
 use spec::ops::rejection_sample::{Buffers, Recovery, Required};
 use spec::{DType, Handle, Result, TensorDesc};
@@ -225,7 +223,7 @@ fn tokens_belong_to_requests() -> Result<()> {
         let recovered = (0..REQUESTS).filter(rejected).count();
         assert!(accepted.iter().sum::<usize>() > REQUESTS / 2, "too few drafts are accepted");
         assert!(recovered > REQUESTS / 4, "too few drafts are recovered");
-        for handle in common::handles() {
+        for handle in crate::common::handles() {
             let mut rng = Rng::new(2, "batches");
             let mut all = batches(&mut rng);
             // Preempted after any of its accepted drafts, resumed elsewhere.
@@ -250,7 +248,7 @@ fn tokens_belong_to_requests() -> Result<()> {
 /// does not.
 #[test]
 fn seeds_and_positions_matter() -> Result<()> {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let all: Vec<Slot> = (0..REQUESTS).map(|request| (request, 0)).collect();
         let mut requests = requests(4);
         let before = verify(&handle, CALL, &requests, &all)?;

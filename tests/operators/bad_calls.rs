@@ -1,8 +1,6 @@
 //! A table of bad calls for every operator, and the status each must get: the
 //! same from every backend, because one place checks.
 
-mod common;
-
 use spec::ops::rejection_sample::{Acceptance, Recovery};
 use spec::ops::topk_router::{Masked, preset};
 use spec::ops::{
@@ -16,7 +14,7 @@ use spec::{DType, Handle, Portable, Result, Status, TensorDesc};
 type Row<O> = (&'static str, Status, fn(&mut O, &mut <O as spec::Signature>::Tensors));
 
 fn check<O: Portable>(operator: &O, tensors: &O::Tensors, rows: &[Row<O>]) {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         handle.create(operator, tensors).map(|_| ()).expect("the call without the mistake is good");
         for (argument, status, spoil) in rows {
             let (mut operator, mut tensors) = (operator.clone(), tensors.clone());
@@ -229,7 +227,7 @@ fn rejection_sample() {
     );
     // Greedy acceptance draws nothing.
     let greedy = params.acceptance(Acceptance::Greedy);
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let mut tensors = tensors;
         (tensors.seeds, tensors.positions) = (None, None);
         assert!(handle.create(&greedy, &tensors).is_ok());
@@ -428,7 +426,7 @@ fn unique() {
 /// Buffers that are not what the descriptors announced.
 #[test]
 fn calculate() -> Result<()> {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let keys = handle.upload(&[3u64; 10])?;
         let words = handle.upload(&[3u32; 10])?;
         let status = |result: Result<()>| result.map_err(|error| error.status());
@@ -467,7 +465,7 @@ fn calculate() -> Result<()> {
 /// Sizes that no memory holds get a status, not an overflow.
 #[test]
 fn sizes_beyond_memory() {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let huge = usize::MAX;
         let all_refused = [
             refused(&handle, &TopkRouter::new(2), |p| p.tensors(F32, huge, 8, None)),

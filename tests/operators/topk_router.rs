@@ -1,7 +1,5 @@
 //! What random cases of `topk_router` do not ask for.
 
-mod common;
-
 use spec::ops::TopkRouter;
 use spec::ops::topk_router::{Buffers, Scoring};
 use spec::{DType, Handle, Result};
@@ -24,7 +22,7 @@ fn the_share_of_a_score_is_scaled_not_the_score() {
     // Roots of 100 and 100, of 400 and 25, of the largest number; nothing beside 1.
     let x = [[100.0, 100.0], [400.0, 25.0], [f32::MAX, f32::MAX], [1.0, -200.0]];
     let shares = [0.5, 0.5, 0.8, 0.2, 0.5, 0.5, 1.0, 0.0];
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let weights = weights(&handle, &params, &x).unwrap();
         for (at, (weight, share)) in weights.iter().zip(shares).enumerate() {
             let error = (weight - 3e38 * share).abs();

@@ -4,8 +4,6 @@
 //! `SPEC_RUNS` says how many batches are decoded, 200 on a processor or a GPU of its
 //! own and 10 on a software renderer otherwise.
 
-mod common;
-
 use spec::ops::tree_verify::Links;
 use spec::ops::{PromptLookup, SampleLogits, TreeVerify};
 use spec::ops::{prompt_lookup, sample_logits, tree_verify};
@@ -290,7 +288,7 @@ fn speculative(handle: &Handle, requests: &mut [Request], rng: &mut Rng) -> Resu
 fn a_seed_has_one_text() -> Result<()> {
     let cpu = Handle::cpu()?;
     let asked = std::env::var("SPEC_RUNS").ok().map(|runs| runs.parse().expect("a number"));
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let runs = asked.unwrap_or(if handle.info().software { 10 } else { 200 });
         let mut seen = [0, 0];
         for run in 0..runs {

@@ -3,8 +3,6 @@
 //! with fixed seeds; the bound is the 99.9th percentile of chi-square with as many
 //! degrees of freedom.
 
-mod common;
-
 use spec::ops::sample_logits::Buffers;
 use spec::ops::{RejectionSample, SampleLogits, rejection_sample};
 use spec::{Buffer, DType, Handle, Result, TensorDesc};
@@ -235,7 +233,7 @@ fn chi_square(counts: &[u64], probabilities: &[f64]) -> (f64, f64) {
 
 #[test]
 fn tokens_are_distributed_as_a_softmax() {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         for case in &CASES {
             // A GPU that a processor plays takes minutes for what others do in
             // seconds.
@@ -257,7 +255,7 @@ fn tokens_are_distributed_as_a_softmax() {
 /// rejection are together the target's.
 #[test]
 fn verified_drafts_are_distributed_as_the_target() {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         for cases in &VERIFIED {
             let [target, draft] = cases;
             let draws = if handle.info().software { target.draws / 64 } else { target.draws };
@@ -338,7 +336,7 @@ fn a_drafter_with_the_seed_of_its_target_agrees_with_it() -> Result<()> {
     let [drafter, target] = drafter_and_target(ROWS, VOCAB, 3.0, 0.3);
     let rows = drafter.chunks(VOCAB).zip(target.chunks(VOCAB));
     let accepted = rows.map(|(d, t)| overlap(d, t)).sum::<f64>() / ROWS as f64;
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let [drafts, tokens] =
             [choices(&handle, &drafter, ROWS, 1)?, choices(&handle, &target, ROWS, 1)?];
         let agree = drafts.iter().zip(&tokens).filter(|(d, t)| d == t).count() as f64 / ROWS as f64;
@@ -353,7 +351,7 @@ fn a_drafter_with_the_seed_of_its_target_agrees_with_it() -> Result<()> {
 fn several_draws_are_distinct() -> Result<()> {
     const ROWS: usize = 40;
     let [logits, _] = drafter_and_target(ROWS, 300, 2.0, 0.0);
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let one = choices(&handle, &logits, ROWS, 1)?;
         let many = choices(&handle, &logits, ROWS, 8)?;
         for (first, row) in one.iter().zip(many.chunks(8)) {

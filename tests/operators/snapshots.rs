@@ -1,7 +1,5 @@
 //! A few small, readable cases that every device must reproduce to the letter.
 
-mod common;
-
 use std::fmt::Write;
 
 use insta::assert_snapshot;
@@ -19,7 +17,7 @@ use spec::{DType, Handle, Result, TensorDesc};
 
 /// Checks the same snapshot on every device: the first to differ is named.
 fn on_every_device(name: &str, case: impl Fn(&Handle) -> Result<String>) {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let text = case(&handle).unwrap_or_else(|error| panic!("on {}: {error}", handle.device()));
         insta::with_settings!({ omit_expression => true }, {
             assert_snapshot!(name, text, &handle.device().to_string());

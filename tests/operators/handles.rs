@@ -1,8 +1,6 @@
 //! What a handle promises whatever its device: memory belongs to its queue, calls
 //! take what other frameworks hold, errors say what to do.
 
-mod common;
-
 use spec::ops::deduplicate_topk::{Addresses, Buffers};
 use spec::ops::{DeduplicateTopk, Unique, unique};
 use spec::{Backend, DType, Device, ErrorKind, Handle, Status, Stream};
@@ -22,7 +20,7 @@ fn distinct(handle: &Handle, memory: &Handle) -> spec::Result<Vec<u64>> {
 /// other's memory, workspace included, until it has been moved.
 #[test]
 fn memory_of_another_queue_is_refused() {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let other: Handle = handle.device().to_string().parse().unwrap();
         if other.queue_id() == handle.queue_id() {
             assert_eq!(handle.device(), Device::CPU);
@@ -49,7 +47,7 @@ fn memory_of_another_queue_is_refused() {
 /// not, moving says so.
 #[test]
 fn memory_moves_to_another_queue() {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let other: Handle = handle.device().to_string().parse().unwrap();
         let moved = handle.adopt(other.upload(&[5i32, -1, 5, 2]).unwrap());
         let mut indices = match moved {
@@ -101,7 +99,7 @@ fn calls_from_addresses() {
 
 #[test]
 fn buffers_are_read_in_part() {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let bytes: Vec<u8> = (0..100).collect();
         let buffer = handle.upload(&bytes).unwrap();
         for (start, len) in [(0, 0), (0, 100), (1, 5), (3, 97), (98, 2), (100, 0)] {
@@ -126,7 +124,7 @@ fn a_workspace_is_as_large_on_every_thread() {
         |threads| rayon::ThreadPoolBuilder::new().num_threads(threads).build().expect("threads");
     let keys: Vec<u64> =
         (0..1u64 << 16).map(|i| i.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 50).collect();
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let tensors = Unique::new().tensors(DType::U64, keys.len());
         for (made, used) in [(1, 7), (7, 1)] {
             let unique = pool(made).install(|| handle.create(&Unique::new(), &tensors)).unwrap();
@@ -148,7 +146,7 @@ fn a_workspace_is_as_large_on_every_thread() {
 
 #[test]
 fn too_much_memory_is_told_apart() {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let error = handle.allocate::<u64>(usize::MAX / 8).unwrap_err();
         assert_eq!(error.status(), Status::InternalError);
         assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");

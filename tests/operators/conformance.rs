@@ -5,8 +5,6 @@
 //! many random cases each operator gets, `SPEC_REQUIRE` makes a missing backend a
 //! failure.
 
-mod common;
-
 use std::fmt::Write;
 
 use spec_conformance::{Golden, Report, check_golden, check_random};
@@ -30,7 +28,7 @@ fn assert_clean(device: spec::Device, reports: &[Report]) {
 
 #[test]
 fn golden_vectors() {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let reports = check_golden(&handle, &Golden::from_env(), |_| {}).unwrap();
         assert_clean(handle.device(), &reports);
     }
@@ -41,7 +39,7 @@ fn golden_vectors() {
 fn random_cases() {
     let asked = std::env::var("SPEC_CASES").ok().and_then(|n| n.parse().ok());
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let device = handle.device();
         let usual = if handle.info().software { CASES_OF_SOFTWARE } else { CASES };
         let cases = asked.unwrap_or(usual);

@@ -1,7 +1,5 @@
 //! Rows without values are no work, however many there are.
 
-mod common;
-
 use std::time::{Duration, Instant};
 
 use spec::ops::deduplicate_topk::Buffers;
@@ -31,19 +29,19 @@ fn deduplicate(handle: &Handle, batch: usize, counted: bool) -> spec::Result<Vec
 
 #[test]
 fn a_million_empty_requests_take_no_time() {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         // The first one compiles.
         assert_eq!(deduplicate(&handle, 3, true).unwrap(), [0; 3]);
         let start = Instant::now();
         assert_eq!(deduplicate(&handle, 1 << 20, true).unwrap(), vec![0; 1 << 20]);
-        assert_eq!(deduplicate(&handle, i32::MAX as usize, false).unwrap(), []);
+        assert!(deduplicate(&handle, i32::MAX as usize, false).unwrap().is_empty());
         assert!(start.elapsed() < SOON, "{:?} on {}", start.elapsed(), handle.device());
     }
 }
 
 #[test]
 fn more_requests_than_any_launch_holds_are_refused() {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         for batch in [1 << 31, 1 << 60] {
             let error = deduplicate(&handle, batch, false).unwrap_err();
             assert_eq!(error.status(), Status::BadTensorShape, "{error}");
@@ -55,7 +53,7 @@ fn more_requests_than_any_launch_holds_are_refused() {
 /// As many tokens as there are numbers, none of which has a pick.
 #[test]
 fn tokens_without_picks_take_no_time() {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let operator = MoeAlign::new(8, 4);
         let inverse = TensorDesc::new(DType::I32, [0]);
         let tensors = operator.tensors(DType::I32, usize::MAX, 0).inverse(inverse);

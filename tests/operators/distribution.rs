@@ -6,8 +6,6 @@
 //! documentation warns of it. Pearson's statistic with fixed seeds; the bound is
 //! the 99.9th percentile of chi-square with as many degrees of freedom.
 
-mod common;
-
 use spec::ops::RejectionSample;
 use spec::ops::rejection_sample::{Buffers, Recovery, Required, Tensors};
 use spec::{Handle, Result};
@@ -96,7 +94,7 @@ fn chi_square(seen: &[u64; VOCAB]) -> f64 {
 
 #[test]
 fn sample_keeps_the_target_distribution() -> Result<()> {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         for with_probs in [true, false] {
             let statistic = chi_square(&first_tokens(&handle, Recovery::Sample, with_probs)?);
             println!("{}: sample: chi-square {statistic:.1}, bound {BOUND}", handle.device());
@@ -108,7 +106,7 @@ fn sample_keeps_the_target_distribution() -> Result<()> {
 
 #[test]
 fn argmax_does_not() -> Result<()> {
-    for handle in common::handles() {
+    for handle in crate::common::handles() {
         let statistic = chi_square(&first_tokens(&handle, Recovery::Argmax, true)?);
         println!("{}: argmax: chi-square {statistic:.1}, bound {BOUND}", handle.device());
         assert!(statistic > 100.0 * BOUND);
