@@ -365,7 +365,7 @@ fn make<O: Signature>(bytes: &mut Unstructured<'_>) -> Taken<O> {
         Ok(drawn)
     });
     // What runs out of bytes ends the case.
-    made.map_err(|_| libfuzzer_sys::arbitrary::Error::NotEnoughData)
+    made.map_err(|_| arbitrary::Error::NotEnoughData)
 }
 
 fn value(option: &OptionInfo, bytes: &mut Unstructured<'_>) -> Taken<Option<Value>> {
