@@ -76,6 +76,8 @@ def schema(contract: Contract) -> str:
         default = f'"{option.default}"' if option.kind == "str" else option.default
         kind = option.kind + "?" * bool(option.follows)
         words.append(f"{kind} {option.name}" + f"={default}" * (not option.required))
+    for name in contract.extents:
+        words.append(f"SymInt {name}" if contract.needs(name) else f"SymInt? {name}=None")
     for argument in contract.optional:
         made = argument.role == "out"
         words.append(
@@ -116,13 +118,14 @@ def _fake(contract: Contract) -> Callable[..., Any]:
             for argument in contract.inputs
             if given[argument.name] is not None
         }
+        extents = [given[name] for name in contract.extents]
         first = given[contract.inputs[0].name]
         made: list[torch.Tensor] = []
         for output in contract.outputs:
-            shape, dtype = of_outputs(contract.name, options, shapes)[output.name]
             if output.optional and not given[output.name]:
                 made.append(first.new_empty(0, dtype=made[0].dtype))
             else:
+                shape, dtype = of_outputs(contract.name, options, shapes, extents)[output.name]
                 made.append(first.new_empty(shape, dtype=_OF_NAME[dtype]))
         return None if not made else made[0] if len(made) == 1 else tuple(made)
 
