@@ -4,7 +4,7 @@
 //! sets itself goals for, and what goes with them; [`row`] makes one of a shape
 //! of one's own. A row makes its [`Inputs`] once; on a device ([`OnDevice`])
 //! they are what every implementation there is called with, this library's and
-//! the designs of [`spec_baselines`], and what comes out is checked, every
+//! the designs of [`baselines`], and what comes out is checked, every
 //! element, against a plain loop or what is known of the inputs.
 //!
 //! [`run`] does all of that for rows and devices and makes a

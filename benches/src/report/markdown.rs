@@ -7,6 +7,8 @@
 //! |---|---|
 //! | `{{others KIND}}` | on each device of a kind (`cuda`, `cpu`): how many times as fast as others this library is, by operator |
 //! | `{{goals}}` | how many goals are met on each device, and a table of those missed |
+//! | `{{goals by operator}}` | for each device a table of operators: how many goals are met, and the one missed by most |
+//! | `{{plot NAME}}` | one plot of an operator on the first machine: others' times over this library's; with `, SERIES` behind it time over the sizes of that series |
 //! | `{{plots NAME}}` | an operator's plots; with `, SERIES` behind it time over the sizes of that series |
 //! | `{{operator NAME}}` | an operator's tables, one a device, folded: a line a shape |
 //! | `{{rooflines}}` | the devices' rooflines |
@@ -49,9 +51,13 @@ pub fn render(template: &str, reports: &[Report]) -> Result<Page, Error> {
         page.markdown.push('\n');
     }
     for row in machines.iter().flat_map(|report| &report.measurements) {
-        let directive = format!("{{{{operator {}}}}}", row.operator);
-        if !template.contains(&directive) {
-            return Err(Error(format!("the template has no {directive}")));
+        let shown = |line: &str| {
+            let of = line.strip_prefix("{{operator ").or(line.strip_prefix("{{plot "));
+            let of = of.and_then(|rest| rest.strip_suffix("}}")).unwrap_or_default();
+            of.split(", ").next() == Some(&row.operator)
+        };
+        if !template.lines().any(shown) {
+            return Err(Error(format!("the template shows nothing of {}", row.operator)));
         }
     }
     Ok(page)
@@ -63,12 +69,28 @@ impl Page {
         let (operator, series) = rest.split_once(", ").unwrap_or((rest, ""));
         let groups = machines.iter().flat_map(view::groups);
         let groups: Vec<_> = groups.filter(|group| group.operator == operator).collect();
-        if groups.is_empty() && ["plots", "operator"].contains(&name) {
+        if groups.is_empty() && ["plot", "plots", "operator"].contains(&name) {
             return Err(Error(format!("no report has the operator {operator}")));
         }
         match name {
             "others" => Ok(machines.iter().flat_map(|report| others(report, rest)).collect()),
+            "goals" if rest == "by operator" => {
+                Ok(machines.iter().map(goals_by_operator).collect())
+            }
             "goals" => Ok(machines.iter().map(goals).collect()),
+            "plot" => {
+                let mut figures = match series {
+                    "" => plot::ratios(&groups[0])?,
+                    _ => plot::times_over_sizes(operator, &machines[..1])?,
+                };
+                let wanted = format!("{operator}-{series}");
+                figures.retain(|figure| series.is_empty() || figure.name == wanted);
+                figures.truncate(1);
+                if figures.is_empty() {
+                    return Err(Error(format!("there is no plot of {rest}")));
+                }
+                Ok(self.images(figures))
+            }
             "plots" => {
                 let mut figures = plot::times_over_sizes(operator, machines)?;
                 for group in groups.iter().filter(|group| !group.over_spec().is_empty()) {
@@ -166,6 +188,38 @@ fn goals(report: &Report) -> String {
             _ if all.is_empty() => {}
             1 => out.push_str(&format!("{}\n\n", escape(&words))),
             _ => out.push_str(&details(&words, &table.text(2))),
+        }
+    }
+    out
+}
+
+/// How many goals each operator meets, device by device, and its worst miss.
+fn goals_by_operator(report: &Report) -> String {
+    let mut out = String::new();
+    for device in distinct(report.measurements.iter().map(|row| &*row.device)) {
+        let mut table = Table::new(["operator", "met", "missed by most", "over goal"]);
+        let rows = || report.measurements.iter().filter(|row| row.device == device);
+        for operator in distinct(rows().map(|row| &*row.operator)) {
+            let goals = rows().filter(|row| row.operator == operator);
+            let mut all: Vec<_> =
+                goals.filter_map(|row| Some((row, row.goal_us?, row.goal_met()?))).collect();
+            let met = all.iter().filter(|(.., met)| *met).count();
+            let goals = all.len();
+            all.retain(|(.., met)| !met);
+            let over = |(row, goal, _): &(&Measurement, f64, bool)| row.median_us() / goal;
+            all.sort_by(|a, b| over(b).total_cmp(&over(a)));
+            if goals > 0 {
+                table.0.push(vec![
+                    format!("`{operator}`"),
+                    format!("{met} of {goals}"),
+                    all.first().map(|(row, ..)| escape(&row.shape)).unwrap_or_default(),
+                    all.first().map(|miss| times(over(miss))).unwrap_or_default(),
+                ]);
+            }
+        }
+        if table.0.len() > 1 {
+            let words = escape(&view::device_words(report, device));
+            out.push_str(&format!("**{words}**\n\n{}\n", table.text(1)));
         }
     }
     out

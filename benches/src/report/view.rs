@@ -25,8 +25,8 @@ pub struct Work<'a> {
 /// Whose work it is, and what that is to the others.
 pub type Who<'a> = (&'a str, Role);
 
-/// The reports, one a machine: those of the same machine put together, in the
-/// order of their first, machines with a GPU before others.
+/// The reports, one a machine: those of the same machine put together, machines with a GPU
+/// before others, and of these the newest first.
 pub fn machines(reports: &[Report]) -> Vec<Report> {
     let mut machines: Vec<Report> = vec![];
     for report in reports {
@@ -35,7 +35,8 @@ pub fn machines(reports: &[Report]) -> Vec<Report> {
             machines.push(report.clone());
         }
     }
-    machines.sort_by_key(|report| report.devices.iter().all(|device| device.id == "cpu"));
+    let has_no_gpu = |report: &Report| report.devices.iter().all(|device| device.id == "cpu");
+    machines.sort_by(|a, b| has_no_gpu(a).cmp(&has_no_gpu(b)).then_with(|| b.date.cmp(&a.date)));
     machines
 }
 

@@ -11,7 +11,7 @@ use spec_external::process;
 
 use super::{Error, Result};
 
-/// Writes text to stdout, made [printable](printable).
+/// Writes text to stdout, made [`printable`].
 ///
 /// # Errors
 /// A write that fails; [`Error::BrokenPipe`] where the reader has closed its end.
@@ -22,7 +22,7 @@ pub fn write(text: &str) -> Result<()> {
 /// Writes what the program made itself, byte for byte, to stdout.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_bytes(bytes: &[u8]) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
@@ -34,12 +34,12 @@ pub fn write_bytes(bytes: &[u8]) -> Result<()> {
 /// Writes one JSON value to stdout, indented.
 ///
 /// # Errors
-/// As [`write`].
+/// As [`write()`].
 pub fn write_json(value: &serde_json::Value) -> Result<()> {
     write(&format!("{value:#}\n"))
 }
 
-/// Writes a line to stderr, [printable](printable); a failure to write is no error.
+/// Writes a line to stderr, [`printable`]; a failure to write is no error.
 pub fn complain(text: &str) {
     _ = writeln!(std::io::stderr(), "{}", printable(text));
 }
