@@ -50,7 +50,7 @@ pub use work::{Effort, Implementation, Inputs, OnDevice};
 use chain::{Chain, RouteAlign, SelectDeduplicate};
 use shape::Fields;
 use spec::ops::{
-    DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
+    AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
     RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
 };
 use spec_conformance::Subject;
@@ -230,7 +230,7 @@ const fn chain<C: Chain>() -> Table {
 }
 
 /// Every operator, and chains of two, in the order of reports.
-const TABLES: [Table; 13] = [
+const TABLES: [Table; 14] = [
     table::<TopkRouter>(),
     table::<DeduplicateTopk>(),
     table::<RejectionSample>(),
@@ -239,6 +239,7 @@ const TABLES: [Table; 13] = [
     table::<HybridMtpNgram>(),
     table::<PromptLookup>(),
     table::<TreeVerify>(),
+    table::<AppendTokens>(),
     table::<MoeAlign>(),
     table::<IndexerTopk>(),
     table::<Unique>(),

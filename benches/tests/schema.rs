@@ -216,8 +216,16 @@ fn a_page_says_how_many_times_as_fast_and_shows_it() {
     assert_eq!(svg.matches("torch &lt;ops&gt; &amp; more").count(), 1, "{svg}");
     assert!(!svg.contains("NaN") && !svg.contains("inf"), "{svg}");
 
+    // A page for readers has one plot of an operator, and of its goals the one missed by most.
+    let template = "{{goals by operator}}\n{{plot topk_router, f32}}\n{{plot topk_router}}\n";
+    let page = markdown::render(template, &[report()]).unwrap();
+    let line = "| `topk_router` | 2 of 3 | 1024 tokens, f32 | 1.25 × |";
+    assert!(page.markdown.replace('\u{a0}', " ").contains(line), "{}", page.markdown);
+    let plots: Vec<_> = page.plots.keys().collect();
+    assert_eq!(plots, ["topk_router-f32.svg", "topk_router-ratios-cuda0.svg"]);
+
     let refused = |template: &str| markdown::render(template, &[report()]).unwrap_err().to_string();
-    assert_eq!(refused("{{goals}}"), "the template has no {{operator topk_router}}");
+    assert_eq!(refused("{{goals}}"), "the template shows nothing of topk_router");
     assert_eq!(refused("{{operator sort}}"), "no report has the operator sort");
     assert_eq!(refused("{{plots topk_router, f16}}"), "topk_router has no three sizes of f16");
     assert_eq!(refused("{{more}}"), "no such directive: {{more}}");

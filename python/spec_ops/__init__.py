@@ -32,6 +32,7 @@ from ._errors import (
     StridesError,
 )
 from ._functions import (
+    append_tokens,
     deduplicate_topk,
     hybrid_mtp_ngram,
     indexer_topk,
@@ -47,6 +48,7 @@ from ._functions import (
 from ._native import Plan, __version__, devices
 from ._native import forked as _forked
 from ._planned import (
+    AppendTokens,
     DeduplicateTopk,
     HybridMtpNgram,
     IndexerTopk,
@@ -61,6 +63,7 @@ from ._planned import (
 )
 from ._results import (
     AlignedExperts,
+    AppendedTokens,
     DistinctKeys,
     DistinctPositions,
     Drafts,
@@ -72,6 +75,8 @@ from ._results import (
 
 __all__ = [
     "AlignedExperts",
+    "AppendTokens",
+    "AppendedTokens",
     "ArgumentError",
     "DeduplicateTopk",
     "DeviceError",
@@ -101,6 +106,7 @@ __all__ = [
     "Unique",
     "VerifiedPath",
     "__version__",
+    "append_tokens",
     "deduplicate_topk",
     "devices",
     "hybrid_mtp_ngram",

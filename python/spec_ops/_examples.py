@@ -83,6 +83,18 @@ array([[0., 1., 0.],
 >>> path.tokens, path.nodes, path.num_tokens
 (array([[14, 39, 35]], dtype=int32), array([[0, 1, 3]], dtype=int32), array([3], dtype=int32))
 """,
+    "append_tokens": """
+Texts, lengths and ``finished`` change in place.
+
+>>> import numpy as np
+>>> text, lengths = np.array([[5, 3, 8, 0, 0, 0]]), np.array([3], np.int32)
+>>> new, count = np.array([[9, 2, 7]], np.int32), np.array([3], np.int32)
+>>> finished = np.zeros(1, np.int32)
+>>> append_tokens(text, lengths, new, count, stop_tokens=np.array([[2]]), finished=finished).appended
+array([2], dtype=int32)
+>>> text, lengths, finished
+(array([[5, 3, 8, 9, 2, 0]]), array([5], dtype=int32), array([1], dtype=int32))
+""",
     "moe_align": """
 ``sorted_ids``, ``block_experts`` and ``num_padded`` are vLLM's ``sorted_token_ids``,
 ``expert_ids`` and ``num_tokens_post_padded``.

@@ -18,6 +18,7 @@ _NAMES = {
     "prompt_lookup": "Drafts",
     "sample_logits": "SampledTokens",
     "tree_verify": "VerifiedPath",
+    "append_tokens": "AppendedTokens",
     "moe_align": "AlignedExperts",
     "unique": "DistinctKeys",
 }

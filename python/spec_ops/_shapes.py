@@ -13,7 +13,11 @@ from typing import Any
 from ._contract import OPERATORS
 
 #: Outputs whose element type is that of an input.
-_SAME_DTYPE = {("prompt_lookup", "drafts"): "tokens", ("unique", "unique"): "keys"}
+_SAME_DTYPE = {
+    ("append_tokens", "last_tokens"): "tokens",
+    ("prompt_lookup", "drafts"): "tokens",
+    ("unique", "unique"): "keys",
+}
 
 
 @cache

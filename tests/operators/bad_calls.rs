@@ -4,7 +4,7 @@
 use spec::ops::rejection_sample::{Acceptance, Recovery};
 use spec::ops::topk_router::{Masked, preset};
 use spec::ops::{
-    DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
+    AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
     RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
 };
 use spec::{DType, Handle, Portable, Result, Status, TensorDesc};
@@ -365,6 +365,44 @@ fn tree_verify() {
             ("nodes", BadTensorShape, |_, t| t.nodes = TensorDesc::new(I32, [4, 5])),
             ("num_tokens", BadTensorDtype, |_, t| t.num_tokens = TensorDesc::new(I64, [4])),
             ("num_tokens", BadTensorShape, |_, t| t.num_tokens = TensorDesc::new(I32, [5])),
+            ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [4]))),
+        ],
+    );
+}
+
+#[test]
+fn append_tokens() {
+    use Status::{BadTensorDtype, BadTensorShape, BadTensorStrides};
+    let params = AppendTokens::new();
+    let mut tensors = params.tensors(I64, 4, 100, 5);
+    tensors.stop_tokens = Some(TensorDesc::new(I32, [4, 2]));
+    tensors.max_lengths = Some(TensorDesc::new(I32, [4]));
+    tensors.finished = Some(TensorDesc::new(I32, [4]));
+    tensors.last_tokens = Some(TensorDesc::new(I64, [4]));
+    check(
+        &params,
+        &tensors,
+        &[
+            ("tokens", BadTensorDtype, |_, t| t.tokens = TensorDesc::new(F32, [4, 100])),
+            ("tokens", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I64, [400])),
+            ("tokens", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I64, [4, 1 << 31])),
+            ("tokens", BadTensorStrides, |_, t| t.tokens = strided(I64, [4, 100], [99, 1])),
+            ("lengths", BadTensorShape, |_, t| t.lengths = TensorDesc::new(I32, [3])),
+            ("lengths", BadTensorDtype, |_, t| t.lengths = TensorDesc::new(DType::U32, [4])),
+            ("new_tokens", BadTensorShape, |_, t| t.new_tokens = TensorDesc::new(I32, [3, 5])),
+            ("new_tokens", BadTensorDtype, |_, t| t.new_tokens = TensorDesc::new(F32, [4, 5])),
+            ("new_counts", BadTensorShape, |_, t| t.new_counts = TensorDesc::new(I32, [4, 2])),
+            ("stop_tokens", BadTensorShape, |_, t| {
+                t.stop_tokens = Some(TensorDesc::new(I32, [5, 2]));
+            }),
+            ("max_lengths", BadTensorDtype, |_, t| {
+                t.max_lengths = Some(TensorDesc::new(F32, [4]));
+            }),
+            ("finished", BadTensorDtype, |_, t| t.finished = Some(TensorDesc::new(I64, [4]))),
+            ("appended", BadTensorShape, |_, t| t.appended = TensorDesc::new(I32, [5])),
+            ("last_tokens", BadTensorDtype, |_, t| {
+                t.last_tokens = Some(TensorDesc::new(I32, [4]));
+            }),
             ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [4]))),
         ],
     );

@@ -5,13 +5,13 @@ use std::fmt::Write;
 use insta::assert_snapshot;
 use spec::ops::prompt_lookup::Occurrence;
 use spec::ops::{
+    AppendTokens, IndexerTopk, MoeAlign, SampleLogits, TreeVerify, append_tokens, indexer_topk,
+    moe_align, sample_logits, tree_verify,
+};
+use spec::ops::{
     DeduplicateTopk, HybridMtpNgram, NgramMatch, PromptLookup, RejectionSample, Unique,
     deduplicate_topk, hybrid_mtp_ngram, ngram_match, prompt_lookup, rejection_sample, topk_router,
     unique,
-};
-use spec::ops::{
-    IndexerTopk, MoeAlign, SampleLogits, TreeVerify, indexer_topk, moe_align, sample_logits,
-    tree_verify,
 };
 use spec::{DType, Handle, Result, TensorDesc};
 
@@ -514,5 +514,63 @@ fn best() {
             writeln!(text, "{row:?} -> {best:?}").expect("a string");
         }
         Ok(format!("{text}flags {}\n", flags.to_vec()?[0]))
+    });
+}
+
+#[test]
+fn append() {
+    on_every_device("append_tokens", |handle| {
+        // A text that goes on, one that stops, one that is full, one that had finished, one with a
+        // token that is none.
+        let tokens = [[5, 3, 0, 0, 0, 0]; 5];
+        let new_tokens = [[9, 8, 7], [9, 2, 7], [9, 8, 7], [9, 8, 7], [9, -1, 7]];
+        let params = AppendTokens::new();
+        let vector = TensorDesc::new(DType::I32, [5]);
+        let tensors = params
+            .tensors(DType::I32, 5, 6, 3)
+            .stop_tokens(TensorDesc::new(DType::I32, [5, 1]))
+            .max_lengths(vector)
+            .finished(vector)
+            .last_tokens(vector)
+            .flags(TensorDesc::new(DType::U32, [1]));
+        let op = handle.create(&params, &tensors)?;
+        let mut workspace = op.workspace(handle)?;
+        let mut tokens = handle.upload(tokens.as_flattened())?;
+        let mut lengths = handle.upload(&[2i32; 5])?;
+        let new_tokens = handle.upload(new_tokens.as_flattened())?;
+        let new_counts = handle.upload(&[2i32, 3, 3, 3, 3])?;
+        let stop_tokens = handle.upload(&[2i32; 5])?;
+        let max_lengths = handle.upload(&[9i32, 9, 4, 9, 9])?;
+        let mut finished = handle.upload(&[0i32, 0, 0, 2, 0])?;
+        let mut appended = handle.allocate::<i32>(5)?;
+        let mut last_tokens = handle.allocate::<i32>(5)?;
+        let mut flags = handle.upload(&[0u32])?;
+        let buffers = append_tokens::Buffers::new(append_tokens::Required {
+            tokens: tokens.view_mut(),
+            lengths: lengths.view_mut(),
+            new_tokens: new_tokens.view(),
+            new_counts: new_counts.view(),
+            appended: appended.view_mut(),
+        })
+        .stop_tokens(stop_tokens.view())
+        .max_lengths(max_lengths.view())
+        .finished(finished.view_mut())
+        .last_tokens(last_tokens.view_mut())
+        .flags(flags.view_mut());
+        op.call(&mut workspace, buffers)?;
+        let tokens = tokens.to_vec()?;
+        let (lengths, finished) = (lengths.to_vec()?, finished.to_vec()?);
+        let (appended, last_tokens) = (appended.to_vec()?, last_tokens.to_vec()?);
+        let mut text = String::new();
+        for (request, row) in tokens.chunks(6).enumerate() {
+            writeln!(
+                text,
+                "{row:?} length {} appended {} last {} finished {}",
+                lengths[request], appended[request], last_tokens[request], finished[request]
+            )
+            .unwrap();
+        }
+        writeln!(text, "flags {}", flags.to_vec()?[0]).unwrap();
+        Ok(text)
     });
 }

@@ -2196,6 +2196,191 @@ spec_status spec_tree_verify_calculate(const spec_descriptor *descriptor,
                                        void *stream);
 
 /**
+ * The parameters of append_tokens.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_append_tokens_params).
+     */
+    size_t size;
+} spec_append_tokens_params;
+
+/**
+ * Descriptors of the arguments of append_tokens.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_append_tokens_tensors).
+     */
+    size_t size;
+    /**
+     * `[batch, max_len]`, i64 or i32 or u32: changed in place.
+     * The text of each request. What lies behind its new length stays as it is.
+     */
+    spec_tensor tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: changed in place.
+     * How many tokens each text has: before the call, then after it.
+     */
+    spec_tensor lengths;
+    /**
+     * `[batch, n]`, i32 or u32 or i64: read.
+     * The tokens to append, as `tree_verify` emits them.
+     */
+    spec_tensor new_tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read.
+     * How many of these each request has.
+     */
+    spec_tensor new_counts;
+    /**
+     * `[batch, stops]`, i32 or u32 or i64: read, optional.
+     * Tokens that end a text, -1 for none.
+     */
+    spec_tensor stop_tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read, optional.
+     * The length that each text may reach; absent, `max_len`.
+     */
+    spec_tensor max_lengths;
+    /**
+     * `[batch]`, i32: changed in place, optional.
+     * Why each request has ended: 0 it has not, 1 by a stop token, 2 by its length. A request
+     * with any other value than 0 takes nothing and keeps its value.
+     */
+    spec_tensor finished;
+    /**
+     * `[batch]`, i32: written.
+     * How many tokens each request took.
+     */
+    spec_tensor appended;
+    /**
+     * `[batch]`, i64 or i32 or u32: written, optional.
+     * The last token of each text after the call, -1 for an empty text (in u32 the largest
+     * value): what the next forward pass begins with.
+     */
+    spec_tensor last_tokens;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Bits of bad data, OR-ed into what is there: 2 a new token below 0, 4 a length or a count
+     * out of range.
+     */
+    spec_tensor flags;
+} spec_append_tokens_tensors;
+
+/**
+ * The arguments of append_tokens.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_append_tokens_buffers).
+     */
+    size_t size;
+    /**
+     * `[batch, max_len]`, i64 or i32 or u32: changed in place.
+     */
+    void *tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: changed in place.
+     */
+    void *lengths;
+    /**
+     * `[batch, n]`, i32 or u32 or i64: read.
+     */
+    const void *new_tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read.
+     */
+    const void *new_counts;
+    /**
+     * `[batch, stops]`, i32 or u32 or i64: read, optional.
+     */
+    const void *stop_tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read, optional.
+     */
+    const void *max_lengths;
+    /**
+     * `[batch]`, i32: changed in place, optional.
+     */
+    void *finished;
+    /**
+     * `[batch]`, i32: written.
+     */
+    void *appended;
+    /**
+     * `[batch]`, i64 or i32 or u32: written, optional.
+     */
+    void *last_tokens;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_append_tokens_buffers;
+
+/**
+ * Appends the tokens of a decode step to the texts of its requests, up to stop tokens and
+ * length limits.
+ *
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
+ *
+ * - `tokens` `[batch, max_len]`, i64 or i32 or u32: changed in place.
+ * - `lengths` `[batch] or [batch, 1]`, i32 or i64: changed in place.
+ * - `new_tokens` `[batch, n]`, i32 or u32 or i64: read.
+ * - `new_counts` `[batch] or [batch, 1]`, i32 or i64: read.
+ * - `stop_tokens` `[batch, stops]`, i32 or u32 or i64: read, optional.
+ * - `max_lengths` `[batch] or [batch, 1]`, i32 or i64: read, optional.
+ * - `finished` `[batch]`, i32: changed in place, optional.
+ * - `appended` `[batch]`, i32: written.
+ * - `last_tokens` `[batch]`, i64 or i32 or u32: written, optional.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
+ */
+spec_status spec_append_tokens_create(const spec_handle *handle,
+                                      const spec_append_tokens_params *params,
+                                      const spec_append_tokens_tensors *tensors,
+                                      spec_descriptor **descriptor);
+
+/**
+ * Sets the parameters of append_tokens to their defaults, and those that a caller must give
+ * to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_append_tokens_defaults(spec_append_tokens_params *params);
+
+/**
+ * Enqueues append_tokens on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_append_tokens_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
+ */
+spec_status spec_append_tokens_calculate(const spec_descriptor *descriptor,
+                                         void *workspace,
+                                         size_t workspace_size,
+                                         const spec_append_tokens_buffers *buffers,
+                                         void *stream);
+
+/**
  * The parameters of moe_align.
  */
 typedef struct {

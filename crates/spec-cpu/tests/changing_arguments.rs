@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use spec_conformance::{Argument, Case, Data, Layout, Rng, Subject, Tensor};
 use spec_core::ops::prompt_lookup::Occurrence;
 use spec_core::ops::{
-    DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
+    AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
     RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
 };
 use spec_core::{Address, DType, Descriptor, Source, Stream, Supports, TensorDesc};
@@ -343,6 +343,11 @@ fn sample_logits() {
 #[test]
 fn topk_router() {
     disturb_random::<TopkRouter>();
+}
+
+#[test]
+fn append_tokens() {
+    disturb_random::<AppendTokens>();
 }
 
 #[test]

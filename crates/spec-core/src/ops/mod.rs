@@ -1,5 +1,6 @@
 //! The operators: one file each, under the operator's own name.
 
+pub mod append_tokens;
 pub mod deduplicate_topk;
 pub mod hybrid_mtp_ngram;
 pub mod indexer_topk;
@@ -41,6 +42,7 @@ macro_rules! for_each_operator {
             hybrid_mtp_ngram: HybridMtpNgram,
             prompt_lookup: PromptLookup,
             tree_verify: TreeVerify,
+            append_tokens: AppendTokens,
             moe_align: MoeAlign,
             indexer_topk: IndexerTopk,
             unique: Unique,

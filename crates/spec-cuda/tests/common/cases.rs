@@ -4,7 +4,7 @@
 use spec_conformance::{Case, Layout, Ready, Rng, Subject, Tensor};
 use spec_core::ops::topk_router::preset;
 use spec_core::ops::{
-    DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
+    AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
     RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique, tree_verify,
 };
 use spec_core::{DType, Role, Stream, Supports};
@@ -71,6 +71,7 @@ pub fn all(cuda: &Cuda) -> Vec<(&'static str, Box<dyn Call>)> {
         Seeded::boxed(cuda, hybrid_mtp_ngram),
         Seeded::boxed(cuda, sample_logits),
         Seeded::boxed(cuda, tree_verify),
+        Seeded::boxed(cuda, append_tokens),
         Seeded::boxed(cuda, moe_align),
         Seeded::boxed(cuda, indexer_topk),
         Seeded::boxed(cuda, prompt_lookup),
@@ -232,6 +233,23 @@ fn tree_verify(rng: &mut Rng) -> Case<TreeVerify> {
         .output("tokens", DType::I32, &[BATCH, PATH])
         .output("nodes", DType::I32, &[BATCH, PATH])
         .output("num_tokens", DType::I32, &[BATCH])
+}
+
+/// Texts that end now and then, by a stop token or their length.
+fn append_tokens(rng: &mut Rng) -> Case<AppendTokens> {
+    const BATCH: usize = 100;
+    const MAX_LEN: usize = 40;
+    const NEW: usize = 9;
+    let size = |most: usize| move |rng: &mut Rng| rng.below(most + 1) as i32;
+    Case::new(AppendTokens::new())
+        .in_place("tokens", matrix(rng, [BATCH, MAX_LEN], size(99)))
+        .in_place("lengths", vector(rng, BATCH, size(MAX_LEN)))
+        .input("new_tokens", matrix(rng, [BATCH, NEW], size(99)))
+        .input("new_counts", vector(rng, BATCH, size(NEW)))
+        .input("stop_tokens", matrix(rng, [BATCH, 4], size(99)))
+        .in_place("finished", vector(rng, BATCH, |r| i32::from(r.chance(5))))
+        .output("appended", DType::I32, &[BATCH])
+        .output("last_tokens", DType::I32, &[BATCH])
 }
 
 /// More picks than a cluster takes, so that three launches follow one another.
