@@ -75,6 +75,15 @@ array([1, 0], dtype=int32)
 array([[0., 1., 0.],
        [1., 0., 0.]], dtype=float32)
 """,
+    "suffix_lookup": """
+``n`` is how many drafts there may be. A tree comes as `tree_verify` takes it.
+
+>>> import numpy as np
+>>> text = np.array([[1, 2, 3, 4, 9, 1, 2, 3, 5, 9, 1, 2, 3, 5, 8, 1, 2, 3]])
+>>> found = suffix_lookup(text, np.array([18]), n=4, shares=True)
+>>> found.drafts, found.counts, found.shares.round(2)
+(array([[5, 8, 1, 2]]), array([4], dtype=int32), array([[0.67, 0.33, 0.33, 0.33]], dtype=float32))
+""",
     "tree_verify": """
 >>> import numpy as np
 >>> drafts, target = np.array([[0, 14, 25, 39]]), np.array([[14, 39, 8, 35]], np.int32)

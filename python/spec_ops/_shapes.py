@@ -16,6 +16,7 @@ from ._contract import OPERATORS
 _SAME_DTYPE = {
     ("append_tokens", "last_tokens"): "tokens",
     ("prompt_lookup", "drafts"): "tokens",
+    ("suffix_lookup", "drafts"): "tokens",
     ("unique", "unique"): "keys",
 }
 

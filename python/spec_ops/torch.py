@@ -33,6 +33,7 @@ __all__ = [
     "prompt_lookup",
     "rejection_sample",
     "sample_logits",
+    "suffix_lookup",
     "topk_router",
     "tree_verify",
     "unique",

@@ -13,6 +13,7 @@ pub mod ngram;
 pub(crate) mod prompt_lookup;
 pub(crate) mod rejection_sample;
 pub(crate) mod sample_logits;
+pub(crate) mod suffix_lookup;
 pub(crate) mod topk_router;
 pub(crate) mod tree_verify;
 pub(crate) mod unique;

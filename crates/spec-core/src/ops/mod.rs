@@ -9,6 +9,7 @@ pub mod ngram_match;
 pub mod prompt_lookup;
 pub mod rejection_sample;
 pub mod sample_logits;
+pub mod suffix_lookup;
 pub mod topk_router;
 pub mod tree_verify;
 pub mod unique;
@@ -41,6 +42,7 @@ macro_rules! for_each_operator {
             ngram_match: NgramMatch,
             hybrid_mtp_ngram: HybridMtpNgram,
             prompt_lookup: PromptLookup,
+            suffix_lookup: SuffixLookup,
             tree_verify: TreeVerify,
             append_tokens: AppendTokens,
             moe_align: MoeAlign,
