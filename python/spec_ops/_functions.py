@@ -34,12 +34,9 @@ from ._shapes import of_outputs
 def make(name: str, *values: Any) -> Operator:
     """A new operator with options, then extents, in the contract's order. `operator` remembers
     what it made."""
-    count = len(OPERATORS[name].options)
-    options, extents = values[:count], values[count:]
-    shapes = partial(of_outputs, extents=extents) if extents else of_outputs
     # As the named tuple's own constructor, which is Python's code, does in the end.
     result = partial(tuple.__new__, results.RESULTS.get(name, tuple))
-    return Operator(name, options, shapes, result)
+    return Operator(name, values, of_outputs, result)
 
 
 def asked(out: Any, wanted: Sequence[bool | None]) -> Any:

@@ -83,23 +83,21 @@ def length(operator: str, name: str, shapes: Mapping[str, Sequence[Any]]) -> Any
 
 
 def of_outputs(
-    operator: str,
-    options: Sequence[Any],
-    given: Mapping[str, tuple[Sequence[Any], str]],
-    extents: Sequence[Any] = (),
+    operator: str, values: Sequence[Any], given: Mapping[str, tuple[Sequence[Any], str]]
 ) -> dict[str, tuple[tuple[Any, ...], str]]:
-    """Shape and element type of each output, for inputs of given ones, and the extents that the
-    call says, in the contract's order, None for one that it does not say.
+    """Shape and element type of each output, for inputs of given ones. `values` are the options, then
+    the extents that the call says, in the contract's order, None for one that it does not say.
 
     An output whose shape depends on an absent input or extent is left out. What counts in 64 bits has
     the type "count": u64, or i64 in libraries that do little with unsigned numbers.
     """
-    sizes = _sizes(operator, options, {name: shape for name, (shape, _) in given.items()})
-    said = dict(zip(OPERATORS[operator].extents, extents))
+    contract = OPERATORS[operator]
+    sizes = _sizes(operator, values, {name: shape for name, (shape, _) in given.items()})
+    said = dict(zip(contract.extents, values[len(contract.options) :]))
     said = {name: extent for name, extent in said.items() if extent is not None}
     sizes |= said
     found = {}
-    for argument in OPERATORS[operator].outputs:
+    for argument in contract.outputs:
         words = _alternative(argument.shape, frozenset(said))
         try:
             shape = tuple(

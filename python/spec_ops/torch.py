@@ -114,20 +114,20 @@ def _fake(contract: Contract) -> Callable[..., Any]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
-        options = [given[option.name] for option in contract.options]
+        values = [given[option.name] for option in contract.options]
+        values += [given[name] for name in contract.extents]
         shapes = {
             argument.name: (given[argument.name].shape, _DTYPES[given[argument.name].dtype])
             for argument in contract.inputs
             if given[argument.name] is not None
         }
-        extents = [given[name] for name in contract.extents]
         first = given[contract.inputs[0].name]
         made: list[torch.Tensor] = []
         for output in contract.outputs:
             if output.optional and not given[output.name]:
                 made.append(first.new_empty(0, dtype=made[0].dtype))
             else:
-                shape, dtype = of_outputs(contract.name, options, shapes, extents)[output.name]
+                shape, dtype = of_outputs(contract.name, values, shapes)[output.name]
                 made.append(first.new_empty(shape, dtype=_OF_NAME[dtype]))
         return None if not made else made[0] if len(made) == 1 else tuple(made)
 

@@ -21,8 +21,9 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
     };
     let corpus = buffers.corpus.map(ints).transpose()?.unwrap_or_default();
     let corpus = match buffers.corpus_length.map(ints).transpose()? {
-        Some(length) => &corpus[..cut(length[0], corpus.len())],
-        None => &corpus[..],
+        // Without requests nobody asks how much of it there is.
+        Some(length) if plan.tokens.rows > 0 => &corpus[..cut(length[0], corpus.len())],
+        _ => &corpus[..],
     };
     let n = plan.drafts.cols;
     let (mut drafts, mut parents, mut shares) = (Vec::new(), Vec::new(), Vec::new());

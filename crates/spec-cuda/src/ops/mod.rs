@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     /// The parameter structs of all kernels.
-    const HEADERS: [Header; 11] = [
+    const HEADERS: [Header; 12] = [
         append_tokens::HEADER,
         deduplicate_topk::HEADER,
         indexer_topk::HEADER,
@@ -64,6 +64,7 @@ mod tests {
         prompt_lookup::HEADER,
         rejection_sample::HEADER,
         sample_logits::HEADER,
+        suffix_lookup::HEADER,
         topk_router::HEADER,
         tree_verify::HEADER,
         unique::HEADER,

@@ -57,8 +57,9 @@ fn run<T: Token + Int>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>
     let lengths = Ints::new(buffers.lengths)?;
     let corpus = buffers.corpus.map(slice::<T>).transpose()?.unwrap_or_default();
     let corpus = match buffers.corpus_length.map(Ints::new).transpose()? {
-        Some(length) => &corpus[..cut(length.get(0), corpus.len())],
-        None => corpus,
+        // Without requests nobody asks how much of it there is.
+        Some(length) if plan.tokens.rows > 0 => &corpus[..cut(length.get(0), corpus.len())],
+        _ => corpus,
     };
     let (batch, words) = (plan.tokens.rows, words_of_request(plan));
     let noted = Workspace::new(workspace)?.take::<u64>(batch * words)?;
