@@ -51,7 +51,7 @@ use chain::{Chain, RouteAlign, SelectDeduplicate};
 use shape::Fields;
 use spec::ops::{
     AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
+    RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
 };
 use spec_conformance::Subject;
 use work::Work;
@@ -230,7 +230,7 @@ const fn chain<C: Chain>() -> Table {
 }
 
 /// Every operator, and chains of two, in the order of reports.
-const TABLES: [Table; 14] = [
+const TABLES: [Table; 15] = [
     table::<TopkRouter>(),
     table::<DeduplicateTopk>(),
     table::<RejectionSample>(),
@@ -238,6 +238,7 @@ const TABLES: [Table; 14] = [
     table::<NgramMatch>(),
     table::<HybridMtpNgram>(),
     table::<PromptLookup>(),
+    table::<SuffixLookup>(),
     table::<TreeVerify>(),
     table::<AppendTokens>(),
     table::<MoeAlign>(),

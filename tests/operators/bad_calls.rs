@@ -5,7 +5,7 @@ use spec::ops::rejection_sample::{Acceptance, Recovery};
 use spec::ops::topk_router::{Masked, preset};
 use spec::ops::{
     AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
+    RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
 };
 use spec::{DType, Handle, Portable, Result, Status, TensorDesc};
 
@@ -14,21 +14,23 @@ use spec::{DType, Handle, Portable, Result, Status, TensorDesc};
 type Row<O> = (&'static str, Status, fn(&mut O, &mut <O as spec::Signature>::Tensors));
 
 fn check<O: Portable>(operator: &O, tensors: &O::Tensors, rows: &[Row<O>]) {
-    for handle in crate::common::handles() {
-        handle.create(operator, tensors).map(|_| ()).expect("the call without the mistake is good");
-        for (argument, status, spoil) in rows {
-            let (mut operator, mut tensors) = (operator.clone(), tensors.clone());
-            spoil(&mut operator, &mut tensors);
-            let error = match handle.create(&operator, &tensors) {
-                Ok(_) => panic!("{}: {}: a bad `{argument}` passed", handle.device(), O::NAME),
-                Err(error) => error,
-            };
-            let text = error.to_string();
-            assert_eq!(error.status(), *status, "{text}");
-            let start = format!("{}: `{argument}` is ", O::NAME);
-            assert!(text.starts_with(&start), "`{text}` does not start with `{start}`");
-            assert!(text.contains("expected"), "`{text}` does not say what was expected");
-        }
+    crate::common::handles().iter().for_each(|handle| check_on(handle, operator, tensors, rows));
+}
+
+fn check_on<O: Portable>(handle: &Handle, operator: &O, tensors: &O::Tensors, rows: &[Row<O>]) {
+    handle.create(operator, tensors).map(|_| ()).expect("the call without the mistake is good");
+    for (argument, status, spoil) in rows {
+        let (mut operator, mut tensors) = (operator.clone(), tensors.clone());
+        spoil(&mut operator, &mut tensors);
+        let error = match handle.create(&operator, &tensors) {
+            Ok(_) => panic!("{}: {}: a bad `{argument}` passed", handle.device(), O::NAME),
+            Err(error) => error,
+        };
+        let text = error.to_string();
+        assert_eq!(error.status(), *status, "{text}");
+        let start = format!("{}: `{argument}` is ", O::NAME);
+        assert!(text.starts_with(&start), "`{text}` does not start with `{start}`");
+        assert!(text.contains("expected"), "`{text}` does not say what was expected");
     }
 }
 
@@ -402,6 +404,59 @@ fn append_tokens() {
             ("appended", BadTensorShape, |_, t| t.appended = TensorDesc::new(I32, [5])),
             ("last_tokens", BadTensorDtype, |_, t| {
                 t.last_tokens = Some(TensorDesc::new(I32, [4]));
+            }),
+            ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [4]))),
+        ],
+    );
+}
+
+#[test]
+fn suffix_lookup() {
+    use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides, NullPointer};
+    let params = SuffixLookup::new();
+    let mut tensors = params.tensors(I64, 4, 100, 8);
+    tensors.corpus = Some(TensorDesc::new(I64, [1000]));
+    tensors.corpus_length = Some(TensorDesc::new(I32, [1]));
+    // Checked by one place for every backend, so by one that has the operator.
+    let handle = Handle::cpu().unwrap();
+    check_on(
+        &handle,
+        &params,
+        &tensors,
+        &[
+            ("min_match", BadParam, |p, _| p.min_match = 0),
+            ("max_match", BadParam, |p, _| p.max_match = 65),
+            ("max_match", BadParam, |p, _| (p.min_match, p.max_match) = (3, 2)),
+            ("max_windows", BadParam, |p, _| p.max_windows = 0),
+            ("max_windows", BadParam, |p, _| p.max_windows = 1025),
+            ("width", BadParam, |p, _| p.width = 0),
+            ("min_share", BadParam, |p, _| p.min_share = 1.5),
+            ("min_share", BadParam, |p, _| p.min_share = f32::NAN),
+            ("drafts_per_match", BadParam, |p, _| p.drafts_per_match = -1.0),
+            ("drafts_per_match", BadParam, |p, _| p.drafts_per_match = f32::INFINITY),
+            ("tokens", BadTensorDtype, |_, t| t.tokens = TensorDesc::new(F32, [4, 100])),
+            ("tokens", BadTensorStrides, |_, t| t.tokens = strided(I64, [4, 100], [1, 4])),
+            ("lengths", BadTensorShape, |_, t| t.lengths = TensorDesc::new(I32, [3])),
+            ("corpus", BadTensorDtype, |_, t| t.corpus = Some(TensorDesc::new(I32, [9]))),
+            ("corpus", BadTensorShape, |_, t| t.corpus = Some(TensorDesc::new(I64, [9, 9]))),
+            ("corpus", NullPointer, |_, t| t.corpus = None),
+            ("corpus_length", BadTensorShape, |_, t| {
+                t.corpus_length = Some(TensorDesc::new(I32, [2]));
+            }),
+            ("drafts", BadTensorDtype, |_, t| t.drafts = TensorDesc::new(I32, [4, 8])),
+            ("drafts", BadTensorShape, |_, t| t.drafts = TensorDesc::new(I64, [4, 65])),
+            ("drafts", BadTensorShape, |_, t| t.drafts = TensorDesc::new(I64, [3, 8])),
+            ("counts", BadTensorDtype, |_, t| t.counts = TensorDesc::new(I64, [4])),
+            ("parents", BadTensorShape, |_, t| t.parents = Some(TensorDesc::new(I32, [4, 9]))),
+            ("first_child", BadTensorShape, |_, t| {
+                t.first_child = Some(TensorDesc::new(I32, [4, 8]));
+            }),
+            ("next_sibling", BadTensorDtype, |_, t| {
+                t.next_sibling = Some(TensorDesc::new(I64, [4, 9]));
+            }),
+            ("shares", BadTensorDtype, |_, t| t.shares = Some(TensorDesc::new(I32, [4, 8]))),
+            ("match_lengths", BadTensorShape, |_, t| {
+                t.match_lengths = Some(TensorDesc::new(I32, [5]));
             }),
             ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [4]))),
         ],

@@ -10,6 +10,7 @@ mod ngram_match;
 mod prompt_lookup;
 mod rejection_sample;
 mod sample_logits;
+mod suffix_lookup;
 mod topk_router;
 mod tree_verify;
 mod unique;

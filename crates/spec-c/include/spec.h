@@ -2058,8 +2058,9 @@ typedef struct {
      */
     double min_share;
     /**
-     * Drafts on a path for each token of the match, at least 0; 0 is no limit.
-     * Default: 0.
+     * Drafts on a path for each token of the match, at least 0. The default never binds, since
+     * there are at most 64 drafts.
+     * Default: 64.
      */
     double drafts_per_match;
 } spec_suffix_lookup_params;

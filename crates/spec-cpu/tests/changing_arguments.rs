@@ -15,7 +15,7 @@ use spec_conformance::{Argument, Case, Data, Layout, Rng, Subject, Tensor};
 use spec_core::ops::prompt_lookup::Occurrence;
 use spec_core::ops::{
     AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
+    RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
 };
 use spec_core::{Address, DType, Descriptor, Source, Stream, Supports, TensorDesc};
 use spec_cpu::Cpu;
@@ -348,6 +348,11 @@ fn topk_router() {
 #[test]
 fn append_tokens() {
     disturb_random::<AppendTokens>();
+}
+
+#[test]
+fn suffix_lookup() {
+    disturb_random::<SuffixLookup>();
 }
 
 #[test]

@@ -389,11 +389,9 @@ struct Grower {
         const u32 longest = list_windows(windows);
         for (u32 w = threadIdx.x; w < windows; w += GROW_THREADS) offer_of[w] = 0;
         __syncthreads();
-        u32 limit = p.n;
-        if (p.drafts_per_match != 0.0f) {
-            // A product beyond every depth stays one: drafts are at most 64.
-            limit = min(limit, static_cast<u32>(min(p.drafts_per_match * longest, 65536.0f)));
-        }
+        // A product beyond every depth is cut before it is an integer: drafts are at most 64.
+        const float depths = min(p.drafts_per_match * static_cast<float>(longest), 65536.0f);
+        const u32 limit = min(p.n, static_cast<u32>(depths));
         u32 nodes = 0;
         u32 offer = 0;
         u32 depth = 0;

@@ -26,7 +26,7 @@ impl Subject for SuffixLookup {
             .max_windows(rng.pick(&[1, 2, 8, 64, 64, 1024]))
             .width(rng.pick(&[1, 1, 2, 3, 4, 100]))
             .min_share(rng.pick(&[0.0, 0.0, 0.1, 0.3, 0.7, 1.0]))
-            .drafts_per_match(rng.pick(&[0.0, 0.0, 0.4, 1.0, 3.3]));
+            .drafts_per_match(rng.pick(&[64.0, 64.0, 64.0, 0.0, 0.4, 1.0, 3.3]));
         let dtype = rng.token_dtype();
         let words = Words::new(rng);
         let texts = (0..batch).flat_map(|_| words.text(rng, max_len)).collect();

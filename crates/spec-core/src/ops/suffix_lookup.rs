@@ -84,8 +84,9 @@ operator! {
         optional width: usize = 1,
         /// The least share of all windows that a draft needs, 0 to 1.
         optional min_share: f32 = 0.0,
-        /// Drafts on a path for each token of the match, at least 0; 0 is no limit.
-        optional drafts_per_match: f32 = 0.0,
+        /// Drafts on a path for each token of the match, at least 0. The default never binds, since
+        /// there are at most 64 drafts.
+        optional drafts_per_match: f32 = 64.0,
     }
 
     arguments by position {
@@ -146,11 +147,8 @@ impl SuffixLookup {
 
     /// How deep drafts may lie where the longest match has this length and `drafts` has `n` columns.
     pub fn depth_limit(&self, length: usize, n: usize) -> usize {
-        match self.drafts_per_match {
-            0.0 => n,
-            // A number that usize does not hold saturates.
-            drafts => n.min((drafts * length as f32).floor() as usize),
-        }
+        // A number that usize does not hold saturates.
+        n.min((self.drafts_per_match * length as f32).floor() as usize)
     }
 }
 

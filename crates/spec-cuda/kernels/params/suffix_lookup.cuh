@@ -50,7 +50,7 @@ struct Params {
     u32 width;
     // The least number of windows that a draft needs, in 65536ths of all.
     u32 share_floor;
-    // Drafts on a path for each token of the match, 0 for no limit.
+    // Drafts on a path for each token of the match.
     float drafts_per_match;
     // Slots of the hash table, a power of two.
     u32 table;

@@ -68,7 +68,7 @@ launch_params! {
         width: u32,
         /// The least number of windows that a draft needs, in 65536ths of all.
         share_floor: u32,
-        /// Drafts on a path for each token of the match, 0 for no limit.
+        /// Drafts on a path for each token of the match.
         drafts_per_match: f32,
         /// Slots of the hash table, a power of two.
         table: u32,

@@ -5,7 +5,7 @@ use spec_conformance::{Case, Layout, Ready, Rng, Subject, Tensor};
 use spec_core::ops::topk_router::preset;
 use spec_core::ops::{
     AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique, tree_verify,
+    RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique, tree_verify,
 };
 use spec_core::{DType, Role, Stream, Supports};
 use spec_cuda::Cuda;
@@ -72,6 +72,7 @@ pub fn all(cuda: &Cuda) -> Vec<(&'static str, Box<dyn Call>)> {
         Seeded::boxed(cuda, sample_logits),
         Seeded::boxed(cuda, tree_verify),
         Seeded::boxed(cuda, append_tokens),
+        Seeded::boxed(cuda, suffix_lookup),
         Seeded::boxed(cuda, moe_align),
         Seeded::boxed(cuda, indexer_topk),
         Seeded::boxed(cuda, prompt_lookup),
@@ -233,6 +234,24 @@ fn tree_verify(rng: &mut Rng) -> Case<TreeVerify> {
         .output("tokens", DType::I32, &[BATCH, PATH])
         .output("nodes", DType::I32, &[BATCH, PATH])
         .output("num_tokens", DType::I32, &[BATCH])
+}
+
+/// Texts and a corpus of few tokens, so that suffixes occur again.
+fn suffix_lookup(rng: &mut Rng) -> Case<SuffixLookup> {
+    const BATCH: usize = 40;
+    const MAX_LEN: usize = 700;
+    const CORPUS: usize = 3000;
+    const DRAFTS: usize = 12;
+    let matrix_of = |cols| [BATCH, cols];
+    Case::new(SuffixLookup::new().width(2))
+        .input("tokens", matrix(rng, matrix_of(MAX_LEN), |r| r.below(4) as i32))
+        .input("lengths", vector(rng, BATCH, |r| r.below(MAX_LEN + 1) as i32))
+        .input("corpus", vector(rng, CORPUS, |r| r.below(4) as i32))
+        .input("corpus_length", vector(rng, 1, |r| r.below(CORPUS + 1) as i32))
+        .output("drafts", DType::I32, &matrix_of(DRAFTS))
+        .output("counts", DType::I32, &[BATCH])
+        .output("first_child", DType::I32, &matrix_of(DRAFTS + 1))
+        .output("next_sibling", DType::I32, &matrix_of(DRAFTS + 1))
 }
 
 /// Texts that end now and then, by a stop token or their length.
