@@ -15,6 +15,9 @@
 //! must inputs. A backend that does not have an operator (status 2) has its cases
 //! counted as unsupported.
 //!
+//! Beside these, [`decode_tail`] chains four operators, each of which reads what the one before it
+//! wrote on the device.
+//!
 //! ```
 //! use spec_conformance::{Golden, golden, plain::Plain, random};
 //! use spec_core::ops::Unique;
@@ -29,6 +32,7 @@
 //! ```
 
 mod case;
+pub mod decode_tail;
 pub mod golden;
 pub mod host;
 #[doc(hidden)]

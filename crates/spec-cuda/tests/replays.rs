@@ -1,11 +1,14 @@
 //! What the blocks of a launch leave for each other is gone when it is captured and
-//! replayed: matches that move between the replays are found where they are.
+//! replayed: matches that move between the replays are found where they are, and texts that grow
+//! from replay to replay are those of decoding without a graph.
 
 mod common;
 
 use common::graph::Foreign;
 use common::random::Random;
 use common::{Array, Ready, cuda};
+use spec_conformance::Rng;
+use spec_conformance::decode_tail::{Request, Tail};
 use spec_core::ops::prompt_lookup::{self, Occurrence};
 use spec_core::ops::{NgramMatch, PromptLookup, ngram_match};
 use spec_core::{Backend, DType};
@@ -148,5 +151,44 @@ fn ngram_match_finds_what_moved() {
             let got = &drafts[request * (DRAFTS + 1) + 1..][..this_time[request] as usize - 1];
             assert_eq!(got, want, "replay {replay}, request {request}");
         }
+    }
+}
+
+/// The chain from logits to the drafts of the next step is captured once. Lengths, counts and what
+/// has finished change from replay to replay, and later requests take the memory of earlier ones.
+#[test]
+fn one_graph_serves_every_decode_step() {
+    const MAX_LEN: usize = 150;
+    let Some(cuda) = cuda() else { return };
+    let foreign = Foreign::new(&cuda);
+    for (batch, max_draft) in [(1, 3), (7, 4), (300, 7)] {
+        let mut tail = Tail::new(&cuda, batch, max_draft, MAX_LEN).expect("the operators");
+        let (mut runs, mut tokens) = (0, 0);
+        for dependent in [false, true] {
+            let stream = || match dependent {
+                false => foreign.stream(),
+                true => foreign.stream().dependent_launch(),
+            };
+            let graph = foreign.capture(|_| tail.enqueue(stream).expect("the launches"));
+            for seed in 0..4 {
+                let mut rng = Rng::new(seed, "one_graph_serves_every_decode_step");
+                let requests: Vec<Request> =
+                    (0..batch).map(|_| Request::random(&mut rng, MAX_LEN)).collect();
+                let replay = |_: &mut Tail| {
+                    cuda.synchronize()?;
+                    graph.replay();
+                    Ok(())
+                };
+                let outcome = tail.decode(&requests, replay).expect("the steps");
+                for (request, ended) in requests.iter().zip(&outcome.ended) {
+                    let alone = request.alone(MAX_LEN).expect("the plain loop");
+                    assert_eq!(*ended, alone, "seed {seed}, {batch} requests, {request:?}");
+                }
+                assert_eq!(outcome.flags, 0);
+                runs += outcome.runs;
+                tokens += outcome.tokens;
+            }
+        }
+        assert!(tokens * 4 > runs * 5, "drafts are too bad to test anything: {tokens} in {runs}");
     }
 }

@@ -1,0 +1,408 @@
+//! The tail of a decode step as a chain of operators, each of which reads what the operator before
+//! it wrote on the device.
+//!
+//! ```text
+//! logits ─> sample_logits ─> tree_verify ─> append_tokens ─> prompt_lookup
+//!                                 ^                                │
+//!                                 └──── drafts of the next step ───┘
+//! ```
+//!
+//! Lengths, counts and the state of each request are read on the device, so one captured graph of
+//! the chain serves all steps. `prompt_lookup` writes its drafts where `tree_verify` reads them:
+//! into the rows of `draft_tokens`, behind the root. The -1 behind the last draft equals no token
+//! of the target, so `tree_verify` needs no number of drafts, and the links of a chain never
+//! change.
+//!
+//! Drafts must not change a text: [`Request::alone`] decodes without them, a token at a time, on
+//! the plain loops.
+
+use spec_core::ops::append_tokens::{AT_LENGTH, RUNNING, STOPPED};
+use spec_core::ops::tree_verify::Links;
+use spec_core::ops::{AppendTokens, PromptLookup, SampleLogits, TreeVerify};
+use spec_core::ops::{append_tokens, prompt_lookup, sample_logits, tree_verify};
+use spec_core::{
+    Backend, Buffer, DType, Descriptor, Element, Operator, Result, Stream, Supports, TensorDesc,
+};
+
+use crate::plain::Plain;
+use crate::{Complete, Rng};
+
+const VOCAB: usize = 24;
+/// Tokens that may end a text, of each request.
+const STOPS: usize = 2;
+/// No token.
+const NONE: i32 = -1;
+
+/// Stands for a language model: the logits of the token that follows `last`. The target chooses
+/// the same token after the same one often enough for `prompt_lookup` to find good drafts.
+fn logits(last: i32) -> Vec<f32> {
+    let mut rng = Rng::new(last as u64, "decode_tail");
+    (0..VOCAB).map(|_| 3.0 * rng.normal()).collect()
+}
+
+/// What a request asks for.
+#[derive(Clone, Debug)]
+pub struct Request {
+    seed: u64,
+    temperature: f32,
+    stop_tokens: [i32; STOPS],
+    max_length: i32,
+    prompt: Vec<i32>,
+}
+
+/// A text, and why it ended: `finished` of `append_tokens`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ended {
+    /// The prompt and every token that follows it.
+    pub text: Vec<i32>,
+    /// 1 by a stop token, 2 by its length.
+    pub finished: i32,
+}
+
+impl Request {
+    /// A request whose text fits a row of `max_len` tokens. It may have no room for a token, and
+    /// it may ask for more tokens than the row holds.
+    pub fn random(rng: &mut Rng, max_len: usize) -> Self {
+        let length = rng.between(1, max_len.min(6));
+        let token = |rng: &mut Rng| rng.below(VOCAB) as i32;
+        Request {
+            seed: rng.next(),
+            temperature: rng.pick(&[0.0, 0.5, 1.0]),
+            stop_tokens: std::array::from_fn(|_| if rng.chance(3) { token(rng) } else { NONE }),
+            max_length: match rng.below(3) {
+                0 => rng.below(max_len + 1) as i32,
+                1 => max_len as i32,
+                _ => i32::MAX,
+            },
+            prompt: (0..length).map(|_| token(rng)).collect(),
+        }
+    }
+
+    /// The text that decoding without drafts gives, a token at a time, in a row of `max_len`.
+    ///
+    /// # Errors
+    /// Those of `sample_logits`: none is expected.
+    pub fn alone(&self, max_len: usize) -> Result<Ended> {
+        let operator = SampleLogits::default();
+        let sample = Descriptor::create(&Plain::default(), &operator, &operator.tensors(1, VOCAB))?;
+        let max_length = usize::try_from(self.max_length).unwrap_or(0).min(max_len);
+        let mut text = self.prompt.clone();
+        while text.len() < max_length {
+            let (position, mut token) = ([text.len() as i64], [0i32]);
+            let logits = logits(text.last().copied().unwrap_or(NONE));
+            let (temperature, seed) = ([self.temperature], [self.seed]);
+            let buffers =
+                sample_logits::Buffers::new(&logits, &position, &temperature, &seed, &mut token);
+            sample.call(spec_core::ViewMut::empty(), buffers)?;
+            text.extend(token);
+            if self.stop_tokens.contains(&token[0]) {
+                return Ok(Ended { text, finished: STOPPED });
+            }
+        }
+        Ok(Ended { text, finished: AT_LENGTH })
+    }
+}
+
+/// What came of a batch.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// The text of each request.
+    pub ended: Vec<Ended>,
+    /// Runs of the model, of all requests together.
+    pub runs: usize,
+    /// Tokens that all requests took together. Without drafts, as many as runs at most.
+    pub tokens: usize,
+    /// The flags that all calls raised.
+    pub flags: u32,
+}
+
+/// A descriptor with its workspace.
+struct Ready<O: Operator> {
+    descriptor: Descriptor<O>,
+    workspace: Buffer<u8>,
+}
+
+impl<O: Operator> Ready<O> {
+    fn new<B: Supports<O> + ?Sized>(
+        backend: &B,
+        operator: &O,
+        tensors: &O::Tensors,
+    ) -> Result<Self> {
+        let descriptor = Descriptor::create(backend, operator, tensors)?;
+        let workspace = descriptor.workspace(backend)?;
+        Ok(Ready { descriptor, workspace })
+    }
+
+    fn enqueue(&mut self, buffers: O::Buffers<'_>, stream: Stream<'_>) -> Result<()> {
+        self.descriptor.call_on(&mut self.workspace, buffers, stream)
+    }
+}
+
+/// The four operators and all memory that they share.
+pub struct Tail {
+    batch: usize,
+    max_len: usize,
+    /// Nodes of a chain of drafts: the root and the drafts.
+    nodes: usize,
+    sample: Ready<SampleLogits>,
+    verify: Ready<TreeVerify>,
+    append: Ready<AppendTokens>,
+    lookup: Ready<PromptLookup>,
+    // What the model writes: [batch, nodes, VOCAB] and [batch, nodes].
+    logits: Buffer<f32>,
+    positions: Buffer<i64>,
+    // What requests ask for.
+    temperature: Buffer<f32>,
+    seeds: Buffer<u64>,
+    stop_tokens: Buffer<i32>,
+    max_lengths: Buffer<i32>,
+    // Constants: the request of each row of logits, and chains.
+    requests: Buffer<i32>,
+    first_child: Buffer<i32>,
+    next_sibling: Buffer<i32>,
+    // What the operators leave for each other.
+    target_tokens: Buffer<i32>,
+    emitted: Buffer<i32>,
+    path: Buffer<i32>,
+    num_tokens: Buffer<i32>,
+    tokens: Buffer<i32>,
+    lengths: Buffer<i32>,
+    finished: Buffer<i32>,
+    appended: Buffer<i32>,
+    draft_tokens: Buffer<i32>,
+    draft_counts: Buffer<i32>,
+    flags: Buffer<u32>,
+}
+
+impl Tail {
+    /// Operators and memory for `batch` requests with up to `max_draft` drafts each, at least 1, and
+    /// texts of up to `max_len` tokens.
+    ///
+    /// # Errors
+    /// Those of the operators, and of memory.
+    pub fn new<B: Complete + ?Sized>(
+        backend: &B,
+        batch: usize,
+        max_draft: usize,
+        max_len: usize,
+    ) -> Result<Self> {
+        let nodes = max_draft + 1;
+        let rows = batch * nodes;
+        let flags = TensorDesc::new(DType::U32, [1]);
+        let per_request = TensorDesc::new(DType::I32, [batch]);
+
+        let sample = SampleLogits::default();
+        let sample_tensors = sample.tensors_of(rows, batch, VOCAB).flags(flags);
+        let verify = TreeVerify::new(max_draft);
+        let verify_tensors = verify.tensors(batch, nodes).flags(flags);
+        let append = AppendTokens::new();
+        let append_tensors = append
+            .tensors(DType::I32, batch, max_len, nodes)
+            .stop_tokens(TensorDesc::new(DType::I32, [batch, STOPS]))
+            .max_lengths(per_request)
+            .finished(per_request)
+            .flags(flags);
+        let lookup = PromptLookup::new().min_ngram(1).max_ngram(3).max_draft(max_draft);
+        let mut lookup_tensors = lookup.tensors(DType::I32, batch, max_len).flags(flags);
+        // The rows of `draft_tokens` without their first column, the root.
+        lookup_tensors.drafts =
+            TensorDesc::with_strides(DType::I32, [batch, max_draft], [nodes as isize, 1]);
+
+        let of_rows: Vec<i32> = (0..rows).map(|row| (row / nodes) as i32).collect();
+        let Links { first_child, next_sibling } = Links::chain(nodes);
+        let ints = |len: usize| Buffer::allocate(backend, len);
+        Ok(Tail {
+            batch,
+            max_len,
+            nodes,
+            sample: Ready::new(backend, &sample, &sample_tensors)?,
+            verify: Ready::new(backend, &verify, &verify_tensors)?,
+            append: Ready::new(backend, &append, &append_tensors)?,
+            lookup: Ready::new(backend, &lookup, &lookup_tensors)?,
+            logits: Buffer::allocate(backend, rows * VOCAB)?,
+            positions: Buffer::allocate(backend, rows)?,
+            temperature: Buffer::allocate(backend, batch)?,
+            seeds: Buffer::allocate(backend, batch)?,
+            stop_tokens: ints(batch * STOPS)?,
+            max_lengths: ints(batch)?,
+            requests: upload(backend, &of_rows)?,
+            first_child: upload(backend, &first_child.repeat(batch))?,
+            next_sibling: upload(backend, &next_sibling.repeat(batch))?,
+            target_tokens: ints(rows)?,
+            emitted: ints(rows)?,
+            path: ints(rows)?,
+            num_tokens: ints(batch)?,
+            tokens: ints(batch * max_len)?,
+            lengths: ints(batch)?,
+            finished: ints(batch)?,
+            appended: ints(batch)?,
+            draft_tokens: ints(rows)?,
+            draft_counts: ints(batch)?,
+            flags: upload(backend, &[0])?,
+        })
+    }
+
+    /// Enqueues the chain: four calls, with nothing between them. `stream` says where, once a call.
+    ///
+    /// # Errors
+    /// Those of the calls.
+    pub fn enqueue<'a>(&mut self, stream: impl Fn() -> Stream<'a>) -> Result<()> {
+        let chosen = sample_logits::Buffers::new(
+            &self.logits,
+            &self.positions,
+            &self.temperature,
+            &self.seeds,
+            &mut self.target_tokens,
+        );
+        let chosen = chosen.requests(&self.requests).flags(&mut self.flags);
+        self.sample.enqueue(chosen, stream())?;
+
+        let followed = tree_verify::Buffers::new(tree_verify::Required {
+            draft_tokens: (&self.draft_tokens).into(),
+            target_tokens: (&self.target_tokens).into(),
+            first_child: (&self.first_child).into(),
+            next_sibling: (&self.next_sibling).into(),
+            tokens: (&mut self.emitted).into(),
+            nodes: (&mut self.path).into(),
+            num_tokens: (&mut self.num_tokens).into(),
+        });
+        self.verify.enqueue(followed.flags(&mut self.flags), stream())?;
+
+        let longer = append_tokens::Buffers::new(append_tokens::Required {
+            tokens: (&mut self.tokens).into(),
+            lengths: (&mut self.lengths).into(),
+            new_tokens: (&self.emitted).into(),
+            new_counts: (&self.num_tokens).into(),
+            appended: (&mut self.appended).into(),
+        });
+        let longer = longer
+            .stop_tokens(&self.stop_tokens)
+            .max_lengths(&self.max_lengths)
+            .finished(&mut self.finished)
+            .flags(&mut self.flags);
+        self.append.enqueue(longer, stream())?;
+
+        let (_, behind_the_root) = self.draft_tokens.view_mut().split_at(1);
+        let drafted = prompt_lookup::Buffers::new(
+            &self.tokens,
+            &self.lengths,
+            behind_the_root,
+            &mut self.draft_counts,
+        );
+        self.lookup.enqueue(drafted.flags(&mut self.flags), stream())
+    }
+
+    /// Decodes a batch until each of its requests has ended, and one step beyond, which must change
+    /// nothing. `step` runs what [`enqueue`](Self::enqueue) enqueues: on the backend's own queue,
+    /// or elsewhere, where it waits for that queue before and for its own work after.
+    ///
+    /// # Errors
+    /// Those of `step` and of memory.
+    ///
+    /// # Panics
+    /// If these are not as many requests as the batch has.
+    pub fn decode(
+        &mut self,
+        requests: &[Request],
+        mut step: impl FnMut(&mut Self) -> Result<()>,
+    ) -> Result<Outcome> {
+        assert_eq!(requests.len(), self.batch, "one request for each row of the batch");
+        self.start(requests)?;
+        let (mut runs, mut tokens) = (0, 0);
+        // A request that has not ended takes a token at least, or ends.
+        for _ in 0..=self.max_len + 1 {
+            let running = self.finished.to_vec()?.iter().filter(|&&state| state == RUNNING).count();
+            self.forward()?;
+            step(self)?;
+            runs += running;
+            tokens += self.appended.to_vec()?.iter().sum::<i32>() as usize;
+            if running == 0 {
+                break;
+            }
+        }
+        let (texts, lengths) = (self.tokens.to_vec()?, self.lengths.to_vec()?);
+        let texts = texts.chunks(self.max_len).zip(lengths).zip(self.finished.to_vec()?);
+        let ended = texts.map(|((row, length), finished)| {
+            let length = usize::try_from(length).unwrap_or(0).min(row.len());
+            Ended { text: row[..length].to_vec(), finished }
+        });
+        Ok(Outcome { ended: ended.collect(), runs, tokens, flags: self.flags.to_vec()?[0] })
+    }
+
+    /// Writes the prompts. The first step has no drafts.
+    fn start(&mut self, requests: &[Request]) -> Result<()> {
+        let of = |value: fn(&Request) -> i32| requests.iter().map(value).collect::<Vec<i32>>();
+        let mut tokens = vec![NONE; self.batch * self.max_len];
+        for (row, request) in tokens.chunks_mut(self.max_len).zip(requests) {
+            row[..request.prompt.len()].copy_from_slice(&request.prompt);
+        }
+        self.tokens.write(&tokens)?;
+        self.lengths.write(&of(|request| request.prompt.len() as i32))?;
+        self.finished.write(&of(|_| RUNNING))?;
+        self.max_lengths.write(&of(|request| request.max_length))?;
+        let stops: Vec<i32> = requests.iter().flat_map(|request| request.stop_tokens).collect();
+        self.stop_tokens.write(&stops)?;
+        let temperature: Vec<f32> = requests.iter().map(|request| request.temperature).collect();
+        self.temperature.write(&temperature)?;
+        let seeds: Vec<u64> = requests.iter().map(|request| request.seed).collect();
+        self.seeds.write(&seeds)?;
+        self.draft_tokens.write(&vec![NONE; self.batch * self.nodes])?;
+        self.flags.write(&[0])
+    }
+
+    /// Takes the place of the model's forward pass over the last token of each text and its drafts:
+    /// the only part of a step that the host computes here.
+    fn forward(&mut self) -> Result<()> {
+        let (texts, lengths) = (self.tokens.to_vec()?, self.lengths.to_vec()?);
+        let drafts = self.draft_tokens.to_vec()?;
+        let (mut rows, mut positions) = (Vec::new(), Vec::new());
+        for request in 0..self.batch {
+            let length = lengths[request] as usize;
+            let last = texts[request * self.max_len..][..length].last();
+            let drafts = &drafts[request * self.nodes..][1..self.nodes];
+            for (node, &token) in last.into_iter().chain(drafts).enumerate() {
+                rows.extend(logits(token));
+                positions.push((length + node) as i64);
+            }
+        }
+        self.logits.write(&rows)?;
+        self.positions.write(&positions)
+    }
+}
+
+impl std::fmt::Debug for Tail {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Tail { batch, max_len, nodes, .. } = self;
+        write!(f, "Tail({batch} requests, {nodes} nodes, texts of {max_len})")
+    }
+}
+
+/// A copy of `data` in a device's memory.
+fn upload<B: Backend + ?Sized, T: Element>(backend: &B, data: &[T]) -> Result<Buffer<T>> {
+    let mut buffer = Buffer::allocate(backend, data.len())?;
+    buffer.write(data)?;
+    Ok(buffer)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The chain is right on the plain loops, and its drafts are good enough to test something.
+    #[test]
+    fn drafts_save_runs_and_leave_the_texts() {
+        const MAX_LEN: usize = 40;
+        let mut rng = Rng::new(1, "decode_tail::tests");
+        let requests: Vec<Request> = (0..64).map(|_| Request::random(&mut rng, MAX_LEN)).collect();
+        let mut tail = Tail::new(&Plain::default(), requests.len(), 4, MAX_LEN).unwrap();
+        let outcome = tail.decode(&requests, |tail| tail.enqueue(Stream::default)).unwrap();
+        for (request, ended) in requests.iter().zip(&outcome.ended) {
+            assert_eq!(*ended, request.alone(MAX_LEN).unwrap(), "{request:?}");
+        }
+        for reason in [STOPPED, AT_LENGTH] {
+            assert!(outcome.ended.iter().any(|ended| ended.finished == reason), "{reason}");
+        }
+        assert_eq!(outcome.flags, 0);
+        assert!(outcome.tokens * 4 > outcome.runs * 5, "{outcome:?}");
+    }
+}

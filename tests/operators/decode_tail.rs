@@ -1,0 +1,40 @@
+//! The tail of a decode step on every device, as a chain of operators whose data stay there: the
+//! texts are those of decoding without drafts, a token at a time, and end where they must.
+//!
+//! `SPEC_RUNS` says how many pairs of batches are decoded, 200 on a processor or a GPU of its own and 10 on
+//! a software renderer otherwise.
+
+use spec::{Result, Stream};
+use spec_conformance::Rng;
+use spec_conformance::decode_tail::{Request, Tail};
+
+#[test]
+fn drafts_leave_the_texts() -> Result<()> {
+    let asked = std::env::var("SPEC_RUNS").ok().map(|runs| runs.parse().expect("a number"));
+    for handle in crate::common::handles() {
+        let count = asked.unwrap_or(if handle.info().software { 10 } else { 200 });
+        let (mut runs, mut tokens) = (0, 0);
+        for run in 0..count {
+            let mut rng = Rng::new(run, "decode_tail");
+            let (batch, max_draft) = (rng.between(1, 12), rng.pick(&[1, 4, 7]));
+            let max_len = rng.pick(&[1, 12, 60, 60]);
+            let mut tail = Tail::new(&handle, batch, max_draft, max_len)?;
+            // The second batch finds what the first has left.
+            for _ in 0..2 {
+                let requests: Vec<Request> =
+                    (0..batch).map(|_| Request::random(&mut rng, max_len)).collect();
+                let outcome = tail.decode(&requests, |tail| tail.enqueue(Stream::default))?;
+                for (request, ended) in requests.iter().zip(&outcome.ended) {
+                    let alone = request.alone(max_len)?;
+                    assert_eq!(*ended, alone, "run {run} on {}: {request:?}", handle.device());
+                }
+                assert_eq!(outcome.flags, 0, "run {run} on {}", handle.device());
+                runs += outcome.runs;
+                tokens += outcome.tokens;
+            }
+        }
+        println!("{}: {} batches, {tokens} tokens in {runs} runs", handle.device(), 2 * count);
+        assert!(tokens * 5 > runs * 6, "drafts are too bad to test anything: {tokens} in {runs}");
+    }
+    Ok(())
+}
