@@ -167,9 +167,9 @@ fn clear_at_end(bar: &ProgressBar) {
     _ = ctrlc::try_set_handler(|| {
         let shown = lock(&SHOWN);
         if let Some(bar) = &*shown {
-            bar.finish_and_clear();
-            // Nothing is drawn any more.
+            // Once the bar has no terminal, nothing is drawn behind what clears its line.
             bar.set_draw_target(ProgressDrawTarget::hidden());
+            _ = write!(std::io::stderr(), "\r\u{1b}[2K");
         }
         process::end(INTERRUPTED);
     });

@@ -41,18 +41,18 @@
 //! let append = handle.create(&params, &tensors)?;
 //! let mut workspace = append.workspace(&handle)?;
 //!
-//! let mut tokens = [[5, 3, 8, 0, 0, 0], [4, 4, 4, 4, 4, 0]];
+//! let mut tokens = [5, 3, 8, 0, 0, 0, /* the second text */ 4, 4, 4, 4, 4, 0];
 //! let (mut lengths, mut finished, mut appended) = ([3, 5], [0, 0], [0, 0]);
 //! let buffers = Buffers::new(Required {
 //!     tokens: (&mut tokens).into(),
 //!     lengths: (&mut lengths).into(),
-//!     new_tokens: (&[[9, 2, 7], [6, 6, 6]]).into(),
+//!     new_tokens: (&[9, 2, 7, 6, 6, 6]).into(),
 //!     new_counts: (&[3, 3]).into(),
 //!     appended: (&mut appended).into(),
 //! });
-//! append.call(&mut workspace, buffers.stop_tokens(&[[2], [2]]).finished(&mut finished))?;
+//! append.call(&mut workspace, buffers.stop_tokens(&[2, 2]).finished(&mut finished))?;
 //! // The first request stops at token 2, the second where its row ends.
-//! assert_eq!(tokens, [[5, 3, 8, 9, 2, 0], [4, 4, 4, 4, 4, 6]]);
+//! assert_eq!(tokens, [5, 3, 8, 9, 2, 0, 4, 4, 4, 4, 4, 6]);
 //! assert_eq!((lengths, appended, finished), ([5, 6], [2, 1], [1, 2]));
 //! # Ok::<(), spec::Error>(())
 //! ```
