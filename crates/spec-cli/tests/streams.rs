@@ -123,9 +123,9 @@ fn interrupted_on_a_terminal(command: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let typescript = folder.path().join("terminal");
     // The shell is the program's own process, so that its number is the program's.
-    // What runs in the background of a script has SIGINT ignored, and a program keeps that.
+    // What a script runs in the background, or under nohup, has signals ignored, and keeps that.
     let line = format!(
-        "stty cols 40 rows 20; echo $$ >number; exec env --default-signal=INT {SPEC} {command}"
+        "stty cols 40 rows 20; echo $$ >number; exec env --default-signal {SPEC} {command}"
     );
     let mut terminal = Command::new("script")
         .args(["--quiet", "--flush", "--command", &line])

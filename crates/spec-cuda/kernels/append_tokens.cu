@@ -1,8 +1,8 @@
 // append_tokens: appends the tokens of a decode step to the texts of its requests.
 //
 // A warp owns a request. Its lanes read 32 new tokens at once and compare each with the request's stop
-// tokens; ballots give the first lane that ends the text. Everything that decides is read before
-// anything is decided, so that a request costs one trip to memory, then its writes:
+// tokens; ballots give the first lane that ends the text. A request costs three dependent trips to
+// memory, its lengths and counts, the new tokens, the stop tokens, and then its writes:
 //
 //     lane            0    1    2    3  ...
 //     new token       9    2    7    .

@@ -6,7 +6,7 @@ use spec_core::ops::suffix_lookup::MAX_WINDOWS;
 
 use crate::ops::ngram::Token;
 use crate::simd::Pair;
-use crate::slices::Int;
+use crate::slices::{Int, once};
 
 /// Marks a window in the corpus. Places are below 2^31.
 const IN_CORPUS: u32 = 1 << 31;
@@ -32,7 +32,7 @@ impl<T: Token + Int> Windows<'_, T> {
     pub(super) fn token(&self, window: u16, depth: usize) -> Option<T> {
         let end = self.ends[usize::from(window)];
         let known = if end & IN_CORPUS == 0 { self.text } else { self.corpus };
-        let token = known.get((end & !IN_CORPUS) as usize + depth).copied();
+        let token = known.get((end & !IN_CORPUS) as usize + depth).map(once);
         token.filter(|token| token.wide() >= 0)
     }
 

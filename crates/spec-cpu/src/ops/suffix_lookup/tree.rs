@@ -27,6 +27,8 @@ impl Group {
 #[derive(Clone, Copy, Default)]
 struct Offer {
     group: Group,
+    /// The bits of its token.
+    token: u64,
     depth: u16,
     /// The number of its most recent window.
     first: u16,
@@ -61,12 +63,8 @@ pub(super) fn grow<T: Token + Int>(
     growth.offer_children(all, 0, 0, n);
     for (at, node) in nodes[..n].iter_mut().enumerate() {
         let Some(best) = growth.take_best() else { return at };
-        // The best offer has the depth of its token, counted from 1.
-        let depth = usize::from(best.depth);
-        let window = growth.order[usize::from(best.group.start)];
-        let token = windows.token(window, depth - 1).map_or(0, Token::bits);
-        *node = [token, best.parent.into(), best.group.len().into()];
-        growth.offer_children(best.group, depth, at as u16 + 1, n - at - 1);
+        *node = [best.token, best.parent.into(), best.group.len().into()];
+        growth.offer_children(best.group, best.depth.into(), at as u16 + 1, n - at - 1);
     }
     n
 }
@@ -96,21 +94,28 @@ impl<T: Token + Int> Growth<'_, '_, T> {
         }
         let windows = self.windows;
         let (start, end) = (usize::from(group.start), usize::from(group.end));
-        let of = |window: &u16| windows.token(*window, depth).map(Int::wide);
-        // Windows without a token at this depth come first.
-        self.order[start..end].sort_unstable_by_key(|window| (of(window), *window));
+        // Each token is read once: another thread may change it meanwhile, and sorting needs keys that
+        // stay. Windows without a token at this depth come first.
+        let mut keys = [(None, 0); MAX_WINDOWS];
+        let keys = &mut keys[..end - start];
+        for (key, &window) in keys.iter_mut().zip(&self.order[start..end]) {
+            *key = (windows.token(window, depth).map(Token::bits), window);
+        }
+        keys.sort_unstable();
+        for (window, key) in self.order[start..end].iter_mut().zip(&*keys) {
+            *window = key.1;
+        }
         let mut children = [Offer::default(); MAX_WINDOWS];
         let (mut count, mut from) = (0, group.start);
-        for same in self.order[start..end].chunk_by(|a, b| of(a) == of(b)) {
+        for same in keys.chunk_by(|a, b| a.0 == b.0) {
             let group = Group { start: from, end: from + same.len() as u16 };
             from = group.end;
-            children[count] = Offer { group, depth: depth as u16 + 1, first: same[0], parent };
+            let Some(token) = same[0].0 else { continue };
+            let depth = depth as u16 + 1;
+            children[count] = Offer { group, token, depth, first: same[0].1, parent };
             count += 1;
         }
         let children = &mut children[..count];
-        let is_none = |child: &Offer| of(&self.order[usize::from(child.group.start)]).is_none();
-        let skip = usize::from(children.first().is_some_and(is_none));
-        let children = &mut children[skip..];
         children.sort_unstable_by_key(Offer::order);
         let needed = u64::from(self.params.share_floor()) * windows.len() as u64;
         let offered = children.iter().take(self.params.width.min(left));
