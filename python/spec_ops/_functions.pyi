@@ -76,7 +76,7 @@ def prompt_lookup(
 def suffix_lookup(
     tokens: Array, lengths: Array, *, min_match: int = 1, max_match: int = 16,
     max_windows: int = 64, width: int = 1, min_share: float = 0.0,
-    drafts_per_match: float = 0.0, n: int, corpus: Array | None = None,
+    drafts_per_match: float = 64.0, n: int, corpus: Array | None = None,
     corpus_length: Array | None = None, parents: bool = False, first_child: bool = False,
     next_sibling: bool = False, shares: bool = False, match_lengths: bool = False,
     flags: Array | None = None, out: Sequence[Array | None] | None = None

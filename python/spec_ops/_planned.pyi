@@ -101,7 +101,7 @@ class PromptLookup(Planned):
 class SuffixLookup(Planned):
     def __init__(
         self, *, min_match: int = 1, max_match: int = 16, max_windows: int = 64, width: int = 1,
-        min_share: float = 0.0, drafts_per_match: float = 0.0, n: int
+        min_share: float = 0.0, drafts_per_match: float = 64.0, n: int
     ) -> None: ...
     def plan(
         self, tokens: Array, lengths: Array, *, corpus: Array | None = None,
