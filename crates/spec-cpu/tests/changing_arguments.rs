@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use spec_conformance::{Argument, Case, Data, Layout, Rng, Subject, Tensor};
 use spec_core::ops::prompt_lookup::Occurrence;
 use spec_core::ops::{
-    DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
+    AdjustLogits, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
     RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
 };
 use spec_core::{Address, DType, Descriptor, Source, Stream, Supports, TensorDesc};
@@ -229,6 +229,11 @@ where
     for (seed, case) in cases.iter().take(CASES).enumerate() {
         disturb(case, &[], seed as u64);
     }
+}
+
+#[test]
+fn adjust_logits() {
+    disturb_random::<AdjustLogits>();
 }
 
 #[test]

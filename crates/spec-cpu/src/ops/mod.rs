@@ -1,5 +1,6 @@
 //! The operators: one file each, under the operator's own name.
 
+mod adjust_logits;
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;
 mod indexer_topk;
