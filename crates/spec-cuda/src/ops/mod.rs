@@ -33,6 +33,7 @@
 //!   `queue.zero(address, bytes)`, which a graph captures as a memset; nothing
 //!   belongs to the descriptor, since two streams may run it at once.
 
+mod adjust_logits;
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;
 mod indexer_topk;
@@ -53,7 +54,8 @@ mod tests {
     use super::*;
 
     /// The parameter structs of all kernels.
-    const HEADERS: [Header; 10] = [
+    const HEADERS: [Header; 11] = [
+        adjust_logits::HEADER,
         deduplicate_topk::HEADER,
         indexer_topk::HEADER,
         moe_align::HEADER,

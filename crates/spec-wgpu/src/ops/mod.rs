@@ -63,6 +63,7 @@
 //!   that many. More work is more threads or more dispatches.
 //! * A workgroup beyond `params.at.groups` returns before its first barrier.
 
+mod adjust_logits;
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;
 mod indexer_topk;
@@ -90,6 +91,7 @@ fn float_code(dtype: DType) -> u32 {
 /// Every operator's shader, for the test that validates them.
 #[cfg(test)]
 pub(crate) static SHADERS: &[&crate::shader::Shader] = &[
+    &adjust_logits::SHADER,
     &deduplicate_topk::SHADER,
     &hybrid_mtp_ngram::SHADER,
     &indexer_topk::SHADER,
@@ -116,7 +118,8 @@ mod tests {
     use super::*;
 
     /// The parameter structs of all shaders.
-    const HEADERS: [Header; 9] = [
+    const HEADERS: [Header; 10] = [
+        adjust_logits::HEADER,
         deduplicate_topk::HEADER,
         indexer_topk::HEADER,
         moe_align::HEADER,
