@@ -38,6 +38,9 @@
 //! device they are what the caller already holds there (raw device pointers, a
 //! wgpu buffer), or [`Buffer`]s that the handle allocates.
 
+// docs.rs names the feature that an item needs beside it.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod absent;
 mod handle;
 

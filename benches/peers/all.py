@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """Times everything that users would pick instead, as far as it is here, on the shapes
-of `spec bench`.
+of `spec-bench`.
 
     pip install numpy polars torch triton flashinfer-python cupy-cuda12x    # those that you want
     python3 benches/peers/all.py --json peers.json
-    cargo xtask report --html page.html ours.json peers.json
+    cargo run -p spec-bench -- report --html page.html ours.json peers.json
 
 What is not installed, and GPUs that are not there, are skipped with a line. The
 scripts beside this one time a package each.

@@ -1,7 +1,7 @@
 """What the scripts beside this one share: arguments, rows, times, the report.
 
 A script has a class with a method an operator; each makes what is timed of one
-row, and what checks its result. `rows.json` are the rows of `spec bench`, so
+row, and what checks its result. `rows.json` are the rows of `spec-bench`, so
 that shapes, names and units are the same; a test of the library holds the two
 against each other.
 """
@@ -21,7 +21,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 FORMAT = "spec-bench 1"
 
-# As `spec bench` has it: samples and seconds, in full and quick.
+# As `spec-bench` has it: samples and seconds, in full and quick.
 CPU_EFFORT = {False: (31, 1.0), True: (7, 0.1)}
 GPU_EFFORT = {False: (15, 20, 1.5), True: (9, 20, 0.3)}
 
@@ -31,7 +31,7 @@ class Skip(Exception):
 
 
 class Row:
-    """A row of `spec bench`, and the numbers in its shape."""
+    """A row of `spec-bench`, and the numbers in its shape."""
 
     def __init__(self, fields):
         self.operator = fields["operator"]

@@ -1,4 +1,4 @@
-"""Inputs as `spec bench` makes them: same shapes, ranges and answers, other random
+"""Inputs as `spec-bench` makes them: same shapes, ranges and answers, other random
 numbers; the sets of `unique` are the same keys."""
 
 from common import Skip, number

@@ -13,7 +13,7 @@ import sys
 import inputs
 from common import GPU_EFFORT, device, main, module
 
-# Inputs in turns shall be this many bytes together, as in `spec bench`.
+# Inputs in turns shall be this many bytes together, as in `spec-bench`.
 BEYOND_CACHES = 200 << 20
 ROTATED = 48 << 20
 

@@ -32,6 +32,7 @@ from ._errors import (
     StridesError,
 )
 from ._functions import (
+    append_tokens,
     deduplicate_topk,
     hybrid_mtp_ngram,
     indexer_topk,
@@ -40,6 +41,7 @@ from ._functions import (
     prompt_lookup,
     rejection_sample,
     sample_logits,
+    suffix_lookup,
     topk_router,
     tree_verify,
     unique,
@@ -47,6 +49,7 @@ from ._functions import (
 from ._native import Plan, __version__, devices
 from ._native import forked as _forked
 from ._planned import (
+    AppendTokens,
     DeduplicateTopk,
     HybridMtpNgram,
     IndexerTopk,
@@ -55,23 +58,28 @@ from ._planned import (
     PromptLookup,
     RejectionSample,
     SampleLogits,
+    SuffixLookup,
     TopkRouter,
     TreeVerify,
     Unique,
 )
 from ._results import (
     AlignedExperts,
+    AppendedTokens,
     DistinctKeys,
     DistinctPositions,
     Drafts,
     RejectionResult,
     RoutedExperts,
     SampledTokens,
+    SuffixDrafts,
     VerifiedPath,
 )
 
 __all__ = [
     "AlignedExperts",
+    "AppendTokens",
+    "AppendedTokens",
     "ArgumentError",
     "DeduplicateTopk",
     "DeviceError",
@@ -96,11 +104,14 @@ __all__ = [
     "SignatureError",
     "SpecError",
     "StridesError",
+    "SuffixDrafts",
+    "SuffixLookup",
     "TopkRouter",
     "TreeVerify",
     "Unique",
     "VerifiedPath",
     "__version__",
+    "append_tokens",
     "deduplicate_topk",
     "devices",
     "hybrid_mtp_ngram",
@@ -110,6 +121,7 @@ __all__ = [
     "prompt_lookup",
     "rejection_sample",
     "sample_logits",
+    "suffix_lookup",
     "topk_router",
     "tree_verify",
     "unique",

@@ -12,6 +12,10 @@ from . import _native
 from ._errors import SignatureError
 
 
+#: A name in the words for a shape.
+_NAME = re.compile(r"[a-z_]\w*")
+
+
 class Option(NamedTuple):
     """An option of an operator."""
 
@@ -66,6 +70,21 @@ class Contract:
     def optional(self) -> tuple[Argument, ...]:
         """Arguments that a call may leave out: inputs, and outputs that are made if asked for."""
         return tuple(argument for argument in self.arguments if argument.optional)
+
+    @cached_property
+    def extents(self) -> tuple[str, ...]:
+        """Sizes that no option and no input has, such as the number of draws of a row: a call
+        says them."""
+        known = {option.name for option in self.options} | {"capacity", "or"}
+        for argument in self.inputs:
+            known.update(_NAME.findall(argument.shape))
+        names = (name for output in self.outputs for name in _NAME.findall(output.shape))
+        return tuple(dict.fromkeys(name for name in names if name not in known))
+
+    def needs(self, extent: str) -> bool:
+        """Whether no call can do without that extent: a required output has no other shape."""
+        shapes = (output.shape for output in self.outputs if not output.optional)
+        return any(all(extent in _NAME.findall(one) for one in shape.split(" or ")) for shape in shapes)
 
     def completed(self, values: Iterable[Any]) -> dict[str, Any]:
         """Options by name, those that follow another one with its value."""

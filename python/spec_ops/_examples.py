@@ -75,6 +75,15 @@ array([1, 0], dtype=int32)
 array([[0., 1., 0.],
        [1., 0., 0.]], dtype=float32)
 """,
+    "suffix_lookup": """
+``n`` is how many drafts there may be. A tree comes as `tree_verify` takes it.
+
+>>> import numpy as np
+>>> text = np.array([[1, 2, 3, 4, 9, 1, 2, 3, 5, 9, 1, 2, 3, 5, 8, 1, 2, 3]])
+>>> found = suffix_lookup(text, np.array([18]), n=4, shares=True)
+>>> found.drafts, found.counts, found.shares.round(2)
+(array([[5, 8, 1, 2]]), array([4], dtype=int32), array([[0.67, 0.33, 0.33, 0.33]], dtype=float32))
+""",
     "tree_verify": """
 >>> import numpy as np
 >>> drafts, target = np.array([[0, 14, 25, 39]]), np.array([[14, 39, 8, 35]], np.int32)
@@ -82,6 +91,18 @@ array([[0., 1., 0.],
 >>> path = tree_verify(drafts, target, child, sibling, max_depth=2)
 >>> path.tokens, path.nodes, path.num_tokens
 (array([[14, 39, 35]], dtype=int32), array([[0, 1, 3]], dtype=int32), array([3], dtype=int32))
+""",
+    "append_tokens": """
+Texts, lengths and ``finished`` change in place.
+
+>>> import numpy as np
+>>> text, lengths = np.array([[5, 3, 8, 0, 0, 0]]), np.array([3], np.int32)
+>>> new, count = np.array([[9, 2, 7]], np.int32), np.array([3], np.int32)
+>>> finished = np.zeros(1, np.int32)
+>>> append_tokens(text, lengths, new, count, stop_tokens=np.array([[2]]), finished=finished).appended
+array([2], dtype=int32)
+>>> text, lengths, finished
+(array([[5, 3, 8, 9, 2, 0]]), array([5], dtype=int32), array([1], dtype=int32))
 """,
     "moe_align": """
 ``sorted_ids``, ``block_experts`` and ``num_padded`` are vLLM's ``sorted_token_ids``,

@@ -31,11 +31,12 @@ from ._results import Array  # noqa: F401, in annotations
 from ._shapes import of_outputs
 
 
-def make(name: str, *options: Any) -> Operator:
-    """A new operator with options in the contract's order. `operator` remembers what it made."""
+def make(name: str, *values: Any) -> Operator:
+    """A new operator with options, then extents, in the contract's order. `operator` remembers
+    what it made."""
     # As the named tuple's own constructor, which is Python's code, does in the end.
     result = partial(tuple.__new__, results.RESULTS.get(name, tuple))
-    return Operator(name, options, of_outputs, result)
+    return Operator(name, values, of_outputs, result)
 
 
 def asked(out: Any, wanted: Sequence[bool | None]) -> Any:
@@ -55,7 +56,8 @@ def source(contract: Contract) -> str:
     """The text of an operator's function."""
     name, words = contract.name, [output.optional and output.name for output in contract.outputs]
     taken = "".join(f"    {one},\n" for one in [*signatures.function(contract), "**_unknown: Any"])
-    options = ", ".join([repr(name), *(option.name for option in contract.options)])
+    values = [*(option.name for option in contract.options), *contract.extents]
+    options = ", ".join([repr(name), *values])
     inputs = ", ".join([*(one.name for one in contract.inputs), *["out=out"] * bool(words)])
     text = f"""\
 def {name}(

@@ -40,11 +40,12 @@ def rejection_sample(
 
 def sample_logits(
     logits: Array, positions: Array, temperature: Array | float, seeds: Array | int, *,
-    min_p_first: bool = False, top_k: Array | int | None = None,
-    top_p: Array | float | None = None, min_p: Array | float | None = None,
-    requests: Array | None = None, mask: Array | None = None, probs: bool = False,
-    logprobs: bool = False, processed_logprobs: bool = False, ranks: bool = False,
-    top_tokens: bool = False, top_logprobs: bool = False, flags: Array | None = None,
+    min_p_first: bool = False, n: int | None = None, top: int | None = None,
+    top_k: Array | int | None = None, top_p: Array | float | None = None,
+    min_p: Array | float | None = None, requests: Array | None = None,
+    mask: Array | None = None, probs: bool = False, logprobs: bool = False,
+    processed_logprobs: bool = False, ranks: bool = False, top_tokens: bool = False,
+    top_logprobs: bool = False, flags: Array | None = None,
     out: Sequence[Array | None] | None = None
 ) -> results.SampledTokens:
     """From logits to tokens: temperature, top-k, top-p, min-p, an allowed-token mask and a seed, each of its own request."""
@@ -72,11 +73,29 @@ def prompt_lookup(
 ) -> results.Drafts:
     """Drafts from a request's own text: what followed its last tokens where they occurred before."""
 
+def suffix_lookup(
+    tokens: Array, lengths: Array, *, min_match: int = 1, max_match: int = 16,
+    max_windows: int = 64, width: int = 1, min_share: float = 0.0,
+    drafts_per_match: float = 0.0, n: int, corpus: Array | None = None,
+    corpus_length: Array | None = None, parents: bool = False, first_child: bool = False,
+    next_sibling: bool = False, shares: bool = False, match_lengths: bool = False,
+    flags: Array | None = None, out: Sequence[Array | None] | None = None
+) -> results.SuffixDrafts:
+    """Drafts from the longest suffix that occurred before, in a request's own text and in a shared corpus, weighed by how often each continuation followed."""
+
 def tree_verify(
     draft_tokens: Array, target_tokens: Array, first_child: Array, next_sibling: Array, *,
     max_depth: int, flags: Array | None = None, out: Sequence[Array | None] | None = None
 ) -> results.VerifiedPath:
     """Follows the target model down a tree, or a chain, of drafts."""
+
+def append_tokens(
+    tokens: Array, lengths: Array, new_tokens: Array, new_counts: Array, *,
+    stop_tokens: Array | None = None, max_lengths: Array | None = None,
+    finished: Array | None = None, last_tokens: bool = False, flags: Array | None = None,
+    out: Sequence[Array | None] | None = None
+) -> results.AppendedTokens:
+    """Appends the tokens of a decode step to the texts of its requests, up to stop tokens and length limits."""
 
 def moe_align(
     topk_ids: Array, *, experts: int, block_size: int, local_experts: int | None = None,

@@ -28,7 +28,9 @@ class Planned:
         bound = self.__signature__.bind(**options)
         bound.apply_defaults()
         self.options = self.contract.completed(bound.arguments.values())
-        self._native = functions.operator(self.contract.name, *self.options.values())
+        extents = [bound.arguments[name] for name in self.contract.extents]
+        self._native = functions.operator(self.contract.name, *self.options.values(), *extents)
+        self.options |= zip(self.contract.extents, extents)
 
     def __repr__(self) -> str:
         options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
@@ -61,7 +63,9 @@ def _planned(contract: Contract) -> type[Planned]:
         "contract": contract,
         "__doc__": f"{contract.name} with its options: see :func:`spec_ops.{contract.name}`.",
         "__module__": "spec_ops",
-        "__signature__": inspect.Signature([known[option.name] for option in contract.options]),
+        "__signature__": inspect.Signature(
+            [known[name] for name in (*(one.name for one in contract.options), *contract.extents)]
+        ),
     }
     return type(contract.class_name, (Planned,), about)
 

@@ -54,7 +54,7 @@ class RejectionSample(Planned):
 
 class SampleLogits(Planned):
     def __init__(
-        self, *, min_p_first: bool = False
+        self, *, min_p_first: bool = False, n: int | None = None, top: int | None = None
     ) -> None: ...
     def plan(
         self, logits: Array, positions: Array, temperature: Array | float, seeds: Array | int,
@@ -98,6 +98,18 @@ class PromptLookup(Planned):
         out: Sequence[Array | None] | None = None
     ) -> Plan: ...
 
+class SuffixLookup(Planned):
+    def __init__(
+        self, *, min_match: int = 1, max_match: int = 16, max_windows: int = 64, width: int = 1,
+        min_share: float = 0.0, drafts_per_match: float = 0.0, n: int
+    ) -> None: ...
+    def plan(
+        self, tokens: Array, lengths: Array, *, corpus: Array | None = None,
+        corpus_length: Array | None = None, parents: bool = False, first_child: bool = False,
+        next_sibling: bool = False, shares: bool = False, match_lengths: bool = False,
+        flags: Array | None = None, out: Sequence[Array | None] | None = None
+    ) -> Plan: ...
+
 class TreeVerify(Planned):
     def __init__(
         self, *, max_depth: int
@@ -105,6 +117,17 @@ class TreeVerify(Planned):
     def plan(
         self, draft_tokens: Array, target_tokens: Array, first_child: Array,
         next_sibling: Array, *, flags: Array | None = None,
+        out: Sequence[Array | None] | None = None
+    ) -> Plan: ...
+
+class AppendTokens(Planned):
+    def __init__(
+        self
+    ) -> None: ...
+    def plan(
+        self, tokens: Array, lengths: Array, new_tokens: Array, new_counts: Array, *,
+        stop_tokens: Array | None = None, max_lengths: Array | None = None,
+        finished: Array | None = None, last_tokens: bool = False, flags: Array | None = None,
         out: Sequence[Array | None] | None = None
     ) -> Plan: ...
 

@@ -17,7 +17,9 @@ _NAMES = {
     "rejection_sample": "RejectionResult",
     "prompt_lookup": "Drafts",
     "sample_logits": "SampledTokens",
+    "suffix_lookup": "SuffixDrafts",
     "tree_verify": "VerifiedPath",
+    "append_tokens": "AppendedTokens",
     "moe_align": "AlignedExperts",
     "unique": "DistinctKeys",
 }

@@ -51,6 +51,19 @@ class SampledTokens(NamedTuple):
     top_tokens: Array | None
     top_logprobs: Array | None
 
+class SuffixDrafts(NamedTuple):
+    """Of :func:`suffix_lookup`: ``drafts`` [batch, n], ``counts`` [batch] or [batch, 1],
+    ``parents`` [batch, n] or None, ``first_child`` [batch, n + 1] or None, ``next_sibling``
+    [batch, n + 1] or None, ``shares`` [batch, n] or None, ``match_lengths`` [batch] or None."""
+
+    drafts: Array
+    counts: Array
+    parents: Array | None
+    first_child: Array | None
+    next_sibling: Array | None
+    shares: Array | None
+    match_lengths: Array | None
+
 class VerifiedPath(NamedTuple):
     """Of :func:`tree_verify`: ``tokens`` [batch, max_depth + 1], ``nodes`` [batch, max_depth +
     1], ``num_tokens`` [batch]."""
@@ -58,6 +71,12 @@ class VerifiedPath(NamedTuple):
     tokens: Array
     nodes: Array
     num_tokens: Array
+
+class AppendedTokens(NamedTuple):
+    """Of :func:`append_tokens`: ``appended`` [batch], ``last_tokens`` [batch] or None."""
+
+    appended: Array
+    last_tokens: Array | None
 
 class AlignedExperts(NamedTuple):
     """Of :func:`moe_align`: ``sorted_ids`` [capacity], ``block_experts`` [capacity /

@@ -5,6 +5,7 @@ The same words serve calls, where sizes are numbers, and tracing, where they are
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -12,7 +13,12 @@ from typing import Any
 from ._contract import OPERATORS
 
 #: Outputs whose element type is that of an input.
-_SAME_DTYPE = {("prompt_lookup", "drafts"): "tokens", ("unique", "unique"): "keys"}
+_SAME_DTYPE = {
+    ("append_tokens", "last_tokens"): "tokens",
+    ("prompt_lookup", "drafts"): "tokens",
+    ("suffix_lookup", "drafts"): "tokens",
+    ("unique", "unique"): "keys",
+}
 
 
 @cache
@@ -20,6 +26,14 @@ def _dimensions(words: str) -> tuple[str, ...]:
     """The dimensions of the first shape in words: of ``[batch] or [batch, 1]``, ``batch``."""
     inner = words.partition(" or ")[0].strip("[]")
     return tuple(part.strip() for part in inner.split(","))
+
+
+@cache
+def _alternative(words: str, extents: frozenset[str]) -> str:
+    """Of ``[rows] or [rows, n]`` the shape that has a known extent, or else the first."""
+    alternatives = words.split(" or ")
+    names = (set(re.findall(r"[a-z_]\w*", shape)) for shape in alternatives)
+    return next((shape for shape, has in zip(alternatives, names) if has & extents), alternatives[0])
 
 
 @cache
@@ -69,20 +83,26 @@ def length(operator: str, name: str, shapes: Mapping[str, Sequence[Any]]) -> Any
 
 
 def of_outputs(
-    operator: str, options: Sequence[Any], given: Mapping[str, tuple[Sequence[Any], str]]
+    operator: str, values: Sequence[Any], given: Mapping[str, tuple[Sequence[Any], str]]
 ) -> dict[str, tuple[tuple[Any, ...], str]]:
-    """Shape and element type of each output, for inputs of given ones.
+    """Shape and element type of each output, for inputs of given ones. `values` are the options, then
+    the extents that the call says, in the contract's order, None for one that it does not say.
 
-    One whose shape depends on an input that is absent is left out. What counts in 64 bits has
+    An output whose shape depends on an absent input or extent is left out. What counts in 64 bits has
     the type "count": u64, or i64 in libraries that do little with unsigned numbers.
     """
-    sizes = _sizes(operator, options, {name: shape for name, (shape, _) in given.items()})
+    contract = OPERATORS[operator]
+    sizes = _sizes(operator, values, {name: shape for name, (shape, _) in given.items()})
+    said = dict(zip(contract.extents, values[len(contract.options) :]))
+    said = {name: extent for name, extent in said.items() if extent is not None}
+    sizes |= said
     found = {}
-    for argument in OPERATORS[operator].outputs:
+    for argument in contract.outputs:
+        words = _alternative(argument.shape, frozenset(said))
         try:
             shape = tuple(
                 eval(_expression(words), {"__builtins__": {}}, sizes)
-                for words in _dimensions(argument.shape)
+                for words in _dimensions(words)
             )
         except NameError:
             continue

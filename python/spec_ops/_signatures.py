@@ -38,6 +38,14 @@ def options(contract: Contract) -> list[str]:
     ]
 
 
+def extents(contract: Contract) -> list[str]:
+    """The parameters of the sizes that a call says."""
+    return [
+        f"{name}: int" if contract.needs(name) else f"{name}: int | None = None"
+        for name in contract.extents
+    ]
+
+
 def arrays(contract: Contract, numbers: bool = True) -> tuple[list[str], list[str]]:
     """The parameters of an operator's arrays: by position or name, and by name alone."""
     by_position = [f"{one.name}: {_array(one, numbers)}" for one in contract.required]
@@ -60,7 +68,8 @@ def out(contract: Contract) -> list[str]:
 def function(contract: Contract) -> list[str]:
     """The parameters of an operator's function."""
     by_position, by_name = arrays(contract)
-    return [*by_position, "*", *options(contract), *by_name, *out(contract)]
+    by_name = [*options(contract), *extents(contract), *by_name, *out(contract)]
+    return [*by_position, "*", *by_name]
 
 
 def result(contract: Contract) -> str:
@@ -74,6 +83,7 @@ def documentation(contract: Contract, example: str) -> str:
     """What ``help`` says of an operator's function."""
     said = {one.name: _of_argument(one) for one in contract.required}
     said |= {one.name: _of_option(one) for one in contract.options}
+    said |= {name: _of_extent(contract, name) for name in contract.extents}
     said |= {
         one.name: "Whether this output is made. Default: False."
         if one.role == "out"
@@ -99,6 +109,12 @@ def _of_option(option: Option) -> str:
         default = f"that of `{option.follows}`" if option.follows else repr(option.default)
         words.append(f"Default: {default}.")
     return " ".join(words)
+
+
+def _of_extent(contract: Contract, extent: str) -> str:
+    shapes = {one.name: one.shape for one in contract.outputs if f"{extent}]" in one.shape}
+    words = f"Columns of {', '.join(f'`{name}`' for name in shapes)}."
+    return f"{words} Required." if contract.needs(extent) else f"{words} Default: None, no columns."
 
 
 def _of_argument(argument: Argument) -> str:

@@ -24,6 +24,7 @@ from ._results import RESULTS
 from ._shapes import of_outputs
 
 __all__ = [
+    "append_tokens",
     "deduplicate_topk",
     "hybrid_mtp_ngram",
     "indexer_topk",
@@ -32,6 +33,7 @@ __all__ = [
     "prompt_lookup",
     "rejection_sample",
     "sample_logits",
+    "suffix_lookup",
     "topk_router",
     "tree_verify",
     "unique",
@@ -76,6 +78,8 @@ def schema(contract: Contract) -> str:
         default = f'"{option.default}"' if option.kind == "str" else option.default
         kind = option.kind + "?" * bool(option.follows)
         words.append(f"{kind} {option.name}" + f"={default}" * (not option.required))
+    for name in contract.extents:
+        words.append(f"SymInt {name}" if contract.needs(name) else f"SymInt? {name}=None")
     for argument in contract.optional:
         made = argument.role == "out"
         words.append(
@@ -110,7 +114,8 @@ def _fake(contract: Contract) -> Callable[..., Any]:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         given = bound.arguments
-        options = [given[option.name] for option in contract.options]
+        values = [given[option.name] for option in contract.options]
+        values += [given[name] for name in contract.extents]
         shapes = {
             argument.name: (given[argument.name].shape, _DTYPES[given[argument.name].dtype])
             for argument in contract.inputs
@@ -119,10 +124,10 @@ def _fake(contract: Contract) -> Callable[..., Any]:
         first = given[contract.inputs[0].name]
         made: list[torch.Tensor] = []
         for output in contract.outputs:
-            shape, dtype = of_outputs(contract.name, options, shapes)[output.name]
             if output.optional and not given[output.name]:
                 made.append(first.new_empty(0, dtype=made[0].dtype))
             else:
+                shape, dtype = of_outputs(contract.name, values, shapes)[output.name]
                 made.append(first.new_empty(shape, dtype=_OF_NAME[dtype]))
         return None if not made else made[0] if len(made) == 1 else tuple(made)
 

@@ -8,6 +8,7 @@ from ._native import Plan
 from ._results import Array
 
 __all__ = [
+    "append_tokens",
     "deduplicate_topk",
     "hybrid_mtp_ngram",
     "indexer_topk",
@@ -16,6 +17,7 @@ __all__ = [
     "prompt_lookup",
     "rejection_sample",
     "sample_logits",
+    "suffix_lookup",
     "topk_router",
     "tree_verify",
     "unique",
@@ -49,11 +51,11 @@ def rejection_sample(
 
 def sample_logits(
     logits: Array, positions: Array, temperature: Array, seeds: Array, *,
-    min_p_first: bool = False, top_k: Array | None = None, top_p: Array | None = None,
-    min_p: Array | None = None, requests: Array | None = None, mask: Array | None = None,
-    probs: bool = False, logprobs: bool = False, processed_logprobs: bool = False,
-    ranks: bool = False, top_tokens: bool = False, top_logprobs: bool = False,
-    flags: Array | None = None
+    min_p_first: bool = False, n: int | None = None, top: int | None = None,
+    top_k: Array | None = None, top_p: Array | None = None, min_p: Array | None = None,
+    requests: Array | None = None, mask: Array | None = None, probs: bool = False,
+    logprobs: bool = False, processed_logprobs: bool = False, ranks: bool = False,
+    top_tokens: bool = False, top_logprobs: bool = False, flags: Array | None = None
 ) -> results.SampledTokens:
     """As :func:`spec_ops.sample_logits`, under `torch.compile` too."""
 
@@ -80,11 +82,28 @@ def prompt_lookup(
 ) -> results.Drafts:
     """As :func:`spec_ops.prompt_lookup`, under `torch.compile` too."""
 
+def suffix_lookup(
+    tokens: Array, lengths: Array, *, min_match: int = 1, max_match: int = 16,
+    max_windows: int = 64, width: int = 1, min_share: float = 0.0,
+    drafts_per_match: float = 0.0, n: int, corpus: Array | None = None,
+    corpus_length: Array | None = None, parents: bool = False, first_child: bool = False,
+    next_sibling: bool = False, shares: bool = False, match_lengths: bool = False,
+    flags: Array | None = None
+) -> results.SuffixDrafts:
+    """As :func:`spec_ops.suffix_lookup`, under `torch.compile` too."""
+
 def tree_verify(
     draft_tokens: Array, target_tokens: Array, first_child: Array, next_sibling: Array, *,
     max_depth: int, flags: Array | None = None
 ) -> results.VerifiedPath:
     """As :func:`spec_ops.tree_verify`, under `torch.compile` too."""
+
+def append_tokens(
+    tokens: Array, lengths: Array, new_tokens: Array, new_counts: Array, *,
+    stop_tokens: Array | None = None, max_lengths: Array | None = None,
+    finished: Array | None = None, last_tokens: bool = False, flags: Array | None = None
+) -> results.AppendedTokens:
+    """As :func:`spec_ops.append_tokens`, under `torch.compile` too."""
 
 def moe_align(
     topk_ids: Array, *, experts: int, block_size: int, local_experts: int | None = None,

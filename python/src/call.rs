@@ -6,7 +6,7 @@ use spec::{
 };
 
 /// The most arguments that an operator has.
-pub const MOST: usize = 16;
+pub const MOST: usize = 32;
 
 /// An operator with its parameters.
 pub trait Create: Send + Sync {

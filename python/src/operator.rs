@@ -212,9 +212,10 @@ impl Operator {
     ) -> PyResult<Self> {
         let mut listed = spec::ops::ALL.iter().zip(MAKERS);
         let make =
-            listed.find(|(listed, _)| listed.name == name && listed.options.len() == options.len());
-        let (_, make) = make.ok_or_else(|| error::internal(py, "no such operator"))?;
-        let values: Vec<_> = options.iter().collect();
+            listed.find(|(listed, _)| listed.name == name && listed.options.len() <= options.len());
+        let (listed, make) = make.ok_or_else(|| error::internal(py, "no such operator"))?;
+        // Behind the options come extents of outputs, which are for their shapes alone.
+        let values: Vec<_> = options.iter().take(listed.options.len()).collect();
         let operator = make(&values).map_err(|error| error::raise(py, &error))?;
         let (contract, known) = (Contract::new(operator), Mutex::default());
         Ok(Operator { contract, options: options.unbind(), outputs, result, known })

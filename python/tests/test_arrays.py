@@ -265,12 +265,13 @@ def test_plans_pickle_and_copy():
 def test_every_plan_pickles():
     """Of each operator, with what its first golden vector has."""
     from conftest import Numpy, golden
-    from test_golden import CLASSES, OPERATORS, inputs_of, options_of
+    from test_golden import CLASSES, OPERATORS, extents_of, inputs_of, options_of
 
     for name in OPERATORS:
         case = golden(name)[0]
         inputs = inputs_of(name, case, Numpy())
-        plan = CLASSES[name](**options_of(name, case["params"])).plan(**inputs)
+        values = options_of(name, case["params"]) | extents_of(name, case)
+        plan = CLASSES[name](**values).plan(**inputs)
         again = pickle.loads(pickle.dumps(plan))
         assert again is not plan
         results, others = (

@@ -15,6 +15,18 @@ def options_of(operator, params):
     return {name: params[name] for name in known if params.get(name) is not None}
 
 
+def extents_of(operator, case):
+    """The extents of outputs that a call says, by the shapes that a golden case has."""
+    found = {}
+    for argument in OPERATORS[operator].outputs:
+        tensor = case["outputs"].get(argument.name, {"shape": ()})
+        for words in argument.shape.split(" or "):
+            dimensions = words.strip("[]").split(", ")
+            if len(dimensions) == len(tensor["shape"]):
+                found |= zip(dimensions, tensor["shape"])
+    return {name: found[name] for name in OPERATORS[operator].extents if name in found}
+
+
 def cases_for(operator, library):
     """The golden cases whose types the library has."""
     cases = [
@@ -94,7 +106,8 @@ def test_plans(operator, library):
     for case in cases_for(operator, library):
         inputs = inputs_of(operator, case, library)
         outputs = outputs_of(operator, case, library)
-        plan = CLASSES[operator](**options_of(operator, case["params"])).plan(**inputs, out=outputs)
+        values = options_of(operator, case["params"]) | extents_of(operator, case)
+        plan = CLASSES[operator](**values).plan(**inputs, out=outputs)
         made = plan(**inputs, out=outputs)
         if isinstance(made, tuple):
             outputs = made
@@ -117,14 +130,14 @@ def test_functions(operator, library):
         arguments = OPERATORS[operator].outputs
         usual = all(
             argument.name not in case["outputs"]
-            or operator in ("prompt_lookup", "unique")
+            or operator in ("prompt_lookup", "suffix_lookup", "unique")
             or case["outputs"][argument.name]["dtype"] == argument.dtypes[0]
             for argument in arguments
         )
         if not usual:
             continue
         inputs = inputs_of(operator, case, library)
-        keywords = inputs | options_of(operator, case["params"])
+        keywords = inputs | options_of(operator, case["params"]) | extents_of(operator, case)
         for argument in arguments:
             if argument.optional:
                 keywords[argument.name] = argument.name in case["outputs"]

@@ -90,6 +90,28 @@ def test_a_library_that_makes_what_was_asked_for(monkeypatch):
     assert np.array_equal(made.array, spec_ops.topk_router(LOGITS, topk=64).indices)
 
 
+def test_extents_that_a_call_says():
+    """Several draws of a row, and its likeliest tokens: the call says how many."""
+    arrays = LOGITS, np.arange(4), 1.0, 7
+    words = {"logprobs": True, "top_tokens": True, "top_logprobs": True}
+    one = spec_ops.sample_logits(*arrays)
+    many = spec_ops.sample_logits(*arrays, n=3, top=5, **words)
+    assert one.tokens.shape == (4,) and one.top_tokens is None
+    assert many.tokens.shape == many.logprobs.shape == (4, 3)
+    assert np.array_equal(many.tokens[:, 0], one.tokens)
+    assert all(len(set(row)) == 3 for row in many.tokens.tolist())
+    likeliest = np.argsort(-LOGITS, axis=1, kind="stable")[:, :5]
+    assert np.array_equal(many.top_tokens, likeliest)
+    assert many.top_logprobs.shape == (4, 5)
+    plan = spec_ops.SampleLogits(n=3).plan(LOGITS, np.arange(4), np.ones(4, np.float32), np.full(4, 7, np.uint64))
+    planned = plan(LOGITS, np.arange(4), np.ones(4, np.float32), np.full(4, 7, np.uint64))
+    assert np.array_equal(planned.tokens, many.tokens)
+    with pytest.raises(spec_ops.ShapeError, match="top_tokens"):
+        spec_ops.sample_logits(*arrays, top_tokens=True)
+    with pytest.raises(spec_ops.SignatureError, match="`draws` is unknown, expected one of .*n, top"):
+        spec_ops.sample_logits(*arrays, draws=3)
+
+
 @pytest.mark.parametrize("made", [None, "weights", [0.0], object()])
 def test_no_array_at_all(made, monkeypatch):
     Array, library = wrapper("empty_handed", None)

@@ -311,7 +311,8 @@ def test_all_that_the_contract_has_is_there():
         known = inspect.signature(getattr(spec_ops, name)).parameters
         by_position = [one.name for one in known.values() if one.kind is not one.KEYWORD_ONLY]
         assert by_position == [argument.name for argument in contract.required], name
-        others = [one.name for one in (*contract.options, *contract.optional)]
+        options = [option.name for option in contract.options]
+        others = [*options, *contract.extents, *(one.name for one in contract.optional)]
         assert list(known) == [*by_position, *others, *["out"] * bool(contract.outputs)], name
         for option in contract.options:
             missing = known[option.name].default is inspect.Parameter.empty

@@ -11,7 +11,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import Numpy, golden, need, need_cuda
-from test_golden import CLASSES, OPERATORS, cases_for, check, inputs_of, options_of, outputs_of
+from test_golden import (
+    CLASSES,
+    OPERATORS,
+    cases_for,
+    check,
+    extents_of,
+    inputs_of,
+    options_of,
+    outputs_of,
+)
 from test_refusals import python
 
 HERE = Path(__file__).parent
@@ -67,7 +76,8 @@ def test_every_operator_from_many_threads(operator):
 
     for case in cases:
         inputs, outputs = inputs_of(operator, case, library), outputs_of(operator, case, library)
-        plan = CLASSES[operator](**options_of(operator, case["params"])).plan(**inputs, out=outputs)
+        values = options_of(operator, case["params"]) | extents_of(operator, case)
+        plan = CLASSES[operator](**values).plan(**inputs, out=outputs)
         start = threading.Barrier(4)
         threads = [threading.Thread(target=work, args=(case, plan, start)) for _ in range(4)]
         for thread in threads:

@@ -4,7 +4,7 @@ import importlib.util
 
 import pytest
 from conftest import Torch, golden, need
-from test_golden import CLASSES, OPERATORS, inputs_of, options_of
+from test_golden import CLASSES, OPERATORS, extents_of, inputs_of, options_of
 from test_refusals import python
 
 if not importlib.util.find_spec("torch"):
@@ -25,7 +25,8 @@ def library(request):
 def a_call(operator, library, which=0):
     """A golden case as a call of the function: arguments by name."""
     case = golden(operator)[which]
-    return inputs_of(operator, case, library) | options_of(operator, case["params"])
+    values = options_of(operator, case["params"]) | extents_of(operator, case)
+    return inputs_of(operator, case, library) | values
 
 
 def split(operator, call):
@@ -95,7 +96,7 @@ def test_captured_on_a_side_stream(operator):
     library = Torch("cuda")
     case = golden(operator)[0]
     inputs = inputs_of(operator, case, library)
-    options = options_of(operator, case["params"])
+    options = options_of(operator, case["params"]) | extents_of(operator, case)
     plan = CLASSES[operator](**options).plan(**inputs)
     kept = copied(inputs)
     stream = torch.cuda.Stream()

@@ -71,7 +71,7 @@ def planned():
 
     text = HEAD.format("The operators as objects whose plans are called") + PLANNED
     for contract in OPERATORS.values():
-        options = _signatures.options(contract)
+        options = _signatures.options(contract) + _signatures.extents(contract)
         text += f"\nclass {contract.class_name}(Planned):\n"
         text += define("__init__", ["self", *["*"] * bool(options), *options], "None", indent="    ")
         by_position, by_name = _signatures.arrays(contract)
@@ -103,7 +103,8 @@ def torch():
     text += "\n__all__ = [\n" + "".join(f'    "{name}",\n' for name in sorted(OPERATORS)) + "]\n"
     for name, contract in OPERATORS.items():
         by_position, by_name = _signatures.arrays(contract, numbers=False)
-        taken = [*by_position, "*", *_signatures.options(contract), *by_name]
+        options = _signatures.options(contract) + _signatures.extents(contract)
+        taken = [*by_position, "*", *options, *by_name]
         about = f"As :func:`spec_ops.{name}`, under `torch.compile` too."
         text += "\n" + define(name, taken, _signatures.result(contract), about)
     return text

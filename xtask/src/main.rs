@@ -7,7 +7,6 @@ mod manifest;
 mod nvrtc;
 mod params;
 mod release;
-mod report;
 mod sanitize;
 mod toolchain;
 
@@ -19,12 +18,14 @@ type Result<T, E = String> = std::result::Result<T, E>;
 
 const USAGE: &str = "\
 cargo xtask kernels [NAME..]      compile crates/spec-cuda/kernels/NAME.cu, or for baselines/NAME
-                                  benches/baselines/kernels/NAME.cu (by default all of both whose
+                                  benches/kernels/NAME.cu (by default all of both whose
                                   archive is not of its sources), and write compiled/ beside
                                   them; needs Linux and pip, no GPU
     --verbose                     print the compiler's log and the size of every image
-cargo xtask kernels --check       prove that what is committed comes from the sources: hashes
-                                  and a rebuild with the compiler that xtask/toolchain.txt pins
+cargo xtask kernels --check [NAME..]
+                                  prove that what is committed comes from the sources: hashes, and
+                                  a rebuild of the named kernel files, or all, with the compiler that
+                                  xtask/toolchain.txt pins
     --hashes-only                 leave the rebuild out
 cargo xtask kernels --target 90 --images DIR [NAME..]
                                   compile for that architecture alone and write DIR/NAME.cubin, to
@@ -42,10 +43,6 @@ cargo xtask install --prefix DIR [-- CARGO-OPTION..]
 cargo xtask release --out DIR     pack the program, libspec, InfiniOp's libraries and the Python
                                   wheel (which needs maturin) under DIR, with SHA256SUMS
     --no-wheel                    leave the wheel out
-cargo xtask report                render docs/performance.md and docs/plots/ from benches/results/
-    --check                       prove that they are what benches/results/ gives
-    --html PAGE [JSON..]          write one page of plots and tables instead, of any measurements
-    --merge ONE JSON..            write one file of the parts of a run that were measured one by one
 cargo xtask sanitize [--tool T] [PROGRAM [ARG..]]
                                   run the golden vectors, or a prebuilt test program, on a GPU
                                   under compute-sanitizer: memcheck, racecheck, initcheck and
@@ -60,7 +57,6 @@ fn main() -> ExitCode {
         Some((&"bindings", rest)) => bindings::run(rest),
         Some((&"install", rest)) => install::run(rest),
         Some((&"release", rest)) => release::run(rest),
-        Some((&"report", rest)) => report::run(rest),
         Some((&"sanitize", rest)) => sanitize::run(rest),
         Some((&("help" | "--help" | "-h"), _)) => {
             println!("{USAGE}");

@@ -2317,6 +2317,241 @@ spec_status spec_prompt_lookup_calculate(const spec_descriptor *descriptor,
                                          void *stream);
 
 /**
+ * The parameters of suffix_lookup.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_suffix_lookup_params).
+     */
+    size_t size;
+    /**
+     * The shortest match that gives drafts, at least 1.
+     * Default: 1.
+     */
+    size_t min_match;
+    /**
+     * The longest match that is told from a longer one, `min_match` to 64.
+     * Default: 16.
+     */
+    size_t max_match;
+    /**
+     * How many windows are weighed at most, 1 to 1024.
+     * Default: 64.
+     */
+    size_t max_windows;
+    /**
+     * How many children a node may have; 1 makes chains.
+     * Default: 1.
+     */
+    size_t width;
+    /**
+     * The least share of all windows that a draft needs, 0 to 1.
+     * Default: 0.
+     */
+    double min_share;
+    /**
+     * Drafts on a path for each token of the match, at least 0. The default never binds, since
+     * there are at most 64 drafts.
+     * Default: 64.
+     */
+    double drafts_per_match;
+} spec_suffix_lookup_params;
+
+/**
+ * Descriptors of the arguments of suffix_lookup.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_suffix_lookup_tensors).
+     */
+    size_t size;
+    /**
+     * `[batch, max_len]`, i64 or i32 or u32: read.
+     * The text of each request: its prompt, then every token generated so far. What lies behind
+     * `lengths` is not read.
+     */
+    spec_tensor tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read.
+     * How many tokens each text has.
+     */
+    spec_tensor lengths;
+    /**
+     * `[m]`, i64 or i32 or u32: read, optional.
+     * Texts of other requests, of the tokens' type, with a negative token between two texts.
+     */
+    spec_tensor corpus;
+    /**
+     * `[1]`, i32 or i64: read, optional.
+     * How much of the corpus there is; absent, all of it.
+     */
+    spec_tensor corpus_length;
+    /**
+     * `[batch, n]`, i64 or i32 or u32: written.
+     * The drafts, of the tokens' type, then -1 (in u32 the largest value).
+     */
+    spec_tensor drafts;
+    /**
+     * `[batch] or [batch, 1]`, i32: written.
+     * How many drafts there are.
+     */
+    spec_tensor counts;
+    /**
+     * `[batch, n]`, i32: written, optional.
+     * What each draft follows: 0 for the text's last token, i for draft i - 1; then -1.
+     */
+    spec_tensor parents;
+    /**
+     * `[batch, n + 1]`, i32: written, optional.
+     * The first child of each node, of which node 0 is the text's last token and node i draft
+     * i - 1; -1 for none. As `tree_verify` takes it.
+     */
+    spec_tensor first_child;
+    /**
+     * `[batch, n + 1]`, i32: written, optional.
+     * The next child of the same parent; -1 for none. As `tree_verify` takes it.
+     */
+    spec_tensor next_sibling;
+    /**
+     * `[batch, n]`, f32: written, optional.
+     * The share of all windows that agree with the text down to each draft; then 0.
+     */
+    spec_tensor shares;
+    /**
+     * `[batch]`, i32: written, optional.
+     * The length of the longest match, 0 where it is below `min_match`.
+     */
+    spec_tensor match_lengths;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Flags, OR-ed: 4 a length out of range.
+     */
+    spec_tensor flags;
+} spec_suffix_lookup_tensors;
+
+/**
+ * The arguments of suffix_lookup.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_suffix_lookup_buffers).
+     */
+    size_t size;
+    /**
+     * `[batch, max_len]`, i64 or i32 or u32: read.
+     */
+    const void *tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read.
+     */
+    const void *lengths;
+    /**
+     * `[m]`, i64 or i32 or u32: read, optional.
+     */
+    const void *corpus;
+    /**
+     * `[1]`, i32 or i64: read, optional.
+     */
+    const void *corpus_length;
+    /**
+     * `[batch, n]`, i64 or i32 or u32: written.
+     */
+    void *drafts;
+    /**
+     * `[batch] or [batch, 1]`, i32: written.
+     */
+    void *counts;
+    /**
+     * `[batch, n]`, i32: written, optional.
+     */
+    void *parents;
+    /**
+     * `[batch, n + 1]`, i32: written, optional.
+     */
+    void *first_child;
+    /**
+     * `[batch, n + 1]`, i32: written, optional.
+     */
+    void *next_sibling;
+    /**
+     * `[batch, n]`, f32: written, optional.
+     */
+    void *shares;
+    /**
+     * `[batch]`, i32: written, optional.
+     */
+    void *match_lengths;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_suffix_lookup_buffers;
+
+/**
+ * Drafts from the longest suffix that occurred before, in a request's own text and in a shared
+ * corpus, weighed by how often each continuation followed.
+ *
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
+ *
+ * - `tokens` `[batch, max_len]`, i64 or i32 or u32: read.
+ * - `lengths` `[batch] or [batch, 1]`, i32 or i64: read.
+ * - `corpus` `[m]`, i64 or i32 or u32: read, optional.
+ * - `corpus_length` `[1]`, i32 or i64: read, optional.
+ * - `drafts` `[batch, n]`, i64 or i32 or u32: written.
+ * - `counts` `[batch] or [batch, 1]`, i32: written.
+ * - `parents` `[batch, n]`, i32: written, optional.
+ * - `first_child` `[batch, n + 1]`, i32: written, optional.
+ * - `next_sibling` `[batch, n + 1]`, i32: written, optional.
+ * - `shares` `[batch, n]`, f32: written, optional.
+ * - `match_lengths` `[batch]`, i32: written, optional.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
+ */
+spec_status spec_suffix_lookup_create(const spec_handle *handle,
+                                      const spec_suffix_lookup_params *params,
+                                      const spec_suffix_lookup_tensors *tensors,
+                                      spec_descriptor **descriptor);
+
+/**
+ * Sets the parameters of suffix_lookup to their defaults, and those that a caller must give
+ * to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_suffix_lookup_defaults(spec_suffix_lookup_params *params);
+
+/**
+ * Enqueues suffix_lookup on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_suffix_lookup_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
+ */
+spec_status spec_suffix_lookup_calculate(const spec_descriptor *descriptor,
+                                         void *workspace,
+                                         size_t workspace_size,
+                                         const spec_suffix_lookup_buffers *buffers,
+                                         void *stream);
+
+/**
  * The parameters of tree_verify.
  */
 typedef struct {
@@ -2486,6 +2721,191 @@ spec_status spec_tree_verify_calculate(const spec_descriptor *descriptor,
                                        size_t workspace_size,
                                        const spec_tree_verify_buffers *buffers,
                                        void *stream);
+
+/**
+ * The parameters of append_tokens.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_append_tokens_params).
+     */
+    size_t size;
+} spec_append_tokens_params;
+
+/**
+ * Descriptors of the arguments of append_tokens.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_append_tokens_tensors).
+     */
+    size_t size;
+    /**
+     * `[batch, max_len]`, i64 or i32 or u32: changed in place.
+     * The text of each request. What lies behind its new length stays as it is.
+     */
+    spec_tensor tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: changed in place.
+     * How many tokens each text has: before the call, then after it.
+     */
+    spec_tensor lengths;
+    /**
+     * `[batch, n]`, i32 or u32 or i64: read.
+     * The tokens to append, as `tree_verify` emits them.
+     */
+    spec_tensor new_tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read.
+     * How many of these each request has.
+     */
+    spec_tensor new_counts;
+    /**
+     * `[batch, stops]`, i32 or u32 or i64: read, optional.
+     * Tokens that end a text, -1 for none.
+     */
+    spec_tensor stop_tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read, optional.
+     * The length that each text may reach; absent, `max_len`.
+     */
+    spec_tensor max_lengths;
+    /**
+     * `[batch]`, i32: changed in place, optional.
+     * Why each request has ended: 0 it has not, 1 by a stop token, 2 by its length. A request
+     * with any other value than 0 takes nothing and keeps its value.
+     */
+    spec_tensor finished;
+    /**
+     * `[batch]`, i32: written.
+     * How many tokens each request took.
+     */
+    spec_tensor appended;
+    /**
+     * `[batch]`, i64 or i32 or u32: written, optional.
+     * The last token of each text after the call, -1 for an empty text (in u32 the largest
+     * value): what the next forward pass begins with.
+     */
+    spec_tensor last_tokens;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Bits of bad data, OR-ed into what is there: 2 a new token below 0, 4 a length or a count
+     * out of range.
+     */
+    spec_tensor flags;
+} spec_append_tokens_tensors;
+
+/**
+ * The arguments of append_tokens.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_append_tokens_buffers).
+     */
+    size_t size;
+    /**
+     * `[batch, max_len]`, i64 or i32 or u32: changed in place.
+     */
+    void *tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: changed in place.
+     */
+    void *lengths;
+    /**
+     * `[batch, n]`, i32 or u32 or i64: read.
+     */
+    const void *new_tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read.
+     */
+    const void *new_counts;
+    /**
+     * `[batch, stops]`, i32 or u32 or i64: read, optional.
+     */
+    const void *stop_tokens;
+    /**
+     * `[batch] or [batch, 1]`, i32 or i64: read, optional.
+     */
+    const void *max_lengths;
+    /**
+     * `[batch]`, i32: changed in place, optional.
+     */
+    void *finished;
+    /**
+     * `[batch]`, i32: written.
+     */
+    void *appended;
+    /**
+     * `[batch]`, i64 or i32 or u32: written, optional.
+     */
+    void *last_tokens;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_append_tokens_buffers;
+
+/**
+ * Appends the tokens of a decode step to the texts of its requests, up to stop tokens and
+ * length limits.
+ *
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
+ *
+ * - `tokens` `[batch, max_len]`, i64 or i32 or u32: changed in place.
+ * - `lengths` `[batch] or [batch, 1]`, i32 or i64: changed in place.
+ * - `new_tokens` `[batch, n]`, i32 or u32 or i64: read.
+ * - `new_counts` `[batch] or [batch, 1]`, i32 or i64: read.
+ * - `stop_tokens` `[batch, stops]`, i32 or u32 or i64: read, optional.
+ * - `max_lengths` `[batch] or [batch, 1]`, i32 or i64: read, optional.
+ * - `finished` `[batch]`, i32: changed in place, optional.
+ * - `appended` `[batch]`, i32: written.
+ * - `last_tokens` `[batch]`, i64 or i32 or u32: written, optional.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
+ */
+spec_status spec_append_tokens_create(const spec_handle *handle,
+                                      const spec_append_tokens_params *params,
+                                      const spec_append_tokens_tensors *tensors,
+                                      spec_descriptor **descriptor);
+
+/**
+ * Sets the parameters of append_tokens to their defaults, and those that a caller must give
+ * to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_append_tokens_defaults(spec_append_tokens_params *params);
+
+/**
+ * Enqueues append_tokens on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_append_tokens_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
+ */
+spec_status spec_append_tokens_calculate(const spec_descriptor *descriptor,
+                                         void *workspace,
+                                         size_t workspace_size,
+                                         const spec_append_tokens_buffers *buffers,
+                                         void *stream);
 
 /**
  * The parameters of moe_align.

@@ -8,7 +8,6 @@ use serde_json::{Map, Value, json};
 use spec::{Device, DeviceInfo, Handle, Listing};
 use sysinfo::{CpuRefreshKind, RefreshKind, System};
 
-use super::output::complain;
 use super::{Result, output};
 
 /// What `spec devices` takes.
@@ -17,18 +16,6 @@ pub struct Options {
     /// Print JSON
     #[arg(long)]
     json: bool,
-}
-
-/// Opens the device that an option names, or the one that `auto` takes.
-///
-/// A software renderer is there for tests and far slower than `cpu`: one that is
-/// named is opened, and stderr says what it is.
-pub fn open(name: &str) -> Result<Handle> {
-    let handle: Handle = name.parse()?;
-    if let Some(words) = handle.info().warning() {
-        complain(&format!("warning: {words}"));
-    }
-    Ok(handle)
 }
 
 /// What a device is called. The CPU backend gives its architecture; the system knows

@@ -1,4 +1,4 @@
-//! Writing to stdout and stderr, and progress on stderr.
+//! Text on stdout and stderr, and progress on stderr.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -11,12 +11,18 @@ use spec_external::process;
 
 use super::{Error, Result};
 
-/// Writes text to stdout, [printable](printable).
+/// Writes text to stdout, made [`printable`].
+///
+/// # Errors
+/// A write that fails; [`Error::BrokenPipe`] where the reader has closed its end.
 pub fn write(text: &str) -> Result<()> {
     write_bytes(printable(text).as_bytes())
 }
 
 /// Writes what the program made itself, byte for byte, to stdout.
+///
+/// # Errors
+/// As [`write()`].
 pub fn write_bytes(bytes: &[u8]) -> Result<()> {
     let mut stdout = std::io::stdout().lock();
     stdout.write_all(bytes).and_then(|()| stdout.flush()).map_err(|error| match error.kind() {
@@ -26,11 +32,14 @@ pub fn write_bytes(bytes: &[u8]) -> Result<()> {
 }
 
 /// Writes one JSON value to stdout, indented.
+///
+/// # Errors
+/// As [`write()`].
 pub fn write_json(value: &serde_json::Value) -> Result<()> {
     write(&format!("{value:#}\n"))
 }
 
-/// Writes a line to stderr, [printable](printable); a failure to write is no error.
+/// Writes a line to stderr, [`printable`]; a failure to write is no error.
 pub fn complain(text: &str) {
     _ = writeln!(std::io::stderr(), "{}", printable(text));
 }
@@ -73,6 +82,7 @@ static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
 /// A bar on stderr that appears once something has taken a second, and only
 /// where stderr is a terminal. A signal that ends the program clears it.
+#[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
     /// Units of what.

@@ -210,7 +210,7 @@ fn run_into<K: Key, T: Sink<K>>(
     source: &dyn Source<K>,
     sink: T,
 ) -> Result<ExitCode> {
-    let handle = super::devices::open(&options.device)?;
+    let handle = crate::open(&options.device)?;
     // What the process holds by now counts too.
     let held = process::resident().unwrap_or(0);
     let mut unique = Distinct::default();
@@ -293,15 +293,6 @@ fn too_little(option: &str, limit: u64, held: u64, least: u64) -> Error {
     };
     let both = if held > 0 { " for both" } else { "" };
     Error::Message(format!("{option} {limit} is too little: {takes}{all} is the least{both}"))
-}
-
-impl From<RunError> for Error {
-    fn from(error: RunError) -> Self {
-        match error {
-            RunError::Device(error) => Error::Operator(error),
-            error => Error::Message(error.to_string()),
-        }
-    }
 }
 
 /// The memory that was asked for, or what the container and other limits leave this

@@ -59,7 +59,7 @@ struct Random {
 
 /// Runs all checks and prints a line an operator.
 pub fn run(options: &Options) -> Result<ExitCode> {
-    let handle = devices::open(&options.device)?;
+    let handle = crate::open(&options.device)?;
     let wanted = |operator: &&'static str| {
         options.operators.is_empty() || options.operators.iter().any(|name| name == operator)
     };

@@ -107,9 +107,15 @@ fn a_closed_stdout_is_an_error() {
     assert_eq!(open.stdout, b"1\n3\n", "{}", String::from_utf8_lossy(&open.stderr));
 }
 
-/// Random cases of 11 operators: part of what each drawing of the bar says.
+/// Random cases of each operator, more than a minute's.
 #[cfg(target_os = "linux")]
-const TOTAL: &str = "/1100000 ";
+const CASES: usize = 100_000;
+
+/// A part of what each drawing of the bar says: the random cases of all operators.
+#[cfg(target_os = "linux")]
+fn total() -> String {
+    format!("/{} ", CASES * spec::ops::ALL.len())
+}
 
 /// What a command writes to a terminal of 40 columns until it is interrupted.
 #[cfg(target_os = "linux")]
@@ -117,7 +123,10 @@ fn interrupted_on_a_terminal(command: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let typescript = folder.path().join("terminal");
     // The shell is the program's own process, so that its number is the program's.
-    let line = format!("stty cols 40 rows 20; echo $$ >number; exec {SPEC} {command}");
+    // What runs in the background of a script has SIGINT ignored, and a program keeps that.
+    let line = format!(
+        "stty cols 40 rows 20; echo $$ >number; exec env --default-signal=INT {SPEC} {command}"
+    );
     let mut terminal = Command::new("script")
         .args(["--quiet", "--flush", "--command", &line])
         .arg(&typescript)
@@ -128,7 +137,7 @@ fn interrupted_on_a_terminal(command: &str) -> String {
         .unwrap();
     let shown = || std::fs::read(&typescript).unwrap_or_default();
     let started = Instant::now();
-    while !String::from_utf8_lossy(&shown()).contains(TOTAL) {
+    while !String::from_utf8_lossy(&shown()).contains(&total()) {
         assert!(started.elapsed() < Duration::from_secs(60), "there is no bar");
         assert!(terminal.try_wait().unwrap().is_none(), "it has ended");
         std::thread::sleep(Duration::from_millis(50));
@@ -143,18 +152,19 @@ fn interrupted_on_a_terminal(command: &str) -> String {
 #[cfg(target_os = "linux")]
 #[test]
 fn a_bar_fits_the_terminal_and_is_gone_after_an_interrupt() {
-    let text = interrupted_on_a_terminal("verify --device cpu --cases 100000");
-    let drawn = text.lines().find(|line| line.contains(TOTAL)).unwrap();
+    let (total, command) = (total(), format!("verify --device cpu --cases {CASES}"));
+    let text = interrupted_on_a_terminal(&command);
+    let drawn = text.lines().find(|line| line.contains(&total)).unwrap();
     // What is drawn, without the sequences that move and clear.
     let pieces: Vec<&str> = drawn.split(['\r', '\u{1b}']).collect();
-    let bars: Vec<&&str> = pieces.iter().filter(|piece| piece.contains(TOTAL)).collect();
+    let bars: Vec<&&str> = pieces.iter().filter(|piece| piece.contains(&total)).collect();
     assert!(!bars.is_empty(), "{text:?}");
     for bar in bars {
         let columns = bar.trim_start_matches("[2K").trim_start_matches("[1B").chars().count();
         assert!(columns <= 40, "{columns} columns: {bar:?}");
     }
     // After the last bar its line is cleared and nothing is drawn.
-    let after = &text[text.rfind(TOTAL).unwrap()..];
+    let after = &text[text.rfind(&total).unwrap()..];
     let (_, after) = after.split_once("\u{1b}[2K").unwrap_or_else(|| panic!("stays: {text:?}"));
     let rest = after.lines().next().unwrap_or_default();
     assert!(rest.trim_matches('\r').is_empty(), "left behind: {rest:?}");

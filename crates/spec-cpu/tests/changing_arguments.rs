@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use spec_conformance::{Argument, Case, Data, Layout, Rng, Subject, Tensor};
 use spec_core::ops::prompt_lookup::Occurrence;
 use spec_core::ops::{
-    AdjustLogits, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
+    AdjustLogits, AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch,
+    PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
 };
 use spec_core::{Address, DType, Descriptor, Source, Stream, Supports, TensorDesc};
 use spec_cpu::Cpu;
@@ -348,6 +348,16 @@ fn sample_logits() {
 #[test]
 fn topk_router() {
     disturb_random::<TopkRouter>();
+}
+
+#[test]
+fn append_tokens() {
+    disturb_random::<AppendTokens>();
+}
+
+#[test]
+fn suffix_lookup() {
+    disturb_random::<SuffixLookup>();
 }
 
 #[test]

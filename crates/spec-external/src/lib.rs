@@ -44,6 +44,9 @@
 //! # }
 //! ```
 
+// docs.rs names the feature that an item needs beside it.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod buffer;
 #[cfg(feature = "parquet")]
 mod caught;

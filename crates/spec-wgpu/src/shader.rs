@@ -43,6 +43,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("ngram", include_str!("../shaders/include/ngram.wgsl")),
     ("ngram_search", include_str!("../shaders/include/ngram_search.wgsl")),
     ("params/adjust_logits", include_str!("../shaders/params/adjust_logits.wgsl")),
+    ("params/append_tokens", include_str!("../shaders/params/append_tokens.wgsl")),
     ("params/deduplicate_topk", include_str!("../shaders/params/deduplicate_topk.wgsl")),
     ("params/indexer_topk", include_str!("../shaders/params/indexer_topk.wgsl")),
     ("params/moe_align", include_str!("../shaders/params/moe_align.wgsl")),

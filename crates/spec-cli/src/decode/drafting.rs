@@ -14,6 +14,8 @@ use crate::Result;
 
 /// The longest pattern that n-gram matching looks for.
 const MAX_NGRAM: usize = 3;
+/// Drafts at each place of a tree.
+const SIBLINGS: usize = 2;
 /// More tokens than one request can ask for: the budget never binds.
 const NO_THRESHOLD: i32 = i32::MAX;
 
@@ -63,7 +65,7 @@ pub enum Drafter {
     Lookup(Box<Lookup>),
     /// Asks the draft model.
     Model(Box<Small>),
-    /// Asks the draft model for its choice and its next likeliest at each place.
+    /// Draws two tokens from the draft model at each place.
     Tree(Box<Small>),
     /// Asks the draft model for some and lets n-gram matching go on from there.
     Hybrid(Box<Hybrid>),
@@ -77,15 +79,15 @@ impl Drafter {
         prompt: &[u32],
         settings: &Settings,
     ) -> Result<Self> {
-        let small = || Small::new(handle, model, settings);
+        let small = |draws| Small::new(handle, model, settings, draws);
         Ok(match settings.draft {
             DraftKind::None => Drafter::Plain,
             DraftKind::Ngram => Drafter::Ngram(Box::new(Ngram::new(handle, prompt, settings)?)),
             DraftKind::Lookup => Drafter::Lookup(Box::new(Lookup::new(handle, prompt, settings)?)),
-            DraftKind::Model => Drafter::Model(Box::new(small()?)),
-            DraftKind::Tree => Drafter::Tree(Box::new(small()?)),
+            DraftKind::Model => Drafter::Model(Box::new(small(1)?)),
+            DraftKind::Tree => Drafter::Tree(Box::new(small(SIBLINGS)?)),
             DraftKind::Hybrid => {
-                Drafter::Hybrid(Box::new(Hybrid::new(handle, small()?, prompt, settings)?))
+                Drafter::Hybrid(Box::new(Hybrid::new(handle, small(1)?, prompt, settings)?))
             }
         })
     }
@@ -134,23 +136,25 @@ pub struct Small {
 }
 
 impl Small {
-    fn new(handle: &Handle, model: &Model, settings: &Settings) -> Result<Self> {
+    fn new(handle: &Handle, model: &Model, settings: &Settings, draws: usize) -> Result<Self> {
         let seed = settings.draft_seed;
-        let sampler = Sampler::new(handle, 1, model.vocab(), &settings.sampling, seed)?;
+        let sampler = Sampler::new(handle, (1, draws), model.vocab(), &settings.sampling, seed)?;
         let run_time = settings.model_time.draft;
         Ok(Small { sampler, row: vec![0.0; model.vocab()], run_time })
     }
 
-    /// Its choice for one place.
-    fn choose(
+    /// Its draws for one place, the first of which is its choice.
+    fn draws(
         &mut self,
         model: &Model,
         context: [u32; 2],
         position: i64,
         watch: &mut Stopwatch,
-    ) -> Result<u32> {
+    ) -> Result<Vec<u32>> {
         watch.draft.run(self.run_time, || model.draft(context, &mut self.row));
-        Ok(self.sampler.choose(&self.row, &[position], watch)?[0])
+        let drawn = self.sampler.draw(&self.row, &[position], watch)?;
+        // A negative number is no draw: the filters kept fewer tokens.
+        Ok(drawn.into_iter().filter_map(|token| u32::try_from(token).ok()).collect())
     }
 
     /// `count` tokens, each drawn after the one before it.
@@ -164,37 +168,33 @@ impl Small {
         let mut tokens = Vec::with_capacity(count);
         let mut context = at.context;
         for position in (at.position..).take(count) {
-            let token = self.choose(model, context, position, watch)?;
+            let Some(&token) = self.draws(model, context, position, watch)?.first() else { break };
             tokens.push(token);
             context = [context[1], token];
         }
         Ok(tokens)
     }
 
-    /// A chain of its choices, beside each of them the likeliest other token.
+    /// A chain of its choices, beside each of them its other draws. A target that samples with the
+    /// same seed races on the same noise, so that its token is most often the first to finish
+    /// here, and next most often the second.
     fn tree(&mut self, model: &Model, at: &Progress<'_>, watch: &mut Stopwatch) -> Result<Drafts> {
         let mut drafts = Drafts::default();
         let (mut node, mut context) = (0, at.context);
         for position in at.position.. {
-            if drafts.tokens.len() == at.limit {
-                break;
-            }
-            let token = self.choose(model, context, position, watch)?;
+            let left = at.limit - drafts.tokens.len();
+            let drawn =
+                if left > 0 { self.draws(model, context, position, watch)? } else { vec![] };
+            let Some(&choice) = drawn.first() else { break };
             let parent = node;
-            node = drafts.push(parent, token);
-            if drafts.tokens.len() < at.limit {
-                drafts.push(parent, likeliest_but(&self.row, token));
+            node = drafts.push(parent, choice);
+            for &token in drawn[1..].iter().take(left - 1) {
+                drafts.push(parent, token);
             }
-            context = [context[1], token];
+            context = [context[1], choice];
         }
         Ok(drafts)
     }
-}
-
-/// The largest logit's token other than one; that one where there is no other.
-fn likeliest_but(row: &[f32], token: u32) -> u32 {
-    let others = (0..).zip(row).filter(|&(other, _)| other != token);
-    others.max_by(|a, b| a.1.total_cmp(b.1)).map_or(token, |(other, _)| other)
 }
 
 fn as_i64(tokens: impl IntoIterator<Item = u32>) -> Vec<i64> {

@@ -20,7 +20,7 @@ pub enum DraftKind {
     Lookup,
     /// Draw from the draft model
     Model,
-    /// Draw from the draft model, and try its likeliest other token beside each
+    /// Draw from the draft model twice at each place, and try both
     Tree,
     /// Draw from the draft model, then copy on (hybrid_mtp_ngram)
     Hybrid,
@@ -203,7 +203,7 @@ impl Verifier {
         let node = || handle.allocate::<i32>(most);
         Ok(Verifier {
             handle: handle.clone(),
-            sampler: Sampler::new(handle, most, vocab, &settings.sampling, settings.seed)?,
+            sampler: Sampler::new(handle, (most, 1), vocab, &settings.sampling, settings.seed)?,
             workspace: handle.allocate(0)?,
             draft_tokens: node()?,
             target_tokens: node()?,

@@ -120,9 +120,9 @@ fn parse_model_ms(text: &str) -> Result<f64, String> {
 
 /// Reads the prompt, decodes with drafts and without, prints.
 pub fn run(options: &Options) -> Result<ExitCode> {
-    let handle = devices::open(&options.device)?;
+    let handle = crate::open(&options.device)?;
     let prompt = text::read(options.prompt.as_deref())?;
-    let text = Text::tokenize(&prompt)?;
+    let text = Text::tokenize(&prompt);
     if let [] | [_] = text.tokens[..] {
         let name = text::name(options.prompt.as_deref());
         let tokens = ["0 tokens", "1 token"][text.tokens.len()];
@@ -281,7 +281,7 @@ impl Outcome {
 
     fn vocabulary(&self) -> String {
         let (distinct, all) = (self.text.vocabulary(), self.text.tokens.len());
-        format!("the {distinct} distinct cl100k tokens of the prompt, which has {all}")
+        format!("the {distinct} distinct words of the prompt, which has {all}")
     }
 
     fn json(&self) -> Value {
@@ -294,7 +294,7 @@ impl Outcome {
             .collect();
         json!({
             "text": self.text.detokenize(tokens),
-            "tokens": self.text.ids(tokens),
+            "tokens": tokens,
             "steps": steps,
             "drafted": drafted,
             "accepted": accepted,

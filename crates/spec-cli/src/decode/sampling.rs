@@ -22,6 +22,8 @@ pub struct Sampling {
 pub struct Sampler {
     handle: Handle,
     vocab: usize,
+    /// Tokens that are drawn from each row.
+    draws: usize,
     workspace: Buffer<u8>,
     logits: Buffer<f32>,
     positions: Buffer<i64>,
@@ -37,10 +39,11 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// For at most `rows` rows of `vocab` logits at a time.
+    /// For at most `rows` rows of `vocab` logits at a time, from each of which `draws` tokens are
+    /// drawn.
     pub fn new(
         handle: &Handle,
-        rows: usize,
+        (rows, draws): (usize, usize),
         vocab: usize,
         sampling: &Sampling,
         seed: u64,
@@ -48,6 +51,7 @@ impl Sampler {
         Ok(Sampler {
             handle: handle.clone(),
             vocab,
+            draws,
             workspace: handle.allocate(0)?,
             logits: handle.allocate(rows * vocab)?,
             positions: handle.allocate(rows)?,
@@ -57,7 +61,7 @@ impl Sampler {
             top_p: handle.upload(&[sampling.top_p])?,
             min_p: handle.upload(&[sampling.min_p])?,
             requests: handle.upload(&vec![0; rows])?,
-            tokens: handle.allocate(rows)?,
+            tokens: handle.allocate(rows * draws)?,
             flags: handle.upload(&[0])?,
         })
     }
@@ -69,9 +73,23 @@ impl Sampler {
         positions: &[i64],
         watch: &mut Stopwatch,
     ) -> Result<Vec<u32>> {
+        let drawn = self.draw(logits, positions, watch)?;
+        // The first draw of a row is always a token of the vocabulary.
+        Ok(drawn.iter().step_by(self.draws).map(|&token| token as u32).collect())
+    }
+
+    /// The draws of each row of logits, at that position of the text, one row behind the other; -1
+    /// where the filters keep fewer tokens.
+    pub fn draw(
+        &mut self,
+        logits: &[f32],
+        positions: &[i64],
+        watch: &mut Stopwatch,
+    ) -> Result<Vec<i32>> {
         let params = SampleLogits::transformers();
         let vector = |dtype, len| Some(TensorDesc::new(dtype, [len]));
         let mut tensors = params.tensors_of(positions.len(), 1, self.vocab);
+        tensors.tokens = TensorDesc::new(DType::I32, [positions.len(), self.draws]);
         tensors.top_k = vector(DType::I32, 1);
         tensors.top_p = vector(DType::F32, 1);
         tensors.min_p = vector(DType::F32, 1);
@@ -96,9 +114,8 @@ impl Sampler {
         .requests(&self.requests)
         .flags(&mut self.flags);
         watch.measure(SampleLogits::NAME, || operator.call(&mut self.workspace, buffers))?;
-        let mut tokens = vec![0; positions.len()];
+        let mut tokens = vec![0; positions.len() * self.draws];
         self.tokens.read(0, &mut tokens)?;
-        // The operator's tokens are of the vocabulary.
-        Ok(tokens.into_iter().map(|token| token as u32).collect())
+        Ok(tokens)
     }
 }

@@ -22,7 +22,7 @@ fn settings(draft: DraftKind, temperature: f32, tokens: usize) -> Settings {
 }
 
 fn shipped() -> Text {
-    Text::tokenize(&text::read(None).unwrap()).unwrap()
+    Text::tokenize(&text::read(None).unwrap())
 }
 
 /// The likeliest token again and again, without any operator.

@@ -5,9 +5,6 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use tiktoken_rs::{CoreBPE, Rank};
-
-use crate::output::Progress;
 use crate::{Error, Result};
 
 /// What is decoded from when no file is named.
@@ -16,40 +13,33 @@ const SHIPPED: &str = include_str!("../../../../texts/alice.txt");
 /// The largest prompt file that is read, in bytes: 16 MiB.
 pub const MAX_PROMPT: u64 = 16 << 20;
 
-/// The tokenizer gets pieces of this many bytes at most: its regular
-/// expressions backtrack over runs of blanks, and give up on very long ones.
-const PIECE: usize = 64 << 10;
-
-/// A text's tokens over the vocabulary of those tokens that occur in it.
+/// A text as tokens, over the vocabulary of the tokens that occur in it.
+///
+/// A token is a word with the blank before it, or a single other character. A model that counts
+/// tokens needs no smaller pieces than words, since every word that it can emit is in the prompt.
 pub struct Text {
     /// Tokens as indices into the vocabulary.
     pub tokens: Vec<u32>,
-    /// The tokenizer's id of each token of the vocabulary, ascending.
-    vocabulary: Vec<Rank>,
-    bpe: CoreBPE,
+    /// The text of each token, in the order of their first occurrence.
+    vocabulary: Vec<String>,
 }
 
 impl Text {
-    /// Tokenizes with cl100k.
-    pub fn tokenize(text: &str) -> Result<Text> {
-        let bpe = tiktoken_rs::cl100k_base()
-            .map_err(|error| Error::Message(format!("the tokenizer does not load: {error}")))?;
-        let mut progress = Progress::new("bytes tokenized", Some(text.len()));
-        let mut ids = Vec::new();
+    /// Splits a text into tokens.
+    pub fn tokenize(text: &str) -> Text {
+        let mut index = HashMap::new();
+        let mut vocabulary = Vec::new();
+        let mut tokens = Vec::new();
         let mut rest = text;
         while !rest.is_empty() {
-            let (piece, behind) = rest.split_at(piece_len(rest));
-            ids.extend(bpe.encode_ordinary(piece));
+            let (token, behind) = rest.split_at(token_len(rest));
             rest = behind;
-            progress.set(text.len() - rest.len());
+            tokens.push(*index.entry(token).or_insert_with(|| {
+                vocabulary.push(token.to_owned());
+                vocabulary.len() as u32 - 1
+            }));
         }
-        let mut vocabulary = ids.clone();
-        vocabulary.sort_unstable();
-        vocabulary.dedup();
-        let index: HashMap<Rank, u32> =
-            vocabulary.iter().zip(0..).map(|(id, index)| (*id, index)).collect();
-        let tokens = ids.iter().map(|id| index[id]).collect();
-        Ok(Text { tokens, vocabulary, bpe })
+        Text { tokens, vocabulary }
     }
 
     /// How many distinct tokens occur.
@@ -57,26 +47,21 @@ impl Text {
         self.vocabulary.len()
     }
 
-    /// The tokenizer's ids of tokens of the vocabulary.
-    pub fn ids(&self, tokens: &[u32]) -> Vec<Rank> {
-        tokens.iter().map(|token| self.vocabulary[*token as usize]).collect()
-    }
-
-    /// Tokens as text; a character that is cut in half becomes U+FFFD.
+    /// Tokens as text.
     pub fn detokenize(&self, tokens: &[u32]) -> String {
-        // The ids came from this tokenizer, which knows them all.
-        let bytes = self.bpe.decode_bytes(&self.ids(tokens)).unwrap_or_default();
-        String::from_utf8_lossy(&bytes).into_owned()
+        tokens.iter().map(|token| self.vocabulary[*token as usize].as_str()).collect()
     }
 }
 
-/// How much of a text to tokenize at once: up to a line's end if there is one.
-fn piece_len(text: &str) -> usize {
-    if text.len() <= PIECE {
-        return text.len();
+/// Bytes of the token that a text, which is not empty, begins with.
+fn token_len(text: &str) -> usize {
+    let word = text.strip_prefix(' ').unwrap_or(text);
+    let letters = word.find(|c: char| !c.is_alphanumeric()).unwrap_or(word.len());
+    match letters {
+        // A single character, which may be the blank itself.
+        0 => text.chars().next().map_or(0, char::len_utf8),
+        letters => text.len() - word.len() + letters,
     }
-    let end = (0..=PIECE).rev().find(|&at| text.is_char_boundary(at)).unwrap_or(PIECE);
-    text[..end].rfind('\n').map_or(end, |newline| newline + 1)
 }
 
 /// What an error calls the prompt.
@@ -136,4 +121,36 @@ fn read_all(file: impl Read) -> Result<String, String> {
     String::from_utf8(bytes).map_err(|error| {
         format!("is not UTF-8 text: byte {} is wrong", error.utf8_error().valid_up_to())
     })
+}
+
+#[cfg(test)]
+mod unit_tests {
+    use super::Text;
+
+    #[test]
+    fn tokens_are_words_and_lose_nothing() {
+        let text = "The cat,  the cat\nes war 7 Uhr. ひらがな!";
+        let split = Text::tokenize(text);
+        let words: Vec<_> = split.tokens.iter().map(|&token| split.detokenize(&[token])).collect();
+        let expected = [
+            "The",
+            " cat",
+            ",",
+            " ",
+            " the",
+            " cat",
+            "\n",
+            "es",
+            " war",
+            " 7",
+            " Uhr",
+            ".",
+            " ひらがな",
+            "!",
+        ];
+        assert_eq!(words, expected);
+        assert_eq!(split.detokenize(&split.tokens), text);
+        assert_eq!(split.vocabulary(), expected.len() - 1);
+        assert!(Text::tokenize("").tokens.is_empty());
+    }
 }

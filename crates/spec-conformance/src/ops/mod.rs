@@ -2,6 +2,7 @@
 //! how to make a random case of it.
 
 mod adjust_logits;
+mod append_tokens;
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;
 mod indexer_topk;
@@ -11,6 +12,7 @@ mod ngram_match;
 mod prompt_lookup;
 mod rejection_sample;
 mod sample_logits;
+mod suffix_lookup;
 mod topk_router;
 mod tree_verify;
 mod unique;

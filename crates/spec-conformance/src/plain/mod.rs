@@ -6,6 +6,7 @@
 //! ([`spec_core::exact`], [`spec_core::philox`]) is shared with the backends.
 
 pub(crate) mod adjust_logits;
+pub(crate) mod append_tokens;
 pub(crate) mod deduplicate_topk;
 pub(crate) mod indexer_topk;
 pub(crate) mod moe_align;
@@ -13,6 +14,7 @@ pub mod ngram;
 pub(crate) mod prompt_lookup;
 pub(crate) mod rejection_sample;
 pub(crate) mod sample_logits;
+pub(crate) mod suffix_lookup;
 pub(crate) mod topk_router;
 pub(crate) mod tree_verify;
 pub(crate) mod unique;

@@ -1,6 +1,7 @@
 //! The operators: one file each, under the operator's own name.
 
 pub mod adjust_logits;
+pub mod append_tokens;
 pub mod deduplicate_topk;
 pub mod hybrid_mtp_ngram;
 pub mod indexer_topk;
@@ -9,6 +10,7 @@ pub mod ngram_match;
 pub mod prompt_lookup;
 pub mod rejection_sample;
 pub mod sample_logits;
+pub mod suffix_lookup;
 pub mod topk_router;
 pub mod tree_verify;
 pub mod unique;
@@ -42,7 +44,9 @@ macro_rules! for_each_operator {
             ngram_match: NgramMatch,
             hybrid_mtp_ngram: HybridMtpNgram,
             prompt_lookup: PromptLookup,
+            suffix_lookup: SuffixLookup,
             tree_verify: TreeVerify,
+            append_tokens: AppendTokens,
             moe_align: MoeAlign,
             indexer_topk: IndexerTopk,
             unique: Unique,

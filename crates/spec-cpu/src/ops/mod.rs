@@ -1,6 +1,7 @@
 //! The operators: one file each, under the operator's own name.
 
 mod adjust_logits;
+mod append_tokens;
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;
 mod indexer_topk;
@@ -10,6 +11,7 @@ mod ngram_match;
 mod prompt_lookup;
 mod rejection_sample;
 mod sample_logits;
+mod suffix_lookup;
 mod topk_router;
 mod tree_verify;
 mod unique;

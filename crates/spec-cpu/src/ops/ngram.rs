@@ -34,6 +34,12 @@ pub(super) trait Token: Element + PartialEq {
     /// What stands for no token: -1.
     const NONE: Self;
 
+    /// The token in 64 bits, from which [`from_bits`](Self::from_bits) makes it again.
+    fn bits(self) -> u64;
+
+    /// The token of these bits.
+    fn from_bits(bits: u64) -> Self;
+
     /// The first place in `ends` that has the pair.
     fn find(haystack: &[Self], ends: Range<usize>, pair: Pair<Self>) -> Option<usize>;
 
@@ -45,6 +51,14 @@ macro_rules! token {
     ($ty:ty, $none:expr, $find:ident, $rfind:ident) => {
         impl Token for $ty {
             const NONE: $ty = $none;
+
+            fn bits(self) -> u64 {
+                self as u64
+            }
+
+            fn from_bits(bits: u64) -> $ty {
+                bits as $ty
+            }
 
             fn find(haystack: &[$ty], ends: Range<usize>, pair: Pair<$ty>) -> Option<usize> {
                 simd::$find(haystack, ends, pair)

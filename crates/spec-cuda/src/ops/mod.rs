@@ -34,6 +34,7 @@
 //!   belongs to the descriptor, since two streams may run it at once.
 
 mod adjust_logits;
+mod append_tokens;
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;
 mod indexer_topk;
@@ -43,6 +44,7 @@ mod ngram_match;
 mod prompt_lookup;
 mod rejection_sample;
 mod sample_logits;
+mod suffix_lookup;
 mod topk_router;
 mod tree_verify;
 mod unique;
@@ -54,8 +56,9 @@ mod tests {
     use super::*;
 
     /// The parameter structs of all kernels.
-    const HEADERS: [Header; 11] = [
+    const HEADERS: [Header; 13] = [
         adjust_logits::HEADER,
+        append_tokens::HEADER,
         deduplicate_topk::HEADER,
         indexer_topk::HEADER,
         moe_align::HEADER,
@@ -63,6 +66,7 @@ mod tests {
         prompt_lookup::HEADER,
         rejection_sample::HEADER,
         sample_logits::HEADER,
+        suffix_lookup::HEADER,
         topk_router::HEADER,
         tree_verify::HEADER,
         unique::HEADER,

@@ -4,8 +4,8 @@
 use spec_conformance::{Case, Layout, Ready, Rng, Subject, Tensor};
 use spec_core::ops::topk_router::preset;
 use spec_core::ops::{
-    DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique, tree_verify,
+    AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
+    RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique, tree_verify,
 };
 use spec_core::{DType, Role, Stream, Supports};
 use spec_cuda::Cuda;
@@ -71,6 +71,8 @@ pub fn all(cuda: &Cuda) -> Vec<(&'static str, Box<dyn Call>)> {
         Seeded::boxed(cuda, hybrid_mtp_ngram),
         Seeded::boxed(cuda, sample_logits),
         Seeded::boxed(cuda, tree_verify),
+        Seeded::boxed(cuda, append_tokens),
+        Seeded::boxed(cuda, suffix_lookup),
         Seeded::boxed(cuda, moe_align),
         Seeded::boxed(cuda, indexer_topk),
         Seeded::boxed(cuda, prompt_lookup),
@@ -232,6 +234,41 @@ fn tree_verify(rng: &mut Rng) -> Case<TreeVerify> {
         .output("tokens", DType::I32, &[BATCH, PATH])
         .output("nodes", DType::I32, &[BATCH, PATH])
         .output("num_tokens", DType::I32, &[BATCH])
+}
+
+/// Texts and a corpus of few tokens, so that suffixes occur again.
+fn suffix_lookup(rng: &mut Rng) -> Case<SuffixLookup> {
+    const BATCH: usize = 40;
+    const MAX_LEN: usize = 700;
+    const CORPUS: usize = 3000;
+    const DRAFTS: usize = 12;
+    let matrix_of = |cols| [BATCH, cols];
+    Case::new(SuffixLookup::new().width(2))
+        .input("tokens", matrix(rng, matrix_of(MAX_LEN), |r| r.below(4) as i32))
+        .input("lengths", vector(rng, BATCH, |r| r.below(MAX_LEN + 1) as i32))
+        .input("corpus", vector(rng, CORPUS, |r| r.below(4) as i32))
+        .input("corpus_length", vector(rng, 1, |r| r.below(CORPUS + 1) as i32))
+        .output("drafts", DType::I32, &matrix_of(DRAFTS))
+        .output("counts", DType::I32, &[BATCH])
+        .output("first_child", DType::I32, &matrix_of(DRAFTS + 1))
+        .output("next_sibling", DType::I32, &matrix_of(DRAFTS + 1))
+}
+
+/// Texts that end now and then, by a stop token or their length.
+fn append_tokens(rng: &mut Rng) -> Case<AppendTokens> {
+    const BATCH: usize = 100;
+    const MAX_LEN: usize = 40;
+    const NEW: usize = 9;
+    let size = |most: usize| move |rng: &mut Rng| rng.below(most + 1) as i32;
+    Case::new(AppendTokens::new())
+        .in_place("tokens", matrix(rng, [BATCH, MAX_LEN], size(99)))
+        .in_place("lengths", vector(rng, BATCH, size(MAX_LEN)))
+        .input("new_tokens", matrix(rng, [BATCH, NEW], size(99)))
+        .input("new_counts", vector(rng, BATCH, size(NEW)))
+        .input("stop_tokens", matrix(rng, [BATCH, 4], size(99)))
+        .in_place("finished", vector(rng, BATCH, |r| i32::from(r.chance(5))))
+        .output("appended", DType::I32, &[BATCH])
+        .output("last_tokens", DType::I32, &[BATCH])
 }
 
 /// More picks than a cluster takes, so that three launches follow one another.

@@ -64,6 +64,7 @@
 //! * A workgroup beyond `params.at.groups` returns before its first barrier.
 
 mod adjust_logits;
+mod append_tokens;
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;
 mod indexer_topk;
@@ -73,11 +74,38 @@ mod ngram_match;
 mod prompt_lookup;
 mod rejection_sample;
 mod sample_logits;
+mod suffix_lookup;
 mod topk_router;
 mod tree_verify;
 mod unique;
 
-use spec_core::DType;
+use bytemuck::{Pod, Zeroable};
+use spec_core::launch_params::{Field, Part};
+use spec_core::{DType, Matrix};
+
+/// How a shader finds the elements of a matrix of integers.
+#[repr(C)]
+#[derive(Clone, Copy, Pod, Zeroable)]
+struct Layout {
+    /// Words of an element.
+    words: u32,
+    /// Elements from one row to the next.
+    stride: u32,
+}
+
+impl Field for Layout {
+    const DEVICE: &'static str = "u32";
+    const PARTS: &'static [Part] = &[
+        Part { name: "words", offset: std::mem::offset_of!(Layout, words) },
+        Part { name: "stride", offset: std::mem::offset_of!(Layout, stride) },
+    ];
+}
+
+impl Layout {
+    fn of(matrix: &Matrix) -> Self {
+        Layout { words: (matrix.dtype.size() / 4) as u32, stride: matrix.row_stride as u32 }
+    }
+}
 
 /// The number that `include/floats.wgsl` has for a float type.
 fn float_code(dtype: DType) -> u32 {
@@ -92,6 +120,7 @@ fn float_code(dtype: DType) -> u32 {
 #[cfg(test)]
 pub(crate) static SHADERS: &[&crate::shader::Shader] = &[
     &adjust_logits::SHADER,
+    &append_tokens::SHADER,
     &deduplicate_topk::SHADER,
     &hybrid_mtp_ngram::SHADER,
     &indexer_topk::SHADER,
@@ -120,6 +149,7 @@ mod tests {
     /// The parameter structs of all shaders.
     const HEADERS: [Header; 10] = [
         adjust_logits::HEADER,
+        append_tokens::HEADER,
         deduplicate_topk::HEADER,
         indexer_topk::HEADER,
         moe_align::HEADER,

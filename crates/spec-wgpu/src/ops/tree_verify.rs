@@ -4,11 +4,11 @@ use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
-use spec_core::launch_params::{Field, Part};
 use spec_core::ops::TreeVerify;
 use spec_core::ops::tree_verify::{Buffers, Plan};
-use spec_core::{Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
+use spec_core::{Kernel, Result, Status, Stream, Supports, ViewMut};
 
+use super::Layout;
 use crate::Wgpu;
 use crate::memory::Region;
 use crate::shader::Access::{Read, Write};
@@ -47,28 +47,6 @@ launch_params! {
 #[cfg(test)]
 pub(super) const HEADER: Header =
     Header { name: "tree_verify", includes: &["bound"], structs: &[Params::DESCRIPTION] };
-
-/// Words of an element, and elements from row to row.
-#[repr(C)]
-#[derive(Clone, Copy, Pod, Zeroable)]
-struct Layout {
-    words: u32,
-    stride: u32,
-}
-
-impl Field for Layout {
-    const DEVICE: &'static str = "u32";
-    const PARTS: &'static [Part] = &[
-        Part { name: "words", offset: std::mem::offset_of!(Layout, words) },
-        Part { name: "stride", offset: std::mem::offset_of!(Layout, stride) },
-    ];
-}
-
-impl Layout {
-    fn of(matrix: &Matrix) -> Self {
-        Layout { words: (matrix.dtype.size() / 4) as u32, stride: matrix.row_stride as u32 }
-    }
-}
 
 struct Verifier {
     gpu: Wgpu,

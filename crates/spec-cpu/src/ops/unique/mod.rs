@@ -49,7 +49,7 @@ const LONGEST: usize = 2 * LARGE;
 /// Minimal and maximal buckets of a partition. More buckets cost a scatter more than smaller
 /// pieces save: 2^24 keys of 64 bits on two cores of a Zen 3 took as much processor time with 256
 /// buckets as with 512, 15 % more with 1024 and 30 % more with 2048 (with another number here,
-/// `time spec bench unique --device cpu --shape keys=16777216`).
+/// `time spec-bench unique --device cpu --shape keys=16777216`).
 const BUCKETS: [usize; 2] = [16, 512];
 /// Maximal buckets of a partition whose pieces would be longer than [`LARGE`] otherwise.
 const MAX_BUCKETS: usize = 2048;

@@ -1,0 +1,16 @@
+//! The designs: one file an operator, under the operator's own name.
+
+mod append_tokens;
+mod deduplicate_topk;
+mod hybrid_mtp_ngram;
+mod indexer_topk;
+mod moe_align;
+mod ngram;
+mod ngram_match;
+mod prompt_lookup;
+mod rejection_sample;
+mod sample_logits;
+mod suffix_lookup;
+mod topk_router;
+mod tree_verify;
+mod unique;

@@ -1,0 +1,18 @@
+//! Designs of `ngram_match`.
+
+use spec_core::ops::NgramMatch;
+use spec_cpu::Cpu;
+use spec_cuda::Cuda;
+
+use super::ngram::{on_cpu, on_cuda};
+use crate::baselines::{Design, Designs};
+
+impl Designs for NgramMatch {
+    fn on_cuda(cuda: &Cuda) -> Vec<Design<Self>> {
+        on_cuda(cuda)
+    }
+
+    fn on_cpu(cpu: &Cpu) -> Vec<Design<Self>> {
+        on_cpu(cpu)
+    }
+}

@@ -1,0 +1,471 @@
+//! Rows on devices, timed and checked, as a report.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Instant;
+
+use crate::report::{DeviceRecord, Measurement, Report, Role, stats};
+
+use super::work::{Effort, Implementation, Inputs, OnDevice};
+use super::{Goal, Row, machine};
+use spec::ops::deduplicate_topk::Buffers;
+use spec::ops::{DeduplicateTopk, NgramMatch, RejectionSample, TopkRouter};
+use spec::{DType, Device, Error, ErrorKind, Handle, Result, Signature, Status};
+
+/// A software renderer takes minutes for rows larger than this.
+const SOFTWARE_MEMORY: u64 = 80 << 20;
+/// Copies of a row's arguments that the host holds at most: those that are kept,
+/// what the CPU works on, and what is read back.
+const HOST_COPIES: u64 = 3;
+/// How many times faster than the plain loop the CPU shall be, on two cores and
+/// on more.
+const CPU_GOAL: [f64; 2] = [3.0, 5.0];
+/// wgpu shall take at most so many times what CUDA takes on the same GPU, and an
+/// empty submission.
+const WGPU_GOAL: f64 = 3.0;
+/// What a call may cost the calling thread on CUDA, in microseconds.
+const CALL_GOAL: f64 = 4.0;
+/// Microseconds that creating an operator of a kind that was created before may
+/// take, on every backend.
+const CREATE_GOAL: f64 = 2.0;
+
+/// A design that would take longer than this for one call is left out, in
+/// seconds.
+const PATIENCE: f64 = 10.0;
+
+/// What to time.
+#[derive(Debug)]
+pub struct Options {
+    /// The devices.
+    pub handles: Vec<Handle>,
+    /// The rows.
+    pub rows: Vec<Row>,
+    /// Whether to spend little time on each.
+    pub quick: bool,
+    /// Whether to time what a call costs the calling thread of a GPU.
+    pub host: bool,
+    /// The command that reruns this.
+    pub command: String,
+}
+
+/// What happens while rows are timed.
+#[derive(Clone, Copy, Debug)]
+pub enum Event<'a> {
+    /// Rows that are done, and the one that is next.
+    Row(usize, &'static str),
+    /// What is timed next: a row on a device, by one implementation.
+    Next(&'a str),
+    /// The report so far, which has one measurement more.
+    Measured(&'a Report),
+    /// Something was not timed, and why.
+    Skipped(&'a str),
+}
+
+/// What a run came to.
+#[derive(Debug)]
+pub struct Outcome {
+    /// The rows.
+    pub report: Report,
+    /// What was not timed, and why.
+    pub skipped: Vec<String>,
+    /// Calls that failed, and results that were wrong; they are no rows.
+    pub failed: Vec<String>,
+}
+
+/// Times every row on every device, by every implementation that is there.
+pub fn run(options: &Options, progress: &mut dyn FnMut(Event<'_>)) -> Outcome {
+    let watch = machine::Watch::start();
+    let mut run = Run {
+        options,
+        progress,
+        outcome: Outcome {
+            report: Report { command: options.command.clone(), ..Report::default() },
+            skipped: Vec::new(),
+            failed: Vec::new(),
+        },
+        rates: HashMap::new(),
+        refused: HashSet::new(),
+    };
+    let report = &mut run.outcome.report;
+    report.date = machine::today();
+    report.host = machine::host();
+    report.versions.insert("spec".to_owned(), version());
+    for handle in &options.handles {
+        run.device(handle);
+    }
+    for (done, row) in options.rows.iter().enumerate() {
+        (run.progress)(Event::Row(done, row.operator));
+        run.row(row);
+    }
+    if options.host {
+        for handle in &options.handles {
+            if !is_gpu(handle) {
+                let words = "the calling thread does the work itself";
+                (run.progress)(Event::Skipped(&format!("host on {}: {words}", handle.device())));
+            } else if let Err(error) = run.host(handle) {
+                run.outcome.failed.push(format!("host on {}: {error}", handle.device()));
+            }
+        }
+    }
+    run.outcome.report.load = watch.load();
+    run.outcome
+}
+
+/// The library's version, and a word where it was built without optimisation.
+fn version() -> String {
+    let version = env!("CARGO_PKG_VERSION").to_owned();
+    if cfg!(debug_assertions) { version + ", a debug build" } else { version }
+}
+
+fn is_gpu(handle: &Handle) -> bool {
+    handle.device() != Device::CPU && !handle.info().software
+}
+
+struct Run<'r> {
+    options: &'r Options,
+    progress: &'r mut dyn FnMut(Event<'_>),
+    outcome: Outcome,
+    rates: HashMap<Key, Rates>,
+    /// What designs do not do, as far as it was said.
+    refused: HashSet<String>,
+}
+
+/// Operator, device and implementation.
+type Key = (&'static str, Device, &'static str);
+
+/// The fewest seconds that an implementation has taken for a byte so far: of
+/// those that must move, and of all arguments. Which of them its time goes by,
+/// nobody knows.
+#[derive(Clone, Copy)]
+struct Rates {
+    moved: f64,
+    held: f64,
+}
+
+impl Rates {
+    fn of(seconds: f64, moved: u64, held: u64) -> Self {
+        Rates { moved: seconds / moved.max(1) as f64, held: seconds / held.max(1) as f64 }
+    }
+
+    fn least(self, other: Rates) -> Self {
+        Rates { moved: self.moved.min(other.moved), held: self.held.min(other.held) }
+    }
+
+    /// Seconds of another call, at least.
+    fn expect(self, moved: u64, held: u64) -> f64 {
+        (self.moved * moved as f64).min(self.held * held as f64)
+    }
+}
+
+impl Run<'_> {
+    fn skip(&mut self, line: String) {
+        (self.progress)(Event::Skipped(&line));
+        self.outcome.skipped.push(line);
+    }
+
+    /// One more row. Goals that follow from others may have come with it.
+    fn measured(&mut self, measurement: Measurement) {
+        let report = &mut self.outcome.report;
+        report.measurements.push(measurement);
+        set_goals(report, &self.options.rows);
+        (self.progress)(Event::Measured(report));
+    }
+
+    fn device(&mut self, handle: &Handle) {
+        let info = handle.info();
+        let mut facts: Vec<(String, String)> =
+            info.facts.iter().map(|(name, value)| ((*name).to_owned(), value.clone())).collect();
+        if info.device.backend() == "cuda" {
+            facts.extend(machine::nvidia_facts(info.device.index()));
+        }
+        let mut measured = |what: &str, figure: Result<Option<f64>>| {
+            figure.unwrap_or_else(|error| {
+                self.skip(format!("the {what} of {}: {error}", info.device));
+                None
+            })
+        };
+        let copy_rate = measured("copy rate", handle.copy_rate());
+        let overhead = measured("overhead of a call", handle.call_overhead());
+        self.outcome.report.devices.push(DeviceRecord {
+            id: info.device.to_string(),
+            name: info.name.clone(),
+            facts: facts.into_iter().map(|(name, value)| (name, (&*value).into())).collect(),
+            copy_bytes_per_second: copy_rate,
+            overhead_us: overhead.map(|seconds| seconds * 1e6),
+        });
+    }
+
+    fn row(&mut self, row: &Row) {
+        let name = format!("{}, {}", row.operator, row.shape);
+        let needed = row.memory.saturating_mul(HOST_COPIES);
+        if let Some(free) = machine::free_memory().filter(|free| *free < needed) {
+            let gib = |bytes: u64| bytes as f64 / f64::from(1 << 30);
+            let (needed, free) = (gib(needed), gib(free));
+            self.skip(format!(
+                "{name}: {needed:.1} GiB of main memory, of which {free:.1} is free"
+            ));
+            return;
+        }
+        let handles: Vec<&Handle> =
+            self.options.handles.iter().filter(|handle| self.suits(row, handle)).collect();
+        for handle in &self.options.handles {
+            if !self.suits(row, handle) {
+                let what = if handle.info().software { "a software renderer" } else { "a CPU" };
+                let words = format!("{name} on {}: {what} would take minutes", handle.device());
+                self.skip(words);
+            }
+        }
+        if handles.is_empty() {
+            return;
+        }
+        let inputs = match row.inputs() {
+            Ok(inputs) => inputs,
+            Err(why) => return self.skip(format!("{name}: {why}")),
+        };
+        for handle in handles {
+            self.on_device(row, &*inputs, handle);
+        }
+    }
+
+    /// What a device has no memory for is no row; anything else that goes wrong
+    /// is a failure.
+    fn not_ready(&mut self, name: &str, error: &Error) {
+        let line = format!("{name}: {error}");
+        match error.kind() {
+            ErrorKind::OutOfMemory => self.skip(line),
+            _ => self.outcome.failed.push(line),
+        }
+    }
+
+    /// Whether a device has an answer within a minute.
+    fn suits(&self, row: &Row, handle: &Handle) -> bool {
+        let info = handle.info();
+        let too_large = info.software && row.memory > SOFTWARE_MEMORY;
+        !(too_large || row.slow && (info.software || info.device == Device::CPU))
+    }
+
+    fn on_device(&mut self, row: &Row, inputs: &dyn Inputs, handle: &Handle) {
+        let name = format!("{}, {} on {}", row.operator, row.shape, handle.device());
+        let mut call = match inputs.upload(handle) {
+            Ok(call) => call,
+            Err(error) => return self.not_ready(&name, &error),
+        };
+        for (which, implementation) in call.implementations().into_iter().enumerate() {
+            let name = format!("{name}, {}", implementation.name);
+            (self.progress)(Event::Next(&name));
+            let key = (row.operator, handle.device(), implementation.name);
+            let moved = inputs.bytes();
+            let expected = self.rates.get(&key).map_or(0.0, |r| r.expect(moved, row.memory));
+            if expected > PATIENCE && implementation.role != Role::Spec {
+                self.skip(format!("{name}: one call would take about {expected:.0} s"));
+                continue;
+            }
+            if let Err(error) = call.select(which) {
+                // What a device has no memory or no code for is no row.
+                match error.status() {
+                    // Which would be said again of many a row.
+                    Status::NotImplemented => {
+                        let words = format!("{} by {}: {error}", row.operator, implementation.name);
+                        if self.refused.insert(words) {
+                            self.skip(format!("{name}, and wherever else: {error}"));
+                        }
+                    }
+                    _ => self.not_ready(&name, &error),
+                }
+                continue;
+            }
+            match self.measure(row, inputs, handle, &mut *call, implementation) {
+                Ok(measurement) => {
+                    let seconds = stats::median(&measurement.samples_us) * 1e-6;
+                    let rates = Rates::of(seconds, moved, row.memory);
+                    let known = self.rates.entry(key).or_insert(rates);
+                    *known = known.least(rates);
+                    self.measured(measurement);
+                }
+                Err(why) => self.outcome.failed.push(format!("{name}: {why}")),
+            }
+        }
+    }
+
+    /// Times and checks what is selected.
+    fn measure(
+        &self,
+        row: &Row,
+        inputs: &dyn Inputs,
+        handle: &Handle,
+        call: &mut dyn OnDevice,
+        implementation: Implementation,
+    ) -> std::result::Result<Measurement, String> {
+        let effort = Effort::of(handle, self.options.quick);
+        let timing = call.time(&effort).map_err(|error| error.to_string())?;
+        let check = call.check().map_err(|failure| format!("wrong result{failure}"))?;
+        let samples_us: Vec<f64> =
+            timing.seconds.iter().map(|s| s * 1e6).filter(|us| *us > 0.0).collect();
+        if samples_us.is_empty() {
+            return Err("the device's clock is too coarse for it".to_owned());
+        }
+        Ok(Measurement {
+            operator: row.operator.to_owned(),
+            shape: row.shape.clone(),
+            series: row.series.clone(),
+            size: row.size,
+            size_unit: row.size_unit.to_owned(),
+            device: handle.device().to_string(),
+            implementation: implementation.name.to_owned(),
+            role: implementation.role,
+            method: timing.method,
+            samples_us,
+            bytes: inputs.bytes(),
+            goal_us: None,
+            check: check.to_owned(),
+        })
+    }
+
+    /// What the calling thread pays: for a call (checks, arguments, the launch),
+    /// and for creating each operator once more, with as many rows as no
+    /// descriptor before had.
+    fn host(&mut self, handle: &Handle) -> Result<()> {
+        (self.progress)(Event::Next(&format!("host on {}", handle.device())));
+        let rounds = if self.options.quick { 10 } else { 50 };
+        let operator = DeduplicateTopk::new().mtp_step(1);
+        let descriptor = handle.create(&operator, &operator.tensors(1, 4))?;
+        let mut workspace = descriptor.workspace(handle)?;
+        let indices = handle.upload(&[3i32, 1, 2, 3])?;
+        let mut unique = handle.allocate::<i32>(4)?;
+        let samples = repeat(rounds, handle, |_| {
+            let buffers = Buffers::new(&indices, &mut unique);
+            descriptor.call(&mut workspace, buffers)
+        })?;
+        if unique.to_vec()? != [1, 2, 3, -1] {
+            let line = format!("host on {}: wrong result", handle.device());
+            self.outcome.failed.push(line);
+            return Ok(());
+        }
+        let goal = (handle.device().backend() == "cuda").then_some(CALL_GOAL);
+        let shape = "a call of one launch, until it returns";
+        self.host_row(handle, shape, "calls of deduplicate_topk", samples, goal);
+        self.create(handle, rounds, DeduplicateTopk::NAME, |rows| {
+            handle.create(&operator, &operator.tensors(rows, 2048)).map(drop)
+        })?;
+        self.create(handle, rounds, TopkRouter::NAME, |rows| {
+            let router = TopkRouter::new(8);
+            handle.create(&router, &router.tensors(DType::BF16, rows, 256, None)).map(drop)
+        })?;
+        self.create(handle, rounds, RejectionSample::NAME, |rows| {
+            let verify = RejectionSample::lossless(4);
+            handle.create(&verify, &verify.tensors(rows, 4 * rows, 32_000)).map(drop)
+        })?;
+        self.create(handle, rounds, NgramMatch::NAME, |rows| {
+            let drafting = NgramMatch::default();
+            handle.create(&drafting, &drafting.tensors(rows, 512, 512, 8)).map(drop)
+        })
+    }
+
+    /// A row of what creating an operator costs. The first of its kind, which
+    /// loads what is then kept, is not counted.
+    fn create(
+        &mut self,
+        handle: &Handle,
+        rounds: usize,
+        operator: &str,
+        create: impl Fn(usize) -> Result<()>,
+    ) -> Result<()> {
+        create(1)?;
+        let samples = repeat(rounds, handle, |call| create(2 + call % 97))?;
+        let shape = format!("{operator} created again, other rows");
+        self.host_row(handle, &shape, "creations", samples, Some(CREATE_GOAL));
+        Ok(())
+    }
+
+    fn host_row(
+        &mut self,
+        handle: &Handle,
+        shape: &str,
+        what: &str,
+        samples_us: Vec<f64>,
+        goal_us: Option<f64>,
+    ) {
+        self.measured(Measurement {
+            operator: "host".to_owned(),
+            shape: shape.to_owned(),
+            series: String::new(),
+            size: 1.0,
+            size_unit: "calls".to_owned(),
+            device: handle.device().to_string(),
+            implementation: "spec".to_owned(),
+            role: Role::Spec,
+            method: format!("{HOST_CALLS} {what} on the calling thread, clock"),
+            samples_us,
+            bytes: 0,
+            goal_us,
+            check: "an exact answer, every element".to_owned(),
+        });
+    }
+}
+
+/// Calls of a round of what the host pays: few enough that no queue fills, of
+/// about a thousand launches.
+const HOST_CALLS: usize = 200;
+
+/// Microseconds of one of [`HOST_CALLS`] calls, a figure a round.
+fn repeat(
+    rounds: usize,
+    handle: &Handle,
+    mut call: impl FnMut(usize) -> Result<()>,
+) -> Result<Vec<f64>> {
+    let mut samples_us = Vec::new();
+    for _ in 0..rounds {
+        let start = Instant::now();
+        for number in 0..HOST_CALLS {
+            call(number)?;
+        }
+        samples_us.push(start.elapsed().as_secs_f64() * 1e6 / HOST_CALLS as f64);
+        handle.synchronize()?;
+    }
+    Ok(samples_us)
+}
+
+/// Goals of this library's rows: known ones on a Hopper, and what follows from
+/// other rows of the same run.
+fn set_goals(report: &mut Report, rows: &[Row]) {
+    let goals: Vec<Option<f64>> =
+        report.measurements.iter().map(|measurement| goal(report, rows, measurement)).collect();
+    for (measurement, goal) in report.measurements.iter_mut().zip(goals) {
+        measurement.goal_us = measurement.goal_us.or(goal);
+    }
+}
+
+fn goal(report: &Report, rows: &[Row], of: &Measurement) -> Option<f64> {
+    if of.role != Role::Spec {
+        return None;
+    }
+    let row = rows.iter().find(|row| row.operator == of.operator && row.shape == of.shape)?;
+    let median = |device: &str, shape: &str, role: Role| {
+        let found = report.measurements.iter().find(|m| {
+            m.operator == of.operator && m.device == device && m.shape == shape && m.role == role
+        });
+        found.map(|m| stats::median(&m.samples_us))
+    };
+    let device = report.device(&of.device)?;
+    match device.id.split(':').next() {
+        Some("cuda") => match &row.goal {
+            Goal::Hopper(goal) => {
+                let hopper = ["H100", "H200"].iter().any(|model| device.name.contains(model));
+                hopper.then_some(*goal)
+            }
+            Goal::Times(factor, other) => Some(factor * median(&of.device, other, Role::Spec)?),
+            Goal::Unknown => None,
+        },
+        Some("wgpu") => {
+            let same =
+                |other: &&DeviceRecord| other.id.starts_with("cuda:") && other.name == device.name;
+            let cuda = &report.devices.iter().find(same)?.id;
+            Some(WGPU_GOAL * median(cuda, &of.shape, Role::Spec)? + device.overhead_us?)
+        }
+        Some("cpu") => {
+            let plain = median(&of.device, &of.shape, Role::Seed)
+                .or_else(|| median(&of.device, &of.shape, Role::Baseline))?;
+            Some(plain / CPU_GOAL[usize::from(report.host.cores > 2)])
+        }
+        _ => None,
+    }
+}

@@ -1,0 +1,51 @@
+//! The scripts under `benches/peers/` time the rows of `spec-bench`.
+
+use std::path::Path;
+
+use serde_json::json;
+use spec_bench as bench;
+
+/// The operators that have peers.
+const OPERATORS: [&str; 12] = [
+    "topk_router",
+    "deduplicate_topk",
+    "rejection_sample",
+    "sample_logits",
+    "ngram_match",
+    "prompt_lookup",
+    "tree_verify",
+    "moe_align",
+    "indexer_topk",
+    "unique",
+    "topk_router+moe_align",
+    "indexer_topk+deduplicate_topk",
+];
+
+/// `benches/peers/rows.json` holds those rows, with the shapes and names that the
+/// library has for them.
+#[test]
+fn peers_have_the_rows_of_the_bench() {
+    let rows = bench::rows().into_iter().filter(|row| OPERATORS.contains(&row.operator));
+    let lines: Vec<String> = rows
+        .map(|row| {
+            let fields = json!({
+                "operator": row.operator,
+                "shape": row.shape,
+                "series": row.series,
+                "size": row.size,
+                "size_unit": row.size_unit,
+                "quick": row.quick,
+                "memory": row.memory,
+            });
+            format!("  {fields}")
+        })
+        .collect();
+    let rows = format!("[\n{}\n]\n", lines.join(",\n"));
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("peers/rows.json");
+    let committed = std::fs::read_to_string(&path).unwrap_or_default();
+    if rows != committed {
+        let new = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rows.json");
+        std::fs::write(&new, rows).unwrap();
+        panic!("the bench has other rows: cp {} {}", new.display(), path.display());
+    }
+}

@@ -1,0 +1,141 @@
+use super::ngram::per_request;
+use crate::Rng;
+use crate::case::{Argument, Case, Recomposed, Rows, Subject};
+use crate::plain;
+use crate::tensor::Tensor;
+use spec_core::ops::suffix_lookup::SuffixLookup;
+use spec_core::{DType, Result};
+
+impl Subject for SuffixLookup {
+    const GOLDEN: &'static str = include_str!("../../golden/suffix_lookup.json");
+
+    fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
+        plain::suffix_lookup::run(plan, buffers)
+    }
+
+    fn random(rng: &mut Rng) -> Case<Self> {
+        let (most, longest) = (rng.rare(60), rng.rare(30));
+        let batch = rng.size(if most { 200 } else { 6 });
+        let max_len = rng.size(if longest { 3000 } else { 90 });
+        let many = rng.chance(6);
+        let n = rng.size(if many { 64 } else { 12 });
+        let max_match = rng.pick(&[1, 2, 3, 8, 16, 64]);
+        let operator = SuffixLookup::new()
+            .min_match(rng.between(1, max_match.min(3)))
+            .max_match(max_match)
+            .max_windows(rng.pick(&[1, 2, 8, 64, 64, 1024]))
+            .width(rng.pick(&[1, 1, 2, 3, 4, 100]))
+            .min_share(rng.pick(&[0.0, 0.0, 0.1, 0.3, 0.7, 1.0]))
+            .drafts_per_match(rng.pick(&[64.0, 64.0, 64.0, 0.0, 0.4, 1.0, 3.3]));
+        let dtype = rng.token_dtype();
+        let words = Words::new(rng);
+        let texts = (0..batch).flat_map(|_| words.text(rng, max_len)).collect();
+        let wild = rng.pick(&[8, 1_000_000]);
+        let length = |rng: &mut Rng, most: usize| match rng.chance(wild) {
+            false => rng.between(most / 2, most) as i64,
+            true => rng.pick(&[0, -1, i64::MIN, i64::MAX, 1 << 31, most as i64 + 1, 1]),
+        };
+        let lengths = (0..batch).map(|_| length(rng, max_len)).collect();
+        let lengths = Rng::integers(rng.int_dtype(), lengths);
+        let column = rng.chance(3);
+        let mut case = Case::new(operator)
+            .input("tokens", Tensor::matrix(Rng::integers(dtype, texts), batch, max_len))
+            .input("lengths", per_request(lengths, column));
+        if rng.chance(2) {
+            // Long enough for several threads, blocks and workgroups, now and then.
+            let m = rng.size(if rng.rare(60) { 40_000 } else { 200 });
+            case = case.input("corpus", Tensor::vector(Rng::integers(dtype, words.text(rng, m))));
+            if rng.chance(2) {
+                let length = vec![length(rng, m)];
+                let length = Rng::integers(rng.int_dtype(), length);
+                case = case.input("corpus_length", Tensor::vector(length));
+            }
+        }
+        let counts: &[usize] = if column { &[batch, 1] } else { &[batch] };
+        case = case.output("drafts", dtype, &[batch, n]).output("counts", DType::I32, counts);
+        let optional = [
+            ("parents", DType::I32, n),
+            ("first_child", DType::I32, n + 1),
+            ("next_sibling", DType::I32, n + 1),
+            ("shares", DType::F32, n),
+        ];
+        for (name, dtype, cols) in optional {
+            if rng.chance(2) {
+                case = case.output(name, dtype, &[batch, cols]);
+            }
+        }
+        if rng.chance(2) {
+            case = case.output("match_lengths", DType::I32, &[batch]);
+        }
+        case.in_place("flags", Tensor::vector(rng.flags()))
+    }
+
+    /// Some of the requests, in another order, some of them twice.
+    fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
+        let batch = case.get("tokens").map_or(0, Tensor::rows);
+        let wanted = if batch == 0 { 0 } else { rng.between(0, batch + 3) };
+        let requests: Vec<usize> = (0..wanted).map(|_| rng.below(batch)).collect();
+        let case = case.map(|Argument { name, tensor, .. }| match *name {
+            "flags" | "corpus" | "corpus_length" => tensor.clone(),
+            _ => tensor.pick(&requests),
+        });
+        let written = [
+            "drafts",
+            "counts",
+            "parents",
+            "first_child",
+            "next_sibling",
+            "shares",
+            "match_lengths",
+        ];
+        let given = written.into_iter().filter(|name| case.get(name).is_some());
+        let rows = given.map(|name| (name, Rows::Of(requests.clone()))).collect();
+        Recomposed { case, rows }
+    }
+}
+
+/// What all texts of a case are made of, so that their suffixes occur in each other.
+struct Words {
+    phrases: Vec<Vec<i64>>,
+    /// One token in this many is another, 0 for none.
+    errors: usize,
+    letters: usize,
+    high: bool,
+}
+
+impl Words {
+    fn new(rng: &mut Rng) -> Self {
+        let letters = rng.pick(&[1, 2, 3, 6, 40, 5000]);
+        let high = rng.chance(4);
+        let count = rng.between(1, 5);
+        let phrase = |rng: &mut Rng| {
+            let length = rng.between(1, 20);
+            (0..length).map(|_| letter(rng, letters, high)).collect()
+        };
+        let phrases = (0..count).map(|_| phrase(rng)).collect();
+        Words { phrases, errors: rng.pick(&[0, 4, 20, 200]), letters, high }
+    }
+
+    fn text(&self, rng: &mut Rng, length: usize) -> Vec<i64> {
+        let mut text = Vec::with_capacity(length + 20);
+        while text.len() < length {
+            text.extend(rng.pick(&self.phrases));
+        }
+        text.truncate(length);
+        for token in &mut text {
+            if self.errors > 0 && rng.chance(self.errors) {
+                *token = letter(rng, self.letters, self.high);
+            }
+        }
+        text
+    }
+}
+
+/// A token; -1 is among them, and with `high` tokens that are equal in their low halves.
+fn letter(rng: &mut Rng, letters: usize, high: bool) -> i64 {
+    match rng.below(letters + 1) as i64 {
+        i if high => ((i % 7) - 2) << 32 | (i / 7),
+        i if i as usize == letters && rng.chance(3) => -1,
+        i => i,
+    }
+}

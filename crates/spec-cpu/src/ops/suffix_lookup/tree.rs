@@ -1,0 +1,136 @@
+//! The drafts of a request: a tree that grows from its windows, the best node first.
+
+use std::cmp::Reverse;
+
+use spec_core::ops::SuffixLookup;
+use spec_core::ops::suffix_lookup::{MAX_DRAFTS, MAX_WINDOWS};
+
+use super::NODE;
+use super::search::Windows;
+use crate::ops::ngram::Token;
+use crate::slices::Int;
+
+/// Windows that share their continuation so far: a range of the order below.
+#[derive(Clone, Copy, Default)]
+struct Group {
+    start: u16,
+    end: u16,
+}
+
+impl Group {
+    fn len(self) -> u16 {
+        self.end - self.start
+    }
+}
+
+/// A child that is offered.
+#[derive(Clone, Copy, Default)]
+struct Offer {
+    group: Group,
+    depth: u16,
+    /// The number of its most recent window.
+    first: u16,
+    /// The node before it.
+    parent: u16,
+}
+
+impl Offer {
+    /// Offers become nodes in ascending order of this.
+    fn order(&self) -> (Reverse<u16>, u16, u16) {
+        (Reverse(self.group.len()), self.depth, self.first)
+    }
+}
+
+/// Grows a tree, and notes the token, the parent and the windows of each node; returns how many
+/// nodes there are.
+pub(super) fn grow<T: Token + Int>(
+    params: &SuffixLookup,
+    windows: &Windows<'_, T>,
+    nodes: &mut [[u64; NODE]],
+) -> usize {
+    let n = nodes.len().min(MAX_DRAFTS);
+    let mut growth = Growth {
+        params,
+        windows,
+        limit: params.depth_limit(windows.length, n),
+        order: std::array::from_fn(|window| window as u16),
+        offers: [Offer::default(); MAX_DRAFTS],
+        offered: 0,
+    };
+    let all = Group { start: 0, end: windows.len() as u16 };
+    growth.offer_children(all, 0, 0, n);
+    for (at, node) in nodes[..n].iter_mut().enumerate() {
+        let Some(best) = growth.take_best() else { return at };
+        // The best offer has the depth of its token, counted from 1.
+        let depth = usize::from(best.depth);
+        let window = growth.order[usize::from(best.group.start)];
+        let token = windows.token(window, depth - 1).map_or(0, Token::bits);
+        *node = [token, best.parent.into(), best.group.len().into()];
+        growth.offer_children(best.group, depth, at as u16 + 1, n - at - 1);
+    }
+    n
+}
+
+struct Growth<'a, 'w, T> {
+    params: &'a SuffixLookup,
+    windows: &'a Windows<'w, T>,
+    /// How deep drafts may lie.
+    limit: usize,
+    /// Windows by number, those of a node side by side.
+    order: [u16; MAX_WINDOWS],
+    /// What is offered, the best last.
+    offers: [Offer; MAX_DRAFTS],
+    offered: usize,
+}
+
+impl<T: Token + Int> Growth<'_, '_, T> {
+    fn take_best(&mut self) -> Option<Offer> {
+        self.offered = self.offered.checked_sub(1)?;
+        Some(self.offers[self.offered])
+    }
+
+    /// Offers the children of a node; `left` nodes are still wanted, and worse offers are dropped.
+    fn offer_children(&mut self, group: Group, depth: usize, parent: u16, left: usize) {
+        if depth >= self.limit || left == 0 {
+            return;
+        }
+        let windows = self.windows;
+        let (start, end) = (usize::from(group.start), usize::from(group.end));
+        let of = |window: &u16| windows.token(*window, depth).map(Int::wide);
+        // Windows without a token at this depth come first.
+        self.order[start..end].sort_unstable_by_key(|window| (of(window), *window));
+        let mut children = [Offer::default(); MAX_WINDOWS];
+        let (mut count, mut from) = (0, group.start);
+        for same in self.order[start..end].chunk_by(|a, b| of(a) == of(b)) {
+            let group = Group { start: from, end: from + same.len() as u16 };
+            from = group.end;
+            children[count] = Offer { group, depth: depth as u16 + 1, first: same[0], parent };
+            count += 1;
+        }
+        let children = &mut children[..count];
+        let is_none = |child: &Offer| of(&self.order[usize::from(child.group.start)]).is_none();
+        let skip = usize::from(children.first().is_some_and(is_none));
+        let children = &mut children[skip..];
+        children.sort_unstable_by_key(Offer::order);
+        let needed = u64::from(self.params.share_floor()) * windows.len() as u64;
+        let offered = children.iter().take(self.params.width.min(left));
+        for &child in offered.filter(|child| u64::from(child.group.len()) * 65536 >= needed) {
+            self.insert(child, left);
+        }
+    }
+
+    /// Puts an offer in its place among the others, of which the worst goes where there are more
+    /// than can become nodes.
+    fn insert(&mut self, offer: Offer, left: usize) {
+        let better = |known: &Offer| known.order() < offer.order();
+        let at = self.offers[..self.offered].iter().position(better).unwrap_or(self.offered);
+        if self.offered < left {
+            self.offers.copy_within(at..self.offered, at + 1);
+            self.offers[at] = offer;
+            self.offered += 1;
+        } else if at > 0 {
+            self.offers.copy_within(1..at, 0);
+            self.offers[at - 1] = offer;
+        }
+    }
+}

@@ -1,0 +1,65 @@
+// Written by `cargo xtask params` from src/ops/append_tokens.rs, which a test compares with it.
+#pragma once
+
+#include "ids.cuh"
+
+// What the kernel of `append_tokens` takes.
+struct Params {
+    // The texts, [batch, max_len].
+    IntegerRows tokens;
+    // The tokens to append, [batch, n].
+    IntegerRows new_tokens;
+    // Tokens that end a text, [batch, stops]; not read where `stops` is 0.
+    IntegerRows stop_tokens;
+    // Tokens of each text before and after, [batch, 1].
+    IntegerRows lengths;
+    // New tokens of each request, [batch].
+    Integers new_counts;
+    // The length that each text may reach, [batch], or null.
+    Integers max_lengths;
+    // Why each request has ended, [batch], or null.
+    i32* finished;
+    // Tokens that each request took, [batch].
+    i32* appended;
+    // The last token of each text, [batch], of the texts' type, or null.
+    void* last_tokens;
+    // One word of flags, or null.
+    u32* flags;
+    // Requests.
+    u64 batch;
+    // Tokens that a row of `tokens` holds.
+    u32 max_len;
+    // Columns of `new_tokens`.
+    u32 n;
+    // Columns of `stop_tokens`.
+    u32 stops;
+    // Fills the last eight bytes.
+    u32 reserved;
+};
+// In bytes, as the host has them.
+static_assert(sizeof(Params) == 184);
+static_assert(SPEC_OFFSET(Params, tokens.data) == 0);
+static_assert(SPEC_OFFSET(Params, tokens.stride) == 8);
+static_assert(SPEC_OFFSET(Params, tokens.wide) == 16);
+static_assert(SPEC_OFFSET(Params, new_tokens.data) == 24);
+static_assert(SPEC_OFFSET(Params, new_tokens.stride) == 32);
+static_assert(SPEC_OFFSET(Params, new_tokens.wide) == 40);
+static_assert(SPEC_OFFSET(Params, stop_tokens.data) == 48);
+static_assert(SPEC_OFFSET(Params, stop_tokens.stride) == 56);
+static_assert(SPEC_OFFSET(Params, stop_tokens.wide) == 64);
+static_assert(SPEC_OFFSET(Params, lengths.data) == 72);
+static_assert(SPEC_OFFSET(Params, lengths.stride) == 80);
+static_assert(SPEC_OFFSET(Params, lengths.wide) == 88);
+static_assert(SPEC_OFFSET(Params, new_counts.data) == 96);
+static_assert(SPEC_OFFSET(Params, new_counts.wide) == 104);
+static_assert(SPEC_OFFSET(Params, max_lengths.data) == 112);
+static_assert(SPEC_OFFSET(Params, max_lengths.wide) == 120);
+static_assert(SPEC_OFFSET(Params, finished) == 128);
+static_assert(SPEC_OFFSET(Params, appended) == 136);
+static_assert(SPEC_OFFSET(Params, last_tokens) == 144);
+static_assert(SPEC_OFFSET(Params, flags) == 152);
+static_assert(SPEC_OFFSET(Params, batch) == 160);
+static_assert(SPEC_OFFSET(Params, max_len) == 168);
+static_assert(SPEC_OFFSET(Params, n) == 172);
+static_assert(SPEC_OFFSET(Params, stops) == 176);
+static_assert(SPEC_OFFSET(Params, reserved) == 180);

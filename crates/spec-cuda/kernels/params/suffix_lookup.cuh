@@ -1,0 +1,96 @@
+// Written by `cargo xtask params` from src/ops/suffix_lookup.rs, which a test compares with it.
+#pragma once
+
+#include "common.cuh"
+
+// What the kernels of `suffix_lookup` take.
+struct Params {
+    // The texts, [batch, max_len] tokens of the kernel's type.
+    Rows<const void> tokens;
+    // The drafts, [batch, n] of the same type.
+    Rows<void> drafts;
+    // What each draft follows, [batch, n], or null.
+    Rows<i32> parents;
+    // First children, [batch, n + 1], or null.
+    Rows<i32> first_child;
+    // Next siblings, [batch, n + 1], or null.
+    Rows<i32> next_sibling;
+    // Shares of windows, [batch, n], or null.
+    Rows<float> shares;
+    // Tokens of each text, [batch].
+    Integers lengths;
+    // How much of the corpus there is, [1], or null for all of it.
+    Integers corpus_length;
+    // The corpus, of the texts' type.
+    const void* corpus;
+    // Drafts of each request, [batch].
+    i32* counts;
+    // The length of each longest match, [batch], or null.
+    i32* match_lengths;
+    // One word of flags, or null.
+    u32* flags;
+    // For each request and tile, the most recent tile first, the longest match and, in the lower
+    // half, how many windows have it, [batch, own_tiles + corpus_tiles].
+    u64* notes;
+    // Requests.
+    u32 batch;
+    // Tokens of a row of `tokens`.
+    u32 max_len;
+    // Tokens of the corpus.
+    u32 corpus_size;
+    // Tiles of a row, and of the corpus.
+    u32 own_tiles;
+    u32 corpus_tiles;
+    // Columns of `drafts`.
+    u32 n;
+    // The options.
+    u32 min_match;
+    u32 max_match;
+    u32 max_windows;
+    u32 width;
+    // The least number of windows that a draft needs, in 65536ths of all.
+    u32 share_floor;
+    // Drafts on a path for each token of the match.
+    float drafts_per_match;
+    // Slots of the hash table, a power of two.
+    u32 table;
+    // The most offers of a request.
+    u32 offers;
+};
+// In bytes, as the host has them.
+static_assert(sizeof(Params) == 224);
+static_assert(SPEC_OFFSET(Params, tokens.data) == 0);
+static_assert(SPEC_OFFSET(Params, tokens.stride) == 8);
+static_assert(SPEC_OFFSET(Params, drafts.data) == 16);
+static_assert(SPEC_OFFSET(Params, drafts.stride) == 24);
+static_assert(SPEC_OFFSET(Params, parents.data) == 32);
+static_assert(SPEC_OFFSET(Params, parents.stride) == 40);
+static_assert(SPEC_OFFSET(Params, first_child.data) == 48);
+static_assert(SPEC_OFFSET(Params, first_child.stride) == 56);
+static_assert(SPEC_OFFSET(Params, next_sibling.data) == 64);
+static_assert(SPEC_OFFSET(Params, next_sibling.stride) == 72);
+static_assert(SPEC_OFFSET(Params, shares.data) == 80);
+static_assert(SPEC_OFFSET(Params, shares.stride) == 88);
+static_assert(SPEC_OFFSET(Params, lengths.data) == 96);
+static_assert(SPEC_OFFSET(Params, lengths.wide) == 104);
+static_assert(SPEC_OFFSET(Params, corpus_length.data) == 112);
+static_assert(SPEC_OFFSET(Params, corpus_length.wide) == 120);
+static_assert(SPEC_OFFSET(Params, corpus) == 128);
+static_assert(SPEC_OFFSET(Params, counts) == 136);
+static_assert(SPEC_OFFSET(Params, match_lengths) == 144);
+static_assert(SPEC_OFFSET(Params, flags) == 152);
+static_assert(SPEC_OFFSET(Params, notes) == 160);
+static_assert(SPEC_OFFSET(Params, batch) == 168);
+static_assert(SPEC_OFFSET(Params, max_len) == 172);
+static_assert(SPEC_OFFSET(Params, corpus_size) == 176);
+static_assert(SPEC_OFFSET(Params, own_tiles) == 180);
+static_assert(SPEC_OFFSET(Params, corpus_tiles) == 184);
+static_assert(SPEC_OFFSET(Params, n) == 188);
+static_assert(SPEC_OFFSET(Params, min_match) == 192);
+static_assert(SPEC_OFFSET(Params, max_match) == 196);
+static_assert(SPEC_OFFSET(Params, max_windows) == 200);
+static_assert(SPEC_OFFSET(Params, width) == 204);
+static_assert(SPEC_OFFSET(Params, share_floor) == 208);
+static_assert(SPEC_OFFSET(Params, drafts_per_match) == 212);
+static_assert(SPEC_OFFSET(Params, table) == 216);
+static_assert(SPEC_OFFSET(Params, offers) == 220);
