@@ -50,8 +50,8 @@ pub use work::{Effort, Implementation, Inputs, OnDevice};
 use chain::{Chain, RouteAlign, SelectDeduplicate};
 use shape::Fields;
 use spec::ops::{
-    AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
+    AdjustLogits, AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch,
+    PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
 };
 use spec_conformance::Subject;
 use work::Work;
@@ -230,7 +230,7 @@ const fn chain<C: Chain>() -> Table {
 }
 
 /// Every operator, and chains of two, in the order of reports.
-const TABLES: [Table; 15] = [
+const TABLES: [Table; 16] = [
     table::<TopkRouter>(),
     table::<DeduplicateTopk>(),
     table::<RejectionSample>(),
@@ -239,6 +239,7 @@ const TABLES: [Table; 15] = [
     table::<HybridMtpNgram>(),
     table::<PromptLookup>(),
     table::<SuffixLookup>(),
+    table::<AdjustLogits>(),
     table::<TreeVerify>(),
     table::<AppendTokens>(),
     table::<MoeAlign>(),
