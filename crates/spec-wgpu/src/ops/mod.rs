@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     /// The parameter structs of all shaders.
-    const HEADERS: [Header; 10] = [
+    const HEADERS: [Header; 11] = [
         adjust_logits::HEADER,
         append_tokens::HEADER,
         deduplicate_topk::HEADER,
