@@ -1,6 +1,12 @@
-//! Two operators of which one reads what the other wrote, as an engine calls them: one
-//! row, each call enqueued by itself and with dependent launch.
+//! Operators of which each reads what the one before it wrote, as an engine calls them: one
+//! row, timed as a whole with and without dependent launch, and each operator alone.
 
+mod decode_tail;
+
+pub(crate) use decode_tail::DecodeTail;
+
+use std::cell::OnceCell;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -21,23 +27,33 @@ use crate::shape::{Fields, ShapeError, words_of};
 use crate::work::{DEPENDENT, Effort, Implementation, Inputs, OnDevice};
 use crate::{Goal, Row};
 
-/// A chain of two operators.
+/// A chain of operators.
 pub(crate) trait Chain: Sized + 'static {
-    /// Both, as reports have them.
+    /// The chain, as reports have it.
     const NAME: &'static str;
+    /// Its operators in order, each as what reports call it when it is timed alone.
+    const PARTS: &'static [&'static str];
     type Shape: Copy + Send + Sync + 'static;
 
     fn table() -> Vec<Self::Shape>;
     fn parse(fields: &mut Fields<'_>) -> Result<Self::Shape, ShapeError>;
     /// Words, series, size and unit.
     fn words(shape: &Self::Shape) -> crate::Words;
-    /// Bytes that must move: what the first reads and the second writes, and what goes
-    /// between them, once each way.
+    /// What the whole chain should take.
+    fn goal(_shape: &Self::Shape) -> Goal {
+        Goal::Unknown
+    }
+    /// Bytes that must move: what the first reads and the last writes, and what goes
+    /// between operators, once each way.
     fn bytes(shape: &Self::Shape) -> u64;
     fn upload(shape: &Self::Shape, handle: &Handle) -> Result<Self>;
-    /// Enqueues both.
-    fn call(&mut self, stream: &mut dyn FnMut() -> Stream<'static>) -> Result<()>;
-    /// What the second wrote, all of it.
+    /// Enqueues the operator of this place in `PARTS`.
+    fn call(&mut self, part: usize, stream: Stream<'static>) -> Result<()>;
+    /// Puts back what calls change in place.
+    fn reset(&mut self) -> Result<()> {
+        Ok(())
+    }
+    /// What the last operators wrote, all of it.
     fn results(&self) -> Result<Vec<Vec<i32>>>;
 }
 
@@ -52,7 +68,7 @@ pub(crate) fn row_of<C: Chain>(shape: C::Shape) -> Row {
         size: words.size,
         size_unit: words.unit,
         quick,
-        goal: Goal::Unknown,
+        goal: C::goal(&shape),
         memory: C::bytes(&shape),
         slow: false,
         inputs: Arc::new(move || Ok(Box::new(Shaped::<C>(shape)))),
@@ -68,7 +84,10 @@ impl<C: Chain> Inputs for Shaped<C> {
 
     fn upload<'i>(&'i self, handle: &Handle) -> Result<Box<dyn OnDevice + 'i>> {
         let chain = C::upload(&self.0, handle)?;
-        Ok(Box::new(Uploaded { chain, shape: self.0, handle: handle.clone(), selected: 0 }))
+        let parts = 0..C::PARTS.len();
+        let handle = handle.clone();
+        let expected = OnceCell::new();
+        Ok(Box::new(Uploaded { chain, shape: self.0, handle, parts, dependent: false, expected }))
     }
 }
 
@@ -76,38 +95,54 @@ struct Uploaded<C: Chain> {
     chain: C,
     shape: C::Shape,
     handle: Handle,
-    selected: usize,
+    /// The operators that a call enqueues.
+    parts: Range<usize>,
+    dependent: bool,
+    /// What one call gives on the CPU, once somebody has asked.
+    expected: OnceCell<Vec<Vec<i32>>>,
 }
 
 impl<C: Chain> Timed for Uploaded<C> {
     fn call(&mut self, stream: Stream<'_>) -> Result<()> {
-        let dependent = self.selected == DEPENDENT;
         let device = self.handle.device();
         let raw = match stream.into_kind() {
             Kind::Raw { handle, .. } => Some(handle),
             _ => None,
         };
-        self.chain.call(&mut || {
+        for part in self.parts.clone() {
             // SAFETY: the caller's stream outlives this call, which only enqueues, and
             // nothing but the chain uses its buffers.
             let stream = raw
                 .map_or_else(Stream::default, |handle| unsafe { Stream::from_raw(device, handle) });
-            if dependent { stream.dependent_launch() } else { stream }
-        })
+            let stream = if self.dependent { stream.dependent_launch() } else { stream };
+            self.chain.call(part, stream)?;
+        }
+        Ok(())
     }
 
     fn reset(&mut self) -> Result<()> {
-        Ok(())
+        self.chain.reset()
     }
 }
 
 impl<C: Chain> OnDevice for Uploaded<C> {
     fn implementations(&self) -> Vec<Implementation> {
-        Implementation::own(&self.handle).collect()
+        let parts = C::PARTS.iter().map(|name| Implementation::part(name));
+        Implementation::own(&self.handle).chain(parts).collect()
     }
 
     fn select(&mut self, which: usize) -> Result<()> {
-        self.selected = which;
+        let whole = Implementation::own(&self.handle).count();
+        self.dependent = which == DEPENDENT && which < whole;
+        self.parts = match which.checked_sub(whole) {
+            Some(part) => part..part + 1,
+            None => 0..C::PARTS.len(),
+        };
+        // An operator alone finds what those before it leave.
+        let selected = std::mem::replace(&mut self.parts, 0..C::PARTS.len());
+        self.reset()?;
+        self.call(Stream::default())?;
+        self.parts = selected;
         Ok(())
     }
 
@@ -131,11 +166,25 @@ impl<C: Chain> OnDevice for Uploaded<C> {
     fn check(&self) -> Result<&'static str, Failure> {
         let failed = |error| Failure::error("the chain", &error);
         self.handle.synchronize().map_err(failed)?;
-        let found = self.chain.results().map_err(failed)?;
-        let cpu = Handle::cpu().map_err(failed)?;
-        let mut on_cpu = C::upload(&self.shape, &cpu).map_err(failed)?;
-        on_cpu.call(&mut Stream::default).map_err(failed)?;
-        if found != on_cpu.results().map_err(failed)? {
+        if self.parts.len() < C::PARTS.len() {
+            return Ok("as a part of the chain");
+        }
+        // Calls that were timed may have changed what they work on, each from what the one
+        // before it left: one call on the same data is compared.
+        let once = |handle: &Handle, dependent: bool| {
+            let mut chain = C::upload(&self.shape, handle)?;
+            for part in 0..C::PARTS.len() {
+                let stream = Stream::default();
+                chain.call(part, if dependent { stream.dependent_launch() } else { stream })?;
+            }
+            handle.synchronize()?;
+            chain.results()
+        };
+        if self.expected.get().is_none() {
+            let on_cpu = Handle::cpu().and_then(|cpu| once(&cpu, false)).map_err(failed)?;
+            self.expected.get_or_init(|| on_cpu);
+        }
+        if Some(&once(&self.handle, self.dependent).map_err(failed)?) != self.expected.get() {
             return Err(Failure {
                 got: "other results".to_owned(),
                 ..Failure::of("the chain", "those of the CPU")
@@ -153,6 +202,10 @@ impl<O: spec::Portable> Ready<O> {
         let descriptor = handle.create(operator, tensors)?;
         let workspace = descriptor.workspace(handle)?;
         Ok(Ready(descriptor, workspace))
+    }
+
+    fn call(&mut self, buffers: O::Buffers<'_>, stream: Stream<'_>) -> Result<()> {
+        self.0.call_on(&mut self.1, buffers, stream)
     }
 }
 
@@ -186,6 +239,7 @@ fn capacity(tokens: usize) -> usize {
 
 impl Chain for RouteAlign {
     const NAME: &'static str = "topk_router+moe_align";
+    const PARTS: &'static [&'static str] = &["topk_router alone", "moe_align alone"];
     /// Tokens.
     type Shape = usize;
 
@@ -233,10 +287,12 @@ impl Chain for RouteAlign {
         })
     }
 
-    fn call(&mut self, stream: &mut dyn FnMut() -> Stream<'static>) -> Result<()> {
-        let buffers = topk_router::Buffers::new(&self.x, &mut self.weights, &mut self.experts)
-            .bias(&self.bias);
-        self.route.0.call_on(&mut self.route.1, buffers, stream())?;
+    fn call(&mut self, part: usize, stream: Stream<'static>) -> Result<()> {
+        if part == 0 {
+            let buffers = topk_router::Buffers::new(&self.x, &mut self.weights, &mut self.experts)
+                .bias(&self.bias);
+            return self.route.call(buffers, stream);
+        }
         let buffers = moe_align::Buffers::new(moe_align::Required {
             topk_ids: (&self.experts).into(),
             sorted_ids: (&mut self.sorted_ids).into(),
@@ -246,7 +302,7 @@ impl Chain for RouteAlign {
             num_padded: (&mut self.num_padded).into(),
         })
         .inverse(&mut self.inverse);
-        self.align.0.call_on(&mut self.align.1, buffers, stream())
+        self.align.call(buffers, stream)
     }
 
     fn results(&self) -> Result<Vec<Vec<i32>>> {
@@ -287,6 +343,7 @@ pub(crate) struct Selected {
 
 impl Chain for SelectDeduplicate {
     const NAME: &'static str = "indexer_topk+deduplicate_topk";
+    const PARTS: &'static [&'static str] = &["indexer_topk alone", "deduplicate_topk alone"];
     type Shape = Selected;
 
     fn table() -> Vec<Selected> {
@@ -327,11 +384,13 @@ impl Chain for SelectDeduplicate {
         })
     }
 
-    fn call(&mut self, stream: &mut dyn FnMut() -> Stream<'static>) -> Result<()> {
-        let buffers = indexer_topk::Buffers::new(&self.scores, &mut self.indices);
-        self.select.0.call_on(&mut self.select.1, buffers, stream())?;
+    fn call(&mut self, part: usize, stream: Stream<'static>) -> Result<()> {
+        if part == 0 {
+            let buffers = indexer_topk::Buffers::new(&self.scores, &mut self.indices);
+            return self.select.call(buffers, stream);
+        }
         let buffers = deduplicate_topk::Buffers::new(&self.indices, &mut self.unique);
-        self.deduplicate.0.call_on(&mut self.deduplicate.1, buffers, stream())
+        self.deduplicate.call(buffers, stream)
     }
 
     fn results(&self) -> Result<Vec<Vec<i32>>> {

@@ -47,11 +47,11 @@ pub use run::{Event, Options, Outcome, run};
 pub use shape::ShapeError;
 pub use work::{Effort, Implementation, Inputs, OnDevice};
 
-use chain::{Chain, RouteAlign, SelectDeduplicate};
+use chain::{Chain, DecodeTail, RouteAlign, SelectDeduplicate};
 use shape::Fields;
 use spec::ops::{
-    AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
+    AdjustLogits, AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch,
+    PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
 };
 use spec_conformance::Subject;
 use work::Work;
@@ -229,8 +229,8 @@ const fn chain<C: Chain>() -> Table {
     }
 }
 
-/// Every operator, and chains of two, in the order of reports.
-const TABLES: [Table; 15] = [
+/// Every operator, and chains of operators, in the order of reports.
+const TABLES: [Table; 17] = [
     table::<TopkRouter>(),
     table::<DeduplicateTopk>(),
     table::<RejectionSample>(),
@@ -239,6 +239,7 @@ const TABLES: [Table; 15] = [
     table::<HybridMtpNgram>(),
     table::<PromptLookup>(),
     table::<SuffixLookup>(),
+    table::<AdjustLogits>(),
     table::<TreeVerify>(),
     table::<AppendTokens>(),
     table::<MoeAlign>(),
@@ -246,6 +247,7 @@ const TABLES: [Table; 15] = [
     table::<Unique>(),
     chain::<RouteAlign>(),
     chain::<SelectDeduplicate>(),
+    chain::<DecodeTail>(),
 ];
 
 /// The operators' names, in the order of reports.

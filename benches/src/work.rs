@@ -99,6 +99,11 @@ impl Implementation {
         let overlaps = handle.backend_as::<Cuda>().is_some();
         [plain, dependent].into_iter().take(1 + usize::from(overlaps))
     }
+
+    /// A part of what a row times, by itself.
+    pub(crate) fn part(name: &'static str) -> Implementation {
+        Implementation { name, role: crate::report::Role::Variant, waits: false }
+    }
 }
 
 /// How long to time.

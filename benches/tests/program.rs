@@ -14,7 +14,7 @@ use spec_bench::report::{Report, Role};
 use tempfile::TempDir;
 
 /// A small shape of each operator, and the words that stand in its rows.
-const SHAPES: [(&str, &str, &str); 13] = [
+const SHAPES: [(&str, &str, &str); 14] = [
     ("topk_router", "tokens=64,experts=64", "64 tokens, f32, 64 experts"),
     ("deduplicate_topk", "batch=3,steps=2,k=100,below=500", "3 x 2 x 100, below 500"),
     ("rejection_sample", "batch=2,drafts=3,vocab=1000", "2 x 3, 1000, argmax"),
@@ -23,6 +23,7 @@ const SHAPES: [(&str, &str, &str); 13] = [
     ("prompt_lookup", "batch=3,prompt=300,occurrence=last", "3 x 300, low, last occurrence"),
     ("sample_logits", "rows=3,vocab=1000", "3 x 1000, plain"),
     ("suffix_lookup", "batch=3,text=300", "3 requests, texts of 300, chains"),
+    ("adjust_logits", "rows=3,text=200,vocab=1000", "3 rows, texts of 200, bf16 of 1000"),
     ("tree_verify", "batch=3,nodes=9", "3 requests, binary trees of 9"),
     ("append_tokens", "batch=3,drafts=2", "3 requests, 2 drafts"),
     ("moe_align", "tokens=30,experts=8,k=2", "30 tokens, 8 experts, top 2"),

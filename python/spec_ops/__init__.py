@@ -32,6 +32,7 @@ from ._errors import (
     StridesError,
 )
 from ._functions import (
+    adjust_logits,
     append_tokens,
     deduplicate_topk,
     hybrid_mtp_ngram,
@@ -49,6 +50,7 @@ from ._functions import (
 from ._native import Plan, __version__, devices
 from ._native import forked as _forked
 from ._planned import (
+    AdjustLogits,
     AppendTokens,
     DeduplicateTopk,
     HybridMtpNgram,
@@ -77,6 +79,7 @@ from ._results import (
 )
 
 __all__ = [
+    "AdjustLogits",
     "AlignedExperts",
     "AppendTokens",
     "AppendedTokens",
@@ -111,6 +114,7 @@ __all__ = [
     "Unique",
     "VerifiedPath",
     "__version__",
+    "adjust_logits",
     "append_tokens",
     "deduplicate_topk",
     "devices",

@@ -84,6 +84,16 @@ array([[0., 1., 0.],
 >>> found.drafts, found.counts, found.shares.round(2)
 (array([[5, 8, 1, 2]]), array([4], dtype=int32), array([[0.67, 0.33, 0.33, 0.33]], dtype=float32))
 """,
+    "adjust_logits": """
+Logits change in place. Where numbers stand for penalties, all requests have the same.
+
+>>> import numpy as np
+>>> logits = np.array([[1.0, 1.0, 1.0, -1.0]], np.float32)
+>>> text, prompt, length = np.array([[3, 1, 1]]), np.array([1]), np.array([3])
+>>> adjust_logits(logits, text, prompt, length, repetition=2.0, frequency=0.5)
+>>> logits
+array([[ 1. , -0.5,  1. , -2. ]], dtype=float32)
+""",
     "tree_verify": """
 >>> import numpy as np
 >>> drafts, target = np.array([[0, 14, 25, 39]]), np.array([[14, 39, 8, 35]], np.int32)

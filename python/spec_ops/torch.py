@@ -24,6 +24,7 @@ from ._results import RESULTS
 from ._shapes import of_outputs
 
 __all__ = [
+    "adjust_logits",
     "append_tokens",
     "deduplicate_topk",
     "hybrid_mtp_ngram",

@@ -4,8 +4,8 @@
 use spec::ops::rejection_sample::{Acceptance, Recovery};
 use spec::ops::topk_router::{Masked, preset};
 use spec::ops::{
-    AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
+    AdjustLogits, AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch,
+    PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
 };
 use spec::{DType, Handle, Portable, Result, Status, TensorDesc};
 
@@ -367,6 +367,79 @@ fn tree_verify() {
             ("nodes", BadTensorShape, |_, t| t.nodes = TensorDesc::new(I32, [4, 5])),
             ("num_tokens", BadTensorDtype, |_, t| t.num_tokens = TensorDesc::new(I64, [4])),
             ("num_tokens", BadTensorShape, |_, t| t.num_tokens = TensorDesc::new(I32, [5])),
+            ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [4]))),
+        ],
+    );
+}
+
+#[test]
+fn adjust_logits() {
+    use Status::{BadTensorDtype, BadTensorShape, BadTensorStrides, NullPointer};
+    let params = AdjustLogits::new();
+    let vector = |dtype, len| Some(TensorDesc::new(dtype, [len]));
+    let mut tensors = params.tensors(F32, 6, 100, 4, 50);
+    tensors.requests = vector(I32, 6);
+    (tensors.draft_tokens, tensors.parents) = (vector(I32, 6), vector(I32, 6));
+    (tensors.bias_offsets, tensors.bias_tokens) = (vector(I32, 5), vector(I32, 9));
+    tensors.bias_values = vector(F32, 9);
+    (tensors.repetition, tensors.frequency) = (vector(F32, 4), vector(F32, 4));
+    (tensors.presence, tensors.no_repeat_ngram) = (vector(F32, 4), vector(I32, 4));
+    tensors.min_tokens = vector(I32, 4);
+    tensors.stop_tokens = Some(TensorDesc::new(I32, [4, 2]));
+    (tensors.bad_offsets, tensors.word_offsets) = (vector(I32, 5), vector(I32, 8));
+    tensors.word_tokens = vector(I32, 20);
+    check(
+        &params,
+        &tensors,
+        &[
+            ("logits", BadTensorDtype, |_, t| t.logits = TensorDesc::new(I32, [6, 100])),
+            ("logits", BadTensorShape, |_, t| t.logits = TensorDesc::new(F32, [600])),
+            ("logits", BadTensorShape, |_, t| t.logits = TensorDesc::new(F32, [6, 0])),
+            ("logits", BadTensorShape, |_, t| t.logits = TensorDesc::new(F32, [6, 1 << 31])),
+            ("logits", BadTensorStrides, |_, t| t.logits = strided(F32, [6, 100], [99, 1])),
+            ("tokens", BadTensorDtype, |_, t| t.tokens = TensorDesc::new(F32, [4, 50])),
+            ("tokens", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I32, [4, 1 << 31])),
+            ("tokens", BadTensorShape, |_, t| t.requests = None),
+            ("prompt_lengths", BadTensorShape, |_, t| {
+                t.prompt_lengths = TensorDesc::new(I32, [3]);
+            }),
+            ("lengths", BadTensorDtype, |_, t| t.lengths = TensorDesc::new(F32, [4])),
+            ("requests", BadTensorShape, |_, t| t.requests = Some(TensorDesc::new(I32, [4]))),
+            ("draft_tokens", NullPointer, |_, t| t.draft_tokens = None),
+            ("draft_tokens", BadTensorShape, |_, t| {
+                t.draft_tokens = Some(TensorDesc::new(I32, [5]));
+            }),
+            ("parents", NullPointer, |_, t| t.parents = None),
+            ("parents", BadTensorDtype, |_, t| t.parents = Some(TensorDesc::new(I64, [6]))),
+            ("bias_offsets", BadTensorShape, |_, t| {
+                t.bias_offsets = Some(TensorDesc::new(I32, [4]));
+            }),
+            ("bias_tokens", NullPointer, |_, t| t.bias_tokens = None),
+            ("bias_tokens", BadTensorShape, |_, t| {
+                t.bias_tokens = Some(TensorDesc::new(I32, [1 << 31]));
+            }),
+            ("bias_values", BadTensorShape, |_, t| {
+                t.bias_values = Some(TensorDesc::new(F32, [8]));
+            }),
+            ("repetition", BadTensorShape, |_, t| {
+                t.repetition = Some(TensorDesc::new(F32, [6]));
+            }),
+            ("frequency", BadTensorDtype, |_, t| t.frequency = Some(TensorDesc::new(I32, [4]))),
+            ("presence", BadTensorShape, |_, t| t.presence = Some(TensorDesc::new(F32, [4, 1]))),
+            ("min_tokens", NullPointer, |_, t| t.min_tokens = None),
+            ("stop_tokens", BadTensorShape, |_, t| {
+                t.stop_tokens = Some(TensorDesc::new(I32, [3, 2]));
+            }),
+            ("bad_offsets", BadTensorShape, |_, t| {
+                t.bad_offsets = Some(TensorDesc::new(I32, [4]));
+            }),
+            ("word_offsets", BadTensorShape, |_, t| {
+                t.word_offsets = Some(TensorDesc::new(I32, [0]));
+            }),
+            ("word_tokens", NullPointer, |_, t| t.word_tokens = None),
+            ("no_repeat_ngram", BadTensorDtype, |_, t| {
+                t.no_repeat_ngram = Some(TensorDesc::new(I64, [4]));
+            }),
             ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [4]))),
         ],
     );

@@ -5,8 +5,8 @@ use std::fmt::Write;
 use insta::assert_snapshot;
 use spec::ops::prompt_lookup::Occurrence;
 use spec::ops::{
-    AppendTokens, IndexerTopk, MoeAlign, SampleLogits, TreeVerify, append_tokens, indexer_topk,
-    moe_align, sample_logits, tree_verify,
+    AdjustLogits, AppendTokens, IndexerTopk, MoeAlign, SampleLogits, TreeVerify, adjust_logits,
+    append_tokens, indexer_topk, moe_align, sample_logits, tree_verify,
 };
 use spec::ops::{
     DeduplicateTopk, HybridMtpNgram, NgramMatch, PromptLookup, RejectionSample, Unique,
@@ -514,6 +514,88 @@ fn best() {
             writeln!(text, "{row:?} -> {best:?}").expect("a string");
         }
         Ok(format!("{text}flags {}\n", flags.to_vec()?[0]))
+    });
+}
+
+#[test]
+fn adjusted() {
+    on_every_device("adjust_logits", |handle| {
+        // A text of four tokens, two of them generated, and two drafts after it, one of which the
+        // vocabulary does not have; then a text alone, with a bias, stop tokens and a bad word.
+        let tokens = [[0, 1, 2, 1], [5, 4, 0, 0]];
+        let logits = [[1.0f32, 1.0, -1.0, 0.5, 2.0, 3.0]; 4];
+        let params = AdjustLogits::new();
+        let vector = |dtype, len| TensorDesc::new(dtype, [len]);
+        let (per_request, penalty) = (vector(DType::I32, 2), vector(DType::F32, 2));
+        let (rows, offsets) = (vector(DType::I32, 4), vector(DType::I32, 3));
+        let tensors = params
+            .tensors(DType::F32, 4, 6, 2, 4)
+            .requests(rows)
+            .draft_tokens(rows)
+            .parents(rows)
+            .bias_offsets(offsets)
+            .bias_tokens(per_request)
+            .bias_values(penalty)
+            .repetition(penalty)
+            .frequency(penalty)
+            .presence(penalty)
+            .min_tokens(per_request)
+            .stop_tokens(TensorDesc::new(DType::I32, [2, 1]))
+            .bad_offsets(offsets)
+            .word_offsets(per_request)
+            .word_tokens(per_request)
+            .no_repeat_ngram(per_request)
+            .flags(vector(DType::U32, 1));
+        let op = handle.create(&params, &tensors)?;
+        let mut workspace = op.workspace(handle)?;
+        let mut logits = handle.upload(logits.as_flattened())?;
+        let tokens = handle.upload(tokens.as_flattened())?;
+        let (prompts, lengths) = (handle.upload(&[2i32, 1])?, handle.upload(&[4i32, 2])?);
+        let requests = handle.upload(&[0i32, 0, 0, 1])?;
+        let drafts = handle.upload(&[1i32, 2, 6, 4])?;
+        let parents = handle.upload(&[-1i32, 0, 1, -1])?;
+        let bias_offsets = handle.upload(&[0i32, 0, 2])?;
+        let bias_tokens = handle.upload(&[3i32, 3])?;
+        let bias_values = handle.upload(&[1.0f32, 0.25])?;
+        let repetition = handle.upload(&[2.0f32, 1.0])?;
+        let frequency = handle.upload(&[0.25f32, 0.0])?;
+        let presence = handle.upload(&[0.5f32, 0.0])?;
+        let min_tokens = handle.upload(&[0i32, 2])?;
+        let stop_tokens = handle.upload(&[0i32, 0])?;
+        let bad_offsets = handle.upload(&[0i32, 0, 1])?;
+        let word_offsets = handle.upload(&[0i32, 2])?;
+        let word_tokens = handle.upload(&[4i32, 5])?;
+        let ngram = handle.upload(&[2i32, 0])?;
+        let mut flags = handle.upload(&[0u32])?;
+        let buffers = adjust_logits::Buffers::new(adjust_logits::Required {
+            logits: logits.view_mut(),
+            tokens: tokens.view(),
+            prompt_lengths: prompts.view(),
+            lengths: lengths.view(),
+        })
+        .requests(requests.view())
+        .draft_tokens(drafts.view())
+        .parents(parents.view())
+        .bias_offsets(bias_offsets.view())
+        .bias_tokens(bias_tokens.view())
+        .bias_values(bias_values.view())
+        .repetition(repetition.view())
+        .frequency(frequency.view())
+        .presence(presence.view())
+        .min_tokens(min_tokens.view())
+        .stop_tokens(stop_tokens.view())
+        .bad_offsets(bad_offsets.view())
+        .word_offsets(word_offsets.view())
+        .word_tokens(word_tokens.view())
+        .no_repeat_ngram(ngram.view())
+        .flags(flags.view_mut());
+        op.call(&mut workspace, buffers)?;
+        let mut text = String::new();
+        for row in logits.to_vec()?.chunks(6) {
+            writeln!(text, "{row:?}").unwrap();
+        }
+        writeln!(text, "flags {}", flags.to_vec()?[0]).unwrap();
+        Ok(text)
     });
 }
 

@@ -1,5 +1,6 @@
 //! The tables: one file an operator, under the operator's own name.
 
+mod adjust_logits;
 mod append_tokens;
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;

@@ -1177,6 +1177,298 @@ spec_status spec_rejection_sample_calculate(const spec_descriptor *descriptor,
                                             void *stream);
 
 /**
+ * The parameters of adjust_logits.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_adjust_logits_params).
+     */
+    size_t size;
+    /**
+     * Whether the tokens before the last of a bad word may lie in the prompt.
+     * 1 for yes, 0 for no.
+     * Default: false.
+     */
+    uint64_t bad_words_in_prompt;
+} spec_adjust_logits_params;
+
+/**
+ * Descriptors of the arguments of adjust_logits.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_adjust_logits_tensors).
+     */
+    size_t size;
+    /**
+     * `[rows, vocab]`, f32 or f16 or bf16: changed in place.
+     * Logits, adjusted in place.
+     */
+    spec_tensor logits;
+    /**
+     * `[requests, most]`, i64 or i32: read.
+     * The text of each request, the prompt first. What lies behind `lengths` is not read.
+     */
+    spec_tensor tokens;
+    /**
+     * `[requests]`, i32 or i64: read.
+     * How many tokens of each text are its prompt.
+     */
+    spec_tensor prompt_lengths;
+    /**
+     * `[requests]`, i32 or i64: read.
+     * How many tokens each text has.
+     */
+    spec_tensor lengths;
+    /**
+     * `[rows]`, i32: read, optional.
+     * The request of each row; absent: row r is request r.
+     */
+    spec_tensor requests;
+    /**
+     * `[rows]`, i64 or i32: read, optional.
+     * Where rows are drafts, the draft token of each; that of a row without a parent is
+     * not looked at. Needs `parents`.
+     */
+    spec_tensor draft_tokens;
+    /**
+     * `[rows]`, i32: read, optional.
+     * The row before each row, -1 for a row that decides after the text itself.
+     */
+    spec_tensor parents;
+    /**
+     * `[requests + 1]`, i32: read, optional.
+     * Where each request's bias starts in `bias_tokens` and ends. Needs both arguments
+     * that follow.
+     */
+    spec_tensor bias_offsets;
+    /**
+     * `[biases]`, i32: read, optional.
+     * Tokens with a bias.
+     */
+    spec_tensor bias_tokens;
+    /**
+     * `[biases]`, f32: read, optional.
+     * What is added to their logits; may be infinite.
+     */
+    spec_tensor bias_values;
+    /**
+     * `[requests]`, f32: read, optional.
+     * What each request's logits of tokens in its text are divided by, or multiplied with
+     * where they are negative; 1 for none.
+     */
+    spec_tensor repetition;
+    /**
+     * `[requests]`, f32: read, optional.
+     * What is taken off a logit for each time that its token was generated; 0 for none.
+     */
+    spec_tensor frequency;
+    /**
+     * `[requests]`, f32: read, optional.
+     * What is taken off the logit of a token that was generated; 0 for none.
+     */
+    spec_tensor presence;
+    /**
+     * `[requests]`, i32: read, optional.
+     * How many tokens each request generates before a stop token. Needs `stop_tokens`.
+     */
+    spec_tensor min_tokens;
+    /**
+     * `[requests, stops]`, i32: read, optional.
+     * Tokens that end each request; -1 for none.
+     */
+    spec_tensor stop_tokens;
+    /**
+     * `[requests + 1]`, i32: read, optional.
+     * Where each request's bad words start among the words and end. Needs both arguments
+     * that follow.
+     */
+    spec_tensor bad_offsets;
+    /**
+     * `[words + 1]`, i32: read, optional.
+     * Where each word starts in `word_tokens` and ends.
+     */
+    spec_tensor word_offsets;
+    /**
+     * `[word_tokens]`, i32: read, optional.
+     * The words, one behind the other.
+     */
+    spec_tensor word_tokens;
+    /**
+     * `[requests]`, i32: read, optional.
+     * The length of n-grams that each request may not repeat; 0 or less for none.
+     */
+    spec_tensor no_repeat_ngram;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     * Bits of bad data, OR-ed into what is there.
+     */
+    spec_tensor flags;
+} spec_adjust_logits_tensors;
+
+/**
+ * The arguments of adjust_logits.
+ */
+typedef struct {
+    /**
+     * sizeof(spec_adjust_logits_buffers).
+     */
+    size_t size;
+    /**
+     * `[rows, vocab]`, f32 or f16 or bf16: changed in place.
+     */
+    void *logits;
+    /**
+     * `[requests, most]`, i64 or i32: read.
+     */
+    const void *tokens;
+    /**
+     * `[requests]`, i32 or i64: read.
+     */
+    const void *prompt_lengths;
+    /**
+     * `[requests]`, i32 or i64: read.
+     */
+    const void *lengths;
+    /**
+     * `[rows]`, i32: read, optional.
+     */
+    const void *requests;
+    /**
+     * `[rows]`, i64 or i32: read, optional.
+     */
+    const void *draft_tokens;
+    /**
+     * `[rows]`, i32: read, optional.
+     */
+    const void *parents;
+    /**
+     * `[requests + 1]`, i32: read, optional.
+     */
+    const void *bias_offsets;
+    /**
+     * `[biases]`, i32: read, optional.
+     */
+    const void *bias_tokens;
+    /**
+     * `[biases]`, f32: read, optional.
+     */
+    const void *bias_values;
+    /**
+     * `[requests]`, f32: read, optional.
+     */
+    const void *repetition;
+    /**
+     * `[requests]`, f32: read, optional.
+     */
+    const void *frequency;
+    /**
+     * `[requests]`, f32: read, optional.
+     */
+    const void *presence;
+    /**
+     * `[requests]`, i32: read, optional.
+     */
+    const void *min_tokens;
+    /**
+     * `[requests, stops]`, i32: read, optional.
+     */
+    const void *stop_tokens;
+    /**
+     * `[requests + 1]`, i32: read, optional.
+     */
+    const void *bad_offsets;
+    /**
+     * `[words + 1]`, i32: read, optional.
+     */
+    const void *word_offsets;
+    /**
+     * `[word_tokens]`, i32: read, optional.
+     */
+    const void *word_tokens;
+    /**
+     * `[requests]`, i32: read, optional.
+     */
+    const void *no_repeat_ngram;
+    /**
+     * `[1]`, u32: changed in place, optional.
+     */
+    void *flags;
+} spec_adjust_logits_buffers;
+
+/**
+ * Bias, penalties and tokens that may not come next, on logits in place, also where rows
+ * are drafts.
+ *
+ * Creates the operator for these tensors on the handle's device: checks everything
+ * that they and the parameters can show. `descriptor` becomes yours, to be given to
+ * `spec_destroy`, or NULL where the call fails.
+ *
+ * - `logits` `[rows, vocab]`, f32 or f16 or bf16: changed in place.
+ * - `tokens` `[requests, most]`, i64 or i32: read.
+ * - `prompt_lengths` `[requests]`, i32 or i64: read.
+ * - `lengths` `[requests]`, i32 or i64: read.
+ * - `requests` `[rows]`, i32: read, optional.
+ * - `draft_tokens` `[rows]`, i64 or i32: read, optional.
+ * - `parents` `[rows]`, i32: read, optional.
+ * - `bias_offsets` `[requests + 1]`, i32: read, optional.
+ * - `bias_tokens` `[biases]`, i32: read, optional.
+ * - `bias_values` `[biases]`, f32: read, optional.
+ * - `repetition` `[requests]`, f32: read, optional.
+ * - `frequency` `[requests]`, f32: read, optional.
+ * - `presence` `[requests]`, f32: read, optional.
+ * - `min_tokens` `[requests]`, i32: read, optional.
+ * - `stop_tokens` `[requests, stops]`, i32: read, optional.
+ * - `bad_offsets` `[requests + 1]`, i32: read, optional.
+ * - `word_offsets` `[words + 1]`, i32: read, optional.
+ * - `word_tokens` `[word_tokens]`, i32: read, optional.
+ * - `no_repeat_ngram` `[requests]`, i32: read, optional.
+ * - `flags` `[1]`, u32: changed in place, optional.
+ *
+ * # Errors
+ * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend
+ * lacks it, 1 or 8 where the device cannot run it.
+ *
+ * # Safety
+ * `handle` is from `spec_open`, the structs have their `size` set, `descriptor` is a
+ * place.
+ */
+spec_status spec_adjust_logits_create(const spec_handle *handle,
+                                      const spec_adjust_logits_params *params,
+                                      const spec_adjust_logits_tensors *tensors,
+                                      spec_descriptor **descriptor);
+
+/**
+ * Sets the parameters of adjust_logits to their defaults, and those that a caller must give
+ * to 0.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a `size` that is none.
+ *
+ * # Safety
+ * `params` has its `size` set.
+ */
+spec_status spec_adjust_logits_defaults(spec_adjust_logits_params *params);
+
+/**
+ * Enqueues adjust_logits on `stream`, and does nothing else.
+ *
+ * # Errors
+ * Status 3, 4 or 5 for a descriptor, buffer or stream that is none or is not aligned,
+ * 13 for a workspace that is too small, 1 where the device refuses. Bad values in the
+ * data are no errors: they set `flags`.
+ *
+ * # Safety
+ * `descriptor` is from `spec_adjust_logits_create`, `workspace` has `workspace_size` bytes,
+ * and each buffer as many elements as its tensor spans, until the work is done.
+ */
+spec_status spec_adjust_logits_calculate(const spec_descriptor *descriptor,
+                                         void *workspace,
+                                         size_t workspace_size,
+                                         const spec_adjust_logits_buffers *buffers,
+                                         void *stream);
+
+/**
  * The parameters of sample_logits.
  */
 typedef struct {

@@ -2,26 +2,27 @@
 //! it wrote on the device.
 //!
 //! ```text
-//! logits ─> sample_logits ─> tree_verify ─> append_tokens ─> prompt_lookup
-//!                                 ^                                │
-//!                                 └──── drafts of the next step ───┘
+//! logits ─> adjust_logits ─> sample_logits ─> tree_verify ─> append_tokens ─> prompt_lookup
+//!                 ^                               ^                                │
+//!                 └───────────────────────────────┴───── drafts of the next step ──┘
 //! ```
 //!
 //! Lengths, counts and the state of each request are read on the device, so one captured graph of
 //! the chain serves all steps. `prompt_lookup` writes its drafts where `tree_verify` reads them:
 //! into the rows of `draft_tokens`, behind the root. The -1 behind the last draft equals no token
 //! of the target, so `tree_verify` needs no number of drafts, and the links of a chain never
-//! change.
+//! change. `adjust_logits` reads the same rows: a penalty counts the drafts above each row.
 //!
 //! Drafts must not change a text: [`Request::alone`] decodes without them, a token at a time, on
 //! the plain loops.
 
 use spec_core::ops::append_tokens::{AT_LENGTH, RUNNING, STOPPED};
 use spec_core::ops::tree_verify::Links;
-use spec_core::ops::{AppendTokens, PromptLookup, SampleLogits, TreeVerify};
-use spec_core::ops::{append_tokens, prompt_lookup, sample_logits, tree_verify};
+use spec_core::ops::{AdjustLogits, AppendTokens, PromptLookup, SampleLogits, TreeVerify};
+use spec_core::ops::{adjust_logits, append_tokens, prompt_lookup, sample_logits, tree_verify};
 use spec_core::{
     Backend, Buffer, DType, Descriptor, Element, Operator, Result, Stream, Supports, TensorDesc,
+    ViewMut,
 };
 
 use crate::plain::Plain;
@@ -45,6 +46,11 @@ fn logits(last: i32) -> Vec<f32> {
 pub struct Request {
     seed: u64,
     temperature: f32,
+    repetition: f32,
+    frequency: f32,
+    presence: f32,
+    min_tokens: i32,
+    no_repeat_ngram: i32,
     stop_tokens: [i32; STOPS],
     max_length: i32,
     prompt: Vec<i32>,
@@ -68,6 +74,11 @@ impl Request {
         Request {
             seed: rng.next(),
             temperature: rng.pick(&[0.0, 0.5, 1.0]),
+            repetition: rng.pick(&[1.0, 1.0, 1.2]),
+            frequency: rng.pick(&[0.0, 0.0, 0.3]),
+            presence: rng.pick(&[0.0, 0.0, -0.5]),
+            min_tokens: rng.pick(&[0, 0, 9]),
+            no_repeat_ngram: rng.pick(&[0, 0, 0, 4]),
             stop_tokens: std::array::from_fn(|_| if rng.chance(3) { token(rng) } else { NONE }),
             max_length: match rng.below(3) {
                 0 => rng.below(max_len + 1) as i32,
@@ -83,17 +94,42 @@ impl Request {
     /// # Errors
     /// Those of `sample_logits`: none is expected.
     pub fn alone(&self, max_len: usize) -> Result<Ended> {
-        let operator = SampleLogits::default();
-        let sample = Descriptor::create(&Plain::default(), &operator, &operator.tensors(1, VOCAB))?;
+        let plain = Plain::default();
+        let sample = SampleLogits::default();
+        let sample = Descriptor::create(&plain, &sample, &sample.tensors(1, VOCAB))?;
+        let adjust = AdjustLogits::default();
+        let tensors = adjusted(adjust.tensors(DType::F32, 1, VOCAB, 1, max_len), 1);
+        let adjust = Descriptor::create(&plain, &adjust, &tensors)?;
+        let prompt = [self.prompt.len() as i32];
+        let (repetition, frequency) = ([self.repetition], [self.frequency]);
+        let (presence, min_tokens) = ([self.presence], [self.min_tokens]);
+        let (no_repeat_ngram, temperature) = ([self.no_repeat_ngram], [self.temperature]);
         let max_length = usize::try_from(self.max_length).unwrap_or(0).min(max_len);
         let mut text = self.prompt.clone();
         while text.len() < max_length {
-            let (position, mut token) = ([text.len() as i64], [0i32]);
-            let logits = logits(text.last().copied().unwrap_or(NONE));
-            let (temperature, seed) = ([self.temperature], [self.seed]);
+            let mut logits = logits(text.last().copied().unwrap_or(NONE));
+            let mut tokens = text.clone();
+            tokens.resize(max_len, NONE);
+            let length = [text.len() as i32];
+            let buffers = adjust_logits::Buffers::new(adjust_logits::Required {
+                logits: (&mut logits).into(),
+                tokens: (&tokens).into(),
+                prompt_lengths: (&prompt).into(),
+                lengths: (&length).into(),
+            });
+            let buffers = buffers
+                .repetition(&repetition)
+                .frequency(&frequency)
+                .presence(&presence)
+                .min_tokens(&min_tokens)
+                .stop_tokens(&self.stop_tokens)
+                .no_repeat_ngram(&no_repeat_ngram);
+            adjust.call(ViewMut::empty(), buffers)?;
+
+            let (position, seed, mut token) = ([text.len() as i64], [self.seed], [0i32]);
             let buffers =
                 sample_logits::Buffers::new(&logits, &position, &temperature, &seed, &mut token);
-            sample.call(spec_core::ViewMut::empty(), buffers)?;
+            sample.call(ViewMut::empty(), buffers)?;
             text.extend(token);
             if self.stop_tokens.contains(&token[0]) {
                 return Ok(Ended { text, finished: STOPPED });
@@ -101,6 +137,19 @@ impl Request {
         }
         Ok(Ended { text, finished: AT_LENGTH })
     }
+}
+
+/// The tensors of `adjust_logits` with what each of these requests may ask for.
+fn adjusted(tensors: adjust_logits::Tensors, requests: usize) -> adjust_logits::Tensors {
+    let penalty = TensorDesc::new(DType::F32, [requests]);
+    let number = TensorDesc::new(DType::I32, [requests]);
+    tensors
+        .repetition(penalty)
+        .frequency(penalty)
+        .presence(penalty)
+        .min_tokens(number)
+        .stop_tokens(TensorDesc::new(DType::I32, [requests, STOPS]))
+        .no_repeat_ngram(number)
 }
 
 /// What came of a batch.
@@ -138,12 +187,13 @@ impl<O: Operator> Ready<O> {
     }
 }
 
-/// The four operators and all memory that they share.
+/// The five operators and all memory that they share.
 pub struct Tail {
     batch: usize,
     max_len: usize,
     /// Nodes of a chain of drafts: the root and the drafts.
     nodes: usize,
+    adjust: Ready<AdjustLogits>,
     sample: Ready<SampleLogits>,
     verify: Ready<TreeVerify>,
     append: Ready<AppendTokens>,
@@ -154,10 +204,17 @@ pub struct Tail {
     // What requests ask for.
     temperature: Buffer<f32>,
     seeds: Buffer<u64>,
+    repetition: Buffer<f32>,
+    frequency: Buffer<f32>,
+    presence: Buffer<f32>,
+    min_tokens: Buffer<i32>,
+    no_repeat_ngram: Buffer<i32>,
     stop_tokens: Buffer<i32>,
     max_lengths: Buffer<i32>,
-    // Constants: the request of each row of logits, and chains.
+    prompt_lengths: Buffer<i32>,
+    // Constants: the request of each row of logits, the row before it, and chains.
     requests: Buffer<i32>,
+    parents: Buffer<i32>,
     first_child: Buffer<i32>,
     next_sibling: Buffer<i32>,
     // What the operators leave for each other.
@@ -191,6 +248,13 @@ impl Tail {
         let flags = TensorDesc::new(DType::U32, [1]);
         let per_request = TensorDesc::new(DType::I32, [batch]);
 
+        let of_each_row = TensorDesc::new(DType::I32, [rows]);
+        let adjust = AdjustLogits::default();
+        let adjust_tensors =
+            adjusted(adjust.tensors(DType::F32, rows, VOCAB, batch, max_len), batch)
+                .requests(of_each_row)
+                .draft_tokens(of_each_row)
+                .parents(of_each_row);
         let sample = SampleLogits::default();
         let sample_tensors = sample.tensors_of(rows, batch, VOCAB).flags(flags);
         let verify = TreeVerify::new(max_draft);
@@ -209,12 +273,16 @@ impl Tail {
             TensorDesc::with_strides(DType::I32, [batch, max_draft], [nodes as isize, 1]);
 
         let of_rows: Vec<i32> = (0..rows).map(|row| (row / nodes) as i32).collect();
+        let root = |row: usize| row % nodes == 0;
+        let parents: Vec<i32> =
+            (0..rows).map(|row| if root(row) { NONE } else { row as i32 - 1 }).collect();
         let Links { first_child, next_sibling } = Links::chain(nodes);
         let ints = |len: usize| Buffer::allocate(backend, len);
         Ok(Tail {
             batch,
             max_len,
             nodes,
+            adjust: Ready::new(backend, &adjust, &adjust_tensors)?,
             sample: Ready::new(backend, &sample, &sample_tensors)?,
             verify: Ready::new(backend, &verify, &verify_tensors)?,
             append: Ready::new(backend, &append, &append_tensors)?,
@@ -223,8 +291,15 @@ impl Tail {
             positions: Buffer::allocate(backend, rows)?,
             temperature: Buffer::allocate(backend, batch)?,
             seeds: Buffer::allocate(backend, batch)?,
+            repetition: Buffer::allocate(backend, batch)?,
+            frequency: Buffer::allocate(backend, batch)?,
+            presence: Buffer::allocate(backend, batch)?,
+            min_tokens: ints(batch)?,
+            no_repeat_ngram: ints(batch)?,
             stop_tokens: ints(batch * STOPS)?,
             max_lengths: ints(batch)?,
+            prompt_lengths: ints(batch)?,
+            parents: upload(backend, &parents)?,
             requests: upload(backend, &of_rows)?,
             first_child: upload(backend, &first_child.repeat(batch))?,
             next_sibling: upload(backend, &next_sibling.repeat(batch))?,
@@ -242,11 +317,30 @@ impl Tail {
         })
     }
 
-    /// Enqueues the chain: four calls, with nothing between them. `stream` says where, once a call.
+    /// Enqueues the chain: five calls, with nothing between them. `stream` says where, once a call.
     ///
     /// # Errors
     /// Those of the calls.
     pub fn enqueue<'a>(&mut self, stream: impl Fn() -> Stream<'a>) -> Result<()> {
+        // Without flags: the -1 behind the last draft would raise one for a token that is none.
+        let adjusted = adjust_logits::Buffers::new(adjust_logits::Required {
+            logits: (&mut self.logits).into(),
+            tokens: (&self.tokens).into(),
+            prompt_lengths: (&self.prompt_lengths).into(),
+            lengths: (&self.lengths).into(),
+        });
+        let adjusted = adjusted
+            .requests(&self.requests)
+            .draft_tokens(&self.draft_tokens)
+            .parents(&self.parents)
+            .repetition(&self.repetition)
+            .frequency(&self.frequency)
+            .presence(&self.presence)
+            .min_tokens(&self.min_tokens)
+            .stop_tokens(&self.stop_tokens)
+            .no_repeat_ngram(&self.no_repeat_ngram);
+        self.adjust.enqueue(adjusted, stream())?;
+
         let chosen = sample_logits::Buffers::new(
             &self.logits,
             &self.positions,
@@ -338,12 +432,18 @@ impl Tail {
         }
         self.tokens.write(&tokens)?;
         self.lengths.write(&of(|request| request.prompt.len() as i32))?;
+        self.prompt_lengths.write(&of(|request| request.prompt.len() as i32))?;
+        self.min_tokens.write(&of(|request| request.min_tokens))?;
+        self.no_repeat_ngram.write(&of(|request| request.no_repeat_ngram))?;
         self.finished.write(&of(|_| RUNNING))?;
         self.max_lengths.write(&of(|request| request.max_length))?;
         let stops: Vec<i32> = requests.iter().flat_map(|request| request.stop_tokens).collect();
         self.stop_tokens.write(&stops)?;
-        let temperature: Vec<f32> = requests.iter().map(|request| request.temperature).collect();
-        self.temperature.write(&temperature)?;
+        let of = |value: fn(&Request) -> f32| requests.iter().map(value).collect::<Vec<f32>>();
+        self.temperature.write(&of(|request| request.temperature))?;
+        self.repetition.write(&of(|request| request.repetition))?;
+        self.frequency.write(&of(|request| request.frequency))?;
+        self.presence.write(&of(|request| request.presence))?;
         let seeds: Vec<u64> = requests.iter().map(|request| request.seed).collect();
         self.seeds.write(&seeds)?;
         self.draft_tokens.write(&vec![NONE; self.batch * self.nodes])?;

@@ -4,7 +4,7 @@
 use spec_core::ops::prompt_lookup::Occurrence::First;
 use spec_core::ops::topk_router::{Scoring, Select};
 use spec_core::ops::{
-    DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
+    AdjustLogits, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
     RejectionSample, SampleLogits, TopkRouter, TreeVerify, Unique,
 };
 use spec_core::philox::{Draw, Purpose};
@@ -79,6 +79,7 @@ fn sizes_are_of_every_length() {
 /// backend that narrows one of them is found out.
 #[test]
 fn inputs_of_64_bits_pass_32() {
+    passes_32::<AdjustLogits>();
     passes_32::<DeduplicateTopk>();
     passes_32::<HybridMtpNgram>();
     passes_32::<IndexerTopk>();

@@ -14,8 +14,8 @@ use std::time::{Duration, Instant};
 use spec_conformance::{Argument, Case, Data, Layout, Rng, Subject, Tensor};
 use spec_core::ops::prompt_lookup::Occurrence;
 use spec_core::ops::{
-    AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
+    AdjustLogits, AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch,
+    PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
 };
 use spec_core::{Address, DType, Descriptor, Source, Stream, Supports, TensorDesc};
 use spec_cpu::Cpu;
@@ -229,6 +229,11 @@ where
     for (seed, case) in cases.iter().take(CASES).enumerate() {
         disturb(case, &[], seed as u64);
     }
+}
+
+#[test]
+fn adjust_logits() {
+    disturb_random::<AdjustLogits>();
 }
 
 #[test]

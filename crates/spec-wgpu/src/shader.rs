@@ -42,6 +42,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("likeliest", include_str!("../shaders/include/likeliest.wgsl")),
     ("ngram", include_str!("../shaders/include/ngram.wgsl")),
     ("ngram_search", include_str!("../shaders/include/ngram_search.wgsl")),
+    ("params/adjust_logits", include_str!("../shaders/params/adjust_logits.wgsl")),
     ("params/append_tokens", include_str!("../shaders/params/append_tokens.wgsl")),
     ("params/deduplicate_topk", include_str!("../shaders/params/deduplicate_topk.wgsl")),
     ("params/indexer_topk", include_str!("../shaders/params/indexer_topk.wgsl")),

@@ -5,6 +5,7 @@ use std::time::Duration;
 use spec::ops::hybrid_mtp_ngram::{self, HybridMtpNgram};
 use spec::ops::ngram_match::{self, NgramMatch};
 use spec::ops::prompt_lookup::{self, PromptLookup};
+use spec::ops::suffix_lookup::{self, SuffixLookup};
 use spec::{Buffer, DType, Descriptor, Handle, Signature, TensorDesc};
 
 use super::engine::{DraftKind, Settings, Stopwatch};
@@ -63,6 +64,8 @@ pub enum Drafter {
     Ngram(Box<Ngram>),
     /// The same by the rule of vLLM and transformers.
     Lookup(Box<Lookup>),
+    /// Copies what most often followed the longest suffix that occurred before.
+    Suffix(Box<Suffix>),
     /// Asks the draft model.
     Model(Box<Small>),
     /// Draws two tokens from the draft model at each place.
@@ -80,10 +83,13 @@ impl Drafter {
         settings: &Settings,
     ) -> Result<Self> {
         let small = |draws| Small::new(handle, model, settings, draws);
+        let suffix = |width| Suffix::new(handle, prompt, settings, width);
         Ok(match settings.draft {
             DraftKind::None => Drafter::Plain,
             DraftKind::Ngram => Drafter::Ngram(Box::new(Ngram::new(handle, prompt, settings)?)),
             DraftKind::Lookup => Drafter::Lookup(Box::new(Lookup::new(handle, prompt, settings)?)),
+            DraftKind::Suffix => Drafter::Suffix(Box::new(suffix(1)?)),
+            DraftKind::SuffixTree => Drafter::Suffix(Box::new(suffix(SIBLINGS)?)),
             DraftKind::Model => Drafter::Model(Box::new(small(1)?)),
             DraftKind::Tree => Drafter::Tree(Box::new(small(SIBLINGS)?)),
             DraftKind::Hybrid => {
@@ -104,6 +110,7 @@ impl Drafter {
             Drafter::Plain => Ok(Drafts::default()),
             Drafter::Ngram(ngram) => ngram.draft(progress, watch),
             Drafter::Lookup(lookup) => lookup.draft(progress, watch),
+            Drafter::Suffix(suffix) => suffix.draft(progress, watch),
             Drafter::Model(small) => {
                 Ok(Drafts::chain(small.draw(model, progress, progress.limit, watch)?))
             }
@@ -118,6 +125,7 @@ impl Drafter {
             Drafter::Plain => 0,
             Drafter::Ngram(ngram) => ngram.flags.to_vec()?[0],
             Drafter::Lookup(lookup) => lookup.flags.to_vec()?[0],
+            Drafter::Suffix(suffix) => suffix.flags.to_vec()?[0],
             Drafter::Model(small) | Drafter::Tree(small) => small.sampler.flags.to_vec()?[0],
             Drafter::Hybrid(hybrid) => {
                 hybrid.flags.to_vec()?[0] | hybrid.small.sampler.flags.to_vec()?[0]
@@ -279,15 +287,40 @@ impl Ngram {
     }
 }
 
-/// `prompt_lookup` for one request.
-pub struct Lookup {
-    operator: Descriptor<PromptLookup>,
-    workspace: Buffer<u8>,
-    /// The prompt, of which the first `prompt` tokens count, and what was generated.
+/// The text of one request in device memory: the prompt, then what was generated.
+struct TextSoFar {
+    /// The prompt without its last token, with which the generated tokens begin, then those.
     text: Vec<i32>,
     prompt: usize,
     tokens: Buffer<i32>,
     lengths: Buffer<i32>,
+}
+
+impl TextSoFar {
+    fn new(handle: &Handle, prompt: &[u32], capacity: usize) -> Result<Self> {
+        let prompt = &prompt[..prompt.len() - 1];
+        Ok(TextSoFar {
+            text: as_i32(prompt),
+            prompt: prompt.len(),
+            tokens: handle.allocate(capacity)?,
+            lengths: handle.allocate(1)?,
+        })
+    }
+
+    /// Writes the text that ends with these generated tokens.
+    fn write(&mut self, generated: &[u32]) -> Result<()> {
+        self.text.truncate(self.prompt);
+        self.text.extend(as_i32(generated));
+        self.tokens.write(&self.text)?;
+        Ok(self.lengths.write(&[self.text.len() as i32])?)
+    }
+}
+
+/// `prompt_lookup` for one request.
+pub struct Lookup {
+    operator: Descriptor<PromptLookup>,
+    workspace: Buffer<u8>,
+    text: TextSoFar,
     drafts: Buffer<i32>,
     counts: Buffer<i32>,
     flags: Buffer<u32>,
@@ -296,18 +329,14 @@ pub struct Lookup {
 impl Lookup {
     fn new(handle: &Handle, prompt: &[u32], settings: &Settings) -> Result<Self> {
         let params = PromptLookup::default().max_draft(settings.draft_tokens);
-        let most = prompt.len() + settings.tokens;
-        let tensors = params.tensors(DType::I32, 1, most);
+        let capacity = prompt.len() + settings.tokens;
+        let tensors = params.tensors(DType::I32, 1, capacity);
         let tensors = tensors.flags(flags_desc());
         let operator = handle.create(&params, &tensors)?;
         Ok(Lookup {
             workspace: operator.workspace(handle)?,
             operator,
-            // Without its last token, with which what is generated begins.
-            text: as_i32(&prompt[..prompt.len() - 1]),
-            prompt: prompt.len() - 1,
-            tokens: handle.allocate(most)?,
-            lengths: handle.allocate(1)?,
+            text: TextSoFar::new(handle, prompt, capacity)?,
             drafts: handle.allocate(settings.draft_tokens)?,
             counts: handle.allocate(1)?,
             flags: handle.upload(&[0])?,
@@ -315,13 +344,10 @@ impl Lookup {
     }
 
     fn draft(&mut self, at: &Progress<'_>, watch: &mut Stopwatch) -> Result<Drafts> {
-        self.text.truncate(self.prompt);
-        self.text.extend(as_i32(at.generated));
-        self.tokens.write(&self.text)?;
-        self.lengths.write(&[self.text.len() as i32])?;
+        self.text.write(at.generated)?;
         let buffers = prompt_lookup::Buffers::new(
-            &self.tokens,
-            &self.lengths,
+            &self.text.tokens,
+            &self.text.lengths,
             &mut self.drafts,
             &mut self.counts,
         )
@@ -331,6 +357,57 @@ impl Lookup {
         let drafts = self.drafts.to_vec()?;
         let drafts = drafts.iter().take(count.min(at.limit));
         Ok(Drafts::chain(drafts.map(|draft| *draft as u32).collect()))
+    }
+}
+
+/// `suffix_lookup` for one request, without a corpus.
+pub struct Suffix {
+    operator: Descriptor<SuffixLookup>,
+    workspace: Buffer<u8>,
+    text: TextSoFar,
+    drafts: Buffer<i32>,
+    parents: Buffer<i32>,
+    counts: Buffer<i32>,
+    flags: Buffer<u32>,
+}
+
+impl Suffix {
+    /// Chains where `width` is 1, else trees with up to `width` drafts at each place.
+    fn new(handle: &Handle, prompt: &[u32], settings: &Settings, width: usize) -> Result<Self> {
+        let params = SuffixLookup::default().width(width);
+        let capacity = prompt.len() + settings.tokens;
+        let nodes = TensorDesc::new(DType::I32, [1, settings.draft_tokens]);
+        let tensors = params.tensors(DType::I32, 1, capacity, settings.draft_tokens);
+        let operator = handle.create(&params, &tensors.parents(nodes).flags(flags_desc()))?;
+        Ok(Suffix {
+            workspace: operator.workspace(handle)?,
+            operator,
+            text: TextSoFar::new(handle, prompt, capacity)?,
+            drafts: handle.allocate(settings.draft_tokens)?,
+            parents: handle.allocate(settings.draft_tokens)?,
+            counts: handle.allocate(1)?,
+            flags: handle.upload(&[0])?,
+        })
+    }
+
+    fn draft(&mut self, at: &Progress<'_>, watch: &mut Stopwatch) -> Result<Drafts> {
+        self.text.write(at.generated)?;
+        let buffers = suffix_lookup::Buffers::new(
+            &self.text.tokens,
+            &self.text.lengths,
+            &mut self.drafts,
+            &mut self.counts,
+        )
+        .parents(&mut self.parents)
+        .flags(&mut self.flags);
+        watch.measure(SuffixLookup::NAME, || self.operator.call(&mut self.workspace, buffers))?;
+        // A draft stands behind its parent: the first ones are a tree of their own.
+        let count = usize::try_from(self.counts.to_vec()?[0]).unwrap_or(0).min(at.limit);
+        let (tokens, parents) = (self.drafts.to_vec()?, self.parents.to_vec()?);
+        Ok(Drafts {
+            tokens: tokens[..count].iter().map(|draft| *draft as u32).collect(),
+            parents: parents[..count].to_vec(),
+        })
     }
 }
 

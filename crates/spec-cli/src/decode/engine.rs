@@ -18,6 +18,10 @@ pub enum DraftKind {
     Ngram,
     /// Copy what followed the last tokens before (prompt_lookup)
     Lookup,
+    /// Copy what most often followed the longest suffix that occurred before (suffix_lookup)
+    Suffix,
+    /// The same as a tree: the two continuations that followed most often (suffix_lookup)
+    SuffixTree,
     /// Draw from the draft model
     Model,
     /// Draw from the draft model twice at each place, and try both

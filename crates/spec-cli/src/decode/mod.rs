@@ -13,7 +13,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 use spec::Handle;
 
@@ -237,6 +237,10 @@ impl Outcome {
         match draft {
             DraftKind::Ngram => format!("n-gram matching, up to {draft_tokens} a step"),
             DraftKind::Lookup => format!("prompt lookup, up to {draft_tokens} a step"),
+            DraftKind::Suffix => format!("suffix lookup, up to {draft_tokens} a step"),
+            DraftKind::SuffixTree => {
+                format!("suffix lookup, a tree of up to {draft_tokens} a step")
+            }
             DraftKind::Model => format!("draft model, up to {draft_tokens} a step"),
             DraftKind::Tree => format!("draft model, a tree of up to {draft_tokens} a step"),
             DraftKind::Hybrid => {
@@ -309,7 +313,7 @@ impl Outcome {
             "saved_steps": plain.map(|plain| plain.steps - steps),
             "saved_seconds": plain.map(|plain| plain.total.as_secs_f64() - total.as_secs_f64()),
             "device": self.handle.device().to_string(),
-            "draft": format!("{:?}", self.settings.draft).to_lowercase(),
+            "draft": self.settings.draft.to_possible_value().map(|kind| kind.get_name().to_owned()),
             "draft_tokens": self.settings.draft_tokens,
             "temperature": decimal(sampling.temperature),
             "top_k": sampling.top_k,

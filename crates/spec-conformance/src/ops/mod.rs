@@ -1,6 +1,7 @@
 //! What is particular to an operator: its arguments, its golden vectors, and
 //! how to make a random case of it.
 
+mod adjust_logits;
 mod append_tokens;
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;

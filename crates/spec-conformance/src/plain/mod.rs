@@ -5,6 +5,7 @@
 //! Only the arithmetic that the contract fixes bit by bit
 //! ([`spec_core::exact`], [`spec_core::philox`]) is shared with the backends.
 
+pub(crate) mod adjust_logits;
 pub(crate) mod append_tokens;
 pub(crate) mod deduplicate_topk;
 pub(crate) mod indexer_topk;

@@ -1,5 +1,6 @@
 //! The operators: one file each, under the operator's own name.
 
+pub mod adjust_logits;
 pub mod append_tokens;
 pub mod deduplicate_topk;
 pub mod hybrid_mtp_ngram;
@@ -38,6 +39,7 @@ macro_rules! for_each_operator {
             topk_router: TopkRouter,
             deduplicate_topk: DeduplicateTopk,
             rejection_sample: RejectionSample,
+            adjust_logits: AdjustLogits,
             sample_logits: SampleLogits,
             ngram_match: NgramMatch,
             hybrid_mtp_ngram: HybridMtpNgram,

@@ -1,5 +1,6 @@
 //! The operators: one file each, under the operator's own name.
 
+mod adjust_logits;
 mod append_tokens;
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;

@@ -33,6 +33,7 @@
 //!   `queue.zero(address, bytes)`, which a graph captures as a memset; nothing
 //!   belongs to the descriptor, since two streams may run it at once.
 
+mod adjust_logits;
 mod append_tokens;
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;
@@ -55,7 +56,8 @@ mod tests {
     use super::*;
 
     /// The parameter structs of all kernels.
-    const HEADERS: [Header; 12] = [
+    const HEADERS: [Header; 13] = [
+        adjust_logits::HEADER,
         append_tokens::HEADER,
         deduplicate_topk::HEADER,
         indexer_topk::HEADER,

@@ -4,8 +4,9 @@
 use spec_conformance::{Case, Layout, Ready, Rng, Subject, Tensor};
 use spec_core::ops::topk_router::preset;
 use spec_core::ops::{
-    AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch, PromptLookup,
-    RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique, tree_verify,
+    AdjustLogits, AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch,
+    PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
+    tree_verify,
 };
 use spec_core::{DType, Role, Stream, Supports};
 use spec_cuda::Cuda;
@@ -71,6 +72,7 @@ pub fn all(cuda: &Cuda) -> Vec<(&'static str, Box<dyn Call>)> {
         Seeded::boxed(cuda, hybrid_mtp_ngram),
         Seeded::boxed(cuda, sample_logits),
         Seeded::boxed(cuda, tree_verify),
+        Seeded::boxed(cuda, adjust_logits),
         Seeded::boxed(cuda, append_tokens),
         Seeded::boxed(cuda, suffix_lookup),
         Seeded::boxed(cuda, moe_align),
@@ -252,6 +254,24 @@ fn suffix_lookup(rng: &mut Rng) -> Case<SuffixLookup> {
         .output("counts", DType::I32, &[BATCH])
         .output("first_child", DType::I32, &matrix_of(DRAFTS + 1))
         .output("next_sibling", DType::I32, &matrix_of(DRAFTS + 1))
+}
+
+/// Texts of a few hundred tokens with every penalty, more distinct ones than a small table holds.
+fn adjust_logits(rng: &mut Rng) -> Case<AdjustLogits> {
+    const ROWS: usize = 40;
+    const VOCAB: usize = 30_000;
+    const MOST: usize = 900;
+    let below = |most: usize| move |rng: &mut Rng| rng.below(most) as i32;
+    let penalty = |rng: &mut Rng| 0.5 + rng.unit();
+    Case::new(AdjustLogits::new())
+        .in_place("logits", matrix(rng, [ROWS, VOCAB], Rng::normal))
+        .input("tokens", matrix(rng, [ROWS, MOST], below(VOCAB)))
+        .input("prompt_lengths", vector(rng, ROWS, below(MOST / 2)))
+        .input("lengths", vector(rng, ROWS, |r| r.between(MOST / 2, MOST) as i32))
+        .input("repetition", vector(rng, ROWS, penalty))
+        .input("frequency", vector(rng, ROWS, penalty))
+        .input("presence", vector(rng, ROWS, penalty))
+        .input("no_repeat_ngram", vector(rng, ROWS, below(3)))
 }
 
 /// Texts that end now and then, by a stop token or their length.

@@ -63,6 +63,7 @@
 //!   that many. More work is more threads or more dispatches.
 //! * A workgroup beyond `params.at.groups` returns before its first barrier.
 
+mod adjust_logits;
 mod append_tokens;
 mod deduplicate_topk;
 mod hybrid_mtp_ngram;
@@ -118,6 +119,7 @@ fn float_code(dtype: DType) -> u32 {
 /// Every operator's shader, for the test that validates them.
 #[cfg(test)]
 pub(crate) static SHADERS: &[&crate::shader::Shader] = &[
+    &adjust_logits::SHADER,
     &append_tokens::SHADER,
     &deduplicate_topk::SHADER,
     &hybrid_mtp_ngram::SHADER,
@@ -145,7 +147,8 @@ mod tests {
     use super::*;
 
     /// The parameter structs of all shaders.
-    const HEADERS: [Header; 10] = [
+    const HEADERS: [Header; 11] = [
+        adjust_logits::HEADER,
         append_tokens::HEADER,
         deduplicate_topk::HEADER,
         indexer_topk::HEADER,

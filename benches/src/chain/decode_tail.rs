@@ -1,0 +1,261 @@
+//! What follows the forward pass of a decode step: the five operators from logits to the drafts of
+//! the next step, each of which reads what the one before it wrote.
+
+use half::bf16;
+use spec::ops::tree_verify::Links;
+use spec::ops::{
+    AdjustLogits, AppendTokens, PromptLookup, SampleLogits, TreeVerify, adjust_logits,
+    append_tokens, prompt_lookup, sample_logits, tree_verify,
+};
+use spec::{Buffer, DType, Handle, Result, Stream, TensorDesc};
+
+use super::{Chain, Ready};
+use crate::Goal;
+use crate::inputs::{random, seed};
+use crate::shape::{Fields, ShapeError};
+
+/// Drafts of each request.
+const DRAFTS: usize = 4;
+/// Rows of logits of each request: after its last token, and after each draft.
+const NODES: usize = DRAFTS + 1;
+/// Tokens of each text before the first call, half of them the prompt.
+const TEXT: usize = 2048;
+/// Room for the tokens of so many calls that no sample fills a text.
+const CAPACITY: usize = 16 * TEXT;
+/// Rows of logits that differ by more than their first token.
+const DISTINCT: usize = 8;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Shape {
+    requests: usize,
+    vocab: usize,
+}
+
+/// adjust_logits with all penalties, sample_logits with a temperature, tree_verify of chains,
+/// append_tokens and prompt_lookup.
+pub(crate) struct DecodeTail {
+    requests: usize,
+    adjust: Ready<AdjustLogits>,
+    sample: Ready<SampleLogits>,
+    verify: Ready<TreeVerify>,
+    append: Ready<AppendTokens>,
+    lookup: Ready<PromptLookup>,
+    logits: Buffer<bf16>,
+    positions: Buffer<i64>,
+    request_of: Buffer<i32>,
+    parents: Buffer<i32>,
+    first_child: Buffer<i32>,
+    next_sibling: Buffer<i32>,
+    prompt_lengths: Buffer<i32>,
+    penalties: [Buffer<f32>; 3],
+    temperature: Buffer<f32>,
+    seeds: Buffer<u64>,
+    tokens: Buffer<i32>,
+    lengths: Buffer<i32>,
+    draft_tokens: Buffer<i32>,
+    draft_counts: Buffer<i32>,
+    target_tokens: Buffer<i32>,
+    emitted: Buffer<i32>,
+    path: Buffer<i32>,
+    num_tokens: Buffer<i32>,
+    appended: Buffer<i32>,
+    last_tokens: Buffer<i32>,
+}
+
+impl Chain for DecodeTail {
+    const NAME: &'static str = "decode_tail";
+    const PARTS: &'static [&'static str] = &[
+        "adjust_logits alone",
+        "sample_logits alone",
+        "tree_verify alone",
+        "append_tokens alone",
+        "prompt_lookup alone",
+    ];
+    type Shape = Shape;
+
+    fn table() -> Vec<Shape> {
+        [1, 32, 256].map(|requests| Shape { requests, vocab: 128_256 }).into()
+    }
+
+    fn parse(fields: &mut Fields<'_>) -> Result<Shape, ShapeError> {
+        Ok(Shape {
+            requests: fields.number("requests", 32, 1..=1 << 12)?,
+            vocab: fields.number("vocab", 128_256, 2..=1 << 20)?,
+        })
+    }
+
+    fn words(shape: &Shape) -> crate::Words {
+        let Shape { requests, vocab } = *shape;
+        let series = format!("{DRAFTS} drafts each, texts of {TEXT}, bf16 of {vocab}");
+        let shape = format!("{requests} requests, {series}");
+        crate::Words { shape, series, size: requests as f64, unit: "requests" }
+    }
+
+    fn goal(shape: &Shape) -> Goal {
+        match (shape.requests, shape.vocab) {
+            (1, 128_256) => Goal::Hopper(16.0),
+            (32, 128_256) => Goal::Hopper(35.0),
+            (256, 128_256) => Goal::Hopper(110.0),
+            _ => Goal::Unknown,
+        }
+    }
+
+    /// The logits once, and each text by the operators that read it.
+    fn bytes(shape: &Shape) -> u64 {
+        (shape.requests * (NODES * shape.vocab * 2 + 2 * TEXT * 4)) as u64
+    }
+
+    fn upload(shape: &Shape, handle: &Handle) -> Result<Self> {
+        let Shape { requests, vocab } = *shape;
+        let rows = requests * NODES;
+        let of_row = TensorDesc::new(DType::I32, [rows]);
+        let of_request = TensorDesc::new(DType::F32, [requests]);
+
+        let adjust = AdjustLogits::new();
+        let adjusted = adjust
+            .tensors(DType::BF16, rows, vocab, requests, CAPACITY)
+            .requests(of_row)
+            .draft_tokens(of_row)
+            .parents(of_row)
+            .repetition(of_request)
+            .frequency(of_request)
+            .presence(of_request);
+        let sample = SampleLogits::new();
+        let mut sampled = sample.tensors_of(rows, requests, vocab);
+        sampled.logits = TensorDesc::new(DType::BF16, [rows, vocab]);
+        let verify = TreeVerify::new(DRAFTS);
+        let append = AppendTokens::new();
+        let appended = append
+            .tensors(DType::I32, requests, CAPACITY, NODES)
+            .last_tokens(TensorDesc::new(DType::I32, [requests]));
+        let lookup = PromptLookup::new().min_ngram(1).max_ngram(4).max_draft(DRAFTS);
+        let mut looked_up = lookup.tensors(DType::I32, requests, CAPACITY);
+        // Drafts are written where tree_verify reads them: behind the root of each row.
+        looked_up.drafts =
+            TensorDesc::with_strides(DType::I32, [requests, DRAFTS], [NODES as isize, 1]);
+
+        let seed = seed(&[requests, vocab]);
+        let distinct = rows.min(DISTINCT);
+        let base = random(seed, (distinct + 1) * vocab, |rng| bf16::from_f32(3.0 * rng.normal()));
+        let row = |row: usize| &base[row % distinct * vocab + row / distinct..][..vocab];
+        let logits: Vec<bf16> = (0..rows).flat_map(row).copied().collect();
+        let mut tokens = vec![-1; requests * CAPACITY];
+        for (request, text) in tokens.chunks_mut(CAPACITY).enumerate() {
+            let seed = !seed.wrapping_add(request as u64);
+            text[..TEXT].copy_from_slice(&random(seed, TEXT, |rng| rng.below(vocab) as i32));
+        }
+        let request_of: Vec<i32> = (0..rows).map(|row| (row / NODES) as i32).collect();
+        let parent = |row| if row % NODES == 0 { -1 } else { row as i32 - 1 };
+        let parents: Vec<i32> = (0..rows).map(parent).collect();
+        let positions: Vec<i64> = (0..rows).map(|row| (TEXT + row % NODES) as i64).collect();
+        let Links { first_child, next_sibling } = Links::chain(NODES);
+        let penalty = |value: f32| handle.upload(&vec![value; requests]);
+        let seeds: Vec<u64> = (0..requests as u64).collect();
+        let ints = |len: usize| handle.allocate(len);
+        Ok(DecodeTail {
+            requests,
+            adjust: Ready::new(handle, &adjust, &adjusted)?,
+            sample: Ready::new(handle, &sample, &sampled)?,
+            verify: Ready::new(handle, &verify, &verify.tensors(requests, NODES))?,
+            append: Ready::new(handle, &append, &appended)?,
+            lookup: Ready::new(handle, &lookup, &looked_up)?,
+            logits: handle.upload(&logits)?,
+            positions: handle.upload(&positions)?,
+            request_of: handle.upload(&request_of)?,
+            parents: handle.upload(&parents)?,
+            first_child: handle.upload(&first_child.repeat(requests))?,
+            next_sibling: handle.upload(&next_sibling.repeat(requests))?,
+            prompt_lengths: handle.upload(&vec![(TEXT / 2) as i32; requests])?,
+            // Penalties so small that thousands of calls on the same logits leave them finite.
+            penalties: [penalty(1.001)?, penalty(0.001)?, penalty(0.001)?],
+            temperature: penalty(0.8)?,
+            seeds: handle.upload(&seeds)?,
+            tokens: handle.upload(&tokens)?,
+            lengths: handle.upload(&vec![TEXT as i32; requests])?,
+            draft_tokens: handle.upload(&vec![0; rows])?,
+            draft_counts: ints(requests)?,
+            target_tokens: ints(rows)?,
+            emitted: ints(rows)?,
+            path: ints(rows)?,
+            num_tokens: ints(requests)?,
+            appended: ints(requests)?,
+            last_tokens: ints(requests)?,
+        })
+    }
+
+    fn call(&mut self, part: usize, stream: Stream<'static>) -> Result<()> {
+        match part {
+            0 => {
+                let [repetition, frequency, presence] = &self.penalties;
+                let buffers = adjust_logits::Buffers::new(adjust_logits::Required {
+                    logits: (&mut self.logits).into(),
+                    tokens: (&self.tokens).into(),
+                    prompt_lengths: (&self.prompt_lengths).into(),
+                    lengths: (&self.lengths).into(),
+                })
+                .requests(&self.request_of)
+                .draft_tokens(&self.draft_tokens)
+                .parents(&self.parents)
+                .repetition(repetition)
+                .frequency(frequency)
+                .presence(presence);
+                self.adjust.call(buffers, stream)
+            }
+            1 => {
+                let buffers = sample_logits::Buffers::new(
+                    &self.logits,
+                    &self.positions,
+                    &self.temperature,
+                    &self.seeds,
+                    &mut self.target_tokens,
+                )
+                .requests(&self.request_of);
+                self.sample.call(buffers, stream)
+            }
+            2 => {
+                let buffers = tree_verify::Buffers::new(tree_verify::Required {
+                    draft_tokens: (&self.draft_tokens).into(),
+                    target_tokens: (&self.target_tokens).into(),
+                    first_child: (&self.first_child).into(),
+                    next_sibling: (&self.next_sibling).into(),
+                    tokens: (&mut self.emitted).into(),
+                    nodes: (&mut self.path).into(),
+                    num_tokens: (&mut self.num_tokens).into(),
+                });
+                self.verify.call(buffers, stream)
+            }
+            3 => {
+                let buffers = append_tokens::Buffers::new(append_tokens::Required {
+                    tokens: (&mut self.tokens).into(),
+                    lengths: (&mut self.lengths).into(),
+                    new_tokens: (&self.emitted).into(),
+                    new_counts: (&self.num_tokens).into(),
+                    appended: (&mut self.appended).into(),
+                })
+                .last_tokens(&mut self.last_tokens);
+                self.append.call(buffers, stream)
+            }
+            _ => {
+                let (_, behind_the_root) = self.draft_tokens.view_mut().split_at(1);
+                let buffers = prompt_lookup::Buffers::new(
+                    &self.tokens,
+                    &self.lengths,
+                    behind_the_root,
+                    &mut self.draft_counts,
+                );
+                self.lookup.call(buffers, stream)
+            }
+        }
+    }
+
+    fn reset(&mut self) -> Result<()> {
+        self.lengths.write(&vec![TEXT as i32; self.requests])
+    }
+
+    fn results(&self) -> Result<Vec<Vec<i32>>> {
+        [&self.target_tokens, &self.appended, &self.lengths, &self.last_tokens, &self.draft_tokens]
+            .into_iter()
+            .map(Buffer::to_vec)
+            .collect()
+    }
+}

@@ -1,0 +1,221 @@
+use crate::Rng;
+use crate::case::{Argument, Case, Recomposed, Rows, Subject};
+use crate::plain;
+use crate::tensor::{Data, Tensor};
+use spec_core::ops::adjust_logits::AdjustLogits;
+use spec_core::{DType, Result};
+
+/// What a random case is made of.
+struct Sizes {
+    rows: usize,
+    vocab: usize,
+    requests: usize,
+    most: usize,
+    /// Tokens are drawn from `-1 .. letters`, which may be more than the vocabulary has.
+    letters: usize,
+    /// One in this many values is bad.
+    wild: usize,
+}
+
+impl Sizes {
+    fn token(&self, rng: &mut Rng) -> i64 {
+        match rng.chance(self.wild) {
+            true => rng.pick(&[-1, self.vocab as i64, i64::from(i32::MAX), i64::from(i32::MIN)]),
+            false => rng.below(self.letters.min(self.vocab)) as i64,
+        }
+    }
+
+    /// Offsets of `parts` parts into a list of `len` elements.
+    fn offsets(&self, rng: &mut Rng, parts: usize, len: usize) -> Vec<i32> {
+        let mut offsets: Vec<i32> = (0..=parts).map(|_| rng.between(0, len) as i32).collect();
+        offsets.sort_unstable();
+        if rng.chance(2) {
+            // The first and the last element are somebody's.
+            (offsets[0], offsets[parts]) = (0, len as i32);
+        }
+        for offset in &mut offsets {
+            if rng.chance(self.wild) {
+                *offset = rng.pick(&[-1, len as i32 + 1, i32::MAX, i32::MIN, 0]);
+            }
+        }
+        offsets
+    }
+
+    fn penalties(&self, rng: &mut Rng, none: f32, from: f32) -> Tensor {
+        let one = |rng: &mut Rng| match rng.below(8) {
+            0 => none,
+            1 if rng.chance(self.wild) => {
+                rng.pick(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, -1.0, 0.0])
+            }
+            _ => from + 2.0 * rng.unit(),
+        };
+        Tensor::vector((0..self.requests).map(|_| one(rng)).collect::<Vec<f32>>())
+    }
+
+    fn small(&self, rng: &mut Rng, high: usize) -> Tensor {
+        let one = |rng: &mut Rng| match rng.chance(self.wild) {
+            true => rng.pick(&[-1, i32::MAX, i32::MIN, self.most as i32 + 1]),
+            false => rng.size(high) as i32,
+        };
+        Tensor::vector((0..self.requests).map(|_| one(rng)).collect::<Vec<i32>>())
+    }
+
+    fn tokens(&self, rng: &mut Rng, count: usize) -> Vec<i32> {
+        (0..count).map(|_| self.token(rng) as i32).collect()
+    }
+
+    /// A chain or a tree of rows a request, sometimes with what is none.
+    fn parents(&self, rng: &mut Rng) -> Vec<i32> {
+        let chains = rng.pick(&[2, 6, 1_000_000]);
+        let one = |rng: &mut Rng, row: usize| match row {
+            _ if rng.chance(2 * self.wild) => {
+                rng.pick(&[-2, i32::MIN, i32::MAX, self.rows as i32, row as i32, 0])
+            }
+            0 => -1,
+            row if rng.chance(chains) => rng.between(0, row) as i32 - 1,
+            row => row as i32 - 1,
+        };
+        let mut parents: Vec<i32> = (0..self.rows).map(|row| one(rng, row)).collect();
+        if rng.chance(self.wild) && self.rows > 1 {
+            // A cycle.
+            let (a, b) = (rng.below(self.rows), rng.below(self.rows));
+            (parents[a], parents[b]) = (b as i32, a as i32);
+        }
+        parents
+    }
+}
+
+impl Subject for AdjustLogits {
+    const GOLDEN: &'static str = include_str!("../../golden/adjust_logits.json");
+
+    fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
+        plain::adjust_logits::run(plan, buffers)
+    }
+
+    fn random(rng: &mut Rng) -> Case<Self> {
+        let long = rng.rare(60);
+        let mapped = rng.chance(2);
+        let vocab = match long {
+            true => rng.pick(&[50, 3000, 40_000]),
+            false => 1 + rng.size(199),
+        };
+        let rows = if long { rng.between(1, 6) } else { rng.size(24) };
+        let sizes = Sizes {
+            rows,
+            vocab,
+            requests: if mapped { rng.between(1, 7) } else { rows },
+            most: if long { rng.between(1, 20_000) } else { rng.size(200) },
+            letters: rng.pick(&[1, 2, 4, 30, vocab]),
+            wild: rng.pick(&[5, 30, 1_000_000]),
+        };
+        let Sizes { requests, most, wild, .. } = sizes;
+        let float = rng.float_dtype();
+        let scale = rng.pick(&[0.1, 3.0, 20.0]);
+        let logits = (0..rows * vocab).map(|_| match rng.chance(40) {
+            // No subnormal numbers: a GPU may take them for 0.
+            true => rng.pick(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0]),
+            false => rng.normal() * scale,
+        });
+        let logits = Rng::floats(float, logits.collect());
+        let token = rng.pick(&[DType::I64, DType::I32]);
+        let tokens: Vec<i64> = (0..requests * most).map(|_| sizes.token(rng)).collect();
+        let length = |rng: &mut Rng| match rng.chance(wild) {
+            true => rng.pick(&[-1, i64::MIN, i64::from(i32::MAX), most as i64 + 1]),
+            false => rng.between(0, most) as i64,
+        };
+        let lengths = (0..requests).map(|_| length(rng)).collect();
+        let lengths = Rng::integers(rng.int_dtype(), lengths);
+        // Longer than the text now and then.
+        let prompts = (0..requests).map(|_| length(rng) / rng.pick(&[1, 4])).collect();
+        let prompts = Rng::integers(rng.int_dtype(), prompts);
+        let mut case = Case::new(AdjustLogits::new().bad_words_in_prompt(rng.chance(2)))
+            .in_place("logits", Tensor::matrix(logits, rows, vocab))
+            .input("tokens", Tensor::matrix(Rng::integers(token, tokens), requests, most))
+            .input("prompt_lengths", Tensor::vector(prompts))
+            .input("lengths", Tensor::vector(lengths));
+        if mapped {
+            let of_rows = (0..rows).map(|_| match rng.chance(2 * wild) {
+                true => rng.pick(&[-1, requests as i32, i32::MIN, i32::MAX]),
+                false => rng.below(requests) as i32,
+            });
+            case = case.input("requests", Tensor::vector(of_rows.collect::<Vec<i32>>()));
+        }
+        if rng.chance(2) {
+            let drafts = (0..rows).map(|_| sizes.token(rng)).collect();
+            let drafts = Rng::integers(rng.pick(&[DType::I64, DType::I32]), drafts);
+            case = case
+                .input("draft_tokens", Tensor::vector(drafts))
+                .input("parents", Tensor::vector(sizes.parents(rng)));
+        }
+        if rng.chance(2) {
+            let high = if long { 3000 } else { 40 };
+            let count = rng.size(high);
+            let values = (0..count).map(|_| match rng.chance(10) {
+                true => rng.pick(&[f32::INFINITY, f32::NEG_INFINITY, f32::NAN, -0.0]),
+                false => rng.normal(),
+            });
+            let values: Vec<f32> = values.collect();
+            case = case
+                .input("bias_offsets", Tensor::vector(sizes.offsets(rng, requests, count)))
+                .input("bias_tokens", Tensor::vector(sizes.tokens(rng, count)))
+                .input("bias_values", Tensor::vector(values));
+        }
+        if rng.chance(2) {
+            case = case.input("repetition", sizes.penalties(rng, 1.0, 0.1));
+        }
+        if rng.chance(2) {
+            case = case.input("frequency", sizes.penalties(rng, 0.0, -0.9));
+        }
+        if rng.chance(2) {
+            case = case.input("presence", sizes.penalties(rng, 0.0, -0.9));
+        }
+        if rng.chance(3) {
+            let count = rng.size(5);
+            let stops = sizes.tokens(rng, requests * count);
+            let stops = Tensor::matrix(stops, requests, count);
+            case = case.input("min_tokens", sizes.small(rng, most)).input("stop_tokens", stops);
+        }
+        if rng.chance(2) {
+            let (words, count) = (rng.size(30), rng.size(90));
+            case = case
+                .input("bad_offsets", Tensor::vector(sizes.offsets(rng, requests, words)))
+                .input("word_offsets", Tensor::vector(sizes.offsets(rng, words, count)))
+                .input("word_tokens", Tensor::vector(sizes.tokens(rng, count)));
+        }
+        if rng.chance(2) {
+            let high = rng.pick(&[3, 5, 300]);
+            case = case.input("no_repeat_ngram", sizes.small(rng, high));
+        }
+        case.in_place("flags", Tensor::vector(rng.flags()))
+    }
+
+    /// Some of the rows in another order, some of them twice. Where rows have parents: all of
+    /// them, with their parents renumbered.
+    fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
+        let rows = case.get("logits").map_or(0, Tensor::rows);
+        let picked: Vec<usize> = match case.get("parents") {
+            Some(_) => rng.permutation(rows),
+            None if rows == 0 => Vec::new(),
+            None => (0..rng.between(0, rows + 2)).map(|_| rng.below(rows)).collect(),
+        };
+        let place = |parent: i32| {
+            let parent_at = usize::try_from(parent).ok();
+            let place = picked.iter().position(|&row| Some(row) == parent_at);
+            place.map_or(parent, |place| place as i32)
+        };
+        let mut other = case.map(|Argument { name, tensor, .. }| match *name {
+            "logits" | "requests" | "draft_tokens" => tensor.pick(&picked),
+            "parents" => {
+                let moved = tensor.pick(&picked);
+                let Data::I32(parents) = moved.data else { return moved };
+                Tensor::vector(parents.into_iter().map(place).collect::<Vec<i32>>())
+            }
+            _ => tensor.clone(),
+        });
+        if case.get("requests").is_none() {
+            let requests: Vec<i32> = picked.iter().map(|&row| row as i32).collect();
+            other = other.input("requests", Tensor::vector(requests));
+        }
+        Recomposed { case: other, rows: vec![("logits", Rows::Of(picked))] }
+    }
+}

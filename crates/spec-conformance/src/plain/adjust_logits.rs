@@ -1,0 +1,253 @@
+//! `adjust_logits` as its definition has it: the text of each row as a list, then every token
+//! of the vocabulary through all rules.
+
+use half::{bf16, f16};
+use spec_core::exact::sampling;
+use spec_core::flags::{BAD_LENGTHS, OUT_OF_RANGE};
+use spec_core::ops::adjust_logits::{Buffers, Plan};
+use spec_core::{DType, Element, Result, View};
+
+use crate::host::{ints, raise, slice, slice_mut, tokens};
+
+/// Adjusts every row.
+pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
+    match plan.logits.dtype {
+        DType::F16 => run_on(plan, buffers, f16::to_f32, f16::from_f32),
+        DType::BF16 => run_on(plan, buffers, bf16::to_f32, bf16::from_f32),
+        _ => run_on(plan, buffers, |x: f32| x, |x| x),
+    }
+}
+
+/// The arguments but for the logits, as packed integers of 64 bits and floats.
+struct Given<'p> {
+    plan: &'p Plan,
+    tokens: Vec<i64>,
+    prompt_lengths: Vec<i64>,
+    lengths: Vec<i64>,
+    requests: Option<Vec<i64>>,
+    drafts: Option<(Vec<i64>, Vec<i64>)>,
+    bias: Option<(Vec<i64>, Vec<i64>, Vec<f32>)>,
+    repetition: Option<Vec<f32>>,
+    frequency: Option<Vec<f32>>,
+    presence: Option<Vec<f32>>,
+    min_tokens: Option<(Vec<i64>, Vec<i64>)>,
+    words: Option<(Vec<i64>, Vec<i64>, Vec<i64>)>,
+    no_repeat_ngram: Option<Vec<i64>>,
+}
+
+fn run_on<T: Element>(
+    plan: &Plan,
+    b: Buffers<'_>,
+    wide: impl Fn(T) -> f32,
+    narrow: impl Fn(f32) -> T,
+) -> Result<()> {
+    let list = |view: Option<View<'_>>| -> Result<Option<Vec<i64>>> {
+        view.map(|view| Ok(ints(view)?.into_owned())).transpose()
+    };
+    let floats = |view: Option<View<'_>>| -> Result<Option<Vec<f32>>> {
+        view.map(|view| Ok(slice::<f32>(view)?.to_vec())).transpose()
+    };
+    let stops = match (b.stop_tokens, &plan.stop_tokens) {
+        (Some(view), Some(matrix)) => Some(tokens(view, matrix)?.into_owned()),
+        _ => None,
+    };
+    let given = Given {
+        plan,
+        tokens: tokens(b.tokens, &plan.tokens)?.into_owned(),
+        prompt_lengths: ints(b.prompt_lengths)?.into_owned(),
+        lengths: ints(b.lengths)?.into_owned(),
+        requests: list(b.requests)?,
+        drafts: list(b.draft_tokens)?.zip(list(b.parents)?),
+        bias: (list(b.bias_offsets)?.zip(list(b.bias_tokens)?))
+            .zip(floats(b.bias_values)?)
+            .map(|((offsets, tokens), values)| (offsets, tokens, values)),
+        repetition: floats(b.repetition)?,
+        frequency: floats(b.frequency)?,
+        presence: floats(b.presence)?,
+        min_tokens: list(b.min_tokens)?.zip(stops),
+        words: (list(b.bad_offsets)?.zip(list(b.word_offsets)?))
+            .zip(list(b.word_tokens)?)
+            .map(|((bad, offsets), tokens)| (bad, offsets, tokens)),
+        no_repeat_ngram: list(b.no_repeat_ngram)?,
+    };
+    let logits = slice_mut::<T>(b.logits)?;
+    let mut flags = 0;
+    for row in 0..plan.rows() {
+        let logits = &mut logits[row * plan.logits.row_stride..][..plan.vocab()];
+        for (token, touches) in given.touches(row, &mut flags).into_iter().enumerate() {
+            if !touches.is_empty() {
+                logits[token] = narrow(touches.iter().fold(wide(logits[token]), Touch::apply));
+            }
+        }
+    }
+    raise(b.flags, flags)
+}
+
+/// What one rule does to a logit.
+enum Touch {
+    Add(f32),
+    Divide(f32),
+    SubtractTimes(f32, usize),
+    Subtract(f32),
+    Forbid,
+}
+
+impl Touch {
+    fn apply(x: f32, touch: &Touch) -> f32 {
+        match *touch {
+            Touch::Add(value) => x + value,
+            Touch::Divide(by) if x > 0.0 => x * sampling::inverse(by),
+            Touch::Divide(by) => x * by,
+            Touch::SubtractTimes(value, count) => x - value * count as f32,
+            Touch::Subtract(value) => x - value,
+            Touch::Forbid => f32::NEG_INFINITY,
+        }
+    }
+}
+
+/// A token's touches, in order, for each token of the vocabulary.
+struct Touches<'f> {
+    of_tokens: Vec<Vec<Touch>>,
+    flags: &'f mut u32,
+}
+
+impl Touches<'_> {
+    fn add(&mut self, token: i64, touch: Touch) {
+        match usize::try_from(token).ok().and_then(|token| self.of_tokens.get_mut(token)) {
+            Some(touches) => touches.push(touch),
+            None => *self.flags |= OUT_OF_RANGE,
+        }
+    }
+}
+
+/// The part of a list that two offsets bound; what they say is bad where it does not lie in
+/// the list.
+fn part<'l, T>(list: &'l [T], offsets: &[i64], at: usize) -> Option<&'l [T]> {
+    list.get(usize::try_from(offsets[at]).ok()?..usize::try_from(offsets[at + 1]).ok()?)
+}
+
+/// How often each distinct token of a text stands in it, in the order of the tokens.
+fn counts(text: &[i64]) -> std::collections::BTreeMap<i64, usize> {
+    let mut counts = std::collections::BTreeMap::new();
+    text.iter().for_each(|&token| *counts.entry(token).or_default() += 1);
+    counts
+}
+
+impl Given<'_> {
+    fn touches(&self, row: usize, flags: &mut u32) -> Vec<Vec<Touch>> {
+        let vocab = self.plan.vocab();
+        let of_tokens = || (0..vocab).map(|_| Vec::new()).collect();
+        let request = self.requests.as_ref().map_or(row as i64, |requests| requests[row]);
+        let request = usize::try_from(request).ok().filter(|&r| r < self.plan.requests());
+        let Some(request) = request else {
+            *flags |= BAD_LENGTHS;
+            return of_tokens();
+        };
+        let (text, prompt) = self.text(row, request, flags);
+        let generated = &text[prompt..];
+        let mut to = Touches { of_tokens: of_tokens(), flags };
+        self.bias(request, &mut to);
+        if let Some(r) = self.penalty(&self.repetition, request, 1.0, |r| r > 0.0, &mut to) {
+            counts(&text).keys().for_each(|&token| to.add(token, Touch::Divide(r)));
+        }
+        if let Some(f) = self.penalty(&self.frequency, request, 0.0, |_| true, &mut to) {
+            let counts = counts(generated);
+            counts.iter().for_each(|(&token, &n)| to.add(token, Touch::SubtractTimes(f, n)));
+        }
+        if let Some(p) = self.penalty(&self.presence, request, 0.0, |_| true, &mut to) {
+            counts(generated).keys().for_each(|&token| to.add(token, Touch::Subtract(p)));
+        }
+        if let (Some((min_tokens, all)), Some(stops)) = (&self.min_tokens, self.plan.stop_tokens)
+            && (generated.len() as i64) < min_tokens[request]
+        {
+            let stops = &all[request * stops.cols..][..stops.cols];
+            let stops = stops.iter().filter(|&&token| token != -1);
+            stops.for_each(|&token| to.add(token, Touch::Forbid));
+        }
+        let searched = if self.plan.params.bad_words_in_prompt { &text[..] } else { generated };
+        self.words(request, searched, &mut to);
+        let n = self.no_repeat_ngram.as_ref().map_or(0, |n| n[request].max(0)) as usize;
+        if n > 0 {
+            let before = text.len().checked_sub(n - 1).map_or(&[][..], |start| &text[start..]);
+            for window in text.windows(n).filter(|window| window[..n - 1] == *before) {
+                to.add(window[n - 1], Touch::Forbid);
+            }
+        }
+        to.of_tokens
+    }
+
+    /// The text of a row, with its drafts, and how much of it is the prompt.
+    fn text(&self, row: usize, request: usize, flags: &mut u32) -> (Vec<i64>, usize) {
+        let mut cut = |given: i64, most: usize| {
+            let kept = given.clamp(0, most as i64);
+            *flags |= if kept == given { 0 } else { BAD_LENGTHS };
+            kept as usize
+        };
+        let most = self.plan.tokens.cols;
+        let length = cut(self.lengths[request], most);
+        let prompt = cut(self.prompt_lengths[request], length);
+        let mut text = self.tokens[request * most..][..length].to_vec();
+        let Some((draft_tokens, parents)) = &self.drafts else { return (text, prompt) };
+        let (mut way, mut at) = (Vec::new(), row);
+        while parents[at] != -1 {
+            way.push(draft_tokens[at]);
+            let parent = usize::try_from(parents[at]).ok().filter(|&parent| parent < parents.len());
+            match parent {
+                Some(parent) if way.len() <= parents.len() => at = parent,
+                _ => {
+                    *flags |= BAD_LENGTHS;
+                    return (text, prompt);
+                }
+            }
+        }
+        text.extend(way.iter().rev());
+        (text, prompt)
+    }
+
+    fn bias(&self, request: usize, to: &mut Touches<'_>) {
+        let Some((offsets, tokens, values)) = &self.bias else { return };
+        match part(tokens, offsets, request).zip(part(values, offsets, request)) {
+            Some((tokens, values)) => tokens
+                .iter()
+                .zip(values)
+                .for_each(|(&token, &value)| to.add(token, Touch::Add(value))),
+            None => *to.flags |= BAD_LENGTHS,
+        }
+    }
+
+    /// A request's penalty, unless it is none or no number that a penalty can be.
+    fn penalty(
+        &self,
+        penalties: &Option<Vec<f32>>,
+        request: usize,
+        none: f32,
+        is_valid: impl Fn(f32) -> bool,
+        to: &mut Touches<'_>,
+    ) -> Option<f32> {
+        let penalty = penalties.as_ref()?[request];
+        if !penalty.is_finite() || !is_valid(penalty) {
+            *to.flags |= BAD_LENGTHS;
+            return None;
+        }
+        // By bits: -0 is subtracted, since that makes 0 of a logit of -0.
+        (penalty.to_bits() != none.to_bits()).then_some(penalty)
+    }
+
+    fn words(&self, request: usize, searched: &[i64], to: &mut Touches<'_>) {
+        let Some((bad, offsets, tokens)) = &self.words else { return };
+        let words: Vec<usize> = (0..offsets.len() - 1).collect();
+        let Some(words) = part(&words, bad, request) else {
+            *to.flags |= BAD_LENGTHS;
+            return;
+        };
+        for &word in words {
+            match part(tokens, offsets, word).and_then(<[i64]>::split_last) {
+                Some((&last, others)) if searched.ends_with(others) => {
+                    to.add(last, Touch::Forbid);
+                }
+                Some(_) => {}
+                None => *to.flags |= BAD_LENGTHS,
+            }
+        }
+    }
+}

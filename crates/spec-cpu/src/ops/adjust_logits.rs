@@ -1,0 +1,463 @@
+//! `adjust_logits` on the CPU: rows in parallel, in shares that have a table of touched tokens
+//! each.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use half::{bf16, f16};
+use rayon::prelude::*;
+use spec_core::exact::sampling;
+use spec_core::flags::{BAD_LENGTHS, OUT_OF_RANGE};
+use spec_core::ngram::cut;
+use spec_core::ops::AdjustLogits;
+use spec_core::ops::adjust_logits::{Buffers, Plan};
+use spec_core::{Kernel, Result, Supports, View, ViewMut};
+
+use super::{by_float, by_int, kernel};
+use crate::Cpu;
+use crate::simd::Float;
+use crate::slices::{
+    Int, Ints, Rows, Workspace, once, raise, shares_mut, slice, slice_mut, workspace_size,
+};
+
+// SAFETY: `launch` works on checked slices of the workspace and the buffers.
+unsafe impl Supports<AdjustLogits> for Cpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<AdjustLogits>>> {
+        let sizes = Sizes::new(plan, rayon::current_num_threads() * 4);
+        let size = workspace_size(&[sizes.shares.saturating_mul(sizes.words()).saturating_mul(4)]);
+        // SAFETY: as for the `impl`.
+        Ok(unsafe { kernel::<AdjustLogits, _>((plan.clone(), sizes), size, launch) })
+    }
+}
+
+/// What the workspace holds.
+#[derive(Clone, Copy)]
+struct Sizes {
+    /// Shares of the rows, each with a table and the way to a row.
+    shares: usize,
+    /// The most tokens that a row touches.
+    touched: usize,
+    /// Slots of a table, a power of two that leaves at least one slot empty.
+    slots: usize,
+    /// The most drafts on the way to a row.
+    way: usize,
+}
+
+/// Words of a slot: token, logit, how often it was generated, marks.
+const SLOT: usize = 4;
+/// The token of an empty slot. A vocabulary is smaller than 2^31.
+const EMPTY: u32 = u32::MAX;
+/// The token stands in the text.
+const IN_TEXT: u32 = 1;
+/// The token may not come next.
+const FORBIDDEN: u32 = 2;
+
+impl Sizes {
+    fn new(plan: &Plan, workers: usize) -> Sizes {
+        let touched = plan.touched();
+        Sizes {
+            shares: workers.min(plan.rows()),
+            touched,
+            slots: touched.saturating_mul(2).saturating_add(1).next_power_of_two(),
+            way: plan.draft_tokens.map_or(0, |drafts| drafts.len),
+        }
+    }
+
+    /// Words of a table, of the list of its slots that are taken, and of a way.
+    fn words(&self) -> usize {
+        let lists = self.touched.saturating_add(self.way);
+        self.slots.saturating_mul(SLOT).saturating_add(lists)
+    }
+}
+
+fn launch(prepared: &(Plan, Sizes), workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<()> {
+    by_float!(prepared.0.logits.dtype, by_token(prepared, workspace, buffers))
+}
+
+fn by_token<F: Rounded>(
+    prepared: &(Plan, Sizes),
+    workspace: ViewMut<'_>,
+    buffers: Buffers<'_>,
+) -> Result<()> {
+    by_int!(prepared.0.tokens.dtype, run::<F>(prepared, workspace, buffers))
+}
+
+/// A type of logits.
+trait Rounded: Float {
+    /// The nearest number of this type.
+    fn of(x: f32) -> Self;
+}
+
+impl Rounded for f32 {
+    fn of(x: f32) -> f32 {
+        x
+    }
+}
+
+impl Rounded for f16 {
+    fn of(x: f32) -> f16 {
+        f16::from_f32(x)
+    }
+}
+
+impl Rounded for bf16 {
+    fn of(x: f32) -> bf16 {
+        bf16::from_f32(x)
+    }
+}
+
+fn ints(view: Option<View<'_>>) -> Result<Option<Ints<'_>>> {
+    view.map(Ints::new).transpose()
+}
+
+fn floats(view: Option<View<'_>>) -> Result<Option<&[f32]>> {
+    view.map(slice).transpose()
+}
+
+fn run<F: Rounded, T: Int>(
+    (plan, sizes): &(Plan, Sizes),
+    workspace: ViewMut<'_>,
+    buffers: Buffers<'_>,
+) -> Result<()> {
+    if plan.rows() == 0 {
+        return Ok(());
+    }
+    let given = Given::<T> {
+        plan,
+        texts: Rows::new(buffers.tokens, plan.tokens)?,
+        prompt_lengths: Ints::new(buffers.prompt_lengths)?,
+        lengths: Ints::new(buffers.lengths)?,
+        requests: ints(buffers.requests)?,
+        drafts: ints(buffers.draft_tokens)?.zip(ints(buffers.parents)?),
+        bias: ints(buffers.bias_offsets)?
+            .zip(ints(buffers.bias_tokens)?)
+            .zip(floats(buffers.bias_values)?),
+        repetition: floats(buffers.repetition)?,
+        frequency: floats(buffers.frequency)?,
+        presence: floats(buffers.presence)?,
+        min_tokens: ints(buffers.min_tokens)?.zip(ints(buffers.stop_tokens)?),
+        words: ints(buffers.bad_offsets)?
+            .zip(ints(buffers.word_offsets)?)
+            .zip(ints(buffers.word_tokens)?),
+        no_repeat_ngram: ints(buffers.no_repeat_ngram)?,
+    };
+    let words = Workspace::new(workspace)?.take::<u32>(sizes.shares * sizes.words())?;
+    let logits = slice_mut::<F>(buffers.logits)?;
+    let bits = AtomicU32::new(0);
+    let share = plan.rows().div_ceil(sizes.shares);
+    shares_mut(logits, plan.logits, share)
+        .zip(words.par_chunks_mut(sizes.words()))
+        .enumerate()
+        .for_each(|(index, (rows, words))| {
+            let (slots, rest) = words.split_at_mut(sizes.slots * SLOT);
+            let (taken, way) = rest.split_at_mut(sizes.touched);
+            // The workspace comes with any contents.
+            slots.chunks_exact_mut(SLOT).for_each(|slot| slot[0] = EMPTY);
+            let mut flags = 0;
+            for (row, logits) in rows.enumerate() {
+                let table = Table { slots, taken, len: 0, logits, flags: &mut flags };
+                given.adjust(index * share + row, table, way);
+            }
+            if flags != 0 {
+                bits.fetch_or(flags, Ordering::Relaxed);
+            }
+        });
+    raise(buffers.flags, bits.into_inner())
+}
+
+/// The tokens of a row that are touched.
+struct Table<'t, F> {
+    slots: &'t mut [u32],
+    /// The slots that are taken, in no order that matters.
+    taken: &'t mut [u32],
+    len: usize,
+    logits: &'t mut [F],
+    flags: &'t mut u32,
+}
+
+impl<F: Rounded> Table<'_, F> {
+    /// The slot of a token; `None`, with a flag, for one outside the vocabulary.
+    fn slot(&mut self, token: i64) -> Option<&mut [u32]> {
+        let place = usize::try_from(token).ok();
+        let Some(&logit) = place.and_then(|place| self.logits.get(place)) else {
+            *self.flags |= OUT_OF_RANGE;
+            return None;
+        };
+        let token = token as u32;
+        let mask = self.slots.len() / SLOT - 1;
+        // Fibonacci hashing; neighbours of a taken slot follow.
+        let mut at = (token.wrapping_mul(0x9E37_79B1) >> 7) as usize & mask;
+        loop {
+            match self.slots[at * SLOT] {
+                found if found == token => break,
+                EMPTY => {
+                    // More tokens than the plan counts can only come of a text that another
+                    // thread changes during the call.
+                    *self.taken.get_mut(self.len)? = at as u32;
+                    self.len += 1;
+                    let x = logit.get().to_bits();
+                    self.slots[at * SLOT..][..SLOT].copy_from_slice(&[token, x, 0, 0]);
+                    break;
+                }
+                _ => at = (at + 1) & mask,
+            }
+        }
+        Some(&mut self.slots[at * SLOT..][..SLOT])
+    }
+
+    fn mark(&mut self, token: i64, mark: u32) {
+        if let Some(slot) = self.slot(token) {
+            slot[3] |= mark;
+        }
+    }
+
+    /// Rules 2 to 7 for each token of the table, which is left empty.
+    fn finish(mut self, penalties: Penalties) {
+        let Penalties { repetition, frequency, presence } = penalties;
+        let inverse = repetition.map(sampling::inverse);
+        for &at in &self.taken[..self.len] {
+            let slot = &mut self.slots[at as usize * SLOT..][..SLOT];
+            let (mut x, count, marks) = (f32::from_bits(slot[1]), slot[2], slot[3]);
+            if let (Some(r), Some(inverse), true) = (repetition, inverse, marks & IN_TEXT != 0) {
+                x = if x > 0.0 { x * inverse } else { x * r };
+            }
+            if let (Some(f), true) = (frequency, count > 0) {
+                x -= f * count as f32;
+            }
+            if let (Some(p), true) = (presence, count > 0) {
+                x -= p;
+            }
+            if marks & FORBIDDEN != 0 {
+                x = f32::NEG_INFINITY;
+            }
+            self.logits[slot[0] as usize] = F::of(x);
+            slot[0] = EMPTY;
+        }
+        self.len = 0;
+    }
+}
+
+/// The penalties of a request that are on.
+#[derive(Clone, Copy)]
+struct Penalties {
+    repetition: Option<f32>,
+    frequency: Option<f32>,
+    presence: Option<f32>,
+}
+
+/// The arguments but for the logits.
+struct Given<'a, T> {
+    plan: &'a Plan,
+    texts: Rows<'a, T>,
+    prompt_lengths: Ints<'a>,
+    lengths: Ints<'a>,
+    requests: Option<Ints<'a>>,
+    drafts: Option<(Ints<'a>, Ints<'a>)>,
+    bias: Option<((Ints<'a>, Ints<'a>), &'a [f32])>,
+    repetition: Option<&'a [f32]>,
+    frequency: Option<&'a [f32]>,
+    presence: Option<&'a [f32]>,
+    min_tokens: Option<(Ints<'a>, Ints<'a>)>,
+    words: Option<((Ints<'a>, Ints<'a>), Ints<'a>)>,
+    no_repeat_ngram: Option<Ints<'a>>,
+}
+
+/// The text of a row: its request's, then drafts.
+struct Text<'t, T> {
+    tokens: &'t [T],
+    /// How many tokens are the prompt.
+    prompt: usize,
+    /// The rows of the drafts, the last first.
+    way: &'t [u32],
+    drafts: Option<Ints<'t>>,
+}
+
+impl<T: Int> Text<'_, T> {
+    fn len(&self) -> usize {
+        self.tokens.len() + self.way.len()
+    }
+
+    fn at(&self, index: usize) -> i64 {
+        match (self.tokens.get(index), &self.drafts) {
+            (Some(token), _) => once(token).wide(),
+            (None, Some(drafts)) => {
+                let row = self.way[self.way.len() - 1 - (index - self.tokens.len())];
+                drafts.get(row as usize)
+            }
+            // A text without drafts ends with its tokens.
+            (None, None) => -1,
+        }
+    }
+
+    /// Whether the `count` tokens before `end` are those that end the text, given that there
+    /// are so many. Compared from the last on, which differs most often.
+    fn repeats(&self, end: usize, count: usize) -> bool {
+        let len = self.len();
+        (1..=count).all(|back| self.at(end - back) == self.at(len - back))
+    }
+}
+
+/// Where a part of a list of `len` elements starts and ends; what two offsets say is bad where
+/// that does not lie in the list.
+fn part(offsets: &Ints<'_>, at: usize, len: usize) -> Option<std::ops::Range<usize>> {
+    let start = usize::try_from(offsets.get(at)).ok()?;
+    let end = usize::try_from(offsets.get(at + 1)).ok()?;
+    (start <= end && end <= len).then_some(start..end)
+}
+
+/// A request's penalty, unless it is none or no number that a penalty can be. -0 is some:
+/// subtracted, it makes 0 of a logit of -0.
+fn penalty(
+    penalties: Option<&[f32]>,
+    request: usize,
+    none: f32,
+    least: f32,
+    flags: &mut u32,
+) -> Option<f32> {
+    let penalty = once(&penalties?[request]);
+    if !penalty.is_finite() || penalty <= least {
+        *flags |= BAD_LENGTHS;
+        return None;
+    }
+    (penalty.to_bits() != none.to_bits()).then_some(penalty)
+}
+
+impl<T: Int> Given<'_, T> {
+    fn adjust<F: Rounded>(&self, row: usize, mut table: Table<'_, F>, way: &mut [u32]) {
+        let request = self.requests.as_ref().map_or(row as i64, |requests| requests.get(row));
+        let request = usize::try_from(request).ok().filter(|&at| at < self.plan.requests());
+        let Some(request) = request else {
+            *table.flags |= BAD_LENGTHS;
+            return;
+        };
+        let text = self.text(row, request, way, table.flags);
+        self.bias(request, &mut table);
+        let all = f32::NEG_INFINITY;
+        let penalties = Penalties {
+            repetition: penalty(self.repetition, request, 1.0, 0.0, table.flags),
+            frequency: penalty(self.frequency, request, 0.0, all, table.flags),
+            presence: penalty(self.presence, request, 0.0, all, table.flags),
+        };
+        let counts = u32::from(penalties.frequency.is_some() || penalties.presence.is_some());
+        let (first, mark) = match penalties.repetition {
+            Some(_) => (0, IN_TEXT),
+            None if counts > 0 => (text.prompt, 0),
+            None => (text.len(), 0),
+        };
+        for index in first..text.len() {
+            if let Some(slot) = table.slot(text.at(index)) {
+                slot[2] += if index >= text.prompt { counts } else { 0 };
+                slot[3] |= mark;
+            }
+        }
+        self.stops(request, text.len() - text.prompt, &mut table);
+        self.words(request, &text, &mut table);
+        let n = self.no_repeat_ngram.as_ref().map_or(0, |n| n.get(request).max(0)) as usize;
+        if n > 0 {
+            for end in n - 1..text.len().max(n - 1) {
+                if text.repeats(end, n - 1) {
+                    table.mark(text.at(end), FORBIDDEN);
+                }
+            }
+        }
+        table.finish(penalties);
+    }
+
+    fn text<'t>(
+        &'t self,
+        row: usize,
+        request: usize,
+        way: &'t mut [u32],
+        flags: &mut u32,
+    ) -> Text<'t, T> {
+        let mut clamp = |given: i64, most: usize| {
+            let kept = cut(given, most);
+            *flags |= if kept as i64 == given { 0 } else { BAD_LENGTHS };
+            kept
+        };
+        let length = clamp(self.lengths.get(request), self.plan.tokens.cols);
+        let prompt = clamp(self.prompt_lengths.get(request), length);
+        let depth = match &self.drafts {
+            Some((_, parents)) => climb(row, parents, way).unwrap_or_else(|| {
+                *flags |= BAD_LENGTHS;
+                0
+            }),
+            None => 0,
+        };
+        Text {
+            tokens: &self.texts.row(request)[..length],
+            prompt,
+            way: &way[..depth],
+            drafts: self.drafts.map(|(tokens, _)| tokens),
+        }
+    }
+
+    fn bias<F: Rounded>(&self, request: usize, table: &mut Table<'_, F>) {
+        let Some(((offsets, tokens), values)) = &self.bias else { return };
+        let Some(part) = part(offsets, request, values.len()) else {
+            *table.flags |= BAD_LENGTHS;
+            return;
+        };
+        for at in part {
+            if let Some(slot) = table.slot(tokens.get(at)) {
+                slot[1] = (f32::from_bits(slot[1]) + values[at]).to_bits();
+            }
+        }
+    }
+
+    fn stops<F: Rounded>(&self, request: usize, generated: usize, table: &mut Table<'_, F>) {
+        let (Some((min_tokens, stops)), Some(matrix)) = (&self.min_tokens, self.plan.stop_tokens)
+        else {
+            return;
+        };
+        if generated as i64 >= min_tokens.get(request) {
+            return;
+        }
+        for column in 0..matrix.cols {
+            let token = stops.get(request * matrix.row_stride + column);
+            if token != -1 {
+                table.mark(token, FORBIDDEN);
+            }
+        }
+    }
+
+    fn words<F: Rounded>(&self, request: usize, text: &Text<'_, T>, table: &mut Table<'_, F>) {
+        let (Some(((bad, offsets), tokens)), Some(words)) = (&self.words, self.plan.words) else {
+            return;
+        };
+        let Some(of_request) = part(bad, request, words.count) else {
+            *table.flags |= BAD_LENGTHS;
+            return;
+        };
+        let before = if self.plan.params.bad_words_in_prompt { 0 } else { text.prompt };
+        let searched = text.len() - before;
+        for word in of_request {
+            let part = part(offsets, word, words.tokens).filter(|part| !part.is_empty());
+            let Some(part) = part else {
+                *table.flags |= BAD_LENGTHS;
+                continue;
+            };
+            let (others, last) = (part.len() - 1, part.end - 1);
+            let same = |back| tokens.get(last - back) == text.at(text.len() - back);
+            if others <= searched && (1..=others).all(same) {
+                table.mark(tokens.get(last), FORBIDDEN);
+            }
+        }
+    }
+}
+
+/// Writes the rows of the drafts on the way to `row`, its own first. Returns how many they are;
+/// `None` for a parent outside the rows, or a cycle.
+fn climb(row: usize, parents: &Ints<'_>, way: &mut [u32]) -> Option<usize> {
+    let (mut at, mut depth) = (row, 0);
+    loop {
+        let parent = parents.get(at);
+        if parent == -1 {
+            return Some(depth);
+        }
+        // A way without a cycle has fewer drafts than there are rows.
+        let rows = way.len();
+        *way.get_mut(depth)? = at as u32;
+        depth += 1;
+        at = usize::try_from(parent).ok().filter(|&parent| parent < rows)?;
+    }
+}

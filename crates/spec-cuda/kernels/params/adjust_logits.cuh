@@ -1,0 +1,109 @@
+// Written by `cargo xtask params` from src/ops/adjust_logits.rs, which a test compares with it.
+#pragma once
+
+#include "ids.cuh"
+
+// What the kernels of `adjust_logits` take. What is absent is null.
+struct Params {
+    // Logits, [rows, vocab] of the kernel's type.
+    Rows<void> logits;
+    // Texts, [requests, most].
+    IntegerRows tokens;
+    // Tokens of each prompt, [requests].
+    Integers prompt_lengths;
+    // Tokens of each text, [requests].
+    Integers lengths;
+    // The draft token of each row, [rows].
+    Integers draft_tokens;
+    // Stop tokens, [requests, stops].
+    Rows<const i32> stop_tokens;
+    // The request of each row, [rows].
+    const i32* requests;
+    // The row before each row, [rows].
+    const i32* parents;
+    // Where each request's biases start, [requests + 1].
+    const i32* bias_offsets;
+    // Tokens with a bias, [biases].
+    const i32* bias_tokens;
+    // Their biases, [biases].
+    const float* bias_values;
+    // Penalties, [requests].
+    const float* repetition;
+    // Penalties, [requests].
+    const float* frequency;
+    // Penalties, [requests].
+    const float* presence;
+    // The least number of tokens to generate, [requests].
+    const i32* min_tokens;
+    // Where each request's words start, [requests + 1].
+    const i32* bad_offsets;
+    // Where each word starts, [words + 1].
+    const i32* word_offsets;
+    // Tokens of words.
+    const i32* word_tokens;
+    // The length of n-grams that are not repeated, [requests].
+    const i32* no_repeat_ngram;
+    // One word of flags.
+    u32* flags;
+    // Requests.
+    u64 request_count;
+    // Rows.
+    u32 rows;
+    // Tokens of the vocabulary.
+    u32 vocab;
+    // Tokens of a row of `tokens`.
+    u32 most;
+    // Biases of all requests.
+    u32 biases;
+    // Columns of `stop_tokens`.
+    u32 stops;
+    // Words of all requests.
+    u32 words;
+    // Tokens of all words.
+    u32 word_tokens_count;
+    // 1 where words are looked for in the prompt too, else 0.
+    u32 words_in_prompt;
+    // Slots of a table, as a power of two.
+    u32 slot_bits;
+    u32 reserved;
+};
+// In bytes, as the host has them.
+static_assert(sizeof(Params) == 264);
+static_assert(SPEC_OFFSET(Params, logits.data) == 0);
+static_assert(SPEC_OFFSET(Params, logits.stride) == 8);
+static_assert(SPEC_OFFSET(Params, tokens.data) == 16);
+static_assert(SPEC_OFFSET(Params, tokens.stride) == 24);
+static_assert(SPEC_OFFSET(Params, tokens.wide) == 32);
+static_assert(SPEC_OFFSET(Params, prompt_lengths.data) == 40);
+static_assert(SPEC_OFFSET(Params, prompt_lengths.wide) == 48);
+static_assert(SPEC_OFFSET(Params, lengths.data) == 56);
+static_assert(SPEC_OFFSET(Params, lengths.wide) == 64);
+static_assert(SPEC_OFFSET(Params, draft_tokens.data) == 72);
+static_assert(SPEC_OFFSET(Params, draft_tokens.wide) == 80);
+static_assert(SPEC_OFFSET(Params, stop_tokens.data) == 88);
+static_assert(SPEC_OFFSET(Params, stop_tokens.stride) == 96);
+static_assert(SPEC_OFFSET(Params, requests) == 104);
+static_assert(SPEC_OFFSET(Params, parents) == 112);
+static_assert(SPEC_OFFSET(Params, bias_offsets) == 120);
+static_assert(SPEC_OFFSET(Params, bias_tokens) == 128);
+static_assert(SPEC_OFFSET(Params, bias_values) == 136);
+static_assert(SPEC_OFFSET(Params, repetition) == 144);
+static_assert(SPEC_OFFSET(Params, frequency) == 152);
+static_assert(SPEC_OFFSET(Params, presence) == 160);
+static_assert(SPEC_OFFSET(Params, min_tokens) == 168);
+static_assert(SPEC_OFFSET(Params, bad_offsets) == 176);
+static_assert(SPEC_OFFSET(Params, word_offsets) == 184);
+static_assert(SPEC_OFFSET(Params, word_tokens) == 192);
+static_assert(SPEC_OFFSET(Params, no_repeat_ngram) == 200);
+static_assert(SPEC_OFFSET(Params, flags) == 208);
+static_assert(SPEC_OFFSET(Params, request_count) == 216);
+static_assert(SPEC_OFFSET(Params, rows) == 224);
+static_assert(SPEC_OFFSET(Params, vocab) == 228);
+static_assert(SPEC_OFFSET(Params, most) == 232);
+static_assert(SPEC_OFFSET(Params, biases) == 236);
+static_assert(SPEC_OFFSET(Params, stops) == 240);
+static_assert(SPEC_OFFSET(Params, words) == 244);
+static_assert(SPEC_OFFSET(Params, word_tokens_count) == 248);
+static_assert(SPEC_OFFSET(Params, words_in_prompt) == 252);
+static_assert(SPEC_OFFSET(Params, slot_bits) == 256);
+static_assert(SPEC_OFFSET(Params, reserved) == 260);

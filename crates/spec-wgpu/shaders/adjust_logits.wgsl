@@ -1,0 +1,685 @@
+//!include params/adjust_logits
+//!include exact
+//!include integers
+// adjust_logits: bias, penalties and tokens that may not come next, on logits in place.
+//
+// Each row of the window has a state and a hash table (open addressing, a slot a distinct token
+// that anything touches) in the workspace. What the table gathers is counts, marks and the place
+// of a token's first bias, so that the order of threads does not matter. Passes, each a dispatch:
+//
+// 1. `clear`   threads over the words of all tables.
+// 2. `open`    a thread a row: its request, lengths, and the drafts on the way to it.
+// 3. `weigh`   a thread a row: its penalties.
+// 4. `count`   a thread a token of a row's text: penalties, n-grams.
+// 5. `favour`  a workgroup a row: its biases.
+// 6. `stop`    a workgroup a row: its stop tokens.
+// 7. `ban`     a workgroup a row: its words.
+// 8. `finish`  a thread a slot: reads the token's logit, applies the rules in their order, and
+//              writes it once.
+//
+// Passes 4 to 7 are left out where none of their arguments is there. Bytes moved: the text of
+// each row, its table three times (12 bytes a slot, two slots a token or more), a sector for each
+// touched logit; the floor is that over the memory's bandwidth.
+
+// The type of logits: floats.wgsl.
+override DTYPE: u32 = F32;
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read_write> work: array<atomic<u32>>;
+// open
+@group(0) @binding(2) var<storage, read> requests: array<u32>;
+@group(0) @binding(3) var<storage, read> lengths: array<u32>;
+@group(0) @binding(5) var<storage, read> prompt_lengths: array<u32>;
+// weigh
+@group(0) @binding(2) var<storage, read> repetition: array<u32>;
+@group(0) @binding(3) var<storage, read> frequency: array<u32>;
+@group(0) @binding(4) var<storage, read> presence: array<u32>;
+@group(0) @binding(5) var<storage, read> no_repeat_ngram: array<i32>;
+@group(0) @binding(6) var<storage, read> min_tokens: array<i32>;
+// count, ban; open has the parents, too
+@group(0) @binding(2) var<storage, read> tokens: array<u32>;
+@group(0) @binding(3) var<storage, read> draft_tokens: array<u32>;
+@group(0) @binding(4) var<storage, read> parents: array<i32>;
+// ban
+@group(0) @binding(5) var<storage, read> bad_offsets: array<i32>;
+@group(0) @binding(6) var<storage, read> word_offsets: array<i32>;
+@group(0) @binding(7) var<storage, read> word_tokens: array<u32>;
+// stop
+@group(0) @binding(2) var<storage, read> stop_tokens: array<u32>;
+// favour, finish
+@group(0) @binding(3) var<storage, read> bias_offsets: array<i32>;
+@group(0) @binding(4) var<storage, read> bias_tokens: array<u32>;
+@group(0) @binding(5) var<storage, read> bias_values: array<u32>;
+// finish
+@group(0) @binding(2) var<storage, read_write> logits: array<atomic<u32>>;
+@group(0) @binding(6) var<storage, read_write> flags: array<atomic<u32>>;
+
+const THREADS = 256u;
+// Words of all tables that a thread of `clear` has.
+const CLEARED = 16u;
+
+// The arguments that are there: `params.has`.
+const HAS_REQUESTS = 1u;
+const HAS_DRAFTS = 2u;
+const HAS_REPETITION = 4u;
+const HAS_FREQUENCY = 8u;
+const HAS_PRESENCE = 16u;
+const HAS_STOPS = 32u;
+const HAS_NGRAM = 64u;
+const HAS_FLAGS = 128u;
+
+// A row's state. The request is NONE where it is outside the arrays.
+const STATE = 16u;
+const REQUEST = 0u;
+const LENGTH = 1u;
+const PROMPT = 2u;
+// Drafts on the way to the row.
+const DEPTH = 3u;
+const FLAGS = 4u;
+// Penalties that are on: HAS_ bits, with HAS_STOPS where stop tokens are forbidden.
+const ON = 5u;
+const NGRAM = 6u;
+// Penalties, as bits.
+const REPETITION = 7u;
+const FREQUENCY = 8u;
+const PRESENCE = 9u;
+
+// A slot: the token, or NONE; its value; the place of its first bias, or NONE.
+const SLOT = 3u;
+const KEY = 0u;
+const VALUE = 1u;
+const FIRST = 2u;
+// Of a value; below is how often the token was generated.
+const FORBIDDEN = 0x80000000u;
+const IN_TEXT = 0x40000000u;
+const REPEATED_BIAS = 0x20000000u;
+const COUNT = 0x1fffffffu;
+
+const NONE = 0xffffffffu;
+const OUT_OF_RANGE = 2u;
+const BAD_LENGTHS = 4u;
+const ONE_BITS = 0x3f800000u;
+const NEGATIVE_INFINITY = 0xff800000u;
+
+fn has(bit: u32) -> bool {
+    return (params.has & bit) != 0u;
+}
+
+// `row` is a row's number in the window, here and below.
+fn load(row: u32, word: u32) -> u32 {
+    return atomicLoad(&work[params.at.b1 + row * STATE + word]);
+}
+
+fn store(row: u32, word: u32, value: u32) {
+    atomicStore(&work[params.at.b1 + row * STATE + word], value);
+}
+
+fn raise(row: u32, bits: u32) {
+    atomicOr(&work[params.at.b1 + row * STATE + FLAGS], bits);
+}
+
+fn table_of(row: u32) -> u32 {
+    return params.at.b1 + params.tables + row * params.slots * SLOT;
+}
+
+// Where the slot of a token is in the workspace; NONE, with a flag, for one outside the
+// vocabulary. A table has more slots than a row touches tokens.
+fn slot_of(row: u32, token: vec2<u32>) -> u32 {
+    if token.y != 0u || token.x >= params.vocab {
+        raise(row, OUT_OF_RANGE);
+        return NONE;
+    }
+    let table = table_of(row);
+    let mask = params.slots - 1u;
+    var slot = ((token.x * 0x9e3779b1u) >> 7u) & mask;
+    for (var probe = 0u; probe < params.slots; probe++) {
+        let at = table + slot * SLOT;
+        loop {
+            let found = atomicLoad(&work[at]);
+            if found == token.x {
+                return at;
+            }
+            if found != NONE {
+                break;
+            }
+            // It may fail for no reason, and then is tried again.
+            let taken = atomicCompareExchangeWeak(&work[at], NONE, token.x);
+            if taken.exchanged {
+                return at;
+            }
+        }
+        slot = (slot + 1u) & mask;
+    }
+    return NONE;
+}
+
+fn forbid(row: u32, token: vec2<u32>) {
+    let at = slot_of(row, token);
+    if at != NONE {
+        atomicOr(&work[at + VALUE], FORBIDDEN);
+    }
+}
+
+// An i32 token as 64 bits.
+fn wide(token: u32) -> vec2<u32> {
+    return integer(token, token, 1u);
+}
+
+@compute @workgroup_size(THREADS)
+fn clear(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let first = group_index(group, groups) * THREADS * CLEARED + thread;
+    for (var i = 0u; i < CLEARED; i++) {
+        let at = first + i * THREADS;
+        if at < params.table_words {
+            let empty = select(NONE, 0u, at % SLOT == VALUE);
+            atomicStore(&work[params.at.b1 + params.tables + at], empty);
+        }
+    }
+}
+
+// A length cut to 0 .. most, with a flag where that changes it.
+fn cut(row: u32, given: vec2<u32>, most: u32) -> u32 {
+    var kept = most;
+    if given.y >= 0x80000000u {
+        kept = 0u;
+    } else if given.y == 0u {
+        kept = min(given.x, most);
+    }
+    if given.y != 0u || given.x != kept {
+        raise(row, BAD_LENGTHS);
+    }
+    return kept;
+}
+
+// How many drafts are on the way to a row; 0, with a flag, for a bad parent on it.
+fn climb(row: u32) -> u32 {
+    if !has(HAS_DRAFTS) {
+        return 0u;
+    }
+    var at = params.row0 + row;
+    var depth = 0u;
+    loop {
+        let parent = parents[params.at.b4 + at];
+        if parent == -1 {
+            break;
+        }
+        // A way without a cycle has fewer drafts than there are rows.
+        if bitcast<u32>(parent) >= params.rows || depth + 1u >= params.rows {
+            raise(row, BAD_LENGTHS);
+            return 0u;
+        }
+        at = bitcast<u32>(parent);
+        depth += 1u;
+    }
+    return depth;
+}
+
+@compute @workgroup_size(64)
+fn open(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let row = group_index(group, groups) * 64u + thread;
+    if row >= params.row1 - params.row0 {
+        return;
+    }
+    var request = params.row0 + row;
+    if has(HAS_REQUESTS) {
+        request = requests[params.at.b2 + request];
+    }
+    store(row, FLAGS, 0u);
+    if request >= params.requests {
+        store(row, REQUEST, NONE);
+        raise(row, BAD_LENGTHS);
+        return;
+    }
+    store(row, REQUEST, request);
+    var at = (params.at.b3 + request) * params.length_words;
+    let last = params.length_words - 1u;
+    let length =
+        cut(row, integer(lengths[at], lengths[at + last], params.length_words), params.most);
+    at = (params.at.b5 + request) * params.prompt_words;
+    let prompt = integer(
+        prompt_lengths[at],
+        prompt_lengths[at + params.prompt_words - 1u],
+        params.prompt_words,
+    );
+    store(row, LENGTH, length);
+    store(row, PROMPT, cut(row, prompt, length));
+    store(row, DEPTH, climb(row));
+}
+
+// Whether the penalty with these bits is on: a number, not `none`.
+fn is_on(row: u32, bits: u32, none: u32) -> bool {
+    if !is_finite(bits) {
+        raise(row, BAD_LENGTHS);
+        return false;
+    }
+    return bits != none;
+}
+
+@compute @workgroup_size(64)
+fn weigh(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let row = group_index(group, groups) * 64u + thread;
+    if row >= params.row1 - params.row0 {
+        return;
+    }
+    let request = load(row, REQUEST);
+    if request == NONE {
+        return;
+    }
+    var on = 0u;
+    if has(HAS_REPETITION) {
+        let bits = repetition[params.at.b2 + request];
+        store(row, REPETITION, bits);
+        if bits == 0u || (bits >> 31u) == 1u {
+            raise(row, BAD_LENGTHS);
+        } else if is_on(row, bits, ONE_BITS) {
+            on |= HAS_REPETITION;
+        }
+    }
+    if has(HAS_FREQUENCY) {
+        let bits = frequency[params.at.b3 + request];
+        store(row, FREQUENCY, bits);
+        if is_on(row, bits, 0u) {
+            on |= HAS_FREQUENCY;
+        }
+    }
+    if has(HAS_PRESENCE) {
+        let bits = presence[params.at.b4 + request];
+        store(row, PRESENCE, bits);
+        if is_on(row, bits, 0u) {
+            on |= HAS_PRESENCE;
+        }
+    }
+    var ngram = 0u;
+    if has(HAS_NGRAM) {
+        ngram = u32(max(no_repeat_ngram[params.at.b5 + request], 0));
+    }
+    store(row, NGRAM, ngram);
+    if has(HAS_STOPS) {
+        let generated = load(row, LENGTH) - load(row, PROMPT) + load(row, DEPTH);
+        let wanted = min_tokens[params.at.b6 + request];
+        if wanted > 0 && generated < u32(wanted) {
+            on |= HAS_STOPS;
+        }
+    }
+    store(row, ON, on);
+}
+
+// What of a row's text is needed to read it.
+struct Text {
+    request: u32,
+    length: u32,
+    depth: u32,
+}
+
+// Token `index` of a request's text.
+fn text_token(text: Text, index: u32) -> vec2<u32> {
+    let words = params.token_words;
+    let at = (params.at.b2 + text.request * params.tokens_stride + index) * words;
+    return integer(tokens[at], tokens[at + words - 1u], words);
+}
+
+// The token of a place `back` tokens before the last: that of the draft at `row` of all rows,
+// or, behind the drafts, one of the request's text.
+fn token_back(text: Text, row: u32, back: u32) -> vec2<u32> {
+    if back < text.depth {
+        let words = params.draft_words;
+        let at = (params.at.b3 + row) * words;
+        return integer(draft_tokens[at], draft_tokens[at + words - 1u], words);
+    }
+    return text_token(text, text.length - 1u - (back - text.depth));
+}
+
+// The row of the draft before that of `row`, which is `back` before the last.
+fn row_before(text: Text, row: u32, back: u32) -> u32 {
+    if back < text.depth {
+        // Again within bounds, whatever another queue may write meanwhile.
+        return min(u32(max(parents[params.at.b4 + row], 0)), params.rows - 1u);
+    }
+    return row;
+}
+
+fn differ(text: Text, back: u32, j: u32, count: u32) -> bool {
+    if j >= count {
+        return false;
+    }
+    // Both places lie in the request's text.
+    let own = text_token(text, text.length - 1u - (j - text.depth));
+    let other = text_token(text, text.length - 1u - (back + j - text.depth));
+    return any(own != other);
+}
+
+// Whether the `count` tokens that end `back` before the last are those that end the text. The
+// draft there is that of `row` of all rows, the last one that of `last`.
+fn repeats(text: Text, last: u32, row: u32, back: u32, count: u32) -> bool {
+    var own = last;
+    var other = row;
+    var j = 0u;
+    while j < count && j < text.depth {
+        if any(token_back(text, own, j) != token_back(text, other, back + j)) {
+            return false;
+        }
+        own = row_before(text, own, j);
+        other = row_before(text, other, back + j);
+        j += 1u;
+    }
+    // Four a turn: see the rules for turns in src/ops/mod.rs.
+    while j < count {
+        if differ(text, back, j, count) || differ(text, back, j + 1u, count)
+            || differ(text, back, j + 2u, count) || differ(text, back, j + 3u, count) {
+            return false;
+        }
+        j += 4u;
+    }
+    return true;
+}
+
+@compute @workgroup_size(THREADS)
+fn count(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let index = group_index(group, groups);
+    let row = index / params.chunks;
+    if row >= params.row1 - params.row0 {
+        return;
+    }
+    let request = load(row, REQUEST);
+    if request == NONE {
+        return;
+    }
+    let text = Text(request, load(row, LENGTH), load(row, DEPTH));
+    let len = text.length + text.depth;
+    let place = (index % params.chunks) * THREADS + thread;
+    if place >= len {
+        return;
+    }
+    let back = len - 1u - place;
+    let last = params.row0 + row;
+    var at_row = last;
+    for (var i = 0u; i < min(back, text.depth); i++) {
+        at_row = row_before(text, at_row, i);
+    }
+    let token = token_back(text, at_row, back);
+    let on = load(row, ON);
+    let generated = place >= load(row, PROMPT);
+    let counts = (on & (HAS_FREQUENCY | HAS_PRESENCE)) != 0u && generated;
+    let marks = (on & HAS_REPETITION) != 0u;
+    if counts || marks {
+        let slot = slot_of(row, token);
+        if slot != NONE {
+            if counts {
+                atomicAdd(&work[slot + VALUE], 1u);
+            }
+            if marks {
+                atomicOr(&work[slot + VALUE], IN_TEXT);
+            }
+        }
+    }
+    let n = load(row, NGRAM);
+    if n > 0u && place >= n - 1u {
+        let before = row_before(text, at_row, back);
+        if repeats(text, last, before, back + 1u, n - 1u) {
+            forbid(row, token);
+        }
+    }
+}
+
+// Whether two offsets do not bound a part of a list of `len` elements.
+fn are_bad(start: i32, end: i32, len: u32) -> bool {
+    return start < 0 || end < start || u32(end) > len;
+}
+
+@compute @workgroup_size(THREADS)
+fn favour(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let row = group_index(group, groups);
+    if row >= params.row1 - params.row0 {
+        return;
+    }
+    let request = load(row, REQUEST);
+    if request == NONE {
+        return;
+    }
+    let start = bias_offsets[params.at.b3 + request];
+    let end = bias_offsets[params.at.b3 + request + 1u];
+    if are_bad(start, end, params.biases) {
+        raise(row, BAD_LENGTHS);
+        return;
+    }
+    for (var i = u32(start) + thread; i < u32(end); i += THREADS) {
+        let at = slot_of(row, wide(bias_tokens[params.at.b4 + i]));
+        if at != NONE {
+            let before = atomicMin(&work[at + FIRST], i);
+            if before != NONE {
+                atomicOr(&work[at + VALUE], REPEATED_BIAS);
+            }
+        }
+    }
+}
+
+@compute @workgroup_size(64)
+fn stop(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let row = group_index(group, groups);
+    if row >= params.row1 - params.row0 {
+        return;
+    }
+    let request = load(row, REQUEST);
+    if request == NONE {
+        return;
+    }
+    if (load(row, ON) & HAS_STOPS) == 0u {
+        return;
+    }
+    for (var i = thread; i < params.stops; i += 64u) {
+        let token = stop_tokens[params.at.b2 + request * params.stops_stride + i];
+        if token != NONE {
+            forbid(row, wide(token));
+        }
+    }
+}
+
+// Whether the text ends in the `count` tokens of words before `end`. The row is one of all rows.
+fn ends_in(text: Text, row: u32, end: u32, count: u32) -> bool {
+    var own = row;
+    for (var j = 0u; j < count; j++) {
+        let token = wide(word_tokens[params.at.b7 + end - 1u - j]);
+        if any(token_back(text, own, j) != token) {
+            return false;
+        }
+        own = row_before(text, own, j);
+    }
+    return true;
+}
+
+@compute @workgroup_size(64)
+fn ban(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let row = group_index(group, groups);
+    if row >= params.row1 - params.row0 {
+        return;
+    }
+    let request = load(row, REQUEST);
+    if request == NONE {
+        return;
+    }
+    let start = bad_offsets[params.at.b5 + request];
+    let end = bad_offsets[params.at.b5 + request + 1u];
+    if are_bad(start, end, params.words) {
+        raise(row, BAD_LENGTHS);
+        return;
+    }
+    let text = Text(request, load(row, LENGTH), load(row, DEPTH));
+    let before = select(load(row, PROMPT), 0u, params.words_in_prompt != 0u);
+    let searched = text.length + text.depth - before;
+    for (var word = u32(start) + thread; word < u32(end); word += 64u) {
+        let first = word_offsets[params.at.b6 + word];
+        let behind = word_offsets[params.at.b6 + word + 1u];
+        if are_bad(first, behind, params.word_tokens) || first == behind {
+            raise(row, BAD_LENGTHS);
+        } else {
+            let last = u32(behind) - 1u;
+            let others = last - u32(first);
+            if others <= searched && ends_in(text, params.row0 + row, last, others) {
+                forbid(row, wide(word_tokens[params.at.b7 + last]));
+            }
+        }
+    }
+}
+
+// The nearest f16 of an f32, ties to even, as bits.
+fn half_of(bits: u32) -> u32 {
+    let sign = (bits >> 16u) & 0x8000u;
+    let size = bits & 0x7fffffffu;
+    if size > 0x7f800000u {
+        return sign | 0x7e00u;
+    }
+    // 65520, half way beyond the largest f16.
+    if size >= 0x477ff000u {
+        return sign | 0x7c00u;
+    }
+    // 2^-14, the least normal f16.
+    if size >= 0x38800000u {
+        return sign | ((size + 0xfffu + ((size >> 13u) & 1u) - 0x38000000u) >> 13u);
+    }
+    let exponent = size >> 23u;
+    if exponent < 102u {
+        return sign;
+    }
+    let mantissa = (size & 0x7fffffu) | 0x800000u;
+    let shift = 126u - exponent;
+    let kept = mantissa >> shift;
+    let rest = mantissa & ((1u << shift) - 1u);
+    let tie = 1u << (shift - 1u);
+    let up = rest > tie || (rest == tie && (kept & 1u) == 1u);
+    return sign | (kept + select(0u, 1u, up));
+}
+
+// The nearest bf16 of an f32, ties to even, as bits.
+fn bhalf_of(bits: u32) -> u32 {
+    if is_nan(bits) {
+        return 0x7fc0u;
+    }
+    return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
+}
+
+// Writes an element, which nobody else does. A neighbour may write the other half of its word.
+fn write_logit(at: u32, word: u32, bits: u32) {
+    let place = float_word(at, DTYPE);
+    if DTYPE == F32 {
+        atomicStore(&logits[place], bits);
+        return;
+    }
+    let shift = 16u * (at & 1u);
+    let old = (word >> shift) & 0xffffu;
+    let half = select(half_of(bits), bhalf_of(bits), DTYPE == BF16);
+    atomicXor(&logits[place], (old ^ half) << shift);
+}
+
+// x * inverse(r) where x > 0, else x * r, for bits of x and of r, which is above 0 and finite.
+fn repeated(x: u32, r: u32) -> u32 {
+    // A NaN, an infinity or a zero stays what it is.
+    if !is_finite(x) || (x & 0x7fffffffu) == 0u {
+        return x;
+    }
+    let factor = select(bitcast<f32>(r), exact_inverse(r), (x >> 31u) == 0u);
+    return bitcast<u32>(mul(bitcast<f32>(x), factor));
+}
+
+fn minus(x: u32, y: u32) -> u32 {
+    return add_bits(x, y ^ 0x80000000u);
+}
+
+fn bias_of(token: u32, i: u32, end: u32, x: u32) -> u32 {
+    if i < end {
+        if bias_tokens[params.at.b4 + i] == token {
+            return add_bits(x, bias_values[params.at.b5 + i]);
+        }
+    }
+    return x;
+}
+
+@compute @workgroup_size(THREADS)
+fn finish(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let groups_of_row = (params.slots + THREADS - 1u) / THREADS;
+    let index = group_index(group, groups);
+    let row = index / groups_of_row;
+    if row >= params.row1 - params.row0 {
+        return;
+    }
+    let slot = (index % groups_of_row) * THREADS + thread;
+    if slot == 0u && has(HAS_FLAGS) {
+        let bits = load(row, FLAGS);
+        if bits != 0u {
+            atomicOr(&flags[params.at.b6], bits);
+        }
+    }
+    if slot >= params.slots {
+        return;
+    }
+    let place = table_of(row) + slot * SLOT;
+    let token = atomicLoad(&work[place + KEY]);
+    if token == NONE {
+        return;
+    }
+    let value = atomicLoad(&work[place + VALUE]);
+    let at = params.at.b2 + row * params.logits_stride + token;
+    let word = atomicLoad(&logits[float_word(at, DTYPE)]);
+    if (value & FORBIDDEN) != 0u {
+        write_logit(at, word, NEGATIVE_INFINITY);
+        return;
+    }
+    var x = float_bits(word, at, DTYPE);
+    let first = atomicLoad(&work[place + FIRST]);
+    if first != NONE {
+        x = add_bits(x, bias_values[params.at.b5 + first]);
+        if (value & REPEATED_BIAS) != 0u {
+            let end = u32(bias_offsets[params.at.b3 + load(row, REQUEST) + 1u]);
+            for (var i = first + 1u; i < min(end, params.biases); i += 4u) {
+                x = bias_of(token, i, end, x);
+                x = bias_of(token, i + 1u, end, x);
+                x = bias_of(token, i + 2u, end, x);
+                x = bias_of(token, i + 3u, end, x);
+            }
+        }
+    }
+    let on = load(row, ON);
+    if (on & HAS_REPETITION) != 0u && (value & IN_TEXT) != 0u {
+        x = repeated(x, load(row, REPETITION));
+    }
+    let count = value & COUNT;
+    if (on & HAS_FREQUENCY) != 0u && count > 0u {
+        let product = mul(bitcast<f32>(load(row, FREQUENCY)), f32(count));
+        x = minus(x, bitcast<u32>(product));
+    }
+    if (on & HAS_PRESENCE) != 0u && count > 0u {
+        x = minus(x, load(row, PRESENCE));
+    }
+    write_logit(at, word, x);
+}

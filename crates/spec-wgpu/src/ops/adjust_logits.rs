@@ -1,0 +1,346 @@
+//! Bias, penalties and forbidden tokens: the tokens that a row touches are gathered in a table in
+//! the workspace by several dispatches, and a last one adjusts their logits. See the shader.
+
+use bytemuck::{Pod, Zeroable};
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
+use spec_core::launch_params;
+use spec_core::ops::AdjustLogits;
+use spec_core::ops::adjust_logits::{Buffers, Plan};
+use spec_core::{DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, View, ViewMut};
+
+use crate::Wgpu;
+use crate::memory::Region;
+use crate::shader::Access::{Read, Write};
+use crate::shader::{Access, Program, Shader, shader};
+use crate::windows::Window;
+
+pub(super) static SHADER: Shader = shader!("adjust_logits");
+
+/// Threads of a workgroup over texts, tables and biases, and over rows. The numbers from here on
+/// are the shader's, too.
+const THREADS: u64 = 256;
+const ROW_THREADS: u64 = 64;
+/// Words of all tables that a thread clears.
+const CLEARED: u64 = 16;
+/// Words of a row's state and of a slot.
+const STATE: u64 = 16;
+const SLOT: u64 = 3;
+/// Words of a workspace beyond which rows are adjusted in several windows.
+const MOST_WORDS: u64 = 1 << 25;
+/// Tokens of a text, or biases, that a thread compares in turn, four a turn, and rows that a
+/// thread climbs, one a turn: see the rules in [`super`].
+const MOST_TURNS: usize = 60_000;
+
+/// The arguments that are there.
+const HAS_REQUESTS: u32 = 1;
+const HAS_DRAFTS: u32 = 2;
+const HAS_REPETITION: u32 = 4;
+const HAS_FREQUENCY: u32 = 8;
+const HAS_PRESENCE: u32 = 16;
+const HAS_STOPS: u32 = 32;
+const HAS_NGRAM: u32 = 64;
+const HAS_FLAGS: u32 = 128;
+
+struct Adjuster {
+    gpu: Wgpu,
+    plan: Plan,
+    /// Slots of a table, a power of two.
+    slots: u64,
+    windows: Vec<Window>,
+    clear: Program,
+    open: Program,
+    weigh: Program,
+    count: Option<Program>,
+    favour: Option<Program>,
+    stop: Option<Program>,
+    ban: Option<Program>,
+    finish: Program,
+}
+
+// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+unsafe impl Supports<AdjustLogits> for Wgpu {
+    unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<AdjustLogits>>> {
+        Ok(Box::new(Adjuster::new(self, plan)?))
+    }
+}
+
+fn too_large(gpu: &Wgpu, plan: &Plan) -> Error {
+    let words = format!(
+        "adjust_logits: {} rows of {} logits with texts of up to {} tokens and {} biases are more \
+         than bindings hold or a thread takes turns",
+        plan.rows(),
+        plan.vocab(),
+        plan.most(),
+        plan.biases.unwrap_or(0),
+    );
+    gpu.error(Status::NotImplemented, words)
+}
+
+/// Where an argument is; nothing for one that is absent.
+fn optional<'a>(gpu: &Wgpu, view: &Option<View<'a>>) -> Result<Region<'a>> {
+    view.as_ref().map_or(Ok(Region::nothing()), |view| gpu.region(view))
+}
+
+/// The elements and types of the arguments that a dispatch reads whole, whatever the window of
+/// rows.
+fn lists(plan: &Plan) -> impl Iterator<Item = (u64, DType)> {
+    let span = |matrix: &Matrix| {
+        let before = matrix.rows.saturating_sub(1) as u64 * matrix.row_stride as u64;
+        (before + matrix.cols as u64, matrix.dtype)
+    };
+    let int = |len: usize| (len as u64, DType::I32);
+    let words = plan.words.map(|words| [int(words.count + 1), int(words.tokens)]);
+    let texts = [Some(span(&plan.tokens)), plan.stop_tokens.as_ref().map(span)];
+    let rows = plan.draft_tokens.map_or(DType::I32, |drafts| drafts.dtype);
+    let of_requests = plan.requests() as u64 + 1;
+    texts
+        .into_iter()
+        .chain([Some((plan.rows() as u64, rows)), plan.biases.map(int)])
+        .chain([Some((of_requests, plan.lengths)), Some((of_requests, plan.prompt_lengths))])
+        .flatten()
+        .chain(words.into_iter().flatten())
+}
+
+impl Adjuster {
+    fn new(gpu: &Wgpu, plan: &Plan) -> Result<Self> {
+        let too_large = || too_large(gpu, plan);
+        let compared = plan.most().max(plan.biases.unwrap_or(0));
+        let climbed = plan.draft_tokens.map_or(0, |drafts| drafts.len);
+        // One slot at least stays empty.
+        let slots = (plan.touched() as u64 * 2 + 1).next_power_of_two();
+        let words = STATE + slots * SLOT;
+        let most = gpu.window(4).min(MOST_WORDS.max(words)) / words;
+        let is_bound_at_once =
+            lists(plan).all(|(len, dtype)| len <= gpu.window(dtype.size() as u64));
+        if compared > 4 * MOST_TURNS || climbed > MOST_TURNS || most == 0 || !is_bound_at_once {
+            return Err(too_large());
+        }
+        let windows = gpu.windows(&[plan.logits], usize::MAX).ok_or_else(too_large)?;
+        let parts = |window: &Window| {
+            let (rows, cols) = (window.rows.clone(), window.cols.clone());
+            let end = rows.end;
+            let most = usize::try_from(most).unwrap_or(usize::MAX);
+            let part = move |row: usize| Window {
+                rows: row..end.min(row.saturating_add(most)),
+                cols: cols.clone(),
+            };
+            rows.step_by(most).map(part)
+        };
+        let windows: Vec<Window> = windows.iter().flat_map(parts).collect();
+        let program = |entry, bindings: &[Access]| gpu.program(&SHADER, entry, bindings, &[]);
+        let optional = |wanted: bool, entry, bindings: &[Access]| {
+            wanted.then(|| program(entry, bindings)).transpose()
+        };
+        let float = ("DTYPE", super::float_code(plan.logits.dtype));
+        let finish = [Write, Write, Read, Read, Read, Write];
+        let reads = plan.penalises() || plan.no_repeat_ngram;
+        let reading = [Write, Read, Read, Read, Read, Read, Read];
+        Ok(Adjuster {
+            gpu: gpu.clone(),
+            plan: plan.clone(),
+            slots,
+            windows,
+            clear: program("clear", &[Write])?,
+            open: program("open", &reading[..5])?,
+            weigh: program("weigh", &reading[..6])?,
+            count: optional(reads, "count", &reading[..4])?,
+            favour: optional(plan.biases.is_some(), "favour", &reading[..4])?,
+            stop: optional(plan.stop_tokens.is_some(), "stop", &reading[..2])?,
+            ban: optional(plan.words.is_some(), "ban", &reading)?,
+            finish: gpu.program(&SHADER, "finish", &finish, &[float])?,
+        })
+    }
+
+    /// Rows of the largest window.
+    fn rows(&self) -> u64 {
+        self.windows.iter().map(|window| window.rows.len() as u64).max().unwrap_or(0)
+    }
+
+    /// Workgroups of a row's text.
+    fn chunks(&self) -> u64 {
+        (self.plan.most() as u64).div_ceil(THREADS).max(1)
+    }
+
+    fn has(&self, flags: bool) -> u32 {
+        let plan = &self.plan;
+        let given = [
+            (plan.mapped, HAS_REQUESTS),
+            (plan.draft_tokens.is_some(), HAS_DRAFTS),
+            (plan.repetition, HAS_REPETITION),
+            (plan.frequency, HAS_FREQUENCY),
+            (plan.presence, HAS_PRESENCE),
+            (plan.stop_tokens.is_some(), HAS_STOPS),
+            (plan.no_repeat_ngram, HAS_NGRAM),
+            (flags, HAS_FLAGS),
+        ];
+        given.iter().filter(|(there, _)| *there).fold(0, |has, (_, bit)| has | bit)
+    }
+
+    fn params(&self, window: &Window, flags: bool) -> Params {
+        let plan = &self.plan;
+        let words = |dtype: DType| (dtype.size() / 4) as u32;
+        let tables = self.rows() * STATE;
+        Params {
+            rows: plan.rows() as u32,
+            row0: window.rows.start as u32,
+            row1: window.rows.end as u32,
+            vocab: plan.vocab() as u32,
+            requests: plan.requests() as u32,
+            most: plan.tokens.cols as u32,
+            has: self.has(flags),
+            chunks: self.chunks() as u32,
+            slots: self.slots as u32,
+            tables: tables as u32,
+            table_words: (window.rows.len() as u64 * self.slots * SLOT) as u32,
+            logits_stride: window.stride(&plan.logits),
+            tokens_stride: plan.tokens.row_stride as u32,
+            token_words: words(plan.tokens.dtype),
+            length_words: words(plan.lengths),
+            prompt_words: words(plan.prompt_lengths),
+            draft_words: plan.draft_tokens.map_or(1, |drafts| words(drafts.dtype)),
+            biases: plan.biases.unwrap_or(0) as u32,
+            stops: plan.stop_tokens.map_or(0, |stops| stops.cols as u32),
+            stops_stride: plan.stop_tokens.map_or(0, |stops| stops.row_stride as u32),
+            words: plan.words.map_or(0, |words| words.count as u32),
+            word_tokens: plan.words.map_or(0, |words| words.tokens as u32),
+            words_in_prompt: u32::from(plan.params.bad_words_in_prompt),
+        }
+    }
+}
+
+// SAFETY: as above.
+unsafe impl Kernel<AdjustLogits> for Adjuster {
+    fn workspace_size(&self) -> usize {
+        (self.rows() * (STATE + self.slots * SLOT) * 4) as usize
+    }
+
+    unsafe fn launch(
+        &self,
+        workspace: ViewMut<'_>,
+        b: Buffers<'_>,
+        stream: Stream<'_>,
+    ) -> Result<()> {
+        let gpu = &self.gpu;
+        let work = gpu.region_of_workspace(workspace)?;
+        let logits = gpu.region_mut(b.logits)?;
+        let tokens = gpu.region(&b.tokens)?;
+        let prompts = gpu.region(&b.prompt_lengths)?;
+        let lengths = gpu.region(&b.lengths)?;
+        let [requests, drafts, parents] = [
+            optional(gpu, &b.requests)?,
+            optional(gpu, &b.draft_tokens)?,
+            optional(gpu, &b.parents)?,
+        ];
+        let [offsets, biased, values] = [
+            optional(gpu, &b.bias_offsets)?,
+            optional(gpu, &b.bias_tokens)?,
+            optional(gpu, &b.bias_values)?,
+        ];
+        let [repetition, frequency, presence] = [
+            optional(gpu, &b.repetition)?,
+            optional(gpu, &b.frequency)?,
+            optional(gpu, &b.presence)?,
+        ];
+        let [min_tokens, stops, ngram] = [
+            optional(gpu, &b.min_tokens)?,
+            optional(gpu, &b.stop_tokens)?,
+            optional(gpu, &b.no_repeat_ngram)?,
+        ];
+        let [bad, word_offsets, words] = [
+            optional(gpu, &b.bad_offsets)?,
+            optional(gpu, &b.word_offsets)?,
+            optional(gpu, &b.word_tokens)?,
+        ];
+        let has_flags = b.flags.is_some();
+        let flags = b.flags.map_or(Ok(Region::nothing()), |flags| gpu.region_mut(flags))?;
+        gpu.record("adjust_logits", stream, |r| {
+            for window in &self.windows {
+                let params = self.params(window, has_flags);
+                let rows = window.rows.len() as u64;
+                let few = rows.div_ceil(ROW_THREADS);
+                let cleared = u64::from(params.table_words).div_ceil(THREADS * CLEARED);
+                r.dispatch(&self.clear, &[work], &params, cleared)?;
+                let of_row = [work, requests, lengths, parents, prompts];
+                r.dispatch(&self.open, &of_row, &params, few)?;
+                let penalties = [work, repetition, frequency, presence, ngram, min_tokens];
+                r.dispatch(&self.weigh, &penalties, &params, few)?;
+                if let Some(count) = &self.count {
+                    let text = [work, tokens, drafts, parents];
+                    r.dispatch(count, &text, &params, rows * self.chunks())?;
+                }
+                if let Some(favour) = &self.favour {
+                    let biases = [work, Region::nothing(), offsets, biased];
+                    r.dispatch(favour, &biases, &params, rows)?;
+                }
+                if let Some(stop) = &self.stop {
+                    r.dispatch(stop, &[work, stops], &params, rows)?;
+                }
+                if let Some(ban) = &self.ban {
+                    let words = [work, tokens, drafts, parents, bad, word_offsets, words];
+                    r.dispatch(ban, &words, &params, rows)?;
+                }
+                let logits = window.of(&self.plan.logits, logits);
+                let last = [work, logits, offsets, biased, values, flags];
+                r.dispatch(&self.finish, &last, &params, rows * self.slots.div_ceil(THREADS))?;
+            }
+            Ok(())
+        })
+    }
+}
+
+launch_params! {
+    /// What the shader of `adjust_logits` takes.
+    struct Params: Pod, Zeroable {
+        /// All rows.
+        rows: u32,
+        /// The first row of the window.
+        row0: u32,
+        /// The row after the last of the window.
+        row1: u32,
+        /// Tokens of the vocabulary.
+        vocab: u32,
+        /// Requests.
+        requests: u32,
+        /// Tokens of a row of `tokens`.
+        most: u32,
+        /// Which optional arguments are there: HAS_ bits.
+        has: u32,
+        /// Workgroups of a row's text.
+        chunks: u32,
+        /// Slots of a table, a power of two.
+        slots: u32,
+        /// Where the tables start in the workspace, in words, behind the states.
+        tables: u32,
+        /// Words of the window's tables.
+        table_words: u32,
+        /// Logits from one row to the next in the window.
+        logits_stride: u32,
+        /// Tokens from one text to the next.
+        tokens_stride: u32,
+        /// Words of a token of a text.
+        token_words: u32,
+        /// Words of a length.
+        length_words: u32,
+        /// Words of a prompt's length.
+        prompt_words: u32,
+        /// Words of a draft token.
+        draft_words: u32,
+        /// Biases of all requests.
+        biases: u32,
+        /// Stop tokens of a request.
+        stops: u32,
+        /// Stop tokens from one request to the next.
+        stops_stride: u32,
+        /// Words of all requests that are bad.
+        words: u32,
+        /// Tokens of all words that are bad.
+        word_tokens: u32,
+        /// 1 where bad words are looked for in the prompt too, else 0.
+        words_in_prompt: u32,
+    }
+}
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "adjust_logits", includes: &["bound"], structs: &[Params::DESCRIPTION] };
