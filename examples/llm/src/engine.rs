@@ -111,8 +111,8 @@ pub fn decode(
     ensure!(most <= room, "prompt and answer have {most} tokens, there is room for {room}");
     let mut sampler = Sampler::new(handle, request.sampling);
     let mut verifier = Verifier { handle, workspace: Vec::new() };
-    // If drafting is free, `lengths` also learns from drafts that are not run, so the first
-    // estimate can be low. If drafting costs time, drafts are only made if hope is high.
+    // If drafting is free, `lengths` learns from drafts that are not run, so the first estimate
+    // can be low. If drafting costs time, a low first estimate would prevent any draft.
     let hope = if drafter.costs() { 0.7 } else { 0.2 };
     let mut lengths = Lengths::new(drafter.kinds(), request.max_draft, request.row, hope);
     let mut allowance = Allowance::new(request.row);
