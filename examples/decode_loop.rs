@@ -1,18 +1,19 @@
 //! A decode loop that drafts from its own text: `cargo run --example decode_loop [DEVICE]`.
 //!
-//! Each step asks [`prompt_lookup`](spec::ops::prompt_lookup) what followed the last
-//! tokens where they occurred before, runs the model once on the last token and those
-//! drafts, and keeps as many of them as the model would have chosen itself, and the
-//! token that it chooses next. So the text is the model's own, in fewer runs of it. Here
-//! it chooses greedily; where tokens are sampled, `sample_logits` chooses, and `tree_verify`
-//! follows what was chosen.
+//! Each step asks [`prompt_lookup`](spec::ops::prompt_lookup) for drafts: the tokens that
+//! followed an earlier occurrence of the last tokens. The step then runs the model once on
+//! the last token and the drafts, keeps the drafts that the model would have chosen itself,
+//! and appends the model's next token. So the text is the model's own, with fewer runs of
+//! the model. In this example the model chooses greedily. To sample tokens instead,
+//! `sample_logits` chooses a token after each draft, and `tree_verify` follows the chosen
+//! tokens.
 
 use spec::ops::prompt_lookup::{Buffers, PromptLookup};
 use spec::{DType, Handle, Result, TensorDesc};
 
-/// Stands for a language model: it has an answer, a token a byte, and knows of any text
-/// that begins like it what comes next. A run takes several tokens and says for each
-/// what follows, as one forward pass of a transformer does.
+/// Stands for a language model. The model has a fixed answer, with one token per byte, and
+/// knows the next token of any text that begins like prompt and answer. A run takes several
+/// tokens and returns the next token after each, like one forward pass of a transformer.
 struct Model<'a> {
     prompt: &'a str,
     answer: &'a str,
@@ -39,16 +40,16 @@ impl Model<'_> {
 /// The token that ends a text.
 const END: i32 = 0;
 
-/// Decodes until the model ends the text, or until it has `most` tokens: the text, and
-/// how often the model was run.
+/// Decodes until the model ends the text, or until the text has `most` tokens. Returns the
+/// answer, and the number of runs of the model.
 fn decode(
     handle: &Handle,
     model: &Model<'_>,
     most: usize,
     max_draft: usize,
 ) -> Result<(String, usize)> {
-    // Created once: the row has room for the longest text. One request here; an engine
-    // has a row for each.
+    // The operator is created once, with room for the longest text. There is one request
+    // here; an engine has one row per request.
     let params = PromptLookup::default().max_draft(max_draft);
     let flags = Some(TensorDesc::new(DType::U32, [1]));
     let mut tensors = params.tensors(DType::I32, 1, most);
@@ -59,11 +60,12 @@ fn decode(
     let (mut drafts, mut counts) = (handle.allocate(max_draft)?, handle.allocate::<i32>(1)?);
     let mut flags = handle.upload(&[0u32])?;
 
-    // The prompt is there from the first step on, which drafts from it alone.
+    // The text starts as the prompt, so the first step drafts from the prompt alone.
     let mut text: Vec<i32> = model.prompt.bytes().map(i32::from).collect();
     let mut runs = 0;
     while text.len() < most && text.last() != Some(&END) {
-        // Every token so far, the last one included: its pattern is what is looked up.
+        // All tokens so far. The pattern to look up is the end of the text, so the last
+        // token is included.
         tokens.write(&text)?;
         lengths.write(&[text.len() as i32])?;
         lookup.call(
@@ -86,7 +88,7 @@ fn decode(
     Ok((answer.map(|&token| token as u8 as char).collect(), runs))
 }
 
-/// To say again with a change what the prompt says is what drafts are good at.
+/// The answer repeats the prompt with a small change: a task for which drafting works well.
 const MODEL: Model<'_> = Model {
     prompt: "fn area(width: f32, height: f32) -> f32 { width * height }\nThe same in f64:\n",
     answer: "fn area(width: f64, height: f64) -> f64 { width * height }\n",
@@ -104,7 +106,7 @@ fn main() -> Result<()> {
 mod tests {
     use super::*;
 
-    /// Drafts change how often the model is run, and nothing else.
+    /// Drafts change only the number of runs of the model.
     #[test]
     fn drafts_save_runs_and_leave_the_text() {
         let cpu = Handle::cpu().unwrap();
@@ -115,7 +117,7 @@ mod tests {
         assert!(fewer * 3 < runs, "{fewer} runs instead of {runs}");
     }
 
-    /// A text that is full ends where it is full.
+    /// Decoding ends when the text has the largest number of tokens.
     #[test]
     fn a_row_is_not_overrun() {
         let most = MODEL.prompt.len() + 20;

@@ -1,16 +1,16 @@
-//! Random inputs, made on every thread, the same in every run.
+//! Random inputs, made by all threads in parallel, and the same in every run.
 
 use rayon::prelude::*;
 
 use spec_conformance::Rng;
 
-/// Elements that one thread makes at a time, from a seed of their own.
+/// Elements that a thread makes at a time. Each such part has a seed of its own.
 const PART: usize = 1 << 16;
 
 /// The text that `spec decode` ships with.
 const TEXT: &str = include_str!("../../texts/alice.txt");
 
-/// `n` elements, each drawn by `draw`.
+/// A vector of `n` elements, each drawn by `draw`.
 pub(crate) fn random<T: Copy + Default + Send>(
     seed: u64,
     n: usize,
@@ -24,7 +24,7 @@ pub(crate) fn random<T: Copy + Default + Send>(
     all
 }
 
-/// A seed that is another for every shape.
+/// A seed made of the numbers of a shape, so that each shape has another seed.
 pub(crate) fn seed(numbers: &[usize]) -> u64 {
     // FNV-1a over the numbers.
     numbers.iter().fold(0xCBF2_9CE4_8422_2325, |hash, n| {
@@ -32,18 +32,18 @@ pub(crate) fn seed(numbers: &[usize]) -> u64 {
     })
 }
 
-/// The tokens of a real text, as cl100k has them.
+/// The tokens of a real text, made by the tokenizer cl100k.
 ///
 /// # Errors
-/// A sentence, where the tokenizer does not load.
+/// A sentence, if the tokenizer does not load.
 pub(crate) fn text() -> Result<Vec<u32>, String> {
     let bpe = tiktoken_rs::cl100k_base()
         .map_err(|error| format!("the tokenizer does not load: {error}"))?;
     Ok(bpe.encode_ordinary(TEXT))
 }
 
-/// `rows` pieces of `tokens`, each `len` long and from anywhere in it; a text
-/// that is shorter is repeated.
+/// `rows` windows of `len` tokens each, which start at random places of `tokens`. If
+/// `tokens` has fewer than `len` tokens, the tokens are repeated.
 pub(crate) fn windows(rng: &mut Rng, tokens: &[u32], rows: usize, len: usize) -> Vec<u32> {
     let starts = tokens.len().saturating_sub(len) + 1;
     (0..rows)

@@ -1,14 +1,14 @@
-//! What is timed, and how: the definitions behind the program `spec-bench`.
+//! The benchmarks of the operators: the library behind the program `spec-bench`.
 //!
-//! A [`Row`] is an operator on one shape. [`rows`] are those that the project
-//! sets itself goals for, and what goes with them; [`row`] makes one of a shape
-//! of one's own. A row makes its [`Inputs`] once; on a device ([`OnDevice`])
-//! they are what every implementation there is called with, this library's and
-//! the designs of [`baselines`], and what comes out is checked, every
-//! element, against a plain loop or what is known of the inputs.
+//! A [`Row`] is an operator on one shape. [`rows`] returns the rows of the
+//! project's tables, most of them with a goal; [`row`] makes a row of any other
+//! shape. A row makes its [`Inputs`] once. Uploaded to a device ([`OnDevice`]),
+//! the same inputs are given to every implementation on that device: this library
+//! and the designs of [`baselines`]. Every element of the results is checked,
+//! against a plain loop or against an answer that is known from how the inputs
+//! were made.
 //!
-//! [`run`] does all of that for rows and devices and makes a
-//! [`report::Report`] of it.
+//! [`run`] times and checks rows on devices, and returns a [`report::Report`].
 //!
 //! ```
 //! use spec_bench::Effort;
@@ -56,7 +56,7 @@ use spec::ops::{
 use spec_conformance::Subject;
 use work::Work;
 
-/// An operator on one shape: what a row of a table is about.
+/// An operator on one shape: a row of a table.
 #[derive(Clone)]
 pub struct Row {
     /// The operator's name.
@@ -64,19 +64,19 @@ pub struct Row {
     /// The shape in words, the same for every device and implementation:
     /// "1024 tokens, f32".
     pub shape: String,
-    /// Which curve over size the row belongs to; empty where to none.
+    /// The name of the curve over size to which the row belongs; empty for no curve.
     pub series: String,
-    /// Where on that curve.
+    /// The row's place on its curve.
     pub size: f64,
-    /// What [`size`](Self::size) counts.
+    /// The unit of [`size`](Self::size).
     pub size_unit: &'static str,
-    /// Whether it is one of few that show each operator.
+    /// Whether the row is one of the few rows of `--quick`.
     pub quick: bool,
-    /// What the project wants to reach.
+    /// The time that the project wants to reach.
     pub goal: Goal,
-    /// Bytes of all its arguments.
+    /// Bytes of all arguments of the operator.
     pub memory: u64,
-    /// Why a processor would take minutes for it, if it would.
+    /// Whether a CPU would take minutes for the row.
     pub slow: bool,
     inputs: Arc<Make>,
 }
@@ -92,12 +92,12 @@ type Make = dyn Fn() -> Result<Box<dyn Inputs>, String> + Send + Sync;
 /// The project's goal for a row.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub enum Goal {
-    /// None that is known beforehand.
+    /// No goal is known beforehand.
     #[default]
     Unknown,
     /// Microseconds on an NVIDIA H200 or H100.
     Hopper(f64),
-    /// So many times what the row of that shape takes, on the same device.
+    /// A multiple of the time of the row with the named shape, on the same device.
     Times(f64, String),
 }
 
@@ -105,13 +105,13 @@ impl Row {
     /// Makes the inputs.
     ///
     /// # Errors
-    /// A sentence, where a text that they come from cannot be had.
+    /// A sentence, if the inputs are made of a text that does not load.
     pub fn inputs(&self) -> Result<Box<dyn Inputs>, String> {
         (self.inputs)()
     }
 }
 
-/// What a table says of one shape.
+/// The words and numbers by which tables show a shape.
 pub(crate) struct Words {
     pub(crate) shape: String,
     pub(crate) series: String,
@@ -127,7 +127,7 @@ pub(crate) struct Entry<S> {
 }
 
 impl<S> Entry<S> {
-    /// A row that an H200 should take so many microseconds for.
+    /// A row whose goal is `us` microseconds on an H200.
     fn goal(shape: S, us: f64) -> Self {
         Entry { shape, quick: false, goal: Goal::Hopper(us) }
     }
@@ -137,21 +137,21 @@ impl<S> Entry<S> {
         Entry { shape, quick: false, goal: Goal::Unknown }
     }
 
-    /// The same, among those of `--quick` if so.
+    /// The same row, part of `--quick` if `quick` is true.
     fn quick_if(self, quick: bool) -> Self {
         Entry { quick, ..self }
     }
 }
 
-/// An operator that is timed: its table, and how its inputs are made.
+/// An operator that is timed: its table, and how to make its inputs.
 pub(crate) trait Measured: Subject + Designs + spec::Portable {
     type Shape: Clone + Send + Sync + 'static;
 
-    /// The rows that the project has.
+    /// The operator's rows.
     fn table() -> Vec<Entry<Self::Shape>>;
 
-    /// A shape of one's own. Checked no further than its keys go: what the
-    /// operator itself refuses, it refuses when it is created.
+    /// Parses a shape that a user gives. Only the keys and their ranges are checked
+    /// here; creating the operator refuses all other bad shapes.
     fn parse(fields: &mut Fields<'_>) -> Result<Self::Shape, ShapeError>;
 
     fn words(shape: &Self::Shape) -> Words;
@@ -159,12 +159,12 @@ pub(crate) trait Measured: Subject + Designs + spec::Portable {
     /// Bytes of all arguments.
     fn memory(shape: &Self::Shape) -> u64;
 
-    /// Whether a processor would take minutes for the designs of this shape.
+    /// Whether a CPU would take minutes for the designs on this shape.
     fn slow(shape: &Self::Shape) -> bool {
         Self::memory(shape) > 4 << 30
     }
 
-    /// Inputs and answer.
+    /// Makes the inputs and the expected answer.
     fn work(shape: &Self::Shape) -> Result<Work<Self>, String>;
 }
 
@@ -189,9 +189,9 @@ fn rows_of<O: Measured>() -> Vec<Row> {
     O::table().into_iter().map(row_of::<O>).collect()
 }
 
-/// The keys that `parse` takes.
+/// The keys that `parse` accepts, with their values.
 fn keys_of<S>(parse: impl FnOnce(&mut Fields<'_>) -> Result<S, ShapeError>) -> Vec<String> {
-    // Without a key given there is nothing to refuse.
+    // An empty text has no key that could be refused.
     let Ok(mut fields) = Fields::parse("", "") else { return Vec::new() };
     parse(&mut fields).map_or_else(|_| Vec::new(), |_| fields.keys())
 }
@@ -203,7 +203,7 @@ fn parsed<O: Measured>(text: &str) -> Result<Row, ShapeError> {
     Ok(row_of::<O>(Entry::plain(shape)))
 }
 
-/// What is done with an operator of any name.
+/// The functions of an operator or a chain, found by its name.
 struct Table {
     name: &'static str,
     rows: fn() -> Vec<Row>,
@@ -260,19 +260,19 @@ pub fn rows() -> Vec<Row> {
     TABLES.iter().flat_map(|table| (table.rows)()).collect()
 }
 
-/// What the keys of an operator's shape may be: `tokens=1 to 2^24`, `dtype=f32|bf16`.
-/// Nothing for a name that is no operator's.
+/// The keys of an operator's shape with their values: `tokens=1 to 2^24`, `dtype=f32|bf16`.
+/// Empty for an unknown operator.
 pub fn keys(operator: &str) -> Vec<String> {
     let table = TABLES.iter().find(|table| table.name == operator);
     table.map(|table| (table.keys)()).unwrap_or_default()
 }
 
-/// A row of one's own: `tokens=4096,experts=256,dtype=bf16`. Keys that are left
-/// out are those of a typical row; a shape that is one of the operator's table
-/// has its goal.
+/// A row of a shape that a user gives: `tokens=4096,experts=256,dtype=bf16`. Keys
+/// that are left out get typical values. If the operator's table has the same shape,
+/// the result is the row of the table, with its goal.
 ///
 /// # Errors
-/// An operator, key or value that there is not, with those that there are.
+/// An unknown operator, key or value; the message lists the known ones.
 pub fn row(operator: &str, shape: &str) -> Result<Row, ShapeError> {
     match TABLES.iter().find(|table| table.name == operator) {
         Some(table) => {

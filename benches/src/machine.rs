@@ -1,4 +1,4 @@
-//! The machine that a run is of.
+//! The machine on which the benchmarks run.
 
 use std::time::Instant;
 
@@ -7,7 +7,7 @@ use sysinfo::{
     CpuRefreshKind, MemoryRefreshKind, ProcessRefreshKind, ProcessesToUpdate, RefreshKind, System,
 };
 
-/// This machine: processor, cores that can be used, memory and system.
+/// This machine: its processor, usable cores, memory and operating system.
 pub fn host() -> Host {
     let what = RefreshKind::nothing()
         .with_cpu(CpuRefreshKind::nothing())
@@ -25,7 +25,7 @@ pub fn host() -> Host {
     }
 }
 
-/// What the processor does while a run lasts.
+/// Measures how busy the processor is during a run.
 pub(super) struct Watch {
     system: System,
     average_before: f64,
@@ -34,7 +34,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Begins.
+    /// Starts measuring.
     pub(super) fn start() -> Self {
         let mut system = System::new();
         system.refresh_cpu_usage();
@@ -43,8 +43,8 @@ impl Watch {
         Watch { system, average_before, start: Instant::now(), own_cpu_s }
     }
 
-    /// What it did since the start. Nothing is said of a moment too short for
-    /// the system's own count.
+    /// The processor time used since the start. `None` if the time since the start is
+    /// too short for the system's own counters.
     pub(super) fn load(mut self) -> Option<Load> {
         let wall_s = self.start.elapsed().as_secs_f64();
         let own_cpu_s = own_cpu_s(&mut self.system) - self.own_cpu_s;
@@ -61,7 +61,7 @@ impl Watch {
     }
 }
 
-/// Seconds of processor time that this process took so far, on all cores.
+/// Seconds of processor time that this process has used so far, on all cores.
 fn own_cpu_s(system: &mut System) -> f64 {
     let Ok(id) = sysinfo::get_current_pid() else { return 0.0 };
     let what = ProcessRefreshKind::nothing().with_cpu();
@@ -69,19 +69,19 @@ fn own_cpu_s(system: &mut System) -> f64 {
     system.process(id).map_or(0.0, |process| process.accumulated_cpu_time() as f64 / 1e3)
 }
 
-/// Bytes of main memory that nobody uses, where the system says.
+/// Bytes of main memory that are available, if the system tells.
 pub(super) fn free_memory() -> Option<u64> {
     let ram = MemoryRefreshKind::nothing().with_ram();
     let system = System::new_with_specifics(RefreshKind::nothing().with_memory(ram));
     Some(system.available_memory()).filter(|bytes| *bytes > 0)
 }
 
-/// The day in universal time, as in `2026-01-31`.
+/// Today's date in UTC, such as `2026-01-31`.
 pub(super) fn today() -> String {
     time::OffsetDateTime::now_utc().date().to_string()
 }
 
-/// What NVIDIA's own tool says of a GPU now: its clocks, and the driver.
+/// The present clocks of a GPU and its driver's version, as `nvidia-smi` reports them.
 pub(super) fn nvidia_facts(index: usize) -> Vec<(String, String)> {
     let names = ["sm clock", "memory clock", "highest sm clock", "power limit", "nvidia driver"];
     let query = "clocks.sm,clocks.mem,clocks.max.sm,power.limit,driver_version";
@@ -95,7 +95,7 @@ pub(super) fn nvidia_facts(index: usize) -> Vec<(String, String)> {
             let values = text.trim().split(',').map(|value| value.trim().to_owned());
             names.iter().map(|name| (*name).to_owned()).zip(values).collect()
         }
-        // It need not be there.
+        // Not every machine has nvidia-smi.
         _ => Vec::new(),
     }
 }

@@ -1,4 +1,4 @@
-//! Rows on devices, timed and checked, as a report.
+//! Times and checks rows on devices, and collects the results in a report.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Instant;
@@ -11,25 +11,25 @@ use spec::ops::deduplicate_topk::Buffers;
 use spec::ops::{DeduplicateTopk, NgramMatch, RejectionSample, TopkRouter};
 use spec::{DType, Device, Error, ErrorKind, Handle, Result, Signature, Status};
 
-/// A software renderer takes minutes for rows larger than this.
+/// Rows with more bytes than this are not timed on a software renderer, which would take
+/// minutes.
 const SOFTWARE_MEMORY: u64 = 80 << 20;
-/// Copies of a row's arguments that the host holds at most: those that are kept,
-/// what the CPU works on, and what is read back.
+/// The largest number of copies of a row's arguments in host memory: the inputs as they were
+/// made, the buffers of the CPU backend, and the results that are read back.
 const HOST_COPIES: u64 = 3;
-/// How many times faster than the plain loop the CPU shall be, on two cores and
-/// on more.
+/// The goal of the CPU backend: how many times faster than the plain loop, on at most two
+/// cores and on more cores.
 const CPU_GOAL: [f64; 2] = [3.0, 5.0];
-/// wgpu shall take at most so many times what CUDA takes on the same GPU, and an
-/// empty submission.
+/// The goal of wgpu: at most this many times the time of CUDA on the same GPU, plus the time of
+/// an empty submission.
 const WGPU_GOAL: f64 = 3.0;
-/// What a call may cost the calling thread on CUDA, in microseconds.
+/// The goal for the time that a call takes of the calling thread on CUDA, in microseconds.
 const CALL_GOAL: f64 = 4.0;
-/// Microseconds that creating an operator of a kind that was created before may
-/// take, on every backend.
+/// The goal for creating an operator whose kernels are loaded already, on every backend, in
+/// microseconds.
 const CREATE_GOAL: f64 = 2.0;
 
-/// A design that would take longer than this for one call is left out, in
-/// seconds.
+/// A design is left out if one call would take more than this many seconds.
 const PATIENCE: f64 = 10.0;
 
 /// What to time.
@@ -39,39 +39,39 @@ pub struct Options {
     pub handles: Vec<Handle>,
     /// The rows.
     pub rows: Vec<Row>,
-    /// Whether to spend little time on each.
+    /// Whether to spend little time on each row.
     pub quick: bool,
-    /// Whether to time what a call costs the calling thread of a GPU.
+    /// Whether to time what a call on a GPU costs the calling thread.
     pub host: bool,
-    /// The command that reruns this.
+    /// The command that repeats this run.
     pub command: String,
 }
 
-/// What happens while rows are timed.
+/// An event while rows are timed.
 #[derive(Clone, Copy, Debug)]
 pub enum Event<'a> {
-    /// Rows that are done, and the one that is next.
+    /// The number of rows that are done, and the operator of the next row.
     Row(usize, &'static str),
-    /// What is timed next: a row on a device, by one implementation.
+    /// The next measurement: a row on a device, by one implementation.
     Next(&'a str),
-    /// The report so far, which has one measurement more.
+    /// The report so far, after a measurement was added.
     Measured(&'a Report),
-    /// Something was not timed, and why.
+    /// A measurement was left out; the text says which and why.
     Skipped(&'a str),
 }
 
-/// What a run came to.
+/// The result of a run.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The rows.
+    /// The measured rows.
     pub report: Report,
-    /// What was not timed, and why.
+    /// Measurements that were left out, and why.
     pub skipped: Vec<String>,
-    /// Calls that failed, and results that were wrong; they are no rows.
+    /// Calls that failed, and wrong results. The report has no rows of them.
     pub failed: Vec<String>,
 }
 
-/// Times every row on every device, by every implementation that is there.
+/// Times every row on every device, by every implementation that the device has.
 pub fn run(options: &Options, progress: &mut dyn FnMut(Event<'_>)) -> Outcome {
     let watch = machine::Watch::start();
     let mut run = Run {
@@ -110,7 +110,7 @@ pub fn run(options: &Options, progress: &mut dyn FnMut(Event<'_>)) -> Outcome {
     run.outcome
 }
 
-/// The library's version, and a word where it was built without optimisation.
+/// The library's version, with a remark if this is a debug build.
 fn version() -> String {
     let version = env!("CARGO_PKG_VERSION").to_owned();
     if cfg!(debug_assertions) { version + ", a debug build" } else { version }
@@ -125,16 +125,16 @@ struct Run<'r> {
     progress: &'r mut dyn FnMut(Event<'_>),
     outcome: Outcome,
     rates: HashMap<Key, Rates>,
-    /// What designs do not do, as far as it was said.
+    /// Shapes that designs refused, each already reported.
     refused: HashSet<String>,
 }
 
 /// Operator, device and implementation.
 type Key = (&'static str, Device, &'static str);
 
-/// The fewest seconds that an implementation has taken for a byte so far: of
-/// those that must move, and of all arguments. Which of them its time goes by,
-/// nobody knows.
+/// The smallest time per byte of an implementation so far, in seconds: per byte that
+/// must move, and per byte of all arguments. Which of the two predicts the time better
+/// is not known, so both are kept.
 #[derive(Clone, Copy)]
 struct Rates {
     moved: f64,
@@ -150,7 +150,7 @@ impl Rates {
         Rates { moved: self.moved.min(other.moved), held: self.held.min(other.held) }
     }
 
-    /// Seconds of another call, at least.
+    /// The least time that another call may take, in seconds.
     fn expect(self, moved: u64, held: u64) -> f64 {
         (self.moved * moved as f64).min(self.held * held as f64)
     }
@@ -162,7 +162,8 @@ impl Run<'_> {
         self.outcome.skipped.push(line);
     }
 
-    /// One more row. Goals that follow from others may have come with it.
+    /// Adds a row to the report, and sets all goals that can be computed now: the goal of a
+    /// row may follow from other rows.
     fn measured(&mut self, measurement: Measurement) {
         let report = &mut self.outcome.report;
         report.measurements.push(measurement);
@@ -226,8 +227,8 @@ impl Run<'_> {
         }
     }
 
-    /// What a device has no memory for is no row; anything else that goes wrong
-    /// is a failure.
+    /// Handles an error before timing: a row that does not fit the device's memory is
+    /// skipped, any other error is a failure.
     fn not_ready(&mut self, name: &str, error: &Error) {
         let line = format!("{name}: {error}");
         match error.kind() {
@@ -236,7 +237,7 @@ impl Run<'_> {
         }
     }
 
-    /// Whether a device has an answer within a minute.
+    /// Whether a device computes the row within about a minute.
     fn suits(&self, row: &Row, handle: &Handle) -> bool {
         let info = handle.info();
         let too_large = info.software && row.memory > SOFTWARE_MEMORY;
@@ -260,9 +261,9 @@ impl Run<'_> {
                 continue;
             }
             if let Err(error) = call.select(which) {
-                // What a device has no memory or no code for is no row.
+                // A shape that the device has no memory or no code for is skipped.
                 match error.status() {
-                    // Which would be said again of many a row.
+                    // A design refuses many rows for the same reason, which is said once.
                     Status::NotImplemented => {
                         let words = format!("{} by {}: {error}", row.operator, implementation.name);
                         if self.refused.insert(words) {
@@ -286,7 +287,7 @@ impl Run<'_> {
         }
     }
 
-    /// Times and checks what is selected.
+    /// Times and checks the selected implementation.
     fn measure(
         &self,
         row: &Row,
@@ -320,9 +321,8 @@ impl Run<'_> {
         })
     }
 
-    /// What the calling thread pays: for a call (checks, arguments, the launch),
-    /// and for creating each operator once more, with as many rows as no
-    /// descriptor before had.
+    /// Measures the time of the calling thread: for a call (checks, arguments, the
+    /// launch), and for creating an operator once more with another number of rows.
     fn host(&mut self, handle: &Handle) -> Result<()> {
         (self.progress)(Event::Next(&format!("host on {}", handle.device())));
         let rounds = if self.options.quick { 10 } else { 50 };
@@ -360,8 +360,8 @@ impl Run<'_> {
         })
     }
 
-    /// A row of what creating an operator costs. The first of its kind, which
-    /// loads what is then kept, is not counted.
+    /// Adds a row with the time of creating an operator. The first creation, which
+    /// loads the kernels, is not counted.
     fn create(
         &mut self,
         handle: &Handle,
@@ -402,11 +402,12 @@ impl Run<'_> {
     }
 }
 
-/// Calls of a round of what the host pays: few enough that no queue fills, of
-/// about a thousand launches.
+/// Calls per sample when the calling thread is timed. A stream's queue holds about a thousand
+/// launches; this many calls do not fill it, so no call waits for the device.
 const HOST_CALLS: usize = 200;
 
-/// Microseconds of one of [`HOST_CALLS`] calls, a figure a round.
+/// The time per call in microseconds; each of `rounds` samples is the mean of [`HOST_CALLS`]
+/// calls.
 fn repeat(
     rounds: usize,
     handle: &Handle,
@@ -424,8 +425,8 @@ fn repeat(
     Ok(samples_us)
 }
 
-/// Goals of this library's rows: known ones on a Hopper, and what follows from
-/// other rows of the same run.
+/// Sets the goals of this library's rows: the fixed goals of Hopper GPUs, and the goals that
+/// follow from other rows of the same run.
 fn set_goals(report: &mut Report, rows: &[Row]) {
     let goals: Vec<Option<f64>> =
         report.measurements.iter().map(|measurement| goal(report, rows, measurement)).collect();

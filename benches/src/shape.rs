@@ -6,17 +6,17 @@ use std::ops::RangeInclusive;
 use spec::DType;
 use spec::options::{Kind, Setting, Value};
 
-/// Why a text is no shape of an operator, with what would be one.
+/// Why a text is no shape of an operator; the message says what is expected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct ShapeError(pub(crate) String);
 
-/// The keys of a shape, taken one by one by the operator that knows them.
+/// The keys and values of a shape. An operator takes the keys that it knows one by one.
 pub(crate) struct Fields<'t> {
     operator: &'static str,
-    /// Keys and values as given; a key that was taken is gone.
+    /// Keys and values as given; taking a key removes it.
     given: Vec<(&'t str, &'t str)>,
-    /// What each key may be, for who asks for another.
+    /// The keys that the operator knows with their values, for error messages.
     known: Vec<String>,
 }
 
@@ -42,7 +42,7 @@ impl<'t> Fields<'t> {
         Some(self.given.remove(at).1)
     }
 
-    /// A whole number, or `default` where it is not given.
+    /// Takes a whole number; `default` if the key is not given.
     pub(crate) fn number(
         &mut self,
         key: &'static str,
@@ -58,7 +58,7 @@ impl<'t> Fields<'t> {
         })
     }
 
-    /// One of several words, or the first of them where it is not given.
+    /// Takes one of several names; the first of them if the key is not given.
     pub(crate) fn word<T: Copy>(
         &mut self,
         key: &'static str,
@@ -71,7 +71,7 @@ impl<'t> Fields<'t> {
         found.ok_or_else(|| self.bad(key, text, format!("one of {}", names.join(", "))))
     }
 
-    /// A value of an operator's option, or the first of its values where it is not given.
+    /// Takes a value of an operator's option; the first value if the key is not given.
     pub(crate) fn choice<T: Setting>(&mut self, key: &'static str) -> Result<T, ShapeError> {
         let Kind::Choice(choice) = T::KIND else { unreachable!("`{key}` has no list of values") };
         let values = choice.values.iter().map(|value| value.name);
@@ -79,7 +79,7 @@ impl<'t> Fields<'t> {
         self.word(key, &values.collect::<Vec<_>>())
     }
 
-    /// One of several dtypes, or the first of them where it is not given.
+    /// Takes one of several dtypes; the first of them if the key is not given.
     pub(crate) fn dtype(&mut self, dtypes: &[DType]) -> Result<DType, ShapeError> {
         let choices: Vec<_> = dtypes.iter().map(|dtype| (dtype.name(), *dtype)).collect();
         self.word("dtype", &choices)
@@ -89,12 +89,12 @@ impl<'t> Fields<'t> {
         ShapeError(format!("{}: `{key}` is `{value}`, expected {expected}", self.operator))
     }
 
-    /// What each key may be, once an operator has taken them all.
+    /// The known keys with their values, after the operator has taken all of them.
     pub(crate) fn keys(self) -> Vec<String> {
         self.known
     }
 
-    /// Refuses what nobody took.
+    /// Refuses keys that the operator did not take.
     pub(crate) fn finish(self) -> Result<(), ShapeError> {
         let Some((key, _)) = self.given.first() else { return Ok(()) };
         let known = self.known.join(", ");
@@ -102,7 +102,7 @@ impl<'t> Fields<'t> {
     }
 }
 
-/// `4096`, `2^20` or `5e8`.
+/// Parses `4096`, `2^20` or `5e8`.
 fn number(text: &str) -> Option<usize> {
     let whole = |text: &str| {
         let plain = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
@@ -119,7 +119,7 @@ fn number(text: &str) -> Option<usize> {
     }
 }
 
-/// A number as people write it: 4096, 2^20, 5e8.
+/// A number in its short form: 4096, 2^20, 5e8.
 pub(crate) fn words_of(n: usize) -> String {
     if n >= 1 << 16 && n.is_power_of_two() {
         return format!("2^{}", n.ilog2());

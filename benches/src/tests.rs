@@ -1,4 +1,4 @@
-//! That what is wrong is found, and that tables are what they say.
+//! Tests that wrong results are found, and that the tables of rows are consistent.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn work<O: Measured>(shape: &str) -> Work<O> {
     O::work(&shape).unwrap()
 }
 
-/// The same data with one element changed a little.
+/// A copy of the data with one element changed a little.
 fn spoil(data: &Data, at: usize) -> Data {
     let mut data = data.clone();
     match &mut data {
@@ -37,8 +37,8 @@ fn spoil(data: &Data, at: usize) -> Data {
     data
 }
 
-/// Every implementation's results pass, and with any element of any output
-/// changed they do not.
+/// Tests that the check accepts the results of every implementation, and that the check
+/// fails when an element of an output is changed.
 fn check_finds<O: Measured>(shape: &str) {
     let work = work::<O>(shape);
     let cpu = cpu();
@@ -48,7 +48,7 @@ fn check_finds<O: Measured>(shape: &str) {
     for (which, implementation) in implementations.into_iter().enumerate() {
         let name = implementation.name;
         uploaded.select(which).unwrap();
-        // Where nothing is found, that operator rightly changes nothing.
+        // If no request finds a match, hybrid_mtp_ngram rightly changes nothing.
         let idle = O::NAME == "hybrid_mtp_ngram" && shape.ends_with("none");
         assert_eq!(uploaded.check().is_ok(), idle, "{}, {name}: before any call", O::NAME);
         uploaded.call(Stream::default()).unwrap();
@@ -59,7 +59,7 @@ fn check_finds<O: Measured>(shape: &str) {
             }
             let like = &work.case.arguments[uploaded.slots[slot].argument].tensor.data;
             let right = uploaded.slots[slot].held[0].read(like).unwrap();
-            // What lies behind the distinct keys is unspecified.
+            // The elements after the distinct keys are unspecified.
             let argument = uploaded.slots[slot].name;
             let end = if (O::NAME, argument) == ("unique", "unique") { 100 } else { right.len() };
             for at in [0, end / 2, end - 1] {
@@ -101,7 +101,7 @@ fn one_wrong_element_is_found() {
     }
 }
 
-/// The first requests draft all they can, the last ones nothing.
+/// With a budget that binds, the first requests get all their drafts and the last requests none.
 #[test]
 fn budgets_that_bind_are_shared_out() {
     fn this_time<O: Measured>(shape: &str) -> Vec<i32> {
@@ -124,8 +124,8 @@ fn budgets_that_bind_are_shared_out() {
     assert_eq!(counts, [6, 6, 6, 6, 6, 4, 2, 2]);
 }
 
-/// What is changed in place starts afresh for every call of every sample, so
-/// that all of them do the same work.
+/// In-place arguments are restored for every call of every sample, so that all calls do the
+/// same work.
 #[test]
 fn timed_calls_all_do_the_same_work() {
     let work = work::<HybridMtpNgram>("batch=7,prompt=200,found=low");
@@ -147,11 +147,11 @@ fn rows_have_names_of_their_own_and_goals() {
     for operator in operators() {
         let of = || all.iter().filter(move |row| row.operator == operator);
         assert!(of().any(|row| row.quick) && of().any(|row| !row.quick), "{operator}");
-        // A chain's goal would be the sum of two.
+        // A chain of two operators has no goal of its own.
         if operator != "hybrid_mtp_ngram" && !operator.contains('+') {
             assert!(of().any(|row| matches!(row.goal, Goal::Hopper(_))), "{operator}");
         }
-        // A row of keys alone is a typical one.
+        // A shape without keys is a typical row.
         assert_eq!(row(operator, "").unwrap().operator, operator);
         assert!(row(operator, "nonsense=1").is_err_and(|e| e.to_string().contains("expected")));
     }

@@ -1,4 +1,4 @@
-//! One shape's inputs and right answer, on the host and on a device.
+//! The inputs and the expected results of one shape, on the host and on a device.
 
 use std::cell::OnceCell;
 use std::time::{Duration, Instant};
@@ -13,41 +13,42 @@ use spec::{
 };
 use spec_conformance::{Argument, Case, Failure, Held, Layout, Subject, compare};
 
-/// Tolerance of float results, relative.
+/// The relative tolerance for float results.
 const TOLERANCE: f64 = 2e-5;
-/// Inputs in turns shall be this many bytes together: several times what any
-/// GPU's cache holds.
+/// The size of all copies of rotated inputs together, in bytes: several times the cache of
+/// any GPU.
 const BEYOND_CACHES: u64 = 200 << 20;
-/// A call that takes longer than this runs once: other designs', and ours.
+/// A call that takes longer than this is timed only once: the first limit is for other designs,
+/// the second for this library.
 const ONCE: [Duration; 2] = [Duration::from_secs(2), Duration::from_secs(10)];
 
-/// A call on a GPU that takes fewer seconds is short: of a graph of few such calls,
-/// each would carry a part of the graph's own launch.
+/// A call on a GPU is short if it takes fewer seconds than this. Short calls need a graph of many
+/// calls, because the time of the graph's own launch is spread over its calls.
 const SHORT: f64 = 10e-6;
 
-/// What comes out of a call when all is well.
+/// The expected results of a call.
 enum Expected {
-    /// What the plain loop makes of the same inputs.
+    /// The results of the plain loop for the same inputs.
     Plain,
-    /// What is known of the inputs by how they were made: the first thing that
-    /// is wrong, and in words what results are held against.
+    /// An answer that is known from how the inputs were made: a text that says what
+    /// results are compared with, and a function that finds the first wrong element.
     Known(&'static str, Box<Check>),
 }
 
-/// The first thing that is wrong with results.
+/// Finds the first wrong element of results.
 type Check = dyn Fn(&[Argument]) -> Option<Failure> + Send + Sync;
 
 /// One call of an operator on one shape.
 pub(crate) struct Work<O> {
-    /// Parameters and arguments; outputs hold poison.
+    /// The operator's parameters and arguments; outputs are filled with poison values.
     pub(crate) case: Case<O>,
-    /// Bytes that must move.
+    /// Bytes that a call must read and write at least.
     bytes: u64,
-    /// Whether every call shall find its inputs in memory and not in a cache:
-    /// GPUs get several copies of them, to use in turns.
+    /// Whether every call must find its inputs in memory and not in a cache. If so,
+    /// a GPU gets several copies of the inputs, which calls use in turn.
     rotated: bool,
     expected: Expected,
-    /// The plain loop's results, once they were needed.
+    /// The plain loop's results, computed on first use.
     plain: OnceCell<Vec<Argument>>,
 }
 
@@ -56,13 +57,13 @@ impl<O> Work<O> {
         Work { case, bytes, rotated: false, expected: Expected::Plain, plain: OnceCell::new() }
     }
 
-    /// With inputs that GPUs get several copies of, if so.
+    /// The same work; if `rotated`, GPUs get several copies of the inputs.
     pub(crate) fn rotated(self, rotated: bool) -> Self {
         Work { rotated, ..self }
     }
 
-    /// With an answer that is known: in words, and the first thing that is wrong
-    /// with results.
+    /// The same work with a known answer: `words` say what results are compared with,
+    /// and `check` finds the first wrong element.
     pub(crate) fn expecting(
         self,
         words: &'static str,
@@ -76,19 +77,19 @@ fn upload(handle: &Handle, data: &spec_conformance::Data) -> Result<Held> {
     Held::upload(handle, data.dtype(), data.bytes())
 }
 
-/// Whose work a measurement is.
+/// The implementation that a measurement is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Implementation {
-    /// As people call it: "spec", "block radix sort, bitmask".
+    /// Its name in tables: "spec", "block radix sort, bitmask".
     pub name: &'static str,
-    /// What it is to the others.
+    /// Its role among the implementations of an operator.
     pub role: crate::report::Role,
-    /// Whether a call waits for the device, so that only the clock can time it.
+    /// Whether a call waits for the device, so that only the host's clock can time it.
     waits: bool,
 }
 
 impl Implementation {
-    /// This library, and where the device does that with dependent launch too.
+    /// This library, and on CUDA this library with dependent launch too.
     pub(crate) fn own(handle: &Handle) -> impl Iterator<Item = Implementation> + use<> {
         let plain = Implementation { name: "spec", role: crate::report::Role::Spec, waits: false };
         let dependent = Implementation {
@@ -106,20 +107,20 @@ impl Implementation {
     }
 }
 
-/// How long to time.
+/// How many samples to take of a call, and how much time to spend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Effort {
-    /// Samples, where they do not take longer than the budget.
+    /// The number of samples, if they do not exceed the budget.
     pub samples: usize,
-    /// Calls of a sample on a GPU, where they do not take longer than the
-    /// budget, ten times as many of a short one; on the CPU, the most.
+    /// Calls per sample on a GPU, if they do not exceed the budget; ten times as many
+    /// for a short call. On the CPU, the largest number of calls per sample.
     pub calls: usize,
     /// The time that all samples together may take.
     pub budget: Duration,
 }
 
 impl Effort {
-    /// What suits a device.
+    /// The effort that suits a device.
     pub fn of(handle: &Handle, quick: bool) -> Effort {
         let info = handle.info();
         let cpu = info.device == spec::Device::CPU;
@@ -134,11 +135,12 @@ impl Effort {
         Effort { samples, calls, budget: Duration::from_secs_f64(seconds) }
     }
 
-    /// Samples and calls of a sample for a call that takes `once`.
+    /// The number of samples, and of calls per sample, for a call that takes `once`.
     pub(crate) fn plan(&self, once: Duration, cpu: bool) -> (usize, usize) {
         let once = once.as_secs_f64().max(1e-9);
         let budget = self.budget.as_secs_f64();
-        // The clock needs a while; a graph is to hide what launching costs.
+        // A sample must be long enough for the host's clock; on a GPU, a graph must have enough
+        // calls to hide the cost of launching it.
         let (wanted, most) = match cpu {
             true => ((1e-4 / once).ceil() as usize, self.calls),
             false if once < SHORT => (10 * self.calls, 10 * self.calls),
@@ -147,50 +149,51 @@ impl Effort {
         let affordable = (budget / once / 5.0) as usize;
         let calls = wanted.min(affordable).clamp(1, most);
         let samples = (budget / once / calls as f64) as usize;
-        // Below five no two runs can be told apart.
+        // With fewer than five samples, two runs cannot be told apart.
         let least = if once > 1.0 { 3 } else { 5 };
         (samples.clamp(least, self.samples), calls)
     }
 }
 
-/// Inputs of one shape: made once, used on every device.
+/// The inputs of one shape, made once and used on every device.
 pub trait Inputs {
-    /// Bytes that one call must move: what it reads and writes at least.
+    /// Bytes that a call must read and write at least.
     fn bytes(&self) -> u64;
 
-    /// Brings them to a device.
+    /// Uploads the inputs to a device.
     ///
     /// # Errors
-    /// Status 1 where the device's memory is too small.
+    /// Status 1 if the device's memory is too small.
     fn upload<'i>(&'i self, handle: &Handle) -> Result<Box<dyn OnDevice + 'i>>;
 }
 
-/// Inputs on a device, to be called with.
+/// Inputs on a device, and the implementations that can be called with them.
 ///
-/// A selected implementation is called through [`Timed`]; what it then left in
-/// its outputs is what [`check`](Self::check) looks at.
+/// The selected implementation is called through [`Timed`]. [`check`](Self::check)
+/// then looks at the results that the call left in the outputs.
 pub trait OnDevice: Timed {
-    /// Everything here that does this work: this library first.
+    /// All implementations that the device has for this work, this library first.
     fn implementations(&self) -> Vec<Implementation>;
 
-    /// Creates one of them for this shape, and overwrites what another left in
-    /// the outputs.
+    /// Creates the implementation with number `which` for this shape, and overwrites
+    /// the results that another implementation left in the outputs.
     ///
     /// # Errors
-    /// Those of creating it: 2 where it does not do this shape.
+    /// The errors of creating the implementation: status 2 if it does not support
+    /// this shape.
     fn select(&mut self, which: usize) -> Result<()>;
 
-    /// Times the one that is selected.
+    /// Times the selected implementation.
     ///
     /// # Errors
-    /// Those of the call, and status 1 when the device fails.
+    /// The errors of the call, and status 1 when the device fails.
     fn time(&mut self, effort: &Effort) -> Result<Timing>;
 
-    /// Holds what the last call wrote against what it should have, every
-    /// element, and says what that was.
+    /// Compares every element that the last call wrote with the expected element, and
+    /// returns a text that says what the results were compared with.
     ///
     /// # Errors
-    /// The first element that is wrong.
+    /// The first wrong element.
     fn check(&self) -> Result<&'static str, Failure>;
 }
 
@@ -205,7 +208,7 @@ impl<O: Subject + Designs + Portable> Inputs for Work<O> {
 }
 
 impl<O: Subject + Designs + Portable> Work<O> {
-    /// What the plain loop makes of the inputs.
+    /// The results of the plain loop for these inputs.
     fn plain(&self) -> Result<&[Argument], Failure> {
         if let Some(plain) = self.plain.get() {
             return Ok(plain);
@@ -220,36 +223,36 @@ impl<O: Subject + Designs + Portable> Work<O> {
     }
 }
 
-/// Where the plain loop is among the implementations on the CPU.
+/// The number of the plain loop among the implementations on the CPU.
 const PLAIN: usize = 1;
-/// Where this library with dependent launch is among those on CUDA.
+/// The number of this library with dependent launch among the implementations on CUDA.
 pub(crate) const DEPENDENT: usize = 1;
 
-/// An argument on a device: one buffer, or several to use in turns.
+/// An argument on a device: one buffer, or several buffers that calls use in turn.
 pub(super) struct Slot {
-    /// Where it is among the case's arguments.
+    /// The index of the argument among the case's arguments.
     pub(super) argument: usize,
     pub(super) name: &'static str,
     pub(super) role: Role,
     pub(super) held: Vec<Held>,
 }
 
-/// Work on a device.
+/// The arguments of some work on a device, and the selected implementation.
 pub(super) struct Uploaded<'i, O: Subject> {
     work: &'i Work<O>,
     handle: Handle,
     designs: Vec<Design<O>>,
-    /// In the order in which the operator asks for its arguments.
+    /// The arguments, in the order in which the operator asks for them.
     pub(super) slots: Vec<Slot>,
     tensors: O::Tensors,
     selected: usize,
-    /// Implementations of this library, which come first.
+    /// How many implementations are this library's; they come first.
     own: usize,
-    /// The implementation that is selected, and its workspace.
+    /// The selected implementation and its workspace.
     ready: Option<(Descriptor<O>, Buffer<u8>)>,
     /// Calls since the last reset.
     calls: usize,
-    /// Whether no call was made since outputs got their poison.
+    /// Whether no call was made since the outputs were filled with poison values.
     clean: bool,
 }
 
@@ -284,8 +287,8 @@ impl<'i, O: Subject + Designs + Portable> Uploaded<'i, O> {
         })
     }
 
-    /// Gives what calls change in place a buffer a call, and large inputs as
-    /// many as no cache holds.
+    /// Gives each in-place argument one buffer per call, and gives large inputs so
+    /// many copies that no cache holds all of them.
     fn provide(&mut self, calls: usize) -> Result<()> {
         let info = self.handle.info();
         let rotated = self.work.rotated && !info.software && info.device != spec::Device::CPU;
@@ -307,14 +310,14 @@ impl<'i, O: Subject + Designs + Portable> Uploaded<'i, O> {
         Ok(())
     }
 
-    /// How many copies of the inputs are used in turns.
+    /// How many copies of the inputs calls use in turn.
     fn turns(&self) -> usize {
         let inputs = self.slots.iter().filter(|slot| slot.role == Role::Input);
         inputs.map(|slot| slot.held.len()).max().unwrap_or(1)
     }
 
-    /// Overwrites what calls left in the outputs, so that nobody takes it for
-    /// what others write.
+    /// Fills the outputs with poison values, so that results of one implementation are
+    /// not taken for results of another.
     fn poison(&mut self) -> Result<()> {
         if !self.clean {
             self.restore(Role::Output)?;
@@ -323,7 +326,7 @@ impl<'i, O: Subject + Designs + Portable> Uploaded<'i, O> {
         Ok(())
     }
 
-    /// Puts the case's data into every buffer of some role.
+    /// Copies the case's data into every buffer of arguments with this role.
     fn restore(&mut self, role: Role) -> Result<()> {
         for slot in self.slots.iter_mut().filter(|slot| slot.role == role) {
             for held in &mut slot.held {
@@ -333,24 +336,25 @@ impl<'i, O: Subject + Designs + Portable> Uploaded<'i, O> {
         Ok(())
     }
 
-    /// Times samples of so many calls, on the device or by the clock.
+    /// Times `samples` samples of `calls` calls each, on the device or by the host's clock.
     fn measure(&mut self, by_clock: bool, samples: usize, calls: usize) -> Result<Timing> {
         self.provide(calls)?;
-        // A graph is captured before the first reset of its samples.
+        // Capturing a graph calls the work before the first sample is reset.
         self.reset()?;
         let handle = self.handle.clone();
         let timing = if by_clock {
             timing::by_clock(&|| handle.synchronize(), samples, calls, self)
         } else {
-            // SAFETY: buffers stay where they are from `provide` on: `reset` writes
-            // to them, and nobody else has them.
+            // SAFETY: after `provide`, all buffers stay where they are: `reset` only writes
+            // to them, and nothing else uses them.
             unsafe { handle.time(samples, calls, self) }
         };
         self.calls = calls;
         timing
     }
 
-    /// What was written, by the call of that number where each has a buffer.
+    /// The results in the outputs. Of arguments with a buffer per call, the buffer of call
+    /// number `call` is read.
     fn results(&self, call: usize) -> Result<Vec<Argument>, Failure> {
         let failed = |error| Failure::error("read", &error);
         self.handle.synchronize().map_err(failed)?;
@@ -437,10 +441,10 @@ impl<O: Subject + Designs + Portable> OnDevice for Uploaded<'_, O> {
             let method = "1 call, clock, its first".to_owned();
             return Ok(Timing { seconds: vec![once.as_secs_f64()], method });
         }
-        // What this call wrote shall not be taken for what timed calls write.
+        // The results of this call must not be taken for results of the timed calls.
         self.poison()?;
         let waits = self.implementations()[self.selected].waits;
-        // The first call was slower than those that follow.
+        // The first call is slower than later calls, so a short call is timed again.
         if once < Duration::from_millis(100) {
             once = Duration::from_secs_f64(self.measure(waits, 1, 1)?.median());
         }
@@ -454,7 +458,7 @@ impl<O: Subject + Designs + Portable> OnDevice for Uploaded<'_, O> {
 
     fn check(&self) -> Result<&'static str, Failure> {
         let calls = self.calls.max(1);
-        // Where calls change their arguments in place, each has its own.
+        // In-place arguments have one buffer per call, so each call has results of its own.
         let each = self.slots.iter().any(|slot| slot.role == Role::InPlace);
         for call in if each { 0..calls } else { calls - 1..calls } {
             if let Some(failure) = self.wrong(&self.results(call)?)? {
@@ -464,14 +468,14 @@ impl<O: Subject + Designs + Portable> OnDevice for Uploaded<'_, O> {
         let plain = self.handle.device() == spec::Device::CPU && self.selected == PLAIN;
         Ok(match &self.work.expected {
             Expected::Known(words, _) => words,
-            // Which was found to be the same.
+            // The expected results are the plain loop's own, so name the other side.
             Expected::Plain if plain => "CPU backend, every element",
             Expected::Plain => "plain sequential loop, every element",
         })
     }
 }
 
-/// Descriptors by name, and in which order they were asked for.
+/// Finds tensor descriptors by name, and records the order in which the operator asks for them.
 struct Recorded<'c, O> {
     case: &'c Case<O>,
     order: Vec<usize>,
@@ -489,8 +493,8 @@ impl<O: Subject> Source<TensorDesc, TensorDesc> for Recorded<'_, O> {
     }
 }
 
-/// Buffers in the order in which they are asked for, so that naming them costs
-/// a timed call next to nothing.
+/// Buffers in the recorded order of arguments, so that a timed call need not search for
+/// them by name.
 struct InOrder<'a> {
     slots: std::slice::IterMut<'a, Slot>,
     call: usize,

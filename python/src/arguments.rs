@@ -1,5 +1,5 @@
-//! The arguments of one call: read from Python's objects, completed by the outputs that the
-//! call makes, and compared with what the plan announced.
+//! The arguments of one call. They are read from Python objects, completed by the outputs that
+//! the call makes, and compared with the arguments that the plan was made for.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyString, PyTuple};
@@ -12,36 +12,37 @@ use crate::error;
 use crate::library::Arrays;
 use crate::prepared::{Descs, Prepared};
 
-/// An output of a call.
+/// How a call treats an output.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wanted {
-    /// It is not asked for.
+    /// The caller does not want the output.
     Absent,
-    /// It is made by the call.
+    /// The call makes a new array for the output.
     New,
-    /// It is given, and like this.
+    /// The caller gives an array with this description.
     Given(TensorDesc),
 }
 
-/// By argument, what shall become of it where it is an output.
+/// For each argument that is an output, how the call treats it.
 pub type Outputs = [Option<Wanted>; MOST];
 
-/// By argument, the object that a call passes where the argument is no output.
+/// For each argument that is not an output, the object that the caller passes.
 pub type Inputs<'py> = [Option<Bound<'py, PyAny>>; MOST];
 
-/// What a call passes in the contract's order, None for what is absent.
+/// The inputs of a call that passes them in the contract's order, with None for absent ones.
 ///
 /// # Errors
-/// Where there are more objects than arguments.
+/// If there are more objects than arguments.
 pub fn in_order<'py>(contract: &Contract, objects: &Bound<'py, PyTuple>) -> PyResult<Inputs<'py>> {
     by_position(contract, objects, contract.inputs().map(|(i, _)| i))
 }
 
-/// What a call passes by position, where it is required, or by name.
+/// The inputs of a call that passes required arguments by position or by name, and the others by
+/// name.
 ///
 /// # Errors
-/// Where there are more objects than required arguments, and for a name that no argument has
-/// or that was given twice.
+/// If there are more objects than required arguments, if no argument has a given name, or if an
+/// argument is given twice.
 pub fn by_name<'py>(
     contract: &Contract,
     objects: &Bound<'py, PyTuple>,
@@ -87,19 +88,19 @@ fn by_position<'py>(
 pub struct Arguments<'a, 'py> {
     contract: &'a Contract,
     lent: Arrays<'py>,
-    /// What was given.
+    /// The objects that the caller passed.
     objects: [Option<Bound<'py, PyAny>>; MOST],
     arrays: [Option<Array>; MOST],
     wanted: Outputs,
-    /// Which of the outputs this call made.
+    /// Whether this call made the array of an argument.
     made: [bool; MOST],
-    /// The first array's argument, and where that array lies.
+    /// The argument of the first array, and the device of this array.
     device: Option<(&'static Argument, Device)>,
 }
 
 impl<'a, 'py> Arguments<'a, 'py> {
-    /// No arguments yet. They are kilobytes, so that a call makes them once and moves them
-    /// nowhere.
+    /// Empty arguments. The struct has several kilobytes, so a call makes it once and does not
+    /// move it.
     #[inline]
     pub fn new(py: Python<'py>, contract: &'a Contract) -> Self {
         Arguments {
@@ -113,7 +114,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         }
     }
 
-    /// Reads the arguments of a call: what is read or changed in place, and outputs as `out`.
+    /// Reads the arguments of a call: `inputs` are read or changed in place, `out` has the outputs.
     pub fn read(&mut self, inputs: Inputs<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<()> {
         let mut others = Vec::new();
         for (i, object) in inputs.into_iter().enumerate() {
@@ -123,7 +124,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
                 read => self.put(i, object, read)?,
             }
         }
-        // A number stands for a vector whose length follows from the arrays.
+        // A number stands for a vector, whose length follows from the other arrays.
         for (i, object, what) in others {
             match self.spread(i, &object)? {
                 Some(vector) => self.take(i, vector)?,
@@ -177,13 +178,13 @@ impl<'a, 'py> Arguments<'a, 'py> {
         Ok(())
     }
 
-    /// One array as an argument.
+    /// Reads an object as the array of an argument.
     fn take(&mut self, place: usize, object: Bound<'py, PyAny>) -> PyResult<()> {
         let read = self.lent.read(&object);
         self.put(place, object, read)
     }
 
-    /// One array as an argument, as it was read.
+    /// Stores the array of an argument, or reports why the object is no array.
     fn put(
         &mut self,
         place: usize,
@@ -218,7 +219,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         Ok(())
     }
 
-    /// A vector that a number stands for; `None` where no number may stand for the argument.
+    /// The vector that a number stands for; `None` if the argument may not be a number.
     fn spread(
         &self,
         place: usize,
@@ -237,7 +238,8 @@ impl<'a, 'py> Arguments<'a, 'py> {
         self.of_python("spread", asked, name)
     }
 
-    /// An array of another width as the contract has it; `None` where it is refused.
+    /// An array converted to the width that the contract asks for; `None` if the argument allows
+    /// no conversion.
     fn converted(
         &self,
         argument: &'static Argument,
@@ -248,7 +250,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         self.of_python("converted", asked, argument.name)
     }
 
-    /// What a function of `spec_ops._convert` makes of an argument.
+    /// Calls a function of `spec_ops._convert` for an argument.
     fn of_python(
         &self,
         function: &str,
@@ -263,7 +265,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         Ok(Some(made).filter(|made| !made.is_none()))
     }
 
-    /// An argument on another device than the first.
+    /// The error for an argument on another device than the first argument.
     fn elsewhere(
         &self,
         argument: &Argument,
@@ -281,18 +283,18 @@ impl<'a, 'py> Arguments<'a, 'py> {
         self.lent.py()
     }
 
-    /// The arrays, and what they were lent by.
+    /// The arrays, and the libraries that lent them.
     pub fn parts(&self) -> (&Arrays<'py>, &[Option<Array>]) {
         (&self.lent, &self.arrays[..self.contract.arguments().len()])
     }
 
-    /// What a plan for such a call is made for.
+    /// The device, the inputs and the outputs that a plan for this call is made for.
     ///
     /// # Errors
-    /// Where no array was given at all.
+    /// If no array was given.
     pub fn described(&self) -> PyResult<(Device, Descs, Outputs)> {
         let Some((_, device)) = self.device else {
-            // The library says what is missing first.
+            // Names the first missing argument, as the library would.
             let first = &self.contract.arguments()[0];
             let expected = Contract::expected(first);
             let status = Status::NullPointer;
@@ -305,13 +307,13 @@ impl<'a, 'py> Arguments<'a, 'py> {
         Ok((device, inputs, self.wanted))
     }
 
-    /// Makes the outputs that are to be made, and compares every argument, whoever made it, with
-    /// what the plan announced: operators write as far as the plan says, not as far as an array
-    /// reaches.
+    /// Makes the new outputs, and compares every argument, new or given, with the plan. The
+    /// comparison is needed because operators write as many elements as the plan says, not as
+    /// many as an array has.
     ///
     /// # Errors
-    /// Where an argument differs in element type, shape, strides or device, and where its
-    /// library makes no array.
+    /// If an argument differs from the plan in element type, shape, strides or device; if its
+    /// library fails to make an array.
     pub fn complete(&mut self, prepared: &Prepared) -> PyResult<()> {
         let py = self.py();
         self.check_device(prepared)?;
@@ -351,9 +353,9 @@ impl<'a, 'py> Arguments<'a, 'py> {
         }
     }
 
-    /// Nothing that is written may lie over anything else.
+    /// Refuses written arguments that share memory with another argument.
     fn check_overlap(&self) -> PyResult<()> {
-        // What has no memory lies nowhere: the library refuses a null pointer itself.
+        // An array without memory overlaps nothing: the library itself refuses null pointers.
         let range = |array: &Array| {
             let bytes = array.desc.span().saturating_mul(array.desc.dtype().size());
             let bytes = if array.address == 0 { 0 } else { bytes };
@@ -381,7 +383,8 @@ impl<'a, 'py> Arguments<'a, 'py> {
         Ok(())
     }
 
-    /// The outputs, made one result by `result` where there are several.
+    /// The outputs as the result of the call. If there are several, `result` makes one object of
+    /// them.
     pub fn results(&mut self, result: &Py<PyAny>) -> PyResult<Bound<'py, PyAny>> {
         let py = self.py();
         let objects = std::mem::take(&mut self.objects);
@@ -407,7 +410,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
     }
 }
 
-/// Where memory of a device is, in words.
+/// A text for the memory of a device.
 fn place(device: Device) -> String {
     match device {
         Device::CPU => "host memory".to_owned(),
@@ -415,7 +418,7 @@ fn place(device: Device) -> String {
     }
 }
 
-/// An array in words: with its strides where `other` is the same but for these.
+/// A text for an array. The text has the strides if `other` differs only in its strides.
 fn words(desc: Option<TensorDesc>, other: Option<TensorDesc>) -> String {
     let same = |one: TensorDesc, other: TensorDesc| {
         one.dtype() == other.dtype() && one.shape() == other.shape()
@@ -427,7 +430,7 @@ fn words(desc: Option<TensorDesc>, other: Option<TensorDesc>) -> String {
     }
 }
 
-/// What two arrays differ in.
+/// The status for the first difference between two arrays.
 fn difference(given: Option<TensorDesc>, planned: Option<TensorDesc>) -> Status {
     match (given, planned) {
         (Some(given), Some(planned)) if given.dtype() != planned.dtype() => Status::BadTensorDtype,
@@ -438,8 +441,9 @@ fn difference(given: Option<TensorDesc>, planned: Option<TensorDesc>) -> Status 
     }
 }
 
-/// Signed numbers where the contract takes unsigned ones alone: the same bits. Libraries
-/// without unsigned types have seeds, flags and counts in them.
+/// Takes signed integers as unsigned integers with the same bits, if the contract allows only
+/// unsigned ones. Libraries without unsigned dtypes hold seeds, flags and counts in signed
+/// integers.
 fn same_bits(argument: &Argument, desc: TensorDesc) -> TensorDesc {
     use spec::DType::{I32, I64, U32, U64};
     let other = match desc.dtype() {

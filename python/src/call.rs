@@ -1,34 +1,34 @@
-//! An operator whatever its arguments are called: made from descriptors in the contract's
-//! order, called with addresses in that order.
+//! A common interface of all operators, without the names of their arguments. An operator is
+//! created from descriptors in the contract's order, and called with addresses in this order.
 
 use spec::{
     Address, Argument, Descriptor, Handle, Portable, Result, Signature, Source, Stream, TensorDesc,
 };
 
-/// The most arguments that an operator has.
+/// The largest number of arguments of an operator.
 pub const MOST: usize = 32;
 
 /// An operator with its parameters.
 pub trait Create: Send + Sync {
-    /// Its name.
+    /// The operator's name.
     fn name(&self) -> &'static str;
 
-    /// Its arguments.
+    /// The operator's arguments.
     fn arguments(&self) -> &'static [Argument];
 
-    /// Made for these descriptors, in the order of the arguments.
+    /// Creates the operator for these descriptors, in the order of the arguments.
     ///
     /// # Errors
     /// As [`Handle::create`].
     fn create(&self, handle: &Handle, descs: &[Option<TensorDesc>]) -> Result<Box<dyn Call>>;
 }
 
-/// An operator that was made for some descriptors.
+/// An operator that was created for certain descriptors.
 pub trait Call: Send + Sync {
     /// The bytes of workspace that a call needs.
     fn workspace_size(&self) -> usize;
 
-    /// Enqueues it.
+    /// Enqueues a call.
     ///
     /// # Errors
     /// As [`Descriptor::call_at`].
@@ -43,7 +43,7 @@ pub trait Call: Send + Sync {
     ) -> Result<()>;
 }
 
-/// Arguments in the contract's order, in which they are asked for.
+/// Arguments in the contract's order, which is the order in which they are asked for.
 struct InOrder<'a, T> {
     items: std::slice::Iter<'a, Option<T>>,
 }
@@ -96,7 +96,7 @@ impl<O: Portable> Call for Descriptor<O> {
         stream: Stream<'_>,
     ) -> Result<()> {
         let addresses = <O as Signature>::addresses_from(&mut InOrder::new(addresses))?;
-        // SAFETY: the caller's.
+        // SAFETY: the caller promised what `call_at` needs.
         unsafe { self.call_at(workspace, addresses, stream) }
     }
 }

@@ -1,4 +1,4 @@
-//! An operator's contract, and what is said where an argument is not what the contract asks for.
+//! An operator's contract, and the errors for arguments that do not fit the contract.
 
 use pyo3::prelude::*;
 use spec::{Argument, Role, Status};
@@ -33,19 +33,19 @@ impl Contract {
         self.operator.arguments()
     }
 
-    /// What is read or changed in place, each with its place in the contract.
+    /// The arguments that are read or changed in place, each with its index in the contract.
     pub fn inputs(&self) -> impl Iterator<Item = (usize, &'static Argument)> {
         let all = self.arguments().iter().enumerate();
         all.filter(|(_, argument)| argument.role != Role::Output)
     }
 
-    /// What an argument may be: `f32 or f16 [tokens, experts]`.
+    /// The expected dtypes and shape of an argument: `f32 or f16 [tokens, experts]`.
     pub fn expected(argument: &Argument) -> String {
         let names: Vec<_> = argument.dtypes.iter().map(|dtype| dtype.name()).collect();
         format!("{} {}", names.join(" or "), argument.shape)
     }
 
-    /// An argument is not what was expected.
+    /// The error for an argument that is not as expected.
     pub fn wrong(
         &self,
         py: Python<'_>,
@@ -57,7 +57,7 @@ impl Contract {
         error::raise(py, &error::argument(status, self.name(), argument.name, value, expected))
     }
 
-    /// An object is not the argument that it was passed as.
+    /// The error for an object that cannot be the argument.
     pub fn refuse(&self, py: Python<'_>, argument: &Argument, refused: Refused) -> PyErr {
         let expected = Self::expected(argument);
         match refused {
@@ -84,7 +84,7 @@ impl Contract {
         }
     }
 
-    /// An exception of other code while the arguments or the results of a call are seen to.
+    /// The error for an exception of other code while arguments or results of a call are handled.
     pub fn foreign(&self, py: Python<'_>, doing: &str, raised: PyErr) -> PyErr {
         let doing = format!("{}: {doing}", self.name());
         error::foreign(py, &doing, Status::InternalError, raised)

@@ -1,4 +1,4 @@
-//! Devices, opened once; and the threads of a process that was forked.
+//! Opens each device once; and provides threads for a process that was forked.
 
 use std::collections::HashMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,11 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use spec::{Device, Error, ErrorKind, Handle, Result};
 
-/// What a driver is asked for. One that lacks half of itself makes its bindings panic, which
-/// is an error here as any other.
+/// Calls `ask`, which asks a driver, and turns a panic into an error: the bindings of a driver
+/// panic if the driver lacks functions.
 ///
 /// # Errors
-/// Those of `ask`; status 1 where it panics.
+/// The errors of `ask`; status 1 if `ask` panics.
 pub fn caught<T>(device: Device, ask: impl FnOnce() -> Result<T>) -> Result<T> {
     catch_unwind(AssertUnwindSafe(ask)).unwrap_or_else(|panic| {
         let words = panic.downcast_ref::<String>().map(String::as_str);
@@ -22,7 +22,7 @@ pub fn caught<T>(device: Device, ask: impl FnOnce() -> Result<T>) -> Result<T> {
     })
 }
 
-/// The handle of a device, for as long as the process lives.
+/// The handle of a device, which stays open as long as the process lives.
 ///
 /// # Errors
 /// As the device's `open` reports.
@@ -38,22 +38,23 @@ pub fn open(device: Device) -> Result<Handle> {
     Ok(handle)
 }
 
-/// Whether this process was forked from one whose threads it does not have.
+/// Whether this process was forked, so that it lacks the threads of its parent.
 static FORKED: AtomicBool = AtomicBool::new(false);
 /// The threads of a forked process, made when they are first needed.
 static POOL: Mutex<Option<Arc<ThreadPool>>> = Mutex::new(None);
 
-/// Says that this process was forked just now.
+/// Records that this process was just forked.
 pub fn forked() {
     FORKED.store(true, Ordering::Relaxed);
-    // A pool of the parent's, which was forked itself, has no threads here to end.
+    // The pool of a parent that was forked itself has no threads in this process, so the pool
+    // must not be dropped.
     std::mem::forget(POOL.lock().unwrap_or_else(PoisonError::into_inner).take());
 }
 
-/// The threads to work on, where they are not rayon's own: `None` for those.
+/// The thread pool to work on; `None` for rayon's global pool.
 ///
-/// rayon's pool does not survive a fork: its threads are the parent's, and work that is
-/// given to it would wait forever. So a forked process works on a pool of its own.
+/// rayon's global pool does not survive a fork: its threads belong to the parent, and work
+/// given to the pool would wait forever. So a forked process uses a pool of its own.
 pub fn threads() -> Option<Arc<ThreadPool>> {
     if !FORKED.load(Ordering::Relaxed) {
         return None;

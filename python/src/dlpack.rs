@@ -1,7 +1,7 @@
-//! DLPack's structs, as far as they are read: where an array lies, its type and shape.
+//! The parts of DLPack's structs that this package reads: an array's device, dtype and shape.
 //!
-//! After `dlpack.h` 1.3. What is here borrows: nothing is kept beyond the call that an
-//! array was passed to, so no array is ever taken over and no deleter called.
+//! The structs follow `dlpack.h` 1.3. Arrays are only borrowed for the call that they are
+//! passed to, so this package never takes over an array and never calls a deleter.
 
 use std::ffi::{CStr, c_int, c_void};
 
@@ -11,9 +11,9 @@ use spec::{DType, Device, TensorDesc};
 
 /// Host memory.
 pub const CPU: i32 = 1;
-/// A CUDA device's.
+/// Memory of a CUDA device.
 pub const CUDA: i32 = 2;
-/// Host memory that a CUDA device reads too.
+/// Host memory that CUDA devices can read.
 const CUDA_HOST: i32 = 3;
 /// Memory that the driver moves between host and device.
 const CUDA_MANAGED: i32 = 13;
@@ -22,11 +22,11 @@ const CUDA_MANAGED: i32 = 13;
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct DataType {
-    /// What kind of number.
+    /// The kind of number.
     pub code: u8,
-    /// Its bits.
+    /// The number of bits.
     pub bits: u8,
-    /// How many are one element.
+    /// How many numbers form one element.
     pub lanes: u16,
 }
 
@@ -44,7 +44,7 @@ pub struct Tensor {
     byte_offset: u64,
 }
 
-/// `DLManagedTensorVersioned`; the older `DLManagedTensor` begins with its tensor.
+/// `DLManagedTensorVersioned`. The older `DLManagedTensor` begins with its `DLTensor`.
 #[repr(C)]
 struct Versioned {
     major: u32,
@@ -58,7 +58,7 @@ struct Versioned {
 /// The bit of `flags` that says that a tensor must not be written.
 const READ_ONLY: u64 = 1;
 
-/// `DLPackExchangeAPI`: a library's own functions, which ask no Python.
+/// `DLPackExchangeAPI`: functions of an array library that do not go through Python.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ExchangeApi {
@@ -72,8 +72,8 @@ pub struct ExchangeApi {
     current_stream: Option<unsafe extern "C" fn(i32, i32, *mut *mut c_void) -> c_int>,
 }
 
-// SAFETY: the table is constant, and its functions are made to be called from any thread that
-// holds Python.
+// SAFETY: the table is constant, and its functions may be called from any thread that is
+// attached to Python.
 unsafe impl Send for ExchangeApi {}
 // SAFETY: as above.
 unsafe impl Sync for ExchangeApi {}
@@ -85,34 +85,34 @@ pub struct Array {
     pub desc: TensorDesc,
     /// The address of the first element.
     pub address: u64,
-    /// Where that is.
+    /// The device of this memory.
     pub device: Device,
-    /// Whether it must not be written.
+    /// Whether the array must not be written.
     pub read_only: bool,
 }
 
-/// The dimensions that a descriptor holds.
+/// The largest number of dimensions of a descriptor.
 const MOST_DIMENSIONS: usize = 4;
 
-/// Why something is no array that an operator can take.
+/// Why an object is no array that an operator can take.
 #[derive(Debug)]
 pub enum Refused {
-    /// Python's own error.
+    /// An exception of Python.
     Python(PyErr),
-    /// No array at all, in words.
+    /// The object is no array; the text says what it is.
     NoArray(String),
-    /// Memory that holds something else than the array's values: what, and what to pass instead.
+    /// The memory does not hold the array's values.
     Deferred {
-        /// What is wrong with the array.
+        /// A text that says what is wrong with the array.
         what: String,
-        /// What would be taken.
+        /// What to pass instead.
         pass: String,
     },
     /// An element type that no operator knows.
     Type(String),
     /// A shape or strides that no descriptor holds.
     Shape(String),
-    /// Memory of a device that there is no backend for.
+    /// Memory of a device for which there is no backend.
     Place(String),
 }
 
@@ -123,64 +123,66 @@ impl From<PyErr> for Refused {
 }
 
 impl ExchangeApi {
-    /// The functions of an array's type, where its library has them.
+    /// The functions for an array's type, if its library has them.
     pub fn of(kind: &Bound<'_, PyAny>) -> Option<&'static Self> {
         let capsule = kind.getattr("__dlpack_c_exchange_api__").ok()?;
         let table = named(&capsule, c"dlpack_exchange_api")?.cast::<Self>();
-        // SAFETY: a capsule of that name holds such a table, which lives as long as the
-        // process, by DLPack's rules; the first fields are there in every version.
+        // SAFETY: by DLPack's rules, a capsule of this name holds such a table, which lives as
+        // long as the process; the first fields exist in every version.
         let api = unsafe { &*table };
         let whole = api.major == 1;
         (whole && api.tensor_from_object.is_some() && api.current_stream.is_some()).then_some(api)
     }
 
-    /// An array of this library, as it is, without waiting for anything.
+    /// Reads an array of this library without ordering it after other work.
     pub fn read(&self, array: &Bound<'_, PyAny>) -> Result<Array, Refused> {
         let read = self.tensor_from_object.ok_or_else(|| no_array(array))?;
         let mut tensor = std::mem::MaybeUninit::<Tensor>::uninit();
-        // SAFETY: the array's type is the one that the table comes from, and `tensor` is a
-        // place for what is written.
+        // SAFETY: the table belongs to the array's type, and `tensor` has room for a
+        // `DLTensor`.
         if unsafe { read(array.as_ptr().cast(), tensor.as_mut_ptr()) } != 0 {
             return Err(PyErr::fetch(array.py()).into());
         }
-        // SAFETY: written, since the call succeeded; its pointers are valid until control
-        // goes back to Python.
+        // SAFETY: the call succeeded, so `tensor` was written; its pointers are valid until
+        // control returns to Python.
         unsafe { tensor.assume_init().describe(None, false) }
     }
 
-    /// The stream that this library works on now, on a CUDA device.
+    /// The current stream of this library on a CUDA device.
     pub fn stream(&self, py: Python<'_>, device: usize) -> PyResult<u64> {
         let mut stream = std::ptr::null_mut();
         let device = i32::try_from(device)?;
-        // SAFETY: `stream` is a place for a handle.
+        // SAFETY: `stream` has room for a handle.
         let asked = self.current_stream.map(|ask| unsafe { ask(CUDA, device, &mut stream) });
         if asked == Some(0) { Ok(stream.addr() as u64) } else { Err(PyErr::fetch(py)) }
     }
 }
 
-/// The array that a DLPack capsule describes, or the same bits as elements of another type.
-/// The capsule stays whose it is and must outlive the use of the array.
+/// The array that a DLPack capsule describes; with `of`, the same bits as elements of this type.
+/// The capsule keeps its ownership, and must outlive the use of the array.
 pub fn from_capsule(capsule: &Bound<'_, PyAny>, of: Option<DType>) -> Result<Array, Refused> {
     if let Some(tensor) = named(capsule, c"dltensor") {
-        // SAFETY: a capsule of that name holds a `DLManagedTensor`, which begins with it.
+        // SAFETY: a capsule of this name holds a `DLManagedTensor`, which begins with a `DLTensor`.
         return unsafe { (*tensor.cast::<Tensor>()).describe(of, false) };
     }
     let Some(tensor) = named(capsule, c"dltensor_versioned") else {
         return Err(Refused::NoArray("a DLPack capsule that was used before".to_owned()));
     };
     let tensor = tensor.cast::<Versioned>();
-    // SAFETY: a capsule of that name holds such a struct, whose version comes first.
+    // SAFETY: a capsule of this name holds a `DLManagedTensorVersioned`, which begins with the
+    // version.
     let major = unsafe { (*tensor).major };
     if major != 1 {
         return Err(Refused::NoArray(format!("an array by version {major} of DLPack")));
     }
-    // SAFETY: of this version, all fields are there.
+    // SAFETY: a struct of this version has all fields of `Versioned`.
     unsafe { (*tensor).tensor.describe(of, (*tensor).flags & READ_ONLY != 0) }
 }
 
-/// What a capsule of this name holds.
+/// The pointer in a capsule, if the capsule has this name.
 fn named(capsule: &Bound<'_, PyAny>, name: &CStr) -> Option<*const c_void> {
-    // SAFETY: any object may be asked; the pointer is that of a capsule that was checked.
+    // SAFETY: `PyCapsule_IsValid` accepts any object; the pointer is read only from a capsule
+    // that is valid.
     unsafe {
         if ffi::PyCapsule_IsValid(capsule.as_ptr(), name.as_ptr()) == 0 {
             return None;
@@ -189,7 +191,7 @@ fn named(capsule: &Bound<'_, PyAny>, name: &CStr) -> Option<*const c_void> {
     }
 }
 
-/// What is said of something that is no array.
+/// The refusal of an object that is no array.
 pub fn no_array(object: &Bound<'_, PyAny>) -> Refused {
     Refused::NoArray(format!("a {}", object.get_type()))
 }
@@ -199,7 +201,7 @@ impl Tensor {
     /// `shape` and `strides` are null or point to `ndim` numbers.
     unsafe fn describe(&self, of: Option<DType>, read_only: bool) -> Result<Array, Refused> {
         let rank = usize::try_from(self.ndim).unwrap_or(0);
-        // SAFETY: the caller's, here and below.
+        // SAFETY: the caller promised that both pointers are null or point to `ndim` numbers.
         let numbers = |at: *const i64| unsafe {
             if at.is_null() || rank == 0 { &[] } else { std::slice::from_raw_parts(at, rank) }
         };
@@ -208,16 +210,16 @@ impl Tensor {
         let same_size = |of: &DType| of.size() * 8 == usize::from(self.dtype.bits);
         let dtype = of.filter(same_size).map_or_else(|| element(self.dtype), Ok)?;
         let desc = describe(dtype, shape, strides)?;
-        // Libraries pass null for nothing; the address is not looked at then.
+        // Libraries pass a null pointer for an empty array, whose address is not used.
         let address = (self.data.addr() as u64).wrapping_add(self.byte_offset);
         let address = if self.data.is_null() { 0 } else { address };
-        // The operators on the CPU use it as a pointer again.
+        // The operators on the CPU turn the address into a pointer again.
         self.data.expose_provenance();
         Ok(Array { desc, address, device, read_only })
     }
 }
 
-/// The device of DLPack's numbers.
+/// The device for DLPack's numbers of kind and index.
 pub fn device(kind: i32, index: i32) -> Result<Device, Refused> {
     match (kind, usize::try_from(index)) {
         (CPU | CUDA_HOST, _) => Ok(Device::CPU),
@@ -226,7 +228,7 @@ pub fn device(kind: i32, index: i32) -> Result<Device, Refused> {
     }
 }
 
-/// DLPack's numbers of a device whose memory a Python array can lie in.
+/// DLPack's numbers of kind and index for a device that Python arrays can be on.
 pub fn numbers(device: Device) -> (i32, i32) {
     let kind = if device == Device::CPU { CPU } else { CUDA };
     (kind, i32::try_from(device.index()).unwrap_or(0))
@@ -260,10 +262,10 @@ fn element(dtype: DataType) -> Result<DType, Refused> {
     })
 }
 
-/// A descriptor of a shape and, unless it is packed, strides.
+/// A descriptor with a shape, and with strides unless the array is packed.
 ///
-/// The strides of dimensions that are not walked are written as 1: libraries disagree on
-/// them, and calls with the same shape shall be the same call.
+/// Dimensions with at most one element get the stride 1, because libraries disagree on their
+/// strides, and calls with equal shapes must have equal descriptors.
 pub fn describe(dtype: DType, shape: &[i64], strides: &[i64]) -> Result<TensorDesc, Refused> {
     let mut extents = [0; MOST_DIMENSIONS];
     let mut steps = [1; MOST_DIMENSIONS];

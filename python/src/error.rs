@@ -1,10 +1,10 @@
-//! Errors: the library's sentence in an exception of `spec_ops._errors`.
+//! Errors: exceptions of `spec_ops._errors` with the library's message.
 
 use pyo3::prelude::*;
 use spec::{Error, ErrorKind, Status};
 
-/// The library's error as an exception: of the class that `spec_ops._errors` has for its
-/// status and kind.
+/// The library's error as an exception, of the class that `spec_ops._errors` chooses by status
+/// and kind.
 pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
     let kind = match error.kind() {
         ErrorKind::Usage => "usage",
@@ -16,23 +16,25 @@ pub fn raise(py: Python<'_>, error: &Error) -> PyErr {
     made(py, "error", (error.to_string(), error.status().code(), kind))
 }
 
-/// An exception of other code, an array's library for one, as an exception of this package
-/// whose cause it is. What ends programs, as `KeyboardInterrupt` does, stays what it is.
+/// Wraps an exception of other code, for example of an array's library, in an exception of this
+/// package, whose `__cause__` it becomes. Exceptions that end programs, such as
+/// `KeyboardInterrupt`, are passed on unchanged.
 pub fn foreign(py: Python<'_>, doing: &str, status: Status, raised: PyErr) -> PyErr {
     made(py, "foreign", (doing, status.code(), raised.into_value(py)))
 }
 
-/// A call that is wrong before any array is looked at: too many arrays, `out` of no use.
+/// The error for a call with a wrong signature, found before any array is read: too many arrays,
+/// or a wrong `out`.
 pub fn signature(py: Python<'_>, words: String) -> PyErr {
     made(py, "SignatureError", (words, Status::BadParam.code()))
 }
 
-/// Something that a part of this package should have seen to.
+/// The error for a defect of this package.
 pub fn internal(py: Python<'_>, what: &str) -> PyErr {
     made(py, "SpecError", (format!("spec_ops: {what}"), Status::InternalError.code()))
 }
 
-/// What a function of `spec_ops._errors` makes of these.
+/// Calls a function of `spec_ops._errors`, which makes an exception of the arguments.
 fn made<'py>(
     py: Python<'py>,
     function: &str,
@@ -43,7 +45,7 @@ fn made<'py>(
     made.map_or_else(|failed| failed, PyErr::from_value)
 }
 
-/// An argument that is not what the contract asks for, by the contract's names.
+/// The error for an argument that does not fit the contract, with the contract's names.
 pub fn argument(
     status: Status,
     operator: &'static str,

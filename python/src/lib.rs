@@ -3,17 +3,17 @@
 //! | module | what it does |
 //! |---|---|
 //! | `dlpack` | **the** way to read an array: DLPack's structs |
-//! | `library` | where arrays come from: current streams, new arrays |
-//! | `options` | operators from Python's values, by the contract's descriptions |
-//! | `call` | an operator by its argument list alone |
-//! | `prepared` | an operator made for shapes and a device, and its workspaces |
-//! | `contract` | an operator's contract, and what is said of its arguments |
+//! | `library` | the libraries of arrays: their current streams, and how they make new arrays |
+//! | `options` | makes operators from Python values, by the contract's descriptions |
+//! | `call` | a common interface of all operators |
+//! | `prepared` | an operator created for shapes and a device, and its workspaces |
+//! | `contract` | an operator's contract, and the errors for its arguments |
 //! | `arguments` | the arguments of one call: read, completed, compared with the plan |
-//! | `operator`, `plan` | `Operator` and `Plan`, what Python calls |
-//! | `device` | devices that are open; threads after a fork |
-//! | `error` | sentences as exceptions |
+//! | `operator`, `plan` | `Operator` and `Plan`, the objects that Python calls |
+//! | `device` | open devices; threads after a fork |
+//! | `error` | exceptions |
 //!
-//! Operators, options and arguments are named nowhere here: they come from the contract's lists.
+//! The code here names no operator, option or argument: all names come from the contracts.
 
 mod arguments;
 mod call;
@@ -62,7 +62,7 @@ fn operators(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     Ok(all)
 }
 
-/// An option as [`operators`] has it.
+/// The tuple of an option, as described at [`operators`].
 fn described<'py>(py: Python<'py>, option: &OptionInfo) -> PyResult<Bound<'py, PyTuple>> {
     let choices = match option.kind {
         Kind::Choice(choice) => choice.values,
@@ -83,7 +83,7 @@ fn described<'py>(py: Python<'py>, option: &OptionInfo) -> PyResult<Bound<'py, P
 #[pyfunction]
 fn devices(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let all = PyDict::new(py);
-    // Those whose memory a Python array can lie in.
+    // The backends whose memory Python arrays can be in.
     let listings = [
         ("cpu", spec::cpu::devices()),
         ("cuda", device::caught(Device::new("cuda", 0), spec::cuda::devices)),

@@ -1,8 +1,8 @@
-//! The libraries that arrays come from: how each hands out its arrays, what its current
-//! stream is, and how it makes new ones.
+//! The libraries that arrays come from: how each library hands out its arrays, what its current
+//! stream is, and how the library makes new arrays.
 //!
-//! What is particular of torch, cupy and others is said in Python, in `spec_ops._arrays`;
-//! here it is asked once a type and remembered.
+//! The Python module `spec_ops._arrays` has the code for torch, cupy and others. This module
+//! asks it once per type of array and caches the answer.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -14,31 +14,33 @@ use spec::{DType, Device};
 
 use crate::dlpack::{self, Array, ExchangeApi, Refused};
 
-/// A library's ways with its arrays, or with those of one type.
+/// How to read and make arrays of a library, or of one type of a library's arrays.
 #[derive(Debug)]
 pub struct Library {
     name: String,
     exchange: Option<&'static ExchangeApi>,
-    /// An array as a capsule, unordered: on the library's own current stream.
+    /// The function that returns an array as a capsule without ordering it: the array is ready on
+    /// the library's own current stream.
     capsule: Option<Py<PyAny>>,
-    /// An array, ordered before what is enqueued on a stream from now on.
+    /// The function that returns an array, ordered before later work of a given stream.
     ordered: Py<PyAny>,
-    /// The current stream of a device.
+    /// The function that returns the current stream of a device.
     stream: Py<PyAny>,
-    /// A new array like another.
+    /// The function that makes a new array like another array.
     empty: Py<PyAny>,
-    /// What makes a result of a new array, where that is of another type.
+    /// The function that makes a result of a new array, if new arrays have another type than
+    /// results.
     finish: Option<Py<PyAny>>,
-    /// Whether arrays are never written.
+    /// Whether arrays must never be written.
     immutable: bool,
-    /// Why arrays of this type are not taken, where they are not.
+    /// Why arrays of this type are refused, if they are.
     refused: Option<String>,
-    /// Methods that say whether memory holds something else than an array's values, each with
-    /// what it holds then, and what to pass instead.
+    /// Methods that tell whether memory does not hold an array's values. Each comes with a text for
+    /// what the memory holds instead, and with what to pass instead.
     deferred: Vec<(Py<PyString>, String, String)>,
 }
 
-/// By the address of the type, which is kept.
+/// The known libraries. The key is the address of a type, which is kept alive.
 static LIBRARIES: RwLock<Option<HashMap<usize, &'static Library>>> = RwLock::new(None);
 
 impl Library {
@@ -75,8 +77,8 @@ impl Library {
             refused: asked.getattr("refused")?.extract()?,
             deferred: asked.getattr("deferred")?.extract()?,
         };
-        // There are as many as there are types of arrays. The type is kept with it, so that
-        // its address is never another's.
+        // There is one leaked library per type of array. The type is leaked too, so that its
+        // address is never reused for another type.
         std::mem::forget(kind);
         let library: &'static Library = Box::leak(Box::new(library));
         let mut known = LIBRARIES.write().unwrap_or_else(PoisonError::into_inner);
@@ -92,34 +94,34 @@ impl Library {
     }
 }
 
-/// The arrays of one call: where they are, and the stream that the call goes to.
+/// The arrays of one call, and the stream of the call.
 pub struct Arrays<'py> {
     py: Python<'py>,
-    /// The first array and its library, whose stream it is and which makes new ones.
+    /// The first array and its library. This library gives the stream and makes new arrays.
     first: Option<(Bound<'py, PyAny>, &'static Library)>,
     /// The CUDA device, if any array is on one, and the stream there.
     stream: Option<(Device, u64)>,
-    /// What must outlive the call.
+    /// Objects that must outlive the call.
     kept: Vec<Bound<'py, PyAny>>,
 }
 
 impl<'py> Arrays<'py> {
-    /// None yet.
+    /// No arrays.
     pub fn new(py: Python<'py>) -> Self {
         Arrays { py, first: None, stream: None, kept: Vec::new() }
     }
 
-    /// Python, which is attached while there are arrays.
+    /// The token for the attached Python interpreter.
     pub fn py(&self) -> Python<'py> {
         self.py
     }
 
-    /// The stream, where arrays are on a CUDA device.
+    /// The stream of the call, if the arrays are on a CUDA device.
     pub fn stream(&self) -> Option<u64> {
         self.stream.map(|(_, stream)| stream)
     }
 
-    /// One more array.
+    /// Reads an array of the call.
     pub fn read(&mut self, array: &Bound<'py, PyAny>) -> Result<Array, Refused> {
         let library = Library::of(array)?;
         if let Some(what) = &library.refused {
@@ -141,7 +143,7 @@ impl<'py> Arrays<'py> {
         Ok(read)
     }
 
-    /// The array as it lies, where its library can say so without ordering anything.
+    /// The array without any ordering; `None` if its library cannot hand the array out this way.
     fn unordered(
         &mut self,
         library: &'static Library,
@@ -151,7 +153,7 @@ impl<'py> Arrays<'py> {
             return api.read(array).map(Some);
         }
         let Some(way) = &library.capsule else { return Ok(None) };
-        // What a library does not hand out this way it may in another.
+        // A library that fails here may still hand out the array in another way.
         let Ok(capsule) = way.bind(self.py).call1((array,)) else { return Ok(None) };
         let read = match dlpack::from_capsule(&capsule, None) {
             Err(Refused::Type(_)) => return Ok(None),
@@ -161,8 +163,8 @@ impl<'py> Arrays<'py> {
         Ok(Some(read))
     }
 
-    /// Whether work on this call's stream comes after what the library has enqueued for its
-    /// arrays on a device: it is the library's own current stream.
+    /// Whether work on the stream of this call comes after the library's own work on its arrays:
+    /// this holds if the stream is the library's current stream of the device.
     fn is_ordered(&mut self, library: &'static Library, device: Device) -> Result<bool, Refused> {
         if device == Device::CPU {
             return Ok(true);
@@ -174,7 +176,7 @@ impl<'py> Arrays<'py> {
             (Some((on, stream)), _) if on == device => {
                 Ok(library.stream(self.py, device)? == stream)
             }
-            // Of two devices one will be refused.
+            // Arrays on two devices are refused later.
             (Some(_), _) => Ok(true),
             (None, _) => {
                 self.stream = Some((device, library.stream(self.py, device)?));
@@ -183,7 +185,7 @@ impl<'py> Arrays<'py> {
         }
     }
 
-    /// The array, after its library has ordered it before this call's stream.
+    /// The array, after its library has ordered its own work before the stream of this call.
     fn ordered(
         &mut self,
         library: &'static Library,
@@ -192,7 +194,7 @@ impl<'py> Arrays<'py> {
         let py = self.py;
         let (kind, index): (i32, i32) = match array.call_method0(intern!(py, "__dlpack_device__")) {
             Ok(device) => device.extract()?,
-            // An array by its `data_ptr` alone has no such method.
+            // An array that has only `data_ptr` lacks this method.
             Err(_) => (dlpack::CPU, 0),
         };
         let device = dlpack::device(kind, index)?;
@@ -205,7 +207,7 @@ impl<'py> Arrays<'py> {
             return Err(dlpack::no_array(array));
         }
         let read = match handed.cast::<PyTuple>() {
-            // An element type that the library has and does not tell DLPack of.
+            // An element type that the library has, but cannot describe by DLPack.
             Ok(parts) if parts.len() == 2 => {
                 let of = dtype(&parts.get_item(1)?.extract::<String>()?)?;
                 dlpack::from_capsule(&parts.get_item(0)?, Some(of))?
@@ -221,7 +223,7 @@ impl<'py> Arrays<'py> {
         Ok(read)
     }
 
-    /// A new array by the first one's library, beside it.
+    /// A new array, made by the first array's library on the same device.
     pub fn empty(&self, shape: &Py<PyAny>, dtype: &str) -> PyResult<Bound<'py, PyAny>> {
         let Some((first, library)) = &self.first else {
             return Err(crate::error::internal(self.py, "no array to make another like"));
@@ -229,17 +231,17 @@ impl<'py> Arrays<'py> {
         library.empty.bind(self.py).call1((first, shape, dtype))
     }
 
-    /// The first array, which new ones are made like.
+    /// The first array, the example for new arrays.
     pub fn first(&self) -> Option<&Bound<'py, PyAny>> {
         self.first.as_ref().map(|(first, _)| first)
     }
 
-    /// Who makes new arrays: the name of the first one's library.
+    /// The name of the library that makes new arrays: the first array's.
     pub fn maker(&self) -> &'static str {
         self.first.as_ref().map_or("nobody", |(_, library)| &library.name)
     }
 
-    /// A new array, written, as the first one's library has its arrays.
+    /// Turns a new array, after it was written, into a result of the first array's library.
     pub fn finish(&self, made: Bound<'py, PyAny>) -> PyResult<Bound<'py, PyAny>> {
         match self.first.as_ref().and_then(|(_, library)| library.finish.as_ref()) {
             Some(finish) => finish.bind(self.py).call1((made,)),
@@ -248,7 +250,7 @@ impl<'py> Arrays<'py> {
     }
 }
 
-/// An array in numbers: address, shape, strides, element type, kind and index of the device.
+/// The array of a tuple of address, shape, strides, element type, device kind and device index.
 fn described(parts: &Bound<'_, PyTuple>) -> Result<Array, Refused> {
     type Parts = (u64, Vec<i64>, Vec<i64>, String, i32, i32);
     let (address, shape, strides, name, kind, index) = parts.extract::<Parts>()?;

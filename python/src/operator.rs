@@ -17,8 +17,8 @@ use crate::options::MAKERS;
 use crate::plan::Plan;
 use crate::prepared::{Descs, Keeps, Output, Prepared, Shared};
 
-/// The most shapes that an operator remembers. Creating one anew costs little more than
-/// calling it.
+/// The largest number of shapes for which an operator caches what it prepared. Preparing again
+/// costs little more than a call.
 const REMEMBERED: usize = 1024;
 
 /// An operator with its parameters. `Operator(name, options, outputs, result)` takes the options
@@ -33,7 +33,7 @@ pub struct Operator {
     known: Mutex<HashMap<Key, Shared>>,
 }
 
-/// The most operators that are remembered by their options.
+/// The largest number of operators that are cached by their options.
 const OPTIONS_REMEMBERED: usize = 4096;
 
 /// The operator with options in the contract's order, which remembers shapes it met:
@@ -45,10 +45,10 @@ pub(crate) fn operator<'py>(of: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyA
     let py = of.py();
     let known = KNOWN.get_or_init(py, || PyDict::new(py).unbind()).bind(py);
     let make = || py.import("spec_ops._functions")?.getattr("make")?.call1(of);
-    // What cannot be looked up is no option: making the operator says which.
+    // An object that cannot be hashed is no option: making the operator reports which.
     let Ok(found) = known.get_item(of) else { return make() };
     if let Some(found) = found {
-        // Numbers that are equal may be of types of which only one is taken: 2 and 2.0.
+        // Equal numbers may have different types, of which only one is accepted: 2 and 2.0.
         let options = found.cast::<Operator>()?.get().options.bind(py);
         let given = of.iter_borrowed().skip(1);
         let type_of = |option: &Bound<'_, PyAny>| option.get_type_ptr();
@@ -64,18 +64,19 @@ pub(crate) fn operator<'py>(of: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyA
     Ok(made)
 }
 
-/// What a plan is made for, and a call is remembered by.
+/// The arrays that a plan is made for, also the key of the cache of calls.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
-    /// Where the arrays lie.
+    /// The device of the arrays.
     pub device: Device,
-    /// What is read or changed in place.
+    /// The arguments that are read or changed in place.
     pub inputs: Descs,
-    /// What shall become of the outputs.
+    /// How the call treats the outputs.
     pub outputs: Outputs,
 }
 
-/// Shapes tell calls apart well enough, and the rest of a key is long: mostly absent arguments.
+/// Hashes only the shapes, which distinguish calls well enough. The rest of a key is long and
+/// consists mostly of absent arguments.
 impl Hash for Key {
     fn hash<H: Hasher>(&self, state: &mut H) {
         for desc in self.inputs.iter().flatten() {
@@ -85,12 +86,12 @@ impl Hash for Key {
 }
 
 impl Operator {
-    /// The operator and its names.
+    /// The contract of the operator.
     pub(crate) fn contract(&self) -> &Contract {
         &self.contract
     }
 
-    /// What is ready for such a call, made if it was not.
+    /// The prepared operator for such a call, from the cache or newly made.
     fn prepared(&self, py: Python<'_>, call: &Arguments<'_, '_>) -> PyResult<Shared> {
         let key = Key::of(call)?;
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
@@ -107,7 +108,7 @@ impl Operator {
         Ok(prepared)
     }
 
-    /// The operator made for these arrays.
+    /// Prepares the operator for these arrays.
     pub(crate) fn prepare(&self, py: Python<'_>, key: &Key) -> PyResult<Prepared> {
         let mut descs = key.inputs;
         for (desc, wanted) in descs.iter_mut().zip(&key.outputs) {
@@ -120,8 +121,8 @@ impl Operator {
             .map_err(|error| error::raise(py, &error))
     }
 
-    /// The outputs that are made by calls, as `spec_ops._shapes` reads them from the
-    /// contract's own words.
+    /// The outputs that calls make. `spec_ops._shapes` computes their shapes and dtypes from the
+    /// texts of the contract.
     fn new_outputs(
         &self,
         py: Python<'_>,
@@ -139,8 +140,8 @@ impl Operator {
             if key.outputs[i] != Some(Wanted::New) {
                 continue;
             }
-            // Without an input that its shape depends on, or with one of another rank, the
-            // library says what is wrong with that; so it does where a size is no size at all.
+            // If an input that the shape depends on is missing or has a wrong rank, or if a
+            // size is negative, the library reports the error later.
             let (shape, dtype) = match made.get_item(argument.name)?.map(|of| of.extract()) {
                 Some(Ok(found)) => found,
                 _ => {
@@ -149,7 +150,7 @@ impl Operator {
                 }
             };
             let (shape, dtype): (Vec<i64>, String) = (shape, dtype);
-            // A count is whatever whole number its library is at home with.
+            // A count has the integer dtype that its library commonly uses.
             let known = argument.dtypes.iter().find(|known| known.name() == dtype);
             let known = *known.unwrap_or(&argument.dtypes[0]);
             let desc = crate::dlpack::describe(known, &shape, &[])
@@ -183,17 +184,17 @@ impl Operator {
     ) -> PyResult<Bound<'py, PyAny>> {
         call.complete(prepared)?;
         let (lent, arrays) = call.parts();
-        // SAFETY: `complete` compared every array, as it was just read, with the plan's
-        // descriptors and device, and found that nothing that is written overlaps anything else;
-        // libraries keep their memory until work on their current stream is done, which DLPack
-        // orders the others against.
+        // SAFETY: `complete` compared every array with the plan's descriptors and device, and
+        // checked that no written array overlaps another. Libraries keep an array's memory until
+        // the work of their current stream is done, and DLPack orders the arrays of other
+        // libraries against this stream.
         unsafe { prepared.run(py, &self.contract, lent, arrays, keeps)? };
         call.results(&self.result)
     }
 }
 
 impl Key {
-    /// What a call's plan is made for.
+    /// The key of a call.
     pub fn of(call: &Arguments<'_, '_>) -> PyResult<Self> {
         let (device, inputs, outputs) = call.described()?;
         Ok(Key { device, inputs, outputs })
@@ -214,7 +215,7 @@ impl Operator {
         let make =
             listed.find(|(listed, _)| listed.name == name && listed.options.len() <= options.len());
         let (listed, make) = make.ok_or_else(|| error::internal(py, "no such operator"))?;
-        // Behind the options come extents of outputs, which are for their shapes alone.
+        // After the options come extents, which only the shapes of outputs need.
         let values: Vec<_> = options.iter().take(listed.options.len()).collect();
         let operator = make(&values).map_err(|error| error::raise(py, &error))?;
         let (contract, known) = (Contract::new(operator), Mutex::default());

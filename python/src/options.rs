@@ -1,4 +1,4 @@
-//! Options: an operator from Python's values, by what its contract says of each option.
+//! Makes operators from Python values, by the contract's description of each option.
 
 use pyo3::prelude::*;
 use spec::options::{DefaultValue, Kind, OptionInfo, Value};
@@ -6,7 +6,7 @@ use spec::{Portable, Result};
 
 use crate::call::Create;
 
-/// Makes an operator of the values of its options, in the contract's order.
+/// A function that makes an operator from the values of its options, in the contract's order.
 pub type Make = fn(&[Bound<'_, PyAny>]) -> Result<Box<dyn Create>>;
 
 macro_rules! makers {
@@ -31,7 +31,7 @@ fn make<O: Portable>(values: &[Bound<'_, PyAny>]) -> Result<Box<dyn Create>> {
     Ok(Box::new(operator))
 }
 
-/// The value that an object of Python's is; `None` where it is none of this option's type.
+/// The value of a Python object; `None` if the object does not have the option's type.
 fn read(option: &OptionInfo, value: &Bound<'_, PyAny>) -> Option<Value> {
     match option.kind {
         Kind::OptionalSize if value.is_none() => Some(Value::Absent),
@@ -40,12 +40,12 @@ fn read(option: &OptionInfo, value: &Bound<'_, PyAny>) -> Option<Value> {
         Kind::I32 => value.extract().ok().map(Value::I32),
         Kind::F32 => value.extract().ok().map(Value::F32),
         Kind::Choice(choice) => choice.value(&value.extract::<String>().ok()?),
-        // A kind that this package does not know belongs to no option of it.
+        // No operator of this package has an option of another kind.
         _ => None,
     }
 }
 
-/// What Python calls the type of an option's values.
+/// Python's name for the type of an option's values.
 pub fn kind(kind: Kind) -> &'static str {
     match kind {
         Kind::Bool => "bool",
@@ -56,13 +56,13 @@ pub fn kind(kind: Kind) -> &'static str {
     }
 }
 
-/// A value as an object of Python's.
+/// A value as a Python object.
 pub fn object(py: Python<'_>, value: Value) -> PyResult<Py<PyAny>> {
     Ok(match value {
         Value::Bool(value) => value.into_pyobject(py)?.to_owned().into_any().unbind(),
         Value::Size(value) => value.into_pyobject(py)?.into_any().unbind(),
         Value::I32(value) => value.into_pyobject(py)?.into_any().unbind(),
-        // By its digits: 0.1, and not the number of 64 bits that 0.1 of 32 bits is.
+        // Converts by decimal digits, so that the f32 0.1 becomes 0.1 in Python.
         Value::F32(value) => {
             value.to_string().parse::<f64>()?.into_pyobject(py)?.into_any().unbind()
         }

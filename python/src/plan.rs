@@ -31,8 +31,8 @@ impl Plan {
     }
 }
 
-/// An argument as a pickle has it: None where it is absent, True where the call makes it, else
-/// element type, shape and strides.
+/// An argument in a pickle: None for an absent argument, True for an output that the call makes,
+/// otherwise element type, shape and strides.
 #[derive(FromPyObject, IntoPyObject)]
 pub(crate) enum Kept {
     New(bool),
@@ -46,7 +46,7 @@ impl Kept {
         Kept::Array(desc.dtype().name().to_owned(), shape, strides)
     }
 
-    /// What `key` has for the argument at a place.
+    /// The entry of `key` for the argument with this index.
     fn of(key: &Key, place: usize, argument: &Argument) -> Option<Self> {
         if argument.role != Role::Output {
             return key.inputs[place].as_ref().map(Kept::array);

@@ -1,4 +1,4 @@
-//! An operator made for shapes, types and a device, with the workspaces of its calls.
+//! An operator created for certain shapes, dtypes and a device, with the workspaces of its calls.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -11,25 +11,25 @@ use crate::device;
 use crate::dlpack::Array;
 use crate::library::Arrays;
 
-/// Descriptors of an operator's arguments, in its order; `None` where one is absent.
+/// Descriptors of an operator's arguments, in the contract's order; `None` for absent arguments.
 pub type Descs = [Option<TensorDesc>; MOST];
 
-/// An output that calls make if they are not given one.
+/// An output that a call makes if the caller gives no array for it.
 #[derive(Debug)]
 pub struct Output {
-    /// Its shape, as Python has it.
+    /// The shape, as a Python object.
     pub shape: Py<PyAny>,
-    /// Its element type.
+    /// The element type.
     pub dtype: String,
 }
 
-/// An operator that is ready.
+/// An operator that is ready to be called.
 pub struct Prepared {
     call: Box<dyn Call>,
     handle: spec::Handle,
-    /// What it was made for.
+    /// The descriptors that the operator was created for.
     pub descs: Descs,
-    /// By argument, what is made where nothing is given.
+    /// For each argument, the output to make if the caller gives none.
     pub outputs: [Option<Output>; MOST],
     /// Workspaces in host memory that no call uses now. A call on the CPU takes long, so each
     /// call has a workspace of its own and threads that share a plan never wait for each other.
@@ -52,7 +52,7 @@ struct Lane {
     turn: Mutex<()>,
 }
 
-/// A stream; the default stream of a thread (handle 2) is one for each.
+/// A stream. Handle 2 is the default stream of a thread, which is another stream in each thread.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct StreamKey(u64, Option<std::thread::ThreadId>);
 
@@ -67,13 +67,13 @@ impl StreamKey {
 pub enum Keeps {
     /// The plan, for its next call on the stream.
     Plan,
-    /// Nobody: it goes back to its library, whose allocator orders it by the stream and
-    /// knows of graphs that are being captured.
+    /// Nobody: the workspace goes back to its library, whose allocator orders reuse by the
+    /// stream and takes account of graph captures.
     Nobody,
 }
 
 impl Prepared {
-    /// Made for `descs` on `device`.
+    /// Creates the operator for `descs` on `device`.
     ///
     /// # Errors
     /// As [`spec::Handle::create`].
@@ -90,7 +90,7 @@ impl Prepared {
         Ok(Prepared { call, handle, descs, outputs, host, streams })
     }
 
-    /// The device it is made for.
+    /// The device that the operator was created for.
     pub fn device(&self) -> Device {
         self.handle.device()
     }
@@ -100,12 +100,12 @@ impl Prepared {
         self.call.workspace_size()
     }
 
-    /// Enqueues a call on arrays that are as `descs` has them.
+    /// Enqueues a call on arrays that have the descriptors `descs`.
     ///
     /// # Safety
-    /// The arrays are on the plan's device, valid for what `descs` says, and nothing that is
-    /// written overlaps anything else. All that is enqueued for them elsewhere is ordered
-    /// against the stream of `lent`.
+    /// The arrays are on the plan's device and valid for the shapes and strides of `descs`, and
+    /// no written array overlaps another array. All other work on the arrays is ordered against
+    /// the stream of `lent`.
     pub unsafe fn run(
         &self,
         py: Python<'_>,
@@ -120,11 +120,11 @@ impl Prepared {
         }
         let addresses = &addresses[..arrays.len()];
         let done = if let Some(stream) = lent.stream() {
-            // SAFETY: the caller's.
+            // SAFETY: the caller promised what `run` needs.
             let done = unsafe { self.on_stream(py, lent, addresses, stream, keeps) };
             done.map_err(|raised| contract.foreign(py, "no workspace", raised))?
         } else {
-            // SAFETY: the caller's.
+            // SAFETY: the caller promised what `run` needs.
             unsafe { self.on_host(py, addresses) }
         };
         done.map_err(|error| crate::error::raise(py, &error))
@@ -142,9 +142,11 @@ impl Prepared {
         let start = workspace.as_mut().and_then(|buffer| buffer.view_mut().host::<u8>());
         let start = Address::from(start.map_or(std::ptr::null_mut(), |host| host.as_mut_ptr()));
         let threads = device::threads();
-        // No lock is held while Python is let go: another thread may fork the process.
+        // No lock is held while Python's lock is released, because another thread may then fork
+        // the process.
         let done = py.detach(|| {
-            // SAFETY: the caller's; the workspace is this call's alone until it returns.
+            // SAFETY: the caller promised what `run` needs; only this call uses the workspace
+            // until the call returns.
             let work = || unsafe { self.call.call(start, addresses, Stream::default()) };
             match &threads {
                 Some(pool) => pool.install(work),
@@ -180,23 +182,24 @@ impl Prepared {
             (None, None) => 0,
         };
         let done = py.detach(|| {
-            // Waited for without Python's lock, and given back before Python's lock is taken
-            // again: whoever has the turn never waits for a thread that waits for the turn.
+            // The turn is taken after Python's lock is released, and given back before Python's
+            // lock is taken again. So the thread that has the turn never waits for a thread that
+            // waits for the turn.
             let _turn = lane.as_ref().map(|lane| lane.turn.lock());
-            // SAFETY: `run`'s caller vouches for arrays and stream. Nothing else uses the
-            // workspace unordered: `own` is this call's alone, and a lane is used on its own
-            // stream by one call at a time, whose turn is held.
+            // SAFETY: the caller of `run` promised that arrays and stream are valid. All uses of
+            // the workspace are ordered: only this call uses `own`, and a lane is used on its own
+            // stream by one call at a time, the call that holds the turn.
             unsafe {
                 let stream = Stream::from_raw(device, stream);
                 self.call.call(Address::from(start), addresses, stream)
             }
         });
-        // The library's allocator gives the memory to nobody before the stream has passed here.
+        // The library's allocator reuses the memory only after the work enqueued on this stream.
         drop(own);
         Ok(done)
     }
 
-    /// The plan's workspace on a stream, allocated where this is the first call there.
+    /// The plan's workspace on a stream, allocated by the first call on this stream.
     fn lane(
         &self,
         py: Python<'_>,
@@ -208,8 +211,8 @@ impl Prepared {
         if let Some(lane) = find(&self.streams(), stream) {
             return Ok(lane);
         }
-        // The lock of `streams` is not held across the library's code, which may let other
-        // threads run. Of two threads that both allocate, the first keeps its workspace.
+        // The lock of `streams` is not held while the library's code runs, which may let other
+        // threads run. If two threads both allocate, the first workspace is kept.
         let (workspace, start) = allocate(py, lent, bytes)?;
         let mut streams = self.streams();
         if let Some(lane) = find(&streams, stream) {
@@ -229,7 +232,7 @@ fn find(streams: &[Arc<Lane>], stream: StreamKey) -> Option<Arc<Lane>> {
     streams.iter().find(|lane| lane.stream == stream).cloned()
 }
 
-/// Bytes from the arrays' own library, and where they start.
+/// Allocates bytes with the arrays' own library; returns the array and its address.
 fn allocate(py: Python<'_>, lent: &Arrays<'_>, bytes: usize) -> PyResult<(Py<PyAny>, u64)> {
     let shape = (bytes,).into_pyobject(py)?.into_any().unbind();
     let workspace = lent.empty(&shape, "u8")?;
@@ -249,5 +252,5 @@ impl std::fmt::Debug for Prepared {
     }
 }
 
-/// Shared by the plans and calls that use it.
+/// A prepared operator, shared by the plans and calls that use it.
 pub type Shared = Arc<Prepared>;

@@ -1,9 +1,9 @@
-//! `cargo xtask bindings`: `spec.h`, from the declarations of the operators.
+//! `cargo xtask bindings`: writes `spec.h` from the declarations of the operators.
 //!
-//! What is not about one operator is typed in Rust and comes through cbindgen. The structs,
-//! constants and functions of the operators are written here, straight from
-//! [`spec_core::ops::ALL`], with fields in the order of `abi.txt`, to which fields that are new
-//! are appended first.
+//! cbindgen writes the part of the header that concerns no single operator, from the Rust code
+//! of libspec. This module writes the structs, constants and functions of the operators, from
+//! [`spec_core::ops::ALL`]. Fields stand in the order of `abi.txt`; new fields are appended to
+//! `abi.txt` first.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use spec_core::{Argument, Role};
 use crate::{Result, read, root, write};
 use abi::Line;
 
-/// The order of fields, as libspec itself reads it.
+/// The module of libspec that reads the order of fields.
 #[path = "../../crates/spec-c/src/abi.rs"]
 mod abi;
 
@@ -22,7 +22,7 @@ const CRATE: &str = "crates/spec-c";
 const ABI: &str = "crates/spec-c/abi.txt";
 const HEADER: &str = "crates/spec-c/include/spec.h";
 
-/// Where the part of the operators goes: before what cbindgen ends a header with.
+/// The end of a header by cbindgen. The part of the operators goes before this text.
 const END: &str = "#ifdef __cplusplus\n}  // extern \"C\"";
 
 const ABI_HEAD: &str = "\
@@ -72,7 +72,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// The order of fields, with those that it lacks at its end.
+/// The text of `abi.txt` with missing fields and values appended.
 fn grown(known: &str) -> String {
     let mut text = known.to_owned();
     let mut add = |kind: Line, of: &str, name: &str| {
@@ -92,7 +92,7 @@ fn grown(known: &str) -> String {
     text
 }
 
-/// The lists of values that options have, each once.
+/// The lists of values of all options, each list once.
 fn choices() -> Vec<&'static ChoiceInfo> {
     let mut choices: Vec<&ChoiceInfo> = Vec::new();
     for option in ALL.iter().flat_map(|operator| operator.options) {
@@ -105,12 +105,13 @@ fn choices() -> Vec<&'static ChoiceInfo> {
     choices
 }
 
-/// The header of all that libspec exports.
+/// The whole header of libspec.
 fn header(abi: &str) -> Result<String> {
     let folder = root().join(CRATE);
     let config = cbindgen::Config::from_file(folder.join("cbindgen.toml"))?;
     let mut builder = cbindgen::Builder::new().with_config(config);
-    // Not lib.rs, which would bring them in the order of their names.
+    // The files are given one by one, because cbindgen would sort the modules of lib.rs by
+    // name.
     for source in ["status", "tensor", "device", "memory", "operator"] {
         builder = builder.with_src(folder.join("src").join(source).with_extension("rs"));
     }
@@ -131,19 +132,19 @@ fn header(abi: &str) -> Result<String> {
     Ok(format!("{}{}\n{}", &header[..at], operators.trim_start(), &header[at..]))
 }
 
-/// A comment, each line behind `indent` spaces.
+/// Appends a C comment, each line after `indent` spaces.
 fn comment(text: &mut String, indent: usize, lines: &str) {
     let indent = " ".repeat(indent);
     _ = writeln!(text, "{indent}/**");
     for line in lines.trim_end().lines() {
-        // Text of the declarations, in which C would see the end of the comment.
+        // A `*/` within the text would end the C comment.
         let line = line.strip_prefix(' ').unwrap_or(line).replace("*/", "* /");
         _ = writeln!(text, "{}", format!("{indent} * {line}").trim_end());
     }
     _ = writeln!(text, "{indent} */");
 }
 
-/// The numbers of a list of values.
+/// Appends the C constants of a list of values.
 fn constants(text: &mut String, choice: &ChoiceInfo) {
     for (number, value) in choice.values.iter().enumerate() {
         let list = choice.doc.trim_end().trim_start();
@@ -153,7 +154,7 @@ fn constants(text: &mut String, choice: &ChoiceInfo) {
     }
 }
 
-/// The operator's structs of parameters, tensors and buffers.
+/// Appends the operator's structs of parameters, tensors and buffers.
 fn structs(text: &mut String, operator: &Description, abi: &str) -> Result<()> {
     let name = operator.name;
     let places = |kind, contract: Vec<&str>| abi::order(abi, kind, name, &contract);
@@ -217,7 +218,7 @@ fn close(text: &mut String, name: &str, suffix: &str) {
     _ = writeln!(text, "}} spec_{name}_{suffix};");
 }
 
-/// The operator's functions; the comment of the first stands there already.
+/// Appends the operator's functions. The comment of the first function was appended before.
 fn functions(text: &mut String, name: &str) {
     _ = writeln!(
         text,
@@ -265,7 +266,7 @@ fn functions(text: &mut String, name: &str) {
     );
 }
 
-/// A parameter's type. Each has 8 bytes, so that no struct has padding.
+/// The C type of a parameter. Each type has 8 bytes, so that no struct has padding.
 fn c_type(kind: Kind) -> &'static str {
     match kind {
         Kind::I32 => "int64_t",
@@ -275,7 +276,7 @@ fn c_type(kind: Kind) -> &'static str {
     }
 }
 
-/// What a parameter means, and its default.
+/// The description of a parameter, and its default.
 fn meaning(option: &OptionInfo) -> String {
     let mut text = option.doc.trim_end().to_owned();
     match option.kind {
@@ -299,7 +300,7 @@ fn meaning(option: &OptionInfo) -> String {
     text
 }
 
-/// Shape, dtypes and role in a line.
+/// The shape, the dtypes and the role of an argument, as one line.
 fn facts(argument: &Argument) -> String {
     let dtypes: Vec<_> = argument.dtypes.iter().map(|dtype| dtype.name()).collect();
     let role = match argument.role {

@@ -1,11 +1,12 @@
-//! `cargo xtask install`: libspec as a C program wants it, with cargo alone.
+//! `cargo xtask install`: builds libspec and installs the library, the header and the file for
+//! pkg-config, with cargo alone.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::{Result, read, root, write};
 
-/// What the shared library is known by; it changes with `SPEC_ABI_VERSION`.
+/// The soname of the shared library, which changes with `SPEC_ABI_VERSION`.
 const SONAME: &str = "libspec.so.1";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
@@ -25,7 +26,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     if infiniop { infini(&prefix, cargo) } else { spec(&prefix, cargo) }
 }
 
-/// libspec, shared and static, its header, and what pkg-config knows of it.
+/// Installs libspec, shared and static, its header, and its file for pkg-config.
 fn spec(prefix: &Path, cargo: &[&str]) -> Result<()> {
     let built = Built::new("spec-c", "cdylib,staticlib", SONAME, cargo)?;
     let lib = folder(prefix, "lib")?;
@@ -54,7 +55,7 @@ fn spec(prefix: &Path, cargo: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// InfiniOp's two libraries, which are one under two names.
+/// Installs InfiniOp's two libraries, which are one library under two names.
 fn infini(prefix: &Path, cargo: &[&str]) -> Result<()> {
     let lib = folder(prefix, "lib")?;
     let built = Built::new("spec-infiniop", "cdylib", "libinfiniop.so", cargo)?;
@@ -64,7 +65,7 @@ fn infini(prefix: &Path, cargo: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// A package that was built for release.
+/// The files and messages of a package that was built for release.
 struct Built {
     folder: PathBuf,
     words: String,
@@ -92,14 +93,15 @@ impl Built {
     }
 
     fn copy(&self, name: &str, to: &Path) -> Result<()> {
-        // What programs have open stays as it is: the copy is another file.
+        // The old file is removed first, so running programs keep the old file open.
         let _ = std::fs::remove_file(to);
         let from = self.folder.join(name);
         std::fs::copy(&from, to).map_err(|e| format!("{}: {e}", from.display()))?;
         Ok(())
     }
 
-    /// What a program links besides the static library, as rustc says.
+    /// The libraries that a program must link in addition to the static library, as rustc
+    /// reports them.
     fn static_needs(&self) -> Result<&str> {
         let said = self.words.lines().find_map(|line| line.split("native-static-libs: ").nth(1));
         said.map(str::trim).ok_or("rustc does not say what libspec.a needs".to_owned())
@@ -112,7 +114,7 @@ fn folder(within: &Path, name: &str) -> Result<PathBuf> {
     Ok(folder)
 }
 
-/// A link that replaces what was there.
+/// Makes a symbolic link, and replaces a file of this name.
 fn link(to: &str, at: &Path) -> Result<()> {
     let _ = std::fs::remove_file(at);
     #[cfg(unix)]

@@ -1,4 +1,4 @@
-//! `cargo xtask kernels`: CUDA C++ to archives that the crate embeds.
+//! `cargo xtask kernels`: compiles CUDA C++ to the archives that the crates embed.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -17,19 +17,19 @@ use crate::nvrtc::{Compiled, Nvrtc};
 use crate::toolchain::{self, Toolchain, packages};
 use crate::{Result, read, root, write};
 
-/// A folder of kernel files, and what they compile to. Paths are from the root.
+/// A folder of kernel files, and the folder of their archives. Paths are relative to the root.
 struct Folder {
-    /// What stands before a kernel's name: "", or a name and a slash.
+    /// The prefix of the kernels' names: "", or a name and a slash.
     prefix: &'static str,
     kernels: &'static str,
     compiled: &'static str,
     /// Headers of other folders that the kernels include.
     shared: &'static [&'static str],
-    /// Machine code for these; each also runs on later minor versions.
+    /// The architectures to compile machine code for; the code also runs on later minor versions.
     sass: &'static [u32],
-    /// PTX for what comes later.
+    /// The architecture of the PTX, which later devices run.
     ptx: u32,
-    /// The most bytes that all archives may take.
+    /// The largest total size of all archives, in bytes.
     limit: u64,
 }
 
@@ -40,12 +40,13 @@ const FOLDERS: [Folder; 2] = [
         compiled: "crates/spec-cuda/compiled",
         shared: &[],
         sass: &[80, 86, 89, 90, 100, 120],
-        // Every device below 9.0 has machine code, so the text may use what 9.0
-        // brought.
+        // There is machine code for every device below 9.0, so the PTX may use
+        // instructions of 9.0.
         ptx: 90,
         limit: 1 << 23,
     },
-    // For benches, and so kept small: any other device compiles the text.
+    // Only benchmarks use these kernels, so their archives are kept small: any other device
+    // compiles the PTX.
     Folder {
         prefix: "baselines/",
         kernels: "benches/kernels",
@@ -57,14 +58,15 @@ const FOLDERS: [Folder; 2] = [
     },
 ];
 
-/// How everything is compiled. Without contraction, arithmetic is what it says.
+/// The options of every compilation. Without contraction (`--fmad=false`), multiplications and
+/// additions round separately, as the source says.
 const OPTIONS: [&str; 4] =
     ["--std=c++17", "--fmad=false", "--device-int128", "--no-source-include"];
 
-/// How far back packing looks: further than any image is long.
+/// The size of LZMA's dictionary in bytes: larger than any image.
 const DICTIONARY: u32 = 8 << 20;
 
-/// The task.
+/// Runs the task with the words after its name.
 pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     if let ["--target", target, "--images", folder, names @ ..] = arguments {
         return write_images(target, Path::new(folder), names);
@@ -87,7 +89,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     FOLDERS.iter().try_for_each(|folder| folder.build(&compiler, &names, flag("--verbose")))
 }
 
-/// Compiles the named kernel files, or all, for one architecture, and writes their images.
+/// Compiles the named kernel files, or all of them, for one architecture, and writes their images.
 fn write_images(target: &str, folder: &Path, names: &[&str]) -> Result<()> {
     let architecture =
         target.parse().map_err(|_| format!("`{target}` is no architecture, expected 90 or so"))?;
@@ -105,7 +107,8 @@ fn write_images(target: &str, folder: &Path, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Checks every hash, and builds the named kernel files anew, or all.
+/// Checks all hashes. Unless `hashes_only`, also rebuilds the named kernel files, or all of them,
+/// and compares the results with the committed archives.
 fn check(names: &[&str], hashes_only: bool) -> Result<()> {
     FOLDERS.iter().try_for_each(Folder::check_hashes)?;
     if hashes_only {
@@ -126,18 +129,18 @@ impl Folder {
         root().join(self.compiled).join(name).with_extension("bin")
     }
 
-    /// What an argument calls a kernel file.
+    /// The name of a kernel file in the task's arguments.
     fn full_name(&self, name: &str) -> String {
         format!("{}{name}", self.prefix)
     }
 
-    /// Whether it has the kernel file that an argument names.
+    /// Whether this folder has the kernel file that an argument names.
     fn has(&self, argument: &str) -> Result<bool> {
         Ok(self.sources()?.iter().any(|name| argument == self.full_name(name)))
     }
 
-    /// Compiles the kernel files that `names` names, or else every one whose
-    /// archive is not of its sources.
+    /// Compiles the kernel files in `names`; without names, every kernel file whose
+    /// archive was built from other sources.
     fn build(&self, compiler: &Compiler, names: &[&str], verbose: bool) -> Result<()> {
         let committed = self.committed()?;
         let (sources, mut manifest) = self.expected(&compiler.version())?;
@@ -175,13 +178,13 @@ impl Folder {
         Ok(())
     }
 
-    /// What a kernel file is compiled for.
+    /// The architectures and kinds of code that a kernel file is compiled for.
     fn targets(&self) -> Vec<(u32, Kind)> {
         let sass = self.sass.iter().map(|&architecture| (architecture, Kind::Sass));
         sass.chain([(self.ptx, Kind::Ptx)]).collect()
     }
 
-    /// Whether there is an archive with code for those, in their order.
+    /// Whether the archive exists and has code for all targets, in their order.
     fn has_all_targets(&self, name: &str) -> Result<bool> {
         let path = self.archive(name);
         if !path.exists() {
@@ -192,7 +195,7 @@ impl Folder {
         Ok(entries.map(|entry| (entry.architecture, entry.kind)).eq(self.targets()))
     }
 
-    /// Bytes of all archives.
+    /// The total size of all archives in bytes.
     fn compiled_size(&self) -> Result<u64> {
         let failed = |e: std::io::Error| format!("{}: {e}", self.compiled);
         let mut total = 0;
@@ -202,7 +205,7 @@ impl Folder {
         Ok(total)
     }
 
-    /// The names of all kernel files, in order.
+    /// The names of all kernel files, sorted.
     fn sources(&self) -> Result<Vec<String>> {
         let entries = std::fs::read_dir(root().join(self.kernels))
             .map_err(|e| format!("{}: {e}", self.kernels))?;
@@ -223,9 +226,9 @@ impl Folder {
         Ok(Manifest::parse(&String::from_utf8_lossy(&read(&path)?)))
     }
 
-    /// The names of the headers that a file includes, and that those do: its
-    /// folder's and those shared with it. What the compiler brings is no header
-    /// here but a package.
+    /// The headers that a file includes, directly or through other headers, from its
+    /// own folder and the shared folders. Headers of the compiler do not count: they
+    /// belong to a package.
     fn headers(&self, file: &Path) -> Result<BTreeMap<String, PathBuf>> {
         let mut found = BTreeMap::new();
         let mut open = vec![file.to_owned()];
@@ -251,8 +254,8 @@ impl Folder {
         Ok(found)
     }
 
-    /// Everything that a build of `sources` depends on: packages, options, the
-    /// sources and the headers that they include.
+    /// All inputs of a build of `sources`: packages, options, the sources and their
+    /// headers.
     fn facts(&self, sources: &[String]) -> Result<Manifest> {
         let mut manifest = Manifest::default();
         for package in packages() {
@@ -273,9 +276,9 @@ impl Folder {
         Ok(manifest)
     }
 
-    /// What came out: the archive and every image in it, and what went in. An
-    /// archive names the sources it was built from, so that building one kernel
-    /// file anew after a header changed does not vouch for the others.
+    /// Adds the hashes of an archive, of every image in the archive, and of its inputs
+    /// to the manifest. Each archive has a hash of its own inputs: after a header has
+    /// changed, rebuilding one kernel file must not make the other archives look new.
     fn describe(
         &self,
         manifest: &mut Manifest,
@@ -293,12 +296,13 @@ impl Folder {
         Ok(())
     }
 
-    /// One hash over all that an archive is built from.
+    /// One hash over all inputs of an archive.
     fn inputs(&self, name: &str) -> Result<String> {
         Ok(sha256(self.facts(&[name.to_owned()])?.text().as_bytes()))
     }
 
-    /// What the manifest should say, but for the archives.
+    /// The names of the kernel files, and the manifest that their sources should have, without the
+    /// lines of the archives.
     fn expected(&self, compiler: &str) -> Result<(Vec<String>, Manifest)> {
         let sources = self.sources()?;
         let mut now = self.facts(&sources)?;
@@ -385,11 +389,11 @@ impl Compiler {
         options
     }
 
-    /// Compiles one kernel file for everything and packs what comes out.
+    /// Compiles one kernel file for all targets and packs the images into an archive.
     fn archive(&self, folder: &Folder, name: &str, verbose: bool) -> Result<Vec<u8>> {
         let source = read(&folder.source(name))?;
         let targets = folder.targets();
-        // A thread for each target: the compiler locks where it must.
+        // One thread per target: the compiler has its own locks.
         let images: Vec<Result<Image>> = std::thread::scope(|scope| {
             let start = |&target| {
                 let source = &source;
@@ -457,12 +461,12 @@ impl Compiler {
     }
 }
 
-/// A target as the compiler names it.
+/// The name of a target for the compiler.
 fn architecture_name((architecture, kind): (u32, Kind)) -> String {
     format!("{}_{architecture}", if kind == Kind::Sass { "sm" } else { "compute" })
 }
 
-/// What a target compiles to.
+/// The compiled code for one target.
 struct Image {
     packed: Vec<u8>,
     /// Bytes before packing.
@@ -470,8 +474,8 @@ struct Image {
     log: String,
 }
 
-/// LZMA: code for neighbouring kernels repeats itself far apart, which zlib's
-/// 32 KiB do not see.
+/// Packs an image with LZMA. The code of similar kernels repeats itself at distances
+/// beyond zlib's window of 32 KiB.
 fn pack(image: &[u8]) -> std::io::Result<Vec<u8>> {
     let options = LzmaOptions { dict_size: DICTIONARY, ..LzmaOptions::with_preset(9) };
     let mut writer = LzmaWriter::new_use_header(Vec::new(), &options, Some(image.len() as u64))?;

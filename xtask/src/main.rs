@@ -1,4 +1,4 @@
-//! What a maintainer runs: `cargo xtask`.
+//! `cargo xtask`: the tasks of a maintainer.
 
 mod bindings;
 mod install;
@@ -13,7 +13,7 @@ mod toolchain;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Errors are for people: a sentence each.
+/// The result of a task; an error is a sentence for people.
 type Result<T, E = String> = std::result::Result<T, E>;
 
 const USAGE: &str = "\
@@ -78,12 +78,12 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or(Path::new(".")).to_owned()
 }
 
-/// Reads a file or says which could not be read.
+/// Reads a file; an error names the path.
 fn read(path: &Path) -> Result<Vec<u8>> {
     std::fs::read(path).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// Writes a file or says which could not be written.
+/// Writes a file; an error names the path.
 fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::write(path, bytes).map_err(|e| format!("{}: {e}", path.display()))
 }

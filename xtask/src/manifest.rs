@@ -1,4 +1,4 @@
-//! What the committed kernels were made from: a text file of hashes.
+//! The manifest: a text file with the hashes of the committed kernels and of their sources.
 //!
 //! ```text
 //! package nvidia-cuda-nvrtc-cu12==12.9.86
@@ -14,11 +14,12 @@ use std::collections::BTreeMap;
 
 use sha2::{Digest, Sha256};
 
-/// Every line but its hash or value, and that.
+/// The lines of a manifest. The key is a line without its last word; the value is the last word,
+/// a hash or another value.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Manifest(BTreeMap<String, String>);
 
-/// A hash in hexadecimal.
+/// The SHA-256 of `bytes` in hexadecimal.
 pub(crate) fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
@@ -51,7 +52,7 @@ impl Manifest {
         text
     }
 
-    /// A line for everything that differs.
+    /// One line for each difference.
     pub(crate) fn differences(&self, other: &Manifest) -> Vec<String> {
         let keys = self.0.keys().chain(other.0.keys().filter(|k| !self.0.contains_key(*k)));
         keys.filter(|key| self.0.get(*key) != other.0.get(*key))

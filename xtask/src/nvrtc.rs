@@ -1,4 +1,4 @@
-//! NVIDIA's run-time compiler, loaded from where it was installed.
+//! NVIDIA's run-time compiler (NVRTC), loaded from the folder of its installation.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ptr;
@@ -8,7 +8,7 @@ use libloading::Library;
 use crate::Result;
 use crate::toolchain::Toolchain;
 
-/// What a compilation gives.
+/// The result of a compilation.
 pub(crate) struct Compiled {
     pub image: Vec<u8>,
     pub log: String,
@@ -17,9 +17,9 @@ pub(crate) struct Compiled {
 /// The compiler.
 pub(crate) struct Nvrtc {
     nvrtc: Library,
-    // NVRTC finds its builtins by name among what is loaded.
+    // NVRTC looks up its builtins by name among the loaded libraries.
     _builtins: Library,
-    /// Such as (12, 9).
+    /// The version, such as (12, 9).
     pub version: (i32, i32),
 }
 
@@ -29,14 +29,14 @@ impl Nvrtc {
     pub(crate) fn load(toolchain: &Toolchain) -> Result<Self> {
         let open = |name: &str| {
             let path = toolchain.libraries.join(name);
-            // SAFETY: NVIDIA's library; loading it runs its initialisers.
+            // SAFETY: loading NVIDIA's library runs only its own initialisers.
             unsafe { Library::new(&path) }.map_err(|e| format!("{}: {e}", path.display()))
         };
         let builtins = open("libnvrtc-builtins.so.12.9")?;
         let library = open("libnvrtc.so.12")?;
         let mut nvrtc = Nvrtc { nvrtc: library, _builtins: builtins, version: (0, 0) };
         let (mut major, mut minor) = (0, 0);
-        // SAFETY: the signature is nvrtcVersion's; both are places for an int.
+        // SAFETY: the signature is nvrtcVersion's; both arguments have room for an int.
         nvrtc.check(unsafe {
             let version: unsafe extern "C" fn(*mut c_int, *mut c_int) -> c_int =
                 nvrtc.symbol(c"nvrtcVersion")?;
@@ -51,7 +51,7 @@ impl Nvrtc {
     /// # Safety
     /// `F` must be the signature of the function `name`.
     unsafe fn symbol<F: Copy>(&self, name: &CStr) -> Result<F> {
-        // SAFETY: the caller vouches for the signature.
+        // SAFETY: the caller promised that `F` is the signature.
         let symbol = unsafe { self.nvrtc.get::<F>(name.to_bytes_with_nul()) };
         symbol.map(|s| *s).map_err(|e| format!("{}: {e}", name.to_string_lossy()))
     }
@@ -60,7 +60,7 @@ impl Nvrtc {
         if code == 0 {
             return Ok(());
         }
-        // SAFETY: the signature is nvrtcGetErrorString's, which gives a static
+        // SAFETY: the signature is nvrtcGetErrorString's, which returns a static
         // string for any code.
         let text = unsafe {
             let text: unsafe extern "C" fn(c_int) -> *const c_char =
@@ -87,7 +87,7 @@ impl Nvrtc {
             .collect::<Result<_>>()?;
         let options: Vec<_> = options.iter().map(|o| o.as_ptr()).collect();
         let mut program: Program = ptr::null_mut();
-        // SAFETY: the signature is nvrtcCreateProgram's; strings end with a
+        // SAFETY: the signature is nvrtcCreateProgram's; all strings end with a
         // zero, and there are no extra headers.
         self.check(unsafe {
             let create: unsafe extern "C" fn(
@@ -100,7 +100,7 @@ impl Nvrtc {
             ) -> c_int = self.symbol(c"nvrtcCreateProgram")?;
             create(&mut program, source.as_ptr(), file.as_ptr(), 0, ptr::null(), ptr::null())
         })?;
-        // SAFETY: the signature is nvrtcCompileProgram's and the options live.
+        // SAFETY: the signature is nvrtcCompileProgram's, and the options outlive the call.
         let compiled = self.check(unsafe {
             let compile: unsafe extern "C" fn(Program, c_int, *const *const c_char) -> c_int =
                 self.symbol(c"nvrtcCompileProgram")?;
@@ -114,7 +114,7 @@ impl Nvrtc {
         } else {
             self.text(program, c"nvrtcGetPTXSize", c"nvrtcGetPTX")?
         };
-        // SAFETY: the signature is nvrtcDestroyProgram's; used once.
+        // SAFETY: the signature is nvrtcDestroyProgram's, and the program is destroyed once.
         self.check(unsafe {
             let destroy: unsafe extern "C" fn(*mut Program) -> c_int =
                 self.symbol(c"nvrtcDestroyProgram")?;
@@ -123,7 +123,8 @@ impl Nvrtc {
         Ok(Compiled { image, log })
     }
 
-    /// What one of NVRTC's pairs of a size and a getter has to say.
+    /// The bytes that a getter of NVRTC returns. `size` names the function for their length,
+    /// `get` the function that copies them.
     fn text(&self, program: Program, size: &CStr, get: &CStr) -> Result<Vec<u8>> {
         let mut len = 0usize;
         // SAFETY: every size getter has this signature.

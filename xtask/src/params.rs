@@ -1,11 +1,12 @@
-//! `cargo xtask params`: the device's side of the launch parameters. The backends' own tests know
-//! their structs and compare the files; where a variable is set, they write them first.
+//! `cargo xtask params`: writes the headers with the launch parameters of the kernels. Only the
+//! tests of the backends know the parameter structs. The tests compare the headers with the
+//! structs; if an environment variable is set, the tests write the headers first.
 
 use std::process::Command;
 
 use crate::{Result, root};
 
-/// The task.
+/// Runs the task with the words after its name.
 pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     if let Some(other) = arguments.first() {
         return Err(format!("`{other}` is no option of params, see cargo xtask help"));

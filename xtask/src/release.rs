@@ -1,7 +1,7 @@
-//! `cargo xtask release`: what a release consists of, packed for this machine's platform.
+//! `cargo xtask release`: makes the files of a release for this machine's platform.
 //!
-//! The program, libspec and InfiniOp's libraries as a tar archive, the Python wheel, and one file
-//! of checksums. Whoever installs from them needs no cargo.
+//! The files are a tar archive with the program, libspec and InfiniOp's libraries, the Python
+//! wheel, and a file of checksums. Installing from these files needs no cargo.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -50,7 +50,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Builds the wheel with the maturin that is on the path; the names of what it wrote.
+/// Builds the wheel with the maturin on the path, and returns the names of the written files.
 fn wheels(out: &Path) -> Result<Vec<String>> {
     let built = out.join("wheels");
     let mut maturin = Command::new("maturin");
@@ -64,7 +64,7 @@ fn wheels(out: &Path) -> Result<Vec<String>> {
         moved.map_err(|e| format!("{}: {e}", from.display()))?;
         names.push(name);
     }
-    // An empty folder by now; one that is not stays for a person to look at.
+    // The folder should be empty now. If it is not, it stays for a person to look at.
     let _ = std::fs::remove_dir(&built);
     Ok(names)
 }

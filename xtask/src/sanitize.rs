@@ -1,4 +1,4 @@
-//! `cargo xtask sanitize`: a test program under compute-sanitizer, on a GPU.
+//! `cargo xtask sanitize`: runs a test program under compute-sanitizer, on a GPU.
 
 use std::process::{Command, Stdio};
 
@@ -6,19 +6,20 @@ use crate::{Result, root};
 
 const TOOLS: [&str; 4] = ["memcheck", "racecheck", "initcheck", "synccheck"];
 
-/// What runs where no program is named: the golden vectors.
+/// The test that runs if no program is named: the golden vectors.
 const GOLDEN: [&str; 3] = ["test", "--test", "operators"];
 const GOLDEN_FILTER: &str = "golden_vectors";
 
-/// The exit status that stands for errors found, apart from the program's own.
+/// The exit status by which compute-sanitizer reports errors. The program itself never returns it.
 const FOUND: &str = "86";
 
-/// Kernels that racecheck leaves out, for one race that is meant: of threads whose keys
-/// share a slot any may own it (`thin_bucket` in `unique_buckets.cuh`). And without
-/// clusters, since racecheck 2025.3 fails itself on kernels that have them.
+/// Kernels that racecheck leaves out because of an intended race: if the keys of several
+/// threads share a slot, any of the threads may own the slot (`thin_bucket` in
+/// `unique_buckets.cuh`). racecheck also runs without clusters, because racecheck 2025.3
+/// itself fails on kernels with clusters.
 const RACES_MEANT: [&str; 2] = ["--kernel-name-exclude", "kernel_substring=unique_sort_buckets"];
 
-/// The task.
+/// Runs the task with the words after its name.
 pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     let (tools, command) = match arguments {
         ["--tool", tool, command @ ..] if TOOLS.contains(tool) => (vec![*tool], command),
@@ -57,7 +58,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Builds the golden test and says where its program is.
+/// Builds the golden test and returns the path of its program.
 fn build_golden() -> Result<String> {
     let output = Command::new(env!("CARGO"))
         .args(GOLDEN)
@@ -68,7 +69,7 @@ fn build_golden() -> Result<String> {
         .map_err(|e| format!("could not run cargo: {e}"))?;
     let text = String::from_utf8_lossy(&output.stdout);
     let key = "\"executable\":\"";
-    // The last artifact is the test itself.
+    // The last executable in cargo's messages is the test itself.
     let program = text.lines().rev().find_map(|line| line.split(key).nth(1)?.split('"').next());
     match program {
         Some(program) if output.status.success() => Ok(program.to_owned()),

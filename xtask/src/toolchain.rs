@@ -1,11 +1,11 @@
-//! The compiler: NVRTC and its headers from PyPI, pinned, under `target/`.
+//! The compiler: NVRTC and its headers, in pinned versions from PyPI, under `target/`.
 
 use std::path::PathBuf;
 use std::process::Command;
 
 use crate::{Result, root};
 
-/// What is installed, each wheel by its hash.
+/// The packages to install, with the hash of each wheel.
 const REQUIREMENTS: &str = include_str!("../toolchain.txt");
 
 /// The packages with their versions.
@@ -24,7 +24,7 @@ pub(crate) struct Toolchain {
     pub includes: Vec<PathBuf>,
 }
 
-/// The compiler, installed if it was not.
+/// Installs the compiler unless it is installed already.
 pub(crate) fn install() -> Result<Toolchain> {
     let versions: Vec<_> = packages().map(|p| p.rsplit("==").next().unwrap_or_default()).collect();
     let name = versions.join("-");

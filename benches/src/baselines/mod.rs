@@ -1,17 +1,18 @@
-//! # What the operators are measured against
+//! # The designs that the operators are compared with
 //!
-//! Other designs of the same operators, behind the same contract, so that a
-//! bench measures both in one run on one device and checks both alike:
+//! Other designs of the same operators, with the same contract, so that a benchmark
+//! times this library and the other designs in one run on one device, and checks all
+//! results in the same way:
 //!
-//! * on CUDA, the kernel designs of the write-ups that the operators come from,
-//!   each as good as its write-up has it: the first attempts and the one it ends
-//!   with ([`Role::Seed`]);
-//! * on the CPU, [`spec_conformance::plain`]: each operator as a sequential loop,
-//!   which the tests compare every backend with, and for `unique` the well-kept sorts that could
-//!   have stood in.
+//! * on CUDA, the kernel designs of the write-ups that the operators come from. Each
+//!   design is as fast as its write-up makes it: the first attempts, and the design that
+//!   the write-up ends with ([`Role::Seed`]);
+//! * on the CPU, [`spec_conformance::plain`]: each operator as a sequential loop, with
+//!   which the tests compare every backend; and for `unique` also well-known sorting
+//!   libraries.
 //!
-//! A design is a backend that has one operator, prepared and called like any
-//! other:
+//! A design is a backend that supports a single operator. A design is prepared and
+//! called like any other backend:
 //!
 //! ```
 //! use spec_bench::baselines::Designs;
@@ -32,18 +33,19 @@
 //! # Ok::<(), spec_core::Error>(())
 //! ```
 //!
-//! What a design's write-up does not cover it refuses with status 2 when a
-//! descriptor is created; a bench then has no row of it. What it covers it
-//! computes by the contract, to the bit: where the write-up's own result is
-//! another (an approximate budget, an order that threads decide), the design has
-//! what it takes to agree, and says so.
+//! A design supports only the shapes and options that its write-up covers. Creating a
+//! descriptor for anything else fails with status 2, and the benchmark then has no row of
+//! the design. The design's results follow the contract to the bit. If the write-up itself
+//! has other results (an approximate budget, an order that depends on the timing of
+//! threads), the design here has the changes that the contract needs, and its comments
+//! name them.
 
 /// The archive of the kernel file with this name.
 macro_rules! archive {
     ($name:literal) => {{
         let bytes = include_bytes!(concat!("../../../compiled/", $name, ".bin"));
         let manifest = include_str!("../../../compiled/manifest.txt");
-        // SAFETY: `cargo xtask kernels` wrote both.
+        // SAFETY: `cargo xtask kernels` wrote the archive and the manifest.
         unsafe { spec_cuda::kernel::Archive::new($name, bytes, manifest) }
     }};
 }
@@ -60,35 +62,35 @@ use spec_core::{
 use spec_cpu::Cpu;
 use spec_cuda::Cuda;
 
-/// What a design is, among those of its operator.
+/// The role of a design among the designs of its operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// The design that the operator's write-up ends with: ratios are taken
-    /// against it.
+    /// The design that the operator's write-up ends with. Tables show times relative
+    /// to this design.
     Seed,
-    /// Another design of the write-up, the plain loop, or a library's.
+    /// Another design of the write-up, the plain loop, or the design of a library.
     Baseline,
 }
 
 /// A design of an operator on one device.
 pub struct Design<O: Operator> {
-    /// What people call it: "block radix sort, bitmask".
+    /// The design's name in tables: "block radix sort, bitmask".
     pub name: &'static str,
-    /// What it is among the others.
+    /// The role among the designs of the operator.
     pub role: Role,
-    /// Whether a call waits for the device, as one that copies to the host must:
-    /// no graph can capture it, only the clock can time it.
+    /// Whether a call waits for the device, as a call that copies to the host must.
+    /// No graph can capture such a call; only the host's clock can time it.
     pub waits: bool,
-    /// The device, with this one operator.
+    /// The backend of the device, with this single operator.
     pub backend: Box<dyn Supports<O>>,
 }
 
-/// An operator that has other designs.
+/// An operator for which there are other designs.
 pub trait Designs: Operator {
-    /// Those that run on an NVIDIA GPU, the simplest first.
+    /// The designs that run on an NVIDIA GPU, the simplest first.
     fn on_cuda(cuda: &Cuda) -> Vec<Design<Self>>;
 
-    /// Those that run on the CPU, the plain loop first.
+    /// The designs that run on the CPU, the plain loop first.
     fn on_cpu(cpu: &Cpu) -> Vec<Design<Self>>;
 }
 
@@ -138,18 +140,18 @@ impl<O: Operator> Design<O> {
     }
 }
 
-/// What a design does not cover: status 2.
+/// The error of status 2 for a shape or option that a design does not cover.
 fn uncovered(backend: &impl Backend, words: impl Into<Cow<'static, str>>) -> Error {
     Error::device(backend.info().device, Status::NotImplemented, words)
 }
 
-/// A backend with one operator.
+/// A backend that supports a single operator.
 struct Only<B, F> {
     backend: B,
     prepare: F,
 }
 
-// SAFETY: the queue and the memory are those of the backend inside.
+// SAFETY: every method forwards to `backend`, which keeps the promises of a backend.
 unsafe impl<B: Backend, F: Clone + Send + Sync + 'static> Backend for Only<B, F> {
     fn info(&self) -> &DeviceInfo {
         self.backend.info()
@@ -172,7 +174,7 @@ unsafe impl<B: Backend, F: Clone + Send + Sync + 'static> Backend for Only<B, F>
     }
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernels of designs access only the memory that the plan describes, whatever the data.
 unsafe impl<O, B, F> Supports<O> for Only<B, F>
 where
     O: Operator,
@@ -190,7 +192,7 @@ struct Function<O: Operator, F> {
     run: F,
 }
 
-// SAFETY: as above.
+// SAFETY: `run` is safe code, so it accesses only the plan and the buffers.
 unsafe impl<O, F> Kernel<O> for Function<O, F>
 where
     O: Operator,

@@ -1,4 +1,4 @@
-//! Texts of many requests to which a decode step appends what was verified.
+//! Texts of many requests, to which a decode step appends the verified tokens.
 
 use crate::inputs::seed;
 use crate::shape::{Fields, ShapeError};
@@ -11,12 +11,12 @@ use spec_conformance::{Case, Rng, Tensor};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     batch: usize,
-    /// Drafts of each request: a request emits one token more at most.
+    /// Drafts of each request. A request emits at most one token more than its drafts.
     drafts: usize,
 }
 
 const VOCAB: usize = 128_256;
-/// Tokens that a text may have.
+/// The largest number of tokens in a text.
 const MAX_LEN: usize = 4096;
 const STOPS: usize = 4;
 
@@ -49,12 +49,13 @@ impl Measured for AppendTokens {
         }
     }
 
-    /// Of the texts only what is appended: no other token is read.
+    /// Of the texts, only the appended tokens count: no other token is read.
     fn memory(shape: &Shape) -> u64 {
         (shape.batch * (2 * (shape.drafts + 1) + STOPS + 6) * 4) as u64
     }
 
-    /// Texts of any length, i32 throughout. One request in eight has finished before.
+    /// Texts of random lengths, with i32 for all integers. One request in eight finished in an
+    /// earlier step.
     fn work(shape: &Shape) -> Result<Work<Self>, String> {
         let Shape { batch, drafts } = *shape;
         let rng = &mut Rng::new(seed(&[batch, drafts]), "append_tokens");

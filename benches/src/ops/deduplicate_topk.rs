@@ -1,5 +1,5 @@
-//! Batch 115, k 2048: positions in a context, the whole i32 range, and the
-//! tokens of a text.
+//! Batch 115, k 2048. Values are positions in a context, numbers from the whole range
+//! of i32, or the tokens of a text.
 
 use crate::inputs::{random, seed, text, windows};
 use crate::shape::{Fields, ShapeError, words_of};
@@ -19,14 +19,14 @@ pub(crate) struct Shape {
     values: Values,
 }
 
-/// What the candidates are.
+/// The kind of values.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Values {
     /// Uniform below a bound.
     Below(usize),
     /// Uniform over all of i32: half of them are negative, which is padding.
     Whole,
-    /// Tokens of a text, of which many occur often.
+    /// Tokens of a text, many of which occur often.
     Text,
 }
 
@@ -34,8 +34,8 @@ const BATCH: usize = 115;
 const K: usize = 2048;
 const POSITIONS: usize = 1 << 17;
 
-/// Rows of a request; goals on an H200 in microseconds, for values below 2^17, below
-/// 2^20 and of the whole range.
+/// Rows per request, and the goals on an H200 in microseconds for values below 2^17, for
+/// values below 2^20 and for the whole range.
 const GOALS: [(usize, f64, f64, f64); 4] =
     [(1, 2.8, 3.2, 4.0), (2, 3.6, 4.0, 5.4), (3, 4.3, 4.7, 7.0), (4, 5.0, 5.4, 8.4)];
 

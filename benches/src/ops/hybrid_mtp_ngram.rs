@@ -1,4 +1,4 @@
-//! As `ngram_match`, behind one draft of a multi-token-prediction head.
+//! The shapes of `ngram_match`, with one draft of a multi-token-prediction head per request.
 
 use super::ngram::Found::{HighGenerated, HighPrompt, Low, Nowhere, Text};
 use super::ngram::{DRAFTS, MAX_NGRAM, Requests, Shape};
@@ -23,7 +23,7 @@ const SHAPES: [Shape; 10] = [
     Shape::new(512, 512, Low).bound(),
 ];
 
-/// Tokens that a request has in this step: the last one, and the head's draft.
+/// Tokens that a request already has in this step: its last token and the head's draft.
 const HAVE: i32 = 2;
 
 impl Measured for HybridMtpNgram {

@@ -1,4 +1,4 @@
-//! Rows of scores as an indexer of sparse attention has them.
+//! Rows of scores like those of an indexer for sparse attention.
 
 use crate::inputs::{random, seed};
 use crate::shape::{Fields, ShapeError, words_of};
@@ -18,12 +18,12 @@ pub(crate) struct Shape {
     scores: Scores,
 }
 
-/// What the scores are.
+/// The distribution of the scores.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Scores {
-    /// About normal.
+    /// Approximately normal.
     Normal,
-    /// The same after a ReLU that leaves few: the rest is one plateau of zeros.
+    /// Normal scores after a ReLU that keeps few of them: all others are 0.
     Relu,
     /// All equal.
     Flat,

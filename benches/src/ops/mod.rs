@@ -1,4 +1,4 @@
-//! The tables: one file an operator, under the operator's own name.
+//! The tables of rows: one file per operator, named after the operator.
 
 mod adjust_logits;
 mod append_tokens;

@@ -1,4 +1,4 @@
-//! The picks of a router with 256 experts, as DeepSeek-V3 has them.
+//! The picks of a router with 256 experts, as in DeepSeek-V3.
 
 use crate::inputs::seed;
 use crate::shape::{Fields, ShapeError};
@@ -17,10 +17,10 @@ pub(crate) struct Shape {
     picks: Picks,
 }
 
-/// Where a router sends tokens.
+/// How a router distributes tokens.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Picks {
-    /// To experts that are all alike.
+    /// All experts are equally popular.
     Even,
     /// Each next expert is half as popular.
     Skewed,
@@ -86,7 +86,7 @@ impl Measured for MoeAlign {
         ((2 * picks + capacity + capacity / shape.align.block_size + runs) * 4) as u64
     }
 
-    /// As a router does, no token goes to one expert twice.
+    /// Random picks. As with a real router, no token picks the same expert twice.
     fn work(shape: &Shape) -> Result<Work<Self>, String> {
         let Shape { tokens, k, align, picks } = *shape;
         let experts = align.experts;
@@ -101,7 +101,7 @@ impl Measured for MoeAlign {
                     Picks::Even => rng.below(experts),
                     Picks::Skewed => (rng.next().trailing_zeros() as usize).min(experts - 1),
                 };
-                // A popular expert that a token has already gives way to the next.
+                // If the token has picked this expert already, it picks the next free expert.
                 let taken = &ids[token * k..];
                 let free = (0..experts).map(|step| ((expert + step) % experts) as i32);
                 let free = free.into_iter().find(|expert| !taken.contains(expert));

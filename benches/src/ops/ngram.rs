@@ -1,6 +1,6 @@
-//! What the tables of `ngram_match`, `hybrid_mtp_ngram` and `prompt_lookup` share:
-//! patterns of up to 3 tokens of 8 bytes that occur early, late or nowhere, and a
-//! text.
+//! Shapes and inputs that the tables of `ngram_match`, `hybrid_mtp_ngram` and
+//! `prompt_lookup` share: patterns of up to 3 tokens of 8 bytes that occur early, late or
+//! nowhere, and a real text.
 
 use rayon::prelude::*;
 
@@ -13,31 +13,31 @@ use spec_conformance::Tensor;
 
 /// The longest pattern.
 pub(super) const MAX_NGRAM: usize = 3;
-/// The most drafts of a request.
+/// The largest number of drafts of a request.
 pub(super) const DRAFTS: usize = 5;
-/// Generated tokens, unless they are half of all.
+/// Generated tokens of a request, unless they are half of its tokens.
 const STEPS: usize = 64;
-/// Where the pattern is found: from the start, and before the end.
+/// Where the pattern occurs: tokens after the start, or tokens before the end.
 const EARLY: usize = 10;
 const LATE: usize = 30;
-/// Tokens that a request encodes at once, where some do.
+/// Tokens that an encoding request encodes in one step.
 const ENCODED: i32 = 100;
-/// Random tokens are below this, the pattern's are not.
+/// Random tokens are below this number, the tokens of the pattern are above.
 const VOCABULARY: usize = 100_000;
 const PATTERN: [i64; MAX_NGRAM] = [200_001, 200_002, 200_003];
 
-/// Where the last tokens occur before.
+/// Where the last tokens of a text occurred before.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Found {
     /// At token 10 of the prompt.
     Low,
     /// 30 tokens before the prompt's end.
     HighPrompt,
-    /// 30 tokens before the last generated one; prompt and generated tokens are
-    /// half of the length each.
+    /// 30 tokens before the last generated token. The prompt is half of the length, the
+    /// generated tokens are the other half.
     HighGenerated,
     Nowhere,
-    /// Wherever a text has them, or does not.
+    /// Wherever the tokens of a real text occur, or nowhere.
     Text,
 }
 
@@ -56,14 +56,14 @@ impl Found {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape {
     pub(super) batch: usize,
-    /// Tokens of the prompt, or of prompt and generated tokens where both are
-    /// half of it.
+    /// Tokens of the prompt; for [`Found::HighGenerated`], tokens of the prompt and
+    /// generated tokens together.
     pub(super) length: usize,
     pub(super) found: Found,
-    /// Whether no call finds tokens in a cache that the one before left there,
-    /// as between the steps of an engine.
+    /// Whether each call must find its tokens in memory and not in a cache that the
+    /// previous call filled, as in a step of an engine.
     pub(super) cold: bool,
-    /// Whether all requests together have room for about half of their drafts.
+    /// Whether the budget of all requests binds: it covers about half of their drafts.
     pub(super) binds: bool,
     /// Whether the first quarter of the requests encode a part of their prompts instead.
     pub(super) encodes: bool,
@@ -74,12 +74,12 @@ impl Shape {
         Shape { batch, length, found, cold: false, binds: false, encodes: false }
     }
 
-    /// With a budget that cuts what is drafted.
+    /// The same shape with a budget that binds.
     pub(super) const fn bound(self) -> Self {
         Shape { binds: true, ..self }
     }
 
-    /// With requests that encode among the others.
+    /// The same shape with some requests that encode.
     pub(super) const fn mixed(self) -> Self {
         Shape { encodes: true, ..self }
     }
@@ -135,7 +135,7 @@ impl Shape {
         }
     }
 
-    /// Tokens of the prompt, and generated ones before the last.
+    /// The number of tokens of the prompt, and of generated tokens before the last.
     fn parts(&self) -> (usize, usize) {
         match self.found {
             Found::HighGenerated => (self.length / 2, self.length / 2),
@@ -148,8 +148,9 @@ impl Shape {
         self.encodes && request < self.batch / 4
     }
 
-    /// Tokens that each request encodes, and what it has before a call. What decodes
-    /// has what the step before left there, which a call sets.
+    /// Two tensors: the tokens that each request encodes (0 for decoding), and
+    /// `seq_lens_this_time` before a call. For a decoding request the latter is a value
+    /// left by the previous step, which the call overwrites.
     pub(super) fn encoding(&self) -> [Tensor; 2] {
         let tokens = |or: i32| -> Vec<i32> {
             (0..self.batch).map(|i| if self.encodes(i) { ENCODED } else { or }).collect()
@@ -157,7 +158,7 @@ impl Shape {
         [tokens(0), tokens(7)].map(Tensor::vector)
     }
 
-    /// `token_threshold`, where each request that decodes has `have` tokens of its own.
+    /// `token_threshold`, if each decoding request already has `have` tokens in this step.
     pub(super) fn threshold(&self, have: i32) -> i32 {
         if !self.binds {
             return i32::MAX;
@@ -200,17 +201,18 @@ impl Shape {
     }
 }
 
-/// Requests that have generated tokens, and slots for more.
+/// The inputs of a batch of requests, which have generated tokens and slots for more.
 pub(super) struct Requests {
     pub(super) batch: usize,
     pub(super) prompt: usize,
     pub(super) steps: usize,
-    /// Prompt and generated tokens of each, the last of them number `steps`.
+    /// The prompt and the generated tokens of each request; the last generated token has
+    /// the number `steps`.
     tokens: Vec<i64>,
 }
 
 impl Requests {
-    /// Slots for generated tokens.
+    /// The number of slots for generated tokens per request.
     fn generated(&self) -> usize {
         self.steps + DRAFTS + 2
     }
@@ -222,7 +224,7 @@ impl Requests {
         Tensor::matrix(prompts.copied().collect::<Vec<i64>>(), self.batch, self.prompt)
     }
 
-    /// Prompt (if it is wanted) and generated tokens, with slots for more.
+    /// The generated tokens with slots for more, after the prompt if `with_prompt`.
     pub(super) fn context(&self, with_prompt: bool) -> Tensor {
         let row = self.prompt + self.steps + 1;
         let from = if with_prompt { 0 } else { self.prompt };
@@ -234,30 +236,30 @@ impl Requests {
         Tensor::matrix(context, self.batch, cols)
     }
 
-    /// The same length for every request.
+    /// A tensor with the same length for every request.
     pub(super) fn lengths(&self, length: usize) -> Tensor {
         Tensor::vector(vec![length as i64; self.batch])
     }
 
-    /// The same count for every request.
+    /// A tensor with the same count for every request.
     pub(super) fn counts(&self, count: i32) -> Tensor {
         Tensor::vector(vec![count; self.batch])
     }
 
-    /// Drafts before a call, which are not to be touched but where some are
-    /// found.
+    /// The drafts before a call: -1. A call may only write slots for which it finds
+    /// drafts.
     pub(super) fn drafts(&self) -> Tensor {
         Tensor::matrix(vec![-1i64; self.batch * (DRAFTS + 2)], self.batch, DRAFTS + 2)
     }
 
-    /// The most tokens to generate: enough for all drafts.
+    /// The largest number of tokens to generate, which is enough for all drafts.
     pub(super) fn max_dec_len(&self) -> Tensor {
         self.lengths(self.steps + DRAFTS + 1)
     }
 
-    /// Bytes of the tokens that any search must look at: up to where the longest
-    /// pattern is found, and all of them where it is not. None of those that encode, and
-    /// where the budget binds, of half of the others.
+    /// Bytes of the tokens that any search must look at: all tokens up to the first match
+    /// of the longest pattern, or all tokens if there is no match. Requests that encode
+    /// count nothing; if the budget binds, half of the requests count.
     pub(super) fn bytes(&self, shape: &Shape) -> u64 {
         let cut = shape.binds && shape.found != Found::Nowhere;
         let searched = if cut { self.batch / 2 } else { self.batch };
@@ -271,7 +273,7 @@ impl Requests {
                 let (prompt, generated) = row.split_at(self.prompt);
                 let pattern = &generated[self.steps + 1 - MAX_NGRAM..];
                 let find = |tokens: &[i64]| tokens.windows(MAX_NGRAM).position(|w| w == pattern);
-                // A token must follow.
+                // At least one token must follow a match.
                 match (find(&prompt[..prompt.len() - 1]), find(&generated[..self.steps - 1])) {
                     (Some(at), _) => at + MAX_NGRAM,
                     (None, Some(at)) => prompt.len() + at + MAX_NGRAM,
@@ -282,8 +284,8 @@ impl Requests {
         tokens as u64 * 8
     }
 
-    /// As [`bytes`](Self::bytes), for a search of all that is before the last token,
-    /// from either end.
+    /// As [`bytes`](Self::bytes), for a search of all tokens before the last, from the
+    /// start or from the end.
     pub(super) fn text_bytes(&self, which: Occurrence) -> u64 {
         let tokens: usize = self
             .tokens
@@ -303,12 +305,12 @@ impl Requests {
         tokens as u64 * 8
     }
 
-    /// The length of a text of prompt and generated tokens.
+    /// The number of tokens of a request: its prompt and its generated tokens.
     pub(super) fn length(&self) -> usize {
         self.prompt + self.steps + 1
     }
 
-    /// Bytes of the tensors that are made of this.
+    /// Bytes of all tensors of a batch of this shape.
     pub(super) fn memory(shape: &Shape, with_prompt: bool) -> u64 {
         let (prompt, steps) = shape.parts();
         let prompts = if with_prompt { 2 * prompt } else { prompt };

@@ -1,4 +1,4 @@
-//! The groups that the operator is known by, and a text.
+//! The shapes of the operator's write-up, and real text.
 
 use super::ngram::Found::{HighGenerated, HighPrompt, Low, Nowhere, Text};
 use super::ngram::{DRAFTS, Found, MAX_NGRAM, Requests, Shape};
@@ -10,7 +10,7 @@ use spec_conformance::Case;
 
 const K: usize = 1024;
 
-/// Requests, tokens, where the pattern is; goals on an H200 in microseconds.
+/// Requests, tokens, the place of the pattern, and the goals on an H200 in microseconds.
 pub(super) const GOALS: [(usize, usize, Found, f64); 20] = [
     (32, 512, Low, 2.7),
     (16, K, Low, 2.7),
@@ -34,8 +34,8 @@ pub(super) const GOALS: [(usize, usize, Found, f64); 20] = [
     (1024, 512, Low, 4.0),
 ];
 
-/// Real tokens; tokens that are no longer in a cache; a budget that cuts what is drafted;
-/// requests that encode.
+/// Further shapes: real text, tokens that are in no cache, a budget that binds, requests that
+/// encode.
 const MORE: [Shape; 12] = [
     Shape::new(16, 8 * K, Text),
     Shape::new(256, 8 * K, Text),

@@ -1,5 +1,5 @@
-//! On the lengths of `ngram_match`, prompt and generated tokens in one row: the first
-//! occurrence, which that operator takes too, and the last.
+//! The shapes of `ngram_match`, with prompt and generated tokens in one row, for the first
+//! occurrence (as in `ngram_match`) and for the last occurrence.
 
 use super::ngram::Found::{HighPrompt, Low, Nowhere, Text};
 use super::ngram::{DRAFTS, MAX_NGRAM, Requests, Shape as Texts};
@@ -14,10 +14,10 @@ use spec_conformance::Case;
 
 const K: usize = 1024;
 
-/// The goals are those of `ngram_match` and the time of two launches, in microseconds.
+/// The time of two launches, in microseconds, by which the goals exceed those of `ngram_match`.
 const LAUNCHES: f64 = 4.0;
 
-/// Real tokens; and the other end.
+/// Further shapes: real text, and searches from the other end.
 const MORE: [Shape; 8] = [
     Shape::new(16, 8 * K, Text, First),
     Shape::new(16, 8 * K, Text, Last),

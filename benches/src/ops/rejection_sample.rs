@@ -1,5 +1,5 @@
-//! Random distributions. Every request rejects one draft, or none does; all draw,
-//! or every other one is greedy.
+//! Random distributions. Either every request rejects one draft or no request does;
+//! either all requests sample or every other request is greedy.
 
 use crate::inputs::{random, seed};
 use crate::shape::{Fields, ShapeError};
@@ -24,19 +24,19 @@ pub(crate) struct Shape {
     case: Requests,
 }
 
-/// What becomes of the drafts.
+/// Whether requests reject a draft, and how they draw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Requests {
-    /// Every request rejects one of them; draws are given.
+    /// Every request rejects one draft; uniform samples are given.
     Reject,
-    /// All are accepted, by draws from seeds and positions.
+    /// All drafts are accepted; samples are drawn from seeds and positions.
     Accept,
     /// As `Reject`; every other request is greedy.
     HalfGreedy,
 }
 
-/// Requests, drafts of each, vocabulary; goals on an H200 in microseconds, for
-/// recovery by argmax.
+/// Requests, drafts per request, the size of the vocabulary, and the goals on an H200 in
+/// microseconds for recovery by argmax.
 const GOALS: [(usize, usize, usize, f64); 10] = [
     (1, 8, 32_000, 3.0),
     (32, 8, 32_000, 5.0),
@@ -50,14 +50,14 @@ const GOALS: [(usize, usize, usize, f64); 10] = [
     (256, 4, 151_936, 72.0),
 ];
 
-/// What else may become of drafts, and of how many requests' eight.
+/// Further rows: the kind of requests and their number, with 8 drafts each.
 const OTHERS: [(Requests, usize); 3] =
     [(Requests::Accept, 1), (Requests::Accept, 32), (Requests::HalfGreedy, 32)];
 
-/// Recovery by sampling shall take at most so many times what argmax takes.
+/// The goal of recovery by sampling: at most this many times the time of recovery by argmax.
 const SAMPLE_TO_ARGMAX: f64 = 1.4;
 
-/// Inputs beyond this do not come to the operator in a GPU's cache.
+/// Larger inputs, in bytes, are not in a GPU's cache when an engine calls the operator.
 const CACHE: u64 = 48 << 20;
 
 impl Measured for RejectionSample {
@@ -148,15 +148,15 @@ where
     let Shape { batch, drafts, vocab, recovery, dtype, case: requests } = *shape;
     let tokens = batch * drafts;
     let seed = seed(&[batch, drafts, vocab]);
-    // Uniform, over what they add up to on average: flat distributions, as a
-    // high temperature has them, whose every entry counts.
+    // Uniform numbers, scaled so that a row adds up to 1 on average: flat distributions, as
+    // with a high temperature, in which every entry matters.
     let scale = 2.0 / vocab as f32;
     let [target, draft] =
         [seed, !seed].map(|seed| random(seed, tokens * vocab, |rng| narrow(rng.unit() * scale)));
     let mut rng = Rng::new(seed, "drafts");
     let seeds: Vec<u64> = (0..batch).map(|_| rng.next()).collect();
     let positions: Vec<i64> = (0..batch).map(|_| rng.below(1 << 17) as i64).collect();
-    // Given ones are 0.9 and more, so that there is much to reject.
+    // Given uniform samples are at least 0.9, so that many tokens would be rejected.
     let uniform: Vec<f32> = (0..tokens)
         .map(|token| match requests {
             Requests::Accept => {
@@ -169,8 +169,8 @@ where
     let greedy: Vec<u8> =
         (0..batch).map(|b| u8::from(requests == Requests::HalfGreedy && b % 2 == 1)).collect();
     let mut ids: Vec<i32> = Vec::with_capacity(tokens);
-    // Rows that a call reads: of the rejected token both distributions, for a
-    // greedy request the target's up to there.
+    // Rows that a call reads: for a rejected token, its rows of both distributions; for a
+    // greedy request, the target's rows up to the rejected token.
     let mut rows = 0;
     for &greedy in &greedy {
         let rejected = if requests == Requests::Accept { drafts } else { rng.below(drafts) };
@@ -183,7 +183,7 @@ where
             let token = ids.len();
             let [row, drafted] = [&target, &draft].map(|probs| &probs[token * vocab..][..vocab]);
             let best = (greedy != 0).then(|| largest(row, wide));
-            // What becomes of the draft is what is wanted, by the rule itself.
+            // Whether a draft `id` is accepted or rejected here as wanted, by the operator's rule.
             let fits = |id: usize| {
                 let accepted = match best {
                     Some(best) => id == best,
@@ -218,15 +218,15 @@ where
     if requests == Requests::HalfGreedy {
         case = case.input("greedy", Tensor::vector(greedy));
     }
-    // What else is read and written is too little to count, unless it is all.
+    // All other bytes are too few to matter, unless no row is read.
     let bytes = (rows * vocab * dtype.size()).max(2 * tokens * dtype.size()) as u64;
-    // All rows were just computed, yet are too large for a cache to hold; those
-    // that are read might fit.
+    // In an engine all rows were just computed and exceed the cache. The few rows that a
+    // call reads would fit, so the inputs are rotated.
     let rotated = RejectionSample::memory(shape) > CACHE;
     Work::new(case, bytes).rotated(rotated)
 }
 
-/// Where the largest entry of a row is, the first among equals.
+/// The index of the largest entry of a row; among equal entries, the first.
 fn largest<T: Copy>(row: &[T], wide: fn(T) -> f32) -> usize {
     let larger = |best: usize, i: usize| if wide(row[i]) > wide(row[best]) { i } else { best };
     (0..row.len()).fold(0, larger)

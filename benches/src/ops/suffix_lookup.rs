@@ -1,4 +1,4 @@
-//! Texts that repeat themselves, with and without a corpus of like texts.
+//! Texts that repeat themselves, with and without a corpus of similar texts.
 
 use crate::inputs::seed;
 use crate::shape::{Fields, ShapeError};
@@ -15,7 +15,7 @@ pub(crate) struct Shape {
     text: usize,
     /// Tokens of the corpus; 0 for none.
     corpus: usize,
-    /// Children of a node.
+    /// The largest number of children of a node.
     width: usize,
 }
 
@@ -64,14 +64,14 @@ impl Measured for SuffixLookup {
         (shape.batch * (shape.text + DRAFTS + 2) * 4 + shape.corpus * 4) as u64
     }
 
-    /// Texts of phrases that all of them share, as answers to like questions are. i32 throughout.
+    /// Texts made of the same phrases, like answers to similar questions. All integers are i32.
     fn work(shape: &Shape) -> Result<Work<Self>, String> {
         let Shape { batch, text, corpus, width } = *shape;
         let rng = &mut Rng::new(seed(&[batch, text, corpus, width]), "suffix_lookup");
         let phrase = |rng: &mut Rng| -> Vec<i32> {
             (0..rng.between(4, 24)).map(|_| rng.below(VOCAB) as i32).collect()
         };
-        // A phrase comes back once in some thousand tokens of a text.
+        // A phrase recurs about once in a few thousand tokens of a text.
         let phrases: Vec<Vec<i32>> = (0..256).map(|_| phrase(rng)).collect();
         let words = |rng: &mut Rng, length: usize| -> Vec<i32> {
             let mut words = Vec::with_capacity(length + 24);

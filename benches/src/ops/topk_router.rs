@@ -1,5 +1,6 @@
-//! Routing: DeepSeek-V3 (sigmoid, a correction bias, 4 of 8 groups), with places of
-//! experts too; DeepSeek-V4 (the root of softplus); 896 experts, top 16.
+//! The routing of DeepSeek-V3 (sigmoid, a correction bias, 4 of 8 groups), also with
+//! replicas of experts; of DeepSeek-V4 (square root of softplus); and 896 experts with
+//! top 16.
 
 use crate::inputs::{random, seed};
 use crate::shape::{Fields, ShapeError};
@@ -21,10 +22,10 @@ pub(crate) struct Shape {
 
 const USUAL: preset::Preset = preset::DEEPSEEK_V3;
 
-/// The most replicas of an expert, where they have any.
+/// The largest number of replicas of an expert, in rows with replicas.
 const MOST: usize = 3;
 
-/// Tokens; goals on an H200 in microseconds, f32 and bf16.
+/// Tokens, and the goals on an H200 in microseconds for f32 and bf16.
 const GOALS: [(usize, f64, f64); 5] =
     [(1, 2.0, 2.0), (1024, 2.7, 2.6), (4096, 4.0, 3.8), (16_384, 8.0, 6.5), (65_536, 24.0, 18.0)];
 
@@ -134,7 +135,7 @@ impl Measured for TopkRouter {
                 .input("replica_counts", Tensor::vector(counts))
                 .in_place("load", Tensor::vector(vec![0_i32; places]));
         }
-        // All of it is read once or written once.
+        // Every argument is read once or written once.
         Ok(Work::new(case, Self::memory(shape)))
     }
 }

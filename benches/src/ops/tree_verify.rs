@@ -1,4 +1,4 @@
-//! Trees of drafts, of which the target follows some to the end.
+//! Trees of drafts; the target follows some of them to a leaf.
 
 use crate::inputs::seed;
 use crate::shape::{Fields, ShapeError};
@@ -16,10 +16,10 @@ pub(crate) struct Shape {
     form: Form,
 }
 
-/// How the drafts hang together.
+/// The shape of the trees.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Form {
-    /// Each node has two children, as far as nodes go.
+    /// Each node has two children, until all nodes are used.
     Binary,
     /// Each draft follows the one before.
     Chain,
@@ -87,8 +87,8 @@ impl Measured for TreeVerify {
         (shape.batch * (shape.nodes * (8 + 8 + 8 + 4) + path * 8 + 4)) as u64
     }
 
-    /// i64 trees, as SGLang has them, and i32 targets. The target follows a draft
-    /// where there is one, but for one node in eight.
+    /// i64 trees, as in SGLang, and i32 targets. At seven of eight nodes with children, the
+    /// target chooses one of the drafts.
     fn work(shape: &Shape) -> Result<Work<Self>, String> {
         let Shape { batch, nodes, form } = *shape;
         let rng = &mut Rng::new(seed(&[batch, nodes]), "tree_verify");
@@ -99,7 +99,7 @@ impl Measured for TreeVerify {
         for _ in 0..batch {
             let tokens: Vec<i64> = (0..nodes).map(|_| rng.below(VOCAB) as i64).collect();
             for &child in &links.first_child {
-                // The last of the children, so that all are looked at.
+                // The target chooses the last child, so that all children are looked at.
                 let mut last = child;
                 while let Some(&next) = usize::try_from(last).ok().map(|at| &links.next_sibling[at])
                     && next >= 0

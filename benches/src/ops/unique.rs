@@ -1,5 +1,5 @@
-//! Keys whose distinct values are known by how they were made: each is a rank,
-//! scrambled in a way that can be undone.
+//! Keys whose distinct values are known from how they were made: each key is a rank,
+//! scrambled by a function that can be inverted.
 
 use rayon::prelude::*;
 
@@ -22,31 +22,31 @@ pub(crate) struct Shape {
     dtype: DType,
 }
 
-/// How keys are spread.
+/// How keys are distributed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Set {
-    /// As random numbers, one key in eight there twice.
+    /// Random numbers; one key in eight occurs twice.
     Uniform,
-    /// The k-th most frequent key about 1/k times as often as the first.
+    /// The k-th most frequent key occurs about 1/k times as often as the most frequent.
     Zipf,
-    /// Half of the keys are one of 64, the rest random.
+    /// Half of the keys have one of 64 values, the others are random.
     Heavy,
-    /// In a small part of the range, but for one key at its end.
+    /// Keys in a small part of the range, and one key at the end of the range.
     Bunched,
-    /// Ascending, one key in eight there twice.
+    /// Ascending keys; one key in eight occurs twice.
     Sorted,
-    /// The same from the last to the first.
+    /// The keys of `Sorted` in descending order.
     Descending,
-    /// The same, but one key in a thousand is anywhere.
+    /// The keys of `Sorted`, but one key in a thousand is replaced by an arbitrary key.
     Nearly,
-    /// One key, again and again.
+    /// All keys are equal.
     Constant,
 }
 
-/// Beyond this, a processor takes minutes for some designs.
+/// With more keys, a CPU takes minutes for some designs.
 const MANY: usize = 1 << 28;
 
-/// Keys and bits; goals on an H200 in microseconds.
+/// Keys, bits, and the goals on an H200 in microseconds.
 const GOALS: [(usize, u32, f64); 5] = [
     (1 << 20, 64, 50.0),
     (1 << 24, 64, 400.0),
@@ -78,7 +78,7 @@ impl Measured for Unique {
         let more = more.map(|shape| Entry::plain(shape).quick_if(shape.keys == 1 << 20));
         let sorted = Entry::goal(shape(1 << 24, 64, Set::Sorted), 160.0);
         let mut table: Vec<_> = goals.into_iter().chain(more).chain([sorted]).collect();
-        // What takes longest is last, should somebody stop it.
+        // The slowest rows come last, so that stopping a run early loses only them.
         table.sort_by_key(|entry| entry.shape.keys > MANY);
         table
     }
@@ -170,7 +170,8 @@ struct Spread {
     ranks: u64,
 }
 
-/// An odd factor, and what undoes it modulo any power of two.
+/// The odd factor that scrambles ranks. Multiplying by an odd number can be inverted modulo any
+/// power of two.
 const FACTOR: u64 = 0x9E37_79B9_7F4A_7C15;
 
 impl Spread {
@@ -215,7 +216,7 @@ impl Spread {
                 let most = (ranks as f64 + 1.0).ln();
                 random(seed, n, |rng| {
                     let uniform = (rng.next() >> 11) as f64 / (1u64 << 53) as f64;
-                    // At least 1, and below what `ranks` + 1 is rounded to.
+                    // At least 1; rounding may give `ranks` + 1, so the rank is clamped.
                     ((uniform * most).exp() as u64).clamp(1, ranks) - 1
                 })
             }
@@ -226,17 +227,17 @@ impl Spread {
         u64::MAX >> (64 - self.bits)
     }
 
-    /// Keys of neighbouring ranks are this far apart in a sorted set.
+    /// The difference between the keys of neighbouring ranks in a sorted set.
     fn step(&self) -> u64 {
         (self.mask() / self.ranks).max(1)
     }
 
-    /// Whether keys are in the order of their ranks, evenly spread.
+    /// Whether each key is its rank times [`step`](Self::step).
     fn is_even(&self) -> bool {
         matches!(self.set, Set::Sorted | Set::Descending | Set::Nearly)
     }
 
-    /// The upper half of the bits, folded into the lower: its own inverse.
+    /// Folds the upper half of the bits into the lower half. The function is its own inverse.
     fn fold(&self, x: u64) -> u64 {
         x ^ (x >> self.bits.div_ceil(2))
     }
@@ -246,17 +247,17 @@ impl Spread {
             return rank * self.step();
         }
         if self.set == Set::Bunched {
-            // An odd factor and a power of two: each key of the part is one rank's.
+            // The factor is odd and `part` a power of two, so each key belongs to one rank only.
             let part = self.ranks.next_power_of_two();
             let inside = rank.wrapping_mul(FACTOR) % part;
             return if rank + 1 == self.ranks { self.mask() } else { inside };
         }
-        // A constant set is not all zeros.
+        // Adding 1 makes sure that the key of a constant set is not 0.
         let x = (rank + 1).wrapping_mul(FACTOR) & self.mask();
         self.fold(self.fold(x).wrapping_mul(FACTOR) & self.mask())
     }
 
-    /// The rank that has this key, if any has.
+    /// The rank with this key, if there is one.
     fn rank(&self, key: u64) -> Option<u64> {
         let rank = if self.is_even() {
             key.is_multiple_of(self.step()).then(|| key / self.step())?
@@ -276,16 +277,16 @@ impl Spread {
     }
 }
 
-/// The inverse of an odd number modulo 2^64, by Newton's method: each step
-/// doubles the bits that are right, three of them at first.
+/// The inverse of an odd number modulo 2^64, by Newton's method: three bits are right
+/// at first, and each step doubles the number of right bits.
 fn inverse(odd: u64) -> u64 {
     (0..5).fold(odd, |x, _| x.wrapping_mul(2u64.wrapping_sub(odd.wrapping_mul(x))))
 }
 
-/// Which ranks there are.
+/// The ranks that occur in a set of keys.
 struct Distinct {
     spread: Spread,
-    /// A bit a rank.
+    /// A bitmap with one bit per rank.
     seen: Vec<u64>,
     count: usize,
 }
@@ -300,8 +301,8 @@ impl Distinct {
         Distinct { spread, seen, count }
     }
 
-    /// As many keys as there are, ascending, each of them one that there is:
-    /// then they are those, every one.
+    /// Checks that the results have the right number of keys, that the keys ascend, and that
+    /// each key occurs in the input. Together this means that the results are right.
     fn check(&self, results: &[Argument]) -> Option<Failure> {
         let wrong = |argument: &str, index: Option<usize>, got: String, expected: String| {
             let index = index.map(|index| Box::from([index]));
@@ -407,7 +408,7 @@ mod tests {
                 }
                 Set::Constant => assert!(distinct.len() == 1 && distinct[0] != 0),
                 Set::Zipf => {
-                    // The k-th key ln((k + 1) / k) / ln 5001 of the time.
+                    // The k-th key has the probability ln((k + 1) / k) / ln 5001.
                     let often = |below| ranks.iter().filter(|rank| **rank < below).count();
                     assert!((350..470).contains(&often(1)), "{}", often(1));
                     assert!((1320..1500).contains(&often(10)), "{}", often(10));

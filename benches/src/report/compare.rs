@@ -1,19 +1,19 @@
-//! Two runs: what moved beyond the noise.
+//! Compares two runs: which rows moved beyond the noise.
 //!
-//! Samples of one run share its clocks, its memory's layout and its neighbours: a
-//! test of significance over them alone calls many a row moved that nobody
-//! changed. A row has moved when:
+//! All samples of a run share the same clocks, memory layout and other programs. So a
+//! test of significance over the samples alone would report many rows as moved whose
+//! code did not change. A row has moved when:
 //!
-//! 1. every sample of the slower run lies above nineteen of twenty of the faster
-//!    one's: what makes a call slow now and then, both runs may have met;
-//! 2. the medians differ by a twentieth or more ([`LEAST`]): less says little of
-//!    a program, and much of where its memory came to lie;
-//! 3. they differ by more than the designs of others do, which are not what is
-//!    worked on: nine tenths of those on the same device moved less ([`noise`]).
+//! 1. every sample of the slower run lies above 95 % of the samples of the faster run.
+//!    (The slowest 5 % are ignored, because a call may be slow now and then in any run.)
+//! 2. the medians differ by a twentieth or more ([`LEAST`]). A smaller difference may
+//!    come from the memory layout alone.
+//! 3. the medians differ by more than 90 % of the rows of other designs on the same
+//!    device ([`noise`]): nobody works on those designs, so their differences are noise.
 //!
-//! With fewer than five samples, or on a processor that was busy with other
-//! things, it has moved "perhaps". Rows of different machines, devices or
-//! methods are not compared, and that is said.
+//! With fewer than five samples, or on a CPU that was busy with other programs, the row
+//! has moved "perhaps". Rows of different machines, devices or methods are not compared,
+//! and the text says so.
 
 use std::fmt::Write;
 
@@ -21,41 +21,41 @@ use crate::report::stats::quantile;
 use crate::report::view::{distinct, time, way};
 use crate::report::{Measurement, Report, Role};
 
-/// The part by which the median must differ for a row to have moved.
+/// The least relative difference of the medians for a row that has moved.
 pub const LEAST: f64 = 0.05;
 
-/// A row of two reports, or of one of them.
+/// A row that is in both reports, or in one of them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change<'r> {
-    /// The row in the old report, where it has it.
+    /// The row in the old report, if it is there.
     pub old: Option<&'r Measurement>,
-    /// The row in the new report, where it has it.
+    /// The row in the new report, if it is there.
     pub new: Option<&'r Measurement>,
-    /// What is to be said of it.
+    /// The result of the comparison.
     pub outcome: Outcome,
 }
 
-/// What is to be said of a row.
+/// The result of comparing a row.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Outcome {
-    /// It takes less time, beyond the noise.
+    /// The row takes less time, beyond the noise.
     Faster,
-    /// It takes more time, beyond the noise.
+    /// The row takes more time, beyond the noise.
     Slower,
     /// No difference beyond the noise.
     Same,
-    /// It would have moved, but for this.
+    /// The row seems to have moved, but the given reason makes this uncertain.
     Perhaps(String),
-    /// Only the new report has it.
+    /// Only the new report has the row.
     Added,
-    /// Only the old report has it.
+    /// Only the old report has the row.
     Removed,
-    /// Both have it, but not under the same conditions; why.
+    /// Both reports have the row, but under different conditions, which the text names.
     Incomparable(String),
 }
 
-/// Every row of both reports: those of the new one in its order, then those
-/// that only the old one has.
+/// Every row of both reports: the rows of the new report in its order, then the
+/// rows that only the old report has.
 #[must_use]
 pub fn compare<'r>(old: &'r Report, new: &'r Report) -> Vec<Change<'r>> {
     let busy = old.busy().or(new.busy()).is_some();
@@ -74,9 +74,9 @@ pub fn compare<'r>(old: &'r Report, new: &'r Report) -> Vec<Change<'r>> {
     now.chain(gone).collect()
 }
 
-/// By what factor nine tenths of the rows of others on a device moved at most
-/// between two runs: what a row moves by that nobody changed. 1 with fewer than
-/// five of them.
+/// The noise on a device between two runs: 90 % of the rows of other designs, which
+/// nobody changed, differ by at most this factor. 1 if there are fewer than five such
+/// rows.
 #[must_use]
 pub fn noise(old: &Report, new: &Report, device: &str) -> f64 {
     let both = new.measurements.iter().filter_map(|row| {
@@ -88,8 +88,8 @@ pub fn noise(old: &Report, new: &Report, device: &str) -> f64 {
     if factors.len() < 5 { 1.0 } else { quantile(&factors, 0.9) }
 }
 
-/// The comparison in words: what differs in what ran, what moved, and how many
-/// rows did not.
+/// The comparison as text: the versions that differ, the rows that moved, and the
+/// number of rows that did not.
 #[must_use]
 pub fn text(old: &Report, new: &Report) -> String {
     let changes = compare(old, new);
@@ -150,10 +150,10 @@ pub fn text(old: &Report, new: &Report) -> String {
     )
 }
 
-/// Why two rows are of different conditions, if they are.
+/// Why two rows were measured under different conditions, if they were.
 fn conditions(was: &Report, is: &Report, old: &Measurement, new: &Measurement) -> Option<String> {
     let id = &new.device;
-    // A GPU's times hang little on the host's processor; the processor's own do.
+    // The times of a GPU depend little on the host's CPU, so only the GPU is compared.
     let model = |report: &Report| match &**id {
         "cpu" => report.host.words(),
         _ => report.device(id).map(|device| device.name.clone()).unwrap_or_default(),
@@ -166,7 +166,7 @@ fn conditions(was: &Report, is: &Report, old: &Measurement, new: &Measurement) -
         .then(|| format!("timed by \"{}\" before and by \"{}\" now", old.method, new.method))
 }
 
-/// How many times the smaller median the larger one is.
+/// The larger median divided by the smaller.
 fn factor(old: &Measurement, new: &Measurement) -> f64 {
     let (before, now) = (old.median_us(), new.median_us());
     (before / now).max(now / before)

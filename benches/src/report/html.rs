@@ -1,12 +1,12 @@
-//! One page of plots and tables, with nothing outside it: no network, no script.
+//! One HTML page of plots and tables that needs no other file, no network and no script.
 
 use pulldown_cmark::{Event, Options, Parser, Tag, TagEnd};
 
 use crate::report::view::distinct;
 use crate::report::{Error, Report, markdown};
 
-/// The page: what [`markdown::render`] makes of every row, as HTML with the
-/// plots in it.
+/// The page: the output of [`markdown::render`] for all rows, as HTML that contains the
+/// plots.
 ///
 /// # Errors
 ///
@@ -17,8 +17,8 @@ pub fn page(reports: &[Report]) -> Result<String, Error> {
         &page.markdown,
         Options::ENABLE_TABLES | Options::ENABLE_HEADING_ATTRIBUTES,
     );
-    // The plots themselves where the page names their files, without the words for those
-    // who do not see the file: a plot's title is text in it.
+    // Each image is replaced by its SVG. The description of the image is dropped, because
+    // the title of an SVG is text already.
     let mut in_image = false;
     let events = parser.filter_map(|event| match event {
         Event::Start(Tag::Image { dest_url, .. }) => {
@@ -44,7 +44,7 @@ pub fn page(reports: &[Report]) -> Result<String, Error> {
     ))
 }
 
-/// Markdown with everything that the reports have.
+/// A template that shows everything in the reports.
 fn template(reports: &[Report]) -> String {
     let rows = reports.iter().flat_map(|report| &report.measurements);
     let (mut links, mut sections) = (String::new(), String::new());

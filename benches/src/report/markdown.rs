@@ -1,18 +1,18 @@
-//! A Markdown page from a template, with its plots as files beside it.
+//! Makes a Markdown page from a template, with the plots as files beside the page.
 //!
-//! A template is Markdown. A line that holds nothing but a directive is replaced,
-//! so that every figure of the page comes from the reports:
+//! A template is Markdown. A line that holds only a directive is replaced, so that
+//! every number of the page comes from the reports:
 //!
-//! | directive | by |
+//! | directive | replaced by |
 //! |---|---|
-//! | `{{others KIND}}` | on each device of a kind (`cuda`, `cpu`): how many times as fast as others this library is, by operator |
-//! | `{{goals}}` | how many goals are met on each device, and a table of those missed |
-//! | `{{goals by operator}}` | for each device a table of operators: how many goals are met, and the one missed by most |
-//! | `{{plot NAME}}` | one plot of an operator on the first machine: others' times over this library's; with `, SERIES` behind it time over the sizes of that series |
-//! | `{{plots NAME}}` | an operator's plots; with `, SERIES` behind it time over the sizes of that series |
-//! | `{{operator NAME}}` | an operator's tables, one a device, folded: a line a shape |
+//! | `{{others KIND}}` | for each device of a kind (`cuda`, `cpu`): how many times as fast as other designs this library is, by operator |
+//! | `{{goals}}` | how many goals are met on each device, and a table of the missed goals |
+//! | `{{goals by operator}}` | for each device a table of operators: how many goals are met, and which goal is missed by most |
+//! | `{{plot NAME}}` | one plot of an operator on the first machine: other designs' times over this library's; with `, SERIES` after the name, time over the sizes of that series |
+//! | `{{plots NAME}}` | all plots of an operator; with `, SERIES` after the name, only time over the sizes of that series |
+//! | `{{operator NAME}}` | the tables of an operator, one per device, folded: one line per shape |
 //! | `{{rooflines}}` | the devices' rooflines |
-//! | `{{summary}}` | a line a machine: when it was measured, on what, how busy it was |
+//! | `{{summary}}` | one line per machine: the date, the hardware, how busy the machine was |
 //! | `{{machines}}` | the machines: devices, versions, dates, commands, load |
 
 use std::collections::BTreeMap;
@@ -27,11 +27,11 @@ use crate::report::{Error, Measurement, Report, Role, stats};
 pub struct Page {
     /// The Markdown.
     pub markdown: String,
-    /// SVG by file name; the Markdown has them in its `plots/`.
+    /// The plots as SVG by file name; the Markdown links to them in the folder `plots/`.
     pub plots: BTreeMap<String, String>,
 }
 
-/// Fills a template. Reports of one machine are put together.
+/// Fills a template. The reports of one machine are merged.
 ///
 /// # Errors
 ///
@@ -112,12 +112,12 @@ impl Page {
         }
     }
 
-    /// A paragraph of plots, which stand side by side where there is room.
+    /// A paragraph of plots, which a wide page shows side by side.
     fn images(&mut self, figures: Vec<Figure>) -> String {
         figures.into_iter().map(|figure| self.image(figure)).collect::<String>() + "\n"
     }
 
-    /// The line that shows a plot, which is kept under a name that no other has.
+    /// The line that shows a plot. The plot is kept under a name that no other plot has.
     fn image(&mut self, Figure { mut name, words, svg }: Figure) -> String {
         name.retain(|c| c.is_ascii_alphanumeric() || " -_".contains(c));
         let name = name.replace(' ', "-");
@@ -130,9 +130,9 @@ impl Page {
     }
 }
 
-/// How many times as fast as others this library is on the devices of a kind:
-/// as what users would pick instead, or where there is no such thing as the
-/// design that the operator started from, or as the plain loop.
+/// Tables of how many times as fast this library is on the devices of a kind. Each row is
+/// compared with the peer that users would pick instead; without a peer, with the design
+/// that the operator started from; without such a design, with the plain loop.
 fn others(report: &Report, kind: &str) -> Vec<String> {
     let groups = view::groups(report);
     let table = |device: &str| {
@@ -163,7 +163,7 @@ fn others(report: &Report, kind: &str) -> Vec<String> {
     devices.into_iter().filter_map(table).collect()
 }
 
-/// How many goals are met, device by device, and which are not.
+/// For each device, how many goals are met, and which goals are missed.
 fn goals(report: &Report) -> String {
     let mut out = String::new();
     for device in distinct(report.measurements.iter().map(|row| &*row.device)) {
@@ -193,7 +193,7 @@ fn goals(report: &Report) -> String {
     out
 }
 
-/// How many goals each operator meets, device by device, and its worst miss.
+/// For each device and operator, how many goals are met, and the worst miss.
 fn goals_by_operator(report: &Report) -> String {
     let mut out = String::new();
     for device in distinct(report.measurements.iter().map(|row| &*row.device)) {
@@ -225,14 +225,14 @@ fn goals_by_operator(report: &Report) -> String {
     out
 }
 
-/// What a reader unfolds, under its words.
+/// A text that a reader can unfold, under the heading `words`.
 fn details(words: &str, text: &str) -> String {
     let words = words.replace('<', "&lt;");
     format!("<details>\n<summary>{words}</summary>\n\n{text}\n</details>\n\n")
 }
 
-/// A table with a line a shape, this library and then how the others compare,
-/// that a reader unfolds.
+/// A table that a reader can unfold, with one line per shape: this library's time, then
+/// the ratios of the other designs.
 fn folded(group: &Group<'_>) -> String {
     let others = group.others();
     let head = ["shape", "spec", "10 to 90 %", "floor", "goal"].map(str::to_owned);
@@ -271,7 +271,7 @@ fn folded(group: &Group<'_>) -> String {
     details(&group.device_words(), &text)
 }
 
-/// When a machine was measured, what it is, and how busy it was.
+/// The date of a machine's report, the machine's hardware, and how busy it was.
 fn summary(report: &Report) -> String {
     let gpus = report.devices.iter().filter(|device| device.id != "cpu");
     let gpus = distinct(gpus.map(|device| &*device.name)).into_iter();
@@ -281,14 +281,14 @@ fn summary(report: &Report) -> String {
     format!("- {date}: {host}{gpus}; {load}\n")
 }
 
-/// What other programs took of the machine, where that was measured.
+/// How many cores other programs took, if that was measured.
 fn load(report: &Report) -> Option<String> {
     let (others, cores) = (report.load?.others(), report.host.cores);
     let quiet = || format!("other programs took {others:.1} of {cores} cores meanwhile");
     Some(report.busy().unwrap_or_else(quiet))
 }
 
-/// What ran where, and how to run it again.
+/// The machine of a report with its devices and versions, and the command that repeats the run.
 fn machine(report: &Report) -> String {
     let host = &report.host;
     let gib = digits(host.memory_bytes as f64 / f64::from(1 << 30));
@@ -327,8 +327,8 @@ impl Table {
         Table(vec![head.map(str::to_owned).to_vec()])
     }
 
-    /// The table, of which the first `left` columns are words, without columns
-    /// that no row fills.
+    /// The table as Markdown, without columns that are empty in every row. The first
+    /// `left` columns are text, the others numbers.
     fn text(&self, left: usize) -> String {
         let rows = &self.0;
         let filled = |c: &usize| rows[1..].iter().any(|row| !row[*c].is_empty());
@@ -336,7 +336,7 @@ impl Table {
         let mut out = String::new();
         for (i, row) in rows.iter().enumerate() {
             for &c in &columns {
-                // Figures stay with their units. Writing to a string cannot fail.
+                // A number must not be parted from its unit. Writing to a string cannot fail.
                 let space = if i > 0 && c >= left { "\u{a0}" } else { " " };
                 let _ = write!(out, "| {} ", row[c].replace(' ', space));
             }
@@ -350,7 +350,7 @@ impl Table {
     }
 }
 
-/// Text without meaning to Markdown, in a table too.
+/// Escapes text so that Markdown shows the text as it is, also in a table.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {

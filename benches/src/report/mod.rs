@@ -1,9 +1,9 @@
-//! Measurements and what is made of them.
+//! Measurements, and the tables, comparisons and pages made of them.
 //!
 //! A [`Report`] is one run of a program that times operators: `spec-bench`, or a
-//! script under `benches/peers/` that times what others offer. It is JSON with
-//! every sample in it, so that whoever reads it later can ask again; its fields
-//! and those of its parts are the fields of that JSON, and documented there.
+//! script under `benches/peers/` that times other libraries. A report is stored as JSON
+//! with every sample, so that later readers can compute other statistics. The fields of
+//! the JSON are the fields of [`Report`] and of its parts, and are documented there.
 //!
 //! ```text
 //! Report ── stats     median and spread of a row
@@ -13,7 +13,7 @@
 //!        └─ html      the same of every row, as one page with the plots in it
 //! ```
 //!
-//! Nothing here knows an operator or a device: they are names in a row.
+//! The code here knows no operator and no device: both are only names in a row.
 
 pub mod compare;
 pub mod html;

@@ -1,7 +1,7 @@
-//! Plots as SVG, drawn by plotters: time over size, others over this library,
-//! and rooflines. Each panel is a plot of its own with its legend, narrow enough for
-//! a telephone: a wide page shows several side by side. Bars are the interval of the
-//! middle four fifths of the samples.
+//! Plots as SVG, drawn by plotters: time over size, time of other designs over this
+//! library's time, and rooflines. Each panel is a plot of its own with a legend, narrow
+//! enough for a telephone; a wide page shows several panels side by side. The bar of a
+//! point is the interval of the middle four fifths of the samples.
 
 use std::ops::Range;
 
@@ -14,9 +14,9 @@ use crate::report::{Error, Report, Role};
 
 /// A plot.
 pub struct Figure {
-    /// What it shows, as a file would be named: `topk_router-f32`.
+    /// The name of the plot, as a file name without extension: `topk_router-f32`.
     pub name: String,
-    /// What it shows, for those who do not see it.
+    /// A description of the plot for readers who cannot see it.
     pub words: String,
     /// The plot.
     pub svg: String,
@@ -24,11 +24,12 @@ pub struct Figure {
 
 /// Series over two logarithmic axes.
 struct Panel {
-    /// What is shown, and below it where it was measured.
+    /// Two lines: what the panel shows, and where it was measured.
     title: [String; 2],
-    /// What both axes show, and how their marks are written.
+    /// The titles of both axes, and the formats of their marks.
     axes: [Axis; 2],
-    /// Names of heights in place of marks: the first at 1, the next at 10.
+    /// Names that stand in place of marks on the y axis: the first at 1, the next at 10, and
+    /// so on.
     lanes: Vec<String>,
     series: Vec<Series>,
 }
@@ -41,7 +42,7 @@ struct Series {
     points: Vec<Point>,
 }
 
-/// A median, and the interval around it where there is one.
+/// A median, and the interval around the median if there is one.
 struct Point {
     at: (f64, f64),
     /// Along which axis the interval lies, and its ends there.
@@ -69,7 +70,7 @@ impl Panel {
         Panel { title, axes, lanes: vec![], series: vec![] }
     }
 
-    /// One more point of a series.
+    /// Adds a point to the series of this name, and makes the series if there is none.
     fn add(&mut self, name: &str, kind: Kind, at: (f64, f64), bar: Option<(Along, f64, f64)>) {
         let point = Point { at, bar };
         match self.series.iter_mut().find(|series| series.name == name) {
@@ -78,7 +79,7 @@ impl Panel {
         }
     }
 
-    /// Everything that an axis must hold: points and the ends of their bars.
+    /// All values that an axis must cover: the points and the ends of their bars.
     fn values(&self, along: Along) -> impl Iterator<Item = f64> {
         let points = self.series.iter().flat_map(|series| &series.points);
         points.flat_map(move |point| {
@@ -89,18 +90,18 @@ impl Panel {
     }
 }
 
-/// At this width a plot is readable as it is on a telephone.
+/// A plot of this width is readable on a telephone without zooming.
 const WIDTH: u32 = 480;
 const HEIGHT: u32 = 340;
 const LINE: u32 = 20;
-/// A lane has its name above its points.
+/// The height of a lane, which has its name above its points.
 const LANE: u32 = 42;
 /// plotters writes a font of 18 as 14.5 pixels.
 const FONT: (&str, u32) = ("sans-serif", 18);
-/// What a character of a legend is wide, about.
+/// The approximate width of a character of the legend.
 const CHARACTER: usize = 8;
 const GREY: RGBColor = RGBColor(110, 116, 124);
-/// Okabe and Ito's, which stay apart without colour vision, and two more.
+/// The colours of Okabe and Ito, which people with colour blindness can tell apart, and two more.
 const COLOURS: [u32; 8] =
     [0x0072b2, 0xd55e00, 0x00805d, 0xb8528b, 0xc78500, 0x3b3f46, 0x2f9bd8, 0x8a7a00];
 
@@ -117,7 +118,7 @@ pub fn times_over_sizes(operator: &str, machines: &[Report]) -> Result<Vec<Figur
     for (series, unit) in distinct(series).into_iter().filter(|(series, _)| !series.is_empty()) {
         let mut panels: Vec<Panel> = vec![];
         for group in &groups {
-            // What runs on one GPU through two interfaces is in one panel.
+            // One panel shows the rows of a GPU through both interfaces, CUDA and wgpu.
             let device = match group.report.device(group.device) {
                 Some(known) if group.device != "cpu" => known.name.clone(),
                 _ => group.device_words(),
@@ -143,7 +144,7 @@ pub fn times_over_sizes(operator: &str, machines: &[Report]) -> Result<Vec<Figur
     Ok(figures)
 }
 
-/// Everyone's times in a series, and the floor.
+/// Adds the times of all implementations in a series, and the floor, to a panel.
 fn add_curves(panel: &mut Panel, group: &Group<'_>, series: &str) {
     let through = if group.device.starts_with("wgpu") { " through wgpu" } else { "" };
     let mut rows: Vec<_> = group.rows().filter(|row| row.series == series).collect();
@@ -154,14 +155,14 @@ fn add_curves(panel: &mut Panel, group: &Group<'_>, series: &str) {
         panel.add(&name, Kind::Curve, (row.size, median), Some((Along::Y, low, high)));
         let floor =
             group.report.floor_us(row).filter(|_| row.role == Role::Spec && through.is_empty());
-        // One far below what a call costs says nothing, and takes the room.
+        // A floor far below the cost of a call says nothing and would take much of the panel.
         if let Some(floor) = floor.filter(|floor| *floor > median / 30.0) {
             panel.add("floor", Kind::Bound, (row.size, floor), None);
         }
     }
 }
 
-/// Others' times over this library's, of a group: a lane a shape.
+/// The plots of other designs' times over this library's, for a group: one lane per shape.
 pub fn ratios(group: &Group<'_>) -> Result<Vec<Figure>, Error> {
     let title = [format!("{}: time over spec's", group.operator), group.device_words()];
     let ratio: Axis = ("right of 1 ×, spec is faster".into(), |ratio| plain(&times(ratio)));
@@ -172,7 +173,8 @@ pub fn ratios(group: &Group<'_>) -> Result<Vec<Figure>, Error> {
         let lane = panel.lanes.iter().position(|lane| *lane == row.shape).unwrap_or(0);
         let ours = group.works.iter().find(|work| work.shape == row.shape);
         let bar = ours.and_then(|work| work.spec()).map(|ours| {
-            // The ratio where one of the two is slow and the other fast.
+            // The ends of the bar: the ratio of the fast end of one interval to the slow end of
+            // the other.
             let (theirs, ours) = (spread(&row.samples_us), spread(&ours.samples_us));
             (Along::X, theirs.0 / ours.1, theirs.1 / ours.0)
         });
@@ -183,8 +185,8 @@ pub fn ratios(group: &Group<'_>) -> Result<Vec<Figure>, Error> {
     draw_all(&name, "others' time over this library's", &[panel], height)
 }
 
-/// The rooflines of the devices, of this library's rows: bytes a second over
-/// the bytes that a call must move.
+/// The rooflines of the devices with this library's rows: bytes per second over the
+/// bytes that a call must move.
 pub fn rooflines(machines: &[Report]) -> Result<Vec<Figure>, Error> {
     let devices =
         machines.iter().flat_map(|report| report.devices.iter().map(move |d| (report, d)));
@@ -209,7 +211,8 @@ fn roofline(report: &Report, device: &str) -> Panel {
     }
     let known = report.device(device).filter(|_| most > 0.0);
     let Some(copy) = known.and_then(|device| device.copy_bytes_per_second) else { return panel };
-    // What a submission costs bounds no row that is timed by timestamps within one.
+    // Rows that are timed by timestamps within a submission do not include the cost of the
+    // submission, so an overhead above the fastest row is no bound.
     let overhead = known.and_then(|device| device.overhead_us).filter(|us| *us <= fastest);
     for i in 0..=60 {
         let bytes = fewest * (most / fewest).powf(f64::from(i) / 60.0);
@@ -222,7 +225,7 @@ fn roofline(report: &Report, device: &str) -> Panel {
     panel
 }
 
-/// A figure of each panel. A series has the same colour in all of them.
+/// One figure per panel. A series has the same colour in all panels.
 fn draw_all(name: &str, words: &str, panels: &[Panel], height: u32) -> Result<Vec<Figure>, Error> {
     let series = panels.iter().flat_map(|panel| &panel.series);
     let mut names = distinct(series.map(|series| (&*series.name, series.kind)));
@@ -243,7 +246,7 @@ fn draw_all(name: &str, words: &str, panels: &[Panel], height: u32) -> Result<Ve
     panels.iter().map(figure).collect()
 }
 
-/// A series' place among the colours, and its name and kind.
+/// The index of a series' colour, and the name and kind of the series.
 type Look<'n> = (usize, &'n (&'n str, Kind));
 
 fn draw<'s>(
@@ -304,7 +307,7 @@ fn draw_panel<'s>(
         let at = (left, 10f64.powi(lane as i32));
         chart.draw_series([EmptyElement::at(at) + Text::new(name.clone(), (4, -20), FONT)])?;
     }
-    // This library, which comes first, lies on top.
+    // This library is the first series and is drawn last, on top of the others.
     for Series { name, kind, points } in series.iter().rev() {
         let look = looks.iter().find(|(_, (other, _))| other == name).map_or(0, |look| look.0);
         if *kind != Kind::Points {
@@ -320,7 +323,7 @@ fn draw_panel<'s>(
     Ok(())
 }
 
-/// The bar of a point that has one.
+/// The bar of a point, if the point has one.
 fn bar<'s>(look: usize, point: &Point) -> Option<DynElement<'static, Backend<'s>, (f64, f64)>> {
     const CAPS: u32 = 8;
     let ((x, y), (along, low, high)) = (point.at, point.bar?);
@@ -331,7 +334,7 @@ fn bar<'s>(look: usize, point: &Point) -> Option<DynElement<'static, Backend<'s>
     })
 }
 
-/// The first of a legend, which is this library, has a colour of its own.
+/// The colour of a series. The first series, this library, has a colour of its own.
 fn colour(look: usize) -> RGBColor {
     let at = if look == 0 { 0 } else { 1 + (look - 1) % (COLOURS.len() - 1) };
     let [_, red, green, blue] = COLOURS[at].to_be_bytes();
@@ -350,7 +353,7 @@ fn marker<'s, C: Clone + 'static>(look: usize, at: C) -> DynElement<'static, Bac
     }
 }
 
-/// The whole decades that hold all values, at least one.
+/// The range of whole decades that holds all values; at least one decade.
 fn decades(values: impl Iterator<Item = f64>) -> Range<f64> {
     let exponents: Vec<f64> =
         values.filter(|value| value.is_finite() && *value > 0.0).map(f64::log10).collect();
@@ -359,7 +362,7 @@ fn decades(values: impl Iterator<Item = f64>) -> Range<f64> {
     10f64.powf(low)..10f64.powf(high.max(low + 1.0))
 }
 
-/// A mark's words without decimals that are zero: `10 µs` for `10.0 µs`.
+/// The text of a mark without zero decimals: `10 µs` for `10.0 µs`.
 fn plain(words: &str) -> String {
     words.replace(".00", "").replace(".0 ", " ").trim_end().to_owned()
 }

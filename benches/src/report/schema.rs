@@ -1,5 +1,5 @@
-//! The JSON: one run, its machine, its rows. Every field that `--save` writes is
-//! a field of one of these structs under the same name, and documented there.
+//! The JSON of a report: one run, its machine, its rows. Every field that `--save` writes
+//! is a field of one of these structs, with the same name, and is documented there.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,33 +10,33 @@ use serde::{Deserialize, Serialize, Serializer};
 /// The name of this layout, and its version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Format {
-    /// The only one there is.
+    /// The only version so far.
     #[default]
     #[serde(rename = "spec-bench 1")]
     One,
 }
 
-/// One run of `spec-bench` or of a script under `benches/peers/`, as it is
-/// kept.
+/// One run of `spec-bench` or of a script under `benches/peers/`, as stored in a
+/// file.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Report {
-    /// `spec-bench 1`; first, since another one has other fields.
+    /// `spec-bench 1`. This field comes first, since another format has other fields.
     pub format: Format,
     /// The day of the run, as in `2026-01-31`.
     pub date: String,
-    /// The command that reruns it.
+    /// The command that repeats the run.
     pub command: String,
     /// The machine.
     pub host: Host,
-    /// How busy the machine was with other things, where that was measured; of
-    /// merged runs, the busiest.
+    /// How busy the machine was with other programs, if that was measured. For
+    /// merged runs, the load of the busiest run.
     #[serde(default)]
     pub load: Option<Load>,
-    /// What ran, by name: `spec`, `rustc`, `driver`, `torch`, `numpy`.
+    /// The versions of the software, by name: `spec`, `rustc`, `driver`, `torch`, `numpy`.
     #[serde(default)]
     pub versions: BTreeMap<String, String>,
-    /// What the rows' [`device`](Measurement::device) names.
+    /// The devices that the rows name in [`device`](Measurement::device).
     pub devices: Vec<DeviceRecord>,
     /// The rows.
     pub measurements: Vec<Measurement>,
@@ -57,18 +57,18 @@ pub struct Host {
 }
 
 impl Host {
-    /// Its cores and their model.
+    /// The number of cores and the processor's model, as text.
     pub(crate) fn words(&self) -> String {
         format!("{} cores of {}", self.cores, self.cpu)
     }
 }
 
-/// What the processor did from a run's start to its end.
+/// The use of the processor from the start to the end of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Load {
     /// The system's load average over the minute before the run: threads that
-    /// ran or waited for a core. 0 where a system has none.
+    /// ran or waited for a core. 0 if the system has no load average.
     pub average_before: f64,
     /// Seconds that the run took by the clock.
     pub wall_s: f64,
@@ -80,7 +80,7 @@ pub struct Load {
 }
 
 impl Load {
-    /// A machine is busy where others take more than this share of its cores.
+    /// A machine is busy if other programs take more than this share of its cores.
     pub const MOST: f64 = 0.1;
 
     /// Cores that other programs took, on average.
@@ -90,7 +90,7 @@ impl Load {
     }
 }
 
-/// A device of a run, and what was measured of it in that run.
+/// A device of a run, and the device's own measurements.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct DeviceRecord {
@@ -98,17 +98,16 @@ pub struct DeviceRecord {
     pub id: String,
     /// Its model: `NVIDIA H100 80GB HBM3`.
     pub name: String,
-    /// What else is known of it: clocks, driver, memory. Whole numbers are
-    /// numbers, everything else is text with its unit.
+    /// Further facts about the device: clocks, driver, memory. Whole numbers are
+    /// JSON numbers, all other facts are text with a unit.
     #[serde(default)]
     pub facts: BTreeMap<String, Fact>,
-    /// Bytes a second that a large copy within the device's memory reaches: what
-    /// is read and what is written, both counted. A row's floor is its bytes
-    /// over this.
+    /// The rate of a large copy within the device's memory: bytes read plus bytes
+    /// written, per second. The floor of a row is its bytes divided by this rate.
     #[serde(default)]
     pub copy_bytes_per_second: Option<f64>,
-    /// Microseconds that a call costs which does nothing, by the same method as
-    /// the rows: an empty kernel, an empty submission.
+    /// Microseconds of a call that does nothing (an empty kernel, an empty
+    /// submission), timed by the same method as the rows.
     #[serde(default)]
     pub overhead_us: Option<f64>,
 }
@@ -119,7 +118,7 @@ pub struct DeviceRecord {
 pub enum Fact {
     /// A count: `132` multiprocessors.
     Number(u64),
-    /// Words: `1980 MHz`.
+    /// A text: `1980 MHz`.
     Text(String),
 }
 
@@ -140,8 +139,8 @@ impl fmt::Display for Fact {
 
 /// One implementation of an operator on one shape and device, timed.
 ///
-/// Rows that agree in operator, shape and device do the same work and are set
-/// against each other.
+/// Rows with the same operator, shape and device do the same work, and are compared
+/// with each other.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Measurement {
@@ -150,21 +149,21 @@ pub struct Measurement {
     /// The shape, in the same words for every device and implementation:
     /// `1024 tokens, f32`.
     pub shape: String,
-    /// Which curve over size the row is a point of: `f32`. Empty where the row
-    /// is on no curve.
+    /// The name of the curve over size to which the row belongs: `f32`. Empty if the
+    /// row belongs to no curve.
     #[serde(default)]
     pub series: String,
-    /// Where on that curve: 1024, in [`size_unit`](Self::size_unit).
+    /// The row's place on its curve: 1024, in [`size_unit`](Self::size_unit).
     pub size: f64,
     /// The unit of [`size`](Self::size): `tokens`.
     pub size_unit: String,
     /// The device's [`id`](DeviceRecord::id).
     pub device: String,
-    /// Whose work it is: `spec`, `block radix sort, bitmask`, `torch.unique`.
+    /// The implementation: `spec`, `block radix sort, bitmask`, `torch.unique`.
     pub implementation: String,
-    /// What it is to the others.
+    /// The role of the implementation among those of the operator.
     pub role: Role,
-    /// How it was timed: `20 calls in a CUDA graph, events`.
+    /// The method of timing: `20 calls in a CUDA graph, events`.
     pub method: String,
     /// The samples, in microseconds of one call each, in the order they were
     /// taken. Kept to a tenth of a nanosecond in JSON.
@@ -172,8 +171,8 @@ pub struct Measurement {
     pub samples_us: Vec<f64>,
     /// Bytes that the work must move at least.
     pub bytes: u64,
-    /// The project's goal for this row on this kind of device, in microseconds,
-    /// where it has one.
+    /// The project's goal for this row on this kind of device, in microseconds, if
+    /// there is a goal.
     #[serde(default)]
     pub goal_us: Option<f64>,
     /// What the timed call's result was compared with: `CPU backend, every
@@ -181,7 +180,7 @@ pub struct Measurement {
     pub check: String,
 }
 
-/// What an implementation is to the others.
+/// The role of an implementation among those of an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Role {
@@ -193,11 +192,11 @@ pub enum Role {
     Seed,
     /// Another known design, or the plain loop.
     Baseline,
-    /// What users would pick instead.
+    /// A library that users would pick instead of this library.
     Peer,
 }
 
-/// Why there is no report, page or comparison: a sentence.
+/// A sentence that says why a report, page or comparison cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub(crate) String);
@@ -208,7 +207,7 @@ impl Report {
     /// # Errors
     ///
     /// Text that is not JSON of these fields; another [`Format`]; a row without
-    /// samples, or with one that is no positive number.
+    /// samples, or with a sample that is not a positive number.
     pub fn parse(json: &str) -> Result<Self, Error> {
         let report: Report =
             serde_json::from_str(json).map_err(|error| Error(format!("not a report: {error}")))?;
@@ -224,11 +223,12 @@ impl Report {
         Ok(report)
     }
 
-    /// The JSON: a device a line, a row a line.
+    /// The report as JSON, with one line per device and one line per row.
     #[must_use]
     pub fn to_json(&self) -> String {
-        // Strings, finite numbers and maps with keys of strings: this cannot fail. A
-        // quote within a string is escaped, so that these are starts of objects.
+        // A report has only strings, finite numbers and maps with string keys, so this cannot
+        // fail. A quote within a string is escaped, so the texts below only match the starts
+        // of objects.
         let json = serde_json::to_string(self).unwrap_or_default();
         let starts = [r#"{"id":"#, r#"{"operator":"#].map(|start| (start, format!("\n{start}")));
         starts.iter().fold(json, |json, (start, line)| json.replace(start, line)) + "\n"
@@ -253,7 +253,7 @@ impl Report {
     /// A file that cannot be written.
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), Error> {
         let path = path.as_ref();
-        // What is no file, as a pipe, cannot be replaced.
+        // A path that is no regular file, such as a pipe, cannot be replaced.
         let written = if path.metadata().is_ok_and(|found| !found.is_file()) {
             std::fs::write(path, self.to_json())
         } else {
@@ -264,13 +264,14 @@ impl Report {
         written.map_err(|error| Error(format!("{}: {error}", path.display())))
     }
 
-    /// One report of several of the same machine: of `spec-bench` and of the
-    /// scripts that time others. A row that several have is the last one's; what
-    /// is known of a device is the first's, completed by the later ones.
+    /// Merges reports of the same machine, of `spec-bench` and of the scripts that time
+    /// other libraries. If several reports have a row, the last report's row is kept. The
+    /// facts of a device are those of the first report, completed by later reports.
     ///
     /// # Errors
     ///
-    /// No report; processors, cores or devices of one id that differ.
+    /// If there is no report; if the processors or the numbers of cores differ; if devices
+    /// of the same id differ.
     pub fn merge(reports: Vec<Report>) -> Result<Report, Error> {
         let two = |a: &str, b: &str| Error(format!("these are reports of two machines: {a}; {b}"));
         let mut reports = reports.into_iter();
@@ -282,7 +283,7 @@ impl Report {
             for device in report.devices {
                 match merged.devices.iter_mut().find(|known| known.id == device.id) {
                     None => merged.devices.push(device),
-                    // The processor is the host's, whatever a program calls it.
+                    // Programs name the CPU differently, but the host's processor is the same.
                     Some(known) if known.name == device.name || known.id == "cpu" => {
                         known.copy_bytes_per_second =
                             known.copy_bytes_per_second.or(device.copy_bytes_per_second);
@@ -309,13 +310,13 @@ impl Report {
         Ok(merged)
     }
 
-    /// Whether both were measured on the same processor and number of cores.
+    /// Whether both reports are of the same processor model and number of cores.
     #[must_use]
     pub fn same_machine(&self, other: &Report) -> bool {
         self.host.cpu == other.host.cpu && self.host.cores == other.host.cores
     }
 
-    /// A sentence that says so where other programs kept the machine busy.
+    /// A sentence for readers, if other programs kept the machine busy.
     #[must_use]
     pub fn busy(&self) -> Option<String> {
         let load = self.load?;
@@ -329,15 +330,15 @@ impl Report {
         })
     }
 
-    /// What is known of a device, by its id.
+    /// The record of the device with this id.
     #[must_use]
     pub fn device(&self, id: &str) -> Option<&DeviceRecord> {
         self.devices.iter().find(|device| device.id == id)
     }
 
-    /// Microseconds that moving a row's bytes takes at the rate of a copy on its
-    /// device, where that rate was measured; on CUDA no less than a kernel that does
-    /// nothing.
+    /// The floor of a row in microseconds: the time to move the row's bytes at the rate of
+    /// a copy on its device, if this rate was measured. On CUDA, the floor is not less than
+    /// the time of an empty kernel.
     #[must_use]
     pub fn floor_us(&self, row: &Measurement) -> Option<f64> {
         let device = self.device(&row.device)?;
@@ -348,8 +349,8 @@ impl Report {
 }
 
 impl Measurement {
-    /// Whether both time the same implementation of the same work on a device
-    /// of the same id.
+    /// Whether both rows time the same implementation of the same work on a device
+    /// with the same id.
     #[must_use]
     pub fn same_row(&self, other: &Measurement) -> bool {
         self.operator == other.operator
@@ -359,7 +360,7 @@ impl Measurement {
     }
 }
 
-/// Four decimals of a microsecond: below what any clock here can tell.
+/// Rounds the samples to four decimals of a microsecond, which is finer than any clock here.
 fn rounded<S: Serializer>(samples: &[f64], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.collect_seq(samples.iter().map(|sample| (sample * 1e4).round() / 1e4))
 }

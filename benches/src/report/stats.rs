@@ -1,17 +1,17 @@
-//! What few, skewed samples say: median and spread.
+//! Statistics of a few, skewed samples: median and spread.
 //!
-//! Times are skewed: nothing makes a call faster than it is, and much makes it
-//! slower. So nothing here takes a mean or a standard deviation.
+//! Samples of times are skewed: many things make a call slower, nothing makes a call
+//! faster. So this module has no mean and no standard deviation.
 
-/// The middle of the samples; between the two middle ones where their number is
-/// even. NaN without samples.
+/// The median of the samples: for an even number of samples, the mean of the two middle
+/// samples. NaN without samples.
 #[must_use]
 pub fn median(samples: &[f64]) -> f64 {
     quantile(samples, 0.5)
 }
 
-/// Where a share `q` (0 to 1) of the samples lies below, between the two
-/// samples next to it by distance. NaN without samples.
+/// The value below which a share `q` (0 to 1) of the samples lies, interpolated
+/// between the two nearest samples. NaN without samples.
 #[must_use]
 pub fn quantile(samples: &[f64], q: f64) -> f64 {
     let mut sorted = samples.to_vec();
@@ -23,8 +23,8 @@ pub fn quantile(samples: &[f64], q: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * part
 }
 
-/// The interval, in the samples' unit, that holds the middle four fifths of
-/// them: a tenth lies below, a tenth above.
+/// The interval that holds the middle four fifths of the samples, in their unit: a
+/// tenth of the samples lies below, a tenth above.
 #[must_use]
 pub fn spread(samples: &[f64]) -> (f64, f64) {
     (quantile(samples, 0.1), quantile(samples, 0.9))

@@ -11,13 +11,13 @@ x floor: how many times that a call takes; 10 to 90 %: where four fifths of the 
 x spec: how many times as long as this library's it is; above 1 this library is faster
 ";
 
-/// Every row of a report, an operator and device a table, and what its columns
-/// mean.
+/// All rows of a report, in one table per operator and device, and an explanation of
+/// the columns.
 ///
-/// A shape has a line with its floor and its goal, and below it a line for each
-/// implementation: the median time of a call, the interval that holds four
-/// fifths of the samples, how many times over the floor the median is, and how
-/// many times as long as this library's.
+/// Each shape has a line with its floor and its goal. Below this line, each
+/// implementation has a line with the median time of a call, the interval that holds
+/// the middle four fifths of the samples, the median divided by the floor, and the
+/// median divided by this library's median.
 #[must_use]
 pub fn text(report: &Report) -> String {
     let tables = groups(report).iter().map(group_text).collect::<String>();
@@ -31,7 +31,7 @@ fn group_text(group: &Group<'_>) -> String {
     for row in group.works.iter().flat_map(|work| work.rows.iter().map(move |row| (work, row))) {
         let (work, row) = row;
         let median = row.median_us();
-        // Beyond that other things than bytes take the time.
+        // A larger ratio says nothing: such a call does not spend its time on moving bytes.
         let over_floor = work.floor_us.map(|us| median / us).filter(|times| *times < 1000.0);
         rows.push([
             row.implementation.clone(),
@@ -44,7 +44,7 @@ fn group_text(group: &Group<'_>) -> String {
     let width = |c: usize| rows.iter().map(|row| row[c].chars().count()).max().unwrap_or(0);
     let widths: [usize; 5] = std::array::from_fn(width);
     let line = |row: &[String; 5]| {
-        // Words to the left, figures to the right.
+        // Text is aligned to the left, numbers to the right.
         let name = format!("    {:<1$}", row[0], widths[0]);
         let cells = (1..5).map(|c| format!("  {:>1$}", row[c], widths[c]));
         (name + &cells.collect::<String>()).trim_end().to_owned() + "\n"

@@ -1,10 +1,10 @@
-//! A report's rows, put together as they are read: operator, device, shape. And
-//! how numbers are written.
+//! The rows of a report in groups, by operator, device and shape; and the formats of
+//! numbers.
 
 use crate::report::stats::{median, spread};
 use crate::report::{Measurement, Report, Role};
 
-/// An operator on a device.
+/// The rows of an operator on a device.
 pub struct Group<'a> {
     pub report: &'a Report,
     pub operator: &'a str,
@@ -12,21 +12,21 @@ pub struct Group<'a> {
     pub works: Vec<Work<'a>>,
 }
 
-/// One shape of an operator on a device, with everyone who did it: this library
-/// first, then by role, in the order of the report.
+/// The rows of one shape of an operator on a device, one row per implementation: this
+/// library first, then by role, then in the order of the report.
 pub struct Work<'a> {
     pub shape: &'a str,
     pub rows: Vec<&'a Measurement>,
-    /// The least time, in microseconds, by the bytes of this library's row, which
-    /// knows them best, or of the first.
+    /// The floor in microseconds, from the bytes of the first row: this library's row, if
+    /// there is one.
     pub floor_us: Option<f64>,
 }
 
-/// Whose work it is, and what that is to the others.
+/// The name of an implementation, and its role.
 pub type Who<'a> = (&'a str, Role);
 
-/// The reports, one a machine: those of the same machine put together, machines with a GPU
-/// before others, and of these the newest first.
+/// One report per machine, merged from all reports of the machine. Machines with a GPU come
+/// first; among them, and among the others, the newest report comes first.
 pub fn machines(reports: &[Report]) -> Vec<Report> {
     let mut machines: Vec<Report> = vec![];
     for report in reports {
@@ -40,7 +40,7 @@ pub fn machines(reports: &[Report]) -> Vec<Report> {
     machines
 }
 
-/// The groups of a report: operators, then devices, in the order of its rows.
+/// The groups of a report, by operator and then by device, in the order of the report's rows.
 pub fn groups(report: &Report) -> Vec<Group<'_>> {
     let of = |operator, device| {
         let rows = move || {
@@ -63,12 +63,12 @@ pub fn groups(report: &Report) -> Vec<Group<'_>> {
 }
 
 impl<'a> Group<'a> {
-    /// Every row.
+    /// All rows of the group.
     pub fn rows(&self) -> impl Iterator<Item = &'a Measurement> {
         self.works.iter().flat_map(|work| work.rows.iter().copied())
     }
 
-    /// Everyone else who did some of it, by role.
+    /// The implementations other than this library that have rows in the group, by role.
     pub fn others(&self) -> Vec<Who<'a>> {
         let mut all = distinct(self.rows().map(Measurement::who));
         all.retain(|(_, role)| *role != Role::Spec);
@@ -76,8 +76,8 @@ impl<'a> Group<'a> {
         all
     }
 
-    /// Others' rows, each with its time over this library's of the same shape:
-    /// how many times as fast this library is.
+    /// The rows of other implementations. Each comes with its time divided by this
+    /// library's time for the same shape: how many times as fast this library is.
     pub fn over_spec(&self) -> Vec<(&'a Measurement, f64)> {
         let of = |work: &Work<'a>| {
             let others = work.rows.iter().copied().filter(|row| row.role != Role::Spec);
@@ -86,7 +86,7 @@ impl<'a> Group<'a> {
         self.works.iter().flat_map(of).collect()
     }
 
-    /// The device's id and model; of a processor the cores too.
+    /// The device's id and model; for the CPU, also its cores.
     pub fn device_words(&self) -> String {
         device_words(self.report, self.device)
     }
@@ -98,7 +98,7 @@ impl<'a> Work<'a> {
         self.rows.first().copied().filter(|row| row.role == Role::Spec)
     }
 
-    /// A row's time over this library's: how many times as fast this library is.
+    /// A row's time divided by this library's time: how many times as fast this library is.
     pub fn over_spec(&self, row: &Measurement) -> Option<f64> {
         Some(row.median_us() / self.spec()?.median_us())
     }
@@ -111,8 +111,8 @@ impl Measurement {
         median(&self.samples_us)
     }
 
-    /// Whether the median is within the goal, where there is one: as a reader
-    /// sees both, to three digits.
+    /// Whether the median meets the goal, if there is a goal. Both are compared as
+    /// readers see them, rounded to three digits.
     #[must_use]
     pub fn goal_met(&self) -> Option<bool> {
         let (median, goal) = (self.median_us(), self.goal_us?);
@@ -123,14 +123,14 @@ impl Measurement {
         (&self.implementation, self.role)
     }
 
-    /// The goal in words, where there is one.
+    /// The goal as text, if there is a goal.
     pub(crate) fn goal(&self) -> Option<String> {
         let missed = if self.goal_met()? { "" } else { ", missed" };
         Some(format!("{}{missed}", time(self.goal_us?)))
     }
 
-    /// The interval of the middle four fifths of the samples, with the unit once
-    /// where both ends have the same: `3.48 – 3.60 µs`.
+    /// The interval of the middle four fifths of the samples: `3.48 – 3.60 µs`. If both
+    /// ends have the same unit, the unit is written once.
     pub(crate) fn interval(&self) -> String {
         let (low, high) = spread(&self.samples_us);
         let (low, high) = (time(low), time(high));
@@ -141,7 +141,7 @@ impl Measurement {
     }
 }
 
-/// A device's id and model; of the processor, which is the host's, the cores too.
+/// A device's id and model; for the CPU, the host's processor and its cores.
 pub fn device_words(report: &Report, id: &str) -> String {
     match report.device(id) {
         _ if id == "cpu" => format!("cpu: {}, {} cores", report.host.cpu, report.host.cores),
@@ -150,7 +150,7 @@ pub fn device_words(report: &Report, id: &str) -> String {
     }
 }
 
-/// The values that differ, in the order of their first.
+/// The distinct values, in the order of their first occurrence.
 pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     let mut seen = vec![];
     for value in values {
@@ -161,8 +161,8 @@ pub fn distinct<T: PartialEq>(values: impl IntoIterator<Item = T>) -> Vec<T> {
     seen
 }
 
-/// A method without its numbers, `N calls in a CUDA graph, events`: how many
-/// calls make a sample goes by how long the first of them took.
+/// A method with `N` for its numbers: `N calls in a CUDA graph, events`. The numbers
+/// differ between runs, because the calls per sample depend on the time of the first call.
 pub fn way(method: &str) -> String {
     let words = method.split_whitespace().map(|word| match word {
         "call" => "calls",
@@ -173,17 +173,17 @@ pub fn way(method: &str) -> String {
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// A time in the unit that suits it, to three digits: `3.51 µs`, `24.9 ms`.
+/// A time with a suitable unit, to three digits: `3.51 µs`, `24.9 ms`.
 pub fn time(us: f64) -> String {
     scaled(us, &[(1e-3, "ns"), (1.0, "µs"), (1e3, "ms"), (1e6, "s")])
 }
 
-/// A count, with a space behind one below a thousand: `512 `, `65.5 k`.
+/// A count with a suitable unit; a count below a thousand ends with a space: `512 `, `65.5 k`.
 pub fn count(value: f64) -> String {
     scaled(value, &[(1.0, ""), (1e3, "k"), (1e6, "M"), (1e9, "G")])
 }
 
-/// An amount of memory, or with `/s` behind it a rate: `65.5 kB`.
+/// An amount of memory, such as `65.5 kB`; the caller adds `/s` for a rate.
 pub fn bytes(bytes: f64) -> String {
     scaled(bytes, &[(1.0, "B"), (1e3, "kB"), (1e6, "MB"), (1e9, "GB"), (1e12, "TB")])
 }
@@ -193,7 +193,8 @@ pub fn times(ratio: f64) -> String {
     format!("{} ×", digits(ratio))
 }
 
-/// Three digits that matter and no more: `3.51`, `24.9`, `107`, `1240`.
+/// A number with three significant digits, or with all digits before the point: `3.51`, `24.9`,
+/// `107`, `1240`.
 pub fn digits(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
@@ -204,7 +205,7 @@ pub fn digits(value: f64) -> String {
 }
 
 fn scaled(value: f64, units: &[(f64, &str)]) -> String {
-    // The next unit starts where three digits would round up to 1000 of this one.
+    // The next unit starts where rounding to three digits would give 1000 of this unit.
     let fits = |(unit, _): &&(f64, &str)| value.abs() >= 0.9995 * unit;
     match units.iter().rev().find(fits).or(units.first()) {
         Some((unit, name)) => format!("{} {name}", digits(value / unit)),

@@ -1,4 +1,4 @@
-//! How far a run is, in bytes: a bar on a terminal, lines in a log.
+//! The progress of a run in bytes: a bar on a terminal, lines in a log.
 
 use std::io::IsTerminal;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -16,22 +16,22 @@ const REDRAW: Duration = Duration::from_millis(100);
 /// How often a line is written.
 const LINE: Duration = Duration::from_secs(5);
 
-/// Shows on stderr which phase a run is in, how far and how fast that is, and
-/// what is left.
+/// Shows on stderr the phase of a run, the bytes that the phase has done, its
+/// rate, and the remaining time.
 pub struct ByteProgress {
     shared: Arc<Shared>,
-    /// Draws, whether or not anything moves.
+    /// The thread that draws at regular times, whether or not there is progress.
     drawing: Option<JoinHandle<()>>,
-    /// Whether a phase's beginning is a line.
+    /// Whether the beginning of a phase is written as a line.
     lines: bool,
 }
 
-/// Where it is shown.
+/// Where progress is shown.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub enum Shown {
-    /// On a terminal, where stderr is one.
+    /// As a bar if stderr is a terminal, otherwise nowhere.
     Bar,
-    /// On a terminal, or as lines.
+    /// As a bar if stderr is a terminal, otherwise as lines.
     Lines,
     /// Nowhere.
     Nowhere,
@@ -50,14 +50,14 @@ struct State {
 struct Now {
     phase: &'static str,
     began: Instant,
-    /// What was done when it began.
+    /// Bytes that were done when the phase began.
     from: u64,
     done: u64,
     total: Option<u64>,
 }
 
 impl ByteProgress {
-    /// Nothing to see yet.
+    /// Starts showing progress; nothing appears before the first [`set`](Self::set).
     pub fn new(shown: Shown) -> ByteProgress {
         let state = State { started: Instant::now(), now: None, ended: false };
         let shared = Arc::new((Mutex::new(state), Condvar::new()));
@@ -68,13 +68,13 @@ impl ByteProgress {
             _ => return ByteProgress { shared, drawing: None, lines: false },
         };
         let theirs = Arc::clone(&shared);
-        // Where no thread can be started there is nothing to see, and the run
-        // says more about that.
+        // If no thread can be started, no progress is shown: the run itself needs
+        // threads and reports the problem.
         let drawing = std::thread::Builder::new().spawn(move || draw(&theirs)).ok();
         ByteProgress { shared, drawing, lines }
     }
 
-    /// So many bytes of a phase are done; of so many, where that is known.
+    /// Shows that `done` bytes of a phase are done; `total` is the size of the phase, if known.
     pub fn set(&self, phase: &'static str, done: u64, total: Option<u64>) {
         if self.drawing.is_none() {
             return;
@@ -94,7 +94,7 @@ impl ByteProgress {
         }
     }
 
-    /// Clears the bar.
+    /// Ends the drawing thread and clears the bar.
     pub fn finish(mut self) {
         lock(&self.shared.0).ended = true;
         self.shared.1.notify_all();
@@ -108,7 +108,7 @@ fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Calls `each` with the time since the start and what there is to see, every
+/// Calls `each` with the time since the start and the current phase, every
 /// [`REDRAW`], until the run ends.
 fn watch(shared: &Shared, mut each: impl FnMut(Duration, Now)) {
     let (state, ended) = shared;
@@ -128,17 +128,17 @@ fn watch(shared: &Shared, mut each: impl FnMut(Duration, Now)) {
     }
 }
 
-/// What is on the terminal.
+/// The state of the bar on the terminal.
 struct Drawn {
     is_there: bool,
-    /// Whether nothing is drawn any more.
+    /// Whether drawing has ended for good.
     closed: bool,
 }
 
 static DRAWN: Mutex<Drawn> = Mutex::new(Drawn { is_there: false, closed: false });
 
 impl Drawn {
-    /// A terminal that cannot be written to shows nothing, which is no error.
+    /// Clears the line of the bar. A failed write to the terminal is ignored.
     fn clear(&mut self) {
         if std::mem::take(&mut self.is_there) {
             _ = Term::stderr().clear_line();
@@ -152,10 +152,10 @@ impl Drawn {
     }
 }
 
-/// Takes the bar off the terminal, and draws no other one: for a program that a signal
-/// ends.
+/// Clears the bar and draws no other bar: for a program that a signal ends.
 pub fn clear() {
-    // A thread that draws on a terminal that has stopped holds it as long as that.
+    // If the terminal has stopped (Ctrl-S), the drawing thread may hold the lock for long,
+    // so this function gives up after a while.
     for _ in 0..20 {
         if let Ok(mut drawn) = DRAWN.try_lock() {
             drawn.clear();
@@ -192,11 +192,11 @@ impl Now {
         complain(&format!("{}: {}", self.phase, self.in_words(self.began.elapsed())));
     }
 
-    /// A line for a terminal of so many columns: the words first, cut where even they are
-    /// too long, and a bar where there is room.
+    /// A line for a terminal of `columns` columns, with a bar if there is room for one. If even
+    /// the text is too long, the text is cut.
     fn in_line(&self, columns: usize) -> String {
-        // A terminal shows Ctrl-C behind the line, as `^C`; one that is full would go on in
-        // the next line, out of reach.
+        // After Ctrl-C the terminal shows `^C` behind the line. In a full line `^C` would wrap to
+        // the next line, and clearing this line would leave it there.
         let room = columns.saturating_sub(3);
         let mut line = format!("{:<7} {}", self.phase, self.in_words(self.began.elapsed()));
         let bar = room.saturating_sub(line.len() + 1).min(30);
@@ -211,8 +211,8 @@ impl Now {
         line
     }
 
-    /// How far the phase is after so much time, at which rate since it began, and
-    /// how long the rest takes at that rate.
+    /// A text with the bytes done, the rate since the phase began `elapsed` ago, and
+    /// the time that the rest takes at this rate.
     fn in_words(&self, elapsed: Duration) -> String {
         let seconds = elapsed.as_secs_f64();
         let moved = self.done.saturating_sub(self.from);
@@ -233,7 +233,7 @@ impl Now {
     }
 }
 
-/// Bytes as the summary has them: in units of ten.
+/// A number of bytes with a decimal unit (kB, MB, GB), as in the summary.
 fn amount(bytes: u64) -> String {
     match bytes {
         0..1_000_000 => format!("{} kB", bytes / 1000),
@@ -263,7 +263,7 @@ mod tests {
     fn the_rate_is_that_of_the_phase_since_it_began() {
         let after = |seconds, now: Now| now.in_words(Duration::from_secs(seconds));
         let gigabytes = |count: u64| count * 1_000_000_000;
-        // What was done before the phase is none of its work.
+        // Bytes that were done before the phase do not count for its rate.
         let half = now(gigabytes(2), gigabytes(10), Some(gigabytes(26)));
         assert_eq!(after(5, half), "10.00 GB of 26.00 GB, 1.60 GB/s, 10 s left");
         assert_eq!(after(9, now(0, 0, Some(5_500_000))), "0 kB of 5.5 MB");

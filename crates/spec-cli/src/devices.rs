@@ -18,14 +18,14 @@ pub struct Options {
     json: bool,
 }
 
-/// What a device is called. The CPU backend gives its architecture; the system knows
-/// the model.
+/// The name of a device for users. The CPU backend only reports the processor's architecture, so
+/// for the CPU this is the processor's model, if the system tells it.
 pub fn name(info: &DeviceInfo) -> String {
     let model = (info.device == Device::CPU).then(cpu_model).flatten();
     model.unwrap_or_else(|| info.name.clone())
 }
 
-/// The processor's model, where the system gives one.
+/// The processor's model, if the system tells it.
 fn cpu_model() -> Option<String> {
     let what = RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing());
     let system = System::new_with_specifics(what);
@@ -33,10 +33,10 @@ fn cpu_model() -> Option<String> {
     Some(brand).filter(|brand| !brand.is_empty())
 }
 
-/// Lists what is there.
+/// Prints the devices of this machine.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let listings = spec::devices();
-    // A GPU that is listed need not open: only opening one tells.
+    // A listed GPU may still fail to open, so `auto` has to open a device to know which it takes.
     let auto = Handle::auto().ok().map(|handle| handle.device());
     if options.json {
         output::write_json(&listings.iter().map(|listing| json(listing, auto)).collect())?;
@@ -89,7 +89,7 @@ fn json(listing: &Listing, auto: Option<Device>) -> Value {
 }
 
 fn device_json(info: &DeviceInfo, auto: Option<Device>) -> Value {
-    // A count is a number.
+    // A fact that is a whole number becomes a JSON number.
     let facts: Map<String, Value> = info
         .facts
         .iter()

@@ -1,4 +1,4 @@
-//! The forms in which keys come and go: raw, text, columns.
+//! The formats of the inputs and of the output of `spec unique`: raw keys, text, CSV, columns.
 
 use std::path::{Path, PathBuf};
 
@@ -69,7 +69,7 @@ pub enum Format {
     Raw,
     Text,
     Csv,
-    // What this build cannot write, its help does not offer.
+    // The help does not offer a format that this build cannot write.
     #[cfg_attr(not(feature = "parquet"), value(hide = true))]
     Parquet,
 }
@@ -101,7 +101,7 @@ impl Formats {
         self.column.is_some() && !self.csv
     }
 
-    /// The inputs, with the files of a folder for the folder.
+    /// The input files. If inputs may be folders, each folder is replaced by its files.
     pub fn files(&self, inputs: &[PathBuf]) -> Result<Vec<PathBuf>> {
         let stdin = Path::new("-");
         if inputs.iter().filter(|path| *path == stdin).count() > 1 {
@@ -126,7 +126,8 @@ impl Formats {
         Ok(files)
     }
 
-    /// What a key is.
+    /// The type of the keys: the type that `--type` names, else the type of the column in the
+    /// first file, else u64.
     pub fn key(&self, files: &[PathBuf]) -> Result<Type> {
         match (self.key, &self.column, files.first()) {
             (Some(key), ..) => Ok(key),
@@ -135,8 +136,8 @@ impl Formats {
         }
     }
 
-    /// What the output is. Refuses a name that says something else, unless the
-    /// form was asked for by name.
+    /// The format of the output. Refuses a path whose extension stands for another format,
+    /// unless `--output-format` or `--raw` was given.
     pub fn output(&self, path: &Path) -> Result<Format> {
         let as_input = match &self.column {
             Some(_) if self.csv => Format::Csv,
@@ -153,17 +154,17 @@ impl Formats {
         Ok(chosen)
     }
 
-    /// What the column of the output is called.
+    /// The name of the output's column.
     pub fn name(&self) -> &str {
         self.column.as_deref().unwrap_or("key")
     }
 
-    /// What stands between the fields of CSV.
+    /// The character between the fields of CSV.
     pub fn delimiter(&self) -> u8 {
         self.delimiter.unwrap_or(b',')
     }
 
-    /// All inputs as one source; `-` is stdin.
+    /// Opens all inputs as one source; `-` is stdin.
     pub fn open<K: Key>(&self, files: &[PathBuf]) -> Result<Chain<'static, K>> {
         let sources = files.iter().map(|path| match &self.column {
             Some(column) if !self.csv => open_column(path, column, self.skip_nulls),
@@ -196,7 +197,7 @@ impl Formats {
         }
     }
 
-    /// Refuses an input that is plainly something else than it was said to be.
+    /// Refuses an input whose first bytes clearly are of another format than the options say.
     fn check(&self, input: &Input) -> Result<()> {
         let content = input.content();
         let is_text = self.text || self.csv;
@@ -221,7 +222,7 @@ impl Formats {
     }
 }
 
-/// Refuses an output whose name says that it is something else.
+/// Refuses an output path whose extension stands for another format than `format`.
 fn check_name(path: &Path, format: Format) -> Result<()> {
     let extension = path.extension().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let says = match &*extension {
@@ -305,11 +306,11 @@ fn open_column<K: Key>(_: &Path, _: &str, _: bool) -> Result<Box<dyn Source<K>>>
     Err(left_out())
 }
 
-/// What a build says that cannot read or write Parquet.
+/// The message of a build that cannot read or write Parquet and Arrow.
 const LEFT_OUT: &str = "this build has no Parquet and no Arrow; one that has is made by `cargo \
                         build --release --features parquet`";
 
-/// Parquet was asked for, and is not there.
+/// The error for a request for Parquet or Arrow in a build without them.
 #[cfg(not(feature = "parquet"))]
 pub fn left_out() -> Error {
     Error::Message(LEFT_OUT.to_owned())

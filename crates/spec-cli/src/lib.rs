@@ -1,7 +1,7 @@
-//! What the programs of this project share: how they read arguments, open a device, print, and
-//! end.
+//! What the programs of this project share: reading arguments, opening a device, printing, and
+//! exit codes.
 //!
-//! [`run`] is the whole of a program but for its commands:
+//! [`run`] does everything but the commands of a program:
 //!
 //! ```no_run
 //! use std::process::ExitCode;
@@ -32,20 +32,20 @@ use spec::Handle;
 
 use output::{complain, one_line};
 
-/// What a shell reports for a program that SIGPIPE ended.
+/// The exit code that a shell reports for a program that SIGPIPE ended.
 const BROKEN_PIPE: u8 = 141;
 
 /// The largest number of threads that a user may ask for. A larger number is a typing error, and
 /// rayon would start that many threads.
 const MAX_THREADS: usize = 4096;
 
-/// Why a command ends early.
+/// Why a command failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// A sentence for the user.
+    /// A problem that the message explains to the user.
     #[error("{0}")]
     Message(String),
-    /// What an operator, or a device, refuses.
+    /// An error of an operator or of a device.
     #[error(transparent)]
     Operator(#[from] spec::Error),
     /// Writing to stdout failed.
@@ -68,8 +68,8 @@ impl From<spec_external::Error> for Error {
 /// The result of a command.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Reads the program's arguments, runs the command that they name, and turns its result into the
-/// code that the program ends with.
+/// Parses the program's arguments, runs `command` with them, and turns the result into the exit
+/// code of the program. Errors are printed to stderr.
 pub fn run<C: Parser>(command: impl FnOnce(C) -> Result<ExitCode>) -> ExitCode {
     without_wayland();
     let arguments = match C::try_parse() {
@@ -78,7 +78,7 @@ pub fn run<C: Parser>(command: impl FnOnce(C) -> Result<ExitCode>) -> ExitCode {
     };
     match check_threads().and_then(|()| command(arguments)) {
         Ok(code) => code,
-        // Like every program in a pipe whose reader has left: no word.
+        // Like other programs, print nothing if the reader of the pipe has left.
         Err(Error::BrokenPipe) => ExitCode::from(BROKEN_PIPE),
         Err(error) => {
             complain(&format!("error: {}", one_line(&error.to_string())));
@@ -87,13 +87,13 @@ pub fn run<C: Parser>(command: impl FnOnce(C) -> Result<ExitCode>) -> ExitCode {
     }
 }
 
-/// Opens the device that an option names, or the one that `auto` takes.
+/// Opens the device that an option names; `auto` opens the best device.
 ///
-/// A software renderer is there for tests and far slower than `cpu`: a software renderer that is
-/// named is opened, and stderr says what it is.
+/// A software renderer is meant for tests and is far slower than `cpu`. It is opened only if
+/// `name` names it, and a warning on stderr says what it is.
 ///
 /// # Errors
-/// A device that does not exist or does not open.
+/// If the device does not exist or cannot be opened.
 pub fn open(name: &str) -> Result<Handle> {
     let handle: Handle = name.parse()?;
     if let Some(words) = handle.info().warning() {
@@ -105,15 +105,15 @@ pub fn open(name: &str) -> Result<Handle> {
 /// Reads a seed from an argument.
 ///
 /// # Errors
-/// A sentence, for a text that is no whole number of 64 bits.
+/// A sentence for the user, if `text` is not a whole number of 64 bits.
 pub fn parse_seed(text: &str) -> Result<u64, String> {
     parse_number(text, 0, u64::MAX)
 }
 
-/// Reads a whole number of a range from an argument.
+/// Reads a whole number from `low` to `high` from an argument.
 ///
 /// # Errors
-/// A sentence with the range, for a number outside of it.
+/// A sentence that names the range, if `text` is not a whole number within the range.
 pub fn parse_number<N>(text: &str, low: N, high: N) -> Result<N, String>
 where
     N: FromStr + PartialOrd + Display + Copy,
@@ -122,7 +122,8 @@ where
     number.ok_or(format!("expected a whole number from {low} to {high}"))
 }
 
-/// Refuses a number of threads in the environment that `--threads` would refuse.
+/// Refuses a number of threads in the environment variable of rayon that `--threads` would refuse
+/// too.
 fn check_threads() -> Result<()> {
     const NAME: &str = "RAYON_NUM_THREADS";
     let threads = std::env::var(NAME).ok().and_then(|text| text.parse::<usize>().ok());
@@ -134,7 +135,7 @@ fn check_threads() -> Result<()> {
     }
 }
 
-/// Prints help and version as they are, and of an error what is wrong.
+/// Prints the help, the version or the error that ended the parsing of arguments.
 fn refuse(error: &clap::Error) -> ExitCode {
     let text = error.to_string();
     match error.kind() {
@@ -143,27 +144,27 @@ fn refuse(error: &clap::Error) -> ExitCode {
                 text.lines().take_while(|line| !line.is_empty()).map(str::trim).collect();
             complain(&sentence.join(" "));
         }
-        // clap prints the user's own words as they are. Its text without colours has no
-        // sequence of theirs that a terminal obeys, once single characters are escaped.
+        // clap prints the user's arguments unchanged, and a terminal would obey their control
+        // characters. `complain` escapes the control characters of clap's text without colours.
         _ if error.use_stderr() && has_control_characters() => complain(text.trim_end()),
         _ => _ = error.print(),
     }
     ExitCode::from(error.exit_code() as u8)
 }
 
-/// Whether an argument of the program has any.
+/// Whether an argument of the program contains a control character.
 fn has_control_characters() -> bool {
     let mut arguments = std::env::args_os();
     arguments.any(|argument| argument.to_string_lossy().contains(char::is_control))
 }
 
-/// Keeps Mesa's device-selection layer from asking a Wayland server which GPU is
-/// the default, and from complaining on stderr, where there is no such server.
+/// If there is no Wayland server, keeps Mesa's device-selection layer from asking such a
+/// server for the default GPU, and so from complaining on stderr.
 fn without_wayland() {
     let choice = "NODEVICE_SELECT";
     if std::env::var_os("XDG_RUNTIME_DIR").is_none() && std::env::var_os(choice).is_none() {
-        // SAFETY: the first statement of `main`: no other thread runs yet that
-        // could read the environment.
+        // SAFETY: `run` calls this function first, at the start of `main`: no other
+        // thread runs yet that could read the environment.
         unsafe { std::env::set_var(choice, "1") };
     }
 }

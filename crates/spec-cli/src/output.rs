@@ -1,4 +1,4 @@
-//! Text on stdout and stderr, and progress on stderr.
+//! Writing text to stdout and stderr, and showing progress on stderr.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -11,15 +11,16 @@ use spec_external::process;
 
 use super::{Error, Result};
 
-/// Writes text to stdout, made [`printable`].
+/// Makes text [`printable`] and writes it to stdout.
 ///
 /// # Errors
-/// A write that fails; [`Error::BrokenPipe`] where the reader has closed its end.
+/// If the write fails; [`Error::BrokenPipe`] if the reader of stdout has closed the pipe.
 pub fn write(text: &str) -> Result<()> {
     write_bytes(printable(text).as_bytes())
 }
 
-/// Writes what the program made itself, byte for byte, to stdout.
+/// Writes bytes to stdout unchanged. Only for bytes that the program generated itself: nothing is
+/// escaped.
 ///
 /// # Errors
 /// As [`write()`].
@@ -39,25 +40,25 @@ pub fn write_json(value: &serde_json::Value) -> Result<()> {
     write(&format!("{value:#}\n"))
 }
 
-/// Writes a line to stderr, [`printable`]; a failure to write is no error.
+/// Makes text [`printable`] and writes it as a line to stderr. A failed write is ignored.
 pub fn complain(text: &str) {
     _ = writeln!(std::io::stderr(), "{}", printable(text));
 }
 
-/// Text as a terminal may have it: a control character, which a name or a file may
-/// hold and a terminal obeys, becomes an escape such as `\u001b`. Line ends (`\n`,
-/// `\r\n`) and tabs stay. The escapes are those of JSON, which stays JSON.
+/// Text that is safe to print on a terminal. Names and files may contain control characters,
+/// which a terminal would obey; each becomes an escape such as `\u001b`. Line ends (`\n`,
+/// `\r\n`) and tabs stay. The escapes are those of JSON, so JSON stays valid JSON.
 pub fn printable(text: &str) -> Cow<'_, str> {
     escaped(text, |c, next| !matches!((c, next), ('\n' | '\t', _) | ('\r', Some('\n'))))
 }
 
-/// As [`printable`], without line ends and tabs.
+/// As [`printable`], but line ends and tabs are escaped too.
 pub fn one_line(text: &str) -> Cow<'_, str> {
     escaped(text, |_, _| true)
 }
 
-/// A text with an escape for each control character that `is_bad`, given the
-/// character behind it.
+/// The text with an escape for each control character for which `is_bad` is true. The
+/// arguments of `is_bad` are the control character and the character after it.
 fn escaped(text: &str, is_bad: impl Fn(char, Option<char>) -> bool) -> Cow<'_, str> {
     if !text.contains(char::is_control) {
         return text.into();
@@ -77,17 +78,18 @@ fn escaped(text: &str, is_bad: impl Fn(char, Option<char>) -> bool) -> Cow<'_, s
     out.into()
 }
 
-/// The bar on a terminal, for the signal that ends the program.
+/// The progress bar that is on the terminal now. The handler of a signal that ends the program
+/// clears this bar.
 static SHOWN: Mutex<Option<ProgressBar>> = Mutex::new(None);
 
-/// A bar on stderr that appears once something has taken a second, and only
-/// where stderr is a terminal. A signal that ends the program clears it.
+/// A progress bar on stderr. The bar appears once the work has taken a second, and
+/// only if stderr is a terminal. A signal that ends the program clears the bar.
 #[derive(Debug)]
 pub struct Progress {
     bar: ProgressBar,
-    /// Units of what.
+    /// The name of the units that are counted, in the plural.
     what: &'static str,
-    /// What comes next.
+    /// The name of the unit that is being worked on.
     now: &'static str,
     started: Instant,
     hidden: bool,
@@ -96,12 +98,12 @@ pub struct Progress {
 impl Progress {
     const DELAY: Duration = Duration::from_secs(1);
 
-    /// `total` units of `what`, where it is known how many.
+    /// A bar that counts units named `what`; `total` is their number if it is known.
     pub fn new(what: &'static str, total: Option<usize>) -> Progress {
         let target = ProgressDrawTarget::hidden();
         let bar = ProgressBar::with_draw_target(total.map(|total| total as u64), target);
-        // The message is cut where the terminal ends: a longer line would be two, of
-        // which one stays.
+        // `wide_msg` cuts the message at the end of the terminal's line: a longer message would
+        // wrap to a second line, which clearing the bar would leave behind.
         let template = if total.is_some() { "{bar:12} {wide_msg}" } else { "{spinner} {wide_msg}" };
         if let Ok(style) = ProgressStyle::with_template(template) {
             bar.set_style(style);
@@ -109,7 +111,7 @@ impl Progress {
         Progress { bar, what, now: "", started: Instant::now(), hidden: true }
     }
 
-    /// So many units are done.
+    /// Shows that `done` units are done.
     pub fn set(&mut self, done: usize) {
         self.bar.set_position(done as u64);
         if self.hidden && self.started.elapsed() > Self::DELAY && std::io::stderr().is_terminal() {
@@ -132,7 +134,7 @@ impl Progress {
         }
     }
 
-    /// So many units are done; `now` is what comes next.
+    /// Shows that `done` units are done, and that work on the unit named `now` begins.
     pub fn at(&mut self, done: usize, now: &'static str) {
         self.now = now;
         self.set(done);
@@ -143,7 +145,7 @@ impl Progress {
         self.bar.suspend(|| complain(line));
     }
 
-    /// One more unit is done; `now` is what comes next.
+    /// Shows that one more unit is done, and that work on the unit named `now` begins.
     pub fn step(&mut self, now: &'static str) {
         self.at(self.bar.position() as usize + 1, now);
     }
@@ -158,16 +160,16 @@ impl Drop for Progress {
     }
 }
 
-/// Clears a bar when a signal asks the program to end, which then ends with the code
-/// that a shell gives to such an end.
+/// Installs a handler for signals that ask the program to end. The handler clears the bar and
+/// ends the program with the exit code that a shell reports after Ctrl-C.
 fn clear_at_end(bar: &ProgressBar) {
     const INTERRUPTED: i32 = 130;
     *lock(&SHOWN) = Some(bar.clone());
-    // The first bar sets the handler; where one is set already, that one stays.
+    // The first bar sets the handler. A handler that was set before stays.
     _ = ctrlc::try_set_handler(|| {
         let shown = lock(&SHOWN);
         if let Some(bar) = &*shown {
-            // Once the bar has no terminal, nothing is drawn behind what clears its line.
+            // Hiding the bar first makes sure that nothing is drawn after its line is cleared.
             bar.set_draw_target(ProgressDrawTarget::hidden());
             _ = write!(std::io::stderr(), "\r\u{1b}[2K");
         }

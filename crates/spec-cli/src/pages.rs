@@ -1,4 +1,4 @@
-//! `spec completions` and `spec man`: what the command line knows of itself.
+//! `spec completions` and `spec man`: pages made from the definition of the command line.
 
 use std::process::ExitCode;
 

@@ -24,7 +24,7 @@ use super::byte_progress::{self, ByteProgress, Shown};
 use super::formats::{Format, Formats, Type};
 use super::{Error, Result, complain, output};
 
-/// The shell's code for a program that a signal ended.
+/// The exit code that a shell reports for a program that Ctrl-C ended.
 const INTERRUPTED: i32 = 130;
 /// Whether a signal is ending the program.
 static ENDING: AtomicBool = AtomicBool::new(false);
@@ -94,14 +94,14 @@ fn parse_size(text: &str) -> Result<ByteSize, String> {
 }
 
 fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
-    // More than this is a typing error.
+    // A larger number is a typing error.
     const MOST: usize = 4096;
     let threads = text.parse().ok().filter(|threads| *threads <= MOST);
     threads.and_then(NonZeroUsize::new).ok_or(format!("expected a number from 1 to {MOST}"))
 }
 
 impl Options {
-    /// The output, where it is a file.
+    /// The path of the output, if the output is a file.
     fn file(&self) -> Option<&Path> {
         self.output.as_deref().filter(|path| !is_stdout(path))
     }
@@ -112,14 +112,14 @@ impl Options {
     }
 }
 
-/// Whether a path is that of stdout.
+/// Whether a path means stdout.
 fn is_stdout(path: &Path) -> bool {
     ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"].iter().any(|name| path == Path::new(name))
 }
 
 /// Runs the command.
 pub fn run(options: &Options) -> Result<ExitCode> {
-    // Nothing of an unfinished run survives a signal.
+    // A signal ends the run; `process::end` then removes the files of the unfinished run.
     let ending = ctrlc::set_handler(|| {
         ENDING.store(true, Ordering::SeqCst);
         byte_progress::clear();
@@ -149,7 +149,7 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     }
 }
 
-/// Refuses a folder for temporary files that is none, before hours of work need it.
+/// Refuses a path of `--temp` that is no folder, at the start rather than after hours of work.
 fn check_temp(folder: &Path) -> Result<()> {
     let bad = |why: String| Error::Message(format!("--temp {}: {why}", folder.display()));
     match std::fs::metadata(folder) {
@@ -162,7 +162,7 @@ fn check_temp(folder: &Path) -> Result<()> {
     }
 }
 
-/// Starts the threads that the operator runs on, on the CPU.
+/// Starts the pool of threads on which the operator runs on the CPU.
 fn start_threads(threads: Option<NonZeroUsize>) -> Result<()> {
     let pool = rayon::ThreadPoolBuilder::new().num_threads(threads.map_or(0, usize::from));
     pool.build_global().map_err(|error| {
@@ -211,7 +211,7 @@ fn run_into<K: Key, T: Sink<K>>(
     sink: T,
 ) -> Result<ExitCode> {
     let handle = crate::open(&options.device)?;
-    // What the process holds by now counts too.
+    // The memory that the process already holds counts as part of the limit.
     let held = process::resident().unwrap_or(0);
     let mut unique = Distinct::default();
     let limit = match options.memory {
@@ -237,8 +237,8 @@ fn run_into<K: Key, T: Sink<K>>(
     let result = unique.run(&handle, source, sink, &progress);
     bar.finish();
     if result.is_err() && ENDING.load(Ordering::SeqCst) {
-        // Its files were taken from it: no error of its own. The handler's exit
-        // ends this thread with the program.
+        // The run failed because the signal handler removed its files, so the error is not
+        // reported. This thread waits until the handler ends the program.
         loop {
             std::thread::park();
         }
@@ -257,7 +257,8 @@ fn run_into<K: Key, T: Sink<K>>(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints what the run did, where there is room for it.
+/// Prints the summary of a run: to stdout, or to stderr if the keys go to stdout. With
+/// `--quiet`, only stderr gets a note of bad lines.
 fn report(options: &Options, summary: &Summary, handle: &Handle) -> Result<()> {
     if options.count_only && !options.json {
         output::write(&format!("{}\n", summary.distinct))?;
@@ -273,8 +274,8 @@ fn report(options: &Options, summary: &Summary, handle: &Handle) -> Result<()> {
             output::write(&text)?;
         }
     }
-    // What was left out is said here where no summary says it. Nulls are no fault: who
-    // left them out and wants no words is told of bad lines alone.
+    // If no summary is printed, stderr still reports what was left out. Nulls are no fault of
+    // the input, so with `--quiet` only bad lines are reported.
     if (options.count_only || options.quiet) && !options.json {
         let nulls = if options.quiet { String::new() } else { nulls(summary) };
         let left_out = nulls + &bad_lines(summary);
@@ -295,12 +296,13 @@ fn too_little(option: &str, limit: u64, held: u64, least: u64) -> Error {
     Error::Message(format!("{option} {limit} is too little: {takes}{all} is the least{both}"))
 }
 
-/// The memory that was asked for, or what the container and other limits leave this
-/// process, with what it holds already, where that is less: the system would end a
+/// The smaller of two sizes: the memory that was asked for, and the memory that this process
+/// holds or may still take within its limits (container, ulimit). The system would kill a
 /// process that takes more.
 fn within_limits(asked: u64, held: u64) -> u64 {
     let Some(left) = process::memory_left() else { return asked };
-    // The system takes some for itself: tables of pages, files on their way to disk.
+    // A sixteenth is left to the system, for page tables and for written files that are not on
+    // disk yet.
     let most = held.saturating_add(left - left / 16);
     if asked <= most {
         return asked;
@@ -319,7 +321,7 @@ fn half_of_free() -> u64 {
     system.refresh_memory();
     let free = system.available_memory();
     let left = process::memory_left().map_or(free, |left| left.min(free));
-    // Never less than what works at all, if that is there.
+    // At least 64 MiB, the least that works, if so much is left.
     (left / 2).max(left.min(64 << 20))
 }
 
@@ -388,7 +390,7 @@ fn in_words(summary: &Summary) -> String {
     text
 }
 
-/// How many nulls were left out, if any were.
+/// A line that says how many nulls were left out; empty if there were none.
 fn nulls(summary: &Summary) -> String {
     match summary.skipped.nulls {
         0 => String::new(),
@@ -396,8 +398,8 @@ fn nulls(summary: &Summary) -> String {
     }
 }
 
-/// Says how many lines were skipped because they hold no key, and which was the first; nothing where
-/// none was.
+/// A line that says how many lines were skipped because they hold no key, and which line was the
+/// first; empty if no line was skipped.
 fn bad_lines(summary: &Summary) -> String {
     let skipped = &summary.skipped;
     let first = skipped.first.as_deref().unwrap_or_default();

@@ -42,22 +42,22 @@ fn parse_cases(text: &str) -> Result<usize, String> {
     parse_number(text, 0, MAX_CASES)
 }
 
-/// The most random cases of an operator: more is a typing error.
+/// The largest number of random cases per operator. A larger number is a typing error.
 const MAX_CASES: usize = 1_000_000_000;
 
-/// How many failures of an operator are written out.
+/// How many failures of each operator are printed.
 const SHOWN: usize = 5;
 
-/// Cases that a thread takes at once.
+/// Random cases that a thread runs as one unit of work.
 const SHARE: usize = 64;
 
-/// The random cases of one operator.
+/// The result of the random cases of one operator.
 struct Random {
     report: Report,
     seconds: f64,
 }
 
-/// Runs all checks and prints a line an operator.
+/// Runs all checks and prints one line per operator.
 pub fn run(options: &Options) -> Result<ExitCode> {
     let handle = crate::open(&options.device)?;
     let wanted = |operator: &&'static str| {
@@ -91,13 +91,14 @@ pub fn run(options: &Options) -> Result<ExitCode> {
     Ok(if failed { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// A queue for each thread, with memory of its own; one where they would be one all the same.
+/// A handle for each thread of the pool. Each handle has a queue and a pool of memory of its own.
+/// For wgpu there is only one handle, because all its handles would share one queue.
 fn queues(handle: &Handle) -> Result<Vec<Pooled<Handle>>> {
     let queues = if handle.device().backend() == "wgpu" { 1 } else { rayon::current_num_threads() };
     (0..queues).map(|_| Ok(Pooled::new(handle.sibling()?))).collect()
 }
 
-/// Runs the random cases of one operator: as many at once as there are queues.
+/// Runs the random cases of one operator, with one thread per queue.
 fn random(
     options: &Options,
     queues: &[Pooled<Handle>],
@@ -168,7 +169,7 @@ fn text(options: &Options, handle: &Handle, golden: &[Report], random: &[Random]
     text
 }
 
-/// What the random cases are compared with.
+/// Says what the results of random cases are compared with.
 const REFERENCE: &str = "compared with plain sequential loops, integers exactly, floats to 2e-5, \
                          and with the same requests in another batch, exactly";
 

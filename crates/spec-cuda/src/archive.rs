@@ -1,18 +1,19 @@
-//! The compiled kernels: one archive a kernel file, with machine code (SASS)
-//! for each architecture and PTX for those that come later.
+//! The compiled kernels: one archive per kernel file, with machine code (SASS)
+//! for each known architecture and PTX for later architectures.
 //!
 //! ```text
 //! "SPECKRN1"                        8 bytes
-//! count                             u32, little endian as all that follows
+//! count                             u32, little endian like all numbers below
 //! count times: kind, architecture   u32, u32: 0 SASS or 1 PTX; 90 for sm_90
 //!              packed, unpacked     u32, u32: sizes in bytes
 //! count times: the image, LZMA      `packed` bytes each
 //! ```
 //!
-//! `cargo xtask kernels` writes them; this module reads them, there too. Beside them it
-//! writes a manifest with the SHA-256 of each archive. A program has both compiled in and
-//! unpacks nothing from an archive of another hash: LZMA alone lets one in hundreds of
-//! flipped bits pass, and the driver would run what comes out.
+//! `cargo xtask kernels` writes the archives, and reads them back with this module. Beside
+//! the archives, `cargo xtask kernels` writes a manifest with the SHA-256 of each archive.
+//! A program has archives and manifest compiled in, and unpacks nothing from an archive
+//! with another hash: LZMA alone accepts one in hundreds of flipped bits, and the driver
+//! would run the damaged code.
 
 use std::io::Read;
 
@@ -20,10 +21,10 @@ use lzma_rust2::LzmaReader;
 use sha2::{Digest, Sha256};
 use spec_core::{Device, Error, Result, Status};
 
-/// What an archive starts with.
+/// The first bytes of every archive.
 pub(crate) const MAGIC: &[u8; 8] = b"SPECKRN1";
 
-/// Machine code or text for the driver's compiler.
+/// Machine code (SASS), or text for the driver's compiler (PTX).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Sass,
@@ -34,7 +35,7 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry<'a> {
     pub kind: Kind,
-    /// 90 for compute capability 9.0.
+    /// Ten times the compute capability: 90 for 9.0.
     pub architecture: u32,
     pub packed: &'a [u8],
     /// Size in bytes once unpacked.
@@ -42,9 +43,9 @@ pub(crate) struct Entry<'a> {
 }
 
 impl Entry<'_> {
-    /// The image itself.
+    /// The unpacked image; `None` if the packed bytes are damaged.
     pub(crate) fn unpack(&self) -> Option<Vec<u8>> {
-        // More than `cargo xtask kernels` packs with.
+        // Larger than the dictionary that `cargo xtask kernels` packs with.
         const LIMIT_KIB: u32 = 32 * 1024;
         let reader = LzmaReader::new_mem_limit(self.packed, LIMIT_KIB, None).ok()?;
         let mut image = Vec::with_capacity(self.size);
@@ -82,9 +83,10 @@ pub(crate) fn entries(bytes: &[u8]) -> Option<Vec<Entry<'_>>> {
     (data == bytes.len()).then_some(entries)
 }
 
-/// The entry that a device runs best: machine code of its own major version,
-/// the highest minor version not above its own; else the latest PTX that is not
-/// above it. `sass` false leaves machine code out.
+/// The entry that a device of this compute capability runs best: machine code of
+/// the device's major version with the highest minor version that is not above
+/// the device's; otherwise the latest PTX whose architecture is not above the
+/// device's. If `sass` is false, machine code is not considered.
 pub(crate) fn choose<'a, 'e>(
     entries: &'e [Entry<'a>],
     (major, minor): (u32, u32),
@@ -103,9 +105,9 @@ pub(crate) fn choose<'a, 'e>(
 
 /// The compiled kernels of one kernel file, part of this program.
 pub struct Archive {
-    /// The kernel file's name, which is an operator's.
+    /// The name of the kernel file, which is also the name of an operator.
     pub(crate) name: &'static str,
-    /// Its bytes.
+    /// The bytes of the archive.
     pub(crate) bytes: &'static [u8],
     /// The SHA-256 of the bytes that were compiled in.
     sha256: [u8; 32],
@@ -122,22 +124,23 @@ macro_rules! archive {
     ($name:literal) => {{
         let bytes = include_bytes!(concat!("../../compiled/", $name, ".bin"));
         let manifest = include_str!("../../compiled/manifest.txt");
-        // SAFETY: `cargo xtask kernels` wrote both.
+        // SAFETY: `cargo xtask kernels` wrote the archive and the manifest.
         unsafe { $crate::archive::Archive::new($name, bytes, manifest) }
     }};
 }
 pub(crate) use archive;
 
 impl Archive {
-    /// The archive of the kernel file `name`, with these bytes, and the manifest that lies
-    /// beside it.
+    /// The archive of the kernel file `name`, made of the archive's bytes and of the manifest
+    /// that lies beside the archive.
     ///
     /// # Panics
-    /// If the manifest has no line `archive NAME.bin SHA-256`: for a `static`, an error of
-    /// the compiler.
+    /// If the manifest has no line `archive NAME.bin SHA-256`. In the initialiser of a
+    /// `static`, the panic is an error at compile time.
     ///
     /// # Safety
-    /// `cargo xtask kernels` wrote both: the driver trusts machine code.
+    /// `cargo xtask kernels` wrote the bytes and the manifest: the driver runs machine code
+    /// unchecked.
     pub const unsafe fn new(
         name: &'static str,
         bytes: &'static [u8],
@@ -155,8 +158,8 @@ impl Archive {
     }
 }
 
-/// The image of an archive for a device: its name, compute capability and whether it may be
-/// given machine code.
+/// The image of an archive for a device. The tuple holds the device, its compute capability,
+/// and whether machine code may be chosen (otherwise only PTX).
 fn image_of(
     name: &str,
     bytes: &[u8],
@@ -213,7 +216,7 @@ const fn first_line(text: &[u8]) -> (&[u8], &[u8]) {
     (line, if behind.is_empty() { behind } else { behind.split_at(1).1 })
 }
 
-/// What follows `start` in a text that begins with it.
+/// The rest of `text` after `start`; `None` if `text` does not begin with `start`.
 const fn after<'a>(text: &'a [u8], start: &[u8]) -> Option<&'a [u8]> {
     if text.len() < start.len() {
         return None;
@@ -229,7 +232,7 @@ const fn after<'a>(text: &'a [u8], start: &[u8]) -> Option<&'a [u8]> {
     Some(behind)
 }
 
-/// 64 hexadecimal digits and nothing else.
+/// The hash that 64 hexadecimal digits spell; `None` for any other text.
 const fn hash_of(digits: &[u8]) -> Option<[u8; 32]> {
     let mut hash = [0; 32];
     if digits.len() != 2 * hash.len() {
@@ -275,7 +278,7 @@ mod tests {
         assert!(choose(&all, (8, 0), false).is_none());
     }
 
-    /// Compiled kernels as they are: the smallest there are.
+    /// The smallest of the archives that this crate ships.
     const BYTES: &[u8] = include_bytes!("../compiled/tree_verify.bin");
     const MANIFEST: &str = include_str!("../compiled/manifest.txt");
 
@@ -290,7 +293,7 @@ mod tests {
         assert_eq!(stated_hash("a", b"archive b.bin 12\narchive a.bin"), None);
     }
 
-    /// An archive of one image, and the image.
+    /// An archive with a single image, and the unpacked image.
     fn small() -> (Vec<u8>, Vec<u8>) {
         let all = entries(BYTES).unwrap();
         let entry = all.iter().find(|e| e.architecture == 80).unwrap();
@@ -302,7 +305,7 @@ mod tests {
         (archive, entry.unpack().unwrap())
     }
 
-    /// A device's image of an archive of which one bit was flipped is an error in words.
+    /// Taking an image from an archive with one flipped bit is an error with a clear text.
     #[test]
     fn a_flipped_bit_is_found() {
         let (mut archive, image) = small();

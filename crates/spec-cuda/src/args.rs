@@ -1,6 +1,6 @@
-//! The one way to turn views into what a kernel takes.
+//! The one way to turn views into arguments of a kernel.
 //!
-//! The kernels' side of these structs is in `kernels/common.cuh`, under the
+//! `kernels/common.cuh` declares the same structs for the kernels, under the
 //! same names.
 
 use spec_core::launch_params::{Field, Part};
@@ -8,8 +8,8 @@ use spec_core::{DType, Error, Matrix, Place, PlaceMut, Result, Status, View, Vie
 
 use crate::Cuda;
 
-/// Lets a parameter struct have fields of a struct, whose parts stand in the kernels' struct of the
-/// same name in the same order.
+/// Lets a parameter struct have fields of the struct `$name`. The kernels declare a struct of the
+/// same name with the same parts in the same order.
 macro_rules! field {
     ($name:ident: $($part:ident),+) => {
         impl Field for $name {
@@ -26,7 +26,7 @@ field!(Integers: data, wide);
 field!(Truths: data, wide);
 field!(IntegerRows: data, stride, wide);
 
-/// A matrix: address of the first row, elements from one row to the next.
+/// A matrix: the address of its first row and its row stride.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Rows {
@@ -37,32 +37,32 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// What stands for a matrix that is not there.
+    /// Stands for an optional matrix that the caller did not pass.
     pub(crate) const ABSENT: Rows = Rows { data: 0, stride: 0 };
 }
 
-/// Integers of either width, which the kernel reads as 64 bits; a u32 as the i32
-/// that shares its bits.
+/// Integers of 32 or 64 bits, which the kernel reads as 64 bits. The kernel reads a
+/// u32 as the i32 with the same bits.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Integers {
-    /// Address of the first.
+    /// Address of the first integer.
     pub data: u64,
     /// 1 for 64 bits, 0 for 32.
     pub wide: u64,
 }
 
-/// Truth values of one byte or of four: what is not 0 is true.
+/// Truth values of one byte or of four bytes: every value but 0 is true.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct Truths {
-    /// Address of the first; 0 for none.
+    /// Address of the first value; 0 if the argument is absent.
     pub data: u64,
-    /// 1 for four bytes, 0 for one.
+    /// 1 for values of four bytes, 0 for values of one byte.
     pub wide: u64,
 }
 
-/// A matrix of integers of either width, which the kernel writes.
+/// A matrix of integers of 32 or 64 bits.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct IntegerRows {
@@ -74,10 +74,10 @@ pub struct IntegerRows {
     pub wide: u64,
 }
 
-/// An argument of an operator, present or not, and where it is on the device.
+/// An argument of an operator that has an address on the device; the argument may be absent.
 pub trait Located {
-    /// The address; 0 for what is absent or empty, `None` for memory that has
-    /// no device address.
+    /// The address; 0 for an absent or empty argument, `None` for memory
+    /// that has no device address.
     fn address(self) -> Option<u64>;
 }
 
@@ -106,10 +106,10 @@ impl<L: Located> Located for Option<L> {
 }
 
 impl Cuda {
-    /// The device address of an argument; 0 for an absent one.
+    /// The device address of an argument; 0 for an absent argument.
     ///
     /// # Errors
-    /// Status 5 for memory on the device that is no raw address.
+    /// Status 5 for a buffer object, which has no raw device address.
     #[inline]
     pub fn pointer(&self, argument: impl Located) -> Result<u64> {
         argument.address().ok_or_else(|| {
@@ -118,7 +118,7 @@ impl Cuda {
         })
     }
 
-    /// A matrix argument as its plan has it.
+    /// A matrix argument with the row stride of `matrix`.
     ///
     /// # Errors
     /// As [`Cuda::pointer`].
@@ -127,8 +127,8 @@ impl Cuda {
         Ok(Rows { data: self.pointer(argument)?, stride: matrix.row_stride as u64 })
     }
 
-    /// An i32, u32 or i64 matrix argument as its plan has it, whose width the
-    /// kernel looks up.
+    /// An i32, u32 or i64 matrix argument with the row stride and the width of
+    /// `matrix`. The kernel reads the width at run time.
     ///
     /// # Errors
     /// As [`Cuda::pointer`].
@@ -138,7 +138,7 @@ impl Cuda {
         Ok(IntegerRows { data, stride, wide: u64::from(matrix.dtype.size() == 8) })
     }
 
-    /// A bool, u8, i8 or i32 argument of which only matters what is not 0.
+    /// A bool, u8, i8 or i32 argument whose values are read as truth values: all but 0 are true.
     ///
     /// # Errors
     /// As [`Cuda::pointer`].
@@ -147,7 +147,8 @@ impl Cuda {
         Ok(Truths { data: self.pointer(argument)?, wide: u64::from(dtype.size() == 4) })
     }
 
-    /// An i32, u32 or i64 argument whose width the kernel looks up.
+    /// An i32, u32 or i64 argument with the width of `dtype`. The kernel reads the width at
+    /// run time.
     ///
     /// # Errors
     /// As [`Cuda::pointer`].
@@ -156,11 +157,11 @@ impl Cuda {
         Ok(Integers { data: self.pointer(argument)?, wide: u64::from(dtype.size() == 8) })
     }
 
-    /// The address of a workspace of at least `needed` bytes, aligned as every
-    /// CUDA allocator aligns; 0 where none is needed.
+    /// The address of a workspace of at least `needed` bytes; 0 if `needed` is 0.
+    /// The address must be a multiple of 256, as every CUDA allocator returns.
     ///
     /// # Errors
-    /// Status 3 where it is not aligned to 256 bytes; as [`Cuda::pointer`].
+    /// Status 3 if the address is not a multiple of 256; those of [`Cuda::pointer`].
     #[inline]
     pub fn workspace(&self, workspace: ViewMut<'_>, needed: usize) -> Result<u64> {
         if needed == 0 {

@@ -1,10 +1,10 @@
-//! How large a cluster may be: what the device runs, asked for each kernel and shape and
-//! remembered.
+//! How large a cluster the device can run, asked of the driver for each kernel and shape, and
+//! cached.
 //!
-//! CUDA promises clusters of 8 blocks where there are any, but not for every kernel on every part of
-//! a device: fewer multiprocessors may be left in a group of them, by the chip's yield, in a slice
-//! of it (MIG) or to a process that shares it (MPS). A launch of a cluster that the device cannot
-//! run fails, so every operator asks before it chooses.
+//! A device with clusters runs clusters of 8 blocks in general, but not for every kernel and not
+//! in every configuration: a group of multiprocessors (GPC) may have fewer of them because of the
+//! chip's yield, in a slice of the device (MIG), or for a process that shares the device (MPS). A
+//! launch fails if the device cannot run its cluster, so every operator asks before choosing.
 
 use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
@@ -16,18 +16,18 @@ use crate::Cuda;
 use crate::gpu::Gpu;
 use crate::launch::{Function, NO_ATTRIBUTES, Shape};
 
-/// The most blocks of a cluster on any device.
+/// The largest number of blocks in a cluster on any device.
 pub(crate) const MAX_CLUSTER: u32 = 16;
 
-/// What shared memory is rounded up to before the driver is asked, in bytes, so that few questions
-/// are different.
+/// Shared memory is rounded up to a multiple of this many bytes before the driver is asked, so that
+/// similar shapes share one cached answer.
 const SHARED_STEP: u32 = 8 * 1024;
 
-/// What is asked of the driver once: a kernel, threads of a block, its dynamic shared memory in
-/// bytes, blocks of a cluster.
+/// The key of a cached answer: the kernel's address, the threads of a block, the dynamic shared
+/// memory of a block in bytes, the blocks of a cluster.
 type Question = (usize, u32, u32, u32);
 
-/// How many clusters of a kernel and shape run at a time.
+/// How many clusters run at a time, for each kernel and shape that was asked for.
 #[derive(Default)]
 pub(crate) struct ActiveClusters(RwLock<HashMap<Question, u32>>);
 
@@ -42,8 +42,8 @@ impl ActiveClusters {
 }
 
 impl Cuda {
-    /// How many clusters of this shape the device runs at a time. 0: it has none of the size, or
-    /// `SPEC_CUDA_LIMITS` forbids it.
+    /// How many clusters of this shape the device runs at a time. 0 means that the device cannot
+    /// run a cluster of this size, or that `SPEC_CUDA_LIMITS` forbids this size.
     ///
     /// # Errors
     /// Status 1 when the device's context cannot be made current.
@@ -64,8 +64,8 @@ impl Cuda {
         Ok(clusters)
     }
 
-    /// How many blocks of a cluster the device runs of a kernel in this shape: `wanted` or the
-    /// largest half of it, of that and so on; 1 where it runs no cluster.
+    /// The largest cluster, in blocks, that the device runs for a kernel in this shape: `wanted`,
+    /// halved until the device runs a cluster of that size; 1 if the device runs no cluster.
     ///
     /// # Errors
     /// Status 1 when the device's context cannot be made current.
@@ -73,12 +73,12 @@ impl Cuda {
         largest(wanted, |blocks| self.active_clusters(function, shape.cluster(blocks)))
     }
 
-    /// What `choose` makes for the largest cluster that the device runs. `choose` is told the most
-    /// blocks of a cluster and names the kernel, the shape, whose cluster is no larger, and what
-    /// else it chose.
+    /// The choice that `choose` makes for the largest cluster that the device runs. `choose` takes
+    /// the largest permitted number of blocks in a cluster, and returns the kernel, a shape whose
+    /// cluster is not larger than permitted, and any further result.
     ///
     /// # Errors
-    /// Those of `choose`; as [`cluster_at_most`](Self::cluster_at_most).
+    /// The errors of `choose` and of [`cluster_at_most`](Self::cluster_at_most).
     pub(crate) fn within_clusters<T>(
         &self,
         choose: impl Fn(u32) -> Result<(Function, Shape, T)>,
@@ -90,7 +90,8 @@ impl Cuda {
     }
 }
 
-/// `wanted` halved until `clusters`, of so many blocks, run; 1 is no cluster.
+/// `wanted`, halved until `clusters` of the result is not 0, or until the result is 1, which is
+/// no cluster.
 fn largest(wanted: u32, clusters: impl Fn(u32) -> Result<u32>) -> Result<u32> {
     let mut blocks = wanted;
     while blocks > 1 && clusters(blocks)? == 0 {
@@ -99,8 +100,9 @@ fn largest(wanted: u32, clusters: impl Fn(u32) -> Result<u32>) -> Result<u32> {
     Ok(blocks.max(1))
 }
 
-/// The first choice whose cluster is held whole; `held` says how many blocks it has, and how many of
-/// them the device runs.
+/// The first choice whose cluster the device runs. For a choice, `held` returns the number of
+/// blocks in the choice's cluster, and the number of blocks in the largest cluster that the device
+/// runs for the choice.
 fn first_held<T>(
     mut most: u32,
     choose: impl Fn(u32) -> Result<T>,
@@ -112,7 +114,7 @@ fn first_held<T>(
         if runs >= blocks {
             return Ok(choice);
         }
-        // Fewer than `most`, so this ends, at the latest where there are no clusters.
+        // `runs` is less than `most`, so the loop ends: at the latest with 1, no cluster.
         most = runs;
     }
 }
@@ -128,7 +130,7 @@ impl Gpu {
         // outlive the call.
         let code =
             unsafe { sys::cuOccupancyMaxActiveClusters(&mut clusters, function.raw, &config) };
-        // Of a size that the device does not have.
+        // The device cannot run a cluster of this size.
         if code != sys::CUresult::CUDA_SUCCESS {
             return Ok(0);
         }
@@ -152,7 +154,7 @@ mod tests {
 
     #[test]
     fn choices_are_made_again_for_smaller_clusters() {
-        // Asked for at most `most`, it takes all of them but never 16.
+        // Takes as many blocks as it may, but never more than 8.
         let choose = |most: u32| Ok(most.min(8));
         for (held, expected) in [(16, 8), (4, 4), (2, 2), (1, 1)] {
             let chosen = first_held(16, choose, |&blocks| {

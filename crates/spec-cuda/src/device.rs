@@ -17,8 +17,8 @@ use crate::time;
 /// Lists the devices that the kernels run on, by their CUDA ordinals.
 ///
 /// # Errors
-/// Status 6 where there is no driver, one older than CUDA 12.0, or no device; 8
-/// where every device is older than [`MIN_COMPUTE`](crate::MIN_COMPUTE).
+/// Status 6 if there is no driver, a driver older than CUDA 12.0, or no device; 8
+/// if every device is older than [`MIN_COMPUTE`](crate::MIN_COMPUTE).
 pub fn devices() -> Result<Vec<DeviceInfo>> {
     let count = driver::device_count()?;
     let mut found = Vec::new();
@@ -35,7 +35,8 @@ pub fn devices() -> Result<Vec<DeviceInfo>> {
     }
 }
 
-/// An NVIDIA GPU that is open, with a stream of its own. Cheap to clone.
+/// A handle to an open NVIDIA GPU, with a stream of its own. Clones are cheap and
+/// share the stream.
 #[derive(Clone)]
 pub struct Cuda {
     handle: Arc<Handle>,
@@ -57,23 +58,23 @@ impl Cuda {
     /// which other frameworks use too, and makes a stream.
     ///
     /// # Errors
-    /// Status 6 where there is no driver or no such device, 8 where the device
-    /// is older than [`MIN_COMPUTE`](crate::MIN_COMPUTE), 1 when the driver fails.
+    /// Status 6 if there is no driver or no such device, 8 if the device is older
+    /// than [`MIN_COMPUTE`](crate::MIN_COMPUTE), 1 if the driver fails.
     pub fn open(index: usize) -> Result<Self> {
         let gpu = Gpu::open(index)?;
         let current = gpu.enter()?;
         let mut stream = std::ptr::null_mut();
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-        // SAFETY: the device's context is current and `stream` is a place for
-        // the handle.
+        // SAFETY: the device's context is current and `stream` has room for the
+        // handle.
         let made = unsafe { sys::cuStreamCreate(&mut stream, flags) };
         check(gpu.device(), "could not make a stream", made)?;
         drop(current);
         Ok(Cuda { handle: Arc::new(Handle { gpu, stream, queue: QueueId::unique() }) })
     }
 
-    /// The handle's own stream as a `CUstream`, for callers who order their
-    /// work against it. It lives as long as this handle and its clones.
+    /// The handle's own stream as a `CUstream`, for callers who order their work
+    /// against this stream. The stream lives as long as this handle and its clones.
     pub fn raw_stream(&self) -> u64 {
         self.own_stream().addr() as u64
     }
@@ -93,9 +94,9 @@ impl Cuda {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // A context that cannot be entered is gone, and the stream with it.
+        // If the context cannot be entered, the context is gone, and so is the stream.
         if let Ok(_current) = self.gpu.enter() {
-            // SAFETY: the stream is ours and nobody holds the handle any more;
+            // SAFETY: this handle owns the stream, and no clone of the handle is left;
             // the driver lets enqueued work finish first.
             let _ = unsafe { sys::cuStreamDestroy_v2(self.stream) };
         }
@@ -108,9 +109,10 @@ impl std::fmt::Debug for Cuda {
     }
 }
 
-// SAFETY: `info` is set when the device is opened, and never after; all handles to a device
-// share its primary context, in which memory and streams of all of them are valid. Each handle
-// has a stream of its own, which its identity stands for and which its memory names.
+// SAFETY: `info` is set when the device is opened, and never changes. All handles to a device
+// share its primary context, in which the memory and the streams of all handles are valid. Each
+// handle has a stream of its own; `queue_id` identifies this stream, and so do the views of the
+// handle's memory.
 unsafe impl Backend for Cuda {
     fn info(&self) -> &DeviceInfo {
         self.handle.gpu.info()
@@ -136,7 +138,7 @@ unsafe impl Backend for Cuda {
 
     fn synchronize(&self) -> Result<()> {
         let _current = self.gpu().enter()?;
-        // SAFETY: the stream is ours and alive.
+        // SAFETY: this handle owns the stream, so the stream is alive.
         let done = unsafe { sys::cuStreamSynchronize(self.own_stream()) };
         check(self.device(), "enqueued work failed", done)
     }
@@ -153,27 +155,28 @@ impl Overlap for Cuda {
 }
 
 impl Cuda {
-    /// Times `calls` calls, captured into a CUDA graph, between two events, `samples` times.
+    /// Captures `calls` calls of `work` into a CUDA graph, and times the graph between two
+    /// events, `samples` times.
     ///
     /// # Errors
-    /// Those of the calls, and status 1 when the device fails.
+    /// The errors of the calls, and status 1 when the device fails.
     ///
     /// # Safety
-    /// Calls are recorded once and replayed: the memory that they use stays where it is until
-    /// this returns ([`Timed::reset`] writes to it, and neither frees nor replaces it), and
-    /// nobody else uses it meanwhile.
+    /// The calls are recorded once and replayed. So until this function returns, the memory
+    /// that the calls use stays where it is ([`Timed::reset`] may write to the memory, but may
+    /// neither free nor replace it), and nobody else uses the memory.
     pub unsafe fn time(
         &self,
         samples: usize,
         calls: usize,
         work: &mut dyn Timed,
     ) -> Result<Timing> {
-        // SAFETY: the caller promised it of the calls' memory.
+        // SAFETY: the caller promised that the calls' memory stays and is not used otherwise.
         unsafe { time::time(self, samples, calls, work) }
     }
 
-    /// Bytes a second of a copy in the device's memory, bytes read and bytes written added up.
-    /// `None` where the driver came without its compiler of PTX.
+    /// The rate of a copy in the device's memory: bytes read plus bytes written, per second.
+    /// `None` if the driver has no PTX compiler.
     ///
     /// # Errors
     /// Status 1 when the device fails.
@@ -181,8 +184,8 @@ impl Cuda {
         time::copy_rate(self)
     }
 
-    /// Seconds of an empty kernel in the harness of [`time`](Self::time). `None` where the
-    /// driver came without its compiler of PTX.
+    /// Seconds per launch of an empty kernel, timed as by [`time`](Self::time). `None` if the
+    /// driver has no PTX compiler.
     ///
     /// # Errors
     /// Status 1 when the device fails.

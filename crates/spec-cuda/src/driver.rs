@@ -1,4 +1,4 @@
-//! The driver: whether it is there, what its devices are, what its errors say.
+//! The CUDA driver: finding it, the properties of its devices, the texts of its errors.
 
 use std::ffi::CStr;
 use std::fmt;
@@ -13,21 +13,21 @@ use crate::MIN_COMPUTE;
 use crate::cluster::MAX_CLUSTER;
 use crate::limits::Limits;
 
-/// The oldest driver interface that is used: CUDA 12.0.
+/// The oldest version of the driver interface that this crate accepts: CUDA 12.0.
 const MIN_DRIVER: i32 = 12_000;
 
-/// The device that errors about the driver itself are about.
+/// The device named by errors that concern the driver and no particular device.
 const ANY: Device = Device::new("cuda", 0);
 
-/// A driver error as people know it: name and sentence.
+/// Displays a driver error as its name and its description.
 pub(crate) struct Text(pub sys::CUresult);
 
 impl fmt::Display for Text {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut name = std::ptr::null();
         let mut text = std::ptr::null();
-        // SAFETY: both are places for a pointer to a static string, which stay
-        // null for a code that the driver does not know.
+        // SAFETY: `name` and `text` each have room for a pointer to a static string;
+        // the pointers stay null for a code that the driver does not know.
         unsafe {
             let _ = sys::cuGetErrorName(self.0, &mut name);
             let _ = sys::cuGetErrorString(self.0, &mut text);
@@ -35,18 +35,19 @@ impl fmt::Display for Text {
         if name.is_null() || text.is_null() {
             return write!(f, "CUDA error {}", self.0 as u32);
         }
-        // SAFETY: not null, so the driver's static strings, ended by a zero.
+        // SAFETY: neither pointer is null, so both point to the driver's static strings,
+        // which end with a zero.
         let (name, text) = unsafe { (CStr::from_ptr(name), CStr::from_ptr(text)) };
         write!(f, "{} ({})", name.to_string_lossy(), text.to_string_lossy())
     }
 }
 
-/// What a program can do about a driver error.
+/// The kind of a driver error, which says how a program can react.
 pub(crate) fn kind(code: sys::CUresult) -> ErrorKind {
     use sys::CUresult as C;
     match code {
         C::CUDA_ERROR_OUT_OF_MEMORY => ErrorKind::OutOfMemory,
-        // After these the context, and with it all memory, is of no more use.
+        // After these errors the context and all memory in it are unusable.
         C::CUDA_ERROR_DEINITIALIZED
         | C::CUDA_ERROR_CONTEXT_IS_DESTROYED
         | C::CUDA_ERROR_ECC_UNCORRECTABLE
@@ -64,7 +65,7 @@ pub(crate) fn kind(code: sys::CUresult) -> ErrorKind {
     }
 }
 
-/// Status 1 with the driver's words for anything but success.
+/// `Ok` for success; for any other code an error of status 1 with the driver's text.
 #[inline]
 pub(crate) fn check(device: Device, doing: &str, code: sys::CUresult) -> Result<()> {
     match code {
@@ -73,28 +74,29 @@ pub(crate) fn check(device: Device, doing: &str, code: sys::CUresult) -> Result<
     }
 }
 
-/// The driver's library, by the names that cudarc knows it by. cudarc opens it itself, at
-/// run time; but where another crate has it linked instead, as candle does, cudarc has no
-/// functions that tell.
+/// The driver's library, looked up by the same names as cudarc uses. cudarc opens the library
+/// at run time. But if another crate makes cudarc link to the library instead, as candle does,
+/// cudarc has no function that tells whether the library is there.
 fn library() -> Option<Library> {
     let names =
         if cfg!(windows) { ["nvcuda.dll"].as_slice() } else { &["libcuda.so", "libcuda.so.1"] };
-    // SAFETY: loading libcuda runs its initialisers, which is what every user of it does.
+    // SAFETY: loading libcuda runs only the library's own initialisers, which are safe to run.
     names.iter().find_map(|name| unsafe { Library::new(*name) }.ok())
 }
 
-/// Loads and initialises the driver, once; later calls repeat the answer.
+/// Loads and initialises the driver on the first call; later calls return the same result.
 fn initialise() -> Result<()> {
     static DONE: OnceLock<Result<()>> = OnceLock::new();
     let absent = |message: String| Error::device(ANY, Status::DeviceNotFound, message);
     DONE.get_or_init(|| {
-        // cudarc would panic where it is missing.
+        // cudarc would panic if the library is missing.
         let library = library().ok_or_else(|| {
             let words = "there is no NVIDIA driver on this machine (libcuda was not found)";
             absent(words.to_owned())
         })?;
-        // Nor does it ask whether a library of that name is the driver. Past the version,
-        // a driver is known to have the rest.
+        // cudarc does not check either that a library of this name is the driver. The two
+        // functions that run before the version is known are looked up here; a driver of a
+        // sufficient version has all the others.
         // SAFETY: the symbols are looked up, not called.
         let broken = ["cuDriverGetVersion", "cuInit"]
             .into_iter()
@@ -103,7 +105,7 @@ fn initialise() -> Result<()> {
             return Err(absent(format!("the library libcuda on this machine has no {name}")));
         }
         let mut version = 0;
-        // SAFETY: the library is there and `version` is a place for an int.
+        // SAFETY: the library is loaded and has the function; `version` has room for an int.
         let asked = unsafe { sys::cuDriverGetVersion(&mut version) };
         check(ANY, "could not ask the driver its version", asked)?;
         if version < MIN_DRIVER {
@@ -113,7 +115,7 @@ fn initialise() -> Result<()> {
                 version % 1000 / 10
             )));
         }
-        // SAFETY: the library is there; 0 is the only value for flags.
+        // SAFETY: the library is loaded and has the function; 0 is the only value for flags.
         match unsafe { sys::cuInit(0) } {
             sys::CUresult::CUDA_SUCCESS => Ok(()),
             code => Err(absent(format!("the NVIDIA driver did not start: {}", Text(code)))),
@@ -122,11 +124,12 @@ fn initialise() -> Result<()> {
     .clone()
 }
 
-/// Milliseconds from one event to another, by the name that every driver has for it:
-/// cudarc's bindings of CUDA 13 have only the one that drivers before CUDA 12.8 lack.
+/// Milliseconds from one event to another. The function is looked up by the name that every
+/// driver has: cudarc's bindings of CUDA 13 have only a newer name, which drivers before
+/// CUDA 12.8 lack.
 ///
 /// # Safety
-/// Both events are alive, and were recorded and waited for.
+/// Both events are alive, were recorded, and have completed.
 pub(crate) unsafe fn elapsed(
     device: Device,
     start: sys::CUevent,
@@ -134,7 +137,8 @@ pub(crate) unsafe fn elapsed(
 ) -> Result<f32> {
     type Function = unsafe extern "C" fn(*mut f32, sys::CUevent, sys::CUevent) -> sys::CUresult;
     let mut milliseconds = 0.0;
-    // SAFETY: the function's type; a place for the time, and events as promised.
+    // SAFETY: `Function` is the type of `cuEventElapsedTime`; `milliseconds` has room for the
+    // time; the caller promised that the events are alive and completed.
     let code = library().and_then(|library| unsafe {
         let function = library.get::<Function>("cuEventElapsedTime").ok()?;
         Some(function(&mut milliseconds, start, end))
@@ -147,7 +151,7 @@ pub(crate) unsafe fn elapsed(
 pub(crate) fn device_count() -> Result<usize> {
     initialise()?;
     let mut count = 0;
-    // SAFETY: the driver is initialised and `count` is a place for an int.
+    // SAFETY: the driver is initialised and `count` has room for an int.
     check(ANY, "could not count devices", unsafe { sys::cuDeviceGetCount(&mut count) })?;
     if count <= 0 {
         let words = "the NVIDIA driver is there, but it shows no device";
@@ -156,14 +160,14 @@ pub(crate) fn device_count() -> Result<usize> {
     Ok(count.unsigned_abs() as usize)
 }
 
-/// What is asked of a device once.
+/// The properties of a device, queried once when the device is opened.
 pub(crate) struct Facts {
     pub ordinal: sys::CUdevice,
     pub info: DeviceInfo,
     pub limits: Limits,
 }
 
-/// Asks for everything known of a device.
+/// Queries the properties of a device.
 pub(crate) fn describe(index: usize) -> Result<Facts> {
     let count = device_count()?;
     let device = Device::new("cuda", index);
@@ -172,24 +176,24 @@ pub(crate) fn describe(index: usize) -> Result<Facts> {
         return Err(Error::device(device, Status::DeviceNotFound, words));
     }
     let mut ordinal = 0;
-    // SAFETY: the index is below the count and `ordinal` is a place for an int.
+    // SAFETY: the index is below the count and `ordinal` has room for an int.
     let got = unsafe { sys::cuDeviceGet(&mut ordinal, index as i32) };
     check(device, "could not get the device", got)?;
     let mut name = [0; 256];
-    // SAFETY: the buffer is as long as said.
+    // SAFETY: the buffer has as many bytes as the call says.
     let named = unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, ordinal) };
     check(device, "could not ask for the name", named)?;
     // SAFETY: the driver ended the name with a zero inside the buffer.
     let name = unsafe { CStr::from_ptr(name.as_ptr()) }.to_string_lossy().into_owned();
     let mut memory = 0;
-    // SAFETY: `memory` is a place for a size.
+    // SAFETY: `memory` has room for a size.
     let asked = unsafe { sys::cuDeviceTotalMem_v2(&mut memory, ordinal) };
     check(device, "could not ask for the memory", asked)?;
 
     use sys::CUdevice_attribute_enum as A;
     let attribute = |attribute| {
         let mut value = 0;
-        // SAFETY: `value` is a place for an int and the ordinal is the driver's.
+        // SAFETY: `value` has room for an int and the ordinal came from the driver.
         let asked = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, ordinal) };
         check(device, "could not ask for an attribute", asked).map(|()| value.unsigned_abs())
     };
@@ -218,7 +222,7 @@ pub(crate) fn describe(index: usize) -> Result<Facts> {
         Error::device(device, Status::BadParam, format!("{}: {words}", Limits::VARIABLE))
     })?;
     let mut version = 0;
-    // SAFETY: `version` is a place for an int.
+    // SAFETY: `version` has room for an int.
     let asked = unsafe { sys::cuDriverGetVersion(&mut version) };
     check(device, "could not ask the driver its version", asked)?;
     let facts = vec![
@@ -231,11 +235,12 @@ pub(crate) fn describe(index: usize) -> Result<Facts> {
     Ok(Facts { ordinal, info, limits })
 }
 
-/// Makes a context current on this thread until dropped, then restores the one
-/// that was: a library must not change its caller's current device.
+/// Makes a context current on this thread until the guard is dropped. Dropping
+/// the guard restores the previous context: a library must not change its
+/// caller's current device.
 pub(crate) struct Current {
     pushed: bool,
-    /// It belongs to the thread whose context it restores.
+    /// Keeps the guard on the thread whose context it restores (not `Send`).
     _thread: PhantomData<*const ()>,
 }
 
@@ -245,14 +250,14 @@ impl Current {
     #[inline]
     pub(crate) unsafe fn enter(device: Device, context: sys::CUcontext) -> Result<Self> {
         let mut current = std::ptr::null_mut();
-        // SAFETY: a place for a handle; the driver is initialised, since a
-        // context exists.
+        // SAFETY: `current` has room for a handle; the driver is initialised,
+        // since a context exists.
         let asked = unsafe { sys::cuCtxGetCurrent(&mut current) };
         check(device, "could not ask for the current context", asked)?;
         if current == context {
             return Ok(Current { pushed: false, _thread: PhantomData });
         }
-        // SAFETY: the context is retained, as the caller promised.
+        // SAFETY: the caller promised that the context is retained.
         let pushed = unsafe { sys::cuCtxPushCurrent_v2(context) };
         check(device, "could not make its context current", pushed)?;
         Ok(Current { pushed: true, _thread: PhantomData })
@@ -264,9 +269,9 @@ impl Drop for Current {
     fn drop(&mut self) {
         if self.pushed {
             let mut popped = std::ptr::null_mut();
-            // SAFETY: this thread's top context is the one `enter` pushed:
-            // guards are locals of this crate's functions, dropped in reverse
-            // order, and never sent.
+            // SAFETY: the top context of this thread is the context that `enter`
+            // pushed: guards are locals of this crate's functions, dropped in
+            // reverse order, and never sent to another thread.
             let _ = unsafe { sys::cuCtxPopCurrent_v2(&mut popped) };
         }
     }

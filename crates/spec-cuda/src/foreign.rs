@@ -1,17 +1,17 @@
-//! Memory and streams of other frameworks, checked as far as the driver knows.
+//! Memory and streams of other frameworks, checked as far as the driver can tell.
 //!
 //! A caller who holds a device pointer from PyTorch, CuPy or cudarc and a
-//! `CUstream` wraps them here and passes them to
+//! `CUstream` wraps the pointer and the stream here and passes the results to
 //! [`Descriptor::call_on`](spec_core::Descriptor::call_on). Wrapping is the
-//! one unsafe step, since nobody can check how long foreign memory lives. What
-//! can be checked is: that the pointer is device memory, of this device, and
-//! that the allocation it points into is large enough.
+//! one unsafe step, since nobody can check how long foreign memory lives.
+//! Wrapping does check that the pointer is device memory, of this device, and
+//! that the allocation around the pointer is large enough.
 //!
-//! Wrapping asks the driver and costs about a microsecond; a caller who knows
-//! the pointer to be right can use [`View::from_address`] instead, or pass nothing
-//! but addresses to [`Descriptor::call_at`](spec_core::Descriptor::call_at),
-//! which knows types and sizes from its descriptors. With cudarc, whose slices are
-//! also what candle's CUDA tensors are made of:
+//! Wrapping asks the driver and costs about a microsecond. A caller who knows
+//! that the pointer is right can use [`View::from_address`] instead, or pass only
+//! addresses to [`Descriptor::call_at`](spec_core::Descriptor::call_at), which
+//! knows dtypes and sizes from the descriptor. An example with cudarc, whose slices
+//! also hold the data of candle's CUDA tensors:
 //!
 //! ```no_run
 //! use cudarc::driver::{CudaContext, DevicePtr, DevicePtrMut};
@@ -60,13 +60,13 @@ use crate::driver::{Text, check};
 
 use sys::CUpointer_attribute_enum as Attribute;
 
-/// What the driver knows of the allocation around an address.
+/// What the driver reports about the allocation around an address.
 struct Allocation {
     device: i32,
-    /// One past its last byte.
+    /// The address one past the last byte of the allocation.
     end: u64,
-    /// Whether neighbouring mappings may belong to one allocation, as those of
-    /// virtual memory management do (PyTorch's expandable segments).
+    /// Whether neighbouring mappings may belong to one allocation, as with virtual
+    /// memory management (PyTorch's expandable segments).
     mapped: bool,
 }
 
@@ -75,13 +75,13 @@ impl Cuda {
     ///
     /// # Errors
     /// Status 4 for a null pointer, 5 for an address that is no device memory,
-    /// 3 for memory of another device, 11 where the allocation ends before
-    /// `len` elements do.
+    /// 3 for memory of another device, 11 if the allocation is too small for
+    /// `len` elements from `address` on.
     ///
     /// # Safety
     /// Until the work that uses the view has finished on the device, the memory
-    /// must stay allocated, and nothing may write there unordered with that
-    /// work.
+    /// must stay allocated, and every write to it must be ordered before or after
+    /// that work.
     pub unsafe fn foreign_view<'a>(
         &self,
         dtype: DType,
@@ -89,7 +89,8 @@ impl Cuda {
         address: u64,
     ) -> Result<View<'a>> {
         self.check_foreign(dtype, len, address)?;
-        // SAFETY: the range was just checked; the caller vouches for the rest.
+        // SAFETY: the range was just checked; the caller promised that the memory stays
+        // allocated and is not written while it is read.
         Ok(unsafe { View::from_address(dtype, len, self.device(), address) })
     }
 
@@ -100,8 +101,8 @@ impl Cuda {
     ///
     /// # Safety
     /// Until the work that uses the view has finished on the device, the memory
-    /// must stay allocated, and nothing else may touch it unordered with that
-    /// work.
+    /// must stay allocated, and every other access to it must be ordered before
+    /// or after that work.
     pub unsafe fn foreign_view_mut<'a>(
         &self,
         dtype: DType,
@@ -109,7 +110,8 @@ impl Cuda {
         address: u64,
     ) -> Result<ViewMut<'a>> {
         self.check_foreign(dtype, len, address)?;
-        // SAFETY: the range was just checked; the caller vouches for the rest.
+        // SAFETY: the range was just checked; the caller promised that the memory stays
+        // allocated and that nothing else uses it meanwhile.
         Ok(unsafe { ViewMut::from_address(dtype, len, self.device(), address) })
     }
 
@@ -117,19 +119,20 @@ impl Cuda {
     /// device's legacy default stream, 2 this thread's default stream.
     ///
     /// # Errors
-    /// Status 3 for a stream of another context than the device's primary one.
+    /// Status 3 for a stream of any context but the device's primary context.
     ///
     /// # Safety
     /// The stream must be alive, and stay so until work enqueued on it has
     /// finished.
     pub unsafe fn foreign_stream<'a>(&self, handle: u64) -> Result<Stream<'a>> {
-        // The default streams belong to whichever context is current, which at
-        // launch is this device's.
+        // The default streams belong to the current context, and at launch the
+        // context of this device is current.
         if handle > 2 {
             let stream = std::ptr::without_provenance_mut(handle as usize);
             let mut context = std::ptr::null_mut();
             let _current = self.gpu().enter()?;
-            // SAFETY: the caller vouches for the stream; `context` is a place.
+            // SAFETY: the caller promised that the stream is alive; `context` has room
+            // for a handle.
             let asked = unsafe { sys::cuStreamGetCtx(stream, &mut context) };
             check(self.device(), "could not ask for a stream's context", asked)?;
             if context != self.gpu().context() {
@@ -138,7 +141,8 @@ impl Cuda {
                 return Err(Error::device(self.device(), Status::BadParam, words));
             }
         }
-        // SAFETY: checked above as far as it can be; the caller vouches.
+        // SAFETY: the context was checked above; the caller promised that the stream is alive
+        // and stays so until its work has finished.
         Ok(unsafe { Stream::from_raw(self.device(), handle) })
     }
 
@@ -203,8 +207,9 @@ impl Cuda {
             (&raw mut ipc).cast(),
             (&raw mut pool).cast(),
         ];
-        // SAFETY: as many places as attributes, each of the attribute's type
-        // or larger; the driver leaves zeros for an address it does not know.
+        // SAFETY: `places` has one pointer per attribute, each to a value of the
+        // attribute's type or larger; the driver leaves zeros for an address it does
+        // not know.
         let code = unsafe {
             sys::cuPointerGetAttributes(7, names.as_mut_ptr(), places.as_mut_ptr(), address)
         };

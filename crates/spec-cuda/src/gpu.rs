@@ -1,4 +1,4 @@
-//! A device that is open: what every handle to it shares.
+//! An open device: the state that all handles to the device share.
 
 use std::collections::HashMap;
 use std::ffi::CString;
@@ -18,22 +18,22 @@ pub(crate) struct Gpu {
     context: Arc<Context>,
     info: DeviceInfo,
     limits: Limits,
-    /// By the address of the archive.
+    /// The loaded modules. The key is the address of a module's archive.
     modules: Mutex<HashMap<usize, Arc<Module>>>,
-    /// By the address of the archive and the kernel's name: what creating an
-    /// operator of a kind that was created before finds without the driver. Read
-    /// by many at once; written once a kernel.
+    /// The loaded kernels, by the address of the archive and the kernel's name. A
+    /// second operator that uses a kernel finds it here without asking the driver.
+    /// Many threads may read at once; each kernel is written once.
     functions: RwLock<HashMap<usize, HashMap<String, Function>>>,
     pub(crate) active_clusters: ActiveClusters,
 }
 
-// SAFETY: the maps have locks of their own; all else is set once, in `open`, and may be used
-// from any thread.
+// SAFETY: the maps have locks of their own; all other fields are set once, in `open`, and may
+// be used from any thread.
 unsafe impl Send for Gpu {}
 // SAFETY: as above.
 unsafe impl Sync for Gpu {}
 
-/// A primary context, retained.
+/// A retained primary context of a device.
 #[derive(Debug)]
 struct Context {
     device: Device,
@@ -41,7 +41,7 @@ struct Context {
     raw: sys::CUcontext,
 }
 
-/// Kernels that are loaded into a context, which is retained for as long.
+/// Kernels that are loaded into a context. The module keeps the context retained.
 #[derive(Debug)]
 pub(crate) struct Module {
     context: Arc<Context>,
@@ -74,20 +74,20 @@ impl Drop for Context {
 
 impl Drop for Module {
     fn drop(&mut self) {
-        // A context that cannot be entered is gone, and the module with it.
+        // If the context cannot be entered, the context is gone, and so is the module.
         if let Ok(_current) = self.context.enter() {
-            // SAFETY: each `Function` of the module holds it, so nobody launches from it
-            // any more.
+            // SAFETY: each `Function` of the module keeps the module alive, so no function of
+            // the module is left to launch.
             let _ = unsafe { sys::cuModuleUnload(self.raw) };
         }
     }
 }
 
-/// Devices that are open, so that handles to one device share its kernels.
+/// The open devices by ordinal, so that handles to one device share its kernels.
 static OPEN: Mutex<Vec<(usize, Weak<Gpu>)>> = Mutex::new(Vec::new());
 
 impl Gpu {
-    /// The device with this ordinal, opened once for all who hold it.
+    /// The device with this ordinal, shared with every other open handle to the device.
     pub(crate) fn open(index: usize) -> Result<Arc<Self>> {
         let mut open = OPEN.lock().unwrap_or_else(PoisonError::into_inner);
         open.retain(|(_, gpu)| gpu.strong_count() > 0);
@@ -98,7 +98,7 @@ impl Gpu {
         let facts = driver::describe(index)?;
         let device = facts.info.device;
         let mut context = std::ptr::null_mut();
-        // SAFETY: the ordinal is the driver's; `context` is a place for it.
+        // SAFETY: the ordinal came from the driver; `context` has room for a handle.
         let got = unsafe { sys::cuDevicePrimaryCtxRetain(&mut context, facts.ordinal) };
         check(device, "could not retain its primary context", got)?;
         let context = Arc::new(Context { device, ordinal: facts.ordinal, raw: context });
@@ -136,11 +136,11 @@ impl Gpu {
         self.context.enter()
     }
 
-    /// The kernel `name` of an archive, loaded if it was not, and allowed all
-    /// the dynamic shared memory that the device has.
+    /// The kernel `name` of an archive, loaded on first use, and allowed all the
+    /// dynamic shared memory that the device has.
     ///
-    /// Getting the function is also what makes the driver load its code under
-    /// lazy loading, so that the first launch can be inside a graph capture.
+    /// With lazy loading, the driver loads a kernel's code when the function is
+    /// requested, so the first launch can be inside a graph capture.
     pub(crate) fn function(&self, archive: &Archive, name: &str) -> Result<Function> {
         let key = archive.bytes.as_ptr().addr();
         let loaded = self.functions.read().unwrap_or_else(PoisonError::into_inner);
@@ -170,20 +170,21 @@ impl Gpu {
         }
         use sys::CUfunction_attribute_enum as A;
         let mut fixed = 0;
-        // SAFETY: the function was just got; `fixed` is a place for an int.
+        // SAFETY: the driver just returned the function; `fixed` has room for an int.
         let asked = unsafe {
             sys::cuFuncGetAttribute(&mut fixed, A::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES, raw)
         };
         check(self.device(), "could not ask for a kernel's shared memory", asked)?;
         let dynamic = self.limits.shared as i32 - fixed;
         let attribute = A::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
-        // SAFETY: as above; static and dynamic together stay within the limit.
+        // SAFETY: the driver just returned the function; static and dynamic shared memory
+        // together stay within the device's limit.
         let set = unsafe { sys::cuFuncSetAttribute(raw, attribute, dynamic) };
         check(self.device(), "could not allow a kernel its shared memory", set)?;
-        // More blocks than 8 are not portable.
+        // A cluster of more than 8 blocks needs permission: not every device runs such a cluster.
         if self.limits.cluster > 8 {
             let attribute = A::CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED;
-            // SAFETY: as above.
+            // SAFETY: the driver just returned the function.
             let set = unsafe { sys::cuFuncSetAttribute(raw, attribute, 1) };
             check(self.device(), "could not allow a kernel its clusters", set)?;
         }
@@ -205,7 +206,7 @@ impl Gpu {
         let _current = self.enter()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the image is a whole cubin, or PTX ended by a zero, from our
-        // own archive; the driver copies what it needs.
+        // own archive; the driver keeps no pointer to the image.
         let loaded = unsafe { sys::cuModuleLoadData(&mut raw, image.as_ptr().cast()) };
         let doing = format!("could not load the kernels of {}", archive.name);
         check(self.device(), &doing, loaded)?;

@@ -1,5 +1,5 @@
-//! Adding an operator out of tree: the very pieces that the operators here are
-//! made of.
+//! The pieces for adding an operator in another crate. The operators of this crate
+//! are made of the same pieces.
 //!
 //! ```text
 //! kernels/name.cu   --cargo xtask kernels-->   compiled/name.bin, compiled/manifest.txt
@@ -17,8 +17,8 @@
 //!           cuda.enqueue(stream, |queue| queue.launch(&function, shape, &params))
 //! ```
 //!
-//! A kernel takes one argument, a struct ([`Queue::launch`] says what it must
-//! be); its side of [`Rows`] and [`Integers`] is `kernels/common.cuh`.
+//! A kernel takes one argument, a struct ([`Queue::launch`] states the conditions).
+//! `kernels/common.cuh` declares [`Rows`] and [`Integers`] for the kernels.
 
 pub use crate::archive::Archive;
 pub use crate::args::{Integers, Located, Rows};
@@ -29,17 +29,17 @@ use crate::Cuda;
 use spec_core::Result;
 
 impl Cuda {
-    /// The kernel `name` of an archive, loaded if it was not, and allowed all the
+    /// The kernel `name` of an archive, loaded on first use, and allowed all the
     /// dynamic shared memory that the device has.
     ///
     /// # Errors
-    /// Status 2 where the archive has no such kernel, 8 where it has none for
-    /// this device, 1 where it is damaged or the driver refuses it.
+    /// Status 2 if the archive has no such kernel, 8 if the archive has no image for
+    /// this device, 1 if the archive is damaged or the driver refuses the image.
     pub fn function(&self, archive: &Archive, name: &str) -> Result<Function> {
         self.gpu().function(archive, name)
     }
 
-    /// What launch shapes depend on.
+    /// The properties of the device that launch shapes depend on.
     pub fn limits(&self) -> &Limits {
         self.gpu().limits()
     }

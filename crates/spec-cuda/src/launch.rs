@@ -11,15 +11,15 @@ use crate::Cuda;
 use crate::driver::check;
 use crate::gpu::{Gpu, Module};
 
-/// A kernel that is loaded, and that stays loaded for as long as anybody holds it.
+/// A loaded kernel, which stays loaded while any clone of its `Function` exists.
 #[derive(Clone, Debug)]
 pub struct Function {
     pub(crate) raw: sys::CUfunction,
-    /// The most dynamic shared memory of a block, in bytes.
+    /// The largest dynamic shared memory of a block, in bytes.
     pub(crate) dynamic: u32,
-    /// The operator, for error messages.
+    /// The name of the operator, for error messages.
     pub(crate) operator: &'static str,
-    /// What `raw` belongs to: unloaded after the last of its functions.
+    /// The module of `raw`, which is unloaded after the last of its functions is dropped.
     pub(crate) _module: Arc<Module>,
 }
 
@@ -28,7 +28,7 @@ unsafe impl Send for Function {}
 // SAFETY: as above.
 unsafe impl Sync for Function {}
 
-/// How many threads, and how they are grouped.
+/// The launch shape: the grid, the block, its shared memory and the cluster.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Blocks in x (below 2^31) and y (below 2^16).
@@ -37,27 +37,27 @@ pub struct Shape {
     pub block: u32,
     /// Dynamic shared memory of a block, in bytes.
     pub shared: u32,
-    /// Blocks in x that form a cluster; 1 for none, which every device has.
+    /// Blocks in x that form a cluster; 1 for no cluster, which works on every device.
     pub cluster: u32,
 }
 
 impl Shape {
-    /// `blocks` blocks of `threads` threads.
+    /// A grid of `blocks` blocks of `threads` threads each.
     pub fn new(blocks: u32, threads: u32) -> Self {
         Shape { grid: [blocks, 1], block: threads, shared: 0, cluster: 1 }
     }
 
-    /// With dynamic shared memory.
+    /// The same shape with `bytes` bytes of dynamic shared memory per block.
     pub fn shared(self, bytes: u32) -> Self {
         Shape { shared: bytes, ..self }
     }
 
-    /// With blocks grouped into clusters.
+    /// The same shape with clusters of `blocks` blocks.
     pub fn cluster(self, blocks: u32) -> Self {
         Shape { cluster: blocks, ..self }
     }
 
-    /// What the driver takes, which points to `attributes`.
+    /// The launch configuration for the driver. The configuration points to `attributes`.
     pub(crate) fn config(
         self,
         stream: sys::CUstream,
@@ -107,23 +107,23 @@ pub(crate) const NO_ATTRIBUTES: Attributes = [sys::CUlaunchAttribute_st {
     value: sys::CUlaunchAttributeValue_union { pad: [0; 64] },
 }; 2];
 
-/// A stream ready to take work: resolved, with its context current. Lent by
-/// [`Cuda::enqueue`].
+/// A stream that is ready to take work, with its context current. [`Cuda::enqueue`] lends
+/// a queue to its closure.
 pub struct Queue<'a> {
     gpu: &'a Gpu,
     stream: sys::CUstream,
-    /// Whether kernels may be launched while the one before them runs: each of them
-    /// waits as it starts (`follow` in `kernels/common.cuh`).
+    /// Whether a kernel may be launched while the previous kernel still runs. Each kernel
+    /// waits for the previous kernel as it starts (`follow` in `kernels/common.cuh`).
     dependent: bool,
 }
 
 impl Cuda {
-    /// Lets `work` enqueue on the stream that a caller passed, with the device's
-    /// context current on this thread meanwhile.
+    /// Calls `work` with a queue for `stream`. The device's context is current on
+    /// this thread until `work` returns.
     ///
     /// # Errors
-    /// Status 3 for a stream of another device, 5 for one of another backend;
-    /// those of `work`.
+    /// Status 3 for a stream of another device, 5 for a stream of another backend;
+    /// the errors of `work`.
     #[inline]
     pub fn enqueue<T>(
         &self,
@@ -160,17 +160,17 @@ impl Cuda {
         }
     }
 
-    /// Lets the handle's own stream go on only when another's has done what was
-    /// enqueued there so far.
+    /// Makes the own stream of this handle wait for all work that was enqueued so far
+    /// on the own stream of `other`.
     pub(crate) fn wait_for(&self, other: &Cuda) -> Result<()> {
         let _current = self.gpu().enter()?;
         let mut event = std::ptr::null_mut();
         let flags = sys::CUevent_flags::CU_EVENT_DISABLE_TIMING as u32;
-        // SAFETY: the context is current and `event` is a place for the handle.
+        // SAFETY: the context is current and `event` has room for the handle.
         let made = unsafe { sys::cuEventCreate(&mut event, flags) };
         check(self.device(), "could not make an event", made)?;
-        // SAFETY: event and streams are alive; the driver keeps what a stream
-        // waits for beyond the event's end.
+        // SAFETY: event and streams are alive; the driver keeps the recorded work
+        // that a stream waits for after the event is destroyed.
         let (recorded, waiting) = unsafe {
             let recorded = sys::cuEventRecord(event, other.own_stream());
             let waiting = sys::cuStreamWaitEvent(self.own_stream(), event, 0);
@@ -195,9 +195,9 @@ impl Queue<'_> {
     /// Status 1 when the driver refuses.
     ///
     /// # Safety
-    /// The function is one of this queue's device. The kernel takes one argument, a struct laid out as `P`; every address
-    /// in it is valid for what the kernel does with it under this shape, until
-    /// it has run.
+    /// `function` was loaded on the device of this queue. The kernel takes one argument,
+    /// a struct with the layout of `P`. Until the kernel has run, every address in
+    /// `params` is valid for all accesses that the kernel makes under this shape.
     #[inline]
     pub unsafe fn launch<P: Copy>(
         &self,
@@ -212,7 +212,7 @@ impl Queue<'_> {
         let config = shape.config(self.stream, self.dependent, &mut attributes);
         let mut arguments = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
         // SAFETY: the function is loaded and takes one `P`, which the driver
-        // copies before it returns; the caller vouches for what is inside.
+        // copies before it returns; the caller promised that its addresses are valid.
         let code = unsafe {
             sys::cuLaunchKernelEx(
                 &config,
@@ -224,69 +224,71 @@ impl Queue<'_> {
         check(self.gpu.device(), function.operator, code)
     }
 
-    /// Enqueues zeroing `bytes` bytes at `address`.
+    /// Enqueues setting `bytes` bytes at `address` to zero.
     ///
     /// # Errors
     /// Status 1 when the driver refuses.
     ///
     /// # Safety
-    /// The range is valid device memory, until the work has run, that nothing
-    /// else touches unordered with it.
+    /// The range is valid device memory until the work has run, and every other access
+    /// to the range is ordered before or after the work.
     #[inline]
     pub unsafe fn zero(&self, address: u64, bytes: usize) -> Result<()> {
         if bytes == 0 {
             return Ok(());
         }
-        // SAFETY: the caller vouches for the range.
+        // SAFETY: the caller promised that the range is valid and used by nothing else.
         let code = unsafe { sys::cuMemsetD8Async(address, 0, bytes, self.stream) };
         check(self.gpu.device(), "could not clear memory", code)
     }
 
-    /// Copies host bytes to `address` and waits. An operator's launch never does:
-    /// this is for memory, and for measuring what copying costs.
+    /// Copies host bytes to `address` and waits for the copy. The launch of an operator
+    /// must not call this function, because it waits.
     ///
     /// # Errors
     /// Status 1 when the driver refuses, as it does while the stream is captured.
     ///
     /// # Safety
-    /// As for [`zero`](Self::zero), for `bytes.len()` bytes.
+    /// As for [`zero`](Self::zero), for `bytes.len()` bytes at `address`.
     pub unsafe fn write(&self, address: u64, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
         let from = bytes.as_ptr().cast();
-        // SAFETY: the caller vouches for the range, and we wait, so the host
-        // bytes outlive the copy.
+        // SAFETY: the caller promised that the range is valid; this function waits, so
+        // the host bytes outlive the copy.
         let sent = unsafe { sys::cuMemcpyHtoDAsync_v2(address, from, bytes.len(), self.stream) };
         check(self.gpu.device(), "could not copy to the device", sent)?;
         self.wait()
     }
 
-    /// Waits for what was enqueued, then copies from `address` to the host.
+    /// Copies from `address` to the host after all work enqueued before, and waits.
     ///
     /// # Errors
     /// As [`write`](Self::write).
     ///
     /// # Safety
-    /// `bytes.len()` bytes from `address` are valid device memory that nothing
-    /// writes unordered with the stream.
+    /// `bytes.len()` bytes from `address` are valid device memory, and every write to
+    /// the range is ordered by the stream.
     pub unsafe fn read(&self, address: u64, bytes: &mut [u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
         let to = bytes.as_mut_ptr().cast();
-        // SAFETY: as in `write`.
+        // SAFETY: the caller promised that the range is valid; this function waits, so
+        // `bytes` outlives the copy.
         let sent = unsafe { sys::cuMemcpyDtoHAsync_v2(to, address, bytes.len(), self.stream) };
         check(self.gpu.device(), "could not copy from the device", sent)?;
         self.wait()
     }
 
-    /// Waits for everything that was enqueued.
+    /// Waits for all work that was enqueued on the stream.
     ///
     /// # Errors
     /// Status 1 when the driver refuses or the work failed.
     pub fn wait(&self) -> Result<()> {
-        // SAFETY: the stream is the handle's own or one the caller vouched for.
+        // SAFETY: the stream is the handle's own stream, or the caller who made a
+        // `Stream` of it promised that it is alive.
         let done = unsafe { sys::cuStreamSynchronize(self.stream) };
         check(self.gpu.device(), "enqueued work failed", done)
     }

@@ -1,26 +1,26 @@
 //! # The `spec` operators on NVIDIA GPUs
 //!
-//! Needs a driver of CUDA 12.0 or later at run time and nothing of CUDA at
-//! build time: the kernels under `kernels/` are shipped compiled, under
-//! `compiled/` (`cargo xtask kernels` makes them), and libcuda is looked for
-//! when a device is opened.
+//! This crate needs a driver of CUDA 12.0 or later at run time, and no part of
+//! CUDA at build time: the crate contains the kernels of `kernels/` in compiled
+//! form, under `compiled/` (`cargo xtask kernels` compiles them), and opening a
+//! device looks for the library libcuda.
 //!
 //! ## Layers
 //!
 //! | module | what it does |
 //! |---|---|
-//! | `driver` | errors of the driver in words; what a device is; whose context is current |
+//! | `driver` | texts for the driver's errors; properties of a device; the current context |
 //! | `device` | a handle to a device, with a stream of its own: [`Cuda`] |
-//! | `gpu` | a device that is open, shared by every handle to it: context, limits, loaded kernels |
+//! | `gpu` | an open device, shared by every handle to it: context, limits, loaded kernels |
 //! | `archive` | the compiled kernels, and which of them a device can run |
-//! | `limits` | what launch shapes depend on |
-//! | `cluster` | how large a cluster of a kernel the device runs |
+//! | `limits` | the properties of a device that launch shapes depend on |
+//! | `cluster` | how large a cluster the device can run for a kernel |
 //! | `launch` | **the** way to enqueue a kernel |
-//! | `args` | **the** way to turn views into what a kernel takes |
-//! | `memory`, [`foreign`] | memory and streams, of our own and of others |
-//! | [`kernel`] | `archive`, `limits`, `launch` and `args` in public: operators out of tree |
-//! | `time` | calls in a graph between two events; the copy rate and an empty kernel |
-//! | `ops` | one file an operator: plan to launch shape, buffers to parameters |
+//! | `args` | **the** way to turn views into a kernel's arguments |
+//! | `memory`, [`foreign`] | memory and streams of this crate and of other frameworks |
+//! | [`kernel`] | public parts of `archive`, `limits`, `launch`, `args`: operators out of tree |
+//! | `time` | times calls in a CUDA graph between two events; the copy rate; an empty kernel |
+//! | `ops` | one file per operator: from plan to launch shape, from buffers to parameters |
 //!
 //! ## Streams and order
 //!
@@ -31,8 +31,8 @@
 //!
 //! ## Errors that come late
 //!
-//! A kernel runs after the call that enqueued it has returned. Where one fails,
-//! the next call that talks to the device (a launch, a copy,
+//! A kernel runs after the call that enqueued it has returned. If the kernel
+//! fails, the next call that talks to the device (a launch, a copy,
 //! [`synchronize`](spec_core::Backend::synchronize)) reports status 1 with the
 //! driver's text.
 
@@ -60,7 +60,7 @@ use crate::driver::Text;
 /// The oldest compute capability that the kernels run on.
 pub const MIN_COMPUTE: (u32, u32) = (8, 0);
 
-/// A device's failure in the driver's own words.
+/// The error for a driver call that returned `code`, with the driver's own text.
 pub(crate) fn failure(device: Device, doing: &str, code: sys::CUresult) -> Error {
     Error::failure(device, driver::kind(code), format!("{doing}: {}", Text(code)))
 }

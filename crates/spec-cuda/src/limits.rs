@@ -1,4 +1,5 @@
-//! What launch shapes depend on, and a way to lower it for tests.
+//! The properties of a device that launch shapes depend on, and a way to lower these limits
+//! for tests.
 
 /// Properties of a device that operators choose their launch shapes by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,31 +9,32 @@ pub struct Limits {
     pub compute: (u32, u32),
     /// Streaming multiprocessors.
     pub multiprocessors: u32,
-    /// The most shared memory of a block, after opting in, in bytes.
+    /// The largest shared memory of a block, after opting in, in bytes.
     pub shared: u32,
-    /// The most blocks of a cluster, which read each other's shared memory: a power of two, 1 where
-    /// there are no clusters. The device may run fewer of a kernel
-    /// ([`Cuda::cluster_at_most`](crate::Cuda::cluster_at_most)).
+    /// The largest number of blocks in a cluster: a power of two, 1 on a device without clusters.
+    /// The blocks of a cluster can read each other's shared memory. For some kernels the device may
+    /// only run smaller clusters ([`Cuda::cluster_at_most`](crate::Cuda::cluster_at_most)).
     pub cluster: u32,
-    /// Whether machine code is used where there is some, rather than PTX.
+    /// Whether machine code is preferred to PTX.
     pub sass: bool,
 }
 
 impl Limits {
-    /// The environment variable that lowers limits, so that tests meet the
-    /// launch shapes of smaller devices: a list such as
-    /// `shared=99,multiprocessors=16,cluster=2,sass=no` (shared memory in KiB,
-    /// the most blocks of a cluster). Results must not change.
+    /// The environment variable that lowers the limits, so that tests meet the
+    /// launch shapes of smaller devices. The value is a list such as
+    /// `shared=99,multiprocessors=16,cluster=2,sass=no` (shared memory of a block in
+    /// KiB, multiprocessors, the largest number of blocks in a cluster). Results of
+    /// operators must not change with it.
     pub(crate) const VARIABLE: &str = "SPEC_CUDA_LIMITS";
-    /// What every supported device has.
+    /// Shared memory of a block, in bytes, that every supported device has.
     const MIN_SHARED: u32 = 99 * 1024;
 
-    /// Whether a kernel may be launched while the one before it runs.
+    /// Whether a kernel may be launched while the previous kernel of the stream still runs.
     pub(crate) fn has_dependent_launches(&self) -> bool {
         self.compute >= (9, 0)
     }
 
-    /// Lowered as the environment asks.
+    /// The limits, lowered as the environment variable asks.
     pub(crate) fn lowered_by_env(self) -> Result<Self, String> {
         match std::env::var(Self::VARIABLE) {
             Ok(list) => self.lowered(&list),
@@ -53,7 +55,7 @@ impl Limits {
                     self.multiprocessors = self.multiprocessors.min(count.max(1));
                 }
                 ("cluster", _, Ok(blocks)) => {
-                    // Clusters are of a power of two.
+                    // The size of a cluster is a power of two.
                     self.cluster = self.cluster.min(1 << blocks.max(1).ilog2());
                 }
                 ("sass", "no", _) => self.sass = false,

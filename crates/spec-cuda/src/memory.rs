@@ -1,4 +1,4 @@
-//! Device memory of our own.
+//! Device memory and page-locked host memory that this crate allocates.
 
 use cudarc::driver::sys;
 use spec_core::{Backend, DType, Error, Memory, Result, Staging, Status, Stream, View, ViewMut};
@@ -6,16 +6,16 @@ use spec_core::{Backend, DType, Error, Memory, Result, Staging, Status, Stream, 
 use crate::Cuda;
 use crate::driver::check;
 
-/// An allocation on the device; freed, after the device's outstanding work,
-/// when it is dropped.
+/// An allocation on the device. Dropping the allocation frees its memory after
+/// the device's outstanding work has finished.
 pub(crate) struct DeviceMemory {
     cuda: Cuda,
     address: sys::CUdeviceptr,
     size: usize,
 }
 
-/// Lets this thread allocate, copy and free while some other stream is being
-/// captured, which does not concern the capture, until dropped.
+/// A guard that lets this thread allocate, copy and free while another stream is
+/// being captured; such calls do not become part of the capture.
 struct Uncaptured(sys::CUstreamCaptureMode);
 
 impl Uncaptured {
@@ -29,7 +29,7 @@ impl Uncaptured {
 
 impl Drop for Uncaptured {
     fn drop(&mut self) {
-        // SAFETY: puts the thread's mode back.
+        // SAFETY: restores the mode that this thread had before.
         let _ = unsafe { sys::cuThreadExchangeStreamCaptureMode(&mut self.0) };
     }
 }
@@ -39,16 +39,16 @@ impl DeviceMemory {
         let _current = cuda.gpu().enter()?;
         let _uncaptured = Uncaptured::new();
         let mut address = 0;
-        // A null address would look like a missing argument, so even nothing
-        // gets one.
+        // A null address would look like an absent argument, so an allocation of
+        // 0 bytes gets an address too.
         let bytes = size.max(1);
-        // SAFETY: the context is current and `address` is a place for it.
+        // SAFETY: the context is current and `address` has room for an address.
         let got = unsafe { sys::cuMemAlloc_v2(&mut address, bytes) };
         check(cuda.device(), &format!("could not allocate {bytes} bytes"), got)?;
         Ok(DeviceMemory { cuda: cuda.clone(), address, size })
     }
 
-    /// The same memory, ordered by the stream of another handle on this device.
+    /// The same memory, now ordered by the stream of `cuda`, a handle to the same device.
     pub(crate) fn moved_to(mut self, cuda: &Cuda) -> Result<Self> {
         if cuda.device() != self.cuda.device() {
             let words = format!("memory on {}, expected memory of this device", self.cuda.device());
@@ -59,7 +59,7 @@ impl DeviceMemory {
         Ok(self)
     }
 
-    /// The address of a range that was checked to lie inside the allocation.
+    /// The address of a range of the allocation; an error if the range passes its end.
     fn fitting(&self, offset: usize, len: usize) -> Result<sys::CUdeviceptr> {
         if offset.checked_add(len).is_some_and(|end| end <= self.size) {
             return Ok(self.address + offset as u64);
@@ -74,8 +74,8 @@ impl Drop for DeviceMemory {
     fn drop(&mut self) {
         if let Ok(_current) = self.cuda.gpu().enter() {
             let _uncaptured = Uncaptured::new();
-            // SAFETY: allocated by us, freed once; cuMemFree waits for work
-            // that was enqueued before.
+            // SAFETY: this crate allocated the memory and frees it once; cuMemFree
+            // waits for work that was enqueued before.
             let _ = unsafe { sys::cuMemFree_v2(self.address) };
         }
     }
@@ -89,8 +89,8 @@ impl Memory for DeviceMemory {
     fn view(&self, dtype: DType, len: usize) -> View<'_> {
         assert!(len.saturating_mul(dtype.size()) <= self.size, "{len} {dtype} do not fit");
         // SAFETY: the allocation holds that many elements and outlives the
-        // view; freeing waits for the work that uses it. It belongs to the
-        // handle's stream.
+        // view; freeing waits for the work that uses the memory. The memory
+        // belongs to the handle's stream.
         unsafe {
             View::from_address(dtype, len, self.cuda.device(), self.address)
                 .of_queue(self.cuda.queue_id())
@@ -99,7 +99,7 @@ impl Memory for DeviceMemory {
 
     fn view_mut(&mut self, dtype: DType, len: usize) -> ViewMut<'_> {
         assert!(len.saturating_mul(dtype.size()) <= self.size, "{len} {dtype} do not fit");
-        // SAFETY: as in `view`, and the borrow is exclusive.
+        // SAFETY: the same holds as in `view`, and the borrow is exclusive.
         unsafe {
             ViewMut::from_address(dtype, len, self.cuda.device(), self.address)
                 .of_queue(self.cuda.queue_id())
@@ -109,16 +109,16 @@ impl Memory for DeviceMemory {
     fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
         let at = self.fitting(offset, bytes.len())?;
         let _uncaptured = Uncaptured::new();
-        // SAFETY: the allocation holds as many bytes there and the borrow is
-        // exclusive.
+        // SAFETY: `fitting` checked that the bytes lie inside the allocation, and
+        // the borrow is exclusive.
         self.cuda.enqueue(Stream::default(), |queue| unsafe { queue.write(at, bytes) })
     }
 
     fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         let at = self.fitting(offset, bytes.len())?;
         let _uncaptured = Uncaptured::new();
-        // SAFETY: the allocation holds as many bytes there, written in stream
-        // order.
+        // SAFETY: `fitting` checked that the bytes lie inside the allocation; writes
+        // to it are ordered by the same stream.
         self.cuda.enqueue(Stream::default(), |queue| unsafe { queue.read(at, bytes) })
     }
 }
@@ -130,7 +130,7 @@ pub(crate) struct PageLocked {
     size: usize,
 }
 
-// SAFETY: an allocation that `self` owns; access follows the borrow of `self`.
+// SAFETY: `self` owns the allocation, and access to it needs a borrow of `self`.
 unsafe impl Send for PageLocked {}
 // SAFETY: as above.
 unsafe impl Sync for PageLocked {}
@@ -141,13 +141,13 @@ impl PageLocked {
         let _uncaptured = Uncaptured::new();
         let mut address = std::ptr::null_mut();
         let bytes = size.max(1);
-        // SAFETY: the context is current and `address` is a place for it.
+        // SAFETY: the context is current and `address` has room for an address.
         let got =
             unsafe { sys::cuMemHostAlloc(&mut address, bytes, sys::CU_MEMHOSTALLOC_PORTABLE) };
         check(cuda.device(), &format!("could not allocate {bytes} page-locked bytes"), got)?;
         let address = address.cast::<u8>();
-        // SAFETY: the allocation has as many bytes. A slice needs them to have
-        // been written.
+        // SAFETY: the allocation has `bytes` bytes. The bytes are zeroed because a slice
+        // may only be made of initialised memory.
         unsafe { address.write_bytes(0, bytes) };
         Ok(PageLocked { cuda: cuda.clone(), address, size })
     }
@@ -157,8 +157,8 @@ impl Drop for PageLocked {
     fn drop(&mut self) {
         if let Ok(_current) = self.cuda.gpu().enter() {
             let _uncaptured = Uncaptured::new();
-            // SAFETY: allocated by us, freed once; copies have waited for their
-            // end.
+            // SAFETY: this crate allocated the memory and frees it once; every copy
+            // from or to it waited for its end.
             let _ = unsafe { sys::cuMemFreeHost(self.address.cast()) };
         }
     }
@@ -166,12 +166,13 @@ impl Drop for PageLocked {
 
 impl Staging for PageLocked {
     fn bytes(&self) -> &[u8] {
-        // SAFETY: the allocation has `size` bytes, all of them written.
+        // SAFETY: the allocation has at least `size` bytes, all initialised.
         unsafe { std::slice::from_raw_parts(self.address, self.size) }
     }
 
     fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as above, and the borrow is exclusive.
+        // SAFETY: the allocation has at least `size` bytes, all initialised, and the
+        // borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.address, self.size) }
     }
 }

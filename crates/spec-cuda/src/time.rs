@@ -1,4 +1,5 @@
-//! Timing on the device: calls captured into a graph, replayed between events.
+//! Timing on the device: calls are captured into a CUDA graph, and the graph is replayed
+//! between two events.
 
 use std::ffi::CStr;
 use std::time::{Duration, Instant};
@@ -11,13 +12,15 @@ use crate::Cuda;
 use crate::driver::{check, elapsed};
 use crate::memory::DeviceMemory;
 
-/// Replays before the first sample, or fewer that take this long together.
+/// The number of replays before the first sample, and the time after which warming up ends
+/// earlier.
 const WARM_UPS: (usize, Duration) = (3, Duration::from_millis(50));
 
-/// Bytes of a copy that no cache holds, and what to try where memory is short.
+/// Sizes of the measured copy, in bytes, in the order of trying: the first is too large for any
+/// cache, the others are for devices with little free memory.
 const COPIES: [usize; 3] = [1 << 30, 256 << 20, 64 << 20];
 
-/// For every architecture: a kernel that does nothing, and one whose blocks of 256
+/// PTX for every architecture: a kernel that does nothing, and a kernel whose blocks of 256
 /// threads copy 16 KiB each.
 const KERNELS: &CStr = c"
 .version 7.0
@@ -47,11 +50,11 @@ const KERNELS: &CStr = c"
 }
 ";
 
-/// Bytes that a block of the kernel `copy` copies.
+/// Bytes that each block of the kernel `copy` copies.
 const OF_BLOCK: usize = 16 << 10;
 
-/// A stream, events and graphs of one measurement, destroyed with it. The
-/// context must be current for as long as it lives.
+/// The stream, the events and the graph of one measurement, which dropping the harness
+/// destroys. The context must be current for as long as the harness lives.
 struct Harness<'a> {
     cuda: &'a Cuda,
     stream: sys::CUstream,
@@ -62,8 +65,8 @@ struct Harness<'a> {
 
 impl Drop for Harness<'_> {
     fn drop(&mut self) {
-        // SAFETY: each handle is null or ours, and is destroyed once; the driver
-        // lets the stream's work finish first.
+        // SAFETY: each handle is null or was created by this harness, and is destroyed
+        // once; the driver lets the stream's work finish first.
         unsafe {
             if !self.executable.is_null() {
                 let _ = sys::cuGraphExecDestroy(self.executable);
@@ -91,7 +94,7 @@ impl<'a> Harness<'a> {
             executable: std::ptr::null_mut(),
         };
         let flags = sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32;
-        // SAFETY: the context is current; places for the handles.
+        // SAFETY: the context is current; the fields of `harness` have room for the handles.
         unsafe {
             check(
                 cuda.device(),
@@ -109,23 +112,23 @@ impl<'a> Harness<'a> {
     fn capture(&mut self, calls: usize, work: &mut dyn Timed) -> Result<()> {
         let device = self.cuda.device();
         let mode = sys::CUstreamCaptureMode_enum::CU_STREAM_CAPTURE_MODE_THREAD_LOCAL;
-        // SAFETY: the stream is ours and idle.
+        // SAFETY: the harness owns the stream, and the stream is idle.
         let begun = unsafe { sys::cuStreamBeginCapture_v2(self.stream, mode) };
         check(device, "could not capture", begun)?;
         let mut enqueued = Ok(());
         for _ in 0..calls {
-            // SAFETY: the stream outlives the call, which only enqueues.
+            // SAFETY: the stream outlives the call, and the call only enqueues.
             let stream = unsafe { Stream::from_raw(device, self.stream.addr() as u64) };
             enqueued = work.call(stream);
             if enqueued.is_err() {
                 break;
             }
         }
-        // SAFETY: as above; a capture that went wrong must end too.
+        // SAFETY: the harness owns the stream. A capture that failed must be ended too.
         let ended = unsafe { sys::cuStreamEndCapture(self.stream, &mut self.graph) };
         enqueued?;
         check(device, "could not capture", ended)?;
-        // SAFETY: the graph was just captured; a place for the handle.
+        // SAFETY: the graph was just captured; `executable` has room for the handle.
         let made = unsafe { sys::cuGraphInstantiateWithFlags(&mut self.executable, self.graph, 0) };
         check(device, "could not make a graph", made)
     }
@@ -134,8 +137,8 @@ impl<'a> Harness<'a> {
     fn replay(&self) -> Result<f64> {
         let device = self.cuda.device();
         let [start, end] = self.events;
-        // SAFETY: stream, events and graph are alive. What the graph uses is borrowed by
-        // the work for as long as it is timed.
+        // SAFETY: stream, events and graph are alive. The caller of `time` promised that the
+        // memory that the graph uses stays in place while the work is timed.
         let milliseconds = unsafe {
             let steps = [
                 sys::cuEventRecord(start, self.stream),
@@ -152,10 +155,10 @@ impl<'a> Harness<'a> {
     }
 }
 
-/// [`Cuda::time`].
+/// Does the work of [`Cuda::time`].
 ///
 /// # Safety
-/// As there.
+/// The conditions of [`Cuda::time`].
 pub(crate) unsafe fn time(
     cuda: &Cuda,
     samples: usize,
@@ -164,7 +167,7 @@ pub(crate) unsafe fn time(
 ) -> Result<Timing> {
     let calls = calls.max(1);
     let _current = cuda.gpu().enter()?;
-    // The inputs may still be on their way, on the handle's own stream.
+    // Copies of the inputs may still be pending on the handle's own stream.
     cuda.synchronize()?;
     let mut harness = Harness::new(cuda)?;
     harness.capture(calls, work)?;
@@ -179,7 +182,7 @@ pub(crate) unsafe fn time(
     let mut seconds = Vec::with_capacity(samples);
     for _ in 0..samples {
         work.reset()?;
-        // What was reset is there before anything else is enqueued.
+        // The reset must have finished before the replay starts on another stream.
         cuda.synchronize()?;
         seconds.push(harness.replay()? / calls as f64);
     }
@@ -187,7 +190,7 @@ pub(crate) unsafe fn time(
     Ok(Timing { seconds, method })
 }
 
-/// [`Cuda::copy_rate`]: of the largest copy that there is memory for.
+/// Does the work of [`Cuda::copy_rate`], with the largest copy that there is memory for.
 pub(crate) fn copy_rate(cuda: &Cuda) -> Result<Option<f64>> {
     let _current = cuda.gpu().enter()?;
     let Ok(module) = Module::load(cuda) else {
@@ -200,11 +203,11 @@ pub(crate) fn copy_rate(cuda: &Cuda) -> Result<Option<f64>> {
             break;
         }
     }
-    // An error is that of the smallest copy.
+    // If all copies failed, the error is that of the smallest copy.
     rate
 }
 
-/// [`Cuda::call_overhead`].
+/// Does the work of [`Cuda::call_overhead`].
 pub(crate) fn call_overhead(cuda: &Cuda) -> Result<Option<f64>> {
     let _current = cuda.gpu().enter()?;
     let Ok(module) = Module::load(cuda) else {
@@ -213,8 +216,8 @@ pub(crate) fn call_overhead(cuda: &Cuda) -> Result<Option<f64>> {
     empty_kernel(cuda, &module).map(Some)
 }
 
-/// [`KERNELS`], loaded while the context is current, and unloaded when every launch
-/// was waited for.
+/// The loaded [`KERNELS`]. The context must be current while a module lives, and every
+/// launch must have finished before the module is dropped.
 struct Module<'a> {
     cuda: &'a Cuda,
     raw: sys::CUmodule,
@@ -223,7 +226,7 @@ struct Module<'a> {
 impl<'a> Module<'a> {
     fn load(cuda: &'a Cuda) -> Result<Self> {
         let mut raw = std::ptr::null_mut();
-        // SAFETY: PTX ended by a zero; a place for the handle.
+        // SAFETY: `KERNELS` is PTX ended by a zero; `raw` has room for the handle.
         let loaded = unsafe { sys::cuModuleLoadData(&mut raw, KERNELS.as_ptr().cast()) };
         check(cuda.device(), "could not load the kernels that measure", loaded)?;
         Ok(Module { cuda, raw })
@@ -231,7 +234,7 @@ impl<'a> Module<'a> {
 
     fn function(&self, name: &CStr) -> Result<sys::CUfunction> {
         let mut function = std::ptr::null_mut();
-        // SAFETY: the module is loaded; a place for the handle.
+        // SAFETY: the module is loaded; `function` has room for the handle.
         let found = unsafe { sys::cuModuleGetFunction(&mut function, self.raw, name.as_ptr()) };
         check(self.cuda.device(), "could not get a kernel that measures", found)?;
         Ok(function)
@@ -240,12 +243,12 @@ impl<'a> Module<'a> {
 
 impl Drop for Module<'_> {
     fn drop(&mut self) {
-        // SAFETY: timing has waited for every launch, or the device has failed.
+        // SAFETY: `time` waited for every launch, or the device has failed.
         let _ = unsafe { sys::cuModuleUnload(self.raw) };
     }
 }
 
-/// Bytes a second that a kernel reads and writes.
+/// Bytes per second that the kernel `copy` reads and writes, added up.
 fn rate_of_copy(cuda: &Cuda, module: &Module<'_>, bytes: usize) -> Result<f64> {
     let function = module.function(c"copy")?;
     let blocks = (bytes / OF_BLOCK) as u32;
@@ -255,15 +258,15 @@ fn rate_of_copy(cuda: &Cuda, module: &Module<'_>, bytes: usize) -> Result<f64> {
     };
     let memory = [DeviceMemory::allocate(cuda, bytes)?, DeviceMemory::allocate(cuda, bytes)?];
     let [from, to] = memory.each_ref().map(address);
-    // SAFETY: both allocations hold that many bytes.
+    // SAFETY: both allocations hold `bytes` bytes.
     check(cuda.device(), "could not fill memory", unsafe {
         sys::cuMemsetD8_v2(from, 0x5A, bytes)
     })?;
     let mut copy = |stream: Stream<'_>| {
         let (stream, none) = (raw(cuda, stream), std::ptr::null_mut());
         let mut arguments = [&raw const from, &raw const to].map(|at| at.cast_mut().cast());
-        // SAFETY: the kernel takes two addresses; both allocations hold that many bytes,
-        // blocks of them each, and outlive the timing.
+        // SAFETY: the kernel takes two addresses; both allocations hold `bytes` bytes, at
+        // least the `blocks` times `OF_BLOCK` that are copied, and outlive the timing.
         let code = unsafe {
             let arguments = arguments.as_mut_ptr();
             sys::cuLaunchKernel(function, blocks, 1, 1, 256, 1, 1, 0, stream, arguments, none)
@@ -275,12 +278,12 @@ fn rate_of_copy(cuda: &Cuda, module: &Module<'_>, bytes: usize) -> Result<f64> {
     Ok(2.0 * bytes as f64 / timing.median())
 }
 
-/// Seconds of a kernel that does nothing, in the harness of all others.
+/// Seconds per launch of a kernel that does nothing, timed like all other work.
 fn empty_kernel(cuda: &Cuda, module: &Module<'_>) -> Result<f64> {
     let function = module.function(c"empty")?;
     let mut launch = |stream: Stream<'_>| {
         let (stream, none) = (raw(cuda, stream), std::ptr::null_mut());
-        // SAFETY: a kernel without arguments, loaded until after the timing.
+        // SAFETY: the kernel takes no arguments and stays loaded until after the timing.
         let code =
             unsafe { sys::cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, none, none) };
         check(cuda.device(), "could not launch an empty kernel", code)

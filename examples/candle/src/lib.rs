@@ -1,13 +1,14 @@
-//! spec's operators on candle's tensors, where they lie.
+//! spec's operators on candle's tensors, without copies.
 //!
-//! [`Held`] is a tensor to read: its elements where candle keeps them, rows apart or packed.
-//! [`Made`] is memory to write, which becomes a tensor without a copy. A [`Queue`] is where both
-//! lie, on the CPU or, with the feature `cuda`, on a GPU, and where the call runs: the tensors
-//! alone decide. The rest is a function for each operator, as short as a call is. Each creates
-//! its descriptor anew; an engine keeps it for the shape.
+//! [`Held`] is a tensor to read, in candle's own memory, with packed rows or rows with a
+//! stride. [`Made`] is memory to write, which becomes a tensor without a copy. A [`Queue`] is
+//! the device and the stream of a call: the CPU or, with the feature `cuda`, a GPU. The tensors
+//! of a call decide which. In addition there is a short function for each operator. Each
+//! function creates a new descriptor per call; an engine would keep the descriptor of a shape.
 //!
-//! candle indexes by u32, and so do the operators, where -1 is the largest value; what may be
-//! -1 and is read by people is i64 here, or i32 where the operator has no other.
+//! candle's indices are u32, which the operators also accept; -1 is then the largest u32.
+//! Outputs that may be -1 and are read by people are i64 here, or i32 if the operator has no
+//! i64.
 
 mod operators;
 mod tensors;

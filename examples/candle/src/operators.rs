@@ -1,4 +1,4 @@
-//! A function for each operator.
+//! One function per operator.
 
 use candle_core::{DType, Tensor};
 use spec::TensorDesc;
@@ -37,18 +37,18 @@ pub fn topk_router(
     let mut addresses =
         topk_router::Addresses::new(x.address(), weights.address(), indices.address());
     addresses.bias = bias.as_ref().map(Held::address);
-    // SAFETY: of the tensors that described them, held and made in this queue.
+    // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
     unsafe { queue.run(&router, addresses)? };
     Ok((weights.tensor(), indices.tensor()))
 }
 
-/// Picks grouped by expert: what a grouped product of matrices is given.
+/// Picks grouped by expert: the input of a grouped matrix product.
 pub struct Aligned {
-    /// Picks, `token * k + j`, by expert, `tokens * k` in padding: u32.
+    /// Picks as `token * k + j`, grouped by expert; padding is `tokens * k`: u32.
     pub sorted_ids: Tensor,
     /// The expert of each block, i32; -1 after the last.
     pub block_experts: Tensor,
-    /// How many of `sorted_ids` count, `[1]`, i32.
+    /// The number of elements of `sorted_ids` that are in use, `[1]`, i32.
     pub num_padded: Tensor,
 }
 
@@ -83,7 +83,7 @@ pub fn moe_align(params: &MoeAlign, topk_ids: &Tensor) -> Result<Aligned> {
         offsets: offsets.address(),
         num_padded: num_padded.address(),
     });
-    // SAFETY: of the tensors that described them, held and made in this queue.
+    // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
     unsafe { queue.run(&align, addresses)? };
     Ok(Aligned {
         sorted_ids: sorted_ids.tensor(),
@@ -92,8 +92,8 @@ pub fn moe_align(params: &MoeAlign, topk_ids: &Tensor) -> Result<Aligned> {
     })
 }
 
-/// Positions of the `k` best of each row of `scores` `[rows, cols]`, of which the first
-/// `lengths` `[rows]`, i64, count: ascending, i64, then -1, `[rows, k]`.
+/// Positions of the `k` largest scores in each row of `scores` `[rows, cols]`: ascending, i64,
+/// then -1, `[rows, k]`. `lengths` `[rows]`, i64, is how many scores of each row are in use.
 ///
 /// # Errors
 /// As the operator's.
@@ -111,7 +111,7 @@ pub fn indexer_topk(k: usize, scores: &Tensor, lengths: Option<&Tensor>) -> Resu
     let best = queue.create(&params, &tensors)?;
     let mut addresses = indexer_topk::Addresses::new(held.address(), indices.address());
     addresses.lengths = lengths.as_ref().map(Held::address);
-    // SAFETY: of the tensors that described them, held and made in this queue.
+    // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
     unsafe { queue.run(&best, addresses)? };
     Ok(indices.tensor())
 }
@@ -130,13 +130,13 @@ pub fn deduplicate_topk(mtp_step: usize, indices: &Tensor) -> Result<Tensor> {
     let tensors = deduplicate_topk::Tensors::new(held.desc(), distinct.desc());
     let deduplicate = queue.create(&params, &tensors)?;
     let addresses = deduplicate_topk::Addresses::new(held.address(), distinct.address());
-    // SAFETY: of the tensors that described them, held and made in this queue.
+    // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
     unsafe { queue.run(&deduplicate, addresses)? };
     Ok(distinct.tensor())
 }
 
-/// Distinct values of `keys` `[n]`, i64, i32 or u32, ascending. Waits for them: how many there are is the
-/// tensor's shape.
+/// Distinct values of `keys` `[n]`, i64, i32 or u32, ascending. The function waits for the result,
+/// because the number of distinct values is the shape of the tensor.
 ///
 /// # Errors
 /// As the operator's.
@@ -145,22 +145,22 @@ pub fn unique(keys: &Tensor) -> Result<Tensor> {
     let held = queue.read(keys)?;
     let len = keys.dims1()?;
     let mut distinct = queue.zeros(keys.dtype(), [len])?;
-    // A u64, which candle lacks; as long.
+    // The count is a u64, which candle lacks; an i64 has the same size.
     let mut count = queue.zeros(DType::I64, [1])?;
     let mut tensors = Unique::new().tensors(held.desc().dtype(), len);
     tensors.keys = held.desc();
     tensors.unique = distinct.desc();
     let operator = queue.create(&Unique::new(), &tensors)?;
     let addresses = unique::Addresses::new(held.address(), distinct.address(), count.address());
-    // SAFETY: of the tensors that described them, held and made in this queue; the count is
-    // as long as described.
+    // SAFETY: the addresses are those of the tensors that were described, held or made in this
+    // queue; the count has the size that was described.
     unsafe { queue.run(&operator, addresses)? };
     let [count] = count.tensor().to_vec1::<i64>()?[..] else { unreachable!("one was made") };
     Ok(distinct.tensor().narrow(0, 0, count as usize)?)
 }
 
-/// Drafts of each request from its own text: `tokens` `[batch, most]`, i64, of which `lengths`
-/// `[batch]`, i64, count; i64, padded with -1, `[batch, max_draft]`.
+/// Drafts of each request from its own text: i64, padded with -1, `[batch, max_draft]`. `tokens`
+/// `[batch, most]`, i64, are the texts, `lengths` `[batch]`, i64, their lengths.
 ///
 /// # Errors
 /// As the operator's.
@@ -179,34 +179,34 @@ pub fn prompt_lookup(params: &PromptLookup, tokens: &Tensor, lengths: &Tensor) -
         drafts.address(),
         counts.address(),
     );
-    // SAFETY: of the tensors that described them, held and made in this queue.
+    // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
     unsafe { queue.run(&lookup, addresses)? };
     Ok(drafts.tensor())
 }
 
-/// What `ngram_match` and `hybrid_mtp_ngram` read of a batch. All are i64, but for the last
-/// three, which are i32.
+/// The tensors of a batch that `ngram_match` and `hybrid_mtp_ngram` share. All are i64, unless
+/// their description says i32.
 pub struct Requests<'t> {
     /// The prompts, `[batch, max_prompt_len]`.
     pub input_ids: &'t Tensor,
-    /// Their lengths, `[batch]`.
+    /// The lengths of the prompts, `[batch]`.
     pub input_ids_len: &'t Tensor,
-    /// What was generated, `[batch, max_model_len]`: behind the prompt for `ngram_match`, alone
+    /// The generated tokens, `[batch, max_model_len]`: after the prompt for `ngram_match`, alone
     /// for `hybrid_mtp_ngram`.
     pub generated: &'t Tensor,
     /// The index of the last generated token, `[batch]`.
     pub step_idx: &'t Tensor,
-    /// How many tokens each may generate, `[batch]`.
+    /// How many tokens each request may generate, `[batch]`.
     pub max_dec_len: &'t Tensor,
-    /// Slots for drafts, of which the first is the last token, `[batch, slots]`.
+    /// Slots for drafts, `[batch, slots]`; the first slot holds the last token.
     pub draft_tokens: &'t Tensor,
-    /// How many slots count, `[batch]`, i32.
+    /// How many slots are in use, `[batch]`, i32.
     pub seq_lens_this_time: &'t Tensor,
     /// Above 0 where a request is decoding, `[batch]`, i32.
     pub seq_lens_decoder: &'t Tensor,
 }
 
-/// The same for an operator: what it reads held, what it changes copied.
+/// The tensors of [`Requests`] for a call: inputs are held, in-place arguments are copied.
 struct Slots<'t> {
     input_ids: Held<'t>,
     input_ids_len: Held<'t>,
@@ -237,8 +237,8 @@ impl<'t> Slots<'t> {
     }
 }
 
-/// FastDeploy's n-gram drafts. `prompt_lens` `[batch]`, i64; `draft_token_num` and
-/// `seq_lens_encoder` `[batch]`, i32. The slots, and how many count.
+/// FastDeploy's n-gram drafts. `prompt_lens` is `[batch]`, i64; `draft_token_num` and
+/// `seq_lens_encoder` are `[batch]`, i32. Returns the slots, and how many of them are in use.
 ///
 /// # Errors
 /// As the operator's.
@@ -281,12 +281,13 @@ pub fn ngram_match(
         seq_lens_decoder: slots.decoder.address(),
         max_dec_len: slots.max_dec_len.address(),
     });
-    // SAFETY: of the tensors that described them, held and made in this queue.
+    // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
     unsafe { queue.run(&operator, addresses)? };
     Ok(slots.tensors())
 }
 
-/// The same behind the drafts of an MTP head. The slots, and how many count.
+/// FastDeploy's n-gram drafts after the drafts of an MTP head. Returns the slots, and how many of
+/// them are in use.
 ///
 /// # Errors
 /// As the operator's.
@@ -317,25 +318,25 @@ pub fn hybrid_mtp_ngram(
         seq_lens_decoder: slots.decoder.address(),
         max_dec_len: slots.max_dec_len.address(),
     });
-    // SAFETY: of the tensors that described them, held and made in this queue.
+    // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
     unsafe { queue.run(&operator, addresses)? };
     Ok(slots.tensors())
 }
 
-/// How one request samples.
+/// The sampling settings of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling {
-    /// 0 takes the likeliest token.
+    /// The temperature; 0 takes the likeliest token.
     pub temperature: f32,
-    /// 0 for off.
+    /// How many of the likeliest tokens are kept; 0 for all.
     pub top_k: i32,
-    /// 1 for off.
+    /// The share of the probability that is kept; 1 for all.
     pub top_p: f32,
-    /// Of its random numbers.
+    /// The seed of the request's random numbers.
     pub seed: u64,
 }
 
-/// A token, u32, for each row of `logits` `[rows, vocab]`: the rows decide `positions`
+/// A token, u32, for each row of `logits` `[rows, vocab]`. The tokens are for `positions`
 /// `[rows]`, i64, of one request's text.
 ///
 /// # Errors
@@ -346,7 +347,7 @@ pub fn sample_logits(sampling: &Sampling, logits: &Tensor, positions: &Tensor) -
     let (rows, vocab) = logits.dims2()?;
     let Sampling { temperature, top_k, top_p, seed } = *sampling;
     let (mut temperature, mut top_p) = (queue.upload(&[temperature])?, queue.upload(&[top_p])?);
-    // A u64, which candle lacks: the same bits.
+    // The seed is a u64, which candle lacks; an i64 has the same bits.
     let (mut top_k, mut seeds) = (queue.upload(&[top_k])?, queue.upload(&[seed as i64])?);
     let mut requests = queue.zeros(DType::I32, [rows])?;
     let mut tokens = queue.zeros(DType::U32, [rows])?;
@@ -369,15 +370,15 @@ pub fn sample_logits(sampling: &Sampling, logits: &Tensor, positions: &Tensor) -
     .top_k(top_k.address())
     .top_p(top_p.address())
     .requests(requests.address());
-    // SAFETY: of the tensors that described them, held and made in this queue; the seed is as
-    // long as described.
+    // SAFETY: the addresses are those of the tensors that were described, held or made in this
+    // queue; the seed has the size that was described.
     unsafe { queue.run(&sample, addresses)? };
     Ok(tokens.tensor())
 }
 
-/// The way of the target's own tokens through trees of drafts: `draft_tokens` and
-/// `target_tokens` `[batch, nodes]`, u32 or i64, `first_child` and `next_sibling` of the same
-/// shape, i64. Tokens and nodes, i64, padded with -1, `[batch, max_depth + 1]`.
+/// The path of the target's own tokens through trees of drafts. `draft_tokens` and
+/// `target_tokens` are `[batch, nodes]`, u32 or i64; `first_child` and `next_sibling` have the same
+/// shape, i64. Returns tokens and nodes, i64, padded with -1, `[batch, max_depth + 1]`.
 ///
 /// # Errors
 /// As the operator's.
@@ -416,7 +417,7 @@ pub fn tree_verify(
         nodes: nodes.address(),
         num_tokens: num_tokens.address(),
     });
-    // SAFETY: of the tensors that described them, held and made in this queue.
+    // SAFETY: the addresses are those of the tensors described above, held or made in this queue.
     unsafe { queue.run(&verify, addresses)? };
     Ok((tokens.tensor(), nodes.tensor()))
 }
@@ -447,7 +448,7 @@ pub fn rejection_sample(
     let ids = queue.read(draft_token_ids)?;
     let bonus = queue.read(bonus_token_ids)?;
     let ends = queue.read(cu_num_draft)?;
-    // candle lacks u64: the same bits.
+    // Seeds are u64, which candle lacks; i64 have the same bits.
     let bits: Vec<i64> = seeds.iter().map(|&seed| seed as i64).collect();
     let (mut bits, mut positions) = (queue.upload(&bits)?, queue.upload(positions)?);
     let mut output = queue.zeros(DType::I64, [batch, params.max_spec_len + 1])?;
@@ -484,8 +485,8 @@ pub fn rejection_sample(
     .seeds(bits.address())
     .positions(positions.address());
     addresses.draft_probs = draft.as_ref().map(Held::address);
-    // SAFETY: of the tensors that described them, held and made in this queue; the seeds are
-    // as long as described.
+    // SAFETY: the addresses are those of the tensors that were described, held or made in this
+    // queue; the seeds have the size that was described.
     unsafe { queue.run(&verify, addresses)? };
     Ok(output.tensor())
 }

@@ -16,16 +16,16 @@ use candle_core::{
 };
 use spec::{Address, Descriptor, Handle, Operator, Portable, Stream, TensorDesc};
 
-/// What goes wrong.
+/// Why a call failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// In candle.
+    /// An error of candle.
     #[error(transparent)]
     Candle(#[from] candle_core::Error),
-    /// In an operator.
+    /// An error of an operator.
     #[error(transparent)]
     Spec(#[from] spec::Error),
-    /// The tensor is none that an operator takes.
+    /// No operator takes such a tensor.
     #[error("a tensor of {0}")]
     Tensor(String),
 }
@@ -49,17 +49,17 @@ macro_rules! each {
 /// A result of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Where a call runs: on the device of its tensors, in the stream that candle uses there.
+/// The device and the stream of a call: the device of the tensors, and candle's stream there.
 pub struct Queue {
     device: Device,
     handle: Handle,
 }
 
 impl Queue {
-    /// That of a tensor. A device is opened once.
+    /// The queue of a tensor. Each device is opened only once.
     ///
     /// # Errors
-    /// Where the tensor lies on a device that no backend of this build has.
+    /// If no backend of this build has the tensor's device.
     pub fn of(tensor: &Tensor) -> Result<Self> {
         static OPEN: Mutex<BTreeMap<String, Handle>> = Mutex::new(BTreeMap::new());
         let name = match tensor.device().location() {
@@ -81,11 +81,11 @@ impl Queue {
         Ok(Queue { device: tensor.device().clone(), handle })
     }
 
-    /// A tensor to read.
+    /// Holds a tensor to read.
     ///
     /// # Errors
-    /// For one on another device, a rank other than 1 and 2, and an element type that no
-    /// operator has.
+    /// If the tensor is on another device, has a rank other than 1 or 2, or has an element type
+    /// that no operator takes.
     pub fn read<'t>(&self, tensor: &'t Tensor) -> Result<Held<'t>> {
         if !tensor.device().same_device(&self.device) {
             return Err(Error::Tensor("another device than the first".to_owned()));
@@ -119,13 +119,13 @@ impl Queue {
         }
     }
 
-    /// Memory for a result, zeros.
+    /// Memory for a result, filled with zeros.
     ///
     /// # Errors
-    /// Where there is not enough, and for an element type that no operator has.
+    /// If there is not enough memory; if no operator takes the element type.
     pub fn zeros<const R: usize>(&self, dtype: DType, shape: [usize; R]) -> Result<Made> {
         let desc = TensorDesc::new(element(dtype)?, shape);
-        // CUDA has no memory of no bytes.
+        // CUDA cannot allocate 0 bytes.
         let len = desc.span().max(1).into();
         let storage = match &self.device {
             Device::Cpu => Storage::Cpu(CpuDevice.zeros_impl(&len, dtype)?),
@@ -135,7 +135,7 @@ impl Queue {
         Ok(Made { storage, desc })
     }
 
-    /// The caller's own numbers: parameters of a request, not tensors.
+    /// Uploads numbers of the caller that are in no tensor, such as parameters of a request.
     ///
     /// # Errors
     /// As [`zeros`](Self::zeros).
@@ -174,7 +174,7 @@ impl Queue {
         Ok(made)
     }
 
-    /// An operator, ready on this device.
+    /// Creates an operator on this device.
     ///
     /// # Errors
     /// As [`Handle::create`].
@@ -182,16 +182,16 @@ impl Queue {
         Ok(self.handle.create(operator, tensors)?)
     }
 
-    /// Enqueues an operator, in a workspace of candle's. On a GPU nothing waits for it but
-    /// what candle does next in this stream.
+    /// Enqueues an operator, with a workspace in candle's memory. On a GPU, only candle's later
+    /// work in this stream waits for the operator.
     ///
     /// # Errors
     /// As [`Descriptor::call_at`].
     ///
     /// # Safety
-    /// The operator was created here, and each address is that of the [`Held`] or [`Made`] of
-    /// this queue which described it, alive until this returns, or of one as long; no two that
-    /// are written are the same.
+    /// This queue created the operator. Each address is that of the [`Held`] or [`Made`] of this
+    /// queue that described the argument, or of another one of the same size, which is alive until
+    /// this function returns. No two written arguments have the same address.
     pub unsafe fn run<O: Operator>(
         &self,
         operator: &Descriptor<O>,
@@ -202,18 +202,20 @@ impl Queue {
             #[cfg(feature = "cuda")]
             Device::Cuda(device) => {
                 let stream = device.cuda_stream().cu_stream().addr() as u64;
-                // SAFETY: candle's own, in which it allocates, uses and frees all of this.
+                // SAFETY: the stream is candle's own and alive; candle allocates, uses and frees
+                // all these tensors in this stream.
                 unsafe { Stream::from_raw(self.handle.device(), stream) }
             }
             _ => Stream::default(),
         };
-        // SAFETY: the caller's; what candle frees later, it frees in this stream.
+        // SAFETY: the caller promised that the addresses are valid; candle frees memory in this
+        // stream, so after the enqueued work.
         unsafe { operator.call_at(workspace.address(), addresses, stream)? };
         Ok(())
     }
 }
 
-/// A tensor that is read where it lies, locked meanwhile.
+/// A tensor that is read in place. Its storage is locked while it is held.
 pub struct Held<'t> {
     storage: StorageRef<'t>,
     desc: TensorDesc,
@@ -221,12 +223,12 @@ pub struct Held<'t> {
 }
 
 impl Held<'_> {
-    /// Its type, shape and strides: rows may lie apart.
+    /// The tensor's dtype, shape and strides; rows may have a stride.
     pub fn desc(&self) -> TensorDesc {
         self.desc
     }
 
-    /// Where it starts.
+    /// The address of the first element.
     pub fn address(&self) -> Address {
         self.address
     }
@@ -234,7 +236,7 @@ impl Held<'_> {
 
 #[cfg(feature = "cuda")]
 impl Drop for Held<'_> {
-    /// Tells cudarc's events, which order other streams, what was enqueued meanwhile.
+    /// Records in cudarc's events that this stream used the tensor, so that other streams wait.
     fn drop(&mut self) {
         if let Storage::Cuda(storage) = &*self.storage {
             let stream = storage.device.cuda_stream();
@@ -250,12 +252,12 @@ pub struct Made {
 }
 
 impl Made {
-    /// Its type and shape, packed.
+    /// The dtype and the shape, packed.
     pub fn desc(&self) -> TensorDesc {
         self.desc
     }
 
-    /// Where it starts.
+    /// The address of the first element.
     pub fn address(&mut self) -> Address {
         match &mut self.storage {
             Storage::Cpu(storage) => each!(CpuStorage, storage, all => all.as_mut_ptr().into()),
@@ -270,15 +272,15 @@ impl Made {
         }
     }
 
-    /// A tensor of it, which takes the memory over.
+    /// Makes a tensor, which takes over the memory.
     pub fn tensor(mut self) -> Tensor {
-        // For cudarc's events, as where one was held.
+        // Asking for the address records in cudarc's events that this stream wrote the memory.
         self.address();
         Tensor::from_storage(self.storage, self.desc.shape(), BackpropOp::none(), false)
     }
 }
 
-/// An element type as the operators call it.
+/// The operators' name of an element type.
 fn element(dtype: DType) -> Result<spec::DType> {
     Ok(match dtype {
         DType::U8 => spec::DType::U8,

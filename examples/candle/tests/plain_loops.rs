@@ -1,4 +1,4 @@
-//! Each operator on candle's tensors against a plain loop.
+//! Compares each operator on candle's tensors with a plain loop.
 
 #[cfg(feature = "cuda")]
 use std::{io::Write, sync::OnceLock};
@@ -12,7 +12,7 @@ use spec::ops::topk_router::Scoring;
 use spec::ops::{HybridMtpNgram, MoeAlign, NgramMatch, PromptLookup, RejectionSample, TopkRouter};
 use spec_candle::{Error, Queue, Requests, Sampling};
 
-/// Each test on each device, by name.
+/// Makes a module of tests for each device.
 macro_rules! tests {
     ($($test:ident),+ $(,)?) => {
         mod cpu {
@@ -65,8 +65,8 @@ fn what_is_required_is_compiled_in() {
     assert!(there, "SPEC_REQUIRE asks for cuda, which needs the cargo feature cuda");
 }
 
-/// The first GPU, in a stream that is nobody else's; `None`, said on stderr, where there is none.
-/// If the environment variable `SPEC_REQUIRE` lists `cuda`, that is a failure instead.
+/// The first GPU, with a stream of its own. If there is no GPU, prints so to stderr and returns
+/// `None`; if the environment variable `SPEC_REQUIRE` lists `cuda`, a missing GPU is a failure.
 #[cfg(feature = "cuda")]
 fn cuda() -> Option<Device> {
     static OPEN: OnceLock<Option<Device>> = OnceLock::new();
@@ -74,7 +74,7 @@ fn cuda() -> Option<Device> {
         Ok(device) => Some(device),
         Err(reason) => {
             assert!(!requires_cuda(), "SPEC_REQUIRE asks for cuda, which is not there: {reason}");
-            // Past the test harness, which swallows what `eprintln!` writes.
+            // The test harness captures the output of `eprintln!`, so this writes to stderr.
             _ = writeln!(std::io::stderr(), "skipped: cuda: {reason}");
             None
         }
@@ -82,7 +82,7 @@ fn cuda() -> Option<Device> {
     OPEN.get_or_init(open).clone()
 }
 
-/// Whole numbers below `below`, the same each time.
+/// Pseudo-random whole numbers below `below`, the same in each run.
 fn numbers(count: usize, below: u64, seed: u64) -> Vec<u64> {
     let mut state = seed;
     let next = |_| {
@@ -144,7 +144,7 @@ fn topk_router(device: &Device) -> Result<()> {
         for (token, score) in all.chunks(40).enumerate() {
             let order = match with {
                 Some(_) => score.iter().zip(&bias).map(|(s, b)| s + b).collect(),
-                // What is chosen by the score is chosen by the logit, and is exact.
+                // The order of scores is the order of logits, which are exact.
                 None => logits.get(token)?.to_vec1::<f32>()?,
             };
             let chosen = largest(&order, 6);
@@ -156,7 +156,7 @@ fn topk_router(device: &Device) -> Result<()> {
                 assert!((weight - 2.5 * score[expert] / sum).abs() < 1e-5);
             }
         }
-        // candle takes the indices as they are.
+        // candle accepts the indices without a conversion.
         logits.gather(&indices, D::Minus1)?;
     }
     Ok(())
@@ -233,7 +233,7 @@ fn moe_align(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// Blocks of one pick are what candle sorts out for its grouped products.
+/// With blocks of one pick, the result is the order that candle sorts for its grouped products.
 fn moe_align_is_the_sort_before_moe_gemm(device: &Device) -> Result<()> {
     let ids = integers(50, 4, 9, 21, device).to_dtype(DType::U32)?;
     let flat = ids.flatten_all()?;
@@ -241,7 +241,7 @@ fn moe_align_is_the_sort_before_moe_gemm(device: &Device) -> Result<()> {
     let aligned = spec_candle::moe_align(&MoeAlign::new(9, 1), &ids).unwrap();
     let experts: Vec<i32> = experts.to_vec1::<u32>()?.iter().map(|&e| e as i32).collect();
     assert_eq!(aligned.block_experts.to_vec1::<i32>()?, experts);
-    // candle's sort need not be stable: in each run the picks are the same.
+    // candle's sort need not be stable, so only the sets of picks per expert are compared.
     let runs = |order: Vec<u32>| -> Vec<(i32, u32)> {
         let mut runs: Vec<_> = experts.iter().copied().zip(order).collect();
         runs.sort_unstable();
@@ -293,7 +293,7 @@ fn unique(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// What followed the last occurrence of the longest suffix.
+/// The tokens that followed the last occurrence of the longest suffix.
 fn followed(text: &[i64], min: usize, max: usize, most: usize) -> Vec<i64> {
     for n in (min..=max.min(text.len().saturating_sub(1))).rev() {
         let pattern = &text[text.len() - n..];
@@ -322,8 +322,8 @@ fn prompt_lookup(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// What followed the first occurrence of the last tokens of `generated`, in the prompt, then in
-/// what was generated.
+/// The tokens that followed the first occurrence of the last tokens of `generated`: in the prompt,
+/// or else in the generated tokens.
 fn copied(prompt: &[i64], generated: &[i64], max: usize, most: usize) -> Vec<i64> {
     let step = generated.len() - 1;
     for n in (1..=max.min(step)).rev() {
@@ -399,7 +399,7 @@ fn sample_logits(device: &Device) -> Result<()> {
     for (row, got) in rows.iter().zip(got.to_vec1::<u32>()?) {
         assert_eq!(got as usize, largest(row, 1)[0]);
     }
-    // With a temperature only the likeliest are drawn, each of them sometimes.
+    // With a temperature, only the top-k tokens are drawn, and each of them sometimes.
     let sampling = Sampling { temperature: 4.0, top_k: 3, ..sampling };
     let got = spec_candle::sample_logits(&sampling, &logits, &positions).unwrap();
     let mut drawn = [0; 3];
@@ -415,7 +415,7 @@ fn tree_verify(device: &Device) -> Result<()> {
     let (batch, nodes, depth) = (30, 8, 4);
     let drafts = integers(batch, nodes, 3, 13, device);
     let target = integers(batch, nodes, 3, 14, device);
-    // Each node's parent is one before it.
+    // The parent of each node is some node before it.
     let parents: Vec<usize> = numbers(batch * nodes, 1 << 20, 15)
         .iter()
         .enumerate()
@@ -518,7 +518,7 @@ fn rejection_sample(device: &Device) -> Result<()> {
     Ok(())
 }
 
-/// The tests above share a stream. candle's usual one is each thread's own.
+/// The tests above share a stream. Usually each thread has its own stream in candle.
 #[cfg(feature = "cuda")]
 #[test]
 fn cuda_in_the_stream_of_each_thread() -> Result<()> {
@@ -538,7 +538,7 @@ fn cuda_in_the_stream_of_each_thread() -> Result<()> {
     })
 }
 
-/// What one stream has not computed yet when another copies the result.
+/// A copy in another stream waits for results that this stream has not computed yet.
 #[cfg(feature = "cuda")]
 #[test]
 fn cuda_results_are_waited_for_in_another_stream() -> Result<()> {
@@ -549,7 +549,7 @@ fn cuda_results_are_waited_for_in_another_stream() -> Result<()> {
     let expected = best(&all).to_vec2::<i64>()?;
     let ones = Tensor::ones((4096, 4096), DType::F32, &device)?;
     for _ in 0..5 {
-        // Takes longer than what follows takes to enqueue, and leaves ones.
+        // This work takes longer than enqueueing the next calls, and its result is ones.
         let mut late = ones.clone();
         for _ in 0..10 {
             late = late.matmul(&ones)?.affine(0.0, 1.0)?;

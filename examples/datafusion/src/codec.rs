@@ -1,4 +1,4 @@
-//! The operator in a serialised plan.
+//! Serialises [`UniqueExec`] as part of a plan.
 
 use std::sync::Arc;
 
@@ -9,12 +9,12 @@ use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConve
 
 use crate::UniqueExec;
 
-/// What the bytes of a [`UniqueExec`] start with; the device's name follows.
+/// The first bytes of a serialised [`UniqueExec`]; the device's name follows.
 const MARK: &[u8] = b"spec.UniqueExec:1:";
 
 /// Writes [`UniqueExec`] into a serialised plan and reads it back.
 ///
-/// Everything else in such a plan is DataFusion's own and needs no codec.
+/// All other operators of the plan are DataFusion's own and need no codec.
 #[derive(Debug)]
 pub struct UniqueCodec;
 

@@ -1,4 +1,4 @@
-//! A set that grows batch by batch, by calls of spec's `unique`.
+//! A set of keys that grows batch by batch and is reduced by calls of spec's `unique`.
 
 use datafusion::common::{DataFusionError, Result};
 use datafusion::execution::memory_pool::MemoryReservation;
@@ -6,14 +6,14 @@ use spec::ops::Unique;
 use spec::ops::unique::Buffers;
 use spec::{Device, Element, Handle};
 
-/// Keys that are collected before the first call, if memory allows.
+/// The number of keys that are collected before the first call, if memory allows.
 const FIRST: usize = 1 << 22;
-/// How many times the distinct keys are collected before the next call.
+/// The next call comes when the collected keys are this many times the distinct keys.
 const GROWTH: usize = 4;
 /// Copies of the keys during a call: the keys, the workspace, the result.
 const COPIES: usize = 3;
 
-/// The distinct keys so far, and keys that have not been looked at.
+/// The distinct keys so far, and keys that were added since the last call.
 ///
 /// Memory follows the distinct keys, not the input: a call reduces what was
 /// collected whenever there are [`GROWTH`] times as many keys as distinct ones,
@@ -48,8 +48,8 @@ impl<K: Element> Distinct<K> {
         self.keys.extend_from_slice(keys);
     }
 
-    /// Reduces what was collected to distinct keys, ascending. Computes: not to
-    /// be called from an asynchronous thread.
+    /// Reduces the collected keys to distinct keys, ascending. The call computes and
+    /// blocks, so it must not run on an asynchronous thread.
     ///
     /// # Errors
     /// External if the device fails.
@@ -62,8 +62,8 @@ impl<K: Element> Distinct<K> {
         Ok(())
     }
 
-    /// The distinct keys, ascending, after the last [`settle`](Self::settle),
-    /// and the hold on their memory.
+    /// The distinct keys, ascending, and the reservation of their memory. To be called
+    /// after the last [`settle`](Self::settle).
     pub fn finish(self) -> (Vec<K>, MemoryReservation) {
         self.reservation.resize(self.keys.len() * size_of::<K>());
         (self.keys, self.reservation)
@@ -74,8 +74,8 @@ pub fn external(error: spec::Error) -> DataFusionError {
     DataFusionError::External(Box::new(error))
 }
 
-/// One call of the operator. On the CPU in the memory that is there, elsewhere
-/// through the device's.
+/// One call of the operator. On the CPU, the operator uses `keys` in place; for other devices,
+/// the keys are copied to the device and back.
 fn unique<K: Element>(handle: &Handle, keys: Vec<K>) -> spec::Result<Vec<K>> {
     let n = keys.len();
     let operator = handle.create(&Unique::new(), &Unique::new().tensors(K::DTYPE, n))?;

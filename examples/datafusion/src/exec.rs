@@ -34,9 +34,9 @@ use crate::distinct::{Distinct, external};
 /// The distinct keys of each partition, ascending, by spec's `unique`.
 ///
 /// Input and output are one column of u64, i64, u32 or i32 without nulls. Equal
-/// keys must come in one partition ([`Distribution::KeyPartitioned`]), else they
-/// come out once for each. A partition must fit in the memory pool three times
-/// over, after duplicates are dropped.
+/// keys must come in one partition ([`Distribution::KeyPartitioned`]); otherwise a
+/// key comes out once per partition. After duplicates are dropped, a partition must
+/// fit in the memory pool three times.
 #[derive(Debug)]
 pub struct UniqueExec {
     input: Arc<dyn ExecutionPlan>,
@@ -47,9 +47,9 @@ pub struct UniqueExec {
 }
 
 impl UniqueExec {
-    /// The operator over `input`, on `device`: `cpu`, `cuda:0`, `wgpu:0`, or
-    /// `auto` for the best that the executing machine has. The device is opened
-    /// there and then, so the machine that plans needs none.
+    /// The operator over `input`, on `device`: `cpu`, `cuda:0`, `wgpu:0`, or `auto`
+    /// for the best device of the executing machine. The device is opened when the
+    /// plan is executed, so the machine that plans needs no such device.
     ///
     /// # Errors
     /// A plan error if `input` is not one column of a type that `unique` takes.
@@ -83,7 +83,7 @@ impl UniqueExec {
         })
     }
 
-    /// The device that computes, as it was named.
+    /// The name of the device, as given to [`try_new`](Self::try_new).
     pub fn device(&self) -> &str {
         &self.device
     }

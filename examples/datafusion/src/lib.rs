@@ -9,11 +9,11 @@
 //!
 //! The ranges ascend and share no key, so the output partitions, one after the
 //! other, are the distinct set: nothing is merged. [`Exchange::Hash`] is the
-//! same plan for engines that shuffle by hash only; a merge goes on top of it.
+//! same plan for engines that shuffle by hash only; this plan needs a merge on top.
 //!
-//! The operator is an ordinary [`ExecutionPlan`]: [`UniqueCodec`] writes it into
-//! a serialised plan and reads it back, which is what a scheduler needs to send
-//! it to other machines.
+//! The operator is an ordinary [`ExecutionPlan`]: [`UniqueCodec`] writes the operator
+//! into a serialised plan and reads the operator back, as a scheduler needs to send
+//! plans to other machines.
 //!
 //! [Apache DataFusion]: https://datafusion.apache.org
 //! [`ExecutionPlan`]: datafusion::physical_plan::ExecutionPlan

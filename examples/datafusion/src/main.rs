@@ -1,5 +1,5 @@
-//! Distinct keys of Parquet files, three ways that must agree: DataFusion with
-//! spec's operator in it, DataFusion alone, and spec alone.
+//! Computes the distinct keys of Parquet files in three ways, which must agree: by DataFusion
+//! with spec's operator in its plan, by DataFusion alone, and by spec alone.
 
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -90,7 +90,7 @@ async fn run(mut options: Options) -> Result<()> {
     } else {
         Exchange::Range(split_points(&options.input, &options.column, partitions)?)
     };
-    // A plan is executed once: its scan hands out its files to whoever asks first.
+    // A plan can be executed only once, because its scan hands out each file once.
     let plan = || async {
         let scan = table.clone().create_physical_plan().await?;
         distinct(scan, exchange.clone(), &options.device)
@@ -106,7 +106,7 @@ async fn run(mut options: Options) -> Result<()> {
     let keys = keys_read(&executed);
     println!("{keys} keys, {} distinct, {partitions} partitions", ours.num_rows());
     println!("{:<40} {:>8} {:>10} {:>18}", "", "seconds", "Mkeys/s", "core s/10^9 keys");
-    // The steps below the operator, each with all before it.
+    // Times the steps below the operator. Each time includes all steps before.
     let (_, reading) = fastest(options.runs, || async {
         drain(&context, table.clone().create_physical_plan().await?).await
     })
@@ -155,12 +155,12 @@ async fn run(mut options: Options) -> Result<()> {
     Ok(())
 }
 
-/// Files of random keys.
+/// Makes files of random keys.
 fn make(folder: &Path, keys: u64, bits: u32) -> Result<Vec<PathBuf>> {
     const FILES: u64 = 4;
     let mut state = 1u64;
     let mut next = || {
-        // SplitMix64.
+        // The generator SplitMix64.
         state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let z = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
@@ -185,7 +185,7 @@ fn make(folder: &Path, keys: u64, bits: u32) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// The column; and the files as the table `keys`.
+/// The column of keys; also registers the files as the table `keys`.
 async fn table(context: &SessionContext, options: &Options) -> Result<DataFrame> {
     let paths = options.input.iter().map(|path| {
         let path = path.to_str();
@@ -201,12 +201,12 @@ async fn batches(
     context: &SessionContext,
     plan: Arc<dyn ExecutionPlan>,
 ) -> Result<Vec<RecordBatch>> {
-    // Partition after partition, so that ranges stay in order.
+    // Collects partition after partition, so that ranges stay in order.
     let parts = collect_partitioned(plan, context.task_ctx()).await?;
     Ok(parts.into_iter().flatten().collect())
 }
 
-/// Executes a plan for its time alone.
+/// Executes a plan and drops its output, to measure the time.
 async fn drain(context: &SessionContext, plan: Arc<dyn ExecutionPlan>) -> Result<()> {
     let streams = execute_stream_partitioned(plan, context.task_ctx())?;
     let mut partitions = tokio::task::JoinSet::new();
@@ -216,8 +216,8 @@ async fn drain(context: &SessionContext, plan: Arc<dyn ExecutionPlan>) -> Result
     partitions.join_all().await.into_iter().collect()
 }
 
-/// What a run takes: seconds, and seconds of all cores together. The latter
-/// hardly depend on how many cores there are or what else they do.
+/// The cost of a run: wall time, and CPU time of all cores together. The CPU time
+/// hardly depends on the number of cores and on other programs.
 #[derive(Clone, Copy, Default)]
 struct Cost {
     wall: Duration,
@@ -250,18 +250,18 @@ async fn fastest<T, F: Future<Output = Result<T>>>(
     best.ok_or_else(|| exec_datafusion_err!("--runs is 0"))
 }
 
-/// The `UniqueExec` of a plan, which a merge may be above.
+/// The `UniqueExec` of a plan; there may be a merge above it.
 fn operator(plan: &Arc<dyn ExecutionPlan>) -> &Arc<dyn ExecutionPlan> {
     if plan.name() == "UniqueExec" { plan } else { plan.children()[0] }
 }
 
-/// Keys that the operator read, over all partitions.
+/// The number of keys that the operator read, over all partitions.
 fn keys_read(plan: &Arc<dyn ExecutionPlan>) -> u64 {
     let metrics = operator(plan).metrics().unwrap_or_default();
     metrics.sum_by_name("keys_read").map_or(0, |value| value.as_usize() as u64)
 }
 
-/// One call over all keys, without an engine.
+/// One call of `unique` over all keys, without DataFusion.
 fn single(options: &Options, keys: &[u64]) -> Result<(Vec<u64>, Cost)> {
     let call = || -> spec::Result<(Vec<u64>, Cost)> {
         let handle: Handle = options.device.parse()?;

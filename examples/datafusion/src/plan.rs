@@ -17,17 +17,18 @@ use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use crate::UniqueExec;
 use crate::exec::key;
 
-/// Row groups that [`split_points`] looks at, and keys that it reads of each.
+/// The number of row groups that [`split_points`] samples, and the keys that it reads of each.
 const SAMPLED_GROUPS: usize = 64;
 const SAMPLED_KEYS: usize = 8192;
 
-/// How equal keys get to one partition.
+/// How a plan brings equal keys to one partition.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Exchange {
     /// By range, split at these keys: the output partitions, in order, are the
     /// distinct set.
     Range(Vec<SplitPoint>),
-    /// By hash, into so many partitions, each ascending, merged into one stream.
+    /// By hash, into this number of partitions. Each partition is ascending, and a merge makes one
+    /// stream of them.
     Hash(usize),
 }
 
@@ -35,7 +36,7 @@ pub enum Exchange {
 /// `device`.
 ///
 /// # Errors
-/// A plan error if the column is none that `unique` takes, or if split points do
+/// A plan error if `unique` does not take the column's type, or if split points do
 /// not ascend.
 pub fn distinct(
     scan: Arc<dyn ExecutionPlan>,
@@ -62,13 +63,13 @@ pub fn distinct(
 }
 
 /// Keys that split a column of Parquet files into at most `partitions` ranges
-/// of about as many rows each, from a sample: the start of up to 64 row groups,
-/// evenly spaced over all files.
+/// with about equal numbers of rows. The keys come from a sample: the start of up to 64
+/// row groups, evenly spaced over all files.
 ///
-/// A bad sample costs balance, never correctness.
+/// With a bad sample the ranges are less balanced, but the result stays correct.
 ///
 /// # Errors
-/// Where a file cannot be read or lacks the column.
+/// If a file cannot be read or lacks the column.
 pub fn split_points(files: &[PathBuf], column: &str, partitions: usize) -> Result<Vec<SplitPoint>> {
     let mut groups = Vec::new();
     for path in files {
@@ -98,7 +99,8 @@ pub fn split_points(files: &[PathBuf], column: &str, partitions: usize) -> Resul
     let mut points = Vec::new();
     for part in 1..partitions {
         let point = ScalarValue::try_from_array(&sample, part * sample.len() / partitions)?;
-        // A key so frequent that two points fall on it fills a range alone.
+        // If a key is so frequent that two split points fall on it, one is dropped: the key
+        // fills a range alone.
         if !point.is_null() && points.last() != Some(&point) {
             points.push(point);
         }

@@ -1,4 +1,4 @@
-//! The plan's result against a set in memory and DataFusion's own DISTINCT.
+//! Compares the plan's result with a set in memory and with DataFusion's own DISTINCT.
 
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -44,7 +44,7 @@ fn write(path: &Path, column: ArrayRef) -> PathBuf {
     path.to_path_buf()
 }
 
-/// `keys` over three files.
+/// Writes `keys` to three files.
 fn files<T: ArrowPrimitiveType>(folder: &Path, keys: &[T::Native]) -> Vec<PathBuf> {
     let parts = keys.chunks(keys.len().div_ceil(3).max(1)).chain(keys.is_empty().then_some(keys));
     let parts = parts.enumerate().map(|(index, part)| {
@@ -54,7 +54,7 @@ fn files<T: ArrowPrimitiveType>(folder: &Path, keys: &[T::Native]) -> Vec<PathBu
     parts.collect()
 }
 
-/// The column of keys. A plan over it can be executed once.
+/// A scan of the column of keys, which can be executed only once.
 async fn scan(context: &SessionContext, files: &[PathBuf]) -> Result<Arc<dyn ExecutionPlan>> {
     let paths = files.iter().map(|path| path.to_str().unwrap()).collect::<Vec<_>>();
     let frame = context.read_parquet(paths, ParquetReadOptions::default()).await?;
@@ -81,7 +81,7 @@ fn context() -> SessionContext {
     SessionContext::new_with_config(SessionConfig::new().with_target_partitions(3))
 }
 
-/// Every way to the distinct set of `keys`, against each other.
+/// Checks that all ways to compute the distinct set of `keys` agree.
 async fn agree<T: ArrowPrimitiveType<Native: Ord>>(keys: &[T::Native]) -> Result<()> {
     let folder = tempfile::tempdir()?;
     let files = files::<T>(folder.path(), keys);
@@ -98,7 +98,7 @@ async fn agree<T: ArrowPrimitiveType<Native: Ord>>(keys: &[T::Native]) -> Result
     let plan = distinct(scanned().await?, Exchange::Range(points.clone()), "cpu")?;
     let parts = run::<T>(&context, Arc::clone(&plan)).await?;
     assert_eq!(parts.len(), points.len() + 1);
-    // In order, and nothing merged: concatenated they are the set.
+    // The partitions are in order, so concatenating them gives the set.
     assert_eq!(parts.concat(), expected, "by range");
 
     let hash = distinct(scanned().await?, Exchange::Hash(4), "cpu")?;
@@ -143,7 +143,7 @@ async fn one_key_few_keys_and_none() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ranges_hold_about_as_many_keys_each() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    // Nine tenths of the keys below 2^16: equal widths would put them in one.
+    // Nine tenths of the keys are below 2^16: ranges of equal width would put them in one.
     let mut all = keys(270_000, 16);
     all.extend(keys(30_000, 64));
     let files = files::<UInt64Type>(folder.path(), &all);
@@ -169,7 +169,7 @@ async fn ranges_hold_about_as_many_keys_each() -> Result<()> {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn memory_follows_the_distinct_keys_and_ends_in_an_error() -> Result<()> {
     let folder = tempfile::tempdir()?;
-    // 16 MB of keys in a pool of 8: they fit when duplicates are dropped early.
+    // 16 MB of keys in a pool of 8 MB: the keys fit if duplicates are dropped early.
     let pool = RuntimeEnvBuilder::new().with_memory_limit(8 << 20, 1.0).build_arc()?;
     let context =
         SessionContext::new_with_config_rt(SessionConfig::new().with_target_partitions(1), pool);
@@ -188,7 +188,7 @@ async fn memory_follows_the_distinct_keys_and_ends_in_an_error() -> Result<()> {
     Ok(())
 }
 
-/// All of `scan` in one partition.
+/// A plan with all of `scan` in one partition.
 fn one(scan: Arc<dyn ExecutionPlan>) -> Arc<dyn ExecutionPlan> {
     use datafusion::physical_plan::coalesce_partitions::CoalescePartitionsExec;
     assert!(scan.output_partitioning().partition_count() > 0);

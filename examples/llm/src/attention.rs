@@ -1,8 +1,8 @@
-//! Causal attention of a few rows over a cache, each row and head alone.
+//! Causal attention of a few rows over a cache. Each row and head is computed alone.
 //!
-//! A row's sums go over its own positions in their order, so that their bits do not depend on
-//! the rows beside it. Rows and heads are rayon's to share out: a thread that the system takes
-//! away holds up one of them.
+//! The sums of a row go over the row's positions in order, so that the bits of the result do
+//! not depend on the other rows of the run. rayon distributes the pairs of row and head over
+//! threads: if the system pauses a thread, only one pair is delayed.
 
 use anyhow::ensure;
 use candle_core::{Device, Tensor};
@@ -12,12 +12,13 @@ use crate::Result;
 use crate::blocks::Blocks;
 use crate::llama::with_slice;
 
-/// `query` `[rows, heads * head_dim]`, of which the first is at position `start`, over `keys` and
-/// `values` `[positions, kv_heads, head_dim]`: `[rows, heads * head_dim]`.
+/// The attention of `query` `[rows, heads * head_dim]` over `keys` and `values`
+/// `[positions, kv_heads, head_dim]`: `[rows, heads * head_dim]`. The first row of `query` is at
+/// position `start`.
 ///
 /// # Errors
-/// Where a head's size is no multiple of 8, a tensor is not packed f32 in the CPU's memory, or
-/// the processor lacks AVX2.
+/// If a head's size is not a multiple of 8, if a tensor is not packed f32 in the CPU's memory, or
+/// if the processor lacks AVX2.
 pub fn attention(query: &Tensor, keys: &Tensor, values: &Tensor, start: usize) -> Result<Tensor> {
     let (rows, width) = query.dims2()?;
     let (positions, kv_heads, head_dim) = keys.dims3()?;
@@ -34,7 +35,7 @@ pub fn attention(query: &Tensor, keys: &Tensor, values: &Tensor, start: usize) -
                     let seen = start + at / heads + 1;
                     let first = at % heads * kv_heads / heads * head_dim;
                     let (keys, values) = (&keys[first..seen * step], &values[first..seen * step]);
-                    // SAFETY: the processor has AVX2, as was checked.
+                    // SAFETY: `ensure!` above checked that the processor has AVX2 and FMA.
                     unsafe { head(query, keys, values, step, weights, out) };
                 });
                 Ok(())
@@ -44,7 +45,8 @@ pub fn attention(query: &Tensor, keys: &Tensor, values: &Tensor, start: usize) -
     Ok(Tensor::from_vec(out, (rows, width), &Device::Cpu)?)
 }
 
-/// One head of one row. Its keys and values are the first elements of every `step`.
+/// The attention of one head of one row. The head's keys and values are the first elements of
+/// every `step` elements.
 #[target_feature(enable = "avx2,fma")]
 fn head(
     query: &[f32],
@@ -71,7 +73,7 @@ fn head(
     }
 }
 
-/// The sum of products, in eight strands.
+/// The dot product, in eight partial sums.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn dot(a: &[f32], b: &[f32]) -> f32 {

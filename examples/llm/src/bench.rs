@@ -1,4 +1,5 @@
-//! What is measured: the cost of a row, and whole answers with drafts and without, in turns.
+//! Measurements: the cost of an additional row, and the time of whole answers with drafts and
+//! without drafts in alternation.
 
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -13,10 +14,11 @@ use crate::llama::{Llama, Weights};
 use crate::sampling::Sampling;
 use crate::text::Text;
 
-/// Positions that are there before rows are timed.
+/// Tokens in the cache before rows are timed.
 const CONTEXT: usize = 256;
 
-/// The prompts that are timed: a name, whether the answer copies, and what the user says.
+/// The prompts that are timed: a name, whether the answer copies from the prompt, and the user's
+/// message.
 pub const PROMPTS: [(&str, bool, &str); 6] = [
     ("rename", true, include_str!("../prompts/rename.txt")),
     ("spelling", true, include_str!("../prompts/spelling.txt")),
@@ -26,20 +28,21 @@ pub const PROMPTS: [(&str, bool, &str); 6] = [
     ("letter", false, include_str!("../prompts/letter.txt")),
 ];
 
-/// The middle one.
+/// The median of the samples.
 ///
 /// # Panics
-/// Where there is none.
+/// If there are no samples.
 pub fn median<T: Copy + PartialOrd>(samples: &[T]) -> T {
     let mut sorted = samples.to_vec();
     sorted.sort_by(|a, b| a.partial_cmp(b).expect("samples are numbers"));
     sorted[sorted.len() / 2]
 }
 
-/// Times runs of as many rows as `counts` say, in turns: the median of each.
+/// Times runs with each number of rows in `counts`, in alternation. Returns the median for each
+/// number.
 ///
 /// # Errors
-/// Where the model has no room for them.
+/// If the model has no room for the rows.
 pub fn time_rows(model: &mut Llama, counts: &[usize], turns: usize) -> Result<Vec<Duration>> {
     let context = CONTEXT.min(model.capacity() / 2);
     model.truncate(0);
@@ -56,7 +59,8 @@ pub fn time_rows(model: &mut Llama, counts: &[usize], turns: usize) -> Result<Ve
     Ok(times.iter().map(|times| median(times)).collect())
 }
 
-/// What a row more costs, in runs of one row, where up to `most` go along.
+/// The cost of an additional row if there are up to `most` of them, as a share of the time of a
+/// run with one row.
 ///
 /// # Errors
 /// As [`time_rows`].
@@ -69,29 +73,29 @@ pub fn cost_of_a_row(model: &mut Llama, most: usize) -> Result<f64> {
     Ok(((all / one - 1.0) / most as f64).max(0.0))
 }
 
-/// One prompt: plain decoding beside decoding with drafts.
+/// The results of one prompt: decoding without drafts and decoding with drafts.
 pub struct Pair {
-    /// Its name.
+    /// The name of the prompt.
     pub name: &'static str,
-    /// Whether the answer copies.
+    /// Whether the answer copies from the prompt.
     pub copies: bool,
-    /// Tokens a second without drafts, the median.
+    /// Tokens per second without drafts, the median.
     pub plain: f64,
-    /// With drafts, the median.
+    /// Tokens per second with drafts, the median.
     pub drafted: f64,
-    /// The median of how much faster each pair was.
+    /// The median over all pairs of runs: how many times as fast the run with drafts was.
     pub faster: f64,
-    /// The same by the time of processors, which other work on the machine does not take.
+    /// The same ratio by CPU time, which does not depend on other work of the machine.
     pub cheaper: f64,
     /// The last run with drafts.
     pub last: Decoded,
 }
 
-/// Answers each prompt `turns` times without drafts and with those of `prompt_lookup`, the
-/// one after the other.
+/// Answers each prompt `turns` times without drafts and `turns` times with drafts of
+/// `prompt_lookup`, in alternation.
 ///
 /// # Errors
-/// Where two answers to one prompt differ in a token: they must not.
+/// If two answers to one prompt differ in a token, which must not happen.
 pub fn pairs(
     handle: &Handle,
     path: &Path,
@@ -101,7 +105,7 @@ pub fn pairs(
     mut done: impl FnMut(&Pair),
 ) -> Result<Vec<Pair>> {
     let longest = PROMPTS.iter().map(|prompt| prompt.2.len()).max().unwrap_or(0);
-    // A token has at least a byte; the template adds a few dozen.
+    // A token has at least one byte; the chat template adds a few dozen tokens.
     let (mut model, content) = Llama::open(path, weights, longest + 256 + request.tokens)?;
     let text = Text::new(&content)?;
     let request =
@@ -132,7 +136,7 @@ pub fn pairs(
     Ok(pairs)
 }
 
-/// The request that is timed, at a temperature of 0.
+/// The request that is timed, with a temperature of 0.
 pub fn request(tokens: usize, max_draft: usize) -> Request {
     Request { tokens, stop: None, max_draft, sampling: Sampling::GREEDY, row: 0.0 }
 }

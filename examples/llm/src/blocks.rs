@@ -1,8 +1,9 @@
-//! Products with matrices of 8-bit blocks, in which a row more costs its arithmetic alone.
+//! Products with matrices of 8-bit blocks. An additional row costs only its own arithmetic.
 //!
-//! A block of weights is made f32 once, in registers, for up to eight rows. Each element of the
-//! result is summed in the same order however many rows there are, so that its bits do not
-//! depend on them. Sums are of f32: activations are not rounded to 8 bits as in candle's products.
+//! A block of weights is converted to f32 once, in registers, for up to eight rows. Each element
+//! of the result is summed in the same order for any number of rows, so that its bits do not
+//! depend on the number of rows. All sums are f32: unlike in candle's products, activations are
+//! not rounded to 8 bits.
 
 use std::arch::x86_64::{
     __m256, _mm_add_ps, _mm_add_ss, _mm_cvtss_f32, _mm_loadl_epi64, _mm_movehl_ps, _mm_shuffle_ps,
@@ -19,11 +20,11 @@ use crate::llama::with_slice;
 
 /// Weights of a block.
 const LEN: usize = 32;
-/// Columns of the result that are computed by one thread at a time: their weights stay in its
-/// cache while all rows pass.
+/// Columns of the result that one thread computes at a time. The weights of these columns stay in
+/// the thread's cache for all rows.
 const PART: usize = 32;
 
-/// Weights, each a whole number of `scale`.
+/// A block of weights, each a whole multiple of `scale`.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct Block {
@@ -31,7 +32,7 @@ struct Block {
     quants: [i8; LEN],
 }
 
-/// A matrix `[n, k]`, of which a product takes the transpose.
+/// A matrix `[n, k]`, by whose transpose rows are multiplied.
 pub struct Blocks {
     blocks: Vec<Block>,
     n: usize,
@@ -39,7 +40,7 @@ pub struct Blocks {
 }
 
 impl Blocks {
-    /// Whether this processor has the instructions.
+    /// Whether this processor has AVX2 and FMA.
     pub fn supported() -> bool {
         is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
     }
@@ -47,7 +48,7 @@ impl Blocks {
     /// Rounds a matrix of f32 `[n, k]` to 8 bits. `k` is a multiple of 32.
     ///
     /// # Errors
-    /// Where it is not, or the processor lacks AVX2.
+    /// If `k` is not a multiple of 32, or if the processor lacks AVX2.
     pub fn new(dense: &Tensor) -> Result<Self> {
         let (n, k) = dense.dims2()?;
         ensure!(Self::supported(), "this processor has no AVX2");
@@ -69,12 +70,12 @@ impl Blocks {
     /// `rows` `[m, k]` times the transpose: `[m, n]`.
     ///
     /// # Errors
-    /// For rows of another length or type, or elsewhere than in the CPU's memory.
+    /// If `rows` has rows of another length, another dtype than f32, or is not in the CPU's memory.
     pub fn product(&self, rows: &Tensor) -> Result<Tensor> {
         let (m, k) = rows.dims2()?;
         ensure!(k == self.k, "rows of {k}, expected {}", self.k);
         let mut out = vec![0f32; m * self.n];
-        // For each part of the columns, its piece of every row.
+        // For each part of the columns, the piece of every row of `out` in these columns.
         let mut parts: Vec<Vec<&mut [f32]>> = Vec::new();
         parts.resize_with(self.n.div_ceil(PART), || Vec::with_capacity(m));
         for row in out.chunks_mut(self.n) {
@@ -85,7 +86,7 @@ impl Blocks {
         with_slice(rows, |x| {
             let x: Vec<&[f32]> = x.chunks_exact(k).collect();
             parts.par_iter_mut().enumerate().for_each(|(part, out)| {
-                // SAFETY: `new` found the instructions on this processor.
+                // SAFETY: `new` checked that this processor has AVX2 and FMA.
                 unsafe { self.part(part * PART, &x, out) };
             });
             Ok(())
@@ -93,12 +94,12 @@ impl Blocks {
         Ok(Tensor::from_vec(out, (m, self.n), &Device::Cpu)?)
     }
 
-    /// The columns from `first` on, as many as `out` has in each row.
+    /// Computes the columns from `first` on; each row of `out` is as long as there are columns.
     #[target_feature(enable = "avx2,fma")]
     fn part(&self, first: usize, x: &[&[f32]], out: &mut [&mut [f32]]) {
         let mut at = 0;
         while at < x.len() {
-            // As many sums as registers hold, whatever the number of rows.
+            // Eight sums, as many as registers hold, for any number of rows.
             at += match x.len() - at {
                 8.. => self.rows::<8, 1>(first, &x[at..], &mut out[at..]),
                 4.. => self.rows::<4, 2>(first, &x[at..], &mut out[at..]),
@@ -108,7 +109,7 @@ impl Blocks {
         }
     }
 
-    /// The first `R` rows, `C` columns at a time: `R`.
+    /// Computes the first `R` rows, `C` columns at a time, and returns `R`.
     #[target_feature(enable = "avx2,fma")]
     fn rows<const R: usize, const C: usize>(
         &self,
@@ -131,7 +132,7 @@ impl Blocks {
         R
     }
 
-    /// `R` rows times `C` columns from `first + column` on.
+    /// Computes `R` rows and `C` columns, from column `first + column` on.
     #[expect(clippy::needless_range_loop, reason = "several arrays go in step")]
     #[inline]
     #[target_feature(enable = "avx2,fma")]
@@ -155,14 +156,14 @@ impl Blocks {
             let scales = block_of.map(|block| _mm256_set1_ps(block.scale));
             for eight in 0..LEN / 8 {
                 for c in 0..C {
-                    // SAFETY: these eight are of the block's 32.
+                    // SAFETY: `eight` is below 4, so the eight bytes lie within the block's 32.
                     let quants = unsafe {
                         _mm_loadl_epi64(block_of[c].quants.as_ptr().add(8 * eight).cast())
                     };
                     let quants = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(quants));
                     let weight = _mm256_mul_ps(quants, scales[c]);
                     for r in 0..R {
-                        // SAFETY: a row has 32 elements for each block, as was asserted.
+                        // SAFETY: the assertion above checked that a row has 32 elements per block.
                         let x =
                             unsafe { _mm256_loadu_ps(x[r].as_ptr().add(LEN * block + 8 * eight)) };
                         sums[c][r] = _mm256_fmadd_ps(weight, x, sums[c][r]);
@@ -178,7 +179,7 @@ impl Blocks {
     }
 }
 
-/// The sum of eight.
+/// The sum of the eight elements of a register.
 #[inline]
 #[target_feature(enable = "avx2,fma")]
 fn sum(eight: __m256) -> f32 {

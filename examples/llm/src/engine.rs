@@ -1,5 +1,6 @@
-//! The decode loop: draft, run the model once on the last token and the drafts, choose a
-//! token after each, follow those choices.
+//! The decode loop. Each step drafts tokens, runs the model once on the last token and the
+//! drafts, chooses a token after each of these rows, and keeps the drafts that equal the
+//! chosen tokens.
 
 use std::time::{Duration, Instant};
 
@@ -14,46 +15,47 @@ use crate::lengths::{Allowance, Lengths};
 use crate::llama::Llama;
 use crate::sampling::{Sampler, Sampling};
 
-/// After how many steps without drafts a drafter whose drafts cost is tried again.
+/// After this many steps without drafts, a drafter whose drafts cost time is tried again.
 const TRY_AGAIN: usize = 16;
 
-/// What is asked for.
+/// The settings of a call of [`decode`].
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// How many tokens to write.
+    /// The largest number of tokens in the answer.
     pub tokens: usize,
     /// The token that ends the answer.
     pub stop: Option<u32>,
-    /// The most drafts of a step.
+    /// The largest number of drafts in a step.
     pub max_draft: usize,
     /// How tokens are chosen.
     pub sampling: Sampling,
-    /// What a row more costs, in runs of one row: [`crate::bench::cost_of_a_row`].
+    /// The cost of an additional row, as a share of the time of a run with one row:
+    /// [`crate::bench::cost_of_a_row`].
     pub row: f64,
 }
 
-/// What came of it.
+/// The result of a call of [`decode`].
 pub struct Decoded {
     /// The tokens after the prompt.
     pub tokens: Vec<u32>,
-    /// Runs of the model.
+    /// The number of runs of the model after the prompt.
     pub steps: usize,
-    /// Drafts that were run.
+    /// The number of drafts that the model was run on.
     pub drafted: usize,
-    /// Those that stood.
+    /// The number of drafts that were accepted.
     pub accepted: usize,
-    /// The time of reading the prompt, all but its last token.
+    /// The time of running the model on the prompt, except its last token.
     pub prompt: Duration,
-    /// The time from there to the last token.
+    /// The time from the end of the prompt to the last token of the answer.
     pub total: Duration,
-    /// The time of processors in it, of all threads together.
+    /// The CPU time of all threads together during `total`.
     pub processors: Duration,
-    /// The parts of it.
+    /// The times of the parts of `total`.
     pub watch: Stopwatch,
 }
 
 impl Decoded {
-    /// Tokens a second, after the prompt.
+    /// Tokens per second after the prompt.
     pub fn speed(&self) -> f64 {
         self.tokens.len() as f64 / self.total.as_secs_f64()
     }
@@ -62,15 +64,15 @@ impl Decoded {
 /// Adds up the time of calls by name.
 #[derive(Default)]
 pub struct Stopwatch {
-    /// Name, time and calls.
+    /// The name, the total time and the number of calls of each part.
     pub laps: Vec<(&'static str, Duration, usize)>,
 }
 
 impl Stopwatch {
-    /// Measures one call.
+    /// Runs `call` and adds its time to the part `name`.
     ///
     /// # Errors
-    /// What `call` returns.
+    /// The error of `call`.
     pub fn measure<T, E>(
         &mut self,
         name: &'static str,
@@ -90,10 +92,12 @@ impl Stopwatch {
     }
 }
 
-/// Writes on from a prompt. `written` is given the tokens of each step.
+/// Continues a prompt with up to `request.tokens` tokens. After each step, `written` gets the
+/// step's tokens.
 ///
 /// # Errors
-/// Where the prompt is empty, or does not fit into the model with what is asked for.
+/// If the prompt is empty, or if the model has no room for prompt and answer; the errors of
+/// drafting, of the model, of the operators and of `written`.
 pub fn decode(
     handle: &Handle,
     model: &mut Llama,
@@ -107,7 +111,8 @@ pub fn decode(
     ensure!(most <= room, "prompt and answer have {most} tokens, there is room for {room}");
     let mut sampler = Sampler::new(handle, request.sampling);
     let mut verifier = Verifier { handle, workspace: Vec::new() };
-    // Of drafts that cost nothing unless they are run, it is seen soon whether they would stand.
+    // If drafting is free, `lengths` learns from drafts that are not run, so the first estimate
+    // can be low. If drafting costs time, a low first estimate would prevent any draft.
     let hope = if drafter.costs() { 0.7 } else { 0.2 };
     let mut lengths = Lengths::new(drafter.kinds(), request.max_draft, request.row, hope);
     let mut allowance = Allowance::new(request.row);
@@ -147,7 +152,7 @@ pub fn decode(
         let chosen =
             logits.with(|logits| sampler.choose(logits, text.len(), rows.len(), &mut watch))?;
         let mut tokens = verifier.follow(&rows, &chosen, &mut watch)?;
-        // Rejected rows cost their place in the cache, which is taken back.
+        // Gives back the places of the rejected rows in the cache.
         model.truncate(kept + tokens.len());
         steps += 1;
         drafted += drafts.len();
@@ -172,8 +177,8 @@ struct Verifier<'a> {
 }
 
 impl Verifier<'_> {
-    /// The tokens that a step emits: `rows` are the text's last token and the drafts,
-    /// `chosen` what the model chose after each.
+    /// The tokens that a step emits. `rows` are the text's last token and the drafts;
+    /// `chosen` has the token that the model chose after each row.
     fn follow(&mut self, rows: &[u32], chosen: &[u32], watch: &mut Stopwatch) -> Result<Vec<u32>> {
         let nodes = rows.len();
         let params = TreeVerify::new(nodes - 1);

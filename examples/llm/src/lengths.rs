@@ -1,43 +1,46 @@
-//! How many drafts are worth their rows.
+//! Chooses how many drafts are worth the cost of their rows.
 //!
-//! A row more costs the model a share of what the first costs, and brings a token only
-//! where every draft up to it stands. How often drafts stand is counted for each kind of
-//! draft and each place in it, over those that were not run too: what the model chose
-//! later says whether they would have stood. So a text that repeats nothing costs no rows,
-//! and copying is noticed without trying.
+//! An additional row costs the model a share of the time of the first row, and brings a
+//! token only if every draft up to this row is accepted. How often drafts are accepted is
+//! estimated for each kind of draft and each place in the draft. Drafts that were not run
+//! count too: the tokens that the model chose later show whether the drafts would have been
+//! accepted. So drafts of a text without repetition are not run, and copying is noticed
+//! without running drafts.
 
-/// How much the newest observation counts for.
+/// The weight of the newest observation in the moving average.
 const NEWEST: f64 = 0.125;
 
-/// What was drafted at a place of the text, until the text says how much of it stands.
+/// A draft for a place of the text, kept until the text shows how many of its tokens are right.
 struct Open {
     place: usize,
     kind: usize,
     tokens: Vec<u32>,
-    /// How many of them stand so far.
+    /// How many tokens of the draft equal the text so far.
     stood: usize,
 }
 
-/// Chooses lengths of drafts from what stood so far.
+/// Chooses the lengths of drafts from how often drafts were right so far.
 pub struct Lengths {
-    /// For each kind of draft and each place in it, how likely it stands if those before do.
+    /// For each kind of draft and each place in the draft, the estimated probability that the
+    /// token is right if all tokens before it are right.
     stand: Vec<Vec<f64>>,
-    /// What a row more costs, in runs of one row.
+    /// The cost of an additional row, as a share of the time of a run with one row.
     row: f64,
     open: Vec<Open>,
 }
 
 impl Lengths {
-    /// For drafts of `kinds` kinds of up to `most` tokens. `row` is the time that a row more
-    /// takes, drafting it included, in units of a run of one row; `hope` how likely the first
-    /// draft stands, before anything is known of it.
+    /// For `kinds` kinds of drafts with up to `most` tokens each. `row` is the time of an
+    /// additional row, including its drafting, as a share of the time of a run with one row;
+    /// `hope` is the first estimate of the probability that a draft's first token is right.
     pub fn new(kinds: usize, most: usize, row: f64, hope: f64) -> Self {
         let mut stand = vec![0.5; most];
         stand[..most.min(1)].fill(hope);
         Lengths { stand: vec![stand; kinds], row, open: Vec::new() }
     }
 
-    /// How many of `most` drafts of a kind to run: what gives the most tokens in a time.
+    /// How many of `most` drafts of a kind to run: the number with the most expected tokens per
+    /// time.
     pub fn choose(&self, kind: usize, most: usize) -> usize {
         let (mut best, mut length) = (1.0, 0);
         let (mut tokens, mut reached) = (1.0, 1.0);
@@ -52,12 +55,12 @@ impl Lengths {
         length
     }
 
-    /// Notes what was drafted for `place` of the text and after, whether it is run or not.
+    /// Records the draft `tokens` for the text from `place` on, whether the draft is run or not.
     pub fn drafted(&mut self, place: usize, kind: usize, tokens: Vec<u32>) {
         self.open.push(Open { place, kind, tokens, stood: 0 });
     }
 
-    /// Learns from the text so far.
+    /// Compares the recorded drafts with the text so far, and updates the estimates.
     pub fn observe(&mut self, text: &[u32]) {
         let stand = &mut self.stand;
         self.open.retain_mut(|open| {
@@ -78,42 +81,44 @@ impl Lengths {
     }
 }
 
-/// How many runs of one row drafting may have lost before the first token is written.
+/// The time that drafting may lose before the first token is written, in runs of one row.
 const FIRST: f64 = 0.2;
-/// How much more it may have lost with each token, in runs of one row. With [`FIRST`] it is 1 % of
-/// a text of 40 tokens: half of the 2 % that may be lost, since the first row more costs up to twice the
-/// mean of many, which is what is measured.
+/// The additional time that drafting may lose with each token, in runs of one row. Together with
+/// [`FIRST`], drafting may lose 1 % of the time of a text of 40 tokens. This is half of the 2 %
+/// that are promised, because the first additional row costs up to twice the mean of many rows,
+/// and only this mean is measured.
 const SHARE: f64 = 0.005;
 
-/// What drafting may lose: drafts are run only as long as the text, if none of them stood,
-/// would still take no more than 2 % longer than without drafts.
+/// A budget for the time that drafting may lose. Drafts are run only if the text would take at
+/// most 2 % longer than without drafts even if all of these drafts were rejected.
 ///
-/// [`Lengths`] chooses what is likely to pay. Likely is not certain, and an answer of 48 tokens
-/// is over before the counts have learned that its drafts fall. So each rejected draft is paid for,
-/// from what accepted ones have saved and from a small sum that grows with the text.
+/// [`Lengths`] chooses drafts that probably save time. But an answer of 48 tokens is over before
+/// the estimates have learned that its drafts are wrong. So each rejected draft is paid from the
+/// budget. Accepted drafts fill the budget by the time that they saved, and each token adds a
+/// small amount.
 pub struct Allowance {
-    /// What is left, in runs of one row.
+    /// The budget that is left, in runs of one row.
     runs: f64,
-    /// What a row more costs, in runs of one row.
+    /// The cost of an additional row, in runs of one row.
     row: f64,
 }
 
 impl Allowance {
-    /// For rows that cost `row` runs of one row each.
+    /// A budget for additional rows that cost `row` runs of one row each.
     pub fn new(row: f64) -> Self {
         Allowance { runs: FIRST, row }
     }
 
-    /// How many of `drafts` may be run: if none of them stands, no more is lost than is left.
+    /// How many of `drafts` may be run: so many that the budget suffices if all are rejected.
     pub fn at_most(&self, drafts: usize) -> usize {
         if self.row <= 0.0 {
             return drafts;
         }
-        // A number too large for a usize, or below 0, becomes the nearest that fits.
+        // The conversion clamps a number that is too large for a usize, or below 0.
         drafts.min((self.runs / self.row) as usize)
     }
 
-    /// Pays for the drafts of a step, and takes in what the accepted ones saved: a run each.
+    /// Pays for the drafts of a step, and adds the time that accepted drafts saved: one run each.
     pub fn settle(&mut self, drafts: usize, accepted: usize) {
         let tokens = accepted as f64 + 1.0;
         self.runs += SHARE * tokens + accepted as f64 - self.row * drafts as f64;
@@ -124,12 +129,13 @@ impl Allowance {
 mod tests {
     use super::*;
 
-    /// Whatever is drafted, and whatever stands: after 40 tokens and at each later one, a text
+    /// Whichever drafts are made and accepted: after 40 tokens, and after each later token, a text
     /// takes at most 2 % longer than without drafts.
     #[test]
     fn no_text_loses_more_than_it_may() {
         for row in [0.05, 0.2, 0.3, 0.9, 1.5] {
-            // Drafts that never stand, that stand up to token 200, and every third step's.
+            // Drafts that are never right, drafts that are right up to token 200, and drafts that
+            // are right in every third step.
             let stands: [fn(usize, usize) -> bool; 3] =
                 [|_, _| false, |token, _| token < 200, |_, step| step % 3 == 0];
             for stands in stands {
@@ -148,7 +154,7 @@ mod tests {
         }
     }
 
-    /// What accepted drafts saved lets longer drafts run at once.
+    /// The time that accepted drafts saved allows longer drafts at once.
     #[test]
     fn accepted_drafts_pay_for_longer_ones() {
         let mut allowance = Allowance::new(0.2);
@@ -159,8 +165,8 @@ mod tests {
         assert_eq!(allowance.at_most(8), 8);
     }
 
-    /// Drafts that stand get longer, those that fall are not run any more, and come back
-    /// when they would have stood.
+    /// If drafts are accepted, later drafts get longer. If drafts are wrong, no drafts are run,
+    /// until drafts that were not run would have been right.
     #[test]
     fn lengths_follow_the_text() {
         let mut lengths = Lengths::new(2, 8, 0.2, 0.2);
@@ -178,7 +184,7 @@ mod tests {
         assert_eq!(lengths.choose(1, 8), 8);
     }
 
-    /// A row that costs as much as a run is never worth it.
+    /// No draft is run if a row costs as much as a run.
     #[test]
     fn rows_that_cost_all_are_not_run() {
         assert_eq!(Lengths::new(1, 8, 1.0, 0.5).choose(0, 8), 0);

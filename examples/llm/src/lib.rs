@@ -1,9 +1,9 @@
-//! Speculative decoding of a Llama model: candle computes the model, spec's operators
+//! Speculative decoding of a Llama model: candle computes the model, and spec's operators
 //! draft, sample and verify.
 //!
-//! [`Llama`] runs several rows at once and forgets those that were rejected by moving a
-//! length back. [`Drafter`] proposes, [`Lengths`] says how many of the proposals are worth
-//! their rows, and [`decode`] goes on from what the model chose.
+//! [`Llama`] runs several rows at once, and forgets rejected rows by reducing the length of
+//! its cache. [`Drafter`] proposes drafts, [`Lengths`] chooses how many of the drafts are
+//! worth the cost of their rows, and [`decode`] is the loop that continues a text.
 
 #[cfg(target_arch = "x86_64")]
 pub mod attention;
@@ -24,5 +24,5 @@ pub use llama::{Llama, Weights};
 pub use sampling::{Sampler, Sampling};
 pub use text::Text;
 
-/// Errors are for people to read.
+/// The result of a function; an error is a text for people.
 pub type Result<T, E = anyhow::Error> = std::result::Result<T, E>;

@@ -1,11 +1,11 @@
-//! The Llama architecture, several rows at a time.
+//! The Llama architecture, for several rows (tokens) per run.
 //!
-//! Every operation works on each row alone, in an order that does not depend on how many
-//! there are: products take each row's dot products one by one (candle's quantised ones as
-//! those of [`crate::blocks`]), candle's attention walks each row's own positions. So the
-//! logits of a row are the same bits whichever rows go with it, which is what makes text with
-//! drafts equal to text without. Products of f32 or f16 matrices round by the shape of the
-//! whole, and do not have that property.
+//! Every operation works on each row alone, in an order that does not depend on the number of
+//! rows. Quantised products, those of candle and of [`crate::blocks`], compute the dot products
+//! of each row separately; attention goes over each row's own positions. So the bits of a row's
+//! logits do not depend on the other rows of the run. This is why text with drafts equals text
+//! without drafts. Products of f32 or f16 matrices do not have this property: their rounding
+//! depends on the number of rows.
 
 use std::fs::File;
 use std::io::{BufReader, Read, Seek};
@@ -23,7 +23,8 @@ use crate::Result;
 #[cfg(target_arch = "x86_64")]
 use crate::{attention::attention, blocks::Blocks};
 
-/// How many rows a prompt is read in at a time: what candle reads the weights once for.
+/// How many rows of a prompt are run at a time: as many as candle computes with one pass over the
+/// weights.
 const PROMPT_ROWS: usize = 16;
 
 /// How the matrices lie in memory.
@@ -47,12 +48,12 @@ pub enum Weights {
 }
 
 impl Weights {
-    /// Whether the logits of a row do not depend on the rows beside it.
+    /// Whether the logits of a row do not depend on the other rows of a run.
     pub fn keep_rows_apart(self) -> bool {
         !matches!(self, Weights::F32 | Weights::F16)
     }
 
-    /// A matrix of the file.
+    /// Converts a matrix of the file to this type of weights.
     fn load(self, stored: QTensor) -> Result<Matrix> {
         let device = stored.device();
         let dtype = match self {
@@ -82,7 +83,7 @@ impl Weights {
     }
 }
 
-/// A matrix `[n, k]`, with whose transpose rows are multiplied.
+/// A matrix `[n, k]`, by whose transpose rows are multiplied.
 enum Matrix {
     #[cfg(target_arch = "x86_64")]
     Blocks(Blocks),
@@ -90,7 +91,7 @@ enum Matrix {
 }
 
 impl Matrix {
-    /// Of rows `[m, k]`: `[m, n]`.
+    /// The product of rows `[m, k]` and the transpose: `[m, n]`.
     fn product(&self, rows: &Tensor) -> Result<Tensor> {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -113,7 +114,7 @@ struct Layer {
     gate: Matrix,
     up: Matrix,
     down: Matrix,
-    /// `[1, capacity, kv_heads, head_dim]`, of which the model's length counts.
+    /// `[1, capacity, kv_heads, head_dim]`; only the first `len` positions of the model are in use.
     keys: Tensor,
     values: Tensor,
 }
@@ -124,7 +125,7 @@ pub struct Llama {
     layers: Vec<Layer>,
     norm: Tensor,
     head: Matrix,
-    /// Of each position, `[capacity, 1, head_dim / 2]`.
+    /// Cosines (and below sines) of the angles of each position, `[capacity, 1, head_dim / 2]`.
     cos: Tensor,
     sin: Tensor,
     heads: usize,
@@ -140,7 +141,7 @@ impl Llama {
     /// Reads a GGUF file, with room for a text of `capacity` tokens.
     ///
     /// # Errors
-    /// Where the file is none, lacks something, or is of another architecture.
+    /// If the file is no GGUF file, lacks a part of the model, or has another architecture.
     pub fn open(path: &Path, weights: Weights, capacity: usize) -> Result<(Self, Content)> {
         let name = || format!("model {}", path.display());
         let mut file = BufReader::new(File::open(path).with_context(name)?);
@@ -178,7 +179,7 @@ impl Llama {
         let mut tensor = |name: &str| content.tensor(file, name, &device);
         let embedding = tensor("token_embd.weight")?;
         let (vocab, _) = embedding.shape().dims2()?;
-        // A tied head is the embedding once more.
+        // A file without an output matrix has a tied head: the embedding is used again.
         let head = weights.load(match tensor("output.weight") {
             Ok(output) => output,
             Err(_) => tensor("token_embd.weight")?,
@@ -225,46 +226,47 @@ impl Llama {
         })
     }
 
-    /// The number of tokens that it knows.
+    /// The number of tokens in the vocabulary.
     pub fn vocab(&self) -> usize {
         self.vocab
     }
 
-    /// How many tokens were run and kept.
+    /// The number of tokens whose keys and values are in the cache.
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether none were.
+    /// Whether the cache is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// The longest text.
+    /// The largest number of tokens in a text.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Forgets every token from `len` on. It costs nothing: their keys and values stay
-    /// where the next ones overwrite them.
+    /// Forgets every token from `len` on. This costs nothing: the keys and values of later
+    /// tokens overwrite those of the forgotten ones.
     ///
     /// # Panics
-    /// Where there are fewer.
+    /// If the cache has fewer than `len` tokens.
     pub fn truncate(&mut self, len: usize) {
         assert!(len <= self.len, "{len} tokens of {}", self.len);
         self.len = len;
     }
 
-    /// Runs tokens behind those that it has: the logits after each, `[tokens, vocab]`.
+    /// Runs tokens after those in the cache, and returns the logits after each token,
+    /// `[tokens, vocab]`.
     ///
     /// # Errors
-    /// Where they do not fit, or one is not of the vocabulary.
+    /// If the tokens do not fit into the cache, or if a token is not in the vocabulary.
     pub fn run(&mut self, tokens: &[u32]) -> Result<Logits> {
         let rows = self.hidden(tokens)?;
         Ok(Logits(self.head.product(&rms_norm(&rows, &self.norm, self.epsilon)?)?))
     }
 
-    /// Runs tokens for what they leave behind, without logits.
+    /// Runs tokens only to put their keys and values into the cache, without logits.
     ///
     /// # Errors
     /// As [`run`](Self::run).
@@ -284,7 +286,7 @@ impl Llama {
         }
         let (cos, sin) = (self.cos.narrow(0, start, rows)?, self.sin.narrow(0, start, rows)?);
         let rotate = |x: Tensor, heads| -> Result<Tensor> {
-            // Each row is a sequence of its own to candle: the angles are those of its position.
+            // candle gets each row as a sequence of its own, with the angles of the row's position.
             let turned = rope_i(&x.reshape((rows, heads, 1, self.head_dim))?, &cos, &sin)?;
             Ok(turned.reshape((1, rows, heads, self.head_dim))?)
         };
@@ -307,7 +309,7 @@ impl Llama {
         Ok(x)
     }
 
-    /// Attention of `query` `[1, rows, heads, head_dim]`: `[rows, heads * head_dim]`.
+    /// The attention of `query` `[1, rows, heads, head_dim]`: `[rows, heads * head_dim]`.
     fn attend(&self, layer: &Layer, query: &Tensor, start: usize) -> Result<Tensor> {
         let rows = query.dim(1)?;
         let shape = (rows, self.heads * self.head_dim);
@@ -325,20 +327,20 @@ impl Llama {
     }
 }
 
-/// Logits of a few rows, where candle put them.
+/// The logits of a few rows, in candle's memory.
 pub struct Logits(Tensor);
 
 impl Logits {
-    /// Gives them as one slice, row after row.
+    /// Calls `then` with the logits as one slice, row after row.
     ///
     /// # Errors
-    /// What `then` returns.
+    /// The error of `then`.
     pub fn with<T>(&self, then: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
         with_slice(&self.0, then)
     }
 }
 
-/// Gives the elements of a packed tensor where candle put them.
+/// Calls `then` with the elements of a packed f32 tensor, without a copy.
 pub(crate) fn with_slice<T>(tensor: &Tensor, then: impl FnOnce(&[f32]) -> Result<T>) -> Result<T> {
     let (storage, layout) = tensor.storage_and_layout();
     let (Storage::Cpu(storage), Some((start, end))) = (&*storage, layout.contiguous_offsets())

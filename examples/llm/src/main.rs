@@ -119,11 +119,13 @@ fn main() -> ExitCode {
         None => options.answer.model.threads,
     };
     if let Some(threads) = threads {
-        // SAFETY: no thread was started yet. candle and rayon read it when they start theirs.
+        // SAFETY: no other thread was started yet. candle and rayon read the variable when
+        // they start their threads.
         unsafe { std::env::set_var("RAYON_NUM_THREADS", threads.to_string()) };
     }
-    // From inside of the pool: what candle and the operators share out then begins at once,
-    // where a thread outside would have to wake one for each of thousands of small operations.
+    // Runs inside of rayon's pool. There, parallel work of candle and the operators begins at
+    // once; a thread outside of the pool would have to wake a thread of the pool for each of
+    // thousands of small operations.
     match rayon::scope(|_| run(&options)) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
@@ -175,10 +177,10 @@ fn answer(options: &Answer) -> Result<()> {
     );
     let handle = Handle::cpu()?;
     let path = options.model.path()?;
-    // The shipped prompt is said by a user.
+    // The default prompt is a user's message, so it needs the chat template.
     let chat = options.chat || (options.prompt.is_none() && options.prompt_file.is_none());
     let said = options.prompt()?;
-    // A token has at least a byte; the template adds a few dozen.
+    // A token has at least one byte; the chat template adds a few dozen tokens.
     let capacity = said.len() + 256 + options.tokens;
     let (mut model, content) = Llama::open(path, weights, capacity)?;
     let text = Text::new(&content)?;
@@ -199,7 +201,7 @@ fn answer(options: &Answer) -> Result<()> {
             let path = options.draft_model.as_ref().context("no --draft-model")?;
             let (mut small, _) = Llama::open(path, weights, capacity)?;
             ensure!(small.vocab() == model.vocab(), "the draft model has other tokens");
-            // A draft costs a run of the small model beside a row of the large one.
+            // A draft costs a run of the small model in addition to a row of the large model.
             row += bench::time_rows(&mut small, &[1], 7)?[0].as_secs_f64()
                 / bench::time_rows(&mut model, &[1], 7)?[0].as_secs_f64();
             Drafter::model(&handle, small, sampling)
@@ -212,7 +214,7 @@ fn answer(options: &Answer) -> Result<()> {
     let mut show = text.stream(|piece| {
         if !json {
             print!("{piece}");
-            // A reader who has gone needs no more words.
+            // If the reader of stdout has gone, a failed write does not matter.
             let _ = std::io::stdout().flush();
         }
     });
@@ -235,7 +237,7 @@ fn answer(options: &Answer) -> Result<()> {
             "cost_of_a_row": row,
             "run": summary(&drafted),
             "without_drafts": plain.as_ref().map(summary),
-            // A text that differs is an error before this.
+            // If the texts differed, the program failed before.
             "texts_compared": plain.is_some(),
         });
         println!("{value:#}");

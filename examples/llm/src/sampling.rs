@@ -6,21 +6,22 @@ use spec::{DType, Handle, Signature, TensorDesc};
 use crate::Result;
 use crate::engine::Stopwatch;
 
-/// What a request asks of sampling.
+/// The sampling settings of a request.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling {
-    /// 0 takes the likeliest token.
+    /// The temperature; 0 takes the likeliest token.
     pub temperature: f32,
-    /// 0 for off.
+    /// How many of the likeliest tokens are kept; 0 for all.
     pub top_k: i32,
-    /// 1 for off.
+    /// The share of the probability that is kept; 1 for all.
     pub top_p: f32,
-    /// Of the random numbers: a place of the text gets the same from the same seed.
+    /// The seed of the random numbers. With the same seed, a position of the text always gets the
+    /// same random numbers.
     pub seed: u64,
 }
 
 impl Sampling {
-    /// The likeliest token everywhere.
+    /// Always takes the likeliest token.
     pub const GREEDY: Sampling = Sampling { temperature: 0.0, top_k: 0, top_p: 1.0, seed: 0 };
 }
 
@@ -32,15 +33,16 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// For one request.
+    /// A sampler for one request.
     pub fn new(handle: &Handle, sampling: Sampling) -> Self {
         Sampler { handle: handle.clone(), sampling, workspace: Vec::new() }
     }
 
-    /// A token after each row of logits, the first of which decides `position` of the text.
+    /// Chooses a token after each row of logits. The first row is for `position` of the text, the
+    /// following rows are for the following positions.
     ///
     /// # Errors
-    /// Where a logit is not finite: the model is broken.
+    /// If a logit is not finite, which means that the model is broken; the errors of the operator.
     pub fn choose(
         &mut self,
         logits: &[f32],

@@ -1,4 +1,4 @@
-//! Text and tokens, as the model's file has them.
+//! The tokenizer and the chat template of a model's file.
 
 use anyhow::{Context, anyhow};
 use candle_core::quantized::gguf_file::{Content, Value};
@@ -12,7 +12,7 @@ use tokenizers::pre_tokenizers::sequence::Sequence;
 
 use crate::Result;
 
-/// A model's tokens and how it is spoken to.
+/// A model's tokenizer and chat template.
 pub struct Text {
     tokenizer: Tokenizer,
     template: Option<String>,
@@ -21,18 +21,19 @@ pub struct Text {
 }
 
 impl Text {
-    /// From the metadata of a file.
+    /// Reads the metadata of a file.
     ///
     /// # Errors
-    /// Where there is no byte-level BPE among them.
+    /// If the metadata have no tokenizer of byte-level BPE.
     pub fn new(content: &Content) -> Result<Self> {
         let mut tokenizer = Tokenizer::from_gguf(content).context("the file's tokenizer")?;
         let string = |key| match content.metadata.get(key) {
             Some(Value::String(value)) => Some(value.clone()),
             _ => None,
         };
-        // What candle knows no splitting for it splits as GPT-2 does behind a blank. This
-        // family has no blank, and a token a digit.
+        // If candle does not know how a model splits text, candle splits as GPT-2 does and adds
+        // a space before the text. The models of this family add no space and split numbers
+        // into single digits.
         if string("tokenizer.ggml.pre").as_deref() == Some("smollm") {
             tokenizer.with_pre_tokenizer(Some(PreTokenizerWrapper::from(Sequence::new(vec![
                 Digits::new(true).into(),
@@ -44,10 +45,10 @@ impl Text {
         Ok(Text { tokenizer, template: string("tokenizer.chat_template"), end })
     }
 
-    /// What the user says as the model was taught to hear it, by the file's template.
+    /// The prompt for a user's message, made by the file's chat template.
     ///
     /// # Errors
-    /// Where the file has none, or it is wrong.
+    /// If the file has no chat template, or if the template is wrong.
     pub fn chat(&self, said: &str) -> Result<String> {
         let template = self.template.as_deref().context("the file has no chat template")?;
         let messages = [context! { role => "user", content => said }];
@@ -58,21 +59,21 @@ impl Text {
     /// The tokens of a text.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// The errors of the tokenizer.
     pub fn tokens(&self, text: &str) -> Result<Vec<u32>> {
         let encoded = self.tokenizer.encode(text, true).map_err(|error| anyhow!(error))?;
         Ok(encoded.get_ids().to_vec())
     }
 
-    /// The text of tokens, without those that steer.
+    /// The text of tokens, without special tokens.
     ///
     /// # Errors
-    /// The tokenizer's.
+    /// The errors of the tokenizer.
     pub fn text(&self, tokens: &[u32]) -> Result<String> {
         self.tokenizer.decode(tokens, true).map_err(|error| anyhow!(error))
     }
 
-    /// Turns tokens into text as they come: `show` gets whole characters.
+    /// Turns tokens into text one by one; `show` only gets whole characters.
     pub fn stream<'a>(
         &'a self,
         mut show: impl FnMut(&str) + 'a,

@@ -1,12 +1,12 @@
-//! What only a real model shows. `SPEC_LLM_MODEL` is a SmolLM2 file; without it these tests do
-//! nothing, and say so.
+//! Tests that need a real model. `SPEC_LLM_MODEL` is the path of a SmolLM2 file; without this
+//! variable the tests do nothing and print so.
 
 use std::path::PathBuf;
 
 use spec::Handle;
 use spec_llm::{Drafter, Llama, Request, Sampling, Text, Weights, bench, decode};
 
-/// The file, where there is one.
+/// The model and the tokenizer of the file, if `SPEC_LLM_MODEL` is set.
 fn real(capacity: usize) -> Option<(Llama, Text)> {
     let Some(path) = std::env::var_os("SPEC_LLM_MODEL").map(PathBuf::from) else {
         eprintln!("NOT RUN: SPEC_LLM_MODEL is not set");
@@ -16,7 +16,8 @@ fn real(capacity: usize) -> Option<(Llama, Text)> {
     Some((model, Text::new(&content).unwrap()))
 }
 
-/// Ids of an independent byte-pair encoder, written in Python over the file's merges.
+/// The expected ids come from an independent byte-pair encoder, written in Python, that uses the
+/// file's merges.
 #[test]
 fn text_has_known_ids() {
     rayon::scope(|_| {
@@ -48,7 +49,7 @@ fn text_has_known_ids() {
     });
 }
 
-/// The forward pass is that of the model: it knows what it was taught.
+/// The model answers questions of its training, so the forward pass is right.
 #[test]
 fn the_model_answers() {
     rayon::scope(|_| {
@@ -64,7 +65,7 @@ fn the_model_answers() {
     });
 }
 
-/// Drafts change no token of 512, greedy or sampled.
+/// Drafts do not change any of 512 tokens, greedy or sampled.
 #[test]
 fn drafts_leave_the_text() {
     rayon::scope(|_| {

@@ -1,4 +1,4 @@
-//! Everything over a small model of random numbers, in a GGUF file that the test writes.
+//! Tests with a small model of random weights, in a GGUF file that the test writes.
 
 use std::fs::File;
 use std::io::BufWriter;
@@ -25,7 +25,7 @@ const SPECIAL: [&str; 3] = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"];
 const TEMPLATE: &str = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n\
                         {% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 
-/// Bytes as GPT-2 writes them, and two merges.
+/// A vocabulary of all bytes in GPT-2's notation, and of two merges.
 fn vocabulary() -> Vec<String> {
     let mut bytes: Vec<char> = ByteLevel::alphabet().into_iter().collect();
     bytes.sort_unstable();
@@ -34,7 +34,7 @@ fn vocabulary() -> Vec<String> {
     special.chain(bytes.iter().map(char::to_string)).chain(merged).collect()
 }
 
-/// Numbers of a normal distribution.
+/// A generator of normally distributed numbers.
 struct Random(u64);
 
 impl Random {
@@ -55,7 +55,7 @@ impl Random {
     }
 }
 
-/// Writes a model of random numbers.
+/// Writes a GGUF file with random weights.
 fn write(path: &Path, seed: u64, dtype: GgmlDType) {
     let vocabulary = vocabulary();
     let mut random = Random(seed);
@@ -113,14 +113,14 @@ fn write(path: &Path, seed: u64, dtype: GgmlDType) {
     gguf_file::write(&mut file, &metadata, &tensors).unwrap();
 }
 
-/// The name of a file that nobody else has.
+/// The path of a new file with a unique name.
 fn file() -> PathBuf {
     static FILES: AtomicUsize = AtomicUsize::new(0);
     let (process, number) = (std::process::id(), FILES.fetch_add(1, Ordering::Relaxed));
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("tiny-{process}-{number}.gguf"))
 }
 
-/// A model of random numbers, with room for 1024 tokens.
+/// A model of random weights, with room for 1024 tokens.
 fn model(seed: u64, dtype: GgmlDType, weights: Weights) -> (Llama, Text) {
     let path = file();
     write(&path, seed, dtype);
@@ -146,7 +146,7 @@ const TYPES: [(GgmlDType, Weights); 4] = [
     (GgmlDType::Q4_1, Weights::File),
 ];
 
-/// A row's logits are the same bits alone and among others, whatever was rejected before.
+/// The logits of a row have the same bits alone and among other rows, also after rejected rows.
 #[test]
 fn rows_do_not_know_of_each_other() {
     rayon::scope(|_| {
@@ -173,7 +173,7 @@ fn rows_do_not_know_of_each_other() {
     });
 }
 
-/// The forward pass, one token at a time in f64, of the same file.
+/// The forward pass of the same file in plain loops, one token at a time, in f64.
 mod plain {
     use super::*;
 
@@ -267,7 +267,7 @@ mod plain {
     }
 }
 
-/// The forward pass is Llama's.
+/// The forward pass agrees with plain loops.
 #[test]
 fn logits_are_those_of_plain_loops() {
     rayon::scope(|_| {
@@ -276,7 +276,7 @@ fn logits_are_those_of_plain_loops() {
         let tokens: Vec<u32> = (0..40).map(|i| i * 97 % 261).collect();
         let expected = plain::logits(&path, &tokens);
         let largest = expected.iter().flatten().fold(0.0, |most: f64, logit| most.max(logit.abs()));
-        // With 8 bits the activations are rounded too: to 1 part in 127 of a block's largest.
+        // With 8-bit weights, candle rounds activations too: to 1/127 of a block's largest.
         for (weights, tolerance) in [(Weights::F32, 1e-5), (Weights::Auto, 0.05)] {
             let (mut model, _) = Llama::open(&path, weights, 64).unwrap();
             let rows = logits(&mut model, &tokens);
@@ -292,7 +292,7 @@ fn logits_are_those_of_plain_loops() {
 
 fn run(model: &mut Llama, drafter: &mut Drafter, prompt: &[u32], sampling: Sampling) -> Decoded {
     let handle = Handle::cpu().unwrap();
-    // A row that costs next to nothing: as many drafts as there are.
+    // An additional row costs almost nothing, so all drafts are run.
     let request = Request { tokens: 512, stop: None, max_draft: 7, sampling, row: 0.01 };
     let mut streamed: Vec<u32> = Vec::new();
     let keep = |tokens: &[u32]| {
@@ -305,7 +305,7 @@ fn run(model: &mut Llama, drafter: &mut Drafter, prompt: &[u32], sampling: Sampl
     decoded
 }
 
-/// Drafts change how often the model is run, and no token of 512, greedy or sampled.
+/// Drafts change the number of runs of the model, but none of 512 tokens, greedy or sampled.
 #[test]
 fn drafts_leave_the_text() {
     rayon::scope(|_| {
@@ -322,7 +322,7 @@ fn drafts_leave_the_text() {
                 (Drafter::lookup(&handle, 1024, 7).unwrap(), 500),
                 (Drafter::ngram(&handle, &prompt, 1024, 7).unwrap(), 500),
                 (Drafter::model(&handle, other(), sampling), 512),
-                // What drafts like the model itself is always right.
+                // A drafter that is the model itself is always right.
                 (Drafter::model(&handle, same(), sampling), 64 + 1),
             ];
             for (mut drafter, most) in drafters {
@@ -332,14 +332,14 @@ fn drafts_leave_the_text() {
                 assert!(drafted.drafted > 0);
             }
         }
-        // Another seed is another text.
+        // Another seed gives another text.
         let plain = run(&mut model, &mut Drafter::None, &prompt, warm);
         let other = Sampling { seed: 12, ..warm };
         assert_ne!(run(&mut model, &mut Drafter::None, &prompt, other).tokens, plain.tokens);
     });
 }
 
-/// The token that ends an answer ends it, among drafts too.
+/// The stop token ends the answer, also if it is among the drafts.
 #[test]
 fn an_answer_ends() {
     rayon::scope(|_| {
@@ -361,8 +361,8 @@ fn an_answer_ends() {
     });
 }
 
-/// Text becomes the tokens that GPT-2's rules say and comes back, a token a digit; what
-/// steers is one token, and is not shown.
+/// Text becomes tokens by GPT-2's rules, with one token per digit, and tokens become the same
+/// text again. A special token is one token and is not shown.
 #[test]
 fn text_is_tokenized_as_the_file_says() {
     rayon::scope(|_| {
@@ -380,14 +380,14 @@ fn text_is_tokenized_as_the_file_says() {
         assert_eq!((tokens[0], tokens.last()), (1, text.tokens("\n").unwrap().last()));
         assert_eq!(tokens.iter().filter(|&&token| token == text.end.unwrap()).count(), 1);
         assert_eq!(text.text(&tokens).unwrap(), "user\nhe\nassistant\n");
-        // A character comes when all of its bytes are there.
+        // A character is shown when all of its bytes have arrived.
         let mut shown = Vec::new();
         text.stream(|piece| shown.push(piece.to_owned()))(&text.tokens("hé").unwrap()).unwrap();
         assert_eq!(shown, ["h", "é"]);
     });
 }
 
-/// What is wrong with a call is said.
+/// The error of a bad call says what is wrong.
 #[test]
 fn bad_calls_are_refused() {
     rayon::scope(|_| {

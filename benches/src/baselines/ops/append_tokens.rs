@@ -1,4 +1,4 @@
-//! `append_tokens` has no write-up whose designs could be compared: the plain loop.
+//! `append_tokens` has no write-up with other designs, so only the plain loop is compared.
 
 use spec_core::ops::AppendTokens;
 use spec_cpu::Cpu;

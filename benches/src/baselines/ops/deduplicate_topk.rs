@@ -1,8 +1,8 @@
 //! Designs of `deduplicate_topk`.
 //!
-//! Its write-up goes from a hash table in shared memory to a block's radix sort,
-//! in the end with vector loads, results staged in shared memory and a bit a
-//! value in place of flags. Both take packed rows, as the write-up does.
+//! The write-up starts with a hash table in shared memory and ends with a radix sort per
+//! block, with vector loads, results staged in shared memory, and one bit per value in
+//! place of flags. Both designs require packed rows, as in the write-up.
 
 use spec_core::ops::DeduplicateTopk;
 use spec_core::ops::deduplicate_topk::{Buffers, Plan};
@@ -49,12 +49,12 @@ struct Prepared {
 /// Threads of the hash design's blocks.
 const HASH_THREADS: u32 = 1024;
 
-/// Threads and values of each that the sort is made for.
+/// Threads of a block, and values per thread, for which the sort is compiled.
 const SORTS: [(u32, u32); 4] = [(256, 8), (512, 8), (512, 12), (1024, 8)];
 
 fn hash(cuda: &Cuda, plan: &Plan) -> Result<Box<dyn Kernel<DeduplicateTopk>>> {
     let n = plan.unique.cols;
-    // Beside what is dynamic: one counter.
+    // In addition to its dynamic shared memory, the kernel has one counter.
     let limit = cuda.limits().shared as usize - 64;
     let shared = 4 * (n + n.next_power_of_two());
     if shared > limit {

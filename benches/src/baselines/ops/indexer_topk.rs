@@ -1,4 +1,4 @@
-//! `indexer_topk` has no write-up whose designs could be compared: the plain loop.
+//! `indexer_topk` has no write-up with other designs, so only the plain loop is compared.
 
 use spec_core::ops::IndexerTopk;
 use spec_cpu::Cpu;

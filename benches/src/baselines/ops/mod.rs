@@ -1,4 +1,4 @@
-//! The designs: one file an operator, under the operator's own name.
+//! The designs: one file per operator, named after the operator.
 
 mod adjust_logits;
 mod append_tokens;

@@ -1,4 +1,4 @@
-//! `moe_align` has no write-up whose designs could be compared: the plain loop.
+//! `moe_align` has no write-up with other designs, so only the plain loop is compared.
 
 use spec_core::ops::MoeAlign;
 use spec_cpu::Cpu;

@@ -1,8 +1,8 @@
-//! What the designs of `ngram_match` and `hybrid_mtp_ngram` share.
+//! Code that the designs of `ngram_match` and `hybrid_mtp_ngram` share.
 //!
-//! Their write-up replaces a loop on the CPU, with copies of all tensors there and
-//! of the results back, first by one thread of the GPU, in the end by a parallel
-//! search and a prefix sum over the batch.
+//! The write-up starts with a loop on the CPU, which copies all tensors to the host and
+//! the results back. Then a single thread of the GPU does the work, and in the end a
+//! parallel search and a prefix sum over the batch.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -32,7 +32,7 @@ pub(super) fn on_cuda<O: Drafts>(cuda: &Cuda) -> Vec<Design<O>> {
 
 // ---- the CPU loop ---------------------------------------------------------------
 
-/// Every tensor in host memory, kept from call to call.
+/// The design on the CPU, with a copy of every tensor in host memory, kept from call to call.
 struct OnHost<O: Operator> {
     cuda: Cuda,
     plan: O::Plan,
@@ -44,7 +44,7 @@ fn on_host<O: Drafts>(cuda: &Cuda, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>>
     Ok(Box::new(OnHost::<O> { cuda: cuda.clone(), plan: plan.clone(), tensors }))
 }
 
-/// Copies of tensors to the host, each waited for.
+/// Copies tensors to the host, and waits for each copy.
 struct Fetch<'a> {
     cuda: &'a Cuda,
     queue: &'a Queue<'a>,
@@ -53,7 +53,7 @@ struct Fetch<'a> {
 impl Fetch<'_> {
     fn copy(&self, address: u64, bytes: usize, host: &mut Vec<u64>) -> Result<()> {
         host.resize(bytes.div_ceil(8), 0);
-        // SAFETY: the address is that of a view of so many bytes.
+        // SAFETY: the address is that of a view of `bytes` bytes.
         unsafe { self.queue.read(address, &mut dtype::as_bytes_mut(host)[..bytes]) }
     }
 
@@ -76,7 +76,7 @@ impl Fetch<'_> {
         view.map(|view| self.read(view, host)).transpose()
     }
 
-    /// What is changed in place: the copy, and where it belongs.
+    /// Copies a tensor that the loop changes; returns the place to which the copy goes back.
     fn read_mut<'h>(
         &self,
         view: ViewMut<'_>,
@@ -95,12 +95,12 @@ impl Fetch<'_> {
     }
 
     fn write(&self, target: &Target, host: &[u64]) -> Result<()> {
-        // SAFETY: the address is that of a mutable view of so many bytes.
+        // SAFETY: the address is that of a mutable view of `target.bytes` bytes.
         unsafe { self.queue.write(target.address, &dtype::as_bytes(host)[..target.bytes]) }
     }
 }
 
-/// Memory on the device that a copy goes back to.
+/// Device memory to which a copy goes back.
 struct Target {
     address: u64,
     bytes: usize,
@@ -123,7 +123,7 @@ unsafe impl<O: Drafts> Kernel<O> for OnHost<O> {
 }
 
 impl<O: Drafts> OnHost<O> {
-    /// Copies to the host what is read, drafts there, copies back what changed.
+    /// Copies the inputs to the host, drafts there, and copies the changed tensors back.
     fn run(&self, queue: &Queue<'_>, there: Arguments<'_>) -> Result<()> {
         let fetch = Fetch { cuda: &self.cuda, queue };
         let mut tensors = self.tensors.lock().unwrap_or_else(PoisonError::into_inner);
@@ -187,7 +187,8 @@ struct Params {
 }
 const _: () = assert!(size_of::<Params>() == 216);
 
-/// Requests that the gathering block holds, and threads of a searching one.
+/// The largest number of requests, which a single block gathers, and the threads of a block that
+/// searches.
 const THREADS: u32 = 1024;
 
 /// Kernels and shapes, launched in order.
@@ -195,7 +196,7 @@ struct Prepared<O: Operator> {
     cuda: Cuda,
     plan: O::Plan,
     kernels: Vec<(Function, Shape)>,
-    /// Bytes of the workspace for tokens that were found, before their counts.
+    /// Bytes of the workspace for the found tokens; the counts come after these bytes.
     found: usize,
     workspace: usize,
 }

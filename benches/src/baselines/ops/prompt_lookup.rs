@@ -1,4 +1,4 @@
-//! Designs of `prompt_lookup`: it comes from no write-up.
+//! Designs of `prompt_lookup`, an operator that comes from no write-up.
 
 use spec_core::ops::PromptLookup;
 use spec_cpu::Cpu;

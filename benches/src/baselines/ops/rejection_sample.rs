@@ -1,7 +1,7 @@
 //! Designs of `rejection_sample`.
 //!
-//! Its write-up goes from a thread a request to a block a request, both for f32
-//! probabilities, draws that are given, and argmax recovery.
+//! The write-up starts with one thread per request and ends with one block per request,
+//! both for f32 probabilities, given uniform samples, and argmax recovery.
 
 use spec_core::ops::RejectionSample;
 use spec_core::ops::rejection_sample::{Acceptance, Buffers, Plan, Recovery};
@@ -57,9 +57,10 @@ struct Prepared {
     shape: Shape,
 }
 
-/// Threads of a block where each has a request: few, to spread over the device.
+/// Threads of a block in the design with one thread per request: few, so that the blocks spread
+/// over the device.
 const THREAD_THREADS: u32 = 32;
-/// Threads of a block that has a request.
+/// Threads of a block in the design with one block per request.
 const BLOCK_THREADS: u32 = 1024;
 
 fn thread(cuda: &Cuda, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {

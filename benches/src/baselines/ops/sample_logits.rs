@@ -1,5 +1,5 @@
-//! `sample_logits` has no write-up whose designs could be compared: the plain loop,
-//! which sorts.
+//! `sample_logits` has no write-up with other designs, so only the plain loop, which
+//! sorts, is compared.
 
 use spec_core::ops::SampleLogits;
 use spec_cpu::Cpu;

@@ -1,4 +1,4 @@
-//! `suffix_lookup` has no write-up whose designs could be compared: the plain loop.
+//! `suffix_lookup` has no write-up with other designs, so only the plain loop is compared.
 
 use spec_core::ops::SuffixLookup;
 use spec_cpu::Cpu;

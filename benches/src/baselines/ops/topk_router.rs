@@ -1,8 +1,8 @@
 //! Designs of `topk_router`.
 //!
-//! InfiniOp's `topkrouter`: a block a token, sorted by warps and then by the
-//! block. It is made for 256 experts, of which 4 of 8 groups are kept, and at most
-//! 8 picks.
+//! The design is InfiniOp's `topkrouter`: one block per token sorts the scores, first by
+//! warp and then by block. The kernel only supports 256 experts, 4 kept groups of 8, and
+//! at most 8 picks.
 
 use spec_core::ops::TopkRouter;
 use spec_core::ops::topk_router::{Buffers, GroupScore, Masked, Plan, Scoring, Select};

@@ -1,4 +1,4 @@
-//! `tree_verify` has no write-up whose designs could be compared: the plain loop.
+//! `tree_verify` has no write-up with other designs, so only the plain loop is compared.
 
 use spec_core::ops::TreeVerify;
 use spec_cpu::Cpu;

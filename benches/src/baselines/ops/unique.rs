@@ -1,8 +1,8 @@
 //! Designs of `unique`.
 //!
-//! On CUDA its write-up's: bitonic sort in tiles, mark, scan, write; for u64 keys
-//! without occurrences. CUB's device-wide radix sort is code that the host
-//! launches, which needs CUDA's own compiler.
+//! On CUDA, the design is the write-up's: a bitonic sort in tiles, then mark, scan and
+//! write; for u64 keys without counts. CUB's device-wide radix sort is not compared: its
+//! launches are host code, which needs CUDA's own compiler.
 
 use rayon::slice::ParallelSliceMut;
 use rdst::RadixSort as _;
@@ -19,7 +19,7 @@ use spec_conformance::host::{slice, slice_mut};
 
 static KERNELS: Archive = archive!("unique");
 
-/// A sort of any keys, then one pass.
+/// A design that sorts keys of any dtype and then drops repeats in one pass.
 macro_rules! sorted {
     ($name:literal, $cpu:ident, |$keys:ident| $sort:expr) => {
         Design::function($name, $cpu, |plan: &Plan, buffers: Buffers<'_>| match plan.keys.dtype {
@@ -48,8 +48,8 @@ impl Designs for Unique {
     }
 }
 
-/// Sorts in the output, so that nothing is allocated but what the sort itself
-/// needs, and drops repeats in place.
+/// Sorts in the output buffer and drops repeats in place, so that only the sort itself
+/// allocates memory.
 fn run<K: Element + Ord>(buffers: Buffers<'_>, sort: impl Fn(&mut [K])) -> Result<()> {
     let unique = slice_mut::<K>(buffers.unique)?;
     unique.copy_from_slice(slice(buffers.keys)?);
@@ -97,15 +97,16 @@ struct Params {
 const _: () = assert!(size_of::<Params>() == 72);
 
 const THREADS: usize = 1024;
-/// Keys that are sorted in shared memory.
+/// Keys that a block sorts in shared memory.
 const TILE: usize = 4096;
-/// Words that a block scans.
+/// The 32-bit words that a block scans.
 const SECTION: usize = 2 * THREADS;
 
 struct Prepared {
     cuda: Cuda,
     n: usize,
-    /// Words of the marks, of the sums of their sections, and so on.
+    /// The number of 32-bit words of each level: the marks, the sums of their sections, the sums
+    /// of the sections of these sums, and so on.
     levels: Vec<usize>,
     sort_tile: Function,
     mirror: Function,
@@ -145,7 +146,7 @@ fn prepare(cuda: &Cuda, plan: &Plan) -> Result<Box<dyn Kernel<Unique>>> {
     }))
 }
 
-/// Blocks for `n` things of which each takes `per`.
+/// The launch shape for `n` items if each block takes `per` items.
 fn blocks(n: usize, per: usize) -> Shape {
     Shape::new(n.div_ceil(per) as u32, THREADS as u32)
 }
@@ -196,14 +197,14 @@ impl Prepared {
     unsafe fn sort(&self, queue: &Queue<'_>, params: Params) -> Result<()> {
         let launch = |function, shape, size: usize, stride: usize| {
             let params = Params { size: size as u64, stride: stride as u64, ..params };
-            // SAFETY: the caller's.
+            // SAFETY: the caller promised that the addresses in `params` are valid.
             unsafe { queue.launch(function, shape, &params) }
         };
         let tiles = blocks(self.n, TILE);
         launch(&self.sort_tile, tiles, 0, 0)?;
         let mut run = 2 * TILE;
         while run / 2 < self.n {
-            // Pairs of all runs, the last one whole.
+            // Pairs of all runs; the last run counts as full.
             let pairs = |run: usize| blocks(self.n.div_ceil(run) * (run / 2), THREADS);
             launch(&self.mirror, pairs(run), run, 0)?;
             let mut stride = run / 4;
@@ -221,7 +222,7 @@ impl Prepared {
     /// As for [`sort`](Self::sort).
     unsafe fn compact(&self, queue: &Queue<'_>, params: Params) -> Result<()> {
         let launch = |function, shape, params| {
-            // SAFETY: the caller's.
+            // SAFETY: the caller promised that the addresses in `params` are valid.
             unsafe { queue.launch(function, shape, &params) }
         };
         launch(&self.mark, blocks(self.n, THREADS), params)?;

@@ -1,4 +1,4 @@
-//! `spec-bench report`: docs/performance.md, and pages of plots, from what was measured.
+//! `spec-bench report`: makes docs/performance.md, and pages of plots, from measurements.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ const RESULTS: &str = "benches/results";
 const PAGE: &str = "docs/performance.md";
 const PLOTS: &str = "docs/plots";
 
-/// A task fails with a sentence.
+/// The result of a task, with a sentence as error.
 type Result<T, E = String> = std::result::Result<T, E>;
 
 /// What `spec-bench report` takes.
@@ -58,7 +58,7 @@ fn write(path: &Path, bytes: &[u8]) -> Result<()> {
     std::fs::write(path, bytes).map_err(|e| format!("{}: {e}", path.display()))
 }
 
-/// The page and the plots that the committed measurements give: path and text.
+/// The page and the plots of the committed measurements, each with its path and its text.
 fn files() -> Result<Vec<(PathBuf, String)>> {
     let template =
         std::fs::read_to_string(root().join(TEMPLATE)).map_err(|e| format!("{TEMPLATE}: {e}"))?;
@@ -67,7 +67,8 @@ fn files() -> Result<Vec<(PathBuf, String)>> {
     Ok([(PathBuf::from(PAGE), page.markdown)].into_iter().chain(plots).collect())
 }
 
-/// The committed measurements: `h100` before `h100-peers`, which complete it.
+/// The committed measurements. The file `h100` comes before `h100-peers`, which completes the
+/// rows of `h100`.
 fn results() -> Result<Vec<Report>> {
     let mut paths = folder(&root().join(RESULTS))?;
     paths.retain(|path| path.extension().is_some_and(|e| e == "json"));
@@ -78,7 +79,7 @@ fn results() -> Result<Vec<Report>> {
     all(&paths)
 }
 
-/// The files of a folder, in the order of their names.
+/// The files of a folder, sorted by name.
 fn folder(path: &Path) -> Result<Vec<PathBuf>> {
     let words = |e: std::io::Error| format!("{}: {e}", path.display());
     let entries = std::fs::read_dir(path).map_err(words)?;
@@ -88,7 +89,7 @@ fn folder(path: &Path) -> Result<Vec<PathBuf>> {
     Ok(paths)
 }
 
-/// Plots that are there and that nothing shows.
+/// The existing plots that no page shows.
 fn stale(wanted: &[(PathBuf, String)]) -> Result<Vec<PathBuf>> {
     let plots = root().join(PLOTS);
     if !plots.exists() {
@@ -111,7 +112,7 @@ fn render() -> Result<String> {
     Ok(format!("{PAGE} and {} plots\n", files.len() - 1))
 }
 
-/// Proves that what is committed is what the measurements give.
+/// Checks that the committed page and plots are those that the measurements give.
 fn check() -> Result<String> {
     let files = files()?;
     let differs = |(name, text): &&(PathBuf, String)| {
@@ -130,7 +131,7 @@ fn check() -> Result<String> {
     ))
 }
 
-/// The page of any measurements; of the committed ones where none are named.
+/// Writes the HTML page of the named measurements, or of the committed ones if none are named.
 fn html_page(page: &Path, files: &[PathBuf]) -> Result<String> {
     let reports = if files.is_empty() { results()? } else { all(files)? };
     let html = html::page(&reports).map_err(|e| e.to_string())?;
@@ -138,7 +139,7 @@ fn html_page(page: &Path, files: &[PathBuf]) -> Result<String> {
     Ok(String::new())
 }
 
-/// One file of the parts of a run that were measured one by one.
+/// Merges the reports in `files`, which are parts of one run, and writes the file `one`.
 fn merge(one: &Path, files: &[PathBuf]) -> Result<String> {
     let merged = Report::merge(all(files)?).map_err(|e| e.to_string())?;
     merged.write(one).map_err(|e| e.to_string())?;

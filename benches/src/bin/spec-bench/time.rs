@@ -63,10 +63,10 @@ pub struct Options {
     verbose: bool,
 }
 
-/// The name of the rows about the calling thread.
+/// The name for rows that time the calling thread.
 const HOST: &str = "host";
 
-/// Times everything that is asked for and prints it.
+/// Times the rows that the options select, and prints the report.
 pub fn run(options: &Options) -> Result<ExitCode> {
     if options.shapes.iter().any(|shape| shape.trim_end_matches('=') == "help") {
         output::write(&keys(options)?)?;
@@ -100,7 +100,8 @@ pub fn run(options: &Options) -> Result<ExitCode> {
             }
             Event::Next(_) => {}
             Event::Measured(report) => {
-                // The last time it is written, what goes wrong is said.
+                // An error is ignored here: the report is written again after the run, and
+                // an error is reported then.
                 let _ =
                     options.save.as_ref().map(|path| beside(report.clone(), &peers)?.write(path));
             }
@@ -140,7 +141,7 @@ fn read(path: &Path) -> Result<Report> {
     Report::read(path).map_err(|error| message(&error))
 }
 
-/// That there is no such file, and which reports lie where it would be.
+/// A message that the file does not exist, with the reports that lie in its folder.
 fn absent(path: &Path) -> String {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
     let folder = folder.unwrap_or(Path::new("."));
@@ -156,7 +157,7 @@ fn absent(path: &Path) -> String {
     format!("{}: there is no such file; {there}", path.display())
 }
 
-/// Whether a file begins as a report does.
+/// Whether the beginning of a file looks like a report.
 fn is_report(path: &Path) -> bool {
     let mut start = [0; 64];
     let is_file = path.metadata().is_ok_and(|found| found.is_file());
@@ -164,12 +165,12 @@ fn is_report(path: &Path) -> bool {
     String::from_utf8_lossy(&start[..read.unwrap_or(0)]).contains("\"spec-bench ")
 }
 
-/// A report with the rows of others beside it.
+/// A report merged with the reports of peers.
 fn beside(report: Report, peers: &[Report]) -> std::result::Result<Report, report::Error> {
     Report::merge(std::iter::once(report).chain(peers.iter().cloned()).collect())
 }
 
-/// Finds out before anything is timed whether rows may stand beside ours.
+/// Checks, before anything is timed, that a peer's rows were measured on this machine.
 fn check_machine(peers: &Report) -> Result<()> {
     let (theirs, ours) = (&peers.host, bench::host());
     if theirs.cpu == ours.cpu && theirs.cores == ours.cores {
@@ -181,15 +182,15 @@ fn check_machine(peers: &Report) -> Result<()> {
     )))
 }
 
-/// Finds out before anything is timed. What is in the file stays there: it may
-/// be what the run is compared with.
+/// Checks, before anything is timed, that a file can be written. The content of the
+/// file stays, because the run may be compared with it.
 fn check_writable(path: &Path) -> Result<()> {
     let opened = OpenOptions::new().append(true).create(true).open(path);
     opened.map(drop).map_err(|error| Error::Message(format!("{}: {error}", path.display())))
 }
 
-/// The command that reruns this. Of files, their names: where they lay is of no
-/// use to others.
+/// The command that repeats this run. Paths are shortened to file names, because the
+/// folders are of no use to others.
 fn command(arguments: impl Iterator<Item = String>) -> String {
     const FILES: [&str; 4] = ["--html", "--save", "--compare", "--peers"];
     let name = |path: &str| match Path::new(path).file_name() {
@@ -220,7 +221,7 @@ fn wants(options: &Options, operator: &str) -> bool {
     options.operators.is_empty() || options.operators.iter().any(|name| name == operator)
 }
 
-/// Refuses an operator that there is not.
+/// Refuses an unknown operator.
 fn check_operators(options: &Options) -> Result<()> {
     let known: Vec<&str> = bench::operators().chain([HOST]).collect();
     match options.operators.iter().find(|name| !known.contains(&name.as_str())) {
@@ -232,7 +233,7 @@ fn check_operators(options: &Options) -> Result<()> {
     }
 }
 
-/// What the keys of a shape may be, of each operator that is asked for.
+/// The text of `--shape help`: the keys of each selected operator, with their values.
 fn keys(options: &Options) -> Result<String> {
     check_operators(options)?;
     let operators = bench::operators().filter(|operator| wants(options, operator));
@@ -260,7 +261,7 @@ fn rows(options: &Options) -> Result<Vec<Row>> {
     options.shapes.iter().map(row).collect()
 }
 
-/// The devices that are named, or all of them but software renderers.
+/// Opens the named devices, or all devices except software renderers if none are named.
 fn handles(names: &[String]) -> Result<Vec<Handle>> {
     if names.is_empty() {
         let found = spec::devices().into_iter().filter_map(|listing| listing.devices.ok());

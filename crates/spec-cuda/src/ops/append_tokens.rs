@@ -13,7 +13,7 @@ use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("append_tokens");
 
-/// Threads of a block, and the requests that these are: a warp each.
+/// Threads of a block, and the requests of a block: one warp per request.
 const THREADS: u32 = 256;
 const REQUESTS: usize = 8;
 
@@ -64,10 +64,10 @@ struct Prepared {
     shape: Shape,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Supports<AppendTokens> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<AppendTokens>>> {
-        // Warps take more requests each where the grid cannot hold them all.
+        // If there are more requests than warps, each warp takes several requests.
         let blocks = plan.batch().div_ceil(REQUESTS).min(1 << 30) as u32;
         Ok(Box::new(Prepared {
             cuda: self.clone(),
@@ -78,7 +78,7 @@ unsafe impl Supports<AppendTokens> for Cuda {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<AppendTokens> for Prepared {
     fn workspace_size(&self) -> usize {
         0
@@ -116,8 +116,8 @@ unsafe impl Kernel<AppendTokens> for Prepared {
             stops: stops.map_or(0, |rows| rows.cols as u32),
             reserved: 0,
         };
-        // SAFETY: `Params` is the kernel's, field by field; the buffers were checked against the
-        // plan, and the kernel cuts every length, which is data, to the plan's sizes.
+        // SAFETY: `Params` has the layout of the kernel's struct; the buffers were checked against
+        // the plan, and the kernel clamps every length, which is data, to the plan's sizes.
         cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
     }
 }

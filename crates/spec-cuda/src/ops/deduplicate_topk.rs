@@ -14,19 +14,19 @@ use crate::launch::{Function, Shape};
 static KERNELS: Archive = archive!("deduplicate_topk");
 
 const THREADS: u32 = 1024;
-/// Values a thread keeps in registers, and the kernels that do.
+/// The number of values that a thread keeps in registers, and the kernel for this number.
 const KERNELS_BY_SIZE: [(usize, &str); 4] = [
     (2, "deduplicate_topk_2"),
     (4, "deduplicate_topk_4"),
     (6, "deduplicate_topk_6"),
     (8, "deduplicate_topk_8"),
 ];
-/// Words of shared memory, as a power of two, for the bits of values in registers.
+/// The binary logarithm of the words of shared memory that hold the bits of values in registers.
 const LOG_WORDS: u32 = 14;
-/// The same for a window's bitmap, as large as fits: up to 2^20 values, as far as
-/// contexts go.
+/// The same logarithm for the bitmap of a window, which is as large as shared memory allows: at
+/// most 2^20 values, the length of the longest contexts.
 const LOG_WINDOW_WORDS: std::ops::RangeInclusive<u32> = 12..=15;
-/// Shared memory that the kernels use beside what is asked for.
+/// Shared memory that the kernels use in addition to the dynamic shared memory, in bytes.
 const FIXED_SHARED: u32 = 2048;
 
 launch_params! {
@@ -64,18 +64,18 @@ struct Prepared {
     stage_words: u32,
 }
 
-/// Bytes of dynamic shared memory: bits and staged values.
+/// Size of the dynamic shared memory in bytes: the bits and the staged values.
 fn shared(log_words: u32, stage_words: u32) -> u32 {
     (4 << log_words) + 4 * stage_words
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Supports<DeduplicateTopk> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<DeduplicateTopk>>> {
         let n = plan.unique.cols;
         let fits = |&(items, _): &(usize, _)| n <= items * THREADS as usize;
         let (log_words, stage_words, name) = match KERNELS_BY_SIZE.into_iter().find(fits) {
-            // A bitonic sort stages a power of two.
+            // The bitonic sort stages a power of two of values.
             Some((items, name)) => (LOG_WORDS, (items as u32 * THREADS).next_power_of_two(), name),
             None => {
                 let limit = self.limits().shared - FIXED_SHARED;
@@ -86,7 +86,7 @@ unsafe impl Supports<DeduplicateTopk> for Cuda {
                 (log_words, 0, "deduplicate_topk_any")
             }
         };
-        // Blocks take more requests each where the grid cannot hold them all.
+        // If there are more requests than blocks, each block takes several requests.
         let blocks = plan.batch.min(1 << 30) as u32;
         Ok(Box::new(Prepared {
             cuda: self.clone(),
@@ -99,7 +99,7 @@ unsafe impl Supports<DeduplicateTopk> for Cuda {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<DeduplicateTopk> for Prepared {
     fn workspace_size(&self) -> usize {
         0
@@ -114,13 +114,13 @@ unsafe impl Kernel<DeduplicateTopk> for Prepared {
         let Prepared { cuda, plan, .. } = self;
         let counts = cuda.pointer(buffers.counts)?;
         if plan.unique.cols == 0 {
-            // No values: no block a request, only their counts.
+            // Without values no kernel is needed: only the counts are set to 0.
             let bytes = if plan.has_counts { plan.batch * size_of::<i32>() } else { 0 };
-            // SAFETY: the buffer was checked against the plan.
+            // SAFETY: `counts` was checked against the plan, and is one i32 per request.
             return cuda.enqueue(stream, |queue| unsafe { queue.zero(counts, bytes) });
         }
         let mut indices = cuda.rows(buffers.indices, &plan.indices)?;
-        // Packed rows of a request are one row.
+        // If the rows of a request are packed, the kernel reads them as one row.
         let packed = plan.mtp_step == 1 || plan.indices.row_stride == plan.indices.cols;
         let (rows, cols) = if packed {
             indices.stride *= plan.mtp_step as u64;
@@ -138,8 +138,8 @@ unsafe impl Kernel<DeduplicateTopk> for Prepared {
             log_words: self.log_words,
             stage_words: self.stage_words,
         };
-        // SAFETY: `Params` is the kernel's, field by field; the buffers were
-        // checked against the plan, which bounds every index the kernel makes.
+        // SAFETY: `Params` has the layout of the kernel's struct; the buffers were checked
+        // against the plan, which bounds every index that the kernel computes.
         cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
     }
 }

@@ -12,7 +12,7 @@ static KERNELS: Archive = archive!("hybrid_mtp_ngram");
 
 struct Prepared(Drafting);
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Supports<HybridMtpNgram> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<HybridMtpNgram>>> {
         let options = Options {
@@ -25,7 +25,7 @@ unsafe impl Supports<HybridMtpNgram> for Cuda {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<HybridMtpNgram> for Prepared {
     fn workspace_size(&self) -> usize {
         self.0.workspace_size()

@@ -1,10 +1,11 @@
 //! Host side of `kernels/indexer_topk.cu`.
 //!
-//! Its designs: the largest of each group bounds what is worth a second look, as in
-//! Dr. Top-k (Gaihre et al., 2021); candidates above a bound that rises, as WarpSelect
-//! (Johnson, Douze and Jégou, 2017) and GridSelect (Zhang et al., 2023) keep them; the k-th
-//! of them by digits, RadixSelect (Alabi et al., 2012). Their answer depends on which
-//! thread comes first among equals; here candidates stay in order of index.
+//! The design has three parts. The largest score of each group bounds which groups are
+//! worth a second look, as in Dr. Top-k (Gaihre et al., 2021). Candidates are the scores above
+//! a rising bound, as in WarpSelect (Johnson, Douze and Jégou, 2017) and GridSelect (Zhang et
+//! al., 2023). RadixSelect (Alabi et al., 2012) finds the k-th largest candidate by digits. In
+//! those papers the answer depends on which thread comes first among equal scores; here
+//! candidates stay in order of index, so the answer is always the same.
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
@@ -19,27 +20,30 @@ use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("indexer_topk");
 
-/// Threads of a block by digits: the most for which its memory suffices.
+/// Threads of a block by digits. The first of these numbers is used for which shared memory
+/// suffices.
 const THREADS: [u32; 3] = [1024, 512, 256];
-/// Scores of a thread in a tile.
+/// Scores that each thread takes of a tile.
 const OF_THREAD: usize = 8;
-/// Entries of two vectors' edges, which are candidates in name only.
+/// Unused candidate entries at the edges of the first and the last vector.
 const EDGES: usize = 16;
-/// Scores that another block is worth.
+/// Scores of a row for which an additional block is worthwhile.
 const PIECE: usize = 4096;
-/// Shared memory that the kernels use before what depends on the plan: by digits
-/// candidates, of 8 bytes each, and as much as they may.
+/// Shared memory that the kernels use for any plan, in bytes. The shared memory for candidates,
+/// `CANDIDATE` bytes each, comes in addition.
 const FIXED_SHARED: u32 = 28 * 1024;
 const CANDIDATE: usize = 8;
-/// Threads of a block by groups, and the vectors that they hold in registers. More than 8
-/// blocks have more to tell each other than they save, unless each has more than that.
+/// Threads of a block by groups, and the number of vectors that the threads of a block hold in
+/// registers. More than 8 blocks are only worthwhile if each block has more vectors than that;
+/// otherwise communication costs more than the additional blocks save.
 const GROUPS_THREADS: u32 = 512;
 const TILE: usize = 8 * GROUPS_THREADS as usize;
-/// Columns, and scores in all, from which on groups are worth it. On an H200, f32, k 2048
-/// (k 512 where marked), in microseconds by digits and by groups, for random scores, scores
-/// of which half are 0, and descending ones (where `by_groups` returns `None` at once, `spec
-/// bench indexer_topk --device cuda:0 --shape rows=64,cols=131072,k=2048,scores=relu` times
-/// digits; the descending ones were timed by a program of their own):
+/// The smallest number of columns, and of scores in all rows, for which groups are worthwhile.
+/// Times on an H200 in microseconds, f32, k 2048 unless noted: by digits and by groups, for random
+/// scores, for scores of which half are 0, and for descending scores. (With a `by_groups` that
+/// returns `None` at once, `spec bench indexer_topk --device cuda:0 --shape
+/// rows=64,cols=131072,k=2048,scores=relu` times digits. A separate program timed descending
+/// scores.)
 ///
 /// ```text
 /// rows x columns      random           zeros            descending
@@ -55,13 +59,17 @@ const TILE: usize = 8 * GROUPS_THREADS as usize;
 /// ```
 const GROUPS_COLS: usize = 1 << 13;
 const GROUPS_SCORES: usize = 1 << 20;
-/// Not so a row of one block, where a plateau costs more than twice as much as random
-/// scores: of more columns than the first, and fewer than the second.
+/// Groups are not used for a row of a single block with more columns than the first number and
+/// fewer than the second: there a plateau of equal scores would cost more than twice as much as
+/// random scores.
 const PLATEAU_COLS: [usize; 2] = [1 << 16, 1 << 18];
-/// Vectors at a multiple of which a block's piece begins.
+/// The piece of a block begins at a multiple of this number of vectors.
 const LINE: usize = 8;
-/// Groups for each score that is asked for, and at least so many in a row, as long as
-/// they are of so many pairs of vectors at most; and pairs enough for each.
+/// How rows are divided into groups. A row should have `GROUPS_OF_ONE` groups for each of its k
+/// scores, and at least `LEAST_GROUPS`. To reach these numbers, a group may shrink from
+/// 2^`LINE_FOLD` pairs of vectors to one pair; to fit shared memory, a group may grow to
+/// 2^`MOST_FOLD` pairs. A row needs at least `ENOUGH_OF_ONE` pairs, and groups, for each of its k
+/// scores.
 const GROUPS_OF_ONE: usize = 4;
 const LEAST_GROUPS: usize = 8192;
 const LINE_FOLD: u32 = 2;
@@ -113,15 +121,15 @@ struct Prepared {
     team: Team,
 }
 
-/// The blocks that own a row, and what shared memory holds of each.
+/// The blocks that own a row, and the sizes of the arrays in the shared memory of each block.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Team {
     blocks: u32,
     threads: u32,
-    /// Candidates by digits, or where a row turns out not to suit groups.
+    /// Candidates, by digits or if the data of a row turn out not to suit groups.
     capacity: u32,
-    /// By groups: their largest, those that are read again, words of a bit a score, and
-    /// scores that reach the bound. All 0 by digits.
+    /// By groups: the number of groups, the groups that are read again, the words of a bitmap
+    /// with one bit per score, and the scores that reach the bound. All four are 0 by digits.
     groups: u32,
     listed: u32,
     words: u32,
@@ -129,14 +137,15 @@ struct Team {
 }
 
 impl Team {
-    /// For so many rows, with at most `most` blocks to a row, on a device with this
-    /// many multiprocessors and as much shared memory for candidates.
+    /// The team that selects by digits, with at most `most` blocks per row, on a device with
+    /// this many multiprocessors and `memory` bytes of shared memory for candidates.
     fn by_digits(plan: &Plan, most: u32, multiprocessors: u32, memory: u32) -> Self {
         let limit = memory as usize / CANDIDATE / EDGES * EDGES;
         let enough = |threads: u32| plan.k + threads as usize * OF_THREAD + EDGES;
         let fits = |&threads: &u32| enough(threads) <= limit;
         let threads = THREADS.into_iter().find(fits).unwrap_or(THREADS[THREADS.len() - 1]);
-        // The kernel gives each thread a coarse bin of another block.
+        // Each thread of the kernel reads a coarse bin of another block, so the number of blocks
+        // is limited by the number of threads.
         let most = most.min(threads / 64);
         let worth = plan.scores.cols.div_ceil(PIECE).max(1);
         let spread = (multiprocessors as usize / plan.scores.rows.max(1)).max(1);
@@ -146,17 +155,18 @@ impl Team {
         Team { blocks: blocks as u32, threads, capacity: capacity as u32, ..Team::default() }
     }
 
-    /// The same where rows have groups enough and memory suffices.
+    /// The team that selects by groups; `None` if rows have too few groups, if groups are not
+    /// worthwhile, or if shared memory does not suffice.
     fn by_groups(plan: &Plan, most: u32, multiprocessors: u32, memory: u32) -> Option<Self> {
         let (cols, k) = (plan.scores.cols, plan.k);
         let of_vector = 16 / plan.scores.dtype.size();
-        // A row may begin anywhere in its first vector.
+        // A row may begin and end anywhere in a vector.
         let vectors = (cols + 2 * (of_vector - 1)) / of_vector;
         if vectors / 2 < ENOUGH_OF_ONE * k {
             return None;
         }
-        // Clusters of more than two blocks leave some multiprocessors of a part of the
-        // device without.
+        // Clusters of more than two blocks leave some multiprocessors idle, because the number of
+        // multiprocessors in a part of the device is not always a multiple of the cluster.
         let spare = |blocks: u32| if blocks > 2 { multiprocessors / 4 } else { 0 };
         let fits = |&blocks: &u32| {
             plan.scores.rows.saturating_mul(blocks as usize)
@@ -177,11 +187,12 @@ impl Team {
         let least_fold = (0..LINE_FOLD).find(|fold| vectors >> (fold + 2) < wanted);
         (least_fold.unwrap_or(LINE_FOLD)..=MOST_FOLD).find_map(|fold| {
             let groups = (((of_piece - 1) >> (fold + 1)) + 1).next_multiple_of(4);
-            // Those above the bound, those at it, and what a step of the list adds.
+            // Groups above the bound, groups at the bound, and groups that one step adds to the
+            // list.
             let listed = groups.min(2 * k + 2048).next_multiple_of(4);
             let words = (of_piece * of_vector / 32 + 1).next_multiple_of(4);
             let first = groups + words + listed / 2;
-            // The first block takes the scores of all over in place of those.
+            // At the end the first block collects the scores of all blocks in the same memory.
             let room = memory as usize / 4;
             let most = (room.checked_sub(first)? / 2).min(room / 4);
             let candidates = most.min(4 * k + 2048).min(cols + EDGES) / 4 * 4;
@@ -221,7 +232,7 @@ impl Team {
     }
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Supports<IndexerTopk> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<IndexerTopk>>> {
         let limits = self.limits();
@@ -242,7 +253,7 @@ unsafe impl Supports<IndexerTopk> for Cuda {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<IndexerTopk> for Prepared {
     fn workspace_size(&self) -> usize {
         0
@@ -271,8 +282,8 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
             candidates: self.team.candidates,
             brain: u32::from(plan.scores.dtype == DType::BF16),
         };
-        // SAFETY: `Params` is the kernel's, field by field; the buffers were
-        // checked against the plan, and the kernel cuts lengths and starts, which
+        // SAFETY: `Params` has the layout of the kernel's struct; the buffers were
+        // checked against the plan, and the kernel clamps lengths and starts, which
         // are data, to the plan's sizes.
         cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
     }

@@ -1,4 +1,4 @@
-//! One file an operator. How such a file looks:
+//! One file per operator. The outline of such a file:
 //!
 //! ```text
 //! static KERNELS: Archive = archive!("name");     kernels/name.cu, compiled
@@ -18,20 +18,22 @@
 //! ```
 //!
 //! * **Kernels** are `extern "C" __global__ void name_dtype(const __grid_constant__
-//!   Params p)`: one argument, the dtype of the data as suffix (`SPEC_KERNEL` in
-//!   `kernels/common.cuh` makes them from a template). Integer arguments of either
-//!   width are no template parameter: pass [`Integers`](crate::kernel::Integers).
+//!   Params p)`: one argument, and the dtype of the data as suffix of the name
+//!   (`SPEC_KERNEL` in `kernels/common.cuh` makes a kernel from a template). The width of
+//!   an integer argument is no template parameter: pass
+//!   [`Integers`](crate::kernel::Integers).
 //! * **Arguments** come from [`Cuda::pointer`](crate::Cuda), `rows`, `integers` and
-//!   `workspace`; what is absent is a null pointer.
+//!   `workspace`; an absent argument is a null pointer.
 //! * **Shapes** ([`Shape`](crate::kernel::Shape)) are chosen in `prepare` from a small
-//!   table with the measurement that set it. `cuda.limits()` has the number of
-//!   multiprocessors, the shared memory of a block, the most blocks of a cluster;
-//!   `SPEC_CUDA_LIMITS` lowers them for tests, so use nothing else.
-//!   A shape with no blocks enqueues nothing. No cluster is launched unasked:
-//!   [`Cuda::cluster_at_most`](crate::Cuda::cluster_at_most) says what the device runs.
-//! * **Counters** that must start at zero are workspace, cleared by
-//!   `queue.zero(address, bytes)`, which a graph captures as a memset; nothing
-//!   belongs to the descriptor, since two streams may run it at once.
+//!   table, which states the measurement behind its values. `cuda.limits()` has the number
+//!   of multiprocessors, the shared memory of a block and the largest number of blocks in a
+//!   cluster. `SPEC_CUDA_LIMITS` lowers these limits for tests, so take them from nowhere
+//!   else. A shape with no blocks enqueues nothing. Before a cluster is launched,
+//!   [`Cuda::cluster_at_most`](crate::Cuda::cluster_at_most) must say that the device runs
+//!   a cluster of this size.
+//! * **Counters** that must start at zero lie in the workspace and are cleared by
+//!   `queue.zero(address, bytes)`, which a graph captures as a memset. Counters cannot lie
+//!   in the descriptor, since two streams may run one descriptor at the same time.
 
 mod adjust_logits;
 mod append_tokens;
@@ -55,7 +57,7 @@ mod tests {
 
     use super::*;
 
-    /// The parameter structs of all kernels.
+    /// The headers with the parameter structs of all kernels.
     const HEADERS: [Header; 13] = [
         adjust_logits::HEADER,
         append_tokens::HEADER,

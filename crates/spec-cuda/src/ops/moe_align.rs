@@ -1,8 +1,9 @@
 //! Host side of `kernels/moe_align.cu`.
 //!
-//! Its design: a counting sort whose ranks within a warp are ballots of equals, the
-//! multisplit of Ashkiani et al. (2016), so that the order is that of the picks; the
-//! kernels that it replaces add to counters in whatever order threads come.
+//! The design is a counting sort. Within a warp, ballots find the lanes with equal experts,
+//! which gives each pick its rank: the multisplit of Ashkiani et al. (2016). So the picks of
+//! an expert keep their order. Other kernels for this task add to atomic counters, and their
+//! order changes from run to run.
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
@@ -17,14 +18,15 @@ use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("moe_align");
 
-/// Threads of a block: the most for which its memory suffices.
+/// Threads of a block. The first of these numbers is used for which shared memory suffices.
 const THREADS: [u32; 4] = [1024, 512, 256, 128];
-/// Picks of a thread, at most.
+/// The largest number of picks per thread.
 const MAX_TURNS: u32 = 8;
-/// Shared memory that the kernels use beside what is asked for.
+/// Shared memory that the kernels use in addition to the dynamic shared memory, in bytes.
 const FIXED_SHARED: u32 = 512;
-/// Picks, and places to fill, that a block of a cluster is worth, and the most picks
-/// that one takes. On an H200, 256 experts, in microseconds, blocks x threads:
+/// A cluster has a block for every `PICKS` picks or every `PLACES` places of the output,
+/// whichever are more blocks, and a block takes at most `MOST_PICKS` picks. Times on an H200
+/// with 256 experts, in microseconds, by blocks x threads:
 ///
 /// ```text
 /// tokens, top 8   1 x 256   1 x 512   8 x 256   16 x 512   three launches x 512
@@ -38,11 +40,12 @@ const FIXED_SHARED: u32 = 512;
 const PICKS: usize = 256;
 const PLACES: usize = 1 << 16;
 const MOST_PICKS: usize = 2048;
-/// Picks from which blocks are as large as they get.
+/// The largest number of picks for which blocks have 512 threads or fewer.
 const MANY: usize = 1 << 18;
-/// The most picks for which every warp ranks all of them, its threads, and the places and
-/// experts that a block is worth. On an H200, 256 experts, 1 and 4 tokens: 4.3 us with one
-/// block that counts, 2.2 and 2.8 us so.
+/// Up to `FEW` picks, every warp ranks all picks. Blocks then have `FEW_THREADS` threads, and
+/// there is a block for every `FEW_PLACES` places or every `FEW_EXPERTS` experts, whichever are
+/// more blocks. On an H200 with 256 experts, this takes 2.2 us for 1 token and 2.8 us for 4
+/// tokens; one block that counts takes 4.3 us for either.
 const FEW: usize = 32;
 const FEW_THREADS: u32 = 256;
 const FEW_PLACES: usize = 1024;
@@ -97,7 +100,7 @@ launch_params! {
 pub(super) const HEADER: Header =
     Header { name: "moe_align", includes: &["common.cuh"], structs: &[Params::DESCRIPTION] };
 
-/// Blocks that share the picks, and what each takes.
+/// The blocks that share the picks, the threads of a block, and the picks per thread (`turns`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Team {
     blocks: u32,
@@ -106,13 +109,13 @@ struct Team {
 }
 
 impl Team {
-    /// As many as `blocks`, each with as few turns as that leaves.
+    /// A team of `blocks` blocks with the fewest turns that cover all picks.
     fn new(picks: usize, blocks: u32, threads: u32) -> Self {
         let turns = picks.div_ceil((blocks * threads) as usize).max(1);
         Team { blocks, threads, turns: turns.min(u32::MAX as usize) as u32 }
     }
 
-    /// Dynamic shared memory of a block, as the kernel lays it out.
+    /// Size of the dynamic shared memory of a block in bytes: the arrays of `Shared` in the kernel.
     fn shared(self, locals: u32) -> u32 {
         let words = 3 * locals + 1 + 2 * self.turns.min(MAX_TURNS) * self.threads;
         let counters = locals.next_multiple_of(2) + self.threads / 32 * locals;
@@ -125,9 +128,9 @@ impl Team {
 }
 
 enum Launches {
-    /// A pick a lane.
+    /// At most one pick per lane.
     Few(Function),
-    /// A block, or a cluster of them.
+    /// One launch of a single block or a single cluster.
     One(Function),
     Three {
         count: Function,
@@ -143,7 +146,7 @@ struct Prepared {
     team: Team,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Supports<MoeAlign> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<MoeAlign>>> {
         let (locals, picks) = (plan.params.local_experts, plan.picks());
@@ -189,12 +192,12 @@ unsafe impl Supports<MoeAlign> for Cuda {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<MoeAlign> for Prepared {
     fn workspace_size(&self) -> usize {
         match self.launches {
             Launches::Few(_) | Launches::One(_) => 0,
-            // A row of counts a block, and their sums.
+            // A row of counts per block, and a row of their sums.
             Launches::Three { .. } => {
                 (self.team.blocks as usize + 1) * self.plan.params.local_experts * 4
             }
@@ -232,9 +235,9 @@ unsafe impl Kernel<MoeAlign> for Prepared {
             blocks: team.blocks,
         };
         let shape = team.shape(locals);
-        // SAFETY: `Params` is the kernels', field by field; the buffers were
-        // checked against the plan, and every expert, which is data, is compared
-        // with the plan's sizes before it is used.
+        // SAFETY: `Params` has the layout of the kernels' struct; the buffers were
+        // checked against the plan, and the kernels compare every expert, which is
+        // data, with the plan's sizes before using it as an index.
         cuda.enqueue(stream, |queue| unsafe {
             match &self.launches {
                 Launches::Few(few) => {
@@ -243,7 +246,7 @@ unsafe impl Kernel<MoeAlign> for Prepared {
                 Launches::One(one) => queue.launch(one, shape.cluster(team.blocks), &params),
                 Launches::Three { count, sum, place } => {
                     queue.launch(count, shape, &params)?;
-                    // A warp a local expert.
+                    // One warp per local expert.
                     let sums = Shape::new(locals.div_ceil(8), 256);
                     queue.launch(sum, sums, &params)?;
                     queue.launch(place, shape, &params)

@@ -1,5 +1,5 @@
-//! Host side of `kernels/ngram_search.cuh`, for every operator that searches, and of
-//! `kernels/ngram.cuh`: what `ngram_match` and `hybrid_mtp_ngram` share.
+//! Host side of `kernels/ngram_search.cuh`, which every n-gram search uses, and of
+//! `kernels/ngram.cuh`, which `ngram_match` and `hybrid_mtp_ngram` share.
 
 use std::hash::{BuildHasher, RandomState};
 use std::sync::LazyLock;
@@ -15,14 +15,15 @@ use crate::archive::Archive;
 use crate::args::{Integers, Rows};
 use crate::launch::{Function, Shape};
 
-/// Threads of a block, at most.
+/// The largest number of threads in a block.
 pub(super) const THREADS: u32 = 512;
 const WARPS: u32 = THREADS / 32;
-/// The most blocks of a cluster: more have more to tell each other than they save.
+/// The largest number of blocks in a cluster: with more blocks, communication costs more than
+/// the additional blocks save.
 const MAX_CLUSTER: u32 = 8;
-/// What a warp reads at once.
+/// Bytes that a warp reads at once.
 const CHUNK_BYTES: usize = 2048;
-/// The most warps for a request.
+/// The largest number of warps for a request.
 const MAX_TEAM: usize = 256;
 /// Bytes of a block's slot in the workspace.
 pub(super) const SLOT: usize = 16;
@@ -89,21 +90,21 @@ launch_params! {
 pub(super) const HEADER: Header =
     Header { name: "ngram", includes: &["common.cuh"], structs: &[Params::DESCRIPTION] };
 
-/// How many blocks search for a request, and warps in each, as powers of two.
+/// The blocks that search for one request, and the warps of each block, as powers of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Team {
     pub block_bits: u32,
     pub warp_bits: u32,
-    /// Warps of a block, a power of two: of one team or several.
+    /// Warps of a block, a power of two. The warps of a block may belong to several teams.
     warps: u32,
-    /// Whether the blocks are a cluster.
+    /// Whether the blocks of the team are a cluster.
     clustered: bool,
 }
 
 impl Team {
-    /// Warps for a request, by requests and chunks of 2 KB in its rows. On an
-    /// H100, i64, in microseconds, with 4 to 256 warps a request ("low": found
-    /// near the start, "none": nowhere):
+    /// The team for each of `requests` requests whose rows have `bytes` bytes, on a device
+    /// with `sms` multiprocessors. Times on an H100, i64, in microseconds, with 4 to 256
+    /// warps per request ("low": the match is near the start, "none": there is no match):
     ///
     /// ```text
     /// requests x tokens, found    4     8     16    32    64    128   256
@@ -118,8 +119,8 @@ impl Team {
     /// ```
     pub(super) fn new(requests: usize, bytes: usize, sms: u32) -> Self {
         let chunks = (bytes / CHUNK_BYTES).max(1);
-        // 16 warps a multiprocessor keep memory busy; what more of them read
-        // before a match is known is wasted.
+        // 16 warps per multiprocessor keep memory busy. More warps would read more
+        // tokens in vain before a match is known.
         let share = (16 * sms as usize / requests.max(1)).max(1);
         let warps = share.min(chunks.next_power_of_two()).min(MAX_TEAM).ilog2();
         let warp_bits = warps.min(WARPS.ilog2());
@@ -127,8 +128,9 @@ impl Team {
     }
 
     /// As [`new`](Self::new), for operators whose teams of several blocks are clusters.
-    /// On an H200, i64, in microseconds, by warps a request / in a block, or blocks x
-    /// warps; no budget binds where nothing else is said:
+    /// Times on an H200, i64, in microseconds. Columns are the warps of a request / the warps
+    /// of a block, or blocks x warps of a team. Unless a row says that the budget binds, the
+    /// budget of tokens is large enough for all requests:
     ///
     /// ```text
     /// requests x tokens, found    4/4   4/16  8/8   16/16 4x4   8x4   8x8   8x16
@@ -147,12 +149,12 @@ impl Team {
     /// 1024 x 512, budget binds   12.8  9.77  13.1  10.0  14.1  10.7
     /// ```
     ///
-    /// Clusters are of at most `most` blocks, of which there are 2 and more.
+    /// A cluster has at most `most` blocks; `most` is at least 2.
     fn within_cluster(requests: usize, bytes: usize, sms: u32, most: u32) -> Self {
         let chunks = (bytes / CHUNK_BYTES).max(1);
         let share = |warps: usize| (warps * sms as usize / requests.max(1)).max(1);
-        // What a warp does beside reading takes as long as a few chunks. Few warps are
-        // soonest done with it; more of them keep memory busy where there is much to read.
+        // The fixed work of a warp takes as long as reading a few chunks, so few warps are
+        // best for short rows. For long rows more warps keep memory busy.
         let useful = chunks.next_power_of_two().min((chunks / 3).max(8));
         let busy = match chunks / share(8) {
             0..=16 => 8,
@@ -168,7 +170,8 @@ impl Team {
             _ => most.ilog2(),
         };
         let warp_bits = warps - block_bits;
-        // The more requests, the more threads should settle them where the budget binds.
+        // If the budget binds, one block settles all requests, and the more requests there
+        // are, the more threads this block should have.
         let least = match requests {
             _ if block_bits > 0 => 0,
             0..=64 => 4,
@@ -179,7 +182,7 @@ impl Team {
         Team { block_bits, warp_bits, warps: least.max(1 << warp_bits), clustered }
     }
 
-    /// The grid in which every request has its team.
+    /// The launch shape with a team for each request.
     pub(super) fn shape(self, requests: usize) -> Shape {
         let blocks = requests.div_ceil((self.warps >> self.warp_bits) as usize) as u32;
         let threads = self.warps * 32;
@@ -189,14 +192,15 @@ impl Team {
         Shape { grid: [blocks, 1 << self.block_bits], ..Shape::new(blocks, threads) }
     }
 
-    /// Bytes of the slots of all blocks; a cluster has one.
+    /// Size of the slots in bytes: a slot for each block of each team, but only one slot for
+    /// a cluster.
     pub(super) fn slots(self, requests: usize) -> usize {
         let slots = if self.clustered { requests } else { requests << self.block_bits };
         slots * SLOT
     }
 }
 
-/// Refuses sizes beyond an i32, which the kernels count with.
+/// Refuses sizes that exceed an i32, because the kernels count with i32.
 pub(super) fn check_sizes(cuda: &Cuda, sizes: &[(&str, usize)]) -> Result<()> {
     let limit = i32::MAX as usize;
     match sizes.iter().find(|(_, size)| *size > limit) {
@@ -208,7 +212,7 @@ pub(super) fn check_sizes(cuda: &Cuda, sizes: &[(&str, usize)]) -> Result<()> {
     }
 }
 
-/// The name in kernels of a token type; u32 has the bits of i32.
+/// The suffix of a kernel's name for a token type. The i32 kernels handle u32 too.
 pub(super) fn token_name(dtype: DType) -> &'static str {
     if dtype == DType::I64 { "i64" } else { "i32" }
 }
@@ -222,7 +226,8 @@ pub(super) struct Options {
     pub threshold: i32,
 }
 
-/// The arguments of an operator; what it has not is absent.
+/// The arguments of `ngram_match` or `hybrid_mtp_ngram`; arguments that only the other operator
+/// has are `None`.
 pub(super) struct Arguments<'a> {
     pub input_ids: View<'a>,
     pub input_ids_len: View<'a>,
@@ -238,7 +243,7 @@ pub(super) struct Arguments<'a> {
     pub flags: Option<ViewMut<'a>>,
 }
 
-/// Either operator, ready for a plan.
+/// `ngram_match` or `hybrid_mtp_ngram`, prepared for a plan.
 pub(super) struct Drafting {
     cuda: Cuda,
     rows: TokenRows,
@@ -319,20 +324,21 @@ impl Drafting {
             max_draft_tokens: options.max_draft_tokens as i32,
             threshold: options.threshold,
         };
-        // SAFETY: `Params` is the kernel's, field by field; the buffers were
-        // checked against the plan, the workspace holds the slots of this shape,
-        // and the kernel cuts lengths and steps, which are data, to the rows.
+        // SAFETY: `Params` has the layout of the kernel's struct; the buffers were
+        // checked against the plan; the workspace holds the slots of this shape; the
+        // kernel clamps lengths and steps, which are data, to the sizes of the rows.
         cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
     }
 }
 
-/// The number of a launch, by which its blocks know what they left for each other
-/// from what lay there before: 30 bits in each half, above a 1 and a 0. So neither
-/// half is 0, which is what a launch leaves, nor that of a hint, which has the 0
-/// turned over.
+/// The number of a launch. The blocks of a launch leave values for each other in the
+/// workspace, and the number tells these values from values that lay there before.
+/// Each half of the number has 30 mixed bits above the bits 0 and 1. So a half is
+/// never 0, which is the value that a launch leaves behind, and never equals a half of
+/// a hint, whose low bits are 1 and 1.
 ///
-/// A process repeats a number after 2^60 launches. What another process, or whoever
-/// had the memory, left there has it by chance alone: 1 in 2^60.
+/// A process repeats a number after 2^60 launches. A value that another process or a
+/// previous owner of the memory left there equals the number by chance only: 1 in 2^60.
 pub(super) fn number() -> u64 {
     static SEED: LazyLock<u64> = LazyLock::new(|| RandomState::new().hash_one("launches"));
     static COUNT: AtomicU64 = AtomicU64::new(0);
@@ -342,8 +348,8 @@ pub(super) fn number() -> u64 {
 
 const MASK: u64 = (1 << 60) - 1;
 
-/// SplitMix64's mixing, in 60 bits: each step is a bijection of them, so different
-/// counts give different numbers.
+/// The mixing function of SplitMix64, cut to 60 bits. Each step is a bijection of the 60-bit
+/// integers, so different counts give different numbers.
 fn mixed(mut z: u64) -> u64 {
     z = (z ^ z >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9) & MASK;
     z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB) & MASK;
@@ -354,7 +360,7 @@ fn mixed(mut z: u64) -> u64 {
 mod tests {
     use super::*;
 
-    /// Undoes `z ^ z >> shift`.
+    /// Inverts `z ^ z >> shift`.
     fn unshifted(z: u64, shift: u32) -> u64 {
         (0..60 / shift).fold(z, |x, _| z ^ x >> shift)
     }

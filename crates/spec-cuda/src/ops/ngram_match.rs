@@ -12,7 +12,7 @@ static KERNELS: Archive = archive!("ngram_match");
 
 struct Prepared(Drafting);
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Supports<NgramMatch> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<NgramMatch>>> {
         let options = Options {
@@ -25,7 +25,7 @@ unsafe impl Supports<NgramMatch> for Cuda {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<NgramMatch> for Prepared {
     fn workspace_size(&self) -> usize {
         self.0.workspace_size()

@@ -68,7 +68,7 @@ struct Prepared {
     shape: Shape,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Supports<PromptLookup> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<PromptLookup>>> {
         let tokens = &plan.tokens;
@@ -88,13 +88,13 @@ unsafe impl Supports<PromptLookup> for Cuda {
 }
 
 impl Prepared {
-    /// Bytes of slots: none where a team lies within a block.
+    /// Size of the slots in bytes: 0 if each team lies within one block.
     fn slots(&self) -> usize {
         if self.team.block_bits == 0 { 0 } else { self.team.slots(self.plan.tokens.rows) }
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<PromptLookup> for Prepared {
     fn workspace_size(&self) -> usize {
         match self.slots() {
@@ -129,9 +129,9 @@ unsafe impl Kernel<PromptLookup> for Prepared {
             min_ngram: plan.params.min_ngram as u32,
             reserved: 0,
         };
-        // SAFETY: `Params` is the kernel's, field by field; the buffers were checked
-        // against the plan, the workspace holds the slots and tickets of this shape,
-        // and the kernel cuts lengths, which are data, to the rows.
+        // SAFETY: `Params` has the layout of the kernel's struct; the buffers were checked
+        // against the plan; the workspace holds the slots and tickets of this shape; the
+        // kernel clamps lengths, which are data, to the size of the rows.
         cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
     }
 }

@@ -66,7 +66,7 @@ launch_params! {
 pub(super) const HEADER: Header =
     Header { name: "rejection_sample", includes: &["ids.cuh"], structs: &[Params::DESCRIPTION] };
 
-/// The type of an argument; any for an absent one, of which nothing is read.
+/// The dtype of an argument. An absent argument is not read, so any dtype will do.
 fn dtype_of(argument: Option<Vector>) -> DType {
     argument.map_or(DType::I32, |vector| vector.dtype)
 }
@@ -79,7 +79,7 @@ struct Prepared {
     rows_ahead: u32,
 }
 
-/// The blocks that search a request's row, a cluster, and the threads of each.
+/// The blocks of the cluster that searches the rows of a request, and the threads of each block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Team {
     blocks: u32,
@@ -87,8 +87,9 @@ struct Team {
 }
 
 impl Team {
-    /// Powers of two, at most `most` blocks. Blocks x threads on an H200, 8 drafts of f32, in
-    /// microseconds, argmax:
+    /// The team for a request; the numbers are powers of two, and the blocks are at most `most`.
+    /// Times on an H200 in microseconds, by blocks x threads, for the argmax recovery, 8 drafts
+    /// and f32:
     ///
     /// ```text
     /// batch, vocab   16 x 256     8 x 512      8 x 256      4 x 512
@@ -103,13 +104,13 @@ impl Team {
     /// 64, 128256     23           24           22           23
     /// ```
     ///
-    /// With greedy requests among them, 8 x 256 takes 6.1 where 8 x 512 takes 6.3 (8, 32000),
-    /// and 16 x 256 takes 12.3 where 8 x 512 takes 14.4 (16, 128256).
+    /// If some requests are greedy, 8 x 256 takes 6.1 and 8 x 512 takes 6.3 (batch 8, vocab 32000);
+    /// 16 x 256 takes 12.3 and 8 x 512 takes 14.4 (batch 16, vocab 128256).
     fn new(plan: &Plan, most: u32) -> Self {
         let follows = plan.params.acceptance == Acceptance::Greedy || plan.greedy.is_some();
         let (small, large) = (plan.vocab() < 40_000, plan.vocab() > 100_000);
         let (blocks, threads) = match plan.batch {
-            // The race is made for blocks of so many threads.
+            // Sampling by a race is written for blocks of 512 threads.
             0..=16 if plan.samples() => (16, 512),
             17..=32 if plan.samples() => (8, 512),
             33..=256 if plan.samples() => (4, 512),
@@ -124,7 +125,8 @@ impl Team {
             129..=256 => (2, 256),
             _ => (1, 512),
         };
-        // Blocks that the device does not run leave their share to larger ones.
+        // If the device cannot run that many blocks in a cluster, fewer but larger blocks do the
+        // work.
         if blocks <= most { Team { blocks, threads } } else { Team { blocks: most, threads: 512 } }
     }
 
@@ -135,7 +137,7 @@ impl Team {
     }
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Supports<RejectionSample> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {
         let params = &plan.params;
@@ -158,15 +160,16 @@ unsafe impl Supports<RejectionSample> for Cuda {
             plan: plan.clone(),
             function,
             shape,
-            // Rows of a greedy walk that are read before it gets there: on an
-            // H100, 8 drafts all accepted, 15 for 35 us at batch 1 and 56 for
-            // 65 us at batch 32. Beyond, reading too much costs more.
+            // Rows that a greedy walk reads before it is known whether the walk
+            // gets there. On an H100, with all of 8 drafts accepted, 4 rows ahead
+            // take 15 us instead of 35 us at batch 1, and 56 us instead of 65 us at
+            // batch 32. In larger batches, reading rows in vain costs more.
             rows_ahead: if plan.batch <= 32 { 4 } else { 1 },
         }))
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<RejectionSample> for Prepared {
     fn workspace_size(&self) -> usize {
         0
@@ -205,7 +208,7 @@ unsafe impl Kernel<RejectionSample> for Prepared {
             rows_ahead: self.rows_ahead,
             leading: u32::from(plan.has_leading_zero()),
         };
-        // SAFETY: `Params` is the kernel's, field by field; the buffers were
+        // SAFETY: `Params` has the layout of the kernel's struct; the buffers were
         // checked against the plan, and the kernel checks offsets and tokens,
         // which are data, against the plan's sizes.
         cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })

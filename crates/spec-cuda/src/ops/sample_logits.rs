@@ -1,8 +1,9 @@
 //! Host side of `kernels/sample_logits.cu`.
 //!
-//! Its design: RadixSelect (Alabi et al., 2012) over sums of integer weights beside
-//! counts of keys, so that top-k and top-p are one search for where a row is cut, where
-//! FlashInfer (Ye et al., 2025) draws and rejects until a token is within the cut.
+//! The design is RadixSelect (Alabi et al., 2012), which here adds up integer weights in
+//! addition to counting keys. So a single search finds where top-k and top-p cut a row.
+//! FlashInfer (Ye et al., 2025) instead draws tokens and rejects them until a token is
+//! within the cut.
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
@@ -98,7 +99,7 @@ pub(super) const HEADER: Header = Header {
 /// Threads of a block: `SELECT_THREADS`.
 const THREADS: u32 = 512;
 
-/// A kernel of which a cluster of blocks owns a row.
+/// A kernel in whose launch each cluster owns one row.
 struct ByRow {
     function: Function,
     shape: Shape,
@@ -108,12 +109,13 @@ struct Prepared {
     cuda: Cuda,
     plan: Plan,
     draw: ByRow,
-    /// Where something is reported of the tokens.
+    /// The kernel that reports log-probabilities, ranks or the likeliest tokens, if any are wanted.
     report: Option<ByRow>,
 }
 
-/// How many blocks own a row: the largest cluster of which there are enough at a time, `at_once` of
-/// each size, that no row waits for another.
+/// How many blocks own a row: the largest cluster of which the device runs at least `rows` at a
+/// time, so that no row waits for another. `at_once` tells, for a number of blocks, how many
+/// clusters of this size run at a time.
 fn blocks_for(rows: usize, at_once: impl Fn(u32) -> Result<u32>) -> Result<u32> {
     for blocks in [16, 8, 4, 2] {
         if rows.max(1) <= at_once(blocks)? as usize {
@@ -142,7 +144,8 @@ impl ByRow {
 
 impl Prepared {
     fn new(cuda: &Cuda, plan: &Plan) -> Result<Self> {
-        // A row of which one token is drawn from all, or the likeliest taken, needs less.
+        // The plain kernel is quicker, and suffices if a row draws one token from all tokens, or
+        // takes the likeliest token.
         let weighs = plan.probs.is_some() || plan.processed_logprobs.is_some();
         let plain = !plan.filters && !weighs && plan.draws() == 1;
         let dtype = plan.logits.dtype.name();
@@ -158,14 +161,14 @@ impl Prepared {
     }
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Supports<SampleLogits> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<SampleLogits>>> {
         Ok(Box::new(Prepared::new(self, plan)?))
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<SampleLogits> for Prepared {
     fn workspace_size(&self) -> usize {
         0
@@ -200,7 +203,7 @@ unsafe impl Kernel<SampleLogits> for Prepared {
             top: plan.top() as u32,
             reserved: 0,
         };
-        // Of what is absent it does not matter.
+        // An absent `requests` is not read, so any dtype will do.
         let index = plan.of_rows.map_or(DType::I32, |of_rows| of_rows.dtype);
         let params = Params {
             logits,
@@ -222,8 +225,9 @@ unsafe impl Kernel<SampleLogits> for Prepared {
             min_p_first: u32::from(plan.params.min_p_first),
             reserved: 0,
         };
-        // SAFETY: `Params` and `Report` are the kernels', field by field; the buffers were checked against
-        // the plan, and the kernels check requests and tokens, which are data, against the plan's sizes.
+        // SAFETY: `Params` and `Report` have the layout of the kernels' structs; the buffers were
+        // checked against the plan, and the kernels check requests and tokens, which are data,
+        // against the plan's sizes.
         cuda.enqueue(stream, |queue| unsafe {
             queue.launch(&self.draw.function, self.draw.shape, &params)?;
             match &self.report {

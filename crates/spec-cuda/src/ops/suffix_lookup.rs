@@ -14,9 +14,9 @@ use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("suffix_lookup");
 
-/// Tokens of a tile, which a warp of the first launch has.
+/// Tokens of a tile; a warp of the first launch (`scan`) scans one tile.
 const TILE: usize = 512;
-/// Threads of a block of each launch, and the tiles that these are.
+/// Threads of a block in both launches, and tiles of a block in the first: one per warp.
 const THREADS: u32 = 256;
 const TILES: usize = 8;
 
@@ -90,7 +90,7 @@ struct Prepared {
     corpus_tiles: usize,
 }
 
-// SAFETY: the kernels keep within what the plan describes, whatever the data.
+// SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Supports<SuffixLookup> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<SuffixLookup>>> {
         check_sizes(self, &[("requests", plan.tokens.rows)])?;
@@ -110,19 +110,20 @@ unsafe impl Supports<SuffixLookup> for Cuda {
 }
 
 impl Prepared {
-    /// Slots of the hash table: at most half of them are taken.
+    /// Slots of the hash table: twice as many as windows, so at most half of the slots are taken.
     fn table(&self) -> usize {
         (2 * self.plan.params.max_windows).next_power_of_two().max(64)
     }
 
-    /// The most offers of a request: of the root and of each node as many children as may still
-    /// become nodes, `width` at most.
+    /// The largest number of offers of a request. The root and each node offer at most `width`
+    /// children, and not more children than may still become nodes.
     fn offers(&self) -> usize {
         let width = self.plan.params.width;
         (0..=self.plan.drafts.cols).map(|left| left.min(width)).sum::<usize>().max(1)
     }
 
-    /// Dynamic shared memory of a block of the second launch, as the kernel lays it out.
+    /// Size of the dynamic shared memory of a block in the second launch (`grow`), in bytes, as
+    /// laid out by the kernel.
     fn shared(&self) -> usize {
         let windows = self.plan.params.max_windows;
         let tokens = windows.next_multiple_of(2) * self.plan.tokens.dtype.size();
@@ -130,7 +131,7 @@ impl Prepared {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<SuffixLookup> for Prepared {
     fn workspace_size(&self) -> usize {
         (self.own_tiles + self.corpus_tiles).saturating_mul(self.plan.tokens.rows).saturating_mul(8)
@@ -175,14 +176,14 @@ unsafe impl Kernel<SuffixLookup> for Prepared {
             offers: self.offers() as u32,
         };
         let batch = plan.tokens.rows;
-        // Without requests there is nothing to scan for.
+        // Without requests the corpus need not be scanned.
         let tiles = if batch == 0 { 0 } else { batch * own_tiles + corpus_tiles };
         let scan = Shape::new(tiles.div_ceil(TILES) as u32, THREADS);
         let blocks = batch.min(1 << 30) as u32;
         let grow = Shape::new(blocks, THREADS).shared(self.shared() as u32);
-        // SAFETY: `Params` is the kernels', field by field; the buffers were checked against the
-        // plan, the workspace holds the notes of this shape, and the kernels cut lengths, which are
-        // data, to the rows and the corpus.
+        // SAFETY: `Params` has the layout of the kernels' struct; the buffers were checked against
+        // the plan; the workspace holds the notes of this shape; the kernels clamp lengths, which
+        // are data, to the sizes of the rows and of the corpus.
         cuda.enqueue(stream, |queue| unsafe {
             queue.launch(&self.scan, scan, &params)?;
             queue.launch(&self.grow, grow, &params)
@@ -190,7 +191,7 @@ unsafe impl Kernel<SuffixLookup> for Prepared {
     }
 }
 
-/// A matrix that may be absent.
+/// The argument for a matrix that may be absent.
 fn optional(cuda: &Cuda, view: impl Located, matrix: Option<Matrix>) -> Result<Rows> {
     matrix.map_or(Ok(Rows::ABSENT), |matrix| cuda.rows(view, &matrix))
 }

@@ -16,15 +16,17 @@ use crate::launch::{Function, Shape};
 static KERNELS: Archive = archive!("topk_router");
 
 const WARP: usize = 32;
-/// Most threads of a block, and blocks a multiprocessor, for any shape: a warp a
-/// token, the rest of the tokens in turn.
+/// For the kernel that takes any shape: the largest number of threads in a block, and blocks
+/// per multiprocessor. Each warp takes one token at a time.
 const ANY: (u32, u32) = (128, 8);
-/// Shared memory that a block has without asking for more.
+/// Shared memory that a block may use without opting in for more, in bytes.
 const SHARED: usize = 48 << 10;
-/// The same where there is a quick route. At 65536 tokens of 256 experts on an
-/// H100, f32: 48.7 us with 3 blocks a multiprocessor, 45.1 with 4, 45.2 with 5.
+/// For the quick route: threads of a block, and blocks per multiprocessor. With 65536 tokens and
+/// 256 experts on an H100, f32: 48.7 us with 3 blocks per multiprocessor, 45.1 with 4, 45.2
+/// with 5.
 const QUICK: (u32, u32) = (256, 4);
-/// Experts of the quick routes, plain and with every option.
+/// The numbers of experts for which there is a quick route, with plain options or with all options
+/// (`extended`).
 fn quick_experts(scoring: Scoring, extended: bool) -> &'static [usize] {
     match (scoring, extended) {
         (Scoring::Sigmoid | Scoring::Softmax, false) => &[128, 256, 384, 512],
@@ -34,17 +36,17 @@ fn quick_experts(scoring: Scoring, extended: bool) -> &'static [usize] {
         _ => &[],
     }
 }
-/// The most picks of a quick route: a lane holds one.
+/// The largest number of picks of the quick route: each lane holds one pick.
 const QUICK_TOPK: usize = WARP;
 /// The quick route reads 16 bytes at a time.
 const ALIGNMENT: u64 = 16;
-/// Lanes of a token of the grouped route, and blocks a multiprocessor, where tokens are few
-/// and where they are many.
+/// For the grouped route: lanes per token, and blocks per multiprocessor, with few tokens and with
+/// many tokens.
 const FEW: (usize, u32) = (32, 4);
 const MANY: (usize, u32) = (8, 5);
 const GROUPED_THREADS: u32 = 128;
-/// Tokens that `FEW` is the faster for. On an H200, f32: 1024 tokens 2.76 us, 2.82 with `MANY`;
-/// 2048 tokens 3.31 us, 2.86.
+/// The largest number of tokens for which `FEW` is faster than `MANY`. On an H200, f32: 1024 tokens
+/// take 2.76 us with `FEW` and 2.82 us with `MANY`, 2048 tokens 3.31 us and 2.86 us.
 const FEW_TOKENS: usize = 1024;
 
 launch_params! {
@@ -140,11 +142,11 @@ pub(super) const HEADER: Header = Header {
     structs: &[Params::DESCRIPTION, Options::DESCRIPTION, Extended::DESCRIPTION],
 };
 
-/// A kernel that was made for a plan.
+/// A kernel that was chosen for a plan, and its launch shape.
 struct Launch {
     function: Function,
     shape: Shape,
-    /// Whether it takes [`Extended`].
+    /// Whether the kernel takes [`Extended`] instead of [`Params`].
     extended: bool,
 }
 
@@ -152,11 +154,11 @@ struct Prepared {
     cuda: Cuda,
     plan: Plan,
     any: Launch,
-    /// For rows that are aligned.
+    /// The quick route, if the plan has one. Its rows must be aligned.
     quick: Option<Launch>,
 }
 
-/// Whether a plan has options that the plain kernels know nothing of.
+/// Whether a plan has options that the plain kernels do not support.
 fn is_extended(plan: &Plan) -> bool {
     plan.params.scoring == Scoring::SqrtSoftplus
         || plan.bias.is_some_and(|bias| bias != DType::F32)
@@ -167,11 +169,11 @@ fn is_extended(plan: &Plan) -> bool {
         || plan.has_load
 }
 
-/// Whether the quick route takes such a plan, given that `x` is aligned: the
-/// kernel relies on every condition.
+/// Whether the quick route supports a plan, provided that `x` is aligned. The
+/// kernel relies on every condition here.
 fn has_quick_route(plan: &Plan) -> bool {
     let params = &plan.params;
-    // Strides in bytes and tokens are 32 bits wide there.
+    // The quick kernels count tokens, and strides in bytes, with 32 bits.
     let narrow = |stride: usize, size: usize| stride.saturating_mul(size) < 1 << 32;
     let size = plan.x.dtype.size();
     quick_experts(params.scoring, is_extended(plan)).contains(&plan.experts())
@@ -186,7 +188,8 @@ fn has_quick_route(plan: &Plan) -> bool {
         && narrow(plan.indices.row_stride, 4)
 }
 
-/// Whether the grouped route takes a plan with a quick route: the kernel knows these numbers.
+/// Whether the grouped route supports a plan that has a quick route. The grouped kernel is
+/// compiled for these numbers only.
 fn has_grouped_route(plan: &Plan) -> bool {
     let params = &plan.params;
     !is_extended(plan)
@@ -194,24 +197,24 @@ fn has_grouped_route(plan: &Plan) -> bool {
         && (plan.experts(), params.groups, params.topk_groups, params.topk) == (256, 8, 4, 8)
 }
 
-/// Neighbouring experts that a lane of the kernel for any shape heads.
+/// Consecutive experts per lane in the kernel for any shape.
 fn chunk(plan: &Plan) -> usize {
     plan.experts().div_ceil(WARP)
 }
 
-/// Words of shared memory of its warps: a key for each of 32 chunks, then one for each
-/// group where some are masked.
+/// Words of shared memory per warp of the kernel for any shape: a key for each expert in 32
+/// chunks, and a key for each group if some groups are masked.
 fn words(plan: &Plan) -> usize {
     let Plan { params, .. } = plan;
     let groups = if params.topk_groups < params.groups { params.groups } else { 0 };
     chunk(plan) * WARP + groups
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Supports<TopkRouter> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TopkRouter>>> {
         let dtype = plan.x.dtype.name();
-        // Without a row there may still be a `num_tokens` to flag.
+        // Even with no rows, a block must check `num_tokens`, which may have to be flagged.
         let least = usize::from(plan.has_num_tokens);
         let shape = |(threads, blocks): (u32, u32), lanes: usize| {
             let tokens_a_block = threads as usize / lanes;
@@ -249,7 +252,7 @@ unsafe impl Supports<TopkRouter> for Cuda {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<TopkRouter> for Prepared {
     fn workspace_size(&self) -> usize {
         0
@@ -290,8 +293,8 @@ unsafe impl Kernel<TopkRouter> for Prepared {
         let launch = quick.as_ref().filter(|_| aligned).unwrap_or(any);
         let &Launch { ref function, shape, extended } = launch;
         if !extended {
-            // SAFETY: `Params` is the kernel's, field by field; the buffers were
-            // checked against the plan, which bounds every index the kernel makes.
+            // SAFETY: `Params` has the layout of the kernel's struct; the buffers were checked
+            // against the plan, which bounds every index that the kernel computes.
             return cuda.enqueue(stream, |queue| unsafe { queue.launch(function, shape, &common) });
         }
         let replicas = Rows {
@@ -319,7 +322,8 @@ unsafe impl Kernel<TopkRouter> for Prepared {
             reserved: 0,
         };
         let params = Extended { common, options };
-        // SAFETY: as above, of `Extended`.
+        // SAFETY: `Extended` has the layout of the kernel's struct; the buffers were checked
+        // against the plan, which bounds every index that the kernel computes.
         cuda.enqueue(stream, |queue| unsafe { queue.launch(function, shape, &params) })
     }
 }

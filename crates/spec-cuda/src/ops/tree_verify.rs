@@ -13,11 +13,11 @@ use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("tree_verify");
 
-/// Threads of a block: a node each, as far as that goes.
+/// The smallest and the largest number of threads in a block; between them, one thread per node.
 const THREADS: std::ops::RangeInclusive<usize> = 32..=256;
-/// Bytes of shared memory a node.
+/// Bytes of shared memory per node.
 const NODE: usize = 16;
-/// Shared memory that the kernels use beside the tree.
+/// Shared memory that the kernels use in addition to the nodes, in bytes.
 const FIXED_SHARED: usize = 64;
 
 launch_params! {
@@ -59,13 +59,13 @@ struct Prepared {
     shape: Shape,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Supports<TreeVerify> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TreeVerify>>> {
         let bytes = plan.tree().saturating_mul(NODE);
         let staged = bytes <= self.limits().shared as usize - FIXED_SHARED;
         let name = if staged { "tree_verify_staged" } else { "tree_verify_any" };
-        // Blocks take more requests each where the grid cannot hold them all.
+        // If there are more requests than blocks, each block takes several requests.
         let blocks = plan.batch().min(1 << 30) as u32;
         let threads = plan.tree().next_multiple_of(32).clamp(*THREADS.start(), *THREADS.end());
         let shape = Shape::new(blocks, threads as u32);
@@ -78,7 +78,7 @@ unsafe impl Supports<TreeVerify> for Cuda {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<TreeVerify> for Prepared {
     fn workspace_size(&self) -> usize {
         0
@@ -104,9 +104,9 @@ unsafe impl Kernel<TreeVerify> for Prepared {
             nodes: plan.tree() as u32,
             max_depth: plan.max_depth as u32,
         };
-        // SAFETY: `Params` is the kernel's, field by field; the buffers were
-        // checked against the plan, and the kernel checks every pointer of the
-        // tree, which is data, against the plan's sizes.
+        // SAFETY: `Params` has the layout of the kernel's struct; the buffers were
+        // checked against the plan, and the kernel checks every child and sibling
+        // index of the tree, which are data, against the plan's sizes.
         cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
     }
 }

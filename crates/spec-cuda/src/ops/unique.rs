@@ -1,11 +1,13 @@
-//! Host side of `kernels/unique.cu`: every kernel is launched, and what the plan
-//! does not call for returns at once; nothing is read back.
+//! Host side of `kernels/unique.cu`. The host launches every kernel that the keys may
+//! need. The kernels decide on the device, by the data, which of them work; the others
+//! return at once. So the host reads nothing back.
 //!
-//! Its design: a bit a position for keys that lie close together; others parted by their
-//! high bits until buckets fit shared memory, as in the hybrid radix sort of Stehle and
-//! Jacobsen (2017), in no order within a bucket; digits of everything by Onesweep
-//! (Adinets and Merrill, 2022) where buckets would not fit, with the look-back of Merrill
-//! and Garland (2016).
+//! The design has three routes. Keys that lie close together set one bit per position of
+//! their range. Other keys are partitioned by their high bits until each bucket fits shared
+//! memory, as in the hybrid radix sort of Stehle and Jacobsen (2017); keys within a bucket
+//! are in no order until the bucket is sorted. If buckets would not fit, all keys are sorted
+//! digit by digit with Onesweep (Adinets and Merrill, 2022), which uses the look-back of
+//! Merrill and Garland (2016).
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
@@ -22,66 +24,69 @@ static KERNELS: Archive = archive!("unique");
 const RADIX: usize = 256;
 const THREADS: usize = 512;
 const WARPS: usize = THREADS / 32;
-/// Keys a thread holds in a pass, of 8 and of 4 bytes: what registers allow
-/// where two blocks share a multiprocessor.
+/// Keys that a thread holds in a pass, for keys of 8 and of 4 bytes: as many as registers
+/// allow if two blocks share a multiprocessor.
 const PASS_ITEMS: [usize; 2] = [16, 24];
-/// Beside a tile's keys: counters of the warps and targets.
+/// Shared memory of a pass in addition to the keys of a tile: the warps' counters and the
+/// target positions.
 const PASS_SHARED: usize = WARPS * RADIX * 4 + RADIX * 8;
-/// Keys of a tile of the last pass.
+/// Size of the keys of a tile in `unique_compact`, in bytes.
 const COMPACT_TILE_BYTES: usize = 32 * 1024;
-/// Tiles of a portion: look-back words count up to 2^30 keys.
+/// Tiles of a portion: a look-back word can count up to 2^30 keys.
 const PORTION_TILES: usize = 1 << 16;
-/// Positions that a block turns into counts.
+/// Distinct keys whose positions a block turns into counts.
 const CHUNK: usize = 4096;
-/// Phases beside the passes: counting digits, and dropping equals.
+/// Phases in addition to the passes: counting digits, and dropping equal keys.
 const PHASES: usize = 2;
-/// Blocks for each multiprocessor of what goes by digits, and of what drops equals.
+/// Blocks per multiprocessor of `unique_by_digits` and of `unique_compact`.
 const DIGITS_BLOCKS: u32 = 2;
 const COMPACT_BLOCKS: u32 = 2;
 
-/// Blocks of the check for each multiprocessor, and the shared memory of one: twice as many
-/// slots as there are samples.
+/// Blocks of `unique_check` per multiprocessor, and the shared memory of a block: a hash table
+/// of 8-byte slots, two slots for each of the 4096 samples.
 const CHECK_BLOCKS: u32 = 3;
 const CHECK_SHARED: u32 = 2 * 4096 * 8;
-/// Threads of a block of the survey, and keys it takes in one step.
+/// Threads of a block of `unique_survey`, and keys that a block takes in one step.
 const SURVEY_THREADS: u32 = 1024;
 const SURVEY_KEYS: usize = 8 * 1024;
-/// Beside the survey's counters.
+/// Shared memory of `unique_survey` in addition to its counters.
 const SURVEY_STATIC: usize = 8 * 1024;
-/// Keys of a tile of a partition, the digits it tells apart, and what is beside the keys.
+/// Of a partition: the keys of a tile and the largest number of digits. `SPLIT_SHARED` below is
+/// the shared memory in addition to the keys.
 const SPLIT_KEYS: usize = 16 * THREADS;
 const MAX_SPLIT: usize = 512;
-/// Blocks of a partition for each multiprocessor, where they go from tile to tile.
+/// Blocks of a partition per multiprocessor if a block takes several tiles in turn.
 const SPLIT_BLOCKS: u32 = 2;
 const SPLIT_SHARED: usize = 3 * MAX_SPLIT * 4 + 4096 * 2;
-/// Threads of a block of a wide partition, the keys of its tile, of 8 and of 4 bytes, the bits
-/// of the buckets that it tells apart, and what is beside the tile and the one to come.
+/// Of a wide partition: the threads of a block, the keys of a tile (of 8 and of 4 bytes), the
+/// permitted bits of a bucket's number, and the shared memory in addition to two tiles, the
+/// current tile and the next.
 const WIDE_THREADS: u32 = 1024;
 const WIDE_KEYS: [usize; 2] = [12 * WIDE_THREADS as usize, 16 * WIDE_THREADS as usize];
 const WIDE_BITS: std::ops::RangeInclusive<u32> = 10..=11;
 const WIDE_SHARED: usize = 2 * 2048 * 4;
-/// Threads of a block that works by bits, the keys of its tile, parts of the range, and what is
-/// beside the keys.
+/// Of the route by bits: the threads of a block, the keys of a tile, the largest number of parts
+/// of the range, and the shared memory of `unique_spread` in addition to the keys.
 const BITS_THREADS: u32 = 1024;
 const SPREAD_KEYS: usize = 16 * BITS_THREADS as usize;
 const MAX_PARTS: usize = 1024;
 const SPREAD_SHARED: usize = SPREAD_KEYS * 4 + 3 * MAX_PARTS * 4;
-/// Shared memory for the bits of a part, and beside them for lists of those that are set.
+/// Shared memory for the bits of a part, and for the lists of the bits that are set.
 const PART_BYTES: usize = 192 * 1024;
 const PART_SHARED: usize = 32 * 32 * 16 * 2;
-/// Room for what kernels have in shared memory beside what the launch asks for.
+/// Room for the static shared memory of the kernels, in addition to the dynamic shared memory.
 const STATIC: usize = 1024;
-/// Fewer keys do not go by bits.
+/// The smallest number of keys for the route by bits.
 const LEAST_BY_BITS: usize = 1 << 22;
-/// Keys that fit a bucket, and what is beside them.
+/// Keys that fit a bucket, and the shared memory in addition to these keys.
 const BUCKET_KEYS: usize = 18 * THREADS;
 const BUCKET_SHARED: usize = BUCKET_KEYS * 2;
-/// The most keys a bucket has on average, so that chance leaves all of them
-/// below what fits: 8 standard deviations at random.
+/// The largest average number of keys in a bucket: for random keys, `BUCKET_KEYS` is 8 standard
+/// deviations above this average, so that every bucket fits.
 const BUCKET_AVERAGE: usize = 8300;
-/// The most bits of a bucket's number.
+/// The largest number of bits in a bucket's number.
 const MAX_BITS: u32 = 16;
-/// Size of the kernels' `Plan`.
+/// Size in bytes of the struct `Plan` of the kernels.
 const PLAN_BYTES: usize = 8 * RADIX * 8 + 192;
 
 launch_params! {
@@ -149,17 +154,19 @@ pub(super) const HEADER: Header =
 /// How a set of keys is split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Split {
-    /// As many as a block sorts: a bucket and a launch.
+    /// So few keys that one block sorts all of them: one bucket and one launch.
     One,
-    /// Into 2^`bits` buckets, by two partitions where `low` is not 0, or by one `wide` one
-    /// where no equals are dropped on the way.
+    /// Into 2^`bits` buckets. If `low` is not 0, two partitions are needed, the second by
+    /// `low` bits. If `wide`, a single wide partition does the work, unless the partitions
+    /// drop equal keys on the way.
     Buckets { bits: u32, low: u32, wide: bool },
-    /// More keys than buckets could hold.
+    /// More keys than the largest number of buckets can hold.
     None,
 }
 
 impl Split {
-    /// For `n` keys of `size` bytes.
+    /// The split of `n` keys of `size` bytes each, on a device whose blocks have `shared` bytes
+    /// of shared memory.
     fn new(n: usize, size: usize, shared: u32) -> Self {
         if n <= BUCKET_KEYS {
             return Split::One;
@@ -167,7 +174,8 @@ impl Split {
         let shared = shared as usize;
         let counters = shared.saturating_sub(SURVEY_STATIC) / 2;
         let most = counters.ilog2().min(MAX_BITS);
-        // Few keys: smaller buckets, for as many blocks as run at once.
+        // Few keys are split into smaller buckets, so that there are enough blocks to fill the
+        // device.
         let average = if n > 1 << 22 { BUCKET_AVERAGE } else { BUCKET_AVERAGE / 2 };
         match (6..=most).find(|bits| n >> bits <= average) {
             Some(bits) => {
@@ -188,18 +196,18 @@ impl Split {
     }
 }
 
-/// Keys of a tile of a wide partition.
+/// Keys in a tile of a wide partition, for keys of `size` bytes.
 fn wide_keys(size: usize) -> usize {
     if size == 8 { WIDE_KEYS[0] } else { WIDE_KEYS[1] }
 }
 
-/// Shared memory of a block of a wide partition.
+/// Shared memory of a block of a wide partition, in bytes, for keys of `size` bytes.
 fn wide_shared(size: usize) -> usize {
     2 * wide_keys(size) * size + WIDE_SHARED
 }
 
-/// Where things are in the workspace, in bytes from its start. What must be
-/// zero comes first.
+/// Offsets of the arrays in the workspace, in bytes. The arrays that must start
+/// at zero come first; `zeroed` is their size together.
 #[derive(Clone, Copy, Default)]
 struct Layout {
     bucket_counts: usize,
@@ -292,7 +300,7 @@ impl Layout {
     }
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Supports<Unique> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<Unique>>> {
         let size = plan.keys.dtype.size();
@@ -333,7 +341,7 @@ unsafe impl Supports<Unique> for Cuda {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<Unique> for Prepared {
     fn workspace_size(&self) -> usize {
         self.layout.size
@@ -385,7 +393,7 @@ unsafe impl Kernel<Unique> for Prepared {
             span_tiles: self.compact_tiles().div_ceil(most),
             unused: 0,
         };
-        // SAFETY: `Params` is the kernels', field by field; buffers and
+        // SAFETY: `Params` has the layout of the kernels' struct; buffers and
         // workspace were checked against the plan.
         cuda.enqueue(stream, |queue| unsafe {
             queue.zero(base, layout.zeroed)?;
@@ -395,7 +403,8 @@ unsafe impl Kernel<Unique> for Prepared {
 }
 
 impl Prepared {
-    /// Shared memory for the bits of a part of the range; 0 where nothing goes by bits.
+    /// Shared memory for the bits of a part of the range, in bytes; 0 if the route by bits is
+    /// not used.
     fn part_bytes(&self) -> usize {
         let shared = self.cuda.limits().shared as usize;
         let spread = SPREAD_KEYS * self.digits + SPREAD_SHARED;
@@ -407,7 +416,7 @@ impl Prepared {
         }
     }
 
-    /// Tiles of what drops equals.
+    /// Tiles of `unique_compact`, which drops equal keys.
     fn compact_tiles(&self) -> u32 {
         blocks(self.n, COMPACT_TILE_BYTES / self.digits)
     }
@@ -422,12 +431,12 @@ impl Prepared {
             Shape::new(buckets, threads).shared(shared as u32)
         };
         if self.split == Split::One {
-            // SAFETY: the caller's.
+            // SAFETY: the caller promised that the addresses in `params` are valid.
             return unsafe { queue.launch(&self.sort_buckets, bucket(1), params) };
         }
         if let Split::Buckets { bits, low, wide } = self.split {
             let most = self.cuda.limits().multiprocessors;
-            // One more, which looks at a sample.
+            // One more block than spans: the additional block looks at a sample.
             let spans = self.compact_tiles().div_ceil(params.span_tiles);
             let check = Shape::new(spans + 1, threads).shared(CHECK_SHARED);
             let survey = Shape::new(blocks(self.n, SURVEY_KEYS).min(most), SURVEY_THREADS)
@@ -437,7 +446,7 @@ impl Prepared {
                     .shared((SPLIT_KEYS * self.digits + SPLIT_SHARED) as u32)
             };
             let tiles = self.n.div_ceil(SPLIT_KEYS);
-            // SAFETY: the caller's.
+            // SAFETY: the caller promised that the addresses in `params` are valid.
             unsafe {
                 queue.launch(&self.check, check, params)?;
                 queue.launch(&self.survey, survey, params)?;
@@ -454,7 +463,7 @@ impl Prepared {
                     let shape =
                         Shape::new(blocks, WIDE_THREADS).shared(wide_shared(self.digits) as u32);
                     queue.launch(&self.partition_wide, shape, params)?;
-                    // Where equals are counted none are dropped.
+                    // If equal keys are counted, none of them may be dropped here.
                     if !self.has_counts {
                         let shape = split(tiles.min((most * SPLIT_BLOCKS) as usize));
                         queue.launch(&self.thinned_high, shape, params)?;
@@ -463,7 +472,8 @@ impl Prepared {
                 } else {
                     queue.launch(&self.partition_high, split(tiles), params)?;
                     if low > 0 {
-                        // At most one tile of each digit is not full.
+                        // Each digit begins a tile of its own, so each has at most one tile that is
+                        // not full.
                         let tiles = tiles + (1 << (bits - low));
                         queue.launch(&self.partition_low, split(tiles), params)?;
                     }
@@ -471,7 +481,7 @@ impl Prepared {
                 queue.launch(&self.sort_buckets, bucket(1 << bits), params)?;
             }
         }
-        // SAFETY: the caller's.
+        // SAFETY: the caller promised what `enqueue_passes` needs.
         unsafe { self.enqueue_passes(queue, params) }
     }
 
@@ -485,7 +495,7 @@ impl Prepared {
             Shape::new(passes, threads).shared((PASS_SHARED + self.tile_keys * self.digits) as u32);
         let compact = self.compact_tiles().min(multiprocessors * COMPACT_BLOCKS);
         let compact = Shape::new(compact, threads);
-        // SAFETY: the caller's.
+        // SAFETY: the caller promised that the addresses in `params` are valid.
         unsafe {
             queue.launch(&self.by_digits, passes, params)?;
             queue.launch(&self.compact, compact, params)?;
@@ -494,7 +504,7 @@ impl Prepared {
             let chunks = self.n.div_ceil(CHUNK);
             let firsts = Shape::new(blocks(chunks, THREADS), threads);
             let counts = Shape::new(blocks(self.n, CHUNK), threads);
-            // SAFETY: the caller's.
+            // SAFETY: the caller promised that the addresses in `params` are valid.
             unsafe {
                 queue.launch(&self.firsts, firsts, params)?;
                 queue.launch(&self.counts, counts, params)?;
@@ -504,7 +514,7 @@ impl Prepared {
     }
 }
 
-/// Blocks for `n` things of which each takes `per`.
+/// The number of blocks for `n` items if each block takes `per` items.
 fn blocks(n: usize, per: usize) -> u32 {
     u32::try_from(n.div_ceil(per)).unwrap_or(u32::MAX)
 }
@@ -526,7 +536,7 @@ mod tests {
                         assert!(bits - low <= 9 && low <= 9 && (low > 0) == (bits > 9));
                         assert!(!wide || wide_shared(size) + STATIC <= shared as usize);
                         assert!((2 << bits) + SURVEY_STATIC <= shared as usize);
-                        // The kernels count places by 32 bits.
+                        // The kernels count positions in 32 bits.
                         assert!(n < 1 << 31);
                     }
                     Split::None => assert!(n > 1 << 27, "{n} keys, {shared} bytes"),
