@@ -2,17 +2,17 @@
 //!include integers
 // append_tokens: appends the tokens of a decode step to the texts of its requests.
 //
-// A thread a request, in two passes, since all arguments together are more than one dispatch may
-// bind:
+// One thread per request, in two passes, because one dispatch cannot bind all of the arguments:
 //
-// 1. `decide` counts the tokens that the request takes, and says why it ends, if it does.
-// 2. `append` copies these tokens and writes what has changed.
+// 1. `decide` counts the tokens that the request takes, and says why the request ends, if it does.
+// 2. `append` copies these tokens and writes the changed values.
 //
-// Bytes moved: new tokens, stop tokens and some words a request. A request is a chain of dependent
-// reads, which only other requests hide.
+// Bytes moved: new tokens, stop tokens and some words per request. The reads of a request depend on
+// each other; only the work of other requests hides their latency.
 
 @group(0) @binding(0) var<uniform> params: Params;
-// Of each request REQUEST_WORDS words: its length before, the tokens that it takes, its `finished`.
+// REQUEST_WORDS words per request: its length before the call, the number of tokens that it takes,
+// and its `finished`.
 @group(0) @binding(1) var<storage, read_write> work: array<u32>;
 @group(0) @binding(3) var<storage, read> new_tokens: array<u32>;
 
@@ -34,7 +34,7 @@
 const THREADS = 64u;
 const REQUEST_WORDS = 3u;
 
-// `finished`.
+// Values of `finished`.
 const RUNNING = 0u;
 const STOPPED = 1u;
 const AT_LENGTH = 2u;
@@ -51,7 +51,7 @@ fn cut(length: vec2<u32>, most: u32) -> u32 {
     return select(min(length.x, most), most, length.y != 0u);
 }
 
-// Column `column` of a request's new tokens: NONE for what is no token.
+// The token in column `column` of a request's new tokens; NONE for a value that is no token.
 fn new_token(request: u32, column: u32) -> u32 {
     let words = params.new_words;
     let at = (params.at.b3 + request * params.new_stride + column) * words;

@@ -1,22 +1,22 @@
 //!include params/deduplicate_topk
 //!include scan
-// The distinct non-negative values of each request's rows, ascending, then -1.
+// The distinct non-negative values of each request's rows, ascending, followed by -1.
 //
-// One workgroup a request, which looks at the range of its values first:
+// One workgroup per request. The workgroup first finds the range of the request's values:
 //
-// * A narrow range is a bitmap in workgroup memory: one atomicOr a value, a
-//   prefix sum over popcounts, and the set bits are the answer in order. A range
-//   wider than the bitmap takes several turns over the values.
-// * A wide range is sorted: tiles of TILE values by a bitonic network in
-//   workgroup memory, then merged pairwise through the workspace, each thread
-//   finding its part of a merge by binary search. Heads of runs are the answer.
+// * A narrow range becomes a bitmap in workgroup memory: one atomicOr per value, a prefix sum over
+//   popcounts, and the set bits are the answer in order. A range wider than the bitmap takes
+//   several turns over the values.
+// * A wide range is sorted: tiles of TILE values by a bitonic network in workgroup memory, then
+//   merged pairwise through the workspace, where each thread finds its part of a merge by binary
+//   search. The first value of each run of equal values is kept.
 //
-// A request too long for one workgroup is copied by `flatten` into a row of
-// u32 keys, sorted and made distinct by unique.wgsl, and rounded off by `finish`.
+// A request too long for one workgroup is copied by `flatten` into a row of u32 keys; unique.wgsl
+// sorts the keys and drops repeats, and `finish` writes the padding and the count.
 //
-// Bytes moved: the input once (it stays in cache for further turns) and the
-// output once; that is also the floor. No order of atomics shows: OR, min and
-// max are the same in any.
+// Bytes moved: the input once (it stays in cache for further turns) and the output once; this is
+// also the floor. The order of the atomic operations does not affect the result: OR, min and max
+// give the same result in any order.
 
 override THREADS: u32 = 256u;
 // Words of workgroup memory for bitmap or tile: a multiple of THREADS.
@@ -31,13 +31,13 @@ override TILE: u32 = 2048u;
 // Two areas of n words a request.
 @group(0) @binding(4) var<storage, read_write> workspace: array<u32>;
 
-// What no value is: sorts last.
+// Stands for no value; sorts behind all values.
 const PADDING = 0xffffffffu;
 
 var<workgroup> pool: array<atomic<u32>, POOL>;
 var<workgroup> lowest: atomic<u32>;
 var<workgroup> highest: atomic<u32>;
-// lowest and highest once they are final.
+// The final values of `lowest` and `highest`.
 var<workgroup> range: vec2<u32>;
 
 fn is_value(v: u32) -> bool {
@@ -80,8 +80,8 @@ fn find_range(first: u32, thread: u32) -> vec2<u32> {
     return workgroupUniformLoad(&range);
 }
 
-// Writes the distinct values in low .. low + 32 * POOL from `written` on, and
-// returns how many are written then.
+// Writes the distinct values in low .. low + 32 * POOL to the output from `written` on. Returns the
+// number of values written so far.
 fn bitmap_turn(first: u32, thread: u32, low: u32, out: u32, written: u32) -> u32 {
     for (var i = thread; i < POOL; i += THREADS) {
         atomicStore(&pool[i], 0u);
@@ -89,7 +89,7 @@ fn bitmap_turn(first: u32, thread: u32, low: u32, out: u32, written: u32) -> u32
     workgroupBarrier();
     for (var i = thread; i < params.n; i += THREADS) {
         let v = indices[place(first, i)];
-        // Below `low` this wraps to something large.
+        // A value below `low` wraps to a number beyond the bitmap.
         let bit = v - low;
         if is_value(v) && bit < 32u * POOL {
             atomicOr(&pool[bit >> 5u], 1u << (bit & 31u));
@@ -122,7 +122,7 @@ fn ordered(pair: vec2<u32>, ascending: bool) -> vec2<u32> {
     return select(vec2(high, low), vec2(low, high), ascending);
 }
 
-// One stage of the network: values j apart.
+// One stage of the network: compares values that are j apart.
 fn sort_by_one(thread: u32, k: u32, j: u32) {
     for (var i = thread; i < params.sort_size / 2u; i += THREADS) {
         let a = 2u * i - (i & (j - 1u));
@@ -133,7 +133,7 @@ fn sort_by_one(thread: u32, k: u32, j: u32) {
     }
 }
 
-// Two stages between barriers: values 2 h apart, then h apart.
+// Two stages between barriers: compares values that are 2 h apart, then h apart.
 fn sort_by_two(thread: u32, k: u32, h: u32) {
     for (var i = thread; i < params.sort_size / 4u; i += THREADS) {
         let a = 4u * i - 3u * (i & (h - 1u));
@@ -190,8 +190,8 @@ fn merge(a: u32, b: u32, c: u32, to: u32, thread: u32) {
     let part = (left + right + THREADS - 1u) / THREADS;
     let diagonal = min(thread * part, left + right);
     let end = min(diagonal + part, left + right);
-    // The smallest count taken from the left such that the rest, from the
-    // right, is below what is left of the left.
+    // The smallest number of values to take from the left run such that the values taken from the
+    // right run are below the values that remain in the left run.
     var low = diagonal - min(diagonal, right);
     var high = min(diagonal, left);
     while low < high {
@@ -216,7 +216,7 @@ fn merge(a: u32, b: u32, c: u32, to: u32, thread: u32) {
     }
 }
 
-// Sorts all values of the request into the workspace and returns where.
+// Sorts all values of the request into the workspace and returns where the sorted values begin.
 fn sort_all(first: u32, area: u32, thread: u32) -> u32 {
     let n = params.n;
     for (var start = 0u; start < n; start += TILE) {
@@ -246,7 +246,7 @@ fn sort_all(first: u32, area: u32, thread: u32) -> u32 {
     return at;
 }
 
-// Value i of the sorted request: in the pool or in the workspace.
+// Value i of the sorted request, from the pool or from the workspace.
 fn sorted(at: u32, i: u32) -> u32 {
     if params.n <= TILE {
         return atomicLoad(&pool[i]);
@@ -254,7 +254,7 @@ fn sorted(at: u32, i: u32) -> u32 {
     return workspace[at + i];
 }
 
-// Writes the first of each run of equal values; returns how many.
+// Writes the first value of each run of equal values; returns the number of runs.
 fn write_heads(at: u32, out: u32, thread: u32) -> u32 {
     let part = (params.n + THREADS - 1u) / THREADS;
     let start = min(thread * part, params.n);
@@ -267,7 +267,7 @@ fn write_heads(at: u32, out: u32, thread: u32) -> u32 {
     var last = before;
     for (var i = start; i < end; i++) {
         let v = sorted(at, i);
-        // PADDING ends the values, and no value equals it.
+        // PADDING follows all values, and no value equals PADDING.
         mine += select(0u, 1u, v != last && v != PADDING);
         last = v;
     }
@@ -324,7 +324,7 @@ fn main(
     }
 }
 
-// For requests without values, `n` of them: their counts.
+// For `n` requests without values: writes their counts.
 @compute @workgroup_size(THREADS)
 fn clear(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -337,8 +337,8 @@ fn clear(
     }
 }
 
-// For one long request: its values one behind the other, padding last of all in
-// the order of u32.
+// For one long request: copies its values one behind the other. Padding is the largest u32, and so
+// sorts last.
 @compute @workgroup_size(THREADS)
 fn flatten(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -352,9 +352,9 @@ fn flatten(
     }
 }
 
-// For one long request, whose distinct keys are in its row of the output and
-// their count in the workspace: padding to the end, and the count without the
-// padding that was a key.
+// For one long request, whose distinct keys are in its row of the output and whose number of keys
+// is in the workspace: fills the row with padding, and writes the count without the key that was
+// padding.
 @compute @workgroup_size(THREADS)
 fn finish(
     @builtin(workgroup_id) group: vec3<u32>,

@@ -1,7 +1,7 @@
 //!include ngram
-// hybrid_mtp_ngram: extends the drafts of a multi-token-prediction head by
-// n-gram matching. The passes, their mapping of threads to data and the bytes
-// they move are described in include/ngram.wgsl; here is the first of them.
+// hybrid_mtp_ngram: extends the drafts of a multi-token-prediction head by n-gram matching.
+// include/ngram.wgsl describes the passes, their mapping of threads to data and the bytes they
+// move. This file has the first pass, `prepare`.
 
 // prepare
 @group(0) @binding(2) var<storage, read> input_ids_len: array<u32>;
@@ -10,8 +10,8 @@
 @group(0) @binding(5) var<storage, read> seq_lens_this_time: array<i32>;
 @group(0) @binding(6) var<storage, read> seq_lens_decoder: array<i32>;
 
-// The three lengths of a request as 64 bits. A pointer to a buffer is no
-// function parameter, hence one function for all.
+// One of the three lengths of a request, as 64 bits. WGSL functions take no pointers to buffers, so
+// one function serves all three.
 fn length(which: u32, request: u32) -> vec2<u32> {
     let words = params.length_words;
     let high = words - 1u;
@@ -53,8 +53,8 @@ fn prepare(
     let noted = store_lengths(request, length(0u, request), none, length(1u, request));
     let own = i32(params.max_draft_tokens) - have + 1;
     let limit = draft_limit(own, length(2u, request), load(request, STEP));
-    // `have` tokens used, one request done; without room to draft it is
-    // untouched, and `have` counts all the same.
+    // The request uses `have` tokens and is done. A request without room to draft stays unchanged,
+    // and its `have` tokens count as used too.
     let entry = Entry(limit, limit > 0u, u32(have), u32(have) - 1u, is_active, noted);
     store_entry(request, entry);
 }

@@ -4,34 +4,37 @@
 //!include integers
 // indexer_topk: the positions of the k largest scores of each row, ascending.
 //
-// The k-th largest key is found first; then the larger keys stay, and the first of those
-// that equal it. Where a row has many more scores than k:
+// The k-th largest key is found first; the larger keys stay, and so do the first of the keys that
+// equal the k-th. Where a row has many more scores than k:
 //
-// * `survey`  a workgroup a part of a row: the largest key of each group of its scores;
-//             and the row's range.
-// * `bound`   a workgroup a row: the k-th largest of those keys. No less than k scores
-//             reach it, and in most rows not many more.
-// * `collect` a workgroup a part: lists the keys above it.
-// * `settle`  a workgroup a row: the k-th largest key of the row, in the list; the bound
-//             itself where the list is shorter; in the row where it would be too long.
+// * `survey`  a workgroup per part of a row: the largest key of each group of scores, and the row's
+//             range.
+// * `bound`   a workgroup per row: the k-th largest of the groups' keys. At least k scores reach
+//             this bound, and in most rows not many more.
+// * `collect` a workgroup per part: lists the keys above the bound.
+// * `settle`  a workgroup per row: the k-th largest key of the row. It is found in the list; it is
+//             the bound itself if the list has fewer than k keys; it is found in the row if the
+//             list would be too long.
 //
-// Where there are not many more a radix select, after `clear`: four times, `count` counts the next eight bits of the keys that begin as those found so
-// far, and `pick` finds the digit at which the k-th lies. At last:
+// Where a row has not many more scores than k, a radix select follows `clear`. Four times, `count`
+// counts the values of the next eight bits, among the keys that begin with the bits found so far,
+// and `pick` finds the digit of the k-th key. In both cases, two passes end the call:
 //
-// * `tally`   a workgroup a chunk: which of its keys are above the k-th, and equal.
-// * `place`   a workgroup a chunk: behind what chunks before it have.
+// * `tally`   a workgroup per chunk: which keys of the chunk are above the k-th, and which equal
+//             it.
+// * `place`   a workgroup per chunk: writes the chunk's positions behind those of earlier chunks.
 //
-// A row that has at most k scores keeps all: its cut is below every key. The scores of a
-// part, and of a group, lie far apart in the row: where the best are neighbours, they
-// are in as many groups.
+// A row that has at most k scores keeps all of them: its cut is below every key. The scores of a
+// part, and of a group, lie far apart in the row, so that the best scores are spread over many
+// groups even where they are neighbours.
 //
 // workspace   [rows] states, [rows][256] counts, [rows][chunks] tallies of two words;
 //             keys: [rows][chunks][256] of groups, later marks, [rows][capacity] lists
 //
-// Bytes moved: each score twice and some three times; after `clear` five times, of
-// which the first comes from memory where a window of rows fits the cache.
+// Bytes moved: each score twice and some scores three times; after `clear` each score five times,
+// of which only the first comes from memory if a window of rows fits the cache.
 
-// Threads of a workgroup: CHUNK_THREADS, or more where it has a row.
+// Threads of a workgroup: CHUNK_THREADS for a chunk, or more for a row.
 override THREADS = 256u;
 override DTYPE = 0u;
 const CHUNK_THREADS = 256u;
@@ -48,13 +51,13 @@ const CHUNK_THREADS = 256u;
 const NON_FINITE = 1u;
 const BAD_LENGTHS = 4u;
 
-// Scores of a thread in a chunk, which are neighbours.
+// The number of neighbouring scores of a chunk that a thread handles.
 const SHARE = 16u;
 const CHUNK = 4096u;
 
-// Words of a row's state: the first score, how many, the key found so far, and how many
-// of the keys that begin so are to stay; whether all stay; the bound, and how many keys
-// are listed.
+// Words of a row's state: the row's first score, its number of scores, the bits of the k-th key
+// found so far, and how many of the keys that begin with these bits are to stay; whether all stay;
+// the bound; and the number of listed keys.
 const STATE = 8u;
 const ALL_STAY = 4u;
 const BOUND = 5u;
@@ -86,7 +89,8 @@ fn tally_at(row: u32, chunk: u32) -> u32 {
     return params.at.b1 + params.rows * (STATE + DIGITS) + (row * params.chunks + chunk) * 2u;
 }
 
-// The key of a group at first; at last a thread's marks.
+// Holds the key of a group during `survey` and `bound`, and a thread's marks during `tally` and
+// `place`.
 fn group_at(row: u32, chunk: u32, thread: u32) -> u32 {
     return params.at.b7 + (row * params.chunks + chunk) * CHUNK_THREADS + thread;
 }
@@ -96,7 +100,7 @@ fn list_at(row: u32) -> u32 {
     return params.at.b7 + groups + row * params.capacity;
 }
 
-// A length or start of 64 bits, cut to 0 ..= most, and whether it was.
+// Cuts a length or start of 64 bits to 0 ..= most, and says whether the value changed.
 fn cut(value: vec2<u32>, most: u32) -> vec2<u32> {
     if value.y != 0u {
         // Negative, or beyond 32 bits.
@@ -111,7 +115,7 @@ fn score_at(row: u32, i: u32) -> u32 {
     return float_bits(scores[float_word(at, DTYPE)], at, DTYPE);
 }
 
-// The row's state, the same for the whole workgroup.
+// Loads the row's state, the same for the whole workgroup.
 fn load_state(row: u32, thread: u32) -> vec4<u32> {
     if thread == 0u {
         let at = state_at(row);
@@ -125,7 +129,7 @@ fn load_state(row: u32, thread: u32) -> vec4<u32> {
     return workgroupUniformLoad(&row_state);
 }
 
-// A row's first score, how many it has, and whether either was cut.
+// A row's first score, its number of scores, and whether either was cut.
 fn range_of(row: u32) -> vec3<u32> {
     var first = vec2(0u, 0u);
     if params.start_words != 0u {
@@ -142,7 +146,7 @@ fn range_of(row: u32) -> vec3<u32> {
     return vec3(first.x, count.x, first.y | count.y);
 }
 
-// Every thread of one workgroup a row calls it.
+// Every thread of one workgroup per row must call this function.
 fn begin(row: u32, range: vec3<u32>, thread: u32) {
     if thread < DIGITS {
         atomicStore(&work[counts_at(row) + thread], 0u);
@@ -162,7 +166,7 @@ fn begin(row: u32, range: vec3<u32>, thread: u32) {
     atomicStore(&work[at + LISTED], 0u);
 }
 
-// A word of the row's state, the same for the whole workgroup.
+// Loads a word of the row's state, the same for the whole workgroup.
 fn load_word(row: u32, word: u32, thread: u32) -> u32 {
     if thread == 0u {
         row_word = atomicLoad(&work[state_at(row) + word]);
@@ -179,7 +183,8 @@ fn clear(me: Invocation) {
     begin(row, range_of(row), me.thread);
 }
 
-// Score `i` of a thread, of all parts in turns.
+// The index of a thread's score `i`: the scores of neighbouring threads are neighbours, and all
+// parts take turns.
 fn turn(chunk: u32, i: u32, thread: u32) -> u32 {
     return (i * params.chunks + chunk) * CHUNK_THREADS + thread;
 }
@@ -199,7 +204,7 @@ fn survey(me: Invocation) {
     var odd = false;
     var largest = 0u;
     if turn(chunk, SHARE - 1u, CHUNK_THREADS) <= range.y {
-        // Four at a time, all on their way at once.
+        // Four loads at a time are in flight.
         for (var i = 0u; i < SHARE; i += 4u) {
             let first = score_at(row, range.x + turn(chunk, i, me.thread));
             let second = score_at(row, range.x + turn(chunk, i + 1u, me.thread));
@@ -232,7 +237,7 @@ fn survey(me: Invocation) {
     }
 }
 
-// Where keys are to be ranked: of groups, of the list, of all scores.
+// The keys to rank: those of the groups, of the list, or of all scores.
 const GROUPS = 0u;
 const LIST = 1u;
 const SCORES = 2u;
@@ -248,8 +253,8 @@ fn ranked_key(row: u32, kind: u32, first: u32, i: u32) -> u32 {
     return sort_key(score_at(row, first + i));
 }
 
-// The rank-th largest of so many keys, and which of its equals it is. Every thread of a
-// workgroup calls it.
+// The rank-th largest of `size` keys, and its rank among the keys equal to it. Every thread of a
+// workgroup must call this function.
 fn find_ranked(row: u32, kind: u32, first: u32, size: u32, rank: u32, thread: u32) -> vec2<u32> {
     var found = vec2(0u, rank);
     for (var low = 32u; low > 0u; low -= 8u) {
@@ -258,12 +263,12 @@ fn find_ranked(row: u32, kind: u32, first: u32, size: u32, rank: u32, thread: u3
             atomicStore(&digits[thread], 0u);
         }
         workgroupBarrier();
-        // Neighbours of one digit are added at once: the first digits of most are one.
+        // Successive keys with the same digit are added at once: most keys share their first digit.
         var current = 0u;
         var count = 0u;
         for (var i = thread; i < size; i += THREADS) {
             let key = ranked_key(row, kind, first, i);
-            // Shifting by 32 is none: the first round counts all.
+            // WGSL cannot shift by 32, so the first round is a case of its own: it counts all keys.
             if low == 32u || (key >> low) == found.x {
                 let digit = (key >> (low - 8u)) & 255u;
                 if digit != current {
@@ -280,7 +285,7 @@ fn find_ranked(row: u32, kind: u32, first: u32, size: u32, rank: u32, thread: u3
             atomicAdd(&digits[current], count);
         }
         workgroupBarrier();
-        // From the largest digit down.
+        // Ranks count from the largest digit down.
         let digit = DIGITS - 1u - min(thread, DIGITS - 1u);
         let own = select(0u, atomicLoad(&digits[digit]), thread < DIGITS);
         let before = scan_exclusive(thread, own);
@@ -374,7 +379,7 @@ fn settle(me: Invocation) {
     let size = load_word(row, LISTED, me.thread);
     var found = vec2(bound, params.k - size);
     if bound == 0u || size > params.capacity {
-        // Without a score in each of k groups there is no bound.
+        // Without scores in k groups there is no bound.
         let state = load_state(row, me.thread);
         found = find_ranked(row, SCORES, state.x, state.y, params.k, me.thread);
     } else if size >= params.k {
@@ -405,7 +410,7 @@ fn count(me: Invocation) {
             let bits = score_at(row, state.x + at);
             odd = odd || is_nan(bits);
             let key = sort_key(bits);
-            // Shifting by 32 is none: the first pass counts all.
+            // WGSL cannot shift by 32, so the first pass is a case of its own: it counts all keys.
             let begins = params.low == 24u || (key >> (params.low + 8u)) == state.z;
             if begins {
                 atomicAdd(&digits[(key >> params.low) & 255u], 1u);
@@ -429,11 +434,11 @@ fn pick(me: Invocation) {
         return;
     }
     let state = load_state(row, me.thread);
-    // From the largest digit down.
+    // Ranks count from the largest digit down.
     let digit = DIGITS - 1u - me.thread;
     let own = atomicLoad(&work[counts_at(row) + digit]);
     let before = scan_exclusive(me.thread, own);
-    // Cleared for the next pass.
+    // Cleared for the next `count`.
     atomicStore(&work[counts_at(row) + digit], 0u);
     let at = state_at(row);
     if state.y <= params.k {
@@ -450,14 +455,16 @@ fn mark(key: u32, cut: u32) -> u32 {
     return select(select(0u, 0x10000u, key == cut), 1u, key > cut);
 }
 
-// This thread's scores of a chunk, neighbours: bits of those above the cut, and behind
-// them bits of those at it. Every thread calls it.
+// Compares this thread's scores of a chunk, which are neighbours, with the cut: the low 16 bits
+// mark the scores above the cut, the high 16 bits those equal to it. Every thread must call this
+// function.
 fn compared(row: u32, chunk: u32, thread: u32, state: vec4<u32>) -> u32 {
-    // Read side by side: turn i of a thread is bit i, behind them those at it.
+    // Neighbouring threads read neighbouring scores: iteration i of a thread sets bit i, or bit 16
+    // + i for a score equal to the cut.
     var own = 0u;
     let begin = chunk * CHUNK + thread;
     if (chunk + 1u) * CHUNK <= state.y {
-        // Four at a time, all on their way at once.
+        // Four loads at a time are in flight.
         let at = state.x + begin;
         for (var i = 0u; i < SHARE; i += 4u) {
             let first = score_at(row, at + i * CHUNK_THREADS);
@@ -479,8 +486,8 @@ fn compared(row: u32, chunk: u32, thread: u32, state: vec4<u32>) -> u32 {
     }
     of_threads[thread] = own;
     workgroupBarrier();
-    // Neighbours are one turn of neighbouring threads. Those that read at once begin at
-    // different ones.
+    // One iteration of neighbouring threads covers neighbouring scores. Threads that read at the
+    // same time start at different words.
     let first = (thread * SHARE) % CHUNK_THREADS;
     let i = thread / (CHUNK_THREADS / SHARE);
     var found = 0u;
@@ -502,7 +509,7 @@ fn tally(me: Invocation) {
     let state = load_state(row, me.thread);
     let found = compared(row, chunk, me.thread, state);
     keys[group_at(row, chunk, me.thread)] = found;
-    // Both sums are at most a chunk, and share a word.
+    // Both sums are at most the size of a chunk, so they share a word.
     let both = countOneBits(found & 0xffffu) | (countOneBits(found >> 16u) << 16u);
     let before = scan_exclusive(me.thread, both);
     if me.thread == THREADS - 1u {
@@ -529,7 +536,7 @@ fn place(me: Invocation) {
     let row = job / params.chunks;
     let chunk = job % params.chunks;
     let state = load_state(row, me.thread);
-    // What chunks before have above the cut, and at it.
+    // The scores of earlier chunks above the cut, and equal to it.
     var earlier = vec2(0u, 0u);
     for (var c = me.thread; c < chunk; c += THREADS) {
         let at = tally_at(row, c);

@@ -1,23 +1,23 @@
 //!include params/moe_align
 //!include integers
 //!include scan
-// moe_align: groups a router's picks by expert, in order, each run padded to whole
-// blocks of the product.
+// moe_align: groups a router's picks by expert, in stable order, and pads each expert's run to
+// whole blocks of the matrix product.
 //
-// A counting sort that keeps order, in four dispatches. A workgroup owns a tile: as
-// many neighbouring picks as its turns times its threads.
+// A stable counting sort in four dispatches. A workgroup owns a tile of neighbouring picks; each of
+// its threads takes one pick per turn.
 //
-// * `count`   a workgroup a tile: how many picks of each expert it has, into its row
-//             of the workspace. The output is filled with what stands for no pick.
-// * `sum`     a thread a local expert: its counts become those of tiles before.
-// * `lay_out` one workgroup: where each expert's run starts, by a prefix sum.
-// * `place`   a workgroup a tile: each pick goes behind those of its expert in tiles
-//             before, in turns before, and among the threads before it, which it
-//             counts one by one; and the expert of each block.
+// * `count`   a workgroup per tile: counts the tile's picks of each expert, in the tile's row of
+//             the workspace. Also fills the output with the value that stands for no pick.
+// * `sum`     a thread per local expert: replaces each tile's count by the sum over earlier tiles.
+// * `lay_out` one workgroup: finds where each expert's run starts, by a prefix sum.
+// * `place`   a workgroup per tile: puts each pick behind the picks of the same expert in earlier
+//             tiles, in earlier turns, and in earlier threads (which the thread counts one by one).
+//             Also writes the expert of each block.
 //
 // workspace   [tiles][locals] counts, then [locals] sums, then [locals + 1] offsets
 //
-// Bytes moved: the picks twice and the outputs; a tile's counts three times.
+// Bytes moved: the picks twice, the outputs once, and a tile's counts three times.
 
 const THREADS = 256u;
 
@@ -27,7 +27,7 @@ const THREADS = 256u;
 @group(0) @binding(3) var<storage, read> expert_map: array<u32>;
 @group(0) @binding(4) var<storage, read_write> sorted_ids: array<u32>;
 @group(0) @binding(5) var<storage, read_write> block_experts: array<u32>;
-// Of `lay_out`: counts, offsets and num_padded; of `place`: the inverse.
+// `lay_out` binds counts, offsets and num_padded here; `place` binds the inverse instead.
 @group(0) @binding(6) var<storage, read_write> counts: array<u32>;
 @group(0) @binding(7) var<storage, read_write> offsets: array<u32>;
 @group(0) @binding(8) var<storage, read_write> last: array<atomic<u32>>;
@@ -43,7 +43,7 @@ struct Invocation {
     @builtin(local_invocation_index) thread: u32,
 }
 
-// The local expert of a pick, DROPPED for none; and bits of bad data.
+// The local expert of a pick (DROPPED for none), and flags for bad data.
 fn local_of(pick: u32) -> vec2<u32> {
     let place = pick / params.k * params.stride + pick % params.k;
     let at = (params.at.b2 + place) * params.words;
@@ -85,7 +85,7 @@ fn count(me: Invocation) {
     if tile >= params.at.groups {
         return;
     }
-    // A tile of its own also where there are no picks, for what is to be filled.
+    // A workgroup without a tile has no counters; it only fills the outputs.
     if tile < params.tiles {
         for (var e = me.thread; e < params.locals; e += THREADS) {
             atomicStore(&work[counter(tile, e)], 0u);
@@ -126,7 +126,7 @@ fn sum(me: Invocation) {
     atomicStore(&work[sum_of(expert)], before);
 }
 
-// Places of an expert's run.
+// The padded length of an expert's run.
 fn run_of(expert: u32) -> u32 {
     let sum = atomicLoad(&work[sum_of(expert)]);
     return (sum + params.block_size - 1u) / params.block_size * params.block_size;
@@ -156,7 +156,7 @@ fn lay_out(me: Invocation) {
     }
 }
 
-// The expert of each block: the last whose run starts at or before it.
+// The expert of the block at `place`: the last expert whose run starts at or before it.
 fn expert_at(place: u32) -> u32 {
     var low = 0u;
     var high = select(0u, params.locals, place < atomicLoad(&work[offset_of(params.locals)]));
@@ -203,7 +203,7 @@ fn place(me: Invocation) {
         if pick < params.picks && params.has_inverse != 0u {
             counts[params.at.b6 + pick] = to;
         }
-        // All have read before the last of each expert counts this turn.
+        // All threads have read the counters before the last pick of each expert counts this turn.
         storageBarrier();
         workgroupBarrier();
         if local != DROPPED && after == 0u {

@@ -1,7 +1,7 @@
 //!include ngram
-// ngram_match: drafts by copying what followed the last tokens' earlier
-// occurrence. The passes, their mapping of threads to data and the bytes they
-// move are described in include/ngram.wgsl; here is the first of them.
+// ngram_match: drafts the tokens that followed an earlier occurrence of the last tokens.
+// include/ngram.wgsl describes the passes, their mapping of threads to data and the bytes they
+// move. This file has the first pass, `prepare`.
 
 // prepare
 @group(0) @binding(2) var<storage, read> input_ids_len: array<u32>;
@@ -12,8 +12,8 @@
 @group(0) @binding(7) var<storage, read> seq_lens_encoder: array<i32>;
 @group(0) @binding(8) var<storage, read> seq_lens_decoder: array<i32>;
 
-// The four lengths of a request as 64 bits. A pointer to a buffer is no
-// function parameter, hence one function for all.
+// One of the four lengths of a request, as 64 bits. WGSL functions take no pointers to buffers, so
+// one function serves all four.
 fn length(which: u32, request: u32) -> vec2<u32> {
     let words = params.length_words;
     let high = words - 1u;
@@ -52,7 +52,7 @@ fn prepare(
     let encoder = seq_lens_encoder[params.at.b7 + request];
     let decoder = seq_lens_decoder[params.at.b8 + request];
     if encoder > 0 {
-        // Untouched: its seq_lens_this_time counts as used.
+        // The request stays unchanged: its seq_lens_this_time counts as used.
         store_entry(request, Entry(0u, false, 0u, 0u, true, 0u));
         return;
     }
@@ -64,6 +64,6 @@ fn prepare(
     let noted = store_lengths(request, length(0u, request), length(1u, request), length(2u, request));
     let own = draft_token_num[params.at.b6 + request];
     let limit = draft_limit(own, length(3u, request), load(request, STEP));
-    // One token used, one request done.
+    // The request uses one token and is done.
     store_entry(request, Entry(limit, true, 1u, 0u, true, noted));
 }

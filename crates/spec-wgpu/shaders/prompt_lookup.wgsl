@@ -1,18 +1,18 @@
 //!include ngram_search
-// prompt_lookup: drafts what followed the last tokens of a text where they occurred
-// before. The text is the request's only haystack and, bound again as `generated`,
-// where the pattern ends.
+// prompt_lookup: drafts the tokens that followed an earlier occurrence of a text's last tokens. The
+// text is the request's only haystack; the text is bound again as `generated`, where the pattern
+// ends.
 //
 // Passes, each its own dispatches:
 //
-// 1. `prepare` a thread a request: cuts its length to the row.
+// 1. `prepare` a thread per request: cuts the request's length to its row.
 // 2. `search`  in include/ngram_search.wgsl.
-// 3. `finish`  a workgroup a request: the best block; copies the draft, pads the row.
+// 3. `finish`  a workgroup per request: finds the best block, copies the draft, pads the row.
 //
-// Bytes moved: the texts once, up to the first match of full length; the floor is
-// that over the memory's bandwidth.
+// Bytes moved: the texts once, up to the first match of full length; the floor is this number of
+// bytes over the memory's bandwidth.
 
-// A request's word: whether its length was cut.
+// The word of a request's state that says whether the request's length was cut.
 const FLAGS = 4u;
 
 // prepare
@@ -62,7 +62,7 @@ fn finish(
     var first = 0u;
     var count = 0u;
     if best.x > 0u && best.x >= params.min_ngram {
-        // What is after the window's last token.
+        // The draft starts behind the last token of the match.
         first = rank(best.y) + 1u;
         count = min(params.max_draft_tokens, load(request, PROMPT) - first);
     }

@@ -6,42 +6,39 @@
 //!include recovery
 // rejection_sample: verifies draft tokens, one row of output a request.
 //
-// Passes, each its own dispatches (a shader stage has 8 storage buffers, the
-// operator 13 tensors; and no workgroup ever waits for another):
+// Each pass is its own dispatches: a shader stage has 8 storage buffers, but the operator has 13
+// tensors; and no workgroup ever waits for another:
 //
-// * `walk`    a workgroup a request, a thread a draft token: the first
-//             rejection.
-// * `scan`    a workgroup a (request, chunk of the vocabulary): partial result
-//             over the residual of the rejected row; the counts.
-// * `finish`  a workgroup a request: reduces the partial results to a token, or
-//             finds the one that wins the race among the residual's
-//             (include/race_first.wgsl); writes the output row.
+// * `walk`    a workgroup per request, a thread per draft token: finds the first rejection.
+// * `scan`    a workgroup per (request, chunk of the vocabulary): a partial result over the
+//             residual of the rejected row; also writes the counts.
+// * `finish`  a workgroup per request: reduces the partial results to a token, or finds the token
+//             that wins the race among the residual's tokens (include/race_first.wgsl); writes the
+//             output row.
 //
-// Matrices larger than a binding come in windows of rows [row0, row1) and
-// chunks [chunk0, chunk1); what lies outside the window is left to another
-// dispatch of the same pass. Then there is a pass `gather` before `walk`, a
-// thread a token, for the probabilities of the draft ids, and `finish` becomes
-// four passes: `resolve`, `locate`, `end` and `emit`.
+// Matrices larger than a binding come in windows of rows [row0, row1) and chunks [chunk0, chunk1);
+// other dispatches of the same pass handle the rest. A pass `gather` then runs before `walk`, with
+// a thread per token, and reads the probabilities of the draft ids; and `finish` becomes four
+// passes: `resolve`, `locate`, `end` and `emit`.
 //
-// With greedy acceptance it is `scan` and `resolve` for the argmax of every
-// token's row, then `walk`, `end` and `emit`. Where only some requests are
-// greedy, `note` says which, a thread a request, `scan` and `resolve` look at
-// their tokens' rows alone, and then all passes of the others follow.
+// With greedy acceptance, `scan` and `resolve` find the argmax of every token's row, and `walk`,
+// `end` and `emit` follow. Where only some requests are greedy, `note` (a thread per request)
+// stores which requests are greedy, `scan` and `resolve` look only at the rows of these requests'
+// tokens, and then all passes of the other requests follow.
 //
-// Random numbers: `walk` draws those that accept; `scan`, which has a binding to
-// spare for the seeds, keeps them for the race, whose position `walk` left.
+// Random numbers: `walk` draws the numbers that accept drafts and stores the position of the race.
+// `scan`, which has a spare binding for the seeds, stores the seeds for the race.
 //
-// Bytes moved: the rejected rows of target_probs and draft_probs once, and for the
-// race those of a few groups of 64 tokens again (with greedy acceptance all rows of
-// target_probs); the floor is that over the memory's bandwidth. All else is a few
-// words a token.
+// Bytes moved: the rejected rows of target_probs and draft_probs once, and for the race a few
+// groups of 64 tokens of these rows again (with greedy acceptance, all rows of target_probs); the
+// floor is this number of bytes over the memory's bandwidth. Everything else is a few words per
+// token.
 //
-// Every maximum has a tie rule, and so has the race: the result is the same for any
-// chunk size.
+// Every maximum and the race have a rule for ties, so the result is the same for any chunk size.
 
-// The type of the probabilities, whether draft_probs is there, whether one window
-// is all, what a scan is for: the residual's argmax, a draw from it, or whole
-// rows for greedy acceptance; and whether only some requests are greedy.
+// The type of the probabilities, whether draft_probs is present, whether one window holds
+// everything, the purpose of a scan (the residual's argmax, a draw from the residual, or whole rows
+// for greedy acceptance), and whether only some requests are greedy.
 override DTYPE = 0u;
 override HAS_DRAFT = 0u;
 override WHOLE = 0u;
@@ -57,27 +54,27 @@ const BAD_LENGTHS = 4u;
 const NONE = 0xffffffffu;
 const REJECTED = 0x80000000u;
 const ONE_BITS = 0x3f800000u;
-// 1e-10: the least draft probability that counts.
+// 1e-10, the least draft probability that counts.
 const FLOOR_BITS = 0x2edbe6ffu;
-// The bits of 2^-40: the least residual that can be drawn.
+// The bits of 2^-40, the least residual that can be drawn.
 const LEAST_RESIDUAL = 0x2b800000u;
-// Threads of a workgroup that has a race, and what it lists at once: groups, tokens.
+// Threads of a workgroup that runs a race, and the numbers of groups and of tokens that the race
+// lists at once.
 const WIDE = 256u;
 const RACE_LIST = 512u;
 const RACE_TOKENS = 3u * WIDE;
-// What a random number decides.
+// The decisions that random numbers are drawn for.
 const ACCEPT = 1u;
 const RECOVER = 2u;
 
-// A request between the passes, 13 words: the row to recover from (or NONE),
-// the tokens accepted, the first token, the rejected draft id (or NONE), the
-// token after the accepted ones; for `locate` the seed, two words, and when that
-// token finishes the race, as far as is known; whether a draft was rejected; the
-// position of that draft in the request's text, two words; from `note`, the number
-// of tokens and whether the request is greedy.
+// A request's state between the passes, 13 words: the row to recover from (or NONE), the number of
+// accepted tokens, the first token, the rejected draft id (or NONE), the token after the accepted
+// ones; for `locate` the seed (two words) and the time at which this token finishes the race, as
+// far as is known; whether a draft was rejected; the position of the rejected draft in the
+// request's text (two words); from `note`, the number of tokens and whether the request is greedy.
 const STATE = 13u;
-// A partial result, 5 words: largest residual and its index; largest finite target
-// and its index; flags.
+// A partial result, 5 words: the largest residual and its index; the largest finite target and its
+// index; flags.
 const PARTIAL = 5u;
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -127,11 +124,11 @@ fn state_of(request: u32) -> u32 {
     return params.states + request * STATE;
 }
 
-// A draft id as an index of the vocabulary, or NONE.
+// A draft id as an index into the vocabulary, or NONE.
 fn draft_index(token: u32) -> u32 {
     let at = (params.at.b6 + token) * params.ids_words;
     let low = draft_token_ids[at];
-    // Negative ids are large here.
+    // A negative id is a large number here.
     let outside = low >= params.vocab
         || (params.ids_words == 2u && draft_token_ids[at + 1u] != 0u);
     return select(low, NONE, outside);
@@ -153,7 +150,7 @@ fn position_of(request: u32, draft: u32) -> vec2<u32> {
     return u64_add(first, vec2(draft, 0u));
 }
 
-// Where a token's column lies in the bound matrices.
+// The index of a token's column in the bound matrices.
 fn target_at(token: u32, column: u32) -> u32 {
     let skipped = params.chunk0 * params.chunk;
     return params.at.b7 + (token - params.row0) * params.target_stride + column - skipped;
@@ -189,9 +186,9 @@ fn gather(
 
 // ---- walk ------------------------------------------------------------------
 
-// Where a request's tokens start, how many there are, and flags.
+// The first token of a request, the request's number of tokens, and flags.
 fn request_tokens(request: u32) -> vec3<u32> {
-    // Without a leading 0 of their own, offsets are preceded by one.
+    // Where `cu_num_draft` has no leading 0, the tokens of request 0 start at 0.
     var bounds = array(0u, 0u);
     let absent = request == 0u && params.leading == 0u;
     for (var k = select(0u, 1u, absent); k < 2u; k++) {
@@ -200,7 +197,7 @@ fn request_tokens(request: u32) -> vec3<u32> {
         if params.cu_words == 2u && cu_num_draft[at + 1u] != 0u {
             offset = NONE;
         }
-        // Negative offsets are large here.
+        // A negative offset is a large number here.
         if offset > params.tokens {
             return vec3(0u, 0u, BAD_LENGTHS);
         }
@@ -233,12 +230,12 @@ fn accepts(t: u32, d: u32, u: u32) -> bool {
     return sort_key(t) >= sort_key(least) || sort_key(multiply_bits(u, least)) < sort_key(t);
 }
 
-// Whether a request follows the target's argmax.
+// Whether a request accepts drafts by the target's argmax.
 fn is_greedy(request: u32) -> bool {
     return MODE == GREEDY || (MIXED != 0u && load(state_of(request) + 12u) != 0u);
 }
 
-// Whether a token is REJECTED, and flags.
+// REJECTED if a token is rejected, and flags.
 fn judge(request: u32, token: u32, draft: u32) -> u32 {
     let id = draft_index(token);
     if is_greedy(request) {
@@ -288,7 +285,7 @@ fn walk(
         atomicStore(&shared_flags, shared_tokens.z);
     }
     let tokens = workgroupUniformLoad(&shared_tokens);
-    // Positions of 64 tokens at a time, until one is rejected.
+    // Looks at 64 positions at a time, until a token is rejected.
     var first = NONE;
     for (var base = 0u; base < tokens.y && first == NONE; base += 64u) {
         let position = base + thread;
@@ -304,7 +301,7 @@ fn walk(
             shared_word = atomicLoad(&shared_first);
         }
         first = workgroupUniformLoad(&shared_word);
-        // What comes after the first rejection was not looked at.
+        // Flags of tokens behind the first rejection do not count.
         let noted = verdict & ~REJECTED;
         if noted != 0u && position <= first {
             atomicOr(&shared_flags, noted);
@@ -368,7 +365,7 @@ fn note(
 
 // ---- end --------------------------------------------------------------------
 
-// The token that ends a row of accepted drafts, and flags.
+// The bonus token, which ends a row of accepted drafts, and flags.
 fn bonus_of(request: u32) -> vec2<u32> {
     let at = (params.at.b3 + request) * params.bonus_words;
     let low = bonus_token_ids[at];
@@ -396,12 +393,12 @@ fn end(
 
 // ---- emit -------------------------------------------------------------------
 
-// The high word of a token as 64 bits: -1 is the one that is negative.
+// The high word of a token as 64 bits: -1 is the only negative token.
 fn sign_of(token: u32) -> u32 {
     return select(0u, NONE, token == NONE);
 }
 
-// The token of an output row's slot; `last` follows the accepted ones.
+// The token in slot `slot` of an output row; `last` follows the accepted tokens.
 fn row_token(state: u32, slot: u32, last: u32) -> u32 {
     let accepted = load(state + 1u);
     if slot < accepted {

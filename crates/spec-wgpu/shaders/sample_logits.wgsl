@@ -10,35 +10,35 @@
 //
 // Passes, each its own dispatches; no workgroup ever waits for another:
 //
-// * `gather`   a thread a row: what the row's request asks for.
-// * `scan`     a workgroup a chunk of a row: the largest logit of each group of 64 entries, of those
-//              allowed and, where something is reported, of all.
-// * `open`     a workgroup a row: the largest logit of all groups. A row that is
-//              greedy, or has nothing to choose from, is not cut. For a top-k of less
-//              than half the groups, the k-th of their keys: no less than k entries
-//              reach it, and in most rows not many more.
-// * `spread`   a workgroup a chunk: how many entries there are and what they weigh, by
-//              how far below the largest they are, for rows that are cut otherwise.
-// * `aim`      a workgroup a row: where among those the cut lies.
-// * `collect`  a workgroup a chunk: lists what reaches the bound, or lies where the cut
-//              does; entries that equal the bound are only counted.
-// * `cut`      a workgroup a row: cuts the list by top-k, then by top-p
-//              (include/select.wgsl). Where a list would be too long, it selects in the
-//              row itself.
-// * `race`     a workgroup a row: the token (include/race_first.wgsl). Where rows draw several,
-//              `race_more`: the first so many to finish, and `take`, for rows that are
-//              greedy: the first in the order of their logits.
-// * `sum`      a workgroup a chunk: the sum of the weights that are left.
-// * `total`    a workgroup a row: that of all its chunks.
-// * `share`    a workgroup a chunk: the probabilities.
+// * `gather`   a thread per row: collects the parameters of the row's request.
+// * `scan`     a workgroup per chunk of a row: the largest logit of each group of 64 entries, among
+//              the allowed entries and, if something is reported, among all entries.
+// * `open`     a workgroup per row: the largest logit of all groups. A row that is greedy, or has
+//              nothing to choose from, is not cut. For a top-k of less than half the number of
+//              groups, also finds the k-th largest of the groups' keys: at least k entries reach
+//              this bound, and in most rows not many more.
+// * `spread`   a workgroup per chunk, for rows that are cut without such a bound: the number and
+//              the weight of the entries on each level, which is a distance from the largest entry.
+// * `aim`      a workgroup per row: finds the levels where the cut lies.
+// * `collect`  a workgroup per chunk: lists the entries that reach the bound, or that lie on the
+//              levels of the cut; entries that equal the bound are only counted.
+// * `cut`      a workgroup per row: cuts the list by top-k, then by top-p (include/select.wgsl).
+//              Where a list would be too long, selects in the row itself.
+// * `race`     a workgroup per row: draws the token (include/race_first.wgsl). Where rows draw
+//              several tokens, `race_more` finds the first tokens to finish, and for greedy rows
+//              `take` finds the first tokens in the order of their logits.
+// * `sum`      a workgroup per chunk: the sum of the remaining weights.
+// * `total`    a workgroup per row: the sum over all chunks of the row.
+// * `share`    a workgroup per chunk: the probabilities.
 //
-// The passes between `open` and the race are there for top-k and top-p alone, and a row that has
-// neither leaves them at once; those behind it for what is made of the weights' sum. Then
-// sample_logits_report.wgsl has its own. Logits larger than a binding come in windows of whole
-// rows.
+// The passes between `open` and the race serve top-k and top-p alone; for a row that has neither,
+// their workgroups return at once. The passes behind the race serve the outputs that need the sum
+// of the weights. The passes of sample_logits_report.wgsl follow. Logits larger than a binding come
+// in windows of whole rows.
 //
-// Bytes moved: the logits once, and of those of some groups each again; where there are filters,
-// of the groups that reach what is kept; a top-p alone reads them once or twice more.
+// Bytes moved: the logits once, and the logits of some groups again: for each draw and, with
+// filters, those of the groups that reach the kept entries. A top-p alone reads the logits once or
+// twice more.
 
 const NON_FINITE = 1u;
 const BAD_LENGTHS = 4u;
@@ -48,7 +48,7 @@ const HOW_NOT = 0u;
 const HOW_BOUND = 1u;
 const HOW_LEVELS = 2u;
 const HOW_ROW = 3u;
-// By top-p, among what is as large as the largest, as far as is known.
+// By top-p, among the entries as large as the largest one, as far as is known.
 const HOW_LARGEST = 4u;
 
 // gather
@@ -59,7 +59,7 @@ const HOW_LARGEST = 4u;
 @group(0) @binding(6) var<storage, read> top_p: array<u32>;
 @group(0) @binding(7) var<storage, read> min_p: array<u32>;
 @group(0) @binding(8) var<storage, read> positions: array<u32>;
-// the others
+// the other passes
 @group(0) @binding(2) var<storage, read_write> levels: array<atomic<u32>>;
 @group(0) @binding(4) var<storage, read> mask: array<u32>;
 @group(0) @binding(5) var<storage, read_write> flags: array<atomic<u32>>;
@@ -77,7 +77,7 @@ fn allowed_word(row: u32, word: u32) -> u32 {
     return mask[params.at.b4 + (row - params.row0) * params.mask_stride + word];
 }
 
-// The key of an entry: negative infinity's where the mask does not allow it.
+// The key of an entry; the key of negative infinity where the mask does not allow the entry.
 fn masked(row: u32, column: u32, key: u32) -> u32 {
     if has(HAS_MASK) && ((allowed_word(row, column / 32u) >> (column % 32u)) & 1u) == 0u {
         return LOWEST_KEY;
@@ -89,7 +89,7 @@ fn key_of(row: u32, column: u32) -> u32 {
     return masked(row, column, sort_key(logit(row, column)));
 }
 
-// The largest key of the group of an entry.
+// The largest key in the group of an entry.
 fn largest_beside(row: u32, column: u32) -> u32 {
     return work[maxima_at(row) + column / 64u];
 }
@@ -120,7 +120,7 @@ fn is_cut_off(f: Filters, key: u32, column: u32) -> bool {
     return key < f.cut_key || (key == f.cut_key && column >= f.cut_end);
 }
 
-// The weight of an entry, 0 for what the cut or min_p drops.
+// The weight of an entry; 0 if the cut or min_p drops the entry.
 fn kept_weight(f: Filters, key: u32, column: u32) -> f32 {
     if is_cut_off(f, key, column) {
         return 0.0f;
@@ -143,7 +143,7 @@ fn gather(
     }
     var request = row;
     if has(HAS_REQUESTS) {
-        // Negative ones are large here.
+        // A negative request is a large number here.
         let at = (params.at.b2 + row) * params.request_words;
         request = requests[at];
         if params.request_words == 2u && requests[at + 1u] != 0u {
@@ -171,7 +171,7 @@ fn gather(
         if has(HAS_TOP_K) {
             k = top_k[params.at.b5 + request];
         }
-        // Negative ones are large here too.
+        // A negative top-k is a large number here, and so turns the filter off.
         store(row, TOP_K, select(k, 0u, k >= params.vocab));
         var share = 0x3f800000u;
         if has(HAS_TOP_P) {
@@ -198,7 +198,7 @@ fn gather(
     store(row, FOUND, found);
 }
 
-// floor(share * 2^32) of a number above 0 and below 1; 0 for all others.
+// floor(share * 2^32) for a share above 0 and below 1; 0 for all other shares.
 fn share_units(bits: u32) -> u32 {
     let exponent = bits >> 23u;
     if exponent >= 127u || exponent < 95u {
@@ -213,17 +213,17 @@ fn share_units(bits: u32) -> u32 {
 
 // ---- the largest ------------------------------------------------------------
 
-// Of a tile's groups, the largest of all logits, where the mask tells them apart.
+// For each group of a tile, the largest of all logits, where the mask makes a difference.
 var<workgroup> group_raw: array<atomic<u32>, TILE_GROUPS>;
 
-// What a thread has seen of a chunk: the least of its entries' orders, and whether one was infinite
-// or NaN without a sign.
+// What a thread has seen of a chunk: the least order of its entries, and whether an entry was
+// infinite or NaN without a sign.
 struct Seen {
     least: u32,
     odd: bool,
 }
 
-// Looks at a lane's entries. Absent ones have order 0, as NaN may have.
+// Looks at a lane's two entries. The order of an absent entry is 0, and so may be that of NaN.
 fn see_pair(
     seen: ptr<function, Seen>,
     row: u32,
@@ -279,7 +279,7 @@ fn scan(
             workgroupBarrier();
         }
         let in_tile = min(last - tile, TILE_GROUPS);
-        // Four groups at a time, all on their way at once.
+        // Four groups at a time, so that their loads are in flight together.
         for (var i = team; i < in_tile; i += 4u * teams) {
             let column = pair_at(tile + i, lane).x;
             let step = teams * 64u;
@@ -302,7 +302,7 @@ fn scan(
                 for (var k = i; k < min(in_tile, i + 4u * teams); k += teams) {
                     let at = pair_at(tile + k, lane).x;
                     let orders = last_orders(row, at, end);
-                    // Where they are there, these are not 0.
+                    // The order of a present entry is not 0.
                     let there = select(orders, vec2(NONE), orders == vec2(0u));
                     seen.least = min(seen.least, min(there.x, there.y));
                     see_pair(&seen, row, k, at, lane, orders);
@@ -346,7 +346,7 @@ fn open(
     var most_raw = 0u;
     for (var group = thread; group < params.groups; group += WIDE) {
         most = max(most, work[maxima_at(row) + group]);
-        // The same where nothing is reported.
+        // The same maxima where nothing is reported.
         most_raw = max(most_raw, work[raw_maxima_at(row) + group]);
     }
     atomicMax(&shared_key, most);
@@ -358,7 +358,7 @@ fn open(
     let largest = workgroupUniformLoad(&shared_word);
     let none = largest <= LOWEST_KEY;
     if none {
-        // The lowest token that is allowed, else 0.
+        // The lowest allowed token, else 0.
         if has(HAS_MASK) {
             for (var word = thread; word * 32u < params.vocab; word += WIDE) {
                 let bits = allowed_word(row, word);
@@ -375,7 +375,7 @@ fn open(
         let fate = select(load(row, FATE), FATE_CERTAIN, none);
         store(row, LARGEST, largest);
         store(row, RAW_LARGEST, atomicLoad(&shared_raw));
-        // The last word of a mask may have bits that stand for nothing.
+        // Bits of a mask's last word that lie beyond the vocabulary stand for no token.
         store(row, TOKEN, select(0u, token, token < params.vocab));
         store(row, FATE, fate);
         let found = select(load(row, FOUND), NON_FINITE, none);
@@ -401,7 +401,7 @@ fn open(
             select_round(row, groups, round, BY_COUNT, thread);
         }
         let bound = workgroupUniformLoad(&selection);
-        // Groups without entries may leave too few.
+        // Groups without entries may leave fewer than k keys.
         if bound.running == 0u && bound.key == 0u {
             how = HOW_LEVELS;
         }
@@ -420,7 +420,7 @@ fn open(
     }
 }
 
-// Whether what weighs little is dropped before the row is cut.
+// Whether min_p drops entries before the row is cut.
 fn drops_first(row: u32) -> bool {
     return params.min_p_first != 0u && any(load_pair(row, FLOOR) != vec2(0u, 0u));
 }

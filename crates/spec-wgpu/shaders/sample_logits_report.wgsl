@@ -1,16 +1,16 @@
 //!include sampling_row
 //!include likeliest
-// What sample_logits reports of the tokens it chose, and of the likeliest tokens: by the logits as
-// given, without temperature, mask and filters.
+// What sample_logits reports of the chosen tokens and of the likeliest tokens, by the logits as
+// given: without temperature, mask and filters.
 //
-// Passes, behind those of sample_logits.wgsl, each only where something is asked for that needs it:
+// The passes follow those of sample_logits.wgsl, each only where an output needs it:
 //
-// * `tally`    a workgroup a chunk: the sum of the weights, and how many entries reach each
-//              of the row's tokens.
-// * `conclude` a workgroup a row: sums over the chunks; log-probabilities and ranks.
-// * `top`      a workgroup a row: the likeliest tokens.
+// * `tally`    a workgroup per chunk: the sum of the weights, and the number of entries that reach
+//              each of the row's tokens.
+// * `conclude` a workgroup per row: sums over the chunks; log-probabilities and ranks.
+// * `top`      a workgroup per row: the likeliest tokens.
 //
-// Bytes moved: the logits once more; for the likeliest tokens those of a few groups.
+// Bytes moved: the logits once more; for the likeliest tokens, the logits of a few groups.
 
 @group(0) @binding(2) var<storage, read_write> ranks: array<u32>;
 @group(0) @binding(4) var<storage, read_write> logprobs: array<f32>;
@@ -21,15 +21,15 @@
 const MOST_DRAWS = 64u;
 const LIKELIEST = 256u;
 
-// The keys of the row's tokens, the largest first, where they are counted; 0 for what is not
-// there. And the place of each of them there.
+// The keys of the row's tokens; the same keys in descending order, to count by, with 0 for a
+// missing token; and the place of each token in this order.
 var<workgroup> drawn_keys: array<u32, MOST_DRAWS>;
 var<workgroup> ordered_keys: array<u32, MOST_DRAWS>;
 var<workgroup> places: array<u32, MOST_DRAWS>;
 var<workgroup> counts: array<atomic<u32>, MOST_DRAWS>;
 
-// What the tallies of a chunk are: a sum, two words, and how many entries reach each place that
-// reach none before it.
+// Where the tally of a chunk begins: a sum (two words), then for each place the number of entries
+// that reach this place and no place before it.
 fn tally_at(row: u32, chunk: u32) -> u32 {
     let job = (row - params.row0) * params.chunks + chunk;
     return params.at.b1 + params.tallies + job * (2u + params.draws);
@@ -40,7 +40,7 @@ fn negative_infinity() -> f32 {
     return bitcast<f32>(0xff800000u | params.at.zero);
 }
 
-// ln softmax of a key, from what the row's logits weigh.
+// The logarithm of the softmax of a key, over the row's logits as given.
 fn raw_logprob(row: u32, key: u32) -> f32 {
     let largest = load(row, RAW_LARGEST);
     let logarithm = bitcast<f32>(load(row, RAW_LOGARITHM));
@@ -54,7 +54,7 @@ fn raw_logprob(row: u32, key: u32) -> f32 {
     return bitcast<f32>(below) - logarithm;
 }
 
-// Loads the keys of the row's tokens and orders them. Every thread calls it.
+// Loads the keys of the row's tokens and orders them. Every thread must call this function.
 fn order_tokens(row: u32, thread: u32) {
     if thread < params.draws {
         let token = work[drawn_at(row) + thread];
@@ -80,7 +80,7 @@ fn order_tokens(row: u32, thread: u32) {
     workgroupBarrier();
 }
 
-// The first place whose key an entry reaches; params.draws where there is none.
+// The first place whose key an entry reaches; params.draws if there is no such place.
 fn place_of(key: u32) -> u32 {
     var first = 0u;
     var end = params.draws;
@@ -95,7 +95,7 @@ fn place_of(key: u32) -> u32 {
     return first;
 }
 
-// Entries of a place that are not counted yet.
+// The number of entries of one place that are not yet added to `counts`.
 struct Counts {
     place: u32,
     count: u32,
@@ -119,13 +119,13 @@ fn count_key(run: ptr<function, Counts>, key: u32, least: u32) {
     (*run).count += 1u;
 }
 
-// e^(x - largest) as nearly as a report needs it, of an order that is no NaN's.
+// e^(x - largest), as precise as a report needs, for an order that is not NaN's.
 fn raw_weight(largest: u32, order: u32) -> f32 {
     let bits = bits_of(largest);
     if !is_finite(bits) {
         return select(0.0f, 1.0f, order == largest);
     }
-    // Subnormal numbers are 0 beside what differs from them enough to matter.
+    // A device may read a subnormal number as 0; this does not change a difference that matters.
     let below = max(bitcast<f32>(bits_of(order)) - bitcast<f32>(bits), -100.0f);
     return select(0.0f, exp(below), order > LOWEST_KEY);
 }
@@ -146,7 +146,7 @@ fn tally(
     let sums = has(HAS_LOGPROBS) || has(HAS_TOP_LOGPROBS);
     let raw = Scale(load(row, RAW_LARGEST), 1.0f);
     let weighing = select(NONE, weighing_key(raw), sums);
-    // Smaller keys reach no token, which are at the end where there are none.
+    // Entries with smaller keys reach no token. Places without a token come last.
     var least = NONE;
     if has(HAS_RANKS) {
         for (var place = 0u; place < params.draws; place++) {
@@ -159,7 +159,7 @@ fn tally(
     let team = thread / GROUP_LANES;
     let lane = thread % GROUP_LANES;
     var own = 0.0f;
-    // Neighbours of one place are counted at once.
+    // Successive entries of the same place are counted at once.
     var run = Counts(params.draws, 0u);
     for (var group = chunk * (params.chunk / 64u) + team; group * 64u < end; group += THREADS / GROUP_LANES) {
         let largest = work[raw_maxima_at(row) + group];
@@ -184,7 +184,7 @@ fn tally(
         }
     }
     count_at(run);
-    // In units of 2^-40: sums of integers have no order.
+    // In units of 2^-40, since a sum of integers does not depend on the order of additions.
     let through = sum_through(thread, joined(halves(own)));
     let at = tally_at(row, chunk);
     if thread == THREADS - 1u {
@@ -222,7 +222,7 @@ fn conclude(
         storageBarrier();
     }
     if has(HAS_RANKS) {
-        // A thread has some chunks of a place.
+        // A thread adds up some of the chunks for one place.
         let place = thread % MOST_DRAWS;
         if place < params.draws {
             var count = 0u;
@@ -258,7 +258,7 @@ fn conclude(
         if load(row, FATE) != FATE_DRAWN {
             value = select(value, 0.0f, thread == 0u);
         } else if there {
-            // What was drawn is allowed.
+            // The mask allows every drawn token.
             value = exponent(scale_of(row), key) - logarithm(load_pair(row, SUM));
         }
         processed[params.at.b5 + at * params.processed_stride + thread] = value;
@@ -267,7 +267,7 @@ fn conclude(
 
 // ---- the likeliest ----------------------------------------------------------
 
-// The row that the selection is about.
+// The row that the selection reads.
 var<private> reported: u32;
 
 fn likeliest_maximum(group: u32) -> u32 {

@@ -3,32 +3,31 @@
 //!include params/topk_router
 // The topk experts of each token, by the exact rules of spec_core::exact.
 //
-// A team of LANES threads owns a token; lane l owns experts l, l + LANES, ...
-// and keeps their choices as sort keys in workgroup memory. A workgroup holds as
-// many teams as that memory has room for; keys that it has no room for are kept in
-// a workspace (IN_STORAGE).
+// A team of LANES threads owns a token; lane l owns experts l, l + LANES, ... and keeps their
+// choices as sort keys in workgroup memory. A workgroup has as many teams as fit in this memory;
+// keys that do not fit are kept in a workspace (IN_STORAGE).
 //
-// 1. Softmax only: the row's maximum, then its sum as an integer, by team_max
+// 1. For softmax only: the row's maximum, then the sum of its weights as an integer, by team_max
 //    and team_add.
 // 2. Score, choice and key of each expert.
-// 3. Groups: some lanes a group find its two largest keys; every group counts
-//    the groups before it and so knows its rank.
-// 4. topk rounds: the team's largest key, among those the lowest expert. Each
-//    lane knows its two best, and looks again only when both are taken.
-// 5. A lane an expert: the score again, and the weight.
+// 3. Groups: some lanes per group find the group's two largest keys. The rank of a group is the
+//    number of groups before it.
+// 4. topk rounds: the largest key of the team, and the lowest expert with this key. Each lane
+//    remembers its two best experts, and searches again only when both are taken.
+// 5. A lane per chosen expert: the score again, and the weight.
 //
-// `place`, a dispatch of its own where experts have places or picks are counted: a
-// thread a pick.
+// `place` is a dispatch of its own with a thread per pick, if experts have places or picks are
+// counted.
 //
-// (Scores four at a time, in vectors, were no faster on an H100: 209 us against
-// 198 for 65536 tokens of 256 experts.)
+// (Computing four scores at a time, in vectors, was no faster on an H100: 209 us against 198 for
+// 65536 tokens of 256 experts.)
 //
-// Bytes moved: the logits once and 8 bytes a chosen expert, which is the floor.
+// Bytes moved: the logits once and 8 bytes per chosen expert, which is the floor.
 
 override LANES: u32 = 32u;
 override TEAMS: u32 = 8u;
 override THREADS: u32 = 256u;
-// The most reductions of a token, and those of all teams.
+// The largest number of reductions of a team, and this number times TEAMS.
 override SLOTS: u32 = 67u;
 override TEAM_WORDS: u32 = 536u;
 override DTYPE: u32 = 0u;
@@ -48,7 +47,7 @@ const SQRT_SOFTPLUS = 2u;
 @group(0) @binding(6) var<storage, read> num_tokens: array<u32>;
 @group(0) @binding(7) var<storage, read_write> workspace: array<u32>;
 
-// What `place` has instead of the first three.
+// `place` binds these instead of the first three.
 @group(0) @binding(1) var<storage, read> replicas: array<u32>;
 @group(0) @binding(2) var<storage, read> replica_counts: array<u32>;
 @group(0) @binding(3) var<storage, read_write> load: array<atomic<u32>>;
@@ -57,13 +56,14 @@ const SQRT_SOFTPLUS = 2u;
 const POOL = 3328u;
 const NEGATIVE_INFINITY = 0xff800000u;
 const NOBODY = 0xffffffffu;
-// 2^60: times the largest score, the square root of the largest logit, it is finite.
+// 2^60. The largest score is the square root of the largest logit; LIFT times this score is finite.
 const LIFT = 1152921504606846976.0f;
-// Groups beyond this are kept by their keys' bits, not by their ranks: see the host.
+// Above this number of groups, the kept groups are found from the bits of their keys, not by their
+// ranks: see the host.
 const MANY_GROUPS = 256u;
 
-// Of each team: a key an expert; for every part of a group its largest and
-// second largest key; the chosen experts; their scores.
+// The words of each team: a key per expert; the largest and the second largest key of every part of
+// a group; the chosen experts; the scores of the chosen experts.
 var<workgroup> pool: array<u32, POOL>;
 // Where the team's words begin.
 var<private> team_at: u32;
@@ -113,7 +113,7 @@ fn logit(row: u32, expert: u32) -> u32 {
     return float_bits(x[float_word(index, DTYPE)], index, DTYPE);
 }
 
-// The score of a logit by a function of it alone.
+// The score of a logit, for a scoring function that depends on this logit alone.
 fn single_score(bits: u32) -> f32 {
     if SCORING == SQRT_SOFTPLUS {
         return exact_sqrt_softplus(bits);
@@ -134,7 +134,7 @@ fn softmax_row(row: u32) -> Row {
         largest = max(largest, sort_key(logit(row, e)));
     }
     let maximum = key_bits(team_max(largest));
-    // Sums of at most 4096 halves of a word.
+    // Sums of at most 4096 halves, of 16 bits each, of the weights.
     var low = 0u;
     var high = 0u;
     for (var e = team_lane; e < params.experts; e += LANES) {
@@ -151,7 +151,7 @@ fn softmax_row(row: u32) -> Row {
     return Row(maximum, softmax_factor(vec2(sum_low, sum_high)));
 }
 
-// Turns logits into keys; returns whether one, or a bias, is not finite.
+// Turns logits into keys; returns whether a logit or a bias is not finite.
 fn find_keys(row: u32, softmax: Row) -> bool {
     var bad = false;
     for (var e = team_lane; e < params.experts; e += LANES) {
@@ -181,13 +181,13 @@ fn find_keys(row: u32, softmax: Row) -> bool {
     return bad;
 }
 
-// Puts `key` into the two largest so far.
+// Inserts `key` into the two largest keys so far.
 fn insert(largest: vec2<u32>, key: u32) -> vec2<u32> {
     return vec2(max(largest.x, key), max(largest.y, min(largest.x, key)));
 }
 
-// Says of each group, at `second`, whether it is kept, by its key at `first`: the rank of
-// a group is how many go before it.
+// Writes for each group, at `second`, whether the group is kept, by its key at `first`: the rank of
+// a group is the number of groups before it.
 fn keep_by_rank(first: u32, second: u32) {
     for (var g = team_lane; g < params.groups; g += LANES) {
         let key = word_at(first + g * params.parts);
@@ -200,8 +200,9 @@ fn keep_by_rank(first: u32, second: u32) {
     }
 }
 
-// The same in turns that grow with the groups, not with their square: bit by bit, the
-// largest value that enough keys reach, and how far up the groups equal to it are kept.
+// As keep_by_rank, but the number of iterations grows with the number of groups, not with its
+// square. Finds bit by bit the largest value that enough keys reach, then up to which group the
+// keys equal to this value are kept.
 fn keep_by_bits(first: u32, second: u32) {
     var least = 0u;
     for (var bit = 0x80000000u; bit != 0u; bit >>= 1u) {
@@ -234,8 +235,8 @@ fn keep_by_bits(first: u32, second: u32) {
     }
 }
 
-// Gives the experts of groups that are not kept their masked key. Every thread
-// of the workgroup comes here.
+// Gives the experts of groups that are not kept their masked key. Every thread of the workgroup
+// must call this function.
 fn mask_groups() {
     barrier();
     let all = params.groups * params.parts;
@@ -254,7 +255,7 @@ fn mask_groups() {
     for (var g = team_lane; g < params.groups; g += LANES) {
         var largest = vec2(0u);
         for (var i = 0u; i < params.parts; i++) {
-            // A part that had no expert left 0, below every key.
+            // A part without experts left 0, which is below every key.
             largest = insert(largest, word_at(first + g * params.parts + i));
             largest = insert(largest, word_at(second + g * params.parts + i));
         }
@@ -262,8 +263,8 @@ fn mask_groups() {
         if params.top2_sum != 0u && params.group_size > 1u {
             key = sort_key(add_bits(key_bits(largest.x), key_bits(largest.y)));
         }
-        // No other lane reads this word, but others read its neighbours:
-        // the result goes where only this group's parts were.
+        // Other lanes read neighbours of this word but not the word itself, which belonged to this
+        // group's parts.
         set_word(first + g * params.parts, key);
     }
     barrier();
@@ -281,12 +282,12 @@ fn mask_groups() {
             }
         }
     }
-    // The lanes that go on with an expert are others.
+    // From here on, other lanes handle these experts.
     barrier();
 }
 
-// A lane's two largest keys with their experts, the lower first among equals;
-// (0, NOBODY) for what is not there.
+// A lane's two largest keys with their experts, the lower expert first among equal keys; (0,
+// NOBODY) for an expert that does not exist.
 fn best_of_lane() -> vec4<u32> {
     var best = vec4(0u, NOBODY, 0u, NOBODY);
     for (var e = team_lane; e < params.experts; e += LANES) {
@@ -306,7 +307,7 @@ fn choose() {
         let key = team_max(best.x);
         let expert = team_min(select(NOBODY, best.y, best.x == key));
         if best.y == expert {
-            // Below every key: not chosen again.
+            // 0 is below every key, so the expert is not chosen again.
             set_word(keys_at() + expert, 0u);
             set_word(chosen_at() + round, expert);
             best = vec4(best.zw, 0u, NOBODY);
@@ -361,8 +362,8 @@ fn write_weights(token: u32, row: u32, softmax: Row) {
         let score = bitcast<f32>(word_at(scores + i));
         var weight = params.scale * score;
         if params.renormalize != 0u {
-            // The share first: a large scale times a score could overflow. Lifted, it is
-            // never subnormal, which a device might take for 0.
+            // The share score / sum comes first: a large scale times a score could overflow. LIFT
+            // keeps the share from being subnormal, which a device might take for 0.
             weight = (params.scale / LIFT) * (score * LIFT / sum);
         }
         weights[weights_at + i] = weight;
@@ -374,7 +375,7 @@ fn write_weights(token: u32, row: u32, softmax: Row) {
     }
 }
 
-// Whether a token's row lies behind the live ones.
+// Whether a token's row lies behind the rows in use.
 fn is_padding(token: u32) -> bool {
     if params.has_num_tokens == 0u {
         return false;
@@ -407,7 +408,7 @@ fn main(me: Invocation) {
             raise(4u);
         }
     }
-    // Teams past the last token go along, for the barriers, and write nothing.
+    // Teams past the last token take part in the barriers and write nothing.
     let row = params.at.b1 + min(token, max(params.tokens, 1u) - 1u) * params.x_stride;
     var softmax = Row(0u, 0.0f);
     if SCORING == SOFTMAX {
@@ -424,7 +425,7 @@ fn main(me: Invocation) {
     write_weights(token, row, softmax);
 }
 
-// Replaces a picked expert by its place, and counts it.
+// Replaces a picked expert by its place, and counts the pick.
 @compute @workgroup_size(256)
 fn place(
     @builtin(workgroup_id) group: vec3<u32>,

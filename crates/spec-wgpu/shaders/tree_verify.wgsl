@@ -1,10 +1,10 @@
 //!include params/tree_verify
 //!include integers
-// tree_verify: walks each request's tree of drafts by what the target chose.
+// tree_verify: walks each request's tree of drafts along the tokens that the target chose.
 //
-// A workgroup owns a request: its thread 0 walks, all of its threads pad the rows.
-// Bytes moved: four numbers a child that is looked at, and the output rows. A walk
-// is a chain of dependent loads, which only other requests hide.
+// A workgroup owns a request: thread 0 walks, and all threads pad the rows. Bytes moved: four
+// numbers per child that the walk looks at, and the output rows. The loads of a walk depend on each
+// other; only the work of other requests hides their latency.
 
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> draft_tokens: array<u32>;
@@ -17,10 +17,10 @@
 @group(0) @binding(8) var<storage, read_write> flags: array<atomic<u32>>;
 
 const THREADS = 64u;
-// No node, and a pointer that cannot be.
+// NONE is no node; BROKEN is an invalid pointer.
 const NONE = 0xffffffffu;
 const BROKEN = 0xfffffffeu;
-// What is no token: equal to none that the target chose.
+// Stands for no token; differs from every token that the target chose.
 const NO_TOKEN = 0xffffffffu;
 
 const OUT_OF_RANGE = 2u;
@@ -28,13 +28,13 @@ const BAD_LENGTHS = 4u;
 
 var<workgroup> emitted: u32;
 
-// A token from its 64 bits: NO_TOKEN below 0 and from 2^31 on.
+// A token from its 64 bits: NO_TOKEN for a value below 0 or from 2^31 on.
 fn token(value: vec2<u32>) -> u32 {
     return select(NO_TOKEN, value.x, value.y == 0u && (value.x >> 31u) == 0u);
 }
 
-// A pointer from its 64 bits: NONE for -1, BROKEN for what is neither -1 nor a node below the
-// root.
+// A pointer from its 64 bits: NONE for -1, BROKEN for a value that is neither -1 nor a node below
+// the root.
 fn pointer(value: vec2<u32>) -> u32 {
     if all(value == vec2(0xffffffffu)) {
         return NONE;
@@ -67,7 +67,7 @@ fn next_of(request: u32, node: u32) -> u32 {
     return pointer(integer(next_sibling[at], next_sibling[at + words - 1u], words));
 }
 
-// `high` is the sign's word.
+// `high` is the high word of `value` as 64 bits.
 fn put(request: u32, col: u32, value: u32, node: u32, high: u32) {
     let at = (params.at.b5 + request * params.tokens_stride + col) * params.tokens_words;
     tokens[at] = value;
@@ -81,8 +81,8 @@ fn put(request: u32, col: u32, value: u32, node: u32, high: u32) {
     }
 }
 
-// The first child of `node` that has this token: where it is, BROKEN where a
-// pointer was bad or the children are more than there are nodes, else NONE.
+// The first child of `node` with the token `wanted`. BROKEN if a pointer is bad, or if the walk has
+// looked at as many children as there are nodes; NONE if no child has the token.
 fn follow(request: u32, node: u32, wanted: u32, looked: ptr<function, u32>) -> u32 {
     var child = first_of(request, node);
     while child != NONE {
@@ -98,7 +98,7 @@ fn follow(request: u32, node: u32, wanted: u32, looked: ptr<function, u32>) -> u
     return NONE;
 }
 
-// Writes the path and returns how many tokens it has.
+// Writes the path and returns its number of tokens.
 fn walk(request: u32) -> u32 {
     var looked = 0u;
     var node = 0u;

@@ -3,44 +3,46 @@
 //!include u64
 //!include unique_buckets
 //!include unique_digits
-// Distinct keys, ascending: sorted into `area`, then the heads of runs.
+// Distinct keys, ascending: sorts the keys into `area`, then keeps the first key of each run of
+// equal keys, the head of the run.
 //
-//   begin        clears what the others count in
+//   begin        clears the counters of the other passes
 //   survey       reads the keys once: their range, which bits vary, whether they ascend
-//   choose       how the call goes on, as far as that shows it
-//   ...          sorted by buckets (unique_buckets.wgsl) or by digits (unique_digits.wgsl),
-//                or not at all where the keys ascend as they are
-//   heads        how many runs of equals begin in each tile
+//   choose       decides how the call goes on, as far as the survey tells
+//   ...          sorting by buckets (unique_buckets.wgsl) or by digits (unique_digits.wgsl), or no
+//                sorting where the keys already ascend
+//   heads        counts the runs of equal keys that begin in each tile
 //   prefix       prefix sums over the tiles
-//   compact      the first of each run to its place
+//   compact      writes the first key of each run to its place
 //   clear, occurrences
 //
-// No workgroup ever waits for another, and the host decides nothing after `survey`:
-// all dispatches are recorded, and those of a way that was not taken return at once.
+// No workgroup ever waits for another, and the host decides nothing after `survey`: all dispatches
+// are recorded, and the dispatches of a way that is not taken return at once.
 //
-// The host gives this file one of unique_keys_32.wgsl and unique_keys_64.wgsl, and one
-// of unique_whole.wgsl, unique_windows.wgsl and unique_part.wgsl: how keys are stored,
-// and where. The last knows no survey and sorts by all digits.
+// The host inserts two more files: unique_keys_32.wgsl or unique_keys_64.wgsl says how keys are
+// stored; unique_whole.wgsl, unique_windows.wgsl or unique_part.wgsl says where keys lie. With
+// unique_part.wgsl there is no survey, and keys are sorted by all digits.
 //
-// Bytes moved: the keys once to survey and 3 times to compact, and what sorting moves.
+// Bytes moved: the keys once to survey and 3 times to compact, plus the bytes that sorting moves.
 
 override THREADS: u32 = 256u;
-// Keys of a thread; a tile is 256 times as many.
+// Keys per thread; a tile has 256 times as many keys.
 override ROWS: u32 = 16u;
-// Whether a tile is put in order in workgroup memory, and the keys there.
+// Whether a tile is put in order in workgroup memory, and the number of its keys there.
 override STAGED: bool = false;
 override STAGE: u32 = 1u;
 
 @group(0) @binding(0) var<uniform> params: Params;
-// [256 digits, tiles]; [tiles] for compaction. Before that, what unique_buckets.wgsl has.
+// [256 digits, tiles] counts; for compaction [tiles] counts. When sorting by buckets, the table of
+// unique_buckets.wgsl.
 @group(0) @binding(6) var<storage, read_write> table: array<u32>;
-// See below.
+// The words of the state are named below.
 @group(0) @binding(7) var<storage, read_write> state: array<u32>;
-// The same, for survey alone.
+// The state as atomics, for `survey` alone.
 @group(0) @binding(7) var<storage, read_write> marks: array<atomic<u32>>;
 
-// Words of the state: two of bits that vary; whether some key is above the next one; how
-// the call goes on; the map of unique_buckets.wgsl, and whether it cuts; 256 totals.
+// Words of the state: bits that vary (two words); whether some key is above the next key; how the
+// call goes on; the map of unique_buckets.wgsl, and whether the map cuts; 256 totals.
 const UNSORTED = 2u;
 const MODE = 3u;
 const MAP = 4u;
@@ -54,18 +56,18 @@ const ASCENDING = 2u;
 
 const DIGITS = 256u;
 
-// Which buffer something lies in.
+// The buffers that hold keys.
 const KEYS = 0u;
 const AREA = 1u;
 const DISTINCT = 2u;
 
-// Where the sorted keys lie: nothing moved if all ascend.
+// The buffer that holds the sorted keys. Keys that already ascend were not moved.
 fn sorted_in() -> u32 {
     let moved = params.forced != 0u || state[params.at.b7 + MODE] != ASCENDING;
     return select(KEYS, AREA, moved);
 }
 
-// Key `i` of the window that is read; its upper word is 0 where there is none.
+// Key `i` of the window that is read. The upper word of a 32-bit key is 0.
 fn load_key(source: u32, i: u32) -> vec2<u32> {
     return key_of(take_key(source, params.start + i));
 }
@@ -89,11 +91,11 @@ fn begin(
     }
 }
 
-// Entries of a thread at a time.
+// The number of entries that a thread adds up at a time.
 const CHUNK = 8u;
 
-// Row `group` of the table becomes its exclusive prefix sums; its total goes to
-// the state and, for the last of all, to the caller as a u64.
+// Replaces row `group` of the table by its exclusive prefix sums. The total goes to the state and,
+// if it is the number of distinct keys, also to the caller as a u64.
 @compute @workgroup_size(THREADS)
 fn prefix(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -128,7 +130,7 @@ fn prefix(
     }
 }
 
-// Whether key `i` of the window is the first of its run, or the last.
+// Whether key `i` of the window is the first key of its run; below, whether it is the last.
 fn is_head(source: u32, i: u32) -> bool {
     return params.start + i == 0u || !same(source, i - 1u, i);
 }
@@ -137,12 +139,12 @@ fn is_last(source: u32, i: u32) -> bool {
     return params.start + i + 1u == params.n || !same(source, i, i + 1u);
 }
 
-// A bit a key of the tile: whether it is a head. Word w of row r at 8 r + w.
+// One bit per key of the tile: whether the key is a head. Word w of row r is at 8 r + w.
 var<workgroup> tile_heads: array<atomic<u32>, 128>;
 // How many heads of the tile lie before each of those words.
 var<workgroup> heads_before: array<u32, 128>;
 
-// Fills tile_heads and heads_before; returns how many heads the tile has.
+// Fills tile_heads and heads_before; returns the number of heads in the tile.
 fn find_heads(source: u32, tile: u32, thread: u32) -> u32 {
     if thread < 8u * ROWS {
         atomicStore(&tile_heads[thread], 0u);
@@ -167,8 +169,8 @@ fn find_heads(source: u32, tile: u32, thread: u32) -> u32 {
     return scan_total();
 }
 
-// Of the thread's key in a row: how many heads of the tile lie before it, and
-// whether it is one.
+// For the thread's key in a row: the number of the tile's heads before this key, and whether this
+// key is a head.
 fn rank_of_head(row: u32, thread: u32) -> vec2<u32> {
     let at = row * 8u + thread / 32u;
     let word = atomicLoad(&tile_heads[at]);
@@ -192,7 +194,7 @@ fn heads(
     }
 }
 
-// The first of each run to its place.
+// Writes the first key of each run to its place.
 @compute @workgroup_size(THREADS)
 fn compact(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -228,8 +230,8 @@ fn clear(
     }
 }
 
-// Each run's last position, plus one, less its first: a sum of two numbers that
-// different workgroups may add.
+// The length of a run: its last position, plus one, minus its first position. Different workgroups
+// may add these two numbers.
 @compute @workgroup_size(THREADS)
 fn occurrences(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -247,7 +249,7 @@ fn occurrences(
         let i = (tile * ROWS + row) * THREADS + thread;
         if i < params.len {
             let head = rank_of_head(row, thread);
-            // The run of this key; before the first head, the one before.
+            // The run of this key. A key before the tile's first head belongs to the run before.
             let run = earlier + head.x + head.y - 1u;
             if head.y == 1u {
                 add_occurrences(run, 0u - (params.start + i));

@@ -1,4 +1,4 @@
-//! Which adapters there are.
+//! Lists the adapters of this machine.
 
 use std::sync::LazyLock;
 
@@ -8,11 +8,11 @@ use wgpu::{Adapter, AdapterInfo, DeviceType, Features, Limits};
 /// The name of this backend in a [`Device`].
 pub(crate) const BACKEND: &str = "wgpu";
 
-/// The device that errors about all of them are about.
+/// The device that an error names where the error concerns no particular device.
 const FIRST: Device = Device::new(BACKEND, 0);
 
-/// Everything that can be opened, hardware before software: `wgpu:0` is the
-/// adapter one most likely wants.
+/// All devices that can be opened, hardware before software renderers, so that `wgpu:0` is the
+/// device that most callers want.
 ///
 /// # Errors
 /// Status 6 where no Vulkan, Metal or DX12 adapter answers.
@@ -25,8 +25,8 @@ pub fn devices() -> Result<Vec<DeviceInfo>> {
         .collect())
 }
 
-/// Those of [`devices`] that are no software renderers: what a caller may take who did not
-/// ask for one by name.
+/// The devices of [`devices`] that are not software renderers: the choice for a caller who did not
+/// ask for a device by name.
 ///
 /// Where Linux shows no GPU, no driver is started: Mesa's software renderer alone would take
 /// 60 MiB of memory for the rest of the process.
@@ -45,7 +45,7 @@ pub fn gpus() -> Result<Vec<DeviceInfo>> {
             "there is no GPU: {} is a software renderer, which is taken only by name",
             found[0].name
         )),
-        // Hardware comes first.
+        // `devices` lists hardware first.
         Some(gpus) => {
             found.truncate(gpus);
             Ok(found)
@@ -54,16 +54,16 @@ pub fn gpus() -> Result<Vec<DeviceInfo>> {
     }
 }
 
-/// Whether the system shows a GPU, without starting a driver: on Linux, a device file
-/// that drivers of GPUs make; elsewhere yes.
+/// Whether the system shows a GPU, found without starting a driver. On Linux, a GPU's driver must
+/// have made a device file; on other systems the answer is always yes.
 fn system_shows_gpu() -> bool {
     let names = |folder| std::fs::read_dir(folder).into_iter().flatten().flatten();
     let any = |folder| names(folder).any(|entry| is_gpu(&entry.file_name().to_string_lossy()));
     !cfg!(target_os = "linux") || any("/dev") || any("/dev/dri")
 }
 
-/// Whether a device file is a GPU's: of the drivers in Linux itself, which render on a
-/// node of their own; of NVIDIA, Arm, Qualcomm and Imagination; of Windows under Linux.
+/// Whether a device file belongs to a GPU. `renderD` is the prefix of the drivers in Linux itself;
+/// the other prefixes are those of NVIDIA, Arm, Qualcomm, Imagination, and Windows under Linux.
 fn is_gpu(file: &str) -> bool {
     const STARTS: [&str; 8] =
         ["renderD", "nvidia", "nvgpu", "nvhost", "mali", "kgsl", "pvr", "dxg"];
@@ -72,8 +72,8 @@ fn is_gpu(file: &str) -> bool {
 
 /// All adapters in the order of their indices.
 pub(crate) fn adapters() -> Result<Vec<Adapter>> {
-    // One instance for the whole process: only then does wgpu notice a buffer of
-    // one device that is used with another.
+    // One instance for the whole process: wgpu notices that a buffer of one device is used with
+    // another device only where both come from the same instance.
     static INSTANCE: LazyLock<wgpu::Instance> = LazyLock::new(|| {
         let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
         descriptor.flags = wgpu::InstanceFlags::empty();
@@ -99,8 +99,8 @@ pub(crate) fn adapters() -> Result<Vec<Adapter>> {
     Ok(found)
 }
 
-/// Whether an adapter is a software renderer. Through a virtual machine's interface it can
-/// call itself a virtual GPU, and only its name tells.
+/// Whether an adapter is a software renderer. Through the interface of a virtual machine, a
+/// software renderer can call itself a virtual GPU; then only its name tells.
 fn is_software(kind: DeviceType, name: &str) -> bool {
     const NAMES: [&str; 5] =
         ["llvmpipe", "lavapipe", "softpipe", "swiftshader", "microsoft basic render"];
@@ -108,7 +108,7 @@ fn is_software(kind: DeviceType, name: &str) -> bool {
     kind == DeviceType::Cpu || NAMES.iter().any(|software| name.contains(software))
 }
 
-/// What a person wants to know of an adapter or an open device.
+/// The facts about an adapter or an open device that a user wants to see.
 pub(crate) fn describe(
     index: usize,
     info: &AdapterInfo,
@@ -160,7 +160,8 @@ mod tests {
         for file in ["renderD128", "nvidia0", "nvidiactl", "mali0", "kgsl-3d0", "dxg"] {
             assert!(is_gpu(file), "{file}");
         }
-        // A display without a GPU, as servers have for their console, among others.
+        // Not GPUs. Servers, for example, have a `card0` for their console: a display without a
+        // GPU.
         for file in ["card0", "dri", "null", "tty0", "kvm", "fb0", "by-path"] {
             assert!(!is_gpu(file), "{file}");
         }

@@ -1,4 +1,4 @@
-//! A device that is open: [`Wgpu`].
+//! [`Wgpu`]: an open device.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -16,20 +16,19 @@ use crate::memory::Allocation;
 use crate::shader::Programs;
 use crate::time;
 
-/// Indices of devices that callers brought start here, above any adapter's.
+/// The first index for devices that callers bring, above the index of any adapter.
 const FIRST_FOREIGN: usize = 1000;
-/// Uniform buffers kept before the cache starts afresh.
+/// The number of uniform buffers at which the cache is emptied.
 const MAX_UNIFORMS: usize = 4096;
 
 /// How a device is opened.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// WebGPU's default limits and no optional feature, whatever the adapter
-    /// offers. `SPEC_WGPU_PLAIN=1` in the environment asks for it too.
+    /// Use WebGPU's default limits and no optional feature, whatever the adapter offers.
+    /// `SPEC_WGPU_PLAIN=1` in the environment has the same effect.
     pub plain: bool,
-    /// The most bytes that one binding may hold, where that should be less than
-    /// the device allows. Larger tensors are split over several dispatches;
-    /// small values exist to test that.
+    /// The largest number of bytes of one binding, if smaller than the device allows. Larger
+    /// tensors are split over several dispatches; small values serve to test the splitting.
     pub max_binding: Option<u64>,
 }
 
@@ -40,7 +39,7 @@ impl Options {
     }
 }
 
-/// An open wgpu device with its queue: cheap to clone, usable from any thread.
+/// An open wgpu device with its queue. It is cheap to clone and can be used from any thread.
 #[derive(Clone)]
 pub struct Wgpu(pub(crate) Arc<Inner>);
 
@@ -56,23 +55,22 @@ pub(crate) struct Inner {
     pub(crate) queue: wgpu::Queue,
     pub(crate) info: DeviceInfo,
     pub(crate) limits: Limits,
-    /// The most bytes of one binding.
+    /// The largest number of bytes of one binding.
     pub(crate) max_binding: u64,
-    /// The size of every subgroup, where subgroups may be used and all have
-    /// the same size.
+    /// The size of a subgroup, if subgroups may be used and all have the same size.
     pub(crate) subgroup: Option<u32>,
     pub(crate) programs: Mutex<Programs>,
-    /// Bound in place of tensors that are absent or empty: for reading and for
-    /// writing, since one buffer cannot be both in a dispatch.
+    /// Buffers bound in place of absent or empty tensors: one for reading and one for writing,
+    /// since a dispatch cannot use one buffer for both.
     pub(crate) nothing: [wgpu::Buffer; 2],
     uniforms: Mutex<HashMap<Vec<u32>, wgpu::Buffer>>,
     failures: Arc<Failures>,
 }
 
-/// What went wrong outside of any call of ours.
+/// Errors that no call of this backend caught.
 #[derive(Default)]
 struct Failures {
-    /// The device is gone: every further call says so.
+    /// Why the device was lost. Every further call reports this message.
     lost: Mutex<Option<String>>,
     /// The first error outside of any error scope.
     uncaptured: Mutex<Option<(ErrorKind, String)>>,
@@ -86,13 +84,13 @@ impl Wgpu {
     /// Opens adapter `index` of [`devices`](crate::devices).
     ///
     /// # Errors
-    /// Status 6 where there is no such adapter, 8 where it is below WebGPU's
-    /// default limits, 1 where it refuses.
+    /// Status 6 where there is no such adapter, 8 where the adapter is below WebGPU's default
+    /// limits, 1 where the adapter refuses to open a device.
     pub fn open(index: usize) -> Result<Self> {
         Self::open_with(index, &Options::from_environment())
     }
 
-    /// As [`open`](Self::open), with options instead of the environment's.
+    /// As [`open`](Self::open), with the options given instead of the environment's.
     ///
     /// # Errors
     /// As [`open`](Self::open).
@@ -131,16 +129,16 @@ impl Wgpu {
         Self::new(index, device, queue, options, failures)
     }
 
-    /// Uses a device and queue that the caller already has, with whatever
-    /// features and limits it was made with. The device's error handlers are
-    /// left alone. Its index is one of its own, above those of all adapters.
+    /// Uses a device and queue that the caller already has, with the features and limits that the
+    /// device was made with. The device's error handlers are left alone. The handle gets an index
+    /// above those of all adapters.
     ///
     /// # Errors
     /// Status 1 where the device fails, 8 where its limits are below WebGPU's
     /// defaults.
     ///
     /// # Safety
-    /// `queue` is the queue of `device`: see [`encoder`](Self::encoder).
+    /// `queue` must be the queue of `device`: see [`encoder`](Self::encoder).
     pub unsafe fn from_device(device: wgpu::Device, queue: wgpu::Queue) -> Result<Self> {
         static NEXT: AtomicUsize = AtomicUsize::new(FIRST_FOREIGN);
         let index = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -164,7 +162,7 @@ impl Wgpu {
         let features = if options.plain { Features::empty() } else { device.features() };
         let limits = if options.plain { Limits::default() } else { device.limits() };
         let info = describe(index, &adapter, &limits, features);
-        // Shaders index words with u32: no binding beyond 2 GiB.
+        // Shaders index 32-bit words with u32, so a binding is never larger than 2 GiB.
         let largest = limits.max_storage_buffer_binding_size.min((1 << 31) - 256);
         let max_binding = options.max_binding.map_or(largest, |b| b.clamp(4096, largest));
         let one_size = adapter.subgroup_min_size == adapter.subgroup_max_size;
@@ -200,7 +198,7 @@ impl Wgpu {
         &self.0.device
     }
 
-    /// The queue that work is submitted to.
+    /// The queue that this handle submits to.
     pub fn queue(&self) -> &wgpu::Queue {
         &self.0.queue
     }
@@ -215,7 +213,7 @@ impl Wgpu {
         Error::failure(self.0.info.device, kind, words.into())
     }
 
-    /// Reports what failed since someone last asked.
+    /// Reports an error that occurred since the last check.
     fn healthy(&self) -> Result<()> {
         if let Some(words) = lock(&self.0.failures.lost).as_ref() {
             return Err(self.failure(ErrorKind::DeviceLost, words.clone()));
@@ -226,7 +224,7 @@ impl Wgpu {
         }
     }
 
-    /// Runs `work` and turns every error wgpu reports meanwhile into status 1.
+    /// Runs `work` and turns every error that wgpu reports meanwhile into status 1.
     pub(crate) fn guarded<T>(&self, work: impl FnOnce() -> Result<T>) -> Result<T> {
         self.healthy()?;
         let device = &self.0.device;
@@ -243,8 +241,7 @@ impl Wgpu {
         Ok(value)
     }
 
-    /// An immutable uniform buffer with these words, from the cache if it was
-    /// ever made before.
+    /// An immutable uniform buffer with the content `words`, from the cache if it holds one.
     pub(crate) fn uniform(&self, words: &[u32]) -> wgpu::Buffer {
         let mut cache = lock(&self.0.uniforms);
         if let Some(buffer) = cache.get(words) {
@@ -261,7 +258,7 @@ impl Wgpu {
             mapped_at_creation: true,
         });
         let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_le_bytes()).collect();
-        // Mapping fails only where the buffer itself did, which is reported.
+        // Mapping fails only where creating the buffer failed, and wgpu reports that error.
         if let Ok(mut mapped) = buffer.slice(..bytes.len() as u64).get_mapped_range_mut() {
             mapped.copy_from_slice(&bytes);
         }
@@ -271,10 +268,10 @@ impl Wgpu {
     }
 }
 
-// SAFETY: `info` is set when the device is opened, and never after. Clones share the device
-// and its one queue, and memory names that queue; any other handle has a device of its own.
-// An adapter that is opened twice has one name for two devices, both of the process's one
-// instance, in which wgpu itself refuses the objects of the other.
+// SAFETY: `info` is set when the device is opened and never changes. Clones share the device and
+// its one queue, and memory names that queue; any other handle has a device of its own. An adapter
+// that is opened twice has one name for two devices. Both devices come from the process's one
+// instance, and there wgpu itself refuses the objects of the other device.
 unsafe impl Backend for Wgpu {
     fn info(&self) -> &DeviceInfo {
         &self.0.info
@@ -316,14 +313,16 @@ impl Overlap for Wgpu {
 }
 
 impl Wgpu {
-    /// Times `calls` calls made back to back in a compute pass, `samples` times: by timestamps
-    /// where the device has them, else by the clock around whole submissions.
+    /// Times `calls` calls made back to back in a compute pass, and repeats this for each of the
+    /// `samples` samples. Measures with timestamps where the device has them, else with the host's
+    /// clock around whole submissions.
     ///
     /// # Errors
-    /// Those of the calls, and status 1 when the device fails.
+    /// Errors of the calls, and status 1 when the device fails.
     ///
     /// # Safety
-    /// None here: backends that replay calls need their memory to stay where it is.
+    /// No condition on this backend. Other backends replay calls, whose memory must then stay where
+    /// it is.
     pub unsafe fn time(
         &self,
         samples: usize,
@@ -333,7 +332,7 @@ impl Wgpu {
         time::time(self, samples, calls, work)
     }
 
-    /// Bytes a second that a shader copies, bytes read and bytes written added up.
+    /// The rate at which a shader copies, in bytes read plus bytes written per second.
     ///
     /// # Errors
     /// Status 1 when the device fails.
@@ -341,7 +340,7 @@ impl Wgpu {
         time::copy_rate(self).map(Some)
     }
 
-    /// Seconds of an empty submission that is waited for.
+    /// The duration in seconds of an empty submission, including the wait for its end.
     ///
     /// # Errors
     /// Status 1 when the device fails.
@@ -358,7 +357,7 @@ impl Wgpu {
     }
 }
 
-/// What a program can do about an error.
+/// The kind of an error, by which a program decides what to do.
 fn kind_of(error: &wgpu::Error) -> ErrorKind {
     match error {
         wgpu::Error::OutOfMemory { .. } => ErrorKind::OutOfMemory,
@@ -380,7 +379,7 @@ fn words_of(error: &wgpu::Error) -> String {
     words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Features and limits to ask an adapter for.
+/// The features and limits to request from an adapter.
 fn wanted(adapter: &wgpu::Adapter, plain: bool) -> (Features, Limits) {
     let smallest = &Limits::downlevel_defaults();
     if plain {
@@ -390,8 +389,8 @@ fn wanted(adapter: &wgpu::Adapter, plain: bool) -> (Features, Limits) {
     (adapter.features() & optional, compute_limits(&adapter.limits(), smallest))
 }
 
-/// `from`'s limits for compute and buffers, `rest`'s for everything else: a
-/// device without the graphics half is still good enough.
+/// The limits of `from` for compute and buffers, and those of `rest` for everything else: a device
+/// with weak graphics limits is still good enough.
 fn compute_limits(from: &Limits, rest: &Limits) -> Limits {
     Limits {
         max_bind_groups: from.max_bind_groups,

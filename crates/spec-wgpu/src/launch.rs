@@ -1,4 +1,4 @@
-//! Recording dispatches, into the caller's encoder or one of our own.
+//! Records dispatches into the caller's encoder or pass, or into an encoder of the backend's own.
 
 use bytemuck::Pod;
 use spec_core::stream::Kind;
@@ -10,48 +10,47 @@ use crate::adapters::BACKEND;
 use crate::memory::{ALIGNMENT, Region};
 use crate::shader::{Access, Program};
 
-/// The most storage buffers of a dispatch by WebGPU's default limits; further ones have no
-/// place in the struct `At`.
+/// The largest number of storage buffers of a dispatch under WebGPU's default limits. The struct
+/// `At` has one field for each of these buffers and none for further buffers.
 pub(crate) const MAX_BINDINGS: usize = 8;
 
 impl Wgpu {
-    /// A stream that records into the caller's encoder. The caller submits it; work
-    /// of several operators in one encoder runs in order. A call that fails may have
-    /// recorded a part of its work: submit none of it then. Descriptors of other devices
-    /// refuse the stream.
+    /// A stream that records into the caller's encoder, which the caller submits. Calls of several
+    /// operators in one encoder run in order. A call that fails may have recorded a part of its
+    /// work: do not submit the encoder then. Descriptors of other devices refuse the stream.
     ///
     /// # Safety
-    /// This handle's [`device`](Self::device) made the encoder. wgpu looks its objects up by
-    /// numbers and takes one of another `wgpu::Instance` for whatever has the same number
-    /// in its own.
+    /// This handle's [`device`](Self::device) must have made the encoder. wgpu looks its objects up
+    /// by number: it would take an encoder of another `wgpu::Instance` for whatever object has the
+    /// same number in its own instance.
     pub unsafe fn encoder<'s>(&self, encoder: &'s mut CommandEncoder) -> Stream<'s> {
-        // SAFETY: of this device, as the caller promised.
+        // SAFETY: the caller promised that this handle's device made the encoder.
         unsafe { Stream::from_object(self.0.info.device, encoder) }
     }
 
-    /// A stream that records into a compute pass the caller has open, made
-    /// `'static` by [`forget_lifetime`](ComputePass::forget_lifetime). Cheaper than
-    /// [`encoder`](Self::encoder) for several calls: each pass costs the device a few
-    /// microseconds. A call leaves its own pipeline and bind group 0 set in the pass.
+    /// A stream that records into a compute pass that the caller has opened and made `'static` by
+    /// [`forget_lifetime`](ComputePass::forget_lifetime). For several calls a pass is cheaper than
+    /// [`encoder`](Self::encoder), since each pass costs the device a few microseconds. A call
+    /// leaves its own pipeline and bind group 0 set in the pass.
     ///
     /// # Safety
-    /// The pass is of an encoder that this handle's device made, as for
+    /// This handle's device must have made the encoder that the pass belongs to, as for
     /// [`encoder`](Self::encoder).
     pub unsafe fn pass<'s>(&self, pass: &'s mut ComputePass<'static>) -> Stream<'s> {
-        // SAFETY: of this device, as the caller promised.
+        // SAFETY: the caller promised that this handle's device made the encoder of the pass.
         unsafe { Stream::from_object(self.0.info.device, pass) }
     }
 }
 
-/// A compute pass being filled.
+/// A compute pass that dispatches are recorded into.
 pub(crate) struct Recorder<'r> {
     gpu: &'r Wgpu,
     pass: &'r mut ComputePass<'static>,
 }
 
 impl Wgpu {
-    /// Lets `work` record its dispatches, then submits them if the stream is
-    /// the backend's own. Dispatches of a pass see what those before wrote.
+    /// Lets `work` record its dispatches, and then submits them if the stream is the backend's own.
+    /// Each dispatch sees what earlier dispatches of the pass wrote.
     pub(crate) fn record(
         &self,
         label: &'static str,
@@ -69,7 +68,7 @@ impl Wgpu {
                 return self.guarded(|| {
                     let descriptor = wgpu::CommandEncoderDescriptor { label: Some(label) };
                     let mut encoder = self.0.device.create_command_encoder(&descriptor);
-                    // Dropped, and so ended, before the encoder is finished.
+                    // The pass is dropped, and so ended, before the encoder is finished.
                     fill(&mut begin(&mut encoder))?;
                     self.0.queue.submit([encoder.finish()]);
                     Ok(())
@@ -103,13 +102,13 @@ impl Wgpu {
 }
 
 impl Recorder<'_> {
-    /// Records `groups` workgroups of `program`, spread over two dimensions
-    /// where one is too short: the shader finds its number with
-    /// `group_index` and leaves if that is not below `params.at.groups`.
+    /// Records a dispatch of `groups` workgroups of `program`. Where one dimension is too short,
+    /// the workgroups are spread over two; each computes its number with `group_index` and returns
+    /// if the number is not below `params.at.groups`.
     ///
-    /// `regions` are bound from `@binding(1)` on. At `@binding(0)` the shader
-    /// finds the struct `At` (where each region's first element is) followed by
-    /// `parameters`, a `#[repr(C)]` struct of 32-bit words.
+    /// `regions` are bound from `@binding(1)` on. `@binding(0)` holds the struct `At` (the index of
+    /// each region's first element), followed by `parameters`, a `#[repr(C)]` struct of 32-bit
+    /// words.
     pub(crate) fn dispatch(
         &mut self,
         program: &Program,
@@ -171,8 +170,8 @@ fn is_shared(regions: &[Region<'_>], bindings: &[Access]) -> bool {
 }
 
 impl Wgpu {
-    /// The binding that holds a region: from the aligned offset at or before
-    /// it, to the end of its last word.
+    /// The binding that holds `region`: from the last aligned offset at or before the region's
+    /// start, to the end of the region's last 32-bit word.
     fn bind<'b>(
         &'b self,
         region: &Region<'b>,
@@ -199,12 +198,12 @@ impl Wgpu {
         Ok(BufferBinding { buffer, offset, size: wgpu::BufferSize::new(size) })
     }
 
-    /// How many elements of this size a binding holds, wherever they start.
+    /// The number of elements of `element_size` bytes that a binding holds, wherever they start.
     pub(crate) fn window(&self, element_size: u64) -> u64 {
         (self.0.max_binding - ALIGNMENT) / element_size
     }
 
-    /// How many times `unit` rows of a matrix a binding holds; 0 if not once.
+    /// How many blocks of `unit` rows of `matrix` a binding holds; 0 if not even one.
     pub(crate) fn window_of_rows(&self, matrix: &Matrix, unit: u64) -> u64 {
         let elements = self.window(matrix.dtype.size() as u64);
         let (cols, stride) = (matrix.cols as u64, matrix.row_stride as u64);

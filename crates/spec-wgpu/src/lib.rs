@@ -1,10 +1,9 @@
 //! # The `spec` operators on wgpu
 //!
-//! The portable backend: Vulkan, Metal and DX12 through [`wgpu`], shaders in
-//! WGSL. WebGPU's default limits and no optional feature are enough; what an
-//! adapter offers beyond them is used where it helps, and
-//! [`Options::plain`] (or `SPEC_WGPU_PLAIN=1` in the environment) turns that
-//! off.
+//! The portable backend: Vulkan, Metal and DX12 through [`wgpu`], with shaders in WGSL. WebGPU's
+//! default limits and no optional feature are enough. Where an adapter offers larger limits or
+//! optional features, the backend uses them if they help; [`Options::plain`] (or
+//! `SPEC_WGPU_PLAIN=1` in the environment) turns this off.
 //!
 //! ```no_run
 //! use spec_core::ops::DeduplicateTopk;
@@ -27,40 +26,37 @@
 //! # Ok(()) }
 //! ```
 //!
-//! ## Buffers and queues of one's own
+//! ## The caller's own buffers and queues
 //!
 //! A caller who already holds a wgpu device wraps it with
 //! [`Wgpu::from_device`], its buffers with [`Wgpu::view`] and
 //! [`Wgpu::view_mut`] (usage `STORAGE` is all they need), and passes
 //! [`Wgpu::encoder`] or [`Wgpu::pass`] as the stream to record into a command
 //! encoder or an open compute pass instead of submitting. Nothing is copied and
-//! nothing is read back. These five are the unsafe steps, for one reason: wgpu does
-//! not notice an object of another `wgpu::Instance`, so the caller vouches that
-//! everything was made by one device.
+//! nothing is read back. These five functions are unsafe for one reason: wgpu does not notice an
+//! object of another `wgpu::Instance`, so the caller must guarantee that one device made all of
+//! these objects.
 //!
-//! One buffer may hold several arguments: where a dispatch would read and write
-//! the same `wgpu::Buffer`, which WebGPU forbids for bindings of different
-//! kinds, a variant of the shader is used that binds everything for writing.
-//! The byte ranges themselves must not overlap unless the operator works in
-//! place.
+//! One buffer may hold several arguments. WebGPU forbids a dispatch to bind the same `wgpu::Buffer`
+//! both for reading and for writing; in this case the backend uses a variant of the shader that
+//! binds everything for writing. The byte ranges themselves must not overlap unless the operator
+//! works in place.
 //!
 //! ## What the driver prints
 //!
-//! Where Vulkan comes from Mesa and there is no Wayland session, Mesa's layer for
-//! choosing a device says so on stderr (`error: XDG_RUNTIME_DIR is invalid or not
-//! set in the environment.`) when adapters are listed. It is harmless, and only
-//! the environment turns it off: start the process with `NODEVICE_SELECT=1`,
-//! as the program `spec` does for itself. A library must not set it: other
-//! threads may be reading the environment.
+//! Where Vulkan comes from Mesa and there is no Wayland session, Mesa's layer for choosing a device
+//! prints `error: XDG_RUNTIME_DIR is invalid or not set in the environment.` to stderr when
+//! adapters are listed. The message is harmless, and only the environment turns it off: start the
+//! process with `NODEVICE_SELECT=1`, as the program `spec` does for itself. A library must not set
+//! this variable, since other threads may be reading the environment.
 //!
-//! ## What a call costs and may fail with
+//! ## The cost of a call, and its errors
 //!
-//! A call records dispatches, makes a bind group for each, and submits if
-//! the stream is the backend's own. Parameters live in small immutable uniform
-//! buffers that are cached by content, so that a repeated call makes none.
-//! Validation errors, lost devices and exhausted memory come back as status 1
-//! with wgpu's own words, from the call itself or from the next one that can
-//! see them.
+//! A call records dispatches, makes a bind group for each dispatch, and submits if the stream is
+//! the backend's own. Parameters live in small immutable uniform buffers that are cached by
+//! content, so a repeated call makes no new buffer. Validation errors, lost devices and exhausted
+//! memory come back as status 1 with wgpu's own message, from the call itself or from the next call
+//! that can see the error.
 
 mod adapters;
 mod device;
@@ -73,6 +69,6 @@ mod windows;
 
 pub use adapters::{devices, gpus};
 pub use device::{Options, Wgpu};
-/// The wgpu whose devices and buffers this crate takes, under a name of its own:
+/// The wgpu crate whose devices and buffers this crate takes, under a name of its own:
 /// `spec::wgpu::api::Device`.
 pub use wgpu as api;

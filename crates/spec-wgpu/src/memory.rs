@@ -13,23 +13,23 @@ use wgpu::BufferUsages;
 
 use crate::Wgpu;
 
-/// Bindings start at multiples of this; the rest of an offset goes to the
-/// shader as an index. WebGPU's default for `minStorageBufferOffsetAlignment`.
+/// Bindings start at multiples of this many bytes; the shader adds the rest of an offset as an
+/// index. WebGPU's default for `minStorageBufferOffsetAlignment`.
 pub(crate) const ALIGNMENT: u64 = 256;
-/// How long a finished copy may take to be announced.
+/// How long wgpu may take to report that a finished copy is mapped.
 const CALLBACK: Duration = Duration::from_secs(60);
 /// Bytes copied between host and device at a time.
 const CHUNK: usize = 64 << 20;
 
 impl Wgpu {
-    /// A tensor in the caller's own buffer: the elements in `bytes` of it.
+    /// A tensor in the caller's own buffer: the elements at `bytes` of `buffer`.
     ///
     /// # Errors
-    /// Status 3 where the buffer lacks the usage `STORAGE` or `bytes` does not
-    /// lie in it, is not a whole number of elements, or starts between two.
+    /// Status 3 where the buffer lacks the usage `STORAGE`, or where `bytes` does not lie in the
+    /// buffer, is not a whole number of elements, or starts between two elements.
     ///
     /// # Safety
-    /// This handle's [`device`](Self::device) made the buffer: see
+    /// This handle's [`device`](Self::device) must have made the buffer: see
     /// [`encoder`](Self::encoder).
     pub unsafe fn view<'a>(
         &self,
@@ -38,13 +38,13 @@ impl Wgpu {
         bytes: Range<u64>,
     ) -> Result<View<'a>> {
         let len = self.check_range(buffer, dtype, &bytes)?;
-        // SAFETY: the range was checked, and the buffer is of this device, as the caller promised.
+        // SAFETY: the range was checked, and the caller promised that this device made the buffer.
         Ok(unsafe { View::from_object(dtype, len, self.0.info.device, buffer, bytes.start) })
     }
 
-    /// As [`view`](Self::view), for a tensor that is written. wgpu's buffers
-    /// are shared: that nothing else writes there meanwhile is up to the
-    /// caller, as with any other work on a queue.
+    /// As [`view`](Self::view), for a tensor that a call writes. wgpu's buffers are shared: the
+    /// caller must see to it that no other work writes to the same bytes at the same time, as with
+    /// any work on a queue.
     ///
     /// # Errors
     /// As [`view`](Self::view).
@@ -58,7 +58,7 @@ impl Wgpu {
         bytes: Range<u64>,
     ) -> Result<ViewMut<'a>> {
         let len = self.check_range(buffer, dtype, &bytes)?;
-        // SAFETY: the range was checked, and the buffer is of this device, as the caller promised.
+        // SAFETY: the range was checked, and the caller promised that this device made the buffer.
         Ok(unsafe { ViewMut::from_object(dtype, len, self.0.info.device, buffer, bytes.start) })
     }
 
@@ -79,7 +79,7 @@ impl Wgpu {
         if !bytes.start.is_multiple_of(size) || !(bytes.end - bytes.start).is_multiple_of(size) {
             return bad(format!("bytes {bytes:?} are not whole elements of {dtype}"));
         }
-        // Shaders read words, so the last one must be there.
+        // Shaders read 32-bit words, so the last word must be complete.
         if bytes.end.next_multiple_of(4) > buffer.size() {
             return bad(format!(
                 "bytes {bytes:?} end in the last, incomplete word of a buffer of {} bytes, \
@@ -91,7 +91,7 @@ impl Wgpu {
             .or_else(|_| bad(format!("bytes {bytes:?} do not fit this machine's addresses")))
     }
 
-    /// Where a view's bytes are.
+    /// The region of a view's bytes.
     pub(crate) fn region<'a>(&self, view: &View<'a>) -> Result<Region<'a>> {
         let Place::Object { object, offset, .. } = view.place() else {
             return Err(self.foreign());
@@ -99,7 +99,7 @@ impl Wgpu {
         self.make_region(object, offset, view.dtype(), view.len())
     }
 
-    /// Where a mutable view's bytes are.
+    /// The region of a mutable view's bytes.
     pub(crate) fn region_mut<'a>(&self, view: ViewMut<'a>) -> Result<Region<'a>> {
         let (dtype, len) = (view.dtype(), view.len());
         let PlaceMut::Object { object, offset, .. } = view.into_place() else {
@@ -108,7 +108,7 @@ impl Wgpu {
         self.make_region(object, offset, dtype, len)
     }
 
-    /// Where a workspace is, in words; nothing for an empty one.
+    /// The region of a workspace, in 32-bit words; an empty region for an empty workspace.
     pub(crate) fn region_of_workspace<'a>(&self, workspace: ViewMut<'a>) -> Result<Region<'a>> {
         let bytes = (workspace.len() * workspace.dtype().size()) as u64;
         match workspace.into_place() {
@@ -163,20 +163,19 @@ pub(crate) struct Region<'a> {
 }
 
 impl<'a> Region<'a> {
-    /// No elements at all: an absent argument.
+    /// A region without elements, for an absent argument.
     pub(crate) fn nothing() -> Self {
         Region { buffer: None, offset: 0, bytes: 0, size: 4 }
     }
 
-    /// The elements `start .. start + len` of this region, cut to its end.
+    /// Elements `start .. start + len` of this region, cut off at the region's end.
     pub(crate) fn elements(self, start: u64, len: u64) -> Self {
         let skip = (start * self.size).min(self.bytes);
         let bytes = (len * self.size).min(self.bytes - skip);
         Region { offset: self.offset + skip, bytes, ..self }
     }
 
-    /// Rows `start .. start + count` of a matrix that begins where this region
-    /// does.
+    /// Rows `start .. start + count` of a matrix that starts where this region starts.
     pub(crate) fn rows(self, matrix: &Matrix, start: u64, count: u64) -> Self {
         let stride = matrix.row_stride as u64;
         let span = if count == 0 { 0 } else { (count - 1) * stride + matrix.cols as u64 };
@@ -188,20 +187,20 @@ impl<'a> Region<'a> {
         self.sized(4)
     }
 
-    /// The same bytes as elements of `size` bytes, to a multiple of which it must be aligned.
+    /// The same bytes as elements of `size` bytes. The region must be aligned to a multiple of
+    /// `size`.
     pub(crate) fn sized(self, size: u64) -> Self {
         Region { size, ..self }
     }
 
-    /// Splits off the first `len` elements: how a workspace is shared out.
+    /// Splits off the first `len` elements, to divide a workspace into parts.
     pub(crate) fn take(&mut self, len: u64) -> Region<'a> {
         let first = self.elements(0, len);
         *self = self.elements(len, u64::MAX / 16);
         first
     }
 
-    /// The element that the shader calls number 0 lies this many elements
-    /// after the start of the binding.
+    /// The index, from the start of the binding, of this region's first element.
     pub(crate) fn first(&self) -> u32 {
         if self.bytes == 0 { 0 } else { (self.offset % ALIGNMENT / self.size) as u32 }
     }
@@ -246,7 +245,7 @@ impl Memory for Allocation {
 
     fn view(&self, dtype: DType, len: usize) -> View<'_> {
         assert!(len.saturating_mul(dtype.size()) <= self.size, "{len} {dtype} do not fit");
-        // SAFETY: a buffer of this device, used on its one queue.
+        // SAFETY: this device made the buffer, and the buffer is used on the device's one queue.
         unsafe {
             View::from_object(dtype, len, self.gpu.info().device, &self.buffer, 0)
                 .of_queue(self.queue())
@@ -269,7 +268,7 @@ impl Memory for Allocation {
         let rest = &bytes[whole..];
         let end = (offset + whole) as u64;
         if !rest.is_empty() {
-            // Queues copy words: keep what lies behind the last byte.
+            // Queues copy whole 32-bit words: keep the bytes behind the last byte to write.
             self.gpu.guarded(|| self.copy_back(end, &mut last))?;
             last[..rest.len()].copy_from_slice(rest);
         }
@@ -299,7 +298,7 @@ impl Memory for Allocation {
 }
 
 impl Allocation {
-    /// Refuses bytes that pass the end, and offsets that queues cannot copy to.
+    /// Refuses bytes beyond the end, and offsets at which queues cannot start a copy.
     fn check_range(&self, offset: usize, len: usize, doing: &str) -> Result<()> {
         let fits = offset.checked_add(len).is_some_and(|end| end <= self.size);
         if fits && offset.is_multiple_of(4) {
@@ -313,8 +312,8 @@ impl Allocation {
         Err(self.gpu.error(Status::BadTensorShape, words))
     }
 
-    /// Reads from a multiple of 4 on. The buffer's size is a multiple of 16, so
-    /// the last word is always there.
+    /// Reads from `offset` on, a multiple of 4. The buffer's size is a multiple of 16, so the last
+    /// 32-bit word is always there.
     fn copy_back(&self, offset: u64, bytes: &mut [u8]) -> Result<()> {
         let gpu = &self.gpu;
         let size = (bytes.len() as u64).next_multiple_of(4);
@@ -332,7 +331,7 @@ impl Allocation {
 }
 
 impl Wgpu {
-    /// Waits for what was submitted and copies the start of a `MAP_READ` buffer.
+    /// Waits for all submitted work and copies the start of a `MAP_READ` buffer to `bytes`.
     pub(crate) fn read_mapped(&self, staging: &wgpu::Buffer, bytes: &mut [u8]) -> Result<()> {
         let (done, result) = std::sync::mpsc::channel();
         staging.map_async(wgpu::MapMode::Read, .., move |mapped| {
@@ -341,8 +340,8 @@ impl Wgpu {
         });
         self.wait()?;
         let failed = |words: String| self.error(Status::InternalError, words);
-        // The work is done, but the callback may be in the hands of another
-        // thread that polls the device too.
+        // The work is done, but another thread that also polls the device may be running the
+        // callback.
         match result.recv_timeout(CALLBACK) {
             Ok(Ok(())) => {}
             Ok(Err(error)) => return Err(failed(format!("reading back: {error}"))),

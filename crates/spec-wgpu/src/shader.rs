@@ -1,8 +1,8 @@
-//! From WGSL files to pipelines.
+//! Turns WGSL files into pipelines.
 //!
-//! A shader file may begin with lines `//!include NAME`, each replaced by
-//! `shaders/include/NAME.wgsl`, once, with that file's own includes before it.
-//! That is the one mechanism by which shaders share code.
+//! A shader file may begin with lines `//!include NAME`. Each such line is replaced by the file
+//! `shaders/include/NAME.wgsl`, after that file's own includes; a file is included only once.
+//! Includes are the only way in which shaders share code.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -15,13 +15,13 @@ use crate::device::lock;
 
 /// A WGSL file.
 pub(crate) struct Shader {
-    /// Its name, which is the operator's.
+    /// The operator's name.
     pub(crate) name: &'static str,
-    /// Its text before includes.
+    /// The text of the file, before its includes are inserted.
     pub(crate) source: &'static str,
 }
 
-/// Names the WGSL file of an operator.
+/// The [`Shader`] of an operator's WGSL file.
 macro_rules! shader {
     ($name:literal) => {
         $crate::shader::Shader {
@@ -32,7 +32,7 @@ macro_rules! shader {
 }
 pub(crate) use shader;
 
-/// The files that `//!include` finds.
+/// The files that an `//!include` line can name.
 const INCLUDES: &[(&str, &str)] = &[
     ("bound", include_str!("../shaders/include/bound.wgsl")),
     ("exact", include_str!("../shaders/include/exact.wgsl")),
@@ -76,13 +76,13 @@ const INCLUDES: &[(&str, &str)] = &[
     ("unique_windows", include_str!("../shaders/include/unique_windows.wgsl")),
 ];
 
-/// What replaces a file of that name where subgroups may be used.
+/// Files that replace the include of the same name where subgroups may be used.
 const SUBGROUP_INCLUDES: &[(&str, &str)] =
     &[("team", include_str!("../shaders/include/team_subgroups.wgsl"))];
 
 impl Shader {
-    /// The text with its includes, in the form that uses subgroups or in the
-    /// one that needs nothing optional. Most shaders have but one form.
+    /// The text with its includes inserted, in the form that uses subgroups or in the form that
+    /// needs no optional feature. For most shaders, both forms are the same.
     pub(crate) fn text(&self, subgroups: bool) -> String {
         let mut done = Vec::new();
         let mut text = String::new();
@@ -99,8 +99,8 @@ fn append(source: &'static str, subgroups: bool, done: &mut Vec<&'static str>, t
             text.push('\n');
             continue;
         };
-        // An unknown name stays as the comment it is; what it would have
-        // declared is then missing, and the shader does not compile.
+        // The line of an unknown name is left out. The shader then does not compile, because the
+        // declarations of the named file are missing.
         let mut files = replaced.iter().chain(INCLUDES);
         let Some((name, included)) = files.find(|(n, _)| *n == name.trim()) else {
             continue;
@@ -119,7 +119,7 @@ struct Form {
     subgroups: bool,
 }
 
-/// What a dispatch does with a binding.
+/// How a dispatch uses a binding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Access {
     /// `var<storage, read>`.
@@ -128,7 +128,8 @@ pub(crate) enum Access {
     Write,
 }
 
-/// An entry point of a shader with its constants fixed: a pipeline, or two.
+/// An entry point of a shader with its constants fixed. It has one pipeline, and a second one for
+/// dispatches that read and write the same buffer.
 #[derive(Clone)]
 pub(crate) struct Program(Arc<Inner>);
 
@@ -138,8 +139,8 @@ struct Inner {
     bindings: Vec<Access>,
     constants: Vec<(&'static str, f64)>,
     exclusive: Pipeline,
-    /// Everything bound for writing: for dispatches that read and write the
-    /// same buffer. Made when first needed.
+    /// The pipeline in which everything is bound for writing, for dispatches that read and write
+    /// the same buffer. Made when first needed.
     shared: OnceLock<Pipeline>,
 }
 
@@ -150,20 +151,20 @@ pub(crate) struct Pipeline {
     pub(crate) layout: wgpu::BindGroupLayout,
 }
 
-/// What makes a program: file, whether it uses subgroups, entry point, accesses,
-/// constants.
+/// What identifies a program: the file, whether subgroups are used, the entry point, the accesses
+/// and the constants.
 type Key = (&'static str, bool, &'static str, Vec<Access>, Vec<(&'static str, u32)>);
 
-/// What a handle has compiled so far.
+/// The programs and shader modules that a handle has compiled so far.
 #[derive(Default)]
 pub(crate) struct Programs {
     programs: HashMap<Key, Program>,
-    /// By file, use of subgroups, and whether everything is bound for writing.
+    /// Modules by file, use of subgroups, and whether everything is bound for writing.
     modules: HashMap<(&'static str, bool, bool), wgpu::ShaderModule>,
 }
 
 impl Programs {
-    /// How many there are.
+    /// The number of compiled programs.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
         self.programs.len()
@@ -179,7 +180,8 @@ impl Program {
         &self.0.bindings
     }
 
-    /// The pipeline for bindings of distinct buffers, or of shared ones.
+    /// The pipeline of this program. With `shared`, the pipeline for dispatches that read and write
+    /// the same buffer.
     pub(crate) fn pipeline(&self, gpu: &Wgpu, shared: bool) -> &Pipeline {
         if !shared {
             return &self.0.exclusive;
@@ -193,10 +195,10 @@ impl Program {
 }
 
 impl Wgpu {
-    /// The program at `entry` of `shader`. `bindings` are those of
-    /// `@group(0) @binding(1)` and up, as the entry point declares them (those
-    /// it does not use may be anything); `constants` set the shader's
-    /// `override`s. Compiled once a handle, then cached.
+    /// The program for entry point `entry` of `shader`. `bindings` are the accesses of `@group(0)
+    /// @binding(1)` and up, as the entry point declares them; the access of a binding that the
+    /// entry point does not use may be anything. `constants` set the shader's `override`s. A handle
+    /// compiles each program once and then caches it.
     pub(crate) fn program(
         &self,
         shader: &'static Shader,
@@ -207,8 +209,8 @@ impl Wgpu {
         self.make_program(Form { shader, subgroups: false }, entry, bindings, constants)
     }
 
-    /// As [`program`](Self::program), in the form that uses subgroups: only
-    /// where the handle has them.
+    /// As [`program`](Self::program), in the form that uses subgroups. The handle must have
+    /// subgroups.
     pub(crate) fn subgroup_program(
         &self,
         shader: &'static Shader,
@@ -273,7 +275,7 @@ impl Wgpu {
             entry_point: Some(entry),
             compilation_options: wgpu::PipelineCompilationOptions {
                 constants,
-                // Shaders here write workgroup memory before they read it.
+                // The shaders of this crate write workgroup memory before they read it.
                 zero_initialize_workgroup_memory: false,
             },
             cache: None,
@@ -294,10 +296,9 @@ impl Wgpu {
             let descriptor = wgpu::ShaderModuleDescriptor { label: Some(shader.name), source };
             let checks =
                 wgpu::ShaderRuntimeChecks { force_loop_bounding: false, ..Default::default() };
-            // SAFETY: bounds and division checks stay on. Only the counters
-            // that wgpu adds to loops are left out; the shaders are this
-            // crate's own, and each of their loops ends after a number of turns
-            // that its parameters bound, whatever the data.
+            // SAFETY: bounds checks and division checks stay on. Only the counters that wgpu adds
+            // to loops are left out. The shaders are this crate's own, and the parameters bound the
+            // number of iterations of each loop, whatever the data.
             unsafe { self.0.device.create_shader_module_trusted(descriptor, checks) }
         });
         module.clone()
@@ -325,10 +326,10 @@ mod tests {
         Capabilities, ModuleInfo, ShaderStages, SubgroupOperationSet, ValidationFlags, Validator,
     };
 
-    /// Every shader parses and validates without an adapter, with nothing but
-    /// what WebGPU has, as it is and with everything bound for writing. With the
-    /// feature `translate`, every entry point also translates to what Vulkan,
-    /// Metal and DX12 take.
+    /// Every shader parses and validates without an adapter: with and without subgroups, which are
+    /// the only optional feature, and with everything bound for writing. With the Cargo feature
+    /// `translate`, every entry point also translates to the shader languages of Vulkan, Metal and
+    /// DX12.
     #[test]
     fn shaders_are_valid() {
         let shaders = crate::ops::SHADERS.iter().copied().chain([&crate::time::COPY_SHADER]);
@@ -359,7 +360,7 @@ mod tests {
         Ok(())
     }
 
-    /// An entry point in the languages of Vulkan, Metal and DX12.
+    /// Translates an entry point to the shader languages of Vulkan, Metal and DX12.
     #[cfg(feature = "translate")]
     fn translate(module: &Module, info: &ModuleInfo, name: &str) -> Result<(), String> {
         use naga::ShaderStage;

@@ -1,5 +1,4 @@
-//! Timing on the device: calls recorded into one compute pass between two
-//! timestamps.
+//! Timing on the device: the calls are recorded into one compute pass between two timestamps.
 
 use std::time::{Duration, Instant};
 
@@ -10,25 +9,25 @@ use wgpu::{BufferUsages, ComputePassTimestampWrites, Features};
 use crate::Wgpu;
 use crate::shader::Shader;
 
-/// Submissions before the first sample, at least, and how long they go on on a GPU, whose
-/// clocks fall while the host prepares a row.
+/// The smallest number of submissions before the first sample. On a GPU, submissions also go on for
+/// `WARM_UP`, because the GPU's clock rate falls while the host prepares the benchmark.
 const WARM_UPS: usize = 2;
 const WARM_UP: Duration = Duration::from_millis(200);
-/// Bytes of a copy that no cache holds; a software adapter gets less.
+/// Bytes of the timed copy, more than any cache holds; on a software adapter the copy is smaller.
 const COPY: u64 = 256 << 20;
 const SOFTWARE_COPY: u64 = 64 << 20;
-/// Submissions that are empty, and how often copies are timed.
+/// The number of empty submissions that are timed, and the number of samples of the timed copy.
 const EMPTY: usize = 50;
 const COPIES: usize = 7;
 
 /// Bytes that a workgroup copies: 256 threads, 4 times 16 bytes each.
 const PART: u64 = 256 * 4 * 16;
 
-/// What copies them.
+/// The shader that `copy_rate` times.
 pub(crate) static COPY_SHADER: Shader =
     Shader { name: "copy", source: include_str!("../shaders/copy.wgsl") };
 
-/// Two timestamps and where the host reads them.
+/// Two timestamp queries, and the buffers through which the host reads them.
 struct Clock {
     queries: wgpu::QuerySet,
     resolved: wgpu::Buffer,
@@ -60,8 +59,8 @@ impl Clock {
     }
 }
 
-/// [`Wgpu::time`]: by timestamps where it has them, else by
-/// the clock around whole submissions.
+/// Implements [`Wgpu::time`]: measures with timestamps where the device has them, else with the
+/// host's clock around whole submissions.
 pub(crate) fn time(
     gpu: &Wgpu,
     samples: usize,
@@ -94,7 +93,7 @@ pub(crate) fn time(
     Ok(Timing { seconds, method })
 }
 
-/// Seconds of one submission of `calls` calls.
+/// The duration in seconds of one submission that makes `calls` calls.
 fn submission(
     gpu: &Wgpu,
     clock: Option<&Clock>,
@@ -140,7 +139,7 @@ fn submission(
     }
 }
 
-/// Seconds of an empty submission that is waited for.
+/// The duration in seconds of an empty submission, including the wait for its end.
 pub(crate) fn call_overhead(gpu: &Wgpu) -> Result<f64> {
     let mut empty = Vec::new();
     for _ in 0..EMPTY {
@@ -151,7 +150,7 @@ pub(crate) fn call_overhead(gpu: &Wgpu) -> Result<f64> {
     Ok(median(empty))
 }
 
-/// Seconds from a submission until the device has done it.
+/// Seconds from a submission until the device has finished its work.
 fn wall(gpu: &Wgpu, record: impl FnOnce(&mut wgpu::CommandEncoder)) -> Result<f64> {
     gpu.guarded(|| {
         let mut commands = gpu.device().create_command_encoder(&Default::default());
@@ -164,13 +163,13 @@ fn wall(gpu: &Wgpu, record: impl FnOnce(&mut wgpu::CommandEncoder)) -> Result<f6
     })
 }
 
-/// Bytes a second that a shader copies, which is what operators could do:
-/// `copy_buffer_to_buffer` is a third as fast on some GPUs.
+/// The rate at which a shader copies, in bytes read and written per second. Operators are shaders
+/// too, so this rate bounds theirs; `copy_buffer_to_buffer` is a third as fast on some GPUs.
 pub(crate) fn copy_rate(gpu: &Wgpu) -> Result<f64> {
     let device = gpu.device();
     let bytes = if gpu.info().software { SOFTWARE_COPY } else { COPY };
     let bytes = bytes.min(gpu.0.max_binding) / PART * PART;
-    // Not zeros, which some devices compress.
+    // Noise, since some devices compress zeros.
     let noise: Vec<u8> =
         (0..1u32 << 18).flat_map(|i| i.wrapping_mul(2_654_435_761).to_le_bytes()).collect();
     let (pipeline, group) = gpu.guarded(|| {

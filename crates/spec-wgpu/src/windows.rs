@@ -1,4 +1,4 @@
-//! Matrices larger than a binding, as windows of rows and columns.
+//! Splits matrices that are larger than a binding into windows of rows and columns.
 
 use std::ops::Range;
 
@@ -15,10 +15,10 @@ pub(crate) struct Window {
 }
 
 impl Wgpu {
-    /// Windows that cover matrices of equally many rows, so that each window of
-    /// each matrix fits a binding. Columns are split at multiples of `unit`,
-    /// and only where a single row is too large; `None` where that is not
-    /// enough. A matrix without elements takes no part.
+    /// Windows that together cover `matrices`, which all have the same number of rows. Each window
+    /// of each matrix fits a binding. Columns are split only where a single row is too large for a
+    /// binding, and only at multiples of `unit`; `None` where even `unit` columns are too large.
+    /// [`Window::of`] is empty for a matrix without elements.
     pub(crate) fn windows(&self, matrices: &[Matrix], unit: usize) -> Option<Vec<Window>> {
         let rows = matrices.iter().map(|m| m.rows).max().unwrap_or(0);
         let cols = matrices.iter().map(|m| m.cols).max().unwrap_or(0);
@@ -48,8 +48,8 @@ impl Wgpu {
 }
 
 impl Window {
-    /// The elements of `matrix`, which starts where `region` does, that lie in
-    /// this window.
+    /// The elements of `matrix` that lie in this window. `region` starts at the matrix's first
+    /// element.
     pub(crate) fn of<'a>(&self, matrix: &Matrix, region: Region<'a>) -> Region<'a> {
         let cols = self.cols.start.min(matrix.cols)..self.cols.end.min(matrix.cols);
         if self.rows.is_empty() || cols.is_empty() {
@@ -60,8 +60,8 @@ impl Window {
         region.elements(start, (self.rows.len() as u64 - 1) * stride + cols.len() as u64)
     }
 
-    /// The distance between rows of `matrix` inside this window, for the
-    /// shader: it fits a word wherever there is a second row.
+    /// The row stride of `matrix` inside this window, in elements, for the shader; 0 where the
+    /// window has no second row. Two rows in one binding have a stride that fits 32 bits.
     pub(crate) fn stride(&self, matrix: &Matrix) -> u32 {
         if self.rows.len() < 2 { 0 } else { matrix.row_stride as u32 }
     }

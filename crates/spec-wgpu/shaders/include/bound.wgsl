@@ -1,7 +1,6 @@
-// Every shader's uniform struct `Params`, at @binding(0), begins with
-// `at: At`, which the host fills in: where in each binding the region's first
-// element lies, in elements of its dtype. Bindings start at multiples of 256
-// bytes, regions anywhere.
+// Every shader's uniform struct `Params`, at @binding(0), begins with `at: At`. The host writes
+// there the index of each region's first element in its binding, in elements of its dtype. Bindings
+// start at multiples of 256 bytes, regions anywhere.
 
 struct At {
     b1: u32,
@@ -12,15 +11,15 @@ struct At {
     b6: u32,
     b7: u32,
     b8: u32,
-    // 0, which no compiler knows: see exact.wgsl.
+    // Always 0, but no compiler knows this value: see exact.wgsl.
     zero: u32,
-    // Workgroups of this dispatch; those past it have nothing to do.
+    // The number of workgroups of this dispatch; workgroups beyond it have nothing to do.
     groups: u32,
     unused1: u32,
     unused2: u32,
 }
 
-// The number of a workgroup, whichever way the host spread them.
+// The number of a workgroup, over one dimension or two.
 fn group_index(group: vec3<u32>, groups: vec3<u32>) -> u32 {
     return group.y * groups.x + group.x;
 }

@@ -1,8 +1,7 @@
 //!include floats
-// spec_core::exact, operation by operation. A shader compiler may contract
-// a * b + c, reorder sums and cancel a + b - b; here every result passes
-// through an XOR with a zero it does not know, so that nothing can be joined
-// across it. Needs `params.at` of bound.wgsl.
+// spec_core::exact, operation by operation. A shader compiler may contract a * b + c, reorder sums
+// and cancel a + b - b. Here every result passes through an XOR with a zero that the compiler does
+// not know, so that the compiler cannot join operations across it. Needs `params.at` of bound.wgsl.
 
 fn fence(x: f32) -> f32 {
     return bitcast<f32>(bitcast<u32>(x) ^ params.at.zero);
@@ -12,14 +11,14 @@ fn mul(a: f32, b: f32) -> f32 {
     return fence(a * b);
 }
 
-// For sums that go into another sum. One that is only multiplied, compared or
-// taken apart needs no fence of its own: its products have theirs.
+// For sums that are added to another sum. A sum that is only multiplied, compared or taken apart
+// needs no fence of its own: its products have a fence.
 fn add(a: f32, b: f32) -> f32 {
     return fence(a + b);
 }
 
-// The bits of a + b, fast where no driver can disagree and by integers where
-// one might flush a subnormal or lose a NaN.
+// The bits of a + b: fast where all drivers agree, and by integers where a driver might flush a
+// subnormal or lose a NaN.
 fn add_bits(a: u32, b: u32) -> u32 {
     let ea = a & 0x7f800000u;
     let eb = b & 0x7f800000u;
@@ -95,8 +94,8 @@ fn exact_ln_1p(e: f32) -> f32 {
     return mul(p, e);
 }
 
-// The correctly rounded square root of 0 or a normal number that is not negative, by
-// its bits: WGSL's own is only near. With y = n * 4^k and n of 47 or 48 bits, the root is
+// The correctly rounded square root of 0 or of a normal number that is not negative, by its bits:
+// WGSL's own square root is only approximate. With y = n * 4^k and n of 47 or 48 bits, the root is
 // the integer whose square is nearest to n; the difference fits 32 bits though n does not.
 fn exact_sqrt(y: u32) -> f32 {
     if y == 0u {
@@ -156,7 +155,7 @@ fn softmax_factor(sum: vec2<u32>) -> f32 {
     return softmax_factor_of(sum, 31u);
 }
 
-// The same for weights in units of 2^-unit.
+// As softmax_factor, for weights in units of 2^-unit_bits.
 fn softmax_factor_of(sum: vec2<u32>, unit_bits: u32) -> f32 {
     if (sum.x | sum.y) == 0u {
         return 0.0f;
@@ -170,7 +169,7 @@ fn softmax_factor_of(sum: vec2<u32>, unit_bits: u32) -> f32 {
     if top < 24u {
         mantissa = sum.x << (23u - top);
     } else {
-        // 1 to 40: what lies below the last bit kept.
+        // `down` is 1 to 40; the rest holds the bits below the last bit that is kept.
         let down = top - 23u;
         var rest = sum.x;
         var rest_high = 0u;
@@ -204,7 +203,7 @@ fn softmax_factor_of(sum: vec2<u32>, unit_bits: u32) -> f32 {
     return mul(exact_reciprocal(unit), scale);
 }
 
-// The score of an expert; what would be subnormal is 0.
+// The score of an expert; 0 where the score would be subnormal.
 fn softmax_score(weight: f32, factor: f32) -> f32 {
     let scaled = mul(weight, factor);
     return select(mul(scaled, 5.96046448e-8f), 0.0f, scaled < 1.97215226e-31f);

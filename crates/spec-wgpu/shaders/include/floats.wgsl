@@ -1,7 +1,7 @@
-// Floats as the bits of an f32, without a float operation: subnormals and NaN
-// survive every driver.
+// Floats as the bits of an f32, without any float operation, so that subnormals and NaN survive
+// every driver.
 
-// What the host calls the dtypes of a probability or logit.
+// The host's codes for the dtypes of probabilities and logits.
 const F32 = 0u;
 const F16 = 1u;
 const BF16 = 2u;
@@ -25,8 +25,8 @@ fn f16_bits(half: u32) -> u32 {
     return sign | ((top + 103u) << 23u) | ((mantissa << (23u - top)) & 0x7fffffu);
 }
 
-// The bits of the f32 equal to element `index` of a tensor of `dtype`, given
-// the word that holds it: word `index` for F32, `index / 2` else.
+// The bits of the f32 equal to element `index` of a tensor of `dtype`, given the word that holds
+// the element: word `index` for F32, `index / 2` otherwise.
 fn float_bits(word: u32, index: u32, dtype: u32) -> u32 {
     if dtype == F32 {
         return word;
@@ -38,7 +38,7 @@ fn float_bits(word: u32, index: u32, dtype: u32) -> u32 {
     return f16_bits(half);
 }
 
-// Which word holds element `index`.
+// The word that holds element `index`.
 fn float_word(index: u32, dtype: u32) -> u32 {
     return select(index >> 1u, index, dtype == F32);
 }

@@ -1,8 +1,8 @@
 // Integers of one or two words, as tensors of i32, u32 and i64 hold them.
 
-// The 64 bits (low, high) of an integer: its first word, its last one (the same word where it
-// has but one), and how many words it has. A single word is taken for an i32, whose sign fills
-// the high word: a u32 holds tokens and indices, and -1 in the bits of an i32.
+// The 64 bits (low, high) of an integer, from its first word, its last word (the same word for an
+// integer of one word), and its number of words. A single word is taken for an i32, whose sign
+// fills the high word: a u32 holds tokens and indices, and -1 as the bits of an i32.
 fn integer(first: u32, last: u32, words: u32) -> vec2<u32> {
     let sign = bitcast<u32>(bitcast<i32>(first) >> 31u);
     return vec2(first, select(sign, last, words == 2u));

@@ -1,18 +1,18 @@
 //!include select
-// The first so many of a row's tokens in the order of their keys (sort_key, descending, the lower
-// index first among equals), by one workgroup.
+// The likeliest tokens of a row: the first tokens in the order of their keys (sort_key, descending,
+// the lower index first among equals), found by one workgroup.
 //
-// They lie in the first so many groups of 64 tokens in the order of their largest keys: each of
-// these has a token that comes before all those of any other group. So two selections do, the
-// second among 64 times as many tokens as are wanted.
+// To find n tokens, it suffices to look at the n groups of 64 tokens with the largest keys: each of
+// these groups has a token that comes before all tokens of any other group. So there are two
+// selections: of n groups, then of n among 64 n tokens.
 //
-// The including shader declares WIDE, how many threads its workgroup has; LIKELIEST, the most
-// tokens that are wanted; and, of the row that it is about, a key of 0 for what is not there:
+// The including shader declares WIDE, the number of threads of its workgroup; LIKELIEST, the
+// largest n; and two functions about the current row, which give a key of 0 for an absent entry:
 //
 // * likeliest_maximum(group): the largest key of a group's tokens, below params.groups;
 // * likeliest_key(token): the key of a token, which may be beyond the vocabulary.
 
-// Groups in no particular order; then keys and tokens, in theirs after `likeliest`.
+// The selected groups, in no particular order; then keys and tokens, in order after `likeliest`.
 var<workgroup> likeliest_groups: array<u32, LIKELIEST>;
 var<workgroup> likeliest_keys: array<u32, LIKELIEST>;
 var<workgroup> likeliest_tokens: array<u32, LIKELIEST>;
@@ -20,7 +20,7 @@ var<workgroup> likeliest_listed: atomic<u32>;
 var<workgroup> likeliest_known: Selection;
 var<workgroup> likeliest_size: u32;
 
-// Entry i of the selection of groups, or of tokens of those groups: key and index.
+// Entry i of the selection among groups, or among the tokens of the selected groups: key and index.
 fn likeliest_entry(of_groups: bool, i: u32) -> vec2<u32> {
     if of_groups {
         return vec2(likeliest_maximum(i), i);
@@ -29,8 +29,8 @@ fn likeliest_entry(of_groups: bool, i: u32) -> vec2<u32> {
     return vec2(likeliest_key(token), token);
 }
 
-// The cut that leaves `most` entries of so many: larger keys stay, and that key up to an index.
-// Every thread calls it.
+// The cut that keeps `most` of `size` entries: all larger keys, and the cut's own key up to an
+// index. Every thread must call this function.
 fn likeliest_cut(of_groups: bool, size: u32, most: u32, thread: u32) -> vec2<u32> {
     workgroupBarrier();
     if thread == 0u {
@@ -55,11 +55,11 @@ fn likeliest_cut(of_groups: bool, size: u32, most: u32, thread: u32) -> vec2<u32
         if thread == 0u {
             var next = narrowed(round, known, found);
             if found.bin == SELECT_BINS {
-                // All that is there stays.
+                // All entries stay.
                 next = Selection(0u, 0u, 0xffffffffu, known.above, known.limit);
             } else if round + 1u == KEY_ROUNDS
                 && u64_add(found.above, found.within).x == most {
-                // All of that key stay.
+                // All entries with this key stay.
                 next.running = 0u;
                 next.index = 0xffffffffu;
             }
@@ -70,7 +70,7 @@ fn likeliest_cut(of_groups: bool, size: u32, most: u32, thread: u32) -> vec2<u32
     return vec2(known.key, known.index);
 }
 
-// Lists what a cut leaves. Every thread calls it; gives how many there are.
+// Lists the entries that a cut keeps; returns their number. Every thread must call this function.
 fn likeliest_list(of_groups: bool, size: u32, cut: vec2<u32>, thread: u32) -> u32 {
     if thread == 0u {
         atomicStore(&likeliest_listed, 0u);
@@ -92,8 +92,8 @@ fn likeliest_list(of_groups: bool, size: u32, cut: vec2<u32>, thread: u32) -> u3
     return workgroupUniformLoad(&likeliest_size);
 }
 
-// Finds the first `most`, no more than LIKELIEST or WIDE: how many there are, which are then the
-// first of `likeliest_tokens`. Every thread calls it.
+// Finds the first `most` tokens (at most LIKELIEST, and at most WIDE) and returns their number;
+// they are then the first of `likeliest_tokens`. Every thread must call this function.
 fn likeliest(most: u32, thread: u32) -> u32 {
     let cut_of_groups = likeliest_cut(true, params.groups, most, thread);
     let groups = likeliest_list(true, params.groups, cut_of_groups, thread);

@@ -1,38 +1,37 @@
 //!include ngram_search
-// What ngram_match and hybrid_mtp_ngram share: the search for the last tokens'
-// earlier occurrence, and the token budget of all requests.
+// What ngram_match and hybrid_mtp_ngram share: the search for an earlier occurrence of the last
+// tokens, and the token budget of all requests.
 //
-// Passes, each its own dispatches, so that none waits for another workgroup:
+// Each pass is its own dispatches, so that no workgroup waits for another:
 //
-// 1. `prepare` a thread a request (in the operator's own file): cuts lengths to
-//              their rows and says how the request enters the budget.
-// 2. `search`  a workgroup a (request, block of a haystack), a thread a token:
-//              compares with the pattern's last token, extends backwards where
-//              it is equal, keeps the block's longest match and the leftmost
-//              among those. Blocks behind a match of full length are skipped.
-// 3. `choose`  a workgroup a request: the best block, and from it how many
-//              tokens the request would draft.
-// 4. `share`   one workgroup, for large batches: prefix sums over the requests,
-//              in order.
-// 5. `copy`    a workgroup a request: its prefix sum where there was no `share`,
-//              and from that the drafts it is granted, which it writes.
+// 1. `prepare` a thread per request (in the operator's own file): cuts lengths to their rows and
+//              says how the request enters the budget.
+// 2. `search`  a workgroup per (request, block of a haystack), a thread per token: compares with
+//              the pattern's last token, extends the match backwards where both are equal, and
+//              keeps the block's longest match, the leftmost among equally long ones. Blocks behind
+//              a match of full length are skipped.
+// 3. `choose`  a workgroup per request: finds the best block, and from it the number of tokens that
+//              the request would draft.
+// 4. `share`   one workgroup, for large batches: prefix sums over the requests, in order.
+// 5. `copy`    a workgroup per request: computes the request's prefix sum if there was no `share`,
+//              then writes the drafts that the budget grants.
 //
-// Bytes moved: the haystacks once, up to the first match of full length; the
-// floor is that over the memory's bandwidth.
+// Bytes moved: the haystacks once, up to the first match of full length; the floor is this number
+// of bytes over the memory's bandwidth.
 
 // More words of a request's state:
-// the most drafts;
+// the largest number of drafts;
 const LIMIT = 4u;
-// whether seq_lens_this_time is written, with what before any drafts, and what
-// that adds to used tokens less requests done;
+// whether seq_lens_this_time is written, its value without drafts, and the used tokens that this
+// value adds, minus the requests done;
 const WRITES = 5u;
 const BASE = 6u;
 const WEIGHT = 7u;
 // whether the request counts in `left`; flags;
 const ACTIVE = 8u;
 const FLAGS = 9u;
-// drafts wanted, the position of the token before them, and what is taken of the
-// budget by all before them.
+// drafts wanted, the position of the token before the drafts, and the part of the budget that is
+// taken before this request's drafts.
 const WANTED = 11u;
 const SOURCE = 12u;
 const TAKEN = 13u;
@@ -44,7 +43,7 @@ var<workgroup> shared_sums: array<u32, 256>;
 
 // ---- prepare ---------------------------------------------------------------
 
-// Cuts a request's lengths to its rows; flags if any was cut.
+// Cuts a request's lengths to its rows; returns flags if a length was cut.
 fn store_lengths(request: u32, prompt: vec2<u32>, start: vec2<u32>, step: vec2<u32>) -> u32 {
     let prompt_cut = cut(prompt, params.input_cols);
     let start_cut = cut(start, params.generated_cols);
@@ -58,7 +57,7 @@ fn store_lengths(request: u32, prompt: vec2<u32>, start: vec2<u32>, step: vec2<u
     return select(0u, BAD_LENGTHS, any_cut);
 }
 
-// min(own, max_dec_len - step - 1), or 0 where that is negative.
+// min(own, max_dec_len - step - 1), or 0 where this is negative.
 fn draft_limit(own: i32, max_dec_len: vec2<u32>, step: u32) -> u32 {
     let decode = cut(max_dec_len, MOST);
     if own <= 0 || decode <= step {
@@ -67,7 +66,7 @@ fn draft_limit(own: i32, max_dec_len: vec2<u32>, step: u32) -> u32 {
     return min(u32(own), decode - step - 1u);
 }
 
-// What `prepare` knows of a request besides its lengths.
+// What `prepare` knows of a request in addition to its lengths.
 struct Entry {
     limit: u32,
     writes: bool,
@@ -111,7 +110,7 @@ fn choose(
     }
     var noted = load(request, FLAGS);
     if load(request, WRITES) == 0u {
-        // Untouched, but what it has counts as used.
+        // The request keeps its seq_lens_this_time, which counts as used tokens.
         let kept = this_time[params.at.b5 + request];
         store(request, WEIGHT, u32(max(kept, 0)));
         noted |= select(0u, BAD_LENGTHS, kept < 0);
@@ -137,13 +136,12 @@ fn choose(
 
 // ---- share -----------------------------------------------------------------
 
-// What is taken of the budget before a request's drafts: the drafts wanted by
-// those before it, and what is taken without drafts, which is tokens used up to
-// it and the requests still to come. A request done adds to the one and leaves
-// the other; its weight is the sum of both. Requests to come start as all that
-// are active.
+// The part of the budget that is taken before a request's drafts is the sum of: drafts wanted by
+// earlier requests, tokens used up to this request without drafts, and requests still to come. A
+// request that is done adds its used tokens and is no longer to come; its weight is the sum of both
+// changes. At the start, all active requests are to come.
 
-// A sum that stops at MOST, where every threshold is reached.
+// A sum that stops at MOST, which reaches every threshold.
 fn add_capped(a: u32, b: u32) -> u32 {
     return min(a + b, MOST);
 }
@@ -194,7 +192,7 @@ fn share(@builtin(local_invocation_index) thread: u32) {
 
 // ---- copy ------------------------------------------------------------------
 
-// What `share` finds for one request, by all threads of the workgroup.
+// The result of `share` for one request, computed by all threads of the workgroup.
 fn taken_before(request: u32, thread: u32) -> u32 {
     var sum = 0u;
     for (var other = thread; other < params.requests; other += 256u) {

@@ -1,36 +1,35 @@
 //!include params/ngram
 //!include integers
-// The search of ngram_match, hybrid_mtp_ngram and prompt_lookup: where the last
-// tokens of a text, the pattern, occurred before. A workgroup takes a block of a
-// request's haystack, a thread a token: it compares with the pattern's last token,
-// extends backwards where it is equal, keeps the block's longest match and the
-// leftmost (or rightmost) among those. Blocks beyond a match of full length are
-// skipped.
+// The search of ngram_match, hybrid_mtp_ngram and prompt_lookup: finds where the last tokens of a
+// text, the pattern, occurred before. A workgroup handles a block of a request's haystack, with a
+// thread per token. The thread compares its token with the pattern's last token and extends the
+// match backwards where both are equal. The workgroup keeps the block's longest match, the leftmost
+// (or rightmost) among equally long ones. Blocks beyond a match of full length are skipped.
 //
 // A request has up to two haystacks: its row of input_ids, then its generated
 // tokens. The pattern ends with generated[START + STEP].
 
-// Words of a token, and whether the last of several matches counts, not the first.
+// 32-bit words of a token, and whether the last of several matches counts instead of the first.
 override TOKEN_WORDS = 1u;
 override LAST = 0u;
 
 const BAD_LENGTHS = 4u;
 const NONE = 0xffffffffu;
-// Tokens and lengths above any that is met.
+// At least as large as any token or length.
 const MOST = 0x7fffffffu;
-// Marks a position among the generated tokens; all of the prompt come before.
+// Marks a position among the generated tokens; all positions of the prompt come before.
 const GENERATED = 0x80000000u;
 
-// A request between the passes, words from STATE * request on. What operators add is
-// theirs.
+// The state of a request between the passes: STATE words from word STATE * request on. Operators
+// define further words of their own.
 const STATE = 14u;
-// tokens of the prompt, where the generated tokens start, the index of the last;
+// the number of prompt tokens, where the generated tokens start, the index of the last token;
 const PROMPT = 0u;
 const START = 1u;
 const STEP = 2u;
-// the longest pattern (0: no search);
+// the length of the longest pattern (0: no search);
 const LONGEST = 3u;
-// the rank of a match of full length, the least known so far.
+// the least known rank of a match of full length.
 const HIT = 10u;
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -41,7 +40,7 @@ const HIT = 10u;
 @group(0) @binding(2) var<storage, read> input_ids: array<u32>;
 @group(0) @binding(3) var<storage, read> generated: array<u32>;
 @group(0) @binding(4) var<storage, read_write> draft_tokens: array<u32>;
-// where the result is known
+// in passes that know the result
 @group(0) @binding(6) var<storage, read_write> flags: array<atomic<u32>>;
 
 var<workgroup> shared_best: array<vec2<u32>, 256>;
@@ -101,8 +100,8 @@ fn low_word(in_prompt: bool, at: u32) -> u32 {
     return generated[TOKEN_WORDS * at];
 }
 
-// How many tokens that end at a haystack's `position` equal those that end at
-// the pattern's last token, up to `longest`.
+// The number of tokens, up to `longest`, that are equal in the texts that end at a haystack's
+// `position` and at the pattern's last token.
 fn match_length(
     in_prompt: bool,
     haystack_at: u32,
@@ -121,7 +120,8 @@ fn match_length(
     return matched;
 }
 
-// Positions in the order of preference, and back. With LAST there is but one haystack.
+// The rank of a position in the order of preference, and the position of a rank. With LAST there is
+// only one haystack.
 fn rank(position: u32) -> u32 {
     return select(position, MOST - position, LAST != 0u);
 }
@@ -141,7 +141,7 @@ fn search(
     if index >= params.at.groups {
         return;
     }
-    // Preferred blocks first, so that others can see their matches.
+    // Preferred blocks come first, so that other blocks can see their matches.
     let rows = params.row1 - params.row0;
     let request = params.row0 + index % rows;
     let block = select(index / rows, params.blocks - 1u - index / rows, LAST != 0u);
@@ -169,8 +169,8 @@ fn search(
     var best = vec2(0u, NONE);
     if begin < end {
         let last = generated_token(generated_at + step);
-        // Four loads on their way at a time, of the low words; few are equal. They go
-        // on from the preferred end, so a strict comparison keeps the preferred match.
+        // Four loads at a time are in flight, of the low words; few are equal. The loads start from
+        // the preferred end, so a strict comparison keeps the preferred match.
         let count = end - begin;
         for (var i = thread; i < count && best.x < longest; i += 1024u) {
             let turn = min(vec4(i, i + 256u, i + 512u, i + 768u), vec4(count - 1u));
@@ -216,7 +216,7 @@ fn search(
     }
 }
 
-// The best of a request's blocks, for thread 0 of the 64 of a workgroup.
+// The best match of a request's blocks, for thread 0 of a workgroup of 64 threads.
 fn best_block(request: u32, thread: u32) -> vec2<u32> {
     var best = vec2(0u, NONE);
     for (var block = thread; block < params.blocks; block += 64u) {

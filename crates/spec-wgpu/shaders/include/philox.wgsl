@@ -1,5 +1,5 @@
 //!include u64
-// Philox4x32-10, as spec_core::philox: a draw depends on its counter alone.
+// Philox4x32-10, as in spec_core::philox: a draw depends on its key and its counter alone.
 
 fn philox(counter_in: vec4<u32>, key_in: vec2<u32>) -> vec4<u32> {
     var counter = counter_in;

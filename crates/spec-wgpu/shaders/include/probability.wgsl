@@ -1,13 +1,13 @@
 //!include floats
 //!include u64
-// What decides a token of rejection_sample or of sample_logits, as spec_core::exact, on the bits of
-// f32: a shader compiler may assume that NaN, infinities and subnormal numbers
-// do not occur.
+// The arithmetic that decides a token of rejection_sample or sample_logits, as in spec_core::exact,
+// on the bits of f32: a shader compiler may assume that NaN, infinities and subnormal numbers do
+// not occur.
 
 const INFINITY_BITS = 0x7f800000u;
 
-// Shifts by 0 to 63. WGSL takes a u32's shift count modulo 32, so the halves
-// cross over by hand, in two shifts because one by 32 is none.
+// Shifts by 0 to 63. WGSL takes a u32's shift count modulo 32, so bits that cross between the
+// halves are shifted in two steps: a single shift by 32 would shift by 0.
 fn u64_shl(a: vec2<u32>, n: u32) -> vec2<u32> {
     if n >= 32u {
         return vec2(0u, a.x << (n - 32u));
@@ -22,8 +22,8 @@ fn u64_shr(a: vec2<u32>, n: u32) -> vec2<u32> {
     return vec2((a.x >> n) | ((a.y << 1u) << (31u - n)), a.y >> n);
 }
 
-// The product of two finite floats, rounded to nearest even, as IEEE 754 has
-// it: subnormal numbers stay, what is too large is infinite.
+// The product of two finite floats, rounded to nearest even, as in IEEE 754: subnormal numbers are
+// kept, and a product that is too large is infinite.
 fn multiply_bits(a: u32, b: u32) -> u32 {
     let sign = (a ^ b) & 0x80000000u;
     var x = a & 0x7fffffu;
@@ -47,8 +47,8 @@ fn multiply_bits(a: u32, b: u32) -> u32 {
     } else {
         y |= 0x800000u;
     }
-    // 2^46 <= product < 2^48. Keep 24 bits, two more to round by, the last of
-    // which says whether anything nonzero was dropped.
+    // 2^46 <= product < 2^48. Keeps 24 bits and two more bits to round by; the last of these also
+    // says whether any dropped bit was 1.
     let product = u32_mul(x, y);
     let wide = select(0, 1, (product.y & 0x8000u) != 0u);
     var exponent = i + j - 127 + wide;
@@ -67,8 +67,8 @@ fn multiply_bits(a: u32, b: u32) -> u32 {
     return sign | select(magnitude, INFINITY_BITS, exponent >= 255 || magnitude >= INFINITY_BITS);
 }
 
-// A finite float times 2^100 (up) or 2^-100, where that is exact or so small
-// that no sum with a number above 2^23 feels it.
+// A finite float times 2^100 (up) or 2^-100. The result is exact, or so small that it does not
+// affect a sum with a number above 2^23.
 fn rescaled(bits: u32, up: bool) -> f32 {
     let sign = bits & 0x80000000u;
     let exponent = (bits >> 23u) & 255u;
@@ -82,13 +82,12 @@ fn rescaled(bits: u32, up: bool) -> f32 {
     return bitcast<f32>(select(bits - (100u << 23u), sign, exponent <= 100u));
 }
 
-// The bits of max(0, a - b), the difference rounded once as f32; not finite
-// where a, b or the difference is not.
+// The bits of max(0, a - b), with the difference rounded once as f32; not finite where a, b or the
+// difference is not.
 //
-// Exponents in the middle can take the device's own subtraction: neither a
-// subnormal number nor an overflow can come of it, and if the smaller operand
-// is subnormal and read as 0, the difference rounds alike. The others are
-// moved to the middle first.
+// Where the exponents are in the middle, the device's own subtraction is exact enough: neither a
+// subnormal number nor an overflow can result, and if the smaller operand is subnormal and read as
+// 0, the difference rounds alike. Other operands are first scaled to the middle.
 fn residual_bits(a: u32, b: u32) -> u32 {
     let i = (a >> 23u) & 255u;
     let j = (b >> 23u) & 255u;

@@ -1,38 +1,42 @@
 //!include race
 //!include probability
-// The first to finish of a race, by one workgroup. Bounds of all groups come first, then exact
-// times of two tokens of some groups whose bounds are low. The best of these is the bar: no
-// group whose bound is above it, and no token for which the noise of its group alone is too
-// much, can finish first. What is left is some dozens of tokens, a thread each.
+// Finds the first token to finish a race, by one workgroup. First come bounds of all groups, then
+// exact times of two tokens in some groups with low bounds. The best of these times is the bar: a
+// group whose bound is above the bar cannot finish first, and neither can a token whose time would
+// exceed the bar with its group's least noise alone. Some dozens of tokens are left, one thread
+// each.
 //
-// The including shader declares WIDE, how many threads its workgroup has, a multiple of 128 and at
-// most 1024; RACE_LIST, how many groups it lists at once; RACE_TOKENS, how many tokens, three times
-// WIDE; and of whatever a thread has made the race's subject:
+// The including shader declares WIDE, the number of threads of its workgroup, a multiple of 128 and
+// at most 1024; RACE_LIST, the number of groups that are listed at once; RACE_TOKENS, the number of
+// tokens that are listed at once, three times WIDE; and these functions about the race of the
+// current thread, where a token's slowness is the factor from its noise to its time:
 //
-// * race_group_bound(group): how many times its noise the first of a group's tokens needs
-//   at least, below 0 where none takes part;
-// * race_entry(token): what decides that of a token, as it is in memory;
-// * race_token_bound(token, entry): how many times its noise it needs at least, below 0 where it
-//   takes no part for sure;
-// * race_slowness(token, entry): how many times exactly, below 0 where it takes no part.
+// * race_group_bound(group): a lower bound of the slowness of a group's fastest token, below 0 if
+//   no token of the group takes part;
+// * race_entry(token): the data that decide a token's slowness, as they are in memory;
+// * race_token_bound(token, entry): a lower bound of a token's slowness, below 0 if the token
+//   surely takes no part;
+// * race_slowness(token, entry): the exact slowness of a token, below 0 if it takes no part.
 //
-// Bounds are approximate, and multiplied by RACE_SLACK; those of a group and of its heaviest token
-// are the same. They are kept in `work`, a word a group, which no thread reads of another one.
+// Bounds are approximate, and multiplied by RACE_SLACK; a group and its heaviest token have the
+// same bound. Bounds are kept in `work`, one word per group; a thread reads only the bounds that it
+// wrote.
 
 const NO_TIME = 0xffffffffu;
-// What a few approximate factors may be off by, and much more.
+// Much more than the error of a few approximate factors.
 const RACE_SLACK = 1.0f - 1.0f / 2048.0f;
-// Groups whose tokens make the bar: the one with the least bound of each slice of threads.
+// Each slice of threads selects the group with its least bound; the tokens of these groups make the
+// bar.
 const RACE_SLICES = 64u;
 
-// The bits of a time that those that count in the end do not exceed.
+// The bits of a time that no token of the final result exceeds.
 var<workgroup> race_bar: atomic<u32>;
 var<workgroup> race_winner: atomic<u32>;
-// Of each slice, the least bound, the group, and its heaviest token.
+// For each slice: its least bound, the group with this bound, and that group's heaviest token.
 var<workgroup> slice_bounds: array<atomic<u32>, RACE_SLICES>;
 var<workgroup> slice_groups: array<atomic<u32>, RACE_SLICES>;
 var<workgroup> slice_tokens: array<atomic<u32>, RACE_SLICES>;
-// Groups whose tokens are to be looked at, and lower bounds of their noise; tokens.
+// Listed groups whose tokens are next, and lower bounds of the groups' noise; listed tokens.
 var<workgroup> race_groups: array<u32, RACE_LIST>;
 var<workgroup> race_noises: array<f32, RACE_LIST>;
 var<workgroup> race_group_count: atomic<u32>;
@@ -40,8 +44,8 @@ var<workgroup> race_tokens: array<u32, RACE_TOKENS>;
 var<workgroup> race_token_count: atomic<u32>;
 var<workgroup> race_word: u32;
 
-// What a race goes through: groups from a multiple of 4 to another, whose bounds lie in `work`
-// from there on.
+// The groups of a race, from one multiple of 4 to another; their bounds lie in `work` from `bounds`
+// on.
 struct Course {
     draw: Draw,
     bounds: u32,
@@ -49,7 +53,7 @@ struct Course {
     end_block: u32,
 }
 
-// A number that another thread knows, for all.
+// Broadcasts a number that thread 0 knows.
 fn race_for_all(number: u32, thread: u32) -> u32 {
     if thread == 0u {
         race_word = number;
@@ -57,7 +61,7 @@ fn race_for_all(number: u32, thread: u32) -> u32 {
     return workgroupUniformLoad(&race_word);
 }
 
-// Finds the bounds of a thread's groups. Gives the least, and its group.
+// Finds the bounds of a thread's groups. Returns the least bound and its group.
 fn race_bounds(course: Course, thread: u32) -> vec2<u32> {
     var least = vec2(NO_TIME, NO_TIME);
     for (var four = course.first_block + thread; four < course.end_block; four += WIDE) {
@@ -86,17 +90,17 @@ fn race_bounds(course: Course, thread: u32) -> vec2<u32> {
     return least;
 }
 
-// The bits of a product of positive numbers.
+// The bits of the product of two positive numbers.
 fn race_product(a: f32, b: f32) -> u32 {
     let exponents = (bitcast<u32>(a) >> 23u) + (bitcast<u32>(b) >> 23u);
     if exponents > 128u {
         return bitcast<u32>(mul(a, b));
     }
-    // What a device may take for 0.
+    // A product that a device may take for 0.
     return multiply_bits(bitcast<u32>(a), bitcast<u32>(b));
 }
 
-// The bits of a token's time; NO_TIME where it takes no part, or is later than the bar for sure.
+// The bits of a token's time; NO_TIME if the token takes no part, or surely finishes after the bar.
 fn race_time(draw: Draw, token: u32) -> u32 {
     let slowness = race_slowness(token, race_entry(token));
     if slowness < 0.0f {
@@ -109,8 +113,9 @@ fn race_time(draw: Draw, token: u32) -> u32 {
     return race_product(noise_of(draw, least, token), slowness);
 }
 
-// Begins a race with a time that a first known before has: finds the bounds of all groups, and lists
-// two tokens of each slice's group, which mostly are early. Every thread calls it.
+// Begins a race in which a time is already known from an earlier part: finds the bounds of all
+// groups, and lists two tokens of each slice's group, which usually finish early. Every thread must
+// call this function.
 fn race_begin(course: Course, known: u32, thread: u32) {
     let slice = thread % RACE_SLICES;
     if thread < RACE_SLICES {
@@ -132,7 +137,7 @@ fn race_begin(course: Course, known: u32, thread: u32) {
         atomicMin(&slice_groups[slice], own.y);
     }
     workgroupBarrier();
-    // Two at a time, on their way at once.
+    // Two groups at a time, so that their loads are in flight together.
     let teams = WIDE / RACE_GROUP;
     for (var i = thread / RACE_GROUP; i < RACE_SLICES; i += 2u * teams) {
         let groups = vec2(atomicLoad(&slice_groups[i]), atomicLoad(&slice_groups[i + teams]));
@@ -165,8 +170,8 @@ fn race_begin(course: Course, known: u32, thread: u32) {
     workgroupBarrier();
 }
 
-// How far a race has come: a thread's block and the group in it that are next to be listed; which
-// listed group is next to be looked at, and of how many; and whether that list was too short.
+// The progress of a race: the thread's block and the group in this block to list next; the listed
+// group to look at next, and the number of listed groups; whether the list was too short.
 struct Progress {
     four: u32,
     j: u32,
@@ -179,13 +184,13 @@ fn race_progress(course: Course, thread: u32) -> Progress {
     return Progress(course.first_block + thread, 0u, 0u, 0u, true);
 }
 
-// Lists what the bar leaves of the groups that are next, as many as fit. Each thread looks at the
-// bounds that it wrote.
+// Lists the next groups whose bounds do not exceed the bar, as many as fit. Each thread looks at
+// the bounds that it wrote.
 fn list_groups(course: Course, progress: ptr<function, Progress>) {
     let bar = atomicLoad(&race_bar);
     for (; (*progress).four < course.end_block; (*progress).four += WIDE) {
         let first = 4u * (*progress).four;
-        // On their way at once.
+        // All four loads are in flight together.
         let at = course.bounds + first;
         let bounds = vec4(work[at], work[at + 1u], work[at + 2u], work[at + 3u]);
         for (; (*progress).j < 4u; (*progress).j += 1u) {
@@ -205,7 +210,7 @@ fn list_groups(course: Course, progress: ptr<function, Progress>) {
     }
 }
 
-// Lists a token of a listed group where the bar leaves it.
+// Lists a token of a listed group if its bound does not exceed the bar.
 fn list_token(place: u32, token: u32, entry: vec2<u32>) {
     let slowness = race_token_bound(token, entry);
     let bound = race_noises[place] * slowness * RACE_SLACK;
@@ -214,8 +219,8 @@ fn list_token(place: u32, token: u32, entry: vec2<u32>) {
     }
 }
 
-// Lists tokens that the bar leaves and that were not listed before, since the race began, in place of
-// those that are listed. Every thread calls it; false where there are none left.
+// Replaces the list of tokens by further tokens that the bar leaves, none of which was listed since
+// the race began. Returns false if no tokens are left. Every thread must call this function.
 fn race_next(course: Course, progress: ptr<function, Progress>, thread: u32) -> bool {
     workgroupBarrier();
     if thread == 0u {
@@ -241,7 +246,7 @@ fn race_next(course: Course, progress: ptr<function, Progress>, thread: u32) -> 
             (*progress).more = listed > RACE_LIST;
             continue;
         }
-        // Two entries on their way at once.
+        // Two entries at a time, so that their loads are in flight together.
         let first = (*progress).next + thread / RACE_GROUP;
         let second = first + teams;
         let last = (*progress).count - 1u;
@@ -264,13 +269,13 @@ fn race_next(course: Course, progress: ptr<function, Progress>, thread: u32) -> 
     return race_for_all(atomicLoad(&race_token_count), thread) != 0u;
 }
 
-// The earlier of two, of equal times the lower token.
+// The earlier of two finishes; of equal times, the lower token.
 fn race_earlier(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return select(a, b, b.x < a.x || (b.x == a.x && b.y < a.y));
 }
 
-// The first to finish, and when: (bits of its time, token), NO_TIME where nobody takes part. Of
-// that and of a first known before. Every thread calls it, with the same course.
+// The first finish of the race and of an earlier part, `known`: (bits of its time, token), with
+// NO_TIME if no token takes part. Every thread must call this function, with the same course.
 fn race_first(course: Course, known: vec2<u32>, thread: u32) -> vec2<u32> {
     race_begin(course, known.x, thread);
     var best = known;

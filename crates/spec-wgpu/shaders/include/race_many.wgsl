@@ -1,19 +1,19 @@
 //!include race_first
-// The first so many to finish of a race, by one workgroup: as race_first.wgsl, with the last of
-// those as the bar. Its workgroup has MANY_WIDE threads.
+// Finds the first tokens to finish a race, by one workgroup: as race_first.wgsl, but the time of
+// the last of these tokens is the bar. The workgroup has MANY_WIDE threads.
 
 const MANY_WIDE = 256u;
-// The most of them, and with what all tokens that are listed may add.
+// The largest number of such tokens, and this number plus all tokens that may be listed at once.
 const MOST_DRAWS = 64u;
 const RACE_FOUND = MOST_DRAWS + 3u * MANY_WIDE;
 
-// Times and tokens found so far: of those that count in the end, none is missing. Sorted,
-// after `race_settle`.
+// The times and tokens found so far; no token of the final result is lost. Sorted after
+// `race_settle`.
 var<workgroup> found_times: array<u32, RACE_FOUND>;
 var<workgroup> found_tokens: array<u32, RACE_FOUND>;
 var<workgroup> race_found: atomic<u32>;
 
-// How many found ones come before one.
+// The number of found tokens that finish before `one`.
 fn race_place(found: u32, one: vec2<u32>) -> u32 {
     var place = 0u;
     for (var i = 0u; i < found; i++) {
@@ -25,10 +25,11 @@ fn race_place(found: u32, one: vec2<u32>) -> u32 {
     return place;
 }
 
-// Sorts what was found, keeps the first so many and moves the bar. Every thread calls it.
+// Sorts the found tokens, keeps the first `most` and moves the bar. Every thread must call this
+// function.
 fn race_settle(most: u32, thread: u32) {
     let found = race_for_all(atomicLoad(&race_found), thread);
-    // Of a thread, those that stay.
+    // The tokens of this thread that stay.
     var own = array<vec3<u32>, 4>();
     var count = 0u;
     for (var i = thread; i < found; i += WIDE) {
@@ -54,8 +55,8 @@ fn race_settle(most: u32, thread: u32) {
     workgroupBarrier();
 }
 
-// Finds the first `most` to finish: how many there are, which are then the first of `found_tokens`.
-// Every thread calls it, with the same course.
+// Finds the first `most` tokens to finish and returns their number; they are then the first of
+// `found_tokens`. Every thread must call this function, with the same course.
 fn race_many(course: Course, most: u32, thread: u32) -> u32 {
     if thread == 0u {
         atomicStore(&race_found, 0u);
@@ -76,7 +77,7 @@ fn race_many(course: Course, most: u32, thread: u32) -> u32 {
         workgroupBarrier();
         race_settle(most, thread);
         if early && thread == 0u {
-            // They made the bar, and are found once more.
+            // The tokens that made the bar are found again.
             atomicStore(&race_found, 0u);
         }
         early = false;

@@ -1,13 +1,13 @@
 //!include race_first
 //!include groups
-// The passes of rejection_sample that read whole rows: `scan`, `finish`, `resolve`
-// and `locate`. Part of that shader, whose declarations they use.
+// The passes of rejection_sample that read whole rows: `scan`, `finish`, `resolve` and `locate`.
+// This file is a part of that shader and uses its declarations.
 
 var<workgroup> shared_partials: array<vec4<u32>, 256>;
 
 // ---- scan ------------------------------------------------------------------
 
-// Larger key, then lower index.
+// The pair with the larger key; of equal keys, the one with the lower index.
 fn better(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     return select(a, b, b.x > a.x || (b.x == a.x && b.y < a.y));
 }
@@ -16,7 +16,7 @@ fn combine(a: vec4<u32>, b: vec4<u32>) -> vec4<u32> {
     return vec4(better(a.xy, b.xy), better(a.zw, b.zw));
 }
 
-// What combines with anything to that.
+// The neutral element of `combine`.
 const NOTHING = vec4(0u, NONE, 0u, NONE);
 
 fn partial_at(job: u32, chunk: u32) -> u32 {
@@ -41,7 +41,7 @@ fn reduce(mine: vec4<u32>, thread: u32) {
     }
 }
 
-// The bits of the residual at column `i`, not finite where an operand is.
+// The bits of the residual at column `i`; not finite where an operand is not finite.
 fn residual(t: u32, d: u32, i: u32, rejected: u32) -> u32 {
     if HAS_DRAFT != 0u {
         return residual_bits(t, d);
@@ -54,19 +54,19 @@ fn residual(t: u32, d: u32, i: u32, rejected: u32) -> u32 {
 
 // What a thread has seen of a chunk.
 struct Seen {
-    // Largest residual and its column, unless one is drawn.
+    // The largest residual and its column, if no residual is drawn.
     first: vec2<u32>,
-    // Largest target that is a number from 0 up, as a signed integer (-1: none),
-    // and its column.
+    // The largest target that is a number from 0 up, as a signed integer (-1: none), and its
+    // column.
     top: i32,
     top_at: u32,
     noted: u32,
 }
 
-// Columns must ascend: strict comparisons keep the lowest among equals. Gives the residual,
-// 0 for what is none.
+// Columns must ascend: strict comparisons keep the lowest column among equals. Returns the
+// residual, 0 where there is none.
 fn see(seen: ptr<function, Seen>, t: u32, d: u32, i: u32, rejected: u32) -> u32 {
-    // -0 is 0. From 0 up floats order as integers; infinity and NaN are above.
+    // -0 counts as 0. From 0 up, floats order as integers; infinity and NaN are above all numbers.
     let key = bitcast<i32>(select(t, 0u, t == 0x80000000u));
     if key > (*seen).top {
         if is_finite(t) {
@@ -91,7 +91,7 @@ fn see(seen: ptr<function, Seen>, t: u32, d: u32, i: u32, rejected: u32) -> u32 
     return r;
 }
 
-// Looks at a lane's two columns of a group, of which some may be beyond the row.
+// Looks at a lane's two columns of a group. Columns may lie beyond the row.
 fn see_pair(
     seen: ptr<function, Seen>,
     tile_group: u32,
@@ -137,8 +137,8 @@ fn drafts_of(row: u32, i: vec2<u32>) -> vec2<u32> {
     return vec2(first, draft_bits(draft_at(row, i.y)));
 }
 
-// The thread's columns of a chunk. Stores the largest residuals of its groups for a job that is
-// drawn from.
+// Looks at the thread's columns of a chunk. For a job that is drawn from, stores the largest
+// residual of each group.
 fn see_chunk(job: u32, row: u32, chunk: u32, thread: u32, rejected: u32) -> Seen {
     var seen = Seen(NOTHING.xy, -1, NONE, 0u);
     let team = thread / GROUP_LANES;
@@ -148,11 +148,11 @@ fn see_chunk(job: u32, row: u32, chunk: u32, thread: u32, rejected: u32) -> Seen
     let last = (chunk + 1u) * (params.chunk / RACE_GROUP);
     for (var tile = chunk * (params.chunk / RACE_GROUP); tile < last; tile += TILE_GROUPS) {
         let in_tile = min(last - tile, TILE_GROUPS);
-        // Two groups at a time, on their way at once.
+        // Two groups at a time, so that their loads are in flight together.
         for (var g = team; g < in_tile; g += 2u * teams) {
             let i = pair_at(tile + g, lane);
             let j = pair_at(tile + g + teams, lane);
-            // What is read beyond the row is not looked at.
+            // Columns beyond the row read the last column, and the value is ignored.
             let most = vec2(params.vocab - 1u);
             let t = targets_of(row, min(i, most));
             let other_t = targets_of(row, min(j, most));
@@ -173,7 +173,7 @@ fn see_chunk(job: u32, row: u32, chunk: u32, thread: u32, rejected: u32) -> Seen
     return seen;
 }
 
-// A draft's probability, where there are any that count.
+// The probability of a draft token; 0 without draft probabilities that count.
 fn draft_of(at: u32) -> u32 {
     if HAS_DRAFT != 0u && MODE != GREEDY {
         return draft_bits(at);
@@ -181,7 +181,7 @@ fn draft_of(at: u32) -> u32 {
     return 0u;
 }
 
-// The largest finite target of any sign: for chunks without one from 0 up.
+// The largest finite target of any sign, for chunks that have no target from 0 up.
 fn top_of_any_sign(row: u32, begin: u32, end: u32, thread: u32) -> vec2<u32> {
     var top = vec2(0u, NONE);
     for (var i = begin + thread; i < end; i += 256u) {
@@ -260,7 +260,7 @@ fn scan(
     }
 }
 
-// The seed of a request, for the race in `finish` or `locate`.
+// Stores the seed of a request, for the race in `finish` or `locate`.
 fn store_seed(request: u32) {
     let at = (params.at.b6 + request) * 2u;
     let state = state_of(request);
@@ -268,7 +268,7 @@ fn store_seed(request: u32) {
     store(state + 6u, seeds[at + 1u]);
 }
 
-// Whether a greedy request among those that this thread looks at has the token.
+// Whether a greedy request among those that this thread looks at contains the token.
 fn is_followed(token: u32, thread: u32) -> bool {
     var followed = false;
     for (var request = thread; request < params.requests; request += 256u) {
@@ -289,8 +289,8 @@ fn partial_of(job: u32, chunk: u32) -> vec4<u32> {
     return vec4(load(at), load(at + 1u), load(at + 2u), load(at + 3u));
 }
 
-// Reduces a job's partial results, by all threads of the workgroup: to the largest entry, or
-// to what takes the place of a token that cannot be drawn.
+// Reduces a job's partial results, by all threads of the workgroup, to the largest entry, or to the
+// fallback for a token that cannot be drawn.
 fn resolve_job(job: u32, thread: u32) {
     if thread == 0u {
         atomicStore(&shared_flags, 0u);
@@ -308,7 +308,7 @@ fn resolve_job(job: u32, thread: u32) {
     reduce(mine, thread);
     if thread == 0u {
         let best = shared_partials[0];
-        // No positive residual: the largest finite target. None: token 0.
+        // Without a positive residual, the largest finite target; without a finite target, token 0.
         let fallback = select(best.w, 0u, best.z == 0u);
         shared_token = select(best.y, fallback, best.x == 0u);
     }
@@ -358,19 +358,19 @@ fn resolve(
 
 // ---- locate ----------------------------------------------------------------
 
-// The job that the race is about, its row and its rejected token.
+// The job that the race belongs to, its row and its rejected token.
 var<private> racing: vec3<u32>;
 
 fn race_group_bound(group: u32) -> f32 {
     return slowness_bound(load(maximum_at(racing.x, group)));
 }
 
-// At least so much is the inverse of a residual, below 0 where that cannot be drawn.
+// A lower bound of the inverse of a residual; below 0 for a residual that cannot be drawn.
 fn slowness_bound(r: u32) -> f32 {
     if r < LEAST_RESIDUAL || !is_finite(r) {
         return -1.0f;
     }
-    // As exact_inverse cuts it.
+    // The upper limit is that of exact_inverse.
     return RACE_SLACK / bitcast<f32>(min(r, 227u << 23u));
 }
 
@@ -380,7 +380,7 @@ fn race_entry(token: u32) -> vec2<u32> {
     return vec2(target_bits(target_at(racing.y, column)), draft_of(draft_at(racing.y, column)));
 }
 
-// Its residual.
+// The residual of a token.
 fn residual_of_entry(token: u32, entry: vec2<u32>) -> u32 {
     return select(0u, residual(entry.x, entry.y, token, racing.z), token < params.vocab);
 }
@@ -397,8 +397,8 @@ fn race_slowness(token: u32, entry: vec2<u32>) -> f32 {
     return exact_inverse(r);
 }
 
-// The token of a row that the race gives among those of the window, and when it finishes: that
-// or the one known before. Every thread calls it.
+// The winner of a row's race, among the tokens of the window and the winner known before, and its
+// time. Every thread must call this function.
 fn race_in_window(job: u32, row: u32, known: vec2<u32>, thread: u32) -> vec2<u32> {
     let state = state_of(job);
     racing = vec3(job, row, load(state + 3u));

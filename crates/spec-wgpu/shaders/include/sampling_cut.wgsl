@@ -1,10 +1,10 @@
-// The pass of sample_logits that cuts rows, `cut`, and what it selects by. Part of that shader,
-// whose declarations it uses.
+// The pass of sample_logits that cuts rows, `cut`, and its selections. This file is a part of that
+// shader and uses its declarations.
 
-// Entries of a list that is cut by comparing each with each.
+// The largest list that is cut by comparing each entry with each other entry.
 const SHORT = 512u;
 
-// What a selection weighs, and where its entries are.
+// The weight that a selection uses for an entry, and the place of its entries.
 const BY_COUNT = 0u;
 const BY_SHARE = 1u;
 const IN_MAXIMA = 0u;
@@ -13,7 +13,7 @@ const IN_ROW = 2u;
 
 // ---- selecting --------------------------------------------------------------
 
-// Entries to select among: where, how many.
+// The entries to select among: where they are, and how many.
 struct Source {
     kind: u32,
     at: u32,
@@ -21,7 +21,7 @@ struct Source {
 }
 
 var<workgroup> selection: Selection;
-// The cut so far: its key and its end.
+// The cut so far: its key and the end of its indices.
 var<workgroup> cut_so_far: vec2<u32>;
 
 fn begin_selection(thread: u32, above: vec2<u32>, limit: vec2<u32>) {
@@ -31,7 +31,7 @@ fn begin_selection(thread: u32, above: vec2<u32>, limit: vec2<u32>) {
     }
 }
 
-// An entry of a source: its key, 0 for one that the cut so far drops, and its index.
+// An entry of a source: its key (0 if the cut so far drops the entry) and its index.
 fn entry(row: u32, source: Source, i: u32, so_far: vec2<u32>) -> vec2<u32> {
     var key = 0u;
     var index = i;
@@ -48,7 +48,7 @@ fn entry(row: u32, source: Source, i: u32, so_far: vec2<u32>) -> vec2<u32> {
     return vec2(select(key, 0u, drops), index);
 }
 
-// Every thread calls it.
+// Every thread must call this function.
 fn select_round(row: u32, source: Source, round: u32, purpose: u32, thread: u32) {
     let now = workgroupUniformLoad(&selection);
     if now.running == 0u {
@@ -89,7 +89,7 @@ fn select_round(row: u32, source: Source, round: u32, purpose: u32, thread: u32)
         return;
     }
     if found.bin == SELECT_BINS {
-        // All that is there stays.
+        // All entries stay.
         selection.running = 0u;
         return;
     }
@@ -100,10 +100,10 @@ fn select_round(row: u32, source: Source, round: u32, purpose: u32, thread: u32)
         if purpose == BY_SHARE {
             one = fixed(scale, next.key);
         }
-        // Whether the weights before the last of that key are below the limit.
+        // Whether the weights before the last entry with this key are below the limit.
         let before = u64_sub(u64_add(found.above, found.within), one);
         if u64_less(before, now.limit) {
-            // All that an earlier cut left of them.
+            // All entries with this key stay that an earlier cut left.
             let end = select(NONE, so_far.y, next.key == so_far.x);
             selection.running = 0u;
             cut_so_far = vec2(next.key, end);
@@ -115,7 +115,7 @@ fn select_round(row: u32, source: Source, round: u32, purpose: u32, thread: u32)
     }
 }
 
-// The sum of the weights that the cut so far leaves. Every thread calls it.
+// The sum of the weights that the cut so far leaves. Every thread must call this function.
 fn sum_of_source(row: u32, source: Source, thread: u32) -> vec2<u32> {
     let so_far = workgroupUniformLoad(&cut_so_far);
     let scale = scale_of(row);
@@ -140,21 +140,21 @@ fn sum_of_source(row: u32, source: Source, thread: u32) -> vec2<u32> {
     return sum_of_all();
 }
 
-// The limit of top-p: a share of a sum, at least 1, so that the first is kept.
+// The limit of top-p: a share of a sum, at least 1, so that the first entry is kept.
 fn limit_of(row: u32, sum: vec2<u32>) -> vec2<u32> {
     let limit = u64_mul_high(sum, vec2(0u, load(row, TOP_P)));
     return select(limit, vec2(1u, 0u), all(limit == vec2(0u, 0u)));
 }
 
-// How many entries of a weight, after others, a limit keeps: the weights before the
-// last are below it.
+// The number of entries of equal weight q that a limit keeps after `others`, the weight of other
+// entries. The weights before the last kept entry are below the limit.
 fn kept_of_equals(others: vec2<u32>, limit: vec2<u32>, q: vec2<u32>) -> u32 {
     let rest = u64_sub(limit, others);
-    // The least whose weights reach the rest; the rows' columns are below 2^24.
+    // The smallest number of entries whose weights reach the rest; columns are below 2^24.
     var least = 0u;
     for (var bit = 0x800000u; bit > 0u; bit >>= 1u) {
         let tried = least | bit;
-        // Of tried - 1 entries, q at most 2^40: no overflow.
+        // The weight of tried - 1 entries, with q at most 2^40, does not overflow.
         let before = u64_add(u32_mul(q.x, tried - 1u), vec2(0u, q.y * (tried - 1u)));
         if u64_less(before, rest) {
             least = tried;
@@ -163,9 +163,9 @@ fn kept_of_equals(others: vec2<u32>, limit: vec2<u32>, q: vec2<u32>) -> u32 {
     return least;
 }
 
-// Where the cut ends among the entries that equal the bound, to keep some of them.
+// The end of the cut among the entries that equal the bound, if `some` of these are kept.
 fn end_of_equals(row: u32, bound: u32, some: u32, thread: u32) {
-    // A thread has a few chunks in a row.
+    // A thread handles a few neighbouring chunks.
     let each = (params.chunks + SELECT_BINS - 1u) / SELECT_BINS;
     let first = min(thread * each, params.chunks);
     let end = select(min(first + each, params.chunks), first, thread >= SELECT_BINS);
@@ -184,7 +184,7 @@ fn end_of_equals(row: u32, bound: u32, some: u32, thread: u32) {
         shared_pair = vec2(chunk, some - before);
     }
     let found = workgroupUniformLoad(&shared_pair);
-    // And a few entries of that chunk.
+    // Within that chunk, a thread handles a few entries.
     let few = params.chunk / SELECT_BINS;
     let end_of_chunk = min(params.vocab, (found.x + 1u) * params.chunk);
     let start = min(found.x * params.chunk + thread * few, end_of_chunk);
@@ -254,7 +254,7 @@ fn cut_list(row: u32, bounds: bool, size: u32, thread: u32) {
         shared_pair = vec2(load(row, TOP_K), load(row, HAS_SHARE));
     }
     let wanted = workgroupUniformLoad(&shared_pair);
-    // How many of the entries that equal the bound are kept.
+    // The number of entries that equal the bound and are kept.
     var equal = 0u;
     if bounds && wanted.x > size {
         equal = wanted.x - size;
@@ -312,8 +312,8 @@ fn cut_list(row: u32, bounds: bool, size: u32, thread: u32) {
 var<workgroup> short_keys: array<vec2<u32>, SHORT>;
 var<workgroup> short_weights: array<vec2<u32>, SHORT>;
 
-// As cut_list, where each thread has an entry at most: it counts and weighs those before
-// it in the order.
+// As cut_list, for a list in which each thread has at most one entry: the thread counts and weighs
+// the entries that come before its own.
 fn cut_short_list(row: u32, bounds: bool, size: u32, thread: u32) {
     let k = load(row, TOP_K);
     let shares = load(row, HAS_SHARE) == 1u;
@@ -343,7 +343,7 @@ fn cut_short_list(row: u32, bounds: bool, size: u32, thread: u32) {
             }
         }
     }
-    // How many of the list top-k keeps, and of those that equal the bound.
+    // The number of listed entries that top-k keeps, and of entries that equal the bound.
     var most = size;
     var equal = 0u;
     if k > 0u {
@@ -375,7 +375,7 @@ fn cut_short_list(row: u32, bounds: bool, size: u32, thread: u32) {
     }
     before = u64_add(above, before);
     if thread < size && rank < most && u64_less(before, limit) {
-        // The last of them.
+        // The last entry that is kept.
         if last || !u64_less(u64_add(before, own), limit) {
             cut_so_far = vec2(key, index + 1u);
         }
@@ -389,7 +389,7 @@ fn cut_short_list(row: u32, bounds: bool, size: u32, thread: u32) {
     }
 }
 
-// Whether top-p keeps no more than what is as large as the largest; then that is cut.
+// Whether top-p keeps only entries that equal the largest one; if so, cuts these.
 fn cut_largest(row: u32, thread: u32) -> bool {
     var own = 0u;
     if thread < SELECT_BINS {
@@ -411,7 +411,7 @@ fn cut_largest(row: u32, thread: u32) -> bool {
     return true;
 }
 
-// Selects in a row that no list holds: the steps of this dispatch.
+// Selects in a row whose entries fit no list: the steps of this dispatch.
 fn cut_in_row(row: u32, thread: u32) {
     let all = Source(IN_ROW, 0u, params.vocab);
     if thread == 0u {

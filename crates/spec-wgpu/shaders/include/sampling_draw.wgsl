@@ -1,7 +1,7 @@
 //!include race_many
 //!include likeliest
-// The passes of sample_logits that choose tokens, and those that make probabilities of what they
-// were chosen from. Part of that shader, whose declarations they use.
+// The passes of sample_logits that choose tokens, and the passes that compute the probabilities
+// from which tokens were chosen. This file is a part of that shader and uses its declarations.
 
 override RACE_LIST = 256u;
 override RACE_TOKENS = 768u;
@@ -13,7 +13,7 @@ const SAMPLE = 0u;
 // The row that the functions of the race and of the selection are about.
 var<private> racing: u32;
 var<private> filters: Filters;
-// What the groups' largest must weigh, as nearly as an approximate exponential can say.
+// The least weight that a group's largest entry needs, as an approximate exponential finds it.
 var<private> least_weight: f32;
 
 fn race_group_bound(group: u32) -> f32 {
@@ -25,7 +25,7 @@ fn race_group_bound(group: u32) -> f32 {
     return exp(-below) * RACE_SLACK;
 }
 
-// A logit, and the word of the mask that allows it.
+// A logit, and the word of the mask with the token's bit.
 fn race_entry(token: u32) -> vec2<u32> {
     let column = min(token, params.vocab - 1u);
     var allowed = NONE;
@@ -35,7 +35,7 @@ fn race_entry(token: u32) -> vec2<u32> {
     return vec2(logit(racing, column), allowed);
 }
 
-// 0 for one that is not there.
+// The key of an entry; 0 for a token that is not allowed or does not exist.
 fn key_of_entry(token: u32, entry: vec2<u32>) -> u32 {
     let allowed = token < params.vocab && ((entry.y >> (token % 32u)) & 1u) != 0u;
     return select(0u, sort_key(entry.x), allowed);
@@ -55,7 +55,7 @@ fn race_slowness(token: u32, entry: vec2<u32>) -> f32 {
     if all(fixed_weight(kept_weight(filters, key, token)) == vec2(0u, 0u)) {
         return -1.0f;
     }
-    // 1 for 0.
+    // The result is 1 for the exponent 0.
     return exact_exp(-exponent(filters.scale, key));
 }
 
@@ -82,7 +82,7 @@ fn likeliest_key(token: u32) -> u32 {
     return select(key, 0u, key <= LOWEST_KEY);
 }
 
-// The first of the row's largest. Every thread calls it.
+// The first token with the row's largest key. Every thread must call this function.
 fn first_of_largest(row: u32, thread: u32) -> u32 {
     let largest = load(row, LARGEST);
     if thread == 0u {
@@ -175,7 +175,7 @@ fn take(
     }
 }
 
-// NONE for none, which has the bits of -1.
+// NONE stands for no token, and has the bits of -1.
 fn write_token(row: u32, place: u32, token: u32) {
     let at = params.at.b6 + (row - params.row0) * params.tokens_stride + place;
     let to = at * params.token_words;

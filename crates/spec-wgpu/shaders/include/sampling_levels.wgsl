@@ -1,14 +1,14 @@
-// The passes of sample_logits that find what top-k and top-p leave to look at: `spread`, `aim` and
-// `collect`. Part of that shader, whose declarations they use.
+// The passes of sample_logits that narrow down the entries for top-k and top-p: `spread`, `aim` and
+// `collect`. This file is a part of that shader and uses its declarations.
 
-// How far entries are below the largest, by the exponent of their weight: 1/32 a
-// level. What is below all levels weighs nothing.
+// The distance of entries from the largest entry, by the exponent of their weight, in levels of
+// 1/32. An entry below all levels weighs nothing.
 const LEVELS = 1024u;
 const LAST = 896u;
-// A row's words for them: entries, weights' low and high words; then how many entries
-// are listed.
+// A row's words for the levels: the numbers of entries, the low words and the high words of the
+// weights; then the number of listed entries.
 const SPREAD = 3328u;
-// Levels of a thread.
+// The number of levels that a thread handles.
 const EACH = 4u;
 const LISTED = 3072u;
 
@@ -20,8 +20,8 @@ fn levels_at(row: u32) -> u32 {
     return params.at.b2 + (row - params.row0) * SPREAD;
 }
 
-// The level of an entry, LAST for one that weighs nothing. The same in all passes, and
-// in the order of keys: what is rounded on the way is rounded by exact.wgsl.
+// The level of an entry; LAST for an entry that weighs nothing. The level is the same in all passes
+// and follows the order of keys, since exact.wgsl does all rounding on the way.
 fn level(scale: Scale, key: u32) -> u32 {
     let below = exponent(scale, key);
     return select(u32(below * -32.0f), LAST, below <= NO_UNIT);
@@ -73,7 +73,7 @@ fn spread(
     }
     let end = min(params.vocab, (chunk + 1u) * params.chunk);
     let weighing = weighing_key(scale);
-    // Neighbours of one level are added at once.
+    // Successive entries of the same level are added at once.
     var current = LAST;
     var count = 0u;
     var own = vec2(0u, 0u);
@@ -132,7 +132,7 @@ fn aim(
     if load_for_all(row, HOW, thread) != HOW_LEVELS {
         return;
     }
-    // A thread has neighbouring levels.
+    // A thread handles neighbouring levels.
     let at = levels_at(row) + thread * EACH;
     var counts = array<u32, EACH>();
     var weights = array<vec2<u32>, EACH>();
@@ -151,7 +151,7 @@ fn aim(
     let sum = sum_of_all();
     let through_count = sum_through(thread, vec2(count, 0u)).x;
     let some = sum_of_all().x;
-    // What no draw can choose does not matter to top-p, and is below all that does.
+    // Entries that no draw can choose do not matter to top-p, and lie below all entries that do.
     if k >= some {
         k = 0u;
     }
@@ -165,7 +165,7 @@ fn aim(
         if k > 0u {
             here = before_count < k && next_count >= k;
         }
-        // Of one thread at most.
+        // This holds for at most one thread.
         if here && (k > 0u || shares) {
             let last = thread * EACH + j;
             var how = HOW_LEVELS;
@@ -193,7 +193,7 @@ fn aim(
         before_count = next_count;
     }
     storageBarrier();
-    // Where nothing is cut off, no other thread says so.
+    // Where nothing is cut off, no thread has stored HOW.
     if thread == 0u {
         store(row, TOP_K, k);
         if k == 0u && !shares {
@@ -236,7 +236,7 @@ fn collect(
     if params.min_p_first != 0u {
         floor = load_pair(row, FLOOR);
     }
-    // Which of this thread's entries, of 32 at most.
+    // A bit for each of this thread's entries, of which there are at most 32.
     var bits = 0u;
     var equal = 0u;
     let begin = chunk * params.chunk + thread;
@@ -282,7 +282,7 @@ fn collect(
         }
     }
     place += workgroupUniformLoad(&shared_word);
-    // Which place an entry has does not matter.
+    // The order of entries in the list does not matter.
     while bits != 0u && place < params.capacity {
         let column = begin + firstTrailingBit(bits) * THREADS;
         let to = list_at(row) + 2u * place;

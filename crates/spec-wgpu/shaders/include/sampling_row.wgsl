@@ -6,7 +6,7 @@
 // weights.
 
 override DTYPE = 0u;
-// Threads of a workgroup that has a row, a multiple of THREADS.
+// Threads of a workgroup that handles a whole row, a multiple of THREADS.
 override WIDE = 256u;
 const THREADS = 256u;
 
@@ -24,14 +24,14 @@ const HAS_TOP_LOGPROBS = 512u;
 const NONE = 0xffffffffu;
 const LOWEST_KEY = 0x007fffffu;
 
-// A row between the passes.
+// The state of a row between the passes, and the index of each word.
 const STATE = 64u;
 const INVERSE = 0u;
 const FOUND = 1u;
 // The first of the row's tokens.
 const TOKEN = 2u;
 const TOP_K = 3u;
-// In units of 2^-32, and whether there is one.
+// The share of top-p in units of 2^-32, and whether there is a share.
 const TOP_P = 4u;
 const HAS_SHARE = 5u;
 const FLOOR = 6u;
@@ -39,25 +39,25 @@ const SEED = 8u;
 const POSITION = 10u;
 const LARGEST = 12u;
 const RAW_LARGEST = 13u;
-// How the row's tokens come: FATE_.
+// How the row's tokens are chosen: FATE_.
 const FATE = 16u;
-// The cut: larger keys stay, and that key below an index.
+// The cut: larger keys stay, and entries with the cut's key stay below an index.
 const CUT_KEY = 17u;
 const CUT_END = 18u;
 // How the row is cut: HOW_.
 const HOW = 19u;
-// The key that what is kept reaches; or the levels where the cut lies, from first to
-// last, and what lies before them: entries, weight.
+// The bound, which every kept key reaches. Or the levels in which the cut lies, from first to last,
+// and the number and the weight of the entries before these levels.
 const BOUND = 20u;
 const FIRST_LEVEL = 21u;
 const LAST_LEVEL = 22u;
 const BEFORE = 23u;
 const BEFORE_WEIGHT = 24u;
-// The limit of top-p, where it is known before the row is cut.
+// The limit of top-p, if it is known before the row is cut.
 const LIMIT = 26u;
-// The sum of the weights that are left.
+// The sum of the remaining weights.
 const SUM = 28u;
-// A selection in the row under way.
+// The state of a selection in the row.
 const RUNNING = 30u;
 const KNOWN_KEY = 31u;
 const KNOWN_INDEX = 32u;
@@ -65,12 +65,12 @@ const ABOVE = 34u;
 // The logarithm of the sum of the weights of all logits as given.
 const RAW_LOGARITHM = 36u;
 
-// The race decides; the first of the order are taken; TOKEN alone is.
+// The race decides; the first tokens in the order of logits are taken; or only TOKEN is.
 const FATE_DRAWN = 0u;
 const FATE_GREEDY = 1u;
 const FATE_CERTAIN = 2u;
 
-// A chunk's result, 2 words: a sum; or how many entries equal the bound.
+// The result of a chunk, 2 words: a sum, or the number of entries that equal the bound.
 const PARTIAL = 2u;
 
 @group(0) @binding(0) var<uniform> params: Params;
@@ -89,7 +89,7 @@ fn load(row: u32, field: u32) -> u32 {
     return work[params.at.b1 + (row - params.row0) * STATE + field];
 }
 
-// The same in all threads of a workgroup, as control flow asks for.
+// A word of the state, the same in all threads of a workgroup, as uniform control flow requires.
 fn load_for_all(row: u32, field: u32, thread: u32) -> u32 {
     if thread == 0u {
         shared_word = load(row, field);
@@ -115,7 +115,7 @@ fn partial_at(row: u32, chunk: u32) -> u32 {
     return params.at.b1 + params.partials + job * PARTIAL;
 }
 
-// The largest key of each group of 64 entries that may be chosen; of each group as given.
+// The largest key of each group of 64 entries, among the allowed entries; below, among all entries.
 fn maxima_at(row: u32) -> u32 {
     return params.at.b1 + params.maxima + (row - params.row0) * params.groups;
 }
@@ -131,7 +131,7 @@ fn drawn_at(row: u32) -> u32 {
 
 // ---- entries ----------------------------------------------------------------
 
-// The f32 that a key is of, as bits.
+// The bits of the f32 that a key stands for.
 fn bits_of(key: u32) -> u32 {
     return select(~key, key & 0x7fffffffu, (key >> 31u) == 1u);
 }
@@ -146,8 +146,8 @@ fn logit(row: u32, column: u32) -> u32 {
     return float_bits(logits[float_word(at, DTYPE)], at, DTYPE);
 }
 
-// A number that orders as a float does: its sort_key, but that -0 is below 0, NaN with a sign
-// below all and NaN without above all.
+// A number that orders as a float does. It is the sort_key, except that -0 is below 0, NaN with a
+// sign is below all numbers and NaN without a sign is above all numbers.
 fn order_of(bits: u32) -> u32 {
     return bits ^ (bitcast<u32>(bitcast<i32>(bits) >> 31u) | 0x80000000u);
 }
@@ -158,7 +158,8 @@ fn orders_of(bits: vec2<u32>) -> vec2<u32> {
 
 const ORDER_OF_INFINITY = 0xff800000u;
 
-// The sort_key of the largest of some, of which none is NaN without a sign; 0 for none.
+// The sort_key for the largest of several orders, none of which is NaN without a sign; 0 for order
+// 0.
 fn key_of_order(order: u32) -> u32 {
     if order == 0x7fffffffu {
         return 0x80000000u;
@@ -179,7 +180,7 @@ fn pair_of(row: u32, column: u32) -> vec2<u32> {
     return vec2(float_bits(word, 1u, DTYPE), float_bits(logits[at / 2u + 1u], 0u, DTYPE));
 }
 
-// The orders of a lane's entries, not 0, of which some may be beyond the row: these are 0.
+// The orders of a lane's entries, which are not 0; 0 for an entry beyond the row.
 fn last_orders(row: u32, column: u32, end: u32) -> vec2<u32> {
     var orders = vec2(0u);
     if column < end {
@@ -191,7 +192,7 @@ fn last_orders(row: u32, column: u32, end: u32) -> vec2<u32> {
     return orders;
 }
 
-// What turns keys into weights.
+// The parameters that turn keys into weights.
 struct Scale {
     largest: u32,
     inverse: f32,
@@ -201,10 +202,10 @@ fn scale_of(row: u32) -> Scale {
     return Scale(load(row, LARGEST), bitcast<f32>(load(row, INVERSE)));
 }
 
-// What a weight has no unit of lies below this.
+// A weight whose exponent is below this is less than one unit.
 const NO_UNIT = -28.0f;
 
-// (x - largest) * inverse: the exponent of a weight; -128 for some that have no unit.
+// (x - largest) * inverse: the exponent of a weight; -128 for some weights of less than one unit.
 fn exponent(scale: Scale, key: u32) -> f32 {
     if key == scale.largest {
         return 0.0f;
@@ -214,7 +215,8 @@ fn exponent(scale: Scale, key: u32) -> f32 {
         return -128.0f;
     }
     let below = add_bits(bits_of(key), largest ^ 0x80000000u);
-    // From 2^8 on, nothing is left; what no multiplication can then overflow.
+    // Where the product is 2^8 or more in magnitude, the weight is 0; a smaller product cannot
+    // overflow.
     let exponents = ((below >> 23u) & 255u) + (bitcast<u32>(scale.inverse) >> 23u);
     if exponents >= 254u + 8u {
         return -128.0f;
@@ -222,7 +224,7 @@ fn exponent(scale: Scale, key: u32) -> f32 {
     return mul(bitcast<f32>(below), scale.inverse);
 }
 
-// A key that all reach whose weight has a unit, and not many others.
+// A key that every entry reaches whose weight is at least one unit, and not many others.
 fn weighing_key(scale: Scale) -> u32 {
     let largest = bits_of(scale.largest);
     if !is_finite(largest) {
@@ -232,19 +234,19 @@ fn weighing_key(scale: Scale) -> u32 {
 }
 
 fn weight(scale: Scale, key: u32) -> f32 {
-    // 1 for 0.
+    // The result is 1 for the exponent 0.
     return exact_exp(exponent(scale, key));
 }
 
-// A weight in units of 2^-40, as fixed_probability has it: 20 bits, then 20. Every
-// operation is exact.
+// A weight in units of 2^-40, as in fixed_probability: 20 bits, then 20 bits. Every operation is
+// exact.
 fn halves(w: f32) -> vec2<u32> {
     let units = w * 1048576.0f;
     let high = u32(units);
     return vec2(high, u32((units - f32(high)) * 1048576.0f));
 }
 
-// The sum of some halves, of 2^12 at most.
+// The sum of at most 2^12 halves, as one number.
 fn joined(sums: vec2<u32>) -> vec2<u32> {
     return u64_add(vec2(sums.x << 20u, sums.x >> 12u), vec2(sums.y, 0u));
 }

@@ -1,13 +1,13 @@
 // Prefix sums over a workgroup of `THREADS` threads, a power of two: a constant
 // or override that the including shader declares.
 
-// Sums so far, read from one and written to the other in turns.
+// Sums so far. Each step reads one array and writes the other.
 var<workgroup> scan_even: array<u32, THREADS>;
 var<workgroup> scan_odd: array<u32, THREADS>;
 var<workgroup> scan_sum: u32;
 
-// The sum of `value` over the threads before this one. Every thread of the
-// workgroup must call it. `scan_total` then gives the sum over all.
+// The sum of `value` over the threads before this one. Every thread of the workgroup must call this
+// function. `scan_total` then gives the sum over all threads.
 fn scan_exclusive(thread: u32, value: u32) -> u32 {
     var sum = value;
     var odd = false;

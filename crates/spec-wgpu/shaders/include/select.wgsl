@@ -1,23 +1,22 @@
 //!include bound
 //!include u64
-// Where entries are cut, without sorting them: the primitive under top-k and top-p.
+// Finds where to cut entries, without sorting them: the primitive under top-k and top-p.
 //
-// Entries are ordered by key (sort_key), descending, the lower index first among
-// equals, and kept while the weights before them add up to less than a limit.
-// Rounds of a histogram find the last one that stays: four for the bytes of its key,
-// and where only some entries of that key stay, three for those of its index. One
-// workgroup does them all: a round adds up weights by the byte and finds the bin.
-// Weights are integers that depend on the key alone; key 0 is an entry that is not
-// there.
+// Entries are ordered by key (sort_key), descending, the lower index first among equal keys. An
+// entry is kept if the weights before it add up to less than a limit. Rounds of a histogram find
+// the last entry that stays: four rounds for the bytes of its key and, if only some entries with
+// this key stay, three for the bytes of its index. One workgroup does all rounds; each round adds
+// up weights by byte and finds the bin of the last entry. Weights are integers that depend on the
+// key alone; key 0 marks an absent entry.
 //
-// The including shader's workgroups that select have SELECT_BINS threads or more.
+// Workgroups of the including shader that select have SELECT_BINS threads or more.
 
 const SELECT_BINS = 256u;
 const KEY_ROUNDS = 4u;
 const ROUNDS = 7u;
 
-// A selection under way: what is known of the cut, bytes of its key, then of its
-// index, the weights before what is known, and the limit.
+// The state of a selection: the bytes of the cut's key known so far, then of its index, the weights
+// before the known bytes, and the limit.
 struct Selection {
     running: u32,
     key: u32,
@@ -26,16 +25,16 @@ struct Selection {
     limit: vec2<u32>,
 }
 
-// Where a round ended: its bin, SELECT_BINS for none, the weights before it and its
-// own.
+// The result of a round: its bin (SELECT_BINS for none), the weights before the bin, and the weight
+// of the bin.
 struct Picked {
     bin: u32,
     above: vec2<u32>,
     within: vec2<u32>,
 }
 
-// Weights of one bin that a thread has not added yet: where many neighbours fall into
-// one, few atomics meet there.
+// Weights of one bin that a thread has not added yet. Adding them at once saves atomics where many
+// successive entries fall into one bin.
 struct Run {
     bin: u32,
     weight: vec2<u32>,
@@ -48,15 +47,15 @@ var<workgroup> sums_odd: array<vec2<u32>, SELECT_BINS>;
 var<workgroup> sum_of_bins: vec2<u32>;
 var<workgroup> picked: Picked;
 
-// The bin of an entry in a round, SELECT_BINS where it does not begin as what is
-// known. Bins are in the order of entries.
+// The bin of an entry in a round; SELECT_BINS if the entry does not begin with the known bytes.
+// Bins follow the order of entries.
 fn bin_of(round: u32, known: Selection, key: u32, index: u32) -> u32 {
     if key == 0u {
         return SELECT_BINS;
     }
     if round < KEY_ROUNDS {
         let shift = 24u - 8u * round;
-        // Shifted in two steps: one by 32 is none.
+        // Shifted in two steps, since WGSL cannot shift by 32.
         let begins = ((key ^ known.key) >> shift) >> 8u == 0u;
         return select(SELECT_BINS, 255u - ((key >> shift) & 255u), begins);
     }
@@ -65,7 +64,7 @@ fn bin_of(round: u32, known: Selection, key: u32, index: u32) -> u32 {
     return select(SELECT_BINS, (index >> shift) & 255u, begins);
 }
 
-// What is known with the bin of that round.
+// The state of the selection after the bin of that round is known.
 fn narrowed(round: u32, known_in: Selection, found: Picked) -> Selection {
     var known = known_in;
     known.above = found.above;
@@ -77,7 +76,7 @@ fn narrowed(round: u32, known_in: Selection, found: Picked) -> Selection {
     return known;
 }
 
-// Every thread calls it before the workgroup adds to bins.
+// Every thread must call this function before the workgroup adds to bins.
 fn clear_bins(thread: u32) {
     workgroupBarrier();
     if thread < SELECT_BINS {
@@ -112,7 +111,7 @@ fn end_run(run: ptr<function, Run>) {
     }
 }
 
-// What a bin holds; 0 for one that is not there.
+// The weight in a bin; 0 for a bin that does not exist.
 fn bin_weight(bin: u32) -> vec2<u32> {
     if bin >= SELECT_BINS {
         return vec2(0u, 0u);
@@ -120,8 +119,8 @@ fn bin_weight(bin: u32) -> vec2<u32> {
     return vec2(atomicLoad(&bin_low[bin]), atomicLoad(&bin_high[bin]));
 }
 
-// The sum of values over the first SELECT_BINS threads up to this one. Every thread
-// calls it.
+// The sum of `value` over the threads up to this one, among the first SELECT_BINS threads. Every
+// thread must call this function.
 fn sum_through(thread: u32, value: vec2<u32>) -> vec2<u32> {
     var sum = value;
     var odd = false;
@@ -154,13 +153,13 @@ fn sum_through(thread: u32, value: vec2<u32>) -> vec2<u32> {
     return sum;
 }
 
-// The sum over all threads of the last sum_through. Every thread calls it.
+// The sum over all threads of the last sum_through. Every thread must call this function.
 fn sum_of_all() -> vec2<u32> {
     return workgroupUniformLoad(&sum_of_bins);
 }
 
-// The first bin through which the weights, `above` before them, reach the limit.
-// Every thread calls it.
+// The first bin up to which the weights reach the limit, where `above` is the weight before all
+// bins. Every thread must call this function.
 fn pick_bin(thread: u32, above: vec2<u32>, limit: vec2<u32>) -> Picked {
     if thread == 0u {
         picked = Picked(SELECT_BINS, above, vec2(0u, 0u));

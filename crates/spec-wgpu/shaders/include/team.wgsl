@@ -1,11 +1,11 @@
 //!include bound
-// Teams: LANES threads of a workgroup that reduce values among themselves. This
-// is the form that needs nothing optional: each reduction takes a fresh word of
-// workgroup memory, one atomic a thread and one barrier, so every thread of the
-// workgroup must come to it. team_subgroups.wgsl is the same with subgroups.
+// Teams: LANES threads of a workgroup that reduce values among themselves. This form needs no
+// optional feature: each reduction takes a fresh word of workgroup memory, one atomic per thread
+// and one barrier, so every thread of the workgroup must take part. team_subgroups.wgsl does the
+// same with subgroups.
 //
-// The including shader declares LANES, TEAMS, SLOTS (reductions a team may
-// do) and TEAM_WORDS (TEAMS * SLOTS) as overrides, a workgroup of LANES * TEAMS threads, and calls
+// The including shader declares LANES, TEAMS, SLOTS (the largest number of reductions per team) and
+// TEAM_WORDS (TEAMS * SLOTS) as overrides, has workgroups of LANES * TEAMS threads, and calls
 // team_begin first.
 
 struct Invocation {

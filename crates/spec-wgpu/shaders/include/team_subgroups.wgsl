@@ -1,6 +1,5 @@
 //!include bound
-// Teams that are subgroups, all of LANES threads: what team.wgsl has, without
-// its barriers.
+// Teams that are subgroups of LANES threads: the functions of team.wgsl, without its barriers.
 
 struct Invocation {
     @builtin(workgroup_id) group: vec3<u32>,

@@ -32,7 +32,7 @@ fn u32_mul(a: u32, b: u32) -> vec2<u32> {
     return vec2((middle << 16u) | (p00 & 0xffffu), high);
 }
 
-// The high 64 of the 128 bits of a * b.
+// The high 64 bits of the 128-bit product a * b.
 fn u64_mul_high(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
     let ll = u32_mul(a.x, b.x);
     let lh = u32_mul(a.x, b.y);

@@ -1,41 +1,42 @@
-// `unique` by buckets: keys are moved to where they belong by one or two partitions,
-// until a bucket fits workgroup memory; there it is sorted. Distinct keys need no stable
-// order, so that no tile has to know the tiles before it: a tile asks for room for its
-// keys of each digit by one addition. Part of that shader, whose declarations it uses.
+// `unique` by buckets: one or two partitions move the keys to buckets that fit workgroup memory;
+// there each bucket is sorted. Distinct keys need no stable order, so a tile does not depend on the
+// tiles before it: a tile reserves room for its keys of each digit by one atomic addition. This
+// file is a part of that shader and uses its declarations.
 //
 //   survey            reads the keys once: their range, which bits vary, whether they ascend
-//   choose            one workgroup: a map from keys to buckets of equal shares of the
-//                     range of a sample, unless keys bunch in that
-//   count_firsts      how many keys have each first digit of a bucket's number
-//   arrange_firsts    one workgroup: where each first digit begins
-//   partition_first   a workgroup a tile: keys to their first digits
+//   choose            one workgroup: finds a map from keys to buckets that cover equal shares of
+//                     the range of a sample, unless the keys bunch within this range
+//   count_firsts      counts the keys with each first digit of a bucket's number
+//   arrange_firsts    one workgroup: finds where each first digit begins
+//   partition_first   a workgroup per tile: moves keys to their first digits
 //   count_seconds, arrange, partition_second
-//                     the same for the second digits, with tiles of one first digit; by
-//                     digits after all if a bucket is larger than workgroup memory
-//   sort_buckets      a workgroup a bucket: spreads keys over bins of equal shares of the
-//                     bucket's range and orders the few of each bin, or sorts them all by a
-//                     network where there are many in one
+//                     the same for the second digits, with tiles of a single first digit; if a
+//                     bucket turns out larger than workgroup memory, the keys are sorted by digits
+//                     instead
+//   sort_buckets      a workgroup per bucket: spreads the keys over bins that cover equal shares of
+//                     the bucket's range, and orders the few keys of each bin; where a bin has many
+//                     keys, sorts the whole bucket by a network
 //
-// Fewer buckets have one digit, the first. Bytes moved: the keys 3 times a partition, twice
-// to sort.
+// Where there are few buckets, their numbers have one digit, the first. Bytes moved: the keys 3
+// times per partition, and twice to sort.
 
-// Loads of four keys by a thread, for a tile or bucket.
+// Loads of four keys that a thread makes for a tile or a bucket.
 override FOURS: u32 = 1u;
-// Keys of a tile, and the most of a bucket.
+// The number of keys of a tile, and the largest number of keys of a bucket.
 override CAPACITY: u32 = 1024u;
-// Digits of a partition, at least as many as there are and a multiple of THREADS.
+// Room for the digits of a partition, a multiple of THREADS.
 override SPLIT: u32 = 256u;
-// Bins of a bucket, a power of two, and what shifts 32 bits to that many.
+// The number of bins of a bucket, a power of two, and the shift from 32 bits to a bin's number.
 override BINS: u32 = 512u;
 override BIN_SHIFT: u32 = 23u;
 
-// Words between what is counted of first digits, where there are second ones: all tiles
-// add there, which takes turns within a line of a cache.
+// Words from the counter of one first digit to the next, where there are second digits. All tiles
+// add to these counters, and additions within one cache line wait for each other.
 const APART = 32u;
 
-// The table, word by word: [buckets] keys of each, then where its next key goes; the same
-// for [first digits], APART; [first digits + 1] tiles before each; [surveys] lowest and
-// highest key.
+// The table, word by word: [buckets] the number of keys of each, later where its next key goes; the
+// same for [first digits], APART words apart; [first digits + 1] the tiles before each; [surveys]
+// lowest and highest key.
 @group(0) @binding(6) var<storage, read_write> cells: array<atomic<u32>>;
 
 fn first_cells() -> u32 {
@@ -50,8 +51,8 @@ fn extreme_cells() -> u32 {
     return tile_cells() + params.firsts + 1u;
 }
 
-// From keys to buckets: key - low, cut to `width`, shifted to 32 bits, times `scale` is the
-// bucket before the point and the place in it behind.
+// The map from keys to buckets: key - low, cut to `width` and shifted to 32 bits, times `scale` is
+// a fixed-point number. Its integer part is the bucket, its fraction the place in the bucket.
 struct Map {
     low: vec2<u32>,
     width: vec2<u32>,
@@ -104,8 +105,8 @@ struct Four {
     high: vec4<u32>,
 }
 
-// Keys `at`, `at + THREADS` and so on of the `len` from `first` on; the last for those
-// past it. All four loads are in flight at a time.
+// Keys `at`, `at + THREADS` and so on of the `len` keys from `first` on; the last key replaces keys
+// past the end. All four loads are in flight together.
 fn load_four(source: u32, first: u32, at: u32, len: u32) -> Four {
     let last = len - 1u;
     let a = key_of(take_key(source, first + min(at, last)));
@@ -115,13 +116,13 @@ fn load_four(source: u32, first: u32, at: u32, len: u32) -> Four {
     return Four(vec4(a.x, b.x, c.x, d.x), vec4(a.y, b.y, c.y, d.y));
 }
 
-// What is wider than no key.
+// Extremes of no key at all: `wider` with other extremes gives those.
 const NO_KEYS = vec4<u32>(0xffffffffu, 0xffffffffu, 0u, 0u);
 
 // ---- survey ----------------------------------------------------------------
 
 var<workgroup> seen_bits: array<atomic<u32>, 3>;
-// Lowest and highest key of each thread.
+// The lowest and the highest key of each thread.
 var<workgroup> extremes: array<vec4<u32>, THREADS>;
 
 fn lesser(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
@@ -136,7 +137,7 @@ fn wider(a: vec4<u32>, b: vec4<u32>) -> vec4<u32> {
     return vec4(lesser(a.xy, b.xy), greater(a.zw, b.zw));
 }
 
-// The lowest and highest of all threads', in `extremes[0]`.
+// Leaves the lowest and the highest key of all threads in `extremes[0]`.
 fn reduce_extremes(thread: u32, mine: vec4<u32>) {
     extremes[thread] = mine;
     workgroupBarrier();
@@ -148,8 +149,8 @@ fn reduce_extremes(thread: u32, mine: vec4<u32>) {
     }
 }
 
-// What a thread has seen: extremes, bits that differ from the first key's, whether keys
-// ascend.
+// What a thread has seen: the extremes, the bits that differ from the first key's, and whether the
+// keys ascend.
 struct Surveyed {
     both: vec4<u32>,
     differ: vec2<u32>,
@@ -170,7 +171,7 @@ fn ascends_at(i: u32, key: vec2<u32>) -> bool {
     return i >= params.n || !u64_less(ordered(next, params.sign), ordered(key, params.sign));
 }
 
-// A workgroup takes every so many tiles.
+// A workgroup handles every n-th tile, with n workgroups.
 @compute @workgroup_size(THREADS)
 fn survey(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -198,7 +199,7 @@ fn survey(
                 seen.ascends = ascends_at(i, a) && ascends_at(i + THREADS, b)
                     && ascends_at(i + 2u * THREADS, c) && ascends_at(i + 3u * THREADS, d);
             }
-            // Those past the end are the last key once more.
+            // Keys past the end repeat the last key.
             seen = see(see(see(see(seen, first, a), first, b), first, c), first, d);
         }
     }
@@ -231,18 +232,19 @@ fn survey(
 
 // ---- choose ----------------------------------------------------------------
 
-// Keys of a sample, and the bins that it is looked at in.
+// The number of keys of a sample, and of the bins that count them.
 const SAMPLES = 4096u;
 const SAMPLE_BINS = 1024u;
-// A bin with this many times the average is bunched.
+// The keys bunch if a bin has this many times the average.
 const BUNCHED = 8u;
-// Below that many buckets keys are not worth a sample.
+// Below this number of buckets, a sample does not pay.
 const SAMPLED_BUCKETS = 64u;
 
 var<workgroup> sample_bins: array<atomic<u32>, SAMPLE_BINS>;
 var<workgroup> fullest: atomic<u32>;
 
-// From keys between two to so many parts; there are no fewer values.
+// The map of the keys between two extremes to `parts` parts; the range must have at least as many
+// values.
 fn map_of(both: vec4<u32>, parts: u32) -> Map {
     let width = u64_sub(both.zw, both.xy);
     let shift = 32u - countLeadingZeros(width.y);
@@ -254,7 +256,7 @@ fn narrow(both: vec4<u32>, parts: u32) -> bool {
     return width.y == 0u && width.x < parts;
 }
 
-// The lowest and highest of the thread's samples.
+// The lowest and the highest of the thread's samples.
 fn sampled_extremes(thread: u32) -> vec4<u32> {
     let stride = params.n / SAMPLES;
     var both = NO_KEYS;
@@ -265,8 +267,8 @@ fn sampled_extremes(thread: u32) -> vec4<u32> {
     return both;
 }
 
-// The range of a sample and a little more, for there are likely keys beyond it, within
-// that of all keys.
+// The range of a sample and a little more, because some keys likely lie beyond the sample; within
+// the range of all keys.
 fn likely_range(all: vec4<u32>, sampled: vec4<u32>) -> vec4<u32> {
     let width = u64_sub(sampled.zw, sampled.xy);
     let margin = vec2((width.x >> 6u) | (width.y << 26u), width.y >> 6u);
@@ -276,7 +278,7 @@ fn likely_range(all: vec4<u32>, sampled: vec4<u32>) -> vec4<u32> {
     return vec4(low, u64_add(sampled.zw, lesser(above, margin)));
 }
 
-// The most samples in a bin.
+// The largest number of samples in a bin.
 fn fullest_bin(map: Map, bins: u32, thread: u32) -> u32 {
     for (var i = thread; i < SAMPLE_BINS; i += THREADS) {
         atomicStore(&sample_bins[i], 0u);
@@ -325,7 +327,7 @@ fn choose(@builtin(local_invocation_index) thread: u32) {
         reduce_extremes(thread, sampled_extremes(thread));
         range = likely_range(all_keys, extremes[0]);
     }
-    // Fewer values than buckets make buckets of nothing but equals.
+    // Fewer values than buckets would make buckets in which all keys are equal.
     if narrow(range, params.buckets) {
         return;
     }
@@ -353,11 +355,11 @@ fn by_buckets() -> bool {
 
 // ---- what is counted -------------------------------------------------------
 
-// Keys of a tile with each digit; then where the digit begins in it.
+// The number of keys of a tile with each digit; later where the digit begins in the tile.
 var<workgroup> sizes: array<atomic<u32>, SPLIT>;
 var<workgroup> found: u32;
 
-// A tile: where it lies, and what becomes of its buckets' numbers.
+// A tile: where it lies, and how bucket numbers become digits.
 struct Tile {
     source: u32,
     sink: u32,
@@ -366,7 +368,7 @@ struct Tile {
     // The digit is (bucket - base) >> bits.
     base: u32,
     bits: u32,
-    // Where the digits' cells begin, and how far apart they are.
+    // Where the digits' counters begin, and how far apart they are.
     cells: u32,
     apart: u32,
 }
@@ -381,8 +383,8 @@ fn first_tile(index: u32) -> Tile {
     return Tile(KEYS, DISTINCT, first, len, 0u, params.low_bits, first_cells(), APART);
 }
 
-// Tile `index` for the second digits: it has no keys beyond the last one. Every thread of
-// the workgroup must call it.
+// Tile `index` for the second digits; a tile beyond the last one has no keys. Every thread of the
+// workgroup must call this function.
 fn second_tile(index: u32, thread: u32) -> Tile {
     if thread == 0u {
         found = params.firsts;
@@ -445,7 +447,7 @@ fn add_sizes(tile: Tile, thread: u32) {
     }
 }
 
-// A workgroup takes every so many tiles.
+// A workgroup handles every n-th tile, with n workgroups.
 @compute @workgroup_size(THREADS)
 fn count_firsts(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -487,7 +489,8 @@ fn count_seconds(
     add_sizes(tile, thread);
 }
 
-// The keys with each first digit become those before it; and tiles for the second digits.
+// Replaces the number of keys with each first digit by the number of keys before it, and finds the
+// tiles for the second digits.
 @compute @workgroup_size(THREADS)
 fn arrange_firsts(@builtin(local_invocation_index) thread: u32) {
     if !by_buckets() {
@@ -516,7 +519,7 @@ fn arrange_firsts(@builtin(local_invocation_index) thread: u32) {
     }
 }
 
-// The keys of each bucket become those before it.
+// Replaces the number of keys in each bucket by the number of keys before it.
 @compute @workgroup_size(THREADS)
 fn arrange(@builtin(local_invocation_index) thread: u32) {
     if !by_buckets() {
@@ -548,12 +551,13 @@ fn arrange(@builtin(local_invocation_index) thread: u32) {
 
 // ---- partitions ------------------------------------------------------------
 
-// What to add to a place in the tile for the place in the whole.
+// For each digit, the difference between a key's final place and its place in the tile.
 var<workgroup> shifts: array<u32, SPLIT>;
-// The tile or bucket, in order.
+// The keys of the tile or bucket, in order.
 var<workgroup> held: array<Stored, CAPACITY>;
 
-// A digit above its key's number among those of the tile.
+// The digit of a key in the high half; in the low half, the key's number among the tile's keys with
+// this digit.
 fn rank(tile: Tile, map: Map, there: bool, key: vec2<u32>) -> u32 {
     let digit = digit_in(tile, map, key);
     if there {
@@ -673,17 +677,17 @@ fn partition_second(
 
 // ---- sort_buckets ----------------------------------------------------------
 
-// More keys in a bin than that are not ordered one by one.
+// Bins with more keys than this are not ordered key by key.
 const MOST_ORDERED = 32u;
 
-// Keys of each bin; then where it begins.
+// The number of keys of each bin; later where the bin begins.
 var<workgroup> bins: array<atomic<u32>, BINS>;
 
 fn bin_of(map: Map, key: vec2<u32>) -> u32 {
     return bucket_of(map, key).x >> BIN_SHIFT;
 }
 
-// A bin above its key's number in it.
+// The bin of a key in the high half; in the low half, the key's number in this bin.
 fn bin_rank(map: Map, there: bool, key: vec2<u32>) -> u32 {
     let bin = bin_of(map, key);
     if there {
@@ -717,13 +721,13 @@ fn held_order(i: u32) -> vec2<u32> {
     return ordered(key_of(held[i]), params.sign);
 }
 
-// A bitonic network over what is held, as many as a power of two from `len` on.
+// Sorts the held keys by a bitonic network, over the next power of two from `len` on.
 fn sort_held(len: u32, thread: u32) {
     var size = 2u;
     while size < len {
         size <<= 1u;
     }
-    // Above all keys, or equal to the highest.
+    // The padding is above all keys, or equal to the highest.
     let most = stored_of(ordered(vec2(0xffffffffu), params.sign));
     for (var i = len + thread; i < size; i += THREADS) {
         held[i] = most;
@@ -746,7 +750,7 @@ fn sort_held(len: u32, thread: u32) {
     }
 }
 
-// Puts a few keys in order, each after those before it that are not above.
+// Orders a few keys by insertion: each key goes behind the earlier keys that are not above it.
 fn order_held(begin: u32, end: u32) {
     if begin == end {
         return;
@@ -784,7 +788,7 @@ fn sort_buckets(
     if params.buckets == 1u {
         source = KEYS;
     } else {
-        // After a partition a bucket's cell has its end.
+        // After a partition, the cell of a bucket holds the bucket's end.
         if index > 0u {
             first = atomicLoad(&cells[params.at.b6 + index - 1u]);
         }
@@ -834,7 +838,7 @@ fn sort_buckets(
         mine += size;
         most = max(most, size);
     }
-    // Where each place has a bin of its own, a bin holds equals.
+    // Where each possible key has a bin of its own, all keys of a bin are equal.
     let own_bins = map.shift == 0u && (map.scale >> BIN_SHIFT) > 0u;
     let equals = own_bins && state[params.at.b7 + CUT] == 0u;
     if most > MOST_ORDERED && !equals {
@@ -862,7 +866,7 @@ fn sort_buckets(
     if by_network {
         sort_held(len, thread);
     } else if !equals {
-        // Keys of several bins, of which only those of the same bin are out of order.
+        // The keys of several bins, of which only keys of the same bin are out of order.
         order_held(own_begin, own_end);
         workgroupBarrier();
     }

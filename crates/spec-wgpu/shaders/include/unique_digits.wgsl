@@ -1,25 +1,23 @@
-// `unique` by digits: a stable radix sort of 8 bits a pass, lowest first. Part of that
-// shader, whose declarations it uses.
+// `unique` by digits: a stable radix sort with 8 bits per pass, lowest first. This file is a part
+// of that shader and uses its declarations.
 //
 // Each pass is three dispatches:
-//   count    tile by tile: how many keys have each digit
-//   prefix   a workgroup a digit: prefix sums over the tiles
-//   scatter  tile by tile: each key to its place
-// In between lies one table of [256 digits, tiles]. Digits in which all keys
-// agree need no pass: `survey` finds those bits, and the passes that they leave
-// out return at once. Two areas take turns, such that the last pass ends in
-// `area`.
+//   count    tile by tile: counts the keys with each digit
+//   prefix   a workgroup per digit: prefix sums over the tiles
+//   scatter  tile by tile: moves each key to its place
+// The dispatches share one table of [256 digits, tiles]. A digit that is the same in all keys needs
+// no pass: `survey` finds the bits that vary, and the dispatches of unnecessary passes return at
+// once. Two areas take turns as source and target, such that the last pass ends in `area`.
 //
-// A scatter ranks 256 keys at a time, one a thread: each sets its bit in a
-// bitmap of its digit, and counts the bits before its own. Ranks depend on
-// positions alone, never on which atomic came first. Where workgroup memory has
-// room for the tile, keys are put in order there and then written, so that
-// neighbouring threads write neighbouring keys.
+// A scatter ranks 256 keys at a time, one per thread: each key sets its bit in a bitmap of its
+// digit, and its rank is the number of bits before its own. Ranks depend on positions alone, never
+// on the order of atomics. Where workgroup memory has room for the tile, keys are put in order
+// there and then written, so that neighbouring threads write neighbouring keys.
 //
-// (Ranking by subgroup ballots instead, each subgroup its own stretch of the tile,
-// was slower on an H100: 41.6 ms against 33.8 for 2^27 keys.)
+// (Ranking by subgroup ballots instead, with a part of the tile for each subgroup, was slower on an
+// H100: 41.6 ms against 33.8 for 2^27 keys.)
 //
-// Bytes moved: 3 times the keys a pass that is needed (two reads and a write).
+// Bytes moved: 3 times the keys per necessary pass (two reads and a write).
 
 // A pass: whether it is needed, where it reads and where it writes.
 struct Pass {
@@ -49,7 +47,7 @@ fn find_pass() -> Pass {
     return Pass(chosen && varies(params.digit), source, sink);
 }
 
-// Of which a workgroup takes every so many.
+// The number of tiles of the window; a workgroup handles every n-th tile, with n workgroups.
 fn tiles_of_window() -> u32 {
     return (params.len + ROWS * THREADS - 1u) / (ROWS * THREADS);
 }
@@ -59,10 +57,10 @@ fn digit_of(key: vec2<u32>) -> u32 {
     return ((word >> (8u * (params.digit % 4u))) & 0xffu) ^ params.flip;
 }
 
-// A count for each digit.
+// The number of keys with each digit.
 var<workgroup> digits: array<atomic<u32>, DIGITS>;
 
-// The digit of key `i`; DIGITS past the end.
+// The digit of key `i`; DIGITS for a key past the end.
 fn digit_at(source: u32, i: u32) -> u32 {
     var digit = DIGITS;
     if i < params.len {
@@ -91,7 +89,7 @@ fn count(
     for (var tile = index; tile < tiles_of_window(); tile += params.at.groups) {
         atomicStore(&digits[thread], 0u);
         workgroupBarrier();
-        // Four loads in flight at a time.
+        // Four loads at a time are in flight.
         let first = tile * ROWS * THREADS + thread;
         for (var row = 0u; row < ROWS; row += 4u) {
             let i = first + row * THREADS;
@@ -110,16 +108,16 @@ fn count(
     }
 }
 
-// For each digit a bit a thread: word w of digit d at w * DIGITS + d.
+// For each digit, one bit per thread: word w of digit d is at w * DIGITS + d.
 var<workgroup> seen: array<atomic<u32>, 2048>;
-// Where the next key of each digit goes, here or in the whole.
+// Where the next key of each digit goes: in the tile if STAGED, else in the whole.
 var<workgroup> places: array<u32, DIGITS>;
-// What to add to a place in the tile for the place in the whole.
+// For each digit, the difference between a key's final place and its place in the tile.
 var<workgroup> offsets: array<u32, DIGITS>;
-// The tile in order.
+// The keys of the tile, in order.
 var<workgroup> stage: array<Stored, STAGE>;
 
-// Where each digit of a tile begins: fills places and offsets.
+// Finds where each digit of a tile begins: fills places and offsets.
 fn find_places(all_tiles: u32, thread: u32) {
     let total = state[params.at.b7 + TOTALS + thread];
     let entry = params.at.b6 + thread * params.tiles + all_tiles;
@@ -159,7 +157,7 @@ fn scatter_tile(current: Pass, tile: u32, thread: u32) {
         if there {
             atomicOr(&seen[my_word * DIGITS + digit], my_bit);
         }
-        // The next row is on its way while this one is ranked.
+        // The load of the next row is in flight while this row is ranked.
         if row + 1u < ROWS && i + THREADS < params.len {
             next = load_key(current.source, i + THREADS);
         }

@@ -1,4 +1,4 @@
-// 32-bit keys of `unique`, as two words: the upper one is 0.
+// 32-bit keys of `unique`, as two words of which the upper one is 0.
 
 const WORDS = 1u;
 
@@ -12,7 +12,7 @@ fn stored_of(key: vec2<u32>) -> Stored {
     return key.x;
 }
 
-// Such that signed keys order as unsigned ones: `sign` is their highest bit, or 0.
+// Makes signed keys order as unsigned ones: `sign` is the highest bit of a signed key, or 0.
 fn ordered(key: vec2<u32>, sign: u32) -> vec2<u32> {
     return vec2(key.x ^ sign, 0u);
 }

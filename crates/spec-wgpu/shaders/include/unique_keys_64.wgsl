@@ -12,7 +12,7 @@ fn stored_of(key: vec2<u32>) -> Stored {
     return key;
 }
 
-// Such that signed keys order as unsigned ones: `sign` is their highest bit, or 0.
+// Makes signed keys order as unsigned ones: `sign` is the highest bit of a signed key, or 0.
 fn ordered(key: vec2<u32>, sign: u32) -> vec2<u32> {
     return vec2(key.x, key.y ^ sign);
 }

@@ -1,16 +1,15 @@
-// Where keys and occurrences of `unique` lie: tensors are larger than a binding, and
-// a dispatch has one window of what it reads and one of what it writes. It leaves
-// alone what belongs to other windows.
+// Where keys and occurrences of `unique` lie: tensors are larger than a binding, and a dispatch has
+// one window to read and one to write. The dispatch leaves other windows alone.
 
 // The keys as given.
 @group(0) @binding(1) var<storage, read> keys: array<u32>;
-// Windows to read of the two areas.
+// Windows of `area` and `distinct` to read.
 @group(0) @binding(2) var<storage, read_write> area_in: array<u32>;
 @group(0) @binding(3) var<storage, read_write> distinct_in: array<u32>;
-// Windows to write of them.
+// Windows of `area` and `distinct` to write.
 @group(0) @binding(4) var<storage, read_write> area: array<u32>;
 @group(0) @binding(5) var<storage, read_write> distinct: array<u32>;
-// A u64 each.
+// One u64 per distinct key.
 @group(0) @binding(8) var<storage, read_write> counters: array<atomic<u32>>;
 
 fn take_key(source: u32, i: u32) -> Stored {
@@ -28,7 +27,7 @@ fn take_key(source: u32, i: u32) -> Stored {
 }
 
 fn put_key(sink: u32, i: u32, stored: Stored) {
-    // Below `to` this wraps to something large.
+    // An index below `to` wraps to a large number.
     let to = i - params.to;
     if to >= params.to_len {
         return;

@@ -1,7 +1,7 @@
-// Where keys and occurrences of `unique` lie: tensors are larger than a binding, and
-// up to four windows of each are bound, all of `params.window` keys but the last. They
-// start at multiples of a binding's alignment, so that `params.at` of a tensor's first
-// window is that of all.
+// Where keys and occurrences of `unique` lie: tensors are larger than a binding, and up to four
+// windows of each tensor are bound. All windows but the last have `params.window` keys. Windows
+// start at multiples of a binding's alignment, so that `params.at` of a tensor's first window holds
+// for all of its windows.
 
 // The keys as given.
 @group(0) @binding(1) var<storage, read> keys: array<Stored>;
@@ -16,7 +16,7 @@
 @group(0) @binding(15) var<storage, read_write> distinct_1: array<Stored>;
 @group(0) @binding(16) var<storage, read_write> distinct_2: array<Stored>;
 @group(0) @binding(17) var<storage, read_write> distinct_3: array<Stored>;
-// A u64 each.
+// One u64 per distinct key.
 @group(0) @binding(8) var<storage, read_write> counters: array<atomic<u32>>;
 @group(0) @binding(18) var<storage, read_write> counters_1: array<atomic<u32>>;
 @group(0) @binding(19) var<storage, read_write> counters_2: array<atomic<u32>>;

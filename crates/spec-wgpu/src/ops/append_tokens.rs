@@ -1,4 +1,4 @@
-//! Appends the tokens of a decode step to texts: a thread a request.
+//! Appends the tokens of a decode step to texts: one thread per request.
 
 use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
@@ -16,9 +16,9 @@ use crate::shader::{Program, Shader, shader};
 
 pub(super) static SHADER: Shader = shader!("append_tokens");
 
-/// Requests of a workgroup.
+/// The number of requests per workgroup.
 const THREADS: u64 = 64;
-/// Words that the first pass notes of a request for the second.
+/// 32-bit words that the first pass stores per request for the second pass.
 const REQUEST_WORDS: u64 = 3;
 /// Comparisons of new tokens with stop tokens that one thread makes: see the rules in [`super`].
 const MAX_COMPARISONS: usize = 60_000;
@@ -64,11 +64,11 @@ struct Appender {
     plan: Plan,
     decide: Program,
     append: Program,
-    /// Requests whose rows fit one binding each.
+    /// The largest number of requests whose rows fit one binding each.
     window: u64,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel keeps within the buffers and the workspace of the plan, whatever the data.
 unsafe impl Supports<AppendTokens> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<AppendTokens>>> {
         let stops = plan.stop_tokens.map_or(0, |stops| stops.cols);
@@ -96,7 +96,7 @@ unsafe impl Supports<AppendTokens> for Wgpu {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Supports` above.
 unsafe impl Kernel<AppendTokens> for Appender {
     fn workspace_size(&self) -> usize {
         self.plan.batch() * REQUEST_WORDS as usize * 4

@@ -1,4 +1,4 @@
-//! Distinct values of top-k rows: one workgroup a request.
+//! Distinct values of top-k rows: one workgroup per request.
 
 use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
@@ -15,13 +15,13 @@ use crate::shader::{Access, Program, Shader, shader};
 
 pub(super) static SHADER: Shader = shader!("deduplicate_topk");
 
-/// Launch shapes by the workgroup memory they need: threads, words of bitmap or
-/// tile (an odd number a thread keeps banks apart), values sorted at once.
+/// Launch shapes, by the workgroup memory that they need: threads, 32-bit words of the bitmap or
+/// tile (an odd number per thread avoids bank conflicts), and values sorted at once.
 const LARGE: Shape = Shape { threads: 1024, pool: 1024 * 9, tile: 8192 };
 const PLAIN: Shape = Shape { threads: 256, pool: 256 * 13, tile: 2048 };
 
-/// Values of a request that one workgroup sorts in reasonable time, and in few
-/// enough turns: see the rules in [`super`].
+/// The largest number of values of a request that one workgroup sorts in reasonable time, and
+/// within the allowed number of loop iterations: see the rules in [`super`].
 const LONGEST: usize = 1 << 17;
 
 launch_params! {
@@ -60,7 +60,7 @@ struct Shape {
 impl Shape {
     fn of(gpu: &Wgpu) -> Self {
         let limits = &gpu.0.limits;
-        // Bitmap or tile, two words a thread for prefix sums, and a few more.
+        // The bitmap or tile, two words per thread for prefix sums, and a few more.
         let bytes = (LARGE.pool + 2 * LARGE.threads + 16) * 4;
         let large = limits.max_compute_workgroup_storage_size >= bytes
             && limits.max_compute_invocations_per_workgroup >= LARGE.threads
@@ -74,11 +74,11 @@ struct Deduplicate {
     plan: Plan,
     main: Program,
     shape: Shape,
-    /// Requests whose tensors fit one binding each.
+    /// The largest number of requests whose tensors fit one binding each.
     window: u64,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel keeps within the buffers and the workspace of the plan, whatever the data.
 unsafe impl Supports<DeduplicateTopk> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<DeduplicateTopk>>> {
         let shape = Shape::of(self);
@@ -126,23 +126,23 @@ impl Params {
             n,
             sort_size: shape.tile.min(n.max(2).next_power_of_two()),
             has_counts: u32::from(*has_counts),
-            // A turn of the bitmap reads all values and clears and counts the
-            // bitmap; a sort of n takes log^2 n steps.
+            // Values that need more bitmap turns than this are sorted instead. A turn reads all
+            // values, and clears and counts the bitmap; sorting n values takes log^2 n steps.
             max_turns: 4 + (n / 1024).min(8),
         }
     }
 }
 
 impl Deduplicate {
-    /// Words of workspace a request needs: two areas to merge between, where
-    /// its values are more than workgroup memory sorts.
+    /// 32-bit words of workspace that a request needs: two areas to merge between, if the request
+    /// has more values than workgroup memory can sort.
     fn workspace_words(&self) -> u64 {
         let n = self.plan.unique.cols;
         if n > self.shape.tile as usize { 2 * n as u64 } else { 0 }
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Supports` above.
 unsafe impl Kernel<DeduplicateTopk> for Deduplicate {
     fn workspace_size(&self) -> usize {
         self.plan.batch * self.workspace_words() as usize * 4
@@ -189,7 +189,7 @@ struct Empty {
     threads: u32,
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Supports` above.
 unsafe impl Kernel<DeduplicateTopk> for Empty {
     fn workspace_size(&self) -> usize {
         0
@@ -220,8 +220,7 @@ unsafe impl Kernel<DeduplicateTopk> for Empty {
     }
 }
 
-/// Requests too long for a workgroup: one after the other through the sort of
-/// `unique`.
+/// Requests too long for a workgroup: the sort of `unique` handles one after the other.
 struct Long {
     gpu: Wgpu,
     plan: Plan,
@@ -257,10 +256,10 @@ impl Long {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Supports` above.
 unsafe impl Kernel<DeduplicateTopk> for Long {
     fn workspace_size(&self) -> usize {
-        // A count, the keys, and what the sort needs.
+        // A count of two words, the keys, and the workspace of the sort.
         (2 + self.plan.unique.cols + self.sorter.workspace_words() as usize) * 4
     }
 

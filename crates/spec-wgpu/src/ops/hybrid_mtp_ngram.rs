@@ -1,4 +1,5 @@
-//! `hybrid_mtp_ngram` on wgpu: the shared search behind drafts of a head.
+//! `hybrid_mtp_ngram` on wgpu: the shared search extends the drafts of a multi-token-prediction
+//! head.
 
 use spec_core::ops::HybridMtpNgram;
 use spec_core::ops::hybrid_mtp_ngram::{Buffers, Plan};
@@ -17,7 +18,7 @@ struct Extender {
     drafter: Drafter,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel keeps within the buffers and the workspace of the plan, whatever the data.
 unsafe impl Supports<HybridMtpNgram> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<HybridMtpNgram>>> {
         let limits = Limits {
@@ -32,7 +33,7 @@ unsafe impl Supports<HybridMtpNgram> for Wgpu {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Supports` above.
 unsafe impl Kernel<HybridMtpNgram> for Extender {
     fn workspace_size(&self) -> usize {
         self.drafter.workspace_size()

@@ -1,5 +1,5 @@
-//! The best positions of rows: among those that reach a bound, or by a radix select, a
-//! workgroup a chunk of a row.
+//! The best positions of rows: selected among the scores that reach a bound, or by a radix select.
+//! Each workgroup handles a chunk of a row.
 
 use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
@@ -17,25 +17,25 @@ use crate::shader::{Program, Shader, shader};
 
 pub(super) static SHADER: Shader = shader!("indexer_topk");
 
-/// Scores of a chunk, words of a row's state, and digits, as the shader has them.
+/// Scores of a chunk, 32-bit words of a row's state, and the number of digits, as in the shader.
 const CHUNK: usize = 4096;
 const STATE: u64 = 8;
 const DIGITS: u64 = 256;
-/// Threads of a chunk, and of a workgroup that has a row, where the device allows so
-/// many.
+/// Threads of a workgroup that handles a chunk, and of a workgroup that handles a row, where the
+/// device allows this many.
 const THREADS: usize = 256;
 const WIDE: u32 = 1024;
-/// A row's groups: at least so many for each score that is kept, for a bound that
-/// scores not many more reach; about so many in all; and fewer than how many for each
-/// score that is kept are none.
+/// The number of groups of a row: at least `GROUPS_OF_KEPT` per kept score, so that not many more
+/// scores than needed reach the bound, and about `GROUPS` in all. With fewer than
+/// `FEWEST_GROUPS_OF_KEPT` groups per kept score, no bound is used.
 const GROUPS_OF_KEPT: usize = 4;
 const GROUPS: usize = 16384;
 const FEWEST_GROUPS_OF_KEPT: usize = 2;
-/// The longest row that a workgroup goes over four times.
+/// The longest row that one workgroup can go over four times.
 const MOST_COLS: usize = 1 << 21;
-/// Rows whose intermediate results the workspace holds.
+/// The largest number of rows whose intermediate results the workspace holds.
 const MOST_ROWS: u64 = 512;
-/// Bits of a key below each digit.
+/// The number of key bits below each digit.
 const LOW: [u32; 4] = [24, 16, 8, 0];
 
 launch_params! {
@@ -86,11 +86,12 @@ struct Selector {
     pick: Program,
     tally: Program,
     place: Program,
-    /// Rows whose scores, positions and intermediate results fit a binding each.
+    /// The largest number of rows whose scores, positions and intermediate results fit a binding
+    /// each.
     window: u64,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel keeps within the buffers and the workspace of the plan, whatever the data.
 unsafe impl Supports<IndexerTopk> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<IndexerTopk>>> {
         let limits = &self.0.limits;
@@ -132,25 +133,26 @@ unsafe impl Supports<IndexerTopk> for Wgpu {
     }
 }
 
-/// Chunks of a row: one also where it has no scores, to write what there is to write.
+/// The number of chunks of a row. A row without scores also has one chunk, which writes the
+/// outputs.
 fn chunks(plan: &Plan) -> u64 {
     plan.scores.cols.div_ceil(CHUNK).max(1) as u64
 }
 
-/// Groups of a part of a row: a power of two.
+/// The number of groups of a part of a row, a power of two.
 fn groups(plan: &Plan) -> usize {
     let wanted = GROUPS.max(GROUPS_OF_KEPT * plan.k) / chunks(plan) as usize;
     wanted.max(1).next_power_of_two().min(THREADS)
 }
 
-/// Whether a bound helps: where there are more groups than are kept. A workgroup may
-/// have to go over a row that is not longer than it can.
+/// Whether a bound helps: there must be enough groups per kept score, and rows must be short
+/// enough, since one workgroup may have to go over a whole row.
 fn bounds(plan: &Plan) -> bool {
     let groups = chunks(plan) as usize * groups(plan);
     groups >= FEWEST_GROUPS_OF_KEPT * plan.k && plan.scores.cols <= MOST_COLS
 }
 
-/// Keys of a list: more than mostly reach the bound.
+/// The number of keys of a list: more than usually reach the bound.
 fn capacity(plan: &Plan) -> usize {
     if bounds(plan) { plan.scores.cols.min(2 * plan.k + 1024) } else { 0 }
 }
@@ -164,7 +166,7 @@ fn keys_of_row(plan: &Plan) -> u64 {
     THREADS as u64 * chunks(plan) + capacity(plan) as u64
 }
 
-/// To a multiple of what bindings are aligned to.
+/// The 32-bit words of `rows` rows, rounded up to a multiple of a binding's alignment.
 fn words_of_rows(plan: &Plan, rows: u64) -> u64 {
     (rows * words_of_row(plan)).next_multiple_of(64)
 }
@@ -173,7 +175,7 @@ fn words(vector: &Option<Vector>) -> u32 {
     vector.map_or(0, |vector| (vector.dtype.size() / 4) as u32)
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Supports` above.
 unsafe impl Kernel<IndexerTopk> for Selector {
     fn workspace_size(&self) -> usize {
         let rows = self.window.min(self.plan.scores.rows as u64);

@@ -1,5 +1,5 @@
-//! The operators: one file each, under the operator's own name, with its shader
-//! under the same name in `shaders/`.
+//! The operators: one file per operator, under the operator's own name, with a shader of the same
+//! name in `shaders/`.
 //!
 //! # How an operator's file looks
 //!
@@ -35,33 +35,31 @@
 //! }
 //! ```
 //!
-//! The shader declares `@group(0) @binding(0) var<uniform> params: Params`, a
-//! struct that begins with `at: At` (`include/bound.wgsl`) and goes on with the
-//! parameters: `//!include params/NAME`, which `cargo xtask params` writes from the
-//! struct in Rust. Storage buffers follow from
-//! `@binding(1)` on, as `array<u32>`, `array<vec2<u32>>` (64-bit elements) or
-//! atomics, and element `i` of the region at `@binding(n)` is at index
-//! `params.at.bN + i`. For f16 and bf16 that index counts halves.
+//! The shader declares `@group(0) @binding(0) var<uniform> params: Params`. The struct `Params`
+//! begins with `at: At` (`include/bound.wgsl`) and goes on with the parameters. The shader gets it
+//! by `//!include params/NAME`; `cargo xtask params` writes that file from the struct in Rust.
+//! Storage buffers follow from `@binding(1)` on, as `array<u32>`, `array<vec2<u32>>` (64-bit
+//! elements) or atomics. Element `i` of the region at `@binding(n)` is at index `params.at.bN + i`.
+//! For f16 and bf16, this index counts halves of 32-bit words.
 //!
 //! # Rules
-//! * At most eight storage buffers a dispatch (more only for what has another way without
-//!   them: see `unique`). An operator with more small
-//!   vectors gathers them into its workspace in early dispatches and writes its
-//!   results in late ones. (By shaders, not by the encoder's copy commands: those
-//!   would ask the caller's buffers for usages beyond `STORAGE`.)
-//! * Every part of a workspace is bound with `Access::Write`: a buffer cannot
-//!   be read-only and written in the same dispatch. (Arguments that share one
-//!   buffer are taken care of: see [`crate::shader::Program`].)
-//! * No region is bound that is larger than [`crate::Wgpu::window`] allows: split
-//!   it over dispatches with [`crate::memory::Region::elements`].
-//! * Workgroup memory is not zeroed; a workgroup has at most 256 threads and
-//!   16 KiB unless the program was made from larger limits.
-//! * Parameters are cached by content: keep what varies from call to call (a
-//!   random seed, say) in buffers.
-//! * A thread takes fewer than 65536 turns of loops in one dispatch, all loops
-//!   together: Mesa's lavapipe (seen with 22.3) silently leaves every loop after
-//!   that many. More work is more threads or more dispatches.
-//! * A workgroup beyond `params.at.groups` returns before its first barrier.
+//! * A dispatch binds at most eight storage buffers (more only where another way exists without
+//!   them: see `unique`). An operator with more small vectors gathers them into its workspace in
+//!   early dispatches and writes its results in late ones. Shaders do this, not the encoder's copy
+//!   commands: those commands would need usages beyond `STORAGE` on the caller's buffers.
+//! * Every part of a workspace is bound with `Access::Write`: a buffer cannot be read-only and
+//!   written in the same dispatch. ([`crate::shader::Program`] handles arguments that share one
+//!   buffer.)
+//! * No bound region is larger than [`crate::Wgpu::window`] allows: split larger regions over
+//!   several dispatches with [`crate::memory::Region::elements`].
+//! * Workgroup memory is not zeroed. A workgroup has at most 256 threads and 16 KiB unless the
+//!   program was made for larger limits.
+//! * Parameters are cached by content: keep values that vary from call to call (a random seed, say)
+//!   in buffers.
+//! * A thread makes fewer than 65536 loop iterations in one dispatch, all loops together: Mesa's
+//!   lavapipe (seen with 22.3) silently leaves every loop after that many iterations. For more
+//!   work, use more threads or more dispatches.
+//! * A workgroup whose number is not below `params.at.groups` returns before its first barrier.
 
 mod adjust_logits;
 mod append_tokens;
@@ -107,7 +105,7 @@ impl Layout {
     }
 }
 
-/// The number that `include/floats.wgsl` has for a float type.
+/// The code that `include/floats.wgsl` has for a float type.
 fn float_code(dtype: DType) -> u32 {
     match dtype {
         DType::F16 => 1,

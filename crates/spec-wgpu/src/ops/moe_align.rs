@@ -1,5 +1,5 @@
-//! Grouping by expert: four dispatches, the large ones with a workgroup a tile of
-//! picks.
+//! Grouping by expert, in four dispatches. In the large dispatches, each workgroup handles a tile
+//! of picks.
 
 use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
@@ -17,10 +17,10 @@ use crate::shader::{Program, Shader, shader};
 pub(super) static SHADER: Shader = shader!("moe_align");
 
 const THREADS: usize = 256;
-/// Turns of a workgroup, each of which looks at every thread's pick: few enough for
-/// the rules in [`super`].
+/// The largest number of iterations of a workgroup, each of which looks at the pick of every
+/// thread: few enough for the rules in [`super`].
 const MAX_TURNS: usize = 128;
-/// Tiles that fill a large GPU: above this many, they grow instead.
+/// The number of tiles that fill a large GPU: above this number, tiles grow instead.
 const FULL: usize = 512;
 
 launch_params! {
@@ -72,7 +72,7 @@ struct Aligner {
     turns: usize,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel keeps within the buffers and the workspace of the plan, whatever the data.
 unsafe impl Supports<MoeAlign> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<MoeAlign>>> {
         let program = |entry| {
@@ -90,7 +90,7 @@ unsafe impl Supports<MoeAlign> for Wgpu {
             tiles: plan.picks().div_ceil(turns * THREADS),
             turns,
         };
-        // A thread of `sum` goes through all tiles; the others' turns are fewer.
+        // A thread of `sum` goes through all tiles. All other loops have fewer iterations.
         let most = 60_000;
         let filled = aligner.groups() as usize * THREADS * most;
         let fits = self.window_of_rows(&plan.topk_ids, 1) >= plan.topk_ids.rows as u64
@@ -114,12 +114,12 @@ unsafe impl Supports<MoeAlign> for Wgpu {
 }
 
 impl Aligner {
-    /// Words of the workspace: counts of each tile, sums, offsets.
+    /// 32-bit words of the workspace: counts of each tile, sums, offsets.
     fn words(&self) -> u64 {
         (self.tiles as u64 + 2) * self.plan.params.local_experts as u64 + 1
     }
 
-    /// Workgroups that count and place: a tile each, and enough to fill outputs.
+    /// The number of workgroups that count and place: one per tile, and enough to fill the outputs.
     fn groups(&self) -> u64 {
         let places = self.plan.capacity.div_ceil(THREADS * 64);
         self.tiles.max(places.min(FULL)).max(1) as u64
@@ -146,7 +146,7 @@ impl Aligner {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Supports` above.
 unsafe impl Kernel<MoeAlign> for Aligner {
     fn workspace_size(&self) -> usize {
         self.words() as usize * 4

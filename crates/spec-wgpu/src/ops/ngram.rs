@@ -1,6 +1,6 @@
-//! What the drafting operators share on the host: the search, which is
-//! `shaders/include/ngram_search.wgsl`, and for `ngram_match` and `hybrid_mtp_ngram`
-//! the workspace and the other passes after `prepare`, `shaders/include/ngram.wgsl`.
+//! The host code that the drafting operators share: the search
+//! (`shaders/include/ngram_search.wgsl`), and for `ngram_match` and `hybrid_mtp_ngram` also the
+//! workspace and the passes after `prepare` (`shaders/include/ngram.wgsl`).
 
 use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
@@ -17,24 +17,24 @@ use crate::shader::Access::{Read, Write};
 use crate::shader::{Access, Program, Shader};
 use crate::windows::Window;
 
-/// Threads that search a block; a block is a multiple of it.
+/// The number of threads that search a block. A block is a multiple of this number.
 const SEARCH_THREADS: usize = 256;
-/// Blocks by size: at least enough work for a workgroup to be worth its
-/// reduction, at most what still spreads over a large GPU and lets later blocks
+/// The smallest and the largest block, in tokens. The smallest is enough work for a workgroup to be
+/// worth its reduction. The largest still spreads the work over a large GPU, and lets later blocks
 /// see the matches of earlier ones.
 const MIN_BLOCK: usize = 1024;
 const MAX_BLOCK: usize = 8192;
-/// Workgroups that fill a large GPU: above this many, blocks grow instead.
+/// The number of workgroups that fill a large GPU: above this number, blocks grow instead.
 const FULL: usize = 1024;
-/// Turns of loops that a thread may take: see the rules of the operators.
+/// The largest number of loop iterations of a thread: see the rules in [`super`].
 const MAX_TURNS: usize = 60_000;
-/// Requests up to which each workgroup of `copy` sums up the budget for itself.
+/// The largest number of requests for which each workgroup of `copy` sums up the budget for itself.
 const UNSHARED: usize = 1024;
-/// Words of a request's state and of a block's partial result in the workspace.
+/// 32-bit words of a request's state and of a block's partial result in the workspace.
 const STATE: u64 = 14;
 const PARTIAL: u64 = 2;
 
-/// What the operators' parameters come to.
+/// The limits that the operators' parameters set.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Limits {
     pub(super) max_ngram: usize,
@@ -97,23 +97,24 @@ pub(super) const HEADER: Header =
 pub(super) struct Search {
     rows: Rows,
     limits: Limits,
-    /// Tokens of a block, blocks of a prompt row and of both rows.
+    /// Tokens of a block, blocks of a prompt row, and blocks of a prompt row and a row of generated
+    /// tokens together.
     block: usize,
     input_blocks: usize,
     blocks: usize,
     program: Program,
-    /// Windows of both haystacks, and of those and the drafts.
+    /// Windows of both haystacks (prompts and generated tokens), and windows of the haystacks and
+    /// the drafts.
     haystacks: Vec<Window>,
     pub(super) all: Vec<Window>,
 }
 
-/// What a pass over all requests has for a window.
+/// The empty window of a pass over all requests, which binds no token matrix.
 pub(super) const EVERYWHERE: Window = Window { rows: 0..0, cols: 0..0 };
 
 impl Search {
-    /// `which` is the occurrence that counts. With `one_text`, patterns end in the
-    /// row that is searched: `generated` is `input_ids` again and no haystack of
-    /// its own.
+    /// `which` is the occurrence that counts. With `one_text`, the pattern ends in the row that is
+    /// searched: `generated` is `input_ids` again, not a second haystack.
     pub(super) fn new(
         gpu: &Wgpu,
         shader: &'static Shader,
@@ -160,7 +161,7 @@ impl Search {
         self.rows.batch * (STATE + PARTIAL * self.blocks as u64) as usize * 4
     }
 
-    /// Records the search itself.
+    /// Records the search.
     pub(super) fn record(
         &self,
         r: &mut Recorder<'_>,
@@ -205,7 +206,7 @@ impl Search {
     }
 }
 
-/// The token matrices and what `share` updates, as regions.
+/// The workspace, the token matrices, and the vectors that are updated, as regions.
 pub(super) struct Regions<'a> {
     pub(super) work: Region<'a>,
     pub(super) input_ids: Region<'a>,
@@ -226,8 +227,7 @@ pub(super) struct Drafter {
 }
 
 impl Drafter {
-    /// `prepare` is the access to each of the vectors that the operator's own
-    /// pass reads.
+    /// `prepare` holds the access to each binding of the operator's own pass of that name.
     pub(super) fn new(
         gpu: &Wgpu,
         shader: &'static Shader,
@@ -252,8 +252,7 @@ impl Drafter {
         self.search.workspace_size()
     }
 
-    /// Records all passes; `vectors` are what `prepare` binds after the
-    /// workspace.
+    /// Records all passes. `vectors` are the regions that `prepare` binds after the workspace.
     pub(super) fn record(
         &self,
         r: &mut Recorder<'_>,
@@ -287,7 +286,7 @@ impl Drafter {
     }
 }
 
-/// The tokens of a block, where so many are searched.
+/// The number of tokens of a block where `tokens` tokens are searched.
 fn block(tokens: usize, rows: &Rows, max_ngram: usize) -> usize {
     let even = tokens.div_ceil(FULL).next_multiple_of(SEARCH_THREADS);
     // A thread may compare a whole pattern at each of its tokens.
@@ -295,12 +294,12 @@ fn block(tokens: usize, rows: &Rows, max_ngram: usize) -> usize {
     even.clamp(MIN_BLOCK, MAX_BLOCK).min(turns.max(1) * SEARCH_THREADS)
 }
 
-/// What tells the shaders the size of a token.
+/// The shader constant for the size of a token.
 pub(super) fn tokens_constant(rows: &Rows) -> (&'static str, u32) {
     ("TOKEN_WORDS", words_of(rows.input_ids.dtype))
 }
 
-/// Words of a token or length.
+/// 32-bit words of a token or a length.
 fn words_of(dtype: DType) -> u32 {
     (dtype.size() / 4) as u32
 }
@@ -313,8 +312,8 @@ mod tests {
     use super::*;
     use crate::device::lock;
 
-    /// What is compiled does not depend on how many requests there are or how long
-    /// they are: an engine has another batch at every step.
+    /// What is compiled depends neither on the number of requests nor on their lengths: an engine
+    /// has a different batch at every step.
     #[test]
     fn another_shape_compiles_nothing() {
         let Ok(gpu) = Wgpu::open(0) else { return };

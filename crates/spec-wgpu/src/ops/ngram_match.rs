@@ -17,7 +17,7 @@ struct Matcher {
     drafter: Drafter,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel keeps within the buffers and the workspace of the plan, whatever the data.
 unsafe impl Supports<NgramMatch> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<NgramMatch>>> {
         let limits = Limits {
@@ -32,7 +32,7 @@ unsafe impl Supports<NgramMatch> for Wgpu {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Supports` above.
 unsafe impl Kernel<NgramMatch> for Matcher {
     fn workspace_size(&self) -> usize {
         self.drafter.workspace_size()

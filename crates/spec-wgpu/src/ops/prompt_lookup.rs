@@ -1,4 +1,4 @@
-//! `prompt_lookup` on wgpu: the shared search in one text a request.
+//! `prompt_lookup` on wgpu: the shared search, in one text per request.
 
 use spec_core::ngram::Rows;
 use spec_core::ops::PromptLookup;
@@ -21,7 +21,7 @@ struct Looker {
     finish: Program,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel keeps within the buffers and the workspace of the plan, whatever the data.
 unsafe impl Supports<PromptLookup> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<PromptLookup>>> {
         let Plan { params, tokens, lengths, drafts, .. } = plan;
@@ -52,7 +52,7 @@ unsafe impl Supports<PromptLookup> for Wgpu {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Supports` above.
 unsafe impl Kernel<PromptLookup> for Looker {
     fn workspace_size(&self) -> usize {
         self.search.workspace_size()

@@ -1,7 +1,6 @@
-//! Verification of drafts: three dispatches where target and draft fit a binding
-//! each, of which only the scan of the rejected rows is large; a few more where
-//! they come in windows, or where some requests are greedy and others not. See
-//! the shader for the passes.
+//! Verification of drafts. Where target and draft fit a binding each, there are three dispatches,
+//! of which only the scan of the rejected rows is large. More dispatches are needed where the
+//! matrices come in windows, or where only some requests are greedy. See the shader for the passes.
 
 use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
@@ -23,21 +22,21 @@ use crate::windows::Window;
 
 pub(super) static SHADER: Shader = shader!("rejection_sample");
 
-/// Threads of a workgroup where each has a request or a token.
+/// Threads of a workgroup in passes with one thread per request or per token.
 const SMALL: u64 = 64;
-/// Threads that scan a chunk; a chunk is a multiple of it.
+/// The number of threads that scan a chunk. A chunk is a multiple of this number.
 const SCAN_THREADS: usize = 256;
-/// Chunks by size: at least enough work for a workgroup to be worth its
-/// reduction, at most what still spreads over a large GPU.
+/// The smallest and the largest chunk. The smallest is enough work for a workgroup to be worth its
+/// reduction; the largest still spreads the work over a large GPU.
 const MIN_CHUNK: usize = 1024;
 const MAX_CHUNK: usize = 8192;
-/// Workgroups that fill a large GPU: above this many, chunks grow instead.
+/// The number of workgroups that fill a large GPU: above this number, chunks grow instead.
 const FULL: usize = 1024;
-/// Words of the workspace: a request's state, a chunk's partial result.
+/// 32-bit words of the workspace for a request's state and for a chunk's partial result.
 const STATE: u64 = 13;
 const PARTIAL: u64 = 5;
 
-/// What `scan` looks for; the numbers are the shader's.
+/// What `scan` looks for. The shader has the same numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Argmax = 0,
@@ -60,7 +59,7 @@ enum Pass {
 }
 
 impl Pass {
-    /// Its name and what it does with each binding.
+    /// The name of the entry point, and its access to each binding.
     fn entry(self) -> (&'static str, &'static [Access]) {
         match self {
             Pass::Note => ("note", &[Write, Read, Read]),
@@ -75,7 +74,7 @@ impl Pass {
         }
     }
 
-    /// Which of the shader's constants it depends on.
+    /// The shader constants that the pass depends on.
     fn depends_on(self) -> &'static [&'static str] {
         match self {
             Pass::Gather => &["DTYPE", "HAS_DRAFT"],
@@ -88,7 +87,7 @@ impl Pass {
     }
 }
 
-/// What a call consists of: passes, and what each is for.
+/// The steps of a call: its passes, and the mode of each.
 fn steps(mode: Mode, mixed: bool, whole: bool) -> Vec<(Pass, Mode)> {
     let mut steps = Vec::new();
     let mut step = |wanted: bool, pass, mode| {
@@ -115,11 +114,11 @@ fn steps(mode: Mode, mixed: bool, whole: bool) -> Vec<(Pass, Mode)> {
 struct Step {
     pass: Pass,
     program: Program,
-    /// Rows that it goes through: requests, or tokens where it is for the greedy.
+    /// The rows that the step goes through: one per request, or one per token in greedy mode.
     jobs: usize,
 }
 
-/// First words of the workspace's parts.
+/// The first 32-bit word of each part of the workspace.
 struct Layout {
     gathered: u64,
     draft_gathered: u64,
@@ -139,14 +138,14 @@ struct Verifier {
     chunk: usize,
     layout: Layout,
     steps: Vec<Step>,
-    /// Windows of target and draft together, and of the output.
+    /// Windows of target and draft together, and windows of the output.
     windows: Vec<Window>,
     output_windows: Vec<Window>,
-    /// Whether one window of each is all.
+    /// Whether a single window suffices for all matrices, in a call without greedy requests.
     whole: bool,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel keeps within the buffers and the workspace of the plan, whatever the data.
 unsafe impl Supports<RejectionSample> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<RejectionSample>>> {
         Ok(Box::new(Verifier::new(self, plan)?))
@@ -164,7 +163,7 @@ impl Verifier {
         let mixed = plan.greedy.is_some();
         let draft = plan.draft.filter(|_| mode != Mode::Greedy);
         let jobs_of = |mode| if mode == Mode::Greedy { plan.tokens() } else { plan.batch };
-        // The most rows that are scanned at once.
+        // The largest number of rows that are scanned at once.
         let jobs = if mixed { plan.tokens().max(plan.batch) } else { jobs_of(mode) };
         let narrowest = gpu.window(plan.target.dtype.size() as u64) as usize;
         let chunk = chunk(jobs, plan.vocab()).min(narrowest / SCAN_THREADS * SCAN_THREADS);
@@ -184,7 +183,7 @@ impl Verifier {
         let windows = gpu.windows(&matrices, chunk).ok_or_else(|| too_large("chunks of a row"))?;
         let output_windows =
             gpu.windows(&[plan.output], usize::MAX).ok_or_else(|| too_large("output rows"))?;
-        // Without tokens there is no window, and nothing to be found in one.
+        // Without tokens there is no window at all, which also counts as a single window.
         let one = windows.len() <= 1 && output_windows.len() <= 1;
         let whole = one && mode != Mode::Greedy && !mixed;
         let compiled = |(pass, mode): (Pass, Mode)| {
@@ -216,7 +215,7 @@ impl Verifier {
     }
 }
 
-/// The elements of a chunk.
+/// The number of elements of a chunk.
 fn chunk(jobs: usize, vocab: usize) -> usize {
     let even = jobs.saturating_mul(vocab).div_ceil(FULL);
     even.next_multiple_of(SCAN_THREADS).clamp(MIN_CHUNK, MAX_CHUNK)
@@ -226,7 +225,7 @@ impl Layout {
     fn new(plan: &Plan, mode: Mode, has_draft: bool, jobs: usize, chunk: usize) -> Self {
         let tokens = plan.tokens() as u64;
         let chunks = plan.vocab().div_ceil(chunk);
-        // Of the rows that are drawn from.
+        // Groups are needed only for rows that are drawn from.
         let groups = if mode == Mode::Sample { chunks * chunk / GROUP } else { 0 };
         let groups = (plan.batch as u64).saturating_mul(groups as u64);
         let some_greedy = mode == Mode::Greedy || plan.greedy.is_some();
@@ -250,12 +249,12 @@ impl Layout {
     }
 }
 
-/// Words of a number; 0 for one of a byte.
+/// 32-bit words of an integer type; 0 for a type of one byte.
 fn words(dtype: DType) -> u32 {
     (dtype.size() / 4) as u32
 }
 
-/// Words of an argument; what they are of an absent one does not matter.
+/// 32-bit words of an argument's element; the result for an absent argument does not matter.
 fn words_of(argument: Option<Vector>) -> u32 {
     argument.map_or(1, |vector| words(vector.dtype))
 }
@@ -305,7 +304,7 @@ impl<'a> Regions<'a> {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Supports` above.
 unsafe impl Kernel<RejectionSample> for Verifier {
     fn workspace_size(&self) -> usize {
         self.layout.end as usize * 4
@@ -328,7 +327,7 @@ const NOTHING: Region<'static> = Region { buffer: None, offset: 0, bytes: 0, siz
 const NO_WINDOW: Window = Window { rows: 0..0, cols: 0..0 };
 
 impl Verifier {
-    /// Records a step, in as many dispatches as there are windows.
+    /// Records a step, in one dispatch per window.
     fn run(&self, r: &mut Recorder<'_>, step: &Step, regions: &Regions<'_>) -> Result<()> {
         let Regions { work, ids, bonus, cu, uniform, seeds, positions, output, flags, .. } =
             *regions;
@@ -351,7 +350,7 @@ impl Verifier {
                 Pass::Walk => ([work, cu, random, positions, flags, ids, target, draft], batch),
                 Pass::Scan => {
                     let [a, b, c, d] = if self.whole { [a, b, c, d] } else { [none; 4] };
-                    // One chunk writes the counts even if there is no token to scan.
+                    // One chunk writes the counts even where there is no token to scan.
                     let chunks = window.cols.len().div_ceil(self.chunk).max(1) as u64;
                     ([work, a, b, c, d, seeds, target, draft], jobs * chunks)
                 }
@@ -377,8 +376,8 @@ impl Verifier {
         Ok(())
     }
 
-    /// The windows that a pass goes through: of probabilities, of the output, or
-    /// none in particular.
+    /// The windows that a pass goes through: those of the probabilities, those of the output, or a
+    /// single empty window.
     fn windows_of(&self, pass: Pass) -> &[Window] {
         const NONE: &[Window] = &[NO_WINDOW];
         match pass {
@@ -390,7 +389,7 @@ impl Verifier {
         }
     }
 
-    /// Target and draft in a window.
+    /// The parts of target and draft in a window.
     fn rows_of<'a>(&self, window: &Window, regions: &Regions<'a>) -> [Region<'a>; 2] {
         let draft = self.draft.map_or(NOTHING, |draft| window.of(&draft, regions.draft));
         [window.of(&self.plan.target, regions.target), draft]

@@ -1,7 +1,6 @@
-//! Sampling: a chain of dispatches over chunks of rows, and over rows in between.
-//! See the shaders for the passes. Which of them there are depends on what is asked
-//! for, not on the data: a row that needs none of a filter's passes leaves them at
-//! once.
+//! Sampling: dispatches over chunks of rows, alternating with dispatches over whole rows. See the
+//! shaders for the passes. The passes of a call depend on the plan, not on the data: where a row
+//! does not need a filter's pass, its workgroups return at once.
 
 use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
@@ -22,35 +21,37 @@ use crate::windows::Window;
 pub(super) static SHADER: Shader = shader!("sample_logits");
 pub(super) static REPORT_SHADER: Shader = shader!("sample_logits_report");
 
-/// Threads that go over a chunk, which is a multiple of it.
+/// Threads that go over a chunk. A chunk is a multiple of this number.
 const THREADS: usize = 256;
-/// Chunks by size: enough work for a workgroup, and a thread of `collect` has 32 entries at most.
+/// The smallest and the largest chunk: enough work for a workgroup, and at most 32 entries for a
+/// thread of `collect`.
 const MIN_CHUNK: usize = 1024;
 const MAX_CHUNK: usize = 8192;
-/// Workgroups that fill a large GPU: above this many, chunks grow instead.
+/// The number of workgroups that fill a large GPU: above this number, chunks grow instead.
 const FULL: usize = 1024;
-/// Entries of a list: those of a row that are cut without reading it again.
+/// The largest number of entries in a row's list. Listed entries are cut without reading the row
+/// again.
 const CAPACITY: usize = 2048;
-/// Words of a row's state, of what it weighs by level, and of a chunk's result.
+/// 32-bit words of a row's state, of a row's weights by level, and of a chunk's result.
 const STATE: u64 = 64;
 const SPREAD: u64 = 3328;
 const PARTIAL: u64 = 2;
-/// Rows whose intermediate results the workspace holds.
+/// The largest number of rows whose intermediate results the workspace holds.
 const MOST_ROWS: u64 = 2048;
-/// Threads of a workgroup that has a row, where the device allows so many.
+/// Threads of a workgroup that handles a whole row, where the device allows this many.
 const WIDE: u32 = 512;
-/// Groups that a race lists at once.
+/// The number of groups that a race lists at once.
 const RACE_LIST: u32 = 512;
-/// The same, and threads of a workgroup, where a row draws several tokens: of the workgroup's
-/// memory others need much there. The numbers are the shader's.
+/// `RACE_LIST` and `WIDE` for rows that draw several tokens: there, other data takes much of the
+/// workgroup memory. The shader has the same numbers.
 const MANY_LIST: u32 = 256;
 const MANY_WIDE: u32 = 256;
-/// Steps of selecting in a row that no list holds, and the most turns a thread takes
-/// of them in one dispatch.
+/// The number of selection steps in a row whose candidates fit no list, and the largest number of
+/// loop iterations that a thread spends on these steps in one dispatch.
 const STEPS: u32 = 15;
 const TURNS: u32 = 40_000;
 
-/// The arguments that are there; the numbers are the shader's.
+/// Bits for the arguments that are present. The shader has the same numbers.
 const HAS_REQUESTS: u32 = 1;
 const HAS_TOP_K: u32 = 2;
 const HAS_TOP_P: u32 = 4;
@@ -62,7 +63,7 @@ const HAS_RANKS: u32 = 128;
 const HAS_TOP_TOKENS: u32 = 256;
 const HAS_TOP_LOGPROBS: u32 = 512;
 
-/// The shaders' entry points; those of outputs that are not there, `None`.
+/// The shaders' entry points; `None` for those that the plan does not need.
 struct Programs {
     gather: Program,
     scan: Program,
@@ -88,13 +89,13 @@ struct Sampler {
     gpu: Wgpu,
     plan: Plan,
     chunk: usize,
-    /// Threads of a workgroup that has a row.
+    /// Threads of a workgroup that handles a whole row.
     wide: u32,
     programs: Programs,
     windows: Vec<Window>,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel keeps within the buffers and the workspace of the plan, whatever the data.
 unsafe impl Supports<SampleLogits> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<SampleLogits>>> {
         Ok(Box::new(Sampler::new(self, plan)?))
@@ -208,22 +209,22 @@ impl Sampler {
         self.plan.vocab().div_ceil(self.chunk)
     }
 
-    /// Groups of a row, of which the last may be empty: a multiple of 4.
+    /// The number of groups of a row, a multiple of 4; the last groups may be empty.
     fn groups(&self) -> usize {
         self.chunks() * self.chunk / GROUP
     }
 
-    /// Entries of a list.
+    /// The number of entries of a list.
     fn capacity(&self) -> usize {
         if self.plan.filters { self.plan.vocab().min(CAPACITY) } else { 0 }
     }
 
-    /// Whether the largest logits of groups as given are kept beside those that the mask allows.
+    /// Whether the workspace also keeps the largest logit of each group regardless of the mask.
     fn keeps_raw(&self) -> bool {
         self.plan.mask.is_some() && self.plan.reports()
     }
 
-    /// Words of the parts of a row.
+    /// 32-bit words of each part of the workspace, per row.
     fn parts(&self) -> Parts {
         let (chunks, groups) = (self.chunks() as u64, self.groups() as u64);
         let draws = self.plan.draws() as u64;
@@ -244,28 +245,28 @@ impl Sampler {
         self.parts().sum()
     }
 
-    /// Rows of the largest window.
+    /// The number of rows of the largest window.
     fn rows(&self) -> u64 {
         self.windows.iter().map(|window| window.rows.len()).max().unwrap_or(0) as u64
     }
 
-    /// Words of all but the levels, to a multiple of what bindings are aligned to.
+    /// 32-bit words of all parts but the levels, rounded up to a multiple of a binding's alignment.
     fn state_words(&self) -> u64 {
         (self.rows() * self.words_of_row()).next_multiple_of(64)
     }
 
-    /// Words of a row's levels.
+    /// 32-bit words of a row's levels.
     fn words_of_levels(&self) -> u64 {
         if self.plan.filters { SPREAD } else { 0 }
     }
 
-    /// Steps of selecting in a row that one dispatch takes.
+    /// The number of selection steps that one dispatch takes.
     fn steps(&self) -> u32 {
         (TURNS / (self.plan.vocab() as u32).div_ceil(self.wide).max(1)).clamp(1, STEPS)
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Supports` above.
 unsafe impl Kernel<SampleLogits> for Sampler {
     fn workspace_size(&self) -> usize {
         (self.state_words() + self.rows() * self.words_of_levels()) as usize * 4
@@ -284,17 +285,17 @@ unsafe impl Kernel<SampleLogits> for Sampler {
     }
 }
 
-/// Words of each part of the workspace that a row has, but for the levels.
+/// 32-bit words of each part of the workspace for one row, except for the levels.
 struct Parts {
     state: u64,
-    /// Results of chunks.
+    /// Partial results of chunks.
     partials: u64,
-    /// The largest keys of groups, of what is allowed and of all.
+    /// The largest key of each group, first of the allowed entries, then of all entries.
     maxima: u64,
     raw_maxima: u64,
-    /// Bounds of the groups' times.
+    /// Bounds of the groups' finishing times in the race.
     bounds: u64,
-    /// Tokens.
+    /// Drawn tokens.
     drawn: u64,
     /// Sums and counts of chunks.
     tallies: u64,
@@ -302,7 +303,7 @@ struct Parts {
 }
 
 impl Parts {
-    /// Words of a row.
+    /// The 32-bit words of all parts together.
     fn sum(&self) -> u64 {
         let Parts { state, partials, maxima, raw_maxima, bounds, drawn, tallies, lists } = *self;
         state + partials + maxima + raw_maxima + bounds + drawn + tallies + lists
@@ -330,7 +331,7 @@ struct Regions<'a> {
     top_tokens: Region<'a>,
     top_logprobs: Region<'a>,
     flags: Region<'a>,
-    /// Which of them are there.
+    /// `HAS_` bits of the arguments that are present.
     has: u32,
 }
 
@@ -391,7 +392,7 @@ impl<'a> Regions<'a> {
 }
 
 impl Sampler {
-    /// Records everything for the rows of a window.
+    /// Records all dispatches for the rows of a window.
     fn sample(&self, r: &mut Recorder<'_>, window: &Window, regions: &Regions<'_>) -> Result<()> {
         let Regions { state, levels, positions, temperature, seeds, top_k, .. } = *regions;
         let Regions { top_p, min_p, requests, flags, has, .. } = *regions;
@@ -461,7 +462,7 @@ impl Sampler {
         let stride = |matrix: Option<&Matrix>| matrix.map_or(0, |matrix| window.stride(matrix));
         let words = |dtype: DType| (dtype.size() / 4) as u32;
         let plan = &self.plan;
-        // Each part of the workspace has all rows of the largest window.
+        // Each part of the workspace has room for all rows of the largest window.
         let parts = self.parts();
         let rows = self.rows();
         let mut end = 0;
@@ -476,7 +477,7 @@ impl Sampler {
         let apart = part(parts.raw_maxima);
         Params {
             vocab: plan.vocab() as u32,
-            // More than that a row cannot name.
+            // A row cannot name a request above this limit.
             requests: u32::try_from(plan.requests).unwrap_or(u32::MAX).min(i32::MAX as u32),
             chunk: self.chunk as u32,
             chunks: self.chunks() as u32,

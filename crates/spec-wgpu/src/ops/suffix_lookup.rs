@@ -6,7 +6,7 @@ use spec_core::{Backend, Error, Kernel, Result, Supports};
 
 use crate::Wgpu;
 
-// SAFETY: nothing is prepared.
+// SAFETY: `prepare` never returns a kernel.
 unsafe impl Supports<SuffixLookup> for Wgpu {
     unsafe fn prepare(&self, _: &Plan) -> Result<Box<dyn Kernel<SuffixLookup>>> {
         Err(Error::not_implemented(self.info().device, "suffix_lookup"))

@@ -1,4 +1,4 @@
-//! Mixture-of-experts routing: a team of threads a token.
+//! Mixture-of-experts routing: a team of threads per token.
 
 use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
@@ -17,29 +17,31 @@ use crate::shader::{Program, Shader, shader};
 
 pub(super) static SHADER: Shader = shader!("topk_router");
 
-/// Threads of a team where subgroups have no say.
+/// Threads of a team where subgroups are not used.
 const LANES: u32 = 32;
-/// Threads of a workgroup, at most.
+/// The largest number of threads of a workgroup.
 const MAX_THREADS: u32 = 256;
-/// Words of workgroup memory for keys and groups, as the shader has it, and for the
-/// reductions of teams without subgroups, each of which takes a word: 16 KiB together.
+/// 32-bit words of workgroup memory: `POOL` for keys and groups, as in the shader, and `TEAM_WORDS`
+/// for the reductions of teams without subgroups, one word per reduction. Together 16 KiB.
 const POOL: u32 = 3328;
 const TEAM_WORDS: u32 = 4096 - POOL;
-/// Reductions of a token besides two a pick, and those that keep many groups. Picks are
-/// counted as so many, or so many, for few pipelines.
+/// Reductions per token, in addition to two per pick: `SLOTS` always, and `GROUP_SLOTS` more to
+/// select among many groups. The number of picks is rounded up to one of `PICKS`, so that few
+/// pipelines are compiled.
 const SLOTS: u32 = 3;
 const GROUP_SLOTS: u32 = 32 + 1 + 13;
 const PICKS: [u32; 2] = [32, 64];
 
-/// More groups than this are not ranked, which takes turns by their square, but kept by
-/// the bits of their keys; with fewer lanes that would take a thread too many turns: see
-/// the rules in [`super`]. The number is the shader's too.
+/// Ranking groups takes a number of iterations that grows with its square. Above `MANY_GROUPS`
+/// groups, the kept groups are therefore found from the bits of their keys. With fewer than
+/// `FEW_LANES` lanes, a thread would need too many iterations for this: see the rules in [`super`].
+/// The shader also has the number `MANY_GROUPS`.
 const MANY_GROUPS: u32 = 256;
 const FEW_LANES: u32 = 16;
 
-/// Tokens at once where keys are kept in the workspace.
+/// The largest number of tokens per dispatch where keys are kept in the workspace.
 const STORED_TOKENS: u64 = 1024;
-/// Picks of a workgroup of `place`.
+/// The number of picks that a workgroup of `place` handles.
 const PLACED: u64 = 256;
 
 /// How a token's threads and their memory are laid out.
@@ -47,13 +49,13 @@ struct Shape {
     subgroups: bool,
     lanes: u32,
     teams: u32,
-    /// Lanes that share a group.
+    /// The number of lanes that share a group.
     parts: u32,
-    /// Words of memory of a team.
+    /// 32-bit words of memory of a team.
     words: u32,
-    /// Whether they are in the workspace.
+    /// Whether these words are in the workspace instead of workgroup memory.
     stored: bool,
-    /// The most reductions of a team.
+    /// The largest number of reductions of a team.
     slots: u32,
 }
 
@@ -69,7 +71,7 @@ impl Shape {
         let stored = words > POOL;
         let group_slots = if groups > MANY_GROUPS { GROUP_SLOTS } else { 0 };
         let slots = SLOTS + 2 * PICKS[usize::from(topk > PICKS[0])] + group_slots;
-        // Powers of two, so that few pipelines serve all shapes.
+        // The number of teams is a power of two, so that few pipelines serve all shapes.
         let room = if subgroup.is_some() { u32::MAX } else { TEAM_WORDS / slots };
         let most = if stored { 1 } else { (MAX_THREADS / lanes).min(POOL / words).min(room) };
         let teams = 1 << most.max(1).ilog2();
@@ -153,14 +155,16 @@ struct Router {
     gpu: Wgpu,
     plan: Plan,
     main: Program,
-    /// Where experts have places or picks are counted.
+    /// The pass that replaces experts by their places and counts picks, if the plan asks for
+    /// either.
     place: Option<Program>,
     shape: Shape,
-    /// Tokens whose rows fit one binding each, and the workspace.
+    /// The largest number of tokens whose rows fit one binding each and whose keys fit the
+    /// workspace.
     window: u64,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel keeps within the buffers and the workspace of the plan, whatever the data.
 unsafe impl Supports<TopkRouter> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TopkRouter>>> {
         let shape = Shape::of(self, plan);
@@ -198,7 +202,7 @@ unsafe impl Supports<TopkRouter> for Wgpu {
             .min(self.window_of_rows(&plan.indices, 1));
         let stored = self.window(4) / u64::from(shape.words);
         let window = if shape.stored { window.min(STORED_TOKENS).min(stored) } else { window };
-        // Bound whole: bias, counts, places and load.
+        // The bias, the replica counts, the places and the load are each bound as a whole.
         let places =
             plan.replicas.map_or(0, |matrix| matrix.rows * matrix.row_stride.max(matrix.cols));
         let load = if plan.has_load { plan.physical_experts() } else { 0 };
@@ -212,7 +216,7 @@ unsafe impl Supports<TopkRouter> for Wgpu {
     }
 }
 
-/// Where an argument is that may be absent.
+/// The region of an argument that may be absent.
 fn optional<'a>(gpu: &Wgpu, view: &Option<View<'a>>) -> Result<Region<'a>> {
     view.as_ref().map_or(Ok(Region::nothing()), |view| gpu.region(view))
 }
@@ -220,7 +224,7 @@ fn optional<'a>(gpu: &Wgpu, view: &Option<View<'a>>) -> Result<Region<'a>> {
 impl Router {
     fn parameters(&self, start: u64, tokens: u64, has_flags: bool) -> Params {
         let Plan { params, x, weights, indices, replicas, .. } = &self.plan;
-        // No count of tokens is as large.
+        // `num_tokens` is always less than 2^31.
         let cut = |rows: u64| rows.min(1 << 31) as u32;
         Params {
             tokens: tokens as u32,
@@ -262,7 +266,7 @@ impl Router {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Supports` above.
 unsafe impl Kernel<TopkRouter> for Router {
     fn workspace_size(&self) -> usize {
         if !self.shape.stored {
@@ -292,7 +296,7 @@ unsafe impl Kernel<TopkRouter> for Router {
         let all = plan.tokens() as u64;
         gpu.record("topk_router", stream, |r| {
             let mut start = 0;
-            // Without a row there may still be a `num_tokens` to flag.
+            // Even a call without rows must flag a bad `num_tokens`.
             while start < all || (start == 0 && plan.has_num_tokens) {
                 let tokens = self.window.min(all - start);
                 let chosen = indices.rows(&plan.indices, start, tokens);

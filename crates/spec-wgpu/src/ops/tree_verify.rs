@@ -1,4 +1,4 @@
-//! Walks down trees of drafts: a workgroup a request.
+//! Walks down trees of drafts: one workgroup per request.
 
 use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
@@ -16,7 +16,8 @@ use crate::shader::{Program, Shader, shader};
 
 pub(super) static SHADER: Shader = shader!("tree_verify");
 
-/// Nodes that one thread looks at, or pads: see the rules in [`super`].
+/// The largest number of nodes that one thread looks at, and the largest depth that 64 threads pad:
+/// see the rules in [`super`].
 const MOST_NODES: usize = 60_000;
 const MOST_DEPTH: usize = MOST_NODES * 64;
 
@@ -52,11 +53,11 @@ struct Verifier {
     gpu: Wgpu,
     plan: Plan,
     main: Program,
-    /// Requests whose rows fit one binding each.
+    /// The largest number of requests whose rows fit one binding each.
     window: u64,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel keeps within the buffers and the workspace of the plan, whatever the data.
 unsafe impl Supports<TreeVerify> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<TreeVerify>>> {
         let bindings = [Read, Read, Read, Read, Write, Write, Write, Write];
@@ -84,7 +85,7 @@ unsafe impl Supports<TreeVerify> for Wgpu {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Supports` above.
 unsafe impl Kernel<TreeVerify> for Verifier {
     fn workspace_size(&self) -> usize {
         0

@@ -1,4 +1,5 @@
-//! Distinct keys: sorted by buckets of workgroup memory or by digits, then compacted.
+//! Distinct keys: the keys are sorted, either by buckets in workgroup memory or by digits, and then
+//! compacted.
 
 use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
@@ -13,7 +14,8 @@ use crate::launch::{MAX_BINDINGS, Recorder};
 use crate::memory::Region;
 use crate::shader::{Access, Program, Shader};
 
-/// The shader for keys of so many bits that lie as one of its includes has it.
+/// The shader for keys of `$bits` bits whose tensors lie in bindings as the include `unique_$lie`
+/// says.
 macro_rules! form {
     ($bits:literal, $lie:literal) => {
         Shader {
@@ -30,7 +32,7 @@ macro_rules! form {
     };
 }
 
-/// By [`Lie`], then for keys of one word and of two.
+/// The shaders by [`Lie`], then for keys of one and of two 32-bit words.
 pub(super) static SHADERS: [[Shader; 2]; 3] = [
     [form!("32", "whole"), form!("64", "whole")],
     [form!("32", "windows"), form!("64", "windows")],
@@ -39,27 +41,29 @@ pub(super) static SHADERS: [[Shader; 2]; 3] = [
 
 const THREADS: u64 = 256;
 const DIGITS: u64 = 256;
-/// Words of the state: what dispatches tell each other, and totals of the digits.
+/// 32-bit words of the state: values that dispatches pass to later ones, and totals of the digits.
 const STATE: u64 = 11 + DIGITS;
-/// Words of workgroup memory of prefix sums, and a few more.
+/// 32-bit words of workgroup memory for prefix sums, and a few more.
 const SCAN_WORDS: u64 = 2 * THREADS + 16;
-/// Words of workgroup memory of a scatter, beside a tile in order: bitmaps of
-/// the digits, two places a digit, prefix sums.
+/// 32-bit words of workgroup memory of a scatter, in addition to the sorted tile: bitmaps of the
+/// digits, two positions per digit, prefix sums.
 const SCATTER_WORDS: u64 = 8 * DIGITS + 2 * DIGITS + SCAN_WORDS;
-/// Keys of a thread, a multiple of four; with fewer keys, smaller tiles keep a GPU busy.
+/// Keys per thread, a multiple of four. Up to `FEW_KEYS` keys, smaller tiles keep a GPU busy.
 const ROWS: u64 = 16;
 const FEW_ROWS: u64 = 8;
 const FEW_KEYS: u64 = 1 << 22;
-/// Windows of a tensor that are bound at once, and storage buffers of that.
+/// The number of windows of a tensor that are bound at once, and the storage buffers this takes.
 const WINDOWS: u64 = 4;
 const WINDOW_BINDINGS: usize = MAX_BINDINGS + 4 * (WINDOWS as usize - 1);
-/// Workgroups that survey or count the keys, at most.
+/// The largest number of workgroups that survey or count the keys.
 const SURVEYS: u64 = 1024;
-/// Workgroups of a pass by digits, at most: with no pass to do, each costs something.
+/// The largest number of workgroups of a pass by digits: even if the pass turns out to be
+/// unnecessary, each of its workgroups costs time.
 const MOST_GROUPS: u64 = 1 << 14;
-/// Digits of a partition, at most: a tile has few keys of each.
+/// The largest number of digits of a partition: with more, a tile has too few keys of each digit.
 const MOST_DIGITS: u64 = 1024;
-/// A single partition has at most that many; beyond, two have the root of it.
+/// The largest number of buckets for a single partition. Above it, two partitions are used, each
+/// with about sqrt(buckets) digits.
 const FEW_DIGITS: u64 = 512;
 
 launch_params! {
@@ -108,21 +112,21 @@ launch_params! {
 pub(super) const HEADER: Header =
     Header { name: "unique", includes: &["bound"], structs: &[Params::DESCRIPTION] };
 
-/// Words between what is counted of first digits.
+/// Words from the counter of one first digit to the counter of the next.
 const APART: u64 = 32;
 
 /// How tensors lie in bindings.
 #[derive(Clone, Copy, PartialEq)]
 enum Lie {
-    /// Each in one.
+    /// Each tensor lies in one binding.
     Whole,
-    /// Each in up to four that are bound at once.
+    /// Each tensor lies in up to four bindings, which are bound at once.
     Windows,
-    /// Each in several, and a dispatch has one to read and one to write.
+    /// Each tensor lies in several bindings; a dispatch has one of them to read and one to write.
     Part,
 }
 
-/// How the keys are cut up.
+/// How the keys are divided.
 #[derive(Clone, Copy)]
 struct Shape {
     n: u64,
@@ -130,37 +134,38 @@ struct Shape {
     words: u64,
     signed: bool,
     rows: u64,
-    /// Keys of a window: all of them, or a multiple of a tile.
+    /// Keys of a window: all keys, or a multiple of a tile.
     window: u64,
     lie: Lie,
-    /// Where they do not have to be sorted by digits.
+    /// How to sort by buckets; `None` where the keys must be sorted by digits.
     buckets: Option<Buckets>,
 }
 
 /// How keys are moved to buckets.
 #[derive(Clone, Copy)]
 struct Buckets {
-    /// Loads of four keys by a thread, for a tile of a partition or a bucket.
+    /// Loads of four keys that a thread makes for a tile of a partition or for a bucket.
     fours: u64,
     buckets: u64,
     /// Bits of the second digit of a bucket's number; 0 for a single partition.
     low_bits: u32,
-    /// First digits.
+    /// The number of first digits.
     firsts: u64,
 }
 
 impl Buckets {
-    /// For `n` keys, where workgroup memory has that many words.
+    /// The buckets for `n` keys of `words` 32-bit words each, with `memory` 32-bit words of
+    /// workgroup memory. `None` where they do not fit.
     fn of(n: u64, words: u64, memory: u64) -> Option<Self> {
         [4, 2, 1].into_iter().find_map(|fours| {
             let capacity = fours * 4 * THREADS;
-            // Three quarters of what fits, so that random keys stay below it.
+            // Three quarters of the capacity, so that buckets of random keys do not overflow.
             let buckets = if n <= capacity { 1 } else { n.div_ceil(capacity / 4 * 3) };
             let bits = buckets.next_power_of_two().ilog2();
             let low_bits = if buckets <= FEW_DIGITS { 0 } else { bits / 2 };
             let firsts = buckets.div_ceil(1 << low_bits);
             let this = Buckets { fours, buckets, low_bits, firsts };
-            // Two words a digit of a partition, one a bin of a bucket.
+            // Two words per digit of a partition, or one per bin of a bucket.
             let most = (2 * this.digits()).max(this.bins());
             let fits = capacity * words + most + SCAN_WORDS <= memory;
             (fits && this.digits() <= MOST_DIGITS).then_some(this)
@@ -171,7 +176,7 @@ impl Buckets {
         self.fours * 4 * THREADS
     }
 
-    /// Digits of a partition, as the shader has room for them.
+    /// The number of digits of a partition for which the shader has room.
     fn digits(&self) -> u64 {
         self.firsts.max(1 << self.low_bits).next_multiple_of(THREADS)
     }
@@ -180,17 +185,18 @@ impl Buckets {
         self.capacity() / 2
     }
 
-    /// Tiles of the second partition, at most: each first digit may end within one.
+    /// The largest number of tiles of the second partition: the last tile of each first digit may
+    /// be incomplete.
     fn second_tiles(&self, n: u64) -> u64 {
         n / self.capacity() + self.firsts
     }
 
-    /// Words of the table that are counted in.
+    /// Words of the table that hold counters.
     fn cells(&self) -> u64 {
         self.buckets + APART * self.firsts
     }
 
-    /// Words of the table, in the order of the shader.
+    /// Words of the table: the counters, then the number of tiles before each first digit.
     fn table(&self) -> u64 {
         self.cells() + self.firsts + 1
     }
@@ -201,7 +207,8 @@ impl Shape {
         let words = dtype.size() as u64 / 4;
         let signed = matches!(dtype, DType::I32 | DType::I64);
         let rows = if n <= FEW_KEYS { FEW_ROWS } else { ROWS };
-        // Occurrences are 64 bits, whatever the keys; a neighbour on each side.
+        // An occurrence count has 64 bits, whatever the key type. A window also needs the
+        // neighbouring key on each side.
         let fits = gpu.window(8).saturating_sub(2);
         let window = if n <= fits { n } else { fits / (rows * THREADS) * (rows * THREADS) };
         let limits = &gpu.0.limits;
@@ -234,14 +241,14 @@ impl Shape {
         self.tiles().min(SURVEYS)
     }
 
-    /// Words of the table: a digit of each tile, or what buckets need, with the extremes of
-    /// each survey.
+    /// Words of the table: a count of each digit for every tile or, if larger, the table of the
+    /// buckets with the extremes of each survey.
     fn table(&self) -> u64 {
         let buckets = self.buckets.map_or(1, |b| b.table()) + 4 * self.surveys();
         buckets.max(self.tiles() * DIGITS)
     }
 
-    /// First key and length of what each dispatch has of the keys: all of them, or a window.
+    /// The keys that each dispatch handles: all keys at once, or one window after the other.
     fn windows(&self) -> impl Iterator<Item = Window> + use<> {
         let Shape { n, window, lie, .. } = *self;
         let each = if lie == Lie::Part { window } else { n };
@@ -260,7 +267,7 @@ struct Window {
     len: u64,
 }
 
-/// The programs that sort a number of keys and keep the distinct ones.
+/// The programs that sort the keys and keep the distinct ones.
 pub(super) struct Sorter {
     gpu: Wgpu,
     shape: Shape,
@@ -277,7 +284,7 @@ pub(super) struct Sorter {
     occurrences: Program,
 }
 
-/// Those that need buckets.
+/// The programs that only sorting by buckets needs.
 struct ByBuckets {
     buckets: Buckets,
     count_firsts: Program,
@@ -289,7 +296,7 @@ struct ByBuckets {
     sort_buckets: Program,
 }
 
-// SAFETY: the kernel keeps within what the plan describes, whatever the data.
+// SAFETY: the kernel keeps within the buffers and the workspace of the plan, whatever the data.
 unsafe impl Supports<Unique> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<Unique>>> {
         Ok(Box::new(Sorter::new(self, plan.keys.dtype, plan.keys.len as u64)?))
@@ -297,7 +304,7 @@ unsafe impl Supports<Unique> for Wgpu {
 }
 
 impl Sorter {
-    /// For `n` keys.
+    /// Compiles the programs for `n` keys.
     pub(super) fn new(gpu: &Wgpu, dtype: DType, n: u64) -> Result<Self> {
         let shape = Shape::of(gpu, dtype, n);
         let table = shape.table();
@@ -367,15 +374,15 @@ impl Sorter {
         })
     }
 
-    /// Words of workspace.
+    /// The size of the workspace in 32-bit words.
     pub(super) fn workspace_words(&self) -> u64 {
         let Shape { n, words, .. } = self.shape;
-        // Before keys of two words, one that aligns them.
+        // One more word aligns keys of two words.
         words - 1 + n * words + self.shape.table() + STATE
     }
 
-    /// Sorts `keys` and leaves the distinct ones in `distinct`, their number (a
-    /// u64) in `count`. `workspace` is in words.
+    /// Sorts `keys` and writes the distinct keys to `distinct` and their number (a u64) to `count`.
+    /// `workspace` is a region of 32-bit words.
     pub(super) fn record(
         &self,
         r: &mut Recorder<'_>,
@@ -397,7 +404,7 @@ impl Sorter {
     }
 }
 
-/// The buffers of a call: keys, and else words.
+/// The buffers of a call: `keys`, `distinct` and `area` hold keys, the others 32-bit words.
 struct Call<'a> {
     keys: Region<'a>,
     distinct: Region<'a>,
@@ -408,7 +415,7 @@ struct Call<'a> {
     state: Region<'a>,
 }
 
-/// Which buffer something lies in.
+/// A buffer that holds keys.
 #[derive(Clone, Copy, PartialEq)]
 enum Place {
     Keys,
@@ -416,7 +423,7 @@ enum Place {
     Distinct,
 }
 
-/// One dispatch: what it reads and writes.
+/// What one dispatch reads and writes.
 #[derive(Clone, Copy)]
 struct Step<'a> {
     from: Place,
@@ -446,7 +453,7 @@ impl Step<'_> {
     }
 }
 
-// SAFETY: as above.
+// SAFETY: as for `Supports` above.
 unsafe impl Kernel<Unique> for Sorter {
     fn workspace_size(&self) -> usize {
         (self.workspace_words() * 4) as usize
@@ -501,7 +508,7 @@ impl Sorter {
             self.run(r, &by.partition_first, call, all, tiles)?;
         }
         self.run(r, &by.sort_buckets, call, all, buckets)?;
-        // A single bucket has room for all keys, whatever they are.
+        // A single bucket has room for all keys, so sorting by digits is never needed after it.
         if buckets > 1 { self.sort_by_digits(r, call) } else { Ok(()) }
     }
 
@@ -509,7 +516,7 @@ impl Sorter {
         let shape = &self.shape;
         let mut from = Place::Keys;
         for digit in 0..shape.digits() {
-            // The last pass ends in `area`, as the shader has it too.
+            // The last pass must write to `area`, as in the shader.
             let last = (shape.digits() - digit) % 2 == 1;
             let to = if last { Place::Area } else { Place::Distinct };
             for source in shape.windows() {
@@ -568,8 +575,8 @@ impl Sorter {
         Ok(())
     }
 
-    /// Records one dispatch. Where it has all keys, everything is bound and the shader
-    /// chooses; else what the step says.
+    /// Records one dispatch. Where a dispatch handles all keys, every buffer is bound and the
+    /// shader chooses among them; otherwise only the buffers that `step` names are bound.
     fn run(
         &self,
         r: &mut Recorder<'_>,
@@ -588,14 +595,14 @@ impl Sorter {
         if lie == Lie::Part {
             let len = source.len + u64::from(step.before) + u64::from(step.after);
             let places = [call.keys, call.area, call.distinct];
-            // By their bindings: what is read, then what is written.
+            // In the order of the bindings: the buffer to read, then the buffer to write.
             regions[step.from as usize] = places[step.from as usize].elements(first, len);
             if let Some(to) = step.to {
                 regions[to as usize + 2] = places[to as usize].elements(target.start, target.len);
             }
             regions[7] = counters.elements(2 * target.start, 2 * target.len);
         } else {
-            // The first window, which is all there is of a whole, and the others.
+            // The first window (for `Lie::Whole` the whole tensor), then the other windows.
             let others = WINDOWS - 1;
             let tensors = [(0, call.keys, 1), (3, call.area, 1), (4, call.distinct, 1)];
             for (i, (slot, region, each)) in
@@ -647,13 +654,13 @@ mod tests {
     use super::*;
     use crate::Options;
 
-    /// How a call went on, as the shader has it.
+    /// How a call sorted its keys. The shader has the same numbers.
     const BY_DIGITS: u32 = 0;
     const BY_BUCKETS: u32 = 1;
     const ASCENDING: u32 = 2;
 
-    /// Devices that have all tensors in one binding, with much workgroup memory and with
-    /// little, and in several windows.
+    /// Devices on which all tensors lie in one binding, with much and with little workgroup memory,
+    /// and a device on which tensors lie in several windows.
     fn gpus() -> Vec<Wgpu> {
         let plain = Options { plain: true, ..Options::default() };
         let windows = Options { plain: false, max_binding: Some(80_000) };
@@ -690,7 +697,8 @@ mod tests {
         }
     }
 
-    /// Runs the operator, compares with a map, and says how it went on.
+    /// Runs the operator, compares its results with a map, and returns how the call sorted the
+    /// keys.
     fn check(gpu: &Wgpu, dtype: DType, keys: &[u64], what: &str) -> u32 {
         let n = keys.len();
         let bytes: Vec<u8> = match dtype.size() {
@@ -745,7 +753,7 @@ mod tests {
         for gpu in gpus() {
             for dtype in [DType::U64, DType::I64, DType::U32, DType::I32] {
                 let fits = capacity(&gpu, dtype);
-                // One bucket, one partition, two.
+                // Numbers of keys that need one bucket, one partition, and two partitions.
                 let most = WINDOWS * ((gpu.window(8) - 2) / 4096 * 4096);
                 let two = (FEW_DIGITS * fits / 4 * 3 + 1).min(most);
                 let two = if matches!(dtype, DType::U64 | DType::I32) { two } else { 77 };
@@ -770,7 +778,8 @@ mod tests {
                 for (inside, way) in
                     [(fits - 1, BY_BUCKETS), (fits, BY_BUCKETS), (fits + 1, BY_DIGITS)]
                 {
-                    // Four buckets; the first is the quarter from the least key on.
+                    // Four buckets; the first holds the quarter of the range that starts at the
+                    // least key.
                     let range = 1 << if dtype.size() == 8 { 60 } else { 30 };
                     let mut keys: Vec<_> = (0..n)
                         .map(|i| match i {
@@ -806,9 +815,9 @@ mod tests {
                 check_set("half of them equal", BY_DIGITS, &mut |i, r| {
                     if i % 2 == 0 { 9 } else { r }
                 });
-                // Each key has a bin of its own.
+                // Each distinct key has a bin of its own.
                 check_set("seventy-fold", BY_BUCKETS, &mut |_, r| (r >> 40) % (n / 70));
-                // Bins hold more than are ranked one by one.
+                // Bins hold more keys than are ranked one by one.
                 check_set("in clusters", BY_BUCKETS, &mut |_, r| {
                     ((r % 60) << 25) | ((r >> 40) % 900)
                 });
@@ -820,7 +829,7 @@ mod tests {
         }
     }
 
-    /// With enough buckets a sample says where most keys lie.
+    /// With enough buckets, a sample shows where most keys lie.
     #[test]
     fn strays_and_bunches() {
         let mut random = Random(5);
@@ -835,7 +844,7 @@ mod tests {
                 check_set("two strays", BY_BUCKETS, &mut |i, r| {
                     stray(i).unwrap_or((1 << 29) | ((r >> 40) % (1 << 20)))
                 });
-                // As many values as bins have places, and two more.
+                // 1000 values, and one stray on each side of them.
                 check_set("strays of equals", BY_BUCKETS, &mut |i, r| {
                     stray(i).unwrap_or((1 << 29) | ((r >> 40) % 1000))
                 });
@@ -846,7 +855,7 @@ mod tests {
         }
     }
 
-    /// Where bindings are so few and small that windows must be sorted one by one.
+    /// Bindings are so few and so small that windows must be sorted one by one.
     #[test]
     fn parts() {
         let options = Options { plain: true, max_binding: Some(40_000) };
@@ -859,7 +868,8 @@ mod tests {
         }
     }
 
-    /// Whatever the number of keys, buckets have numbers of two digits, and room.
+    /// Whatever the number of keys, two digits can number all buckets, and the buckets have room
+    /// for all keys.
     #[test]
     fn buckets_have_two_digits() {
         for shift in 0..30 {
