@@ -376,7 +376,8 @@ fn tree() {
 #[test]
 fn grouping() {
     on_every_device("moe_align", |handle| {
-        // Four of six experts are local, and expert 5 is the first of them; one id is invalid.
+        // Four of six experts are local, and expert 5 is the first of them; 7 and -1 are no
+        // experts.
         let ids = [[1, 5], [5, 0], [1, 3], [7, 5], [-1, 1]];
         let map = [1, 3, -1, -1, 2, 0];
         let params = MoeAlign::new(6, 2).local_experts(4);
