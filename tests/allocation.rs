@@ -1,9 +1,9 @@
-//! A call on the CPU uses the workspace it asked for and nothing else
-//! (`ngram_match` shares all its code with `hybrid_mtp_ngram`).
+//! A call on the CPU allocates no memory: the call only uses the workspace that it asked for.
+//! (`ngram_match` shares all its code with `hybrid_mtp_ngram`, so only one is tested.)
 //!
-//! A counting allocator watches the whole process. Rayon's job queue takes a
-//! small block now and then, whatever the size of the work; so the bytes must
-//! stay below that, for inputs of megabytes.
+//! A counting allocator watches the whole process. Rayon's job queue allocates a
+//! small block now and then, independent of the size of the work. So a few kilobytes
+//! are allowed, for inputs of megabytes.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -18,16 +18,16 @@ struct Counting;
 
 static BYTES: AtomicUsize = AtomicUsize::new(0);
 
-// SAFETY: every call is passed on to the system's allocator unchanged.
+// SAFETY: every call is forwarded unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         BYTES.fetch_add(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promised what `alloc` needs.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise.
+        // SAFETY: the caller promised what `dealloc` needs.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -35,11 +35,11 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// What rayon's queues may take during a few calls.
+/// Bytes that rayon's queues may allocate during a few calls.
 const QUEUES: usize = 32 * 1024;
 
 fn watched(name: &str, mut call: impl FnMut() -> Result<()>) -> Result<()> {
-    // The first call starts the pool.
+    // The first call starts the thread pool, which allocates.
     call()?;
     let before = BYTES.load(Ordering::Relaxed);
     for _ in 0..4 {
@@ -114,7 +114,7 @@ fn calculate_allocates_nothing() -> Result<()> {
         op.call(&mut [0u8; 0], buffers)
     })?;
 
-    // Long enough to be searched by all threads.
+    // The prompts are long enough for a search by all threads.
     let (batch, prompt) = (4, 100_000);
     let params = HybridMtpNgram::new(8).max_ngram_size(3).min_ngram_size(1).token_threshold(1000);
     let op = handle.create(&params, &params.tensors(batch, prompt, 64, 16))?;

@@ -1,9 +1,10 @@
-//! What `auto` takes, in a process of its own: drivers that are loaded once stay loaded.
+//! The device that `auto` opens. This test needs a process of its own, because a loaded driver
+//! stays loaded.
 
 use spec::{Device, Handle};
 
-/// `auto` is a GPU or the CPU. Where there is no GPU, looking for one loads no driver that
-/// renders in software: its memory would be missing from then on.
+/// `auto` opens a GPU or the CPU. If there is no GPU, looking for a GPU must not load the driver
+/// of a software renderer, which would keep its memory for the life of the process.
 #[test]
 fn auto_is_a_gpu_or_the_cpu() {
     let mut reasons = Vec::new();
@@ -16,7 +17,7 @@ fn auto_is_a_gpu_or_the_cpu() {
         let has_gpu = std::fs::read_dir("/dev/dri").is_ok_and(|files| files.count() > 0);
         assert!(has_gpu || !loaded.contains("libvulkan"), "a driver was loaded: {reasons:?}");
     }
-    // By name it is taken, and says what it is.
+    // A software renderer can be opened by name, and a warning says what it is.
     for info in spec::devices().into_iter().filter_map(|listing| listing.devices.ok()).flatten() {
         let named: Handle = info.device.to_string().parse().unwrap();
         assert_eq!(named.info().warning().is_some(), named.info().software);

@@ -2,8 +2,8 @@
 //! `#[ignore]`; CI runs them once, one at a time: `cargo test --release --test large -- --ignored
 //! --test-threads 1`.
 //!
-//! They run on the CPU; what a GPU's memory allows is tested with its backend.
-//! (`unique` needs three times its keys, which 24 GiB do not hold at this size.)
+//! The tests here run on the CPU; the CUDA backend has its own tests of large sizes.
+//! (`unique` is not tested: it needs three times the memory of its keys, more than 24 GiB.)
 
 use spec::ops::{
     DeduplicateTopk, RejectionSample, TopkRouter, deduplicate_topk, rejection_sample, topk_router,
@@ -12,7 +12,7 @@ use spec::{DType, Handle, Result};
 
 const BEYOND: usize = (1 << 31) + 4096;
 
-/// More than 2^31 candidates; only the last request has any.
+/// More than 2^31 candidates; only the last request has candidates that are not padding.
 #[test]
 #[ignore = "slow: 2^31 candidates, 17 GiB"]
 fn candidates() -> Result<()> {
@@ -34,7 +34,7 @@ fn candidates() -> Result<()> {
     Ok(())
 }
 
-/// More than 2^31 probabilities; the row that decides is the last.
+/// More than 2^31 probabilities; the last row decides the result.
 #[test]
 #[ignore = "slow: 2^31 probabilities, 4 GiB"]
 fn target_probs() -> Result<()> {
@@ -70,7 +70,7 @@ fn target_probs() -> Result<()> {
     Ok(())
 }
 
-/// More than 2^31 logits; the last token is unlike the others.
+/// More than 2^31 logits; the logits of the last token differ from the others.
 #[test]
 #[ignore = "slow: 2^31 logits, 6 GiB"]
 fn logits() -> Result<()> {

@@ -1,4 +1,4 @@
-//! Timing calls on every device.
+//! Tests of timing calls, on every device.
 
 mod common;
 
@@ -6,7 +6,7 @@ use common::handles;
 use spec::ops::{Unique, unique};
 use spec::{Buffer, DType, Descriptor, Device, Stream, Timed};
 
-/// Calls of `unique`, which know how often they were made.
+/// Calls of `unique`, with counts of the calls and resets.
 struct Calls {
     unique: Descriptor<Unique>,
     workspace: Buffer<u8>,
@@ -30,7 +30,7 @@ impl Timed for Calls {
     }
 }
 
-/// More keys take longer, and what the timed calls wrote is right.
+/// More keys take longer, and the results of the timed calls are right.
 #[test]
 fn times_are_of_calls_that_ran() {
     for handle in handles() {
@@ -49,12 +49,12 @@ fn times_are_of_calls_that_ran() {
                 made: 0,
                 resets: 0,
             };
-            // SAFETY: the buffers are the calls' own and stay where they are.
+            // SAFETY: `calls` owns its buffers, which stay where they are.
             let timing = unsafe { handle.time(5, 3, &mut calls) }.unwrap();
             assert_eq!(timing.seconds.len(), 5);
             assert!(timing.seconds.iter().all(|s| s.is_finite() && *s > 0.0), "{timing:?}");
             assert!(timing.method.starts_with("3 calls"), "{}", timing.method);
-            // A graph is captured once and replayed.
+            // On CUDA, the calls are captured into a graph once and replayed.
             assert!(calls.made >= 3 && calls.made.is_multiple_of(3), "{}", calls.made);
             assert!(calls.resets > 5, "before each sample, and to warm up: {}", calls.resets);
             assert_eq!(calls.count.to_vec().unwrap(), [n as u64 / 2]);
@@ -86,7 +86,7 @@ fn errors_of_calls_end_timing() {
         // SAFETY: the calls use no memory.
         let error = unsafe { handle.time(3, 2, &mut refused) }.unwrap_err();
         assert!(error.to_string().contains("nonsense"), "{error}");
-        // The device is as it was.
+        // The device still works after the error.
         let buffer = handle.upload(&[1u64, 2]).unwrap();
         assert_eq!(buffer.to_vec().unwrap(), [1, 2]);
     }

@@ -264,8 +264,8 @@ fn element(dtype: DataType) -> Result<DType, Refused> {
 
 /// A descriptor with a shape, and with strides unless the array is packed.
 ///
-/// Dimensions with at most one element get the stride 1, because libraries disagree on their
-/// strides, and calls with equal shapes must have equal descriptors.
+/// Dimensions with at most one element, and all dimensions of an empty array, get the stride 1:
+/// libraries disagree on these strides, and calls with equal shapes must have equal descriptors.
 pub fn describe(dtype: DType, shape: &[i64], strides: &[i64]) -> Result<TensorDesc, Refused> {
     let mut extents = [0; MOST_DIMENSIONS];
     let mut steps = [1; MOST_DIMENSIONS];

@@ -1,4 +1,4 @@
-//! What the tests share: which devices they run on.
+//! The devices that the tests run on.
 
 #![allow(dead_code, reason = "each test binary uses a part of it")]
 
@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 
 use spec::{Handle, Listing};
 
-/// One open device of every backend that is there: its first that is no
-/// software renderer, else its first.
+/// One open device of every available backend: the first device that is no
+/// software renderer, or else the first device.
 ///
-/// A backend that is not there is named, with the reason, on stderr. If the
-/// environment variable `SPEC_REQUIRE` lists it (`cpu,wgpu`), that is a
+/// For a missing backend, stderr gets a line with the reason. If the environment
+/// variable `SPEC_REQUIRE` (such as `cpu,wgpu`) lists the missing backend, this is a
 /// failure instead.
 pub fn handles() -> Vec<Handle> {
     static HANDLES: OnceLock<Vec<Handle>> = OnceLock::new();
@@ -37,7 +37,7 @@ fn open_all() -> Vec<Handle> {
                     !required.contains(&name),
                     "SPEC_REQUIRE asks for {name}, which is not there: {reason}"
                 );
-                // Past the test harness, which swallows what `eprintln!` writes.
+                // The test harness captures the output of `eprintln!`, so this writes to stderr.
                 _ = writeln!(std::io::stderr(), "skipped: {name}: {reason}");
             }
         }

@@ -1,5 +1,5 @@
-//! A table of bad calls for every operator, and the status each must get: the
-//! same from every backend, because one place checks.
+//! A table of bad calls for every operator, with the status that each call must get. The
+//! status is the same from every backend, because one place checks all calls.
 
 use spec::ops::rejection_sample::{Acceptance, Recovery};
 use spec::ops::topk_router::{Masked, preset};
@@ -9,8 +9,8 @@ use spec::ops::{
 };
 use spec::{DType, Handle, Portable, Result, Status, TensorDesc};
 
-/// One bad call: what is wrong with it, the argument that must be named, and
-/// the status. The change turns a good call into it.
+/// A bad call: the argument that the error must name, the status, and the change that
+/// turns a good call into the bad call.
 type Row<O> = (&'static str, Status, fn(&mut O, &mut <O as spec::Signature>::Tensors));
 
 fn check<O: Portable>(operator: &O, tensors: &O::Tensors, rows: &[Row<O>]) {
@@ -227,7 +227,7 @@ fn rejection_sample() {
             ("bonus_counts", BadTensorDtype, |_, t| t.bonus_counts = TensorDesc::new(I64, [3])),
         ],
     );
-    // Greedy acceptance draws nothing.
+    // Greedy acceptance needs no seeds, because it draws nothing.
     let greedy = params.acceptance(Acceptance::Greedy);
     for handle in crate::common::handles() {
         let mut tensors = tensors;
@@ -490,7 +490,7 @@ fn suffix_lookup() {
     let mut tensors = params.tensors(I64, 4, 100, 8);
     tensors.corpus = Some(TensorDesc::new(I64, [1000]));
     tensors.corpus_length = Some(TensorDesc::new(I32, [1]));
-    // Checked by one place for every backend, so by one that has the operator.
+    // One place checks for every backend, so any backend that has the operator will do.
     let handle = Handle::cpu().unwrap();
     check_on(
         &handle,
@@ -589,7 +589,7 @@ fn unique() {
     );
 }
 
-/// Buffers that are not what the descriptors announced.
+/// Buffers that do not fit the descriptors.
 #[test]
 fn calculate() -> Result<()> {
     for handle in crate::common::handles() {
@@ -628,7 +628,7 @@ fn calculate() -> Result<()> {
     Ok(())
 }
 
-/// Sizes that no memory holds get a status, not an overflow.
+/// Sizes beyond any memory give a status and cause no overflow.
 #[test]
 fn sizes_beyond_memory() {
     for handle in crate::common::handles() {
@@ -646,7 +646,7 @@ fn sizes_beyond_memory() {
     }
 }
 
-/// Whether creation fails, or asks for a workspace that cannot be had.
+/// Whether creating the operator fails, or asks for a workspace that cannot be allocated.
 fn refused<O: Portable>(handle: &Handle, operator: &O, tensors: impl Fn(&O) -> O::Tensors) -> bool {
     match handle.create(operator, &tensors(operator)) {
         Ok(op) => op.workspace(handle).is_err(),
@@ -693,7 +693,7 @@ fn sample_logits() {
             ("positions", BadTensorDtype, |_, t| t.positions = TensorDesc::new(F32, [5])),
             ("positions", BadTensorShape, |_, t| t.positions = TensorDesc::new(I64, [3])),
             ("temperature", BadTensorDtype, |_, t| t.temperature = TensorDesc::new(I32, [3])),
-            // Without `requests`, there must be one a row.
+            // Without `requests`, there must be one temperature per row.
             ("temperature", BadTensorShape, |_, t| t.requests = None),
             ("seeds", BadTensorDtype, |_, t| t.seeds = TensorDesc::new(I64, [3])),
             ("seeds", BadTensorShape, |_, t| t.seeds = TensorDesc::new(DType::U64, [5])),
@@ -715,7 +715,7 @@ fn sample_logits() {
             ("tokens", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I32, [3, 4])),
             ("tokens", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I32, [5, 0])),
             ("logprobs", BadTensorShape, |_, t| t.logprobs = Some(TensorDesc::new(F32, [3]))),
-            // Another number of tokens a row.
+            // Another number of tokens per row.
             ("logprobs", BadTensorShape, |_, t| t.tokens = TensorDesc::new(I32, [5, 2])),
             ("processed_logprobs", BadTensorShape, |_, t| {
                 t.processed_logprobs = Some(TensorDesc::new(F32, [5, 1]));

@@ -1,8 +1,8 @@
-//! Callers that know the required arguments of each operator and nothing else.
+//! Callers that use only the required arguments of each operator.
 //!
-//! This file is not edited when an operator gets an option or an optional argument: that it still
-//! compiles and its results stay is what callers were promised. Only a change that breaks every
-//! caller on purpose may touch it.
+//! This file must not be edited when an operator gets an option or an optional argument: callers
+//! were promised that such code still compiles and gives the same results. Only a change that
+//! breaks every caller on purpose may edit this file.
 
 use spec::ops::{
     deduplicate_topk, hybrid_mtp_ngram, indexer_topk, moe_align, ngram_match, prompt_lookup,

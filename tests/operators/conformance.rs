@@ -1,18 +1,17 @@
-//! Every operator on every backend that is there: golden vectors, and random cases
+//! Every operator on every backend of this machine: golden vectors, and random cases
 //! against the plain sequential loops.
 //!
-//! `SPEC_GOLDEN_DIR` reads the vectors from another folder, `SPEC_CASES` sets how
-//! many random cases each operator gets, `SPEC_REQUIRE` makes a missing backend a
-//! failure.
+//! `SPEC_GOLDEN_DIR` names another folder of vectors, `SPEC_CASES` sets the number of
+//! random cases per operator, `SPEC_REQUIRE` makes a missing backend a failure.
 
 use std::fmt::Write;
 
 use spec_conformance::{Golden, Report, check_golden, check_random, is_left_out};
 
-/// Random cases of each operator: enough to meet every option and each kind of
-/// bad data, and quick.
+/// Random cases per operator: enough to meet every option and each kind of bad data,
+/// and still quick.
 const CASES: usize = 1000;
-/// As many on a software renderer, to which each call is slow.
+/// Random cases per operator on a software renderer, where each call is slow.
 const CASES_OF_SOFTWARE: usize = 100;
 
 fn assert_clean(device: spec::Device, reports: &[Report]) {
@@ -36,7 +35,7 @@ fn golden_vectors() {
     }
 }
 
-/// Many cases are divided among threads, each with a handle of its own.
+/// The cases are divided among threads, each with a handle of its own.
 #[test]
 fn random_cases() {
     let asked = std::env::var("SPEC_CASES").ok().and_then(|n| n.parse().ok());
@@ -60,7 +59,7 @@ fn random_cases() {
     }
 }
 
-/// On the CPU a result does not depend on how many threads compute it.
+/// On the CPU, results do not depend on the number of threads.
 #[cfg(feature = "cpu")]
 #[test]
 fn random_cases_on_few_and_many_threads() {

@@ -1,8 +1,9 @@
-//! The tail of a decode step on every device, as a chain of operators whose data stay there: the
-//! texts are those of decoding without drafts, a token at a time, and end where they must.
+//! The tail of a decode step on every device, as a chain of operators whose data stay on the
+//! device. The texts must equal those of decoding without drafts, one token at a time, and must
+//! end at the right token.
 //!
-//! `SPEC_RUNS` says how many pairs of batches are decoded, 200 on a processor or a GPU of its own and 10 on
-//! a software renderer otherwise.
+//! `SPEC_RUNS` is the number of pairs of batches to decode; without it, 200 on a CPU or a GPU, and
+//! 10 on a software renderer.
 
 use spec::{Result, Stream};
 use spec_conformance::Rng;
@@ -19,7 +20,7 @@ fn drafts_leave_the_texts() -> Result<()> {
             let (batch, max_draft) = (rng.between(1, 12), rng.pick(&[1, 4, 7]));
             let max_len = rng.pick(&[1, 12, 60, 60]);
             let mut tail = Tail::new(&handle, batch, max_draft, max_len)?;
-            // The second batch finds what the first has left.
+            // The second batch finds the data that the first batch left in memory.
             for _ in 0..2 {
                 let requests: Vec<Request> =
                     (0..batch).map(|_| Request::random(&mut rng, max_len)).collect();

@@ -1,8 +1,8 @@
-//! The text of a seed: the same with drafts and without, whatever drafts, in chains and
-//! trees, in any slot of any batch, on every device.
+//! A seed has one text. The text is the same with drafts and without, for any drafter, in
+//! chains and trees, in any slot of any batch, on every device.
 //!
-//! `SPEC_RUNS` says how many batches are decoded, 200 on a processor or a GPU of its
-//! own and 10 on a software renderer otherwise.
+//! `SPEC_RUNS` is the number of batches to decode; without it, 200 on a CPU or a GPU, and
+//! 10 on a software renderer.
 
 use spec::ops::tree_verify::Links;
 use spec::ops::{PromptLookup, SampleLogits, TreeVerify};
@@ -14,7 +14,7 @@ const VOCAB: usize = 40;
 const TOKENS: usize = 24;
 const MOST_DRAFTS: usize = 6;
 
-/// What a request asks for, and its text so far.
+/// The settings of a request, and its text so far.
 #[derive(Clone)]
 struct Request {
     seed: u64,
@@ -49,8 +49,8 @@ impl Request {
     }
 }
 
-/// A language model that knows two tokens: some tokens are much likelier than others.
-/// The draft model's opinion is near the target's.
+/// The logits of a language model whose context is two tokens: some tokens are much likelier
+/// than others. The logits of the draft model are near those of the target.
 fn logits(context: [i32; 2], is_draft: bool) -> Vec<f32> {
     let seed = (context[0] as u64) << 32 | context[1] as u64;
     let mut target = Rng::new(seed, "target");
@@ -62,7 +62,7 @@ fn logits(context: [i32; 2], is_draft: bool) -> Vec<f32> {
     row
 }
 
-/// Draws of rows of some requests: for each, its request, its context, its position.
+/// Draws tokens for rows of some requests. Each row has a request, a context and a position.
 fn choose(
     handle: &Handle,
     requests: &[&Request],
@@ -114,7 +114,7 @@ fn choose(
     tokens.to_vec()
 }
 
-/// Without drafts, alone: a token a step.
+/// Decodes a request alone and without drafts: one token per step.
 fn plain(handle: &Handle, request: &Request) -> Result<Vec<i32>> {
     let mut request = request.clone();
     while !request.is_done() {
@@ -125,7 +125,7 @@ fn plain(handle: &Handle, request: &Request) -> Result<Vec<i32>> {
     Ok(request.generated().to_vec())
 }
 
-/// Drafts of a request: the token of each node behind the root, and its parent.
+/// The drafts of a request: the token and the parent of each node after the root.
 #[derive(Clone, Default)]
 struct Tree {
     tokens: Vec<i32>,
@@ -137,7 +137,7 @@ impl Tree {
         Tree { tokens: tokens.to_vec(), parents: (0..tokens.len() as i32).collect() }
     }
 
-    /// The last two tokens at each node and the position of what follows, the root's
+    /// The last two tokens at each node, and the position of the next token; the root comes
     /// first.
     fn places(&self, text: &[i32]) -> Vec<([i32; 2], usize)> {
         let &[.., a, b] = text else { unreachable!("a prompt has two tokens") };
@@ -150,7 +150,7 @@ impl Tree {
     }
 }
 
-/// What followed the last tokens before, of each request.
+/// Drafts by `prompt_lookup` for each request.
 fn lookup(handle: &Handle, batch: &[&Request]) -> Result<Vec<Tree>> {
     let params = PromptLookup::default().min_ngram(1).max_draft(MOST_DRAFTS);
     let most = batch.iter().map(|request| request.text.len()).max().unwrap_or(1);
@@ -174,8 +174,8 @@ fn lookup(handle: &Handle, batch: &[&Request]) -> Result<Vec<Tree>> {
     Ok(rows.map(|(row, count)| Tree::chain(&row[..count as usize])).collect())
 }
 
-/// A chain of the draft model's choices for each request, with the requests' own random
-/// numbers or with others.
+/// A chain of the draft model's choices for each request, with the request's own random
+/// numbers or with other ones.
 fn model(handle: &Handle, batch: &[&Request], own: bool, count: usize) -> Result<Vec<Tree>> {
     let other: Vec<Request> =
         batch.iter().map(|&r| Request { seed: r.seed ^ u64::from(!own), ..r.clone() }).collect();
@@ -195,7 +195,7 @@ fn model(handle: &Handle, batch: &[&Request], own: bool, count: usize) -> Result
     Ok(trees)
 }
 
-/// Any tree of any tokens, some of them what the target would choose greedily.
+/// A random tree of random tokens, some of which are the target's greedy choices.
 fn any_tree(rng: &mut Rng, request: &Request) -> Tree {
     let mut tree = Tree::default();
     for node in 0..rng.below(MOST_DRAFTS + 1) {
@@ -210,14 +210,14 @@ fn any_tree(rng: &mut Rng, request: &Request) -> Tree {
     tree
 }
 
-/// One step of a batch: what each request emits.
+/// One step of a batch. Returns the tokens that each request emits.
 fn verify(handle: &Handle, batch: &[&Request], trees: &[Tree]) -> Result<Vec<Vec<i32>>> {
     let nodes = trees.iter().map(|tree| tree.tokens.len() + 1).max().unwrap_or(1);
     let mut rows = Vec::new();
     let (mut tokens, mut first_child, mut next_sibling) = (Vec::new(), Vec::new(), Vec::new());
     for (slot, (request, tree)) in batch.iter().zip(trees).enumerate() {
         let mut places = tree.places(&request.text);
-        // Nodes that nothing leads to.
+        // Fills the row with nodes that no link leads to.
         places.resize(nodes, ([0, 0], 0));
         tokens.extend(places.iter().map(|place| place.0[1]));
         rows.extend(places.iter().map(|&(context, position)| (slot, context, position)));
@@ -254,8 +254,8 @@ fn verify(handle: &Handle, batch: &[&Request], trees: &[Tree]) -> Result<Vec<Vec
     Ok(rows.map(|(row, count)| row[..count as usize].to_vec()).collect())
 }
 
-/// Decodes a batch whose slots are shuffled, and whose drafter changes, at each step.
-/// Drafts that were accepted, of how many.
+/// Decodes a batch; each step shuffles the slots and changes the drafter. Returns the number
+/// of accepted drafts, and of all drafts.
 fn speculative(handle: &Handle, requests: &mut [Request], rng: &mut Rng) -> Result<[usize; 2]> {
     let mut seen = [0, 0];
     loop {
@@ -264,7 +264,7 @@ fn speculative(handle: &Handle, requests: &mut [Request], rng: &mut Rng) -> Resu
         if order.is_empty() {
             return Ok(seen);
         }
-        // Some sit a step out, as the preempted do.
+        // Some requests skip a step, like preempted requests.
         order.truncate(1 + rng.below(order.len()));
         let batch: Vec<&Request> = order.iter().map(|&at| &requests[at]).collect();
         let trees = match rng.below(5) {

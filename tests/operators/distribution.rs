@@ -1,10 +1,11 @@
-//! What the emitted tokens are distributed like.
+//! The distribution of the emitted tokens.
 //!
-//! One draft token drawn from a draft distribution and verified against a
-//! target: with `sample` recovery the first emitted token must be distributed as
-//! the target, whatever the draft; with `argmax` it must not, which is why the
-//! documentation warns of it. Pearson's statistic with fixed seeds; the bound is
-//! the 99.9th percentile of chi-square with as many degrees of freedom.
+//! One draft token is drawn from a draft distribution and verified against a
+//! target. With `sample` recovery, the first emitted token must have the target's
+//! distribution for any draft distribution. With `argmax` recovery it has another
+//! distribution, of which the documentation warns. The test is Pearson's with fixed
+//! seeds; the bound is the 99.9th percentile of the chi-square distribution with the
+//! same degrees of freedom.
 
 use spec::ops::RejectionSample;
 use spec::ops::rejection_sample::{Buffers, Recovery, Required, Tensors};
@@ -48,8 +49,8 @@ fn first_tokens(handle: &Handle, recovery: Recovery, with_probs: bool) -> Result
     let bonus = handle.upload(&vec![0i32; REQUESTS])?;
     let offsets: Vec<i32> = (0..=REQUESTS as i32).collect();
     let offsets = handle.upload(&offsets)?;
-    // Every request is one that has its own seed, and each call decides its next
-    // token.
+    // Every request has its own seed, and each call decides the next token of each
+    // request.
     let seeds: Vec<u64> = (0..REQUESTS as u64).map(|b| b << 32 | 17).collect();
     let seeds = handle.upload(&seeds)?;
     let mut output = handle.allocate::<i32>(REQUESTS * 2)?;

@@ -1,4 +1,4 @@
-//! Rows without values are no work, however many there are.
+//! Rows without values take no time, for any number of rows.
 
 use std::time::{Duration, Instant};
 
@@ -7,10 +7,10 @@ use spec::ops::moe_align;
 use spec::ops::{DeduplicateTopk, MoeAlign};
 use spec::{DType, Handle, Status, TensorDesc};
 
-/// What takes longer goes through the requests one by one.
+/// A call that takes longer goes through the requests one by one.
 const SOON: Duration = Duration::from_secs(5);
 
-/// Deduplicates requests of no values, and returns their counts if they are wanted.
+/// Deduplicates requests without values, and returns their counts if `counted`.
 fn deduplicate(handle: &Handle, batch: usize, counted: bool) -> spec::Result<Vec<i32>> {
     let operator = DeduplicateTopk::new().mtp_step(3);
     let mut tensors = operator.tensors(batch, 0);
@@ -30,7 +30,7 @@ fn deduplicate(handle: &Handle, batch: usize, counted: bool) -> spec::Result<Vec
 #[test]
 fn a_million_empty_requests_take_no_time() {
     for handle in crate::common::handles() {
-        // The first one compiles.
+        // The first call compiles the shader.
         assert_eq!(deduplicate(&handle, 3, true).unwrap(), [0; 3]);
         let start = Instant::now();
         assert_eq!(deduplicate(&handle, 1 << 20, true).unwrap(), vec![0; 1 << 20]);
@@ -50,7 +50,7 @@ fn more_requests_than_any_launch_holds_are_refused() {
     }
 }
 
-/// As many tokens as there are numbers, none of which has a pick.
+/// The largest number of tokens, none of which has a pick.
 #[test]
 fn tokens_without_picks_take_no_time() {
     for handle in crate::common::handles() {

@@ -1,11 +1,11 @@
-//! What a handle promises whatever its device: memory belongs to its queue, calls
-//! take what other frameworks hold, errors say what to do.
+//! The promises of handles on any device: memory belongs to a queue, calls accept memory of
+//! other frameworks, errors say what to do.
 
 use spec::ops::deduplicate_topk::{Addresses, Buffers};
 use spec::ops::{DeduplicateTopk, Unique, unique};
 use spec::{Backend, DType, Device, ErrorKind, Handle, Status, Stream};
 
-/// Distinct keys of `keys`, in buffers of `memory`, by a descriptor of `handle`.
+/// Runs `unique` with a descriptor of `handle` on buffers of `memory`.
 fn distinct(handle: &Handle, memory: &Handle) -> spec::Result<Vec<u64>> {
     let operator = handle.create(&Unique::new(), &Unique::new().tensors(DType::U64, 4))?;
     let keys = memory.upload(&[7u64, 3, 7, 3])?;
@@ -16,8 +16,8 @@ fn distinct(handle: &Handle, memory: &Handle) -> spec::Result<Vec<u64>> {
     Ok(out.to_vec()?[..count].to_vec())
 }
 
-/// Two handles of one GPU have two queues that run unordered: neither takes the
-/// other's memory, workspace included, until it has been moved.
+/// Two handles of one GPU have two queues, whose work is not ordered. So each handle refuses
+/// memory of the other, including workspaces, until the memory is moved.
 #[test]
 fn memory_of_another_queue_is_refused() {
     for handle in crate::common::handles() {
@@ -43,8 +43,8 @@ fn memory_of_another_queue_is_refused() {
     }
 }
 
-/// A moved buffer is the new handle's, where devices share memory; where they do
-/// not, moving says so.
+/// After a move, a buffer belongs to the new handle. If the two devices do not share memory,
+/// moving is an error.
 #[test]
 fn memory_moves_to_another_queue() {
     for handle in crate::common::handles() {
@@ -70,7 +70,7 @@ fn memory_moves_to_another_queue() {
     }
 }
 
-/// The descriptor knows types and sizes, so addresses are all that a call needs.
+/// The descriptor knows dtypes and sizes, so a call needs only addresses.
 #[cfg(feature = "cpu")]
 #[test]
 fn calls_from_addresses() {
@@ -88,7 +88,7 @@ fn calls_from_addresses() {
 
     tensors.counts = Some(spec::TensorDesc::new(DType::I32, [1]));
     let operator = cpu.create(&params, &tensors).unwrap();
-    // SAFETY: as above; the null pointer is refused before it is used.
+    // SAFETY: the buffers are as described; the call refuses the null pointer before using it.
     let error =
         unsafe { operator.call_at(workspace.into(), addresses.counts(0), Stream::default()) };
     assert_eq!(error.unwrap_err().status(), Status::NullPointer);
@@ -116,8 +116,8 @@ fn buffers_are_read_in_part() {
     }
 }
 
-/// A descriptor may be used on other threads than it was made on. The workspace that was
-/// asked for once is enough there, and no other is asked for.
+/// A descriptor may be used on another thread than the one that created it. The size of the
+/// workspace is the same on every thread.
 #[test]
 fn a_workspace_is_as_large_on_every_thread() {
     let pool =
@@ -152,7 +152,7 @@ fn too_much_memory_is_told_apart() {
         assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
         // `fn main() -> spec::Result<()>` prints this.
         assert_eq!(format!("{error:?}"), error.to_string());
-        // The device is as it was.
+        // The device still works after the error.
         assert_eq!(handle.upload(&[1i32]).unwrap().to_vec().unwrap(), [1]);
     }
 }

@@ -1,5 +1,5 @@
-//! Every operator through the facade, on every backend that is there: one program, a module a
-//! theme. `cargo test --test operators conformance` runs the tests of one module.
+//! Tests of every operator through the facade, on every backend of this machine: one program with
+//! one module per theme. `cargo test --test operators conformance` runs the tests of one module.
 
 #[path = "../common/mod.rs"]
 mod common;

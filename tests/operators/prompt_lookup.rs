@@ -1,7 +1,8 @@
-//! `prompt_lookup` against the three lines that define it, on random sequences: each a
-//! row of its own, with few distinct tokens, so that patterns come back.
+//! Compares `prompt_lookup` with its definition in a few lines, on random sequences. Each
+//! sequence is a row of its own, with few distinct tokens, so that patterns recur.
 //!
-//! `SPEC_SEQUENCES` says how many, 100,000 otherwise (2,000 on a software renderer).
+//! `SPEC_SEQUENCES` is the number of sequences; without it, 100,000, or 2,000 on a software
+//! renderer.
 
 use spec::ops::PromptLookup;
 use spec::ops::prompt_lookup::{Buffers, Occurrence};
@@ -11,9 +12,9 @@ use spec_conformance::Rng;
 const ROWS: usize = 2000;
 const MOST: usize = 48;
 
-/// What should come of a sequence.
+/// The expected drafts of a sequence.
 fn by_definition(tokens: &[i32], p: &PromptLookup) -> Vec<i32> {
-    // The longest pattern that occurs before, where something follows.
+    // The longest pattern that occurred before, followed by at least one token.
     for n in (p.min_ngram..=p.max_ngram.min(tokens.len().saturating_sub(1))).rev() {
         let pattern = &tokens[tokens.len() - n..];
         let mut places = (0..tokens.len() - n).filter(|&at| &tokens[at..at + n] == pattern);

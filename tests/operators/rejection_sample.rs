@@ -1,5 +1,5 @@
-//! A request's tokens belong to the request: whatever batch it runs in, in
-//! whatever slot, beside whom, and wherever in its drafts a step begins.
+//! The tokens of a request depend on the request alone: not on the batch, the slot, the other
+//! requests, or the draft at which a step begins.
 
 use spec::ops::RejectionSample;
 use spec::ops::rejection_sample::{Buffers, Recovery, Required};
@@ -10,12 +10,12 @@ const VOCAB: usize = 700;
 const LONGEST: usize = 6;
 const REQUESTS: usize = 24;
 
-/// What a request brings to the step that verifies its drafts.
+/// The inputs of a request for the step that verifies its drafts.
 struct Request {
     seed: u64,
     position: i64,
     greedy: bool,
-    /// Rows of the target, and of the draft.
+    /// The rows of the target's probabilities (and below, of the draft's).
     target: Vec<Vec<f32>>,
     draft: Vec<Vec<f32>>,
     drafts: Vec<i64>,
@@ -38,7 +38,7 @@ impl Request {
         for _ in 0..drafts {
             let logits: Vec<f32> = (0..VOCAB).map(|_| rng.normal() * 2.0).collect();
             let near: Vec<f32> = logits.iter().map(|x| x + rng.normal() * 0.3).collect();
-            // What a drafter would say: now its likeliest, now any other.
+            // The drafts: sometimes the likeliest token, sometimes any token.
             let largest = |row: &[f32]| {
                 let best = row.iter().enumerate().max_by(|a, b| a.1.total_cmp(b.1));
                 best.map_or(0, |(token, _)| token as i64)
@@ -60,11 +60,11 @@ fn softmax(logits: &[f32]) -> Vec<f32> {
     weights.into_iter().map(|weight| weight / sum).collect()
 }
 
-/// A request in a batch, from its draft of that number on: those before it were
-/// decided in an earlier step.
+/// A slot of a batch: the number of the request, and the number of its first draft in this
+/// step. Earlier drafts were decided in an earlier step.
 type Slot = (usize, usize);
 
-/// How a call is made; none of it may matter.
+/// The settings of a call, none of which may change a request's tokens.
 #[derive(Clone, Copy, Debug)]
 struct Call {
     recovery: Recovery,
@@ -195,7 +195,7 @@ fn calls() -> Vec<Call> {
     ]
 }
 
-/// Batches of requests that start their drafts from the first.
+/// Batches in which all requests start with their first draft.
 fn batches(rng: &mut Rng) -> Vec<Vec<Slot>> {
     let whole = |order: Vec<usize>| order.into_iter().map(|request| (request, 0)).collect();
     let permuted: Vec<Slot> = whole(rng.permutation(REQUESTS));
@@ -205,7 +205,7 @@ fn batches(rng: &mut Rng) -> Vec<Vec<Slot>> {
         permuted.clone(),
         first.to_vec(),
         second.to_vec(),
-        // Merged with itself, turned around.
+        // Each request twice: the batch, and the batch in reverse order.
         permuted.iter().chain(permuted.iter().rev()).copied().collect(),
     ]
 }
@@ -217,7 +217,7 @@ fn tokens_belong_to_requests() -> Result<()> {
     for call in calls() {
         let alone = |request| Ok(verify(&cpu, call, &requests, &[(request, 0)])?.remove(0));
         let expected = (0..REQUESTS).map(alone).collect::<Result<Vec<Vec<i64>>>>()?;
-        // How many of a request's tokens were drafts.
+        // The number of accepted drafts of each request.
         let accepted: Vec<usize> = expected.iter().map(|tokens| tokens.len() - 1).collect();
         let rejected = |b: &usize| accepted[*b] < requests[*b].drafts.len();
         let recovered = (0..REQUESTS).filter(rejected).count();
@@ -226,7 +226,8 @@ fn tokens_belong_to_requests() -> Result<()> {
         for handle in crate::common::handles() {
             let mut rng = Rng::new(2, "batches");
             let mut all = batches(&mut rng);
-            // Preempted after any of its accepted drafts, resumed elsewhere.
+            // A request is preempted after any of its accepted drafts and resumed in another
+            // slot.
             all.extend((0..4).map(|_| {
                 let order = rng.permutation(REQUESTS);
                 order.into_iter().map(|b| (b, rng.between(0, accepted[b]))).collect()
@@ -244,8 +245,7 @@ fn tokens_belong_to_requests() -> Result<()> {
     Ok(())
 }
 
-/// Another seed, or another position, gives other tokens; of greedy requests it
-/// does not.
+/// Another seed, or another position, gives other tokens, except for greedy requests.
 #[test]
 fn seeds_and_positions_matter() -> Result<()> {
     for handle in crate::common::handles() {

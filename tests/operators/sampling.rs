@@ -1,13 +1,13 @@
-//! What sampled tokens are distributed like, drafts that were verified among them: as
-//! a softmax in f64 with the same filters. Pearson's statistic over bins of tokens,
-//! with fixed seeds; the bound is the 99.9th percentile of chi-square with as many
-//! degrees of freedom.
+//! The distribution of sampled tokens, verified drafts included, must be that of a softmax in
+//! f64 with the same filters. The test is Pearson's over bins of tokens, with fixed seeds; the
+//! bound is the 99.9th percentile of the chi-square distribution with the same degrees of
+//! freedom.
 
 use spec::ops::sample_logits::Buffers;
 use spec::ops::{RejectionSample, SampleLogits, rejection_sample};
 use spec::{Buffer, DType, Handle, Result, TensorDesc};
 
-/// One distribution that is drawn from.
+/// A distribution to draw from.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     vocab: usize,
@@ -32,7 +32,7 @@ const CASES: [Case; 8] = [
     Case { vocab: 128_256, draws: 1 << 11, top_k: 50, top_p: 0.95, ..PLAIN },
 ];
 
-/// A target, and what its drafts are drawn from.
+/// Pairs of a target distribution and the distribution of its drafts.
 const VERIFIED: [[Case; 2]; 2] = [
     [
         Case { draws: 1 << 18, top_p: 0.95, ..PLAIN },
@@ -63,7 +63,7 @@ fn logits_from(mut state: u64, vocab: usize) -> Vec<f32> {
     (0..vocab).map(|_| 3.0 * (unit() + unit() + unit() + unit() - 2.0)).collect()
 }
 
-/// What should come of it, in f64, in transformers' order.
+/// The expected probabilities in f64, with the filters in the order of transformers.
 fn probabilities(case: &Case, logits: &[f32]) -> Vec<f64> {
     let max = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let temperature = f64::from(case.temperature);
@@ -89,8 +89,8 @@ fn probabilities(case: &Case, logits: &[f32]) -> Vec<f64> {
     probabilities
 }
 
-/// Draws from rows that are all the same one, so many in a call, and hands the
-/// positions and tokens of each call to `each`.
+/// Draws from many equal rows, [`ROWS`] per call, and passes the positions and tokens of
+/// each call to `each`.
 fn sample(
     handle: &Handle,
     case: &Case,
@@ -154,15 +154,15 @@ fn count(counts: &mut [u64], tokens: &[i32], cols: usize) {
     }
 }
 
-/// What a row of logits is drawn from.
+/// The probabilities that the operator draws from, for a row of logits.
 fn probs(handle: &Handle, case: &Case, logits: &[f32]) -> Result<Buffer<f32>> {
     let mut probs = handle.allocate(case.vocab)?;
     sample(handle, case, logits, [1, 1], Some(&mut probs), |_, _| Ok(()))?;
     Ok(probs)
 }
 
-/// How often each token is the one that follows, where a draft for it is verified.
-/// Drafts and their verification have the same seed and the same positions.
+/// How often each token is the next token if a draft for the position is verified. Drafting
+/// and verification use the same seed and the same positions.
 fn verified(
     handle: &Handle,
     [target, draft]: &[Case; 2],
@@ -208,8 +208,8 @@ fn verified(
     Ok(counts)
 }
 
-/// Pearson's statistic over bins of neighbouring tokens that each expect 20 draws and
-/// more, and its 99.9th percentile (Wilson and Hilferty, 1931).
+/// Pearson's statistic over bins of neighbouring tokens, each with at least 20 expected draws,
+/// and the 99.9th percentile of the statistic (Wilson and Hilferty, 1931).
 fn chi_square(counts: &[u64], probabilities: &[f64]) -> (f64, f64) {
     let draws = counts.iter().sum::<u64>() as f64;
     let (mut statistic, mut bins) = (0.0, 0.0);
@@ -218,14 +218,14 @@ fn chi_square(counts: &[u64], probabilities: &[f64]) -> (f64, f64) {
     for (&its, &p) in counts.iter().zip(probabilities) {
         assert!(p > 0.0 || its == 0, "a token was drawn that the filters drop");
         (count, expected, rest) = (count + its as f64, expected + p * draws, rest - p);
-        // The last bin takes what would be too little for one of its own.
+        // Tokens that are too few for a bin of their own go to the last bin.
         if expected >= 20.0 && rest * draws >= 20.0 {
             statistic += (count - expected) * (count - expected) / expected;
             (count, expected, bins) = (0.0, 0.0, bins + 1.0);
         }
     }
     statistic += (count - expected) * (count - expected) / expected;
-    // The bins are one more than that.
+    // There is one bin more than `bins`, so `bins` are the degrees of freedom.
     let freedom: f64 = bins;
     let spread = 2.0 / (9.0 * freedom);
     (statistic, freedom * (1.0 - spread + 3.0902 * spread.sqrt()).powi(3))
@@ -235,7 +235,7 @@ fn chi_square(counts: &[u64], probabilities: &[f64]) -> (f64, f64) {
 fn tokens_are_distributed_as_a_softmax() {
     for handle in crate::common::handles() {
         for case in &CASES {
-            // A GPU that a processor plays takes minutes for what others do in
+            // A software renderer takes minutes for draws that take other devices
             // seconds.
             let draws = if handle.info().software { case.draws / 64 } else { case.draws };
             if draws < ROWS {
@@ -251,8 +251,8 @@ fn tokens_are_distributed_as_a_softmax() {
     }
 }
 
-/// Whatever drafts are drawn from, those that are accepted and those that recover from a
-/// rejection are together the target's.
+/// For any distribution of drafts, accepted and recovered tokens together have the target's
+/// distribution.
 #[test]
 fn verified_drafts_are_distributed_as_the_target() {
     for handle in crate::common::handles() {
@@ -273,7 +273,7 @@ fn verified_drafts_are_distributed_as_the_target() {
     }
 }
 
-/// The statistic can tell: tokens of temperature 0.8 are none of temperature 0.85.
+/// The statistic is sensitive enough to tell temperature 0.8 from temperature 0.85.
 #[cfg(feature = "cpu")]
 #[test]
 fn another_distribution_is_found() -> Result<()> {
@@ -285,7 +285,7 @@ fn another_distribution_is_found() -> Result<()> {
     Ok(())
 }
 
-/// The tokens that one model draws at positions 0, 1, .. of a text with [`SEED`], `n` a position.
+/// The tokens that a model draws at positions 0, 1, .. of a text with [`SEED`], `n` per position.
 fn choices(handle: &Handle, logits: &[f32], rows: usize, n: usize) -> Result<Vec<i32>> {
     let sample = SampleLogits::default();
     let mut tensors = sample.tensors_of(rows, 1, logits.len() / rows);
@@ -308,16 +308,17 @@ fn choices(handle: &Handle, logits: &[f32], rows: usize, n: usize) -> Result<Vec
     tokens.to_vec()
 }
 
-/// Rows of normal logits, and the same ones with normal errors.
+/// Rows of normal logits, and the same rows with normal errors added.
 fn drafter_and_target(rows: usize, vocab: usize, spread: f32, error: f32) -> [Vec<f32>; 2] {
-    // Sums of four uniform numbers, with a variance of 3.
+    // Dividing by the square root of 3 gives variance 1: a sum of four uniform numbers has 3.
     let normal = |seed| logits_from(seed, rows * vocab).into_iter().map(|x| x / 3f32.sqrt());
     let target: Vec<f32> = normal(1).map(|x| spread * x).collect();
     let drafter = target.iter().zip(normal(2)).map(|(x, e)| x + error * e).collect();
     [drafter, target]
 }
 
-/// How much of two distributions is the same: what rejection sampling accepts on the average.
+/// The overlap of two distributions: the share of drafts that rejection sampling accepts on
+/// average.
 fn overlap(a: &[f32], b: &[f32]) -> f64 {
     let softmax = |x: &[f32]| {
         let weights: Vec<f64> = x.iter().map(|&x| f64::from(x).exp()).collect();
@@ -327,8 +328,8 @@ fn overlap(a: &[f32], b: &[f32]) -> f64 {
     softmax(a).zip(softmax(b)).map(|(a, b)| a.min(b)).sum()
 }
 
-/// Models that draw at one seed and position race on the same noise: they agree nearly as often as
-/// rejection sampling would accept the drafts.
+/// Two models that draw with the same seed and position use the same noise. So they agree nearly
+/// as often as rejection sampling would accept drafts.
 #[test]
 fn a_drafter_with_the_seed_of_its_target_agrees_with_it() -> Result<()> {
     const ROWS: usize = 600;
@@ -346,7 +347,7 @@ fn a_drafter_with_the_seed_of_its_target_agrees_with_it() -> Result<()> {
     Ok(())
 }
 
-/// Several draws of a row are distinct, and begin with the one draw.
+/// Several draws of a row are distinct, and the first equals a single draw.
 #[test]
 fn several_draws_are_distinct() -> Result<()> {
     const ROWS: usize = 40;

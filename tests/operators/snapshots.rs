@@ -1,4 +1,4 @@
-//! A few small, readable cases that every device must reproduce to the letter.
+//! A few small, readable cases whose text every device must reproduce exactly.
 
 use std::fmt::Write;
 
@@ -15,7 +15,7 @@ use spec::ops::{
 };
 use spec::{DType, Handle, Result, TensorDesc};
 
-/// Checks the same snapshot on every device: the first to differ is named.
+/// Compares every device with the same snapshot, and names the first device that differs.
 fn on_every_device(name: &str, case: impl Fn(&Handle) -> Result<String>) {
     for handle in crate::common::handles() {
         let text = case(&handle).unwrap_or_else(|error| panic!("on {}: {error}", handle.device()));
@@ -111,8 +111,8 @@ fn verification() {
     });
 }
 
-/// Four requests over a vocabulary of four: two drafts each of the first two,
-/// one of the third, none of the last. The second may be greedy among others.
+/// Four requests over a vocabulary of four tokens. The first two requests have two drafts
+/// each, the third has one, the last has none. If `mixed`, the second request is greedy.
 fn verify(handle: &Handle, params: &RejectionSample, mixed: bool) -> Result<String> {
     let target = [
         [0.1f32, 0.2, 0.3, 0.4],
@@ -260,8 +260,8 @@ fn hybrid() {
 #[test]
 fn lookup() {
     on_every_device("prompt_lookup", |handle| {
-        // What follows 2 3; what follows 9 9, which the end overlaps; nothing new; a
-        // length beyond the row.
+        // Row by row: the pattern 2 3; the pattern 9 9, whose match overlaps the end; no
+        // match; a length beyond the row.
         let tokens = [
             [1, 2, 3, 4, 2, 3, 5, 6, 2, 3],
             [9, 9, 9, 9, 9, 9, 0, 0, 0, 0],
@@ -323,7 +323,7 @@ fn tree() {
         //   0 ── 1 ── 3 ── 5
         //    │    └── 4
         //    └── 2
-        // The second request's target goes to node 2 and then to no token.
+        // The target of the second request chooses node 2 and then no drafted token.
         let links = tree_verify::Links::from_parents(&[-1, 0, 0, 1, 1, 3])?;
         let first_child = links.first_child.repeat(2);
         let next_sibling = links.next_sibling.repeat(2);
@@ -376,7 +376,8 @@ fn tree() {
 #[test]
 fn grouping() {
     on_every_device("moe_align", |handle| {
-        // Four experts of six are here, the last of them first; one id is none.
+        // Four of six experts are local, and expert 5 is the first of them; 7 and -1 are no
+        // experts.
         let ids = [[1, 5], [5, 0], [1, 3], [7, 5], [-1, 1]];
         let map = [1, 3, -1, -1, 2, 0];
         let params = MoeAlign::new(6, 2).local_experts(4);
@@ -423,8 +424,8 @@ fn grouping() {
 #[test]
 fn sampled() {
     on_every_device("sample_logits", |handle| {
-        // Two requests of eight rows, one that likes to be sure. Row 6 may not take
-        // its likeliest tokens, row 7 has nothing to choose from.
+        // Eight rows of two requests with different temperatures. The mask of row 6 forbids
+        // its likeliest tokens; row 7 has no token to choose.
         let row = [0.0f32, 1.0, 2.0, 3.0, 3.0, 2.0, 1.0, f32::NEG_INFINITY];
         let nothing = [f32::NAN; 8];
         let logits = [row, row, row, row, row, row, row, nothing];
@@ -499,7 +500,7 @@ fn best() {
         let op = handle.create(&params, &tensors)?;
         let mut workspace = op.workspace(handle)?;
         let input = handle.upload(scores.as_flattened())?;
-        // The last row starts behind two scores and asks for more than there are.
+        // The last row starts at its third score, and its length is beyond the row.
         let lengths = handle.upload(&[6i32, 6, 6, 3, 9])?;
         let starts = handle.upload(&[0i32, 0, 0, 1, 2])?;
         let (mut out, mut flags) = (handle.allocate::<i32>(20)?, handle.upload(&[0u32])?);
@@ -602,8 +603,8 @@ fn adjusted() {
 #[test]
 fn append() {
     on_every_device("append_tokens", |handle| {
-        // A text that goes on, one that stops, one that is full, one that had finished, one with a
-        // token that is none.
+        // A text that continues, a text that stops, a text that gets full, a text that had
+        // finished, and a text with an invalid token.
         let tokens = [[5, 3, 0, 0, 0, 0]; 5];
         let new_tokens = [[9, 8, 7], [9, 2, 7], [9, 8, 7], [9, 8, 7], [9, -1, 7]];
         let params = AppendTokens::new();

@@ -1,4 +1,4 @@
-//! What random cases of `topk_router` do not ask for.
+//! Cases of `topk_router` that the random cases do not cover.
 
 use spec::ops::TopkRouter;
 use spec::ops::topk_router::{Buffers, Scoring};
@@ -19,7 +19,8 @@ fn weights(handle: &Handle, params: &TopkRouter, x: &[[f32; 2]]) -> Result<Vec<f
 #[test]
 fn the_share_of_a_score_is_scaled_not_the_score() {
     let params = TopkRouter::new(2).scoring(Scoring::SqrtSoftplus).renormalize(true).scale(3e38);
-    // Roots of 100 and 100, of 400 and 25, of the largest number; nothing beside 1.
+    // Square roots of 100 and 100, of 400 and 25, of the largest f32 twice; and a score that
+    // is 0 compared with the other.
     let x = [[100.0, 100.0], [400.0, 25.0], [f32::MAX, f32::MAX], [1.0, -200.0]];
     let shares = [0.5, 0.5, 0.8, 0.2, 0.5, 0.5, 1.0, 0.0];
     for handle in crate::common::handles() {

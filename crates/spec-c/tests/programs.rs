@@ -1,11 +1,12 @@
-//! C and C++ programs against the header and the library: the examples, calls that are
-//! wrong, and threads. Needs a C and a C++ compiler: `CC` and `CXX`, else `cc` and `c++`.
+//! Compiles and runs C and C++ programs with the header and the library: the examples, bad
+//! calls, and threads. The tests need a C and a C++ compiler: `CC` and `CXX`, else `cc` and
+//! `c++`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What the header must pass.
+/// The compiler flags with which the header must compile.
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
 fn root() -> PathBuf {
@@ -31,7 +32,7 @@ fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&done.stdout).into_owned()
 }
 
-/// Compiles a program as C99 or, where it is C++ or `cxx` says so, C++17.
+/// Compiles a program as C99; as C++17 if its name says so or if `cxx` is true.
 fn compile(source: &str, cxx: bool, to: &Path) {
     let cxx = cxx || source.ends_with(".cpp");
     let mut command = if cxx {
@@ -90,7 +91,7 @@ fn the_example_in_cxx() {
     assert_eq!(output, "4 drafts: 39935 35308 927 279\n");
 }
 
-/// On the CPU, and on wgpu where there is an adapter; `SPEC_REQUIRE` makes a missing one
+/// Runs on the CPU, and on wgpu if there is an adapter; `SPEC_REQUIRE` makes a missing adapter
 /// a failure.
 #[test]
 fn the_example_with_memory_of_the_librarys() {

@@ -1,4 +1,4 @@
-//! The program as a user runs it.
+//! Tests of the program `spec` as a user runs it.
 
 #[path = "../../../tests/common/mod.rs"]
 mod common;
@@ -21,10 +21,10 @@ fn run(arguments: &[&str]) -> Output {
     spec(arguments).output().unwrap()
 }
 
-/// Models without a time of their own, where a test asks for something else.
+/// Options for models that take no time, for tests of other things.
 const FREE: [&str; 4] = ["--model-ms", "0", "--draft-model-ms", "0"];
 
-/// Runs what must succeed and returns its stdout.
+/// Runs a command that must succeed, and returns its stdout.
 fn stdout(arguments: &[&str]) -> String {
     let output = run(arguments);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -38,7 +38,7 @@ fn json(arguments: &[&str]) -> Value {
     serde_json::from_str(&stdout(&[arguments, &["--json"]].concat())).unwrap()
 }
 
-/// Runs what must fail with one sentence that contains `words`.
+/// Runs a command that must fail with one sentence that contains `words`.
 fn refused(arguments: &[&str], words: &str) {
     let output = run(arguments);
     let stderr = String::from_utf8_lossy(&output.stderr);
@@ -50,7 +50,7 @@ fn refused(arguments: &[&str], words: &str) {
     assert!(!stderr.contains("panicked"), "{arguments:?}: {stderr}");
 }
 
-/// A file that is gone when the test is.
+/// A file that is removed at the end of the test.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -91,12 +91,12 @@ fn bad_prompts_are_refused() {
 
 #[test]
 fn a_huge_prompt_is_refused_at_once() {
-    // Sparse: 100 MB that take no disk.
+    // A sparse file of 100 MB, which takes no room on disk.
     let huge = Scratch::new("huge.txt", b"");
     std::fs::File::options().write(true).open(&huge.0).unwrap().set_len(100_000_000).unwrap();
     refused(&["decode", "--prompt", huge.path()], "at most 16777216 (16 MiB)");
     if cfg!(unix) {
-        // Endless, and says it is empty.
+        // An endless file whose size is reported as 0.
         refused(&["decode", "--prompt", "/dev/zero"], "at most 16777216 (16 MiB)");
     }
 }
@@ -145,7 +145,7 @@ fn bad_devices_are_refused() {
         let words = format!("there is no such device; wgpu shows {count}, from wgpu:0");
         refused(&["verify", "--device", "wgpu:4000"], &words);
     }
-    // Where there is no CUDA, asking for it says why.
+    // If there is no CUDA device, naming one gives the reason.
     let listings = spec::devices();
     let cuda = listings.iter().find(|listing| listing.backend == "cuda").unwrap();
     if let Err(reason) = &cuda.devices {
@@ -154,13 +154,13 @@ fn bad_devices_are_refused() {
     }
 }
 
-/// How many devices of wgpu there are, if there are any.
+/// The number of wgpu devices; `None` if there are none.
 fn wgpu() -> Option<usize> {
     let listing = spec::devices().into_iter().find(|listing| listing.backend == "wgpu");
     listing?.devices.ok().map(|devices| devices.len()).filter(|count| *count > 0)
 }
 
-/// As a user that may start no thread, which the superuser is not.
+/// Runs as a user that may not start threads. The limit does not apply to the superuser.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_limit_of_threads_is_an_error() {
@@ -170,7 +170,7 @@ fn a_limit_of_threads_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::set_permissions(folder.path(), PermissionsExt::from_mode(0o755)).unwrap();
     std::fs::copy(env!("CARGO_BIN_EXE_spec"), folder.path().join("spec")).unwrap();
-    // Nobody else has this number.
+    // No other user has this number.
     let as_user = |limit: u32, arguments: &str| {
         let run = format!("ulimit -u {limit}; exec ./spec {arguments}");
         let mut command = Command::new("bash");
@@ -193,7 +193,7 @@ fn a_limit_of_threads_is_an_error() {
 
 #[test]
 fn a_reader_that_leaves_ends_it_quietly() {
-    // More than a pipe holds, so that the write must fail.
+    // The output is larger than a pipe's buffer, so the write must fail.
     let decode = ["decode", "--tokens", "15000", "--draft", "none", "--json"];
     let mut child = spec(&[&decode[..], &FREE].concat())
         .stdout(Stdio::piped())
@@ -223,7 +223,7 @@ fn decode_prints_text_and_table() {
     assert!(text.contains("takes time: 5.00 ms or more"), "the models' time is not said: {text}");
 }
 
-/// Where a run of the model costs something, as an LLM's does, drafts save it.
+/// If a run of the model takes time, as with an LLM, drafts save time.
 #[test]
 fn decode_says_what_drafting_saves() {
     let arguments = ["decode", "--tokens", "60", "--model-ms", "20", "--device", "cpu"];
@@ -275,7 +275,7 @@ fn decode_prints_one_json_object() {
     }
 }
 
-/// The text of a seed depends on neither drafts nor device, whatever the filters.
+/// The text of a seed does not depend on drafts or on the device, for any filters.
 #[test]
 fn a_seed_is_a_text() {
     let tokens = |options: &[&str]| {
@@ -308,7 +308,7 @@ fn a_seed_is_a_text() {
 
 #[test]
 fn a_prompt_of_ones_own() {
-    // Not English, with a character that its tokens cut, and Windows' newlines.
+    // A text that is not English, with a character that tokens split, and Windows newlines.
     let text = "ひらがな と カタカナ 🦀\r\n".repeat(40);
     let file = Scratch::new("own.txt", text.as_bytes());
     let run = json(&[
@@ -347,7 +347,7 @@ fn devices_are_listed_with_reasons() {
     let listings = json(&["devices"]);
     let all = listings.as_array().unwrap().iter().flat_map(|found| found["devices"].as_array());
     let all: Vec<&Value> = all.flatten().collect();
-    // `auto` takes one of them, and no software renderer.
+    // `auto` opens one of the devices, and no software renderer.
     let auto = Handle::auto().unwrap().device().to_string();
     let taken: Vec<_> = all.iter().filter(|device| device["auto"] == true).collect();
     assert!(taken.len() == 1 && taken[0]["device"] == *auto, "{listings}");
@@ -370,20 +370,20 @@ fn devices_are_listed_with_reasons() {
     }
 }
 
-/// The model's name, as the system has it, and not the architecture alone.
+/// The name of the CPU is the model that the system reports, not only the architecture.
 #[cfg(target_os = "linux")]
 #[test]
 fn the_cpu_is_named() {
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap();
     let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    // Not every architecture's kernel has it there.
+    // On some architectures the kernel does not report the model there.
     let Some((_, model)) = model else { return };
     assert_eq!(json(&["devices"])[0]["devices"][0]["name"], model.trim());
     let verified = stdout(&["verify", "unique", "--device", "cpu", "--cases", "0"]);
     assert!(verified.starts_with(&format!("Checking cpu ({})", model.trim())), "{verified}");
 }
 
-/// A software renderer is named on purpose, and what it is is said; `auto` says nothing.
+/// Opening a software renderer by name gives a warning; `auto` gives none.
 #[test]
 fn a_software_renderer_is_a_warning() {
     let listings = spec::devices();
@@ -427,7 +427,7 @@ fn verify_checks_the_operators_that_are_named() {
     refused(&["verify", "uniqe"], "[possible values: topk_router, ");
 }
 
-/// Golden vectors that are wrong must be noticed, and say where.
+/// `verify` notices wrong golden vectors and says where they are wrong.
 #[test]
 fn verify_fails_on_a_wrong_vector() {
     let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("wrong-golden");
@@ -458,7 +458,7 @@ fn verify_fails_on_a_wrong_vector() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-/// A library that only has the driver's name is no driver, and no reason to fall.
+/// A library that only has the driver's name is not taken for a driver, and causes no crash.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_broken_driver_is_an_error() {

@@ -1,4 +1,5 @@
-//! What fuzzing has found once, under `fuzz/corpus/`, without a fuzzer: no input may panic again.
+//! Runs the inputs that fuzzing found, under `fuzz/corpus/`, without a fuzzer: none may panic
+//! again.
 
 #[cfg(feature = "parquet")]
 #[path = "../../../fuzz/src/columns.rs"]
@@ -10,7 +11,7 @@ mod text;
 
 use std::path::Path;
 
-/// Runs a target on each file of its corpus, of which there is at least one.
+/// Runs a target on each file of its corpus, which must have at least one file.
 fn replay(target: &str, run: fn(&[u8])) {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
     let mut files: Vec<_> =

@@ -23,7 +23,7 @@ fn every_field_is_documented() {
     holds(&["unique", "documented.keys", "--count-only", "--device", "cpu"], &[]);
 }
 
-/// What is a count is a number in JSON.
+/// Counts are numbers in JSON.
 #[test]
 fn numbers_are_numbers() {
     let output =

@@ -1,4 +1,4 @@
-//! What the program writes to a terminal, and what it does without one.
+//! The program's output on a terminal, and its behaviour without a terminal.
 
 #![cfg(unix)]
 
@@ -11,7 +11,7 @@ fn run(arguments: &[&str]) -> Output {
     Command::new(SPEC).args(arguments).output().unwrap()
 }
 
-/// No byte of what was written is a control character, line ends and tabs left out.
+/// Checks that the output has no control characters except line ends and tabs.
 fn is_harmless(output: &Output, what: &str) -> String {
     let text = [&output.stdout[..], &output.stderr].concat();
     let text = String::from_utf8(text).unwrap();
@@ -20,7 +20,8 @@ fn is_harmless(output: &Output, what: &str) -> String {
     text
 }
 
-/// Clears a screen, names a window, rings; and the same as single characters.
+/// A text whose control characters clear a screen, set the title of a window and ring the bell,
+/// as escape sequences and as single C1 characters.
 const HOSTILE: &str = "\u{1b}[2J\u{1b}]0;owned\u{7}\u{9b}31m\rover";
 
 #[test]
@@ -40,7 +41,7 @@ fn names_from_a_user_do_not_steer_a_terminal() {
         let output = run(arguments);
         assert!(!output.status.success(), "{arguments:?}");
         let text = is_harmless(&output, &format!("{arguments:?}"));
-        // Of sequences, clap leaves the last character.
+        // clap removes escape sequences except their last character.
         let named = text.contains("\\rover") || text.contains("no-such-file");
         assert!(named, "{arguments:?}: the name is not told: {text:?}");
     }
@@ -84,8 +85,8 @@ fn too_many_threads_in_the_environment_are_refused() {
     }
 }
 
-/// A stdout that the program was started without takes nothing: keys are not lost in
-/// silence.
+/// If stdout is closed when the program starts, writing keys is an error: keys must not be lost
+/// without a message.
 #[test]
 fn a_closed_stdout_is_an_error() {
     let folder = tempfile::tempdir().unwrap();
@@ -100,30 +101,31 @@ fn a_closed_stdout_is_an_error() {
     assert_eq!(closed.status.code(), Some(1), "{stderr}");
     assert!(stderr.starts_with("error: stdout: ") && stderr.contains("it is closed"), "{stderr}");
     assert_eq!(stderr.lines().count(), 1, "{stderr}");
-    // Whoever wants nothing of it says so.
+    // To discard the output, a user redirects it to /dev/null.
     let nowhere = shell(&format!("{unique} -q >/dev/null"));
     assert!(nowhere.status.success(), "{}", String::from_utf8_lossy(&nowhere.stderr));
     let open = shell(&format!("{unique} -q"));
     assert_eq!(open.stdout, b"1\n3\n", "{}", String::from_utf8_lossy(&open.stderr));
 }
 
-/// Random cases of each operator, more than a minute's.
+/// Random cases per operator: so many that they take more than a minute.
 #[cfg(target_os = "linux")]
 const CASES: usize = 100_000;
 
-/// A part of what each drawing of the bar says: the random cases of all operators.
+/// A part of the bar's text: the number of random cases of all operators.
 #[cfg(target_os = "linux")]
 fn total() -> String {
     format!("/{} ", CASES * spec::ops::ALL.len())
 }
 
-/// What a command writes to a terminal of 40 columns until it is interrupted.
+/// The output of a command on a terminal of 40 columns until the command is interrupted.
 #[cfg(target_os = "linux")]
 fn interrupted_on_a_terminal(command: &str) -> String {
     let folder = tempfile::tempdir().unwrap();
     let typescript = folder.path().join("terminal");
-    // The shell is the program's own process, so that its number is the program's.
-    // What a script runs in the background, or under nohup, has signals ignored, and keeps that.
+    // `exec` replaces the shell by the program, so the shell's process number is the program's.
+    // A process in the background of a script, or under nohup, inherits ignored signals, so
+    // `env` restores the default.
     let line = format!(
         "stty cols 40 rows 20; echo $$ >number; exec env --default-signal {SPEC} {command}"
     );
@@ -148,14 +150,14 @@ fn interrupted_on_a_terminal(command: &str) -> String {
     String::from_utf8(shown()).unwrap()
 }
 
-/// A bar is no longer than a line, and gone where the program is interrupted.
+/// A bar is not longer than a line, and is cleared when the program is interrupted.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_bar_fits_the_terminal_and_is_gone_after_an_interrupt() {
     let (total, command) = (total(), format!("verify --device cpu --cases {CASES}"));
     let text = interrupted_on_a_terminal(&command);
     let drawn = text.lines().find(|line| line.contains(&total)).unwrap();
-    // What is drawn, without the sequences that move and clear.
+    // The drawn text, without the sequences that move the cursor or clear.
     let pieces: Vec<&str> = drawn.split(['\r', '\u{1b}']).collect();
     let bars: Vec<&&str> = pieces.iter().filter(|piece| piece.contains(&total)).collect();
     assert!(!bars.is_empty(), "{text:?}");
@@ -163,7 +165,7 @@ fn a_bar_fits_the_terminal_and_is_gone_after_an_interrupt() {
         let columns = bar.trim_start_matches("[2K").trim_start_matches("[1B").chars().count();
         assert!(columns <= 40, "{columns} columns: {bar:?}");
     }
-    // After the last bar its line is cleared and nothing is drawn.
+    // After the last bar, its line is cleared and nothing more is drawn.
     let after = &text[text.rfind(&total).unwrap()..];
     let (_, after) = after.split_once("\u{1b}[2K").unwrap_or_else(|| panic!("stays: {text:?}"));
     let rest = after.lines().next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! `spec unique` as a user runs it, and as the world interrupts it.
+//! `spec unique` as a user runs it, with signals, kills, full disks and other interruptions.
 
 #![cfg(unix)]
 
@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
-/// Little memory: what the program itself takes, and room for few keys.
+/// A small limit of memory: the program's own memory and room for few keys.
 const LITTLE: &str = "32MiB";
-/// Keys that do not fit in it.
+/// A number of keys that does not fit in [`LITTLE`].
 const MANY: usize = 3_000_000;
-/// What takes longer hangs.
+/// A run that takes longer counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A folder with a folder for temporary files, gone when the test is.
+/// A folder for a test, with a folder for temporary files; removed at the end of the test.
 struct Case {
     folder: PathBuf,
 }
@@ -64,7 +64,7 @@ impl Case {
         failed(&output(&mut self.command(arguments)), words);
     }
 
-    /// Names of the files in a folder of this one.
+    /// The names of the files in a subfolder.
     fn names(&self, folder: &str) -> Vec<String> {
         let entries = std::fs::read_dir(self.folder.join(folder)).unwrap();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -73,7 +73,7 @@ impl Case {
         names
     }
 
-    /// Nothing is there but what the test has put there.
+    /// Checks that the folders contain only files that the test made.
     fn is_clean(&self, files: &[&str]) {
         assert_eq!(self.names("temp"), [""; 0], "temporary files are left");
         assert_eq!(self.names("."), files, "files are left");
@@ -86,7 +86,7 @@ impl Drop for Case {
     }
 }
 
-/// A run of the program, which does not outlive its test.
+/// A run of the program, which is killed at the end of the test.
 struct Running(Child);
 
 impl Running {
@@ -95,17 +95,17 @@ impl Running {
         Running(piped.spawn().unwrap())
     }
 
-    /// Writes to its stdin, and returns that, still open, once everything is read.
+    /// Writes to the program's stdin. Returns the stdin, still open, after everything is read.
     fn feed(&mut self, bytes: Vec<u8>) -> JoinHandle<ChildStdin> {
         let mut stdin = self.0.stdin.take().unwrap();
         std::thread::spawn(move || {
-            // A run that fails early reads no more: that is for the test to see.
+            // A run that fails early stops reading; the test checks its failure itself.
             _ = stdin.write_all(&bytes);
             stdin
         })
     }
 
-    /// Waits for its end and for all it says.
+    /// Waits for the end of the run and returns all its output.
     fn output(mut self) -> Output {
         let (send, receive) = channel();
         let (mut stdout, mut stderr) =
@@ -118,7 +118,7 @@ impl Running {
         Output { status: self.wait(), stdout, stderr }
     }
 
-    /// Waits for its end.
+    /// Waits for the end of the run.
     fn wait(&mut self) -> ExitStatus {
         let mut status = None;
         wait_for("the end", || {
@@ -154,20 +154,20 @@ fn output(command: &mut Command) -> Output {
 fn with_stdin(mut command: Command, bytes: Vec<u8>) -> Output {
     let mut run = Running::start(command.stdin(Stdio::piped()));
     let stdin = run.feed(bytes);
-    // Closed as soon as everything is written.
+    // Closes stdin as soon as everything is written.
     std::thread::spawn(move || drop(stdin.join()));
     run.output()
 }
 
-/// Failed with one sentence that contains `words`.
+/// Checks that a run failed with one sentence that contains `words`.
 fn failed(output: &Output, words: &str) {
     refused_with(output, words);
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr}");
 }
 
-/// Failed with a message that contains `words`; that of a wrong command line
-/// says how it is used, too.
+/// Checks that a run failed with a message that contains `words`. For a wrong command
+/// line, the message also has the usage.
 fn refused_with(output: &Output, words: &str) {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(!output.status.success(), "it succeeded; expected {words}");
@@ -176,7 +176,7 @@ fn refused_with(output: &Output, words: &str) {
     assert!(output.stdout.is_empty(), "stdout has something");
 }
 
-/// Keys without a pattern, among so many different ones.
+/// `count` pseudo-random keys with `different` possible values.
 fn keys(count: usize, different: u64) -> Vec<u64> {
     let mut state = count as u64;
     let next = || {
@@ -285,7 +285,7 @@ fn types_and_counts() {
         assert_eq!(std::fs::read(&output).unwrap(), records.collect::<Vec<_>>(), "{kind}");
     };
     let signed: Vec<(i32, u64)> = counts.into_iter().collect();
-    // As unsigned numbers, the negative ones come last.
+    // In the order of unsigned numbers, negative numbers come last.
     let mut unsigned = signed.clone();
     unsigned.sort_by_key(|(key, _)| *key as u32);
     let numbers_of = |pairs: &[(i32, u64)]| pairs.iter().map(|pair| pair.1).collect::<Vec<_>>();
@@ -329,7 +329,7 @@ fn every_device_finds_the_same() {
 fn peak_memory_stays_within_the_limit() {
     let case = Case::new("peak");
     let input = case.path("input");
-    // 400 MB, more than ten times the limit. Every key twice, far apart.
+    // 400 MB, more than ten times the limit. Every key occurs twice, far apart.
     let count = 50_000_000u64;
     let mut file = std::io::BufWriter::new(std::fs::File::create(&input).unwrap());
     let key = |i: u64| (i % (count / 2)).wrapping_mul(0xD6E8_FEB8_6659_FD93);
@@ -355,7 +355,7 @@ fn a_hundred_times_the_limit_and_hardly_a_key() {
     let case = Case::new("hundred");
     let limit = 34 << 20;
     let size = 100 * limit / 8 * 8;
-    // All holes, which read as zeros, but for five keys.
+    // A sparse file with five keys; all other bytes read as zeros.
     let input = case.path("input");
     let mut file = std::fs::File::create(&input).unwrap();
     file.set_len(size).unwrap();
@@ -416,7 +416,7 @@ fn what_exists_is_kept() {
     let output = case.write("output", b"precious");
     case.refused(&[&input, "-o", &output], "output: exists already");
     assert_eq!(std::fs::read(&output).unwrap(), b"precious");
-    // The input by other names.
+    // Other names of the input.
     let (soft, hard) = (case.path("soft"), case.path("hard"));
     std::os::unix::fs::symlink(&input, &soft).unwrap();
     std::fs::hard_link(&input, &hard).unwrap();
@@ -426,7 +426,7 @@ fn what_exists_is_kept() {
         case.refused(&[name, "-o", &input, "--force"], "is the same file as the input");
         assert!(std::fs::read(&input).unwrap() == content);
     }
-    // A failed run keeps what it was to replace.
+    // A failed run keeps the file that it should have replaced.
     let odd = case.write("odd", &[0; 9]);
     case.refused(&[&odd, "-o", &output, "--force"], "is 9 bytes long");
     assert_eq!(std::fs::read(&output).unwrap(), b"precious");
@@ -439,11 +439,11 @@ fn what_exists_is_kept() {
     case.is_clean(&["hard", "input", "link", "odd", "output", "soft", "temp"]);
 }
 
-/// A small file system of its own.
+/// A small file system for a test.
 struct SmallDisk(PathBuf);
 
 impl SmallDisk {
-    /// `None`, and a word why, where this user may mount nothing.
+    /// `None`, with a message, if this user may not mount file systems.
     fn mount(path: PathBuf, size: &str) -> Option<SmallDisk> {
         std::fs::create_dir_all(&path).unwrap();
         let size = format!("size={size}");
@@ -513,8 +513,8 @@ fn signals_end_it_without_a_trace() {
         drop(stdin);
         case.is_clean(&["temp"]);
     }
-    // And while it is at work, in any phase: without a word about files that
-    // the signal itself has removed.
+    // A signal in any phase of a run: the program must not complain about files that
+    // the signal handler itself removed.
     let all = keys(MANY, u64::MAX);
     let (input, expected) = (case.write("input", &bytes(&all)), distinct(&all));
     let arguments = [&input, "-o", &case.path("output"), "--memory", LITTLE];
@@ -532,7 +532,7 @@ fn signals_end_it_without_a_trace() {
         assert!(result.stderr.is_empty(), "{}", String::from_utf8_lossy(&result.stderr));
         assert!(matches!(result.status.code(), Some(0 | 130)), "{}", result.status);
         match std::fs::read(case.path("output")) {
-            // All of it, if the signal came after that.
+            // If the signal came late, the output must be complete.
             Ok(found) => {
                 assert!(found == expected, "half of an output");
                 std::fs::remove_file(case.path("output")).unwrap();
@@ -557,11 +557,11 @@ fn what_dead_runs_left_is_removed_and_what_live_ones_need_is_not() {
     let left = case.names("temp");
     assert_eq!(left.len(), 1);
     assert!(left[0].contains(&dead.0.id().to_string()), "{left:?} does not name {}", dead.0.id());
-    // The next run removes that, even if it needs no such folder itself.
+    // The next run removes the folder of the dead run, even if it needs no folder itself.
     let little = case.write("little", &bytes(&keys(10, 10)));
     case.succeed(&[&little, "--count-only"]);
     assert_eq!(case.names("temp"), [""; 0]);
-    // So does one that has, and the one after it leaves a live run alone.
+    // A run that spills removes it too, and a later run leaves the folder of a live run alone.
     let (mut dead, _open) = waiting_run(&case, &["-o", &output]);
     dead.signal("KILL");
     assert!(!dead.wait().success());
@@ -569,7 +569,7 @@ fn what_dead_runs_left_is_removed_and_what_live_ones_need_is_not() {
     let (live, stdin) = waiting_run(&case, &["-o", &output]);
     let theirs = case.names("temp");
     assert!(theirs.len() == 1 && theirs != left, "{theirs:?}");
-    // Names that are no run's are no business of ours.
+    // Files whose names do not belong to a run are left alone.
     std::fs::write(case.folder.join("temp/spec-unique-notes"), b"mine").unwrap();
     let input = case.write("input", &bytes(&keys(MANY, 1000)));
     case.succeed(&[&input, "-o", &case.path("other"), "--memory", LITTLE]);
@@ -597,7 +597,7 @@ fn a_kill_at_any_moment_leaves_all_or_nothing() {
     let (mut killed, mut finished) = (0, 0);
     for round in 0..KILLS {
         let mut run = Running::start(&mut case.command(&arguments));
-        // From the first moment to a little after the end, in no order.
+        // Kills at moments from the start to a little after the end, in mixed order.
         std::thread::sleep(whole * (round * 37 % KILLS) / KILLS * 11 / 10);
         _ = run.0.kill();
         let status = run.wait();

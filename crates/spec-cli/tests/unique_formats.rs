@@ -1,4 +1,4 @@
-//! `spec unique` on text and on columns, as a user runs it.
+//! `spec unique` with text and columns, as a user runs it.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -19,8 +19,8 @@ fn succeeds(folder: &Path, arguments: &[&str]) -> Output {
     output
 }
 
-/// Runs what must fail with one sentence that contains `words`, and leave `out`
-/// unmade.
+/// Runs a command that must fail with one sentence that contains `words`, and must not
+/// make `out`.
 #[track_caller]
 fn refused(folder: &Path, arguments: &[&str], words: &str) {
     let output = spec(folder, arguments).output().unwrap();
@@ -86,7 +86,7 @@ fn text_from_files_and_stdin() {
     assert_eq!(fs::read_to_string(at.join("again")).unwrap(), distinct);
 }
 
-/// Keys without a pattern, the lowest bits cut off.
+/// Pseudo-random keys without their lowest `cut` bits.
 fn random_keys(count: usize, cut: u32) -> Vec<u64> {
     let mut state = 1u64;
     let next = || {
@@ -172,14 +172,14 @@ fn csv_out_is_csv_in() {
             let records = counts.iter().map(|(key, count)| format!("{key}{delimiter}{count}\n"));
             let header = format!("{quoted}{delimiter}count\n");
             assert_eq!(text("counts.csv"), header + &records.collect::<String>());
-            // Both are read again, and give what they were made of.
+            // Reading both files again gives the same keys.
             for name in ["out.csv", "counts.csv"] {
                 run(&[name, "-o", "again.csv"]);
                 assert_eq!(text("again.csv"), text("out.csv"));
             }
         }
     }
-    // From and to something else.
+    // Between CSV and other formats.
     fs::write(at.join("in.txt"), lines(&keys)).unwrap();
     let to = ["--text", "--type", "i64", "in.txt", "--force"];
     succeeds(at, &[&to[..], &["-o", "key.csv", "--output-format", "csv"]].concat());
@@ -200,7 +200,7 @@ fn quotes_that_may_not_be_there_are_errors() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     let column = ["--csv", "--column", "id", "in.csv", "-o", "out"];
-    // Rows that such a quote swallows were missing, with exit code 0.
+    // An earlier version silently lost the rows after an unclosed quote, with exit code 0.
     let rows = "4,x\n".repeat(100_000);
     fs::write(at.join("in.csv"), format!("id,b\n1,x\n2,\"y\n{rows}")).unwrap();
     refused(at, &column, "in.csv: line 3, column 3: a quote that is never closed");
@@ -258,7 +258,7 @@ fn columns_in_and_out() {
     let text = |name: &str| fs::read_to_string(at.join(name)).unwrap();
     let expected: String = counted(&keys).keys().map(|key| format!("{key}\n")).collect();
 
-    // Text to Parquet, the column's type found there again, and back.
+    // Text to Parquet and back; the type of the keys comes from the Parquet column.
     for key in ["i64", "i32"] {
         let to = ["--output-format", "parquet", "--force", "--counts", "-o", "keys.parquet"];
         succeeds(at, &[&["--text", "--type", key, "in.txt"][..], &to].concat());
@@ -290,7 +290,7 @@ fn columns_in_and_out() {
 #[cfg(feature = "parquet")]
 const WRITTEN: [&str; 2] = ["polars.parquet", "polars.arrow"];
 
-/// Copies them to `folder`.
+/// Copies the files of [`WRITTEN`] to `folder`.
 #[cfg(feature = "parquet")]
 fn written(folder: &Path) {
     for name in WRITTEN {
@@ -305,7 +305,7 @@ fn columns_that_another_library_wrote() {
     let folder = tempfile::tempdir().unwrap();
     let at = folder.path();
     written(at);
-    // As `tests/columns/make.py` has them.
+    // The keys that `tests/columns/make.py` wrote.
     let expected = [
         ("key", "0\t40\n3\t40\n7\t80\n18446744073709551615\t40\n"),
         ("signed", "-9223372036854775808\t40\n-3\t40\n0\t40\n7\t80\n"),
@@ -317,7 +317,7 @@ fn columns_that_another_library_wrote() {
             succeeds(at, &[&["--column", column, name][..], &text].concat());
             assert_eq!(fs::read_to_string(at.join("counts.txt")).unwrap(), counts, "{name}");
         }
-        // Both kinds of file are one input.
+        // A Parquet and an Arrow file can be inputs of one run.
         let both = ["--column", column, WRITTEN[0], WRITTEN[1], "--count-only"];
         assert_eq!(succeeds(at, &both).stdout, b"4\n");
     }
@@ -368,7 +368,7 @@ fn a_bad_column_is_named() {
         column("word", &[name], &format!("{name}: column word is "));
         column("real", &[name], &format!("{name}: column real is "));
     }
-    // The file that is at fault among several, by name or by type.
+    // The message names the bad file among several, for a wrong name or a wrong type.
     fs::write(at.join("in.txt"), "1\n2\n").unwrap();
     for (key, words) in
         [("i32", "other.parquet: column key is i32, not u64"), ("u64", "other.parquet: has no")]

@@ -1,5 +1,5 @@
-//! `spec unique` on hostile ground: limits of every kind, other users, planted
-//! files, files that are not what they say.
+//! `spec unique` in hostile conditions: limits of every kind, other users, planted files,
+//! files whose content is not what their name says.
 
 #![cfg(unix)]
 
@@ -10,9 +10,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// What takes longer hangs.
+/// A run that takes longer counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// A process that is dead, as long as nobody has started as many.
+/// The number of a process that does not exist, unless millions of processes were started.
 const DEAD: u32 = 4_000_000;
 
 const SPEC: &str = env!("CARGO_BIN_EXE_spec");
@@ -25,7 +25,7 @@ fn spec(folder: &Path, arguments: &[&str]) -> Command {
     command
 }
 
-/// The program, started by a shell that does `before` first.
+/// A command for the program, started by a shell that first runs `before`.
 fn spec_after(folder: &Path, before: &str, arguments: &str) -> Command {
     let mut command = Command::new("sh");
     let run =
@@ -35,7 +35,7 @@ fn spec_after(folder: &Path, before: &str, arguments: &str) -> Command {
     command
 }
 
-/// Runs to the end, which comes soon.
+/// Runs a command to its end, which must come soon.
 #[track_caller]
 fn run(command: &mut Command) -> Output {
     let mut child = command.spawn().unwrap();
@@ -66,20 +66,20 @@ fn succeeds(command: &mut Command) -> Output {
     output
 }
 
-/// Fails with one sentence that contains `expected`, and no signal.
+/// Runs a command that must fail with one sentence that contains `expected`, and not by a signal.
 #[track_caller]
 fn refused(command: &mut Command, expected: &str) {
     let output = run(command);
     let stderr = words(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{}: {stderr}", output.status);
-    // A software renderer that is named is a warning, and no error.
+    // Naming a software renderer gives a warning, which is no error.
     let is_warning = |line: &&str| line.starts_with("warning: wgpu:");
     let lines: Vec<&str> = stderr.trim_end().lines().filter(|line| !is_warning(line)).collect();
     assert!(lines[0].starts_with("error: ") && lines[0].contains(expected), "{stderr}");
     assert_eq!(lines.len(), 1, "{stderr}");
 }
 
-/// A folder with a folder for temporary files.
+/// A folder for a test, with a folder for temporary files.
 fn folder() -> tempfile::TempDir {
     let folder = tempfile::tempdir().unwrap();
     fs::create_dir(folder.path().join("temp")).unwrap();
@@ -102,13 +102,13 @@ fn mode(path: &Path) -> u32 {
     fs::symlink_metadata(path).unwrap().permissions().mode() & 0o7777
 }
 
-/// A control group of its own with a limit of memory, gone when the test is.
+/// A control group with a limit of memory, removed at the end of the test.
 #[cfg(target_os = "linux")]
 struct Group(PathBuf);
 
 #[cfg(target_os = "linux")]
 impl Group {
-    /// `None`, and a word why, where this user may make none.
+    /// `None`, with a message, if this user may not make control groups.
     fn make(limit: u64, test: &str) -> Option<Group> {
         let name = format!("spec-test-{}-{test}", std::process::id());
         let of_memory = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
@@ -148,7 +148,7 @@ impl Drop for Group {
 fn the_default_of_memory_is_what_the_container_has() {
     let folder = folder();
     let at = folder.path();
-    // Holes and a few keys: what is taken is the program's own.
+    // A sparse file with a few keys, so that only the program itself takes memory.
     let mut file = File::create(at.join("keys")).unwrap();
     file.write_all(&keys(1000)).unwrap();
     file.set_len(400 << 20).unwrap();
@@ -162,7 +162,7 @@ fn the_default_of_memory_is_what_the_container_has() {
     assert!(summary["peak_memory"].as_u64().unwrap() < limit, "{summary}");
 }
 
-/// The system would end it with SIGKILL.
+/// Beyond the limit, the system would end the program with SIGKILL.
 #[cfg(target_os = "linux")]
 #[test]
 fn no_more_memory_is_taken_than_the_container_has() {
@@ -173,7 +173,7 @@ fn no_more_memory_is_taken_than_the_container_has() {
     file.set_len(400 << 20).unwrap();
     let limit = 200 << 20;
     let Some(group) = Group::make(limit, "asked") else { return };
-    // In a group within the one that has the limit.
+    // A group within the group that has the limit.
     let inner = Group(group.0.join("inner"));
     fs::create_dir(&inner.0).unwrap();
     let join = format!("echo $$ >{}", inner.0.join("cgroup.procs").display());
@@ -233,7 +233,7 @@ fn nobody_else_may_read_what_is_unfinished() {
     }
 }
 
-/// A run that has spilled and waits for more, its spilled files as they stay until then.
+/// A run that has spilled keys and waits for more input, and its spilled files.
 fn spilled(at: &Path, arguments: &str) -> (Child, std::process::ChildStdin, Vec<PathBuf>) {
     let mut command = spec_after(at, "true", arguments);
     let mut child = command.stdin(Stdio::piped()).spawn().unwrap();
@@ -249,7 +249,7 @@ fn spilled(at: &Path, arguments: &str) -> (Child, std::process::ChildStdin, Vec<
     };
     let start = Instant::now();
     let (mut before, mut same) = (files(), 0);
-    // Nothing has been written for a while.
+    // Waits until nothing has been written for a while.
     while same < 10 {
         assert!(start.elapsed() < PATIENCE);
         std::thread::sleep(Duration::from_millis(50));
@@ -311,8 +311,8 @@ fn damage_to_what_is_spilled_is_an_error_that_leaves_nothing() {
     }
 }
 
-/// What is on a terminal of so many columns after these bytes, line by line; and how
-/// long a line was at most.
+/// The lines on a terminal of `columns` columns after the bytes `sent`; and the length of the
+/// longest line at any time.
 #[cfg(target_os = "linux")]
 fn on_screen(sent: &str, columns: usize) -> (Vec<String>, usize) {
     let (mut lines, mut row, mut column, mut longest) = (vec![Vec::new()], 0, 0, 0);
@@ -367,7 +367,7 @@ fn progress_fits_the_terminal_and_leaves_nothing_after_ctrl_c() {
         };
         let mut pipe = File::options().write(true).open(at.join("in")).unwrap();
         pipe.write_all(&keys(3_000_000)).unwrap();
-        // Until a bar is there.
+        // Waits until there is a bar.
         std::thread::sleep(Duration::from_millis(2500));
         let mut keyboard = child.stdin.take().unwrap();
         keyboard.write_all(b"\x03").unwrap();
@@ -398,7 +398,7 @@ fn planted_files_neither_hang_a_run_nor_are_touched() {
     let locked = at.join("temp").join(format!("spec-unique-{}", name(2)));
     fs::create_dir(&locked).unwrap();
     make_pipe(&locked.join("owner"));
-    // Links that lead to what is precious.
+    // Links to files that must not be changed.
     fs::create_dir(at.join("mine")).unwrap();
     fs::write(at.join("mine/owner"), b"precious").unwrap();
     symlink(at.join("mine"), at.join("temp").join(format!("spec-unique-{}", name(3)))).unwrap();
@@ -455,7 +455,7 @@ fn a_limit_of_open_files_is_an_error_that_leaves_nothing() {
     }
 }
 
-/// As a user that may start so few threads, which the superuser is not.
+/// Runs as a user that may start only a few threads. The limit does not apply to the superuser.
 #[cfg(target_os = "linux")]
 #[test]
 fn a_limit_of_threads_is_an_error() {
@@ -468,7 +468,7 @@ fn a_limit_of_threads_is_an_error() {
         fs::set_permissions(path, PermissionsExt::from_mode(0o777)).unwrap();
     }
     fs::copy(SPEC, at.join("spec")).unwrap();
-    // Nobody else has this number.
+    // No other user has this number.
     let as_user = |limit: u32| {
         let mut command = Command::new("bash");
         let run = format!(
@@ -501,11 +501,11 @@ fn a_limit_of_threads_is_an_error() {
     assert!(failed > 0, "no limit was too low");
 }
 
-/// A user that nobody is.
+/// The number of a user that does not exist.
 const STRANGER: Option<u32> = Some(54_321);
 
-/// Gives a file, or a link itself, to others; says so and is false where this user may
-/// not.
+/// Gives a file (or a link itself) to another user or group. If this user may not, prints a
+/// message and returns false.
 fn give(path: &Path, user: Option<u32>, group: Option<u32>) -> bool {
     let given = std::os::unix::fs::lchown(path, user, group).is_ok();
     if !given {
@@ -533,7 +533,7 @@ fn the_mode_that_is_taken_over_gives_nobody_rights() {
         })
     };
     assert_eq!(replaced(0o640, None, None), Some(0o640));
-    // Who runs a program of raw keys as the user who sorted them?
+    // The set-user-ID bit and similar bits are not kept.
     assert_eq!(replaced(0o7777, None, None), Some(0o777));
     if let Some(mode) = replaced(0o666, STRANGER, None) {
         assert_eq!(mode, 0o644, "as its old owner would have it");
@@ -561,7 +561,7 @@ fn a_link_that_another_user_planted_is_not_what_is_replaced() {
     fs::set_permissions(&shared, PermissionsExt::from_mode(0o1777)).unwrap();
     symlink("../other", shared.join("out")).unwrap();
     symlink("shared/out", at.join("around")).unwrap();
-    // One's own is followed, as it is outside of such folders.
+    // The user's own link is followed, as outside of shared folders.
     succeeds(&mut spec(at, &["keys", "-o", "around", "--force"]));
     assert_eq!(fs::read(at.join("other")).unwrap().len(), 80);
     if !give(&shared.join("out"), STRANGER, None) {
@@ -574,7 +574,7 @@ fn a_link_that_another_user_planted_is_not_what_is_replaced() {
         assert_eq!(fs::read(at.join("other")).unwrap(), b"mine");
     }
     assert_eq!(names(&shared), ["out"]);
-    // Whose folder it is may put into it what they like.
+    // In a folder that only its owner can write, links are followed.
     fs::set_permissions(&shared, PermissionsExt::from_mode(0o755)).unwrap();
     succeeds(&mut spec(at, &["keys", "-o", "shared/out", "--force"]));
     assert_eq!(fs::read(at.join("other")).unwrap().len(), 80);
@@ -642,13 +642,13 @@ fn standard_streams_that_are_not_there() {
     refused(&mut with("<&-", "- -o out"), "stdin: cannot read: it is closed");
     refused(&mut with("0>other", "- -o out"), "stdin: cannot read: it is not open for reading");
     refused(&mut with("1<other", "keys -o -"), "stdout: cannot write: it is not open for writing");
-    // Nothing at all is something else.
+    // An empty stdin is no error.
     let output = succeeds(&mut with("</dev/null", "- --count-only"));
     assert_eq!(words(&output.stdout), "0\n");
     succeeds(&mut with(">/dev/null", "keys -o -"));
 }
 
-/// A device of wgpu, if there is one.
+/// The name of a wgpu device, if there is one.
 fn wgpu() -> Option<String> {
     let devices = spec::devices().into_iter().filter(|listing| listing.backend == "wgpu");
     let first = devices.flat_map(|listing| listing.devices.into_iter().flatten()).next();
@@ -670,7 +670,7 @@ fn too_little_memory_of_the_device_is_said_to_be_that() {
     }
 }
 
-/// A driver's threads are at work when the signal comes.
+/// The driver's own threads are running when the signal comes.
 #[test]
 fn a_signal_during_a_run_on_a_gpu_is_no_crash() {
     let folder = folder();
@@ -688,7 +688,7 @@ fn a_signal_during_a_run_on_a_gpu_is_no_crash() {
         assert!(Command::new("kill").args(["-s", "INT", &id]).status().unwrap().success());
         ends(&mut child);
         let status = child.wait().unwrap();
-        // Before it listens to signals, one ends it as any program.
+        // Before the program handles signals, a signal ends it like any program.
         let ended = status.code().is_some()
             || std::os::unix::process::ExitStatusExt::signal(&status) == Some(2);
         assert!(ended, "round {round}: {status}");

@@ -1,4 +1,4 @@
-//! `spec unique` in a pipeline, on what newcomers give it, and in logs.
+//! `spec unique` in a pipeline, with typical inputs of newcomers, and with logs.
 
 #![cfg(unix)]
 
@@ -28,8 +28,8 @@ fn succeeds(folder: &Path, arguments: &[&str]) -> Output {
     output
 }
 
-/// Runs what must fail with one sentence that contains `expected`, and leave no
-/// output.
+/// Runs a command that must fail with one sentence that contains `expected`, and must
+/// leave no output.
 #[track_caller]
 fn refused(folder: &Path, arguments: &[&str], expected: &str) {
     let output = run(folder, arguments);
@@ -49,7 +49,7 @@ fn raw(keys: &[u64]) -> Vec<u8> {
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
-    // As `gzip -0` has it: stored, in a member without a name.
+    // Stored blocks, as by `gzip -0`, in a member without a name.
     let mut packed = vec![0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 255];
     let mut chunks = bytes.chunks(0xFFFF).peekable();
     while let Some(chunk) = chunks.next() {
@@ -81,7 +81,7 @@ fn zstd(bytes: &[u8]) -> Vec<u8> {
     packed
 }
 
-/// How a Parquet or Arrow file is read, in a build that can do that or not.
+/// The hint for reading a Parquet or Arrow file, in a build with or without Parquet.
 const COLUMNS: &str = if cfg!(feature = "parquet") {
     "--column NAME reads a column of it"
 } else {
@@ -127,7 +127,7 @@ fn what_is_plainly_no_raw_key_is_refused() {
         &format!("p: is a Parquet file, not text; {COLUMNS}"),
     );
     refused(at, &["--text", "x", "-o", "out"], "x: is an xz file, not text; unpack it first");
-    // What could be keys is.
+    // Bytes that could be keys are taken as keys.
     fs::write(at.join("keys"), raw(&[0x31_5241_5041, 5, 0x0A31_0A32_0A33_0A34])).unwrap();
     assert_eq!(succeeds(at, &["keys", "--count-only"]).stdout, b"3\n");
 }
@@ -147,7 +147,7 @@ fn a_name_that_says_something_else_is_refused() {
         assert_eq!(fs::read(at.join(name)).unwrap(), raw(&[1, 3]));
         succeeds(at, &["--raw", "keys", "-o", name, "--force"]);
     }
-    // What would make it so: in a build without Parquet, another build.
+    // The hint for making the output Parquet; without Parquet, the hint is another build.
     let how = if cfg!(feature = "parquet") { "--output-format parquet makes it" } else { COLUMNS };
     for words in ["its name says Parquet", how] {
         refused(at, &["--text", "text", "-o", "y.parquet"], words);
@@ -192,7 +192,7 @@ fn keys_go_to_stdout_and_the_summary_to_stderr() {
     let output = spec(at, &["keys", "-o", "-"]).stdout(append).output().unwrap();
     assert!(words(&output.stderr).contains("same file as the input"));
     assert_eq!(fs::metadata(at.join("keys")).unwrap().len(), 24_000_000);
-    // A reader that leaves is no error with words.
+    // If the reader leaves, no message is printed.
     let mut child = spec(at, &["keys", "-o", "-"])
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
@@ -249,7 +249,7 @@ fn a_column_of_csv_and_text_with_a_header() {
     let counted = ["--csv", "--column", "the id", "--delimiter", ";", "b.csv.gz", "--skip-nulls"];
     let output = succeeds(at, &[&counted[..], &["--count-only"]].concat());
     assert!(words(&output.stderr).starts_with("nulls   "), "{}", words(&output.stderr));
-    // Who leaves out nulls and wants no words is told of none.
+    // With --skip-nulls and --quiet, skipped nulls are not reported.
     for more in [&["-o", "-", "-q"][..], &["--count-only", "-q"]] {
         let output = succeeds(at, &[&counted[..], more].concat());
         assert_eq!(words(&output.stderr), "", "{more:?}");
@@ -265,7 +265,7 @@ fn a_column_of_csv_and_text_with_a_header() {
     let first =
         "bad lines                  2, the first: ids.txt: line 4, column 1: 'f' is no digit";
     assert!(words(&output.stderr).contains(first), "{}", words(&output.stderr));
-    // What is missing is said even where nothing else is.
+    // Bad lines are reported even with --quiet.
     let quiet = succeeds(at, &[&skip[..], &["-", "--lenient", "--quiet"]].concat());
     assert!(words(&quiet.stderr).starts_with("bad lines"), "{}", words(&quiet.stderr));
     let json = ["--text", "--lenient", "ids.txt", "--count-only", "--json"];
@@ -314,7 +314,7 @@ fn bad_values_are_refused_in_words() {
     }
 }
 
-/// Threads that a process has, while it waits for input.
+/// The number of threads of a process that waits for input.
 #[cfg(target_os = "linux")]
 #[test]
 fn one_thread_is_one_thread() {
@@ -337,7 +337,7 @@ fn one_thread_is_one_thread() {
         names.collect::<Vec<_>>()
     };
     std::thread::sleep(std::time::Duration::from_millis(500));
-    // The main thread, the one that listens to signals, and the operator's one.
+    // The main thread, the thread that waits for signals, and the operator's thread.
     let names = names();
     assert!(names.len() <= 3, "{names:?}");
     drop(stdin);

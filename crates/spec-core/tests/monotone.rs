@@ -1,11 +1,11 @@
-//! How far the exact functions are from monotone, over all f32. Their documentation has
-//! the numbers; whoever changes a bit of them finds out here.
+//! How far the exact functions are from monotone, over all f32. The documentation of the
+//! functions states these numbers; these tests fail if a change of the functions changes them.
 
 use std::thread;
 
 use spec_core::exact;
 
-/// The float that is number `order` of all, from negative infinity up.
+/// The float with the index `order` in ascending order, from negative infinity on.
 fn float(order: u64) -> f32 {
     let order = order as u32;
     f32::from_bits(if order >> 31 == 1 { order & 0x7FFF_FFFF } else { !order })
@@ -16,16 +16,17 @@ fn order(value: f32) -> u64 {
     u64::from(if bits >> 31 == 1 { !bits } else { bits | 0x8000_0000 })
 }
 
-/// How many values lie below that of some smaller float, and by how many ulps at most.
+/// How many values are below the value of some smaller float, and by how many ulps at most.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Falls {
     count: u64,
     ulps: u32,
 }
 
-/// Falls of `f`, whose values are not negative, from `low` to `high`.
+/// Counts the falls of `f` from `low` to `high`. The values of `f` are not negative.
 fn falls(f: impl Fn(f32) -> f32 + Copy + Send, low: f32, high: f32) -> Falls {
-    // What a thread looks at before its part: no function here falls back further.
+    // The number of floats that a thread looks at before its part. No function here falls below
+    // a value that is further back.
     const BEFORE: u64 = 1 << 24;
     let (low, high) = (order(low), order(high));
     let threads = thread::available_parallelism().map_or(1, |n| n.get() as u64);
@@ -54,10 +55,10 @@ fn falls(f: impl Fn(f32) -> f32 + Copy + Send, low: f32, high: f32) -> Falls {
     })
 }
 
-/// Below `EXP_MIN` all are 0.
+/// Below `EXP_MIN` all values are 0.
 const LOW: f32 = exact::EXP_MIN;
-/// From here on e^-x is lost beside 1: sigmoid is constant, softplus is x and its root
-/// correctly rounded.
+/// From here on, 1 + e^-x rounds to 1: sigmoid is constant, softplus is x, and its square root
+/// is correctly rounded.
 const HIGH: f32 = 32.0;
 
 #[test]

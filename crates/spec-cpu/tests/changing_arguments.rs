@@ -20,11 +20,11 @@ use spec_core::ops::{
 use spec_core::{Address, DType, Descriptor, Source, Stream, Supports, TensorDesc};
 use spec_cpu::Cpu;
 
-/// Bytes before and behind each buffer that belong to nobody. A loop that leaves its buffer
-/// touches the nearest ones first.
+/// Unused bytes before and after each buffer. A loop that leaves its buffer changes the nearest
+/// of these bytes first.
 const FENCE: usize = 4096;
 const POISON: u8 = 0xC7;
-/// Threads of the operator: more than one, so that work is split, on a machine of one core too.
+/// Threads of the operator: more than one, so that work is split even on a machine with one core.
 const THREADS: usize = 3;
 /// Cases of an operator: the largest of many random ones, since a long call is changed more
 /// often than a short one.
@@ -44,14 +44,14 @@ impl Fenced {
         let words = (2 * FENCE + len).div_ceil(64);
         let mut words = vec![[u64::from_ne_bytes([POISON; 8]); 8]; words + 1];
         let first = words.as_mut_ptr().cast::<u8>();
-        // Aligned to a cache line, as the backend's own memory is.
+        // Aligned to a cache line, like the backend's own memory.
         let start = first.wrapping_add(FENCE + first.align_offset(64));
         Fenced { _words: words, start, len }
     }
 
     fn of(bytes: &[u8]) -> Self {
         let fenced = Fenced::new(bytes.len());
-        // SAFETY: `start` is followed by `len` bytes, which nobody else has yet.
+        // SAFETY: `len` bytes follow `start`, and nothing else uses them yet.
         unsafe { fenced.start.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
         fenced
     }
@@ -60,7 +60,7 @@ impl Fenced {
         Address::from(self.start)
     }
 
-    /// Whether both fences hold what they held at first.
+    /// Whether both fences still hold their first bytes.
     fn is_whole(&self) -> bool {
         let fence = |start: *mut u8| {
             // SAFETY: `FENCE` bytes from `start` on belong to `_words`, and only a defect
@@ -78,11 +78,12 @@ struct Target {
     size: usize,
     len: usize,
     images: Vec<Vec<u8>>,
-    /// How many of them come first that are the case's own: these are copied more often.
+    /// How many of the contents belong to the case itself. They come first and are copied more
+    /// often.
     sensible: usize,
 }
 
-// SAFETY: the writer thread is the only one that uses a `Target`.
+// SAFETY: only the writer thread uses a `Target`.
 unsafe impl Send for Target {}
 
 impl Target {
@@ -123,7 +124,7 @@ impl Target {
         };
         let range = from * self.size..to * self.size;
         // SAFETY: the range is within the argument, whose memory outlives the writer. The
-        // operator reads and writes it meanwhile: that race is what is tried here.
+        // operator reads and writes the memory at the same time; this race is what the test is for.
         unsafe {
             let to = self.start.add(range.start);
             to.copy_from_nonoverlapping(image[range.clone()].as_ptr(), range.len());
@@ -149,8 +150,9 @@ fn patience() -> Duration {
     Duration::from_secs_f64(asked.map_or(0.1, |seconds| seconds.parse().expect("a number")))
 }
 
-/// Calls an operator on a case's arguments for a while, which a writer overwrites. `others` are
-/// further contents of the argument of that name, which the writer overwrites more often.
+/// Calls an operator on a case's arguments for a while. Meanwhile a writer overwrites the
+/// arguments. `others` are further contents of the named arguments, which the writer overwrites
+/// more often.
 fn disturb<O: Subject>(case: &Case<O>, others: &[(&str, Vec<Data>)], seed: u64)
 where
     Cpu: Supports<O>,
@@ -186,15 +188,15 @@ where
                 targets[of[rng.below(of.len())]].overwrite(&mut rng);
             }
         });
-        // Also when a call panics, so that the writer ends.
+        // Dropping the guard ends the writer, also when a call panics.
         let _stopped = Stopped(stop);
         let start = Instant::now();
         while start.elapsed() < patience() {
             let call = || {
                 let mut named = Named(arguments, Box::new(|at| addresses[at]));
                 let named = O::addresses_from(&mut named)?;
-                // SAFETY: each address is valid for what its descriptor spans, and nothing
-                // overlaps. That another thread writes there is what is tried here.
+                // SAFETY: each address is valid for the span of its descriptor, and nothing
+                // overlaps. The writer thread changes the arguments on purpose.
                 unsafe { descriptor.call_at(scratch, named, Stream::default()) }
             };
             pool.install(call).unwrap();
@@ -239,7 +241,7 @@ fn adjust_logits() {
 #[test]
 fn deduplicate_topk() {
     disturb_random::<DeduplicateTopk>();
-    // Small values take a bitmap, whose size a first reading decides.
+    // For small values the operator uses a bitmap, whose size depends on a first reading.
     let values = |high: i32| (0..8 * 2048).map(|i| i * 7919 % high).collect::<Vec<i32>>();
     let case = Case::new(DeduplicateTopk::new().mtp_step(2))
         .input("indices", Tensor::matrix(values(1000), 8, 2048))
@@ -256,7 +258,7 @@ fn hybrid_mtp_ngram() {
 #[test]
 fn indexer_topk() {
     disturb_random::<IndexerTopk>();
-    // Fewer scores are gathered than a row has, by what a first reading found.
+    // A first reading decides how many scores are gathered, fewer than a row has.
     let scores = |f: fn(usize) -> f32| (0..2 * 40_000).map(f).collect::<Vec<f32>>();
     let alike = scores(|i| if i % 16 == 0 { 1.0 } else { 0.0 });
     let others = vec![scores(|_| 1.0).into(), scores(|_| 2.0).into(), scores(|i| i as f32).into()];
@@ -269,7 +271,7 @@ fn indexer_topk() {
 #[test]
 fn moe_align() {
     disturb_random::<MoeAlign>();
-    // All picks go to the last expert, behind which there is little room.
+    // All picks go to the last expert, after which there is little room.
     let (tokens, align) = (10_000, MoeAlign::new(8, 16));
     let ids = |expert: fn(i32) -> i32| (0..4 * tokens as i32).map(expert).collect::<Vec<i32>>();
     let capacity = align.capacity(4 * tokens).unwrap();
@@ -374,7 +376,8 @@ fn unique() {
             let keys = |f: &dyn Fn(u64) -> u64| {
                 Rng::integers(dtype, (0..KEYS as u64).map(|i| f(i).cast_signed()).collect())
             };
-            // Few keys and many, in order and not, and some that a sample finds often.
+            // Few distinct keys and many, sorted and unsorted, and some that are frequent in a
+            // sample.
             let others = vec![
                 keys(&|i| i / 3),
                 keys(&|i| KEYS as u64 - i),

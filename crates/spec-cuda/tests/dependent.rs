@@ -1,5 +1,5 @@
-//! Calls that may be launched while the one before them runs wait for what that one
-//! writes.
+//! A call that may be launched while the previous call runs waits for the results of the
+//! previous call.
 
 mod common;
 
@@ -15,7 +15,7 @@ const EXPERTS: usize = 256;
 const TOPK: usize = 8;
 const BLOCK: usize = 16;
 
-/// A router, and the lists of what it chose.
+/// A router, and the grouping of its picks by expert.
 struct Layer {
     route: Ready<TopkRouter>,
     align: Ready<MoeAlign>,
@@ -72,7 +72,7 @@ impl Layer {
 fn a_call_reads_what_the_one_before_it_wrote() {
     let Some(cuda) = cuda() else { return };
     let foreign = Foreign::new(&cuda);
-    // One launch and three; many layers into the same memory of the router.
+    // `moe_align` with one launch and with three; many layers share the router's memory.
     for tokens in [1, 300, 4096, 40_000] {
         let mut random = Random(tokens as u64);
         let mut floats = |count: usize| -> Vec<f32> {
@@ -91,7 +91,7 @@ fn a_call_reads_what_the_one_before_it_wrote() {
             })
             .collect();
         for (x, want) in layers.iter().zip(&want) {
-            // What another layer left would be found.
+            // Results that another layer left in this memory would be noticed.
             let graph = foreign.capture(|_| {
                 for other in layers.iter().chain([x]) {
                     layer.run(other, &bias, || foreign.stream().dependent_launch());

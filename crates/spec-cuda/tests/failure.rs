@@ -1,5 +1,5 @@
-//! A kernel that fails after its call has returned. Alone in its program: the
-//! device's context is lost with it.
+//! A kernel that fails after its call has returned. The test is alone in its program,
+//! because the failure destroys the device's context.
 
 mod common;
 
@@ -14,8 +14,8 @@ fn a_late_failure_is_reported_in_the_drivers_words() {
     let operator = DeduplicateTopk::new().mtp_step(1);
     let descriptor = Descriptor::create(&cuda, &operator, &operator.tensors(1, 4)).expect("valid");
     let mut output = Array::<i32>::new(&cuda, 4);
-    // SAFETY: it is not: the address is nobody's, which is the point. The
-    // device refuses the access and stops the kernel.
+    // SAFETY: the address is invalid on purpose. The device refuses the access and
+    // stops the kernel, so no memory is touched.
     let nowhere = unsafe { View::from_address(DType::I32, 4, cuda.info().device, 0x10) };
     let buffers = Buffers::new(nowhere, output.view_mut());
     let enqueued = descriptor.call(ViewMut::empty(), buffers);
@@ -26,7 +26,7 @@ fn a_late_failure_is_reported_in_the_drivers_words() {
         assert!(error.to_string().contains("illegal memory access"), "{error}");
     };
     expect_failure(cuda.synchronize());
-    // And again at every call after it.
+    // Every later call fails too.
     let input = nowhere;
     let buffers = Buffers::new(input, output.view_mut());
     expect_failure(descriptor.call(ViewMut::empty(), buffers));

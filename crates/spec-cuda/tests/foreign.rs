@@ -1,4 +1,4 @@
-//! Memory and streams that are not ours, and what is wrong with them.
+//! Memory and streams of other frameworks, good and bad ones.
 
 mod common;
 
@@ -23,8 +23,8 @@ fn foreign_pointers_and_streams_are_used_in_place() {
     let output = Array::<i32>::new(&cuda, 6);
     let operator = DeduplicateTopk::new().mtp_step(2);
     let descriptor = Descriptor::create(&cuda, &operator, &operator.tensors(1, 3)).expect("valid");
-    // SAFETY: both arrays outlive the call, which is waited for; nobody else
-    // touches them.
+    // SAFETY: both arrays outlive the call, and the test waits for the call; nothing
+    // else uses them.
     let buffers = unsafe {
         Buffers::new(
             cuda.foreign_view(DType::I32, 6, address(&input)).expect("ours"),
@@ -49,7 +49,7 @@ fn foreign_pointers_are_checked() {
     assert_eq!(status(1000, start), Ok(()));
     assert_eq!(status(0, 0), Ok(()));
     assert_eq!(status(1, 0), Err(Status::NullPointer));
-    // The driver knows allocations, which it may round up, but not by 2^40.
+    // The driver may round up the size of an allocation, but not to 2^40.
     assert_eq!(status(1 << 40, start), Err(Status::BadTensorShape));
     assert_eq!(status(usize::MAX, start), Err(Status::BadTensorShape));
     assert_eq!(status(4, host.as_ptr().addr() as u64), Err(Status::DeviceTypeNotSupported));
@@ -85,16 +85,16 @@ fn wrong_buffers_and_streams_are_refused() {
     assert_eq!(status(misaligned, Stream::default()), Err(Status::BadParam));
     assert_eq!(status(short, Stream::default()), Err(Status::BadTensorShape));
     let object = 5u8;
-    // SAFETY: an object that no CUDA call takes.
+    // SAFETY: every CUDA call refuses the object before using it.
     let view = unsafe { View::from_object(DType::I32, 4, cuda.info().device, &object, 0) };
     assert_eq!(status(view, Stream::default()), Err(Status::DeviceTypeNotSupported));
-    // SAFETY: as above.
+    // SAFETY: the calls refuse these streams before using them.
     let streams = unsafe { [Stream::from_raw(elsewhere, 0), Stream::from_raw(Device::CPU, 0)] };
     let [other_device, other_backend] = streams;
     assert_eq!(status(input.view(), other_device), Err(Status::BadParam));
     assert_eq!(status(input.view(), other_backend), Err(Status::DeviceTypeNotSupported));
     let mut recorder = 5u8;
-    // SAFETY: a recorder of nothing belongs to whatever device is named.
+    // SAFETY: the call refuses a recording object before using it.
     let recording = unsafe { Stream::from_object(cuda.info().device, &mut recorder) };
     assert_eq!(status(input.view(), recording), Err(Status::DeviceTypeNotSupported));
     assert_eq!(status(input.view(), Stream::default()), Ok(()));
@@ -103,7 +103,7 @@ fn wrong_buffers_and_streams_are_refused() {
 
 #[test]
 fn absent_devices_are_errors() {
-    // Without a driver too: an error, never a panic.
+    // An error and never a panic, also without a driver.
     let error = spec_cuda::Cuda::open(1000).expect_err("no machine has that many");
     assert_eq!(error.status(), Status::DeviceNotFound);
     match spec_cuda::devices() {

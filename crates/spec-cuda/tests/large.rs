@@ -1,7 +1,7 @@
-//! More than 2^31 elements. Patterns are repeated by copies on the device, so
-//! that the results are known and nothing large crosses the host link.
+//! Inputs of more than 2^31 elements. Copies on the device repeat a pattern, so that
+//! the results are known and no large data go between host and device.
 //!
-//! Ignored unless asked for: each needs some 30 GB of device memory.
+//! The tests are ignored by default: each needs about 30 GB of device memory.
 
 mod common;
 
@@ -15,7 +15,7 @@ use spec_core::ops::{
 use spec_core::{Backend, DType, Element, Place, Stream, TensorDesc};
 use spec_cuda::Cuda;
 
-/// Elements whose indices no 32-bit integer holds, signed or not.
+/// A number of elements whose indices do not fit an i32.
 const MANY: usize = (1 << 31) + 12_345;
 
 fn address<T: Element>(array: &Array<T>) -> u64 {
@@ -25,7 +25,7 @@ fn address<T: Element>(array: &Array<T>) -> u64 {
     }
 }
 
-/// Copies within the device, in elements of `T`.
+/// Copies `len` elements of `T` within the device.
 fn copy<T: Element>(to: &Array<T>, at: usize, from: &Array<T>, start: usize, len: usize) {
     assert!(at + len <= to.len() && start + len <= from.len());
     let size = size_of::<T>();
@@ -44,7 +44,7 @@ fn copy<T: Element>(to: &Array<T>, at: usize, from: &Array<T>, start: usize, len
     assert_eq!(code, sys::CUresult::CUDA_SUCCESS);
 }
 
-/// `len` elements that repeat `pattern`.
+/// An array of `len` elements that repeats `pattern`.
 fn repeat<T: Element>(cuda: &Cuda, pattern: &[T], len: usize) -> Array<T> {
     let mut array = Array::new(cuda, len);
     array.set(pattern);
@@ -57,7 +57,7 @@ fn repeat<T: Element>(cuda: &Cuda, pattern: &[T], len: usize) -> Array<T> {
     array
 }
 
-/// The elements from `start` on.
+/// The `len` elements from `start` on.
 fn part<T: Element>(cuda: &Cuda, array: &Array<T>, start: usize, len: usize) -> Vec<T> {
     let piece = Array::new(cuda, len);
     copy(&piece, 0, array, start, len);
@@ -69,7 +69,7 @@ fn part<T: Element>(cuda: &Cuda, array: &Array<T>, start: usize, len: usize) -> 
 fn more_keys_than_32_bits_count() {
     let Some(cuda) = cuda() else { return };
     let mut random = Random(11);
-    // Distinct, by an odd factor; the rest of the last repetition stays out.
+    // The keys of a period are distinct, because the factor is odd.
     let period = 1 << 20;
     let factor = random.next() as u32 | 1;
     let pattern: Vec<u32> = (0..period as u32).map(|i| i.wrapping_mul(factor)).collect();
@@ -103,7 +103,7 @@ fn more_indices_than_32_bits_count() {
     let (steps, k, period) = (4, 2048, 64);
     let n = steps * k;
     let batch = MANY / n + 1;
-    // One request of the pattern in a small range, the next anywhere.
+    // Requests alternate: values in a small range, and values anywhere.
     let pattern: Vec<i32> = (0..period * n)
         .map(|i| random.below(if i / n % 2 == 0 { 1 << 18 } else { 1 << 32 }) as u32 as i32)
         .collect();
@@ -147,7 +147,7 @@ fn more_logits_than_32_bits_count() {
     let period = 64;
     let tokens = MANY.div_ceil(EXPERTS * period) * period;
     let mut logits = || random.vec(period * EXPERTS, |r| r.unit() * 8.0 - 4.0);
-    // The last tokens are others than those that a wrapped index would find.
+    // The last tokens differ from the tokens that a wrapped index would find.
     let (first, last) = (Array::from(&cuda, &logits()), Array::from(&cuda, &logits()));
     let x = repeat(&cuda, &first.get(), tokens * EXPERTS);
     copy(&x, (tokens - period) * EXPERTS, &last, 0, period * EXPERTS);
@@ -163,7 +163,7 @@ fn more_logits_than_32_bits_count() {
 const VOCAB: usize = 151_936;
 const DRAFTS: usize = 4;
 
-/// Emitted tokens of requests that all draft the same tokens and draw the same
+/// The emitted tokens of requests that all have the same drafts and the same random
 /// numbers, so that only their distributions differ.
 fn verify(cuda: &Cuda, operator: &RejectionSample, target: &Array<f32>) -> Array<i32> {
     let tokens = target.len() / VOCAB;
@@ -203,7 +203,7 @@ fn more_probabilities_than_32_bits_count() {
     let mut random = Random(14);
     let request = DRAFTS * VOCAB;
     let batch = MANY / request + 1;
-    // Three drafts are likely, the fourth is not: it is recovered.
+    // Three drafts are likely. The fourth is unlikely, so it is rejected and recovered.
     let mut distributions = || {
         let mut rows = random.vec(request, |r| r.unit() / VOCAB as f32);
         (0..DRAFTS - 1).for_each(|t| rows[t * VOCAB + t * 1000] = 0.9);

@@ -1,6 +1,6 @@
-//! What the blocks of a launch leave for each other is gone when it is captured and
-//! replayed: matches that move between the replays are found where they are, and texts that grow
-//! from replay to replay are those of decoding without a graph.
+//! A replay of a captured launch must not use values that blocks left for each other in an earlier
+//! replay. Matches that move between replays are found at their new place, and texts that grow from
+//! replay to replay equal those of decoding without a graph.
 
 mod common;
 
@@ -13,16 +13,16 @@ use spec_core::ops::prompt_lookup::{self, Occurrence};
 use spec_core::ops::{NgramMatch, PromptLookup, ngram_match};
 use spec_core::{Backend, DType};
 
-/// So long that several blocks search each.
+/// The length of a text: so long that several blocks search each text.
 const LENGTH: usize = 100_000;
 const REQUESTS: usize = 2;
 const PATTERN: [i64; 3] = [1, 2, 3];
 const DRAFTS: usize = 4;
 const REPLAYS: u64 = 1000;
-/// Tokens at place `i` where no pattern is: none twice in a text.
+/// Tokens outside of patterns start at this number; none occurs twice in a text.
 const OTHERS: i64 = 10;
 
-/// Texts that end with the pattern, and where else they have it.
+/// Texts that end with the pattern, and the other places of the pattern.
 struct Texts {
     tokens: Array<i64>,
     places: [Vec<usize>; REQUESTS],
@@ -43,7 +43,7 @@ impl Texts {
         self.tokens.memory.write_at(at, bytes).expect("a copy to the device");
     }
 
-    /// Puts patterns elsewhere: none, one or many.
+    /// Moves the patterns to new places: none, one or many per text.
     fn change(&mut self) {
         for request in 0..REQUESTS {
             for place in std::mem::take(&mut self.places[request]) {
@@ -114,7 +114,7 @@ fn ngram_match_finds_what_moved() {
     let tensors = operator.tensors(REQUESTS, LENGTH, 8, DRAFTS + 1);
     let mut ready = Ready::new(&cuda, &operator, &tensors);
     let mut texts = Texts::new(&cuda);
-    // The prompt's last three tokens are no hit: nothing follows them.
+    // The last three tokens of the prompt are no match, because nothing follows them.
     let input_ids_len = Array::from(&cuda, &[LENGTH as i64; REQUESTS]);
     let all = Array::from(&cuda, &[0i64, 1, 2, 3, 0, 0, 0, 0].repeat(REQUESTS));
     let starts = Array::from(&cuda, &[0i64; REQUESTS]);
@@ -154,8 +154,9 @@ fn ngram_match_finds_what_moved() {
     }
 }
 
-/// The chain from logits to the drafts of the next step is captured once. Lengths, counts and what
-/// has finished change from replay to replay, and later requests take the memory of earlier ones.
+/// The chain from logits to the drafts of the next step is captured once. Lengths, counts and
+/// finished requests change from replay to replay, and later requests reuse the memory of earlier
+/// ones.
 #[test]
 fn one_graph_serves_every_decode_step() {
     const MAX_LEN: usize = 150;

@@ -1,6 +1,6 @@
-//! `deduplicate_topk` and `unique` against sorted sets, over the sizes and
-//! ranges that choose between their ways of working, twenty times each: no bit
-//! may change from one call to the next.
+//! Compares `deduplicate_topk` and `unique` with sorted sets, over the sizes and ranges at
+//! which they change their algorithm. Each call is made twenty times, and no bit may change
+//! from one call to the next.
 
 mod common;
 
@@ -11,7 +11,7 @@ use spec_core::ops::{DeduplicateTopk, Unique, unique};
 use spec_core::{Backend, DType, Element, Stream, TensorDesc};
 use spec_cuda::Cuda;
 
-/// Calls of each case; `SPEC_REPEATS` sets fewer, for a sanitizer's sake.
+/// Calls of each case; `SPEC_REPEATS` sets another number, such as fewer under a sanitizer.
 fn repeats() -> usize {
     std::env::var("SPEC_REPEATS").ok().and_then(|n| n.parse().ok()).unwrap_or(20)
 }
@@ -31,7 +31,7 @@ fn expected_rows(indices: &[i32], batch: usize) -> (Vec<i32>, Vec<i32>) {
     (rows, counts)
 }
 
-/// One shape, packed or with gaps between rows.
+/// Checks one shape, with packed rows or with gaps between rows.
 fn check_rows(cuda: &Cuda, indices: &[i32], batch: usize, steps: usize, k: usize, gap: usize) {
     let operator = DeduplicateTopk::new().mtp_step(steps);
     let (rows, stride, n) = (batch * steps, k + gap, steps * k);
@@ -192,8 +192,8 @@ fn keys_are_made_unique() {
     cuda.synchronize().expect("no error left");
 }
 
-/// Keys that ascend, nearly ascend, repeat or bunch, in as many as take one
-/// partition and two: each way on from the survey of them.
+/// Keys that ascend, nearly ascend, repeat or bunch, in numbers that need one partition
+/// and two: together they take every route that the survey can choose.
 #[test]
 fn awkward_keys_are_made_unique() {
     let Some(cuda) = cuda() else { return };
@@ -201,13 +201,13 @@ fn awkward_keys_are_made_unique() {
     for n in [9217, 300_000, 3_000_000] {
         let step = u64::MAX / n as u64;
         let ascending: Vec<u64> = (0..n as u64).map(|i| i / 8 * 7 * step).collect();
-        // What only the last key, or one in the middle, puts out of order.
+        // Keys that are out of order only at the end, or only in the middle.
         let mut last_is_low = ascending.clone();
         last_is_low[n - 1] = 0;
         let mut swapped = ascending.clone();
         swapped.swap(n / 2, n / 2 + 8);
         let descending: Vec<u64> = ascending.iter().rev().copied().collect();
-        // A few keys most of the time, and that with each key's share falling.
+        // A few keys are most of the input; and keys whose shares fall from one to the next.
         let heavy = random.vec(n, |r| {
             let key = r.next();
             if key % 2 == 0 { key % 128 * step } else { key }
@@ -216,14 +216,14 @@ fn awkward_keys_are_made_unique() {
             let (key, bits) = (r.next(), r.below(64));
             (key >> bits).wrapping_mul(0x9E37_79B9_7F4A_7C15)
         });
-        // Many keys close to each of some, which equals do not explain.
+        // Clusters of many close keys that are not equal.
         let clusters = random.vec(n, |r| r.below(50) << 58 | r.below(1 << 30));
-        // All of them in a corner of a range that a few keys span.
+        // Nearly all keys are in a corner of the range; a few keys span the rest.
         let mut corner = random.vec(n, |r| (1 << 40) + r.below(1 << 22));
         for i in (0..n).step_by(n / 9) {
             corner[i] = random.next();
         }
-        // Few keys to a bucket, often each; and bins that are far from even.
+        // Buckets with few distinct keys that occur often; and very uneven bins.
         let repeated = random.vec(n, |r| r.below(n as u64 / 40 + 1).wrapping_mul(step));
         let uneven = random.vec(n, |r| r.next() & !0xFFFF_FFFF_F000 | r.below(4) << 40);
         let cases = [

@@ -10,7 +10,7 @@ use common::graph::Foreign;
 use spec_core::{Backend, Stream};
 use spec_cuda::Cuda;
 
-/// What a plain call on the handle's own stream gives for these inputs.
+/// The outputs of a plain call on the handle's own stream for these inputs.
 fn expected(cuda: &Cuda, case: &mut dyn Call, seed: u64) -> Vec<u8> {
     case.fill(seed);
     case.run(Stream::default());
@@ -25,7 +25,7 @@ fn a_captured_call_follows_its_inputs() {
     for (name, mut case) in cases::all(&cuda) {
         let want: Vec<_> = (1..=4).map(|seed| expected(&cuda, &mut *case, seed)).collect();
         assert!(want.windows(2).all(|w| w[0] != w[1]), "{name}: the inputs change nothing");
-        // Captured while other inputs lie there; nothing runs yet.
+        // The capture happens with other inputs in memory; nothing runs yet.
         case.fill(99);
         let graph = foreign.capture(|stream| case.run(stream));
         for round in 0..20 {
@@ -40,7 +40,7 @@ fn a_captured_call_follows_its_inputs() {
 
 #[test]
 fn a_first_call_can_be_captured() {
-    // A handle of its own, whose kernels have never run.
+    // A new handle, whose kernels have never run.
     let Some(cuda) = cuda() else { return };
     let foreign = Foreign::new(&cuda);
     for (name, mut case) in cases::all(&cuda) {

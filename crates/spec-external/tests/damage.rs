@@ -1,4 +1,4 @@
-//! What is spilled, damaged between spilling and merging: the run ends with one
+//! Spilled files are damaged between spilling and merging: the run ends with one
 //! sentence that names the file, and leaves no output and no temporary file.
 
 #![cfg(unix)]
@@ -16,15 +16,15 @@ use spec::dtype::as_bytes;
 use spec_external::raw::{self, RawSink};
 use spec_external::{Distinct, Error, Key, Output, Phase, Result, Summary};
 
-/// The least memory that will do, and keys that do not fit in it.
+/// The least limit of memory that a run accepts, and a number of keys that does not fit in it.
 const LITTLE: u64 = 6 << 20;
 const KEYS: usize = 500_000;
-/// What takes longer hangs.
+/// A run that takes longer counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
-/// What is said of a block that is not what was written.
+/// The message for a block that is not what was written.
 const CHANGED: &str = "is not what was written there: the disk or the memory is faulty";
 
-/// Numbers without a pattern.
+/// A generator of pseudo-random numbers.
 struct Random(u64);
 
 impl Random {
@@ -62,8 +62,8 @@ impl Case {
         Case { folder, options, counts }
     }
 
-    /// Runs, and lets `damage` loose on the folder of spilled runs when the merge
-    /// of that number begins.
+    /// Runs, and calls `damage` with the folder of spilled runs when the merge number
+    /// `merge` begins.
     fn run<K: Key>(&self, merge: usize, damage: impl FnOnce(&Path) + Send) -> Result<Summary> {
         let damage = Mutex::new((0, Some(damage)));
         let progress = |phase: Phase, done: u64, _: Option<u64>| {
@@ -96,8 +96,8 @@ impl Case {
         })
     }
 
-    /// The run fails, with a sentence about the file that `damage` returns which
-    /// contains `words`, and nothing is left of it.
+    /// Checks that the run fails with a sentence that names the file that `damage` returns
+    /// and contains `words`, and that the run leaves no files.
     #[track_caller]
     fn fails<K: Key>(&self, words: &str, damage: impl FnOnce(&Path) -> PathBuf + Send) {
         let mut damaged = PathBuf::new();
@@ -118,7 +118,7 @@ impl Case {
     }
 }
 
-/// Files of keys or counts.
+/// The files of keys or of counts in a folder.
 fn files(folder: &Path, kind: &str) -> Vec<PathBuf> {
     let files = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> =
@@ -128,7 +128,7 @@ fn files(folder: &Path, kind: &str) -> Vec<PathBuf> {
     files
 }
 
-/// One of the files, and its length.
+/// A random one of these files, and its length.
 fn some(folder: &Path, kind: &str, random: &mut Random) -> (PathBuf, File, u64) {
     let mut files = files(folder, kind);
     let path = files.swap_remove(random.below(files.len() as u64) as usize);
@@ -137,8 +137,8 @@ fn some(folder: &Path, kind: &str, random: &mut Random) -> (PathBuf, File, u64) 
     (path, file, len)
 }
 
-/// Whether the keys come out is what the other tests show; this shows that damage is
-/// what makes these runs fail.
+/// Without damage the same runs succeed, so damage is what makes the runs of the other tests
+/// fail.
 #[test]
 fn without_damage_the_runs_succeed() {
     let mut random = Random(1);
@@ -156,7 +156,7 @@ fn one_flipped_bit<K: Key>(keys: &[K], rounds: u64, mut random: Random) {
         for round in 0..rounds {
             case.fails::<K>(CHANGED, |folder: &Path| {
                 let (path, file, len) = some(folder, kind, &mut random);
-                // The first and the last byte too.
+                // The first and the last byte are among the damaged ones.
                 let at = match round {
                     0 => 0,
                     1 => len - 1,
@@ -177,7 +177,7 @@ fn one_flipped_bit_anywhere() {
     let mut random = Random(2);
     let keys: Vec<u64> = (0..KEYS).map(|_| random.next()).collect();
     one_flipped_bit(&keys, 40, random);
-    // Where every neighbour of a key is a key as well, no order shows it.
+    // If all neighbouring numbers are keys too, a flipped bit need not break the order.
     let dense: Vec<i32> = (0..2 * KEYS as i32).map(|key| key ^ 0x5555).collect();
     one_flipped_bit(&dense, 10, Random(3));
 }
@@ -220,7 +220,7 @@ fn blocks_in_the_place_of_others() {
     let mut random = Random(5);
     let keys: Vec<u64> = (0..KEYS).map(|_| random.next()).collect();
     let case = Case::new(&keys, false);
-    // Ascending keys with a true checksum, but of another block, or another run.
+    // Ascending keys with a correct checksum, but of another block or another run.
     case.fails::<u64>(CHANGED, |folder: &Path| {
         let (path, file, len) = some(folder, "keys", &mut random);
         let block = 16 << 10;
@@ -235,7 +235,7 @@ fn blocks_in_the_place_of_others() {
         fs::rename(&files[0], &other).unwrap();
         fs::rename(&files[1], &files[0]).unwrap();
         fs::rename(&other, &files[1]).unwrap();
-        // Either may be read first.
+        // Either of the two files may be read first, so the message names the folder.
         folder.to_owned()
     });
 }
@@ -260,7 +260,7 @@ fn files_that_cannot_be_read() {
     }
 }
 
-/// A run that a merge of others has made is checked as those are.
+/// A run that was made by merging other runs is checked too.
 #[test]
 fn damage_to_what_was_merged_once() {
     let mut random = Random(7);

@@ -1,5 +1,5 @@
-//! Sources and sinks of a caller's own that fail, in the middle of things and on
-//! one thread: the run ends with what they said, and no other thread waits for it.
+//! Sources and sinks of a caller that fail in the middle of a run, on one thread: the run
+//! ends with their error, and no other thread waits forever.
 
 #![cfg(unix)]
 
@@ -12,13 +12,13 @@ use std::time::Duration;
 use spec::Handle;
 use spec_external::{Distinct, Error, Part, Place, Result, Sink, Source};
 
-/// Keys of a source, in so many parts.
+/// The keys of a source, and the number of its parts.
 const KEYS: u64 = 300_000;
 const PARTS: u64 = 40;
-/// What takes longer hangs.
+/// A run that takes longer counts as hanging.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What goes wrong, at some call of many.
+/// The kind of failure, at one call of many.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Failure {
     None,
@@ -30,7 +30,7 @@ enum Failure {
     PanicInEncode,
 }
 
-/// Fails at its fourth call of `failure`.
+/// A source that fails at the fourth call of the kind `failure`.
 struct Faulty {
     failure: Failure,
     calls: AtomicU64,
@@ -45,7 +45,7 @@ impl Faulty {
         if !now.contains(&self.failure) || self.calls.fetch_add(1, Ordering::Relaxed) != 3 {
             return Ok(());
         }
-        // Others come as far as they can without this one.
+        // Meanwhile the other threads get as far as they can.
         std::thread::sleep(Duration::from_millis(20));
         match self.failure {
             Failure::PanicInRead | Failure::PanicInEncode => panic!("as the test wants it"),
@@ -97,7 +97,7 @@ impl Part<u64> for Stretch<'_> {
     }
 }
 
-/// The sink of the same failure.
+/// A sink that fails in the same way.
 struct Into<'a>(&'a Faulty, &'a Mutex<u64>);
 
 impl Sink<u64> for Into<'_> {
@@ -107,7 +107,7 @@ impl Sink<u64> for Into<'_> {
         false
     }
 
-    /// Much, so that blocks are small and there are many of them.
+    /// A large value, so that there are many small blocks.
     fn key_memory(&self) -> usize {
         200
     }
@@ -129,12 +129,12 @@ impl Sink<u64> for Into<'_> {
     }
 }
 
-/// A run in a thread of its own: its result, or `None` where it panicked.
+/// Runs in a thread of its own. Returns the result, or `None` if the run panicked.
 fn run(device: &str, temp: &Path, spills: bool, failure: Failure) -> Option<Result<u64>> {
     let mut options = Distinct::default();
     options.temp = temp.to_owned();
     options.threads = std::num::NonZeroUsize::new(4);
-    // Both for their own kind of device.
+    // `memory` is for the CPU, `device_memory` for GPUs.
     (options.memory, options.device_memory) =
         if spills { (6 << 20, Some(2 << 20)) } else { (64 << 20, Some(64 << 20)) };
     let handle: Handle = device.parse().unwrap();

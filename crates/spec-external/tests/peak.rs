@@ -1,5 +1,6 @@
-//! Memory, as the operating system counts it, on inputs of a hundred times the
-//! limit, whatever their keys are. A process of its own: nothing else is in it.
+//! The peak of memory, as the operating system counts it, on inputs of a hundred times
+//! the limit, for several distributions of keys. The test has a process of its own, so that
+//! nothing else takes memory.
 
 #![cfg(target_os = "linux")]
 
@@ -9,14 +10,14 @@ use spec::cpu::Cpu;
 use spec_external::{Distinct, Part, Result, Sink, Source, Summary};
 use tempfile::TempDir;
 
-/// What a run may take.
+/// The memory that a run may take, in bytes.
 const LIMIT: u64 = 8 << 20;
-/// Keys of a hundred times as many bytes.
+/// The number of keys, whose bytes are a hundred times the limit.
 const KEYS: u64 = 100 * LIMIT / 8;
-/// Keys of a part.
+/// Keys per part of the source.
 const PART: u64 = 1 << 20;
 
-/// From a position to its key.
+/// The function from a position to its key.
 type Rule = fn(u64) -> u64;
 
 /// Keys that are computed from their position, so that no file holds them.
@@ -65,7 +66,7 @@ impl Part<u64> for Stretch {
     }
 }
 
-/// Checks that keys ascend, and adds them and their counts up.
+/// A sink that checks that keys ascend, and adds up keys and counts.
 struct Checked<'a> {
     counts: bool,
     seen: &'a Mutex<Seen>,
@@ -114,7 +115,7 @@ impl Sink<u64> for Checked<'_> {
     }
 }
 
-/// A line of what Linux says of this process, in bytes.
+/// A value of `/proc/self/status`, in bytes.
 fn status(name: &str) -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix(name)).unwrap();
@@ -131,7 +132,7 @@ fn mixed(i: u64) -> u64 {
 /// `held` is what the process had before its first run.
 fn run(options: &Distinct, held: u64, (name, counts): (&str, bool), key: Rule) -> (Summary, Seen) {
     let device = Cpu::open(0).unwrap();
-    // The peak starts anew, where the system lets it; else it is that of all runs.
+    // Resets the peak, if the system allows it; otherwise the peak is that of all runs so far.
     _ = std::fs::write("/proc/self/clear_refs", "5");
     let seen = Mutex::default();
     let summary = options.run(&device, &Made { key }, Checked { counts, seen: &seen }, &());
@@ -162,7 +163,7 @@ fn a_hundred_times_the_limit_takes_no_more_than_the_limit() {
         ("one key but for three", |i| if i % (KEYS / 3) == 9 { mixed(i) } else { 7 }, 4),
         ("ascending", |i| i, KEYS),
         ("descending", |i| KEYS - i, KEYS),
-        // All between two neighbours of the first and the last key.
+        // All keys but the first and the last are in one narrow interval.
         ("narrow", |i| [i | 1 << 63, 0, u64::MAX][if i < 2 { 1 + i as usize } else { 0 }], KEYS),
         ("random, every other one twice", |i| mixed(i / 4 * 3 + (i % 4).min(2)), KEYS / 4 * 3),
     ];

@@ -1,4 +1,4 @@
-//! The pipeline as a library: keys of every type, in memory and far beyond it.
+//! The library's pipeline with keys of every type, in memory and far beyond memory.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -12,10 +12,10 @@ use spec_external::raw::{self, RawSink};
 use spec_external::{Discard, Distinct, Error, Input, Key, Output, Phase, Source, Summary};
 use tempfile::TempDir;
 
-/// The least memory that will do.
+/// The least limit of memory that the pipeline accepts.
 const LITTLE: u64 = 6 << 20;
 
-/// Keys that are no pattern: the top bits of a multiplication.
+/// Pseudo-random keys: the top bits of a multiplication.
 fn random(count: usize, distinct: u64) -> Vec<u64> {
     let mut state = 0x9E37_79B9_7F4A_7C15_u64;
     let next = move || {
@@ -52,7 +52,7 @@ impl Case {
         raw::open(&path).unwrap()
     }
 
-    /// Runs, and checks the output against a sort, and that nothing is left.
+    /// Runs, compares the output with a sort, and checks that no temporary files are left.
     fn check<K: Key>(&self, source: &dyn Source<K>, keys: &[K], counts: bool) -> Summary {
         let path = self.folder.path().join("output");
         let output = Output::create::<&Path>(&path, true, &[]).unwrap();
@@ -148,7 +148,7 @@ fn skew_changes_nothing() {
     nearly_one[count - 1] = 0;
     let ascending: Vec<u64> = (0..count as u64).collect();
     let descending: Vec<u64> = ascending.iter().rev().copied().collect();
-    // All in one narrow interval but for one at each end.
+    // All keys are in one narrow interval, except one at each end.
     let mut narrow: Vec<u64> =
         random(count, 1 << 40).iter().map(|key| key >> 44 | 1 << 63).collect();
     narrow[0] = 0;
@@ -177,7 +177,7 @@ fn a_stream_of_unknown_length() {
         let case = Case::new(memory);
         let keys = random(count, u64::MAX);
         let bytes = as_bytes(&keys).to_vec();
-        // As pipes do: a few bytes at a time, not whole keys.
+        // Like a pipe, the reader gives a few bytes at a time, not whole keys.
         let reader = Dribble { bytes, at: 0 };
         let source = raw::read(Input::stream("stdin", reader).unwrap()).unwrap();
         let summary = case.check(&*source, &keys, false);
@@ -232,7 +232,7 @@ fn too_little_memory_is_refused() {
     let source = case.input::<u64>("input", &[1, 2]);
     let result = case.options.run(&device, &*source, Discard, &());
     let Err(Error::Memory { least, .. }) = result else { panic!("{result:?}") };
-    // What it says is true.
+    // The least limit that the error names is enough.
     let case = Case::new(least);
     let keys = random(800_000, u64::MAX);
     case.check(&*case.input("input", &keys), &keys, true);

@@ -1,4 +1,4 @@
-//! InfiniOp's symbols, as a program that was written against its headers uses them.
+//! Uses InfiniOp's symbols like a program that was written with InfiniOp's headers.
 
 use std::ffi::c_void;
 
@@ -16,7 +16,7 @@ fn ok(code: i32) {
 fn handle() -> *mut InfiniopHandle {
     let mut handle = std::ptr::null_mut();
     ok(infinirtSetDevice(CPU, 0));
-    // SAFETY: a place.
+    // SAFETY: `handle` has room for a handle.
     ok(unsafe { infiniopCreateHandle(&mut handle) });
     handle
 }
@@ -27,7 +27,7 @@ fn tensor(shape: &[usize], dtype: i32) -> *mut InfiniopTensorDescriptor {
         strides[at - 1] = strides[at] * shape[at] as isize;
     }
     let mut made = std::ptr::null_mut();
-    // SAFETY: as many numbers as dimensions, and a place.
+    // SAFETY: there are as many numbers as dimensions, and room for a descriptor.
     ok(unsafe {
         let (shape_at, strides_at) = (shape.as_ptr(), strides.as_ptr());
         infiniopCreateTensorDescriptor(&mut made, shape.len(), shape_at, strides_at, dtype)
@@ -35,13 +35,13 @@ fn tensor(shape: &[usize], dtype: i32) -> *mut InfiniopTensorDescriptor {
     made
 }
 
-/// Logits of which each token has its own best experts.
+/// Logits by which each token has other best experts.
 fn logits(tokens: usize, experts: usize) -> Vec<f32> {
     (0..tokens * experts).map(|i| ((i * 7919) % 1009) as f32 / 101.0 - 5.0).collect()
 }
 
-/// The experts by plain sorting: sigmoid is monotone, but groups are not seen by it, so
-/// only the softmax router is compared.
+/// The best experts by plain sorting. Sorting does not know about groups, so only the softmax
+/// router is compared.
 fn best(row: &[f32], topk: usize) -> Vec<i32> {
     let mut order: Vec<usize> = (0..row.len()).collect();
     order.sort_by(|&a, &b| row[b].total_cmp(&row[a]).then(a.cmp(&b)));
@@ -52,7 +52,7 @@ fn best(row: &[f32], topk: usize) -> Vec<i32> {
 fn softmax_routes_with_any_topk_in_one_workspace() {
     let (tokens, experts) = (5, 40);
     let x = logits(tokens, experts);
-    // SAFETY: everything is as InfiniOp's headers have it.
+    // SAFETY: all arguments are valid by InfiniOp's headers.
     unsafe {
         let (handle, x_desc) = (handle(), tensor(&[tokens, experts], F32));
         let (mut descriptor, mut bytes) = (std::ptr::null_mut(), 0);
@@ -88,7 +88,7 @@ fn softmax_routes_with_any_topk_in_one_workspace() {
 #[test]
 fn what_is_wrong_is_a_status() {
     let null = std::ptr::null_mut::<c_void>;
-    // SAFETY: null pointers and wrong values, which are refused.
+    // SAFETY: the functions refuse null pointers and wrong values before using them.
     unsafe {
         let is = |status: Status, code: i32| assert_eq!(code, status.code());
         is(Status::NullPointer, infiniopCreateHandle(std::ptr::null_mut()));
@@ -113,7 +113,7 @@ fn what_is_wrong_is_a_status() {
         is(Status::BadTensorShape, create(handle, &mut router, bias, bias));
         is(Status::BadTensorDtype, create(handle, &mut router, tensor(&[4, 256], 5), bias));
         is(Status::BadTensorShape, create(handle, &mut router, x, tensor(&[255], F32)));
-        // Eight groups, of which 60 experts are no multiple.
+        // 60 experts are no multiple of eight groups.
         is(
             Status::BadParam,
             create(handle, &mut router, tensor(&[4, 60], F32), tensor(&[60], F32)),
@@ -137,7 +137,7 @@ fn what_is_wrong_is_a_status() {
         is(Status::BadParam, call(values_at, x_at, f32::NAN, 8));
         is(Status::NullPointer, call(null(), x_at, 2.5, 8));
         is(Status::NullPointer, call(values_at, std::ptr::null(), 2.5, 8));
-        // More choices than are kept, and the first again.
+        // More settings than the library caches, and then the first ones again.
         for scale in (1..40).chain(1..3) {
             ok(call(values_at, x_at, scale as f32, 8));
             let sum: f32 = values[..8].iter().sum();
@@ -151,7 +151,7 @@ fn what_is_wrong_is_a_status() {
 
 #[test]
 fn the_runtime_has_host_memory() {
-    // SAFETY: memory of the runtime's, within its size.
+    // SAFETY: the memory comes from the runtime, and accesses stay within its size.
     unsafe {
         ok(infinirtInit());
         ok(infinirtSetDevice(CPU, 0));
@@ -175,12 +175,12 @@ fn the_runtime_has_host_memory() {
     }
 }
 
-/// The library has every name, and what is not implemented says so.
+/// The library has every symbol, and functions that are not implemented return this status.
 #[test]
 fn every_name_is_there() {
     let program = std::env::current_exe().unwrap();
     let path = program.with_file_name("libinfiniop.so");
-    // SAFETY: our own library, and functions that take nothing.
+    // SAFETY: the library is this package's own, and the functions take no arguments.
     unsafe {
         let library = libloading::Library::new(&path).unwrap();
         for name in NAMES {

@@ -1,6 +1,6 @@
-//! The conformance kit on every form of the backend: as devices come, with
-//! nothing but WebGPU's defaults, with bindings so small that tensors are split,
-//! and with every tensor somewhere inside a buffer.
+//! The conformance kit on every form of the backend: with all features of the device, with
+//! only WebGPU's defaults, with bindings so small that tensors are split, and with every
+//! tensor at an offset inside a buffer.
 
 mod common;
 
@@ -53,7 +53,7 @@ fn inside_of_buffers() {
     check(&Inside(gpu), "inside of buffers");
 }
 
-/// A backend whose memory starts some elements after its buffer does.
+/// A backend whose memory starts some elements after the start of its buffer.
 #[derive(Clone)]
 struct Inside(Wgpu);
 
@@ -62,7 +62,7 @@ const SKIP: usize = 33;
 
 struct Shifted(Box<dyn Memory>);
 
-// SAFETY: the queue and the memory are those of the backend inside.
+// SAFETY: every method forwards to the inner backend, which keeps the promises of a backend.
 unsafe impl Backend for Inside {
     fn info(&self) -> &DeviceInfo {
         self.0.info()
@@ -73,7 +73,7 @@ unsafe impl Backend for Inside {
     }
 
     fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>> {
-        // As many of the largest elements before as after.
+        // Room for `SKIP` elements of the largest dtype before and after.
         Ok(Box::new(Shifted(self.0.allocate_bytes(bytes + 2 * 8 * SKIP)?)))
     }
 
@@ -86,18 +86,18 @@ unsafe impl Backend for Inside {
     }
 }
 
-// SAFETY: the kernel is that of the backend inside.
+// SAFETY: the kernel is that of the inner backend.
 unsafe impl<O: Operator> Supports<O> for Inside
 where
     Wgpu: Supports<O>,
 {
     unsafe fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promised what `prepare` needs.
         unsafe { self.0.prepare(plan) }
     }
 }
 
-/// Bytes before the first element: a whole number of any type's.
+/// Bytes before the first element: a whole number of elements of any dtype.
 const START: usize = SKIP * 8;
 
 impl Memory for Shifted {
@@ -110,7 +110,7 @@ impl Memory for Shifted {
         let Place::Object { device, object, .. } = whole.place() else {
             panic!("wgpu's memory is an object")
         };
-        // SAFETY: a part of a buffer of this device, used on its one queue.
+        // SAFETY: the view is a part of a buffer of this device, used on the device's only queue.
         unsafe { View::from_object(dtype, len, device, object, START as u64) }
     }
 

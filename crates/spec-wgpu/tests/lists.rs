@@ -1,5 +1,5 @@
-//! Rows that are cut among a list of their entries, and rows for which no list is long
-//! enough, in one batch, beside plain loops.
+//! Compares with plain loops a batch that has both kinds of rows: rows whose cut is found in a
+//! list of their entries, and rows for which no list is long enough.
 
 mod common;
 
@@ -9,7 +9,7 @@ use spec_conformance::{Argument, Case, Layout, Ready, Rng, Subject, Tensor, comp
 use spec_core::ops::{IndexerTopk, SampleLogits};
 use spec_core::{DType, Stream, Supports};
 
-/// Float results may differ by so much; tokens and positions not at all.
+/// The relative tolerance of float results; tokens and positions must be equal.
 const TOLERANCE: f64 = 2e-5;
 
 fn results<O: Subject, B: Supports<O>>(backend: &B, case: &Case<O>) -> Vec<Argument> {
@@ -18,7 +18,7 @@ fn results<O: Subject, B: Supports<O>>(backend: &B, case: &Case<O>) -> Vec<Argum
     ready.results(case).expect("results")
 }
 
-/// Every form of the backend gives what plain loops do.
+/// Checks that every form of the backend agrees with plain loops.
 fn check<O: Subject>(cases: &[(String, Case<O>)])
 where
     Plain: Supports<O>,
@@ -37,17 +37,17 @@ where
 
 const VOCAB: usize = 20_000;
 
-/// What rows of logits are like.
+/// The distribution of a row of logits.
 #[derive(Clone, Copy)]
 enum Logits {
     Normal,
-    /// Different, but of nearly one weight: all at one level.
+    /// Different logits with nearly the same weight.
     Flat,
     Equal,
-    /// Few values, each of thousands.
+    /// Few distinct values, each thousands of times.
     Few,
     Ascending,
-    /// Thousands far above the others, not far apart.
+    /// Thousands of logits far above the others, and close to each other.
     Crowd,
 }
 
@@ -78,7 +78,7 @@ impl Logits {
 const FILTERS: [(i32, f32, f32); 11] = [
     (50, 0.9, 0.0),
     (50, 1.0, 0.01),
-    // Limits that whole numbers of equal weights reach.
+    // Limits that a whole number of equal weights reaches exactly.
     (100, 0.5, 0.0),
     (0, 0.5, 0.0),
     (0, 0.9, 0.0),
@@ -132,7 +132,7 @@ fn rows_of_scores() {
         |_, at| at as f32,
         |_, _| 0.5,
         |rng, _| (rng.normal() - 2.5).max(0.0),
-        // The best lie where groups begin: too many reach any bound.
+        // The largest scores are at the start of groups, so too many scores reach any bound.
         |rng, at| rng.normal() + if at % 2560 < 400 { 10.0 } else { 0.0 },
     ];
     let mut cases = Vec::new();

@@ -1,5 +1,5 @@
-//! `docs/json.md` against what a program prints: every field that is printed is named there under
-//! the command's heading, and no other.
+//! Compares `docs/json.md` with the JSON that a program prints: under the command's heading, the
+//! page names every printed field and no other.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -8,10 +8,10 @@ use serde_json::Value;
 
 const PAGE: &str = include_str!("../../../../docs/json.md");
 
-/// Objects whose fields are named by what they are about: facts, operators.
+/// Objects whose field names are data, such as the names of facts.
 const BY_NAME: [&str; 2] = ["facts", "versions"];
 
-/// The fields of a value and of all within it.
+/// Collects the fields of a value and of all values within it.
 fn fields(value: &Value, found: &mut BTreeSet<String>) {
     match value {
         Value::Array(values) => values.iter().for_each(|value| fields(value, found)),
@@ -27,12 +27,13 @@ fn fields(value: &Value, found: &mut BTreeSet<String>) {
     }
 }
 
-/// What a page has in backquotes.
+/// The texts in backquotes.
 fn quoted(text: &str) -> BTreeSet<String> {
     text.split('`').skip(1).step_by(2).map(str::to_owned).collect()
 }
 
-/// The page's part about a command, and the fields that its tables are about.
+/// From the page's section about a command: all names in backquotes, and the fields in the first
+/// columns of its tables.
 fn documented(heading: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     let start = PAGE.find(&format!("## `{heading}`")).unwrap();
     let part = &PAGE[start..];
@@ -42,8 +43,9 @@ fn documented(heading: &str) -> (BTreeSet<String>, BTreeSet<String>) {
     (quoted(part), quoted(&names.collect::<String>()))
 }
 
-/// Runs a command and holds its JSON against the page's part with that heading. Fields in `by_name`
-/// are names of what was run, which the page does not list.
+/// Runs a command and compares its JSON with the page's section of this heading. `by_name` lists
+/// field names that depend on what was run, such as names of operators; the page does not list
+/// them.
 pub fn holds(heading: &str, command: &mut Command, by_name: &[&str]) {
     let output = command.arg("--json").current_dir(env!("CARGO_TARGET_TMPDIR")).output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));

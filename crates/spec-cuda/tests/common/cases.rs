@@ -1,5 +1,5 @@
-//! One call of every operator, with inputs that a seed changes: for the tests that
-//! are about streams and graphs rather than about results.
+//! One call of every operator, with inputs made from a seed, for tests of streams and
+//! graphs.
 
 use spec_conformance::{Case, Layout, Ready, Rng, Subject, Tensor};
 use spec_core::ops::topk_router::preset;
@@ -13,11 +13,11 @@ use spec_cuda::Cuda;
 
 /// A call that can be repeated with other inputs.
 pub trait Call {
-    /// Writes inputs made from a seed, and what lies in place.
+    /// Writes inputs and in-place arguments made from a seed.
     fn fill(&mut self, seed: u64);
     /// Enqueues the call.
     fn run(&mut self, stream: Stream<'_>);
-    /// The bytes of everything the call wrote; inputs must be what they were.
+    /// The bytes of everything that the call wrote. Inputs must not have changed.
     fn outputs(&self) -> Vec<u8>;
     /// The same descriptor with other memory.
     fn twin(&self, cuda: &Cuda) -> Box<dyn Call>;
@@ -174,7 +174,7 @@ const PROMPT: usize = 700;
 const MODEL: usize = 300;
 const SLOTS: usize = 12;
 
-/// What both n-gram operators read and write. Few different tokens, so that patterns
+/// The arguments of both n-gram operators, with few distinct tokens, so that patterns
 /// recur.
 fn texts<O: Subject>(operator: O, generated: &'static str, rng: &mut Rng) -> Case<O> {
     let token = |r: &mut Rng| r.below(12) as i64;
@@ -204,14 +204,14 @@ fn hybrid_mtp_ngram(rng: &mut Rng) -> Case<HybridMtpNgram> {
     texts(operator, "pre_ids", rng)
 }
 
-/// Rows that a cluster shares, with both cuts, and their probabilities.
+/// Rows that a cluster shares, with top-k and top-p, and their probabilities.
 fn sample_logits(rng: &mut Rng) -> Case<SampleLogits> {
     const ROWS: usize = 9;
     const VOCAB: usize = 40_001;
     Case::new(SampleLogits::default())
         .input("logits", matrix(rng, [ROWS, VOCAB], |r| r.unit() * 16.0 - 8.0))
         .input("positions", vector(rng, ROWS, |r| r.below(4096) as i64))
-        // A greedy one now and then; a top-k that many, few or none are.
+        // Some rows are greedy; top-k keeps many tokens, few, or all.
         .input("temperature", vector(rng, ROWS, |r| r.below(4) as f32 * 0.4))
         .input("seeds", vector(rng, ROWS, Rng::next))
         .input("top_k", vector(rng, ROWS, |r| r.pick(&[0, 50, 5000])))

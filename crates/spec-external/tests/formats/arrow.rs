@@ -125,12 +125,12 @@ fn damaged_files_are_errors() {
         let (place, _) = about(&path, columns::open::<u64>(&path, "key"));
         assert_eq!(place, Place::Whole);
     }
-    // Any byte wrong: an error or other keys, no panic, no abort.
+    // Any byte may be wrong: the result is an error or other keys, but no panic and no abort.
     let mut random = Random(7);
     let mut failed = 0;
     for round in 0..600 {
         let mut damaged = whole.clone();
-        // Mostly in the footer and the batches' heads, which is where lengths are.
+        // Mostly bytes of the footer and of the heads of batches, which hold the lengths.
         let from = [0, whole.len() - 500, 400][round % 3];
         let len = [whole.len(), 500, 400][round % 3];
         for _ in 0..=round % 2 {
@@ -139,11 +139,11 @@ fn damaged_files_are_errors() {
         fs::write(&path, damaged).unwrap();
         failed += i32::from(columns::open::<u64>(&path, "key").and_then(|s| read(&*s)).is_err());
     }
-    // Most damage hits keys, and only some of the rest is noticed.
+    // Most damage hits keys and cannot be noticed.
     assert!(failed > 50, "{failed}");
 }
 
-/// What a packed column says of its length, unpacked.
+/// The unpacked length that a packed column claims may be wrong.
 #[test]
 fn a_length_that_cannot_be_is_not_believed() {
     let folder = tempfile::tempdir().unwrap();

@@ -12,7 +12,7 @@ fn source(text: &str, options: Options) -> Result<Box<dyn Source<i64>>> {
     csv::read(input, "id", options)
 }
 
-/// The same text in a file, of which any part can be read.
+/// Opens a source for the text in a file, whose parts can be read independently.
 fn in_file(text: &str, options: Options) -> (tempfile::TempDir, Result<Box<dyn Source<i64>>>) {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("x.csv");
@@ -76,7 +76,7 @@ fn what_is_no_key_is_named_or_left_out() {
     fails("a,b\n1,2\n", plain, ": has no column id; it has a, b");
     fails("id,b,id\n1,2,3\n", plain, ": has two columns id");
     let range = "no number from -9223372036854775808 to 9223372036854775807";
-    // Quoted ends of lines count too, and blank lines.
+    // Line numbers count quoted line ends and blank lines too.
     let text = "id,b\r\n1,\"\n\"\r\n\r\n5x,\r\n";
     fails(text, plain, &format!(": line 5, column 1: column id is \"5x\", {range}"));
     let quoted = format!(": line 2, column 1: column id is \"1\\n\", {range}");
@@ -110,7 +110,7 @@ fn a_quote_that_may_not_be_there_is_an_error() {
              written twice"
         )
     };
-    // Not 56, wherever the column stands.
+    // The field `"5"6` is an error and not 56, in every column.
     fails("id,b\n1,2\n\"5\"6,3\n", plain, &format!(": line 3, column 4: {}", behind("6")));
     fails("b,id\n\"x\" ,3\n", plain, &format!(": line 2, column 4: {}", behind(" ")));
     fails("id\n\"5\"\r6\n", plain, &format!(": line 2, column 5: {}", behind("6")));
@@ -118,12 +118,12 @@ fn a_quote_that_may_not_be_there_is_an_error() {
     let source = finds("id,b\n1,2\n\"5\"6,3\n4,5\n", lenient, &[1, 4]);
     let first = format!("x.csv: line 3, column 4: {}", behind("6"));
     assert_eq!(source.skipped().unwrap().first, Some(first));
-    // Rows that a quote swallows are missed.
+    // An unclosed quote, which would swallow rows, is an error.
     let never = "a quote that is never closed";
     let rows = "7,8\n".repeat(1000);
     let text = format!("id,b\n1,2\n3,\"4\n{rows}");
     fails(&text, plain, &format!(": line 3, column 3: {never}"));
-    // Also where it is further away than a block is long.
+    // The same if the quote is further from the end than the length of a block.
     let long = format!("id,b\n1,2\n3,\"4\n{}", "7,8\n".repeat(1_000_000));
     fails(&long, plain, &format!(": line 3, column 3: {never}"));
     fails("id\n\"", plain, &format!(": line 2, column 1: {never}"));
@@ -132,11 +132,11 @@ fn a_quote_that_may_not_be_there_is_an_error() {
     let skipped = source.skipped().unwrap();
     let first = format!("x.csv: line 3, column 3: {never}");
     assert_eq!((skipped.lines, skipped.first), (1, Some(first)));
-    // In a field that does not begin with one it is a character.
+    // In a field that does not begin with a quote, a quote is an ordinary character.
     finds("id,b\n1,5\" pipe\n2,\"\"\n3,x\"y\"\n", plain, &[1, 2, 3]);
 }
 
-/// A record longer than a block, and the lines behind it.
+/// A record that is longer than a block, and the lines after it.
 #[test]
 fn a_field_may_be_longer_than_memory() {
     let plain = Options::default();
@@ -150,7 +150,7 @@ fn a_field_may_be_longer_than_memory() {
     finds(&key, plain, &[7, 8]);
 }
 
-/// Another reader of CSV finds the same in everything that it and this one take.
+/// In all files that this reader and csv_core accept, both find the same keys.
 #[test]
 fn valid_files_are_as_csv_core_reads_them() {
     let mut state = 7u64;
@@ -174,7 +174,7 @@ fn valid_files_are_as_csv_core_reads_them() {
     }
 }
 
-/// The second column of all records but the first.
+/// The second column of all records but the first, read by csv_core.
 fn by_csv_core(text: &str) -> Vec<i64> {
     use csv_core::ReadRecordResult::{End, Record};
     let (mut reader, mut rest) = (csv_core::Reader::new(), text.as_bytes());

@@ -1,5 +1,5 @@
-//! Formats, each on its own: what is written can be read, and what cannot be
-//! read is named.
+//! Tests of each format alone: written files can be read, and errors name what cannot be
+//! read.
 
 #[cfg(feature = "parquet")]
 mod arrow;
@@ -13,8 +13,8 @@ use std::path::{Path, PathBuf};
 
 use spec_external::{Error, Key, Output, Place, Result, Sink, Source};
 
-/// All keys of a source, its parts read by two threads; and the bytes that the
-/// parts say they took.
+/// All keys of a source, whose parts are read by two threads; and the number of bytes
+/// that the parts report.
 fn read<K: Key>(source: &dyn Source<K>) -> Result<(Vec<K>, u64)> {
     let parts = |first: usize| {
         move || {

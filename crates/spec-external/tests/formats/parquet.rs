@@ -16,7 +16,7 @@ use spec_external::{Chain, Error, Key, Place, Result, Sink, Source};
 
 use super::{Random, about, output, read, sorted, write};
 
-/// A file of the columns `id` and `key`; the latter null where `None`.
+/// Writes a file with the columns `id` and `key`; `None` is a null in `key`.
 fn file(path: &Path, properties: WriterProperties, groups: &[Vec<Option<i64>>]) {
     let schema = "message features { REQUIRED INT64 id; OPTIONAL INT64 key (INTEGER(64, false)); }";
     let schema = Arc::new(parse_message_type(schema).unwrap());
@@ -92,7 +92,7 @@ fn row_groups_share_out_among_parts() {
     let chain = Chain::new(vec![two(), two()]);
     assert_eq!(chain.keys(), Some(6));
     assert_eq!(sorted(read(&chain).unwrap().0), [1, 1, 2, 2, 3, 3]);
-    // So is one without rows, or without row groups.
+    // A file without rows or without row groups may be part of the source.
     file(&other, WriterProperties::default(), &[]);
     assert_eq!(read(&*two()).unwrap().0, []);
     file(&other, WriterProperties::default(), &[vec![]]);
@@ -106,18 +106,18 @@ fn a_null_is_an_error_that_names_the_column() {
     let mut rows = groups(&Random(1).keys(5000), 2000);
     rows[1][77] = None;
     rows[2][5] = None;
-    // The footer knows.
+    // The footer has the number of nulls.
     file(&path, WriterProperties::default(), &rows);
     let (place, message) = about(&path, columns::open::<u64>(&path, "key"));
     assert_eq!(place, Place::Whole);
     assert_eq!(message, "column key has nulls (2 seen), and a null is no key (--skip-nulls)");
-    // Nobody knows before it is read.
+    // Without statistics, nulls are only found when they are read.
     let silent = WriterProperties::builder().set_statistics_enabled(EnabledStatistics::None);
     file(&path, silent.build(), &rows);
     let source = columns::open::<u64>(&path, "key").unwrap();
     let (_, message) = about(&path, read(&*source));
     assert_eq!(message, "column key has a null (1 seen), and a null is no key (--skip-nulls)");
-    // Left out where that is wanted, counted, and not part of a number of keys.
+    // With `skip_nulls`, nulls are left out and counted, and do not count as keys.
     let mut options = columns::Options::default();
     options.skip_nulls = true;
     for properties in [WriterProperties::default(), WriterProperties::builder().build()] {
@@ -128,12 +128,12 @@ fn a_null_is_an_error_that_names_the_column() {
         assert_eq!(read(&*source).unwrap().0.len(), 2999);
         assert_eq!(source.skipped().unwrap().nulls, 2001);
     }
-    // Nulls of other columns are nobody's business.
+    // Nulls of other columns do not matter.
     assert_eq!(columns::dtype(&path, "id").unwrap(), DType::I64);
     assert_eq!(read(&*columns::open::<i64>(&path, "id").unwrap()).unwrap().0.len(), 5000);
 }
 
-/// A file of one row group with one value in each column of `schema`.
+/// Writes a file of one row group with one value in each column of `schema`.
 fn one_of_each(path: &Path, schema: &str) {
     let schema = Arc::new(parse_message_type(schema).unwrap());
     let file = File::create(path).unwrap();
@@ -233,7 +233,7 @@ fn what_is_no_such_file_or_damaged_is_an_error() {
         matches!(columns::dtype(&nowhere, "key"), Err(Error::Io { path, .. }) if path == nowhere)
     );
 
-    // Any byte wrong: an error or other keys, no panic.
+    // Any byte may be wrong: the result is an error or other keys, but no panic.
     let keys = Random(5).keys(3000);
     file(&path, WriterProperties::default(), &groups(&keys, 1000));
     let whole = fs::read(&path).unwrap();
@@ -328,8 +328,8 @@ fn dropped_unfinished_it_leaves_nothing() {
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
 }
 
-/// What once failed, kept for the fuzzer, too: keys or an error, no panic, no
-/// abort, no allocation of what a length says.
+/// Inputs that once failed, which the fuzzer uses too: each gives keys or an error, and
+/// causes no panic, no abort, and no allocation of a size that the file claims.
 #[test]
 fn what_once_failed() {
     let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/columns");

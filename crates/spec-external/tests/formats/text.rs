@@ -1,4 +1,4 @@
-//! One number a line.
+//! Text with one number per line.
 
 use std::fs;
 use std::io::{self, Read};
@@ -49,7 +49,7 @@ fn a_file_of_many_parts() {
     assert!(source.parts() > 2, "{} parts of {} bytes", source.parts(), lines.len());
     assert_eq!(sorted(read(&*source).unwrap().0), sorted(keys));
 
-    // A bad line in the last part: its number counts all before it.
+    // A bad line in the last part: its line number counts all lines before.
     lines.push_str("12\n7,5\n1\n");
     fs::write(&path, &lines).unwrap();
     let source = text::open::<u64>(&path).unwrap();
@@ -126,7 +126,7 @@ fn a_file_without_lines_is_noticed_early() {
     }
 }
 
-/// Gives a byte or a few at a time, and is interrupted.
+/// A reader that returns one or a few bytes at a time, and is interrupted.
 struct Dripping<R>(R, u32);
 
 impl<R: Read> Read for Dripping<R> {
@@ -160,7 +160,7 @@ fn a_stream_is_parsed_block_by_block() {
     assert_eq!(read(&*stream::<i64>("stdin", io::empty())).unwrap().0, []);
 }
 
-/// Gives so many lines, and then an error.
+/// A reader that returns this number of lines, and then an error.
 struct Broken(usize);
 
 impl Read for Broken {
@@ -223,8 +223,8 @@ fn what_is_written_can_be_read() {
     assert_eq!(fs::read(&path).unwrap(), b"");
 }
 
-/// A file and a stream of the same text, whatever it has: the same keys, and the
-/// same lines left out.
+/// For any text, a file and a stream give the same keys, and leave out the same
+/// lines.
 #[test]
 fn lines_that_are_no_key_are_left_out_and_counted() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: a device, and tensors from JSON.
+//! Code that the tests of this crate share: devices, and tensors from JSON.
 #![allow(dead_code)]
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -8,9 +8,9 @@ use serde_json::Value;
 use spec_core::{Backend, DType, Element, Memory, View, ViewMut, dtype};
 use spec_wgpu::{Options, Wgpu};
 
-/// One test at a time. NVIDIA's Vulkan driver (580.159) was seen to deadlock with
-/// the loader where one thread makes an instance, as `foreign_device` does, while
-/// others open and close devices.
+/// A lock by which only one test runs at a time. NVIDIA's Vulkan driver (580.159) was seen to
+/// deadlock with the loader when one thread made an instance, as `foreign_device` does, while
+/// other threads opened and closed devices.
 pub fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -30,12 +30,13 @@ pub fn gpu(options: &Options) -> Option<Wgpu> {
     }
 }
 
-/// Every way a device is opened: as it is, plainly, and with tiny bindings.
+/// The device in every form: with all its features, with WebGPU's defaults, with tiny bindings.
 pub fn every_gpu() -> Vec<(&'static str, Wgpu)> {
     gpus_with_bindings("tiny bindings", 4096)
 }
 
-/// As it is, plainly, and with bindings of at most so many bytes.
+/// The device with all its features, with WebGPU's defaults, and with bindings of at most `bytes`
+/// bytes.
 pub fn gpus_with_bindings(name: &'static str, bytes: u64) -> Vec<(&'static str, Wgpu)> {
     let plain = Options { plain: true, ..Options::default() };
     let small = Options { plain: true, max_binding: Some(bytes) };
@@ -45,7 +46,7 @@ pub fn gpus_with_bindings(name: &'static str, bytes: u64) -> Vec<(&'static str, 
         .collect()
 }
 
-/// A tensor in device memory, some elements into its buffer.
+/// A tensor in device memory, at an offset of some elements in its buffer.
 pub struct Tensor {
     pub dtype: DType,
     pub len: usize,
@@ -55,7 +56,7 @@ pub struct Tensor {
 }
 
 impl Tensor {
-    /// From little-endian bytes, `offset` elements into a buffer.
+    /// A tensor of little-endian bytes, at an offset of `offset` elements in its buffer.
     pub fn new(gpu: &Wgpu, dtype: DType, bytes: &[u8], offset: usize) -> Tensor {
         let skip = offset * dtype.size();
         let memory = gpu.device().create_buffer(&wgpu::BufferDescriptor {
@@ -73,7 +74,7 @@ impl Tensor {
         Tensor { dtype, len: bytes.len() / dtype.size(), offset, memory, gpu: gpu.clone() }
     }
 
-    /// Filled with a pattern that no result has.
+    /// A tensor filled with a pattern that no result has.
     pub fn poison(gpu: &Wgpu, dtype: DType, len: usize, offset: usize) -> Tensor {
         Tensor::new(gpu, dtype, &vec![0xA5; len * dtype.size()], offset)
     }
@@ -93,7 +94,7 @@ impl Tensor {
         unsafe { self.gpu.view_mut(&self.memory, self.dtype, self.range()) }.unwrap()
     }
 
-    /// The bytes of the elements; what surrounds them must be untouched.
+    /// The bytes of the elements. The bytes around the elements must not have changed.
     pub fn bytes(&self) -> Vec<u8> {
         let all = read_buffer(&self.gpu, &self.memory);
         let range = self.range().start as usize..self.range().end as usize;
@@ -107,7 +108,7 @@ impl Tensor {
     }
 }
 
-/// A whole buffer, copied to the host.
+/// Copies a whole buffer to the host.
 pub fn read_buffer(gpu: &Wgpu, buffer: &wgpu::Buffer) -> Vec<u8> {
     let staging = gpu.device().create_buffer(&wgpu::BufferDescriptor {
         label: None,
@@ -123,7 +124,7 @@ pub fn read_buffer(gpu: &Wgpu, buffer: &wgpu::Buffer) -> Vec<u8> {
     staging.get_mapped_range(..).unwrap().to_vec()
 }
 
-/// Memory for a descriptor, full of noise.
+/// A workspace filled with arbitrary bytes.
 pub fn workspace(gpu: &Wgpu, bytes: usize) -> Box<dyn Memory> {
     let mut memory = gpu.allocate_bytes(bytes).unwrap();
     memory.write(&vec![0xC3; bytes]).unwrap();
