@@ -145,7 +145,7 @@ impl Chain for DecodeTail {
             text[..TEXT].copy_from_slice(&random(seed, TEXT, |rng| rng.below(vocab) as i32));
         }
         let request_of: Vec<i32> = (0..rows).map(|row| (row / NODES) as i32).collect();
-        let parent = |row| if row % NODES == 0 { -1 } else { row as i32 - 1 };
+        let parent = |row: usize| if row.is_multiple_of(NODES) { -1 } else { row as i32 - 1 };
         let parents: Vec<i32> = (0..rows).map(parent).collect();
         let positions: Vec<i64> = (0..rows).map(|row| (TEXT + row % NODES) as i64).collect();
         let Links { first_child, next_sibling } = Links::chain(NODES);

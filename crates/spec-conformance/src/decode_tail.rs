@@ -273,7 +273,7 @@ impl Tail {
             TensorDesc::with_strides(DType::I32, [batch, max_draft], [nodes as isize, 1]);
 
         let of_rows: Vec<i32> = (0..rows).map(|row| (row / nodes) as i32).collect();
-        let root = |row: usize| row % nodes == 0;
+        let root = |row: usize| row.is_multiple_of(nodes);
         let parents: Vec<i32> =
             (0..rows).map(|row| if root(row) { NONE } else { row as i32 - 1 }).collect();
         let Links { first_child, next_sibling } = Links::chain(nodes);
