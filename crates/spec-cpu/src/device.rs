@@ -115,7 +115,8 @@ impl Cpu {
     /// The errors of the calls.
     ///
     /// # Safety
-    /// None here: backends that replay calls need their memory to stay where it is.
+    /// No condition on this backend. Other backends replay calls, whose memory must then stay where
+    /// it is.
     pub unsafe fn time(
         &self,
         samples: usize,
@@ -125,7 +126,7 @@ impl Cpu {
         timing::by_clock(&|| Ok(()), samples, calls, work)
     }
 
-    /// Bytes a second of a copy by every thread, bytes read and bytes written added up.
+    /// The rate of a copy by every thread, in bytes read plus bytes written per second.
     ///
     /// # Errors
     /// None.

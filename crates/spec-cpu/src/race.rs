@@ -29,7 +29,7 @@ pub(crate) struct Finishers {
 }
 
 impl Finishers {
-    /// The first `wanted` are kept, at most [`MAX_DRAWS`].
+    /// Keeps the first `wanted` finishes, at most [`MAX_DRAWS`].
     pub(crate) fn new(wanted: usize) -> Self {
         Finishers { wanted, finishes: [u64::MAX; MAX_DRAWS], count: 0 }
     }
@@ -135,8 +135,8 @@ fn least(bounds: &[f32]) -> f32 {
     bounds.iter().fold(f32::INFINITY, |least, &bound| if bound < least { bound } else { least })
 }
 
-/// Bounds of groups from the largest key of each: `slowness` of a key is a lower bound for all smaller
-/// ones, infinite for what does not race.
+/// Bounds of groups from the largest key of each group: the `slowness` of a key is a lower bound
+/// for all smaller keys; it is infinite for a key that does not race.
 #[inline(always)]
 fn bound(draw: Draw, keys: &[u32], bounds: &mut [f32], slowness: impl Fn(u32) -> f32) {
     let chunks = keys.chunks(BOUNDED).zip(bounds.chunks_mut(BOUNDED));
@@ -188,7 +188,7 @@ mod tests {
     use super::*;
     use spec_core::philox::Purpose;
 
-    /// Tokens of so many groups, each with a slowness.
+    /// The slowness of each token of some groups.
     struct Field(Vec<f32>);
 
     impl Racers for Field {

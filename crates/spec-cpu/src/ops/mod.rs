@@ -18,10 +18,10 @@ mod unique;
 
 use spec_core::{Kernel, Operator, Result, Signature, Stream, ViewMut};
 
-/// What computes an operator: from what was prepared for a plan, the workspace and the arguments.
+/// The function that computes an operator from the prepared data, the workspace and the arguments.
 type Launch<O, P> = for<'w, 'b> fn(&P, ViewMut<'w>, <O as Signature>::Buffers<'b>) -> Result<()>;
 
-/// An operator made ready.
+/// An operator that is prepared for a plan.
 struct Ready<O: Operator, P> {
     prepared: P,
     workspace_size: usize,

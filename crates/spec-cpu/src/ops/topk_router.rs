@@ -26,7 +26,7 @@ const MANY_LANES: usize = 64;
 const _: () = assert!(MAX_TOPK <= MANY_LANES, "every pick has a lane");
 /// Tokens below which splitting further costs more than it gains.
 const MIN_TOKENS: usize = 16;
-/// The size of a thread's arrays for models with up to as many experts. Clearing arrays for the
+/// The size of a thread's arrays for models with at most this many experts. Clearing arrays for the
 /// maximal number of experts takes longer than routing a few tokens.
 const FEW_EXPERTS: usize = 1024;
 

@@ -28,7 +28,7 @@ impl Kept {
         key > self.key || (key == self.key && token <= self.token)
     }
 
-    /// Writes the shares of what is kept, which lies in the scratch still.
+    /// Writes the probabilities of the kept entries, which are still in `scratch`.
     pub(super) fn shares(&self, scale: Scale, scratch: &Scratch<'_>, probs: &mut [f32]) {
         probs.fill(0.0);
         let factor = sampling::factor(self.total);
@@ -56,7 +56,7 @@ pub(super) fn cut<T: Float>(
     let Options { top_k, top_p, floor, .. } = *options;
     let vocab = logits.logits.len();
     let some = (1..vocab).contains(&top_k);
-    // The sum of weights of which `top_p` is a share, if known before the row is cut.
+    // The sum of weights that `top_p` is a share of, if the sum is known before the row is cut.
     let mut all = None;
     // An entry of no weight is never drawn. It adds nothing to the sum for `top_p`, and
     // `top_k` prefers every entry that has a weight.
@@ -108,7 +108,7 @@ pub(super) fn cut<T: Float>(
     Kept { key: last.0, token: last.1, taken, total: total(sums) }
 }
 
-/// Maxima of groups of which [`weights::sum`] passes over none.
+/// Group maxima that make [`weights::sum`] visit every group.
 pub(super) const EVERY_GROUP: [u32; GROUPS] = [u32::MAX; GROUPS];
 
 /// The share `top_p`, which is below 1, of a sum of weights. It is at least 1, so that the

@@ -268,7 +268,7 @@ struct Drawn<'a> {
 }
 
 impl Drawn<'_> {
-    /// Of tokens that were not drawn, of which the first is certain.
+    /// The output for a row without a draw: the token `first` has probability 1.
     fn certain(self, first: usize) {
         if let Some(probs) = self.probs {
             probs.fill(0.0);

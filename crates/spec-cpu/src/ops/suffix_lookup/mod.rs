@@ -96,7 +96,7 @@ fn run<T: Token + Int>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>
         first_child.fill(request, -1);
         next_sibling.fill(request, -1);
         shares.fill(request, 0.0);
-        // The youngest child of each node so far, 0 for none.
+        // The youngest child of each node so far; 0 for a node without children.
         let mut youngest = [0; MAX_DRAFTS + 1];
         for (at, &[token, parent, share]) in nodes.iter().enumerate() {
             drafts.set(request, at, T::from_bits(token));

@@ -124,8 +124,8 @@ impl<T: Token + Int> Growth<'_, '_, T> {
         }
     }
 
-    /// Puts an offer in its place among the others, of which the worst goes where there are more
-    /// than can become nodes.
+    /// Inserts an offer in order. If there are then more offers than can become nodes, the worst
+    /// offer is dropped.
     fn insert(&mut self, offer: Offer, left: usize) {
         let better = |known: &Offer| known.order() < offer.order();
         let at = self.offers[..self.offered].iter().position(better).unwrap_or(self.offered);

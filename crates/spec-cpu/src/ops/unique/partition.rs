@@ -193,8 +193,8 @@ impl<K: Key> Target<K> {
 /// line soon.
 ///
 /// # Safety
-/// `to` is aligned to a cache line and valid for writing one, `keys` are as many bytes, and
-/// the thread calls [`fence`] before another one reads the line.
+/// `to` is aligned to a cache line and valid for writing a cache line, `keys` fill exactly one
+/// cache line, and the thread calls [`fence`] before another thread reads the line.
 #[inline(always)]
 unsafe fn write_line<K: Key>(to: *mut K, keys: &[K]) {
     debug_assert_eq!(size_of_val(keys), 64);
