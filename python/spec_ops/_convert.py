@@ -17,7 +17,10 @@ from ._errors import ArgumentError
 from ._shapes import length
 
 #: Vectors in whose place one number may stand, for all requests.
-NUMBERS = ("temperature", "seeds", "top_k", "top_p", "min_p")
+NUMBERS = (
+    *("temperature", "seeds", "top_k", "top_p", "min_p"),
+    *("repetition", "frequency", "presence", "min_tokens", "no_repeat_ngram"),
+)
 
 #: Vectors of whole numbers that may have another width, by the one that they have: the default of
 #: torch for `top_k`, and for `seeds` what jax has where its 64-bit numbers are switched off.

@@ -38,6 +38,20 @@ def rejection_sample(
 ) -> results.RejectionResult:
     """Verifies draft tokens against the target model (Leviathan et al., 2023)."""
 
+def adjust_logits(
+    logits: Array, tokens: Array, prompt_lengths: Array, lengths: Array, *,
+    bad_words_in_prompt: bool = False, requests: Array | None = None,
+    draft_tokens: Array | None = None, parents: Array | None = None,
+    bias_offsets: Array | None = None, bias_tokens: Array | None = None,
+    bias_values: Array | None = None, repetition: Array | float | None = None,
+    frequency: Array | float | None = None, presence: Array | float | None = None,
+    min_tokens: Array | int | None = None, stop_tokens: Array | None = None,
+    bad_offsets: Array | None = None, word_offsets: Array | None = None,
+    word_tokens: Array | None = None, no_repeat_ngram: Array | int | None = None,
+    flags: Array | None = None
+) -> None:
+    """Bias, penalties and tokens that may not come next, on logits in place, also where rows are drafts."""
+
 def sample_logits(
     logits: Array, positions: Array, temperature: Array | float, seeds: Array | int, *,
     min_p_first: bool = False, n: int | None = None, top: int | None = None,

@@ -52,6 +52,22 @@ class RejectionSample(Planned):
         out: Sequence[Array | None] | None = None
     ) -> Plan: ...
 
+class AdjustLogits(Planned):
+    def __init__(
+        self, *, bad_words_in_prompt: bool = False
+    ) -> None: ...
+    def plan(
+        self, logits: Array, tokens: Array, prompt_lengths: Array, lengths: Array, *,
+        requests: Array | None = None, draft_tokens: Array | None = None,
+        parents: Array | None = None, bias_offsets: Array | None = None,
+        bias_tokens: Array | None = None, bias_values: Array | None = None,
+        repetition: Array | float | None = None, frequency: Array | float | None = None,
+        presence: Array | float | None = None, min_tokens: Array | int | None = None,
+        stop_tokens: Array | None = None, bad_offsets: Array | None = None,
+        word_offsets: Array | None = None, word_tokens: Array | None = None,
+        no_repeat_ngram: Array | int | None = None, flags: Array | None = None
+    ) -> Plan: ...
+
 class SampleLogits(Planned):
     def __init__(
         self, *, min_p_first: bool = False, n: int | None = None, top: int | None = None

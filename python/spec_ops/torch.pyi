@@ -8,6 +8,7 @@ from ._native import Plan
 from ._results import Array
 
 __all__ = [
+    "adjust_logits",
     "append_tokens",
     "deduplicate_topk",
     "hybrid_mtp_ngram",
@@ -48,6 +49,20 @@ def rejection_sample(
     positions: Array | None = None, greedy: Array | None = None, flags: Array | None = None
 ) -> results.RejectionResult:
     """As :func:`spec_ops.rejection_sample`, under `torch.compile` too."""
+
+def adjust_logits(
+    logits: Array, tokens: Array, prompt_lengths: Array, lengths: Array, *,
+    bad_words_in_prompt: bool = False, requests: Array | None = None,
+    draft_tokens: Array | None = None, parents: Array | None = None,
+    bias_offsets: Array | None = None, bias_tokens: Array | None = None,
+    bias_values: Array | None = None, repetition: Array | None = None,
+    frequency: Array | None = None, presence: Array | None = None,
+    min_tokens: Array | None = None, stop_tokens: Array | None = None,
+    bad_offsets: Array | None = None, word_offsets: Array | None = None,
+    word_tokens: Array | None = None, no_repeat_ngram: Array | None = None,
+    flags: Array | None = None
+) -> None:
+    """As :func:`spec_ops.adjust_logits`, under `torch.compile` too."""
 
 def sample_logits(
     logits: Array, positions: Array, temperature: Array, seeds: Array, *,
