@@ -5,8 +5,8 @@ use crate::case::{Argument, Case, Recomposed, Rows, Subject};
 use crate::tensor::{Data, Tensor, poison};
 use spec_core::DType;
 
-/// Tokens drawn from a small alphabet, so that patterns recur, and lengths
-/// that mostly fit.
+/// The shapes and dtypes of a random batch, and the alphabet that its tokens are drawn from.
+/// The alphabet is small, so that patterns recur.
 pub(super) struct Requests {
     pub(super) batch: usize,
     pub(super) input_cols: usize,
@@ -15,16 +15,16 @@ pub(super) struct Requests {
     token: DType,
     length: DType,
     alphabet: Vec<i64>,
-    /// One length in so many is wild.
+    /// One length or count in `wild` is out of range.
     wild: usize,
-    /// Whether what is one a request comes as a column.
+    /// Whether an argument with one element per request has shape `[batch, 1]`, not `[batch]`.
     column: bool,
 }
 
 impl Requests {
     pub(super) fn random(rng: &mut Rng) -> Requests {
         let (batch, longest) = match rng.rare(100) {
-            // More than is looked at before other threads are asked.
+            // Batches and rows so large that a backend shares the work among threads.
             true if rng.rare(400) => (rng.between(300, 500), 300),
             true if rng.chance(2) => (rng.between(1000, 1300), 24),
             true => (rng.between(1, 3), 9000),
@@ -32,7 +32,8 @@ impl Requests {
             false => (rng.size(12), 150),
         };
         let letters = rng.pick(&[1, 2, 3, 5, 40, 5000]);
-        // Tokens that differ in their high halves only, or are negative.
+        // 64-bit tokens, some of which are negative and some of which differ only in their high
+        // 32 bits.
         let high = rng.chance(4);
         let alphabet =
             (0..letters).map(|i| if high { ((i % 7) - 3) << 32 | (i / 7) } else { i }).collect();
@@ -54,24 +55,25 @@ impl Requests {
         Tensor::matrix(Rng::integers(self.token, tokens), self.batch, cols)
     }
 
-    /// Drafts as they are before the call: poison shows which slots are written.
+    /// The draft rows before the call, filled with poison to show which slots the call writes.
     pub(super) fn drafts(&self) -> Tensor {
         let data = poison(self.token, self.batch * self.draft_cols);
         Tensor::matrix(data, self.batch, self.draft_cols)
     }
 
-    /// One length a request, from 0 to `high`, a few of them wild.
+    /// One length per request, from `high / 2` to `high`; one length in `wild` is 0 or out of
+    /// range.
     pub(super) fn lengths(&self, rng: &mut Rng, high: usize) -> Tensor {
         let lengths = (0..self.batch).map(|_| match rng.chance(self.wild) {
             false => rng.between(high / 2, high) as i64,
             true => rng.pick(&[0, -1, i64::MIN, i64::MAX, i64::from(i32::MAX), high as i64 + 1]),
         });
-        // In i32 the wildest become -1 and 0, which are still bad enough.
+        // As i32, `i64::MAX` becomes -1, which is still out of range, and `i64::MIN` becomes 0.
         let lengths = lengths.collect();
         per_request(Rng::integers(self.length, lengths), self.column)
     }
 
-    /// One count a request, drawn by `count`, a few of them wild.
+    /// One count per request, drawn by `count`; one count in `wild` is out of range.
     pub(super) fn counts(&self, rng: &mut Rng, count: impl Fn(&mut Rng) -> i32) -> Tensor {
         let counts: Vec<i32> = (0..self.batch)
             .map(|_| match rng.chance(self.wild) {
@@ -82,20 +84,21 @@ impl Requests {
         per_request(counts, self.column)
     }
 
-    /// A token budget: endless, or anything about what the batch asks for.
+    /// A token budget: larger than any batch needs, or from 0 to more than this batch asks for.
     pub(super) fn threshold(&self, rng: &mut Rng) -> i32 {
         if rng.chance(3) { 1 << 20 } else { rng.below(6 * self.batch + 10) as i32 }
     }
 }
 
-/// One element a request, as `[batch]` or as `[batch, 1]`.
+/// One element per request, of shape `[batch]`, or `[batch, 1]` if `column`.
 pub(super) fn per_request(data: impl Into<Data>, column: bool) -> Tensor {
     let tensor = Tensor::vector(data);
     let rows = tensor.rows();
     if column { Tensor { shape: vec![rows, 1], ..tensor } } else { tensor }
 }
 
-/// Idle requests behind the others, which must change nothing.
+/// The batch of `case` with idle requests appended, which must not change the results of the
+/// other requests.
 pub(super) fn with_idle_requests<O: Subject>(case: &Case<O>, rng: &mut Rng) -> Recomposed<O> {
     let batch = case.get("draft_tokens").map_or(0, Tensor::rows);
     let idle = rng.between(1, 5);

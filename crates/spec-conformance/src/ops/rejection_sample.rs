@@ -8,7 +8,7 @@ use spec_core::{DType, Result};
 
 const OUTPUTS: [&str; 5] =
     ["output_token_ids", "num_accepted", "accepted_counts", "recovered_counts", "bonus_counts"];
-/// What has a row a draft token.
+/// The inputs that have one row for each draft token.
 const PER_TOKEN: [&str; 4] = ["target_probs", "draft_probs", "draft_token_ids", "uniform_samples"];
 
 impl Subject for RejectionSample {
@@ -26,7 +26,7 @@ impl Subject for RejectionSample {
             () => 1 + rng.size(299),
         };
         let (longest, batch) = match vocab {
-            // More drafts than a warp or a workgroup looks at together.
+            // A request with more drafts than a warp or a workgroup handles in one pass.
             0..=20 if rng.chance(10) => (200, rng.between(0, 4)),
             0..=300 if rng.rare(20) => (rng.pick(&[6, 6, 6, 12]), rng.size(32)),
             0..=10_000 => (rng.pick(&[6, 6, 6, 12]), rng.size(6)),
@@ -57,7 +57,7 @@ impl Subject for RejectionSample {
             .input("draft_token_ids", vector(id, inputs.drafts))
             .input("bonus_token_ids", vector(rng.id_dtype(), bonus))
             .input("cu_num_draft", vector(rng.id_dtype(), offsets));
-        // Two thirds with probabilities of the draft.
+        // Two thirds of the cases have the optional `draft_probs`.
         if !rng.chance(3) {
             case = case.input("draft_probs", matrix(float, inputs.draft, tokens, vocab));
         }
@@ -92,7 +92,7 @@ impl Subject for RejectionSample {
         if bounds.len() == batch {
             bounds.insert(0, 0);
         }
-        // Only a request with good offsets can be put elsewhere.
+        // Only a request with valid offsets can be moved to another batch.
         let good =
             |b: &usize| 0 <= bounds[*b] && bounds[*b] <= bounds[b + 1] && bounds[b + 1] <= tokens;
         let mut requests: Vec<usize> = rng.permutation(batch).into_iter().filter(good).collect();
@@ -133,22 +133,22 @@ fn integers(data: &Data) -> Vec<i64> {
     }
 }
 
-/// What the probabilities of a case look like.
+/// The style of a case's target and draft probabilities.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// Like a model's, target and draft more or less alike.
+    /// Softmax of random logits; the draft's logits are near the target's.
     Model,
-    /// A handful of values, so that most are equal.
+    /// Only a few distinct values, so that most probabilities are equal.
     Few,
-    /// Any bits of a float near the ends of its exponents.
+    /// Floats from [`odd_float`], with unusual exponents and mantissas.
     Wild,
-    /// Residuals of a few units of 2^-40.
+    /// Probabilities so small that a residual is only a few units of 2^-40.
     Tiny,
-    /// No target from 0 up.
+    /// No target probability is above 0.
     Negative,
 }
 
-/// What a case says of its tokens.
+/// The inputs of a case that hold one row or one element for each draft token.
 struct Inputs {
     dtype: DType,
     target: Vec<f32>,
@@ -193,8 +193,8 @@ impl Inputs {
         inputs
     }
 
-    /// Now and then, puts the target to where acceptance ends, and where its
-    /// rounding decides.
+    /// For some drafts, moves the target probability to the acceptance bound or to one ulp
+    /// beside it, so that the rounding of the comparison decides whether the draft is accepted.
     fn bring_to_the_bound(&mut self, rng: &mut Rng, token: usize, vocab: usize) {
         let id = usize::try_from(self.drafts[token]).unwrap_or(vocab);
         if id >= vocab || !rng.chance(3) {
@@ -202,7 +202,8 @@ impl Inputs {
         }
         let at = token * vocab + id;
         if rng.chance(2) {
-            // 12 by 13 bits: a product halfway between two floats.
+            // An odd factor of 12 bits times an odd factor of 13 bits: a product of 25 bits has
+            // one bit more than an f32 holds, and so lies halfway between two floats.
             self.uniform[token] = (rng.below(1 << 12) | 0x801) as f32 / 4096.0;
             let draft = (rng.below(1 << 13) | 0x1001) as f32 / 16_384.0;
             self.draft[at] = rounded(self.dtype, draft);
@@ -216,7 +217,7 @@ impl Inputs {
     }
 }
 
-/// The nearest number that a float type has.
+/// The number of the float type `dtype` that is nearest to `value`.
 fn rounded(dtype: DType, value: f32) -> f32 {
     match dtype {
         DType::F16 => f16::from_f32(value).to_f32(),
@@ -243,7 +244,7 @@ fn probabilities(rng: &mut Rng, kind: Kind, tokens: usize, vocab: usize) -> (Vec
     (0..tokens * vocab).map(|_| entry(rng)).unzip()
 }
 
-/// Softmax of logits, the draft's near the target's.
+/// Softmax of random target logits, and of draft logits that lie near the target logits.
 fn model(rng: &mut Rng, tokens: usize, vocab: usize) -> (Vec<f32>, Vec<f32>) {
     let sharpness = rng.pick(&[2.0, 2.0, 12.0]);
     let closeness = rng.pick(&[0.0, 0.1, 1.0]);
@@ -264,8 +265,8 @@ fn softmax(logits: Vec<f32>) -> Vec<f32> {
     weights.into_iter().map(|weight| weight / sum).collect()
 }
 
-/// A float of any sign whose exponent is near the smallest, the largest, the
-/// bounds between a shader's fast and its exact subtraction, or 1.
+/// A float of any sign whose exponent is near that of the smallest float, of the largest float,
+/// of 1, or of the bounds between a shader's fast subtraction and its exact subtraction.
 fn odd_float(rng: &mut Rng) -> f32 {
     let exponent = rng.pick(&[0, 0, 20, 28, 86, 100, 120, 125, 244, 251]) + rng.below(6) as u32;
     let mantissa = match rng.below(4) {
@@ -278,7 +279,8 @@ fn odd_float(rng: &mut Rng) -> f32 {
     f32::from_bits(sign | exponent.min(255) << 23 | mantissa)
 }
 
-/// A draft token for each row: often its likeliest, so that some are accepted.
+/// A draft token for each row: often the likeliest token of the row, so that some drafts are
+/// accepted.
 fn draft_tokens(
     rng: &mut Rng,
     draft: &[f32],
@@ -298,7 +300,7 @@ fn draft_tokens(
         .collect()
 }
 
-/// A token, seldom one outside the vocabulary.
+/// A random token; one in `wild` lies outside the vocabulary.
 fn token(rng: &mut Rng, vocab: usize, wild: usize) -> i64 {
     if rng.chance(wild) {
         let vocab = vocab as i64;
@@ -318,7 +320,7 @@ fn uniform(rng: &mut Rng, kind: Kind, wild: usize) -> f32 {
     }
 }
 
-/// Positions of any size and sign, and near where they wrap around.
+/// Positions of any size and sign, some near `i32::MAX` or `i64::MAX`, where positions wrap around.
 fn positions(rng: &mut Rng, batch: usize) -> (DType, Vec<i64>) {
     let dtype = rng.int_dtype();
     let start = |rng: &mut Rng| match rng.below(6) {
@@ -331,7 +333,7 @@ fn positions(rng: &mut Rng, batch: usize) -> (DType, Vec<i64>) {
     (dtype, (0..batch).map(|_| start(rng)).collect())
 }
 
-/// Truth values: 0, and what is not.
+/// Truth values: 0 for false; 1 or another nonzero value for true.
 fn truths(rng: &mut Rng, batch: usize) -> (DType, Vec<i64>) {
     let (dtype, odd) = rng.pick(&[(DType::I32, 256), (DType::I8, -1), (DType::U8, 128)]);
     let often = rng.pick(&[1, 2, 5]);
@@ -339,8 +341,8 @@ fn truths(rng: &mut Rng, batch: usize) -> (DType, Vec<i64>) {
     (dtype, (0..batch).map(|_| one(rng)).collect())
 }
 
-/// Offsets of requests with that many drafts, a few of them bad, with the leading
-/// 0 or without.
+/// The cumulative offsets of requests with `lens` drafts, with or without the leading 0. One
+/// offset in `wild` is invalid.
 fn offsets(rng: &mut Rng, lens: &[usize], wild: usize) -> Vec<i64> {
     let mut offsets = vec![0];
     let mut end = 0;
