@@ -26,10 +26,10 @@ pub struct Figure {
 struct Panel {
     /// Two lines: what the panel shows, and where it was measured.
     title: [String; 2],
-    /// The titles of both axes, and the formats of their marks.
+    /// The x axis and the y axis: the title of each, and how the numbers along it are written.
     axes: [Axis; 2],
-    /// Names that stand in place of marks on the y axis: the first at 1, the next at 10, and
-    /// so on.
+    /// Names that stand along the y axis instead of numbers: the first name at 1, the next at
+    /// 10, and so on.
     lanes: Vec<String>,
     series: Vec<Series>,
 }

@@ -66,7 +66,8 @@ fn succeeds(command: &mut Command) -> Output {
     output
 }
 
-/// Runs a command that must fail with one sentence that contains `expected`, and not by a signal.
+/// Runs a command that must exit with status 1 after one sentence that contains `expected`. A
+/// command that a signal kills has no status.
 #[track_caller]
 fn refused(command: &mut Command, expected: &str) {
     let output = run(command);

@@ -125,8 +125,9 @@ impl Cuda {
     /// The stream must be alive, and stay so until work enqueued on it has
     /// finished.
     pub unsafe fn foreign_stream<'a>(&self, handle: u64) -> Result<Stream<'a>> {
-        // The default streams belong to the current context, and at launch the
-        // context of this device is current.
+        // The handles 0 to 2 name default streams. CUDA takes a default stream to be of the
+        // context that is current at the launch, which this backend makes its device's, so that
+        // only other handles can belong to another context.
         if handle > 2 {
             let stream = std::ptr::without_provenance_mut(handle as usize);
             let mut context = std::ptr::null_mut();

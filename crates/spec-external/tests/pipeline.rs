@@ -52,7 +52,8 @@ impl Case {
         raw::open(&path).unwrap()
     }
 
-    /// Runs, compares the output with a sort, and checks that no temporary files are left.
+    /// Writes the distinct keys of `source` to a file, compares the file with a sort of `keys`, and
+    /// checks that no temporary files are left.
     fn check<K: Key>(&self, source: &dyn Source<K>, keys: &[K], counts: bool) -> Summary {
         let path = self.folder.path().join("output");
         let output = Output::create::<&Path>(&path, true, &[]).unwrap();

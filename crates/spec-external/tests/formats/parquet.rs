@@ -106,12 +106,12 @@ fn a_null_is_an_error_that_names_the_column() {
     let mut rows = groups(&Random(1).keys(5000), 2000);
     rows[1][77] = None;
     rows[2][5] = None;
-    // The footer has the number of nulls.
+    // The statistics in the footer of the file count the nulls of each column.
     file(&path, WriterProperties::default(), &rows);
     let (place, message) = about(&path, columns::open::<u64>(&path, "key"));
     assert_eq!(place, Place::Whole);
     assert_eq!(message, "column key has nulls (2 seen), and a null is no key (--skip-nulls)");
-    // Without statistics, nulls are only found when they are read.
+    // A file without statistics opens: its nulls are found when the column is read.
     let silent = WriterProperties::builder().set_statistics_enabled(EnabledStatistics::None);
     file(&path, silent.build(), &rows);
     let source = columns::open::<u64>(&path, "key").unwrap();

@@ -12,7 +12,8 @@
 // * likeliest_maximum(group): the largest key of a group's tokens, below params.groups;
 // * likeliest_key(token): the key of a token, which may be beyond the vocabulary.
 
-// The selected groups, in no particular order; then keys and tokens, in order after `likeliest`.
+// The selected groups stand in no particular order. `likeliest` leaves the selected tokens and their
+// keys in the order of the keys.
 var<workgroup> likeliest_groups: array<u32, LIKELIEST>;
 var<workgroup> likeliest_keys: array<u32, LIKELIEST>;
 var<workgroup> likeliest_tokens: array<u32, LIKELIEST>;

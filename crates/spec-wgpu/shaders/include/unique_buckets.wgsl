@@ -10,9 +10,9 @@
 //   arrange_firsts    one workgroup: finds where each first digit begins
 //   partition_first   a workgroup per tile: moves keys to their first digits
 //   count_seconds, arrange, partition_second
-//                     the same for the second digits, with tiles of a single first digit; if a
-//                     bucket turns out larger than workgroup memory, the keys are sorted by digits
-//                     instead
+//                     count, arrange and move the keys by their second digits; all keys of a tile
+//                     have one first digit. If a bucket has more keys than workgroup memory holds,
+//                     `unique` sorts the keys by digits instead
 //   sort_buckets      a workgroup per bucket: spreads the keys over bins that cover equal shares of
 //                     the bucket's range, and orders the few keys of each bin; where a bin has many
 //                     keys, sorts the whole bucket by a network

@@ -3,10 +3,10 @@
 
 // The keys as given.
 @group(0) @binding(1) var<storage, read> keys: array<u32>;
-// Windows of `area` and `distinct` to read.
+// The windows of the tensors `area` and `distinct` that the dispatch reads.
 @group(0) @binding(2) var<storage, read_write> area_in: array<u32>;
 @group(0) @binding(3) var<storage, read_write> distinct_in: array<u32>;
-// Windows of `area` and `distinct` to write.
+// The windows of the same tensors that the dispatch writes.
 @group(0) @binding(4) var<storage, read_write> area: array<u32>;
 @group(0) @binding(5) var<storage, read_write> distinct: array<u32>;
 // One u64 per distinct key.
