@@ -102,14 +102,14 @@ struct Uploaded<C: Chain> {
     expected: OnceCell<Vec<Vec<i32>>>,
 }
 
-impl<C: Chain> Timed for Uploaded<C> {
-    fn call(&mut self, stream: Stream<'_>) -> Result<()> {
+impl<C: Chain> Uploaded<C> {
+    fn enqueue(&mut self, parts: Range<usize>, stream: Stream<'_>) -> Result<()> {
         let device = self.handle.device();
         let raw = match stream.into_kind() {
             Kind::Raw { handle, .. } => Some(handle),
             _ => None,
         };
-        for part in self.parts.clone() {
+        for part in parts {
             // SAFETY: the caller's stream outlives this call, which only enqueues, and
             // nothing but the chain uses its buffers.
             let stream = raw
@@ -118,6 +118,12 @@ impl<C: Chain> Timed for Uploaded<C> {
             self.chain.call(part, stream)?;
         }
         Ok(())
+    }
+}
+
+impl<C: Chain> Timed for Uploaded<C> {
+    fn call(&mut self, stream: Stream<'_>) -> Result<()> {
+        self.enqueue(self.parts.clone(), stream)
     }
 
     fn reset(&mut self) -> Result<()> {
@@ -138,12 +144,9 @@ impl<C: Chain> OnDevice for Uploaded<C> {
             Some(part) => part..part + 1,
             None => 0..C::PARTS.len(),
         };
-        // An operator alone finds what those before it leave.
-        let selected = std::mem::replace(&mut self.parts, 0..C::PARTS.len());
+        // A part that is timed alone reads what the parts before it have written.
         self.reset()?;
-        self.call(Stream::default())?;
-        self.parts = selected;
-        Ok(())
+        self.enqueue(0..C::PARTS.len(), Stream::default())
     }
 
     fn time(&mut self, effort: &Effort) -> Result<Timing> {

@@ -2,12 +2,12 @@
 //! the next step, each of which reads what the one before it wrote.
 
 use half::bf16;
-use spec::ops::tree_verify::Links;
 use spec::ops::{
     AdjustLogits, AppendTokens, PromptLookup, SampleLogits, TreeVerify, adjust_logits,
     append_tokens, prompt_lookup, sample_logits, tree_verify,
 };
 use spec::{Buffer, DType, Handle, Result, Stream, TensorDesc};
+use spec_conformance::decode_tail::Chains;
 
 use super::{Chain, Ready};
 use crate::Goal;
@@ -130,9 +130,7 @@ impl Chain for DecodeTail {
             .last_tokens(TensorDesc::new(DType::I32, [requests]));
         let lookup = PromptLookup::new().min_ngram(1).max_ngram(4).max_draft(DRAFTS);
         let mut looked_up = lookup.tensors(DType::I32, requests, CAPACITY);
-        // Drafts are written where tree_verify reads them: behind the root of each row.
-        looked_up.drafts =
-            TensorDesc::with_strides(DType::I32, [requests, DRAFTS], [NODES as isize, 1]);
+        looked_up.drafts = Chains::drafts(requests, NODES);
 
         let seed = seed(&[requests, vocab]);
         let distinct = rows.min(DISTINCT);
@@ -144,11 +142,8 @@ impl Chain for DecodeTail {
             let seed = !seed.wrapping_add(request as u64);
             text[..TEXT].copy_from_slice(&random(seed, TEXT, |rng| rng.below(vocab) as i32));
         }
-        let request_of: Vec<i32> = (0..rows).map(|row| (row / NODES) as i32).collect();
-        let parent = |row: usize| if row.is_multiple_of(NODES) { -1 } else { row as i32 - 1 };
-        let parents: Vec<i32> = (0..rows).map(parent).collect();
+        let chains = Chains::new(requests, NODES);
         let positions: Vec<i64> = (0..rows).map(|row| (TEXT + row % NODES) as i64).collect();
-        let Links { first_child, next_sibling } = Links::chain(NODES);
         let penalty = |value: f32| handle.upload(&vec![value; requests]);
         let seeds: Vec<u64> = (0..requests as u64).collect();
         let ints = |len: usize| handle.allocate(len);
@@ -161,10 +156,10 @@ impl Chain for DecodeTail {
             lookup: Ready::new(handle, &lookup, &looked_up)?,
             logits: handle.upload(&logits)?,
             positions: handle.upload(&positions)?,
-            request_of: handle.upload(&request_of)?,
-            parents: handle.upload(&parents)?,
-            first_child: handle.upload(&first_child.repeat(requests))?,
-            next_sibling: handle.upload(&next_sibling.repeat(requests))?,
+            request_of: handle.upload(&chains.requests)?,
+            parents: handle.upload(&chains.parents)?,
+            first_child: handle.upload(&chains.first_child)?,
+            next_sibling: handle.upload(&chains.next_sibling)?,
             prompt_lengths: handle.upload(&vec![(TEXT / 2) as i32; requests])?,
             // Penalties so small that thousands of calls on the same logits leave them finite.
             penalties: [penalty(1.001)?, penalty(0.001)?, penalty(0.001)?],

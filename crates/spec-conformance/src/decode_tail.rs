@@ -41,6 +41,41 @@ fn logits(last: i32) -> Vec<f32> {
     (0..VOCAB).map(|_| 3.0 * rng.normal()).collect()
 }
 
+/// Requests with a chain of drafts each, as the operators of a step take the chains. Node 0 of a
+/// chain is the last token of the text, and each node has a row of logits.
+#[derive(Clone, Debug)]
+pub struct Chains {
+    /// The request of each row.
+    pub requests: Vec<i32>,
+    /// The row before each row, -1 for a chain's first.
+    pub parents: Vec<i32>,
+    /// The first child of each node.
+    pub first_child: Vec<i32>,
+    /// The next child of each node's parent: none in a chain.
+    pub next_sibling: Vec<i32>,
+}
+
+impl Chains {
+    /// Chains of `nodes` nodes for `batch` requests.
+    pub fn new(batch: usize, nodes: usize) -> Self {
+        let rows = 0..batch * nodes;
+        let Links { first_child, next_sibling } = Links::chain(nodes);
+        let parent = |row: usize| if row.is_multiple_of(nodes) { NONE } else { row as i32 - 1 };
+        Chains {
+            requests: rows.clone().map(|row| (row / nodes) as i32).collect(),
+            parents: rows.map(parent).collect(),
+            first_child: first_child.repeat(batch),
+            next_sibling: next_sibling.repeat(batch),
+        }
+    }
+
+    /// What `prompt_lookup` takes as `drafts` to write them where `tree_verify` and
+    /// `adjust_logits` read `draft_tokens`: the rows of `draft_tokens` without their first column.
+    pub fn drafts(batch: usize, nodes: usize) -> TensorDesc {
+        TensorDesc::with_strides(DType::I32, [batch, nodes - 1], [nodes as isize, 1])
+    }
+}
+
 /// What a request asks for.
 #[derive(Clone, Debug)]
 pub struct Request {
@@ -268,15 +303,9 @@ impl Tail {
             .flags(flags);
         let lookup = PromptLookup::new().min_ngram(1).max_ngram(3).max_draft(max_draft);
         let mut lookup_tensors = lookup.tensors(DType::I32, batch, max_len).flags(flags);
-        // The rows of `draft_tokens` without their first column, the root.
-        lookup_tensors.drafts =
-            TensorDesc::with_strides(DType::I32, [batch, max_draft], [nodes as isize, 1]);
+        lookup_tensors.drafts = Chains::drafts(batch, nodes);
 
-        let of_rows: Vec<i32> = (0..rows).map(|row| (row / nodes) as i32).collect();
-        let root = |row: usize| row.is_multiple_of(nodes);
-        let parents: Vec<i32> =
-            (0..rows).map(|row| if root(row) { NONE } else { row as i32 - 1 }).collect();
-        let Links { first_child, next_sibling } = Links::chain(nodes);
+        let chains = Chains::new(batch, nodes);
         let ints = |len: usize| Buffer::allocate(backend, len);
         Ok(Tail {
             batch,
@@ -299,10 +328,10 @@ impl Tail {
             stop_tokens: ints(batch * STOPS)?,
             max_lengths: ints(batch)?,
             prompt_lengths: ints(batch)?,
-            parents: upload(backend, &parents)?,
-            requests: upload(backend, &of_rows)?,
-            first_child: upload(backend, &first_child.repeat(batch))?,
-            next_sibling: upload(backend, &next_sibling.repeat(batch))?,
+            parents: upload(backend, &chains.parents)?,
+            requests: upload(backend, &chains.requests)?,
+            first_child: upload(backend, &chains.first_child)?,
+            next_sibling: upload(backend, &chains.next_sibling)?,
             target_tokens: ints(rows)?,
             emitted: ints(rows)?,
             path: ints(rows)?,

@@ -7,6 +7,9 @@ use crate::arguments::{self, Address, Argument, Signature};
 use crate::memory::{Locate, Location};
 use crate::{DType, Device, Error, QueueId, Result, Status, TensorDesc, View, ViewMut};
 
+/// The largest size that an i32 holds.
+pub(crate) const MAX_I32: usize = i32::MAX.unsigned_abs() as usize;
+
 /// A validated matrix: innermost stride 1, rows `row_stride` elements apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Matrix {

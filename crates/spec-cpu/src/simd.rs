@@ -37,6 +37,8 @@ pub(crate) trait Float: Element {
     fn widen<'a>(source: &'a [Self], block: &'a mut [f32]) -> &'a [f32];
     /// One element as f32.
     fn get(self) -> f32;
+    /// The nearest element to an f32.
+    fn round(x: f32) -> Self;
 }
 
 impl Float for f32 {
@@ -46,6 +48,10 @@ impl Float for f32 {
 
     fn get(self) -> f32 {
         self
+    }
+
+    fn round(x: f32) -> f32 {
+        x
     }
 }
 
@@ -59,6 +65,10 @@ impl Float for f16 {
     fn get(self) -> f32 {
         self.to_f32()
     }
+
+    fn round(x: f32) -> f16 {
+        f16::from_f32(x)
+    }
 }
 
 impl Float for bf16 {
@@ -70,6 +80,10 @@ impl Float for bf16 {
 
     fn get(self) -> f32 {
         self.to_f32()
+    }
+
+    fn round(x: f32) -> bf16 {
+        bf16::from_f32(x)
     }
 }
 

@@ -114,6 +114,14 @@ fn store(row: u32, word: u32, value: u32) {
     atomicStore(&work[params.at.b1 + row * STATE + word], value);
 }
 
+// The request of a row; NONE for a row behind the window, or with a request outside the arrays.
+fn request_of(row: u32) -> u32 {
+    if row >= params.row1 - params.row0 {
+        return NONE;
+    }
+    return load(row, REQUEST);
+}
+
 fn raise(row: u32, bits: u32) {
     atomicOr(&work[params.at.b1 + row * STATE + FLAGS], bits);
 }
@@ -181,15 +189,10 @@ fn clear(
     }
 }
 
-// A length cut to 0 .. most, with a flag where that changes it.
-fn cut(row: u32, given: vec2<u32>, most: u32) -> u32 {
-    var kept = most;
-    if given.y >= 0x80000000u {
-        kept = 0u;
-    } else if given.y == 0u {
-        kept = min(given.x, most);
-    }
-    if given.y != 0u || given.x != kept {
+// A length cut to 0 ..= most, with a flag where the cut changes the length.
+fn cut_of_row(row: u32, given: vec2<u32>, most: u32) -> u32 {
+    let kept = cut_length(given, most);
+    if is_cut(given, kept) {
         raise(row, BAD_LENGTHS);
     }
     return kept;
@@ -242,7 +245,7 @@ fn open(
     var at = (params.at.b3 + request) * params.length_words;
     let last = params.length_words - 1u;
     let length =
-        cut(row, integer(lengths[at], lengths[at + last], params.length_words), params.most);
+        cut_of_row(row, integer(lengths[at], lengths[at + last], params.length_words), params.most);
     at = (params.at.b5 + request) * params.prompt_words;
     let prompt = integer(
         prompt_lengths[at],
@@ -250,7 +253,7 @@ fn open(
         params.prompt_words,
     );
     store(row, LENGTH, length);
-    store(row, PROMPT, cut(row, prompt, length));
+    store(row, PROMPT, cut_of_row(row, prompt, length));
     store(row, DEPTH, climb(row));
 }
 
@@ -270,10 +273,7 @@ fn weigh(
     @builtin(local_invocation_index) thread: u32,
 ) {
     let row = group_index(group, groups) * 64u + thread;
-    if row >= params.row1 - params.row0 {
-        return;
-    }
-    let request = load(row, REQUEST);
+    let request = request_of(row);
     if request == NONE {
         return;
     }
@@ -393,10 +393,7 @@ fn count(
 ) {
     let index = group_index(group, groups);
     let row = index / params.chunks;
-    if row >= params.row1 - params.row0 {
-        return;
-    }
-    let request = load(row, REQUEST);
+    let request = request_of(row);
     if request == NONE {
         return;
     }
@@ -449,10 +446,7 @@ fn favour(
     @builtin(local_invocation_index) thread: u32,
 ) {
     let row = group_index(group, groups);
-    if row >= params.row1 - params.row0 {
-        return;
-    }
-    let request = load(row, REQUEST);
+    let request = request_of(row);
     if request == NONE {
         return;
     }
@@ -480,14 +474,8 @@ fn stop(
     @builtin(local_invocation_index) thread: u32,
 ) {
     let row = group_index(group, groups);
-    if row >= params.row1 - params.row0 {
-        return;
-    }
-    let request = load(row, REQUEST);
-    if request == NONE {
-        return;
-    }
-    if (load(row, ON) & HAS_STOPS) == 0u {
+    let request = request_of(row);
+    if request == NONE || (load(row, ON) & HAS_STOPS) == 0u {
         return;
     }
     for (var i = thread; i < params.stops; i += 64u) {
@@ -518,10 +506,7 @@ fn ban(
     @builtin(local_invocation_index) thread: u32,
 ) {
     let row = group_index(group, groups);
-    if row >= params.row1 - params.row0 {
-        return;
-    }
-    let request = load(row, REQUEST);
+    let request = request_of(row);
     if request == NONE {
         return;
     }

@@ -43,14 +43,6 @@ const OUT_OF_RANGE = 2u;
 const BAD_LENGTHS = 4u;
 const NONE = 0xffffffffu;
 
-// A length of 64 bits, cut to 0 ..= most.
-fn cut(length: vec2<u32>, most: u32) -> u32 {
-    if bitcast<i32>(length.y) < 0 {
-        return 0u;
-    }
-    return select(min(length.x, most), most, length.y != 0u);
-}
-
 // The token in column `column` of a request's new tokens; NONE for a value that is no token.
 fn new_token(request: u32, column: u32) -> u32 {
     let words = params.new_words;
@@ -85,8 +77,8 @@ fn decide(
     var words = params.length_words;
     var at = (params.at.b2 + request) * words;
     let given = integer(given_lengths[at], given_lengths[at + words - 1u], words);
-    let length = cut(given, params.max_len);
-    bits |= select(0u, BAD_LENGTHS, any(given != vec2(length, 0u)));
+    let length = cut_length(given, params.max_len);
+    bits |= select(0u, BAD_LENGTHS, is_cut(given, length));
     var state = RUNNING;
     if params.has_finished != 0u {
         state = given_finished[params.at.b7 + request];
@@ -96,13 +88,13 @@ fn decide(
         words = params.count_words;
         at = (params.at.b4 + request) * words;
         let new_count = integer(new_counts[at], new_counts[at + words - 1u], words);
-        let count = cut(new_count, params.n);
-        bits |= select(0u, BAD_LENGTHS, any(new_count != vec2(count, 0u)));
+        let count = cut_length(new_count, params.n);
+        bits |= select(0u, BAD_LENGTHS, is_cut(new_count, count));
         var most = params.max_len;
         if params.max_words != 0u {
             words = params.max_words;
             at = (params.at.b6 + request) * words;
-            most = cut(integer(max_lengths[at], max_lengths[at + words - 1u], words), most);
+            most = cut_length(integer(max_lengths[at], max_lengths[at + words - 1u], words), most);
         }
         let room = max(most, length) - length;
         var is_bad = false;

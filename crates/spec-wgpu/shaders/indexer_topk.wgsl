@@ -100,15 +100,6 @@ fn list_at(row: u32) -> u32 {
     return params.at.b7 + groups + row * params.capacity;
 }
 
-// Cuts a length or start of 64 bits to 0 ..= most, and says whether the value changed.
-fn cut(value: vec2<u32>, most: u32) -> vec2<u32> {
-    if value.y != 0u {
-        // Negative, or beyond 32 bits.
-        return vec2(select(most, 0u, (value.y >> 31u) == 1u), 1u);
-    }
-    return vec2(min(value.x, most), select(0u, 1u, value.x > most));
-}
-
 // The bits of score `i` of a row, counted from the row's first element.
 fn score_at(row: u32, i: u32) -> u32 {
     let at = params.at.b2 + row * params.stride + i;
@@ -131,19 +122,24 @@ fn load_state(row: u32, thread: u32) -> vec4<u32> {
 
 // A row's first score, its number of scores, and whether either was cut.
 fn range_of(row: u32) -> vec3<u32> {
-    var first = vec2(0u, 0u);
+    var first = 0u;
+    var any_cut = false;
     if params.start_words != 0u {
         let words = params.start_words;
         let at = (params.at.b4 + row) * words;
-        first = cut(integer(starts[at], starts[at + words - 1u], words), params.cols);
+        let given = integer(starts[at], starts[at + words - 1u], words);
+        first = cut_length(given, params.cols);
+        any_cut = is_cut(given, first);
     }
-    var count = vec2(params.cols - first.x, 0u);
+    var count = params.cols - first;
     if params.length_words != 0u {
         let words = params.length_words;
         let at = (params.at.b3 + row) * words;
-        count = cut(integer(lengths[at], lengths[at + words - 1u], words), params.cols - first.x);
+        let given = integer(lengths[at], lengths[at + words - 1u], words);
+        count = cut_length(given, params.cols - first);
+        any_cut = any_cut || is_cut(given, count);
     }
-    return vec3(first.x, count.x, first.y | count.y);
+    return vec3(first, count, u32(any_cut));
 }
 
 // Every thread of one workgroup per row must call this function.

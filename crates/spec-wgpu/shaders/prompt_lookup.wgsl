@@ -33,7 +33,7 @@ fn prepare(
     let words = params.length_words;
     let at = (params.at.b2 + request) * words;
     let given = integer(lengths[at], lengths[at + words - 1u], words);
-    let length = cut(given, params.input_cols);
+    let length = cut_length(given, params.input_cols);
     let before = max(length, 1u) - 1u;
     var longest = min(params.max_ngram, before);
     if longest < params.min_ngram || params.max_draft_tokens == 0u {

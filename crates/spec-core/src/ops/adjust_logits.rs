@@ -97,7 +97,7 @@
 //! # Ok::<(), spec::Error>(())
 //! ```
 
-use crate::check::Checker;
+use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
 use crate::{Argument, DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
 
@@ -286,19 +286,18 @@ impl Operator for AdjustLogits {
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
-        let most = i32::MAX.unsigned_abs() as usize;
         let logits = c.matrix(arg::logits, &t.logits)?;
         let Matrix { rows, cols: vocab, .. } = logits;
-        if !(1..=most).contains(&vocab) || rows > most {
+        if !(1..=MAX_I32).contains(&vocab) || rows > MAX_I32 {
             let value = format!("{:?}", t.logits.shape());
-            let expected = format!("a vocabulary of 1 to {most}, and at most {most} rows");
+            let expected = format!("a vocabulary of 1 to {MAX_I32}, and at most {MAX_I32} rows");
             return Err(c.error(Status::BadTensorShape, "logits", value, expected));
         }
         let tokens = c.matrix(arg::tokens, &t.tokens)?;
         let requests = tokens.rows;
-        if requests > most || tokens.cols > most {
+        if requests > MAX_I32 || tokens.cols > MAX_I32 {
             let value = format!("{:?}", t.tokens.shape());
-            let expected = format!("at most {most} requests, and tokens of each");
+            let expected = format!("at most {MAX_I32} requests, and tokens of each");
             return Err(c.error(Status::BadTensorShape, "tokens", value, expected));
         }
         let prompt_lengths = c.vector_of(arg::prompt_lengths, &t.prompt_lengths, requests)?.dtype;
@@ -405,10 +404,9 @@ impl AdjustLogits {
     ) -> Result<Option<usize>> {
         let Some(desc) = desc else { return Ok(None) };
         let len = c.vector(argument, desc)?.len;
-        let most = i32::MAX.unsigned_abs() as usize;
-        if len > most {
+        if len > MAX_I32 {
             let value = format!("{:?}", desc.shape());
-            let expected = format!("at most {most} elements, since offsets are i32");
+            let expected = format!("at most {MAX_I32} elements, since offsets are i32");
             return Err(c.error(Status::BadTensorShape, argument.name, value, expected));
         }
         Ok(Some(len))
@@ -417,12 +415,11 @@ impl AdjustLogits {
     /// The stop tokens of each request.
     fn stops(&self, c: &Checker, desc: &TensorDesc, requests: usize) -> Result<Matrix> {
         let stops = c.matrix(arg::stop_tokens, desc)?;
-        let most = i32::MAX.unsigned_abs() as usize;
-        if stops.rows == requests && stops.cols <= most {
+        if stops.rows == requests && stops.cols <= MAX_I32 {
             return Ok(stops);
         }
         let value = format!("{:?}", desc.shape());
-        let expected = format!("{requests} rows of at most {most} tokens");
+        let expected = format!("{requests} rows of at most {MAX_I32} tokens");
         Err(c.error(Status::BadTensorShape, "stop_tokens", value, expected))
     }
 }

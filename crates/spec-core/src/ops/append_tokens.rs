@@ -57,7 +57,7 @@
 //! # Ok::<(), spec::Error>(())
 //! ```
 
-use crate::check::Checker;
+use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
 use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
 
@@ -153,7 +153,7 @@ impl Operator for AppendTokens {
         let new_tokens = c.matrix_of(arg::new_tokens, &t.new_tokens, [batch, new_tokens.cols])?;
         // Lengths and counts are i32.
         for (matrix, name) in [(&tokens, "tokens"), (&new_tokens, "new_tokens")] {
-            if matrix.cols > i32::MAX.unsigned_abs() as usize {
+            if matrix.cols > MAX_I32 {
                 let expected = "rows of at most 2^31 - 1 tokens";
                 return Err(c.error(Status::BadTensorShape, name, matrix.cols, expected));
             }

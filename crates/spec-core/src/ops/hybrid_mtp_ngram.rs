@@ -63,7 +63,7 @@
 //!
 //! Source: FastDeploy's `speculate_decoding/draft_model/ngram_match_mixed`.
 
-use crate::check::Checker;
+use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
 use crate::ngram::{RowDescs, Rows, check_sizes};
 use crate::{DType, Operator, Result, TensorDesc};
@@ -175,7 +175,7 @@ impl Operator for HybridMtpNgram {
         }
         check_sizes(&c, self.min_ngram_size, self.max_ngram_size, self.token_threshold)?;
         c.param(
-            self.max_draft_tokens < i32::MAX.unsigned_abs() as usize,
+            self.max_draft_tokens < MAX_I32,
             "max_draft_tokens",
             self.max_draft_tokens,
             "a number below that of the largest i32",

@@ -55,7 +55,7 @@
 //! Source: prompt lookup decoding (Saxena, 2023), as vLLM's n-gram proposer,
 //! transformers and llama.cpp have it.
 
-use crate::check::Checker;
+use crate::check::{Checker, MAX_I32};
 use crate::declare::{choice, operator};
 use crate::ngram::check_patterns;
 use crate::{DType, Matrix, Operator, Result, TensorDesc};
@@ -146,8 +146,7 @@ impl Operator for PromptLookup {
         let c = Checker::of::<Self>();
         check_patterns(&c, ("min_ngram", self.min_ngram), ("max_ngram", self.max_ngram))?;
         // Counts are i32.
-        let most = i32::MAX.unsigned_abs() as usize;
-        c.param(self.max_draft <= most, "max_draft", self.max_draft, "at most the largest i32")?;
+        c.param(self.max_draft <= MAX_I32, "max_draft", self.max_draft, "at most the largest i32")?;
         let tokens = c.matrix(arg::tokens, &t.tokens)?;
         let batch = tokens.rows;
         let lengths = c.per_request(arg::lengths, &t.lengths, batch)?.dtype;

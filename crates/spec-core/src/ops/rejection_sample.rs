@@ -135,7 +135,7 @@
 //! # Ok::<(), spec::Error>(())
 //! ```
 
-use crate::check::Checker;
+use crate::check::{Checker, MAX_I32};
 use crate::declare::{choice, operator};
 use crate::exact::MAX_SAMPLED_VOCAB;
 use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
@@ -344,7 +344,7 @@ impl Operator for RejectionSample {
         let cu_num_draft = c.vector_of(arg::cu_num_draft, &t.cu_num_draft, offsets)?;
         let positions = self.check_randomness(&c, t, tokens, batch)?;
         let greedy = t.greedy.as_ref().map(|greedy| c.vector_of(arg::greedy, greedy, batch));
-        let fits = self.max_spec_len < i32::MAX.unsigned_abs() as usize;
+        let fits = self.max_spec_len < MAX_I32;
         c.param(fits, "max_spec_len", self.max_spec_len, "a number that fits an i32")?;
         let shape = [batch, self.max_spec_len + 1];
         let output = c.matrix_of(arg::output_token_ids, &t.output_token_ids, shape)?;
@@ -382,8 +382,7 @@ impl RejectionSample {
     }
 
     fn check_vocab(&self, c: &Checker, desc: &TensorDesc, vocab: usize) -> Result<()> {
-        let limit =
-            if self.samples() { MAX_SAMPLED_VOCAB } else { i32::MAX.unsigned_abs() as usize };
+        let limit = if self.samples() { MAX_SAMPLED_VOCAB } else { MAX_I32 };
         if (1..=limit).contains(&vocab) {
             return Ok(());
         }

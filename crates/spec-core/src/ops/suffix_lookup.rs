@@ -57,7 +57,7 @@
 //! # Ok::<(), spec::Error>(())
 //! ```
 
-use crate::check::Checker;
+use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
 use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
 
@@ -208,7 +208,7 @@ impl Operator for SuffixLookup {
         // Places are i32, and so are lengths.
         let sizes = [("tokens", tokens.cols), ("corpus", corpus.map_or(0, |corpus| corpus.len))];
         for (name, size) in sizes {
-            if size > i32::MAX.unsigned_abs() as usize {
+            if size > MAX_I32 {
                 let expected = "at most 2^31 - 1 tokens";
                 return Err(c.error(Status::BadTensorShape, name, size, expected));
             }

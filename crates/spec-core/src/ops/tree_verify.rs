@@ -67,7 +67,7 @@
 //! # Ok::<(), spec::Error>(())
 //! ```
 
-use crate::check::Checker;
+use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
 use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
 
@@ -162,17 +162,16 @@ impl Operator for TreeVerify {
         let c = Checker::of::<Self>();
         let draft_tokens = c.matrix(arg::draft_tokens, &t.draft_tokens)?;
         let (batch, nodes) = (draft_tokens.rows, draft_tokens.cols);
-        let most = i32::MAX.unsigned_abs() as usize;
-        if !(1..=most).contains(&nodes) {
+        if !(1..=MAX_I32).contains(&nodes) {
             let value = format!("{:?}", t.draft_tokens.shape());
-            let expected = format!("trees of 1 to {most} nodes, the root among them");
+            let expected = format!("trees of 1 to {MAX_I32} nodes, the root among them");
             return Err(c.error(Status::BadTensorShape, "draft_tokens", value, expected));
         }
         let tree = [batch, nodes];
         let target_tokens = c.matrix_of(arg::target_tokens, &t.target_tokens, tree)?;
         let first_child = c.matrix_of(arg::first_child, &t.first_child, tree)?;
         let next_sibling = c.matrix_of(arg::next_sibling, &t.next_sibling, tree)?;
-        c.param(self.max_depth < most, "max_depth", self.max_depth, "a number below 2^31 - 1")?;
+        c.param(self.max_depth < MAX_I32, "max_depth", self.max_depth, "a number below 2^31 - 1")?;
         let path = [batch, self.max_depth + 1];
         let tokens = c.matrix_of(arg::tokens, &t.tokens, path)?;
         let path = c.matrix_of(arg::nodes, &t.nodes, path)?;

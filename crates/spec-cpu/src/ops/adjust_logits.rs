@@ -3,7 +3,6 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use half::{bf16, f16};
 use rayon::prelude::*;
 use spec_core::exact::sampling;
 use spec_core::flags::{BAD_LENGTHS, OUT_OF_RANGE};
@@ -73,36 +72,12 @@ fn launch(prepared: &(Plan, Sizes), workspace: ViewMut<'_>, buffers: Buffers<'_>
     by_float!(prepared.0.logits.dtype, by_token(prepared, workspace, buffers))
 }
 
-fn by_token<F: Rounded>(
+fn by_token<F: Float>(
     prepared: &(Plan, Sizes),
     workspace: ViewMut<'_>,
     buffers: Buffers<'_>,
 ) -> Result<()> {
     by_int!(prepared.0.tokens.dtype, run::<F>(prepared, workspace, buffers))
-}
-
-/// A type of logits.
-trait Rounded: Float {
-    /// The nearest number of this type.
-    fn of(x: f32) -> Self;
-}
-
-impl Rounded for f32 {
-    fn of(x: f32) -> f32 {
-        x
-    }
-}
-
-impl Rounded for f16 {
-    fn of(x: f32) -> f16 {
-        f16::from_f32(x)
-    }
-}
-
-impl Rounded for bf16 {
-    fn of(x: f32) -> bf16 {
-        bf16::from_f32(x)
-    }
 }
 
 fn ints(view: Option<View<'_>>) -> Result<Option<Ints<'_>>> {
@@ -113,7 +88,7 @@ fn floats(view: Option<View<'_>>) -> Result<Option<&[f32]>> {
     view.map(slice).transpose()
 }
 
-fn run<F: Rounded, T: Int>(
+fn run<F: Float, T: Int>(
     (plan, sizes): &(Plan, Sizes),
     workspace: ViewMut<'_>,
     buffers: Buffers<'_>,
@@ -174,7 +149,7 @@ struct Table<'t, F> {
     flags: &'t mut u32,
 }
 
-impl<F: Rounded> Table<'_, F> {
+impl<F: Float> Table<'_, F> {
     /// The slot of a token; `None`, with a flag, for one outside the vocabulary.
     fn slot(&mut self, token: i64) -> Option<&mut [u32]> {
         let place = usize::try_from(token).ok();
@@ -229,7 +204,7 @@ impl<F: Rounded> Table<'_, F> {
             if marks & FORBIDDEN != 0 {
                 x = f32::NEG_INFINITY;
             }
-            self.logits[slot[0] as usize] = F::of(x);
+            self.logits[slot[0] as usize] = F::round(x);
             slot[0] = EMPTY;
         }
         self.len = 0;
@@ -322,7 +297,7 @@ fn penalty(
 }
 
 impl<T: Int> Given<'_, T> {
-    fn adjust<F: Rounded>(&self, row: usize, mut table: Table<'_, F>, way: &mut [u32]) {
+    fn adjust<F: Float>(&self, row: usize, mut table: Table<'_, F>, way: &mut [u32]) {
         let request = self.requests.as_ref().map_or(row as i64, |requests| requests.get(row));
         let request = usize::try_from(request).ok().filter(|&at| at < self.plan.requests());
         let Some(request) = request else {
@@ -391,7 +366,7 @@ impl<T: Int> Given<'_, T> {
         }
     }
 
-    fn bias<F: Rounded>(&self, request: usize, table: &mut Table<'_, F>) {
+    fn bias<F: Float>(&self, request: usize, table: &mut Table<'_, F>) {
         let Some(((offsets, tokens), values)) = &self.bias else { return };
         let Some(part) = part(offsets, request, values.len()) else {
             *table.flags |= BAD_LENGTHS;
@@ -404,7 +379,7 @@ impl<T: Int> Given<'_, T> {
         }
     }
 
-    fn stops<F: Rounded>(&self, request: usize, generated: usize, table: &mut Table<'_, F>) {
+    fn stops<F: Float>(&self, request: usize, generated: usize, table: &mut Table<'_, F>) {
         let (Some((min_tokens, stops)), Some(matrix)) = (&self.min_tokens, self.plan.stop_tokens)
         else {
             return;
@@ -420,7 +395,7 @@ impl<T: Int> Given<'_, T> {
         }
     }
 
-    fn words<F: Rounded>(&self, request: usize, text: &Text<'_, T>, table: &mut Table<'_, F>) {
+    fn words<F: Float>(&self, request: usize, text: &Text<'_, T>, table: &mut Table<'_, F>) {
         let (Some(((bad, offsets), tokens)), Some(words)) = (&self.words, self.plan.words) else {
             return;
         };

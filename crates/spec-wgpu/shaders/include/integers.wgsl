@@ -7,3 +7,16 @@ fn integer(first: u32, last: u32, words: u32) -> vec2<u32> {
     let sign = bitcast<u32>(bitcast<i32>(first) >> 31u);
     return vec2(first, select(sign, last, words == 2u));
 }
+
+// A length of 64 bits, cut to 0 ..= most.
+fn cut_length(length: vec2<u32>, most: u32) -> u32 {
+    if bitcast<i32>(length.y) < 0 {
+        return 0u;
+    }
+    return select(min(length.x, most), most, length.y != 0u);
+}
+
+// Whether cutting a length of 64 bits gave another number.
+fn is_cut(length: vec2<u32>, to: u32) -> bool {
+    return length.x != to || length.y != 0u;
+}

@@ -45,11 +45,11 @@ var<workgroup> shared_sums: array<u32, 256>;
 
 // Cuts a request's lengths to its rows; returns flags if a length was cut.
 fn store_lengths(request: u32, prompt: vec2<u32>, start: vec2<u32>, step: vec2<u32>) -> u32 {
-    let prompt_cut = cut(prompt, params.input_cols);
-    let start_cut = cut(start, params.generated_cols);
+    let prompt_cut = cut_length(prompt, params.input_cols);
+    let start_cut = cut_length(start, params.generated_cols);
     // The pattern ends with generated[step], which must lie in the row.
     let after = params.generated_cols - start_cut;
-    let step_cut = cut(step, max(after, 1u) - 1u);
+    let step_cut = cut_length(step, max(after, 1u) - 1u);
     store(request, PROMPT, prompt_cut);
     store(request, START, start_cut);
     store(request, STEP, step_cut);
@@ -59,7 +59,7 @@ fn store_lengths(request: u32, prompt: vec2<u32>, start: vec2<u32>, step: vec2<u
 
 // min(own, max_dec_len - step - 1), or 0 where this is negative.
 fn draft_limit(own: i32, max_dec_len: vec2<u32>, step: u32) -> u32 {
-    let decode = cut(max_dec_len, MOST);
+    let decode = cut_length(max_dec_len, MOST);
     if own <= 0 || decode <= step {
         return 0u;
     }

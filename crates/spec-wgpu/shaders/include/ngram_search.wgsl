@@ -54,18 +54,6 @@ fn store(request: u32, word: u32, value: u32) {
     work[params.at.b1 + request * STATE + word] = value;
 }
 
-// A length of 64 bits, cut to 0 ..= most.
-fn cut(length: vec2<u32>, most: u32) -> u32 {
-    if bitcast<i32>(length.y) < 0 {
-        return 0u;
-    }
-    return select(min(length.x, most), most, length.y != 0u);
-}
-
-fn is_cut(length: vec2<u32>, to: u32) -> bool {
-    return length.x != to || length.y != 0u;
-}
-
 // ---- search ----------------------------------------------------------------
 
 fn racing_state(request: u32, word: u32) -> u32 {

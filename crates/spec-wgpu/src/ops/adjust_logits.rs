@@ -82,24 +82,21 @@ fn optional<'a>(gpu: &Wgpu, view: &Option<View<'a>>) -> Result<Region<'a>> {
     view.as_ref().map_or(Ok(Region::nothing()), |view| gpu.region(view))
 }
 
-/// The elements and types of the arguments that a dispatch reads whole, whatever the window of
-/// rows.
-fn lists(plan: &Plan) -> impl Iterator<Item = (u64, DType)> {
-    let span = |matrix: &Matrix| {
-        let before = matrix.rows.saturating_sub(1) as u64 * matrix.row_stride as u64;
-        (before + matrix.cols as u64, matrix.dtype)
-    };
-    let int = |len: usize| (len as u64, DType::I32);
-    let words = plan.words.map(|words| [int(words.count + 1), int(words.tokens)]);
-    let texts = [Some(span(&plan.tokens)), plan.stop_tokens.as_ref().map(span)];
-    let rows = plan.draft_tokens.map_or(DType::I32, |drafts| drafts.dtype);
-    let of_requests = plan.requests() as u64 + 1;
-    texts
-        .into_iter()
-        .chain([Some((plan.rows() as u64, rows)), plan.biases.map(int)])
-        .chain([Some((of_requests, plan.lengths)), Some((of_requests, plan.prompt_lengths))])
-        .flatten()
-        .chain(words.into_iter().flatten())
+/// Whether each argument that a dispatch reads whole, whatever its window of rows, fits a binding.
+fn fit_bindings(gpu: &Wgpu, plan: &Plan) -> bool {
+    let matrix = |matrix: &Matrix| matrix.rows as u64 <= gpu.window_of_rows(matrix, 1);
+    let list = |len: usize, dtype: DType| len as u64 <= gpu.window(dtype.size() as u64);
+    let ints = |len: usize| list(len, DType::I32);
+    let drafts = plan.draft_tokens.map_or(DType::I32, |drafts| drafts.dtype);
+    // Offsets have an element more than there are requests.
+    let of_requests = plan.requests() + 1;
+    matrix(&plan.tokens)
+        && plan.stop_tokens.as_ref().is_none_or(matrix)
+        && list(plan.rows(), drafts)
+        && list(of_requests, plan.lengths)
+        && list(of_requests, plan.prompt_lengths)
+        && plan.biases.is_none_or(ints)
+        && plan.words.is_none_or(|words| ints(words.count + 1) && ints(words.tokens))
 }
 
 impl Adjuster {
@@ -111,9 +108,8 @@ impl Adjuster {
         let slots = (plan.touched() as u64 * 2 + 1).next_power_of_two();
         let words = STATE + slots * SLOT;
         let most = gpu.window(4).min(MOST_WORDS.max(words)) / words;
-        let is_bound_at_once =
-            lists(plan).all(|(len, dtype)| len <= gpu.window(dtype.size() as u64));
-        if compared > 4 * MOST_TURNS || climbed > MOST_TURNS || most == 0 || !is_bound_at_once {
+        let is_in_turns = compared <= 4 * MOST_TURNS && climbed <= MOST_TURNS;
+        if !is_in_turns || most == 0 || !fit_bindings(gpu, plan) {
             return Err(too_large());
         }
         let windows = gpu.windows(&[plan.logits], usize::MAX).ok_or_else(too_large)?;
