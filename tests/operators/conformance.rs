@@ -6,7 +6,7 @@
 
 use std::fmt::Write;
 
-use spec_conformance::{Golden, Report, check_golden, check_random, is_left_out};
+use spec_conformance::{Golden, Report, check_golden, check_random};
 
 /// Random cases per operator: enough to meet every option and each kind of bad data,
 /// and still quick.
@@ -17,9 +17,8 @@ const CASES_OF_SOFTWARE: usize = 100;
 fn assert_clean(device: spec::Device, reports: &[Report]) {
     let mut problems = String::new();
     for report in reports {
-        let is_left_out = is_left_out(device.backend(), report.operator);
         let ran = report.cases > report.unsupported;
-        assert_eq!(ran, !is_left_out, "{device}: {}: whether any case ran", report.operator);
+        assert!(ran, "{device}: {}: no case ran", report.operator);
         for failure in &report.failures {
             _ = writeln!(problems, "{device}: {}: {failure}", report.operator);
         }

@@ -58,15 +58,6 @@ pub use tensor::{Data, Held, Layout, Tensor};
 use spec_core::ops::*;
 use spec_core::{Signature, Supports};
 
-/// The operators that a backend does without, and the backend's name. A backend that is not in the
-/// list has the operator, which tests hold it to.
-const LEFT_OUT: [(&str, &str); 1] = [("wgpu", "suffix_lookup")];
-
-/// Whether the backend of that name does without an operator.
-pub fn is_left_out(backend: &str, operator: &str) -> bool {
-    LEFT_OUT.contains(&(backend, operator))
-}
-
 /// What has every operator, and how to go through them.
 macro_rules! operators {
     ($($module:ident: $operator:ident,)+) => {

@@ -10,7 +10,9 @@
 //     first   | 5     |       | none  | ...     its first bias in the request's list
 //
 // Then a thread a slot reads the token's logit, applies the rules in their order, and writes it
-// once. Threads take tokens of the text, biases, stop tokens and words in turn. A class whose
+// once. Threads take tokens of the text, biases, stop tokens and words in turn; each of the three
+// short lists starts at another warp, so that no warp waits for all of them. A block uses as many
+// slots of its table as its class needs: a text may have far more room than tokens. A class whose
 // tokens do not fit the table is split into two: nothing has been written by then. A class of at
 // most PROBES tokens always fits, so splitting ends.
 //
@@ -26,6 +28,12 @@ constexpr u32 PROBES = 128;
 constexpr u32 TAIL = 256;
 // Tokens of the text that a thread has in flight.
 constexpr u32 AHEAD = 4;
+// Logits that a thread has in flight.
+constexpr u32 LOGITS_AHEAD = 4;
+// The fewest slots of a table, as a power of two.
+constexpr u32 MIN_SLOT_BITS = 9;
+// A row's tokens are shared between blocks while a block has more than so many.
+constexpr u32 BLOCK_TOKENS = 512;
 
 // Of a value in the table.
 constexpr u32 FORBIDDEN = 1u << 31;
@@ -65,8 +73,15 @@ struct Row {
     bool counts;
     bool frequents;
     bool is_present;
-    bool stops;
     bool there;
+    i32 min_tokens;
+    // Flags of the way from the row to the text.
+    u32 way_bits;
+
+    // Whether the row's text is too short for a stop token.
+    INLINE bool forbids_stops() const {
+        return static_cast<i64>(length - prompt) + depth < min_tokens;
+    }
 };
 
 // 1 / r for r > 0, cut to 2^-100 .. 2^100: spec_core::exact::sampling::inverse.
@@ -76,17 +91,25 @@ INLINE float inverse(float r) {
     return exact::mul(exact::reciprocal(mantissa), __uint_as_float((254u - (bits >> 23)) << 23));
 }
 
-// The part of a list of `len` elements that a request's two offsets bound, empty where they are
-// bad.
-INLINE Part part_of(const i32* offsets, u64 at, u32 len, u32& bits) {
-    if (offsets == nullptr) return {0, 0};
-    const i32 begin = offsets[at];
-    const i32 end = offsets[at + 1];
+// Element `at` of an argument. Where the argument is absent the load goes to `other`, whose value
+// nobody uses: a load without a branch around it does not wait for the loads before it.
+template <typename T>
+INLINE T load_or(const T* list, u64 at, const void* other) {
+    return *(list == nullptr ? static_cast<const T*>(other) : list + at);
+}
+
+// The part of a list of `len` elements between two offsets, empty where the offsets are bad.
+INLINE Part part_between(i32 begin, i32 end, u32 len, u32& bits) {
     if (begin >= 0 && begin <= end && static_cast<u32>(end) <= len) {
         return {static_cast<u32>(begin), static_cast<u32>(end)};
     }
     bits |= BAD_LENGTHS;
     return {0, 0};
+}
+
+// Offsets of a list that may be absent, which has no part.
+INLINE Part part_of(const i32* offsets, i32 begin, i32 end, u32 len, u32& bits) {
+    return offsets == nullptr ? Part{0, 0} : part_between(begin, end, len, bits);
 }
 
 // A length, cut to 0 .. most.
@@ -97,11 +120,10 @@ INLINE u32 cut(i64 given, u32 most, u32& bits) {
 }
 
 // Whether a penalty is on: a number, above `least`, and not the one that does nothing.
-INLINE bool penalty(const float* penalties, u64 request, float none, float least, float& value,
+INLINE bool penalty(const float* penalties, float given, float none, float least, float& value,
                     u32& bits) {
     value = none;
     if (penalties == nullptr) return false;
-    const float given = penalties[request];
     if (!exact::finite(given) || given <= least) {
         bits |= BAD_LENGTHS;
         return false;
@@ -111,7 +133,8 @@ INLINE bool penalty(const float* penalties, u64 request, float none, float least
     return __float_as_uint(given) != __float_as_uint(none);
 }
 
-// Climbs from a row to the text, noting the tokens on the way. By one thread.
+// Climbs from a row to the text, noting the tokens on the way. By one thread, which needs nothing
+// of the row's request.
 INLINE u32 climb(const Params& p, u64 row, Row& s, u32& bits) {
     if (p.parents == nullptr) return 0;
     u32 at = static_cast<u32>(row);
@@ -131,7 +154,8 @@ INLINE u32 climb(const Params& p, u64 row, Row& s, u32& bits) {
     }
 }
 
-// Fills in what is known of the row, but for the tail of its request's text. By one thread.
+// Fills in what is known of the row, but for its drafts and the tail of its request's text. By one
+// thread, whose loads do not wait for each other once the request is known.
 INLINE u32 survey(const Params& p, u64 row, Row& s) {
     u32 bits = 0;
     const i64 request = p.requests == nullptr ? static_cast<i64>(row) : p.requests[row];
@@ -139,21 +163,32 @@ INLINE u32 survey(const Params& p, u64 row, Row& s) {
     s.there = static_cast<u64>(request) < p.request_count;
     if (!s.there) return BAD_LENGTHS;
     const u64 r = static_cast<u64>(request);
+    const void* const other = p.lengths.data;
+    const i64 length = p.lengths[r];
+    const i64 prompt = p.prompt_lengths[r];
+    const float repetition = load_or(p.repetition, r, other);
+    const float frequency = load_or(p.frequency, r, other);
+    const float presence = load_or(p.presence, r, other);
+    const i32 bias_begin = load_or(p.bias_offsets, r, other);
+    const i32 bias_end = load_or(p.bias_offsets, r + 1, other);
+    const i32 bad_begin = load_or(p.bad_offsets, r, other);
+    const i32 bad_end = load_or(p.bad_offsets, r + 1, other);
+    const i32 ngram = load_or(p.no_repeat_ngram, r, other);
+    const i32 min_tokens = load_or(p.min_tokens, r, other);
     s.request = static_cast<u32>(r);
-    s.length = cut(p.lengths[r], p.most, bits);
-    s.prompt = cut(p.prompt_lengths[r], s.length, bits);
-    s.repeats = penalty(p.repetition, r, 1.0f, 0.0f, s.repetition, bits);
+    s.length = cut(length, p.most, bits);
+    s.prompt = cut(prompt, s.length, bits);
+    const float all = negative_infinity();
+    s.repeats = penalty(p.repetition, repetition, 1.0f, 0.0f, s.repetition, bits);
     s.inverse = inverse(s.repetition);
-    s.frequents = penalty(p.frequency, r, 0.0f, negative_infinity(), s.frequency, bits);
-    s.is_present = penalty(p.presence, r, 0.0f, negative_infinity(), s.presence, bits);
+    s.frequents = penalty(p.frequency, frequency, 0.0f, all, s.frequency, bits);
+    s.is_present = penalty(p.presence, presence, 0.0f, all, s.presence, bits);
     s.counts = s.frequents || s.is_present;
     s.start = s.repeats ? 0 : s.counts ? s.prompt : s.length;
-    s.biases = part_of(p.bias_offsets, r, p.biases, bits);
-    s.words = part_of(p.bad_offsets, r, p.words, bits);
-    s.ngram = p.no_repeat_ngram == nullptr ? 0 : static_cast<u32>(max(p.no_repeat_ngram[r], 0));
-    s.depth = climb(p, row, s, bits);
-    const i64 generated = static_cast<i64>(s.length - s.prompt) + s.depth;
-    s.stops = p.min_tokens != nullptr && generated < p.min_tokens[r];
+    s.biases = part_of(p.bias_offsets, bias_begin, bias_end, p.biases, bits);
+    s.words = part_of(p.bad_offsets, bad_begin, bad_end, p.words, bits);
+    s.ngram = p.no_repeat_ngram == nullptr ? 0 : static_cast<u32>(max(ngram, 0));
+    s.min_tokens = p.min_tokens == nullptr ? 0 : min_tokens;
     return bits;
 }
 
@@ -161,14 +196,18 @@ INLINE u32 survey(const Params& p, u64 row, Row& s) {
 struct Text {
     const Params& p;
     const Row& s;
-    u64 first;
+    // The request's text, of the one width or the other.
+    const i32* narrow;
+    const i64* wide;
 
     INLINE Text(const Params& p, const Row& s)
-        : p(p), s(s), first(static_cast<u64>(s.request)) {}
+        : p(p), s(s),
+          narrow(static_cast<const i32*>(p.tokens.data) + s.request * p.tokens.stride),
+          wide(static_cast<const i64*>(p.tokens.data) + s.request * p.tokens.stride) {}
 
     INLINE u32 len() const { return s.length + s.depth; }
     // A token of the request's text.
-    INLINE i64 at(u32 index) const { return p.tokens.at(first, index); }
+    INLINE i64 at(u32 index) const { return p.tokens.wide ? wide[index] : narrow[index]; }
 };
 
 // A place in a text, counted from its end, that moves to the front.
@@ -214,6 +253,25 @@ struct Class {
     INLINE bool has(u32 token) const { return (token & (all - 1)) == own; }
 };
 
+// Keys, values and first biases of a table, in this order.
+extern __shared__ u32 slots[];
+
+// The slot of a token among keys from `at` on, which the token takes where it has none; NONE where
+// there is no place. A function of its own, since four copies of a loop that waits for shared
+// memory are slower to fetch than to call.
+__device__ __noinline__ u32 find_slot(u32 at, u32 mask, u32 token) {
+    for (u32 probe = 0; probe < PROBES; probe++) {
+        u32 found = *static_cast<volatile u32*>(slots + at);
+        if (found == NONE) {
+            found = atomicCAS(slots + at, NONE, token);
+            if (found == NONE) return at;
+        }
+        if (found == token) return at;
+        at = (at + 1) & mask;
+    }
+    return NONE;
+}
+
 struct Table {
     u32* keys;
     u32* values;
@@ -226,10 +284,19 @@ struct Table {
     u32 bits;
     bool failed;
 
-    INLINE Table(const Params& p, u32* shared)
-        : keys(shared), values(keys + (1u << p.slot_bits)), first(values + (1u << p.slot_bits)),
-          mask((1u << p.slot_bits) - 1), shift(32 - p.slot_bits), vocab(p.vocab), own{0, 1},
-          bits(0), failed(false) {}
+    INLINE Table(const Params& p, u32 slot_bits)
+        : keys(slots), values(keys + (1u << slot_bits)), first(values + (1u << slot_bits)),
+          mask((1u << slot_bits) - 1), shift(32 - slot_bits), vocab(p.vocab), own{0, 1}, bits(0),
+          failed(false) {}
+
+    // Keys and first biases become NONE, values 0.
+    INLINE void clear(bool has_biases) {
+        for (u32 at = threadIdx.x; at <= mask; at += blockDim.x) {
+            keys[at] = NONE;
+            values[at] = 0;
+            if (has_biases) first[at] = NONE;
+        }
+    }
 
     // The slot of a token, or NONE: it is outside the vocabulary, of another class, or finds no
     // place.
@@ -240,18 +307,9 @@ struct Table {
         }
         const u32 token = static_cast<u32>(given);
         if (!own.has(token)) return NONE;
-        u32 at = token * 0x9E3779B1u >> shift;
-        for (u32 probe = 0; probe < PROBES; probe++) {
-            u32 found = *static_cast<volatile u32*>(keys + at);
-            if (found == NONE) {
-                found = atomicCAS(keys + at, NONE, token);
-                if (found == NONE) return at;
-            }
-            if (found == token) return at;
-            at = (at + 1) & mask;
-        }
-        failed = true;
-        return NONE;
+        const u32 at = find_slot(token * 0x9E3779B1u >> shift, mask, token);
+        failed |= at == NONE;
+        return at;
     }
 
     INLINE void mark(i64 token, u32 mark) {
@@ -271,8 +329,11 @@ struct Table {
     }
 };
 
+// The thread's place among the block's threads, counted from warp `warp`.
+INLINE u32 place_from(u32 warp) { return (threadIdx.x - warp * WARP) & (blockDim.x - 1); }
+
 INLINE void gather_biases(const Params& p, const Row& s, Table& table) {
-    for (u32 i = s.biases.begin + threadIdx.x; i < s.biases.end; i += blockDim.x) {
+    for (u32 i = s.biases.begin + place_from(1); i < s.biases.end; i += blockDim.x) {
         const u32 at = table.slot(p.bias_tokens[i]);
         if (at == NONE) continue;
         const u32 before = atomicMin(table.first + at, i);
@@ -280,20 +341,34 @@ INLINE void gather_biases(const Params& p, const Row& s, Table& table) {
     }
 }
 
-INLINE void gather_text(const Params& p, const Text& text, Table& table) {
+// Tokens of the text that a thread has asked for.
+struct Ahead {
+    i64 tokens[AHEAD];
+
+    // Asks for those from `base` on.
+    INLINE void load(const Text& text, u32 base) {
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) {
+            const u32 i = base + threadIdx.x + j * blockDim.x;
+            if (i < text.s.length) tokens[j] = text.at(i);
+        }
+    }
+};
+
+// Of the text's tokens `ahead` has the first ones.
+INLINE void gather_text(const Text& text, Ahead& ahead, Table& table) {
     const Row& s = text.s;
-    for (u64 base = s.start; base < s.length; base += blockDim.x * AHEAD) {
-        i64 tokens[AHEAD];
+    const u32 step = blockDim.x * AHEAD;
+#pragma unroll 1
+    for (u32 base = s.start; base < s.length; base += step) {
+        Ahead next;
+        next.load(text, base + step);
 #pragma unroll
         for (u32 j = 0; j < AHEAD; j++) {
-            const u64 i = base + threadIdx.x + j * blockDim.x;
-            if (i < s.length) tokens[j] = text.at(static_cast<u32>(i));
+            const u32 i = base + threadIdx.x + j * blockDim.x;
+            if (i < s.length) table.penalise(s, ahead.tokens[j], i >= s.prompt);
         }
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            const u64 i = base + threadIdx.x + j * blockDim.x;
-            if (i < s.length) table.penalise(s, tokens[j], i >= s.prompt);
-        }
+        ahead = next;
     }
     if (!s.repeats && !s.counts) return;
     for (u32 j = threadIdx.x; j < min(s.depth, TAIL); j += blockDim.x) {
@@ -307,9 +382,9 @@ INLINE void gather_text(const Params& p, const Text& text, Table& table) {
 }
 
 INLINE void gather_stops(const Params& p, const Row& s, Table& table) {
-    if (!s.stops) return;
+    if (!s.forbids_stops()) return;
     const i32* const stops = p.stop_tokens.data + s.request * p.stop_tokens.stride;
-    for (u32 i = threadIdx.x; i < p.stops; i += blockDim.x) {
+    for (u32 i = place_from(2); i < p.stops; i += blockDim.x) {
         if (stops[i] != -1) table.mark(stops[i], FORBIDDEN);
     }
 }
@@ -317,8 +392,9 @@ INLINE void gather_stops(const Params& p, const Row& s, Table& table) {
 INLINE void gather_words(const Params& p, const Text& text, Table& table) {
     const Row& s = text.s;
     const u32 searched = text.len() - (p.words_in_prompt ? 0 : s.prompt);
-    for (u32 word = s.words.begin + threadIdx.x; word < s.words.end; word += blockDim.x) {
-        const Part part = part_of(p.word_offsets, word, p.word_tokens_count, table.bits);
+    for (u32 word = s.words.begin + place_from(3); word < s.words.end; word += blockDim.x) {
+        const Part part = part_between(p.word_offsets[word], p.word_offsets[word + 1],
+                                       p.word_tokens_count, table.bits);
         if (part.begin == part.end) {
             table.bits |= BAD_LENGTHS;
             continue;
@@ -337,10 +413,24 @@ INLINE void gather_ngrams(const Params& p, const Text& text, u64 row, Table& tab
     if (s.ngram == 0 || s.ngram > text.len()) return;
     const u32 before = s.ngram - 1;
     // Tokens of the request's text that end an n-gram.
-    for (u64 i = static_cast<u64>(before) + threadIdx.x; i < s.length; i += blockDim.x) {
-        const u32 end = static_cast<u32>(i);
-        if (ends_in(text, before, [&](u32 j) { return text.at(end - 1 - j); })) {
-            table.mark(text.at(end), FORBIDDEN);
+#pragma unroll 1
+    for (u32 base = before; base < s.length; base += blockDim.x * AHEAD) {
+        // Most are ruled out by the token before them.
+        u32 may = 0;
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) {
+            const u32 i = base + threadIdx.x + j * blockDim.x;
+            bool is_it = i < s.length;
+            if (is_it && before > 0) is_it = text.at(i - 1) == s.tail[0];
+            may |= static_cast<u32>(is_it) << j;
+        }
+#pragma unroll 1
+        for (; may != 0; may &= may - 1) {
+            const u32 j = __ffs(may) - 1;
+            const u32 end = base + threadIdx.x + j * blockDim.x;
+            if (ends_in(text, before, [&](u32 k) { return text.at(end - 1 - k); })) {
+                table.mark(text.at(end), FORBIDDEN);
+            }
         }
     }
     // Drafts that do.
@@ -361,103 +451,128 @@ INLINE void store(float* to, float x) { *to = x; }
 INLINE void store(f16* to, float x) { *to = __float2half_rn(x); }
 INLINE void store(bf16* to, float x) { *to = __float2bfloat16_rn(x); }
 
-// All rules for the tokens of the table.
-template <typename T>
-INLINE void finish(const Params& p, const Row& s, const Table& table, T* logits) {
-    for (u32 at = threadIdx.x; at <= table.mask; at += blockDim.x) {
-        const u32 token = table.keys[at];
-        if (token == NONE) continue;
-        const u32 value = table.values[at];
-        if (value & FORBIDDEN) {
-            store(logits + token, negative_infinity());
-            continue;
-        }
-        float x = to_f32(logits[token]);
-        const u32 first = p.biases == 0 ? NONE : table.first[at];
-        if (first != NONE) {
-            x = exact::add(x, p.bias_values[first]);
-            if (value & REPEATED_BIAS) {
-                for (u32 i = first + 1; i < s.biases.end; i++) {
-                    if (p.bias_tokens[i] == static_cast<i32>(token)) {
-                        x = exact::add(x, p.bias_values[i]);
-                    }
+// A token's logit after all rules.
+INLINE float adjusted(const Params& p, const Row& s, const Table& table, u32 at, u32 token,
+                      float x) {
+    const u32 value = table.values[at];
+    if (value & FORBIDDEN) return negative_infinity();
+    const u32 first = p.biases == 0 ? NONE : table.first[at];
+    if (first != NONE) {
+        x = exact::add(x, p.bias_values[first]);
+        if (value & REPEATED_BIAS) {
+            for (u32 i = first + 1; i < s.biases.end; i++) {
+                if (p.bias_tokens[i] == static_cast<i32>(token)) {
+                    x = exact::add(x, p.bias_values[i]);
                 }
             }
         }
-        if (s.repeats && (value & IN_TEXT)) x = exact::mul(x, x > 0.0f ? s.inverse : s.repetition);
-        const u32 count = value & COUNT;
-        if (s.frequents && count > 0) {
-            x = exact::sub(x, exact::mul(s.frequency, __uint2float_rn(count)));
+    }
+    if (s.repeats && (value & IN_TEXT)) x = exact::mul(x, x > 0.0f ? s.inverse : s.repetition);
+    const u32 count = value & COUNT;
+    if (s.frequents && count > 0) {
+        x = exact::sub(x, exact::mul(s.frequency, __uint2float_rn(count)));
+    }
+    if (s.is_present && count > 0) x = exact::sub(x, s.presence);
+    return x;
+}
+
+// Adjusts the logits of the tokens of the table. A thread asks for some logits before it writes
+// the first, which would make it wait for each in turn.
+template <typename T>
+INLINE void finish(const Params& p, const Row& s, const Table& table, T* logits) {
+#pragma unroll 1
+    for (u32 base = threadIdx.x; base <= table.mask; base += blockDim.x * LOGITS_AHEAD) {
+        u32 tokens[LOGITS_AHEAD];
+        T given[LOGITS_AHEAD];
+#pragma unroll
+        for (u32 j = 0; j < LOGITS_AHEAD; j++) {
+            const u32 at = base + j * blockDim.x;
+            tokens[j] = at <= table.mask ? table.keys[at] : NONE;
+            if (tokens[j] != NONE) given[j] = logits[tokens[j]];
         }
-        if (s.is_present && count > 0) x = exact::sub(x, s.presence);
-        store(logits + token, x);
+#pragma unroll
+        for (u32 j = 0; j < LOGITS_AHEAD; j++) {
+            const u32 token = tokens[j];
+            if (token == NONE) continue;
+            const u32 at = base + j * blockDim.x;
+            store(logits + token, adjusted(p, s, table, at, token, to_f32(given[j])));
+        }
     }
 }
 
-// The classes that the tokens of a row are divided into at first: as many as make the tables
-// 5/8 full at most if no token stands twice.
-INLINE u32 classes_of(const Params& p, const Text& text) {
+// The most tokens that are put into a table of so many slots: 5/8 of them.
+INLINE u64 room(u32 slot_bits) { return 5ull << slot_bits >> 3; }
+
+// The tokens of a row that anything touches, if none stands twice.
+INLINE u64 touched(const Params& p, const Text& text) {
     const Row& s = text.s;
     u64 tokens = static_cast<u64>(s.biases.end - s.biases.begin) + (s.words.end - s.words.begin);
-    if (s.stops) tokens += p.stops;
+    if (s.forbids_stops()) tokens += p.stops;
     if (s.ngram > 0) {
         tokens += text.len();
     } else if (s.repeats || s.counts) {
         tokens += s.length - s.start + s.depth;
     }
-    tokens = min(tokens, static_cast<u64>(p.vocab));
-    const u64 of_class = 5ull << p.slot_bits >> 3;
-    u32 classes = 1;
-    while (classes * of_class < tokens) classes *= 2;
-    return classes;
+    return min(tokens, static_cast<u64>(p.vocab));
 }
 
 template <typename T>
 INLINE void adjust(const Params& p) {
-    extern __shared__ u32 dynamic[];
     __shared__ Row s;
     const u64 row = blockIdx.x;
-    if (threadIdx.x == 0) {
-        const u32 bits = survey(p, row, s);
-        if (blockIdx.y == 0) raise(p.flags, bits);
+    u32 bits = 0;
+    if (threadIdx.x == 0) bits = survey(p, row, s);
+    // By another warp, at the same time.
+    if (threadIdx.x == WARP) {
+        s.way_bits = 0;
+        s.depth = climb(p, row, s, s.way_bits);
     }
     __syncthreads();
+    if (threadIdx.x == 0 && blockIdx.y == 0) raise(p.flags, s.there ? bits | s.way_bits : bits);
     if (!s.there) return;
     const Text text(p, s);
-    const u32 classes = classes_of(p, text);
+    const u64 tokens = touched(p, text);
+    // Classes for the row's blocks, and more where their tables would be too full.
+    u32 classes = 1;
+    while (classes < gridDim.y && tokens > static_cast<u64>(classes) * BLOCK_TOKENS) classes *= 2;
+    while (classes * room(p.slot_bits) < tokens) classes *= 2;
     if (blockIdx.y >= classes) return;
+    u32 slot_bits = MIN_SLOT_BITS;
+    while (slot_bits < p.slot_bits && classes * room(slot_bits) < tokens) slot_bits += 1;
+    Ahead ahead;
+    ahead.load(text, s.start);
     for (u32 j = s.depth + threadIdx.x; j < min(text.len(), TAIL); j += blockDim.x) {
         s.tail[j] = text.at(s.length - 1 - (j - s.depth));
     }
 
-    Table table(p, dynamic);
+    Table table(p, slot_bits);
     T* const logits = static_cast<T*>(p.logits.data) + row * p.logits.stride;
-    const u32 words = (p.biases == 0 ? 2u : 3u) << p.slot_bits;
+    bool again = false;
 #pragma unroll 1
     for (u32 first = blockIdx.y; first < classes; first += gridDim.y) {
         Class own = {first, classes};
         for (;;) {
-            // Keys and first biases are NONE, values 0.
-            for (u32 i = threadIdx.x; i < words; i += blockDim.x) {
-                dynamic[i] = (i >> p.slot_bits) == 1 ? 0 : NONE;
-            }
+            if (again) ahead.load(text, s.start);
+            table.clear(p.biases != 0);
             table.own = own;
             table.failed = false;
             // The first time it is the tail, too, that has to be there.
             __syncthreads();
             gather_biases(p, s, table);
-            gather_text(p, text, table);
+            gather_text(text, ahead, table);
             gather_stops(p, s, table);
             gather_words(p, text, table);
             gather_ngrams(p, text, row, table);
             if (__syncthreads_or(table.failed)) {
                 // The lower half of the class next; the upper half follows it.
                 own.all *= 2;
+                again = true;
                 continue;
             }
             finish(p, s, table, logits);
-            // Slots are cleared by other threads than those that read them.
+            // A thread clears slots that others gather into.
             __syncthreads();
+            again = true;
             // Out of the upper halves that are done, then to the upper half of a lower one.
             while (own.all > classes && own.own >= own.all / 2) {
                 own.all /= 2;
@@ -467,7 +582,7 @@ INLINE void adjust(const Params& p) {
             own.own += own.all / 2;
         }
     }
-    const u32 bits = __reduce_or_sync(ALL_LANES, table.bits);
+    bits = __reduce_or_sync(ALL_LANES, table.bits);
     if (lane_id() == 0) raise(p.flags, bits);
 }
 

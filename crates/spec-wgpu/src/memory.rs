@@ -108,6 +108,16 @@ impl Wgpu {
         self.make_region(object, offset, dtype, len)
     }
 
+    /// The region of an optional argument that is read; nothing for one that is absent.
+    pub(crate) fn optional<'a>(&self, view: &Option<View<'a>>) -> Result<Region<'a>> {
+        view.as_ref().map_or(Ok(Region::nothing()), |view| self.region(view))
+    }
+
+    /// The region of an optional argument that is written; nothing for one that is absent.
+    pub(crate) fn optional_mut<'a>(&self, view: Option<ViewMut<'a>>) -> Result<Region<'a>> {
+        view.map_or(Ok(Region::nothing()), |view| self.region_mut(view))
+    }
+
     /// The region of a workspace, in 32-bit words; an empty region for an empty workspace.
     pub(crate) fn region_of_workspace<'a>(&self, workspace: ViewMut<'a>) -> Result<Region<'a>> {
         let bytes = (workspace.len() * workspace.dtype().size()) as u64;

@@ -50,6 +50,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("params/ngram", include_str!("../shaders/params/ngram.wgsl")),
     ("params/rejection_sample", include_str!("../shaders/params/rejection_sample.wgsl")),
     ("params/sample_logits", include_str!("../shaders/params/sample_logits.wgsl")),
+    ("params/suffix_lookup", include_str!("../shaders/params/suffix_lookup.wgsl")),
     ("params/topk_router", include_str!("../shaders/params/topk_router.wgsl")),
     ("params/tree_verify", include_str!("../shaders/params/tree_verify.wgsl")),
     ("params/unique", include_str!("../shaders/params/unique.wgsl")),
@@ -99,10 +100,11 @@ fn append(source: &'static str, subgroups: bool, done: &mut Vec<&'static str>, t
             text.push('\n');
             continue;
         };
-        // The line of an unknown name is left out. The shader then does not compile, because the
-        // declarations of the named file are missing.
+        // The line of an unknown name stays: a test looks for such lines.
         let mut files = replaced.iter().chain(INCLUDES);
         let Some((name, included)) = files.find(|(n, _)| *n == name.trim()) else {
+            text.push_str(line);
+            text.push('\n');
             continue;
         };
         if !done.contains(name) {

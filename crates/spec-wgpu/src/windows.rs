@@ -48,6 +48,16 @@ impl Wgpu {
 }
 
 impl Window {
+    /// Windows of at most so many rows that together have the rows of this one.
+    pub(crate) fn parts(&self, most: usize) -> impl Iterator<Item = Window> {
+        let (rows, cols) = (self.rows.clone(), self.cols.clone());
+        let end = rows.end;
+        rows.step_by(most).map(move |row| Window {
+            rows: row..end.min(row.saturating_add(most)),
+            cols: cols.clone(),
+        })
+    }
+
     /// The elements of `matrix` that lie in this window. `region` starts at the matrix's first
     /// element.
     pub(crate) fn of<'a>(&self, matrix: &Matrix, region: Region<'a>) -> Region<'a> {

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use spec::{Handle, Signature, ops};
-use spec_conformance::is_left_out;
 
 use super::engine::{Decoded, DraftKind, ModelTime, Settings, decode};
 use super::model::Model;
@@ -22,13 +21,6 @@ const SPECULATIVE: [DraftKind; 7] = [
     DraftKind::Tree,
     DraftKind::Hybrid,
 ];
-
-/// The drafters that a device has the operators of.
-fn speculative(handle: &Handle) -> impl Iterator<Item = DraftKind> + use<> {
-    let has_suffix = !is_left_out(handle.device().backend(), ops::SuffixLookup::NAME);
-    let is_suffix = |kind: &DraftKind| matches!(kind, DraftKind::Suffix | DraftKind::SuffixTree);
-    SPECULATIVE.into_iter().filter(move |kind| has_suffix || !is_suffix(kind))
-}
 
 fn settings(draft: DraftKind, temperature: f32, tokens: usize) -> Settings {
     let sampling = Sampling { temperature, top_k: 0, top_p: 1.0, min_p: 0.0 };
@@ -75,7 +67,7 @@ fn greedy_equals_plain_decoding() {
     let model = Model::new(&text.tokens, text.vocabulary());
     let plain = plain_greedy(&model, &text.tokens, 300);
     for handle in common::handles() {
-        for draft in [DraftKind::None].into_iter().chain(speculative(&handle)) {
+        for draft in [DraftKind::None].into_iter().chain(SPECULATIVE) {
             let decoded = run(&handle, &model, &text.tokens, &settings(draft, 0.0, 300));
             assert!(decoded.tokens == plain, "{handle:?}, {draft:?}");
             assert_eq!(decoded.accepted > 0, draft != DraftKind::None);
@@ -89,7 +81,7 @@ fn any_number_of_tokens() {
     let prompt: Vec<u32> = (0..60).map(|i| i % 3).collect();
     let model = Model::new(&prompt, 3);
     for handle in common::handles() {
-        for draft in speculative(&handle) {
+        for draft in SPECULATIVE {
             for tokens in 1..15 {
                 let decoded = run(&handle, &model, &prompt, &settings(draft, 0.0, tokens));
                 assert_eq!(decoded.tokens, plain_greedy(&model, &prompt, tokens));
@@ -109,7 +101,7 @@ fn a_seed_gives_one_text() {
         let of = |draft| Settings { sampling, ..settings(draft, 0.0, 200) };
         let plain = run(&cpu, &model, &text.tokens, &of(DraftKind::None));
         for handle in common::handles() {
-            for draft in [DraftKind::None].into_iter().chain(speculative(&handle)) {
+            for draft in [DraftKind::None].into_iter().chain(SPECULATIVE) {
                 let decoded = run(&handle, &model, &text.tokens, &of(draft));
                 assert!(decoded.tokens == plain.tokens, "{handle:?}, {draft:?}");
             }

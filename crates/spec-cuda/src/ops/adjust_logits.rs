@@ -24,6 +24,8 @@ const BIASED_SLOT: u32 = 12;
 const THREADS: std::ops::RangeInclusive<usize> = 128..=1024;
 /// The most blocks of a row. Blocks take several classes of tokens each beyond that.
 const MOST_BLOCKS: usize = 64;
+/// The fewest tokens of a block, where a row has several blocks.
+const BLOCK_TOKENS: usize = 512;
 /// A text has fewer tokens than this, since the kernel keeps counts in so many bits beside marks.
 const MOST_TOKENS: usize = 1 << 29;
 
@@ -119,16 +121,30 @@ unsafe impl Supports<AdjustLogits> for Cuda {
             DType::BF16 => "adjust_logits_bf16",
             _ => "adjust_logits_f32",
         };
-        let touched = plan.touched();
+        // Biases and words of all requests: a request with more than its share divides its tokens
+        // into more classes.
+        let requests = plan.requests().max(1);
+        let others = plan.biases.unwrap_or(0) + plan.words.map_or(0, |words| words.count);
+        let touched = (plan.touched() - others.min(plan.touched())) + others.div_ceil(requests);
+        // A row's tokens are divided between blocks while the device has room for more blocks, and
+        // where one table does not hold them.
+        let multiprocessors = self.limits().multiprocessors as usize;
+        let rows = plan.rows().max(1);
+        let tables = touched.div_ceil((5 << SLOT_BITS.end()) / 8).next_power_of_two();
+        let blocks = (multiprocessors / rows).min(touched / BLOCK_TOKENS);
+        let blocks = blocks.max(tables.min(2 * multiprocessors / rows)).clamp(1, MOST_BLOCKS);
+        let blocks = 1 << blocks.ilog2();
+        // Blocks of half the size share a multiprocessor.
+        let is_alone = tables > 1 || rows.saturating_mul(blocks) <= multiprocessors;
+        let most_threads = if is_alone { *THREADS.end() } else { THREADS.end() / 2 };
         // A table is 5/8 full at most if no token stands twice, as the kernel has it.
-        let holds = |bits: &u32| (5 << bits) / 8 >= touched;
+        let holds = |bits: &u32| (5 << bits) / 8 >= touched.div_ceil(blocks);
         let slot_bits = SLOT_BITS.clone().find(holds).unwrap_or(*SLOT_BITS.end());
-        let blocks = touched.div_ceil((5 << slot_bits) / 8).max(1).next_power_of_two();
         let threads = (touched / 4).max(1);
-        let threads = (1 << threads.ilog2()).clamp(*THREADS.start(), *THREADS.end());
+        let threads = (1 << threads.ilog2()).clamp(*THREADS.start(), most_threads);
         let slot = if plan.biases.unwrap_or(0) == 0 { SLOT } else { BIASED_SLOT };
         let mut shape = Shape::new(plan.rows() as u32, threads as u32).shared(slot << slot_bits);
-        shape.grid[1] = blocks.min(MOST_BLOCKS) as u32;
+        shape.grid[1] = blocks as u32;
         Ok(Box::new(Prepared {
             cuda: self.clone(),
             plan: plan.clone(),

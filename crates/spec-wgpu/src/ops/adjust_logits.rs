@@ -7,7 +7,7 @@ use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
 use spec_core::ops::AdjustLogits;
 use spec_core::ops::adjust_logits::{Buffers, Plan};
-use spec_core::{DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, View, ViewMut};
+use spec_core::{DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
 
 use crate::Wgpu;
 use crate::memory::Region;
@@ -77,11 +77,6 @@ fn too_large(gpu: &Wgpu, plan: &Plan) -> Error {
     gpu.error(Status::NotImplemented, words)
 }
 
-/// Where an argument is; nothing for one that is absent.
-fn optional<'a>(gpu: &Wgpu, view: &Option<View<'a>>) -> Result<Region<'a>> {
-    view.as_ref().map_or(Ok(Region::nothing()), |view| gpu.region(view))
-}
-
 /// Whether each argument that a dispatch reads whole, whatever its window of rows, fits a binding.
 fn fit_bindings(gpu: &Wgpu, plan: &Plan) -> bool {
     let matrix = |matrix: &Matrix| matrix.rows as u64 <= gpu.window_of_rows(matrix, 1);
@@ -113,17 +108,8 @@ impl Adjuster {
             return Err(too_large());
         }
         let windows = gpu.windows(&[plan.logits], usize::MAX).ok_or_else(too_large)?;
-        let parts = |window: &Window| {
-            let (rows, cols) = (window.rows.clone(), window.cols.clone());
-            let end = rows.end;
-            let most = usize::try_from(most).unwrap_or(usize::MAX);
-            let part = move |row: usize| Window {
-                rows: row..end.min(row.saturating_add(most)),
-                cols: cols.clone(),
-            };
-            rows.step_by(most).map(part)
-        };
-        let windows: Vec<Window> = windows.iter().flat_map(parts).collect();
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        let windows = windows.iter().flat_map(|window| window.parts(most)).collect();
         let program = |entry, bindings: &[Access]| gpu.program(&SHADER, entry, bindings, &[]);
         let optional = |wanted: bool, entry, bindings: &[Access]| {
             wanted.then(|| program(entry, bindings)).transpose()
@@ -223,33 +209,27 @@ unsafe impl Kernel<AdjustLogits> for Adjuster {
         let tokens = gpu.region(&b.tokens)?;
         let prompts = gpu.region(&b.prompt_lengths)?;
         let lengths = gpu.region(&b.lengths)?;
-        let [requests, drafts, parents] = [
-            optional(gpu, &b.requests)?,
-            optional(gpu, &b.draft_tokens)?,
-            optional(gpu, &b.parents)?,
-        ];
+        let [requests, drafts, parents] =
+            [gpu.optional(&b.requests)?, gpu.optional(&b.draft_tokens)?, gpu.optional(&b.parents)?];
         let [offsets, biased, values] = [
-            optional(gpu, &b.bias_offsets)?,
-            optional(gpu, &b.bias_tokens)?,
-            optional(gpu, &b.bias_values)?,
+            gpu.optional(&b.bias_offsets)?,
+            gpu.optional(&b.bias_tokens)?,
+            gpu.optional(&b.bias_values)?,
         ];
-        let [repetition, frequency, presence] = [
-            optional(gpu, &b.repetition)?,
-            optional(gpu, &b.frequency)?,
-            optional(gpu, &b.presence)?,
-        ];
+        let [repetition, frequency, presence] =
+            [gpu.optional(&b.repetition)?, gpu.optional(&b.frequency)?, gpu.optional(&b.presence)?];
         let [min_tokens, stops, ngram] = [
-            optional(gpu, &b.min_tokens)?,
-            optional(gpu, &b.stop_tokens)?,
-            optional(gpu, &b.no_repeat_ngram)?,
+            gpu.optional(&b.min_tokens)?,
+            gpu.optional(&b.stop_tokens)?,
+            gpu.optional(&b.no_repeat_ngram)?,
         ];
         let [bad, word_offsets, words] = [
-            optional(gpu, &b.bad_offsets)?,
-            optional(gpu, &b.word_offsets)?,
-            optional(gpu, &b.word_tokens)?,
+            gpu.optional(&b.bad_offsets)?,
+            gpu.optional(&b.word_offsets)?,
+            gpu.optional(&b.word_tokens)?,
         ];
         let has_flags = b.flags.is_some();
-        let flags = b.flags.map_or(Ok(Region::nothing()), |flags| gpu.region_mut(flags))?;
+        let flags = gpu.optional_mut(b.flags)?;
         gpu.record("adjust_logits", stream, |r| {
             for window in &self.windows {
                 let params = self.params(window, has_flags);

@@ -128,6 +128,7 @@ pub(crate) static SHADERS: &[&crate::shader::Shader] = &[
     &rejection_sample::SHADER,
     &sample_logits::SHADER,
     &sample_logits::REPORT_SHADER,
+    &suffix_lookup::SHADER,
     &topk_router::SHADER,
     &tree_verify::SHADER,
     &unique::SHADERS[0][0],
@@ -145,7 +146,7 @@ mod tests {
     use super::*;
 
     /// The parameter structs of all shaders.
-    const HEADERS: [Header; 11] = [
+    const HEADERS: [Header; 12] = [
         adjust_logits::HEADER,
         append_tokens::HEADER,
         deduplicate_topk::HEADER,
@@ -154,6 +155,7 @@ mod tests {
         ngram::HEADER,
         rejection_sample::HEADER,
         sample_logits::HEADER,
+        suffix_lookup::HEADER,
         topk_router::HEADER,
         tree_verify::HEADER,
         unique::HEADER,

@@ -144,7 +144,7 @@ impl Search {
             gpu.windows(matrices, usize::MAX).ok_or_else(|| too_large("the tokens of a row"))
         };
         let last = ("LAST", u32::from(which == Occurrence::Last));
-        let constants = [tokens_constant(rows), last];
+        let constants = [tokens_constant(rows.input_ids.dtype), last];
         Ok(Search {
             rows: *rows,
             limits,
@@ -244,7 +244,11 @@ impl Drafter {
             prepare: program("prepare", prepare, &[])?,
             choose: program("choose", &[Write, Read, Read, Read, Write, Write], &[])?,
             share: program("share", &[Write], &[])?,
-            copy: program("copy", &[Write, Read, Read, Write, Write], &[tokens_constant(rows)])?,
+            copy: program(
+                "copy",
+                &[Write, Read, Read, Write, Write],
+                &[tokens_constant(rows.input_ids.dtype)],
+            )?,
         })
     }
 
@@ -295,8 +299,8 @@ fn block(tokens: usize, rows: &Rows, max_ngram: usize) -> usize {
 }
 
 /// The shader constant for the size of a token.
-pub(super) fn tokens_constant(rows: &Rows) -> (&'static str, u32) {
-    ("TOKEN_WORDS", words_of(rows.input_ids.dtype))
+pub(super) fn tokens_constant(dtype: DType) -> (&'static str, u32) {
+    ("TOKEN_WORDS", words_of(dtype))
 }
 
 /// 32-bit words of a token or a length.

@@ -41,7 +41,7 @@ unsafe impl Supports<PromptLookup> for Wgpu {
         let search = Search::new(self, &SHADER, &rows, limits, params.occurrence, true)?;
         let finish = [Write, Read, Read, Write, Write, Write];
         let last = ("LAST", u32::from(params.occurrence == Occurrence::Last));
-        let constants = [tokens_constant(&rows), last];
+        let constants = [tokens_constant(rows.input_ids.dtype), last];
         Ok(Box::new(Looker {
             gpu: self.clone(),
             rows,

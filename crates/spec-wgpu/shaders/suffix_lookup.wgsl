@@ -1,0 +1,698 @@
+//!include params/suffix_lookup
+//!include integers
+//!include scan
+// suffix_lookup: drafts from the longest suffix that occurred before, in a request's own text and
+// in a corpus that requests share.
+//
+// Each request of a window of rows has a state, a note for each tile of 1024 places, a list of
+// windows, offers and nodes in the workspace. Passes, each its own dispatches:
+//
+// 1. `prepare`     a thread a request: its length, its last token, how long a match can be.
+// 2. `scan_own`    a workgroup a tile of a request's text: the longest match that ends in the tile,
+//                  and how many windows have it.
+// 3. `scan_corpus` a workgroup a tile of the corpus and 64 requests: the same for each of these
+//                  requests, so that the corpus is read once for 64 requests.
+// 4. `number`      a workgroup a request: its longest match, and the number of the first window
+//                  with that match in each tile, the most recent window first:
+//
+//        tiles, most recent first     | 3 x 1 | 5 x 2 | - | 5 x 1 | 4 x 9 |     longest 5
+//        numbers of their windows             | 0   1 |   | 2     |
+//
+// 5. `list`        a workgroup a request and tile: writes where the numbered windows end.
+// 6. `grow`        a workgroup a request: grows the tree from the windows alone, the best node first.
+//                  Several dispatches grow some nodes each where one would make too many turns.
+// 7. `finish`      a thread a request and node: writes the drafts and what belongs to them.
+// 8. `link`        a thread a request and node: writes first children and next siblings.
+//
+// Bytes moved: texts once, the corpus once for 64 requests; the floor is this number of bytes over
+// the memory's bandwidth.
+
+// Words of a token.
+override TOKEN_WORDS: u32 = 1u;
+
+@group(0) @binding(0) var<uniform> params: Params;
+@group(0) @binding(1) var<storage, read_write> work: array<atomic<u32>>;
+// prepare, scan_own, scan_corpus, list, grow
+@group(0) @binding(2) var<storage, read> tokens: array<u32>;
+// scan_corpus, list, grow
+@group(0) @binding(3) var<storage, read> corpus: array<u32>;
+// prepare
+@group(0) @binding(3) var<storage, read> lengths: array<u32>;
+@group(0) @binding(4) var<storage, read> corpus_length: array<u32>;
+// finish
+@group(0) @binding(2) var<storage, read_write> drafts: array<u32>;
+@group(0) @binding(3) var<storage, read_write> counts: array<u32>;
+@group(0) @binding(4) var<storage, read_write> parents: array<u32>;
+@group(0) @binding(5) var<storage, read_write> shares: array<f32>;
+@group(0) @binding(6) var<storage, read_write> match_lengths: array<u32>;
+@group(0) @binding(7) var<storage, read_write> flags: array<atomic<u32>>;
+// link
+@group(0) @binding(2) var<storage, read_write> first_child: array<u32>;
+@group(0) @binding(3) var<storage, read_write> next_sibling: array<u32>;
+
+const THREADS = 256u;
+// Places of a tile, and of a tile that a thread looks at.
+const TILE = 1024u;
+const OWN = TILE / THREADS;
+// Requests that a workgroup looks for in a tile of the corpus.
+const REQUESTS = 64u;
+// The most windows of a request, and those that a thread has.
+const MAX_WINDOWS = 1024u;
+const OWN_WINDOWS = MAX_WINDOWS / THREADS;
+
+// Arguments that are there: `params.has`.
+const HAS_CORPUS_LENGTH = 1u;
+const HAS_PARENTS = 2u;
+const HAS_SHARES = 4u;
+const HAS_MATCH_LENGTHS = 8u;
+const HAS_FLAGS = 16u;
+const HAS_FIRST_CHILD = 32u;
+const HAS_NEXT_SIBLING = 64u;
+
+// A request's state.
+const STATE = 16u;
+const LENGTH = 0u;
+const CORPUS = 1u;
+const FLAGS = 2u;
+// The last token of the text.
+const LAST_LOW = 3u;
+const LAST_HIGH = 4u;
+// How many tokens a match can have: the text's last tokens down to one that is negative.
+const PATTERN = 5u;
+const LONGEST = 6u;
+const WINDOWS = 7u;
+const NODES = 8u;
+const OFFERED = 9u;
+// The offer that became the last node, counted from 1, and the depth of that node; 0 for the root.
+const OFFER = 10u;
+const DEPTH = 11u;
+// 1 once no offer is left.
+const DONE = 12u;
+// A node in the workspace: its token, its parent, how many windows it has.
+const NODE = 4u;
+
+// A window in the corpus. Places are below 2^31.
+const IN_CORPUS = 0x80000000u;
+const NONE = 0xffffffffu;
+const BAD_LENGTHS = 4u;
+
+fn has(bit: u32) -> bool {
+    return (params.has & bit) != 0u;
+}
+
+// ---- the workspace --------------------------------------------------------------
+
+// `row` is a request's number in the window of rows, here and below.
+fn base_of(row: u32) -> u32 {
+    return params.at.b1 + row * params.row_words;
+}
+
+fn load(row: u32, word: u32) -> u32 {
+    return atomicLoad(&work[base_of(row) + word]);
+}
+
+fn store(row: u32, word: u32, value: u32) {
+    atomicStore(&work[base_of(row) + word], value);
+}
+
+// Where parts of a request's words begin, behind its state: a note a tile; where each window ends;
+// the offer that each window belongs to, counted from 1, 0 for the root; what each offer is worth,
+// 0 once it has become a node; the node and the depth of each offer; the nodes.
+fn notes_at() -> u32 {
+    return STATE;
+}
+
+fn ends_at() -> u32 {
+    return notes_at() + params.own_tiles + params.corpus_tiles;
+}
+
+fn offers_of_windows_at() -> u32 {
+    return ends_at() + params.max_windows;
+}
+
+fn worths_at() -> u32 {
+    return offers_of_windows_at() + params.max_windows;
+}
+
+fn origins_at() -> u32 {
+    return worths_at() + params.offers;
+}
+
+fn nodes_at() -> u32 {
+    return origins_at() + params.offers;
+}
+
+// ---- texts ----------------------------------------------------------------------
+
+// A token of a request's text, or of the corpus.
+fn token_at(row: u32, in_corpus: bool, place: u32) -> vec2<u32> {
+    if in_corpus {
+        let at = (params.at.b3 + place) * TOKEN_WORDS;
+        return integer(corpus[at], corpus[at + TOKEN_WORDS - 1u], TOKEN_WORDS);
+    }
+    return own_token(row, place);
+}
+
+fn own_token(row: u32, place: u32) -> vec2<u32> {
+    let at = (params.at.b2 + row * params.tokens_stride + place) * TOKEN_WORDS;
+    return integer(tokens[at], tokens[at + TOKEN_WORDS - 1u], TOKEN_WORDS);
+}
+
+fn is_negative(token: vec2<u32>) -> bool {
+    return bitcast<i32>(token.y) < 0;
+}
+
+// The length of a window's match, whose last token is at `place`, where the request's last token
+// stands; 0 where no window ends behind it.
+fn match_at(row: u32, in_corpus: bool, place: u32, length: u32) -> u32 {
+    let text_length = load(row, select(LENGTH, CORPUS, in_corpus));
+    if place + 1u >= text_length || is_negative(token_at(row, in_corpus, place + 1u)) {
+        return 0u;
+    }
+    let most = min(load(row, PATTERN), place + 1u);
+    var n = 1u;
+    while n < most && all(token_at(row, in_corpus, place - n) == own_token(row, length - 1u - n)) {
+        n += 1u;
+    }
+    return select(0u, n, n >= params.min_match);
+}
+
+// ---- passes 1 to 3 --------------------------------------------------------------
+
+@compute @workgroup_size(64)
+fn prepare(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let row = group_index(group, groups) * 64u + thread;
+    if row >= params.row1 - params.row0 {
+        return;
+    }
+    var bits = 0u;
+    var at = (params.at.b3 + params.row0 + row) * params.length_words;
+    let given = integer(lengths[at], lengths[at + params.length_words - 1u], params.length_words);
+    let length = cut_length(given, params.max_len);
+    if is_cut(given, length) {
+        bits = BAD_LENGTHS;
+    }
+    var of_corpus = params.corpus_size;
+    if has(HAS_CORPUS_LENGTH) {
+        let words = params.corpus_length_words;
+        at = params.at.b4 * words;
+        let known = integer(corpus_length[at], corpus_length[at + words - 1u], words);
+        of_corpus = cut_length(known, params.corpus_size);
+        if is_cut(known, of_corpus) {
+            bits = BAD_LENGTHS;
+        }
+    }
+    var pattern = 0u;
+    let most = min(params.max_match, length);
+    while pattern < most && !is_negative(own_token(row, length - 1u - pattern)) {
+        pattern += 1u;
+    }
+    var last = vec2(0u);
+    if length > 0u {
+        last = own_token(row, length - 1u);
+    }
+    store(row, LENGTH, length);
+    store(row, CORPUS, of_corpus);
+    store(row, FLAGS, bits);
+    store(row, LAST_LOW, last.x);
+    store(row, LAST_HIGH, last.y);
+    store(row, PATTERN, pattern);
+    store(row, NODES, 0u);
+    store(row, OFFERED, 0u);
+    store(row, OFFER, 0u);
+    store(row, DEPTH, 0u);
+    store(row, DONE, 0u);
+}
+
+// Of each request: the longest match that ends in the tile, and how many windows have it.
+var<workgroup> longest_of: array<atomic<u32>, REQUESTS>;
+var<workgroup> count_of: array<atomic<u32>, REQUESTS>;
+
+// The length of the match that ends at `place` of the tile's text, whose token there is `token`; 0
+// for none.
+fn match_of(row: u32, in_corpus: bool, place: u32, token: vec2<u32>) -> u32 {
+    // A pattern shorter than a match must be, or a last token that is negative, matches nowhere.
+    if load(row, PATTERN) < params.min_match || load(row, LAST_LOW) != token.x ||
+        load(row, LAST_HIGH) != token.y {
+        return 0u;
+    }
+    return match_at(row, in_corpus, place, load(row, LENGTH));
+}
+
+// Notes the tile `tile` of a text for the requests from `row0` to `row1`, REQUESTS at most. `note`
+// is the number of the tile's note.
+fn scan(row0: u32, row1: u32, in_corpus: bool, tile: u32, note: u32, thread: u32) {
+    if thread < REQUESTS {
+        atomicStore(&longest_of[thread], 0u);
+        atomicStore(&count_of[thread], 0u);
+    }
+    workgroupBarrier();
+    let length = load(row0, select(LENGTH, CORPUS, in_corpus));
+    var own: array<vec2<u32>, OWN>;
+    for (var i = 0u; i < OWN; i++) {
+        let place = tile * TILE + i * THREADS + thread;
+        // A negative token equals no last token that counts.
+        own[i] = vec2(NONE);
+        if place < length {
+            own[i] = token_at(row0, in_corpus, place);
+        }
+    }
+    for (var row = row0; row < row1; row++) {
+        var longest = 0u;
+        for (var i = 0u; i < OWN; i++) {
+            let place = tile * TILE + i * THREADS + thread;
+            longest = max(longest, match_of(row, in_corpus, place, own[i]));
+        }
+        if longest > 0u {
+            atomicMax(&longest_of[row - row0], longest);
+        }
+    }
+    workgroupBarrier();
+    for (var row = row0; row < row1; row++) {
+        let longest = atomicLoad(&longest_of[row - row0]);
+        if longest == 0u {
+            continue;
+        }
+        for (var i = 0u; i < OWN; i++) {
+            let place = tile * TILE + i * THREADS + thread;
+            if match_of(row, in_corpus, place, own[i]) == longest {
+                atomicAdd(&count_of[row - row0], 1u);
+            }
+        }
+    }
+    workgroupBarrier();
+    if thread < row1 - row0 {
+        let longest = atomicLoad(&longest_of[thread]);
+        store(row0 + thread, notes_at() + note, (longest << 16u) | atomicLoad(&count_of[thread]));
+    }
+}
+
+@compute @workgroup_size(THREADS)
+fn scan_own(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let index = group_index(group, groups);
+    if index >= params.at.groups {
+        return;
+    }
+    let row = index / params.own_tiles;
+    let tile = index % params.own_tiles;
+    scan(row, row + 1u, false, tile, params.own_tiles - 1u - tile, thread);
+}
+
+@compute @workgroup_size(THREADS)
+fn scan_corpus(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let index = group_index(group, groups);
+    if index >= params.at.groups {
+        return;
+    }
+    let row0 = index / params.corpus_tiles * REQUESTS;
+    let tile = index % params.corpus_tiles;
+    let row1 = min(row0 + REQUESTS, params.row1 - params.row0);
+    let tiles = params.own_tiles + params.corpus_tiles;
+    scan(row0, row1, true, tile, tiles - 1u - tile, thread);
+}
+
+// ---- passes 4 and 5 -------------------------------------------------------------
+
+var<workgroup> largest_so_far: atomic<u32>;
+var<workgroup> told: u32;
+
+// A value of the first thread, in all threads.
+fn tell(value: u32, thread: u32) -> u32 {
+    if thread == 0u {
+        told = value;
+    }
+    return workgroupUniformLoad(&told);
+}
+
+// The largest of a value over all threads, in all threads.
+fn largest(value: u32, thread: u32) -> u32 {
+    if thread == 0u {
+        atomicStore(&largest_so_far, 0u);
+    }
+    workgroupBarrier();
+    atomicMax(&largest_so_far, value);
+    workgroupBarrier();
+    return tell(atomicLoad(&largest_so_far), thread);
+}
+
+@compute @workgroup_size(THREADS)
+fn number(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let row = group_index(group, groups);
+    if row >= params.at.groups {
+        return;
+    }
+    let tiles = params.own_tiles + params.corpus_tiles;
+    var own = 0u;
+    for (var tile = thread; tile < tiles; tile += THREADS) {
+        own = max(own, load(row, notes_at() + tile) >> 16u);
+    }
+    let longest = largest(own, thread);
+    var windows = 0u;
+    for (var base = 0u; base < tiles; base += THREADS) {
+        let tile = base + thread;
+        var count = 0u;
+        if tile < tiles {
+            let note = load(row, notes_at() + tile);
+            count = select(0u, note & 0xffffu, longest > 0u && note >> 16u == longest);
+        }
+        let first = windows + scan_exclusive(thread, count);
+        if tile < tiles {
+            let is_listed = count > 0u && first < params.max_windows;
+            store(row, notes_at() + tile, select(NONE, first, is_listed));
+        }
+        // A sum of all tiles would pass 32 bits no sooner than 2^32 places.
+        windows += scan_total();
+        workgroupBarrier();
+    }
+    windows = min(windows, params.max_windows);
+    for (var window = thread; window < windows; window += THREADS) {
+        store(row, offers_of_windows_at() + window, 0u);
+    }
+    if thread == 0u {
+        store(row, LONGEST, longest);
+        store(row, WINDOWS, windows);
+    }
+}
+
+// A bit for each place of a tile, the last place first: whether a window of the longest match is
+// there.
+var<workgroup> found: array<atomic<u32>, TILE / 32u>;
+
+@compute @workgroup_size(THREADS)
+fn list(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let index = group_index(group, groups);
+    if index >= params.at.groups {
+        return;
+    }
+    let tiles = params.own_tiles + params.corpus_tiles;
+    let row = index / tiles;
+    let note = index % tiles;
+    let first = tell(load(row, notes_at() + note), thread);
+    if first == NONE {
+        return;
+    }
+    let in_corpus = note >= params.own_tiles;
+    let tile = select(params.own_tiles, tiles, in_corpus) - 1u - note;
+    let length = load(row, select(LENGTH, CORPUS, in_corpus));
+    let longest = load(row, LONGEST);
+    if thread < TILE / 32u {
+        atomicStore(&found[thread], 0u);
+    }
+    workgroupBarrier();
+    var own = 0u;
+    for (var i = 0u; i < OWN; i++) {
+        let place = tile * TILE + i * THREADS + thread;
+        var token = vec2(NONE);
+        if place < length {
+            token = token_at(row, in_corpus, place);
+        }
+        if match_of(row, in_corpus, place, token) == longest {
+            own |= 1u << i;
+            let bit = TILE - 1u - (i * THREADS + thread);
+            atomicOr(&found[bit / 32u], 1u << (bit % 32u));
+        }
+    }
+    workgroupBarrier();
+    for (var i = 0u; i < OWN; i++) {
+        if (own >> i & 1u) == 0u {
+            continue;
+        }
+        let bit = TILE - 1u - (i * THREADS + thread);
+        var window = first + countOneBits(atomicLoad(&found[bit / 32u]) & ((1u << (bit % 32u)) - 1u));
+        for (var word = 0u; word < bit / 32u; word++) {
+            window += countOneBits(atomicLoad(&found[word]));
+        }
+        if window < params.max_windows {
+            let end = tile * TILE + i * THREADS + thread + 1u;
+            store(row, ends_at() + window, end | select(0u, IN_CORPUS, in_corpus));
+        }
+    }
+}
+
+// ---- pass 6 ---------------------------------------------------------------------
+
+// By window: its token at the depth that is looked at, and how many windows have that token, where
+// no more recent window has it.
+var<workgroup> low_of: array<u32, MAX_WINDOWS>;
+var<workgroup> high_of: array<u32, MAX_WINDOWS>;
+var<workgroup> followers: array<atomic<u32>, MAX_WINDOWS>;
+
+// The token `depth` places behind the one that follows a window's match; negative for none.
+fn token_behind(row: u32, window: u32, depth: u32) -> vec2<u32> {
+    let end = load(row, ends_at() + window);
+    let in_corpus = (end & IN_CORPUS) != 0u;
+    let place = (end & ~IN_CORPUS) + depth;
+    if place >= load(row, select(LENGTH, CORPUS, in_corpus)) {
+        return vec2(NONE);
+    }
+    return token_at(row, in_corpus, place);
+}
+
+// Offers the children of a node: of the windows that belong to offer `of_offer`, the tokens at
+// `depth`. Returns how many offers there are then; `offered` is how many there were.
+fn offer_children(
+    row: u32,
+    of_offer: u32,
+    node: u32,
+    depth: u32,
+    windows: u32,
+    offered: u32,
+    thread: u32,
+) -> u32 {
+    for (var window = thread; window < windows; window += THREADS) {
+        var token = vec2(NONE);
+        if load(row, offers_of_windows_at() + window) == of_offer {
+            token = token_behind(row, window, depth);
+        }
+        low_of[window] = token.x;
+        high_of[window] = token.y;
+        atomicStore(&followers[window], 0u);
+    }
+    workgroupBarrier();
+    // The most recent window that has the same token; NONE for a window without a token.
+    var firsts: array<u32, OWN_WINDOWS>;
+    for (var i = 0u; i < OWN_WINDOWS; i++) {
+        firsts[i] = NONE;
+        let window = i * THREADS + thread;
+        if window < windows && bitcast<i32>(high_of[window]) >= 0 {
+            var first = 0u;
+            while low_of[first] != low_of[window] || high_of[first] != high_of[window] {
+                first += 1u;
+            }
+            firsts[i] = first;
+            atomicAdd(&followers[first], 1u);
+        }
+    }
+    workgroupBarrier();
+    var now = offered;
+    let wanted = min(params.width, params.n - node);
+    for (var child = 0u; child < wanted; child++) {
+        // More windows first, then the more recent window.
+        var own = 0u;
+        for (var window = thread; window < windows; window += THREADS) {
+            let count = atomicLoad(&followers[window]);
+            if count > 0u {
+                own = max(own, count << 10u | (MAX_WINDOWS - 1u - window));
+            }
+        }
+        let best = largest(own, thread);
+        let count = best >> 10u;
+        // Worse children have no larger share.
+        if count == 0u || count * 65536u < params.share_floor * windows {
+            break;
+        }
+        let first = MAX_WINDOWS - 1u - (best & (MAX_WINDOWS - 1u));
+        for (var i = 0u; i < OWN_WINDOWS; i++) {
+            if firsts[i] == first {
+                store(row, offers_of_windows_at() + i * THREADS + thread, now + 1u);
+            }
+        }
+        if thread == 0u {
+            let worth = count << 17u | (127u - (depth + 1u)) << 10u | (MAX_WINDOWS - 1u - first);
+            store(row, worths_at() + now, worth);
+            store(row, origins_at() + now, node << 8u | (depth + 1u));
+            atomicStore(&followers[first], 0u);
+        }
+        now += 1u;
+        workgroupBarrier();
+    }
+    // Offers are read by other threads than those that wrote them.
+    storageBarrier();
+    workgroupBarrier();
+    return now;
+}
+
+@compute @workgroup_size(THREADS)
+fn grow(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let row = group_index(group, groups);
+    if row >= params.at.groups {
+        return;
+    }
+    let windows = tell(load(row, WINDOWS), thread);
+    var nodes = tell(load(row, NODES), thread);
+    var offered = tell(load(row, OFFERED), thread);
+    var offer = tell(load(row, OFFER), thread);
+    var depth = tell(load(row, DEPTH), thread);
+    if windows == 0u || tell(load(row, DONE), thread) == 1u {
+        return;
+    }
+    let depths = u32(params.drafts_per_match * f32(load(row, LONGEST)));
+    let limit = tell(min(params.n, depths), thread);
+    var is_done = false;
+    for (var step = 0u; step < params.steps && nodes < params.n; step++) {
+        if depth < limit {
+            offered = offer_children(row, offer, nodes, depth, windows, offered, thread);
+        }
+        var own = 0u;
+        for (var i = thread; i < offered; i += THREADS) {
+            own = max(own, load(row, worths_at() + i));
+        }
+        let worth = largest(own, thread);
+        if worth == 0u {
+            is_done = true;
+            break;
+        }
+        // No two offers are worth the same: windows of one depth belong to one offer each.
+        for (var i = thread; i < offered; i += THREADS) {
+            if load(row, worths_at() + i) == worth {
+                told = i;
+            }
+        }
+        let best = workgroupUniformLoad(&told);
+        let origin = tell(load(row, origins_at() + best), thread);
+        offer = best + 1u;
+        depth = origin & 0xffu;
+        if thread == 0u {
+            let first = MAX_WINDOWS - 1u - (worth & (MAX_WINDOWS - 1u));
+            let token = token_behind(row, first, depth - 1u);
+            let at = nodes_at() + nodes * NODE;
+            store(row, at, token.x);
+            store(row, at + 1u, token.y);
+            store(row, at + 2u, origin >> 8u);
+            store(row, at + 3u, worth >> 17u);
+            store(row, worths_at() + best, 0u);
+        }
+        nodes += 1u;
+        storageBarrier();
+        workgroupBarrier();
+    }
+    if thread == 0u {
+        store(row, NODES, nodes);
+        store(row, OFFERED, offered);
+        store(row, OFFER, offer);
+        store(row, DEPTH, depth);
+        store(row, DONE, select(0u, 1u, is_done));
+    }
+}
+
+// ---- passes 7 and 8 -------------------------------------------------------------
+
+@compute @workgroup_size(64)
+fn finish(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let index = group_index(group, groups) * 64u + thread;
+    // A thread more than there are drafts, for what a request has without drafts.
+    let row = index / (params.n + 1u);
+    let column = index % (params.n + 1u);
+    if row >= params.row1 - params.row0 {
+        return;
+    }
+    let request = params.row0 + row;
+    let nodes = load(row, NODES);
+    if column == params.n {
+        counts[params.at.b3 + request] = nodes;
+        if has(HAS_MATCH_LENGTHS) {
+            match_lengths[params.at.b6 + request] = load(row, LONGEST);
+        }
+        let bits = load(row, FLAGS);
+        if has(HAS_FLAGS) && bits != 0u {
+            atomicOr(&flags[params.at.b7], bits);
+        }
+        return;
+    }
+    let node = nodes_at() + column * NODE;
+    var token = vec2(NONE);
+    var parent = NONE;
+    var share = 0.0;
+    if column < nodes {
+        token = vec2(load(row, node), load(row, node + 1u));
+        parent = load(row, node + 2u);
+        share = f32(load(row, node + 3u)) / f32(load(row, WINDOWS));
+    }
+    let draft = (params.at.b2 + request * params.drafts_stride + column) * TOKEN_WORDS;
+    drafts[draft] = token.x;
+    if TOKEN_WORDS == 2u {
+        drafts[draft + 1u] = token.y;
+    }
+    if has(HAS_PARENTS) {
+        parents[params.at.b4 + request * params.parents_stride + column] = parent;
+    }
+    if has(HAS_SHARES) {
+        shares[params.at.b5 + request * params.shares_stride + column] = share;
+    }
+}
+
+// The first node from `first` on, counted from 1, whose parent is `parent`; NONE for none.
+fn child_of(row: u32, first: u32, parent: u32) -> u32 {
+    let nodes = load(row, NODES);
+    for (var node = first; node <= nodes; node++) {
+        if load(row, nodes_at() + (node - 1u) * NODE + 2u) == parent {
+            return node;
+        }
+    }
+    return NONE;
+}
+
+@compute @workgroup_size(64)
+fn link(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) thread: u32,
+) {
+    let index = group_index(group, groups) * 64u + thread;
+    let row = index / (params.n + 1u);
+    let node = index % (params.n + 1u);
+    if row >= params.row1 - params.row0 {
+        return;
+    }
+    let request = params.row0 + row;
+    if has(HAS_FIRST_CHILD) {
+        let at = params.at.b2 + request * params.first_child_stride + node;
+        first_child[at] = child_of(row, node + 1u, node);
+    }
+    if has(HAS_NEXT_SIBLING) {
+        var sibling = NONE;
+        if node > 0u && node <= load(row, NODES) {
+            let parent = load(row, nodes_at() + (node - 1u) * NODE + 2u);
+            sibling = child_of(row, node + 1u, parent);
+        }
+        next_sibling[params.at.b3 + request * params.next_sibling_stride + node] = sibling;
+    }
+}
