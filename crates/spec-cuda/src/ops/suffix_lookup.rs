@@ -16,6 +16,8 @@ static KERNELS: Archive = archive!("suffix_lookup");
 
 /// Tokens of a tile; a warp of the first launch (`scan`) scans one tile.
 const TILE: usize = 512;
+/// Windows that one warp grows a tree from; the kernel keeps their tokens in shared memory.
+const FEW: usize = 64;
 /// Threads of a block in both launches, and tiles of a block in the first: one per warp.
 const THREADS: u32 = 256;
 const TILES: usize = 8;
@@ -126,7 +128,8 @@ impl Prepared {
     /// laid out by the kernel.
     fn shared(&self) -> usize {
         let windows = self.plan.params.max_windows;
-        let tokens = windows.next_multiple_of(2) * self.plan.tokens.dtype.size();
+        let ahead = FEW * self.plan.drafts.cols;
+        let tokens = (ahead + windows.next_multiple_of(2)) * self.plan.tokens.dtype.size();
         (tokens + (3 * windows + 2 * self.table() + 2 * self.offers()) * 4).next_multiple_of(8)
     }
 }
