@@ -108,6 +108,16 @@ impl Wgpu {
         self.make_region(object, offset, dtype, len)
     }
 
+    /// The region of an argument that may be absent: then a region without elements.
+    pub(crate) fn optional_region<'a>(&self, view: &Option<View<'a>>) -> Result<Region<'a>> {
+        view.as_ref().map_or(Ok(Region::nothing()), |view| self.region(view))
+    }
+
+    /// As [`optional_region`](Self::optional_region), of a mutable view.
+    pub(crate) fn optional_region_mut<'a>(&self, view: Option<ViewMut<'a>>) -> Result<Region<'a>> {
+        view.map_or(Ok(Region::nothing()), |view| self.region_mut(view))
+    }
+
     /// The region of a workspace, in 32-bit words; an empty region for an empty workspace.
     pub(crate) fn region_of_workspace<'a>(&self, workspace: ViewMut<'a>) -> Result<Region<'a>> {
         let bytes = (workspace.len() * workspace.dtype().size()) as u64;

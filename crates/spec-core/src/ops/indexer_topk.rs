@@ -89,7 +89,7 @@ operator! {
         optional values: out [F32] "[rows, k]",
         /// The blocks of a paged cache that hold each request's positions, `block_size` a block.
         optional block_table: in [I32] "[tables, blocks]",
-        /// The row of `block_table` that belongs to each row; absent: row r of it to row r. Needs
+        /// Which row of `block_table` each row of scores uses; absent: row r uses row r. Needs
         /// `block_table`.
         optional requests: in [I32] "[rows]",
         /// Where the paged cache keeps the positions of `indices`; -1 behind them, and for a

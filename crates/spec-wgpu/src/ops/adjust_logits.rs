@@ -7,7 +7,7 @@ use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
 use spec_core::ops::AdjustLogits;
 use spec_core::ops::adjust_logits::{Buffers, Plan};
-use spec_core::{DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, View, ViewMut};
+use spec_core::{DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut};
 
 use crate::Wgpu;
 use crate::memory::Region;
@@ -75,11 +75,6 @@ fn too_large(gpu: &Wgpu, plan: &Plan) -> Error {
         plan.biases.unwrap_or(0),
     );
     gpu.error(Status::NotImplemented, words)
-}
-
-/// Where an argument is; nothing for one that is absent.
-fn optional<'a>(gpu: &Wgpu, view: &Option<View<'a>>) -> Result<Region<'a>> {
-    view.as_ref().map_or(Ok(Region::nothing()), |view| gpu.region(view))
 }
 
 /// Whether each argument that a dispatch reads whole, whatever its window of rows, fits a binding.
@@ -224,32 +219,32 @@ unsafe impl Kernel<AdjustLogits> for Adjuster {
         let prompts = gpu.region(&b.prompt_lengths)?;
         let lengths = gpu.region(&b.lengths)?;
         let [requests, drafts, parents] = [
-            optional(gpu, &b.requests)?,
-            optional(gpu, &b.draft_tokens)?,
-            optional(gpu, &b.parents)?,
+            gpu.optional_region(&b.requests)?,
+            gpu.optional_region(&b.draft_tokens)?,
+            gpu.optional_region(&b.parents)?,
         ];
         let [offsets, biased, values] = [
-            optional(gpu, &b.bias_offsets)?,
-            optional(gpu, &b.bias_tokens)?,
-            optional(gpu, &b.bias_values)?,
+            gpu.optional_region(&b.bias_offsets)?,
+            gpu.optional_region(&b.bias_tokens)?,
+            gpu.optional_region(&b.bias_values)?,
         ];
         let [repetition, frequency, presence] = [
-            optional(gpu, &b.repetition)?,
-            optional(gpu, &b.frequency)?,
-            optional(gpu, &b.presence)?,
+            gpu.optional_region(&b.repetition)?,
+            gpu.optional_region(&b.frequency)?,
+            gpu.optional_region(&b.presence)?,
         ];
         let [min_tokens, stops, ngram] = [
-            optional(gpu, &b.min_tokens)?,
-            optional(gpu, &b.stop_tokens)?,
-            optional(gpu, &b.no_repeat_ngram)?,
+            gpu.optional_region(&b.min_tokens)?,
+            gpu.optional_region(&b.stop_tokens)?,
+            gpu.optional_region(&b.no_repeat_ngram)?,
         ];
         let [bad, word_offsets, words] = [
-            optional(gpu, &b.bad_offsets)?,
-            optional(gpu, &b.word_offsets)?,
-            optional(gpu, &b.word_tokens)?,
+            gpu.optional_region(&b.bad_offsets)?,
+            gpu.optional_region(&b.word_offsets)?,
+            gpu.optional_region(&b.word_tokens)?,
         ];
         let has_flags = b.flags.is_some();
-        let flags = b.flags.map_or(Ok(Region::nothing()), |flags| gpu.region_mut(flags))?;
+        let flags = gpu.optional_region_mut(b.flags)?;
         gpu.record("adjust_logits", stream, |r| {
             for window in &self.windows {
                 let params = self.params(window, has_flags);
