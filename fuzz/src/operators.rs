@@ -409,10 +409,11 @@ fn names<O: Signature>(
             let capacity = align.capacity(tokens.saturating_mul(k)).unwrap_or(usize::MAX);
             names.extend([("tokens", tokens), ("k", k), ("capacity", capacity)]);
         }
-        "sample_logits" => {
+        // Often one request or table for each row, as where no argument names those of rows.
+        "sample_logits" | "indexer_topk" => {
             let rows = number(bytes)?;
-            let requests = if bytes.arbitrary()? { rows } else { number(bytes)? };
-            names.extend([("rows", rows), ("requests", requests)]);
+            let others = if bytes.arbitrary()? { rows } else { number(bytes)? };
+            names.extend([("rows", rows), ("requests", others), ("tables", others)]);
         }
         _ => {}
     }

@@ -68,6 +68,7 @@ from ._planned import (
 from ._results import (
     AlignedExperts,
     AppendedTokens,
+    BestPositions,
     DistinctKeys,
     DistinctPositions,
     Drafts,
@@ -84,6 +85,7 @@ __all__ = [
     "AppendTokens",
     "AppendedTokens",
     "ArgumentError",
+    "BestPositions",
     "DeduplicateTopk",
     "DeviceError",
     "DeviceLostError",

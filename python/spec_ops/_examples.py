@@ -128,8 +128,16 @@ array([2], dtype=int32)
 Ties go to the lower index.
 
 >>> import numpy as np
->>> indexer_topk(np.array([[0.0, 3.0, 0.0, 9.0]], np.float32), k=3)
+>>> scores = np.array([[0.0, 3.0, 0.0, 9.0]], np.float32)
+>>> indexer_topk(scores, k=3).indices
 array([[0, 1, 3]], dtype=int32)
+
+Where a paged cache with blocks of two positions keeps them, and their scores:
+
+>>> blocks = np.array([[7, 2]], np.int32)
+>>> best = indexer_topk(scores, k=3, block_table=blocks, block_size=2, values=True, slots=True)
+>>> best.slots, best.values
+(array([[14, 15,  5]], dtype=int32), array([[0., 3., 9.]], dtype=float32))
 """,
     "unique": """
 Nothing waits for ``count`` to be known.

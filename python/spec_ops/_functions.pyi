@@ -119,9 +119,11 @@ def moe_align(
     """Groups a router's picks by expert, for grouped matrix products."""
 
 def indexer_topk(
-    scores: Array, *, k: int, lengths: Array | None = None, starts: Array | None = None,
-    flags: Array | None = None, out: Array | None = None
-) -> Array:
+    scores: Array, *, k: int, block_size: int = 1, lengths: Array | None = None,
+    starts: Array | None = None, values: bool = False, block_table: Array | None = None,
+    requests: Array | None = None, slots: bool = False, flags: Array | None = None,
+    out: Sequence[Array | None] | None = None
+) -> results.BestPositions:
     """The positions of the `k` best scores of each row, for sparse attention: what `deduplicate_topk` is fed with."""
 
 def unique(

@@ -158,11 +158,13 @@ class MoeAlign(Planned):
 
 class IndexerTopk(Planned):
     def __init__(
-        self, *, k: int
+        self, *, k: int, block_size: int = 1
     ) -> None: ...
     def plan(
         self, scores: Array, *, lengths: Array | None = None, starts: Array | None = None,
-        flags: Array | None = None, out: Array | None = None
+        values: bool = False, block_table: Array | None = None, requests: Array | None = None,
+        slots: bool = False, flags: Array | None = None,
+        out: Sequence[Array | None] | None = None
     ) -> Plan: ...
 
 class Unique(Planned):

@@ -21,6 +21,7 @@ _NAMES = {
     "tree_verify": "VerifiedPath",
     "append_tokens": "AppendedTokens",
     "moe_align": "AlignedExperts",
+    "indexer_topk": "BestPositions",
     "unique": "DistinctKeys",
 }
 

@@ -90,6 +90,14 @@ class AlignedExperts(NamedTuple):
     num_padded: Array
     inverse: Array | None
 
+class BestPositions(NamedTuple):
+    """Of :func:`indexer_topk`: ``indices`` [rows, k], ``values`` [rows, k] or None, ``slots``
+    [rows, k] or None."""
+
+    indices: Array
+    values: Array | None
+    slots: Array | None
+
 class DistinctKeys(NamedTuple):
     """Of :func:`unique`: ``unique`` [n], ``count`` [1], ``counts`` [n] or None."""
 

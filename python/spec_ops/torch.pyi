@@ -127,9 +127,10 @@ def moe_align(
     """As :func:`spec_ops.moe_align`, under `torch.compile` too."""
 
 def indexer_topk(
-    scores: Array, *, k: int, lengths: Array | None = None, starts: Array | None = None,
-    flags: Array | None = None
-) -> Array:
+    scores: Array, *, k: int, block_size: int = 1, lengths: Array | None = None,
+    starts: Array | None = None, values: bool = False, block_table: Array | None = None,
+    requests: Array | None = None, slots: bool = False, flags: Array | None = None
+) -> results.BestPositions:
     """As :func:`spec_ops.indexer_topk`, under `torch.compile` too."""
 
 def unique(

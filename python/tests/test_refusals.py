@@ -53,7 +53,7 @@ def test_out_is_a_tuple():
             spec_ops.topk_router(LOGITS, topk=1, out=out)
     with pytest.raises(TypeError, match="more arrays than there are outputs"):
         spec_ops.topk_router(LOGITS, topk=1, out=(weights, indices, weights))
-    assert spec_ops.indexer_topk(LOGITS, k=1, out=indices) is indices
+    assert spec_ops.indexer_topk(LOGITS, k=1, out=(indices,)).indices is indices
 
 
 def test_strides():

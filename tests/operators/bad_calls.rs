@@ -734,17 +734,23 @@ fn sample_logits() {
 
 #[test]
 fn indexer_topk() {
-    use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides};
-    let params = IndexerTopk::new(16);
+    use Status::{BadParam, BadTensorDtype, BadTensorShape, BadTensorStrides, NullPointer};
+    let params = IndexerTopk::new(16).block_size(64);
     let mut tensors = params.tensors(F32, 3, 100);
     tensors.lengths = Some(TensorDesc::new(I32, [3]));
     tensors.starts = Some(TensorDesc::new(I64, [3]));
+    tensors.values = Some(TensorDesc::new(F32, [3, 16]));
+    tensors.block_table = Some(TensorDesc::new(I32, [5, 2]));
+    tensors.requests = Some(TensorDesc::new(I32, [3]));
+    tensors.slots = Some(TensorDesc::new(I32, [3, 16]));
     check(
         &params,
         &tensors,
         &[
             ("k", BadParam, |p, _| p.k = 0),
             ("k", BadParam, |p, _| p.k = 4097),
+            ("block_size", BadParam, |p, _| p.block_size = 0),
+            ("block_size", BadParam, |p, _| p.block_size = 1 << 31),
             ("scores", BadTensorDtype, |_, t| t.scores = TensorDesc::new(I32, [3, 100])),
             ("scores", BadTensorShape, |_, t| t.scores = TensorDesc::new(F32, [300])),
             ("scores", BadTensorShape, |_, t| t.scores = TensorDesc::new(F32, [3, 1 << 31])),
@@ -757,6 +763,23 @@ fn indexer_topk() {
             ("indices", BadTensorShape, |_, t| t.indices = TensorDesc::new(I32, [3, 15])),
             ("indices", BadTensorDtype, |_, t| t.indices = TensorDesc::new(F32, [3, 16])),
             ("indices", BadTensorStrides, |_, t| t.indices = strided(I32, [3, 16], [15, 1])),
+            ("values", BadTensorShape, |_, t| t.values = Some(TensorDesc::new(F32, [3, 15]))),
+            ("values", BadTensorDtype, |_, t| t.values = Some(TensorDesc::new(I32, [3, 16]))),
+            ("block_table", NullPointer, |_, t| t.block_table = None),
+            ("block_table", NullPointer, |_, t| (t.block_table, t.requests) = (None, None)),
+            ("block_table", BadTensorDtype, |_, t| {
+                t.block_table = Some(TensorDesc::new(I64, [5, 2]));
+            }),
+            ("block_table", BadTensorStrides, |_, t| {
+                t.block_table = Some(strided(I32, [5, 2], [1, 5]));
+            }),
+            // Without `requests`, a table belongs to each row.
+            ("block_table", BadTensorShape, |_, t| t.requests = None),
+            ("requests", BadTensorShape, |_, t| t.requests = Some(TensorDesc::new(I32, [5]))),
+            ("requests", BadTensorDtype, |_, t| t.requests = Some(TensorDesc::new(I64, [3]))),
+            ("slots", BadTensorShape, |_, t| t.slots = Some(TensorDesc::new(I32, [5, 16]))),
+            ("slots", BadTensorDtype, |_, t| t.slots = Some(TensorDesc::new(I64, [3, 16]))),
+            ("slots", BadTensorStrides, |_, t| t.slots = Some(strided(I32, [3, 16], [8, 1]))),
             ("flags", BadTensorShape, |_, t| t.flags = Some(TensorDesc::new(DType::U32, [3]))),
         ],
     );

@@ -491,11 +491,16 @@ fn best() {
             [9.0, 8.0, 1.0, 3.0, 2.0, 7.0],
             [9.0, 8.0, 1.0, 3.0, 2.0, 7.0],
         ];
-        let params = IndexerTopk::new(4);
+        // Blocks of two positions: the second row and the last one lack a block.
+        let blocks = [[7, 2, 5], [4, 0, -1], [0, 1, 2], [9, 8, 7], [6, -3, 0]];
+        let params = IndexerTopk::new(4).block_size(2);
         let tensors = params
             .tensors(DType::F32, 5, 6)
             .lengths(TensorDesc::new(DType::I32, [5]))
             .starts(TensorDesc::new(DType::I32, [5]))
+            .values(TensorDesc::new(DType::F32, [5, 4]))
+            .block_table(TensorDesc::new(DType::I32, [5, 3]))
+            .slots(TensorDesc::new(DType::I32, [5, 4]))
             .flags(TensorDesc::new(DType::U32, [1]));
         let op = handle.create(&params, &tensors)?;
         let mut workspace = op.workspace(handle)?;
@@ -503,16 +508,23 @@ fn best() {
         // The last row starts at its third score, and its length is beyond the row.
         let lengths = handle.upload(&[6i32, 6, 6, 3, 9])?;
         let starts = handle.upload(&[0i32, 0, 0, 1, 2])?;
+        let table = handle.upload(blocks.as_flattened())?;
         let (mut out, mut flags) = (handle.allocate::<i32>(20)?, handle.upload(&[0u32])?);
+        let (mut values, mut slots) = (handle.allocate::<f32>(20)?, handle.allocate::<i32>(20)?);
         let buffers = indexer_topk::Buffers::new(input.view(), out.view_mut())
             .lengths(lengths.view())
             .starts(starts.view())
+            .values(values.view_mut())
+            .block_table(table.view())
+            .slots(slots.view_mut())
             .flags(flags.view_mut());
         op.call(&mut workspace, buffers)?;
-        let out = out.to_vec()?;
+        let (out, values, slots) = (out.to_vec()?, values.to_vec()?, slots.to_vec()?);
         let mut text = String::new();
-        for (row, best) in scores.iter().zip(out.chunks(4)) {
-            writeln!(text, "{row:?} -> {best:?}").expect("a string");
+        let outputs = out.chunks(4).zip(values.chunks(4)).zip(slots.chunks(4));
+        for ((row, blocks), ((best, values), slots)) in scores.iter().zip(blocks).zip(outputs) {
+            writeln!(text, "{row:?} -> {best:?} {values:?}").expect("a string");
+            writeln!(text, "    blocks {blocks:?} -> {slots:?}").expect("a string");
         }
         Ok(format!("{text}flags {}\n", flags.to_vec()?[0]))
     });

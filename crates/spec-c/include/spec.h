@@ -3111,6 +3111,11 @@ typedef struct {
      * It has no default.
      */
     size_t k;
+    /**
+     * Positions in a block of a paged cache, 1 to 2^31 - 1.
+     * Default: 1.
+     */
+    size_t block_size;
 } spec_indexer_topk_params;
 
 /**
@@ -3143,10 +3148,32 @@ typedef struct {
     spec_tensor indices;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits of bad data, OR-ed into what is there: 1 a NaN, 4 a start or length
-     * that was cut.
+     * Bits of bad data, OR-ed into what is there: 1 a NaN, 2 a position without a block,
+     * 4 a start or length that was cut, or a request without a table.
      */
     spec_tensor flags;
+    /**
+     * `[rows, k]`, f32: written, optional.
+     * The scores at these positions, negative infinity behind them and for NaN.
+     */
+    spec_tensor values;
+    /**
+     * `[tables, blocks]`, i32: read, optional.
+     * The blocks of a paged cache that hold each request's positions, `block_size` a block.
+     */
+    spec_tensor block_table;
+    /**
+     * `[rows]`, i32: read, optional.
+     * Which row of `block_table` each row of scores uses; absent: row r uses row r. Needs
+     * `block_table`.
+     */
+    spec_tensor requests;
+    /**
+     * `[rows, k]`, i32: written, optional.
+     * Where the paged cache keeps the positions of `indices`; -1 behind them, and for a
+     * position that the cache does not have. Needs `block_table`.
+     */
+    spec_tensor slots;
 } spec_indexer_topk_tensors;
 
 /**
@@ -3177,6 +3204,22 @@ typedef struct {
      * `[1]`, u32: changed in place, optional.
      */
     void *flags;
+    /**
+     * `[rows, k]`, f32: written, optional.
+     */
+    void *values;
+    /**
+     * `[tables, blocks]`, i32: read, optional.
+     */
+    const void *block_table;
+    /**
+     * `[rows]`, i32: read, optional.
+     */
+    const void *requests;
+    /**
+     * `[rows, k]`, i32: written, optional.
+     */
+    void *slots;
 } spec_indexer_topk_buffers;
 
 /**
@@ -3191,6 +3234,10 @@ typedef struct {
  * - `lengths` `[rows]`, i32 or i64: read, optional.
  * - `starts` `[rows]`, i32 or i64: read, optional.
  * - `indices` `[rows, k]`, i32 or u32 or i64: written.
+ * - `values` `[rows, k]`, f32: written, optional.
+ * - `block_table` `[tables, blocks]`, i32: read, optional.
+ * - `requests` `[rows]`, i32: read, optional.
+ * - `slots` `[rows, k]`, i32: written, optional.
  * - `flags` `[1]`, u32: changed in place, optional.
  *
  * # Errors

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::sync::atomic::AtomicI32;
 
+use rayon::iter::Either;
 use rayon::prelude::*;
 use spec_core::{DType, Device, Element, Error, Matrix, Place, Result, Status, View, ViewMut};
 
@@ -99,6 +100,21 @@ pub(crate) fn shares_mut<T: Element>(
     let used = rows.checked_sub(1).map_or(0, |last| last * matrix.row_stride + cols);
     let shares = data[..used].par_chunks_mut(step * share.max(1));
     shares.map(move |share| share.chunks_mut(step).map(move |row| &mut row[..cols]))
+}
+
+/// As [`shares_mut`], of `shares` shares, for a matrix that may be absent: each share is then `None`.
+pub(crate) fn optional_shares_mut<'a, T: Element>(
+    view: Option<ViewMut<'a>>,
+    matrix: Option<Matrix>,
+    share: usize,
+    shares: usize,
+) -> Result<impl IndexedParallelIterator<Item = Option<impl Iterator<Item = &'a mut [T]>>>> {
+    Ok(match (view, matrix) {
+        (Some(view), Some(matrix)) => {
+            Either::Left(shares_mut(slice_mut(view)?, matrix, share).map(Some))
+        }
+        _ => Either::Right((0..shares).into_par_iter().map(|_| None)),
+    })
 }
 
 /// u32 words as the i32 values of the same bits: the largest u32 is -1.

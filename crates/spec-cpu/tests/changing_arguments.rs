@@ -262,10 +262,19 @@ fn indexer_topk() {
     let scores = |f: fn(usize) -> f32| (0..2 * 40_000).map(f).collect::<Vec<f32>>();
     let alike = scores(|i| if i % 16 == 0 { 1.0 } else { 0.0 });
     let others = vec![scores(|_| 1.0).into(), scores(|_| 2.0).into(), scores(|i| i as f32).into()];
-    let case = Case::new(IndexerTopk::new(16))
+    // A request is compared with the number of tables, a block with the largest slot.
+    let table = Tensor::matrix((0..3 * 2500).collect::<Vec<i32>>(), 3, 2500);
+    let tables = vec![vec![i32::MAX; 3 * 2500].into(), vec![-1; 3 * 2500].into()];
+    let requests = vec![vec![i32::MAX, -1].into(), vec![0, 3].into()];
+    let case = Case::new(IndexerTopk::new(16).block_size(16))
         .input("scores", Tensor::matrix(alike, 2, 40_000))
-        .output("indices", DType::I32, &[2, 16]);
-    disturb(&case, &[("scores", others)], 0);
+        .input("block_table", table)
+        .input("requests", Tensor::vector(vec![2, 1]))
+        .output("indices", DType::I32, &[2, 16])
+        .output("values", DType::F32, &[2, 16])
+        .output("slots", DType::I32, &[2, 16]);
+    let changes = [("scores", others), ("block_table", tables), ("requests", requests)];
+    disturb(&case, &changes, 0);
 }
 
 #[test]

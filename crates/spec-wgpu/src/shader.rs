@@ -46,6 +46,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("params/append_tokens", include_str!("../shaders/params/append_tokens.wgsl")),
     ("params/deduplicate_topk", include_str!("../shaders/params/deduplicate_topk.wgsl")),
     ("params/indexer_topk", include_str!("../shaders/params/indexer_topk.wgsl")),
+    ("params/indexer_topk_gather", include_str!("../shaders/params/indexer_topk_gather.wgsl")),
     ("params/moe_align", include_str!("../shaders/params/moe_align.wgsl")),
     ("params/ngram", include_str!("../shaders/params/ngram.wgsl")),
     ("params/rejection_sample", include_str!("../shaders/params/rejection_sample.wgsl")),

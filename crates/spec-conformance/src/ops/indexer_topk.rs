@@ -28,7 +28,9 @@ impl Subject for IndexerTopk {
         let values = scores(rng, rows, cols);
         let dtype = rng.float_dtype();
         let scores = Tensor::matrix(Rng::floats(dtype, values), rows, cols);
-        let mut case = Case::new(IndexerTopk::new(k)).input("scores", scores);
+        let block_size = rng.pick(&[1, 2, 7, 16, 64, 256]);
+        let mut case =
+            Case::new(IndexerTopk::new(k).block_size(block_size)).input("scores", scores);
         // Lengths and starts of either width, some of them beyond the row.
         let mut some = |case: Case<Self>, name, most: usize| {
             let bad = rng.chance(4);
@@ -47,8 +49,14 @@ impl Subject for IndexerTopk {
         if starts {
             case = some(case, "starts", cols / 4);
         }
-        case.output("indices", rng.pick(&[DType::I32, DType::U32, DType::I64]), &[rows, k])
-            .in_place("flags", Tensor::vector(rng.flags()))
+        case = case.output("indices", rng.id_dtype(), &[rows, k]);
+        if rng.chance(2) {
+            case = case.output("values", DType::F32, &[rows, k]);
+        }
+        if rng.chance(2) {
+            case = paged(case, rng, rows, cols).output("slots", DType::I32, &[rows, k]);
+        }
+        case.in_place("flags", Tensor::vector(rng.flags()))
     }
 
     /// Some of the rows, in another order, some of them twice.
@@ -56,13 +64,44 @@ impl Subject for IndexerTopk {
         let rows = case.get("scores").map_or(0, Tensor::rows);
         let wanted = if rows == 0 { 0 } else { rng.between(0, rows + 3) };
         let picked: Vec<usize> = (0..wanted).map(|_| rng.below(rows)).collect();
-        let case = case.map(
-            |Argument { name, tensor, .. }| {
-                if *name == "flags" { tensor.clone() } else { tensor.pick(&picked) }
-            },
-        );
-        Recomposed { case, rows: vec![("indices", Rows::Of(picked))] }
+        let mapped = case.get("requests").is_some();
+        let case = case.map(|Argument { name, tensor, .. }| match *name {
+            "flags" => tensor.clone(),
+            "block_table" if mapped => tensor.clone(),
+            _ => tensor.pick(&picked),
+        });
+        let rows = ["indices", "values", "slots"].map(|name| (name, Rows::Of(picked.clone())));
+        Recomposed { case, rows: rows.into() }
     }
+}
+
+/// With a paged cache, of which some blocks are missing now and then, and a table for each row or
+/// for requests that rows name.
+fn paged(case: Case<IndexerTopk>, rng: &mut Rng, rows: usize, cols: usize) -> Case<IndexerTopk> {
+    let mapped = rng.chance(2);
+    let tables = if mapped { rng.size(5) } else { rows };
+    let size = case.operator.block_size;
+    // Blocks for all positions, for some of them, or more.
+    let needed = cols.div_ceil(size);
+    let blocks = rng.pick(&[needed, needed, needed + 3, needed / 2]);
+    let is_bad = rng.chance(3);
+    // The last block whose slots all fit an i32, and the first one whose last slot does not.
+    let last = ((1_usize << 31) / size - 1) as i32;
+    let bad = [-1, i32::MIN, i32::MAX, last.saturating_add(1), last];
+    let table = (0..tables * blocks).map(|_| match is_bad && rng.chance(20) {
+        true => rng.pick(&bad),
+        false => rng.below(100_000) as i32,
+    });
+    let table = Tensor::matrix(table.collect::<Vec<i32>>(), tables, blocks);
+    let case = case.input("block_table", table);
+    if !mapped {
+        return case;
+    }
+    let requests = (0..rows).map(|_| match tables == 0 || is_bad && rng.chance(5) {
+        true => rng.pick(&[-1, tables as i32, i32::MIN, i32::MAX]),
+        false => rng.below(tables) as i32,
+    });
+    case.input("requests", Tensor::vector(requests.collect::<Vec<i32>>()))
 }
 
 /// Rows of scores in one of several styles.

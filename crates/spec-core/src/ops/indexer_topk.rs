@@ -9,14 +9,31 @@
 //! Scores order as [`crate::exact::sort_key`] has them: -0 equals 0, NaN counts as
 //! negative infinity.
 //!
-//! Source: the indexer of DeepSeek-V3.2's sparse attention, after whose ReLU a row is
+//! `values` has the scores of the chosen positions. Where a paged cache keeps its keys in blocks
+//! of `block_size` positions, `slots` says where it keeps each chosen position: `block_table` has
+//! the block of every `block_size` positions of a request, and position `i`, relative to the
+//! start as `indices` has it, lies in slot `block_table[i / block_size] * block_size +
+//! i % block_size`.
+//!
+//! ```text
+//! block_size 4
+//! block_table   7  2  5       positions 0 to 3 lie in block 7, 4 to 7 in block 2, 8 to 11 in block 5
+//! indices       1  6  9 -1
+//! slots        29 10 21 -1
+//! ```
+//!
+//! Sources: the indexer of DeepSeek-V3.2's sparse attention, after whose ReLU a row is
 //! full of equal zeros, where kernels that break ties by chance choose another set
-//! each time.
+//! each time; for slots, SGLang's `fast_topk_transform` and FlashInfer's
+//! `top_k_page_table_transform`.
 //!
 //! # Bad data
-//! Flag 1: a NaN among the scores that a row covers. Flag 4: a start outside of
+//! Flag 1: a NaN among the scores that a row covers; where it is chosen, its value is negative
+//! infinity. Flag 2: a chosen position whose block is negative or beyond the columns of
+//! `block_table`, or whose slot is 2^31 or more; its slot is -1. Flag 4: a start outside of
 //! `0 ..= cols`, or a length below 0 or beyond the end of the row; it is cut to that,
-//! the start first.
+//! the start first. Flag 4 also: a request outside of `0 .. tables`; all slots of its row are -1.
+//! Flags of blocks and requests are only raised where `slots` is there.
 //!
 //! # Example
 //! ```
@@ -40,7 +57,7 @@
 //! # Ok::<(), spec::Error>(())
 //! ```
 
-use crate::check::Checker;
+use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
 use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
 
@@ -55,6 +72,8 @@ operator! {
     options {
         /// Positions of a row, 1 to [`MAX_K`].
         required k: usize,
+        /// Positions in a block of a paged cache, 1 to 2^31 - 1.
+        optional block_size: usize = 1,
     }
 
     arguments by position {
@@ -66,15 +85,25 @@ operator! {
         optional starts: in [I32, I64] "[rows]",
         /// Positions of the best, relative to the row's start, ascending, then -1.
         required indices: out [I32, U32, I64] "[rows, k]",
-        /// Bits of bad data, OR-ed into what is there: 1 a NaN, 4 a start or length
-        /// that was cut.
+        /// The scores at these positions, negative infinity behind them and for NaN.
+        optional values: out [F32] "[rows, k]",
+        /// The blocks of a paged cache that hold each request's positions, `block_size` a block.
+        optional block_table: in [I32] "[tables, blocks]",
+        /// Which row of `block_table` each row of scores uses; absent: row r uses row r. Needs
+        /// `block_table`.
+        optional requests: in [I32] "[rows]",
+        /// Where the paged cache keeps the positions of `indices`; -1 behind them, and for a
+        /// position that the cache does not have. Needs `block_table`.
+        optional slots: out [I32] "[rows, k]",
+        /// Bits of bad data, OR-ed into what is there: 1 a NaN, 2 a position without a block,
+        /// 4 a start or length that was cut, or a request without a table.
         optional flags: inout [U32] "[1]",
     }
 }
 
 impl IndexerTopk {
     /// Packed descriptors for `rows` whole rows of `cols` scores of this type: i32
-    /// positions, no lengths, starts or flags.
+    /// positions, no optional argument.
     pub fn tensors(&self, dtype: DType, rows: usize, cols: usize) -> Tensors {
         let indices = TensorDesc::new(DType::I32, [rows, self.k]);
         Tensors::new(TensorDesc::new(dtype, [rows, cols]), indices)
@@ -95,6 +124,33 @@ pub struct Plan {
     pub starts: Option<Vector>,
     /// Positions out.
     pub indices: Matrix,
+    /// Scores out, where wanted.
+    pub values: Option<Matrix>,
+    /// What slots are computed from, where they are wanted.
+    pub pages: Option<Pages>,
+}
+
+/// The paged cache of a call that computes slots.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pages {
+    /// Positions in a block.
+    pub block_size: usize,
+    /// The blocks of each request.
+    pub block_table: Matrix,
+    /// Whether rows name their requests.
+    pub mapped: bool,
+    /// Slots out.
+    pub slots: Matrix,
+}
+
+impl Pages {
+    /// The slot of a position whose block is known: `None` where the block is negative, or the slot
+    /// does not fit an i32.
+    pub fn slot(&self, position: usize, block: i32) -> Option<i32> {
+        let block = usize::try_from(block).ok()?;
+        let slot = block.checked_mul(self.block_size)?.checked_add(position % self.block_size)?;
+        i32::try_from(slot).ok()
+    }
 }
 
 impl Plan {
@@ -111,26 +167,66 @@ impl Plan {
     }
 }
 
+impl IndexerTopk {
+    /// Checks the arguments of a paged cache.
+    fn pages(&self, c: &Checker, t: &Tensors, rows: usize) -> Result<Option<Pages>> {
+        let Some(table) = &t.block_table else {
+            let needed = [("requests", t.requests.is_some()), ("slots", t.slots.is_some())];
+            return match needed.iter().find(|(_, there)| *there) {
+                None => Ok(None),
+                Some((name, _)) => {
+                    let expected = format!("given, as `{name}` is");
+                    Err(c.error(Status::NullPointer, "block_table", "absent", expected))
+                }
+            };
+        };
+        let block_table = c.matrix(arg::block_table, table)?;
+        let tables = block_table.rows;
+        if tables > MAX_I32 || block_table.cols > MAX_I32 {
+            let value = format!("{:?}", table.shape());
+            let expected = format!("at most {MAX_I32} tables, and blocks of each");
+            return Err(c.error(Status::BadTensorShape, "block_table", value, expected));
+        }
+        match &t.requests {
+            Some(requests) => c.vector_of(arg::requests, requests, rows).map(|_| ())?,
+            None if tables != rows => {
+                let value = format!("{:?}", table.shape());
+                let expected = format!("{rows} tables, a row each, as `requests` is absent");
+                return Err(c.error(Status::BadTensorShape, "block_table", value, expected));
+            }
+            None => {}
+        }
+        let slots = t.slots.as_ref().map(|desc| c.matrix_of(arg::slots, desc, [rows, self.k]));
+        let (block_size, mapped) = (self.block_size, t.requests.is_some());
+        Ok(slots.transpose()?.map(|slots| Pages { block_size, block_table, mapped, slots }))
+    }
+}
+
 impl Operator for IndexerTopk {
     type Plan = Plan;
 
     fn plan(&self, t: &Tensors) -> Result<Plan> {
         let c = Checker::of::<Self>();
         let scores = c.matrix(arg::scores, &t.scores)?;
-        if i32::try_from(scores.cols).is_err() {
+        if scores.cols > MAX_I32 {
             let value = format!("{:?}", t.scores.shape());
             let expected = "columns that an i32 counts";
             return Err(c.error(Status::BadTensorShape, "scores", value, expected));
         }
         c.param((1..=MAX_K).contains(&self.k), "k", self.k, format!("1 to {MAX_K}"))?;
+        let block_size = format!("1 to {MAX_I32}");
+        let is_block = (1..=MAX_I32).contains(&self.block_size);
+        c.param(is_block, "block_size", self.block_size, block_size)?;
         let rows = scores.rows;
         let lengths = t.lengths.as_ref().map(|desc| c.vector_of(arg::lengths, desc, rows));
         let starts = t.starts.as_ref().map(|desc| c.vector_of(arg::starts, desc, rows));
         let (lengths, starts) = (lengths.transpose()?, starts.transpose()?);
         let indices = c.matrix_of(arg::indices, &t.indices, [rows, self.k])?;
+        let values = t.values.as_ref().map(|desc| c.matrix_of(arg::values, desc, [rows, self.k]));
+        let pages = self.pages(&c, t, rows)?;
         if let Some(flags) = &t.flags {
             c.vector_of(arg::flags, flags, 1)?;
         }
-        Ok(Plan { k: self.k, scores, lengths, starts, indices })
+        Ok(Plan { k: self.k, scores, lengths, starts, indices, values: values.transpose()?, pages })
     }
 }

@@ -6,20 +6,24 @@
 //! scores, with k a 64th of a row, 9/8 k scores are gathered.
 //!
 //! Rows are done in parallel. If there are fewer rows than threads, each row is split into pieces;
-//! the best scores of the pieces are then cut to the best of the row.
+//! the best scores of the pieces are then cut to the best of the row. Values and slots of a row
+//! follow as soon as its positions are written ([`Cache`]).
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use rayon::prelude::*;
 use spec_core::ops::IndexerTopk;
-use spec_core::ops::indexer_topk::{Buffers, Plan};
-use spec_core::{Kernel, Result, Supports, ViewMut, flags};
+use spec_core::ops::indexer_topk::{Buffers, Pages, Plan};
+use spec_core::{Kernel, Result, Supports, View, ViewMut, flags};
 
 use super::{by_float, by_int, kernel};
 use crate::Cpu;
 use crate::select::{self, Reach};
 use crate::simd::{self, BLOCK, Float, SMALL_GROUP as GROUP};
-use crate::slices::{Int, Ints, Rows, Workspace, raise, shares_mut, slice_mut, workspace_size};
+use crate::slices::{
+    Int, Ints, Rows, Workspace, once, optional_shares_mut, raise, shares_mut, slice, slice_mut,
+    workspace_size,
+};
 
 /// Minimal number of scores in a piece of a row.
 const MIN_PIECE: usize = 1 << 16;
@@ -108,11 +112,17 @@ fn run<T: Float, I: Int>(
             bits.fetch_or(flag, Ordering::Relaxed);
         }
     };
-    let space = Workspace::new(workspace)?.take::<u32>(prepared.shares() * prepared.row())?;
+    let cache = Cache::new(plan, buffers.block_table, buffers.requests)?;
+    let shares = prepared.shares();
+    let values = optional_shares_mut::<f32>(buffers.values, plan.values, *share, shares)?;
+    let slots = plan.pages.map(|pages| pages.slots);
+    let slots = optional_shares_mut::<i32>(buffers.slots, slots, *share, shares)?;
+    let space = Workspace::new(workspace)?.take::<u32>(shares * prepared.row())?;
     shares_mut(indices, plan.indices, *share)
+        .zip(values.zip(slots))
         .zip(space.par_chunks_mut(prepared.row()))
         .enumerate()
-        .for_each(|(of, (rows, space))| {
+        .for_each(|(of, ((rows, (mut values, mut slots)), space))| {
             for (i, out) in rows.enumerate() {
                 let row = of * share + i;
                 let length = lengths.map(|lengths| lengths.get(row));
@@ -120,6 +130,14 @@ fn run<T: Float, I: Int>(
                 let scores = &scores.row(row)[start..start + count];
                 tell(flags::BAD_LENGTHS, cut);
                 tell(flags::NON_FINITE, choose(prepared, scores, space, out));
+                if let Some(values) = values.as_mut().and_then(Iterator::next) {
+                    write_values(scores, out, values);
+                }
+                if let (Some(cache), Some(slots)) =
+                    (&cache, slots.as_mut().and_then(Iterator::next))
+                {
+                    bits.fetch_or(cache.write_slots(row, count, out, slots), Ordering::Relaxed);
+                }
             }
         });
     raise(buffers.flags, bits.into_inner())
@@ -183,6 +201,72 @@ fn write<I: Int>(keys: &[u32], indices: &[u32], out: &mut [I]) {
         written += 1;
     }
     out[written..].fill(I::of(-1));
+}
+
+/// A position below `count` that a row has chosen; `None` behind the last one. Another thread may
+/// overwrite the caller's `indices` during the call, so any number can be found there.
+fn position<I: Int>(index: &I, count: usize) -> Option<usize> {
+    usize::try_from(once(index).wide()).ok().filter(|&position| position < count)
+}
+
+/// Writes the scores of a row's positions.
+fn write_values<T: Float, I: Int>(scores: &[T], indices: &[I], values: &mut [f32]) {
+    for (value, index) in values.iter_mut().zip(indices) {
+        let score = position(index, scores.len()).map(|position| scores[position].get());
+        *value = score.filter(|score| !score.is_nan()).unwrap_or(f32::NEG_INFINITY);
+    }
+}
+
+/// The paged cache that positions lie in.
+struct Cache<'a> {
+    pages: Pages,
+    tables: Rows<'a, i32>,
+    requests: Option<&'a [i32]>,
+}
+
+impl<'a> Cache<'a> {
+    /// `None` where no slots are wanted.
+    fn new(
+        plan: &Plan,
+        block_table: Option<View<'a>>,
+        requests: Option<View<'a>>,
+    ) -> Result<Option<Self>> {
+        let (Some(pages), Some(block_table)) = (plan.pages, block_table) else {
+            return Ok(None);
+        };
+        let tables = Rows::new(block_table, pages.block_table)?;
+        let requests = requests.map(slice::<i32>).transpose()?;
+        Ok(Some(Cache { pages, tables, requests }))
+    }
+
+    /// Writes the slots of a row's positions, which are all below `count`. Returns flags.
+    fn write_slots<I: Int>(
+        &self,
+        row: usize,
+        count: usize,
+        indices: &[I],
+        slots: &mut [i32],
+    ) -> u32 {
+        let request = match self.requests {
+            Some(requests) => usize::try_from(once(&requests[row])).ok(),
+            None => Some(row),
+        };
+        let Some(request) = request.filter(|&table| table < self.pages.block_table.rows) else {
+            slots.fill(-1);
+            return flags::BAD_LENGTHS;
+        };
+        let blocks = self.tables.row(request);
+        let mut bits = 0;
+        for (slot, index) in slots.iter_mut().zip(indices) {
+            *slot = position(index, count).map_or(-1, |position| {
+                let block = blocks.get(position / self.pages.block_size);
+                let slot = block.and_then(|block| self.pages.slot(position, once(block)));
+                bits |= if slot.is_none() { flags::OUT_OF_RANGE } else { 0 };
+                slot.unwrap_or(-1)
+            });
+        }
+        bits
+    }
 }
 
 /// The scratch of a piece of a row.

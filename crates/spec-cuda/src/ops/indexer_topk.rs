@@ -1,4 +1,5 @@
-//! Host side of `kernels/indexer_topk.cu`.
+//! Host side of `kernels/indexer_topk.cu`, and of `kernels/indexer_topk_gather.cu`, which follows
+//! where values or slots are asked for.
 //!
 //! The design has three parts. The largest score of each group bounds which groups are
 //! worth a second look, as in Dr. Top-k (Gaihre et al., 2021). Candidates are the scores above
@@ -10,8 +11,10 @@
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::ops::IndexerTopk;
-use spec_core::ops::indexer_topk::{Buffers, Plan};
-use spec_core::{DType, Error, Kernel, Result, Status, Stream, Supports, ViewMut, launch_params};
+use spec_core::ops::indexer_topk::{Buffers, Pages, Plan};
+use spec_core::{
+    DType, Error, Kernel, Matrix, Result, Status, Stream, Supports, ViewMut, launch_params,
+};
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
@@ -19,6 +22,10 @@ use crate::args::{IntegerRows, Integers, Rows};
 use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("indexer_topk");
+static GATHER: Archive = archive!("indexer_topk_gather");
+
+/// The largest number of threads of a block that gathers.
+const GATHER_THREADS: u32 = 256;
 
 /// Threads of a block by digits. The first of these numbers is used for which shared memory
 /// suffices.
@@ -109,9 +116,47 @@ launch_params! {
     }
 }
 
+launch_params! {
+    /// What the kernels take that gather values and slots. `T` is the type of the scores.
+    struct Gather<T> {
+        /// Scores, [rows, cols].
+        scores: Rows as "Rows<const T>",
+        /// The first score of each row, [rows]; null: the first of all.
+        starts: Integers,
+        /// The chosen positions, counted from `starts`, then -1, [rows, k].
+        indices: IntegerRows,
+        /// The scores at these positions, [rows, k], or null.
+        values: Rows as "Rows<float>",
+        /// The slots of these positions, [rows, k], or null.
+        slots: Rows as "Rows<i32>",
+        /// The blocks of each request, [tables, blocks].
+        block_table: Rows as "Rows<const i32>",
+        /// The table of each row, [rows]; null: that of its number.
+        requests: u64 as "const i32*",
+        /// One word of flags, or null.
+        flags: u64 as "u32*",
+        /// Scores of a row.
+        cols: u32,
+        /// Positions of a row.
+        k: u32,
+        /// Blocks of threads of a row.
+        parts: u32,
+        /// Tables.
+        tables: u32,
+        /// Blocks of a table.
+        blocks: u32,
+        /// Positions in a block.
+        block_size: u32,
+    }
+}
+
 #[cfg(test)]
 pub(super) const HEADER: Header =
     Header { name: "indexer_topk", includes: &["ids.cuh"], structs: &[Params::DESCRIPTION] };
+
+#[cfg(test)]
+pub(super) const GATHER_HEADER: Header =
+    Header { name: "indexer_topk_gather", includes: &["ids.cuh"], structs: &[Gather::DESCRIPTION] };
 
 struct Prepared {
     cuda: Cuda,
@@ -119,6 +164,8 @@ struct Prepared {
     function: Function,
     shape: Shape,
     team: Team,
+    /// The kernel that gathers values and slots, if any are asked for.
+    gather: Option<(Function, Shape)>,
 }
 
 /// The blocks that own a row, and the sizes of the arrays in the shared memory of each block.
@@ -232,28 +279,46 @@ impl Team {
     }
 }
 
-// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
+/// The number of blocks that gather for a row, and the threads of each.
+fn gather_blocks(plan: &Plan) -> [u32; 2] {
+    let threads = (plan.k as u32).next_multiple_of(32).min(GATHER_THREADS);
+    [(plan.k as u32).div_ceil(threads), threads]
+}
+
+fn gather_shape(plan: &Plan) -> Option<Shape> {
+    let [parts, threads] = gather_blocks(plan);
+    let blocks = u32::try_from(plan.scores.rows).ok()?.checked_mul(parts)?;
+    (blocks < 1 << 31).then(|| Shape::new(blocks, threads))
+}
+
+// SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Supports<IndexerTopk> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<IndexerTopk>>> {
         let limits = self.limits();
         let memory = limits.shared - FIXED_SHARED;
-        let shape = |team: Team| {
-            team.shape(plan.scores.rows).ok_or_else(|| {
-                let words = format!("{} rows are more than a grid holds", plan.scores.rows);
-                Error::device(self.device(), Status::NotImplemented, words)
-            })
+        let too_many = || {
+            let words = format!("{} rows are more than a grid holds", plan.scores.rows);
+            Error::device(self.device(), Status::NotImplemented, words)
         };
+        let shape = |team: Team| team.shape(plan.scores.rows).ok_or_else(too_many);
         let (function, shape, team) = self.within_clusters(|most| {
             let team = Team::by_groups(plan, most, limits.multiprocessors, memory)
                 .unwrap_or_else(|| Team::by_digits(plan, most, limits.multiprocessors, memory));
             let function = self.function(&KERNELS, team.kernel(plan.scores.dtype))?;
             Ok((function, shape(team)?, team))
         })?;
-        Ok(Box::new(Prepared { cuda: self.clone(), plan: plan.clone(), function, shape, team }))
+        let gather = (plan.values.is_some() || plan.pages.is_some()).then(|| {
+            let name = format!("indexer_topk_gather_{}", plan.scores.dtype);
+            let shape = gather_shape(plan).ok_or_else(too_many)?;
+            Ok((self.function(&GATHER, &name)?, shape))
+        });
+        let gather = gather.transpose()?;
+        let plan = plan.clone();
+        Ok(Box::new(Prepared { cuda: self.clone(), plan, function, shape, team, gather }))
     }
 }
 
-// SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
+// SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<IndexerTopk> for Prepared {
     fn workspace_size(&self) -> usize {
         0
@@ -267,12 +332,16 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
     ) -> Result<()> {
         let Prepared { cuda, plan, .. } = self;
         let dtype = |vector: &Option<spec_core::Vector>| vector.map_or(DType::I32, |v| v.dtype);
+        let scores = cuda.rows(buffers.scores, &plan.scores)?;
+        let starts = cuda.integers(buffers.starts, dtype(&plan.starts))?;
+        let indices = cuda.integer_rows(buffers.indices, &plan.indices)?;
+        let flags = cuda.pointer(buffers.flags)?;
         let params = Params {
-            scores: cuda.rows(buffers.scores, &plan.scores)?,
+            scores,
             lengths: cuda.integers(buffers.lengths, dtype(&plan.lengths))?,
-            starts: cuda.integers(buffers.starts, dtype(&plan.starts))?,
-            indices: cuda.integer_rows(buffers.indices, &plan.indices)?,
-            flags: cuda.pointer(buffers.flags)?,
+            starts,
+            indices,
+            flags,
             cols: plan.scores.cols as u32,
             k: plan.k as u32,
             capacity: self.team.capacity,
@@ -282,9 +351,49 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
             candidates: self.team.candidates,
             brain: u32::from(plan.scores.dtype == DType::BF16),
         };
-        // SAFETY: `Params` has the layout of the kernel's struct; the buffers were
-        // checked against the plan, and the kernel clamps lengths and starts, which
-        // are data, to the plan's sizes.
-        cuda.enqueue(stream, |queue| unsafe { queue.launch(&self.function, self.shape, &params) })
+        let Some((gather, gather_shape)) = &self.gather else {
+            // SAFETY: `Params` has the layout of the kernel's struct; the buffers were
+            // checked against the plan, and the kernel clamps lengths and starts, which
+            // are data, to the plan's sizes.
+            return cuda.enqueue(stream, |queue| unsafe {
+                queue.launch(&self.function, self.shape, &params)
+            });
+        };
+        let rows = |argument, matrix: Option<Matrix>| match matrix {
+            Some(matrix) => cuda.rows(argument, &matrix),
+            None => Ok(Rows::ABSENT),
+        };
+        // Without slots the table and the requests are not looked at.
+        let (table, requests) = match plan.pages {
+            Some(pages) => {
+                let table = buffers.block_table;
+                (cuda.rows(table, &pages.block_table)?, cuda.pointer(buffers.requests)?)
+            }
+            None => (Rows::ABSENT, 0),
+        };
+        let of_table = |size: fn(&Pages) -> usize| plan.pages.as_ref().map_or(0, size) as u32;
+        let gathered = Gather {
+            scores,
+            starts,
+            indices,
+            values: rows(buffers.values, plan.values)?,
+            slots: rows(buffers.slots, plan.pages.map(|pages| pages.slots))?,
+            block_table: table,
+            requests,
+            flags,
+            cols: plan.scores.cols as u32,
+            k: plan.k as u32,
+            parts: gather_blocks(plan)[0],
+            tables: of_table(|pages| pages.block_table.rows),
+            blocks: of_table(|pages| pages.block_table.cols),
+            block_size: of_table(|pages| pages.block_size),
+        };
+        // SAFETY: as above for the kernel that chooses. `Gather` has the layout of the struct of
+        // the kernel that gathers, whose blocks cover `rows` times `k` outputs. That kernel skips
+        // positions beyond a row, requests without a table and positions without a block.
+        cuda.enqueue(stream, |queue| unsafe {
+            queue.launch(&self.function, self.shape, &params)?;
+            queue.launch(gather, *gather_shape, &gathered)
+        })
     }
 }

@@ -58,11 +58,12 @@ mod tests {
     use super::*;
 
     /// The headers with the parameter structs of all kernels.
-    const HEADERS: [Header; 13] = [
+    const HEADERS: [Header; 14] = [
         adjust_logits::HEADER,
         append_tokens::HEADER,
         deduplicate_topk::HEADER,
         indexer_topk::HEADER,
+        indexer_topk::GATHER_HEADER,
         moe_align::HEADER,
         ngram::HEADER,
         prompt_lookup::HEADER,

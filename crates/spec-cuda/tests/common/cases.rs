@@ -309,14 +309,21 @@ fn moe_align(rng: &mut Rng) -> Case<MoeAlign> {
         .output("inverse", DType::I32, &[TOKENS * TOPK])
 }
 
-/// Rows with many ties, longer than a block keeps.
+/// Rows with many ties, longer than a block keeps, and a paged cache.
 fn indexer_topk(rng: &mut Rng) -> Case<IndexerTopk> {
     const ROWS: usize = 5;
     const COLS: usize = 150_000;
     const K: usize = 2048;
-    Case::new(IndexerTopk::new(K))
+    const BLOCK: usize = 64;
+    const TABLES: usize = 3;
+    let table = [TABLES, COLS.div_ceil(BLOCK)];
+    Case::new(IndexerTopk::new(K).block_size(BLOCK))
         .input("scores", matrix(rng, [ROWS, COLS], |r| r.below(3000) as f32))
+        .input("block_table", matrix(rng, table, |r| r.below(1 << 20) as i32))
+        .input("requests", vector(rng, ROWS, |r| r.below(TABLES) as i32))
         .output("indices", DType::I32, &[ROWS, K])
+        .output("values", DType::F32, &[ROWS, K])
+        .output("slots", DType::I32, &[ROWS, K])
 }
 
 /// Texts that several blocks search each.

@@ -1,13 +1,14 @@
 //! The best positions of rows: selected among the scores that reach a bound, or by a radix select.
-//! Each workgroup handles a chunk of a row.
+//! Each workgroup handles a chunk of a row. Where values or slots are asked for, a last dispatch
+//! gathers them.
 
 use bytemuck::{Pod, Zeroable};
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
 use spec_core::launch_params;
 use spec_core::ops::IndexerTopk;
-use spec_core::ops::indexer_topk::{Buffers, Plan};
-use spec_core::{Kernel, Result, Status, Stream, Supports, Vector, ViewMut};
+use spec_core::ops::indexer_topk::{Buffers, Pages, Plan};
+use spec_core::{Kernel, Matrix, Result, Status, Stream, Supports, Vector, ViewMut};
 
 use super::float_code;
 use crate::Wgpu;
@@ -16,6 +17,7 @@ use crate::shader::Access::{Read, Write};
 use crate::shader::{Program, Shader, shader};
 
 pub(super) static SHADER: Shader = shader!("indexer_topk");
+pub(super) static GATHER_SHADER: Shader = shader!("indexer_topk_gather");
 
 /// Scores of a chunk, 32-bit words of a row's state, and the number of digits, as in the shader.
 const CHUNK: usize = 4096;
@@ -37,6 +39,14 @@ const MOST_COLS: usize = 1 << 21;
 const MOST_ROWS: u64 = 512;
 /// The number of key bits below each digit.
 const LOW: [u32; 4] = [24, 16, 8, 0];
+/// Threads of a workgroup that gathers values and slots, as in that shader.
+const GATHER_THREADS: u64 = 256;
+
+/// Bits for the arguments that are present. The shader that gathers has the same numbers.
+const HAS_REQUESTS: u32 = 1;
+const HAS_VALUES: u32 = 2;
+const HAS_SLOTS: u32 = 4;
+const HAS_FLAGS: u32 = 8;
 
 launch_params! {
     /// What the shaders of `indexer_topk` take.
@@ -70,9 +80,47 @@ launch_params! {
     }
 }
 
+launch_params! {
+    /// What the shader takes that gathers values and slots.
+    struct Gather: Pod, Zeroable {
+        /// Rows.
+        rows: u32,
+        /// Scores of a row.
+        cols: u32,
+        /// Positions of a row.
+        k: u32,
+        /// Scores from one row to the next.
+        stride: u32,
+        /// Words of a start; 0: there are none.
+        start_words: u32,
+        /// Words of an index.
+        index_words: u32,
+        /// Indices from one row to the next.
+        index_stride: u32,
+        /// Values from one row to the next.
+        value_stride: u32,
+        /// Slots from one row to the next.
+        slot_stride: u32,
+        /// Tables.
+        tables: u32,
+        /// Blocks of a table.
+        blocks: u32,
+        /// Blocks from one table to the next.
+        table_stride: u32,
+        /// Positions in a block, at least 1.
+        block_size: u32,
+        /// Which optional arguments are there: HAS_ bits.
+        has: u32,
+    }
+}
+
 #[cfg(test)]
 pub(super) const HEADER: Header =
     Header { name: "indexer_topk", includes: &["bound"], structs: &[Params::DESCRIPTION] };
+
+#[cfg(test)]
+pub(super) const GATHER_HEADER: Header =
+    Header { name: "indexer_topk_gather", includes: &["bound"], structs: &[Gather::DESCRIPTION] };
 
 struct Selector {
     gpu: Wgpu,
@@ -86,8 +134,10 @@ struct Selector {
     pick: Program,
     tally: Program,
     place: Program,
-    /// The largest number of rows whose scores, positions and intermediate results fit a binding
-    /// each.
+    /// The program that gathers values and slots, if any are asked for.
+    gather: Option<Program>,
+    /// The largest number of rows whose scores, outputs, tables and intermediate results fit a
+    /// binding each.
     window: u64,
 }
 
@@ -104,18 +154,26 @@ unsafe impl Supports<IndexerTopk> for Wgpu {
             self.program(&SHADER, entry, &bindings, &constants)
         };
         let chunked = |entry| program(entry, THREADS as u32);
-        let window = self
-            .window_of_rows(&plan.scores, 1)
-            .min(self.window_of_rows(&plan.indices, 1))
+        let rows_of = |matrix: &Matrix| self.window_of_rows(matrix, 1);
+        let window = rows_of(&plan.scores)
+            .min(rows_of(&plan.indices))
+            .min(plan.values.as_ref().map_or(MOST_ROWS, rows_of))
+            .min(plan.pages.as_ref().map_or(MOST_ROWS, |pages| self.window_of_pages(pages)))
             .min(self.window(4) / words_of_row(plan).max(keys_of_row(plan)))
             .min(MOST_ROWS);
         if window == 0 {
             let words = format!(
-                "indexer_topk: a row of {} scores needs more than a binding of {} bytes",
+                "indexer_topk: a row of {} scores, or the tables of its blocks, need more than a \
+                 binding of {} bytes",
                 plan.scores.cols, self.0.max_binding
             );
             return Err(self.error(Status::NotImplemented, words));
         }
+        let gather = (plan.values.is_some() || plan.pages.is_some()).then(|| {
+            let bindings = [Read, Read, Read, Read, Read, Write, Write, Write];
+            let constants = [("DTYPE", float_code(plan.scores.dtype))];
+            self.program(&GATHER_SHADER, "gather", &bindings, &constants)
+        });
         Ok(Box::new(Selector {
             gpu: self.clone(),
             plan: plan.clone(),
@@ -128,8 +186,57 @@ unsafe impl Supports<IndexerTopk> for Wgpu {
             pick: chunked("pick")?,
             tally: chunked("tally")?,
             place: chunked("place")?,
+            gather: gather.transpose()?,
             window,
         }))
+    }
+}
+
+impl Wgpu {
+    /// How many rows of slots a binding holds, and of tables, if a table belongs to each row. 0
+    /// where rows name their tables and not all tables fit a binding.
+    fn window_of_pages(&self, pages: &Pages) -> u64 {
+        let slots = self.window_of_rows(&pages.slots, 1);
+        let tables = self.window_of_rows(&pages.block_table, 1);
+        match pages.mapped {
+            true if tables < pages.block_table.rows as u64 => 0,
+            true => slots,
+            false => slots.min(tables),
+        }
+    }
+}
+
+impl Selector {
+    /// The parameters of the dispatch that gathers for `rows` rows.
+    fn gather_params(&self, rows: u64, flags: bool) -> Gather {
+        let plan = &self.plan;
+        let stride = |matrix: &Matrix| matrix.row_stride as u32;
+        let pages = plan.pages.as_ref();
+        let of_table = |size: fn(&Pages) -> usize| pages.map_or(0, |pages| size(pages) as u32);
+        let mapped = pages.is_some_and(|pages| pages.mapped);
+        let given = [
+            (mapped, HAS_REQUESTS),
+            (plan.values.is_some(), HAS_VALUES),
+            (pages.is_some(), HAS_SLOTS),
+            (flags, HAS_FLAGS),
+        ];
+        Gather {
+            rows: rows as u32,
+            cols: plan.scores.cols as u32,
+            k: plan.k as u32,
+            stride: stride(&plan.scores),
+            start_words: words(&plan.starts),
+            index_words: (plan.indices.dtype.size() / 4) as u32,
+            index_stride: stride(&plan.indices),
+            value_stride: plan.values.as_ref().map_or(0, stride),
+            slot_stride: of_table(|pages| pages.slots.row_stride),
+            // A table of each row: those of the window are bound.
+            tables: if mapped { of_table(|pages| pages.block_table.rows) } else { rows as u32 },
+            blocks: of_table(|pages| pages.block_table.cols),
+            table_stride: of_table(|pages| pages.block_table.row_stride),
+            block_size: of_table(|pages| pages.block_size).max(1),
+            has: given.iter().filter(|(there, _)| *there).fold(0, |has, (_, bit)| has | bit),
+        }
     }
 }
 
@@ -189,17 +296,18 @@ unsafe impl Kernel<IndexerTopk> for Selector {
         stream: Stream<'_>,
     ) -> Result<()> {
         let Selector { gpu, plan, .. } = self;
-        let none = Ok(Region::nothing());
         let mut workspace = gpu.region_of_workspace(workspace)?;
         let most = self.window.min(plan.scores.rows as u64);
         let work = workspace.take(words_of_rows(plan, most));
         let keys = workspace;
         let scores = gpu.region(&buffers.scores)?;
-        let lengths = buffers.lengths.as_ref().map_or(none, |view| gpu.region(view))?;
-        let none = Ok(Region::nothing());
-        let starts = buffers.starts.as_ref().map_or(none, |view| gpu.region(view))?;
+        let lengths = gpu.optional(&buffers.lengths)?;
+        let starts = gpu.optional(&buffers.starts)?;
+        let (tables, requests) =
+            (gpu.optional(&buffers.block_table)?, gpu.optional(&buffers.requests)?);
         let indices = gpu.region_mut(buffers.indices)?;
-        let flags = buffers.flags.map_or(Ok(Region::nothing()), |flags| gpu.region_mut(flags))?;
+        let (values, slots) = (gpu.optional_mut(buffers.values)?, gpu.optional_mut(buffers.slots)?);
+        let flags = gpu.optional_mut(buffers.flags)?;
         let all = plan.scores.rows as u64;
         gpu.record("indexer_topk", stream, |r| {
             let mut start = 0;
@@ -245,6 +353,28 @@ unsafe impl Kernel<IndexerTopk> for Selector {
                 }
                 r.dispatch(&self.tally, &regions, &params, jobs)?;
                 r.dispatch(&self.place, &regions, &params, jobs)?;
+                if let Some(gather) = &self.gather {
+                    let params = self.gather_params(rows, flags.bytes > 0);
+                    let pages = plan.pages.as_ref();
+                    let table = match pages {
+                        // Rows that name their tables may name any of them.
+                        Some(pages) if pages.mapped => tables,
+                        Some(pages) => tables.rows(&pages.block_table, start, rows),
+                        None => Region::nothing(),
+                    };
+                    let regions = [
+                        scores.rows(&plan.scores, start, rows),
+                        starts.elements(start, rows),
+                        indices.rows(&plan.indices, start, rows),
+                        table,
+                        requests.elements(start, rows),
+                        plan.values.map_or(values, |matrix| values.rows(&matrix, start, rows)),
+                        pages.map_or(slots, |pages| slots.rows(&pages.slots, start, rows)),
+                        flags,
+                    ];
+                    let outputs = rows * plan.k as u64;
+                    r.dispatch(gather, &regions, &params, outputs.div_ceil(GATHER_THREADS))?;
+                }
                 start += rows;
             }
             Ok(())

@@ -122,6 +122,7 @@ pub(crate) static SHADERS: &[&crate::shader::Shader] = &[
     &deduplicate_topk::SHADER,
     &hybrid_mtp_ngram::SHADER,
     &indexer_topk::SHADER,
+    &indexer_topk::GATHER_SHADER,
     &moe_align::SHADER,
     &ngram_match::SHADER,
     &prompt_lookup::SHADER,
@@ -146,11 +147,12 @@ mod tests {
     use super::*;
 
     /// The parameter structs of all shaders.
-    const HEADERS: [Header; 12] = [
+    const HEADERS: [Header; 13] = [
         adjust_logits::HEADER,
         append_tokens::HEADER,
         deduplicate_topk::HEADER,
         indexer_topk::HEADER,
+        indexer_topk::GATHER_HEADER,
         moe_align::HEADER,
         ngram::HEADER,
         rejection_sample::HEADER,

@@ -7,11 +7,10 @@ use spec_core::launch_params;
 use spec_core::ops::TopkRouter;
 use spec_core::ops::topk_router::{Buffers, GroupScore, Masked, Plan, Scoring, Select};
 use spec_core::options::unknown;
-use spec_core::{DType, Kernel, Result, Status, Stream, Supports, View, ViewMut, exact};
+use spec_core::{DType, Kernel, Result, Status, Stream, Supports, ViewMut, exact};
 
 use super::float_code;
 use crate::Wgpu;
-use crate::memory::Region;
 use crate::shader::Access::{Read, Write};
 use crate::shader::{Program, Shader, shader};
 
@@ -216,11 +215,6 @@ unsafe impl Supports<TopkRouter> for Wgpu {
     }
 }
 
-/// The region of an argument that may be absent.
-fn optional<'a>(gpu: &Wgpu, view: &Option<View<'a>>) -> Result<Region<'a>> {
-    view.as_ref().map_or(Ok(Region::nothing()), |view| gpu.region(view))
-}
-
 impl Router {
     fn parameters(&self, start: u64, tokens: u64, has_flags: bool) -> Params {
         let Plan { params, x, weights, indices, replicas, .. } = &self.plan;
@@ -284,14 +278,14 @@ unsafe impl Kernel<TopkRouter> for Router {
         let gpu = &self.gpu;
         let plan = &self.plan;
         let x = gpu.region(&buffers.x)?;
-        let bias = optional(gpu, &buffers.bias)?;
-        let num_tokens = optional(gpu, &buffers.num_tokens)?;
-        let replicas = optional(gpu, &buffers.replicas)?;
-        let replica_counts = optional(gpu, &buffers.replica_counts)?;
+        let bias = gpu.optional(&buffers.bias)?;
+        let num_tokens = gpu.optional(&buffers.num_tokens)?;
+        let replicas = gpu.optional(&buffers.replicas)?;
+        let replica_counts = gpu.optional(&buffers.replica_counts)?;
         let weights = gpu.region_mut(buffers.weights)?;
         let indices = gpu.region_mut(buffers.indices)?;
-        let load = buffers.load.map_or(Ok(Region::nothing()), |view| gpu.region_mut(view))?;
-        let flags = buffers.flags.map_or(Ok(Region::nothing()), |view| gpu.region_mut(view))?;
+        let load = gpu.optional_mut(buffers.load)?;
+        let flags = gpu.optional_mut(buffers.flags)?;
         let workspace = gpu.region_of_workspace(workspace)?;
         let all = plan.tokens() as u64;
         gpu.record("topk_router", stream, |r| {

@@ -1,0 +1,60 @@
+// Written by `cargo xtask params` from src/ops/indexer_topk_gather.rs, which a test compares with it.
+#pragma once
+
+#include "ids.cuh"
+
+// What the kernels take that gather values and slots. `T` is the type of the scores.
+template <typename T>
+struct Gather {
+    // Scores, [rows, cols].
+    Rows<const T> scores;
+    // The first score of each row, [rows]; null: the first of all.
+    Integers starts;
+    // The chosen positions, counted from `starts`, then -1, [rows, k].
+    IntegerRows indices;
+    // The scores at these positions, [rows, k], or null.
+    Rows<float> values;
+    // The slots of these positions, [rows, k], or null.
+    Rows<i32> slots;
+    // The blocks of each request, [tables, blocks].
+    Rows<const i32> block_table;
+    // The table of each row, [rows]; null: that of its number.
+    const i32* requests;
+    // One word of flags, or null.
+    u32* flags;
+    // Scores of a row.
+    u32 cols;
+    // Positions of a row.
+    u32 k;
+    // Blocks of threads of a row.
+    u32 parts;
+    // Tables.
+    u32 tables;
+    // Blocks of a table.
+    u32 blocks;
+    // Positions in a block.
+    u32 block_size;
+};
+// In bytes, as the host has them.
+static_assert(sizeof(Gather<float>) == 144);
+static_assert(SPEC_OFFSET(Gather<float>, scores.data) == 0);
+static_assert(SPEC_OFFSET(Gather<float>, scores.stride) == 8);
+static_assert(SPEC_OFFSET(Gather<float>, starts.data) == 16);
+static_assert(SPEC_OFFSET(Gather<float>, starts.wide) == 24);
+static_assert(SPEC_OFFSET(Gather<float>, indices.data) == 32);
+static_assert(SPEC_OFFSET(Gather<float>, indices.stride) == 40);
+static_assert(SPEC_OFFSET(Gather<float>, indices.wide) == 48);
+static_assert(SPEC_OFFSET(Gather<float>, values.data) == 56);
+static_assert(SPEC_OFFSET(Gather<float>, values.stride) == 64);
+static_assert(SPEC_OFFSET(Gather<float>, slots.data) == 72);
+static_assert(SPEC_OFFSET(Gather<float>, slots.stride) == 80);
+static_assert(SPEC_OFFSET(Gather<float>, block_table.data) == 88);
+static_assert(SPEC_OFFSET(Gather<float>, block_table.stride) == 96);
+static_assert(SPEC_OFFSET(Gather<float>, requests) == 104);
+static_assert(SPEC_OFFSET(Gather<float>, flags) == 112);
+static_assert(SPEC_OFFSET(Gather<float>, cols) == 120);
+static_assert(SPEC_OFFSET(Gather<float>, k) == 124);
+static_assert(SPEC_OFFSET(Gather<float>, parts) == 128);
+static_assert(SPEC_OFFSET(Gather<float>, tables) == 132);
+static_assert(SPEC_OFFSET(Gather<float>, blocks) == 136);
+static_assert(SPEC_OFFSET(Gather<float>, block_size) == 140);

@@ -1,0 +1,36 @@
+// Written by `cargo xtask params` from src/ops/indexer_topk_gather.rs, which a test compares with it.
+//!include bound
+
+// What the shader takes that gathers values and slots.
+struct Gather {
+    // Where the first element of each region is: see `bound`.
+    at: At,
+    // Rows.
+    rows: u32,
+    // Scores of a row.
+    cols: u32,
+    // Positions of a row.
+    k: u32,
+    // Scores from one row to the next.
+    stride: u32,
+    // Words of a start; 0: there are none.
+    start_words: u32,
+    // Words of an index.
+    index_words: u32,
+    // Indices from one row to the next.
+    index_stride: u32,
+    // Values from one row to the next.
+    value_stride: u32,
+    // Slots from one row to the next.
+    slot_stride: u32,
+    // Tables.
+    tables: u32,
+    // Blocks of a table.
+    blocks: u32,
+    // Blocks from one table to the next.
+    table_stride: u32,
+    // Positions in a block, at least 1.
+    block_size: u32,
+    // Which optional arguments are there: HAS_ bits.
+    has: u32,
+}
