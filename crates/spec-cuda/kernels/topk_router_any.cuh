@@ -130,10 +130,8 @@ INLINE void replay_row(const Params& p, const Options& options, const Replay& re
         bad |= expert >= p.experts && expert != NOBODY;
     }
     bad = __any_sync(ALL_LANES, bad);
-    if (lane_id() == 0) {
-        if (odd) raise(p.flags, NON_FINITE);
-        if (bad) raise(p.flags, OUT_OF_RANGE);
-    }
+    const u32 bits = (odd ? NON_FINITE : 0) | (bad ? OUT_OF_RANGE : 0);
+    if (bits != 0 && lane_id() == 0) raise(p.flags, bits);
     write_row(p, options, replay, token, row, picks, softmax);
 }
 
