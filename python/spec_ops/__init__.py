@@ -6,7 +6,7 @@ where they lie, on the stream that their library works on, without a copy.
 
 >>> import numpy as np, spec_ops
 >>> logits = np.random.default_rng(0).standard_normal((4, 256), np.float32)
->>> weights, indices = spec_ops.topk_router(
+>>> weights, indices, _ = spec_ops.topk_router(
 ...     logits, topk=8, scoring="sigmoid", groups=8, topk_groups=4, scale=2.5
 ... )
 >>> weights.shape, indices.dtype

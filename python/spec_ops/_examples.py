@@ -2,16 +2,23 @@
 
 EXAMPLES = {
     "topk_router": """
-All ties go to the lower index. ``out`` may bring indices of u32 or i64.
+All ties go to the lower index. ``out`` may bring indices of u32 or i64, and weights of f16 or bf16.
 
 >>> import numpy as np
 >>> logits = np.array([[0.1, 2.0, 0.3, 1.5], [3.0, 0.0, 0.0, 3.5]], np.float32)
->>> weights, indices = topk_router(logits, topk=2)
+>>> weights, indices, _ = topk_router(logits, topk=2)
 >>> indices
 array([[1, 3],
        [3, 0]], dtype=int32)
 >>> weights.sum(axis=1).round(6)
 array([1., 1.], dtype=float32)
+
+A training run replays the experts that its rollout recorded:
+
+>>> recorded = topk_router(logits, topk=2, logical=True).logical
+>>> topk_router(logits * 2, topk=2, chosen=recorded).indices
+array([[1, 3],
+       [3, 0]], dtype=int32)
 """,
     "deduplicate_topk": """
 >>> import numpy as np

@@ -25,9 +25,9 @@ class TopkRouter(Planned):
     ) -> None: ...
     def plan(
         self, x: Array, *, bias: Array | None = None, num_tokens: Array | None = None,
-        replicas: Array | None = None, replica_counts: Array | None = None,
-        load: Array | None = None, flags: Array | None = None,
-        out: Sequence[Array | None] | None = None
+        chosen: Array | None = None, replicas: Array | None = None,
+        replica_counts: Array | None = None, logical: bool = False, load: Array | None = None,
+        flags: Array | None = None, out: Sequence[Array | None] | None = None
     ) -> Plan: ...
 
 class DeduplicateTopk(Planned):

@@ -7,10 +7,11 @@ RESULTS: dict[str, Any]
 
 class RoutedExperts(NamedTuple):
     """Of :func:`topk_router`: ``weights`` [tokens, topk + shared_experts], ``indices`` [tokens,
-    topk + shared_experts]."""
+    topk + shared_experts], ``logical`` [tokens, topk + shared_experts] or None."""
 
     weights: Array
     indices: Array
+    logical: Array | None
 
 class DistinctPositions(NamedTuple):
     """Of :func:`deduplicate_topk`: ``unique`` [batch, mtp_step * k], ``counts`` [batch] or

@@ -31,8 +31,9 @@ def topk_router(
     masked: Literal['zero', 'excluded'] = 'excluded', renormalize: bool = True,
     scale: float = 1.0, shared_experts: int = 0, shared_weight: float = 1.0,
     physical_experts: int | None = None, bias: Array | None = None,
-    num_tokens: Array | None = None, replicas: Array | None = None,
-    replica_counts: Array | None = None, load: Array | None = None, flags: Array | None = None
+    num_tokens: Array | None = None, chosen: Array | None = None, replicas: Array | None = None,
+    replica_counts: Array | None = None, logical: bool = False, load: Array | None = None,
+    flags: Array | None = None
 ) -> results.RoutedExperts:
     """As :func:`spec_ops.topk_router`, under `torch.compile` too."""
 

@@ -85,6 +85,9 @@ class Torch:
         return tensor.view(getattr(self.torch, full_name(dtype))).to(self.device)
 
     def bits(self, tensor):
+        # numpy has no bf16.
+        if tensor.dtype == self.torch.bfloat16:
+            tensor = tensor.view(self.torch.int16)
         return tensor.cpu().numpy()
 
     def synchronize(self):
@@ -148,3 +151,12 @@ def bits(tensor):
     """A tensor of a golden file as numpy's: f16 and bf16 as their bits."""
     data = [float(v) if isinstance(v, str) else v for v in tensor["data"]]
     return np.array(data, dtype=_NUMPY[tensor["dtype"]]).reshape(tensor["shape"])
+
+
+def numbers(bits, dtype):
+    """The numbers that bits of f16 or bf16 stand for; other numbers as they are."""
+    if dtype == "f16":
+        return bits.view(np.float16).astype(np.float32)
+    if dtype == "bf16":
+        return (bits.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return bits

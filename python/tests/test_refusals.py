@@ -52,14 +52,14 @@ def test_out_is_a_tuple():
         with pytest.raises(TypeError, match="expected a tuple"):
             spec_ops.topk_router(LOGITS, topk=1, out=out)
     with pytest.raises(TypeError, match="more arrays than there are outputs"):
-        spec_ops.topk_router(LOGITS, topk=1, out=(weights, indices, weights))
+        spec_ops.topk_router(LOGITS, topk=1, out=(weights, indices, None, weights))
     assert spec_ops.indexer_topk(LOGITS, k=1, out=(indices,)).indices is indices
 
 
 def test_strides():
     """Rows may lie apart; elements of a row may not, since that would need a copy."""
     wide = np.random.default_rng(0).standard_normal((4, 64), np.float32)
-    weights, indices = spec_ops.topk_router(wide[:, :16], topk=2)
+    weights, indices, _ = spec_ops.topk_router(wide[:, :16], topk=2)
     packed = spec_ops.topk_router(wide[:, :16].copy(), topk=2)
     assert np.array_equal(indices, packed.indices) and np.array_equal(weights, packed.weights)
     for strided in (wide[:, ::4], wide.T[:16], wide[:, ::-1], wide[::-1]):

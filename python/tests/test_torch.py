@@ -79,7 +79,7 @@ def test_compiles_for_any_number_of_tokens(library):
     graphs = torch._dynamo.testing.CompileCounter()
 
     def route(logits):
-        weights, indices = spec_ops.torch.topk_router(logits * 2, topk=2)
+        weights, indices, _ = spec_ops.torch.topk_router(logits * 2, topk=2)
         return weights + 1, indices
 
     compiled = torch.compile(route, fullgraph=True, dynamic=True, backend=graphs)

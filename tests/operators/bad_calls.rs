@@ -54,11 +54,20 @@ fn topk_router() {
     tensors.replicas = Some(TensorDesc::new(I32, [256, 3]));
     tensors.replica_counts = Some(TensorDesc::new(I32, [256]));
     tensors.load = Some(TensorDesc::new(I32, [288]));
+    tensors.chosen = Some(TensorDesc::new(I32, [5, 8]));
+    tensors.logical = Some(TensorDesc::new(I32, [5, 9]));
     tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
     check(
         &params,
         &tensors,
         &[
+            ("chosen", BadTensorDtype, |_, t| t.chosen = Some(TensorDesc::new(I64, [5, 8]))),
+            ("chosen", BadTensorShape, |_, t| t.chosen = Some(TensorDesc::new(I32, [5, 9]))),
+            ("chosen", BadTensorShape, |_, t| t.chosen = Some(TensorDesc::new(I32, [4, 8]))),
+            ("chosen", BadTensorStrides, |_, t| t.chosen = Some(strided(I32, [5, 8], [16, 2]))),
+            ("logical", BadTensorDtype, |_, t| t.logical = Some(TensorDesc::new(I64, [5, 9]))),
+            ("logical", BadTensorShape, |_, t| t.logical = Some(TensorDesc::new(I32, [5, 8]))),
+            ("logical", BadTensorStrides, |_, t| t.logical = Some(strided(I32, [5, 9], [8, 1]))),
             ("bias", BadTensorDtype, |_, t| t.bias = Some(TensorDesc::new(I32, [256]))),
             ("shared_experts", BadParam, |p, _| p.shared_experts = 65),
             ("shared_experts", BadParam, |p, _| p.shared_experts = usize::MAX),
@@ -114,7 +123,7 @@ fn topk_router() {
                 (p.masked, p.groups, p.topk_groups) = (Masked::Excluded, 64, 1);
             }),
             ("scale", BadParam, |p, _| p.scale = f32::NAN),
-            ("weights", BadTensorDtype, |_, t| t.weights = TensorDesc::new(DType::F16, [5, 9])),
+            ("weights", BadTensorDtype, |_, t| t.weights = TensorDesc::new(I32, [5, 9])),
             ("weights", BadTensorShape, |_, t| t.weights = TensorDesc::new(F32, [5, 8])),
             ("weights", BadTensorStrides, |_, t| t.weights = strided(F32, [5, 9], [0, 1])),
             ("indices", BadTensorDtype, |_, t| t.indices = TensorDesc::new(F32, [5, 9])),

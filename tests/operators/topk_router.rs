@@ -1,8 +1,9 @@
 //! Cases of `topk_router` that the random cases do not cover.
 
+use half::{bf16, f16};
 use spec::ops::TopkRouter;
 use spec::ops::topk_router::{Buffers, Scoring};
-use spec::{DType, Handle, Result};
+use spec::{DType, Element, Handle, Result, TensorDesc};
 
 /// The weights of rows of two experts, both picked.
 fn weights(handle: &Handle, params: &TopkRouter, x: &[[f32; 2]]) -> Result<Vec<f32>> {
@@ -29,6 +30,47 @@ fn the_share_of_a_score_is_scaled_not_the_score() {
             let error = (weight - 3e38 * share).abs();
             let device = handle.device();
             assert!(error <= 2e-5 * 3e38, "{device}: weight {at} is {weight}, {share} of 3e38");
+        }
+    }
+}
+
+/// The weights of a shared expert in the second column, in a type, by weight.
+fn shared_weights<T: Element>(handle: &Handle, given: &[f32]) -> Result<Vec<T>> {
+    let shared = given.iter().map(|&weight| {
+        let params = TopkRouter::new(1).shared_experts(1).shared_weight(weight);
+        // Three rows of two columns: no row begins where the one before it ends.
+        let mut tensors = params.tensors(DType::F32, 3, 2, None);
+        tensors.weights = TensorDesc::with_strides(T::DTYPE, [3, 2], [3, 1]);
+        let op = handle.create(&params, &tensors)?;
+        let mut workspace = op.workspace(handle)?;
+        let x = handle.upload(&[0.0_f32; 6])?;
+        let mut weights = handle.allocate::<T>(8)?;
+        let mut indices = handle.allocate::<i32>(6)?;
+        let buffers = Buffers::new(x.view(), weights.view_mut(), indices.view_mut());
+        op.call(&mut workspace, buffers)?;
+        Ok(weights.to_vec()?[7])
+    });
+    shared.collect()
+}
+
+/// Random cases allow neighbours where an f32 may lie on either side of the middle between two
+/// numbers of 16 bits. A shared expert's weight is given, so its rounding is exact: middles go to
+/// the even neighbour, small numbers become subnormal, and large ones infinite.
+#[test]
+fn weights_of_16_bits_are_rounded_once_to_even() {
+    let mut given = vec![0.4, -2.0, 65519.0, 65520.0, 3.4e38, -1e-7, 2.98e-8, 2.99e-8];
+    for step in [1.0 / 2048.0, 1.0 / 256.0] {
+        // From 1, steps of a half of the distance between neighbours, and a little beside them.
+        let near = |steps: u32| [-1e-7, 0.0, 2e-7].map(|beside| 1.0 + steps as f32 * step + beside);
+        given.extend((0..6).flat_map(near));
+    }
+    for handle in crate::common::handles() {
+        let device = handle.device();
+        let halves = shared_weights::<f16>(&handle, &given).unwrap();
+        let brains = shared_weights::<bf16>(&handle, &given).unwrap();
+        for ((&weight, half), brain) in given.iter().zip(halves).zip(brains) {
+            let expected = (f16::from_f32(weight), bf16::from_f32(weight));
+            assert_eq!((half, brain), expected, "{device}: {weight}");
         }
     }
 }

@@ -648,7 +648,7 @@ typedef struct {
      */
     spec_tensor replica_counts;
     /**
-     * `[tokens, topk + shared_experts]`, f32: written.
+     * `[tokens, topk + shared_experts]`, f32 or f16 or bf16: written.
      * Routing weights.
      */
     spec_tensor weights;
@@ -669,6 +669,16 @@ typedef struct {
      * Flags, OR-ed.
      */
     spec_tensor flags;
+    /**
+     * `[tokens, topk]`, i32: read, optional.
+     * Experts that are given instead of selected; -1 for no pick.
+     */
+    spec_tensor chosen;
+    /**
+     * `[tokens, topk + shared_experts]`, i32: written, optional.
+     * The experts before `replicas`, as a run records them that is to be replayed.
+     */
+    spec_tensor logical;
 } spec_topk_router_tensors;
 
 /**
@@ -700,7 +710,7 @@ typedef struct {
      */
     const void *replica_counts;
     /**
-     * `[tokens, topk + shared_experts]`, f32: written.
+     * `[tokens, topk + shared_experts]`, f32 or f16 or bf16: written.
      */
     void *weights;
     /**
@@ -715,6 +725,14 @@ typedef struct {
      * `[1]`, u32: changed in place, optional.
      */
     void *flags;
+    /**
+     * `[tokens, topk]`, i32: read, optional.
+     */
+    const void *chosen;
+    /**
+     * `[tokens, topk + shared_experts]`, i32: written, optional.
+     */
+    void *logical;
 } spec_topk_router_buffers;
 
 /**
@@ -727,10 +745,12 @@ typedef struct {
  * - `x` `[tokens, experts]`, f32 or f16 or bf16: read.
  * - `bias` `[experts]`, f32 or f16 or bf16: read, optional.
  * - `num_tokens` `[1]`, i32: read, optional.
+ * - `chosen` `[tokens, topk]`, i32: read, optional.
  * - `replicas` `[experts, most]`, i32: read, optional.
  * - `replica_counts` `[experts]`, i32: read, optional.
- * - `weights` `[tokens, topk + shared_experts]`, f32: written.
+ * - `weights` `[tokens, topk + shared_experts]`, f32 or f16 or bf16: written.
  * - `indices` `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
+ * - `logical` `[tokens, topk + shared_experts]`, i32: written, optional.
  * - `load` `[physical_experts]`, i32: changed in place, optional.
  * - `flags` `[1]`, u32: changed in place, optional.
  *

@@ -67,6 +67,11 @@ pub trait Subject: Operator + Debug {
     /// without them is another call.
     const STATE: &'static [&'static str] = &[];
 
+    /// Float outputs that may have 16 bits and are computed in f32, then rounded: where two
+    /// backends' f32 values lie on either side of the middle between two such numbers, the
+    /// results are neighbours.
+    const ROUNDED: &'static [&'static str] = &[];
+
     /// Adds to a golden case what its file leaves out.
     fn complete(_case: &mut Case<Self>) {}
 

@@ -98,6 +98,19 @@ pub fn put_tokens(view: ViewMut<'_>, matrix: &Matrix, values: &[i64]) -> Result<
     Ok(())
 }
 
+/// Writes packed f32 to a matrix of any float type, each rounded once to the nearest.
+///
+/// # Errors
+/// For what is no host memory of that type.
+pub fn put_floats(view: ViewMut<'_>, matrix: &Matrix, values: &[f32]) -> Result<()> {
+    match matrix.dtype {
+        DType::F16 => unpack(slice_mut(view)?, matrix, &convert(values, f16::from_f32)),
+        DType::BF16 => unpack(slice_mut(view)?, matrix, &convert(values, bf16::from_f32)),
+        _ => unpack(slice_mut(view)?, matrix, values),
+    }
+    Ok(())
+}
+
 /// A vector of any integer type as i64; a u32 as the i32 that shares its bits.
 ///
 /// # Errors

@@ -1,7 +1,7 @@
 //! Random cases: a backend against the plain loop, and against itself on the same
 //! requests in another batch.
 
-use spec_core::{Device, Role, Supports};
+use spec_core::{DType, Device, Role, Supports};
 
 use crate::Rng;
 use crate::case::{Argument, Case, Recomposed, Rows, Subject, compare, find};
@@ -48,7 +48,8 @@ fn check_case<O: Subject, B: Supports<O> + ?Sized>(
         Ok(results) => results,
         Err(failure) => return Some(failure),
     };
-    if let Some(failure) = compare(&results, &expected, |_| Some(TOLERANCE)) {
+    let tolerance = |name: &str| Some(tolerance::<O>(name, find(&expected, name)?.data.dtype()));
+    if let Some(failure) = compare(&results, &expected, tolerance) {
         return Some(failure);
     }
     // On the CPU even float results are the same bits, whatever else is in the batch
@@ -57,10 +58,21 @@ fn check_case<O: Subject, B: Supports<O> + ?Sized>(
     let exact = backend.info().device == Device::CPU;
     let Recomposed { case, rows } = O::recomposed(case, rng);
     let failure = match case.run(backend, second) {
-        Ok(others) => compare_rows(&others, &results, &rows, (!exact).then_some(TOLERANCE)),
+        Ok(others) if exact => compare_rows(&others, &results, &rows, |_| None),
+        Ok(others) => compare_rows(&others, &results, &rows, tolerance),
         Err(failure) => Some(failure),
     };
     failure.map(|failure| failure.in_case("in another batch, with other row strides"))
+}
+
+/// The tolerance of an output of some type. Two neighbouring numbers of 16 bits are at most
+/// 2^-10 (f16) or 2^-7 (bf16) apart, relative.
+fn tolerance<O: Subject>(name: &str, dtype: DType) -> f64 {
+    match dtype {
+        DType::F16 if O::ROUNDED.contains(&name) => TOLERANCE + 1.0 / 1024.0,
+        DType::BF16 if O::ROUNDED.contains(&name) => TOLERANCE + 1.0 / 128.0,
+        _ => TOLERANCE,
+    }
 }
 
 /// Each listed row of a result must equal the original's row of that number.
@@ -68,7 +80,7 @@ fn compare_rows(
     results: &[Argument],
     expected: &[Argument],
     rows: &[(&'static str, Rows)],
-    tolerance: Option<f64>,
+    tolerance: impl Fn(&str) -> Option<f64>,
 ) -> Option<Failure> {
     rows.iter().find_map(|(name, rows)| {
         let (Some(result), Some(expected)) = (find(results, name), find(expected, name)) else {
@@ -79,6 +91,6 @@ fn compare_rows(
             Rows::Of(rows) => [result.head(rows.len()), expected.pick(rows)],
         };
         let [result, expected] = pair.map(|tensor| [Argument { name, role: Role::Output, tensor }]);
-        compare(&result, &expected, |_| tolerance)
+        compare(&result, &expected, &tolerance)
     })
 }

@@ -339,19 +339,30 @@ INLINE void check_bias(const Params& p, const O& options, u64 count) {
 }
 
 // Any shape: warps stride over the tokens.
-template <typename T>
-INLINE void any(const Extended& e) {
+template <typename T, typename R>
+INLINE void any(const Extended& e, const R& replay) {
     extern __shared__ u32 memory[];
     const Params& p = e.common;
     const u64 count = live_tokens(p, e.options);
     check_bias(p, e.options, count);
-    pad(p, e.options, count);
+    pad(p, e.options, replay, count);
     const u32 warps = blockDim.x / WARP;
     const u32 warp = threadIdx.x / WARP;
     const u64 step = static_cast<u64>(gridDim.x) * warps;
     for (u64 token = static_cast<u64>(blockIdx.x) * warps + warp; token < count; token += step) {
-        route_any<T>(p, e.options, token, memory + warp * e.options.words);
+        route_any<T>(p, e.options, replay, token, memory + warp * e.options.words);
     }
+}
+
+template <typename T>
+INLINE void any_extended(const Extended& e) {
+    any<T>(e, Plain());
+}
+
+// With experts that are given or recorded, or weights of 16 bits.
+template <typename T>
+INLINE void any_replay(const Replayed& r) {
+    any<T>(r.extended, r.replay);
 }
 
 template <u32 V, typename T, u32 SCORING>
@@ -364,7 +375,7 @@ template <u32 V, typename T, u32 SCORING>
 INLINE void quick_extended(const Extended& e) {
     const u64 count = live_tokens(e.common, e.options);
     check_bias(e.common, e.options, count);
-    pad(e.common, e.options, count);
+    pad(e.common, e.options, Plain(), count);
     quick<V, T, SCORING>(e.common, e.options, count);
 }
 
@@ -384,7 +395,8 @@ INLINE void quick_extended(const Extended& e) {
 
 // Extended ones for what models have: others go to `any`.
 #define ROUTERS(dtype, T)                                                               \
-    SPEC_KERNEL(topk_router_any_##dtype, any<T>, Extended, 128)                         \
+    SPEC_KERNEL(topk_router_any_##dtype, any_extended<T>, Extended, 128)                \
+    SPEC_KERNEL(topk_router_replay_##dtype, any_replay<T>, Replayed, 128)               \
     GROUPED(32, dtype, T, 4)                                                            \
     GROUPED(8, dtype, T, 5)                                                             \
     QUICK(sigmoid, SIGMOID, 4, 128, dtype, T, 4)                                        \

@@ -82,9 +82,65 @@ __device__ __noinline__ void mask_groups(const Params& p, u32* keys, u32* kept, 
     __syncwarp();
 }
 
-// Routes a token. `keys` has a word for each expert of 32 chunks, then one a group.
+// A row's largest logit and the factor of its scores, which only softmax needs.
+struct Softmax {
+    float max;
+    float factor;
+};
+
+// Writes a token's row: a lane has the picks `lane` and `lane + WARP`, or NOBODY.
+template <typename T, typename R>
+INLINE void write_row(const Params& p, const Options& options, const R& replay, u64 token,
+                      const T* row, const u32 (&picks)[2], const Softmax& softmax) {
+    const u32 lane = lane_id();
+    // NaN scores 0.
+    const auto logit = [&](u32 expert) {
+        return HAS_OPTIONS<R> && expert == NOBODY ? __uint_as_float(0x7FC00000u)
+                                                  : to_f32(row[expert]);
+    };
+    const float first = logit(picks[0]);
+    const float second = logit(picks[1]);
+    const float4 scores = exact_scores<Options>(
+        p.scoring, make_float4(first, second, first, second), softmax.max, softmax.factor);
+    float shares[2] = {scores.x, scores.y};
+    if (p.renormalize) {
+        const float sum = warp_sum((lane < p.topk ? scores.x : 0.0f) +
+                                   (lane + WARP < p.topk ? scores.y : 0.0f));
+        shares[0] = __fdividef(scores.x, sum + 1e-20f);
+        shares[1] = __fdividef(scores.y, sum + 1e-20f);
+    }
+    write_pick(p, options, replay, token, lane, shares[0], picks[0]);
+    write_pick(p, options, replay, token, lane + WARP, shares[1], picks[1]);
+    write_shared(p, options, replay, token);
+}
+
+// Writes the row of a token whose experts are given.
 template <typename T>
-INLINE void route_any(const Params& p, const Options& options, u64 token, u32* keys) {
+INLINE void replay_row(const Params& p, const Options& options, const Replay& replay, u64 token,
+                       const T* row, bool odd, const Softmax& softmax) {
+    const i32* const given = replay.chosen[token];
+    u32 picks[2] = {NOBODY, NOBODY};
+    bool bad = false;
+#pragma unroll
+    for (u32 i = 0; i < 2; ++i) {
+        const u32 position = lane_id() + i * WARP;
+        if (position >= p.topk) continue;
+        const u32 expert = static_cast<u32>(given[position]);
+        if (expert < p.experts) picks[i] = expert;
+        bad |= expert >= p.experts && expert != NOBODY;
+    }
+    bad = __any_sync(ALL_LANES, bad);
+    if (lane_id() == 0) {
+        if (odd) raise(p.flags, NON_FINITE);
+        if (bad) raise(p.flags, OUT_OF_RANGE);
+    }
+    write_row(p, options, replay, token, row, picks, softmax);
+}
+
+// Routes a token. `keys` has a word for each expert of 32 chunks, then one a group.
+template <typename T, typename R>
+INLINE void route_any(const Params& p, const Options& options, const R& replay, u64 token,
+                      u32* keys) {
     const u32 lane = lane_id();
     const u32 chunk = options.chunk;
     const u32 room = chunk * WARP;
@@ -108,6 +164,14 @@ INLINE void route_any(const Params& p, const Options& options, u64 token, u32* k
     }
 
     bool odd = false;
+    if constexpr (HAS_OPTIONS<R>) {
+        if (replay.chosen.data != nullptr) {
+            for (u32 at = lane; at < p.experts; at += WARP) odd |= !exact::finite(to_f32(row[at]));
+            odd = __any_sync(ALL_LANES, odd);
+            replay_row(p, options, replay, token, row, odd, {max, factor});
+            return;
+        }
+    }
     for (u32 at = lane; at < room; at += 4 * WARP) {
         const float4 four = load(at);
         const float4 by =
@@ -167,18 +231,5 @@ INLINE void route_any(const Params& p, const Options& options, u64 token, u32* k
         __syncwarp();
     }
 
-    const float first = to_f32(row[picks[0]]);
-    const float second = to_f32(row[picks[1]]);
-    const float4 scores =
-        exact_scores<Options>(p.scoring, make_float4(first, second, first, second), max, factor);
-    float shares[2] = {scores.x, scores.y};
-    if (p.renormalize) {
-        const float sum = warp_sum((lane < p.topk ? scores.x : 0.0f) +
-                                   (lane + WARP < p.topk ? scores.y : 0.0f));
-        shares[0] = __fdividef(scores.x, sum + 1e-20f);
-        shares[1] = __fdividef(scores.y, sum + 1e-20f);
-    }
-    write_pick(p, options, token, lane, shares[0], picks[0]);
-    write_pick(p, options, token, lane + WARP, shares[1], picks[1]);
-    write_shared(p, options, token);
+    write_row(p, options, replay, token, row, picks, {max, factor});
 }

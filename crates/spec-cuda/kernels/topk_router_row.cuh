@@ -8,8 +8,8 @@ constexpr u32 SIGMOID = 0;
 constexpr u32 SOFTMAX = 1;
 constexpr u32 SQRT_SOFTPLUS = 2;
 
-// Stands for `Options` where there is no option: f32 bias, 32-bit indices, and nothing else.
-// Kernels made with it have no trace of the others.
+// Stands for `Options` where there is no option: f32 bias, 32-bit indices, and nothing else; and for
+// `Replay` where no expert is given or recorded. Kernels made with it have no trace of the others.
 struct Plain {};
 
 // Whether there may be any option.
@@ -51,6 +51,32 @@ INLINE u64 live_tokens(const Params& p, const O& options) {
     return p.tokens;
 }
 
+// A weight, rounded once to the type of the weights. `Plain` stands for `Replay` in kernels whose
+// weights are f32.
+INLINE void write_weight(const Params& p, const Plain&, u64 row, u32 column, float weight) {
+    p.weights[row][column] = weight;
+}
+
+INLINE void write_weight(const Params& p, const Replay& replay, u64 row, u32 column,
+                         float weight) {
+    const u64 at = row * p.weights.stride + column;
+    void* const weights = p.weights.data;
+    if (replay.weights_type == 1) {
+        static_cast<f16*>(weights)[at] = __float2half_rn(weight);
+    } else if (replay.weights_type == 2) {
+        static_cast<bf16*>(weights)[at] = __float2bfloat16_rn(weight);
+    } else {
+        static_cast<float*>(weights)[at] = weight;
+    }
+}
+
+// The expert from before `replicas`, where it is asked for.
+INLINE void write_logical(const Plain&, u64, u32, i32) {}
+
+INLINE void write_logical(const Replay& replay, u64 row, u32 column, i32 expert) {
+    if (replay.logical.data != nullptr) replay.logical[row][column] = expert;
+}
+
 INLINE void write_index(const Params& p, const Options& options, u64 row, u32 column, i32 index) {
     if (options.wide_indices) {
         reinterpret_cast<i64*>(p.indices.data)[row * p.indices.stride + column] = index;
@@ -60,14 +86,16 @@ INLINE void write_index(const Params& p, const Options& options, u64 row, u32 co
 }
 
 // The rows behind the live ones, a warp a row.
-INLINE void pad(const Params& p, const Options& options, u64 live) {
+template <typename R>
+INLINE void pad(const Params& p, const Options& options, const R& replay, u64 live) {
     const u32 columns = p.topk + options.shared_experts;
     const u32 warps = blockDim.x / WARP;
     const u64 step = static_cast<u64>(gridDim.x) * warps;
     const u64 first = live + static_cast<u64>(blockIdx.x) * warps + threadIdx.x / WARP;
     for (u64 row = first; row < p.tokens; row += step) {
         for (u32 column = lane_id(); column < columns; column += WARP) {
-            p.weights[row][column] = 0.0f;
+            write_weight(p, replay, row, column, 0.0f);
+            write_logical(replay, row, column, -1);
             write_index(p, options, row, column, -1);
         }
     }
@@ -88,20 +116,33 @@ INLINE i32 place_of(const Params& p, const Options& options, u64 token, u32 expe
     return there ? place : -1;
 }
 
+// An expert that is none: no pick.
+constexpr u32 NOBODY = ~0u;
+
 // Writes the pick at `position`, if it is one.
-INLINE void write_pick(const Params& p, const Options& options, u64 token, u32 position,
-                       float share, u32 expert) {
+template <typename R>
+INLINE void write_pick(const Params& p, const Options& options, const R& replay, u64 token,
+                       u32 position, float share, u32 expert) {
     if (position >= p.topk) return;
+    if (HAS_OPTIONS<R> && expert == NOBODY) {
+        write_weight(p, replay, token, position, 0.0f);
+        write_logical(replay, token, position, -1);
+        write_index(p, options, token, position, -1);
+        return;
+    }
     const i32 place = place_of(p, options, token, expert);
-    p.weights[token][position] = p.scale * share;
+    write_weight(p, replay, token, position, p.scale * share);
+    write_logical(replay, token, position, static_cast<i32>(expert));
     write_index(p, options, token, position, place);
     if (options.load != nullptr && place >= 0) atomicAdd(options.load + place, 1);
 }
 
 // Writes the columns behind the picks.
-INLINE void write_shared(const Params& p, const Options& options, u64 token) {
+template <typename R>
+INLINE void write_shared(const Params& p, const Options& options, const R& replay, u64 token) {
     for (u32 i = lane_id(); i < options.shared_experts; i += WARP) {
-        p.weights[token][p.topk + i] = options.shared_weight;
+        write_weight(p, replay, token, p.topk + i, options.shared_weight);
+        write_logical(replay, token, p.topk + i, static_cast<i32>(p.experts + i));
         write_index(p, options, token, p.topk + i, static_cast<i32>(options.physical + i));
     }
 }
@@ -134,8 +175,8 @@ INLINE void store(const Params& p, const O& options, u64 token, u32 position, fl
         share = __fdividef(score, sum + 1e-20f);
     }
     if constexpr (HAS_OPTIONS<O>) {
-        write_pick(p, options, token, position, share, expert);
-        write_shared(p, options, token);
+        write_pick(p, options, Plain(), token, position, share, expert);
+        write_shared(p, options, Plain(), token);
     } else if (picked) {
         const u32 row = static_cast<u32>(token);
         float* const weights = NARROW ? output_row(p.weights, row) : p.weights[token];

@@ -534,42 +534,6 @@ fn ban(
     }
 }
 
-// The nearest f16 of an f32, ties to even, as bits.
-fn half_of(bits: u32) -> u32 {
-    let sign = (bits >> 16u) & 0x8000u;
-    let size = bits & 0x7fffffffu;
-    if size > 0x7f800000u {
-        return sign | 0x7e00u;
-    }
-    // 65520, half way beyond the largest f16.
-    if size >= 0x477ff000u {
-        return sign | 0x7c00u;
-    }
-    // 2^-14, the least normal f16.
-    if size >= 0x38800000u {
-        return sign | ((size + 0xfffu + ((size >> 13u) & 1u) - 0x38000000u) >> 13u);
-    }
-    let exponent = size >> 23u;
-    if exponent < 102u {
-        return sign;
-    }
-    let mantissa = (size & 0x7fffffu) | 0x800000u;
-    let shift = 126u - exponent;
-    let kept = mantissa >> shift;
-    let rest = mantissa & ((1u << shift) - 1u);
-    let tie = 1u << (shift - 1u);
-    let up = rest > tie || (rest == tie && (kept & 1u) == 1u);
-    return sign | (kept + select(0u, 1u, up));
-}
-
-// The nearest bf16 of an f32, ties to even, as bits.
-fn bhalf_of(bits: u32) -> u32 {
-    if is_nan(bits) {
-        return 0x7fc0u;
-    }
-    return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
-}
-
 // Writes an element, which nobody else does. A neighbour may write the other half of its word.
 fn write_logit(at: u32, word: u32, bits: u32) {
     let place = float_word(at, DTYPE);
@@ -577,10 +541,7 @@ fn write_logit(at: u32, word: u32, bits: u32) {
         atomicStore(&logits[place], bits);
         return;
     }
-    let shift = 16u * (at & 1u);
-    let old = (word >> shift) & 0xffffu;
-    let half = select(half_of(bits), bhalf_of(bits), DTYPE == BF16);
-    atomicXor(&logits[place], (old ^ half) << shift);
+    atomicXor(&logits[place], half_change(word, at, bits, DTYPE));
 }
 
 // x * inverse(r) where x > 0, else x * r, for bits of x and of r, which is above 0 and finite.

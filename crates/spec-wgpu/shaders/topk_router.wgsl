@@ -16,8 +16,10 @@
 //    remembers its two best experts, and searches again only when both are taken.
 // 5. A lane per chosen expert: the score again, and the weight.
 //
-// `place` is a dispatch of its own with a thread per pick, if experts have places or picks are
-// counted.
+// `replay` stands for `main` where the experts are given: it leaves out steps 2 to 4.
+//
+// `place` is a dispatch of its own with a thread per pick, if experts have places, or picks are
+// counted, or `logical` is asked for.
 //
 // (Computing four scores at a time, in vectors, was no faster on an H100: 209 us against 198 for
 // 65536 tokens of 256 experts.)
@@ -41,16 +43,20 @@ const SQRT_SOFTPLUS = 2u;
 @group(0) @binding(0) var<uniform> params: Params;
 @group(0) @binding(1) var<storage, read> x: array<u32>;
 @group(0) @binding(2) var<storage, read> bias: array<u32>;
-@group(0) @binding(3) var<storage, read_write> weights: array<f32>;
+@group(0) @binding(3) var<storage, read_write> weights: array<atomic<u32>>;
 @group(0) @binding(4) var<storage, read_write> indices: array<u32>;
 @group(0) @binding(5) var<storage, read_write> flags: array<atomic<u32>>;
 @group(0) @binding(6) var<storage, read> num_tokens: array<u32>;
 @group(0) @binding(7) var<storage, read_write> workspace: array<u32>;
 
-// `place` binds these instead of the first three.
+// `replay` binds this instead of the bias.
+@group(0) @binding(2) var<storage, read> given: array<u32>;
+
+// `place` binds these instead of the first three and of `num_tokens`.
 @group(0) @binding(1) var<storage, read> replicas: array<u32>;
 @group(0) @binding(2) var<storage, read> replica_counts: array<u32>;
 @group(0) @binding(3) var<storage, read_write> load: array<atomic<u32>>;
+@group(0) @binding(6) var<storage, read_write> logical: array<u32>;
 
 // Words of workgroup memory for all teams' keys.
 const POOL = 3328u;
@@ -329,16 +335,31 @@ fn write_index(token: u32, column: u32, index: u32) {
     }
 }
 
+fn write_weight(token: u32, column: u32, weight: f32) {
+    let at = params.at.b3 + token * params.weights_stride + column;
+    let word = float_word(at, params.weights_type);
+    let bits = bitcast<u32>(weight);
+    if params.weights_type == F32 {
+        atomicStore(&weights[word], bits);
+    } else {
+        let change = half_change(atomicLoad(&weights[word]), at, bits, params.weights_type);
+        atomicXor(&weights[word], change);
+    }
+}
+
 fn write_weights(token: u32, row: u32, softmax: Row) {
     let chosen = chosen_at();
     let scores = chosen + params.topk;
     for (var i = team_lane; i < params.topk; i += LANES) {
-        let bits = logit(row, word_at(chosen + i));
+        let expert = word_at(chosen + i);
         var score = 0.0f;
-        if SCORING == SOFTMAX {
-            score = softmax_score(softmax_weight(bits, softmax.maximum), softmax.factor);
-        } else {
-            score = single_score(bits);
+        if expert != NOBODY {
+            let bits = logit(row, expert);
+            if SCORING == SOFTMAX {
+                score = softmax_score(softmax_weight(bits, softmax.maximum), softmax.factor);
+            } else {
+                score = single_score(bits);
+            }
         }
         set_word(scores + i, bitcast<u32>(score));
     }
@@ -350,15 +371,15 @@ fn write_weights(token: u32, row: u32, softmax: Row) {
     if token >= params.tokens {
         return;
     }
-    let weights_at = params.at.b3 + token * params.weights_stride;
     if is_padding(token) {
         for (var i = team_lane; i < params.topk + params.shared_experts; i += LANES) {
-            weights[weights_at + i] = 0.0f;
+            write_weight(token, i, 0.0f);
             write_index(token, i, NOBODY);
         }
         return;
     }
     for (var i = team_lane; i < params.topk; i += LANES) {
+        let expert = word_at(chosen + i);
         let score = bitcast<f32>(word_at(scores + i));
         var weight = params.scale * score;
         if params.renormalize != 0u {
@@ -366,11 +387,12 @@ fn write_weights(token: u32, row: u32, softmax: Row) {
             // keeps the share from being subnormal, which a device might take for 0.
             weight = (params.scale / LIFT) * (score * LIFT / sum);
         }
-        weights[weights_at + i] = weight;
-        write_index(token, i, word_at(chosen + i));
+        // A scale below 0 would give what is no pick a weight of -0.
+        write_weight(token, i, select(weight, 0.0f, expert == NOBODY));
+        write_index(token, i, expert);
     }
     for (var i = team_lane; i < params.shared_experts; i += LANES) {
-        weights[weights_at + params.topk + i] = params.shared_weight;
+        write_weight(token, params.topk + i, params.shared_weight);
         write_index(token, params.topk + i, params.physical + i);
     }
 }
@@ -390,12 +412,9 @@ fn raise(bits: u32) {
     }
 }
 
-@compute @workgroup_size(THREADS)
-fn main(me: Invocation) {
-    let group = group_index(me.group, me.groups);
-    if group >= params.at.groups {
-        return;
-    }
+// Prepares a team for its token, whose number is returned. The first thread of all checks
+// `num_tokens`.
+fn begin(me: Invocation, group: u32) -> u32 {
     team_begin(me);
     let token = group * TEAMS + team_index;
     team_at = team_index * params.team_words;
@@ -408,8 +427,22 @@ fn main(me: Invocation) {
             raise(4u);
         }
     }
-    // Teams past the last token take part in the barriers and write nothing.
-    let row = params.at.b1 + min(token, max(params.tokens, 1u) - 1u) * params.x_stride;
+    return token;
+}
+
+// A token, or the last one for teams past it: they take part in the barriers and write nothing.
+fn clamped(token: u32) -> u32 {
+    return min(token, max(params.tokens, 1u) - 1u);
+}
+
+@compute @workgroup_size(THREADS)
+fn main(me: Invocation) {
+    let group = group_index(me.group, me.groups);
+    if group >= params.at.groups {
+        return;
+    }
+    let token = begin(me, group);
+    let row = params.at.b1 + clamped(token) * params.x_stride;
     var softmax = Row(0u, 0.0f);
     if SCORING == SOFTMAX {
         softmax = softmax_row(row);
@@ -425,6 +458,43 @@ fn main(me: Invocation) {
     write_weights(token, row, softmax);
 }
 
+// Takes the experts that a token is given; returns whether one is neither -1 nor an expert.
+fn take_given(token: u32) -> bool {
+    var bad = false;
+    for (var i = team_lane; i < params.topk; i += LANES) {
+        var expert = given[params.at.b2 + clamped(token) * params.given_stride + i];
+        if expert >= params.experts {
+            bad = bad || expert != NOBODY;
+            expert = NOBODY;
+        }
+        set_word(chosen_at() + i, expert);
+    }
+    return bad;
+}
+
+@compute @workgroup_size(THREADS)
+fn replay(me: Invocation) {
+    let group = group_index(me.group, me.groups);
+    if group >= params.at.groups {
+        return;
+    }
+    let token = begin(me, group);
+    let row = params.at.b1 + clamped(token) * params.x_stride;
+    var softmax = Row(0u, 0.0f);
+    if SCORING == SOFTMAX {
+        softmax = softmax_row(row);
+    }
+    var bits = select(0u, 2u, take_given(token));
+    for (var e = team_lane; e < params.experts; e += LANES) {
+        bits |= select(1u, 0u, is_finite(logit(row, e)));
+    }
+    if bits != 0u && token < params.tokens && !is_padding(token) {
+        raise(bits);
+    }
+    barrier();
+    write_weights(token, row, softmax);
+}
+
 // Replaces a picked expert by its place, and counts the pick.
 @compute @workgroup_size(256)
 fn place(
@@ -433,14 +503,23 @@ fn place(
     @builtin(local_invocation_index) thread: u32,
 ) {
     let index = group_index(group, groups) * 256u + thread;
-    if index >= params.tokens * params.topk {
+    // Columns of shared experts have no place to find and are not counted.
+    let columns = params.topk + select(0u, params.shared_experts, params.has_logical != 0u);
+    if index >= params.tokens * columns {
         return;
     }
-    let token = index / params.topk;
-    let column = index % params.topk;
+    let token = index / columns;
+    let column = index % columns;
     let at = params.at.b4 + token * params.indices_stride + column;
-    let expert = indices[at << params.wide];
-    if expert == NOBODY {
+    var expert = indices[at << params.wide];
+    let shared_expert = column >= params.topk;
+    if shared_expert && expert != NOBODY {
+        expert = params.experts + column - params.topk;
+    }
+    if params.has_logical != 0u {
+        logical[params.at.b6 + token * params.logical_stride + column] = expert;
+    }
+    if shared_expert || expert == NOBODY {
         return;
     }
     var found = expert;

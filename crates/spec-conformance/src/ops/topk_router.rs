@@ -7,6 +7,7 @@ use spec_core::{DType, Result, Role};
 
 impl Subject for TopkRouter {
     const GOLDEN: &'static str = include_str!("../../golden/topk_router.json");
+    const ROUNDED: &'static [&'static str] = &["weights"];
 
     fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<()> {
         plain::topk_router::run(plan, buffers)
@@ -51,6 +52,10 @@ impl Subject for TopkRouter {
             let wanted = rng.pick(&[usual, usual, usual, -1, i32::MIN, i32::MAX]);
             case = case.input("num_tokens", Tensor::vector(vec![wanted]));
         }
+        if rng.chance(3) {
+            let given = given(rng, tokens * operator.topk, experts);
+            case = case.input("chosen", Tensor::matrix(given, tokens, operator.topk));
+        }
         if let Some(physical) = physical {
             case = with_replicas(case, rng, experts, physical);
         }
@@ -59,7 +64,10 @@ impl Subject for TopkRouter {
             let before: Vec<i32> = (0..places).map(|_| rng.next() as i32).collect();
             case = case.in_place("load", Tensor::vector(before));
         }
-        case.output("weights", DType::F32, &shape)
+        if rng.chance(3) {
+            case = case.output("logical", DType::I32, &shape);
+        }
+        case.output("weights", rng.float_dtype(), &shape)
             .output("indices", index, &shape)
             .in_place("flags", Tensor::vector(flags))
     }
@@ -83,7 +91,7 @@ impl Subject for TopkRouter {
         let padding = if wanted.is_some() { rng.between(0, 3) } else { 0 };
         let mut all = rows.clone();
         all.extend((0..padding).filter(|_| tokens > 0).map(|_| rng.below(tokens.max(1))));
-        let per_token = ["x", "weights", "indices"];
+        let per_token = ["x", "chosen", "weights", "indices", "logical"];
         let case = case.map(|Argument { name, tensor, .. }| match *name {
             "num_tokens" => Tensor::vector(vec![rows.len() as i32]),
             name if per_token.contains(&name) => tensor.pick(&all),
@@ -91,9 +99,29 @@ impl Subject for TopkRouter {
         });
         Recomposed {
             case,
-            rows: vec![("weights", Rows::Of(rows.clone())), ("indices", Rows::Of(rows))],
+            rows: ["weights", "indices", "logical"]
+                .map(|name| (name, Rows::Of(rows.clone())))
+                .to_vec(),
         }
     }
+}
+
+/// Experts that are given, some of them twice, now and then none or outside what there is.
+fn given(rng: &mut Rng, count: usize, experts: usize) -> Vec<i32> {
+    let (some_absent, some_bad) = (rng.chance(3), rng.chance(4));
+    let mut given: Vec<i32> = (0..count).map(|_| rng.below(experts) as i32).collect();
+    for i in 0..count {
+        if i > 0 && rng.chance(8) {
+            given[i] = given[i - 1];
+        }
+        if some_absent && rng.chance(4) {
+            given[i] = -1;
+        }
+        if some_bad && rng.chance(6) {
+            given[i] = rng.pick(&[experts as i32, -2, i32::MIN, i32::MAX]);
+        }
+    }
+    given
 }
 
 /// Places of experts, now and then outside what there is, and counts likewise.

@@ -4,10 +4,10 @@ use spec_core::ops::topk_router::{
     Buffers, GroupScore, Masked, Plan, REPLICA_HASH, Scoring, Select, TopkRouter,
 };
 use spec_core::options::unknown;
-use spec_core::{DType, Matrix, Result, View, exact, flags};
+use spec_core::{Matrix, Result, View, exact, flags};
 
 use super::largest;
-use crate::host::{floats, raise, slice, slice_mut, unpack};
+use crate::host::{floats, put_floats, put_tokens, raise, slice, slice_mut, tokens};
 
 /// Routes every token.
 pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
@@ -27,15 +27,28 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
         _ => None,
     };
 
+    let given = match (buffers.chosen, &plan.chosen) {
+        (Some(view), Some(matrix)) => Some(tokens(view, matrix)?),
+        _ => None,
+    };
+
     let columns = params.columns();
     let (mut weights, mut indices) = (vec![0.0; rows * columns], vec![-1_i64; rows * columns]);
+    let mut logical = indices.clone();
     let mut load = vec![0_i32; plan.physical_experts()];
     for token in 0..live {
         let row = &x[token * plan.experts()..][..plan.experts()];
-        let (chosen, flags) = choose(params, row, bias.as_deref());
-        raised |= flags;
-        for (i, (expert, weight)) in chosen.into_iter().enumerate() {
-            weights[token * columns + i] = weight;
+        let scores = scores(params.scoring, row);
+        let picks = match &given {
+            Some(given) => take(&given[token * params.topk..][..params.topk], row, &mut raised),
+            None => choose(params, row, &scores, bias.as_deref(), &mut raised),
+        };
+        let sum: f32 = picks.iter().flatten().map(|&e| scores[e]).sum();
+        for (i, expert) in picks.into_iter().enumerate() {
+            let Some(expert) = expert else { continue };
+            let share = scores[expert] / if params.renormalize { sum + 1e-20 } else { 1.0 };
+            weights[token * columns + i] = params.scale * share;
+            logical[token * columns + i] = expert as i64;
             let place = match &places {
                 Some(places) => places.of(token, expert, &mut raised),
                 None => Some(expert),
@@ -48,20 +61,14 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
         for i in 0..params.shared_experts {
             weights[token * columns + params.topk + i] = params.shared_weight;
             indices[token * columns + params.topk + i] = (plan.physical_experts() + i) as i64;
+            logical[token * columns + params.topk + i] = (plan.experts() + i) as i64;
         }
     }
 
-    unpack(slice_mut(buffers.weights)?, &plan.weights, &weights);
-    match plan.indices.dtype {
-        DType::I64 => unpack(slice_mut(buffers.indices)?, &plan.indices, &indices),
-        DType::U32 => {
-            let narrow: Vec<u32> = indices.iter().map(|&index| index as u32).collect();
-            unpack(slice_mut(buffers.indices)?, &plan.indices, &narrow);
-        }
-        _ => {
-            let narrow: Vec<i32> = indices.iter().map(|&index| index as i32).collect();
-            unpack(slice_mut(buffers.indices)?, &plan.indices, &narrow);
-        }
+    put_floats(buffers.weights, &plan.weights, &weights)?;
+    put_tokens(buffers.indices, &plan.indices, &indices)?;
+    if let (Some(view), Some(matrix)) = (buffers.logical, &plan.logical) {
+        put_tokens(view, matrix, &logical)?;
     }
     if let Some(total) = buffers.load {
         for (total, picks) in slice_mut::<i32>(total)?.iter_mut().zip(load) {
@@ -102,10 +109,32 @@ impl Places<'_> {
     }
 }
 
-/// The experts of a token with their weights, and flags.
-fn choose(params: &TopkRouter, row: &[f32], bias: Option<&[f32]>) -> (Vec<(usize, f32)>, u32) {
-    let odd = row.iter().chain(bias.into_iter().flatten()).any(|v| !v.is_finite());
-    let scores = scores(params.scoring, row);
+/// The experts that a token is given; `None` is no pick.
+fn take(given: &[i64], row: &[f32], raised: &mut u32) -> Vec<Option<usize>> {
+    if row.iter().any(|x| !x.is_finite()) {
+        *raised |= flags::NON_FINITE;
+    }
+    let mut expert = |given: i64| {
+        let expert = usize::try_from(given).ok().filter(|&expert| expert < row.len());
+        if expert.is_none() && given != -1 {
+            *raised |= flags::OUT_OF_RANGE;
+        }
+        expert
+    };
+    given.iter().map(|&given| expert(given)).collect()
+}
+
+/// The experts that are selected for a token.
+fn choose(
+    params: &TopkRouter,
+    row: &[f32],
+    scores: &[f32],
+    bias: Option<&[f32]>,
+    raised: &mut u32,
+) -> Vec<Option<usize>> {
+    if row.iter().chain(bias.into_iter().flatten()).any(|v| !v.is_finite()) {
+        *raised |= flags::NON_FINITE;
+    }
     let mut choices: Vec<f32> = (0..row.len())
         .map(|e| {
             let by = match params.select {
@@ -142,14 +171,9 @@ fn choose(params: &TopkRouter, row: &[f32], bias: Option<&[f32]>) -> (Vec<(usize
     for _ in 0..params.topk {
         let best = largest(&choices, |e| allowed[e]);
         allowed[best] = false;
-        chosen.push(best);
+        chosen.push(Some(best));
     }
-    let sum: f32 = chosen.iter().map(|&e| scores[e]).sum();
-    let weigh = |e: usize| {
-        let share = if params.renormalize { scores[e] / (sum + 1e-20) } else { scores[e] };
-        (e, params.scale * share)
-    };
-    (chosen.into_iter().map(weigh).collect(), if odd { flags::NON_FINITE } else { 0 })
+    chosen
 }
 
 fn scores(scoring: Scoring, row: &[f32]) -> Vec<f32> {

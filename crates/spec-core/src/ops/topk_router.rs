@@ -20,15 +20,29 @@
 //!    whatever their logits are.
 //! 9. With `replicas`, expert `e` of row `t` becomes
 //!    `replicas[e][(t * 2654435769 mod 2^32) mod replica_counts[e]]`, a place on
-//!    some device; `load` counts the picks of each place.
+//!    some device; `load` counts the picks of each place. `logical` has the experts
+//!    from before `replicas`; those of the shared columns are `experts`,
+//!    `experts + 1` and so on.
 //!
-//! The indices are the same bits on every backend; the weights agree to 2e-5. With
+//! # Experts that are given
+//! With `chosen`, steps 2 to 5 are left out: each token goes to the experts of its row
+//! of `chosen`, in that order. Neither groups nor bias are used. A training run replays
+//! in this way the routing that its rollout recorded in `logical` (router replay), and
+//! a layer with a table of experts for each token id (DeepSeek-V4's first layers) looks
+//! them up there. The picks have the weights that they would have had if they had been
+//! selected. -1 is no pick: its index is -1, its weight 0, and it is not in the sum. An
+//! expert that is given twice counts twice.
+//!
+//! # Results
+//! The indices are the same bits on every backend; the weights agree to 2e-5. Weights of
+//! 16 bits are the f32 weights, rounded once to the nearest, ties to even. With
 //! softmax, logits of positive infinity share the row's whole weight.
 //!
 //! | flag | |
 //! |---|---|
-//! | 1 | a logit of a row that is no padding, or a bias where there is such a row, is not finite |
-//! | 2 | a chosen expert's place lies outside `0..physical_experts`; its index is -1, its weight stays |
+//! | 1 | a logit of a row that is no padding, or a bias that is used for such a row, is not finite |
+//! | 2 | a chosen expert's place lies outside `0..physical_experts`; its index is -1, its weight and its `logical` stay |
+//! | 2 | a `chosen` expert is neither -1 nor in `0..experts`; it is no pick |
 //! | 4 | `num_tokens` lies outside `0..=tokens`, or a chosen expert's replica count outside `1..=most`; both are cut |
 //!
 //! [`preset`] has the routers of published models. Two tokens of Mixtral's,
@@ -56,8 +70,31 @@
 //! # Ok::<(), spec::Error>(())
 //! ```
 //!
+//! The same router, given the experts that another run had recorded:
+//!
+//! ```
+//! use spec::ops::topk_router::{Buffers, preset};
+//! use spec::{DType, Handle, TensorDesc};
+//!
+//! let logits = [0.1f32, 2.0, 0.3, 0.4, 1.5, 0.0, -1.0, 0.2];
+//! let recorded = [4, 3];
+//! let model = preset::MIXTRAL;
+//! let chosen = TensorDesc::new(DType::I32, [1, 2]);
+//! let tensors = model.tensors(DType::F32, 1).chosen(chosen);
+//! let handle = Handle::cpu()?;
+//! let router = handle.create(&model.router(), &tensors)?;
+//! let mut workspace = router.workspace(&handle)?;
+//! let (mut weights, mut indices) = ([0f32; 2], [0i32; 2]);
+//! let buffers = Buffers::new(&logits, &mut weights, &mut indices).chosen(&recorded);
+//! router.call(&mut workspace, buffers)?;
+//! assert_eq!(indices, recorded);
+//! // Of the two given: e^1.5 / (e^1.5 + e^0.4).
+//! assert!((weights[0] - 0.75026).abs() < 1e-5);
+//! # Ok::<(), spec::Error>(())
+//! ```
+//!
 //! Sources: DeepSeek-V3 (2024) for bias and groups; InfiniOp's `topkrouter`; vLLM's
-//! `eplb` for the placement.
+//! `eplb` for the placement; prime-rl and TRL for router replay.
 
 use crate::check::Checker;
 use crate::declare::{choice, operator};
@@ -190,15 +227,19 @@ operator! {
         optional bias: in [F32, F16, BF16] "[experts]",
         /// How many rows are tokens; those behind them are padding. Absent: all are.
         optional num_tokens: in [I32] "[1]",
+        /// Experts that are given instead of selected; -1 for no pick.
+        optional chosen: in [I32] "[tokens, topk]",
         /// The places of each expert on all devices, each in `0..physical_experts`.
         optional replicas: in [I32] "[experts, most]",
         /// How many of them each expert has, at least 1: given with `replicas`.
         optional replica_counts: in [I32] "[experts]",
         /// Routing weights.
-        required weights: out [F32] "[tokens, topk + shared_experts]",
+        required weights: out [F32, F16, BF16] "[tokens, topk + shared_experts]",
         /// Experts in descending order of choice, or their places; -1 in rows of padding.
         /// As u32, -1 is 2^32 - 1.
         required indices: out [I32, U32, I64] "[tokens, topk + shared_experts]",
+        /// The experts before `replicas`, as a run records them that is to be replayed.
+        optional logical: out [I32] "[tokens, topk + shared_experts]",
         /// How many picks went to each expert, or to each place where there are
         /// `replicas`, added to what is there; shared experts are not counted.
         optional load: inout [I32] "[physical_experts]",
@@ -243,12 +284,16 @@ pub struct Plan {
     pub bias: Option<DType>,
     /// Whether there may be padding.
     pub has_num_tokens: bool,
+    /// Experts that are given, if they are.
+    pub chosen: Option<Matrix>,
     /// Places of experts, if they are replicated.
     pub replicas: Option<Matrix>,
     /// Weights out.
     pub weights: Matrix,
     /// Indices out.
     pub indices: Matrix,
+    /// Experts before `replicas` out, if they are wanted.
+    pub logical: Option<Matrix>,
     /// Whether picks are counted.
     pub has_load: bool,
 }
@@ -291,10 +336,15 @@ impl Operator for TopkRouter {
         if let Some(num_tokens) = &tensors.num_tokens {
             c.vector_of(arg::num_tokens, num_tokens, 1)?;
         }
+        let chosen = tensors.chosen.as_ref();
+        let chosen = chosen.map(|given| c.matrix_of(arg::chosen, given, [x.rows, self.topk]));
+        let chosen = chosen.transpose()?;
         let replicas = self.check_replicas(&c, tensors, x.cols)?;
         let shape = [x.rows, self.columns()];
         let weights = c.matrix_of(arg::weights, &tensors.weights, shape)?;
         let indices = c.matrix_of(arg::indices, &tensors.indices, shape)?;
+        let logical = tensors.logical.as_ref();
+        let logical = logical.map(|out| c.matrix_of(arg::logical, out, shape)).transpose()?;
         if let Some(load) = &tensors.load {
             c.vector_of(arg::load, load, self.physical_experts.unwrap_or(x.cols))?;
         }
@@ -303,7 +353,18 @@ impl Operator for TopkRouter {
         }
         let (has_num_tokens, has_load) = (tensors.num_tokens.is_some(), tensors.load.is_some());
         let params = *self;
-        Ok(Plan { params, x, bias, has_num_tokens, replicas, weights, indices, has_load })
+        Ok(Plan {
+            params,
+            x,
+            bias,
+            has_num_tokens,
+            chosen,
+            replicas,
+            weights,
+            indices,
+            logical,
+            has_load,
+        })
     }
 }
 

@@ -3,7 +3,7 @@
 //! A row's scores and sort keys are computed over whole vectors, and so is a bound that at least
 //! `topk` keys reach. Only the few keys that reach the bound are sorted.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 
 use half::{bf16, f16};
 use multiversion::multiversion;
@@ -13,7 +13,7 @@ use spec_core::ops::topk_router::{
     Buffers, GroupScore, MAX_EXPERTS, MAX_TOPK, Masked, Plan, REPLICA_HASH, Scoring, Select,
 };
 use spec_core::options::unknown;
-use spec_core::{DType, Kernel, Result, Supports, View, ViewMut, exact, flags};
+use spec_core::{DType, Kernel, Matrix, Result, Supports, View, ViewMut, exact, flags};
 
 use super::{by_float, by_int, kernel};
 use crate::Cpu;
@@ -29,6 +29,8 @@ const MIN_TOKENS: usize = 16;
 /// The size of a thread's arrays for models with at most this many experts. Clearing arrays for the
 /// maximal number of experts takes longer than routing a few tokens.
 const FEW_EXPERTS: usize = 1024;
+/// Stands for a pick that is none.
+const NOBODY: u32 = u32::MAX;
 
 // SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<TopkRouter> for Cpu {
@@ -47,14 +49,25 @@ fn run<T: Float>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
 }
 
 fn run_into<T: Float, I: Int>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
-    if plan.experts() <= FEW_EXPERTS {
-        route_all::<T, I, FEW_EXPERTS>(plan, buffers)
-    } else {
-        route_all::<T, I, MAX_EXPERTS>(plan, buffers)
+    match plan.weights.dtype {
+        DType::F16 => run_weighing::<T, I, f16>(plan, buffers),
+        DType::BF16 => run_weighing::<T, I, bf16>(plan, buffers),
+        _ => run_weighing::<T, I, f32>(plan, buffers),
     }
 }
 
-fn route_all<T: Float, I: Int, const N: usize>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
+fn run_weighing<T: Float, I: Int, W: Float>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
+    if plan.experts() <= FEW_EXPERTS {
+        route_all::<T, I, W, FEW_EXPERTS>(plan, buffers)
+    } else {
+        route_all::<T, I, W, MAX_EXPERTS>(plan, buffers)
+    }
+}
+
+fn route_all<T: Float, I: Int, W: Float, const N: usize>(
+    plan: &Plan,
+    buffers: Buffers<'_>,
+) -> Result<()> {
     let tokens = plan.tokens();
     let wanted = buffers.num_tokens.map(slice::<i32>).transpose()?.map(|word| once(&word[0]));
     let live = wanted.map_or(tokens, |wanted| usize::try_from(wanted).unwrap_or(0).min(tokens));
@@ -62,24 +75,46 @@ fn route_all<T: Float, I: Int, const N: usize>(plan: &Plan, buffers: Buffers<'_>
     let x = Rows::<T>::new(buffers.x, plan.x)?;
     let bias = Bias::new(buffers.bias, plan)?;
     let places = Places::new(&buffers, plan)?;
+    let given = match (buffers.chosen, plan.chosen) {
+        (Some(chosen), Some(matrix)) => Some(Rows::<i32>::new(chosen, matrix)?),
+        _ => None,
+    };
+    let logical = match (buffers.logical, plan.logical) {
+        (Some(logical), Some(matrix)) => {
+            Some(Logical { rows: shared(slice_mut(logical)?), matrix })
+        }
+        _ => None,
+    };
     let load = buffers.load.map(slice_mut::<i32>).transpose()?.map(shared);
-    let weights = slice_mut::<f32>(buffers.weights)?;
+    let weights = slice_mut::<W>(buffers.weights)?;
     let indices = slice_mut::<I>(buffers.indices)?;
     let topk = plan.params.topk;
     let mut raised = if cut { flags::BAD_LENGTHS } else { 0 };
-    raised |= if live > 0 && bias.is_odd() { flags::NON_FINITE } else { 0 };
+    let biased = bias.is_there() && given.is_none();
+    raised |= if live > 0 && biased && bias.is_odd() { flags::NON_FINITE } else { 0 };
     let raised = AtomicU32::new(raised);
-    let route = |scratch: &mut Scratch<N>, token, weights: &mut [f32], indices: &mut [I]| {
-        let mut picks = [0; MAX_TOPK];
-        let picks = &mut picks[..topk];
+    let route = |scratch: &mut Scratch<N>, token, weights: &mut [W], indices: &mut [I]| {
+        let (mut picks, mut shares) = ([0; MAX_TOPK], [0.0; MAX_TOPK]);
+        let (picks, shares) = (&mut picks[..topk], &mut shares[..topk]);
+        let mut bits = match given {
+            Some(given) => scratch.replay(plan, x.row(token), given.row(token), picks),
+            None => scratch.select(plan, x.row(token), biased, picks),
+        };
+        weigh(plan, &scratch.scores, shares, picks);
         let (chosen, shared) = weights.split_at_mut(topk);
-        let mut bits = scratch.route(plan, x.row(token), bias.is_there(), chosen, picks);
-        shared.fill(plan.params.shared_weight);
+        for (weight, &share) in chosen.iter_mut().zip(shares.iter()) {
+            *weight = W::round(share);
+        }
+        shared.fill(W::round(plan.params.shared_weight));
+        if let Some(logical) = &logical {
+            let experts = picks.iter().map(|pick| pick.cast_signed());
+            logical.put(token, experts.chain(plan.experts() as i32..));
+        }
         let (chosen, shared) = indices.split_at_mut(topk);
         for (index, &expert) in chosen.iter_mut().zip(picks.iter()) {
             let place = match &places {
-                Some(places) => places.of(token, expert, &mut bits),
-                None => expert.cast_signed(),
+                Some(places) if expert != NOBODY => places.of(token, expert, &mut bits),
+                _ => expert.cast_signed(),
             };
             *index = I::of(place);
             if let (Some(load), Ok(place)) = (load, usize::try_from(place)) {
@@ -103,8 +138,11 @@ fn route_all<T: Float, I: Int, const N: usize>(plan: &Plan, buffers: Buffers<'_>
                 if token < live {
                     route(scratch, token, weights, indices);
                 } else {
-                    weights.fill(0.0);
+                    weights.fill(W::round(0.0));
                     indices.fill(I::of(-1));
+                    if let Some(logical) = &logical {
+                        logical.put(token, std::iter::repeat(-1));
+                    }
                 }
             },
         );
@@ -155,6 +193,22 @@ impl<'a> Bias<'a> {
             Bias::F32(bias) => each(bias, into),
             Bias::F16(bias) => each(bias, into),
             Bias::BF16(bias) => each(bias, into),
+        }
+    }
+}
+
+/// The experts before `replicas`, as an output. Threads write different rows of it.
+struct Logical<'a> {
+    rows: &'a [AtomicI32],
+    matrix: Matrix,
+}
+
+impl Logical<'_> {
+    /// Writes a token's row.
+    fn put(&self, token: usize, experts: impl Iterator<Item = i32>) {
+        let row = &self.rows[token * self.matrix.row_stride..][..self.matrix.cols];
+        for (logical, expert) in row.iter().zip(experts) {
+            logical.store(expert, Ordering::Relaxed);
         }
     }
 }
@@ -213,22 +267,30 @@ impl<const N: usize> Scratch<N> {
         scratch
     }
 
-    /// Routes one token; returns flags.
-    fn route<T: Float>(
-        &mut self,
-        plan: &Plan,
-        x: &[T],
-        has_bias: bool,
-        weights: &mut [f32],
-        picks: &mut [u32],
-    ) -> u32 {
+    /// Scores a token's experts and selects its picks; returns flags.
+    fn select<T: Float>(&mut self, plan: &Plan, x: &[T], has_bias: bool, picks: &mut [u32]) -> u32 {
         let Scratch { block, bias, scores, keys, candidates, groups } = self;
         let logits = T::widen(x, block);
         let scores = &mut scores[..x.len()];
         let bias = has_bias.then_some(&bias[..x.len()]);
         choose(plan, logits, bias, Work { scores, keys, candidates, groups }, picks);
-        weigh(plan, scores, weights, picks);
         if simd_any_non_finite(logits) { flags::NON_FINITE } else { 0 }
+    }
+
+    /// Scores a token's experts and takes the picks that are given; returns flags.
+    fn replay<T: Float>(&mut self, plan: &Plan, x: &[T], given: &[i32], picks: &mut [u32]) -> u32 {
+        let logits = T::widen(x, &mut self.block);
+        score(plan, logits, &mut self.scores[..x.len()]);
+        let mut bits = if simd_any_non_finite(logits) { flags::NON_FINITE } else { 0 };
+        for (pick, expert) in picks.iter_mut().zip(given) {
+            let expert = once(expert);
+            *pick = match u32::try_from(expert) {
+                Ok(known) if (known as usize) < x.len() => known,
+                _ => NOBODY,
+            };
+            bits |= if *pick == NOBODY && expert != -1 { flags::OUT_OF_RANGE } else { 0 };
+        }
+        bits
     }
 }
 
@@ -245,16 +307,27 @@ fn simd_any_non_finite(values: &[f32]) -> bool {
     simd::any_non_finite(values)
 }
 
-/// Scores a row and picks its experts.
+/// Scores a row.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
-fn choose(plan: &Plan, logits: &[f32], bias: Option<&[f32]>, work: Work<'_>, picks: &mut [u32]) {
-    let Work { scores, keys, candidates, groups } = work;
+fn score(plan: &Plan, logits: &[f32], scores: &mut [f32]) {
+    score_with(plan, logits, scores);
+}
+
+#[inline(always)]
+fn score_with(plan: &Plan, logits: &[f32], scores: &mut [f32]) {
     match plan.params.scoring {
         Scoring::Sigmoid => simd::sigmoid(logits, scores),
         Scoring::Softmax => simd::softmax(logits, scores),
         Scoring::SqrtSoftplus => simd::sqrt_softplus(logits, scores),
         other => unknown(other),
     }
+}
+
+/// Scores a row and picks its experts.
+#[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
+fn choose(plan: &Plan, logits: &[f32], bias: Option<&[f32]>, work: Work<'_>, picks: &mut [u32]) {
+    let Work { scores, keys, candidates, groups } = work;
+    score_with(plan, logits, scores);
     let by = match plan.params.select {
         Select::Score => &*scores,
         Select::Logit => logits,
@@ -360,11 +433,14 @@ fn lane_bound<const LANES: usize>(keys: &[u32], n: usize) -> u32 {
 
 fn weigh(plan: &Plan, scores: &[f32], weights: &mut [f32], picks: &[u32]) {
     for (weight, &expert) in weights.iter_mut().zip(picks) {
-        *weight = scores[expert as usize];
+        *weight = if expert == NOBODY { 0.0 } else { scores[expert as usize] };
     }
     let renormalize = plan.params.renormalize;
     let divisor = if renormalize { weights.iter().sum::<f32>() + 1e-20 } else { 1.0 };
-    for weight in weights {
+    for (weight, &expert) in weights.iter_mut().zip(picks) {
+        if expert == NOBODY {
+            continue;
+        }
         // Divided before it is scaled: the quotient is at most 1, while a score times a large
         // scale could overflow.
         *weight = plan.params.scale * (*weight / divisor);

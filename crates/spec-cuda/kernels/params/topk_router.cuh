@@ -116,3 +116,32 @@ struct Extended {
 static_assert(sizeof(Extended) == 192);
 static_assert(SPEC_OFFSET(Extended, common) == 0);
 static_assert(SPEC_OFFSET(Extended, options) == 112);
+
+// What the kernel takes besides that gives or records experts, or has weights of any type.
+struct Replay {
+    // Experts that are given, [tokens, topk], or null.
+    Rows<const i32> chosen;
+    // The experts before `replicas`, [tokens, topk + shared_experts], or null.
+    Rows<i32> logical;
+    // The type of the weights: 0 f32, 1 f16, 2 bf16.
+    u32 weights_type;
+    u32 reserved;
+};
+// In bytes, as the host has them.
+static_assert(sizeof(Replay) == 40);
+static_assert(SPEC_OFFSET(Replay, chosen.data) == 0);
+static_assert(SPEC_OFFSET(Replay, chosen.stride) == 8);
+static_assert(SPEC_OFFSET(Replay, logical.data) == 16);
+static_assert(SPEC_OFFSET(Replay, logical.stride) == 24);
+static_assert(SPEC_OFFSET(Replay, weights_type) == 32);
+static_assert(SPEC_OFFSET(Replay, reserved) == 36);
+
+// What topk_router_replay takes.
+struct Replayed {
+    Extended extended;
+    Replay replay;
+};
+// In bytes, as the host has them.
+static_assert(sizeof(Replayed) == 232);
+static_assert(SPEC_OFFSET(Replayed, extended) == 0);
+static_assert(SPEC_OFFSET(Replayed, replay) == 192);

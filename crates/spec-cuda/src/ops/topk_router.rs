@@ -6,7 +6,7 @@ use spec_core::launch_params::Field;
 use spec_core::ops::TopkRouter;
 use spec_core::ops::topk_router::{Buffers, GroupScore, Masked, Plan, Scoring, Select};
 use spec_core::options::unknown;
-use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, launch_params};
+use spec_core::{DType, Kernel, Matrix, Result, Stream, Supports, ViewMut, launch_params};
 
 use crate::Cuda;
 use crate::archive::{Archive, archive};
@@ -119,6 +119,19 @@ launch_params! {
     }
 }
 
+launch_params! {
+    /// What the kernel takes besides that gives or records experts, or has weights of any type.
+    struct Replay {
+        /// Experts that are given, [tokens, topk], or null.
+        chosen: Rows as "Rows<const i32>",
+        /// The experts before `replicas`, [tokens, topk + shared_experts], or null.
+        logical: Rows as "Rows<i32>",
+        /// The type of the weights: 0 f32, 1 f16, 2 bf16.
+        weights_type: u32,
+        reserved: u32,
+    }
+}
+
 impl Field for Params {
     const DEVICE: &'static str = "Params";
 }
@@ -135,18 +148,40 @@ launch_params! {
     }
 }
 
+impl Field for Extended {
+    const DEVICE: &'static str = "Extended";
+}
+
+impl Field for Replay {
+    const DEVICE: &'static str = "Replay";
+}
+
+launch_params! {
+    /// What topk_router_replay takes.
+    struct Replayed {
+        extended: Extended,
+        replay: Replay,
+    }
+}
+
 #[cfg(test)]
 pub(super) const HEADER: Header = Header {
     name: "topk_router",
     includes: &["common.cuh"],
-    structs: &[Params::DESCRIPTION, Options::DESCRIPTION, Extended::DESCRIPTION],
+    structs: &[
+        Params::DESCRIPTION,
+        Options::DESCRIPTION,
+        Extended::DESCRIPTION,
+        Replay::DESCRIPTION,
+        Replayed::DESCRIPTION,
+    ],
 };
 
 /// A kernel that was chosen for a plan, and its launch shape.
 struct Launch {
     function: Function,
     shape: Shape,
-    /// Whether the kernel takes [`Extended`] instead of [`Params`].
+    /// Whether the kernel takes [`Extended`] or [`Replayed`] instead of [`Params`].
     extended: bool,
 }
 
@@ -156,6 +191,12 @@ struct Prepared {
     any: Launch,
     /// The quick route, if the plan has one. Its rows must be aligned.
     quick: Option<Launch>,
+}
+
+/// Whether a plan gives or records experts or has weights of 16 bits. One kernel for any shape does
+/// all of this, so that the other kernels stay as quick as they are without it.
+fn is_replay(plan: &Plan) -> bool {
+    plan.chosen.is_some() || plan.logical.is_some() || plan.weights.dtype != DType::F32
 }
 
 /// Whether a plan has options that the plain kernels do not support.
@@ -176,7 +217,8 @@ fn has_quick_route(plan: &Plan) -> bool {
     // The quick kernels count tokens, and strides in bytes, with 32 bits.
     let narrow = |stride: usize, size: usize| stride.saturating_mul(size) < 1 << 32;
     let size = plan.x.dtype.size();
-    quick_experts(params.scoring, is_extended(plan)).contains(&plan.experts())
+    !is_replay(plan)
+        && quick_experts(params.scoring, is_extended(plan)).contains(&plan.experts())
         && params.select == Select::Score
         && WARP.is_multiple_of(params.groups)
         && params.topk <= QUICK_TOPK.min(plan.group_size() * params.topk_groups)
@@ -224,8 +266,9 @@ unsafe impl Supports<TopkRouter> for Cuda {
         };
         let bytes = words(plan) * 4;
         let warps = (SHARED / bytes).min(ANY.0 as usize / WARP);
+        let kind = if is_replay(plan) { "replay" } else { "any" };
         let any = Launch {
-            function: self.function(&KERNELS, &format!("topk_router_any_{dtype}"))?,
+            function: self.function(&KERNELS, &format!("topk_router_{kind}_{dtype}"))?,
             shape: shape(((warps * WARP) as u32, ANY.1), WARP).shared((warps * bytes) as u32),
             extended: true,
         };
@@ -268,7 +311,8 @@ unsafe impl Kernel<TopkRouter> for Prepared {
         let given = &plan.params;
         let common = Params {
             x: cuda.rows(buffers.x, &plan.x)?,
-            bias: cuda.pointer(buffers.bias)?,
+            // Where experts are given, no bias is used.
+            bias: if plan.chosen.is_some() { 0 } else { cuda.pointer(buffers.bias)? },
             weights: cuda.rows(buffers.weights, &plan.weights)?,
             indices: cuda.rows(buffers.indices, &plan.indices)?,
             flags: cuda.pointer(buffers.flags)?,
@@ -297,10 +341,9 @@ unsafe impl Kernel<TopkRouter> for Prepared {
             // against the plan, which bounds every index that the kernel computes.
             return cuda.enqueue(stream, |queue| unsafe { queue.launch(function, shape, &common) });
         }
-        let replicas = Rows {
-            data: cuda.pointer(buffers.replicas)?,
-            stride: plan.replicas.map_or(0, |matrix| matrix.row_stride as u64),
-        };
+        let stride = |matrix: Option<Matrix>| matrix.map_or(0, |matrix| matrix.row_stride as u64);
+        let replicas =
+            Rows { data: cuda.pointer(buffers.replicas)?, stride: stride(plan.replicas) };
         let options = Options {
             num_tokens: cuda.pointer(buffers.num_tokens)?,
             replicas,
@@ -321,8 +364,25 @@ unsafe impl Kernel<TopkRouter> for Prepared {
             words: words(plan) as u32,
             reserved: 0,
         };
-        let params = Extended { common, options };
-        // SAFETY: `Extended` has the layout of the kernel's struct; the buffers were checked
+        let extended = Extended { common, options };
+        if !is_replay(plan) {
+            // SAFETY: `Extended` has the layout of the kernel's struct; the buffers were checked
+            // against the plan, which bounds every index that the kernel computes.
+            return cuda
+                .enqueue(stream, |queue| unsafe { queue.launch(function, shape, &extended) });
+        }
+        let replay = Replay {
+            chosen: Rows { data: cuda.pointer(buffers.chosen)?, stride: stride(plan.chosen) },
+            logical: Rows { data: cuda.pointer(buffers.logical)?, stride: stride(plan.logical) },
+            weights_type: match plan.weights.dtype {
+                DType::F16 => 1,
+                DType::BF16 => 2,
+                _ => 0,
+            },
+            reserved: 0,
+        };
+        let params = Replayed { extended, replay };
+        // SAFETY: `Replayed` has the layout of the kernel's struct; the buffers were checked
         // against the plan, which bounds every index that the kernel computes.
         cuda.enqueue(stream, |queue| unsafe { queue.launch(function, shape, &params) })
     }

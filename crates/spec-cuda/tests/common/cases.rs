@@ -66,6 +66,7 @@ impl<O: Subject> Call for Seeded<O> {
 pub fn all(cuda: &Cuda) -> Vec<(&'static str, Box<dyn Call>)> {
     vec![
         Seeded::boxed(cuda, topk_router),
+        Seeded::boxed(cuda, replayed_router),
         Seeded::boxed(cuda, deduplicate_topk),
         Seeded::boxed(cuda, rejection_sample),
         Seeded::boxed(cuda, ngram_match),
@@ -118,6 +119,24 @@ fn topk_router(rng: &mut Rng) -> Case<TopkRouter> {
         .input("bias", vector(rng, model.experts(), |r| r.unit() * 0.2))
         .output("weights", DType::F32, &outputs)
         .output("indices", DType::I32, &outputs)
+        .in_place("flags", flags())
+}
+
+/// The same model with experts that are given and recorded, and weights in bf16.
+fn replayed_router(rng: &mut Rng) -> Case<TopkRouter> {
+    const TOKENS: usize = 300;
+    let model = preset::DEEPSEEK_V3;
+    let router = model.router();
+    let x = matrix(rng, [TOKENS, model.experts()], |r| r.unit() * 8.0 - 4.0);
+    // -1 is no pick, and the number of experts no expert.
+    let chosen = matrix(rng, [TOKENS, router.topk], |r| r.below(model.experts() + 2) as i32 - 1);
+    let outputs = [TOKENS, router.topk];
+    Case::new(router)
+        .input("x", x)
+        .input("chosen", chosen)
+        .output("weights", DType::BF16, &outputs)
+        .output("indices", DType::I32, &outputs)
+        .output("logical", DType::I32, &outputs)
         .in_place("flags", flags())
 }
 

@@ -43,6 +43,51 @@ fn float_word(index: u32, dtype: u32) -> u32 {
     return select(index >> 1u, index, dtype == F32);
 }
 
+// The nearest f16 of an f32, ties to even, as bits.
+fn half_of(bits: u32) -> u32 {
+    let sign = (bits >> 16u) & 0x8000u;
+    let size = bits & 0x7fffffffu;
+    if size > 0x7f800000u {
+        return sign | 0x7e00u;
+    }
+    // 65520, half way beyond the largest f16.
+    if size >= 0x477ff000u {
+        return sign | 0x7c00u;
+    }
+    // 2^-14, the least normal f16.
+    if size >= 0x38800000u {
+        return sign | ((size + 0xfffu + ((size >> 13u) & 1u) - 0x38000000u) >> 13u);
+    }
+    let exponent = size >> 23u;
+    if exponent < 102u {
+        return sign;
+    }
+    let mantissa = (size & 0x7fffffu) | 0x800000u;
+    let shift = 126u - exponent;
+    let kept = mantissa >> shift;
+    let rest = mantissa & ((1u << shift) - 1u);
+    let tie = 1u << (shift - 1u);
+    let up = rest > tie || (rest == tie && (kept & 1u) == 1u);
+    return sign | (kept + select(0u, 1u, up));
+}
+
+// The nearest bf16 of an f32, ties to even, as bits.
+fn bhalf_of(bits: u32) -> u32 {
+    if is_nan(bits) {
+        return 0x7fc0u;
+    }
+    return (bits + 0x7fffu + ((bits >> 16u) & 1u)) >> 16u;
+}
+
+// The bits of a word that must change so that element `index`, of 16 bits, becomes the nearest to
+// an f32. XOR with these bits leaves the other half of the word to whoever writes that half.
+fn half_change(word: u32, index: u32, bits: u32, dtype: u32) -> u32 {
+    let shift = 16u * (index & 1u);
+    let old = (word >> shift) & 0xffffu;
+    let half = select(half_of(bits), bhalf_of(bits), dtype == BF16);
+    return (old ^ half) << shift;
+}
+
 fn is_nan(bits: u32) -> bool {
     return (bits & 0x7fffffffu) > 0x7f800000u;
 }

@@ -67,4 +67,12 @@ struct Params {
     most: u32,
     // 1 where `load` is there, else 0.
     has_load: u32,
+    // The type of the weights: 0 f32, 1 f16, 2 bf16.
+    weights_type: u32,
+    // Given experts from one row to the next.
+    given_stride: u32,
+    // 1 where `logical` is there, else 0.
+    has_logical: u32,
+    // Elements of `logical` from one row to the next.
+    logical_stride: u32,
 }

@@ -40,7 +40,7 @@ const FEW_LANES: u32 = 16;
 
 /// The largest number of tokens per dispatch where keys are kept in the workspace.
 const STORED_TOKENS: u64 = 1024;
-/// The number of picks that a workgroup of `place` handles.
+/// The number of columns of tokens that a workgroup of `place` handles.
 const PLACED: u64 = 256;
 
 /// How a token's threads and their memory are laid out.
@@ -143,6 +143,14 @@ launch_params! {
         most: u32,
         /// 1 where `load` is there, else 0.
         has_load: u32,
+        /// The type of the weights: 0 f32, 1 f16, 2 bf16.
+        weights_type: u32,
+        /// Given experts from one row to the next.
+        given_stride: u32,
+        /// 1 where `logical` is there, else 0.
+        has_logical: u32,
+        /// Elements of `logical` from one row to the next.
+        logical_stride: u32,
     }
 }
 
@@ -154,8 +162,8 @@ struct Router {
     gpu: Wgpu,
     plan: Plan,
     main: Program,
-    /// The pass that replaces experts by their places and counts picks, if the plan asks for
-    /// either.
+    /// The pass that replaces experts by their places, counts picks and writes `logical`, if the
+    /// plan asks for any of these.
     place: Option<Program>,
     shape: Shape,
     /// The largest number of tokens whose rows fit one binding each and whose keys fit the
@@ -191,14 +199,15 @@ unsafe impl Supports<TopkRouter> for Wgpu {
                 self.program(&SHADER, entry, bindings, &constants)
             }
         };
-        let main = program("main", &bindings)?;
-        let placed = plan.replicas.is_some() || plan.has_load;
-        let place = placed.then(|| program("place", &[Read, Read, Write, Write, Write]));
+        let entry = if plan.chosen.is_some() { "replay" } else { "main" };
+        let main = program(entry, &bindings)?;
+        let placed = plan.replicas.is_some() || plan.has_load || plan.logical.is_some();
+        let place = placed.then(|| program("place", &[Read, Read, Write, Write, Write, Write]));
         let place = place.transpose()?;
-        let window = self
-            .window_of_rows(&plan.x, 1)
-            .min(self.window_of_rows(&plan.weights, 1))
-            .min(self.window_of_rows(&plan.indices, 1));
+        let matrices = [&plan.x, &plan.weights, &plan.indices];
+        let optional = plan.chosen.iter().chain(&plan.logical);
+        let windows = matrices.into_iter().chain(optional).map(|m| self.window_of_rows(m, 1));
+        let window = windows.min().unwrap_or(u64::MAX);
         let stored = self.window(4) / u64::from(shape.words);
         let window = if shape.stored { window.min(STORED_TOKENS).min(stored) } else { window };
         // The bias, the replica counts, the places and the load are each bound as a whole.
@@ -217,7 +226,7 @@ unsafe impl Supports<TopkRouter> for Wgpu {
 
 impl Router {
     fn parameters(&self, start: u64, tokens: u64, has_flags: bool) -> Params {
-        let Plan { params, x, weights, indices, replicas, .. } = &self.plan;
+        let Plan { params, x, chosen, weights, indices, logical, replicas, .. } = &self.plan;
         // `num_tokens` is always less than 2^31.
         let cut = |rows: u64| rows.min(1 << 31) as u32;
         Params {
@@ -256,6 +265,10 @@ impl Router {
             replicas_stride: replicas.map_or(0, |matrix| matrix.row_stride as u32),
             most: replicas.map_or(1, |matrix| matrix.cols as u32),
             has_load: u32::from(self.plan.has_load),
+            weights_type: float_code(weights.dtype),
+            given_stride: chosen.map_or(0, |matrix| matrix.row_stride as u32),
+            has_logical: u32::from(logical.is_some()),
+            logical_stride: logical.map_or(0, |matrix| matrix.row_stride as u32),
         }
     }
 }
@@ -279,11 +292,13 @@ unsafe impl Kernel<TopkRouter> for Router {
         let plan = &self.plan;
         let x = gpu.region(&buffers.x)?;
         let bias = gpu.optional(&buffers.bias)?;
+        let given = gpu.optional(&buffers.chosen)?;
         let num_tokens = gpu.optional(&buffers.num_tokens)?;
         let replicas = gpu.optional(&buffers.replicas)?;
         let replica_counts = gpu.optional(&buffers.replica_counts)?;
         let weights = gpu.region_mut(buffers.weights)?;
         let indices = gpu.region_mut(buffers.indices)?;
+        let logical = gpu.optional_mut(buffers.logical)?;
         let load = gpu.optional_mut(buffers.load)?;
         let flags = gpu.optional_mut(buffers.flags)?;
         let workspace = gpu.region_of_workspace(workspace)?;
@@ -293,13 +308,16 @@ unsafe impl Kernel<TopkRouter> for Router {
             // Even a call without rows must flag a bad `num_tokens`.
             while start < all || (start == 0 && plan.has_num_tokens) {
                 let tokens = self.window.min(all - start);
-                let chosen = indices.rows(&plan.indices, start, tokens);
+                let picks = indices.rows(&plan.indices, start, tokens);
+                // Where experts are given, no bias is used.
+                let bias_or_given =
+                    plan.chosen.map_or(bias, |matrix| given.rows(&matrix, start, tokens));
                 let parameters = self.parameters(start, tokens, flags.bytes > 0);
                 let regions = [
                     x.rows(&plan.x, start, tokens),
-                    bias,
+                    bias_or_given,
                     weights.rows(&plan.weights, start, tokens),
-                    chosen,
+                    picks,
                     flags,
                     num_tokens,
                     workspace,
@@ -307,8 +325,13 @@ unsafe impl Kernel<TopkRouter> for Router {
                 let groups = tokens.div_ceil(u64::from(self.shape.teams)).max(1);
                 r.dispatch(&self.main, &regions, &parameters, groups)?;
                 if let Some(place) = &self.place {
-                    let regions = [replicas, replica_counts, load, chosen, flags];
-                    let groups = (tokens * plan.params.topk as u64).div_ceil(PLACED);
+                    let logical =
+                        plan.logical.map_or(logical, |matrix| logical.rows(&matrix, start, tokens));
+                    let regions = [replicas, replica_counts, load, picks, flags, logical];
+                    let shared =
+                        if plan.logical.is_some() { plan.params.shared_experts } else { 0 };
+                    let columns = (plan.params.topk + shared) as u64;
+                    let groups = (tokens * columns).div_ceil(PLACED);
                     r.dispatch(place, &regions, &parameters, groups)?;
                 }
                 start += tokens.max(1);

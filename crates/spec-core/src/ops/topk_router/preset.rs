@@ -117,7 +117,7 @@ pub const DEEPSEEK_V3_2: Preset = Preset::deepseek_v3("DeepSeek-V3.2");
 
 /// DeepSeek-V4-Pro (`deepseek-ai/DeepSeek-V4-Pro`): 384 experts, `sqrtsoftplus`, a bias,
 /// no groups, top 6, scale 2.5. Its first three layers route by a table of token ids
-/// instead.
+/// instead: the table's rows are the argument `chosen`.
 pub const DEEPSEEK_V4_PRO: Preset = Preset::deepseek_v4("DeepSeek-V4-Pro", 384, 2.5);
 
 /// DeepSeek-V4-Flash (`deepseek-ai/DeepSeek-V4-Flash`): 256 experts, scale 1.5, otherwise
