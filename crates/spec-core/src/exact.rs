@@ -192,11 +192,11 @@ pub mod sampling {
     /// 1 / temperature, for a temperature above 0, which is first cut to 2^-100 .. 2^100.
     #[inline(always)]
     pub fn inverse(temperature: f32) -> f32 {
-        const LEAST: f32 = f32::from_bits((127 - 100) << 23);
-        const MOST: f32 = f32::from_bits((127 + 100) << 23);
-        // NaN is not above LEAST, so a temperature of NaN becomes LEAST.
-        let least = if temperature > LEAST { temperature } else { LEAST };
-        let bits = if least < MOST { least } else { MOST }.to_bits();
+        const MIN: f32 = f32::from_bits((127 - 100) << 23);
+        const MAX: f32 = f32::from_bits((127 + 100) << 23);
+        // NaN is not above MIN, so a temperature of NaN becomes MIN.
+        let raised = if temperature > MIN { temperature } else { MIN };
+        let bits = if raised < MAX { raised } else { MAX }.to_bits();
         let mantissa = f32::from_bits((bits & 0x007F_FFFF) | 0x3F80_0000);
         reciprocal(mantissa) * f32::from_bits((254 - (bits >> 23)) << 23)
     }

@@ -25,7 +25,7 @@ pub struct Description {
 /// A field of a parameter struct.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldDescription {
-/// Name of the field, the same on host and device.
+    /// Name of the field, the same on host and device.
     pub name: &'static str,
     /// The field's doc comment, a line each.
     pub doc: &'static [&'static str],

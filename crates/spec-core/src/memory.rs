@@ -128,7 +128,7 @@ impl<'a> View<'a> {
     /// # Safety
     /// That queue orders every other use of this memory.
     pub unsafe fn of_queue(self, queue: QueueId) -> Self {
-    View { queue: Some(queue), ..self }
+        View { queue: Some(queue), ..self }
     }
 
     /// The element type.
@@ -157,7 +157,7 @@ impl<'a> View<'a> {
     /// # Panics
     /// If there are fewer than `mid` elements.
     pub fn split_at(self, mid: usize) -> (Self, Self) {
-    let bytes = split(self.dtype, self.len, mid);
+        let bytes = split(self.dtype, self.len, mid);
         let (first, rest) = match self.place {
             Place::Host(all) => {
                 let (first, rest) = all.split_at(bytes);
@@ -245,7 +245,7 @@ impl<'a> ViewMut<'a> {
     /// # Safety
     /// That queue orders every other use of this memory.
     pub unsafe fn of_queue(self, queue: QueueId) -> Self {
-    ViewMut { queue: Some(queue), ..self }
+        ViewMut { queue: Some(queue), ..self }
     }
 
     /// A view without bytes: the workspace of an operator that needs none.

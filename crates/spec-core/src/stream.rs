@@ -24,14 +24,14 @@ pub enum Kind<'a> {
     Own,
     /// A foreign stream by its raw handle.
     Raw {
-    /// The device that the stream belongs to.
+        /// The device that the stream belongs to.
         device: Device,
         /// The handle as the device's API has it.
         handle: u64,
     },
     /// An object that records work, such as a command encoder.
     Object {
-    /// The device that the object belongs to.
+        /// The device that the object belongs to.
         device: Device,
         /// The object; its backend knows the type.
         object: &'a mut dyn Any,
