@@ -2,10 +2,10 @@
 //! row runs in parallel chunks.
 //!
 //! The first pass over a row (the survey) finds the largest key ([`exact::sort_key`]) of each
-//! group of 64 logits. The maxima give the largest logit, tell which groups have any weight, and
-//! bound the times of the race ([`crate::race`]), which looks at a few groups again. With filters,
+//! group of 64 logits. The maxima give the largest logit, show which groups have any weight, and
+//! bound the times of the race ([`crate::race`]), which reads a few groups again. With filters,
 //! a lower bound of the entries that can stay follows from the maxima or from the sum of all
-//! weights. The entries that reach the bound are gathered, which are few in most rows, and the row
+//! weights. The entries that reach the bound, in most rows only a few, are gathered, and the row
 //! is cut among them ([`crate::select`]).
 
 mod cut;
@@ -33,7 +33,7 @@ use crate::simd::{self, BLOCK, Float, GROUP};
 use crate::slices::{Int, Ints, Rows, Workspace, raise, slice, slice_mut, workspace_size};
 use crate::weights::{self, Scale};
 
-/// The tokens of a row, at most as many as a row may draw.
+/// The tokens that a row has drawn.
 struct Tokens {
     list: [usize; MAX_DRAWS],
     count: usize,
@@ -58,7 +58,8 @@ impl Deref for Tokens {
     }
 }
 
-/// Blocks of a parallel chunk: enough work to outweigh a steal.
+/// The number of blocks of a parallel chunk: enough work to outweigh the cost of moving it to
+/// another thread.
 const CHUNK: usize = 8;
 /// The sort key of negative infinity. A token with this key cannot be chosen.
 const LOWEST: u32 = 0x007F_FFFF;
@@ -69,7 +70,7 @@ const NO_UNIT: f32 = -28.0;
 
 struct Prepared {
     plan: Plan,
-    /// How many rows are worked on at once, each with scratch of its own.
+    /// The number of rows in work at the same time, each with scratch of its own.
     workers: usize,
 }
 
@@ -139,13 +140,13 @@ fn run<T: Float, I: Int>(
             (Some(view), Some(matrix)) => Some(Rows::new(view, matrix)?),
             _ => None,
         },
-        // With a row for each thread, no row is split.
+        // With at least as many rows as threads, no row is split.
         chunk: if p.workers < rayon::current_num_threads() { CHUNK } else { blocks },
         flags: AtomicU32::new(0),
     };
-    // Each worker takes `each` rows, one after the other.
-    let each = plan.rows().div_ceil(p.workers);
-    let split = Split { each, workers: p.workers };
+    // The number of rows that a worker takes, one after the other.
+    let rows_each = plan.rows().div_ceil(p.workers);
+    let split = Split { rows_each, workers: p.workers };
     let outputs = (
         split.rows(Some(buffers.tokens), Some(plan.tokens))?,
         split.rows(buffers.probs, plan.probs)?,
@@ -161,8 +162,8 @@ fn run<T: Float, I: Int>(
             let mut scratch = Scratch { keys, indices, maxima, ranked, sums, order, bounds };
             let (mut tokens, mut probs, mut logprobs, mut processed, mut ranks, mut top, mut tops) =
                 outputs;
-            for i in 0..each.min(plan.rows() - part * each) {
-                let row = part * each + i;
+            for i in 0..rows_each.min(plan.rows() - part * rows_each) {
+                let row = part * rows_each + i;
                 let drawn = Drawn { probs: probs.row(i), logprobs: processed.row(i) };
                 let first = sampler.sample(row, &mut scratch, drawn);
                 if let Some(tokens) = tokens.row(i) {
@@ -190,10 +191,10 @@ fn run<T: Float, I: Int>(
     raise(buffers.flags, sampler.flags.into_inner())
 }
 
-/// How rows are given to workers.
+/// How rows are distributed over workers.
 #[derive(Clone, Copy)]
 struct Split {
-    each: usize,
+    rows_each: usize,
     workers: usize,
 }
 
@@ -221,7 +222,7 @@ impl Split {
             return Ok(Either::Right((0..self.workers).into_par_iter().map(none)));
         };
         let (stride, cols) = (matrix.row_stride.max(matrix.cols), matrix.cols);
-        let parts = slice_mut(view)?.par_chunks_mut(stride * self.each);
+        let parts = slice_mut(view)?.par_chunks_mut(stride * self.rows_each);
         Ok(Either::Left(parts.map(move |data| Part { data: Some(data), stride, cols })))
     }
 }
@@ -237,7 +238,7 @@ struct Sampler<'a, T> {
     min_p: Option<&'a [f32]>,
     requests: Option<Ints<'a>>,
     mask: Option<Rows<'a, i32>>,
-    /// Blocks of a row that one thread works on.
+    /// The number of blocks of a row that one thread takes at a time.
     chunk: usize,
     flags: AtomicU32,
 }
@@ -259,11 +260,11 @@ impl Options {
     }
 }
 
-/// What is said of a row's tokens as they are drawn.
+/// The outputs about a row's tokens that are written as the tokens are drawn.
 struct Drawn<'a> {
-    /// What they were drawn from.
+    /// The distribution that the tokens were drawn from.
     probs: Option<&'a mut [f32]>,
-    /// The logarithm of the share of each.
+    /// The logarithm of each token's share.
     logprobs: Option<&'a mut [f32]>,
 }
 
@@ -310,7 +311,7 @@ impl<T: Float> Sampler<'_, T> {
                 let first = logits.likeliest(self.plan.draws(), scratch);
                 first.filter(|first| first.key() > LOWEST).map(|first| first.token()).collect()
             };
-            // Empty only if another thread has lowered all logits since the survey.
+            // There are no tokens only if another thread has lowered all logits since the survey.
             drawn.certain(tokens.first().copied().unwrap_or(0));
             return tokens;
         };
@@ -319,7 +320,7 @@ impl<T: Float> Sampler<'_, T> {
         let kept = options
             .cuts(self.plan.vocab())
             .then(|| cut(&logits, &options, light_first, scale, scratch));
-        // What weighs no unit does not race.
+        // A token whose weight is below one unit does not race.
         let scale = scale.at_least(options.floor.max(1));
         let total = match kept {
             Some(kept) => kept.total,
@@ -386,15 +387,15 @@ struct Contest<'a, T> {
     logits: &'a Logits<'a, T>,
     scale: Scale,
     inverse: f32,
-    /// What `top_k` and `top_p` leave, where they drop anything.
+    /// The entries that `top_k` and `top_p` keep, if they drop any.
     kept: Option<Kept>,
 }
 
 impl<T: Float> Contest<'_, T> {
-    /// The first to finish.
+    /// The first `wanted` tokens to finish.
     fn first(&self, draw: Draw, wanted: usize, floor: u64, scratch: &mut Scratch<'_>) -> Tokens {
         let max = self.scale.max();
-        // Whatever is smaller weighs too little, or is cut.
+        // Tokens with smaller keys have less than one unit of weight, or are dropped by a filter.
         let mut least = self.scale.reaches(NO_UNIT);
         if floor > 0 {
             least = least.max(self.scale.reaches((floor as f64 * UNIT).ln() as f32));

@@ -8,7 +8,8 @@ use crate::select::{self, Reach};
 use crate::simd::{self, BLOCK, Float, GROUP, GROUPS};
 use crate::weights::{self, Scale, Steps};
 
-/// An entry of a row as a number, smaller where it comes earlier: its inverse key, then its token.
+/// An entry of a row as a number whose order is that of the row: the bitwise complement of its key,
+/// then its token.
 #[derive(Clone, Copy)]
 pub(super) struct Entry(u64);
 
@@ -30,11 +31,11 @@ pub(super) struct Scratch<'a> {
     pub(super) indices: &'a mut [u32],
     /// The largest key of each group.
     pub(super) maxima: &'a mut [u32],
-    /// Gathered entries in an order of their own.
+    /// Gathered entries, to be sorted.
     pub(super) order: &'a mut [u64],
-    /// The least time of each group in the race.
+    /// A lower bound of the times of each group in the race.
     pub(super) bounds: &'a mut [f32],
-    /// A copy of `maxima`, to reorder; groups that race.
+    /// A copy of `maxima`, to reorder; later the groups that race.
     pub(super) ranked: &'a mut [u32],
     /// The sum of weights of each block.
     pub(super) sums: &'a mut [u64],
@@ -44,11 +45,11 @@ pub(super) struct Scratch<'a> {
 pub(super) struct Logits<'a, T> {
     pub(super) logits: &'a [T],
     pub(super) mask: Option<&'a [i32]>,
-    /// Blocks of the row that one thread works on.
+    /// The number of blocks of the row that one thread takes at a time.
     pub(super) chunk: usize,
 }
 
-/// Room for the values of a block: converted to f32, and after the mask.
+/// Memory for the values of a block, converted to f32, before and after the mask.
 pub(super) struct Room {
     wide: [f32; BLOCK],
     allowed: [f32; BLOCK],
@@ -61,9 +62,9 @@ impl Room {
 }
 
 impl<T: Float> Logits<'_, T> {
-    /// The values of a piece of the row, first as they are, then with negative infinity for the
-    /// tokens that the mask forbids. `start` is a multiple of 32, as words of the mask are, and
-    /// the piece is at most a block.
+    /// The values of a piece of the row: first as given, then with negative infinity for the
+    /// tokens that the mask forbids. `start` must be a multiple of 32, the tokens of a word of the
+    /// mask, and the piece is at most a block.
     pub(super) fn piece<'v>(
         &'v self,
         start: usize,
@@ -125,7 +126,7 @@ impl<T: Float> Logits<'_, T> {
         scratch.sums
     }
 
-    /// How many entries have a key or a larger one.
+    /// The number of entries whose key is `key` or larger.
     pub(super) fn rank(&self, key: u32, maxima: &[u32]) -> i32 {
         let chunks = maxima.par_chunks(self.chunk * GROUPS).enumerate();
         let chunks = chunks.map_init(Room::new, |room, (chunk, maxima)| {
@@ -153,8 +154,8 @@ impl<T: Float> Logits<'_, T> {
         });
     }
 
-    /// The first `count` entries of the row's order, the largest first: their keys and tokens. Of equal
-    /// ones the lower token is first. Fewer where the row has fewer.
+    /// The `count` entries with the largest keys, in descending order; of equal keys, the lower
+    /// token comes first. All entries if the row has fewer than `count`.
     pub(super) fn likeliest<'s>(
         &self,
         count: usize,
