@@ -247,7 +247,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn this_process_holds_some_memory() {
-        let (held, most) = (resident().unwrap(), peak().unwrap());
-        assert!(held > 100 << 10 && held <= most, "{held} of {most}");
+        let (held, highest) = (resident().unwrap(), peak().unwrap());
+        assert!(held > 100 << 10 && held <= highest, "{held} of {highest}");
     }
 }
