@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use spec_core::{
-    Backend, DType, Device, DeviceInfo, Error, Kernel, Memory, Operator, Overlap, QueueId, Result,
-    Staging, Status, Supports, View, ViewMut,
+    Backend, DType, Device, DeviceInfo, Error, Kernel, Memory, Operator, QueueId, Result, Staging,
+    Status, Supports, View, ViewMut,
 };
 
 /// Memory that is free to be used again, by its size.
@@ -31,14 +31,14 @@ pub struct Pooled<B> {
     free: Arc<Mutex<Free>>,
 }
 
-impl<B: Overlap> Pooled<B> {
+impl<B: Backend> Pooled<B> {
     /// A pool for the memory of `backend`.
     pub fn new(backend: B) -> Self {
         Pooled { backend, free: Arc::default() }
     }
 }
 
-impl<B: Overlap> std::fmt::Debug for Pooled<B> {
+impl<B: Backend> std::fmt::Debug for Pooled<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Pooled({})", self.backend.info().device)
     }
@@ -46,7 +46,7 @@ impl<B: Overlap> std::fmt::Debug for Pooled<B> {
 
 // SAFETY: device, queue and memory are those of the inner backend, which is a `Backend` itself.
 // Reused memory belongs to the inner backend's queue, which orders its old and new uses.
-unsafe impl<B: Overlap> Backend for Pooled<B> {
+unsafe impl<B: Backend> Backend for Pooled<B> {
     fn info(&self) -> &DeviceInfo {
         self.backend.info()
     }
@@ -90,10 +90,18 @@ unsafe impl<B: Overlap> Backend for Pooled<B> {
     fn synchronize(&self) -> Result<()> {
         self.backend.synchronize()
     }
+
+    fn sibling(&self) -> Result<Self> {
+        Ok(Pooled::new(self.backend.sibling()?))
+    }
+
+    fn staging(&self, bytes: usize) -> Result<Option<Box<dyn Staging>>> {
+        self.backend.staging(bytes)
+    }
 }
 
 // SAFETY: the kernel is made by the inner backend, whose own `Supports` promises the same.
-unsafe impl<O: Operator, B: Supports<O> + Overlap> Supports<O> for Pooled<B> {
+unsafe impl<O: Operator, B: Supports<O>> Supports<O> for Pooled<B> {
     unsafe fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
         // SAFETY: the caller promises that `Operator::plan` made the plan.
         unsafe { self.backend.prepare(plan) }

@@ -9,7 +9,7 @@
 use std::any::Any;
 use std::fmt;
 
-use crate::{Backend, DType, Device, Element, QueueId, Result, dtype};
+use crate::{DType, Device, Element, QueueId, Result, dtype};
 
 /// The place of a view's first byte.
 #[derive(Clone, Copy)]
@@ -547,29 +547,8 @@ pub trait Memory: Any + Send + Sync {
     }
 }
 
-/// A device on which copying and computing run at the same time.
-pub trait Overlap: Backend {
-    /// Another handle on the same device. Where devices have queues, the queue of the new handle
-    /// runs concurrently with this handle's: two threads, each with its own handle, can copy and
-    /// compute at the same time.
-    ///
-    /// # Errors
-    /// Status 1 when the device refuses.
-    fn sibling(&self) -> Result<Self>
-    where
-        Self: Sized;
-
-    /// Allocates the host memory from and to which the device copies fastest: page-locked, with
-    /// unspecified contents. `None` where no host memory is faster than any other.
-    ///
-    /// # Errors
-    /// Status 1 when there is not enough memory.
-    fn staging(&self, _bytes: usize) -> Result<Option<Box<dyn Staging>>> {
-        Ok(None)
-    }
-}
-
-/// Host memory that a backend allocated; see [`Overlap::staging`].
+/// Page-locked host memory, with which copies to and from a device's memory are fastest; see
+/// [`Backend::staging`](crate::Backend::staging).
 pub trait Staging: Send + Sync {
     /// All bytes of the memory, aligned to at least 64 bytes.
     fn bytes(&self) -> &[u8];
