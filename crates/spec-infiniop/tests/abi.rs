@@ -35,7 +35,7 @@ fn tensor(shape: &[usize], dtype: i32) -> *mut InfiniopTensorDescriptor {
     made
 }
 
-/// Logits by which each token has other best experts.
+/// Logits whose best experts differ from token to token.
 fn logits(tokens: usize, experts: usize) -> Vec<f32> {
     (0..tokens * experts).map(|i| ((i * 7919) % 1009) as f32 / 101.0 - 5.0).collect()
 }
