@@ -1,7 +1,7 @@
 //! What stands in for a backend that was not compiled in.
 
 use spec_core::{
-    Backend, Device, DeviceInfo, Error, Kernel, Memory, Operator, Overlap, QueueId, Result, Status,
+    Backend, Device, DeviceInfo, Error, Kernel, Memory, Operator, QueueId, Result, Status,
     Supports, Timed, Timing,
 };
 
@@ -63,9 +63,7 @@ unsafe impl Backend for Absent {
     fn synchronize(&self) -> Result<()> {
         match *self {}
     }
-}
 
-impl Overlap for Absent {
     fn sibling(&self) -> Result<Self> {
         match *self {}
     }

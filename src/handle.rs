@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use spec_core::{
     Backend, Buffer, Descriptor, Device, DeviceInfo, DeviceName, Element, Error, Kernel, Memory,
-    Operator, Overlap, QueueId, Result, Staging, Supports, Timed, Timing,
+    Operator, QueueId, Result, Staging, Supports, Timed, Timing,
 };
 
 /// An open device, whichever backend it belongs to.
@@ -138,9 +138,7 @@ macro_rules! backends {
             fn synchronize(&self) -> Result<()> {
                 self.backend().synchronize()
             }
-        }
 
-        impl Overlap for Handle {
             fn sibling(&self) -> Result<Self> {
                 Ok(Handle(match &self.0 {
                     $( Inner::$variant(backend) => Inner::$variant(backend.sibling()?), )+

@@ -172,6 +172,10 @@ unsafe impl<B: Backend, F: Clone + Send + Sync + 'static> Backend for Only<B, F>
     fn synchronize(&self) -> Result<()> {
         self.backend.synchronize()
     }
+
+    fn sibling(&self) -> Result<Self> {
+        Ok(Only { backend: self.backend.sibling()?, prepare: self.prepare.clone() })
+    }
 }
 
 // SAFETY: the kernels of designs access only the memory that the plan describes, whatever the data.

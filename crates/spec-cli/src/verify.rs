@@ -10,7 +10,7 @@ use clap::builder::PossibleValuesParser;
 use rayon::prelude::*;
 use serde_json::{Value, json};
 use spec::ops::ALL;
-use spec::{Handle, Overlap};
+use spec::{Backend, Handle};
 use spec_conformance::{Golden, Pooled, Report, check_golden_of, check_random_of};
 
 use crate::output::Progress;

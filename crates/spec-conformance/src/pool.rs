@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use spec_core::{
-    Backend, DType, Device, DeviceInfo, Error, Kernel, Memory, Operator, Overlap, QueueId, Result,
-    Staging, Status, Supports, View, ViewMut,
+    Backend, DType, Device, DeviceInfo, Error, Kernel, Memory, Operator, QueueId, Result, Staging,
+    Status, Supports, View, ViewMut,
 };
 
 /// Memory that nobody has, by its size.
@@ -28,14 +28,14 @@ pub struct Pooled<B> {
     free: Arc<Mutex<Free>>,
 }
 
-impl<B: Overlap> Pooled<B> {
+impl<B: Backend> Pooled<B> {
     /// That of a backend.
     pub fn new(backend: B) -> Self {
         Pooled { backend, free: Arc::default() }
     }
 }
 
-impl<B: Overlap> std::fmt::Debug for Pooled<B> {
+impl<B: Backend> std::fmt::Debug for Pooled<B> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Pooled({})", self.backend.info().device)
     }
@@ -43,7 +43,7 @@ impl<B: Overlap> std::fmt::Debug for Pooled<B> {
 
 // SAFETY: the queue is the backend's own, and so is all memory: what is given out again
 // was used in that queue alone, in order.
-unsafe impl<B: Overlap> Backend for Pooled<B> {
+unsafe impl<B: Backend> Backend for Pooled<B> {
     fn info(&self) -> &DeviceInfo {
         self.backend.info()
     }
@@ -87,10 +87,18 @@ unsafe impl<B: Overlap> Backend for Pooled<B> {
     fn synchronize(&self) -> Result<()> {
         self.backend.synchronize()
     }
+
+    fn sibling(&self) -> Result<Self> {
+        Ok(Pooled::new(self.backend.sibling()?))
+    }
+
+    fn staging(&self, bytes: usize) -> Result<Option<Box<dyn Staging>>> {
+        self.backend.staging(bytes)
+    }
 }
 
 // SAFETY: the kernel is the backend's.
-unsafe impl<O: Operator, B: Supports<O> + Overlap> Supports<O> for Pooled<B> {
+unsafe impl<O: Operator, B: Supports<O>> Supports<O> for Pooled<B> {
     unsafe fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
         // SAFETY: the caller's.
         unsafe { self.backend.prepare(plan) }

@@ -2,7 +2,7 @@
 
 use crate::arguments::Signature;
 use crate::check::{Checker, Site};
-use crate::memory::{Locate, Memory};
+use crate::memory::{Locate, Memory, Staging};
 use crate::stream::Kind;
 use crate::{Address, Buffer, DType, Device, DeviceInfo, QueueId, Result, Status, Stream, ViewMut};
 
@@ -69,6 +69,25 @@ pub unsafe trait Backend: Send + Sync + 'static {
     /// # Errors
     /// Status 1 with the device's own words.
     fn synchronize(&self) -> Result<()>;
+
+    /// Opens another handle on the same device. Where a device has several queues, the new
+    /// handle has a queue of its own, so that one thread copies while another thread computes.
+    ///
+    /// # Errors
+    /// Status 1 when the device refuses.
+    fn sibling(&self) -> Result<Self>
+    where
+        Self: Sized;
+
+    /// Allocates `bytes` bytes of page-locked host memory, contents unspecified: copies to and
+    /// from the device's memory are fastest with it. `None` on a device where page-locked memory
+    /// is no faster than other host memory.
+    ///
+    /// # Errors
+    /// Status 1 when there is not enough memory.
+    fn staging(&self, _bytes: usize) -> Result<Option<Box<dyn Staging>>> {
+        Ok(None)
+    }
 }
 
 /// A backend that has an operator. One `impl` in the operator's own file is all

@@ -97,7 +97,7 @@ pub use device::{Device, DeviceInfo, DeviceName, QueueId};
 pub use dtype::{DType, Element};
 pub use error::{Error, ErrorKind, Result, Status};
 pub use half::{bf16, f16};
-pub use memory::{Memory, Overlap, Place, PlaceMut, Staging, View, ViewMut};
+pub use memory::{Memory, Place, PlaceMut, Staging, View, ViewMut};
 pub use stream::Stream;
 pub use tensor::{MAX_RANK, TensorDesc};
 pub use timing::{Timed, Timing};

@@ -9,7 +9,7 @@
 use std::any::Any;
 use std::fmt;
 
-use crate::{Backend, DType, Device, Element, QueueId, Result, dtype};
+use crate::{DType, Device, Element, QueueId, Result, dtype};
 
 /// Where a view's first byte is.
 #[derive(Clone, Copy)]
@@ -544,30 +544,8 @@ pub trait Memory: Any + Send + Sync {
     }
 }
 
-/// A device on which copying and computing run at the same time.
-pub trait Overlap: Backend {
-    /// Another handle on the same device. Where devices have queues, its own one
-    /// runs beside this handle's: for a thread that copies and computes while
-    /// another one does.
-    ///
-    /// # Errors
-    /// Status 1 when the device refuses.
-    fn sibling(&self) -> Result<Self>
-    where
-        Self: Sized;
-
-    /// Allocates host memory that copies to and from the device's memory are
-    /// fastest with: page-locked, contents unspecified. `None` where no memory
-    /// is better than any other.
-    ///
-    /// # Errors
-    /// Status 1 when there is not enough.
-    fn staging(&self, _bytes: usize) -> Result<Option<Box<dyn Staging>>> {
-        Ok(None)
-    }
-}
-
-/// Host memory that a backend allocated; see [`Overlap::staging`].
+/// Host memory that copies to and from a device's memory are fastest with; see
+/// [`Backend::staging`](crate::Backend::staging).
 pub trait Staging: Send + Sync {
     /// All of it, aligned to 64 bytes at least.
     fn bytes(&self) -> &[u8];

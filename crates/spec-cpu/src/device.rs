@@ -5,8 +5,8 @@ use std::error::Error as _;
 use std::sync::{Arc, OnceLock};
 
 use spec_core::{
-    Backend, Device, DeviceInfo, Error, ErrorKind, Memory, Overlap, QueueId, Result, Status, Timed,
-    Timing, timing,
+    Backend, Device, DeviceInfo, Error, ErrorKind, Memory, QueueId, Result, Status, Timed, Timing,
+    timing,
 };
 
 use crate::memory::HostMemory;
@@ -100,9 +100,7 @@ unsafe impl Backend for Cpu {
     fn synchronize(&self) -> Result<()> {
         Ok(())
     }
-}
 
-impl Overlap for Cpu {
     fn sibling(&self) -> Result<Self> {
         Ok(self.clone())
     }

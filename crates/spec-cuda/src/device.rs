@@ -5,8 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys;
 use spec_core::{
-    Backend, Device, DeviceInfo, Error, Memory, Overlap, QueueId, Result, Staging, Status, Timed,
-    Timing,
+    Backend, Device, DeviceInfo, Error, Memory, QueueId, Result, Staging, Status, Timed, Timing,
 };
 
 use crate::driver::{self, check};
@@ -142,9 +141,7 @@ unsafe impl Backend for Cuda {
         let done = unsafe { sys::cuStreamSynchronize(self.own_stream()) };
         check(self.device(), "enqueued work failed", done)
     }
-}
 
-impl Overlap for Cuda {
     fn sibling(&self) -> Result<Self> {
         Self::open(self.device().index())
     }

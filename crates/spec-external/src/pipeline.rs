@@ -4,7 +4,7 @@ use std::sync::Mutex;
 use std::time::Instant;
 
 use spec::ops::Unique as Operator;
-use spec::{DType, DeviceInfo, Overlap, Supports};
+use spec::{DType, DeviceInfo, Supports};
 
 use crate::drain::{self, Team};
 use crate::feed::Feed;
@@ -53,7 +53,7 @@ impl Distinct {
     ) -> Result<Summary>
     where
         K: Key,
-        B: Supports<Operator> + Overlap,
+        B: Supports<Operator>,
         T: Sink<K>,
     {
         let start = Instant::now();
@@ -107,7 +107,7 @@ struct Job<'a, K: Key, B, T> {
 impl<'a, K, B, T> Job<'a, K, B, T>
 where
     K: Key,
-    B: Supports<Operator> + Overlap,
+    B: Supports<Operator>,
     T: Sink<K>,
 {
     fn new(

@@ -1,6 +1,6 @@
 //! Host memory between files and a device.
 
-use spec::{Overlap, Staging};
+use spec::{Backend, Staging};
 
 use crate::Result;
 use crate::watch::Pool;
@@ -36,7 +36,7 @@ impl Stage {
 
 /// Stages within `budget` bytes for so many threads that read and as many that
 /// write.
-pub(crate) fn pool<B: Overlap>(backend: &B, threads: usize, budget: u64) -> Result<Pool<Stage>> {
+pub(crate) fn pool<B: Backend>(backend: &B, threads: usize, budget: u64) -> Result<Pool<Stage>> {
     let count = (2 * threads * EACH) as u64;
     let bytes = (budget / count).clamp(LEAST_STAGE, STAGE) & !4095;
     let stages = (0..count).map(|_| {

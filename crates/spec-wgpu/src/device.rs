@@ -6,8 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use spec_core::{
-    Backend, Device, DeviceInfo, Error, ErrorKind, Memory, Overlap, QueueId, Result, Status, Timed,
-    Timing,
+    Backend, Device, DeviceInfo, Error, ErrorKind, Memory, QueueId, Result, Status, Timed, Timing,
 };
 use wgpu::{ErrorFilter, Features, Limits};
 
@@ -304,9 +303,7 @@ unsafe impl Backend for Wgpu {
     fn synchronize(&self) -> Result<()> {
         self.guarded(|| self.wait())
     }
-}
 
-impl Overlap for Wgpu {
     fn sibling(&self) -> Result<Self> {
         Ok(self.clone())
     }

@@ -82,6 +82,10 @@ unsafe impl Backend for Inside {
     fn synchronize(&self) -> Result<()> {
         self.0.synchronize()
     }
+
+    fn sibling(&self) -> Result<Self> {
+        Ok(Inside(self.0.sibling()?))
+    }
 }
 
 // SAFETY: the kernel is that of the inner backend.

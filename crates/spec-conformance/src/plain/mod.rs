@@ -20,8 +20,8 @@ pub(crate) mod tree_verify;
 pub(crate) mod unique;
 
 use spec_core::{
-    Backend, DType, Device, DeviceInfo, Kernel, Memory, Overlap, QueueId, Result, Stream, Supports,
-    View, ViewMut,
+    Backend, DType, Device, DeviceInfo, Kernel, Memory, QueueId, Result, Stream, Supports, View,
+    ViewMut,
 };
 
 use crate::Subject;
@@ -65,9 +65,7 @@ unsafe impl Backend for Plain {
     fn synchronize(&self) -> Result<()> {
         Ok(())
     }
-}
 
-impl Overlap for Plain {
     fn sibling(&self) -> Result<Self> {
         Ok(Plain::default())
     }
