@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 from ._functions import unique
@@ -27,13 +26,12 @@ def torch_unique(
     (array([3, 7, 9]), array([[1, 0],
            [2, 1]]), array([1, 2, 1], dtype=uint64))
     """
-    shape = tuple(input.shape)
-    keys = input.reshape((math.prod(shape),))
-    made = unique(keys, counts=return_counts, inverse=return_inverse)
+    # Flat, and packed where the elements of the array are not.
+    made = unique(input.ravel(), counts=return_counts, inverse=return_inverse)
     count = int(made.count[0])
     results = [made.unique[:count]]
     if return_inverse:
-        results.append(made.inverse.reshape(shape))
+        results.append(made.inverse.reshape(tuple(input.shape)))
     if return_counts:
         results.append(made.counts[:count])
     return results[0] if len(results) == 1 else tuple(results)

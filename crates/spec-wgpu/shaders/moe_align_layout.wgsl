@@ -17,7 +17,7 @@ const NONE = 0xffffffffu;
 @group(0) @binding(8) var<storage, read_write> num_blocks: array<u32>;
 
 @compute @workgroup_size(THREADS)
-fn layout(
+fn lay_out(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) thread: u32,

@@ -57,7 +57,7 @@ pub(super) struct Layout {
 impl Layout {
     pub(super) fn new(gpu: &Wgpu, plan: &Plan) -> Result<Self> {
         let bindings = [Read, Read, Read, Read, Read, Write, Write, Write];
-        let program = gpu.program(&SHADER, "layout", &bindings, &[])?;
+        let program = gpu.program(&SHADER, "lay_out", &bindings, &[])?;
         Ok(Layout { program, plan: plan.clone() })
     }
 
