@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use spec_core::{Backend, Descriptor, Memory, TensorDesc};
 
+use super::shape::FEW_DIGITS;
 use super::*;
 use crate::Options;
 
@@ -60,20 +61,24 @@ fn check(gpu: &Wgpu, dtype: DType, keys: &[u64], what: &str) -> u32 {
     };
     let given = bytes.chunks_exact(4).map(|w| u32::from_le_bytes(w.try_into().unwrap()));
     let mut expected = BTreeMap::<i128, u64>::new();
-    for key in keys_of(&given.collect::<Vec<_>>(), dtype) {
-        *expected.entry(key).or_default() += 1;
+    let given = keys_of(&given.collect::<Vec<_>>(), dtype);
+    for key in &given {
+        *expected.entry(*key).or_default() += 1;
     }
     let counts = Some(TensorDesc::new(DType::U64, [n]));
     let mut tensors = Unique::new().tensors(dtype, n);
     tensors.counts = counts;
+    // The inverse has as many bits as the keys.
+    let place = if dtype.size() == 4 { DType::I32 } else { DType::I64 };
+    tensors.inverse = Some(TensorDesc::new(place, [n]));
     let descriptor = Descriptor::create(gpu, &Unique::new(), &tensors).unwrap();
     let allocate = |bytes: usize| gpu.allocate_bytes(bytes).unwrap();
     let mut input = allocate(bytes.len());
     input.write(&bytes).unwrap();
     let mut workspace = allocate(descriptor.workspace_size());
     let (mut unique, mut count) = (allocate(bytes.len()), allocate(8));
-    let mut occurrences = allocate(n * 8);
-    for memory in [&mut workspace, &mut unique, &mut count, &mut occurrences] {
+    let (mut occurrences, mut inverse) = (allocate(n * 8), allocate(n * place.size()));
+    for memory in [&mut workspace, &mut unique, &mut count, &mut occurrences, &mut inverse] {
         memory.write(&vec![0xC3; memory.size()]).unwrap();
     }
     let buffers = Buffers::new(
@@ -81,7 +86,8 @@ fn check(gpu: &Wgpu, dtype: DType, keys: &[u64], what: &str) -> u32 {
         unique.view_mut(dtype, n),
         count.view_mut(DType::U64, 1),
     )
-    .counts(occurrences.view_mut(DType::U64, n));
+    .counts(occurrences.view_mut(DType::U64, n))
+    .inverse(inverse.view_mut(place, n));
     let scratch = workspace.view_mut(DType::U8, descriptor.workspace_size());
     descriptor.call(scratch, buffers).unwrap();
     gpu.synchronize().unwrap();
@@ -91,6 +97,12 @@ fn check(gpu: &Wgpu, dtype: DType, keys: &[u64], what: &str) -> u32 {
     let found = words(&*occurrences, 0, expected.len() * 2);
     let found = keys_of(&found, DType::U64);
     assert!(found.into_iter().eq(expected.values().map(|&c| i128::from(c))), "{what}: counts");
+    let found = keys_of(&words(&*inverse, 0, n * place.size() / 4), place);
+    let distinct: Vec<_> = expected.keys().collect();
+    let is_right = |(place, key): (i128, &i128)| {
+        usize::try_from(place).is_ok_and(|place| distinct.get(place) == Some(&key))
+    };
+    assert!(found.into_iter().zip(&given).all(is_right), "{what}: inverse");
     let shape = Shape::of(gpu, dtype, n as u64);
     let state = shape.n * shape.words + shape.table();
     words(&*workspace, state as usize + 3, 1)[0]
