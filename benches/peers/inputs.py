@@ -369,6 +369,7 @@ class Keys:
     def __init__(self, row, xp=None):
         self.n = row.numbers[0]
         self.set = row.kind.split(",")[0]
+        self.inverse = row.kind.endswith(", inverse")
         known = self.set.endswith("bits") or self.set in ("zipf", "sorted", "constant")
         if not known:
             raise Skip("that set is the library's to make")

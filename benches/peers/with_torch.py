@@ -404,6 +404,7 @@ class Torch:
     def unique(self, row):
         torch = self.torch
         given = inputs.Keys(row)
+        inverse = given.inverse
         # PyTorch has no arithmetic on u64: the same bits as i64, in their order.
         # Large sets are made here, since moving them takes longer.
         uniform = given.set.endswith("bits")
@@ -419,13 +420,15 @@ class Torch:
                 want = scrambled(torch.arange(given.ranks, device="cuda"), given.bits)
             else:
                 (want,) = self.on_gpu(given.distinct().view("int64"))
-            want, got = want.sort().values, self.gpu.last[1]
+            made = self.gpu.last[1]
+            want, got = want.sort().values, made[0] if inverse else made
             assert len(got) == len(want), f"{len(got)} keys, expected {len(want)}"
             assert bool((got == want).all()), "other keys"
+            assert not inverse or bool((got[made[1]] == keys).all()), "places of other keys"
             return "the keys that were made, every element"
 
-        size = 8 * (given.n + given.ranks)
-        return self.timed(lambda _: torch.unique(keys), capture=False), check, size
+        size = 8 * (given.n + given.ranks + given.n * inverse)
+        return self.timed(lambda _: torch.unique(keys, return_inverse=inverse), capture=False), check, size
 
 
 def aligned(torch, ids, count, block):

@@ -78,6 +78,7 @@ from ._results import (
     SuffixDrafts,
     VerifiedPath,
 )
+from ._torch_unique import torch_unique
 
 __all__ = [
     "AdjustLogits",
@@ -129,6 +130,7 @@ __all__ = [
     "sample_logits",
     "suffix_lookup",
     "topk_router",
+    "torch_unique",
     "tree_verify",
     "unique",
 ]

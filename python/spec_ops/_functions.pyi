@@ -113,7 +113,8 @@ def append_tokens(
 
 def moe_align(
     topk_ids: Array, *, experts: int, block_size: int, local_experts: int | None = None,
-    expert_map: Array | None = None, inverse: bool = False, flags: Array | None = None,
+    expert_map: Array | None = None, inverse: bool = False, sorted_tokens: bool = False,
+    block_limits: bool = False, num_blocks: bool = False, flags: Array | None = None,
     out: Sequence[Array | None] | None = None
 ) -> results.AlignedExperts:
     """Groups a router's picks by expert, for grouped matrix products."""
@@ -127,6 +128,7 @@ def indexer_topk(
     """The positions of the `k` best scores of each row, for sparse attention. `deduplicate_topk` takes these positions."""
 
 def unique(
-    keys: Array, *, counts: bool = False, out: Sequence[Array | None] | None = None
+    keys: Array, *, counts: bool = False, inverse: bool = False,
+    out: Sequence[Array | None] | None = None
 ) -> results.DistinctKeys:
-    """The distinct keys of a set, ascending, and how often each occurs."""
+    """The distinct keys of a set, ascending, how often each occurs, and where each key went."""

@@ -9,7 +9,7 @@ use spec::ops::{
     AdjustLogits, AppendTokens, DeduplicateTopk, HybridMtpNgram, IndexerTopk, MoeAlign, NgramMatch,
     PromptLookup, RejectionSample, SampleLogits, SuffixLookup, TopkRouter, TreeVerify, Unique,
 };
-use spec::{DType, Handle, Portable, Result, Status, TensorDesc};
+use spec::{DType, Handle, Operator, Portable, Result, Status, TensorDesc};
 
 /// A bad call: the argument that the error must name, the status, and the change that
 /// turns a good call into the bad call.
@@ -200,6 +200,16 @@ fn moe_align() {
             ("offsets", BadTensorShape, |_, t| t.offsets = TensorDesc::new(I32, [4])),
             ("num_padded", BadTensorShape, |_, t| t.num_padded = TensorDesc::new(I32, [2])),
             ("inverse", BadTensorShape, |_, t| t.inverse = Some(TensorDesc::new(I32, [10]))),
+            ("sorted_tokens", BadTensorShape, |_, t| {
+                t.sorted_tokens = Some(TensorDesc::new(I32, [20]));
+            }),
+            ("block_limits", BadTensorShape, |_, t| {
+                t.block_limits = Some(TensorDesc::new(I32, [7]));
+            }),
+            ("block_limits", BadTensorDtype, |_, t| {
+                t.block_limits = Some(TensorDesc::new(I64, [6]));
+            }),
+            ("num_blocks", BadTensorShape, |_, t| t.num_blocks = Some(TensorDesc::new(I32, [2]))),
             ("flags", BadTensorDtype, |_, t| t.flags = Some(TensorDesc::new(I32, [1]))),
         ],
     );
@@ -223,8 +233,31 @@ fn unique() {
             ("unique", BadTensorShape, |_, t| t.unique = TensorDesc::new(DType::U64, [99])),
             ("count", BadTensorDtype, |_, t| t.count = TensorDesc::new(DType::U32, [1])),
             ("counts", BadTensorShape, |_, t| t.counts = Some(TensorDesc::new(DType::U64, [1]))),
+            ("inverse", BadTensorDtype, |_, t| {
+                t.inverse = Some(TensorDesc::new(DType::U64, [100]))
+            }),
+            ("inverse", BadTensorShape, |_, t| t.inverse = Some(TensorDesc::new(I64, [99]))),
+            ("inverse", BadTensorStrides, |_, t| {
+                t.inverse = Some(TensorDesc::with_strides(I32, [100], [2]));
+            }),
         ],
     );
+}
+
+/// An i32 numbers 2^31 - 1 keys and no more.
+#[test]
+fn unique_of_more_keys_than_an_i32_numbers() {
+    let most = i32::MAX.unsigned_abs() as usize;
+    let plan = |dtype, n| {
+        let tensors = Unique::new().tensors(DType::U32, n).inverse(TensorDesc::new(dtype, [n]));
+        Unique::new().plan(&tensors)
+    };
+    assert_eq!(plan(I32, most).unwrap().inverse, Some(I32));
+    assert_eq!(plan(I64, most + 1).unwrap().inverse, Some(I64));
+    let error = plan(I32, most + 1).unwrap_err();
+    assert_eq!(error.status(), Status::BadTensorDtype);
+    let start = "unique: `inverse` is i32 for 2147483648 keys, expected i64";
+    assert!(error.to_string().starts_with(start), "{error}");
 }
 
 /// Buffers that do not fit the descriptors.

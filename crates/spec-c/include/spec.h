@@ -3025,6 +3025,22 @@ typedef struct {
      * Bits of bad data, OR-ed into what is there: 2 an expert out of range.
      */
     spec_tensor flags;
+    /**
+     * `[capacity]`, i32: written, optional.
+     * The token of each pick of `sorted_ids`, -1 in padding and to the end.
+     */
+    spec_tensor sorted_tokens;
+    /**
+     * `[capacity / block_size]`, i32: written, optional.
+     * Where the picks of each block of `sorted_ids` end, as a place in `sorted_ids`: the
+     * padding of the block starts there. 0 after the last block.
+     */
+    spec_tensor block_limits;
+    /**
+     * `[1]`, i32: written, optional.
+     * Blocks of `sorted_ids` that belong to a run.
+     */
+    spec_tensor num_blocks;
 } spec_moe_align_tensors;
 
 /**
@@ -3071,6 +3087,18 @@ typedef struct {
      * `[1]`, u32: changed in place, optional.
      */
     void *flags;
+    /**
+     * `[capacity]`, i32: written, optional.
+     */
+    void *sorted_tokens;
+    /**
+     * `[capacity / block_size]`, i32: written, optional.
+     */
+    void *block_limits;
+    /**
+     * `[1]`, i32: written, optional.
+     */
+    void *num_blocks;
 } spec_moe_align_buffers;
 
 /**
@@ -3088,6 +3116,9 @@ typedef struct {
  * - `offsets` `[local_experts + 1]`, i32: written.
  * - `num_padded` `[1]`, i32: written.
  * - `inverse` `[tokens * k]`, i32: written, optional.
+ * - `sorted_tokens` `[capacity]`, i32: written, optional.
+ * - `block_limits` `[capacity / block_size]`, i32: written, optional.
+ * - `num_blocks` `[1]`, i32: written, optional.
  * - `flags` `[1]`, u32: changed in place, optional.
  *
  * # Errors
@@ -3358,6 +3389,12 @@ typedef struct {
      * Occurrences of each distinct key `[n]`, u64.
      */
     spec_tensor counts;
+    /**
+     * `[n]`, i64 or i32: written, optional.
+     * Where each key is among the distinct keys `[n]`, i64, or i32 for at most 2^31 - 1
+     * keys: `unique[inverse[i]]` is `keys[i]`.
+     */
+    spec_tensor inverse;
 } spec_unique_tensors;
 
 /**
@@ -3384,10 +3421,14 @@ typedef struct {
      * `[n]`, u64: written, optional.
      */
     void *counts;
+    /**
+     * `[n]`, i64 or i32: written, optional.
+     */
+    void *inverse;
 } spec_unique_buffers;
 
 /**
- * The distinct keys of a set, ascending, and how often each occurs.
+ * The distinct keys of a set, ascending, how often each occurs, and where each key went.
  *
  * Creates the operator for these tensors on the handle's device: checks everything
  * that they and the parameters can show. `descriptor` becomes yours, to be given to
@@ -3397,6 +3438,7 @@ typedef struct {
  * - `unique` `[n]`, u64 or i64 or u32 or i32: written.
  * - `count` `[1]`, u64: written.
  * - `counts` `[n]`, u64: written, optional.
+ * - `inverse` `[n]`, i64 or i32: written, optional.
  *
  * # Errors
  * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend

@@ -83,6 +83,7 @@ pub mod ops;
 pub mod options;
 pub mod philox;
 pub mod race;
+pub mod segments;
 pub mod stream;
 mod tensor;
 pub mod timing;

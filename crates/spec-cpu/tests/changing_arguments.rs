@@ -403,6 +403,8 @@ fn unique() {
             if counted {
                 case = case.output("counts", DType::U64, &[KEYS]);
             }
+            let place = if dtype.size() == 8 { DType::I64 } else { DType::I32 };
+            case = case.output("inverse", place, &[KEYS]);
             disturb(&case, &[("keys", others)], u64::from(counted));
         }
     }
