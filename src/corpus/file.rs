@@ -76,10 +76,30 @@ pub(super) fn read<T: CorpusToken>(device: Device, path: &Path) -> Result<Vec<T>
 
 /// The CRC-32 of the head and the tokens as they lie in the file.
 fn checksum<T: CorpusToken>(head: &[u8; HEAD], tokens: &[T]) -> u32 {
-    let mut sum = crc32fast::Hasher::new();
-    sum.update(head);
-    sum.update(dtype::as_bytes(tokens));
-    sum.finalize()
+    !crc(crc(!0, head), dtype::as_bytes(tokens))
+}
+
+/// The remainders of all bytes by the polynomial of CRC-32, least bit first.
+const REMAINDERS: [u32; 256] = {
+    let mut table = [0; 256];
+    let mut byte = 0;
+    while byte < 256 {
+        let mut rest = byte as u32;
+        let mut bit = 0;
+        while bit < 8 {
+            rest = (rest >> 1) ^ (0xEDB8_8320 * (rest & 1));
+            bit += 1;
+        }
+        table[byte] = rest;
+        byte += 1;
+    }
+    table
+};
+
+/// The remainder after more bytes. One checksum of a few megabytes is not worth a dependency of
+/// everybody who links this library.
+fn crc(before: u32, bytes: &[u8]) -> u32 {
+    bytes.iter().fold(before, |rest, byte| (rest >> 8) ^ REMAINDERS[usize::from(rest as u8 ^ byte)])
 }
 
 /// Writes tokens to a file beside `path`, and gives it that name when it is complete.
@@ -131,4 +151,16 @@ fn partial(path: &Path) -> io::Result<PathBuf> {
     partial.push(name);
     partial.push(format!(".{process}-{next}.partial"));
     Ok(path.with_file_name(partial))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The check value that CRC-32 is published with.
+    #[test]
+    fn the_checksum_is_crc_32() {
+        assert_eq!(!crc(!0, b"123456789"), 0xCBF4_3926);
+        assert_eq!(!crc(crc(!0, b"1234"), b"56789"), 0xCBF4_3926);
+    }
 }

@@ -203,6 +203,23 @@ fn a_file_has_the_texts() {
     }
 }
 
+/// The bytes of a file are those that `docs/suffix.md` and Python have.
+#[test]
+fn a_file_has_known_bytes() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("corpus.bin");
+    let corpus = Corpus::<i32>::new(&Handle::cpu().unwrap(), 100).unwrap();
+    corpus.append(&[1, 2]).unwrap();
+    corpus.save(&path).unwrap();
+    let bytes = [
+        b"SPECCORP".as_slice(),
+        &[1, 0, 0, 0, 4, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0],
+        &[1, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0x80],
+        &[0xCB, 0xB3, 0x45, 0x22],
+    ];
+    assert_eq!(std::fs::read(&path).unwrap(), bytes.concat());
+}
+
 /// A file with any byte changed, cut or added is refused with a sentence that names it.
 #[test]
 fn a_damaged_file_is_refused() {
