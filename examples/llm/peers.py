@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Drafters of other libraries on the texts that `spec-llm texts` wrote, beside `spec-llm replay`.
+"""Drafters of this library and of others on the texts that `spec-llm texts` wrote.
 
     cargo run --release -- texts --model FILE --out texts.json
-    cargo run --release -- replay texts.json --json > ours.json
-    pip install numpy torch transformers llama-cpp-python arctic-inference
-    python3 peers.py texts.json --ours ours.json
+    pip install ../../python numpy torch transformers llama-cpp-python arctic-inference
+    python3 peers.py texts.json
 
 Each text is gone through as decoding goes through it: the drafter sees the tokens so far, its drafts
 are compared with the tokens that follow, those that stand and one token more are the next step.
-The time of a call is that of drafting alone, and of what a drafter must be told of new tokens.
+The time of a call is that of drafting alone, and of what a drafter must be told of new tokens: the
+median.
 A library that is not installed is left out, by name. Of llama-cpp-python, whose installation
 compiles llama.cpp, `--llama-cpp-python FOLDER` takes the one file that drafts from an unpacked
 source package.
@@ -17,9 +17,45 @@ source package.
 import argparse
 import importlib.util
 import json
+import statistics
 import sys
 import time
 from pathlib import Path
+
+
+class Spec:
+    """spec_ops.prompt_lookup and suffix_lookup, by a plan for each text, and spec_ops.Corpus."""
+
+    def __init__(self, most, width, corpus=None):
+        import numpy
+        import spec_ops
+
+        self.np, self.ops, self.most = numpy, spec_ops, most
+        if width:
+            self.operator = spec_ops.SuffixLookup(width=width, n=most)
+        else:
+            self.operator = spec_ops.PromptLookup(min_ngram=1, max_ngram=4, max_draft=most)
+        self.width, self.corpus = width, spec_ops.Corpus(1 << 18) if corpus else None
+
+    def start(self, text, prompt):
+        self.text = self.np.array([text], self.np.int32)
+        self.length = self.np.array([prompt], self.np.int32)
+        self.corpora = {}
+        if self.corpus is not None:
+            self.corpora = {"corpus": self.corpus.tokens, "corpus_length": self.corpus.length}
+        asked = {"parents": True} if self.width else {}
+        self.plan = self.operator.plan(self.text, self.length, **self.corpora, **asked)
+
+    def draft(self, place, most):
+        self.length[0] = place
+        found = self.plan(self.text, self.length, **self.corpora)
+        count = min(int(found.counts[0]), most)
+        parents = found.parents[0, :count] - 1 if self.width else None
+        return found.drafts[0, :count], parents
+
+    def finish(self, answer):
+        if self.corpus is not None:
+            self.corpus.append(answer)
 
 
 class Transformers:
@@ -76,10 +112,12 @@ class LlamaCpp:
 class Arctic:
     """SuffixDecodingCache: suffix trees of the request and of finished answers, kept up to date."""
 
-    def __init__(self, most, tree, corpus):
+    def __init__(self, most, tree, corpus, limits=True):
         from arctic_inference.suffix_decoding import SuffixDecodingCache
 
         self.most, self.tree, self.request = most, tree, 0
+        # By default a match of n tokens gives n drafts at most, of a probability of 0.1 at least.
+        self.limits = {} if limits else {"max_spec_factor": 64.0, "min_token_prob": 0.0}
         # Without a corpus, nothing of finished answers is kept.
         self.cache = SuffixDecodingCache(64, -1 if corpus else 0)
 
@@ -96,7 +134,11 @@ class Arctic:
             self.cache.add_active_response(self.request, self.text[self.known : place])
             self.known = place
         draft = self.cache.speculate(
-            self.request, self.text[:place], min(most, self.most), use_tree_spec=self.tree
+            self.request,
+            self.text[:place],
+            min(most, self.most),
+            use_tree_spec=self.tree,
+            **self.limits,
         )
         return draft.token_ids, draft.parents
 
@@ -121,7 +163,7 @@ def stands(drafts, parents, after):
 
 def go_through(drafter, texts):
     tokens = runs = drafted = accepted = 0
-    seconds = 0.0
+    seconds = []
     for known in texts:
         text = known["prompt"] + known["answer"]
         prompt = place = len(known["prompt"])
@@ -131,7 +173,7 @@ def go_through(drafter, texts):
             room = len(text) - 1 - place
             started = time.perf_counter()
             drafts, parents = drafter.draft(place, room)
-            seconds += time.perf_counter() - started
+            seconds.append(time.perf_counter() - started)
             drafts = [int(token) for token in drafts]
             stood = stands(drafts, parents, text[place : place + room])
             runs, drafted, accepted = runs + 1, drafted + len(drafts), accepted + stood
@@ -141,14 +183,13 @@ def go_through(drafter, texts):
     return {
         "tokens_per_run": tokens / max(runs, 1),
         "accepted_share": accepted / max(drafted, 1),
-        "microseconds_per_call": seconds * 1e6 / max(runs, 1),
+        "microseconds_per_call": statistics.median(seconds) * 1e6,
     }
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("texts", help="what `spec-llm texts` wrote")
-    parser.add_argument("--ours", help="what `spec-llm replay --json` printed")
     parser.add_argument("--llama-cpp-python", metavar="FOLDER", help="its unpacked source package")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
@@ -157,17 +198,32 @@ def main():
         groups.setdefault(known["group"], []).append(known)
 
     drafters = {
+        "prompt_lookup, 8": lambda: Spec(8, 0),
+        "chain of 2": lambda: Spec(2, 1),
+        "chain of 8": lambda: Spec(8, 1),
+        "tree of 2": lambda: Spec(2, 2),
+        "tree of 8": lambda: Spec(8, 2),
+        "tree of 16": lambda: Spec(16, 4),
+        "chain of 2 + corpus": lambda: Spec(2, 1, corpus=True),
+        "chain of 8 + corpus": lambda: Spec(8, 1, corpus=True),
+        "tree of 2 + corpus": lambda: Spec(2, 2, corpus=True),
+        "tree of 8 + corpus": lambda: Spec(8, 2, corpus=True),
+        "tree of 16 + corpus": lambda: Spec(16, 4, corpus=True),
         "transformers, 8": lambda: Transformers(8, 2),
         "transformers, 8, up to 4": lambda: Transformers(8, 4),
         "llama-cpp-python, 8": lambda: LlamaCpp(8, 2, options.llama_cpp_python),
         "arctic chain of 8": lambda: Arctic(8, False, False),
+        "arctic chain of 8, no limits": lambda: Arctic(8, False, False, limits=False),
+        "arctic tree of 16, no limits": lambda: Arctic(16, True, False, limits=False),
         "arctic tree of 8": lambda: Arctic(8, True, False),
         "arctic tree of 16": lambda: Arctic(16, True, False),
         "arctic chain of 8 + corpus": lambda: Arctic(8, False, True),
         "arctic tree of 8 + corpus": lambda: Arctic(8, True, True),
         "arctic tree of 16 + corpus": lambda: Arctic(16, True, True),
+        "arctic chain of 8 + corpus, no limits": lambda: Arctic(8, False, True, limits=False),
+        "arctic tree of 16 + corpus, no limits": lambda: Arctic(16, True, True, limits=False),
     }
-    rows = json.loads(Path(options.ours).read_text()) if options.ours else []
+    rows = []
     for name, make in drafters.items():
         try:
             make()
@@ -179,8 +235,8 @@ def main():
     if options.json:
         print(json.dumps(rows, indent=2))
         return
-    print(f"{'':<28}" + "".join(f"{group:>24}" for group in groups))
-    print(f"{'':<28}" + "    tokens/run  stood   us" * len(groups))
+    print(f"{'':<40}" + "".join(f"{group:>24}" for group in groups))
+    print(f"{'':<40}" + "    tokens/run  stood   us" * len(groups))
     for name in dict.fromkeys(row["drafter"] for row in rows):
         cells = {row["group"]: row for row in rows if row["drafter"] == name}
         line = "".join(
@@ -188,7 +244,7 @@ def main():
             f"{cell['microseconds_per_call']:>5.0f}"
             for cell in (cells[group] for group in groups)
         )
-        print(f"{name:<28}{line}")
+        print(f"{name:<40}{line}")
 
 
 if __name__ == "__main__":

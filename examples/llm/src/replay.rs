@@ -283,7 +283,7 @@ pub fn turns(
         for known in texts {
             if known.measured {
                 let request = Request { tokens: known.answer.len(), ..*request };
-                let mut run = |drafter: &mut Drafter, max_draft| {
+                let mut run = |drafter: &mut Drafter, max_draft| -> Result<Decoded> {
                     let request = Request { max_draft, ..request };
                     let prompt = &known.prompt;
                     let decoded = decode(handle, model, drafter, prompt, &request, |_| Ok(()))?;
