@@ -4,6 +4,7 @@
     cargo run --release -- texts --model FILE --out texts.json
     pip install ../../python numpy torch transformers llama-cpp-python arctic-inference
     python3 peers.py texts.json
+    python3 peers.py --cost spec_ops; python3 peers.py --cost arctic
 
 Each text is gone through as decoding goes through it: the drafter sees the tokens so far, its drafts
 are compared with the tokens that follow, those that stand and one token more are the next step.
@@ -17,6 +18,7 @@ source package.
 import argparse
 import importlib.util
 import json
+import os
 import statistics
 import sys
 import time
@@ -26,7 +28,7 @@ from pathlib import Path
 class Spec:
     """spec_ops.prompt_lookup and suffix_lookup, by a plan for each text, and spec_ops.Corpus."""
 
-    def __init__(self, most, width, corpus=None):
+    def __init__(self, most, width, corpus=False, limit=1 << 18):
         import numpy
         import spec_ops
 
@@ -35,7 +37,7 @@ class Spec:
             self.operator = spec_ops.SuffixLookup(width=width, n=most)
         else:
             self.operator = spec_ops.PromptLookup(min_ngram=1, max_ngram=4, max_draft=most)
-        self.width, self.corpus = width, spec_ops.Corpus(1 << 18) if corpus else None
+        self.width, self.corpus = width, spec_ops.Corpus(limit) if corpus else None
 
     def start(self, text, prompt):
         self.text = self.np.array([text], self.np.int32)
@@ -187,12 +189,65 @@ def go_through(drafter, texts):
     }
 
 
+def resident():
+    """Bytes of memory that this process has by now (Linux)."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+COSTS = {
+    "spec_ops": lambda: Spec(8, 1, corpus=True, limit=1 << 20),
+    "arctic": lambda: Arctic(8, False, True, limits=False),
+}
+
+
+def cost(name):
+    """Time and memory by the size of a corpus of answers of 512 tokens, drawn from 2,000 words."""
+    import numpy
+
+    random = numpy.random.default_rng(0)
+
+    def words():
+        return (random.zipf(1.3, 511) % 2000).tolist()
+
+    # What a first text needs is not the corpus's.
+    warm = COSTS[name]()
+    warm.start(words(), 1)
+    warm.finish(words())
+    drafter, before, size, answers = COSTS[name](), resident(), 0, []
+    print(f"{name:<10}{'corpus':>10}{'us a call':>11}{'us an answer':>14}{'bytes a token':>15}")
+    for most in (1 << 14, 1 << 16, 1 << 18, (1 << 20) - (1 << 15)):
+        while size < most:
+            answer = words()
+            drafter.start(answer, 1)
+            started = time.perf_counter()
+            drafter.finish(answer)
+            answers.append(time.perf_counter() - started)
+            size += 512
+        bytes_a_token = (resident() - before) / size
+        calls = []
+        for _ in range(20):
+            drafter.start(words(), 500)
+            for place in range(500, 505):
+                started = time.perf_counter()
+                drafter.draft(place, 8)
+                calls.append(time.perf_counter() - started)
+        call, answer = (statistics.median(part) * 1e6 for part in (calls, answers[-32:]))
+        print(f"{'':<10}{size:>10}{call:>11.0f}{answer:>14.0f}{bytes_a_token:>15.0f}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("texts", help="what `spec-llm texts` wrote")
+    parser.add_argument("texts", nargs="?", help="what `spec-llm texts` wrote")
+    parser.add_argument("--cost", choices=COSTS, help="time and memory by size of the corpus")
     parser.add_argument("--llama-cpp-python", metavar="FOLDER", help="its unpacked source package")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
+    if options.cost:
+        cost(options.cost)
+        return
+    if options.texts is None:
+        parser.error("expected texts, or --cost")
     groups = {}
     for known in json.loads(Path(options.texts).read_text()):
         groups.setdefault(known["group"], []).append(known)

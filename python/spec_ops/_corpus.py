@@ -113,17 +113,19 @@ class Corpus:
         added = added[max(0, len(added) + 1 - self._limit) :]
         added.append(self._separator)
         with self._lock:
-            excess = len(self._known) + len(added) - self._limit
-            if excess <= 0:
-                start = len(self._known)
-                known = self._known + added
-            else:
+            start = len(self._known)
+            excess = start + len(added) - self._limit
+            if excess > 0:
+                added = self._known[self._boundary(max(excess, start // 2)) :] + added
                 start = 0
-                known = self._known[self._boundary(max(excess, len(self._known) // 2)) :] + added
+            end = start + len(added)
             # The tokens before the length: nothing is read that was never written.
-            self._write(self.tokens[start : len(known)], known[start:], self._dtypes[0])
-            self._write(self.length, array("i", [len(known)]), self._dtypes[1])
-            self._known = known
+            self._write(self.tokens[start:end], added, self._dtypes[0])
+            self._write(self.length, array("i", [end]), self._dtypes[1])
+            if start == 0:
+                self._known = added
+            else:
+                self._known.extend(added)
 
     def clear(self) -> None:
         """Forgets all texts, and overwrites the memory that they lie in."""
