@@ -169,7 +169,7 @@ impl Trust {
                 open.node = child;
                 open.stood += 1;
             }
-            true
+            draft.parents.contains(&open.node)
         });
     }
 }
