@@ -291,7 +291,7 @@ mod tests {
     /// they do not, none is, until drafts that were not run would have stood.
     #[test]
     fn trust_follows_the_text() {
-        let mut trust = Trust::new(2, 0.2);
+        let mut trust = Trust::new(2, 0.1);
         let draft = tree(0);
         assert_eq!([draft.stands(&[7, 8]), draft.stands(&[9, 8]), draft.stands(&[8])], [2, 1, 0]);
         for round in 0..60 {
