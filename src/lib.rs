@@ -42,8 +42,10 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod absent;
+pub mod corpus;
 mod handle;
 
+pub use corpus::Corpus;
 pub use handle::{Handle, Listing, Portable, devices};
 pub use spec_core::{
     Address, Argument, Backend, Buffer, DType, Descriptor, Device, DeviceInfo, DeviceName, Element,

@@ -20,6 +20,7 @@ signatures.
 
 import os as _os
 
+from ._corpus import Corpus
 from ._errors import (
     ArgumentError,
     DeviceError,
@@ -87,6 +88,7 @@ __all__ = [
     "AppendedTokens",
     "ArgumentError",
     "BestPositions",
+    "Corpus",
     "DeduplicateTopk",
     "DeviceError",
     "DeviceLostError",

@@ -77,6 +77,27 @@ impl<T: Element> Buffer<T> {
         self.memory.write(dtype::as_bytes(data))
     }
 
+    /// Copies `data` to the elements from `start` on. The other elements stay. The copy is ordered
+    /// after the work that was enqueued on the queue of the handle that allocated the buffer.
+    ///
+    /// # Errors
+    /// Status 11 where the buffer does not hold as many there, 1 when the device
+    /// fails.
+    pub fn write_at(&mut self, start: usize, data: &[T]) -> Result<()> {
+        self.check_range("write_at", start, data.len())?;
+        // Devices copy words: of a word that elements before `start` share, the first part is read
+        // and written again.
+        let (size, offset) = (size_of::<T>(), start * size_of::<T>());
+        let skip = offset % 4 / size;
+        if skip == 0 {
+            return self.memory.write_at(offset, dtype::as_bytes(data));
+        }
+        let mut whole = vec![T::default(); skip];
+        self.memory.read_at(offset - skip * size, dtype::as_bytes_mut(&mut whole))?;
+        whole.extend_from_slice(data);
+        self.memory.write_at(offset - skip * size, dtype::as_bytes(&whole))
+    }
+
     /// Waits for the queue of the handle that allocated the buffer, and copies
     /// all elements to the host.
     ///
@@ -94,15 +115,7 @@ impl<T: Element> Buffer<T> {
     /// Status 11 where the buffer has fewer than `data.len()` elements from `start` on, 1 when
     /// the device fails.
     pub fn read(&self, start: usize, data: &mut [T]) -> Result<()> {
-        if start.checked_add(data.len()).is_none_or(|end| end > self.len) {
-            return Err(Error::Argument {
-                status: Status::BadTensorShape,
-                operator: "read",
-                argument: "data",
-                value: format!("{} elements from element {start} on", data.len()),
-                expected: format!("at most the {} of the buffer", self.len).into(),
-            });
-        }
+        self.check_range("read", start, data.len())?;
         // Devices copy from a multiple of 4 bytes on. If the first element does not start at one,
         // the copy starts at the multiple of 4 before it.
         let (size, offset) = (size_of::<T>(), start * size_of::<T>());
@@ -114,6 +127,20 @@ impl<T: Element> Buffer<T> {
         self.memory.read_at(offset - skip * size, dtype::as_bytes_mut(&mut whole))?;
         data.copy_from_slice(&whole[skip..]);
         Ok(())
+    }
+
+    /// Refuses elements that the buffer does not hold.
+    fn check_range(&self, operator: &'static str, start: usize, count: usize) -> Result<()> {
+        if start.checked_add(count).is_some_and(|end| end <= self.len) {
+            return Ok(());
+        }
+        Err(Error::Argument {
+            status: Status::BadTensorShape,
+            operator,
+            argument: "data",
+            value: format!("{count} elements from element {start} on"),
+            expected: format!("at most the {} of the buffer", self.len).into(),
+        })
     }
 }
 
