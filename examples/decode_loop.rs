@@ -68,7 +68,7 @@ struct Drafter {
 enum Operator {
     None,
     Lookup(Descriptor<PromptLookup>),
-    Suffix(Descriptor<SuffixLookup>),
+    Suffix(Box<Descriptor<SuffixLookup>>),
 }
 
 impl Drafter {
@@ -89,7 +89,7 @@ impl Drafter {
                 let tensors = params.tensors(DType::I32, 1, MOST, MAX_DRAFT).parents(parents);
                 let tensors = tensors.corpus(corpus.tokens_desc());
                 let tensors = tensors.corpus_length(corpus.length_desc()).flags(flags);
-                Operator::Suffix(handle.create(&params, &tensors)?)
+                Operator::Suffix(Box::new(handle.create(&params, &tensors)?))
             }
         };
         let workspace = match &operator {

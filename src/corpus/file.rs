@@ -16,7 +16,7 @@ const HEAD: usize = 24;
 const CHECKSUM: usize = 4;
 
 /// The error of a file that is not what [`write`] makes.
-fn damaged(path: &Path, found: String, expected: String) -> Error {
+fn damaged(path: &Path, found: &str, expected: String) -> Error {
     Error::Argument {
         status: Status::BadParam,
         operator: "Corpus",
@@ -39,27 +39,27 @@ pub(super) fn read<T: CorpusToken>(device: Device, path: &Path) -> Result<Vec<T>
     let mut head = [0; HEAD];
     if size < (HEAD + CHECKSUM) as u64 {
         let expected = format!("a corpus, which has {} bytes at least", HEAD + CHECKSUM);
-        return Err(damaged(path, format!("{size} bytes"), expected));
+        return Err(damaged(path, &format!("{size} bytes"), expected));
     }
     file.read_exact(&mut head).map_err(io)?;
     if head[..8] != *MAGIC {
         let expected = "a corpus, which begins with SPECCORP".to_owned();
-        return Err(damaged(path, "another kind of file".to_owned(), expected));
+        return Err(damaged(path, "another kind of file", expected));
     }
     let word = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("4 bytes"));
     let (version, width) = (word(8), word(12));
     if version != VERSION {
-        return Err(damaged(path, format!("version {version}"), format!("version {VERSION}")));
+        return Err(damaged(path, &format!("version {version}"), format!("version {VERSION}")));
     }
     if width as usize != size_of::<T>() {
         let expected = format!("tokens of {} bytes ({})", size_of::<T>(), T::DTYPE);
-        return Err(damaged(path, format!("tokens of {width} bytes"), expected));
+        return Err(damaged(path, &format!("tokens of {width} bytes"), expected));
     }
     let count = u64::from_le_bytes(head[16..].try_into().expect("8 bytes"));
     let expected = count.saturating_mul(width.into()).saturating_add((HEAD + CHECKSUM) as u64);
     if size != expected || count > MOST as u64 {
         let expected = format!("{expected} bytes for {count} tokens, at most {MOST}");
-        return Err(damaged(path, format!("{size} bytes"), expected));
+        return Err(damaged(path, &format!("{size} bytes"), expected));
     }
     let mut tokens = vec![T::default(); count as usize];
     file.read_exact(dtype::as_bytes_mut(&mut tokens)).map_err(io)?;
@@ -68,7 +68,7 @@ pub(super) fn read<T: CorpusToken>(device: Device, path: &Path) -> Result<Vec<T>
     let (found, expected) = (checksum(&head, &tokens), u32::from_le_bytes(sum));
     if found != expected {
         let expected = format!("the checksum {expected:#010x} that the file has");
-        return Err(damaged(path, format!("contents of checksum {found:#010x}"), expected));
+        return Err(damaged(path, &format!("contents of checksum {found:#010x}"), expected));
     }
     tokens.iter_mut().for_each(|token| *token = token.little_endian());
     Ok(tokens)
