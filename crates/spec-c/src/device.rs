@@ -120,6 +120,9 @@ pub unsafe extern "C" fn spec_devices(
 /// On CUDA, retains the primary context, which CUDA's runtime and PyTorch use too.
 /// Opening a device again is cheap and gives another handle with a queue of its own.
 ///
+/// Where the call fails, `*handle` is NULL, whatever it was: a handle that is still open
+/// has to be kept elsewhere.
+///
 /// # Errors
 /// Status 3 for a name that is none, 4 for a null pointer, 6 where there is no such
 /// device, 8 where it is too old, 1 where it fails.

@@ -290,3 +290,57 @@ fn wrong_memory_on_wgpu() {
         ok(spec_close(handle));
     }
 }
+
+/// An output in the memory of another argument or of the workspace is refused, on a device with
+/// addresses; neighbours are not.
+#[test]
+fn overlapping_outputs_are_refused() {
+    let handle = open("cpu").unwrap();
+    let tensor = |rows, cols| spec_tensor {
+        dtype: SPEC_DTYPE_I32,
+        rank: 2,
+        shape: [rows, cols, 0, 0],
+        strides: [0; 4],
+    };
+    let params = params_of(&DeduplicateTopk::new().mtp_step(2));
+    let mut tensors = Struct::new(3, spec_tensor::default());
+    tensors.fields[..2].copy_from_slice(&[tensor(2, 4), tensor(1, 8)]);
+    let (mut descriptor, mut bytes) = (std::ptr::null_mut(), 0);
+    // 8 numbers of `indices`, 8 of `unique`, and what is behind them.
+    let mut memory = [0i32; 64];
+    // SAFETY: all memory of the call is in `memory`, or it is refused.
+    unsafe {
+        ok(operators::deduplicate_topk::create(handle, params.at(), tensors.at(), &mut descriptor));
+        ok(spec_workspace_size(descriptor, &mut bytes));
+        let first = memory.as_mut_ptr();
+        let mut workspace = vec![0u64; bytes.div_ceil(8) + 8];
+        let call = |unique: *mut i32, at: *mut c_void| {
+            let mut buffers = Struct::new(3, std::ptr::null_mut());
+            buffers.fields[..2].copy_from_slice(&[first.cast(), unique.cast()]);
+            let none = std::ptr::null_mut();
+            operators::deduplicate_topk::calculate(descriptor, at, bytes, buffers.at(), none)
+        };
+        let own = workspace.as_mut_ptr().cast();
+        for within in [0, 1, 7] {
+            assert_eq!(call(first.add(within), own), SPEC_STATUS_BAD_PARAM, "{}", last());
+            assert!(last().contains("`unique` is in the memory of `indices`"), "{}", last());
+        }
+        ok(call(first.add(8), own));
+        if bytes > 0 {
+            assert_eq!(call(first.add(8), first.add(12).cast()), SPEC_STATUS_BAD_PARAM);
+            assert!(last().contains("workspace"), "{}", last());
+        }
+        ok(spec_destroy(descriptor));
+        ok(spec_close(handle));
+    }
+}
+
+/// A failed `spec_open` leaves no handle behind that somebody could take for an open one.
+#[test]
+fn a_failed_open_leaves_null() {
+    let mut handle = std::ptr::dangling_mut();
+    // SAFETY: text that ends with a zero, and a place.
+    let status = unsafe { spec_open(c"toaster".as_ptr(), &mut handle) };
+    assert_eq!(status, SPEC_STATUS_BAD_PARAM);
+    assert!(handle.is_null());
+}
