@@ -91,8 +91,8 @@ REPLACEMENTS = (
             ("routers", "topk_hash_softplus_sqrt", "0.24"),
             ("routers", "grouped_topk", "0.24"),
             ("align", "moe_align_block_size", "0.24"),
-            ("indexer", "top_k_per_row_prefill", "0.33"),
-            ("indexer", "top_k_per_row_decode", "0.33"),
+            ("indexer", "top_k_per_row_prefill", "0.24"),
+            ("indexer", "top_k_per_row_decode", "0.24"),
         )
     ),
     *(

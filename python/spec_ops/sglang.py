@@ -205,10 +205,25 @@ def topk_sigmoid(
     gating_output: torch.Tensor,
     renormalize: bool = False,
     correction_bias: torch.Tensor | None = None,
+    routed_scaling_factor: float = 1.0,
+    num_fused_shared_experts: int = 0,
 ) -> None:
-    """As `sgl_kernel.topk_sigmoid`: writes the first two."""
-    options = {"renormalize": renormalize, "bias": correction_bias, "scoring": "sigmoid"}
-    engines.route(gating_output, topk_weights, topk_ids, **options)
+    """As `sgl_kernel.topk_sigmoid` and `sglang.kernels.ops.moe.moe_topk_sigmoid.topk_sigmoid`:
+    writes the first two. The factor is used where weights are renormalized."""
+    shared = num_fused_shared_experts
+    functions.topk_router(
+        gating_output,
+        topk=topk_weights.shape[1] - shared,
+        scoring="sigmoid",
+        renormalize=renormalize,
+        scale=routed_scaling_factor if renormalize else 1.0,
+        shared_experts=shared,
+        bias=correction_bias,
+        out=(topk_weights, topk_ids),
+    )
+    if shared and not renormalize:
+        routed = topk_weights[:, :-shared].sum(dim=1, keepdim=True)
+        topk_weights[:, -shared:] = routed / routed_scaling_factor
 
 
 def moe_fused_gate(scores: torch.Tensor, bias: torch.Tensor | None, *args: Any, **kwargs: Any) -> Any:

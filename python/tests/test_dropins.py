@@ -89,6 +89,19 @@ def test_softcapped_gates():
     torch.testing.assert_close(weights, right, atol=2e-5, rtol=0)
 
 
+@pytest.mark.parametrize("renormalize", [False, True])
+def test_sigmoid_gate_with_a_shared_expert(renormalize):
+    """The shared expert's weight is the routed sum over the factor, before all are divided."""
+    logits, bias = torch.randn(7, 16), torch.rand(16)
+    weights, ids = torch.empty(7, 4), torch.empty(7, 4, dtype=torch.int32)
+    sglang.topk_sigmoid(weights, ids, logits, renormalize, bias, 2.5, 1)
+    right, best = plain_router(logits, bias, 3, "sigmoid", renormalize=False)
+    total = right.sum(1, keepdim=True)
+    right = torch.cat([right, total / 2.5], dim=1) * (2.5 / total if renormalize else 1)
+    assert torch.equal(ids[:, :3].long(), best) and (ids[:, 3] == 16).all()
+    torch.testing.assert_close(weights, right, atol=2e-5, rtol=0)
+
+
 @pytest.mark.parametrize("on_output", [False, True])
 @pytest.mark.parametrize("shared", [0, 1])
 def test_fused_gates(on_output, shared):

@@ -98,7 +98,7 @@ def test_vllm_rejection_sampler(tmp_path):
 #: synthetic acceptance, block verification, watermarks, batched alignment), what compares two of
 #: vLLM's own kernels, and sizes that take minutes on a CPU.
 VLLM = {
-    "kernels/moe/test_moe_align_block_size.py": (203, "not batched and not 2256 and not 4096"),
+    "kernels/moe/test_moe_align_block_size.py": (223, "not batched and not 2256 and not 4096"),
     "kernels/moe/test_fused_topk.py": (468, ""),
     "kernels/moe/test_grouped_topk.py": (69, "single_group and not nonfinite"),
     "v1/sample/test_sampler.py": (45, ""),

@@ -115,7 +115,14 @@ def accepts(ours, names):
         taken = [name for name, one in parameters.items() if one.kind is not one.VAR_KEYWORD]
         taken = [name for name in taken if parameters[name].kind is not inspect.Parameter.VAR_POSITIONAL]
         return taken[: len(names)] == names[: len(taken)]
-    return list(parameters)[: len(names)] == names
+    by_name = [name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY]
+    by_position = [name for name in parameters if name not in by_name]
+    if by_name and len(names) > len(by_position):
+        names, last = names[: len(by_position)], names[len(by_position) :]
+        if not set(last) <= set(by_name):
+            return False
+    left = [one for name, one in parameters.items() if name not in names]
+    return by_position[: len(names)] == names and all(one.default is not one.empty for one in left)
 
 
 VERSIONS = ["0.24.0", "0.26.0", "0.27.1", "0.28.0", "0.29.0", "0.30.0", "0.31.0", "0.32.0", "0.33.0"]
@@ -343,7 +350,7 @@ def test_sglang_penalties():
         kind = next(v for k, v in vars(module).items() if k.startswith("Batched") and "Penalizer" in k
                     and getattr(v, "__module__", "") == module.__name__)
         class Orchestrator(SimpleNamespace):
-            """What weak references are made to."""
+            pass  # weak references are made to it
         orchestrator = Orchestrator(reqs=lambda: reqs, device="cpu", vocab_size=vocab)
         penalizer = kind(orchestrator)
         penalizer._prepare()
