@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from ._errors import ArgumentError
 
-__all__ = ["REPLACEMENTS", "VERSIONS", "Replacement", "check", "install", "replacements"]
+__all__ = ["REPLACEMENTS", "Replacement", "VERSIONS", "check", "install", "replacements"]
 
 #: The versions of each engine whose sources were read: the first and the last.
 VERSIONS = {"vllm": ("0.24", "0.33"), "sglang": ("0.5.23", "0.5.23")}

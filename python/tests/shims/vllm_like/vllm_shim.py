@@ -77,6 +77,7 @@ class Speculator(spec_ops.vllm_v2.Drafter):
     def __init__(self, config, device, states):
         super().__init__(config, device, states)
         self.max_num_reqs = config.scheduler_config.max_num_seqs
+        self.n_blocks = 1  # of a kernel that is not here
 
 
 def identity(*_, **__):
@@ -101,6 +102,7 @@ KNOWN = {
         name: type(name, (Fields,), {})
         for name in ("ModelConfig", "SchedulerConfig", "SpeculativeConfig", "VllmConfig")
     },
+    "vllm.envs": {},
     "vllm.forward_context": {
         "is_forward_context_available": bool, "get_forward_context": MagicMock()
     },
