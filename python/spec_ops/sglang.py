@@ -26,6 +26,7 @@ from .flashinfer import (
 )
 
 __all__ = [
+    "apply_token_bitmask_inplace_cuda",
     "fast_topk_transform_fused",
     "fast_topk_transform_ragged_fused",
     "fast_topk_v2",
@@ -319,6 +320,24 @@ def _fused_gate(
         bits = weights.bfloat16().view(torch.int16).to(torch.int32) & 0xFFFF
         packed_out.copy_(indices << 16 | bits)
     return weights, indices
+
+
+def apply_token_bitmask_inplace_cuda(
+    logits: torch.Tensor, bitmask: torch.Tensor, indices: Any = None
+) -> None:
+    """As `sgl_kernel.apply_token_bitmask_inplace_cuda`: in logits ``[rows, vocab]`` or ``[vocab]``
+    what a row's bits do not allow becomes negative infinity; with `indices`, in these rows alone."""
+    rows, bits = (logits, bitmask) if logits.dim() == 2 else (logits[None], bitmask.view(1, -1))
+    if indices is not None:
+        index = torch.as_tensor(indices, device=logits.device).long()
+        rows, bits = rows[index], bits[index]
+    words = -(-rows.shape[1] // 32)
+    kept = engines.kept_tokens(rows, None, None, mask=bits[:, :words].contiguous())
+    # A row that allows nothing keeps nothing, though one token would be sampled from it.
+    kept &= (bits[:, :words] != 0).any(dim=1, keepdim=True)
+    rows.masked_fill_(~kept, float("-inf"))
+    if indices is not None:
+        logits[index] = rows
 
 
 def fast_topk_v2(

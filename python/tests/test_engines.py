@@ -1,7 +1,7 @@
 """Tests of the engines, with this library in the place of their kernels.
 
 Their files are not here: `SPEC_FASTDEPLOY_TESTS` is the folder of `test_ngram_gpu_kernel.py`,
-`SPEC_SGLANG_TESTS` that of `test_eagle_utils.py`, `SPEC_VLLM_DIR` a checkout of vLLM (or its
+`SPEC_SGLANG_TESTS` one with those of `sgl-kernel/tests` and of its `speculative`, `SPEC_VLLM_DIR` a checkout of vLLM (or its
 source distribution). How many cases ran is asserted, so that none is lost. Where there is no GPU,
 what the files ask to be on one is on the CPU.
 """
@@ -66,10 +66,35 @@ def test_fastdeploy_ngram(tmp_path):
     run(tmp_path, file, "fastdeploy_like", 8, "-k", "not latency and not large_batch")
 
 
-def test_sglang_tree(tmp_path):
+#: SGLang's files, how many cases run, and which. Left out: thresholds below 1, which have no equal,
+#: another kernel of the same file, sizes that take minutes on a CPU, and alignment of several tokens:
+#: the picks there have a stride, which SGLang's kernels do not look at.
+SGLANG = {
+    "test_apply_token_bitmask_inplace.py": (1, ""),
+    "test_eagle_utils.py": (1, ""),
+    "test_moe_align.py": (6, "32-1-1-64 or 64-1-8-64 or 128-1-64-64"),
+    "test_moe_fused_gate.py": (342, "not 65536 and not 32768 and not 16384"),
+    "test_moe_topk_sigmoid.py": (774, ""),
+    "test_moe_topk_softmax.py": (738, ""),
+    "test_sampling.py": (32, "111 and not 989 and not 500"),
+    "test_speculative_sampling.py": (1, "not 0-0"),
+    "test_topk.py": (42, "not 256 and not 4096"),
+}
+
+
+@pytest.mark.parametrize("name", SGLANG)
+def test_sglang(tmp_path, name, monkeypatch):
+    """SGLang's own tests of its kernels, with this library's functions in their place. What it
+    compares alignment with is a kernel in Triton, which runs on the CPU too, slowly."""
     need("torch")
-    file = folder("SPEC_SGLANG_TESTS") / "test_eagle_utils.py"
-    run(tmp_path, file, "sglang_like", 1)
+    if name == "test_moe_align.py":
+        need("triton")
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    passes, words = SGLANG[name]
+    files = folder("SPEC_SGLANG_TESTS")
+    file = files / name if (files / name).exists() else files / "speculative" / name
+    plugin = ["-p", "stable_topk"]
+    run(tmp_path, file, "sglang_like", passes, *plugin, *(["-k", words] if words else []))
 
 
 def test_vllm_rejection_sampler(tmp_path):

@@ -8,6 +8,7 @@ import os
 from types import SimpleNamespace
 from unittest.mock import MagicMock
 
+import stable_topk  # noqa: F401
 import stand_ins
 import torch
 
@@ -144,16 +145,6 @@ KNOWN = {
 
 
 stand_ins.install({"vllm", "tests"}, os.environ["SPEC_VLLM_DIR"], REAL, KNOWN)
-
-
-def topk(x, k, dim=-1, **_):
-    """`torch.topk` with the lower index first among equals, which torch leaves open: references
-    that choose by it have ties in numbers of 16 bits."""
-    values, indices = x.sort(dim=dim, descending=True, stable=True)
-    return torch.return_types.topk((values.narrow(dim, 0, k), indices.narrow(dim, 0, k)))
-
-
-torch.topk = topk
 
 
 def expand_batch_to_tokens(x, cu_num_tokens, num_tokens, replace_from=0, replace_to=0):
