@@ -1,12 +1,8 @@
 """vLLM's drafts, samplers, penalties, routers and top-k, in vLLM's own signatures.
 
-The rejection sampler takes the place of the function that vLLM's calls::
-
-    import spec_ops.vllm
-    spec_ops.vllm.install()
-
-Each function has the name and the arguments of vLLM's, and its docstring says of which. For
-vLLM's second model runner, its default, see :mod:`spec_ops.vllm_v2`, which needs no such call.
+Each function has the name and the arguments of vLLM's, and its docstring says of which. They take
+the place of vLLM's where ``SPEC_OPS_VLLM`` names them, in both model runners: see
+:mod:`spec_ops.vllm_v2`, which has what only the second model runner calls.
 """
 
 from __future__ import annotations
@@ -28,7 +24,6 @@ __all__ = [
     "apply_penalties",
     "apply_top_k_top_p",
     "grouped_topk",
-    "install",
     "moe_align_block_size",
     "rejection_sample",
     "top_k_per_row_decode",
@@ -524,15 +519,3 @@ def _top_k(
 ) -> None:
     found = functions.indexer_topk(logits[:rows], k=k, **ranges).indices
     indices[:rows, :k].copy_(found)
-
-
-def install() -> None:
-    """Makes vLLM's rejection sampler call :func:`rejection_sample`. Needs a version whose
-    function takes `target_logits` (those before it took probabilities)."""
-    import inspect
-
-    from vllm.v1.sample import rejection_sampler
-
-    if "target_logits" not in inspect.signature(rejection_sampler.rejection_sample).parameters:
-        raise NotImplementedError("this vLLM samples from probabilities, not from logits")
-    rejection_sampler.rejection_sample = rejection_sample

@@ -273,7 +273,8 @@ def test_filters():
     torch.testing.assert_close(flashinfer.softmax(logits, 0.5), (logits / 0.5).softmax(-1))
     # What is very unlikely is kept where nothing says otherwise.
     far = torch.tensor([[0.0, -200.0, -100.0]])
-    assert torch.equal(vllm.apply_top_k_top_p(far.clone(), torch.tensor([3]), None), far)
+    for share in (None, torch.tensor([1.0])):
+        assert torch.equal(vllm.apply_top_k_top_p(far.clone(), torch.tensor([3]), share), far)
     both = (only_k > float("-inf")) & (only_p > float("-inf"))
     first = right > float("-inf")
     assert (both != first).any()

@@ -315,19 +315,19 @@ fn overlapping_outputs_are_refused() {
         let first = memory.as_mut_ptr();
         let mut workspace = vec![0u64; bytes.div_ceil(8) + 8];
         let call = |unique: *mut i32, at: *mut c_void| {
-            let mut buffers = Struct::new(3, std::ptr::null_mut());
+            let none: *mut c_void = std::ptr::null_mut();
+            let mut buffers = Struct::new(3, none);
             buffers.fields[..2].copy_from_slice(&[first.cast(), unique.cast()]);
-            let none = std::ptr::null_mut();
             operators::deduplicate_topk::calculate(descriptor, at, bytes, buffers.at(), none)
         };
         let own = workspace.as_mut_ptr().cast();
         for within in [0, 1, 7] {
-            assert_eq!(call(first.add(within), own), SPEC_STATUS_BAD_PARAM, "{}", last());
+            assert_eq!(call(first.add(within), own), spec_status::SPEC_STATUS_BAD_PARAM, "{}", last());
             assert!(last().contains("`unique` is in the memory of `indices`"), "{}", last());
         }
         ok(call(first.add(8), own));
         if bytes > 0 {
-            assert_eq!(call(first.add(8), first.add(12).cast()), SPEC_STATUS_BAD_PARAM);
+            assert_eq!(call(first.add(8), first.add(12).cast()), spec_status::SPEC_STATUS_BAD_PARAM);
             assert!(last().contains("workspace"), "{}", last());
         }
         ok(spec_destroy(descriptor));
@@ -341,6 +341,6 @@ fn a_failed_open_leaves_null() {
     let mut handle = std::ptr::dangling_mut();
     // SAFETY: text that ends with a zero, and a place.
     let status = unsafe { spec_open(c"toaster".as_ptr(), &mut handle) };
-    assert_eq!(status, SPEC_STATUS_BAD_PARAM);
+    assert_eq!(status, spec_status::SPEC_STATUS_BAD_PARAM);
     assert!(handle.is_null());
 }

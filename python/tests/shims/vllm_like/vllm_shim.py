@@ -160,8 +160,7 @@ def install():
     from vllm.v1.sample.ops import topk_topp_sampler
 
     rejection_sampler.expand_batch_to_tokens = expand_batch_to_tokens
-    spec_ops.vllm.install()
-    assert rejection_sampler.rejection_sample is spec_ops.vllm.rejection_sample
+    rejection_sampler.rejection_sample = spec_ops.vllm.rejection_sample
     global apply_top_k_top_p_pytorch
     apply_top_k_top_p_pytorch = topk_topp_sampler.apply_top_k_top_p_pytorch
     topk_topp_sampler.apply_top_k_top_p_pytorch = spec_ops.vllm.apply_top_k_top_p
