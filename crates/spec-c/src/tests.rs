@@ -233,10 +233,9 @@ fn golden_vectors_on_cuda() {
     golden_vectors_on("cuda");
 }
 
-/// Where memory is an object, what is no such object, too small, or given twice is refused.
-#[test]
-fn wrong_memory_on_wgpu() {
-    let Some(handle) = open("wgpu") else { return };
+/// The parameters and tensors of a `deduplicate_topk` of one request's two rows of four: 8 numbers
+/// each of `indices` and `unique`.
+fn two_rows_of_four() -> (Struct<u64>, Struct<spec_tensor>) {
     let tensor = |rows, cols| spec_tensor {
         dtype: SPEC_DTYPE_I32,
         rank: 2,
@@ -246,6 +245,14 @@ fn wrong_memory_on_wgpu() {
     let params = params_of(&DeduplicateTopk::new().mtp_step(2));
     let mut tensors = Struct::new(3, spec_tensor::default());
     tensors.fields[..2].copy_from_slice(&[tensor(2, 4), tensor(1, 8)]);
+    (params, tensors)
+}
+
+/// Where memory is an object, what is no such object, too small, or given twice is refused.
+#[test]
+fn wrong_memory_on_wgpu() {
+    let Some(handle) = open("wgpu") else { return };
+    let (params, tensors) = two_rows_of_four();
     let (mut descriptor, mut bytes) = (std::ptr::null_mut(), 0);
     let [small, full, other] = [16, 32, 32].map(|bytes| Uploaded::new(handle, &vec![0; bytes]));
     let mut zeros = [0u64; 32];
@@ -296,15 +303,7 @@ fn wrong_memory_on_wgpu() {
 #[test]
 fn overlapping_outputs_are_refused() {
     let handle = open("cpu").unwrap();
-    let tensor = |rows, cols| spec_tensor {
-        dtype: SPEC_DTYPE_I32,
-        rank: 2,
-        shape: [rows, cols, 0, 0],
-        strides: [0; 4],
-    };
-    let params = params_of(&DeduplicateTopk::new().mtp_step(2));
-    let mut tensors = Struct::new(3, spec_tensor::default());
-    tensors.fields[..2].copy_from_slice(&[tensor(2, 4), tensor(1, 8)]);
+    let (params, tensors) = two_rows_of_four();
     let (mut descriptor, mut bytes) = (std::ptr::null_mut(), 0);
     // 8 numbers of `indices`, 8 of `unique`, and what is behind them.
     let mut memory = [0i32; 64];
@@ -322,12 +321,20 @@ fn overlapping_outputs_are_refused() {
         };
         let own = workspace.as_mut_ptr().cast();
         for within in [0, 1, 7] {
-            assert_eq!(call(first.add(within), own), spec_status::SPEC_STATUS_BAD_PARAM, "{}", last());
+            assert_eq!(
+                call(first.add(within), own),
+                spec_status::SPEC_STATUS_BAD_PARAM,
+                "{}",
+                last()
+            );
             assert!(last().contains("`unique` is in the memory of `indices`"), "{}", last());
         }
         ok(call(first.add(8), own));
         if bytes > 0 {
-            assert_eq!(call(first.add(8), first.add(12).cast()), spec_status::SPEC_STATUS_BAD_PARAM);
+            assert_eq!(
+                call(first.add(8), first.add(12).cast()),
+                spec_status::SPEC_STATUS_BAD_PARAM
+            );
             assert!(last().contains("workspace"), "{}", last());
         }
         ok(spec_destroy(descriptor));

@@ -203,7 +203,8 @@ fn a_refusal_says_the_name() {
     if std::env::var_os(ASKED).is_some() {
         // SAFETY: the library is this package's own, and the function takes no arguments.
         unsafe {
-            let library = libloading::Library::new(program.with_file_name("libinfiniop.so")).unwrap();
+            let library =
+                libloading::Library::new(program.with_file_name("libinfiniop.so")).unwrap();
             let gemm = library.get::<unsafe extern "C" fn() -> i32>(b"infiniopGemm").unwrap();
             assert_eq!(gemm(), Status::NotImplemented.code());
         }
