@@ -120,7 +120,8 @@ def _speculator(kind: type[Drafter], vllm_config: Any, device: Any, req_states: 
     if not vllm_config.speculative_config.use_ngram():
         from . import engines
 
-        original = engines.ORIGINALS["vllm.v1.worker.gpu.spec_decode.init_speculator"]
+        target = "vllm.v1.worker.gpu.spec_decode.init_speculator"
+        original = engines.ORIGINALS.get(target) or engines.resolved(target)
         return original(vllm_config, device, req_states)
     from vllm.v1.worker.gpu.spec_decode.speculator import BaseSpeculator
 

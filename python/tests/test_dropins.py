@@ -629,3 +629,26 @@ def test_sampler_of_the_second_runner():
     assert tokens.dtype == torch.int64 and tokens[1] == logits[1].argmax()
     assert torch.equal(cache[slots.long(), 1, :10], logits)
     assert not cache[:, 0].any() and not cache[1].any() and not cache[:, :, 10:].any()
+
+
+def test_rejection_of_the_second_runner_without_drafts():
+    """Requests with and without drafts in one batch, and a batch in which nobody has any."""
+    torch.manual_seed(14)
+    slots, temperature = torch.tensor([2, 0, 3], dtype=torch.int32), torch.zeros(4)
+    for counts in ([1, 1, 1], [1, 3, 2]):
+        rows = sum(counts)
+        logits = torch.randn(rows, 12)
+        best = logits.argmax(1)
+        cu = torch.tensor([0, *np.cumsum(counts)], dtype=torch.int32)
+        # Each draft is what the target chose on the row before.
+        fed = torch.cat([torch.zeros(1, dtype=torch.int64), best[:-1]])
+        of_row = slots.repeat_interleave(torch.tensor(counts))
+        local = torch.cat([torch.arange(count) for count in counts]).int()
+        sampled, number = vllm_v2.rejection_sample(
+            logits, None, fed, cu, torch.arange(rows), slots, of_row, local, temperature,
+            torch.arange(4), 4,
+        )
+        assert sampled.shape == (3, 5) and number.tolist() == counts
+        for request, (start, end) in enumerate(zip(cu, cu[1:])):
+            right = best[start:end].tolist()
+            assert sampled[request].tolist() == right + [-1] * (5 - len(right))
