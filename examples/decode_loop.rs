@@ -67,7 +67,7 @@ struct Drafter {
 
 enum Operator {
     None,
-    Lookup(Descriptor<PromptLookup>),
+    Lookup(Box<Descriptor<PromptLookup>>),
     Suffix(Box<Descriptor<SuffixLookup>>),
 }
 
@@ -80,7 +80,7 @@ impl Drafter {
             "lookup" => {
                 let params = PromptLookup::default().max_draft(MAX_DRAFT);
                 let tensors = params.tensors(DType::I32, 1, MOST).flags(flags);
-                Operator::Lookup(handle.create(&params, &tensors)?)
+                Operator::Lookup(Box::new(handle.create(&params, &tensors)?))
             }
             _ => {
                 let width = if name == "suffix-tree" { 2 } else { 1 };

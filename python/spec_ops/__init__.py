@@ -14,8 +14,9 @@ where they lie, on the stream that their library works on, without a copy.
 
 Each operator is a function, and a class (:class:`TopkRouter`) whose plans are called: the
 least overhead, for CUDA graphs. :mod:`spec_ops.torch` has them as operators of torch, for
-``torch.compile``; :mod:`spec_ops.vllm` and :mod:`spec_ops.fastdeploy` in these engines' own
-signatures.
+``torch.compile``. :mod:`spec_ops.vllm`, :mod:`spec_ops.sglang`, :mod:`spec_ops.flashinfer` and
+:mod:`spec_ops.fastdeploy` have them in these engines' own signatures, and :mod:`spec_ops.engines`
+says which functions of an engine's version they replace.
 """
 
 import os as _os

@@ -301,6 +301,9 @@ spec_status spec_devices(spec_device *devices, size_t capacity, size_t *count);
  * On CUDA the handle retains the device's primary context, which CUDA's runtime and PyTorch use
  * too. Opening a device again is cheap and makes another handle with a queue of its own.
  *
+ * Where the call fails, `*handle` is NULL, whatever it was: a handle that is still open
+ * has to be kept elsewhere.
+ *
  * # Errors
  * Status 3 for a name that names no device, 4 for a null pointer, 6 if the machine has no such
  * device, 8 if the device is too old, 1 if opening the device fails.

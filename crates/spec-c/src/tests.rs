@@ -235,11 +235,9 @@ fn golden_vectors_on_cuda() {
     golden_vectors_on("cuda");
 }
 
-/// On wgpu, where buffers are `spec_memory` objects, the call refuses pointers to anything else,
-/// objects that are too small, and outputs that are given twice.
-#[test]
-fn wrong_memory_on_wgpu() {
-    let Some(handle) = open("wgpu") else { return };
+/// The parameters and tensors of a `deduplicate_topk` of one request's two rows of four: 8 numbers
+/// each of `indices` and `unique`.
+fn two_rows_of_four() -> (Struct<u64>, Struct<spec_tensor>) {
     let tensor = |rows, cols| spec_tensor {
         dtype: SPEC_DTYPE_I32,
         rank: 2,
@@ -249,6 +247,15 @@ fn wrong_memory_on_wgpu() {
     let params = params_of(&DeduplicateTopk::new().mtp_step(2));
     let mut tensors = Struct::new(3, spec_tensor::default());
     tensors.fields[..2].copy_from_slice(&[tensor(2, 4), tensor(1, 8)]);
+    (params, tensors)
+}
+
+/// On wgpu, where buffers are `spec_memory` objects, the call refuses pointers to anything else,
+/// objects that are too small, and outputs that are given twice.
+#[test]
+fn wrong_memory_on_wgpu() {
+    let Some(handle) = open("wgpu") else { return };
+    let (params, tensors) = two_rows_of_four();
     let (mut descriptor, mut bytes) = (std::ptr::null_mut(), 0);
     let [small, full, other] = [16, 32, 32].map(|bytes| Uploaded::new(handle, &vec![0; bytes]));
     let mut zeros = [0u64; 32];
@@ -293,4 +300,58 @@ fn wrong_memory_on_wgpu() {
         drop([small, full, other]);
         ok(spec_close(handle));
     }
+}
+
+/// An output in the memory of another argument or of the workspace is refused, on a device with
+/// addresses; neighbours are not.
+#[test]
+fn overlapping_outputs_are_refused() {
+    let handle = open("cpu").unwrap();
+    let (params, tensors) = two_rows_of_four();
+    let (mut descriptor, mut bytes) = (std::ptr::null_mut(), 0);
+    // 8 numbers of `indices`, 8 of `unique`, and what is behind them.
+    let mut memory = [0i32; 64];
+    // SAFETY: all memory of the call is in `memory`, or it is refused.
+    unsafe {
+        ok(operators::deduplicate_topk::create(handle, params.at(), tensors.at(), &mut descriptor));
+        ok(spec_workspace_size(descriptor, &mut bytes));
+        let first = memory.as_mut_ptr();
+        let mut workspace = vec![0u64; bytes.div_ceil(8) + 8];
+        let call = |unique: *mut i32, at: *mut c_void| {
+            let none: *mut c_void = std::ptr::null_mut();
+            let mut buffers = Struct::new(3, none);
+            buffers.fields[..2].copy_from_slice(&[first.cast(), unique.cast()]);
+            operators::deduplicate_topk::calculate(descriptor, at, bytes, buffers.at(), none)
+        };
+        let own = workspace.as_mut_ptr().cast();
+        for within in [0, 1, 7] {
+            assert_eq!(
+                call(first.add(within), own),
+                spec_status::SPEC_STATUS_BAD_PARAM,
+                "{}",
+                last()
+            );
+            assert!(last().contains("`unique` is in the memory of `indices`"), "{}", last());
+        }
+        ok(call(first.add(8), own));
+        if bytes > 0 {
+            assert_eq!(
+                call(first.add(8), first.add(12).cast()),
+                spec_status::SPEC_STATUS_BAD_PARAM
+            );
+            assert!(last().contains("workspace"), "{}", last());
+        }
+        ok(spec_destroy(descriptor));
+        ok(spec_close(handle));
+    }
+}
+
+/// A failed `spec_open` leaves no handle behind that somebody could take for an open one.
+#[test]
+fn a_failed_open_leaves_null() {
+    let mut handle = std::ptr::dangling_mut();
+    // SAFETY: text that ends with a zero, and a place.
+    let status = unsafe { spec_open(c"toaster".as_ptr(), &mut handle) };
+    assert_eq!(status, spec_status::SPEC_STATUS_BAD_PARAM);
+    assert!(handle.is_null());
 }

@@ -1,9 +1,24 @@
 //! Functions of InfiniOp that this library does not implement. Programs look the functions up when
-//! they start, so the symbols exist; each function returns status 2, "not implemented".
+//! they start, so the symbols exist; each function writes its name to standard error and returns
+//! status 2, "not implemented".
 //!
 //! The names are those that InfiniCore's Python package of tests looks up.
 
+use std::io::Write as _;
+
 use crate::Code;
+
+/// Says which function is not here, and why; status 2.
+#[cold]
+fn refused(name: &str) -> Code {
+    // Nobody to tell is no reason to fail: standard error may be closed.
+    let _ = writeln!(
+        std::io::stderr(),
+        "{name} is not implemented: this libinfiniop is spec's, which has topkrouter and \
+         topksoftmax, and stands in for InfiniOp's in tests of these two operators"
+    );
+    spec::Status::NotImplemented.code()
+}
 
 /// Exports `infiniop` + name for each function that is listed, and the four functions of each
 /// operator that is listed. The functions declare no parameters: in C's calling conventions the
@@ -33,7 +48,7 @@ macro_rules! missing {
         const _: () = {
             #[unsafe(export_name = $name)]
             extern "C" fn not_implemented() -> Code {
-                spec::Status::NotImplemented.code()
+                refused($name)
             }
         };
     };
