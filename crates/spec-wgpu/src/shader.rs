@@ -34,6 +34,7 @@ pub(crate) use shader;
 
 /// The files that an `//!include` line can name.
 const INCLUDES: &[(&str, &str)] = &[
+    ("adjust_text", include_str!("../shaders/include/adjust_text.wgsl")),
     ("bound", include_str!("../shaders/include/bound.wgsl")),
     ("exact", include_str!("../shaders/include/exact.wgsl")),
     ("floats", include_str!("../shaders/include/floats.wgsl")),
@@ -67,6 +68,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("sampling_row", include_str!("../shaders/include/sampling_row.wgsl")),
     ("scan", include_str!("../shaders/include/scan.wgsl")),
     ("select", include_str!("../shaders/include/select.wgsl")),
+    ("suffix_windows", include_str!("../shaders/include/suffix_windows.wgsl")),
     ("team", include_str!("../shaders/include/team.wgsl")),
     ("u64", include_str!("../shaders/include/u64.wgsl")),
     ("unique_buckets", include_str!("../shaders/include/unique_buckets.wgsl")),

@@ -12,10 +12,9 @@ mod cut;
 mod report;
 mod row;
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rayon::iter::Either;
 use rayon::prelude::*;
 use spec_core::exact::{self, sampling};
 use spec_core::ops::SampleLogits;
@@ -116,15 +115,15 @@ fn run<T: Float, I: Int>(
 ) -> Result<()> {
     let Prepared { plan, workers } = p;
     let (vocab, groups, blocks) = (plan.vocab(), p.groups(), p.blocks());
-    let scratch = (
-        workspace.take::<u64>(workers * vocab)?.par_chunks_mut(vocab),
-        workspace.take::<u64>(workers * blocks)?.par_chunks_mut(blocks),
-        workspace.take::<u32>(workers * vocab)?.par_chunks_mut(vocab),
-        workspace.take::<u32>(workers * vocab)?.par_chunks_mut(vocab),
-        workspace.take::<u32>(workers * groups)?.par_chunks_mut(groups),
-        workspace.take::<u32>(workers * groups)?.par_chunks_mut(groups),
-        workspace.take::<f32>(workers * groups)?.par_chunks_mut(groups),
-    );
+    let scratch = Scratch {
+        order: workspace.take(workers * vocab)?,
+        sums: workspace.take(workers * blocks)?,
+        keys: workspace.take(workers * vocab)?,
+        indices: workspace.take(workers * vocab)?,
+        maxima: workspace.take(workers * groups)?,
+        ranked: workspace.take(workers * groups)?,
+        bounds: workspace.take(workers * groups)?,
+    };
     let sampler = Sampler {
         plan,
         logits: Rows::<T>::new(buffers.logits, plan.logits)?,
@@ -145,84 +144,143 @@ fn run<T: Float, I: Int>(
     };
     // Each worker takes `each` rows, one after the other.
     let each = plan.rows().div_ceil(p.workers);
-    let split = Split { each, workers: p.workers };
-    let outputs = (
-        split.rows(Some(buffers.tokens), Some(plan.tokens))?,
-        split.rows(buffers.probs, plan.probs)?,
-        split.rows(buffers.logprobs, plan.logprobs)?,
-        split.rows(buffers.processed_logprobs, plan.processed_logprobs)?,
-        split.rows(buffers.ranks, plan.ranks)?,
-        split.rows(buffers.top_tokens, plan.top_tokens)?,
-        split.rows(buffers.top_logprobs, plan.top_logprobs)?,
-    );
-    (outputs.into_par_iter(), scratch.into_par_iter()).into_par_iter().enumerate().for_each(
-        |(part, (outputs, scratch))| {
-            let (order, sums, keys, indices, maxima, ranked, bounds) = scratch;
-            let mut scratch = Scratch { keys, indices, maxima, ranked, sums, order, bounds };
-            let (mut tokens, mut probs, mut logprobs, mut processed, mut ranks, mut top, mut tops) =
-                outputs;
-            for i in 0..each.min(plan.rows() - part * each) {
-                let row = part * each + i;
-                let drawn = Drawn { probs: probs.row(i), logprobs: processed.row(i) };
-                let first = sampler.sample(row, &mut scratch, drawn);
-                if let Some(tokens) = tokens.row(i) {
-                    let there = first.iter().map(|&token| token as i32);
-                    let all = there.chain(std::iter::repeat(-1));
-                    tokens.iter_mut().zip(all).for_each(|(to, token)| *to = I::of(token));
-                }
-                if plan.reports() {
-                    let reported = Reported {
-                        logprobs: logprobs.row(i),
-                        ranks: ranks.row(i),
-                        top_tokens: top.row(i),
-                        top_logprobs: tops.row(i),
-                    };
-                    let logits = Logits {
-                        logits: sampler.logits.row(row),
-                        mask: None,
-                        chunk: sampler.chunk,
-                    };
-                    report(&logits, &first, &mut scratch, reported);
-                }
-            }
-        },
-    );
+    let outputs = Outputs::<I> {
+        tokens: Part::new(Some(buffers.tokens), Some(plan.tokens))?,
+        probs: Part::new(buffers.probs, plan.probs)?,
+        logprobs: Part::new(buffers.logprobs, plan.logprobs)?,
+        processed: Part::new(buffers.processed_logprobs, plan.processed_logprobs)?,
+        ranks: Part::new(buffers.ranks, plan.ranks)?,
+        top_tokens: Part::new(buffers.top_tokens, plan.top_tokens)?,
+        top_logprobs: Part::new(buffers.top_logprobs, plan.top_logprobs)?,
+    };
+    let all = Share { workers: 0..p.workers, scratch, outputs };
+    rayon::iter::split(all, |share| share.split(p, each)).for_each(|share| {
+        let Share { workers, scratch, mut outputs } = share;
+        // rayon need not split a share to the end: the first worker then takes all of its rows.
+        let (mut scratch, _) = scratch.split(1, [vocab, blocks, groups]);
+        let first = workers.start * each;
+        for row in first..plan.rows().min(workers.end * each) {
+            sampler.write(row, &mut scratch, outputs.row(row - first));
+        }
+    });
     raise(buffers.flags, sampler.flags.into_inner())
 }
 
-/// How rows are given to workers.
-#[derive(Clone, Copy)]
-struct Split {
-    each: usize,
-    workers: usize,
+/// The rows and the scratch of some workers, which follow one another.
+///
+/// A struct that is split by hand, because parallel iterators over seven outputs, five of which may
+/// be absent, would be compiled once for each combination of outputs.
+struct Share<'a, I> {
+    workers: Range<usize>,
+    scratch: Scratch<'a>,
+    outputs: Outputs<'a, I>,
 }
 
-/// The rows of an output that one worker writes, where the output is asked for.
+impl<I> Share<'_, I> {
+    /// The share in two halves, if it is that of more than one worker. A worker has `each` rows.
+    fn split(self, p: &Prepared, each: usize) -> (Self, Option<Self>) {
+        let Range { start, end } = self.workers;
+        let half = (end - start) / 2;
+        if half == 0 {
+            return (self, None);
+        }
+        let scratch = self.scratch.split(half, [p.plan.vocab(), p.blocks(), p.groups()]);
+        let outputs = self.outputs.split(half * each);
+        let share = |workers, scratch, outputs| Share { workers, scratch, outputs };
+        (
+            share(start..start + half, scratch.0, outputs.0),
+            Some(share(start + half..end, scratch.1, outputs.1)),
+        )
+    }
+}
+
+/// Rows of the outputs that follow one another.
+struct Outputs<'a, I> {
+    tokens: Part<'a, I>,
+    probs: Part<'a, f32>,
+    logprobs: Part<'a, f32>,
+    processed: Part<'a, f32>,
+    ranks: Part<'a, i32>,
+    top_tokens: Part<'a, i32>,
+    top_logprobs: Part<'a, f32>,
+}
+
+/// A row of the outputs.
+struct OutputRow<'a, I> {
+    tokens: Option<&'a mut [I]>,
+    drawn: Drawn<'a>,
+    reported: Reported<'a>,
+}
+
+impl<I> Outputs<'_, I> {
+    /// The first `rows` rows, and those behind.
+    fn split(self, rows: usize) -> (Self, Self) {
+        let (tokens, tokens_behind) = self.tokens.split(rows);
+        let (probs, probs_behind) = self.probs.split(rows);
+        let (logprobs, logprobs_behind) = self.logprobs.split(rows);
+        let (processed, processed_behind) = self.processed.split(rows);
+        let (ranks, ranks_behind) = self.ranks.split(rows);
+        let (top_tokens, top_tokens_behind) = self.top_tokens.split(rows);
+        let (top_logprobs, top_logprobs_behind) = self.top_logprobs.split(rows);
+        (
+            Outputs { tokens, probs, logprobs, processed, ranks, top_tokens, top_logprobs },
+            Outputs {
+                tokens: tokens_behind,
+                probs: probs_behind,
+                logprobs: logprobs_behind,
+                processed: processed_behind,
+                ranks: ranks_behind,
+                top_tokens: top_tokens_behind,
+                top_logprobs: top_logprobs_behind,
+            },
+        )
+    }
+
+    fn row(&mut self, row: usize) -> OutputRow<'_, I> {
+        OutputRow {
+            tokens: self.tokens.row(row),
+            drawn: Drawn { probs: self.probs.row(row), logprobs: self.processed.row(row) },
+            reported: Reported {
+                logprobs: self.logprobs.row(row),
+                ranks: self.ranks.row(row),
+                top_tokens: self.top_tokens.row(row),
+                top_logprobs: self.top_logprobs.row(row),
+            },
+        }
+    }
+}
+
+/// Rows of one output that follow one another, where the output is asked for.
 struct Part<'a, U> {
     data: Option<&'a mut [U]>,
     stride: usize,
     cols: usize,
 }
 
-impl<U> Part<'_, U> {
+impl<'a, U> Part<'a, U> {
+    fn new(view: Option<ViewMut<'a>>, matrix: Option<Matrix>) -> Result<Self>
+    where
+        U: Element,
+    {
+        Ok(match (view, matrix) {
+            (Some(view), Some(matrix)) => {
+                Part { data: Some(slice_mut(view)?), stride: matrix.row_stride, cols: matrix.cols }
+            }
+            _ => Part { data: None, stride: 0, cols: 0 },
+        })
+    }
+
+    /// The first `rows` rows, and those behind.
+    fn split(self, rows: usize) -> (Self, Self) {
+        let Part { data, stride, cols } = self;
+        // There may be no gap behind the last row.
+        let halves = data.map(|data| data.split_at_mut(data.len().min(rows * stride)));
+        let (data, behind) = halves.unzip();
+        (Part { data, stride, cols }, Part { data: behind, stride, cols })
+    }
+
     fn row(&mut self, row: usize) -> Option<&mut [U]> {
         self.data.as_mut().map(|data| &mut data[row * self.stride..][..self.cols])
-    }
-}
-
-impl Split {
-    fn rows<U: Element>(
-        self,
-        view: Option<ViewMut<'_>>,
-        matrix: Option<Matrix>,
-    ) -> Result<impl IndexedParallelIterator<Item = Part<'_, U>>> {
-        let (Some(view), Some(matrix)) = (view, matrix) else {
-            let none = |_| Part { data: None, stride: 0, cols: 0 };
-            return Ok(Either::Right((0..self.workers).into_par_iter().map(none)));
-        };
-        let (stride, cols) = (matrix.row_stride.max(matrix.cols), matrix.cols);
-        let parts = slice_mut(view)?.par_chunks_mut(stride * self.each);
-        Ok(Either::Left(parts.map(move |data| Part { data: Some(data), stride, cols })))
     }
 }
 
@@ -284,6 +342,20 @@ impl Drawn<'_> {
 impl<T: Float> Sampler<'_, T> {
     fn flag(&self, bits: u32) {
         self.flags.fetch_or(bits, Ordering::Relaxed);
+    }
+
+    /// Writes the outputs of a row.
+    fn write<I: Int>(&self, row: usize, scratch: &mut Scratch<'_>, outputs: OutputRow<'_, I>) {
+        let first = self.sample(row, scratch, outputs.drawn);
+        if let Some(tokens) = outputs.tokens {
+            let there = first.iter().map(|&token| token as i32);
+            let all = there.chain(std::iter::repeat(-1));
+            tokens.iter_mut().zip(all).for_each(|(to, token)| *to = I::of(token));
+        }
+        if self.plan.reports() {
+            let logits = Logits { logits: self.logits.row(row), mask: None, chunk: self.chunk };
+            report(&logits, &first, scratch, outputs.reported);
+        }
     }
 
     /// The tokens of a row, in the order in which they finish.

@@ -22,7 +22,7 @@ impl Entry {
     }
 }
 
-/// The scratch of one worker.
+/// The scratch of a worker, or of several workers that follow one another.
 pub(super) struct Scratch<'a> {
     /// The keys of the gathered entries; 0 for an entry that was dropped since.
     pub(super) keys: &'a mut [u32],
@@ -38,6 +38,32 @@ pub(super) struct Scratch<'a> {
     pub(super) ranked: &'a mut [u32],
     /// The sum of weights of each block.
     pub(super) sums: &'a mut [u64],
+}
+
+impl Scratch<'_> {
+    /// The scratch of the first `workers` workers, and that of those behind. A row of each worker
+    /// has `vocab` logits in `blocks` blocks and `groups` groups.
+    pub(super) fn split(self, workers: usize, [vocab, blocks, groups]: [usize; 3]) -> (Self, Self) {
+        let (keys, keys_behind) = self.keys.split_at_mut(workers * vocab);
+        let (indices, indices_behind) = self.indices.split_at_mut(workers * vocab);
+        let (maxima, maxima_behind) = self.maxima.split_at_mut(workers * groups);
+        let (order, order_behind) = self.order.split_at_mut(workers * vocab);
+        let (bounds, bounds_behind) = self.bounds.split_at_mut(workers * groups);
+        let (ranked, ranked_behind) = self.ranked.split_at_mut(workers * groups);
+        let (sums, sums_behind) = self.sums.split_at_mut(workers * blocks);
+        (
+            Scratch { keys, indices, maxima, order, bounds, ranked, sums },
+            Scratch {
+                keys: keys_behind,
+                indices: indices_behind,
+                maxima: maxima_behind,
+                order: order_behind,
+                bounds: bounds_behind,
+                ranked: ranked_behind,
+                sums: sums_behind,
+            },
+        )
+    }
 }
 
 /// A row of logits.
