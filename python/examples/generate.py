@@ -270,7 +270,8 @@ class Decoder:
             self.lookup(self.tokens, self.looked_at, **drafts)
         elif self.draft == "model":
             lengths = self.lengths.long()
-            torch.where(self.finished == 0, self.request_of[:, 0], -1, out=self.drafting)
+            running = self.finished == 0
+            self.drafting.copy_(torch.where(running, self.request_of[:, 0], -1))
             # The draft model has not seen the last draft, if all were accepted, nor what follows.
             at = (lengths[:, None] + torch.arange(-2, 0, device=self.device)).clamp_min(0)
             tokens = self.tokens.gather(1, at).long()
@@ -354,8 +355,8 @@ class Decoder:
 
 
 def tiny(seed=0, layers=4, **config):
-    """A Llama model of random weights, and the same model without the second half of its layers,
-    which drafts for it."""
+    """A Llama model of random weights, and the same model without its last layer, which drafts
+    for it."""
     torch.manual_seed(seed)
     sizes = {
         "vocab_size": 512,
@@ -371,7 +372,9 @@ def tiny(seed=0, layers=4, **config):
         "pad_token_id": None,
     } | config
     model = LlamaForCausalLM(LlamaConfig(**sizes)).eval().requires_grad_(False)
-    smaller = LlamaForCausalLM(LlamaConfig(**sizes | {"num_hidden_layers": layers // 2})).eval()
+    # Logits that differ as those of a trained model do: texts then repeat themselves.
+    model.lm_head.weight.mul_(4)
+    smaller = LlamaForCausalLM(LlamaConfig(**sizes | {"num_hidden_layers": layers - 1})).eval()
     smaller.load_state_dict(model.state_dict(), strict=False)
     return model, smaller.requires_grad_(False)
 
