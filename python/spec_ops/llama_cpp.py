@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import time
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,15 +53,22 @@ class Decoder:
     """Writes texts with a ``Llama`` of llama-cpp-python.
 
     `draft` is ``"suffix"``, ``"lookup"`` or ``"none"``; `max_draft` limits the drafts of a run,
-    of which so many are run as pay for their rows. Keep the object: it learns what rows cost, and
-    finds the part of a prompt that the model has computed already. `counted` says what the last
-    text took.
+    of which so many are run as pay for their rows. Keep the object: it learns what rows cost, by
+    `clock` (on a busy machine and with one thread, `time.process_time` is steadier). The part of
+    a prompt that the model has computed already is found again. `counted` says what the last text
+    took.
     """
 
-    def __init__(self, llama: Any, draft: str = "suffix", max_draft: int = 10) -> None:
+    def __init__(
+        self,
+        llama: Any,
+        draft: str = "suffix",
+        max_draft: int = 10,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         import llama_cpp
 
-        self._lib, self._llama = llama_cpp, llama
+        self._lib, self._llama, self._clock = llama_cpp, llama, clock
         self._drafter, self._costs = Drafter(draft, max_draft), Costs()
         if max_draft >= llama.n_batch:
             raise ValueError(f"max_draft is {max_draft}, expected below n_batch, {llama.n_batch}")
@@ -94,6 +102,7 @@ class Decoder:
             self._drafter,
             self._costs,
             max_len,
+            self._clock,
         )
         self.counted = loop.counted
         return loop.run(list(map(int, prompt)))

@@ -11,6 +11,8 @@ which torch's generator gives, and its position, so a text is the same with draf
 from __future__ import annotations
 
 import inspect
+import time
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ._decoding import Counted, Drafter, Loop, Sampling
@@ -36,12 +38,17 @@ class Decoder:
     """A ``custom_generate`` of transformers, for one request at a time.
 
     `draft` is ``"suffix"``, ``"lookup"`` or ``"none"``; `max_draft` limits the drafts of a run,
-    of which so many are run as pay for their rows. Keep the object: it learns what rows cost.
-    `counted` says what the last text took.
+    of which so many are run as pay for their rows. Keep the object: it learns what rows cost, by
+    `clock`. `counted` says what the last text took.
     """
 
-    def __init__(self, draft: str = "suffix", max_draft: int = 10) -> None:
-        self.drafter = Drafter(draft, max_draft)
+    def __init__(
+        self,
+        draft: str = "suffix",
+        max_draft: int = 10,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.drafter, self.clock = Drafter(draft, max_draft), clock
         self.costs = Costs()
         self.counted = Counted()
 
@@ -82,6 +89,7 @@ class Decoder:
             self.drafter,
             self.costs,
             generation_config.max_length,
+            self.clock,
         )
         text = input_ids
         for token in loop.run(input_ids[0].tolist()):
