@@ -112,7 +112,8 @@ def main():
     given = parser.parse_args()
     given.draft = given.draft or ["suffix"]
     ways = (llama_cpp if given.engine == "llama.cpp" else transformers)(given)
-    print(f"{'':<36} {'tokens':>6} {'a run':>6} {'accepted':>9} {'tokens/s':>9} {'faster':>7} by processor")
+    head = f"{'tokens':>6} {'a run':>6} {'accepted':>9} {'tokens/s':>9} {'faster':>7} by processor"
+    print(f"{'':<36} {head}")
     for path in given.prompts:
         text, times = path.read_text(), {name: [] for name in ways}
         found = {}
@@ -133,7 +134,8 @@ def main():
             same = "" if tokens == found[first][0] else "  another text"
             took = f"{'':>6} {'':>9}"
             if counted:
-                took = f"{counted.tokens / counted.runs:6.2f} {counted.accepted:>4}/{counted.drafted:<4}"
+                stood = f"{counted.accepted:>4}/{counted.drafted:<4}"
+                took = f"{counted.tokens / counted.runs:6.2f} {stood}"
             print(
                 f"{path.stem:<9} {name:<26} {len(tokens):>6} {took} {len(tokens) / seconds:9.1f}"
                 f" {faster:7.2f} {cheaper:7.2f}{same}",

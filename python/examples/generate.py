@@ -116,7 +116,9 @@ class Decoder:
     holds stay valid.
     """
 
-    def __init__(self, model, settings, batch, max_len, draft="none", max_draft=0, draft_model=None):
+    def __init__(
+        self, model, settings, batch, max_len, draft="none", max_draft=0, draft_model=None
+    ):
         self.device, self.batch, self.max_len = model.device, batch, max_len
         self.draft, self.max_draft, self.nodes = draft, max_draft, max_draft + 1
         # The drafts of a text that is full lie behind it.
@@ -465,7 +467,8 @@ def prompts_of(given, tokenizer):
         said = [[{"role": "user", "content": text}] for text in texts]
         chat = {"tokenize": False, "add_generation_prompt": True}
         texts = [tokenizer.apply_chat_template(one, **chat) for one in said]
-    return [tokenizer(text, add_special_tokens=not given.chat).input_ids for text in texts] * given.batch
+    special = {"add_special_tokens": not given.chat}
+    return [tokenizer(text, **special).input_ids for text in texts] * given.batch
 
 
 def first_difference(texts, others):
@@ -503,13 +506,13 @@ def main():
         (texts, counts), seconds = timed(work, device, given.turns)
         fresh = sum(len(text) - len(prompt) for text, prompt in zip(texts, prompts))
         runs = sum(counts) if counts else None
-        rows.append({"name": name, "tokens": fresh, "runs": runs, "tokens_per_second": fresh / seconds})
+        row = {"name": name, "tokens": fresh, "runs": runs, "tokens_per_second": fresh / seconds}
+        rows.append(row)
         return texts
 
     def spec(draft, max_draft):
-        decoder = Decoder(
-            model, settings, len(prompts), max_len, draft, max_draft, draft_model
-        )
+        batch = len(prompts)
+        decoder = Decoder(model, settings, batch, max_len, draft, max_draft, draft_model)
         decoder.prepare()
         return lambda: decoder.decode(prompts, given.tokens, given.look_every)
 
@@ -524,9 +527,13 @@ def main():
             padded, _ = spec("none", given.max_draft)()
             found["differs from as many rows without drafts at"] = first_difference(texts, padded)
     if not given.alone:
-        own = lambda **more: (generated(model, prompts, given.tokens, settings, **more), None)  # noqa: E731
+
+        def own(**more):
+            return generated(model, prompts, given.tokens, settings, **more), None
+
         texts = measure("transformers, generate", own)
-        if settings.temperature == 0 and settings.frequency_penalty == settings.presence_penalty == 0:
+        # transformers draws other random numbers, and has no penalties by count.
+        if not (given.temperature or given.frequency_penalty or given.presence_penalty):
             found["generate differs at"] = first_difference(texts, plain)
         if len(prompts) == 1 and given.max_draft:
             drafts = {"prompt_lookup_num_tokens": given.max_draft}

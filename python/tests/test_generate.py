@@ -94,7 +94,8 @@ def test_stop_tokens_end_a_request_and_others_go_on(device, draft):
     assert len(set(map(len, stopped))) > 1 and stopped[0] != texts[0]
     if draft == "none":
         assert runs == [len(text) - len(prompt) for text, prompt in zip(stopped, PROMPTS)]
-    assert made.finished.tolist() == [1 if stop in t[len(p) :] else 2 for t, p in zip(stopped, PROMPTS)]
+    answers = [text[len(prompt) :] for text, prompt in zip(stopped, PROMPTS)]
+    assert made.finished.tolist() == [1 if stop in answer else 2 for answer in answers]
 
 
 def test_batches_follow_each_other(device):

@@ -56,7 +56,11 @@ def generate(prompt=(5, 9, 5, 9, 5), **options):
 GREEDY = {
     "plain": {},
     "penalties": {"repetition_penalty": 1.2, "no_repeat_ngram_size": 4},
-    "lengths and words": {"min_new_tokens": 30, "eos_token_id": [7, 11], "bad_words_ids": [[3], [5, 9]]},
+    "lengths and words": {
+        "min_new_tokens": 30,
+        "eos_token_id": [7, 11],
+        "bad_words_ids": [[3], [5, 9]],
+    },
 }
 
 
@@ -66,7 +70,8 @@ GREEDY = {
 def test_greedy_texts_are_those_of_generate(draft, kind, prompt):
     model()
     options = GREEDY[kind] | {"do_sample": False}
-    assert generate(prompt, **options, custom_generate=decoder(draft)) == generate(prompt, **options)
+    want = generate(prompt, **options)
+    assert generate(prompt, **options, custom_generate=decoder(draft)) == want
 
 
 @pytest.mark.parametrize("draft", ["lookup", "suffix"])
