@@ -1,6 +1,7 @@
 """Times engines with and without this library's drafts, in turns, and compares the texts.
 
     python examples/engines.py llama.cpp --model SmolLM2-135M-Instruct.Q4_1.gguf PROMPT.txt ..
+    python examples/engines.py llama.cpp --model SmolLM2-135M-Instruct.Q4_1.gguf --rows --turns 9
     python examples/engines.py transformers --model SmolLM2-135M-Instruct.Q4_1.gguf PROMPT.txt ..
 
 Each prompt is said in the model's chat template and answered greedily by the engine's own loop
@@ -15,19 +16,36 @@ import time
 from pathlib import Path
 
 
-def llama_cpp(given):
-    """Answers by llama.cpp: functions of a prompt's text that return tokens, by their names."""
+def opened(given):
+    """llama.cpp's model."""
     from llama_cpp import Llama
 
+    threads = {"n_threads": given.threads, "n_threads_batch": given.threads}
+    return Llama(given.model, n_ctx=2048, verbose=False, **threads)
+
+
+def rows(given):
+    """Prints what runs of several rows cost llama.cpp behind a text of five tokens."""
+    from spec_ops.llama_cpp import Decoder
+
+    decoder, first = Decoder(opened(given), "none"), None
+    decoder._forward(list(range(100, 105)), 0, 1)
+    for count in (1, 2, 3, 4, 5, 6, 8, 9, 12, 16):
+        times = []
+        for _ in range(given.turns):
+            start = time.process_time()
+            decoder._forward(list(range(200, 200 + count)), 5, count)
+            times.append(time.process_time() - start)
+        # The least: whatever else the machine does only adds.
+        first = first or min(times)
+        print(f"{count:>3} rows {min(times) * 1e3:7.1f} ms of processor, {min(times) / first:.2f}")
+
+
+def llama_cpp(given):
+    """Answers by llama.cpp: functions of a prompt's text that return tokens, by their names."""
     import spec_ops.llama_cpp
 
-    llama = Llama(
-        given.model,
-        n_ctx=2048,
-        n_threads=given.threads,
-        n_threads_batch=given.threads,
-        verbose=False,
-    )
+    llama = opened(given)
 
     def tokens(text):
         said = f"<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
@@ -102,7 +120,8 @@ def transformers(given):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("engine", choices=["llama.cpp", "transformers"])
-    parser.add_argument("prompts", nargs="+", type=Path, metavar="PROMPT")
+    parser.add_argument("prompts", nargs="*", type=Path, metavar="PROMPT")
+    parser.add_argument("--rows", action="store_true", help="llama.cpp: times runs of rows alone")
     parser.add_argument("--model", required=True)
     parser.add_argument("--tokens", type=int, default=128)
     parser.add_argument("--turns", type=int, default=3)
@@ -110,6 +129,8 @@ def main():
     parser.add_argument("--max-draft", type=int, default=10)
     parser.add_argument("--draft", action="append", choices=["lookup", "suffix"], default=[])
     given = parser.parse_args()
+    if given.rows:
+        return rows(given)
     given.draft = given.draft or ["suffix"]
     ways = (llama_cpp if given.engine == "llama.cpp" else transformers)(given)
     head = f"{'tokens':>6} {'a run':>6} {'accepted':>9} {'tokens/s':>9} {'faster':>7} by processor"

@@ -44,7 +44,7 @@ class Sampling:
 
 @dataclasses.dataclass
 class Counted:
-    """What a text took: runs of the model behind the prompt, and drafts run and accepted."""
+    """What a text took: runs of the model, that of the prompt included, and drafts."""
 
     tokens: int = 0
     runs: int = 0
@@ -88,15 +88,16 @@ class Drafter:
 class Loop:
     """Decodes one request.
 
-    `forward(tokens, place)` runs the model over `tokens`, the first of which stands at `place` of
-    the text, and returns logits `[len(tokens), vocab]` that may be changed. It forgets what
-    earlier runs computed for `place` and for what follows. `array(values, dtype)` makes an array
-    beside the logits.
+    `forward(tokens, place, keep)` runs the model over `tokens`, the first of which stands at
+    `place` of the text, and returns logits `[keep, vocab]` after the last `keep` of them, which
+    may be changed. It forgets what earlier runs computed for `place` and for what follows. The
+    first run is that of the prompt, with `keep` 1. `array(values, dtype)` makes an array beside
+    the logits.
     """
 
     def __init__(
         self,
-        forward: Callable[[list[int], int], Any],
+        forward: Callable[[list[int], int, int], Any],
         array: Callable[[Any, str], Any],
         sampling: Sampling,
         drafter: Drafter,
@@ -174,22 +175,28 @@ class Loop:
         text, stops = self.text[0], self.sampling.stop_tokens
         if length == self.max_len:
             return
-        # All of the prompt but its last token, which the first step runs.
-        if length > 1:
-            self.forward(prompt[:-1], 0)
+        # The prompt runs as engines run it, whole, so that its last token's logits are the same.
+        first = True
+        drafts: list[int] = []
         while length < self.max_len:
             start = self.clock()
-            offered, kind = self.drafter(self.text, length)
-            offered = offered[: self.max_len - length - 1]
-            self.lengths.drafted(length, kind, offered)
-            drafts = offered[: self.lengths.choose(kind, len(offered))]
-            logits = self.forward([int(text[length - 1]), *drafts], length - 1)
+            if first:
+                logits = self.forward(prompt, 0, 1)
+            else:
+                offered, kind = self.drafter(self.text, length)
+                offered = offered[: self.max_len - length - 1]
+                self.lengths.drafted(length, kind, offered)
+                drafts = offered[: self.lengths.choose(kind, len(offered))]
+                tokens = [int(text[length - 1]), *drafts]
+                logits = self.forward(tokens, length - 1, len(tokens))
             chosen = self.choose(logits, len(prompt), length, drafts)
             accepted = 0
             while accepted < len(drafts) and drafts[accepted] == chosen[accepted]:
                 accepted += 1
             emitted = chosen[: accepted + 1]
-            self.costs.record(len(drafts) + 1, self.clock() - start)
+            if not first:
+                self.costs.record(len(drafts) + 1, self.clock() - start)
+            first = False
             self.lengths.settle(len(drafts), accepted)
             self.counted.runs += 1
             self.counted.drafted += len(drafts)

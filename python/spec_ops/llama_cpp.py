@@ -107,28 +107,26 @@ class Decoder:
         self.counted = loop.counted
         return loop.run(list(map(int, prompt)))
 
-    def _forward(self, tokens: list[int], place: int) -> np.ndarray | None:
-        """Logits after each of `tokens`. Those of a prompt, which begins at place 0 and has more
-        tokens than its last, are neither computed nor wanted."""
+    def _forward(self, tokens: list[int], place: int, keep: int) -> np.ndarray:
+        """Logits after the last `keep` of `tokens`, in llama.cpp's own memory."""
         lib, context = self._lib, self._llama.ctx
         cached = _CACHED.setdefault(self._llama, [])
-        prompt = place == 0 and len(tokens) > 1
-        if prompt:
-            # What the cache holds of its beginning stays.
-            pairs = enumerate(zip(tokens, cached))
-            place = next((n for n, (a, b) in pairs if a != b), min(len(tokens), len(cached)))
+        if place == 0:
+            # A prompt: what the cache holds of its beginning stays, but for its last token.
+            pairs = enumerate(zip(tokens[:-keep], cached))
+            same = min(len(tokens) - keep, len(cached))
+            place = next((n for n, (a, b) in pairs if a != b), same)
             tokens = tokens[place:]
         lib.llama_memory_seq_rm(lib.llama_get_memory(context), 0, place, -1)
         cached[place:] = tokens
-        size = self._llama.n_batch
+        size, decides = self._llama.n_batch, len(tokens) - keep
         for start in range(0, len(tokens), size):
-            self._decode(tokens[start : start + size], place + start, logits=not prompt)
-        if prompt:
-            return None
-        shape = len(tokens), self._llama.n_vocab()
-        return np.ctypeslib.as_array(lib.llama_get_logits(context), shape)
+            self._decode(tokens[start : start + size], place + start, decides - start)
+        # The rows of logits of the last batch: all that decide a token, see `max_draft`.
+        return np.ctypeslib.as_array(lib.llama_get_logits(context), (keep, self._llama.n_vocab()))
 
-    def _decode(self, tokens: list[int], place: int, *, logits: bool) -> None:
+    def _decode(self, tokens: list[int], place: int, decides: int) -> None:
+        """Runs one batch; rows from `decides` on get logits."""
         batch = self._batch
         batch.n_tokens = len(tokens)
         for row, token in enumerate(tokens):
@@ -136,7 +134,7 @@ class Decoder:
             batch.pos[row] = place + row
             batch.n_seq_id[row] = 1
             batch.seq_id[row][0] = 0
-            batch.logits[row] = logits
+            batch.logits[row] = row >= decides
         if status := self._lib.llama_decode(self._llama.ctx, batch):
             raise RuntimeError(f"llama_decode returned {status}")
 

@@ -143,11 +143,10 @@ class _Forward:
             raise NotImplementedError("spec_ops.transformers needs a dynamic cache")
         self.model, self.name, self.cache = model, name, cache
         self.cached = 0
-        # Only the logits of rows that decide a token are computed.
-        taken = inspect.signature(model.forward).parameters
-        self.keeps = {"logits_to_keep": 1} if "logits_to_keep" in taken else {}
+        # Only the logits of rows that decide a token are computed, where the model can tell.
+        self.keeps = "logits_to_keep" in inspect.signature(model.forward).parameters
 
-    def __call__(self, tokens: list[int], place: int) -> Any:
+    def __call__(self, tokens: list[int], place: int, keep: int) -> Any:
         import torch
 
         if place < self.cached:
@@ -157,9 +156,7 @@ class _Forward:
                 layer.keys = layer.keys[..., :place, :]
                 layer.values = layer.values[..., :place, :]
         device = self.model.device
-        # The run of the prompt is the only one that begins at place 0 with several tokens; its
-        # logits are not used.
-        keeps = self.keeps if place == 0 else {}
+        keeps = {"logits_to_keep": keep} if self.keeps else {}
         with torch.inference_mode():
             output = self.model(
                 input_ids=torch.tensor([tokens], device=device),
@@ -169,4 +166,4 @@ class _Forward:
                 **{self.name: self.cache},
             )
         self.cached = place + len(tokens)
-        return output.logits[0]
+        return output.logits[0, -keep:]
