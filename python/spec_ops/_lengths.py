@@ -13,7 +13,7 @@ from collections.abc import Sequence
 #: The weight of the newest observation in the moving averages.
 NEWEST = 0.125
 #: The time that drafting may lose before the first token, in runs of one row.
-FIRST = 0.5
+FIRST = 1.0
 #: The additional time that drafting may lose with each token, in runs of one row.
 SHARE = 0.005
 #: The cost of an additional row in runs of one row, before one was measured.
@@ -35,14 +35,15 @@ class Costs:
         self._table[rows] = statistics.median(times)
 
     def of(self, rows: int) -> float:
-        """The cost of a run: as measured, else in a line through what was measured nearest."""
+        """The cost of a run as measured, else estimated from the number of rows measured nearest."""
         first = self._table.get(1)
         others = [n for n in self._table if n > 1]
         if rows == 1 or first is None or not others:
             return 1 + ROW * (rows - 1)
         near = min(others, key=lambda n: abs(n - rows))
         slope = max(self._table[near] / first - 1, 0.0) / (near - 1)
-        return 1 + slope * (rows - 1)
+        # The first additional rows cost about twice as much as the rows behind them.
+        return 1 + slope * (min(rows, near) - 1) + slope / 2 * max(rows - near, 0)
 
 
 class Lengths:
