@@ -234,7 +234,7 @@ fn unique() {
             ("count", BadTensorDtype, |_, t| t.count = TensorDesc::new(DType::U32, [1])),
             ("counts", BadTensorShape, |_, t| t.counts = Some(TensorDesc::new(DType::U64, [1]))),
             ("inverse", BadTensorDtype, |_, t| {
-                t.inverse = Some(TensorDesc::new(DType::U64, [100]))
+                t.inverse = Some(TensorDesc::new(DType::U64, [100]));
             }),
             ("inverse", BadTensorShape, |_, t| t.inverse = Some(TensorDesc::new(I64, [99]))),
             ("inverse", BadTensorStrides, |_, t| {
