@@ -39,7 +39,7 @@ impl Texts {
 
     fn write(&mut self, request: usize, place: usize, tokens: [i64; 3]) {
         let at = (request * LENGTH + place) * 8;
-        let bytes = spec_core::dtype::as_bytes(&tokens);
+        let bytes = dtype::as_bytes(&tokens);
         self.tokens.memory.write_at(at, bytes).expect("a copy to the device");
     }
 
@@ -221,8 +221,7 @@ fn a_corpus_changes_during_replays() {
             graph.replay();
             replays += 1;
             let (drafts, parents, counts) = (drafts.get(), parents.get(), counts.get());
-            for request in 0..BATCH {
-                let count = counts[request];
+            for (request, &count) in counts.iter().enumerate() {
                 assert!((0..=N as i32).contains(&count), "{count} drafts");
                 let row = request * N..request * N + count as usize;
                 assert!(drafts[row.clone()].iter().all(|draft| (0..VOCAB).contains(draft)));
