@@ -128,7 +128,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--max-draft", type=int, default=10)
     parser.add_argument("--draft", action="append", choices=["lookup", "suffix"], default=[])
-    given = parser.parse_args()
+    given = parser.parse_intermixed_args()
     if given.rows:
         return rows(given)
     given.draft = given.draft or ["suffix"]
