@@ -8,7 +8,10 @@ use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use spec::Handle;
-use spec_llm::{Decoded, Drafter, Llama, Request, Result, Sampling, Text, Weights, bench, decode};
+use spec_llm::{
+    Agreement, Decoded, Drafter, Llama, Request, Result, Sampling, Text, Weights, agreement, bench,
+    decode,
+};
 
 /// Writes on with a Llama model: with drafts, and without them to compare.
 #[derive(Parser)]
@@ -35,6 +38,33 @@ enum Command {
         /// How often each prompt is answered in either way.
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
         turns: u16,
+    },
+    /// Measures how often a draft model draws the token that the model draws: by the race, by running
+    /// sums, and what rejection sampling would reach.
+    Agree {
+        #[command(flatten)]
+        model: Model,
+        /// The draft model, of the same vocabulary; the model itself if absent.
+        #[arg(long)]
+        draft_model: Option<PathBuf>,
+        /// How the matrices of the draft model lie in memory.
+        #[arg(long, value_enum, default_value_t = Weights::Q4_0)]
+        draft_weights: Weights,
+        /// Tokens that the model writes after each prompt.
+        #[arg(long, default_value_t = 128)]
+        tokens: usize,
+        /// Temperatures, one table row each.
+        #[arg(long, value_delimiter = ',', default_values_t = [0.5, 1.0, 1.5])]
+        temperature: Vec<f32>,
+        /// Of the likeliest tokens, only as many; 0 is off.
+        #[arg(long, default_value_t = 0)]
+        top_k: i32,
+        /// Of the likeliest tokens, only those that reach this share; 1 is off.
+        #[arg(long, default_value_t = 1.0)]
+        top_p: f32,
+        /// The first of 32 seeds, which writes the text.
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
     },
     /// Times 1 to 16 rows at once, with each type of weights.
     Rows {
@@ -115,7 +145,11 @@ enum DraftKind {
 fn main() -> ExitCode {
     let options = Options::parse();
     let threads = match &options.command {
-        Some(Command::Bench { model, .. } | Command::Rows { model, .. }) => model.threads,
+        Some(
+            Command::Bench { model, .. }
+            | Command::Rows { model, .. }
+            | Command::Agree { model, .. },
+        ) => model.threads,
         None => options.answer.model.threads,
     };
     if let Some(threads) = threads {
@@ -142,6 +176,20 @@ fn run(options: &Options) -> Result<()> {
             compare(model, *tokens, *max_draft, usize::from(*turns))
         }
         Some(Command::Rows { model, turns }) => rows(model, usize::from(*turns)),
+        Some(Command::Agree {
+            model,
+            draft_model,
+            draft_weights,
+            tokens,
+            temperature,
+            top_k,
+            top_p,
+            seed,
+        }) => {
+            let path = draft_model.as_ref().map_or_else(|| model.path(), Ok)?;
+            let sampling = Sampling { temperature: 0.0, top_k: *top_k, top_p: *top_p, seed: *seed };
+            agree(model, (path, *draft_weights), *tokens, temperature, sampling)
+        }
     }
 }
 
@@ -329,6 +377,54 @@ fn compare(model: &Model, tokens: usize, max_draft: usize, turns: usize) -> Resu
             })
         });
         println!("{:#}", Value::Array(rows.collect()));
+    }
+    Ok(())
+}
+
+/// Compares the draws of the model and of a draft model at each temperature.
+fn agree(
+    model: &Model,
+    (draft_path, draft_weights): (&PathBuf, Weights),
+    tokens: usize,
+    temperatures: &[f32],
+    sampling: Sampling,
+) -> Result<()> {
+    let handle = Handle::cpu()?;
+    let longest = bench::PROMPTS.iter().map(|prompt| prompt.2.len()).max().unwrap_or(0);
+    let capacity = longest + 256 + tokens;
+    let (mut target, content) = Llama::open(model.path()?, model.weights, capacity)?;
+    let (mut draft, _) = Llama::open(draft_path, draft_weights, capacity)?;
+    let text = Text::new(&content)?;
+    let mut all = Vec::new();
+    if !model.json {
+        println!("temperature  draws  by the race  by running sums  1 - TV");
+    }
+    for &temperature in temperatures {
+        let sampling = Sampling { temperature, ..sampling };
+        let mut sum = Agreement::default();
+        for (_, _, said) in bench::PROMPTS {
+            let prompt = text.tokens(&text.chat(said)?)?;
+            let text =
+                agreement::measure(&handle, &mut target, &mut draft, &prompt, tokens, sampling)?;
+            sum.add(&text);
+        }
+        let (race, sums, rejection) = (sum.by_race(), sum.by_sums(), sum.by_rejection());
+        if model.json {
+            all.push(json!({
+                "temperature": temperature,
+                "positions": sum.positions,
+                "draws": sum.draws,
+                "race": race,
+                "running_sums": sums,
+                "rejection_sampling": rejection,
+            }));
+        } else {
+            let draws = sum.draws;
+            println!("{temperature:>11}  {draws:>5}  {race:>11.3}  {sums:>15.3}  {rejection:>6.3}");
+        }
+    }
+    if model.json {
+        println!("{:#}", Value::Array(all));
     }
     Ok(())
 }
