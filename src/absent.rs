@@ -1,11 +1,12 @@
-//! What stands in for a backend that was not compiled in.
+//! The type that stands for a backend which was not compiled in.
 
 use spec_core::{
     Backend, Device, DeviceInfo, Error, Kernel, Memory, Operator, QueueId, Result, Status,
     Supports, Timed, Timing,
 };
 
-/// A backend that cannot exist, with every operator.
+/// A backend of which no value can exist. The type implements every operator, so that code which
+/// is generic over all backends compiles without the backend.
 #[derive(Clone, Debug)]
 #[allow(dead_code, reason = "unused when every backend is compiled in")]
 pub enum Absent {}
@@ -42,7 +43,7 @@ impl Absent {
     }
 }
 
-// SAFETY: there is none.
+// SAFETY: no value of the type exists, so no method can be called.
 unsafe impl Backend for Absent {
     fn info(&self) -> &DeviceInfo {
         match *self {}
@@ -69,7 +70,7 @@ unsafe impl Backend for Absent {
     }
 }
 
-// SAFETY: there is none.
+// SAFETY: no value of the type exists, so `prepare` cannot be called.
 unsafe impl<O: Operator> Supports<O> for Absent {
     unsafe fn prepare(&self, _plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
         match *self {}

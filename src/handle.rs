@@ -1,4 +1,4 @@
-//! Picking a device at run time.
+//! [`Handle`]: an open device that is chosen by name at run time.
 
 use std::any::Any;
 use std::str::FromStr;
@@ -8,19 +8,19 @@ use spec_core::{
     Operator, QueueId, Result, Staging, Supports, Timed, Timing,
 };
 
-/// An open device, whichever backend it belongs to.
+/// An open device of any backend.
 ///
-/// Cheap to clone, `Send` and `Sync`. Text names it: `cpu`, `cuda`, `cuda:1`,
-/// `wgpu:0`, or `auto` for the best there is.
+/// A handle is cheap to clone, `Send` and `Sync`. It is parsed from the device's name: `cpu`,
+/// `cuda`, `cuda:1`, `wgpu:0`, or `auto`, which is explained at [`Handle::auto`].
 #[derive(Clone)]
 pub struct Handle(Inner);
 
-/// The devices of one backend, or why there are none.
+/// The devices of one backend, or the reason why the backend has none.
 #[derive(Clone, Debug)]
 pub struct Listing {
     /// The backend's name.
     pub backend: &'static str,
-    /// What is there, or the reason why nothing is.
+    /// The backend's devices, or the error with which the search for devices failed.
     pub devices: Result<Vec<DeviceInfo>>,
 }
 
@@ -33,12 +33,13 @@ pub trait Portable: Operator {
     fn create_on(&self, handle: &Handle, tensors: &Self::Tensors) -> Result<Descriptor<Self>>;
 }
 
-/// Finds the devices of one backend, or why there are none.
+/// A function that finds the devices of one backend.
 type Find = fn() -> Result<Vec<DeviceInfo>>;
 
-/// Lists the backends: a line here is all that the facade needs for one. The function in
-/// brackets finds the GPUs of which `auto` takes the first, in this order; a backend without
-/// one is taken by name alone, or, for the CPU, where there is no GPU.
+/// Implements everything in this module that depends on the list of backends, so that adding a
+/// backend takes one line. A line may name, in brackets, the function that finds the backend's
+/// GPUs: `auto` takes the first GPU, in the order of the list. `auto` never takes a device of a
+/// backend without such a function, except the CPU, which it takes if there is no GPU.
 macro_rules! backends {
     ($( $name:literal: $variant:ident in $module:ident $( ($gpus:ident) )? ),+ $(,)?) => {
         $(
@@ -48,7 +49,7 @@ macro_rules! backends {
             use crate::absent::Absent as $variant;
         )+
 
-        /// What names a device.
+        /// The names that are accepted, for error messages.
         const NAMES: &str =
             concat!("`auto`", $( ", `", $name, "`", )+ " or one of its devices as in `cuda:0`");
 
@@ -64,7 +65,7 @@ macro_rules! backends {
                 }
             }
 
-            /// The backend itself, where it is a `B`: for what only that one can do.
+            /// The handle's backend, if it is a `B`: for functions that only that backend has.
             ///
             /// ```
             /// # fn main() -> spec::Result<()> {
@@ -117,7 +118,8 @@ macro_rules! backends {
             }
         }
 
-        // SAFETY: the queue and the memory are those of the backend inside.
+        // SAFETY: device, queue and memory are those of the inner backend, which is a `Backend`
+        // itself.
         unsafe impl Backend for Handle {
             fn info(&self) -> &DeviceInfo {
                 self.backend().info()
@@ -153,24 +155,27 @@ macro_rules! backends {
         }
 
         impl Handle {
-            /// Times `calls` calls made back to back, `samples` times: seconds a call, as the
-            /// device sees it. Calls run in their timed form only, at least once before the
-            /// first sample, so what they write was written by such a call.
+            /// Takes `samples` samples of the time of a call. Each sample makes `calls` calls back
+            /// to back and divides their time on the device, in seconds, by `calls`. Calls run
+            /// only in the form in which they are timed, for example replayed from a CUDA graph,
+            /// and at least once before the first sample. So the outputs were written by calls in
+            /// that form.
             ///
             /// ```compile_fail,E0133
-            /// // Whoever times vouches for memory that a replay uses again.
+            /// // Timing is unsafe: the caller promises that the memory stays valid for replays.
             /// fn replayed(handle: &spec::Handle, work: &mut dyn spec::Timed) {
             ///     let _ = handle.time(1, 1, work);
             /// }
             /// ```
             ///
             /// # Errors
-            /// Those of the calls, and status 1 when the device fails.
+            /// The errors of the calls, and status 1 when the device fails.
             ///
             /// # Safety
-            /// Calls may be recorded once and replayed: the memory that they use stays where
-            /// it is until this returns ([`Timed::reset`] writes to it, and neither frees nor
-            /// replaces it), and nobody else uses it meanwhile.
+            /// The calls may be recorded once and replayed. So the memory that the calls use must
+            /// stay at its address until this function returns, and nobody else may use that
+            /// memory meanwhile. [`Timed::reset`] may write to the memory, but must neither free
+            /// nor replace it.
             pub unsafe fn time(
                 &self,
                 samples: usize,
@@ -178,15 +183,17 @@ macro_rules! backends {
                 work: &mut dyn Timed,
             ) -> Result<Timing> {
                 match &self.0 {
-                    // SAFETY: the caller promised it of the calls' memory.
+                    // SAFETY: the caller promises that the calls' memory stays at its address and
+                    // is used by nobody else until this returns.
                     $( Inner::$variant(backend) => unsafe { backend.time(samples, calls, work) }, )+
                 }
             }
 
-            /// Bytes a second of a copy in the device's own memory that is too large for its
-            /// caches, bytes read and bytes written added up. Bytes that must move over this
-            /// are the floor of an operator that only moves them. Takes a moment, and memory
-            /// for as long; `None` where it cannot be measured.
+            /// Measures the rate of a copy within the device's own memory, in bytes per second.
+            /// The copy is larger than the device's caches, and the rate counts bytes read and
+            /// bytes written. The bytes that an operator must read and write, divided by this
+            /// rate, are a lower bound of the operator's time. The measurement takes a moment and
+            /// allocates memory for its duration. `None` on a backend that cannot measure it.
             ///
             /// # Errors
             /// Status 1 when the device fails.
@@ -196,9 +203,9 @@ macro_rules! backends {
                 }
             }
 
-            /// Seconds of a call that does nothing: an empty kernel in the harness of
-            /// [`time`](Self::time) (CUDA), an empty submission that is waited for (wgpu);
-            /// `None` where there is nothing to measure.
+            /// Measures the time of a call that does nothing, in seconds: on CUDA an empty kernel,
+            /// timed as [`time`](Self::time) does; on wgpu an empty submission and the wait for
+            /// it. `None` on a backend without such a call.
             ///
             /// # Errors
             /// Status 1 when the device fails.
@@ -209,20 +216,20 @@ macro_rules! backends {
             }
         }
 
-        // SAFETY: the kernel is that of the backend inside.
+        // SAFETY: the inner backend makes the kernel, and its own `Supports` promises the same.
         unsafe impl<O: Operator> Supports<O> for Handle
         where
             $( $variant: Supports<O>, )+
         {
             unsafe fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
                 match &self.0 {
-                    // SAFETY: the caller's.
+                    // SAFETY: the caller promises that `Operator::plan` made the plan.
                     $( Inner::$variant(backend) => unsafe { backend.prepare(plan) }, )+
                 }
             }
         }
 
-        /// Backends of GPUs, each with what finds them.
+        /// The names of the backends with GPUs, each with the function that finds the GPUs.
         const GPUS: &[(&str, Find)] = &[$( $(
             #[cfg(feature = $name)]
             ($name, $module::$gpus),
@@ -230,7 +237,7 @@ macro_rules! backends {
             ($name, || $variant::$gpus($name)),
         )? )+];
 
-        /// Every backend with its devices, or the reason why it has none.
+        /// Lists the devices of every backend, or the reason why the backend has none.
         pub fn devices() -> Vec<Listing> {
             vec![$(
                 Listing {
@@ -252,28 +259,27 @@ backends! {
 }
 
 impl Handle {
-    /// The CPU.
+    /// Opens the CPU.
     ///
     /// # Errors
-    /// Status 6 where the backend was left out of this build, 1 where the system
-    /// starts no threads.
+    /// Status 6 if this build leaves the backend out, 1 if the system cannot start threads.
     pub fn cpu() -> Result<Self> {
         Self::open_named(&DeviceName { backend: "cpu".to_owned(), index: None })
     }
 
-    /// The best device: the first GPU, CUDA's before wgpu's, else the CPU. A software
-    /// renderer is no GPU: it is taken only where its name is given, as in `wgpu:0`.
-    /// [`choose`](Self::choose) says why others were passed over.
+    /// Opens the first GPU, CUDA's before wgpu's, or the CPU on a machine without a GPU. A
+    /// software renderer is not a GPU: it is opened only by its own name, for example `wgpu:0`.
+    /// [`choose`](Self::choose) also gives the reasons why devices were passed over.
     ///
     /// # Errors
-    /// Status 6 where there is nothing at all.
+    /// Status 6 if no GPU can be opened and this build leaves the CPU backend out; otherwise as
+    /// [`cpu`](Self::cpu).
     pub fn auto() -> Result<Self> {
         Self::choose(|_| ())
     }
 
-    /// As [`auto`](Self::auto). `passed_over` is given the reason for each backend
-    /// without a GPU and each GPU that is there and could not be opened. What comes after
-    /// the chosen one is not looked at.
+    /// As [`auto`](Self::auto), and calls `passed_over` with the reason for each backend without a
+    /// GPU and for each GPU that could not be opened. Devices after the chosen one are not tried.
     ///
     /// # Errors
     /// As [`auto`](Self::auto).
@@ -294,22 +300,22 @@ impl Handle {
         Self::cpu()
     }
 
-    /// The device as one writes it: `cuda:0`.
+    /// The device, whose name is written for example `cuda:0`.
     pub fn device(&self) -> Device {
         self.info().device
     }
 
-    /// What is known of the device.
+    /// Properties of the device.
     pub fn info(&self) -> &DeviceInfo {
         self.backend().info()
     }
 
-    /// Creates an operator: checks its parameters against the tensors, plans,
-    /// and makes it ready on this device.
+    /// Creates an operator: checks the operator's parameters against the tensors, makes a plan,
+    /// and prepares the kernel on this device.
     ///
     /// # Errors
-    /// Status 3, 4, 10, 11 or 12 with the argument, its value and what was
-    /// expected; 1 or 8 where the device cannot run it.
+    /// Status 3, 4, 10, 11 or 12 with the argument, its value and the expected value; 2 if the
+    /// backend lacks the operator; 1 or 8 if the device cannot run the operator.
     pub fn create<O: Portable>(&self, operator: &O, tensors: &O::Tensors) -> Result<Descriptor<O>> {
         operator.create_on(self, tensors)
     }
@@ -322,7 +328,7 @@ impl Handle {
         Buffer::allocate(self.backend(), len)
     }
 
-    /// Allocates and fills from host memory.
+    /// Allocates a buffer on the device and copies `data` into it.
     ///
     /// # Errors
     /// Status 1 when there is not enough memory or the device fails.
@@ -332,10 +338,10 @@ impl Handle {
         Ok(buffer)
     }
 
-    /// Moves a buffer that another handle on this device allocated to this
-    /// handle's queue. What is enqueued here from now on runs after what was
-    /// enqueued there so far; without that, two queues would run unordered, so
-    /// this handle's descriptors refuse the other's memory.
+    /// Moves a buffer that another handle on the same device allocated to this handle's queue.
+    /// Work that this handle enqueues from now on runs after the work that the other handle has
+    /// enqueued so far. Two queues run concurrently without an order, so without this call the
+    /// descriptors of this handle refuse the other handle's memory.
     ///
     /// # Errors
     /// Status 3 for memory of another device, 5 for memory of another backend,
@@ -344,10 +350,10 @@ impl Handle {
         buffer.adopted_by(self.backend())
     }
 
-    /// Waits for what was enqueued on the device's own stream.
+    /// Waits for all work that was enqueued on the handle's own queue.
     ///
     /// # Errors
-    /// Status 1 with the device's own words for what failed since the last call.
+    /// Status 1, with the device's own message, if work failed since the last call.
     pub fn synchronize(&self) -> Result<()> {
         self.backend().synchronize()
     }

@@ -5,11 +5,11 @@
 //! sampling, top-k deduplication), mixture-of-experts routing, and the distinct
 //! values of large sets of 64-bit features.
 //!
-//! One contract for all of them, after InfiniOp and CUB: a **descriptor** is
-//! created once from parameters and tensor descriptors and validates
-//! everything; it says how much **workspace** to bring; **call** enqueues
-//! the work on memory and a stream that stay the caller's. A [`Handle`] picks
-//! the device at run time. Integer results are the same bits on each of them.
+//! All operators have the same interface, modelled on InfiniOp and CUB. A **descriptor** is
+//! created once from parameters and tensor descriptors, and validates them. The descriptor states
+//! the size of the **workspace** that a call needs. A **call** enqueues the work on memory and a
+//! stream that belong to the caller. A [`Handle`] is a device that is chosen at run time. Integer
+//! results are the same bits on every device.
 //!
 //! ```
 //! use spec::ops::topk_router::{Buffers, preset};
@@ -18,7 +18,7 @@
 //! # fn main() -> spec::Result<()> {
 //! let handle: Handle = "cpu".parse()?;
 //!
-//! // Two tokens, eight experts, the two best of each: what Mixtral does.
+//! // Two tokens and eight experts; the router chooses two experts per token, as in Mixtral.
 //! let logits: [f32; 16] = [
 //!     0.1, 2.0, 0.3, 0.4, 1.5, 0.0, -1.0, 0.2, //
 //!     3.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 3.5,
@@ -34,16 +34,18 @@
 //! # }
 //! ```
 //!
-//! Here the buffers are plain host slices, borrowed for the call. On another
-//! device they are what the caller already holds there (raw device pointers, a
-//! wgpu buffer), or [`Buffer`]s that the handle allocates.
+//! In this example the buffers are host slices, which the call borrows. On another device the
+//! buffers are memory that the caller already has on that device (raw device pointers, a wgpu
+//! buffer), or [`Buffer`]s that the handle allocates.
 
-// docs.rs names the feature that an item needs beside it.
+// On docs.rs, each item is marked with the cargo feature that the item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod absent;
+pub mod corpus;
 mod handle;
 
+pub use corpus::Corpus;
 pub use handle::{Handle, Listing, Portable, devices};
 pub use spec_core::{
     Address, Argument, Backend, Buffer, DType, Descriptor, Device, DeviceInfo, DeviceName, Element,
@@ -60,7 +62,7 @@ pub use spec_cuda as cuda;
 #[cfg(feature = "wgpu")]
 pub use spec_wgpu as wgpu;
 
-/// The README's example, compiled and run with the documentation's.
+/// Compiles and runs the README's example as a documentation test.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]
 struct Readme;

@@ -362,6 +362,59 @@ class Lookup(Ngram):
             self.bytes = self.batch * (end - at) * 8
 
 
+# The decode tail of `spec-bench`: rows of each request, tokens of each text, half of them the
+# prompt, and the penalties of repetition, frequency and presence.
+NODES, TEXT, PENALTIES = 5, 2048, (1.001, 0.001, 0.001)
+STRONG = (1.5, 0.25, 0.5)
+
+
+class Tail:
+    """A row of `decode_tail`: requests with a text and a chain of three drafts each."""
+
+    def __init__(self, row):
+        rng = random(row)
+        self.batch, self.vocab = row.numbers[0], int(row.kind.rpartition(" ")[2])
+        shape = (self.batch * NODES, self.vocab)
+        self.logits = rng.standard_normal(shape, dtype=np.float32) * np.float32(3)
+        # The last column takes what is not appended.
+        self.text = np.zeros((self.batch, TEXT + NODES + 1), np.int64)
+        self.text[:, :TEXT] = rng.integers(0, self.vocab, (self.batch, TEXT))
+        self.draft_tokens = rng.integers(0, self.vocab, (self.batch, NODES))
+        self.draft_tokens[:, -1] = -1
+
+    def check_penalties(self, logits):
+        """The first request's logits under strong penalties."""
+        rows = self.logits[:NODES].astype(np.float64)
+        repetition, frequency, presence = STRONG
+        for node, row in enumerate(rows):
+            drafts = [token for token in self.draft_tokens[0, 1 : node + 1] if token >= 0]
+            for token in {*self.text[0, :TEXT], *drafts}:
+                row[token] *= 1 / repetition if row[token] > 0 else repetition
+            generated = [*self.text[0, TEXT // 2 : TEXT], *drafts]
+            for token, count in zip(*np.unique(generated, return_counts=True)):
+                row[token] -= frequency * count + presence
+        wrong = ~np.isclose(logits, rows, rtol=1e-5, atol=1e-5)
+        assert not wrong.any(), f"{wrong.sum()} logits differ"
+        return "plain loops: texts and drafts of all requests, penalties of the first"
+
+    def check(self, text, target, length, chain):
+        """What follows from the tokens that were sampled."""
+        for request in range(self.batch):
+            agreed = 0
+            while agreed < NODES - 1 and self.draft_tokens[request, agreed + 1] == target[request, agreed]:
+                agreed += 1
+            tokens = [*self.text[request, :TEXT], *target[request, : agreed + 1]]
+            assert length[request] == len(tokens) and (text[request, : len(tokens)] == tokens).all()
+            drafts = [-1] * (NODES - 1)
+            for n in (4, 3, 2, 1):
+                ends = [e for e in range(n, len(tokens)) if tokens[e - n : e] == tokens[-n:]]
+                if ends:
+                    found = tokens[ends[-1] :][: NODES - 1]
+                    drafts[: len(found)] = found
+                    break
+            assert (chain[request] == [tokens[-1], *drafts]).all(), "other drafts"
+
+
 class Keys:
     """The sets of `unique`: ranks, scrambled. `xp` is numpy, or computes as it
     does (cupy)."""
@@ -369,6 +422,7 @@ class Keys:
     def __init__(self, row, xp=None):
         self.n = row.numbers[0]
         self.set = row.kind.split(",")[0]
+        self.inverse = row.kind.endswith(", inverse")
         known = self.set.endswith("bits") or self.set in ("zipf", "sorted", "constant")
         if not known:
             raise Skip("that set is the library's to make")

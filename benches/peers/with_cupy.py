@@ -11,7 +11,7 @@ CuPy or a GPU it says so and does nothing.
 import sys
 
 import inputs
-from common import GPU_EFFORT, device, main, module
+from common import GPU_EFFORT, Skip, device, main, module
 
 
 class Cupy:
@@ -50,6 +50,8 @@ class Cupy:
     def unique(self, row):
         cupy = self.cupy
         given = inputs.Keys(row, cupy)
+        if given.inverse:
+            raise Skip("torch.unique is timed with places")
         keys = given.keys()
         check = lambda: given.check(self.last)
         return lambda: self.time(lambda: cupy.unique(keys)), check, 8 * (given.n + given.ranks)

@@ -54,6 +54,8 @@ class Polars:
         if free is not None and free < 4 * row.memory:
             raise Skip(f"it takes {4 * row.memory / 2**30:.1f} GiB of main memory")
         given = inputs.Keys(row)
+        if given.inverse:
+            raise Skip("it gives no places")
         keys = self.polars.Series(given.keys())
         check = lambda: given.check(self.last.to_numpy())
         return self.timed(lambda: keys.unique().sort()), check, 16 * len(keys)

@@ -385,6 +385,79 @@ class Torch:
 
         return self.timed(call), check, row.memory
 
+    def decode_tail(self, row):
+        torch = self.torch
+        given = inputs.Tail(row)
+        logits, text, draft_tokens = self.on_gpu(given.logits, given.text, given.draft_tokens)
+        logits = logits.to(torch.bfloat16)
+        here = {"device": logits.device}
+        batch, nodes, width = given.batch, inputs.NODES, text.shape[1]
+        slots = torch.arange(inputs.NODES, **here)
+        columns = torch.arange(width, **here)
+        lengths = torch.full((batch, 1), inputs.TEXT, **here)
+        chain, state = draft_tokens.clone(), {}
+
+        def adjust(x, penalties):
+            """Penalties by what each row's text and the drafts above it count, in place."""
+            said = (columns < lengths).to(torch.int16)
+            generated = said * (columns >= inputs.TEXT // 2)
+            counts = torch.zeros(2, batch, given.vocab, dtype=torch.int16, **here)
+            counts[0].scatter_add_(1, text, said)
+            counts[1].scatter_add_(1, text, generated)
+            counts = counts[:, :, None].repeat(1, 1, nodes, 1)
+            for draft in range(1, nodes):
+                there = (chain[:, draft, None, None] >= 0).to(torch.int16)
+                at = chain[:, draft, None, None].clamp_min(0).expand(-1, nodes - draft, -1)
+                for each in counts:
+                    each[:, draft:].scatter_add_(2, at, there.expand_as(at))
+            seen, counts = (one.view(batch * nodes, -1) for one in counts)
+            repetition, frequency, presence = penalties
+            y = x.float()
+            y = torch.where(seen > 0, torch.where(y > 0, y / repetition, y * repetition), y)
+            x.copy_(y - frequency * counts - presence * (counts > 0))
+
+        def look_up(tokens, length):
+            drafts = torch.full((batch, nodes - 1), -1, **here)
+            missing = torch.ones(batch, 1, dtype=torch.bool, **here)
+            for n in (4, 3, 2, 1):
+                pattern = tokens.gather(1, length - n + slots[:n])
+                hit = (tokens.unfold(1, n, 1) == pattern[:, None]).all(-1)
+                hit &= columns[: hit.shape[1]] + n < length
+                at = hit.shape[1] - 1 - hit.flip(1).to(torch.uint8).argmax(1, keepdim=True)
+                source = at + n + slots[:-1]
+                found = tokens.gather(1, source.clamp_max(width - 1))
+                found = torch.where(source < length, found, -1)
+                new = hit.any(1, keepdim=True) & missing
+                drafts, missing = torch.where(new, found, drafts), missing & ~new
+            return drafts
+
+        def call(_):
+            # Texts begin anew with each call, so that their rows have no more columns than needed.
+            chain.copy_(draft_tokens)
+            adjust(logits, inputs.PENALTIES)
+            probs = (logits.float() / 0.8).softmax(dim=-1)
+            target = (probs / torch.empty_like(probs).exponential_()).argmax(dim=-1)
+            target = target.view(batch, nodes)
+            agreed = (chain[:, 1:] == target[:, :-1]).int().cumprod(1).sum(1, keepdim=True)
+            place = torch.where(slots <= agreed, lengths + slots, width - 1)
+            text.scatter_(1, place, target)
+            length = lengths + agreed + 1
+            last = text.gather(1, length - 1)
+            chain[:, :1], chain[:, 1:] = last, look_up(text, length)
+            state.update(target=target, length=length, chain=chain)
+            return target, length
+
+        def check():
+            got = {name: tensor.cpu().numpy() for name, tensor in state.items()}
+            given.check(text.cpu().numpy(), **got)
+            # Penalties that bf16 does not round away.
+            chain.copy_(draft_tokens)
+            (x,) = self.on_gpu(given.logits)
+            adjust(x, inputs.STRONG)
+            return given.check_penalties(x[: inputs.NODES].cpu().numpy())
+
+        return self.timed(call), check, row.memory
+
     def indexer_topk(self, row):
         torch = self.torch
         values = inputs.scores(row)
@@ -404,6 +477,7 @@ class Torch:
     def unique(self, row):
         torch = self.torch
         given = inputs.Keys(row)
+        inverse = given.inverse
         # PyTorch has no arithmetic on u64: the same bits as i64, in their order.
         # Large sets are made here, since moving them takes longer.
         uniform = given.set.endswith("bits")
@@ -419,13 +493,15 @@ class Torch:
                 want = scrambled(torch.arange(given.ranks, device="cuda"), given.bits)
             else:
                 (want,) = self.on_gpu(given.distinct().view("int64"))
-            want, got = want.sort().values, self.gpu.last[1]
+            made = self.gpu.last[1]
+            want, got = want.sort().values, made[0] if inverse else made
             assert len(got) == len(want), f"{len(got)} keys, expected {len(want)}"
             assert bool((got == want).all()), "other keys"
+            assert not inverse or bool((got[made[1]] == keys).all()), "places of other keys"
             return "the keys that were made, every element"
 
-        size = 8 * (given.n + given.ranks)
-        return self.timed(lambda _: torch.unique(keys), capture=False), check, size
+        size = 8 * (given.n + given.ranks + given.n * inverse)
+        return self.timed(lambda _: torch.unique(keys, return_inverse=inverse), capture=False), check, size
 
 
 def aligned(torch, ids, count, block):

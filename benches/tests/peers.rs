@@ -6,7 +6,7 @@ use serde_json::json;
 use spec_bench as bench;
 
 /// The operators that have peers.
-const OPERATORS: [&str; 12] = [
+const OPERATORS: [&str; 13] = [
     "topk_router",
     "deduplicate_topk",
     "rejection_sample",
@@ -19,6 +19,7 @@ const OPERATORS: [&str; 12] = [
     "unique",
     "topk_router+moe_align",
     "indexer_topk+deduplicate_topk",
+    "decode_tail",
 ];
 
 /// `benches/peers/rows.json` holds those rows, with the shapes and names that the

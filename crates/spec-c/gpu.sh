@@ -1,11 +1,12 @@
 #!/usr/bin/env bash
-# C on an NVIDIA GPU: the examples, a router in a CUDA graph among them.
+# Compiles and runs C examples on an NVIDIA GPU: a router in a CUDA graph, and memory that the
+# library allocates.
 #
 #     crates/spec-c/gpu.sh [PREFIX]
 #
-# PREFIX is where `cargo xtask install` put the library; without it the library is built
-# and put into a folder of this script's. CUDA's runtime comes from CUDA_HOME, from
-# /usr/local/cuda, or as NVIDIA's wheels by pip.
+# PREFIX is the folder into which `cargo xtask install` installed the library. Without PREFIX the
+# script builds the library and installs it into a temporary folder. CUDA's runtime comes from
+# CUDA_HOME, from /usr/local/cuda, or from NVIDIA's wheels, which pip installs.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 

@@ -1,17 +1,18 @@
 #!/usr/bin/env bash
-# The C programs of the tests under AddressSanitizer and ThreadSanitizer, both they and the
-# library instrumented, on the CPU.
+# Runs the tests' C programs under AddressSanitizer and ThreadSanitizer on the CPU. The programs
+# and the library are both instrumented.
 #
 #     crates/spec-c/sanitize.sh [address | thread]
 #
-# Needs a C and a C++ compiler with the sanitizers; for `thread` also rustup's component
-# rust-src, since every part of the program has to be instrumented, Rust's own library too.
+# Needs a C and a C++ compiler with the sanitizers. `thread` also needs rustup's component
+# rust-src, because ThreadSanitizer needs every part of the program instrumented, including
+# Rust's standard library.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
 target="$(rustc -vV | sed -n 's/^host: //p')"
 folder="${CARGO_TARGET_DIR:-target}/sanitize"
-# rustc's flag for it is an unstable one.
+# rustc's flag -Zsanitizer is unstable.
 export RUSTC_BOOTSTRAP=1
 
 check() {
@@ -22,7 +23,8 @@ check() {
     RUSTFLAGS="-Zsanitizer=$sanitizer" "${build[@]}"
     local library="$folder/$sanitizer/$target/debug" programs="$folder/$sanitizer/programs"
     mkdir -p "$programs"
-    # The runtime is rustc's own: what it compiles calls more than an older compiler's has.
+    # The sanitizer's runtime is rustc's, because code from rustc may call functions that the
+    # runtime of an older C compiler does not have.
     local runtime
     runtime="$(find "$(rustc --print sysroot)/lib/rustlib/$target/lib" -name "librustc-*_rt.${sanitizer:0:1}san.a")"
     local source
@@ -35,7 +37,7 @@ check() {
         "${compiler[0]}" "$program.o" -Wl,--whole-archive "$runtime" -Wl,--no-whole-archive \
             -Wl,--export-dynamic -L"$library" -lspec_c -lpthread -ldl -lm -lrt \
             -Wl,-rpath,"$(realpath "$library")" -o "$program"
-        # Sizes that no memory has are asked for and refused.
+        # The programs ask for more memory than there is, which must be refused and not abort.
         ASAN_OPTIONS=allocator_may_return_null=1 TSAN_OPTIONS=halt_on_error=1 \
             "$program" cpu >/dev/null
         echo "$sanitizer: $source"

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# InfiniCore's own tests of topkrouter and topksoftmax against libinfiniop.so.
+# Runs InfiniCore's own tests of topkrouter and topksoftmax against libinfiniop.so.
 #
 #     INFINICORE=FOLDER crates/spec-infiniop/infinicore.sh [--cpu | --nvidia]
 #
-# FOLDER is a checkout of InfiniCore. Its tests run as they are, but for one list that is
-# empty as published: that of topkrouter's dtypes, which gets F32 (the reference rounds
-# half-precision sigmoids to the input's type, so that no other would compare). Needs
-# Python with torch: Debian's python3-torch is enough. PYTHON names another Python.
+# FOLDER is a checkout of InfiniCore. Its tests run unchanged, except for the list of topkrouter's
+# dtypes, which is empty as published: the script puts F32 into it. Half-precision types cannot be
+# compared, because the tests' reference rounds sigmoids to the input's type. The tests need Python
+# with torch, for example Debian's python3-torch; PYTHON names the Python to use.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
@@ -30,7 +30,7 @@ ln -s libinfiniop.so "$root/lib/libinfinirt.so"
 cp -r "$INFINICORE/test/infiniop" "$root/test"
 sed -i 's/^_X_DTYPES = \[\].*/_X_DTYPES = [InfiniDtype.F32]/' "$root/test/topkrouter.py"
 
-# A torch before 2.0 lacks a method that the package of tests calls.
+# A torch before 2.0 lacks Tensor.untyped_storage, which InfiniCore's tests call.
 cat >"$root/run.py" <<'END'
 import runpy
 import sys

@@ -14,8 +14,8 @@ use spec_core::{
 };
 use spec_cpu::Cpu;
 
-/// Bytes of a buffer or a workspace that a call is tried with.
-const MOST: usize = 1 << 20;
+/// The largest number of bytes of a buffer or a workspace with which a call is tried.
+const MAX_BYTES: usize = 1 << 20;
 
 /// Makes a call of these bytes. Bytes that end too early make no call.
 pub fn run(data: &[u8]) {
@@ -47,7 +47,7 @@ where
     let created = Descriptor::create(cpu, &operator, &tensors).inspect_err(refused);
     let Ok(created) = created else { return Ok(()) };
     let size = created.workspace_size();
-    if size > MOST {
+    if size > MAX_BYTES {
         return Ok(());
     }
     // Too small now and then, and anywhere.
@@ -227,7 +227,11 @@ impl Held {
         let dtype = if bytes.ratio(1, 128)? { *bytes.choose(&ALL)? } else { desc.dtype() };
         // As many as are described, or too few.
         let needed = desc.span().saturating_mul(dtype.size());
-        let len = if needed > MOST || bytes.ratio(1, 128)? { needed.min(MOST) / 2 } else { needed };
+        let len = if needed > MAX_BYTES || bytes.ratio(1, 128)? {
+            needed.min(MAX_BYTES) / 2
+        } else {
+            needed
+        };
         let start = usize::from(bytes.ratio(1, 128)?);
         let mut memory = vec![0u64; (len + start).div_ceil(8) + 1];
         let kind = bytes.int_in_range(0..=3)?;

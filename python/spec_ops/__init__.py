@@ -14,12 +14,14 @@ where they lie, on the stream that their library works on, without a copy.
 
 Each operator is a function, and a class (:class:`TopkRouter`) whose plans are called: the
 least overhead, for CUDA graphs. :mod:`spec_ops.torch` has them as operators of torch, for
-``torch.compile``; :mod:`spec_ops.vllm` and :mod:`spec_ops.fastdeploy` in these engines' own
-signatures.
+``torch.compile``. :mod:`spec_ops.vllm`, :mod:`spec_ops.sglang`, :mod:`spec_ops.flashinfer` and
+:mod:`spec_ops.fastdeploy` have them in these engines' own signatures, and :mod:`spec_ops.engines`
+says which functions of an engine's version they replace.
 """
 
 import os as _os
 
+from ._corpus import Corpus
 from ._errors import (
     ArgumentError,
     DeviceError,
@@ -78,6 +80,7 @@ from ._results import (
     SuffixDrafts,
     VerifiedPath,
 )
+from ._torch_unique import torch_unique
 
 __all__ = [
     "AdjustLogits",
@@ -86,6 +89,7 @@ __all__ = [
     "AppendedTokens",
     "ArgumentError",
     "BestPositions",
+    "Corpus",
     "DeduplicateTopk",
     "DeviceError",
     "DeviceLostError",
@@ -129,6 +133,7 @@ __all__ = [
     "sample_logits",
     "suffix_lookup",
     "topk_router",
+    "torch_unique",
     "tree_verify",
     "unique",
 ]

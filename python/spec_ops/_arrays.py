@@ -211,12 +211,35 @@ def _jax() -> Library:
     )
 
 
+# paddle
+
+
+def _paddle() -> Library:
+    import paddle
+
+    def stream(device):
+        return paddle.device.cuda.current_stream(device).cuda_stream
+
+    def empty(like, shape, dtype):
+        return paddle.empty(list(shape), dtype=dtypes[dtype], device=like.place)
+
+    def cast(array, dtype):
+        least, greatest = _RANGES[dtype]
+        return (array if least is None else array.clip(least, greatest)).astype(dtypes[dtype])
+
+    dtypes = {name: full.rstrip("_") for name, full in _NUMPY_NAMES.items()}
+    # As torch's: little works on unsigned numbers.
+    dtypes |= {"bf16": "bfloat16", "count": "int64"}
+    return Library("paddle", paddle.utils.dlpack.to_dlpack, _dlpack, stream, empty, cast=cast)
+
+
 _KNOWN: dict[str, Callable[[], Library]] = {
     "numpy": _numpy,
     "torch": _torch,
     "cupy": _cupy,
     "jax": _jax,
     "jaxlib": _jax,
+    "paddle": _paddle,
 }
 
 
@@ -245,7 +268,7 @@ def _makes_none(like: Any) -> SignatureError:
 
 
 def _by_pointer(array: Any, _stream: int | None) -> Any:
-    """An array by its `data_ptr`, as tensors of paddle and others have it."""
+    """An array by its `data_ptr`, where it has no DLPack."""
     dtype = str(array.dtype).rpartition(".")[2]
     names = {full.rstrip("_"): name for name, full in _NUMPY_NAMES.items() if name != "count"}
     names["bfloat16"] = "bf16"

@@ -147,11 +147,14 @@ Where a paged cache with blocks of two positions keeps them, and their scores:
 (array([[14, 15,  5]], dtype=int32), array([[0., 3., 9.]], dtype=float32))
 """,
     "unique": """
-Nothing waits for ``count`` to be known.
+Nothing waits for ``count`` to be known. :func:`torch_unique` waits, and returns what `torch.unique`
+returns.
 
 >>> import numpy as np
->>> keys, count, counts = unique(np.array([7, 3, 7]), counts=True)
+>>> keys, count, counts, inverse = unique(np.array([7, 3, 7]), counts=True, inverse=True)
 >>> keys[: int(count[0])], counts[: int(count[0])]
 (array([3, 7]), array([1, 2], dtype=uint64))
+>>> keys[inverse]
+array([7, 3, 7])
 """,
 }

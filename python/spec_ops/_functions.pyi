@@ -50,7 +50,7 @@ def adjust_logits(
     word_tokens: Array | None = None, no_repeat_ngram: Array | int | None = None,
     flags: Array | None = None
 ) -> None:
-    """Bias, penalties and tokens that may not come next, on logits in place, also where rows are drafts."""
+    """Adjusts logits in place by bias, penalties and tokens that may not come next, also where rows are drafts."""
 
 def sample_logits(
     logits: Array, positions: Array, temperature: Array | float, seeds: Array | int, *,
@@ -62,7 +62,7 @@ def sample_logits(
     top_logprobs: bool = False, flags: Array | None = None,
     out: Sequence[Array | None] | None = None
 ) -> results.SampledTokens:
-    """From logits to tokens: temperature, top-k, top-p, min-p, an allowed-token mask and a seed, each of its own request."""
+    """Samples tokens from logits: temperature, top-k, top-p, min-p, an allowed-token mask and a seed for each request."""
 
 def ngram_match(
     input_ids: Array, input_ids_len: Array, token_ids_all: Array, prompt_lens: Array,
@@ -70,7 +70,7 @@ def ngram_match(
     seq_lens_encoder: Array, seq_lens_decoder: Array, max_dec_len: Array, *,
     max_ngram_size: int = 3, token_threshold: int = 128, flags: Array | None = None
 ) -> None:
-    """Drafts tokens by copying what followed the last tokens' earlier occurrence."""
+    """Drafts tokens by copying those that followed an earlier occurrence of the last tokens."""
 
 def hybrid_mtp_ngram(
     input_ids: Array, input_ids_len: Array, pre_ids: Array, step_idx: Array,
@@ -85,7 +85,7 @@ def prompt_lookup(
     max_draft: int = 5, occurrence: Literal['first', 'last'] = 'last',
     flags: Array | None = None, out: Sequence[Array | None] | None = None
 ) -> results.Drafts:
-    """Drafts from a request's own text: what followed its last tokens where they occurred before."""
+    """Drafts from a request's own text, by copying the tokens that followed an earlier occurrence of its last tokens."""
 
 def suffix_lookup(
     tokens: Array, lengths: Array, *, min_match: int = 1, max_match: int = 16,
@@ -95,7 +95,7 @@ def suffix_lookup(
     next_sibling: bool = False, shares: bool = False, match_lengths: bool = False,
     flags: Array | None = None, out: Sequence[Array | None] | None = None
 ) -> results.SuffixDrafts:
-    """Drafts from the longest suffix that occurred before, in a request's own text and in a shared corpus, weighed by how often each continuation followed."""
+    """Drafts from the longest suffix that occurred before, in a request's own text and in a shared corpus, weighted by how often each continuation followed."""
 
 def tree_verify(
     draft_tokens: Array, target_tokens: Array, first_child: Array, next_sibling: Array, *,
@@ -113,7 +113,8 @@ def append_tokens(
 
 def moe_align(
     topk_ids: Array, *, experts: int, block_size: int, local_experts: int | None = None,
-    expert_map: Array | None = None, inverse: bool = False, flags: Array | None = None,
+    expert_map: Array | None = None, inverse: bool = False, sorted_tokens: bool = False,
+    block_limits: bool = False, num_blocks: bool = False, flags: Array | None = None,
     out: Sequence[Array | None] | None = None
 ) -> results.AlignedExperts:
     """Groups a router's picks by expert, for grouped matrix products."""
@@ -124,9 +125,10 @@ def indexer_topk(
     requests: Array | None = None, slots: bool = False, flags: Array | None = None,
     out: Sequence[Array | None] | None = None
 ) -> results.BestPositions:
-    """The positions of the `k` best scores of each row, for sparse attention: what `deduplicate_topk` is fed with."""
+    """The positions of the `k` best scores of each row, for sparse attention. `deduplicate_topk` takes these positions."""
 
 def unique(
-    keys: Array, *, counts: bool = False, out: Sequence[Array | None] | None = None
+    keys: Array, *, counts: bool = False, inverse: bool = False,
+    out: Sequence[Array | None] | None = None
 ) -> results.DistinctKeys:
-    """The distinct keys of a set, ascending, and how often each occurs."""
+    """The distinct keys of a set, ascending, how often each occurs, and where each key went."""

@@ -153,6 +153,7 @@ class MoeAlign(Planned):
     ) -> None: ...
     def plan(
         self, topk_ids: Array, *, expert_map: Array | None = None, inverse: bool = False,
+        sorted_tokens: bool = False, block_limits: bool = False, num_blocks: bool = False,
         flags: Array | None = None, out: Sequence[Array | None] | None = None
     ) -> Plan: ...
 
@@ -172,5 +173,6 @@ class Unique(Planned):
         self
     ) -> None: ...
     def plan(
-        self, keys: Array, *, counts: bool = False, out: Sequence[Array | None] | None = None
+        self, keys: Array, *, counts: bool = False, inverse: bool = False,
+        out: Sequence[Array | None] | None = None
     ) -> Plan: ...

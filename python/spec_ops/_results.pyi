@@ -82,7 +82,8 @@ class AppendedTokens(NamedTuple):
 class AlignedExperts(NamedTuple):
     """Of :func:`moe_align`: ``sorted_ids`` [capacity], ``block_experts`` [capacity /
     block_size], ``counts`` [local_experts], ``offsets`` [local_experts + 1], ``num_padded``
-    [1], ``inverse`` [tokens * k] or None."""
+    [1], ``inverse`` [tokens * k] or None, ``sorted_tokens`` [capacity] or None,
+    ``block_limits`` [capacity / block_size] or None, ``num_blocks`` [1] or None."""
 
     sorted_ids: Array
     block_experts: Array
@@ -90,6 +91,9 @@ class AlignedExperts(NamedTuple):
     offsets: Array
     num_padded: Array
     inverse: Array | None
+    sorted_tokens: Array | None
+    block_limits: Array | None
+    num_blocks: Array | None
 
 class BestPositions(NamedTuple):
     """Of :func:`indexer_topk`: ``indices`` [rows, k], ``values`` [rows, k] or None, ``slots``
@@ -100,8 +104,10 @@ class BestPositions(NamedTuple):
     slots: Array | None
 
 class DistinctKeys(NamedTuple):
-    """Of :func:`unique`: ``unique`` [n], ``count`` [1], ``counts`` [n] or None."""
+    """Of :func:`unique`: ``unique`` [n], ``count`` [1], ``counts`` [n] or None, ``inverse`` [n]
+    or None."""
 
     unique: Array
     count: Array
     counts: Array | None
+    inverse: Array | None

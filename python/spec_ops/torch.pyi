@@ -123,7 +123,8 @@ def append_tokens(
 
 def moe_align(
     topk_ids: Array, *, experts: int, block_size: int, local_experts: int | None = None,
-    expert_map: Array | None = None, inverse: bool = False, flags: Array | None = None
+    expert_map: Array | None = None, inverse: bool = False, sorted_tokens: bool = False,
+    block_limits: bool = False, num_blocks: bool = False, flags: Array | None = None
 ) -> results.AlignedExperts:
     """As :func:`spec_ops.moe_align`, under `torch.compile` too."""
 
@@ -135,6 +136,6 @@ def indexer_topk(
     """As :func:`spec_ops.indexer_topk`, under `torch.compile` too."""
 
 def unique(
-    keys: Array, *, counts: bool = False
+    keys: Array, *, counts: bool = False, inverse: bool = False
 ) -> results.DistinctKeys:
     """As :func:`spec_ops.unique`, under `torch.compile` too."""

@@ -234,7 +234,7 @@ def test_jax_with_and_without_64_bits(wide):
         top_k = of_jax(VECTORS["top_k"].astype(np.int64))
         results = sample(of_jax(LOGITS), of_jax(POSITIONS), 7, **arrays | {"top_k": top_k})
         assert same(results, sample())
-        keys, count, counts = spec_ops.unique(of_jax([5, 3, 5]), counts=True)
+        keys, count, counts, _ = spec_ops.unique(of_jax([5, 3, 5]), counts=True)
         assert keys[: int(count[0])].tolist() == [3, 5] and counts[:2].tolist() == [1, 2]
     finally:
         jax.config.update("jax_enable_x64", False)
@@ -297,3 +297,46 @@ def test_a_pickled_plan_of_another_version():
     ):
         with pytest.raises(spec_ops.SpecError):
             restore(*broken)
+
+
+def test_paddle_results_are_paddles():
+    """Read in place, written in place, results of its own type, numbers and other widths."""
+    paddle = need("paddle")
+    arrays = {name: paddle.to_tensor(vector) for name, vector in VECTORS.items()}
+    logits, positions = paddle.to_tensor(LOGITS), paddle.to_tensor(POSITIONS)
+    seeds = paddle.to_tensor(np.asarray(SEEDS).astype(np.int64))
+    right = sample()
+    for given in (seeds, 7):
+        results = sample(logits, positions, given, **arrays)
+        assert isinstance(results.tokens, paddle.Tensor)
+        assert results.tokens.dtype == paddle.int32 and results.tokens.place == logits.place
+    assert same(sample(logits, positions, seeds, **arrays), sample(LOGITS, POSITIONS, SEEDS))
+    wide = arrays | {"top_k": paddle.to_tensor(VECTORS["top_k"].astype(np.int64))}
+    assert same(sample(logits, positions, 7, **wide), right)
+    keys, count, counts = spec_ops.unique(paddle.to_tensor([5, 3, 5]), counts=True)
+    assert counts.dtype == paddle.int64 and keys[: count.item()].tolist() == [3, 5]
+    half = spec_ops.topk_router(logits.astype("bfloat16"), topk=2)
+    assert isinstance(half.indices, paddle.Tensor)
+    text, length = paddle.to_tensor([[5, 3, 8, 0, 0]]), paddle.to_tensor([3], dtype="int32")
+    new, number = paddle.to_tensor([[9, 2]], dtype="int32"), paddle.to_tensor([2], dtype="int32")
+    spec_ops.append_tokens(text, length, new, number)
+    assert text.tolist() == [[5, 3, 8, 9, 2]] and length.tolist() == [5]
+
+
+def test_paddle_in_fastdeploys_signatures():
+    paddle = need("paddle")
+    fastdeploy = importlib.import_module("spec_ops.fastdeploy")
+    logits, bias = np.random.default_rng(0).standard_normal((2, 4, 64)).astype(np.float32)
+    scores, weights, ids = fastdeploy.get_moe_scores(
+        paddle.to_tensor(logits), 8, 4, 6, 2.5, paddle.to_tensor(bias[:1]), True
+    )
+    right = fastdeploy.get_moe_scores(logits, 8, 4, 6, 2.5, bias[:1], True)
+    assert isinstance(scores, paddle.Tensor) and isinstance(ids, paddle.Tensor)
+    assert np.array_equal(ids.numpy(), right[2]) and np.array_equal(weights.numpy(), right[1])
+    ids, weights = fastdeploy.moe_topk_select(paddle.to_tensor(logits), None, 6, True)
+    assert ids.dtype == paddle.int64 and isinstance(weights, paddle.Tensor)
+    picks = paddle.to_tensor([[7, 6, 5, 4], [1, 2, 3, 4], [0, 1, 2, 3], [0, 3, 2, 1]])
+    sorted_ids, experts, padded = fastdeploy.tritonmoe_preprocess(picks, 8, 4)
+    assert isinstance(sorted_ids, paddle.Tensor) and len(sorted_ids) == 16 + 9 * 3
+    assert sorted_ids[:8].tolist() == [8, 12, 16, 16, 4, 9, 15, 16]
+    assert experts[:8].tolist() == list(range(8)) and padded.item() == 32

@@ -52,7 +52,10 @@ def test_stubs():
         assert (ROOT / "python/spec_ops" / name).read_text() == text()
 
 
-@pytest.mark.parametrize("name", ["__init__", "fastdeploy", "sglang", "torch", "vllm"])
+ENGINES = ["engines", "fastdeploy", "flashinfer", "sglang", "sglang_plugin", "vllm", "vllm_logits", "vllm_v2"]
+
+
+@pytest.mark.parametrize("name", ["__init__", "torch", *ENGINES])
 def test_public_names_are_written_out(name):
     """`__all__` is a list of words, which type checkers read, and has every public name."""
     tree = ast.parse((ROOT / f"python/spec_ops/{name}.py").read_text())
@@ -69,13 +72,22 @@ def test_public_names_are_written_out(name):
     elif name == "torch":
         assert set(found[0]) == set(OPERATORS)
     else:
-        defined = {getattr(node, "name", "_") for node in tree.body}
+        defined = {getattr(node, "name", "_") for node in tree.body} - {"main", "resolved"}
+        assigned = [node.targets[0].id for node in tree.body if isinstance(node, ast.Assign)]
+        imported = [
+            alias.name
+            for node in tree.body
+            if isinstance(node, ast.ImportFrom) and node.module == "flashinfer"
+            for alias in node.names
+        ]
+        defined |= set(assigned) - {"ORIGINALS"} | set(imported)
         assert set(found[0]) == {known for known in defined if not known.startswith("_")}
 
 
 USER = """
 from typing import assert_type
 import spec_ops, spec_ops.fastdeploy, spec_ops.sglang, spec_ops.torch, spec_ops.vllm
+import spec_ops.engines, spec_ops.flashinfer, spec_ops.vllm_v2
 from spec_ops import *
 
 logits = object()
@@ -84,6 +96,7 @@ assert_type(TopkRouter(topk=2).plan(logits, bias=logits), Plan)
 assert_type(spec_ops.torch.unique(logits, counts=True), spec_ops.DistinctKeys)
 assert_type(sample_logits(logits, logits, 0.7, 3, top_k=5, min_p=logits), SampledTokens)
 assert_type(spec_ops.__version__, str)
+assert_type(spec_ops.engines.install("vllm", ["routers"])[0].by, str)
 try:
     spec_ops.devices()
 except SpecError as error:
@@ -103,6 +116,19 @@ def test_type_checkers_know_the_names(tmp_path):
         said[name] = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
     assert "no issues found" in said["user"], said["user"]
     assert "Found 2 errors" in said["wrong"], said["wrong"]
+
+
+def test_flags_are_explained():
+    """docs/python.md says for each operator with `flags` what each bit means, and for no other."""
+    page = (ROOT / "docs/python.md").read_text()
+    section = page[page.index("## Flags") : page.index("## torch.compile")]
+    rows = [line.split(" | ") for line in section.splitlines() if line.startswith("| `")]
+    explained = [name for row in rows for name in re.findall(r"`(\w+)`", row[0])]
+    flagged = {
+        name: next((one.doc for one in contract.arguments if one.name == "flags"), None)
+        for name, contract in OPERATORS.items()
+    }
+    assert sorted(explained) == sorted(name for name, doc in flagged.items() if doc is not None)
 
 
 def test_page():

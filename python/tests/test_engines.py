@@ -1,16 +1,17 @@
 """Tests of the engines, with this library in the place of their kernels.
 
 Their files are not here: `SPEC_FASTDEPLOY_TESTS` is the folder of `test_ngram_gpu_kernel.py`,
-`SPEC_SGLANG_TESTS` that of `test_eagle_utils.py`, `SPEC_VLLM_DIR` a checkout of vLLM (or its
-source distribution). How many cases ran is asserted, so that none is lost.
+`SPEC_SGLANG_TESTS` one with those of `sgl-kernel/tests` and of its `speculative`, `SPEC_VLLM_DIR` a checkout of vLLM (or its
+source distribution). How many cases ran is asserted, so that none is lost. Where there is no GPU,
+what the files ask to be on one is on the CPU.
 """
 
 import importlib.util
 import os
 import re
-import shutil
 import subprocess
 import sys
+import textwrap
 import types
 from pathlib import Path
 from types import SimpleNamespace
@@ -33,14 +34,23 @@ def folder(variable):
     return Path(os.environ[variable])
 
 
+def environment(shim):
+    """The variables of a program beside stand-ins."""
+    found = [str(SHIMS), str(SHIMS / shim), str(PACKAGE), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(found)}
+
+
 def run(tmp_path, file, shim, passes, *arguments):
     """Runs an engine's file of tests beside stand-ins; so many must pass, and nothing else."""
-    shutil.copy(file, tmp_path)
-    path = os.pathsep.join([str(SHIMS / shim), str(PACKAGE), os.environ.get("PYTHONPATH", "")])
+    text = file.read_text()
+    if shim != "fastdeploy_like" and not importlib.import_module("torch").cuda.is_available():
+        text = re.sub(r'"cuda(:0)?"', '"cpu"', text)
+        text = text.replace("torch.cuda.is_available()", "True")
+    (tmp_path / file.name).write_text(text)
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", file.name, *arguments],
         cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": path},
+        env=environment(shim),
         capture_output=True,
         text=True,
     )
@@ -56,10 +66,35 @@ def test_fastdeploy_ngram(tmp_path):
     run(tmp_path, file, "fastdeploy_like", 8, "-k", "not latency and not large_batch")
 
 
-def test_sglang_tree(tmp_path):
+#: SGLang's files, how many cases run, and which. Left out: thresholds below 1, which have no equal,
+#: another kernel of the same file, sizes that take minutes on a CPU, and alignment of several tokens:
+#: the picks there have a stride, which SGLang's kernels do not look at.
+SGLANG = {
+    "test_apply_token_bitmask_inplace.py": (1, ""),
+    "test_eagle_utils.py": (1, ""),
+    "test_moe_align.py": (6, "32-1-1-64 or 64-1-8-64 or 128-1-64-64"),
+    "test_moe_fused_gate.py": (342, "not 65536 and not 32768 and not 16384"),
+    "test_moe_topk_sigmoid.py": (774, ""),
+    "test_moe_topk_softmax.py": (738, ""),
+    "test_sampling.py": (32, "111 and not 989 and not 500"),
+    "test_speculative_sampling.py": (1, "not 0-0"),
+    "test_topk.py": (42, "not 256 and not 4096"),
+}
+
+
+@pytest.mark.parametrize("name", SGLANG)
+def test_sglang(tmp_path, name, monkeypatch):
+    """SGLang's own tests of its kernels, with this library's functions in their place. What it
+    compares alignment with is a kernel in Triton, which runs on the CPU too, slowly."""
     need("torch")
-    file = folder("SPEC_SGLANG_TESTS") / "test_eagle_utils.py"
-    run(tmp_path, file, "sglang_like", 1)
+    if name == "test_moe_align.py":
+        need("triton")
+        monkeypatch.setenv("TRITON_INTERPRET", "1")
+    passes, words = SGLANG[name]
+    files = folder("SPEC_SGLANG_TESTS")
+    file = files / name if (files / name).exists() else files / "speculative" / name
+    plugin = ["-p", "stable_topk"]
+    run(tmp_path, file, "sglang_like", passes, *plugin, *(["-k", words] if words else []))
 
 
 def test_vllm_rejection_sampler(tmp_path):
@@ -82,6 +117,103 @@ def test_vllm_rejection_sampler(tmp_path):
     )
     words = f"({' or '.join(names)}) and not fly and not synthetic and not recovered"
     run(tmp_path, file, "vllm_like", 35, "-p", "vllm_shim", "-k", words)
+
+
+#: vLLM's files, how many cases run, and which. Left out: what this library does not have (FLy,
+#: synthetic acceptance, block verification, watermarks, batched alignment), what compares two of
+#: vLLM's own kernels, and sizes that take minutes on a CPU.
+VLLM = {
+    "kernels/moe/test_moe_align_block_size.py": (223, "not batched and not 2256 and not 4096"),
+    "kernels/moe/test_fused_topk.py": (864, ""),
+    "kernels/moe/test_grouped_topk.py": (67, "single_group and not nonfinite"),
+    "v1/sample/test_sampler.py": (36, ""),
+    "v1/spec_decode/test_ngram_gpu.py": (18, ""),
+    "v1/spec_decode/test_rejection_sampler_utils.py": (
+        9,
+        "(unbiased or greedy or all_nan or placeholder) and not block and not adaptive"
+        " and not watermark and not repeated and not True",
+    ),
+    "v1/worker/test_gpu_gumbel_sample.py": (7, "greedy or zero_count or single_nonzero or multiple"),
+}
+
+
+@pytest.mark.parametrize("name", VLLM)
+def test_vllm(tmp_path, name):
+    """vLLM's own tests of routers, alignment, penalties, bad words, drafts and samplers, with its
+    own Python code around this library's functions."""
+    need("torch")
+    passes, words = VLLM[name]
+    chosen = ["-k", words] if words else []
+    run(tmp_path, folder("SPEC_VLLM_DIR") / "tests" / name, "vllm_like", passes, "-p", "vllm_shim", *chosen)
+
+
+def beside(code):
+    """Runs a program beside vLLM's stand-ins; what it says."""
+    folder("SPEC_VLLM_DIR")
+    need("torch")
+    program = [sys.executable, "-c", textwrap.dedent(code)]
+    done = subprocess.run(program, env=environment("vllm_like"), capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_vllm_drafts_of_its_gpu_kernel():
+    """`NgramGPUKernel` against vLLM's own, which is written in torch, over random texts."""
+    said = beside(
+        """
+        import torch, vllm_shim, spec_ops.vllm
+        from types import SimpleNamespace
+        from vllm.v1.spec_decode.ngram_proposer_gpu import NgramGPUKernel
+        torch.manual_seed(0)
+        found = 0
+        for _ in range(200):
+            most, shortest = int(torch.randint(8, 40, ())), int(torch.randint(1, 4, ()))
+            spec = SimpleNamespace(
+                prompt_lookup_min=shortest, prompt_lookup_max=shortest + int(torch.randint(0, 4, ())),
+                num_speculative_tokens=int(torch.randint(1, 6, ())),
+            )
+            config = SimpleNamespace(
+                speculative_config=spec, model_config=SimpleNamespace(max_model_len=most),
+                scheduler_config=SimpleNamespace(max_num_seqs=64),
+            )
+            lengths = torch.randint(spec.prompt_lookup_max, most + 1, (64,))
+            tokens = torch.randint(0, 3, (64, most), dtype=torch.int32)
+            drafting = torch.rand(64) < 0.8
+            theirs = NgramGPUKernel(config, device="cpu").forward(lengths, tokens, drafting)
+            ours = spec_ops.vllm.NgramGPUKernel(config, device="cpu")(lengths, tokens, drafting)
+            assert all(torch.equal(one, other) for one, other in zip(theirs, ours))
+            found += int((ours[1] > 0).sum())
+        print(found > 5000)
+        """
+    )
+    assert said == "True\n"
+
+
+def test_vllm_filters():
+    """`apply_top_k_top_p` against vLLM's own in torch, on logits without ties."""
+    said = beside(
+        """
+        import torch, importlib.util, os, sys, stand_ins
+        import vllm_shim
+        from vllm.v1.sample.ops import topk_topp_sampler as theirs
+        import spec_ops.vllm
+        torch.manual_seed(0)
+        kept = 0
+        for _ in range(20):
+            logits = torch.randn(32, 500) * 3
+            k = torch.randint(1, 501, (32,))
+            p = torch.where(torch.rand(32) < 0.3, 1.0, torch.rand(32))
+            for how in ((k, None), (None, p), (k, p)):
+                right = vllm_shim.apply_top_k_top_p_pytorch(logits.clone(), *how)
+                ours = spec_ops.vllm.apply_top_k_top_p(logits.clone(), *how)
+                differ = (right != ours).sum().item()
+                # Sums of probabilities are rounded there: a token at the edge may differ.
+                assert differ <= 2, differ
+                kept += int((ours > float("-inf")).sum())
+        print(kept > 1000)
+        """
+    )
+    assert said == "True\n"
 
 
 def config(min_n, max_n, k, max_model_len=1024):

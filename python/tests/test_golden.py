@@ -92,7 +92,7 @@ def check(operator, case, library, inputs, outputs):
             continue
         dtype = expected["dtype"]
         expected = bits(expected)
-        if operator == "unique":  # what lies behind the count is unspecified
+        if operator == "unique" and name != "inverse":  # what lies behind the count is unspecified
             count = int(np.asarray(library.bits(results["count"]))[0])
             assert count == len(expected)
             result = result[:count]

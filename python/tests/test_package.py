@@ -21,6 +21,7 @@ def test_licences():
     licences = {Path(file).name: file for file in wheel.files if "licenses" in file.parts}
     assert licences.keys() == {"LICENSE", "LICENSE-APACHE", "LICENSE-MIT", "THIRD-PARTY.yml"}
     assert set(wheel.metadata.get_all("License-File")) == licences.keys()
+    assert wheel.metadata.get_all("Project-URL")
     assert wheel.metadata["License-Expression"] == "MIT OR Apache-2.0"
     third = licences["THIRD-PARTY.yml"].read_text()
     named = packages(third, "- package_name:", "package_version:")

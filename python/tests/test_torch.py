@@ -41,7 +41,8 @@ def test_opcheck(operator, library):
     """Schema, what is mutated, shapes while tracing: by torch's own checks."""
     if operator == "unique":
         # What lies behind the count is unspecified, and opcheck compares it: all distinct.
-        args, kwargs = (torch.arange(9, 0, -1, device=library.device),), {"counts": True}
+        args = (torch.arange(9, 0, -1, device=library.device),)
+        kwargs = {"counts": True, "inverse": True}
     else:
         args, kwargs = split(operator, a_call(operator, library))
     done = torch.library.opcheck(getattr(torch.ops.spec_ops, operator).default, args, kwargs)

@@ -12,7 +12,7 @@ use spec_conformance::Rng;
 
 const VOCAB: usize = 40;
 const TOKENS: usize = 24;
-const MOST_DRAFTS: usize = 6;
+const MAX_DRAFTS: usize = 6;
 
 /// The settings of a request, and its text so far.
 #[derive(Clone)]
@@ -152,7 +152,7 @@ impl Tree {
 
 /// Drafts by `prompt_lookup` for each request.
 fn lookup(handle: &Handle, batch: &[&Request]) -> Result<Vec<Tree>> {
-    let params = PromptLookup::default().min_ngram(1).max_draft(MOST_DRAFTS);
+    let params = PromptLookup::default().min_ngram(1).max_draft(MAX_DRAFTS);
     let most = batch.iter().map(|request| request.text.len()).max().unwrap_or(1);
     let tensors = params.tensors(DType::I32, batch.len(), most);
     let operator = handle.create(&params, &tensors)?;
@@ -162,7 +162,7 @@ fn lookup(handle: &Handle, batch: &[&Request]) -> Result<Vec<Tree>> {
         row[..request.text.len()].copy_from_slice(&request.text);
     }
     let lengths: Vec<i32> = batch.iter().map(|request| request.text.len() as i32).collect();
-    let mut drafts = handle.allocate::<i32>(batch.len() * MOST_DRAFTS)?;
+    let mut drafts = handle.allocate::<i32>(batch.len() * MAX_DRAFTS)?;
     let mut counts = handle.allocate::<i32>(batch.len())?;
     let tokens_there = handle.upload(&tokens)?;
     let lengths_there = handle.upload(&lengths)?;
@@ -170,7 +170,7 @@ fn lookup(handle: &Handle, batch: &[&Request]) -> Result<Vec<Tree>> {
         prompt_lookup::Buffers::new(&tokens_there, &lengths_there, &mut drafts, &mut counts);
     operator.call(&mut workspace, buffers)?;
     let drafts = drafts.to_vec()?;
-    let rows = drafts.chunks_exact(MOST_DRAFTS).zip(counts.to_vec()?);
+    let rows = drafts.chunks_exact(MAX_DRAFTS).zip(counts.to_vec()?);
     Ok(rows.map(|(row, count)| Tree::chain(&row[..count as usize])).collect())
 }
 
@@ -198,7 +198,7 @@ fn model(handle: &Handle, batch: &[&Request], own: bool, count: usize) -> Result
 /// A random tree of random tokens, some of which are the target's greedy choices.
 fn any_tree(rng: &mut Rng, request: &Request) -> Tree {
     let mut tree = Tree::default();
-    for node in 0..rng.below(MOST_DRAFTS + 1) {
+    for node in 0..rng.below(MAX_DRAFTS + 1) {
         let parent = rng.below(node + 1);
         let (context, _) = tree.places(&request.text)[parent];
         let row = logits(context, false);

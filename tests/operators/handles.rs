@@ -116,6 +116,28 @@ fn buffers_are_read_in_part() {
     }
 }
 
+/// A write in the middle of a buffer leaves the elements before and behind it, also where elements
+/// are smaller than the words that devices copy.
+#[test]
+fn buffers_are_written_in_part() {
+    for handle in crate::common::handles() {
+        for (start, len) in [(0, 0), (0, 100), (1, 5), (3, 97), (8, 4), (98, 1), (100, 0)] {
+            let mut expected: Vec<u8> = (0..100).collect();
+            let mut buffer = handle.upload(&expected).unwrap();
+            buffer.write_at(start, &vec![0xFF; len]).unwrap();
+            expected[start..start + len].fill(0xFF);
+            assert_eq!(buffer.to_vec().unwrap(), expected, "{} {start}", handle.device());
+        }
+        let mut wide = handle.upload(&[1i64, 2, 3]).unwrap();
+        wide.write_at(1, &[-1]).unwrap();
+        assert_eq!(wide.to_vec().unwrap(), [1, -1, 3]);
+        for start in [2, usize::MAX] {
+            let error = wide.write_at(start, &[0; 2]).unwrap_err();
+            assert_eq!(error.status(), Status::BadTensorShape);
+        }
+    }
+}
+
 /// A descriptor may be used on another thread than the one that created it. The size of the
 /// workspace is the same on every thread.
 #[test]

@@ -7,6 +7,7 @@ mod common;
 mod bad_calls;
 mod callers;
 mod conformance;
+mod corpus;
 mod decode_tail;
 mod decoding;
 mod distribution;

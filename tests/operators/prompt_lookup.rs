@@ -10,7 +10,7 @@ use spec::{DType, Handle, Result};
 use spec_conformance::Rng;
 
 const ROWS: usize = 2000;
-const MOST: usize = 48;
+const MAX_LEN: usize = 48;
 
 /// The expected drafts of a sequence.
 fn by_definition(tokens: &[i32], p: &PromptLookup) -> Vec<i32> {
@@ -40,9 +40,9 @@ fn check(handle: &Handle, sequences: usize) -> Result<()> {
             .max_draft(1 + rng.below(6))
             .occurrence(if call % 2 == 0 { Occurrence::First } else { Occurrence::Last });
         let kinds = 1 + rng.below(6);
-        let tokens: Vec<i32> = (0..ROWS * MOST).map(|_| rng.below(kinds) as i32).collect();
-        let lengths: Vec<i32> = (0..ROWS).map(|_| rng.below(MOST + 1) as i32).collect();
-        let operator = handle.create(&params, &params.tensors(DType::I32, ROWS, MOST))?;
+        let tokens: Vec<i32> = (0..ROWS * MAX_LEN).map(|_| rng.below(kinds) as i32).collect();
+        let lengths: Vec<i32> = (0..ROWS).map(|_| rng.below(MAX_LEN + 1) as i32).collect();
+        let operator = handle.create(&params, &params.tensors(DType::I32, ROWS, MAX_LEN))?;
         let mut workspace = operator.workspace(handle)?;
         let mut drafts = handle.allocate::<i32>(ROWS * params.max_draft)?;
         let mut counts = handle.allocate::<i32>(ROWS)?;
@@ -52,7 +52,7 @@ fn check(handle: &Handle, sequences: usize) -> Result<()> {
         operator.call(&mut workspace, buffers)?;
         let (drafts, counts) = (drafts.to_vec()?, counts.to_vec()?);
         for row in 0..ROWS {
-            let sequence = &tokens[row * MOST..][..lengths[row] as usize];
+            let sequence = &tokens[row * MAX_LEN..][..lengths[row] as usize];
             let expected = by_definition(sequence, &params);
             let got = &drafts[row * params.max_draft..][..counts[row] as usize];
             assert_eq!(got, expected, "{params:?} of {sequence:?} on {}", handle.device());

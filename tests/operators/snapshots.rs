@@ -303,17 +303,23 @@ fn lookup() {
 fn distinct() {
     on_every_device("unique", |handle| {
         let keys = [5i64, -1, 5, i64::MIN, 0, i64::MAX, -1, 5];
-        let tensors = Unique::new().tensors(DType::I64, 8).counts(TensorDesc::new(DType::U64, [8]));
+        let tensors = Unique::new()
+            .tensors(DType::I64, 8)
+            .counts(TensorDesc::new(DType::U64, [8]))
+            .inverse(TensorDesc::new(DType::I32, [8]));
         let op = handle.create(&Unique::new(), &tensors)?;
         let mut workspace = op.workspace(handle)?;
         let input = handle.upload(&keys)?;
         let (mut out, mut counts) = (handle.allocate::<i64>(8)?, handle.allocate::<u64>(8)?);
-        let mut count = handle.allocate::<u64>(1)?;
+        let (mut count, mut inverse) = (handle.allocate::<u64>(1)?, handle.allocate::<i32>(8)?);
         let buffers = unique::Buffers::new(input.view(), out.view_mut(), count.view_mut())
-            .counts(counts.view_mut());
+            .counts(counts.view_mut())
+            .inverse(inverse.view_mut());
         op.call(&mut workspace, buffers)?;
         let n = count.to_vec()?[0] as usize;
-        Ok(format!("{keys:?}\n-> {:?}\n x {:?}\n", &out.to_vec()?[..n], &counts.to_vec()?[..n]))
+        let (distinct, counts) = (out.to_vec()?, counts.to_vec()?);
+        let inverse = inverse.to_vec()?;
+        Ok(format!("{keys:?}\n-> {:?}\n x {:?}\n<- {inverse:?}\n", &distinct[..n], &counts[..n]))
     });
 }
 
@@ -385,6 +391,9 @@ fn grouping() {
             .tensors(DType::I32, 5, 2)
             .expert_map(TensorDesc::new(DType::I32, [6]))
             .inverse(TensorDesc::new(DType::I32, [10]))
+            .sorted_tokens(TensorDesc::new(DType::I32, [14]))
+            .block_limits(TensorDesc::new(DType::I32, [7]))
+            .num_blocks(TensorDesc::new(DType::I32, [1]))
             .flags(TensorDesc::new(DType::U32, [1]));
         let op = handle.create(&params, &tensors)?;
         let mut workspace = op.workspace(handle)?;
@@ -394,7 +403,8 @@ fn grouping() {
         let (mut counts, mut offsets) = (handle.allocate::<i32>(4)?, handle.allocate::<i32>(5)?);
         let mut padded = handle.allocate::<i32>(1)?;
         let mut inverse = handle.allocate::<i32>(10)?;
-        let mut flags = handle.upload(&[0u32])?;
+        let (mut tokens, mut limits) = (handle.allocate::<i32>(14)?, handle.allocate::<i32>(7)?);
+        let (mut used, mut flags) = (handle.allocate::<i32>(1)?, handle.upload(&[0u32])?);
         let buffers = moe_align::Buffers::new(moe_align::Required {
             topk_ids: topk_ids.view(),
             sorted_ids: sorted.view_mut(),
@@ -405,11 +415,15 @@ fn grouping() {
         })
         .expert_map(map.view())
         .inverse(inverse.view_mut())
+        .sorted_tokens(tokens.view_mut())
+        .block_limits(limits.view_mut())
+        .num_blocks(used.view_mut())
         .flags(flags.view_mut());
         op.call(&mut workspace, buffers)?;
         Ok(format!(
             "{ids:?}\n-> sorted_ids {:?}\n   block_experts {:?}\n   counts {:?} offsets {:?} \
-             num_padded {}\n   inverse {:?} flags {}\n",
+             num_padded {}\n   inverse {:?} flags {}\n   sorted_tokens {:?}\n   block_limits {:?} \
+             num_blocks {}\n",
             sorted.to_vec()?,
             blocks.to_vec()?,
             counts.to_vec()?,
@@ -417,6 +431,9 @@ fn grouping() {
             padded.to_vec()?[0],
             inverse.to_vec()?,
             flags.to_vec()?[0],
+            tokens.to_vec()?,
+            limits.to_vec()?,
+            used.to_vec()?[0],
         ))
     });
 }

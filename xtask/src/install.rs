@@ -35,6 +35,7 @@ fn spec(prefix: &Path, cargo: &[&str]) -> Result<()> {
     link(&file, &lib.join(SONAME))?;
     link(SONAME, &lib.join("libspec.so"))?;
     built.copy("libspec_c.a", &lib.join("libspec.a"))?;
+    strip(&lib.join("libspec.a"));
     let header = read(&root().join("crates/spec-c/include/spec.h"))?;
     write(&folder(prefix, "include")?.join("spec.h"), &header)?;
     let known = format!(
@@ -105,6 +106,16 @@ impl Built {
     fn static_needs(&self) -> Result<&str> {
         let said = self.words.lines().find_map(|line| line.split("native-static-libs: ").nth(1));
         said.map(str::trim).ok_or("rustc does not say what libspec.a needs".to_owned())
+    }
+}
+
+/// Removes what only a debugger reads from a static library, which rustc does not strip. `strip`
+/// is one of the linker's neighbours; without it the library is as good, and larger.
+fn strip(library: &Path) {
+    let program = std::env::var_os("STRIP").unwrap_or("strip".into());
+    let done = Command::new(&program).arg("--strip-debug").arg(library).output();
+    if !done.is_ok_and(|done| done.status.success()) {
+        println!("{} is not stripped: {program:?} did not run", library.display());
     }
 }
 

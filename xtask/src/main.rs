@@ -41,7 +41,7 @@ cargo xtask install --prefix DIR [-- CARGO-OPTION..]
                                   spec.pc under DIR
     --infiniop                    libinfiniop.so and libinfinirt.so instead
 cargo xtask release --out DIR     pack the program, libspec, InfiniOp's libraries and the Python
-                                  wheel (which needs maturin) under DIR, with SHA256SUMS
+                                  wheel (which needs maturin[zig]) under DIR, with SHA256SUMS
     --no-wheel                    leave the wheel out
 cargo xtask sanitize [--tool T] [PROGRAM [ARG..]]
                                   run the golden vectors, or a prebuilt test program, on a GPU

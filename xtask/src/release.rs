@@ -51,11 +51,15 @@ pub fn run(arguments: &[&str]) -> Result<()> {
 }
 
 /// Builds the wheel with the maturin on the path, and returns the names of the written files.
+///
+/// It is linked by zig (`pip install maturin[zig]`) for the glibc that torch's wheels need, 2.28, and
+/// not for that of the machine, which may be newer.
 fn wheels(out: &Path) -> Result<Vec<String>> {
     let built = out.join("wheels");
     let mut maturin = Command::new("maturin");
     maturin.current_dir(root().join("python"));
-    call(maturin.args(["build", "--quiet", "--release", "--locked", "--out"]).arg(&built))?;
+    maturin.args(["build", "--quiet", "--release", "--locked", "--zig"]);
+    call(maturin.args(["--compatibility", "manylinux_2_28", "--out"]).arg(&built))?;
     let mut names = Vec::new();
     for entry in std::fs::read_dir(&built).map_err(|e| format!("{}: {e}", built.display()))? {
         let from: PathBuf = entry.map_err(|e| format!("{}: {e}", built.display()))?.path();

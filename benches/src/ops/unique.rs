@@ -1,6 +1,8 @@
 //! Keys whose distinct values are known from how they were made: each key is a rank,
 //! scrambled by a function that can be inverted.
 
+use std::borrow::Cow;
+
 use rayon::prelude::*;
 
 use crate::inputs::{random, seed};
@@ -20,6 +22,8 @@ pub(crate) struct Shape {
     bits: u32,
     set: Set,
     dtype: DType,
+    /// Whether each key is looked up among the distinct ones.
+    inverse: bool,
 }
 
 /// How keys are distributed.
@@ -60,7 +64,7 @@ impl Measured for Unique {
 
     fn table() -> Vec<Entry<Shape>> {
         let dtype = DType::U64;
-        let shape = |keys, bits, set| Shape { keys, bits, set, dtype };
+        let shape = |keys, bits, set| Shape { keys, bits, set, dtype, inverse: false };
         let goals = GOALS.map(|(keys, bits, goal)| {
             Entry::goal(shape(keys, bits, Set::Uniform), goal).quick_if(keys == 1 << 20)
         });
@@ -77,7 +81,14 @@ impl Measured for Unique {
         ];
         let more = more.map(|shape| Entry::plain(shape).quick_if(shape.keys == 1 << 20));
         let sorted = Entry::goal(shape(1 << 24, 64, Set::Sorted), 160.0);
-        let mut table: Vec<_> = goals.into_iter().chain(more).chain([sorted]).collect();
+        let inverse = |keys, set| Shape { inverse: true, ..shape(keys, 64, set) };
+        let inverses = [
+            Entry::plain(inverse(1 << 20, Set::Uniform)).quick_if(true),
+            Entry::goal(inverse(1 << 24, Set::Uniform), 1200.0),
+            Entry::plain(inverse(1 << 24, Set::Zipf)),
+        ];
+        let mut table: Vec<_> =
+            goals.into_iter().chain(more).chain([sorted]).chain(inverses).collect();
         // The slowest rows come last, so that stopping a run early loses only them.
         table.sort_by_key(|entry| entry.shape.keys > MANY);
         table
@@ -103,11 +114,12 @@ impl Measured for Unique {
                 ],
             )?,
             dtype,
+            inverse: fields.word("inverse", &[("no", false), ("yes", true)])?,
         })
     }
 
     fn words(shape: &Shape) -> Words {
-        let Shape { keys, bits, set, dtype } = *shape;
+        let Shape { keys, bits, set, dtype, inverse } = *shape;
         let mut series = match set {
             Set::Uniform => format!("{bits} bits"),
             Set::Zipf => "zipf".to_owned(),
@@ -124,12 +136,16 @@ impl Measured for Unique {
         if dtype != DType::U64 {
             series += &format!(", {dtype}");
         }
+        if inverse {
+            series += ", inverse";
+        }
         let shape = format!("{} keys, {series}", words_of(keys));
         Words { shape, series, size: keys as f64, unit: "keys" }
     }
 
     fn memory(shape: &Shape) -> u64 {
-        (2 * shape.keys * shape.dtype.size()) as u64
+        let each = 2 * shape.dtype.size() + if shape.inverse { DType::I64.size() } else { 0 };
+        (shape.keys * each) as u64
     }
 
     fn slow(shape: &Shape) -> bool {
@@ -137,11 +153,12 @@ impl Measured for Unique {
     }
 
     fn work(shape: &Shape) -> Result<Work<Self>, String> {
-        let Shape { keys: n, dtype, .. } = *shape;
+        let Shape { keys: n, dtype, inverse, .. } = *shape;
         let spread = Spread::new(shape);
         let ranks = spread.ranks(n, seed(&[n, shape.bits as usize]));
         let distinct = Distinct::of(&ranks, spread);
-        let bytes = (n + distinct.count) as u64 * dtype.size() as u64;
+        let mut bytes = (n + distinct.count) as u64 * dtype.size() as u64;
+        let looked_up = inverse.then(|| ranks.clone());
         let keys: Data = match dtype {
             DType::U32 => {
                 ranks.into_par_iter().map(|rank| spread.key(rank) as u32).collect::<Vec<_>>().into()
@@ -156,8 +173,21 @@ impl Measured for Unique {
             .input("keys", Tensor::vector(keys))
             .output("unique", dtype, &[n])
             .output("count", DType::U64, &[1]);
+        let case = if inverse {
+            bytes += n as u64 * DType::I64.size() as u64;
+            case.output("inverse", DType::I64, &[n])
+        } else {
+            case
+        };
         let words = "the keys that were made, every element";
-        Ok(Work::new(case, bytes).expecting(words, move |results| distinct.check(results)))
+        let check = move |results: &[Argument]| {
+            let failure = distinct.check(results);
+            let Some(ranks) = looked_up.as_ref().filter(|_| failure.is_none()) else {
+                return failure;
+            };
+            distinct.check_inverse(results, ranks)
+        };
+        Ok(Work::new(case, bytes).expecting(words, check))
     }
 }
 
@@ -315,14 +345,8 @@ impl Distinct {
         if count != self.count as u64 {
             return wrong("count", Some(0), count.to_string(), self.count.to_string());
         }
-        let wide: Vec<u64>;
-        let keys: &[u64] = match find(results, "unique").map(|tensor| &tensor.data) {
-            Some(Data::U64(keys)) => keys,
-            Some(Data::U32(keys)) => {
-                wide = keys.iter().copied().map(u64::from).collect();
-                &wide
-            }
-            _ => return Some(Failure::of("unique", "keys")),
+        let Some(keys) = distinct_keys(results) else {
+            return Some(Failure::of("unique", "keys"));
         };
         if keys.len() != self.count {
             let got = format!("{} keys", keys.len());
@@ -342,6 +366,32 @@ impl Distinct {
         };
         wrong("unique", Some(bad), got, "the next larger key of the input".to_owned())
     }
+
+    /// Checks that each key is the distinct key that `inverse` names.
+    fn check_inverse(&self, results: &[Argument], ranks: &[u64]) -> Option<Failure> {
+        let (Some(keys), Some(Data::I64(inverse))) =
+            (distinct_keys(results), find(results, "inverse").map(|tensor| &tensor.data))
+        else {
+            return Some(Failure::of("inverse", "i64 places of keys"));
+        };
+        let there = |place: i64| keys.get(usize::try_from(place).ok()?).copied();
+        let is_wrong = |(place, rank): (&i64, &u64)| there(*place) != Some(self.spread.key(*rank));
+        let bad = inverse.par_iter().zip(ranks).position_first(is_wrong)?;
+        Some(Failure {
+            index: Some(Box::from([bad])),
+            got: format!("{}, where {:?} is", inverse[bad], there(inverse[bad])),
+            ..Failure::of("inverse", format!("the place of {}", self.spread.key(ranks[bad])))
+        })
+    }
+}
+
+/// The distinct keys among the results.
+fn distinct_keys(results: &[Argument]) -> Option<Cow<'_, [u64]>> {
+    match find(results, "unique").map(|tensor| &tensor.data) {
+        Some(Data::U64(keys)) => Some(Cow::Borrowed(keys)),
+        Some(Data::U32(keys)) => Some(keys.iter().copied().map(u64::from).collect()),
+        _ => None,
+    }
 }
 
 #[cfg(test)]
@@ -360,7 +410,13 @@ mod tests {
             Set::Constant,
         ];
         sets.into_iter().flat_map(|set| {
-            [64, 63, 33, 30, 17].map(|bits| Shape { keys: 5000, bits, set, dtype: DType::U64 })
+            [64, 63, 33, 30, 17].map(|bits| Shape {
+                keys: 5000,
+                bits,
+                set,
+                dtype: DType::U64,
+                inverse: false,
+            })
         })
     }
 

@@ -1,9 +1,9 @@
-//! What a call through C costs beside one through Rust, in one run:
+//! The host time of a call through C, compared with a call through Rust in the same run:
 //! `cargo bench -p spec-c --bench host_cost [cpu|cuda]`.
 //!
-//! The same router on the same memory, called in turns. The lowest decile of the turns is
-//! what a machine that does other things too disturbs least. With no tokens, what is left
-//! is the host's part.
+//! Both call the same router on the same memory, in alternating turns. The reported time is the
+//! lowest decile of the turns, which other work on the machine disturbs least. With no tokens the
+//! time is that of the host alone.
 
 use std::ffi::{CString, c_void};
 use std::hint::black_box;
@@ -16,7 +16,7 @@ use spec_c::*;
 const TURNS: usize = 2001;
 const CALLS: usize = 200;
 
-/// A struct as spec.h has it: its size, then its fields.
+/// A struct of spec.h: its size, then its fields.
 #[repr(C)]
 struct Struct<T, const N: usize> {
     size: usize,
@@ -29,12 +29,12 @@ impl<T, const N: usize> Struct<T, N> {
     }
 }
 
-/// The router's arguments among the fields of spec.h.
+/// The numbers of the router's arguments among the fields of its structs in spec.h.
 const X: usize = 0;
 const WEIGHTS: usize = 5;
 const INDICES: usize = 6;
 
-/// Nanoseconds a call.
+/// The mean time of a call in nanoseconds.
 fn time(mut call: impl FnMut()) -> f64 {
     let start = Instant::now();
     for _ in 0..CALLS {
@@ -67,7 +67,8 @@ fn measure(device: &str, tokens: usize) {
     let mut memory = [std::ptr::null_mut::<spec_memory>(); 4];
     let mut at = [std::ptr::null_mut::<c_void>(); 4];
     let mut stream = std::ptr::null_mut();
-    // SAFETY: places for what is made, and structs whose sizes are set.
+    // SAFETY: every output pointer is a local variable or null, and the structs have their sizes
+    // set.
     unsafe {
         ok(spec_open(name.as_ptr(), &mut c_handle));
         let mut params = Struct::new([0u64; 12]);
@@ -100,7 +101,8 @@ fn measure(device: &str, tokens: usize) {
     let through_rust = || {
         let addresses =
             Addresses::new(Address::from(x), Address::from(weights), Address::from(indices));
-        // SAFETY: the memory is as described, and one thread uses it.
+        // SAFETY: the memory was allocated above with the sizes of the tensors, and only this
+        // thread uses it.
         unsafe {
             let on = match handle.device().backend() {
                 "cuda" => Stream::from_raw(handle.device(), stream.addr() as u64),
@@ -110,7 +112,8 @@ fn measure(device: &str, tokens: usize) {
         }
     };
     let through_c = || {
-        // SAFETY: as above.
+        // SAFETY: the buffers are the memory that was allocated above with the sizes of the
+        // tensors, and only this thread uses it.
         let status = unsafe {
             let buffers = (&raw const *black_box(&buffers)).cast();
             operators::topk_router::calculate(descriptor, workspace, bytes, buffers, stream)
@@ -119,7 +122,7 @@ fn measure(device: &str, tokens: usize) {
     };
     let (mut rust, mut c) = (vec![], vec![]);
     for turn in 0..TURNS {
-        // Whoever comes second finds warmer caches: in turns.
+        // The second of the two calls finds warmer caches, so the order alternates.
         let (a, b) = if turn % 2 == 0 {
             let a = time(through_rust);
             (a, time(through_c))
@@ -137,7 +140,8 @@ fn measure(device: &str, tokens: usize) {
         "{device}, {tokens} tokens: Rust {rust:.0} ns, C {c:.0} ns, C adds {:.0} ns a call",
         c - rust
     );
-    // SAFETY: ours, and the work is done.
+    // SAFETY: the memory, the descriptor and the handle were made above, nobody else uses them, and
+    // the last turn waited for the work.
     unsafe {
         memory.into_iter().for_each(|memory| ok(spec_free(memory)));
         ok(spec_destroy(descriptor));
@@ -146,11 +150,11 @@ fn measure(device: &str, tokens: usize) {
 }
 
 fn main() {
-    // Cargo adds `--bench`.
+    // Cargo adds the argument `--bench`.
     let device = std::env::args().skip(1).find(|word| !word.starts_with('-'));
     let device = device.as_deref().unwrap_or("cpu");
-    // In a pool of one thread the CPU hands no work to others: no waking of threads in
-    // what is measured.
+    // In a pool of one thread the CPU backend gives no work to other threads, so the measured time
+    // has no waking of threads in it.
     let pool = rayon::ThreadPoolBuilder::new().num_threads(1).build().unwrap();
     pool.install(|| {
         measure(device, 0);

@@ -2,37 +2,38 @@
  *
  * Written by `cargo xtask bindings` from the operators' contracts: do not edit.
  *
- * An operator is created once from parameters and descriptors of its tensors, which
- * checks everything; it says how much workspace to bring; a call enqueues the work on
- * memory and a stream that stay yours, and does nothing else: no allocation, no copy,
- * no wait. On the CPU the work is done when the call returns.
+ * A caller creates an operator once, from parameters and descriptors of its tensors; this
+ * checks everything. The caller asks how much workspace a call needs. A call then enqueues
+ * the work on the caller's own memory and stream, and does nothing else: no allocation, no
+ * copy, no wait. On the CPU the work is done when the call returns.
  *
- * Status. Every call that can fail returns a spec_status, whose numbers are InfiniOp's;
- * spec_last_error has this thread's last one in words. No call throws or unwinds.
+ * Status. Every call that can fail returns a spec_status, whose numbers are InfiniOp's.
+ * spec_last_error has a sentence for the thread's last failure. No call throws or unwinds.
  *
- * Sizes. Structs that begin with `size` want their own sizeof there. What a shorter,
- * older struct does not have counts as absent, or as usual for parameters; what a
- * longer, newer one has must be zero. So `spec_x_tensors t = {0}; t.size = sizeof t;`
- * describes a call without tensors; fill in those that there are.
+ * Sizes. Set the field `size` of a struct that begins with it to the struct's own sizeof.
+ * Fields that an older program's shorter struct does not have count as absent tensors or
+ * buffers, and as parameters with their defaults. Fields that only a newer program's longer
+ * struct has must be zero. So `spec_x_tensors t = {0}; t.size = sizeof t;` describes a call
+ * without tensors; then fill in the tensors that the call has.
  *
- * Memory. A pointer in a struct of buffers is a host pointer on the CPU, a device
- * pointer on CUDA, and a `spec_memory *` on wgpu, whose memory has no addresses. It
- * points to as many elements as the tensor spans, aligned to its element's size. What
- * is written overlaps nothing else of the call. Absent arguments are NULL.
+ * Memory. A pointer in a struct of buffers is a host pointer on the CPU, a device pointer
+ * on CUDA, and a `spec_memory *` on wgpu, whose memory has no addresses. The pointer points
+ * to as many elements as the tensor spans, aligned to the element's size. An output must not
+ * overlap any other memory of the call. Absent arguments are NULL.
  *
  * Streams. On CUDA `stream` is a cudaStream_t (or CUstream) of the device's primary
- * context, NULL is the legacy default stream, and a stream that is being captured
- * captures the call. Elsewhere it is NULL. Work may use its memory until it is done;
- * whoever passes a stream orders all other use of that memory against it.
+ * context. NULL is the legacy default stream. A stream in capture mode captures the call. On
+ * other backends `stream` is NULL. Enqueued work uses its memory until the work is done; the
+ * caller orders all other use of that memory against the stream.
  *
- * Threads. Any thread may make any call. Handles and descriptors may be shared by
- * threads: every call that takes them as const may run at the same time as others. A
- * handle or descriptor must not be closed or destroyed while another thread uses it; a
- * workspace, an output or a spec_memory is used by one call at a time.
+ * Threads. Any thread may make any call. Threads may share handles and descriptors: calls
+ * that take them as const may run at the same time. No handle or descriptor may be closed or
+ * destroyed while another thread uses it. Only one call at a time may use a workspace, an
+ * output or a spec_memory.
  *
- * Pointers to opaque types are NULL or what this library gave. Those that were closed,
- * destroyed or freed are refused with status 3 as long as their place has not been
- * given out again.
+ * Pointers to opaque types are NULL or come from this library. Calls refuse a pointer that
+ * was closed, destroyed or freed with status 3, until the library uses the object's memory
+ * for a new object.
  */
 
 #ifndef SPEC_H
@@ -42,18 +43,18 @@
 #include <stdint.h>
 
 /**
- * The version of this header's structs and functions. It grows where a program that was
- * compiled with an older header could misunderstand; not where there is only more.
+ * The version of this header's structs and functions. The version grows with a change that breaks
+ * programs which were compiled with an older header. Additions alone do not change it.
  */
 #define SPEC_ABI_VERSION 1
 
 /**
- * Dtype of a tensor that is absent: optional arguments may be.
+ * The dtype of an absent tensor. Only optional arguments may be absent.
  */
 #define SPEC_DTYPE_NONE 0
 
 /**
- * A byte that is 0 for false; anything else is true. The numbers are InfiniOp's.
+ * A byte: 0 is false, every other value is true. The numbers of all dtypes are those of InfiniOp.
  */
 #define SPEC_DTYPE_BOOL 2
 
@@ -98,18 +99,18 @@
 #define SPEC_DTYPE_F32 13
 
 /**
- * The upper half of an f32.
+ * bfloat16, the upper half of an IEEE single-precision number.
  */
 #define SPEC_DTYPE_BF16 19
 
 /**
- * The largest `rank` of a tensor.
+ * The largest possible `rank` of a tensor.
  */
 #define SPEC_MAX_RANK 4
 
 /**
- * What a call comes to. The numbers are InfiniOp's. `spec_last_error` says the
- * same in words.
+ * The result of a call. The numbers are those of InfiniOp. `spec_last_error` has a sentence for
+ * each failure.
  */
 enum spec_status
 #if defined(__cplusplus) || __STDC_VERSION__ >= 202311L
@@ -117,15 +118,15 @@ enum spec_status
 #endif // defined(__cplusplus) || __STDC_VERSION__ >= 202311L
  {
     /**
-     * The call did what it says.
+     * The call succeeded.
      */
     SPEC_STATUS_SUCCESS = 0,
     /**
-     * Something failed underneath: a driver, a lost device, out of memory.
+     * The device or the system failed: a driver error, a lost device, not enough memory.
      */
     SPEC_STATUS_INTERNAL_ERROR = 1,
     /**
-     * The operator or option exists but this backend does not have it.
+     * The operator or option exists, but the device's backend does not have it.
      */
     SPEC_STATUS_NOT_IMPLEMENTED = 2,
     /**
@@ -145,7 +146,7 @@ enum spec_status
      */
     SPEC_STATUS_DEVICE_NOT_FOUND = 6,
     /**
-     * The device is there but has not been opened.
+     * The device exists but has not been opened.
      */
     SPEC_STATUS_DEVICE_NOT_INITIALIZED = 7,
     /**
@@ -153,7 +154,7 @@ enum spec_status
      */
     SPEC_STATUS_DEVICE_ARCHITECTURE_NOT_SUPPORTED = 8,
     /**
-     * A tensor's element type is not one the operator takes.
+     * The operator does not take a tensor's element type.
      */
     SPEC_STATUS_BAD_TENSOR_DTYPE = 10,
     /**
@@ -161,11 +162,11 @@ enum spec_status
      */
     SPEC_STATUS_BAD_TENSOR_SHAPE = 11,
     /**
-     * A tensor's strides are not ones the operator takes.
+     * The operator does not take a tensor's strides.
      */
     SPEC_STATUS_BAD_TENSOR_STRIDES = 12,
     /**
-     * The workspace is smaller than the descriptor asked for.
+     * The workspace is smaller than the descriptor's workspace size.
      */
     SPEC_STATUS_INSUFFICIENT_WORKSPACE = 13,
 };
@@ -178,60 +179,61 @@ typedef int32_t spec_status;
 #endif // __cplusplus
 
 /**
- * An operator that was created for its tensors on a device. From
- * `spec_<operator>_create`, to `spec_destroy`. It never changes: threads may share it,
- * each with a workspace and buffers of its own.
+ * An operator that was created for its tensors on a device. `spec_<operator>_create` makes a
+ * descriptor, `spec_destroy` destroys it. A descriptor never changes: threads may share it, each
+ * with a workspace and buffers of its own.
  */
 typedef struct spec_descriptor spec_descriptor;
 
 /**
- * An open device. From `spec_open`, to `spec_close`; threads may share it.
+ * An open device. `spec_open` makes a handle, `spec_close` closes it; threads may share it.
  */
 typedef struct spec_handle spec_handle;
 
 /**
- * Memory on a device. From `spec_allocate`, to `spec_free`. One thread at a time
- * passes it to a call.
+ * Memory on a device. `spec_allocate` allocates it, `spec_free` frees it. Only one thread at a
+ * time may pass it to a call.
  */
 typedef struct spec_memory spec_memory;
 
 /**
- * What is known of a device.
+ * Properties of a device.
  */
 typedef struct {
     /**
-     * As `spec_open` takes it: "cuda:0". Of a backend that has no device, its
-     * name: "cuda".
+     * The name that `spec_open` takes, for example "cuda:0"; for a backend without a device,
+     * the backend's name, for example "cuda".
      */
     char name[32];
     /**
-     * The vendor's name of the device; where there is none, the reason.
+     * The vendor's name of the device; for a backend without a device, the reason why it has
+     * none.
      */
     char description[216];
     /**
-     * Memory in bytes, 0 where it is not known.
+     * Size of the device's memory in bytes, 0 if unknown.
      */
     uint64_t memory;
     /**
-     * 0, or why the backend has no device.
+     * 0 for a device; for a backend without a device, the status of the failed search.
      */
     int32_t status;
     /**
-     * 1 for a software renderer: a GPU's interface on a CPU.
+     * 1 for a software renderer, which is a GPU's interface on a CPU, otherwise 0.
      */
     uint32_t software;
     /**
-     * Zeros, for later.
+     * Zeros, reserved for later versions.
      */
     uint64_t reserved[4];
 } spec_device;
 
 /**
- * Describes a tensor. All zeros is an absent one.
+ * Describes a tensor. A struct of zeros describes an absent tensor.
  */
 typedef struct {
     /**
-     * `SPEC_DTYPE_..`; 0 where the tensor is absent.
+     * One of `SPEC_DTYPE_..`; 0 for an absent tensor.
      */
     uint32_t dtype;
     /**
@@ -243,8 +245,8 @@ typedef struct {
      */
     int64_t shape[4];
     /**
-     * Elements from one to the next in each dimension; all zero for a packed
-     * tensor, row by row.
+     * The distance in elements from one index to the next in each dimension; all zero for a
+     * packed row-major tensor.
      */
     int64_t strides[4];
 } spec_tensor;
@@ -259,57 +261,62 @@ extern "C" {
 uint32_t spec_abi_version(void);
 
 /**
- * A status in words that stay: "bad tensor shape". NULL for a number that is no
- * status.
+ * The name of a status, for example "bad tensor shape"; NULL for a number that is no status. The
+ * text is never freed.
  */
 const char *spec_status_name(int32_t status);
 
 /**
- * Copies the last error of this thread to `buffer`: a sentence in UTF-8 that names
- * the call, the argument, its value and what was expected, ended by a zero and cut
- * where it does not fit.
+ * Copies the last error of this thread to `buffer`: a sentence in UTF-8 that names the call, the
+ * argument, its value and the expected value. The sentence ends with a zero and is cut if
+ * `buffer` is too small.
  *
- * Returns the bytes that the whole sentence needs, its zero included; 1 where
- * no call of this thread has failed. Calls that succeed leave the sentence alone.
+ * Returns the number of bytes that the whole sentence needs, including its zero; 1 if no call of
+ * this thread has failed. A call that succeeds does not change the sentence.
  *
  * # Safety
- * `buffer` is NULL, with `size` 0, or has room for `size` bytes.
+ * `buffer` is NULL or has room for `size` bytes.
  */
 size_t spec_last_error(char *buffer, size_t size);
 
 /**
- * Lists the devices of each backend, and a line for each backend that has none,
- * with the reason. Looks for them anew at each call, which takes time.
+ * Lists the devices of each backend. A backend without a device gets one entry with the reason.
+ * Every call searches for devices again, which takes time.
  *
- * `count` becomes how many there are; at most `capacity` of them are written to
- * `devices`, which may be NULL if that is 0.
+ * `count` becomes the number of entries; at most `capacity` of them are written to `devices`,
+ * which may be NULL if `capacity` is 0.
  *
  * # Errors
  * Status 4 for a null pointer.
  *
  * # Safety
- * `devices` has room for `capacity`; `count` is a place.
+ * `devices` has room for `capacity` entries; `count` is NULL or points to memory for a `size_t`.
  */
 spec_status spec_devices(spec_device *devices, size_t capacity, size_t *count);
 
 /**
- * Opens a device: "cpu", "cuda", "cuda:1", "wgpu:0", or "auto" for the best there is.
+ * Opens a device by name: "cpu", "cuda", "cuda:1", "wgpu:0", or "auto" for the first GPU, or
+ * the CPU on a machine without one.
  *
- * On CUDA, retains the primary context, which CUDA's runtime and PyTorch use too.
- * Opening a device again is cheap and gives another handle with a queue of its own.
+ * On CUDA the handle retains the device's primary context, which CUDA's runtime and PyTorch use
+ * too. Opening a device again is cheap and makes another handle with a queue of its own.
+ *
+ * Where the call fails, `*handle` is NULL, whatever it was: a handle that is still open
+ * has to be kept elsewhere.
  *
  * # Errors
- * Status 3 for a name that is none, 4 for a null pointer, 6 where there is no such
- * device, 8 where it is too old, 1 where it fails.
+ * Status 3 for a name that names no device, 4 for a null pointer, 6 if the machine has no such
+ * device, 8 if the device is too old, 1 if opening the device fails.
  *
  * # Safety
- * `device` is text that ends with a zero; `handle` is a place.
+ * `device` is NULL or text that ends with a zero; `handle` is NULL or points to memory for a
+ * pointer.
  */
 spec_status spec_open(const char *device, spec_handle **handle);
 
 /**
- * Closes a handle. Descriptors and memory made with it stay good until they are
- * destroyed themselves.
+ * Closes a handle. Descriptors and memory that were made with the handle stay valid until they
+ * are destroyed or freed themselves.
  *
  * # Errors
  * Status 4 for NULL, 3 for a handle that is closed already.
@@ -320,36 +327,36 @@ spec_status spec_open(const char *device, spec_handle **handle);
 spec_status spec_close(spec_handle *handle);
 
 /**
- * What is known of an open device.
+ * Writes the properties of an open device.
  *
  * # Errors
  * Status 4 for a null pointer, 3 for a handle that is closed.
  *
  * # Safety
- * `handle` is from `spec_open`; `device` is a place.
+ * `handle` is from `spec_open`; `device` is NULL or points to memory for a `spec_device`.
  */
 spec_status spec_handle_device(const spec_handle *handle, spec_device *device);
 
 /**
- * The handle's own stream: a `cudaStream_t` on CUDA, NULL elsewhere. It lives as long
- * as the handle, does not wait for the default stream, and is the one that
- * `spec_synchronize` and memory from `spec_allocate` are ordered by.
+ * Writes the handle's own stream: a `cudaStream_t` on CUDA, NULL on other backends. The stream
+ * lives as long as the handle and does not wait for the default stream. `spec_synchronize` waits
+ * for this stream, and memory from `spec_allocate` is allocated and freed in its order.
  *
  * # Errors
  * Status 4 for a null pointer, 3 for a handle that is closed.
  *
  * # Safety
- * `handle` is from `spec_open`; `stream` is a place.
+ * `handle` is from `spec_open`; `stream` is NULL or points to memory for a pointer.
  */
 spec_status spec_handle_stream(const spec_handle *handle, void **stream);
 
 /**
- * Waits for what was enqueued on the handle's own stream, and for no other stream:
- * for yours, ask CUDA.
+ * Waits for all work that was enqueued on the handle's own stream. Work on the caller's own
+ * streams is not waited for: use CUDA's functions for those.
  *
  * # Errors
- * Status 1 with the device's own words for what failed since the last call, 4 for a
- * null pointer, 3 for a handle that is closed.
+ * Status 1, with the device's own message, if work failed since the last call; 4 for a null
+ * pointer, 3 for a handle that is closed.
  *
  * # Safety
  * `handle` is from `spec_open`.
@@ -357,84 +364,86 @@ spec_status spec_handle_stream(const spec_handle *handle, void **stream);
 spec_status spec_synchronize(const spec_handle *handle);
 
 /**
- * Allocates memory on the device, contents unspecified.
+ * Allocates `bytes` bytes on the device, contents unspecified.
  *
- * On CUDA it is ordered by the handle's own stream: use it there (`spec_handle_stream`),
- * or order the streams yourself.
+ * On CUDA the memory is allocated and freed in the order of the handle's own stream: use the
+ * memory on that stream (`spec_handle_stream`), or order other streams against it.
  *
  * # Errors
- * Status 1 where there is not enough, 4 for a null pointer, 3 for a handle that is
+ * Status 1 if the device has not enough memory, 4 for a null pointer, 3 for a handle that is
  * closed.
  *
  * # Safety
- * `handle` is from `spec_open`; `memory` is a place.
+ * `handle` is from `spec_open`; `memory` is NULL or points to memory for a pointer.
  */
 spec_status spec_allocate(const spec_handle *handle, size_t bytes, spec_memory **memory);
 
 /**
- * Frees memory, after the work on the handle's own stream that uses it.
+ * Frees memory once the work that the handle's own stream has enqueued so far is done.
  *
  * # Errors
  * Status 4 for NULL, 3 for memory that was freed already.
  *
  * # Safety
- * No other thread uses the memory, now or later, nor does work on other streams.
+ * No other thread uses the memory, now or later, nor does any work on other streams.
  */
 spec_status spec_free(spec_memory *memory);
 
 /**
- * Where memory is: a host pointer on the CPU, a device pointer on CUDA. As long as it
- * is not freed.
+ * Writes the address of memory: a host pointer on the CPU, a device pointer on CUDA. The address
+ * is valid until the memory is freed.
  *
  * # Errors
  * Status 2 on wgpu, whose memory has no addresses, 4 for a null pointer, 3 for memory
  * that was freed.
  *
  * # Safety
- * `memory` is from `spec_allocate`; `address` is a place.
+ * `memory` is from `spec_allocate`; `address` is NULL or points to memory for a pointer.
  */
 spec_status spec_memory_address(spec_memory *memory, void **address);
 
 /**
- * Copies `bytes` bytes from the host to memory, from byte `offset` of it on, a multiple
- * of 4. Ordered after what was enqueued on the handle's own stream; `from` may be reused
- * when this returns.
+ * Copies `bytes` bytes from the host to memory, beginning at byte `offset` of the memory, a
+ * multiple of 4. The copy runs after all work that was enqueued on the handle's own stream;
+ * `from` may be reused when the function returns.
  *
  * # Errors
- * Status 11 where they do not fit, 4 for a null pointer, 3 for memory that was freed or
- * an odd offset, 1 where the device fails.
+ * Status 11 if the bytes do not fit, 4 for a null pointer, 3 for memory that was freed or an
+ * offset that is no multiple of 4, 1 if the device fails.
  *
  * # Safety
- * `memory` is from `spec_allocate`; `from` has so many bytes.
+ * `memory` is from `spec_allocate`; `from` points to `bytes` readable bytes.
  */
 spec_status spec_write(spec_memory *memory, size_t offset, const void *from, size_t bytes);
 
 /**
- * Waits for what was enqueued on the handle's own stream, then copies `bytes` bytes
- * from byte `offset` on, a multiple of 4, to the host.
+ * Waits for the work that was enqueued on the handle's own stream, then copies `bytes` bytes of
+ * memory to the host, beginning at byte `offset` of the memory, a multiple of 4.
  *
  * # Errors
  * As `spec_write`.
  *
  * # Safety
- * `memory` is from `spec_allocate`; `to` has room for so many bytes.
+ * `memory` is from `spec_allocate`; `to` points to `bytes` writable bytes.
  */
 spec_status spec_read(const spec_memory *memory, size_t offset, void *to, size_t bytes);
 
 /**
- * The bytes of workspace that a call needs; may be 0. Of host memory on the CPU, of
- * device memory as `cudaMalloc` aligns it on CUDA, in a `spec_memory` on wgpu.
+ * Writes the size in bytes of the workspace that a call needs, which may be 0. The workspace is
+ * host memory on the CPU, device memory with the alignment of `cudaMalloc` on CUDA, and a
+ * `spec_memory` on wgpu.
  *
  * # Errors
  * Status 4 for a null pointer, 3 for a descriptor that was destroyed.
  *
  * # Safety
- * `descriptor` is from `spec_<operator>_create`; `bytes` is a place.
+ * `descriptor` is from `spec_<operator>_create`; `bytes` is NULL or points to memory for a
+ * `size_t`.
  */
 spec_status spec_workspace_size(const spec_descriptor *descriptor, size_t *bytes);
 
 /**
- * Destroys a descriptor. Work that it enqueued goes on.
+ * Destroys a descriptor. Work that was enqueued with the descriptor continues.
  *
  * # Errors
  * Status 4 for NULL, 3 for a descriptor that was destroyed already.
@@ -458,44 +467,45 @@ spec_status spec_destroy(spec_descriptor *descriptor);
 
 /**
  * How a logit becomes a score.
- * The square root of ln(1 + e^x), as DeepSeek-V4 has it.
+ * The square root of ln(1 + e^x), as in DeepSeek-V4.
  */
 #define SPEC_SCORING_SQRT_SOFTPLUS 2
 
 /**
- * What experts are chosen by.
+ * The number by which experts are picked.
  * The score plus bias.
  */
 #define SPEC_SELECT_SCORE 0
 
 /**
- * What experts are chosen by.
- * The logit plus bias: scores that saturate tie where their logits do not.
+ * The number by which experts are picked.
+ * The logit plus bias. Different logits can have equal scores where the scoring function
+ * saturates, so this avoids ties.
  */
 #define SPEC_SELECT_LOGIT 1
 
 /**
  * How the choices of a group become the group's score.
- * The sum of the two largest; the only one where a group has one expert.
+ * The sum of the two largest choices; with one expert in a group, its only choice.
  */
 #define SPEC_GROUP_SCORE_TOP2_SUM 0
 
 /**
  * How the choices of a group become the group's score.
- * The largest.
+ * The largest choice.
  */
 #define SPEC_GROUP_SCORE_MAX 1
 
 /**
  * What happens to the experts of groups that are not kept.
- * Their choice becomes 0.0, which can still win over a negative one
+ * Their choices become 0.0, which can still win over a negative choice
  * (InfiniOp and the Hugging Face reference).
  */
 #define SPEC_MASKED_ZERO 0
 
 /**
  * What happens to the experts of groups that are not kept.
- * They cannot be chosen (TensorRT-LLM, vLLM).
+ * These experts cannot be picked (TensorRT-LLM, vLLM).
  */
 #define SPEC_MASKED_EXCLUDED 1
 
@@ -507,32 +517,32 @@ spec_status spec_destroy(spec_descriptor *descriptor);
 
 /**
  * When a draft token is accepted.
- * While it equals the target's argmax (lowest index among equals).
+ * If it equals the target's argmax (lowest index among equals).
  */
 #define SPEC_ACCEPTANCE_GREEDY 1
 
 /**
  * How the token that replaces a rejected one is chosen.
- * The largest residual. Does not preserve the target distribution.
+ * The token with the largest residual. Does not preserve the target distribution.
  */
 #define SPEC_RECOVERY_ARGMAX 0
 
 /**
  * How the token that replaces a rejected one is chosen.
- * Drawn from the residual. Preserves the target distribution.
+ * A token drawn from the residual. Preserves the target distribution.
  */
 #define SPEC_RECOVERY_SAMPLE 1
 
 /**
- * Which of several equally long earlier occurrences is copied from.
- * The first in the text: vLLM's proposer on the CPU.
+ * Which of several earlier occurrences of the same length the draft is copied from.
+ * The first in the text, as vLLM's proposer on the CPU does.
  */
 #define SPEC_OCCURRENCE_FIRST 0
 
 /**
- * Which of several equally long earlier occurrences is copied from.
- * The last: vLLM's on the GPU, and the better guess in code and
- * conversation, where what was said last is what is repeated.
+ * Which of several earlier occurrences of the same length the draft is copied from.
+ * The last in the text, as vLLM's proposer on the GPU does. This guesses better in code
+ * and conversation, which repeat recent text.
  */
 #define SPEC_OCCURRENCE_LAST 1
 
@@ -551,7 +561,7 @@ typedef struct {
      */
     uint64_t scoring;
     /**
-     * What experts are chosen by.
+     * The number by which experts are picked.
      * SPEC_SELECT_SCORE or SPEC_SELECT_LOGIT.
      * Default: SPEC_SELECT_SCORE.
      */
@@ -573,7 +583,7 @@ typedef struct {
      */
     uint64_t group_score;
     /**
-     * What happens to the experts of the other groups.
+     * What happens to the experts of groups that are not kept.
      * SPEC_MASKED_ZERO or SPEC_MASKED_EXCLUDED.
      * Default: SPEC_MASKED_EXCLUDED.
      */
@@ -590,24 +600,24 @@ typedef struct {
      */
     uint64_t renormalize;
     /**
-     * The routed scaling factor.
+     * The routed scaling factor, which multiplies the weights of picks.
      * Default: 1.
      */
     double scale;
     /**
-     * Experts that every token goes to, in columns behind the picks, at most 64.
-     * The first has the index `experts`, or `physical_experts` where there are.
+     * The number of shared experts, at most 64. Every token goes to them, in columns behind
+     * the picks. The first has the index `experts`, or `physical_experts` where that is set.
      * Default: 0.
      */
     size_t shared_experts;
     /**
-     * The weight of each of them; it is not scaled.
+     * The weight of each shared expert; `scale` does not multiply it.
      * Default: 1.
      */
     double shared_weight;
     /**
-     * How many places the experts have on all devices: with `replicas`, and only
-     * with them.
+     * The number of places for experts on all devices together. Set if and only if `replicas`
+     * is given.
      * 0: none.
      * Default: none.
      */
@@ -624,17 +634,18 @@ typedef struct {
     size_t size;
     /**
      * `[tokens, experts]`, f32 or f16 or bf16: read.
-     * Logits of 1 to 4096 experts.
+     * The logits of 1 to 4096 experts.
      */
     spec_tensor x;
     /**
      * `[experts]`, f32 or f16 or bf16: read, optional.
-     * Correction bias, added to what experts are chosen by.
+     * The correction bias of each expert, added to its score or logit when experts are picked.
      */
     spec_tensor bias;
     /**
      * `[1]`, i32: read, optional.
-     * How many rows are tokens; those behind them are padding. Absent: all are.
+     * The number of rows that are tokens; the rows behind them are padding. Absent: no
+     * padding.
      */
     spec_tensor num_tokens;
     /**
@@ -644,39 +655,41 @@ typedef struct {
     spec_tensor replicas;
     /**
      * `[experts]`, i32: read, optional.
-     * How many of them each expert has, at least 1: given with `replicas`.
+     * The number of places of each expert, at least 1. Given if and only if `replicas` is.
      */
     spec_tensor replica_counts;
     /**
      * `[tokens, topk + shared_experts]`, f32 or f16 or bf16: written.
-     * Routing weights.
+     * The routing weights.
      */
     spec_tensor weights;
     /**
      * `[tokens, topk + shared_experts]`, i32 or u32 or i64: written.
-     * Experts in descending order of choice, or their places; -1 in rows of padding.
-     * As u32, -1 is 2^32 - 1.
+     * The experts in descending order of choice, or their places; -1 in rows of padding.
+     * In u32, -1 is 2^32 - 1.
      */
     spec_tensor indices;
     /**
      * `[physical_experts]`, i32: changed in place, optional.
-     * How many picks went to each expert, or to each place where there are
-     * `replicas`, added to what is there; shared experts are not counted.
+     * The number of picks of each expert, or of each place where `replicas` is given, added to
+     * the previous values; shared experts are not counted.
      */
     spec_tensor load;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Flags, OR-ed.
+     * Bits for bad data, OR-ed into the word's previous value: 1 a number that is not finite,
+     * 2 an expert or place out of range, 4 a count out of range.
      */
     spec_tensor flags;
     /**
      * `[tokens, topk]`, i32: read, optional.
-     * Experts that are given instead of selected; -1 for no pick.
+     * The experts of each token, given instead of picked by their logits; -1 for no pick.
      */
     spec_tensor chosen;
     /**
      * `[tokens, topk + shared_experts]`, i32: written, optional.
-     * The experts before `replicas`, as a run records them that is to be replayed.
+     * The experts before `replicas` replaces them with places, which a run records for a
+     * replay with `chosen`.
      */
     spec_tensor logical;
 } spec_topk_router_tensors;
@@ -823,7 +836,7 @@ typedef struct {
      */
     size_t size;
     /**
-     * Rows of `indices` that belong to one request.
+     * The number of rows of `indices` that belong to one request.
      * Default: 1.
      */
     size_t mtp_step;
@@ -839,17 +852,17 @@ typedef struct {
     size_t size;
     /**
      * `[batch * mtp_step, k]`, i32: read.
-     * Candidates `[batch * mtp_step, k]`, i32; negative ones are padding. The batch fits an i32.
+     * Candidates; negative values are padding. `batch` must fit an i32.
      */
     spec_tensor indices;
     /**
      * `[batch, mtp_step * k]`, i32: written.
-     * Distinct values `[batch, mtp_step * k]`, i32, ascending, then -1.
+     * The distinct values of each request, ascending, then -1.
      */
     spec_tensor unique;
     /**
      * `[batch]`, i32: written, optional.
-     * How many distinct values `[batch]`, i32.
+     * The number of distinct values of each request.
      */
     spec_tensor counts;
 } spec_deduplicate_topk_tensors;
@@ -939,18 +952,19 @@ typedef struct {
      */
     size_t size;
     /**
-     * The most drafts of a request; longer requests are cut.
+     * The largest number of drafts of a request; a request with more is cut to it.
      * It has no default.
      */
     size_t max_spec_len;
     /**
-     * When a draft token is accepted, but for requests that `greedy` names.
+     * When a draft token is accepted. Requests that `greedy` marks follow the target's argmax
+     * instead.
      * SPEC_ACCEPTANCE_PROBABILISTIC or SPEC_ACCEPTANCE_GREEDY.
      * Default: SPEC_ACCEPTANCE_PROBABILISTIC.
      */
     uint64_t acceptance;
     /**
-     * How the recovered token is chosen; unused with greedy acceptance.
+     * How the recovered token is chosen. Not used with greedy acceptance.
      * SPEC_RECOVERY_ARGMAX or SPEC_RECOVERY_SAMPLE.
      * Default: SPEC_RECOVERY_SAMPLE.
      */
@@ -967,9 +981,8 @@ typedef struct {
     size_t size;
     /**
      * `[tokens, vocab]`, f32 or f16 or bf16: read.
-     * The target model's probabilities, a row for each draft. At a request's
-     * first step: what the target says after the prompt, and after each
-     * draft but the last.
+     * The probabilities of the target model, a row for each draft. At a request's
+     * first step: the rows after the prompt, and after each draft but the last.
      */
     spec_tensor target_probs;
     /**
@@ -981,81 +994,81 @@ typedef struct {
     spec_tensor draft_probs;
     /**
      * `[tokens]`, i64 or i32 or u32: read.
-     * Draft tokens, the requests' one after the other. At the first step: a
-     * guess of what follows the prompt.
+     * The draft tokens, one request behind the other. At the first step: guesses of the tokens
+     * that follow the prompt.
      */
     spec_tensor draft_token_ids;
     /**
      * `[batch]`, i64 or i32 or u32: read.
-     * The token that follows if all drafts are accepted, drawn from the
-     * target's row behind them. At the first step, where there are no
-     * drafts yet: the first token after the prompt.
+     * The token that follows if all drafts of a request are accepted, drawn from the target's
+     * row after the last draft. At a first step without drafts: the first token after the
+     * prompt.
      */
     spec_tensor bonus_token_ids;
     /**
      * `[batch + 1] or [batch]`, i64 or i32 or u32: read.
-     * Where each request's drafts end, and with the leading 0 also where they
-     * start: `[0, 3, 5]` or `[3, 5]` for 3 and 2 drafts. At the first step
-     * without drafts: the number before it once more.
+     * The sums of the numbers of drafts, which say where each request's drafts end; with or
+     * without a leading 0: `[0, 3, 5]` or `[3, 5]` for 3 and 2 drafts. A request without
+     * drafts, as at a first step, repeats the number before.
      */
     spec_tensor cu_num_draft;
     /**
      * `[tokens]`, f32: read, optional.
-     * Acceptance draws in [0, 1), one a draft; absent: drawn from `seeds` and
-     * `positions`. Not read for greedy requests. At the first step: as at any.
+     * The random numbers for acceptance in [0, 1), one for each draft; absent: drawn from
+     * `seeds` and `positions`. Not read for greedy requests. The same at every step.
      */
     spec_tensor uniform_samples;
     /**
      * `[batch]`, u64: read, optional.
-     * Each request's seed. Required where anything is drawn: unless acceptance
-     * is greedy, for `Sample` recovery and where `uniform_samples` is absent.
-     * At the first step: any number, kept for as long as the request lives.
+     * The seed of each request. Required where acceptance is probabilistic and either recovery
+     * is `sample` or `uniform_samples` is absent. At the first step: any number; the same at
+     * every later step of the request.
      */
     spec_tensor seeds;
     /**
      * `[batch]`, i64 or i32: read, optional.
      * The position of each request's first draft in its own text, prompt
      * included. Required where `seeds` is. At the first step: the number of
-     * tokens of the prompt; then it grows by what was emitted.
+     * tokens of the prompt; each step adds the number of emitted tokens.
      */
     spec_tensor positions;
     /**
      * `[batch]`, i32 or i8 or u8 or bool: read, optional.
-     * Not 0 for each request that follows the target's argmax, whatever
-     * `acceptance` says of the others; absent: none. At the first step, and
-     * at all others: whether the request's temperature is 0.
+     * Not 0 for each request that follows the target's argmax, whatever `acceptance` is;
+     * absent: no request. At every step: whether the request's temperature is 0.
      */
     spec_tensor greedy;
     /**
      * `[batch, max_spec_len + 1]`, i32 or i64 or u32: written.
-     * Emitted tokens: the accepted drafts, then the recovered or the bonus
-     * token, then -1 (the largest number, in a `u32`). What they held before
-     * does not matter, at the first step or later.
+     * The emitted tokens: the accepted drafts, then the recovered or the bonus
+     * token, then -1 (the largest value in u32).
      */
     spec_tensor output_token_ids;
     /**
      * `[batch]`, i32: written.
-     * Tokens emitted: recovered or bonus included, so never 0.
+     * The number of tokens emitted, the recovered or bonus token included, so never 0.
      */
     spec_tensor num_accepted;
     /**
      * `[batch]`, i32: written.
-     * Draft tokens accepted; 0 at a first step without drafts.
+     * The number of draft tokens accepted; 0 at a first step without drafts.
      */
     spec_tensor accepted_counts;
     /**
      * `[batch]`, i32: written.
-     * 1 where a recovered token was emitted; 0 at a first step without drafts.
+     * 1 where a recovered token was emitted, else 0; 0 at a first step without drafts.
      */
     spec_tensor recovered_counts;
     /**
      * `[batch]`, i32: written.
-     * 1 where the bonus token was emitted; 1 at a first step without drafts.
+     * 1 where the bonus token was emitted, else 0; 1 at a first step without drafts.
      */
     spec_tensor bonus_counts;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Flags, OR-ed; cleared by the caller, before the first step if ever.
+     * Bits for bad data, OR-ed into the word's previous value: 1 a number that is not finite,
+     * 2 a token outside the vocabulary, 4 bad offsets or too many drafts. Only the caller
+     * clears them.
      */
     spec_tensor flags;
 } spec_rejection_sample_tensors;
@@ -1227,12 +1240,12 @@ typedef struct {
     spec_tensor logits;
     /**
      * `[requests, most]`, i64 or i32: read.
-     * The text of each request, the prompt first. What lies behind `lengths` is not read.
+     * The text of each request, the prompt first. Tokens behind `lengths` are not read.
      */
     spec_tensor tokens;
     /**
      * `[requests]`, i32 or i64: read.
-     * How many tokens of each text are its prompt.
+     * How many tokens of each text are the prompt.
      */
     spec_tensor prompt_lengths;
     /**
@@ -1247,8 +1260,8 @@ typedef struct {
     spec_tensor requests;
     /**
      * `[rows]`, i64 or i32: read, optional.
-     * Where rows are drafts, the draft token of each; that of a row without a parent is
-     * not looked at. Needs `parents`.
+     * The draft token of each row, where rows are drafts. The entry of a row without a parent
+     * is not read. Needs `parents`.
      */
     spec_tensor draft_tokens;
     /**
@@ -1258,8 +1271,8 @@ typedef struct {
     spec_tensor parents;
     /**
      * `[requests + 1]`, i32: read, optional.
-     * Where each request's bias starts in `bias_tokens` and ends. Needs both arguments
-     * that follow.
+     * Where the bias of each request starts and ends in `bias_tokens`. Needs `bias_tokens` and
+     * `bias_values`.
      */
     spec_tensor bias_offsets;
     /**
@@ -1269,28 +1282,30 @@ typedef struct {
     spec_tensor bias_tokens;
     /**
      * `[biases]`, f32: read, optional.
-     * What is added to their logits; may be infinite.
+     * The value that is added to the logit of each of `bias_tokens`; may be infinite.
      */
     spec_tensor bias_values;
     /**
      * `[requests]`, f32: read, optional.
-     * What each request's logits of tokens in its text are divided by, or multiplied with
-     * where they are negative; 1 for none.
+     * The repetition penalty of each request. Positive logits of tokens in its text are
+     * divided by it, other logits of such tokens are multiplied with it; 1 for none.
      */
     spec_tensor repetition;
     /**
      * `[requests]`, f32: read, optional.
-     * What is taken off a logit for each time that its token was generated; 0 for none.
+     * The frequency penalty of each request, subtracted from a logit once for each time that
+     * its token was generated; 0 for none.
      */
     spec_tensor frequency;
     /**
      * `[requests]`, f32: read, optional.
-     * What is taken off the logit of a token that was generated; 0 for none.
+     * The presence penalty of each request, subtracted once from the logit of each token that
+     * was generated; 0 for none.
      */
     spec_tensor presence;
     /**
      * `[requests]`, i32: read, optional.
-     * How many tokens each request generates before a stop token. Needs `stop_tokens`.
+     * How many tokens each request must generate before a stop token. Needs `stop_tokens`.
      */
     spec_tensor min_tokens;
     /**
@@ -1300,18 +1315,18 @@ typedef struct {
     spec_tensor stop_tokens;
     /**
      * `[requests + 1]`, i32: read, optional.
-     * Where each request's bad words start among the words and end. Needs both arguments
-     * that follow.
+     * Where the bad words of each request start and end in the list of words. Needs
+     * `word_offsets` and `word_tokens`.
      */
     spec_tensor bad_offsets;
     /**
      * `[words + 1]`, i32: read, optional.
-     * Where each word starts in `word_tokens` and ends.
+     * Where each word starts and ends in `word_tokens`.
      */
     spec_tensor word_offsets;
     /**
      * `[word_tokens]`, i32: read, optional.
-     * The words, one behind the other.
+     * The tokens of the words, one word behind the other.
      */
     spec_tensor word_tokens;
     /**
@@ -1321,7 +1336,7 @@ typedef struct {
     spec_tensor no_repeat_ngram;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits of bad data, OR-ed into what is there.
+     * Bits for bad data, OR-ed into the word's previous value.
      */
     spec_tensor flags;
 } spec_adjust_logits_tensors;
@@ -1417,8 +1432,8 @@ typedef struct {
 } spec_adjust_logits_buffers;
 
 /**
- * Bias, penalties and tokens that may not come next, on logits in place, also where rows
- * are drafts.
+ * Adjusts logits in place by bias, penalties and tokens that may not come next, also where
+ * rows are drafts.
  *
  * Creates the operator for these tensors on the handle's device: checks everything
  * that they and the parameters can show. `descriptor` becomes yours, to be given to
@@ -1498,7 +1513,7 @@ typedef struct {
     size_t size;
     /**
      * Whether `min_p` drops tokens before `top_k` and `top_p` count them, as
-     * vLLM has it, or after, as transformers does.
+     * in vLLM, or after, as in transformers.
      * 1 for yes, 0 for no.
      * Default: false.
      */
@@ -1538,13 +1553,13 @@ typedef struct {
     /**
      * `[requests]`, i32: read, optional.
      * How many of the likeliest tokens each request keeps; 0 or less, or
-     * more than there are, keeps all.
+     * more than the vocabulary has, keeps all.
      */
     spec_tensor top_k;
     /**
      * `[requests]`, f32: read, optional.
-     * The share of probability that the likeliest tokens must reach; 1 or
-     * more keeps all, 0 or less the likeliest.
+     * The share of probability that the kept tokens must reach, the likeliest first; 1 or
+     * more keeps all, 0 or less keeps only the likeliest.
      */
     spec_tensor top_p;
     /**
@@ -1565,46 +1580,48 @@ typedef struct {
     spec_tensor mask;
     /**
      * `[rows] or [rows, n]`, i32 or u32 or i64: written.
-     * The tokens chosen: one of each row, or the first `n`, at most 64, in the order in
-     * which they finish; -1 behind.
+     * The tokens chosen: one for each row, or the first `n`, at most 64, in the order in
+     * which they finish, then -1.
      */
     spec_tensor tokens;
     /**
      * `[rows, vocab]`, f32: written, optional.
-     * What each token was drawn from, exact to the bit; 1 at the token where
-     * none was drawn.
+     * The distribution that each row's tokens were drawn from, exact to the bit; where no
+     * token was drawn, 1 at the token that was chosen and 0 elsewhere.
      */
     spec_tensor probs;
     /**
      * `[rows] or [rows, n]`, f32: written, optional.
-     * The natural logarithm of each token's probability by the logits alone,
+     * The natural logarithm of each token's probability by the logits as given,
      * without temperature, mask and filters.
      */
     spec_tensor logprobs;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Flags, OR-ed.
+     * Bits for bad data, OR-ed into the word's previous value: 1 a logit that is not finite or
+     * a row without a token, 4 a bad parameter or request.
      */
     spec_tensor flags;
     /**
      * `[rows] or [rows, n]`, f32: written, optional.
-     * The natural logarithm of each token's share of what it was drawn from.
+     * The natural logarithm of each token's share of the distribution that it was drawn from.
      */
     spec_tensor processed_logprobs;
     /**
      * `[rows] or [rows, n]`, i32: written, optional.
-     * How many logits of the row are at least as large as each token's; 1 for the largest.
+     * How many logits of the row, as given, are at least as large as each token's; 1 for the
+     * largest.
      */
     spec_tensor ranks;
     /**
      * `[rows, top]`, i32: written, optional.
-     * The likeliest tokens of each row by the logits alone, at most 256, the likeliest first;
-     * -1 beyond the vocabulary.
+     * The likeliest tokens of each row by the logits as given, at most 256, the likeliest
+     * first; -1 where the vocabulary has fewer.
      */
     spec_tensor top_tokens;
     /**
      * `[rows, top]`, f32: written, optional.
-     * The natural logarithm of the probability of each of `top_tokens`.
+     * The natural logarithm of the probability of each of `top_tokens`, as in `logprobs`.
      */
     spec_tensor top_logprobs;
 } spec_sample_logits_tensors;
@@ -1688,8 +1705,8 @@ typedef struct {
 } spec_sample_logits_buffers;
 
 /**
- * From logits to tokens: temperature, top-k, top-p, min-p, an allowed-token
- * mask and a seed, each of its own request.
+ * Samples tokens from logits: temperature, top-k, top-p, min-p, an allowed-token mask and a
+ * seed for each request.
  *
  * Creates the operator for these tensors on the handle's device: checks everything
  * that they and the parameters can show. `descriptor` becomes yours, to be given to
@@ -1786,74 +1803,74 @@ typedef struct {
     size_t size;
     /**
      * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
-     * The prompts, where patterns are looked for first.
+     * The prompts, which are searched first.
      */
     spec_tensor input_ids;
     /**
      * `[batch] or [batch, 1]`, i64 or i32: read.
-     * Tokens in each prompt. The same at every step; 0 for one that is not to be
-     * searched.
+     * The number of tokens in each prompt, the same at every step; 0 for a prompt that is not
+     * to be searched.
      */
     spec_tensor input_ids_len;
     /**
      * `[batch, max_model_len]`, i64 or i32 or u32: read.
-     * Rows in which the generated tokens lie from `prompt_lens` on; what is before
-     * is not read.
+     * The rows of generated tokens, which start at index `prompt_lens`. Tokens before that
+     * index are not read.
      */
     spec_tensor token_ids_all;
     /**
      * `[batch] or [batch, 1]`, i64 or i32: read.
-     * Where the generated tokens start in their row: the prompt's length where the
-     * prompt lies before them, or one less, so that its last token counts as
-     * generated and the first step can draft. The same at every step.
+     * The index in the row where the generated tokens start. Where the prompt lies before
+     * them, this is the prompt's length, or one less: then the prompt's last token counts as
+     * generated, and the first step can draft. The same at every step.
      */
     spec_tensor prompt_lens;
     /**
      * `[batch] or [batch, 1]`, i64 or i32: read.
-     * The index of the last generated token, counted from `prompt_lens`: one less
-     * than how many there are. 0 at a request's first step, where one token was
-     * generated; nothing is drafted below 1.
+     * The index of the last generated token, counted from `prompt_lens`, which is the number
+     * of generated tokens minus 1. It is 0 at a request's first step, where one token was
+     * generated. Nothing is drafted where it is below 1.
      */
     spec_tensor step_idx;
     /**
      * `[batch] or [batch, 1]`, i32: read.
-     * The most drafts of each request; 0 or less for none.
+     * The largest number of drafts of each request; 0 or less for none.
      */
     spec_tensor draft_token_num;
     /**
      * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
-     * The tokens that the model is run on next. Slot 0 is the last generated token,
-     * which the caller writes and this neither reads nor changes; drafts are written
-     * from slot 1 on, and slots behind the last of them are left as they are.
+     * The tokens that the model is run on next. Slot 0 is the last generated token: the caller
+     * writes it, and the operator neither reads nor changes it. Drafts are written from slot 1
+     * on, and the slots behind the last draft keep their values.
      */
     spec_tensor draft_tokens;
     /**
      * `[batch] or [batch, 1]`, i32: changed in place.
-     * Tokens of this step: becomes 1 and the number of drafts for a request that
-     * decodes, 0 for an idle one. Read only for one that is being encoded, whose
-     * tokens count against the budget.
+     * The number of tokens of this step. It becomes 1 plus the number of drafts for a request
+     * that decodes, and 0 for an idle slot. It is read only for a request that is being
+     * encoded, whose tokens count against the budget.
      */
     spec_tensor seq_lens_this_time;
     /**
      * `[batch] or [batch, 1]`, i32: read.
-     * Prompt tokens that are being encoded in this step; 0 from a request's first
-     * decoding step on.
+     * The number of prompt tokens that are being encoded in this step; 0 from a request's
+     * first decoding step on.
      */
     spec_tensor seq_lens_encoder;
     /**
      * `[batch] or [batch, 1]`, i32: read.
-     * Tokens in the cache: at a request's first decoding step, those of the prompt. 0
-     * for a slot without a request, which drafts nothing.
+     * The number of tokens in the cache; at a request's first decoding step, the number of
+     * tokens of the prompt. 0 for a slot without a request, which drafts nothing.
      */
     spec_tensor seq_lens_decoder;
     /**
      * `[batch] or [batch, 1]`, i64 or i32: read.
-     * The most tokens to generate, over all steps: no drafts beyond it.
+     * The largest number of tokens to generate over all steps; no draft passes it.
      */
     spec_tensor max_dec_len;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Flags, OR-ed.
+     * Bits for bad data, OR-ed into the word's previous value: 4 a bad length or step.
      */
     spec_tensor flags;
 } spec_ngram_match_tensors;
@@ -1917,7 +1934,7 @@ typedef struct {
 } spec_ngram_match_buffers;
 
 /**
- * Drafts tokens by copying what followed the last tokens' earlier occurrence.
+ * Drafts tokens by copying those that followed an earlier occurrence of the last tokens.
  *
  * Creates the operator for these tensors on the handle's device: checks everything
  * that they and the parameters can show. `descriptor` becomes yours, to be given to
@@ -1998,7 +2015,7 @@ typedef struct {
      */
     size_t min_ngram_size;
     /**
-     * The most drafts of a request, those of the head included.
+     * The largest number of drafts of a request, those of the head included.
      * It has no default.
      */
     size_t max_draft_tokens;
@@ -2019,57 +2036,57 @@ typedef struct {
     size_t size;
     /**
      * `[batch, max_prompt_len]`, i64 or i32 or u32: read.
-     * The prompts, where patterns are looked for first.
+     * The prompts, which are searched first.
      */
     spec_tensor input_ids;
     /**
      * `[batch] or [batch, 1]`, i64 or i32: read.
-     * Tokens in each prompt. The same at every step; 0 for one that is not to be
-     * searched.
+     * The number of tokens in each prompt, the same at every step; 0 for a prompt that is not
+     * to be searched.
      */
     spec_tensor input_ids_len;
     /**
      * `[batch, max_model_len]`, i64 or i32 or u32: read.
-     * Generated tokens from the start of the row on, without the prompt, except
-     * that engines have its last token in slot 0; then, if matching is to go on from
-     * them, the drafts of the head.
+     * Generated tokens from the start of the row on, without the prompt, except that engines
+     * store the prompt's last token in slot 0. If matching is to go on behind the drafts of
+     * the head, these drafts follow.
      */
     spec_tensor pre_ids;
     /**
      * `[batch] or [batch, 1]`, i64 or i32: read.
-     * The index in `pre_ids` of the last token that counts, which the pattern ends
-     * with. With the prompt's last token in slot 0 that is, at a request's first
-     * step, 1; nothing is drafted below `min_ngram_size`.
+     * The index in `pre_ids` of the last token of the pattern. With the prompt's last token in
+     * slot 0, the index is 1 at a request's first step. Nothing is drafted where the index is
+     * below `min_ngram_size`.
      */
     spec_tensor step_idx;
     /**
      * `[batch, max_draft_len]`, i64 or i32 or u32: changed in place.
-     * The tokens that the model is run on next. Slot 0 is the last generated token and
-     * slots 1 to `have - 1` the head's drafts, all of which the caller writes and this
-     * neither reads nor changes; drafts are written from slot `have` on.
+     * The tokens that the model is run on next. Slot 0 is the last generated token, and
+     * slots 1 to `have - 1` are the head's drafts. The caller writes these slots; the operator
+     * neither reads nor changes them, and writes its own drafts from slot `have` on.
      */
     spec_tensor draft_tokens;
     /**
      * `[batch] or [batch, 1]`, i32: changed in place.
-     * `have`, the tokens of this step so far: 1 and the number of the head's drafts,
-     * to which the drafts found are added. 0 for a request that has no part in it.
+     * `have`, the number of tokens of this step so far: 1 plus the number of the head's
+     * drafts. The operator adds the number of its own drafts. 0 for a request that is not part
+     * of the step.
      */
     spec_tensor seq_lens_this_time;
     /**
      * `[batch] or [batch, 1]`, i32: read.
-     * Tokens in the cache: at a request's first decoding step, those of the prompt.
-     * Where it is 0 the request does not count among those that the budget keeps a
-     * token for.
+     * The number of tokens in the cache; at a request's first decoding step, the number of
+     * tokens of the prompt. The budget keeps a token only for requests where it is above 0.
      */
     spec_tensor seq_lens_decoder;
     /**
      * `[batch] or [batch, 1]`, i64 or i32: read.
-     * The most tokens to generate, over all steps: no drafts beyond it.
+     * The largest number of tokens to generate over all steps; no draft passes it.
      */
     spec_tensor max_dec_len;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Flags, OR-ed.
+     * Bits for bad data, OR-ed into the word's previous value: 4 a bad length or step.
      */
     spec_tensor flags;
 } spec_hybrid_mtp_ngram_tensors;
@@ -2189,7 +2206,7 @@ typedef struct {
      */
     size_t size;
     /**
-     * The shortest pattern, at least 1. Below 2 most drafts are chance.
+     * The shortest pattern, at least 1. Patterns of 1 token mostly match by chance.
      * Default: 2.
      */
     size_t min_ngram;
@@ -2199,12 +2216,13 @@ typedef struct {
      */
     size_t max_ngram;
     /**
-     * The most drafts of a request, which is also how many columns `drafts` has.
+     * The largest number of drafts of a request, which is also the number of columns of
+     * `drafts`.
      * Default: 5.
      */
     size_t max_draft;
     /**
-     * Which occurrence is copied from.
+     * Which occurrence drafts are copied from.
      * SPEC_OCCURRENCE_FIRST or SPEC_OCCURRENCE_LAST.
      * Default: SPEC_OCCURRENCE_LAST.
      */
@@ -2222,29 +2240,29 @@ typedef struct {
     /**
      * `[batch, most]`, i64 or i32 or u32: read.
      * The text of each request: its prompt, then every token generated so
-     * far, the last one included. What lies behind `lengths` is not read.
+     * far, the last one included. Tokens behind `lengths` are not read.
      */
     spec_tensor tokens;
     /**
      * `[batch] or [batch, 1]`, i32 or i64: read.
-     * How many tokens the text has. At a request's first step: those of the
-     * prompt, or one more if the prefill's own token is already there.
+     * How many tokens each text has. At a request's first step this is the number of tokens of
+     * the prompt, or one more if the token that the prefill generated is already in the text.
      */
     spec_tensor lengths;
     /**
      * `[batch, max_draft]`, i64 or i32 or u32: written.
-     * The drafts, of the tokens' type, then -1 (in u32 the largest value) to
+     * The drafts, of the type of `tokens`, then -1 (the largest value in u32) to
      * the row's end.
      */
     spec_tensor drafts;
     /**
      * `[batch] or [batch, 1]`, i32: written.
-     * How many drafts there are, 0 to `max_draft`.
+     * The number of drafts of each request, 0 to `max_draft`.
      */
     spec_tensor counts;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Flags, OR-ed.
+     * Bits for bad data, OR-ed into the word's previous value: 4 a length out of range.
      */
     spec_tensor flags;
 } spec_prompt_lookup_tensors;
@@ -2280,8 +2298,8 @@ typedef struct {
 } spec_prompt_lookup_buffers;
 
 /**
- * Drafts from a request's own text: what followed its last tokens where they
- * occurred before.
+ * Drafts from a request's own text, by copying the tokens that followed an earlier occurrence
+ * of its last tokens.
  *
  * Creates the operator for these tensors on the handle's device: checks everything
  * that they and the parameters can show. `descriptor` becomes yours, to be given to
@@ -2350,12 +2368,12 @@ typedef struct {
      */
     size_t min_match;
     /**
-     * The longest match that is told from a longer one, `min_match` to 64.
+     * The longest match that counts, `min_match` to 64; a longer match counts as this long.
      * Default: 16.
      */
     size_t max_match;
     /**
-     * How many windows are weighed at most, 1 to 1024.
+     * The largest number of windows that count, 1 to 1024.
      * Default: 64.
      */
     size_t max_windows;
@@ -2365,13 +2383,13 @@ typedef struct {
      */
     size_t width;
     /**
-     * The least share of all windows that a draft needs, 0 to 1.
+     * The smallest share of all windows that a draft needs, 0 to 1.
      * Default: 0.
      */
     double min_share;
     /**
-     * Drafts on a path for each token of the match, at least 0. The default never binds, since
-     * there are at most 64 drafts.
+     * The largest depth of a draft for each token of the match, at least 0. The default does
+     * not limit anything, since there are at most 64 drafts.
      * Default: 64.
      */
     double drafts_per_match;
@@ -2387,8 +2405,8 @@ typedef struct {
     size_t size;
     /**
      * `[batch, max_len]`, i64 or i32 or u32: read.
-     * The text of each request: its prompt, then every token generated so far. What lies behind
-     * `lengths` is not read.
+     * The text of each request: its prompt, then every token generated so far. Tokens behind
+     * `lengths` are not read.
      */
     spec_tensor tokens;
     /**
@@ -2398,43 +2416,45 @@ typedef struct {
     spec_tensor lengths;
     /**
      * `[m]`, i64 or i32 or u32: read, optional.
-     * Texts of other requests, of the tokens' type, with a negative token between two texts.
+     * Texts of other requests, of the type of `tokens`, with a negative token between two
+     * texts.
      */
     spec_tensor corpus;
     /**
      * `[1]`, i32 or i64: read, optional.
-     * How much of the corpus there is; absent, all of it.
+     * How many tokens of `corpus` are searched; absent: all.
      */
     spec_tensor corpus_length;
     /**
      * `[batch, n]`, i64 or i32 or u32: written.
-     * The drafts, of the tokens' type, then -1 (in u32 the largest value).
+     * The drafts, of the type of `tokens`, then -1 (the largest value in u32).
      */
     spec_tensor drafts;
     /**
      * `[batch] or [batch, 1]`, i32: written.
-     * How many drafts there are.
+     * The number of drafts of each request.
      */
     spec_tensor counts;
     /**
      * `[batch, n]`, i32: written, optional.
-     * What each draft follows: 0 for the text's last token, i for draft i - 1; then -1.
+     * The node that each draft follows: 0 for the text's last token, i for draft i - 1; then
+     * -1.
      */
     spec_tensor parents;
     /**
      * `[batch, n + 1]`, i32: written, optional.
-     * The first child of each node, of which node 0 is the text's last token and node i draft
-     * i - 1; -1 for none. As `tree_verify` takes it.
+     * The first child of each node; -1 for none. Node 0 is the text's last token, and node i
+     * is draft i - 1. `tree_verify` takes this argument.
      */
     spec_tensor first_child;
     /**
      * `[batch, n + 1]`, i32: written, optional.
-     * The next child of the same parent; -1 for none. As `tree_verify` takes it.
+     * The next child of the same parent; -1 for none. `tree_verify` takes this argument.
      */
     spec_tensor next_sibling;
     /**
      * `[batch, n]`, f32: written, optional.
-     * The share of all windows that agree with the text down to each draft; then 0.
+     * The share of all windows that agree with the path to each draft; then 0.
      */
     spec_tensor shares;
     /**
@@ -2444,7 +2464,7 @@ typedef struct {
     spec_tensor match_lengths;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Flags, OR-ed: 4 a length out of range.
+     * Bits for bad data, OR-ed into the word's previous value: 4 a length out of range.
      */
     spec_tensor flags;
 } spec_suffix_lookup_tensors;
@@ -2509,7 +2529,7 @@ typedef struct {
 
 /**
  * Drafts from the longest suffix that occurred before, in a request's own text and in a shared
- * corpus, weighed by how often each continuation followed.
+ * corpus, weighted by how often each continuation followed.
  *
  * Creates the operator for these tensors on the handle's device: checks everything
  * that they and the parameters can show. `descriptor` becomes yours, to be given to
@@ -2580,7 +2600,7 @@ typedef struct {
      */
     size_t size;
     /**
-     * Drafts that are kept at most: the depth of the deepest tree.
+     * The largest number of drafts that are kept, which is the depth of the deepest tree.
      * It has no default.
      */
     size_t max_depth;
@@ -2596,46 +2616,44 @@ typedef struct {
     size_t size;
     /**
      * `[batch, nodes]`, i64 or i32 or u32: read.
-     * The drafts: the token of each node. That of node 0, the last token
-     * verified, is not looked at.
+     * The token of each node. The entry of node 0, the last verified token, is not read.
      */
     spec_tensor draft_tokens;
     /**
      * `[batch, nodes]`, i32 or u32 or i64: read.
-     * What the target model chose after each node, by `sample_logits` of its
-     * logits there or otherwise.
+     * The token that the target model chose after each node, by `sample_logits` of the node's
+     * logits for instance.
      */
     spec_tensor target_tokens;
     /**
      * `[batch, nodes]`, i64 or i32 or u32: read.
-     * The first child of each node, -1 where it has none. See `Links`.
+     * The first child of each node; -1 for none. `Links` makes this from parents.
      */
     spec_tensor first_child;
     /**
      * `[batch, nodes]`, i64 or i32 or u32: read.
-     * The next child of the same parent, -1 after the last.
+     * The next child of the same parent; -1 for none.
      */
     spec_tensor next_sibling;
     /**
      * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
-     * The tokens emitted, then -1: the drafts that were kept, then the
-     * target's own.
+     * The emitted tokens: the drafts that were kept, then the target's own token, then -1.
      */
     spec_tensor tokens;
     /**
      * `[batch, max_depth + 1]`, i32 or u32 or i64: written.
-     * The node after which each token was chosen, 0 first, then -1: the slots
-     * of the tree that a KV cache keeps.
+     * The node after which each emitted token was chosen, node 0 first, then -1. A KV cache
+     * keeps the entries of these nodes.
      */
     spec_tensor nodes;
     /**
      * `[batch]`, i32: written.
-     * How many tokens were emitted: at least 1.
+     * The number of emitted tokens, at least 1.
      */
     spec_tensor num_tokens;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits of bad data, OR-ed into what is there: 2 a target token below 0, 4 a
+     * Bits for bad data, OR-ed into the word's previous value: 2 a target token below 0, 4 a
      * pointer out of range or a cycle.
      */
     spec_tensor flags;
@@ -2762,12 +2780,12 @@ typedef struct {
     size_t size;
     /**
      * `[batch, max_len]`, i64 or i32 or u32: changed in place.
-     * The text of each request. What lies behind its new length stays as it is.
+     * The text of each request. Tokens behind the new length keep their values.
      */
     spec_tensor tokens;
     /**
      * `[batch] or [batch, 1]`, i32 or i64: changed in place.
-     * How many tokens each text has: before the call, then after it.
+     * How many tokens each text has: read as before the call, written as after it.
      */
     spec_tensor lengths;
     /**
@@ -2777,23 +2795,23 @@ typedef struct {
     spec_tensor new_tokens;
     /**
      * `[batch] or [batch, 1]`, i32 or i64: read.
-     * How many of these each request has.
+     * How many of `new_tokens` each request has.
      */
     spec_tensor new_counts;
     /**
      * `[batch, stops]`, i32 or u32 or i64: read, optional.
-     * Tokens that end a text, -1 for none.
+     * Tokens that end the text of each request; -1 for none.
      */
     spec_tensor stop_tokens;
     /**
      * `[batch] or [batch, 1]`, i32 or i64: read, optional.
-     * The length that each text may reach; absent, `max_len`.
+     * The largest length of each text; absent: `max_len`.
      */
     spec_tensor max_lengths;
     /**
      * `[batch]`, i32: changed in place, optional.
-     * Why each request has ended: 0 it has not, 1 by a stop token, 2 by its length. A request
-     * with any other value than 0 takes nothing and keeps its value.
+     * Why each request has finished: 0 for not finished, 1 for a stop token, 2 for the length.
+     * A request with a value other than 0 takes nothing and keeps its value.
      */
     spec_tensor finished;
     /**
@@ -2803,14 +2821,14 @@ typedef struct {
     spec_tensor appended;
     /**
      * `[batch]`, i64 or i32 or u32: written, optional.
-     * The last token of each text after the call, -1 for an empty text (in u32 the largest
-     * value): what the next forward pass begins with.
+     * The last token of each text after the call, with which the next forward pass begins; -1
+     * (the largest value in u32) for an empty text.
      */
     spec_tensor last_tokens;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits of bad data, OR-ed into what is there: 2 a new token below 0, 4 a length or a count
-     * out of range.
+     * Bits for bad data, OR-ed into the word's previous value: 2 a new token below 0, 4 a
+     * length or a count out of range.
      */
     spec_tensor flags;
 } spec_append_tokens_tensors;
@@ -3010,6 +3028,22 @@ typedef struct {
      * Bits of bad data, OR-ed into what is there: 2 an expert out of range.
      */
     spec_tensor flags;
+    /**
+     * `[capacity]`, i32: written, optional.
+     * The token of each pick of `sorted_ids`, -1 in padding and to the end.
+     */
+    spec_tensor sorted_tokens;
+    /**
+     * `[capacity / block_size]`, i32: written, optional.
+     * Where the picks of each block of `sorted_ids` end, as a place in `sorted_ids`: the
+     * padding of the block starts there. 0 after the last block.
+     */
+    spec_tensor block_limits;
+    /**
+     * `[1]`, i32: written, optional.
+     * Blocks of `sorted_ids` that belong to a run.
+     */
+    spec_tensor num_blocks;
 } spec_moe_align_tensors;
 
 /**
@@ -3056,6 +3090,18 @@ typedef struct {
      * `[1]`, u32: changed in place, optional.
      */
     void *flags;
+    /**
+     * `[capacity]`, i32: written, optional.
+     */
+    void *sorted_tokens;
+    /**
+     * `[capacity / block_size]`, i32: written, optional.
+     */
+    void *block_limits;
+    /**
+     * `[1]`, i32: written, optional.
+     */
+    void *num_blocks;
 } spec_moe_align_buffers;
 
 /**
@@ -3073,6 +3119,9 @@ typedef struct {
  * - `offsets` `[local_experts + 1]`, i32: written.
  * - `num_padded` `[1]`, i32: written.
  * - `inverse` `[tokens * k]`, i32: written, optional.
+ * - `sorted_tokens` `[capacity]`, i32: written, optional.
+ * - `block_limits` `[capacity / block_size]`, i32: written, optional.
+ * - `num_blocks` `[1]`, i32: written, optional.
  * - `flags` `[1]`, u32: changed in place, optional.
  *
  * # Errors
@@ -3127,12 +3176,12 @@ typedef struct {
      */
     size_t size;
     /**
-     * Positions of a row, 1 to [`MAX_K`].
+     * The number of positions to choose in each row, 1 to [`MAX_K`].
      * It has no default.
      */
     size_t k;
     /**
-     * Positions in a block of a paged cache, 1 to 2^31 - 1.
+     * The number of positions in a block of a paged cache, 1 to 2^31 - 1.
      * Default: 1.
      */
     size_t block_size;
@@ -3148,50 +3197,52 @@ typedef struct {
     size_t size;
     /**
      * `[rows, cols]`, f32 or f16 or bf16: read.
-     * The scores, of which the larger is the better.
+     * The scores; larger is better.
      */
     spec_tensor scores;
     /**
      * `[rows]`, i32 or i64: read, optional.
-     * How many scores each row covers; absent: all from its start on.
+     * How many scores each row covers; absent: all from the row's start on.
      */
     spec_tensor lengths;
     /**
      * `[rows]`, i32 or i64: read, optional.
-     * The first score that each row covers; absent: 0.
+     * The index of the first score that each row covers; absent: 0.
      */
     spec_tensor starts;
     /**
      * `[rows, k]`, i32 or u32 or i64: written.
-     * Positions of the best, relative to the row's start, ascending, then -1.
+     * The positions of the best scores, relative to the row's start, ascending, then -1.
      */
     spec_tensor indices;
     /**
      * `[1]`, u32: changed in place, optional.
-     * Bits of bad data, OR-ed into what is there: 1 a NaN, 2 a position without a block,
-     * 4 a start or length that was cut, or a request without a table.
+     * Bits for bad data, OR-ed into the word's previous value: 1 a NaN, 2 a position without a
+     * block, 4 a start or length that was cut, or a request without a table.
      */
     spec_tensor flags;
     /**
      * `[rows, k]`, f32: written, optional.
-     * The scores at these positions, negative infinity behind them and for NaN.
+     * The scores at the positions of `indices`; negative infinity for NaN and behind the last
+     * position.
      */
     spec_tensor values;
     /**
      * `[tables, blocks]`, i32: read, optional.
-     * The blocks of a paged cache that hold each request's positions, `block_size` a block.
+     * The blocks of a paged cache that hold the positions of each request, `block_size`
+     * positions in each block.
      */
     spec_tensor block_table;
     /**
      * `[rows]`, i32: read, optional.
-     * Which row of `block_table` each row of scores uses; absent: row r uses row r. Needs
-     * `block_table`.
+     * The row of `block_table` for each row of scores; absent: row r of `block_table` for row
+     * r of scores. Needs `block_table`.
      */
     spec_tensor requests;
     /**
      * `[rows, k]`, i32: written, optional.
-     * Where the paged cache keeps the positions of `indices`; -1 behind them, and for a
-     * position that the cache does not have. Needs `block_table`.
+     * The slot in the paged cache of each position of `indices`; -1 for a position that the
+     * cache does not have, and behind the last position. Needs `block_table`.
      */
     spec_tensor slots;
 } spec_indexer_topk_tensors;
@@ -3243,8 +3294,8 @@ typedef struct {
 } spec_indexer_topk_buffers;
 
 /**
- * The positions of the `k` best scores of each row, for sparse attention: what
- * `deduplicate_topk` is fed with.
+ * The positions of the `k` best scores of each row, for sparse attention. `deduplicate_topk`
+ * takes these positions.
  *
  * Creates the operator for these tensors on the handle's device: checks everything
  * that they and the parameters can show. `descriptor` becomes yours, to be given to
@@ -3341,6 +3392,12 @@ typedef struct {
      * Occurrences of each distinct key `[n]`, u64.
      */
     spec_tensor counts;
+    /**
+     * `[n]`, i64 or i32: written, optional.
+     * Where each key is among the distinct keys `[n]`, i64, or i32 for at most 2^31 - 1
+     * keys: `unique[inverse[i]]` is `keys[i]`.
+     */
+    spec_tensor inverse;
 } spec_unique_tensors;
 
 /**
@@ -3367,10 +3424,14 @@ typedef struct {
      * `[n]`, u64: written, optional.
      */
     void *counts;
+    /**
+     * `[n]`, i64 or i32: written, optional.
+     */
+    void *inverse;
 } spec_unique_buffers;
 
 /**
- * The distinct keys of a set, ascending, and how often each occurs.
+ * The distinct keys of a set, ascending, how often each occurs, and where each key went.
  *
  * Creates the operator for these tensors on the handle's device: checks everything
  * that they and the parameters can show. `descriptor` becomes yours, to be given to
@@ -3380,6 +3441,7 @@ typedef struct {
  * - `unique` `[n]`, u64 or i64 or u32 or i32: written.
  * - `count` `[1]`, u64: written.
  * - `counts` `[n]`, u64: written, optional.
+ * - `inverse` `[n]`, i64 or i32: written, optional.
  *
  * # Errors
  * Status 3, 4, 10, 11 or 12 for what is not as it should be, 2 where the backend

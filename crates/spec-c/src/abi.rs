@@ -1,18 +1,19 @@
 //! `abi.txt`: the order in which C's structs have their fields.
 //!
-//! A program that was compiled with an older header finds a field where that header had it.
-//! So the order is not the contract's, which may change, but that of a text file to which
-//! lines are only appended: by `cargo xtask bindings`, whenever the contract has a field that
-//! the file has not.
+//! The library must keep each field at the place that every earlier header gave it, because
+//! programs were compiled with those headers. The contract's own order may change, so it cannot
+//! be the order of the fields. Instead `abi.txt` lists the fields; `cargo xtask bindings` appends
+//! a line for each field of the contract that the file does not have yet, and never moves a line.
 
 /// The kinds of lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
     /// `option OPERATOR NAME`: a field of the operator's struct of parameters.
     Option,
-    /// `argument OPERATOR NAME`: a field of its structs of tensors and of buffers.
+    /// `argument OPERATOR NAME`: a field of the operator's structs of tensors and of buffers.
     Argument,
-    /// `choice LIST NAME`: a value of a list, whose place among the list's lines is its number.
+    /// `choice LIST NAME`: a value of an option that is a choice from a list. The value's number
+    /// in C is its place among the list's lines.
     Choice,
 }
 
@@ -25,13 +26,14 @@ impl Line {
         }
     }
 
-    /// The line of a field.
+    /// The line for the name of a field or choice of `of`, an operator or a list.
     pub fn write(self, of: &str, name: &str) -> String {
         format!("{} {of} {name}\n", self.word())
     }
 }
 
-/// The names on the lines of this kind that belong to `of`, in order.
+/// The names on the lines of this kind that belong to the operator or list `of`, in the order of
+/// the file.
 pub fn names<'t>(text: &'t str, kind: Line, of: &str) -> impl Iterator<Item = &'t str> {
     text.lines().filter(|line| !line.starts_with('#')).filter_map(move |line| {
         let mut words = line.split(' ');
@@ -40,10 +42,10 @@ pub fn names<'t>(text: &'t str, kind: Line, of: &str) -> impl Iterator<Item = &'
     })
 }
 
-/// For each field, in C's order, its place in the contract's list.
+/// For each field, in the order of `abi.txt`, its place in the contract's list.
 ///
 /// # Errors
-/// A sentence that names a field which only one of the two has.
+/// A sentence that names a field which only the file or only the contract has.
 pub fn order(text: &str, kind: Line, of: &str, contract: &[&str]) -> Result<Vec<usize>, String> {
     let mut places = Vec::with_capacity(contract.len());
     for name in names(text, kind, of) {
@@ -64,7 +66,7 @@ pub fn order(text: &str, kind: Line, of: &str, contract: &[&str]) -> Result<Vec<
     }
 }
 
-/// The name of a choice's number: `SPEC_SCORING_SIGMOID`.
+/// The name of C's constant for a choice, for example `SPEC_SCORING_SIGMOID`.
 pub fn constant(list: &str, value: &str) -> String {
     format!("SPEC_{list}_{value}").to_uppercase()
 }

@@ -1,33 +1,34 @@
-//! Devices: which there are, opening them, waiting for them.
+//! Devices: listing them, opening them, waiting for their work.
 
 use std::ffi::{c_char, c_void};
 
 use spec::{DeviceInfo, Handle, Status};
 
-use crate::opaque::{Place, get, give, opaque, take};
-use crate::status::{guard, place_for, spec_status};
+use crate::opaque::{Slot, get, give, opaque, take};
+use crate::status::{guard, out_pointer, spec_status};
 
-/// An open device. From `spec_open`, to `spec_close`; threads may share it.
-pub struct spec_handle(Place<Handle>);
+/// An open device. `spec_open` makes a handle, `spec_close` closes it; threads may share it.
+pub struct spec_handle(Slot<Handle>);
 
 opaque!(spec_handle: Handle, b"spechand", "handle");
 
-/// What is known of a device.
+/// Properties of a device.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct spec_device {
-    /// As `spec_open` takes it: "cuda:0". Of a backend that has no device, its
-    /// name: "cuda".
+    /// The name that `spec_open` takes, for example "cuda:0"; for a backend without a device,
+    /// the backend's name, for example "cuda".
     pub name: [c_char; 32],
-    /// The vendor's name of the device; where there is none, the reason.
+    /// The vendor's name of the device; for a backend without a device, the reason why it has
+    /// none.
     pub description: [c_char; 216],
-    /// Memory in bytes, 0 where it is not known.
+    /// Size of the device's memory in bytes, 0 if unknown.
     pub memory: u64,
-    /// 0, or why the backend has no device.
+    /// 0 for a device; for a backend without a device, the status of the failed search.
     pub status: i32,
-    /// 1 for a software renderer: a GPU's interface on a CPU.
+    /// 1 for a software renderer, which is a GPU's interface on a CPU, otherwise 0.
     pub software: u32,
-    /// Zeros, for later.
+    /// Zeros, reserved for later versions.
     pub reserved: [u64; 4],
 }
 
@@ -37,7 +38,8 @@ impl std::fmt::Debug for spec_device {
     }
 }
 
-/// Text in an array of C, cut between two characters and ended by a zero.
+/// Text as an array of C characters with a zero at the end. Text that is too long is cut between
+/// two characters.
 fn array<const N: usize>(words: &str) -> [c_char; N] {
     let mut cut = words.len().min(N - 1);
     while !words.is_char_boundary(cut) {
@@ -74,17 +76,17 @@ impl spec_device {
     }
 }
 
-/// Lists the devices of each backend, and a line for each backend that has none,
-/// with the reason. Looks for them anew at each call, which takes time.
+/// Lists the devices of each backend. A backend without a device gets one entry with the reason.
+/// Every call searches for devices again, which takes time.
 ///
-/// `count` becomes how many there are; at most `capacity` of them are written to
-/// `devices`, which may be NULL if that is 0.
+/// `count` becomes the number of entries; at most `capacity` of them are written to `devices`,
+/// which may be NULL if `capacity` is 0.
 ///
 /// # Errors
 /// Status 4 for a null pointer.
 ///
 /// # Safety
-/// `devices` has room for `capacity`; `count` is a place.
+/// `devices` has room for `capacity` entries; `count` is NULL or points to memory for a `size_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spec_devices(
     devices: *mut spec_device,
@@ -93,8 +95,8 @@ pub unsafe extern "C" fn spec_devices(
 ) -> spec_status {
     let call = "spec_devices";
     guard(call, || {
-        // SAFETY: the caller's.
-        let count = unsafe { place_for(call, "count", count)? };
+        // SAFETY: the caller promises that `count` is null or valid for writing.
+        let count = unsafe { out_pointer(call, "count", count)? };
         let mut found = Vec::new();
         for listing in spec::devices() {
             match listing.devices {
@@ -103,10 +105,10 @@ pub unsafe extern "C" fn spec_devices(
             }
         }
         if capacity > 0 {
-            // SAFETY: the caller's.
-            let first = unsafe { place_for(call, "devices", devices)? }.as_mut_ptr();
+            // SAFETY: the caller promises that `devices` has room for `capacity` entries.
+            let first = unsafe { out_pointer(call, "devices", devices)? }.as_mut_ptr();
             for (at, device) in found.iter().take(capacity).enumerate() {
-                // SAFETY: within the caller's array.
+                // SAFETY: `at` is less than `capacity`, for which the caller promises room.
                 unsafe { first.add(at).write(*device) };
             }
         }
@@ -115,17 +117,22 @@ pub unsafe extern "C" fn spec_devices(
     })
 }
 
-/// Opens a device: "cpu", "cuda", "cuda:1", "wgpu:0", or "auto" for the best there is.
+/// Opens a device by name: "cpu", "cuda", "cuda:1", "wgpu:0", or "auto" for the first GPU, or
+/// the CPU on a machine without one.
 ///
-/// On CUDA, retains the primary context, which CUDA's runtime and PyTorch use too.
-/// Opening a device again is cheap and gives another handle with a queue of its own.
+/// On CUDA the handle retains the device's primary context, which CUDA's runtime and PyTorch use
+/// too. Opening a device again is cheap and makes another handle with a queue of its own.
+///
+/// Where the call fails, `*handle` is NULL, whatever it was: a handle that is still open
+/// has to be kept elsewhere.
 ///
 /// # Errors
-/// Status 3 for a name that is none, 4 for a null pointer, 6 where there is no such
-/// device, 8 where it is too old, 1 where it fails.
+/// Status 3 for a name that names no device, 4 for a null pointer, 6 if the machine has no such
+/// device, 8 if the device is too old, 1 if opening the device fails.
 ///
 /// # Safety
-/// `device` is text that ends with a zero; `handle` is a place.
+/// `device` is NULL or text that ends with a zero; `handle` is NULL or points to memory for a
+/// pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spec_open(
     device: *const c_char,
@@ -133,18 +140,18 @@ pub unsafe extern "C" fn spec_open(
 ) -> spec_status {
     let call = "spec_open";
     guard(call, || {
-        // SAFETY: the caller's.
-        let handle = unsafe { place_for(call, "handle", handle)? };
+        // SAFETY: the caller promises that `handle` is null or valid for writing.
+        let handle = unsafe { out_pointer(call, "handle", handle)? };
         handle.write(std::ptr::null_mut());
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that `device` is null or ends with a zero.
         let opened: Handle = unsafe { crate::status::text(call, "device", device)? }.parse()?;
         handle.write(give(opened));
         Ok(())
     })
 }
 
-/// Closes a handle. Descriptors and memory made with it stay good until they are
-/// destroyed themselves.
+/// Closes a handle. Descriptors and memory that were made with the handle stay valid until they
+/// are destroyed or freed themselves.
 ///
 /// # Errors
 /// Status 4 for NULL, 3 for a handle that is closed already.
@@ -155,19 +162,19 @@ pub unsafe extern "C" fn spec_open(
 pub unsafe extern "C" fn spec_close(handle: *mut spec_handle) -> spec_status {
     let call = "spec_close";
     guard(call, || {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that no other thread uses the handle, now or later.
         drop(unsafe { take(call, handle)? });
         Ok(())
     })
 }
 
-/// What is known of an open device.
+/// Writes the properties of an open device.
 ///
 /// # Errors
 /// Status 4 for a null pointer, 3 for a handle that is closed.
 ///
 /// # Safety
-/// `handle` is from `spec_open`; `device` is a place.
+/// `handle` is from `spec_open`; `device` is NULL or points to memory for a `spec_device`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spec_handle_device(
     handle: *const spec_handle,
@@ -175,22 +182,24 @@ pub unsafe extern "C" fn spec_handle_device(
 ) -> spec_status {
     let call = "spec_handle_device";
     guard(call, || {
-        // SAFETY: the caller's.
-        let (handle, device) = unsafe { (get(call, handle)?, place_for(call, "device", device)?) };
+        // SAFETY: the caller promises that `handle` is from `spec_open` and `device` null or valid
+        // for writing.
+        let (handle, device) =
+            unsafe { (get(call, handle)?, out_pointer(call, "device", device)?) };
         device.write(spec_device::of(handle.info()));
         Ok(())
     })
 }
 
-/// The handle's own stream: a `cudaStream_t` on CUDA, NULL elsewhere. It lives as long
-/// as the handle, does not wait for the default stream, and is the one that
-/// `spec_synchronize` and memory from `spec_allocate` are ordered by.
+/// Writes the handle's own stream: a `cudaStream_t` on CUDA, NULL on other backends. The stream
+/// lives as long as the handle and does not wait for the default stream. `spec_synchronize` waits
+/// for this stream, and memory from `spec_allocate` is allocated and freed in its order.
 ///
 /// # Errors
 /// Status 4 for a null pointer, 3 for a handle that is closed.
 ///
 /// # Safety
-/// `handle` is from `spec_open`; `stream` is a place.
+/// `handle` is from `spec_open`; `stream` is NULL or points to memory for a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spec_handle_stream(
     handle: *const spec_handle,
@@ -198,8 +207,10 @@ pub unsafe extern "C" fn spec_handle_stream(
 ) -> spec_status {
     let call = "spec_handle_stream";
     guard(call, || {
-        // SAFETY: the caller's.
-        let (handle, stream) = unsafe { (get(call, handle)?, place_for(call, "stream", stream)?) };
+        // SAFETY: the caller promises that `handle` is from `spec_open` and `stream` null or valid
+        // for writing.
+        let (handle, stream) =
+            unsafe { (get(call, handle)?, out_pointer(call, "stream", stream)?) };
         stream.write(own_stream(handle));
         Ok(())
     })
@@ -216,12 +227,12 @@ fn own_stream(_handle: &Handle) -> *mut c_void {
     std::ptr::null_mut()
 }
 
-/// Waits for what was enqueued on the handle's own stream, and for no other stream:
-/// for yours, ask CUDA.
+/// Waits for all work that was enqueued on the handle's own stream. Work on the caller's own
+/// streams is not waited for: use CUDA's functions for those.
 ///
 /// # Errors
-/// Status 1 with the device's own words for what failed since the last call, 4 for a
-/// null pointer, 3 for a handle that is closed.
+/// Status 1, with the device's own message, if work failed since the last call; 4 for a null
+/// pointer, 3 for a handle that is closed.
 ///
 /// # Safety
 /// `handle` is from `spec_open`.
@@ -229,7 +240,7 @@ fn own_stream(_handle: &Handle) -> *mut c_void {
 pub unsafe extern "C" fn spec_synchronize(handle: *const spec_handle) -> spec_status {
     let call = "spec_synchronize";
     guard(call, || {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that `handle` is from `spec_open`.
         unsafe { get(call, handle)? }.synchronize()
     })
 }

@@ -1,16 +1,16 @@
 //! # The `spec` operators for C and C++
 //!
-//! libspec and `spec.h`: `docs/c.md` has a page that begins with nothing, `include/spec.h`
-//! documents every call. What is here:
+//! This crate builds libspec. `docs/c.md` shows its use from the start, and `include/spec.h`
+//! documents every function. The modules are:
 //!
 //! | module | |
 //! |---|---|
-//! | `status` | statuses, the last error in words, and the border that no panic crosses |
-//! | `opaque` | what C holds by a pointer, and how one that was freed is seen |
+//! | `status` | statuses, the last error as a sentence, and the catching of panics |
+//! | `opaque` | objects to which C has pointers, and the detection of freed objects |
 //! | `structs`, `abi` | structs that begin with their own size, and the order of their fields |
-//! | `device`, `memory`, `tensor` | what is not about one operator |
-//! | `operator` | what every operator's functions do, generic over it |
-//! | `operators` | those functions, one macro for all operators |
+//! | `device`, `memory`, `tensor` | functions and structs that all operators share |
+//! | `operator` | the bodies of every operator's functions, generic over the operator |
+//! | `operators` | every operator's exported functions, written by one macro |
 //!
 //! `cargo xtask bindings` writes `include/spec.h` from the operators' declarations.
 

@@ -1,4 +1,4 @@
-//! What C holds by a pointer that it cannot look behind.
+//! Objects to which C has opaque pointers: handles, descriptors and memory.
 
 use std::cell::UnsafeCell;
 use std::collections::VecDeque;
@@ -9,71 +9,76 @@ use spec::{Result, Status};
 
 use crate::status::refuse;
 
-/// What marks a place whose content was taken.
+/// The mark of a slot whose content was taken.
 const TAKEN: u64 = 0;
-/// How many places rest before the first of them is used again, so that a pointer
-/// that is used too long is most likely seen.
-const RESTING: usize = 256;
+/// How many free slots wait before the oldest of them is used again. The use of a pointer after
+/// its object was freed is detected until the slot is used again, so the wait makes the detection
+/// likely.
+const QUARANTINE: usize = 256;
 
-/// A place for a `T` that is never given back to the allocator: a pointer to it
-/// stays good to look at, and says whether there is anything.
+/// Memory for a `T` that is never given back to the allocator. A pointer to a slot therefore stays
+/// readable for ever, and the slot's mark says whether it has content.
 ///
-/// The mark comes first for every `T`, so that a pointer to another kind of place has one
-/// to look at too.
+/// The mark is the first field for every `T`, so that the mark can also be read through a pointer
+/// to a slot of another type.
 #[repr(C)]
-pub(crate) struct Place<T> {
+pub(crate) struct Slot<T> {
     mark: AtomicU64,
     content: UnsafeCell<Option<T>>,
 }
 
-// SAFETY: the content is only shared (`get`) or taken by the one who changed the
-// mark (`take`), as with a lock.
-unsafe impl<T: Send + Sync> Sync for Place<T> {}
+// SAFETY: `get` only shares the content, which is `Sync`. `take` moves the content, which is
+// `Send`, to the one thread whose compare-and-exchange changed the mark. The callers of `get_mut`
+// and of `take` promise that nobody else uses the content.
+unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 
-/// Places that are free, oldest first.
+/// Free slots, oldest first.
 pub(crate) type Pool<T> = Mutex<VecDeque<&'static T>>;
 
 /// A type that C has pointers to.
 pub(crate) trait Opaque: Sized + Sync + 'static {
-    /// What is behind the pointer.
+    /// The type of the object behind the pointer.
     type Content: Send + Sync;
-    /// What marks a place with content; no other type has the same.
+    /// The mark of a slot with content, different for every type.
     const MARK: u64;
-    /// What it is, in words.
+    /// The name of the object in error messages.
     const WHAT: &'static str;
 
-    fn new(place: Place<Self::Content>) -> Self;
-    fn place(&self) -> &Place<Self::Content>;
+    fn new(slot: Slot<Self::Content>) -> Self;
+    fn slot(&self) -> &Slot<Self::Content>;
     fn pool() -> &'static Pool<Self>;
 }
 
-/// A pointer to this content, until [`take`].
+/// Puts the content into a slot and returns the pointer for C, which is valid until [`take`].
 pub(crate) fn give<T: Opaque>(content: T::Content) -> *mut T {
     let mut pool = T::pool().lock().unwrap_or_else(PoisonError::into_inner);
-    let rested = if pool.len() > RESTING { pool.pop_front() } else { None };
+    let oldest = if pool.len() > QUARANTINE { pool.pop_front() } else { None };
     drop(pool);
-    let Some(rested) = rested else {
-        let place =
-            Place { mark: AtomicU64::new(T::MARK), content: UnsafeCell::new(Some(content)) };
-        return Box::into_raw(Box::new(T::new(place)));
+    let Some(oldest) = oldest else {
+        let slot = Slot { mark: AtomicU64::new(T::MARK), content: UnsafeCell::new(Some(content)) };
+        return Box::into_raw(Box::new(T::new(slot)));
     };
-    let place = rested.place();
-    // SAFETY: places in the pool have been taken, and this one has just left it.
-    unsafe { *place.content.get() = Some(content) };
-    place.mark.store(T::MARK, Ordering::Release);
-    std::ptr::from_ref(rested).cast_mut()
+    let slot = oldest.slot();
+    // SAFETY: the content of every slot in the pool was taken, and this slot left the pool under
+    // the pool's lock, so no other thread has it.
+    unsafe { *slot.content.get() = Some(content) };
+    slot.mark.store(T::MARK, Ordering::Release);
+    std::ptr::from_ref(oldest).cast_mut()
 }
 
-/// The place behind a pointer, if it may be one.
-unsafe fn place<'a, T: Opaque>(call: &'static str, pointer: *const T) -> Result<&'a T> {
+/// The slot behind a pointer, or an error if the pointer is null or not aligned.
+///
+/// # Safety
+/// The pointer is null or came from [`give`].
+unsafe fn slot<'a, T: Opaque>(call: &'static str, pointer: *const T) -> Result<&'a T> {
     if pointer.is_null() {
         return Err(refuse(Status::NullPointer, call, T::WHAT, "a null pointer", T::WHAT));
     }
     if !pointer.is_aligned() {
         return Err(gone::<T>(call));
     }
-    // SAFETY: not null, aligned, and by the caller's word what `give` gave, whose
-    // memory stays.
+    // SAFETY: the pointer is not null and aligned, as checked above, and the caller promises that
+    // it came from `give`, whose slots are never freed.
     Ok(unsafe { &*pointer })
 }
 
@@ -81,54 +86,56 @@ fn gone<T: Opaque>(call: &'static str) -> spec::Error {
     refuse(Status::BadParam, call, T::WHAT, "none, or closed already", "one that is open")
 }
 
-/// What is behind a pointer.
+/// The object behind a pointer.
 ///
 /// # Safety
-/// The pointer is null or came from [`give`], and nobody takes the content meanwhile.
+/// The pointer is null or came from [`give`], and nobody takes the content during `'a`.
 #[inline]
 pub(crate) unsafe fn get<'a, T: Opaque>(
     call: &'static str,
     pointer: *const T,
 ) -> Result<&'a T::Content> {
-    // SAFETY: the caller's.
-    let place = unsafe { place(call, pointer)? }.place();
-    if place.mark.load(Ordering::Acquire) != T::MARK {
+    // SAFETY: the caller promises that the pointer is null or came from `give`.
+    let slot = unsafe { slot(call, pointer)? }.slot();
+    if slot.mark.load(Ordering::Acquire) != T::MARK {
         return Err(gone::<T>(call));
     }
-    // SAFETY: marked, so it is there, and nobody takes it meanwhile.
-    unsafe { &*place.content.get() }.as_ref().ok_or_else(|| gone::<T>(call))
+    // SAFETY: the mark says that the slot has content, and the caller promises that nobody takes
+    // the content during `'a`.
+    unsafe { &*slot.content.get() }.as_ref().ok_or_else(|| gone::<T>(call))
 }
 
-/// What is behind a pointer, to be changed.
+/// The object behind a pointer, for writing.
 ///
 /// # Safety
-/// The pointer is null or came from [`give`], and nobody else uses the content as long
-/// as `'a`.
+/// The pointer is null or came from [`give`], and nobody else uses the content during `'a`.
 pub(crate) unsafe fn get_mut<'a, T: Opaque>(
     call: &'static str,
     pointer: *mut T,
 ) -> Result<&'a mut T::Content> {
-    // SAFETY: the caller's.
-    let place = unsafe {
+    // SAFETY: the caller promises that the pointer is null or came from `give`.
+    let slot = unsafe {
         get(call, pointer)?;
-        place(call, pointer)?.place()
+        slot(call, pointer)?.slot()
     };
-    // SAFETY: it is there, and nobody else uses it.
-    unsafe { &mut *place.content.get() }.as_mut().ok_or_else(|| gone::<T>(call))
+    // SAFETY: `get` found content, and the caller promises that nobody else uses it.
+    unsafe { &mut *slot.content.get() }.as_mut().ok_or_else(|| gone::<T>(call))
 }
 
-/// Takes what is behind a pointer, once.
+/// Takes the object behind a pointer. A second call for the same object is refused.
 ///
 /// # Safety
-/// The pointer is null or came from [`give`], and nobody uses the content meanwhile.
+/// The pointer is null or came from [`give`], and nobody else uses the content.
 pub(crate) unsafe fn take<T: Opaque>(call: &'static str, pointer: *mut T) -> Result<T::Content> {
-    // SAFETY: the caller's. What `give` gave is never freed.
-    let taken: &'static T = unsafe { place(call, pointer)? };
-    let place = taken.place();
+    // SAFETY: the caller promises that the pointer is null or came from `give`, whose slots are
+    // never freed, which makes them `'static`.
+    let taken: &'static T = unsafe { slot(call, pointer)? };
+    let slot = taken.slot();
     let marked =
-        place.mark.compare_exchange(T::MARK, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok();
-    // SAFETY: whoever changes the mark is alone with the content.
-    let content = if marked { unsafe { (*place.content.get()).take() } } else { None };
+        slot.mark.compare_exchange(T::MARK, TAKEN, Ordering::AcqRel, Ordering::Relaxed).is_ok();
+    // SAFETY: only the one thread whose exchange succeeded gets here with `marked`, and the caller
+    // promises that nobody else uses the content.
+    let content = if marked { unsafe { (*slot.content.get()).take() } } else { None };
     let content = content.ok_or_else(|| gone::<T>(call))?;
     T::pool().lock().unwrap_or_else(PoisonError::into_inner).push_back(taken);
     Ok(content)
@@ -142,11 +149,11 @@ macro_rules! opaque {
             const MARK: u64 = u64::from_ne_bytes(*$mark);
             const WHAT: &'static str = $what;
 
-            fn new(place: $crate::opaque::Place<$content>) -> Self {
-                $name(place)
+            fn new(slot: $crate::opaque::Slot<$content>) -> Self {
+                $name(slot)
             }
 
-            fn place(&self) -> &$crate::opaque::Place<$content> {
+            fn slot(&self) -> &$crate::opaque::Slot<$content> {
                 &self.0
             }
 

@@ -1,4 +1,4 @@
-//! What every operator's functions do: one body each, generic over the operator.
+//! The bodies of every operator's functions, generic over the operator.
 
 use std::any::Any;
 use std::ffi::c_void;
@@ -10,19 +10,19 @@ use spec::{
 
 use crate::device::spec_handle;
 use crate::memory::spec_memory;
-use crate::opaque::{Place, get, give, opaque, take};
-use crate::status::{guard, place_for, refuse, spec_status};
+use crate::opaque::{Slot, get, give, opaque, take};
+use crate::status::{guard, out_pointer, refuse, spec_status};
 use crate::structs::{self, Fields, Layout, spec_struct};
 use crate::tensor::{InOrder, describe, spec_tensor};
 
-/// An operator that was created for its tensors on a device. From
-/// `spec_<operator>_create`, to `spec_destroy`. It never changes: threads may share it,
-/// each with a workspace and buffers of its own.
-pub struct spec_descriptor(Place<Box<dyn Created>>);
+/// An operator that was created for its tensors on a device. `spec_<operator>_create` makes a
+/// descriptor, `spec_destroy` destroys it. A descriptor never changes: threads may share it, each
+/// with a workspace and buffers of its own.
+pub struct spec_descriptor(Slot<Box<dyn Created>>);
 
 opaque!(spec_descriptor: Box<dyn Created>, b"specdesc", "descriptor");
 
-/// A descriptor, whichever operator's it is.
+/// A descriptor of any operator.
 pub(crate) trait Created: Any + Send + Sync {
     fn workspace_size(&self) -> usize;
     fn operator(&self) -> &'static str;
@@ -31,8 +31,10 @@ pub(crate) trait Created: Any + Send + Sync {
 struct Ready<O: Portable> {
     descriptor: Descriptor<O>,
     layout: &'static Layout,
-    /// In the order of the contract's list.
+    /// The tensor of each argument, in the order of the contract's list; `None` for absent ones.
     tensors: Vec<Option<TensorDesc>>,
+    /// The bytes that each of them spans, 0 for one that is not described.
+    spans: Vec<usize>,
 }
 
 impl<O: Portable> Created for Ready<O> {
@@ -46,14 +48,14 @@ impl<O: Portable> Created for Ready<O> {
 }
 
 /// # Safety
-/// `params` is null or has its size set.
+/// `params` is null or points to a struct with its size set.
 pub(crate) unsafe fn defaults<O: Portable>(
     call: &'static str,
     params: *mut spec_struct,
 ) -> spec_status {
     guard(call, || {
         let usual = Layout::of::<O>().params(&O::usual())?;
-        // SAFETY: this function's own contract is the other's.
+        // SAFETY: the caller promises that `params` is null or has its size set.
         unsafe { structs::write(call, "params", params, &usual) }
     })
 }
@@ -69,7 +71,7 @@ pub(crate) unsafe fn create<O: Portable>(
 ) -> spec_status {
     guard(call, || {
         // SAFETY: the header asks for a place.
-        let descriptor = unsafe { place_for(call, "descriptor", descriptor)? };
+        let descriptor = unsafe { out_pointer(call, "descriptor", descriptor)? };
         descriptor.write(std::ptr::null_mut());
         let layout = Layout::of::<O>();
         // SAFETY: the header asks for an open handle and for structs that have their sizes set.
@@ -94,7 +96,42 @@ fn make<O: Portable>(
 ) -> Result<Ready<O>> {
     let tensors = describe(O::NAME, O::ARGUMENTS, layout, tensors)?;
     let described = O::tensors_from(&mut InOrder::new(|at| tensors[at]))?;
-    Ok(Ready { descriptor: handle.create(operator, &described)?, layout, tensors })
+    let bytes = |desc: &TensorDesc| desc.span().saturating_mul(desc.dtype().size());
+    let spans = tensors.iter().map(|desc| desc.as_ref().map_or(0, bytes)).collect();
+    Ok(Ready { descriptor: handle.create(operator, &described)?, layout, tensors, spans })
+}
+
+/// Refuses an argument that is written where it shares memory with another argument or with the
+/// workspace. What has no memory overlaps nothing: null pointers are refused elsewhere.
+fn check_overlap(
+    call: &'static str,
+    arguments: &[Argument],
+    spans: &[usize],
+    pointer: impl Fn(usize) -> *mut c_void,
+    workspace: (*mut c_void, usize),
+) -> Result<()> {
+    let range = |pointer: *mut c_void, bytes: usize| {
+        let start = pointer.addr();
+        let bytes = if pointer.is_null() { 0 } else { bytes };
+        (start, start.saturating_add(bytes))
+    };
+    for (at, argument) in arguments.iter().enumerate().filter(|(_, a)| a.is_written()) {
+        let (start, end) = range(pointer(at), spans[at]);
+        let shared = |(from, to): (usize, usize)| start < to && from < end && from < to;
+        if start == end {
+            continue;
+        }
+        let other = (0..arguments.len())
+            .find(|&other| other != at && shared(range(pointer(other), spans[other])))
+            .map(|other| arguments[other].name)
+            .or_else(|| shared(range(workspace.0, workspace.1)).then_some("workspace"));
+        if let Some(other) = other {
+            let value = format!("in the memory of `{other}`");
+            let expected = "memory of its own, since it is written";
+            return Err(refuse(Status::BadParam, call, argument.name, value, expected));
+        }
+    }
+    Ok(())
 }
 
 /// # Safety
@@ -124,21 +161,23 @@ pub(crate) unsafe fn calculate<O: Portable>(
         let pointer = |at| buffers.get(layout.field(at)).unwrap_or(std::ptr::null_mut());
         let needed = ready.descriptor.workspace_size();
         if workspace_size < needed {
-            return Err(small(call, workspace_size, needed));
+            return Err(workspace_too_small(call, workspace_size, needed));
         }
         if ready.descriptor.device().backend() == "wgpu" {
             let pointers: Vec<_> = (0..layout.arguments()).map(pointer).collect();
             // SAFETY: the header asks for pointers to `spec_memory` on wgpu.
             return unsafe { with_objects(call, ready, workspace, needed, &pointers, stream) };
         }
+        check_overlap(call, O::ARGUMENTS, &ready.spans, pointer, (workspace, needed))?;
         let addresses = O::addresses_from(&mut InOrder::new(|at| {
             let address = pointer(at);
-            // What is described is there, if perhaps empty: `fit` looks at it.
+            // An argument that was described counts as given even if its address is null:
+            // `call_at` accepts a null address for an empty tensor and refuses it for any other.
             let given = !address.is_null() || ready.tensors[at].is_some();
             given.then(|| Address::from(address))
         }))?;
-        // SAFETY: the caller's: addresses, workspace and stream are good until the
-        // work is done.
+        // SAFETY: the caller promises that addresses, workspace and stream stay valid until the
+        // work is done. Sizes and addresses are checked above and by `call_at`.
         unsafe {
             let stream = stream_of(call, ready.descriptor.device(), stream)?;
             ready.descriptor.call_at(Address::from(workspace), addresses, stream)
@@ -147,7 +186,7 @@ pub(crate) unsafe fn calculate<O: Portable>(
 }
 
 #[cold]
-fn small(call: &'static str, given: usize, needed: usize) -> spec::Error {
+fn workspace_too_small(call: &'static str, given: usize, needed: usize) -> spec::Error {
     spec::Error::Argument {
         status: Status::InsufficientWorkspace,
         operator: call,
@@ -157,8 +196,8 @@ fn small(call: &'static str, given: usize, needed: usize) -> spec::Error {
     }
 }
 
-/// The caller's stream: on CUDA NULL is the legacy default stream; where devices have
-/// none it is all that there is.
+/// The caller's stream. On CUDA NULL means the legacy default stream; on devices without streams
+/// only NULL is accepted.
 ///
 /// # Safety
 /// As for [`Stream::from_raw`].
@@ -168,7 +207,7 @@ unsafe fn stream_of<'a>(
     stream: *mut c_void,
 ) -> Result<Stream<'a>> {
     if device.backend() == "cuda" {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises what `Stream::from_raw` asks for.
         return Ok(unsafe { Stream::from_raw(device, stream.expose_provenance() as u64) });
     }
     if stream.is_null() {
@@ -179,11 +218,10 @@ unsafe fn stream_of<'a>(
     Err(refuse(Status::DeviceTypeNotSupported, call, "stream", value, expected))
 }
 
-/// The call on a device whose memory has no addresses: each pointer is to a
-/// `spec_memory`.
+/// The call on a device whose memory has no addresses: each pointer points to a `spec_memory`.
 ///
 /// # Safety
-/// That, and nobody else uses that memory meanwhile.
+/// Each pointer is null or points to a `spec_memory`, which nobody else uses during the call.
 unsafe fn with_objects<O: Portable>(
     call: &'static str,
     ready: &Ready<O>,
@@ -212,19 +250,20 @@ unsafe fn with_objects<O: Portable>(
     let workspace = if needed == 0 {
         ViewMut::empty()
     } else {
-        // SAFETY: the caller's, and no argument that is written is the same memory.
+        // SAFETY: the caller promises a `spec_memory` that nobody else uses, and the loop above
+        // refused a workspace that is also an output.
         let memory = unsafe { spec_memory::exclusive(call, workspace.cast())? };
         if memory.size() < needed {
-            return Err(small(call, memory.size(), needed));
+            return Err(workspace_too_small(call, memory.size(), needed));
         }
         memory.view_mut(DType::U8, needed)
     };
-    // SAFETY: no device that comes here has raw streams: one that is given is refused.
+    // SAFETY: this device has no raw streams, and `stream_of` refuses a stream that is not null.
     let stream = unsafe { stream_of(call, ready.descriptor.device(), stream)? };
     ready.descriptor.call_on(workspace, buffers?, stream)
 }
 
-/// Arguments in memory that the library allocated.
+/// The call's arguments, in memory that the library allocated.
 struct Objects<'c> {
     call: &'static str,
     tensors: &'c [Option<TensorDesc>],
@@ -234,8 +273,7 @@ struct Objects<'c> {
 }
 
 impl Objects<'_> {
-    /// The next argument: its memory, and the type and number of elements to view
-    /// there.
+    /// The next argument: its memory, and the type and number of elements to view in that memory.
     fn next<M>(
         &mut self,
         argument: &'static Argument,
@@ -248,7 +286,8 @@ impl Objects<'_> {
             return None;
         }
         let opened = open(self.call, pointer.cast()).and_then(|memory| {
-            // What is given and not described is refused by the descriptor.
+            // The descriptor refuses a buffer whose tensor was not described, so any view will
+            // do for it here.
             let (dtype, span) = tensor.map_or((DType::U8, 0), |t| (t.dtype(), t.span()));
             let room = size(&memory) / dtype.size();
             if span <= room {
@@ -268,29 +307,31 @@ impl Objects<'_> {
 
 impl<'a> Source<View<'a>, ViewMut<'a>> for Objects<'_> {
     fn input(&mut self, argument: &'static Argument) -> Option<View<'a>> {
-        // SAFETY: by the word of `with_objects`' caller.
+        // SAFETY: `with_objects`' caller promises a `spec_memory` that nobody else uses.
         let open = |call, pointer: *mut spec_memory| unsafe { get(call, pointer.cast_const()) };
         let (memory, dtype, len) = self.next(argument, open, |memory| memory.size())?;
         Some(memory.view(dtype, len))
     }
 
     fn output(&mut self, argument: &'static Argument) -> Option<ViewMut<'a>> {
-        // SAFETY: by the word of `with_objects`' caller, and nothing else of the call is
-        // the same memory.
+        // SAFETY: `with_objects`' caller promises a `spec_memory` that nobody else uses, and
+        // `with_objects` refused an output that is used for anything else in the call.
         let open = |call, pointer| unsafe { spec_memory::exclusive(call, pointer) };
         let (memory, dtype, len) = self.next(argument, open, |memory| memory.size())?;
         Some(memory.view_mut(dtype, len))
     }
 }
 
-/// The bytes of workspace that a call needs; may be 0. Of host memory on the CPU, of
-/// device memory as `cudaMalloc` aligns it on CUDA, in a `spec_memory` on wgpu.
+/// Writes the size in bytes of the workspace that a call needs, which may be 0. The workspace is
+/// host memory on the CPU, device memory with the alignment of `cudaMalloc` on CUDA, and a
+/// `spec_memory` on wgpu.
 ///
 /// # Errors
 /// Status 4 for a null pointer, 3 for a descriptor that was destroyed.
 ///
 /// # Safety
-/// `descriptor` is from `spec_<operator>_create`; `bytes` is a place.
+/// `descriptor` is from `spec_<operator>_create`; `bytes` is NULL or points to memory for a
+/// `size_t`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spec_workspace_size(
     descriptor: *const spec_descriptor,
@@ -298,15 +339,16 @@ pub unsafe extern "C" fn spec_workspace_size(
 ) -> spec_status {
     let call = "spec_workspace_size";
     guard(call, || {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that `descriptor` is from `spec_<operator>_create` and
+        // `bytes` null or valid for writing.
         let (created, bytes) =
-            unsafe { (get(call, descriptor)?, place_for(call, "bytes", bytes)?) };
+            unsafe { (get(call, descriptor)?, out_pointer(call, "bytes", bytes)?) };
         bytes.write(created.workspace_size());
         Ok(())
     })
 }
 
-/// Destroys a descriptor. Work that it enqueued goes on.
+/// Destroys a descriptor. Work that was enqueued with the descriptor continues.
 ///
 /// # Errors
 /// Status 4 for NULL, 3 for a descriptor that was destroyed already.
@@ -317,7 +359,7 @@ pub unsafe extern "C" fn spec_workspace_size(
 pub unsafe extern "C" fn spec_destroy(descriptor: *mut spec_descriptor) -> spec_status {
     let call = "spec_destroy";
     guard(call, || {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that no other thread uses the descriptor, now or later.
         drop(unsafe { take(call, descriptor)? });
         Ok(())
     })

@@ -1,4 +1,5 @@
-//! Statuses, the last error in words, and the border that no panic crosses.
+//! Statuses, the last error as a sentence, and the catching of panics, which must not unwind into
+//! C.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -7,8 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use spec::{Error, Result, Status};
 
-/// The version of this header's structs and functions. It grows where a program that was
-/// compiled with an older header could misunderstand; not where there is only more.
+/// The version of this header's structs and functions. The version grows with a change that breaks
+/// programs which were compiled with an older header. Additions alone do not change it.
 pub const SPEC_ABI_VERSION: u32 = 1;
 
 /// The `SPEC_ABI_VERSION` that the library was built with.
@@ -17,16 +18,16 @@ pub extern "C" fn spec_abi_version() -> u32 {
     SPEC_ABI_VERSION
 }
 
-/// What a call comes to. The numbers are InfiniOp's. `spec_last_error` says the
-/// same in words.
+/// The result of a call. The numbers are those of InfiniOp. `spec_last_error` has a sentence for
+/// each failure.
 #[repr(i32)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum spec_status {
-    /// The call did what it says.
+    /// The call succeeded.
     SPEC_STATUS_SUCCESS = 0,
-    /// Something failed underneath: a driver, a lost device, out of memory.
+    /// The device or the system failed: a driver error, a lost device, not enough memory.
     SPEC_STATUS_INTERNAL_ERROR = 1,
-    /// The operator or option exists but this backend does not have it.
+    /// The operator or option exists, but the device's backend does not have it.
     SPEC_STATUS_NOT_IMPLEMENTED = 2,
     /// A parameter is out of its range.
     SPEC_STATUS_BAD_PARAM = 3,
@@ -36,17 +37,17 @@ pub enum spec_status {
     SPEC_STATUS_DEVICE_TYPE_NOT_SUPPORTED = 5,
     /// There is no such device on this machine.
     SPEC_STATUS_DEVICE_NOT_FOUND = 6,
-    /// The device is there but has not been opened.
+    /// The device exists but has not been opened.
     SPEC_STATUS_DEVICE_NOT_INITIALIZED = 7,
     /// The device is older than what the kernels need.
     SPEC_STATUS_DEVICE_ARCHITECTURE_NOT_SUPPORTED = 8,
-    /// A tensor's element type is not one the operator takes.
+    /// The operator does not take a tensor's element type.
     SPEC_STATUS_BAD_TENSOR_DTYPE = 10,
     /// A tensor's shape, or a buffer's size, does not fit.
     SPEC_STATUS_BAD_TENSOR_SHAPE = 11,
-    /// A tensor's strides are not ones the operator takes.
+    /// The operator does not take a tensor's strides.
     SPEC_STATUS_BAD_TENSOR_STRIDES = 12,
-    /// The workspace is smaller than the descriptor asked for.
+    /// The workspace is smaller than the descriptor's workspace size.
     SPEC_STATUS_INSUFFICIENT_WORKSPACE = 13,
 }
 
@@ -67,14 +68,14 @@ impl From<Status> for spec_status {
             Status::BadTensorShape => SPEC_STATUS_BAD_TENSOR_SHAPE,
             Status::BadTensorStrides => SPEC_STATUS_BAD_TENSOR_STRIDES,
             Status::InsufficientWorkspace => SPEC_STATUS_INSUFFICIENT_WORKSPACE,
-            // Internal errors, and what later versions may add.
+            // Internal errors, and statuses that later versions may add.
             _ => SPEC_STATUS_INTERNAL_ERROR,
         }
     }
 }
 
-/// A status in words that stay: "bad tensor shape". NULL for a number that is no
-/// status.
+/// The name of a status, for example "bad tensor shape"; NULL for a number that is no status. The
+/// text is never freed.
 #[unsafe(no_mangle)]
 pub extern "C" fn spec_status_name(status: i32) -> *const c_char {
     let name: &CStr = match status {
@@ -100,15 +101,15 @@ thread_local! {
     static LAST: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Copies the last error of this thread to `buffer`: a sentence in UTF-8 that names
-/// the call, the argument, its value and what was expected, ended by a zero and cut
-/// where it does not fit.
+/// Copies the last error of this thread to `buffer`: a sentence in UTF-8 that names the call, the
+/// argument, its value and the expected value. The sentence ends with a zero and is cut if
+/// `buffer` is too small.
 ///
-/// Returns the bytes that the whole sentence needs, its zero included; 1 where
-/// no call of this thread has failed. Calls that succeed leave the sentence alone.
+/// Returns the number of bytes that the whole sentence needs, including its zero; 1 if no call of
+/// this thread has failed. A call that succeeds does not change the sentence.
 ///
 /// # Safety
-/// `buffer` is NULL, with `size` 0, or has room for `size` bytes.
+/// `buffer` is NULL or has room for `size` bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn spec_last_error(buffer: *mut c_char, size: usize) -> usize {
     let copy = |last: &RefCell<String>| {
@@ -118,8 +119,9 @@ pub unsafe extern "C" fn spec_last_error(buffer: *mut c_char, size: usize) -> us
             while !text.is_char_boundary(cut) {
                 cut -= 1;
             }
-            // SAFETY: `cut` bytes and a zero are at most `size`, which the caller
-            // vouches for; the text is ours.
+            // SAFETY: `cut` is less than `size`, for which the caller promises room in `buffer`,
+            // and at most `text.len()`. The text belongs to this thread, so `buffer` is apart
+            // from it.
             unsafe {
                 buffer.cast::<u8>().copy_from_nonoverlapping(text.as_ptr(), cut);
                 *buffer.add(cut) = 0;
@@ -127,17 +129,17 @@ pub unsafe extern "C" fn spec_last_error(buffer: *mut c_char, size: usize) -> us
         }
         text.len() + 1
     };
-    // A thread that ends has nothing to say.
+    // A thread that is ending may have destroyed its sentence already: as if there were none.
     LAST.try_with(copy).unwrap_or(1)
 }
 
 fn remember(words: String) {
-    // As above.
+    // A thread that is ending may have destroyed its sentence already.
     let _ = LAST.try_with(|last| *last.borrow_mut() = words);
 }
 
-/// Runs what a call does: its error becomes the thread's last one, and a panic
-/// becomes status 1.
+/// Runs the body of a call. An error becomes the thread's last error; a panic becomes one too,
+/// with status 1.
 #[inline]
 pub(crate) fn guard(call: &'static str, body: impl FnOnce() -> Result<()>) -> spec_status {
     match catch_unwind(AssertUnwindSafe(body)) {
@@ -157,14 +159,14 @@ fn fail(error: &Error) -> spec_status {
 fn panicked(call: &'static str, payload: Box<dyn Any + Send>) -> spec_status {
     let words = payload.downcast_ref::<&str>().map(|words| (*words).to_owned());
     let words = words.or_else(|| payload.downcast_ref::<String>().cloned());
-    // What is inside might panic again as it is dropped.
+    // Dropping the payload could panic again, so it leaks.
     std::mem::forget(payload);
     let words = words.unwrap_or_else(|| "no words".to_owned());
     remember(format!("{call}: a defect of this library: {words}: {}", Status::InternalError));
     SPEC_STATUS_INTERNAL_ERROR
 }
 
-/// An argument that is not what a call asks for.
+/// The error for a wrong argument of a call.
 #[cold]
 pub(crate) fn refuse(
     status: Status,
@@ -177,12 +179,13 @@ pub(crate) fn refuse(
     Error::Argument { status, operator: call, argument, value, expected }
 }
 
-/// A place that a call writes its result to.
+/// The memory that a call's output parameter points to, or an error if the pointer is null or not
+/// aligned.
 ///
 /// # Safety
-/// `out` is null or valid for writing a `T` as long as `'a`.
+/// `out` is null or valid for writing a `T` during `'a`.
 #[inline]
-pub(crate) unsafe fn place_for<'a, T>(
+pub(crate) unsafe fn out_pointer<'a, T>(
     call: &'static str,
     argument: &'static str,
     out: *mut T,
@@ -194,14 +197,15 @@ pub(crate) unsafe fn place_for<'a, T>(
         let value = format!("at {out:p}");
         return Err(refuse(Status::BadParam, call, argument, value, "an aligned address"));
     }
-    // SAFETY: not null, aligned, and valid by the caller's word.
+    // SAFETY: `out` is not null and aligned, as checked above, and the caller promises that it is
+    // valid for writing.
     Ok(unsafe { &mut *out.cast() })
 }
 
-/// Text that C passes.
+/// Text that C passes to a call.
 ///
 /// # Safety
-/// It is null or ends with a zero, and stays as long as `'a`.
+/// `text` is null or points to text that ends with a zero and stays unchanged during `'a`.
 pub(crate) unsafe fn text<'a>(
     call: &'static str,
     argument: &'static str,
@@ -210,7 +214,8 @@ pub(crate) unsafe fn text<'a>(
     if text.is_null() {
         return Err(refuse(Status::NullPointer, call, argument, "a null pointer", "a name"));
     }
-    // SAFETY: not null, and by the caller's word ended by a zero.
+    // SAFETY: `text` is not null, as checked above, and the caller promises that it ends with a
+    // zero.
     let text = unsafe { CStr::from_ptr(text) };
     text.to_str().map_err(|_| {
         let value = text.to_string_lossy().into_owned();
@@ -223,10 +228,10 @@ mod tests {
     use super::*;
 
     fn last() -> String {
-        // SAFETY: no buffer, then one of the size that was asked for.
+        // SAFETY: no buffer, and so none is written: the call returns the size that is needed.
         let needed = unsafe { spec_last_error(std::ptr::null_mut(), 0) };
         let mut bytes = vec![0xFFu8; needed];
-        // SAFETY: as above.
+        // SAFETY: `bytes` has `needed` bytes.
         assert_eq!(unsafe { spec_last_error(bytes.as_mut_ptr().cast(), needed) }, needed);
         CStr::from_bytes_with_nul(&bytes).unwrap().to_str().unwrap().to_owned()
     }
@@ -238,7 +243,7 @@ mod tests {
         let status = guard("spec_test", || panic!("went wrong"));
         assert_eq!(status, SPEC_STATUS_INTERNAL_ERROR);
         assert!(last().starts_with("spec_test: a defect of this library: went wrong"));
-        // A success leaves it.
+        // A success does not change the sentence.
         assert_eq!(guard("spec_test", || Ok(())), SPEC_STATUS_SUCCESS);
         assert!(last().contains("went wrong"));
     }

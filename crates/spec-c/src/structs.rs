@@ -1,8 +1,9 @@
-//! The structs of C: each begins with its own size, so that it can grow.
+//! The structs of C. Each struct begins with its own size, so that later versions can append
+//! fields.
 //!
-//! No struct of an operator is typed in Rust. A struct is its size and a number of fields of
-//! one type: 8 bytes for a parameter, a pointer for a buffer, a [`spec_tensor`] for a tensor.
-//! [`Layout`] says which field is which option or argument of the contract.
+//! The operators' structs have no Rust definitions. Each is read as a size and a number of fields
+//! of one type: 8 bytes for a parameter, a pointer for a buffer, a [`spec_tensor`] for a tensor.
+//! [`Layout`] says to which option or argument of the contract each field belongs.
 //!
 //! [`spec_tensor`]: crate::tensor::spec_tensor
 
@@ -15,26 +16,26 @@ use spec::{Error, Result, Signature, Status};
 use crate::abi::{self, Line};
 use crate::status::refuse;
 
-/// No struct comes near this size: a larger one is garbage.
+/// Larger than any struct. A larger size means that the caller did not set `size`.
 const MAX_SIZE: usize = 1 << 16;
 
 const ABI: &str = include_str!("../abi.txt");
 
-/// A struct of the caller's, by its first field.
+/// The first field of every struct that a caller passes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 pub struct spec_struct {
     size: usize,
 }
 
-/// Which field of an operator's structs is which option or argument.
+/// The fields of an operator's structs, and the option or argument to which each field belongs.
 #[derive(Debug)]
 pub(crate) struct Layout {
     operator: &'static str,
-    /// The option of each field of the parameters.
+    /// The option of each field in the struct of parameters.
     options: Vec<&'static OptionInfo>,
-    /// The field that each argument has in tensors and buffers, by the argument's place in the
-    /// contract.
+    /// For each argument, in the contract's order, the number of its field in the structs of
+    /// tensors and of buffers.
     fields: Vec<usize>,
 }
 
@@ -50,7 +51,7 @@ impl Layout {
     fn new(operator: &Description) -> Layout {
         let name = operator.name;
         let order = |kind, contract: Vec<&str>| {
-            // A test holds the file and the contract together.
+            // The test `the_file_has_every_field_of_the_contract_once` makes sure of this.
             abi::order(ABI, kind, name, &contract).unwrap_or_else(|words| panic!("{words}"))
         };
         let options = order(Line::Option, operator.options.iter().map(|o| o.name).collect());
@@ -68,17 +69,17 @@ impl Layout {
         self.fields.len()
     }
 
-    /// The field of an argument, by its place in the contract.
+    /// The number of an argument's field, given the argument's place in the contract.
     #[inline]
     pub(crate) fn field(&self, argument: usize) -> usize {
         self.fields[argument]
     }
 
-    /// The operator that a struct of parameters describes. An option that the caller's struct
-    /// does not reach has its default.
+    /// The operator that a struct of parameters describes. If the caller's struct is too short to
+    /// have an option, the option has its default.
     ///
     /// # Errors
-    /// Status 3 for a number that stands for no value.
+    /// Status 3 for a number that is no value of its option.
     pub(crate) fn operator<O: Signature>(&self, params: Fields<u64>) -> Result<O> {
         O::options_from(&mut |option| {
             let field = self.options.iter().position(|known| known.name == option.name);
@@ -87,14 +88,14 @@ impl Layout {
         })
     }
 
-    /// The fields of a struct of parameters.
+    /// The fields of the struct of parameters that describes `operator`.
     pub(crate) fn params<O: Signature>(&self, operator: &O) -> Result<Vec<u64>> {
         let bits = |option: &&OptionInfo| Ok(bits(option, operator.option(option.name)?));
         self.options.iter().map(bits).collect()
     }
 }
 
-/// The value of an option in the 8 bytes that C has for it.
+/// Converts the 8 bytes of a parameter in C to the option's value.
 fn value<O: Signature>(option: &'static OptionInfo, bits: u64) -> Result<Value> {
     let found = match option.kind {
         Kind::Bool => (bits <= 1).then_some(Value::Bool(bits == 1)),
@@ -106,7 +107,7 @@ fn value<O: Signature>(option: &'static OptionInfo, bits: u64) -> Result<Value> 
             let value = usize::try_from(bits).ok().and_then(|number| choice.values.get(number));
             value.map(|value| Value::Choice(value.name))
         }
-        // A kind that this library does not know belongs to no option of it.
+        // `Kind` is non-exhaustive; no option has any other kind.
         _ => None,
     };
     found.ok_or_else(|| {
@@ -132,7 +133,7 @@ fn value<O: Signature>(option: &'static OptionInfo, bits: u64) -> Result<Value> 
     })
 }
 
-/// The 8 bytes that C has for a value.
+/// Converts an option's value to the 8 bytes of the parameter in C.
 fn bits(option: &OptionInfo, value: Value) -> u64 {
     match value {
         Value::Bool(value) => u64::from(value),
@@ -143,7 +144,7 @@ fn bits(option: &OptionInfo, value: Value) -> u64 {
             Kind::Choice(choice) => choice.number(name).unwrap_or_default() as u64,
             _ => 0,
         },
-        // Absent is 0.
+        // An absent value is 0 in C.
         _ => 0,
     }
 }
@@ -156,15 +157,15 @@ pub(crate) struct Fields<T> {
 }
 
 impl<T: Copy> Fields<T> {
-    /// The fields of a struct, of which this library knows `known`.
+    /// The fields of a caller's struct, of which this library knows the first `known`.
     ///
     /// # Errors
-    /// Status 4 for a null pointer; 3 for an address that is not aligned, a size that is none,
-    /// and a longer struct that has something where this library knows no field.
+    /// Status 4 for a null pointer; 3 for an address that is not aligned, for a size that is no
+    /// struct's size, and for a longer struct whose unknown fields are not all zero.
     ///
     /// # Safety
-    /// `at` is null or points to a struct of as many bytes as its first field says, which stays
-    /// as it is as long as the result is used, and of which any bytes are values of `T`.
+    /// `at` is null or points to a struct of as many bytes as its first field says. The struct
+    /// does not change while the result is used. Every bit pattern is a value of `T`.
     #[inline]
     pub(crate) unsafe fn read(
         call: &'static str,
@@ -172,53 +173,61 @@ impl<T: Copy> Fields<T> {
         at: *const spec_struct,
         known: usize,
     ) -> Result<Self> {
-        // SAFETY: this function's own contract is the other's.
+        // SAFETY: the caller promises that `at` is null or points to a struct that begins with its
+        // size.
         let given = unsafe { count::<T>(call, argument, at)? };
         if given > known {
-            // SAFETY: as above, and the struct has `given` fields.
+            // SAFETY: the caller promises a struct of as many bytes as its size says, and by that
+            // size it has more than `known` fields.
             unsafe { zeros_from(call, argument, at, size_of::<usize>() + known * size_of::<T>())? };
         }
-        // SAFETY: the struct begins with its size, so the address behind that is within it or
-        // at its end.
+        // SAFETY: the struct begins with its size, so the address behind the size is within the
+        // struct or at its end.
         let first = unsafe { at.cast::<usize>().add(1).cast::<T>() };
         Ok(Fields { first, given: given.min(known) })
     }
 
-    /// A field; `None` where the caller's struct does not reach it.
+    /// The value of a field; `None` if the caller's struct is too short to have the field.
     #[inline]
     pub(crate) fn get(&self, field: usize) -> Option<T> {
-        // SAFETY: `read` found `given` fields behind `first`, aligned as the struct is, and any
-        // bytes are a value.
+        // SAFETY: `read` found `given` fields behind `first`. They are aligned, since `count`
+        // asserts that `T` needs no more alignment than the struct, and every bit pattern is a
+        // value.
         (field < self.given).then(|| unsafe { self.first.add(field).read() })
     }
 }
 
-/// Writes the fields of a struct as far as the caller's reaches, whose size stays; what the
-/// caller knows and this library does not becomes zero.
+/// Writes as many fields as the caller's struct has, and leaves its size unchanged. Fields that
+/// only the caller's newer header knows become zero.
 ///
 /// # Errors
 /// As [`Fields::read`].
 ///
 /// # Safety
-/// `to` is null or points to a struct of as many bytes as its first field says, which nobody
-/// else uses.
+/// `to` is null or points to a struct of as many bytes as its first field says. Nobody else uses
+/// the struct.
 pub(crate) unsafe fn write(
     call: &'static str,
     argument: &'static str,
     to: *mut spec_struct,
     fields: &[u64],
 ) -> Result<()> {
-    // SAFETY: this function's own contract is the other's.
+    // SAFETY: the caller promises that `to` is null or points to a struct that begins with its
+    // size.
     let given = unsafe { count::<u64>(call, argument, to)? };
     for place in 0..given {
         let value = fields.get(place).copied().unwrap_or(0);
-        // SAFETY: the struct has `given` fields behind its size, and is aligned as they are.
+        // SAFETY: the struct has `given` fields behind its size, and is aligned, as `count`
+        // checked.
         unsafe { to.cast::<usize>().add(1).cast::<u64>().add(place).write(value) };
     }
     Ok(())
 }
 
-/// How many fields a struct has by its own size.
+/// The number of fields that a struct has by its own size.
+///
+/// # Safety
+/// `at` is null or points to a struct that begins with its size.
 #[inline]
 unsafe fn count<T>(
     call: &'static str,
@@ -233,7 +242,8 @@ unsafe fn count<T>(
         let value = format!("at {at:p}");
         return Err(refuse(Status::BadParam, call, argument, value, "an aligned address"));
     }
-    // SAFETY: by the caller's word a struct that begins with its size.
+    // SAFETY: `at` is not null and aligned, as checked above, and the caller promises a struct that
+    // begins with its size.
     let size = unsafe { (*at).size };
     let fields = size.checked_sub(size_of::<usize>()).filter(|_| size <= MAX_SIZE);
     match fields.filter(|bytes| bytes.is_multiple_of(size_of::<T>())) {
@@ -246,7 +256,11 @@ unsafe fn count<T>(
     }
 }
 
-/// A longer struct than this library's has nothing behind what the library knows.
+/// Refuses a struct, longer than this library's own, that has a byte other than zero after the
+/// first `known` bytes.
+///
+/// # Safety
+/// `at` points to a struct of as many bytes as its first field says.
 #[cold]
 unsafe fn zeros_from(
     call: &'static str,
@@ -254,7 +268,7 @@ unsafe fn zeros_from(
     at: *const spec_struct,
     known: usize,
 ) -> Result<()> {
-    // SAFETY: by the caller's word as many bytes as the struct says.
+    // SAFETY: the caller promises as many bytes as the struct's size says.
     let bytes = unsafe { std::slice::from_raw_parts(at.cast::<u8>(), (*at).size) };
     match bytes.iter().skip(known).position(|&byte| byte != 0) {
         None => Ok(()),
@@ -276,9 +290,9 @@ mod tests {
 
     const WORD: usize = size_of::<usize>();
 
-    /// The two fields that a library knows, of a struct of these words.
+    /// Reads a struct of these words with a library that knows two fields.
     fn read_words(words: &[usize]) -> Result<[Option<u64>; 2]> {
-        // SAFETY: as many words as the first says, or refused before they are read.
+        // SAFETY: the struct is as large as its first word says, or `read` refuses the size.
         let fields = unsafe { Fields::read("spec_test", "params", words.as_ptr().cast(), 2) }?;
         Ok([fields.get(0), fields.get(1)])
     }
@@ -330,11 +344,11 @@ mod tests {
     #[test]
     fn writing_stays_within_the_callers_struct() {
         let mut words = [2 * WORD, 9, 9, 9];
-        // SAFETY: two words are there.
+        // SAFETY: the size is that of two words, and `words` has four.
         unsafe { write("spec_test", "params", words.as_mut_ptr().cast(), &[1, 2]).unwrap() };
         assert_eq!(words, [2 * WORD, 1, 9, 9]);
         words = [4 * WORD, 9, 9, 9];
-        // SAFETY: four are.
+        // SAFETY: the size is that of four words, and `words` has four.
         unsafe { write("spec_test", "params", words.as_mut_ptr().cast(), &[1, 2]).unwrap() };
         assert_eq!(words, [4 * WORD, 1, 2, 0]);
     }

@@ -1,12 +1,12 @@
-//! Descriptors of tensors, as C writes them.
+//! Descriptors of tensors in C.
 
 use spec::{Argument, DType, Error, Result, Source, Status, TensorDesc};
 
 use crate::structs::{Fields, Layout};
 
-/// Dtype of a tensor that is absent: optional arguments may be.
+/// The dtype of an absent tensor. Only optional arguments may be absent.
 pub const SPEC_DTYPE_NONE: u32 = 0;
-/// A byte that is 0 for false; anything else is true. The numbers are InfiniOp's.
+/// A byte: 0 is false, every other value is true. The numbers of all dtypes are those of InfiniOp.
 pub const SPEC_DTYPE_BOOL: u32 = 2;
 /// Signed 8-bit integer.
 pub const SPEC_DTYPE_I8: u32 = 3;
@@ -24,28 +24,28 @@ pub const SPEC_DTYPE_U64: u32 = 10;
 pub const SPEC_DTYPE_F16: u32 = 12;
 /// IEEE single precision.
 pub const SPEC_DTYPE_F32: u32 = 13;
-/// The upper half of an f32.
+/// bfloat16, the upper half of an IEEE single-precision number.
 pub const SPEC_DTYPE_BF16: u32 = 19;
 
-/// The largest `rank` of a tensor.
+/// The largest possible `rank` of a tensor.
 pub const SPEC_MAX_RANK: u32 = 4;
 
-/// Describes a tensor. All zeros is an absent one.
+/// Describes a tensor. A struct of zeros describes an absent tensor.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct spec_tensor {
-    /// `SPEC_DTYPE_..`; 0 where the tensor is absent.
+    /// One of `SPEC_DTYPE_..`; 0 for an absent tensor.
     pub dtype: u32,
     /// The number of dimensions, 1 to 4.
     pub rank: u32,
     /// The extent of each dimension.
     pub shape: [i64; 4],
-    /// Elements from one to the next in each dimension; all zero for a packed
-    /// tensor, row by row.
+    /// The distance in elements from one index to the next in each dimension; all zero for a
+    /// packed row-major tensor.
     pub strides: [i64; 4],
 }
 
-/// The dtype of a number, InfiniOp's as C has them.
+/// The dtype with this number in C, which is InfiniOp's.
 pub(crate) fn dtype(number: u32) -> Option<DType> {
     Some(match number {
         SPEC_DTYPE_BOOL => DType::Bool,
@@ -63,7 +63,7 @@ pub(crate) fn dtype(number: u32) -> Option<DType> {
 }
 
 impl spec_tensor {
-    /// The descriptor, if there is one.
+    /// The tensor's descriptor; `None` for an absent tensor.
     fn describe(
         &self,
         operator: &'static str,
@@ -124,7 +124,7 @@ fn packed(dtype: DType, shape: &[usize]) -> TensorDesc {
     }
 }
 
-/// Descriptors by their place in the contract's list: those that are there.
+/// The descriptor of each argument, in the order of the contract's list; `None` for absent tensors.
 pub(crate) fn describe(
     operator: &'static str,
     arguments: &'static [Argument],
@@ -138,7 +138,8 @@ pub(crate) fn describe(
     arguments.iter().enumerate().map(describe).collect()
 }
 
-/// Arguments in the order of the contract's list, in which they are asked for.
+/// A source that numbers the arguments as they are asked for, which is in the order of the
+/// contract's list, and gets each argument from a function of its number.
 pub(crate) struct InOrder<F> {
     next: usize,
     of: F,

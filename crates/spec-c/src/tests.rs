@@ -1,6 +1,6 @@
-//! The golden vectors through the functions that C calls.
+//! The golden vectors of the operators, run through the functions that C calls.
 //!
-//! `SPEC_REQUIRE` makes a missing backend a failure.
+//! A backend without a device is left out, unless `SPEC_REQUIRE` lists it: then it is a failure.
 
 use std::ffi::{CString, c_void};
 
@@ -29,14 +29,14 @@ type Functions = (
     ) -> spec_status,
 );
 
-/// A struct as it lies in memory: its size, then as many fields as are used.
+/// A struct of C: its size, then its fields, of which the struct's size covers the used ones.
 #[repr(C)]
 struct Struct<T> {
     size: usize,
     fields: [T; MAX_FIELDS],
 }
 
-/// More fields than any operator's structs have.
+/// At least as many fields as any operator's structs have; `Struct::new` asserts it.
 const MAX_FIELDS: usize = 32;
 
 impl<T: Copy> Struct<T> {
@@ -60,7 +60,7 @@ fn params_of<O: Signature>(operator: &O) -> Struct<u64> {
 
 fn last() -> String {
     let mut bytes = vec![0u8; 4096];
-    // SAFETY: as many bytes are there.
+    // SAFETY: `bytes` has as many bytes as the call is told.
     let needed = unsafe { spec_last_error(bytes.as_mut_ptr().cast(), bytes.len()) };
     String::from_utf8(bytes[..needed - 1].to_vec()).unwrap()
 }
@@ -70,7 +70,7 @@ fn ok(status: spec_status) {
     assert_eq!(status, spec_status::SPEC_STATUS_SUCCESS, "{}", last());
 }
 
-/// Memory of the library's, and what a call is given for it.
+/// Memory that the library allocated, and the pointer that stands for it in a struct of buffers.
 struct Uploaded {
     memory: *mut spec_memory,
     pointer: *mut c_void,
@@ -79,7 +79,7 @@ struct Uploaded {
 impl Uploaded {
     fn new(handle: *const spec_handle, bytes: &[u8]) -> Self {
         let (mut memory, mut pointer) = (std::ptr::null_mut(), std::ptr::null_mut());
-        // SAFETY: the handle is open, and the bytes are there.
+        // SAFETY: the handle is open, and `bytes` has as many bytes as the calls are told.
         unsafe {
             ok(spec_allocate(handle, bytes.len(), &mut memory));
             ok(spec_write(memory, 0, bytes.as_ptr().cast(), bytes.len()));
@@ -91,10 +91,10 @@ impl Uploaded {
         Uploaded { memory, pointer }
     }
 
-    /// What it holds, as elements of that type.
+    /// The memory's content, as elements of the type of `like`.
     fn read(&self, like: &Data) -> Data {
         let mut bytes = vec![0u8; like.bytes().len()];
-        // SAFETY: as many bytes are there, and were written.
+        // SAFETY: `bytes` has as many bytes as the call is told.
         ok(unsafe { spec_read(self.memory, 0, bytes.as_mut_ptr().cast(), bytes.len()) });
         let cpu = Handle::cpu().unwrap();
         Held::upload(&cpu, like.dtype(), &bytes).unwrap().read(like).unwrap()
@@ -103,7 +103,8 @@ impl Uploaded {
 
 impl Drop for Uploaded {
     fn drop(&mut self) {
-        // SAFETY: ours, and the work is done.
+        // SAFETY: the memory is from `spec_allocate`, nobody else has it, and `spec_synchronize`
+        // has waited for the work that used it.
         ok(unsafe { spec_free(self.memory) });
     }
 }
@@ -137,7 +138,7 @@ fn described(tensor: &Tensor) -> spec_tensor {
     described
 }
 
-/// Runs a case and returns its arguments as they are afterwards.
+/// Runs a case and returns its arguments with their contents after the call.
 fn call<O: Portable + Subject>(
     handle: *const spec_handle,
     (create, calculate): Functions,
@@ -160,8 +161,8 @@ fn call<O: Portable + Subject>(
     let params = params_of(&case.operator);
     let (mut descriptor, mut bytes) = (std::ptr::null_mut(), 0);
     let mut stream = std::ptr::null_mut();
-    // SAFETY: the handle is open; the structs have the sizes that they say,
-    // and all that they point to stays until the work is done.
+    // SAFETY: the handle is open, the structs are as large as their sizes say, and everything that
+    // they point to lives until `spec_synchronize` returns.
     unsafe {
         ok(create(handle, params.at(), tensors.at(), &mut descriptor));
         ok(spec_workspace_size(descriptor, &mut bytes));
@@ -192,10 +193,11 @@ fn check<O: Portable + Subject>(handle: *const spec_handle, functions: Functions
     }
 }
 
-/// A handle of a device, where there is one; `SPEC_REQUIRE` makes a missing one a failure.
+/// A handle of a device; `None` if there is no such device, which is a failure if `SPEC_REQUIRE`
+/// lists it.
 fn open(device: &str) -> Option<*mut spec_handle> {
     let (name, mut handle) = (CString::new(device).unwrap(), std::ptr::null_mut());
-    // SAFETY: text and a place.
+    // SAFETY: `name` ends with a zero, and `handle` is valid for writing.
     if unsafe { spec_open(name.as_ptr(), &mut handle) } != spec_status::SPEC_STATUS_SUCCESS {
         let required = std::env::var("SPEC_REQUIRE").unwrap_or_default();
         assert!(!required.split(',').any(|name| name == device), "{}", last());
@@ -214,7 +216,7 @@ fn golden_vectors_on(device: &str) {
         )+};
     }
     spec::for_each_operator!(check_each);
-    // SAFETY: the handle is open, and nothing uses it any more.
+    // SAFETY: the handle is open, and no other thread uses it.
     ok(unsafe { spec_close(handle) });
 }
 
@@ -233,10 +235,9 @@ fn golden_vectors_on_cuda() {
     golden_vectors_on("cuda");
 }
 
-/// Where memory is an object, what is no such object, too small, or given twice is refused.
-#[test]
-fn wrong_memory_on_wgpu() {
-    let Some(handle) = open("wgpu") else { return };
+/// The parameters and tensors of a `deduplicate_topk` of one request's two rows of four: 8 numbers
+/// each of `indices` and `unique`.
+fn two_rows_of_four() -> (Struct<u64>, Struct<spec_tensor>) {
     let tensor = |rows, cols| spec_tensor {
         dtype: SPEC_DTYPE_I32,
         rank: 2,
@@ -246,10 +247,20 @@ fn wrong_memory_on_wgpu() {
     let params = params_of(&DeduplicateTopk::new().mtp_step(2));
     let mut tensors = Struct::new(3, spec_tensor::default());
     tensors.fields[..2].copy_from_slice(&[tensor(2, 4), tensor(1, 8)]);
+    (params, tensors)
+}
+
+/// On wgpu, where buffers are `spec_memory` objects, the call refuses pointers to anything else,
+/// objects that are too small, and outputs that are given twice.
+#[test]
+fn wrong_memory_on_wgpu() {
+    let Some(handle) = open("wgpu") else { return };
+    let (params, tensors) = two_rows_of_four();
     let (mut descriptor, mut bytes) = (std::ptr::null_mut(), 0);
     let [small, full, other] = [16, 32, 32].map(|bytes| Uploaded::new(handle, &vec![0; bytes]));
     let mut zeros = [0u64; 32];
-    // SAFETY: memory of the library's, or what is seen to be none.
+    // SAFETY: every buffer is a `spec_memory`, or null, or 256 zero bytes, which the call
+    // refuses because they lack an object's mark.
     unsafe {
         ok(operators::deduplicate_topk::create(handle, params.at(), tensors.at(), &mut descriptor));
         ok(spec_workspace_size(descriptor, &mut bytes));
@@ -289,4 +300,58 @@ fn wrong_memory_on_wgpu() {
         drop([small, full, other]);
         ok(spec_close(handle));
     }
+}
+
+/// An output in the memory of another argument or of the workspace is refused, on a device with
+/// addresses; neighbours are not.
+#[test]
+fn overlapping_outputs_are_refused() {
+    let handle = open("cpu").unwrap();
+    let (params, tensors) = two_rows_of_four();
+    let (mut descriptor, mut bytes) = (std::ptr::null_mut(), 0);
+    // 8 numbers of `indices`, 8 of `unique`, and what is behind them.
+    let mut memory = [0i32; 64];
+    // SAFETY: all memory of the call is in `memory`, or it is refused.
+    unsafe {
+        ok(operators::deduplicate_topk::create(handle, params.at(), tensors.at(), &mut descriptor));
+        ok(spec_workspace_size(descriptor, &mut bytes));
+        let first = memory.as_mut_ptr();
+        let mut workspace = vec![0u64; bytes.div_ceil(8) + 8];
+        let call = |unique: *mut i32, at: *mut c_void| {
+            let none: *mut c_void = std::ptr::null_mut();
+            let mut buffers = Struct::new(3, none);
+            buffers.fields[..2].copy_from_slice(&[first.cast(), unique.cast()]);
+            operators::deduplicate_topk::calculate(descriptor, at, bytes, buffers.at(), none)
+        };
+        let own = workspace.as_mut_ptr().cast();
+        for within in [0, 1, 7] {
+            assert_eq!(
+                call(first.add(within), own),
+                spec_status::SPEC_STATUS_BAD_PARAM,
+                "{}",
+                last()
+            );
+            assert!(last().contains("`unique` is in the memory of `indices`"), "{}", last());
+        }
+        ok(call(first.add(8), own));
+        if bytes > 0 {
+            assert_eq!(
+                call(first.add(8), first.add(12).cast()),
+                spec_status::SPEC_STATUS_BAD_PARAM
+            );
+            assert!(last().contains("workspace"), "{}", last());
+        }
+        ok(spec_destroy(descriptor));
+        ok(spec_close(handle));
+    }
+}
+
+/// A failed `spec_open` leaves no handle behind that somebody could take for an open one.
+#[test]
+fn a_failed_open_leaves_null() {
+    let mut handle = std::ptr::dangling_mut();
+    // SAFETY: text that ends with a zero, and a place.
+    let status = unsafe { spec_open(c"toaster".as_ptr(), &mut handle) };
+    assert_eq!(status, spec_status::SPEC_STATUS_BAD_PARAM);
+    assert!(handle.is_null());
 }

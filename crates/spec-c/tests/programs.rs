@@ -1,6 +1,6 @@
-//! Compiles and runs C and C++ programs with the header and the library: the examples, bad
-//! calls, and threads. The tests need a C and a C++ compiler: `CC` and `CXX`, else `cc` and
-//! `c++`.
+//! Compiles and runs C and C++ programs with the header and the library: the examples, wrong
+//! calls, and threads. The tests need a C and a C++ compiler, named by `CC` and `CXX`; without
+//! these variables the tests use `cc` and `c++`.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};

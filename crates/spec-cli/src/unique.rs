@@ -95,9 +95,9 @@ fn parse_size(text: &str) -> Result<ByteSize, String> {
 
 fn parse_threads(text: &str) -> Result<NonZeroUsize, String> {
     // A larger number is a typing error.
-    const MOST: usize = 4096;
-    let threads = text.parse().ok().filter(|threads| *threads <= MOST);
-    threads.and_then(NonZeroUsize::new).ok_or(format!("expected a number from 1 to {MOST}"))
+    const MAX_THREADS: usize = 4096;
+    let threads = text.parse().ok().filter(|threads| *threads <= MAX_THREADS);
+    threads.and_then(NonZeroUsize::new).ok_or(format!("expected a number from 1 to {MAX_THREADS}"))
 }
 
 impl Options {

@@ -1,4 +1,4 @@
-//! One call of an operator: its arguments by name, and running it.
+//! A case: one call of an operator with its arguments by name. Runs it on a backend.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use crate::tensor::{Data, Layout, Tensor};
 pub struct Argument {
     /// The name.
     pub name: &'static str,
-    /// What the call does with it.
+    /// What the call does with the argument.
     pub role: Role,
-    /// Its elements.
+    /// The argument's elements.
     pub tensor: Tensor,
 }
 
@@ -33,88 +33,89 @@ pub struct Case<O> {
     pub arguments: Vec<Argument>,
 }
 
-/// The same requests in another batch, and what must come out of it.
+/// The same requests in another batch, and the results that they must have there.
 #[derive(Debug)]
 pub struct Recomposed<O> {
     /// The other call.
     pub case: Case<O>,
-    /// Outputs by name.
+    /// For each output, by name, the rows of the original call that its rows must equal.
     pub rows: Vec<(&'static str, Rows)>,
 }
 
-/// Which rows of the original call the rows of another must equal.
+/// The rows of the original call that the rows of another call must equal.
 #[derive(Clone, Debug)]
 pub enum Rows {
-    /// The same ones, and as many.
+    /// The same rows, and as many.
     All,
-    /// Row `i` the original's row of that number; what follows may be anything.
+    /// Row `i` must equal the original row with the `i`-th number of the list. Rows beyond the
+    /// list may be anything.
     Of(Vec<usize>),
 }
 
 /// An operator that can be checked.
 pub trait Subject: Operator + Debug {
-    /// Its golden vectors.
+    /// The operator's golden vectors, as JSON.
     const GOLDEN: &'static str;
 
-    /// The operator as a plain sequential loop over host memory: what every
-    /// backend is compared with.
+    /// The operator as a plain sequential loop over host memory, with which every
+    /// backend is compared.
     ///
     /// # Errors
-    /// Those of views that are no host memory.
+    /// Status 1 for views that are not host memory.
     fn plain(plan: &Self::Plan, buffers: Self::Buffers<'_>) -> Result<(), Error>;
 
-    /// Optional arguments that are changed in place and that the other results depend on: a call
-    /// without them is another call.
+    /// Optional arguments that are changed in place and that other results depend on. Leaving
+    /// them out would change those results.
     const STATE: &'static [&'static str] = &[];
 
-    /// Float outputs that may have 16 bits and are computed in f32, then rounded: where two
-    /// backends' f32 values lie on either side of the middle between two such numbers, the
-    /// results are neighbours.
+    /// Float outputs that may have 16 bits and are computed in f32, then rounded. If the f32
+    /// values of two backends lie on different sides of the middle between two 16-bit numbers,
+    /// the results are these two numbers.
     const ROUNDED: &'static [&'static str] = &[];
 
-    /// Adds to a golden case what its file leaves out.
+    /// Adds arguments to a golden case that its file leaves out.
     fn complete(_case: &mut Case<Self>) {}
 
-    /// A random call, with bad data now and then. [`Case::random`] calls it, and adds bad
-    /// data that all operators can meet.
+    /// A random call, sometimes with bad data. [`Case::random`] calls this function, and adds bad
+    /// data that is common to all operators.
     fn random(rng: &mut Rng) -> Case<Self>;
 
     /// The same requests in another batch.
     fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self>;
 
-    /// Cuts results to the part that the contract specifies.
+    /// Cuts results to the parts that the contract specifies.
     fn trim(_results: &mut [Argument]) {}
 }
 
 impl<O: Subject> Case<O> {
-    /// A call without arguments yet.
+    /// A case without arguments, which the methods below add.
     pub fn new(operator: O) -> Self {
         Case { operator, arguments: Vec::new() }
     }
 
-    /// With one more argument.
+    /// The case with one more argument.
     pub fn with(mut self, name: &'static str, role: Role, tensor: Tensor) -> Self {
         self.arguments.push(Argument { name, role, tensor });
         self
     }
 
-    /// With an argument that is read.
+    /// The case with one more argument, which the call reads.
     pub fn input(self, name: &'static str, tensor: Tensor) -> Self {
         self.with(name, Role::Input, tensor)
     }
 
-    /// With an argument that is changed in place.
+    /// The case with one more argument, which the call changes in place.
     pub fn in_place(self, name: &'static str, tensor: Tensor) -> Self {
         self.with(name, Role::InPlace, tensor)
     }
 
-    /// With an argument that is written, of this type and shape.
+    /// The case with one more argument, of this type and shape, which the call writes.
     pub fn output(self, name: &'static str, dtype: DType, shape: &[usize]) -> Self {
         self.with(name, Role::Output, Tensor::to_fill(dtype, shape))
     }
 
-    /// A random call of the operator. In one of three, elements of 64 bits are replaced by
-    /// [others](Rng::beyond_32_bits) that agree with them in 32 bits.
+    /// A random call of the operator. In one call of three, some 64-bit elements are replaced by
+    /// [others](Rng::beyond_32_bits) with the same low 32 bits.
     pub fn random(rng: &mut Rng) -> Self {
         let mut case = O::random(rng);
         if rng.chance(3) {
@@ -129,19 +130,19 @@ impl<O: Subject> Case<O> {
         case
     }
 
-    /// The argument of that name.
+    /// The argument called `name`.
     pub fn get(&self, name: &str) -> Option<&Tensor> {
         find(&self.arguments, name)
     }
 
-    /// Replaces arguments by what `change` makes of them.
+    /// The case with each argument replaced by `change` of it.
     pub fn map(&self, change: impl Fn(&Argument) -> Tensor) -> Case<O> {
         let changed = |argument: &Argument| Argument { tensor: change(argument), ..*argument };
         let arguments = self.arguments.iter().map(changed).collect();
         Case { operator: self.operator.clone(), arguments }
     }
 
-    /// Leaves out the outputs that a caller can leave out.
+    /// The case without the outputs that a caller can leave out.
     pub(crate) fn without_optional_outputs(&self) -> Case<O> {
         let optional = |name| {
             O::ARGUMENTS.iter().any(|a| a.name == name && a.optional) && !O::STATE.contains(&name)
@@ -161,7 +162,7 @@ impl<O: Subject> Case<O> {
     }
 
     /// Creates the operator, calls it, and returns all arguments as they are
-    /// afterwards.
+    /// after the call.
     pub(crate) fn run_once<B>(&self, backend: &B, layout: Layout) -> Result<Vec<Argument>, Failure>
     where
         B: Supports<O> + ?Sized,
@@ -169,8 +170,8 @@ impl<O: Subject> Case<O> {
         Ready::new(backend, self, layout)?.call(self)
     }
 
-    /// As [`run_once`](Self::run_once), twice on the same data and the same workspace,
-    /// which must give the same.
+    /// As [`run_once`](Self::run_once), but calls the operator twice on the same data and the same
+    /// workspace. Both calls must give the same results.
     pub(crate) fn run<B>(&self, backend: &B, layout: Layout) -> Result<Vec<Argument>, Failure>
     where
         B: Supports<O> + ?Sized,
@@ -195,8 +196,8 @@ impl<O: Subject> Case<O> {
     }
 }
 
-/// An operator created on a device, with memory for the arguments of a case and
-/// of others that have the same types and shapes.
+/// An operator created on a device, with memory for the arguments of a case, and
+/// of other cases whose arguments have the same types and shapes.
 #[derive(Debug)]
 pub struct Ready<O: Subject> {
     descriptor: Arc<Descriptor<O>>,
@@ -208,7 +209,7 @@ impl<O: Subject> Ready<O> {
     /// Creates the operator and writes the case to the device.
     ///
     /// # Errors
-    /// What the backend refuses.
+    /// An error of the backend.
     pub fn new<B>(backend: &B, case: &Case<O>, layout: Layout) -> Result<Self, Failure>
     where
         B: Supports<O> + ?Sized,
@@ -222,10 +223,10 @@ impl<O: Subject> Ready<O> {
         Ready::with(backend, Arc::new(descriptor), case, layout)
     }
 
-    /// The same descriptor with memory of its own.
+    /// A second `Ready` with the same descriptor, and with memory of its own.
     ///
     /// # Errors
-    /// What the backend refuses.
+    /// An error of the backend.
     pub fn twin<B>(&self, backend: &B, case: &Case<O>) -> Result<Self, Failure>
     where
         B: Backend + ?Sized,
@@ -245,10 +246,10 @@ impl<O: Subject> Ready<O> {
         Ok(Ready { descriptor, layout, arguments })
     }
 
-    /// Writes all arguments of a case, those that are to be filled among them.
+    /// Writes all arguments of a case; outputs are written too, with poison.
     ///
     /// # Errors
-    /// What the backend refuses.
+    /// An error of the backend.
     pub fn write(&mut self, case: &Case<O>) -> Result<(), Failure> {
         self.arguments.write(&case.arguments, self.layout).map_err(failed("upload"))
     }
@@ -256,7 +257,7 @@ impl<O: Subject> Ready<O> {
     /// Enqueues the call.
     ///
     /// # Errors
-    /// What the backend refuses.
+    /// An error of the backend.
     pub fn enqueue(&mut self, stream: Stream<'_>) -> Result<(), Failure> {
         let (workspace, arguments) = self.arguments.views();
         let buffers = O::buffers_from(&mut Slots(arguments)).map_err(failed("case"))?;
@@ -264,17 +265,17 @@ impl<O: Subject> Ready<O> {
         called.map_err(failed("call"))
     }
 
-    /// Makes the call and reads everything back, which waits for it.
+    /// Makes the call and reads all arguments back, which waits for the call.
     fn call(&mut self, case: &Case<O>) -> Result<Vec<Argument>, Failure> {
         self.enqueue(Stream::default())?;
         self.results(case)
     }
 
-    /// Reads everything back, after the call on `case` is done, and cuts it to what the
-    /// contract specifies.
+    /// Reads all arguments back, after the call on `case` is done, and cuts them to the parts
+    /// that the contract specifies.
     ///
     /// # Errors
-    /// Where an input or a gap is not what it was.
+    /// A failure where the call changed an input, or memory between or behind the rows.
     pub fn results(&self, case: &Case<O>) -> Result<Vec<Argument>, Failure> {
         let mut results = Vec::new();
         let all = self.arguments.read(&case.arguments)?;
@@ -301,13 +302,12 @@ pub(crate) fn failed(what: &'static str) -> impl Fn(Error) -> Failure {
     move |error| Failure::error(what, &error)
 }
 
-/// The argument of that name.
+/// The argument called `name`.
 pub fn find<'a>(arguments: &'a [Argument], name: &str) -> Option<&'a Tensor> {
     arguments.iter().find(|argument| argument.name == name).map(|argument| &argument.tensor)
 }
 
-/// The first difference between results and what is expected of the arguments
-/// that both have.
+/// The first difference between `results` and `expected`, in the arguments that both have.
 pub fn compare(
     results: &[Argument],
     expected: &[Argument],
@@ -318,7 +318,7 @@ pub fn compare(
     })
 }
 
-/// The first difference between a result and what is expected.
+/// The first difference between a result and the expected tensor.
 fn difference(
     name: &str,
     result: &Tensor,
@@ -339,7 +339,7 @@ fn difference(
     })
 }
 
-/// Descriptors of a case's arguments in some layout.
+/// A source of the descriptors of a case's arguments in a layout.
 pub(crate) struct Descs<'c, O> {
     pub(crate) case: &'c Case<O>,
     pub(crate) layout: Layout,
@@ -355,7 +355,7 @@ impl<O: Subject> Source<TensorDesc, TensorDesc> for Descs<'_, O> {
     }
 }
 
-/// Buffers by name; each is given out once.
+/// A source of buffers by name; each buffer can be taken once.
 struct Slots<'a>(Vec<(&'static str, ViewMut<'a>)>);
 
 impl<'a> Source<View<'a>, ViewMut<'a>> for Slots<'a> {

@@ -29,29 +29,29 @@ use crate::plain::Plain;
 use crate::{Complete, Rng};
 
 const VOCAB: usize = 24;
-/// Tokens that may end a text, of each request.
+/// The number of tokens that may end the text of a request.
 const STOPS: usize = 2;
-/// No token.
+/// The value for no token.
 const NONE: i32 = -1;
 
-/// Stands for a language model: the logits of the token that follows `last`. The target chooses
-/// the same token after the same one often enough for `prompt_lookup` to find good drafts.
+/// Replaces a language model: the logits of the token that follows `last`. They depend on `last`
+/// alone, so the same token often follows the same token, and `prompt_lookup` finds good drafts.
 fn logits(last: i32) -> Vec<f32> {
     let mut rng = Rng::new(last as u64, "decode_tail");
     (0..VOCAB).map(|_| 3.0 * rng.normal()).collect()
 }
 
-/// Requests with a chain of drafts each, as the operators of a step take the chains. Node 0 of a
+/// The arguments of a step's operators for requests with a chain of drafts each. Node 0 of a
 /// chain is the last token of the text, and each node has a row of logits.
 #[derive(Clone, Debug)]
 pub struct Chains {
     /// The request of each row.
     pub requests: Vec<i32>,
-    /// The row before each row, -1 for a chain's first.
+    /// The row before each row; -1 for the first row of a chain.
     pub parents: Vec<i32>,
     /// The first child of each node.
     pub first_child: Vec<i32>,
-    /// The next child of each node's parent: none in a chain.
+    /// The next child of each node's parent; -1 everywhere, since a chain has no siblings.
     pub next_sibling: Vec<i32>,
 }
 
@@ -69,14 +69,14 @@ impl Chains {
         }
     }
 
-    /// What `prompt_lookup` takes as `drafts` to write them where `tree_verify` and
-    /// `adjust_logits` read `draft_tokens`: the rows of `draft_tokens` without their first column.
+    /// The descriptor of `drafts` with which `prompt_lookup` writes them where `tree_verify` and
+    /// `adjust_logits` read `draft_tokens`: the rows of `draft_tokens` without the first column.
     pub fn drafts(batch: usize, nodes: usize) -> TensorDesc {
         TensorDesc::with_strides(DType::I32, [batch, nodes - 1], [nodes as isize, 1])
     }
 }
 
-/// What a request asks for.
+/// The prompt, the sampling parameters and the limits of a request.
 #[derive(Clone, Debug)]
 pub struct Request {
     seed: u64,
@@ -91,12 +91,12 @@ pub struct Request {
     prompt: Vec<i32>,
 }
 
-/// A text, and why it ended: `finished` of `append_tokens`.
+/// A finished text, and why it ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// The prompt and every token that follows it.
     pub text: Vec<i32>,
-    /// 1 by a stop token, 2 by its length.
+    /// `finished` of `append_tokens`: 1 for a stop token, 2 for the length.
     pub finished: i32,
 }
 
@@ -124,10 +124,11 @@ impl Request {
         }
     }
 
-    /// The text that decoding without drafts gives, a token at a time, in a row of `max_len`.
+    /// The text that decoding without drafts gives, a token at a time, in a row of `max_len`
+    /// tokens.
     ///
     /// # Errors
-    /// Those of `sample_logits`: none is expected.
+    /// The errors of `adjust_logits` and `sample_logits`; none is expected.
     pub fn alone(&self, max_len: usize) -> Result<Ended> {
         let plain = Plain::default();
         let sample = SampleLogits::default();
@@ -174,7 +175,7 @@ impl Request {
     }
 }
 
-/// The tensors of `adjust_logits` with what each of these requests may ask for.
+/// The tensors of `adjust_logits` with the optional arguments that these requests use.
 fn adjusted(tensors: adjust_logits::Tensors, requests: usize) -> adjust_logits::Tensors {
     let penalty = TensorDesc::new(DType::F32, [requests]);
     let number = TensorDesc::new(DType::I32, [requests]);
@@ -187,14 +188,15 @@ fn adjusted(tensors: adjust_logits::Tensors, requests: usize) -> adjust_logits::
         .no_repeat_ngram(number)
 }
 
-/// What came of a batch.
+/// The result of decoding a batch.
 #[derive(Clone, Debug)]
 pub struct Outcome {
     /// The text of each request.
     pub ended: Vec<Ended>,
-    /// Runs of the model, of all requests together.
+    /// The number of runs of the model, summed over the requests.
     pub runs: usize,
-    /// Tokens that all requests took together. Without drafts, as many as runs at most.
+    /// The number of tokens that all requests took together. Without drafts, it is at most the
+    /// number of runs.
     pub tokens: usize,
     /// The flags that all calls raised.
     pub flags: u32,
@@ -226,17 +228,17 @@ impl<O: Operator> Ready<O> {
 pub struct Tail {
     batch: usize,
     max_len: usize,
-    /// Nodes of a chain of drafts: the root and the drafts.
+    /// The number of nodes of a chain: the root and the drafts.
     nodes: usize,
     adjust: Ready<AdjustLogits>,
     sample: Ready<SampleLogits>,
     verify: Ready<TreeVerify>,
     append: Ready<AppendTokens>,
     lookup: Ready<PromptLookup>,
-    // What the model writes: [batch, nodes, VOCAB] and [batch, nodes].
+    // The host writes these for each run of the model: [batch, nodes, VOCAB] and [batch, nodes].
     logits: Buffer<f32>,
     positions: Buffer<i64>,
-    // What requests ask for.
+    // The parameters of the requests.
     temperature: Buffer<f32>,
     seeds: Buffer<u64>,
     repetition: Buffer<f32>,
@@ -247,12 +249,13 @@ pub struct Tail {
     stop_tokens: Buffer<i32>,
     max_lengths: Buffer<i32>,
     prompt_lengths: Buffer<i32>,
-    // Constants: the request of each row of logits, the row before it, and chains.
+    // Constants: the request of each row of logits, the row before it, and the links of the
+    // chains.
     requests: Buffer<i32>,
     parents: Buffer<i32>,
     first_child: Buffer<i32>,
     next_sibling: Buffer<i32>,
-    // What the operators leave for each other.
+    // The results that operators read from each other.
     target_tokens: Buffer<i32>,
     emitted: Buffer<i32>,
     path: Buffer<i32>,
@@ -267,11 +270,11 @@ pub struct Tail {
 }
 
 impl Tail {
-    /// Operators and memory for `batch` requests with up to `max_draft` drafts each, at least 1, and
-    /// texts of up to `max_len` tokens.
+    /// Operators and memory for `batch` requests with up to `max_draft` drafts each, at least 1,
+    /// and texts of up to `max_len` tokens.
     ///
     /// # Errors
-    /// Those of the operators, and of memory.
+    /// The errors of creating operators and of allocating memory.
     pub fn new<B: Complete + ?Sized>(
         backend: &B,
         batch: usize,
@@ -346,12 +349,14 @@ impl Tail {
         })
     }
 
-    /// Enqueues the chain: five calls, with nothing between them. `stream` says where, once a call.
+    /// Enqueues the chain: five calls, with nothing between them. `stream` gives the stream of each
+    /// call.
     ///
     /// # Errors
-    /// Those of the calls.
+    /// The errors of the calls.
     pub fn enqueue<'a>(&mut self, stream: impl Fn() -> Stream<'a>) -> Result<()> {
-        // Without flags: the -1 behind the last draft would raise one for a token that is none.
+        // Called without `flags`: the -1 behind the last draft would raise the flag for a token
+        // outside the vocabulary.
         let adjusted = adjust_logits::Buffers::new(adjust_logits::Required {
             logits: (&mut self.logits).into(),
             tokens: (&self.tokens).into(),
@@ -415,15 +420,16 @@ impl Tail {
         self.lookup.enqueue(drafted.flags(&mut self.flags), stream())
     }
 
-    /// Decodes a batch until each of its requests has ended, and one step beyond, which must change
-    /// nothing. `step` runs what [`enqueue`](Self::enqueue) enqueues: on the backend's own queue,
-    /// or elsewhere, where it waits for that queue before and for its own work after.
+    /// Decodes a batch until each of its requests has ended, and runs one more step, which must
+    /// change nothing. `step` runs the work that [`enqueue`](Self::enqueue) enqueues: either on the
+    /// backend's own queue, or on another stream; then `step` must wait for the backend's queue
+    /// before, and for its own work after.
     ///
     /// # Errors
-    /// Those of `step` and of memory.
+    /// The errors of `step` and of reading and writing memory.
     ///
     /// # Panics
-    /// If these are not as many requests as the batch has.
+    /// If the number of requests is not the size of the batch.
     pub fn decode(
         &mut self,
         requests: &[Request],
@@ -432,7 +438,7 @@ impl Tail {
         assert_eq!(requests.len(), self.batch, "one request for each row of the batch");
         self.start(requests)?;
         let (mut runs, mut tokens) = (0, 0);
-        // A request that has not ended takes a token at least, or ends.
+        // In each step, a request that has not ended takes at least one token, or ends.
         for _ in 0..=self.max_len + 1 {
             let running = self.finished.to_vec()?.iter().filter(|&&state| state == RUNNING).count();
             self.forward()?;
@@ -479,8 +485,8 @@ impl Tail {
         self.flags.write(&[0])
     }
 
-    /// Takes the place of the model's forward pass over the last token of each text and its drafts:
-    /// the only part of a step that the host computes here.
+    /// Replaces the model's forward pass over the last token of each text and its drafts. This is
+    /// the only part of a step that the host computes.
     fn forward(&mut self) -> Result<()> {
         let (texts, lengths) = (self.tokens.to_vec()?, self.lengths.to_vec()?);
         let drafts = self.draft_tokens.to_vec()?;
@@ -517,7 +523,8 @@ fn upload<B: Backend + ?Sized, T: Element>(backend: &B, data: &[T]) -> Result<Bu
 mod tests {
     use super::*;
 
-    /// The chain is right on the plain loops, and its drafts are good enough to test something.
+    /// On the plain loops, the chain gives the texts of decoding without drafts, and many of its
+    /// drafts are accepted, so that the test covers them.
     #[test]
     fn drafts_save_runs_and_leave_the_texts() {
         const MAX_LEN: usize = 40;

@@ -1,4 +1,4 @@
-//! The golden vectors: reading them and running them.
+//! Reads the golden vectors and runs them.
 
 use std::path::PathBuf;
 
@@ -14,7 +14,7 @@ use crate::tensor::{Data, Layout, Tensor};
 /// Where the golden vectors come from.
 #[derive(Clone, Debug, Default)]
 pub enum Golden {
-    /// The copies that were compiled in.
+    /// The copies that are compiled into this crate.
     #[default]
     Embedded,
     /// Files in a folder, named `<operator>.json`.
@@ -22,7 +22,8 @@ pub enum Golden {
 }
 
 impl Golden {
-    /// The folder that `SPEC_GOLDEN_DIR` names, else what was compiled in.
+    /// The folder that the environment variable `SPEC_GOLDEN_DIR` names, else the embedded
+    /// copies.
     pub fn from_env() -> Golden {
         match std::env::var_os("SPEC_GOLDEN_DIR") {
             Some(folder) if !folder.is_empty() => Golden::Folder(folder.into()),
@@ -52,10 +53,10 @@ impl Golden {
     }
 }
 
-/// A golden case: a call and what must come out of it.
+/// A golden case: a call and its expected results.
 #[derive(Debug)]
 pub struct Vector<O> {
-    /// Its name.
+    /// The case's name.
     pub name: String,
     /// The call.
     pub case: Case<O>,
@@ -63,23 +64,22 @@ pub struct Vector<O> {
     tolerance: Value,
 }
 
-/// Every golden case of one operator: for callers that run them in a way of their own,
-/// such as through another language.
+/// Every golden case of one operator, for callers that run the cases in another way, such as
+/// through another language.
 ///
 /// # Errors
-/// A sentence that says which file cannot be read, or which case in it makes no
-/// sense.
+/// A sentence that says which file cannot be read, or which of its cases is not valid.
 pub fn vectors<O: Subject>(golden: &Golden) -> Result<Vec<Vector<O>>, String> {
     golden.read::<O>()?.iter().map(Vector::parse).collect()
 }
 
 impl<O: Subject> Vector<O> {
-    /// The first difference between results and what must come out.
+    /// The first difference between `results` and the expected results.
     pub fn difference(&self, results: &[Argument]) -> Option<Failure> {
         compare(results, &self.expected, |name| self.tolerance[name].as_f64())
     }
 
-    /// Runs the case packed with everything, then with gaps between the rows
+    /// Runs the case twice: packed and with all outputs, then with gaps between the rows
     /// and without the optional outputs.
     fn check<B: Supports<O> + ?Sized>(&self, backend: &B) -> Option<Failure> {
         let packed = (&self.case, Layout::PACKED, "packed");
@@ -129,8 +129,7 @@ impl<O: Subject> Vector<O> {
 /// operator's name after each case.
 ///
 /// # Errors
-/// A sentence that says which file cannot be read, or which case in it makes no
-/// sense.
+/// A sentence that says which file cannot be read, or which of its cases is not valid.
 pub fn check<O: Subject, B: Supports<O> + ?Sized>(
     backend: &B,
     golden: &Golden,
@@ -144,7 +143,7 @@ pub fn check<O: Subject, B: Supports<O> + ?Sized>(
     Ok(report)
 }
 
-/// The operator with the options of a golden case, by their names in the contract.
+/// The operator with the options of a golden case, which have their names in the contract.
 fn operator<O: Subject>(json: &Value) -> Result<O, String> {
     let object = json.as_object().ok_or("params are no object")?;
     for name in object.keys() {
@@ -165,7 +164,7 @@ fn value(kind: Kind, json: &Value) -> Option<options::Value> {
     match kind {
         Kind::OptionalSize if json.is_null() => Some(options::Value::Absent),
         Kind::Choice(choice) => choice.value(json.as_str()?),
-        // Numbers and booleans are written in JSON as in text.
+        // JSON writes numbers and booleans as options are written in text.
         kind => kind.parse(&json.to_string()),
     }
 }
@@ -209,7 +208,7 @@ fn all<T>(values: &[Value], read: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>
     values.iter().map(read).collect()
 }
 
-/// A number that an f32 holds exactly, or the name of one that JSON cannot
+/// A number that an f32 holds exactly, or the name of a number that JSON cannot
 /// write.
 fn float(value: &Value) -> Option<f32> {
     match value.as_str() {

@@ -1,12 +1,12 @@
-//! Views in host memory as packed vectors of the types that the plain loops
-//! take: borrowed where they are that already.
+//! Converts views of host memory to packed vectors of the types that the plain loops take. Memory
+//! that already has this type and is packed is borrowed.
 
 use std::borrow::Cow;
 
 use half::{bf16, f16};
 use spec_core::{DType, Device, Element, Error, Matrix, Place, Result, Status, View, ViewMut};
 
-/// What can only be a mistake of ours.
+/// The error for a view that is not host memory. Only a defect of this library can cause it.
 pub fn not_host() -> Error {
     Error::device(Device::CPU, Status::InternalError, "a checked view is no host slice")
 }
@@ -27,7 +27,7 @@ pub fn slice_mut<T: Element>(view: ViewMut<'_>) -> Result<&mut [T]> {
     view.host().ok_or_else(not_host)
 }
 
-/// The rows of a matrix without what lies between them.
+/// The rows of a matrix without the gaps between them.
 pub fn packed<'a, T: Element>(data: &'a [T], matrix: &Matrix) -> Cow<'a, [T]> {
     let Matrix { rows, cols, row_stride, .. } = *matrix;
     if rows <= 1 || row_stride == cols {
@@ -37,7 +37,7 @@ pub fn packed<'a, T: Element>(data: &'a [T], matrix: &Matrix) -> Cow<'a, [T]> {
     Cow::Owned((0..rows).flat_map(row).copied().collect())
 }
 
-/// Writes packed rows to where a matrix has them.
+/// Writes packed rows to the rows of a matrix.
 pub fn unpack<T: Element>(data: &mut [T], matrix: &Matrix, rows: &[T]) {
     let step = matrix.row_stride.max(matrix.cols).max(1);
     for (to, from) in data.chunks_mut(step).zip(rows.chunks(matrix.cols.max(1))) {
@@ -61,7 +61,7 @@ pub fn floats<'a>(view: View<'a>, matrix: &Matrix) -> Result<Cow<'a, [f32]>> {
     })
 }
 
-/// A matrix of any integer type as packed i64; a u32 stands for an i32 of the same
+/// A matrix of any integer type as packed i64; a u32 is read as the i32 of the same
 /// bits.
 ///
 /// # Errors
@@ -111,7 +111,7 @@ pub fn put_floats(view: ViewMut<'_>, matrix: &Matrix, values: &[f32]) -> Result<
     Ok(())
 }
 
-/// A vector of any integer type as i64; a u32 as the i32 that shares its bits.
+/// A vector of any integer type as i64; a u32 is read as the i32 of the same bits.
 ///
 /// # Errors
 /// For what is no host memory of that type.
@@ -123,7 +123,7 @@ pub fn ints(view: View<'_>) -> Result<Cow<'_, [i64]>> {
     })
 }
 
-/// A vector of truth values: whether each is not 0.
+/// A vector of truth values, each true if it is not 0.
 ///
 /// # Errors
 /// For what is no host memory.

@@ -1,15 +1,15 @@
-//! The device's side of [`spec_core::launch_params`]: the text of each parameter struct in CUDA C++
-//! or WGSL, and whether the files that a backend has checked in are that text.
+//! The device's side of [`spec_core::launch_params`]: writes each parameter struct in CUDA C++ or
+//! WGSL, and checks that the files of a backend have this text.
 
 use std::fmt::Write as _;
 use std::path::Path;
 
 use spec_core::launch_params::Description;
 
-/// Where this environment variable is set, [`check`] writes the files first.
+/// If this environment variable is set, [`check`] writes the files before it compares them.
 const WRITE: &str = "SPEC_WRITE_PARAMS";
 
-/// How wide a comment may be, in characters.
+/// The largest width of a comment, in characters.
 const WIDTH: usize = 100;
 
 /// A file of parameter structs.
@@ -17,9 +17,10 @@ const WIDTH: usize = 100;
 pub struct Header {
     /// Name of the file, and of the Rust file under `src/ops/` that defines the structs.
     pub name: &'static str,
-    /// What the structs are made of beside numbers and pointers: names of files to include.
+    /// Names of files to include, which define the types of fields that are neither numbers nor
+    /// pointers.
     pub includes: &'static [&'static str],
-    /// In the order in which the device needs them.
+    /// The structs, in the order in which the device needs them.
     pub structs: &'static [Description],
 }
 
@@ -32,7 +33,7 @@ pub enum Language {
     Wgsl,
 }
 
-/// Whether `folder` has the files of `headers`, to the byte, and no others.
+/// Checks that `folder` has exactly the files of `headers`, byte by byte, and no other files.
 ///
 /// # Errors
 /// A sentence that names the files which differ.
@@ -53,7 +54,7 @@ pub fn check(folder: &str, language: Language, headers: &[Header]) -> Result<(),
         .filter_map(Result::ok)
         .map(|entry| {
             let text = std::fs::read_to_string(entry.path()).unwrap_or_default();
-            // Git may have checked them out with other ends of lines.
+            // Git may have checked the files out with other line endings.
             (entry.file_name().to_string_lossy().into_owned(), text.replace("\r\n", "\n"))
         })
         .collect();
@@ -83,7 +84,7 @@ impl Language {
     /// The text of a file.
     ///
     /// # Panics
-    /// Where a struct is for the other language: WGSL has numbers of 32 bits alone.
+    /// Where a struct cannot be written in WGSL, which has numbers of 32 bits only.
     pub fn text(self, header: &Header) -> String {
         let mut text = format!(
             "// Written by `cargo xtask params` from src/ops/{}.rs, which a test compares with it.\n",
@@ -115,7 +116,8 @@ fn line(text: &mut String, words: &str) {
     let _ = writeln!(text, "{words}");
 }
 
-/// A doc comment as `//` lines of at most `WIDTH` characters. An empty line parts paragraphs.
+/// Writes a doc comment as `//` lines of at most `WIDTH` characters. An empty line separates
+/// paragraphs.
 fn comment(text: &mut String, indent: &str, doc: &[&str]) {
     for paragraph in doc.split(|words| words.trim().is_empty()).filter(|p| !p.is_empty()) {
         let mut written = format!("{indent}//");
@@ -177,7 +179,7 @@ fn wgsl_struct(text: &mut String, s: &Description) {
         if field.parts.is_empty() {
             put(text, field.name, field.device, field.offset);
         }
-        // A struct's parts stand one behind the other.
+        // The parts of a struct become fields, one behind the other.
         for part in field.parts {
             let name = format!("{}_{}", field.name, part.name);
             put(text, &name, field.device, field.offset + part.offset);
@@ -192,7 +194,8 @@ mod tests {
     use super::*;
 
     spec_core::launch_params! {
-        /// What `double` takes. The words of this comment are more than one line of a hundred characters has.
+        /// What `double` takes. The words of this comment are more than one line of a hundred
+        /// characters has.
         ///
         /// A second paragraph.
         struct Params<T> {
@@ -272,7 +275,7 @@ static_assert(SPEC_OFFSET(Params<float>, count) == 28);
             Box::leak(Box::new([Description { fields, ..Params::DESCRIPTION }]));
         let found = check(path, Language::Cuda, &[Header { structs: swapped, ..HEADER }]);
         assert!(found.unwrap_err().starts_with("double.cuh in "));
-        // A file that nothing defines any more.
+        // A file whose struct no longer exists.
         let none = check(path, Language::Cuda, &[]);
         std::fs::remove_dir_all(&folder).unwrap();
         assert!(none.is_err());

@@ -1,28 +1,28 @@
 //! # Does a backend compute what the contract says?
 //!
-//! Two kinds of check, generic over any backend, through the public API and with
+//! There are two kinds of check. Both are generic over the backend, use the public API, and use
 //! memory that the backend allocates:
 //!
-//! * [`golden`] runs the golden vectors: calls with known results, written by an
-//!   independent implementation.
-//! * [`random`] makes calls up, with bad data among them, and compares the
+//! * [`golden`] runs the golden vectors: calls with known results, which an
+//!   independent implementation computed.
+//! * [`random`] makes random calls, many with bad data. It compares the
 //!   backend with the plain sequential loops of [`plain`], and with itself on the
-//!   same requests in another batch and other row strides, which must give the
-//!   same integers, bit for bit, and the same floats to the contract's 2e-5.
+//!   same requests in another batch and with other row strides. Integers must be the
+//!   same bits, and floats the same to the contract's 2e-5.
 //!
-//! Every case runs twice on the same data and workspace, which must give the
-//! same result; and memory between and behind the rows must stay untouched, as
-//! must inputs. A backend that does not have an operator (status 2) has its cases
+//! Every case runs twice on the same data and workspace, and must give the
+//! same result both times. Memory between and behind the rows must stay untouched, and so
+//! must inputs. The cases of an operator that the backend lacks (status 2) are
 //! counted as unsupported.
 //!
-//! Beside these, [`decode_tail`] chains four operators, each of which reads what the one before it
-//! wrote on the device.
+//! In addition, [`decode_tail`] chains five operators, each of which reads the results of the
+//! operator before it on the device.
 //!
 //! ```
 //! use spec_conformance::{Golden, golden, plain::Plain, random};
 //! use spec_core::ops::Unique;
 //!
-//! // A backend of one's own goes here.
+//! // The backend to check goes here.
 //! let backend = Plain::default();
 //! let report = golden::check::<Unique, _>(&backend, &Golden::Embedded, &mut |_| {})?;
 //! assert!(report.failures.is_empty() && report.cases > 0);
@@ -58,21 +58,21 @@ pub use tensor::{Data, Held, Layout, Tensor};
 use spec_core::ops::*;
 use spec_core::{Signature, Supports};
 
-/// What has every operator, and how to go through them.
+/// Defines the trait for backends with every operator, and the checks that go through all
+/// operators.
 macro_rules! operators {
     ($($module:ident: $operator:ident,)+) => {
-        /// A backend with every operator, if only to say of some that it does
-        /// not implement them.
+        /// A backend that supports every operator. For an operator that it does not implement,
+        /// creating a descriptor may return status 2.
         pub trait Complete: $( Supports<$operator> + )+ {}
 
         impl<B: $( Supports<$operator> + )+ ?Sized> Complete for B {}
 
-        /// Runs every golden case: one report an operator. `progress` is called
+        /// Runs every golden case, and returns one report for each operator. `progress` is called
         /// with the operator's name after each case.
         ///
         /// # Errors
-        /// A sentence that says which file cannot be read, or which case in it
-        /// makes no sense.
+        /// A sentence that says which file cannot be read, or which of its cases is not valid.
         pub fn check_golden<B: Complete>(
             backend: &B,
             golden: &Golden,
@@ -81,8 +81,8 @@ macro_rules! operators {
             Ok(vec![$( golden::check::<$operator, B>(backend, golden, &mut progress)? ),+])
         }
 
-        /// Runs every golden case of the operator of that name; `None` where no operator
-        /// has it.
+        /// Runs every golden case of the operator called `operator`; `None` where no operator has
+        /// this name.
         ///
         /// # Errors
         /// As [`check_golden`].
@@ -100,8 +100,8 @@ macro_rules! operators {
             }
         }
 
-        /// Runs `cases` random cases of the operator of that name, as
-        /// [`random::check`] makes them; `None` where no operator has it.
+        /// Runs `cases` random cases of the operator called `operator`, by [`random::check`];
+        /// `None` where no operator has this name.
         pub fn check_random_of<B: Complete>(
             backend: &B,
             operator: &str,
@@ -117,8 +117,8 @@ macro_rules! operators {
             }
         }
 
-        /// Runs `cases` random cases of every operator: one report an operator,
-        /// as [`random::check`] makes them.
+        /// Runs `cases` random cases of every operator, by [`random::check`], and returns one
+        /// report for each operator.
         pub fn check_random<B: Complete>(
             backend: &B,
             seed: u64,

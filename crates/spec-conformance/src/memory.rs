@@ -7,28 +7,30 @@ use crate::pool::is_pooled;
 use crate::report::Failure;
 use crate::tensor::{Data, Held, Layout};
 
-/// What arguments start at, in bytes, but for the elements that a layout adds.
+/// An argument starts at a multiple of this many bytes, plus the elements that a layout adds.
 const LINE: usize = 256;
-/// Bytes behind each argument that belong to none.
+/// The smallest number of bytes between the end of an argument and the next one.
 const FENCE: usize = 64;
-/// What those hold.
+/// The value of bytes that belong to no argument.
 const POISON: u8 = 0xA5;
 
 /// The workspace and the arguments of a call on a device.
 ///
-/// Each has memory of its own, so that whatever watches allocations sees a call that
-/// leaves an argument. In a [`Pooled`](crate::Pooled) backend's memory they lie together
-/// instead, as in an engine's arena: a case is brought there by one copy and back by
-/// another, each argument starts where its layout says, at a multiple of its element's
-/// size and no more, and the poison around it has to stay. Where memory is objects, of
-/// which a shader may not read and write the same, they lie apart all the same.
+/// Each argument has an allocation of its own, so that a tool that checks allocations (such as
+/// AddressSanitizer) sees a call that leaves an argument. On a [`Pooled`](crate::Pooled) backend,
+/// all arguments share one allocation instead, as in an engine's arena. One copy brings a case to
+/// the device and another copy brings it back. Each argument starts where its layout says,
+/// aligned to no more than the size of its element, and the poison around it must not change.
+/// Where memory is made of buffer objects, arguments have separate allocations in any case, because
+/// a shader may not read and write the same object.
 pub(crate) struct Arguments {
     spans: Vec<Span>,
-    memory: Kept,
+    memory: Storage,
 }
 
-enum Kept {
-    /// The arguments' bytes, as they were written last; behind them lies the workspace.
+enum Storage {
+    /// One allocation for all arguments, with the workspace behind them. `bytes` are the
+    /// arguments as they were last written.
     Together {
         memory: Box<dyn Memory>,
         bytes: Vec<u8>,
@@ -39,7 +41,7 @@ enum Kept {
     },
 }
 
-/// Where an argument lies among others.
+/// The place of an argument in an allocation, in bytes.
 struct Span {
     name: &'static str,
     dtype: DType,
@@ -54,8 +56,8 @@ impl std::fmt::Debug for Arguments {
 }
 
 impl Arguments {
-    /// Memory of a backend, with these arguments in it, and with a workspace of so many
-    /// bytes that nothing should rely on.
+    /// Memory of a backend with these arguments, and with a workspace of `workspace` bytes that
+    /// holds poison.
     pub(crate) fn new<B: Backend + ?Sized>(
         backend: &B,
         arguments: &[Argument],
@@ -72,24 +74,24 @@ impl Arguments {
             };
             let workspace = Held::poisoned(backend, workspace)?;
             let arguments = arguments.iter().map(upload).collect::<Result<_, _>>()?;
-            return Ok(Arguments { spans, memory: Kept::Apart { workspace, arguments } });
+            return Ok(Arguments { spans, memory: Storage::Apart { workspace, arguments } });
         }
         let mut memory = backend.allocate_bytes(size + workspace)?;
         let mut bytes = vec![POISON; size + workspace];
         fill(&mut bytes, &spans, arguments, layout);
         memory.write(&bytes)?;
         bytes.truncate(size);
-        Ok(Arguments { spans, memory: Kept::Together { memory, bytes } })
+        Ok(Arguments { spans, memory: Storage::Together { memory, bytes } })
     }
 
-    /// Overwrites all of them by others of the same types, shapes and layout.
+    /// Overwrites all arguments by others of the same types, shapes and layout.
     pub(crate) fn write(&mut self, arguments: &[Argument], layout: Layout) -> Result<(), Error> {
         match &mut self.memory {
-            Kept::Together { memory, bytes } => {
+            Storage::Together { memory, bytes } => {
                 fill(bytes, &self.spans, arguments, layout);
                 memory.write(bytes)
             }
-            Kept::Apart { arguments: held, .. } => {
+            Storage::Apart { arguments: held, .. } => {
                 let mut pairs = held.iter_mut().zip(arguments);
                 pairs.try_for_each(|(held, argument)| {
                     held.write(argument.tensor.spread(layout).bytes())
@@ -101,7 +103,7 @@ impl Arguments {
     /// The workspace, and each argument by its name.
     pub(crate) fn views(&mut self) -> (ViewMut<'_>, Vec<(&'static str, ViewMut<'_>)>) {
         match &mut self.memory {
-            Kept::Together { memory, bytes } => {
+            Storage::Together { memory, bytes } => {
                 let all = memory.size();
                 let (mut rest, workspace) = memory.view_mut(DType::U8, all).split_at(bytes.len());
                 let mut at = 0;
@@ -114,7 +116,7 @@ impl Arguments {
                 let arguments = self.spans.iter().map(view).collect();
                 (workspace, arguments)
             }
-            Kept::Apart { workspace, arguments } => {
+            Storage::Apart { workspace, arguments } => {
                 let named = self.spans.iter().zip(arguments);
                 let arguments = named.map(|(span, held)| (span.name, held.view_mut())).collect();
                 (workspace.view_mut(), arguments)
@@ -122,10 +124,10 @@ impl Arguments {
         }
     }
 
-    /// What the arguments hold, after the work that was enqueued on the backend's own stream.
+    /// The contents of the arguments, after the work enqueued on the backend's own stream.
     pub(crate) fn read(&self, arguments: &[Argument]) -> Result<Vec<Data>, Failure> {
         match &self.memory {
-            Kept::Together { memory, bytes } => {
+            Storage::Together { memory, bytes } => {
                 let mut now = vec![0; bytes.len()];
                 memory.read(&mut now).map_err(failed("read"))?;
                 let mut end = 0;
@@ -140,7 +142,7 @@ impl Arguments {
                 untouched(&now[end..], "end")?;
                 Ok(data)
             }
-            Kept::Apart { arguments: held, .. } => {
+            Storage::Apart { arguments: held, .. } => {
                 let pairs = held.iter().zip(arguments);
                 let read = |(held, argument): (&Held, &Argument)| held.read(&argument.tensor.data);
                 pairs.map(|pair| read(pair).map_err(failed("read"))).collect()
@@ -155,7 +157,7 @@ impl Span {
     }
 }
 
-/// Puts arguments where they belong.
+/// Copies arguments to their places in `bytes`.
 fn fill(bytes: &mut [u8], spans: &[Span], arguments: &[Argument], layout: Layout) {
     for (span, argument) in spans.iter().zip(arguments) {
         let data = argument.tensor.spread(layout);
@@ -163,7 +165,7 @@ fn fill(bytes: &mut [u8], spans: &[Span], arguments: &[Argument], layout: Layout
     }
 }
 
-/// Says where poison before an argument is gone.
+/// Fails where a byte of the poison before an argument has changed.
 fn untouched(gap: &[u8], argument: &str) -> Result<(), Failure> {
     let Some(at) = gap.iter().position(|byte| *byte != POISON) else { return Ok(()) };
     Err(Failure {
@@ -172,7 +174,7 @@ fn untouched(gap: &[u8], argument: &str) -> Result<(), Failure> {
     })
 }
 
-/// Where each argument lies, and bytes in all.
+/// The place of each argument, and the number of bytes that all need together.
 fn spans(arguments: &[Argument], layout: Layout) -> (Vec<Span>, usize) {
     let mut end = 0;
     let span = |Argument { name, tensor, .. }: &Argument| {
@@ -221,7 +223,7 @@ mod tests {
         held.write(&case, layout).unwrap();
         assert_eq!(held.read(&case).unwrap()[0].show(0), "1");
         for at in [0, LINE + 3 * 8 - 4, LINE + 3 * 8 + 6 * 8] {
-            let Kept::Together { memory, .. } = &mut held.memory else { panic!("it is pooled") };
+            let Storage::Together { memory, .. } = &mut held.memory else { panic!("it is pooled") };
             memory.write_at(at, &[0; 4]).unwrap();
             assert!(held.read(&case).is_err(), "byte {at}");
             held.write(&case, layout).unwrap();

@@ -1,4 +1,4 @@
-//! Memory that is used again.
+//! A backend that reuses memory.
 
 use std::any::Any;
 use std::collections::HashMap;
@@ -9,27 +9,30 @@ use spec_core::{
     Status, Supports, View, ViewMut,
 };
 
-/// Memory that nobody has, by its size.
-type Free = HashMap<usize, Vec<Room>>;
+/// Memory that is free to be used again, by its size.
+type Free = HashMap<usize, Vec<Block>>;
 
-/// Memory of a device, and what is best to copy from and to it where anything is.
-struct Room {
+/// Memory of a device, and host memory of the same size for copies to and from it, where the
+/// device copies faster with such memory.
+struct Block {
     memory: Box<dyn Memory>,
     staging: Option<Mutex<Box<dyn Staging>>>,
 }
 
-/// A backend that keeps what was allocated from it for what is allocated next, and frees it
-/// when it is dropped: many small cases take less time so, on a device that waits for its
-/// work wherever memory is freed, and copies go through page-locked memory. Sizes are powers of two, and the arguments of a case lie
-/// in one allocation, between poison: that copies less, but a call that reads beyond an
-/// argument is not met by what watches allocations.
+/// A backend that keeps freed memory and reuses it for later allocations. It frees the memory
+/// when it is dropped.
+///
+/// Many small cases take less time on it, because a device may wait for all its work when memory
+/// is freed, and because copies go through page-locked memory. Sizes are powers of two. The
+/// arguments of a case share one allocation, with poison between them: this needs fewer copies,
+/// but a tool that checks allocations does not see a call that reads beyond an argument.
 pub struct Pooled<B> {
     backend: B,
     free: Arc<Mutex<Free>>,
 }
 
 impl<B: Backend> Pooled<B> {
-    /// That of a backend.
+    /// A pool for the memory of `backend`.
     pub fn new(backend: B) -> Self {
         Pooled { backend, free: Arc::default() }
     }
@@ -41,8 +44,8 @@ impl<B: Backend> std::fmt::Debug for Pooled<B> {
     }
 }
 
-// SAFETY: the queue is the backend's own, and so is all memory: what is given out again
-// was used in that queue alone, in order.
+// SAFETY: device, queue and memory are those of the inner backend, which is a `Backend` itself.
+// Reused memory belongs to the inner backend's queue, which orders its old and new uses.
 unsafe impl<B: Backend> Backend for Pooled<B> {
     fn info(&self) -> &DeviceInfo {
         self.backend.info()
@@ -55,23 +58,23 @@ unsafe impl<B: Backend> Backend for Pooled<B> {
     fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>> {
         let class = bytes.max(256).checked_next_power_of_two().unwrap_or(bytes);
         let known = lock(&self.free).get_mut(&class).and_then(Vec::pop);
-        let room = match known {
-            Some(room) => room,
-            None => Room {
+        let block = match known {
+            Some(block) => block,
+            None => Block {
                 memory: self.backend.allocate_bytes(class)?,
                 staging: self.backend.staging(class)?.map(Mutex::new),
             },
         };
         let device = self.backend.info().device;
         let free = Arc::clone(&self.free);
-        Ok(Box::new(Lent { room: Some(room), bytes, class, device, free }))
+        Ok(Box::new(Lent { block: Some(block), bytes, class, device, free }))
     }
 
     fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>> {
         match (memory as Box<dyn Any>).downcast::<Lent>() {
             Ok(mut lent) => {
-                let room = lent.room.take().expect("until it is dropped");
-                self.backend.adopt(room.memory)
+                let block = lent.block.take().expect("until it is dropped");
+                self.backend.adopt(block.memory)
             }
             Err(_) => {
                 let words = "memory of another backend".to_owned();
@@ -97,15 +100,15 @@ unsafe impl<B: Backend> Backend for Pooled<B> {
     }
 }
 
-// SAFETY: the kernel is the backend's.
+// SAFETY: the kernel is made by the inner backend, whose own `Supports` promises the same.
 unsafe impl<O: Operator, B: Supports<O>> Supports<O> for Pooled<B> {
     unsafe fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that `Operator::plan` made the plan.
         unsafe { self.backend.prepare(plan) }
     }
 }
 
-/// Whether memory is of a pool.
+/// Whether memory was allocated by a pool.
 pub(crate) fn is_pooled(memory: &dyn Memory) -> bool {
     (memory as &dyn Any).is::<Lent>()
 }
@@ -114,24 +117,24 @@ fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Memory that goes back when it is dropped.
+/// Memory that returns to its pool when it is dropped.
 struct Lent {
-    /// `None` once it is given away.
-    room: Option<Room>,
+    /// `None` once `adopt` has taken the memory out.
+    block: Option<Block>,
     bytes: usize,
-    /// Bytes that the room has.
+    /// The size of the memory in bytes, which is at least `bytes`.
     class: usize,
     device: Device,
     free: Arc<Mutex<Free>>,
 }
 
 impl Lent {
-    fn room(&self) -> &Room {
-        self.room.as_ref().expect("until it is dropped")
+    fn block(&self) -> &Block {
+        self.block.as_ref().expect("until it is dropped")
     }
 
-    fn room_mut(&mut self) -> &mut Room {
-        self.room.as_mut().expect("until it is dropped")
+    fn block_mut(&mut self) -> &mut Block {
+        self.block.as_mut().expect("until it is dropped")
     }
 
     fn check(&self, offset: usize, len: usize) -> Result<()> {
@@ -146,8 +149,8 @@ impl Lent {
 
 impl Drop for Lent {
     fn drop(&mut self) {
-        if let Some(room) = self.room.take() {
-            lock(&self.free).entry(self.class).or_default().push(room);
+        if let Some(block) = self.block.take() {
+            lock(&self.free).entry(self.class).or_default().push(block);
         }
     }
 }
@@ -159,17 +162,17 @@ impl Memory for Lent {
 
     fn view(&self, dtype: DType, len: usize) -> View<'_> {
         assert!(len.saturating_mul(dtype.size()) <= self.bytes, "{len} {dtype} do not fit");
-        self.room().memory.view(dtype, len)
+        self.block().memory.view(dtype, len)
     }
 
     fn view_mut(&mut self, dtype: DType, len: usize) -> ViewMut<'_> {
         assert!(len.saturating_mul(dtype.size()) <= self.bytes, "{len} {dtype} do not fit");
-        self.room_mut().memory.view_mut(dtype, len)
+        self.block_mut().memory.view_mut(dtype, len)
     }
 
     fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
         self.check(offset, bytes.len())?;
-        let Room { memory, staging } = self.room_mut();
+        let Block { memory, staging } = self.block_mut();
         let Some(staging) = staging else { return memory.write_at(offset, bytes) };
         let mut staging = lock(staging);
         staging.bytes_mut()[..bytes.len()].copy_from_slice(bytes);
@@ -178,7 +181,7 @@ impl Memory for Lent {
 
     fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
         self.check(offset, bytes.len())?;
-        let Room { memory, staging } = self.room();
+        let Block { memory, staging } = self.block();
         let Some(staging) = staging else { return memory.read_at(offset, bytes) };
         let mut staging = lock(staging);
         let part = &mut staging.bytes_mut()[..bytes.len()];
@@ -226,15 +229,15 @@ mod tests {
     fn copies_go_through_what_is_best_to_copy_from() {
         let memory = Plain::default().allocate_bytes(256).unwrap();
         let staging: Box<dyn Staging> = Box::new(Pages(vec![0; 256]));
-        let room = Some(Room { memory, staging: Some(Mutex::new(staging)) });
+        let block = Some(Block { memory, staging: Some(Mutex::new(staging)) });
         let free = Arc::default();
-        let mut lent = Lent { room, bytes: 100, class: 256, device: Device::CPU, free };
+        let mut lent = Lent { block, bytes: 100, class: 256, device: Device::CPU, free };
         lent.write(&[3; 100]).unwrap();
         lent.write_at(40, &[9; 8]).unwrap();
         let mut bytes = [0; 12];
         lent.read_at(36, &mut bytes).unwrap();
         assert_eq!(bytes, [3, 3, 3, 3, 9, 9, 9, 9, 9, 9, 9, 9]);
-        let staged = lock(lent.room().staging.as_ref().unwrap()).bytes()[..12].to_vec();
+        let staged = lock(lent.block().staging.as_ref().unwrap()).bytes()[..12].to_vec();
         assert_eq!(staged, bytes);
     }
 

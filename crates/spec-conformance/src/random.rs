@@ -1,4 +1,4 @@
-//! Random cases: a backend against the plain loop, and against itself on the same
+//! Random cases: compares a backend with the plain loop, and with itself on the same
 //! requests in another batch.
 
 use spec_core::{DType, Device, Role, Supports};
@@ -9,11 +9,11 @@ use crate::plain::Plain;
 use crate::report::{Failure, Report};
 use crate::tensor::Layout;
 
-/// Tolerance of float outputs between two backends, relative.
+/// The relative tolerance of float outputs between two backends.
 const TOLERANCE: f64 = 2e-5;
 
-/// Runs `cases` random cases of one operator. Case `i` is made from `seed + i`,
-/// so that one case can be run again alone. `progress` is called with the
+/// Runs `cases` random cases of one operator. Case `i` is made from the seed `seed + i`,
+/// so each case can be repeated alone. `progress` is called with the
 /// operator's name after each case.
 pub fn check<O: Subject, B: Supports<O> + ?Sized>(
     backend: &B,
@@ -52,9 +52,9 @@ fn check_case<O: Subject, B: Supports<O> + ?Sized>(
     if let Some(failure) = compare(&results, &expected, tolerance) {
         return Some(failure);
     }
-    // On the CPU even float results are the same bits, whatever else is in the batch
-    // and however far apart rows are. GPUs take other ways through other shapes,
-    // which may round a float differently, and nothing else.
+    // On the CPU, float results too are the same bits, whatever else is in the batch
+    // and however far apart the rows are. GPUs take other code paths for other shapes, which may
+    // round floats differently.
     let exact = backend.info().device == Device::CPU;
     let Recomposed { case, rows } = O::recomposed(case, rng);
     let failure = match case.run(backend, second) {
@@ -65,8 +65,8 @@ fn check_case<O: Subject, B: Supports<O> + ?Sized>(
     failure.map(|failure| failure.in_case("in another batch, with other row strides"))
 }
 
-/// The tolerance of an output of some type. Two neighbouring numbers of 16 bits are at most
-/// 2^-10 (f16) or 2^-7 (bf16) apart, relative.
+/// The tolerance of an output of type `dtype`. The relative difference of two neighbouring numbers
+/// of 16 bits is at most 2^-10 (f16) or 2^-7 (bf16).
 fn tolerance<O: Subject>(name: &str, dtype: DType) -> f64 {
     match dtype {
         DType::F16 if O::ROUNDED.contains(&name) => TOLERANCE + 1.0 / 1024.0,
@@ -75,7 +75,8 @@ fn tolerance<O: Subject>(name: &str, dtype: DType) -> f64 {
     }
 }
 
-/// Each listed row of a result must equal the original's row of that number.
+/// The first difference between the rows of a result and the rows of the original that they must
+/// equal.
 fn compare_rows(
     results: &[Argument],
     expected: &[Argument],

@@ -1,42 +1,42 @@
-//! What a check found.
+//! The results of checks.
 
 use std::fmt;
 
 use spec_core::Error;
 
-/// What the cases of one operator came to.
+/// The results of the cases of one operator.
 #[derive(Clone, Debug)]
 pub struct Report {
     /// The operator's name.
     pub operator: &'static str,
-    /// How many cases ran.
+    /// The number of cases that ran.
     pub cases: usize,
-    /// Those that failed.
+    /// The failures, one for each case that failed.
     pub failures: Vec<Failure>,
-    /// Those that the backend said it does not implement (status 2).
+    /// The number of cases that the backend does not implement (status 2).
     pub unsupported: usize,
 }
 
-/// The first thing that was wrong with one case.
+/// The first failure of one case.
 #[derive(Clone, Debug)]
 pub struct Failure {
-    /// The case's name in the golden vectors, or how to make the random case
-    /// again, and how it was run.
+    /// The case's name in the golden vectors, or the seed of a random case, and how the case was
+    /// run.
     pub case: String,
     /// The argument that differs, or the call that failed.
     pub argument: String,
-    /// Where in the argument.
+    /// The index in the argument.
     pub index: Option<Box<[usize]>>,
-    /// What it holds there.
+    /// The value that the argument has there, or what happened.
     pub got: String,
-    /// What it should hold.
+    /// The value that was expected.
     pub expected: String,
-    /// Whether the backend said that it does not implement the call.
+    /// Whether the backend does not implement the call.
     pub unsupported: bool,
 }
 
 impl Report {
-    /// Counts one more case, and keeps what was wrong with it.
+    /// Counts one more case, and keeps its failure.
     pub(crate) fn add(&mut self, failure: Option<Failure>) {
         self.cases += 1;
         match failure {
@@ -45,12 +45,12 @@ impl Report {
         }
     }
 
-    /// Nothing yet.
+    /// A report without cases.
     pub fn of(operator: &'static str) -> Report {
         Report { operator, cases: 0, failures: Vec::new(), unsupported: 0 }
     }
 
-    /// Together with more cases of the same operator.
+    /// This report together with another one of the same operator.
     pub fn merge(mut self, more: Report) -> Report {
         self.cases += more.cases;
         self.unsupported += more.unsupported;
@@ -60,7 +60,7 @@ impl Report {
 }
 
 impl Failure {
-    /// About one argument; what was got is still to be said.
+    /// A failure about one argument. The caller fills in `got`.
     pub fn of(argument: &str, expected: impl Into<String>) -> Failure {
         Failure {
             case: String::new(),
@@ -72,17 +72,17 @@ impl Failure {
         }
     }
 
-    /// A call that should have worked.
+    /// The failure for a call that should have succeeded.
     pub fn error(call: &str, error: &Error) -> Failure {
         Failure { got: error.to_string(), ..Failure::of(call, "success") }
     }
 
-    /// A call that the backend does not have.
+    /// The failure for a call that the backend does not implement.
     pub(crate) fn unsupported(error: &Error) -> Failure {
         Failure { unsupported: true, ..Failure::error("create", error) }
     }
 
-    /// Puts a word on the case in front of what is said of it already.
+    /// Adds words about the case before the words that the failure already has.
     pub fn in_case(mut self, case: impl fmt::Display) -> Failure {
         self.case =
             if self.case.is_empty() { case.to_string() } else { format!("{case}, {}", self.case) };

@@ -1,4 +1,4 @@
-//! Random numbers for test cases: small, fast, the same everywhere.
+//! A small and fast random number generator for test cases, with the same numbers on every machine.
 
 use half::{bf16, f16};
 
@@ -10,17 +10,18 @@ use crate::tensor::Data;
 /// 2^64 divided by the golden ratio.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// SplitMix64.
+/// The generator SplitMix64.
 #[derive(Clone, Debug)]
 pub struct Rng {
     state: u64,
-    /// Where the seed stands among all: at multiples of the golden ratio, so that seeds
-    /// in a row stand evenly, however many. Seed 1 stands at 0.
+    /// The position of the seed in an order of all seeds, for [`rare`](Self::rare). Positions are
+    /// multiples of the golden ratio modulo 2^64, so consecutive seeds are spread evenly, however
+    /// many they are. Seed 1 has position 0.
     rank: u64,
 }
 
 impl Rng {
-    /// A stream of its own for each `seed` and `stream`.
+    /// A generator with different numbers for each `seed` and each `stream`.
     pub fn new(seed: u64, stream: &str) -> Rng {
         let mut rng = Rng { state: seed, rank: seed.wrapping_sub(1).wrapping_mul(GOLDEN) };
         for byte in stream.bytes() {
@@ -42,18 +43,18 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// Below `bound`, which is not 0.
+    /// A number below `bound`, which must not be 0.
     pub fn below(&mut self, bound: usize) -> usize {
         ((u128::from(self.next()) * bound as u128) >> 64) as usize
     }
 
-    /// From `low` to `high`, both included.
+    /// A number from `low` to `high`, both included.
     pub fn between(&mut self, low: usize, high: usize) -> usize {
         low + self.below(high - low + 1)
     }
 
-    /// From 0 to `high`: 0 now and then, else each number of binary digits as often
-    /// as another.
+    /// A number from 0 to `high`. 0 comes sometimes; otherwise, every number of binary digits is
+    /// equally frequent.
     pub fn size(&mut self, high: usize) -> usize {
         if high == 0 || self.chance(16) {
             return 0;
@@ -62,46 +63,46 @@ impl Rng {
         self.between(low, high.min(2 * low - 1))
     }
 
-    /// Whether this seed is one of those, one in `n`, whose cases may take long: the
-    /// same answer at each call. Seed 1 is, and of twice `n` seeds in a row one at least;
-    /// who is one in 100 is one in 10 as well.
+    /// Whether this seed is among the one in `n` seeds whose cases may take long. The answer is
+    /// the same at each call. Seed 1 is rare, and so is at least one of `2 * n` consecutive seeds.
+    /// A seed that is rare for `n` is rare for every smaller `n`.
     pub fn rare(&self, n: u64) -> bool {
         self.rank < u64::MAX / n
     }
 
-    /// True once in `n`.
+    /// True with a probability of 1 in `n`.
     pub fn chance(&mut self, n: usize) -> bool {
         self.below(n) == 0
     }
 
-    /// One of all values that an option can have.
+    /// A random value of an option that has a list of values.
     ///
     /// # Panics
-    /// For the type of an option that is no choice.
+    /// If the option has no list of values.
     pub fn choice<T: Setting>(&mut self) -> T {
         let Kind::Choice(choice) = T::KIND else { panic!("{:?} is no choice", T::KIND) };
         let value = self.pick(choice.values).name;
         T::from_value(Value::Choice(value)).expect("its own list has it")
     }
 
-    /// One of these.
+    /// A random element of `from`.
     pub fn pick<T: Clone>(&mut self, from: &[T]) -> T {
         from[self.below(from.len())].clone()
     }
 
-    /// In [0, 1), a multiple of 2^-24.
+    /// A number in [0, 1), a multiple of 2^-24.
     pub fn unit(&mut self) -> f32 {
         (self.next() >> 40) as f32 * (1.0 / 16_777_216.0)
     }
 
-    /// Roughly normal: the sum of twelve uniform draws, less its mean.
+    /// A number with a roughly normal distribution: the sum of twelve uniform numbers, minus 6.
     pub fn normal(&mut self) -> f32 {
         let pair = |bits: u64| (bits >> 40) + (bits >> 8 & 0xFF_FFFF);
         let sum: u64 = (0..6).map(|_| pair(self.next())).sum();
         sum as f32 * (1.0 / 16_777_216.0) - 6.0
     }
 
-    /// Numbers that have broken kernels.
+    /// A number of a kind that has broken kernels.
     pub fn bad_float(&mut self) -> f32 {
         self.pick(&[
             f32::NAN,
@@ -118,8 +119,9 @@ impl Rng {
         ])
     }
 
-    /// Replaces some numbers n by n * (2^32 + 1), 2^32 + n or -2^32 + n: code that narrows
-    /// 64 bits to 32, or that takes the high half for the sign of the low one, sees n.
+    /// Replaces some numbers n by n * (2^32 + 1), n + 2^32 or n - 2^32. Code that narrows
+    /// 64 bits to 32, or that uses the high half only as the sign of the low half, takes these for
+    /// n.
     pub fn beyond_32_bits(&mut self, values: &mut [i64]) {
         const HIGH: i64 = 1 << 32;
         if values.is_empty() {
@@ -142,7 +144,7 @@ impl Rng {
         order
     }
 
-    /// f32 values in a float dtype, rounded.
+    /// f32 values, rounded to a float dtype.
     pub fn floats(dtype: DType, values: Vec<f32>) -> Data {
         match dtype {
             DType::F16 => values.into_iter().map(f16::from_f32).collect::<Vec<_>>().into(),
@@ -151,7 +153,7 @@ impl Rng {
         }
     }
 
-    /// Integers in an integer dtype, cut to it.
+    /// Integers, truncated to an integer dtype.
     pub fn integers(dtype: DType, values: Vec<i64>) -> Data {
         match dtype {
             DType::I32 => values.into_iter().map(|v| v as i32).collect::<Vec<_>>().into(),
@@ -163,12 +165,12 @@ impl Rng {
         }
     }
 
-    /// A float type, f32 more often.
+    /// A float type; f32 is twice as frequent as f16 or bf16.
     pub fn float_dtype(&mut self) -> DType {
         self.pick(&[DType::F32, DType::F32, DType::F16, DType::BF16])
     }
 
-    /// A type of tokens or indices.
+    /// A type of tokens or indices; i64 is twice as frequent as i32 or u32.
     pub fn token_dtype(&mut self) -> DType {
         self.pick(&[DType::I64, DType::I64, DType::I32, DType::U32])
     }
@@ -183,7 +185,7 @@ impl Rng {
         self.pick(&[DType::I32, DType::I64, DType::U32])
     }
 
-    /// A flags word that may hold bits of others, which must stay.
+    /// A flags word in which other bits may be set, which a call must keep.
     pub fn flags(&mut self) -> Vec<u32> {
         vec![self.pick(&[0, 0, 0x8000_0000])]
     }

@@ -1,4 +1,4 @@
-//! Typed data on the host and on a device, packed or with gaps.
+//! Data of any dtype on the host and on a device, packed or with gaps between rows.
 
 use std::borrow::Cow;
 use std::ops::Range;
@@ -6,7 +6,7 @@ use std::ops::Range;
 use half::{bf16, f16};
 use spec_core::{Backend, DType, Element, Memory, Result, TensorDesc, View, ViewMut, dtype};
 
-/// Declares the dtypes once.
+/// Defines [`Data`] from one list of dtypes, each with its Rust type and its poison.
 macro_rules! dtypes {
     ($( $variant:ident: $ty:ty = $poison:expr ),+ $(,)?) => {
         /// A vector of any dtype.
@@ -39,7 +39,7 @@ macro_rules! dtypes {
                 }
             }
 
-            /// Whether there are none.
+            /// Whether there are no elements.
             pub fn is_empty(&self) -> bool {
                 self.len() == 0
             }
@@ -57,7 +57,7 @@ macro_rules! dtypes {
                 }
             }
 
-            /// As many elements that no result should ever be.
+            /// `len` elements of poison of the same dtype.
             pub(crate) fn poison(&self, len: usize) -> Data {
                 poison(self.dtype(), len)
             }
@@ -69,7 +69,7 @@ macro_rules! dtypes {
                 }
             }
 
-            /// Overwrites what starts at `at` by a range of others of the same dtype.
+            /// Overwrites the elements from `at` on by a range of `from`, which has the same dtype.
             pub(crate) fn splice(&mut self, at: usize, from: &Data, range: Range<usize>) {
                 match (self, from) {
                     $( (Data::$variant(to), Data::$variant(from)) => {
@@ -80,7 +80,8 @@ macro_rules! dtypes {
             }
         }
 
-        /// Poison of a dtype: what outputs and gaps hold before a call.
+        /// `len` elements of a dtype's poison, a value that no result should have. Outputs and
+        /// gaps hold it before a call.
         pub(crate) fn poison(dtype: DType, len: usize) -> Data {
             $( if dtype == <$ty as Element>::DTYPE {
                 return Data::$variant(vec![$poison; len]);
@@ -102,7 +103,7 @@ dtypes! {
     I8: i8 = 0x5A,
 }
 
-/// Bytes that no workspace should rely on.
+/// The contents of a workspace before a call.
 static POISON: [u8; 64 << 10] = [0xA5; 64 << 10];
 
 /// Elements in a device's memory.
@@ -119,7 +120,7 @@ impl std::fmt::Debug for Held {
 }
 
 impl Held {
-    /// Brings host bytes to memory of a backend.
+    /// Copies host bytes to memory of a backend.
     ///
     /// # Errors
     /// Status 1 where there is not enough memory or the device fails.
@@ -129,7 +130,7 @@ impl Held {
         Ok(Held { memory, dtype, len: bytes.len() / dtype.size() })
     }
 
-    /// So many bytes that nothing should rely on.
+    /// `bytes` bytes of poison.
     pub(crate) fn poisoned<B: Backend + ?Sized>(backend: &B, bytes: usize) -> Result<Held> {
         let mut memory = backend.allocate_bytes(bytes)?;
         for start in (0..bytes).step_by(POISON.len()) {
@@ -138,25 +139,25 @@ impl Held {
         Ok(Held { memory, dtype: DType::U8, len: bytes })
     }
 
-    /// For reading.
+    /// The elements as an argument that is read.
     pub fn view(&self) -> View<'_> {
         self.memory.view(self.dtype, self.len)
     }
 
-    /// For writing.
+    /// The elements as an argument that is written.
     pub fn view_mut(&mut self) -> ViewMut<'_> {
         self.memory.view_mut(self.dtype, self.len)
     }
 
-    /// Overwrites the start.
+    /// Overwrites the memory from its start.
     ///
     /// # Errors
-    /// Status 11 where there are more bytes, 1 when the device fails.
+    /// Status 11 where `bytes` are more than the memory has, 1 when the device fails.
     pub fn write(&mut self, bytes: &[u8]) -> Result<()> {
         self.memory.write(bytes)
     }
 
-    /// What the memory holds, in the type of `like`.
+    /// The contents of the memory, in the type of `like`.
     ///
     /// # Errors
     /// Status 1 when the device fails.
@@ -168,7 +169,7 @@ impl Held {
 }
 
 impl Data {
-    /// Rows of `cols` elements, picked by number.
+    /// The rows of `cols` elements with these numbers.
     pub(crate) fn gather(&self, cols: usize, rows: &[usize]) -> Data {
         let mut gathered = self.poison(rows.len() * cols);
         for (to, &from) in rows.iter().enumerate() {
@@ -195,14 +196,14 @@ impl Data {
     /// The first element that differs from `expected`, which has the same
     /// dtype and length.
     ///
-    /// Floats must be the same number (any NaN is the same NaN), or lie within
-    /// `tolerance`, relative, plus 1e-6.
+    /// Floats must be the same number (all NaNs are equal), or differ by at most
+    /// the relative `tolerance`, plus 1e-6.
     pub(crate) fn first_difference(
         &self,
         expected: &Data,
         tolerance: Option<f64>,
     ) -> Option<usize> {
-        // By far the most comparisons end here, at the speed of memory.
+        // Nearly all comparisons end here, at the speed of memory.
         if self.dtype() == expected.dtype() && self.bytes() == expected.bytes() {
             return None;
         }
@@ -242,34 +243,35 @@ fn close(got: f32, expected: f32, tolerance: Option<f64>) -> bool {
 pub struct Tensor {
     /// The elements, row by row.
     pub data: Data,
-    /// Its one or two extents.
+    /// The extents of the one or two dimensions.
     pub shape: Vec<usize>,
 }
 
-/// Where a tensor's elements lie in a buffer.
+/// How the rows of tensors lie in a buffer.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout {
-    /// Elements between the end of a row and the start of the next, and behind
-    /// the last.
+    /// The number of elements between the end of a row and the start of the next row, and behind
+    /// the last row.
     gap: usize,
 }
 
 impl Layout {
-    /// Rows one behind the other.
+    /// Rows one behind the other, without gaps.
     pub const PACKED: Layout = Layout { gap: 0 };
 
-    /// Rows with that many elements between them.
+    /// Rows with `gap` elements between them.
     pub fn gaps(gap: usize) -> Layout {
         Layout { gap }
     }
 
-    /// Elements that a tensor starts behind where memory is aligned for anything.
+    /// The number of elements by which a tensor starts behind an address that is aligned for all
+    /// types.
     pub(crate) fn shift(self) -> usize {
         self.gap
     }
 
-    /// Elements from one row of so many to the next. A column stands for a vector,
-    /// and those have to be packed.
+    /// Elements from the start of a row of `cols` elements to the start of the next. A matrix of
+    /// one column has no gaps, because operators take it in the place of a packed vector.
     fn stride(self, cols: usize) -> usize {
         if cols == 1 { 1 } else { cols + self.gap }
     }
@@ -294,17 +296,17 @@ impl Tensor {
         Tensor { data: poison(dtype, shape.iter().product()), shape: shape.to_vec() }
     }
 
-    /// The number of rows, or of elements of a vector.
+    /// The number of rows of a matrix, or of elements of a vector.
     pub fn rows(&self) -> usize {
         self.shape[0]
     }
 
-    /// Elements of a row; 1 for a vector.
+    /// The number of elements in a row; 1 for a vector.
     pub fn cols(&self) -> usize {
         self.shape.get(1).copied().unwrap_or(1)
     }
 
-    /// Its descriptor in a layout.
+    /// The tensor's descriptor in a layout.
     pub fn desc(&self, layout: Layout) -> TensorDesc {
         let dtype = self.data.dtype();
         match self.shape[..] {
@@ -316,7 +318,8 @@ impl Tensor {
         }
     }
 
-    /// Position of the first element of each run without a gap, and its length.
+    /// The number of runs without gaps in a layout, the number of elements in a run, and the
+    /// number of elements from the start of a run to the start of the next.
     fn runs(&self, layout: Layout) -> (usize, usize, usize) {
         match self.shape[..] {
             [rows, cols] => (rows, cols, layout.stride(cols)),
@@ -324,13 +327,13 @@ impl Tensor {
         }
     }
 
-    /// Elements that it takes in memory, gaps included.
+    /// The number of elements that the tensor takes in memory, gaps included.
     pub(crate) fn extent(&self, layout: Layout) -> usize {
         let (runs, _, stride) = self.runs(layout);
         runs * stride
     }
 
-    /// The tensor as it lies in memory, gaps filled with poison.
+    /// The tensor's elements as they lie in memory, with poison in the gaps.
     pub(crate) fn spread(&self, layout: Layout) -> Cow<'_, Data> {
         let (runs, len, stride) = self.runs(layout);
         if len == stride {
@@ -343,8 +346,8 @@ impl Tensor {
         Cow::Owned(spread)
     }
 
-    /// Takes the tensor out of a buffer again, or says where a gap was
-    /// written to.
+    /// The tensor from a buffer's elements, without the gaps. If an element of a gap was
+    /// overwritten, its index is the error.
     pub(crate) fn gathered(&self, layout: Layout, spread: Data) -> Result<Tensor, usize> {
         let (runs, len, stride) = self.runs(layout);
         let shape = self.shape.clone();
@@ -372,14 +375,14 @@ impl Tensor {
         Tensor { data: self.data.head(rows * self.cols()), shape }
     }
 
-    /// Rows picked by number.
+    /// The rows with these numbers.
     pub fn pick(&self, rows: &[usize]) -> Tensor {
         let mut shape = self.shape.clone();
         shape[0] = rows.len();
         Tensor { data: self.data.gather(self.cols(), rows), shape }
     }
 
-    /// An index as the shape has it: `[3, 17]`.
+    /// The index of the element at `flat`, in each dimension: `[3, 17]`.
     pub(crate) fn index(&self, flat: usize) -> Vec<usize> {
         match self.shape[..] {
             [_, cols] if cols > 0 => vec![flat / cols, flat % cols],

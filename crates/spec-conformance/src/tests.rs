@@ -1,5 +1,4 @@
-//! The checks are only worth something if they can fail, and if random cases
-//! get everywhere.
+//! Tests that the checks can fail, and that random cases cover every branch of the operators.
 
 use spec_core::ops::prompt_lookup::Occurrence::First;
 use spec_core::ops::topk_router::{Scoring, Select};
@@ -46,7 +45,7 @@ fn differences_are_found() {
     assert_eq!(failure.in_case("c").to_string(), "c: x[1, 1]: got 5, expected 6");
 }
 
-/// Every run meets cases that take long, and most of none is spent on them.
+/// Every run has cases that take long, and no run spends most of its time on them.
 #[test]
 fn rare_seeds_are_rare_everywhere() {
     for n in [2, 12, 100, 1000] {
@@ -75,8 +74,8 @@ fn sizes_are_of_every_length() {
     }
 }
 
-/// Every input that can have 64 bits meets numbers that 32 bits do not hold, so that a
-/// backend that narrows one of them is found out.
+/// Every input that can have 64 bits has numbers beyond 32 bits in some cases, so a backend that
+/// narrows such an input fails.
 #[test]
 fn inputs_of_64_bits_pass_32() {
     passes_32::<AdjustLogits>();
@@ -108,7 +107,7 @@ fn passes_32<O: Subject>() {
     }
 }
 
-/// What random cases come to.
+/// The random cases with the seeds `0..count`, and their results on the plain loops.
 fn results<O: Subject>(count: u64) -> Vec<(Case<O>, Vec<Argument>)> {
     let plain = Plain::default();
     (0..count)
@@ -129,7 +128,7 @@ fn integers(results: &[Argument], name: &str) -> Vec<i64> {
     }
 }
 
-/// The flags that came up alone or together.
+/// The flags that at least one of the runs raised.
 fn flags<O: Subject>(runs: &[(Case<O>, Vec<Argument>)]) -> i64 {
     runs.iter().flat_map(|(_, results)| integers(results, "flags")).fold(0, |a, b| a | b) & 0xFF
 }
@@ -143,7 +142,7 @@ fn share(of: impl Iterator<Item = bool>) -> f64 {
     f64::from(yes as u32) / f64::from(all.max(1))
 }
 
-/// Between a tenth and nine tenths: neither side is neglected.
+/// Checks that a share is between a tenth and nine tenths, so that neither side is neglected.
 fn balanced(share: f64, what: &str) {
     assert!((0.1..0.9).contains(&share), "{what}: {share:.2}");
 }
@@ -248,7 +247,7 @@ fn random_sets_get_everywhere() {
     balanced(share(results::<DeduplicateTopk>(100).iter().map(padded)), "padded rows");
 }
 
-/// Noise and exponential variates, to the bit, against those of an independent implementation.
+/// Noise and exponential variates have the bits that an independent implementation computed.
 #[test]
 fn noise_is_that_of_the_vectors() {
     let json: serde_json::Value =
@@ -280,7 +279,8 @@ fn noise_is_that_of_the_vectors() {
     }
 }
 
-/// The loops that random cases are compared with against vectors of another author.
+/// The plain loops, with which random cases are compared, give the golden vectors, which an
+/// independent implementation computed.
 #[test]
 fn plain_loops_give_the_golden_vectors() {
     for report in crate::check_golden(&Plain::default(), &Golden::Embedded, &mut |_| {}).unwrap() {

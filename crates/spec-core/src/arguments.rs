@@ -1,10 +1,10 @@
-//! Arguments: what an operator takes, as a description that programs can read.
+//! Arguments: the tensors of an operator, as a description that programs can read.
 //!
 //! `operator!` declares each argument once, by name, role, element types and
 //! shape. From that declaration come the descriptors ([`Signature::Tensors`]), the buffers
-//! ([`Signature::Buffers`]), calls from raw addresses ([`Signature::Addresses`]), the checks of
-//! all of them, and, through [`Signature::ARGUMENTS`] and [`Source`], whatever goes through
-//! arguments by name: bindings to other languages and the conformance kit.
+//! ([`Signature::Buffers`]), calls from raw addresses ([`Signature::Addresses`]) and the checks of
+//! all of them. Programs that go through arguments by name, such as bindings to other languages
+//! and the conformance kit, read the declaration through [`Signature::ARGUMENTS`] and [`Source`].
 
 use crate::check::{Checker, Site};
 use crate::options::{self, OptionInfo, Value};
@@ -13,49 +13,49 @@ use crate::{DType, Device, Result, Status, TensorDesc, View, ViewMut};
 /// What a call does with an argument.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// It is read.
+    /// The argument is read.
     Input,
-    /// It is written, whatever it held.
+    /// The argument is written; its contents before the call do not matter.
     Output,
-    /// It is read and changed in place.
+    /// The argument is read and changed in place.
     InPlace,
 }
 
 /// An argument of an operator, as its contract declares it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argument {
-    /// Its name.
+    /// The argument's name.
     pub name: &'static str,
-    /// Whether it is read, written or both.
+    /// Whether the argument is read, written or both.
     pub role: Role,
-    /// Whether it may be absent.
+    /// Whether a caller may leave the argument out.
     pub optional: bool,
-    /// The element types it may have.
+    /// The element types that the argument may have.
     pub dtypes: &'static [DType],
-    /// Its shape in words: `[tokens, experts]`.
+    /// The argument's shape in words: `[tokens, experts]`.
     pub shape: &'static str,
-    /// What it means, as its documentation says.
+    /// The argument's meaning, as its documentation says.
     pub doc: &'static str,
 }
 
 impl Argument {
-    /// Whether the operator writes it.
+    /// Whether the operator writes the argument.
     pub fn is_written(&self) -> bool {
         self.role != Role::Input
     }
 }
 
-/// Where arguments are taken from, one at a time: `I` for what is read, `O` for
-/// what is written.
+/// A store of arguments that are taken one at a time by name: values of type `I` for arguments
+/// that are read, `O` for arguments that are written.
 pub trait Source<I, O> {
-    /// An argument that is read; `None` where it is absent.
+    /// The value of an argument that is read; `None` where it is absent.
     fn input(&mut self, argument: &'static Argument) -> Option<I>;
 
-    /// An argument that is written; `None` where it is absent.
+    /// The value of an argument that is written; `None` where it is absent.
     fn output(&mut self, argument: &'static Argument) -> Option<O>;
 }
 
-/// A device or host address, as another framework has it.
+/// A device or host address that another framework holds.
 ///
 /// Made from an integer (a `CUdeviceptr`, a tensor's `data_ptr()`) or a pointer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,52 +79,51 @@ impl<T> From<*mut T> for Address {
     }
 }
 
-/// An operator's name, options and arguments. `operator!` implements it, once
-/// an operator, in the operator's contract.
+/// An operator's name, options and arguments. `operator!` implements this trait for each
+/// operator, in the operator's contract.
 pub trait Signature: Sized {
-    /// The operator's name, which is also its address in every crate.
+    /// The operator's name, which is also the name of its file in every crate.
     const NAME: &'static str;
     /// What the operator does; the first paragraph is a summary.
     const DOC: &'static str;
-    /// Its options: those that are required first.
+    /// The operator's options, required options first.
     const OPTIONS: &'static [OptionInfo];
-    /// Its arguments, in order.
+    /// The operator's arguments, in order.
     const ARGUMENTS: &'static [Argument];
-    /// Whether required arguments are passed by name, since two of them could change places
-    /// unnoticed.
+    /// Whether required arguments are passed by name: true where two arguments could be swapped
+    /// by mistake without an error.
     const BY_NAME: bool;
     /// Descriptors of the arguments.
     type Tensors: Clone + Send + Sync + 'static;
-    /// The arguments themselves.
+    /// The arguments as memory.
     type Buffers<'a>;
-    /// Where the arguments are, and nothing else: the descriptors know types and
-    /// sizes.
+    /// The addresses of the arguments, without types and sizes, which the descriptors have.
     type Addresses;
 
-    /// The operator with the options that a source has; others take their defaults. The
-    /// source is asked for each option once, in the order of [`OPTIONS`](Self::OPTIONS).
+    /// The operator with the options that `source` has; other options take their defaults.
+    /// `source` is called once for each option, in the order of [`OPTIONS`](Self::OPTIONS).
     ///
     /// # Errors
-    /// Those of the source; status 3 for a required option that it does not have and for a
-    /// value of another type.
+    /// The errors of `source`; status 3 for a required option that `source` does not have, and
+    /// for a value of another type.
     fn options_from(
         source: &mut dyn FnMut(&'static OptionInfo) -> Result<Option<Value>>,
     ) -> Result<Self>;
 
-    /// The value of the option of that name.
+    /// The value of the option `name`.
     ///
     /// # Errors
-    /// Status 3, with the names that there are, where no option has it.
+    /// Status 3, with a list of the options, where no option has this name.
     fn option(&self, name: &str) -> Result<Value>;
 
-    /// Sets the option of that name.
+    /// Sets the option `name` to a value.
     ///
     /// # Errors
-    /// Status 3, with the names that there are, where no option has it, and for a value of
-    /// another type.
+    /// Status 3, with a list of the options, where no option has this name; status 3 for a
+    /// value of another type.
     fn set_option(&mut self, name: &str, value: Value) -> Result<()>;
 
-    /// Sets the option of that name to the value that a text names.
+    /// Sets the option `name` to a value that is written as text.
     ///
     /// # Errors
     /// As [`set_option`](Self::set_option).
@@ -136,7 +135,7 @@ pub trait Signature: Sized {
         }
     }
 
-    /// The operator with the defaults of all options, and zero for the required ones.
+    /// The operator with zero for its required options, and the defaults of all others.
     fn usual() -> Self {
         let zero = |option: &OptionInfo| option.is_required().then(|| option.kind.zero());
         match Self::options_from(&mut |option| Ok(zero(option))) {
@@ -146,13 +145,13 @@ pub trait Signature: Sized {
         }
     }
 
-    /// Descriptors from a source that knows them by name.
+    /// Descriptors of the arguments, taken from `source` by name.
     ///
     /// # Errors
-    /// Status 4 for a required argument that the source does not have.
+    /// Status 4 for a required argument that `source` does not have.
     fn tensors_from(source: &mut impl Source<TensorDesc, TensorDesc>) -> Result<Self::Tensors>;
 
-    /// Buffers from a source that knows them by name.
+    /// Buffers of the arguments, taken from `source` by name.
     ///
     /// # Errors
     /// As [`tensors_from`](Self::tensors_from).
@@ -160,15 +159,15 @@ pub trait Signature: Sized {
         source: &mut impl Source<View<'a>, ViewMut<'a>>,
     ) -> Result<Self::Buffers<'a>>;
 
-    /// Addresses from a source that knows them by name.
+    /// Addresses of the arguments, taken from `source` by name.
     ///
     /// # Errors
     /// As [`tensors_from`](Self::tensors_from).
     fn addresses_from(source: &mut impl Source<Address, Address>) -> Result<Self::Addresses>;
 
-    /// Checks that buffers are what the descriptors announced: there, on the
-    /// right device, of the right type, large enough and aligned. Cuts them to
-    /// what the descriptors span.
+    /// Checks that each buffer is what its descriptor announced: present, on the
+    /// right device, of the right type, large enough and aligned. Cuts each buffer to
+    /// the elements that its descriptor spans.
     ///
     /// # Errors
     /// Status 3, 4, 5, 10 or 11.
@@ -186,13 +185,13 @@ pub trait Signature: Sized {
     ) -> Self::Buffers<'a>;
 }
 
-/// A required argument that a source does not have.
+/// The error for a required argument that a source does not have.
 pub(crate) fn missing(operator: &'static str, argument: &'static Argument) -> crate::Error {
     let expected = format!("{} {}", join(argument.dtypes), argument.shape);
     Checker::new(operator).error(Status::NullPointer, argument.name, "absent", expected)
 }
 
-/// Dtypes in words.
+/// Dtypes as part of a sentence: `f32 or f16`.
 pub(crate) fn join(dtypes: &[DType]) -> String {
     let names: Vec<_> = dtypes.iter().map(|dtype| dtype.name()).collect();
     names.join(" or ")

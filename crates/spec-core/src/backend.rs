@@ -6,16 +6,15 @@ use crate::memory::{Locate, Memory, Staging};
 use crate::stream::Kind;
 use crate::{Address, Buffer, DType, Device, DeviceInfo, QueueId, Result, Status, Stream, ViewMut};
 
-/// An operator: its parameters, and what they and the tensors' descriptors add
-/// up to.
+/// An operator: its parameters, and the plan that follows from parameters and descriptors.
 ///
-/// Implemented in this crate, once an operator, by the struct that holds the
-/// parameters. Backends never validate: they are given a [`Plan`](Self::Plan).
+/// This crate implements the trait once for each operator, on the struct that holds the
+/// operator's parameters. Backends never validate: they are given a [`Plan`](Self::Plan).
 pub trait Operator: Signature + Clone + Send + Sync + 'static {
-    /// Everything validated: sizes, strides, options. Cheap to clone.
+    /// The validated sizes, strides and options. Cheap to clone.
     type Plan: Clone + Send + Sync + 'static;
 
-    /// Checks parameters against descriptors, for every backend the same.
+    /// Checks parameters against descriptors, in the same way for every backend.
     ///
     /// # Errors
     /// Status 3, 4, 10, 11 or 12 with the argument's name, its value and what
@@ -23,48 +22,46 @@ pub trait Operator: Signature + Clone + Send + Sync + 'static {
     fn plan(&self, tensors: &Self::Tensors) -> Result<Self::Plan>;
 }
 
-/// A device that is open, with a queue of its own that runs what is enqueued in
-/// order.
+/// An open handle on a device, with a queue of its own that runs enqueued work in order.
 ///
 /// # Safety
-/// Callers are only ever refused by what a handle says of itself, so, for as long as it and
-/// its descriptors live:
+/// A [`Descriptor`] decides which memory and which streams to refuse by [`info`](Self::info) and
+/// [`queue_id`](Self::queue_id) alone. As long as the handle and its descriptors live, an
+/// implementor must therefore guarantee:
 ///
 /// * [`info`](Self::info) always names the same device, `info().device`. A kernel that the
-///   handle prepares can use all memory and every stream of that device: a
-///   [`Descriptor`] checks no more than that name before it passes them on. What bears the
-///   name and is not usable after all, such as the buffer of a device that was opened a
-///   second time, the kernel refuses by itself.
+///   handle prepares can use all memory and every stream that bear this name, or refuses them
+///   itself: a buffer of a device that was opened a second time, for instance, bears the name
+///   and may still be unusable.
 /// * [`queue_id`](Self::queue_id) is always the identity of exactly that queue: two handles
 ///   share it only if work enqueued through either runs in one order.
-/// * What [`allocate_bytes`](Self::allocate_bytes) and [`adopt`](Self::adopt) return says
+/// * Memory that [`allocate_bytes`](Self::allocate_bytes) and [`adopt`](Self::adopt) return says
 ///   that it belongs to that queue.
 pub unsafe trait Backend: Send + Sync + 'static {
-    /// What is known of the device.
+    /// The device's name, memory and other facts.
     fn info(&self) -> &DeviceInfo;
 
     /// The identity of the handle's own queue.
     fn queue_id(&self) -> QueueId;
 
-    /// Allocates device memory, its contents unspecified, that belongs to the
-    /// handle's queue.
+    /// Allocates device memory that belongs to the handle's queue, with unspecified contents.
     ///
     /// # Errors
     /// Status 1, kind [`OutOfMemory`](crate::ErrorKind::OutOfMemory), when there
-    /// is not enough.
+    /// is not enough memory.
     fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>>;
 
-    /// Moves memory that another handle on this device allocated to this
-    /// handle's queue: what is enqueued here from now on runs after what was
-    /// enqueued there so far.
+    /// Moves memory that another handle on the same device allocated to this handle's queue:
+    /// work enqueued on this queue from now on runs after all work enqueued so far on the other
+    /// handle's queue.
     ///
     /// # Errors
     /// Status 3 for memory of another device, 5 for memory of another backend,
     /// 1 when the device fails.
     fn adopt(&self, memory: Box<dyn Memory>) -> Result<Box<dyn Memory>>;
 
-    /// Waits for everything enqueued on the handle's own queue, and reports
-    /// what failed since the last time.
+    /// Waits for all work enqueued on the handle's own queue, and reports failures since the last
+    /// call.
     ///
     /// # Errors
     /// Status 1 with the device's own words.
@@ -90,8 +87,8 @@ pub unsafe trait Backend: Send + Sync + 'static {
     }
 }
 
-/// A backend that has an operator. One `impl` in the operator's own file is all
-/// that a backend needs to add; for an operator that it does not have, that
+/// A backend that has the operator `O`. One `impl` in the operator's own file is all
+/// that a backend needs to add; if the backend lacks the operator, that
 /// `impl` returns [`Error::not_implemented`](crate::Error::not_implemented).
 ///
 /// Callers use a [`Descriptor`], which keeps the promises that these methods
@@ -101,7 +98,7 @@ pub unsafe trait Backend: Send + Sync + 'static {
 /// The kernel that [`prepare`](Self::prepare) returns must keep within the
 /// buffers and the workspace that its plan describes, whatever they contain.
 pub unsafe trait Supports<O: Operator>: Backend {
-    /// Chooses kernels and launch shapes for a plan and loads what they need.
+    /// Chooses kernels and launch shapes for a plan, and loads the kernels.
     ///
     /// # Errors
     /// Status 1, 2 or 8.
@@ -115,13 +112,13 @@ pub unsafe trait Supports<O: Operator>: Backend {
 ///
 /// # Safety
 /// [`launch`](Self::launch) must keep within the buffers and the workspace that
-/// it is given, whatever they contain. [`workspace_size`](Self::workspace_size) is the same
-/// number each time, from whichever thread and thread pool it is asked: callers allocate
-/// once and call often, and raw addresses say nothing of their size.
+/// it is given, whatever they contain. [`workspace_size`](Self::workspace_size) must return the
+/// same number each time, on every thread and in every thread pool: callers allocate a workspace
+/// once for many calls, and the size behind a raw address cannot be checked.
 pub unsafe trait Kernel<O: Operator>: Send + Sync {
     /// Bytes of workspace that [`launch`](Self::launch) needs, fixed when the kernel was
-    /// prepared. Host memory may have any alignment; device memory that of the backend's
-    /// allocations.
+    /// prepared. A workspace in host memory may have any alignment; one in device memory must be
+    /// aligned as the backend's own allocations are.
     fn workspace_size(&self) -> usize;
 
     /// Enqueues the work and does nothing else: no allocation, no
@@ -131,9 +128,9 @@ pub unsafe trait Kernel<O: Operator>: Send + Sync {
     /// Status 1 when the device refuses, 5 for a stream of another backend.
     ///
     /// # Safety
-    /// Buffers have been checked by [`Signature::fit`] against the descriptors
-    /// that the plan was made from; the workspace has the size asked for and is
-    /// on the same device. All of it may be used until the work is done.
+    /// [`Signature::fit`] has checked the buffers against the descriptors that the plan was made
+    /// from. The workspace has at least [`workspace_size`](Self::workspace_size) bytes and is on
+    /// the same device. Buffers and workspace stay usable until the work is done.
     unsafe fn launch(
         &self,
         workspace: ViewMut<'_>,
@@ -142,11 +139,11 @@ pub unsafe trait Kernel<O: Operator>: Send + Sync {
     ) -> Result<()>;
 }
 
-/// An operator, created: validated, planned and made ready on a device.
+/// An operator that was validated, planned and made ready on a device.
 ///
-/// Immutable, `Send` and `Sync`. Creating one of a kind that was created before
-/// costs about as much as calling it, so an engine whose shapes change at each
-/// step makes a new one at each step.
+/// Immutable, `Send` and `Sync`. A second descriptor of the same kind costs about as much as a
+/// call, because backends cache what is slow to make. So an engine whose shapes change at each
+/// step creates a new descriptor at each step.
 pub struct Descriptor<O: Operator> {
     tensors: O::Tensors,
     plan: O::Plan,
@@ -159,7 +156,7 @@ impl<O: Operator> Descriptor<O> {
     /// Validates, plans, and makes the operator ready on `backend`.
     ///
     /// # Errors
-    /// What [`Operator::plan`] and [`Supports::prepare`] report.
+    /// The errors of [`Operator::plan`] and [`Supports::prepare`].
     pub fn create<B: Supports<O> + ?Sized>(
         backend: &B,
         operator: &O,
@@ -172,27 +169,28 @@ impl<O: Operator> Descriptor<O> {
         Ok(Descriptor { tensors: tensors.clone(), plan, device, queue, kernel })
     }
 
-    /// The device this was created on.
+    /// The device that the descriptor was created on.
     pub fn device(&self) -> Device {
         self.device
     }
 
-    /// What was validated.
+    /// The plan: validated sizes, strides and options.
     pub fn plan(&self) -> &O::Plan {
         &self.plan
     }
 
-    /// The descriptors this was created from.
+    /// The tensor descriptors that this was created from.
     pub fn tensors(&self) -> &O::Tensors {
         &self.tensors
     }
 
-    /// Bytes of workspace to bring to [`call_on`](Self::call_on); may be 0.
+    /// Bytes of workspace that [`call_on`](Self::call_on) needs; may be 0.
     pub fn workspace_size(&self) -> usize {
         self.kernel.workspace_size()
     }
 
-    /// A workspace for one call at a time, in memory of the device that this was created on.
+    /// Allocates a workspace on the descriptor's device. Calls that use the same workspace must
+    /// not run at the same time.
     ///
     /// # Errors
     /// Status 1 when there is not enough memory.
@@ -200,8 +198,8 @@ impl<O: Operator> Descriptor<O> {
         Buffer::allocate(backend, self.workspace_size())
     }
 
-    /// Checks the buffers and enqueues the work on the queue of the handle that this was
-    /// created on.
+    /// Checks the buffers and enqueues the work on the queue of the handle that the descriptor
+    /// was created on.
     ///
     /// # Errors
     /// As [`call_on`](Self::call_on).
@@ -215,13 +213,13 @@ impl<O: Operator> Descriptor<O> {
 
     /// Checks the buffers and enqueues the work on `stream`.
     ///
-    /// On the CPU the work is done when this returns. Elsewhere nothing here
-    /// waits, allocates or copies, so on CUDA the call can be captured into a
-    /// graph. Memory that a handle allocated must be of the handle that this was
-    /// created on, since that handle's queue orders it.
+    /// On the CPU the work is done when the call returns. On other devices the call does not
+    /// wait, allocate or copy, so on CUDA it can be captured into a
+    /// graph. Memory that a handle allocated must come from the handle that the descriptor was
+    /// created on, since that handle's queue orders all use of the memory.
     ///
     /// # Errors
-    /// Status 3, 4, 5, 10 or 11 for a buffer that is not what was described, 13
+    /// Status 3, 4, 5, 10 or 11 for a buffer that does not fit its descriptor, 13
     /// for a workspace that is too small, 1 when the device refuses.
     pub fn call_on<'a>(
         &self,
@@ -234,14 +232,15 @@ impl<O: Operator> Descriptor<O> {
         let site = Site { device: self.device, queue: ordered.then_some(self.queue) };
         O::fit(&self.tensors, &mut buffers, site)?;
         let workspace = self.fit_workspace(workspace.into(), site)?;
-        // SAFETY: both have just been checked. Borrowed memory outlives the
-        // call; a device's own outlives the work, which its queue orders before
-        // its end; for foreign memory the caller of its constructor promised so.
+        // SAFETY: `fit` and `fit_workspace` have just checked buffers and workspace. All
+        // memory stays usable until the work is done: borrowed host memory outlives the call;
+        // memory that a handle allocated is freed in the order of its queue, so after the work;
+        // for foreign memory, the caller of its unsafe constructor promised it.
         unsafe { self.kernel.launch(workspace, buffers, stream) }
     }
 
-    /// [`call_on`](Self::call_on) with raw addresses: what another framework
-    /// holds, with types and sizes as described.
+    /// [`call_on`](Self::call_on) with raw addresses, such as those that another framework
+    /// holds. Types and sizes are those of the tensor descriptors.
     ///
     /// ```
     /// use spec::ops::Unique;
@@ -273,15 +272,15 @@ impl<O: Operator> Descriptor<O> {
     /// ```
     ///
     /// # Errors
-    /// As [`call_on`](Self::call_on); 5 on a device whose memory has no
+    /// As [`call_on`](Self::call_on); status 5 on a device whose memory has no
     /// addresses.
     ///
     /// # Safety
-    /// Each address is valid on this device for what its descriptor spans, and
-    /// the workspace for [`workspace_size`](Self::workspace_size) bytes, until
-    /// the work is done. The caller orders every other use of that memory against
-    /// it, captured graphs included, and nothing that is written overlaps
-    /// anything else.
+    /// Until the work is done, each address is valid on this device for the elements that its
+    /// descriptor spans, and the workspace for [`workspace_size`](Self::workspace_size) bytes.
+    /// The caller orders every other use of that memory before or after the work, replays of
+    /// captured graphs included. No argument that is written overlaps another argument or the
+    /// workspace.
     pub unsafe fn call_at(
         &self,
         workspace: Address,
@@ -289,7 +288,8 @@ impl<O: Operator> Descriptor<O> {
         stream: Stream<'_>,
     ) -> Result<()> {
         let bytes = self.workspace_size();
-        // SAFETY: the caller's.
+        // SAFETY: by this function's own contract, the addresses are valid for what the
+        // descriptors span, and the workspace for `workspace_size` bytes, until the work is done.
         let (workspace, buffers) = unsafe {
             (
                 ViewMut::from_address(DType::U8, bytes, self.device, workspace.0),
@@ -299,7 +299,8 @@ impl<O: Operator> Descriptor<O> {
         self.call_on(workspace, buffers, stream)
     }
 
-    /// The workspace cut to what is needed; nothing at all where nothing is.
+    /// The workspace, checked and cut to the size that the kernel needs; an empty one where the
+    /// kernel needs none.
     fn fit_workspace<'a>(&self, workspace: ViewMut<'a>, site: Site) -> Result<ViewMut<'a>> {
         let needed = self.workspace_size();
         if needed == 0 {

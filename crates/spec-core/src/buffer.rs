@@ -6,9 +6,9 @@ use crate::{Backend, Element, Error, ErrorKind, Memory, Result, Status, View, Vi
 
 /// Elements in a device's memory, owned.
 ///
-/// For callers who hold nothing there yet; who does passes a view of it
-/// instead. A reference converts into a [`View`], a mutable one into a
-/// [`ViewMut`].
+/// For callers who hold no memory on the device yet; callers who do can pass a view of their
+/// own memory instead. A reference to a buffer converts into a [`View`], a mutable reference
+/// into a [`ViewMut`].
 pub struct Buffer<T: Element> {
     memory: Box<dyn Memory>,
     len: usize,
@@ -16,7 +16,7 @@ pub struct Buffer<T: Element> {
 }
 
 impl<T: Element> Buffer<T> {
-    /// Allocates `len` elements on a device, their contents unspecified.
+    /// Allocates `len` elements on a device, with unspecified contents.
     ///
     /// # Errors
     /// Status 1 when there is not enough memory.
@@ -50,12 +50,12 @@ impl<T: Element> Buffer<T> {
         self.len == 0
     }
 
-    /// For reading, by an operator.
+    /// The elements as an argument that an operator reads.
     pub fn view(&self) -> View<'_> {
         self.memory.view(T::DTYPE, self.len)
     }
 
-    /// For writing, by an operator.
+    /// The elements as an argument that an operator writes.
     pub fn view_mut(&mut self) -> ViewMut<'_> {
         self.memory.view_mut(T::DTYPE, self.len)
     }
@@ -63,7 +63,7 @@ impl<T: Element> Buffer<T> {
     /// Copies `data` to the start of the buffer.
     ///
     /// # Errors
-    /// Status 11 if it is longer than the buffer, 1 when the device fails.
+    /// Status 11 if `data` is longer than the buffer, 1 when the device fails.
     pub fn write(&mut self, data: &[T]) -> Result<()> {
         if data.len() > self.len {
             return Err(Error::Argument {
@@ -77,8 +77,29 @@ impl<T: Element> Buffer<T> {
         self.memory.write(dtype::as_bytes(data))
     }
 
-    /// Waits for the queue of the handle that allocated the buffer and copies
-    /// everything to the host.
+    /// Copies `data` to the elements from `start` on. The other elements stay. The copy is ordered
+    /// after the work that was enqueued on the queue of the handle that allocated the buffer.
+    ///
+    /// # Errors
+    /// Status 11 where the buffer does not hold as many there, 1 when the device
+    /// fails.
+    pub fn write_at(&mut self, start: usize, data: &[T]) -> Result<()> {
+        self.check_range("write_at", start, data.len())?;
+        // Devices copy words: of a word that elements before `start` share, the first part is read
+        // and written again.
+        let (size, offset) = (size_of::<T>(), start * size_of::<T>());
+        let skip = offset % 4 / size;
+        if skip == 0 {
+            return self.memory.write_at(offset, dtype::as_bytes(data));
+        }
+        let mut whole = vec![T::default(); skip];
+        self.memory.read_at(offset - skip * size, dtype::as_bytes_mut(&mut whole))?;
+        whole.extend_from_slice(data);
+        self.memory.write_at(offset - skip * size, dtype::as_bytes(&whole))
+    }
+
+    /// Waits for the queue of the handle that allocated the buffer, and copies
+    /// all elements to the host.
     ///
     /// # Errors
     /// Status 1 when the device fails.
@@ -88,24 +109,15 @@ impl<T: Element> Buffer<T> {
         Ok(data)
     }
 
-    /// As [`to_vec`](Self::to_vec), for as many elements from `start` on as
-    /// `data` holds.
+    /// As [`to_vec`](Self::to_vec), but copies only `data.len()` elements, from element `start` on.
     ///
     /// # Errors
-    /// Status 11 where the buffer does not hold as many there, 1 when the device
-    /// fails.
+    /// Status 11 where the buffer has fewer than `data.len()` elements from `start` on, 1 when
+    /// the device fails.
     pub fn read(&self, start: usize, data: &mut [T]) -> Result<()> {
-        if start.checked_add(data.len()).is_none_or(|end| end > self.len) {
-            return Err(Error::Argument {
-                status: Status::BadTensorShape,
-                operator: "read",
-                argument: "data",
-                value: format!("{} elements from element {start} on", data.len()),
-                expected: format!("at most the {} of the buffer", self.len).into(),
-            });
-        }
-        // Devices copy words: what starts between two is read from the word's
-        // start on.
+        self.check_range("read", start, data.len())?;
+        // Devices copy from a multiple of 4 bytes on. If the first element does not start at one,
+        // the copy starts at the multiple of 4 before it.
         let (size, offset) = (size_of::<T>(), start * size_of::<T>());
         let skip = offset % 4 / size;
         if skip == 0 {
@@ -115,6 +127,20 @@ impl<T: Element> Buffer<T> {
         self.memory.read_at(offset - skip * size, dtype::as_bytes_mut(&mut whole))?;
         data.copy_from_slice(&whole[skip..]);
         Ok(())
+    }
+
+    /// Refuses elements that the buffer does not hold.
+    fn check_range(&self, operator: &'static str, start: usize, count: usize) -> Result<()> {
+        if start.checked_add(count).is_some_and(|end| end <= self.len) {
+            return Ok(());
+        }
+        Err(Error::Argument {
+            status: Status::BadTensorShape,
+            operator,
+            argument: "data",
+            value: format!("{count} elements from element {start} on"),
+            expected: format!("at most the {} of the buffer", self.len).into(),
+        })
     }
 }
 

@@ -17,14 +17,14 @@ pub struct Matrix {
     pub dtype: DType,
     /// The number of rows.
     pub rows: usize,
-    /// The elements of a row.
+    /// The number of elements in a row.
     pub cols: usize,
-    /// Elements from the start of one row to the start of the next; 0 where
-    /// there is no next row.
+    /// Elements from the start of a row to the start of the next row; 0 for a matrix without
+    /// elements or with a single row.
     pub row_stride: usize,
 }
 
-/// A validated packed vector.
+/// A validated vector with stride 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Vector {
     /// The element type.
@@ -33,17 +33,16 @@ pub struct Vector {
     pub len: usize,
 }
 
-/// Where a call is going to run, which is where its memory must be.
+/// The device and queue on which a call will run. The memory of the call must belong to them.
 #[derive(Clone, Copy, Debug)]
 pub struct Site {
     /// The device.
     pub device: Device,
-    /// The queue, unless the caller of a foreign one orders what memory is used
-    /// where.
+    /// The queue; `None` for a call on a foreign stream, where the caller orders all use of memory.
     pub queue: Option<QueueId>,
 }
 
-/// Checks the arguments of one operator and words what is wrong with them.
+/// Checks the arguments of one operator and makes the errors about them.
 #[derive(Clone, Copy)]
 pub(crate) struct Checker {
     operator: &'static str,
@@ -74,7 +73,7 @@ impl Checker {
         }
     }
 
-    /// A parameter that must hold some condition.
+    /// An error about a parameter unless its condition `holds`.
     pub(crate) fn param(
         &self,
         holds: bool,
@@ -85,7 +84,7 @@ impl Checker {
         if holds { Ok(()) } else { Err(self.error(Status::BadParam, argument, value, expected)) }
     }
 
-    /// An argument that must be there because of another.
+    /// An optional argument that another argument or an option makes necessary.
     pub(crate) fn required<'t, T>(
         &self,
         argument: &'static str,
@@ -103,7 +102,7 @@ impl Checker {
         Err(self.error(Status::BadTensorDtype, argument.name, desc.dtype(), expected))
     }
 
-    /// An argument whose type must be that of another.
+    /// Checks that an argument has the dtype of `other`.
     pub(crate) fn same_dtype(
         &self,
         argument: &Argument,
@@ -118,7 +117,7 @@ impl Checker {
         Err(self.error(Status::BadTensorDtype, argument.name, desc.dtype(), expected))
     }
 
-    /// Any matrix.
+    /// A matrix of any shape.
     pub(crate) fn matrix(&self, argument: &Argument, desc: &TensorDesc) -> Result<Matrix> {
         self.dtype(argument, desc)?;
         let &[rows, cols] = desc.shape() else {
@@ -140,7 +139,7 @@ impl Checker {
         self.matrix(argument, desc)
     }
 
-    /// Any packed vector.
+    /// A packed vector of any length.
     pub(crate) fn vector(&self, argument: &Argument, desc: &TensorDesc) -> Result<Vector> {
         self.dtype(argument, desc)?;
         let &[len] = desc.shape() else {
@@ -167,8 +166,8 @@ impl Checker {
         self.vector(argument, desc)
     }
 
-    /// A packed vector with an element for each of `batch` requests: `[batch]`, or
-    /// the column `[batch, 1]` that some engines keep it as.
+    /// A vector with an element for each of `batch` requests: `[batch]`, packed, or
+    /// `[batch, 1]`, as some engines store it.
     pub(crate) fn per_request(
         &self,
         argument: &Argument,
@@ -183,7 +182,8 @@ impl Checker {
         self.vector(argument, &TensorDesc::with_strides(desc.dtype(), [batch], [stride]))
     }
 
-    /// A matrix of so many rows, or a packed vector of as many elements: one column.
+    /// A matrix of `rows` rows, or a packed vector of `rows` elements, which counts as a matrix
+    /// of one column.
     pub(crate) fn matrix_or_column(
         &self,
         argument: &Argument,
@@ -258,7 +258,8 @@ impl Checker {
         Err(self.error(Status::BadTensorShape, argument.name, value, "a size that memory can hold"))
     }
 
-    /// Whether memory is where a call on `site` can use it.
+    /// Checks that memory is where a call on `site` can use it: on its device, and in its queue
+    /// or in none.
     pub(crate) fn place(&self, argument: &'static str, at: &Location, site: Site) -> Result<()> {
         let device = site.device;
         if at.device != device {
@@ -284,7 +285,7 @@ impl Checker {
         }
     }
 
-    /// A buffer against its descriptor.
+    /// Checks a buffer against its descriptor.
     pub(crate) fn buffer(
         &self,
         argument: &'static str,
@@ -323,8 +324,8 @@ impl Checker {
     }
 }
 
-/// An argument's descriptor, required or optional, against its buffer, which is
-/// cut to what the descriptor spans.
+/// Checks the buffer of a required or optional argument against the argument's descriptor, and
+/// cuts the buffer to the elements that the descriptor spans.
 pub(crate) trait Described<V> {
     fn fit(&self, view: &mut V, name: &'static str, checker: &Checker, on: Site) -> Result<()>;
 }
@@ -360,7 +361,7 @@ impl<V: Locate> Described<Option<V>> for Option<TensorDesc> {
     }
 }
 
-/// An argument's descriptor, required or optional, at an address.
+/// Makes the view of a required or optional argument from its descriptor and its address.
 pub(crate) trait Placed<A, V> {
     /// # Safety
     /// As for [`View::from_address`] and [`ViewMut::from_address`].
@@ -369,14 +370,14 @@ pub(crate) trait Placed<A, V> {
 
 impl<'a> Placed<Address, View<'a>> for TensorDesc {
     unsafe fn at(&self, address: Address, device: Device) -> View<'a> {
-        // SAFETY: the caller's.
+        // SAFETY: the caller of `at` vouches for the address, as this trait asks.
         unsafe { View::from_address(self.dtype(), self.span(), device, address.0) }
     }
 }
 
 impl<'a> Placed<Address, ViewMut<'a>> for TensorDesc {
     unsafe fn at(&self, address: Address, device: Device) -> ViewMut<'a> {
-        // SAFETY: the caller's.
+        // SAFETY: the caller of `at` vouches for the address, as this trait asks.
         unsafe { ViewMut::from_address(self.dtype(), self.span(), device, address.0) }
     }
 }
@@ -386,10 +387,10 @@ where
     TensorDesc: Placed<Address, V>,
 {
     unsafe fn at(&self, address: Option<Address>, device: Device) -> Option<V> {
-        // What is described but has no address, or the other way round, is for
-        // `fit` to refuse: nothing is read here.
+        // `fit` refuses an argument that has a descriptor but no address, or an address but no
+        // descriptor. An address without descriptor becomes a view of 0 elements.
         let nothing = TensorDesc::new(DType::U8, [0]);
-        // SAFETY: the caller's.
+        // SAFETY: the caller of `at` vouches for the address, as this trait asks.
         address.map(|address| unsafe { self.as_ref().unwrap_or(&nothing).at(address, device) })
     }
 }

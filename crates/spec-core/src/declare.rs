@@ -1,7 +1,6 @@
 //! How an operator is declared: once, in its own file.
 //!
-//! `operator!` takes an operator's name, its options and its arguments, and
-//! makes of them
+//! From an operator's name, its options and its arguments, `operator!` makes
 //!
 //! * the parameter struct, with a constructor for the required options and a setter for each
 //!   other one;
@@ -10,8 +9,8 @@
 //!   optional one;
 //! * the [`Signature`](crate::Signature), from which programs read options and arguments.
 //!
-//! A caller that was written before an optional part existed compiles unchanged after it was
-//! added: the structs are `#[non_exhaustive]`, so that nobody lists all of their fields.
+//! When an operator gets a further optional option or argument, existing callers compile
+//! unchanged: the structs are `#[non_exhaustive]`, so no caller lists all of their fields.
 
 /// Declares the values that an option can have: an enum, its names in text, and its
 /// description ([`Setting`](crate::options::Setting)).
@@ -33,7 +32,7 @@ macro_rules! choice {
         }
 
         impl $choice {
-            /// The value's name in text.
+            /// The name of the value as options are written in text.
             pub const fn name(self) -> &'static str {
                 match self {
                     $( $choice::$value => $text, )+
@@ -68,7 +67,8 @@ macro_rules! choice {
     };
 }
 
-/// An argument's type: optional or not, read or written.
+/// The type of an argument's field: `$read` or `$written` by its role, in an `Option` if the
+/// argument is optional.
 macro_rules! argument_type {
     ($read:ty, $written:ty, in) => { $read };
     ($read:ty, $written:ty, in $optional:ident) => { Option<$read> };
@@ -76,7 +76,7 @@ macro_rules! argument_type {
     ($read:ty, $written:ty, $role:ident $optional:ident) => { Option<$written> };
 }
 
-/// The [`Role`](crate::Role) of a word.
+/// The [`Role`](crate::Role) that a role word of `operator!` stands for.
 macro_rules! argument_role {
     (in) => {
         $crate::arguments::Role::Input
@@ -89,7 +89,7 @@ macro_rules! argument_role {
     };
 }
 
-/// Whether there is a word.
+/// Whether the macro was given a word: true for an optional argument, whose name is given.
 macro_rules! is_there {
     () => {
         false
@@ -99,7 +99,7 @@ macro_rules! is_there {
     };
 }
 
-/// An argument from a [`Source`](crate::Source).
+/// Takes an argument from a [`Source`](crate::Source).
 macro_rules! argument_from {
     ($source:ident, $operator:expr, $argument:expr, in) => {
         $source.input($argument).ok_or_else(|| $crate::arguments::missing($operator, $argument))?
@@ -128,7 +128,7 @@ macro_rules! option_default {
     };
 }
 
-/// The value of an option that a source was asked for.
+/// The value that a source gave for an option, or else the option's default.
 macro_rules! option_or_default {
     ($operator:ident, $option:expr, $given:expr) => {
         $crate::options::required::<$operator, _>($option, $given)?
@@ -138,7 +138,7 @@ macro_rules! option_or_default {
     };
 }
 
-/// An option's default as a variable, where it has one.
+/// Defines a variable that holds an option's default, if the option has one.
 macro_rules! option_let {
     (: $type:ty =) => {};
     ($option:ident : $type:ty = $default:expr) => {
@@ -146,7 +146,7 @@ macro_rules! option_let {
     };
 }
 
-/// The constructor of an operator's arguments from those that are required.
+/// The constructor of an operator's arguments, which takes the required ones.
 macro_rules! arguments_constructor {
     (position $( $($required:ident)? / $($optional:ident)? : $role:tt ),+) => {
         impl<I, O> Arguments<I, O> {
@@ -162,8 +162,8 @@ macro_rules! arguments_constructor {
         }
     };
     (name $( $($required:ident)? / $($optional:ident)? : $role:tt ),+) => {
-        /// The required arguments, by name: two of them could change places unnoticed if they
-        /// were told apart by their order alone.
+        /// The required arguments, by name: with a constructor that takes them by position, two of
+        /// them could be swapped by mistake without an error.
         #[allow(missing_debug_implementations, reason = "it becomes `Arguments` at once")]
         pub struct Required<I, O> {
             $( $(
@@ -183,14 +183,14 @@ macro_rules! arguments_constructor {
     };
 }
 
-/// Declares an operator once: see the module.
+/// Declares an operator once; the module's documentation says what that gives.
 ///
 /// An option is `required name: type`, `optional name: type = default`, or
 /// `optional name: type as other`, whose default is the value of the option `other`, declared
 /// before it. An argument is `required name: role [dtypes] "[shape]"` or `optional ..`, where
 /// the role is `in`, `out` or `inout`. `arguments by position` makes a constructor that takes
-/// the required arguments in their order; `by name` one that takes them in a struct, for
-/// operators of which two required arguments could change places unnoticed.
+/// the required arguments in their order. `by name` makes one that takes them in a struct, for
+/// operators where two required arguments could be swapped by mistake without an error.
 macro_rules! operator {
     (
         $(#[doc = $doc:literal])*
@@ -225,7 +225,7 @@ macro_rules! operator {
         }
 
         impl $operator {
-            /// The operator with its required options, and the defaults of all others.
+            /// The operator with these required options, and the defaults of all others.
             #[allow(clippy::new_without_default, reason = "operators with required options have no default")]
             pub const fn new($( $( $required_option: $type, )? )*) -> Self {
                 $( $crate::declare::option_let! {
@@ -309,7 +309,7 @@ macro_rules! operator {
             }
         }
 
-        // By hand: `derive` takes no types that macros make.
+        // Written by hand: `derive` accepts no field whose type is a macro call.
         impl<I: Clone, O: Clone> Clone for Arguments<I, O> {
             fn clone(&self) -> Self {
                 Arguments { $(

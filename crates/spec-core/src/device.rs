@@ -1,4 +1,4 @@
-//! Which device, and what is known of it.
+//! Names, queues and facts of devices.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,8 +8,8 @@ use crate::{Error, Result};
 
 /// Names a device: a backend and an index in it, written `cuda:0`.
 ///
-/// The set of backends is open: a backend crate brings its own name, nothing
-/// here lists them.
+/// The set of backends is open: a backend crate brings its own name, and this crate has no
+/// list of backends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Device {
     backend: &'static str,
@@ -17,7 +17,7 @@ pub struct Device {
 }
 
 impl Device {
-    /// The CPU, of which there is one.
+    /// The CPU, which is the only device of its backend.
     pub const CPU: Device = Device::new("cpu", 0);
 
     /// Device `index` of `backend`.
@@ -46,28 +46,28 @@ impl fmt::Display for Device {
     }
 }
 
-/// The identity of a queue: what orders the work that is enqueued on it, and the
-/// memory that belongs to it.
+/// The identity of a queue. Work that is enqueued on a queue runs in order, and so all uses of
+/// memory that belongs to the queue are ordered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct QueueId(u64);
 
 impl QueueId {
-    /// The host's: work is done when a call returns.
+    /// The queue of the host, where work is done when a call returns.
     pub const HOST: QueueId = QueueId(0);
 
-    /// One that nobody else has.
+    /// An identity that no other queue has.
     pub fn unique() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(1);
         QueueId(NEXT.fetch_add(1, Ordering::Relaxed))
     }
 }
 
-/// A device as a person asks for it, before anyone looked whether it is there.
+/// A device as a person names it; the device need not exist.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct DeviceName {
     /// The backend's name in lower case, or `auto`.
     pub backend: String,
-    /// The index, where one was written.
+    /// The index, if the name has one.
     pub index: Option<usize>,
 }
 
@@ -100,17 +100,18 @@ impl FromStr for DeviceName {
     }
 }
 
-/// What a backend knows of a device, for people to read.
+/// Facts about a device, for people to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceInfo {
     /// Which device.
     pub device: Device,
-    /// The vendor's name of it: "NVIDIA H100 80GB HBM3".
+    /// The vendor's name of the device: "NVIDIA H100 80GB HBM3".
     pub name: String,
-    /// Whether it is a software renderer: a GPU's interface on a CPU. `auto` never takes
-    /// one; who names one should be shown the [`warning`](Self::warning).
+    /// Whether the device is a software renderer: a GPU's interface on a CPU. `auto` never
+    /// takes a software renderer; a person who names one should be shown the
+    /// [`warning`](Self::warning).
     pub software: bool,
-    /// Memory in bytes, where it is known.
+    /// The device's memory in bytes, where it is known.
     pub memory: Option<u64>,
     /// Further facts in display order: driver, architecture, limits.
     pub facts: Vec<(&'static str, String)>,

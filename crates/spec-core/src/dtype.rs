@@ -71,8 +71,9 @@ mod sealed {
 /// A Rust type that is the element of some [`DType`].
 ///
 /// Sealed: every implementor is plain data for which any bit pattern is valid.
-/// ([`DType::Bool`] has none for that reason: `View::from(&[bool])` reads them,
-/// and bytes of any source come through `View::from_bytes`.)
+/// ([`DType::Bool`] therefore has no element type, since a Rust `bool` is only 0 or 1:
+/// `View::from(&[bool])` views truth values, and `View::from_bytes` views bytes that may hold
+/// any value.)
 pub trait Element: sealed::Sealed + Copy + Default + Send + Sync + 'static {
     /// The matching dtype.
     const DTYPE: DType;
@@ -94,14 +95,14 @@ element! {
 
 /// The bytes of a slice of elements.
 pub fn as_bytes<T: Element>(slice: &[T]) -> &[u8] {
-    // SAFETY: an `Element` is plain data without padding; the length in bytes
-    // is that of the very same slice, and `u8` has no alignment to meet.
+    // SAFETY: an `Element` is plain data without padding (the trait is sealed, and so are the
+    // types above); the length in bytes is that of the same slice, and `u8` needs no alignment.
     unsafe { std::slice::from_raw_parts(slice.as_ptr().cast(), size_of_val(slice)) }
 }
 
-/// The bytes of truth values: 0 and 1, as [`DType::Bool`] has them.
+/// The bytes of truth values, 0 or 1 each.
 pub fn bool_bytes(slice: &[bool]) -> &[u8] {
-    // SAFETY: a `bool` is one initialised byte, and `u8` has no alignment to meet.
+    // SAFETY: a `bool` is one initialised byte, and `u8` needs no alignment.
     unsafe { std::slice::from_raw_parts(slice.as_ptr().cast(), slice.len()) }
 }
 
@@ -111,7 +112,8 @@ pub fn as_bytes_mut<T: Element>(slice: &mut [T]) -> &mut [u8] {
     unsafe { std::slice::from_raw_parts_mut(slice.as_mut_ptr().cast(), size_of_val(slice)) }
 }
 
-/// Bytes seen as elements, or `None` where alignment or size does not allow it.
+/// Bytes as a slice of elements; `None` if the address is not aligned for `T` or the length is
+/// not a multiple of its size.
 pub fn from_bytes<T: Element>(bytes: &[u8]) -> Option<&[T]> {
     if bytes.is_empty() {
         return Some(&[]);
@@ -123,7 +125,7 @@ pub fn from_bytes<T: Element>(bytes: &[u8]) -> Option<&[T]> {
     })
 }
 
-/// Mutable bytes seen as elements, or `None` as in [`from_bytes`].
+/// Mutable bytes as a slice of elements; `None` as in [`from_bytes`].
 pub fn from_bytes_mut<T: Element>(bytes: &mut [u8]) -> Option<&mut [T]> {
     if bytes.is_empty() {
         return Some(&mut []);

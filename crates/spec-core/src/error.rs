@@ -7,18 +7,17 @@ use crate::Device;
 
 /// InfiniOp's status codes, with InfiniOp's numbers.
 ///
-/// Everything that can go wrong maps to one of these, so that a C or Python
-/// caller sees what it already knows how to handle; [`Error`] says the same in
-/// words.
+/// Every error has one of these codes, so a C or Python caller that can handle InfiniOp's codes
+/// can handle this library's errors. [`Error`] says the same in words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 #[non_exhaustive]
 pub enum Status {
-    /// The call did what it says.
+    /// The call did what it was asked to do.
     Success = 0,
-    /// Something failed underneath: a driver, a lost device, out of memory.
+    /// The driver or the device failed: a lost device, or not enough memory.
     InternalError = 1,
-    /// The operator or option exists but this backend does not have it.
+    /// The operator or option exists, but this backend lacks it.
     NotImplemented = 2,
     /// A parameter is out of its range.
     BadParam = 3,
@@ -30,13 +29,13 @@ pub enum Status {
     DeviceNotFound = 6,
     /// The device is there but has not been opened.
     DeviceNotInitialized = 7,
-    /// The device is older than what the kernels need.
+    /// The device's architecture is older than the kernels need.
     DeviceArchitectureNotSupported = 8,
-    /// A tensor's element type is not one the operator takes.
+    /// A tensor's element type is not among those that the operator takes.
     BadTensorDtype = 10,
-    /// A tensor's shape, or a buffer's size, does not fit.
+    /// A tensor's shape is not what the operator expects, or a buffer is too small.
     BadTensorShape = 11,
-    /// A tensor's strides are not ones the operator takes.
+    /// A tensor's strides are not among those that the operator takes.
     BadTensorStrides = 12,
     /// The workspace is smaller than the descriptor asked for.
     InsufficientWorkspace = 13,
@@ -70,8 +69,8 @@ impl fmt::Display for Status {
     }
 }
 
-/// What a program can do about an error, where the status alone does not say:
-/// InfiniOp has one number for all that fails underneath.
+/// The kind of an error, which says what a program can do about it. The status alone does not
+/// say this: InfiniOp has one number for every failure of a driver or device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -81,29 +80,29 @@ pub enum ErrorKind {
     Unavailable,
     /// There is not enough memory: free some, or ask for less.
     OutOfMemory,
-    /// The device is gone, and with it all that it held: open it again.
+    /// The device is gone, together with the contents of its memory: open it again.
     DeviceLost,
-    /// The driver or a library underneath failed in another way.
+    /// The driver or a library below this one failed in another way.
     Failed,
 }
 
-/// What went wrong: a [`Status`] and an [`ErrorKind`] for programs, a sentence
-/// for people, which is also what `{:?}` shows.
+/// An error: a [`Status`] and an [`ErrorKind`] for programs, and a sentence
+/// for people, which `{}` and `{:?}` show.
 #[derive(Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// An argument of an operator is not what the contract asks for.
+    /// An argument of an operator does not meet the contract.
     #[error("{operator}: `{argument}` is {value}, expected {expected}: {status}")]
     Argument {
         /// The status this maps to.
         status: Status,
-        /// The operator that refused.
+        /// The operator that refused the argument.
         operator: &'static str,
         /// The argument or parameter, by its name in the contract.
         argument: &'static str,
-        /// What was given.
+        /// The value that was given.
         value: String,
-        /// What would have been accepted.
+        /// The values that would have been accepted.
         expected: Cow<'static, str>,
     },
     /// A device is absent, too old, or failed.
@@ -111,14 +110,14 @@ pub enum Error {
     Device {
         /// The status this maps to.
         status: Status,
-        /// What a program can do about it.
+        /// The kind of the failure.
         kind: ErrorKind,
-        /// The device, as one writes it: `cuda:0`.
+        /// The device, which prints as `cuda:0`.
         device: Device,
         /// What happened, in words.
         message: Cow<'static, str>,
     },
-    /// A text that should name a device does not.
+    /// A text that should name a device is not a device's name.
     #[error("`{text}` is no device, expected {expected}: {}", Status::BadParam)]
     DeviceName {
         /// The text as given.
@@ -132,7 +131,7 @@ pub enum Error {
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error about one device. Its kind follows from the status.
+    /// An error about one device. The kind follows from the status.
     pub fn device(device: Device, status: Status, message: impl Into<Cow<'static, str>>) -> Self {
         let kind = match status {
             Status::NotImplemented
@@ -145,12 +144,12 @@ impl Error {
         Error::Device { status, kind, device, message: message.into() }
     }
 
-    /// A device that failed, with the kind of its failure: status 1.
+    /// The error for a device that failed: status 1, with the kind of the failure.
     pub fn failure(device: Device, kind: ErrorKind, message: impl Into<Cow<'static, str>>) -> Self {
         Error::Device { status: Status::InternalError, kind, device, message: message.into() }
     }
 
-    /// A backend that does not have an operator, or an option of it: status 2.
+    /// The error for an operator or an option that a backend lacks: status 2.
     pub fn not_implemented(device: Device, what: impl fmt::Display) -> Self {
         let message = format!("{what} is not implemented on this backend");
         Error::device(device, Status::NotImplemented, message)
@@ -164,7 +163,7 @@ impl Error {
         }
     }
 
-    /// What a program can do about this error.
+    /// The kind of this error, which says what a program can do about it.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Error::Device { kind, .. } => *kind,
@@ -173,7 +172,7 @@ impl Error {
     }
 }
 
-/// The words, so that `fn main() -> spec::Result<()>` prints them.
+/// Shows the sentence, because `fn main() -> spec::Result<()>` prints an error with `{:?}`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

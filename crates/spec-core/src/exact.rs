@@ -1,15 +1,15 @@
-//! Arithmetic that every backend must do alike, to the bit.
+//! Arithmetic that gives the same bits on every backend.
 //!
-//! An expert or a token is an integer, and integers must agree between a CPU,
-//! a GPU and a shader compiler that may fuse, reorder and approximate. So what
-//! decides one is defined here by operations that any of them can do exactly:
-//! integer arithmetic, and single `f32` additions, subtractions and
-//! multiplications, each rounded to nearest even, never fused, never with a
+//! An expert or a token is an integer, and the integers of a CPU, a GPU and a shader must
+//! agree, although their compilers may fuse, reorder and approximate floating-point operations.
+//! So every computation that decides such an integer is defined here by operations that all
+//! devices do exactly: integer arithmetic, and single `f32` additions, subtractions and
+//! multiplications, each rounded to nearest even, never fused, and never with a
 //! subnormal result that matters. A port replays the same operations in the
-//! same order; where its language may contract `a * b + c`, it must prevent
-//! that.
+//! same order; where its language may contract `a * b + c`, the port must prevent
+//! the contraction.
 
-/// Arguments of [`exp`] below this give 0: the result would be subnormal.
+/// [`exp`] returns 0 for arguments below this one, because the exact result would be subnormal.
 pub const EXP_MIN: f32 = -87.0;
 
 const LOG2_E: f32 = std::f32::consts::LOG2_E;
@@ -23,11 +23,11 @@ const LN2_LOW: f32 = -2.121_944_4e-4;
 /// e^t for t <= 0 with a relative error below 2.6e-7; 0 below [`EXP_MIN`] and
 /// for NaN.
 ///
-/// Not monotone: of the 1.1 * 10^9 f32 in `EXP_MIN..=0`, 2983 have a value one ulp
-/// below that of the f32 before them. Order by [`sort_key`] of the argument, never
-/// by this. It stays as it is because sampled tokens and routed experts were published
-/// by these very bits, and a monotone one (its last product and sum in more than f32)
-/// would cost every backend several operations an element.
+/// `exp` is not monotone: of the 1.1 * 10^9 f32 in `EXP_MIN..=0`, 2983 have a value one ulp
+/// below that of the f32 before them. Order tokens and experts by [`sort_key`] of the argument,
+/// never by `exp`. A monotone version would need more than f32 for its last product and sum,
+/// several operations more for each element on every backend, and would change the tokens and
+/// experts that were published with this version.
 #[inline(always)]
 pub fn exp(t: f32) -> f32 {
     let (rest, exponent) = reduce(if t > EXP_MIN { t } else { EXP_MIN });
@@ -35,8 +35,8 @@ pub fn exp(t: f32) -> f32 {
     if t >= EXP_MIN { scaled } else { 0.0 }
 }
 
-/// The first half of [`exp`]: t is n ln 2 and a rest. Gives the rest, and n where a float
-/// has its exponent.
+/// The first half of [`exp`]: writes t as n ln 2 + rest. Returns the rest, and n shifted to
+/// the exponent bits of a float.
 #[inline(always)]
 fn reduce(t: f32) -> (f32, u32) {
     let shifted = t * LOG2_E + ROUND;
@@ -46,7 +46,8 @@ fn reduce(t: f32) -> (f32, u32) {
     (rest, shifted.to_bits() << 23)
 }
 
-/// The second half, times a power of two: the same bits but for the exponent.
+/// The second half of [`exp`]: e^rest, with `exponent` added to its exponent bits, times
+/// `unit`, a power of two. `unit` changes the exponent of the result and no other bit.
 #[inline(always)]
 fn expand(rest: f32, exponent: u32, unit: f32) -> f32 {
     let p = unit * (1.0 / 720.0);
@@ -59,7 +60,7 @@ fn expand(rest: f32, exponent: u32, unit: f32) -> f32 {
     f32::from_bits(p.to_bits().wrapping_add(exponent))
 }
 
-/// 1 / d for 1 <= d <= 2 by three Newton steps, without a division.
+/// 1 / d for 1 <= d <= 2, by three Newton steps instead of a division.
 #[inline(always)]
 pub const fn reciprocal(d: f32) -> f32 {
     let m = d * 0.5;
@@ -70,14 +71,14 @@ pub const fn reciprocal(d: f32) -> f32 {
     y * 0.5
 }
 
-/// The logistic function, with a relative error below 4e-7: 0 for NaN and below
-/// [`EXP_MIN`].
+/// The logistic function 1 / (1 + e^-x), with a relative error below 4e-7; 0 for NaN and for
+/// x below [`EXP_MIN`].
 ///
-/// Not monotone: 1.5 % of the f32 above `EXP_MIN` have a value below that of some
-/// smaller one, by up to 5 ulps where they are negative (a product of two rounded
-/// factors) and 2 where they are positive, so that of two logits this near the lower
-/// can be preferred. It stays as it is for the reasons given at [`exp`]; a router that
-/// must follow the logits chooses by them
+/// The function is not monotone: 1.5 % of the f32 above `EXP_MIN` have a value below that of
+/// some smaller f32, by up to 5 ulps for negative x (a product of two rounded
+/// factors) and up to 2 for positive x. So of two logits that are this close, a router can
+/// prefer the lower. A monotone version has the costs given at [`exp`]. A router that
+/// must follow the order of the logits chooses experts by logit
 /// ([`Select::Logit`](crate::ops::topk_router::Select::Logit)).
 #[inline(always)]
 pub fn sigmoid(x: f32) -> f32 {
@@ -107,47 +108,48 @@ pub(crate) const fn ln_1p(e: f32) -> f32 {
     p * e
 }
 
-/// The square root of ln(1 + e^x), with a relative error below 2.6e-7: of
-/// the largest finite f32 for anything above it, 0 for NaN and below [`EXP_MIN`].
+/// The square root of ln(1 + e^x), with a relative error below 2.6e-7; 0 for NaN and for x below
+/// [`EXP_MIN`]. Positive infinity has the value of the largest finite f32.
 ///
-/// The root is the correctly rounded one that IEEE 754 has, a single operation on CPUs
-/// and in CUDA; where a language promises less, a port finds it by integers.
+/// The square root is the correctly rounded one of IEEE 754, which is a single operation on CPUs
+/// and in CUDA. Where a language promises less accuracy, a port computes it with integers.
 ///
-/// Not monotone: 0.9 % of the f32 in `EXP_MIN..0` and 4 % of those in `0..32` have a
-/// value below that of some smaller one, by 2 ulps at most, which is what [`exp`] and the
-/// roundings of the polynomial leave; from 32 on it is the root of x alone and monotone.
-/// Rounding the logarithm to fewer bits would hide most of that, and would cost every
-/// backend operations and the scores their accuracy; a router that must follow the logits
-/// chooses by them.
+/// The function is not monotone: 0.9 % of the f32 in `EXP_MIN..0` and 4 % of those in `0..32`
+/// have a value below that of some smaller f32, by at most 2 ulps. The causes are [`exp`] and
+/// the roundings of the polynomial. From 32 on, the value is the square root of x, which is
+/// monotone. Rounding the logarithm to fewer bits would hide most of these cases, but would
+/// cost every backend further operations and make the scores less accurate. A router that must
+/// follow the order of the logits chooses experts by logit
+/// ([`Select::Logit`](crate::ops::topk_router::Select::Logit)).
 #[inline(always)]
 pub fn sqrt_softplus(x: f32) -> f32 {
     let x = if x > f32::MAX { f32::MAX } else { x };
     let positive = if x > 0.0 { x } else { 0.0 };
-    // NaN gives e = 0 and so 0.
+    // For NaN, `positive` and `exp` are both 0, and so is the result.
     (positive + ln_1p(exp(-x.abs()))).sqrt()
 }
 
-/// Softmax of one row, given piecewise so that each backend can spread it over
-/// its threads: the weights add up as integers, so their order is free.
+/// The steps of a row's softmax, each a function of its own, so that every backend can spread
+/// them over its threads. Weights are summed as integers, so the order of summation is free.
 pub mod softmax {
     use super::{exp, reciprocal};
 
-    /// e^(x - max): 1 at the maximum, 0 for NaN, and 0 everywhere in a row whose
-    /// maximum is negative infinity.
+    /// The weight e^(x - max) of an element: 1 at the maximum, 0 for NaN, and 0 for every element
+    /// of a row whose maximum is negative infinity.
     #[inline(always)]
     pub fn weight(x: f32, max: f32) -> f32 {
-        // exp takes infinity - infinity, a NaN, to 0.
+        // In a row of negative infinities, x - max is NaN, for which `exp` returns 0.
         if x == max && max > f32::NEG_INFINITY { 1.0 } else { exp(x - max) }
     }
 
-    /// A weight as an integer, in units of 2^-31.
+    /// A weight as an integer in units of 2^-31, rounded down.
     #[inline(always)]
     pub fn fixed(weight: f32) -> u32 {
         (weight * 2_147_483_648.0) as u32
     }
 
-    /// The factor that turns weights into scores, from the sum of [`fixed`];
-    /// 0 for an empty sum. The factor is scaled by 2^24, as [`score`] expects.
+    /// The factor that turns weights into scores, scaled by 2^24 as [`score`] expects. `sum` is the
+    /// sum of [`fixed`] over the row; the factor of a sum of 0 is 0.
     #[inline(always)]
     pub fn factor(sum: u64) -> f32 {
         factor_of(sum, 31)
@@ -167,7 +169,8 @@ pub mod softmax {
         reciprocal(mantissa) * scale
     }
 
-    /// The score of an expert; what would be subnormal is 0.
+    /// The score of an element: its weight times the row's [`factor`]; 0 where the score would be
+    /// subnormal.
     #[inline(always)]
     pub fn score(weight: f32, factor: f32) -> f32 {
         const SMALLEST: f32 = f32::MIN_POSITIVE * 16_777_216.0;
@@ -176,71 +179,72 @@ pub mod softmax {
     }
 }
 
-/// Softmax at a temperature, given piecewise as [`softmax`] is, with weights that
-/// are as fine as a sampler's draws: [`fixed_probability`] makes integers of them.
+/// The steps of a softmax at a temperature, each a function of its own as in [`softmax`].
+/// [`fixed_probability`] turns these weights into integers in units of 2^-40.
 pub mod sampling {
     use super::{exp, expand, reciprocal, reduce, softmax};
 
-    /// What [`exp`] makes of this is less than a unit of [`fixed_probability`].
+    /// An argument for which [`exp`] is less than one unit of [`fixed_probability`].
     ///
     /// [`fixed_probability`]: super::fixed_probability
     const NO_UNIT: f32 = -29.0;
 
-    /// 1 / temperature, for a temperature above 0, cut to 2^-100 .. 2^100.
+    /// 1 / temperature, for a temperature above 0, which is first cut to 2^-100 .. 2^100.
     #[inline(always)]
     pub fn inverse(temperature: f32) -> f32 {
-        const LEAST: f32 = f32::from_bits((127 - 100) << 23);
-        const MOST: f32 = f32::from_bits((127 + 100) << 23);
-        // Cut like this, the temperature is no NaN either.
-        let least = if temperature > LEAST { temperature } else { LEAST };
-        let bits = if least < MOST { least } else { MOST }.to_bits();
+        const MIN: f32 = f32::from_bits((127 - 100) << 23);
+        const MAX: f32 = f32::from_bits((127 + 100) << 23);
+        // NaN is not above MIN, so a temperature of NaN becomes MIN.
+        let raised = if temperature > MIN { temperature } else { MIN };
+        let bits = if raised < MAX { raised } else { MAX }.to_bits();
         let mantissa = f32::from_bits((bits & 0x007F_FFFF) | 0x3F80_0000);
         reciprocal(mantissa) * f32::from_bits((254 - (bits >> 23)) << 23)
     }
 
-    /// e^((x - max) * inverse): 1 at the maximum (infinite or not), 0 for NaN.
+    /// The weight e^((x - max) * inverse): 1 at the maximum (infinite or not), 0 for NaN.
     #[inline(always)]
     pub fn weight(x: f32, max: f32, inverse: f32) -> f32 {
         let below = (x - max) * inverse;
         if x == max { 1.0 } else { exp(below) }
     }
 
-    /// The first half of [`weight`] where x is at most max and that is finite, for loops
-    /// over many that take the halves one after the other.
+    /// The first half of [`weight`], for a finite `max` that x does not exceed. Loops that take
+    /// this half for many tokens and then [`units`] for all of them vectorise.
     #[inline(always)]
     pub fn reduced(x: f32, max: f32, inverse: f32) -> (f32, u32) {
         let below = (x - max) * inverse;
-        // No NaN, which is not above.
+        // NaN is not above NO_UNIT, so NaN becomes NO_UNIT.
         reduce(if below > NO_UNIT { below } else { NO_UNIT })
     }
 
-    /// The second half: the weight in units of 2^-40, exact but below one unit, where it
-    /// is something from 0 to 1. Cut to an integer it is
-    /// [`fixed_probability`](super::fixed_probability) of the weight.
+    /// The second half of [`weight`]: the weight in units of 2^-40. The value is exact, except
+    /// that weights below one unit may have any value from 0 up to 1. Rounded down to an integer,
+    /// it is [`fixed_probability`](super::fixed_probability) of the weight.
     #[inline(always)]
     pub fn units((rest, exponent): (f32, u32)) -> f32 {
         expand(rest, exponent, 1_099_511_627_776.0)
     }
 
-    /// How many times longer than the row's likeliest token a token takes in the race: the
-    /// reciprocal of [`weight`], by an exponential of its own. Of a token that weighs a unit of
-    /// [`fixed_probability`](super::fixed_probability) or more, the exponent is at most 28.
+    /// The factor by which a token takes longer in the race than the row's likeliest token would
+    /// with the same noise. This is the reciprocal of [`weight`], computed by a separate call of
+    /// [`exp`]. For a token whose weight is at least one unit of
+    /// [`fixed_probability`](super::fixed_probability), the argument of that call is at most 28.
     #[inline(always)]
     pub fn slowness(x: f32, max: f32, inverse: f32) -> f32 {
         if x == max { 1.0 } else { exp(-((x - max) * inverse)) }
     }
 
-    /// The factor from weights to shares of their sum, which
-    /// [`softmax::score`] takes: from the sum of their
-    /// [`fixed_probability`](super::fixed_probability), 0 for an empty sum.
+    /// The factor that turns weights into shares of their sum, as [`softmax::score`] expects.
+    /// `sum` is the sum of [`fixed_probability`](super::fixed_probability) over the weights; the
+    /// factor of a sum of 0 is 0.
     #[inline(always)]
     pub fn factor(sum: u64) -> f32 {
         softmax::factor_of(sum, 40)
     }
 }
 
-/// An unsigned integer that orders as the float does; -0 equals 0 and NaN
-/// equals negative infinity.
+/// An unsigned integer whose order is that of the floats. -0 has the key of 0, and NaN has
+/// the key of negative infinity.
 #[inline(always)]
 pub fn sort_key(value: f32) -> u32 {
     let value = if value.is_nan() { f32::NEG_INFINITY } else { value + 0.0 };
@@ -248,15 +252,15 @@ pub fn sort_key(value: f32) -> u32 {
     if bits >> 31 == 1 { !bits } else { bits | 0x8000_0000 }
 }
 
-/// The float that a [`sort_key`] is of; NaN for keys below negative infinity's.
+/// The float whose [`sort_key`] is `key`; NaN for a key below that of negative infinity.
 #[inline(always)]
 pub fn from_sort_key(key: u32) -> f32 {
     f32::from_bits(if key >> 31 == 1 { key & 0x7FFF_FFFF } else { !key })
 }
 
-/// Whether a draft token with probability `draft` survives a target
-/// probability `target` and a draw `u`: `u < min(1, target / draft)` without
-/// the division. Non-finite input rejects.
+/// Whether rejection sampling accepts a draft token: u < min(1, target / draft), computed
+/// without the division. `draft` and `target` are the token's probabilities under the draft and
+/// the target model, and `u` is a uniform draw. A value that is not finite rejects the token.
 #[inline(always)]
 pub fn accepts(target: f32, draft: f32, u: f32) -> bool {
     let floor = if draft > 1e-10 { draft } else { 1e-10 };
@@ -264,30 +268,31 @@ pub fn accepts(target: f32, draft: f32, u: f32) -> bool {
     finite && (target >= floor || u * floor < target)
 }
 
-/// A residual probability as an integer in units of 2^-40, saturating at 1;
-/// 0 for NaN and negatives.
+/// A probability as an integer in units of 2^-40, rounded down. Values above 1 count as 1, NaN
+/// and negative values as 0.
 #[inline(always)]
 pub fn fixed_probability(residual: f32) -> u64 {
-    // The cast takes NaN and negatives to 0.
+    // The cast turns NaN and negative values into 0.
     if residual >= 1.0 { 1 << 40 } else { (residual * 1_099_511_627_776.0) as u64 }
 }
 
-/// Vocabularies above this could overflow a sum of [`fixed_probability`].
+/// The largest vocabulary for which a sum of [`fixed_probability`] cannot overflow.
 pub const MAX_SAMPLED_VOCAB: usize = (1 << 24) - 1;
 
 /// An exponential variate of rate 1 from the odd number n below 2^`bits`: -ln(1 - n / 2^`bits`),
-/// with a relative error below 5e-7 (4.0e-7 was the largest of 64 million).
+/// with a relative error below 5e-7 (4.0e-7 was the largest error of 64 million variates).
 ///
-/// The race between tokens ([`crate::race`]) runs on these. A variate near 0 decides most races,
-/// so that the smallest ones are as exact as the others: n / 2^`bits` is never rounded to a
-/// multiple of anything.
+/// The race between tokens ([`crate::race`]) uses these variates as noise. Most races are won
+/// with noise near 0, so small variates must have the same relative accuracy as large ones:
+/// n / 2^`bits` is never rounded to a multiple of a fixed unit.
 #[inline(always)]
 pub const fn exponential(n: u64, bits: u32) -> f32 {
     const LN_2: f32 = std::f32::consts::LN_2;
     let below_half = n < 1 << (bits - 1);
-    // 2^bits - n where n is above a half; both keep 64 bits of it.
+    // n itself, or 2^bits - n where n / 2^bits is above a half: exact either way.
     let distance = if below_half { n } else { n.wrapping_neg() & (u64::MAX >> (64 - bits)) };
-    // The 24 leading bits: what a float holds without rounding. They are m * 2^(length - 1).
+    // The 24 leading bits are what a float holds without rounding. `distance`, cut to them, is
+    // m * 2^(length - 1) with 1 <= m < 2.
     let length = 64 - distance.leading_zeros();
     let m = f32::from_bits(((distance << (64 - length)) >> 40) as u32 & 0x007F_FFFF | 0x3F80_0000);
     let exponent = length as i32 - 1 - bits as i32;

@@ -1,8 +1,8 @@
-//! What a `flags` word can say about bad data.
+//! The bits of a `flags` word, each for one kind of bad data.
 
-/// A NaN or an infinity was met where a number belongs.
+/// The data has a NaN or an infinity where the operator needs a finite number.
 pub const NON_FINITE: u32 = 1;
-/// A token or index lies outside its range.
+/// A token or an index is outside its range.
 pub const OUT_OF_RANGE: u32 = 2;
-/// An offset, length or step does not fit its tensor and was cut.
+/// An offset, a length or a step does not fit its tensor, and was cut.
 pub const BAD_LENGTHS: u32 = 4;

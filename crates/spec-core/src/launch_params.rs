@@ -2,35 +2,36 @@
 //!
 //! [`launch_params!`](crate::launch_params!) defines the struct that a backend fills for a kernel,
 //! and with it a [`Description`]: the name, type, meaning and offset of each field. From the
-//! description come the structs of the kernels (CUDA C++) and shaders (WGSL), as files that are
-//! checked in: `cargo xtask params` writes them, and a test of each backend compares them. So two
-//! fields that change places on one side alone fail a test on a machine without a GPU.
+//! description come the structs of the kernels (CUDA C++) and shaders (WGSL), as files in the
+//! repository: `cargo xtask params` writes the files, and a test of each backend compares them with
+//! the descriptions. So if two fields are swapped on one side alone, a test fails, also on a
+//! machine without a GPU.
 
 /// The parameter struct of a kernel, as the device must declare it.
 #[derive(Clone, Copy, Debug)]
 pub struct Description {
-    /// Name of the struct, the same on both sides.
+    /// Name of the struct, the same on host and device.
     pub name: &'static str,
     /// The type parameter of the device's struct, if it is a template. The host's struct has none.
     pub template: Option<&'static str>,
     /// The struct's doc comment.
     pub doc: &'static [&'static str],
-    /// Bytes.
+    /// Size of the struct in bytes.
     pub size: usize,
-    /// In the order of their offsets.
+    /// The fields, in the order of their offsets.
     pub fields: &'static [FieldDescription],
 }
 
 /// A field of a parameter struct.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldDescription {
-    /// Name of the field, the same on both sides.
+    /// Name of the field, the same on host and device.
     pub name: &'static str,
     /// The field's doc comment, a line each.
     pub doc: &'static [&'static str],
-    /// The device's type of the field, or of its elements where it is an array.
+    /// The device's type of the field, or of the elements of an array.
     pub device: &'static str,
-    /// How many elements an array has.
+    /// The number of elements of an array; `None` for a field that is not an array.
     pub elements: Option<usize>,
     /// Bytes from the start of the struct.
     pub offset: usize,
@@ -41,7 +42,7 @@ pub struct FieldDescription {
 /// A part of a field that is itself a struct.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// Name of the part, the same on both sides.
+    /// Name of the part, the same on host and device.
     pub name: &'static str,
     /// Bytes from the start of the field.
     pub offset: usize,
@@ -49,11 +50,11 @@ pub struct Part {
 
 /// A type that a field of a parameter struct may have.
 pub trait Field: Copy {
-    /// The device's name of the type, or of its elements where it is an array.
+    /// The device's name of the type, or of the type of an array's elements.
     const DEVICE: &'static str;
-    /// How many elements an array has.
+    /// The number of elements of an array; `None` for a type that is not an array.
     const ELEMENTS: Option<usize> = None;
-    /// The parts of a struct.
+    /// The parts of a struct; empty for other types.
     const PARTS: &'static [Part] = &[];
 }
 
@@ -83,7 +84,7 @@ impl<F: Field, const N: usize> Field for [F; N] {
 ///
 /// A field is `name: type`, where the device's type has the same name, or `name: type as "device
 /// type"`, such as a `u64` that the device reads as a pointer. `struct Params<T>` is a template on
-/// the device. Traits to derive besides `Clone` and `Copy` follow the name.
+/// the device. Traits to derive in addition to `Clone` and `Copy` follow the name.
 ///
 /// ```
 /// use spec_core::launch_params;
@@ -123,7 +124,7 @@ macro_rules! launch_params {
         }
 
         impl $name {
-            /// What the device must declare.
+            /// The struct that the device must declare.
             #[allow(dead_code)] // Only tests ask.
             pub const DESCRIPTION: $crate::launch_params::Description =
                 $crate::launch_params::Description {

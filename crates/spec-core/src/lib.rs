@@ -1,32 +1,31 @@
 //! # The contract of the `spec` operators
 //!
-//! This crate holds what every backend shares and no backend decides alone:
-//! status codes and errors, dtypes, tensor descriptors, devices, the traits
-//! between operators and backends, and for each operator its parameters, the
-//! validation of them, and the exact integer rules that make every backend give
-//! the same answer. It depends on no GPU crate.
+//! This crate holds what every backend shares: status codes and errors, dtypes, tensor
+//! descriptors, devices, and the traits between operators and backends. It also holds, for each
+//! operator, the parameters, their validation, and the exact integer rules by which every backend
+//! gives the same answer. The crate depends on no GPU crate.
 //!
 //! ## Who does what
 //!
 //! | | does | does not |
 //! |---|---|---|
-//! | an [`Operator`] (here) | holds parameters, checks them against [`TensorDesc`]s, makes a plan | know any backend |
+//! | an [`Operator`] (in this crate) | holds parameters, checks them against [`TensorDesc`]s, makes a plan | know any backend |
 //! | a [`Backend`] | owns a device; [`Supports`] an operator by making a [`Kernel`] for a plan | validate |
-//! | a [`Descriptor`] (here) | checks that buffers fit, hands them to the kernel | copy, allocate or wait |
+//! | a [`Descriptor`] (in this crate) | checks that buffers fit, hands them to the kernel | copy, allocate or wait |
 //! | the caller | owns memory ([`View`], [`ViewMut`]), workspace and [`Stream`] | give up ownership of any |
 //!
 //! Memory is host memory, a raw device address or a buffer object
 //! ([`Place`]); a stream is the backend's own, a raw handle or a recording
-//! object ([`Stream`]). Those cover a rayon pool, a CUDA stream and a wgpu
+//! object ([`Stream`]). These kinds cover a rayon pool, a CUDA stream and a wgpu
 //! encoder without a special case for any of them.
 //!
 //! ## Which errors exist
 //!
-//! [`Descriptor::create`] reports everything that descriptors and parameters
-//! can show, the same on every backend: statuses 3, 4, 10, 11, 12.
+//! [`Descriptor::create`] reports every mistake that descriptors and parameters
+//! can show, with the same status on every backend: 3, 4, 10, 11 or 12.
 //! [`Descriptor::call`] reports buffers that do not fit their descriptors
-//! (3, 4, 5, 10, 11), a small workspace (13) and a device that fails (1). Bad
-//! values in the data are no errors: each operator defines what they mean, and
+//! (3, 4, 5, 10, 11), a workspace that is too small (13) and a device that fails (1). Bad
+//! values in the data are not errors: each operator defines what they mean, and
 //! sets a bit of the optional `flags` word ([`flags`]).
 //!
 //! ## What is unsafe
@@ -37,10 +36,10 @@
 //!   stream ([`Stream::from_raw`], [`Stream::from_object`]), and timing with
 //!   replays (each backend's method `time`).
 //! * For backends: implementing [`Backend`], [`Supports`] and [`Kernel`], and
-//!   calling [`Supports::prepare`] and [`Kernel::launch`], which is
-//!   [`Descriptor`]'s to do.
+//!   calling [`Supports::prepare`] and [`Kernel::launch`]; only a [`Descriptor`]
+//!   needs to call them.
 //!
-//! Nothing else: no sequence of other calls reaches undefined behaviour. Memory
+//! Nothing else is unsafe: no sequence of other calls reaches undefined behaviour. Memory
 //! that a handle allocated belongs to that handle's queue ([`QueueId`]); a
 //! descriptor of another handle refuses it until
 //! [`adopt`](Backend::adopt) has moved it.
@@ -48,7 +47,7 @@
 //! ```compile_fail,E0133
 //! # use spec_core::{ops::Unique, ops::unique::Plan, Supports};
 //! fn by_hand(backend: &impl Supports<Unique>, plan: &Plan) {
-//!     let _ = backend.prepare(plan); // unsafe: whoever calls vouches for the plan
+//!     let _ = backend.prepare(plan); // unsafe: whoever calls `prepare` vouches for the plan
 //! }
 //! ```
 //!
@@ -84,6 +83,7 @@ pub mod ops;
 pub mod options;
 pub mod philox;
 pub mod race;
+pub mod segments;
 pub mod stream;
 mod tensor;
 pub mod timing;

@@ -1,17 +1,17 @@
-//! Views: where a tensor's elements live, without owning them.
+//! Views: where a tensor's elements are, without owning them.
 //!
-//! Memory comes in three kinds, whatever the vendor: host memory, a raw
-//! address in a device's memory (CUDA and its likes), and an opaque buffer
-//! object with an offset (wgpu and its likes). A [`View`] or [`ViewMut`] is one
-//! of the three with an element type and a length, so callers pass what they
-//! already hold and nothing is copied.
+//! Memory comes in three kinds, whatever the vendor of a device: host memory, a raw
+//! address in a device's memory (as in CUDA), and an opaque buffer
+//! object with an offset (as in wgpu). A [`View`] or [`ViewMut`] is memory of one of the three
+//! kinds with an element type and a length, so callers pass the memory that they
+//! already hold, and nothing is copied.
 
 use std::any::Any;
 use std::fmt;
 
 use crate::{DType, Device, Element, QueueId, Result, dtype};
 
-/// Where a view's first byte is.
+/// The place of a view's first byte.
 #[derive(Clone, Copy)]
 #[non_exhaustive]
 pub enum Place<'a> {
@@ -91,7 +91,8 @@ impl<'a> View<'a> {
             Device::CPU if bytes == 0 => Place::Host(&[]),
             Device::CPU if address != 0 => {
                 let start = std::ptr::with_exposed_provenance(address as usize);
-                // SAFETY: valid for reads for as long, by the caller's word.
+                // SAFETY: the caller promises that the address is valid for reads of `len`
+                // elements, which are `bytes` bytes, until the work is done.
                 Place::Host(unsafe { std::slice::from_raw_parts(start, bytes) })
             }
             _ => Place::Address { device, address },
@@ -99,7 +100,7 @@ impl<'a> View<'a> {
         View { dtype, len, place, queue: None }
     }
 
-    /// Host memory as elements of `dtype`, as many as are whole.
+    /// Host memory as elements of `dtype`; bytes after the last whole element are left out.
     pub fn from_bytes(dtype: DType, bytes: &'a [u8]) -> Self {
         let len = bytes.len() / dtype.size();
         let place = Place::Host(&bytes[..len * dtype.size()]);
@@ -121,11 +122,11 @@ impl<'a> View<'a> {
         View { dtype, len, place: Place::Object { device, object, offset }, queue: None }
     }
 
-    /// The same elements as memory of `queue`: for backends, of what they
-    /// allocated.
+    /// The same elements, as memory that belongs to `queue`. For backends, which mark the memory
+    /// that they allocated.
     ///
     /// # Safety
-    /// Whatever else uses this memory is ordered by that queue.
+    /// That queue orders every other use of this memory.
     pub unsafe fn of_queue(self, queue: QueueId) -> Self {
         View { queue: Some(queue), ..self }
     }
@@ -145,12 +146,12 @@ impl<'a> View<'a> {
         self.len == 0
     }
 
-    /// Where the elements are.
+    /// The place of the first element.
     pub fn place(&self) -> Place<'a> {
         self.place
     }
 
-    /// The first `mid` elements, and the others: arguments that lie in one
+    /// The first `mid` elements, and the others: for arguments that lie in one
     /// allocation.
     ///
     /// # Panics
@@ -172,7 +173,8 @@ impl<'a> View<'a> {
         (View { len: mid, place: first, ..self }, View { len: self.len - mid, place: rest, ..self })
     }
 
-    /// The same bytes as elements of another type, as many as are whole.
+    /// The same bytes as elements of another type; bytes after the last whole element are left
+    /// out.
     pub fn cast(self, dtype: DType) -> Self {
         let len = self.len * self.dtype.size() / dtype.size();
         let mut view = View { dtype, ..self };
@@ -180,8 +182,8 @@ impl<'a> View<'a> {
         view
     }
 
-    /// The elements as a slice: `None` where they are not in host memory, of
-    /// another type, or not aligned for it.
+    /// The elements as a slice; `None` where they are not in host memory, are of another type,
+    /// or are not aligned for `T`.
     pub fn host<T: Element>(&self) -> Option<&'a [T]> {
         match self.place {
             Place::Host(bytes) if self.dtype == T::DTYPE => dtype::from_bytes(bytes),
@@ -205,8 +207,9 @@ impl<'a> ViewMut<'a> {
             Device::CPU if bytes == 0 => PlaceMut::Host(&mut []),
             Device::CPU if address != 0 => {
                 let start = std::ptr::with_exposed_provenance_mut(address as usize);
-                // SAFETY: valid for reads and writes for as long, and nobody
-                // else's meanwhile, by the caller's word.
+                // SAFETY: the caller promises that the address is valid for reads and writes of
+                // `len` elements, which are `bytes` bytes, until the work is done, and that
+                // nobody else uses this memory meanwhile.
                 PlaceMut::Host(unsafe { std::slice::from_raw_parts_mut(start, bytes) })
             }
             _ => PlaceMut::Address { device, address },
@@ -214,7 +217,7 @@ impl<'a> ViewMut<'a> {
         ViewMut { dtype, len, place, queue: None }
     }
 
-    /// Host memory as elements of `dtype`, as many as are whole.
+    /// Host memory as elements of `dtype`; bytes after the last whole element are left out.
     pub fn from_bytes(dtype: DType, bytes: &'a mut [u8]) -> Self {
         let len = bytes.len() / dtype.size();
         let place = PlaceMut::Host(&mut bytes[..len * dtype.size()]);
@@ -236,16 +239,16 @@ impl<'a> ViewMut<'a> {
         ViewMut { dtype, len, place: PlaceMut::Object { device, object, offset }, queue: None }
     }
 
-    /// The same elements as memory of `queue`: for backends, of what they
-    /// allocated.
+    /// The same elements, as memory that belongs to `queue`. For backends, which mark the memory
+    /// that they allocated.
     ///
     /// # Safety
-    /// Whatever else uses this memory is ordered by that queue.
+    /// That queue orders every other use of this memory.
     pub unsafe fn of_queue(self, queue: QueueId) -> Self {
         ViewMut { queue: Some(queue), ..self }
     }
 
-    /// No bytes at all: the workspace of an operator that needs none.
+    /// A view without bytes: the workspace of an operator that needs none.
     pub fn empty() -> ViewMut<'static> {
         ViewMut { dtype: DType::U8, len: 0, place: PlaceMut::Host(&mut []), queue: None }
     }
@@ -265,8 +268,7 @@ impl<'a> ViewMut<'a> {
         self.len == 0
     }
 
-    /// The same place for reading its position; the bytes themselves stay
-    /// with `self`.
+    /// The place of the first element, borrowed from the view.
     pub fn place(&mut self) -> PlaceMut<'_> {
         match &mut self.place {
             PlaceMut::Host(bytes) => PlaceMut::Host(bytes),
@@ -279,12 +281,12 @@ impl<'a> ViewMut<'a> {
         }
     }
 
-    /// The place itself, giving up the view.
+    /// The place of the first element; consumes the view.
     pub fn into_place(self) -> PlaceMut<'a> {
         self.place
     }
 
-    /// The first `mid` elements, and the others: arguments that lie in one
+    /// The first `mid` elements, and the others: for arguments that lie in one
     /// allocation.
     ///
     /// # Panics
@@ -312,7 +314,8 @@ impl<'a> ViewMut<'a> {
         )
     }
 
-    /// The same bytes as elements of another type, as many as are whole.
+    /// The same bytes as elements of another type; bytes after the last whole element are left
+    /// out.
     pub fn cast(mut self, dtype: DType) -> Self {
         let len = self.len * self.dtype.size() / dtype.size();
         self.dtype = dtype;
@@ -320,8 +323,8 @@ impl<'a> ViewMut<'a> {
         self
     }
 
-    /// The elements as a slice: `None` where they are not in host memory, of
-    /// another type, or not aligned for it.
+    /// The elements as a slice; `None` where they are not in host memory, are of another type,
+    /// or are not aligned for `T`.
     pub fn host<T: Element>(self) -> Option<&'a mut [T]> {
         match self.place {
             PlaceMut::Host(bytes) if self.dtype == T::DTYPE => dtype::from_bytes_mut(bytes),
@@ -330,13 +333,13 @@ impl<'a> ViewMut<'a> {
     }
 }
 
-/// Bytes before element `mid` of `len`.
+/// The number of bytes before element `mid` of `len` elements. Panics if `mid` exceeds `len`.
 fn split(dtype: DType, len: usize, mid: usize) -> usize {
     assert!(mid <= len, "{mid} of {len} elements");
     mid * dtype.size()
 }
 
-/// Where memory is, never what it holds.
+/// Writes where memory is, never its contents.
 fn fmt_place(
     f: &mut fmt::Formatter<'_>,
     name: &str,
@@ -381,24 +384,24 @@ impl fmt::Debug for ViewMut<'_> {
     }
 }
 
-/// What the checks need to know of a view, reading or writing.
+/// The facts about a [`View`] or [`ViewMut`] that the checks need.
 pub(crate) struct Location {
     pub(crate) dtype: DType,
     pub(crate) len: usize,
     /// The device; [`Device::CPU`] for host memory.
     pub(crate) device: Device,
-    /// The queue whose memory it is, where a handle allocated it.
+    /// The queue that the memory belongs to, where a handle allocated it.
     pub(crate) queue: Option<QueueId>,
     /// Address or offset of the first byte.
     pub(crate) start: u64,
-    /// Whether this is a null pointer.
+    /// Whether the address is null.
     pub(crate) null: bool,
 }
 
 pub(crate) trait Locate {
     fn location(&self) -> Location;
 
-    /// Keeps the first `len` elements, of which there are at least as many.
+    /// Keeps the first `len` elements; the view must have at least `len`.
     fn truncate(&mut self, len: usize);
 }
 
@@ -496,7 +499,7 @@ impl<'a, T: Element, const N: usize> From<&'a mut [T; N]> for ViewMut<'a> {
     }
 }
 
-/// Memory that a backend allocated: what the facade's owned buffers hold.
+/// Memory that a backend allocated. A [`Buffer`](crate::Buffer) owns one.
 pub trait Memory: Any + Send + Sync {
     /// The size asked for, in bytes.
     fn size(&self) -> usize;
@@ -513,21 +516,21 @@ pub trait Memory: Any + Send + Sync {
     /// If they do not fit in [`size`](Self::size).
     fn view_mut(&mut self, dtype: DType, len: usize) -> ViewMut<'_>;
 
-    /// Copies host bytes to this memory from byte `offset` on, a multiple of 4,
-    /// ordered after what was enqueued on the backend's own stream.
+    /// Copies host bytes to this memory, from byte `offset` on, after the work enqueued on the
+    /// backend's own stream. `offset` is a multiple of 4.
     ///
     /// # Errors
-    /// Status 11 where they do not fit, 1 when the device fails.
+    /// Status 11 where the bytes do not fit, 1 when the device fails.
     fn write_at(&mut self, offset: usize, bytes: &[u8]) -> Result<()>;
 
-    /// Waits for what was enqueued on the backend's own stream, then copies
-    /// to the host from byte `offset` on, a multiple of 4.
+    /// Waits for the work enqueued on the backend's own stream, then copies bytes of this
+    /// memory, from byte `offset` on, to the host. `offset` is a multiple of 4.
     ///
     /// # Errors
-    /// Status 11 where there are not as many, 1 when the device fails.
+    /// Status 11 where this memory has fewer bytes from `offset` on, 1 when the device fails.
     fn read_at(&self, offset: usize, bytes: &mut [u8]) -> Result<()>;
 
-    /// [`write_at`](Self::write_at) the start.
+    /// [`write_at`](Self::write_at) offset 0.
     ///
     /// # Errors
     /// As there.
@@ -535,7 +538,7 @@ pub trait Memory: Any + Send + Sync {
         self.write_at(0, bytes)
     }
 
-    /// [`read_at`](Self::read_at) the start.
+    /// [`read_at`](Self::read_at) offset 0.
     ///
     /// # Errors
     /// As there.
@@ -544,13 +547,13 @@ pub trait Memory: Any + Send + Sync {
     }
 }
 
-/// Host memory that copies to and from a device's memory are fastest with; see
+/// Page-locked host memory, with which copies to and from a device's memory are fastest; see
 /// [`Backend::staging`](crate::Backend::staging).
 pub trait Staging: Send + Sync {
-    /// All of it, aligned to 64 bytes at least.
+    /// All bytes of the memory, aligned to at least 64 bytes.
     fn bytes(&self) -> &[u8];
 
-    /// All of it, to be written.
+    /// All bytes of the memory, for writing.
     fn bytes_mut(&mut self) -> &mut [u8];
 }
 
@@ -571,12 +574,12 @@ mod tests {
         assert_eq!(words, [1, 2, 3, 4, 9]);
 
         let device = Device::new("cuda", 1);
-        // SAFETY: nothing reads what is there.
+        // SAFETY: the address is never dereferenced: the test only splits and casts the view.
         let view = unsafe { View::from_address(DType::I32, 10, device, 0x1000) };
         let (first, rest) = view.split_at(3);
         assert_eq!(format!("{first:?}"), "View(3 x i32 at 0x1000 on cuda:1)");
         assert_eq!(format!("{:?}", rest.cast(DType::F16)), "View(14 x f16 at 0x100c on cuda:1)");
-        // SAFETY: nothing writes what is there.
+        // SAFETY: no backend uses the object: the test only splits the view.
         let view = unsafe { ViewMut::from_object(DType::U8, 8, device, &5_u8, 4) };
         let (_, rest) = view.split_at(3);
         let rest = View::from(rest);

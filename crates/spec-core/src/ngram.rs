@@ -1,30 +1,29 @@
-//! The integer rules that `ngram_match`, `hybrid_mtp_ngram` and, without the
-//! budget, `prompt_lookup` share.
+//! The integer rules that `ngram_match` and `hybrid_mtp_ngram` share, and `prompt_lookup`
+//! except for the token budget.
 //!
-//! Backends search in parallel; what surrounds the search, cutting bad lengths
-//! to what fits and sharing out the token budget, is this small and must be
-//! replayed exactly.
+//! Backends search in parallel, each in its own way. The rules here cut bad lengths to the rows
+//! and share out the token budget; every backend must replay them exactly.
 
 use crate::Argument;
 use crate::check::Checker;
 use crate::flags::BAD_LENGTHS;
 use crate::{DType, Matrix, Result, TensorDesc};
 
-/// The longest pattern. Far beyond what drafts well; it bounds the work of a
-/// search in repetitive text.
+/// The longest pattern that a search may have, in tokens. The bound limits the work of a
+/// search in repetitive text; patterns that draft well are far shorter.
 pub const MAX_NGRAM: usize = 1024;
 
-/// A request's haystacks, cut to what its rows hold.
+/// The haystacks of a request: the parts of its text that are searched, cut to its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Haystacks {
-    /// Prompt tokens: `input_ids[.. prompt]`.
+    /// The number of prompt tokens that are searched: `input_ids[.. prompt]`.
     pub prompt: usize,
-    /// Where the generated tokens start in their row.
+    /// The index of the first generated token in its row.
     pub start: usize,
-    /// Generated tokens that are searched: `generated[.. step]`. The pattern
-    /// ends with `generated[step]`.
+    /// The number of generated tokens that are searched: `generated[.. step]`, counted from
+    /// `start`. The pattern ends with `generated[step]`.
     pub step: usize,
-    /// [`BAD_LENGTHS`] if anything was cut.
+    /// [`BAD_LENGTHS`] if a length or the step was cut, else 0.
     pub flags: u32,
 }
 
@@ -48,37 +47,39 @@ impl Haystacks {
     }
 }
 
-/// A length or count, which may be any number, cut to `0 ..= max`.
+/// A length or count, which may be any number, as the nearest number in `0 ..= max`.
 pub fn cut(value: i64, max: usize) -> usize {
-    // A length above `usize::MAX` or below 0 is cut like any other.
+    // `usize::MAX` stands for lengths that a 32-bit `usize` cannot hold.
     usize::try_from(value.max(0)).unwrap_or(usize::MAX).min(max)
 }
 
-/// How many tokens a request may draft: the smaller of its own limit and what
-/// is left of its decoding length after `step`.
+/// How many tokens a request may draft: the smaller of `limit`, its own limit, and the number of
+/// tokens that it may still generate after `step`.
 pub fn draft_limit(limit: i64, max_dec_len: i64, step: usize) -> i64 {
     limit.min(max_dec_len.saturating_sub(step as i64 + 1))
 }
 
-/// What a request would draft if the budget were endless: at most `limit`, at
-/// most its `candidates`, at most the `room` of its row. The second value is
-/// [`BAD_LENGTHS`] if the row cut it.
+/// How many tokens a request would draft without a token budget: the smallest of its `limit`, the
+/// number of `candidates` behind the match, and the `room` in its row. The second value is
+/// [`BAD_LENGTHS`] if the room is the smallest, else 0.
 pub fn wanted(limit: i64, candidates: usize, room: usize) -> (usize, u32) {
     let wanted = cut(limit, candidates);
     if wanted > room { (room, BAD_LENGTHS) } else { (wanted, 0) }
 }
 
-/// What a request gets: `wanted_before` is the sum of [`wanted`] over the
-/// requests before it, `committed` the tokens used up to and including it
-/// without any drafts, plus the requests still to come. `committed` never
-/// decreases from request to request, which is why one prefix sum over wishes
-/// gives what the sequential loop over grants gives.
+/// How many of the `wanted` tokens a request may draft within the token budget `threshold`.
+///
+/// `wanted_before` is the sum of [`wanted`] over the requests before this one. `committed` is the
+/// number of tokens, drafts not counted, of the requests up to and including this one, plus the
+/// number of requests that follow. `committed` never decreases from one request to the next.
+/// This is why a prefix sum over `wanted` gives the same result as the sequential loop, which
+/// sums the tokens that were granted.
 pub fn granted(wanted: usize, wanted_before: i64, committed: i64, threshold: i64) -> usize {
     let taken = wanted_before.saturating_add(committed);
     if taken >= threshold - 1 { 0 } else { wanted.min((threshold - taken) as usize) }
 }
 
-/// Reads of the tensors both operators have, validated.
+/// The validated tensors that `ngram_match` and `hybrid_mtp_ngram` have in common.
 #[derive(Clone, Copy, Debug)]
 pub struct Rows {
     /// The number of requests.
@@ -87,7 +88,7 @@ pub struct Rows {
     pub input_ids: Matrix,
     /// Generated tokens: `token_ids_all` or `pre_ids`.
     pub generated: Matrix,
-    /// Drafts, in place.
+    /// Draft tokens, written in place.
     pub draft_tokens: Matrix,
     /// The dtype of lengths and steps.
     pub lengths: DType,
@@ -129,10 +130,10 @@ impl RowDescs<'_> {
     }
 }
 
-/// A parameter with its name.
+/// The name of a parameter, and its value.
 pub(crate) type Named = (&'static str, usize);
 
-/// Lengths of patterns that a search can have.
+/// Checks the shortest and the longest pattern of a search.
 pub(crate) fn check_patterns(c: &Checker, min: Named, max: Named) -> Result<()> {
     c.param((1..=MAX_NGRAM).contains(&max.1), max.0, max.1, format!("1 to {MAX_NGRAM}"))?;
     let expected = format!("1 to {}, which is {}", max.0, max.1);

@@ -1,9 +1,9 @@
 //! Options: the parameters of an operator as a description that programs can read and set
 //! by name.
 //!
-//! `operator!` declares each option once, with its type, its default and
-//! its meaning. The C header, the Python functions, golden vectors in JSON and fuzz targets
-//! read that declaration through [`Signature::OPTIONS`] instead of spelling an option again.
+//! `operator!` declares each option once, with its type, its default and its meaning. The C
+//! header, the Python functions, golden vectors in JSON and fuzz targets read that declaration
+//! through [`Signature::OPTIONS`], and none of them lists options of its own.
 //!
 //! ```
 //! use spec::ops::TopkRouter;
@@ -14,8 +14,7 @@
 //! router.set_text("scoring", "sqrt_softplus")?;
 //! router.set_option("scale", Value::F32(2.5))?;
 //! assert_eq!(router.option("scoring")?, Value::Choice("sqrt_softplus"));
-//! // A name that no option has, and a choice that does not exist, are answered by the list of
-//! // those that do.
+//! // An error about an unknown option or an unknown choice lists those that exist.
 //! let error = router.set_text("scorign", "softmax").unwrap_err();
 //! assert!(error.to_string().contains("one of topk, scoring, select"));
 //! let error = router.set_text("scoring", "softmox").unwrap_err();
@@ -35,13 +34,13 @@ pub struct OptionInfo {
     pub name: &'static str,
     /// The type of its values.
     pub kind: Kind,
-    /// What stands where a caller sets nothing.
+    /// The value of the option if a caller sets none.
     pub default: DefaultValue,
     /// The option's meaning, as its documentation says.
     pub doc: &'static str,
 }
 
-/// What an option is where a caller sets nothing.
+/// The value of an option if a caller sets none.
 #[derive(Clone, Copy, Debug)]
 pub enum DefaultValue {
     /// There is no default: a caller must set the option.
@@ -58,27 +57,27 @@ pub enum DefaultValue {
 pub enum Kind {
     /// True or false.
     Bool,
-    /// A number that is not negative.
+    /// A whole number that is not negative.
     Size,
-    /// A number that is not negative, or nothing.
+    /// A whole number that is not negative, or no value.
     OptionalSize,
-    /// A signed number of 32 bits.
+    /// A signed 32-bit integer.
     I32,
-    /// A floating-point number of 32 bits.
+    /// A 32-bit floating-point number.
     F32,
-    /// One of these.
+    /// One of a fixed list of values.
     Choice(&'static ChoiceInfo),
 }
 
 /// The values of an option that has a fixed list of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChoiceInfo {
-    /// The name of the list, in words with `_` between them: `group_score`.
+    /// The name of the list, in lower case with `_` between words: `group_score`.
     pub name: &'static str,
     /// The list's meaning.
     pub doc: &'static str,
-    /// The values. The place of a value in this list is its number in C, so that the list
-    /// only grows at its end.
+    /// The values. The position of a value in this list is its number in C, so new values are
+    /// only added at the end.
     pub values: &'static [ChoiceValue],
 }
 
@@ -95,17 +94,17 @@ pub struct ChoiceValue {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Value {
-    /// Of [`Kind::Bool`].
+    /// A value of [`Kind::Bool`].
     Bool(bool),
-    /// Of [`Kind::Size`] and [`Kind::OptionalSize`].
+    /// A value of [`Kind::Size`] or [`Kind::OptionalSize`].
     Size(usize),
-    /// Of [`Kind::OptionalSize`]: nothing.
+    /// No value, for [`Kind::OptionalSize`].
     Absent,
-    /// Of [`Kind::I32`].
+    /// A value of [`Kind::I32`].
     I32(i32),
-    /// Of [`Kind::F32`].
+    /// A value of [`Kind::F32`].
     F32(f32),
-    /// Of [`Kind::Choice`]: the value's name.
+    /// The name of a value of [`Kind::Choice`].
     Choice(&'static str),
 }
 
@@ -122,15 +121,15 @@ impl fmt::Display for Value {
     }
 }
 
-/// A type that options have.
+/// A Rust type that an option's field may have.
 pub trait Setting: Copy {
-    /// The type, for programs.
+    /// The type as programs read it.
     const KIND: Kind;
 
     /// The value as a program reads it.
     fn value(self) -> Value;
 
-    /// The value that a program sets; `None` where it is of another type.
+    /// The Rust value of `value`; `None` where `value` is of another type.
     fn from_value(value: Value) -> Option<Self>;
 }
 
@@ -172,7 +171,7 @@ impl Setting for Option<usize> {
 }
 
 impl Kind {
-    /// What values are, in words that end a sentence: `true or false`.
+    /// The values of this type in words, for the end of an error's sentence: `true or false`.
     pub fn expected(&self) -> String {
         match self {
             Kind::Bool => "true or false".to_owned(),
@@ -191,7 +190,7 @@ impl Kind {
         }
     }
 
-    /// The value that a text names; `None` where the text names none of this type.
+    /// The value that is written as `text`; `None` where `text` is not a value of this type.
     pub fn parse(&self, text: &str) -> Option<Value> {
         match self {
             Kind::Bool => text.parse().ok().map(Value::Bool),
@@ -203,8 +202,8 @@ impl Kind {
         }
     }
 
-    /// The value of this type that stands for a choice not yet made: zero, false, nothing, or
-    /// the first of a list.
+    /// The value that a required option has until a caller sets it: zero, false, no value, or the
+    /// first of a list.
     pub fn zero(&self) -> Value {
         match self {
             Kind::Bool => Value::Bool(false),
@@ -218,13 +217,13 @@ impl Kind {
 }
 
 impl ChoiceInfo {
-    /// The value of that name.
+    /// The value called `name`; `None` if the list has no such value.
     pub fn value(&self, name: &str) -> Option<Value> {
         let found = self.values.iter().find(|value| value.name == name);
         found.map(|value| Value::Choice(value.name))
     }
 
-    /// The number that C has for the value of that name.
+    /// The number in C of the value called `name`; `None` if the list has no such value.
     pub fn number(&self, name: &str) -> Option<usize> {
         self.values.iter().position(|value| value.name == name)
     }
@@ -236,7 +235,7 @@ impl OptionInfo {
         matches!(self.default, DefaultValue::Required)
     }
 
-    /// An error about a value of this option of `operator`.
+    /// The error for a value that this option of `operator` cannot have.
     pub fn refuse(&self, operator: &'static str, given: impl fmt::Display) -> Error {
         Error::Argument {
             status: Status::BadParam,
@@ -248,10 +247,10 @@ impl OptionInfo {
     }
 }
 
-/// The option of that name.
+/// The option called `name`.
 ///
 /// # Errors
-/// Status 3, with the names that there are.
+/// Status 3, with a list of the options, where no option has this name.
 pub fn find(
     operator: &'static str,
     options: &'static [OptionInfo],
@@ -273,9 +272,9 @@ pub fn find(
     })
 }
 
-/// What a backend does where it has no code for a choice. Backends and this crate are released
-/// together, and the conformance kit draws from all choices that there are: a backend that lacks
-/// one fails there, before it reaches anybody.
+/// Stops a backend that has no code for a choice. Backends and this crate are released
+/// together, and the conformance kit tests every choice, so a backend that lacks a choice fails
+/// the conformance kit before it is released.
 ///
 /// # Panics
 /// Always.

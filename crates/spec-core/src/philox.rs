@@ -1,4 +1,4 @@
-//! Philox4x32-10, the counter-based generator of Salmon et al. (2011).
+//! Philox4x32-10, the counter-based random number generator of Salmon et al. (2011).
 //!
 //! Every backend draws the same numbers from the same counter, in any order
 //! and on any grid, because a draw depends on nothing but its counter.
@@ -25,9 +25,9 @@ pub const fn philox4x32_10(mut counter: [u32; 4], mut key: [u32; 2]) -> [u32; 4]
     counter
 }
 
-/// What a random number decides. Numbers of different purposes are independent,
-/// so that sampling a token, accepting a draft and recovering a rejected one at
-/// the same position of a request never share one.
+/// The decision that a random number is for. Numbers of different purposes are independent, so
+/// sampling a token, accepting a draft token and recovering a rejected one at the same position
+/// of a request never share a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Purpose {
@@ -39,9 +39,9 @@ pub enum Purpose {
     Recover = 2,
 }
 
-/// The random numbers of one decision: of a request with this seed, about the
-/// token at this position of its own text. They depend on nothing else, so a
-/// request gets the same ones in whatever batch, slot or step it runs.
+/// The random numbers of one decision about the token at one position of a request's text. They
+/// depend on the request's seed, the position and the purpose alone, so a request gets the same
+/// numbers in every batch, slot or step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Draw {
     counter: [u32; 3],
@@ -49,8 +49,9 @@ pub struct Draw {
 }
 
 impl Draw {
-    /// Key: the seed's halves, low first. Counter: the position's halves (in
-    /// two's complement), low first, the purpose, and the index of a block.
+    /// The random numbers for a seed, a position and a purpose. The key of Philox is the seed's
+    /// halves, low half first. The counter is the position's halves (in two's complement), low half
+    /// first, then the purpose, then the index of a block.
     pub const fn at(seed: u64, position: i64, purpose: Purpose) -> Self {
         let position = position as u64;
         Draw {
@@ -59,15 +60,15 @@ impl Draw {
         }
     }
 
-    /// The four words at an index.
+    /// The four words of the block at an index.
     #[inline(always)]
     pub const fn block(self, index: u32) -> [u32; 4] {
         let [low, high, purpose] = self.counter;
         philox4x32_10([low, high, purpose, index], self.key)
     }
 
-    /// The words of `N` blocks from an index on: of each word those of all blocks, as loops over
-    /// many blocks want them.
+    /// The words of `N` blocks from index `first` on: `[w][i]` is word `w` of block `first + i`.
+    /// With this order, loops over many blocks vectorise.
     #[inline(always)]
     pub fn blocks<const N: usize>(self, first: u32) -> [[u32; N]; 4] {
         let [low, high, purpose] = self.counter;
@@ -89,7 +90,7 @@ impl Draw {
         words
     }
 
-    /// A multiple of 2^-24 in [0, 1).
+    /// A uniform number in [0, 1), a multiple of 2^-24.
     pub const fn uniform(self) -> f32 {
         (self.block(0)[0] >> 8) as f32 * (1.0 / 16_777_216.0)
     }

@@ -1,61 +1,65 @@
 //! How a token is drawn: all tokens race, and the first to finish wins.
 //!
-//! A token's noise is an exponential variate of rate 1; it finishes at its noise divided by its
-//! weight. The least of independent exponential variates falls on each with a probability in
-//! proportion to its rate, so the winner is distributed as the weights are, without a sum of
-//! them. The order in which the others finish is a draw without replacement.
+//! A token's noise is an exponential variate of rate 1. The token finishes at the time noise /
+//! weight, which is an exponential variate whose rate is the weight. Of independent exponential
+//! variates, each is the least with a probability in proportion to its rate. So each token wins
+//! with a probability in proportion to its weight, and no sum of the weights is needed. The order
+//! in which the other tokens finish is a draw without replacement.
 //!
 //! # Noise belongs to a token
-//! It depends on a seed, a position, a purpose and the token alone ([`Draw`]). Two models that
-//! draw at the same seed and position therefore race on the same noise. Where their
-//! probabilities are close, so are the times, and they mostly draw the same token: a draft model
-//! agrees with its target nearly as often as rejection sampling would accept its drafts, while
-//! the text is that of the target alone (Daliri, Musco and Suresh, 2024: drafter-invariant
-//! speculative decoding).
+//! A token's noise depends on a seed, a position, a purpose and the token alone ([`Draw`]). Two
+//! models that draw at the same seed and position therefore race with the same noise. Where
+//! their probabilities are close, so are the times, and the models mostly draw the same token. A
+//! draft model then agrees with its target nearly as often as rejection sampling would accept
+//! its drafts, while the text is that of the target alone (Daliri, Musco and Suresh, 2024:
+//! drafter-invariant speculative decoding).
 //!
 //! # Noise comes in groups
-//! The least of [`GROUP`] variates is exponential with rate [`GROUP`], and falls on each of them
-//! alike. What another one has beyond the least is exponential of rate 1 again, since the
-//! exponential distribution has no memory. So the noise of a group is drawn in this order: how
-//! large its least is, whose it is, and what each other token has beyond it:
+//! [`GROUP`] consecutive tokens are a group. The least of their variates is exponential with
+//! rate [`GROUP`], and each token of the group is equally likely to have it. The exponential
+//! distribution has no memory, so the difference between the noise of another token and the
+//! least noise is again exponential with rate 1. So the noise of a group is drawn in this order:
+//! the least noise, the token that has it, and for each other token the difference:
 //!
-//! | index of the block | what its words decide |
+//! | index of the block | meaning of its words |
 //! |---|---|
-//! | `g / 4` | word `g % 4` has the 32 high bits of the least of group `g` |
-//! | 2^30 + `g` | word 0 has the 32 low bits of it; word 1 modulo 64 is the token that has it |
-//! | 2^31 + `v / 4` | word `v % 4` is what token `v` has beyond the least of its group |
+//! | `g / 4` | word `g % 4` has the 32 high bits of the least noise of group `g` |
+//! | 2^30 + `g` | word 0 has the 32 low bits of that noise; word 1 modulo 64 is the token that has it |
+//! | 2^31 + `v / 4` | word `v % 4` gives the difference between the noise of token `v` and the least noise of its group |
 //!
 //! # So a row is read once
-//! No token of a group finishes before the group's least noise divided by its largest weight.
-//! The high bits alone bound the least noise from below, and one block has those of four groups.
-//! Of the 2,004 groups of a vocabulary of 128,256, some 8 to 41 have a bound below the winner's
-//! time; those alone need exact times.
+//! No token of a group finishes before the group's least noise divided by the group's largest
+//! weight. The high bits alone bound the least noise from below, and one block has the high bits
+//! of four groups. Of the 2,004 groups of a vocabulary of 128,256, some 8 to 41 have a bound below
+//! the winner's time; only these groups need exact times.
 
 use crate::exact;
 use crate::philox::Draw;
 
-/// Tokens whose noise is drawn together.
+/// The number of tokens in a group, whose noise is drawn together.
 pub const GROUP: usize = 64;
 
 /// Index of the first block with the low bits of a group's least noise.
 pub const GROUP_BLOCKS: u32 = 1 << 30;
-/// Index of the first block with what tokens have beyond it.
+/// Index of the first block with the differences between tokens' noise and the least noise.
 pub const TOKEN_BLOCKS: u32 = 1 << 31;
 
-/// What a bound is cut by, against the errors of what it is made of: several times their sum.
+/// The factor that lowers a bound. 2^-16 is several times the sum of the relative errors of the
+/// operations that a bound is made of.
 pub const BOUND_SLACK: f32 = 1.0 - 1.0 / 65_536.0;
 
 /// The least noise of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Least {
-    /// How large it is.
+    /// The value of the noise.
     pub noise: f32,
-    /// The token that has it, counted from the first of the group.
+    /// The token with this noise, counted from the first token of the group.
     pub lane: u32,
 }
 
 impl Least {
-    /// From the words that decide it: the high and the low bits, and whose it is.
+    /// The least noise from three random words: its high and low bits, and the word that chooses
+    /// the token.
     #[inline(always)]
     pub const fn of(high: u32, low: u32, lane: u32) -> Self {
         let bits = (high as u64) << 32 | low as u64;
@@ -72,8 +76,8 @@ impl Least {
         Least::of(high, low, lane)
     }
 
-    /// The noise of the group's token at `lane`, from the word that decides what it has beyond
-    /// the least.
+    /// The noise of the group's token at `lane`. `word` is the random word for the difference
+    /// between this token's noise and the least noise.
     #[inline(always)]
     pub const fn noise_of(self, lane: u32, word: u32) -> f32 {
         if lane == self.lane {
@@ -84,33 +88,35 @@ impl Least {
     }
 }
 
-/// The noise of one token: an exponential variate of rate 1. Whoever needs that of many tokens
-/// shares the work of a group.
+/// The noise of one token: an exponential variate of rate 1. For many tokens of a group, call
+/// [`Least::at`] once and [`Least::noise_of`] for each of them.
 pub const fn noise(draw: Draw, token: u32) -> f32 {
     let word = draw.block(TOKEN_BLOCKS + token / 4)[(token % 4) as usize];
     Least::at(draw, token / GROUP as u32).noise_of(token % GROUP as u32, word)
 }
 
-/// The place of a token in the order of finishing: the smaller comes first, of equal times the
-/// lower token. Times are positive, and the bits of positive floats order as the floats do.
+/// A token's key in the order of finishing: the smaller key finishes first. Of equal times, the
+/// lower token comes first. Times are positive, and positive floats have the order of their bits.
 #[inline(always)]
 pub const fn finish(time: f32, token: u32) -> u64 {
     (time.to_bits() as u64) << 32 | token as u64
 }
 
-/// A lower bound of the noise of every token of a group, from the high bits of its least alone.
+/// A lower bound of the noise of every token of a group, from the high bits of the group's least
+/// noise alone.
 ///
-/// The least is made of a fraction n / 2^64 of which these are the high bits: n / 2^64 is at
-/// least u = high / 2^32, and -ln(1 - u) grows with u. For a small u the first two terms of the
-/// series bound the logarithm from below, since all terms are positive. Else a logarithm whose
-/// relative error is below 2^-18 is cut by 2^-16. [`Least::noise`] itself is
-/// below the true value by a relative 1e-6 at most. Whatever a token has beyond the least is not
-/// negative, and a rounded sum of it and the least is never below the least.
+/// The least noise is -ln(1 - n / 2^64) / 64, and `high` has the 32 high bits of n. So n / 2^64 is
+/// at least u = high / 2^32, and -ln(1 - u), which grows with u, bounds the variate from below. For
+/// a small u, the first two terms of the logarithm's series are such a bound, since all terms are
+/// positive. Otherwise, a logarithm with a relative error below 2^-18 is lowered by 2^-16.
+/// [`Least::noise`] is below the true value by a relative error of at most 1e-6. The difference
+/// between a token's noise and the least noise is not negative, so the rounded sum of the two is
+/// never below the least noise.
 #[inline(always)]
 pub const fn noise_bound(high: u32) -> f32 {
     const UNIT: f32 = 1.0 / 4_294_967_296.0;
     let u = high as f32 * UNIT;
-    // 1 - u in whole units, so that u near 1 loses nothing: m * 2^-k.
+    // 1 - u = m * 2^-k, from the integer 2^32 - high, so that no bits are lost for u near 1.
     let rest = (high.wrapping_neg() as f32 * UNIT).to_bits();
     let m = f32::from_bits(rest & 0x007F_FFFF | 0x3F80_0000);
     let k = (127 - (rest >> 23) as i32) as f32;
@@ -123,7 +129,7 @@ pub const fn noise_bound(high: u32) -> f32 {
 mod tests {
     use super::*;
 
-    /// Bits of an independent implementation.
+    /// The expected bits come from an independent implementation.
     const EXPONENTIAL_33: [(u64, u32); 6] = [
         (1, 788_529_152),
         (85_721, 925_330_614),
@@ -142,8 +148,8 @@ mod tests {
         assert_eq!(exact::exponential(1_073, 64).to_bits(), 612_769_792);
     }
 
-    /// The whole range of 33 bits in steps and the ends of it one by one; of 64 bits numbers of
-    /// every magnitude, from either end: 20 million in all.
+    /// Tests 20 million numbers. Of 33 bits, the whole range in steps, and its ends one by one; of
+    /// 64 bits, numbers of every magnitude, counted from either end.
     #[test]
     fn exponentials_are_accurate() {
         let mut worst = 0f64;
@@ -167,7 +173,7 @@ mod tests {
         assert!(worst < 5e-7, "relative error {worst:e}");
     }
 
-    /// Of every high word, the bound is below the least that any low word can make of it.
+    /// For every high word, the bound is below the least noise that any low word gives.
     #[test]
     fn noise_is_above_its_bound() {
         let ends = (0..1 << 20).chain(u32::MAX - (1 << 20)..=u32::MAX);
@@ -176,8 +182,8 @@ mod tests {
                 let least = Least::of(high, low, 0).noise;
                 let bound = noise_bound(high);
                 assert!(bound <= least, "{high}, {low}: {bound:e} above {least:e}");
-                // And not far below, or groups would be looked at in vain: but where the low bits
-                // are most of what is known of the least noise, at either end.
+                // The bound must not be far below either, or groups would be computed for nothing.
+                // The ends of the range are left out, where the low bits change the noise most.
                 let known = (1 << 8..u32::MAX - (1 << 8)).contains(&high);
                 assert!(!known || bound > 0.99 * least, "{high}: {bound:e}, {least:e}");
             }

@@ -1,38 +1,37 @@
-//! Where work is enqueued.
+//! Streams, on which work is enqueued.
 
 use std::any::Any;
 
 use crate::{Device, Error, Result, Status};
 
-/// Where [`Descriptor::call_on`](crate::Descriptor::call_on) enqueues its work.
+/// The stream on which [`Descriptor::call_on`](crate::Descriptor::call_on) enqueues its work.
 ///
-/// The default is the backend's own stream. A caller with a stream of its own
-/// passes it: a raw handle (a `CUstream` from any framework) or a recording
-/// object (a `wgpu::CommandEncoder`). The backend crates have the typed
-/// constructors.
+/// The default is the handle's own stream. Callers can pass a stream of their own: a raw
+/// handle (a `CUstream` from any framework) or a recording object (a
+/// `wgpu::CommandEncoder`). The backend crates have typed constructors for these.
 #[derive(Debug, Default)]
 pub struct Stream<'a> {
     kind: Kind<'a>,
     dependent: bool,
 }
 
-/// What a [`Stream`] is, for backends to match on.
+/// The kind of a [`Stream`], for backends to match on.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub enum Kind<'a> {
-    /// The backend's own.
+    /// The handle's own stream.
     #[default]
     Own,
     /// A foreign stream by its raw handle.
     Raw {
-        /// The device it belongs to.
+        /// The device that the stream belongs to.
         device: Device,
         /// The handle as the device's API has it.
         handle: u64,
     },
-    /// An object that records.
+    /// An object that records work, such as a command encoder.
     Object {
-        /// The device it belongs to.
+        /// The device that the object belongs to.
         device: Device,
         /// The object; its backend knows the type.
         object: &'a mut dyn Any,
@@ -43,12 +42,11 @@ impl<'a> Stream<'a> {
     /// A foreign stream by its raw handle.
     ///
     /// # Safety
-    /// `handle` must be a live stream of `device` for as long as work enqueued
-    /// on it has not finished. The caller orders every other use of the buffers
-    /// that are passed with it against that work, those that a handle of this
-    /// library allocated included (their `to_vec` and `write` wait for the
-    /// handle's own queue alone); where the stream is being captured, against
-    /// every replay of the graph.
+    /// `handle` must be a live stream of `device` until all work that is enqueued on it has
+    /// finished. The caller orders every other use of the buffers of a call before or after the
+    /// work of the call, also of buffers that a handle of this library allocated: their `to_vec`
+    /// and `write` wait for the handle's own queue only. Where the stream is being captured, the
+    /// same holds for every replay of the graph.
     pub unsafe fn from_raw(device: Device, handle: u64) -> Self {
         Stream { kind: Kind::Raw { device, handle }, dependent: false }
     }
@@ -62,11 +60,11 @@ impl<'a> Stream<'a> {
         Stream { kind: Kind::Object { device, object }, dependent: false }
     }
 
-    /// Lets the device launch a call while the kernel before it in the stream still
-    /// runs, and wait only then (CUDA's programmatic dependent launch): calls that
-    /// follow one another, in a captured graph too, overlap their launches. Results
-    /// are the same, whatever comes before and after. CUDA devices from compute
-    /// capability 9.0 on do so; others take no notice.
+    /// Lets the device launch a call while the kernel before it in the stream still runs (CUDA's
+    /// programmatic dependent launch). The launched kernel then waits for the earlier kernel, so
+    /// calls that follow one another, also in a captured graph, overlap their launches. Results
+    /// do not depend on this, whatever comes before and after. CUDA devices from compute
+    /// capability 9.0 on support it; other devices ignore it.
     #[must_use]
     pub fn dependent_launch(self) -> Self {
         Stream { dependent: true, ..self }
@@ -81,13 +79,13 @@ impl<'a> Stream<'a> {
         &self.kind
     }
 
-    /// What this is, for backends.
+    /// The kind of the stream, for backends.
     pub fn into_kind(self) -> Kind<'a> {
         self.kind
     }
 
-    /// Refuses all but the backend's own stream, for backends on the CPU, which have
-    /// no other.
+    /// Refuses every stream but the backend's own, for backends on the CPU, which have no other
+    /// streams.
     ///
     /// # Errors
     /// Status 5 for another stream.

@@ -1,4 +1,4 @@
-//! Tensor descriptors: a dtype, a shape, strides. No data.
+//! Tensor descriptors: dtype, shape and strides, without data.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use crate::DType;
 /// The largest number of dimensions a descriptor holds.
 pub const MAX_RANK: usize = 4;
 
-/// Describes a tensor: element type, shape and strides, all in elements.
+/// Describes a tensor: element type, shape and strides; strides count elements.
 ///
 /// ```
 /// use spec_core::{DType, TensorDesc};
@@ -39,7 +39,7 @@ impl TensorDesc {
         Self::with_strides(dtype, shape, strides)
     }
 
-    /// A tensor with strides of its own, in elements.
+    /// A tensor with the given strides, in elements.
     pub fn with_strides<const R: usize>(
         dtype: DType,
         shape: [usize; R],
@@ -67,8 +67,8 @@ impl TensorDesc {
         &self.strides[..self.rank]
     }
 
-    /// How many elements from the first to one past the last, gaps included;
-    /// `usize::MAX` where that does not fit, so that no buffer is large enough.
+    /// The number of elements from the first to the last, both and all gaps included. A number
+    /// that `usize` cannot hold is `usize::MAX`, so that no buffer is large enough.
     pub fn span(&self) -> usize {
         if self.shape().contains(&0) {
             return 0;

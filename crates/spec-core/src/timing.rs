@@ -1,25 +1,23 @@
-//! How long calls take: the work that a backend times, and what timing comes to. Each backend
-//! has a method `time` of its own, since devices see their work each in another way.
+//! How long calls take: the work that a backend times, and the result. Each backend has a method
+//! `time` of its own, since each kind of device measures time in another way.
 
 use std::time::Instant;
 
 use crate::{Result, Stream};
 
-/// Work that is timed: calls made back to back.
-///
-/// A closure that makes one call is such work.
+/// Work that is timed: calls made back to back. A closure that makes one call implements this.
 pub trait Timed {
     /// Enqueues one call on `stream`, and nothing else.
     ///
     /// # Errors
-    /// Those of the call; timing ends with them.
+    /// The errors of the call, which end the timing.
     fn call(&mut self, stream: Stream<'_>) -> Result<()>;
 
-    /// Restores what calls change in place. Runs before each sample's calls and
+    /// Restores the data that calls change in place. Runs before the calls of each sample and
     /// is not timed.
     ///
     /// # Errors
-    /// Those of writing; timing ends with them.
+    /// The errors of writing to a device, which end the timing.
     fn reset(&mut self) -> Result<()> {
         Ok(())
     }
@@ -31,17 +29,17 @@ impl<F: FnMut(Stream<'_>) -> Result<()>> Timed for F {
     }
 }
 
-/// What timing came to.
+/// The result of timing.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timing {
-    /// Seconds of one call, a figure a sample.
+    /// For each sample, the seconds of one call.
     pub seconds: Vec<f64>,
     /// How it was measured, in words: "20 calls in a CUDA graph, events".
     pub method: String,
 }
 
 impl Timing {
-    /// Seconds of one call: the middle of the samples, 0 where there are none.
+    /// Seconds of one call: the median of the samples, 0 where there are none.
     pub fn median(&self) -> f64 {
         let mut sorted = self.seconds.clone();
         sorted.sort_by(f64::total_cmp);
@@ -53,12 +51,12 @@ impl Timing {
     }
 }
 
-/// Times by the host's clock: from the first call of a sample until
-/// `synchronize` says that all of them are done: for devices that have nothing better, and
-/// the only way for calls that wait themselves.
+/// Times by the host's clock: from the first call of a sample until `synchronize` has waited
+/// for all calls of the sample. For devices without a better clock, and for calls that wait by
+/// themselves, for which no other way exists.
 ///
 /// # Errors
-/// Those of the calls and of waiting.
+/// The errors of the calls and of `synchronize`.
 pub fn by_clock(
     synchronize: &dyn Fn() -> Result<()>,
     samples: usize,
@@ -67,7 +65,7 @@ pub fn by_clock(
 ) -> Result<Timing> {
     let calls = calls.max(1);
     let mut seconds = Vec::new();
-    // One sample more, the first, to warm up.
+    // The first sample warms up and is not counted.
     for sample in 0..=samples {
         work.reset()?;
         synchronize()?;
@@ -83,7 +81,7 @@ pub fn by_clock(
     Ok(Timing { seconds, method: format!("{}, clock", count(calls)) })
 }
 
-/// "1 call", "20 calls".
+/// A number of calls in words: "1 call", "20 calls".
 pub fn count(calls: usize) -> String {
     if calls == 1 { "1 call".to_owned() } else { format!("{calls} calls") }
 }

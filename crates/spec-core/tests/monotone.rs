@@ -5,7 +5,7 @@ use std::thread;
 
 use spec_core::exact;
 
-/// The float with the index `order` in ascending order, from negative infinity on.
+/// The float at index `order` of all floats in ascending order. The inverse of [`order`].
 fn float(order: u64) -> f32 {
     let order = order as u32;
     f32::from_bits(if order >> 31 == 1 { order & 0x7FFF_FFFF } else { !order })
@@ -25,8 +25,8 @@ struct Falls {
 
 /// Counts the falls of `f` from `low` to `high`. The values of `f` are not negative.
 fn falls(f: impl Fn(f32) -> f32 + Copy + Send, low: f32, high: f32) -> Falls {
-    // The number of floats that a thread looks at before its part. No function here falls below
-    // a value that is further back.
+    // The number of floats that a thread evaluates before the start of its part, so that it knows
+    // the largest value before the part. No function here falls below a value further back.
     const BEFORE: u64 = 1 << 24;
     let (low, high) = (order(low), order(high));
     let threads = thread::available_parallelism().map_or(1, |n| n.get() as u64);
@@ -57,8 +57,8 @@ fn falls(f: impl Fn(f32) -> f32 + Copy + Send, low: f32, high: f32) -> Falls {
 
 /// Below `EXP_MIN` all values are 0.
 const LOW: f32 = exact::EXP_MIN;
-/// From here on, 1 + e^-x rounds to 1: sigmoid is constant, softplus is x, and its square root
-/// is correctly rounded.
+/// For all x from this value on, 1 + e^-x rounds to 1: sigmoid is 1, softplus is x, and its
+/// square root is correctly rounded.
 const HIGH: f32 = 32.0;
 
 #[test]

@@ -113,8 +113,8 @@ impl Cpu {
     /// The errors of the calls.
     ///
     /// # Safety
-    /// No condition on this backend. Other backends replay calls, whose memory must then stay where
-    /// it is.
+    /// This backend has no condition. (The method is unsafe because other backends replay calls,
+    /// whose memory must then stay where it is.)
     pub unsafe fn time(
         &self,
         samples: usize,

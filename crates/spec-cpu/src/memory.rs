@@ -71,15 +71,15 @@ impl HostMemory {
     }
 }
 
-/// Asks for large pages. There are fewer of them to make at first use, and a scatter to many
-/// places finds more of their addresses in the processor's translation cache.
+/// Asks the system for large pages. The system then has fewer pages to provide at first use, and
+/// a scatter to many places finds more of its addresses in the processor's translation cache.
 #[cfg(target_os = "linux")]
 fn prefer_large_pages(map: &MmapMut) {
     // A system that refuses keeps small pages, which are only slower.
     _ = map.advise(memmap2::Advice::HugePage);
 }
 
-/// Other systems have no such call.
+/// Does nothing: other systems have no such call.
 #[cfg(not(target_os = "linux"))]
 fn prefer_large_pages(_map: &MmapMut) {}
 

@@ -1,9 +1,10 @@
-//! The race between the tokens of a row: [`spec_core::race`] has its rules.
+//! The race between the tokens of a row, by the rules of [`spec_core::race`].
 //!
-//! Every group of 64 tokens has a lower bound of its times, from its largest entry and a quarter of
-//! a block of noise. Groups are looked at in the order of their bounds, until no other one can have
-//! a token that is still wanted: 10 to 40 of the 2,004 groups of a vocabulary of 128,256. In a group
-//! the exact least noise bounds each token once more, so that some 50 tokens of a row get exact times.
+//! The times of each group of 64 tokens have a lower bound, which follows from the group's largest
+//! entry and one word of noise. Groups are evaluated in the order of their bounds, until no
+//! other group can have a token that finishes early enough: 10 to 40 of the 2,004 groups of a
+//! vocabulary of 128,256. Within a group, the exact least noise gives a lower bound for each token,
+//! so only some 50 tokens of a row need exact times.
 
 use multiversion::multiversion;
 use spec_core::exact::{self, sampling};
@@ -15,7 +16,8 @@ use crate::simd::GROUP;
 
 const _: () = assert!(GROUP == race::GROUP);
 
-/// Blocks of noise that are drawn at once, and the groups they bound.
+/// The number of blocks of noise that are drawn at once, and of groups whose bounds follow from
+/// them.
 const AT_ONCE: usize = 16;
 const BOUNDED: usize = 4 * AT_ONCE;
 
@@ -34,7 +36,7 @@ impl Finishers {
         Finishers { wanted, finishes: [u64::MAX; MAX_DRAWS], count: 0 }
     }
 
-    /// The finish that another token must be before to be kept.
+    /// The key that another token's key must be below to be kept.
     fn bar(&self) -> u64 {
         if self.count == self.wanted { self.finishes[self.count - 1] } else { u64::MAX }
     }
@@ -58,34 +60,36 @@ impl Finishers {
     }
 }
 
-/// Whatever races in a row.
+/// The tokens of a row that race.
 pub(crate) trait Racers {
-    /// Writes how slow each token of a group is: infinitely where it does not race.
+    /// Writes the slowness of each token of a group; infinite for a token that does not race.
     fn slowness(&self, group: usize, slowness: &mut [f32; GROUP]);
 }
 
-/// Room for a race: a bound and a place for each group.
+/// Memory for a race: a bound and an index for each group.
 pub(crate) struct Room<'a> {
-    /// The least time of each group; infinite where nothing races.
+    /// A lower bound of the times of each group; infinite for a group in which no token races.
     pub(crate) bounds: &'a mut [f32],
     pub(crate) groups: &'a mut [u32],
 }
 
 impl Room<'_> {
-    /// Finds the first finishers, with [`bounds`](Self::bounds) of all groups in place.
+    /// Finds the first finishers. The [`bounds`](Self::bounds) of all groups must be computed
+    /// before.
     pub(crate) fn race(&mut self, draw: Draw, racers: &impl Racers, finishers: &mut Finishers) {
         let mut done = usize::MAX;
         if finishers.wanted == 1 {
-            // Its best time keeps nearly all others from being sorted.
+            // The group with the least bound runs first: after it, nearly all other groups have
+            // bounds above the best time and need not be sorted.
             let least = least(self.bounds);
             done = self.bounds.iter().position(|&bound| bound == least).unwrap_or(0);
-            look(draw, racers, done, finishers);
+            finish_group(draw, racers, done, finishers);
         }
-        let most = time_of(finishers.bar());
+        let latest = time_of(finishers.bar());
         let mut count = 0;
         for (group, &bound) in self.bounds.iter().enumerate() {
             self.groups[count] = group as u32;
-            count += usize::from(bound <= most && bound < f32::INFINITY && group != done);
+            count += usize::from(bound <= latest && bound < f32::INFINITY && group != done);
         }
         let bounds = &*self.bounds;
         let bound_of = |&group: &u32| bounds[group as usize].to_bits();
@@ -100,26 +104,27 @@ impl Room<'_> {
                 if bounds[group as usize] > time_of(finishers.bar()) {
                     return;
                 }
-                look(draw, racers, group as usize, finishers);
+                finish_group(draw, racers, group as usize, finishers);
             }
             (rest, step) = (others, 2 * step);
         }
     }
 }
 
-/// The time of a finish; infinite where there is none.
+/// The time in a key of [`race::finish`]; infinite for `u64::MAX`, which stands for no token.
 fn time_of(finish: u64) -> f32 {
     if finish == u64::MAX { f32::INFINITY } else { f32::from_bits((finish >> 32) as u32) }
 }
 
-/// Lets the tokens of a group finish.
-fn look(draw: Draw, racers: &impl Racers, group: usize, finishers: &mut Finishers) {
+/// Computes the times of the tokens of a group that can still be kept, and adds them.
+fn finish_group(draw: Draw, racers: &impl Racers, group: usize, finishers: &mut Finishers) {
     let least = Least::at(draw, group as u32);
     let mut slowness = [f32::INFINITY; GROUP];
     racers.slowness(group, &mut slowness);
     for (lane, &slowness) in slowness.iter().enumerate() {
         let token = (group * GROUP + lane) as u32;
-        // A token has the least noise at least, and products round monotonically.
+        // The noise of a token is at least the group's least noise, and rounding products is
+        // monotone, so no time is below this product.
         let earliest = least.noise * slowness;
         if earliest == f32::INFINITY || race::finish(earliest, token) >= finishers.bar() {
             continue;
@@ -135,8 +140,8 @@ fn least(bounds: &[f32]) -> f32 {
     bounds.iter().fold(f32::INFINITY, |least, &bound| if bound < least { bound } else { least })
 }
 
-/// Bounds of groups from the largest key of each group: the `slowness` of a key is a lower bound
-/// for all smaller keys; it is infinite for a key that does not race.
+/// Computes the bounds of groups from the largest key of each group. The `slowness` of a key is a
+/// lower bound of the slowness of all smaller keys; it is infinite for a key that does not race.
 #[inline(always)]
 fn bound(draw: Draw, keys: &[u32], bounds: &mut [f32], slowness: impl Fn(u32) -> f32) {
     let chunks = keys.chunks(BOUNDED).zip(bounds.chunks_mut(BOUNDED));
@@ -150,7 +155,7 @@ fn bound(draw: Draw, keys: &[u32], bounds: &mut [f32], slowness: impl Fn(u32) ->
         }
         for ((bound, noise), &key) in bounds.iter_mut().zip(noise).zip(keys) {
             let slowness = slowness(key);
-            // 0 times infinity is no number.
+            // A product of noise 0 and an infinite slowness would be NaN.
             *bound = if slowness < f32::INFINITY { noise * slowness } else { f32::INFINITY };
         }
     }
@@ -167,18 +172,20 @@ pub(crate) fn bound_logits(
     bounds: &mut [f32],
 ) {
     bound(draw, keys, bounds, |key| {
-        // Cut by the errors of `exp`, which is not monotone.
+        // The factor makes up for the rounding errors of `exp`, which is not monotone.
         let slowness = sampling::slowness(exact::from_sort_key(key), max, inverse) * BOUND_SLACK;
         if key >= least { slowness } else { f32::INFINITY }
     });
 }
 
-/// [`bound`] for residuals, positive numbers whose bits are their keys: those below `least` do not race.
+/// [`bound`] for residuals, positive numbers whose keys are their bits: residuals below `least` do
+/// not race.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 pub(crate) fn bound_residuals(draw: Draw, keys: &[u32], least: f32, bounds: &mut [f32]) {
     bound(draw, keys, bounds, |key| {
         let largest = f32::from_bits(key);
-        // A division is rounded once; `sampling::inverse` is off by a little more.
+        // The factor makes up for the difference between this division, which is rounded once, and
+        // `sampling::inverse`, whose error is larger.
         if largest >= least { (1.0 / largest) * BOUND_SLACK } else { f32::INFINITY }
     });
 }

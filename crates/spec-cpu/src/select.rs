@@ -1,4 +1,4 @@
-//! Where a row is cut, without sorting the row: the primitive under top-k and top-p.
+//! Cuts a row to its largest entries without sorting the row: the common step of top-k and top-p.
 //!
 //! Order the entries of a row by key ([`spec_core::exact::sort_key`]), descending, the lower
 //! index first among equal keys. An entry stays if the weights of all entries before it add up
@@ -17,21 +17,21 @@
 //!
 //! A key of 0 is below the key of every number. It marks an entry that was dropped.
 //!
-//! In a long row few entries stay, and one pass that finds the largest key of each group of
-//! entries tells where they are. At least k entries reach the k-th largest of those keys
-//! ([`reached_by`]). The entries that reach it are gathered ([`gather`]), groups without such
-//! entries are passed over, and the cut is made among the gathered entries.
+//! In a long row few entries stay. One pass finds the largest key of each group of entries. At
+//! least k entries reach the k-th largest of these keys ([`reached_by`]), so the k largest entries
+//! reach it too. The entries that reach it are gathered ([`gather`]), groups without such
+//! entries are skipped, and the cut is made among the gathered entries.
 
 use crate::simd::BLOCK;
 
 /// Where a row is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
-    /// Larger keys stay, smaller ones do not.
+    /// Entries with larger keys stay; entries with smaller keys do not.
     pub(crate) key: u32,
-    /// How many entries of that key stay, in ascending index: at least one.
+    /// How many entries with exactly this key stay, the lowest indices first; at least one.
     pub(crate) ties: usize,
-    /// How many entries of that key there are.
+    /// How many entries have exactly this key.
     pub(crate) tied: usize,
 }
 
@@ -42,17 +42,18 @@ const FEW: usize = 256;
 const DIGIT: u32 = 12;
 const DIGITS: usize = 1 << DIGIT;
 
-/// The cut of `keys` at `limit`, which is at least 1. `None` if all weights together do not reach
+/// The cut of `keys` at `limit`, which is at least 1. `None` if the sum of all weights is below
 /// the limit: then all entries stay. `weigh` writes the weights of at most [`BLOCK`] keys; equal
 /// keys have equal weights. Keys of 0 never stay.
 pub(crate) fn cut(keys: &[u32], limit: u64, weigh: impl Fn(&[u32], &mut [u64])) -> Option<Cut> {
     if keys.len() <= FEW {
         return cut_of_few(keys, limit, weigh);
     }
-    // The last key that stays is from `from` to `to`. A dropped entry's key, 0, is below both.
+    // The smallest key that stays is from `from` to `to`. The key 0 of a dropped entry is below
+    // both.
     let above_0 = |key: u32| if key > 0 { key } else { u32::MAX };
     let mut from = keys.iter().fold(u32::MAX, |least, &key| least.min(above_0(key)));
-    let mut to = keys.iter().fold(from, |most, &key| most.max(key));
+    let mut to = keys.iter().fold(from, |largest, &key| largest.max(key));
     let (mut above, mut tied) = (0, 0);
     let (mut some, mut weights) = ([0; BLOCK], [0; BLOCK]);
     while tied == 0 || from < to {
@@ -131,9 +132,9 @@ impl Cut {
     }
 }
 
-/// A key that at least `k` entries reach: the k-th largest of `maxima`, which are the largest keys
-/// of groups of entries, and which this reorders. With fewer than `k` groups the key is 1, which
-/// every entry reaches that was not dropped.
+/// A key that at least `k` entries reach: the k-th largest of `maxima`, the largest keys of groups
+/// of entries. Reorders `maxima`. With fewer than `k` groups the key is 1, which every entry
+/// reaches that was not dropped.
 pub(crate) fn reached_by(k: usize, maxima: &mut [u32]) -> u32 {
     match k.checked_sub(1) {
         Some(last) if k <= maxima.len() => {
@@ -147,9 +148,9 @@ pub(crate) fn reached_by(k: usize, maxima: &mut [u32]) -> u32 {
 /// Which entries of a row are gathered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reach {
-    /// Entries with this key or a larger one.
+    /// Entries with a larger key are gathered.
     pub(crate) key: u32,
-    /// How many entries with exactly this key are gathered: the first ones.
+    /// How many entries with exactly this key are gathered, the lowest indices first.
     pub(crate) ties: usize,
 }
 
@@ -223,7 +224,7 @@ mod tests {
         };
         for case in 0..400 {
             let n = 1 + next() as usize % 3000;
-            // All bits, few distinct keys, or keys that share their first digits.
+            // Keys of all bits, few distinct keys, or keys that share their first digits.
             let (mask, base) = [(u32::MAX, 1), (7, 5), (0x3FF, 0x8000_0000), (0, 9)][case % 4];
             let keys: Vec<u32> =
                 (0..n).map(|_| ((next() as u32).wrapping_mul(3) & mask) | base).collect();

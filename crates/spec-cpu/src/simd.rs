@@ -1,10 +1,10 @@
 //! Loops that the compiler vectorises, compiled for several instruction sets.
 //!
-//! `multiversion` compiles a function once per instruction set and picks one version at
-//! run time. Functions that work on a whole block are picked here. Functions so short
-//! that picking would cost as much as their work are `inline(always)`: their caller is
-//! picked. The version does not change a result: all functions use the single operations
-//! that [`spec_core::exact`] allows, which every instruction set rounds alike.
+//! `multiversion` compiles a function once for each instruction set and picks one version at
+//! run time. Functions that work on a whole block have versions. Functions so short
+//! that picking a version would cost as much as their work are `inline(always)`, and their caller
+//! has versions. The version does not change a result: all functions use only the single operations
+//! that [`spec_core::exact`] allows, which every instruction set rounds in the same way.
 
 use std::ops::Range;
 
@@ -237,7 +237,8 @@ pub(crate) fn residual_maxima(target: &[f32], draft: Option<&[f32]>, maxima: &mu
     bad
 }
 
-/// How slow the tokens of a group are in the race of residuals: infinitely below `least`.
+/// The slowness of the tokens of a group in the race of residuals; infinite for residuals below
+/// `least`.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 pub(crate) fn residual_slowness(
     target: &[f32],
@@ -252,11 +253,12 @@ pub(crate) fn residual_slowness(
     }
 }
 
-/// Entries of a group, whose largest key is kept: see [`select`](crate::select).
+/// The number of entries of a group, of which only the largest key is kept: see
+/// [`select`](crate::select).
 pub(crate) const GROUP: usize = 64;
-/// Entries of a group for operators that keep a large part of a row's entries.
+/// The number of entries of a group for operators that keep a large part of a row.
 pub(crate) const SMALL_GROUP: usize = 16;
-/// Groups of a block.
+/// The number of groups of a block.
 pub(crate) const GROUPS: usize = BLOCK / GROUP;
 
 /// The sort key of the largest of [`SMALL_GROUP`] values. NaN is ignored.
@@ -274,16 +276,16 @@ fn largest_of_few(values: &[f32; SMALL_GROUP]) -> u32 {
     exact::sort_key(lanes[0])
 }
 
-/// Turns the bits of a float into an integer that orders as the float does, and back. A NaN is
-/// beyond the infinity of the same sign.
+/// Turns the bits of a float into an integer whose order is that of the floats, and back. NaN
+/// is beyond the infinity of the same sign.
 #[inline(always)]
 fn ordered(bits: i32) -> i32 {
     bits ^ (bits >> 31 & i32::MAX)
 }
 
-/// The sort key of the largest of [`GROUP`] values. NaN is ignored. Compares integers, whose
-/// maximum the compiler may take in any order. That is faster than [`largest_of_few`] for 64
-/// values, and slower for 16.
+/// The sort key of the largest of [`GROUP`] values. NaN is ignored. The function compares
+/// integers, whose maximum the compiler may take in any order. For 64 values this is faster than
+/// [`largest_of_few`], for 16 values it is slower.
 #[inline(always)]
 fn largest(values: &[f32; GROUP]) -> u32 {
     const INFINITY: i32 = EXPONENT as i32;
@@ -361,7 +363,7 @@ pub(crate) fn from_sort_keys(keys: &[u32], values: &mut [f32]) {
     }
 }
 
-/// The sort key of a finite probability. 0, which is below every sort key, if `t` is not finite.
+/// The sort key of a finite probability; 0, which is below every sort key, if `t` is not finite.
 #[inline(always)]
 fn finite_key(t: f32) -> u32 {
     if t.to_bits() & EXPONENT == EXPONENT { 0 } else { exact::sort_key(t) }
@@ -404,7 +406,7 @@ impl<T: Copy + PartialEq> Pair<T> {
         (&haystack[ends], &haystack[before])
     }
 
-    /// Whether the pair is at any of the places.
+    /// Whether any of the places has the pair.
     #[inline(always)]
     fn any(&self, lasts: &[T; LANES], befores: &[T; LANES]) -> bool {
         let pairs = lasts.iter().zip(befores);
@@ -493,7 +495,7 @@ mod tests {
         let odd = [f32::NAN, -f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 0.0, -1e-45];
         let odd = odd.into_iter().chain([-f32::MAX, f32::from_bits(0x7F80_0001), -2.0, 3.5]);
         let odd: Vec<f32> = odd.collect();
-        // First rows in which all values but one are equal, then mixtures.
+        // The first rows have equal values except for one; the other rows are mixtures.
         let alike = odd.iter().flat_map(|&x| odd.iter().map(move |&y| (x, y)));
         let rows = alike.enumerate().map(|(at, (x, y))| {
             let mut values = vec![x; GROUP + 1 + at % GROUP];

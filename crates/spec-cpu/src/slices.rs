@@ -25,22 +25,22 @@ pub(crate) fn slice_mut<T: Element>(view: ViewMut<'_>) -> Result<&mut [T]> {
 
 /// Reads a value that decides an address, a length or an index.
 ///
-/// The compiler may take an ordinary reading of a shared slice twice, since the contents of a
-/// shared slice do not change. A volatile reading happens exactly once: the value that was
+/// The compiler may repeat an ordinary read of a shared slice, since the contents of a
+/// shared slice do not change. A volatile read happens exactly once: the value that was
 /// compared with a bound is the value that is used, even if another thread writes to the
-/// caller's memory during the call. (See "Arguments that change during a call" at the top of
-/// the crate.)
+/// caller's memory during the call. (See "Arguments that change during a call" in the
+/// documentation of the crate.)
 #[inline(always)]
 pub(crate) fn once<T: Element>(value: &T) -> T {
     // SAFETY: a reference is aligned and valid for reading.
     unsafe { std::ptr::read_volatile(value) }
 }
 
-/// A slice to which several threads write side by side.
+/// A slice as atomics, to which several threads can write at the same time.
 pub(crate) fn shared(slice: &mut [i32]) -> &[AtomicI32] {
     let (data, len) = (slice.as_mut_ptr().cast::<AtomicI32>(), slice.len());
-    // SAFETY: an `AtomicI32` has the size and the alignment of an i32, and the slice is
-    // borrowed exclusively for as long as the result lives.
+    // SAFETY: an `AtomicI32` has the size and the alignment of an i32, and the result borrows
+    // the slice exclusively.
     unsafe { std::slice::from_raw_parts(data, len) }
 }
 
@@ -96,13 +96,13 @@ pub(crate) fn shares_mut<T: Element>(
 ) -> impl IndexedParallelIterator<Item = impl Iterator<Item = &mut [T]>> {
     let step = matrix.row_stride.max(matrix.cols).max(1);
     let (rows, cols) = (matrix.rows, matrix.cols);
-    // Behind the last row there may be no gap.
+    // The last row may end without the gap that follows other rows.
     let used = rows.checked_sub(1).map_or(0, |last| last * matrix.row_stride + cols);
     let shares = data[..used].par_chunks_mut(step * share.max(1));
     shares.map(move |share| share.chunks_mut(step).map(move |row| &mut row[..cols]))
 }
 
-/// As [`shares_mut`], of `shares` shares, for a matrix that may be absent: each share is then `None`.
+/// As [`shares_mut`], for a matrix that may be absent: then there are `shares` items, all `None`.
 pub(crate) fn optional_shares_mut<'a, T: Element>(
     view: Option<ViewMut<'a>>,
     matrix: Option<Matrix>,
@@ -206,13 +206,13 @@ impl<'a> Truths<'a> {
 const ALIGN: usize = 64;
 
 /// Bytes of a workspace from which [`Workspace`] can take pieces of the given sizes in bytes,
-/// each aligned. A sum that overflows becomes `usize::MAX`, which no caller can bring.
+/// each aligned. A sum that overflows becomes `usize::MAX`, a size that no caller can allocate.
 pub(crate) fn workspace_size(pieces: &[usize]) -> usize {
     let bytes = pieces.iter().fold(0usize, |sum, &piece| sum.saturating_add(piece));
     if bytes == 0 { 0 } else { bytes.saturating_add(pieces.len() * (ALIGN - 1)) }
 }
 
-/// A workspace, handed out from the front.
+/// A workspace, from whose front pieces are taken.
 pub(crate) struct Workspace<'a>(&'a mut [u8]);
 
 impl<'a> Workspace<'a> {

@@ -1,12 +1,13 @@
-//! Weights of logits and their sums, as a sampler needs them: integers in units of 2^-40.
+//! The weights of logits for sampling, and their sums: integers in units of 2^-40.
 //!
 //! A sum of integers is exact in any order. A weight is added up as two parts of 32 bits each:
 //! a vector has twice as many lanes of 32 bits as of 64, and no vector instruction below AVX-512
 //! converts floats to integers of 64 bits.
 //!
 //! A weight takes a chain of some 25 operations, each of which waits for the one before it. A
-//! processor looks ahead over few such chains. [`sum`] therefore takes a block of logits through
-//! a third of the chain, then through the next third: the turns of each loop are independent.
+//! processor overlaps only few such chains. [`sum`] therefore takes a whole block of logits through
+//! the first third of the chain, then through the next third: the iterations of each loop are
+//! independent.
 
 use multiversion::multiversion;
 use spec_core::exact::{self, sampling, softmax};
@@ -23,7 +24,8 @@ impl Least {
 
     /// Weights of `units` and more count, in the units of [`exact::fixed_probability`].
     fn of_units(units: u64) -> Self {
-        // Exact: at most 2^40 units, which were cut from a float, so a float holds them.
+        // The conversion is exact: the units were made from a float by rounding down, so a float
+        // holds them; there are at most 2^40.
         Least(units as f32 * (1.0 / 1_099_511_627_776.0))
     }
 }
@@ -38,7 +40,7 @@ pub(crate) fn fixed(weight: f32, least: Least) -> [u32; 2] {
     // `units` is from 0 to 65536, and the remainder is below 2^24.
     unsafe {
         let high = units.to_int_unchecked::<i32>();
-        // Exact: the fraction of a float times a power of two.
+        // The low part is exact: the fraction of a float, times a power of two.
         let low = ((units - high as f32) * 16_777_216.0).to_int_unchecked::<i32>();
         [high as u32, low as u32]
     }
@@ -64,10 +66,10 @@ impl Scale {
         Scale { least: Least::of_units(floor), ..self }
     }
 
-    /// A sort key such that every logit with a smaller key weighs less than e^`log`. `log` is at
-    /// most 0.
+    /// A sort key such that every logit with a smaller key has a weight below e^`log`. `log` is
+    /// at most 0.
     pub(crate) fn reaches(self, log: f32) -> u32 {
-        // 1e-3 is more than the rounding errors here and in `exp`, which is not monotone.
+        // 1e-3 is more than the rounding errors of this line and of `exp`, which is not monotone.
         exact::sort_key(self.max + (log - 1e-3) / self.inverse)
     }
 
@@ -91,7 +93,7 @@ pub(crate) fn weigh(values: &[f32], scale: Scale, weights: &mut [u64]) {
     }
 }
 
-/// How slow each value is in the race: infinitely where its weight does not count.
+/// The slowness of each value in the race; infinite where its weight does not count.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 pub(crate) fn slowness(values: &[f32], scale: Scale, slowness: &mut [f32]) {
     for (slowness, &x) in slowness.iter_mut().zip(values) {
@@ -103,7 +105,7 @@ pub(crate) fn slowness(values: &[f32], scale: Scale, slowness: &mut [f32]) {
 
 /// Intermediate results of [`sum`] between its loops over a block.
 pub(crate) struct Steps {
-    /// After the first loop, the remainders of `sampling::reduced`; after the second, weights.
+    /// After the first loop, the remainders of `sampling::reduced`; after the second loop, weights.
     rests: [f32; BLOCK],
     exponents: [u32; BLOCK],
 }
@@ -113,7 +115,8 @@ impl Steps {
         Steps { rests: [0.0; BLOCK], exponents: [0; BLOCK] }
     }
 
-    /// Does the first half of the weights of a group, and stores it from index `at` on.
+    /// Computes the first half of the weights of a group, and stores the results from index `at`
+    /// on.
     #[inline(always)]
     fn reduce(&mut self, at: usize, values: &[f32; GROUP], scale: Scale) {
         let rests = self.rests[at..].iter_mut().zip(&mut self.exponents[at..]);
@@ -124,7 +127,7 @@ impl Steps {
 }
 
 /// The sum of the weights of a block. `maxima` are the largest sort keys of the block's groups;
-/// groups whose largest key is below `from` are passed over.
+/// groups whose largest key is below `from` are skipped.
 #[multiversion(targets("x86_64+avx512f+avx512bw+avx512vl", "x86_64+avx2"))]
 pub(crate) fn sum(
     values: &[f32],
@@ -134,7 +137,8 @@ pub(crate) fn sum(
     steps: &mut Steps,
 ) -> u64 {
     if scale.max.is_infinite() {
-        // Beside an infinite logit every finite one weighs 0.
+        // Only the infinite logits have a weight, which is 1: next to infinity, finite logits have
+        // the weight 0.
         return (values.iter().filter(|&&x| x == scale.max).count() as u64) << 40;
     }
     let mut taken = 0;
@@ -159,10 +163,10 @@ pub(crate) fn sum(
             *units = if *units >= least { *units } else { 0.0 };
         }
     }
-    // SAFETY: `units` are whole groups of at most a block. Each is 0 or what `sampling::units`
-    // gives for a logit of at most `scale.max`, the largest of the row: from 0 to 2^40. (A logit
-    // that another thread has raised since the largest one was found may give anything; the
-    // conversion then gives some integer. The sum decides no address.)
+    // SAFETY: `units` are whole groups, and at most a block. Each is 0, or `sampling::units` of a
+    // logit of at most `scale.max`, the row's largest logit, so from 0 to 2^40. (A logit
+    // that another thread has raised since the largest one was found may give any float; the
+    // conversion then gives some integer, and no address depends on the sum.)
     unsafe { sum_units(units) }
 }
 
@@ -186,7 +190,8 @@ unsafe fn sum_units(units: &[f32]) -> u64 {
             // is a whole number.
             let rest = units - (next - *high);
             *high = next;
-            // SAFETY: `rest` is at most 2^23 from 0, and no NaN, by the caller's promise.
+            // SAFETY: `rest` is between -2^23 and 2^23 and is not NaN, as shown above for numbers
+            // from 0 to 2^41, which the caller promises.
             *low = low.wrapping_add(unsafe { rest.to_int_unchecked::<i32>() });
         }
     }

@@ -1,12 +1,13 @@
-//! Arguments that another thread overwrites during a call. The results may then be anything;
-//! the call must return without an error or a panic, and no byte outside of the arguments and
-//! the workspace may change.
+//! Tests calls during which another thread overwrites the arguments. The results may then be
+//! anything; the call must return without an error or a panic, and no byte outside the arguments
+//! and the workspace may change.
 //!
 //! Each argument and the workspace lie between two fences of known bytes, which are compared
 //! after every call. A writer thread copies other contents over random parts of random
 //! arguments (inputs, outputs, in-place ones) until the last call has returned.
 //!
-//! `SPEC_CHANGING_SECONDS` is how long each case is called; without it, a tenth of a second.
+//! The environment variable `SPEC_CHANGING_SECONDS` sets for how long each case is called; the
+//! default is a tenth of a second.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -24,10 +25,11 @@ use spec_cpu::Cpu;
 /// of these bytes first.
 const FENCE: usize = 4096;
 const POISON: u8 = 0xC7;
-/// Threads of the operator: more than one, so that work is split even on a machine with one core.
+/// The number of threads of the operator: more than one, so that work is split even on a machine
+/// with one core.
 const THREADS: usize = 3;
-/// Cases of an operator: the largest of many random ones, since a long call is changed more
-/// often than a short one.
+/// The number of cases of an operator. They are the largest of many random cases, because the
+/// arguments of a long call are overwritten more often.
 const CASES: usize = 4;
 const CANDIDATES: u64 = 300;
 
@@ -78,8 +80,8 @@ struct Target {
     size: usize,
     len: usize,
     images: Vec<Vec<u8>>,
-    /// How many of the contents belong to the case itself. They come first and are copied more
-    /// often.
+    /// How many of the images were given for this argument or are its first contents. They come
+    /// first, and are copied more often.
     sensible: usize,
 }
 
@@ -110,7 +112,7 @@ impl Target {
         Target { name: argument.name, start: buffer.start, size, len, images, sensible }
     }
 
-    /// Copies one of the images over all elements, or over some of them in a row.
+    /// Copies one of the images over all elements, or over a range of them.
     fn overwrite(&self, rng: &mut Rng) {
         let all = self.sensible == 1 || rng.chance(4);
         let image = &self.images[rng.below(if all { self.images.len() } else { self.sensible })];
@@ -132,7 +134,7 @@ impl Target {
     }
 }
 
-/// Arguments by name.
+/// A source that knows arguments by name.
 struct Named<'a, T>(&'a [Argument], Box<dyn Fn(usize) -> T + 'a>);
 
 impl<T> Source<T, T> for Named<'_, T> {
@@ -241,7 +243,7 @@ fn adjust_logits() {
 #[test]
 fn deduplicate_topk() {
     disturb_random::<DeduplicateTopk>();
-    // For small values the operator uses a bitmap, whose size depends on a first reading.
+    // For small values the operator uses a bitmap, whose size depends on the first read.
     let values = |high: i32| (0..8 * 2048).map(|i| i * 7919 % high).collect::<Vec<i32>>();
     let case = Case::new(DeduplicateTopk::new().mtp_step(2))
         .input("indices", Tensor::matrix(values(1000), 8, 2048))
@@ -258,7 +260,7 @@ fn hybrid_mtp_ngram() {
 #[test]
 fn indexer_topk() {
     disturb_random::<IndexerTopk>();
-    // A first reading decides how many scores are gathered, fewer than a row has.
+    // The first read decides how many scores are gathered, fewer than a row has.
     let scores = |f: fn(usize) -> f32| (0..2 * 40_000).map(f).collect::<Vec<f32>>();
     let alike = scores(|i| if i % 16 == 0 { 1.0 } else { 0.0 });
     let others = vec![scores(|_| 1.0).into(), scores(|_| 2.0).into(), scores(|i| i as f32).into()];
@@ -280,7 +282,7 @@ fn indexer_topk() {
 #[test]
 fn moe_align() {
     disturb_random::<MoeAlign>();
-    // All picks go to the last expert, after which there is little room.
+    // All picks go to the last expert, behind whose run there is little room.
     let (tokens, align) = (10_000, MoeAlign::new(8, 16));
     let ids = |expert: fn(i32) -> i32| (0..4 * tokens as i32).map(expert).collect::<Vec<i32>>();
     let capacity = align.capacity(4 * tokens).unwrap();
@@ -303,8 +305,8 @@ fn ngram_match() {
 #[test]
 fn prompt_lookup() {
     disturb_random::<PromptLookup>();
-    // Texts in which a short pattern occurs and the longest does not: they are searched twice,
-    // and their drafts are copied after that.
+    // In these texts a short pattern occurs and the longest one does not, so they are searched
+    // twice, and drafts are copied after the second search.
     let token = |i: i64| i.wrapping_mul(7919).wrapping_mul(i) % 61;
     let lengths = |length: i32| -> Data { vec![length; 8].into() };
     for occurrence in [Occurrence::First, Occurrence::Last] {
@@ -385,7 +387,7 @@ fn unique() {
             let keys = |f: &dyn Fn(u64) -> u64| {
                 Rng::integers(dtype, (0..KEYS as u64).map(|i| f(i).cast_signed()).collect())
             };
-            // Few distinct keys and many, sorted and unsorted, and some that are frequent in a
+            // Few and many distinct keys, sorted and unsorted keys, and keys that are frequent in a
             // sample.
             let others = vec![
                 keys(&|i| i / 3),
@@ -401,6 +403,8 @@ fn unique() {
             if counted {
                 case = case.output("counts", DType::U64, &[KEYS]);
             }
+            let place = if dtype.size() == 8 { DType::I64 } else { DType::I32 };
+            case = case.output("inverse", place, &[KEYS]);
             disturb(&case, &[("keys", others)], u64::from(counted));
         }
     }

@@ -64,6 +64,17 @@ struct Largest16<f16> {
     }
 };
 
+// Sixteen bytes that are read once, from a 16-byte aligned address: the first-level cache keeps what
+// it has, which is what the compiler has put in memory.
+template <typename T>
+INLINE Pack<T> stream_pack(const T* from) {
+    Pack<T> pack;
+    asm("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+        : "=r"(pack.raw.x), "=r"(pack.raw.y), "=r"(pack.raw.z), "=r"(pack.raw.w)
+        : "l"(from));
+    return pack;
+}
+
 // Whether two types are one.
 template <typename A, typename B>
 constexpr bool same = false;
@@ -138,7 +149,7 @@ struct LogitGroups {
             for (u32 i = 0; i < FOLDED; ++i) {
                 // Past the end the last group once more: loads without branches are all in flight.
                 const u32 group = min(base + i * AT_ONCE + lane / LANES, whole - 1);
-                packs[i] = load_pack(own + group * GROUP);
+                packs[i] = stream_pack(own + group * GROUP);
             }
             if constexpr (!same<See, Unseen>) {
 #pragma unroll

@@ -6,8 +6,8 @@
 // are all that is looked at:
 //
 //     bounds     of all groups, a block of noise for four of them;
-//     best       each warp evaluates its group of the least bound; the best of what the warps of the
-//                row found is a bar that the winner does not pass;
+//     bar        each warp bounds from above when the first of its group of the least bound finishes; the
+//                least of what the warps of the row found is a bar that the winner does not pass;
 //     groups     whose bound does not pass the bar are listed, for all warps of the block: of each the
 //                token with the least noise is evaluated by a thread, which lowers the bar to where
 //                few groups are left even in the unlikeliest rows;
@@ -106,6 +106,8 @@ INLINE float noise_of(const Draw& draw, u32 token) {
 // What bounds are cut by, against the errors of approximate functions and the roundings of exact
 // ones: several times their sum.
 constexpr float BOUND_SLACK = 1.0f - 1.0f / 65536.0f;
+// The same for bounds from above.
+constexpr float ABOVE_SLACK = 1.0f + 1.0f / 65536.0f;
 
 // A lower bound of the noise of every token of a group: race::noise_bound.
 INLINE float noise_bound(u32 high) {
@@ -114,6 +116,15 @@ INLINE float noise_bound(u32 high) {
     const float rest = static_cast<float>(0 - high) * (1.0f / 4294967296.0f);
     const float variate = u < 0.125f ? u + 0.5f * u * u : approximate_log2(rest) * -0.693147182f;
     return variate * (BOUND_SLACK / GROUP);
+}
+
+// An upper bound of the exponential variate -ln(1 - u), up to ABOVE_SLACK; u is at most one unit of
+// 2^-64 above the fraction of 64 bits.
+INLINE float variate_above(u32 high, u32 low) {
+    constexpr float UNIT = 1.0f / 4294967296.0f;
+    const float u = (static_cast<float>(high) + (static_cast<float>(low) + 1.0f) * UNIT) * UNIT;
+    const float rest = static_cast<float>(~high) * UNIT;
+    return u < 0.125f ? u + u * u * (0.5f + 0.4f * u) : approximate_log2(rest) * -0.693147182f;
 }
 
 // 1 / x, cut to 2^-100 .. 2^100.
@@ -189,8 +200,9 @@ struct RaceShared {
 };
 
 // Racers know what they race for: `draw`, their noise; `entry(token)`; `slowness_bound(entry)`, a lower
-// bound of the slowness of entries that are not larger, infinite where none of them races; and
-// `finish(token, entry, noise)`.
+// bound of the slowness of entries that are not larger, infinite where none of them races;
+// `slowness_above(token, entry)`, an upper bound of a token's slowness, infinite where it may not race;
+// and `finish(token, entry, noise)`.
 
 // One token, by a thread.
 template <typename Racers>
@@ -212,6 +224,25 @@ INLINE u64 best_of_group(const Racers& racers, u32 group, u32 lane) {
         best = min(best, racers.finish(token + i, i == 0 ? first : second, i == 0 ? noise.x : noise.y));
     }
     return warp_min(best);
+}
+
+// An upper bound of when the first of a group finishes, by a warp: two tokens a lane. By approximate
+// functions, which take a fifth of the instructions of the exact ones.
+template <typename Racers>
+INLINE u64 bar_of_group(const Racers& racers, u32 group, u32 lane) {
+    const u32 token = group * GROUP + 2 * lane;
+    const float entries[2] = {racers.entry(token), racers.entry(token + 1)};
+    const NoiseWords words(racers.draw, token);
+    const float least = variate_above(words.high, words.low) * (1.0f / GROUP);
+    float bar = infinity();
+#pragma unroll
+    for (u32 i = 0; i < 2; ++i) {
+        const float more = variate_above(word_of(words.tokens, token % 4 + i), 1u << 31);
+        const float noise = token % GROUP + i == words.lane ? least : least + more;
+        bar = fminf(bar, noise * racers.slowness_above(token + i, entries[i]));
+    }
+    const u32 time = __reduce_min_sync(ALL_LANES, __float_as_uint(bar * ABOVE_SLACK));
+    return finish_at(__uint_as_float(time), NONE);
 }
 
 // The token of a group that has the least noise, by a thread.
@@ -388,11 +419,12 @@ INLINE u64 first_to_finish(const Racers& racers, Team& team, RaceShared& shared,
         }
         float* const tops = shared.tops[team.warp];
         const u64 least = warp_min(make_bounds(racers, tops, begin, end, team.lane, high));
+        u64 bar = best;
+        if (least < best) bar = min(bar, bar_of_group(racers, static_cast<u32>(least), team.lane));
+        team.pass(bar);
+        bar = lower_bar(racers, team, shared, begin, end, least_told(team));
         u64 own = best;
-        if (least < best) own = min(own, best_of_group(racers, static_cast<u32>(least), team.lane));
-        team.pass(own);
-        own = lower_bar(racers, team, shared, begin, end, least_told(team));
-        collect(racers, team, shared, begin, end, own, [&](u64 finish) { own = min(own, finish); });
+        collect(racers, team, shared, begin, end, bar, [&](u64 finish) { own = min(own, finish); });
         team.pass(warp_min(own));
         best = least_told(team);
     }

@@ -101,6 +101,12 @@ struct ResidualRacers {
         return top >= LEAST ? __frcp_rn(top) * BOUND_SLACK : infinity();
     }
 
+    INLINE float slowness_above(u32, float residual) const {
+        // `inverse_of` cuts what is larger.
+        const float most = __uint_as_float((127 + 100) << 23);
+        return residual >= LEAST ? __frcp_rn(fminf(residual, most)) * ABOVE_SLACK : infinity();
+    }
+
     INLINE u64 finish(u32 token, float residual, float noise) const {
         if (!(residual >= LEAST)) return NEVER;
         return finish_at(exact::mul(noise, inverse_of(residual)), token);

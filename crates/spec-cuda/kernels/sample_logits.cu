@@ -28,16 +28,17 @@ struct KeepsCut {
     INLINE bool operator()(float x, u32 token) const { return cut.keeps(key_of(x), token); }
 };
 
-// A row between its first reading and its tokens.
+// A row between its first reading and its tokens. Functions that are not inlined take a copy: what
+// they got a pointer to would be in memory from the start, for every row.
 template <typename T>
 struct Sampling {
     const Params<T>& p;
     u32 index;
-    Team& team;
+    Team team;
     Shared& shared;
     RaceShared& races;
     const Request& request;
-    LogitRow<T>& row;
+    LogitRow<T> row;
     Share share;
     bool fits;
 
@@ -102,15 +103,6 @@ struct Sampling {
         }
     }
 
-    // Writes the shares of what is kept, of a sum of weights.
-    __device__ __noinline__ void write_shares(Kept kept, u64 total) const {
-        // For units of 2^-40 instead of 2^-31.
-        const float factor = exact::mul(exact::softmax::factor(total), 512.0f);
-        write_probs(p, index, row, team.lane, [&](float x, u32 at) {
-            return kept(x, at) > 0 ? exact::softmax::score(kept.scale.weight(x), factor) : 0.0f;
-        });
-    }
-
     // Ends a row of which all that can be kept is in the list of the block that leads, `count` entries:
     // top-p keeps what lies before the limit, or its share of them where that is 0.
     INLINE void end_few(u32 count, const Options& options, u64 limit, const Scale& scale) const {
@@ -126,24 +118,10 @@ struct Sampling {
                 write_first(few.list, first, LogShare(scale, few.total));
             }
         }
-        if (p.probs.data != nullptr) share_few(options, scale);
-    }
-
-    __device__ __noinline__ void share_few(const Options& options, const Scale& scale) const {
-        team.blocks.sync();
-        const Few* const there = team.blocks.of(&shared.few, 0);
-        const u32 likeliest = NONE - static_cast<u32>(there->sorted[0]);
-        const Kept kept = {scale, there->cut, options.floor};
-        const u64 total = there->total;
-        // All have read that before the block may end.
-        team.blocks.sync();
-        if (!options.greedy) return write_shares(kept, total);
-        write_probs(p, index, row, team.lane,
-                    [&](float, u32 at) { return at == likeliest ? 1.0f : 0.0f; });
     }
 
     // The race of what is kept, in the whole row.
-    INLINE void race(const Kept& kept, const LogShare& share_of) const {
+    INLINE void race(const Kept& kept, const LogShare& share_of) {
         const float least = kept.cut.all() ? negative_infinity() : exact::value_of_key(kept.cut.key);
         const Racers<LogitRow<T>, KeepsCut> racers(draw(), row, kept.scale, kept.floor, least,
                                                    KeepsCut{kept.cut});
@@ -165,19 +143,44 @@ struct Sampling {
     }
 };
 
+// Writes the shares of what is kept, of a sum of weights.
 template <typename T>
-__device__ __noinline__ void race_apart(const Sampling<T>& sampling, const Kept& kept,
-                                        const LogShare& share_of) {
+__device__ __noinline__ void write_shares(Sampling<T> sampling, Kept kept, u64 total) {
+    // For units of 2^-40 instead of 2^-31.
+    const float factor = exact::mul(exact::softmax::factor(total), 512.0f);
+    write_probs(sampling.p, sampling.index, sampling.row, sampling.team.lane, [&](float x, u32 at) {
+        return kept(x, at) > 0 ? exact::softmax::score(kept.scale.weight(x), factor) : 0.0f;
+    });
+}
+
+// The same where the block that leads knows the cut and the sum.
+template <typename T>
+__device__ __noinline__ void share_few(Sampling<T> sampling, Options options, Scale scale) {
+    const Team& team = sampling.team;
+    team.blocks.sync();
+    const Few* const there = team.blocks.of(&sampling.shared.few, 0);
+    const u32 likeliest = NONE - static_cast<u32>(there->sorted[0]);
+    const Kept kept = {scale, there->cut, options.floor};
+    const u64 total = there->total;
+    // All have read that before the block may end.
+    team.blocks.sync();
+    if (!options.greedy) return write_shares(sampling, kept, total);
+    write_probs(sampling.p, sampling.index, sampling.row, team.lane,
+                [&](float, u32 at) { return at == likeliest ? 1.0f : 0.0f; });
+}
+
+template <typename T>
+__device__ __noinline__ void race_apart(Sampling<T> sampling, Kept kept, LogShare share_of) {
     sampling.race(kept, share_of);
 }
 
 template <typename Row>
-__device__ __noinline__ u64 sum_apart(const Kept& kept, const Row& row, u32 lane) {
+__device__ __noinline__ u64 sum_apart(Kept kept, Row row, u32 lane) {
     return kept.sum(row, lane);
 }
 
 template <typename T>
-__device__ __noinline__ void sample_certain(const Sampling<T> sampling, u32 largest_key) {
+__device__ __noinline__ void sample_certain(Sampling<T> sampling, u32 largest_key) {
     const Params<T>& p = sampling.p;
     Team& team = sampling.team;
     if (largest_key <= LOWEST_KEY) {
@@ -207,7 +210,8 @@ INLINE void sample(const Params<T>& p) {
     __shared__ Request request;
     Team team(told);
     shared.few.begin();
-    team.blocks.arrive();
+    // Others may list in this block's memory once they have seen it cleared.
+    if (team.blocks.size > 1) team.blocks.arrive_prepared();
     const u32 index = blockIdx.x / team.blocks.size;
     if (threadIdx.x == 0) request.fetch(p, index);
     const u32* const mask = p.mask.data == nullptr ? nullptr : p.mask[index];
@@ -215,7 +219,10 @@ INLINE void sample(const Params<T>& p) {
     const Share share(p.vocab, team.piece(), team.pieces());
     const bool fits = Share::most(p.vocab, team.pieces()) <= RaceShared::KEPT;
     float* const tops = races.tops[team.warp];
-    const Sampling<T> sampling = {p, index, team, shared, races, request, row, share, fits};
+    const auto sampling = [&] {
+        return Sampling<T>{p, index, team, shared, races, request, row, share, fits};
+    };
+    const bool leads = team.piece() == 0 && team.lane == 0;
 
     float top = negative_infinity();
     const auto keep = [&](u32 group, float its) {
@@ -233,13 +240,13 @@ INLINE void sample(const Params<T>& p) {
     if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && team.lane == 0) raise(p.flags, NON_FINITE);
     if (threadIdx.x == 0) Request::arrive();
     __syncthreads();
-    team.blocks.wait();
+    if (team.blocks.size > 1) team.blocks.wait_started();
     team.pass_largest(key_of(top));
     const Options options(request, p.vocab);
     const u32 largest_key = team.largest_told(MAX_PIECES);
-    if (largest_key > LOWEST_KEY && sampling.leads()) raise(p.flags, options.bits);
+    if (largest_key > LOWEST_KEY && leads) raise(p.flags, options.bits);
     if (largest_key <= LOWEST_KEY || (options.greedy && p.draws == 1)) {
-        return sample_certain(sampling, largest_key);
+        return sample_certain(sampling(), largest_key);
     }
     const Scale scale = {exact::value_of_key(largest_key), options.inverse};
     // Where min-p comes first, what is lighter is no entry any more.
@@ -295,7 +302,8 @@ INLINE void sample(const Params<T>& p) {
     }
     if (how == How::SENT || how == How::LISTED) {
         if (how == How::SENT && team.blocks.rank == 0) gather_few(few);
-        sampling.end_few(how == How::SENT ? few.listed : wanted, options, shares.limit, scale);
+        sampling().end_few(how == How::SENT ? few.listed : wanted, options, shares.limit, scale);
+        if (p.probs.data != nullptr) share_few(sampling(), options, scale);
         return;
     }
     if (how == How::TIES) {
@@ -310,12 +318,12 @@ INLINE void sample(const Params<T>& p) {
         kept.cut = {largest_key, static_cast<u32>(team.told(owner)) + 1};
     }
     u64 total = ONE;
-    if (sampling.weighs()) {
+    if (sampling().weighs()) {
         team.tell(sum_apart(kept, row, team.lane));
         total = team.sum_told().all;
     }
-    race_apart(sampling, kept, LogShare(scale, total));
-    if (p.probs.data != nullptr) sampling.write_shares(kept, total);
+    race_apart(sampling(), kept, LogShare(scale, total));
+    if (p.probs.data != nullptr) write_shares(sampling(), kept, total);
 }
 
 #define SAMPLER(dtype, T) \

@@ -194,6 +194,13 @@ struct Racers {
         return approximate_exp2(t * -1.44269504f) * BOUND_SLACK;
     }
 
+    INLINE float slowness_above(u32 token, float x) const {
+        const float t = x == scale.largest ? 0.0f : scale.below(x);
+        // Heavier than the floor, for all the errors that `lightest` leaves room for.
+        if (!(x == scale.largest || t >= lightest + 4e-3f) || !keeps(x, token)) return infinity();
+        return approximate_exp2(t * -1.44269504f) * ABOVE_SLACK;
+    }
+
     INLINE u64 finish(u32 token, float x, float noise) const {
         if (!keeps(x, token) || scale.fixed(x) < floor) return NEVER;
         const float slowness = x == scale.largest ? 1.0f : exact::exp(-scale.below(x));

@@ -171,6 +171,8 @@ struct EnteredRow {
         const u32 each = (last - from + SELECT_THREADS - 1) / SELECT_THREADS;
         const u32 own_from = min(from + threadIdx.x * each, last);
         const u32 own_last = min(own_from + each, last);
+        // Where the logits change during the call, no entry may be found: then this one.
+        if (threadIdx.x == 0) team.shared->found = min(from * N, length - 1);
         u64 own = 0;
 #pragma unroll 2
         for (u32 v = own_from; v < own_last; ++v) {
@@ -186,7 +188,7 @@ struct EnteredRow {
             rest -= before;
             bool found = false;
 #pragma unroll 1
-            for (u32 v = own_from; !found; ++v) {
+            for (u32 v = own_from; v < own_last && !found; ++v) {
                 float entries[N];
                 u32 first;
                 fetch(v, entries, first);

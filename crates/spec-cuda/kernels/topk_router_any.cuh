@@ -130,6 +130,7 @@ INLINE void replay_row(const Params& p, const Options& options, const Replay& re
         bad |= expert >= p.experts && expert != NOBODY;
     }
     bad = __any_sync(ALL_LANES, bad);
+    // One flag at a time: see `place_of`.
     if (lane_id() == 0) {
         if (odd) raise(p.flags, NON_FINITE);
         if (bad) raise(p.flags, OUT_OF_RANGE);

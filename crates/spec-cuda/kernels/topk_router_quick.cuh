@@ -40,7 +40,8 @@ struct Scale {
 
 // The root of softplus, at most Scale::TOP.
 INLINE float quick_sqrt_softplus(float x) {
-    const float e = quick_exp2(fabsf(x) * -LOG2_E);
+    // 0 where the exact exponential is: the root of a score that is nearly 0 is far from 0.
+    const float e = fabsf(x) > -exact::EXP_MIN ? 0.0f : quick_exp2(fabsf(x) * -LOG2_E);
     float p = 0.0053648227f;
     p = fmaf(p, e, -0.030065786f);
     p = fmaf(p, e, 0.07920452f);

@@ -112,7 +112,10 @@ INLINE i32 place_of(const Params& p, const Options& options, u64 token, u32 expe
     const u32 turn = static_cast<u32>(token) * 2654435769u % static_cast<u32>(count);
     const i32 place = options.replicas[expert][turn];
     const bool there = place >= 0 && static_cast<u32>(place) < options.physical;
-    raise(p.flags, (count == given ? 0 : BAD_LENGTHS) | (there ? 0 : OUT_OF_RANGE));
+    // One flag at a time. Of raise(flags, (a ? X : 0) | (b ? Y : 0)) ptxas 12.9 has made a branch that
+    // raises neither where a and b both hold: PLOP3.LUT of `skip | (a & b)` for `skip | !(a | b)`.
+    if (count != given) raise(p.flags, BAD_LENGTHS);
+    if (!there) raise(p.flags, OUT_OF_RANGE);
     return there ? place : -1;
 }
 

@@ -10,8 +10,8 @@ use common::{Array, Ready, cuda};
 use spec_conformance::Rng;
 use spec_conformance::decode_tail::{Request, Tail};
 use spec_core::ops::prompt_lookup::{self, Occurrence};
-use spec_core::ops::{NgramMatch, PromptLookup, ngram_match};
-use spec_core::{Backend, DType};
+use spec_core::ops::{NgramMatch, PromptLookup, SuffixLookup, ngram_match, suffix_lookup};
+use spec_core::{Backend, DType, TensorDesc, dtype};
 
 /// The length of a text: so long that several blocks search each text.
 const LENGTH: usize = 100_000;
@@ -39,7 +39,7 @@ impl Texts {
 
     fn write(&mut self, request: usize, place: usize, tokens: [i64; 3]) {
         let at = (request * LENGTH + place) * 8;
-        let bytes = spec_core::dtype::as_bytes(&tokens);
+        let bytes = dtype::as_bytes(&tokens);
         self.tokens.memory.write_at(at, bytes).expect("a copy to the device");
     }
 
@@ -152,6 +152,92 @@ fn ngram_match_finds_what_moved() {
             assert_eq!(got, want, "replay {replay}, request {request}");
         }
     }
+}
+
+/// A corpus is changed while replays on another stream read it, and nobody orders the two. Drafts
+/// are then tokens that were written, and no replay fails; once the writes have ended, the next
+/// replay sees the last of them.
+#[test]
+fn a_corpus_changes_during_replays() {
+    const BATCH: usize = 16;
+    const MAX_LEN: usize = 200;
+    const CORPUS: usize = 1 << 18;
+    const N: usize = 16;
+    const VOCAB: i64 = 30;
+    let Some(cuda) = cuda() else { return };
+    let foreign = Foreign::new(&cuda);
+    let operator = SuffixLookup::new().width(3);
+    let mut tensors = operator.tensors(DType::I64, BATCH, MAX_LEN, N);
+    tensors.corpus = Some(TensorDesc::new(DType::I64, [CORPUS]));
+    tensors.corpus_length = Some(TensorDesc::new(DType::I32, [1]));
+    tensors.parents = Some(TensorDesc::new(DType::I32, [BATCH, N]));
+    tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
+    let mut ready = Ready::new(&cuda, &operator, &tensors);
+    let mut rng = Rng::new(1, "a_corpus_changes_during_replays");
+    let mut text =
+        |len: usize| (0..len).map(|_| rng.below(VOCAB as usize) as i64).collect::<Vec<i64>>();
+    let tokens = Array::from(&cuda, &text(BATCH * MAX_LEN));
+    let lengths = Array::from(&cuda, &[MAX_LEN as i32; BATCH]);
+    let mut corpus = Array::from(&cuda, &vec![i64::MIN; CORPUS]);
+    let mut corpus_length = Array::from(&cuda, &[0i32]);
+    let mut drafts = Array::<i64>::new(&cuda, BATCH * N);
+    let mut parents = Array::<i32>::new(&cuda, BATCH * N);
+    let mut counts = Array::<i32>::new(&cuda, BATCH);
+    let mut flags = Array::from(&cuda, &[0u32]);
+    let graph = foreign.capture(|stream| {
+        let buffers = suffix_lookup::Buffers::new(
+            tokens.view(),
+            lengths.view(),
+            drafts.view_mut(),
+            counts.view_mut(),
+        )
+        .corpus(corpus.view())
+        .corpus_length(corpus_length.view())
+        .parents(parents.view_mut())
+        .flags(flags.view_mut());
+        ready.run(buffers, stream);
+    });
+    let known = text(CORPUS);
+    std::thread::scope(|scope| {
+        let writer = scope.spawn(|| {
+            let mut write = |start: usize, end: usize| {
+                let mut part = known[start..end].to_vec();
+                part[end - start - 1] = i64::MIN;
+                corpus.memory.write_at(start * 8, dtype::as_bytes(&part)).expect("a copy");
+                corpus_length.set(&[end as i32]);
+            };
+            for round in 0..40 {
+                // The oldest half is dropped, and texts are appended.
+                write(0, CORPUS / 2 - round);
+                for text in 0..50 {
+                    let start = CORPUS / 2 + text * 2000;
+                    write(start, start + 2000);
+                }
+            }
+            write(0, 1);
+        });
+        let mut replays = 0;
+        while !writer.is_finished() || replays == 0 {
+            graph.replay();
+            replays += 1;
+            let (drafts, parents, counts) = (drafts.get(), parents.get(), counts.get());
+            for (request, &count) in counts.iter().enumerate() {
+                assert!((0..=N as i32).contains(&count), "{count} drafts");
+                let row = request * N..request * N + count as usize;
+                assert!(drafts[row.clone()].iter().all(|draft| (0..VOCAB).contains(draft)));
+                let ordered =
+                    (0..).zip(&parents[row]).all(|(at, parent)| (0..=at).contains(parent));
+                assert!(ordered, "a parent behind its child");
+            }
+            assert_eq!(flags.get(), [0]);
+        }
+    });
+    // Nothing but the separator of one token is left of the corpus: drafts of the text alone.
+    graph.replay();
+    let (with, with_counts) = (drafts.get(), counts.get());
+    corpus_length.set(&[0]);
+    graph.replay();
+    assert_eq!((with, with_counts), (drafts.get(), counts.get()));
 }
 
 /// The chain from logits to the drafts of the next step is captured once. Lengths, counts and

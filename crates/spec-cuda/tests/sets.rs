@@ -147,7 +147,15 @@ fn check_keys<T: Element + Ord + std::fmt::Debug>(cuda: &Cuda, keys: &[T], with_
     let n = keys.len();
     let mut tensors = Unique::new().tensors(T::DTYPE, n);
     tensors.counts = with_counts.then_some(TensorDesc::new(DType::U64, [n]));
+    // The inverse has 64 bits where occurrences are counted, else 32 bits.
+    let place = if with_counts { DType::I64 } else { DType::I32 };
+    tensors.inverse = Some(TensorDesc::new(place, [n]));
+    let mut distinct_keys = sorted.clone();
+    distinct_keys.dedup();
+    let places: Vec<i64> =
+        keys.iter().map(|key| distinct_keys.partition_point(|other| other < key) as i64).collect();
     let input = Array::from(cuda, keys);
+    let (mut wide, mut narrow) = (Array::<i64>::new(cuda, n), Array::<i32>::new(cuda, n));
     let mut output = Array::<T>::new(cuda, n);
     let mut count = Array::<u64>::new(cuda, 1);
     let mut counts = Array::<u64>::new(cuda, n);
@@ -155,6 +163,7 @@ fn check_keys<T: Element + Ord + std::fmt::Debug>(cuda: &Cuda, keys: &[T], with_
     for repeat in 0..if n > 100_000 { repeats().min(3) } else { repeats() } {
         let mut buffers = unique::Buffers::new(input.view(), output.view_mut(), count.view_mut());
         buffers.counts = with_counts.then(|| counts.view_mut());
+        buffers.inverse = Some(if with_counts { wide.view_mut() } else { narrow.view_mut() });
         ready.run(buffers, Stream::default());
         let what = format!("{n} keys of {}, repeat {repeat}", T::DTYPE);
         assert_eq!(count.get(), [distinct as u64], "{what}");
@@ -164,6 +173,11 @@ fn check_keys<T: Element + Ord + std::fmt::Debug>(cuda: &Cuda, keys: &[T], with_
             let got = counts.start(distinct).into_iter();
             assert!(got.eq(runs().map(|run| run.len() as u64)), "{what}: counts");
         }
+        let got: Vec<i64> = match place {
+            DType::I64 => wide.get(),
+            _ => narrow.get().into_iter().map(i64::from).collect(),
+        };
+        assert!(got == places, "{what}: inverse");
         assert!(input.get() == keys, "{what}: keys were changed");
     }
 }

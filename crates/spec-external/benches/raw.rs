@@ -1,4 +1,4 @@
-//! The pipeline on raw u64 keys, beside its parts on their own, in one run on
+//! Times the pipeline on raw u64 keys, and each of its parts alone, in one run on
 //! one file: `cargo bench -p spec-external --bench raw`.
 //!
 //! `-- --keys N` chooses the size (default 2^27, 1 GiB), `--folder DIR` the disk,
@@ -23,7 +23,7 @@ use spec::{Backend, DType, Descriptor};
 use spec_external::raw::{self, RawSink};
 use spec_external::{Distinct, Output, Summary};
 
-/// How often the pipeline and its steps take turns.
+/// The number of rounds in which the pipeline and its steps are timed in turn.
 const ROUNDS: usize = 5;
 
 type Error = Box<dyn std::error::Error>;
@@ -115,8 +115,8 @@ impl Bench {
         Ok(())
     }
 
-    /// Where everything fits: the pipeline, and the same steps one after the
-    /// other, each by all threads, in memory that is as fresh; in turns.
+    /// For keys that fit into memory: times the pipeline, and in turn the same steps one after the
+    /// other, each with all threads, also in fresh memory.
     fn beside_plain(
         &self,
         input: &Path,
@@ -129,7 +129,7 @@ impl Bench {
         let mut ratios = Vec::new();
         for round in 1..=ROUNDS {
             let (mut plain, mut pipeline) = (0.0, 0.0);
-            // What one leaves behind, the other finds: each is first in turn.
+            // The first of the two leaves the machine in another state, so each is first in turn.
             for turn in 0..2 {
                 if (round + turn) % 2 == 0 {
                     plain = self.plain(input, output)?;
@@ -183,7 +183,7 @@ impl Bench {
         std::iter::repeat_with(next).take(self.keys).collect()
     }
 
-    /// Every thread one stretch of the file, a mebibyte at a time.
+    /// Reads the file: each thread reads one range of it, a mebibyte at a time.
     fn read(&self, file: &File, keys: &mut [u64]) -> Result<f64, Error> {
         let start = Instant::now();
         let share = keys.len().div_ceil(self.threads).max(1);
@@ -208,7 +208,8 @@ impl Bench {
 
     fn read_mapped(&self, file: &File, keys: &mut [u64]) -> Result<f64, Error> {
         let start = Instant::now();
-        // SAFETY: nobody else knows the file.
+        // SAFETY: the file is in a folder that this process has made, and no thread writes to it
+        // while it is mapped.
         let map = unsafe { memmap2::Mmap::map(file)? };
         map.advise(memmap2::Advice::Sequential)?;
         let share = keys.len().div_ceil(self.threads).max(1);
@@ -256,7 +257,7 @@ impl Bench {
     }
 }
 
-/// The operator alone: buffers that have been used before, as in a server.
+/// Times the operator alone, in buffers that have been used before, as in a server.
 fn unique_in_memory(keys: &[u64]) -> Result<(Vec<u64>, f64), Error> {
     let cpu = Cpu::open(0)?;
     let operator = Descriptor::create(

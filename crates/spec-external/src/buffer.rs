@@ -1,4 +1,4 @@
-//! Memory that goes back to the system when it is dropped.
+//! Buffers whose memory returns to the system when they are dropped.
 
 use std::marker::PhantomData;
 use std::ops::{Deref, DerefMut};
@@ -8,13 +8,13 @@ use spec::dtype::{from_bytes, from_bytes_mut};
 
 use crate::{Error, Key, Result};
 
-/// So many keys or counts, zeros at first.
+/// A buffer of keys or counts, which holds zeros at first.
 ///
-/// Not from the allocator: that keeps what is freed, in the arena of whichever
-/// thread had it, and a later thread's buffer then comes on top of it. A limit
-/// could not be held.
+/// Its memory is mapped from the system, not allocated: an allocator keeps freed memory in the
+/// arena of the thread that had it, and a buffer of a later thread would take further memory. The
+/// run could not stay within its memory limit.
 pub(crate) struct Buffer<T> {
-    /// `None` where there is nothing.
+    /// `None` for a buffer of length 0.
     map: Option<MmapMut>,
     of: PhantomData<T>,
 }
@@ -31,7 +31,7 @@ impl<T: Key> Buffer<T> {
     }
 }
 
-/// Why a map is a slice of keys.
+/// The reason why a map can be viewed as a slice of keys.
 const WHOLE: &str = "a page is aligned to any key, and the length a whole number of them";
 
 impl<T: Key> Deref for Buffer<T> {

@@ -1,10 +1,10 @@
-//! What a file is, by its first bytes.
+//! Tells the form of a file by its first bytes.
 
-/// What the first bytes of an input say that it is.
+/// The form of an input, according to its first bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Content {
-    /// Nothing that is known: raw keys, perhaps.
+    /// No known form, such as raw keys.
     Unknown,
     /// A Parquet file.
     Parquet,
@@ -14,7 +14,7 @@ pub enum Content {
     Gzip,
     /// A zstd file.
     Zstd,
-    /// A file of another packer: bzip2, xz, lz4, zip.
+    /// A file of another compressor: bzip2, xz, lz4 or zip.
     Packed(&'static str),
     /// A NumPy array.
     Numpy,
@@ -24,24 +24,23 @@ pub enum Content {
     Text,
 }
 
-/// Fewer bytes are not called text.
+/// Inputs with fewer bytes do not count as text.
 const LEAST: usize = 4;
 
 impl Content {
-    /// Tells by the first bytes of something, some thousand of them or all that
-    /// it has.
+    /// Tells the form by the first bytes of an input: some thousand bytes, or all if it has fewer.
     pub fn of(head: &[u8]) -> Content {
         match head {
             [b'P', b'A', b'R', b'1', ..] => Content::Parquet,
             [b'A', b'R', b'R', b'O', b'W', b'1', ..] => Content::Arrow,
-            // RFC 1952, 2.3: method 8, no reserved flags; extra flags and system
-            // that exist, since a raw key may begin with the first three bytes.
+            // RFC 1952, 2.3: method 8, no reserved flags. The extra flags and the system must
+            // be among those that exist, because a raw key may begin with the same three bytes.
             [0x1F, 0x8B, 8, flags, _, _, _, _, 0 | 2 | 4, 0..=13 | 255, ..]
                 if flags & 0xE0 == 0 =>
             {
                 Content::Gzip
             }
-            // RFC 8878, 3.1.1; the bit of the descriptor that must be 0.
+            // RFC 8878, 3.1.1: bit 3 of the descriptor must be 0.
             [0x28, 0xB5, 0x2F, 0xFD, descriptor, ..] if descriptor & 8 == 0 => Content::Zstd,
             [b'B', b'Z', b'h', b'1'..=b'9', 0x31, 0x41, 0x59, 0x26, ..] => Content::Packed("bzip2"),
             [0xFD, b'7', b'z', b'X', b'Z', 0, ..] => Content::Packed("xz"),
@@ -60,7 +59,7 @@ impl Content {
             return Content::Numbers;
         }
         let has_line = has_word && head.contains(&b'\n');
-        // A character may be cut where the head ends.
+        // The head may end in the middle of a character.
         let is_utf8 = match std::str::from_utf8(head) {
             Ok(_) => true,
             Err(error) => error.error_len().is_none(),
@@ -72,7 +71,7 @@ impl Content {
         }
     }
 
-    /// What it is, with an article: `a Parquet file`.
+    /// The form in words, with an article: `a Parquet file`.
     pub fn name(self) -> &'static str {
         match self {
             Content::Unknown => "of no known form",
@@ -97,13 +96,13 @@ mod tests {
 
     #[test]
     fn keys_are_not_taken_for_something_else() {
-        // Ascending keys around every magic number, and ones that are random.
+        // Ascending keys around every magic number, and random keys.
         let magic: [u64; 6] = [0x0008_8B1F, 0x3152_4150, 0xFD2F_B528, 0x184D_2204, 0x0403_4B50, 7];
         for start in magic {
             for first in start - 3..start + 3 {
                 let head: Vec<u8> = (first..first + 500).flat_map(u64::to_le_bytes).collect();
                 let found = Content::of(&head);
-                // A first key that is a magic number of four bytes cannot be told from it.
+                // A first key that equals a magic number of four bytes cannot be told from it.
                 let same = first == start && first > 0xFF_FFFF;
                 assert!(found == Content::Unknown || same, "{first:x}: {found:?}");
             }

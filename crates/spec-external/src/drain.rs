@@ -1,4 +1,5 @@
-//! Between files and a device: several threads read and write, one copies.
+//! Moves keys between files and a device: several threads read and write files, one thread copies
+//! to and from the device.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,16 +13,16 @@ use crate::staging::Stage;
 use crate::watch::{Pool, Turns, Watch, lock};
 use crate::{Error, Key, Result, Sink};
 
-/// Who writes.
+/// The threads that write, and the size of their blocks.
 #[derive(Clone, Copy)]
 pub(crate) struct Team {
-    /// Threads that encode at once.
+    /// The number of threads that encode at the same time.
     pub(crate) threads: usize,
-    /// Keys of a block.
+    /// The number of keys in a block.
     pub(crate) block: usize,
 }
 
-/// The distinct keys and their counts in host memory.
+/// Writes distinct keys and their counts, which are in host memory, to a sink.
 pub(crate) fn from_host<K: Key, T: Sink<K>>(
     sink: &T,
     keys: &[K],
@@ -55,8 +56,8 @@ pub(crate) fn from_host<K: Key, T: Sink<K>>(
     watch.check()
 }
 
-/// The first `len` keys in a device's memory, and their counts: this thread
-/// copies them to stages, others write those.
+/// Writes the first `len` keys in a device's memory, and their counts, to a sink: this thread
+/// copies them to stages, other threads write the stages.
 pub(crate) fn from_device<K: Key, T: Sink<K>>(
     sink: &T,
     (keys, counts): (&dyn Memory, Option<&dyn Memory>),
@@ -106,7 +107,7 @@ pub(crate) fn from_device<K: Key, T: Sink<K>>(
                     let skip = tail.as_ptr().align_offset(8);
                     counts.read_at(start * 8, &mut tail[skip..][..count * 8])?;
                 }
-                // The writers are gone only if one has failed.
+                // The channel is closed only if a writer has failed.
                 send.send((number, start, count, stage)).map_err(|_| Error::Stopped)?;
                 start += count;
             }
@@ -117,8 +118,8 @@ pub(crate) fn from_device<K: Key, T: Sink<K>>(
     watch.check()
 }
 
-/// Fills a device's memory with up to `capacity` keys: threads read into stages,
-/// this one copies them. Returns how many there are.
+/// Fills a device's memory with up to `capacity` keys: other threads read into stages,
+/// this thread copies the stages. Returns the number of keys.
 pub(crate) fn to_device<K: Key>(
     feed: &Feed<'_, K>,
     keys: &mut dyn Memory,
@@ -140,7 +141,7 @@ pub(crate) fn to_device<K: Key>(
             };
             let count = feed.fill_block(&mut block[..want])?;
             let is_last = count < want || want == 0;
-            // The copying thread is gone only if it has failed.
+            // The channel is closed only if the copying thread has failed.
             send.send((count, stage)).map_err(|_| Error::Stopped)?;
             if is_last {
                 return Ok(());

@@ -1,25 +1,25 @@
-//! What can go wrong, in sentences.
+//! The errors of a run, which print as sentences.
 
 use std::fmt::{self, Write};
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// Why a run ended early. Its text is one sentence with the path, and line and
-/// column where there are such.
+/// The reason why a run ended early. It prints as one sentence with the path, and with line and
+/// column where the error has them.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// A file cannot be read, written, made or renamed.
+    /// A file or folder cannot be read, written, made or renamed.
     #[error("{}: cannot {doing}: {}", Printable(path.display()), Words(error))]
     Io {
-        /// What was tried: `read`, `write`, `make the file`.
+        /// The operation that failed: `read`, `write`, `make the file`.
         doing: &'static str,
         /// The file or folder.
         path: PathBuf,
-        /// What the operating system says.
+        /// The error of the operating system.
         error: io::Error,
     },
-    /// The content of an input is not what it should be.
+    /// The content of an input is not valid.
     #[error("{}{place}: {}", Printable(path.display()), Printable(message))]
     Data {
         /// The file.
@@ -29,10 +29,10 @@ pub enum Error {
         /// What is wrong.
         message: String,
     },
-    /// The output exists and was not to be replaced.
+    /// The output exists, and the caller did not allow to replace it.
     #[error("{}: exists already; to replace it, say so (--force)", Printable(.0.display()))]
     Exists(PathBuf),
-    /// The output is one of the inputs, perhaps by another name.
+    /// The output is the same file as one of the inputs, perhaps under another name.
     #[error("{}: is the same file as the input {}", Printable(output.display()),
         Printable(input.display()))]
     SameFile {
@@ -44,29 +44,29 @@ pub enum Error {
     /// The output exists and is a folder, a pipe or a device.
     #[error("{}: is no regular file, so it cannot be replaced", Printable(.0.display()))]
     NotAFile(PathBuf),
-    /// A memory limit that is too low.
+    /// The limit of host memory is too low.
     #[error("{given} bytes of memory are too few, {least} are the least that will do")]
     Memory {
-        /// What was allowed.
+        /// The limit, in bytes.
         given: u64,
-        /// What would do.
+        /// The smallest limit that suffices, in bytes.
         least: u64,
     },
-    /// A limit of device memory that is too low.
+    /// The limit of device memory is too low.
     #[error("{given} bytes of device memory are too few, {least} are the least that will do")]
     DeviceMemory {
-        /// What was allowed.
+        /// The limit, in bytes.
         given: u64,
-        /// What would do.
+        /// The smallest limit that suffices, in bytes.
         least: u64,
     },
-    /// The system starts no more threads.
+    /// The system refuses to start another thread.
     #[error("cannot start a thread: {0}; fewer (--threads) may do")]
     Thread(io::Error),
     /// The device failed.
     #[error(transparent)]
     Device(#[from] spec::Error),
-    /// Something inside was left half done by a thread that panicked.
+    /// A thread panicked and left a part of the run's data unfinished.
     #[error("{0} was lost with a thread that panicked; the output is incomplete and was dropped")]
     Poisoned(&'static str),
     /// [`Progress`](crate::Progress) asked to stop.
@@ -84,16 +84,16 @@ pub enum Place {
     /// The file as a whole.
     #[default]
     Whole,
-    /// A line and a column of it, both from 1; the column counts bytes.
+    /// A line, and a column in it. Both count from 1; the column counts bytes.
     Line {
         /// The line.
         line: u64,
         /// The column.
         column: u64,
     },
-    /// A line of a table, from 1.
+    /// A line of a table, counted from 1.
     Row(u64),
-    /// A byte, from 0.
+    /// A byte, counted from 0.
     Byte(u64),
 }
 
@@ -109,22 +109,22 @@ impl fmt::Display for Place {
 }
 
 impl Error {
-    /// The operating system refused.
+    /// The error for a refusal of the operating system.
     pub fn io(doing: &'static str, path: impl AsRef<Path>, error: io::Error) -> Self {
         Error::Io { doing, path: path.as_ref().to_owned(), error }
     }
 
-    /// An input is not what it should be.
+    /// The error for an input whose content is not valid.
     pub fn data(path: impl AsRef<Path>, place: Place, message: impl Into<String>) -> Self {
         Error::Data { path: path.as_ref().to_owned(), place, message: message.into() }
     }
 }
 
 #[cfg(any(feature = "csv", feature = "parquet"))]
-/// Names of columns that an error shows.
+/// The number of column names that an error shows.
 pub(crate) const SHOWN: usize = 20;
 
-/// The column is not in the file, which has others.
+/// The error for a column that a file does not have. `there` are the columns that it has.
 #[cfg(any(feature = "csv", feature = "parquet"))]
 pub(crate) fn missing<'a>(
     path: &Path,
@@ -139,7 +139,8 @@ pub(crate) fn missing<'a>(
     Error::data(path, Place::Whole, message)
 }
 
-/// Text that others wrote, on one line, with nothing in it that a terminal obeys.
+/// Prints text from a foreign source, such as a path, on one line: control characters, which a
+/// terminal would obey, are escaped.
 struct Printable<T>(T);
 
 impl<T: fmt::Display> fmt::Display for Printable<T> {
@@ -162,7 +163,7 @@ impl Write for Escaping<'_, '_> {
     }
 }
 
-/// An error of the operating system as people know it.
+/// Prints an error of the operating system in common words.
 struct Words<'a>(&'a io::Error);
 
 impl fmt::Display for Words<'_> {

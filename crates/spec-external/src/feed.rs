@@ -1,4 +1,4 @@
-//! Reading: several threads fill blocks from the parts of a source.
+//! Reads a source: several threads fill blocks from its parts.
 
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex};
@@ -6,9 +6,10 @@ use std::sync::{Condvar, Mutex};
 use crate::watch::{Watch, lock, wait};
 use crate::{Error, Key, Part, Result, Source};
 
-/// Keys of a block that a thread fills in one go: 1 MiB of u64.
+/// The largest number of keys in a block, which one thread fills: 1 MiB of u64.
 const BLOCK: usize = 128 * 1024;
-/// Blocks of a chunk for each thread, at least, so that all end together.
+/// A chunk has at least this many blocks for each thread, so that all threads finish at about the
+/// same time.
 const SHARES: usize = 4;
 
 /// A source that is being read.
@@ -17,18 +18,18 @@ pub(crate) struct Feed<'a, K: Key> {
     watch: &'a Watch<'a>,
     threads: usize,
     parts: Mutex<Parts<'a, K>>,
-    /// A part was given back.
+    /// Notified when a part is given back.
     returned: Condvar,
     keys: AtomicU64,
     bytes: AtomicU64,
 }
 
 struct Parts<'a, K> {
-    /// The first part that is not opened yet.
+    /// The index of the next part to open.
     next: usize,
-    /// Parts that were begun and given back.
+    /// Parts that were begun, and given back before their end.
     begun: Vec<Box<dyn Part<K> + Send + 'a>>,
-    /// How many parts threads have at the moment.
+    /// The number of parts that threads hold at the moment.
     held: usize,
 }
 
@@ -55,13 +56,13 @@ impl<'a, K: Key> Feed<'a, K> {
         self.bytes.load(Ordering::Relaxed)
     }
 
-    /// Threads that read at once.
+    /// The number of threads that read at the same time.
     pub(crate) fn threads(&self) -> usize {
         self.threads.min(self.source.parts()).max(1)
     }
 
-    /// A part to read from. Waits while every part is in some thread's hands:
-    /// `None` is the end.
+    /// Takes a part to read from; waits while other threads hold all remaining parts. `None` at
+    /// the end of the source.
     fn part(&self) -> Result<Option<Box<dyn Part<K> + Send + 'a>>> {
         let mut parts = lock(&self.parts);
         loop {
@@ -84,7 +85,7 @@ impl<'a, K: Key> Feed<'a, K> {
         }
     }
 
-    /// Gives back a part that has more, or none where it ended.
+    /// Gives back a part that has more keys; `None` for a part that has ended.
     fn give(&self, part: Option<Box<dyn Part<K> + Send + 'a>>) {
         let mut parts = lock(&self.parts);
         parts.held -= 1;
@@ -92,7 +93,8 @@ impl<'a, K: Key> Feed<'a, K> {
         self.returned.notify_all();
     }
 
-    /// Fills a block; less than all of it only at the end of the source.
+    /// Fills a block and returns the number of keys, which is less than the block's length only
+    /// at the end of the source.
     pub(crate) fn fill_block(&self, block: &mut [K]) -> Result<usize> {
         let mut filled = 0;
         while filled < block.len() {
@@ -113,15 +115,15 @@ impl<'a, K: Key> Feed<'a, K> {
         Ok(filled)
     }
 
-    /// Whether everything has been read. May say no once too often, where the
-    /// last block that was filled ended with the last part.
+    /// Whether the whole source has been read. May return false after the last key was read, if
+    /// that key was also the last of its block.
     pub(crate) fn is_done(&self) -> bool {
         let parts = lock(&self.parts);
         parts.begun.is_empty() && parts.next >= self.source.parts()
     }
 
-    /// Fills `keys` from its start, all threads; returns how many there are.
-    /// Fewer than fit means the end.
+    /// Fills `keys` from its start with all threads, and returns the number of keys, which is less
+    /// than the length of `keys` only at the end of the source.
     pub(crate) fn fill(&self, keys: &mut [K]) -> Result<usize> {
         let threads = self.threads();
         let block = (keys.len() / (threads * SHARES)).clamp(1024, BLOCK);
@@ -147,7 +149,7 @@ impl<'a, K: Key> Feed<'a, K> {
             self.watch.guard(read);
         });
         self.watch.check()?;
-        // Blocks after the last one that was handed out are empty.
+        // Blocks that no thread took are empty.
         let left = next.into_inner().map_or(0, |left| left.len());
         let handed = blocks - left;
         let mut short =
@@ -159,8 +161,8 @@ impl<'a, K: Key> Feed<'a, K> {
     }
 }
 
-/// Moves the last of `total` keys into the gaps that short blocks leave, so that
-/// they lie at the start. Their order does not matter.
+/// Moves keys from the end into the gaps that short blocks leave, so that all `total` keys are at
+/// the start. The order of keys does not matter.
 fn close_gaps<K: Key>(
     keys: &mut [K],
     block: usize,
@@ -168,7 +170,7 @@ fn close_gaps<K: Key>(
     short: &[(usize, usize)],
     total: usize,
 ) {
-    // Where keys lie behind `total`, from the end.
+    // `from` is a range of keys behind `total` that are still to be moved, from the end on.
     let len = keys.len();
     let filled = |index: usize| {
         let whole = block.min(len - index * block);
@@ -197,7 +199,7 @@ mod tests {
 
     #[test]
     fn gaps_are_closed_with_the_last_keys() {
-        // Blocks of 4: full, 1 key, full, empty, 2 keys, never handed out.
+        // Blocks of 4 keys: full, 1 key, full, empty, 2 keys, never taken.
         let x = u64::MAX;
         let mut keys = [1, 2, 3, 4, 5, x, x, x, 6, 7, 8, 9, x, x, x, x, 10, 11, x, x, x, x];
         close_gaps(&mut keys, 4, 5, &[(1, 1), (3, 0), (4, 2)], 11);

@@ -1,5 +1,4 @@
-//! What is read: a file of which any part can be read, or a stream; and what it
-//! says of itself in its first bytes.
+//! An input: a file of which any part can be read, or a stream. Its first bytes tell its form.
 
 use std::fs::File;
 use std::io::{self, Read};
@@ -7,25 +6,25 @@ use std::path::{Path, PathBuf};
 
 use crate::{Content, Error, Result, os};
 
-/// Bytes that are looked at to tell what an input is.
+/// The number of first bytes that tell the form of an input.
 const HEAD: usize = 4096;
 
 /// An open input.
 ///
-/// A regular file can be read in parts, by several threads; everything else (a
-/// pipe, a device, what is unpacked on the way, a file of `/proc` that says it
-/// has no bytes and has some) is a stream, read from its start to its end.
+/// A regular file can be read in parts by several threads. Every other input is a stream, which is
+/// read from its start to its end: a pipe, a device, a compressed file, or a file of `/proc`, whose
+/// length is 0 although it has content.
 pub struct Input {
     pub(crate) name: PathBuf,
     pub(crate) data: Data,
-    /// The first bytes. Of a stream they have been taken.
+    /// The first bytes. They have been read from a stream, which repeats them.
     head: Vec<u8>,
-    /// Bytes that unpacking it takes.
+    /// Bytes of memory that unpacking takes.
     pub(crate) memory: usize,
 }
 
 pub(crate) enum Data {
-    /// A regular file of so many bytes.
+    /// A regular file, and its size in bytes.
     File(File, u64),
     Stream(Box<dyn Read + Send>),
 }
@@ -37,7 +36,7 @@ impl std::fmt::Debug for Input {
 }
 
 impl Input {
-    /// Opens a file, or whatever else has a path.
+    /// Opens a file, a pipe or a device by its path.
     ///
     /// # Errors
     /// [`Error::Io`] where it cannot be read or is a folder.
@@ -53,7 +52,8 @@ impl Input {
             return Self::stream(path, file);
         }
         if bytes == 0 {
-            // As far as one can tell without reading.
+            // A file of length 0 may still have content, as those of `/proc` do: only reading
+            // tells.
             let stream = Self::stream(path, file.try_clone().map_err(failed)?)?;
             let data = if stream.head.is_empty() { Data::File(file, 0) } else { stream.data };
             return Ok(Input { data, ..stream });
@@ -64,7 +64,7 @@ impl Input {
         Ok(Input { name: path.to_owned(), data: Data::File(file, bytes), head, memory: 0 })
     }
 
-    /// What `reader` gives; `name` is what errors call it.
+    /// The data that `reader` gives; errors call it `name`.
     ///
     /// # Errors
     /// [`Error::Io`] where its first bytes cannot be read.
@@ -86,17 +86,17 @@ impl Input {
         Self::stream(name, file.map_err(|error| Error::io("read", name, error))?)
     }
 
-    /// What errors call it.
+    /// The name of the input in errors.
     pub fn name(&self) -> &Path {
         &self.name
     }
 
-    /// What its first bytes say that it is.
+    /// The form of the input, according to its first bytes.
     pub fn content(&self) -> Content {
         Content::of(&self.head)
     }
 
-    /// What is in it, where it is gzip or zstd; else the input itself.
+    /// The unpacked content of a gzip or zstd input; any other input itself.
     ///
     /// # Errors
     /// [`Error::Io`] where its first bytes cannot be read or unpacked.
@@ -124,16 +124,16 @@ impl Input {
     }
 }
 
-/// Bytes of a packed input that are read at once.
+/// The number of bytes of a compressed input that are read at once.
 #[cfg(feature = "compressed")]
 const PACKED: usize = 256 << 10;
 
-/// Bytes that the first frame's decoder holds: its window and a block.
+/// Bytes of memory that the decoder of the first frame holds: its window and a block.
 #[cfg(feature = "compressed")]
 fn zstd_window(head: &[u8]) -> usize {
     const BLOCK: usize = 256 << 10;
-    // RFC 8878, 3.1.1.1: after the magic number a descriptor, and behind it the
-    // window, unless the frame is a single segment, which says its size there.
+    // RFC 8878, 3.1.1.1: a descriptor follows the magic number, and the window follows the
+    // descriptor. A frame of a single segment has its size there instead.
     let Some((&descriptor, rest)) = head.get(4..).and_then(<[u8]>::split_first) else {
         return BLOCK;
     };
@@ -149,11 +149,11 @@ fn zstd_window(head: &[u8]) -> usize {
         let base = 1 << (10 + (window >> 3));
         base + base / 8 * (window & 7)
     };
-    // A decoder refuses larger ones.
+    // The decoder refuses larger windows.
     window.min(128 << 20) as usize + BLOCK
 }
 
-/// What a decoder gives, with errors that tell damaged data from a failed read.
+/// The output of a decoder, with errors that distinguish damaged data from a failed read.
 #[cfg(feature = "compressed")]
 struct Unpacked<R> {
     reader: R,

@@ -1,4 +1,4 @@
-//! What can be a key.
+//! The types of keys.
 
 use std::fmt::{Debug, Display};
 use std::str::FromStr;
@@ -20,15 +20,15 @@ pub trait Key: Element + Ord + Display + Debug + FromStr + sealed::Sealed {
     /// The largest key.
     const MAX: Self;
 
-    /// The value whose bytes in memory are `self`'s in a raw file, which is
-    /// little-endian, and the other way round.
+    /// Converts between a key in memory and the same key in a raw file, which is little-endian.
+    /// The conversion is its own inverse.
     #[must_use]
     fn little_endian(self) -> Self;
 
-    /// The key of that sign and magnitude, if the type has it.
+    /// The key with this sign and magnitude, if the type has it.
     fn from_sign_magnitude(negative: bool, magnitude: u64) -> Option<Self>;
 
-    /// Whether the key is below zero, and how far it is from it.
+    /// Whether the key is negative, and its absolute value.
     fn sign_magnitude(self) -> (bool, u64);
 }
 
@@ -62,7 +62,7 @@ macro_rules! key {
 
 key!(u64, i64, u32, i32);
 
-/// Keys to or from their form in a raw file, in place: nothing to do on a
+/// Converts keys in place to or from their form in a raw file. Does nothing on a
 /// little-endian machine.
 pub(crate) fn little_endian<K: Key>(keys: &mut [K]) {
     if cfg!(target_endian = "big") {

@@ -1,4 +1,4 @@
-//! The operator on a chunk of keys.
+//! Runs the operator `unique` on a chunk of keys.
 
 use std::borrow::Cow;
 use std::sync::Mutex;
@@ -10,8 +10,7 @@ use spec::{DType, Descriptor, Memory, Status, Supports, TensorDesc};
 use crate::watch::lock;
 use crate::{Error, Key, Result};
 
-/// Buffers for chunks of up to so many keys, on a handle with a stream of its
-/// own.
+/// The buffers for a chunk of keys, on a handle with a stream of its own.
 ///
 /// ```text
 /// keys, unique, count, counts     a lane's own
@@ -26,11 +25,11 @@ pub(crate) struct Lane<B> {
     count: Box<dyn Memory>,
 }
 
-/// The workspace that lanes share: memory of whichever lane's handle used it
-/// last, absent once a device has failed.
+/// The workspace that lanes share. It belongs to the handle of the lane that used it
+/// last, and is absent after a device has failed.
 pub(crate) type Workspace = Mutex<Option<Box<dyn Memory>>>;
 
-/// What lanes for chunks of `capacity` keys take.
+/// The sizes of the buffers of lanes for chunks of `capacity` keys.
 pub(crate) struct Sizes {
     capacity: usize,
     has_counts: bool,
@@ -38,24 +37,24 @@ pub(crate) struct Sizes {
 }
 
 impl Sizes {
-    /// The largest chunk, of at most `most` keys, with which `lanes` lanes stay
-    /// within `budget` bytes and which the device takes; `None` where not even
-    /// a thousand keys fit.
+    /// The sizes for the largest chunk of at most `max` keys with which `lanes` lanes stay
+    /// within `budget` bytes, and which the device supports; `None` where not even
+    /// [`LEAST`] keys fit.
     pub(crate) fn fitting<K: Key, B: Supports<Operator>>(
         backend: &B,
         has_counts: bool,
         lanes: usize,
         budget: u64,
-        most: u64,
+        max: u64,
     ) -> Result<Option<Self>> {
         let counts = if has_counts { 8 } else { 0 };
         let each = (lanes * (2 * K::SIZE + counts) + K::SIZE) as u64;
-        let mut capacity = most.min(budget / each);
-        while capacity >= most.min(LEAST) {
+        let mut capacity = max.min(budget / each);
+        while capacity >= max.min(LEAST) {
             let made = descriptor::<K, B>(backend, capacity as usize, has_counts);
             let workspace = match made {
                 Ok(descriptor) => descriptor.workspace_size(),
-                // More keys than the device takes at a time.
+                // The device does not support so many keys at a time.
                 Err(error) if error.status() == Status::NotImplemented => usize::MAX,
                 Err(error) => return Err(error.into()),
             };
@@ -68,7 +67,7 @@ impl Sizes {
         Ok(None)
     }
 
-    /// The least bytes that [`fitting`](Self::fitting) can do with.
+    /// The smallest budget, in bytes, with which [`fitting`](Self::fitting) succeeds.
     pub(crate) fn least<K: Key, B: Supports<Operator>>(
         backend: &B,
         has_counts: bool,
@@ -79,7 +78,7 @@ impl Sizes {
         Ok(Sizes { capacity, has_counts, workspace }.bytes::<K>(lanes).next_multiple_of(1 << 10))
     }
 
-    /// Keys of a chunk.
+    /// The number of keys in a chunk.
     pub(crate) fn capacity(&self) -> usize {
         self.capacity
     }
@@ -108,7 +107,7 @@ impl Sizes {
     }
 }
 
-/// The least keys of a chunk that are worth a call.
+/// The smallest chunk that is worth a call, in keys.
 const LEAST: u64 = 1024;
 
 fn descriptor<K: Key, B: Supports<Operator>>(
@@ -122,12 +121,12 @@ fn descriptor<K: Key, B: Supports<Operator>>(
 }
 
 impl<B: Supports<Operator>> Lane<B> {
-    /// Keys in host memory, where this is such.
+    /// The lane's keys, if they are in host memory.
     pub(crate) fn host_keys<K: Key>(&mut self, len: usize) -> Option<&mut [K]> {
         self.keys.view_mut(K::DTYPE, len).host()
     }
 
-    /// The distinct keys of the first `n`, into `unique`; how many there are.
+    /// Writes the distinct keys among the first `n` keys to `unique`, and returns their number.
     pub(crate) fn compute<K: Key>(&mut self, n: usize, workspace: &Workspace) -> Result<usize> {
         if n == 0 {
             return Ok(0);

@@ -1,20 +1,20 @@
 //! # Distinct keys of files larger than memory
 //!
-//! Keys from any number of files, of any size, become their distinct ones in
-//! ascending order, within a limit of host memory and one of device memory; the
-//! operator [`unique`](spec::ops::unique) does the work, on any device that
+//! Reads keys from any number of files of any size, and writes the distinct keys in
+//! ascending order, within a limit of host memory and a limit of device memory. The
+//! operator [`unique`](spec::ops::unique) sorts them, on any device that
 //! [`Supports`](spec::Supports) it.
 //!
 //! ## The parts
 //!
 //! | | what it is |
 //! |---|---|
-//! | [`Input`] | a file or a stream, unpacked if need be, and what its first bytes say |
+//! | [`Input`] | a file or a stream, which may be unpacked, and its form according to its first bytes |
 //! | [`Source`] | a format to read: parts, each a stream of keys |
 //! | [`Sink`] | a format to write: ascending blocks, encoded by several threads |
 //! | [`Output`] | a file that appears under its name only when it is complete |
-//! | [`Key`] | u64, i64, u32, i32 |
-//! | [`Progress`], [`Summary`] | how far it is, what it took |
+//! | [`Key`] | a key type: u64, i64, u32 or i32 |
+//! | [`Progress`], [`Summary`] | the progress of a run, and its results |
 //!
 //! A new format is a `Source` or a `Sink`, in this crate or in another one.
 //!
@@ -44,7 +44,7 @@
 //! # }
 //! ```
 
-// docs.rs names the feature that an item needs beside it.
+// docs.rs shows which feature an item needs.
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod buffer;

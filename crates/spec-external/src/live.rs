@@ -1,4 +1,4 @@
-//! Files and folders that must not outlive the process, and those that ended
+//! Removes files and folders that must not outlive the process, and those that earlier
 //! processes have left.
 
 use std::collections::hash_map::RandomState;
@@ -9,7 +9,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::os;
 
-/// What exists at the moment and is to vanish, unless it is kept.
+/// The files and folders that exist at the moment and will be removed unless they are released.
 struct Live {
     paths: Vec<PathBuf>,
     closed: bool,
@@ -22,9 +22,9 @@ fn live() -> MutexGuard<'static, Live> {
 }
 
 /// Removes every temporary file and unfinished output of this process, and
-/// keeps runs from making more: for a program that is about to end because a
-/// signal asked it to, called from an ordinary thread of it. Runs that are under
-/// way fail after it; none finishes.
+/// prevents runs from making more. For a program that is about to end because of a
+/// signal; call it from an ordinary thread. All runs that have not finished fail
+/// afterwards.
 pub fn abandon() {
     let mut live = live();
     live.closed = true;
@@ -34,10 +34,11 @@ pub fn abandon() {
 }
 
 fn remove(path: &Path) {
-    // A thread that is still at work may add a file in between.
+    // Several attempts, because a thread that is still running may add a file meanwhile.
     for _ in 0..16 {
         let removed = match fs::symlink_metadata(path) {
-            // Without opening it, if it is empty: there may be no file descriptor.
+            // An empty folder is removed without opening it: there may be no free file
+            // descriptor.
             Ok(metadata) if metadata.is_dir() => {
                 fs::remove_dir(path).or_else(|_| fs::remove_dir_all(path))
             }
@@ -50,14 +51,14 @@ fn remove(path: &Path) {
     }
 }
 
-/// A path that is removed when this is dropped.
+/// A path whose file or folder is removed when the guard is dropped.
 #[derive(Debug)]
 pub(crate) struct Guard {
     path: PathBuf,
 }
 
 impl Guard {
-    /// Makes something at `path` and guards it, as one step for [`abandon`].
+    /// Makes a file or folder at `path` and guards it. [`abandon`] cannot run between the two.
     pub(crate) fn make<T>(
         path: &Path,
         make: impl FnOnce(&Path) -> std::io::Result<T>,
@@ -75,8 +76,8 @@ impl Guard {
         &self.path
     }
 
-    /// Does what gives the path away, as one step for [`abandon`]; on success
-    /// nothing is removed any more.
+    /// Runs `act`, such as a rename, and releases the path: after success, nothing will be
+    /// removed. [`abandon`] cannot run between the two.
     pub(crate) fn release(self, act: impl FnOnce() -> std::io::Result<()>) -> std::io::Result<()> {
         {
             let mut live = live();
@@ -101,22 +102,22 @@ impl Drop for Guard {
     }
 }
 
-/// A name that no other run has: it says whose it is.
+/// A name that no other run has. It contains the number of the process.
 pub(crate) fn unique_name() -> String {
     let random = RandomState::new().build_hasher().finish();
     format!("{}-{random:016x}", std::process::id())
 }
 
-/// The process in a name that ends as [`unique_name`] made it.
+/// The number of the process in a name that [`unique_name`] made.
 fn owner(name: &str) -> Option<u32> {
     let (process, random) = name.split_once('-')?;
     let hexadecimal = random.len() == 16 && random.bytes().all(|byte| byte.is_ascii_hexdigit());
     process.parse().ok().filter(|_| hexadecimal)
 }
 
-/// Removes from `folder` what is named `prefix`, a [`unique_name`] and `suffix`,
-/// is this user's, and whose owner has ended. `lock` is the file, from such a path,
-/// that an owner keeps locked as long as it lives.
+/// Removes files and folders from `folder` whose names are `prefix`, a [`unique_name`] and
+/// `suffix`, which belong to this user, and whose process has ended. `lock` gives, for such a
+/// path, the file that the process keeps locked as long as it lives.
 pub(crate) fn sweep(folder: &Path, prefix: &str, suffix: &str, lock: fn(&Path) -> PathBuf) {
     let Ok(entries) = fs::read_dir(folder) else { return };
     for entry in entries.flatten() {
@@ -124,13 +125,13 @@ pub(crate) fn sweep(folder: &Path, prefix: &str, suffix: &str, lock: fn(&Path) -
         let middle = name.to_str().and_then(|name| name.strip_prefix(prefix)?.strip_suffix(suffix));
         let Some(process) = middle.and_then(owner) else { continue };
         let path = entry.path();
-        // Others may put there what they like, under any name.
+        // Other users may put anything there under such a name.
         let ours = fs::symlink_metadata(&path).is_ok_and(|metadata| {
             os::is_ours(&metadata) && (metadata.is_file() || metadata.is_dir())
         });
         let dead = || match os::open_ours(&lock(&path)) {
             Ok(file) => os::lock(&file).unwrap_or(false),
-            // Perhaps it is being made at this moment.
+            // The lock file may be missing because another process is just making it.
             Err(_) => !os::alive(process),
         };
         if ours && dead() {

@@ -1,31 +1,29 @@
-//! What a caller can choose.
+//! The options of a run.
 
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
-/// Distinct keys of a source of any size: the options, with fields to set.
+/// The options for finding the distinct keys of a source of any size, with fields to set.
 ///
-/// [`run`](Self::run) does the work; the crate's front page says how.
+/// [`run`](Self::run) does the work; the crate's front page has an example.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Distinct {
-    /// Bytes of host memory that the run may take, everything that it
-    /// allocates itself included; what the process holds already is not.
-    /// It takes less where memory costs more time than files do.
+    /// Bytes of host memory that the run may take. This includes all memory that the run
+    /// allocates, but not the memory that the process already holds. The run takes less where
+    /// fresh memory costs more time than temporary files do.
     pub memory: u64,
     /// Bytes of device memory that the run may take. `None`: three quarters of
-    /// what the device has. Means nothing to the CPU, whose memory is the
-    /// host's.
+    /// the device's memory. The CPU ignores it, since its memory is host memory.
     pub device_memory: Option<u64>,
-    /// The folder in which the run makes one of its own for what does not fit
-    /// in memory.
+    /// The folder in which the run makes a folder of its own for temporary files.
     pub temp: PathBuf,
-    /// Threads that read, merge and write. `None`: as many as there are cores.
+    /// The number of threads that read, merge and write. `None`: the number of cores.
     pub threads: Option<NonZeroUsize>,
 }
 
 impl Default for Distinct {
-    /// 1 GiB, the folder for temporary files that the system names.
+    /// 1 GiB of host memory, and the system's folder for temporary files.
     fn default() -> Self {
         Distinct { memory: 1 << 30, device_memory: None, temp: std::env::temp_dir(), threads: None }
     }

@@ -1,4 +1,4 @@
-//! What differs between operating systems.
+//! The functions that differ between operating systems.
 
 use std::fs::{File, Metadata};
 use std::io;
@@ -8,7 +8,7 @@ pub(crate) use other::*;
 #[cfg(unix)]
 pub(crate) use unix::*;
 
-/// A stream that a process is given.
+/// A standard stream of the process.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Standard {
     Input,
@@ -30,23 +30,23 @@ mod unix {
 
     use super::{File, Metadata, Standard, io};
 
-    /// Makes a file that nobody else may read.
+    /// Makes a file that no other user may read.
     pub(crate) fn create_private(path: &Path) -> io::Result<File> {
         File::options().read(true).write(true).create_new(true).mode(0o600).open(path)
     }
 
-    /// Makes a folder that nobody else may look into.
+    /// Makes a folder that no other user may list.
     pub(crate) fn create_private_folder(path: &Path) -> io::Result<()> {
         DirBuilder::new().mode(0o700).create(path)
     }
 
-    /// The mode that a file has here which is just made.
+    /// The mode that a new file has by the process's umask.
     pub(crate) fn usual_mode(_new: &Metadata) -> Permissions {
         Permissions::from_mode(0o666 & !file_mode_mask())
     }
 
-    /// The umask, which other threads may be relying on meanwhile: from `/proc`
-    /// where there is one, since the call for it sets it.
+    /// The umask. It is read from `/proc` where that exists, because the system call also sets the
+    /// umask, which another thread may use meanwhile.
     fn file_mode_mask() -> u32 {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         let umask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
@@ -58,10 +58,10 @@ mod unix {
         })
     }
 
-    /// The mode of a new file that replaces another: that one's, as far as it means the
-    /// same of this one. What makes a program run as somebody else is never taken over;
-    /// of another user's file no more is than a new file has; and where the group stays
-    /// another one, it gets no more than everybody.
+    /// The mode of a new file that replaces an old one: the mode of the old file, restricted so
+    /// that nobody gets rights which the old file did not give. The set-user and set-group bits are
+    /// never taken over. From the file of another user, no more bits are taken over than a new file
+    /// has. If the new file has another group, the group gets only the rights of everybody.
     pub(crate) fn mode_after(file: &File, new: &Metadata, old: &Metadata) -> Permissions {
         let mut mode = old.mode() & 0o777;
         if !is_ours(old) {
@@ -75,21 +75,21 @@ mod unix {
         Permissions::from_mode(mode)
     }
 
-    /// Whether a link is one that somebody else may have put into a folder that all may
-    /// write to, such as `/tmp`: neither this user's nor that of the folder's owner.
+    /// Whether another user may have put a link into a folder that all users may write to, such
+    /// as `/tmp`: the link belongs neither to this user nor to the owner of the folder.
     pub(crate) fn is_planted(link: &Metadata, folder: &Metadata) -> bool {
         const SHARED: u32 = 0o1002;
         let is_shared = folder.mode() & SHARED == SHARED;
         is_shared && !is_ours(link) && link.uid() != folder.uid()
     }
 
-    /// Whether a file or folder is this user's.
+    /// Whether a file or folder belongs to this user.
     pub(crate) fn is_ours(metadata: &Metadata) -> bool {
         metadata.uid() == geteuid().as_raw()
     }
 
-    /// Opens a regular file of this user's; not what a link names, and without
-    /// waiting for anybody, as for a writer at the other end of a pipe.
+    /// Opens a regular file that belongs to this user. Links are not followed, and the call does
+    /// not wait, as it would for a writer at the other end of a pipe.
     pub(crate) fn open_ours(path: &Path) -> io::Result<File> {
         let flags = (OFlags::NOFOLLOW | OFlags::NONBLOCK).bits();
         let file = File::options().read(true).custom_flags(flags as i32).open(path)?;
@@ -102,11 +102,11 @@ mod unix {
 
     /// Standard input or output.
     ///
-    /// Rust's own count what is not open as empty, or written. An input or output that
-    /// a process was started without, its runtime makes `/dev/null`, open both ways:
-    /// keys would come from there or be lost there in silence. Some programs start
-    /// others with such a `/dev/null` too (Python's `subprocess.DEVNULL`), and nothing
-    /// tells the two apart.
+    /// Rust's own `stdin` and `stdout` treat a closed stream as empty, or as written. If a process
+    /// is started without a standard stream, Rust's runtime opens `/dev/null` in its place for
+    /// reading and writing: keys would be read from there or be lost there without an error. Some
+    /// programs start others with such a `/dev/null` on purpose (Python's `subprocess.DEVNULL`);
+    /// the two cases cannot be told apart, so both are errors.
     pub(crate) fn standard(which: Standard) -> io::Result<File> {
         let (stdin, stdout) = (io::stdin(), io::stdout());
         let fd: BorrowedFd<'_> = match which {
@@ -151,8 +151,8 @@ mod unix {
         file.write_all_at(bytes, offset)
     }
 
-    /// Locks a file for as long as it is open; false where another open file
-    /// has the lock. The system drops the lock of a process that dies.
+    /// Locks a file for as long as it is open; returns false where another open file
+    /// has the lock. The system releases the lock of a process that dies.
     pub(crate) fn lock(file: &File) -> io::Result<bool> {
         match flock(file, FlockOperation::NonBlockingLockExclusive) {
             Ok(()) => Ok(true),
@@ -161,18 +161,18 @@ mod unix {
         }
     }
 
-    /// Whether there may be a process of that number.
+    /// Whether a process with this number may exist.
     pub(crate) fn alive(process: u32) -> bool {
         let pid = i32::try_from(process).ok().and_then(Pid::from_raw);
         pid.is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
     }
 
-    /// What two names of one file have in common.
+    /// A value that is the same for all names of one file.
     pub(crate) fn identity(metadata: &Metadata) -> Option<(u64, u64)> {
         Some((metadata.dev(), metadata.ino()))
     }
 
-    /// Bytes that this user may still write to the disk of a folder.
+    /// The number of bytes that this user may still write to the disk of a folder.
     pub(crate) fn free_space(folder: &Path) -> Option<u64> {
         let disk = rustix::fs::statvfs(folder).ok()?;
         Some(disk.f_bavail.saturating_mul(disk.f_frsize))
@@ -188,7 +188,7 @@ mod other {
 
     use super::{File, Metadata, Standard, io};
 
-    /// What is under a user's own folders is that user's.
+    /// Makes a file. On this system, files in a user's folders are private by default.
     pub(crate) fn create_private(path: &Path) -> io::Result<File> {
         File::options().read(true).write(true).create_new(true).open(path)
     }
@@ -241,7 +241,7 @@ mod other {
         Ok(())
     }
 
-    /// An open file cannot be removed there, which protects it as well.
+    /// Needs no lock: on this system an open file cannot be removed.
     pub(crate) fn lock(_file: &File) -> io::Result<bool> {
         Ok(true)
     }
@@ -259,7 +259,7 @@ mod other {
     }
 }
 
-/// Reads until `bytes` is full or the file ends; returns how many.
+/// Reads until `bytes` is full or the file ends; returns the number of bytes read.
 pub(crate) fn read_full(file: &File, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut done = 0;
     while done < bytes.len() {
@@ -273,17 +273,17 @@ pub(crate) fn read_full(file: &File, bytes: &mut [u8], offset: u64) -> io::Resul
     Ok(done)
 }
 
-/// Lets the system begin to write a range to the disk now rather than later.
+/// Tells the system to begin writing a range to the disk now rather than later.
 #[cfg(target_os = "linux")]
 pub(crate) fn start_writeback(file: &File, offset: u64, len: usize) {
     use std::os::fd::AsRawFd;
 
     let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else { return };
-    // SAFETY: the descriptor is open as long as `file` is borrowed; the call
-    // touches no memory. It is a hint: whether it worked does not matter.
+    // SAFETY: the descriptor is open, because `file` is borrowed, and the call accesses no memory
+    // of the process. The result is ignored, since the call is only a hint.
     unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len, libc::SYNC_FILE_RANGE_WRITE) };
 }
 
-/// Elsewhere the system decides.
+/// Does nothing: other systems have no such call.
 #[cfg(not(target_os = "linux"))]
 pub(crate) fn start_writeback(_file: &File, _offset: u64, _len: usize) {}

@@ -10,19 +10,19 @@ use crate::{Error, Result, os};
 
 const SUFFIX: &str = ".partial";
 
-/// An output in the making.
+/// An output that is being written.
 ///
-/// A file is written beside its place, readable by nobody else, and renamed when
-/// it is complete and safe on disk. Dropped before that, it leaves nothing; of a
-/// process that was killed, the next one that writes to the same place removes
-/// what it left. Standard output is written as it comes.
+/// A file is written under a temporary name in the folder of its path, readable by this user
+/// only, and renamed when it is complete and safe on disk. An output that is dropped before leaves
+/// no file. If the process is killed, the next process that writes to the same path removes the
+/// temporary file. Standard output is written as blocks arrive.
 #[derive(Debug)]
 pub struct Output {
     path: PathBuf,
     file: File,
-    /// Where the next block goes that is appended.
+    /// The offset of the next block that is appended.
     end: AtomicU64,
-    /// What a file needs to appear; none for a stream.
+    /// The temporary file and how to rename it; `None` for a stream.
     place: Option<Place>,
 }
 
@@ -33,13 +33,13 @@ struct Place {
 }
 
 impl Output {
-    /// Starts a file that will be `path`. Where that exists, `replace` must be
-    /// set; through symbolic links it is the file behind them that is replaced.
-    /// It must be none of `inputs`, by whatever name.
+    /// Starts a file that will have the path `path`. If a file of that path exists, `replace` must
+    /// be set; if it is a symbolic link, the file that it points to is replaced.
+    /// The output must not be one of `inputs` under any name.
     ///
     /// # Errors
     /// [`Error::Exists`], [`Error::SameFile`], [`Error::NotAFile`], and
-    /// [`Error::Io`] where nothing can be written.
+    /// [`Error::Io`] where the file cannot be written.
     pub fn create<P: AsRef<Path>>(path: &Path, replace: bool, inputs: &[P]) -> Result<Self> {
         let place = check(path, replace, inputs)?;
         let name = place.file_name().ok_or_else(|| Error::NotAFile(path.to_owned()))?;
@@ -50,7 +50,7 @@ impl Output {
             let partial = folder.join(format!("{prefix}{}{SUFFIX}", unique_name()));
             let (partial, file) = Guard::make(&partial, os::create_private)
                 .map_err(|error| Error::io("write", path, error))?;
-            // Before the lock another run could have swept it away.
+            // Another run may have removed the file before it was locked.
             let locked = os::lock(&file).map_err(|error| Error::io("lock", path, error))?;
             if locked && partial.path().exists() {
                 let place_of = Some(Place { replace, partial });
@@ -59,7 +59,7 @@ impl Output {
         }
     }
 
-    /// Standard output, which must be none of `inputs`.
+    /// Standard output, which must not be one of `inputs`.
     ///
     /// # Errors
     /// [`Error::Io`] where it is closed, [`Error::SameFile`].
@@ -74,36 +74,35 @@ impl Output {
         Ok(Output { path, file, end: AtomicU64::new(0), place: None })
     }
 
-    /// The name that it will have.
+    /// The path that the output will have.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether it can only be appended to.
+    /// Whether the output is a stream, which can only be appended to.
     pub fn is_stream(&self) -> bool {
         self.place.is_none()
     }
 
-    /// Writes `bytes` at `offset`, from several threads at once if need be; to a
-    /// file, that is.
+    /// Writes `bytes` at `offset` of a file. Several threads may write at the same time.
     ///
     /// # Errors
-    /// [`Error::Io`], such as for a full disk, or a stream.
+    /// [`Error::Io`], for a full disk for instance, and for a stream.
     pub fn write_at(&self, bytes: &[u8], offset: u64) -> Result<()> {
         if self.is_stream() {
             return Err(self.failed(io::ErrorKind::NotSeekable.into()));
         }
         os::write_at(&self.file, bytes, offset).map_err(|error| self.failed(error))?;
-        // Or all of it would wait for `commit`.
+        // Otherwise the system might write all data only when `commit` waits for it.
         os::start_writeback(&self.file, offset, bytes.len());
         Ok(())
     }
 
-    /// Writes `bytes` behind all that was appended before; from one thread at a
+    /// Writes `bytes` behind all bytes that were appended before. Call it from one thread at a
     /// time.
     ///
     /// # Errors
-    /// [`Error::Io`], such as for a full disk.
+    /// [`Error::Io`], for a full disk for instance.
     pub fn append(&self, bytes: &[u8]) -> Result<()> {
         let end = self.end.fetch_add(bytes.len() as u64, Ordering::Relaxed);
         if self.is_stream() {
@@ -117,14 +116,13 @@ impl Output {
         Error::io("write", &self.path, error)
     }
 
-    /// Waits until the content is safe on disk and gives the file its name, and
-    /// the mode that one has here or that the replaced one had: read, write and run,
-    /// but nothing that would give somebody rights which it did not give. Returns its
-    /// size in bytes.
+    /// Waits until the content is safe on disk, and gives the file its name and its mode. The mode
+    /// is that of a new file, or that of the replaced file, restricted so that nobody gets rights
+    /// which the replaced file did not give. Returns the size in bytes.
     ///
     /// # Errors
     /// [`Error::Io`], and [`Error::Exists`] where a file of that name has
-    /// appeared since.
+    /// appeared meanwhile.
     pub fn commit(self) -> Result<u64> {
         let Output { path, file, end, place } = self;
         let Some(Place { replace, partial }) = place else { return Ok(end.into_inner()) };
@@ -136,14 +134,14 @@ impl Output {
             Some(old) => os::mode_after(&file, &metadata, &old),
             None => os::usual_mode(&metadata),
         };
-        // Where the file system has modes.
+        // An error is ignored: some file systems have no modes.
         _ = file.set_permissions(mode);
         let from = partial.path().to_owned();
         partial.release(|| appear(&from, &path, replace)).map_err(|error| match error.kind() {
             io::ErrorKind::AlreadyExists => Error::Exists(path.clone()),
             _ => failed(error),
         })?;
-        // The name itself, where a folder can be synced.
+        // Syncing the folder makes the name safe too. Some systems cannot sync a folder.
         if let Ok(folder) = File::open(folder_of(&path)) {
             _ = folder.sync_all();
         }
@@ -151,7 +149,7 @@ impl Output {
     }
 }
 
-/// The folder that a file is in, which goes without saying in `distinct.bin`.
+/// The folder of a file; `.` for a name without a folder, such as `distinct.bin`.
 fn folder_of(path: &Path) -> &Path {
     match path.parent() {
         Some(folder) if !folder.as_os_str().is_empty() => folder,
@@ -159,21 +157,22 @@ fn folder_of(path: &Path) -> &Path {
     }
 }
 
-/// As much of a file's name as leaves room in one for what [`Output::create`]
-/// adds: names have 255 bytes at most, on some encrypted file systems 143.
+/// The start of a file's name, short enough for the prefix and suffix that [`Output::create`]
+/// adds: a name has at most 255 bytes, on some encrypted file systems 143.
 fn shortened(name: &str) -> &str {
-    const MOST: usize = 96;
-    let end = (0..=MOST.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
+    const MAX: usize = 96;
+    let end = (0..=MAX.min(name.len())).rev().find(|at| name.is_char_boundary(*at));
     &name[..end.unwrap_or(0)]
 }
 
-/// Gives a file its name; `AlreadyExists` where that may not be replaced.
+/// Gives a file its name. The error is `AlreadyExists` where a file of that name exists and may
+/// not be replaced.
 fn appear(from: &Path, to: &Path, replace: bool) -> io::Result<()> {
     if !replace {
         match fs::hard_link(from, to) {
             Ok(()) => return fs::remove_file(from),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Err(error),
-            // A file system without hard links.
+            // The file system has no hard links.
             Err(_) if fs::symlink_metadata(to).is_ok() => {
                 return Err(io::ErrorKind::AlreadyExists.into());
             }
@@ -183,7 +182,8 @@ fn appear(from: &Path, to: &Path, replace: bool) -> io::Result<()> {
     fs::rename(from, to)
 }
 
-/// Refuses what may not be written; returns what is to be.
+/// Refuses a path that may not be written. Returns the path to write, which is that of the file
+/// behind a link.
 fn check<P: AsRef<Path>>(path: &Path, replace: bool, inputs: &[P]) -> Result<PathBuf> {
     let Ok(link) = fs::symlink_metadata(path) else { return Ok(path.to_owned()) };
     refuse_planted(path)?;
@@ -203,13 +203,13 @@ fn check<P: AsRef<Path>>(path: &Path, replace: bool, inputs: &[P]) -> Result<Pat
     Ok(path.to_owned())
 }
 
-/// Refuses a path whose last name is a link, or leads to one, by which another user
-/// could say what is replaced.
+/// Refuses a path that is a link, or leads to one, by which another user could choose the file
+/// that is replaced.
 fn refuse_planted(path: &Path) -> Result<()> {
-    /// More than systems follow.
-    const MOST: usize = 64;
+    /// More links than operating systems follow.
+    const MAX: usize = 64;
     let mut at = path.to_owned();
-    for _ in 0..MOST {
+    for _ in 0..MAX {
         let Ok(link) = fs::symlink_metadata(&at) else { return Ok(()) };
         if !link.is_symlink() {
             return Ok(());

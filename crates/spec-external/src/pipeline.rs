@@ -1,4 +1,5 @@
-//! The run: everything at once where it fits, else sorted runs and their merge.
+//! The pipeline: sorts all keys at once if they fit into memory; otherwise writes sorted runs and
+//! merges them.
 
 use std::sync::Mutex;
 use std::time::Instant;
@@ -19,31 +20,31 @@ use crate::{
     Distinct, Error, Key, Phase, PhaseSummary, Progress, Result, Sink, Source, Summary, process,
 };
 
-/// Memory that a run needs beside buffers: what queues, folders and the like
-/// hold, and stacks.
+/// Bytes of memory that are not buffers: for queues, folders and so on, and for the stack of each
+/// thread.
 const FIXED: u64 = 7 << 18;
 const THREAD: u64 = 128 << 10;
-/// The least memory for buffers.
+/// The smallest memory for buffers, in bytes.
 const LEAST: u64 = 3 << 20;
-/// Keys of a block that is encoded: 1 MiB of u64.
+/// The largest number of keys in a block that is encoded: 1 MiB of u64.
 const BLOCK: usize = 128 * 1024;
-/// Device memory of a device that does not say what it has.
+/// The limit for a device whose memory size is unknown, in bytes.
 const UNKNOWN_DEVICE: u64 = 512 << 20;
-/// Chunks that are read, computed and written at the same time.
+/// The number of chunks in work at the same time: one is read or written while the other is sorted.
 const LANES: usize = 2;
 
 impl Distinct {
     /// Reads all keys of `source`, and writes the distinct ones to `sink`, in
     /// ascending order.
     ///
-    /// Where the sink asks for counts it is told how often each key occurs. A
+    /// A sink that asks for counts is told how often each key occurs. A
     /// run that ends early, for whatever reason, leaves no output and no
     /// temporary file.
     ///
     /// # Errors
-    /// [`Error::Memory`] where the limit is too low; what source, sink, device
-    /// and the disk for temporary files report; [`Error::Stopped`] where
-    /// `progress` says so.
+    /// [`Error::Memory`] or [`Error::DeviceMemory`] where a limit is too low; the errors of source,
+    /// sink, device and the disk for temporary files; [`Error::Stopped`] where
+    /// `progress` asks to stop.
     pub fn run<K, B, T>(
         &self,
         device: &B,
@@ -93,11 +94,12 @@ struct Job<'a, K: Key, B, T> {
     team: Team,
     /// Bytes of host memory for buffers.
     memory: u64,
-    /// Bytes of memory for chunks, on the device.
+    /// Bytes of memory for chunks, in the device's memory.
     chunks: u64,
-    /// Where chunks are not in host memory.
+    /// The stages for copies; `None` where chunks are in host memory.
     stages: Option<Pool<Stage>>,
-    /// Where chunks are in host memory, and may be faster than all keys at once.
+    /// The price of fresh memory; `Some` where chunks are in host memory, and sorting in chunks may
+    /// be faster than sorting all keys at once.
     price: Option<Price>,
     temp: Option<TempFolder>,
     runs: Vec<Run<K>>,
@@ -124,7 +126,7 @@ where
         if options.memory < least {
             return Err(Error::Memory { given: options.memory, least });
         }
-        // Few threads in little memory: half of it at least is for buffers.
+        // With little memory there are fewer threads, so that at least half of it is for buffers.
         let affordable = (options.memory / 2).saturating_sub(FIXED) / each;
         let threads = threads.min(affordable as usize).max(1);
         let memory = (options.memory - FIXED).saturating_sub(threads as u64 * each);
@@ -170,9 +172,9 @@ where
         Ok(())
     }
 
-    fn sizes(&self, lanes: usize, most: u64) -> Result<Sizes> {
+    fn sizes(&self, lanes: usize, max: u64) -> Result<Sizes> {
         let counts = self.sink.counts();
-        let sizes = Sizes::fitting::<K, B>(self.device, counts, lanes, self.chunks, most)?;
+        let sizes = Sizes::fitting::<K, B>(self.device, counts, lanes, self.chunks, max)?;
         if let Some(sizes) = sizes {
             return Ok(sizes);
         }
@@ -191,11 +193,11 @@ where
         self.summary.phases.push(phase);
     }
 
-    /// Reads what fits; if that is everything, the rest is simple, and this
+    /// Reads the keys that fit into memory. If these are all keys, sorts and writes them and
     /// returns true.
     fn run_at_once(&mut self) -> Result<bool> {
-        let most = self.source.keys().unwrap_or(u64::MAX);
-        let sizes = self.sizes(1, most)?;
+        let max = self.source.keys().unwrap_or(u64::MAX);
+        let sizes = self.sizes(1, max)?;
         let capacity = sizes.capacity();
         if self.source.keys().is_some_and(|keys| keys > capacity as u64) {
             return Ok(false);
@@ -216,7 +218,8 @@ where
         let distinct = lane.compute::<K>(n, &workspace)?;
         drop(workspace);
         if !is_all {
-            // Of unknown length, and longer than memory; or memory is dear: the first run.
+            // The source has an unknown length and does not fit, or fresh memory is expensive:
+            // the keys read so far become the first run.
             let run = self.spill(&lane, distinct, 0)?;
             self.runs.push(run);
             return Ok(false);
@@ -230,8 +233,8 @@ where
         Ok(true)
     }
 
-    /// Reads all keys that fit; or, where the memory for them turns out to be dear, some of
-    /// them, and leaves less memory for the others.
+    /// Reads all keys that fit. If fresh memory turns out to be expensive, reads only some of
+    /// them, and lowers the memory limit for the others.
     fn fill_at_once(&mut self, lane: &mut Lane<B>, capacity: usize) -> Result<usize> {
         let Some(price) = &mut self.price else {
             return fill(&self.feed, lane, capacity, self.stages.as_ref(), self.watch);
@@ -239,7 +242,8 @@ where
         let step = (price.step() / K::SIZE).max(1);
         let mut n = 0;
         loop {
-            // The keys that are there are sorted in fresh memory, too: not too many of them.
+            // Sorting the keys read so far takes fresh memory too, so the price is not asked when
+            // more than half of the keys have been read.
             let end = if n > capacity / 2 { capacity } else { (n + step).min(capacity) };
             let not_host = lane.failed("the memory of the keys is no host memory");
             let keys = lane.host_keys(capacity).ok_or(not_host)?;
@@ -254,7 +258,7 @@ where
         }
     }
 
-    /// The folder for runs, which is made when the first one is written.
+    /// Makes the folder for runs, if it does not exist yet.
     fn temp(&mut self) -> Result<()> {
         if self.temp.is_none() {
             self.temp = Some(TempFolder::make(&self.options.temp)?);
@@ -272,8 +276,8 @@ where
         run.into_run(distinct as u64)
     }
 
-    /// Chunk by chunk: read, the operator, a run. Two chunks at a time, so that
-    /// one is read or written while the other is computed.
+    /// Reads, sorts and writes the keys chunk by chunk; each chunk becomes a run. Two chunks are in
+    /// work at a time, so that one is read or written while the other is sorted.
     fn sort(&mut self) -> Result<()> {
         self.temp()?;
         let start = Instant::now();
@@ -283,7 +287,8 @@ where
         let workspace = sizes.workspace(self.device)?;
         let lanes = (0..LANES).map(|_| sizes.lane::<K, B>(self.device.sibling()?));
         let lanes = lanes.collect::<Result<Vec<_>>>()?;
-        // Whose turn it is to read: the number of the next chunk, if there is one.
+        // The number of the next chunk, `None` at the end of the source. The lane that holds the
+        // lock reads.
         let turn = Mutex::new(Some(self.runs.len()));
         let runs = Mutex::new(std::mem::take(&mut self.runs));
         let this = &*self;
@@ -333,10 +338,10 @@ where
         }
     }
 
-    /// Merges runs until there is one result: as many at once as memory allows,
-    /// and where that is not all, the shortest first.
+    /// Merges runs until one result is left: as many runs at once as memory allows,
+    /// and the shortest first where these are not all.
     fn merge_runs(&mut self) -> Result<()> {
-        // Chunks are done with.
+        // The stages of chunks are no longer needed.
         self.stages = None;
         let temp = self.temp.take().expect("made with the first run");
         let counts = self.sink.counts();
@@ -346,13 +351,13 @@ where
         loop {
             let start = Instant::now();
             let block = runs.iter().map(|run| run.block).max().unwrap_or(1);
-            let most = shape.most_runs(block);
-            let is_last = runs.len() <= most;
+            let max_runs = shape.max_runs(block);
+            let is_last = runs.len() <= max_runs;
             let group = if is_last {
                 std::mem::take(&mut runs)
             } else {
                 runs.sort_by_key(|run| run.len);
-                runs.drain(..(runs.len() - most + 1).min(most)).collect()
+                runs.drain(..(runs.len() - max_runs + 1).min(max_runs)).collect()
             };
             let bytes = group.iter().map(Run::bytes).sum();
             let keys = group.iter().map(|run| run.len).sum();
@@ -373,17 +378,18 @@ where
     }
 }
 
-/// What a run takes of a device where no limit was given: most of what it
-/// has, and of one whose memory is the host's no more than the process may take.
+/// The limit of device memory where none was given: three quarters of the device's memory. For a
+/// software device, whose memory is host memory, at most a quarter of the memory that the process
+/// may still take.
 fn device_memory(info: &DeviceInfo) -> u64 {
-    let most = info.memory.map_or(UNKNOWN_DEVICE, |bytes| bytes / 4 * 3);
+    let limit = info.memory.map_or(UNKNOWN_DEVICE, |bytes| bytes / 4 * 3);
     match process::memory_left() {
-        Some(left) if info.software => most.min(left / 4),
-        _ => most,
+        Some(left) if info.software => limit.min(left / 4),
+        _ => limit,
     }
 }
 
-/// Fills a lane's keys from their start; returns how many there are.
+/// Fills a lane's keys from their start; returns the number of keys.
 fn fill<K: Key, B: Supports<Operator>>(
     feed: &Feed<'_, K>,
     lane: &mut Lane<B>,
@@ -400,7 +406,7 @@ fn fill<K: Key, B: Supports<Operator>>(
     }
 }
 
-/// Hands a lane's distinct keys to a sink.
+/// Writes a lane's distinct keys to a sink.
 fn drain<K: Key, B: Supports<Operator>, T: Sink<K>>(
     sink: &T,
     lane: &Lane<B>,
@@ -431,9 +437,9 @@ mod tests {
     use super::*;
     use crate::raw;
 
-    /// Wherever reading stops because memory is dear, no key is lost.
+    /// Wherever reading stops because memory is expensive, no key is lost.
     #[test]
-    fn keys_go_on_in_chunks_where_memory_is_dear() {
+    fn keys_go_on_in_chunks_where_memory_is_expensive() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("keys");
         let keys: Vec<u64> = (0..3_000_000u64).map(|key| key.wrapping_mul(0x9E37_79B9)).collect();
@@ -448,9 +454,9 @@ mod tests {
         {
             let watch = Watch::new(&());
             let mut job = Job::new(&options, &device, &*source, &crate::Discard, &watch).unwrap();
-            // Too few keys for it to be asked.
+            // Too few keys for the price to be asked.
             assert!(job.price.is_none());
-            job.price = Some(Price::dear(step, 6 << 20));
+            job.price = Some(Price::always_expensive(step, 6 << 20));
             job.run().unwrap();
             let Summary { keys: read, distinct: found, runs, .. } = job.summary;
             assert_eq!((read, found, runs > 3), (all, all, spills), "{step}");
@@ -477,7 +483,8 @@ mod tests {
         let temp = std::env::temp_dir();
         let asked = |keys, memory| Price::new(&Many(keys), memory, &temp).is_some();
         assert!(asked(Some(100_000_000), 8 << 30));
-        // Little memory, few keys, a stream of unknown length, and more than a disk has.
+        // No price for: little memory, few keys, a stream of unknown length, more bytes than
+        // the disk has.
         assert!(!asked(Some(100_000_000), 300 << 20));
         assert!(!asked(Some(1_000_000), 8 << 30));
         assert!(!asked(None, 8 << 30));

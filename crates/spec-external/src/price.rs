@@ -1,67 +1,68 @@
-//! What memory costs that the process has not used before.
+//! The price, in time, of memory that the process has not used before.
 //!
-//! The system fills each page with zeros when it is first written. On a machine of its
-//! own that takes a tenth to half of a second a GB. In a virtual machine that gives free
-//! memory back to its host, the host has to find each page anew: two seconds a GB and
-//! more, most of all for large pages. Keys that are sorted at once need three times their
-//! size; in chunks, through files, little, and then chunks are the faster way.
+//! The system fills each page with zeros when it is first written. On a physical machine this
+//! takes a tenth to half of a second for a GB. A virtual machine may give free memory back to its
+//! host, which then has to find each page again: this takes two seconds and more for a GB, and is
+//! worst for large pages. Sorting all keys at once needs three times their size. Sorting them in
+//! chunks, through files, needs little memory, and is the faster way in such a virtual machine.
 
 use std::path::Path;
 use std::time::Duration;
 
 use crate::{Key, Source, os, process};
 
-/// Seconds of the system's own time for a GB (10^9 bytes) that is read into fresh memory,
-/// above which chunks are faster. Two cores of a Zen 4 in such a virtual machine, 10^8
-/// random keys: 6.3 to 7.3 s of processor time at once (5.4 to 6.4 of the system's, 73 % of
-/// all of it in `clear_page_erms`), 3.7 to 4.6 s in chunks within [`CHEAP`].
-const DEAR: f64 = 1.2;
-/// Bytes of keys between two looks at the price.
+/// The system's own time, in seconds, for reading a GB (10^9 bytes) into fresh memory, above
+/// which chunks are faster. Measured with 10^8 random keys on two cores of a Zen 4 in such a
+/// virtual machine: 6.3 to 7.3 s of processor time at once (of which 5.4 to 6.4 s are the system's,
+/// 73 % of the whole in `clear_page_erms`), 3.7 to 4.6 s in chunks within [`MIN_CHUNK_MEMORY`].
+const EXPENSIVE: f64 = 1.2;
+/// The number of bytes of keys after which the price is asked again.
 const STEP: usize = 32 << 20;
-/// Memory for chunks where it is dear, at least: sorting in less is slower than what less
-/// memory saves.
-const CHEAP: u64 = 256 << 20;
+/// The smallest memory for chunks where memory is expensive, in bytes. With less memory, sorting
+/// loses more time than the memory saves.
+const MIN_CHUNK_MEMORY: u64 = 256 << 20;
 
-/// Whether keys are read into memory for all of them, or in chunks after all.
+/// Decides, while keys are read, whether they are sorted all at once or in chunks.
 pub(crate) struct Price {
-    is_dear: fn(Duration, usize) -> bool,
+    is_expensive: fn(Duration, usize) -> bool,
     step: usize,
-    /// Memory for chunks.
+    /// Bytes of memory for chunks.
     chunks: u64,
-    /// Bytes that have been read into memory where the price was asked last, and the
-    /// system's own time until then.
+    /// The number of bytes that had been read when the price was last asked, and the system's own
+    /// time until then.
     last: Option<(usize, Duration)>,
 }
 
 impl Price {
-    /// `None` where chunks save nothing, or there is no room on disk for what they spill.
+    /// `None` where chunks would save nothing, or the disk has no room for their runs.
     pub(crate) fn new<K: Key>(source: &dyn Source<K>, memory: u64, temp: &Path) -> Option<Self> {
-        // A line of text is two bytes at least, and a key eight at most.
+        // A key of at most 8 bytes takes at least 2 bytes of text, so keys have at most four times
+        // the bytes of the source.
         let keys = source.keys().map(|keys| keys.saturating_mul(K::SIZE as u64));
-        let most = keys.or(source.bytes().map(|bytes| bytes.saturating_mul(4)))?;
-        let chunks = CHEAP.max(most / 32);
-        let saves = chunks < memory / 2 && most > 2 * CHEAP;
-        let fits = || os::free_space(temp).is_some_and(|free| free / 2 > most);
-        (saves && fits()).then(|| Price { is_dear, step: STEP, chunks, last: at(0) })
+        let key_bytes = keys.or(source.bytes().map(|bytes| bytes.saturating_mul(4)))?;
+        let chunks = MIN_CHUNK_MEMORY.max(key_bytes / 32);
+        let saves = chunks < memory / 2 && key_bytes > 2 * MIN_CHUNK_MEMORY;
+        let fits = || os::free_space(temp).is_some_and(|free| free / 2 > key_bytes);
+        (saves && fits()).then(|| Price { is_expensive, step: STEP, chunks, last: at(0) })
     }
 
-    /// After which further bytes of keys to look again.
+    /// The number of further bytes of keys after which to call [`after`](Self::after).
     pub(crate) fn step(&self) -> usize {
         self.step
     }
 
-    /// So many bytes have been read: the memory to go on with in chunks, where that is
-    /// the faster way.
+    /// Called when `bytes` bytes have been read in all. If chunks are the faster way, returns the
+    /// memory limit for them.
     pub(crate) fn after(&mut self, bytes: usize) -> Option<u64> {
         let (now, before) = (at(bytes)?, self.last.replace(at(bytes)?)?);
         let taken = now.1.saturating_sub(before.1);
-        (self.is_dear)(taken, now.0 - before.0).then_some(self.chunks)
+        (self.is_expensive)(taken, now.0 - before.0).then_some(self.chunks)
     }
 
-    /// Memory is as dear as it gets, in small steps.
+    /// For tests: memory is always expensive, and the price is asked after every `step` bytes.
     #[cfg(test)]
-    pub(crate) fn dear(step: usize, chunks: u64) -> Self {
-        Price { is_dear: |_, _| true, step, chunks, last: at(0) }
+    pub(crate) fn always_expensive(step: usize, chunks: u64) -> Self {
+        Price { is_expensive: |_, _| true, step, chunks, last: at(0) }
     }
 }
 
@@ -69,8 +70,8 @@ fn at(bytes: usize) -> Option<(usize, Duration)> {
     process::system_time().map(|time| (bytes, time))
 }
 
-fn is_dear(taken: Duration, bytes: usize) -> bool {
-    taken.as_secs_f64() > DEAR * bytes as f64 / 1e9
+fn is_expensive(taken: Duration, bytes: usize) -> bool {
+    taken.as_secs_f64() > EXPENSIVE * bytes as f64 / 1e9
 }
 
 #[cfg(test)]
@@ -78,9 +79,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_is_dear_by_the_time_of_the_system() {
-        assert!(!is_dear(Duration::from_millis(1100), 1_000_000_000));
-        assert!(is_dear(Duration::from_millis(1300), 1_000_000_000));
+    fn memory_is_expensive_by_the_time_of_the_system() {
+        assert!(!is_expensive(Duration::from_millis(1100), 1_000_000_000));
+        assert!(is_expensive(Duration::from_millis(1300), 1_000_000_000));
     }
 
     #[test]

@@ -1,24 +1,24 @@
-//! What a program around a run asks of its process: how to end it, and what it
-//! may take.
+//! Functions for the program that makes a run: how to end its process, and how much memory the
+//! process may take.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 pub use crate::live::abandon;
 
-/// Keeps panics that become errors off stderr, for the rest of the process: those
-/// of the crates that read Parquet and Arrow, on damaged files. All others are
+/// Keeps panics that become errors off stderr for the rest of the process. The crates that read
+/// Parquet and Arrow panic so on damaged files. All other panics are
 /// reported as before.
 #[cfg(feature = "parquet")]
 pub fn hide_caught_panics() {
     crate::caught::hide_panics();
 }
 
-/// [Abandons](abandon) what is unfinished and ends the process at once, with
-/// `code`: for a program that a signal asks to end.
+/// [Abandons](abandon) unfinished files and ends the process at once with the exit code
+/// `code`. For a program that a signal asks to end.
 ///
-/// Handlers that run when a process exits do not run: those of a GPU's driver
-/// take apart what its own threads still use.
+/// Exit handlers do not run, because those of a GPU's driver free data that the driver's own
+/// threads still use.
 pub fn end(code: i32) -> ! {
     abandon();
     end_now(code)
@@ -26,7 +26,7 @@ pub fn end(code: i32) -> ! {
 
 #[cfg(unix)]
 fn end_now(code: i32) -> ! {
-    // SAFETY: takes a number, touches no memory, and does not return.
+    // SAFETY: `_exit` takes a number, accesses no memory, and does not return.
     unsafe { libc::_exit(code) }
 }
 
@@ -35,33 +35,33 @@ fn end_now(code: i32) -> ! {
     std::process::exit(code)
 }
 
-/// Makes a file that grows beyond what a limit allows (`ulimit -f`) an error of
-/// the write, where it would end the process with files left behind.
+/// Makes a write beyond the limit of file sizes (`ulimit -f`) an error. By default, the system
+/// ends the process with a signal, and files are left behind.
 pub fn report_large_files() {
     #[cfg(unix)]
-    // SAFETY: ignoring a signal runs no code of ours, and nothing else in the
-    // process relies on being ended by this one.
+    // SAFETY: `SIG_IGN` is a valid action for SIGXFSZ and installs no handler, so no code runs in
+    // a signal context.
     unsafe {
         libc::signal(libc::SIGXFSZ, libc::SIG_IGN);
     }
 }
 
-/// Lets the process open as many files as it may: the usual limit is lower, and
-/// an input can be a folder of thousands.
+/// Raises the number of files that the process may open to the hard limit. The default limit is
+/// lower, and an input can be a folder of thousands of files.
 pub fn open_many_files() {
     #[cfg(unix)]
     {
         use rustix::process::{Resource, getrlimit, setrlimit};
         let mut limit = getrlimit(Resource::Nofile);
         limit.current = limit.maximum;
-        // A refusal leaves things as they were.
+        // A refusal is ignored: the limit then stays as it was.
         _ = setrlimit(Resource::Nofile, limit);
     }
 }
 
-/// Bytes of memory that this process may still take, as far as control groups
-/// (versions 1 and 2) and resource limits (`ulimit -v`, `ulimit -d`) say so; how
-/// much of it the machine has is another question. `None`: they do not.
+/// Bytes of memory that this process may still take by its control groups
+/// (versions 1 and 2) and its resource limits (`ulimit -v`, `ulimit -d`). The machine may have
+/// less. `None` where there is no such limit.
 pub fn memory_left() -> Option<u64> {
     let process = Path::new("/proc/self");
     groups_left(process).into_iter().chain(limits_left(process)).min()
@@ -82,29 +82,30 @@ fn limits_left(_process: &Path) -> Option<u64> {
     None
 }
 
-/// Bytes of memory that this process holds, where the system says so.
+/// Bytes of memory that this process holds; `None` where the system does not say.
 pub fn resident() -> Option<u64> {
     status(Path::new("/proc/self"), "VmRSS:")
 }
 
-/// The most bytes of memory that this process ever held, where the system says so.
+/// The largest number of bytes of memory that this process has held so far; `None` where the
+/// system does not say.
 pub fn peak() -> Option<u64> {
     status(Path::new("/proc/self"), "VmHWM:")
 }
 
-/// The time that the system itself has spent for this process so far, all threads, where
-/// it says so, in steps of 10 ms.
+/// The time that the system itself has spent for all threads of this process so far, in steps of
+/// 10 ms; `None` where the system does not say.
 pub(crate) fn system_time() -> Option<Duration> {
-    /// Milliseconds of the unit, `USER_HZ`, which is the same on every Linux of today.
+    /// Milliseconds of the unit 1 / `USER_HZ`, which is the same on every current Linux.
     const UNIT: u64 = 10;
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name may have any letters in it, blanks and brackets too.
+    // The process's name may have any characters, also spaces and brackets.
     let (_, fields) = stat.rsplit_once(')')?;
     let units: u64 = fields.split_whitespace().nth(12)?.parse().ok()?;
     Some(Duration::from_millis(units * UNIT))
 }
 
-/// A line of what Linux says of a process, in bytes.
+/// A value of `/proc/<process>/status` on Linux, in bytes.
 fn status(process: &Path, name: &str) -> Option<u64> {
     let status = std::fs::read_to_string(process.join("status")).unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix(name))?;
@@ -112,8 +113,8 @@ fn status(process: &Path, name: &str) -> Option<u64> {
     Some(kib << 10)
 }
 
-/// What the control groups leave that a process is in: the least of every group
-/// from its own up to the topmost that can be seen.
+/// The smallest number of bytes that any control group of a process leaves, from its own group up
+/// to the topmost visible group.
 fn groups_left(process: &Path) -> Option<u64> {
     let text = |name: &str| std::fs::read_to_string(process.join(name)).unwrap_or_default();
     let (groups, mounts) = (text("cgroup"), text("mountinfo"));
@@ -133,7 +134,7 @@ fn groups_left(process: &Path) -> Option<u64> {
         let Some((mount, root)) = mounts.lines().find_map(|line| mounted(line, is_second)) else {
             continue;
         };
-        // What is mounted may be a part of the tree: that of a container.
+        // The mount may show only a part of the tree, such as that of a container.
         let path = Path::new(path);
         let inside = path.strip_prefix(&root).or_else(|_| path.strip_prefix("/"));
         let inside = inside.unwrap_or(Path::new(""));
@@ -146,8 +147,8 @@ fn groups_left(process: &Path) -> Option<u64> {
     least
 }
 
-/// Where a line of `mountinfo` mounts the control groups of memory, and which
-/// part of their tree.
+/// For a line of `mountinfo` that mounts the memory control groups: the mount point, and the
+/// part of their tree that it shows.
 fn mounted(line: &str, is_second: bool) -> Option<(PathBuf, PathBuf)> {
     let (before, after) = line.split_once(" - ")?;
     let mut kind = after.split(' ');
@@ -162,8 +163,8 @@ fn mounted(line: &str, is_second: bool) -> Option<(PathBuf, PathBuf)> {
     matches.then(|| (PathBuf::from(mount), PathBuf::from(root)))
 }
 
-/// What one control group leaves: its limit, less what it holds, without the
-/// cached files that it can let go of. `None` where it has no limit.
+/// The number of bytes that one control group leaves: its limit minus its memory, where cached
+/// files that the system can drop do not count as memory. `None` where the group has no limit.
 fn group_left(group: &Path, is_second: bool) -> Option<u64> {
     let number = |name: &str| -> Option<u64> {
         std::fs::read_to_string(group.join(name)).ok()?.trim().parse().ok()
@@ -177,7 +178,7 @@ fn group_left(group: &Path, is_second: bool) -> Option<u64> {
     let stat = std::fs::read_to_string(group.join("memory.stat")).unwrap_or_default();
     let cached = stat.lines().find_map(|line| line.strip_prefix(cache)?.parse().ok());
     let held = number(held).unwrap_or(0).saturating_sub(cached.unwrap_or(0));
-    // Version 1 says the largest number there is where there is no limit.
+    // In version 1, a group without a limit has a very large number.
     (limit < 1 << 60).then(|| limit.saturating_sub(held))
 }
 
@@ -185,7 +186,7 @@ fn group_left(group: &Path, is_second: bool) -> Option<u64> {
 mod tests {
     use super::*;
 
-    /// A process's folder and control groups as files.
+    /// Writes the `/proc` folder and the control groups of a process as files, and reads them.
     fn process(groups: &str, root: &str, kind: &str, files: &[(&str, &str)]) -> Option<u64> {
         let folder = tempfile::tempdir().unwrap();
         let at = folder.path();
@@ -221,7 +222,7 @@ mod tests {
         assert_eq!(process("0::/a\n", "/", kind, &files[..2]), Some(1000));
         assert_eq!(process("0::/\n", "/", kind, &files), None);
         assert_eq!(process("0::/../other\n", "/", kind, &files), None);
-        // A container that sees only its own part of the tree.
+        // In a container that sees only its own part of the tree.
         let own = [("memory.max", "500"), ("memory.current", "600")];
         assert_eq!(process("0::/docker/1\n", "/docker/1", kind, &own), Some(0));
         assert_eq!(process("0::/\n", "/", kind, &own), Some(0));
@@ -246,7 +247,7 @@ mod tests {
     #[test]
     #[cfg(target_os = "linux")]
     fn this_process_holds_some_memory() {
-        let (held, most) = (resident().unwrap(), peak().unwrap());
-        assert!(held > 100 << 10 && held <= most, "{held} of {most}");
+        let (held, highest) = (resident().unwrap(), peak().unwrap());
+        assert!(held > 100 << 10 && held <= highest, "{held} of {highest}");
     }
 }

@@ -1,8 +1,7 @@
-//! Raw keys: little-endian, one after the other, nothing else.
+//! The raw format: little-endian keys, one after the other, without anything else.
 //!
-//! Files are read by large positioned reads, a part a thread, rather than
-//! mapped: mapped pages count as the process's own memory, which a limit could
-//! then not be held to.
+//! Each thread reads a part of a file with large positioned reads. Files are not mapped, because
+//! mapped pages count as memory of the process, and a run could not keep its memory limit.
 
 use std::io::Read;
 use std::path::{Path, PathBuf};
@@ -15,23 +14,23 @@ use crate::key::little_endian;
 use crate::sized::SizedFile;
 use crate::{Error, Input, Key, Output, Part, Place, Result, Sink, Source};
 
-/// Bytes of a part: long enough to be read at the disk's rate.
+/// The number of bytes in a part: enough to be read at the disk's rate.
 const PART: u64 = 32 << 20;
 
-/// Opens a file of raw keys, whatever is in it.
+/// Opens a file of raw keys. Its first bytes are not checked for another form.
 ///
 /// # Errors
-/// [`Error::Io`] where it cannot be read, [`Error::Data`] where its size is no
-/// multiple of a key's.
+/// [`Error::Io`] where the file cannot be read, [`Error::Data`] where its size is not a
+/// multiple of a key's size.
 pub fn open<K: Key>(path: &Path) -> Result<Box<dyn Source<K>>> {
     read(Input::open(path)?)
 }
 
-/// Reads an input as raw keys, whatever is in it: of a regular file any part can
-/// be read at once, a stream is read from its start.
+/// Reads an input as raw keys. Its first bytes are not checked for another form. Several threads
+/// read a regular file; a stream is read from its start.
 ///
 /// # Errors
-/// [`Error::Data`] where its size is known and no multiple of a key's.
+/// [`Error::Data`] where the size is known and not a multiple of a key's size.
 pub fn read<K: Key>(input: Input) -> Result<Box<dyn Source<K>>> {
     let Input { name, data, memory, .. } = input;
     match data {
@@ -100,7 +99,7 @@ impl<K: Key> Part<K> for RawPart<'_> {
     }
 }
 
-/// Raw keys from what can only be read from start to end: a pipe, stdin.
+/// Raw keys from an input that can only be read from start to end, such as a pipe.
 struct RawStream {
     name: PathBuf,
     reader: Mutex<Box<dyn Read + Send>>,
@@ -160,7 +159,7 @@ impl<K: Key> Part<K> for StreamPart<'_> {
     }
 }
 
-/// Writes raw keys; with counts, each followed by its number of occurrences as
+/// Writes raw keys. With counts, the number of occurrences of each key follows it as
 /// a little-endian u64.
 #[derive(Debug)]
 pub struct RawSink {
@@ -176,7 +175,7 @@ impl RawSink {
 }
 
 impl<K: Key> Sink<K> for RawSink {
-    /// The bytes, where the output takes them only in order.
+    /// The bytes of a block for a stream, which takes them only in order; empty for a file.
     type Encoded = Vec<u8>;
 
     fn counts(&self) -> bool {
@@ -213,7 +212,7 @@ impl<K: Key> Sink<K> for RawSink {
     }
 }
 
-/// Keys as they are in a file, their counts behind them, where there are such.
+/// Keys as they are in a file, each followed by its count if there are counts.
 fn records<K: Key>(keys: &[K], counts: &[u64]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(keys.len() * (K::SIZE + 8));
     for (index, key) in keys.iter().enumerate() {

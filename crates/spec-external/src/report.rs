@@ -1,4 +1,4 @@
-//! What a run tells of itself: while it runs, and afterwards.
+//! The reports of a run: its progress, and the summary at the end.
 
 use std::fmt;
 use std::ops::ControlFlow;
@@ -6,23 +6,23 @@ use std::time::Duration;
 
 use crate::Skipped;
 
-/// A phase of a run. Where everything fits, they are [`Read`](Self::Read),
+/// A phase of a run. If all keys fit into memory, the phases are [`Read`](Self::Read),
 /// [`Unique`](Self::Unique), [`Write`](Self::Write) and
 /// [`Finish`](Self::Finish); otherwise [`Sort`](Self::Sort), one or more
 /// [`Merge`](Self::Merge), and [`Finish`](Self::Finish).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Phase {
-    /// Reads the input, all of which fits.
+    /// Reads the whole input into memory.
     Read,
-    /// The operator on the device.
+    /// Runs the operator on the device.
     Unique,
     /// Writes the result.
     Write,
-    /// Reads the input, sorts chunk by chunk on the device, spills runs of
-    /// distinct keys; all at the same time.
+    /// Reads the input, sorts it chunk by chunk on the device, and writes runs of
+    /// distinct keys to temporary files, all at the same time.
     Sort,
-    /// Reads runs, merges them, writes the result (or fewer, longer runs); all
+    /// Reads runs, merges them, and writes the result (or fewer, longer runs), all
     /// at the same time.
     Merge,
     /// Waits until the result is safe on disk.
@@ -30,7 +30,7 @@ pub enum Phase {
 }
 
 impl Phase {
-    /// One word.
+    /// The phase's name, one word.
     pub const fn name(self) -> &'static str {
         match self {
             Phase::Read => "read",
@@ -49,16 +49,16 @@ impl fmt::Display for Phase {
     }
 }
 
-/// Is told how far a run is, some hundred times a second at most, from any
-/// thread; and can stop it.
+/// Receives the progress of a run, and can stop it. A run reports from any thread, normally at
+/// most 50 times a second.
 pub trait Progress: Sync {
-    /// `done` of `total` bytes of `phase`: of input in `Read` and `Sort`, of
-    /// runs in `Merge`, of keys in `Write`; 0 in the others. `Break` stops the
+    /// `done` of `total` bytes of `phase` are done: bytes of input in `Read` and `Sort`, of
+    /// runs in `Merge`, of keys in `Write`; 0 in other phases. Returning `Break` stops the
     /// run with [`Error::Stopped`](crate::Error::Stopped).
     fn report(&self, phase: Phase, done: u64, total: Option<u64>) -> ControlFlow<()>;
 }
 
-/// Reports nothing, stops nothing.
+/// Ignores reports and never stops a run.
 impl Progress for () {
     fn report(&self, _phase: Phase, _done: u64, _total: Option<u64>) -> ControlFlow<()> {
         ControlFlow::Continue(())
@@ -71,45 +71,45 @@ impl<F: Fn(Phase, u64, Option<u64>) -> ControlFlow<()> + Sync> Progress for F {
     }
 }
 
-/// What a run did.
+/// The results of a run.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Keys read.
+    /// The number of keys read.
     pub keys: u64,
-    /// Distinct ones among them.
+    /// The number of distinct keys among them.
     pub distinct: u64,
-    /// What the source left out because it was told to.
+    /// The lines and nulls that the source left out because it was told to.
     pub skipped: Skipped,
-    /// Bytes of the result; 0 where it was only counted.
+    /// Bytes of the result; 0 where keys were only counted.
     pub output_bytes: u64,
-    /// Sorted runs that were spilled; 0 where everything fitted.
+    /// The number of sorted runs that were written to temporary files; 0 where all keys fitted.
     pub runs: usize,
     /// The phases, in order.
     pub phases: Vec<PhaseSummary>,
-    /// The whole run, opening files and cleaning up included.
+    /// The time of the whole run, opening files and cleaning up included.
     pub elapsed: Duration,
 }
 
 impl Summary {
-    /// Keys that were left out because they occurred before.
+    /// The number of keys that are not distinct: all occurrences of a key but one.
     pub fn duplicates(&self) -> u64 {
         self.keys - self.distinct
     }
 }
 
-/// What a phase took.
+/// The time and the amounts of data of a phase.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct PhaseSummary {
-    /// Which.
+    /// The phase.
     pub phase: Phase,
-    /// From its start to its end.
+    /// The time from its start to its end.
     pub elapsed: Duration,
     /// Bytes of files read in it.
     pub read: u64,
     /// Bytes of files written in it.
     pub written: u64,
-    /// Bytes of keys that went through it, which its rate counts.
+    /// Bytes of keys that went through the phase, from which its rate is computed.
     pub keys: u64,
 }

@@ -11,25 +11,25 @@ use crate::temp::TempFolder;
 use crate::watch::lock;
 use crate::{Error, Key, Place, Result, Sink, os};
 
-/// Ascending distinct keys in a file, in the machine's own byte order, in
-/// blocks of so many; their counts, if there are any, in a second file.
+/// Ascending distinct keys in a file, in the machine's own byte order, divided into
+/// blocks; their counts, if wanted, in a second file.
 pub(crate) struct Run<K> {
     keys: PathBuf,
     counts: Option<PathBuf>,
-    /// Number of keys.
+    /// The number of keys.
     pub(crate) len: u64,
-    /// Keys of a block; the last one may be shorter.
+    /// The number of keys in a block; the last block may be shorter.
     pub(crate) block: usize,
-    /// What is known of every block without reading it.
+    /// The heads of all blocks, which are known without reading the blocks.
     pub(crate) heads: Vec<Head<K>>,
 }
 
-/// What stays in memory of a block whose keys and counts are in files.
+/// The part of a block that stays in memory, while its keys and counts are in files.
 #[derive(Clone, Copy)]
 pub(crate) struct Head<K> {
     pub(crate) first: K,
-    /// The checksums of the block's keys and of its counts. Of a shorter last
-    /// block, as [`shifted`] to the end of a whole one.
+    /// The checksums of the block's keys and of its counts. For a shorter last block, they are
+    /// [`shifted`] as if zeros filled up a whole block.
     sums: [u32; 2],
 }
 
@@ -71,8 +71,8 @@ impl<'a, K: Key> RunSink<'a, K> {
         })
     }
 
-    /// All `len` keys are written. The files are closed: there can be more runs
-    /// than a process may have files open.
+    /// The run, after all its `len` keys have been written. Closes the files, because there can be
+    /// more runs than files that a process may open.
     pub(crate) fn into_run(self, len: u64) -> Result<Run<K>> {
         let mut heads =
             self.heads.into_inner().map_err(|_| Error::Poisoned("what is known of a run"))?;
@@ -81,7 +81,7 @@ impl<'a, K: Key> RunSink<'a, K> {
         Ok(Run { keys: self.keys.0, counts, len, block: self.block, heads })
     }
 
-    /// Adds keys from position `rank` on, and their counts, to the heads of the
+    /// Adds the keys from position `rank` on, and their counts, to the heads of the
     /// blocks that they are in.
     fn note(&self, rank: u64, keys: &[K], counts: &[u64]) {
         let block = self.block as u64;
@@ -95,7 +95,7 @@ impl<'a, K: Key> RunSink<'a, K> {
             let keys = &keys[range.clone()];
             let counts = if counts.is_empty() { counts } else { &counts[range] };
             let sums = sums(keys, counts, missing);
-            // Only the part that begins the block knows its first key.
+            // The first key of a block is in the part that begins the block.
             let first = at.is_multiple_of(block).then_some(keys[0]);
             parts.push(((at / block) as usize, first, sums));
             at = whole;
@@ -145,13 +145,13 @@ impl<K: Key> Sink<K> for RunSink<'_, K> {
 }
 
 impl<K: Key> Run<K> {
-    /// Bytes in its files.
+    /// Bytes in the run's files.
     pub(crate) fn bytes(&self) -> u64 {
         let counts = if self.counts.is_some() { 8 } else { 0 };
         self.len * (K::SIZE as u64 + counts)
     }
 
-    /// Bytes that its heads take.
+    /// Bytes of memory that the heads take.
     pub(crate) fn index(&self) -> usize {
         self.heads.len() * size_of::<Head<K>>()
     }
@@ -163,7 +163,7 @@ impl<K: Key> Run<K> {
         Ok(OpenRun { temp, run: self, keys: open(&self.keys)?, counts })
     }
 
-    /// Keys of a block.
+    /// The number of keys in the block at `index`.
     pub(crate) fn block_len(&self, index: usize) -> usize {
         let left = self.len - index as u64 * self.block as u64;
         left.min(self.block as u64) as usize
@@ -179,9 +179,9 @@ impl<K: Key> Run<K> {
 }
 
 impl<K: Key> OpenRun<'_, K> {
-    /// Reads a block: its keys, and their counts where there are any. They are
-    /// what was written, and the keys ascend from the head's first to less than
-    /// the next head's.
+    /// Reads the keys of a block, and their counts if there are any. Checks that both are
+    /// unchanged since they were written, and that the keys ascend, from the head's first key to
+    /// less than the next head's first key.
     pub(crate) fn read(&self, block: usize, keys: &mut [K], counts: &mut [u64]) -> Result<()> {
         let run = self.run;
         let at = block as u64 * run.block as u64;
@@ -207,8 +207,8 @@ impl<K: Key> OpenRun<'_, K> {
         Err(self.out_of_order(block))
     }
 
-    /// The error of keys that a device or a memory got wrong before they were
-    /// written.
+    /// The error for keys that were already out of order when they were written, because of a
+    /// faulty device or memory.
     pub(crate) fn out_of_order(&self, block: usize) -> Error {
         let at = Place::Byte(block as u64 * self.run.block as u64 * K::SIZE as u64);
         let words = "has keys that do not ascend, as they were written: the device or the memory \
@@ -226,29 +226,29 @@ impl<K: Key> OpenRun<'_, K> {
     }
 }
 
-/// The error of a block that is not what was written.
+/// The error for a block that has changed since it was written.
 fn damaged(path: &Path, offset: u64) -> Error {
     let words = "is not what was written there: the disk or the memory is faulty, or another \
                  program has changed the file";
     Error::data(path, Place::Byte(offset), words)
 }
 
-/// Whether each key is less than the next one. All of them are looked at, so that
-/// the loop has no branch and the compiler makes vectors of it.
+/// Whether each key is less than the next key. The loop has no branch and goes through all keys,
+/// so that the compiler vectorises it.
 fn ascend<K: Key>(keys: &[K]) -> bool {
     let next = keys.get(1..).unwrap_or_default();
     keys.iter().zip(next).fold(true, |ascend, (key, next)| ascend & (key < next))
 }
 
-/// The checksums of keys and counts that `missing` more follow in their block.
+/// The checksums of keys and of counts, behind which `missing` more follow in their block.
 fn sums<K: Key>(keys: &[K], counts: &[u64], missing: u64) -> [u32; 2] {
     let keys = shifted(as_bytes(keys), missing * K::SIZE as u64);
     [keys, if counts.is_empty() { 0 } else { shifted(as_bytes(counts), missing * 8) }]
 }
 
-/// What the checksum of bytes adds to that of a block in which `behind` more
-/// bytes follow: the checksum of a block is the exclusive or over its parts, which
-/// several threads write in any order.
+/// The share of these bytes in the checksum of a block in which `behind` more
+/// bytes follow. The checksum of a block is the exclusive or of the shares of its parts, so
+/// several threads can write the parts in any order.
 fn shifted(bytes: &[u8], behind: u64) -> u32 {
     let mut hasher = Hasher::new();
     hasher.update(bytes);

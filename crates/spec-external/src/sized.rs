@@ -1,4 +1,4 @@
-//! A regular file that stays as long as it was when it was opened.
+//! A regular file whose length must not shrink after it was opened.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use crate::lines::Lines;
 use crate::{Error, Place, Result, os};
 
-/// Bytes that are read at once to find a line.
+/// The number of bytes that are read at once to find a line.
 const BUFFER: usize = 1 << 20;
 
 pub(crate) struct SizedFile {
@@ -20,7 +20,7 @@ impl SizedFile {
         SizedFile { path: path.to_owned(), file, bytes }
     }
 
-    /// Fills `bytes` from `offset` on. An error where the file has become shorter.
+    /// Fills `bytes` from `offset` on. Fails where the file has become shorter.
     pub(crate) fn read(&self, bytes: &mut [u8], offset: u64) -> Result<()> {
         let read = os::read_full(&self.file, bytes, offset)
             .map_err(|error| Error::io("read", &self.path, error))?;
@@ -33,7 +33,7 @@ impl SizedFile {
         Ok(())
     }
 
-    /// The line and column of a byte, both from 1. Reads everything before it.
+    /// The line and column of the byte at `offset`, both counted from 1. Reads all bytes before it.
     pub(crate) fn place(&self, offset: u64) -> Result<(u64, u64)> {
         let mut lines = Lines::default();
         let mut buffer = vec![0; BUFFER.min(offset as usize)];

@@ -1,42 +1,42 @@
-//! Where keys come from.
+//! Formats to read.
 
 use crate::{Key, Result};
 
-/// Keys to read, in any order, as parts that several threads read at once.
+/// Keys to read, divided into parts that several threads read at the same time.
 ///
-/// One implementation a format. The pipeline calls [`open`](Self::open) once
+/// Each format has one implementation. The pipeline calls [`open`](Self::open) once
 /// for each part, in ascending order of the parts but from several threads, and
-/// reads each part to its end from one thread at a time. Nothing depends on
-/// which keys are in which part, or on their order.
+/// reads each part to its end from one thread at a time. Which keys are in which part, and the
+/// order of keys, do not matter.
 pub trait Source<K: Key>: Send + Sync {
-    /// Number of keys, where that is known without reading: lets the pipeline
-    /// take as much memory as is needed and no more.
+    /// The number of keys, if it is known without reading. The pipeline then takes no more memory
+    /// than these keys need.
     fn keys(&self) -> Option<u64>;
 
-    /// Bytes to read in all, in the unit of [`Part::bytes`]; for the progress
-    /// bar. `None` where it is not known, as of a pipe.
+    /// The number of bytes to read in all, counted as in [`Part::bytes`], for progress
+    /// reports. `None` where the number is not known, as for a pipe.
     fn bytes(&self) -> Option<u64>;
 
-    /// Number of parts. Parts of some 16 to 64 MiB let every thread have one and
-    /// all of them end at about the same time.
+    /// The number of parts. With parts of some 16 to 64 MiB, every thread has a part, and all
+    /// threads end at about the same time.
     fn parts(&self) -> usize;
 
-    /// Bytes of host memory that an open part holds at most, beside the keys
+    /// The largest number of bytes of host memory that an open part holds, not counting the keys
     /// that it is asked to fill.
     fn part_memory(&self) -> usize {
         0
     }
 
-    /// What was left out so far because the source was told to leave it out.
+    /// The lines and nulls that were left out so far because the source was told to.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) where the place of the first such line
-    /// cannot be found any more.
+    /// cannot be found again.
     fn skipped(&self) -> Result<Skipped> {
         Ok(Skipped::default())
     }
 
-    /// Starts to read a part, counted from 0.
+    /// Starts to read a part. Parts count from 0.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io) or [`Error::Data`](crate::Error::Data),
@@ -44,35 +44,35 @@ pub trait Source<K: Key>: Send + Sync {
     fn open(&self, part: usize) -> Result<Box<dyn Part<K> + Send + '_>>;
 }
 
-/// What a source left out because it was told to.
+/// The lines and nulls that a source left out because it was told to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Skipped {
-    /// Lines that are no key.
+    /// The number of lines that are not keys.
     pub lines: u64,
-    /// The first of those: file, line, column, and what is wrong with it.
+    /// The first of these lines in words: file, line, column, and what is wrong.
     pub first: Option<String>,
-    /// Nulls in columns, and fields without a character.
+    /// The number of nulls in columns, and of empty fields.
     pub nulls: u64,
 }
 
 /// A part of a [`Source`] that is being read.
 pub trait Part<K: Key> {
     /// Writes the next keys to the start of `keys`, which is not empty, and
-    /// returns how many: as many as fit, or fewer where that is convenient. 0
-    /// is the end.
+    /// returns their number: as many as fit, or fewer where that is simpler. 0
+    /// means the end of the part.
     ///
     /// # Errors
     /// [`Error::Io`](crate::Error::Io), or [`Error::Data`](crate::Error::Data)
-    /// for what is no key, with the path, and line and column where there are
-    /// such.
+    /// for content that is not a key, with the path, and with line and column where the format has
+    /// them.
     fn read(&mut self, keys: &mut [K]) -> Result<usize>;
 
-    /// Bytes of input that this part has taken so far.
+    /// The number of bytes of input that this part has read so far.
     fn bytes(&self) -> u64;
 }
 
-/// Several sources one after the other: files of one format, or of several.
+/// Several sources one after the other: files of one format or of several formats.
 pub struct Chain<'a, K: Key> {
     sources: Vec<Box<dyn Source<K> + 'a>>,
 }

@@ -1,18 +1,18 @@
-//! Host memory between files and a device.
+//! Host memory through which data moves between files and a device.
 
 use spec::{Backend, Staging};
 
 use crate::Result;
 use crate::watch::Pool;
 
-/// Bytes of a stage: enough for a copy at the link's full rate.
+/// The largest number of bytes in a stage: enough for a copy at the link's full rate.
 const STAGE: u64 = 4 << 20;
 const LEAST_STAGE: u64 = 64 << 10;
-/// Stages for each thread: one that it reads into or writes from, and others
+/// The number of stages for each thread: one that it reads into or writes from, and others
 /// that are being copied.
 const EACH: usize = 3;
 
-/// A piece of page-locked memory, or plain memory where that is as good.
+/// A piece of page-locked memory, or of plain memory where that is as fast.
 pub(crate) enum Stage {
     Locked(Box<dyn Staging>),
     Plain(Vec<u64>),
@@ -34,7 +34,7 @@ impl Stage {
     }
 }
 
-/// Stages within `budget` bytes for so many threads that read and as many that
+/// Stages within `budget` bytes for `threads` threads that read and as many that
 /// write.
 pub(crate) fn pool<B: Backend>(backend: &B, threads: usize, budget: u64) -> Result<Pool<Stage>> {
     let count = (2 * threads * EACH) as u64;

@@ -1,4 +1,4 @@
-//! The folder for what does not fit in memory.
+//! The folder for temporary files.
 
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -7,20 +7,20 @@ use crate::live::{Guard, sweep, unique_name};
 use crate::{Error, Result, os};
 
 const PREFIX: &str = "spec-unique-";
-/// The file in it that its owner keeps locked.
+/// The name of the file in the folder that the owning process keeps locked.
 const OWNER: &str = "owner";
 
-/// A folder of one run's own under the caller's, removed with all that is in
-/// it when this is dropped. Those of processes that died are removed by the next
-/// run that has the same parent, whether it makes one or not.
+/// The folder of one run in the folder that the caller chose. It is removed with its content
+/// when this is dropped. The folders of processes that died are removed by the next
+/// run with the same parent folder, whether that run makes a folder or not.
 pub(crate) struct TempFolder {
-    /// Closed first: to remove the folder takes a file descriptor.
+    /// Dropped before the guard, because removing the folder takes a file descriptor.
     _owner: File,
     guard: Guard,
 }
 
 impl TempFolder {
-    /// Removes the folders of processes that died.
+    /// Removes the folders that processes which died have left in `parent`.
     pub(crate) fn sweep(parent: &Path) {
         sweep(parent, PREFIX, "", |path| path.join(OWNER));
     }
@@ -31,7 +31,7 @@ impl TempFolder {
             let path = parent.join(format!("{PREFIX}{}", unique_name()));
             let (guard, ()) = Guard::make(&path, os::create_private_folder).map_err(failed)?;
             let owner = os::create_private(&path.join(OWNER)).map_err(failed)?;
-            // Before the lock another run could have swept it away.
+            // Another run may have removed the folder before its file was locked.
             if os::lock(&owner).map_err(failed)? && path.join(OWNER).exists() {
                 return Ok(TempFolder { _owner: owner, guard });
             }
@@ -42,7 +42,7 @@ impl TempFolder {
         self.guard.path().join(name)
     }
 
-    /// The error of a file in it: the folder itself may be what is missing.
+    /// The error for a file in the folder. If the folder itself has vanished, the error says so.
     pub(crate) fn failed(&self, doing: &'static str, path: &Path, error: std::io::Error) -> Error {
         let folder = self.guard.path();
         if folder.is_dir() {

@@ -1,4 +1,4 @@
-//! What every thread of a run looks at: how far it is, and whether to go on.
+//! The state that all threads of a run share: its progress, and whether to stop.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -7,12 +7,12 @@ use std::time::{Duration, Instant};
 
 use crate::{Error, Phase, Progress, Result};
 
-/// How often progress is reported, at most.
+/// The shortest time between two reports of progress.
 const REPORT: Duration = Duration::from_millis(20);
-/// How long a thread waits before it looks whether another one has failed.
+/// The time after which a waiting thread checks whether another thread has failed.
 const PATIENCE: Duration = Duration::from_millis(20);
 
-/// Locks, whatever happened to the thread that had it before.
+/// Locks a mutex, also if a thread panicked while it held the lock.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -44,14 +44,14 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// A phase begins; so much of it is done already.
+    /// Begins a phase, of which `done` bytes are already done.
     pub(crate) fn begin(&self, phase: Phase, done: u64, total: Option<u64>) -> Result<()> {
         self.done.store(done, Ordering::Relaxed);
         *lock(&self.now) = Now { phase, total, reported: Instant::now() };
         self.report(phase, done, total)
     }
 
-    /// So many more bytes are done.
+    /// Adds `bytes` to the bytes that are done.
     ///
     /// # Errors
     /// [`Error::Stopped`], also where another thread has failed.
@@ -73,12 +73,12 @@ impl<'a> Watch<'a> {
         Ok(())
     }
 
-    /// Whether to go on.
+    /// Fails with [`Error::Stopped`] if a thread has failed.
     pub(crate) fn check(&self) -> Result<()> {
         if self.failed.load(Ordering::Relaxed) { Err(Error::Stopped) } else { Ok(()) }
     }
 
-    /// Keeps the first error of all threads; the others stop because of it.
+    /// Keeps the first error of all threads, which makes the other threads stop.
     pub(crate) fn fail(&self, error: Error) {
         let mut first = lock(&self.error);
         if !self.failed.swap(true, Ordering::Relaxed) {
@@ -86,8 +86,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Runs a thread's work and keeps its error. Others stop if it panics, too:
-    /// they would wait for it.
+    /// Runs a thread's work and keeps its error. If the work panics, other threads stop too:
+    /// they would wait for this thread.
     pub(crate) fn guard(&self, work: impl FnOnce() -> Result<()>) {
         struct Stop<'a>(&'a AtomicBool);
         impl Drop for Stop<'_> {
@@ -103,8 +103,8 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// Runs a thread's work in one of its own, as [`guard`](Self::guard) does.
-    /// Where the system starts none, that is the run's error.
+    /// Starts a thread that runs `work` as [`guard`](Self::guard) does. If the system refuses to
+    /// start a thread, the run fails.
     pub(crate) fn spawn<'scope>(
         &'scope self,
         scope: &'scope Scope<'scope, '_>,
@@ -116,13 +116,13 @@ impl<'a> Watch<'a> {
         }
     }
 
-    /// So many bytes of the result are written: progress of the phase that
-    /// counts those.
+    /// Adds `bytes` of the result that were written. Only the phase `Write` counts these as
+    /// progress.
     pub(crate) fn advance_written(&self, bytes: u64) -> Result<()> {
         if lock(&self.now).phase == Phase::Write { self.advance(bytes) } else { self.check() }
     }
 
-    /// What a run ends with: the first error of all threads, if there is one.
+    /// The result of a run: the first error of all threads, or else `result`.
     pub(crate) fn outcome<T>(&self, result: Result<T>) -> Result<T> {
         match lock(&self.error).take() {
             Some(error) => Err(error),
@@ -131,7 +131,7 @@ impl<'a> Watch<'a> {
     }
 }
 
-/// Things that threads take and give back: what bounds the memory.
+/// A fixed number of things that threads take and give back, which bounds the memory of a run.
 pub(crate) struct Pool<T> {
     free: Mutex<Vec<T>>,
     freed: Condvar,
@@ -159,8 +159,8 @@ impl<T> Pool<T> {
     }
 }
 
-/// Lets threads pass one after the other in the order of their numbers, each
-/// with what its predecessor left.
+/// Lets threads act one after the other in the order of their numbers, on a value that they
+/// share.
 pub(crate) struct Turns<T> {
     state: Mutex<(u64, T)>,
     passed: Condvar,
@@ -171,7 +171,7 @@ impl<T> Turns<T> {
         Turns { state: Mutex::new((0, value)), passed: Condvar::new() }
     }
 
-    /// Waits until all before `number` have passed, then does `act`.
+    /// Waits until all smaller numbers have passed, then runs `act`.
     pub(crate) fn pass<R>(
         &self,
         number: u64,
@@ -194,7 +194,7 @@ impl<T> Turns<T> {
     }
 }
 
-/// Waits for a notification, or a moment.
+/// Waits for a notification, but at most for [`PATIENCE`].
 pub(crate) fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
     condvar.wait_timeout(guard, PATIENCE).unwrap_or_else(PoisonError::into_inner).0
 }

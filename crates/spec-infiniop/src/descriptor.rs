@@ -4,7 +4,7 @@ use spec::{DType, Handle, Status, TensorDesc};
 
 use crate::{Code, destroy, guard, put, runtime};
 
-/// `struct InfiniopHandle`: the device that was current when it was made.
+/// `struct InfiniopHandle`: a handle of the device that was current when the handle was made.
 #[repr(C)]
 #[derive(Debug)]
 pub struct InfiniopHandle {
@@ -33,19 +33,19 @@ impl InfiniopTensorDescriptor {
     }
 }
 
-/// So many numbers of a caller's array.
+/// The first `count` numbers of a caller's array.
 ///
 /// # Safety
-/// `first` is null, or `count` numbers from it on are good for reading as long as `'a`.
+/// `first` is null or points to `count` numbers that are valid for reading during `'a`.
 unsafe fn numbers<'a, T>(first: *const T, count: usize) -> Result<&'a [T], Status> {
     if first.is_null() {
         return Err(Status::NullPointer);
     }
-    // SAFETY: not null, and so good for reading, as the caller promised.
+    // SAFETY: `first` is not null, so the caller promises `count` readable numbers.
     Ok(unsafe { std::slice::from_raw_parts(first, count) })
 }
 
-/// `infiniDtype_t`.
+/// The dtype with this number in `infiniDtype_t`.
 fn dtype(number: i32) -> Option<DType> {
     Some(match number {
         1 | 7 => DType::U8,
@@ -62,10 +62,10 @@ fn dtype(number: i32) -> Option<DType> {
     })
 }
 
-/// A handle of the thread's current device.
+/// Makes a handle of the thread's current device.
 ///
 /// # Safety
-/// `handle` is null or a place.
+/// `handle` is null or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infiniopCreateHandle(handle: *mut *mut InfiniopHandle) -> Code {
     guard(|| {
@@ -73,25 +73,25 @@ pub unsafe extern "C" fn infiniopCreateHandle(handle: *mut *mut InfiniopHandle) 
         let open = runtime::name(device, device_id)?.parse::<Handle>();
         let open = open.map_err(|error| error.status())?;
         let made = Box::new(InfiniopHandle { device, device_id, open });
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that `handle` is null or valid for writing.
         unsafe { put(handle, Box::into_raw(made)) }
     })
 }
 
-/// Ends a handle.
+/// Destroys a handle.
 ///
 /// # Safety
 /// `handle` is null or from `infiniopCreateHandle`, and nobody uses it any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infiniopDestroyHandle(handle: *mut InfiniopHandle) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises null or a handle that nobody uses any more.
     unsafe { destroy(handle) }
 }
 
-/// A descriptor of 1 to 4 dimensions.
+/// Makes a descriptor of a tensor with 1 to 4 dimensions.
 ///
 /// # Safety
-/// `shape` and `strides` have `ndim` numbers, or are null; `desc` is null or a place.
+/// `shape` and `strides` are null or have `ndim` numbers; `desc` is null or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infiniopCreateTensorDescriptor(
     desc: *mut *mut InfiniopTensorDescriptor,
@@ -116,12 +116,12 @@ pub unsafe extern "C" fn infiniopCreateTensorDescriptor(
             }
             _ => return Err(Status::BadTensorShape),
         };
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that `desc` is null or valid for writing.
         unsafe { put(desc, Box::into_raw(Box::new(InfiniopTensorDescriptor(desc_of)))) }
     })
 }
 
-/// Ends a descriptor.
+/// Destroys a descriptor of a tensor.
 ///
 /// # Safety
 /// `desc` is null or from `infiniopCreateTensorDescriptor`, and nobody uses it any more.
@@ -129,6 +129,6 @@ pub unsafe extern "C" fn infiniopCreateTensorDescriptor(
 pub unsafe extern "C" fn infiniopDestroyTensorDescriptor(
     desc: *mut InfiniopTensorDescriptor,
 ) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises null or a descriptor that nobody uses any more.
     unsafe { destroy(desc) }
 }

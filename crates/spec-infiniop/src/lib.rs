@@ -1,16 +1,17 @@
 //! # InfiniOp's C ABI
 //!
-//! A program that was written against InfiniOp's C API for `topkrouter` or `topksoftmax`
-//! runs against this library without a change: the same symbols, struct layouts, dtype,
-//! device and status numbers. One library has both of InfiniCore's names: `libinfinirt.so`
-//! is a link to `libinfiniop.so`. `docs/c.md` says how to install them.
+//! A program that was written against InfiniOp's C API for `topkrouter` or `topksoftmax` runs
+//! against this library without a change: the symbols, the struct layouts, and the numbers of
+//! dtypes, devices and statuses are the same. InfiniCore has two libraries, `libinfiniop.so` and
+//! `libinfinirt.so`; here the second is a link to the first. `docs/c.md` describes the
+//! installation.
 //!
 //! | module | |
 //! |---|---|
 //! | `runtime` | `infinirt..`: the current device, memory, streams |
 //! | `descriptor` | handles and descriptors of tensors |
 //! | `routers` | `topkrouter` and `topksoftmax` |
-//! | `missing` | everything else that programs look up: status 2 |
+//! | `missing` | other functions that programs look up; each returns status 2 |
 
 #![allow(non_snake_case, reason = "named as InfiniOp has them")]
 
@@ -33,51 +34,53 @@ use spec::{Result, Status};
 /// `infiniStatus_t`: a number of [`Status`].
 pub type Code = i32;
 
-/// Runs what a call does; a panic is status 1.
+/// Runs the body of a call and returns its status. A panic is status 1, because a panic must not
+/// unwind into C.
 fn guard(body: impl FnOnce() -> Result<(), Status>) -> Code {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => Status::Success.code(),
         Ok(Err(status)) => status.code(),
         Err(payload) => {
-            // What is inside might panic again as it is dropped.
+            // Dropping the payload could panic again, so it leaks.
             std::mem::forget(payload);
             Status::InternalError.code()
         }
     }
 }
 
-/// What a pointer points to.
+/// The object behind a pointer; an error if the pointer is null.
 ///
 /// # Safety
-/// It is null, or good for reading as long as `'a`.
+/// `pointer` is null or valid for reading during `'a`.
 unsafe fn at<'a, T>(pointer: *const T) -> Result<&'a T, Status> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that `pointer` is null or valid for reading.
     unsafe { pointer.as_ref() }.ok_or(Status::NullPointer)
 }
 
-/// Writes a result.
+/// Writes a call's result through the caller's pointer; an error if the pointer is null.
 ///
 /// # Safety
-/// `to` is null or a place.
+/// `to` is null or valid for writing.
 unsafe fn put<T>(to: *mut T, value: T) -> Result<(), Status> {
     if to.is_null() {
         return Err(Status::NullPointer);
     }
-    // SAFETY: a place by the caller's word.
+    // SAFETY: `to` is not null, so the caller promises that it is valid for writing.
     unsafe { to.write(value) };
     Ok(())
 }
 
-/// Ends what `Box::into_raw` began.
+/// Destroys an object that was given to C by `Box::into_raw`.
 ///
 /// # Safety
-/// `pointer` is null or from there, and nobody uses it any more.
+/// `pointer` is null or from `Box::into_raw`, and nobody uses the object any more.
 unsafe fn destroy<T>(pointer: *mut T) -> Code {
     guard(|| {
         if pointer.is_null() {
             return Err(Status::NullPointer);
         }
-        // SAFETY: the caller's.
+        // SAFETY: `pointer` is not null, so the caller promises that it is from `Box::into_raw` and
+        // that nobody uses the object any more.
         drop(unsafe { Box::from_raw(pointer) });
         Ok(())
     })

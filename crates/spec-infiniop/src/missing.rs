@@ -1,13 +1,28 @@
-//! What InfiniOp has and this library has not: functions that are there, since programs
-//! look them up as they start, and return status 2, "not implemented".
+//! Functions of InfiniOp that this library does not implement. Programs look the functions up when
+//! they start, so the symbols exist; each function writes its name to standard error and returns
+//! status 2, "not implemented".
 //!
 //! The names are those that InfiniCore's Python package of tests looks up.
 
+use std::io::Write as _;
+
 use crate::Code;
 
+/// Says which function is not here, and why; status 2.
+#[cold]
+fn refused(name: &str) -> Code {
+    // Nobody to tell is no reason to fail: standard error may be closed.
+    let _ = writeln!(
+        std::io::stderr(),
+        "{name} is not implemented: this libinfiniop is spec's, which has topkrouter and \
+         topksoftmax, and stands in for InfiniOp's in tests of these two operators"
+    );
+    spec::Status::NotImplemented.code()
+}
+
 /// Exports `infiniop` + name for each function that is listed, and the four functions of each
-/// operator that is listed. No function names arguments: in C's calling conventions the caller
-/// removes what the caller passed.
+/// operator that is listed. The functions declare no parameters: in C's calling conventions the
+/// caller removes the arguments from the stack, so a call with arguments is safe.
 macro_rules! missing {
     (operators: $($operator:literal)+; functions: $($function:literal)+;) => {
         $(
@@ -18,7 +33,7 @@ macro_rules! missing {
         )+
         $( missing!(@ concat!("infiniop", $function)); )+
 
-        /// Their names, for the test that looks them up.
+        /// The names of the exported functions, for the test that looks them up.
         pub const NAMES: &[&str] = &[
             $(
                 concat!("infiniopCreate", $operator, "Descriptor"),
@@ -33,7 +48,7 @@ macro_rules! missing {
         const _: () = {
             #[unsafe(export_name = $name)]
             extern "C" fn not_implemented() -> Code {
-                spec::Status::NotImplemented.code()
+                refused($name)
             }
         };
     };
@@ -53,7 +68,7 @@ missing! {
         "PerTensorDequantI8" "PerTensorQuantI8" "PixelShuffle" "QuickGelu" "RMSNorm"
         "RandomSample" "Reciprocal" "RecurrentGatedDeltaRule" "RoPE" "Rot" "Rotg" "Rotm" "Rotmg"
         "Scal" "Sigmoid" "Silu" "SiluAndMul" "Softmax" "Sub" "Swap" "SwiGLU" "Tanh" "Zeros";
-    // Of operators whose other functions nobody looks up.
+    // Functions of operators whose other functions InfiniCore's tests do not look up.
     functions:
         "AwqMarlinRepack" "CreateAwqMarlinRepackDescriptor" "CreateRearrangeDescriptor"
         "CreateReluDescriptor" "CreateSoftplusDescriptor" "DeepseekMoeWithDevicePtrs"

@@ -1,8 +1,9 @@
-//! `topkrouter` and `topksoftmax`: both are `topk_router`.
+//! InfiniOp's operators `topkrouter` and `topksoftmax`, both computed by `topk_router`.
 //!
-//! InfiniOp's callers say how many experts they want, and scale or norm, with each call,
-//! and ask for the workspace before. So what was created for their choice is kept, and
-//! the workspace does for any.
+//! In InfiniOp, each call states the number of experts per token and the scale or normalization,
+//! while `topk_router` fixes these when it is created. So this library creates a `topk_router` at
+//! the first call with new settings and caches it. InfiniOp's callers ask for the size of the
+//! workspace before any call, so the size that they get is enough for all settings.
 
 use std::ffi::c_void;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -13,33 +14,36 @@ use spec::{Address, DType, Descriptor, Handle, Status, Stream, TensorDesc};
 
 use crate::{Code, InfiniopHandle, InfiniopTensorDescriptor, at, destroy, guard, put};
 
-/// How many choices are kept: callers have one, or few.
-const KEPT: usize = 16;
+/// The largest number of cached routers per descriptor. Most callers use one combination of
+/// settings.
+const MAX_CACHED: usize = 16;
 
-/// `struct InfiniopDescriptor`, and what this library has behind it.
+/// `struct InfiniopDescriptor`: the public fields `device_type` and `device_id`, then this
+/// library's own fields.
 #[repr(C)]
 #[derive(Debug)]
 pub struct InfiniopDescriptor {
     device_type: i32,
     device_id: i32,
     handle: Handle,
-    /// Everything but what a call brings.
+    /// The router's parameters, without those that each call sets.
     router: TopkRouter,
     x: TensorDesc,
     bias: Option<TensorDesc>,
     workspace_size: usize,
-    kept: RwLock<Vec<(Choice, Arc<Descriptor<TopkRouter>>)>>,
+    cached: RwLock<Vec<(Settings, Arc<Descriptor<TopkRouter>>)>>,
 }
 
-/// What a call brings.
+/// The settings that each call passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Choice {
+struct Settings {
     topk: usize,
     scale: f32,
     renormalize: bool,
 }
 
-/// DeepSeek-V3's router, whose groups InfiniOp has fixed: four of eight.
+/// DeepSeek-V3's router. InfiniOp fixes the number of groups, 8, and the number of selected
+/// groups, 4.
 fn deepseek() -> TopkRouter {
     TopkRouter::new(1)
         .scoring(Scoring::Sigmoid)
@@ -51,7 +55,8 @@ fn deepseek() -> TopkRouter {
 }
 
 impl InfiniopDescriptor {
-    /// Checks what can be checked, and finds a workspace that does for every topk.
+    /// Checks the parameters and tensors, and finds the size of a workspace that is enough for
+    /// every topk.
     fn new(
         handle: &InfiniopHandle,
         router: TopkRouter,
@@ -67,18 +72,18 @@ impl InfiniopDescriptor {
             x,
             bias,
             workspace_size: 0,
-            kept: RwLock::default(),
+            cached: RwLock::default(),
         };
-        let most = x.shape().get(1).map_or(1, |&experts| experts.clamp(1, MAX_TOPK));
-        for topk in 1..=most {
-            let choice = Choice { topk, scale: 1.0, renormalize: true };
-            made.workspace_size = made.workspace_size.max(made.create(choice)?.workspace_size());
+        let max_topk = x.shape().get(1).map_or(1, |&experts| experts.clamp(1, MAX_TOPK));
+        for topk in 1..=max_topk {
+            let settings = Settings { topk, scale: 1.0, renormalize: true };
+            made.workspace_size = made.workspace_size.max(made.create(settings)?.workspace_size());
         }
         Ok(made)
     }
 
-    fn create(&self, choice: Choice) -> Result<Descriptor<TopkRouter>, Status> {
-        let Choice { topk, scale, renormalize } = choice;
+    fn create(&self, settings: Settings) -> Result<Descriptor<TopkRouter>, Status> {
+        let Settings { topk, scale, renormalize } = settings;
         let mut router = self.router.scale(scale).renormalize(renormalize);
         router.topk = topk;
         let rows = self.x.shape().first().copied().unwrap_or(0);
@@ -88,67 +93,73 @@ impl InfiniopDescriptor {
         self.handle.create(&router, &tensors).map_err(|error| error.status())
     }
 
-    /// What was created for a choice, now or before.
-    fn ready(&self, choice: Choice) -> Result<Arc<Descriptor<TopkRouter>>, Status> {
-        let kept = self.kept.read().unwrap_or_else(PoisonError::into_inner);
-        if let Some((_, ready)) = kept.iter().find(|(of, _)| *of == choice) {
-            return Ok(ready.clone());
+    /// The router for a call's settings: from the cache, or created and cached.
+    fn router_for(&self, settings: Settings) -> Result<Arc<Descriptor<TopkRouter>>, Status> {
+        let cached = self.cached.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, router)) = cached.iter().find(|(of, _)| *of == settings) {
+            return Ok(router.clone());
         }
-        drop(kept);
-        let ready = Arc::new(self.create(choice)?);
-        let mut kept = self.kept.write().unwrap_or_else(PoisonError::into_inner);
-        if kept.len() == KEPT {
-            kept.remove(0);
+        drop(cached);
+        let router = Arc::new(self.create(settings)?);
+        let mut cached = self.cached.write().unwrap_or_else(PoisonError::into_inner);
+        if cached.len() == MAX_CACHED {
+            cached.remove(0);
         }
-        kept.push((choice, ready.clone()));
-        Ok(ready)
+        cached.push((settings, router.clone()));
+        Ok(router)
     }
 
     /// # Safety
-    /// Memory and stream are good until the work is done.
+    /// The memory and the stream stay valid until the work is done.
     unsafe fn calculate(
         &self,
-        choice: Choice,
+        settings: Settings,
         workspace: (*mut c_void, usize),
         addresses: Addresses,
         stream: *mut c_void,
     ) -> Result<(), Status> {
-        let ready = self.ready(choice)?;
+        let router = self.router_for(settings)?;
         let (workspace, size) = workspace;
-        if size < ready.workspace_size() {
+        if size < router.workspace_size() {
             return Err(Status::InsufficientWorkspace);
         }
-        // SAFETY: the caller's. As in InfiniOp, what a stream is on the CPU is nobody's
-        // concern.
+        // SAFETY: the caller promises memory and a stream that stay valid until the work is done.
+        // On the CPU the stream is ignored, as in InfiniOp.
         let done = unsafe {
-            let stream = match ready.device().backend() {
+            let stream = match router.device().backend() {
                 "cpu" => Stream::default(),
-                _ => Stream::from_raw(ready.device(), stream.expose_provenance() as u64),
+                _ => Stream::from_raw(router.device(), stream.expose_provenance() as u64),
             };
-            ready.call_at(Address::from(workspace), addresses, stream)
+            router.call_at(Address::from(workspace), addresses, stream)
         };
         done.map_err(|error| error.status())
     }
 }
 
-/// What was validated, for a caller.
+/// Gives a new descriptor to the caller.
+///
+/// # Safety
+/// `descriptor` is null or valid for writing.
 unsafe fn give(
     descriptor: *mut *mut InfiniopDescriptor,
     made: InfiniopDescriptor,
 ) -> Result<(), Status> {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that `descriptor` is null or valid for writing.
     unsafe { put(descriptor, Box::into_raw(Box::new(made))) }
 }
 
 unsafe fn workspace_size(descriptor: *const InfiniopDescriptor, size: *mut usize) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that `descriptor` is null or valid for reading, and `size` null
+    // or valid for writing.
     guard(|| unsafe { put(size, at(descriptor)?.workspace_size) })
 }
 
-/// DeepSeek-V3's router for logits `[tokens, experts]` and a correction bias `[experts]`.
+/// Creates DeepSeek-V3's router for logits `[tokens, experts]` and a correction bias `[experts]`.
+/// `correction_bias` may be null: then the router has no bias.
 ///
 /// # Safety
-/// All pointers are null or of InfiniOp's types; the bias may be null.
+/// Each pointer is null or comes from the function that makes its type; `descriptor` is null or
+/// valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infiniopCreateTopkrouterDescriptor(
     handle: *const InfiniopHandle,
@@ -157,7 +168,7 @@ pub unsafe extern "C" fn infiniopCreateTopkrouterDescriptor(
     correction_bias: *const InfiniopTensorDescriptor,
 ) -> Code {
     guard(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises valid or null pointers.
         unsafe {
             let bias = correction_bias.as_ref().map(InfiniopTensorDescriptor::desc);
             let made = InfiniopDescriptor::new(at(handle)?, deepseek(), at(x)?.desc(), bias)?;
@@ -166,24 +177,27 @@ pub unsafe extern "C" fn infiniopCreateTopkrouterDescriptor(
     })
 }
 
-/// Bytes that do for any `topk`.
+/// Writes the size in bytes of a workspace that is enough for every `topk`.
 ///
 /// # Safety
-/// `descriptor` is null or from its create; `size` is null or a place.
+/// `descriptor` is null or from `infiniopCreateTopkrouterDescriptor`; `size` is null or valid for
+/// writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infiniopGetTopkrouterWorkspaceSize(
     descriptor: *const InfiniopDescriptor,
     size: *mut usize,
 ) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that both pointers are null or valid.
     unsafe { workspace_size(descriptor, size) }
 }
 
-/// Routes: `values` f32 and `indices` i32, both `[tokens, topk]` and packed.
+/// Chooses `topk` experts per token: the weights `values` f32 and the experts `indices` i32, both
+/// `[tokens, topk]` and packed.
 ///
 /// # Safety
-/// `descriptor` is null or from its create; the memory is null, or of the device and large
-/// enough, until the work is done.
+/// `descriptor` is null or from `infiniopCreateTopkrouterDescriptor`. Each pointer to memory is
+/// null, or points to memory of the descriptor's device that is large enough, until the work is
+/// done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infiniopTopkrouter(
     descriptor: *const InfiniopDescriptor,
@@ -198,33 +212,35 @@ pub unsafe extern "C" fn infiniopTopkrouter(
     stream: *mut c_void,
 ) -> Code {
     guard(|| {
-        let choice = Choice { topk, scale: routed_scaling_factor, renormalize: true };
-        // SAFETY: the caller's.
+        let settings = Settings { topk, scale: routed_scaling_factor, renormalize: true };
+        // SAFETY: the caller promises a valid or null descriptor, and memory that is null or large
+        // enough until the work is done.
         unsafe {
             let descriptor = at(descriptor)?;
             let bias = descriptor.bias.map(|_| Address::from(correction_bias));
             let addresses = addresses(x, bias, values, indices);
-            descriptor.calculate(choice, (workspace, workspace_size), addresses, stream)
+            descriptor.calculate(settings, (workspace, workspace_size), addresses, stream)
         }
     })
 }
 
-/// Ends a descriptor.
+/// Destroys a descriptor of `topkrouter`.
 ///
 /// # Safety
-/// `descriptor` is null or from its create, and nobody uses it any more.
+/// `descriptor` is null or from `infiniopCreateTopkrouterDescriptor`, and nobody uses it any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infiniopDestroyTopkrouterDescriptor(
     descriptor: *mut InfiniopDescriptor,
 ) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that `descriptor` is null or used by nobody any more.
     unsafe { destroy(descriptor) }
 }
 
-/// Softmax over logits `[tokens, experts]`.
+/// Creates a softmax router for logits `[tokens, experts]`.
 ///
 /// # Safety
-/// All pointers are null or of InfiniOp's types.
+/// Each pointer is null or comes from the function that makes its type; `descriptor` is null or
+/// valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infiniopCreateTopksoftmaxDescriptor(
     handle: *const InfiniopHandle,
@@ -232,7 +248,7 @@ pub unsafe extern "C" fn infiniopCreateTopksoftmaxDescriptor(
     x: *const InfiniopTensorDescriptor,
 ) -> Code {
     guard(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises valid or null pointers.
         unsafe {
             let x = at(x)?.desc();
             let made = InfiniopDescriptor::new(at(handle)?, TopkRouter::new(1), x, None)?;
@@ -241,24 +257,27 @@ pub unsafe extern "C" fn infiniopCreateTopksoftmaxDescriptor(
     })
 }
 
-/// Bytes that do for any `topk`.
+/// Writes the size in bytes of a workspace that is enough for every `topk`.
 ///
 /// # Safety
-/// As for `infiniopGetTopkrouterWorkspaceSize`.
+/// `descriptor` is null or from `infiniopCreateTopksoftmaxDescriptor`; `size` is null or valid for
+/// writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infiniopGetTopksoftmaxWorkspaceSize(
     descriptor: *const InfiniopDescriptor,
     size: *mut usize,
 ) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that both pointers are null or valid.
     unsafe { workspace_size(descriptor, size) }
 }
 
-/// The `topk` largest probabilities, over their sum where `norm` is not 0: `values` f32
-/// and `indices` i32, both `[tokens, topk]` and packed.
+/// The `topk` largest probabilities of each token, divided by their sum unless `norm` is 0: the
+/// probabilities `values` f32 and the experts `indices` i32, both `[tokens, topk]` and packed.
 ///
 /// # Safety
-/// As for `infiniopTopkrouter`.
+/// `descriptor` is null or from `infiniopCreateTopksoftmaxDescriptor`. Each pointer to memory is
+/// null, or points to memory of the descriptor's device that is large enough, until the work is
+/// done.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infiniopTopksoftmax(
     descriptor: *const InfiniopDescriptor,
@@ -272,35 +291,39 @@ pub unsafe extern "C" fn infiniopTopksoftmax(
     stream: *mut c_void,
 ) -> Code {
     guard(|| {
-        let choice = Choice { topk, scale: 1.0, renormalize: norm != 0 };
+        let settings = Settings { topk, scale: 1.0, renormalize: norm != 0 };
         let addresses = addresses(x, None, values, indices);
-        // SAFETY: the caller's.
-        unsafe { at(descriptor)?.calculate(choice, (workspace, workspace_size), addresses, stream) }
+        // SAFETY: the caller promises a valid or null descriptor, and memory that is null or large
+        // enough until the work is done.
+        unsafe {
+            at(descriptor)?.calculate(settings, (workspace, workspace_size), addresses, stream)
+        }
     })
 }
 
-/// Ends a descriptor.
+/// Destroys a descriptor of `topksoftmax`.
 ///
 /// # Safety
-/// As for `infiniopDestroyTopkrouterDescriptor`.
+/// `descriptor` is null or from `infiniopCreateTopksoftmaxDescriptor`, and nobody uses it any
+/// more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infiniopDestroyTopksoftmaxDescriptor(
     descriptor: *mut InfiniopDescriptor,
 ) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that `descriptor` is null or used by nobody any more.
     unsafe { destroy(descriptor) }
 }
 
-/// The kind of device of a descriptor.
+/// Writes the kind of device to which a descriptor belongs.
 ///
 /// # Safety
-/// `descriptor` is null or from a create; `device` is null or a place.
+/// `descriptor` is null or from one of the create functions; `device` is null or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infiniopGetDescriptorDeviceType(
     descriptor: *const InfiniopDescriptor,
     device: *mut i32,
 ) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that both pointers are null or valid.
     guard(|| unsafe { put(device, at(descriptor)?.device_type) })
 }
 
@@ -313,7 +336,7 @@ pub unsafe extern "C" fn infiniopGetDescriptorDeviceId(
     descriptor: *const InfiniopDescriptor,
     device: *mut i32,
 ) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that both pointers are null or valid.
     guard(|| unsafe { put(device, at(descriptor)?.device_id) })
 }
 

@@ -1,7 +1,7 @@
-//! `infinirt..`: the thread's current device, its memory and its streams.
+//! The functions `infinirt..`: the thread's current device, its memory and its streams.
 //!
-//! Enough for a program that brings its own tensors: host memory on the CPU, and the
-//! driver's own calls on NVIDIA. Events and graphs are not there (status 2).
+//! On the CPU the memory is host memory; on NVIDIA the functions call the CUDA driver. Events and
+//! graphs are not implemented (status 2).
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -28,7 +28,7 @@ pub(crate) fn current() -> (i32, i32) {
     CURRENT.try_with(Cell::get).unwrap_or((CPU, 0))
 }
 
-/// A device as `spec` names it.
+/// The name of a device in `spec`, for example `cuda:0`.
 pub(crate) fn name(device: i32, device_id: i32) -> Result<String, Status> {
     match device {
         CPU => Ok("cpu".to_owned()),
@@ -48,7 +48,8 @@ fn count(device: i32) -> i32 {
     found.map_or(0, |found| found.len() as i32)
 }
 
-/// What a call does on the CPU, and on the NVIDIA device that is current.
+/// Runs `host` if the CPU is current. If an NVIDIA device is current, makes its CUDA context
+/// current and runs `gpu`.
 fn on_current(
     host: impl FnOnce() -> Result<(), Status>,
     #[cfg(feature = "cuda")] gpu: impl FnOnce() -> Result<(), Status>,
@@ -64,7 +65,7 @@ fn on_current(
     })
 }
 
-/// What `on_current` does with the body for CUDA where that was left out.
+/// Calls the function `on_current`, and drops the second body in a build without CUDA.
 macro_rules! on_current {
     ($host:expr, $gpu:expr) => {
         on_current(
@@ -75,16 +76,16 @@ macro_rules! on_current {
     };
 }
 
-/// Nothing to do: devices are opened when they are used.
+/// Does nothing, because devices are opened at their first use.
 #[unsafe(no_mangle)]
 pub extern "C" fn infinirtInit() -> Code {
     Status::Success.code()
 }
 
-/// How many devices there are of each kind.
+/// Writes the number of devices of each kind.
 ///
 /// # Safety
-/// `counts` is null or has a place for each kind of device.
+/// `counts` is null or has room for `INFINI_DEVICE_TYPE_COUNT` numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infinirtGetAllDeviceCount(counts: *mut i32) -> Code {
     guard(|| {
@@ -92,20 +93,20 @@ pub unsafe extern "C" fn infinirtGetAllDeviceCount(counts: *mut i32) -> Code {
             return Err(Status::NullPointer);
         }
         for kind in 0..KINDS {
-            // SAFETY: a place for each kind by the caller's word.
+            // SAFETY: the caller promises room for a number of each kind.
             unsafe { counts.add(kind).write(count(kind as i32)) };
         }
         Ok(())
     })
 }
 
-/// How many devices there are of a kind.
+/// Writes the number of devices of a kind.
 ///
 /// # Safety
-/// `to` is null or a place.
+/// `to` is null or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infinirtGetDeviceCount(device: i32, to: *mut i32) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that `to` is null or valid for writing.
     guard(|| unsafe { put(to, count(device)) })
 }
 
@@ -128,15 +129,15 @@ pub extern "C" fn infinirtSetDevice(device: i32, device_id: i32) -> Code {
     })
 }
 
-/// The thread's current device.
+/// Writes the kind and the number of the thread's current device.
 ///
 /// # Safety
-/// Both are null or places.
+/// `device` and `device_id` are null or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infinirtGetDevice(device: *mut i32, device_id: *mut i32) -> Code {
     guard(|| {
         let (kind, number) = current();
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that both pointers are null or valid for writing.
         unsafe {
             put(device, kind)?;
             put(device_id, number)
@@ -144,62 +145,62 @@ pub unsafe extern "C" fn infinirtGetDevice(device: *mut i32, device_id: *mut i32
     })
 }
 
-/// Waits for all work of the current device.
+/// Waits for all work on the current device.
 #[unsafe(no_mangle)]
 pub extern "C" fn infinirtDeviceSynchronize() -> Code {
     on_current!(Ok(()), cuda::synchronize())
 }
 
-/// A stream; NULL on the CPU.
+/// Makes a stream of the current device; NULL on the CPU.
 ///
 /// # Safety
-/// `stream` is null or a place.
+/// `stream` is null or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infinirtStreamCreate(stream: *mut *mut c_void) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that `stream` is null or valid for writing.
     let give = |made| unsafe { put(stream, made) };
     on_current!(give(std::ptr::null_mut()), cuda::make_stream().and_then(give))
 }
 
-/// Ends a stream.
+/// Destroys a stream.
 ///
 /// # Safety
 /// `stream` is null or from `infinirtStreamCreate`, and nobody uses it any more.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infinirtStreamDestroy(stream: *mut c_void) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the stream is null or used by nobody any more.
     on_current!(Ok(()), unsafe { cuda::end_stream(stream) })
 }
 
-/// Waits for a stream.
+/// Waits for all work on a stream.
 ///
 /// # Safety
-/// `stream` is null or a stream of the device.
+/// `stream` is null or a stream of the current device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infinirtStreamSynchronize(stream: *mut c_void) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that the stream is null or one of the current device.
     on_current!(Ok(()), unsafe { cuda::synchronize_stream(stream) })
 }
 
-/// Memory of the current device.
+/// Allocates memory on the current device.
 ///
 /// # Safety
-/// `to` is null or a place.
+/// `to` is null or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infinirtMalloc(to: *mut *mut c_void, size: usize) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that `to` is null or valid for writing.
     let give = |made| unsafe { put(to, made) };
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that `to` is null or valid for writing.
     on_current!(unsafe { allocate(to, size) }, cuda::allocate(size).and_then(give))
 }
 
-/// Host memory.
+/// Allocates host memory.
 ///
 /// # Safety
-/// `to` is null or a place.
+/// `to` is null or valid for writing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infinirtMallocHost(to: *mut *mut c_void, size: usize) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that `to` is null or valid for writing.
     guard(|| unsafe { allocate(to, size) })
 }
 
@@ -211,11 +212,13 @@ pub unsafe extern "C" fn infinirtMallocHost(to: *mut *mut c_void, size: usize) -
 pub unsafe extern "C" fn infinirtFree(memory: *mut c_void) -> Code {
     on_current!(
         {
-            // SAFETY: the caller's.
+            // SAFETY: the caller promises that `memory` is null, or from the allocating function
+            // and used by nobody any more.
             unsafe { libc::free(memory) };
             Ok(())
         },
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that `memory` is null, or from `infinirtMalloc` and used by
+        // nobody any more.
         unsafe { cuda::free(memory) }
     )
 }
@@ -227,16 +230,18 @@ pub unsafe extern "C" fn infinirtFree(memory: *mut c_void) -> Code {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infinirtFreeHost(memory: *mut c_void) -> Code {
     guard(|| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller promises that `memory` is null, or from the allocating function and
+        // used by nobody any more.
         unsafe { libc::free(memory) };
         Ok(())
     })
 }
 
-/// Copies, and waits for it.
+/// Copies `size` bytes and waits for the copy. The direction `kind` is not needed: on the CPU all
+/// memory is the host's, and the CUDA driver sees from the addresses which memory is the host's.
 ///
 /// # Safety
-/// Both have so many bytes, where `kind` says.
+/// `to` and `from` are each null or have `size` bytes, on the host or on the current device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infinirtMemcpy(
     to: *mut c_void,
@@ -244,14 +249,16 @@ pub unsafe extern "C" fn infinirtMemcpy(
     size: usize,
     _kind: i32,
 ) -> Code {
-    // SAFETY: the caller's. The driver sees from the addresses where they are.
+    // SAFETY: the caller promises `size` bytes at both addresses.
     on_current!(unsafe { copy(to, from, size) }, unsafe { cuda::copy(to, from, size) })
 }
 
-/// Copies on a stream.
+/// Enqueues a copy of `size` bytes on a stream. On the CPU the copy is done when the function
+/// returns.
 ///
 /// # Safety
-/// As for `infinirtMemcpy`, until the copy is done.
+/// As for [`infinirtMemcpy`], until the copy is done. `stream` is null or a stream of the current
+/// device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infinirtMemcpyAsync(
     to: *mut c_void,
@@ -260,27 +267,28 @@ pub unsafe extern "C" fn infinirtMemcpyAsync(
     _kind: i32,
     stream: *mut c_void,
 ) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that both addresses have `size` bytes until the copy is done.
     on_current!(unsafe { copy(to, from, size) }, unsafe { cuda::copy_on(to, from, size, stream) })
 }
 
-/// Sets bytes.
+/// Sets `count` bytes to the lowest byte of `value`.
 ///
 /// # Safety
-/// `memory` is of the current device and has so many bytes.
+/// `memory` is null or has `count` bytes on the current device.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn infinirtMemset(memory: *mut c_void, value: i32, count: usize) -> Code {
-    // SAFETY: the caller's.
+    // SAFETY: the caller promises that `memory` has `count` bytes.
     on_current!(unsafe { set(memory, value, count) }, unsafe { cuda::set(memory, value, count) })
 }
 
 unsafe fn allocate(to: *mut *mut c_void, size: usize) -> Result<(), Status> {
-    // SAFETY: any size may be asked for.
+    // SAFETY: `malloc` accepts any size.
     let made = unsafe { libc::malloc(size.max(1)) };
     if made.is_null() {
         return Err(Status::InternalError);
     }
-    // SAFETY: the caller's; what was allocated is freed where there is no place for it.
+    // SAFETY: the caller promises that `to` is null or valid for writing. If `to` is null, the
+    // memory has no other owner and is freed here.
     unsafe { put(to, made).inspect_err(|_| libc::free(made)) }
 }
 
@@ -289,7 +297,7 @@ unsafe fn copy(to: *mut c_void, from: *const c_void, size: usize) -> Result<(), 
         return Err(Status::NullPointer);
     }
     if size > 0 {
-        // SAFETY: so many bytes in both by the caller's word.
+        // SAFETY: neither is null, and the caller promises `size` bytes at both.
         unsafe { to.cast::<u8>().copy_from(from.cast(), size) };
     }
     Ok(())
@@ -300,13 +308,13 @@ unsafe fn set(memory: *mut c_void, value: i32, count: usize) -> Result<(), Statu
         return Err(Status::NullPointer);
     }
     if count > 0 {
-        // SAFETY: so many bytes by the caller's word.
+        // SAFETY: not null, and the caller promises `count` bytes.
         unsafe { memory.cast::<u8>().write_bytes(value as u8, count) };
     }
     Ok(())
 }
 
-/// What InfiniCore's runtime has beyond: status 2.
+/// Exports functions of InfiniCore's runtime that are not implemented: each returns status 2.
 macro_rules! missing {
     ($($name:ident)+) => {$(
         /// Not implemented: status 2.

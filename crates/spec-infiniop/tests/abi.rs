@@ -35,7 +35,7 @@ fn tensor(shape: &[usize], dtype: i32) -> *mut InfiniopTensorDescriptor {
     made
 }
 
-/// Logits by which each token has other best experts.
+/// Logits whose best experts differ from token to token.
 fn logits(tokens: usize, experts: usize) -> Vec<f32> {
     (0..tokens * experts).map(|i| ((i * 7919) % 1009) as f32 / 101.0 - 5.0).collect()
 }
@@ -192,4 +192,30 @@ fn every_name_is_there() {
         }
     }
     assert_eq!(NAMES.len(), 345);
+}
+
+/// A function that is not implemented says its name on standard error: what a program sees is a
+/// status 2 alone.
+#[test]
+fn a_refusal_says_the_name() {
+    const ASKED: &str = "SPEC_INFINIOP_REFUSED";
+    let program = std::env::current_exe().unwrap();
+    if std::env::var_os(ASKED).is_some() {
+        // SAFETY: the library is this package's own, and the function takes no arguments.
+        unsafe {
+            let library =
+                libloading::Library::new(program.with_file_name("libinfiniop.so")).unwrap();
+            let gemm = library.get::<unsafe extern "C" fn() -> i32>(b"infiniopGemm").unwrap();
+            assert_eq!(gemm(), Status::NotImplemented.code());
+        }
+        return;
+    }
+    let asked = std::process::Command::new(program)
+        .args(["a_refusal_says_the_name", "--exact", "--nocapture"])
+        .env(ASKED, "1")
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&asked.stderr);
+    assert!(asked.status.success(), "{said}");
+    assert!(said.contains("infiniopGemm is not implemented"), "{said}");
 }

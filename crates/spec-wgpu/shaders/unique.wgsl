@@ -2,6 +2,9 @@
 //!include scan
 //!include u64
 //!include unique_buckets
+//!include unique_survey
+//!include unique_partition
+//!include unique_sort_buckets
 //!include unique_digits
 // Distinct keys, ascending: sorts the keys into `area`, then keeps the first key of each run of
 // equal keys, the head of the run.

@@ -34,6 +34,7 @@ pub(crate) use shader;
 
 /// The files that an `//!include` line can name.
 const INCLUDES: &[(&str, &str)] = &[
+    ("adjust_text", include_str!("../shaders/include/adjust_text.wgsl")),
     ("bound", include_str!("../shaders/include/bound.wgsl")),
     ("exact", include_str!("../shaders/include/exact.wgsl")),
     ("floats", include_str!("../shaders/include/floats.wgsl")),
@@ -48,6 +49,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("params/indexer_topk", include_str!("../shaders/params/indexer_topk.wgsl")),
     ("params/indexer_topk_gather", include_str!("../shaders/params/indexer_topk_gather.wgsl")),
     ("params/moe_align", include_str!("../shaders/params/moe_align.wgsl")),
+    ("params/moe_align_layout", include_str!("../shaders/params/moe_align_layout.wgsl")),
     ("params/ngram", include_str!("../shaders/params/ngram.wgsl")),
     ("params/rejection_sample", include_str!("../shaders/params/rejection_sample.wgsl")),
     ("params/sample_logits", include_str!("../shaders/params/sample_logits.wgsl")),
@@ -55,6 +57,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("params/topk_router", include_str!("../shaders/params/topk_router.wgsl")),
     ("params/tree_verify", include_str!("../shaders/params/tree_verify.wgsl")),
     ("params/unique", include_str!("../shaders/params/unique.wgsl")),
+    ("params/unique_inverse", include_str!("../shaders/params/unique_inverse.wgsl")),
     ("philox", include_str!("../shaders/include/philox.wgsl")),
     ("probability", include_str!("../shaders/include/probability.wgsl")),
     ("race", include_str!("../shaders/include/race.wgsl")),
@@ -67,6 +70,7 @@ const INCLUDES: &[(&str, &str)] = &[
     ("sampling_row", include_str!("../shaders/include/sampling_row.wgsl")),
     ("scan", include_str!("../shaders/include/scan.wgsl")),
     ("select", include_str!("../shaders/include/select.wgsl")),
+    ("suffix_windows", include_str!("../shaders/include/suffix_windows.wgsl")),
     ("team", include_str!("../shaders/include/team.wgsl")),
     ("u64", include_str!("../shaders/include/u64.wgsl")),
     ("unique_buckets", include_str!("../shaders/include/unique_buckets.wgsl")),
@@ -74,6 +78,9 @@ const INCLUDES: &[(&str, &str)] = &[
     ("unique_keys_32", include_str!("../shaders/include/unique_keys_32.wgsl")),
     ("unique_keys_64", include_str!("../shaders/include/unique_keys_64.wgsl")),
     ("unique_part", include_str!("../shaders/include/unique_part.wgsl")),
+    ("unique_partition", include_str!("../shaders/include/unique_partition.wgsl")),
+    ("unique_sort_buckets", include_str!("../shaders/include/unique_sort_buckets.wgsl")),
+    ("unique_survey", include_str!("../shaders/include/unique_survey.wgsl")),
     ("unique_whole", include_str!("../shaders/include/unique_whole.wgsl")),
     ("unique_windows", include_str!("../shaders/include/unique_windows.wgsl")),
 ];

@@ -48,12 +48,12 @@ impl Wgpu {
 }
 
 impl Window {
-    /// Windows of at most so many rows that together have the rows of this one.
-    pub(crate) fn parts(&self, most: usize) -> impl Iterator<Item = Window> {
+    /// Splits the window into windows of at most `max_rows` rows.
+    pub(crate) fn parts(&self, max_rows: usize) -> impl Iterator<Item = Window> {
         let (rows, cols) = (self.rows.clone(), self.cols.clone());
         let end = rows.end;
-        rows.step_by(most).map(move |row| Window {
-            rows: row..end.min(row.saturating_add(most)),
+        rows.step_by(max_rows).map(move |row| Window {
+            rows: row..end.min(row.saturating_add(max_rows)),
             cols: cols.clone(),
         })
     }

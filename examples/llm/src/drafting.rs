@@ -1,9 +1,12 @@
-//! Where drafts come from: the text so far, or a smaller model.
+//! Where drafts come from: the text so far, a corpus of finished texts, or a smaller model.
+
+use std::sync::Arc;
 
 use anyhow::ensure;
 use spec::ops::ngram_match::{self, NgramMatch};
 use spec::ops::prompt_lookup::{self, PromptLookup};
-use spec::{DType, Descriptor, Handle, Signature, TensorDesc};
+use spec::ops::suffix_lookup::{self, SuffixLookup};
+use spec::{Corpus, DType, Descriptor, Handle, Signature, TensorDesc};
 
 use crate::Result;
 use crate::engine::Stopwatch;
@@ -21,17 +24,63 @@ pub enum Drafter {
     Lookup(Lookup),
     /// `ngram_match`.
     Ngram(Box<Ngram>),
+    /// `suffix_lookup`: chains or trees.
+    Suffix(Box<Suffix>),
     /// A smaller model.
     Model(Box<Small>),
 }
 
-/// What was drafted.
-#[derive(Debug, Default, PartialEq, Eq)]
+/// What was drafted: the nodes of a tree, whose root is the last token of the text.
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Draft {
     /// What drafted it, below [`Drafter::kinds`]: drafts of one kind stand equally often.
     pub kind: usize,
-    /// The tokens, one after the other.
+    /// The token of each node.
     pub tokens: Vec<u32>,
+    /// What each node follows: 0 the last token of the text, i node i - 1.
+    pub parents: Vec<usize>,
+    /// The share of earlier occurrences that agree with the path down to each node; empty where
+    /// the drafter does not know it.
+    pub shares: Vec<f32>,
+}
+
+impl Draft {
+    /// Tokens that follow one another.
+    fn chain(kind: usize, tokens: Vec<u32>) -> Self {
+        Draft { kind, parents: (0..tokens.len()).collect(), tokens, shares: Vec::new() }
+    }
+
+    /// Keeps the first `count` nodes. What a node follows comes before it.
+    pub fn truncate(&mut self, count: usize) {
+        self.tokens.truncate(count);
+        self.parents.truncate(count);
+        self.shares.truncate(count);
+    }
+
+    /// How deep each row of a run lies: 0 for the last token of the text, then that of each node.
+    pub fn depths(&self) -> impl Iterator<Item = usize> {
+        let mut depths = vec![0];
+        for parent in &self.parents {
+            depths.push(depths[*parent] + 1);
+        }
+        depths.into_iter()
+    }
+
+    /// The node behind `parent` with this token, numbered as parents are.
+    pub fn child(&self, parent: usize, token: u32) -> Option<usize> {
+        let nodes = self.parents.iter().zip(&self.tokens);
+        (1..).zip(nodes).find(|(_, node)| *node == (&parent, &token)).map(|(node, _)| node)
+    }
+
+    /// How many of the drafts stand, if the text goes on with `next`.
+    pub fn stands(&self, next: &[u32]) -> usize {
+        let mut node = Some(0);
+        let stood = next.iter().take_while(|token| {
+            node = node.and_then(|node| self.child(node, **token));
+            node.is_some()
+        });
+        stood.count()
+    }
 }
 
 impl Drafter {
@@ -77,6 +126,39 @@ impl Drafter {
         })))
     }
 
+    /// By `suffix_lookup`, up to `most` drafts in texts of up to `capacity` tokens: chains where
+    /// `width` is 1, else trees with up to `width` drafts behind each. A corpus has the texts of
+    /// other requests.
+    ///
+    /// # Errors
+    /// As [`Handle::create`].
+    pub fn suffix(
+        handle: &Handle,
+        capacity: usize,
+        most: usize,
+        width: usize,
+        corpus: Option<Arc<Corpus<i32>>>,
+    ) -> Result<Self> {
+        let params = SuffixLookup::new().width(width);
+        let mut tensors = params.tensors(DType::I32, 1, capacity, most);
+        tensors.parents = Some(TensorDesc::new(DType::I32, [1, most]));
+        tensors.shares = Some(TensorDesc::new(DType::F32, [1, most]));
+        tensors.match_lengths = Some(TensorDesc::new(DType::I32, [1]));
+        tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
+        tensors.corpus = corpus.as_ref().map(|corpus| corpus.tokens_desc());
+        tensors.corpus_length = corpus.as_ref().map(|corpus| corpus.length_desc());
+        let operator = handle.create(&params, &tensors)?;
+        Ok(Drafter::Suffix(Box::new(Suffix {
+            workspace: vec![0; operator.workspace_size()],
+            operator,
+            corpus,
+            tokens: vec![0; capacity],
+            drafts: vec![0; most],
+            parents: vec![0; most],
+            shares: vec![0.0; most],
+        })))
+    }
+
     /// By a smaller model of the same vocabulary, sampled as the large one is: with the same
     /// random numbers the two agree more often.
     pub fn model(handle: &Handle, model: Llama, sampling: Sampling) -> Self {
@@ -88,6 +170,7 @@ impl Drafter {
     pub fn kinds(&self) -> usize {
         match self {
             Drafter::Lookup(lookup) => lookup.operators.len(),
+            Drafter::Suffix(_) => MATCHES.len() + 1,
             _ => 1,
         }
     }
@@ -106,9 +189,10 @@ impl Drafter {
             Drafter::None => Draft::default(),
             Drafter::Lookup(lookup) => lookup.draft(text, watch)?,
             Drafter::Ngram(ngram) => ngram.draft(text, watch)?,
+            Drafter::Suffix(suffix) => suffix.draft(text, watch)?,
             Drafter::Model(small) => small.draft(text, most, watch)?,
         };
-        draft.tokens.truncate(most);
+        draft.truncate(most);
         Ok(draft)
     }
 }
@@ -133,7 +217,7 @@ impl Lookup {
             watch.measure(PromptLookup::NAME, || operator.call(&mut self.workspace, buffers))?;
             ensure!(flags == [0], "prompt_lookup: flags {}", flags[0]);
             if counts[0] > 0 {
-                return Ok(Draft { kind, tokens: self.drafts[..counts[0] as usize].to_vec() });
+                return Ok(Draft::chain(kind, self.drafts[..counts[0] as usize].to_vec()));
             }
         }
         Ok(Draft::default())
@@ -175,16 +259,69 @@ impl Ngram {
         watch.measure(NgramMatch::NAME, || self.operator.call(&mut self.workspace, buffers))?;
         ensure!(flags == [0], "ngram_match: flags {}", flags[0]);
         let slots = seq_lens_this_time[0].max(1) as usize;
-        Ok(Draft { kind: 0, tokens: self.drafts[1..slots].to_vec() })
+        Ok(Draft::chain(0, self.drafts[1..slots].to_vec()))
     }
 }
 
+/// Drafts of `suffix_lookup` are of one kind where their matches are equally long: 1 token, 2, 3,
+/// 4, up to 8, more.
+const MATCHES: [i32; 5] = [1, 2, 3, 4, 8];
+
+/// `suffix_lookup` of one text and a corpus.
+pub struct Suffix {
+    operator: Descriptor<SuffixLookup>,
+    workspace: Vec<u8>,
+    corpus: Option<Arc<Corpus<i32>>>,
+    tokens: Vec<i32>,
+    drafts: Vec<i32>,
+    parents: Vec<i32>,
+    shares: Vec<f32>,
+}
+
+impl Suffix {
+    fn draft(&mut self, text: &[u32], watch: &mut Stopwatch) -> Result<Draft> {
+        write(&mut self.tokens, text)?;
+        let lengths = [text.len() as i32];
+        let (mut counts, mut matched, mut flags) = ([0i32], [0i32], [0u32]);
+        let reading = self.corpus.as_ref().map(|corpus| corpus.read());
+        let mut buffers =
+            suffix_lookup::Buffers::new(&self.tokens, &lengths, &mut self.drafts, &mut counts)
+                .parents(&mut self.parents)
+                .shares(&mut self.shares)
+                .match_lengths(&mut matched)
+                .flags(&mut flags);
+        if let Some(reading) = &reading {
+            buffers = buffers.corpus(reading.tokens()).corpus_length(reading.length());
+        }
+        watch.measure(SuffixLookup::NAME, || self.operator.call(&mut self.workspace, buffers))?;
+        ensure!(flags == [0], "suffix_lookup: flags {}", flags[0]);
+        let count = counts[0] as usize;
+        Ok(Draft {
+            kind: MATCHES.iter().filter(|longest| matched[0] > **longest).count(),
+            tokens: self.drafts[..count].iter().map(|token| *token as u32).collect(),
+            parents: self.parents[..count].iter().map(|parent| *parent as usize).collect(),
+            shares: self.shares[..count].to_vec(),
+        })
+    }
+}
+
+/// A text as the tokens of a [`Corpus`].
+///
+/// # Errors
+/// If a token is 2^31 or more.
+pub fn for_corpus(text: &[u32]) -> Result<Vec<i32>> {
+    Ok(text.iter().map(|token| i32::try_from(*token)).collect::<Result<_, _>>()?)
+}
+
 /// Writes a text to the start of an operator's row.
-fn write(row: &mut [u32], text: &[u32]) -> Result<()> {
+fn write<T: TryFrom<u32>>(row: &mut [T], text: &[u32]) -> Result<()> {
     let room = row.len();
     let row = row.get_mut(..text.len());
     let row = row.ok_or_else(|| anyhow::anyhow!("{} tokens in a row of {room}", text.len()))?;
-    row.copy_from_slice(text);
+    for (place, token) in row.iter_mut().zip(text) {
+        let fits = T::try_from(*token).ok();
+        *place = fits.ok_or_else(|| anyhow::anyhow!("token {token} is too large"))?;
+    }
     Ok(())
 }
 
@@ -212,11 +349,11 @@ impl Small {
                 self.model.run(&[*last])
             })?;
             self.read.append(&mut next);
-            let place = text.len() + tokens.len();
-            let chosen = logits.with(|logits| self.sampler.choose(logits, place, 1, watch))?;
+            let place = [(text.len() + tokens.len()) as i64];
+            let chosen = logits.with(|logits| self.sampler.choose(logits, &place, watch))?;
             tokens.extend(&chosen);
             next = chosen;
         }
-        Ok(Draft { kind: 0, tokens })
+        Ok(Draft::chain(0, tokens))
     }
 }

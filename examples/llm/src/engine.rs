@@ -1,5 +1,5 @@
 //! The decode loop. Each step drafts tokens, runs the model once on the last token and the
-//! drafts, chooses a token after each of these rows, and keeps the drafts that equal the
+//! drafts, a chain or a tree, chooses a token after each of these rows, and keeps the drafts that equal the
 //! chosen tokens.
 
 use std::time::{Duration, Instant};
@@ -10,8 +10,8 @@ use spec::ops::tree_verify::{Buffers, Links, Required, TreeVerify};
 use spec::{DType, Handle, Signature, TensorDesc};
 
 use crate::Result;
-use crate::drafting::Drafter;
-use crate::lengths::{Allowance, Lengths};
+use crate::drafting::{Draft, Drafter};
+use crate::lengths::{Allowance, Lengths, Trust};
 use crate::llama::Llama;
 use crate::sampling::{Sampler, Sampling};
 
@@ -115,6 +115,7 @@ pub fn decode(
     // can be low. If drafting costs time, a low first estimate would prevent any draft.
     let hope = if drafter.costs() { 0.7 } else { 0.2 };
     let mut lengths = Lengths::new(drafter.kinds(), request.max_draft, request.row, hope);
+    let mut trust = Trust::new(drafter.kinds(), request.row);
     let mut allowance = Allowance::new(request.row);
     let mut watch = Stopwatch::default();
 
@@ -135,34 +136,41 @@ pub fn decode(
             let again = usize::from(without >= TRY_AGAIN).min(affordable);
             let draft = drafter.draft(&text, worth.max(again), &mut watch)?;
             lengths.drafted(text.len(), draft.kind, draft.tokens.clone());
-            draft.tokens
+            draft
         } else {
             let mut draft = drafter.draft(&text, limit, &mut watch)?;
-            let worth = lengths.choose(draft.kind, draft.tokens.len().min(affordable));
-            lengths.drafted(text.len(), draft.kind, draft.tokens.clone());
-            draft.tokens.truncate(worth);
-            draft.tokens
+            let most = draft.tokens.len().min(affordable);
+            let worth = if draft.shares.is_empty() {
+                lengths.drafted(text.len(), draft.kind, draft.tokens.clone());
+                lengths.choose(draft.kind, most)
+            } else {
+                trust.drafted(text.len(), draft.clone());
+                trust.choose(&draft, most)
+            };
+            draft.truncate(worth);
+            draft
         };
-        without = if drafts.is_empty() { without + 1 } else { 0 };
+        let count = drafts.tokens.len();
+        without = if count == 0 { without + 1 } else { 0 };
 
         let kept = model.len();
-        let mut rows = vec![text[kept]];
-        rows.extend(&drafts);
-        let logits = watch.measure("the model", || model.run(&rows))?;
-        let chosen =
-            logits.with(|logits| sampler.choose(logits, text.len(), rows.len(), &mut watch))?;
-        let mut tokens = verifier.follow(&rows, &chosen, &mut watch)?;
+        let rows = [&text[kept..], &drafts.tokens].concat();
+        let logits = watch.measure("the model", || model.run_tree(&rows, &drafts.parents))?;
+        let places = drafts.depths().map(|depth| (text.len() + depth) as i64).collect::<Vec<_>>();
+        let chosen = logits.with(|logits| sampler.choose(logits, &places, &mut watch))?;
+        let (mut tokens, path) = verifier.follow(&rows, &drafts, &chosen, &mut watch)?;
         // Gives back the places of the rejected rows in the cache.
-        model.truncate(kept + tokens.len());
+        model.keep(kept, &path)?;
         steps += 1;
-        drafted += drafts.len();
+        drafted += count;
         accepted += tokens.len() - 1;
-        allowance.settle(drafts.len(), tokens.len() - 1);
+        allowance.settle(count, tokens.len() - 1);
         if let Some(end) = tokens.iter().position(|token| Some(*token) == request.stop) {
             tokens.truncate(end + 1);
         }
         text.extend(&tokens);
         lengths.observe(&text);
+        trust.observe(&text);
         written(&tokens)?;
     }
     let (total, processors) = (started.elapsed() - read, processors.elapsed());
@@ -170,16 +178,23 @@ pub fn decode(
     Ok(Decoded { tokens, steps, drafted, accepted, prompt: read, total, processors, watch })
 }
 
-/// `tree_verify` for a chain of drafts.
+/// `tree_verify` for the drafts of one request.
 struct Verifier<'a> {
     handle: &'a Handle,
     workspace: Vec<u8>,
 }
 
 impl Verifier<'_> {
-    /// The tokens that a step emits. `rows` are the text's last token and the drafts;
-    /// `chosen` has the token that the model chose after each row.
-    fn follow(&mut self, rows: &[u32], chosen: &[u32], watch: &mut Stopwatch) -> Result<Vec<u32>> {
+    /// The tokens that a step emits, and the row after which each was chosen. `rows` are the
+    /// text's last token and the drafts; `chosen` has the token that the model chose after each
+    /// row.
+    fn follow(
+        &mut self,
+        rows: &[u32],
+        drafts: &Draft,
+        chosen: &[u32],
+        watch: &mut Stopwatch,
+    ) -> Result<(Vec<u32>, Vec<usize>)> {
         let nodes = rows.len();
         let params = TreeVerify::new(nodes - 1);
         let tree = TensorDesc::new(DType::U32, [1, nodes]);
@@ -190,7 +205,8 @@ impl Verifier<'_> {
         tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
         let operator = self.handle.create(&params, &tensors)?;
         self.workspace.resize(operator.workspace_size(), 0);
-        let links = Links::chain(nodes);
+        let parents = drafts.parents.iter().map(|parent| *parent as i32);
+        let links = Links::from_parents(&[-1].into_iter().chain(parents).collect::<Vec<_>>())?;
         let (mut tokens, mut path) = (vec![0u32; nodes], vec![0i32; nodes]);
         let (mut num_tokens, mut flags) = ([0i32], [0u32]);
         let buffers = Buffers::new(Required {
@@ -206,6 +222,7 @@ impl Verifier<'_> {
         watch.measure(TreeVerify::NAME, || operator.call(&mut self.workspace, buffers))?;
         ensure!(flags == [0], "tree_verify: flags {}", flags[0]);
         tokens.truncate(num_tokens[0] as usize);
-        Ok(tokens)
+        let path = path[..tokens.len()].iter().map(|node| *node as usize);
+        Ok((tokens, path.collect()))
     }
 }

@@ -7,6 +7,8 @@
 //! accepted. So drafts of a text without repetition are not run, and copying is noticed
 //! without running drafts.
 
+use crate::drafting::Draft;
+
 /// The weight of the newest observation in the moving average.
 const NEWEST: f64 = 0.125;
 
@@ -77,6 +79,97 @@ impl Lengths {
                 open.stood += 1;
             }
             open.stood < open.tokens.len()
+        });
+    }
+}
+
+/// How far the shares of [`Draft`]s can be believed.
+///
+/// `suffix_lookup` says for each draft the share of earlier occurrences that went on as the path
+/// down to the draft does. If the text goes on like one of the occurrences, the share is the
+/// probability that the draft is accepted. But the text may also go on in a new way, most often
+/// behind a short match, and where there was only one occurrence its share is 1. So the shares of
+/// each kind are multiplied by a trust for each token of the path, which is learned: one for the
+/// first token, and one for those behind an accepted draft.
+pub struct Trust {
+    /// For each kind of draft, the trust in the first token and in later tokens.
+    trust: Vec<[f64; 2]>,
+    /// The cost of an additional row, as a share of the time of a run with one row.
+    row: f64,
+    open: Vec<OpenTree>,
+}
+
+/// As [`Open`], for a tree.
+struct OpenTree {
+    place: usize,
+    draft: Draft,
+    /// The last node that stood; 0 for none.
+    node: usize,
+    /// How many nodes stood.
+    stood: usize,
+}
+
+/// The first estimates of trust: what the longest matches and what others begin with. Drafts that
+/// are not run count too, so low estimates are corrected at no cost.
+const FIRST_TRUST: [f64; 2] = [0.2, 0.7];
+
+impl Trust {
+    /// For `kinds` kinds of drafts. `row` is the time of an additional row as a share of the time
+    /// of a run with one row.
+    pub fn new(kinds: usize, row: f64) -> Self {
+        Trust { trust: vec![FIRST_TRUST; kinds], row, open: Vec::new() }
+    }
+
+    /// How many of the first `most` nodes of a draft to run: the number with the most expected
+    /// tokens per time.
+    pub fn choose(&self, draft: &Draft, most: usize) -> usize {
+        let [first, later] = self.trust[draft.kind];
+        let (mut best, mut number, mut tokens) = (1.0, 0, 1.0);
+        // The trust in the path down to each node; that of node 0 is such that its children's is
+        // the trust in a first token.
+        let mut paths = vec![first / later];
+        for (nodes, (parent, share)) in (1..=most).zip(draft.parents.iter().zip(&draft.shares)) {
+            let path = paths[*parent] * later;
+            paths.push(path);
+            tokens += path * f64::from(*share);
+            let speed = tokens / (1.0 + self.row * nodes as f64);
+            if speed > best {
+                (best, number) = (speed, nodes);
+            }
+        }
+        number
+    }
+
+    /// Records a draft for the text from `place` on, whether it is run or not.
+    pub fn drafted(&mut self, place: usize, draft: Draft) {
+        self.open.push(OpenTree { place, draft, node: 0, stood: 0 });
+    }
+
+    /// Compares the recorded drafts with the text so far, and updates the estimates.
+    pub fn observe(&mut self, text: &[u32]) {
+        let trust = &mut self.trust;
+        self.open.retain_mut(|open| {
+            let draft = &open.draft;
+            while let Some(token) = text.get(open.place + open.stood) {
+                // The share of the occurrences so far that went on with one of the children.
+                let children = draft.parents.iter().zip(&draft.shares);
+                let children = children.filter(|(parent, _)| **parent == open.node);
+                let drafted: f64 = children.map(|(_, share)| f64::from(*share)).sum();
+                if drafted == 0.0 {
+                    return false;
+                }
+                let so_far = open.node.checked_sub(1).map_or(1.0, |node| draft.shares[node]);
+                let child = draft.child(open.node, *token);
+                let stood = if child.is_some() { 1.0 } else { 0.0 };
+                let trust = &mut trust[draft.kind][open.stood.min(1)];
+                *trust += NEWEST * (stood - *trust * drafted / f64::from(so_far));
+                // A later draft must stay possible, so that it is tried again.
+                *trust = trust.clamp(0.01, 1.0);
+                let Some(child) = child else { return false };
+                open.node = child;
+                open.stood += 1;
+            }
+            draft.parents.contains(&open.node)
         });
     }
 }
@@ -182,6 +275,47 @@ mod tests {
             lengths.observe(&text[..place + 1]);
         }
         assert_eq!(lengths.choose(1, 8), 8);
+    }
+
+    /// A tree as `suffix_lookup` gives it: 7 then 8 after most occurrences, 9 after the others.
+    fn tree(kind: usize) -> Draft {
+        Draft {
+            kind,
+            tokens: vec![7, 8, 9],
+            parents: vec![0, 1, 0],
+            shares: vec![0.75, 0.75, 0.25],
+        }
+    }
+
+    /// Where texts go on as they did before, all nodes are run that their shares are worth; where
+    /// they do not, none is, until drafts that were not run would have stood.
+    #[test]
+    fn trust_follows_the_text() {
+        let mut trust = Trust::new(2, 0.1);
+        let draft = tree(0);
+        assert_eq!([draft.stands(&[7, 8]), draft.stands(&[9, 8]), draft.stands(&[8])], [2, 1, 0]);
+        for round in 0..60 {
+            let next: &[u32] = if round % 4 == 3 { &[9, 9] } else { &[7, 8] };
+            trust.drafted(0, tree(0));
+            trust.observe(&next[..1]);
+            trust.observe(next);
+            trust.drafted(0, tree(1));
+            trust.observe(&[1, 2]);
+        }
+        assert!(trust.open.is_empty());
+        assert!(trust.trust[0][0] > 0.9 && trust.trust[1][0] < 0.1, "{:?}", trust.trust);
+        assert_eq!([trust.choose(&tree(0), 3), trust.choose(&tree(0), 1)], [3, 1]);
+        assert_eq!(trust.choose(&tree(1), 3), 0);
+        for _ in 0..60 {
+            trust.drafted(0, tree(1));
+            trust.observe(&[7, 8]);
+        }
+        assert!(trust.choose(&tree(1), 3) >= 2);
+        // At a cost of half a run, the node with a share of a quarter is not worth its row.
+        trust.row = 0.5;
+        assert_eq!(trust.choose(&tree(0), 3), 2);
+        trust.row = 1.0;
+        assert_eq!(trust.choose(&tree(0), 3), 0);
     }
 
     /// No draft is run if a row costs as much as a run.

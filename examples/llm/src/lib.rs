@@ -2,7 +2,7 @@
 //! draft, sample and verify.
 //!
 //! [`Llama`] runs several rows at once, and forgets rejected rows by reducing the length of
-//! its cache. [`Drafter`] proposes drafts, [`Lengths`] chooses how many of the drafts are
+//! its cache. [`Drafter`] proposes drafts, [`lengths`] chooses how many of the drafts are
 //! worth the cost of their rows, and [`decode`] is the loop that continues a text.
 
 pub mod agreement;
@@ -15,6 +15,7 @@ pub mod drafting;
 pub mod engine;
 pub mod lengths;
 pub mod llama;
+pub mod replay;
 pub mod sampling;
 pub mod text;
 

@@ -262,8 +262,46 @@ impl Llama {
     /// # Errors
     /// If the tokens do not fit into the cache, or if a token is not in the vocabulary.
     pub fn run(&mut self, tokens: &[u32]) -> Result<Logits> {
-        let rows = self.hidden(tokens)?;
+        let parents: Vec<usize> = (0..tokens.len().saturating_sub(1)).collect();
+        self.run_tree(tokens, &parents)
+    }
+
+    /// As [`run`](Self::run), for the nodes of a tree: row i + 1 follows the row `parents[i]`, one
+    /// of the rows above it. A row has the logits that it would have if its path were the text.
+    /// [`keep`](Self::keep) then makes a path the text.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run); if the tree is no chain and the weights are not `blocks`.
+    pub fn run_tree(&mut self, tokens: &[u32], parents: &[usize]) -> Result<Logits> {
+        let rows = self.hidden(tokens, parents)?;
         Ok(Logits(self.head.product(&rms_norm(&rows, &self.norm, self.epsilon)?)?))
+    }
+
+    /// Whether [`run_tree`](Self::run_tree) takes trees that are no chains.
+    pub fn has_trees(&self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.layers.iter().all(|layer| matches!(layer.query, Matrix::Blocks(_)));
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Keeps `rows` of the last run, which began behind `start` tokens, and forgets its other
+    /// rows. `rows` is a path in order.
+    ///
+    /// # Errors
+    /// The errors of candle.
+    ///
+    /// # Panics
+    /// If the cache has fewer rows.
+    pub fn keep(&mut self, start: usize, rows: &[usize]) -> Result<()> {
+        for (to, from) in rows.iter().enumerate().filter(|(to, from)| to != *from) {
+            for cache in self.layers.iter().flat_map(|layer| [&layer.keys, &layer.values]) {
+                let row = cache.narrow(1, start + from, 1)?.copy()?;
+                cache.slice_set(&row, 1, start + to)?;
+            }
+        }
+        self.truncate(start + rows.len());
+        Ok(())
     }
 
     /// Runs tokens only to put their keys and values into the cache, without logits.
@@ -272,19 +310,24 @@ impl Llama {
     /// As [`run`](Self::run).
     pub fn read_prompt(&mut self, tokens: &[u32]) -> Result<()> {
         for rows in tokens.chunks(PROMPT_ROWS) {
-            self.hidden(rows)?;
+            self.hidden(rows, &(0..rows.len() - 1).collect::<Vec<_>>())?;
         }
         Ok(())
     }
 
-    fn hidden(&mut self, tokens: &[u32]) -> Result<Tensor> {
+    fn hidden(&mut self, tokens: &[u32], parents: &[usize]) -> Result<Tensor> {
         let (rows, start) = (tokens.len(), self.len);
         let end = start + rows;
         ensure!(end <= self.capacity, "{end} tokens, there is room for {}", self.capacity);
         if let Some(token) = tokens.iter().find(|token| **token as usize >= self.vocab) {
             bail!("token {token} is outside of the vocabulary of {}", self.vocab);
         }
-        let (cos, sin) = (self.cos.narrow(0, start, rows)?, self.sin.narrow(0, start, rows)?);
+        let paths = paths(rows, parents)?;
+        // A row is as far behind the text so far as its path is long.
+        let positions = paths.iter().map(|path| (start + path.len() - 1) as u32);
+        let positions = Tensor::from_iter(positions, &Device::Cpu)?;
+        let (cos, sin) =
+            (self.cos.index_select(&positions, 0)?, self.sin.index_select(&positions, 0)?);
         let rotate = |x: Tensor, heads| -> Result<Tensor> {
             // candle gets each row as a sequence of its own, with the angles of the row's position.
             let turned = rope_i(&x.reshape((rows, heads, 1, self.head_dim))?, &cos, &sin)?;
@@ -298,7 +341,7 @@ impl Llama {
             let value = layer.value.product(&input)?.reshape(key.shape())?;
             layer.keys.slice_set(&key, 1, start)?;
             layer.values.slice_set(&value, 1, start)?;
-            let seen = self.attend(layer, &query, start)?;
+            let seen = self.attend(layer, &query, start, &paths)?;
             x = (x + layer.output.product(&seen)?)?;
 
             let input = rms_norm(&x, &layer.mlp_norm, self.epsilon)?;
@@ -310,14 +353,22 @@ impl Llama {
     }
 
     /// The attention of `query` `[1, rows, heads, head_dim]`: `[rows, heads * head_dim]`.
-    fn attend(&self, layer: &Layer, query: &Tensor, start: usize) -> Result<Tensor> {
+    fn attend(
+        &self,
+        layer: &Layer,
+        query: &Tensor,
+        start: usize,
+        paths: &[Vec<usize>],
+    ) -> Result<Tensor> {
         let rows = query.dim(1)?;
         let shape = (rows, self.heads * self.head_dim);
         #[cfg(target_arch = "x86_64")]
         if let Matrix::Blocks(_) = layer.query {
             let (keys, values) = (layer.keys.squeeze(0)?, layer.values.squeeze(0)?);
-            return attention(&query.reshape(shape)?, &keys, &values, start);
+            return attention(&query.reshape(shape)?, &keys, &values, start, paths);
         }
+        let is_chain = paths.iter().enumerate().all(|(row, path)| path.len() == row + 1);
+        ensure!(is_chain, "a tree of drafts needs weights of `blocks`, on a processor with AVX2");
         let keys = layer.keys.narrow(1, 0, start + rows)?;
         let values = layer.values.narrow(1, 0, start + rows)?;
         let scale = 1.0 / (self.head_dim as f32).sqrt();
@@ -325,6 +376,17 @@ impl Llama {
         let seen = flash_attn::<f32>(query, &keys, &values, scale, mask, None, None)?;
         Ok(seen.transpose(1, 2)?.reshape(shape)?)
     }
+}
+
+/// For each row, the rows on its path from row 0, itself included, in order.
+fn paths(rows: usize, parents: &[usize]) -> Result<Vec<Vec<usize>>> {
+    ensure!(parents.len() + 1 == rows.max(1), "{rows} rows with {} parents", parents.len());
+    let mut paths: Vec<Vec<usize>> = (0..rows.min(1)).map(|root| vec![root]).collect();
+    for (row, &parent) in (1..).zip(parents) {
+        let path = paths.get(parent).with_context(|| format!("row {row} follows row {parent}"))?;
+        paths.push(path.iter().copied().chain([row]).collect());
+    }
+    Ok(paths)
 }
 
 /// The logits of a few rows, in candle's memory.

@@ -1,16 +1,18 @@
 //! Speculative decoding of a Llama model from a GGUF file.
 
 use std::io::{Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde_json::{Value, json};
-use spec::Handle;
+use spec::{Corpus, Handle};
+use spec_llm::replay::{self, Outcome, Timed, WAYS};
 use spec_llm::{
     Agreement, Decoded, Drafter, Llama, Request, Result, Sampling, Text, Weights, agreement, bench,
-    decode,
+    decode, drafting,
 };
 
 /// Writes on with a Llama model: with drafts, and without them to compare.
@@ -38,6 +40,35 @@ enum Command {
         /// How often each prompt is answered in either way.
         #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..))]
         turns: u16,
+    },
+    /// Writes the model's answers to the prompts under prompts/like to a file, for `replay` and
+    /// `turns`; or, of files that are named, their tokens.
+    Texts {
+        #[command(flatten)]
+        model: Model,
+        /// Where to write them, as JSON.
+        #[arg(long)]
+        out: PathBuf,
+        /// Tokens of an answer, or of a file, at most.
+        #[arg(long, default_value_t = 96)]
+        tokens: usize,
+        /// Files whose own text takes the place of answers. Those with one ending are a group.
+        files: Vec<PathBuf>,
+    },
+    /// Compares drafters on texts that are known, without the model: tokens a run, accepted share.
+    Replay {
+        /// What `texts` wrote.
+        texts: PathBuf,
+        /// One JSON value instead of words.
+        #[arg(long)]
+        json: bool,
+    },
+    /// Decodes the answers that `texts` wrote, without drafts and with each drafter in turns.
+    Turns {
+        #[command(flatten)]
+        model: Model,
+        /// What `texts` wrote.
+        texts: PathBuf,
     },
     /// Measures how often a draft model draws the token that the model draws: by the race, by running
     /// sums, and what rejection sampling would reach.
@@ -99,6 +130,13 @@ struct Answer {
     /// What drafts.
     #[arg(long, value_enum, default_value_t = DraftKind::Lookup)]
     draft: DraftKind,
+    /// Texts of earlier answers, from which `suffix` and `suffix-tree` draft as well. The answer is
+    /// added to them. A file that is not there is made.
+    #[arg(long)]
+    corpus: Option<PathBuf>,
+    /// The most tokens that the corpus keeps.
+    #[arg(long, default_value_t = 1 << 20)]
+    corpus_tokens: usize,
     /// The smaller model that drafts, of the same vocabulary.
     #[arg(long, required_if_eq("draft", "model"))]
     draft_model: Option<PathBuf>,
@@ -134,11 +172,16 @@ struct Answer {
     alone: bool,
 }
 
+/// The most drafts behind each node of a tree.
+const TREE_WIDTH: usize = 2;
+
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum DraftKind {
     None,
     Lookup,
     Ngram,
+    Suffix,
+    SuffixTree,
     Model,
 }
 
@@ -148,8 +191,11 @@ fn main() -> ExitCode {
         Some(
             Command::Bench { model, .. }
             | Command::Rows { model, .. }
+            | Command::Texts { model, .. }
+            | Command::Turns { model, .. }
             | Command::Agree { model, .. },
         ) => model.threads,
+        Some(Command::Replay { .. }) => None,
         None => options.answer.model.threads,
     };
     if let Some(threads) = threads {
@@ -176,6 +222,9 @@ fn run(options: &Options) -> Result<()> {
             compare(model, *tokens, *max_draft, usize::from(*turns))
         }
         Some(Command::Rows { model, turns }) => rows(model, usize::from(*turns)),
+        Some(Command::Texts { model, out, tokens, files }) => texts(model, out, *tokens, files),
+        Some(Command::Replay { texts, json }) => compare_known(texts, *json),
+        Some(Command::Turns { model, texts }) => take_turns(model, texts),
         Some(Command::Agree {
             model,
             draft_model,
@@ -200,6 +249,19 @@ impl Model {
 }
 
 impl Answer {
+    /// The corpus of the file, or an empty one where the file is not there.
+    fn corpus(&self, handle: &Handle) -> Result<Option<Arc<Corpus<i32>>>> {
+        let Some(path) = &self.corpus else { return Ok(None) };
+        let has_corpus = matches!(self.draft, DraftKind::Suffix | DraftKind::SuffixTree);
+        ensure!(has_corpus, "--corpus is for --draft suffix and suffix-tree");
+        let corpus = if path.try_exists().context("--corpus")? {
+            Corpus::load(handle, path, self.corpus_tokens)?
+        } else {
+            Corpus::new(handle, self.corpus_tokens)?
+        };
+        Ok(Some(Arc::new(corpus)))
+    }
+
     fn prompt(&self) -> Result<String> {
         match (&self.prompt, &self.prompt_file) {
             (Some(prompt), _) => Ok(prompt.clone()),
@@ -241,10 +303,17 @@ fn answer(options: &Answer) -> Result<()> {
     };
     let most = if options.draft == DraftKind::None { 0 } else { options.max_draft };
     let mut row = bench::cost_of_a_row(&mut model, most)?;
+    let corpus = options.corpus(&handle)?;
+    let suffix = |width| Drafter::suffix(&handle, capacity, most, width, corpus.clone());
     let mut drafter = match options.draft {
         DraftKind::None => Drafter::None,
         DraftKind::Lookup => Drafter::lookup(&handle, capacity, most)?,
         DraftKind::Ngram => Drafter::ngram(&handle, &prompt, capacity, most)?,
+        DraftKind::Suffix => suffix(1)?,
+        DraftKind::SuffixTree => {
+            ensure!(model.has_trees(), "a tree needs --weights blocks, on a processor with AVX2");
+            suffix(TREE_WIDTH)?
+        }
         DraftKind::Model => {
             let path = options.draft_model.as_ref().context("no --draft-model")?;
             let (mut small, _) = Llama::open(path, weights, capacity)?;
@@ -276,6 +345,10 @@ fn answer(options: &Answer) -> Result<()> {
     };
     if let Some(plain) = &plain {
         ensure!(plain.tokens == drafted.tokens, "drafts changed the text");
+    }
+    if let (Some(corpus), Some(path)) = (&corpus, &options.corpus) {
+        corpus.append(&drafting::for_corpus(&drafted.tokens)?)?;
+        corpus.save(path)?;
     }
     if json {
         let value = json!({
@@ -455,6 +528,118 @@ fn rows(model: &Model, turns: usize) -> Result<()> {
     }
     if model.json {
         println!("{:#}", Value::Array(all));
+    }
+    Ok(())
+}
+
+fn texts(options: &Model, out: &Path, tokens: usize, files: &[PathBuf]) -> Result<()> {
+    /// Tokens that a prompt under prompts/like has at most.
+    const PROMPT: usize = 1024;
+    let handle = Handle::cpu()?;
+    let (mut model, content) = Llama::open(options.path()?, options.weights, PROMPT + tokens)?;
+    let text = Text::new(&content)?;
+    let known = if files.is_empty() {
+        let mut request = bench::request(tokens, 8);
+        request.stop = text.end;
+        request.row = bench::cost_of_a_row(&mut model, request.max_draft)?;
+        replay::answers(&handle, &mut model, &text, &request, |known| {
+            if !options.json {
+                let answer = text.text(&known.answer).unwrap_or_default();
+                println!("{}: {answer}\n", known.group);
+            }
+        })?
+    } else {
+        replay::files(files, &text, tokens)?
+    };
+    replay::save(out, &known)
+}
+
+/// Tokens a run, and the share of drafts that stood.
+fn rates(outcome: &Outcome) -> (f64, f64) {
+    let share = outcome.accepted as f64 / outcome.drafted.max(1) as f64;
+    (outcome.tokens as f64 / outcome.runs.max(1) as f64, share)
+}
+
+fn compare_known(path: &Path, json: bool) -> Result<()> {
+    let groups = replay::replay(&Handle::cpu()?, &replay::load(path)?)?;
+    let micros = |outcome: &Outcome| outcome.time.as_secs_f64() * 1e6 / outcome.runs.max(1) as f64;
+    if json {
+        let rows = groups.iter().flat_map(|(group, outcomes)| {
+            outcomes.iter().map(move |(way, outcome)| {
+                let (each, share) = rates(outcome);
+                json!({
+                    "group": group,
+                    "drafter": way.name,
+                    "tokens": outcome.tokens,
+                    "runs": outcome.runs,
+                    "drafted": outcome.drafted,
+                    "accepted": outcome.accepted,
+                    "tokens_per_run": each,
+                    "accepted_share": share,
+                    "microseconds_per_call": micros(outcome),
+                })
+            })
+        });
+        println!("{:#}", Value::Array(rows.collect()));
+        return Ok(());
+    }
+    let names = groups.iter().map(|group| format!("{:>24}", group.0)).collect::<String>();
+    println!("{:<20}{names}", "");
+    println!("{:<20}{}", "", "    tokens/run  stood   us".repeat(groups.len()));
+    for (at, way) in WAYS.iter().enumerate() {
+        let cells = groups.iter().map(|(_, outcomes)| {
+            let outcome = &outcomes[at].1;
+            let (each, share) = rates(outcome);
+            format!("{each:>14.2}{:>6.0}%{:>5.0}", 100.0 * share, micros(outcome))
+        });
+        println!("{:<20}{}", way.name, cells.collect::<String>());
+    }
+    Ok(())
+}
+
+fn take_turns(options: &Model, path: &Path) -> Result<()> {
+    let handle = Handle::cpu()?;
+    let texts = replay::load(path)?;
+    let longest = texts.iter().map(|known| known.prompt.len() + known.answer.len()).max();
+    let capacity = longest.context("no texts")? + 32;
+    let (mut model, _) = Llama::open(options.path()?, options.weights, capacity)?;
+    let mut request = bench::request(0, 8);
+    request.row = bench::cost_of_a_row(&mut model, request.max_draft)?;
+    let all = replay::turns(&handle, &mut model, &texts, &request)?;
+    let by = |a: std::time::Duration, b: std::time::Duration| a.as_secs_f64() / b.as_secs_f64();
+    let mut rows = Vec::new();
+    if !options.json {
+        println!("a row costs {:.3} of a run", request.row);
+        println!("                        tokens/run  stood  faster  by CPU time");
+    }
+    for turns in &all {
+        for (way, Timed { outcome, total, processors }) in &turns.drafted {
+            let (each, share) = rates(outcome);
+            let (faster, cheaper) =
+                (by(turns.plain.total, *total), by(turns.plain.processors, *processors));
+            if options.json {
+                rows.push(json!({
+                    "group": turns.group,
+                    "drafter": way.name,
+                    "cost_of_a_row": request.row,
+                    "tokens_per_run": each,
+                    "accepted_share": share,
+                    "faster": faster,
+                    "faster_by_cpu_time": cheaper,
+                    "tokens_per_second_without_drafts":
+                        turns.plain.outcome.tokens as f64 / turns.plain.total.as_secs_f64(),
+                }));
+            } else {
+                let (group, name) = (&turns.group, way.name);
+                let share = 100.0 * share;
+                println!(
+                    "{group:<8}{name:<20}{each:>6.2}{share:>6.0}%{faster:>8.2}{cheaper:>13.2}"
+                );
+            }
+        }
+    }
+    if options.json {
+        println!("{:#}", Value::Array(rows));
     }
     Ok(())
 }

@@ -38,18 +38,17 @@ impl Sampler {
         Sampler { handle: handle.clone(), sampling, workspace: Vec::new() }
     }
 
-    /// Chooses a token after each row of logits. The first row is for `position` of the text, the
-    /// following rows are for the following positions.
+    /// Chooses a token after each row of logits, for these positions of the text.
     ///
     /// # Errors
     /// If a logit is not finite, which means that the model is broken; the errors of the operator.
     pub fn choose(
         &mut self,
         logits: &[f32],
-        position: usize,
-        rows: usize,
+        positions: &[i64],
         watch: &mut Stopwatch,
     ) -> Result<Vec<u32>> {
+        let rows = positions.len();
         let one = |dtype| Some(TensorDesc::new(dtype, [1]));
         let params = SampleLogits::transformers();
         let mut tensors = params.tensors_of(rows, 1, logits.len() / rows);
@@ -59,11 +58,10 @@ impl Sampler {
         tensors.flags = one(DType::U32);
         let operator = self.handle.create(&params, &tensors)?;
         self.workspace.resize(operator.workspace_size(), 0);
-        let positions: Vec<i64> = (position as i64..).take(rows).collect();
         let (requests, mut tokens, mut flags) = (vec![0i32; rows], vec![0u32; rows], [0u32]);
         let Sampling { temperature, top_k, top_p, seed } = self.sampling;
         let (temperature, top_k, top_p, seeds) = ([temperature], [top_k], [top_p], [seed]);
-        let buffers = Buffers::new(logits, &positions, &temperature, &seeds, &mut tokens)
+        let buffers = Buffers::new(logits, positions, &temperature, &seeds, &mut tokens)
             .top_k(&top_k)
             .top_p(&top_p)
             .requests(&requests)

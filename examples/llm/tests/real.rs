@@ -81,7 +81,8 @@ fn drafts_leave_the_text() {
             let plain = run(&mut Drafter::None);
             let mut lookup = Drafter::lookup(&handle, 1536, 15).unwrap();
             let mut ngram = Drafter::ngram(&handle, &prompt, 1536, 15).unwrap();
-            for drafter in [&mut lookup, &mut ngram] {
+            let mut tree = Drafter::suffix(&handle, 1536, 15, 2, None).unwrap();
+            for drafter in [&mut lookup, &mut ngram, &mut tree] {
                 let drafted = run(drafter);
                 assert_eq!(drafted.tokens, plain.tokens);
                 assert!(drafted.accepted > 0 && drafted.steps < 512);

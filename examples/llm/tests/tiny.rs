@@ -3,12 +3,14 @@
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use candle_core::quantized::gguf_file::{self, Value};
 use candle_core::quantized::{GgmlDType, QTensor};
 use candle_core::{Device, Tensor};
-use spec::Handle;
+use spec::{Corpus, Handle};
+use spec_llm::drafting::for_corpus;
 use spec_llm::{Decoded, Drafter, Llama, Request, Sampling, Text, Weights, decode};
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
@@ -173,6 +175,53 @@ fn rows_do_not_know_of_each_other() {
     });
 }
 
+/// Each row of a tree has the bits that it has at the end of its path alone, and a path that is
+/// kept is the text that follows.
+#[test]
+fn rows_of_a_tree_know_their_path_alone() {
+    rayon::scope(|_| {
+        for case in 0..12 {
+            let random = &mut Random(case);
+            let (mut model, _) = model(7, GgmlDType::Q8_0, Weights::Auto);
+            if !model.has_trees() {
+                eprintln!("NOT RUN: this processor has no AVX2");
+                return;
+            }
+            let text: Vec<u32> = (0..1 + random.below(40)).map(|_| random.below(261)).collect();
+            let rows = 2 + random.below(15) as usize;
+            let tokens: Vec<u32> = (0..rows).map(|_| random.below(261)).collect();
+            let parents: Vec<usize> =
+                (1..rows as u32).map(|row| random.below(row) as usize).collect();
+            let path = |mut row: usize| {
+                let mut path = vec![row];
+                while row > 0 {
+                    row = parents[row - 1];
+                    path.insert(0, row);
+                }
+                path
+            };
+            model.read_prompt(&text).unwrap();
+            let vocab = model.vocab();
+            let split = |logits: &[f32]| Ok(logits.chunks(vocab).map(<[f32]>::to_vec).collect());
+            let all: Vec<Vec<f32>> =
+                model.run_tree(&tokens, &parents).unwrap().with(split).unwrap();
+            let last = random.below(rows as u32) as usize;
+            model.keep(text.len(), &path(last)).unwrap();
+            let behind = logits(&mut model, &[5]);
+            for row in 0..rows {
+                let alone: Vec<u32> = path(row).iter().map(|&row| tokens[row]).collect();
+                model.truncate(text.len());
+                let expected = logits(&mut model, &alone);
+                assert_eq!(bits(&all[row..=row]), bits(&expected[alone.len() - 1..]), "row {row}");
+                if row == last {
+                    assert_eq!(bits(&behind), bits(&logits(&mut model, &[5])), "behind {row}");
+                }
+            }
+            assert!(model.run_tree(&[1, 2, 3], &[0, 2]).is_err(), "a row that follows itself");
+        }
+    });
+}
+
 /// The forward pass of the same file in plain loops, one token at a time, in f64.
 mod plain {
     use super::*;
@@ -318,9 +367,15 @@ fn drafts_leave_the_text() {
             assert_eq!((plain.steps, plain.drafted), (512, 0));
             let other = || self::model(8, GgmlDType::Q8_0, Weights::Auto).0;
             let same = || self::model(7, GgmlDType::Q8_0, Weights::Auto).0;
+            let corpus = Arc::new(Corpus::new(&handle, 2048).unwrap());
+            corpus.append(&for_corpus(&plain.tokens).unwrap()).unwrap();
             let drafters = [
                 (Drafter::lookup(&handle, 1024, 7).unwrap(), 500),
                 (Drafter::ngram(&handle, &prompt, 1024, 7).unwrap(), 500),
+                (Drafter::suffix(&handle, 1024, 7, 1, None).unwrap(), 500),
+                (Drafter::suffix(&handle, 1024, 7, 2, None).unwrap(), 500),
+                // A corpus that has this text: nearly all drafts stand.
+                (Drafter::suffix(&handle, 1024, 7, 2, Some(corpus)).unwrap(), 100),
                 (Drafter::model(&handle, other(), sampling), 512),
                 // A drafter that is the model itself is always right.
                 (Drafter::model(&handle, same(), sampling), 64 + 1),

@@ -4,7 +4,7 @@
 //! write; for u64 keys without counts. CUB's device-wide radix sort is not compared: its
 //! launches are host code, which needs CUDA's own compiler.
 
-use rayon::slice::ParallelSliceMut;
+use rayon::prelude::*;
 use rdst::RadixSort as _;
 use spec_core::ops::Unique;
 use spec_core::ops::unique::{Buffers, Plan};
@@ -19,7 +19,8 @@ use spec_conformance::host::{slice, slice_mut};
 
 static KERNELS: Archive = archive!("unique");
 
-/// A design that sorts keys of any dtype and then drops repeats in one pass.
+/// A design that sorts keys of any dtype and then drops repeats in one pass. For the inverse, all threads
+/// look keys up by binary search.
 macro_rules! sorted {
     ($name:literal, $cpu:ident, |$keys:ident| $sort:expr) => {
         Design::function($name, $cpu, |plan: &Plan, buffers: Buffers<'_>| match plan.keys.dtype {
@@ -51,8 +52,9 @@ impl Designs for Unique {
 /// Sorts in the output buffer and drops repeats in place, so that only the sort itself
 /// allocates memory.
 fn run<K: Element + Ord>(buffers: Buffers<'_>, sort: impl Fn(&mut [K])) -> Result<()> {
+    let keys = slice::<K>(buffers.keys)?;
     let unique = slice_mut::<K>(buffers.unique)?;
-    unique.copy_from_slice(slice(buffers.keys)?);
+    unique.copy_from_slice(keys);
     sort(unique);
     let mut count = 0;
     match buffers.counts.map(slice_mut::<u64>).transpose()? {
@@ -78,6 +80,19 @@ fn run<K: Element + Ord>(buffers: Buffers<'_>, sort: impl Fn(&mut [K])) -> Resul
         }
     }
     slice_mut::<u64>(buffers.count)?[0] = count as u64;
+    let distinct = &unique[..count];
+    let place = |key: &K| distinct.partition_point(|other| other < key);
+    match buffers.inverse {
+        None => {}
+        Some(inverse) if inverse.dtype() == DType::I32 => {
+            let places = slice_mut::<i32>(inverse)?.par_iter_mut().zip(keys);
+            places.for_each(|(to, key)| *to = place(key) as i32);
+        }
+        Some(inverse) => {
+            let places = slice_mut::<i64>(inverse)?.par_iter_mut().zip(keys);
+            places.for_each(|(to, key)| *to = place(key) as i64);
+        }
+    }
     Ok(())
 }
 
@@ -119,8 +134,8 @@ struct Prepared {
 }
 
 fn prepare(cuda: &Cuda, plan: &Plan) -> Result<Box<dyn Kernel<Unique>>> {
-    if plan.keys.dtype != DType::U64 || plan.has_counts {
-        return Err(uncovered(cuda, "other than u64 keys without occurrences"));
+    if plan.keys.dtype != DType::U64 || plan.has_counts || plan.inverse.is_some() {
+        return Err(uncovered(cuda, "other than u64 keys without occurrences and inverse"));
     }
     let n = plan.keys.len;
     if u32::try_from(n).is_err() {

@@ -1,4 +1,4 @@
-/* The header alone, and what its structs are. */
+/* The header compiles on its own, and its structs have the layout that the library reads. */
 #include <spec.h>
 
 #ifdef __cplusplus

@@ -1,4 +1,4 @@
-/* Calls that are wrong: each gets a status and a sentence, none a crash. */
+/* Wrong calls. Each must return a status and leave a sentence; none may crash. */
 #include <spec.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -8,7 +8,7 @@
 
 static int failures = 0;
 
-/* A call that must come to this status, with these words in its sentence. */
+/* Checks that a call returns the expected status and that its sentence has the expected words. */
 #define EXPECT(call, wanted, part)                                                          \
     do {                                                                                    \
         const int status_ = (int)(call);                                                    \
@@ -134,7 +134,7 @@ static void creating(spec_handle *cpu) {
         failures++;
     }
 
-    /* A struct of a later version: fine as long as what is new there is zero. */
+    /* A struct of a later version is accepted as long as its new fields are zero. */
     struct {
         spec_topk_router_params params;
         size_t later;
@@ -146,7 +146,7 @@ static void creating(spec_handle *cpu) {
     EXPECT(spec_topk_router_create(cpu, &longer.params, &described, &router), SPEC_STATUS_BAD_PARAM,
            "older than the header");
 
-    /* And of an earlier one: the rest is as usual. */
+    /* A struct of an earlier version is accepted; the missing parameters have their defaults. */
     params = usual;
     params.size = offsetof(spec_topk_router_params, shared_weight);
     params.physical_experts = 3;
@@ -193,12 +193,12 @@ static void calling(spec_handle *cpu) {
     EXPECT(CALL(buffers.flags = &flags, router, 0, NULL), SPEC_STATUS_BAD_PARAM, "`flags` is given");
     EXPECT(CALL((void)0, router, 0, (void *)x), SPEC_STATUS_DEVICE_TYPE_NOT_SUPPORTED, "stream");
 
-    /* No tokens: no memory either. */
+    /* A call without tokens needs no memory. */
     FINE(spec_topk_router_create(cpu, &params, &none, &empty));
     FINE(CALL((buffers.x = NULL, buffers.weights = NULL, buffers.indices = NULL), empty, 0, NULL));
     FINE(spec_destroy(empty));
 
-    /* A workspace that is wanted. */
+    /* An operator that needs a workspace, unlike the router. */
     static uint64_t keys[KEYS], distinct[KEYS], count[1];
     spec_unique_params nothing = {0};
     nothing.size = sizeof nothing;

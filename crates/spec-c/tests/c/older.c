@@ -1,6 +1,6 @@
-/* A program that was compiled with an older header: its structs have fewer fields, and those
- * that they have lie where that header had them. They are typed here and not taken from spec.h,
- * so that a field that is moved there is found by the results of this program. */
+/* A program that was compiled with an older header, whose structs have fewer fields, at the places
+ * of that header. The structs are defined here and not taken from spec.h, so that this program's
+ * results become wrong if a field moves in spec.h. */
 #include <spec.h>
 #include <stdio.h>
 #include <string.h>
@@ -73,7 +73,7 @@ int main(void) {
     }
     params.scoring = SPEC_SCORING_SOFTMAX;
     params.topk = 2;
-    /* What lies behind the older struct is not the library's. */
+    /* The library must neither read nor write memory behind the older structs. */
     if (!fine(spec_topk_router_create(cpu, (const spec_topk_router_params *)&params,
                                       (const spec_topk_router_tensors *)&tensors, &router),
               "create") ||
@@ -82,7 +82,7 @@ int main(void) {
               "calculate")) {
         return 1;
     }
-    /* The defaults of what the older struct lacks: weights that sum up to 1. */
+    /* The options that the older struct lacks have their defaults: the weights sum up to 1. */
     if (indices[0][0] != 1 || indices[0][1] != 3 || indices[1][0] != 0 || indices[1][1] != 1 ||
         weights[0][0] + weights[0][1] < 0.999f || weights[0][0] + weights[0][1] > 1.001f) {
         fprintf(stderr, "experts %d %d, weights %f %f\n", (int)indices[0][0], (int)indices[0][1],

@@ -1,4 +1,4 @@
-/* Threads that share a handle and a descriptor, each with buffers of its own. */
+/* Threads that share a handle and a descriptor, each with its own buffers. */
 #define _POSIX_C_SOURCE 200809L
 #include <pthread.h>
 #include <spec.h>
@@ -51,8 +51,8 @@ static int right(const spec_descriptor *distinct, int32_t first) {
     return fine;
 }
 
-/* Calls of the shared descriptor, of one's own, and errors in between, which belong to
- * this thread alone. */
+/* Calls the shared descriptor and a descriptor of this thread, and makes wrong calls in between,
+ * whose errors only this thread must see. */
 static void *work(void *number) {
     const int32_t first = 1000 * (int32_t)(intptr_t)number;
     char wanted[64], words[512];

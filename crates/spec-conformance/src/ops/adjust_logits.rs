@@ -5,13 +5,13 @@ use crate::tensor::{Data, Tensor};
 use spec_core::ops::adjust_logits::AdjustLogits;
 use spec_core::{DType, Result};
 
-/// What a random case is made of.
+/// The sizes of a random case.
 struct Sizes {
     rows: usize,
     vocab: usize,
     requests: usize,
-    most: usize,
-    /// Tokens are drawn from `-1 .. letters`, which may be more than the vocabulary has.
+    max_len: usize,
+    /// Tokens are drawn from `0 .. letters`, as far as the vocabulary has them.
     letters: usize,
     /// One in this many values is bad.
     wild: usize,
@@ -30,7 +30,7 @@ impl Sizes {
         let mut offsets: Vec<i32> = (0..=parts).map(|_| rng.between(0, len) as i32).collect();
         offsets.sort_unstable();
         if rng.chance(2) {
-            // The first and the last element are somebody's.
+            // The first and the last element belong to a part.
             (offsets[0], offsets[parts]) = (0, len as i32);
         }
         for offset in &mut offsets {
@@ -54,7 +54,7 @@ impl Sizes {
 
     fn small(&self, rng: &mut Rng, high: usize) -> Tensor {
         let one = |rng: &mut Rng| match rng.chance(self.wild) {
-            true => rng.pick(&[-1, i32::MAX, i32::MIN, self.most as i32 + 1]),
+            true => rng.pick(&[-1, i32::MAX, i32::MIN, self.max_len as i32 + 1]),
             false => rng.size(high) as i32,
         };
         Tensor::vector((0..self.requests).map(|_| one(rng)).collect::<Vec<i32>>())
@@ -64,7 +64,8 @@ impl Sizes {
         (0..count).map(|_| self.token(rng) as i32).collect()
     }
 
-    /// A chain or a tree of rows a request, sometimes with what is none.
+    /// The parents of the rows, which form chains and trees, sometimes with invalid parents or a
+    /// cycle.
     fn parents(&self, rng: &mut Rng) -> Vec<i32> {
         let chains = rng.pick(&[2, 6, 1_000_000]);
         let one = |rng: &mut Rng, row: usize| match row {
@@ -104,33 +105,33 @@ impl Subject for AdjustLogits {
             rows,
             vocab,
             requests: if mapped { rng.between(1, 7) } else { rows },
-            most: if long { rng.between(1, 20_000) } else { rng.size(200) },
+            max_len: if long { rng.between(1, 20_000) } else { rng.size(200) },
             letters: rng.pick(&[1, 2, 4, 30, vocab]),
             wild: rng.pick(&[5, 30, 1_000_000]),
         };
-        let Sizes { requests, most, wild, .. } = sizes;
+        let Sizes { requests, max_len, wild, .. } = sizes;
         let float = rng.float_dtype();
         let scale = rng.pick(&[0.1, 3.0, 20.0]);
         let logits = (0..rows * vocab).map(|_| match rng.chance(40) {
-            // No subnormal numbers: a GPU may take them for 0.
+            // No subnormal numbers: a GPU may treat them as 0.
             true => rng.pick(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 0.0, -0.0]),
             false => rng.normal() * scale,
         });
         let logits = Rng::floats(float, logits.collect());
         let token = rng.pick(&[DType::I64, DType::I32]);
-        let tokens: Vec<i64> = (0..requests * most).map(|_| sizes.token(rng)).collect();
+        let tokens: Vec<i64> = (0..requests * max_len).map(|_| sizes.token(rng)).collect();
         let length = |rng: &mut Rng| match rng.chance(wild) {
-            true => rng.pick(&[-1, i64::MIN, i64::from(i32::MAX), most as i64 + 1]),
-            false => rng.between(0, most) as i64,
+            true => rng.pick(&[-1, i64::MIN, i64::from(i32::MAX), max_len as i64 + 1]),
+            false => rng.between(0, max_len) as i64,
         };
         let lengths = (0..requests).map(|_| length(rng)).collect();
         let lengths = Rng::integers(rng.int_dtype(), lengths);
-        // Longer than the text now and then.
+        // Some prompts are longer than their text.
         let prompts = (0..requests).map(|_| length(rng) / rng.pick(&[1, 4])).collect();
         let prompts = Rng::integers(rng.int_dtype(), prompts);
         let mut case = Case::new(AdjustLogits::new().bad_words_in_prompt(rng.chance(2)))
             .in_place("logits", Tensor::matrix(logits, rows, vocab))
-            .input("tokens", Tensor::matrix(Rng::integers(token, tokens), requests, most))
+            .input("tokens", Tensor::matrix(Rng::integers(token, tokens), requests, max_len))
             .input("prompt_lengths", Tensor::vector(prompts))
             .input("lengths", Tensor::vector(lengths));
         if mapped {
@@ -173,7 +174,7 @@ impl Subject for AdjustLogits {
             let count = rng.size(5);
             let stops = sizes.tokens(rng, requests * count);
             let stops = Tensor::matrix(stops, requests, count);
-            case = case.input("min_tokens", sizes.small(rng, most)).input("stop_tokens", stops);
+            case = case.input("min_tokens", sizes.small(rng, max_len)).input("stop_tokens", stops);
         }
         if rng.chance(2) {
             let (words, count) = (rng.size(30), rng.size(90));
@@ -189,8 +190,8 @@ impl Subject for AdjustLogits {
         case.in_place("flags", Tensor::vector(rng.flags()))
     }
 
-    /// Some of the rows in another order, some of them twice. Where rows have parents: all of
-    /// them, with their parents renumbered.
+    /// Some of the rows in another order, some of them twice. Where rows have parents, all rows in
+    /// another order, with their parents renumbered.
     fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
         let rows = case.get("logits").map_or(0, Tensor::rows);
         let picked: Vec<usize> = match case.get("parents") {

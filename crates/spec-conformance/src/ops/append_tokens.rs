@@ -19,19 +19,19 @@ impl Subject for AppendTokens {
         let batch = rng.size(if rng.rare(40) { 1100 } else { 12 });
         let max_len = rng.size(40);
         let n = if rng.rare(30) { rng.size(200) } else { rng.size(9) };
-        // Bad data in some of the calls alone.
+        // Only some of the calls have bad data.
         let wild = rng.pick(&[6, 1_000_000]);
         let below = rng.pick(&[3, 20, 1 << 31]);
         let token = |rng: &mut Rng| match rng.chance(4 * wild) {
             false => rng.below(below) as i64,
             true => rng.pick(&[-1, -7, i64::from(i32::MIN)]),
         };
-        let size = |rng: &mut Rng, most: usize| match rng.chance(wild) {
-            false => rng.below(most + 1) as i64,
-            true => rng.pick(&[-1, i64::from(i32::MIN), i64::from(i32::MAX), most as i64 + 1]),
+        let size = |rng: &mut Rng, max: usize| match rng.chance(wild) {
+            false => rng.below(max + 1) as i64,
+            true => rng.pick(&[-1, i64::from(i32::MIN), i64::from(i32::MAX), max as i64 + 1]),
         };
-        let sizes = |rng: &mut Rng, most: usize, column: bool| {
-            let values = (0..batch).map(|_| size(rng, most)).collect();
+        let sizes = |rng: &mut Rng, max: usize, column: bool| {
+            let values = (0..batch).map(|_| size(rng, max)).collect();
             per_request(Rng::integers(rng.int_dtype(), values), column)
         };
         let tokens = |rng: &mut Rng, dtype: DType, cols: usize| {

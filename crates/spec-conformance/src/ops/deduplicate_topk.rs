@@ -14,7 +14,8 @@ impl Subject for DeduplicateTopk {
 
     fn random(rng: &mut Rng) -> Case<Self> {
         let mtp_step = rng.pick(&[1, 1, 2, 3, 4, 7]);
-        // Engines' own shape, and many requests, at the price of fifty small cases each.
+        // The shape that engines use (k of 2048) and many requests are rare, because such a case
+        // takes as long as fifty small cases.
         let batch = rng.size(if rng.rare(80) { 24 } else { 6 });
         let k = match rng.rare(40) {
             true if rng.chance(2) => 2048,
@@ -30,7 +31,7 @@ impl Subject for DeduplicateTopk {
                 0 => rng.below(40) as i32 - 8,
                 1 => rng.below(1 << 17) as i32,
                 2 => rng.next() as i32,
-                // Descending, all distinct.
+                // Descending values, all distinct.
                 3 => i32::MAX - i as i32,
                 4 => rng.pick(&[0, 1, -1, i32::MAX, i32::MAX - 1, i32::MIN]),
                 // A narrow range far from 0.

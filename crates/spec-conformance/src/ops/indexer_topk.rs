@@ -13,13 +13,13 @@ impl Subject for IndexerTopk {
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
-        // Long rows now and then: more than a team's memory holds at once.
+        // Rare rows are longer than the memory of a thread block or workgroup holds at once.
         let (rows, cols) = match () {
             () if rng.rare(100) => (rng.between(1, 2), rng.between(20_000, 90_000)),
             () if rng.rare(30) => (rng.size(9), rng.between(1000, 9000)),
             () => (rng.size(12), rng.size(600)),
         };
-        // As wide outputs are as long as rows are.
+        // A large k is rare, because it makes outputs as wide as long rows.
         let k = if rng.rare(12) || rows <= 1 && rng.chance(3) {
             rng.pick(&[1, 2, 16, 64, 100, 512, 2048, MAX_K])
         } else {
@@ -31,13 +31,13 @@ impl Subject for IndexerTopk {
         let block_size = rng.pick(&[1, 2, 7, 16, 64, 256]);
         let mut case =
             Case::new(IndexerTopk::new(k).block_size(block_size)).input("scores", scores);
-        // Lengths and starts of either width, some of them beyond the row.
-        let mut some = |case: Case<Self>, name, most: usize| {
+        // Lengths and starts of 32 or 64 bits, some of them beyond the row.
+        let mut some = |case: Case<Self>, name, max: usize| {
             let bad = rng.chance(4);
             let vector = (0..rows).map(|_| match (bad, rng.below(6)) {
                 (true, 0) => rng.pick(&[-1, i64::from(i32::MIN), i64::from(i32::MAX)]),
                 (true, 1) => (cols + 1 + rng.below(5)) as i64,
-                _ => rng.between(0, most) as i64,
+                _ => rng.between(0, max) as i64,
             });
             let vector = vector.collect();
             case.input(name, Tensor::vector(Rng::integers(rng.int_dtype(), vector)))
@@ -75,13 +75,13 @@ impl Subject for IndexerTopk {
     }
 }
 
-/// With a paged cache, of which some blocks are missing now and then, and a table for each row or
-/// for requests that rows name.
+/// The case with a paged cache. There is a table for each row, or for each request that rows name.
+/// Sometimes blocks are missing or invalid.
 fn paged(case: Case<IndexerTopk>, rng: &mut Rng, rows: usize, cols: usize) -> Case<IndexerTopk> {
     let mapped = rng.chance(2);
     let tables = if mapped { rng.size(5) } else { rows };
     let size = case.operator.block_size;
-    // Blocks for all positions, for some of them, or more.
+    // Blocks for all positions of a row, for some of them, or more than needed.
     let needed = cols.div_ceil(size);
     let blocks = rng.pick(&[needed, needed, needed + 3, needed / 2]);
     let is_bad = rng.chance(3);
@@ -110,14 +110,14 @@ fn scores(rng: &mut Rng, rows: usize, cols: usize) -> Vec<f32> {
     let level = rng.normal();
     let mut values: Vec<f32> = (0..rows * cols)
         .map(|i| match style {
-            // A plateau of zeros, as a ReLU leaves it; of both signs.
+            // Many zeros, as a ReLU gives them; zeros of both signs.
             0 => (rng.normal() - 1.5).max(0.0),
             1 => rng.pick(&[0.0, -0.0, 1.0]),
-            // All equal; a few values; only the last bits differ.
+            // All equal; a few distinct values; values that differ only in their last bits.
             2 => level,
             3 => rng.below(5) as f32 - 2.0,
             4 => f32::from_bits(0x3F80_0000 + rng.below(300) as u32),
-            // Ascending, descending.
+            // Ascending; descending.
             5 => i as f32,
             6 => -(i as f32),
             _ => rng.normal(),

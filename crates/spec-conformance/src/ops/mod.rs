@@ -1,5 +1,5 @@
-//! What is particular to an operator: its arguments, its golden vectors, and
-//! how to make a random case of it.
+//! The implementation of [`Subject`](crate::Subject) for each operator: its plain loop, its golden
+//! vectors, and its random cases.
 
 mod adjust_logits;
 mod append_tokens;

@@ -39,6 +39,16 @@ impl Subject for MoeAlign {
             case = case.input("expert_map", Tensor::vector(map));
         }
         let locals = align.local_experts;
+        let layout = [
+            ("sorted_tokens", capacity),
+            ("block_limits", capacity / block_size),
+            ("num_blocks", 1),
+        ];
+        for (name, len) in layout {
+            if rng.chance(2) {
+                case = case.output(name, DType::I32, &[len]);
+            }
+        }
         case.output("sorted_ids", rng.pick(&[DType::I32, DType::U32]), &[capacity])
             .output("block_experts", DType::I32, &[capacity / block_size])
             .output("counts", DType::I32, &[locals])
@@ -63,13 +73,15 @@ impl Subject for MoeAlign {
                     data.splice(0, &tensor.data, 0..tensor.data.len());
                     Tensor { data, shape: vec![more, k] }
                 }
-                "sorted_ids" => Tensor::to_fill(dtype, &[capacity]),
-                "block_experts" => Tensor::to_fill(dtype, &[capacity / case.operator.block_size]),
+                "sorted_ids" | "sorted_tokens" => Tensor::to_fill(dtype, &[capacity]),
+                "block_experts" | "block_limits" => {
+                    Tensor::to_fill(dtype, &[capacity / case.operator.block_size])
+                }
                 "inverse" => Tensor::to_fill(dtype, &[picks]),
                 _ => tensor.clone(),
             }
         });
-        let same = ["counts", "offsets", "num_padded"].map(|name| (name, Rows::All));
+        let same = ["counts", "offsets", "num_padded", "num_blocks"].map(|name| (name, Rows::All));
         let old = ("inverse", Rows::Of((0..tokens * k).collect()));
         Recomposed { case: recomposed, rows: same.into_iter().chain([old]).collect() }
     }

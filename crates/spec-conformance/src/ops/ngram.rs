@@ -1,4 +1,4 @@
-//! What cases of `ngram_match` and `hybrid_mtp_ngram` have in common.
+//! The common parts of random cases of `ngram_match` and `hybrid_mtp_ngram`.
 
 use crate::Rng;
 use crate::case::{Argument, Case, Recomposed, Rows, Subject};

@@ -14,8 +14,8 @@ impl Subject for PromptLookup {
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
-        let (batch, most) = match rng.rare(60) {
-            // Long enough for several threads, blocks and workgroups a request.
+        let (batch, max_len) = match rng.rare(60) {
+            // A text so long that several threads, blocks or workgroups share it.
             true if rng.rare(120) => (rng.between(1, 2), rng.between(60_000, 90_000)),
             true if rng.chance(2) => (rng.between(1000, 1300), rng.size(24)),
             true => (rng.between(1, 3), rng.size(9000)),
@@ -30,19 +30,19 @@ impl Subject for PromptLookup {
             .max_draft(max_draft)
             .occurrence(rng.choice());
         let token = rng.token_dtype();
-        let tokens = (0..batch).flat_map(|_| text(rng, most)).collect();
+        let tokens = (0..batch).flat_map(|_| text(rng, max_len)).collect();
         let wild = rng.pick(&[12, 1_000_000]);
         let lengths: Vec<i64> = (0..batch)
             .map(|_| match rng.chance(wild) {
-                false => rng.between(most / 2, most) as i64,
-                true => rng.pick(&[0, -1, i64::MIN, i64::MAX, 1 << 31, most as i64 + 1, 1]),
+                false => rng.between(max_len / 2, max_len) as i64,
+                true => rng.pick(&[0, -1, i64::MIN, i64::MAX, 1 << 31, max_len as i64 + 1, 1]),
             })
             .collect();
         let lengths = Rng::integers(rng.int_dtype(), lengths);
         let column = rng.chance(3);
         let counts: &[usize] = if column { &[batch, 1] } else { &[batch] };
         Case::new(operator)
-            .input("tokens", Tensor::matrix(Rng::integers(token, tokens), batch, most))
+            .input("tokens", Tensor::matrix(Rng::integers(token, tokens), batch, max_len))
             .input("lengths", per_request(lengths, column))
             .output("drafts", token, &[batch, max_draft])
             .output("counts", DType::I32, counts)
@@ -63,13 +63,14 @@ impl Subject for PromptLookup {
     }
 }
 
-/// A text in which patterns recur: letters at random, few or many, with high halves
-/// that differ; or a period that repeats, with a letter changed here and there.
+/// A text in which patterns recur. It is either random letters of a small or large alphabet, some
+/// of which may differ only in their high 32 bits; or a period that repeats, with some letters
+/// changed.
 fn text(rng: &mut Rng, length: usize) -> Vec<i64> {
     let letters = rng.pick(&[1, 2, 3, 5, 40, 5000]);
     let high = rng.chance(4);
     let letter = |rng: &mut Rng| match rng.below(letters) as i64 {
-        // Equal in their low halves; -1 is among them.
+        // Letters that are equal in their low halves; -1 is among them.
         i if high => ((i % 7) - 3) << 32 | (i / 7),
         i => i - 1,
     };

@@ -5,7 +5,7 @@ use crate::tensor::Tensor;
 use spec_core::ops::sample_logits::SampleLogits;
 use spec_core::{DType, Result, exact};
 
-/// What a row has of its own, outputs first.
+/// The arguments that have a row for each row of logits, outputs first.
 const PER_ROW: [&str; 11] = [
     "tokens",
     "probs",
@@ -48,7 +48,7 @@ impl Subject for SampleLogits {
         let mapped = rng.chance(3);
         let requests = if mapped { rng.between(usize::from(wild > 8), 9) } else { rows };
         let positions = (0..rows).map(|_| position(rng)).collect();
-        // A logit, and the weight that it has at temperature 1: a `min_p` of just that.
+        // A logit, and its weight at temperature 1, which some cases use as `min_p`.
         let near = -rng.unit() - 1e-3;
         let weight = exact::exp(near);
         let mut case = Case::new(SampleLogits::new().min_p_first(rng.chance(2)))
@@ -101,7 +101,7 @@ impl Subject for SampleLogits {
             }
             case = case.input("mask", Tensor::matrix(mask, rows, words));
         }
-        // Mostly one token a row, in either shape.
+        // Most cases draw one token for each row, in either shape.
         let draws = match rng.below(6) {
             0 => rng.between(1, 64),
             1 => rng.between(1, 4),
@@ -112,7 +112,7 @@ impl Subject for SampleLogits {
         if rng.chance(2) {
             case = case.output("probs", DType::F32, &[rows, vocab]);
         }
-        // Each alone, some of them and none.
+        // The outputs are given alone, several together, or not at all.
         let often = rng.pick(&[2, 2, 4, 1_000_000]);
         let of_tokens =
             [("logprobs", DType::F32), ("processed_logprobs", DType::F32), ("ranks", DType::I32)];
@@ -121,8 +121,8 @@ impl Subject for SampleLogits {
                 case = case.output(name, dtype, &shape);
             }
         }
-        let most = if rng.chance(4) { 256 } else { 24 };
-        let top = rng.between(1, most);
+        let max_top = if rng.chance(4) { 256 } else { 24 };
+        let top = rng.between(1, max_top);
         for (name, dtype) in [("top_tokens", DType::I32), ("top_logprobs", DType::F32)] {
             if rng.chance(2 * often) {
                 case = case.output(name, dtype, &[rows, top]);
@@ -136,7 +136,7 @@ impl Subject for SampleLogits {
         let rows = case.get("logits").map_or(0, Tensor::rows);
         let wanted = if rows == 0 { 0 } else { rng.between(0, rows + 2) };
         let picked: Vec<usize> = (0..wanted).map(|_| rng.below(rows)).collect();
-        // Where row r is request r, requests come along.
+        // Where row r belongs to request r, the arguments of requests are picked too.
         let mapped = case.get("requests").is_some();
         let moved = |name: &str| name != "flags" && (PER_ROW.contains(&name) || !mapped);
         let case = case.map(
@@ -163,15 +163,15 @@ fn logits(rng: &mut Rng, rows: usize, vocab: usize, wild: usize, near: f32) -> V
         let peak = rng.below(vocab);
         let start = all.len();
         all.extend((0..vocab).map(|v| match style {
-            // All alike, or with few distinct values: ties at every cut.
+            // All equal, or few distinct values: ties at every cut.
             0 => 1.5,
             1 => rng.below(4) as f32,
-            // Nearly alike: keys that share their first digits.
+            // Nearly equal: keys that share their first digits.
             2 => 7.0 + rng.below(9) as f32 * 5e-7,
-            // One token has it all.
+            // One token has all the weight.
             3 if v == peak => 60.0,
             4 => rng.normal() * 1e36,
-            // A few ulps apart below the largest: `exp` descends where some of them ascend.
+            // Logits a few ulps apart, where `exp` sometimes falls as they rise.
             5 if rng.chance(8) => 0.0,
             5 => f32::from_bits(near.to_bits() + rng.below(12) as u32),
             _ => rng.normal() * scale,
@@ -224,7 +224,7 @@ fn top_k(rng: &mut Rng, vocab: usize) -> i32 {
     }
 }
 
-/// A share of probability, seldom one that is none.
+/// A share of probability; one in `wild` is not between 0 and 1, or is tiny.
 fn share(rng: &mut Rng, wild: usize) -> f32 {
     if rng.chance(wild) {
         return rng.pick(&[f32::NAN, -1.0, 0.0, -0.0, 1.0, 2.0, f32::INFINITY, 1e-30, 1e-40]);
@@ -237,7 +237,7 @@ fn share(rng: &mut Rng, wild: usize) -> f32 {
     }
 }
 
-/// A request of a row, seldom none.
+/// The request of a row; one in `wild` does not exist.
 fn request(rng: &mut Rng, requests: usize, wild: usize) -> i64 {
     if requests == 0 || rng.chance(wild) {
         let far = [-1, i64::from(i32::MIN), i64::from(i32::MAX)];

@@ -14,11 +14,11 @@ impl Subject for SuffixLookup {
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
-        let (most, longest) = (rng.rare(60), rng.rare(30));
-        let batch = rng.size(if most { 200 } else { 6 });
-        let max_len = rng.size(if longest { 3000 } else { 90 });
-        let many = rng.chance(6);
-        let n = rng.size(if many { 64 } else { 12 });
+        let (many_requests, long_texts) = (rng.rare(60), rng.rare(30));
+        let batch = rng.size(if many_requests { 200 } else { 6 });
+        let max_len = rng.size(if long_texts { 3000 } else { 90 });
+        let many_drafts = rng.chance(6);
+        let n = rng.size(if many_drafts { 64 } else { 12 });
         let max_match = rng.pick(&[1, 2, 3, 8, 16, 64]);
         let operator = SuffixLookup::new()
             .min_match(rng.between(1, max_match.min(3)))
@@ -31,9 +31,9 @@ impl Subject for SuffixLookup {
         let words = Words::new(rng);
         let texts = (0..batch).flat_map(|_| words.text(rng, max_len)).collect();
         let wild = rng.pick(&[8, 1_000_000]);
-        let length = |rng: &mut Rng, most: usize| match rng.chance(wild) {
-            false => rng.between(most / 2, most) as i64,
-            true => rng.pick(&[0, -1, i64::MIN, i64::MAX, 1 << 31, most as i64 + 1, 1]),
+        let length = |rng: &mut Rng, max: usize| match rng.chance(wild) {
+            false => rng.between(max / 2, max) as i64,
+            true => rng.pick(&[0, -1, i64::MIN, i64::MAX, 1 << 31, max as i64 + 1, 1]),
         };
         let lengths = (0..batch).map(|_| length(rng, max_len)).collect();
         let lengths = Rng::integers(rng.int_dtype(), lengths);
@@ -42,7 +42,7 @@ impl Subject for SuffixLookup {
             .input("tokens", Tensor::matrix(Rng::integers(dtype, texts), batch, max_len))
             .input("lengths", per_request(lengths, column));
         if rng.chance(2) {
-            // Long enough for several threads, blocks and workgroups, now and then.
+            // Some corpora are so long that several threads, blocks or workgroups share them.
             let m = rng.size(if rng.rare(60) { 40_000 } else { 200 });
             case = case.input("corpus", Tensor::vector(Rng::integers(dtype, words.text(rng, m))));
             if rng.chance(2) {
@@ -94,10 +94,11 @@ impl Subject for SuffixLookup {
     }
 }
 
-/// What all texts of a case are made of, so that their suffixes occur in each other.
+/// The phrases from which all texts of a case are made, so that suffixes of a text occur in other
+/// texts.
 struct Words {
     phrases: Vec<Vec<i64>>,
-    /// One token in this many is another, 0 for none.
+    /// One token in this many is replaced by a random one; 0 for none.
     errors: usize,
     letters: usize,
     high: bool,
@@ -131,7 +132,7 @@ impl Words {
     }
 }
 
-/// A token; -1 is among them, and with `high` tokens that are equal in their low halves.
+/// A random token; -1 for some. With `high`, some tokens are equal in their low 32 bits.
 fn letter(rng: &mut Rng, letters: usize, high: bool) -> i64 {
     match rng.below(letters + 1) as i64 {
         i if high => ((i % 7) - 2) << 32 | (i / 7),

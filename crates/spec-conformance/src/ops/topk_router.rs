@@ -13,7 +13,7 @@ impl Subject for TopkRouter {
         plain::topk_router::run(plan, buffers)
     }
 
-    /// `load` is added to, and the vectors have what comes of zeros.
+    /// The call adds to `load`; the golden vectors have the sums for a `load` of zeros.
     fn complete(case: &mut Case<Self>) {
         for argument in case.arguments.iter_mut().filter(|argument| argument.name == "load") {
             argument.role = Role::InPlace;
@@ -72,9 +72,8 @@ impl Subject for TopkRouter {
             .in_place("flags", Tensor::vector(flags))
     }
 
-    /// Some of the tokens, in another order, some of them twice. Padding stays behind
-    /// them; with replicas, whose choice follows the row's number, each token keeps
-    /// its row.
+    /// Some of the tokens, in another order, some of them twice. Padding follows. With replicas,
+    /// which are chosen by the row's number, each token keeps its row.
     fn recomposed(case: &Case<Self>, rng: &mut Rng) -> Recomposed<Self> {
         let tokens = case.get("x").map_or(0, Tensor::rows);
         let wanted = case.get("num_tokens").map(|tensor| match &tensor.data {
@@ -106,7 +105,7 @@ impl Subject for TopkRouter {
     }
 }
 
-/// Experts that are given, some of them twice, now and then none or outside what there is.
+/// Experts for `chosen`, some of them twice, sometimes with -1 or experts that do not exist.
 fn given(rng: &mut Rng, count: usize, experts: usize) -> Vec<i32> {
     let (some_absent, some_bad) = (rng.chance(3), rng.chance(4));
     let mut given: Vec<i32> = (0..count).map(|_| rng.below(experts) as i32).collect();
@@ -124,30 +123,30 @@ fn given(rng: &mut Rng, count: usize, experts: usize) -> Vec<i32> {
     given
 }
 
-/// Places of experts, now and then outside what there is, and counts likewise.
+/// The case with places of experts and their counts, sometimes out of range.
 fn with_replicas(
     case: Case<TopkRouter>,
     rng: &mut Rng,
     experts: usize,
     physical: usize,
 ) -> Case<TopkRouter> {
-    let most = rng.between(1, 4);
-    let odd = rng.chance(3);
-    let mut places = vec![0_i32; experts * most];
+    let max_replicas = rng.between(1, 4);
+    let has_bad = rng.chance(3);
+    let mut places = vec![0_i32; experts * max_replicas];
     let mut counts = vec![0_i32; experts];
     for place in &mut places {
         *place = rng.below(physical) as i32;
-        if odd && rng.chance(8) {
+        if has_bad && rng.chance(8) {
             *place = rng.pick(&[-1, physical as i32, i32::MIN, i32::MAX]);
         }
     }
     for count in &mut counts {
-        *count = rng.between(1, most) as i32;
-        if odd && rng.chance(8) {
-            *count = rng.pick(&[0, -1, most as i32 + 1, i32::MIN, i32::MAX]);
+        *count = rng.between(1, max_replicas) as i32;
+        if has_bad && rng.chance(8) {
+            *count = rng.pick(&[0, -1, max_replicas as i32 + 1, i32::MIN, i32::MAX]);
         }
     }
-    case.input("replicas", Tensor::matrix(places, experts, most))
+    case.input("replicas", Tensor::matrix(places, experts, max_replicas))
         .input("replica_counts", Tensor::vector(counts))
 }
 
@@ -177,10 +176,10 @@ fn parameters(rng: &mut Rng, experts: usize) -> TopkRouter {
 /// Rows of logits in one of several styles.
 fn logits(rng: &mut Rng, rows: usize, cols: usize) -> Vec<f32> {
     let mut values: Vec<f32> = match rng.below(6) {
-        // Ties everywhere.
+        // Few distinct values: many ties.
         0 => (0..rows * cols).map(|_| rng.below(4) as f32 - 1.5).collect(),
         1 => vec![rng.normal(); rows * cols],
-        // Saturated scores.
+        // Logits whose scores saturate.
         2 => (0..rows * cols).map(|_| rng.normal() * 60.0).collect(),
         _ => (0..rows * cols).map(|_| rng.normal() * 2.0).collect(),
     };

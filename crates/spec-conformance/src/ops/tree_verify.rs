@@ -13,7 +13,7 @@ impl Subject for TreeVerify {
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
-        // As many as several threads share, now and then.
+        // Rare batches are so large that several threads share them.
         let batch = rng.size(if rng.rare(50) { 200 } else { 12 });
         let nodes = rng.pick(&[1, 2, 3, 8, 33, 64, 64, 100, 700]);
         let nodes = if nodes > 100 && !rng.rare(30) { 17 } else { nodes };
@@ -54,7 +54,7 @@ impl Subject for TreeVerify {
     }
 }
 
-/// Trees of one batch, row by row.
+/// The trees of a batch, row by row.
 struct Trees {
     draft: Vec<i64>,
     target: Vec<i64>,
@@ -63,7 +63,7 @@ struct Trees {
 }
 
 impl Trees {
-    /// Trees of several forms whose target follows drafts more often than not.
+    /// Trees of several forms, whose target tokens mostly equal a draft.
     fn new(rng: &mut Rng, batch: usize, nodes: usize) -> Self {
         let mut trees = Trees {
             draft: Vec::new(),
@@ -72,7 +72,7 @@ impl Trees {
             next_sibling: Vec::new(),
         };
         for _ in 0..batch {
-            // Few tokens, so that siblings are equal; or all that there are.
+            // A small vocabulary, in which siblings are often equal, or a large one.
             let tokens = rng.pick(&[2, 5, 1 << 17, 1 << 31]);
             let parents: Vec<i32> = match rng.below(3) {
                 0 => (0..nodes as i32).map(|node| node - 1).collect(),
@@ -98,7 +98,7 @@ impl Trees {
         trees
     }
 
-    /// Bad data here and there: tokens that are none, pointers to anywhere.
+    /// Adds bad data: negative tokens, and pointers to any node or to none.
     fn spoil(&mut self, rng: &mut Rng, nodes: usize) {
         let all = self.draft.len();
         for _ in 0..rng.below(all + 1) / 4 {

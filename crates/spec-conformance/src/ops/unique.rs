@@ -12,13 +12,12 @@ impl Subject for Unique {
         plain::unique::run(plan, buffers)
     }
 
-    /// The file's outputs have as many elements as there are distinct keys:
-    /// the buffers hold one for each key. How many it is goes without saying
-    /// there.
+    /// The file's `unique` and `counts` have as many elements as there are distinct
+    /// keys: the buffers hold one for each key. The file does not have `count`.
     fn complete(case: &mut Case<Self>) {
         let keys = case.get("keys").map_or(0, Tensor::rows);
         for Argument { name, tensor, .. } in &mut case.arguments {
-            if *name != "keys" {
+            if *name == "unique" || *name == "counts" {
                 *tensor = Tensor::to_fill(tensor.data.dtype(), &[keys]);
             }
         }
@@ -59,7 +58,12 @@ impl Subject for Unique {
             .input("keys", Tensor::vector(Rng::integers(dtype, keys)))
             .output("unique", dtype, &[n])
             .output("count", DType::U64, &[1]);
-        if rng.chance(2) { case } else { case.output("counts", DType::U64, &[n]) }
+        let case = if rng.chance(2) { case } else { case.output("counts", DType::U64, &[n]) };
+        match rng.below(4) {
+            0 => case.output("inverse", DType::I64, &[n]),
+            1 => case.output("inverse", DType::I32, &[n]),
+            _ => case,
+        }
     }
 
     /// The keys in another order.
@@ -71,7 +75,8 @@ impl Subject for Unique {
                 if *name == "keys" { tensor.pick(&order) } else { tensor.clone() }
             },
         );
-        Recomposed { case, rows: vec![("unique", Rows::All), ("counts", Rows::All)] }
+        let rows = vec![("unique", Rows::All), ("counts", Rows::All), ("inverse", Rows::Of(order))];
+        Recomposed { case, rows }
     }
 
     /// What lies behind `count` elements is unspecified.

@@ -1,5 +1,5 @@
-//! `adjust_logits` as its definition has it: the text of each row as a list, then every token
-//! of the vocabulary through all rules.
+//! `adjust_logits` by its definition: makes the text of each row as a list, then applies all steps
+//! to every token of the vocabulary.
 
 use half::{bf16, f16};
 use spec_core::exact::sampling;
@@ -18,7 +18,7 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
     }
 }
 
-/// The arguments but for the logits, as packed integers of 64 bits and floats.
+/// All arguments except for the logits, as packed 64-bit integers and floats.
 struct Given<'p> {
     plan: &'p Plan,
     tokens: Vec<i64>,
@@ -83,7 +83,7 @@ fn run_on<T: Element>(
     raise(b.flags, flags)
 }
 
-/// What one rule does to a logit.
+/// The change that one step makes to a logit.
 enum Touch {
     Add(f32),
     Divide(f32),
@@ -105,7 +105,7 @@ impl Touch {
     }
 }
 
-/// A token's touches, in order, for each token of the vocabulary.
+/// The changes of each token of the vocabulary, in order.
 struct Touches<'f> {
     of_tokens: Vec<Vec<Touch>>,
     flags: &'f mut u32,
@@ -120,13 +120,12 @@ impl Touches<'_> {
     }
 }
 
-/// The part of a list that two offsets bound; what they say is bad where it does not lie in
-/// the list.
+/// The part of a list between two offsets; `None` where the offsets descend or leave the list.
 fn part<'l, T>(list: &'l [T], offsets: &[i64], at: usize) -> Option<&'l [T]> {
     list.get(usize::try_from(offsets[at]).ok()?..usize::try_from(offsets[at + 1]).ok()?)
 }
 
-/// How often each distinct token of a text stands in it, in the order of the tokens.
+/// The number of occurrences of each distinct token of a text, in the order of the tokens.
 fn counts(text: &[i64]) -> std::collections::BTreeMap<i64, usize> {
     let mut counts = std::collections::BTreeMap::new();
     text.iter().for_each(|&token| *counts.entry(token).or_default() += 1);
@@ -176,31 +175,31 @@ impl Given<'_> {
         to.of_tokens
     }
 
-    /// The text of a row, with its drafts, and how much of it is the prompt.
+    /// The text of a row, with its drafts, and the length of the prompt.
     fn text(&self, row: usize, request: usize, flags: &mut u32) -> (Vec<i64>, usize) {
-        let mut cut = |given: i64, most: usize| {
-            let kept = given.clamp(0, most as i64);
+        let mut cut = |given: i64, max: usize| {
+            let kept = given.clamp(0, max as i64);
             *flags |= if kept == given { 0 } else { BAD_LENGTHS };
             kept as usize
         };
-        let most = self.plan.tokens.cols;
-        let length = cut(self.lengths[request], most);
+        let max_len = self.plan.tokens.cols;
+        let length = cut(self.lengths[request], max_len);
         let prompt = cut(self.prompt_lengths[request], length);
-        let mut text = self.tokens[request * most..][..length].to_vec();
+        let mut text = self.tokens[request * max_len..][..length].to_vec();
         let Some((draft_tokens, parents)) = &self.drafts else { return (text, prompt) };
-        let (mut way, mut at) = (Vec::new(), row);
+        let (mut path, mut at) = (Vec::new(), row);
         while parents[at] != -1 {
-            way.push(draft_tokens[at]);
+            path.push(draft_tokens[at]);
             let parent = usize::try_from(parents[at]).ok().filter(|&parent| parent < parents.len());
             match parent {
-                Some(parent) if way.len() <= parents.len() => at = parent,
+                Some(parent) if path.len() <= parents.len() => at = parent,
                 _ => {
                     *flags |= BAD_LENGTHS;
                     return (text, prompt);
                 }
             }
         }
-        text.extend(way.iter().rev());
+        text.extend(path.iter().rev());
         (text, prompt)
     }
 
@@ -215,7 +214,8 @@ impl Given<'_> {
         }
     }
 
-    /// A request's penalty, unless it is none or no number that a penalty can be.
+    /// A request's penalty; `None` if it has the bits of `none`, the value for no penalty, or is
+    /// not finite or not valid.
     fn penalty(
         &self,
         penalties: &Option<Vec<f32>>,
@@ -229,7 +229,7 @@ impl Given<'_> {
             *to.flags |= BAD_LENGTHS;
             return None;
         }
-        // By bits: -0 is subtracted, since that makes 0 of a logit of -0.
+        // The comparison is by bits, because -0 must be subtracted: it changes a logit of -0 to +0.
         (penalty.to_bits() != none.to_bits()).then_some(penalty)
     }
 

@@ -45,8 +45,8 @@ fn append<T: Element, L: Element>(
     let mut last_tokens = buffers.last_tokens.map(slice_mut::<T>).transpose()?;
     let appended = slice_mut::<i32>(buffers.appended)?;
     let mut flags = 0;
-    let mut cut = |value: i64, most: usize| {
-        let within = value.clamp(0, most as i64);
+    let mut cut = |value: i64, max: usize| {
+        let within = value.clamp(0, max as i64);
         flags |= if within == value { 0 } else { BAD_LENGTHS };
         within
     };
@@ -59,11 +59,11 @@ fn append<T: Element, L: Element>(
         if state == RUNNING {
             let n = plan.new_tokens.cols;
             let count = cut(new_counts[request], n) as usize;
-            let most = max_lengths.as_ref().map_or(i64::MAX, |most| most[request]);
-            let most = most.min(text.len() as i64);
+            let max = max_lengths.as_ref().map_or(i64::MAX, |lengths| lengths[request]);
+            let max = max.min(text.len() as i64);
             let mut stopped = false;
             for &new in &new_tokens[request * n..][..count] {
-                if stopped || length >= most {
+                if stopped || length >= max {
                     break;
                 }
                 let Some(new) = i32::try_from(new).ok().filter(|&new| new >= 0) else {
@@ -77,7 +77,7 @@ fn append<T: Element, L: Element>(
                 });
             }
             if let Some(finished) = &mut finished {
-                finished[request] = match (stopped, length >= most) {
+                finished[request] = match (stopped, length >= max) {
                     (true, _) => STOPPED,
                     (false, true) => AT_LENGTH,
                     (false, false) => RUNNING,

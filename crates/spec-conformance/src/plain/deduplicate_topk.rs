@@ -21,7 +21,7 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
     Ok(())
 }
 
-/// Distinct values ascending, then -1, and how many, for one request.
+/// The distinct values of one request, ascending, then -1; and the number of distinct values.
 fn deduplicate_topk(values: &[i32]) -> (Vec<i32>, i32) {
     let mut distinct: Vec<i32> = values.iter().copied().filter(|&v| v >= 0).collect();
     distinct.sort_unstable();

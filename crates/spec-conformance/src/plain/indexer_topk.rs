@@ -21,8 +21,8 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
     let (mut indices, mut values, mut slots, mut bits) = (vec![], vec![], vec![], 0);
     for row in 0..plan.scores.rows {
         let mut whole = true;
-        let mut cut = |value: i64, most: usize| {
-            let fits = value.clamp(0, most as i64);
+        let mut cut = |value: i64, max: usize| {
+            let fits = value.clamp(0, max as i64);
             whole &= fits == value;
             fits as usize
         };

@@ -1,6 +1,6 @@
-//! Every operator as a plain sequential loop, written from the contract for
-//! reading, not for speed: what every backend is compared with, and what the
-//! benches call the plain loop.
+//! Every operator as a plain sequential loop, written from the contract to be
+//! read, not to be fast. Every backend is compared with these loops; the
+//! benches time them as "plain loop".
 //!
 //! Only the arithmetic that the contract fixes bit by bit
 //! ([`spec_core::exact`], [`spec_core::philox`]) is shared with the backends.
@@ -43,7 +43,8 @@ impl Default for Plain {
     }
 }
 
-// SAFETY: work is done when a call returns, so there is no order to keep.
+// SAFETY: the device is always the CPU, and all memory belongs to the host's queue. Work is done
+// when a call returns, so all handles share one order: the order of the calls.
 unsafe impl Backend for Plain {
     fn info(&self) -> &DeviceInfo {
         &self.0
@@ -54,7 +55,7 @@ unsafe impl Backend for Plain {
     }
 
     fn allocate_bytes(&self, bytes: usize) -> Result<Box<dyn Memory>> {
-        // Whole words, so that every type is aligned.
+        // Memory is made of u64 words, so every type is aligned.
         Ok(Box::new(Words { words: vec![0; bytes.div_ceil(8)], size: bytes }))
     }
 
@@ -105,7 +106,7 @@ impl Memory for Words {
     }
 }
 
-// SAFETY: the loops index slices.
+// SAFETY: the loops are safe code on the slices of the buffers, and use no workspace.
 unsafe impl<O: Subject> Supports<O> for Plain {
     unsafe fn prepare(&self, plan: &O::Plan) -> Result<Box<dyn Kernel<O>>> {
         Ok(Box::new(Loop::<O>(plan.clone())))
@@ -114,7 +115,7 @@ unsafe impl<O: Subject> Supports<O> for Plain {
 
 struct Loop<O: Subject>(O::Plan);
 
-// SAFETY: as above.
+// SAFETY: the loops are safe code on the slices of the buffers, and `workspace_size` is constant.
 unsafe impl<O: Subject> Kernel<O> for Loop<O> {
     fn workspace_size(&self) -> usize {
         0
@@ -131,7 +132,7 @@ unsafe impl<O: Subject> Kernel<O> for Loop<O> {
     }
 }
 
-/// The first of the largest values among those allowed.
+/// The index of the largest allowed value, the lowest index among equals.
 fn largest(values: &[f32], allowed: impl Fn(usize) -> bool) -> usize {
     let mut best = None;
     for i in (0..values.len()).filter(|&i| allowed(i)) {

@@ -26,21 +26,27 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
         }
     }
 
-    let (mut sorted, mut blocks) = (Vec::new(), Vec::new());
+    let (mut sorted, mut blocks, mut limits) = (Vec::new(), Vec::new(), Vec::new());
     let (mut offsets, mut inverse) = (vec![0], vec![NONE; picks]);
     for (expert, list) in lists.iter().enumerate() {
         for &pick in list {
             inverse[pick] = sorted.len() as i32;
             sorted.push(pick as i64);
         }
-        let end = sorted.len().next_multiple_of(plan.params.block_size);
+        let filled = sorted.len();
+        let end = filled.next_multiple_of(plan.params.block_size);
         sorted.resize(end, picks as i64);
         blocks.resize(end / plan.params.block_size, expert as i32);
+        while limits.len() < blocks.len() {
+            let block_end = (limits.len() + 1) * plan.params.block_size;
+            limits.push(block_end.min(filled) as i32);
+        }
         offsets.push(end as i32);
     }
-    let padded = sorted.len() as i32;
+    let (padded, used) = (sorted.len() as i32, blocks.len() as i32);
     sorted.resize(plan.capacity, picks as i64);
     blocks.resize(plan.blocks(), NONE);
+    limits.resize(plan.blocks(), 0);
 
     let dtype = buffers.sorted_ids.dtype();
     let row = Matrix { dtype, rows: 1, cols: plan.capacity, row_stride: 0 };
@@ -52,6 +58,18 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
     slice_mut::<i32>(buffers.num_padded)?[0] = padded;
     if let Some(view) = buffers.inverse {
         slice_mut::<i32>(view)?.copy_from_slice(&inverse);
+    }
+    if let Some(view) = buffers.sorted_tokens {
+        let k = plan.topk_ids.cols as i64;
+        let token = |pick: i64| if pick < picks as i64 { (pick / k) as i32 } else { NONE };
+        let tokens: Vec<_> = sorted.iter().map(|&pick| token(pick)).collect();
+        slice_mut::<i32>(view)?.copy_from_slice(&tokens);
+    }
+    if let Some(view) = buffers.block_limits {
+        slice_mut::<i32>(view)?.copy_from_slice(&limits);
+    }
+    if let Some(view) = buffers.num_blocks {
+        slice_mut::<i32>(view)?[0] = used;
     }
     raise(buffers.flags, flags)
 }

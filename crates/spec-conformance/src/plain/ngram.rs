@@ -11,7 +11,7 @@ use spec_core::{DType, Element, Operator, Result, View, ViewMut};
 
 use crate::host::{ints, packed, raise, slice, slice_mut, tokens, unpack};
 
-/// The arguments of either operator; what it has not is absent.
+/// The arguments of either operator. Arguments that only the other one has are `None`.
 #[allow(missing_docs, reason = "named as in the operators")]
 #[derive(Debug)]
 pub struct Arguments<'a> {
@@ -32,7 +32,7 @@ pub struct Arguments<'a> {
 /// The plain loop on host memory.
 ///
 /// # Errors
-/// Those of views that are no host memory.
+/// Status 1 for views that are not host memory.
 pub fn run(rows: &Rows, sizes: Sizes, arguments: Arguments<'_>) -> Result<()> {
     match rows.draft_tokens.dtype {
         DType::I32 => run_on(rows, sizes, arguments, i64::from, |token| token as i32),
@@ -83,42 +83,42 @@ fn run_on<T: Element>(
     raise(arguments.flags, flags)
 }
 
-/// An operator whose arguments are these.
+/// An operator whose arguments are [`Arguments`].
 pub trait Drafts: Operator {
     /// The token rows.
     fn rows(plan: &Self::Plan) -> &Rows;
-    /// The sizes that are parameters.
+    /// The parameters that limit patterns and drafts.
     fn sizes(plan: &Self::Plan) -> Sizes;
-    /// The arguments, under the names that both share.
+    /// The arguments, under the names that both operators share.
     fn arguments(buffers: Self::Buffers<'_>) -> Arguments<'_>;
 }
 
-/// What both operators read and change, packed, one entry or row a request.
+/// The data that both operators read and change, packed, with one element or row for each request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Requests<'a> {
-    /// Tokens of a row of `input_ids`.
+    /// The number of tokens in a row of `input_ids`.
     pub input_cols: usize,
     /// Prompts `[batch, input_cols]`.
     pub input_ids: Cow<'a, [i64]>,
-    /// Tokens in each prompt.
+    /// The number of tokens in each prompt.
     pub input_ids_len: Vec<i64>,
-    /// Tokens of a row of `generated`.
+    /// The number of tokens in a row of `generated`.
     pub generated_cols: usize,
     /// `token_ids_all` or `pre_ids` `[batch, generated_cols]`.
     pub generated: Cow<'a, [i64]>,
     /// Where generated tokens start. Zeros for `hybrid_mtp_ngram`.
     pub prompt_lens: Vec<i64>,
-    /// Generated tokens.
+    /// The index of the last generated token, counted from `prompt_lens`.
     pub step_idx: Vec<i64>,
-    /// The most tokens to generate.
+    /// The largest number of tokens to generate.
     pub max_dec_len: Vec<i64>,
-    /// Tokens of a row of `draft_tokens`.
+    /// The number of tokens in a row of `draft_tokens`.
     pub draft_cols: usize,
-    /// Drafts `[batch, draft_cols]`, in place.
+    /// Draft tokens `[batch, draft_cols]`, changed in place.
     pub draft_tokens: Vec<i64>,
-    /// The most drafts. Unused by `hybrid_mtp_ngram`.
+    /// The largest number of drafts. Unused by `hybrid_mtp_ngram`.
     pub draft_token_num: Vec<i32>,
-    /// `seq_lens_this_time`, in place.
+    /// `seq_lens_this_time`, changed in place.
     pub this_time: Vec<i32>,
     /// `seq_lens_encoder`. Unused by `hybrid_mtp_ngram`.
     pub encoder: Vec<i32>,
@@ -126,14 +126,15 @@ pub struct Requests<'a> {
     pub decoder: Vec<i32>,
 }
 
-/// The sizes that are parameters.
+/// The parameters that limit patterns and drafts.
 #[derive(Clone, Copy, Debug)]
 pub struct Sizes {
     /// The longest pattern.
     pub max_ngram: usize,
-    /// The shortest.
+    /// The shortest pattern.
     pub min_ngram: usize,
-    /// `None` for `ngram_match`.
+    /// The largest number of drafts of a request, those of the head included; `None` for
+    /// `ngram_match`.
     pub max_draft_tokens: Option<usize>,
     /// The token budget.
     pub threshold: i64,
@@ -145,7 +146,7 @@ struct Cut<'a> {
     step: usize,
 }
 
-/// Runs the loop, changes `draft_tokens` and `this_time`, returns flags.
+/// Runs the loop, which changes `draft_tokens` and `this_time`. Returns flags.
 pub fn draft(r: &mut Requests<'_>, sizes: Sizes) -> u32 {
     let mut flags = 0;
     let hybrid = sizes.max_draft_tokens.is_some();
@@ -155,14 +156,14 @@ pub fn draft(r: &mut Requests<'_>, sizes: Sizes) -> u32 {
     let mut used = 0i64;
     for b in 0..r.this_time.len() {
         let (limit, slot) = match sizes.max_draft_tokens {
-            Some(most) => {
+            Some(max) => {
                 let have = r.this_time[b];
                 flags |= if have < 0 { BAD_LENGTHS } else { 0 };
                 used += i64::from(have.max(0));
                 if have <= 0 {
                     continue;
                 }
-                (most as i64 - i64::from(have) + 1, have as usize)
+                (max as i64 - i64::from(have) + 1, have as usize)
             }
             None if r.encoder[b] > 0 => {
                 flags |= if r.this_time[b] < 0 { BAD_LENGTHS } else { 0 };

@@ -1,5 +1,5 @@
-//! `prompt_lookup` as its definition has it: for every pattern length from the longest
-//! down, every window.
+//! `prompt_lookup` by its definition: compares every window, for every pattern length from the
+//! longest down.
 
 use spec_core::flags::BAD_LENGTHS;
 use spec_core::ops::PromptLookup;

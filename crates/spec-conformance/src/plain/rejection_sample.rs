@@ -43,15 +43,15 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
     raise(buffers.flags, verified.flags)
 }
 
-/// What `rejection_sample` reads, packed.
+/// The inputs of `rejection_sample`, packed.
 struct Verification<'a> {
     /// The parameters.
     params: &'a RejectionSample,
-    /// Tokens of the vocabulary.
+    /// The size of the vocabulary.
     vocab: usize,
     /// Target probabilities `[tokens, vocab]`.
     target: &'a [f32],
-    /// Draft probabilities, as `target`.
+    /// Draft probabilities `[tokens, vocab]`, where given.
     draft: Option<&'a [f32]>,
     /// Draft tokens `[tokens]`.
     ids: &'a [i64],
@@ -59,30 +59,30 @@ struct Verification<'a> {
     bonus: &'a [i64],
     /// Where each request's tokens start `[batch + 1]`.
     offsets: &'a [i64],
-    /// Acceptance draws `[tokens]`; absent: drawn from seeds and positions.
+    /// Random numbers for acceptance `[tokens]`; absent: drawn from seeds and positions.
     uniform: Option<&'a [f32]>,
-    /// Of each request's random numbers `[batch]`, where any are drawn.
+    /// The seed of each request `[batch]`; empty where no random number is drawn.
     seeds: &'a [u64],
-    /// Of each request's first draft in its text, as `seeds`.
+    /// The position of each request's first draft `[batch]`; empty as `seeds`.
     positions: &'a [i64],
-    /// Which requests follow the target `[batch]`.
+    /// Whether each request follows the target's argmax `[batch]`.
     greedy: &'a [bool],
 }
 
-/// What `rejection_sample` writes.
+/// The outputs of `rejection_sample`.
 #[derive(Debug, Default, PartialEq)]
 struct Verified {
     /// Emitted tokens `[batch, max_spec_len + 1]`, then -1.
     output: Vec<i64>,
-    /// How many.
+    /// The number of emitted tokens.
     emitted: Vec<i32>,
-    /// Draft tokens accepted.
+    /// The number of accepted draft tokens.
     accepted: Vec<i32>,
-    /// 1 where a recovered token was emitted.
+    /// 1 where a recovered token was emitted, else 0.
     recovered: Vec<i32>,
-    /// 1 where the bonus token was emitted.
+    /// 1 where the bonus token was emitted, else 0.
     bonus: Vec<i32>,
-    /// What was met.
+    /// The flags that were raised.
     flags: u32,
 }
 
@@ -101,7 +101,7 @@ fn rejection_sample(v: &Verification<'_>) -> Verified {
     out
 }
 
-/// The tokens of one request, and whether the last is a recovered one.
+/// The emitted tokens of one request, and whether the last of them is a recovered token.
 fn verify_request(v: &Verification<'_>, request: usize, flags: &mut u32) -> (Vec<i64>, bool) {
     let (start, mut end) = (v.offsets[request], v.offsets[request + 1]);
     let mut row = Vec::new();
@@ -143,7 +143,7 @@ fn verify_request(v: &Verification<'_>, request: usize, flags: &mut u32) -> (Vec
     (row, false)
 }
 
-/// The random number of a request's draft.
+/// The random numbers for a request's draft.
 fn draw(v: &Verification<'_>, request: usize, draft: usize, purpose: Purpose) -> Draw {
     Draw::at(v.seeds[request], v.positions[request].wrapping_add(draft as i64), purpose)
 }
@@ -179,23 +179,23 @@ fn recover(
 ) -> usize {
     let target = &v.target[token * v.vocab..][..v.vocab];
     let drafted = v.draft.map(|rows| &rows[token * v.vocab..][..v.vocab]);
-    let mut odd = false;
+    let mut has_non_finite = false;
     let mut residual = |i: usize| {
         let r = match drafted {
             Some(drafted) => target[i] - drafted[i],
             None if i as i64 == v.ids[token] => 0.0,
             None => target[i],
         };
-        odd |= !r.is_finite();
+        has_non_finite |= !r.is_finite();
         if r.is_finite() && r > 0.0 { r } else { 0.0 }
     };
     let found = match v.params.recovery {
         Recovery::Argmax => {
-            let (mut best, mut most) = (None, 0.0);
+            let (mut best, mut largest_residual) = (None, 0.0);
             for i in 0..v.vocab {
                 let r = residual(i);
-                if r > most {
-                    (best, most) = (Some(i), r);
+                if r > largest_residual {
+                    (best, largest_residual) = (Some(i), r);
                 }
             }
             best
@@ -211,13 +211,13 @@ fn recover(
         }
         other => unknown(other),
     };
-    if odd {
+    if has_non_finite {
         *flags |= flags::NON_FINITE;
     }
     found.unwrap_or_else(|| argmax_finite(target, flags))
 }
 
-/// The first of the largest finite values; 0 if there is none.
+/// The index of the largest finite value, the lowest index among equals; 0 if no value is finite.
 fn argmax_finite(values: &[f32], flags: &mut u32) -> usize {
     if values.iter().any(|v| !v.is_finite()) {
         *flags |= flags::NON_FINITE;

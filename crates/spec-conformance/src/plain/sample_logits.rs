@@ -45,7 +45,8 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
         unpack(slice_mut(view)?, matrix, &probs);
     }
     let row_of = |row: usize| &logits[row * vocab..][..vocab];
-    // One value for each token that a row may have, of those it has and of those it lacks.
+    // One value for each of the `draws` tokens of a row: `of` for a token that the row has,
+    // `lacking` for a -1.
     let of_tokens = |of: &dyn Fn(usize, usize) -> f32, lacking: f32| -> Vec<f32> {
         let rows = sampled.iter().enumerate();
         rows.flat_map(|(row, sampled)| {
@@ -63,7 +64,7 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
         unpack(slice_mut(view)?, matrix, &of_tokens(&of, f32::NEG_INFINITY));
     }
     if let (Some(view), Some(matrix)) = (buffers.ranks, &plan.ranks) {
-        // Vocabularies are small enough for a float.
+        // An f32 holds every rank exactly, since a vocabulary is below 2^24.
         let of = |row: usize, token: usize| rank(row_of(row), token) as f32;
         let ranks: Vec<i64> = of_tokens(&of, 0.0).into_iter().map(|rank| rank as i64).collect();
         put_tokens(view, matrix, &ranks)?;
@@ -91,7 +92,7 @@ pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
     raise(buffers.flags, met)
 }
 
-/// What a request asks for.
+/// The sampling parameters of a request.
 struct Options {
     temperature: f32,
     seed: u64,
@@ -102,16 +103,17 @@ struct Options {
 }
 
 struct Sampled {
-    /// In the order in which they finish; as many as there are.
+    /// The tokens, in the order in which they finish, without padding.
     tokens: Vec<usize>,
-    /// What they were drawn from.
+    /// The distribution that the tokens were drawn from.
     probs: Vec<f32>,
-    /// ln of each token's share of it; `None` where nothing was drawn.
+    /// The natural logarithm of each vocabulary entry's share of that distribution; `None` where
+    /// no token was drawn.
     shares: Option<Vec<f64>>,
 }
 
 impl Sampled {
-    /// Tokens that were not drawn, the first of which is certain.
+    /// Tokens that were not drawn: the first has probability 1.
     fn certain(tokens: Vec<usize>, vocab: usize) -> Self {
         let mut probs = vec![0.0; vocab];
         probs[tokens[0]] = 1.0;
@@ -127,7 +129,7 @@ impl Sampled {
     }
 }
 
-/// NaN counts as negative infinity.
+/// The logit, or negative infinity for NaN.
 fn number(logit: f32) -> f32 {
     if logit.is_nan() { f32::NEG_INFINITY } else { logit }
 }
@@ -167,7 +169,7 @@ fn sample(
     let w: Vec<f32> = x.iter().map(|&x| sampling::weight(x, m, inverse)).collect();
     let q: Vec<u64> = w.iter().map(|&w| exact::fixed_probability(w)).collect();
     let mut kept: Vec<usize> = (0..vocab).collect();
-    // Stable: the lower index stays first among equals.
+    // The sort is stable, so the lower index stays first among equals.
     kept.sort_by_key(|&v| std::cmp::Reverse(exact::sort_key(x[v])));
     if options.min_p.is_nan() || options.top_p.is_nan() {
         *met |= flags::BAD_LENGTHS;
@@ -218,7 +220,7 @@ fn sample(
 /// The first `count` tokens in the order of their logits, the lower index first among equals.
 fn likeliest(logits: &[f32], count: usize) -> Vec<usize> {
     let mut tokens: Vec<usize> = (0..logits.len()).collect();
-    // Stable: the lower index stays first among equals.
+    // The sort is stable, so the lower index stays first among equals.
     tokens.sort_by_key(|&v| std::cmp::Reverse(exact::sort_key(logits[v])));
     tokens.truncate(count);
     tokens
@@ -230,11 +232,11 @@ fn rank(logits: &[f32], token: usize) -> usize {
     logits.iter().filter(|&&x| exact::sort_key(x) >= own).count()
 }
 
-/// ln softmax of the logits as given, in f64.
+/// The natural logarithm of the softmax of the logits as given, computed in f64.
 fn logprob(logits: &[f32], token: usize) -> f32 {
     let x = |v: usize| f64::from(number(logits[v]));
     let m = (0..logits.len()).map(x).fold(f64::NEG_INFINITY, f64::max);
-    // 0 at the largest, infinite or not.
+    // At the largest logit this is 0, also if that logit is infinite.
     let below = |v: usize| if x(v) == m { 0.0 } else { x(v) - m };
     if x(token) == f64::NEG_INFINITY {
         return f32::NEG_INFINITY;

@@ -1,5 +1,5 @@
-//! `suffix_lookup` as its definition has it: every window of every text, then one draft after the
-//! other.
+//! `suffix_lookup` by its definition: compares every window of every text, then adds one draft
+//! after the other.
 
 use std::cmp::Reverse;
 
@@ -14,14 +14,14 @@ use crate::host::{ints, put_tokens, raise, slice_mut, tokens, unpack};
 pub(crate) fn run(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
     let texts = tokens(buffers.tokens, &plan.tokens)?;
     let mut flags = 0;
-    let mut cut = |given: i64, most: usize| {
-        let within = given.clamp(0, most as i64);
+    let mut cut = |given: i64, max: usize| {
+        let within = given.clamp(0, max as i64);
         flags |= if within == given { 0 } else { BAD_LENGTHS };
         within as usize
     };
     let corpus = buffers.corpus.map(ints).transpose()?.unwrap_or_default();
     let corpus = match buffers.corpus_length.map(ints).transpose()? {
-        // Without requests nobody asks how much of it there is.
+        // Without requests, `corpus_length` is not read and sets no flag.
         Some(length) if plan.tokens.rows > 0 => &corpus[..cut(length[0], corpus.len())],
         _ => &corpus[..],
     };
@@ -77,7 +77,7 @@ fn put<T: spec_core::Element>(
     Ok(())
 }
 
-/// What follows a window: its text from place `e` on.
+/// The text behind a window, from index `e` on.
 type Window<'t> = &'t [i64];
 
 /// The windows that count, the most recent first, and the length of their match.
@@ -107,10 +107,10 @@ fn find<'t>(params: &SuffixLookup, text: &'t [i64], corpus: &'t [i64]) -> Found<
 /// A draft.
 struct Node {
     token: i64,
-    /// The draft before it, counted from 1; 0 for the text's last token.
+    /// The draft's parent, counted from 1; 0 for the text's last token.
     parent: usize,
     depth: usize,
-    /// Its windows, by their place among all.
+    /// The numbers of the draft's windows.
     windows: Vec<usize>,
 }
 
@@ -134,7 +134,7 @@ fn grow(params: &SuffixLookup, windows: &[Window<'_>], length: usize, n: usize) 
     tree
 }
 
-/// The children that a node at this depth offers.
+/// The children that a node at depth `depth` offers.
 fn children(
     params: &SuffixLookup,
     windows: &[Window<'_>],

@@ -1,4 +1,4 @@
-//! `topk_router`: scores, then the largest choice again and again.
+//! `topk_router`: computes scores, then takes the largest choice `topk` times.
 
 use spec_core::ops::topk_router::{
     Buffers, GroupScore, Masked, Plan, REPLICA_HASH, Scoring, Select, TopkRouter,
@@ -84,7 +84,7 @@ fn bias(view: Option<View<'_>>, experts: usize) -> Result<Option<Vec<f32>>> {
     Ok(Some(floats(view, &matrix)?.into_owned()))
 }
 
-/// Where experts are.
+/// The places of experts on devices.
 struct Places<'a> {
     places: &'a [i32],
     matrix: Matrix,
@@ -94,8 +94,8 @@ struct Places<'a> {
 
 impl Places<'_> {
     fn of(&self, token: usize, expert: usize, raised: &mut u32) -> Option<usize> {
-        let most = self.matrix.cols as i32;
-        let count = self.counts[expert].clamp(1, most);
+        let max = self.matrix.cols as i32;
+        let count = self.counts[expert].clamp(1, max);
         if count != self.counts[expert] {
             *raised |= flags::BAD_LENGTHS;
         }
@@ -109,7 +109,7 @@ impl Places<'_> {
     }
 }
 
-/// The experts that a token is given; `None` is no pick.
+/// The experts that `chosen` gives to a token; `None` for no pick.
 fn take(given: &[i64], row: &[f32], raised: &mut u32) -> Vec<Option<usize>> {
     if row.iter().any(|x| !x.is_finite()) {
         *raised |= flags::NON_FINITE;
@@ -124,7 +124,7 @@ fn take(given: &[i64], row: &[f32], raised: &mut u32) -> Vec<Option<usize>> {
     given.iter().map(|&given| expert(given)).collect()
 }
 
-/// The experts that are selected for a token.
+/// The experts that a token's logits pick.
 fn choose(
     params: &TopkRouter,
     row: &[f32],

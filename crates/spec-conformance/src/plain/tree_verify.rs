@@ -6,7 +6,7 @@ use spec_core::ops::tree_verify::{Buffers, Plan};
 
 use crate::host::{put_tokens, raise, slice_mut, tokens};
 
-/// A token or node that there is none of.
+/// The value for no token and no node.
 const NONE: i64 = -1;
 
 /// Walks the trees one by one.
@@ -45,7 +45,7 @@ struct Tree<'a> {
 }
 
 impl Tree<'_> {
-    /// Tokens with the nodes after which they were chosen, and flags.
+    /// The emitted tokens, each with the node after which it was chosen; and flags.
     fn walk(&self, max_depth: usize) -> (Vec<(i64, i64)>, u32) {
         let (mut walked, mut node, mut looked) = (Vec::new(), 0, 0);
         loop {

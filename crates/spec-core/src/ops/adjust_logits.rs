@@ -1,11 +1,12 @@
-//! What servers do to logits before they sample: bias, penalties, and tokens that a request
-//! may not have next.
+//! Adjusts logits before sampling, as LLM servers do: bias, penalties, and tokens that a request
+//! may not generate next.
 //!
-//! Each row of `logits` decides one token. Its text is the first `lengths` tokens of its request,
-//! the prompt first. Where rows are drafts, the draft tokens on the way down to the row follow,
-//! its own last: `parents` names the row before each, and -1 for the row that decides after the
-//! text itself, whose own token is the text's last already. A penalty therefore counts every
-//! draft above a row, and a row of a tree gets what it would get without drafts.
+//! Each row of `logits` decides one token. The text of a row is the first `lengths` tokens of its
+//! request, the prompt first. Where rows are drafts, the draft tokens on the path down to the row
+//! follow, the row's own token last: `parents` names the row before each row, and -1 marks the row
+//! that decides after the text itself. The own token of such a row is already the last token of the
+//! text. A penalty therefore counts every draft on the path to a row, and a row of a tree gets the
+//! same logits as it would get without drafts.
 //!
 //! ```text
 //! tokens   The quick brown fox      lengths 4, prompt_lengths 2
@@ -16,39 +17,49 @@
 //! text of row 3: The quick brown fox naps           3 generated
 //! ```
 //!
-//! In this order, each of them only where its arguments are there, for every distinct token:
+//! The steps run in this order, each only where its arguments are given. A step adjusts a distinct
+//! token once, however often the token occurs:
 //!
-//! 1. Bias: `x + value`, in the order of the request's list, where a token may stand repeatedly.
-//! 2. `repetition` r, tokens of the whole text: `x * inverse(r)` where `x > 0`, else `x * r`.
-//!    [`inverse`](crate::exact::sampling::inverse) is that of a temperature.
-//! 3. `frequency` f, tokens generated: `x - f * count`, two roundings.
-//! 4. `presence` p, tokens generated: `x - p`.
-//! 5. `min_tokens`: while fewer tokens were generated, the request's stop tokens are negative
-//!    infinity.
-//! 6. Bad words: the last token of each word whose other tokens end what was generated (the whole
-//!    text with [`bad_words_in_prompt`](AdjustLogits::bad_words_in_prompt)) is negative infinity.
-//! 7. `no_repeat_ngram` n, above 0: each token that would complete an n-gram that the text has
-//!    already is negative infinity.
+//! 1. Bias: `x + value`. A token that is in the request's list more than once gets each of its
+//!    values, in the order of the list.
+//! 2. `repetition` r, for tokens of the whole text: `x * inverse(r)` where `x > 0`, else `x * r`.
+//!    [`inverse`](crate::exact::sampling::inverse) is the function that temperatures use.
+//! 3. `frequency` f, for generated tokens: `x - f * count`, two roundings. `count` is how often the
+//!    token was generated.
+//! 4. `presence` p, for generated tokens: `x - p`.
+//! 5. `min_tokens`: while the request has generated fewer tokens, the logits of its stop tokens
+//!    become negative infinity.
+//! 6. Bad words: the logit of the last token of a word becomes negative infinity where the
+//!    generated text ends with the other tokens of the word (with
+//!    [`bad_words_in_prompt`](AdjustLogits::bad_words_in_prompt), where the whole text does).
+//! 7. `no_repeat_ngram` n, above 0: the logit of each token that would complete an n-gram that
+//!    the text already has becomes negative infinity.
 //!
-//! A logit that is touched is computed in f32 and rounded once; all others keep their bits. The
-//! work depends on the length of the texts, not on the size of the vocabulary.
+//! A logit that a step adjusts is computed in f32 and rounded once after the last step; all other
+//! logits keep their bits. The work depends on the length of the texts, not on the size of the
+//! vocabulary.
 //!
 //! # Bad data
-//! Flag 2: a token outside the vocabulary, in the part of the text to which a penalty applies, in
-//! the request's bias, in its stop tokens while `min_tokens` holds (-1 aside), as the last token
-//! of a word that matched, or as the one that completes an n-gram. It is skipped.
+//! Flag 2: a token outside the vocabulary. It is skipped. The flag is raised for such a token in
+//! the part of the text to which a penalty applies, in the request's bias, in its stop tokens while
+//! `min_tokens` holds (except -1), as the last token of a word that matched, or as the token that
+//! completes an n-gram.
 //!
-//! Flag 4: a request outside the arrays, whose row keeps its bits and has no other flag; a length
-//! that is negative or longer than what it is a length of, which is cut; a parent outside the rows
-//! or a cycle of parents, on the way to a row, which then has no drafts; `repetition` that is not
-//! above 0 or not finite, `frequency` or `presence` that is not finite: that penalty is off;
-//! offsets of a request's bias or words that descend or leave their arrays: the request has none;
-//! a word without tokens, or with such offsets: there is no such word.
+//! Flag 4:
+//! * a request outside the arrays: its row keeps its bits and raises no other flag;
+//! * a length that is negative, or longer than the text or row that it belongs to: it is cut;
+//! * a parent outside the rows, or a cycle of parents, on the path to a row: the row has no drafts;
+//! * `repetition` that is not above 0 or not finite, `frequency` or `presence` that is not finite:
+//!   this penalty is off;
+//! * offsets of a request's bias or words that descend or leave their arrays: the request has no
+//!   bias or no words;
+//! * a word without tokens, or whose offsets descend or leave their array: the word is ignored.
 //!
-//! A penalty of exactly 1 (`repetition`) or +0 (the others) is off too: its text is not looked at.
+//! A penalty of exactly 1 (`repetition`) or +0 (`frequency`, `presence`) is off too: the text is
+//! not read for it.
 //!
-//! Sources: vLLM's order and meaning; transformers' for repetition (Keskar et al., 2019) and
-//! n-grams.
+//! Sources: vLLM for the order and meaning of the steps; transformers for repetition (Keskar et
+//! al., 2019) and n-grams.
 //!
 //! # Example
 //! ```
@@ -102,8 +113,8 @@ use crate::declare::operator;
 use crate::{Argument, DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
 
 operator! {
-    /// Bias, penalties and tokens that may not come next, on logits in place, also where rows
-    /// are drafts.
+    /// Adjusts logits in place by bias, penalties and tokens that may not come next, also where
+    /// rows are drafts.
     ///
     /// ```
     /// use spec::ops::AdjustLogits;
@@ -127,61 +138,63 @@ operator! {
     arguments by name {
         /// Logits, adjusted in place.
         required logits: inout [F32, F16, BF16] "[rows, vocab]",
-        /// The text of each request, the prompt first. What lies behind `lengths` is not read.
+        /// The text of each request, the prompt first. Tokens behind `lengths` are not read.
         required tokens: in [I64, I32] "[requests, most]",
-        /// How many tokens of each text are its prompt.
+        /// How many tokens of each text are the prompt.
         required prompt_lengths: in [I32, I64] "[requests]",
         /// How many tokens each text has.
         required lengths: in [I32, I64] "[requests]",
         /// The request of each row; absent: row r is request r.
         optional requests: in [I32] "[rows]",
-        /// Where rows are drafts, the draft token of each; that of a row without a parent is
-        /// not looked at. Needs `parents`.
+        /// The draft token of each row, where rows are drafts. The entry of a row without a parent
+        /// is not read. Needs `parents`.
         optional draft_tokens: in [I64, I32] "[rows]",
         /// The row before each row, -1 for a row that decides after the text itself.
         optional parents: in [I32] "[rows]",
-        /// Where each request's bias starts in `bias_tokens` and ends. Needs both arguments
-        /// that follow.
+        /// Where the bias of each request starts and ends in `bias_tokens`. Needs `bias_tokens` and
+        /// `bias_values`.
         optional bias_offsets: in [I32] "[requests + 1]",
         /// Tokens with a bias.
         optional bias_tokens: in [I32] "[biases]",
-        /// What is added to their logits; may be infinite.
+        /// The value that is added to the logit of each of `bias_tokens`; may be infinite.
         optional bias_values: in [F32] "[biases]",
-        /// What each request's logits of tokens in its text are divided by, or multiplied with
-        /// where they are negative; 1 for none.
+        /// The repetition penalty of each request. Positive logits of tokens in its text are
+        /// divided by it, other logits of such tokens are multiplied with it; 1 for none.
         optional repetition: in [F32] "[requests]",
-        /// What is taken off a logit for each time that its token was generated; 0 for none.
+        /// The frequency penalty of each request, subtracted from a logit once for each time that
+        /// its token was generated; 0 for none.
         optional frequency: in [F32] "[requests]",
-        /// What is taken off the logit of a token that was generated; 0 for none.
+        /// The presence penalty of each request, subtracted once from the logit of each token that
+        /// was generated; 0 for none.
         optional presence: in [F32] "[requests]",
-        /// How many tokens each request generates before a stop token. Needs `stop_tokens`.
+        /// How many tokens each request must generate before a stop token. Needs `stop_tokens`.
         optional min_tokens: in [I32] "[requests]",
         /// Tokens that end each request; -1 for none.
         optional stop_tokens: in [I32] "[requests, stops]",
-        /// Where each request's bad words start among the words and end. Needs both arguments
-        /// that follow.
+        /// Where the bad words of each request start and end in the list of words. Needs
+        /// `word_offsets` and `word_tokens`.
         optional bad_offsets: in [I32] "[requests + 1]",
-        /// Where each word starts in `word_tokens` and ends.
+        /// Where each word starts and ends in `word_tokens`.
         optional word_offsets: in [I32] "[words + 1]",
-        /// The words, one behind the other.
+        /// The tokens of the words, one word behind the other.
         optional word_tokens: in [I32] "[word_tokens]",
         /// The length of n-grams that each request may not repeat; 0 or less for none.
         optional no_repeat_ngram: in [I32] "[requests]",
-        /// Bits of bad data, OR-ed into what is there.
+        /// Bits for bad data, OR-ed into the word's previous value.
         optional flags: inout [U32] "[1]",
     }
 }
 
 impl Default for AdjustLogits {
-    /// Bad words are looked for in what was generated, as vLLM has it.
+    /// Bad words are matched in the generated text only, as in vLLM.
     fn default() -> Self {
         AdjustLogits::new()
     }
 }
 
 impl AdjustLogits {
-    /// Packed descriptors for `rows` rows of logits of a type, and `requests` texts of up to
-    /// `most` tokens: i32 throughout, no optional argument.
+    /// Packed descriptors for `rows` rows of logits of the type `logits`, and `requests` texts of
+    /// up to `most` tokens. Tokens and lengths are i32, and no optional argument is given.
     pub fn tensors(
         &self,
         logits: DType,
@@ -200,22 +213,22 @@ impl AdjustLogits {
     }
 }
 
-/// What a call has of bad words.
+/// The bad words of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Words {
-    /// How many words there are.
+    /// The number of words.
     pub count: usize,
-    /// How many tokens they have in all.
+    /// The number of tokens of all words together.
     pub tokens: usize,
 }
 
-/// A validated call: what a backend makes ready.
+/// A validated call, from which a backend prepares a kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Plan {
     /// The parameters.
     pub params: AdjustLogits,
-    /// Logits.
+    /// The logits.
     pub logits: Matrix,
     /// The texts.
     pub tokens: Matrix,
@@ -223,11 +236,11 @@ pub struct Plan {
     pub prompt_lengths: DType,
     /// The dtype of lengths.
     pub lengths: DType,
-    /// Whether rows name their requests.
+    /// Whether the argument `requests` names the request of each row.
     pub mapped: bool,
     /// The draft tokens, where rows are drafts.
     pub draft_tokens: Option<Vector>,
-    /// How many biases all requests have, where there are any.
+    /// The number of biases of all requests together, where a bias is given.
     pub biases: Option<usize>,
     /// Whether there is a repetition penalty.
     pub repetition: bool,
@@ -235,11 +248,11 @@ pub struct Plan {
     pub frequency: bool,
     /// Whether there is a presence penalty.
     pub presence: bool,
-    /// The stop tokens, where there is a least number of tokens.
+    /// The stop tokens, where `min_tokens` is given.
     pub stop_tokens: Option<Matrix>,
-    /// The bad words, where there are any.
+    /// The bad words, where they are given.
     pub words: Option<Words>,
-    /// Whether n-grams may be forbidden.
+    /// Whether `no_repeat_ngram` is given.
     pub no_repeat_ngram: bool,
 }
 
@@ -259,19 +272,19 @@ impl Plan {
         self.tokens.rows
     }
 
-    /// The most tokens that the text of a row has: its request's, and a draft of every row but
-    /// the first.
+    /// An upper bound of the number of tokens in the text of a row: the tokens of its request,
+    /// and one draft token for every row but the first.
     pub fn most(&self) -> usize {
         let drafts = self.draft_tokens.map_or(0, |drafts| drafts.len.saturating_sub(1));
         self.tokens.cols.saturating_add(drafts)
     }
 
-    /// Whether a penalty may apply to tokens of the text.
+    /// Whether a repetition, frequency or presence penalty is given.
     pub fn penalises(&self) -> bool {
         self.repetition || self.frequency || self.presence
     }
 
-    /// The most distinct tokens of a row that can be touched.
+    /// An upper bound of the number of distinct tokens of a row whose logits are adjusted.
     pub fn touched(&self) -> usize {
         let text = if self.penalises() || self.no_repeat_ngram { self.most() } else { 0 };
         text.saturating_add(self.biases.unwrap_or(0))
@@ -315,7 +328,7 @@ impl Operator for AdjustLogits {
             Some(desc) => c.vector_of(argument, desc, len).map(Some),
             None => Ok(None),
         };
-        // Of arguments that belong together, each needs the others.
+        // Checks that arguments which belong together are all given or all absent.
         let together = |given: &[(&'static str, bool)], reason: &'static str| match given {
             given if given.iter().all(|(_, there)| !there) => Ok(false),
             given => match given.iter().find(|(_, there)| !there) {
@@ -395,7 +408,7 @@ impl Operator for AdjustLogits {
 }
 
 impl AdjustLogits {
-    /// The length of a list to which offsets of i32 point, where it is given.
+    /// The length of a list that i32 offsets point into, where the list is given.
     fn list(
         &self,
         c: &Checker,

@@ -1,11 +1,11 @@
 //! Appends the tokens that a decode step emitted to the texts of its requests, on the device.
 //!
-//! A request takes its first `new_counts` tokens of `new_tokens`, as `tree_verify` emits them, in
-//! order. It stops behind the first stop token, which it takes, and where its text is full: at
-//! `max_lengths` or at the end of its row, whichever comes first. Where it stopped for one of these
-//! reasons, `finished` says so: 1 for a stop token, 2 for the length. A request that has finished
-//! before takes nothing, so that a captured graph can be replayed while the host looks at
-//! `finished` only now and then.
+//! A request takes its first `new_counts` tokens of `new_tokens` in order. `tree_verify` emits such
+//! tokens and counts. The request stops behind the first stop token, which it takes, or where its
+//! text is full: at `max_lengths` or at the end of its row, whichever comes first. `finished` then
+//! holds the reason: 1 for a stop token, 2 for the length. A request that has finished in an
+//! earlier call takes nothing, so a captured graph can be replayed many times before the host reads
+//! `finished`.
 //!
 //! ```text
 //! tokens      | 5 3 8 . . . |      new_tokens  | 9 2 7 |   new_counts 3   stop_tokens 2
@@ -15,15 +15,19 @@
 //! lengths 5
 //! ```
 //!
-//! Source: what the decode loops of vLLM, SGLang and transformers do on the host between two steps:
-//! appending, stop tokens and length limits.
+//! Source: the decode loops of vLLM, SGLang and transformers, which do this on the host between two
+//! steps: appending, stop tokens and length limits.
 //!
 //! # Bad data
-//! Flag 2: a new token that is negative, or that 31 bits do not hold: the request takes the tokens before it. Flag
-//! 4: a length outside `0 ..= max_len` or, in a request that has not finished, a count outside
-//! `0 ..= n`: cut to the range. A length is written back cut, that of a finished request too.
-//! `max_lengths` sets no flag: where it is at or below the text's length, negative too, nothing is
-//! taken and the request is finished.
+//! Flag 2: a new token that is negative, or too large for 31 bits. The request takes the tokens
+//! before it.
+//!
+//! Flag 4: a length outside `0 ..= max_len`, or, in a request that has not finished, a count
+//! outside `0 ..= n`. Both are cut to their range. The cut length is written back, also that of a
+//! finished request.
+//!
+//! `max_lengths` sets no flag: where it is at or below the text's length, or negative, the request
+//! takes nothing and has finished.
 //!
 //! # Example
 //! ```
@@ -61,11 +65,11 @@ use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
 use crate::{DType, Matrix, Operator, Result, Status, TensorDesc};
 
-/// `finished` of a request that goes on.
+/// The value of `finished` for a request that goes on.
 pub const RUNNING: i32 = 0;
-/// `finished` of a request that has taken a stop token.
+/// The value of `finished` for a request that has taken a stop token.
 pub const STOPPED: i32 = 1;
-/// `finished` of a request whose text is as long as it may be.
+/// The value of `finished` for a request whose text has reached its largest length.
 pub const AT_LENGTH: i32 = 2;
 
 operator! {
@@ -76,35 +80,36 @@ operator! {
     options {}
 
     arguments by name {
-        /// The text of each request. What lies behind its new length stays as it is.
+        /// The text of each request. Tokens behind the new length keep their values.
         required tokens: inout [I64, I32, U32] "[batch, max_len]",
-        /// How many tokens each text has: before the call, then after it.
+        /// How many tokens each text has: read as before the call, written as after it.
         required lengths: inout [I32, I64] "[batch] or [batch, 1]",
         /// The tokens to append, as `tree_verify` emits them.
         required new_tokens: in [I32, U32, I64] "[batch, n]",
-        /// How many of these each request has.
+        /// How many of `new_tokens` each request has.
         required new_counts: in [I32, I64] "[batch] or [batch, 1]",
-        /// Tokens that end a text, -1 for none.
+        /// Tokens that end the text of each request; -1 for none.
         optional stop_tokens: in [I32, U32, I64] "[batch, stops]",
-        /// The length that each text may reach; absent, `max_len`.
+        /// The largest length of each text; absent: `max_len`.
         optional max_lengths: in [I32, I64] "[batch] or [batch, 1]",
-        /// Why each request has ended: 0 it has not, 1 by a stop token, 2 by its length. A request
-        /// with any other value than 0 takes nothing and keeps its value.
+        /// Why each request has finished: 0 for not finished, 1 for a stop token, 2 for the length.
+        /// A request with a value other than 0 takes nothing and keeps its value.
         optional finished: inout [I32] "[batch]",
         /// How many tokens each request took.
         required appended: out [I32] "[batch]",
-        /// The last token of each text after the call, -1 for an empty text (in u32 the largest
-        /// value): what the next forward pass begins with.
+        /// The last token of each text after the call, with which the next forward pass begins; -1
+        /// (the largest value in u32) for an empty text.
         optional last_tokens: out [I64, I32, U32] "[batch]",
-        /// Bits of bad data, OR-ed into what is there: 2 a new token below 0, 4 a length or a count
-        /// out of range.
+        /// Bits for bad data, OR-ed into the word's previous value: 2 a new token below 0, 4 a
+        /// length or a count out of range.
         optional flags: inout [U32] "[1]",
     }
 }
 
 impl AppendTokens {
-    /// Packed descriptors for texts of that type in rows of `max_len`, and `n` new tokens of i32 for
-    /// each request; lengths and counts of i32, nothing optional.
+    /// Packed descriptors for `batch` texts of the type `dtype` in rows of `max_len` tokens, and
+    /// `n` i32 new tokens for each request. Lengths and counts are i32, and no optional argument is
+    /// given.
     pub fn tensors(&self, dtype: DType, batch: usize, max_len: usize, n: usize) -> Tensors {
         let per_request = TensorDesc::new(DType::I32, [batch]);
         Tensors::new(Required {
@@ -117,7 +122,7 @@ impl AppendTokens {
     }
 }
 
-/// A validated call: what a backend makes ready.
+/// A validated call, from which a backend prepares a kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Plan {
@@ -129,14 +134,14 @@ pub struct Plan {
     pub new_tokens: Matrix,
     /// The dtype of counts.
     pub new_counts: DType,
-    /// The stop tokens, if there are any.
+    /// The stop tokens, where given.
     pub stop_tokens: Option<Matrix>,
-    /// The dtype of the largest lengths, if there are any.
+    /// The dtype of `max_lengths`, where given.
     pub max_lengths: Option<DType>,
 }
 
 impl Plan {
-    /// Requests.
+    /// The number of requests.
     pub fn batch(&self) -> usize {
         self.tokens.rows
     }

@@ -1,8 +1,8 @@
 //! The distinct values of each request's top-k rows, ascending.
 //!
-//! For each request the values of its `mtp_step` rows are merged: each distinct
+//! For each request, the values of its `mtp_step` rows are merged into one row: each distinct
 //! value once, in ascending order, then -1 to the end of the row. Negative
-//! input is padding and is dropped.
+//! values in the input are padding and are dropped.
 //!
 //! Source: the top-k deduplication of SGLang's KV offload with multi-token
 //! prediction.
@@ -13,8 +13,8 @@
 //! use spec::ops::deduplicate_topk::Buffers;
 //! use spec::{DType, Handle, TensorDesc};
 //!
-//! // One request under multi-token prediction: the positions of the cache that its two
-//! // tokens attend to.
+//! // One request under multi-token prediction: the cache positions that each of its two
+//! // tokens attends to.
 //! let indices = [90, 12, -1, 7, 90, 12];
 //! let params = DeduplicateTopk::new().mtp_step(2);
 //! let tensors = params.tensors(1, 3).counts(TensorDesc::new(DType::I32, [1]));
@@ -37,16 +37,16 @@ operator! {
     pub struct DeduplicateTopk = "deduplicate_topk";
 
     options {
-        /// Rows of `indices` that belong to one request.
+        /// The number of rows of `indices` that belong to one request.
         optional mtp_step: usize = 1,
     }
 
     arguments by position {
-        /// Candidates `[batch * mtp_step, k]`, i32; negative ones are padding. The batch fits an i32.
+        /// Candidates; negative values are padding. `batch` must fit an i32.
         required indices: in [I32] "[batch * mtp_step, k]",
-        /// Distinct values `[batch, mtp_step * k]`, i32, ascending, then -1.
+        /// The distinct values of each request, ascending, then -1.
         required unique: out [I32] "[batch, mtp_step * k]",
-        /// How many distinct values `[batch]`, i32.
+        /// The number of distinct values of each request.
         optional counts: out [I32] "[batch]",
     }
 }
@@ -58,7 +58,7 @@ impl Default for DeduplicateTopk {
 }
 
 impl DeduplicateTopk {
-    /// Packed descriptors for `batch` requests of `mtp_step` rows of `k`.
+    /// Packed descriptors for `batch` requests of `mtp_step` rows of `k` values.
     pub fn tensors(&self, batch: usize, k: usize) -> Tensors {
         Tensors::new(
             TensorDesc::new(DType::I32, [batch.saturating_mul(self.mtp_step), k]),
@@ -67,17 +67,17 @@ impl DeduplicateTopk {
     }
 }
 
-/// A validated call: what a backend makes ready.
+/// A validated call, from which a backend prepares a kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Plan {
-    /// Rows of a request.
+    /// The number of rows of a request.
     pub mtp_step: usize,
-    /// Requests.
+    /// The number of requests.
     pub batch: usize,
     /// Candidates.
     pub indices: Matrix,
-    /// Distinct values out.
+    /// The distinct values to write.
     pub unique: Matrix,
     /// Whether counts are written.
     pub has_counts: bool,

@@ -1,15 +1,16 @@
 //! Extends the drafts of a multi-token-prediction head by n-gram matching.
 //!
 //! The search is that of [`ngram_match`](super::ngram_match), with
-//! `generated = pre_ids[b]` and patterns down to `min_ngram_size`. What differs
-//! is the budget: each request already has `have = seq_lens_this_time` tokens
-//! in this step, and `left` starts at the number of requests with decoder > 0.
+//! `generated = pre_ids[b]` and patterns down to `min_ngram_size`. The token budget
+//! differs: each request already has `have = seq_lens_this_time` tokens
+//! in this step, and `left` starts at the number of requests whose `seq_lens_decoder` is
+//! above 0. For each request in order:
 //!
 //! * `m = min(max_draft_tokens - have + 1, max_dec_len - step - 1)`.
-//! * `have = 0` or `m <= 0`: untouched; `have` counts as used.
-//! * else `left` falls by one and at most `m` tokens are drafted, within
-//!   `token_threshold` as in `ngram_match`, written from slot `have` and added
-//!   to `seq_lens_this_time`.
+//! * Where `have = 0` or `m <= 0`, the request stays as it is; `have` counts as used.
+//! * Otherwise `left` falls by one, and at most `m` tokens are drafted, within
+//!   `token_threshold` as in `ngram_match`. The drafts are written from slot `have` on, and
+//!   their number is added to `seq_lens_this_time`.
 //!
 //! Flag 4: a length or step beyond its row, a negative length (a negative
 //! `have` counts as 0), or a draft that would pass its row's end.
@@ -17,9 +18,9 @@
 //! # Example
 //!
 //! `pre_ids` holds generated tokens only, and the token that `step_idx` points at is the
-//! last one that the search sees. To go on from the drafts of the head, put
-//! them there too, behind the generated tokens, and let `step_idx` point at the last
-//! of them, as here.
+//! last one that the search sees. To match behind the drafts of the head, write these drafts
+//! to `pre_ids` too, behind the generated tokens, and let `step_idx` point at the last
+//! draft, as this example does.
 //!
 //! ```
 //! use spec::ops::hybrid_mtp_ngram::{Buffers, HybridMtpNgram, Required};
@@ -73,7 +74,7 @@ operator! {
     pub struct HybridMtpNgram = "hybrid_mtp_ngram";
 
     options {
-        /// The most drafts of a request, those of the head included.
+        /// The largest number of drafts of a request, those of the head included.
         required max_draft_tokens: usize,
         /// The longest pattern, 1 to 1024.
         optional max_ngram_size: usize = 3,
@@ -84,39 +85,40 @@ operator! {
     }
 
     arguments by name {
-        /// The prompts, where patterns are looked for first.
+        /// The prompts, which are searched first.
         required input_ids: in [I64, I32, U32] "[batch, max_prompt_len]",
-        /// Tokens in each prompt. The same at every step; 0 for one that is not to be
-        /// searched.
+        /// The number of tokens in each prompt, the same at every step; 0 for a prompt that is not
+        /// to be searched.
         required input_ids_len: in [I64, I32] "[batch] or [batch, 1]",
-        /// Generated tokens from the start of the row on, without the prompt, except
-        /// that engines have its last token in slot 0; then, if matching is to go on from
-        /// them, the drafts of the head.
+        /// Generated tokens from the start of the row on, without the prompt, except that engines
+        /// store the prompt's last token in slot 0. If matching is to go on behind the drafts of
+        /// the head, these drafts follow.
         required pre_ids: in [I64, I32, U32] "[batch, max_model_len]",
-        /// The index in `pre_ids` of the last token that counts, which the pattern ends
-        /// with. With the prompt's last token in slot 0 that is, at a request's first
-        /// step, 1; nothing is drafted below `min_ngram_size`.
+        /// The index in `pre_ids` of the last token of the pattern. With the prompt's last token in
+        /// slot 0, the index is 1 at a request's first step. Nothing is drafted where the index is
+        /// below `min_ngram_size`.
         required step_idx: in [I64, I32] "[batch] or [batch, 1]",
-        /// The tokens that the model is run on next. Slot 0 is the last generated token and
-        /// slots 1 to `have - 1` the head's drafts, all of which the caller writes and this
-        /// neither reads nor changes; drafts are written from slot `have` on.
+        /// The tokens that the model is run on next. Slot 0 is the last generated token, and
+        /// slots 1 to `have - 1` are the head's drafts. The caller writes these slots; the operator
+        /// neither reads nor changes them, and writes its own drafts from slot `have` on.
         required draft_tokens: inout [I64, I32, U32] "[batch, max_draft_len]",
-        /// `have`, the tokens of this step so far: 1 and the number of the head's drafts,
-        /// to which the drafts found are added. 0 for a request that has no part in it.
+        /// `have`, the number of tokens of this step so far: 1 plus the number of the head's
+        /// drafts. The operator adds the number of its own drafts. 0 for a request that is not part
+        /// of the step.
         required seq_lens_this_time: inout [I32] "[batch] or [batch, 1]",
-        /// Tokens in the cache: at a request's first decoding step, those of the prompt.
-        /// Where it is 0 the request does not count among those that the budget keeps a
-        /// token for.
+        /// The number of tokens in the cache; at a request's first decoding step, the number of
+        /// tokens of the prompt. The budget keeps a token only for requests where it is above 0.
         required seq_lens_decoder: in [I32] "[batch] or [batch, 1]",
-        /// The most tokens to generate, over all steps: no drafts beyond it.
+        /// The largest number of tokens to generate over all steps; no draft passes it.
         required max_dec_len: in [I64, I32] "[batch] or [batch, 1]",
-        /// Flags, OR-ed.
+        /// Bits for bad data, OR-ed into the word's previous value: 4 a bad length or step.
         optional flags: inout [U32] "[1]",
     }
 }
 
 impl HybridMtpNgram {
-    /// Packed i64 descriptors for rows of the given lengths, without flags.
+    /// Packed descriptors for rows of the given lengths: i64 tokens and lengths, i32 counts, no
+    /// `flags`.
     pub fn tensors(
         &self,
         batch: usize,
@@ -140,13 +142,13 @@ impl HybridMtpNgram {
     }
 }
 
-/// A validated call: what a backend makes ready.
+/// A validated call, from which a backend prepares a kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Plan {
     /// The parameters.
     pub params: HybridMtpNgram,
-    /// Token rows.
+    /// The rows of tokens.
     pub rows: Rows,
 }
 

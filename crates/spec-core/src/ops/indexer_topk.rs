@@ -1,18 +1,18 @@
-//! The positions of the `k` best scores of each row, for sparse attention: what
-//! `deduplicate_topk` is fed with.
+//! The positions of the `k` best scores of each row, for sparse attention. `deduplicate_topk`
+//! takes these positions.
 //!
-//! Row `r` covers the scores `starts[r] .. starts[r] + lengths[r]`. Its `k` largest
+//! Row `r` covers the scores `starts[r] .. starts[r] + lengths[r]`. The `k` largest of them
 //! are chosen, **ties to the lower index**, so that the set is the same for every
-//! backend, grid, batch and repeat; their positions relative to the start follow in
-//! **ascending order**, then -1. Where a row has at most `k` scores it is all of them.
+//! backend, grid, batch and repetition. `indices` has the chosen positions relative to the start
+//! in **ascending order**, then -1. Where a row has at most `k` scores, all are chosen.
 //!
-//! Scores order as [`crate::exact::sort_key`] has them: -0 equals 0, NaN counts as
+//! The order of scores is that of [`crate::exact::sort_key`]: -0 equals 0, NaN counts as
 //! negative infinity.
 //!
-//! `values` has the scores of the chosen positions. Where a paged cache keeps its keys in blocks
-//! of `block_size` positions, `slots` says where it keeps each chosen position: `block_table` has
-//! the block of every `block_size` positions of a request, and position `i`, relative to the
-//! start as `indices` has it, lies in slot `block_table[i / block_size] * block_size +
+//! `values` has the scores of the chosen positions. `slots` is for a paged cache, which keeps its
+//! keys in blocks of `block_size` positions: it has the place in the cache of each chosen position.
+//! `block_table` has the block of every `block_size` positions of a request. Position `i`, relative
+//! to the start as in `indices`, is in slot `block_table[i / block_size] * block_size +
 //! i % block_size`.
 //!
 //! ```text
@@ -22,18 +22,18 @@
 //! slots        29 10 21 -1
 //! ```
 //!
-//! Sources: the indexer of DeepSeek-V3.2's sparse attention, after whose ReLU a row is
-//! full of equal zeros, where kernels that break ties by chance choose another set
-//! each time; for slots, SGLang's `fast_topk_transform` and FlashInfer's
+//! Sources: the indexer of DeepSeek-V3.2's sparse attention. After its ReLU, a row is
+//! full of equal zeros, so kernels that break ties by chance choose another set
+//! at each run. For slots, SGLang's `fast_topk_transform` and FlashInfer's
 //! `top_k_page_table_transform`.
 //!
 //! # Bad data
 //! Flag 1: a NaN among the scores that a row covers; where it is chosen, its value is negative
 //! infinity. Flag 2: a chosen position whose block is negative or beyond the columns of
-//! `block_table`, or whose slot is 2^31 or more; its slot is -1. Flag 4: a start outside of
-//! `0 ..= cols`, or a length below 0 or beyond the end of the row; it is cut to that,
-//! the start first. Flag 4 also: a request outside of `0 .. tables`; all slots of its row are -1.
-//! Flags of blocks and requests are only raised where `slots` is there.
+//! `block_table`, or whose slot is 2^31 or more; its slot is -1. Flag 4: a start outside
+//! `0 ..= cols`, or a length below 0 or beyond the end of the row; both are cut to their range,
+//! the start first. Flag 4 also: a request outside `0 .. tables`; all slots of its row are -1.
+//! Flags for blocks and requests are only raised where `slots` is given.
 //!
 //! # Example
 //! ```
@@ -41,7 +41,7 @@
 //! use spec::ops::indexer_topk::Buffers;
 //! use spec::{DType, Handle, TensorDesc};
 //!
-//! // Two queries over one cache of six positions; the first sees but four of them.
+//! // Two queries over a cache of six positions; the first query sees only four of them.
 //! let scores = [0.0f32, 3.0, 0.0, 0.5, 9.0, 9.0, 0.0, 0.0, 0.0, 0.0, 0.0, 7.0];
 //! let lengths = [4, 6];
 //! let params = IndexerTopk::new(3);
@@ -65,86 +65,88 @@ use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
 pub const MAX_K: usize = 4096;
 
 operator! {
-    /// The positions of the `k` best scores of each row, for sparse attention: what
-    /// `deduplicate_topk` is fed with.
+    /// The positions of the `k` best scores of each row, for sparse attention. `deduplicate_topk`
+    /// takes these positions.
     pub struct IndexerTopk = "indexer_topk";
 
     options {
-        /// Positions of a row, 1 to [`MAX_K`].
+        /// The number of positions to choose in each row, 1 to [`MAX_K`].
         required k: usize,
-        /// Positions in a block of a paged cache, 1 to 2^31 - 1.
+        /// The number of positions in a block of a paged cache, 1 to 2^31 - 1.
         optional block_size: usize = 1,
     }
 
     arguments by position {
-        /// The scores, of which the larger is the better.
+        /// The scores; larger is better.
         required scores: in [F32, F16, BF16] "[rows, cols]",
-        /// How many scores each row covers; absent: all from its start on.
+        /// How many scores each row covers; absent: all from the row's start on.
         optional lengths: in [I32, I64] "[rows]",
-        /// The first score that each row covers; absent: 0.
+        /// The index of the first score that each row covers; absent: 0.
         optional starts: in [I32, I64] "[rows]",
-        /// Positions of the best, relative to the row's start, ascending, then -1.
+        /// The positions of the best scores, relative to the row's start, ascending, then -1.
         required indices: out [I32, U32, I64] "[rows, k]",
-        /// The scores at these positions, negative infinity behind them and for NaN.
+        /// The scores at the positions of `indices`; negative infinity for NaN and behind the last
+        /// position.
         optional values: out [F32] "[rows, k]",
-        /// The blocks of a paged cache that hold each request's positions, `block_size` a block.
+        /// The blocks of a paged cache that hold the positions of each request, `block_size`
+        /// positions in each block.
         optional block_table: in [I32] "[tables, blocks]",
-        /// Which row of `block_table` each row of scores uses; absent: row r uses row r. Needs
-        /// `block_table`.
+        /// The row of `block_table` for each row of scores; absent: row r of `block_table` for row
+        /// r of scores. Needs `block_table`.
         optional requests: in [I32] "[rows]",
-        /// Where the paged cache keeps the positions of `indices`; -1 behind them, and for a
-        /// position that the cache does not have. Needs `block_table`.
+        /// The slot in the paged cache of each position of `indices`; -1 for a position that the
+        /// cache does not have, and behind the last position. Needs `block_table`.
         optional slots: out [I32] "[rows, k]",
-        /// Bits of bad data, OR-ed into what is there: 1 a NaN, 2 a position without a block,
-        /// 4 a start or length that was cut, or a request without a table.
+        /// Bits for bad data, OR-ed into the word's previous value: 1 a NaN, 2 a position without a
+        /// block, 4 a start or length that was cut, or a request without a table.
         optional flags: inout [U32] "[1]",
     }
 }
 
 impl IndexerTopk {
-    /// Packed descriptors for `rows` whole rows of `cols` scores of this type: i32
-    /// positions, no optional argument.
+    /// Packed descriptors for `rows` rows of `cols` scores of the type `dtype`, each row covered
+    /// as a whole. Positions are i32, and no optional argument is given.
     pub fn tensors(&self, dtype: DType, rows: usize, cols: usize) -> Tensors {
         let indices = TensorDesc::new(DType::I32, [rows, self.k]);
         Tensors::new(TensorDesc::new(dtype, [rows, cols]), indices)
     }
 }
 
-/// A validated call: what a backend makes ready.
+/// A validated call, from which a backend prepares a kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Plan {
-    /// Positions of a row.
+    /// The number of positions to choose in each row.
     pub k: usize,
     /// The scores.
     pub scores: Matrix,
-    /// Lengths, where given.
+    /// The lengths, where given.
     pub lengths: Option<Vector>,
-    /// Starts, where given.
+    /// The starts, where given.
     pub starts: Option<Vector>,
-    /// Positions out.
+    /// The positions to write.
     pub indices: Matrix,
-    /// Scores out, where wanted.
+    /// The scores to write, where `values` is given.
     pub values: Option<Matrix>,
-    /// What slots are computed from, where they are wanted.
+    /// The paged cache, where `slots` is given.
     pub pages: Option<Pages>,
 }
 
 /// The paged cache of a call that computes slots.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pages {
-    /// Positions in a block.
+    /// The number of positions in a block.
     pub block_size: usize,
     /// The blocks of each request.
     pub block_table: Matrix,
-    /// Whether rows name their requests.
+    /// Whether the argument `requests` names the request of each row.
     pub mapped: bool,
-    /// Slots out.
+    /// The slots to write.
     pub slots: Matrix,
 }
 
 impl Pages {
-    /// The slot of a position whose block is known: `None` where the block is negative, or the slot
+    /// The slot of `position`, which is in `block`; `None` where the block is negative or the slot
     /// does not fit an i32.
     pub fn slot(&self, position: usize, block: i32) -> Option<i32> {
         let block = usize::try_from(block).ok()?;
@@ -154,10 +156,10 @@ impl Pages {
 }
 
 impl Plan {
-    /// What a row covers, given its length and start: the start, the length, and
-    /// whether either was cut.
+    /// The range of scores that a row covers, from the row's length and start: the cut start, the
+    /// cut length, and whether either was cut.
     pub fn range(&self, length: Option<i64>, start: Option<i64>) -> (usize, usize, bool) {
-        let cut = |value: i64, most: usize| value.clamp(0, most as i64) as usize;
+        let cut = |value: i64, max: usize| value.clamp(0, max as i64) as usize;
         let cols = self.scores.cols;
         let first = start.map_or(0, |start| cut(start, cols));
         let count = length.map_or(cols - first, |length| cut(length, cols - first));

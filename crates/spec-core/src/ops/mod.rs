@@ -18,9 +18,9 @@ pub mod unique;
 use crate::options::OptionInfo;
 use crate::{Argument, Signature};
 
-/// Calls a macro with the list of operators, each as `module: Type`, behind whatever tokens the
-/// caller puts in front of it. This is the only list of operators: everything that has
-/// something for each of them is made by such a macro.
+/// Calls a macro with the list of operators, each as `module: Type`. Further tokens that the
+/// caller gives come before the list. This is the only list of operators: all code that has
+/// a part for each operator is made by a macro that is called in this way.
 ///
 /// ```
 /// macro_rules! names {
@@ -54,19 +54,19 @@ macro_rules! for_each_operator {
     };
 }
 
-/// What a program can know of an operator without naming its type.
+/// The description of an operator, for programs that do not name the operator's type.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Description {
     /// The operator's name: `topk_router`.
     pub name: &'static str,
-    /// The name of its type in Rust: `TopkRouter`.
+    /// The name of the operator's type in Rust: `TopkRouter`.
     pub type_name: &'static str,
-    /// What it does; the first paragraph is a summary.
+    /// What the operator does; the first paragraph is a summary.
     pub doc: &'static str,
-    /// Its options.
+    /// The operator's options.
     pub options: &'static [OptionInfo],
-    /// Its arguments.
+    /// The operator's arguments.
     pub arguments: &'static [Argument],
 }
 
@@ -74,7 +74,7 @@ macro_rules! list {
     ($($module:ident: $operator:ident,)+) => {
         $( pub use $module::$operator; )+
 
-        /// Every operator.
+        /// The descriptions of all operators.
         pub const ALL: &[Description] = &[$(
             Description {
                 name: <$operator as Signature>::NAME,
@@ -94,8 +94,8 @@ mod tests {
     use super::*;
     use crate::Role;
 
-    /// A call that passes `one` where `other` belongs is not refused for its element type, its
-    /// rank or its size.
+    /// Whether a call that passes `one` in the place of `other` is accepted: element type, rank
+    /// and size do not tell the two apart.
     fn change_places(one: &Argument, other: &Argument) -> bool {
         let rank = |argument: &Argument| {
             argument.shape.split(" or ").next().map(|form| form.split(',').count())

@@ -13,6 +13,8 @@
 //! sorted_ids     1 3 . . | 0 2 . . | . . . .        . is tokens * k
 //! block_experts  0       | 1       | -1
 //! counts         2 2     offsets 0 4 8     num_padded 8     inverse 4 0 5 1
+//! sorted_tokens  0 1 . . | 0 1 . . | . . . .        . is -1
+//! block_limits   2       | 6       | 0             num_blocks 2
 //! ```
 //!
 //! **The order is stable**: picks ascend in each run, on every backend and at every
@@ -25,7 +27,12 @@
 //!
 //! Source: `moe_align_block_size` of vLLM and SGLang, whose `sorted_token_ids`,
 //! `expert_ids` and `num_tokens_post_padded` are `sorted_ids`, `block_experts` and
-//! `num_padded`.
+//! `num_padded`. The grouped products of TensorRT-LLM and FlashInfer take
+//! `sorted_tokens` (`permuted_idx_to_token_idx`), `inverse`
+//! (`expanded_idx_to_permuted_idx`), `sorted_ids` (`permuted_idx_to_expanded_idx`),
+//! `block_experts` (`cta_idx_xy_to_batch_idx`), `block_limits`
+//! (`cta_idx_xy_to_mn_limit`), `num_blocks` (`num_non_exiting_ctas`) and `num_padded`
+//! (`permuted_idx_size`).
 //!
 //! # Bad data
 //! Flag 2: an expert that is neither -1 nor in `0 .. experts`, or that the map
@@ -107,6 +114,13 @@ operator! {
         required num_padded: out [I32] "[1]",
         /// Where each pick went in `sorted_ids`, -1 where it was dropped.
         optional inverse: out [I32] "[tokens * k]",
+        /// The token of each pick of `sorted_ids`, -1 in padding and to the end.
+        optional sorted_tokens: out [I32] "[capacity]",
+        /// Where the picks of each block of `sorted_ids` end, as a place in `sorted_ids`: the
+        /// padding of the block starts there. 0 after the last block.
+        optional block_limits: out [I32] "[capacity / block_size]",
+        /// Blocks of `sorted_ids` that belong to a run.
+        optional num_blocks: out [I32] "[1]",
         /// Bits of bad data, OR-ed into what is there: 2 an expert out of range.
         optional flags: inout [U32] "[1]",
     }
@@ -150,6 +164,8 @@ pub struct Plan {
     pub has_map: bool,
     /// Whether the inverse is wanted.
     pub has_inverse: bool,
+    /// Whether any of `sorted_tokens`, `block_limits` and `num_blocks` is wanted.
+    pub has_layout: bool,
     /// Length of `sorted_ids`, a multiple of the block size that fits an i32.
     pub capacity: usize,
 }
@@ -204,10 +220,22 @@ impl Operator for MoeAlign {
         if let Some(inverse) = &t.inverse {
             c.vector_of(arg::inverse, inverse, picks)?;
         }
+        let layout = [
+            (arg::sorted_tokens, &t.sorted_tokens, capacity),
+            (arg::block_limits, &t.block_limits, capacity / block_size),
+            (arg::num_blocks, &t.num_blocks, 1),
+        ];
+        let mut has_layout = false;
+        for (argument, tensor, len) in layout {
+            if let Some(tensor) = tensor {
+                c.vector_of(argument, tensor, len)?;
+                has_layout = true;
+            }
+        }
         if let Some(flags) = &t.flags {
             c.vector_of(arg::flags, flags, 1)?;
         }
         let (has_map, has_inverse) = (t.expert_map.is_some(), t.inverse.is_some());
-        Ok(Plan { params: *self, topk_ids, has_map, has_inverse, capacity })
+        Ok(Plan { params: *self, topk_ids, has_map, has_inverse, has_layout, capacity })
     }
 }

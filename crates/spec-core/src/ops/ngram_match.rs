@@ -1,36 +1,39 @@
-//! Drafts tokens by copying what followed the last tokens' earlier occurrence.
+//! Drafts tokens by copying those that followed an earlier occurrence of the last tokens.
 //!
-//! For a request with `step` generated tokens the pattern is the last `n` of
+//! For a request with `step = step_idx`, the pattern is the last `n` tokens of
 //! `generated[..= step]`, for `n` from `max_ngram_size` down to 1 while
-//! `step >= n`. It is looked for in the prompt (`input_ids[.. input_ids_len]`),
-//! then in `generated[.. step]`: the leftmost window equal to it with at least
-//! one token after it in that haystack. The first hit, longest pattern first,
-//! ends the search; the tokens after the window are the candidates.
+//! `step >= n`. The search goes through the prompt (`input_ids[.. input_ids_len]`), then through
+//! `generated[.. step]`, and finds the leftmost window that equals the pattern and has at least
+//! one token after it in the same haystack. The first hit ends the search; longer patterns are
+//! searched first. The tokens after the window are the candidates.
 //!
-//! The drafts of all requests share a budget, in request order, exactly as the
-//! sequential loop of FastDeploy's `ngram_match` shares it ([`crate::ngram`]).
-//! `left` starts at the number of requests with encoder > 0 or decoder > 0:
+//! The drafts of all requests share a token budget. It is given out in request order, exactly as
+//! the sequential loop of FastDeploy's `ngram_match` does ([`crate::ngram`]).
+//! `used` is the sum of `seq_lens_this_time` over the requests up to and including the current
+//! one. `left` starts at the number of requests whose `seq_lens_encoder` or `seq_lens_decoder` is
+//! above 0. For each request:
 //!
-//! * encoder > 0: untouched; its `seq_lens_this_time` counts as used.
-//! * decoder = 0: `seq_lens_this_time` becomes 0.
-//! * else `seq_lens_this_time` becomes 1, `left` falls by one, and at most
+//! * Where `seq_lens_encoder` is above 0, the request stays as it is; its `seq_lens_this_time`
+//!   counts as used.
+//! * Where `seq_lens_decoder` is 0, `seq_lens_this_time` becomes 0.
+//! * Otherwise `seq_lens_this_time` becomes 1, `left` falls by one, and at most
 //!   `min(draft_token_num, max_dec_len - step - 1)` tokens are drafted: none if
 //!   `used + left >= token_threshold - 1`, else at most
-//!   `token_threshold - used - left`. They are written from slot 1 and added to
-//!   `seq_lens_this_time`.
+//!   `token_threshold - used - left`. The drafts are written from slot 1 on, and their number is
+//!   added to `seq_lens_this_time`.
 //!
 //! Flag 4: a length or step beyond its row, a negative length, or a draft that
-//! would pass its row's end; each is cut to what fits (a negative
-//! `seq_lens_decoder` counts as 0, as does a negative `seq_lens_this_time` of a
-//! request in its encoder phase).
+//! would pass its row's end. Each is cut to the range that fits. A negative
+//! `seq_lens_decoder` counts as 0, and so does a negative `seq_lens_this_time` of a
+//! request whose `seq_lens_encoder` is above 0.
 //!
 //! # Example
 //!
 //! `token_ids_all` holds prompt and generated tokens one behind the other, as
 //! engines keep them. `step_idx` is the **index of the last token**, counted from
-//! `prompt_lens` on, and not how many were generated: a pattern of `n` tokens needs
-//! `step_idx >= n`. With `prompt_lens` at the last token of the prompt, as here, the
-//! two are the same number, and the first generated token is enough to draft from.
+//! `prompt_lens` on, and not the number of generated tokens: a pattern of `n` tokens needs
+//! `step_idx >= n`. In this example `prompt_lens` is the index of the prompt's last token, so the
+//! index equals the number of generated tokens, and one generated token is enough to draft from.
 //!
 //! ```
 //! use spec::ops::ngram_match::{Buffers, NgramMatch, Required};
@@ -85,7 +88,7 @@ use crate::ngram::{RowDescs, Rows, check_sizes};
 use crate::{DType, Operator, Result, TensorDesc};
 
 operator! {
-    /// Drafts tokens by copying what followed the last tokens' earlier occurrence.
+    /// Drafts tokens by copying those that followed an earlier occurrence of the last tokens.
     pub struct NgramMatch = "ngram_match";
 
     options {
@@ -96,54 +99,55 @@ operator! {
     }
 
     arguments by name {
-        /// The prompts, where patterns are looked for first.
+        /// The prompts, which are searched first.
         required input_ids: in [I64, I32, U32] "[batch, max_prompt_len]",
-        /// Tokens in each prompt. The same at every step; 0 for one that is not to be
-        /// searched.
+        /// The number of tokens in each prompt, the same at every step; 0 for a prompt that is not
+        /// to be searched.
         required input_ids_len: in [I64, I32] "[batch] or [batch, 1]",
-        /// Rows in which the generated tokens lie from `prompt_lens` on; what is before
-        /// is not read.
+        /// The rows of generated tokens, which start at index `prompt_lens`. Tokens before that
+        /// index are not read.
         required token_ids_all: in [I64, I32, U32] "[batch, max_model_len]",
-        /// Where the generated tokens start in their row: the prompt's length where the
-        /// prompt lies before them, or one less, so that its last token counts as
-        /// generated and the first step can draft. The same at every step.
+        /// The index in the row where the generated tokens start. Where the prompt lies before
+        /// them, this is the prompt's length, or one less: then the prompt's last token counts as
+        /// generated, and the first step can draft. The same at every step.
         required prompt_lens: in [I64, I32] "[batch] or [batch, 1]",
-        /// The index of the last generated token, counted from `prompt_lens`: one less
-        /// than how many there are. 0 at a request's first step, where one token was
-        /// generated; nothing is drafted below 1.
+        /// The index of the last generated token, counted from `prompt_lens`, which is the number
+        /// of generated tokens minus 1. It is 0 at a request's first step, where one token was
+        /// generated. Nothing is drafted where it is below 1.
         required step_idx: in [I64, I32] "[batch] or [batch, 1]",
-        /// The most drafts of each request; 0 or less for none.
+        /// The largest number of drafts of each request; 0 or less for none.
         required draft_token_num: in [I32] "[batch] or [batch, 1]",
-        /// The tokens that the model is run on next. Slot 0 is the last generated token,
-        /// which the caller writes and this neither reads nor changes; drafts are written
-        /// from slot 1 on, and slots behind the last of them are left as they are.
+        /// The tokens that the model is run on next. Slot 0 is the last generated token: the caller
+        /// writes it, and the operator neither reads nor changes it. Drafts are written from slot 1
+        /// on, and the slots behind the last draft keep their values.
         required draft_tokens: inout [I64, I32, U32] "[batch, max_draft_len]",
-        /// Tokens of this step: becomes 1 and the number of drafts for a request that
-        /// decodes, 0 for an idle one. Read only for one that is being encoded, whose
-        /// tokens count against the budget.
+        /// The number of tokens of this step. It becomes 1 plus the number of drafts for a request
+        /// that decodes, and 0 for an idle slot. It is read only for a request that is being
+        /// encoded, whose tokens count against the budget.
         required seq_lens_this_time: inout [I32] "[batch] or [batch, 1]",
-        /// Prompt tokens that are being encoded in this step; 0 from a request's first
-        /// decoding step on.
+        /// The number of prompt tokens that are being encoded in this step; 0 from a request's
+        /// first decoding step on.
         required seq_lens_encoder: in [I32] "[batch] or [batch, 1]",
-        /// Tokens in the cache: at a request's first decoding step, those of the prompt. 0
-        /// for a slot without a request, which drafts nothing.
+        /// The number of tokens in the cache; at a request's first decoding step, the number of
+        /// tokens of the prompt. 0 for a slot without a request, which drafts nothing.
         required seq_lens_decoder: in [I32] "[batch] or [batch, 1]",
-        /// The most tokens to generate, over all steps: no drafts beyond it.
+        /// The largest number of tokens to generate over all steps; no draft passes it.
         required max_dec_len: in [I64, I32] "[batch] or [batch, 1]",
-        /// Flags, OR-ed.
+        /// Bits for bad data, OR-ed into the word's previous value: 4 a bad length or step.
         optional flags: inout [U32] "[1]",
     }
 }
 
 impl Default for NgramMatch {
-    /// FastDeploy's: patterns of up to 3 tokens, a budget of 128.
+    /// FastDeploy's defaults: patterns of up to 3 tokens, a budget of 128 tokens.
     fn default() -> Self {
         NgramMatch::new()
     }
 }
 
 impl NgramMatch {
-    /// Packed i64 descriptors for rows of the given lengths, without flags.
+    /// Packed descriptors for rows of the given lengths: i64 tokens and lengths, i32 counts, no
+    /// `flags`.
     pub fn tensors(
         &self,
         batch: usize,
@@ -170,13 +174,13 @@ impl NgramMatch {
     }
 }
 
-/// A validated call: what a backend makes ready.
+/// A validated call, from which a backend prepares a kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Plan {
     /// The parameters.
     pub params: NgramMatch,
-    /// Token rows.
+    /// The rows of tokens.
     pub rows: Rows,
 }
 

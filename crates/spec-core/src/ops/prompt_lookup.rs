@@ -1,15 +1,15 @@
-//! Drafts from a request's own text: what followed its last tokens where they
-//! occurred before.
+//! Drafts from a request's own text, by copying the tokens that followed an earlier occurrence of
+//! its last tokens.
 //!
-//! With `L = lengths[b]` tokens in a request's row, for `n` from
-//! `min(max_ngram, L - 1)` down to `min_ngram`: the windows of `n` tokens that
-//! equal the last `n` and have at least one token after them, which they may
-//! overlap. The first `n` that has such a window ends the search;
-//! [`Occurrence`] says which of them is taken if there are several. The draft is
-//! the up to `max_draft` tokens after the window, within the `L`.
+//! A request's text has `L = lengths[b]` tokens. For `n` from
+//! `min(max_ngram, L - 1)` down to `min_ngram`, the search looks for windows of `n` tokens that
+//! equal the last `n` tokens and have at least one token after them. A window may overlap the last
+//! `n` tokens. The first `n` that has such a window ends the search; if it has several,
+//! [`Occurrence`] says which window is taken. The draft is
+//! the up to `max_draft` tokens after the window, within the `L` tokens.
 //!
-//! Requests are independent of each other, and there is no budget: a request
-//! drafts the same alone, in any slot of any batch.
+//! Requests are independent of each other, and there is no token budget: a request
+//! drafts the same tokens alone as in any slot of any batch.
 //!
 //! ```text
 //! tokens   The quick brown fox jumps over the lazy dog . The quick brown
@@ -17,7 +17,7 @@
 //!              n = 2      draft                              the last 2
 //! ```
 //!
-//! Flag 4: a length below 0 or beyond its row; it is cut to that.
+//! Flag 4: a length below 0 or beyond its row; it is cut to that range.
 //!
 //! # Example
 //!
@@ -52,8 +52,8 @@
 //! # }
 //! ```
 //!
-//! Source: prompt lookup decoding (Saxena, 2023), as vLLM's n-gram proposer,
-//! transformers and llama.cpp have it.
+//! Source: prompt lookup decoding (Saxena, 2023), as in vLLM's n-gram proposer,
+//! transformers and llama.cpp.
 
 use crate::check::{Checker, MAX_I32};
 use crate::declare::{choice, operator};
@@ -61,59 +61,60 @@ use crate::ngram::check_patterns;
 use crate::{DType, Matrix, Operator, Result, TensorDesc};
 
 choice! {
-    /// Which of several equally long earlier occurrences is copied from.
+    /// Which of several earlier occurrences of the same length the draft is copied from.
     pub enum Occurrence = "occurrence" {
-        /// The first in the text: vLLM's proposer on the CPU.
+        /// The first in the text, as vLLM's proposer on the CPU does.
         First = "first",
-        /// The last: vLLM's on the GPU, and the better guess in code and
-        /// conversation, where what was said last is what is repeated.
+        /// The last in the text, as vLLM's proposer on the GPU does. This guesses better in code
+        /// and conversation, which repeat recent text.
         Last = "last",
     }
 }
 
 operator! {
-    /// Drafts from a request's own text: what followed its last tokens where they
-    /// occurred before.
+    /// Drafts from a request's own text, by copying the tokens that followed an earlier occurrence
+    /// of its last tokens.
     pub struct PromptLookup = "prompt_lookup";
 
     options {
-        /// The shortest pattern, at least 1. Below 2 most drafts are chance.
+        /// The shortest pattern, at least 1. Patterns of 1 token mostly match by chance.
         optional min_ngram: usize = 2,
         /// The longest pattern, `min_ngram` to 1024.
         optional max_ngram: usize = 5,
-        /// The most drafts of a request, which is also how many columns `drafts` has.
+        /// The largest number of drafts of a request, which is also the number of columns of
+        /// `drafts`.
         optional max_draft: usize = 5,
-        /// Which occurrence is copied from.
+        /// Which occurrence drafts are copied from.
         optional occurrence: Occurrence = Occurrence::Last,
     }
 
     arguments by position {
         /// The text of each request: its prompt, then every token generated so
-        /// far, the last one included. What lies behind `lengths` is not read.
+        /// far, the last one included. Tokens behind `lengths` are not read.
         required tokens: in [I64, I32, U32] "[batch, most]",
-        /// How many tokens the text has. At a request's first step: those of the
-        /// prompt, or one more if the prefill's own token is already there.
+        /// How many tokens each text has. At a request's first step this is the number of tokens of
+        /// the prompt, or one more if the token that the prefill generated is already in the text.
         required lengths: in [I32, I64] "[batch] or [batch, 1]",
-        /// The drafts, of the tokens' type, then -1 (in u32 the largest value) to
+        /// The drafts, of the type of `tokens`, then -1 (the largest value in u32) to
         /// the row's end.
         required drafts: out [I64, I32, U32] "[batch, max_draft]",
-        /// How many drafts there are, 0 to `max_draft`.
+        /// The number of drafts of each request, 0 to `max_draft`.
         required counts: out [I32] "[batch] or [batch, 1]",
-        /// Flags, OR-ed.
+        /// Bits for bad data, OR-ed into the word's previous value: 4 a length out of range.
         optional flags: inout [U32] "[1]",
     }
 }
 
 impl Default for PromptLookup {
-    /// Patterns of 2 to 5 tokens, up to 5 drafts, of the last occurrence.
+    /// Patterns of 2 to 5 tokens, and up to 5 drafts, which are copied from the last occurrence.
     fn default() -> Self {
         PromptLookup::new()
     }
 }
 
 impl PromptLookup {
-    /// Packed descriptors for tokens of that type in rows of `most`, lengths of
-    /// i32, without flags.
+    /// Packed descriptors for `batch` texts of the type `dtype` in rows of `most` tokens, with
+    /// i32 lengths and without `flags`.
     pub fn tensors(&self, dtype: DType, batch: usize, most: usize) -> Tensors {
         let per_request = TensorDesc::new(DType::I32, [batch]);
         Tensors::new(
@@ -125,7 +126,7 @@ impl PromptLookup {
     }
 }
 
-/// A validated call: what a backend makes ready.
+/// A validated call, from which a backend prepares a kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Plan {

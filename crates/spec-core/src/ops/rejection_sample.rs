@@ -1,67 +1,72 @@
 //! Verifies draft tokens against the target model (Leviathan et al., 2023).
 //!
-//! Request `b` owns the tokens `cu_num_draft[b] .. cu_num_draft[b + 1]` and
-//! walks them in order. A token is accepted iff [`crate::exact::accepts`]: the
-//! usual `u < min(1, p_target / p_draft)`, without the division. If all are
-//! accepted the bonus token follows; at the first rejection one recovered token
+//! Request `b` owns the draft tokens `cu_num_draft[b] .. cu_num_draft[b + 1]` and
+//! walks them in order. A draft token is accepted by the rule of [`crate::exact::accepts`]: the
+//! usual `u < min(1, p_target / p_draft)`, without the division. If all draft tokens are
+//! accepted, the bonus token follows. At the first rejection, one recovered token
 //! ends the row, drawn from the residual `r = max(0, target - draft)`. Without
-//! `draft_probs` the draft is deterministic, as an n-gram draft is: its
-//! probability is 1 at the draft token, and `r` is the target with that entry 0.
+//! `draft_probs` the drafts are deterministic, as n-gram drafts are: the draft
+//! probability is 1 at the draft token, and `r` is the target distribution with that entry 0.
 //!
-//! A request whose `greedy` entry is not 0 follows the target instead, as all do
-//! with [`Acceptance::Greedy`]: a draft is accepted while it is the target's
+//! A request whose `greedy` entry is not 0 follows the target's argmax instead, as all requests do
+//! with [`Acceptance::Greedy`]: a draft token is accepted while it is the target's
 //! argmax (lowest index among equals), and the argmax is emitted at the first
 //! mismatch.
 //!
 //! # Recovery
 //! * [`Recovery::Sample`] draws the recovered token from the residual: the tokens whose residual
-//!   is [`LEAST_RESIDUAL`] or more race ([`crate::race`]), each finishing at its noise times
-//!   [`inverse`](crate::exact::sampling::inverse) of its residual. **Only
-//!   this keeps the target's distribution**: the emitted tokens are distributed
-//!   as the target model's own would be, to 2^-40.
-//! * [`Recovery::Argmax`] takes the largest residual, the lowest index among
-//!   equals. It reads less and needs no randomness, but it does *not* preserve
+//!   is [`LEAST_RESIDUAL`] or more race ([`crate::race`]). A token finishes at its noise times
+//!   [`inverse`](crate::exact::sampling::inverse) of its residual. **Only this recovery keeps the
+//!   target's distribution**: the emitted tokens are distributed as the target model's own tokens,
+//!   to 2^-40.
+//! * [`Recovery::Argmax`] takes the token with the largest residual, the lowest index among
+//!   equals. This recovery reads less memory and needs no randomness, but it does *not* preserve
 //!   the target distribution.
 //!
-//! No such residual ([`Recovery::Argmax`]: none above 0): the largest finite target probability, lowest index;
-//! none at all: token 0 with flag 1.
+//! Where no residual is large enough ([`LEAST_RESIDUAL`] for [`Recovery::Sample`], above 0 for
+//! [`Recovery::Argmax`]), the token with the largest finite target probability is taken, the lowest
+//! index among equals. Where no target probability is finite, token 0 is emitted with flag 1.
 //!
 //! # Random numbers
-//! They belong to a request and to a place in its text, not to a slot of the
-//! batch: draft `k` of request `b` is accepted by
+//! Random numbers belong to a request and to a position in its text, not to a slot of the
+//! batch. Draft token `k` of request `b` is accepted with the number
 //! `Draw::at(seeds[b], positions[b] + k, Purpose::Accept).uniform()`, unless
-//! `uniform_samples` brings another number, and a rejected one is recovered by a race on the
+//! `uniform_samples` gives another number. A rejected draft token is recovered by a race on the
 //! noise of `Draw::at(seeds[b], positions[b] + k, Purpose::Recover)`
 //! ([`crate::philox`]; positions wrap around in two's complement). So a request
 //! gets the same tokens alone, in any slot of any batch, after a preemption, and
-//! with another number of drafts before the one that is decided. Seeds and
-//! positions lie in device memory: a captured CUDA graph draws afresh when the
-//! caller moves the positions on.
+//! with any number of drafts before the position that is decided. Seeds and
+//! positions are in device memory: a captured CUDA graph draws new numbers when the
+//! caller advances the positions.
 //!
-//! A drafter that samples decides about the same position with the same seed. It
-//! must not do so with the same number: a draft would be accepted or not by the
-//! very number that chose it, and the emitted tokens would no longer be
-//! distributed as the target's. The purposes keep them apart: draft, and sample
-//! a bonus token, with [`Purpose::Sample`](crate::philox::Purpose::Sample).
+//! A drafter that samples uses the same seed and position as the verification of its draft. It
+//! must not use the same random number: if the number that chose a draft also decided whether
+//! the draft is accepted, the emitted tokens would no longer be
+//! distributed as the target's. The purposes keep the numbers apart: drafters, and samplers of
+//! bonus tokens, use [`Purpose::Sample`](crate::philox::Purpose::Sample).
 //!
 //! ```
 //! use spec::philox::{Draw, Purpose};
 //!
 //! let (seed, position) = (0x5EED, 1024);
-//! let drafts = Draw::at(seed, position, Purpose::Sample); // what the drafter uses
-//! let accepts = Draw::at(seed, position, Purpose::Accept); // what is used here
-//! let recovers = Draw::at(seed, position, Purpose::Recover); // and here
+//! let drafts = Draw::at(seed, position, Purpose::Sample); // for the drafter
+//! let accepts = Draw::at(seed, position, Purpose::Accept); // for acceptance
+//! let recovers = Draw::at(seed, position, Purpose::Recover); // for recovery
 //! assert!(drafts != accepts && accepts != recovers && recovers != drafts);
 //! ```
 //!
 //! # Bad data
-//! Flag 1: a probability or draw that is not finite; it rejects, and it counts
-//! as 0 in a residual. Flag 2: a draft token outside the vocabulary, which
-//! rejects, or a bonus token outside it, for which token 0 is emitted. Flag 4:
-//! offsets that descend, start below 0 or pass the token count (the request
-//! has no drafts) and requests longer than `max_spec_len` (cut to it). Flags
-//! speak of what the walk reaches: what comes after the first rejection is not
-//! looked at. Any seed, position and `greedy` value is good.
+//! Flag 1: a probability or a uniform sample that is not finite. It rejects the draft token, and
+//! in a residual it counts as 0.
+//!
+//! Flag 2: a draft token outside the vocabulary, which is rejected, or a bonus token outside the
+//! vocabulary, for which token 0 is emitted.
+//!
+//! Flag 4: offsets that descend, start below 0 or pass the number of draft tokens (the request
+//! has no drafts), and requests with more than `max_spec_len` drafts (cut to `max_spec_len`).
+//!
+//! The walk stops at the first rejection: data behind it is not read and raises no flag. Every
+//! seed, position and `greedy` value is valid.
 //!
 //! # Example
 //! ```
@@ -79,7 +84,7 @@
 //! let (seeds, positions) = ([0x5EED_u64, 7], [1024_i64, 17]);
 //! let greedy = [false, true];
 //!
-//! // Probabilities: a few likely tokens, and the rest over the whole vocabulary.
+//! // Probabilities: a few likely tokens; the rest is spread over the whole vocabulary.
 //! let row = |likely: &[(usize, f32)]| {
 //!     let rest = 1.0 - likely.iter().map(|(_, p)| p).sum::<f32>();
 //!     let mut row = vec![rest / VOCAB as f32; VOCAB];
@@ -145,7 +150,7 @@ choice! {
     pub enum Acceptance = "acceptance" {
         /// With probability `min(1, target / draft)`.
         Probabilistic = "probabilistic",
-        /// While it equals the target's argmax (lowest index among equals).
+        /// If it equals the target's argmax (lowest index among equals).
         Greedy = "greedy",
     }
 }
@@ -153,15 +158,15 @@ choice! {
 choice! {
     /// How the token that replaces a rejected one is chosen.
     pub enum Recovery = "recovery" {
-        /// The largest residual. Does not preserve the target distribution.
+        /// The token with the largest residual. Does not preserve the target distribution.
         Argmax = "argmax",
-        /// Drawn from the residual. Preserves the target distribution.
+        /// A token drawn from the residual. Preserves the target distribution.
         Sample = "sample",
     }
 }
 
-/// The least residual that can be recovered, 2^-40. What is smaller weighs nothing beside the
-/// rounding of probabilities.
+/// The least residual with which a token can be recovered, 2^-40. Smaller residuals are far below
+/// the rounding errors of probabilities.
 pub const LEAST_RESIDUAL: f32 = 1.0 / 1_099_511_627_776.0;
 
 operator! {
@@ -169,85 +174,86 @@ operator! {
     pub struct RejectionSample = "rejection_sample";
 
     options {
-        /// The most drafts of a request; longer requests are cut.
+        /// The largest number of drafts of a request; a request with more is cut to it.
         required max_spec_len: usize,
-        /// When a draft token is accepted, but for requests that `greedy` names.
+        /// When a draft token is accepted. Requests that `greedy` marks follow the target's argmax
+        /// instead.
         optional acceptance: Acceptance = Acceptance::Probabilistic,
-        /// How the recovered token is chosen; unused with greedy acceptance.
+        /// How the recovered token is chosen. Not used with greedy acceptance.
         optional recovery: Recovery = Recovery::Sample,
     }
 
     arguments by name {
-        /// The target model's probabilities, a row for each draft. At a request's
-        /// first step: what the target says after the prompt, and after each
-        /// draft but the last.
+        /// The probabilities of the target model, a row for each draft. At a request's
+        /// first step: the rows after the prompt, and after each draft but the last.
         required target_probs: in [F32, F16, BF16] "[tokens, vocab]",
         /// The probabilities that each draft was drawn from, in the type of
         /// `target_probs`; absent where drafts are deterministic. Not read for
         /// greedy requests. At the first step: the drafter's rows after the prompt.
         optional draft_probs: in [F32, F16, BF16] "[tokens, vocab]",
-        /// Draft tokens, the requests' one after the other. At the first step: a
-        /// guess of what follows the prompt.
+        /// The draft tokens, one request behind the other. At the first step: guesses of the tokens
+        /// that follow the prompt.
         required draft_token_ids: in [I64, I32, U32] "[tokens]",
-        /// The token that follows if all drafts are accepted, drawn from the
-        /// target's row behind them. At the first step, where there are no
-        /// drafts yet: the first token after the prompt.
+        /// The token that follows if all drafts of a request are accepted, drawn from the target's
+        /// row after the last draft. At a first step without drafts: the first token after the
+        /// prompt.
         required bonus_token_ids: in [I64, I32, U32] "[batch]",
-        /// Where each request's drafts end, and with the leading 0 also where they
-        /// start: `[0, 3, 5]` or `[3, 5]` for 3 and 2 drafts. At the first step
-        /// without drafts: the number before it once more.
+        /// The sums of the numbers of drafts, which say where each request's drafts end; with or
+        /// without a leading 0: `[0, 3, 5]` or `[3, 5]` for 3 and 2 drafts. A request without
+        /// drafts, as at a first step, repeats the number before.
         required cu_num_draft: in [I64, I32, U32] "[batch + 1] or [batch]",
-        /// Acceptance draws in [0, 1), one a draft; absent: drawn from `seeds` and
-        /// `positions`. Not read for greedy requests. At the first step: as at any.
+        /// The random numbers for acceptance in [0, 1), one for each draft; absent: drawn from
+        /// `seeds` and `positions`. Not read for greedy requests. The same at every step.
         optional uniform_samples: in [F32] "[tokens]",
-        /// Each request's seed. Required where anything is drawn: unless acceptance
-        /// is greedy, for `Sample` recovery and where `uniform_samples` is absent.
-        /// At the first step: any number, kept for as long as the request lives.
+        /// The seed of each request. Required where acceptance is probabilistic and either recovery
+        /// is `sample` or `uniform_samples` is absent. At the first step: any number; the same at
+        /// every later step of the request.
         optional seeds: in [U64] "[batch]",
         /// The position of each request's first draft in its own text, prompt
         /// included. Required where `seeds` is. At the first step: the number of
-        /// tokens of the prompt; then it grows by what was emitted.
+        /// tokens of the prompt; each step adds the number of emitted tokens.
         optional positions: in [I64, I32] "[batch]",
-        /// Not 0 for each request that follows the target's argmax, whatever
-        /// `acceptance` says of the others; absent: none. At the first step, and
-        /// at all others: whether the request's temperature is 0.
+        /// Not 0 for each request that follows the target's argmax, whatever `acceptance` is;
+        /// absent: no request. At every step: whether the request's temperature is 0.
         optional greedy: in [I32, I8, U8, Bool] "[batch]",
-        /// Emitted tokens: the accepted drafts, then the recovered or the bonus
-        /// token, then -1 (the largest number, in a `u32`). What they held before
-        /// does not matter, at the first step or later.
+        /// The emitted tokens: the accepted drafts, then the recovered or the bonus
+        /// token, then -1 (the largest value in u32).
         required output_token_ids: out [I32, I64, U32] "[batch, max_spec_len + 1]",
-        /// Tokens emitted: recovered or bonus included, so never 0.
+        /// The number of tokens emitted, the recovered or bonus token included, so never 0.
         required num_accepted: out [I32] "[batch]",
-        /// Draft tokens accepted; 0 at a first step without drafts.
+        /// The number of draft tokens accepted; 0 at a first step without drafts.
         required accepted_counts: out [I32] "[batch]",
-        /// 1 where a recovered token was emitted; 0 at a first step without drafts.
+        /// 1 where a recovered token was emitted, else 0; 0 at a first step without drafts.
         required recovered_counts: out [I32] "[batch]",
-        /// 1 where the bonus token was emitted; 1 at a first step without drafts.
+        /// 1 where the bonus token was emitted, else 0; 1 at a first step without drafts.
         required bonus_counts: out [I32] "[batch]",
-        /// Flags, OR-ed; cleared by the caller, before the first step if ever.
+        /// Bits for bad data, OR-ed into the word's previous value: 1 a number that is not finite,
+        /// 2 a token outside the vocabulary, 4 bad offsets or too many drafts. Only the caller
+        /// clears them.
         optional flags: inout [U32] "[1]",
     }
 }
 
 impl RejectionSample {
-    /// Lossless: probabilistic acceptance, recovery drawn from the residual.
+    /// Verification that keeps the target's distribution: probabilistic acceptance, and recovery
+    /// drawn from the residual.
     pub const fn lossless(max_spec_len: usize) -> Self {
         RejectionSample::new(max_spec_len)
     }
 
-    /// Probabilistic acceptance with the largest residual as recovery.
+    /// Probabilistic acceptance, and recovery by the largest residual.
     pub const fn argmax(max_spec_len: usize) -> Self {
         Self::lossless(max_spec_len).recovery(Recovery::Argmax)
     }
 
-    /// Temperature 0: follow the target's argmax.
+    /// Verification at temperature 0: drafts and recovery follow the target's argmax.
     pub const fn greedy(max_spec_len: usize) -> Self {
         Self::argmax(max_spec_len).acceptance(Acceptance::Greedy)
     }
 
-    /// Packed descriptors for `batch` requests with `tokens` drafts in all:
-    /// f32 probabilities, i32 ids, seeds and positions where these options draw random numbers,
-    /// and no other optional argument. Drafts that have probabilities add `draft_probs`.
+    /// Packed descriptors for `batch` requests with `tokens` drafts together: f32 probabilities
+    /// and i32 ids; of the optional arguments, `seeds` and `positions` where these options draw
+    /// random numbers. A caller whose drafts have probabilities adds `draft_probs`.
     pub fn tensors(&self, batch: usize, tokens: usize, vocab: usize) -> Tensors {
         let per_request = TensorDesc::new(DType::I32, [batch]);
         let mut tensors = Tensors::new(Required {
@@ -272,15 +278,15 @@ impl RejectionSample {
     }
 }
 
-/// A validated call: what a backend makes ready.
+/// A validated call, from which a backend prepares a kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Plan {
     /// The parameters.
     pub params: RejectionSample,
-    /// Requests.
+    /// The number of requests.
     pub batch: usize,
-    /// Target probabilities; rows are tokens, columns the vocabulary.
+    /// The target probabilities; rows are draft tokens, columns the vocabulary.
     pub target: Matrix,
     /// Draft probabilities, where given.
     pub draft: Option<Matrix>,
@@ -288,13 +294,13 @@ pub struct Plan {
     pub draft_token_ids: Vector,
     /// Bonus tokens.
     pub bonus_token_ids: Vector,
-    /// Offsets: as many as requests, or one more.
+    /// The offsets: one for each request, or one more.
     pub cu_num_draft: Vector,
-    /// Whether acceptance draws are given rather than generated.
+    /// Whether the random numbers for acceptance are given.
     pub has_uniform_samples: bool,
-    /// Positions of the first drafts, where given; `seeds` are u64.
+    /// The positions of the first drafts, where given.
     pub positions: Option<Vector>,
-    /// Which requests are greedy, where some may be and others not.
+    /// The argument `greedy`, where it is given and acceptance is probabilistic.
     pub greedy: Option<Vector>,
     /// Emitted tokens.
     pub output: Matrix,
@@ -311,12 +317,12 @@ impl Plan {
         self.target.cols
     }
 
-    /// Whether the offsets begin with a 0 of their own.
+    /// Whether the offsets begin with a leading 0.
     pub fn has_leading_zero(&self) -> bool {
         self.cu_num_draft.len > self.batch
     }
 
-    /// Whether recovered tokens are drawn.
+    /// Whether recovered tokens are drawn from the residual.
     pub fn samples(&self) -> bool {
         self.params.samples()
     }
@@ -369,7 +375,7 @@ impl Operator for RejectionSample {
             cu_num_draft,
             has_uniform_samples: t.uniform_samples.is_some(),
             positions,
-            // With greedy acceptance all are.
+            // With greedy acceptance, all requests are greedy.
             greedy: greedy.transpose()?.filter(|_| self.acceptance == Acceptance::Probabilistic),
             output,
         })
@@ -391,7 +397,7 @@ impl RejectionSample {
         Err(c.error(Status::BadTensorShape, "target_probs", value, expected))
     }
 
-    /// Whether a call draws random numbers of its own.
+    /// Whether a call draws random numbers from `seeds` and `positions`.
     fn draws(&self, t: &Tensors) -> bool {
         let accepts = self.acceptance == Acceptance::Probabilistic && t.uniform_samples.is_none();
         accepts || self.samples()

@@ -1,65 +1,69 @@
-//! From logits to tokens: temperature, top-k, top-p, min-p, an allowed-token
-//! mask and a seed, each of its own request.
+//! Samples tokens from logits: temperature, top-k, top-p, min-p, an allowed-token mask and a seed
+//! for each request.
 //!
-//! 1. `x` is the logit in f32; NaN counts as negative infinity, and so does a
-//!    token that the mask does not allow. `m` is the row's largest `x`. Where that
-//!    is negative infinity, the token is the lowest one allowed, else 0.
-//! 2. Temperature 0: the lowest index of `m`.
-//! 3. Else the weight of a token is `w = e^((x - m) / temperature)`, by
+//! 1. `x` is the logit in f32. NaN counts as negative infinity, and so does the logit of a
+//!    token that the mask does not allow. `m` is the row's largest `x`. Where `m`
+//!    is negative infinity, the row's token is the lowest token that the mask allows, or 0 if it
+//!    allows none.
+//! 2. At temperature 0, the row's token is the lowest one whose `x` is `m`.
+//! 3. Otherwise the weight of a token is `w = e^((x - m) / temperature)`, by
 //!    [`crate::exact::sampling`], and `q` is `w` in whole units of 2^-40.
 //! 4. Tokens are ordered by [`crate::exact::sort_key`] of `x`, descending, the
 //!    lower index first among equals. (Not by `w`: `exp` is not monotone in its
 //!    last bit.)
 //! 5. With [`min_p_first`](SampleLogits::min_p_first), tokens with
 //!    `q < min_p * 2^40` are dropped now.
-//! 6. Exactly the first `top_k` of the order are kept.
-//! 7. Of those, with `S` the sum of their `q`, the order is walked and kept while
-//!    the sum of `q` before is below `top_p * S`. The first is always kept.
+//! 6. Exactly the first `top_k` tokens of the order are kept.
+//! 7. `S` is the sum of `q` over these tokens. In order, each token is kept while the sum of `q`
+//!    over the tokens before it is below `top_p * S`. The first token is always kept.
 //! 8. Without `min_p_first`, tokens with `q < min_p * 2^40` are dropped now.
-//! 9. The tokens that are left, and of which `q` is not 0, race ([`crate::race`]): a token
-//!    finishes at its noise times `e^((m - x) / temperature)`. `tokens` has the first to finish,
-//!    or the first `n` in the order of finishing, the lower index first among equals. Where fewer
-//!    are left, -1 follows.
+//! 9. The remaining tokens whose `q` is not 0 race ([`crate::race`]): a token finishes at its noise
+//!    times `e^((m - x) / temperature)`. `tokens` has the first token to finish, or the first `n`
+//!    in the order of finishing, the lower index first among equal times. Where fewer than `n`
+//!    tokens remain, -1 follows.
 //!
-//! The first `n` tokens to finish are `n` draws without replacement, the siblings of a draft tree
-//! for instance. At temperature 0 `tokens` has the first `n` of the order of step 4 that are not
-//! negative infinity, and where step 1 ends a row its one token.
+//! The first `n` tokens to finish are `n` draws without replacement, for the siblings of a draft
+//! tree for instance. At temperature 0, `tokens` has the first `n` tokens of the order of step 4
+//! whose `x` is not negative infinity. A row that step 1 ends has its one token.
 //!
-//! Noise, order and sums of integers are the same bits on every backend, so tokens are, and so is
-//! `probs`, which [`rejection_sample`](super::rejection_sample) takes as it is. Only `top_p`,
+//! Noise, order and integer sums are the same bits on every backend, and so are tokens and
+//! `probs`. [`rejection_sample`](super::rejection_sample) takes `probs` unchanged. Only `top_p`,
 //! `probs` and `processed_logprobs` need a sum of weights.
 //!
 //! # Random numbers
-//! [`crate::race::noise`] of the request's seed at the row's position, for
+//! The noise is [`crate::race::noise`] of the request's seed at the row's position, for
 //! [`Purpose::Sample`](crate::philox::Purpose::Sample). The same seed and position
 //! give the same token from the same logits in any row of any batch, and mostly the same token
-//! from logits that are nearly the same: a draft model that samples with its request's seed
+//! from logits that are nearly the same. So a draft model that samples with its request's seed
 //! agrees with its target about as often as rejection sampling would accept its drafts.
 //!
 //! # What can be reported
 //! * `logprobs`: the natural logarithm of each token's probability by the logits as given, without
 //!   temperature, mask and filters.
-//! * `processed_logprobs`: the natural logarithm of each token's share of what it was drawn from.
-//!   Where step 1 or 2 ends a row, it is 0 for the first token and negative infinity for others.
-//! * `ranks`: how many logits, as given, are at least as large as the token's.
+//! * `processed_logprobs`: the natural logarithm of each token's share of the distribution that it
+//!   was drawn from. In a row that step 1 or 2 ends, it is 0 for the first token and negative
+//!   infinity for other tokens.
+//! * `ranks`: how many logits of the row, as given, are at least as large as the token's.
 //! * `top_tokens` and `top_logprobs`: the likeliest tokens by the logits as given, the lower index
-//!   first among equals, and what `logprobs` has for them.
+//!   first among equals, and the value of `logprobs` for each of them.
 //!
-//! NaN counts as negative infinity in each of them. Of several logits that are positive infinity,
-//! each has an equal share. Where there is no token, these are rank 0 and negative infinity.
+//! In all reports NaN counts as negative infinity. Several logits of positive infinity have equal
+//! shares. Where `tokens` has -1, the rank is 0 and the logarithms are negative infinity.
 //!
 //! # Bad data
-//! Flag 1: a logit that is NaN or positive infinity (which shares all of the
-//! weight with its equals), whether the mask allows it or not, or a row without any token to
-//! choose. Flag 4: a
-//! temperature that is negative or NaN, or a request outside of the arrays, both
-//! of which count as temperature 0; `top_p` NaN, which keeps the first token, and
-//! `min_p` NaN, which counts as 1. Flags speak of what is reached: a row that step
-//! 1 or 2 ends does not look at what comes after. A token is always inside the
-//! vocabulary.
+//! Flag 1: a logit that is NaN or positive infinity, whether the mask allows its token or not
+//! (logits of positive infinity share the whole weight of the row); or a row without any token to
+//! choose.
+//!
+//! Flag 4: a temperature that is negative or NaN, or a request outside the arrays, both
+//! of which count as temperature 0; a `top_p` of NaN, which keeps the first token only; a
+//! `min_p` of NaN, which counts as 1. A row that step 1 or 2 ends raises no flag for data that only
+//! later steps read.
+//!
+//! A token is always inside the vocabulary.
 //!
 //! Sources: Holtzman et al. (2020) for top-p; Nguyen et al. (2024) for min-p;
-//! transformers' logits processors and vLLM's sampler for the order of the two.
+//! transformers' logits processors and vLLM's sampler for the order of top-p and min-p.
 //!
 //! # Example
 //! Two requests in one call: one at temperature 0, and one that draws among its two
@@ -75,7 +79,7 @@
 //!     3.0, -4.0, 2.5, 0.0, // request 1
 //! ];
 //! let (temperature, top_k, seeds) = ([0.0f32, 0.8], [0i32, 2], [7u64, 8]);
-//! // The texts have 17 and 203 tokens, so these are the places that are decided.
+//! // The texts have 17 and 203 tokens, so the next tokens have these positions.
 //! let positions = [17i64, 203];
 //!
 //! let params = SampleLogits::transformers();
@@ -92,7 +96,7 @@
 //!     .probs(&mut probs);
 //! sample.call(&mut workspace, buffers)?;
 //! assert!(tokens[0] == 1 && [0, 2].contains(&tokens[1]));
-//! // e^(-0.5 / 0.8) = 0.5353 beside 1, and nothing else.
+//! // The two tokens that top-k keeps have the weights 1 and e^(-0.5 / 0.8) = 0.5353.
 //! assert_eq!(probs[..4], [0.0, 1.0, 0.0, 0.0]);
 //! assert!((probs[4] - 1.0 / 1.5353).abs() < 1e-4 && probs[5] == 0.0 && probs[7] == 0.0);
 //! # Ok::<(), spec::Error>(())
@@ -103,20 +107,20 @@ use crate::declare::operator;
 use crate::exact::MAX_SAMPLED_VOCAB;
 use crate::{Argument, DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
 
-/// The most tokens that a row draws.
+/// The largest number of tokens that a row draws.
 pub const MAX_DRAWS: usize = 64;
-/// The most of the likeliest tokens that a row reports.
+/// The largest number of likeliest tokens that a row reports.
 pub const MAX_TOP: usize = 256;
 
 operator! {
-    /// From logits to tokens: temperature, top-k, top-p, min-p, an allowed-token
-    /// mask and a seed, each of its own request.
+    /// Samples tokens from logits: temperature, top-k, top-p, min-p, an allowed-token mask and a
+    /// seed for each request.
     ///
     /// ```
     /// use spec::ops::SampleLogits;
     /// use spec::{DType, Operator, TensorDesc};
     ///
-    /// // Four rows, each of a request of its own, with top-k and top-p.
+    /// // Four rows, each the row of another request, with top-k and top-p.
     /// let operator = SampleLogits::default();
     /// let four = |dtype| TensorDesc::new(dtype, [4]);
     /// let tensors = operator.tensors(4, 128_256).top_k(four(DType::I32)).top_p(four(DType::F32));
@@ -128,7 +132,7 @@ operator! {
 
     options {
         /// Whether `min_p` drops tokens before `top_k` and `top_p` count them, as
-        /// vLLM has it, or after, as transformers does.
+        /// in vLLM, or after, as in transformers.
         optional min_p_first: bool = false,
     }
 
@@ -144,10 +148,10 @@ operator! {
         /// The seed of each request's random numbers.
         required seeds: in [U64] "[requests]",
         /// How many of the likeliest tokens each request keeps; 0 or less, or
-        /// more than there are, keeps all.
+        /// more than the vocabulary has, keeps all.
         optional top_k: in [I32] "[requests]",
-        /// The share of probability that the likeliest tokens must reach; 1 or
-        /// more keeps all, 0 or less the likeliest.
+        /// The share of probability that the kept tokens must reach, the likeliest first; 1 or
+        /// more keeps all, 0 or less keeps only the likeliest.
         optional top_p: in [F32] "[requests]",
         /// The share of the likeliest token's probability below which tokens are
         /// dropped; 0 or less drops none.
@@ -156,25 +160,27 @@ operator! {
         optional requests: in [I32, U32, I64] "[rows]",
         /// Bit `v % 32` of word `v / 32` is set where a row may choose token `v`.
         optional mask: in [I32] "[rows, ceil(vocab / 32)]",
-        /// The tokens chosen: one of each row, or the first `n`, at most 64, in the order in
-        /// which they finish; -1 behind.
+        /// The tokens chosen: one for each row, or the first `n`, at most 64, in the order in
+        /// which they finish, then -1.
         required tokens: out [I32, U32, I64] "[rows] or [rows, n]",
-        /// What each token was drawn from, exact to the bit; 1 at the token where
-        /// none was drawn.
+        /// The distribution that each row's tokens were drawn from, exact to the bit; where no
+        /// token was drawn, 1 at the token that was chosen and 0 elsewhere.
         optional probs: out [F32] "[rows, vocab]",
-        /// The natural logarithm of each token's probability by the logits alone,
+        /// The natural logarithm of each token's probability by the logits as given,
         /// without temperature, mask and filters.
         optional logprobs: out [F32] "[rows] or [rows, n]",
-        /// The natural logarithm of each token's share of what it was drawn from.
+        /// The natural logarithm of each token's share of the distribution that it was drawn from.
         optional processed_logprobs: out [F32] "[rows] or [rows, n]",
-        /// How many logits of the row are at least as large as each token's; 1 for the largest.
+        /// How many logits of the row, as given, are at least as large as each token's; 1 for the
+        /// largest.
         optional ranks: out [I32] "[rows] or [rows, n]",
-        /// The likeliest tokens of each row by the logits alone, at most 256, the likeliest first;
-        /// -1 beyond the vocabulary.
+        /// The likeliest tokens of each row by the logits as given, at most 256, the likeliest
+        /// first; -1 where the vocabulary has fewer.
         optional top_tokens: out [I32] "[rows, top]",
-        /// The natural logarithm of the probability of each of `top_tokens`.
+        /// The natural logarithm of the probability of each of `top_tokens`, as in `logprobs`.
         optional top_logprobs: out [F32] "[rows, top]",
-        /// Flags, OR-ed.
+        /// Bits for bad data, OR-ed into the word's previous value: 1 a logit that is not finite or
+        /// a row without a token, 4 a bad parameter or request.
         optional flags: inout [U32] "[1]",
     }
 }
@@ -186,24 +192,24 @@ impl Default for SampleLogits {
 }
 
 impl SampleLogits {
-    /// `min_p` last, as transformers has it.
+    /// The order of filters in transformers: `min_p` last.
     pub const fn transformers() -> Self {
         SampleLogits::new()
     }
 
-    /// `min_p` first, as vLLM has it.
+    /// The order of filters in vLLM: `min_p` first.
     pub const fn vllm() -> Self {
         SampleLogits::new().min_p_first(true)
     }
 
-    /// Packed descriptors for `rows` rows of f32 logits, each of a request of its own, with i64
+    /// Packed descriptors for `rows` rows of f32 logits, each the row of another request, with i64
     /// positions and no optional argument.
     pub fn tensors(&self, rows: usize, vocab: usize) -> Tensors {
         self.required(rows, rows, vocab)
     }
 
-    /// As [`tensors`](Self::tensors), for rows of `requests` requests, several of which may
-    /// belong to one: the optional argument `requests` (i32) says to which.
+    /// As [`tensors`](Self::tensors), for the rows of `requests` requests. A request may have
+    /// several rows; the optional argument `requests` (i32) says which request a row belongs to.
     pub fn tensors_of(&self, rows: usize, requests: usize, vocab: usize) -> Tensors {
         self.required(rows, requests, vocab).requests(TensorDesc::new(DType::I32, [rows]))
     }
@@ -219,19 +225,19 @@ impl SampleLogits {
     }
 }
 
-/// A validated call: what a backend makes ready.
+/// A validated call, from which a backend prepares a kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Plan {
     /// The parameters.
     pub params: SampleLogits,
-    /// Logits.
+    /// The logits.
     pub logits: Matrix,
-    /// Positions.
+    /// The positions.
     pub positions: Vector,
-    /// Requests.
+    /// The number of requests.
     pub requests: usize,
-    /// Whether a request may ask for a `top_k` or a `top_p`.
+    /// Whether `top_k` or `top_p` is given.
     pub filters: bool,
     /// The request of each row, where given.
     pub of_rows: Option<Vector>,
@@ -239,17 +245,17 @@ pub struct Plan {
     pub mask: Option<Matrix>,
     /// The tokens to write, `[rows, n]`.
     pub tokens: Matrix,
-    /// The probabilities to write, where asked for.
+    /// The distribution to write, where asked for.
     pub probs: Option<Matrix>,
-    /// Log-probabilities of tokens by the logits alone, `[rows, n]`.
+    /// The log-probabilities of tokens by the logits as given, `[rows, n]`.
     pub logprobs: Option<Matrix>,
-    /// Log-probabilities of tokens by what they were drawn from, `[rows, n]`.
+    /// The log-probabilities of tokens in the distribution that they were drawn from, `[rows, n]`.
     pub processed_logprobs: Option<Matrix>,
-    /// Ranks of tokens, `[rows, n]`.
+    /// The ranks of tokens, `[rows, n]`.
     pub ranks: Option<Matrix>,
     /// The likeliest tokens, `[rows, top]`.
     pub top_tokens: Option<Matrix>,
-    /// Their log-probabilities, `[rows, top]`.
+    /// The log-probabilities of the likeliest tokens, `[rows, top]`.
     pub top_logprobs: Option<Matrix>,
 }
 
@@ -264,17 +270,17 @@ impl Plan {
         self.logits.cols
     }
 
-    /// How many tokens a row draws, `n`.
+    /// The number of tokens that a row draws, `n`.
     pub fn draws(&self) -> usize {
         self.tokens.cols
     }
 
-    /// How many of the likeliest tokens a row reports; 0 where none are asked for.
+    /// The number of likeliest tokens that a row reports; 0 where none are asked for.
     pub fn top(&self) -> usize {
         self.top_tokens.or(self.top_logprobs).map_or(0, |matrix| matrix.cols)
     }
 
-    /// Whether anything is reported that depends on the logits as given.
+    /// Whether a report that depends on the logits as given is asked for.
     pub fn reports(&self) -> bool {
         self.logprobs.is_some() || self.ranks.is_some() || self.top() > 0
     }

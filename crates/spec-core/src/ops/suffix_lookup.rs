@@ -1,19 +1,21 @@
-//! Drafts from the longest suffix that occurred before, weighed by how often each continuation
+//! Drafts from the longest suffix that occurred before, weighted by how often each continuation
 //! followed: in a request's own text and in a corpus that requests share, as chains or as trees.
 //!
-//! A **window** ends before place `e` of a text (`1 <= e <` the text's length), where the token at `e`
-//! is not negative. Its match is the longest `n` such that the `n` tokens before `e` equal the last `n`
-//! tokens of the request, none of them negative, at most `max_match`. Of all windows, those with the longest match
-//! count, if that match is at least `min_match`, and of these the `max_windows` most recent: own text is more
-//! recent than the corpus, and a later place more recent than an earlier one.
+//! A **window** is an index `e` of a text (`1 <= e <` the text's length) whose token is not
+//! negative. The match of a window is the largest `n` such that the `n` tokens before `e` equal the
+//! last `n` tokens of the request, with no negative token among them, and `n` is at most
+//! `max_match`. Of all windows, those with the longest match count, if that match is at least
+//! `min_match`. Of these, the `max_windows` most recent count: the request's own text is more
+//! recent than the corpus, and a later index is more recent than an earlier one.
 //!
-//! A **node** at depth `d` of the tree holds the windows that agree with the drafts down to it. Its
-//! children are the tokens at `e + d` of these windows, the `width` most frequent; among equally
-//! frequent tokens the one whose most recent window is more recent. A child is offered where its windows are at
-//! least `min_share` of all, and where `d` is below the limit: the columns of `drafts`, or
-//! `drafts_per_match` times the match, rounded down, where that is less. Offered children become
-//! drafts in the order of their number of windows (descending), their depth, and the recency of
-//! their most recent window, until the columns are full.
+//! A **node** at depth `d` of the tree has the windows that agree with the drafts on the path to
+//! the node. Its children are the tokens at `e + d` of these windows, the `width` most frequent; of
+//! equally frequent tokens, the one whose most recent window is more recent comes first. A child is
+//! offered where the child's windows are at least the share `min_share` of all windows, and where
+//! `d` is below the limit: the number of columns of `drafts`, or `drafts_per_match` times the
+//! match, rounded down, where that is less. Offered children become drafts in the order of their
+//! number of windows (descending), then their depth, then the recency of their most recent window,
+//! until the columns are full.
 //!
 //! ```text
 //! text           1 2 3 4 . 1 2 3 5 . 1 2 3 5 8 1 2 3      the last three tokens occurred three times
@@ -22,20 +24,20 @@
 //! width 2        5 (2 of 3)  4 (1 of 3), beside 5  8 (1 of 3), behind 5 ..
 //! ```
 //!
-//! Nothing is kept between calls: a scan for the request's last token finds the few windows to look
-//! at, so that a call costs one reading of the texts and of the corpus.
+//! Nothing is kept between calls: a scan for the request's last token finds the few windows to
+//! compare, so a call costs one read of the texts and of the corpus.
 //!
-//! Source: SuffixDecoding (Oliaro et al., 2024), whose suffix trees and shared trie this replaces by
-//! searching.
+//! Source: SuffixDecoding (Oliaro et al., 2024). Its suffix trees and its shared trie are replaced
+//! by a search.
 //!
 //! # Bad data
 //! Negative tokens match nothing and separate texts. Flag 4: a length outside `0 ..= max_len`, or a
 //! `corpus_length` outside `0 ..=` the corpus's size: cut to the range.
 //!
 //! # Privacy
-//! With a shared corpus, what one user wrote becomes a draft of another. Verification leaves every
-//! text as it would be without drafts, but the time of an answer tells whether drafts were
-//! accepted. Keep a corpus for each tenant where that matters.
+//! With a shared corpus, the text of one user becomes a draft for another user. Verification leaves
+//! every text as it would be without drafts, but the time of an answer reveals whether drafts were
+//! accepted. Where that matters, keep a corpus for each tenant.
 //!
 //! # Example
 //! ```
@@ -61,74 +63,76 @@ use crate::check::{Checker, MAX_I32};
 use crate::declare::operator;
 use crate::{DType, Matrix, Operator, Result, Status, TensorDesc, Vector};
 
-/// The longest match that is told from a longer one.
+/// The largest `max_match`.
 pub const MAX_MATCH: usize = 64;
-/// The most windows that are weighed.
+/// The largest `max_windows`.
 pub const MAX_WINDOWS: usize = 1024;
-/// The most drafts of a request.
+/// The largest number of drafts of a request.
 pub const MAX_DRAFTS: usize = 64;
 
 operator! {
     /// Drafts from the longest suffix that occurred before, in a request's own text and in a shared
-    /// corpus, weighed by how often each continuation followed.
+    /// corpus, weighted by how often each continuation followed.
     pub struct SuffixLookup = "suffix_lookup";
 
     options {
         /// The shortest match that gives drafts, at least 1.
         optional min_match: usize = 1,
-        /// The longest match that is told from a longer one, `min_match` to 64.
+        /// The longest match that counts, `min_match` to 64; a longer match counts as this long.
         optional max_match: usize = 16,
-        /// How many windows are weighed at most, 1 to 1024.
+        /// The largest number of windows that count, 1 to 1024.
         optional max_windows: usize = 64,
         /// How many children a node may have; 1 makes chains.
         optional width: usize = 1,
-        /// The least share of all windows that a draft needs, 0 to 1.
+        /// The smallest share of all windows that a draft needs, 0 to 1.
         optional min_share: f32 = 0.0,
-        /// Drafts on a path for each token of the match, at least 0. The default never binds, since
-        /// there are at most 64 drafts.
+        /// The largest depth of a draft for each token of the match, at least 0. The default does
+        /// not limit anything, since there are at most 64 drafts.
         optional drafts_per_match: f32 = 64.0,
     }
 
     arguments by position {
-        /// The text of each request: its prompt, then every token generated so far. What lies behind
-        /// `lengths` is not read.
+        /// The text of each request: its prompt, then every token generated so far. Tokens behind
+        /// `lengths` are not read.
         required tokens: in [I64, I32, U32] "[batch, max_len]",
         /// How many tokens each text has.
         required lengths: in [I32, I64] "[batch] or [batch, 1]",
-        /// Texts of other requests, of the tokens' type, with a negative token between two texts.
+        /// Texts of other requests, of the type of `tokens`, with a negative token between two
+        /// texts.
         optional corpus: in [I64, I32, U32] "[m]",
-        /// How much of the corpus there is; absent, all of it.
+        /// How many tokens of `corpus` are searched; absent: all.
         optional corpus_length: in [I32, I64] "[1]",
-        /// The drafts, of the tokens' type, then -1 (in u32 the largest value).
+        /// The drafts, of the type of `tokens`, then -1 (the largest value in u32).
         required drafts: out [I64, I32, U32] "[batch, n]",
-        /// How many drafts there are.
+        /// The number of drafts of each request.
         required counts: out [I32] "[batch] or [batch, 1]",
-        /// What each draft follows: 0 for the text's last token, i for draft i - 1; then -1.
+        /// The node that each draft follows: 0 for the text's last token, i for draft i - 1; then
+        /// -1.
         optional parents: out [I32] "[batch, n]",
-        /// The first child of each node, of which node 0 is the text's last token and node i draft
-        /// i - 1; -1 for none. As `tree_verify` takes it.
+        /// The first child of each node; -1 for none. Node 0 is the text's last token, and node i
+        /// is draft i - 1. `tree_verify` takes this argument.
         optional first_child: out [I32] "[batch, n + 1]",
-        /// The next child of the same parent; -1 for none. As `tree_verify` takes it.
+        /// The next child of the same parent; -1 for none. `tree_verify` takes this argument.
         optional next_sibling: out [I32] "[batch, n + 1]",
-        /// The share of all windows that agree with the text down to each draft; then 0.
+        /// The share of all windows that agree with the path to each draft; then 0.
         optional shares: out [F32] "[batch, n]",
         /// The length of the longest match, 0 where it is below `min_match`.
         optional match_lengths: out [I32] "[batch]",
-        /// Flags, OR-ed: 4 a length out of range.
+        /// Bits for bad data, OR-ed into the word's previous value: 4 a length out of range.
         optional flags: inout [U32] "[1]",
     }
 }
 
 impl Default for SuffixLookup {
-    /// Chains, matches of 1 to 16 tokens, 64 windows.
+    /// Chains, matches of 1 to 16 tokens, and up to 64 windows.
     fn default() -> Self {
         SuffixLookup::new()
     }
 }
 
 impl SuffixLookup {
-    /// Packed descriptors for tokens of that type in rows of `max_len`, lengths of i32, and `n`
-    /// drafts for each request; nothing optional.
+    /// Packed descriptors for `batch` texts of the type `dtype` in rows of `max_len` tokens, and
+    /// `n` drafts for each request. Lengths are i32, and no optional argument is given.
     pub fn tensors(&self, dtype: DType, batch: usize, max_len: usize, n: usize) -> Tensors {
         let per_request = TensorDesc::new(DType::I32, [batch]);
         Tensors::new(
@@ -139,20 +143,21 @@ impl SuffixLookup {
         )
     }
 
-    /// The least number of windows, in 65536ths of all windows, that a draft needs.
+    /// The smallest number of windows that a draft needs, in 65536ths of all windows.
     pub fn share_floor(&self) -> u32 {
-        // The product is exact, and at most 65536.
+        // The product of an f32 and a power of two is exact, and it is at most 65536.
         (self.min_share * 65536.0) as u32
     }
 
-    /// How deep drafts may lie where the longest match has this length and `drafts` has `n` columns.
+    /// The largest depth of a draft where the longest match has `length` tokens and `drafts` has
+    /// `n` columns.
     pub fn depth_limit(&self, length: usize, n: usize) -> usize {
-        // A number that usize does not hold saturates.
+        // The cast saturates for a product that `usize` cannot hold.
         n.min((self.drafts_per_match * length as f32).floor() as usize)
     }
 }
 
-/// A validated call: what a backend makes ready.
+/// A validated call, from which a backend prepares a kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Plan {
@@ -162,19 +167,19 @@ pub struct Plan {
     pub tokens: Matrix,
     /// The dtype of lengths.
     pub lengths: DType,
-    /// The corpus, if there is one.
+    /// The corpus, where given.
     pub corpus: Option<Vector>,
-    /// The dtype of its length, if that is given.
+    /// The dtype of `corpus_length`, where given.
     pub corpus_length: Option<DType>,
     /// The drafts.
     pub drafts: Matrix,
-    /// What each draft follows.
+    /// The parent of each draft, where asked for.
     pub parents: Option<Matrix>,
-    /// First children.
+    /// The first children, where asked for.
     pub first_child: Option<Matrix>,
-    /// Next siblings.
+    /// The next siblings, where asked for.
     pub next_sibling: Option<Matrix>,
-    /// Shares of windows.
+    /// The shares of windows, where asked for.
     pub shares: Option<Matrix>,
 }
 
@@ -205,7 +210,7 @@ impl Operator for SuffixLookup {
             c.vector(arg::corpus, corpus)
         });
         let corpus = corpus.transpose()?;
-        // Places are i32, and so are lengths.
+        // Indices of tokens and lengths are i32.
         let sizes = [("tokens", tokens.cols), ("corpus", corpus.map_or(0, |corpus| corpus.len))];
         for (name, size) in sizes {
             if size > MAX_I32 {

@@ -2,51 +2,52 @@
 //!
 //! 1. Score `s`: [`Scoring::Sigmoid`] or [`Scoring::SqrtSoftplus`] of the logit, or
 //!    [`Scoring::Softmax`] over the row, in f32 by the exact rules of
-//!    [`crate::exact`]. A NaN logit scores 0; a softmax row whose largest logit is
-//!    negative infinity scores 0 everywhere.
+//!    [`crate::exact`]. A NaN logit has score 0. In a softmax row whose largest logit is
+//!    negative infinity, every score is 0.
 //! 2. Choice `c = s + bias` (`bias` is DeepSeek's correction bias), or the logit
-//!    plus bias ([`Select::Logit`]). A NaN choice, and the choice of a NaN logit,
-//!    is negative infinity.
+//!    plus bias ([`Select::Logit`]). A choice that is NaN, and the choice of a NaN logit,
+//!    becomes negative infinity.
 //! 3. With more than one group: a group's score is the sum of its two largest
-//!    choices or its largest ([`GroupScore`]); the `topk_groups` best are kept.
-//! 4. Experts of the other groups take `c = 0.0` or are excluded ([`Masked`]).
-//! 5. The `topk` largest choices, descending. All ties, of groups and of
-//!    experts, go to the lower index.
-//! 6. Weight `scale * s`; if `renormalize`, `scale` times the share of `s` in the
-//!    sum of the chosen `s` plus 1e-20.
-//! 7. `shared_experts` more columns: the experts behind the last, each with the
+//!    choices, or its largest choice ([`GroupScore`]). The `topk_groups` best groups are kept.
+//! 4. The choices of experts in the other groups become 0.0, or these experts are excluded
+//!    ([`Masked`]).
+//! 5. The `topk` experts with the largest choices are picked, in descending order. All ties, of
+//!    groups and of experts, go to the lower index.
+//! 6. The weight of a pick is `scale * s`; with `renormalize`, it is `scale` times the share of `s`
+//!    in the sum of the picked scores plus 1e-20.
+//! 7. `shared_experts` further columns have the experts behind the last one, each with the
 //!    weight `shared_weight`.
 //! 8. Rows from `num_tokens` on are padding: index -1 and weight 0 in every column,
 //!    whatever their logits are.
-//! 9. With `replicas`, expert `e` of row `t` becomes
-//!    `replicas[e][(t * 2654435769 mod 2^32) mod replica_counts[e]]`, a place on
-//!    some device; `load` counts the picks of each place. `logical` has the experts
-//!    from before `replicas`; those of the shared columns are `experts`,
-//!    `experts + 1` and so on.
+//! 9. With `replicas`, expert `e` of row `t` is replaced by the index of one of its replicas,
+//!    `replicas[e][(t * 2654435769 mod 2^32) mod replica_counts[e]]`. Such an index names a place
+//!    for an expert on some device. `load` counts the picks of each place. `logical` has the
+//!    experts from before this step; the experts of the shared columns are `experts`, `experts + 1`
+//!    and so on.
 //!
 //! # Experts that are given
-//! With `chosen`, steps 2 to 5 are left out: each token goes to the experts of its row
-//! of `chosen`, in that order. Neither groups nor bias are used. A training run replays
-//! in this way the routing that its rollout recorded in `logical` (router replay), and
-//! a layer with a table of experts for each token id (DeepSeek-V4's first layers) looks
-//! them up there. The picks have the weights that they would have had if they had been
-//! selected. -1 is no pick: its index is -1, its weight 0, and it is not in the sum. An
-//! expert that is given twice counts twice.
+//! With `chosen`, steps 2 to 5 are left out: each token goes to the experts in its row
+//! of `chosen`, in that order. Neither groups nor bias are used. In this way a training run replays
+//! the routing that its rollout recorded in `logical` (router replay), and
+//! a layer with a table of experts for each token id (DeepSeek-V4's first layers) passes the rows
+//! of its table. The picks have the weights that they would have had if steps 2 to 5 had
+//! picked them. -1 is no pick: its index is -1, its weight is 0, and the sum of step 6 leaves it
+//! out. An expert that is given twice counts twice.
 //!
 //! # Results
-//! The indices are the same bits on every backend; the weights agree to 2e-5. Weights of
-//! 16 bits are the f32 weights, rounded once to the nearest, ties to even. With
+//! The indices are the same bits on every backend; the weights agree to 2e-5. Weights in f16 or
+//! bf16 are the f32 weights, rounded once to nearest, ties to even. With
 //! softmax, logits of positive infinity share the row's whole weight.
 //!
-//! | flag | |
+//! | flag | raised for |
 //! |---|---|
-//! | 1 | a logit of a row that is no padding, or a bias that is used for such a row, is not finite |
-//! | 2 | a chosen expert's place lies outside `0..physical_experts`; its index is -1, its weight and its `logical` stay |
-//! | 2 | a `chosen` expert is neither -1 nor in `0..experts`; it is no pick |
-//! | 4 | `num_tokens` lies outside `0..=tokens`, or a chosen expert's replica count outside `1..=most`; both are cut |
+//! | 1 | a logit of a row that is not padding, or a bias that is used for such a row, that is not finite |
+//! | 2 | a pick whose place is outside `0..physical_experts`; its index is -1, its weight and its `logical` stay |
+//! | 2 | a `chosen` expert that is neither -1 nor in `0..experts`; it counts as -1 |
+//! | 4 | `num_tokens` outside `0..=tokens`, or the replica count of a picked expert outside `1..=most`; both are cut |
 //!
-//! [`preset`] has the routers of published models. Two tokens of Mixtral's,
-//! which has eight experts:
+//! [`preset`] has the routers of published models. Here two tokens go through the router of
+//! Mixtral, which has eight experts:
 //!
 //! ```
 //! use spec::ops::topk_router::{Buffers, preset};
@@ -65,12 +66,12 @@
 //! let buffers = Buffers::new(&logits, &mut weights, &mut indices);
 //! router.call(&mut workspace, buffers)?;
 //! assert_eq!(indices, [1, 4, 7, 0]);
-//! // Of the two chosen: e^2 / (e^2 + e^1.5).
+//! // The weight of the first of the two picks is e^2 / (e^2 + e^1.5).
 //! assert!((weights[0] - 0.62246).abs() < 1e-5);
 //! # Ok::<(), spec::Error>(())
 //! ```
 //!
-//! The same router, given the experts that another run had recorded:
+//! The same router, with the experts that another run recorded:
 //!
 //! ```
 //! use spec::ops::topk_router::{Buffers, preset};
@@ -88,13 +89,13 @@
 //! let buffers = Buffers::new(&logits, &mut weights, &mut indices).chosen(&recorded);
 //! router.call(&mut workspace, buffers)?;
 //! assert_eq!(indices, recorded);
-//! // Of the two given: e^1.5 / (e^1.5 + e^0.4).
+//! // The weight of the first of the two picks is e^1.5 / (e^1.5 + e^0.4).
 //! assert!((weights[0] - 0.75026).abs() < 1e-5);
 //! # Ok::<(), spec::Error>(())
 //! ```
 //!
 //! Sources: DeepSeek-V3 (2024) for bias and groups; InfiniOp's `topkrouter`; vLLM's
-//! `eplb` for the placement; prime-rl and TRL for router replay.
+//! `eplb` for replicas; prime-rl and TRL for router replay.
 
 use crate::check::Checker;
 use crate::declare::{choice, operator};
@@ -108,7 +109,7 @@ pub const MAX_EXPERTS: usize = 4096;
 pub const MAX_TOPK: usize = 64;
 /// The largest `shared_experts`.
 pub const MAX_SHARED_EXPERTS: usize = 64;
-/// What spreads the tokens over an expert's replicas: 2^32 over the golden ratio.
+/// The multiplier that spreads tokens over an expert's replicas: 2^32 divided by the golden ratio.
 pub const REPLICA_HASH: u32 = 2_654_435_769;
 
 choice! {
@@ -118,17 +119,18 @@ choice! {
         Sigmoid = "sigmoid",
         /// Softmax over all experts of the token.
         Softmax = "softmax",
-        /// The square root of ln(1 + e^x), as DeepSeek-V4 has it.
+        /// The square root of ln(1 + e^x), as in DeepSeek-V4.
         SqrtSoftplus = "sqrt_softplus",
     }
 }
 
 choice! {
-    /// What experts are chosen by.
+    /// The number by which experts are picked.
     pub enum Select = "select" {
         /// The score plus bias.
         Score = "score",
-        /// The logit plus bias: scores that saturate tie where their logits do not.
+        /// The logit plus bias. Different logits can have equal scores where the scoring function
+        /// saturates, so this avoids ties.
         Logit = "logit",
     }
 }
@@ -136,9 +138,9 @@ choice! {
 choice! {
     /// How the choices of a group become the group's score.
     pub enum GroupScore = "group_score" {
-        /// The sum of the two largest; the only one where a group has one expert.
+        /// The sum of the two largest choices; with one expert in a group, its only choice.
         Top2Sum = "top2_sum",
-        /// The largest.
+        /// The largest choice.
         Max = "max",
     }
 }
@@ -146,10 +148,10 @@ choice! {
 choice! {
     /// What happens to the experts of groups that are not kept.
     pub enum Masked = "masked" {
-        /// Their choice becomes 0.0, which can still win over a negative one
+        /// Their choices become 0.0, which can still win over a negative choice
         /// (InfiniOp and the Hugging Face reference).
         Zero = "zero",
-        /// They cannot be chosen (TensorRT-LLM, vLLM).
+        /// These experts cannot be picked (TensorRT-LLM, vLLM).
         Excluded = "excluded",
     }
 }
@@ -157,10 +159,10 @@ choice! {
 operator! {
     /// Mixture-of-experts routing: the `topk` experts of each token.
     ///
-    /// A published model's come from its [`preset`], and so do its tensors, since the
-    /// model knows how many experts it has and whether they have a bias. Here
-    /// DeepSeek-V3 with 288 places for its 256 experts and its shared expert in a ninth
-    /// column, in a batch padded to 512 rows:
+    /// The [`preset`] of a published model has the model's options, and makes descriptors with
+    /// the model's number of experts and its bias. This example is
+    /// DeepSeek-V3 with 288 places for its 256 experts, its shared expert in a ninth
+    /// column, and a batch padded to 512 rows:
     ///
     /// ```
     /// use spec::ops::topk_router::{Masked, Tensors, preset};
@@ -196,7 +198,7 @@ operator! {
         required topk: usize,
         /// How logits become scores.
         optional scoring: Scoring = Scoring::Softmax,
-        /// What experts are chosen by.
+        /// The number by which experts are picked.
         optional select: Select = Select::Score,
         /// The number of groups; it divides the number of experts.
         optional groups: usize = 1,
@@ -204,59 +206,62 @@ operator! {
         optional topk_groups: usize = 1,
         /// How groups are scored.
         optional group_score: GroupScore = GroupScore::Top2Sum,
-        /// What happens to the experts of the other groups.
+        /// What happens to the experts of groups that are not kept.
         optional masked: Masked = Masked::Excluded,
         /// Whether the weights of a token are divided by their sum.
         optional renormalize: bool = true,
-        /// The routed scaling factor.
+        /// The routed scaling factor, which multiplies the weights of picks.
         optional scale: f32 = 1.0,
-        /// Experts that every token goes to, in columns behind the picks, at most 64.
-        /// The first has the index `experts`, or `physical_experts` where there are.
+        /// The number of shared experts, at most 64. Every token goes to them, in columns behind
+        /// the picks. The first has the index `experts`, or `physical_experts` where that is set.
         optional shared_experts: usize = 0,
-        /// The weight of each of them; it is not scaled.
+        /// The weight of each shared expert; `scale` does not multiply it.
         optional shared_weight: f32 = 1.0,
-        /// How many places the experts have on all devices: with `replicas`, and only
-        /// with them.
+        /// The number of places for experts on all devices together. Set if and only if `replicas`
+        /// is given.
         optional physical_experts: Option<usize> = None,
     }
 
     arguments by position {
-        /// Logits of 1 to 4096 experts.
+        /// The logits of 1 to 4096 experts.
         required x: in [F32, F16, BF16] "[tokens, experts]",
-        /// Correction bias, added to what experts are chosen by.
+        /// The correction bias of each expert, added to its score or logit when experts are picked.
         optional bias: in [F32, F16, BF16] "[experts]",
-        /// How many rows are tokens; those behind them are padding. Absent: all are.
+        /// The number of rows that are tokens; the rows behind them are padding. Absent: no
+        /// padding.
         optional num_tokens: in [I32] "[1]",
-        /// Experts that are given instead of selected; -1 for no pick.
+        /// The experts of each token, given instead of picked by their logits; -1 for no pick.
         optional chosen: in [I32] "[tokens, topk]",
         /// The places of each expert on all devices, each in `0..physical_experts`.
         optional replicas: in [I32] "[experts, most]",
-        /// How many of them each expert has, at least 1: given with `replicas`.
+        /// The number of places of each expert, at least 1. Given if and only if `replicas` is.
         optional replica_counts: in [I32] "[experts]",
-        /// Routing weights.
+        /// The routing weights.
         required weights: out [F32, F16, BF16] "[tokens, topk + shared_experts]",
-        /// Experts in descending order of choice, or their places; -1 in rows of padding.
-        /// As u32, -1 is 2^32 - 1.
+        /// The experts in descending order of choice, or their places; -1 in rows of padding.
+        /// In u32, -1 is 2^32 - 1.
         required indices: out [I32, U32, I64] "[tokens, topk + shared_experts]",
-        /// The experts before `replicas`, as a run records them that is to be replayed.
+        /// The experts before `replicas` replaces them with places, which a run records for a
+        /// replay with `chosen`.
         optional logical: out [I32] "[tokens, topk + shared_experts]",
-        /// How many picks went to each expert, or to each place where there are
-        /// `replicas`, added to what is there; shared experts are not counted.
+        /// The number of picks of each expert, or of each place where `replicas` is given, added to
+        /// the previous values; shared experts are not counted.
         optional load: inout [I32] "[physical_experts]",
-        /// Flags, OR-ed.
+        /// Bits for bad data, OR-ed into the word's previous value: 1 a number that is not finite,
+        /// 2 an expert or place out of range, 4 a count out of range.
         optional flags: inout [U32] "[1]",
     }
 }
 
 impl TopkRouter {
-    /// The columns of weights and indices: the picks and the shared experts.
+    /// The number of columns of `weights` and `indices`: one for each pick and each shared expert.
     pub const fn columns(&self) -> usize {
         self.topk.saturating_add(self.shared_experts)
     }
 
-    /// Packed descriptors for `tokens` rows of `experts` logits, with a bias of that
-    /// type or none, i32 indices, and no other optional argument: a start that a
-    /// caller adjusts. A [`preset`]'s own `tensors` knows experts and bias.
+    /// Packed descriptors for `tokens` rows of `experts` logits of the type `dtype`, with a bias of
+    /// the type `bias` or none, f32 weights and i32 indices, and no other optional argument. A
+    /// caller can add to them. The `tensors` of a [`preset`] knows the model's experts and bias.
     pub fn tensors(
         &self,
         dtype: DType,
@@ -272,27 +277,27 @@ impl TopkRouter {
     }
 }
 
-/// A validated call: what a backend makes ready.
+/// A validated call, from which a backend prepares a kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Plan {
     /// The parameters.
     pub params: TopkRouter,
-    /// Logits.
+    /// The logits.
     pub x: Matrix,
-    /// The type of the bias, if there is one.
+    /// The dtype of the bias, where given.
     pub bias: Option<DType>,
-    /// Whether there may be padding.
+    /// Whether `num_tokens` is given, so that rows may be padding.
     pub has_num_tokens: bool,
-    /// Experts that are given, if they are.
+    /// The experts of `chosen`, where given.
     pub chosen: Option<Matrix>,
-    /// Places of experts, if they are replicated.
+    /// The places of experts, where given.
     pub replicas: Option<Matrix>,
-    /// Weights out.
+    /// The weights to write.
     pub weights: Matrix,
-    /// Indices out.
+    /// The indices to write.
     pub indices: Matrix,
-    /// Experts before `replicas` out, if they are wanted.
+    /// The experts before `replicas` to write, where asked for.
     pub logical: Option<Matrix>,
     /// Whether picks are counted.
     pub has_load: bool,
@@ -314,7 +319,8 @@ impl Plan {
         self.x.cols / self.params.groups
     }
 
-    /// What indices of picks lie below: places, or experts where they have none.
+    /// The upper bound of the indices of picks: the number of places, or of experts where
+    /// `replicas` is absent.
     pub fn physical_experts(&self) -> usize {
         self.params.physical_experts.unwrap_or(self.x.cols)
     }
@@ -400,7 +406,8 @@ impl TopkRouter {
         c.param(weight.is_finite(), "shared_weight", weight, "a finite number")
     }
 
-    /// The places of experts: both tensors and their number, or none of the three.
+    /// Checks the places of experts: both tensors and the number of places are given, or none of
+    /// the three.
     fn check_replicas(
         &self,
         c: &Checker,
@@ -413,13 +420,13 @@ impl TopkRouter {
             c.param(!given, "physical_experts", "absent", "the number of places of `replicas`")?;
             return Ok(None);
         };
-        // Every index is an i32.
-        let most = i32::MAX as usize - self.shared_experts;
+        // Every index must fit an i32, those of shared experts behind the places included.
+        let max = i32::MAX as usize - self.shared_experts;
         c.param(
-            (1..=most).contains(&physical),
+            (1..=max).contains(&physical),
             "physical_experts",
             physical,
-            format!("1 to {most}, so that every index fits i32"),
+            format!("1 to {max}, so that every index fits i32"),
         )?;
         let reason = "given, as `physical_experts` is";
         let replicas = c.required("replicas", replicas, reason)?;

@@ -1,18 +1,18 @@
 //! Follows the target model down a tree, or a chain, of drafts.
 //!
-//! Node 0 of a request's tree is the root: the last token that is verified
-//! already. Every other node is a draft, reached by `first_child` of its parent
-//! and `next_sibling` of the drafts beside it. `target_tokens` is what the target
-//! model chose after each node, as
-//! `sample_logits` of its logits there gives it. From the root on, the target's
-//! token is emitted; where a child of the node has that very token the walk goes
-//! on from the first such child, in sibling order, and stops where there is none
-//! or after `max_depth` steps. Every emitted token is the target's own choice at
-//! its position, so the text is the one that decoding without drafts gives with
-//! the same seeds, whatever drafted it.
+//! Node 0 of a request's tree is the root: the last token that is already verified.
+//! Every other node is a draft. It is reached by `first_child` of its parent, or
+//! by `next_sibling` of another child of the same parent. `target_tokens` has the token that the
+//! target model chose after each node, such as `sample_logits` of the node's logits gives.
+//!
+//! The walk starts at the root. At each node, the target's token is emitted. Where a child of the
+//! node has this token, the walk goes on from the first such child in sibling order; otherwise it
+//! stops. It also stops after `max_depth` steps. Every emitted token is the target's own choice at
+//! its position, so the text is the same as decoding without drafts gives with
+//! the same seeds, whatever the drafts are.
 //!
 //! Source: the verification of drafted trees in SpecInfer (Miao et al., 2024) and
-//! SGLang's `verify_tree_greedy`, whose three outputs follow from ours:
+//! SGLang's `verify_tree_greedy`, whose three outputs follow from those of this operator:
 //!
 //! ```text
 //! accept_token_num[b] = num_tokens[b] - 1                      drafts kept; the last token is the target's
@@ -21,10 +21,13 @@
 //! ```
 //!
 //! # Bad data
-//! Flag 2: a target token below 0, at which 0 is emitted and the walk stops. Flag
-//! 4: a pointer that is neither -1 nor in `1 .. nodes`, or as many children looked
-//! at as there are nodes, which only a cycle can make: the walk stops. Only what
-//! the walk reaches is looked at; children of the node at `max_depth` are not.
+//! Flag 2: a target token below 0. Token 0 is emitted, and the walk stops.
+//!
+//! Flag 4: a pointer that is neither -1 nor in `1 .. nodes`, or a walk that would look at as many
+//! children as the tree has nodes, which happens only in a cycle. The walk stops.
+//!
+//! Data that the walk does not reach raises no flag; the children of the node at depth `max_depth`
+//! are not read.
 //!
 //! # Example
 //! ```
@@ -40,8 +43,8 @@
 //! let draft_tokens = [4_062, 14_198, 2_579, 39_935, 5_679];
 //! let Links { first_child, next_sibling } = Links::from_parents(&[-1, 0, 0, 1, 1])?;
 //! assert_eq!((&first_child[..2], &next_sibling[..2]), (&[1, 3][..], &[-1, 2][..]));
-//! // What sample_logits chose from the target's logits after each of the five: " brown"
-//! // after "quick", " dog" after " brown", " jumps" after " dog".
+//! // The tokens that sample_logits chose from the target's logits after each of the five nodes:
+//! // " brown" after "quick", " dog" after " brown", " jumps" after " dog".
 //! let target_tokens = [14_198, 5_679, 3_838, 35_308, 35_308];
 //!
 //! let params = TreeVerify::new(2);
@@ -60,9 +63,9 @@
 //!     num_tokens: (&mut num_tokens).into(),
 //! });
 //! verify.call(&mut workspace, buffers)?;
-//! // Two drafts stand, and the target's own token follows them.
+//! // Two drafts are kept, and the target's own token follows them.
 //! assert_eq!((tokens, num_tokens), ([14_198, 5_679, 35_308], [3]));
-//! // The KV cache keeps what was computed for these nodes.
+//! // The KV cache keeps the entries of these nodes.
 //! assert_eq!(nodes, [0, 1, 4]);
 //! # Ok::<(), spec::Error>(())
 //! ```
@@ -76,38 +79,35 @@ operator! {
     pub struct TreeVerify = "tree_verify";
 
     options {
-        /// Drafts that are kept at most: the depth of the deepest tree.
+        /// The largest number of drafts that are kept, which is the depth of the deepest tree.
         required max_depth: usize,
     }
 
     arguments by name {
-        /// The drafts: the token of each node. That of node 0, the last token
-        /// verified, is not looked at.
+        /// The token of each node. The entry of node 0, the last verified token, is not read.
         required draft_tokens: in [I64, I32, U32] "[batch, nodes]",
-        /// What the target model chose after each node, by `sample_logits` of its
-        /// logits there or otherwise.
+        /// The token that the target model chose after each node, by `sample_logits` of the node's
+        /// logits for instance.
         required target_tokens: in [I32, U32, I64] "[batch, nodes]",
-        /// The first child of each node, -1 where it has none. See `Links`.
+        /// The first child of each node; -1 for none. `Links` makes this from parents.
         required first_child: in [I64, I32, U32] "[batch, nodes]",
-        /// The next child of the same parent, -1 after the last.
+        /// The next child of the same parent; -1 for none.
         required next_sibling: in [I64, I32, U32] "[batch, nodes]",
-        /// The tokens emitted, then -1: the drafts that were kept, then the
-        /// target's own.
+        /// The emitted tokens: the drafts that were kept, then the target's own token, then -1.
         required tokens: out [I32, U32, I64] "[batch, max_depth + 1]",
-        /// The node after which each token was chosen, 0 first, then -1: the slots
-        /// of the tree that a KV cache keeps.
+        /// The node after which each emitted token was chosen, node 0 first, then -1. A KV cache
+        /// keeps the entries of these nodes.
         required nodes: out [I32, U32, I64] "[batch, max_depth + 1]",
-        /// How many tokens were emitted: at least 1.
+        /// The number of emitted tokens, at least 1.
         required num_tokens: out [I32] "[batch]",
-        /// Bits of bad data, OR-ed into what is there: 2 a target token below 0, 4 a
+        /// Bits for bad data, OR-ed into the word's previous value: 2 a target token below 0, 4 a
         /// pointer out of range or a cycle.
         optional flags: inout [U32] "[1]",
     }
 }
 
 impl TreeVerify {
-    /// Packed descriptors for `batch` trees of `nodes` nodes: i32 throughout, no
-    /// flags.
+    /// Packed i32 descriptors for `batch` trees of `nodes` nodes, without `flags`.
     pub fn tensors(&self, batch: usize, nodes: usize) -> Tensors {
         let tree = TensorDesc::new(DType::I32, [batch, nodes]);
         let path = TensorDesc::new(DType::I32, [batch, self.max_depth.saturating_add(1)]);
@@ -123,33 +123,33 @@ impl TreeVerify {
     }
 }
 
-/// A validated call: what a backend makes ready.
+/// A validated call, from which a backend prepares a kernel.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Plan {
-    /// Drafts that are kept at most.
+    /// The largest number of drafts that are kept.
     pub max_depth: usize,
-    /// Draft tokens; rows are requests, columns nodes.
+    /// The draft tokens; rows are requests, columns are nodes.
     pub draft_tokens: Matrix,
     /// The target's tokens.
     pub target_tokens: Matrix,
-    /// First children.
+    /// The first children.
     pub first_child: Matrix,
-    /// Next siblings.
+    /// The next siblings.
     pub next_sibling: Matrix,
-    /// Emitted tokens.
+    /// The tokens to write.
     pub tokens: Matrix,
-    /// Nodes on the way.
+    /// The nodes to write.
     pub nodes: Matrix,
 }
 
 impl Plan {
-    /// Requests.
+    /// The number of requests.
     pub fn batch(&self) -> usize {
         self.draft_tokens.rows
     }
 
-    /// Nodes of a tree, the root included.
+    /// The number of nodes of a tree, the root included.
     pub fn tree(&self) -> usize {
         self.draft_tokens.cols
     }
@@ -191,28 +191,29 @@ impl Operator for TreeVerify {
     }
 }
 
-/// A tree as `tree_verify` takes it: for each node its first child and its next
-/// sibling, -1 for none.
+/// The links of a tree for `tree_verify`: the first child and the next sibling of each node, -1
+/// for none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Links {
     /// The first child of each node.
     pub first_child: Vec<i32>,
-    /// The next child of the same parent.
+    /// For each node, the next child of the same parent.
     pub next_sibling: Vec<i32>,
 }
 
 impl Links {
-    /// Links of a tree given as the parent of each node. Node 0 is the root, and
-    /// its own entry is not looked at; siblings are tried in the order of their
-    /// numbers, so number the likelier drafts first.
+    /// The links of a tree that is given as the parent of each node. Node 0 is the root, and
+    /// its entry is not read. Siblings are tried in the order of their
+    /// numbers, so give likelier drafts lower numbers.
     ///
     /// # Errors
-    /// Status 3 for a node that is its own parent or has one that is not in
+    /// Status 3 for a node that is its own parent, or whose parent is not in
     /// `0 .. parents.len()`.
     pub fn from_parents(parents: &[i32]) -> Result<Links> {
         let mut links =
             Links { first_child: vec![-1; parents.len()], next_sibling: vec![-1; parents.len()] };
-        // Backwards, so that each node goes before its younger siblings.
+        // From the last node to the first, because each node becomes the head of the list of its
+        // parent's children.
         for (node, &parent) in parents.iter().enumerate().skip(1).rev() {
             let at = usize::try_from(parent).ok().filter(|&at| at < parents.len() && at != node);
             let Some(at) = at else {
@@ -227,8 +228,8 @@ impl Links {
         Ok(links)
     }
 
-    /// Links of a chain of `nodes` nodes, the root included: each has the next as
-    /// its child.
+    /// The links of a chain of `nodes` nodes, the root included: each node's child is the next
+    /// node.
     pub fn chain(nodes: usize) -> Links {
         let next = |node: usize| if node + 1 < nodes { node as i32 + 1 } else { -1 };
         Links { first_child: (0..nodes).map(next).collect(), next_sibling: vec![-1; nodes] }

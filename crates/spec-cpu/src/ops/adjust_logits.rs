@@ -1,5 +1,5 @@
-//! `adjust_logits` on the CPU: rows in parallel, in shares that have a table of touched tokens
-//! each.
+//! `adjust_logits` on the CPU: shares of the rows in parallel. Each share has a hash table of the
+//! tokens whose logits the current row adjusts.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -28,26 +28,26 @@ unsafe impl Supports<AdjustLogits> for Cpu {
     }
 }
 
-/// What the workspace holds.
+/// The sizes of the parts of the workspace.
 #[derive(Clone, Copy)]
 struct Sizes {
-    /// Shares of the rows, each with a table and the way to a row.
+    /// The number of shares of the rows, each with a table and room for the path to a row.
     shares: usize,
-    /// The most tokens that a row touches.
+    /// The largest number of tokens in the table of a row.
     touched: usize,
-    /// Slots of a table, a power of two that leaves at least one slot empty.
+    /// The number of slots of a table, a power of two that leaves at least one slot empty.
     slots: usize,
-    /// The most drafts on the way to a row.
-    way: usize,
+    /// The largest number of drafts on the path to a row.
+    path: usize,
 }
 
-/// Words of a slot: token, logit, how often it was generated, marks.
+/// Words of a slot: the token, its logit, how often it was generated, its marks.
 const SLOT: usize = 4;
 /// The token of an empty slot. A vocabulary is smaller than 2^31.
 const EMPTY: u32 = u32::MAX;
-/// The token stands in the text.
+/// A mark: the token is in the text.
 const IN_TEXT: u32 = 1;
-/// The token may not come next.
+/// A mark: the token may not come next.
 const FORBIDDEN: u32 = 2;
 
 impl Sizes {
@@ -57,13 +57,13 @@ impl Sizes {
             shares: workers.min(plan.rows()),
             touched,
             slots: touched.saturating_mul(2).saturating_add(1).next_power_of_two(),
-            way: plan.draft_tokens.map_or(0, |drafts| drafts.len),
+            path: plan.draft_tokens.map_or(0, |drafts| drafts.len),
         }
     }
 
-    /// Words of a table, of the list of its slots that are taken, and of a way.
+    /// Words of a table, of the list of its taken slots, and of a path.
     fn words(&self) -> usize {
-        let lists = self.touched.saturating_add(self.way);
+        let lists = self.touched.saturating_add(self.path);
         self.slots.saturating_mul(SLOT).saturating_add(lists)
     }
 }
@@ -124,13 +124,13 @@ fn run<F: Float, T: Int>(
         .enumerate()
         .for_each(|(index, (rows, words))| {
             let (slots, rest) = words.split_at_mut(sizes.slots * SLOT);
-            let (taken, way) = rest.split_at_mut(sizes.touched);
-            // The workspace comes with any contents.
+            let (taken, path) = rest.split_at_mut(sizes.touched);
+            // The contents of the workspace are unspecified.
             slots.chunks_exact_mut(SLOT).for_each(|slot| slot[0] = EMPTY);
             let mut flags = 0;
             for (row, logits) in rows.enumerate() {
                 let table = Table { slots, taken, len: 0, logits, flags: &mut flags };
-                given.adjust(index * share + row, table, way);
+                given.adjust(index * share + row, table, path);
             }
             if flags != 0 {
                 bits.fetch_or(flags, Ordering::Relaxed);
@@ -139,10 +139,10 @@ fn run<F: Float, T: Int>(
     raise(buffers.flags, bits.into_inner())
 }
 
-/// The tokens of a row that are touched.
+/// A hash table of the tokens whose logits a row adjusts.
 struct Table<'t, F> {
     slots: &'t mut [u32],
-    /// The slots that are taken, in no order that matters.
+    /// The indices of the taken slots. Their order does not matter.
     taken: &'t mut [u32],
     len: usize,
     logits: &'t mut [F],
@@ -150,7 +150,8 @@ struct Table<'t, F> {
 }
 
 impl<F: Float> Table<'_, F> {
-    /// The slot of a token; `None`, with a flag, for one outside the vocabulary.
+    /// The slot of a token, taken if the token has none yet. For a token outside the vocabulary:
+    /// `None`, and a flag.
     fn slot(&mut self, token: i64) -> Option<&mut [u32]> {
         let place = usize::try_from(token).ok();
         let Some(&logit) = place.and_then(|place| self.logits.get(place)) else {
@@ -159,14 +160,14 @@ impl<F: Float> Table<'_, F> {
         };
         let token = token as u32;
         let mask = self.slots.len() / SLOT - 1;
-        // Fibonacci hashing; neighbours of a taken slot follow.
+        // Fibonacci hashing with linear probing.
         let mut at = (token.wrapping_mul(0x9E37_79B1) >> 7) as usize & mask;
         loop {
             match self.slots[at * SLOT] {
                 found if found == token => break,
                 EMPTY => {
-                    // More tokens than the plan counts can only come of a text that another
-                    // thread changes during the call.
+                    // The list of taken slots is full only if another thread changes a text during
+                    // the call.
                     *self.taken.get_mut(self.len)? = at as u32;
                     self.len += 1;
                     let x = logit.get().to_bits();
@@ -185,7 +186,7 @@ impl<F: Float> Table<'_, F> {
         }
     }
 
-    /// Rules 2 to 7 for each token of the table, which is left empty.
+    /// Applies steps 2 to 7 of the contract to each token of the table, and empties the table.
     fn finish(mut self, penalties: Penalties) {
         let Penalties { repetition, frequency, presence } = penalties;
         let inverse = repetition.map(sampling::inverse);
@@ -219,7 +220,7 @@ struct Penalties {
     presence: Option<f32>,
 }
 
-/// The arguments but for the logits.
+/// All arguments except for the logits.
 struct Given<'a, T> {
     plan: &'a Plan,
     texts: Rows<'a, T>,
@@ -236,51 +237,52 @@ struct Given<'a, T> {
     no_repeat_ngram: Option<Ints<'a>>,
 }
 
-/// The text of a row: its request's, then drafts.
+/// The text of a row: the text of its request, then the drafts on the path to the row.
 struct Text<'t, T> {
     tokens: &'t [T],
-    /// How many tokens are the prompt.
+    /// The number of tokens of the prompt.
     prompt: usize,
-    /// The rows of the drafts, the last first.
-    way: &'t [u32],
+    /// The rows of the drafts, the last draft first.
+    path: &'t [u32],
     drafts: Option<Ints<'t>>,
 }
 
 impl<T: Int> Text<'_, T> {
     fn len(&self) -> usize {
-        self.tokens.len() + self.way.len()
+        self.tokens.len() + self.path.len()
     }
 
     fn at(&self, index: usize) -> i64 {
         match (self.tokens.get(index), &self.drafts) {
             (Some(token), _) => once(token).wide(),
             (None, Some(drafts)) => {
-                let row = self.way[self.way.len() - 1 - (index - self.tokens.len())];
+                let row = self.path[self.path.len() - 1 - (index - self.tokens.len())];
                 drafts.get(row as usize)
             }
-            // A text without drafts ends with its tokens.
+            // Not reached with an index within the text: a text without drafts has no more tokens.
             (None, None) => -1,
         }
     }
 
-    /// Whether the `count` tokens before `end` are those that end the text, given that there
-    /// are so many. Compared from the last on, which differs most often.
+    /// Whether the `count` tokens before `end` equal the last `count` tokens of the text, which
+    /// has at least that many. The last tokens, which differ most often, are compared first.
     fn repeats(&self, end: usize, count: usize) -> bool {
         let len = self.len();
         (1..=count).all(|back| self.at(end - back) == self.at(len - back))
     }
 }
 
-/// Where a part of a list of `len` elements starts and ends; what two offsets say is bad where
-/// that does not lie in the list.
+/// Where a part of a list of `len` elements starts and ends, by two offsets; `None` where the
+/// offsets descend or leave the list.
 fn part(offsets: &Ints<'_>, at: usize, len: usize) -> Option<std::ops::Range<usize>> {
     let start = usize::try_from(offsets.get(at)).ok()?;
     let end = usize::try_from(offsets.get(at + 1)).ok()?;
     (start <= end && end <= len).then_some(start..end)
 }
 
-/// A request's penalty, unless it is none or no number that a penalty can be. -0 is some:
-/// subtracted, it makes 0 of a logit of -0.
+/// A request's penalty; `None` if it has the bits of `none`, the value for no penalty, or is not
+/// finite or not above `least`. A penalty of -0 differs from the `none` of +0: subtracting -0 from
+/// a logit of -0 gives +0.
 fn penalty(
     penalties: Option<&[f32]>,
     request: usize,
@@ -297,14 +299,14 @@ fn penalty(
 }
 
 impl<T: Int> Given<'_, T> {
-    fn adjust<F: Float>(&self, row: usize, mut table: Table<'_, F>, way: &mut [u32]) {
+    fn adjust<F: Float>(&self, row: usize, mut table: Table<'_, F>, path: &mut [u32]) {
         let request = self.requests.as_ref().map_or(row as i64, |requests| requests.get(row));
         let request = usize::try_from(request).ok().filter(|&at| at < self.plan.requests());
         let Some(request) = request else {
             *table.flags |= BAD_LENGTHS;
             return;
         };
-        let text = self.text(row, request, way, table.flags);
+        let text = self.text(row, request, path, table.flags);
         self.bias(request, &mut table);
         let all = f32::NEG_INFINITY;
         let penalties = Penalties {
@@ -341,18 +343,18 @@ impl<T: Int> Given<'_, T> {
         &'t self,
         row: usize,
         request: usize,
-        way: &'t mut [u32],
+        path: &'t mut [u32],
         flags: &mut u32,
     ) -> Text<'t, T> {
-        let mut clamp = |given: i64, most: usize| {
-            let kept = cut(given, most);
+        let mut clamp = |given: i64, max: usize| {
+            let kept = cut(given, max);
             *flags |= if kept as i64 == given { 0 } else { BAD_LENGTHS };
             kept
         };
         let length = clamp(self.lengths.get(request), self.plan.tokens.cols);
         let prompt = clamp(self.prompt_lengths.get(request), length);
         let depth = match &self.drafts {
-            Some((_, parents)) => climb(row, parents, way).unwrap_or_else(|| {
+            Some((_, parents)) => climb(row, parents, path).unwrap_or_else(|| {
                 *flags |= BAD_LENGTHS;
                 0
             }),
@@ -361,7 +363,7 @@ impl<T: Int> Given<'_, T> {
         Text {
             tokens: &self.texts.row(request)[..length],
             prompt,
-            way: &way[..depth],
+            path: &path[..depth],
             drafts: self.drafts.map(|(tokens, _)| tokens),
         }
     }
@@ -420,18 +422,18 @@ impl<T: Int> Given<'_, T> {
     }
 }
 
-/// Writes the rows of the drafts on the way to `row`, its own first. Returns how many they are;
-/// `None` for a parent outside the rows, or a cycle.
-fn climb(row: usize, parents: &Ints<'_>, way: &mut [u32]) -> Option<usize> {
+/// Writes the rows of the drafts on the path to `row`, starting with `row` itself. Returns the
+/// number of drafts; `None` for a parent outside the rows, or a cycle.
+fn climb(row: usize, parents: &Ints<'_>, path: &mut [u32]) -> Option<usize> {
     let (mut at, mut depth) = (row, 0);
     loop {
         let parent = parents.get(at);
         if parent == -1 {
             return Some(depth);
         }
-        // A way without a cycle has fewer drafts than there are rows.
-        let rows = way.len();
-        *way.get_mut(depth)? = at as u32;
+        // A path without a cycle has fewer drafts than there are rows.
+        let rows = path.len();
+        *path.get_mut(depth)? = at as u32;
         depth += 1;
         at = usize::try_from(parent).ok().filter(|&parent| parent < rows)?;
     }

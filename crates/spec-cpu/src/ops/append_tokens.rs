@@ -1,5 +1,5 @@
 //! `append_tokens` on the CPU: the requests of a batch one after the other, on the calling thread.
-//! A request takes a few tokens, so that a whole batch costs less than waking another thread.
+//! A request takes only a few tokens, so a whole batch costs less than waking another thread.
 
 use spec_core::flags::{BAD_LENGTHS, OUT_OF_RANGE};
 use spec_core::ops::AppendTokens;
@@ -59,7 +59,7 @@ fn run<T: Int, L: Int>(plan: &Plan, buffers: Buffers<'_>) -> Result<()> {
     raise(buffers.flags, bits)
 }
 
-/// A length or a count that is used; the flag is raised for one that is out of range.
+/// A length or a count, cut to `0 ..= max`; raises the flag if it was outside.
 fn cut(value: i64, max: usize, bits: &mut u32) -> usize {
     let within = value.clamp(0, max as i64);
     if within != value {
@@ -68,7 +68,7 @@ fn cut(value: i64, max: usize, bits: &mut u32) -> usize {
     within as usize
 }
 
-/// What the texts take.
+/// The new tokens, and the limits of the texts that take them.
 struct New<'a> {
     plan: &'a Plan,
     tokens: Ints<'a>,
@@ -78,8 +78,8 @@ struct New<'a> {
 }
 
 impl New<'_> {
-    /// Appends to the text of a request that has not finished; returns its new length and its
-    /// `finished`.
+    /// Appends to the text of a request that has not finished. Returns the text's new length and
+    /// the request's new `finished`.
     fn append<T: Int>(
         &self,
         request: usize,

@@ -23,7 +23,7 @@ const DIGITS: usize = 1 << DIGIT_BITS;
 
 struct Prepared {
     plan: Plan,
-    /// Workers: each takes some of the requests, and has a piece of the workspace.
+    /// The number of workers. Each takes some of the requests, and has a piece of the workspace.
     workers: usize,
 }
 
@@ -75,8 +75,8 @@ fn launch(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> 
     Ok(())
 }
 
-/// One request: distinct values ascending, then -1. The rows of the output hold
-/// -1 only behind the values, so that `value >= 0` partitions them.
+/// Writes the output row of one request: its distinct values ascending, then -1. Since -1 is only
+/// behind the values, `value >= 0` partitions the row.
 fn deduplicate<'a>(
     inputs: impl Iterator<Item = &'a [i32]> + Clone,
     out: &mut [i32],
@@ -107,8 +107,8 @@ fn by_bitmap<'a>(
     bitmap.fill(0);
     for row in inputs {
         for &value in row.iter().filter(|&&value| value >= 0) {
-            // Without a word only if another thread has raised the value since the largest
-            // one was found.
+            // A value has no word only if another thread has raised it since the largest
+            // value was found.
             let Some(word) = bitmap.get_mut(value as usize / 64) else { break };
             *word |= 1 << (value % 64);
         }
@@ -154,8 +154,8 @@ fn by_sorting<'a, const PASSES: usize>(
     let mut count = 0;
     let mut last = -1;
     for &value in &from[..len] {
-        // `count` never passes the value that is read: each value before was written at most
-        // once.
+        // `count` is within `out`: it never exceeds the number of values that were read, and `out`
+        // has room for all of them.
         out[count] = value;
         count += usize::from(value != last);
         last = value;

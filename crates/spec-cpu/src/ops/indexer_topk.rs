@@ -2,8 +2,8 @@
 //!
 //! The pass finds the largest key ([`sort_key`](spec_core::exact::sort_key)) of each group of 16
 //! scores. At least k scores reach the k-th largest of those keys. The scores that reach it are
-//! gathered, from the groups that have any, and cut to the `k` best ([`select`]). For random
-//! scores, with k a 64th of a row, 9/8 k scores are gathered.
+//! gathered, from the groups that have such scores, and cut to the `k` best ([`select`]). For
+//! random scores, with k a 64th of a row, 9/8 k scores are gathered.
 //!
 //! Rows are done in parallel. If there are fewer rows than threads, each row is split into pieces;
 //! the best scores of the pieces are then cut to the best of the row. Values and slots of a row
@@ -30,9 +30,10 @@ const MIN_PIECE: usize = 1 << 16;
 
 struct Prepared {
     plan: Plan,
-    /// Pieces of a row.
+    /// The number of pieces of a row.
     pieces: usize,
-    /// Rows that use the same scratch, one after the other.
+    /// The number of rows of a share. The rows of a share use the same scratch, one after the
+    /// other.
     share: usize,
 }
 
@@ -42,7 +43,8 @@ unsafe impl Supports<IndexerTopk> for Cpu {
         let (rows, cols) = (plan.scores.rows.max(1), plan.scores.cols);
         let threads = rayon::current_num_threads();
         let pieces = (threads / rows).min(cols / MIN_PIECE).max(1);
-        // Several times as many shares as threads, so that none waits for long.
+        // There are four times as many shares as threads, so that a thread that is done early
+        // finds another share.
         let share = rows.div_ceil(4 * threads);
         let prepared = Prepared { plan: plan.clone(), pieces, share };
         let words = prepared.shares().saturating_mul(prepared.row());
@@ -78,7 +80,7 @@ impl Prepared {
         self.pieces * self.scratch() + best
     }
 
-    /// How many shares of rows there are.
+    /// The number of shares of rows.
     fn shares(&self) -> usize {
         self.plan.scores.rows.div_ceil(self.share)
     }
@@ -107,8 +109,8 @@ fn run<T: Float, I: Int>(
     let starts = buffers.starts.map(Ints::new).transpose()?;
     let indices = slice_mut::<I>(buffers.indices)?;
     let bits = AtomicU32::new(0);
-    let tell = |flag: u32, there: bool| {
-        if there {
+    let flag_if = |flag: u32, condition: bool| {
+        if condition {
             bits.fetch_or(flag, Ordering::Relaxed);
         }
     };
@@ -128,8 +130,8 @@ fn run<T: Float, I: Int>(
                 let length = lengths.map(|lengths| lengths.get(row));
                 let (start, count, cut) = plan.range(length, starts.map(|starts| starts.get(row)));
                 let scores = &scores.row(row)[start..start + count];
-                tell(flags::BAD_LENGTHS, cut);
-                tell(flags::NON_FINITE, choose(prepared, scores, space, out));
+                flag_if(flags::BAD_LENGTHS, cut);
+                flag_if(flags::NON_FINITE, choose(prepared, scores, space, out));
                 if let Some(values) = values.as_mut().and_then(Iterator::next) {
                     write_values(scores, out, values);
                 }
@@ -154,16 +156,17 @@ fn choose<T: Float, I: Int>(
     let (pieces_scratch, best) = space.split_at_mut(pieces * prepared.scratch());
     if pieces == 1 {
         let mut scratch = Scratch::new(prepared, pieces_scratch);
-        let odd = scratch.collect(k, scores, 0);
+        let has_nan = scratch.collect(k, scores, 0);
         write(&scratch.keys[..*scratch.count as usize], scratch.indices, out);
-        return odd;
+        return has_nan;
     }
     let piece = scores.len().div_ceil(pieces);
-    let odd = pieces_scratch.par_chunks_mut(prepared.scratch()).enumerate().map(|(i, scratch)| {
-        let (from, to) = ((i * piece).min(scores.len()), ((i + 1) * piece).min(scores.len()));
-        Scratch::new(prepared, scratch).collect(k, &scores[from..to], from)
-    });
-    let odd = odd.reduce(|| false, |a, b| a | b);
+    let has_nan =
+        pieces_scratch.par_chunks_mut(prepared.scratch()).enumerate().map(|(i, scratch)| {
+            let (from, to) = ((i * piece).min(scores.len()), ((i + 1) * piece).min(scores.len()));
+            Scratch::new(prepared, scratch).collect(k, &scores[from..to], from)
+        });
+    let has_nan = has_nan.reduce(|| false, |a, b| a | b);
     // The best scores of each piece, one piece after another, still ascend by index.
     let (keys, indices) = best.split_at_mut(pieces * k);
     let mut count = 0;
@@ -179,7 +182,7 @@ fn choose<T: Float, I: Int>(
     }
     cut(k, &mut keys[..count]);
     write(&keys[..count], indices, out);
-    odd
+    has_nan
 }
 
 /// Sets all keys but the `k` best to 0.
@@ -299,10 +302,10 @@ impl<'a> Scratch<'a> {
         let groups = scores.len().div_ceil(GROUP);
         let (maxima, ranked) = (&mut self.maxima[..groups], &mut self.ranked[..groups]);
         let mut wide = [0.0; BLOCK];
-        let mut odd = false;
+        let mut has_nan = false;
         for (scores, maxima) in scores.chunks(BLOCK).zip(maxima.chunks_mut(BLOCK / GROUP)) {
             let values = T::widen(scores, &mut wide);
-            odd |= simd::any_nan(values);
+            has_nan |= simd::any_nan(values);
             simd::small_group_maxima(values, maxima);
         }
         ranked.copy_from_slice(maxima);
@@ -317,6 +320,6 @@ impl<'a> Scratch<'a> {
         *self.count = count as u32;
         cut(k, &mut self.keys[..count]);
         self.indices[..count].iter_mut().for_each(|index| *index += first as u32);
-        odd
+        has_nan
     }
 }

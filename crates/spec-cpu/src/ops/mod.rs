@@ -40,7 +40,7 @@ unsafe fn kernel<O: Operator, P: Send + Sync + 'static>(
     Box::new(Ready { prepared, workspace_size, launch })
 }
 
-// SAFETY: `launch` keeps within what it is given: whoever called `kernel` promised so.
+// SAFETY: `launch` keeps within the workspace and the buffers: the caller of `kernel` promised it.
 unsafe impl<O: Operator, P: Send + Sync> Kernel<O> for Ready<O, P> {
     fn workspace_size(&self) -> usize {
         self.workspace_size
@@ -57,8 +57,8 @@ unsafe impl<O: Operator, P: Send + Sync> Kernel<O> for Ready<O, P> {
     }
 }
 
-/// Calls a function generic over a float type by a run-time dtype, which the
-/// plan has restricted to the three.
+/// Calls a function that is generic over a float type with the type of a run-time dtype. The plan
+/// has checked that the dtype is one of the three.
 macro_rules! by_float {
     ($dtype:expr, $function:ident($($arg:expr),* $(,)?)) => {
         match $dtype {
@@ -69,8 +69,8 @@ macro_rules! by_float {
     };
 }
 
-/// Calls a function generic over an integer type by a run-time dtype, which the
-/// plan has restricted to the three that ids and indices may have.
+/// Calls a function that is generic over an integer type with the type of a run-time dtype. The
+/// plan has checked that the dtype is one of the three that ids and indices may have.
 macro_rules! by_int {
     ($dtype:expr, $function:ident$(::<$($before:ty),*>)?($($arg:expr),* $(,)?)) => {
         match $dtype {

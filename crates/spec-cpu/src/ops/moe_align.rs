@@ -12,7 +12,7 @@ use spec_core::{DType, Kernel, Result, Supports, ViewMut, dtype, flags};
 
 use super::{by_int, kernel};
 use crate::Cpu;
-use crate::slices::{Int, Rows, Workspace, raise, shared, slice, slice_mut, workspace_size};
+use crate::slices::{Int, Rows, Workspace, once, raise, shared, slice, slice_mut, workspace_size};
 
 /// Picks below which splitting further costs more than it gains.
 const MIN_PICKS: usize = 16 * 1024;
@@ -108,7 +108,7 @@ fn run<T: Int>(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>
     let sorted = sorted_ids(buffers.sorted_ids)?;
     let offsets = slice_mut::<i32>(buffers.offsets)?;
     let blocks = slice_mut(buffers.block_experts)?;
-    let counts = slice_mut(buffers.counts)?;
+    let counts = slice_mut::<i32>(buffers.counts)?;
     let padded = prepared.place_runs(starts, offsets, counts, sorted, blocks);
     slice_mut::<i32>(buffers.num_padded)?[0] = padded;
     let sorted = shared(sorted);
@@ -136,7 +136,39 @@ fn run<T: Int>(prepared: &Prepared, workspace: ViewMut<'_>, buffers: Buffers<'_>
             }
         }
     });
+    if plan.has_layout {
+        let sorted = sorted.iter().map(|pick| pick.load(Ordering::Relaxed));
+        if let Some(tokens) = buffers.sorted_tokens {
+            let picks = plan.picks() as i32;
+            for (token, pick) in slice_mut::<i32>(tokens)?.iter_mut().zip(sorted) {
+                // A pick below the number of picks says that there are some, so `k` is not 0.
+                *token = if (0..picks).contains(&pick) { pick / k as i32 } else { -1 };
+            }
+        }
+        let block_size = plan.params.block_size as i32;
+        if let Some(limits) = buffers.block_limits {
+            limit_blocks(block_size, offsets, counts, slice_mut(limits)?);
+        }
+        if let Some(used) = buffers.num_blocks {
+            slice_mut::<i32>(used)?[0] = padded / block_size;
+        }
+    }
     raise(buffers.flags, bits.into_inner())
+}
+
+/// Writes where the picks of each block end; 0 behind the last run.
+fn limit_blocks(block_size: i32, offsets: &[i32], counts: &[i32], limits: &mut [i32]) {
+    limits.fill(0);
+    let runs = offsets.windows(2).zip(counts);
+    for (run, &count) in runs {
+        let (first, end) = (once(&run[0]), once(&run[1]));
+        let filled = first.saturating_add(count);
+        let blocks = limits.iter_mut().enumerate();
+        let own = (end / block_size).saturating_sub(first / block_size).max(0) as usize;
+        for (block, limit) in blocks.skip((first / block_size).max(0) as usize).take(own) {
+            *limit = (block as i32 + 1).saturating_mul(block_size).min(filled);
+        }
+    }
 }
 
 /// Where the picks of one part go.

@@ -3,10 +3,10 @@
 //!
 //! One pass over a haystack serves every pattern length: find the pattern's last token
 //! with vectors, compare backwards from there, keep the longest match, and among the longest
-//! the leftmost (or rightmost). Once a match of some length is known, only longer matches are
-//! looked for: places that have the last token and also the token that only a longer match
-//! needs. Long haystacks are split over threads. A match of full length stops the search of all
-//! pieces behind it.
+//! the leftmost (or rightmost). Once a match of some length is known, the pass looks only for
+//! longer matches: for places that have the last token, and, further back, the token that only a
+//! longer match needs. Long haystacks are split over threads. A match of full length stops the
+//! search of all pieces behind it.
 
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -20,24 +20,24 @@ use spec_core::{Element, Result, View, ViewMut};
 use crate::simd::{self, Pair};
 use crate::slices::{Ints, Rows, Workspace, once, slice, slice_mut, workspace_size};
 
-/// Tokens of a piece of a haystack, which one thread searches.
+/// The number of tokens in a piece of a haystack. One thread searches a piece.
 pub(super) const PIECE: usize = 16 * 1024;
 
-/// How many tokens one thread searches in the time that it takes to wake the others. Each request
-/// has an equal share of them, which is searched first, on the calling thread.
+/// The number of tokens that one thread searches in the time it takes to wake the others. Each
+/// request has an equal share of this number, and the calling thread searches the shares first.
 pub(super) const FEW: usize = 64 * 1024;
-/// Marks a request whose search was not settled within its share.
+/// Marks a request whose search was not finished within its share.
 const OPEN: u64 = u64::MAX;
 
 /// A token type.
 pub(super) trait Token: Element + PartialEq {
-    /// What stands for no token: -1.
+    /// The value for no token: -1.
     const NONE: Self;
 
-    /// The token in 64 bits, from which [`from_bits`](Self::from_bits) makes it again.
+    /// The token as 64 bits, which [`from_bits`](Self::from_bits) turns back into the token.
     fn bits(self) -> u64;
 
-    /// The token of these bits.
+    /// The token whose [`bits`](Self::bits) these are.
     fn from_bits(bits: u64) -> Self;
 
     /// The first place in `ends` that has the pair.
@@ -125,7 +125,7 @@ impl<T: Token> Pattern<'_, T> {
         }
         let pattern = &self.tokens[self.tokens.len() - self.longest..];
         let last = pattern[self.longest - 1];
-        // Only matches longer than this are of use.
+        // Only matches longer than this can become the result.
         let mut beaten = self.shortest - 1;
         loop {
             ends.start = ends.start.max(beaten);
@@ -158,7 +158,7 @@ impl<T: Token> Pattern<'_, T> {
         }
     }
 
-    /// Whether the last occurrence is preferred, and not the first.
+    /// Whether the last occurrence is preferred to the first.
     fn is_last(&self) -> bool {
         match self.which {
             Occurrence::First => false,
@@ -167,7 +167,7 @@ impl<T: Token> Pattern<'_, T> {
         }
     }
 
-    /// A number for each place: the preferred place has the smallest.
+    /// A number for a place; a preferred place has a smaller number.
     fn rank(&self, place: usize) -> usize {
         if self.is_last() { usize::MAX - place } else { place }
     }
@@ -184,11 +184,11 @@ impl<T: Token> Pattern<'_, T> {
     }
 }
 
-/// What a request may draft before the budget is shared out.
+/// What a request may draft, apart from the token budget.
 pub(super) struct Request {
     /// Haystacks, cut to the lengths of their rows.
     pub(super) haystacks: Haystacks,
-    /// How many tokens the request may draft at most.
+    /// The largest number of tokens that the request may draft.
     pub(super) limit: i64,
     /// The slot of the request's first draft.
     pub(super) slot: usize,
@@ -198,7 +198,7 @@ pub(super) struct Request {
 pub(super) struct Budgeted {
     /// The request's `seq_lens_this_time` without drafts.
     pub(super) base: i32,
-    /// Tokens of the budget that the request uses without drafts.
+    /// The number of tokens of the budget that the request uses without drafts.
     pub(super) used: i64,
     /// Whether `left` counts the request as one that is still to come.
     pub(super) leaves: bool,
@@ -215,19 +215,19 @@ pub(super) struct Drafting<'a> {
     pub(super) draft_tokens: ViewMut<'a>,
 }
 
-/// Bytes of workspace: two words a request.
+/// Bytes of workspace: two words for each request.
 pub(super) fn workspace_bytes(shapes: &Shapes) -> usize {
     workspace_size(&[shapes.batch.saturating_mul(2 * 8)])
 }
 
-/// Marks a source of drafts that lies among the generated tokens, not in the prompt.
+/// Marks an index of candidates as an index of the generated tokens, not of the prompt.
 const GENERATED: u64 = 1 << 63;
 
 impl Drafting<'_> {
-    /// Searches in parallel, shares out the budget in request order, writes
-    /// drafts and `this_time`. `left` is the number of requests that the budget counts one token
-    /// for. From a request's index and its `this_time`, `request` gives what the request may
-    /// draft (`None` for nothing) and flags, and `budget` gives how the request counts in the
+    /// Searches in parallel, shares out the budget in request order, and writes drafts and
+    /// `this_time`. `left` is the number of requests for each of which the budget keeps a token.
+    /// `request` and `budget` take a request's index and its `this_time`: `request` returns the
+    /// limits of its drafts (`None` for no drafts) and flags, `budget` returns how it counts in the
     /// budget. Returns all flags.
     pub(super) fn run<T: Token>(
         self,
@@ -298,8 +298,8 @@ impl Drafting<'_> {
         Ok(flags)
     }
 
-    /// Where the candidates start, marked [`GENERATED`] or not, and how many there are; `None` if
-    /// the search needs more than the first `within` tokens.
+    /// Where the candidates start, as an index that may be marked [`GENERATED`], and the number of
+    /// candidates; `None` if the search needs more than the first `within` tokens.
     fn find<T: Token>(
         &self,
         prompt: &[T],
@@ -338,7 +338,7 @@ impl Drafting<'_> {
     }
 }
 
-/// Views of lengths as integers.
+/// Views of lengths or steps as integers.
 pub(super) fn ints<'a, const N: usize>(views: [View<'a>; N]) -> Result<[Ints<'a>; N]> {
     let mut ints = [Ints::I32(&[]); N];
     for (ints, view) in ints.iter_mut().zip(views) {
@@ -347,7 +347,7 @@ pub(super) fn ints<'a, const N: usize>(views: [View<'a>; N]) -> Result<[Ints<'a>
     Ok(ints)
 }
 
-/// A per-request count to read.
+/// A view of i32 counts, one for each request.
 pub(super) fn counts(view: View<'_>) -> Result<&[i32]> {
     slice(view)
 }

@@ -24,13 +24,13 @@ fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<(
     by_int!(plan.rows.input_ids.dtype, run(plan, workspace, buffers))
 }
 
-/// The phase a request is in.
+/// The phase of a request.
 enum Phase {
-    /// Its prompt is being encoded: it has no drafts.
+    /// The request's prompt is being encoded: the request has no drafts.
     Encoding,
-    /// It decodes one token per step, and drafts.
+    /// The request decodes one token in this step, and drafts.
     Decoding,
-    /// It has no tokens in this step.
+    /// The slot has no request, and no tokens in this step.
     Idle,
 }
 

@@ -16,7 +16,7 @@ use crate::slices::{Ints, Rows, Workspace, raise, slice_mut, workspace_size};
 // SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<PromptLookup> for Cpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<PromptLookup>>> {
-        // Two words per request: the length of its longest match so far, and where that ends.
+        // Two words per request: the length of its longest match so far, and where the match ends.
         let size = workspace_size(&[plan.tokens.rows.saturating_mul(2 * 8)]);
         // SAFETY: as for the `impl`.
         Ok(unsafe { kernel::<PromptLookup, _>(plan.clone(), size, launch) })
@@ -27,8 +27,8 @@ fn launch(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> Result<(
     by_int!(plan.tokens.dtype, run(plan, workspace, buffers))
 }
 
-/// Marks the longest match so far of a request whose search goes on: the part of the text that
-/// the calling thread searched did not have the longest pattern.
+/// Marks the longest match so far of a request whose search goes on, because the calling thread
+/// did not find the longest pattern in the part of the text that it searched.
 const OPEN: u64 = 1 << 63;
 /// The calling thread searches at least this many tokens of each request, as long as that makes
 /// at most [`FEW`] tokens in all.
@@ -62,8 +62,8 @@ fn run<T: Token>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>) -> R
         padding.fill(T::NONE);
         counts[index] = draft.len() as i32;
     };
-    // How many tokens of each text are searched at first, from the preferred end: all of them,
-    // or as many as cost about as much as waking threads.
+    // The number of tokens of each text that the calling thread searches first, from the
+    // preferred end: all, or so many that the search takes about as long as waking threads.
     let all: usize = (0..tokens.rows).map(|index| text(index).len()).sum();
     let share = match all {
         ..=FEW => FEW,

@@ -25,8 +25,9 @@ use crate::slices::{
 
 /// Vocabulary entries of a parallel chunk: enough work to outweigh a steal.
 const CHUNK: usize = 8 * BLOCK;
-/// Up to this many drafts and requests, the calling thread walks in less time than waking the
-/// other threads takes. It stops where a request needs a row of the vocabulary.
+/// Up to this many drafts and requests, the calling thread walks all requests in less time than
+/// waking the other threads takes. Requests that need a row of the vocabulary are left to all
+/// threads.
 const FEW: usize = 1024;
 
 // SAFETY: `launch` works on checked slices of the workspace and the buffers.
@@ -39,12 +40,12 @@ unsafe impl Supports<RejectionSample> for Cpu {
     }
 }
 
-/// Groups of a row that race; 1 where nothing does.
+/// The number of groups of a row in the race; 1 for a call without a race.
 fn groups(plan: &Plan) -> usize {
     if plan.samples() { plan.vocab().div_ceil(GROUP) } else { 1 }
 }
 
-/// Room for the recovery of requests: a word for each group of each row.
+/// Memory for the recovery of requests: in each slice, a word for each group of each request.
 #[derive(Default)]
 struct Scratch<'a> {
     /// The largest residual of each group, as its bits.
@@ -129,9 +130,9 @@ struct Walk {
 /// The token at which a walk ended.
 #[derive(Clone, Copy)]
 enum Rejected {
-    /// Probabilistic: to be recovered from this row's residual.
+    /// Probabilistic acceptance: the token is recovered from the residual of row `token`.
     Residual { token: usize },
-    /// Greedy: the target's argmax is already known.
+    /// Greedy acceptance: the argmax of the target, which replaces the token, is already known.
     Greedy { argmax: usize },
 }
 
@@ -143,8 +144,8 @@ impl<T: Float> Verifier<'_, T> {
     /// Verifies every request: writes its output row and its four counts.
     fn verify<I: Int>(&self, output: &mut [I], counts: [&mut [i32]; 4], scratch: Scratch<'_>) {
         let [emitted, accepted, recovered, bonus] = counts;
-        // A request that is still open has 0 emitted tokens and, as its accepted ones, the
-        // drafts that are accepted so far.
+        // A request that is not finished has 0 as its number of emitted tokens, and the number of
+        // drafts accepted so far as its number of accepted tokens.
         emitted.fill(0);
         accepted.fill(0);
         if self.plan.tokens().max(self.plan.batch) <= FEW {
@@ -230,13 +231,13 @@ impl<T: Float> Verifier<'_, T> {
         }
     }
 
-    /// The random number of a request's draft.
+    /// The random numbers for a request's draft.
     fn draw(&self, request: usize, draft: usize, purpose: Purpose) -> Draw {
         let position = self.positions.get(request).wrapping_add(draft as i64);
         Draw::at(self.seeds[request], position, purpose)
     }
 
-    /// The rows of a request's drafts; fewer or none if its offsets are not valid.
+    /// The rows of a request's drafts, cut to `max_spec_len`; none if its offsets are not valid.
     fn tokens(&self, request: usize) -> Range<usize> {
         let end = request + usize::from(self.plan.has_leading_zero());
         let start = end.checked_sub(1).map_or(0, |start| self.offsets.get(start));
@@ -253,8 +254,8 @@ impl<T: Float> Verifier<'_, T> {
         start..longest
     }
 
-    /// Accepts drafts into `row` up to the first rejection. Those before `first` are accepted
-    /// already.
+    /// Accepts drafts and writes them to `row`, up to the first rejection. The drafts before
+    /// `first` are already accepted and written.
     fn walk<I: Int>(&self, request: usize, first: usize, row: &mut [I]) -> Walk {
         let (tokens, acceptance) = (self.tokens(request), self.acceptance(request));
         for (position, token) in tokens.clone().enumerate().skip(first) {
@@ -288,7 +289,7 @@ impl<T: Float> Verifier<'_, T> {
         let draft = self.draft.map_or(1.0, |draft| draft.row(token)[id].get());
         let u = match self.uniform {
             Some(samples) => samples[token],
-            // Every draw is below 1, so a draft that is accepted with 1 needs no draw.
+            // Every random number is below 1, so a draft that is accepted with 1 needs none.
             None if exact::accepts(target, draft, 1.0) => return true,
             None => self.draw(request, position, Purpose::Accept).uniform(),
         };
@@ -371,7 +372,7 @@ impl<T: Float> Verifier<'_, T> {
     }
 }
 
-/// The largest key so far, and the start of the block that holds it. Key 0 is below all keys.
+/// The largest key so far, and the start of the block that has it. Key 0 is below all keys.
 #[derive(Clone, Copy, Default)]
 struct Best {
     key: u32,
@@ -379,7 +380,7 @@ struct Best {
 }
 
 impl Best {
-    /// The larger key, the earlier block among equals.
+    /// The one with the larger key; of equal keys, the earlier block.
     fn better(self, other: Best) -> Best {
         let other_wins =
             other.key > self.key || (other.key == self.key && other.start < self.start);
@@ -480,7 +481,8 @@ impl<T: Float> Residual<'_, T> {
         (first.tokens().next(), bad)
     }
 
-    /// Calls `f` with the values of at most a block, of which the skipped entry is 0.
+    /// Calls `f` with `len` values from `start` on, at most a block. The target of the skipped
+    /// entry is 0.
     fn with_values<R>(
         &self,
         start: usize,

@@ -20,17 +20,17 @@ use crate::Cpu;
 use crate::simd::{self, Float};
 use crate::slices::{Int, Rows, once, raise, rows_mut, shared, slice, slice_mut};
 
-/// Lanes of [`lane_bound`], for `topk` up to 8 and for larger ones.
+/// The numbers of lanes of [`lane_bound`]: for `topk` up to 8, and for a larger `topk`.
 const FEW_LANES: usize = 16;
 const MANY_LANES: usize = 64;
 const _: () = assert!(MAX_TOPK <= MANY_LANES, "every pick has a lane");
-/// Tokens below which splitting further costs more than it gains.
+/// The smallest number of tokens of a parallel task; smaller tasks cost more than they gain.
 const MIN_TOKENS: usize = 16;
 /// The size of a thread's arrays for models with at most this many experts. Clearing arrays for the
 /// maximal number of experts takes longer than routing a few tokens.
 const FEW_EXPERTS: usize = 1024;
-/// Stands for a pick that is none.
-const NOBODY: u32 = u32::MAX;
+/// The value of a pick without an expert.
+const NO_EXPERT: u32 = u32::MAX;
 
 // SAFETY: `launch` works on checked slices of the workspace and the buffers.
 unsafe impl Supports<TopkRouter> for Cpu {
@@ -90,8 +90,8 @@ fn route_all<T: Float, I: Int, W: Float, const N: usize>(
     let indices = slice_mut::<I>(buffers.indices)?;
     let topk = plan.params.topk;
     let mut raised = if cut { flags::BAD_LENGTHS } else { 0 };
-    let biased = bias.is_there() && given.is_none();
-    raised |= if live > 0 && biased && bias.is_odd() { flags::NON_FINITE } else { 0 };
+    let biased = bias.is_given() && given.is_none();
+    raised |= if live > 0 && biased && bias.has_non_finite() { flags::NON_FINITE } else { 0 };
     let raised = AtomicU32::new(raised);
     let route = |scratch: &mut Scratch<N>, token, weights: &mut [W], indices: &mut [I]| {
         let (mut picks, mut shares) = ([0; MAX_TOPK], [0.0; MAX_TOPK]);
@@ -113,7 +113,7 @@ fn route_all<T: Float, I: Int, W: Float, const N: usize>(
         let (chosen, shared) = indices.split_at_mut(topk);
         for (index, &expert) in chosen.iter_mut().zip(picks.iter()) {
             let place = match &places {
-                Some(places) if expert != NOBODY => places.of(token, expert, &mut bits),
+                Some(places) if expert != NO_EXPERT => places.of(token, expert, &mut bits),
                 _ => expert.cast_signed(),
             };
             *index = I::of(place);
@@ -168,12 +168,12 @@ impl<'a> Bias<'a> {
         })
     }
 
-    fn is_there(&self) -> bool {
+    fn is_given(&self) -> bool {
         !matches!(self, Bias::Absent)
     }
 
     /// Whether an element is not finite.
-    fn is_odd(&self) -> bool {
+    fn has_non_finite(&self) -> bool {
         match self {
             Bias::Absent => false,
             Bias::F32(bias) => simd::any_non_finite(bias),
@@ -228,7 +228,7 @@ impl<'a> Places<'a> {
         Ok(Some(Places { places: Rows::new(places, matrix)?, counts: slice(counts)?, physical }))
     }
 
-    /// The place of an expert for a token, -1 for none, and flags.
+    /// The place of an expert for a token; -1, with a flag, for a place outside the range.
     fn of(&self, token: usize, expert: u32, bits: &mut u32) -> i32 {
         let places = self.places.row(expert as usize);
         let given = once(&self.counts[expert as usize]);
@@ -286,9 +286,9 @@ impl<const N: usize> Scratch<N> {
             let expert = once(expert);
             *pick = match u32::try_from(expert) {
                 Ok(known) if (known as usize) < x.len() => known,
-                _ => NOBODY,
+                _ => NO_EXPERT,
             };
-            bits |= if *pick == NOBODY && expert != -1 { flags::OUT_OF_RANGE } else { 0 };
+            bits |= if *pick == NO_EXPERT && expert != -1 { flags::OUT_OF_RANGE } else { 0 };
         }
         bits
     }
@@ -353,7 +353,7 @@ fn mask_groups(plan: &Plan, keys: &mut [u32], groups: &mut [u64], order: &mut [u
             }
             _ => simd::max_key(keys),
         };
-        // Equal keys: the lower index is the larger composite.
+        // Of equal keys, the lower index has the larger number.
         *group = u64::from(key) << 32 | u64::from(!(index as u32));
     }
     let least = nth_largest(groups, plan.params.topk_groups, order);
@@ -384,9 +384,9 @@ fn nth_largest(values: &[u64], n: usize, order: &mut [u64]) -> u64 {
 /// The indices of the largest keys, descending, the lower index first among equal keys. Key 0 is
 /// below the key of every choice and marks an excluded expert.
 ///
-/// The keys are dealt out to lanes, at least as many as there are picks. The `topk`-th largest of
-/// the lanes' maxima is a lower bound of the `topk`-th largest key. Usually little more than
-/// `topk` keys reach the bound, and those are sorted.
+/// The keys are distributed over at least `topk` lanes. The `topk`-th largest of the lanes' maxima
+/// is a lower bound of the `topk`-th largest key. Usually only a few more than `topk` keys reach
+/// the bound, and only these are sorted.
 #[inline(always)]
 fn pick(experts: usize, keys: &mut [u32], candidates: &mut [u64], picks: &mut [u32]) {
     let padded = experts.next_multiple_of(MANY_LANES);
@@ -398,7 +398,7 @@ fn pick(experts: usize, keys: &mut [u32], candidates: &mut [u64], picks: &mut [u
     };
     let mut count = 0;
     for (index, &key) in keys[..experts].iter().enumerate() {
-        // Equal keys: the lower index is the larger composite.
+        // Of equal keys, the lower index has the larger number.
         candidates[count] = u64::from(key) << 32 | u64::from(!(index as u32));
         count += usize::from(key >= least);
     }
@@ -433,15 +433,15 @@ fn lane_bound<const LANES: usize>(keys: &[u32], n: usize) -> u32 {
 
 fn weigh(plan: &Plan, scores: &[f32], weights: &mut [f32], picks: &[u32]) {
     for (weight, &expert) in weights.iter_mut().zip(picks) {
-        *weight = if expert == NOBODY { 0.0 } else { scores[expert as usize] };
+        *weight = if expert == NO_EXPERT { 0.0 } else { scores[expert as usize] };
     }
     let renormalize = plan.params.renormalize;
     let divisor = if renormalize { weights.iter().sum::<f32>() + 1e-20 } else { 1.0 };
     for (weight, &expert) in weights.iter_mut().zip(picks) {
-        if expert == NOBODY {
+        if expert == NO_EXPERT {
             continue;
         }
-        // Divided before it is scaled: the quotient is at most 1, while a score times a large
+        // The division comes first: its quotient is at most 1, while a score times a large
         // scale could overflow.
         *weight = plan.params.scale * (*weight / divisor);
     }

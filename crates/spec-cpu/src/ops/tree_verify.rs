@@ -11,7 +11,7 @@ use super::{by_int, kernel};
 use crate::Cpu;
 use crate::slices::{Int, Ints, raise, rows_mut, slice_mut};
 
-/// Requests below which splitting further costs more than it gains.
+/// The smallest number of requests of a parallel task; smaller tasks cost more than they gain.
 const MIN_REQUESTS: usize = 64;
 
 // SAFETY: `launch` works on checked slices of the workspace and the buffers.
@@ -71,7 +71,7 @@ struct Trees<'a> {
 }
 
 impl Trees<'_> {
-    /// Walks down one tree; returns how many tokens it emitted, and flags.
+    /// Walks down one tree. Returns the number of emitted tokens, and flags.
     fn walk(&self, request: usize, mut emit: impl FnMut(usize, i32, i32)) -> (usize, u32) {
         let Plan { draft_tokens, target_tokens, first_child, next_sibling, .. } = self.plan;
         let tree = self.plan.tree();

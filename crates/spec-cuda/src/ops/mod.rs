@@ -41,6 +41,7 @@ mod deduplicate_topk;
 mod hybrid_mtp_ngram;
 mod indexer_topk;
 mod moe_align;
+mod moe_align_layout;
 mod ngram;
 mod ngram_match;
 mod prompt_lookup;
@@ -50,6 +51,7 @@ mod suffix_lookup;
 mod topk_router;
 mod tree_verify;
 mod unique;
+mod unique_inverse;
 
 #[cfg(test)]
 mod tests {
@@ -58,13 +60,14 @@ mod tests {
     use super::*;
 
     /// The headers with the parameter structs of all kernels.
-    const HEADERS: [Header; 14] = [
+    const HEADERS: [Header; 16] = [
         adjust_logits::HEADER,
         append_tokens::HEADER,
         deduplicate_topk::HEADER,
         indexer_topk::HEADER,
         indexer_topk::GATHER_HEADER,
         moe_align::HEADER,
+        moe_align_layout::HEADER,
         ngram::HEADER,
         prompt_lookup::HEADER,
         rejection_sample::HEADER,
@@ -73,6 +76,7 @@ mod tests {
         topk_router::HEADER,
         tree_verify::HEADER,
         unique::HEADER,
+        unique_inverse::HEADER,
     ];
 
     #[test]

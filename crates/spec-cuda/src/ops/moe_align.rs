@@ -1,4 +1,5 @@
-//! Host side of `kernels/moe_align.cu`.
+//! Host side of `kernels/moe_align.cu`. `moe_align_layout.rs` has what follows where
+//! `sorted_tokens`, `block_limits` or `num_blocks` is asked for.
 //!
 //! The design is a counting sort. Within a warp, ballots find the lanes with equal experts,
 //! which gives each pick its rank: the multisplit of Ashkiani et al. (2016). So the picks of
@@ -15,6 +16,7 @@ use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::args::Integers;
 use crate::launch::{Function, Shape};
+use crate::ops::moe_align_layout::Layout;
 
 static KERNELS: Archive = archive!("moe_align");
 
@@ -53,7 +55,7 @@ const FEW_EXPERTS: usize = 64;
 
 launch_params! {
     /// What the kernels of `moe_align` take.
-    struct Params {
+    pub(super) struct Params {
         /// The expert of each pick, [tokens, k].
         ids: Integers,
         /// Picks from one token's first to the next one's.
@@ -61,15 +63,15 @@ launch_params! {
         /// The local expert of each expert, [experts], -1 for none; null: experts are local.
         map: u64 as "const i32*",
         /// Picks by local expert, [capacity]; the number of picks stands for none.
-        sorted: u64 as "i32*",
+        pub(super) sorted: u64 as "i32*",
         /// The local expert of each block of `sorted`, [capacity / block_size], -1 for none.
-        block_experts: u64 as "i32*",
+        pub(super) block_experts: u64 as "i32*",
         /// Picks of each local expert, [locals].
-        counts: u64 as "i32*",
+        pub(super) counts: u64 as "i32*",
         /// Where the run of each local expert starts in `sorted`, and the end, [locals + 1].
-        offsets: u64 as "i32*",
+        pub(super) offsets: u64 as "i32*",
         /// The end of the runs, one number.
-        num_padded: u64 as "i32*",
+        pub(super) num_padded: u64 as "i32*",
         /// Where each pick is in `sorted`, [picks], -1 for nowhere; or null.
         inverse: u64 as "i32*",
         /// One word of flags, or null.
@@ -78,17 +80,17 @@ launch_params! {
         /// launches.
         workspace: u64 as "u32*",
         /// Picks of all tokens.
-        picks: u32,
+        pub(super) picks: u32,
         /// Picks of a token; 0 where all picks lie one behind the other.
         k: u32,
         /// Experts.
         experts: u32,
         /// Local experts.
-        locals: u32,
+        pub(super) locals: u32,
         /// Places of `sorted` that a run's length is a multiple of.
-        block_size: u32,
+        pub(super) block_size: u32,
         /// Places of `sorted`.
-        capacity: u32,
+        pub(super) capacity: u32,
         /// Picks of a thread, at most.
         turns: u32,
         /// Blocks that share the picks.
@@ -144,6 +146,7 @@ struct Prepared {
     plan: Plan,
     launches: Launches,
     team: Team,
+    layout: Option<Layout>,
 }
 
 // SAFETY: the kernels access only the memory that the plan describes, whatever the data.
@@ -163,8 +166,10 @@ unsafe impl Supports<MoeAlign> for Cuda {
             threads <= wanted && fullest.shared(locals as u32) <= limits.shared - FIXED_SHARED
         };
         let threads = THREADS.into_iter().find(fits).unwrap_or(THREADS[THREADS.len() - 1]);
+        let layout = plan.has_layout.then(|| Layout::new(self, plan)).transpose()?;
         let prepared = |launches, team| {
-            Box::new(Prepared { cuda: self.clone(), plan: plan.clone(), launches, team })
+            let (cuda, plan, layout) = (self.clone(), plan.clone(), layout.clone());
+            Box::new(Prepared { cuda, plan, launches, team, layout })
         };
         if picks <= FEW {
             let blocks = plan.capacity.div_ceil(FEW_PLACES).max(locals.div_ceil(FEW_EXPERTS));
@@ -235,23 +240,30 @@ unsafe impl Kernel<MoeAlign> for Prepared {
             blocks: team.blocks,
         };
         let shape = team.shape(locals);
+        let outputs = [
+            cuda.pointer(buffers.sorted_tokens)?,
+            cuda.pointer(buffers.block_limits)?,
+            cuda.pointer(buffers.num_blocks)?,
+        ];
         // SAFETY: `Params` has the layout of the kernels' struct; the buffers were
         // checked against the plan, and the kernels compare every expert, which is
         // data, with the plan's sizes before using it as an index.
         cuda.enqueue(stream, |queue| unsafe {
             match &self.launches {
                 Launches::Few(few) => {
-                    queue.launch(few, Shape::new(team.blocks, team.threads), &params)
+                    queue.launch(few, Shape::new(team.blocks, team.threads), &params)?;
                 }
-                Launches::One(one) => queue.launch(one, shape.cluster(team.blocks), &params),
+                Launches::One(one) => queue.launch(one, shape.cluster(team.blocks), &params)?,
                 Launches::Three { count, sum, place } => {
                     queue.launch(count, shape, &params)?;
                     // One warp per local expert.
                     let sums = Shape::new(locals.div_ceil(8), 256);
                     queue.launch(sum, sums, &params)?;
-                    queue.launch(place, shape, &params)
+                    queue.launch(place, shape, &params)?;
                 }
             }
+            let Some(layout) = &self.layout else { return Ok(()) };
+            layout.enqueue(queue, &params, outputs)
         })
     }
 }

@@ -8,6 +8,8 @@
 //! are in no order until the bucket is sorted. If buckets would not fit, all keys are sorted
 //! digit by digit with Onesweep (Adinets and Merrill, 2022), which uses the look-back of
 //! Merrill and Garland (2016).
+//!
+//! `unique_inverse.rs` looks each key up among the distinct keys, after all of these.
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
@@ -18,6 +20,7 @@ use spec_core::{DType, Kernel, Result, Stream, Supports, ViewMut, launch_params}
 use crate::Cuda;
 use crate::archive::{Archive, archive};
 use crate::launch::{Function, Queue, Shape};
+use crate::ops::unique_inverse::Inverse;
 
 static KERNELS: Archive = archive!("unique");
 
@@ -91,19 +94,19 @@ const PLAN_BYTES: usize = 8 * RADIX * 8 + 192;
 
 launch_params! {
     /// What all kernels of `unique` take.
-    struct Params {
+    pub(super) struct Params {
         /// Keys, [n] of the kernel's type.
-        keys: u64 as "const void*",
+        pub(super) keys: u64 as "const void*",
         /// Room for n keys: passes use it in turns with `buffer`, and the distinct keys are left in it.
-        unique: u64 as "void*",
+        pub(super) unique: u64 as "void*",
         /// How many distinct keys there are, one number.
-        count: u64 as "u64*",
+        pub(super) count: u64 as "u64*",
         /// How often each distinct key occurs, [n], or null.
         counts: u64 as "u64*",
         /// Keys.
-        n: u64,
+        pub(super) n: u64,
         /// The sign bit of signed keys, else 0.
-        flip: u64,
+        pub(super) flip: u64,
         /// What the kernels tell each other; all zero before the first.
         plan: u64 as "Plan*",
         /// Keys of each bucket, [2^bits]; zero before the first kernel.
@@ -249,6 +252,7 @@ struct Prepared {
     firsts: Function,
     counts: Function,
     has_counts: bool,
+    inverse: Option<Inverse>,
 }
 
 impl Layout {
@@ -337,6 +341,7 @@ unsafe impl Supports<Unique> for Cuda {
             firsts: self.function(&KERNELS, "unique_firsts")?,
             counts: self.function(&KERNELS, "unique_counts")?,
             has_counts: plan.has_counts,
+            inverse: plan.inverse.map(|to| Inverse::new(self, &plan.keys, to)).transpose()?,
         }))
     }
 }
@@ -344,7 +349,8 @@ unsafe impl Supports<Unique> for Cuda {
 // SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<Unique> for Prepared {
     fn workspace_size(&self) -> usize {
-        self.layout.size
+        let table = self.inverse.as_ref().map_or(0, Inverse::table_bytes);
+        if table == 0 { self.layout.size } else { self.table_offset() + table }
     }
 
     unsafe fn launch(
@@ -359,7 +365,7 @@ unsafe impl Kernel<Unique> for Prepared {
             // SAFETY: `count` was checked to be one u64.
             return cuda.enqueue(stream, |queue| unsafe { queue.zero(count, 8) });
         }
-        let base = cuda.workspace(workspace, layout.size)?;
+        let base = cuda.workspace(workspace, self.workspace_size())?;
         let at = |offset: usize| base + offset as u64;
         let (bits, low_bits) = match self.split {
             Split::Buckets { bits, low, .. } => (bits, low),
@@ -393,16 +399,24 @@ unsafe impl Kernel<Unique> for Prepared {
             span_tiles: self.compact_tiles().div_ceil(most),
             unused: 0,
         };
+        let places = cuda.pointer(buffers.inverse)?;
         // SAFETY: `Params` has the layout of the kernels' struct; buffers and
         // workspace were checked against the plan.
         cuda.enqueue(stream, |queue| unsafe {
             queue.zero(base, layout.zeroed)?;
-            self.enqueue(queue, &params)
+            self.enqueue(queue, &params)?;
+            let Some(inverse) = &self.inverse else { return Ok(()) };
+            inverse.enqueue(queue, &params, places, at(self.table_offset()))
         })
     }
 }
 
 impl Prepared {
+    /// Where the table of `inverse` is in the workspace, in bytes.
+    fn table_offset(&self) -> usize {
+        self.layout.size.next_multiple_of(256)
+    }
+
     /// Shared memory for the bits of a part of the range, in bytes; 0 if the route by bits is
     /// not used.
     fn part_bytes(&self) -> usize {

@@ -1,4 +1,4 @@
-//! A column of an Arrow IPC file, record batches by several threads.
+//! Reads a column of an Arrow IPC file; several threads read record batches.
 
 use std::fs::File;
 use std::ops::Range;
@@ -29,12 +29,12 @@ use super::{Options, no_key_type, no_text, nulls};
 use crate::error::missing;
 use crate::{Error, Key, Part, Place, Result, Skipped, Source, os};
 
-/// Bytes of record batches that a part has at least, if the file has as many.
+/// The smallest number of bytes of record batches in a part, if the file has as many.
 const PART: u64 = 16 << 20;
-/// The end of a file: the footer's length and the magic word.
+/// The number of bytes at the end of a file: the footer's length and the magic word.
 const TAIL: u64 = 10;
 
-/// Bytes before the metadata of a record batch: a marker and a length.
+/// The number of bytes before the metadata of a record batch: a marker and a length.
 const PREFIX: u64 = 8;
 
 /// One column of an Arrow file.
@@ -44,9 +44,9 @@ pub(super) struct ArrowColumn {
     file: Shared,
     dtype: DType,
     decoder: FileDecoder,
-    /// The record batches, all columns of them.
+    /// The record batches of the file.
     batches: Vec<Block>,
-    /// The record batches of each part.
+    /// The indices of the record batches of each part.
     parts: Vec<Range<usize>>,
     skip_nulls: bool,
     nulls: AtomicU64,
@@ -113,7 +113,7 @@ impl ArrowColumn {
         self.dtype
     }
 
-    /// Reads the column in a record batch; none where that has no data at all.
+    /// Reads the column of a record batch; `None` where the batch has no data.
     fn batch(&self, block: &Block) -> Result<Option<ArrayRef>> {
         let damaged = |words: &str| damaged(&self.path, words);
         let buffer = MutableBuffer::try_from_len_zeroed(bytes(block) as usize);
@@ -149,18 +149,18 @@ fn footer(path: &Path, file: &Shared) -> Result<Vec<u8>> {
     Ok(footer)
 }
 
-/// Bytes of a block, which has been checked.
+/// The number of bytes in a block, which has been checked.
 fn bytes(block: &Block) -> u64 {
     block.metaDataLength().max(0) as u64 + block.bodyLength().max(0) as u64
 }
 
-/// Bytes of all blocks: a file of holes can be as long as there are numbers, and each of
-/// its blocks be all of it.
+/// The number of bytes in all blocks. The sum saturates, because a sparse file can be as long as
+/// the type allows, and each of its blocks can be the whole file.
 fn total(blocks: &[Block]) -> u64 {
     blocks.iter().map(bytes).fold(0, u64::saturating_add)
 }
 
-/// Whether a block is within a file of so many bytes.
+/// Checks that a block is within a file of `file` bytes.
 fn check_block(block: &Block, file: u64) -> Result<(), &'static str> {
     let bad = "a record batch is said to be where the file has nothing";
     let number = |number: i64| u64::try_from(number).map_err(|_| bad);
@@ -169,8 +169,8 @@ fn check_block(block: &Block, file: u64) -> Result<(), &'static str> {
     if head < PREFIX || end.is_none_or(|end| end > file) { Err(bad) } else { Ok(()) }
 }
 
-/// Whether the buffers of a record batch are in it, and unpack to lengths that
-/// they can have.
+/// Checks that the buffers of a record batch are inside it, and that their unpacked lengths
+/// are possible.
 fn check_batch(block: &Block, bytes: &[u8]) -> Result<(), String> {
     let (head, body) = bytes.split_at(block.metaDataLength() as usize);
     let skip = if head[..4] == [0xFF; 4] { 8 } else { 4 };
@@ -181,7 +181,8 @@ fn check_batch(block: &Block, bytes: &[u8]) -> Result<(), String> {
         .and_then(check_memory)
 }
 
-/// The longest buffer of a batch, unpacked; none where one cannot be right.
+/// The unpacked length of the longest packed buffer of a batch; `None` where a length is not
+/// possible.
 fn check_buffers(batch: RecordBatch<'_>, body: &[u8]) -> Option<u64> {
     let is_packed = batch.compression().is_some();
     let mut longest = 0;
@@ -193,7 +194,7 @@ fn check_buffers(batch: RecordBatch<'_>, body: &[u8]) -> Option<u64> {
             continue;
         }
         let (length, packed) = buffer.split_first_chunk::<8>()?;
-        // -1 says that it is not packed.
+        // The length -1 means that the buffer is not packed.
         let length = i64::from_le_bytes(*length).max(0) as u64;
         if length > (packed.len() as u64).saturating_mul(RATIO) + SPARE {
             return None;
@@ -203,11 +204,11 @@ fn check_buffers(batch: RecordBatch<'_>, body: &[u8]) -> Option<u64> {
     Some(longest)
 }
 
-/// An operating system's refusal, or the file's fault.
+/// The error for a failure of the operating system, or for a damaged file.
 fn failed(path: &Path, error: ArrowError) -> Error {
     use std::io::ErrorKind::{InvalidInput, UnexpectedEof};
     match error {
-        // A length or an offset in the file that leads out of it.
+        // A length or an offset in the file is beyond its end.
         ArrowError::IoError(_, error) if matches!(error.kind(), InvalidInput | UnexpectedEof) => {
             damaged(path, "it ends early")
         }
@@ -218,7 +219,7 @@ fn failed(path: &Path, error: ArrowError) -> Error {
     }
 }
 
-/// Does what the crate may panic in.
+/// Runs work in which the Arrow crate may panic; the panic becomes an error.
 pub(super) fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
     super::guarded(path, damaged, work)
 }
@@ -228,7 +229,7 @@ fn damaged(path: &Path, what: &str) -> Error {
 }
 
 impl<K: Key> Source<K> for ArrowColumn {
-    /// The footer does not say.
+    /// The footer does not have the number of rows.
     fn keys(&self) -> Option<u64> {
         None
     }
@@ -241,7 +242,7 @@ impl<K: Key> Source<K> for ArrowColumn {
         self.parts.len()
     }
 
-    /// A record batch, packed and unpacked.
+    /// The memory of a record batch, packed and unpacked.
     fn part_memory(&self) -> usize {
         let longest = self.batches.iter().map(bytes).max().unwrap_or(0);
         usize::try_from(longest).unwrap_or(usize::MAX).saturating_mul(2)
@@ -258,14 +259,14 @@ impl<K: Key> Source<K> for ArrowColumn {
     }
 }
 
-/// A part: record batches one after the other.
+/// A part, which reads its record batches one after the other.
 struct Batches<'a> {
     column: &'a ArrowColumn,
-    /// Those that have not been started.
+    /// The indices of the record batches that have not been started.
     batches: Range<usize>,
-    /// The one that is being read.
+    /// The column of the record batch that is being read.
     array: Option<ArrayRef>,
-    /// Values of it that have been read.
+    /// The number of values of `array` that have been read.
     at: usize,
     bytes: u64,
 }
@@ -311,7 +312,7 @@ impl Batches<'_> {
     }
 }
 
-/// Moves the keys that are not null to the front; how many there are.
+/// Moves the keys that are not null to the front. Returns their number.
 fn keep<K: Key>(keys: &mut [K], nulls: &NullBuffer, from: usize) -> usize {
     let mut kept = 0;
     for index in 0..keys.len() {
@@ -321,8 +322,8 @@ fn keep<K: Key>(keys: &mut [K], nulls: &NullBuffer, from: usize) -> usize {
     kept
 }
 
-/// Copies `keys.len()` values from `at` on; the caller has matched `K` to the
-/// type of the column.
+/// Copies `keys.len()` values from index `at` on. `open_with` has checked that `K` is the key type
+/// of the column.
 fn copy<K: Key>(array: &ArrayRef, at: usize, keys: &mut [K]) {
     match array.data_type() {
         DataType::UInt64 => same::<UInt64Type, K>(array, at, keys),

@@ -1,14 +1,13 @@
-//! A column of Parquet or Arrow files, and distinct keys as a Parquet file.
+//! Reads a column of Parquet or Arrow files, and writes distinct keys as a Parquet file.
 //!
-//! A column is u64, i64, u32 or i32 (or narrower integers, read as the 32-bit
-//! type of their sign; or a date or a time, read as the integer that it is stored
-//! as), without nulls: a null is no key, and neither dropping it nor giving it a
-//! number is ours to decide, so the first one found is an error that names the
-//! column, unless [`Options::skip_nulls`] decides. Arrow files are those of the
-//! IPC file format, which Feather version 2 is too.
+//! A column is u64, i64, u32 or i32. Narrower integers are read as the 32-bit
+//! type of their sign, and dates and times as the integer that stores them.
+//! A null is not a key, and only the caller can decide whether to drop it: the first null is an
+//! error that names the column, unless [`Options::skip_nulls`] is set. Arrow files are files of the
+//! IPC file format, which includes Feather version 2.
 //!
-//! What a damaged file says of lengths is held against its size before anything
-//! is allocated, and what makes the crates panic that read such files is an error.
+//! A damaged file may claim any length. Lengths are compared with the size of the file before
+//! memory is allocated, and a panic of the crates that read such files becomes an error.
 
 mod arrow;
 mod pages;
@@ -27,18 +26,18 @@ use crate::{Content, Error, Input, Key, Place, Result, Source};
 
 pub use parquet_sink::ParquetSink;
 
-/// How a column is read.
+/// The options of reading a column.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// Leaves out nulls, and counts them ([`Skipped`](crate::Skipped)).
+    /// Leaves out nulls and counts them ([`Skipped`](crate::Skipped)).
     pub skip_nulls: bool,
 }
 
-/// Opens column `column` of a file, whose type must be `K`.
+/// Opens the column `column` of a file, whose type must be `K`.
 ///
 /// # Errors
-/// [`Error::Io`] where it cannot be read, [`Error::Data`] where it is neither a
+/// [`Error::Io`] where the file cannot be read, [`Error::Data`] where it is neither a
 /// Parquet nor an Arrow file, lacks the column, or has it with another type.
 pub fn open<K: Key>(path: &Path, column: &str) -> Result<Box<dyn Source<K>>> {
     open_with(path, column, Options::default())
@@ -64,10 +63,10 @@ pub fn open_with<K: Key>(
     Ok(source)
 }
 
-/// The type of column `column`: u64, i64, u32 or i32.
+/// The key type of the column `column`: u64, i64, u32 or i32.
 ///
 /// # Errors
-/// As [`open`], and [`Error::Data`] where it is none of these.
+/// As [`open`], and [`Error::Data`] where the column has another type.
 pub fn dtype(path: &Path, column: &str) -> Result<DType> {
     Ok(match recognise(path, column, Options { skip_nulls: true })? {
         Column::Parquet(source) => source.dtype(),
@@ -76,8 +75,8 @@ pub fn dtype(path: &Path, column: &str) -> Result<DType> {
 }
 
 /// The Parquet and Arrow files of a folder and of the folders in it, in the order
-/// of their paths: those whose names say so, and do not begin with a dot or an
-/// underscore, which stand for what is not data.
+/// of their paths. The extension decides. Names that begin with a dot or an
+/// underscore are left out, since they mark files that are not data.
 ///
 /// # Errors
 /// [`Error::Io`] where a folder cannot be read, [`Error::Data`] where there is
@@ -96,7 +95,7 @@ pub fn files(folder: &Path) -> Result<Vec<PathBuf>> {
             let extension = path.extension().and_then(|extension| extension.to_str());
             let is_named =
                 matches!(extension, Some("parquet" | "pq" | "arrow" | "feather" | "ipc"));
-            // Folders that links name may lead back.
+            // Links to folders are not followed, because they may lead back.
             if entry.file_type().map_err(failed)?.is_dir() {
                 folders.push(path);
             } else if is_named && path.is_file() {
@@ -143,7 +142,7 @@ fn recognise(path: &Path, column: &str, options: Options) -> Result<Column> {
     }
 }
 
-/// Does what reads a file that may be damaged; a panic is its fault.
+/// Runs work that reads a file; a panic becomes an error that the file is damaged.
 fn guarded<T>(
     path: &Path,
     damaged: fn(&Path, &str) -> Error,
@@ -161,14 +160,14 @@ fn name(dtype: DType) -> &'static str {
     }
 }
 
-/// The column is of a type that is none of a key's.
+/// The error for a column whose type is not a key type.
 fn no_key_type(path: &Path, column: &str, what: &str) -> Error {
     let message =
         format!("column {column} is {what}; it must be u64, i64, u32, i32, a date or a time");
     Error::data(path, Place::Whole, message)
 }
 
-/// The column is text or bytes.
+/// The error for a column of text or bytes.
 fn no_text(path: &Path, column: &str) -> Error {
     let message = format!(
         "column {column} is text, and keys are numbers: hashes of 64 bits would make one of two \
@@ -178,7 +177,7 @@ fn no_text(path: &Path, column: &str) -> Error {
     Error::data(path, Place::Whole, message)
 }
 
-/// The column has nulls.
+/// The error for a column with nulls.
 fn nulls(path: &Path, column: &str, count: u64) -> Error {
     let nulls = if count == 1 { "a null" } else { "nulls" };
     let message =

@@ -1,7 +1,7 @@
-//! What a Parquet file says of lengths, held against the file.
+//! Compares the lengths that a Parquet file claims with the size of the file.
 //!
-//! The crate that reads it trusts some of them: it allocates what a page's
-//! header says, and follows a schema as deep as it goes.
+//! The crate that reads Parquet trusts some lengths: it allocates the length that a page's
+//! header claims, and follows a schema of any depth.
 
 use parquet::basic::Compression;
 use parquet::file::metadata::ColumnChunkMetaData;
@@ -10,25 +10,25 @@ use super::reader::Shared;
 use super::thrift::{Bad, Event, walk};
 use crate::os;
 
-/// Columns inside columns.
+/// The largest depth of columns inside columns.
 const DEEPEST: usize = 200;
-/// Bytes that hold most pages' headers, and the most that a header may have.
+/// A number of bytes that holds most page headers, and the largest size of a page header.
 const HEADER: usize = 1 << 10;
 const LONGEST_HEADER: usize = 64 << 20;
-/// How many times as long what is unpacked can be: zstd's longest repeat is
-/// 128 KiB, said in four bytes.
+/// The largest ratio of unpacked to packed length: zstd's longest repetition is
+/// 128 KiB, encoded in four bytes.
 pub(super) const RATIO: u64 = 32 << 10;
-/// More than that, whatever the ratio is.
+/// The number of bytes by which an unpacked length may exceed the ratio.
 pub(super) const SPARE: u64 = 128 << 10;
 
-/// Looks at a file's footer.
+/// Checks the footer of a file: its length, its structure, and the depth of its schema.
 pub(super) fn check_footer(file: &Shared) -> Result<(), String> {
     let short = || "it ends early".to_owned();
     let start = file.size().checked_sub(8).ok_or_else(short)?;
     let tail = bytes(file, start, 8)?;
     let (length, magic) = tail.split_at(4);
     if magic != b"PAR1" {
-        // Another end, or an encrypted footer: the reader has words for it.
+        // Another end, or an encrypted footer: the reader's own error says so.
         return Ok(());
     }
     let length = u32::from_le_bytes([length[0], length[1], length[2], length[3]]);
@@ -51,10 +51,10 @@ pub(super) fn check_footer(file: &Shared) -> Result<(), String> {
     Ok(())
 }
 
-/// How deep a schema goes: its elements, depth first, say how many children they
-/// have.
+/// Finds the depth of a schema. Its elements come depth first, each with its number of
+/// children.
 struct Schema {
-    /// Children that are to come, of each element that has begun.
+    /// For each element that has begun, the number of children that are still to come.
     open: Vec<i64>,
     children: i64,
     deepest: usize,
@@ -76,21 +76,20 @@ impl Schema {
     }
 }
 
-/// How many times as long as it is packed a page can be.
+/// The largest ratio of a page's unpacked to its packed length.
 fn ratio(codec: Compression) -> u64 {
     match codec {
         Compression::UNCOMPRESSED => 1,
-        // A copy of 64 bytes takes three.
+        // Snappy encodes a copy of 64 bytes in three bytes.
         Compression::SNAPPY => 22,
         Compression::LZ4 | Compression::LZ4_RAW => 255,
-        // A copy of 258 bytes takes two bits at least.
+        // Deflate encodes a copy of 258 bytes in at least two bits.
         Compression::GZIP(_) => 1032,
         _ => RATIO,
     }
 }
 
-/// Looks at the pages of a column chunk, as far as a reader goes that wants
-/// `values` values.
+/// Checks the pages of a column chunk, as far as a reader reads to get `values` values.
 pub(super) fn check_chunk(
     file: &Shared,
     chunk: &ColumnChunkMetaData,
@@ -101,24 +100,24 @@ pub(super) fn check_chunk(
     let end = start.checked_add(len).filter(|end| *end <= file.size());
     let end = end.ok_or_else(|| "a column is said to go on past its end".to_owned())?;
     let (mut at, mut seen) = (start, 0i64);
-    let mut most = HEADER;
+    let mut limit = HEADER;
     while at < end && seen < values {
-        let there = usize::try_from(end - at).unwrap_or(most).min(most);
+        let there = usize::try_from(end - at).unwrap_or(limit).min(limit);
         let head = bytes(file, at, there)?;
         let (mut packed, mut unpacked, mut count, mut words) = (0, 0, 0i64, 0i64);
         let walked = walk(&head, &mut |path, event| match (path, event) {
             ([2], Event::Number(bytes)) => unpacked = bytes,
             ([3], Event::Number(bytes)) => packed = bytes,
-            // Of a page of data, of either version.
+            // The number of values of a data page of version 1 or 2.
             ([5 | 8, 1], Event::Number(values)) => count = values,
-            // Of a dictionary.
+            // The number of values of a dictionary page.
             ([7, 1], Event::Number(values)) => words = values,
             _ => {}
         });
         let header = match walked {
             Ok(header) => header,
-            Err(Bad::Short) if (there as u64) < end - at && most < LONGEST_HEADER => {
-                most *= 8;
+            Err(Bad::Short) if (there as u64) < end - at && limit < LONGEST_HEADER => {
+                limit *= 8;
                 continue;
             }
             Err(_) => return Err("a page's header is damaged".to_owned()),
@@ -132,7 +131,7 @@ pub(super) fn check_chunk(
         if at > file.size() || unpacked > packed.saturating_mul(ratio) + SPARE {
             return Err(bad());
         }
-        // Each of four bytes at least.
+        // A value of a dictionary has at least four bytes.
         if words > 0 && words as u64 > unpacked / 4 {
             return Err("a dictionary is said to have more values than bytes".to_owned());
         }
@@ -142,7 +141,7 @@ pub(super) fn check_chunk(
     Ok(())
 }
 
-/// Whether so many bytes can be had at all: a reader would abort.
+/// Checks that `bytes` bytes can be allocated at all. The reader would abort the process if not.
 pub(super) fn check_memory(bytes: u64) -> Result<(), String> {
     let probe = usize::try_from(bytes).ok().map(|bytes| Vec::<u8>::new().try_reserve_exact(bytes));
     match probe {

@@ -1,4 +1,4 @@
-//! A column of a Parquet file, row groups by several threads.
+//! Reads a column of a Parquet file; several threads read row groups.
 
 use std::fs::File;
 use std::ops::Range;
@@ -20,12 +20,12 @@ use super::{Options, no_key_type, no_text, nulls};
 use crate::error::missing;
 use crate::{Error, Key, Part, Place, Result, Skipped, Source};
 
-/// Bytes of column chunks that a part has at least, if the file has as many.
+/// The smallest number of bytes of column chunks in a part, if the file has as many.
 const PART: u64 = 16 << 20;
-/// Values that are decoded at once.
+/// The largest number of values that are decoded at once.
 const VALUES: usize = 32 << 10;
-/// Bytes of a page and its dictionary, packed and unpacked. Writers make pages
-/// of a megabyte; larger ones are read all the same.
+/// Bytes of memory that a part counts for a page and its dictionary, packed and unpacked. Writers
+/// make pages of a megabyte; larger pages are read too.
 const PAGES: usize = 4 << 20;
 
 /// One column of a Parquet file.
@@ -33,12 +33,12 @@ pub(super) struct ParquetColumn {
     path: PathBuf,
     name: String,
     reader: SerializedFileReader<Shared>,
-    /// Its index in the file.
+    /// The index of the column in the file.
     column: usize,
     dtype: DType,
-    /// The row groups of each part.
+    /// The indices of the row groups of each part.
     parts: Vec<Range<usize>>,
-    /// `None` where nulls may be among them that are left out.
+    /// The number of keys; `None` where nulls may be left out.
     keys: Option<u64>,
     bytes: u64,
     skip_nulls: bool,
@@ -79,7 +79,7 @@ impl ParquetColumn {
                 (start, gathered) = (index + 1, 0);
             }
         }
-        // Known before anything is read, where the writer counted.
+        // If the writer counted the nulls, the error comes before any page is read.
         if null > 0 && !options.skip_nulls {
             return Err(nulls(path, name, null));
         }
@@ -110,7 +110,7 @@ impl ParquetColumn {
     fn chunk(&self, group: usize) -> Result<Chunk> {
         let failed = |error| failed(&self.path, error);
         let metadata = self.reader.metadata().row_group(group);
-        // A value or a null a row: no more than that is asked for.
+        // The reader asks for one value or null for each row, and no more.
         check_chunk(&self.shared, metadata.column(self.column), metadata.num_rows())
             .map_err(|words| damaged(&self.path, &words))?;
         let group = self.reader.get_row_group(group).map_err(failed)?;
@@ -126,7 +126,7 @@ impl ParquetColumn {
     }
 }
 
-/// An operating system's refusal, or the file's fault.
+/// The error for a failure of the operating system, or for a damaged file.
 fn failed(path: &Path, error: ParquetError) -> Error {
     match error {
         ParquetError::External(error) => match error.downcast::<std::io::Error>() {
@@ -137,7 +137,7 @@ fn failed(path: &Path, error: ParquetError) -> Error {
     }
 }
 
-/// Does what the crate may panic in.
+/// Runs work in which the Parquet crate may panic; the panic becomes an error.
 pub(super) fn guarded<T>(path: &Path, work: impl FnOnce() -> Result<T>) -> Result<T> {
     super::guarded(path, damaged, work)
 }
@@ -146,7 +146,7 @@ fn damaged(path: &Path, what: &str) -> Error {
     Error::data(path, Place::Whole, format!("is no Parquet file that can be read: {what}"))
 }
 
-/// The key type of a column, or what it is instead.
+/// The key type of a column, or else the column's type in words.
 fn key_type(column: &ColumnDescriptor) -> Result<DType, String> {
     if column.max_rep_level() > 0 {
         return Err("a list".to_owned());
@@ -154,7 +154,7 @@ fn key_type(column: &ColumnDescriptor) -> Result<DType, String> {
     let signed = match (column.logical_type_ref(), column.converted_type()) {
         (Some(LogicalType::Integer(integer)), _) => integer.is_signed,
         (Some(LogicalType::Date | LogicalType::Time(_) | LogicalType::Timestamp(_)), _) => true,
-        // `Decimal { .. }`: the word says enough.
+        // Of `Decimal { .. }`, only the first word is shown.
         (Some(other), _) => {
             let whole = format!("{other:?}");
             return Err(whole.split([' ', '(']).next().unwrap_or_default().to_owned());
@@ -206,15 +206,15 @@ impl<K: Key> Source<K> for ParquetColumn {
     }
 }
 
-/// A part: row groups one after the other.
+/// A part, which reads its row groups one after the other.
 struct Groups<'a> {
     column: &'a ParquetColumn,
-    /// Those that have not been started.
+    /// The indices of the row groups that have not been started.
     groups: Range<usize>,
     chunk: Option<Chunk>,
-    /// Rows of the chunk that have not been read.
+    /// The number of rows of the chunk that have not been read.
     left: u64,
-    /// Bytes of the chunks that have been started.
+    /// The number of bytes of the chunks that have been started.
     bytes: u64,
 }
 
@@ -287,8 +287,8 @@ struct Values<T: DataType> {
 }
 
 impl<T: DataType<T: Element>> Values<T> {
-    /// Reads up to `rows` values to the start of `keys`, whose type has the same
-    /// size. Returns how many rows were read, and how many of them had a value.
+    /// Reads up to `rows` rows, and writes their values to the start of `keys`, whose type has the
+    /// same size. Returns the number of rows read, and how many of them had a value.
     fn read<K: Key>(
         &mut self,
         rows: usize,

@@ -1,4 +1,4 @@
-//! Distinct keys as a Parquet file, encoded by several threads.
+//! Writes distinct keys as a Parquet file, which several threads encode.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -20,11 +20,11 @@ use spec::{DType, Element};
 
 use crate::{Error, Key, Output, Result, Sink};
 
-/// Writes a Parquet file: a column of keys, and with counts a u64 column
-/// `count`; sorted, and said to be so; a block is a row group.
+/// Writes a Parquet file with a column of keys, and with counts a u64 column
+/// `count`. The file's metadata says that the keys are sorted. Each block is a row group.
 ///
-/// Ascending keys are stored as their differences, which takes less space than
-/// compressing them would and any reader understands.
+/// Ascending keys are stored as their differences (`DELTA_BINARY_PACKED`), which takes less space
+/// than compression and which every reader understands.
 pub struct ParquetSink {
     schema: SchemaDescriptor,
     properties: WriterPropertiesPtr,
@@ -38,13 +38,13 @@ pub struct ParquetSink {
 struct Sequential {
     output: Output,
     piece: Vec<u8>,
-    /// The error behind an `io::Error`, which would lose it.
+    /// The error of the output, which an `io::Error` could not hold.
     failure: Arc<Mutex<Option<Error>>>,
 }
 
-/// The column of counts.
+/// The name of the column of counts.
 const COUNT: &str = "count";
-/// Bytes of a write.
+/// The largest number of bytes of a write.
 const PIECE: usize = 1 << 20;
 
 impl Write for Sequential {
@@ -72,7 +72,7 @@ impl std::fmt::Debug for ParquetSink {
     }
 }
 
-/// A row group that only has to be placed.
+/// An encoded row group, to be appended to the file.
 pub struct RowGroup(Vec<(Bytes, ColumnCloseResult)>);
 
 impl std::fmt::Debug for RowGroup {
@@ -118,7 +118,7 @@ impl ParquetSink {
         Ok(ParquetSink { schema, properties, counts, path, failure, writer })
     }
 
-    /// What the operating system said, if it did, or else the writer.
+    /// The error of the output, if it failed, or else the error of the writer.
     fn failed(&self, error: ParquetError) -> Error {
         let failure = self.failure.lock().unwrap_or_else(PoisonError::into_inner).take();
         failure.unwrap_or_else(|| Error::io("write", &self.path, io::Error::other(error)))
@@ -169,7 +169,7 @@ impl<K: Key> Sink<K> for ParquetSink {
     }
 
     fn key_memory(&self) -> usize {
-        // Differences of random keys can be a little longer than the keys.
+        // The encoded differences of random keys can be a little longer than the keys.
         let of = |size: usize| size + size.div_ceil(8);
         of(K::SIZE) + if self.counts { of(8) } else { 0 }
     }

@@ -10,11 +10,11 @@ use parquet::file::reader::{ChunkReader, Length};
 
 use crate::os;
 
-/// Bytes that are read at once where the caller reads in small pieces.
+/// The number of bytes that are read at once where the caller reads in small pieces.
 pub(super) const BUFFER: usize = 256 << 10;
 
-/// Positioned reads of a file: unlike clones of a [`File`], clones of this one
-/// have a position each.
+/// A file with a position. Unlike clones of a [`File`], each clone of a `Shared` has a position
+/// of its own.
 #[derive(Clone)]
 pub(super) struct Shared {
     file: Arc<File>,
@@ -73,7 +73,7 @@ impl ChunkReader for Shared {
     }
 
     fn get_bytes(&self, start: u64, length: usize) -> Result<Bytes> {
-        // What a damaged file calls a length is not what is allocated.
+        // A damaged file may claim any length: nothing is allocated before the length is checked.
         if start.checked_add(length as u64).is_none_or(|end| end > self.bytes) {
             return Err(ParquetError::EOF(format!("{length} bytes at {start} are past the end")));
         }

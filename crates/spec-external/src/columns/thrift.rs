@@ -1,13 +1,13 @@
-//! Thrift's compact protocol, to check lengths before anything is allocated by them.
+//! Parses Thrift's compact protocol, to check lengths before memory is allocated for them.
 //!
-//! Nothing is kept or allocated: a structure is walked over, and every length in
-//! it is held against the bytes that are there.
+//! The parser keeps no values: it walks over a structure, and compares every length in
+//! it with the number of bytes that follow.
 
-/// Structures and lists inside one another that are walked over.
+/// The largest depth of structures and lists inside one another.
 const DEEPEST: usize = 40;
 
-/// What is met on the way. `path` has the numbers of the fields that lead there;
-/// the elements of a list have the list's.
+/// An event of a walk. Its path has the numbers of the fields that lead to it;
+/// the elements of a list have the path of the list.
 pub(super) enum Event {
     /// A whole number.
     Number(i64),
@@ -15,16 +15,17 @@ pub(super) enum Event {
     End,
 }
 
-/// Why a walk ends early.
+/// The reason why a walk ends early.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Bad {
-    /// More bytes might make it good.
+    /// The structure goes on behind the end of the bytes.
     Short,
-    /// No bytes would.
+    /// The bytes are not valid, whatever follows.
     Broken,
 }
 
-/// Walks over the structure that `bytes` start with; returns its length.
+/// Walks over the structure at the start of `bytes`, and returns its length. `see` is called with
+/// each event and its path.
 pub(super) fn walk(bytes: &[u8], see: &mut dyn FnMut(&[i16], Event)) -> Result<usize, Bad> {
     let mut walk = Walk { bytes, at: 0, depth: 0, path: Vec::new(), see };
     walk.structure()?;
@@ -34,7 +35,7 @@ pub(super) fn walk(bytes: &[u8], see: &mut dyn FnMut(&[i16], Event)) -> Result<u
 struct Walk<'a> {
     bytes: &'a [u8],
     at: usize,
-    /// Structures and lists that are open.
+    /// The number of structures and lists that are open.
     depth: usize,
     path: Vec<i16>,
     see: &'a mut dyn FnMut(&[i16], Event),
@@ -92,7 +93,7 @@ impl Walk<'_> {
                 0 => i16::try_from(self.signed()?).map_err(|_| Bad::Broken)?,
                 delta => field.checked_add(delta.into()).ok_or(Bad::Broken)?,
             };
-            // A flag is in its type.
+            // The value of a boolean field is in its type, and takes no bytes.
             if !matches!(head & 15, 1 | 2) {
                 self.path.push(field);
                 self.value(head & 15)?;
@@ -133,7 +134,7 @@ impl Walk<'_> {
         }
     }
 
-    /// `count` times a value of each of `kinds`, which has a byte at least.
+    /// Walks over `count` values of each of `kinds`. A value has at least one byte.
     fn elements(&mut self, count: u64, kinds: &[u8]) -> Result<(), Bad> {
         if count > (self.bytes.len() - self.at) as u64 {
             return Err(Bad::Short);
@@ -182,7 +183,7 @@ mod tests {
             let bytes = [head, &huge, &[0x88; 100]].concat();
             assert_eq!(walk(&bytes, &mut |_, _| ()), Err(Bad::Short), "{head:x?}");
         }
-        // Lists in lists, structures in structures, without an end.
+        // Lists in lists and structures in structures without end.
         assert_eq!(walk(&[&[0x19][..], &[0x19; 1000]].concat(), &mut |_, _| ()), Err(Bad::Broken));
         assert_eq!(walk(&[0x1C; 1000], &mut |_, _| ()), Err(Bad::Broken));
     }

@@ -1,4 +1,4 @@
-//! The column of keys among the fields of records.
+//! Reads the column of keys from the fields of records.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,64 +12,65 @@ use crate::text::bad::{BadLines, First};
 use crate::text::parse::number;
 use crate::{Error, Key, Place, Result, Skipped};
 
-/// The most columns that a header may have.
-const MOST_COLUMNS: usize = 100_000;
-/// Bytes of a field that an error shows.
-const MOST_SHOWN: usize = 40;
+/// The largest number of columns in a header.
+const MAX_COLUMNS: usize = 100_000;
+/// The largest number of bytes of a field that an error shows.
+const MAX_SHOWN: usize = 40;
 
-/// Which column of a file is read, and what its records without a key are.
+/// The column of a file that is read, and the records without a key that were left out.
 pub(super) struct Column {
     pub(super) path: PathBuf,
     name: String,
     options: Options,
     grammar: Grammar,
-    /// The column's place among so many.
+    /// The column's index, and the number of columns.
     index: usize,
     columns: usize,
     bad: BadLines,
     nulls: AtomicU64,
-    /// Whether it can be read only once.
+    /// Whether the input can be read only once.
     is_stream: bool,
 }
 
-/// What a record has in the column.
+/// The content of a record's field in the column.
 enum Value<K> {
     Empty,
     Key(K),
-    /// The start of what is no number.
+    /// The start of a field that is not a number.
     Other(String),
 }
 
-/// Why a record has no key, and where; about the record as a whole, or about a byte.
+/// The reason why a record has no key. It is about the record as a whole, or about the byte at
+/// `at`.
 struct Bad {
     at: u64,
     is_whole: bool,
     message: String,
 }
 
-/// Line and column of a byte of the file, both from 1.
+/// A function that gives the line and column of a byte of the file, both from 1.
 pub(super) type Locate<'a> = &'a dyn Fn(u64) -> Result<(u64, u64)>;
 
-/// The column's keys, as pieces of the file come.
+/// Reads the column's keys from pieces of the file.
 pub(super) struct Reader<'a, K> {
     column: &'a Column,
     pub(super) machine: Machine<'a>,
     value: Value<K>,
 }
 
-/// Where a [`Reader`] stops.
+/// Where a call of a [`Reader`] stops.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Until {
-    /// At the end of the piece, or where there is no more room for keys.
+    /// At the end of the piece, or when there is no more room for keys.
     Full,
-    /// At the end of a record, too.
+    /// As [`Full`](Self::Full), and also at the end of a record.
     Record,
 }
 
 impl Column {
-    /// Reads the header, of which `more` appends the next piece to what is empty, and
-    /// nothing at the end. Returns the last piece and how much of it is the header's,
-    /// too. The first piece has room for a byte order mark.
+    /// Reads the header and finds the column `name`. `more` reads the next piece into an empty
+    /// buffer, and nothing at the end of the input; the first piece must be long enough for a byte
+    /// order mark. Also returns the last piece, and how many of its bytes belong to the header.
     pub(super) fn find(
         path: &Path,
         name: &str,
@@ -111,7 +112,7 @@ impl Column {
                 Reached::Record(record) => break Some(record),
                 Reached::Field => columns += 1,
             }
-            if columns > MOST_COLUMNS {
+            if columns > MAX_COLUMNS {
                 return Err(bad("has no header that could be one".to_owned()));
             }
         };
@@ -147,13 +148,14 @@ impl Column {
         &self.grammar
     }
 
-    /// Keys from `offset` on, where a record begins.
+    /// A reader of the keys from `offset` on, where a record begins.
     pub(super) fn reader<K: Key>(&self, offset: u64) -> Reader<'_, K> {
         let machine = Machine::new(&self.grammar, Wanted::One(self.index), offset);
         Reader { column: self, machine, value: Value::Empty }
     }
 
-    /// What was left out; `locate` of a file, whose lines are counted only now.
+    /// The records that were left out. `locate` is given for a file, whose lines are counted only
+    /// now.
     pub(super) fn skipped(&self, locate: Option<Locate<'_>>) -> Result<Skipped> {
         let first = match (self.bad.first(), locate) {
             (Some(First { at, column, message }), Some(locate)) => {
@@ -166,7 +168,7 @@ impl Column {
         Ok(Skipped { lines: self.bad.count(), first, nulls })
     }
 
-    /// The key of a record that has one.
+    /// The key of a record; `None` for a blank line or a null that is left out.
     fn key<K: Key>(
         &self,
         record: &Record,
@@ -200,15 +202,15 @@ impl Column {
                 Err(bad(marks.wanted, false, message))
             }
             Value::Other(shown) => {
-                let (least, most) = (K::MIN, K::MAX);
+                let (min, max) = (K::MIN, K::MAX);
                 let message =
-                    format!("column {name} is \"{shown}\", no number from {least} to {most}");
+                    format!("column {name} is \"{shown}\", no number from {min} to {max}");
                 Err(bad(marks.wanted, false, message))
             }
         }
     }
 
-    /// A record without a key is left out, or an error.
+    /// Handles a record without a key: it is left out, or an error.
     fn without_key(&self, bad: Bad, locate: Locate<'_>) -> Result<()> {
         if !self.options.lenient {
             return Err(self.error(bad, locate)?);
@@ -218,7 +220,7 @@ impl Column {
             if !self.is_stream {
                 return Ok((column, bad.message));
             }
-            // Its bytes will be gone.
+            // The place is computed now, because the bytes of a stream are not kept.
             Ok((column, self.error(bad, locate)?.to_string()))
         })
     }
@@ -237,8 +239,8 @@ impl<K: Key> Value<K> {
         }
         number(field).map_or_else(
             || {
-                let shown = String::from_utf8_lossy(&field[..field.len().min(MOST_SHOWN)]);
-                let more = if field.len() > MOST_SHOWN { ".." } else { "" };
+                let shown = String::from_utf8_lossy(&field[..field.len().min(MAX_SHOWN)]);
+                let more = if field.len() > MAX_SHOWN { ".." } else { "" };
                 Value::Other(format!("{shown}{more}"))
             },
             Value::Key,
@@ -247,8 +249,8 @@ impl<K: Key> Value<K> {
 }
 
 impl<K: Key> Reader<'_, K> {
-    /// Takes bytes from the start of `piece` and writes keys to the start of `keys`:
-    /// how many of both.
+    /// Parses bytes from the start of `piece` and writes keys to the start of `keys`. Returns the
+    /// number of bytes and of keys.
     pub(super) fn read(
         &mut self,
         piece: &[u8],
@@ -279,14 +281,14 @@ impl<K: Key> Reader<'_, K> {
         Ok((at, done))
     }
 
-    /// The key of the last record of a file, if that has not ended yet and has one.
+    /// The key of the last record of a file, if that record has no line's end and has a key.
     pub(super) fn finish(&mut self, locate: Locate<'_>) -> Result<Option<K>> {
         let value = &mut self.value;
         let record = self.machine.finish(|field| *value = Value::of(field));
         record.map_or(Ok(None), |record| self.settle(&record, locate))
     }
 
-    /// Whether a record has begun that has not ended.
+    /// Whether a record has begun and not ended.
     pub(super) fn is_inside(&self) -> bool {
         self.machine.mode() != Mode::Record
     }
@@ -300,7 +302,7 @@ impl<K: Key> Reader<'_, K> {
     }
 }
 
-/// Where a record is at fault, and what is wrong there.
+/// The offset of a fault in a record, and the fault in words.
 fn in_words(fault: Fault) -> (u64, String) {
     match fault {
         Fault::Behind(at, byte) => {

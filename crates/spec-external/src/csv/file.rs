@@ -11,28 +11,28 @@ use crate::sized::SizedFile;
 use crate::watch::lock;
 use crate::{Key, Part, Result, Skipped, Source};
 
-/// Bytes of a part, but for its last record.
+/// The number of bytes in a part, not counting the rest of its last record.
 const PART: u64 = 1 << 20;
-/// Bytes that are read at once behind a part, for the rest of its last record.
+/// The number of bytes that are read at once behind a part, for the rest of its last record.
 const MORE: usize = 64 << 10;
 
 /// A regular file of records.
 ///
-/// A part has the records that begin in its bytes. Whether an end of a line in them
-/// is the end of a record depends on all bytes before: each thread finds out what its
-/// part's bytes would do from every [`Mode`], and the threads tell one another, in the
-/// order of the parts, in which mode the next part begins.
+/// A part has the records that begin in its bytes. Whether a line's end
+/// is the end of a record depends on all bytes before it, because it may be in quotes. So each
+/// thread computes to which [`Mode`] its part's bytes would lead from every mode. Then the threads
+/// tell one another, in the order of the parts, in which mode the next part begins.
 pub(super) struct CsvFile {
     file: SizedFile,
     column: Column,
-    /// Where the first record starts behind the header.
+    /// The offset of the first record behind the header.
     start: u64,
     part: u64,
-    /// The next part, and the mode in which it begins. `None` where a part has failed:
-    /// nobody needs the others any more, and some may never be opened.
+    /// The first part whose begin is not decided, and the mode in which it begins. `None` after a
+    /// part has failed: the other parts are not needed any more, and may never be opened.
     border: Mutex<Option<(usize, Mode)>>,
     passed: Condvar,
-    /// Buffers of parts that have ended.
+    /// Buffers of parts that have ended, to be used again.
     buffers: Mutex<Vec<Vec<u8>>>,
 }
 
@@ -65,13 +65,13 @@ impl CsvFile {
         })
     }
 
-    /// Where a part ends.
+    /// The offset of a part's end.
     fn end(&self, part: usize) -> u64 {
         (self.start + (part as u64 + 1) * self.part).min(self.file.bytes)
     }
 
-    /// The mode in which a part begins, once the parts before it have passed theirs
-    /// on. `None` where one of those could not be read.
+    /// Waits until all earlier parts are decided, and returns the mode in which a part begins.
+    /// `None` where an earlier part could not be read.
     fn pass(&self, part: usize, passage: &Passage) -> Option<Mode> {
         let mut border = lock(&self.border);
         loop {
@@ -101,14 +101,14 @@ impl CsvFile {
             Some(mode) => grammar.first_end(mode, &buffer),
             None => None,
         };
-        // Without one, all of it belongs to a record that began before.
+        // If no record ends in the part, all its bytes belong to a record that began before.
         let at = first.unwrap_or(buffer.len());
         let reader = self.column.reader(start + at as u64);
         Ok(Records { file: self, reader, start, end, buffer, at, filled: start })
     }
 }
 
-/// Ends the wait of others where a part fails, or panics.
+/// Ends the wait of other threads if a part fails or panics.
 struct Failing<'a>(Option<&'a CsvFile>);
 
 impl Failing<'_> {
@@ -161,13 +161,13 @@ impl<K: Key> Source<K> for CsvFile {
 struct Records<'a, K> {
     file: &'a CsvFile,
     reader: Reader<'a, K>,
-    /// Where the part starts and ends in the file.
+    /// The offsets of the part's start and end in the file.
     start: u64,
     end: u64,
     buffer: Vec<u8>,
-    /// Bytes of the buffer that are done with.
+    /// The number of bytes of the buffer that have been parsed.
     at: usize,
-    /// Where the buffer starts in the file.
+    /// The offset of the buffer's start in the file.
     filled: u64,
 }
 
@@ -178,7 +178,7 @@ impl<K: Key> Records<'_, K> {
         let mut done = 0;
         while done < keys.len() {
             if *at < buffer.len() {
-                // Behind the part there is the rest of one record.
+                // Behind the part, only the rest of its last record is read.
                 let until = if *filled < *end { Until::Full } else { Until::Record };
                 let (taken, count) =
                     reader.read(&buffer[*at..], &mut keys[done..], until, &locate)?;
@@ -231,7 +231,7 @@ mod tests {
 
     const LETTERS: &[u8] = b"7,\"\r\nx";
 
-    /// Every text of four letters, and some longer ones.
+    /// All texts of four letters, and some longer texts.
     fn texts() -> impl Iterator<Item = Vec<u8>> {
         let of = |mut number: u64, len: u64| {
             let letter = || {
@@ -250,7 +250,7 @@ mod tests {
         every.chain(some)
     }
 
-    /// Keys in order and what was left out, or the error.
+    /// The keys in order and the records that were left out, or the error.
     fn all(source: &dyn Source<u64>) -> Result<(Vec<u64>, Skipped), String> {
         let mut keys = Vec::new();
         for part in 0..source.parts() {
@@ -266,8 +266,8 @@ mod tests {
         Ok((keys, source.skipped().map_err(|error| error.to_string())?))
     }
 
-    /// However a file is cut into parts, and as a stream, it has the same keys, leaves
-    /// out the same, and fails with the same words.
+    /// For all sizes of parts, and as a stream, a file gives the same keys, leaves
+    /// out the same records, and fails with the same words.
     #[test]
     fn parts_are_whole_records_and_all_of_them() {
         let path = std::env::temp_dir().join(format!("spec-csv-parts-{}", std::process::id()));
@@ -294,7 +294,7 @@ mod tests {
         assert!(read > 300 && failed > 1000, "{read} read, {failed} failed");
     }
 
-    /// Parts that are opened by several threads, in any order in time.
+    /// Several threads open parts in a random order.
     #[test]
     fn threads_wait_for_what_is_before_them_and_no_longer() {
         let path = std::env::temp_dir().join(format!("spec-csv-threads-{}", std::process::id()));
@@ -332,7 +332,7 @@ mod tests {
         let mut keys = keys.into_inner().unwrap();
         keys.sort_unstable();
         assert_eq!(keys, (0..5000).collect::<Vec<u64>>());
-        // A part that cannot be read ends the wait of those behind it.
+        // A part that cannot be read ends the wait of later parts.
         let file = open();
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -1,30 +1,30 @@
-//! Where records and fields end, byte by byte.
+//! Finds the ends of records and fields, byte by byte.
 //!
-//! A field that begins with a quote ends at the next quote that stands alone: two of
-//! them are a quote of the field. Such a field may hold delimiters and ends of lines;
-//! in all others a quote is a character like any other. Behind the quote that ends a
-//! field only a delimiter may follow, or the end of the line: everything else is a
-//! fault of the record, whose field goes on as one without quotes.
+//! A field that begins with a quote ends at the next single quote; two quotes in a row stand for
+//! a quote in the field. Such a field may contain delimiters and line ends.
+//! In other fields a quote is an ordinary character. Behind the closing quote of a
+//! field, only a delimiter or a line's end may follow. Any other byte is a
+//! fault of the record, and the field goes on like a field without quotes.
 
 use memchr::{memchr, memrchr, memrchr2};
 
-/// What the bytes before a place mean for those behind it.
+/// The state of the parser between two bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// A record begins, or the file ends.
+    /// At the start of a record, or the end of the file.
     Record,
-    /// A field begins that is not the first of its record.
+    /// At the start of a field that is not the first of its record.
     Field,
     /// In a field without quotes.
     Bare,
-    /// As [`Bare`](Self::Bare), in a record that has one carriage return so far: a
-    /// blank line, perhaps.
+    /// As [`Bare`](Self::Bare), in a record that consists of one carriage return so far, and so
+    /// may be a blank line.
     Blank,
     /// In a field with quotes.
     Quoted,
-    /// Behind a quote in such a field, which ends there unless another one follows.
+    /// Behind a quote in a field with quotes, which closes the field unless another quote follows.
     Closed,
-    /// Behind a carriage return that follows the end of such a field.
+    /// Behind a carriage return that follows the closing quote of a field.
     Return,
 }
 
@@ -32,24 +32,24 @@ use Mode::{Bare, Blank, Closed, Field, Quoted, Record, Return};
 
 const MODES: [Mode; 7] = [Record, Field, Bare, Blank, Quoted, Closed, Return];
 
-/// What a byte ends.
+/// The end that a byte makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// A field that others follow in its record.
+    /// The end of a field that is not the last of its record.
     Field,
-    /// A field and its record.
+    /// The end of a field and of its record.
     Record,
 }
 
-/// What a byte does.
+/// The effect of a byte.
 pub(super) struct Step {
     pub(super) mode: Mode,
     pub(super) end: Option<End>,
-    /// Whether it may not stand there.
+    /// Whether the byte is not allowed at its place.
     pub(super) fault: bool,
 }
 
-/// The mode behind some bytes for every [`Mode`] before them.
+/// For some bytes: the mode behind them for every [`Mode`] before them.
 pub(super) struct Passage([Mode; MODES.len()]);
 
 impl Passage {
@@ -61,7 +61,7 @@ impl Passage {
 #[derive(Clone, Debug)]
 pub(super) struct Grammar {
     delimiter: u8,
-    /// The bytes that a field without quotes does not have.
+    /// The bytes that end a field without quotes.
     ends: [bool; 256],
 }
 
@@ -73,7 +73,7 @@ impl Grammar {
         Grammar { delimiter, ends }
     }
 
-    /// How many of the first bytes leave the mode as it is.
+    /// The number of bytes at the start that do not change the mode.
     #[inline]
     pub(super) fn skip(&self, mode: Mode, bytes: &[u8]) -> usize {
         let end = match mode {
@@ -84,7 +84,7 @@ impl Grammar {
         end.unwrap_or(bytes.len())
     }
 
-    /// What one byte does.
+    /// The effect of one byte.
     #[inline]
     pub(super) fn step(&self, mode: Mode, byte: u8) -> Step {
         let to = |mode, end| Step { mode, end, fault: false };
@@ -114,13 +114,14 @@ impl Grammar {
         }
     }
 
-    /// The mode behind `bytes`, whatever it is before them.
+    /// The modes behind `bytes` for all modes before them.
     pub(super) fn passage(&self, bytes: &[u8]) -> Passage {
-        /// Bytes after which modes are mostly one: some fields.
+        /// The number of bytes, some fields, after which all modes have mostly become the same.
         const SOME: usize = 512;
         let mut modes = MODES;
         if memchr(b'"', bytes).is_none() {
-            // Nothing begins or ends quotes, so that the last field says it.
+            // Without quotes, the mode depends only on the bytes from the last delimiter or newline
+            // on.
             let last = memrchr2(self.delimiter, b'\n', bytes).unwrap_or(0);
             for mode in modes.iter_mut().filter(|mode| **mode != Quoted) {
                 *mode = self.behind(*mode, &bytes[last..]);
@@ -144,7 +145,7 @@ impl Grammar {
         Passage(modes)
     }
 
-    /// Where the first record ends.
+    /// The index behind the end of the first record; `None` if no record ends in `bytes`.
     pub(super) fn first_end(&self, mut mode: Mode, bytes: &[u8]) -> Option<usize> {
         let mut at = 0;
         loop {
@@ -157,7 +158,7 @@ impl Grammar {
         }
     }
 
-    /// Where the last record ends.
+    /// The index behind the end of the last record; `None` if no record ends in `bytes`.
     pub(super) fn last_end(&self, mut mode: Mode, bytes: &[u8]) -> Option<usize> {
         if mode != Quoted && memchr(b'"', bytes).is_none() {
             return memrchr(b'\n', bytes).map(|newline| newline + 1);

@@ -1,34 +1,35 @@
-//! Records, piece by piece of a file, however the pieces cut them.
+//! Splits pieces of a file into records and fields. A piece may end anywhere in a record.
 
 use super::grammar::{End, Grammar, Mode};
 use crate::text::parse::LONGEST;
 
-/// Reads fields of records. A field may be longer than memory: of the one that is
-/// wanted, as much is kept as a number may have.
+/// Reads fields of records. A field may be longer than memory: only the wanted
+/// field is kept, and only as many bytes of it as a number may have.
 pub(super) struct Machine<'a> {
     grammar: &'a Grammar,
     wanted: Wanted,
     mode: Mode,
-    /// Where the next byte stands in the file.
+    /// The offset of the next byte in the file.
     offset: u64,
-    /// Fields of the record that have ended.
+    /// The number of fields of the record that have ended.
     fields: usize,
-    /// The start of the field that is wanted, where that is not all in one piece.
+    /// The bytes of the wanted field that are kept so far: those from earlier pieces, and those in
+    /// quotes.
     value: Vec<u8>,
     marks: Marks,
     fault: Option<Fault>,
 }
 
-/// Whose bytes are kept.
+/// The fields whose bytes are kept.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Wanted {
-    /// Those of every field.
+    /// Every field.
     All,
-    /// Those of the field in that place.
+    /// The field with this index.
     One(usize),
 }
 
-/// Where the record, the field of it that is wanted, and its last quoted field begin.
+/// The offsets of the starts of the record, of its wanted field, and of its last quoted field.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Marks {
     pub(super) record: u64,
@@ -36,12 +37,12 @@ pub(super) struct Marks {
     quote: u64,
 }
 
-/// The first thing in a record that may not stand there.
+/// The first fault of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fault {
-    /// A byte behind the closing quote of a field.
+    /// A byte behind the closing quote of a field: its offset and value.
     Behind(u64, u8),
-    /// A quote that is never closed.
+    /// A quote that is never closed: its offset.
     Open(u64),
 }
 
@@ -52,18 +53,18 @@ pub(super) struct Record {
     pub(super) fault: Option<Fault>,
 }
 
-/// How far [`Machine::field`] came.
+/// Where [`Machine::field`] stopped.
 pub(super) enum Reached {
-    /// The end of the piece.
+    /// At the end of the piece.
     Piece,
-    /// The end of a field that others follow.
+    /// At the end of a field that is not the last of its record.
     Field,
-    /// The end of a record.
+    /// At the end of a record.
     Record(Record),
 }
 
 impl<'a> Machine<'a> {
-    /// At the start of a record, which stands at `offset` in the file.
+    /// A machine at the start of a record, which is at `offset` in the file.
     pub(super) fn new(grammar: &'a Grammar, wanted: Wanted, offset: u64) -> Self {
         Machine {
             grammar,
@@ -85,7 +86,7 @@ impl<'a> Machine<'a> {
         self.marks
     }
 
-    /// Places in the file that may be named once the record has ended.
+    /// The offsets in the file that an error about the current record may name.
     pub(super) fn places(&self) -> impl Iterator<Item = u64> {
         let Marks { record, wanted, quote } = self.marks;
         let fault = self.fault.map(|fault| match fault {
@@ -94,13 +95,13 @@ impl<'a> Machine<'a> {
         [record, wanted, quote].into_iter().chain(fault)
     }
 
-    /// Takes the rest of a field, of which `bytes` are the next ones. How many it
-    /// took, and what ended there; `value` is given the field, without its quotes,
-    /// if it is wanted.
+    /// Parses the rest of a field from the start of `bytes`. Returns the number of bytes parsed,
+    /// and where it stopped. If the field is wanted and ends, `value` is called with the field,
+    /// without its quotes.
     #[inline]
     pub(super) fn field(&mut self, bytes: &[u8], value: impl FnOnce(&[u8])) -> (usize, Reached) {
         let is_wanted = self.is_wanted();
-        // What is wanted and not kept yet begins here.
+        // `from` is the index of the first byte of the field that is not kept yet.
         let (mut at, mut from) = (0, 0);
         if matches!(self.mode, Mode::Record | Mode::Field) {
             self.begin(is_wanted);
@@ -150,7 +151,7 @@ impl<'a> Machine<'a> {
         }
     }
 
-    /// The file has ended: the record that had not, if there is one.
+    /// Called at the end of the file. Returns the last record if it had no line's end.
     pub(super) fn finish(&mut self, value: impl FnOnce(&[u8])) -> Option<Record> {
         let before = std::mem::replace(&mut self.mode, Mode::Record);
         if before == Mode::Record {
@@ -195,7 +196,7 @@ impl<'a> Machine<'a> {
         self.value.extend_from_slice(&bytes[..bytes.len().min(room)]);
     }
 
-    /// Gives a field, whose last bytes are `rest`.
+    /// Calls `value` with a field, whose last bytes are `rest`.
     #[inline]
     fn give(&mut self, rest: &[u8], before: Mode, end: End, value: impl FnOnce(&[u8])) {
         let field = if self.value.is_empty() {
@@ -204,7 +205,8 @@ impl<'a> Machine<'a> {
             self.keep(rest);
             &self.value
         };
-        // Of a line's end, unless it is in quotes.
+        // A carriage return at the end of a record belongs to the line's end, unless it is in
+        // quotes.
         let is_bare = matches!(before, Mode::Bare | Mode::Blank) && end == End::Record;
         let stripped = if is_bare { field.strip_suffix(b"\r") } else { None };
         value(stripped.unwrap_or(field));

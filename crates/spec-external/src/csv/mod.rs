@@ -1,8 +1,8 @@
-//! A column of a CSV file, and such files of keys.
+//! Reads a column of a CSV file, and writes keys as a CSV file.
 //!
-//! The first record names the columns. Fields may be quoted, as RFC 4180 has it; a
-//! quote inside a field that does not begin with one is a character like any other.
-//! Lines end with a newline, or a carriage return and a newline; blank lines are
+//! The first record names the columns. Fields may be quoted, as in RFC 4180; in
+//! a field that does not begin with a quote, a quote is an ordinary character.
+//! A line ends with a newline, or with a carriage return and a newline; blank lines are
 //! skipped. A field of the column is a decimal number, as in [text](crate::text).
 
 mod column;
@@ -17,17 +17,17 @@ use crate::{Input, Key, Result, Source};
 
 pub use sink::CsvSink;
 
-/// How a file is read.
+/// The options of reading a file.
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
 pub struct Options {
-    /// The byte between fields: a comma. No quote, carriage return or newline.
+    /// The byte between fields, by default a comma. It must not be a quote, a carriage return or a
+    /// newline.
     pub delimiter: u8,
-    /// Leaves out records that have no key in the column, more or fewer fields than
-    /// the header, or a quote where none may be, and counts them
-    /// ([`Skipped`](crate::Skipped)).
+    /// Leaves out, and counts ([`Skipped`](crate::Skipped)), records that have no key in the
+    /// column, more or fewer fields than the header, or a quote where quotes are not allowed.
     pub lenient: bool,
-    /// Leaves out records whose field is empty, and counts them.
+    /// Leaves out, and counts, records whose field in the column is empty.
     pub skip_nulls: bool,
 }
 
@@ -37,12 +37,12 @@ impl Default for Options {
     }
 }
 
-/// Reads column `column`: of a regular file all threads read a share; a stream is read
-/// from its start, and parsed by all threads.
+/// Reads the column `column` of an input. All threads read a regular file, each a share of it. A
+/// stream is read from its start, and parsed by all threads.
 ///
 /// # Errors
-/// [`Error::Io`](crate::Error::Io) where it cannot be read,
-/// [`Error::Data`](crate::Error::Data) where the column is missing or there twice.
+/// [`Error::Io`](crate::Error::Io) where the input cannot be read,
+/// [`Error::Data`](crate::Error::Data) where it has no such column, or two.
 pub fn read<K: Key>(input: Input, column: &str, options: Options) -> Result<Box<dyn Source<K>>> {
     let Input { name, data, memory, .. } = input;
     Ok(match data {

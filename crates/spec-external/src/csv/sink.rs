@@ -1,21 +1,21 @@
-//! Keys as CSV.
+//! Writes keys as CSV.
 
 use crate::text::TextSink;
 use crate::{Error, Key, Output, Place, Result, Sink};
 
-/// What the column of counts is called, as in Parquet.
+/// The name of the column of counts, the same as in Parquet files.
 const COUNT: &str = "count";
 
-/// Writes a header, and one key a line; with counts, how often it occurs in a second
-/// column. [`read`](super::read) reads it.
+/// Writes a header and one key per line; with counts, a second column has the number of
+/// occurrences of each key. [`read`](super::read) can read the file.
 #[derive(Debug)]
 pub struct CsvSink(TextSink);
 
 impl CsvSink {
-    /// Writes to `output`, a column of that name, and with counts one called `count`.
+    /// Writes to `output` a column called `column`, and with counts a column called `count`.
     ///
     /// # Errors
-    /// [`Error::Data`] where both would have one name, and what the output reports.
+    /// [`Error::Data`] where both columns would have the same name; the errors of the output.
     pub fn new(output: Output, column: &str, delimiter: u8, counts: bool) -> Result<Self> {
         if counts && column == COUNT {
             let message = format!("keys and counts would both be a column called {COUNT}");
@@ -35,7 +35,8 @@ impl CsvSink {
 /// A field of the header, in quotes if it needs them.
 fn quoted(name: &str, delimiter: u8) -> Vec<u8> {
     let is_special = |byte: &u8| *byte == delimiter || matches!(byte, b'"' | b'\r' | b'\n');
-    // A field of nothing alone would be a blank line, and a byte order mark is none.
+    // An empty name alone would be a blank line, and a byte order mark at the start would be
+    // dropped.
     let is_odd = name.is_empty() || name.starts_with('\u{feff}');
     if !is_odd && !name.as_bytes().iter().any(is_special) {
         return name.as_bytes().to_vec();

@@ -11,10 +11,10 @@ use crate::lines::{Lines, Window};
 use crate::watch::lock;
 use crate::{Error, Key, Part, Result, Skipped, Source};
 
-/// Bytes of a block.
+/// The number of bytes in a block.
 const BLOCK: usize = 1 << 20;
 
-/// What can be read once: standard input, what is unpacked on the way.
+/// An input that can be read only once, such as standard input or a compressed file.
 ///
 /// Each part takes the next block of whole records whenever it has parsed the one
 /// before, so all threads parse while one of them reads.
@@ -29,7 +29,7 @@ struct State {
     input: Reading,
     /// The start of a record that has not ended yet.
     rest: Vec<u8>,
-    /// Where that stands.
+    /// The position of `rest` in the input.
     lines: Lines,
 }
 
@@ -51,14 +51,15 @@ impl CsvStream {
         Ok(CsvStream { column, parts, memory, state: Mutex::new(state) })
     }
 
-    /// Reads the next whole records to the reader's window, which is done with, and
-    /// the rest of one that is longer than a block; none at the end. The keys of such
-    /// a long record go to `keys`, of which it has one at most.
+    /// Reads the next whole records into the window of `blocks`, none at the end. Of a record that
+    /// is longer than a block, only the last part is in the window; the machine of the reader has
+    /// parsed the parts before.
     fn next<'a, K: Key>(&'a self, blocks: &mut Blocks<'a, K>) -> Result<()> {
         let mut state = lock(&self.state);
         let result = self.next_of(&mut state, blocks);
         if result.is_err() {
-            // Records are lost: what other threads found now, they would place wrongly.
+            // Records are lost, so other threads would report wrong line numbers. They get no more
+            // records.
             blocks.window.piece.clear();
             state.rest.clear();
             state.input.ended = true;
@@ -84,7 +85,7 @@ impl CsvStream {
                 state.lines.pass(&window.piece);
                 return Ok(());
             }
-            // All of it is inside one record, which has no key before its end.
+            // The whole piece is inside one record, which gives no key before its end.
             let Window { piece, .. } = &*window;
             reader.read(piece, &mut [K::MIN], Until::Full, &|_| Ok((0, 0)))?;
             window.slide(reader.machine.places());
@@ -92,7 +93,7 @@ impl CsvStream {
     }
 }
 
-/// What can be read once.
+/// The reader of the input.
 struct Reading {
     path: PathBuf,
     reader: Box<dyn Read + Send>,
@@ -100,7 +101,7 @@ struct Reading {
 }
 
 impl Reading {
-    /// Reads on until `piece` has so many bytes, or the end.
+    /// Reads until `piece` has `bytes` bytes, or the input ends.
     fn fill(&mut self, piece: &mut Vec<u8>, bytes: usize) -> Result<()> {
         let room = bytes.saturating_sub(piece.len()) as u64;
         if self.ended || room == 0 {
@@ -140,13 +141,13 @@ impl<K: Key> Source<K> for CsvStream {
     }
 }
 
-/// Blocks of records, whichever are next.
+/// A part: takes the next block of records whenever it has parsed the block before.
 struct Blocks<'a, K> {
     stream: &'a CsvStream,
     reader: Reader<'a, K>,
-    /// The block.
+    /// The current block.
     window: Window,
-    /// Bytes of the block that are done with.
+    /// The number of bytes of the block that have been parsed.
     at: usize,
     bytes: u64,
 }
@@ -164,7 +165,7 @@ impl<K: Key> Part<K> for Blocks<'_, K> {
                 *bytes += taken as u64;
                 done += count;
             } else if reader.is_inside() {
-                // A block ends inside of a record only where the stream does.
+                // A block ends inside a record only at the end of the stream.
                 if let Some(key) = reader.finish(&locate)? {
                     keys[done] = key;
                     done += 1;

@@ -1,4 +1,4 @@
-//! In which order blocks are needed.
+//! The order in which a merge needs the blocks of runs.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -8,21 +8,21 @@ use crate::run::Run;
 
 /// A block to read.
 pub(crate) struct Task<K> {
-    /// Its place in the order, from 0.
+    /// The position in the order of all blocks, from 0.
     pub(crate) number: u64,
     pub(crate) run: usize,
-    /// Its place in the run.
+    /// The position in the run, from 0.
     pub(crate) block: usize,
-    /// Its number of keys.
+    /// The number of keys in the block.
     pub(crate) len: usize,
-    /// The smallest key of all blocks that come after it; `None` after the last.
+    /// The smallest key of all later blocks; `None` for the last block.
     pub(crate) bound: Option<K>,
 }
 
-/// The blocks of some runs in the order of their first keys.
+/// An iterator over the blocks of runs in the order of their first keys.
 pub(crate) struct Forecast<'a, K> {
     runs: &'a [Run<K>],
-    /// The next block of every run that has one.
+    /// The next block of every run that has more blocks: its first key, its run, its position.
     next: BinaryHeap<Reverse<(K, usize, usize)>>,
     number: u64,
 }

@@ -1,17 +1,17 @@
-//! Merging runs: blocks are read in the order in which their keys are needed,
-//! and every thread merges pieces of its own.
+//! Merges runs: blocks are read in the order in which their keys are needed,
+//! and every thread merges pieces independently.
 //!
 //! ```text
-//! forecast   all blocks of all runs in the order of their first keys
-//! readers    read them in that order into a pool of blocks, several at once
-//! planner    keys below the first key of the next block are all there: cuts
+//! forecast   the order of all blocks of all runs, by their first keys
+//! readers    read the blocks in that order into a pool, several at once
+//! planner    all keys below the first key of the next block have been read: cuts
 //!            them off every run, in pieces of about the same size
-//! workers    merge a piece in cache, equal keys to one; in the order of the
-//!            pieces learn its rank; encode and write it
+//! workers    merge a piece in cache, equal keys into one; learn the piece's rank,
+//!            in the order of the pieces; encode and write the piece
 //! ```
 //!
-//! A block is read once, and a run never has more than one block that is partly
-//! used, so the pool needs a block a run and some more, however keys are
+//! Each block is read once, and a run never has more than one block that is partly
+//! used. So the pool needs only one block for each run and some more, however keys are
 //! distributed.
 
 mod forecast;
@@ -29,13 +29,14 @@ use crate::temp::TempFolder;
 use crate::watch::{Pool, Turns, Watch, lock};
 use crate::{Key, Result, Sink};
 
-/// Most keys of a piece: two times 512 KiB of u64, which a core's cache holds.
+/// The largest number of keys in a piece: two buffers of 512 KiB of u64, which a core's cache
+/// holds.
 const PIECE: u64 = 64 * 1024;
-/// Fewer are not worth a thread's while.
+/// The smallest number of keys in a piece for which another thread is worth its cost.
 const LEAST_PIECE: u64 = 4 * 1024;
-/// Most runs that are merged at once, each with one open file, or two.
-const MOST_RUNS: u64 = 400;
-/// Blocks that are read ahead for each reading thread.
+/// The largest number of runs that are merged at once. Each has one or two open files.
+const MAX_RUNS: u64 = 400;
+/// The number of blocks that each reading thread reads ahead.
 const AHEAD: usize = 4;
 
 /// How a merge divides its memory.
@@ -43,15 +44,16 @@ const AHEAD: usize = 4;
 pub(crate) struct Shape {
     threads: usize,
     readers: usize,
-    /// Keys of a piece.
+    /// The largest number of keys in a piece.
     piece: usize,
-    /// Bytes for blocks.
+    /// Bytes of memory for blocks.
     pool: u64,
     key_bytes: u64,
 }
 
 impl Shape {
-    /// Within `budget` bytes. `key_memory` is what a sink holds of each key.
+    /// The shape of a merge within `budget` bytes. `key_memory` is the number of bytes that the
+    /// sink holds for each key.
     pub(crate) fn new<K: Key>(
         budget: u64,
         threads: usize,
@@ -68,9 +70,9 @@ impl Shape {
         Shape { threads, readers: threads.clamp(2, 8), piece, pool, key_bytes }
     }
 
-    /// Bytes of a block of a run, where `budget` bytes are there and some
-    /// `index` bytes of first keys already: so small that hundreds of runs can
-    /// be merged at once, so large that first keys take little memory.
+    /// The number of bytes in a block of a run, for a memory limit of `budget` bytes, of which
+    /// heads of earlier runs already take `index` bytes. Blocks are so small that hundreds of runs
+    /// can be merged at once, and so large that heads take little memory.
     pub(crate) fn block_bytes(budget: u64, index: u64) -> u64 {
         let block = (budget / 2048).clamp(16 << 10, 1 << 20).next_multiple_of(4096);
         let mut grown = block;
@@ -82,18 +84,18 @@ impl Shape {
         grown
     }
 
-    /// Runs of blocks of `block` keys that can be merged at once.
-    pub(crate) fn most_runs(&self, block: usize) -> usize {
+    /// The number of runs with blocks of `block` keys that can be merged at once.
+    pub(crate) fn max_runs(&self, block: usize) -> usize {
         let blocks = self.pool / (block as u64 * self.key_bytes);
-        (blocks * 2 / 3).clamp(2, MOST_RUNS) as usize
+        (blocks * 2 / 3).clamp(2, MAX_RUNS) as usize
     }
 
     fn blocks(&self, block: usize, runs: usize) -> usize {
-        let most = (self.pool / (block as u64 * self.key_bytes)) as usize;
-        // More than what keeps everybody busy is of no use.
+        let max = (self.pool / (block as u64 * self.key_bytes)) as usize;
+        // More blocks than keep all threads busy are of no use.
         let piece = self.piece.div_ceil(block);
         let useful = runs + (self.threads * 4 + 2) * piece + self.readers * AHEAD;
-        useful.min(most).max(runs + 3)
+        useful.min(max).max(runs + 3)
     }
 }
 
@@ -103,7 +105,7 @@ pub(crate) struct Block<K> {
     len: usize,
 }
 
-/// A block that goes back to its pool when the last piece of it is merged.
+/// A block that returns to its pool when all its pieces have been copied.
 pub(crate) struct Loaded<'a, K: Key> {
     block: Option<Block<K>>,
     pool: &'a Pool<Block<K>>,
@@ -127,13 +129,13 @@ impl<K: Key> Drop for Loaded<'_, K> {
     }
 }
 
-/// What a reader has read.
+/// A block that a reader has read, and its task.
 struct Read<'a, K: Key> {
     task: Task<K>,
     loaded: Arc<Loaded<'a, K>>,
 }
 
-/// Merges `runs` into `sink`; returns how many distinct keys there are.
+/// Merges `runs` into `sink`; returns the number of distinct keys.
 pub(crate) fn merge<K: Key, T: Sink<K>>(
     runs: &[Run<K>],
     temp: &TempFolder,
@@ -150,17 +152,17 @@ pub(crate) fn merge<K: Key, T: Sink<K>>(
             .map(|_| Ok(Block { columns: Columns::new(block, has_counts)?, len: 0 }))
             .collect::<Result<Vec<_>>>()?,
     );
-    // After a cut a run has at most one block that is not used up, so a batch
-    // always finds room, and there is room for what is being merged meanwhile.
+    // After a cut, each run has at most one block that is partly used. A third of the other
+    // blocks are for a batch, the rest are for pieces that are being merged meanwhile.
     let spare = (blocks - runs.len()) / 3;
     let batch = spare.min((shape.piece * shape.threads).div_ceil(block)).max(1);
     let forecast = Mutex::new(Forecast::new(runs));
     let ranks = Turns::new(0u64);
     let order = Turns::new(());
-    // Readers are bounded by the pool, workers by a piece each in waiting.
+    // The pool bounds the readers. One waiting piece for each worker bounds the planner.
     let (read, reads) = sync_channel::<Read<'_, K>>(blocks);
     let (cut, pieces) = sync_channel::<Piece<'_, K>>(shape.threads);
-    // The workers', so that the planner's sends fail once they have all left.
+    // Only the workers hold the receiver, so the planner's sends fail once all workers have left.
     let pieces = Arc::new(Mutex::new(pieces));
     std::thread::scope(|scope| {
         for _ in 0..shape.readers {
@@ -192,8 +194,8 @@ fn read_blocks<'a, K: Key>(
 ) -> Result<()> {
     loop {
         let (task, mut block) = {
-            // Blocks of the pool are taken in the order of the tasks: what is
-            // needed first never waits for one that a later task holds.
+            // Blocks of the pool are taken in the order of the tasks, so an earlier task never
+            // waits for a block that a later task holds.
             let mut forecast = lock(forecast);
             let Some(task) = forecast.next() else { return Ok(()) };
             (task, pool.take(watch)?)
@@ -206,7 +208,7 @@ fn read_blocks<'a, K: Key>(
         let bytes = task.len * K::SIZE + counts.len() * 8;
         watch.advance(bytes as u64)?;
         let loaded = Arc::new(Loaded { block: Some(block), pool });
-        // The planner is gone only if something failed.
+        // The channel is closed only if the planner has failed.
         if read.send(Read { task, loaded }).is_err() {
             return Ok(());
         }
@@ -224,9 +226,9 @@ fn plan<'a, K: Key>(
     for read in reads {
         let Task { run, block, .. } = read.task;
         let pieces = planner.take(read.task, read.loaded);
-        // Every block was checked when it was read.
+        // Each block was checked when it was read, but the order between blocks of a run was not.
         for piece in pieces.ok_or_else(|| open[run].out_of_order(block))? {
-            // The workers are gone only if one has failed.
+            // The channel is closed only if a worker has failed.
             if cut.send(piece).is_err() {
                 return Ok(());
             }
@@ -252,7 +254,7 @@ fn merge_pieces<K: Key, T: Sink<K>>(
         let Ok(piece) = received else { return Ok(()) };
         let number = piece.number;
         gather(&piece, &mut a, &mut ends);
-        // Its blocks are free from here on.
+        // The blocks of the piece are free from here on.
         drop(piece);
         let (in_b, len) = merge_all(&mut a, &mut b, &mut ends);
         let result = if in_b { &b } else { &a };
@@ -266,7 +268,8 @@ fn merge_pieces<K: Key, T: Sink<K>>(
     }
 }
 
-/// Copies a piece's slices together, those of a run as one sequence.
+/// Copies the slices of a piece to `to`, so that the slices of each run form one sequence. `ends`
+/// are the ends of the sequences.
 fn gather<K: Key>(piece: &Piece<'_, K>, to: &mut Columns<K>, ends: &mut Vec<usize>) {
     ends.clear();
     let mut at = 0;
@@ -292,14 +295,14 @@ mod tests {
     use crate::Discard;
     use crate::run::RunSink;
 
-    /// How many distinct keys runs have, or why they cannot be merged; in blocks of
-    /// so many.
+    /// Writes runs in blocks of `block` keys and merges them. Returns the number of distinct keys,
+    /// or the error.
     fn merged(runs: &[Vec<u64>], block: usize) -> Result<u64> {
         let folder = tempfile::tempdir().unwrap();
         let temp = TempFolder::make(folder.path()).unwrap();
         let write = |(number, keys): (usize, &Vec<u64>)| {
             let sink = RunSink::new(&temp, number, block, false).unwrap();
-            // In parts that are no blocks, and in any order.
+            // Keys are written in parts that are not blocks, and out of order.
             let parts = keys.chunks(block / 3 + 1).enumerate();
             for (part, keys) in parts.rev() {
                 sink.encode((part * (block / 3 + 1)) as u64, keys, &[]).unwrap();
@@ -313,9 +316,9 @@ mod tests {
         watch.outcome(result)
     }
 
-    /// As a device that is out of order might give them: a true checksum, and no
-    /// sense. Each of these, unchecked, hung the merge, overflowed its stack, or
-    /// gave a number.
+    /// Runs of keys as a defective device might give them: with the right checksum, but not
+    /// ascending. Without a check, each of these runs made the merge hang, overflow its stack, or
+    /// return a wrong number.
     #[test]
     fn keys_that_do_not_ascend_are_an_error() {
         let n = 200_000;
@@ -327,7 +330,7 @@ mod tests {
             (0..n).rev().collect(),
             (0..n).map(hash).collect(),
             (0..n).map(|key| key / 2).collect(),
-            // In order but at one place, within a block and between two.
+            // Keys in order except for one place, within a block or between two blocks.
             (0..n).map(|key| if key == 77_777 { 0 } else { key * 3 }).collect(),
             (0..n).map(|key| if key < 3 * 2048 { key } else { key - 1 }).collect(),
         ];

@@ -1,4 +1,4 @@
-//! Cutting what has been read into pieces that threads merge on their own.
+//! Cuts blocks that have been read into pieces that threads merge independently.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -8,7 +8,7 @@ use super::Loaded;
 use super::forecast::Task;
 use crate::Key;
 
-/// Some of the keys of a block.
+/// A range of the keys of a block.
 pub(crate) struct Slice<'a, K: Key> {
     pub(crate) run: usize,
     pub(crate) range: Range<usize>,
@@ -21,23 +21,23 @@ impl<K: Key> Slice<'_, K> {
     }
 }
 
-/// Every key of all runs in some interval: slices in the order of the runs, and
-/// within a run ascending.
+/// All keys of all runs in an interval: slices in the order of the runs, and
+/// within a run in ascending order.
 pub(crate) struct Piece<'a, K: Key> {
-    /// Its place among the pieces, from 0.
+    /// The position among the pieces, from 0.
     pub(crate) number: u64,
     pub(crate) slices: Vec<Slice<'a, K>>,
 }
 
-/// Blocks that have been read and not been cut up.
+/// The blocks that have been read, and the keys in them that are not in a piece yet.
 pub(crate) struct Planner<'a, K: Key> {
-    /// What is left of each run's blocks.
+    /// For each run, the slices that are not in a piece yet.
     runs: Vec<VecDeque<Slice<'a, K>>>,
-    /// Blocks that were read before their turn.
+    /// Blocks that were read before an earlier block.
     early: BTreeMap<u64, (Task<K>, Arc<Loaded<'a, K>>)>,
     /// The number of the next block.
     next: u64,
-    /// Blocks that have come since pieces were last cut.
+    /// The number of blocks taken since pieces were last cut.
     fresh: usize,
     batch: usize,
     piece: usize,
@@ -45,7 +45,8 @@ pub(crate) struct Planner<'a, K: Key> {
 }
 
 impl<'a, K: Key> Planner<'a, K> {
-    /// Cuts whenever `batch` more blocks have come, into pieces of at most `piece`.
+    /// A planner that cuts whenever it has taken `batch` more blocks, into pieces of at most
+    /// `piece` keys.
     pub(crate) fn new(runs: usize, batch: usize, piece: usize) -> Self {
         Planner {
             runs: (0..runs).map(|_| VecDeque::new()).collect(),
@@ -58,8 +59,8 @@ impl<'a, K: Key> Planner<'a, K> {
         }
     }
 
-    /// Takes a block; returns the pieces that can be merged now. `None` where keys
-    /// of a run do not ascend, so that no key divides them.
+    /// Takes a block; returns the pieces that can be merged now. `None` where the keys
+    /// of a run do not ascend, so that they cannot be divided.
     pub(crate) fn take(
         &mut self,
         task: Task<K>,
@@ -81,7 +82,7 @@ impl<'a, K: Key> Planner<'a, K> {
         Some(pieces)
     }
 
-    /// Takes the keys below `bound` out of every run.
+    /// Removes the keys below `bound` from every run, and returns them.
     fn cut_off(&mut self, bound: Option<K>) -> Vec<Slice<'a, K>> {
         let mut slices = Vec::new();
         for run in &mut self.runs {
@@ -106,10 +107,10 @@ impl<'a, K: Key> Planner<'a, K> {
         slices
     }
 
-    /// Halves slices by key until they make pieces. `None` where a half would be
-    /// empty, which does not happen while the keys of each slice ascend.
+    /// Halves slices by key until each part is small enough for a piece. `None` where a half would
+    /// be empty, which cannot happen if the keys of each slice ascend.
     fn divide(&mut self, slices: Vec<Slice<'a, K>>, pieces: &mut Vec<Piece<'a, K>>) -> Option<()> {
-        // The next one to look at is the last.
+        // A stack of parts: the last part is the next to be divided.
         let mut left = vec![slices];
         while let Some(slices) = left.pop() {
             let keys: usize = slices.iter().map(|slice| slice.range.len()).sum();
@@ -132,7 +133,7 @@ impl<'a, K: Key> Planner<'a, K> {
     }
 }
 
-/// Slices with the keys below the [`pivot`], and those with the others.
+/// The slices with the keys below the [`pivot`], and those with the other keys.
 fn halves<'a, K: Key>(
     slices: Vec<Slice<'a, K>>,
     keys: usize,
@@ -153,8 +154,8 @@ fn halves<'a, K: Key>(
     (below, above)
 }
 
-/// A key with about half of all keys below it, and some at least: the weighted
-/// median of the slices' middles.
+/// A key with about half of all keys below it, and with at least one key below it: the weighted
+/// median of the slices' middle keys.
 fn pivot<K: Key>(slices: &[Slice<'_, K>], keys: usize) -> K {
     let mut middles: Vec<(K, usize)> = slices
         .iter()

@@ -1,9 +1,9 @@
-//! Merging ascending sequences in cache, equal keys to one.
+//! Merges ascending sequences in cache, equal keys into one.
 
 use crate::buffer::Buffer;
 use crate::{Key, Result};
 
-/// Keys and their counts; counts are empty where they are not asked for.
+/// Keys and their counts; `counts` is empty where counts are not wanted.
 pub(crate) struct Columns<K> {
     pub(crate) keys: Buffer<K>,
     pub(crate) counts: Buffer<u64>,
@@ -16,9 +16,9 @@ impl<K: Key> Columns<K> {
     }
 }
 
-/// Merges the sequences that end at `ends` in `a` into one, with `b` as
-/// scratch; returns whether the result is in `b`, and its length. A key occurs
-/// at most once in a sequence. `ends` is used up.
+/// Merges the sequences in `a`, which end at `ends`, into one sequence, with `b` as
+/// scratch. Returns whether the result is in `b`, and its length. A key must occur
+/// at most once in a sequence. `ends` is empty afterwards.
 pub(crate) fn merge_all<K: Key>(
     a: &mut Columns<K>,
     b: &mut Columns<K>,
@@ -54,8 +54,8 @@ pub(crate) fn merge_all<K: Key>(
     (in_b, ends.pop().unwrap_or(0))
 }
 
-/// Two sequences to the start of `out`, which has room for both; returns how
-/// many keys there are. Without a branch that depends on keys.
+/// Merges two sequences to the start of `out`, which has room for both. Returns the number of
+/// keys. The loop has no branch that depends on keys.
 fn merge<K: Key>(a: &[K], b: &[K], out: &mut [K]) -> usize {
     let out = &mut out[..a.len() + b.len()];
     let (mut i, mut j, mut at) = (0, 0, 0);
@@ -71,7 +71,7 @@ fn merge<K: Key>(a: &[K], b: &[K], out: &mut [K]) -> usize {
     at + rest.len()
 }
 
-/// As [`merge`], with counts, which add up.
+/// As [`merge`], and adds up the counts of equal keys.
 fn merge_counted<K: Key>(
     (a, a_counts): (&[K], &[u64]),
     (b, b_counts): (&[K], &[u64]),

@@ -1,4 +1,4 @@
-//! Lines that are no key and are left out.
+//! Lines that are not keys and are left out.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -6,26 +6,26 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use crate::Result;
 use crate::watch::lock;
 
-/// How many there are, and the first of them.
+/// The number of bad lines, and the first of them.
 #[derive(Debug, Default)]
 pub(crate) struct BadLines {
     count: AtomicU64,
     first: Mutex<Option<First>>,
 }
 
-/// The first bad line that was met so far.
+/// The first bad line of those found so far.
 #[derive(Clone, Debug)]
 pub(crate) struct First {
-    /// What says which one is first: its line, or where it starts in the file.
+    /// The line's number, or the offset of its start in the file. Both say which line is first.
     pub(crate) at: u64,
-    /// The column, from 1.
+    /// The column of the error, from 1.
     pub(crate) column: u64,
     pub(crate) message: String,
 }
 
 impl BadLines {
-    /// One more, at `at`. `what` is asked for column and message if it is the
-    /// first so far.
+    /// Adds a bad line at `at`. `what` gives its column and message; it is called only if the
+    /// line is the first so far.
     pub(crate) fn add(&self, at: u64, what: impl FnOnce() -> Result<(u64, String)>) -> Result<()> {
         self.count.fetch_add(1, Ordering::Relaxed);
         let mut first = lock(&self.first);

@@ -13,21 +13,21 @@ use crate::sized::SizedFile;
 use crate::watch::lock;
 use crate::{Error, Key, Part, Place, Result, Skipped, Source};
 
-/// Bytes of a part, but for its last line.
+/// The number of bytes in a part, not counting the rest of its last line.
 const PART: u64 = 32 << 20;
-/// Bytes that a part reads at once.
+/// The number of bytes that a part reads at once.
 const BUFFER: usize = 1 << 20;
 
-/// A regular file with one number a line. Parts start and end between lines, so
-/// each of them is parsed on its own.
+/// A regular file with one number per line. Parts start and end between lines, so
+/// each part is parsed independently.
 pub(super) struct TextFile {
     file: SizedFile,
-    /// Where the first line starts that is looked at.
+    /// The offset of the first line that is parsed.
     start: u64,
     part: u64,
-    /// Lines that are left out, where that is wanted.
+    /// The lines that are left out; `None` where a bad line is an error.
     bad: Option<BadLines>,
-    /// The longest stretch without the end of a line that was found so far.
+    /// The longest range of bytes without a line's end that was found so far.
     stretch: Mutex<(u64, u64)>,
 }
 
@@ -48,9 +48,9 @@ impl TextFile {
         Ok(text)
     }
 
-    /// Where the first line starts behind a newline at or after `from`, or the
-    /// file ends; where that is further than `most` bytes away, some place there.
-    fn after_newline(&self, from: u64, most: u64) -> Result<u64> {
+    /// The offset of the first line that starts behind a newline at or after `from`, or else the
+    /// end of the file. If that offset is more than `max` bytes away, any offset that far away.
+    fn after_newline(&self, from: u64, max: u64) -> Result<u64> {
         let mut stretch = lock(&self.stretch);
         if (stretch.0..stretch.1).contains(&from) {
             return Ok(stretch.1);
@@ -67,7 +67,7 @@ impl TextFile {
                 break at + newline as u64 + 1;
             }
             at += length as u64;
-            if at - from > most {
+            if at - from > max {
                 return Ok(at);
             }
             bytes.resize(BUFFER, 0);
@@ -78,17 +78,17 @@ impl TextFile {
         Ok(end)
     }
 
-    /// Where the first line starts at or after `at`, or the file ends.
+    /// The offset of the first line that starts at or after `at`, or else the end of the file.
     fn line_start(&self, at: u64) -> Result<u64> {
         if at <= self.start || at >= self.file.bytes {
             return Ok(at.clamp(self.start, self.file.bytes));
         }
-        // The newline before `at` makes `at` a start.
+        // If the byte before `at` is a newline, a line starts at `at`.
         let from = at - 1;
-        // Two bytes end a line at most.
-        let most = if self.bad.is_none() { LONGEST as u64 + 3 } else { u64::MAX };
-        let start = self.after_newline(from, most)?;
-        if start - from > most { Err(self.too_long(at)?) } else { Ok(start) }
+        // A line's end has at most two bytes.
+        let max = if self.bad.is_none() { LONGEST as u64 + 3 } else { u64::MAX };
+        let start = self.after_newline(from, max)?;
+        if start - from > max { Err(self.too_long(at)?) } else { Ok(start) }
     }
 
     fn too_long(&self, at: u64) -> Result<Error> {
@@ -97,7 +97,7 @@ impl TextFile {
         Ok(Error::data(&self.file.path, place, too_long()))
     }
 
-    /// The line that starts at `at` is no key: left out, or an error.
+    /// Handles the line that starts at `at` and is not a key: it is left out, or an error.
     fn bad_line(&self, at: u64, what: impl FnOnce() -> (u64, String)) -> Result<()> {
         if let Some(bad) = &self.bad {
             return bad.add(at, || Ok(what()));
@@ -155,24 +155,25 @@ impl<K: Key> Source<K> for TextFile {
     }
 }
 
-/// A part: whole lines.
+/// A part of the file, which has whole lines.
 struct Lines<'a> {
     text: &'a TextFile,
     start: u64,
     end: u64,
-    /// Where the buffer starts in the file.
+    /// The offset of the buffer's start in the file.
     at: u64,
     buffer: Vec<u8>,
-    /// Whole lines in the buffer that are to be parsed.
+    /// The range of whole lines in the buffer that are still to be parsed.
     lines: std::ops::Range<usize>,
-    /// Bytes in the buffer.
+    /// The number of bytes in the buffer.
     filled: usize,
     /// Whether the buffer starts inside a line that was left out.
     inside: bool,
 }
 
 impl Lines<'_> {
-    /// Reads on; the start of a line at the buffer's end moves to its front.
+    /// Reads the next bytes into the buffer. An unfinished line at the buffer's end first moves to
+    /// its front.
     fn fill(&mut self) -> Result<()> {
         self.buffer.copy_within(self.lines.end..self.filled, 0);
         self.at += self.lines.end as u64;
@@ -241,7 +242,7 @@ impl<K: Key> Part<K> for Lines<'_> {
 mod tests {
     use super::*;
 
-    /// Every part on its own, however the file is cut.
+    /// Reads every part independently, for several sizes of parts.
     #[test]
     fn parts_are_whole_lines_and_all_of_them() {
         let path = std::env::temp_dir().join(format!("spec-text-parts-{}", std::process::id()));

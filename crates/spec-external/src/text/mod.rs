@@ -1,10 +1,10 @@
-//! One number a line.
+//! The text format: one number per line.
 //!
-//! Decimal, with a sign if need be, and spaces or tabs around it; lines end with a
-//! newline, or a carriage return and a newline, the last one perhaps with neither.
-//! Everything else (a blank line, a second number, a number that the type does not have, more than 4096
-//! bytes) is an error that names file, line and column, or is left out and
-//! counted where [`Options::lenient`] says so.
+//! A number is decimal, with an optional sign, and may have spaces or tabs around it. A line ends
+//! with a newline, or with a carriage return and a newline; the last line may have no end.
+//! Every other line (a blank line, a second number, a number that is out of the type's range, more
+//! than 4096 bytes) is an error that names file, line and column. With [`Options::lenient`], such
+//! lines are left out and counted instead.
 
 pub(crate) mod bad;
 mod file;
@@ -19,18 +19,18 @@ use crate::{Input, Key, Result, Source};
 
 pub use sink::TextSink;
 
-/// How lines are read.
+/// The options of reading lines.
 #[derive(Clone, Copy, Debug, Default)]
 #[non_exhaustive]
 pub struct Options {
-    /// Lines at the start that are not looked at: a header.
+    /// The number of lines at the start that are skipped, such as a header.
     pub skip_lines: u64,
-    /// Leaves out lines that are no key, and counts them
+    /// Leaves out lines that are not keys, and counts them
     /// ([`Skipped`](crate::Skipped)).
     pub lenient: bool,
 }
 
-/// Opens a file of lines, every one a key.
+/// Opens a file of lines, each of which is a key.
 ///
 /// # Errors
 /// [`Error::Io`](crate::Error::Io) where it cannot be read.
@@ -38,8 +38,8 @@ pub fn open<K: Key>(path: &Path) -> Result<Box<dyn Source<K>>> {
     read(Input::open(path)?, Options::default())
 }
 
-/// Reads lines: of a regular file all threads read a share; a stream is read
-/// from its start, and parsed by all threads.
+/// Reads the lines of an input. All threads read a regular file, each a share of it. A stream is
+/// read from its start, and parsed by all threads.
 ///
 /// # Errors
 /// [`Error::Io`](crate::Error::Io) where it cannot be read.

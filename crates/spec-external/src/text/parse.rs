@@ -1,23 +1,23 @@
-//! Lines to numbers and back.
+//! Parses lines as numbers, and writes numbers as text.
 
 use crate::Key;
 
-/// Bytes of the longest line that is looked at: a number with many leading
-/// zeros still fits, and what is no text at all is noticed early.
+/// The longest line that is parsed, in bytes. A number with many leading
+/// zeros still fits, and input that is not text is noticed early.
 pub(crate) const LONGEST: usize = 4096;
 
-/// What [`parse`] found.
+/// The result of [`parse`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Parsed {
     pub(super) keys: usize,
-    /// Bytes of the lines that they took.
+    /// The number of bytes of the lines with these keys.
     pub(super) bytes: usize,
-    /// Whether the line behind them is no key.
+    /// Whether the next line is not a key.
     pub(super) bad: bool,
 }
 
 /// Parses lines from the start of `text` until `keys` is full, `text` ends, or a
-/// line is no key.
+/// line is not a key.
 pub(super) fn parse<K: Key>(text: &[u8], keys: &mut [K]) -> Parsed {
     let mut at = 0;
     for (done, key) in keys.iter_mut().enumerate() {
@@ -33,13 +33,13 @@ pub(super) fn parse<K: Key>(text: &[u8], keys: &mut [K]) -> Parsed {
     Parsed { keys: keys.len(), bytes: at, bad: false }
 }
 
-/// The number in the first line of `text`, and the line's length with its end.
+/// The number in the first line of `text`, and the length of the line including its end.
 #[inline(always)]
 fn line<K: Key>(text: &[u8]) -> Option<(K, usize)> {
     plain_line(text).or_else(|| padded_line(text))
 }
 
-/// The same where there are blanks before the number or behind it.
+/// As [`line`], for a line with blanks before or behind the number.
 #[cold]
 fn padded_line<K: Key>(text: &[u8]) -> Option<(K, usize)> {
     let newline = memchr::memchr(b'\n', text);
@@ -53,7 +53,7 @@ fn padded_line<K: Key>(text: &[u8]) -> Option<(K, usize)> {
     number(trimmed).map(|number| (number, length))
 }
 
-/// Without the blanks around it.
+/// A line without the spaces and tabs at its start and end.
 fn without_blanks(mut line: &[u8]) -> &[u8] {
     while let [b' ' | b'\t', rest @ ..] | [rest @ .., b' ' | b'\t'] = line {
         line = rest;
@@ -83,15 +83,14 @@ fn plain_line<K: Key>(text: &[u8]) -> Option<(K, usize)> {
     Some((key, signed + end))
 }
 
-/// The number that is all of `text` but for blanks around it; an end of a line is no
-/// part of one.
+/// The number in `text`, which may have blanks around it but no line's end.
 pub(crate) fn number<K: Key>(text: &[u8]) -> Option<K> {
     let text = without_blanks(text);
     let (key, length) = plain_line(text)?;
     (length == text.len() && text[length - 1].is_ascii_digit()).then_some(key)
 }
 
-/// What is wrong with a line that [`parse`] did not take: the column, from 1,
+/// The error in a line that [`parse`] did not accept: the column, from 1,
 /// and a sentence.
 pub(crate) fn diagnose<K: Key>(text: &[u8]) -> (u64, String) {
     let end = memchr::memchr(b'\n', text).unwrap_or(text.len());
@@ -128,7 +127,7 @@ pub(crate) fn diagnose<K: Key>(text: &[u8]) -> (u64, String) {
     }
 }
 
-/// What is wrong with a line of more than [`LONGEST`] bytes.
+/// The message for a line of more than [`LONGEST`] bytes.
 pub(super) fn too_long() -> String {
     format!("a line of more than {LONGEST} bytes is no number")
 }
@@ -137,7 +136,7 @@ fn kind<K: Key>() -> String {
     format!("one number from {} to {}", K::MIN, K::MAX)
 }
 
-/// Bytes of the longest number of any type.
+/// The largest number of bytes in a number of any type.
 pub(super) const DIGITS: usize = 20;
 
 /// Appends the decimal form of a key.
@@ -163,7 +162,8 @@ mod tests {
         }
     }
 
-    /// Against the standard library's own parser, given the number in its plain form.
+    /// Compares with the standard library's parser, which gets the number without signs and blanks
+    /// that it does not accept.
     fn agrees<K: Key>(text: &str) {
         let number = text.parse::<i128>().unwrap();
         assert_eq!(one::<K>(text), number.to_string().parse().ok(), "{text:?} as {}", K::NAME);
@@ -218,7 +218,7 @@ mod tests {
         assert_eq!(keys[..4], [1, 22, 333, 4]);
         assert_eq!(parse(b"5\r", &mut keys), parsed(1, 2, false));
         assert_eq!(parse(b"1\n2\n\n3\n", &mut keys), parsed(2, 4, true));
-        // No room for the third.
+        // There is no room for a third key.
         assert_eq!(parse(b"1\n2\n3\n", &mut keys[..2]), parsed(2, 4, false));
     }
 

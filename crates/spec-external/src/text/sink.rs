@@ -1,14 +1,14 @@
-//! Keys as lines.
+//! Writes keys as lines.
 
 use super::parse::{DIGITS, write};
 use crate::{Key, Output, Result, Sink};
 
-/// Writes one key a line; with counts, a tab and how often it occurs behind it.
+/// Writes one key per line; with counts, a tab and the key's number of occurrences follow.
 #[derive(Debug)]
 pub struct TextSink {
     output: Output,
     counts: bool,
-    /// What stands between a key and its count.
+    /// The byte between a key and its count.
     between: u8,
 }
 
@@ -18,7 +18,7 @@ impl TextSink {
         TextSink { output, counts, between: b'\t' }
     }
 
-    /// With another byte between a key and its count.
+    /// Writes to `output`, with the byte `between` between a key and its count.
     #[cfg(feature = "csv")]
     pub(crate) fn between(output: Output, counts: bool, between: u8) -> Self {
         TextSink { output, counts, between }

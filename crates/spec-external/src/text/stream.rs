@@ -13,10 +13,10 @@ use super::parse::{LONGEST, diagnose, parse, too_long};
 use crate::watch::lock;
 use crate::{Error, Key, Part, Place, Result, Skipped, Source};
 
-/// Bytes of a block.
+/// The number of bytes in a block.
 const BLOCK: usize = 1 << 20;
 
-/// What can be read once, with one number a line: standard input.
+/// An input with one number per line that can be read only once, such as standard input.
 ///
 /// Each part takes the next block of whole lines whenever it has parsed the one
 /// before, so all threads parse while one of them reads.
@@ -25,7 +25,7 @@ pub(super) struct TextStream {
     parts: usize,
     memory: usize,
     state: Mutex<State>,
-    /// Lines that are left out, where that is wanted.
+    /// The lines that are left out; `None` where a bad line is an error.
     bad: Option<BadLines>,
 }
 
@@ -33,9 +33,9 @@ struct State {
     reader: Box<dyn Read + Send>,
     /// The start of a line that has not ended yet.
     rest: Vec<u8>,
-    /// The line that `rest` is the start of, from 1.
+    /// The number of the line that starts with `rest`, from 1.
     line: u64,
-    /// Ends of lines up to which nothing is looked at.
+    /// The number of line ends up to which bytes are skipped.
     skip: u64,
     ended: bool,
 }
@@ -54,13 +54,15 @@ impl TextStream {
         TextStream { name: name.to_owned(), parts, memory, state: Mutex::new(state), bad }
     }
 
-    /// The next whole lines, none at the end; and the line that is first.
+    /// Reads the next whole lines into `block`, none at the end. Returns the number of the first
+    /// line.
     fn block(&self, block: &mut Vec<u8>) -> Result<u64> {
         let mut state = lock(&self.state);
         block.clear();
         let first = self.next(&mut state, block);
         if first.is_err() {
-            // Lines are lost: what other threads found now, they would place wrongly.
+            // Lines are lost, so other threads would report wrong line numbers. They get no more
+            // lines.
             block.clear();
             state.rest.clear();
             state.ended = true;
@@ -68,7 +70,7 @@ impl TextStream {
         first
     }
 
-    /// Reads the next whole lines to `block`, which is empty.
+    /// Reads the next whole lines into `block`, which is empty.
     fn next(&self, state: &mut State, block: &mut Vec<u8>) -> Result<u64> {
         let State { reader, rest, line, skip, ended } = state;
         loop {
@@ -94,7 +96,7 @@ impl TextStream {
                 block.truncate(end);
             }
             *line += memchr_iter(b'\n', block).count() as u64;
-            // A carriage return may be there, whose newline is not.
+            // The rest may end with a carriage return whose newline is not read yet.
             if rest.len() > LONGEST + 1 {
                 self.bad_line(*line, || (LONGEST as u64 + 1, too_long()))?;
                 rest.clear();
@@ -106,7 +108,7 @@ impl TextStream {
         }
     }
 
-    /// That line is no key: left out, or an error.
+    /// Handles a line that is not a key: it is left out, or an error.
     fn bad_line(&self, line: u64, what: impl FnOnce() -> (u64, String)) -> Result<()> {
         if let Some(bad) = &self.bad {
             return bad.add(line, || Ok(what()));
@@ -150,9 +152,9 @@ impl<K: Key> Source<K> for TextStream {
 struct Blocks<'a> {
     stream: &'a TextStream,
     block: Vec<u8>,
-    /// Bytes of the block that have been parsed.
+    /// The number of bytes of the block that have been parsed.
     at: usize,
-    /// A line, and where it starts in the block.
+    /// The number of a line, and the index of its start in the block.
     line: (u64, usize),
     bytes: u64,
 }

@@ -27,10 +27,10 @@ const CLEARED: u64 = 16;
 const STATE: u64 = 16;
 const SLOT: u64 = 3;
 /// Words of a workspace beyond which rows are adjusted in several windows.
-const MOST_WORDS: u64 = 1 << 25;
+const MAX_WORDS: u64 = 1 << 25;
 /// Tokens of a text, or biases, that a thread compares in turn, four a turn, and rows that a
 /// thread climbs, one a turn: see the rules in [`super`].
-const MOST_TURNS: usize = 60_000;
+const MAX_TURNS: usize = 60_000;
 
 /// The arguments that are there.
 const HAS_REQUESTS: u32 = 1;
@@ -102,14 +102,14 @@ impl Adjuster {
         // One slot at least stays empty.
         let slots = (plan.touched() as u64 * 2 + 1).next_power_of_two();
         let words = STATE + slots * SLOT;
-        let most = gpu.window(4).min(MOST_WORDS.max(words)) / words;
-        let is_in_turns = compared <= 4 * MOST_TURNS && climbed <= MOST_TURNS;
-        if !is_in_turns || most == 0 || !fit_bindings(gpu, plan) {
+        let max_rows = gpu.window(4).min(MAX_WORDS.max(words)) / words;
+        let is_in_turns = compared <= 4 * MAX_TURNS && climbed <= MAX_TURNS;
+        if !is_in_turns || max_rows == 0 || !fit_bindings(gpu, plan) {
             return Err(too_large());
         }
         let windows = gpu.windows(&[plan.logits], usize::MAX).ok_or_else(too_large)?;
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        let windows = windows.iter().flat_map(|window| window.parts(most)).collect();
+        let max_rows = usize::try_from(max_rows).unwrap_or(usize::MAX);
+        let windows = windows.iter().flat_map(|window| window.parts(max_rows)).collect();
         let program = |entry, bindings: &[Access]| gpu.program(&SHADER, entry, bindings, &[]);
         let optional = |wanted: bool, entry, bindings: &[Access]| {
             wanted.then(|| program(entry, bindings)).transpose()

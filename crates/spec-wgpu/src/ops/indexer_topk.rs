@@ -34,9 +34,9 @@ const GROUPS_OF_KEPT: usize = 4;
 const GROUPS: usize = 16384;
 const FEWEST_GROUPS_OF_KEPT: usize = 2;
 /// The longest row that one workgroup can go over four times.
-const MOST_COLS: usize = 1 << 21;
+const MAX_COLS: usize = 1 << 21;
 /// The largest number of rows whose intermediate results the workspace holds.
-const MOST_ROWS: u64 = 512;
+const MAX_ROWS: u64 = 512;
 /// The number of key bits below each digit.
 const LOW: [u32; 4] = [24, 16, 8, 0];
 /// Threads of a workgroup that gathers values and slots, as in that shader.
@@ -145,9 +145,9 @@ struct Selector {
 unsafe impl Supports<IndexerTopk> for Wgpu {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<IndexerTopk>>> {
         let limits = &self.0.limits;
-        let most =
+        let max_threads =
             limits.max_compute_invocations_per_workgroup.min(limits.max_compute_workgroup_size_x);
-        let wide = WIDE.min(most) / THREADS as u32 * THREADS as u32;
+        let wide = WIDE.min(max_threads) / THREADS as u32 * THREADS as u32;
         let program = |entry, threads| {
             let bindings = [Write, Read, Read, Read, Write, Write, Write];
             let constants = [("DTYPE", float_code(plan.scores.dtype)), ("THREADS", threads)];
@@ -157,10 +157,10 @@ unsafe impl Supports<IndexerTopk> for Wgpu {
         let rows_of = |matrix: &Matrix| self.window_of_rows(matrix, 1);
         let window = rows_of(&plan.scores)
             .min(rows_of(&plan.indices))
-            .min(plan.values.as_ref().map_or(MOST_ROWS, rows_of))
-            .min(plan.pages.as_ref().map_or(MOST_ROWS, |pages| self.window_of_pages(pages)))
+            .min(plan.values.as_ref().map_or(MAX_ROWS, rows_of))
+            .min(plan.pages.as_ref().map_or(MAX_ROWS, |pages| self.window_of_pages(pages)))
             .min(self.window(4) / words_of_row(plan).max(keys_of_row(plan)))
-            .min(MOST_ROWS);
+            .min(MAX_ROWS);
         if window == 0 {
             let words = format!(
                 "indexer_topk: a row of {} scores, or the tables of its blocks, need more than a \
@@ -256,7 +256,7 @@ fn groups(plan: &Plan) -> usize {
 /// enough, since one workgroup may have to go over a whole row.
 fn bounds(plan: &Plan) -> bool {
     let groups = chunks(plan) as usize * groups(plan);
-    groups >= FEWEST_GROUPS_OF_KEPT * plan.k && plan.scores.cols <= MOST_COLS
+    groups >= FEWEST_GROUPS_OF_KEPT * plan.k && plan.scores.cols <= MAX_COLS
 }
 
 /// The number of keys of a list: more than usually reach the bound.
@@ -297,8 +297,8 @@ unsafe impl Kernel<IndexerTopk> for Selector {
     ) -> Result<()> {
         let Selector { gpu, plan, .. } = self;
         let mut workspace = gpu.region_of_workspace(workspace)?;
-        let most = self.window.min(plan.scores.rows as u64);
-        let work = workspace.take(words_of_rows(plan, most));
+        let max_rows = self.window.min(plan.scores.rows as u64);
+        let work = workspace.take(words_of_rows(plan, max_rows));
         let keys = workspace;
         let scores = gpu.region(&buffers.scores)?;
         let lengths = gpu.optional(&buffers.lengths)?;

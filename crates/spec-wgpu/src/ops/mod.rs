@@ -67,6 +67,7 @@ mod deduplicate_topk;
 mod hybrid_mtp_ngram;
 mod indexer_topk;
 mod moe_align;
+mod moe_align_layout;
 mod ngram;
 mod ngram_match;
 mod prompt_lookup;
@@ -76,6 +77,7 @@ mod suffix_lookup;
 mod topk_router;
 mod tree_verify;
 mod unique;
+mod unique_inverse;
 
 use bytemuck::{Pod, Zeroable};
 use spec_core::launch_params::{Field, Part};
@@ -124,6 +126,7 @@ pub(crate) static SHADERS: &[&crate::shader::Shader] = &[
     &indexer_topk::SHADER,
     &indexer_topk::GATHER_SHADER,
     &moe_align::SHADER,
+    &moe_align_layout::SHADER,
     &ngram_match::SHADER,
     &prompt_lookup::SHADER,
     &rejection_sample::SHADER,
@@ -138,6 +141,8 @@ pub(crate) static SHADERS: &[&crate::shader::Shader] = &[
     &unique::SHADERS[1][1],
     &unique::SHADERS[2][0],
     &unique::SHADERS[2][1],
+    &unique_inverse::SHADERS[0],
+    &unique_inverse::SHADERS[1],
 ];
 
 #[cfg(test)]
@@ -147,13 +152,14 @@ mod tests {
     use super::*;
 
     /// The parameter structs of all shaders.
-    const HEADERS: [Header; 13] = [
+    const HEADERS: [Header; 15] = [
         adjust_logits::HEADER,
         append_tokens::HEADER,
         deduplicate_topk::HEADER,
         indexer_topk::HEADER,
         indexer_topk::GATHER_HEADER,
         moe_align::HEADER,
+        moe_align_layout::HEADER,
         ngram::HEADER,
         rejection_sample::HEADER,
         sample_logits::HEADER,
@@ -161,6 +167,7 @@ mod tests {
         topk_router::HEADER,
         tree_verify::HEADER,
         unique::HEADER,
+        unique_inverse::HEADER,
     ];
 
     #[test]

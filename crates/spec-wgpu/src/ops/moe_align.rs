@@ -11,6 +11,7 @@ use spec_core::{Kernel, Result, Status, Stream, Supports, ViewMut};
 
 use crate::Wgpu;
 use crate::memory::Region;
+use crate::ops::moe_align_layout::Layout;
 use crate::shader::Access::{Read, Write};
 use crate::shader::{Program, Shader, shader};
 
@@ -70,6 +71,7 @@ struct Aligner {
     place: Program,
     tiles: usize,
     turns: usize,
+    layout: Option<Layout>,
 }
 
 // SAFETY: the kernel keeps within the buffers and the workspace of the plan, whatever the data.
@@ -89,6 +91,7 @@ unsafe impl Supports<MoeAlign> for Wgpu {
             place: program("place")?,
             tiles: plan.picks().div_ceil(turns * THREADS),
             turns,
+            layout: plan.has_layout.then(|| Layout::new(self, plan)).transpose()?,
         };
         // A thread of `sum` goes through all tiles. All other loops have fewer iterations.
         let most = 60_000;
@@ -170,6 +173,10 @@ unsafe impl Kernel<MoeAlign> for Aligner {
         let num_padded = gpu.region_mut(buffers.num_padded)?;
         let inverse = buffers.inverse.map_or(Ok(none), |inverse| gpu.region_mut(inverse))?;
         let flags = buffers.flags.map_or(Ok(none), |flags| gpu.region_mut(flags))?;
+        let more = [buffers.sorted_tokens, buffers.block_limits, buffers.num_blocks];
+        let has_more = more.each_ref().map(Option::is_some);
+        let [tokens, limits, used] = more.map(|output| gpu.optional_mut(output));
+        let [tokens, limits, used] = [tokens?, limits?, used?];
         let params = self.params(inverse.bytes > 0, flags.bytes > 0);
         let groups = self.groups();
         gpu.record("moe_align", stream, |r| {
@@ -185,7 +192,10 @@ unsafe impl Kernel<MoeAlign> for Aligner {
             let lay_out = [work, none, none, none, none, counts, offsets, num_padded];
             r.dispatch(&self.lay_out, &lay_out, &params, 1)?;
             let place = [work, ids, map, sorted, blocks, inverse, none, none];
-            r.dispatch(&self.place, &place, &params, groups)
+            r.dispatch(&self.place, &place, &params, groups)?;
+            let Some(layout) = &self.layout else { return Ok(()) };
+            let regions = [sorted, blocks, counts, offsets, num_padded, tokens, limits, used];
+            layout.record(r, regions, has_more)
         })
     }
 }

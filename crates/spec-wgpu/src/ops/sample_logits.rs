@@ -37,7 +37,7 @@ const STATE: u64 = 64;
 const SPREAD: u64 = 3328;
 const PARTIAL: u64 = 2;
 /// The largest number of rows whose intermediate results the workspace holds.
-const MOST_ROWS: u64 = 2048;
+const MAX_ROWS: u64 = 2048;
 /// Threads of a workgroup that handles a whole row, where the device allows this many.
 const WIDE: u32 = 512;
 /// The number of groups that a race lists at once.
@@ -180,25 +180,26 @@ impl Sampler {
         ];
         let matrices: Vec<_> = matrices.into_iter().flatten().collect();
         let windows = gpu.windows(&matrices, usize::MAX).ok_or_else(too_large)?;
-        let most = gpu.0.limits.max_compute_invocations_per_workgroup;
-        let wide = WIDE.min(most.min(gpu.0.limits.max_compute_workgroup_size_x)) / THREADS as u32
+        let max_threads = gpu.0.limits.max_compute_invocations_per_workgroup;
+        let wide = WIDE.min(max_threads.min(gpu.0.limits.max_compute_workgroup_size_x))
+            / THREADS as u32
             * THREADS as u32;
         let programs = Programs::new(gpu, plan, wide)?;
         let mut sampler =
             Sampler { gpu: gpu.clone(), plan: plan.clone(), chunk, wide, programs, windows };
-        let most = (gpu.window(4) / sampler.words_of_row().max(sampler.words_of_levels()))
-            .min(MOST_ROWS) as usize;
-        if most == 0 {
+        let max_rows = (gpu.window(4) / sampler.words_of_row().max(sampler.words_of_levels()))
+            .min(MAX_ROWS) as usize;
+        if max_rows == 0 {
             return Err(too_large());
         }
         let parts = |window: &Window| {
             let (rows, cols) = (window.rows.clone(), window.cols.clone());
             let end = rows.end;
-            let part = move |row| Window { rows: row..end.min(row + most), cols: cols.clone() };
-            rows.step_by(most).map(part)
+            let part = move |row| Window { rows: row..end.min(row + max_rows), cols: cols.clone() };
+            rows.step_by(max_rows).map(part)
         };
         sampler.windows = sampler.windows.iter().flat_map(parts).collect();
-        let groups = most.min(plan.rows()) as u64 * sampler.chunks() as u64;
+        let groups = max_rows.min(plan.rows()) as u64 * sampler.chunks() as u64;
         if groups > u64::from(u32::MAX) {
             return Err(too_large());
         }

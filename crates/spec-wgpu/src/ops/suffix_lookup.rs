@@ -29,11 +29,11 @@ const REQUESTS: u64 = 64;
 const STATE: u64 = 16;
 const NODE: u64 = 4;
 /// Words of a workspace beyond which requests are served in several windows of rows.
-const MOST_WORDS: u64 = 1 << 25;
+const MAX_WORDS: u64 = 1 << 25;
 /// Turns of a thread in a dispatch that grows nodes: see the rules in [`super`].
-const MOST_TURNS: u64 = 40_000;
+const MAX_TURNS: u64 = 40_000;
 /// Turns of a thread of one dispatch over the notes of a request.
-const MOST_TILES: u64 = 50_000 * THREADS;
+const MAX_TILES: u64 = 50_000 * THREADS;
 
 /// The arguments that are there.
 const HAS_CORPUS_LENGTH: u32 = 1;
@@ -104,13 +104,13 @@ impl Looker {
         let words = STATE + own_tiles + corpus_tiles + 2 * max_windows + 2 * offers + NODE * n;
         // A workgroup has a request and a tile.
         let groups = u64::from(u32::MAX) / (own_tiles + corpus_tiles).max(1);
-        let most = (gpu.window(4).min(MOST_WORDS.max(words)) / words).min(groups);
-        if most == 0 || own_tiles + corpus_tiles > MOST_TILES || !fit_bindings(gpu, plan) {
+        let max_rows = (gpu.window(4).min(MAX_WORDS.max(words)) / words).min(groups);
+        if max_rows == 0 || own_tiles + corpus_tiles > MAX_TILES || !fit_bindings(gpu, plan) {
             return Err(too_large());
         }
         let windows = gpu.windows(&[plan.tokens], usize::MAX).ok_or_else(too_large)?;
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        let windows = windows.iter().flat_map(|window| window.parts(most)).collect();
+        let max_rows = usize::try_from(max_rows).unwrap_or(usize::MAX);
+        let windows = windows.iter().flat_map(|window| window.parts(max_rows)).collect();
         // A thread compares each of its windows with the more recent ones.
         let turns = max_windows.div_ceil(THREADS) * max_windows + max_windows.div_ceil(8) + 64;
         let tokens = [tokens_constant(plan.tokens.dtype)];
@@ -123,7 +123,7 @@ impl Looker {
             own_tiles,
             corpus_tiles,
             offers,
-            steps: (MOST_TURNS / turns).clamp(1, n.max(1)),
+            steps: (MAX_TURNS / turns).clamp(1, n.max(1)),
             windows,
             prepare: program("prepare", &[Write, Read, Read, Read])?,
             scan_own: program("scan_own", &texts)?,

@@ -72,8 +72,8 @@ impl Shape {
         let slots = SLOTS + 2 * PICKS[usize::from(topk > PICKS[0])] + group_slots;
         // The number of teams is a power of two, so that few pipelines serve all shapes.
         let room = if subgroup.is_some() { u32::MAX } else { TEAM_WORDS / slots };
-        let most = if stored { 1 } else { (MAX_THREADS / lanes).min(POOL / words).min(room) };
-        let teams = 1 << most.max(1).ilog2();
+        let max_teams = if stored { 1 } else { (MAX_THREADS / lanes).min(POOL / words).min(room) };
+        let teams = 1 << max_teams.max(1).ilog2();
         Shape { subgroups: subgroup.is_some(), lanes, teams, parts, words, stored, slots }
     }
 }

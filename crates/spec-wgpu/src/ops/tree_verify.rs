@@ -18,8 +18,8 @@ pub(super) static SHADER: Shader = shader!("tree_verify");
 
 /// The largest number of nodes that one thread looks at, and the largest depth that 64 threads pad:
 /// see the rules in [`super`].
-const MOST_NODES: usize = 60_000;
-const MOST_DEPTH: usize = MOST_NODES * 64;
+const MAX_NODES: usize = 60_000;
+const MAX_DEPTH: usize = MAX_NODES * 64;
 
 launch_params! {
     /// What the shader of `tree_verify` takes.
@@ -72,10 +72,10 @@ unsafe impl Supports<TreeVerify> for Wgpu {
         ];
         let window = rows.map(|rows| self.window_of_rows(rows, 1));
         let window = window.into_iter().min().unwrap_or(0);
-        if window == 0 || plan.tree() > MOST_NODES || plan.max_depth > MOST_DEPTH {
+        if window == 0 || plan.tree() > MAX_NODES || plan.max_depth > MAX_DEPTH {
             let words = format!(
                 "tree_verify: {} nodes to a depth of {} are more than one thread's work, \
-                 {MOST_NODES} to {MOST_DEPTH}",
+                 {MAX_NODES} to {MAX_DEPTH}",
                 plan.tree(),
                 plan.max_depth,
             );

@@ -1,6 +1,6 @@
-//! The routers of published models, with what the model fixes: how many experts it
-//! has and whether they have a bias. Numbers are those of each model's `config.json`
-//! on Hugging Face, in the repository that its documentation names.
+//! The routers of published models, each with the model's number of experts, and whether it has a
+//! correction bias. The numbers are those of each model's `config.json` on Hugging Face, in the
+//! repository that the preset's documentation names.
 //!
 //! ```
 //! use spec::ops::topk_router::preset;
@@ -30,63 +30,63 @@ impl Preset {
         self.model
     }
 
-    /// How many experts it routes to; shared ones are not among them.
+    /// The number of experts that the router picks from, without shared experts.
     pub const fn experts(&self) -> usize {
         self.experts
     }
 
-    /// Whether it chooses with a correction bias.
+    /// Whether the router has a correction bias.
     pub const fn has_bias(&self) -> bool {
         self.has_bias
     }
 
-    /// The parameters, for a caller to use or to adjust.
+    /// The router's options, which a caller can adjust.
     pub const fn router(&self) -> TopkRouter {
         self.router
     }
 
-    /// Packed descriptors for `tokens` rows of the model's logits: its number of
-    /// experts, its bias (f32) where it has one, i32 indices, and no other optional
-    /// argument.
+    /// Packed descriptors for `tokens` rows of logits of the type `dtype` for the model's number
+    /// of experts. With an f32 bias if the model has one, f32 weights and i32 indices, and no other
+    /// optional argument.
     pub fn tensors(&self, dtype: DType, tokens: usize) -> Tensors {
         let bias = self.has_bias.then_some(DType::F32);
         self.router.tensors(dtype, tokens, self.experts, bias)
     }
 
-    /// A router by sigmoid, with a bias.
+    /// A router with sigmoid scores and a correction bias.
     const fn sigmoid(model: &'static str, experts: usize, topk: usize, scale: f32) -> Self {
         let router = TopkRouter::new(topk).scoring(Scoring::Sigmoid).scale(scale);
         Preset { model, experts, has_bias: true, router }
     }
 
-    /// A plain router by softmax.
+    /// A router with softmax scores, without bias and groups.
     const fn softmax(model: &'static str, experts: usize, topk: usize) -> Self {
         Preset { model, experts, has_bias: false, router: TopkRouter::new(topk) }
     }
 
-    /// DeepSeek-V3's: 4 of 8 groups.
+    /// The router of DeepSeek-V3: sigmoid scores, a bias, 4 of 8 groups.
     const fn deepseek_v3(model: &'static str) -> Self {
         let sigmoid = Preset::sigmoid(model, 256, 8, 2.5);
         let router = sigmoid.router.groups(8).topk_groups(4).masked(Masked::Zero);
         Preset { router, ..sigmoid }
     }
 
-    /// DeepSeek-V4's: no groups any more, scores by the root of softplus.
+    /// The router of DeepSeek-V4: square roots of softplus as scores, a bias, no groups.
     const fn deepseek_v4(model: &'static str, experts: usize, scale: f32) -> Self {
         let sigmoid = Preset::sigmoid(model, experts, 6, scale);
         let router = sigmoid.router.scoring(Scoring::SqrtSoftplus);
         Preset { router, ..sigmoid }
     }
 
-    /// Softmax over the picked logits alone, which is that over all, renormalized;
-    /// picked by the logit, as the model does.
+    /// The router of gpt-oss: picks by the logit, with softmax over the picked logits as weights.
+    /// This equals softmax over all logits, renormalized.
     const fn gpt_oss(model: &'static str, experts: usize) -> Self {
         let softmax = Preset::softmax(model, experts, 4);
         let router = softmax.router.select(Select::Logit);
         Preset { router, ..softmax }
     }
 
-    /// One expert by the logit, weighted by its sigmoid.
+    /// The router of Llama 4: picks one expert by the logit, with the sigmoid as its weight.
     const fn llama_4(model: &'static str, experts: usize) -> Self {
         let router =
             TopkRouter::new(1).scoring(Scoring::Sigmoid).select(Select::Logit).renormalize(false);
@@ -117,7 +117,7 @@ pub const DEEPSEEK_V3_2: Preset = Preset::deepseek_v3("DeepSeek-V3.2");
 
 /// DeepSeek-V4-Pro (`deepseek-ai/DeepSeek-V4-Pro`): 384 experts, `sqrtsoftplus`, a bias,
 /// no groups, top 6, scale 2.5. Its first three layers route by a table of token ids
-/// instead: the table's rows are the argument `chosen`.
+/// instead: pass the table's rows as the argument `chosen`.
 pub const DEEPSEEK_V4_PRO: Preset = Preset::deepseek_v4("DeepSeek-V4-Pro", 384, 2.5);
 
 /// DeepSeek-V4-Flash (`deepseek-ai/DeepSeek-V4-Flash`): 256 experts, scale 1.5, otherwise
@@ -144,7 +144,7 @@ pub const MINIMAX_M2: Preset = Preset::sigmoid("MiniMax-M2", 256, 8, 1.0);
 pub const QWEN3: Preset = Preset::softmax("Qwen3-MoE", 128, 8);
 
 /// Qwen3-Next (`Qwen/Qwen3-Next-80B-A3B-Instruct`): 512 experts, softmax, top 10,
-/// renormalized. Its shared expert has a gate of its own, so it is no column here.
+/// renormalized. Its shared expert has a gate of its own, so the preset has no column for it.
 pub const QWEN3_NEXT: Preset = Preset::softmax("Qwen3-Next", 512, 10);
 
 /// Mixtral (`mistralai/Mixtral-8x7B-v0.1`): 8 experts, softmax, top 2.
@@ -165,7 +165,7 @@ pub const LLAMA_4_SCOUT: Preset = Preset::llama_4("Llama 4 Scout", 16);
 /// [`LLAMA_4_SCOUT`].
 pub const LLAMA_4_MAVERICK: Preset = Preset::llama_4("Llama 4 Maverick", 128);
 
-/// Every preset here.
+/// All presets of this module.
 pub const ALL: &[Preset] = &[
     DEEPSEEK_V2,
     DEEPSEEK_V3,

@@ -1,4 +1,4 @@
-//! What `top_k` and `top_p` keep of a row.
+//! Cuts a row to the tokens that `top_k` and `top_p` keep.
 
 use spec_core::exact::sampling;
 
@@ -8,17 +8,17 @@ use crate::select::{self, Reach};
 use crate::simd::{self, BLOCK, Float, GROUPS};
 use crate::weights::{self, Scale, Steps};
 
-/// What is left of a row: the first entries of its order. Those that are too light for `min_p` are among
-/// them.
+/// The entries of a row that `top_k` and `top_p` keep: the first entries in the order of step 4 of
+/// the contract. Entries that `min_p` drops after the cut are still among them.
 #[derive(Clone, Copy)]
 pub(super) struct Kept {
-    /// The last key that is kept.
+    /// The key of the last entry that is kept.
     pub(super) key: u32,
-    /// The last token of that key.
+    /// The token of the last entry that is kept.
     pub(super) token: usize,
-    /// How many entries were gathered.
+    /// The number of gathered entries.
     taken: usize,
-    /// The sum of the weights of all that race.
+    /// The sum of the weights of all entries that race.
     pub(super) total: u64,
 }
 
@@ -44,8 +44,8 @@ impl Kept {
     }
 }
 
-/// Cuts a row by `top_k` and `top_p`, of `vocab` tokens: gathers the entries that they can keep, and
-/// drops those that they do not keep.
+/// Cuts a row by `top_k` and `top_p`: gathers the entries that the two can keep, then drops those
+/// that they do not keep. With `light_first`, `min_p` drops entries before.
 pub(super) fn cut<T: Float>(
     logits: &Logits<'_, T>,
     options: &Options,
@@ -56,10 +56,10 @@ pub(super) fn cut<T: Float>(
     let Options { top_k, top_p, floor, .. } = *options;
     let vocab = logits.logits.len();
     let some = (1..vocab).contains(&top_k);
-    // The sum of weights that `top_p` is a share of, if the sum is known before the row is cut.
+    // The sum of all weights, of which `top_p` is a share, if it is known before the row is cut.
     let mut all = None;
-    // An entry of no weight is never drawn. It adds nothing to the sum for `top_p`, and
-    // `top_k` prefers every entry that has a weight.
+    // Entries without weight need not be gathered: they are never drawn, they add nothing to the
+    // sum for `top_p`, and `top_k` prefers every entry that has a weight.
     let mut reach = Reach { key: scale.reaches(NO_UNIT), ties: usize::MAX };
     if light_first {
         let least = floor as f64 * UNIT;
@@ -72,7 +72,8 @@ pub(super) fn cut<T: Float>(
         }
     } else if !some {
         let sum = total(logits.sums(scale, scratch).iter().copied());
-        // All entries lighter than this together weigh no more than `top_p` cuts off.
+        // The entries below this weight together weigh at most as much as `top_p` cuts off, so
+        // none of them is kept.
         let lightest = sum.saturating_sub(limit_of(top_p, sum)) as f64 / vocab as f64;
         reach.key = reach.key.max(scale.reaches((lightest * UNIT).ln() as f32));
         all = Some(sum);
@@ -96,7 +97,7 @@ pub(super) fn cut<T: Float>(
         }
     }
     let keys = &keys[..];
-    // The last of the order is the smallest key, and of equal ones the highest token.
+    // The last entry of the order has the smallest key, and of equal keys the highest token.
     let mut last = (u32::MAX, 0);
     for (&key, &token) in keys.iter().zip(indices).filter(|(key, _)| **key > 0) {
         if key <= last.0 {
@@ -114,7 +115,7 @@ pub(super) const EVERY_GROUP: [u32; GROUPS] = [u32::MAX; GROUPS];
 /// The share `top_p`, which is below 1, of a sum of weights. It is at least 1, so that the
 /// likeliest token is kept.
 fn limit_of(top_p: f32, sum: u64) -> u64 {
-    // Exact: a power of two.
+    // The product with a power of two is exact.
     let share = (f64::from(top_p) * 4_294_967_296.0) as u64;
     ((u128::from(share) * u128::from(sum)) >> 32).max(1) as u64
 }
@@ -140,7 +141,7 @@ fn sum_of_keys(keys: &[u32], scale: Scale, steps: &mut Steps) -> u64 {
     weights::sum(&values[..keys.len()], &EVERY_GROUP, 0, scale, steps)
 }
 
-/// Drops keys that have no weight by `scale`.
+/// Drops keys whose weight by `scale` is 0.
 fn drop_light(keys: &mut [u32], scale: Scale) {
     let mut weights = [0; BLOCK];
     for keys in keys.chunks_mut(BLOCK) {

@@ -2,20 +2,19 @@
 //! row runs in parallel chunks.
 //!
 //! The first pass over a row (the survey) finds the largest key ([`exact::sort_key`]) of each
-//! group of 64 logits. The maxima give the largest logit, tell which groups have any weight, and
-//! bound the times of the race ([`crate::race`]), which looks at a few groups again. With filters,
+//! group of 64 logits. The maxima give the largest logit, show which groups have any weight, and
+//! bound the times of the race ([`crate::race`]), which reads a few groups again. With filters,
 //! a lower bound of the entries that can stay follows from the maxima or from the sum of all
-//! weights. The entries that reach the bound are gathered, which are few in most rows, and the row
+//! weights. The entries that reach the bound, in most rows only a few, are gathered, and the row
 //! is cut among them ([`crate::select`]).
 
 mod cut;
 mod report;
 mod row;
 
-use std::ops::Deref;
+use std::ops::{Deref, Range};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use rayon::iter::Either;
 use rayon::prelude::*;
 use spec_core::exact::{self, sampling};
 use spec_core::ops::SampleLogits;
@@ -33,7 +32,7 @@ use crate::simd::{self, BLOCK, Float, GROUP};
 use crate::slices::{Int, Ints, Rows, Workspace, raise, slice, slice_mut, workspace_size};
 use crate::weights::{self, Scale};
 
-/// The tokens of a row, at most as many as a row may draw.
+/// The tokens that a row has drawn.
 struct Tokens {
     list: [usize; MAX_DRAWS],
     count: usize,
@@ -58,7 +57,8 @@ impl Deref for Tokens {
     }
 }
 
-/// Blocks of a parallel chunk: enough work to outweigh a steal.
+/// The number of blocks of a parallel chunk: enough work to outweigh the cost of moving it to
+/// another thread.
 const CHUNK: usize = 8;
 /// The sort key of negative infinity. A token with this key cannot be chosen.
 const LOWEST: u32 = 0x007F_FFFF;
@@ -69,7 +69,7 @@ const NO_UNIT: f32 = -28.0;
 
 struct Prepared {
     plan: Plan,
-    /// How many rows are worked on at once, each with scratch of its own.
+    /// The number of rows in work at the same time, each with scratch of its own.
     workers: usize,
 }
 
@@ -116,15 +116,15 @@ fn run<T: Float, I: Int>(
 ) -> Result<()> {
     let Prepared { plan, workers } = p;
     let (vocab, groups, blocks) = (plan.vocab(), p.groups(), p.blocks());
-    let scratch = (
-        workspace.take::<u64>(workers * vocab)?.par_chunks_mut(vocab),
-        workspace.take::<u64>(workers * blocks)?.par_chunks_mut(blocks),
-        workspace.take::<u32>(workers * vocab)?.par_chunks_mut(vocab),
-        workspace.take::<u32>(workers * vocab)?.par_chunks_mut(vocab),
-        workspace.take::<u32>(workers * groups)?.par_chunks_mut(groups),
-        workspace.take::<u32>(workers * groups)?.par_chunks_mut(groups),
-        workspace.take::<f32>(workers * groups)?.par_chunks_mut(groups),
-    );
+    let scratch = Scratch {
+        order: workspace.take(workers * vocab)?,
+        sums: workspace.take(workers * blocks)?,
+        keys: workspace.take(workers * vocab)?,
+        indices: workspace.take(workers * vocab)?,
+        maxima: workspace.take(workers * groups)?,
+        ranked: workspace.take(workers * groups)?,
+        bounds: workspace.take(workers * groups)?,
+    };
     let sampler = Sampler {
         plan,
         logits: Rows::<T>::new(buffers.logits, plan.logits)?,
@@ -139,90 +139,150 @@ fn run<T: Float, I: Int>(
             (Some(view), Some(matrix)) => Some(Rows::new(view, matrix)?),
             _ => None,
         },
-        // With a row for each thread, no row is split.
+        // With at least as many rows as threads, no row is split.
         chunk: if p.workers < rayon::current_num_threads() { CHUNK } else { blocks },
         flags: AtomicU32::new(0),
     };
     // Each worker takes `each` rows, one after the other.
     let each = plan.rows().div_ceil(p.workers);
-    let split = Split { each, workers: p.workers };
-    let outputs = (
-        split.rows(Some(buffers.tokens), Some(plan.tokens))?,
-        split.rows(buffers.probs, plan.probs)?,
-        split.rows(buffers.logprobs, plan.logprobs)?,
-        split.rows(buffers.processed_logprobs, plan.processed_logprobs)?,
-        split.rows(buffers.ranks, plan.ranks)?,
-        split.rows(buffers.top_tokens, plan.top_tokens)?,
-        split.rows(buffers.top_logprobs, plan.top_logprobs)?,
-    );
-    (outputs.into_par_iter(), scratch.into_par_iter()).into_par_iter().enumerate().for_each(
-        |(part, (outputs, scratch))| {
-            let (order, sums, keys, indices, maxima, ranked, bounds) = scratch;
-            let mut scratch = Scratch { keys, indices, maxima, ranked, sums, order, bounds };
-            let (mut tokens, mut probs, mut logprobs, mut processed, mut ranks, mut top, mut tops) =
-                outputs;
-            for i in 0..each.min(plan.rows() - part * each) {
-                let row = part * each + i;
-                let drawn = Drawn { probs: probs.row(i), logprobs: processed.row(i) };
-                let first = sampler.sample(row, &mut scratch, drawn);
-                if let Some(tokens) = tokens.row(i) {
-                    let there = first.iter().map(|&token| token as i32);
-                    let all = there.chain(std::iter::repeat(-1));
-                    tokens.iter_mut().zip(all).for_each(|(to, token)| *to = I::of(token));
-                }
-                if plan.reports() {
-                    let reported = Reported {
-                        logprobs: logprobs.row(i),
-                        ranks: ranks.row(i),
-                        top_tokens: top.row(i),
-                        top_logprobs: tops.row(i),
-                    };
-                    let logits = Logits {
-                        logits: sampler.logits.row(row),
-                        mask: None,
-                        chunk: sampler.chunk,
-                    };
-                    report(&logits, &first, &mut scratch, reported);
-                }
-            }
-        },
-    );
+    let outputs = Outputs::<I> {
+        tokens: Part::new(Some(buffers.tokens), Some(plan.tokens))?,
+        probs: Part::new(buffers.probs, plan.probs)?,
+        logprobs: Part::new(buffers.logprobs, plan.logprobs)?,
+        processed: Part::new(buffers.processed_logprobs, plan.processed_logprobs)?,
+        ranks: Part::new(buffers.ranks, plan.ranks)?,
+        top_tokens: Part::new(buffers.top_tokens, plan.top_tokens)?,
+        top_logprobs: Part::new(buffers.top_logprobs, plan.top_logprobs)?,
+    };
+    let all = Share { workers: 0..p.workers, scratch, outputs };
+    rayon::iter::split(all, |share| share.split(p, each)).for_each(|share| {
+        let Share { workers, scratch, mut outputs } = share;
+        // rayon may stop before each share belongs to one worker. Then the scratch of the share's
+        // first worker serves all rows of the share.
+        let (mut scratch, _) = scratch.split(1, [vocab, blocks, groups]);
+        let first = workers.start * each;
+        for row in first..plan.rows().min(workers.end * each) {
+            sampler.write(row, &mut scratch, outputs.row(row - first));
+        }
+    });
     raise(buffers.flags, sampler.flags.into_inner())
 }
 
-/// How rows are given to workers.
-#[derive(Clone, Copy)]
-struct Split {
-    each: usize,
-    workers: usize,
+/// The rows and the scratch memory of consecutive workers.
+///
+/// A struct that is split by hand, because parallel iterators over seven outputs, five of which may
+/// be absent, would be compiled once for each combination of outputs.
+struct Share<'a, I> {
+    workers: Range<usize>,
+    scratch: Scratch<'a>,
+    outputs: Outputs<'a, I>,
 }
 
-/// The rows of an output that one worker writes, where the output is asked for.
+impl<I> Share<'_, I> {
+    /// Splits the share of two or more workers into two halves. Each worker has `each` rows.
+    fn split(self, p: &Prepared, each: usize) -> (Self, Option<Self>) {
+        let Range { start, end } = self.workers;
+        let half = (end - start) / 2;
+        if half == 0 {
+            return (self, None);
+        }
+        let scratch = self.scratch.split(half, [p.plan.vocab(), p.blocks(), p.groups()]);
+        let outputs = self.outputs.split(half * each);
+        let share = |workers, scratch, outputs| Share { workers, scratch, outputs };
+        (
+            share(start..start + half, scratch.0, outputs.0),
+            Some(share(start + half..end, scratch.1, outputs.1)),
+        )
+    }
+}
+
+/// Consecutive rows of all outputs.
+struct Outputs<'a, I> {
+    tokens: Part<'a, I>,
+    probs: Part<'a, f32>,
+    logprobs: Part<'a, f32>,
+    processed: Part<'a, f32>,
+    ranks: Part<'a, i32>,
+    top_tokens: Part<'a, i32>,
+    top_logprobs: Part<'a, f32>,
+}
+
+/// One row of all outputs.
+struct OutputRow<'a, I> {
+    tokens: Option<&'a mut [I]>,
+    drawn: Drawn<'a>,
+    reported: Reported<'a>,
+}
+
+impl<I> Outputs<'_, I> {
+    /// Splits the rows into the first `rows` rows and the remaining rows.
+    fn split(self, rows: usize) -> (Self, Self) {
+        let (tokens, tokens_behind) = self.tokens.split(rows);
+        let (probs, probs_behind) = self.probs.split(rows);
+        let (logprobs, logprobs_behind) = self.logprobs.split(rows);
+        let (processed, processed_behind) = self.processed.split(rows);
+        let (ranks, ranks_behind) = self.ranks.split(rows);
+        let (top_tokens, top_tokens_behind) = self.top_tokens.split(rows);
+        let (top_logprobs, top_logprobs_behind) = self.top_logprobs.split(rows);
+        (
+            Outputs { tokens, probs, logprobs, processed, ranks, top_tokens, top_logprobs },
+            Outputs {
+                tokens: tokens_behind,
+                probs: probs_behind,
+                logprobs: logprobs_behind,
+                processed: processed_behind,
+                ranks: ranks_behind,
+                top_tokens: top_tokens_behind,
+                top_logprobs: top_logprobs_behind,
+            },
+        )
+    }
+
+    fn row(&mut self, row: usize) -> OutputRow<'_, I> {
+        OutputRow {
+            tokens: self.tokens.row(row),
+            drawn: Drawn { probs: self.probs.row(row), logprobs: self.processed.row(row) },
+            reported: Reported {
+                logprobs: self.logprobs.row(row),
+                ranks: self.ranks.row(row),
+                top_tokens: self.top_tokens.row(row),
+                top_logprobs: self.top_logprobs.row(row),
+            },
+        }
+    }
+}
+
+/// Consecutive rows of one output; without data if the caller did not ask for the output.
 struct Part<'a, U> {
     data: Option<&'a mut [U]>,
     stride: usize,
     cols: usize,
 }
 
-impl<U> Part<'_, U> {
+impl<'a, U> Part<'a, U> {
+    fn new(view: Option<ViewMut<'a>>, matrix: Option<Matrix>) -> Result<Self>
+    where
+        U: Element,
+    {
+        Ok(match (view, matrix) {
+            (Some(view), Some(matrix)) => {
+                Part { data: Some(slice_mut(view)?), stride: matrix.row_stride, cols: matrix.cols }
+            }
+            _ => Part { data: None, stride: 0, cols: 0 },
+        })
+    }
+
+    /// Splits the rows into the first `rows` rows and the remaining rows.
+    fn split(self, rows: usize) -> (Self, Self) {
+        let Part { data, stride, cols } = self;
+        // The memory may end right after the last row, without the gap to a next row.
+        let halves = data.map(|data| data.split_at_mut(data.len().min(rows * stride)));
+        let (data, behind) = halves.unzip();
+        (Part { data, stride, cols }, Part { data: behind, stride, cols })
+    }
+
     fn row(&mut self, row: usize) -> Option<&mut [U]> {
         self.data.as_mut().map(|data| &mut data[row * self.stride..][..self.cols])
-    }
-}
-
-impl Split {
-    fn rows<U: Element>(
-        self,
-        view: Option<ViewMut<'_>>,
-        matrix: Option<Matrix>,
-    ) -> Result<impl IndexedParallelIterator<Item = Part<'_, U>>> {
-        let (Some(view), Some(matrix)) = (view, matrix) else {
-            let none = |_| Part { data: None, stride: 0, cols: 0 };
-            return Ok(Either::Right((0..self.workers).into_par_iter().map(none)));
-        };
-        let (stride, cols) = (matrix.row_stride.max(matrix.cols), matrix.cols);
-        let parts = slice_mut(view)?.par_chunks_mut(stride * self.each);
-        Ok(Either::Left(parts.map(move |data| Part { data: Some(data), stride, cols })))
     }
 }
 
@@ -237,7 +297,7 @@ struct Sampler<'a, T> {
     min_p: Option<&'a [f32]>,
     requests: Option<Ints<'a>>,
     mask: Option<Rows<'a, i32>>,
-    /// Blocks of a row that one thread works on.
+    /// The number of blocks of a row that one thread takes at a time.
     chunk: usize,
     flags: AtomicU32,
 }
@@ -259,11 +319,11 @@ impl Options {
     }
 }
 
-/// What is said of a row's tokens as they are drawn.
+/// The outputs about a row's tokens that are written as the tokens are drawn.
 struct Drawn<'a> {
-    /// What they were drawn from.
+    /// The distribution that the tokens were drawn from.
     probs: Option<&'a mut [f32]>,
-    /// The logarithm of the share of each.
+    /// The logarithm of each token's share.
     logprobs: Option<&'a mut [f32]>,
 }
 
@@ -284,6 +344,20 @@ impl Drawn<'_> {
 impl<T: Float> Sampler<'_, T> {
     fn flag(&self, bits: u32) {
         self.flags.fetch_or(bits, Ordering::Relaxed);
+    }
+
+    /// Writes the outputs of a row.
+    fn write<I: Int>(&self, row: usize, scratch: &mut Scratch<'_>, outputs: OutputRow<'_, I>) {
+        let first = self.sample(row, scratch, outputs.drawn);
+        if let Some(tokens) = outputs.tokens {
+            let there = first.iter().map(|&token| token as i32);
+            let all = there.chain(std::iter::repeat(-1));
+            tokens.iter_mut().zip(all).for_each(|(to, token)| *to = I::of(token));
+        }
+        if self.plan.reports() {
+            let logits = Logits { logits: self.logits.row(row), mask: None, chunk: self.chunk };
+            report(&logits, &first, scratch, outputs.reported);
+        }
     }
 
     /// The tokens of a row, in the order in which they finish.
@@ -310,7 +384,7 @@ impl<T: Float> Sampler<'_, T> {
                 let first = logits.likeliest(self.plan.draws(), scratch);
                 first.filter(|first| first.key() > LOWEST).map(|first| first.token()).collect()
             };
-            // Empty only if another thread has lowered all logits since the survey.
+            // There are no tokens only if another thread has lowered all logits since the survey.
             drawn.certain(tokens.first().copied().unwrap_or(0));
             return tokens;
         };
@@ -319,7 +393,7 @@ impl<T: Float> Sampler<'_, T> {
         let kept = options
             .cuts(self.plan.vocab())
             .then(|| cut(&logits, &options, light_first, scale, scratch));
-        // What weighs no unit does not race.
+        // A token whose weight is below one unit does not race.
         let scale = scale.at_least(options.floor.max(1));
         let total = match kept {
             Some(kept) => kept.total,
@@ -386,15 +460,15 @@ struct Contest<'a, T> {
     logits: &'a Logits<'a, T>,
     scale: Scale,
     inverse: f32,
-    /// What `top_k` and `top_p` leave, where they drop anything.
+    /// The entries that `top_k` and `top_p` keep, if they drop any.
     kept: Option<Kept>,
 }
 
 impl<T: Float> Contest<'_, T> {
-    /// The first to finish.
+    /// The first `wanted` tokens to finish.
     fn first(&self, draw: Draw, wanted: usize, floor: u64, scratch: &mut Scratch<'_>) -> Tokens {
         let max = self.scale.max();
-        // Whatever is smaller weighs too little, or is cut.
+        // Tokens with smaller keys have less than one unit of weight, or are dropped by a filter.
         let mut least = self.scale.reaches(NO_UNIT);
         if floor > 0 {
             least = least.max(self.scale.reaches((floor as f64 * UNIT).ln() as f32));

@@ -1,4 +1,4 @@
-//! What is reported of a row by its logits as they are.
+//! The reports that depend on a row's logits as given, without temperature, mask and filters.
 
 use rayon::prelude::*;
 use spec_core::exact;
@@ -9,7 +9,7 @@ use super::row::{Logits, Scratch};
 use crate::simd::{self, BLOCK, Float};
 use crate::weights::{self, Scale, Steps};
 
-/// What is asked for.
+/// The reports of a row that are asked for.
 pub(super) struct Reported<'a> {
     pub(super) logprobs: Option<&'a mut [f32]>,
     pub(super) ranks: Option<&'a mut [i32]>,
@@ -17,7 +17,7 @@ pub(super) struct Reported<'a> {
     pub(super) top_logprobs: Option<&'a mut [f32]>,
 }
 
-/// Reports of a row and of the tokens drawn from it; `logits` has no mask.
+/// Writes the reports of a row and of the tokens drawn from it. `logits` has no mask.
 pub(super) fn report<T: Float>(
     logits: &Logits<'_, T>,
     tokens: &[usize],
@@ -32,7 +32,8 @@ pub(super) fn report<T: Float>(
             *rank = logits.rank(exact::sort_key(logits.logits[token].get()), scratch.maxima);
         }
     }
-    // At temperature 1, in whole units: the sum is the same in any order.
+    // The weights are those of temperature 1. They are whole units, whose sum is the same in any
+    // order.
     let scale = Scale::new(max, 1.0);
     let whole = if reported.logprobs.is_some() || reported.top_logprobs.is_some() {
         let chunks = logits.logits.par_chunks(logits.chunk * BLOCK).map(|chunk| {

@@ -8,7 +8,8 @@ use crate::select::{self, Reach};
 use crate::simd::{self, BLOCK, Float, GROUP, GROUPS};
 use crate::weights::{self, Scale, Steps};
 
-/// An entry of a row as a number, smaller where it comes earlier: its inverse key, then its token.
+/// An entry of a row as a number whose order is that of the row: the bitwise complement of its key,
+/// then its token.
 #[derive(Clone, Copy)]
 pub(super) struct Entry(u64);
 
@@ -22,7 +23,7 @@ impl Entry {
     }
 }
 
-/// The scratch of one worker.
+/// The scratch of a worker, or of several workers that follow one another.
 pub(super) struct Scratch<'a> {
     /// The keys of the gathered entries; 0 for an entry that was dropped since.
     pub(super) keys: &'a mut [u32],
@@ -30,25 +31,51 @@ pub(super) struct Scratch<'a> {
     pub(super) indices: &'a mut [u32],
     /// The largest key of each group.
     pub(super) maxima: &'a mut [u32],
-    /// Gathered entries in an order of their own.
+    /// Gathered entries, to be sorted.
     pub(super) order: &'a mut [u64],
-    /// The least time of each group in the race.
+    /// A lower bound of the times of each group in the race.
     pub(super) bounds: &'a mut [f32],
-    /// A copy of `maxima`, to reorder; groups that race.
+    /// A copy of `maxima`, to reorder; later the groups that race.
     pub(super) ranked: &'a mut [u32],
     /// The sum of weights of each block.
     pub(super) sums: &'a mut [u64],
+}
+
+impl Scratch<'_> {
+    /// The scratch of the first `workers` workers, and that of those behind. A row of each worker
+    /// has `vocab` logits in `blocks` blocks and `groups` groups.
+    pub(super) fn split(self, workers: usize, [vocab, blocks, groups]: [usize; 3]) -> (Self, Self) {
+        let (keys, keys_behind) = self.keys.split_at_mut(workers * vocab);
+        let (indices, indices_behind) = self.indices.split_at_mut(workers * vocab);
+        let (maxima, maxima_behind) = self.maxima.split_at_mut(workers * groups);
+        let (order, order_behind) = self.order.split_at_mut(workers * vocab);
+        let (bounds, bounds_behind) = self.bounds.split_at_mut(workers * groups);
+        let (ranked, ranked_behind) = self.ranked.split_at_mut(workers * groups);
+        let (sums, sums_behind) = self.sums.split_at_mut(workers * blocks);
+        (
+            Scratch { keys, indices, maxima, order, bounds, ranked, sums },
+            Scratch {
+                keys: keys_behind,
+                indices: indices_behind,
+                maxima: maxima_behind,
+                order: order_behind,
+                bounds: bounds_behind,
+                ranked: ranked_behind,
+                sums: sums_behind,
+            },
+        )
+    }
 }
 
 /// A row of logits.
 pub(super) struct Logits<'a, T> {
     pub(super) logits: &'a [T],
     pub(super) mask: Option<&'a [i32]>,
-    /// Blocks of the row that one thread works on.
+    /// The number of blocks of the row that one thread takes at a time.
     pub(super) chunk: usize,
 }
 
-/// Room for the values of a block: converted to f32, and after the mask.
+/// Memory for the values of a block, converted to f32, before and after the mask.
 pub(super) struct Room {
     wide: [f32; BLOCK],
     allowed: [f32; BLOCK],
@@ -61,9 +88,9 @@ impl Room {
 }
 
 impl<T: Float> Logits<'_, T> {
-    /// The values of a piece of the row, first as they are, then with negative infinity for the
-    /// tokens that the mask forbids. `start` is a multiple of 32, as words of the mask are, and
-    /// the piece is at most a block.
+    /// The values of a piece of the row: first as given, then with negative infinity for the
+    /// tokens that the mask forbids. `start` must be a multiple of 32, the tokens of a word of the
+    /// mask, and the piece is at most a block.
     pub(super) fn piece<'v>(
         &'v self,
         start: usize,
@@ -125,7 +152,7 @@ impl<T: Float> Logits<'_, T> {
         scratch.sums
     }
 
-    /// How many entries have a key or a larger one.
+    /// The number of entries whose key is `key` or larger.
     pub(super) fn rank(&self, key: u32, maxima: &[u32]) -> i32 {
         let chunks = maxima.par_chunks(self.chunk * GROUPS).enumerate();
         let chunks = chunks.map_init(Room::new, |room, (chunk, maxima)| {
@@ -153,8 +180,8 @@ impl<T: Float> Logits<'_, T> {
         });
     }
 
-    /// The first `count` entries of the row's order, the largest first: their keys and tokens. Of equal
-    /// ones the lower token is first. Fewer where the row has fewer.
+    /// The `count` entries with the largest keys, in descending order; of equal keys, the lower
+    /// token comes first. All entries if the row has fewer than `count`.
     pub(super) fn likeliest<'s>(
         &self,
         count: usize,

@@ -1,6 +1,6 @@
-//! `suffix_lookup` on the CPU: requests in parallel. A vectorised scan, the most recent place first,
-//! finds the windows with the longest match; the tree then grows from these alone. What a request
-//! finds is noted in the workspace, and written to the results in order.
+//! `suffix_lookup` on the CPU: requests in parallel. A vectorised scan, the most recent place
+//! first, finds the windows with the longest match; the tree then grows from these windows alone.
+//! The nodes of a request are noted in the workspace, and later written to the outputs in order.
 
 mod search;
 mod tree;
@@ -20,10 +20,10 @@ use crate::slices::{Int, Ints, Rows, Workspace, raise, slice, slice_mut, workspa
 use search::search;
 use tree::grow;
 
-/// Words that a request notes before its nodes: how many nodes there are, the length of the match,
-/// how many windows there are.
+/// Words that a request notes before its nodes: the number of nodes, the length of the match, the
+/// number of windows.
 const HEAD: usize = 3;
-/// Words of a node: its token, its parent, how many windows it has.
+/// Words of a node: its token, its parent, its number of windows.
 const NODE: usize = 3;
 
 // SAFETY: `launch` works on checked slices of the workspace and the buffers.
@@ -57,7 +57,7 @@ fn run<T: Token + Int>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>
     let lengths = Ints::new(buffers.lengths)?;
     let corpus = buffers.corpus.map(slice::<T>).transpose()?.unwrap_or_default();
     let corpus = match buffers.corpus_length.map(Ints::new).transpose()? {
-        // Without requests nobody asks how much of it there is.
+        // Without requests, `corpus_length` is not read and sets no flag.
         Some(length) if plan.tokens.rows > 0 => &corpus[..cut(length.get(0), corpus.len())],
         _ => corpus,
     };
@@ -96,7 +96,7 @@ fn run<T: Token + Int>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>
         first_child.fill(request, -1);
         next_sibling.fill(request, -1);
         shares.fill(request, 0.0);
-        // The youngest child of each node so far; 0 for a node without children.
+        // The last child of each node so far; 0 for a node without children.
         let mut youngest = [0; MAX_DRAFTS + 1];
         for (at, &[token, parent, share]) in nodes.iter().enumerate() {
             drafts.set(request, at, T::from_bits(token));
@@ -112,7 +112,7 @@ fn run<T: Token + Int>(plan: &Plan, workspace: ViewMut<'_>, buffers: Buffers<'_>
     raise(buffers.flags, bits.into_inner())
 }
 
-/// Rows of a result, or of one that is absent.
+/// The rows of an output that may be absent.
 struct Out<'a, T> {
     data: &'a mut [T],
     rows: Option<Matrix>,

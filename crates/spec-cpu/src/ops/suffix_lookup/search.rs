@@ -8,14 +8,14 @@ use crate::ops::ngram::Token;
 use crate::simd::Pair;
 use crate::slices::{Int, once};
 
-/// Marks a window in the corpus. Places are below 2^31.
+/// Marks a window in the corpus. Indices of tokens are below 2^31.
 const IN_CORPUS: u32 = 1 << 31;
 
 /// The windows with the longest match, the most recent first.
 pub(super) struct Windows<'a, T> {
     text: &'a [T],
     corpus: &'a [T],
-    /// Where each window ends: the place of the token behind its match.
+    /// For each window, the index of the token behind its match.
     ends: [u32; MAX_WINDOWS],
     count: usize,
     /// The length of the match; 0 where there is no window.
@@ -23,12 +23,13 @@ pub(super) struct Windows<'a, T> {
 }
 
 impl<T: Token + Int> Windows<'_, T> {
-    /// How many windows there are.
+    /// The number of windows.
     pub(super) fn len(&self) -> usize {
         self.count
     }
 
-    /// The token `depth` places behind the one that follows a window's match, if there is one.
+    /// The token `depth` places behind the token that follows a window's match; `None` beyond the
+    /// end of the text, or for a negative token.
     pub(super) fn token(&self, window: u16, depth: usize) -> Option<T> {
         let end = self.ends[usize::from(window)];
         let known = if end & IN_CORPUS == 0 { self.text } else { self.corpus };
@@ -55,7 +56,7 @@ pub(super) fn search<'a, T: Token + Int>(
     corpus: &'a [T],
 ) -> Windows<'a, T> {
     let mut found = Windows { text, corpus, ends: [0; MAX_WINDOWS], count: 0, length: 0 };
-    // What a match can have: the last tokens of the text down to one that is negative.
+    // A match can have the last tokens of the text, back to the first negative one.
     let suffix = text.iter().rev().take(params.max_match);
     let longest = suffix.take_while(|token| token.wide() >= 0).count();
     let pattern = &text[text.len() - longest..];
@@ -65,7 +66,7 @@ pub(super) fn search<'a, T: Token + Int>(
     found
 }
 
-/// Notes the windows of one text, the last place first.
+/// Notes the windows of one text, from its end to its start.
 fn scan<T: Token + Int>(
     params: &SuffixLookup,
     pattern: &[T],
@@ -76,14 +77,16 @@ fn scan<T: Token + Int>(
     // The places of a match's last token that have a token behind them.
     let mut ends = 0..known.len().saturating_sub(1);
     loop {
-        // How long a match must be to be of use: once there are enough windows, longer.
+        // The smallest length of a match that counts. Once there are `max_windows` windows, only
+        // a longer match counts.
         let is_full = found.count == params.max_windows;
         let useful = found.length.max(params.min_match) + usize::from(is_full);
         if pattern.len() < useful {
             return;
         }
         let last = pattern.len() - 1;
-        // Both ends of a match of that length: few other places have them.
+        // The scan looks for both ends of a match of this length, because few other places have
+        // both.
         let pair =
             Pair { last: pattern[last], before: pattern[last + 1 - useful], distance: useful - 1 };
         ends.start = useful - 1;

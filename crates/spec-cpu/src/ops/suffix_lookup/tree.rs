@@ -10,7 +10,7 @@ use super::search::Windows;
 use crate::ops::ngram::Token;
 use crate::slices::Int;
 
-/// Windows that share their continuation so far: a range of the order below.
+/// Windows with the same continuation so far: a range of [`Growth::order`].
 #[derive(Clone, Copy, Default)]
 struct Group {
     start: u16,
@@ -27,24 +27,24 @@ impl Group {
 #[derive(Clone, Copy, Default)]
 struct Offer {
     group: Group,
-    /// The bits of its token.
+    /// The bits of the child's token.
     token: u64,
     depth: u16,
-    /// The number of its most recent window.
+    /// The number of the child's most recent window.
     first: u16,
-    /// The node before it.
+    /// The parent of the child.
     parent: u16,
 }
 
 impl Offer {
-    /// Offers become nodes in ascending order of this.
+    /// The key of an offer. Offers become nodes in ascending order of their keys.
     fn order(&self) -> (Reverse<u16>, u16, u16) {
         (Reverse(self.group.len()), self.depth, self.first)
     }
 }
 
-/// Grows a tree, and notes the token, the parent and the windows of each node; returns how many
-/// nodes there are.
+/// Grows a tree, and notes the token, the parent and the number of windows of each node. Returns
+/// the number of nodes.
 pub(super) fn grow<T: Token + Int>(
     params: &SuffixLookup,
     windows: &Windows<'_, T>,
@@ -72,11 +72,11 @@ pub(super) fn grow<T: Token + Int>(
 struct Growth<'a, 'w, T> {
     params: &'a SuffixLookup,
     windows: &'a Windows<'w, T>,
-    /// How deep drafts may lie.
+    /// The largest depth of a draft.
     limit: usize,
-    /// Windows by number, those of a node side by side.
+    /// The numbers of the windows, those of a node next to each other.
     order: [u16; MAX_WINDOWS],
-    /// What is offered, the best last.
+    /// The offered children, the best last.
     offers: [Offer; MAX_DRAFTS],
     offered: usize,
 }
@@ -87,15 +87,16 @@ impl<T: Token + Int> Growth<'_, '_, T> {
         Some(self.offers[self.offered])
     }
 
-    /// Offers the children of a node; `left` nodes are still wanted, and worse offers are dropped.
+    /// Offers the children of a node. Only the `left` best offers are kept, because no more can
+    /// become nodes.
     fn offer_children(&mut self, group: Group, depth: usize, parent: u16, left: usize) {
         if depth >= self.limit || left == 0 {
             return;
         }
         let windows = self.windows;
         let (start, end) = (usize::from(group.start), usize::from(group.end));
-        // Each token is read once: another thread may change it meanwhile, and sorting needs keys that
-        // stay. Windows without a token at this depth come first.
+        // Each token is read once: another thread may change it meanwhile, and sorting needs keys
+        // that do not change. Windows without a token at this depth come first.
         let mut keys = [(None, 0); MAX_WINDOWS];
         let keys = &mut keys[..end - start];
         for (key, &window) in keys.iter_mut().zip(&self.order[start..end]) {

@@ -6,6 +6,7 @@
 //! partition  keys  --scatter by a digit-->  buckets, in the workspace
 //! piece      a bucket  --radix sort or bitmap, one thread, in cache-->  sorted keys
 //! pieces     sorted keys  --one bucket after another-->  unique, counts
+//! inverse    keys  --looked up in unique-->  inverse
 //! ```
 //!
 //! * A sorted sample of the keys tells which bits make a useful digit, so that no pass over all
@@ -20,6 +21,7 @@
 //! Bits in which all keys of a bucket agree cost nothing. The workspace is one copy of the keys,
 //! plus at most half of that if there are many threads.
 
+mod inverse;
 mod key;
 mod ordered;
 mod partition;
@@ -135,7 +137,12 @@ unsafe impl Supports<Unique> for Cpu {
         let size = plan.keys.dtype.size();
         let [scratch, parts, lines, tables, heavy, chunks] = sizes.pieces(size);
         let copy = plan.keys.len * size;
-        let size = workspace_size(&[copy, scratch, parts, lines, tables, heavy, chunks]);
+        let places = plan.inverse.map(|_| inverse::table_bytes(plan.keys.len));
+        let pieces = [copy, scratch, parts, lines, tables, heavy, chunks];
+        let size = match places {
+            Some(places) => workspace_size(&[&pieces[..], &[places]].concat()),
+            None => workspace_size(&pieces),
+        };
         let prepared = Prepared { plan: plan.clone(), sizes };
         // SAFETY: as for the `impl`.
         Ok(unsafe { kernel::<Unique, _>(prepared, size, launch) })
@@ -185,8 +192,11 @@ impl Prepared {
             }
             output = call.output;
         }
-        *count = output.count as u64;
-        Ok(())
+        let written = output.count;
+        *count = written as u64;
+        let Some(inverse) = buffers.inverse else { return Ok(()) };
+        let table = workspace.take::<u8>(inverse::table_bytes(n))?;
+        inverse::find(keys, &output.keys[..written], table, inverse)
     }
 }
 

@@ -1,0 +1,104 @@
+//! Host side of `kernels/unique_inverse.cu`: where each key is among the distinct keys. Its kernels
+//! run after those of `kernels/unique.cu`, and have an archive of their own, so that a call
+//! without `inverse` runs the same machine code as before `inverse` existed.
+
+#[cfg(test)]
+use spec_conformance::launch_params::Header;
+use spec_core::segments::Segments;
+use spec_core::{DType, Result, Vector, launch_params};
+
+use crate::Cuda;
+use crate::archive::{Archive, archive};
+use crate::launch::{Function, Queue, Shape};
+use crate::ops::unique;
+
+static KERNELS: Archive = archive!("unique_inverse");
+
+const THREADS: usize = 512;
+/// Keys that a block looks up in one step.
+const TILE: usize = 4 * THREADS;
+/// Blocks per multiprocessor of `unique_index` and of `unique_inverse`.
+const INDEX_BLOCKS: u32 = 4;
+const INVERSE_BLOCKS: u32 = 2;
+/// Bytes of an entry of the table.
+const ENTRY: usize = 2;
+
+launch_params! {
+    /// What the kernels of `unique` take that look keys up.
+    struct Params {
+        /// Keys, [n] of the kernel's type.
+        keys: u64 as "const void*",
+        /// The distinct keys, ascending, [n] of which there are `count`.
+        unique: u64 as "const void*",
+        /// How many distinct keys there are, one number.
+        count: u64 as "const u64*",
+        /// Where each key is among the distinct keys, [n] of the kernel's type.
+        inverse: u64 as "void*",
+        /// Keys.
+        n: u64,
+        /// The sign bit of signed keys, else 0.
+        flip: u64,
+        /// Keys of a segment below each of its buckets, [segments, 2^bits].
+        table: u64 as "u16*",
+    }
+}
+
+#[cfg(test)]
+pub(super) const HEADER: Header =
+    Header { name: "unique_inverse", includes: &["common.cuh"], structs: &[Params::DESCRIPTION] };
+
+/// Looks keys up among the distinct keys.
+pub(super) struct Inverse {
+    n: usize,
+    index: Function,
+    inverse: Function,
+    index_shape: Shape,
+    inverse_shape: Shape,
+}
+
+impl Inverse {
+    /// The kernels for these keys, and for places of the type `to`.
+    pub(super) fn new(cuda: &Cuda, keys: &Vector, to: DType) -> Result<Self> {
+        let bits = keys.dtype.size() * 8;
+        let most = cuda.limits().multiprocessors;
+        let shape = |per: usize, blocks: u32| {
+            let steps = u32::try_from(keys.len.div_ceil(per)).unwrap_or(u32::MAX);
+            Shape::new(steps.min(most * blocks), THREADS as u32)
+        };
+        Ok(Inverse {
+            n: keys.len,
+            index: cuda.function(&KERNELS, &format!("unique_index_{bits}"))?,
+            inverse: cuda.function(&KERNELS, &format!("unique_inverse_{bits}_{to}"))?,
+            index_shape: shape(THREADS, INDEX_BLOCKS),
+            inverse_shape: shape(TILE, INVERSE_BLOCKS),
+        })
+    }
+
+    /// The size of the table in bytes: enough whatever the number of distinct keys turns out to be.
+    pub(super) fn table_bytes(&self) -> usize {
+        Segments::max_entries(self.n) * ENTRY
+    }
+
+    /// # Safety
+    /// The addresses in `params` are those of the plan's buffers, `places` is that of `inverse`,
+    /// and `table` is that of `table_bytes` bytes.
+    pub(super) unsafe fn enqueue(
+        &self,
+        queue: &Queue<'_>,
+        params: &unique::Params,
+        places: u64,
+        table: u64,
+    ) -> Result<()> {
+        let unique::Params { keys, unique, count, n, flip, .. } = *params;
+        let params = Params { keys, unique, count, inverse: places, n, flip, table };
+        // SAFETY: the caller promised that the addresses are valid. The kernels read the results
+        // of the kernels before them, and the table has room for as many distinct keys as there
+        // are keys.
+        unsafe {
+            if self.table_bytes() > 0 {
+                queue.launch(&self.index, self.index_shape, &params)?;
+            }
+            queue.launch(&self.inverse, self.inverse_shape, &params)
+        }
+    }
+}

@@ -1,0 +1,174 @@
+"""A logits processor for vLLM: what requests ask of `adjust_logits` and of masks beyond vLLM's own
+sampling parameters.
+
+vLLM loads it by its group `vllm.logits_processors`, in both model runners. A request that asks for
+nothing costs nothing. Requests ask by ``SamplingParams(extra_args={..})``:
+
+* ``no_repeat_ngram_size``: no n-gram of that many tokens occurs twice in the text.
+* ``allowed_tokens``: a list of tokens; no others are chosen.
+
+Needs vLLM.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from . import _engines as engines
+from . import _functions as functions
+from .vllm import _texts
+
+try:
+    from vllm.v1.sample.logits_processor import LogitsProcessor as _First
+except ImportError:
+    _First = object
+try:
+    from vllm.v1.worker.gpu.sample.logits_processor.interface import LogitsProcessor as _Second
+except ImportError:
+    _Second = object
+
+__all__ = ["AdjustLogits"]
+
+_BASES = tuple(dict.fromkeys(base for base in (_First, _Second) if base is not object))
+
+
+def _wishes(params: Any) -> tuple[int, list[int] | None]:
+    """What a request's parameters ask for."""
+    extra = getattr(params, "extra_args", None) or {}
+    return extra.get("no_repeat_ngram_size") or 0, extra.get("allowed_tokens")
+
+
+class AdjustLogits(*_BASES):  # type: ignore[misc]
+    """The processor, of either model runner: the first says where it pins memory, the second what
+    its request slots hold."""
+
+    @classmethod
+    def validate_params(cls, sampling_params: Any) -> None:
+        """Refuses values that no request may have."""
+        size, allowed = _wishes(sampling_params)
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            raise ValueError(f"no_repeat_ngram_size is {size!r}, expected a whole number from 0 on")
+        if allowed is not None and (
+            not isinstance(allowed, (list, tuple))
+            or not allowed
+            or not all(isinstance(token, int) and token >= 0 for token in allowed)
+        ):
+            raise ValueError(f"allowed_tokens is {allowed!r}, expected tokens")
+
+    def __init__(self, vllm_config: Any, *where: Any) -> None:
+        self.vocab = vllm_config.model_config.get_vocab_size()
+        if len(where) == 1:
+            self.states = where[0]
+            slots, device = self.states.max_num_reqs, self.states.device
+        else:
+            self.states = None
+            slots, device = vllm_config.scheduler_config.max_num_seqs, where[0]
+        self.sizes = torch.zeros(slots, dtype=torch.int32)
+        #: The bits of the tokens that each slot may choose; absent where any may be.
+        self.masks: dict[int, torch.Tensor] = {}
+        self.requests: dict[int, tuple[Any, list[int], list[int]]] = {}
+        self.device, self.on_device, self.changed = device, self.sizes.to(device), False
+
+    def _take(self, slot: int, params: Any) -> bool:
+        size, allowed = _wishes(params)
+        self.changed |= int(self.sizes[slot]) != size
+        self.sizes[slot] = size
+        self.masks.pop(slot, None)
+        if allowed is not None:
+            bits = torch.zeros(-(-self.vocab // 32) * 32, dtype=torch.int64)
+            bits[[token for token in allowed if token < self.vocab]] = 1
+            words = (bits.view(-1, 32) << torch.arange(32)).sum(dim=1)
+            self.masks[slot] = words.to(torch.int32).to(self.device)
+        return bool(size) or allowed is not None
+
+    def _masked(self, logits: torch.Tensor, slot_of_row: torch.Tensor) -> None:
+        """Leaves each row the tokens of its slot's mask."""
+        table = torch.full((len(self.sizes), -(-self.vocab // 32)), -1, dtype=torch.int32)
+        table = table.to(self.device)
+        for slot, words in self.masks.items():
+            table[slot] = words
+        columns = -(-logits.shape[1] // 32)
+        mask = table[slot_of_row.long(), :columns].contiguous()
+        logits.masked_fill_(~engines.kept_tokens(logits, None, None, mask=mask), float("-inf"))
+
+    # The second model runner.
+
+    def add_request(self, req_idx: int, sampling_params: Any) -> bool:
+        """A request enters a slot; whether it asks for anything."""
+        return self._take(req_idx, sampling_params)
+
+    def apply_staged_writes(self) -> None:
+        """Brings what changed to the device."""
+        if self.changed:
+            self.on_device.copy_(self.sizes, non_blocking=True)
+            self.changed = False
+
+    # The first model runner.
+
+    def is_argmax_invariant(self) -> bool:
+        """It forbids tokens, also the likeliest."""
+        return False
+
+    def update_state(self, batch_update: Any) -> None:
+        """Requests enter, leave and move."""
+        if batch_update is None:
+            return
+        for index in batch_update.removed:
+            self.requests.pop(index, None)
+        for index, params, prompt, output in batch_update.added:
+            self.requests.pop(index, None)
+            if any(_wishes(params)):
+                self.requests[index] = (params, list(prompt or []), output)
+        for a, b, direction in batch_update.moved:
+            first, second = self.requests.pop(a, None), self.requests.pop(b, None)
+            if first is not None:
+                self.requests[b] = first
+            if second is not None and getattr(direction, "name", "") == "SWAP":
+                self.requests[a] = second
+
+    # Both.
+
+    def apply(self, logits: torch.Tensor, ctx: Any = None) -> torch.Tensor:
+        """Changes logits ``[rows, vocab]`` in place."""
+        return self._apply_first(logits) if ctx is None else self._apply_second(logits, ctx)
+
+    def _apply_second(self, logits: torch.Tensor, ctx: Any) -> torch.Tensor:
+        slots = ctx.idx_mapping_np
+        if self.sizes[slots].any():
+            states, rows = self.states, len(logits)
+            before = torch.arange(-1, rows - 1, dtype=torch.int32, device=logits.device)
+            functions.adjust_logits(
+                logits,
+                states.all_token_ids.gpu,
+                states.prompt_len.gpu,
+                states.total_len.gpu,
+                requests=ctx.expanded_idx_mapping.to(torch.int32),
+                draft_tokens=ctx.input_ids,
+                parents=torch.where(ctx.expanded_local_pos > 0, before, -1),
+                no_repeat_ngram=self.on_device,
+            )
+        if not self.masks.keys().isdisjoint(slots.tolist()):
+            self._masked(logits, ctx.expanded_idx_mapping)
+        return logits
+
+    def _apply_first(self, logits: torch.Tensor) -> torch.Tensor:
+        if not self.requests:
+            return logits
+        rows = sorted(self.requests)
+        for row in rows:
+            self._take(row, self.requests[row][0])
+        self.apply_staged_writes()
+        texts = [self.requests[row][1] + list(self.requests[row][2]) for row in rows]
+        tokens, lengths = _texts(texts, logits)
+        index = torch.tensor(rows, device=logits.device)
+        part = logits[index]
+        sizes = self.on_device[index]
+        functions.adjust_logits(
+            part, tokens, torch.zeros_like(lengths), lengths, no_repeat_ngram=sizes
+        )
+        if not self.masks.keys().isdisjoint(rows):
+            self._masked(part, index)
+        logits[index] = part
+        return logits
