@@ -5,6 +5,7 @@
 //! its cache. [`Drafter`] proposes drafts, [`lengths`] chooses how many of the drafts are
 //! worth the cost of their rows, and [`decode`] is the loop that continues a text.
 
+pub mod agreement;
 #[cfg(target_arch = "x86_64")]
 pub mod attention;
 pub mod bench;
@@ -18,6 +19,7 @@ pub mod replay;
 pub mod sampling;
 pub mod text;
 
+pub use agreement::Agreement;
 pub use drafting::Drafter;
 pub use engine::{Decoded, Request, decode};
 pub use lengths::Lengths;

@@ -1,7 +1,9 @@
 //! Speculative decoding of a Llama model from a GGUF file.
 
+mod measure;
+
 use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 
@@ -9,7 +11,6 @@ use anyhow::{Context, ensure};
 use clap::{Args, Parser, Subcommand, ValueEnum};
 use serde_json::{Value, json};
 use spec::{Corpus, Handle};
-use spec_llm::replay::{self, Outcome, Timed, WAYS};
 use spec_llm::{
     Decoded, Drafter, Llama, Request, Result, Sampling, Text, Weights, bench, decode, drafting,
 };
@@ -68,6 +69,33 @@ enum Command {
         model: Model,
         /// What `texts` wrote.
         texts: PathBuf,
+    },
+    /// Measures how often a draft model draws the token that the model draws: by the race, by running
+    /// sums, and what rejection sampling would reach.
+    Agree {
+        #[command(flatten)]
+        model: Model,
+        /// The draft model, of the same vocabulary; the model itself if absent.
+        #[arg(long)]
+        draft_model: Option<PathBuf>,
+        /// How the matrices of the draft model lie in memory.
+        #[arg(long, value_enum, default_value_t = Weights::Q4_0)]
+        draft_weights: Weights,
+        /// Tokens that the model writes after each prompt.
+        #[arg(long, default_value_t = 128)]
+        tokens: usize,
+        /// Temperatures, one table row each.
+        #[arg(long, value_delimiter = ',', default_values_t = [0.5, 1.0, 1.5])]
+        temperature: Vec<f32>,
+        /// Of the likeliest tokens, only as many; 0 is off.
+        #[arg(long, default_value_t = 0)]
+        top_k: i32,
+        /// Of the likeliest tokens, only those that reach this share; 1 is off.
+        #[arg(long, default_value_t = 1.0)]
+        top_p: f32,
+        /// The first of 32 seeds, which writes the text.
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
     },
     /// Times 1 to 16 rows at once, with each type of weights.
     Rows {
@@ -164,7 +192,8 @@ fn main() -> ExitCode {
             Command::Bench { model, .. }
             | Command::Rows { model, .. }
             | Command::Texts { model, .. }
-            | Command::Turns { model, .. },
+            | Command::Turns { model, .. }
+            | Command::Agree { model, .. },
         ) => model.threads,
         Some(Command::Replay { .. }) => None,
         None => options.answer.model.threads,
@@ -190,12 +219,28 @@ fn run(options: &Options) -> Result<()> {
     match &options.command {
         None => answer(&options.answer),
         Some(Command::Bench { model, tokens, max_draft, turns }) => {
-            compare(model, *tokens, *max_draft, usize::from(*turns))
+            measure::compare(model, *tokens, *max_draft, usize::from(*turns))
         }
-        Some(Command::Rows { model, turns }) => rows(model, usize::from(*turns)),
-        Some(Command::Texts { model, out, tokens, files }) => texts(model, out, *tokens, files),
-        Some(Command::Replay { texts, json }) => compare_known(texts, *json),
-        Some(Command::Turns { model, texts }) => take_turns(model, texts),
+        Some(Command::Rows { model, turns }) => measure::rows(model, usize::from(*turns)),
+        Some(Command::Texts { model, out, tokens, files }) => {
+            measure::texts(model, out, *tokens, files)
+        }
+        Some(Command::Replay { texts, json }) => measure::compare_known(texts, *json),
+        Some(Command::Turns { model, texts }) => measure::take_turns(model, texts),
+        Some(Command::Agree {
+            model,
+            draft_model,
+            draft_weights,
+            tokens,
+            temperature,
+            top_k,
+            top_p,
+            seed,
+        }) => {
+            let path = draft_model.as_ref().map_or_else(|| model.path(), Ok)?;
+            let sampling = Sampling { temperature: 0.0, top_k: *top_k, top_p: *top_p, seed: *seed };
+            measure::agree(model, (path, *draft_weights), *tokens, temperature, sampling)
+        }
     }
 }
 
@@ -370,185 +415,4 @@ fn summary(run: &Decoded) -> Value {
         "accepted": run.accepted,
         "parts": parts.collect::<serde_json::Map<_, _>>(),
     })
-}
-
-fn compare(model: &Model, tokens: usize, max_draft: usize, turns: usize) -> Result<()> {
-    let handle = Handle::cpu()?;
-    if !model.json {
-        println!(
-            "prompt    copies  tokens  plain/s  drafts/s  faster  by CPU time  tokens/run  stood"
-        );
-    }
-    let request = bench::request(tokens, max_draft);
-    let pairs = bench::pairs(&handle, model.path()?, model.weights, &request, turns, |pair| {
-        if model.json {
-            return;
-        }
-        let bench::Pair { name, copies, plain, drafted, faster, cheaper, last } = pair;
-        let copies = if *copies { "yes" } else { "no" };
-        let (tokens, steps) = (last.tokens.len(), last.steps);
-        let each = tokens as f64 / steps as f64;
-        println!(
-            "{name:<8}  {copies:>6}  {tokens:>6}  {plain:>7.1}  {drafted:>8.1}  {faster:>6.2}  \
-             {cheaper:>11.2}  {each:>10.2}  {}/{}",
-            last.accepted, last.drafted
-        );
-    })?;
-    if model.json {
-        let rows = pairs.iter().map(|pair| {
-            json!({
-                "prompt": pair.name,
-                "copies": pair.copies,
-                "plain_tokens_per_second": pair.plain,
-                "drafted_tokens_per_second": pair.drafted,
-                "faster": pair.faster,
-                "faster_by_cpu_time": pair.cheaper,
-                "run": summary(&pair.last),
-            })
-        });
-        println!("{:#}", Value::Array(rows.collect()));
-    }
-    Ok(())
-}
-
-fn rows(model: &Model, turns: usize) -> Result<()> {
-    const COUNTS: [usize; 6] = [1, 2, 4, 8, 12, 16];
-    let mut all = Vec::new();
-    if !model.json {
-        println!("weights  rows: ms a run");
-    }
-    for weights in
-        [Weights::Auto, Weights::Q8_0, Weights::Q4_0, Weights::File, Weights::F16, Weights::F32]
-    {
-        let (mut llama, _) = Llama::open(model.path()?, weights, 512)?;
-        let times = bench::time_rows(&mut llama, &COUNTS, turns)?;
-        let name = weights.to_possible_value().map(|value| value.get_name().to_owned());
-        let name = name.unwrap_or_default();
-        if model.json {
-            let times: Vec<f64> = times.iter().map(|time| time.as_secs_f64()).collect();
-            all.push(json!({ "weights": name, "rows": COUNTS, "seconds": times }));
-        } else {
-            let shown = COUNTS.iter().zip(&times);
-            let shown: Vec<String> = shown
-                .map(|(count, time)| format!("{count}: {:.1}", time.as_secs_f64() * 1e3))
-                .collect();
-            println!("{name:<7}  {}", shown.join("  "));
-        }
-    }
-    if model.json {
-        println!("{:#}", Value::Array(all));
-    }
-    Ok(())
-}
-
-fn texts(options: &Model, out: &Path, tokens: usize, files: &[PathBuf]) -> Result<()> {
-    /// Tokens that a prompt under prompts/like has at most.
-    const PROMPT: usize = 1024;
-    let handle = Handle::cpu()?;
-    let (mut model, content) = Llama::open(options.path()?, options.weights, PROMPT + tokens)?;
-    let text = Text::new(&content)?;
-    let known = if files.is_empty() {
-        let mut request = bench::request(tokens, 8);
-        request.stop = text.end;
-        request.row = bench::cost_of_a_row(&mut model, request.max_draft)?;
-        replay::answers(&handle, &mut model, &text, &request, |known| {
-            if !options.json {
-                let answer = text.text(&known.answer).unwrap_or_default();
-                println!("{}: {answer}\n", known.group);
-            }
-        })?
-    } else {
-        replay::files(files, &text, tokens)?
-    };
-    replay::save(out, &known)
-}
-
-/// Tokens a run, and the share of drafts that stood.
-fn rates(outcome: &Outcome) -> (f64, f64) {
-    let share = outcome.accepted as f64 / outcome.drafted.max(1) as f64;
-    (outcome.tokens as f64 / outcome.runs.max(1) as f64, share)
-}
-
-fn compare_known(path: &Path, json: bool) -> Result<()> {
-    let groups = replay::replay(&Handle::cpu()?, &replay::load(path)?)?;
-    let micros = |outcome: &Outcome| outcome.time.as_secs_f64() * 1e6 / outcome.runs.max(1) as f64;
-    if json {
-        let rows = groups.iter().flat_map(|(group, outcomes)| {
-            outcomes.iter().map(move |(way, outcome)| {
-                let (each, share) = rates(outcome);
-                json!({
-                    "group": group,
-                    "drafter": way.name,
-                    "tokens": outcome.tokens,
-                    "runs": outcome.runs,
-                    "drafted": outcome.drafted,
-                    "accepted": outcome.accepted,
-                    "tokens_per_run": each,
-                    "accepted_share": share,
-                    "microseconds_per_call": micros(outcome),
-                })
-            })
-        });
-        println!("{:#}", Value::Array(rows.collect()));
-        return Ok(());
-    }
-    let names = groups.iter().map(|group| format!("{:>24}", group.0)).collect::<String>();
-    println!("{:<20}{names}", "");
-    println!("{:<20}{}", "", "    tokens/run  stood   us".repeat(groups.len()));
-    for (at, way) in WAYS.iter().enumerate() {
-        let cells = groups.iter().map(|(_, outcomes)| {
-            let outcome = &outcomes[at].1;
-            let (each, share) = rates(outcome);
-            format!("{each:>14.2}{:>6.0}%{:>5.0}", 100.0 * share, micros(outcome))
-        });
-        println!("{:<20}{}", way.name, cells.collect::<String>());
-    }
-    Ok(())
-}
-
-fn take_turns(options: &Model, path: &Path) -> Result<()> {
-    let handle = Handle::cpu()?;
-    let texts = replay::load(path)?;
-    let longest = texts.iter().map(|known| known.prompt.len() + known.answer.len()).max();
-    let capacity = longest.context("no texts")? + 32;
-    let (mut model, _) = Llama::open(options.path()?, options.weights, capacity)?;
-    let mut request = bench::request(0, 8);
-    request.row = bench::cost_of_a_row(&mut model, request.max_draft)?;
-    let all = replay::turns(&handle, &mut model, &texts, &request)?;
-    let by = |a: std::time::Duration, b: std::time::Duration| a.as_secs_f64() / b.as_secs_f64();
-    let mut rows = Vec::new();
-    if !options.json {
-        println!("a row costs {:.3} of a run", request.row);
-        println!("                        tokens/run  stood  faster  by CPU time");
-    }
-    for turns in &all {
-        for (way, Timed { outcome, total, processors }) in &turns.drafted {
-            let (each, share) = rates(outcome);
-            let (faster, cheaper) =
-                (by(turns.plain.total, *total), by(turns.plain.processors, *processors));
-            if options.json {
-                rows.push(json!({
-                    "group": turns.group,
-                    "drafter": way.name,
-                    "cost_of_a_row": request.row,
-                    "tokens_per_run": each,
-                    "accepted_share": share,
-                    "faster": faster,
-                    "faster_by_cpu_time": cheaper,
-                    "tokens_per_second_without_drafts":
-                        turns.plain.outcome.tokens as f64 / turns.plain.total.as_secs_f64(),
-                }));
-            } else {
-                let (group, name) = (&turns.group, way.name);
-                let share = 100.0 * share;
-                println!(
-                    "{group:<8}{name:<20}{each:>6.2}{share:>6.0}%{faster:>8.2}{cheaper:>13.2}"
-                );
-            }
-        }
-    }
-    if options.json {
-        println!("{:#}", Value::Array(rows));
-    }
-    Ok(())
 }

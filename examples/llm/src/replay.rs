@@ -194,13 +194,16 @@ impl Outcome {
     }
 }
 
+/// The name of a group of texts, and the outcome of each way to draft for these texts.
+pub type GroupOutcomes = (String, Vec<(Way, Outcome)>);
+
 /// The outcome of each way for each group of texts. The corpus of a text are the answers of its
 /// group before it.
 ///
 /// # Errors
 /// As [`Drafter::draft`].
-pub fn replay(handle: &Handle, texts: &[Known]) -> Result<Vec<(String, Vec<(Way, Outcome)>)>> {
-    let mut groups: Vec<(String, Vec<(Way, Outcome)>)> = Vec::new();
+pub fn replay(handle: &Handle, texts: &[Known]) -> Result<Vec<GroupOutcomes>> {
+    let mut groups: Vec<GroupOutcomes> = Vec::new();
     for (group, texts) in grouped(texts) {
         let mut outcomes = WAYS.map(|way| (way, Outcome::default()));
         let corpus = Arc::new(Corpus::new(handle, LIMIT)?);

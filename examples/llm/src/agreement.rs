@@ -1,0 +1,176 @@
+//! How often a draft model and the target model choose the same token, by three ways to draw.
+//!
+//! The target writes a text. At each of its positions both models see the same tokens before it, so
+//! that each has a distribution of the next token: `p` the target's, `q` the draft model's. The
+//! share of positions and seeds at which both draw the same token is what a decode loop accepts of
+//! first drafts.
+
+use anyhow::ensure;
+use spec::ops::sample_logits::{Buffers, SampleLogits};
+use spec::philox::{Draw, Purpose};
+use spec::{DType, Handle, TensorDesc};
+
+use crate::Result;
+use crate::llama::Llama;
+use crate::sampling::Sampling;
+
+/// The number of seeds that draw at each position.
+const SEEDS: usize = 32;
+
+/// Sums over positions.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Agreement {
+    /// The number of positions.
+    pub positions: usize,
+    /// The number of draws: positions times seeds.
+    pub draws: usize,
+    /// The number of draws in which the races of both models had the same winner.
+    pub race: usize,
+    /// The number of draws in which running sums of both distributions, in the order of the tokens'
+    /// ids, reached the same uniform number at the same token.
+    pub sums: usize,
+    /// The sum of 1 - TV(p, q), the probability with which rejection sampling accepts a draft. TV is
+    /// the distance in total variation, half the sum of |p - q|.
+    pub overlap: f64,
+}
+
+impl Agreement {
+    /// The share of draws that agree by the race.
+    pub fn by_race(&self) -> f64 {
+        self.race as f64 / self.draws as f64
+    }
+
+    /// The share of draws that agree by running sums.
+    pub fn by_sums(&self) -> f64 {
+        self.sums as f64 / self.draws as f64
+    }
+
+    /// The mean of 1 - TV.
+    pub fn by_rejection(&self) -> f64 {
+        self.overlap / self.positions as f64
+    }
+
+    /// Adds the sums of another text.
+    pub fn add(&mut self, other: &Agreement) {
+        self.positions += other.positions;
+        self.draws += other.draws;
+        self.race += other.race;
+        self.sums += other.sums;
+        self.overlap += other.overlap;
+    }
+}
+
+/// Lets the target write `tokens` tokens after a prompt, with the first seed, and counts at each of
+/// them how often the draft model agrees.
+///
+/// # Errors
+/// If a model has no room for prompt and text, or other tokens than the other model; the errors of
+/// the models and of the operator.
+pub fn measure(
+    handle: &Handle,
+    target: &mut Llama,
+    draft: &mut Llama,
+    prompt: &[u32],
+    tokens: usize,
+    sampling: Sampling,
+) -> Result<Agreement> {
+    ensure!(target.vocab() == draft.vocab(), "the draft model has other tokens");
+    let (last, before) = prompt.split_last().ok_or_else(|| anyhow::anyhow!("no prompt"))?;
+    for model in [&mut *target, &mut *draft] {
+        model.truncate(0);
+        model.read_prompt(before)?;
+    }
+    let mut sampler = Sampler::new(handle, target.vocab(), sampling)?;
+    let mut sums = Agreement::default();
+    let mut last = *last;
+    for position in prompt.len()..prompt.len() + tokens {
+        let p = target.run(&[last])?.with(|logits| sampler.draw(logits, position))?;
+        let q = draft.run(&[last])?.with(|logits| sampler.draw(logits, position))?;
+        sums.positions += 1;
+        sums.draws += SEEDS;
+        sums.race += p.tokens.iter().zip(&q.tokens).filter(|(p, q)| p == q).count();
+        let (p_sums, q_sums) = (running_sums(&p.probs), running_sums(&q.probs));
+        for &seed in &sampler.seeds {
+            let u = Draw::at(seed, position as i64, Purpose::Sample).uniform();
+            sums.sums += usize::from(reach(&p_sums, u) == reach(&q_sums, u));
+        }
+        let both = p.probs.iter().zip(&q.probs).map(|(p, q)| f64::from(p.min(*q)));
+        sums.overlap += both.sum::<f64>();
+        last = p.tokens[0] as u32;
+    }
+    Ok(sums)
+}
+
+fn running_sums(probs: &[f32]) -> Vec<f64> {
+    let add = |sum: &mut f64, prob: &f32| {
+        *sum += f64::from(*prob);
+        Some(*sum)
+    };
+    probs.iter().scan(0.0, add).collect()
+}
+
+/// The first token whose running sum is above the share `u` of the whole.
+fn reach(sums: &[f64], u: f32) -> usize {
+    let whole = sums.last().copied().unwrap_or(0.0);
+    sums.partition_point(|sum| *sum <= f64::from(u) * whole)
+}
+
+/// A token for each seed, and what they were drawn from.
+struct Drawn {
+    tokens: Vec<i32>,
+    probs: Vec<f32>,
+}
+
+/// Draws with many seeds from one row of logits.
+struct Sampler {
+    many: spec::Descriptor<SampleLogits>,
+    workspace: Vec<u8>,
+    seeds: Vec<u64>,
+    sampling: Sampling,
+}
+
+impl Sampler {
+    fn new(handle: &Handle, vocab: usize, sampling: Sampling) -> Result<Self> {
+        let params = SampleLogits::transformers();
+        let optional = |dtype| TensorDesc::new(dtype, [SEEDS]);
+        let tensors = params
+            .tensors(SEEDS, vocab)
+            .top_k(optional(DType::I32))
+            .top_p(optional(DType::F32))
+            .probs(TensorDesc::new(DType::F32, [SEEDS, vocab]))
+            .flags(TensorDesc::new(DType::U32, [1]));
+        let many = handle.create(&params, &tensors)?;
+        let workspace = vec![0; many.workspace_size()];
+        // Seeds that follow one another give independent numbers.
+        let seeds = (sampling.seed..).take(SEEDS).collect();
+        Ok(Sampler { many, workspace, seeds, sampling })
+    }
+
+    fn draw(&mut self, logits: &[f32], position: usize) -> Result<Drawn> {
+        let Sampling { temperature, top_k, top_p, .. } = self.sampling;
+        let (rows, positions) = (logits.repeat(SEEDS), [position as i64; SEEDS]);
+        let (temperature, top_k, top_p) = ([temperature; SEEDS], [top_k; SEEDS], [top_p; SEEDS]);
+        let (mut tokens, mut flags) = (vec![0i32; SEEDS], [0u32]);
+        let mut probs = vec![0f32; rows.len()];
+        let buffers = Buffers::new(&rows, &positions, &temperature, &self.seeds, &mut tokens)
+            .top_k(&top_k)
+            .top_p(&top_p)
+            .probs(&mut probs)
+            .flags(&mut flags);
+        self.many.call(&mut self.workspace, buffers)?;
+        ensure!(flags == [0], "sample_logits: flags {}: the logits are bad", flags[0]);
+        probs.truncate(logits.len());
+        Ok(Drawn { tokens, probs })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_running_sum_is_reached_at_the_token_that_owns_the_share() {
+        let sums = running_sums(&[0.25, 0.0, 0.5, 0.25]);
+        assert_eq!([0.0, 0.2, 0.25, 0.74, 0.75, 0.99].map(|u| reach(&sums, u)), [0, 0, 2, 2, 3, 3]);
+    }
+}
