@@ -11,6 +11,7 @@ mod grammar;
 mod machine;
 mod sink;
 mod stream;
+mod window;
 
 use crate::input::Data;
 use crate::{Input, Key, Result, Source};

@@ -7,7 +7,8 @@ use std::sync::Mutex;
 
 use super::Options;
 use super::column::{Column, Reader, Until};
-use crate::lines::{Lines, Window};
+use super::window::Window;
+use crate::lines::Lines;
 use crate::watch::lock;
 use crate::{Error, Key, Part, Result, Skipped, Source};
 
