@@ -18,14 +18,14 @@ GOLDEN = Path(
 REQUIRED = set(filter(None, os.environ.get("SPEC_PYTHON_REQUIRE", "").split(",")))
 
 
-def need(name):
-    """A module that a test needs; without it the test is skipped, with a word."""
+def need(name, whole_file=False):
+    """A module that a test, or a whole file of tests, needs; they are skipped without it."""
     try:
         return importlib.import_module(name)
     except ImportError as missing:
         if name in REQUIRED:
             raise
-        pytest.skip(f"{name} is not installed: {missing}")
+        pytest.skip(f"{name} is not installed: {missing}", allow_module_level=whole_file)
 
 
 def need_cuda(torch):

@@ -104,7 +104,7 @@ class Run:
         while not self.wrong and (self.calls[place] < 3 or time.monotonic() < end):
             # Several calls are enqueued before one waits for a result.
             results = [self.plan(keys) for _ in range(4)]
-            for distinct, found, _ in results:
+            for distinct, found, *_ in results:
                 if not self.library.same(distinct[: int(found[0])], expected):
                     self.wrong.append(f"thread {place}: wrong keys after {self.calls[place]} calls")
                 self.calls[place] += 1

@@ -9,7 +9,7 @@ from conftest import need
 
 import spec_ops
 
-torch = need("torch")
+torch = need("torch", whole_file=True)
 
 from spec_ops import fastdeploy, flashinfer, sglang, vllm, vllm_v2  # noqa: E402
 

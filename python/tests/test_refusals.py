@@ -6,7 +6,7 @@ import pickle
 import subprocess
 import sys
 import textwrap
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -208,20 +208,15 @@ def test_many_threads_share_a_plan():
     """Calls let go of Python; each has a workspace of its own."""
     keys = [np.random.default_rng(i).integers(0, 5000, 100_000) for i in range(8)]
     plan = spec_ops.Unique().plan(keys[0])
-    wrong = []
 
     def work(each):
         for _ in range(5):
-            distinct, count, _ = plan(each)
-            if not np.array_equal(distinct[: int(count[0])], np.unique(each)):
-                wrong.append(each)
+            made = plan(each)
+            assert np.array_equal(made.unique[: int(made.count[0])], np.unique(each))
 
-    threads = [threading.Thread(target=work, args=(each,)) for each in keys]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    with ThreadPoolExecutor(len(keys)) as threads:
+        # What a thread raises is raised here.
+        list(threads.map(work, keys))
 
 
 def python(program, **environment):

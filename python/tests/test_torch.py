@@ -1,15 +1,11 @@
 """`spec_ops.torch`: checks by torch itself, compilation, and CUDA graphs."""
 
-import importlib.util
-
 import pytest
 from conftest import Torch, golden, need
 from test_golden import CLASSES, OPERATORS, extents_of, inputs_of, options_of
 from test_refusals import python
 
-if not importlib.util.find_spec("torch"):
-    pytest.skip("torch is not installed", allow_module_level=True)
-torch = need("torch")
+torch = need("torch", whole_file=True)
 
 import spec_ops
 import spec_ops.torch
