@@ -1,35 +1,57 @@
-//! Serialises [`UniqueExec`] as part of a plan.
+//! Serialises this crate's operators as part of a plan.
 
 use std::sync::Arc;
 
-use datafusion::common::{Result, exec_err, not_impl_err};
+use datafusion::common::{Result, exec_err};
 use datafusion::execution::TaskContext;
+use datafusion::logical_expr::ScalarUDF;
 use datafusion::physical_plan::ExecutionPlan;
-use datafusion_proto::physical_plan::{PhysicalExtensionCodec, PhysicalProtoConverterExtension};
+use datafusion_proto::physical_plan::{
+    DefaultPhysicalExtensionCodec, PhysicalExtensionCodec, PhysicalProtoConverterExtension,
+};
 
-use crate::UniqueExec;
+use crate::{UniqueExec, WriteExec, range_place};
 
-/// The first bytes of a serialised [`UniqueExec`]; the device's name follows.
-const MARK: &[u8] = b"spec.UniqueExec:1:";
+/// The first bytes of a serialised [`UniqueExec`]; whether it counts and the device's name follow.
+const UNIQUE: &[u8] = b"spec.UniqueExec:2:";
+/// The first bytes of a serialised [`WriteExec`]; the folder follows.
+const WRITE: &[u8] = b"spec.WriteExec:1:";
 
-/// Writes [`UniqueExec`] into a serialised plan and reads it back.
-///
-/// All other operators of the plan are DataFusion's own and need no codec.
+/// Writes [`UniqueExec`] and [`WriteExec`] into a serialised plan and reads them back. Another codec,
+/// by default DataFusion's, handles all other operators that DataFusion has no format for.
 #[derive(Debug)]
-pub struct UniqueCodec;
+pub struct Codec(Arc<dyn PhysicalExtensionCodec>);
 
-impl PhysicalExtensionCodec for UniqueCodec {
+impl Codec {
+    /// A codec that leaves the operators of other crates to `others`.
+    pub fn around(others: Arc<dyn PhysicalExtensionCodec>) -> Self {
+        Codec(others)
+    }
+}
+
+impl Default for Codec {
+    fn default() -> Self {
+        Codec(Arc::new(DefaultPhysicalExtensionCodec {}))
+    }
+}
+
+impl PhysicalExtensionCodec for Codec {
     fn try_encode(
         &self,
         node: Arc<dyn ExecutionPlan>,
         buf: &mut Vec<u8>,
-        _: &dyn PhysicalProtoConverterExtension,
+        converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<()> {
-        let Some(unique) = node.downcast_ref::<UniqueExec>() else {
-            return not_impl_err!("UniqueCodec writes UniqueExec, not {}", node.name());
-        };
-        buf.extend_from_slice(MARK);
-        buf.extend_from_slice(unique.device().as_bytes());
+        if let Some(unique) = node.downcast_ref::<UniqueExec>() {
+            buf.extend_from_slice(UNIQUE);
+            buf.push(u8::from(unique.has_counts()));
+            buf.extend_from_slice(unique.device().as_bytes());
+        } else if let Some(write) = node.downcast_ref::<WriteExec>() {
+            buf.extend_from_slice(WRITE);
+            buf.extend_from_slice(write.folder().as_bytes());
+        } else {
+            return self.0.try_encode(node, buf, converter);
+        }
         Ok(())
     }
 
@@ -37,15 +59,28 @@ impl PhysicalExtensionCodec for UniqueCodec {
         &self,
         buf: &[u8],
         inputs: &[Arc<dyn ExecutionPlan>],
-        _: &TaskContext,
-        _: &dyn PhysicalProtoConverterExtension,
+        context: &TaskContext,
+        converter: &dyn PhysicalProtoConverterExtension,
     ) -> Result<Arc<dyn ExecutionPlan>> {
-        let device = buf.strip_prefix(MARK).and_then(|name| std::str::from_utf8(name).ok());
-        match (device, inputs) {
-            (Some(device), [input]) => {
-                Ok(Arc::new(UniqueExec::try_new(Arc::clone(input), device)?))
-            }
-            _ => exec_err!("not a UniqueExec of this version of the example"),
+        if let (Some([counts, device @ ..]), [input]) = (buf.strip_prefix(UNIQUE), inputs) {
+            let unique = UniqueExec::try_new(Arc::clone(input), *counts == 1, text(device)?)?;
+            Ok(Arc::new(unique))
+        } else if let (Some(folder), [input]) = (buf.strip_prefix(WRITE), inputs) {
+            Ok(Arc::new(WriteExec::try_new(Arc::clone(input), text(folder)?)?))
+        } else {
+            self.0.try_decode(buf, inputs, context, converter)
         }
+    }
+
+    fn try_decode_udf(&self, name: &str, buf: &[u8]) -> Result<Arc<ScalarUDF>> {
+        let own = range_place();
+        if name == own.name() { Ok(own) } else { self.0.try_decode_udf(name, buf) }
+    }
+}
+
+fn text(bytes: &[u8]) -> Result<&str> {
+    match std::str::from_utf8(bytes) {
+        Ok(text) => Ok(text),
+        Err(_) => exec_err!("a plan of this example names a device or a folder that is not UTF-8"),
     }
 }

@@ -4,11 +4,11 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use datafusion::arrow::array::{
-    ArrayRef, ArrowPrimitiveType, AsArray, PrimitiveArray, RecordBatch,
+    ArrayRef, ArrowPrimitiveType, AsArray, PrimitiveArray, RecordBatch, UInt64Array,
 };
 use datafusion::arrow::compute::SortOptions;
 use datafusion::arrow::datatypes::{
-    DataType, Int32Type, Int64Type, SchemaRef, UInt32Type, UInt64Type,
+    DataType, Field, Int32Type, Int64Type, Schema, SchemaRef, UInt32Type, UInt64Type,
 };
 use datafusion::common::runtime::SpawnedTask;
 use datafusion::common::tree_node::TreeNodeRecursion;
@@ -29,17 +29,25 @@ use datafusion::physical_plan::{
 use futures::{StreamExt, TryStreamExt, stream};
 use spec::{Element, Handle};
 
-use crate::distinct::{Distinct, external};
+use crate::distinct::{Counted, Distinct, external};
+
+/// The metric of [`UniqueExec`] that counts the keys it has read.
+pub const KEYS_READ: &str = "keys_read";
+/// The metric of [`UniqueExec`] that adds up the keys it has read, modulo 2^64. The two metrics tell
+/// whether an exchange has delivered what was put into it.
+pub const SUM_READ: &str = "sum_read";
 
 /// The distinct keys of each partition, ascending, by spec's `unique`.
 ///
-/// Input and output are one column of u64, i64, u32 or i32 without nulls. Equal
+/// The input is one column of u64, i64, u32 or i32 without nulls. The output is the same column and,
+/// on request, a column `count` of u64: how often each key occurs in the input. Equal
 /// keys must come in one partition ([`Distribution::KeyPartitioned`]); otherwise a
 /// key comes out once per partition. After duplicates are dropped, a partition must
-/// fit in the memory pool three times.
+/// fit in the memory pool three times (with counts of 64-bit keys, four times).
 #[derive(Debug)]
 pub struct UniqueExec {
     input: Arc<dyn ExecutionPlan>,
+    has_counts: bool,
     device: String,
     handle: OnceLock<Handle>,
     properties: Arc<PlanProperties>,
@@ -47,13 +55,17 @@ pub struct UniqueExec {
 }
 
 impl UniqueExec {
-    /// The operator over `input`, on `device`: `cpu`, `cuda:0`, `wgpu:0`, or `auto`
+    /// The operator over `input`, with counts if `has_counts`, on `device`: `cpu`, `cuda:0`, `wgpu:0`, or `auto`
     /// for the best device of the executing machine. The device is opened when the
     /// plan is executed, so the machine that plans needs no such device.
     ///
     /// # Errors
     /// A plan error if `input` is not one column of a type that `unique` takes.
-    pub fn try_new(input: Arc<dyn ExecutionPlan>, device: impl Into<String>) -> Result<Self> {
+    pub fn try_new(
+        input: Arc<dyn ExecutionPlan>,
+        has_counts: bool,
+        device: impl Into<String>,
+    ) -> Result<Self> {
         let schema = input.schema();
         let [field] = schema.fields().as_ref() else {
             return plan_err!("UniqueExec takes one column, got {}", schema.fields().len());
@@ -66,6 +78,11 @@ impl UniqueExec {
                 field.data_type()
             );
         }
+        let mut fields = vec![Arc::clone(field)];
+        if has_counts {
+            fields.push(Arc::new(Field::new("count", UInt64, false)));
+        }
+        let schema = Arc::new(Schema::new(fields));
         let ascending = PhysicalSortExpr::new(key(&schema), SortOptions::new(false, false));
         let properties = PlanProperties::new(
             EquivalenceProperties::new_with_orderings(schema, [[ascending]]),
@@ -76,6 +93,7 @@ impl UniqueExec {
         let metrics = ExecutionPlanMetricsSet::new();
         Ok(UniqueExec {
             input,
+            has_counts,
             device: device.into(),
             handle: OnceLock::new(),
             properties: Arc::new(properties),
@@ -88,6 +106,11 @@ impl UniqueExec {
         &self.device
     }
 
+    /// Whether the output has counts.
+    pub fn has_counts(&self) -> bool {
+        self.has_counts
+    }
+
     fn handle(&self) -> Result<Handle> {
         if let Some(handle) = self.handle.get() {
             return Ok(handle.clone());
@@ -97,7 +120,7 @@ impl UniqueExec {
     }
 }
 
-/// The one column of `schema`.
+/// The first column of `schema`.
 pub fn key(schema: &SchemaRef) -> Arc<dyn PhysicalExpr> {
     Arc::new(Column::new(schema.field(0).name(), 0))
 }
@@ -105,7 +128,8 @@ pub fn key(schema: &SchemaRef) -> Arc<dyn PhysicalExpr> {
 impl DisplayAs for UniqueExec {
     fn fmt_as(&self, _: DisplayFormatType, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let schema = self.input.schema();
-        write!(f, "UniqueExec: key={}, device={}", schema.field(0).name(), self.device)
+        let (key, counts) = (schema.field(0).name(), self.has_counts);
+        write!(f, "UniqueExec: key={key}, counts={counts}, device={}", self.device)
     }
 }
 
@@ -139,7 +163,9 @@ impl ExecutionPlan for UniqueExec {
         _: ReplaceChildrenOptions,
     ) -> Result<Arc<dyn ExecutionPlan>> {
         match (children.pop(), children.pop()) {
-            (Some(input), None) => Ok(Arc::new(UniqueExec::try_new(input, self.device.as_str())?)),
+            (Some(input), None) => {
+                Ok(Arc::new(UniqueExec::try_new(input, self.has_counts, self.device.as_str())?))
+            }
             _ => plan_err!("UniqueExec has one child"),
         }
     }
@@ -181,28 +207,34 @@ impl UniqueExec {
         context: &Arc<TaskContext>,
     ) -> Result<SendableRecordBatchStream>
     where
-        T: ArrowPrimitiveType<Native: Element>,
+        T: ArrowPrimitiveType<Native: Element + Key>,
     {
         let schema = self.schema();
         let reservation =
             MemoryConsumer::new(format!("UniqueExec[{partition}]")).register(context.memory_pool());
-        let set = Distinct::<T::Native>::new(self.handle()?, reservation);
+        let set = Distinct::<T::Native>::new(self.handle()?, reservation, self.has_counts);
         let input = self.input.execute(partition, Arc::clone(context))?;
         let baseline = BaselineMetrics::new(&self.metrics, partition);
-        let keys_read = MetricBuilder::new(&self.metrics).counter("keys_read", partition);
+        let read = [KEYS_READ, SUM_READ]
+            .map(|name| MetricBuilder::new(&self.metrics).counter(name, partition));
         let rows = context.session_config().batch_size();
         let batches = {
             let schema = Arc::clone(&schema);
             async move {
-                let set = collect::<T>(set, input, &baseline, &keys_read).await?;
-                let (keys, reservation) = set.finish();
+                let set = collect::<T>(set, input, &baseline, &read).await?;
+                let (Counted { keys, counts }, reservation) = set.finish();
                 baseline.record_output(keys.len());
-                let keys = PrimitiveArray::<T>::new(keys.into(), None);
-                let starts = (0..keys.len()).step_by(rows.max(1));
+                let n = keys.len();
+                let mut columns: Vec<ArrayRef> =
+                    vec![Arc::new(PrimitiveArray::<T>::new(keys.into(), None))];
+                if schema.fields().len() > 1 {
+                    columns.push(Arc::new(UInt64Array::from(counts)));
+                }
+                let all = RecordBatch::try_new(schema, columns)?;
+                let starts = (0..n).step_by(rows.max(1));
                 Ok::<_, DataFusionError>(stream::iter(starts).map(move |start| {
                     let _held = &reservation;
-                    let part = keys.slice(start, rows.min(keys.len() - start));
-                    Ok(RecordBatch::try_new(Arc::clone(&schema), vec![Arc::new(part) as ArrayRef])?)
+                    Ok(all.slice(start, rows.min(n - start)))
                 }))
             }
         };
@@ -211,15 +243,44 @@ impl UniqueExec {
     }
 }
 
+/// A key's type.
+pub trait Key: Copy + Ord {
+    /// The key as a 64-bit number, negative numbers modulo 2^64, as SQL's `sum` adds it up.
+    fn widened(self) -> u64;
+    /// A number that orders as the key does.
+    fn rank(self) -> u64;
+}
+
+macro_rules! keys {
+    ($($key:ty, $wide:ty, $least:expr;)*) => {$(
+        impl Key for $key {
+            fn widened(self) -> u64 {
+                <$wide>::from(self) as u64
+            }
+
+            fn rank(self) -> u64 {
+                self.widened().wrapping_sub($least)
+            }
+        }
+    )*};
+}
+
+keys! {
+    u64, u64, 0;
+    u32, u64, 0;
+    i64, i64, i64::MIN as u64;
+    i32, i64, i64::MIN as u64;
+}
+
 /// The distinct keys of a whole partition.
 async fn collect<T>(
     mut set: Distinct<T::Native>,
     mut input: SendableRecordBatchStream,
     baseline: &BaselineMetrics,
-    keys_read: &Count,
+    [keys_read, sum_read]: &[Count; 2],
 ) -> Result<Distinct<T::Native>>
 where
-    T: ArrowPrimitiveType<Native: Element>,
+    T: ArrowPrimitiveType<Native: Element + Key>,
 {
     while let Some(batch) = input.next().await.transpose()? {
         let column = batch.column(0);
@@ -230,6 +291,9 @@ where
         }
         let keys = column.as_primitive::<T>().values();
         keys_read.add(keys.len());
+        let sum = keys.iter().fold(0u64, |sum, key| sum.wrapping_add(key.widened()));
+        // The counter wraps, as the sum does.
+        sum_read.add(sum as usize);
         if !set.has_room(keys.len()) {
             set = settle(set, baseline).await?;
             set.reserve(keys.len())?;
@@ -240,7 +304,7 @@ where
 }
 
 /// Calls the operator on a thread that may block.
-async fn settle<K: Element>(
+async fn settle<K: Element + Ord>(
     mut set: Distinct<K>,
     baseline: &BaselineMetrics,
 ) -> Result<Distinct<K>> {

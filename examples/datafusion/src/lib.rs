@@ -8,12 +8,12 @@
 //! ```
 //!
 //! The ranges ascend and share no key, so the output partitions, one after the
-//! other, are the distinct set: nothing is merged. [`Exchange::Hash`] is the
-//! same plan for engines that shuffle by hash only; this plan needs a merge on top.
+//! other, are the distinct set: nothing is merged. [`Exchange::RangeByHash`] makes the same ranges
+//! for engines that shuffle by hash only. [`WriteExec`] on top writes one Parquet file a range.
 //!
-//! The operator is an ordinary [`ExecutionPlan`]: [`UniqueCodec`] writes the operator
-//! into a serialised plan and reads the operator back, as a scheduler needs to send
-//! plans to other machines.
+//! The operators are ordinary [`ExecutionPlan`]s: [`Codec`] writes them
+//! into a serialised plan and reads them back, as a scheduler needs to send
+//! plans to other machines. The package `spec-ballista` beside this one does so.
 //!
 //! [Apache DataFusion]: https://datafusion.apache.org
 //! [`ExecutionPlan`]: datafusion::physical_plan::ExecutionPlan
@@ -21,8 +21,14 @@
 mod codec;
 mod distinct;
 mod exec;
+mod made;
 mod plan;
+mod range;
+mod write;
 
-pub use codec::UniqueCodec;
+pub use codec::Codec;
 pub use exec::UniqueExec;
+pub use made::{Shape, make};
 pub use plan::{Exchange, distinct, split_points};
+pub use range::range_place;
+pub use write::{UNFINISHED, WriteExec, Written};

@@ -1,8 +1,9 @@
 //! Computes the distinct keys of Parquet files in three ways, which must agree: by DataFusion
 //! with spec's operator in its plan, by DataFusion alone, and by spec alone.
 
+use std::fs::File;
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::thread::available_parallelism;
@@ -10,11 +11,10 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use cpu_time::ProcessTime;
-use datafusion::arrow::array::{ArrayRef, AsArray, RecordBatch, UInt64Array};
+use datafusion::arrow::array::{AsArray, RecordBatch};
 use datafusion::arrow::compute::concat_batches;
 use datafusion::arrow::datatypes::{DataType, UInt64Type};
 use datafusion::common::{Result, exec_datafusion_err, exec_err};
-use datafusion::parquet::arrow::ArrowWriter;
 use datafusion::physical_plan::{
     ExecutionPlan, collect_partitioned, displayable, execute_stream_partitioned,
 };
@@ -23,7 +23,8 @@ use futures::TryStreamExt;
 use spec::ops::Unique;
 use spec::ops::unique::Buffers;
 use spec::{DType, Handle};
-use spec_datafusion::{Exchange, distinct, split_points};
+use spec_datafusion::{Exchange, Shape, UNFINISHED, WriteExec, distinct, make, split_points};
+use url::Url;
 
 /// Distinct 64-bit keys of Parquet files, by a DataFusion plan with spec's
 /// `unique` in it.
@@ -44,7 +45,7 @@ struct Options {
     /// The device of the operator, if it was built with others than `cpu`.
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// Shuffle by hash and merge, instead of by range.
+    /// Shuffle the same ranges by hash partitioning, as an engine without range partitioning does.
     #[arg(long)]
     hash: bool,
     /// How many random keys to make, over four files.
@@ -78,22 +79,20 @@ fn main() -> ExitCode {
 async fn run(mut options: Options) -> Result<()> {
     let made = tempfile::tempdir()?;
     if options.input.is_empty() {
-        options.input = make(made.path(), options.keys, options.bits)?;
+        options.input = make(made.path(), options.keys, Shape::Random(options.bits))?;
     }
     let partitions = options.partitions.get();
     let config = SessionConfig::new().with_target_partitions(partitions);
     let context = SessionContext::new_with_config(config);
     let table = table(&context, &options).await?;
 
-    let exchange = if options.hash {
-        Exchange::Hash(partitions)
-    } else {
-        Exchange::Range(split_points(&options.input, &options.column, partitions)?)
-    };
+    let points = split_points(&options.input, &options.column, partitions)?;
+    let exchange =
+        if options.hash { Exchange::RangeByHash(points) } else { Exchange::Range(points) };
     // A plan can be executed only once, because its scan hands out each file once.
     let plan = || async {
         let scan = table.clone().create_physical_plan().await?;
-        distinct(scan, exchange.clone(), &options.device)
+        distinct(scan, &exchange, false, &options.device)
     };
     let ((ours, executed), took) = fastest(options.runs, || async {
         let plan = plan().await?;
@@ -114,7 +113,7 @@ async fn run(mut options: Options) -> Result<()> {
     row("reading", keys, reading);
     let (_, shuffled) = fastest(options.runs, || async {
         let plan = plan().await?;
-        drain(&context, Arc::clone(operator(&plan).children()[0])).await
+        drain(&context, Arc::clone(plan.children()[0])).await
     })
     .await?;
     row("reading and shuffling", keys, shuffled);
@@ -146,43 +145,16 @@ async fn run(mut options: Options) -> Result<()> {
 
     if let Some(output) = &options.output {
         std::fs::create_dir_all(output)?;
-        let output =
-            output.to_str().ok_or_else(|| exec_datafusion_err!("--output is not UTF-8"))?;
+        let mark = output.join(UNFINISHED);
+        File::create(&mark)?;
+        let folder = Url::from_directory_path(output.canonicalize()?)
+            .map_err(|()| exec_datafusion_err!("--output is no folder"))?;
         let start = Cost::start();
-        context.write_parquet(plan().await?, output, None).await?;
+        drain(&context, Arc::new(WriteExec::try_new(plan().await?, folder)?)).await?;
+        std::fs::remove_file(mark)?;
         row("the plan again, written to Parquet", keys, Cost::since(start));
     }
     Ok(())
-}
-
-/// Makes files of random keys.
-fn make(folder: &Path, keys: u64, bits: u32) -> Result<Vec<PathBuf>> {
-    const FILES: u64 = 4;
-    let mut state = 1u64;
-    let mut next = || {
-        // The generator SplitMix64.
-        state = state.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let z = (state ^ state >> 30).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        let z = (z ^ z >> 27).wrapping_mul(0x94D0_49BB_1331_11EB);
-        (z ^ z >> 31) >> (u64::BITS - bits)
-    };
-    let mut paths = Vec::new();
-    for file in 0..FILES {
-        let mut left = keys / FILES + u64::from(file < keys % FILES);
-        let path = folder.join(format!("keys-{file}.parquet"));
-        let empty = UInt64Array::from(Vec::<u64>::new());
-        let schema = RecordBatch::try_from_iter([("key", Arc::new(empty) as ArrayRef)])?.schema();
-        let mut writer = ArrowWriter::try_new(std::fs::File::create(&path)?, schema, None)?;
-        while left > 0 {
-            let some = left.min(1 << 16);
-            let keys: UInt64Array = (0..some).map(|_| next()).collect::<Vec<_>>().into();
-            writer.write(&RecordBatch::try_from_iter([("key", Arc::new(keys) as ArrayRef)])?)?;
-            left -= some;
-        }
-        writer.close()?;
-        paths.push(path);
-    }
-    Ok(paths)
 }
 
 /// The column of keys; also registers the files as the table `keys`.
@@ -250,14 +222,9 @@ async fn fastest<T, F: Future<Output = Result<T>>>(
     best.ok_or_else(|| exec_datafusion_err!("--runs is 0"))
 }
 
-/// The `UniqueExec` of a plan; there may be a merge above it.
-fn operator(plan: &Arc<dyn ExecutionPlan>) -> &Arc<dyn ExecutionPlan> {
-    if plan.name() == "UniqueExec" { plan } else { plan.children()[0] }
-}
-
 /// The number of keys that the operator read, over all partitions.
 fn keys_read(plan: &Arc<dyn ExecutionPlan>) -> u64 {
-    let metrics = operator(plan).metrics().unwrap_or_default();
+    let metrics = plan.metrics().unwrap_or_default();
     metrics.sum_by_name("keys_read").map_or(0, |value| value.as_usize() as u64)
 }
 

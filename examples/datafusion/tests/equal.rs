@@ -1,6 +1,6 @@
 //! Compares the plan's result with a set in memory and with DataFusion's own DISTINCT.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -18,7 +18,10 @@ use datafusion::prelude::{ParquetReadOptions, SessionConfig, SessionContext, col
 use datafusion_proto::bytes::{
     physical_plan_from_bytes_with_extension_codec, physical_plan_to_bytes_with_extension_codec,
 };
-use spec_datafusion::{Exchange, UniqueCodec, UniqueExec, distinct, split_points};
+use spec_datafusion::{
+    Codec, Exchange, Shape, UNFINISHED, UniqueExec, WriteExec, Written, distinct, make,
+    split_points,
+};
 
 struct Random(u64);
 
@@ -95,29 +98,67 @@ async fn agree<T: ArrowPrimitiveType<Native: Ord>>(keys: &[T::Native]) -> Result
     assert_eq!(own, expected, "DataFusion's own");
 
     let points = split_points(&files, "key", 4)?;
-    let plan = distinct(scanned().await?, Exchange::Range(points.clone()), "cpu")?;
-    let parts = run::<T>(&context, Arc::clone(&plan)).await?;
-    assert_eq!(parts.len(), points.len() + 1);
-    // The partitions are in order, so concatenating them gives the set.
-    assert_eq!(parts.concat(), expected, "by range");
+    let exchanges = [Exchange::Range(points.clone()), Exchange::RangeByHash(points.clone())];
+    for exchange in exchanges {
+        let plan = distinct(scanned().await?, &exchange, false, "cpu")?;
+        let parts = run::<T>(&context, plan).await?;
+        // The partitions are in order, so concatenating them gives the set.
+        assert_eq!(parts.concat(), expected, "{exchange:?}");
+        ranges::<T>(&parts, &points);
 
-    let hash = distinct(scanned().await?, Exchange::Hash(4), "cpu")?;
-    assert_eq!(hash.output_partitioning().partition_count(), 1);
-    assert_eq!(run::<T>(&context, hash).await?.concat(), expected, "by hash");
-
-    for exchange in [Exchange::Range(points), Exchange::Hash(4)] {
-        let plan = distinct(scanned().await?, exchange, "cpu")?;
-        let bytes = physical_plan_to_bytes_with_extension_codec(plan, &UniqueCodec)?;
+        let plan = distinct(scanned().await?, &exchange, false, "cpu")?;
+        let bytes = physical_plan_to_bytes_with_extension_codec(plan, &Codec::default())?;
         let elsewhere = SessionContext::new();
         let plan = physical_plan_from_bytes_with_extension_codec(
             &bytes,
             &elsewhere.task_ctx(),
-            &UniqueCodec,
+            &Codec::default(),
         )?;
         let parts = run::<T>(&elsewhere, plan).await?;
         assert_eq!(parts.concat(), expected, "serialised, then executed elsewhere");
+        ranges::<T>(&parts, &points);
     }
+
+    let counts = counts(&context, scanned().await?, &Exchange::RangeByHash(points)).await?;
+    let mut occurrences = BTreeMap::new();
+    for &key in keys {
+        *occurrences.entry(key).or_insert(0u64) += 1;
+    }
+    assert_eq!(counts, occurrences.into_values().collect::<Vec<_>>(), "counts");
     Ok(())
+}
+
+/// Checks that partition `i` holds keys of range `i` alone.
+fn ranges<T: ArrowPrimitiveType<Native: Ord>>(parts: &[Vec<T::Native>], points: &[SplitPoint]) {
+    assert_eq!(parts.len(), points.len() + 1);
+    let points: Vec<T::Native> = points
+        .iter()
+        .map(|point| point.values()[0].to_array().unwrap().as_primitive::<T>().value(0))
+        .collect();
+    for (range, part) in parts.iter().enumerate() {
+        for key in part {
+            assert!(range == 0 || points[range - 1] <= *key, "{key:?} is too small for {range}");
+            assert!(
+                range == points.len() || *key < points[range],
+                "{key:?} is too large for {range}"
+            );
+        }
+    }
+}
+
+/// The counts of the distinct keys of `scan`, in the order of the keys.
+async fn counts(
+    context: &SessionContext,
+    scan: Arc<dyn ExecutionPlan>,
+    exchange: &Exchange,
+) -> Result<Vec<u64>> {
+    let plan = distinct(scan, exchange, true, "cpu")?;
+    let parts = collect_partitioned(plan, context.task_ctx()).await?;
+    let counts = parts.iter().flatten().map(|batch| {
+        let counts = batch.column_by_name("count").unwrap();
+        counts.as_primitive::<UInt64Type>().values().to_vec()
+    });
+    Ok(counts.flatten().collect())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -175,14 +216,14 @@ async fn memory_follows_the_distinct_keys_and_ends_in_an_error() -> Result<()> {
         SessionContext::new_with_config_rt(SessionConfig::new().with_target_partitions(1), pool);
     let few = keys(2_000_000, 12);
     let files = files::<UInt64Type>(folder.path(), &few);
-    let plan = UniqueExec::try_new(one(scan(&context, &files).await?), "cpu")?;
+    let plan = UniqueExec::try_new(one(scan(&context, &files).await?), false, "cpu")?;
     let parts = run::<UInt64Type>(&context, Arc::new(plan)).await?;
     assert_eq!(parts, [(0..1 << 12).collect::<Vec<u64>>()]);
 
     let folder = tempfile::tempdir()?;
     let many = self::files::<UInt64Type>(folder.path(), &keys(2_000_000, 64));
     let scan = scan(&context, &many).await?;
-    let plan = UniqueExec::try_new(one(scan), "cpu")?;
+    let plan = UniqueExec::try_new(one(scan), false, "cpu")?;
     let error = run::<UInt64Type>(&context, Arc::new(plan)).await.unwrap_err();
     assert!(matches!(error.find_root(), DataFusionError::ResourcesExhausted(_)), "{error}");
     Ok(())
@@ -201,7 +242,8 @@ async fn bad_input_is_named() -> Result<()> {
     let context = context();
     let nulls = UInt64Array::from(vec![Some(3), None, Some(1)]);
     let nulls = write(&folder.path().join("nulls.parquet"), Arc::new(nulls));
-    let plan = distinct(scan(&context, &[nulls]).await?, Exchange::Hash(2), "cpu")?;
+    let whole = Exchange::RangeByHash(Vec::new());
+    let plan = distinct(scan(&context, &[nulls]).await?, &whole, false, "cpu")?;
     let error = run::<UInt64Type>(&context, plan).await.unwrap_err().to_string();
     assert!(error.contains("column key has nulls"), "{error}");
 
@@ -210,7 +252,7 @@ async fn bad_input_is_named() -> Result<()> {
     let words = write(&folder.path().join("words.parquet"), words);
     let words = vec![words];
     let context = self::context();
-    let error = distinct(scan(&context, &words).await?, Exchange::Hash(2), "cpu").unwrap_err();
+    let error = distinct(scan(&context, &words).await?, &whole, false, "cpu").unwrap_err();
     assert!(error.to_string().contains("key is Utf8"), "{error}");
     let error = split_points(&words, "missing", 2).unwrap_err().to_string();
     assert!(error.contains("words.parquet has no column missing"), "{error}");
@@ -220,8 +262,80 @@ async fn bad_input_is_named() -> Result<()> {
     let scan = scan(&context, &numbers).await?;
     let descending =
         [5u64, 4].map(|key| SplitPoint::new(vec![ScalarValue::UInt64(Some(key))])).to_vec();
-    assert!(distinct(Arc::clone(&scan), Exchange::Range(descending), "cpu").is_err());
-    let nowhere = distinct(scan, Exchange::Hash(2), "cuda:99")?;
+    for exchange in [Exchange::Range(descending.clone()), Exchange::RangeByHash(descending)] {
+        assert!(distinct(Arc::clone(&scan), &exchange, false, "cpu").is_err());
+    }
+    let nowhere = distinct(scan, &whole, false, "cuda:99")?;
     assert!(run::<UInt64Type>(&context, nowhere).await.is_err());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn counts_survive_early_calls() -> Result<()> {
+    // More keys than are collected before the first call of the operator, in one partition.
+    let folder = tempfile::tempdir()?;
+    let all = keys(9_000_000, 18);
+    let files = files::<UInt64Type>(folder.path(), &all);
+    let context = context();
+    let scan = scan(&context, &files).await?;
+    let counts = counts(&context, scan, &Exchange::RangeByHash(Vec::new())).await?;
+    let mut occurrences = vec![0u64; 1 << 18];
+    all.iter().for_each(|&key| occurrences[key as usize] += 1);
+    occurrences.retain(|&count| count > 0);
+    assert_eq!(counts, occurrences);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn sorted_and_skewed_files_make_balanced_ranges() -> Result<()> {
+    for shape in [Shape::Sorted, Shape::Skewed] {
+        let folder = tempfile::tempdir()?;
+        let files = make(folder.path(), 400_000, shape)?;
+        let context = context();
+        let scan = scan(&context, &files).await?;
+        let points = split_points(&files, "key", 10)?;
+        let plan = distinct(scan, &Exchange::RangeByHash(points.clone()), false, "cpu")?;
+        let exchange = Arc::clone(plan.children()[0]);
+        let parts = run::<UInt64Type>(&context, exchange).await?;
+        assert_eq!(parts.iter().map(Vec::len).sum::<usize>(), 400_000);
+        ranges::<UInt64Type>(&parts, &points);
+        // One key in eight is 7 where they are skewed; no range needs to be much larger.
+        let largest = parts.iter().map(Vec::len).max().unwrap_or(0);
+        assert!(largest < 80_000, "{shape:?}: {largest} of 400000 keys are in one of 10 ranges");
+    }
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_range_becomes_a_file() -> Result<()> {
+    let folder = tempfile::tempdir()?;
+    let all: Vec<i64> = keys(100_000, 64).into_iter().map(|key| key as i64 >> 45).collect();
+    let files = files::<Int64Type>(folder.path(), &all);
+    let context = context();
+    let scan = scan(&context, &files).await?;
+    let exchange = Exchange::RangeByHash(split_points(&files, "key", 5)?);
+    let plan = distinct(scan, &exchange, false, "cpu")?;
+    let output = tempfile::tempdir()?;
+    File::create(output.path().join(UNFINISHED))?;
+    let plan = WriteExec::try_new(plan, format!("file://{}/", output.path().display()))?;
+    let rows = collect_partitioned(Arc::new(plan), context.task_ctx()).await?;
+    let rows: Vec<Written> = rows.iter().flatten().flat_map(Written::rows).collect();
+    assert_eq!(rows.len(), 5);
+    assert_eq!(rows.iter().map(|row| row.keys).sum::<u64>(), 100_000);
+    let sum = rows.iter().fold(0u64, |sum, row| sum.wrapping_add(row.sum));
+    assert_eq!(sum, all.iter().fold(0u64, |sum, &key| sum.wrapping_add(key as u64)));
+    assert!(rows.is_sorted_by(|a, b| a.last < b.first && a.file < b.file));
+
+    let mut written = Vec::new();
+    for row in &rows {
+        let path = output.path().join(&row.file);
+        let frame =
+            context.read_parquet(path.to_str().unwrap(), ParquetReadOptions::default()).await?;
+        for batch in frame.collect().await? {
+            written.extend_from_slice(batch.column(0).as_primitive::<Int64Type>().values());
+        }
+    }
+    let expected = all.into_iter().collect::<BTreeSet<_>>().into_iter().collect::<Vec<_>>();
+    assert_eq!(written, expected);
     Ok(())
 }
