@@ -8,7 +8,7 @@
 use anyhow::ensure;
 use spec::ops::sample_logits::{Buffers, SampleLogits};
 use spec::philox::{Draw, Purpose};
-use spec::{DType, Handle, TensorDesc};
+use spec::{DType, Descriptor, Handle, TensorDesc};
 
 use crate::Result;
 use crate::llama::Llama;
@@ -123,7 +123,10 @@ struct Drawn {
 
 /// Draws with many seeds from one row of logits.
 struct Sampler {
-    many: spec::Descriptor<SampleLogits>,
+    /// A row for each seed, for the tokens.
+    each_seed: Descriptor<SampleLogits>,
+    /// One row, for the probabilities, which do not depend on the seed.
+    one_seed: Descriptor<SampleLogits>,
     workspace: Vec<u8>,
     seeds: Vec<u64>,
     sampling: Sampling,
@@ -132,35 +135,43 @@ struct Sampler {
 impl Sampler {
     fn new(handle: &Handle, vocab: usize, sampling: Sampling) -> Result<Self> {
         let params = SampleLogits::transformers();
-        let optional = |dtype| TensorDesc::new(dtype, [SEEDS]);
-        let tensors = params
-            .tensors(SEEDS, vocab)
-            .top_k(optional(DType::I32))
-            .top_p(optional(DType::F32))
-            .probs(TensorDesc::new(DType::F32, [SEEDS, vocab]))
-            .flags(TensorDesc::new(DType::U32, [1]));
-        let many = handle.create(&params, &tensors)?;
-        let workspace = vec![0; many.workspace_size()];
+        let tensors = |rows| {
+            params
+                .tensors(rows, vocab)
+                .top_k(TensorDesc::new(DType::I32, [rows]))
+                .top_p(TensorDesc::new(DType::F32, [rows]))
+                .flags(TensorDesc::new(DType::U32, [1]))
+        };
+        let probs = TensorDesc::new(DType::F32, [1, vocab]);
+        let each_seed = handle.create(&params, &tensors(SEEDS))?;
+        let one_seed = handle.create(&params, &tensors(1).probs(probs))?;
+        let workspace = vec![0; each_seed.workspace_size().max(one_seed.workspace_size())];
         // Seeds that follow one another give independent numbers.
         let seeds = (sampling.seed..).take(SEEDS).collect();
-        Ok(Sampler { many, workspace, seeds, sampling })
+        Ok(Sampler { each_seed, one_seed, workspace, seeds, sampling })
     }
 
     fn draw(&mut self, logits: &[f32], position: usize) -> Result<Drawn> {
         let Sampling { temperature, top_k, top_p, .. } = self.sampling;
-        let (rows, positions) = (logits.repeat(SEEDS), [position as i64; SEEDS]);
+        let positions = [position as i64; SEEDS];
         let (temperature, top_k, top_p) = ([temperature; SEEDS], [top_k; SEEDS], [top_p; SEEDS]);
-        let (mut tokens, mut flags) = (vec![0i32; SEEDS], [0u32]);
-        let mut probs = vec![0f32; rows.len()];
+        let (mut tokens, mut token, mut flags) = ([0i32; SEEDS], [0i32], [0u32]);
+        let rows = logits.repeat(SEEDS);
         let buffers = Buffers::new(&rows, &positions, &temperature, &self.seeds, &mut tokens)
             .top_k(&top_k)
             .top_p(&top_p)
+            .flags(&mut flags);
+        self.each_seed.call(&mut self.workspace, buffers)?;
+        let mut probs = vec![0f32; logits.len()];
+        let seed = &self.seeds[..1];
+        let buffers = Buffers::new(logits, &positions[..1], &temperature[..1], seed, &mut token)
+            .top_k(&top_k[..1])
+            .top_p(&top_p[..1])
             .probs(&mut probs)
             .flags(&mut flags);
-        self.many.call(&mut self.workspace, buffers)?;
+        self.one_seed.call(&mut self.workspace, buffers)?;
         ensure!(flags == [0], "sample_logits: flags {}: the logits are bad", flags[0]);
-        probs.truncate(logits.len());
-        Ok(Drawn { tokens, probs })
+        Ok(Drawn { tokens: tokens.to_vec(), probs })
     }
 }
 
