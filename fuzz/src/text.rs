@@ -35,19 +35,19 @@ fn all_ways<K: Key>(path: &Path, data: &[u8], choice: u8) {
         if choice & 0x40 != 0 {
             let packed = pack(data, choice);
             std::fs::write(path, &packed).unwrap();
-            same(&keys, &read(Input::open(path).and_then(Input::unpacked)));
-            same(&keys, &read(stream(path, &packed).and_then(Input::unpacked)));
+            same(&keys, &read(Input::open(path).and_then(Input::decompressed)));
+            same(&keys, &read(stream(path, &packed).and_then(Input::decompressed)));
             // Cut off, it is an error, whichever way it is read.
             let cut = &packed[..packed.len() - packed.len().min(1 + data.len() % 9)];
             std::fs::write(path, cut).unwrap();
-            let keys = read(Input::open(path).and_then(Input::unpacked));
-            same(&keys, &read(stream(path, cut).and_then(Input::unpacked)));
+            let keys = read(Input::open(path).and_then(Input::decompressed));
+            same(&keys, &read(stream(path, cut).and_then(Input::decompressed)));
         }
         let content = Content::of(&data[..data.len().min(4096)]);
         if matches!(content, Content::Gzip | Content::Zstd) && data.len() <= PACKED {
             std::fs::write(path, data).unwrap();
-            let keys = read(Input::open(path).and_then(Input::unpacked));
-            same(&keys, &read(stream(path, data).and_then(Input::unpacked)));
+            let keys = read(Input::open(path).and_then(Input::decompressed));
+            same(&keys, &read(stream(path, data).and_then(Input::decompressed)));
         }
     }
 }

@@ -292,6 +292,7 @@ impl Folder {
             manifest.set(format!("image {name} {kind} {}", entry.architecture), sha256(&image));
         }
         manifest.set(format!("archive {name}.bin"), sha256(archive));
+        manifest.set(format!("crc32 {name}.bin"), format!("{:08x}", crc32fast::hash(archive)));
         manifest.set(format!("inputs {name}.bin"), inputs);
         Ok(())
     }

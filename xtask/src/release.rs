@@ -28,7 +28,7 @@ pub fn run(arguments: &[&str]) -> Result<()> {
 
     let cargo = std::env::var_os("CARGO").unwrap_or("cargo".into());
     let program = ["install", "--quiet", "--locked", "--no-track", "--path", "crates/spec-cli"];
-    call(Command::new(&cargo).args(program).args(["--root", prefix]))?;
+    call(Command::new(&cargo).args(program).args(["--all-features", "--root", prefix]))?;
     install::run(&["--prefix", prefix])?;
     install::run(&["--prefix", prefix, "--infiniop"])?;
     for file in ["LICENSE", "LICENSE-APACHE", "LICENSE-MIT", "README.md", "CHANGELOG.md"] {

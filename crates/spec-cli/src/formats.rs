@@ -15,7 +15,7 @@ pub struct Formats {
     /// The inputs are raw keys, whatever their first bytes look like
     ///
     /// Without it, what is plainly something else is refused, and what gzip or
-    /// zstd has packed is unpacked.
+    /// zstd has compressed is decompressed (zstd: in builds with the feature zstd).
     #[arg(long, conflicts_with_all = ["text", "csv", "column"])]
     raw: bool,
     /// The inputs are text, one decimal number a line; so is the output
@@ -178,7 +178,7 @@ impl Formats {
         if self.raw {
             return Ok(raw::read(input)?);
         }
-        let input = input.unpacked()?;
+        let input = input.decompressed()?;
         self.check(&input)?;
         match &self.column {
             Some(column) => {
@@ -213,7 +213,7 @@ impl Formats {
             }
             Content::Parquet | Content::Arrow => LEFT_OUT.to_owned(),
             Content::Numpy => "write its array with `tofile` instead".to_owned(),
-            _ => "unpack it first".to_owned(),
+            _ => "decompress it first".to_owned(),
         };
         let expected = if is_text { "text" } else { "raw keys" };
         let insist = if is_text { "" } else { "; --raw takes its bytes as they are" };

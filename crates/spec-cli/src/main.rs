@@ -4,13 +4,16 @@ mod byte_progress;
 mod decode;
 mod devices;
 mod formats;
+#[cfg(feature = "pages")]
 mod pages;
 mod unique;
 mod verify;
 
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+#[cfg(feature = "pages")]
+use clap::CommandFactory;
+use clap::{Parser, Subcommand};
 use spec_cli::output::{self, complain};
 use spec_cli::{Error, Result, open, parse_number, parse_seed};
 
@@ -44,8 +47,10 @@ enum Command {
     /// ends early leaves nothing behind.
     Unique(unique::Options),
     /// Print a script that completes commands and options in a shell
+    #[cfg(feature = "pages")]
     Completions(pages::Shell),
     /// Print the manual page of the program, or of one command
+    #[cfg(feature = "pages")]
     Man(pages::Page),
 }
 
@@ -55,7 +60,9 @@ fn main() -> ExitCode {
         Command::Decode(options) => decode::run(&options),
         Command::Verify(options) => verify::run(&options),
         Command::Unique(options) => unique::run(&options),
+        #[cfg(feature = "pages")]
         Command::Completions(options) => pages::complete(&options, Cli::command()),
+        #[cfg(feature = "pages")]
         Command::Man(options) => pages::manual(&options, Cli::command()),
     })
 }

@@ -10,15 +10,14 @@
 //! ```
 //!
 //! `cargo xtask kernels` writes the archives, and reads them back with this module. Beside
-//! the archives, `cargo xtask kernels` writes a manifest with the SHA-256 of each archive.
+//! the archives, `cargo xtask kernels` writes a manifest with the CRC-32 of each archive.
 //! A program has archives and manifest compiled in, and unpacks nothing from an archive
-//! with another hash: LZMA alone accepts one in hundreds of flipped bits, and the driver
+//! with another CRC-32: LZMA alone accepts one in hundreds of flipped bits, and the driver
 //! would run the damaged code.
 
 use std::io::Read;
 
 use lzma_rust2::LzmaReader;
-use sha2::{Digest, Sha256};
 use spec_core::{Device, Error, Result, Status};
 
 /// The first bytes of every archive.
@@ -109,8 +108,8 @@ pub struct Archive {
     pub(crate) name: &'static str,
     /// The bytes of the archive.
     pub(crate) bytes: &'static [u8],
-    /// The SHA-256 of the bytes that were compiled in.
-    sha256: [u8; 32],
+    /// The CRC-32 of the bytes that `cargo xtask kernels` wrote.
+    crc32: u32,
 }
 
 impl std::fmt::Debug for Archive {
@@ -135,7 +134,7 @@ impl Archive {
     /// that lies beside the archive.
     ///
     /// # Panics
-    /// If the manifest has no line `archive NAME.bin SHA-256`. In the initialiser of a
+    /// If the manifest has no line `crc32 NAME.bin CRC`. In the initialiser of a
     /// `static`, the panic is an error at compile time.
     ///
     /// # Safety
@@ -146,15 +145,15 @@ impl Archive {
         bytes: &'static [u8],
         manifest: &'static str,
     ) -> Self {
-        match stated_hash(name, manifest.as_bytes()) {
-            Some(sha256) => Archive { name, bytes, sha256 },
-            None => panic!("the manifest does not state the archive's SHA-256"),
+        match stated_crc32(name, manifest.as_bytes()) {
+            Some(crc32) => Archive { name, bytes, crc32 },
+            None => panic!("the manifest does not state the archive's CRC-32"),
         }
     }
 
     /// The image for a device of this compute capability.
     pub(crate) fn image(&self, device: Device, compute: (u32, u32), sass: bool) -> Result<Vec<u8>> {
-        image_of(self.name, self.bytes, &self.sha256, (device, compute, sass))
+        image_of(self.name, self.bytes, self.crc32, (device, compute, sass))
     }
 }
 
@@ -163,7 +162,7 @@ impl Archive {
 fn image_of(
     name: &str,
     bytes: &[u8],
-    sha256: &[u8; 32],
+    crc32: u32,
     (device, compute, sass): (Device, (u32, u32), bool),
 ) -> Result<Vec<u8>> {
     let error = |status, words: String| Error::device(device, status, words);
@@ -171,8 +170,8 @@ fn image_of(
         let words = format!("the compiled kernels of {name} are damaged: {why}");
         error(Status::InternalError, words)
     };
-    if Sha256::digest(bytes).as_slice() != sha256 {
-        return Err(damaged("their SHA-256 is not the one that this program was built with"));
+    if crc32fast::hash(bytes) != crc32 {
+        return Err(damaged("their CRC-32 is not the one that this program was built with"));
     }
     let entries = entries(bytes).ok_or_else(|| damaged("they are no archive"))?;
     let entry = choose(&entries, compute, sass).ok_or_else(|| {
@@ -191,16 +190,16 @@ fn image_of(
     Ok(image)
 }
 
-/// The hash in a manifest's line `archive NAME.bin HASH`, in hexadecimal digits.
-const fn stated_hash(name: &str, manifest: &[u8]) -> Option<[u8; 32]> {
+/// The number in a manifest's line `crc32 NAME.bin CRC`, in eight hexadecimal digits.
+const fn stated_crc32(name: &str, manifest: &[u8]) -> Option<u32> {
     let mut rest = manifest;
     while !rest.is_empty() {
         let (line, behind) = first_line(rest);
-        if let Some(line) = after(line, b"archive ")
+        if let Some(line) = after(line, b"crc32 ")
             && let Some(line) = after(line, name.as_bytes())
             && let Some(digits) = after(line, b".bin ")
         {
-            return hash_of(digits);
+            return number_of(digits);
         }
         rest = behind;
     }
@@ -232,21 +231,21 @@ const fn after<'a>(text: &'a [u8], start: &[u8]) -> Option<&'a [u8]> {
     Some(behind)
 }
 
-/// The hash that 64 hexadecimal digits spell; `None` for any other text.
-const fn hash_of(digits: &[u8]) -> Option<[u8; 32]> {
-    let mut hash = [0; 32];
-    if digits.len() != 2 * hash.len() {
+/// The number that eight hexadecimal digits spell; `None` for any other text.
+const fn number_of(digits: &[u8]) -> Option<u32> {
+    if digits.len() != 8 {
         return None;
     }
+    let mut number = 0;
     let mut i = 0;
     while i < digits.len() {
         let Some(digit) = (digits[i] as char).to_digit(16) else {
             return None;
         };
-        hash[i / 2] = hash[i / 2] << 4 | digit as u8;
+        number = number << 4 | digit;
         i += 1;
     }
-    Some(hash)
+    Some(number)
 }
 
 #[cfg(test)]
@@ -283,14 +282,14 @@ mod tests {
     const MANIFEST: &str = include_str!("../compiled/manifest.txt");
 
     #[test]
-    fn the_manifest_states_the_hash() {
-        let hash = stated_hash("tree_verify", MANIFEST.as_bytes()).unwrap();
-        assert_eq!(Sha256::digest(BYTES).as_slice(), hash);
+    fn the_manifest_states_the_crc32() {
+        assert_eq!(stated_crc32("tree_verify", MANIFEST.as_bytes()), Some(crc32fast::hash(BYTES)));
         for unknown in ["tree", "tree_verif", "", "other"] {
-            assert_eq!(stated_hash(unknown, MANIFEST.as_bytes()), None);
+            assert_eq!(stated_crc32(unknown, MANIFEST.as_bytes()), None);
         }
-        assert_eq!(stated_hash("a", b"archive a.bin 12\n"), None);
-        assert_eq!(stated_hash("a", b"archive b.bin 12\narchive a.bin"), None);
+        assert_eq!(stated_crc32("a", b"crc32 a.bin 0123abcd\n"), Some(0x0123_abcd));
+        assert_eq!(stated_crc32("a", b"crc32 a.bin 123abcd\n"), None);
+        assert_eq!(stated_crc32("a", b"crc32 b.bin 0123abcd\ncrc32 a.bin"), None);
     }
 
     /// An archive with a single image, and the unpacked image.
@@ -309,8 +308,8 @@ mod tests {
     #[test]
     fn a_flipped_bit_is_found() {
         let (mut archive, image) = small();
-        let sha256 = Sha256::digest(&archive).into();
-        let of = |archive: &[u8]| image_of("x", archive, &sha256, (Device::CPU, (8, 0), true));
+        let crc32 = crc32fast::hash(&archive);
+        let of = |archive: &[u8]| image_of("x", archive, crc32, (Device::CPU, (8, 0), true));
         assert_eq!(of(&archive).as_ref(), Ok(&image));
         for bit in 0..8 * archive.len() {
             archive[bit / 8] ^= 1 << (bit % 8);

@@ -4,6 +4,8 @@ use std::fs::File;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+#[cfg(not(all(feature = "gzip", feature = "zstd")))]
+use crate::Place;
 use crate::{Content, Error, Result, os};
 
 /// The number of first bytes that tell the form of an input.
@@ -19,7 +21,7 @@ pub struct Input {
     pub(crate) data: Data,
     /// The first bytes. They have been read from a stream, which repeats them.
     head: Vec<u8>,
-    /// Bytes of memory that unpacking takes.
+    /// Bytes of memory that decompressing the input takes.
     pub(crate) memory: usize,
 }
 
@@ -96,40 +98,71 @@ impl Input {
         Content::of(&self.head)
     }
 
-    /// The unpacked content of a gzip or zstd input; any other input itself.
+    /// The decompressed content of a gzip or zstd input; any other input itself.
     ///
     /// # Errors
-    /// [`Error::Io`] where its first bytes cannot be read or unpacked.
-    #[cfg(feature = "compressed")]
-    pub fn unpacked(self) -> Result<Self> {
-        let content = self.content();
-        if !matches!(content, Content::Gzip | Content::Zstd) {
-            return Ok(self);
+    /// [`Error::Io`] where the first bytes of the input cannot be read or decompressed, and
+    /// [`Error::Data`] where this build lacks the feature `gzip` or `zstd` that the input needs.
+    pub fn decompressed(self) -> Result<Self> {
+        match self.content() {
+            #[cfg(feature = "gzip")]
+            Content::Gzip => self.through(|packed, _| {
+                let decoder = flate2::bufread::MultiGzDecoder::new(packed);
+                Ok((Box::new(decoder), 64 << 10))
+            }),
+            #[cfg(feature = "zstd")]
+            Content::Zstd => self.through(|packed, head| {
+                let decoder = zstd::stream::read::Decoder::with_buffer(packed)?;
+                Ok((Box::new(decoder), zstd_window(head)))
+            }),
+            #[cfg(not(feature = "gzip"))]
+            Content::Gzip => Err(self.left_out("gzip")),
+            #[cfg(not(feature = "zstd"))]
+            Content::Zstd => Err(self.left_out("zstd")),
+            _ => Ok(self),
         }
+    }
+
+    /// The error for a compressed input in a build without the feature that decompresses it.
+    #[cfg(not(all(feature = "gzip", feature = "zstd")))]
+    fn left_out(&self, feature: &str) -> Error {
+        let message = format!(
+            "is a {feature} file, which this build does not decompress; one that does is made \
+             with `--features {feature}`"
+        );
+        Error::data(&self.name, Place::Whole, message)
+    }
+
+    /// The input that `decoder` makes of the compressed bytes and of the first of them. The
+    /// decoder comes with the bytes of memory that it holds.
+    #[cfg(any(feature = "gzip", feature = "zstd"))]
+    fn through(
+        self,
+        decoder: impl FnOnce(Packed, &[u8]) -> io::Result<(Box<dyn Read + Send>, usize)>,
+    ) -> Result<Self> {
+        let what = self.content().name();
         let (name, head) = (self.name, self.head);
         let packed: Box<dyn Read + Send> = match self.data {
             Data::File(file, _) => Box::new(file),
             Data::Stream(reader) => reader,
         };
-        let packed = io::BufReader::with_capacity(PACKED, packed);
-        let (reader, memory): (Box<dyn Read + Send>, usize) = if content == Content::Gzip {
-            (Box::new(flate2::bufread::MultiGzDecoder::new(packed)), 64 << 10)
-        } else {
-            let decoder = zstd::stream::read::Decoder::with_buffer(packed);
-            let decoder = decoder.map_err(|error| Error::io("read", &name, error))?;
-            (Box::new(decoder), zstd_window(&head))
-        };
-        let input = Self::stream(name, Unpacked { reader, what: content.name() })?;
+        let decoder = decoder(io::BufReader::with_capacity(PACKED, packed), &head);
+        let (reader, memory) = decoder.map_err(|error| Error::io("read", &name, error))?;
+        let input = Self::stream(name, Decompressed { reader, what })?;
         Ok(Input { memory: PACKED + memory, ..input })
     }
 }
 
+/// The compressed bytes of an input.
+#[cfg(any(feature = "gzip", feature = "zstd"))]
+type Packed = io::BufReader<Box<dyn Read + Send>>;
+
 /// The number of bytes of a compressed input that are read at once.
-#[cfg(feature = "compressed")]
+#[cfg(any(feature = "gzip", feature = "zstd"))]
 const PACKED: usize = 256 << 10;
 
 /// Bytes of memory that the decoder of the first frame holds: its window and a block.
-#[cfg(feature = "compressed")]
+#[cfg(feature = "zstd")]
 fn zstd_window(head: &[u8]) -> usize {
     const BLOCK: usize = 256 << 10;
     // RFC 8878, 3.1.1.1: a descriptor follows the magic number, and the window follows the
@@ -154,14 +187,14 @@ fn zstd_window(head: &[u8]) -> usize {
 }
 
 /// The output of a decoder, with errors that distinguish damaged data from a failed read.
-#[cfg(feature = "compressed")]
-struct Unpacked<R> {
+#[cfg(any(feature = "gzip", feature = "zstd"))]
+struct Decompressed<R> {
     reader: R,
     what: &'static str,
 }
 
-#[cfg(feature = "compressed")]
-impl<R: Read> Read for Unpacked<R> {
+#[cfg(any(feature = "gzip", feature = "zstd"))]
+impl<R: Read> Read for Decompressed<R> {
     fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
         self.reader.read(bytes).map_err(|error| {
             let of_the_system = error.raw_os_error().is_some();
@@ -173,7 +206,7 @@ impl<R: Read> Read for Unpacked<R> {
     }
 }
 
-#[cfg(all(test, feature = "compressed"))]
+#[cfg(all(test, feature = "zstd"))]
 mod tests {
     use super::*;
 

@@ -9,7 +9,7 @@
 //!
 //! | | what it is |
 //! |---|---|
-//! | [`Input`] | a file or a stream, which may be unpacked, and its form according to its first bytes |
+//! | [`Input`] | a file or a stream, which may be compressed, and its form according to its first bytes |
 //! | [`Source`] | a format to read: parts, each a stream of keys |
 //! | [`Sink`] | a format to write: ascending blocks, encoded by several threads |
 //! | [`Output`] | a file that appears under its name only when it is complete |
