@@ -43,7 +43,7 @@ impl Model<'_> {
 /// The token that ends a text.
 const END: i32 = 0;
 /// The longest text, and the most drafts of a step.
-const MOST: usize = 512;
+const MAX: usize = 512;
 const MAX_DRAFT: usize = 8;
 
 /// A draft, and what it follows: 0 for the text's last token, i for draft i - 1.
@@ -79,14 +79,14 @@ impl Drafter {
             "none" => Operator::None,
             "lookup" => {
                 let params = PromptLookup::default().max_draft(MAX_DRAFT);
-                let tensors = params.tensors(DType::I32, 1, MOST).flags(flags);
+                let tensors = params.tensors(DType::I32, 1, MAX).flags(flags);
                 Operator::Lookup(Box::new(handle.create(&params, &tensors)?))
             }
             _ => {
                 let width = if name == "suffix-tree" { 2 } else { 1 };
                 let params = SuffixLookup::default().width(width);
                 let parents = TensorDesc::new(DType::I32, [1, MAX_DRAFT]);
-                let tensors = params.tensors(DType::I32, 1, MOST, MAX_DRAFT).parents(parents);
+                let tensors = params.tensors(DType::I32, 1, MAX, MAX_DRAFT).parents(parents);
                 let tensors = tensors.corpus(corpus.tokens_desc());
                 let tensors = tensors.corpus_length(corpus.length_desc()).flags(flags);
                 Operator::Suffix(Box::new(handle.create(&params, &tensors)?))
@@ -102,7 +102,7 @@ impl Drafter {
         Ok(Drafter {
             operator,
             workspace,
-            tokens: handle.allocate(MOST)?,
+            tokens: handle.allocate(MAX)?,
             lengths: handle.allocate(1)?,
             drafts: handle.allocate(MAX_DRAFT)?,
             parents: handle.upload(&parents)?,
@@ -142,19 +142,19 @@ impl Drafter {
     }
 }
 
-/// Decodes until the model ends the text, or until the text has `most` tokens. Returns the
+/// Decodes until the model ends the text, or until the text has `max` tokens. Returns the
 /// answer, and the number of runs of the model.
 fn decode(
     model: &Model<'_>,
     drafter: &mut Drafter,
     corpus: &Corpus<i32>,
-    most: usize,
+    max: usize,
 ) -> Result<(Vec<i32>, usize)> {
     // The text starts as the prompt, so the first step drafts from the prompt alone.
     let mut text: Vec<i32> = model.prompt.bytes().map(i32::from).collect();
     let mut runs = 0;
-    while text.len() < most && text.last() != Some(&END) {
-        let drafts = drafter.draft(corpus, &text, most - text.len() - 1)?;
+    while text.len() < max && text.last() != Some(&END) {
+        let drafts = drafter.draft(corpus, &text, max - text.len() - 1)?;
 
         // One run of the model, however many drafts there are.
         let chosen = model.run(&text, &drafts);
@@ -204,7 +204,7 @@ fn main() -> Result<()> {
         _ => Corpus::new(&handle, 1 << 20)?,
     };
     let mut drafter = Drafter::new(&handle, &draft, &corpus)?;
-    let (answer, runs) = decode(&MODEL, &mut drafter, &corpus, MOST)?;
+    let (answer, runs) = decode(&MODEL, &mut drafter, &corpus, MAX)?;
     print!("{}", shown(&answer));
     println!("{} tokens in {runs} runs of the model, on {}", answer.len(), handle.device());
     if let Some(file) = &file {
@@ -219,10 +219,10 @@ fn main() -> Result<()> {
 mod tests {
     use super::*;
 
-    fn run(name: &str, corpus: &Corpus<i32>, most: usize) -> (String, usize) {
+    fn run(name: &str, corpus: &Corpus<i32>, max: usize) -> (String, usize) {
         let cpu = Handle::cpu().unwrap();
         let mut drafter = Drafter::new(&cpu, name, corpus).unwrap();
-        let (answer, runs) = decode(&MODEL, &mut drafter, corpus, most).unwrap();
+        let (answer, runs) = decode(&MODEL, &mut drafter, corpus, max).unwrap();
         (shown(&answer), runs)
     }
 
@@ -230,10 +230,10 @@ mod tests {
     #[test]
     fn drafts_save_runs_and_leave_the_text() {
         let corpus = Corpus::new(&Handle::cpu().unwrap(), 1024).unwrap();
-        let (plain, runs) = run("none", &corpus, MOST);
+        let (plain, runs) = run("none", &corpus, MAX);
         assert_eq!((&*plain, runs), (MODEL.answer, MODEL.answer.len() + 1));
         for name in ["lookup", "suffix", "suffix-tree"] {
-            let (text, fewer) = run(name, &corpus, MOST);
+            let (text, fewer) = run(name, &corpus, MAX);
             assert_eq!(text, plain, "{name}");
             assert!(fewer * 3 < runs, "{name}: {fewer} runs instead of {runs}");
         }
@@ -241,7 +241,7 @@ mod tests {
         let answer: Vec<i32> = MODEL.answer.bytes().map(i32::from).collect();
         corpus.append(&answer).unwrap();
         for name in ["suffix", "suffix-tree"] {
-            let (text, fewer) = run(name, &corpus, MOST);
+            let (text, fewer) = run(name, &corpus, MAX);
             assert_eq!(text, plain, "{name}");
             assert!(fewer * 5 < runs, "{name}: {fewer} runs instead of {runs}");
         }

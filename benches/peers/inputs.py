@@ -27,7 +27,7 @@ class Router:
     """A row of `topk_router`: DeepSeek-V3's routing but for what its name says. Logits and
     bias are f32; rows of bf16 round the logits themselves."""
 
-    MOST = 3
+    MAX = 3
 
     def __init__(self, row):
         rng = random(row)
@@ -48,8 +48,8 @@ class Router:
         self.replicas = None
         if "replicas" in words:
             self.places = self.experts + -(-self.experts // 8)
-            self.replicas = rng.integers(0, self.places, (self.experts, self.MOST), dtype=np.int32)
-            self.counts = rng.integers(1, self.MOST, self.experts, dtype=np.int32, endpoint=True)
+            self.replicas = rng.integers(0, self.places, (self.experts, self.MAX), dtype=np.int32)
+            self.counts = rng.integers(1, self.MAX, self.experts, dtype=np.int32, endpoint=True)
 
     def scores(self, x):
         """In f64: scores, those that are chosen by, and those of groups."""

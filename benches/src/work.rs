@@ -141,13 +141,13 @@ impl Effort {
         let budget = self.budget.as_secs_f64();
         // A sample must be long enough for the host's clock; on a GPU, a graph must have enough
         // calls to hide the cost of launching it.
-        let (wanted, most) = match cpu {
+        let (wanted, max) = match cpu {
             true => ((1e-4 / once).ceil() as usize, self.calls),
             false if once < SHORT => (10 * self.calls, 10 * self.calls),
             false => (self.calls, self.calls),
         };
         let affordable = (budget / once / 5.0) as usize;
-        let calls = wanted.min(affordable).clamp(1, most);
+        let calls = wanted.min(affordable).clamp(1, max);
         let samples = (budget / once / calls as f64) as usize;
         // With fewer than five samples, two runs cannot be told apart.
         let least = if once > 1.0 { 3 } else { 5 };

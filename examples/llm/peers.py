@@ -28,15 +28,15 @@ from pathlib import Path
 class Spec:
     """spec_ops.prompt_lookup and suffix_lookup, by a plan for each text, and spec_ops.Corpus."""
 
-    def __init__(self, most, width, corpus=False, limit=1 << 18):
+    def __init__(self, drafts, width, corpus=False, limit=1 << 18):
         import numpy
         import spec_ops
 
-        self.np, self.ops, self.most = numpy, spec_ops, most
+        self.np, self.ops, self.drafts = numpy, spec_ops, drafts
         if width:
-            self.operator = spec_ops.SuffixLookup(width=width, n=most)
+            self.operator = spec_ops.SuffixLookup(width=width, n=drafts)
         else:
-            self.operator = spec_ops.PromptLookup(min_ngram=1, max_ngram=4, max_draft=most)
+            self.operator = spec_ops.PromptLookup(min_ngram=1, max_ngram=4, max_draft=drafts)
         self.width, self.corpus = width, spec_ops.Corpus(limit) if corpus else None
 
     def start(self, text, prompt):
@@ -48,10 +48,10 @@ class Spec:
         asked = {"parents": True} if self.width else {}
         self.plan = self.operator.plan(self.text, self.length, **self.corpora, **asked)
 
-    def draft(self, place, most):
+    def draft(self, place, drafts):
         self.length[0] = place
         found = self.plan(self.text, self.length, **self.corpora)
-        count = min(int(found.counts[0]), most)
+        count = min(int(found.counts[0]), drafts)
         parents = found.parents[0, :count] - 1 if self.width else None
         return found.drafts[0, :count], parents
 
@@ -63,22 +63,22 @@ class Spec:
 class Transformers:
     """PromptLookupCandidateGenerator: the first occurrence of the longest of 1 .. size tokens."""
 
-    def __init__(self, most, size):
+    def __init__(self, drafts, size):
         import torch
         from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
 
-        self.torch, self.most = torch, most
+        self.torch, self.drafts = torch, drafts
         self.make = lambda length: PromptLookupCandidateGenerator(
-            num_output_tokens=most, max_matching_ngram_size=size, max_length=length
+            num_output_tokens=drafts, max_matching_ngram_size=size, max_length=length
         )
 
     def start(self, text, prompt):
         self.text, self.prompt = self.torch.tensor([text]), prompt
-        self.generator = self.make(len(text) + self.most + 2)
+        self.generator = self.make(len(text) + self.drafts + 2)
 
-    def draft(self, place, most):
+    def draft(self, place, drafts):
         ids, _ = self.generator.get_candidates(self.text[:, :place])
-        return ids[0, place : place + most], None
+        return ids[0, place : place + drafts], None
 
     def finish(self, answer):
         pass
@@ -87,7 +87,7 @@ class Transformers:
 class LlamaCpp:
     """LlamaPromptLookupDecoding: the first occurrence as well, in numpy."""
 
-    def __init__(self, most, size, folder):
+    def __init__(self, drafts, size, folder):
         if folder:
             path = Path(folder) / "llama_cpp" / "llama_speculative.py"
             spec = importlib.util.spec_from_file_location("llama_speculative", path)
@@ -96,7 +96,7 @@ class LlamaCpp:
         else:
             import llama_cpp.llama_speculative as module
         self.generator = module.LlamaPromptLookupDecoding(
-            max_ngram_size=size, num_pred_tokens=most
+            max_ngram_size=size, num_pred_tokens=drafts
         )
 
     def start(self, text, prompt):
@@ -104,8 +104,8 @@ class LlamaCpp:
 
         self.text = numpy.array(text, numpy.intc)
 
-    def draft(self, place, most):
-        return self.generator(self.text[:place])[:most], None
+    def draft(self, place, drafts):
+        return self.generator(self.text[:place])[:drafts], None
 
     def finish(self, answer):
         pass
@@ -114,10 +114,10 @@ class LlamaCpp:
 class Arctic:
     """SuffixDecodingCache: suffix trees of the request and of finished answers, kept up to date."""
 
-    def __init__(self, most, tree, corpus, limits=True):
+    def __init__(self, drafts, tree, corpus, limits=True):
         from arctic_inference.suffix_decoding import SuffixDecodingCache
 
-        self.most, self.tree, self.request = most, tree, 0
+        self.drafts, self.tree, self.request = drafts, tree, 0
         # By default a match of n tokens gives n drafts at most, of a probability of 0.1 at least.
         self.limits = {} if limits else {"max_spec_factor": 64.0, "min_token_prob": 0.0}
         # Without a corpus, nothing of finished answers is kept.
@@ -131,14 +131,14 @@ class Arctic:
         self.known = prompt
         self.cache.start_request(self.request, self.text[:prompt])
 
-    def draft(self, place, most):
+    def draft(self, place, drafts):
         if place > self.known:
             self.cache.add_active_response(self.request, self.text[self.known : place])
             self.known = place
         draft = self.cache.speculate(
             self.request,
             self.text[:place],
-            min(most, self.most),
+            min(drafts, self.drafts),
             use_tree_spec=self.tree,
             **self.limits,
         )
@@ -216,8 +216,8 @@ def cost(name):
     warm.finish(words())
     drafter, before, size, answers = COSTS[name](), resident(), 0, []
     print(f"{name:<10}{'corpus':>10}{'us a call':>11}{'us an answer':>14}{'bytes a token':>15}")
-    for most in (1 << 14, 1 << 16, 1 << 18, (1 << 20) - (1 << 15)):
-        while size < most:
+    for size_limit in (1 << 14, 1 << 16, 1 << 18, (1 << 20) - (1 << 15)):
+        while size < size_limit:
             answer = words()
             drafter.start(answer, 1)
             started = time.perf_counter()

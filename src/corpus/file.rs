@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use spec_core::{Device, Error, ErrorKind, Result, Status, dtype};
 
-use super::{CorpusToken, MOST};
+use super::{CorpusToken, MAX};
 
 const MAGIC: &[u8; 8] = b"SPECCORP";
 const VERSION: u32 = 1;
@@ -57,8 +57,8 @@ pub(super) fn read<T: CorpusToken>(device: Device, path: &Path) -> Result<Vec<T>
     }
     let count = u64::from_le_bytes(head[16..].try_into().expect("8 bytes"));
     let expected = count.saturating_mul(width.into()).saturating_add((HEAD + CHECKSUM) as u64);
-    if size != expected || count > MOST as u64 {
-        let expected = format!("{expected} bytes for {count} tokens, at most {MOST}");
+    if size != expected || count > MAX as u64 {
+        let expected = format!("{expected} bytes for {count} tokens, at most {MAX}");
         return Err(damaged(path, &format!("{size} bytes"), expected));
     }
     let mut tokens = vec![T::default(); count as usize];

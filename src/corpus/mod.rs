@@ -113,7 +113,7 @@ macro_rules! tokens {
 tokens!(i32, i64);
 
 /// The most tokens of a corpus: places in it are i32.
-const MOST: usize = i32::MAX as usize;
+const MAX: usize = i32::MAX as usize;
 
 /// Finished texts in device memory, from which other requests draft. See the
 /// [module](self) for what a token costs, for the order of calls and appends, and for privacy.
@@ -296,7 +296,7 @@ impl<T: CorpusToken> Corpus<T> {
 
 fn check_limit(limit: usize) -> Result<()> {
     // A token and its separator.
-    if (2..=MOST).contains(&limit) {
+    if (2..=MAX).contains(&limit) {
         return Ok(());
     }
     Err(Error::Argument {

@@ -247,14 +247,14 @@ fn unique() {
 /// An i32 numbers 2^31 - 1 keys and no more.
 #[test]
 fn unique_of_more_keys_than_an_i32_numbers() {
-    let most = i32::MAX.unsigned_abs() as usize;
+    let max = i32::MAX.unsigned_abs() as usize;
     let plan = |dtype, n| {
         let tensors = Unique::new().tensors(DType::U32, n).inverse(TensorDesc::new(dtype, [n]));
         Unique::new().plan(&tensors)
     };
-    assert_eq!(plan(I32, most).unwrap().inverse, Some(I32));
-    assert_eq!(plan(I64, most + 1).unwrap().inverse, Some(I64));
-    let error = plan(I32, most + 1).unwrap_err();
+    assert_eq!(plan(I32, max).unwrap().inverse, Some(I32));
+    assert_eq!(plan(I64, max + 1).unwrap().inverse, Some(I64));
+    let error = plan(I32, max + 1).unwrap_err();
     assert_eq!(error.status(), Status::BadTensorDtype);
     let start = "unique: `inverse` is i32 for 2147483648 keys, expected i64";
     assert!(error.to_string().starts_with(start), "{error}");

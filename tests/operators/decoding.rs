@@ -153,12 +153,12 @@ impl Tree {
 /// Drafts by `prompt_lookup` for each request.
 fn lookup(handle: &Handle, batch: &[&Request]) -> Result<Vec<Tree>> {
     let params = PromptLookup::default().min_ngram(1).max_draft(MAX_DRAFTS);
-    let most = batch.iter().map(|request| request.text.len()).max().unwrap_or(1);
-    let tensors = params.tensors(DType::I32, batch.len(), most);
+    let max = batch.iter().map(|request| request.text.len()).max().unwrap_or(1);
+    let tensors = params.tensors(DType::I32, batch.len(), max);
     let operator = handle.create(&params, &tensors)?;
     let mut workspace = operator.workspace(handle)?;
-    let mut tokens = vec![0; batch.len() * most];
-    for (row, request) in tokens.chunks_exact_mut(most).zip(batch) {
+    let mut tokens = vec![0; batch.len() * max];
+    for (row, request) in tokens.chunks_exact_mut(max).zip(batch) {
         row[..request.text.len()].copy_from_slice(&request.text);
     }
     let lengths: Vec<i32> = batch.iter().map(|request| request.text.len() as i32).collect();

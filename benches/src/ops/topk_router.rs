@@ -23,7 +23,7 @@ pub(crate) struct Shape {
 const USUAL: preset::Preset = preset::DEEPSEEK_V3;
 
 /// The largest number of replicas of an expert, in rows with replicas.
-const MOST: usize = 3;
+const MAX: usize = 3;
 
 /// Tokens, and the goals on an H200 in microseconds for f32 and bf16.
 const GOALS: [(usize, f64, f64); 5] =
@@ -105,7 +105,7 @@ impl Measured for TopkRouter {
     fn memory(shape: &Shape) -> u64 {
         let Shape { tokens, experts, dtype, router } = shape;
         let read = tokens * experts * dtype.size() + experts * 4;
-        let placed = router.physical_experts.map_or(0, |places| experts * (MOST + 1) + places);
+        let placed = router.physical_experts.map_or(0, |places| experts * (MAX + 1) + places);
         (read + tokens * router.topk * 8 + placed * 4) as u64
     }
 
@@ -128,10 +128,10 @@ impl Measured for TopkRouter {
             .output("weights", DType::F32, &chosen)
             .output("indices", DType::I32, &chosen);
         if let Some(places) = router.physical_experts {
-            let replicas = random(seed, experts * MOST, |rng| rng.below(places) as i32);
-            let counts = random(!seed, experts, |rng| rng.between(1, MOST) as i32);
+            let replicas = random(seed, experts * MAX, |rng| rng.below(places) as i32);
+            let counts = random(!seed, experts, |rng| rng.between(1, MAX) as i32);
             case = case
-                .input("replicas", Tensor::matrix(replicas, experts, MOST))
+                .input("replicas", Tensor::matrix(replicas, experts, MAX))
                 .input("replica_counts", Tensor::vector(counts))
                 .in_place("load", Tensor::vector(vec![0_i32; places]));
         }

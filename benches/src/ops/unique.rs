@@ -243,11 +243,11 @@ impl Spread {
                 if bits % 2 == 0 { bits / 2 % ranks.min(64) } else { bits / 2 % ranks }
             }),
             Set::Zipf => {
-                let most = (ranks as f64 + 1.0).ln();
+                let max = (ranks as f64 + 1.0).ln();
                 random(seed, n, |rng| {
                     let uniform = (rng.next() >> 11) as f64 / (1u64 << 53) as f64;
                     // At least 1; rounding may give `ranks` + 1, so the rank is clamped.
-                    ((uniform * most).exp() as u64).clamp(1, ranks) - 1
+                    ((uniform * max).exp() as u64).clamp(1, ranks) - 1
                 })
             }
         }

@@ -145,14 +145,14 @@ fn others(report: &Report, kind: &str) -> Vec<String> {
                 let mut all = group.over_spec();
                 all.retain(|(row, _)| row.who() == *who);
                 all.sort_by(|a, b| a.1.total_cmp(&b.1));
-                let (Some(least), Some(most)) = (all.first(), all.last()) else { continue };
+                let (Some(least), Some(max)) = (all.first(), all.last()) else { continue };
                 let end = |(row, ratio): &(&Measurement, f64)| {
                     format!("{} ({})", times(*ratio), escape(&row.shape))
                 };
                 let ratios: Vec<f64> = all.iter().map(|(_, ratio)| *ratio).collect();
                 let (name, shapes) = (format!("`{}`", group.operator), all.len().to_string());
                 let median = times(stats::median(&ratios));
-                table.0.push(vec![name, escape(who.0), shapes, end(least), median, end(most)]);
+                table.0.push(vec![name, escape(who.0), shapes, end(least), median, end(max)]);
             }
         }
         let words = escape(&view::device_words(report, device));

@@ -201,21 +201,21 @@ fn roofline(report: &Report, device: &str) -> Panel {
     let title = ["roofline".to_owned(), device_words(report, device)];
     let mut panel = Panel::new(title, [moved, rate]);
     let rows = report.measurements.iter().filter(|row| row.role == Role::Spec && row.bytes > 0);
-    let (mut fewest, mut most, mut fastest) = (f64::INFINITY, 0f64, f64::INFINITY);
+    let (mut fewest, mut max, mut fastest) = (f64::INFINITY, 0f64, f64::INFINITY);
     for row in rows.filter(|row| row.device == device) {
         let (bytes, median) = (row.bytes as f64, row.median_us());
         let (low, high) = spread(&row.samples_us);
         let bar = (Along::Y, bytes / high * 1e6, bytes / low * 1e6);
         panel.add(&row.operator, Kind::Points, (bytes, bytes / median * 1e6), Some(bar));
-        (fewest, most, fastest) = (fewest.min(bytes), most.max(bytes), fastest.min(median));
+        (fewest, max, fastest) = (fewest.min(bytes), max.max(bytes), fastest.min(median));
     }
-    let known = report.device(device).filter(|_| most > 0.0);
+    let known = report.device(device).filter(|_| max > 0.0);
     let Some(copy) = known.and_then(|device| device.copy_bytes_per_second) else { return panel };
     // Rows that are timed by timestamps within a submission do not include the cost of the
     // submission, so an overhead above the fastest row is no bound.
     let overhead = known.and_then(|device| device.overhead_us).filter(|us| *us <= fastest);
     for i in 0..=60 {
-        let bytes = fewest * (most / fewest).powf(f64::from(i) / 60.0);
+        let bytes = fewest * (max / fewest).powf(f64::from(i) / 60.0);
         panel.add("a large copy", Kind::Bound, (bytes, copy), None);
         if let Some(us) = overhead {
             let rate = bytes / (bytes / copy + us * 1e-6);

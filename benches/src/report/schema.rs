@@ -81,7 +81,7 @@ pub struct Load {
 
 impl Load {
     /// A machine is busy if other programs take more than this share of its cores.
-    pub const MOST: f64 = 0.1;
+    pub const MAX: f64 = 0.1;
 
     /// Cores that other programs took, on average.
     #[must_use]
@@ -321,7 +321,7 @@ impl Report {
     pub fn busy(&self) -> Option<String> {
         let load = self.load?;
         let (others, cores) = (load.others(), self.host.cores);
-        (others > Load::MOST * cores as f64).then(|| {
+        (others > Load::MAX * cores as f64).then(|| {
             format!(
                 "the machine was busy: other programs took {others:.1} of {cores} cores during the \
                  run of {:.0} s (load average before it: {:.1})",

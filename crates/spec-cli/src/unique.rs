@@ -303,16 +303,16 @@ fn within_limits(asked: u64, held: u64) -> u64 {
     let Some(left) = process::memory_left() else { return asked };
     // A sixteenth is left to the system, for page tables and for written files that are not on
     // disk yet.
-    let most = held.saturating_add(left - left / 16);
-    if asked <= most {
+    let max = held.saturating_add(left - left / 16);
+    if asked <= max {
         return asked;
     }
     complain(&format!(
         "note: the limits of this process (its control group, ulimit) leave {} of --memory {}",
-        ByteSize(most),
+        ByteSize(max),
         ByteSize(asked)
     ));
-    most
+    max
 }
 
 /// Half of the memory that this process may still take.

@@ -82,8 +82,8 @@ mod tests {
                 }
             }
         }
-        let most = 1 << (SPLITTER_BITS + NO_TABLE);
-        assert_eq!([Segments::max_entries(0), Segments::max_entries(most)], [0, 0]);
-        assert_ne!(Segments::max_entries(most + 1), 0);
+        let max = 1 << (SPLITTER_BITS + NO_TABLE);
+        assert_eq!([Segments::max_entries(0), Segments::max_entries(max)], [0, 0]);
+        assert_ne!(Segments::max_entries(max + 1), 0);
     }
 }

@@ -104,18 +104,18 @@ fn largest(wanted: u32, clusters: impl Fn(u32) -> Result<u32>) -> Result<u32> {
 /// blocks in the choice's cluster, and the number of blocks in the largest cluster that the device
 /// runs for the choice.
 fn first_held<T>(
-    mut most: u32,
+    mut max: u32,
     choose: impl Fn(u32) -> Result<T>,
     held: impl Fn(&T) -> Result<(u32, u32)>,
 ) -> Result<T> {
     loop {
-        let choice = choose(most)?;
+        let choice = choose(max)?;
         let (blocks, runs) = held(&choice)?;
         if runs >= blocks {
             return Ok(choice);
         }
-        // `runs` is less than `most`, so the loop ends: at the latest with 1, no cluster.
-        most = runs;
+        // `runs` is less than `max`, so the loop ends: at the latest with 1, no cluster.
+        max = runs;
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
     #[test]
     fn choices_are_made_again_for_smaller_clusters() {
         // Takes as many blocks as it may, but never more than 8.
-        let choose = |most: u32| Ok(most.min(8));
+        let choose = |max: u32| Ok(max.min(8));
         for (held, expected) in [(16, 8), (4, 4), (2, 2), (1, 1)] {
             let chosen = first_held(16, choose, |&blocks| {
                 Ok((blocks, largest(blocks, |n| Ok(u32::from(n <= held)))?))

@@ -191,8 +191,8 @@ fn clear(
 }
 
 // A length cut to 0 ..= most, with a flag where the cut changes the length.
-fn cut_of_row(row: u32, given: vec2<u32>, most: u32) -> u32 {
-    let kept = cut_length(given, most);
+fn cut_of_row(row: u32, given: vec2<u32>, max_length: u32) -> u32 {
+    let kept = cut_length(given, max_length);
     if is_cut(given, kept) {
         raise(row, BAD_LENGTHS);
     }
@@ -246,7 +246,7 @@ fn open(
     var at = (params.at.b3 + request) * params.length_words;
     let last = params.length_words - 1u;
     let length =
-        cut_of_row(row, integer(lengths[at], lengths[at + last], params.length_words), params.most);
+        cut_of_row(row, integer(lengths[at], lengths[at + last], params.length_words), params.max_length);
     at = (params.at.b5 + request) * params.prompt_words;
     let prompt = integer(
         prompt_lengths[at],

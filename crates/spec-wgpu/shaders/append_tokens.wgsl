@@ -90,13 +90,13 @@ fn decide(
         let new_count = integer(new_counts[at], new_counts[at + words - 1u], words);
         let count = cut_length(new_count, params.n);
         bits |= select(0u, BAD_LENGTHS, is_cut(new_count, count));
-        var most = params.max_len;
+        var limit = params.max_len;
         if params.max_words != 0u {
             words = params.max_words;
             at = (params.at.b6 + request) * words;
-            most = cut_length(integer(max_lengths[at], max_lengths[at + words - 1u], words), most);
+            limit = cut_length(integer(max_lengths[at], max_lengths[at + words - 1u], words), limit);
         }
-        let room = max(most, length) - length;
+        let room = max(limit, length) - length;
         var is_bad = false;
         while taken < min(count, room) && state == RUNNING && !is_bad {
             let token = new_token(request, taken);
@@ -107,7 +107,7 @@ fn decide(
             }
         }
         bits |= select(0u, OUT_OF_RANGE, is_bad);
-        if state == RUNNING && length + taken >= most {
+        if state == RUNNING && length + taken >= limit {
             state = AT_LENGTH;
         }
     }

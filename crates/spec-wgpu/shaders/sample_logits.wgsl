@@ -342,15 +342,15 @@ fn open(
         atomicStore(&shared_index, NONE);
     }
     workgroupBarrier();
-    var most = 0u;
-    var most_raw = 0u;
+    var largest_key = 0u;
+    var largest_raw_key = 0u;
     for (var group = thread; group < params.groups; group += WIDE) {
-        most = max(most, work[maxima_at(row) + group]);
+        largest_key = max(largest_key, work[maxima_at(row) + group]);
         // The same maxima where nothing is reported.
-        most_raw = max(most_raw, work[raw_maxima_at(row) + group]);
+        largest_raw_key = max(largest_raw_key, work[raw_maxima_at(row) + group]);
     }
-    atomicMax(&shared_key, most);
-    atomicMax(&shared_raw, most_raw);
+    atomicMax(&shared_key, largest_key);
+    atomicMax(&shared_raw, largest_raw_key);
     workgroupBarrier();
     if thread == 0u {
         shared_word = atomicLoad(&shared_key);

@@ -18,15 +18,15 @@
 @group(0) @binding(6) var<storage, read_write> top_tokens: array<u32>;
 @group(0) @binding(7) var<storage, read_write> top_logprobs: array<f32>;
 
-const MOST_DRAWS = 64u;
+const MAX_DRAWS = 64u;
 const LIKELIEST = 256u;
 
 // The keys of the row's tokens; the same keys in descending order, to count by, with 0 for a
 // missing token; and the place of each token in this order.
-var<workgroup> drawn_keys: array<u32, MOST_DRAWS>;
-var<workgroup> ordered_keys: array<u32, MOST_DRAWS>;
-var<workgroup> places: array<u32, MOST_DRAWS>;
-var<workgroup> counts: array<atomic<u32>, MOST_DRAWS>;
+var<workgroup> drawn_keys: array<u32, MAX_DRAWS>;
+var<workgroup> ordered_keys: array<u32, MAX_DRAWS>;
+var<workgroup> places: array<u32, MAX_DRAWS>;
+var<workgroup> counts: array<atomic<u32>, MAX_DRAWS>;
 
 // Where the tally of a chunk begins: a sum (two words), then for each place the number of entries
 // that reach this place and no place before it.
@@ -223,10 +223,10 @@ fn conclude(
     }
     if has(HAS_RANKS) {
         // A thread adds up some of the chunks for one place.
-        let place = thread % MOST_DRAWS;
+        let place = thread % MAX_DRAWS;
         if place < params.draws {
             var count = 0u;
-            for (var chunk = thread / MOST_DRAWS; chunk < params.chunks; chunk += 4u) {
+            for (var chunk = thread / MAX_DRAWS; chunk < params.chunks; chunk += 4u) {
                 count += work[tally_at(row, chunk) + 2u + place];
             }
             atomicAdd(&counts[place], count);

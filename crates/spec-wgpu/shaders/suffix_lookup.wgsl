@@ -170,9 +170,9 @@ fn match_at(row: u32, in_corpus: bool, place: u32, length: u32) -> u32 {
     if place + 1u >= text_length || is_negative(token_at(row, in_corpus, place + 1u)) {
         return 0u;
     }
-    let most = min(load(row, PATTERN), place + 1u);
+    let longest = min(load(row, PATTERN), place + 1u);
     var n = 1u;
-    while n < most && all(token_at(row, in_corpus, place - n) == own_token(row, length - 1u - n)) {
+    while n < longest && all(token_at(row, in_corpus, place - n) == own_token(row, length - 1u - n)) {
         n += 1u;
     }
     return select(0u, n, n >= params.min_match);
@@ -208,8 +208,8 @@ fn prepare(
         }
     }
     var pattern = 0u;
-    let most = min(params.max_match, length);
-    while pattern < most && !is_negative(own_token(row, length - 1u - pattern)) {
+    let longest = min(params.max_match, length);
+    while pattern < longest && !is_negative(own_token(row, length - 1u - pattern)) {
         pattern += 1u;
     }
     var last = vec2(0u);

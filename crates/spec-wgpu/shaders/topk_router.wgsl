@@ -525,7 +525,7 @@ fn place(
     var found = expert;
     if params.has_replicas != 0u {
         let given = bitcast<i32>(replica_counts[params.at.b2 + expert]);
-        let count = clamp(given, 1, i32(params.most));
+        let count = clamp(given, 1, i32(params.max_replicas));
         if count != given {
             raise(4u);
         }

@@ -294,11 +294,11 @@ fn unique(device: &Device) -> Result<()> {
 }
 
 /// The tokens that followed the last occurrence of the longest suffix.
-fn followed(text: &[i64], min: usize, max: usize, most: usize) -> Vec<i64> {
+fn followed(text: &[i64], min: usize, max: usize, count: usize) -> Vec<i64> {
     for n in (min..=max.min(text.len().saturating_sub(1))).rev() {
         let pattern = &text[text.len() - n..];
         if let Some(at) = (0..text.len() - n).rev().find(|&at| text[at..at + n] == *pattern) {
-            return text[at + n..].iter().take(most).copied().collect();
+            return text[at + n..].iter().take(count).copied().collect();
         }
     }
     Vec::new()
@@ -324,14 +324,14 @@ fn prompt_lookup(device: &Device) -> Result<()> {
 
 /// The tokens that followed the first occurrence of the last tokens of `generated`: in the prompt,
 /// or else in the generated tokens.
-fn copied(prompt: &[i64], generated: &[i64], max: usize, most: usize) -> Vec<i64> {
+fn copied(prompt: &[i64], generated: &[i64], max: usize, count: usize) -> Vec<i64> {
     let step = generated.len() - 1;
     for n in (1..=max.min(step)).rev() {
         let pattern = &generated[step + 1 - n..];
         for text in [prompt, &generated[..step]] {
             let windows = 0..text.len().saturating_sub(n);
             if let Some(at) = windows.into_iter().find(|&at| text[at..at + n] == *pattern) {
-                return text[at + n..].iter().take(most).copied().collect();
+                return text[at + n..].iter().take(count).copied().collect();
             }
         }
     }
@@ -360,8 +360,8 @@ fn check_ngram(seed: u64, head: usize, device: &Device) -> Result<usize> {
     };
     let (got, count) = if head == 0 {
         let params = NgramMatch::default();
-        let (zero, most) = (vector32(&[0], device), vector32(&[slots as i32 - 1], device));
-        spec_candle::ngram_match(&params, &requests, &vector(&[0], device), &most, &zero)
+        let (zero, max_len) = (vector32(&[0], device), vector32(&[slots as i32 - 1], device));
+        spec_candle::ngram_match(&params, &requests, &vector(&[0], device), &max_len, &zero)
     } else {
         let params = HybridMtpNgram::new(slots - 1)
             .max_ngram_size(3)

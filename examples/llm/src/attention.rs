@@ -69,10 +69,10 @@ fn head(
     for offset in offsets.clone() {
         weights.push(dot(query, &keys[offset..][..query.len()]) * scale);
     }
-    let most = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    let max = weights.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     let mut total = 0.0;
     for (weight, offset) in weights.iter().zip(offsets) {
-        let weight = (weight - most).exp();
+        let weight = (weight - max).exp();
         total += weight;
         for (out, value) in out.iter_mut().zip(&values[offset..]) {
             *out = weight.mul_add(*value, *out);

@@ -59,18 +59,18 @@ pub fn time_rows(model: &mut Llama, counts: &[usize], turns: usize) -> Result<Ve
     Ok(times.iter().map(|times| median(times)).collect())
 }
 
-/// The cost of an additional row if there are up to `most` of them, as a share of the time of a
+/// The cost of an additional row if there are up to `max` of them, as a share of the time of a
 /// run with one row.
 ///
 /// # Errors
 /// As [`time_rows`].
-pub fn cost_of_a_row(model: &mut Llama, most: usize) -> Result<f64> {
-    if most == 0 {
+pub fn cost_of_a_row(model: &mut Llama, max: usize) -> Result<f64> {
+    if max == 0 {
         return Ok(0.0);
     }
-    let times = time_rows(model, &[1, 1 + most], 7)?;
+    let times = time_rows(model, &[1, 1 + max], 7)?;
     let (one, all) = (times[0].as_secs_f64(), times[1].as_secs_f64());
-    Ok(((all / one - 1.0) / most as f64).max(0.0))
+    Ok(((all / one - 1.0) / max as f64).max(0.0))
 }
 
 /// The results of one prompt: decoding without drafts and decoding with drafts.

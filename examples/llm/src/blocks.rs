@@ -55,8 +55,8 @@ impl Blocks {
         ensure!(k % LEN == 0, "rows of {k} weights, expected a multiple of {LEN}");
         let dense = dense.flatten_all()?.to_vec1::<f32>()?;
         let blocks = dense.chunks_exact(LEN).map(|weights| {
-            let most = weights.iter().fold(0f32, |most, weight| most.max(weight.abs()));
-            let scale = most / 127.0;
+            let max = weights.iter().fold(0f32, |max, weight| max.max(weight.abs()));
+            let scale = max / 127.0;
             let by = if scale > 0.0 { 1.0 / scale } else { 0.0 };
             let mut quants = [0; LEN];
             for (quant, weight) in quants.iter_mut().zip(weights) {

@@ -84,13 +84,13 @@ impl Draft {
 }
 
 impl Drafter {
-    /// By `prompt_lookup`, up to `most` drafts in texts of up to `capacity` tokens.
+    /// By `prompt_lookup`, up to `max` drafts in texts of up to `capacity` tokens.
     ///
     /// # Errors
     /// As [`Handle::create`].
-    pub fn lookup(handle: &Handle, capacity: usize, most: usize) -> Result<Self> {
+    pub fn lookup(handle: &Handle, capacity: usize, max: usize) -> Result<Self> {
         let create = |ngram| {
-            let params = PromptLookup::default().min_ngram(ngram).max_ngram(ngram).max_draft(most);
+            let params = PromptLookup::default().min_ngram(ngram).max_ngram(ngram).max_draft(max);
             let tensors = params.tensors(DType::U32, 1, capacity);
             handle.create(&params, &tensors.flags(TensorDesc::new(DType::U32, [1])))
         };
@@ -100,7 +100,7 @@ impl Drafter {
             operators,
             workspace: vec![0; workspace],
             tokens: vec![0; capacity],
-            drafts: vec![0; most],
+            drafts: vec![0; max],
         }))
     }
 
@@ -108,13 +108,13 @@ impl Drafter {
     ///
     /// # Errors
     /// As [`Handle::create`].
-    pub fn ngram(handle: &Handle, prompt: &[u32], capacity: usize, most: usize) -> Result<Self> {
+    pub fn ngram(handle: &Handle, prompt: &[u32], capacity: usize, max: usize) -> Result<Self> {
         let params = NgramMatch::default().token_threshold(i32::MAX);
         let tokens = |len| TensorDesc::new(DType::U32, [1, len]);
-        let mut tensors = params.tensors(1, prompt.len(), capacity, most + 1);
+        let mut tensors = params.tensors(1, prompt.len(), capacity, max + 1);
         tensors.input_ids = tokens(prompt.len());
         tensors.token_ids_all = tokens(capacity);
-        tensors.draft_tokens = tokens(most + 1);
+        tensors.draft_tokens = tokens(max + 1);
         tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
         let operator = handle.create(&params, &tensors)?;
         Ok(Drafter::Ngram(Box::new(Ngram {
@@ -122,11 +122,11 @@ impl Drafter {
             operator,
             prompt: prompt.to_vec(),
             tokens: vec![0; capacity],
-            drafts: vec![0; most + 1],
+            drafts: vec![0; max + 1],
         })))
     }
 
-    /// By `suffix_lookup`, up to `most` drafts in texts of up to `capacity` tokens: chains where
+    /// By `suffix_lookup`, up to `max` drafts in texts of up to `capacity` tokens: chains where
     /// `width` is 1, else trees with up to `width` drafts behind each. A corpus has the texts of
     /// other requests.
     ///
@@ -135,14 +135,14 @@ impl Drafter {
     pub fn suffix(
         handle: &Handle,
         capacity: usize,
-        most: usize,
+        max: usize,
         width: usize,
         corpus: Option<Arc<Corpus<i32>>>,
     ) -> Result<Self> {
         let params = SuffixLookup::new().width(width);
-        let mut tensors = params.tensors(DType::I32, 1, capacity, most);
-        tensors.parents = Some(TensorDesc::new(DType::I32, [1, most]));
-        tensors.shares = Some(TensorDesc::new(DType::F32, [1, most]));
+        let mut tensors = params.tensors(DType::I32, 1, capacity, max);
+        tensors.parents = Some(TensorDesc::new(DType::I32, [1, max]));
+        tensors.shares = Some(TensorDesc::new(DType::F32, [1, max]));
         tensors.match_lengths = Some(TensorDesc::new(DType::I32, [1]));
         tensors.flags = Some(TensorDesc::new(DType::U32, [1]));
         tensors.corpus = corpus.as_ref().map(|corpus| corpus.tokens_desc());
@@ -153,9 +153,9 @@ impl Drafter {
             operator,
             corpus,
             tokens: vec![0; capacity],
-            drafts: vec![0; most],
-            parents: vec![0; most],
-            shares: vec![0.0; most],
+            drafts: vec![0; max],
+            parents: vec![0; max],
+            shares: vec![0.0; max],
         })))
     }
 
@@ -180,19 +180,19 @@ impl Drafter {
         matches!(self, Drafter::Model(_))
     }
 
-    /// Up to `most` drafts of what follows the text.
+    /// Up to `max` drafts of what follows the text.
     ///
     /// # Errors
     /// Where the text is longer than its capacity.
-    pub fn draft(&mut self, text: &[u32], most: usize, watch: &mut Stopwatch) -> Result<Draft> {
+    pub fn draft(&mut self, text: &[u32], max: usize, watch: &mut Stopwatch) -> Result<Draft> {
         let mut draft = match self {
             Drafter::None => Draft::default(),
             Drafter::Lookup(lookup) => lookup.draft(text, watch)?,
             Drafter::Ngram(ngram) => ngram.draft(text, watch)?,
             Drafter::Suffix(suffix) => suffix.draft(text, watch)?,
-            Drafter::Model(small) => small.draft(text, most, watch)?,
+            Drafter::Model(small) => small.draft(text, max, watch)?,
         };
-        draft.truncate(most);
+        draft.truncate(max);
         Ok(draft)
     }
 }
@@ -334,15 +334,15 @@ pub struct Small {
 }
 
 impl Small {
-    fn draft(&mut self, text: &[u32], most: usize, watch: &mut Stopwatch) -> Result<Draft> {
+    fn draft(&mut self, text: &[u32], max: usize, watch: &mut Stopwatch) -> Result<Draft> {
         // What it drafted and the model did not choose is forgotten.
         let known = self.read.iter().zip(text).take_while(|(a, b)| a == b).count();
         let known = known.min(text.len() - 1);
         self.model.truncate(known);
         self.read.truncate(known);
         let mut next = text[known..].to_vec();
-        let mut tokens = Vec::with_capacity(most);
-        while tokens.len() < most {
+        let mut tokens = Vec::with_capacity(max);
+        while tokens.len() < max {
             let (last, before) = next.split_last().expect("a text has a token");
             let logits = watch.measure("the draft model", || {
                 self.model.read_prompt(before)?;

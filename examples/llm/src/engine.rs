@@ -106,9 +106,9 @@ pub fn decode(
     request: &Request,
     mut written: impl FnMut(&[u32]) -> Result<()>,
 ) -> Result<Decoded> {
-    let (most, room) = (prompt.len() + request.tokens, model.capacity());
+    let (max, room) = (prompt.len() + request.tokens, model.capacity());
     ensure!(!prompt.is_empty(), "the prompt is empty");
-    ensure!(most <= room, "prompt and answer have {most} tokens, there is room for {room}");
+    ensure!(max <= room, "prompt and answer have {max} tokens, there is room for {room}");
     let mut sampler = Sampler::new(handle, request.sampling);
     let mut verifier = Verifier { handle, workspace: Vec::new() };
     // If drafting is free, `lengths` learns from drafts that are not run, so the first estimate
@@ -128,8 +128,8 @@ pub fn decode(
     let mut text = prompt.to_vec();
     let (mut steps, mut drafted, mut accepted, mut without) = (0, 0, 0, 0);
     let ended = |text: &[u32]| request.stop.is_some() && text.last().copied() == request.stop;
-    while text.len() < most && (text.len() == prompt.len() || !ended(&text)) {
-        let limit = request.max_draft.min(most - text.len() - 1);
+    while text.len() < max && (text.len() == prompt.len() || !ended(&text)) {
+        let limit = request.max_draft.min(max - text.len() - 1);
         let affordable = allowance.at_most(limit);
         let drafts = if drafter.costs() {
             let worth = lengths.choose(0, affordable);
@@ -139,13 +139,13 @@ pub fn decode(
             draft
         } else {
             let mut draft = drafter.draft(&text, limit, &mut watch)?;
-            let most = draft.tokens.len().min(affordable);
+            let max = draft.tokens.len().min(affordable);
             let worth = if draft.shares.is_empty() {
                 lengths.drafted(text.len(), draft.kind, draft.tokens.clone());
-                lengths.choose(draft.kind, most)
+                lengths.choose(draft.kind, max)
             } else {
                 trust.drafted(text.len(), draft.clone());
-                trust.choose(&draft, most)
+                trust.choose(&draft, max)
             };
             draft.truncate(worth);
             draft

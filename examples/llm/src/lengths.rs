@@ -32,21 +32,21 @@ pub struct Lengths {
 }
 
 impl Lengths {
-    /// For `kinds` kinds of drafts with up to `most` tokens each. `row` is the time of an
+    /// For `kinds` kinds of drafts with up to `max` tokens each. `row` is the time of an
     /// additional row, including its drafting, as a share of the time of a run with one row;
     /// `hope` is the first estimate of the probability that a draft's first token is right.
-    pub fn new(kinds: usize, most: usize, row: f64, hope: f64) -> Self {
-        let mut stand = vec![0.5; most];
-        stand[..most.min(1)].fill(hope);
+    pub fn new(kinds: usize, max: usize, row: f64, hope: f64) -> Self {
+        let mut stand = vec![0.5; max];
+        stand[..max.min(1)].fill(hope);
         Lengths { stand: vec![stand; kinds], row, open: Vec::new() }
     }
 
-    /// How many of `most` drafts of a kind to run: the number with the most expected tokens per
+    /// How many of `max` drafts of a kind to run: the number with the most expected tokens per
     /// time.
-    pub fn choose(&self, kind: usize, most: usize) -> usize {
+    pub fn choose(&self, kind: usize, max: usize) -> usize {
         let (mut best, mut length) = (1.0, 0);
         let (mut tokens, mut reached) = (1.0, 1.0);
-        for (drafts, stands) in (1..=most).zip(&self.stand[kind]) {
+        for (drafts, stands) in (1..=max).zip(&self.stand[kind]) {
             reached *= stands;
             tokens += reached;
             let speed = tokens / (1.0 + self.row * drafts as f64);
@@ -120,15 +120,15 @@ impl Trust {
         Trust { trust: vec![FIRST_TRUST; kinds], row, open: Vec::new() }
     }
 
-    /// How many of the first `most` nodes of a draft to run: the number with the most expected
+    /// How many of the first `max` nodes of a draft to run: the number with the most expected
     /// tokens per time.
-    pub fn choose(&self, draft: &Draft, most: usize) -> usize {
+    pub fn choose(&self, draft: &Draft, max: usize) -> usize {
         let [first, later] = self.trust[draft.kind];
         let (mut best, mut number, mut tokens) = (1.0, 0, 1.0);
         // The trust in the path down to each node; that of node 0 is such that its children's is
         // the trust in a first token.
         let mut paths = vec![first / later];
-        for (nodes, (parent, share)) in (1..=most).zip(draft.parents.iter().zip(&draft.shares)) {
+        for (nodes, (parent, share)) in (1..=max).zip(draft.parents.iter().zip(&draft.shares)) {
             let path = paths[*parent] * later;
             paths.push(path);
             tokens += path * f64::from(*share);

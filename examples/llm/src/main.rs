@@ -303,14 +303,14 @@ fn answer(options: &Answer) -> Result<()> {
         top_p: options.top_p,
         seed: options.seed,
     };
-    let most = if options.draft == DraftKind::None { 0 } else { options.max_draft };
-    let mut row = bench::cost_of_a_row(&mut model, most)?;
+    let max = if options.draft == DraftKind::None { 0 } else { options.max_draft };
+    let mut row = bench::cost_of_a_row(&mut model, max)?;
     let corpus = options.corpus(&handle)?;
-    let suffix = |width| Drafter::suffix(&handle, capacity, most, width, corpus.clone());
+    let suffix = |width| Drafter::suffix(&handle, capacity, max, width, corpus.clone());
     let mut drafter = match options.draft {
         DraftKind::None => Drafter::None,
-        DraftKind::Lookup => Drafter::lookup(&handle, capacity, most)?,
-        DraftKind::Ngram => Drafter::ngram(&handle, &prompt, capacity, most)?,
+        DraftKind::Lookup => Drafter::lookup(&handle, capacity, max)?,
+        DraftKind::Ngram => Drafter::ngram(&handle, &prompt, capacity, max)?,
         DraftKind::Suffix => suffix(1)?,
         DraftKind::SuffixTree => {
             ensure!(model.has_trees(), "a tree needs --weights blocks, on a processor with AVX2");
@@ -326,8 +326,7 @@ fn answer(options: &Answer) -> Result<()> {
             Drafter::model(&handle, small, sampling)
         }
     };
-    let request =
-        Request { tokens: options.tokens, stop: text.end, max_draft: most, sampling, row };
+    let request = Request { tokens: options.tokens, stop: text.end, max_draft: max, sampling, row };
 
     let json = options.model.json;
     let mut show = text.stream(|piece| {

@@ -67,18 +67,18 @@ pub fn answers(
     Ok(all)
 }
 
-/// The tokens of files, the first `most` of each; files with the same ending are one group.
+/// The tokens of files, the first `max` of each; files with the same ending are one group.
 ///
 /// # Errors
 /// Where a file cannot be read as text.
-pub fn files(paths: &[PathBuf], text: &Text, most: usize) -> Result<Vec<Known>> {
+pub fn files(paths: &[PathBuf], text: &Text, max: usize) -> Result<Vec<Known>> {
     let known = |path: &PathBuf| {
         let name = || path.display().to_string();
         let said = std::fs::read_to_string(path).with_context(name)?;
         // A token has at least one byte, and few have more than 16.
-        let end = said.floor_char_boundary(most.saturating_mul(16));
+        let end = said.floor_char_boundary(max.saturating_mul(16));
         let mut tokens = text.tokens(&said[..end])?;
-        tokens.truncate(most);
+        tokens.truncate(max);
         let group = path.extension().unwrap_or_default().to_string_lossy().into_owned();
         ensure!(!tokens.is_empty(), "{} is empty", path.display());
         let answer = tokens.split_off(1);
@@ -112,15 +112,15 @@ pub struct Way {
     /// Its name in tables.
     pub name: &'static str,
     /// The most drafts of a step.
-    pub most: usize,
+    pub max: usize,
     /// The most children of a node of `suffix_lookup`; 0 for `prompt_lookup`.
     pub width: usize,
     /// Whether it has the corpus.
     pub corpus: bool,
 }
 
-const fn way(name: &'static str, most: usize, width: usize, corpus: bool) -> Way {
-    Way { name, most, width, corpus }
+const fn way(name: &'static str, max: usize, width: usize, corpus: bool) -> Way {
+    Way { name, max, width, corpus }
 }
 
 /// Every way that is compared.
@@ -151,8 +151,8 @@ impl Way {
     ) -> Result<Drafter> {
         let corpus = self.corpus.then(|| Arc::clone(corpus));
         match self.width {
-            0 => Drafter::lookup(handle, capacity, self.most),
-            width => Drafter::suffix(handle, capacity, self.most, width, corpus),
+            0 => Drafter::lookup(handle, capacity, self.max),
+            width => Drafter::suffix(handle, capacity, self.max, width, corpus),
         }
     }
 }
@@ -174,14 +174,14 @@ pub struct Outcome {
 
 impl Outcome {
     /// Adds a text, drafted from its prompt on, all drafts run.
-    fn add(&mut self, drafter: &mut Drafter, known: &Known, most: usize) -> Result<()> {
+    fn add(&mut self, drafter: &mut Drafter, known: &Known, max: usize) -> Result<()> {
         let text = [&known.prompt[..], &known.answer].concat();
         let mut watch = Stopwatch::default();
         let mut place = known.prompt.len();
         while place < text.len() {
             // The last token of a run is the model's own, as in decoding.
             let (so_far, next) = text[..text.len() - 1].split_at(place);
-            let draft = drafter.draft(so_far, most.min(next.len()), &mut watch)?;
+            let draft = drafter.draft(so_far, max.min(next.len()), &mut watch)?;
             let stood = draft.stands(next);
             self.runs += 1;
             self.drafted += draft.tokens.len();
@@ -211,7 +211,7 @@ pub fn replay(handle: &Handle, texts: &[Known]) -> Result<Vec<GroupOutcomes>> {
             for (way, outcome) in outcomes.iter_mut().filter(|_| known.measured) {
                 let capacity = known.prompt.len() + known.answer.len();
                 let mut drafter = way.drafter(handle, capacity, &corpus)?;
-                outcome.add(&mut drafter, known, way.most)?;
+                outcome.add(&mut drafter, known, way.max)?;
             }
             corpus.append(&for_corpus(&known.answer)?)?;
         }
@@ -297,7 +297,7 @@ pub fn turns(
                 for (way, timed) in &mut turns.drafted {
                     let capacity = known.prompt.len() + known.answer.len();
                     let mut drafter = way.drafter(handle, capacity, &corpus)?;
-                    timed.add(&run(&mut drafter, way.most)?);
+                    timed.add(&run(&mut drafter, way.max)?);
                 }
             }
             corpus.append(&for_corpus(&known.answer)?)?;
@@ -327,7 +327,7 @@ mod tests {
         for (way, outcome) in outcomes {
             assert_eq!(outcome.tokens, 5);
             assert_eq!(outcome.runs + outcome.accepted, 5, "{way:?}");
-            let runs = match (way.corpus, way.most) {
+            let runs = match (way.corpus, way.max) {
                 (false, _) => 5,
                 // Two drafts and the model's own token, then the last two tokens.
                 (true, 2) => 2,

@@ -324,7 +324,7 @@ fn logits_are_those_of_plain_loops() {
         write(&path, 3, GgmlDType::Q8_0);
         let tokens: Vec<u32> = (0..40).map(|i| i * 97 % 261).collect();
         let expected = plain::logits(&path, &tokens);
-        let largest = expected.iter().flatten().fold(0.0, |most: f64, logit| most.max(logit.abs()));
+        let largest = expected.iter().flatten().fold(0.0, |max: f64, logit| max.max(logit.abs()));
         // With 8-bit weights, candle rounds activations too: to 1/127 of a block's largest.
         for (weights, tolerance) in [(Weights::F32, 1e-5), (Weights::Auto, 0.05)] {
             let (mut model, _) = Llama::open(&path, weights, 64).unwrap();
@@ -380,10 +380,10 @@ fn drafts_leave_the_text() {
                 // A drafter that is the model itself is always right.
                 (Drafter::model(&handle, same(), sampling), 64 + 1),
             ];
-            for (mut drafter, most) in drafters {
+            for (mut drafter, max) in drafters {
                 let drafted = run(&mut model, &mut drafter, &prompt, sampling);
                 assert_eq!(drafted.tokens, plain.tokens);
-                assert!(drafted.steps <= most, "{} steps, {sampling:?}", drafted.steps);
+                assert!(drafted.steps <= max, "{} steps, {sampling:?}", drafted.steps);
                 assert!(drafted.drafted > 0);
             }
         }

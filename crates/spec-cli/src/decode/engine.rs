@@ -203,11 +203,11 @@ struct Verifier {
 
 impl Verifier {
     fn new(handle: &Handle, model: &Model, settings: &Settings) -> Result<Self> {
-        let (most, vocab) = (settings.draft_tokens + 1, model.vocab());
-        let node = || handle.allocate::<i32>(most);
+        let (max, vocab) = (settings.draft_tokens + 1, model.vocab());
+        let node = || handle.allocate::<i32>(max);
         Ok(Verifier {
             handle: handle.clone(),
-            sampler: Sampler::new(handle, (most, 1), vocab, &settings.sampling, settings.seed)?,
+            sampler: Sampler::new(handle, (max, 1), vocab, &settings.sampling, settings.seed)?,
             workspace: handle.allocate(0)?,
             draft_tokens: node()?,
             target_tokens: node()?,
@@ -217,7 +217,7 @@ impl Verifier {
             nodes: node()?,
             num_tokens: handle.allocate(1)?,
             flags: handle.upload(&[0])?,
-            rows: vec![0.0; most * vocab],
+            rows: vec![0.0; max * vocab],
             run_time: settings.model_time.target,
         })
     }

@@ -194,19 +194,19 @@ impl Default for AdjustLogits {
 
 impl AdjustLogits {
     /// Packed descriptors for `rows` rows of logits of the type `logits`, and `requests` texts of
-    /// up to `most` tokens. Tokens and lengths are i32, and no optional argument is given.
+    /// up to `max` tokens. Tokens and lengths are i32, and no optional argument is given.
     pub fn tensors(
         &self,
         logits: DType,
         rows: usize,
         vocab: usize,
         requests: usize,
-        most: usize,
+        max: usize,
     ) -> Tensors {
         let per_request = TensorDesc::new(DType::I32, [requests]);
         Tensors::new(Required {
             logits: TensorDesc::new(logits, [rows, vocab]),
-            tokens: TensorDesc::new(DType::I32, [requests, most]),
+            tokens: TensorDesc::new(DType::I32, [requests, max]),
             prompt_lengths: per_request,
             lengths: per_request,
         })
@@ -274,7 +274,7 @@ impl Plan {
 
     /// An upper bound of the number of tokens in the text of a row: the tokens of its request,
     /// and one draft token for every row but the first.
-    pub fn most(&self) -> usize {
+    pub fn max_text(&self) -> usize {
         let drafts = self.draft_tokens.map_or(0, |drafts| drafts.len.saturating_sub(1));
         self.tokens.cols.saturating_add(drafts)
     }
@@ -286,7 +286,7 @@ impl Plan {
 
     /// An upper bound of the number of distinct tokens of a row whose logits are adjusted.
     pub fn touched(&self) -> usize {
-        let text = if self.penalises() || self.no_repeat_ngram { self.most() } else { 0 };
+        let text = if self.penalises() || self.no_repeat_ngram { self.max_text() } else { 0 };
         text.saturating_add(self.biases.unwrap_or(0))
             .saturating_add(self.stop_tokens.map_or(0, |stops| stops.cols))
             .saturating_add(self.words.map_or(0, |words| words.count))

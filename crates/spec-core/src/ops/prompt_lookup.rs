@@ -113,12 +113,12 @@ impl Default for PromptLookup {
 }
 
 impl PromptLookup {
-    /// Packed descriptors for `batch` texts of the type `dtype` in rows of `most` tokens, with
+    /// Packed descriptors for `batch` texts of the type `dtype` in rows of `max` tokens, with
     /// i32 lengths and without `flags`.
-    pub fn tensors(&self, dtype: DType, batch: usize, most: usize) -> Tensors {
+    pub fn tensors(&self, dtype: DType, batch: usize, max: usize) -> Tensors {
         let per_request = TensorDesc::new(DType::I32, [batch]);
         Tensors::new(
-            TensorDesc::new(dtype, [batch, most]),
+            TensorDesc::new(dtype, [batch, max]),
             per_request,
             TensorDesc::new(dtype, [batch, self.max_draft]),
             per_request,

@@ -111,9 +111,9 @@ struct Prepared {
 // SAFETY: the kernel keeps within what the plan describes, whatever the data.
 unsafe impl Supports<AdjustLogits> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<AdjustLogits>>> {
-        if plan.most() >= MOST_TOKENS {
+        if plan.max_text() >= MOST_TOKENS {
             let words =
-                format!("{} tokens of a text, expected fewer than {MOST_TOKENS}", plan.most());
+                format!("{} tokens of a text, expected fewer than {MOST_TOKENS}", plan.max_text());
             return Err(Error::device(self.device(), Status::NotImplemented, words));
         }
         let name = match plan.logits.dtype {

@@ -279,14 +279,14 @@ fn suffix_lookup(rng: &mut Rng) -> Case<SuffixLookup> {
 fn adjust_logits(rng: &mut Rng) -> Case<AdjustLogits> {
     const ROWS: usize = 40;
     const VOCAB: usize = 30_000;
-    const MOST: usize = 900;
-    let below = |most: usize| move |rng: &mut Rng| rng.below(most) as i32;
+    const MAX: usize = 900;
+    let below = |max: usize| move |rng: &mut Rng| rng.below(max) as i32;
     let penalty = |rng: &mut Rng| 0.5 + rng.unit();
     Case::new(AdjustLogits::new())
         .in_place("logits", matrix(rng, [ROWS, VOCAB], Rng::normal))
-        .input("tokens", matrix(rng, [ROWS, MOST], below(VOCAB)))
-        .input("prompt_lengths", vector(rng, ROWS, below(MOST / 2)))
-        .input("lengths", vector(rng, ROWS, |r| r.between(MOST / 2, MOST) as i32))
+        .input("tokens", matrix(rng, [ROWS, MAX], below(VOCAB)))
+        .input("prompt_lengths", vector(rng, ROWS, below(MAX / 2)))
+        .input("lengths", vector(rng, ROWS, |r| r.between(MAX / 2, MAX) as i32))
         .input("repetition", vector(rng, ROWS, penalty))
         .input("frequency", vector(rng, ROWS, penalty))
         .input("presence", vector(rng, ROWS, penalty))
@@ -298,7 +298,7 @@ fn append_tokens(rng: &mut Rng) -> Case<AppendTokens> {
     const BATCH: usize = 100;
     const MAX_LEN: usize = 40;
     const NEW: usize = 9;
-    let size = |most: usize| move |rng: &mut Rng| rng.below(most + 1) as i32;
+    let size = |max: usize| move |rng: &mut Rng| rng.below(max + 1) as i32;
     Case::new(AppendTokens::new())
         .in_place("tokens", matrix(rng, [BATCH, MAX_LEN], size(99)))
         .in_place("lengths", vector(rng, BATCH, size(MAX_LEN)))
@@ -348,12 +348,12 @@ fn indexer_topk(rng: &mut Rng) -> Case<IndexerTopk> {
 /// Texts that several blocks search each.
 fn prompt_lookup(rng: &mut Rng) -> Case<PromptLookup> {
     const REQUESTS: usize = 3;
-    const MOST: usize = 30_000;
+    const MAX: usize = 30_000;
     let operator = PromptLookup::default().max_ngram(6);
     let drafts = [REQUESTS, operator.max_draft];
     Case::new(operator)
-        .input("tokens", matrix(rng, [REQUESTS, MOST], |r| r.below(12) as i64))
-        .input("lengths", vector(rng, REQUESTS, |r| (MOST / 2 + r.below(20_000)) as i32))
+        .input("tokens", matrix(rng, [REQUESTS, MAX], |r| r.below(12) as i64))
+        .input("lengths", vector(rng, REQUESTS, |r| (MAX / 2 + r.below(20_000)) as i32))
         .output("drafts", DType::I64, &drafts)
         .output("counts", DType::I32, &[REQUESTS])
         .in_place("flags", flags())

@@ -33,11 +33,11 @@ fn largest_of_tile(thread: u32) -> u32 {
     workgroupBarrier();
     // Each thread reduces a quarter of a group. Neighbouring threads begin at different entries,
     // and so at different memory banks.
-    var most = 0u;
+    var largest = 0u;
     for (var j = 0u; j < 8u; j++) {
-        most = max(most, tile_values[thread * 8u + (j + thread / 4u) % 8u]);
+        largest = max(largest, tile_values[thread * 8u + (j + thread / 4u) % 8u]);
     }
-    quarter_values[thread] = most;
+    quarter_values[thread] = largest;
     workgroupBarrier();
     if thread >= TILE_GROUPS {
         return 0u;

@@ -9,11 +9,11 @@ fn integer(first: u32, last: u32, words: u32) -> vec2<u32> {
 }
 
 // A length of 64 bits, cut to 0 ..= most.
-fn cut_length(length: vec2<u32>, most: u32) -> u32 {
+fn cut_length(length: vec2<u32>, limit: u32) -> u32 {
     if bitcast<i32>(length.y) < 0 {
         return 0u;
     }
-    return select(min(length.x, most), most, length.y != 0u);
+    return select(min(length.x, limit), limit, length.y != 0u);
 }
 
 // Whether cutting a length of 64 bits gave another number.

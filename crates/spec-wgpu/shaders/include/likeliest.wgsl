@@ -30,12 +30,12 @@ fn likeliest_entry(of_groups: bool, i: u32) -> vec2<u32> {
     return vec2(likeliest_key(token), token);
 }
 
-// The cut that keeps `most` of `size` entries: all larger keys, and the cut's own key up to an
+// The cut that keeps `wanted` of `size` entries: all larger keys, and the cut's own key up to an
 // index. Every thread must call this function.
-fn likeliest_cut(of_groups: bool, size: u32, most: u32, thread: u32) -> vec2<u32> {
+fn likeliest_cut(of_groups: bool, size: u32, wanted: u32, thread: u32) -> vec2<u32> {
     workgroupBarrier();
     if thread == 0u {
-        likeliest_known = Selection(1u, 0u, 0u, vec2(0u, 0u), vec2(most, 0u));
+        likeliest_known = Selection(1u, 0u, 0u, vec2(0u, 0u), vec2(wanted, 0u));
     }
     for (var round = 0u; round < ROUNDS; round++) {
         let known = workgroupUniformLoad(&likeliest_known);
@@ -59,7 +59,7 @@ fn likeliest_cut(of_groups: bool, size: u32, most: u32, thread: u32) -> vec2<u32
                 // All entries stay.
                 next = Selection(0u, 0u, 0xffffffffu, known.above, known.limit);
             } else if round + 1u == KEY_ROUNDS
-                && u64_add(found.above, found.within).x == most {
+                && u64_add(found.above, found.within).x == wanted {
                 // All entries with this key stay.
                 next.running = 0u;
                 next.index = 0xffffffffu;
@@ -93,16 +93,16 @@ fn likeliest_list(of_groups: bool, size: u32, cut: vec2<u32>, thread: u32) -> u3
     return workgroupUniformLoad(&likeliest_size);
 }
 
-// Finds the first `most` tokens (at most LIKELIEST, and at most WIDE) and returns their number;
+// Finds the first `wanted` tokens (at most LIKELIEST, and at most WIDE) and returns their number;
 // they are then the first of `likeliest_tokens`. Every thread must call this function.
-fn likeliest(most: u32, thread: u32) -> u32 {
-    let cut_of_groups = likeliest_cut(true, params.groups, most, thread);
+fn likeliest(wanted: u32, thread: u32) -> u32 {
+    let cut_of_groups = likeliest_cut(true, params.groups, wanted, thread);
     let groups = likeliest_list(true, params.groups, cut_of_groups, thread);
     if thread < groups {
         likeliest_groups[thread] = likeliest_tokens[thread];
     }
     workgroupBarrier();
-    let cut = likeliest_cut(false, groups * 64u, most, thread);
+    let cut = likeliest_cut(false, groups * 64u, wanted, thread);
     let size = likeliest_list(false, groups * 64u, cut, thread);
     var key = 0u;
     var token = 0u;

@@ -59,7 +59,7 @@ fn store_lengths(request: u32, prompt: vec2<u32>, start: vec2<u32>, step: vec2<u
 
 // min(own, max_dec_len - step - 1), or 0 where this is negative.
 fn draft_limit(own: i32, max_dec_len: vec2<u32>, step: u32) -> u32 {
-    let decode = cut_length(max_dec_len, MOST);
+    let decode = cut_length(max_dec_len, MAX_I32);
     if own <= 0 || decode <= step {
         return 0u;
     }
@@ -143,7 +143,7 @@ fn choose(
 
 // A sum that stops at MOST, which reaches every threshold.
 fn add_capped(a: u32, b: u32) -> u32 {
-    return min(a + b, MOST);
+    return min(a + b, MAX_I32);
 }
 
 // Running sum over the threads of the workgroup, inclusive.

@@ -16,7 +16,7 @@ override LAST = 0u;
 const BAD_LENGTHS = 4u;
 const NONE = 0xffffffffu;
 // At least as large as any token or length.
-const MOST = 0x7fffffffu;
+const MAX_I32 = 0x7fffffffu;
 // Marks a position among the generated tokens; all positions of the prompt come before.
 const GENERATED = 0x80000000u;
 
@@ -111,7 +111,7 @@ fn match_length(
 // The rank of a position in the order of preference, and the position of a rank. With LAST there is
 // only one haystack.
 fn rank(position: u32) -> u32 {
-    return select(position, MOST - position, LAST != 0u);
+    return select(position, MAX_I32 - position, LAST != 0u);
 }
 
 // The longer match, then the lower rank.

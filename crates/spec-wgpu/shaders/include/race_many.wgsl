@@ -4,8 +4,8 @@
 
 const MANY_WIDE = 256u;
 // The largest number of such tokens, and this number plus all tokens that may be listed at once.
-const MOST_DRAWS = 64u;
-const RACE_FOUND = MOST_DRAWS + 3u * MANY_WIDE;
+const MAX_DRAWS = 64u;
+const RACE_FOUND = MAX_DRAWS + 3u * MANY_WIDE;
 
 // The times and tokens found so far; no token of the final result is lost. Sorted after
 // `race_settle`.
@@ -25,9 +25,9 @@ fn race_place(found: u32, one: vec2<u32>) -> u32 {
     return place;
 }
 
-// Sorts the found tokens, keeps the first `most` and moves the bar. Every thread must call this
+// Sorts the found tokens, keeps the first `wanted` and moves the bar. Every thread must call this
 // function.
-fn race_settle(most: u32, thread: u32) {
+fn race_settle(wanted: u32, thread: u32) {
     let found = race_for_all(atomicLoad(&race_found), thread);
     // The tokens of this thread that stay.
     var own = array<vec3<u32>, 4>();
@@ -35,7 +35,7 @@ fn race_settle(most: u32, thread: u32) {
     for (var i = thread; i < found; i += WIDE) {
         let one = vec2(found_times[i], found_tokens[i]);
         let place = race_place(found, one);
-        if place < most {
+        if place < wanted {
             own[count] = vec3(place, one);
             count += 1u;
         }
@@ -45,19 +45,19 @@ fn race_settle(most: u32, thread: u32) {
         let one = own[k];
         found_times[one.x] = one.y;
         found_tokens[one.x] = one.z;
-        if one.x + 1u == most {
+        if one.x + 1u == wanted {
             atomicStore(&race_bar, one.y);
         }
     }
     if thread == 0u {
-        atomicStore(&race_found, min(found, most));
+        atomicStore(&race_found, min(found, wanted));
     }
     workgroupBarrier();
 }
 
-// Finds the first `most` tokens to finish and returns their number; they are then the first of
+// Finds the first `wanted` tokens to finish and returns their number; they are then the first of
 // `found_tokens`. Every thread must call this function, with the same course.
-fn race_many(course: Course, most: u32, thread: u32) -> u32 {
+fn race_many(course: Course, wanted: u32, thread: u32) -> u32 {
     if thread == 0u {
         atomicStore(&race_found, 0u);
     }
@@ -75,7 +75,7 @@ fn race_many(course: Course, most: u32, thread: u32) -> u32 {
             }
         }
         workgroupBarrier();
-        race_settle(most, thread);
+        race_settle(wanted, thread);
         if early && thread == 0u {
             // The tokens that made the bar are found again.
             atomicStore(&race_found, 0u);

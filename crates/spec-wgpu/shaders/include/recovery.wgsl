@@ -153,11 +153,11 @@ fn see_chunk(job: u32, row: u32, chunk: u32, thread: u32, rejected: u32) -> Seen
             let i = pair_at(tile + g, lane);
             let j = pair_at(tile + g + teams, lane);
             // Columns beyond the row read the last column, and the value is ignored.
-            let most = vec2(params.vocab - 1u);
-            let t = targets_of(row, min(i, most));
-            let other_t = targets_of(row, min(j, most));
-            let d = drafts_of(row, min(i, most));
-            let other_d = drafts_of(row, min(j, most));
+            let last_token = vec2(params.vocab - 1u);
+            let t = targets_of(row, min(i, last_token));
+            let other_t = targets_of(row, min(j, last_token));
+            let d = drafts_of(row, min(i, last_token));
+            let other_d = drafts_of(row, min(j, last_token));
             see_pair(&seen, g, lane, t, d, i, rejected, end);
             if g + teams < in_tile {
                 see_pair(&seen, g + teams, lane, other_t, other_d, j, rejected, end);

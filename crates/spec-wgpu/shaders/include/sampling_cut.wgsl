@@ -344,14 +344,14 @@ fn cut_short_list(row: u32, bounds: bool, size: u32, thread: u32) {
         }
     }
     // The number of listed entries that top-k keeps, and of entries that equal the bound.
-    var most = size;
+    var kept = size;
     var equal = 0u;
     if k > 0u {
         let earlier = select(load(row, BEFORE), 0u, bounds);
-        most = min(k - earlier, size);
-        equal = select(0u, k - most, bounds);
+        kept = min(k - earlier, size);
+        equal = select(0u, k - kept, bounds);
     }
-    let last = thread < size && rank + 1u == most;
+    let last = thread < size && rank + 1u == kept;
     if last {
         shared_pair = u64_add(before, own);
     }
@@ -374,7 +374,7 @@ fn cut_short_list(row: u32, bounds: bool, size: u32, thread: u32) {
         }
     }
     before = u64_add(above, before);
-    if thread < size && rank < most && u64_less(before, limit) {
+    if thread < size && rank < kept && u64_less(before, limit) {
         // The last entry that is kept.
         if last || !u64_less(u64_add(before, own), limit) {
             cut_so_far = vec2(key, index + 1u);

@@ -5,7 +5,7 @@
 
 override RACE_LIST = 256u;
 override RACE_TOKENS = 768u;
-const LIKELIEST = MOST_DRAWS;
+const LIKELIEST = MAX_DRAWS;
 const SAMPLE = 0u;
 
 // ---- the race ---------------------------------------------------------------

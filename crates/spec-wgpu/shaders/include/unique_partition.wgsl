@@ -176,13 +176,13 @@ fn arrange(@builtin(local_invocation_index) thread: u32) {
     }
     let at = params.at.b6;
     var before = 0u;
-    var most = 0u;
+    var largest = 0u;
     for (var start = 0u; start < params.buckets; start += CHUNK * THREADS) {
         let first = start + thread * CHUNK;
         let end = min(first + CHUNK, params.buckets);
         var mine = 0u;
         for (var i = first; i < end; i++) {
-            most = max(most, table[at + i]);
+            largest = max(largest, table[at + i]);
             mine += table[at + i];
         }
         var sum = before + scan_exclusive(thread, mine);
@@ -193,7 +193,7 @@ fn arrange(@builtin(local_invocation_index) thread: u32) {
         }
         before += scan_total();
     }
-    if most > CAPACITY {
+    if largest > CAPACITY {
         state[params.at.b7 + MODE] = BY_DIGITS;
     }
 }

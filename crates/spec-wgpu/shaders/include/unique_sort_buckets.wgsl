@@ -5,7 +5,7 @@
 // ---- sort_buckets ----------------------------------------------------------
 
 // Bins with more keys than this are not ordered key by key.
-const MOST_ORDERED = 32u;
+const MAX_ORDERED = 32u;
 
 // The number of keys of each bin; later where the bin begins.
 var<workgroup> bins: array<atomic<u32>, BINS>;
@@ -55,9 +55,9 @@ fn sort_held(len: u32, thread: u32) {
         size <<= 1u;
     }
     // The padding is above all keys, or equal to the highest.
-    let most = stored_of(ordered(vec2(0xffffffffu), params.sign));
+    let largest = stored_of(ordered(vec2(0xffffffffu), params.sign));
     for (var i = len + thread; i < size; i += THREADS) {
-        held[i] = most;
+        held[i] = largest;
     }
     workgroupBarrier();
     for (var run = 2u; run <= size; run <<= 1u) {
@@ -159,17 +159,17 @@ fn sort_buckets(
     workgroupBarrier();
     let each = BINS / THREADS;
     var mine = 0u;
-    var most = 0u;
+    var largest = 0u;
     for (var bin = thread * each; bin < (thread + 1u) * each; bin++) {
         let size = atomicLoad(&bins[bin]);
         mine += size;
-        most = max(most, size);
+        largest = max(largest, size);
     }
     // Where each possible key has a bin of its own, all keys of a bin are equal.
     let own_bins = map.shift == 0u && (map.scale >> BIN_SHIFT) > 0u;
     let equals = own_bins && state[params.at.b7 + CUT] == 0u;
-    if most > MOST_ORDERED && !equals {
-        atomicMax(&fullest, most);
+    if largest > MAX_ORDERED && !equals {
+        atomicMax(&fullest, largest);
     }
     let own_begin = scan_exclusive(thread, mine);
     let own_end = own_begin + mine;

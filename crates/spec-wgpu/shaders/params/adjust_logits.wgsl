@@ -16,7 +16,7 @@ struct Params {
     // Requests.
     requests: u32,
     // Tokens of a row of `tokens`.
-    most: u32,
+    max_length: u32,
     // Which optional arguments are there: HAS_ bits.
     has: u32,
     // Workgroups of a row's text.

@@ -64,7 +64,7 @@ struct Params {
     // Replicas from one expert to the next.
     replicas_stride: u32,
     // Columns of `replicas`.
-    most: u32,
+    max_replicas: u32,
     // 1 where `load` is there, else 0.
     has_load: u32,
     // The type of the weights: 0 f32, 1 f16, 2 bf16.

@@ -71,7 +71,7 @@ fn too_large(gpu: &Wgpu, plan: &Plan) -> Error {
          than bindings hold or a thread takes turns",
         plan.rows(),
         plan.vocab(),
-        plan.most(),
+        plan.max_text(),
         plan.biases.unwrap_or(0),
     );
     gpu.error(Status::NotImplemented, words)
@@ -97,7 +97,7 @@ fn fit_bindings(gpu: &Wgpu, plan: &Plan) -> bool {
 impl Adjuster {
     fn new(gpu: &Wgpu, plan: &Plan) -> Result<Self> {
         let too_large = || too_large(gpu, plan);
-        let compared = plan.most().max(plan.biases.unwrap_or(0));
+        let compared = plan.max_text().max(plan.biases.unwrap_or(0));
         let climbed = plan.draft_tokens.map_or(0, |drafts| drafts.len);
         // One slot at least stays empty.
         let slots = (plan.touched() as u64 * 2 + 1).next_power_of_two();
@@ -141,7 +141,7 @@ impl Adjuster {
 
     /// Workgroups of a row's text.
     fn chunks(&self) -> u64 {
-        (self.plan.most() as u64).div_ceil(THREADS).max(1)
+        (self.plan.max_text() as u64).div_ceil(THREADS).max(1)
     }
 
     fn has(&self, flags: bool) -> u32 {
@@ -169,7 +169,7 @@ impl Adjuster {
             row1: window.rows.end as u32,
             vocab: plan.vocab() as u32,
             requests: plan.requests() as u32,
-            most: plan.tokens.cols as u32,
+            max_length: plan.tokens.cols as u32,
             has: self.has(flags),
             chunks: self.chunks() as u32,
             slots: self.slots as u32,
@@ -279,7 +279,7 @@ launch_params! {
         /// Requests.
         requests: u32,
         /// Tokens of a row of `tokens`.
-        most: u32,
+        max_length: u32,
         /// Which optional arguments are there: HAS_ bits.
         has: u32,
         /// Workgroups of a row's text.

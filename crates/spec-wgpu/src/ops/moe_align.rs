@@ -94,13 +94,13 @@ unsafe impl Supports<MoeAlign> for Wgpu {
             layout: plan.has_layout.then(|| Layout::new(self, plan)).transpose()?,
         };
         // A thread of `sum` goes through all tiles. All other loops have fewer iterations.
-        let most = 60_000;
-        let filled = aligner.groups() as usize * THREADS * most;
+        let limit = 60_000;
+        let filled = aligner.groups() as usize * THREADS * limit;
         let fits = self.window_of_rows(&plan.topk_ids, 1) >= plan.topk_ids.rows as u64
             && plan.capacity as u64 <= self.window(4)
             && plan.params.experts as u64 <= self.window(4)
             && aligner.words() <= self.window(4)
-            && aligner.tiles <= most
+            && aligner.tiles <= limit
             && plan.capacity <= filled;
         if !fits {
             let words = format!(

@@ -140,7 +140,7 @@ launch_params! {
         /// Replicas from one expert to the next.
         replicas_stride: u32,
         /// Columns of `replicas`.
-        most: u32,
+        max_replicas: u32,
         /// 1 where `load` is there, else 0.
         has_load: u32,
         /// The type of the weights: 0 f32, 1 f16, 2 bf16.
@@ -263,7 +263,7 @@ impl Router {
             has_num_tokens: u32::from(self.plan.has_num_tokens),
             has_replicas: u32::from(replicas.is_some()),
             replicas_stride: replicas.map_or(0, |matrix| matrix.row_stride as u32),
-            most: replicas.map_or(1, |matrix| matrix.cols as u32),
+            max_replicas: replicas.map_or(1, |matrix| matrix.cols as u32),
             has_load: u32::from(self.plan.has_load),
             weights_type: float_code(weights.dtype),
             given_stride: chosen.map_or(0, |matrix| matrix.row_stride as u32),

@@ -12,7 +12,7 @@ use crate::shader::Program;
 
 /// The largest number of workgroups of a pass by digits: even if the pass turns out to be
 /// unnecessary, each of its workgroups costs time.
-const MOST_GROUPS: u64 = 1 << 14;
+const MAX_GROUPS: u64 = 1 << 14;
 
 /// The buffers of a call: `keys`, `distinct` and `area` hold keys, the others 32-bit words.
 pub(super) struct Call<'a> {
@@ -108,7 +108,7 @@ impl Sorter {
             let to = if last { Place::Area } else { Place::Distinct };
             for source in shape.windows() {
                 let step = Step { digit, ..Step::from(from, source) };
-                let groups = source.len.div_ceil(shape.tile()).min(MOST_GROUPS);
+                let groups = source.len.div_ceil(shape.tile()).min(MAX_GROUPS);
                 self.run(r, &self.count, call, step, groups)?;
             }
             let step = Step { digit, ..Step::from(from, Window::default()) };
@@ -117,7 +117,7 @@ impl Sorter {
             for source in shape.windows() {
                 for target in shape.windows() {
                     let step = Step { to: Some(to), target, digit, ..Step::from(from, source) };
-                    let groups = source.len.div_ceil(shape.tile()).min(MOST_GROUPS);
+                    let groups = source.len.div_ceil(shape.tile()).min(MAX_GROUPS);
                     self.run(r, &self.scatter, call, step, groups)?;
                 }
             }

@@ -19,7 +19,7 @@ pub(super) const WINDOW_BINDINGS: usize = MAX_BINDINGS + 4 * (WINDOWS as usize -
 /// The largest number of workgroups that survey or count the keys.
 pub(super) const SURVEYS: u64 = 1024;
 /// The largest number of digits of a partition: with more, a tile has too few keys of each digit.
-const MOST_DIGITS: u64 = 1024;
+const MAX_DIGITS: u64 = 1024;
 /// The largest number of buckets for a single partition. Above it, two partitions are used, each
 /// with about sqrt(buckets) digits.
 pub(super) const FEW_DIGITS: u64 = 512;
@@ -77,9 +77,9 @@ impl Buckets {
             let firsts = buckets.div_ceil(1 << low_bits);
             let this = Buckets { fours, buckets, low_bits, firsts };
             // Two words per digit of a partition, or one per bin of a bucket.
-            let most = (2 * this.digits()).max(this.bins());
-            let fits = capacity * words + most + SCAN_WORDS <= memory;
-            (fits && this.digits() <= MOST_DIGITS).then_some(this)
+            let extra = (2 * this.digits()).max(this.bins());
+            let fits = capacity * words + extra + SCAN_WORDS <= memory;
+            (fits && this.digits() <= MAX_DIGITS).then_some(this)
         })
     }
 

@@ -119,8 +119,8 @@ fn random_keys_go_by_buckets() {
         for dtype in [DType::U64, DType::I64, DType::U32, DType::I32] {
             let fits = capacity(&gpu, dtype);
             // Numbers of keys that need one bucket, one partition, and two partitions.
-            let most = WINDOWS * ((gpu.window(8) - 2) / 4096 * 4096);
-            let two = (FEW_DIGITS * fits / 4 * 3 + 1).min(most);
+            let limit = WINDOWS * ((gpu.window(8) - 2) / 4096 * 4096);
+            let two = (FEW_DIGITS * fits / 4 * 3 + 1).min(limit);
             let two = if matches!(dtype, DType::U64 | DType::I32) { two } else { 77 };
             for n in [2, 33, fits - 1, fits, fits + 1, 3 * fits + 7, two] {
                 let keys: Vec<_> = (0..n).map(|_| random.next()).collect();
