@@ -34,6 +34,43 @@ fn the_share_of_a_score_is_scaled_not_the_score() {
     }
 }
 
+/// Where the exact exponential is 0, so are sigmoid and the square root of softplus, and so are the
+/// shares. An approximate square root of e^-87 is far from 0, though: the shares of such scores look like
+/// any others. The numbers of experts are some for which backends have kernels that approximate, and the
+/// biases of experts lie so far apart that approximate scores decide which ones are picked.
+#[test]
+fn scores_of_zero_weigh_nothing() {
+    // The exact exponential is 0 below -87; e^-87.34 is about the smallest normal f32.
+    let logit = |i: usize| -87.001 - (i * 37 % 330) as f32 * 1e-3;
+    for handle in crate::common::handles() {
+        for (experts, topk) in [(256, 8), (384, 6), (64, 4), (160, 8), (896, 16)] {
+            for scoring in [Scoring::SqrtSoftplus, Scoring::Sigmoid] {
+                let bias: Vec<f32> =
+                    (0..experts).map(|e| (e * 37 % experts) as f32 / 16.0).collect();
+                let params = TopkRouter::new(topk).scoring(scoring).renormalize(true);
+                let tensors = params.tensors(DType::F32, 3, experts, Some(DType::F32));
+                let op = handle.create(&params, &tensors).unwrap();
+                let mut workspace = op.workspace(&handle).unwrap();
+                let x: Vec<f32> = (0..3 * experts).map(logit).collect();
+                let (x, on_device) = (handle.upload(&x).unwrap(), handle.upload(&bias).unwrap());
+                let mut weights = handle.upload(&vec![7.0_f32; 3 * topk]).unwrap();
+                let mut indices = handle.allocate::<i32>(3 * topk).unwrap();
+                let buffers = Buffers::new(x.view(), weights.view_mut(), indices.view_mut());
+                op.call(&mut workspace, buffers.bias(on_device.view())).unwrap();
+
+                let words = format!("{}: {experts} experts, {}", handle.device(), scoring.name());
+                let weights = weights.to_vec().unwrap();
+                assert!(weights.iter().all(|weight| weight.abs() <= 1e-6), "{words}: {weights:?}");
+                // Choices are biases.
+                let mut order: Vec<usize> = (0..experts).collect();
+                order.sort_by(|&a, &b| bias[b].total_cmp(&bias[a]));
+                let picks: Vec<i32> = order[..topk].iter().map(|&expert| expert as i32).collect();
+                assert_eq!(indices.to_vec().unwrap(), picks.repeat(3), "{words}");
+            }
+        }
+    }
+}
+
 /// The weights of a shared expert in the second column, in a type, by weight.
 fn shared_weights<T: Element>(handle: &Handle, given: &[f32]) -> Result<Vec<T>> {
     let shared = given.iter().map(|&weight| {

@@ -1,6 +1,6 @@
 //! The routing of DeepSeek-V3 (sigmoid, a correction bias, 4 of 8 groups), also with
-//! replicas of experts; of DeepSeek-V4 (square root of softplus); and 896 experts with
-//! top 16.
+//! replicas of experts; of DeepSeek-V4 (square root of softplus); 896 experts with top 16; and
+//! of GLM-4.5 (160 experts).
 
 use crate::inputs::{random, seed};
 use crate::shape::{Fields, ShapeError};
@@ -47,9 +47,22 @@ impl Measured for TopkRouter {
         wide.topk_groups = 1;
         wide.topk = 16;
         let placed = USUAL.router().physical_experts(Some(288));
-        let others = [(v4.experts(), v4.router()), (896, wide), (USUAL.experts(), placed)];
-        let others = others.into_iter().flat_map(|(experts, router)| {
-            [1, 4096].map(|tokens| Entry::plain(shape(tokens, experts, DType::F32, router)))
+        let mut glm = wide;
+        glm.topk = 8;
+        let others = [
+            (v4.experts(), v4.router(), [None, None]),
+            (896, wide, [Some(4.0), Some(12.0)]),
+            (USUAL.experts(), placed, [None, Some(4.5)]),
+            (preset::GLM_4_5.experts(), glm, [None, None]),
+        ];
+        let others = others.into_iter().flat_map(|(experts, router, goals)| {
+            [1, 4096].into_iter().zip(goals).map(move |(tokens, goal)| {
+                let shape = shape(tokens, experts, DType::F32, router);
+                goal.map_or_else(
+                    || Entry::plain(shape.clone()),
+                    |goal| Entry::goal(shape.clone(), goal),
+                )
+            })
         });
         single.into_iter().chain(half).chain(others).collect()
     }

@@ -10,27 +10,41 @@ constexpr u32 WARPS = THREADS / WARP;
 // four words a thread.
 constexpr i32 SMALL = 1 << 18;
 constexpr i32 SMALLER = SMALL / 2;
-constexpr u32 SMALL_WORDS = SMALL / WARP;
+constexpr u32 LOG_SMALL_WORDS = 13;
+constexpr u32 SMALL_WORDS = 1u << LOG_SMALL_WORDS;
 // A span of this many values has its words marked, a word of marks a thread.
 constexpr i32 MEDIUM = 1 << 20;
 constexpr u32 PRESENCE_WORDS = MEDIUM / WARP / WARP;
-static_assert(SMALL_WORDS == 8 * THREADS && PRESENCE_WORDS == THREADS);
+static_assert(SMALL_WORDS == SMALL / WARP && SMALL_WORDS == 8 * THREADS && PRESENCE_WORDS == THREADS);
 // Counters of buckets, four of a byte in a word.
 constexpr u32 LOG_BUCKETS = 14;
 constexpr u32 COUNTER_WORDS = (1u << LOG_BUCKETS) / 4;
 static_assert(COUNTER_WORDS == 4 * THREADS && 2 * COUNTER_WORDS <= SMALL_WORDS);
 // A bucket larger than this is left to the bitonic sort.
 constexpr u32 MAX_BUCKET = 32;
+// Stands for the place of a value that already is where it belongs.
+constexpr u32 IN_PLACE = 0xFFFFFFFFu;
+// A window's bitmap has at least as many words: one for each thread.
+constexpr u32 LOG_LEAST_WORDS = 10;
+// A part has the values of 2^LOG_PART neighbouring numbers.
+constexpr u32 LOG_PART = 20;
+constexpr u32 PARTS = 1u << (31 - LOG_PART);
+static_assert(PARTS == 2 * THREADS);
+// Shared memory before the staging area. The host has the same number, as `LOG_WORDS`.
+constexpr u32 BIT_WORDS = 1u << 14;
+static_assert(SMALL_WORDS + PRESENCE_WORDS + COUNTER_WORDS + PARTS <= BIT_WORDS);
+// Stands for the length of an output behind whose values nothing is written.
+constexpr u32 ALL_WRITTEN = 0xFFFFFFFFu;
 
 // What lies in dynamic shared memory.
 struct Shared {
-    u32* bits;  // 2^log_words words: what follows, or a window's bitmap
+    u32* bits;  // BIT_WORDS words of what follows; or a window's bitmap, which may reach over `stage`
     u32* stage; // sorted values
 
-    INLINE explicit Shared(const Params& p) {
+    INLINE Shared() {
         extern __shared__ uint4 memory[];
         bits = reinterpret_cast<u32*>(memory);
-        stage = bits + (1u << p.log_words);
+        stage = bits + BIT_WORDS;
     }
 
     // A bit for each word of a bitmap of 2^20 values: whether the word has any value.
@@ -41,6 +55,8 @@ struct Shared {
     INLINE T* before() const {
         return reinterpret_cast<T*>(bits + SMALL_WORDS + PRESENCE_WORDS);
     }
+    // How many values each part has, or where each part ends.
+    INLINE u32* parts() const { return bits + SMALL_WORDS + PRESENCE_WORDS + COUNTER_WORDS; }
 };
 
 INLINE void clear(u32* words, u32 count) {
@@ -316,6 +332,21 @@ INLINE void bitonic_sort(u32* values, u32 n) {
     }
 }
 
+constexpr u32 ONES = 0x01010101;
+
+// Where a bucket starts among the staged values, and how many it has.
+struct Bucket {
+    u32 start;
+    u32 count;
+
+    INLINE Bucket(const Shared& shared, u32 bucket) {
+        const u32 place = bucket % 4 * 8;
+        const u32 four = shared.bits[bucket / 4];
+        start = __dp4a(four & ((1u << place) - 1), ONES, shared.before<u32>()[bucket / 4]);
+        count = four >> place & 0xFF;
+    }
+};
+
 // Sorts into the staging area by buckets of the values' top bits: `shift` leaves
 // 2^LOG_BUCKETS of them, whose counters are zero. Returns how many values there are,
 // equal ones included, and whether there are any.
@@ -354,7 +385,6 @@ INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32
         equals = true;
         return total;
     }
-    constexpr u32 ONES = 0x01010101;
     {
         const uint4 four = reinterpret_cast<const uint4*>(shared.bits)[threadIdx.x];
         const u32 x = __dp4a(four.x, ONES, 0u);
@@ -365,18 +395,20 @@ INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32
             make_uint4(before, before + x, before + y, before + z);
     }
     __syncthreads();
-    u32 starts[ITEMS];
-    u32 counts[ITEMS];
+    // Registers hold the buckets of few values; the buckets of more values are looked up twice.
+    constexpr bool KEEPS = ITEMS <= 8;
+    u32 starts[KEEPS ? ITEMS : 1];
+    u32 counts[KEEPS ? ITEMS : 1];
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
-        counts[i] = 0;
+        if (KEEPS) counts[i] = 0;
         if (static_cast<i32>(values[i]) >= 0) {
-            const u32 bucket = (values[i] - base) >> shift;
-            const u32 place = bucket % 4 * 8;
-            const u32 four = shared.bits[bucket / 4];
-            starts[i] = __dp4a(four & ((1u << place) - 1), ONES, shared.before<u32>()[bucket / 4]);
-            counts[i] = four >> place & 0xFF;
-            shared.stage[starts[i] + slots[i]] = values[i];
+            const Bucket bucket(shared, (values[i] - base) >> shift);
+            if (KEEPS) {
+                starts[i] = bucket.start;
+                counts[i] = bucket.count;
+            }
+            shared.stage[bucket.start + slots[i]] = values[i];
         }
     }
     __syncthreads();
@@ -384,24 +416,36 @@ INLINE u32 sort_by_buckets(const Shared& shared, const u32 (&values)[ITEMS], u32
     bool same = false;
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
-        if (counts[i] > 1) {
+        u32 start = 0;
+        u32 count = 0;
+        if (KEEPS) {
+            start = starts[i];
+            count = counts[i];
+        } else if (static_cast<i32>(values[i]) >= 0) {
+            const Bucket bucket(shared, (values[i] - base) >> shift);
+            start = bucket.start;
+            count = bucket.count;
+        }
+        if (count > 1) {
             // From the next one around, so that a value does not meet itself.
-            u32 place = starts[i];
+            u32 place = start;
             u32 at = slots[i];
 #pragma unroll 1
-            for (u32 left = counts[i] - 1; left > 0; left--) {
-                at = at + 1 < counts[i] ? at + 1 : 0;
-                const u32 other = shared.stage[starts[i] + at];
+            for (u32 left = count - 1; left > 0; left--) {
+                at = at + 1 < count ? at + 1 : 0;
+                const u32 other = shared.stage[start + at];
                 place += other < values[i] || (other == values[i] && at < slots[i]);
                 same |= other == values[i];
             }
             slots[i] = place;
+        } else if (!KEEPS) {
+            slots[i] = IN_PLACE;
         }
     }
     equals = __syncthreads_or(same);
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
-        if (counts[i] > 1) shared.stage[slots[i]] = values[i];
+        if (KEEPS ? counts[i] > 1 : slots[i] != IN_PLACE) shared.stage[slots[i]] = values[i];
     }
     __syncthreads();
     return total;

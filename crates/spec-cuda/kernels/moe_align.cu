@@ -14,14 +14,15 @@
 //
 // * `one`: a cluster (or a single block) does all of it in one launch, its blocks
 //   reading one another's counts through distributed shared memory.
-// * `count`, `sum`, `place`: three launches with the counts in the workspace, for
-//   more picks than a cluster takes and devices without clusters.
-//
+// * `count`, `place`: two launches with the counts in the workspace, for more picks. Each
+//   block of `place` sums the counts of all blocks; where these are many, `sum` does it
+//   once, in a launch between. `place` is launched while `count` runs, and has ranked its
+//   picks when the counts are there.
 // * `few`: at most 32 picks, one a lane. Every warp of every block ranks all picks, which
 //   takes less time than asking another warp, and writes its share of each output.
 //
-// Nothing waits for a block that may not run: blocks of a cluster are resident
-// together, launches follow one another.
+// No block waits for a block that may not run: blocks of a cluster are resident
+// together, and `place` is launched when all blocks of `count` have started.
 //
 // Bytes: 16384 tokens with 8 picks are 0.5 MB in and 1.1 MB out: below 1 us. It is
 // latency, and 60 instructions for 32 picks.
@@ -41,6 +42,8 @@ constexpr u32 DROPPED = ~0u;
 struct Shared {
     // Picks of each expert in this block.
     u32* totals;
+    // Picks of each expert in all blocks.
+    u32* all;
     // Where each run starts, and where the last ends.
     u32* offsets;
     // From a place in `sorted` to one in the output.
@@ -57,7 +60,8 @@ struct Shared {
     INLINE Shared(const Params& p) {
         extern __shared__ uint4 memory[];
         totals = reinterpret_cast<u32*>(memory);
-        offsets = totals + p.locals;
+        all = totals + p.locals;
+        offsets = all + p.locals;
         deltas = offsets + p.locals + 1;
         picks = deltas + p.locals;
         sorted = picks + p.turns * blockDim.x;
@@ -95,13 +99,13 @@ INLINE u32 load_picks(const Params& p, u32 first, u32 turn, u32 (&locals)[AHEAD]
     if (p.ids.wide) {
 #pragma unroll
         for (u32 a = 0; a < AHEAD; a++) {
-            ids[a] = there[a] ? static_cast<const i64*>(p.ids.data)[places[a]] : -1;
+            ids[a] = there[a] ? __ldcg(static_cast<const i64*>(p.ids.data) + places[a]) : -1;
         }
     } else {
         i32 narrow[AHEAD];
 #pragma unroll
         for (u32 a = 0; a < AHEAD; a++) {
-            narrow[a] = there[a] ? static_cast<const i32*>(p.ids.data)[places[a]] : -1;
+            narrow[a] = there[a] ? __ldcg(static_cast<const i32*>(p.ids.data) + places[a]) : -1;
         }
 #pragma unroll
         for (u32 a = 0; a < AHEAD; a++) ids[a] = narrow[a];
@@ -225,18 +229,21 @@ INLINE void count_picks(const Params& p, const Shared& s, u32 index) {
 
 // ---- outputs ------------------------------------------------------------------
 
-// Fills this block's share of sorted_ids with what stands for no pick.
-INLINE void fill(const Params& p, u32 index) {
+// Writes this block's share of the places of sorted_ids that have no pick: behind each expert's picks,
+// and behind the last run.
+INLINE void fill(const Params& p, const Shared& s, u32 index, u32 padded) {
     const i32 none = static_cast<i32>(p.picks);
     const u32 thread = index * blockDim.x + threadIdx.x;
     const u32 step = p.blocks * blockDim.x;
-    u32 done = 0;
-    if (reinterpret_cast<u64>(p.sorted) % 16 == 0) {
-        int4* const to = reinterpret_cast<int4*>(p.sorted);
-        for (u32 i = thread; i < p.capacity / 4; i += step) to[i] = make_int4(none, none, none, none);
-        done = p.capacity / 4 * 4;
+    // A warp an expert.
+#pragma unroll 1
+    for (u32 e = thread / WARP; e < p.locals; e += step / WARP) {
+        const u32 end = s.offsets[e + 1];
+#pragma unroll 1
+        for (u32 i = s.offsets[e] + s.all[e] + lane_id(); i < end; i += WARP) p.sorted[i] = none;
     }
-    for (u32 i = done + thread; i < p.capacity; i += step) p.sorted[i] = none;
+#pragma unroll 1
+    for (u32 i = padded + thread; i < p.capacity; i += step) p.sorted[i] = none;
 }
 
 // Picks of an expert in blocks before this one, and in all.
@@ -256,6 +263,7 @@ INLINE u32 lay_out(const Params& p, const Shared& s, bool leads, Counts counts) 
         const Count count = counts(e);
         s.offsets[e] = (count.all + p.block_size - 1) / p.block_size * p.block_size;
         s.deltas[e] = count.before;
+        s.all[e] = count.all;
         if (leads) p.counts[e] = static_cast<i32>(count.all);
     }
     __syncthreads();
@@ -345,16 +353,20 @@ INLINE void put(const Params& p, const Shared& s, u32 index, u32 padded) {
 // ---- one launch ---------------------------------------------------------------
 
 INLINE void align(const Params& p) {
-    const Cluster cluster;
+    const Senders cluster;
     const Shared s(p);
     const u32 bits = each_pick(p, cluster.rank, [&](u32 turn, u32 local) {
         s.picks[turn * blockDim.x + threadIdx.x] = local;
     });
-    fill(p, cluster.rank);
     raise_of_warp(p, bits);
     count_picks(p, s, cluster.rank);
-    // What was filled is there before any block writes over it.
-    cluster.sync();
+    // Others read what this block has in shared memory: no store to global memory is waited for.
+    if (cluster.size == 1) {
+        __syncthreads();
+    } else {
+        cluster.arrive_prepared();
+        cluster.wait();
+    }
     const u32 padded = lay_out(p, s, cluster.rank == 0, [&](u32 e) {
         if (cluster.size == 1) return Count{0, s.totals[e]};
         Count count = {0, 0};
@@ -368,6 +380,7 @@ INLINE void align(const Params& p) {
     });
     // Nobody reads another's counts any more; a block ends when all are here.
     cluster.arrive();
+    fill(p, s, cluster.rank, padded);
     put(p, s, cluster.rank, padded);
     cluster.wait();
 }
@@ -466,7 +479,7 @@ INLINE void few_picks(const Params& p) {
     });
 }
 
-// ---- three launches -----------------------------------------------------------
+// ---- two launches, or three ----------------------------------------------------
 
 INLINE void count(const Params& p) {
     const Shared s(p);
@@ -475,11 +488,63 @@ INLINE void count(const Params& p) {
     const u32 bits = each_pick(p, blockIdx.x, [&](u32, u32 local) {
         if (local != DROPPED) atomicAdd(&s.totals[local], 1u);
     });
-    fill(p, blockIdx.x);
     raise_of_warp(p, bits);
     __syncthreads();
+    if (p.pairs != 0) {
+        u32* const row = p.workspace + static_cast<u64>(blockIdx.x) * p.pairs;
+        for (u32 i = threadIdx.x; i < p.pairs; i += blockDim.x) {
+            const u32 first = 2 * i < p.locals ? s.totals[2 * i] : 0;
+            const u32 second = 2 * i + 1 < p.locals ? s.totals[2 * i + 1] : 0;
+            row[i] = first | second << 16;
+        }
+        return;
+    }
     u32* const row = p.workspace + static_cast<u64>(blockIdx.x) * p.locals;
     for (u32 e = threadIdx.x; e < p.locals; e += blockDim.x) row[e] = s.totals[e];
+}
+
+// Sums the rows of pairs that blocks of `count` have left: of blocks before this one to `deltas`, of all
+// to `all`. Ends with a barrier.
+INLINE void sum_pairs(const Params& p, const Shared& s) {
+#pragma unroll 1
+    for (u32 e = threadIdx.x; e < p.locals; e += blockDim.x) {
+        s.deltas[e] = 0;
+        s.all[e] = 0;
+    }
+    __syncthreads();
+    // Threads that share a pair take turns with the rows.
+    const u32 sharing = max(blockDim.x / p.pairs, 1u);
+    const u32 own = sharing == 1 ? 0 : threadIdx.x / p.pairs;
+    const u32 first = sharing == 1 ? threadIdx.x : threadIdx.x - own * p.pairs;
+#pragma unroll 1
+    for (u32 i = first; i < p.pairs && own < sharing; i += sharing == 1 ? blockDim.x : p.pairs) {
+        Count low = {0, 0};
+        Count high = {0, 0};
+#pragma unroll 1
+        for (u32 row = own; row < p.blocks; row += 8 * sharing) {
+            u32 pairs[8];
+#pragma unroll
+            for (u32 a = 0; a < 8; a++) {
+                const u32 at = row + a * sharing;
+                pairs[a] = at < p.blocks ? p.workspace[static_cast<u64>(at) * p.pairs + i] : 0;
+            }
+#pragma unroll
+            for (u32 a = 0; a < 8; a++) {
+                const bool before = row + a * sharing < blockIdx.x;
+                low.all += pairs[a] & 0xFFFF;
+                high.all += pairs[a] >> 16;
+                low.before += before ? pairs[a] & 0xFFFF : 0;
+                high.before += before ? pairs[a] >> 16 : 0;
+            }
+        }
+        atomicAdd(&s.all[2 * i], low.all);
+        atomicAdd(&s.deltas[2 * i], low.before);
+        if (2 * i + 1 < p.locals) {
+            atomicAdd(&s.all[2 * i + 1], high.all);
+            atomicAdd(&s.deltas[2 * i + 1], high.before);
+        }
+    }
+    __syncthreads();
 }
 
 // A warp a local expert: its counts become those of blocks before; their sum goes
@@ -502,16 +567,24 @@ INLINE void sum(const Params& p) {
 
 INLINE void place(const Params& p) {
     const Shared s(p);
+    // Picks are ranked before the counts are there. They do not change any more: `count` has waited for
+    // the kernel that writes them before it let this kernel be launched. The map is not read as early,
+    // since the first-level cache may hold an older state of it; picks are read past that cache.
+    const bool early = p.pairs != 0 && p.map == nullptr;
+    if (!early) follow();
     each_pick(p, blockIdx.x, [&](u32 turn, u32 local) {
         s.picks[turn * blockDim.x + threadIdx.x] = local;
     });
     count_picks(p, s, blockIdx.x);
     __syncthreads();
+    if (early) follow();
+    if (p.pairs != 0) sum_pairs(p, s);
     const u32* const before = p.workspace + static_cast<u64>(blockIdx.x) * p.locals;
     const u32* const all = p.workspace + static_cast<u64>(p.blocks) * p.locals;
     const u32 padded = lay_out(p, s, blockIdx.x == 0, [&](u32 e) {
-        return Count{before[e], all[e]};
+        return p.pairs != 0 ? Count{s.deltas[e], s.all[e]} : Count{before[e], all[e]};
     });
+    fill(p, s, blockIdx.x, padded);
     put(p, s, blockIdx.x, padded);
 }
 
@@ -519,4 +592,9 @@ SPEC_KERNEL(moe_align_one, align, Params, MAX_THREADS)
 SPEC_KERNEL(moe_align_few, few_picks, Params, MAX_THREADS)
 SPEC_KERNEL(moe_align_count, count, Params, MAX_THREADS)
 SPEC_KERNEL(moe_align_sum, sum, Params, MAX_THREADS)
-SPEC_KERNEL(moe_align_place, place, Params, MAX_THREADS)
+
+// Unlike a kernel of SPEC_KERNEL, this one itself calls `follow`, when its picks are ranked.
+extern "C" __global__ void __launch_bounds__(MAX_THREADS, 1)
+    moe_align_place(const __grid_constant__ Params params) {
+    place(params);
+}

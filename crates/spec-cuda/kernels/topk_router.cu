@@ -19,10 +19,11 @@
 //   token goes to:
 // * `exact_route` (topk_router_exact.cuh), which replays the rules bit by bit.
 //
-// For the shape that most of the time goes to there is a quicker one, `grouped::route`
-// (topk_router_grouped.cuh). Shapes without a quick route go to `route_any`
-// (topk_router_any.cuh). All give the same indices. Kernels come with `Plain` or with
-// `Options` (topk_router_row.cuh), so that what few models need costs the others nothing.
+// DeepSeek-V3's shape has a quicker route, `grouped::route` (topk_router_grouped.cuh); its kernels with
+// options are in topk_router_grouped.cu. Without groups, numbers of experts that no kernel here is made
+// for take `flat::route` (topk_router_flat.cu). Shapes without any of these routes take `route_any`
+// (topk_router_any.cuh). All routes give the same indices. Kernels come with `Plain` or with `Options`
+// (topk_router_row.cuh), so that what few models need costs the others nothing.
 #include "topk_router_any.cuh"
 #include "topk_router_grouped.cuh"
 
@@ -97,11 +98,11 @@ INLINE u32 take(Scratch<V>& scratch, u32 pick, Queue& queue) {
 }
 
 // Whether this lane's group is among the `kept` best. Keys are equal within a
-// group and different between groups; `apart` is how far the best group left is.
+// group and different between groups; `apart` is how far the best dropped group is from the kept ones.
 INLINE bool keeps_key(u32 key, u32 groups, u32 kept, u32& apart) {
     bool keeps;
     if (groups == 8) {
-        // How many are better, all at once.
+        // The number of better groups, by comparing with all at once.
         u32 rank = 0;
 #pragma unroll
         for (u32 other = 1; other < 8; ++other) {
@@ -120,23 +121,22 @@ INLINE bool keeps_key(u32 key, u32 groups, u32 kept, u32& apart) {
     return keeps;
 }
 
-// The exact score of a logit where it needs no other.
+// The exact score of a logit, for scorings that need no other logit.
 template <u32 SCORING>
 INLINE float exact_score(float logit) {
     return SCORING == SQRT_SOFTPLUS ? exact::sqrt_softplus(logit) : exact::sigmoid(logit);
 }
 
-// The exact choice of an expert by such a score, all numbers finite.
+// The exact choice of an expert, for the same scorings. All numbers are finite.
 template <u32 SCORING, typename T, typename O>
 INLINE float exact_choice(const Params& p, const O& options, const T* row, u32 expert) {
     const float score = exact_score<SCORING>(to_f32(row[expert]));
     return p.bias != nullptr ? exact::add(score, bias_of(p, options, expert)) : score;
 }
 
-// Exactly V * 32 experts, at least topk of them in the kept groups (so that the
-// queues do not run dry), groups a power of two up to 32, below 2^31 tokens,
-// topk at most 32, aligned rows, and for softmax no bias. Warps stride over the tokens,
-// of which `count` are no padding.
+// The quick route of the first `count` tokens; the others are padding. It needs exactly V * 32 experts,
+// at least topk of them in the kept groups (so that no lane's queue runs dry), a power of two of
+// groups up to 32, fewer than 2^31 tokens, topk at most 32, aligned rows, and for softmax no bias.
 template <u32 V, typename T, u32 SCORING, typename O>
 INLINE void quick(const Params& p, const O& options, u64 count) {
     constexpr bool OVER_ROW = SCORING == SOFTMAX;
@@ -176,7 +176,7 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
         low = -warp_max_ordered(-low);
         high = warp_max_ordered(high);
     }
-    const Mapping<SCORING> map(low, high, finite);
+    const Mapping map = mapping_of<SCORING>(low, high, finite);
 #pragma unroll
     for (u32 j = 0; j < V; ++j) bias[j] = map(bias[j]);
 
@@ -185,7 +185,7 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
     const u32 sharing = WARP / p.groups;
     const u32 inverse_group = 255 - (lane >> (__ffs(sharing) - 1));
     const u32 inverse = INDEX_MASK - lane * V;
-    // With masked choices of 0.0 around, what is picked must lie above them.
+    // The choice of an expert in a dropped group is 0.0 unless it is excluded: picks must lie above that.
     const u32 least = grouped && !p.excluded ? key_of(map(0.0f), INDEX_MASK) : 0;
 
     while (true) {
@@ -258,7 +258,7 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
             if (!keeps) queue.head = 0;
         }
 
-        // One more than is wanted, to know how near the rest comes.
+        // One key more than topk, to know how near the best expert that is not picked comes.
         u32 last = 0;
         if (p.topk == 8) {
 #pragma unroll
@@ -285,11 +285,11 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
             const bool there = lane <= p.topk && mine != 0;
             const float logit = there ? to_f32(row_of(token)[expert]) : 0.0f;
             if (OVER_ROW || p.topk == WARP) {
-                // Exact scores need the exact sum; only equal logits are sure.
+                // Exact scores need the exact sum. Without it, only the order of equal logits is sure.
                 const bool tie = logit == __shfl_up_sync(ALL_LANES, logit, 1);
                 sure &= OVER_ROW && !open && !__any_sync(ALL_LANES, close && !tie);
             } else {
-                // Exact choices of the candidates, if these are all of them.
+                // The exact choices of the candidates decide, if no other expert is near.
                 const u32 next = __reduce_max_sync(ALL_LANES, queue.head);
                 sure &= !open || gap(extra, next) > map.expert_gap;
                 score = exact_score<SCORING>(logit);
@@ -309,7 +309,7 @@ INLINE void quick(const Params& p, const O& options, u64 count) {
             }
         }
         if (OVER_ROW && !p.renormalize) {
-            // Renormalized, the sum over all experts cancels.
+            // Where weights are renormalized, the sum over all experts cancels out.
             score = __fdividef(score, warp_sum(total));
         }
         if (sure) {
@@ -379,12 +379,17 @@ INLINE void quick_extended(const Extended& e) {
     quick<V, T, SCORING>(e.common, e.options, count);
 }
 
+template <u32 LANES, typename T>
+INLINE void grouped_plain(const Params& p) {
+    grouped::route<LANES, T>(p, Plain(), p.tokens);
+}
+
 // For few tokens and for many.
 #define GROUPED(lanes, dtype, T, resident)                                              \
-    SPEC_KERNEL_BLOCKS(topk_router_grouped_##lanes##_##dtype, (grouped::route<lanes, T>), \
+    SPEC_KERNEL_BLOCKS(topk_router_grouped_##lanes##_##dtype, (grouped_plain<lanes, T>), \
                        Params, grouped::THREADS, resident)
 
-// With the blocks a multiprocessor must hold.
+// `resident`: the blocks that a multiprocessor must hold.
 #define QUICK(scoring, SCORING, V, experts, dtype, T, resident)                         \
     SPEC_KERNEL_BLOCKS(topk_router_##scoring##_##experts##_##dtype,                     \
                        (quick_plain<V, T, SCORING>), Params, THREADS, resident)
@@ -393,7 +398,7 @@ INLINE void quick_extended(const Extended& e) {
     SPEC_KERNEL_BLOCKS(topk_router_##scoring##_##experts##_extended_##dtype,            \
                        (quick_extended<V, T, SCORING>), Extended, THREADS, resident)
 
-// Extended ones for what models have: others go to `any`.
+// Extended kernels are for the shapes of published models; other shapes go to `any`.
 #define ROUTERS(dtype, T)                                                               \
     SPEC_KERNEL(topk_router_any_##dtype, any_extended<T>, Extended, 128)                \
     SPEC_KERNEL(topk_router_replay_##dtype, any_replay<T>, Replayed, 128)               \

@@ -1,5 +1,5 @@
-// topk_router where most of the time goes: 256 experts in 8 groups of which 4 are kept,
-// top 8, by sigmoid. A warp routes one token, or four at once where there are many: 200
+// topk_router for DeepSeek-V3's shape: 256 experts in 8 groups of which 4 are kept, top 8, by
+// sigmoid. A warp routes one token, or four at once where there are many: 200
 // warp instructions a token instead of the quick route's 420.
 //
 // A token has LANES lanes, 32 or 8, and a lane 32 / LANES neighbouring experts of every
@@ -44,7 +44,7 @@ struct __align__(16) Scratch {
     static constexpr u32 OF_TOKEN = ALL_LANES >> (WARP - LANES);
     // Where a lane has four of a group, the larger of two and of two first.
     u32 keys[TOKENS][EXPERTS];
-    // Of each group; then in descending order, with where their keys are.
+    // The sum of each group's two best; the sums in descending order, and where these groups' keys are.
     u32 sums[TOKENS][GROUPS];
     u32 ordered[TOKENS][GROUPS];
     u32 places[TOKENS][GROUPS];
@@ -56,28 +56,29 @@ struct __align__(16) Scratch {
     u32 count[TOKENS];
 };
 
-// The expert of a key, to which the part of a lane has not been added.
+// The expert of a key that lacks the lane's part of the index, `own`.
 INLINE u32 expert_of_key(u32 key, u32 own) { return (key & (EXPERTS - 1)) + own; }
 
-// The exact choice of an expert, its number finite.
-INLINE float exact_choice(const Params& p, float logit, u32 expert) {
+// The exact choice of an expert whose logit and bias are finite.
+template <typename O>
+INLINE float exact_choice(const Params& p, const O& options, float logit, u32 expert) {
     const float score = exact::sigmoid(logit);
-    return p.bias != nullptr ? exact::add(score, __ldg(p.bias + expert)) : score;
+    return p.bias != nullptr ? exact::add(score, bias_of(p, options, expert)) : score;
 }
 
-template <typename T>
-INLINE float exact_choice(const Params& p, const T* row, u32 expert) {
-    return exact_choice(p, to_f32(row[expert]), expert);
+template <typename T, typename O>
+INLINE float exact_choice(const Params& p, const O& options, const T* row, u32 expert) {
+    return exact_choice(p, options, to_f32(row[expert]), expert);
 }
 
 // Eight lanes have the picks of a token: orders them and one more expert by their exact
 // choices, and drops the last of the nine.
-template <typename T>
-INLINE void order_exactly(const Params& p, const T* row, u32 extra, u32& expert, float& logit,
-                          u32& position) {
+template <typename T, typename O>
+INLINE void order_exactly(const Params& p, const O& options, const T* row, u32 extra, u32& expert,
+                          float& logit, u32& position) {
     const float extra_logit = to_f32(row[extra]);
-    const u32 key = exact::sort_key(exact_choice(p, logit, expert));
-    const u32 extra_key = exact::sort_key(exact_choice(p, extra_logit, extra));
+    const u32 key = exact::sort_key(exact_choice(p, options, logit, expert));
+    const u32 extra_key = exact::sort_key(exact_choice(p, options, extra_logit, extra));
     const bool below = extra_key > key || (extra_key == key && extra < expert);
     const u32 above = __ballot_sync(ALL_LANES, !below) >> (lane_id() & 24) & 0xFF;
     position = below;
@@ -97,9 +98,9 @@ INLINE void order_exactly(const Params& p, const T* row, u32 extra, u32& expert,
 // Ranks the groups of tokens where they lie `near` each other by the exact choices of
 // their two largest: those whose quick keys are at least `least`. Returns whether these
 // were two in every group of the lane's token. A call, not a copy: rarely taken.
-template <u32 LANES, typename T>
-__device__ __noinline__ bool rank_exactly(const Params& p, Scratch<LANES>& scratch, const T* row,
-                                          bool near, u32 least) {
+template <u32 LANES, typename T, typename O>
+__device__ __noinline__ bool rank_exactly(const Params& p, const O& options, Scratch<LANES>& scratch,
+                                          const T* row, bool near, u32 least) {
     constexpr u32 N = SIZE / LANES;
     const u32 lane = lane_id();
     const u32 part = lane / LANES;
@@ -121,9 +122,9 @@ __device__ __noinline__ bool rank_exactly(const Params& p, Scratch<LANES>& scrat
     const auto choice_at = [&](u32 bit) {
         const u32 at = bit % SIZE;
         const u32 key = scratch.keys[part][group * SIZE + at];
-        return exact_choice(p, row, expert_of_key(key, at / N * N));
+        return exact_choice(p, options, row, expert_of_key(key, at / N * N));
     };
-    // Its lowest and its highest bit.
+    // Two bits are set: the lowest and the highest.
     const float a = choice_at(__ffs(found) - 1);
     const float b = choice_at(31 - __clz(found));
     const float best = fmaxf(a, b);
@@ -144,9 +145,9 @@ __device__ __noinline__ bool rank_exactly(const Params& p, Scratch<LANES>& scrat
 
 // The picks of every token by their exact choices, of those whose quick keys are at least
 // `least`. Returns whether the lane's token has no more than there is room for.
-template <u32 LANES, typename T>
-__device__ __noinline__ bool pick_exactly(const Params& p, Scratch<LANES>& scratch, const T* row,
-                                          u32 least) {
+template <u32 LANES, typename T, typename O>
+__device__ __noinline__ bool pick_exactly(const Params& p, const O& options, Scratch<LANES>& scratch,
+                                          const T* row, u32 least) {
     constexpr u32 N = SIZE / LANES;
     constexpr u32 MOST = Scratch<LANES>::MOST;
     const u32 lane = lane_id();
@@ -178,7 +179,8 @@ __device__ __noinline__ bool pick_exactly(const Params& p, Scratch<LANES>& scrat
     for (u32 slot = lane % LANES; slot < MOST; slot += LANES) {
         u32 key = 0;
         if (slot < there) {
-            key = exact::sort_key(exact_choice(p, row, scratch.candidates[part][slot]));
+            const u32 expert = scratch.candidates[part][slot];
+            key = exact::sort_key(exact_choice(p, options, row, expert));
         }
         scratch.exact_keys[part][slot] = key;
     }
@@ -235,7 +237,7 @@ struct Bounds {
     bool finite;
 };
 
-// Of all that the lanes of a warp have.
+// The bounds of what all lanes of a warp have.
 template <u32 N>
 INLINE Bounds bounds_of(const float (&bias)[N]) {
     Bounds bounds = {0.0f, 0.0f, true};
@@ -251,9 +253,10 @@ INLINE Bounds bounds_of(const float (&bias)[N]) {
     return bounds;
 }
 
-// Rows aligned to 16 bytes, strides in bytes below 2^32, below 2^31 tokens.
-template <u32 LANES, typename T>
-INLINE void route(const Params& p) {
+// Routes the first `count` tokens; the others are padding. Rows are aligned to 16 bytes, strides in
+// bytes below 2^32, and there are fewer than 2^31 tokens.
+template <u32 LANES, typename T, typename O>
+INLINE void route(const Params& p, const O& options, u64 count) {
     constexpr u32 N = SIZE / LANES;
     constexpr u32 TOGETHER = WARP / LANES;
     constexpr u32 WARPS = THREADS / WARP;
@@ -270,7 +273,7 @@ INLINE void route(const Params& p) {
     const u32 own = lane % LANES * N;
     Scratch<LANES>& scratch = scratches[warp];
     u32* const mine = scratch.keys[part] + own;
-    const u32 tokens = static_cast<u32>(p.tokens);
+    const u32 tokens = static_cast<u32>(count);
     const u32 step = gridDim.x * (WARPS * TOGETHER);
     // The first of this warp's tokens.
     u32 first_token = (blockIdx.x * WARPS + warp) * TOGETHER;
@@ -292,12 +295,12 @@ INLINE void route(const Params& p) {
 #pragma unroll
     for (u32 i = 0; i < READS; ++i) {
         const u32 expert = KEEPS ? i / N * SIZE + own + i % N : i * THREADS + threadIdx.x;
-        bias[i] = p.bias != nullptr ? __ldg(p.bias + expert) : 0.0f;
+        bias[i] = p.bias != nullptr ? bias_of(p, options, expert) : 0.0f;
     }
     Bounds bounds = bounds_of(bias);
     if constexpr (!KEEPS) {
         lows[warp] = bounds.low;
-        // What is not finite shows in the highest.
+        // A bias that is not finite makes the highest infinite.
         highs[warp] = bounds.finite ? bounds.high : __uint_as_float(0x7F800000u);
         __syncthreads();
 #pragma unroll
@@ -311,7 +314,7 @@ INLINE void route(const Params& p) {
         }
         bounds.finite = exact::finite(bounds.high);
     }
-    const Mapping<SIGMOID> map(bounds.low, bounds.high, bounds.finite);
+    const Mapping map = mapping_of<SIGMOID>(bounds.low, bounds.high, bounds.finite);
     if (!bounds.finite && blockIdx.x == 0 && threadIdx.x == 0) raise(p.flags, NON_FINITE);
 #pragma unroll
     for (u32 i = 0; i < READS; ++i) bias[i] = map(bias[i]);
@@ -325,7 +328,7 @@ INLINE void route(const Params& p) {
     const u32 place = place_of_lane(lane);
     const u32 next_lane = lane / 8 * 8 + lane_of_place((place + 1) & 7);
     const u32 last_lane = lane / 8 * 8 + lane_of_place(7);
-    // With masked choices of 0.0 around, what is picked must lie above them.
+    // The choice of an expert in a dropped group is 0.0 unless it is excluded: picks must lie above that.
     const u32 least = p.excluded ? 0 : key_of(map(0.0f), INDEX_MASK) >> INDEX_BITS;
 
     while (true) {
@@ -345,7 +348,7 @@ INLINE void route(const Params& p) {
 #pragma unroll
             for (u32 i = 0; i < N; ++i) {
                 const float x = logits[g][i];
-                // Not finite for a logit that is not, and for huge ones.
+                // `odd` is not finite if a logit is not, or is huge.
                 if (N == 1) {
                     if (g % 2 == 1) odd = fmaf(logits[g - g % 2][0], x, odd);
                 } else if (i % 2 == 1) {
@@ -388,7 +391,7 @@ INLINE void route(const Params& p) {
         const u32 group = lane % GROUPS;
         const u32 sum =
             (first[0] >> INDEX_BITS) + ((p.group_max ? first[0] : second[0]) >> INDEX_BITS);
-        // No two are equal.
+        // No two sum keys are equal: the low bits are the group.
         const u32 sum_key = (sum << 8) + (GROUPS - 1 - group);
         scratch.sums[part][group] = sum_key;
         __syncwarp();
@@ -407,7 +410,7 @@ INLINE void route(const Params& p) {
         const bool near = apart <= map.group_gap;
         if (__any_sync(ALL_LANES, near)) {
             const u32 candidate = (second[0] >> INDEX_BITS) - map.expert_gap;
-            sure &= rank_exactly(p, scratch, row, near, candidate);
+            sure &= rank_exactly(p, options, scratch, row, near, candidate);
         }
         u32 places[KEPT];
         read<4>(scratch.places[part], places);
@@ -456,7 +459,7 @@ INLINE void route(const Params& p) {
         sure &= static_cast<i32>(last - least) > wanted;
         if (__any_sync(ALL_LANES, close || open)) {
             const u32 candidate = last - map.expert_gap;
-            // Whether there is more than one besides the picks.
+            // Whether more than one expert besides the picks is near.
             bool many = false;
             if (__any_sync(ALL_LANES, open)) {
                 u32 count = 0;
@@ -472,7 +475,7 @@ INLINE void route(const Params& p) {
                 many = open && count > TOPK + 1;
             }
             if (__any_sync(ALL_LANES, many)) {
-                sure &= pick_exactly(p, scratch, row, candidate);
+                sure &= pick_exactly(p, options, scratch, row, candidate);
                 position = lane % TOPK;
                 expert = scratch.picks[part][position];
                 logit = to_f32(row[expert % EXPERTS]);
@@ -480,7 +483,7 @@ INLINE void route(const Params& p) {
                 u32 extra = merge.rest;
 #pragma unroll
                 for (u32 o = 1; o < LANES; o *= 2) extra = max(extra, from_lane(extra, o));
-                order_exactly(p, row, extra & (EXPERTS - 1), expert, logit, position);
+                order_exactly(p, options, row, extra & (EXPERTS - 1), expert, logit, position);
             }
         }
         const u32 unsure = __ballot_sync(ALL_LANES, !sure);
@@ -493,15 +496,21 @@ INLINE void route(const Params& p) {
             share = __fdividef(share, total + 1e-20f);
         }
         if (sure && token < tokens && lane % LANES < TOPK) {
-            output_row(p.weights, token)[position] = p.scale * share;
-            output_row(p.indices, token)[position] = static_cast<i32>(expert);
+            if constexpr (HAS_OPTIONS<O>) {
+                write_pick(p, options, Plain(), token, position, share, expert);
+                // The eight lanes share the columns behind the picks.
+                write_shared(p, options, Plain(), token, lane % LANES, TOPK);
+            } else {
+                output_row(p.weights, token)[position] = p.scale * share;
+                output_row(p.indices, token)[position] = static_cast<i32>(expert);
+            }
         }
         if (unsure != 0) {
 #pragma unroll 1
             for (u32 t = 0; t < TOGETHER; ++t) {
                 const u32 there = first_token - step + t;
                 if ((unsure >> t * LANES & Scratch<LANES>::OF_TOKEN) != 0 && there < tokens) {
-                    exact_route<EXPERTS / WARP, T>(p, Plain(), there);
+                    exact_route<EXPERTS / WARP, T>(p, options, there);
                 }
             }
         }

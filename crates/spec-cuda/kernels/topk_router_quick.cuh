@@ -1,6 +1,6 @@
-// What the routes of topk_router share that score by the device's own functions: scores,
-// keys in the order of the choices, and how far apart keys must lie for the exact choices
-// to be in the same order.
+// For the routes of topk_router that score by the device's own approximate functions: scores, keys in
+// the order of the choices, and how far apart keys must lie for the exact choices to be in the same
+// order.
 #pragma once
 
 #include "topk_router_exact.cuh"
@@ -27,10 +27,10 @@ INLINE float quick_sqrt(float x) {
 
 constexpr float LOG2_E = 1.44269504088896340736f;
 
-// What the quick route scores up to, and how far from the exact score it is at most.
-// The root of softplus grows without end: tokens with a logit above the square of this
-// take the exact route. Below, its error is that of the approximate root, 2^-23 of it, and
-// a few times 2^-24 from the rest.
+// TOP: the largest quick score. ERROR: the largest difference between the quick and the exact score.
+// The square root of softplus has no bound: tokens with a logit above LARGEST_LOGIT take the exact
+// route. Its error is that of the approximate square root, 2^-23 of it, and a few times 2^-24 of the
+// other operations.
 template <u32 SCORING>
 struct Scale {
     static constexpr float TOP = SCORING == SQRT_SOFTPLUS ? 8.0f : 1.0f;
@@ -38,9 +38,9 @@ struct Scale {
     static constexpr float LARGEST_LOGIT = 60.0f;
 };
 
-// The root of softplus, at most Scale::TOP.
+// The square root of softplus, at most Scale::TOP.
 INLINE float quick_sqrt_softplus(float x) {
-    // 0 where the exact exponential is: the root of a score that is nearly 0 is far from 0.
+    // 0 where the exact exponential is 0: the square root of a number that is nearly 0 is far from 0.
     const float e = fabsf(x) > -exact::EXP_MIN ? 0.0f : quick_exp2(fabsf(x) * -LOG2_E);
     float p = 0.0053648227f;
     p = fmaf(p, e, -0.030065786f);
@@ -100,30 +100,37 @@ INLINE u32 gap(u32 larger, u32 smaller) {
 
 // How choices become keys, the same for every token, and how far keys must lie
 // apart for the exact choices to be in the same order.
-template <u32 SCORING>
 struct Mapping {
     float low;
     float factor;
+    float key_low;
     u32 expert_gap;
     u32 group_gap;
     bool usable;
 
-    // `low` and `high` bound the bias and 0. The quick and the exact score
-    // differ by less than Scale::ERROR, a choice is rounded to 2^-24 of its size, and a
-    // key is cut to 2^-23.
-    INLINE Mapping(float low, float high, bool finite) : low(low) {
-        constexpr float TOP = Scale<SCORING>::TOP;
-        const float range = high - low + TOP;
-        factor = __fdividef(KEY_SPAN, range);
-        const float error = Scale<SCORING>::ERROR + 1.2e-7f * (fmaxf(-low, high) + TOP);
+    // `low` and `high` bound the bias and 0, and scores lie in 0 ..= `top`. The quick and the exact
+    // score differ by less than `error`, a choice is rounded to 2^-24 of its size, and a key, which
+    // lies in `key_low` ..= `key_low` + `span`, is cut to 2^-23.
+    INLINE Mapping(float low, float high, bool finite, float top, float score_error, float key_low,
+                   float span)
+        : low(low), key_low(key_low) {
+        const float range = high - low + top;
+        factor = __fdividef(span, range);
+        const float error = score_error + 1.2e-7f * (fmaxf(-low, high) + top);
         const float units = factor * error * 8388608.0f + 4.0f;
         usable = finite && range < 1e6f && units < 1e5f;
         expert_gap = static_cast<u32>(2.0f * units) + 2;
         group_gap = static_cast<u32>(4.0f * units) + 8;
     }
 
-    INLINE float operator()(float bias) const { return fmaf(bias - low, factor, KEY_LOW); }
+    INLINE float operator()(float bias) const { return fmaf(bias - low, factor, key_low); }
 };
+
+// The mapping of scores of this kind.
+template <u32 SCORING>
+INLINE Mapping mapping_of(float low, float high, bool finite) {
+    return Mapping(low, high, finite, Scale<SCORING>::TOP, Scale<SCORING>::ERROR, KEY_LOW, KEY_SPAN);
+}
 
 // The largest of all lanes' floats, none of them NaN, by one integer reduction.
 INLINE float warp_max_ordered(float v) {

@@ -36,7 +36,7 @@ INLINE float bias_of(const Params& p, const O& options, u32 expert) {
 
 // ---- rows that are padding ----------------------------------------------------
 
-// How many rows are tokens.
+// The number of rows that are tokens. The rows behind them are padding.
 template <typename O>
 INLINE u64 live_tokens(const Params& p, const O& options) {
     if constexpr (HAS_OPTIONS<O>) {
@@ -70,7 +70,7 @@ INLINE void write_weight(const Params& p, const Replay& replay, u64 row, u32 col
     }
 }
 
-// The expert from before `replicas`, where it is asked for.
+// Writes the expert before `replicas` turns it into a place, where the caller asks for it.
 INLINE void write_logical(const Plain&, u64, u32, i32) {}
 
 INLINE void write_logical(const Replay& replay, u64 row, u32 column, i32 expert) {
@@ -103,7 +103,7 @@ INLINE void pad(const Params& p, const Options& options, const R& replay, u64 li
 
 // ---- a token's row ------------------------------------------------------------
 
-// Where the token finds the expert: -1 for a place that is none.
+// The place where the token finds the expert; -1 if the table names a place that does not exist.
 INLINE i32 place_of(const Params& p, const Options& options, u64 token, u32 expert) {
     if (options.replicas.data == nullptr) return static_cast<i32>(expert);
     const i32 given = options.replica_counts[expert];
@@ -140,10 +140,11 @@ INLINE void write_pick(const Params& p, const Options& options, const R& replay,
     if (options.load != nullptr && place >= 0) atomicAdd(options.load + place, 1);
 }
 
-// Writes the columns behind the picks.
+// Writes the columns behind the picks: lane `lane` of `lanes`.
 template <typename R>
-INLINE void write_shared(const Params& p, const Options& options, const R& replay, u64 token) {
-    for (u32 i = lane_id(); i < options.shared_experts; i += WARP) {
+INLINE void write_shared(const Params& p, const Options& options, const R& replay, u64 token,
+                         u32 lane = lane_id(), u32 lanes = WARP) {
+    for (u32 i = lane; i < options.shared_experts; i += lanes) {
         write_weight(p, replay, token, p.topk + i, options.shared_weight);
         write_logical(replay, token, p.topk + i, static_cast<i32>(p.experts + i));
         write_index(p, options, token, p.topk + i, static_cast<i32>(options.physical + i));

@@ -7,18 +7,21 @@
 // bucket. So a segment adapts to how dense the keys are there, and no search is longer than a
 // segment, whatever the keys are.
 //
-//   unique_index     a thread a distinct key: writes the table's entries from the bucket of the key
-//                    before to its own. An element of the table is an u16; where a segment has more
-//                    than 2^15 keys, the entry leaves out the lowest bits
+//   unique_index     a thread RUN neighbouring distinct keys: writes the table's entries from the
+//                    bucket of the key before to its own. An entry of the table is an u16; where a
+//                    segment has more than 2^15 keys, the entry leaves out the lowest bits. And writes
+//                    the mark of each distinct key: its place within its bucket, in 2^8 ths
 //   unique_inverse   a thread some keys, a block many tiles in turn. Shared memory holds the
 //                    splitters, and a table of the same kind over them. A key reads two entries
-//                    of each table, and then searches the few distinct keys of its bucket; where
-//                    its bucket has one key, it reads no distinct key at all
+//                    of each table, and then the marks of the few distinct keys of its bucket. Each
+//                    key is among the distinct keys, so that the only one with its mark is the key
+//                    itself. Where several have its mark, or the bucket has more than MARKS keys, the
+//                    distinct keys are read and searched
 //
-// Bytes a key of 8, 2^24 random keys: 10 to make the table of 16 MB, which stays in L2; 8 to read
-// the key, 8 or 4 to write the element, and of the distinct keys, which lie anywhere, about two
-// sectors of 32. (A sort of pairs of key and index would move 16 bytes a key twice, and then write
-// the elements anywhere, a sector each.)
+// Bytes a key of 8, 2^24 random keys: 11 to make the table of 16 MB and the marks of 16 MB, which
+// L2 holds; 8 to read the key, 8 or 4 to write the element. Of the distinct keys, which lie
+// anywhere, one key in a hundred reads about two sectors of 32. (A sort of pairs of key and index
+// would move 16 bytes a key twice, and then write the elements anywhere, a sector each.)
 //
 // If keys change during the call, the distinct keys may lack a key, or may not ascend, so that
 // entries of the tables stay unwritten. Then an element is the place of some other key: whatever is
@@ -36,6 +39,13 @@ constexpr u32 NO_TABLE = 2;
 constexpr u32 ENTRY_BITS = 15;
 // A thread writes as many entries alone; its warp writes more together.
 constexpr u32 FEW = 4;
+// Neighbouring distinct keys of a thread of unique_index: all of one segment, where there is a table.
+constexpr u32 RUN = 4;
+static_assert(RUN <= 1u << NO_TABLE);
+constexpr u32 MARK_BITS = 8;
+static_assert(ENTRY_BITS + MARK_BITS <= 32);
+// A key compares itself with at most as many marks: those of a word.
+constexpr u32 MARKS = sizeof(u64);
 
 // How the distinct keys are cut.
 struct Cut {
@@ -60,11 +70,18 @@ INLINE Cut cut_of(const Params& p) {
 INLINE u32 leading_zeros(u32 x) { return __clz(x); }
 INLINE u32 leading_zeros(u64 x) { return __clzll(x); }
 
-// The bucket, of 2^bits in low ..= last, where a key is. Any number below 2^bits for a key outside.
+// Where a key is among 2^bits buckets of low ..= last: the bucket, and the place within it in 2^MARK_BITS
+// ths. Any numbers below 2^bits and 2^MARK_BITS for a key outside.
+struct Place {
+    u32 bucket;
+    u32 mark;
+};
+
 template <typename K>
-INLINE u32 bucket_of(K key, K low, K last, u32 bits) {
+INLINE Place place_of(K key, K low, K last, u32 bits) {
     const K place = key - low << leading_zeros(static_cast<K>(last - low | 1));
-    return static_cast<u32>(place >> sizeof(K) * 8 - bits);
+    const u32 both = static_cast<u32>(place >> sizeof(K) * 8 - bits - MARK_BITS);
+    return {both >> MARK_BITS, both & (1u << MARK_BITS) - 1};
 }
 
 // Keys of a segment.
@@ -95,32 +112,64 @@ INLINE void index_keys(const Params& p) {
     const K* unique = static_cast<const K*>(p.unique);
     const K flip = static_cast<K>(p.flip);
     const auto key_at = [&](u64 at) { return static_cast<K>(unique[at] ^ flip); };
-    const u64 step = static_cast<u64>(gridDim.x) * THREADS;
-    for (u64 base = static_cast<u64>(blockIdx.x) * THREADS; base < cut.count; base += step) {
-        const u64 at = base + threadIdx.x;
-        u32 from = 0;
-        u32 to = 0;
-        u32 end = 0;
-        u32 value = 0;
-        u32 length = 0;
-        if (at < cut.count) {
-            const u32 segment = static_cast<u32>(at >> cut.shift);
-            const u64 start = static_cast<u64>(segment) << cut.shift;
-            const K low = key_at(start);
-            const K last = segment + 1 < cut.segments
-                               ? static_cast<K>(key_at(start + (1ull << cut.shift)) - 1)
-                               : key_at(cut.count - 1);
-            const u32 first = segment << cut.bits;
-            value = static_cast<u32>(at - start);
-            length = length_of(cut, segment);
-            if (value != 0) from = bucket_of(key_at(at - 1), low, last, cut.bits) + 1;
-            from += first;
-            to = first + bucket_of(key_at(at), low, last, cut.bits) + 1;
-            end = value + 1 == length ? first + (1u << cut.bits) : to;
+    const u64 step = static_cast<u64>(gridDim.x) * THREADS * RUN;
+    for (u64 base = static_cast<u64>(blockIdx.x) * THREADS * RUN; base < cut.count; base += step) {
+        const u64 at = base + threadIdx.x * RUN;
+        // A run behind the end writes nothing: its keys are the last one.
+        const u32 segment = static_cast<u32>(min(at, cut.count - 1) >> cut.shift);
+        const u64 start = static_cast<u64>(segment) << cut.shift;
+        K keys[RUN];
+#pragma unroll
+        for (u32 i = 0; i < RUN; i++) keys[i] = key_at(min(at + i, cut.count - 1));
+        const K low = key_at(start);
+        const K last = segment + 1 < cut.segments
+                           ? static_cast<K>(key_at(start + (1ull << cut.shift)) - 1)
+                           : key_at(cut.count - 1);
+        const bool begins = at == start;
+        K before = 0;
+        if (lane_id() == 0 && !begins) before = key_at(min(at, cut.count) - 1);
+        u32 ends[RUN];
+        u32 marks = 0;
+#pragma unroll
+        for (u32 i = 0; i < RUN; i++) {
+            const Place place = place_of(keys[i], low, last, cut.bits);
+            ends[i] = place.bucket + 1;
+            marks |= place.mark << i * MARK_BITS;
         }
-        fill(p.table, from, to, value >> cut.coarse);
-        fill(p.table, to, end, length >> cut.coarse);
+        u32 from = __shfl_up_sync(ALL_LANES, ends[RUN - 1], 1);
+        if (lane_id() == 0) from = place_of(before, low, last, cut.bits).bucket + 1;
+        if (begins) from = 0;
+        const u32 first = segment << cut.bits;
+        const u32 value = static_cast<u32>(at - start);
+        const u32 length = length_of(cut, segment);
+#pragma unroll
+        for (u32 i = 0; i < RUN; i++) {
+            const bool there = at + i < cut.count;
+            const u32 to = there ? ends[i] : from;
+            fill(p.table, first + from, first + to, value + i >> cut.coarse);
+            from = to;
+        }
+        const bool closes = at < cut.count && value + RUN >= length;
+        if (__any_sync(ALL_LANES, closes)) {
+            const u32 to = closes ? 1u << cut.bits : from;
+            fill(p.table, first + from, first + to, length >> cut.coarse);
+        }
+        // Behind the last key there is room for the marks of a run.
+        if (at < cut.count) reinterpret_cast<u32*>(p.marks)[at / RUN] = marks;
     }
+}
+
+// Which of the `count` marks in a word is the only one that equals `mark`, of marks that ascend:
+// how many are below it, and how many equal it.
+INLINE void compare_marks(u64 word, u32 count, u32 mark, u32& below, u32& equal) {
+    const u64 there = ~0ull >> (MARKS - count) * MARK_BITS;
+    const u32 own = mark * 0x01010101u;
+    const u32 low = static_cast<u32>(word);
+    const u32 high = static_cast<u32>(word >> 32);
+    const u64 less = static_cast<u64>(__vcmpltu4(high, own)) << 32 | __vcmpltu4(low, own);
+    const u64 same = static_cast<u64>(__vcmpeq4(high, own)) << 32 | __vcmpeq4(low, own);
+    below = __popcll(less & there) / MARK_BITS;
+    equal = __popcll(same & there) / MARK_BITS;
 }
 
 template <typename K>
@@ -149,7 +198,7 @@ INLINE void find_keys(const Params& p) {
         u32 end = 0;
         if (i < cut.segments) {
             const auto bucket = [&](u32 j) {
-                return bucket_of(shared.splitters[j], first, last, SPLITTER_BITS);
+                return place_of(shared.splitters[j], first, last, SPLITTER_BITS).bucket;
             };
             if (i != 0) from = bucket(i - 1) + 1;
             to = bucket(i) + 1;
@@ -175,7 +224,7 @@ INLINE void find_keys(const Params& p) {
         u32 segment[ITEMS];
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) {
-            const u32 bucket = bucket_of(key[i], first, last, SPLITTER_BITS);
+            const u32 bucket = place_of(key[i], first, last, SPLITTER_BITS).bucket;
             u32 low = min(static_cast<u32>(shared.below[bucket]), cut.segments);
             u32 high = min(static_cast<u32>(shared.below[bucket + 1]), cut.segments);
             while (low < high) {
@@ -188,20 +237,50 @@ INLINE void find_keys(const Params& p) {
         }
         u32 low[ITEMS];
         u32 high[ITEMS];
+        u32 mark[ITEMS];
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) {
             const u32 length = length_of(cut, segment[i]);
             low[i] = 0;
             high[i] = length;
+            mark[i] = 0;
             if (cut.bits == 0) continue;
             const K start = shared.splitters[segment[i]];
             const K stop = shared.splitters[segment[i] + 1] - 1;
-            const u32 bucket = bucket_of(key[i], start, stop, cut.bits);
+            const Place place = place_of(key[i], start, stop, cut.bits);
+            const u32 bucket = place.bucket;
             const u16* entry = p.table + (segment[i] << cut.bits) + bucket;
+            mark[i] = place.mark;
             const u32 rest = (1u << cut.coarse) - 1; // what an entry may leave out
             low[i] = min(static_cast<u32>(entry[0]) << cut.coarse, length - 1);
             if (bucket + 1 < buckets) {
                 high[i] = min((static_cast<u32>(entry[1]) << cut.coarse) + rest, length);
+            }
+        }
+        // Entries that leave out bits give other buckets' keys as well, whose marks do not ascend.
+        if (cut.bits != 0 && cut.coarse == 0) {
+            u64 words[ITEMS][2];
+#pragma unroll
+            for (u32 i = 0; i < ITEMS; i++) {
+                const bool few = high[i] - low[i] - 2 <= MARKS - 2;
+                const u64 at = (static_cast<u64>(segment[i]) << cut.shift) + low[i];
+                const u64* from = reinterpret_cast<const u64*>(p.marks) + at / MARKS;
+                words[i][0] = few ? from[0] : 0;
+                words[i][1] = few ? from[1] : 0;
+            }
+#pragma unroll
+            for (u32 i = 0; i < ITEMS; i++) {
+                if (high[i] - low[i] - 2 > MARKS - 2) continue;
+                const u32 shift = low[i] % MARKS * MARK_BITS;
+                // (Two shifts, since a shift by 64 is none.)
+                const u64 word = words[i][0] >> shift | words[i][1] << 1 << 63 - shift;
+                u32 below;
+                u32 equal;
+                compare_marks(word, high[i] - low[i], mark[i], below, equal);
+                if (equal != 0) {
+                    low[i] += below;
+                    high[i] = low[i] + equal;
+                }
             }
         }
         // The last of these distinct keys that is not above the key.

@@ -115,6 +115,8 @@ pub struct Queue<'a> {
     /// Whether a kernel may be launched while the previous kernel still runs. Each kernel
     /// waits for the previous kernel as it starts (`follow` in `kernels/common.cuh`).
     dependent: bool,
+    /// Whether the device and its driver support such launches.
+    can_depend: bool,
 }
 
 impl Cuda {
@@ -130,11 +132,12 @@ impl Cuda {
         stream: Stream<'_>,
         work: impl FnOnce(&Queue<'_>) -> Result<T>,
     ) -> Result<T> {
-        let dependent = stream.is_dependent() && self.limits().has_dependent_launches();
+        let can_depend = self.limits().has_dependent_launches();
+        let dependent = stream.is_dependent() && can_depend;
         let stream = self.resolve(stream)?;
         let gpu = self.gpu();
         let _current = gpu.enter()?;
-        work(&Queue { gpu, stream, dependent })
+        work(&Queue { gpu, stream, dependent, can_depend })
     }
 
     #[inline]
@@ -205,11 +208,42 @@ impl Queue<'_> {
         shape: Shape,
         params: &P,
     ) -> Result<()> {
+        // SAFETY: the caller made the same promises.
+        unsafe { self.launch_as(function, shape, params, self.dependent) }
+    }
+
+    /// Enqueues a kernel that may be launched while the previous kernel still runs, where the device
+    /// supports it. The previous kernel is one of the same operator and call.
+    ///
+    /// # Errors
+    /// Status 1 when the driver refuses.
+    ///
+    /// # Safety
+    /// As for [`launch`](Self::launch). The kernel calls `follow` (`kernels/common.cuh`) before it
+    /// touches what the previous kernel reads or writes.
+    pub unsafe fn launch_after_own<P: Copy>(
+        &self,
+        function: &Function,
+        shape: Shape,
+        params: &P,
+    ) -> Result<()> {
+        // SAFETY: the caller made the same promises.
+        unsafe { self.launch_as(function, shape, params, self.can_depend) }
+    }
+
+    #[inline]
+    unsafe fn launch_as<P: Copy>(
+        &self,
+        function: &Function,
+        shape: Shape,
+        params: &P,
+        dependent: bool,
+    ) -> Result<()> {
         if shape.grid.contains(&0) {
             return Ok(());
         }
         let mut attributes = NO_ATTRIBUTES;
-        let config = shape.config(self.stream, self.dependent, &mut attributes);
+        let config = shape.config(self.stream, dependent, &mut attributes);
         let mut arguments = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
         // SAFETY: the function is loaded and takes one `P`, which the driver
         // copies before it returns; the caller promised that its addresses are valid.

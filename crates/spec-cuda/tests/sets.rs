@@ -68,7 +68,7 @@ fn check_rows(cuda: &Cuda, indices: &[i32], batch: usize, steps: usize, k: usize
 fn rows_are_deduplicated() {
     let Some(cuda) = cuda() else { return };
     let mut random = Random(1);
-    // Bitmaps of each size, buckets, windows; ranges that start high.
+    // Bitmaps of each size, buckets, windows, parts; ranges that start high.
     let ranges: [(i64, u64); 12] = [
         (0, 1 << 10),
         (0, 1 << 17),
@@ -84,7 +84,7 @@ fn rows_are_deduplicated() {
         (i64::from(i32::MAX) - 40, 41),
     ];
     let shapes = [(3, 1, 1), (2, 3, 7), (5, 1, 2048), (5, 2, 2048), (5, 3, 2048), (5, 4, 2048)];
-    let large = [(2, 2, 5000), (1, 1, 40_000)];
+    let large = [(2, 2, 5000), (2, 8, 2048), (1, 1, 40_000)];
     for (start, width) in ranges {
         for (batch, steps, k) in shapes.into_iter().chain(large) {
             let len = batch * steps * k;
@@ -99,7 +99,7 @@ fn rows_are_deduplicated() {
 fn awkward_rows_are_deduplicated() {
     let Some(cuda) = cuda() else { return };
     let mut random = Random(2);
-    for (steps, k) in [(1, 2000), (3, 1900), (4, 2048), (2, 9000)] {
+    for (steps, k) in [(1, 2000), (3, 1900), (4, 2048), (8, 2048), (2, 9000), (3, 14_000)] {
         let n = steps * k;
         // Crowded buckets: a tight cluster and one value far away.
         let mut cluster = random.vec(n, |r| 77 + r.below(3000) as i32);

@@ -13,6 +13,9 @@ impl Subject for DeduplicateTopk {
     }
 
     fn random(rng: &mut Rng) -> Case<Self> {
+        if rng.rare(150) {
+            return many_values(rng);
+        }
         let mtp_step = rng.pick(&[1, 1, 2, 3, 4, 7]);
         // The shape that engines use (k of 2048) and many requests are rare, because such a case
         // takes as long as fifty small cases.
@@ -58,4 +61,34 @@ impl Subject for DeduplicateTopk {
         let rows = Rows::Of(requests);
         Recomposed { case, rows: vec![("unique", rows.clone()), ("counts", rows)] }
     }
+}
+
+/// Requests with more values than backends sort at once: 8192 on CUDA.
+fn many_values(rng: &mut Rng) -> Case<DeduplicateTopk> {
+    let mtp_step = rng.pick(&[1, 3, 8]);
+    let batch = rng.between(1, 2);
+    let k = rng.between(8192 / mtp_step, 40_000 / mtp_step) + 1;
+    let rows = batch * mtp_step;
+    let style = rng.below(7);
+    let centers: Vec<i32> = (0..rng.between(1, 4)).map(|_| rng.next() as i32 & i32::MAX).collect();
+    let values: Vec<i32> = (0..rows * k)
+        .map(|i| match style {
+            0 => rng.next() as i32,
+            1 => rng.next() as i32 & 0x00FF_FFFF,
+            2 => rng.below(1 << 20) as i32,
+            // Descending values, all distinct, far from each other.
+            3 => i32::MAX - i as i32 * 13_001,
+            // Few values of the whole range, many times.
+            4 => rng.pick(&[0, 1, -1, i32::MAX, i32::MAX - 1, i32::MIN, 1 << 20, (1 << 20) - 1]),
+            // Many values near a few others, and some of the whole range.
+            5 if rng.chance(50) => rng.next() as i32,
+            5 => rng.pick(&centers).wrapping_add(rng.below(30_000) as i32),
+            // The ends of the range.
+            _ => (rng.below(20_000) as i32).wrapping_sub(10_000) & i32::MAX,
+        })
+        .collect();
+    Case::new(DeduplicateTopk::new().mtp_step(mtp_step))
+        .input("indices", Tensor::matrix(values, rows, k))
+        .output("unique", DType::I32, &[batch, mtp_step * k])
+        .output("counts", DType::I32, &[batch])
 }

@@ -31,6 +31,8 @@ impl Subject for TopkRouter {
         };
         let tokens = match () {
             () if experts > 1024 => rng.size(12),
+            // As many as CUDA counts the load of in a kernel of its own.
+            () if experts <= 16 && rng.chance(400) => rng.between(2048, 2600),
             () if experts <= 16 || rng.rare(30) => rng.size(48),
             () => rng.size(4),
         };
@@ -175,12 +177,22 @@ fn parameters(rng: &mut Rng, experts: usize) -> TopkRouter {
 
 /// Rows of logits in one of several styles.
 fn logits(rng: &mut Rng, rows: usize, cols: usize) -> Vec<f32> {
-    let mut values: Vec<f32> = match rng.below(6) {
+    let mut values: Vec<f32> = match rng.below(7) {
         // Few distinct values: many ties.
-        0 => (0..rows * cols).map(|_| rng.below(4) as f32 - 1.5).collect(),
+        0 => {
+            let distinct = rng.pick(&[4, 4, 40]);
+            (0..rows * cols)
+                .map(|_| rng.below(distinct) as f32 * (4.0 / distinct as f32) - 1.5)
+                .collect()
+        }
         1 => vec![rng.normal(); rows * cols],
         // Logits whose scores saturate.
         2 => (0..rows * cols).map(|_| rng.normal() * 60.0).collect(),
+        // Logits around -87, below which the exact exponential is 0.
+        3 => {
+            let highest = rng.pick(&[-87.0, -86.9]);
+            (0..rows * cols).map(|_| highest - rng.unit() * 0.5).collect()
+        }
         _ => (0..rows * cols).map(|_| rng.normal() * 2.0).collect(),
     };
     match rng.below(5) {

@@ -17,13 +17,14 @@ struct Params {
     u32 rows;
     // Values of such a row.
     u32 cols;
-    // Words of bits at the start of shared memory, as a power of two.
+    // Words of a window's bitmap, as a power of two.
     u32 log_words;
-    // Words of the staging area behind them.
-    u32 stage_words;
+    u32 reserved;
+    // Room for the values of a request for each block, [blocks, rows * cols], or null.
+    i32* workspace;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params) == 64);
+static_assert(sizeof(Params) == 72);
 static_assert(SPEC_OFFSET(Params, indices.data) == 0);
 static_assert(SPEC_OFFSET(Params, indices.stride) == 8);
 static_assert(SPEC_OFFSET(Params, unique.data) == 16);
@@ -33,4 +34,5 @@ static_assert(SPEC_OFFSET(Params, batch) == 40);
 static_assert(SPEC_OFFSET(Params, rows) == 48);
 static_assert(SPEC_OFFSET(Params, cols) == 52);
 static_assert(SPEC_OFFSET(Params, log_words) == 56);
-static_assert(SPEC_OFFSET(Params, stage_words) == 60);
+static_assert(SPEC_OFFSET(Params, reserved) == 60);
+static_assert(SPEC_OFFSET(Params, workspace) == 64);

@@ -25,8 +25,8 @@ struct Params {
     i32* inverse;
     // One word of flags, or null.
     u32* flags;
-    // Picks of each local expert in each block, then in all, [blocks + 1, locals]; only of three
-    // launches.
+    // Picks of each local expert in each block, [blocks, pairs], of two launches; in each block, then
+    // in all, [blocks + 1, locals], of three launches.
     u32* workspace;
     // Picks of all tokens.
     u32 picks;
@@ -44,9 +44,13 @@ struct Params {
     u32 turns;
     // Blocks that share the picks.
     u32 blocks;
+    // Pairs of counts in a row of the workspace, as words of 16 bits each, where no `moe_align_sum` is
+    // launched; else 0.
+    u32 pairs;
+    u32 reserved;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params) == 128);
+static_assert(sizeof(Params) == 136);
 static_assert(SPEC_OFFSET(Params, ids.data) == 0);
 static_assert(SPEC_OFFSET(Params, ids.wide) == 8);
 static_assert(SPEC_OFFSET(Params, stride) == 16);
@@ -67,3 +71,5 @@ static_assert(SPEC_OFFSET(Params, block_size) == 112);
 static_assert(SPEC_OFFSET(Params, capacity) == 116);
 static_assert(SPEC_OFFSET(Params, turns) == 120);
 static_assert(SPEC_OFFSET(Params, blocks) == 124);
+static_assert(SPEC_OFFSET(Params, pairs) == 128);
+static_assert(SPEC_OFFSET(Params, reserved) == 132);

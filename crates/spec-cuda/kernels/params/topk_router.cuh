@@ -85,7 +85,7 @@ struct Options {
     u32 by_logit;
     // topk_router_any: neighbouring experts that a lane heads.
     u32 chunk;
-    // topk_router_any: words of shared memory of a warp.
+    // topk_router_any and topk_router_flat: words of shared memory of a warp.
     u32 words;
     u32 reserved;
 };

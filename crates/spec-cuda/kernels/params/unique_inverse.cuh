@@ -19,9 +19,11 @@ struct Params {
     u64 flip;
     // Keys of a segment below each of its buckets, [segments, 2^bits].
     u16* table;
+    // The mark of each distinct key, [n], and room for `MARKS_BEHIND` more.
+    u8* marks;
 };
 // In bytes, as the host has them.
-static_assert(sizeof(Params) == 56);
+static_assert(sizeof(Params) == 64);
 static_assert(SPEC_OFFSET(Params, keys) == 0);
 static_assert(SPEC_OFFSET(Params, unique) == 8);
 static_assert(SPEC_OFFSET(Params, count) == 16);
@@ -29,3 +31,4 @@ static_assert(SPEC_OFFSET(Params, inverse) == 24);
 static_assert(SPEC_OFFSET(Params, n) == 32);
 static_assert(SPEC_OFFSET(Params, flip) == 40);
 static_assert(SPEC_OFFSET(Params, table) == 48);
+static_assert(SPEC_OFFSET(Params, marks) == 56);

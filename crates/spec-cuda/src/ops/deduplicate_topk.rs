@@ -15,17 +15,20 @@ static KERNELS: Archive = archive!("deduplicate_topk");
 
 const THREADS: u32 = 1024;
 /// The number of values that a thread keeps in registers, and the kernel for this number.
-const KERNELS_BY_SIZE: [(usize, &str); 4] = [
+const KERNELS_BY_SIZE: [(usize, &str); 5] = [
     (2, "deduplicate_topk_2"),
     (4, "deduplicate_topk_4"),
     (6, "deduplicate_topk_6"),
     (8, "deduplicate_topk_8"),
+    (16, "deduplicate_topk_16"),
 ];
 /// The binary logarithm of the words of shared memory that hold the bits of values in registers.
 const LOG_WORDS: u32 = 14;
-/// The same logarithm for the bitmap of a window, which is as large as shared memory allows: at
-/// most 2^20 values, the length of the longest contexts.
-const LOG_WINDOW_WORDS: std::ops::RangeInclusive<u32> = 12..=15;
+/// Words of the staging area for values in registers, where a request has more values than fit.
+const STAGE_WORDS: u32 = 8 * THREADS;
+/// The binary logarithm of the words of a window's bitmap: of 2^20 values, the length of the longest
+/// contexts, if shared memory suffices, otherwise of 2^19 values.
+const LOG_WINDOW_WORDS: [u32; 2] = [15, LOG_WORDS];
 /// Shared memory that the kernels use in addition to the dynamic shared memory, in bytes.
 const FIXED_SHARED: u32 = 2048;
 
@@ -44,10 +47,11 @@ launch_params! {
         rows: u32,
         /// Values of such a row.
         cols: u32,
-        /// Words of bits at the start of shared memory, as a power of two.
+        /// Words of a window's bitmap, as a power of two.
         log_words: u32,
-        /// Words of the staging area behind them.
-        stage_words: u32,
+        reserved: u32,
+        /// Room for the values of a request for each block, [blocks, rows * cols], or null.
+        workspace: u64 as "i32*",
     }
 }
 
@@ -61,40 +65,47 @@ struct Prepared {
     function: Function,
     shape: Shape,
     log_words: u32,
-    stage_words: u32,
+    workspace_size: usize,
 }
 
-/// Size of the dynamic shared memory in bytes: the bits and the staged values.
-fn shared(log_words: u32, stage_words: u32) -> u32 {
-    (4 << log_words) + 4 * stage_words
+/// Size of the dynamic shared memory in bytes: the bits and the staged values, or a window's bitmap,
+/// whichever is larger.
+fn shared(stage_words: u32, log_words: u32) -> u32 {
+    ((4 << LOG_WORDS) + 4 * stage_words).max(4 << log_words)
 }
 
 // SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Supports<DeduplicateTopk> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<DeduplicateTopk>>> {
         let n = plan.unique.cols;
-        let fits = |&(items, _): &(usize, _)| n <= items * THREADS as usize;
-        let (log_words, stage_words, name) = match KERNELS_BY_SIZE.into_iter().find(fits) {
-            // The bitonic sort stages a power of two of values.
-            Some((items, name)) => (LOG_WORDS, (items as u32 * THREADS).next_power_of_two(), name),
-            None => {
-                let limit = self.limits().shared - FIXED_SHARED;
-                let log_words = LOG_WINDOW_WORDS
-                    .rev()
-                    .find(|&log| shared(log, 0) <= limit)
-                    .unwrap_or(*LOG_WINDOW_WORDS.start());
-                (log_words, 0, "deduplicate_topk_any")
-            }
+        let limits = self.limits();
+        let limit = limits.shared - FIXED_SHARED;
+        // The bitonic sort stages a power of two of values.
+        let stage = |items: usize| (items as u32 * THREADS).next_power_of_two();
+        let fits = |&(items, _): &(usize, _)| {
+            // For the fewer values, shared memory suffices on every device.
+            let has_room = items <= 8 || shared(stage(items), LOG_WORDS) <= limit;
+            n <= items * THREADS as usize && has_room
         };
         // If there are more requests than blocks, each block takes several requests.
-        let blocks = plan.batch.min(1 << 30) as u32;
+        let requests = plan.batch.min(1 << 30) as u32;
+        let (name, blocks, log_words, stage_words) = match KERNELS_BY_SIZE.into_iter().find(fits) {
+            Some((items, name)) => (name, requests, LOG_WORDS, stage(items)),
+            None => {
+                let [larger, smaller] = LOG_WINDOW_WORDS;
+                let log_words = if shared(STAGE_WORDS, larger) <= limit { larger } else { smaller };
+                let blocks = requests.min(limits.multiprocessors);
+                ("deduplicate_topk_any", blocks, log_words, STAGE_WORDS)
+            }
+        };
+        let in_registers = name != "deduplicate_topk_any";
         Ok(Box::new(Prepared {
             cuda: self.clone(),
             plan: plan.clone(),
             function: self.function(&KERNELS, name)?,
-            shape: Shape::new(blocks, THREADS).shared(shared(log_words, stage_words)),
+            shape: Shape::new(blocks, THREADS).shared(shared(stage_words, log_words)),
             log_words,
-            stage_words,
+            workspace_size: if in_registers { 0 } else { blocks as usize * n * 4 },
         }))
     }
 }
@@ -102,12 +113,12 @@ unsafe impl Supports<DeduplicateTopk> for Cuda {
 // SAFETY: the kernel accesses only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<DeduplicateTopk> for Prepared {
     fn workspace_size(&self) -> usize {
-        0
+        self.workspace_size
     }
 
     unsafe fn launch(
         &self,
-        _: ViewMut<'_>,
+        workspace: ViewMut<'_>,
         buffers: Buffers<'_>,
         stream: Stream<'_>,
     ) -> Result<()> {
@@ -136,7 +147,8 @@ unsafe impl Kernel<DeduplicateTopk> for Prepared {
             rows: rows as u32,
             cols: cols as u32,
             log_words: self.log_words,
-            stage_words: self.stage_words,
+            reserved: 0,
+            workspace: cuda.workspace(workspace, self.workspace_size)?,
         };
         // SAFETY: `Params` has the layout of the kernel's struct; the buffers were checked
         // against the plan, which bounds every index that the kernel computes.

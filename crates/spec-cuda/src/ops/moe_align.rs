@@ -26,24 +26,25 @@ const THREADS: [u32; 4] = [1024, 512, 256, 128];
 const MAX_TURNS: u32 = 8;
 /// Shared memory that the kernels use in addition to the dynamic shared memory, in bytes.
 const FIXED_SHARED: u32 = 512;
-/// A cluster has a block for every `PICKS` picks or every `PLACES` places of the output,
-/// whichever are more blocks, and a block takes at most `MOST_PICKS` picks. Times on an H200
-/// with 256 experts, in microseconds, by blocks x threads:
+/// Up to `ONE_PICKS` picks, one launch of a cluster does everything. The cluster has a block for every
+/// `PICKS` picks or every `PLACES` places of the output, whichever are more blocks. Times on an H100
+/// with 256 experts, in microseconds, with 256, 512 and 1024 threads per block:
 ///
 /// ```text
-/// tokens, top 8   1 x 256   1 x 512   8 x 256   16 x 512   three launches x 512
-/// 1               4.6       4.7                            8.0
-/// 256             10.0      8.1       5.3                  8.2
-/// 1024                                7.3       6.4        8.2
-/// 4096                                          8.9        9.2
-/// 16384                                         17.5       11.5
-/// 65536                                                    18.5, 17.0 x 1024
+/// tokens, top 8   a cluster   two launches, blocks of 256 / 512 / 1024 threads
+/// 256             5.4         5.7
+/// 1024            6.3         5.7   6.2   8.3
+/// 4096            8.3         8.1   6.8   8.4
+/// 16384                       9.6   8.7   10.2
 /// ```
 const PICKS: usize = 256;
 const PLACES: usize = 1 << 16;
-const MOST_PICKS: usize = 2048;
-/// The largest number of picks for which blocks have 512 threads or fewer.
+const ONE_PICKS: usize = 2048;
+/// The largest numbers of picks for which blocks have 256 threads or fewer, and 512 or fewer.
+const FEWER: usize = 1 << 14;
 const MANY: usize = 1 << 18;
+/// The largest number of pairs of counts that each block sums by itself: 256 KiB.
+const MOST_PAIRS: usize = 1 << 16;
 /// Up to `FEW` picks, every warp ranks all picks. Blocks then have `FEW_THREADS` threads, and
 /// there is a block for every `FEW_PLACES` places or every `FEW_EXPERTS` experts, whichever are
 /// more blocks. On an H200 with 256 experts, this takes 2.2 us for 1 token and 2.8 us for 4
@@ -76,8 +77,8 @@ launch_params! {
         inverse: u64 as "i32*",
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// Picks of each local expert in each block, then in all, [blocks + 1, locals]; only of three
-        /// launches.
+        /// Picks of each local expert in each block, [blocks, pairs], of two launches; in each block, then
+        /// in all, [blocks + 1, locals], of three launches.
         workspace: u64 as "u32*",
         /// Picks of all tokens.
         pub(super) picks: u32,
@@ -95,6 +96,10 @@ launch_params! {
         turns: u32,
         /// Blocks that share the picks.
         blocks: u32,
+        /// Pairs of counts in a row of the workspace, as words of 16 bits each, where no `moe_align_sum` is
+        /// launched; else 0.
+        pairs: u32,
+        reserved: u32,
     }
 }
 
@@ -119,7 +124,7 @@ impl Team {
 
     /// Size of the dynamic shared memory of a block in bytes: the arrays of `Shared` in the kernel.
     fn shared(self, locals: u32) -> u32 {
-        let words = 3 * locals + 1 + 2 * self.turns.min(MAX_TURNS) * self.threads;
+        let words = 4 * locals + 1 + 2 * self.turns.min(MAX_TURNS) * self.threads;
         let counters = locals.next_multiple_of(2) + self.threads / 32 * locals;
         (4 * words + 2 * counters).next_multiple_of(4)
     }
@@ -134,11 +139,13 @@ enum Launches {
     Few(Function),
     /// One launch of a single block or a single cluster.
     One(Function),
-    Three {
-        count: Function,
-        sum: Function,
-        place: Function,
-    },
+    /// Two launches, or three with `sum`.
+    Several { count: Function, sum: Option<Function>, place: Function },
+}
+
+/// Pairs of counts for so many local experts: at least one, so that 0 can stand for none.
+fn pairs(locals: usize) -> usize {
+    locals.div_ceil(2).max(1)
 }
 
 struct Prepared {
@@ -154,7 +161,7 @@ unsafe impl Supports<MoeAlign> for Cuda {
     unsafe fn prepare(&self, plan: &Plan) -> Result<Box<dyn Kernel<MoeAlign>>> {
         let (locals, picks) = (plan.params.local_experts, plan.picks());
         let limits = self.limits();
-        let wanted = if picks <= MOST_PICKS {
+        let wanted = if picks <= FEWER {
             256
         } else if picks <= MANY {
             512
@@ -177,20 +184,23 @@ unsafe impl Supports<MoeAlign> for Cuda {
             let few = self.function(&KERNELS, "moe_align_few")?;
             return Ok(prepared(Launches::Few(few), Team::new(picks, blocks, FEW_THREADS)));
         }
-        let one = self.function(&KERNELS, "moe_align_one")?;
-        let wanted = picks.div_ceil(PICKS).max(plan.capacity.div_ceil(PLACES)).max(1);
-        let wanted = wanted.next_power_of_two().min(16) as u32;
-        let fullest = Team { blocks: wanted, threads, turns: MAX_TURNS }.shape(locals as u32);
-        let team = Team::new(picks, self.cluster_at_most(&one, fullest, wanted)?, threads);
-        if team.turns <= MAX_TURNS && picks <= team.blocks as usize * MOST_PICKS {
-            return Ok(prepared(Launches::One(one), team));
+        if picks <= ONE_PICKS {
+            let one = self.function(&KERNELS, "moe_align_one")?;
+            let wanted = picks.div_ceil(PICKS).max(plan.capacity.div_ceil(PLACES)).max(1);
+            let wanted = wanted.next_power_of_two().min(16) as u32;
+            let fullest = Team { blocks: wanted, threads, turns: MAX_TURNS }.shape(locals as u32);
+            let team = Team::new(picks, self.cluster_at_most(&one, fullest, wanted)?, threads);
+            if team.turns <= MAX_TURNS {
+                return Ok(prepared(Launches::One(one), team));
+            }
         }
         let spread = Team::new(picks, limits.multiprocessors, threads);
         let turns = spread.turns.min(MAX_TURNS);
         let blocks = picks.div_ceil((threads * turns) as usize) as u32;
-        let launches = Launches::Three {
+        let sums = blocks as usize * pairs(locals) > MOST_PAIRS;
+        let launches = Launches::Several {
             count: self.function(&KERNELS, "moe_align_count")?,
-            sum: self.function(&KERNELS, "moe_align_sum")?,
+            sum: sums.then(|| self.function(&KERNELS, "moe_align_sum")).transpose()?,
             place: self.function(&KERNELS, "moe_align_place")?,
         };
         Ok(prepared(launches, Team { blocks, threads, turns }))
@@ -202,8 +212,11 @@ unsafe impl Kernel<MoeAlign> for Prepared {
     fn workspace_size(&self) -> usize {
         match self.launches {
             Launches::Few(_) | Launches::One(_) => 0,
+            Launches::Several { sum: None, .. } => {
+                self.team.blocks as usize * pairs(self.plan.params.local_experts) * 4
+            }
             // A row of counts per block, and a row of their sums.
-            Launches::Three { .. } => {
+            Launches::Several { sum: Some(_), .. } => {
                 (self.team.blocks as usize + 1) * self.plan.params.local_experts * 4
             }
         }
@@ -238,6 +251,11 @@ unsafe impl Kernel<MoeAlign> for Prepared {
             capacity: plan.capacity as u32,
             turns: team.turns,
             blocks: team.blocks,
+            pairs: match self.launches {
+                Launches::Several { sum: None, .. } => pairs(locals as usize) as u32,
+                _ => 0,
+            },
+            reserved: 0,
         };
         let shape = team.shape(locals);
         let outputs = [
@@ -254,12 +272,16 @@ unsafe impl Kernel<MoeAlign> for Prepared {
                     queue.launch(few, Shape::new(team.blocks, team.threads), &params)?;
                 }
                 Launches::One(one) => queue.launch(one, shape.cluster(team.blocks), &params)?,
-                Launches::Three { count, sum, place } => {
+                Launches::Several { count, sum: Some(sum), place } => {
                     queue.launch(count, shape, &params)?;
                     // One warp per local expert.
                     let sums = Shape::new(locals.div_ceil(8), 256);
                     queue.launch(sum, sums, &params)?;
                     queue.launch(place, shape, &params)?;
+                }
+                Launches::Several { count, sum: None, place } => {
+                    queue.launch(count, shape, &params)?;
+                    queue.launch_after_own(place, shape, &params)?;
                 }
             }
             let Some(layout) = &self.layout else { return Ok(()) };

@@ -349,7 +349,7 @@ unsafe impl Supports<Unique> for Cuda {
 // SAFETY: the kernels access only the memory that the plan describes, whatever the data.
 unsafe impl Kernel<Unique> for Prepared {
     fn workspace_size(&self) -> usize {
-        let table = self.inverse.as_ref().map_or(0, Inverse::table_bytes);
+        let table = self.inverse.as_ref().map_or(0, Inverse::workspace_bytes);
         if table == 0 { self.layout.size } else { self.table_offset() + table }
     }
 

@@ -15,6 +15,8 @@ use crate::ops::unique;
 static KERNELS: Archive = archive!("unique_inverse");
 
 const THREADS: usize = 512;
+/// Neighbouring distinct keys of a thread of `unique_index`.
+const RUN: usize = 4;
 /// Keys that a block looks up in one step.
 const TILE: usize = 4 * THREADS;
 /// Blocks per multiprocessor of `unique_index` and of `unique_inverse`.
@@ -22,6 +24,8 @@ const INDEX_BLOCKS: u32 = 4;
 const INVERSE_BLOCKS: u32 = 2;
 /// Bytes of an entry of the table.
 const ENTRY: usize = 2;
+/// Bytes behind the marks of the distinct keys: the kernels read two words of marks at once.
+const MARKS_BEHIND: usize = 16;
 
 launch_params! {
     /// What the kernels of `unique` take that look keys up.
@@ -40,6 +44,8 @@ launch_params! {
         flip: u64,
         /// Keys of a segment below each of its buckets, [segments, 2^bits].
         table: u64 as "u16*",
+        /// The mark of each distinct key, [n], and room for `MARKS_BEHIND` more.
+        marks: u64 as "u8*",
     }
 }
 
@@ -69,19 +75,27 @@ impl Inverse {
             n: keys.len,
             index: cuda.function(&KERNELS, &format!("unique_index_{bits}"))?,
             inverse: cuda.function(&KERNELS, &format!("unique_inverse_{bits}_{to}"))?,
-            index_shape: shape(THREADS, INDEX_BLOCKS),
+            index_shape: shape(RUN * THREADS, INDEX_BLOCKS),
             inverse_shape: shape(TILE, INVERSE_BLOCKS),
         })
     }
 
     /// The size of the table in bytes: enough whatever the number of distinct keys turns out to be.
-    pub(super) fn table_bytes(&self) -> usize {
-        Segments::max_entries(self.n) * ENTRY
+    fn table_bytes(&self) -> usize {
+        (Segments::max_entries(self.n) * ENTRY).next_multiple_of(8)
+    }
+
+    /// The size of table and marks in bytes; 0 where there is no table.
+    pub(super) fn workspace_bytes(&self) -> usize {
+        match self.table_bytes() {
+            0 => 0,
+            table => table + self.n.next_multiple_of(8) + MARKS_BEHIND,
+        }
     }
 
     /// # Safety
     /// The addresses in `params` are those of the plan's buffers, `places` is that of `inverse`,
-    /// and `table` is that of `table_bytes` bytes.
+    /// and `table` is that of `workspace_bytes` bytes, a multiple of 8.
     pub(super) unsafe fn enqueue(
         &self,
         queue: &Queue<'_>,
@@ -90,7 +104,8 @@ impl Inverse {
         table: u64,
     ) -> Result<()> {
         let unique::Params { keys, unique, count, n, flip, .. } = *params;
-        let params = Params { keys, unique, count, inverse: places, n, flip, table };
+        let marks = table + self.table_bytes() as u64;
+        let params = Params { keys, unique, count, inverse: places, n, flip, table, marks };
         // SAFETY: the caller promised that the addresses are valid. The kernels read the results
         // of the kernels before them, and the table has room for as many distinct keys as there
         // are keys.
