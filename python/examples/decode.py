@@ -19,7 +19,7 @@ TEXT = (
     "fn area(width: f64, height: f64) -> f64 { width * height }\n"
     "fn area(width: u32, height: u32) -> u32 { width * height }\n"
 )
-MOST_DRAFTS = 8
+MAX_DRAFTS = 8
 
 
 class Model(torch.nn.Module):
@@ -54,7 +54,7 @@ def train(device, steps=300):
 def decode(model, prompt, tokens, max_draft, temperature=0.0, seed=1):
     """The text with so many tokens more, and how often the model was run."""
     device = next(model.parameters()).device
-    text = torch.zeros(1, len(prompt) + tokens + MOST_DRAFTS, dtype=torch.int32, device=device)
+    text = torch.zeros(1, len(prompt) + tokens + MAX_DRAFTS, dtype=torch.int32, device=device)
     text[0, : len(prompt)] = torch.tensor(list(prompt.encode()), device=device)
     length, end, runs = len(prompt), len(prompt) + tokens, 0
     request = {
@@ -102,7 +102,7 @@ def main():
     print(f"trained to a loss of {loss:.4f}")
     prompt = TEXT[:20]
     plain, runs = decode(model, prompt, arguments.tokens, 0, arguments.temperature)
-    text, fewer = decode(model, prompt, arguments.tokens, MOST_DRAFTS, arguments.temperature)
+    text, fewer = decode(model, prompt, arguments.tokens, MAX_DRAFTS, arguments.temperature)
     print(text)
     print(f"{arguments.tokens} tokens: {runs} runs of the model without drafts, {fewer} with")
     assert text == plain, "drafts changed the text"

@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyString, PyTuple};
 use spec::{Argument, Device, Role, Status, TensorDesc};
 
-use crate::call::MOST;
+use crate::call::MAX_ARGUMENTS;
 use crate::contract::Contract;
 use crate::dlpack::{self, Array, Refused};
 use crate::error;
@@ -24,10 +24,10 @@ pub enum Wanted {
 }
 
 /// For each argument that is an output, how the call treats it.
-pub type Outputs = [Option<Wanted>; MOST];
+pub type Outputs = [Option<Wanted>; MAX_ARGUMENTS];
 
 /// For each argument that is not an output, the object that the caller passes.
-pub type Inputs<'py> = [Option<Bound<'py, PyAny>>; MOST];
+pub type Inputs<'py> = [Option<Bound<'py, PyAny>>; MAX_ARGUMENTS];
 
 /// The inputs of a call that passes them in the contract's order, with None for absent ones.
 ///
@@ -89,11 +89,11 @@ pub struct Arguments<'a, 'py> {
     contract: &'a Contract,
     lent: Arrays<'py>,
     /// The objects that the caller passed.
-    objects: [Option<Bound<'py, PyAny>>; MOST],
-    arrays: [Option<Array>; MOST],
+    objects: [Option<Bound<'py, PyAny>>; MAX_ARGUMENTS],
+    arrays: [Option<Array>; MAX_ARGUMENTS],
     wanted: Outputs,
     /// Whether this call made the array of an argument.
-    made: [bool; MOST],
+    made: [bool; MAX_ARGUMENTS],
     /// The argument of the first array, and the device of this array.
     device: Option<(&'static Argument, Device)>,
 }
@@ -107,9 +107,9 @@ impl<'a, 'py> Arguments<'a, 'py> {
             contract,
             lent: Arrays::new(py),
             objects: Default::default(),
-            arrays: [None; MOST],
-            wanted: [None; MOST],
-            made: [false; MOST],
+            arrays: [None; MAX_ARGUMENTS],
+            wanted: [None; MAX_ARGUMENTS],
+            made: [false; MAX_ARGUMENTS],
             device: None,
         }
     }
@@ -300,7 +300,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
             let status = Status::NullPointer;
             return Err(self.contract.wrong(self.py(), first, status, "absent", expected));
         };
-        let mut inputs = [None; MOST];
+        let mut inputs = [None; MAX_ARGUMENTS];
         for (desc, (array, wanted)) in inputs.iter_mut().zip(self.arrays.iter().zip(&self.wanted)) {
             *desc = array.filter(|_| wanted.is_none()).map(|array| array.desc);
         }
@@ -389,7 +389,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         let py = self.py();
         let objects = std::mem::take(&mut self.objects);
         let Arguments { contract, made, lent, .. } = self;
-        let mut results = Vec::with_capacity(MOST);
+        let mut results = Vec::with_capacity(MAX_ARGUMENTS);
         for ((argument, object), made) in contract.arguments().iter().zip(objects).zip(*made) {
             if argument.role == Role::Output {
                 results.push(match object {

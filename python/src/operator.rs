@@ -10,7 +10,7 @@ use pyo3::types::{PyDict, PyTuple};
 use spec::{Device, TensorDesc};
 
 use crate::arguments::{Arguments, Outputs, Wanted, by_name, in_order};
-use crate::call::MOST;
+use crate::call::MAX_ARGUMENTS;
 use crate::contract::Contract;
 use crate::error;
 use crate::options::MAKERS;
@@ -128,8 +128,8 @@ impl Operator {
         py: Python<'_>,
         key: &Key,
         descs: &mut Descs,
-    ) -> PyResult<[Option<Output>; MOST]> {
-        let mut outputs: [Option<Output>; MOST] = Default::default();
+    ) -> PyResult<[Option<Output>; MAX_ARGUMENTS]> {
+        let mut outputs: [Option<Output>; MAX_ARGUMENTS] = Default::default();
         if !key.outputs.contains(&Some(Wanted::New)) {
             return Ok(outputs);
         }

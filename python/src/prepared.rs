@@ -5,14 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use spec::{Address, Buffer, Device, Result, Stream, TensorDesc};
 
-use crate::call::{Call, Create, MOST};
+use crate::call::{Call, Create, MAX_ARGUMENTS};
 use crate::contract::Contract;
 use crate::device;
 use crate::dlpack::Array;
 use crate::library::Arrays;
 
 /// Descriptors of an operator's arguments, in the contract's order; `None` for absent arguments.
-pub type Descs = [Option<TensorDesc>; MOST];
+pub type Descs = [Option<TensorDesc>; MAX_ARGUMENTS];
 
 /// An output that a call makes if the caller gives no array for it.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub struct Prepared {
     /// The descriptors that the operator was created for.
     pub descs: Descs,
     /// For each argument, the output to make if the caller gives none.
-    pub outputs: [Option<Output>; MOST],
+    pub outputs: [Option<Output>; MAX_ARGUMENTS],
     /// Workspaces in host memory that no call uses now. A call on the CPU takes long, so each
     /// call has a workspace of its own and threads that share a plan never wait for each other.
     host: Mutex<Vec<Buffer<u8>>>,
@@ -81,7 +81,7 @@ impl Prepared {
         operator: &dyn Create,
         device: Device,
         descs: Descs,
-        outputs: [Option<Output>; MOST],
+        outputs: [Option<Output>; MAX_ARGUMENTS],
     ) -> Result<Self> {
         let handle = device::open(device)?;
         let count = operator.arguments().len();
@@ -114,7 +114,7 @@ impl Prepared {
         arrays: &[Option<Array>],
         keeps: Keeps,
     ) -> PyResult<()> {
-        let mut addresses = [None; MOST];
+        let mut addresses = [None; MAX_ARGUMENTS];
         for (address, array) in addresses.iter_mut().zip(arrays) {
             *address = array.map(|array| Address::from(array.address));
         }

@@ -448,7 +448,7 @@ def penalised(logits, prompts, outputs, presence, frequency, repetition):
 def test_penalties():
     """vLLM's, whose prompts and outputs are apart and padded by the vocabulary's size."""
     random, vocab = np.random.default_rng(9), 30
-    text = lambda most: random.integers(0, vocab, random.integers(0, most)).tolist()
+    text = lambda limit: random.integers(0, vocab, random.integers(0, limit)).tolist()
     prompts, outputs = [text(9) for _ in range(7)], [text(12) for _ in range(7)]
     numbers = lambda low, high: torch.from_numpy(random.uniform(low, high, 7).astype(np.float32))
     presence, frequency, repetition = numbers(-1, 2), numbers(-1, 2), numbers(0.5, 2)
@@ -600,9 +600,9 @@ def test_pools_of_tensorrt_llm():
     random = np.random.default_rng(12)
     for _ in range(200):
         text = random.integers(0, 3, random.integers(2, 20)).tolist()
-        most, drafts = int(random.integers(1, 4)), 3
+        longest, drafts = int(random.integers(1, 4)), 3
         right = []
-        for size in range(min(most, len(text) - 1), 0, -1):
+        for size in range(min(longest, len(text) - 1), 0, -1):
             starts = [
                 at for at in range(len(text) - size) if text[at : at + size] == text[-size:]
             ]
@@ -611,7 +611,7 @@ def test_pools_of_tensorrt_llm():
                 break
         made = spec_ops.prompt_lookup(
             np.array([text]), np.array([len(text)]),
-            min_ngram=1, max_ngram=most, max_draft=drafts, occurrence="first",
+            min_ngram=1, max_ngram=longest, max_draft=drafts, occurrence="first",
         )
         assert made.drafts[0, : made.counts[0]].tolist() == right
 
