@@ -7,6 +7,7 @@ through that, and what is said here of them is not used.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -35,6 +36,10 @@ class Library:
     stream: Callable[[int], int]
     #: A new array beside another: like, shape, element type.
     empty: Callable[[Any, tuple[int, ...], str], Any]
+    #: For arrays like `like` of one shape and element type, a function and its arguments that
+    #: make them on the library's current device with less overhead than `empty`; None where
+    #: there is no such function for `like`. Used if the library has DLPack's table of functions.
+    ready: Callable[[Any, tuple[int, ...], str], tuple[Callable[..., Any], tuple] | None] | None = None
     #: What makes a result of such an array, where `empty` makes another library's.
     finish: Callable[[Any], Any] | None = None
     #: An array with whole numbers of another width; what does not fit becomes the nearest that
@@ -144,6 +149,19 @@ def _torch() -> Library:
         least, greatest = _RANGES[dtype]
         return (array if least is None else array.clamp(least, greatest)).to(dtypes[dtype])
 
+    def ready(like, shape, dtype):
+        # What torch's own compiled code allocates by. A subclass may make other results.
+        if type(like) not in (torch.Tensor, torch.nn.Parameter):
+            return None
+        if like.is_cuda and like.device.index != torch.cuda.current_device():
+            return None
+        guards = getattr(torch._C, "_dynamo", None) and torch._C._dynamo.guards
+        make = getattr(guards, f"_empty_strided_{like.device.type}", None)
+        if make is None:
+            return None
+        strides = tuple(math.prod(max(extent, 1) for extent in shape[i + 1 :]) for i in range(len(shape)))
+        return make, (tuple(shape), strides, dtypes[dtype])
+
     dtypes = {
         name: getattr(torch, full.rstrip("_"))
         for name, full in _NUMPY_NAMES.items()
@@ -158,6 +176,7 @@ def _torch() -> Library:
         _dlpack,
         getattr(torch._C, "_cuda_getCurrentRawStream", stream),
         empty,
+        ready,
         cast=cast,
         # Only complex numbers are conjugated, and they are refused by their type.
         deferred=(("is_neg", "negated lazily, with other signs in memory", "its `resolve_neg()`"),),
@@ -207,7 +226,14 @@ def _jax() -> Library:
         return None if torch is None else _torch().cast(torch.from_dlpack(array), dtype)
 
     return Library(
-        "jax", None, _dlpack, _default_stream, _empty_like_any, finish, cast=cast, immutable=True
+        "jax",
+        None,
+        _dlpack,
+        _default_stream,
+        _empty_like_any,
+        finish=finish,
+        cast=cast,
+        immutable=True,
     )
 
 

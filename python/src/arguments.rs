@@ -288,6 +288,29 @@ impl<'a, 'py> Arguments<'a, 'py> {
         (&self.lent, &self.arrays[..self.contract.arguments().len()])
     }
 
+    /// A hash of the shapes of the inputs, which tell calls apart well enough.
+    pub fn hash(&self) -> u64 {
+        let mut hash: u64 = 0;
+        for array in self.arrays.iter().zip(&self.wanted).filter(|(_, wanted)| wanted.is_none()) {
+            for &extent in array.0.iter().flat_map(|array| array.desc.shape()) {
+                // A step of FxHash, which is a few instructions long.
+                hash = (hash.rotate_left(5) ^ extent as u64).wrapping_mul(0x517c_c1b7_2722_0a95);
+            }
+        }
+        hash
+    }
+
+    /// Whether a plan for this device, these inputs and these outputs is one for this call.
+    pub fn are(&self, device: Device, inputs: &Descs, outputs: &Outputs) -> bool {
+        let count = self.contract.arguments().len();
+        let mut given = self.arrays.iter().zip(&self.wanted).zip(inputs.iter().zip(outputs));
+        self.device.is_some_and(|(_, found)| found == device)
+            && given.by_ref().take(count).all(|((array, wanted), (input, output))| {
+                let desc = array.as_ref().filter(|_| wanted.is_none()).map(|array| &array.desc);
+                desc == input.as_ref() && wanted == output
+            })
+    }
+
     /// The device, the inputs and the outputs that a plan for this call is made for.
     ///
     /// # Errors
@@ -320,12 +343,19 @@ impl<'a, 'py> Arguments<'a, 'py> {
         for (i, argument) in self.contract.arguments().iter().enumerate() {
             let planned = prepared.descs[i];
             let made = prepared.outputs[i].as_ref().filter(|_| self.arrays[i].is_none());
-            if let Some(output) = made {
-                let array = self.lent.empty(&output.shape, &output.dtype).map_err(|raised| {
+            if let Some(new) = made {
+                let made = self.lent.make(new, prepared.device()).map_err(|raised| {
                     let doing = format!("`{}` was not made", argument.name);
                     self.contract.foreign(py, &doing, raised)
                 })?;
-                self.take(i, array)?;
+                match made {
+                    (object, None) => self.take(i, object)?,
+                    (object, Some(mut array)) => {
+                        array.desc = same_bits(argument, array.desc);
+                        self.objects[i] = Some(object);
+                        self.arrays[i] = Some(array);
+                    }
+                }
                 self.made[i] = true;
             }
             let given = self.arrays[i].map(|array| array.desc);

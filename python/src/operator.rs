@@ -1,7 +1,6 @@
 //! An operator with its parameters as a Python object.
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
@@ -13,9 +12,10 @@ use crate::arguments::{Arguments, Outputs, Wanted, by_name, in_order};
 use crate::call::MAX_ARGUMENTS;
 use crate::contract::Contract;
 use crate::error;
+use crate::library::New;
 use crate::options::MAKERS;
 use crate::plan::Plan;
-use crate::prepared::{Descs, Keeps, Output, Prepared, Shared};
+use crate::prepared::{Descs, Keeps, Prepared, Shared};
 
 /// The largest number of shapes for which an operator caches what it prepared. Preparing again
 /// costs little more than a call.
@@ -30,7 +30,7 @@ pub struct Operator {
     options: Py<PyTuple>,
     outputs: Py<PyAny>,
     result: Py<PyAny>,
-    known: Mutex<HashMap<Key, Shared>>,
+    known: Mutex<Known>,
 }
 
 /// The largest number of operators that are cached by their options.
@@ -64,8 +64,12 @@ pub(crate) fn operator<'py>(of: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyA
     Ok(made)
 }
 
-/// The arrays that a plan is made for, also the key of the cache of calls.
-#[derive(Clone, PartialEq, Eq)]
+/// What an operator prepared for earlier calls, by the hash of [`Arguments::hash`].
+type Known = HashMap<u64, Vec<(Key, Shared)>>;
+
+/// The arrays that a plan is made for. A call is compared with a key, and not made into one, because
+/// a key has several kilobytes.
+#[derive(Clone)]
 pub struct Key {
     /// The device of the arrays.
     pub device: Device,
@@ -73,16 +77,6 @@ pub struct Key {
     pub inputs: Descs,
     /// How the call treats the outputs.
     pub outputs: Outputs,
-}
-
-/// Hashes only the shapes, which distinguish calls well enough. The rest of a key is long and
-/// consists mostly of absent arguments.
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        for desc in self.inputs.iter().flatten() {
-            desc.shape().hash(state);
-        }
-    }
 }
 
 impl Operator {
@@ -93,18 +87,20 @@ impl Operator {
 
     /// The prepared operator for such a call, from the cache or newly made.
     fn prepared(&self, py: Python<'_>, call: &Arguments<'_, '_>) -> PyResult<Shared> {
-        let key = Key::of(call)?;
+        let hash = call.hash();
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(prepared) = known.get(&key) {
+        let mut alike = known.get(&hash).into_iter().flatten();
+        if let Some((_, prepared)) = alike.find(|(key, _)| key.is_of(call)) {
             return Ok(prepared.clone());
         }
         drop(known);
+        let key = Key::of(call)?;
         let prepared = Arc::new(self.prepare(py, &key)?);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= REMEMBERED {
+        if known.values().map(Vec::len).sum::<usize>() >= REMEMBERED {
             known.clear();
         }
-        known.insert(key, prepared.clone());
+        known.entry(hash).or_default().push((key, prepared.clone()));
         Ok(prepared)
     }
 
@@ -117,8 +113,7 @@ impl Operator {
             }
         }
         let outputs = self.new_outputs(py, key, &mut descs)?;
-        Prepared::new(self.contract.operator(), key.device, descs, outputs)
-            .map_err(|error| error::raise(py, &error))
+        Prepared::new(py, self.contract.operator(), key.device, descs, outputs)
     }
 
     /// The outputs that calls make. `spec_ops._shapes` computes their shapes and dtypes from the
@@ -128,8 +123,8 @@ impl Operator {
         py: Python<'_>,
         key: &Key,
         descs: &mut Descs,
-    ) -> PyResult<[Option<Output>; MAX_ARGUMENTS]> {
-        let mut outputs: [Option<Output>; MAX_ARGUMENTS] = Default::default();
+    ) -> PyResult<[Option<New>; MAX_ARGUMENTS]> {
+        let mut outputs: [Option<New>; MAX_ARGUMENTS] = Default::default();
         if !key.outputs.contains(&Some(Wanted::New)) {
             return Ok(outputs);
         }
@@ -157,7 +152,7 @@ impl Operator {
                 .map_err(|refused| contract.refuse(py, argument, refused))?;
             descs[i] = Some(desc);
             let shape = PyTuple::new(py, shape)?.into_any().unbind();
-            outputs[i] = Some(Output { shape, dtype });
+            outputs[i] = Some(New::new(shape, dtype));
         }
         Ok(outputs)
     }
@@ -198,6 +193,11 @@ impl Key {
     pub fn of(call: &Arguments<'_, '_>) -> PyResult<Self> {
         let (device, inputs, outputs) = call.described()?;
         Ok(Key { device, inputs, outputs })
+    }
+
+    /// Whether this is the key of a call.
+    fn is_of(&self, call: &Arguments<'_, '_>) -> bool {
+        call.are(self.device, &self.inputs, &self.outputs)
     }
 }
 
