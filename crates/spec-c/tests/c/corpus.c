@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { LIMIT = 256, LEN = 8, DRAFTS = 4, WRITERS = 2, READERS = 2, TEXTS = 300 };
 
@@ -239,6 +240,32 @@ static void *read_texts(void *request) {
     return (void *)wrong;
 }
 
+static void *append_one(void *unused) {
+    const int32_t text[] = {1, 2, 3};
+    (void)unused;
+    return (void *)(intptr_t)(spec_corpus_append(shared, text, 3) != SPEC_STATUS_SUCCESS);
+}
+
+/* While a thread holds the lock, nothing changes; two threads may hold it. */
+static void appending_waits(void) {
+    const struct timespec moment = {0, 200 * 1000 * 1000};
+    pthread_t writer;
+    void *wrong = NULL;
+    OK(spec_corpus_create(device, SPEC_DTYPE_I32, 16, &shared));
+    OK(spec_corpus_lock(shared));
+    OK(spec_corpus_lock(shared));
+    EXPECT(pthread_create(&writer, NULL, append_one, NULL) == 0);
+    nanosleep(&moment, NULL);
+    EXPECT(size_of(shared) == 0);
+    OK(spec_corpus_unlock(shared));
+    nanosleep(&moment, NULL);
+    EXPECT(size_of(shared) == 0);
+    OK(spec_corpus_unlock(shared));
+    pthread_join(writer, &wrong);
+    EXPECT(wrong == NULL && size_of(shared) == 4);
+    OK(spec_corpus_destroy(shared));
+}
+
 static void many_threads(void) {
     pthread_t writers[WRITERS], readers[READERS];
     struct request requests[READERS];
@@ -280,6 +307,7 @@ int main(int count, char **words) {
     snprintf(path, sizeof path, "%s/corpus.bin", count > 2 ? words[2] : "/tmp");
     one_thread(path);
     wrong_calls(path);
+    appending_waits();
     many_threads();
     remove(path);
     OK(spec_close(device));
