@@ -29,14 +29,6 @@ pub type Outputs = [Option<Wanted>; MAX_ARGUMENTS];
 /// For each argument that is not an output, the object that the caller passes.
 pub type Inputs<'py> = [Option<Bound<'py, PyAny>>; MAX_ARGUMENTS];
 
-/// The inputs of a call that passes them in the contract's order, with None for absent ones.
-///
-/// # Errors
-/// If there are more objects than arguments.
-pub fn in_order<'py>(contract: &Contract, objects: &Bound<'py, PyTuple>) -> PyResult<Inputs<'py>> {
-    by_position(contract, objects, contract.inputs().map(|(i, _)| i))
-}
-
 /// The inputs of a call that passes required arguments by position or by name, and the others by
 /// name.
 ///
@@ -48,8 +40,12 @@ pub fn by_name<'py>(
     objects: &Bound<'py, PyTuple>,
     named: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Inputs<'py>> {
-    let required = contract.inputs().filter(|(_, argument)| !argument.optional);
-    let mut inputs = by_position(contract, objects, required.map(|(i, _)| i))?;
+    let mut required = contract.inputs().filter(|(_, argument)| !argument.optional);
+    let mut inputs = Inputs::default();
+    for object in objects.iter_borrowed() {
+        let (place, _) = required.next().ok_or_else(|| too_many(contract, objects.py()))?;
+        inputs[place] = Some(object.to_owned()).filter(|object| !object.is_none());
+    }
     for (name, object) in named.into_iter().flatten() {
         let name = name.cast::<PyString>()?.to_cow()?;
         let free = contract.inputs().find(|(i, known)| known.name == name && inputs[*i].is_none());
@@ -66,22 +62,8 @@ pub fn by_name<'py>(
     Ok(inputs)
 }
 
-fn by_position<'py>(
-    contract: &Contract,
-    objects: &Bound<'py, PyTuple>,
-    mut places: impl Iterator<Item = usize>,
-) -> PyResult<Inputs<'py>> {
-    let mut inputs = Inputs::default();
-    for object in objects.iter_borrowed() {
-        let Some(place) = places.next() else {
-            let words = format!("{} takes fewer arrays by position", contract.name());
-            return Err(error::signature(objects.py(), words));
-        };
-        if !object.is_none() {
-            inputs[place] = Some(object.to_owned());
-        }
-    }
-    Ok(inputs)
+fn too_many(contract: &Contract, py: Python<'_>) -> PyErr {
+    error::signature(py, format!("{} takes fewer arrays by position", contract.name()))
 }
 
 /// The arguments of a call, in the contract's order.
@@ -116,9 +98,39 @@ impl<'a, 'py> Arguments<'a, 'py> {
 
     /// Reads the arguments of a call: `inputs` are read or changed in place, `out` has the outputs.
     pub fn read(&mut self, inputs: Inputs<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<()> {
+        let given = inputs.into_iter().enumerate();
+        self.read_all(given.filter_map(|(i, object)| Some((i, object?))), out)
+    }
+
+    /// As [`read`](Self::read), for `inputs` that stand in the contract's order, with None for
+    /// absent ones.
+    ///
+    /// # Errors
+    /// Also if there are more objects than arguments.
+    pub fn read_in_order(
+        &mut self,
+        inputs: &Bound<'py, PyTuple>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
+        let contract = self.contract;
+        if inputs.len() > contract.inputs().count() {
+            return Err(too_many(contract, self.py()));
+        }
+        let given = contract.inputs().zip(inputs.iter());
+        self.read_all(given.map(|((i, _), object)| (i, object)), out)
+    }
+
+    #[inline]
+    fn read_all(
+        &mut self,
+        inputs: impl Iterator<Item = (usize, Bound<'py, PyAny>)>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
         let mut others = Vec::new();
-        for (i, object) in inputs.into_iter().enumerate() {
-            let Some(object) = object.filter(|object| !object.is_none()) else { continue };
+        for (i, object) in inputs {
+            if object.is_none() {
+                continue;
+            }
             match self.lent.read(&object) {
                 Err(Refused::NoArray(what)) => others.push((i, object, what)),
                 read => self.put(i, object, read)?,
@@ -419,7 +431,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         let py = self.py();
         let objects = std::mem::take(&mut self.objects);
         let Arguments { contract, made, lent, .. } = self;
-        let mut results = Vec::with_capacity(MAX_ARGUMENTS);
+        let mut results = Vec::with_capacity(contract.arguments().len());
         for ((argument, object), made) in contract.arguments().iter().zip(objects).zip(*made) {
             if argument.role == Role::Output {
                 results.push(match object {

@@ -8,7 +8,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use spec::{Device, TensorDesc};
 
-use crate::arguments::{Arguments, Outputs, Wanted, by_name, in_order};
+use crate::arguments::{Arguments, Outputs, Wanted, by_name};
 use crate::call::MAX_ARGUMENTS;
 use crate::contract::Contract;
 use crate::error;
@@ -40,19 +40,23 @@ const OPTIONS_REMEMBERED: usize = 4096;
 /// `operator(name, *options)`. It is made once, by `spec_ops._functions.make`.
 #[pyfunction]
 #[pyo3(signature = (*of))]
-pub(crate) fn operator<'py>(of: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn operator<'py>(of: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, Operator>> {
     static KNOWN: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
     let py = of.py();
     let known = KNOWN.get_or_init(py, || PyDict::new(py).unbind()).bind(py);
-    let make = || py.import("spec_ops._functions")?.getattr("make")?.call1(of);
+    let make = || -> PyResult<Bound<'py, Operator>> {
+        Ok(py.import("spec_ops._functions")?.getattr("make")?.call1(of)?.cast_into()?)
+    };
     // An object that cannot be hashed is no option: making the operator reports which.
     let Ok(found) = known.get_item(of) else { return make() };
     if let Some(found) = found {
         // Equal numbers may have different types, of which only one is accepted: 2 and 2.0.
-        let options = found.cast::<Operator>()?.get().options.bind(py);
+        let found = found.cast_into::<Operator>()?;
+        let options = found.get().options.bind(py);
         let given = of.iter_borrowed().skip(1);
         let type_of = |option: &Bound<'_, PyAny>| option.get_type_ptr();
-        if given.zip(options.iter_borrowed()).all(|(a, b)| type_of(&a) == type_of(&b)) {
+        let same = given.zip(options.iter_borrowed()).all(|(a, b)| type_of(&a) == type_of(&b));
+        if same {
             return Ok(found);
         }
     }
@@ -62,6 +66,18 @@ pub(crate) fn operator<'py>(of: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyA
     }
     known.set_item(of, &made)?;
     Ok(made)
+}
+
+/// Enqueues the operator of [`operator()`]: `call((name, *options), out, *inputs)`. One call from
+/// Python instead of two, without a dict of keywords: the functions of `spec_ops` call it.
+#[pyfunction]
+#[pyo3(signature = (of, out, *inputs))]
+pub(crate) fn call<'py>(
+    of: &Bound<'py, PyTuple>,
+    out: Option<&Bound<'py, PyAny>>,
+    inputs: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    operator(of)?.get().enqueue(inputs, out)
 }
 
 /// What an operator prepared for earlier calls, by the hash of [`Arguments::hash`].
@@ -169,6 +185,19 @@ impl Operator {
         Ok(self.outputs.bind(py).call1(asked)?.cast_into()?)
     }
 
+    /// Enqueues the operator on arrays in the contract's order, None where one is absent.
+    fn enqueue<'py>(
+        &self,
+        inputs: &Bound<'py, PyTuple>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = inputs.py();
+        let mut call = Arguments::new(py, &self.contract);
+        call.read_in_order(inputs, out)?;
+        let prepared = self.prepared(py, &call)?;
+        self.run(py, &mut call, &prepared, Keeps::Nobody)
+    }
+
     /// Completes and checks the arguments, runs, and returns the outputs.
     pub(crate) fn run<'py>(
         &self,
@@ -220,21 +249,6 @@ impl Operator {
         let operator = make(&values).map_err(|error| error::raise(py, &error))?;
         let (contract, known) = (Contract::new(operator), Mutex::default());
         Ok(Operator { contract, options: options.unbind(), outputs, result, known })
-    }
-
-    /// Enqueues the operator on these arrays. What is read or changed in place comes by
-    /// position, in the contract's order, None where it is absent; `out` has the outputs.
-    #[pyo3(signature = (*inputs, out=None))]
-    fn __call__<'py>(
-        &self,
-        inputs: &Bound<'py, PyTuple>,
-        out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let py = inputs.py();
-        let mut call = Arguments::new(py, &self.contract);
-        call.read(in_order(&self.contract, inputs)?, out)?;
-        let prepared = self.prepared(py, &call)?;
-        self.run(py, &mut call, &prepared, Keeps::Nobody)
     }
 
     /// A plan for calls with arrays like these: required ones by position or name, others by
