@@ -103,8 +103,8 @@ impl Library {
 pub struct New {
     shape: Py<PyAny>,
     dtype: String,
-    /// The way that the first call's library gave, `None` if it gave none.
-    ready: OnceLock<Option<Ready>>,
+    /// The way that a call's library gave.
+    ready: OnceLock<Ready>,
 }
 
 impl New {
@@ -117,8 +117,8 @@ impl New {
 /// A function and its arguments, which make an array of one shape and element type.
 #[derive(Debug)]
 struct Ready {
-    /// The address of the type of the arrays beside which the function makes others.
-    kind: usize,
+    /// The library whose arrays the function makes.
+    library: &'static str,
     make: Py<PyAny>,
     arguments: Py<PyTuple>,
 }
@@ -277,23 +277,22 @@ impl<'py> Arrays<'py> {
         Ok((made, None))
     }
 
-    /// The ready way to make an array beside `first`; the first call asks the library for it.
+    /// The ready way to make an array beside `first`; the first call asks the library for the way.
     fn ready<'a>(
         &self,
         new: &'a New,
         first: &Bound<'py, PyAny>,
-        library: &Library,
+        library: &'static Library,
     ) -> PyResult<Option<&'a Ready>> {
-        let kind = first.get_type_ptr().addr();
         let Some(ask) = &library.ready else { return Ok(None) };
         if new.ready.get().is_none() {
             let asked = ask.bind(self.py).call1((first, &new.shape, &new.dtype))?;
             let asked = asked.extract::<Option<(Py<PyAny>, Py<PyTuple>)>>()?;
+            let Some((make, arguments)) = asked else { return Ok(None) };
             // Two threads may both ask, and get equal answers.
-            _ = new.ready.set(asked.map(|(make, arguments)| Ready { kind, make, arguments }));
+            _ = new.ready.set(Ready { library: &library.name, make, arguments });
         }
-        let ready = new.ready.get().and_then(Option::as_ref);
-        Ok(ready.filter(|ready| ready.kind == kind))
+        Ok(new.ready.get().filter(|ready| ready.library == library.name))
     }
 
     /// The first array, the example for new arrays.
