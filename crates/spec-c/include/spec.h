@@ -26,8 +26,8 @@
  * other backends `stream` is NULL. Enqueued work uses its memory until the work is done; the
  * caller orders all other use of that memory against the stream.
  *
- * Threads. Any thread may make any call. Threads may share handles and descriptors: calls
- * that take them as const may run at the same time. No handle or descriptor may be closed or
+ * Threads. Any thread may make any call. Threads may share handles, descriptors and corpora:
+ * calls that take them as const may run at the same time. No handle or descriptor may be closed or
  * destroyed while another thread uses it. Only one call at a time may use a workspace, an
  * output or a spec_memory.
  *
