@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Compiles and runs C examples on an NVIDIA GPU: a router in a CUDA graph, and memory that the
-# library allocates.
+# Compiles and runs C programs on an NVIDIA GPU: a router in a CUDA graph, drafts from a growing
+# corpus in a CUDA graph, memory that the library allocates, and the test of a corpus that threads
+# share.
 #
 #     crates/spec-c/gpu.sh [PREFIX]
 #
@@ -27,10 +28,14 @@ fi
 runtime="$(find -L "$cuda" -name 'libcudart.so*' | head -n 1)"
 [ -n "$runtime" ] || { echo "$cuda has no libcudart" >&2; exit 1; }
 
-for example in cuda_graph memory; do
+for example in cuda_graph corpus_graph memory; do
     "${CC:-cc}" -std=c99 -Wall -Wextra -Werror -pedantic -I"$prefix/include" "${headers[@]}" \
         "examples/c/$example.c" -L"$prefix/lib" -lspec -Wl,-rpath,"$prefix/lib" \
         "$runtime" -Wl,-rpath,"$(dirname "$(realpath "$runtime")")" -o "$work/$example"
 done
 "$work/cuda_graph"
+"$work/corpus_graph"
 "$work/memory" cuda
+"${CC:-cc}" -std=c99 -Wall -Wextra -Werror -pedantic -I"$prefix/include" \
+    crates/spec-c/tests/c/corpus.c -L"$prefix/lib" -lspec -lpthread -Wl,-rpath,"$prefix/lib" -o "$work/corpus"
+"$work/corpus" cuda "$work"

@@ -29,7 +29,8 @@ check() {
     runtime="$(find "$(rustc --print sysroot)/lib/rustlib/$target/lib" -name "librustc-*_rt.${sanitizer:0:1}san.a")"
     local source
     for source in examples/c/router.c examples/c/lookup.cpp examples/c/memory.c \
-        crates/spec-c/tests/c/misuse.c crates/spec-c/tests/c/threads.c; do
+        crates/spec-c/tests/c/misuse.c crates/spec-c/tests/c/threads.c \
+        crates/spec-c/tests/c/corpus.c; do
         local compiler=("${CC:-cc}" -std=c99)
         [ "${source%.cpp}" = "$source" ] || compiler=("${CXX:-c++}" -std=c++17)
         local program="$programs/$(basename "$source")"

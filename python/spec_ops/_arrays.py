@@ -7,6 +7,7 @@ through that, and what is said here of them is not used.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -35,6 +36,14 @@ class Library:
     stream: Callable[[int], int]
     #: A new array beside another: like, shape, element type.
     empty: Callable[[Any, tuple[int, ...], str], Any]
+    #: For arrays beside `like` of one shape and element type, a function and its arguments that
+    #: make them on the library's current device with less overhead than `empty`; None where
+    #: that is another device than the one of `like`. Used if the library has DLPack's table of
+    #: functions.
+    ready: Callable[[Any, tuple[int, ...], str], tuple[Callable[..., Any], tuple] | None] | None = None
+    #: The types beside whose arrays `ready` makes arrays; `empty` of another type may make other
+    #: results.
+    plain: tuple[type, ...] = ()
     #: What makes a result of such an array, where `empty` makes another library's.
     finish: Callable[[Any], Any] | None = None
     #: An array with whole numbers of another width; what does not fit becomes the nearest that
@@ -55,7 +64,8 @@ def library(kind: type) -> Library | None:
     for base in kind.__mro__:
         maker = _KNOWN.get(base.__module__.partition(".")[0])
         if maker is not None and hasattr(base, "__dlpack__"):
-            return replace(maker(), refused=_refused(kind))
+            made = replace(maker(), refused=_refused(kind))
+            return made if kind in made.plain else replace(made, ready=None)
     if hasattr(kind, "__dlpack__"):
         return Library(kind.__module__, None, _dlpack, _default_stream, _empty_like_any)
     if hasattr(kind, "data_ptr"):
@@ -144,6 +154,17 @@ def _torch() -> Library:
         least, greatest = _RANGES[dtype]
         return (array if least is None else array.clamp(least, greatest)).to(dtypes[dtype])
 
+    def ready(like, shape, dtype):
+        # What torch's own compiled code allocates by.
+        if like.is_cuda and like.device.index != torch.cuda.current_device():
+            return None
+        guards = getattr(torch._C, "_dynamo", None) and torch._C._dynamo.guards
+        make = getattr(guards, f"_empty_strided_{like.device.type}", None)
+        if make is None:
+            return None
+        strides = tuple(math.prod(max(extent, 1) for extent in shape[i + 1 :]) for i in range(len(shape)))
+        return make, (tuple(shape), strides, dtypes[dtype])
+
     dtypes = {
         name: getattr(torch, full.rstrip("_"))
         for name, full in _NUMPY_NAMES.items()
@@ -158,6 +179,8 @@ def _torch() -> Library:
         _dlpack,
         getattr(torch._C, "_cuda_getCurrentRawStream", stream),
         empty,
+        ready,
+        (torch.Tensor, torch.nn.Parameter),
         cast=cast,
         # Only complex numbers are conjugated, and they are refused by their type.
         deferred=(("is_neg", "negated lazily, with other signs in memory", "its `resolve_neg()`"),),
@@ -207,7 +230,14 @@ def _jax() -> Library:
         return None if torch is None else _torch().cast(torch.from_dlpack(array), dtype)
 
     return Library(
-        "jax", None, _dlpack, _default_stream, _empty_like_any, finish, cast=cast, immutable=True
+        "jax",
+        None,
+        _dlpack,
+        _default_stream,
+        _empty_like_any,
+        finish=finish,
+        cast=cast,
+        immutable=True,
     )
 
 

@@ -19,7 +19,7 @@ _MAGIC = b"SPECCORP"
 _VERSION = 1
 _HEAD = struct.Struct("<8sIIQ")
 _CHECKSUM = struct.Struct("<I")
-_MOST = 2**31 - 1
+_MAX_LIMIT = 2**31 - 1
 #: The letter of :mod:`array`, and the least number, which lies behind each text.
 _TYPES = {"int32": ("i", -(2**31)), "int64": ("q", -(2**63))}
 
@@ -59,7 +59,7 @@ class Corpus:
     def __init__(self, limit: int, *, dtype: str = "int32", device: Any = None) -> None:
         if dtype not in _TYPES:
             raise DtypeError(f"Corpus: `dtype` is {dtype!r}, expected 'int32' or 'int64'", 10)
-        if not 2 <= limit <= _MOST:
+        if not 2 <= limit <= _MAX_LIMIT:
             raise ArgumentError(f"Corpus: `limit` is {limit}, expected 2 ..= 2^31 - 1", 3)
         self._letter, self._separator = _TYPES[dtype]
         self._limit, self._known, self._lock = limit, array(self._letter), threading.Lock()
@@ -82,7 +82,7 @@ class Corpus:
 
     @property
     def limit(self) -> int:
-        """The most tokens that there can be, separators included."""
+        """The largest number of tokens, separators included."""
         return self._limit
 
     def __len__(self) -> int:

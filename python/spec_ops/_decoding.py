@@ -53,32 +53,32 @@ class Counted:
 
 
 class Drafter:
-    """Drafts from a text, at most `most`: `lookup` by its last one to four tokens, `suffix` by
+    """Drafts from a text, at most `max_draft`: `lookup` by its last one to four tokens, `suffix` by
     the longest match, weighed by how often each continuation followed."""
 
-    def __init__(self, name: str, most: int) -> None:
+    def __init__(self, name: str, max_draft: int) -> None:
         if name not in ("none", "lookup", "suffix"):
             raise ValueError(f"draft is {name!r}, expected 'none', 'lookup' or 'suffix'")
-        if not 1 <= most <= 64:
-            raise ValueError(f"max_draft is {most}, expected 1 to 64")
-        self.name, self.most = name, most
+        if not 1 <= max_draft <= 64:
+            raise ValueError(f"max_draft is {max_draft}, expected 1 to 64")
+        self.name, self.max_draft = name, max_draft
         #: How many kinds of drafts there are, by the length of the match.
         self.kinds = PATTERN + 1 if name == "lookup" else MATCH.bit_length() + 1
 
     def __call__(self, text: np.ndarray, length: int) -> tuple[list[int], int]:
-        """Drafts behind the first `length` tokens of `text`, i32 `[1, most]`, and their kind."""
+        """Drafts behind the first `length` tokens of `text`, i32 `[1, max_draft]`, and their kind."""
         if self.name == "none" or length < 2:
             return [], 0
         lengths = np.array([length], np.int32)
         if self.name == "suffix":
             found = functions.suffix_lookup(
-                text, lengths, n=self.most, max_match=MATCH, match_lengths=True
+                text, lengths, n=self.max_draft, max_match=MATCH, match_lengths=True
             )
             match = int(found.match_lengths[0])
             return found.drafts[0, : found.counts[0]].tolist(), match.bit_length()
         for pattern in range(min(PATTERN, length - 1), 0, -1):
             drafts, counts = functions.prompt_lookup(
-                text, lengths, min_ngram=pattern, max_ngram=pattern, max_draft=self.most
+                text, lengths, min_ngram=pattern, max_ngram=pattern, max_draft=self.max_draft
             )
             if counts[0]:
                 return drafts[0, : counts[0]].tolist(), pattern
@@ -107,7 +107,7 @@ class Loop:
     ) -> None:
         self.forward, self.array, self.sampling = forward, array, sampling
         self.drafter, self.costs, self.clock = drafter, costs, clock
-        self.lengths = Lengths(drafter.kinds, drafter.most, costs)
+        self.lengths = Lengths(drafter.kinds, drafter.max_draft, costs)
         self.max_len = max_len
         self.counted = Counted()
         self.text = np.zeros((1, max_len), np.int32)

@@ -26,7 +26,7 @@ from . import _results as results
 from . import _signatures as signatures
 from ._contract import OPERATORS, Contract
 from ._examples import EXAMPLES
-from ._native import Operator, operator
+from ._native import Operator, call, operator  # noqa: F401, `call` in the functions' text
 from ._results import Array  # noqa: F401, in annotations
 from ._shapes import of_outputs
 
@@ -57,8 +57,8 @@ def source(contract: Contract) -> str:
     name, words = contract.name, [output.optional and output.name for output in contract.outputs]
     taken = "".join(f"    {one},\n" for one in [*signatures.function(contract), "**_unknown: Any"])
     values = [*(option.name for option in contract.options), *contract.extents]
-    options = ", ".join([repr(name), *values])
-    inputs = ", ".join([*(one.name for one in contract.inputs), *["out=out"] * bool(words)])
+    of = ", ".join([repr(name), *values])
+    inputs = ", ".join([("out" if words else "None"), *(one.name for one in contract.inputs)])
     text = f"""\
 def {name}(
 {taken}) -> {signatures.result(contract)}:
@@ -72,7 +72,7 @@ def {name}(
         wanted = {made}
         out = wanted if out is None else asked(out, wanted)
 """
-    return text + f"    return operator({options})({inputs})\n"
+    return text + f"    return call(({of},), {inputs})\n"
 
 
 def _function(contract: Contract) -> Callable[..., Any]:

@@ -55,20 +55,20 @@ class Lengths:
     copying is noticed without a run, and text that repeats nothing costs nearly nothing.
     """
 
-    def __init__(self, kinds: int, most: int, costs: Costs) -> None:
+    def __init__(self, kinds: int, max_draft: int, costs: Costs) -> None:
         #: The estimated probability that the draft at a place is right if those before it are.
-        self._stand = [[min(0.4 + 0.1 * kind, 0.9)] * most for kind in range(kinds)]
+        self._stand = [[min(0.4 + 0.1 * kind, 0.9)] * max_draft for kind in range(kinds)]
         self._open: list[tuple[int, int, list[int], int]] = []
         self._costs = costs
         #: What drafting may still lose, in runs of one row. Rejected drafts are paid from it.
         self._budget = FIRST
 
-    def choose(self, kind: int, most: int) -> int:
-        """How many of `most` drafts to run: the number with the most expected tokens in a time,
+    def choose(self, kind: int, max_draft: int) -> int:
+        """How many of `max_draft` drafts to run: the number with the most expected tokens in a time,
         of those that the budget pays for if all are rejected."""
         best, length = 1.0, 0
         tokens = reached = 1.0
-        for drafts, stands in zip(range(1, most + 1), self._stand[kind]):
+        for drafts, stands in zip(range(1, max_draft + 1), self._stand[kind]):
             reached *= stands
             tokens += reached
             cost = self._costs.of(drafts + 1)

@@ -23,13 +23,15 @@ class Operator:
         outputs: Callable[..., Mapping[str, tuple[tuple[int, ...], str]]],
         result: Callable[[tuple[Any, ...]], Any],
     ) -> Operator: ...
-    def __call__(self, *inputs: Any, out: Any = None) -> Any: ...
     def plan(self, *inputs: Any, out: Any = None, **named: Any) -> Plan: ...
     @property
     def name(self) -> str: ...
 
 def operator(name: str, *options: Any) -> Operator:
     """The operator with options in the contract's order, which remembers shapes it met."""
+
+def call(of: tuple[Any, ...], out: Any, *inputs: Any) -> Any:
+    """Enqueues the operator of `operator(*of)` on arrays in the contract's order."""
 
 @final
 class Plan:

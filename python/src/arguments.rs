@@ -5,7 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyDict, PyList, PyString, PyTuple};
 use spec::{Argument, Device, Role, Status, TensorDesc};
 
-use crate::call::MOST;
+use crate::call::MAX_ARGUMENTS;
 use crate::contract::Contract;
 use crate::dlpack::{self, Array, Refused};
 use crate::error;
@@ -24,18 +24,10 @@ pub enum Wanted {
 }
 
 /// For each argument that is an output, how the call treats it.
-pub type Outputs = [Option<Wanted>; MOST];
+pub type Outputs = [Option<Wanted>; MAX_ARGUMENTS];
 
 /// For each argument that is not an output, the object that the caller passes.
-pub type Inputs<'py> = [Option<Bound<'py, PyAny>>; MOST];
-
-/// The inputs of a call that passes them in the contract's order, with None for absent ones.
-///
-/// # Errors
-/// If there are more objects than arguments.
-pub fn in_order<'py>(contract: &Contract, objects: &Bound<'py, PyTuple>) -> PyResult<Inputs<'py>> {
-    by_position(contract, objects, contract.inputs().map(|(i, _)| i))
-}
+pub type Inputs<'py> = [Option<Bound<'py, PyAny>>; MAX_ARGUMENTS];
 
 /// The inputs of a call that passes required arguments by position or by name, and the others by
 /// name.
@@ -48,8 +40,12 @@ pub fn by_name<'py>(
     objects: &Bound<'py, PyTuple>,
     named: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Inputs<'py>> {
-    let required = contract.inputs().filter(|(_, argument)| !argument.optional);
-    let mut inputs = by_position(contract, objects, required.map(|(i, _)| i))?;
+    let mut required = contract.inputs().filter(|(_, argument)| !argument.optional);
+    let mut inputs = Inputs::default();
+    for object in objects.iter_borrowed() {
+        let (place, _) = required.next().ok_or_else(|| too_many(contract, objects.py()))?;
+        inputs[place] = Some(object.to_owned()).filter(|object| !object.is_none());
+    }
     for (name, object) in named.into_iter().flatten() {
         let name = name.cast::<PyString>()?.to_cow()?;
         let free = contract.inputs().find(|(i, known)| known.name == name && inputs[*i].is_none());
@@ -66,22 +62,8 @@ pub fn by_name<'py>(
     Ok(inputs)
 }
 
-fn by_position<'py>(
-    contract: &Contract,
-    objects: &Bound<'py, PyTuple>,
-    mut places: impl Iterator<Item = usize>,
-) -> PyResult<Inputs<'py>> {
-    let mut inputs = Inputs::default();
-    for object in objects.iter_borrowed() {
-        let Some(place) = places.next() else {
-            let words = format!("{} takes fewer arrays by position", contract.name());
-            return Err(error::signature(objects.py(), words));
-        };
-        if !object.is_none() {
-            inputs[place] = Some(object.to_owned());
-        }
-    }
-    Ok(inputs)
+fn too_many(contract: &Contract, py: Python<'_>) -> PyErr {
+    error::signature(py, format!("{} takes fewer arrays by position", contract.name()))
 }
 
 /// The arguments of a call, in the contract's order.
@@ -89,11 +71,11 @@ pub struct Arguments<'a, 'py> {
     contract: &'a Contract,
     lent: Arrays<'py>,
     /// The objects that the caller passed.
-    objects: [Option<Bound<'py, PyAny>>; MOST],
-    arrays: [Option<Array>; MOST],
+    objects: [Option<Bound<'py, PyAny>>; MAX_ARGUMENTS],
+    arrays: [Option<Array>; MAX_ARGUMENTS],
     wanted: Outputs,
     /// Whether this call made the array of an argument.
-    made: [bool; MOST],
+    made: [bool; MAX_ARGUMENTS],
     /// The argument of the first array, and the device of this array.
     device: Option<(&'static Argument, Device)>,
 }
@@ -107,18 +89,48 @@ impl<'a, 'py> Arguments<'a, 'py> {
             contract,
             lent: Arrays::new(py),
             objects: Default::default(),
-            arrays: [None; MOST],
-            wanted: [None; MOST],
-            made: [false; MOST],
+            arrays: [None; MAX_ARGUMENTS],
+            wanted: [None; MAX_ARGUMENTS],
+            made: [false; MAX_ARGUMENTS],
             device: None,
         }
     }
 
     /// Reads the arguments of a call: `inputs` are read or changed in place, `out` has the outputs.
     pub fn read(&mut self, inputs: Inputs<'py>, out: Option<&Bound<'py, PyAny>>) -> PyResult<()> {
+        let given = inputs.into_iter().enumerate();
+        self.read_all(given.filter_map(|(i, object)| Some((i, object?))), out)
+    }
+
+    /// As [`read`](Self::read), for `inputs` that stand in the contract's order, with None for
+    /// absent ones.
+    ///
+    /// # Errors
+    /// Also if there are more objects than arguments.
+    pub fn read_in_order(
+        &mut self,
+        inputs: &Bound<'py, PyTuple>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
+        let contract = self.contract;
+        if inputs.len() > contract.inputs().count() {
+            return Err(too_many(contract, self.py()));
+        }
+        let given = contract.inputs().zip(inputs.iter());
+        self.read_all(given.map(|((i, _), object)| (i, object)), out)
+    }
+
+    #[inline]
+    fn read_all(
+        &mut self,
+        inputs: impl Iterator<Item = (usize, Bound<'py, PyAny>)>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<()> {
         let mut others = Vec::new();
-        for (i, object) in inputs.into_iter().enumerate() {
-            let Some(object) = object.filter(|object| !object.is_none()) else { continue };
+        for (i, object) in inputs {
+            if object.is_none() {
+                continue;
+            }
             match self.lent.read(&object) {
                 Err(Refused::NoArray(what)) => others.push((i, object, what)),
                 read => self.put(i, object, read)?,
@@ -288,6 +300,29 @@ impl<'a, 'py> Arguments<'a, 'py> {
         (&self.lent, &self.arrays[..self.contract.arguments().len()])
     }
 
+    /// A hash of the shapes of the inputs, which tell calls apart well enough.
+    pub fn hash(&self) -> u64 {
+        let mut hash: u64 = 0;
+        for array in self.arrays.iter().zip(&self.wanted).filter(|(_, wanted)| wanted.is_none()) {
+            for &extent in array.0.iter().flat_map(|array| array.desc.shape()) {
+                // A step of FxHash, which is a few instructions long.
+                hash = (hash.rotate_left(5) ^ extent as u64).wrapping_mul(0x517c_c1b7_2722_0a95);
+            }
+        }
+        hash
+    }
+
+    /// Whether a plan for this device, these inputs and these outputs is one for this call.
+    pub fn are(&self, device: Device, inputs: &Descs, outputs: &Outputs) -> bool {
+        let count = self.contract.arguments().len();
+        let mut given = self.arrays.iter().zip(&self.wanted).zip(inputs.iter().zip(outputs));
+        self.device.is_some_and(|(_, found)| found == device)
+            && given.by_ref().take(count).all(|((array, wanted), (input, output))| {
+                let desc = array.as_ref().filter(|_| wanted.is_none()).map(|array| &array.desc);
+                desc == input.as_ref() && wanted == output
+            })
+    }
+
     /// The device, the inputs and the outputs that a plan for this call is made for.
     ///
     /// # Errors
@@ -300,7 +335,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
             let status = Status::NullPointer;
             return Err(self.contract.wrong(self.py(), first, status, "absent", expected));
         };
-        let mut inputs = [None; MOST];
+        let mut inputs = [None; MAX_ARGUMENTS];
         for (desc, (array, wanted)) in inputs.iter_mut().zip(self.arrays.iter().zip(&self.wanted)) {
             *desc = array.filter(|_| wanted.is_none()).map(|array| array.desc);
         }
@@ -320,12 +355,19 @@ impl<'a, 'py> Arguments<'a, 'py> {
         for (i, argument) in self.contract.arguments().iter().enumerate() {
             let planned = prepared.descs[i];
             let made = prepared.outputs[i].as_ref().filter(|_| self.arrays[i].is_none());
-            if let Some(output) = made {
-                let array = self.lent.empty(&output.shape, &output.dtype).map_err(|raised| {
+            if let Some(new) = made {
+                let made = self.lent.make(new, prepared.device()).map_err(|raised| {
                     let doing = format!("`{}` was not made", argument.name);
                     self.contract.foreign(py, &doing, raised)
                 })?;
-                self.take(i, array)?;
+                match made {
+                    (object, None) => self.take(i, object)?,
+                    (object, Some(mut array)) => {
+                        array.desc = same_bits(argument, array.desc);
+                        self.objects[i] = Some(object);
+                        self.arrays[i] = Some(array);
+                    }
+                }
                 self.made[i] = true;
             }
             let given = self.arrays[i].map(|array| array.desc);
@@ -389,7 +431,7 @@ impl<'a, 'py> Arguments<'a, 'py> {
         let py = self.py();
         let objects = std::mem::take(&mut self.objects);
         let Arguments { contract, made, lent, .. } = self;
-        let mut results = Vec::with_capacity(MOST);
+        let mut results = Vec::with_capacity(contract.arguments().len());
         for ((argument, object), made) in contract.arguments().iter().zip(objects).zip(*made) {
             if argument.role == Role::Output {
                 results.push(match object {

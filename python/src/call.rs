@@ -5,8 +5,8 @@ use spec::{
     Address, Argument, Descriptor, Handle, Portable, Result, Signature, Source, Stream, TensorDesc,
 };
 
-/// The largest number of arguments of an operator.
-pub const MOST: usize = 32;
+/// The largest number of arguments that an operator may have.
+pub const MAX_ARGUMENTS: usize = 32;
 
 /// An operator with its parameters.
 pub trait Create: Send + Sync {
@@ -74,7 +74,7 @@ impl<O: Portable> Create for O {
     }
 
     fn arguments(&self) -> &'static [Argument] {
-        const { assert!(O::ARGUMENTS.len() <= MOST, "raise MOST") };
+        const { assert!(O::ARGUMENTS.len() <= MAX_ARGUMENTS, "raise MAX_ARGUMENTS") };
         O::ARGUMENTS
     }
 

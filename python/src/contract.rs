@@ -10,12 +10,17 @@ use crate::error;
 /// An operator with its parameters.
 pub struct Contract {
     operator: Box<dyn Create>,
+    arguments: &'static [Argument],
+    /// The places of the arguments that are read or changed in place.
+    inputs: Vec<usize>,
 }
 
 impl Contract {
     /// An operator's contract.
     pub fn new(operator: Box<dyn Create>) -> Self {
-        Contract { operator }
+        let arguments = operator.arguments();
+        let inputs = (0..arguments.len()).filter(|&i| arguments[i].role != Role::Output);
+        Contract { arguments, inputs: inputs.collect(), operator }
     }
 
     /// The operator.
@@ -30,13 +35,12 @@ impl Contract {
 
     /// The operator's arguments, in order.
     pub fn arguments(&self) -> &'static [Argument] {
-        self.operator.arguments()
+        self.arguments
     }
 
     /// The arguments that are read or changed in place, each with its index in the contract.
     pub fn inputs(&self) -> impl Iterator<Item = (usize, &'static Argument)> {
-        let all = self.arguments().iter().enumerate();
-        all.filter(|(_, argument)| argument.role != Role::Output)
+        self.inputs.iter().map(|&place| (place, &self.arguments[place]))
     }
 
     /// The expected dtypes and shape of an argument: `f32 or f16 [tokens, experts]`.

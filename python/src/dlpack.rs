@@ -92,7 +92,7 @@ pub struct Array {
 }
 
 /// The largest number of dimensions of a descriptor.
-const MOST_DIMENSIONS: usize = 4;
+const MAX_DIMENSIONS: usize = 4;
 
 /// Why an object is no array that an operator can take.
 #[derive(Debug)]
@@ -267,8 +267,8 @@ fn element(dtype: DataType) -> Result<DType, Refused> {
 /// Dimensions with at most one element, and all dimensions of an empty array, get the stride 1:
 /// libraries disagree on these strides, and calls with equal shapes must have equal descriptors.
 pub fn describe(dtype: DType, shape: &[i64], strides: &[i64]) -> Result<TensorDesc, Refused> {
-    let mut extents = [0; MOST_DIMENSIONS];
-    let mut steps = [1; MOST_DIMENSIONS];
+    let mut extents = [0; MAX_DIMENSIONS];
+    let mut steps = [1; MAX_DIMENSIONS];
     if shape.len() > extents.len() {
         return Err(Refused::Shape(format!("of {} dimensions", shape.len())));
     }

@@ -123,6 +123,7 @@ fn _native(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<Operator>()?;
     module.add_class::<Plan>()?;
     module.add_function(wrap_pyfunction!(operator::operator, module)?)?;
+    module.add_function(wrap_pyfunction!(operator::call, module)?)?;
     module.add_function(wrap_pyfunction!(plan::restore, module)?)?;
     module.add_function(wrap_pyfunction!(devices, module)?)?;
     module.add_function(wrap_pyfunction!(forked, module)?)

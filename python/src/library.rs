@@ -5,7 +5,7 @@
 //! asks it once per type of array and caches the answer.
 
 use std::collections::HashMap;
-use std::sync::{PoisonError, RwLock};
+use std::sync::{OnceLock, PoisonError, RwLock};
 
 use pyo3::intern;
 use pyo3::prelude::*;
@@ -28,6 +28,9 @@ pub struct Library {
     stream: Py<PyAny>,
     /// The function that makes a new array like another array.
     empty: Py<PyAny>,
+    /// The function that says how arrays of one shape and element type are made in one call, if
+    /// the library has such a way.
+    ready: Option<Py<PyAny>>,
     /// The function that makes a result of a new array, if new arrays have another type than
     /// results.
     finish: Option<Py<PyAny>>,
@@ -73,6 +76,7 @@ impl Library {
             ordered: asked.getattr("ordered")?.unbind(),
             stream: asked.getattr("stream")?.unbind(),
             empty: asked.getattr("empty")?.unbind(),
+            ready: unless_none("ready")?,
             immutable: asked.getattr("immutable")?.extract()?,
             refused: asked.getattr("refused")?.extract()?,
             deferred: asked.getattr("deferred")?.extract()?,
@@ -92,6 +96,31 @@ impl Library {
             None => self.stream.call1(py, (device.index(),))?.extract(py),
         }
     }
+}
+
+/// An array that calls make.
+#[derive(Debug)]
+pub struct New {
+    shape: Py<PyAny>,
+    dtype: String,
+    /// The way that a call's library gave.
+    ready: OnceLock<Ready>,
+}
+
+impl New {
+    /// An array of this shape, a tuple of Python, and this element type.
+    pub fn new(shape: Py<PyAny>, dtype: impl Into<String>) -> Self {
+        New { shape, dtype: dtype.into(), ready: OnceLock::new() }
+    }
+}
+
+/// A function and its arguments, which make an array of one shape and element type.
+#[derive(Debug)]
+struct Ready {
+    /// The library whose arrays the function makes.
+    library: &'static str,
+    make: Py<PyAny>,
+    arguments: Py<PyTuple>,
 }
 
 /// The arrays of one call, and the stream of the call.
@@ -123,7 +152,11 @@ impl<'py> Arrays<'py> {
 
     /// Reads an array of the call.
     pub fn read(&mut self, array: &Bound<'py, PyAny>) -> Result<Array, Refused> {
-        let library = Library::of(array)?;
+        let library = match &self.first {
+            // The arrays of a call mostly have one type.
+            Some((first, library)) if first.get_type_ptr() == array.get_type_ptr() => library,
+            _ => Library::of(array)?,
+        };
         if let Some(what) = &library.refused {
             return Err(Refused::NoArray(what.clone()));
         }
@@ -223,12 +256,43 @@ impl<'py> Arrays<'py> {
         Ok(read)
     }
 
-    /// A new array, made by the first array's library on the same device.
-    pub fn empty(&self, shape: &Py<PyAny>, dtype: &str) -> PyResult<Bound<'py, PyAny>> {
+    /// A new array on `device`, made by the first array's library beside the first array. An array
+    /// that was made the ready way comes with its description, since it needs none of the checks
+    /// of [`read`](Self::read).
+    pub fn make(&self, new: &New, device: Device) -> PyResult<(Bound<'py, PyAny>, Option<Array>)> {
+        let py = self.py;
         let Some((first, library)) = &self.first else {
-            return Err(crate::error::internal(self.py, "no array to make another like"));
+            return Err(crate::error::internal(py, "no array to make another like"));
         };
-        library.empty.bind(self.py).call1((first, shape, dtype))
+        if let (Some(api), Some(ready)) = (library.exchange, self.ready(new, first, library)?) {
+            let made = ready.make.bind(py).call1(ready.arguments.bind(py))?;
+            // The ready way makes arrays on the library's current device, which may have become
+            // another one.
+            match api.read(&made) {
+                Ok(read) if read.device == device => return Ok((made, Some(read))),
+                _ => {}
+            }
+        }
+        let made = library.empty.bind(py).call1((first, &new.shape, &new.dtype))?;
+        Ok((made, None))
+    }
+
+    /// The ready way to make an array beside `first`; the first call asks the library for the way.
+    fn ready<'a>(
+        &self,
+        new: &'a New,
+        first: &Bound<'py, PyAny>,
+        library: &'static Library,
+    ) -> PyResult<Option<&'a Ready>> {
+        let Some(ask) = &library.ready else { return Ok(None) };
+        if new.ready.get().is_none() {
+            let asked = ask.bind(self.py).call1((first, &new.shape, &new.dtype))?;
+            let asked = asked.extract::<Option<(Py<PyAny>, Py<PyTuple>)>>()?;
+            let Some((make, arguments)) = asked else { return Ok(None) };
+            // Two threads may both ask, and get equal answers.
+            _ = new.ready.set(Ready { library: &library.name, make, arguments });
+        }
+        Ok(new.ready.get().filter(|ready| ready.library == library.name))
     }
 
     /// The first array, the example for new arrays.

@@ -1,7 +1,6 @@
 //! An operator with its parameters as a Python object.
 
 use std::collections::HashMap;
-use std::hash::{Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use pyo3::prelude::*;
@@ -9,13 +8,14 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyTuple};
 use spec::{Device, TensorDesc};
 
-use crate::arguments::{Arguments, Outputs, Wanted, by_name, in_order};
-use crate::call::MOST;
+use crate::arguments::{Arguments, Outputs, Wanted, by_name};
+use crate::call::MAX_ARGUMENTS;
 use crate::contract::Contract;
 use crate::error;
+use crate::library::New;
 use crate::options::MAKERS;
 use crate::plan::Plan;
-use crate::prepared::{Descs, Keeps, Output, Prepared, Shared};
+use crate::prepared::{Descs, Keeps, Prepared, Shared};
 
 /// The largest number of shapes for which an operator caches what it prepared. Preparing again
 /// costs little more than a call.
@@ -30,7 +30,7 @@ pub struct Operator {
     options: Py<PyTuple>,
     outputs: Py<PyAny>,
     result: Py<PyAny>,
-    known: Mutex<HashMap<Key, Shared>>,
+    known: Mutex<Known>,
 }
 
 /// The largest number of operators that are cached by their options.
@@ -40,19 +40,23 @@ const OPTIONS_REMEMBERED: usize = 4096;
 /// `operator(name, *options)`. It is made once, by `spec_ops._functions.make`.
 #[pyfunction]
 #[pyo3(signature = (*of))]
-pub(crate) fn operator<'py>(of: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyAny>> {
+pub(crate) fn operator<'py>(of: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, Operator>> {
     static KNOWN: PyOnceLock<Py<PyDict>> = PyOnceLock::new();
     let py = of.py();
     let known = KNOWN.get_or_init(py, || PyDict::new(py).unbind()).bind(py);
-    let make = || py.import("spec_ops._functions")?.getattr("make")?.call1(of);
+    let make = || -> PyResult<Bound<'py, Operator>> {
+        Ok(py.import("spec_ops._functions")?.getattr("make")?.call1(of)?.cast_into()?)
+    };
     // An object that cannot be hashed is no option: making the operator reports which.
     let Ok(found) = known.get_item(of) else { return make() };
     if let Some(found) = found {
         // Equal numbers may have different types, of which only one is accepted: 2 and 2.0.
-        let options = found.cast::<Operator>()?.get().options.bind(py);
+        let found = found.cast_into::<Operator>()?;
+        let options = found.get().options.bind(py);
         let given = of.iter_borrowed().skip(1);
         let type_of = |option: &Bound<'_, PyAny>| option.get_type_ptr();
-        if given.zip(options.iter_borrowed()).all(|(a, b)| type_of(&a) == type_of(&b)) {
+        let same = given.zip(options.iter_borrowed()).all(|(a, b)| type_of(&a) == type_of(&b));
+        if same {
             return Ok(found);
         }
     }
@@ -64,8 +68,24 @@ pub(crate) fn operator<'py>(of: &Bound<'py, PyTuple>) -> PyResult<Bound<'py, PyA
     Ok(made)
 }
 
-/// The arrays that a plan is made for, also the key of the cache of calls.
-#[derive(Clone, PartialEq, Eq)]
+/// Enqueues the operator of [`operator()`]: `call((name, *options), out, *inputs)`. One call from
+/// Python instead of two, without a dict of keywords: the functions of `spec_ops` call it.
+#[pyfunction]
+#[pyo3(signature = (of, out, *inputs))]
+pub(crate) fn call<'py>(
+    of: &Bound<'py, PyTuple>,
+    out: Option<&Bound<'py, PyAny>>,
+    inputs: &Bound<'py, PyTuple>,
+) -> PyResult<Bound<'py, PyAny>> {
+    operator(of)?.get().enqueue(inputs, out)
+}
+
+/// What an operator prepared for earlier calls, by the hash of [`Arguments::hash`].
+type Known = HashMap<u64, Vec<(Key, Shared)>>;
+
+/// The arrays that a plan is made for. A call is compared with a key, and not made into one, because
+/// a key has several kilobytes.
+#[derive(Clone)]
 pub struct Key {
     /// The device of the arrays.
     pub device: Device,
@@ -73,16 +93,6 @@ pub struct Key {
     pub inputs: Descs,
     /// How the call treats the outputs.
     pub outputs: Outputs,
-}
-
-/// Hashes only the shapes, which distinguish calls well enough. The rest of a key is long and
-/// consists mostly of absent arguments.
-impl Hash for Key {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        for desc in self.inputs.iter().flatten() {
-            desc.shape().hash(state);
-        }
-    }
 }
 
 impl Operator {
@@ -93,18 +103,20 @@ impl Operator {
 
     /// The prepared operator for such a call, from the cache or newly made.
     fn prepared(&self, py: Python<'_>, call: &Arguments<'_, '_>) -> PyResult<Shared> {
-        let key = Key::of(call)?;
+        let hash = call.hash();
         let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(prepared) = known.get(&key) {
+        let mut alike = known.get(&hash).into_iter().flatten();
+        if let Some((_, prepared)) = alike.find(|(key, _)| key.is_of(call)) {
             return Ok(prepared.clone());
         }
         drop(known);
+        let key = Key::of(call)?;
         let prepared = Arc::new(self.prepare(py, &key)?);
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
-        if known.len() >= REMEMBERED {
+        if known.values().map(Vec::len).sum::<usize>() >= REMEMBERED {
             known.clear();
         }
-        known.insert(key, prepared.clone());
+        known.entry(hash).or_default().push((key, prepared.clone()));
         Ok(prepared)
     }
 
@@ -117,8 +129,7 @@ impl Operator {
             }
         }
         let outputs = self.new_outputs(py, key, &mut descs)?;
-        Prepared::new(self.contract.operator(), key.device, descs, outputs)
-            .map_err(|error| error::raise(py, &error))
+        Prepared::new(py, self.contract.operator(), key.device, descs, outputs)
     }
 
     /// The outputs that calls make. `spec_ops._shapes` computes their shapes and dtypes from the
@@ -128,8 +139,8 @@ impl Operator {
         py: Python<'_>,
         key: &Key,
         descs: &mut Descs,
-    ) -> PyResult<[Option<Output>; MOST]> {
-        let mut outputs: [Option<Output>; MOST] = Default::default();
+    ) -> PyResult<[Option<New>; MAX_ARGUMENTS]> {
+        let mut outputs: [Option<New>; MAX_ARGUMENTS] = Default::default();
         if !key.outputs.contains(&Some(Wanted::New)) {
             return Ok(outputs);
         }
@@ -157,7 +168,7 @@ impl Operator {
                 .map_err(|refused| contract.refuse(py, argument, refused))?;
             descs[i] = Some(desc);
             let shape = PyTuple::new(py, shape)?.into_any().unbind();
-            outputs[i] = Some(Output { shape, dtype });
+            outputs[i] = Some(New::new(shape, dtype));
         }
         Ok(outputs)
     }
@@ -172,6 +183,19 @@ impl Operator {
         }
         let asked = (self.contract.name(), &self.options, shapes);
         Ok(self.outputs.bind(py).call1(asked)?.cast_into()?)
+    }
+
+    /// Enqueues the operator on arrays in the contract's order, None where one is absent.
+    fn enqueue<'py>(
+        &self,
+        inputs: &Bound<'py, PyTuple>,
+        out: Option<&Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyAny>> {
+        let py = inputs.py();
+        let mut call = Arguments::new(py, &self.contract);
+        call.read_in_order(inputs, out)?;
+        let prepared = self.prepared(py, &call)?;
+        self.run(py, &mut call, &prepared, Keeps::Nobody)
     }
 
     /// Completes and checks the arguments, runs, and returns the outputs.
@@ -199,6 +223,11 @@ impl Key {
         let (device, inputs, outputs) = call.described()?;
         Ok(Key { device, inputs, outputs })
     }
+
+    /// Whether this is the key of a call.
+    fn is_of(&self, call: &Arguments<'_, '_>) -> bool {
+        call.are(self.device, &self.inputs, &self.outputs)
+    }
 }
 
 #[pymethods]
@@ -220,21 +249,6 @@ impl Operator {
         let operator = make(&values).map_err(|error| error::raise(py, &error))?;
         let (contract, known) = (Contract::new(operator), Mutex::default());
         Ok(Operator { contract, options: options.unbind(), outputs, result, known })
-    }
-
-    /// Enqueues the operator on these arrays. What is read or changed in place comes by
-    /// position, in the contract's order, None where it is absent; `out` has the outputs.
-    #[pyo3(signature = (*inputs, out=None))]
-    fn __call__<'py>(
-        &self,
-        inputs: &Bound<'py, PyTuple>,
-        out: Option<&Bound<'py, PyAny>>,
-    ) -> PyResult<Bound<'py, PyAny>> {
-        let py = inputs.py();
-        let mut call = Arguments::new(py, &self.contract);
-        call.read(in_order(&self.contract, inputs)?, out)?;
-        let prepared = self.prepared(py, &call)?;
-        self.run(py, &mut call, &prepared, Keeps::Nobody)
     }
 
     /// A plan for calls with arrays like these: required ones by position or name, others by

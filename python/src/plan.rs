@@ -5,7 +5,7 @@ use pyo3::types::{PyDict, PyTuple};
 use spec::{Argument, Role, TensorDesc};
 
 use crate::arguments::{Arguments, Wanted, by_name};
-use crate::call::MOST;
+use crate::call::MAX_ARGUMENTS;
 use crate::dlpack;
 use crate::error;
 use crate::library;
@@ -84,7 +84,7 @@ pub(crate) fn restore(
         return Err(broken());
     }
     let device = dlpack::device(device.0, device.1).map_err(|_| broken())?;
-    let mut key = Key { device, inputs: [None; MOST], outputs: [None; MOST] };
+    let mut key = Key { device, inputs: [None; MAX_ARGUMENTS], outputs: [None; MAX_ARGUMENTS] };
     for (i, (argument, kept)) in arguments.iter().zip(arrays).enumerate() {
         let desc = kept.as_ref().and_then(Kept::desc);
         match (argument.role == Role::Output, kept) {

@@ -5,23 +5,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use spec::{Address, Buffer, Device, Result, Stream, TensorDesc};
 
-use crate::call::{Call, Create, MOST};
+use crate::call::{Call, Create, MAX_ARGUMENTS};
 use crate::contract::Contract;
 use crate::device;
 use crate::dlpack::Array;
-use crate::library::Arrays;
+use crate::library::{Arrays, New};
 
 /// Descriptors of an operator's arguments, in the contract's order; `None` for absent arguments.
-pub type Descs = [Option<TensorDesc>; MOST];
-
-/// An output that a call makes if the caller gives no array for it.
-#[derive(Debug)]
-pub struct Output {
-    /// The shape, as a Python object.
-    pub shape: Py<PyAny>,
-    /// The element type.
-    pub dtype: String,
-}
+pub type Descs = [Option<TensorDesc>; MAX_ARGUMENTS];
 
 /// An operator that is ready to be called.
 pub struct Prepared {
@@ -30,7 +21,9 @@ pub struct Prepared {
     /// The descriptors that the operator was created for.
     pub descs: Descs,
     /// For each argument, the output to make if the caller gives none.
-    pub outputs: [Option<Output>; MOST],
+    pub outputs: [Option<New>; MAX_ARGUMENTS],
+    /// The workspace that a call or a plan makes on a CUDA device.
+    workspace: New,
     /// Workspaces in host memory that no call uses now. A call on the CPU takes long, so each
     /// call has a workspace of its own and threads that share a plan never wait for each other.
     host: Mutex<Vec<Buffer<u8>>>,
@@ -78,16 +71,20 @@ impl Prepared {
     /// # Errors
     /// As [`spec::Handle::create`].
     pub fn new(
+        py: Python<'_>,
         operator: &dyn Create,
         device: Device,
         descs: Descs,
-        outputs: [Option<Output>; MOST],
-    ) -> Result<Self> {
-        let handle = device::open(device)?;
+        outputs: [Option<New>; MAX_ARGUMENTS],
+    ) -> PyResult<Self> {
+        let raise = |error| crate::error::raise(py, &error);
+        let handle = device::open(device).map_err(raise)?;
         let count = operator.arguments().len();
-        let call = operator.create(&handle, &descs[..count])?;
+        let call = operator.create(&handle, &descs[..count]).map_err(raise)?;
+        let bytes = (call.workspace_size(),).into_pyobject(py)?.into_any().unbind();
+        let workspace = New::new(bytes, "u8");
         let (host, streams) = (Mutex::default(), Mutex::default());
-        Ok(Prepared { call, handle, descs, outputs, host, streams })
+        Ok(Prepared { call, handle, descs, outputs, workspace, host, streams })
     }
 
     /// The device that the operator was created for.
@@ -114,7 +111,7 @@ impl Prepared {
         arrays: &[Option<Array>],
         keeps: Keeps,
     ) -> PyResult<()> {
-        let mut addresses = [None; MOST];
+        let mut addresses = [None; MAX_ARGUMENTS];
         for (address, array) in addresses.iter_mut().zip(arrays) {
             *address = array.map(|array| Address::from(array.address));
         }
@@ -172,8 +169,8 @@ impl Prepared {
         let mut lane = None;
         match keeps {
             _ if bytes == 0 => {}
-            Keeps::Nobody => own = Some(allocate(py, lent, bytes)?),
-            Keeps::Plan => lane = Some(self.lane(py, lent, bytes, stream)?),
+            Keeps::Nobody => own = Some(self.allocate(py, lent)?),
+            Keeps::Plan => lane = Some(self.lane(py, lent, stream)?),
         }
         let device = self.device();
         let start = match (&own, &lane) {
@@ -200,20 +197,14 @@ impl Prepared {
     }
 
     /// The plan's workspace on a stream, allocated by the first call on this stream.
-    fn lane(
-        &self,
-        py: Python<'_>,
-        lent: &Arrays<'_>,
-        bytes: usize,
-        stream: u64,
-    ) -> PyResult<Arc<Lane>> {
+    fn lane(&self, py: Python<'_>, lent: &Arrays<'_>, stream: u64) -> PyResult<Arc<Lane>> {
         let stream = StreamKey::new(stream);
         if let Some(lane) = find(&self.streams(), stream) {
             return Ok(lane);
         }
         // The lock of `streams` is not held while the library's code runs, which may let other
         // threads run. If two threads both allocate, the first workspace is kept.
-        let (workspace, start) = allocate(py, lent, bytes)?;
+        let (workspace, start) = self.allocate(py, lent)?;
         let mut streams = self.streams();
         if let Some(lane) = find(&streams, stream) {
             return Ok(lane);
@@ -223,6 +214,23 @@ impl Prepared {
         Ok(lane)
     }
 
+    /// Allocates a workspace with the arrays' own library; returns the array and its address.
+    fn allocate(&self, py: Python<'_>, lent: &Arrays<'_>) -> PyResult<(Py<PyAny>, u64)> {
+        let (workspace, read) = lent.make(&self.workspace, self.device())?;
+        let read = match read {
+            Some(read) => Some(read),
+            None => Arrays::new(py).read(&workspace).ok(),
+        };
+        let bytes = self.workspace_size();
+        match read {
+            Some(array) if array.desc.span() >= bytes => Ok((workspace.unbind(), array.address)),
+            _ => {
+                let words = format!("{} made no {bytes} bytes of workspace", lent.maker());
+                Err(crate::error::internal(py, &words))
+            }
+        }
+    }
+
     fn streams(&self) -> MutexGuard<'_, Vec<Arc<Lane>>> {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -230,20 +238,6 @@ impl Prepared {
 
 fn find(streams: &[Arc<Lane>], stream: StreamKey) -> Option<Arc<Lane>> {
     streams.iter().find(|lane| lane.stream == stream).cloned()
-}
-
-/// Allocates bytes with the arrays' own library; returns the array and its address.
-fn allocate(py: Python<'_>, lent: &Arrays<'_>, bytes: usize) -> PyResult<(Py<PyAny>, u64)> {
-    let shape = (bytes,).into_pyobject(py)?.into_any().unbind();
-    let workspace = lent.empty(&shape, "u8")?;
-    let mut own = Arrays::new(py);
-    match own.read(&workspace) {
-        Ok(array) if array.desc.span() >= bytes => Ok((workspace.unbind(), array.address)),
-        _ => {
-            let words = format!("{} made no {bytes} bytes of workspace", lent.maker());
-            Err(crate::error::internal(py, &words))
-        }
-    }
 }
 
 impl std::fmt::Debug for Prepared {

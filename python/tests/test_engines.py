@@ -167,17 +167,17 @@ def test_vllm_drafts_of_its_gpu_kernel():
         torch.manual_seed(0)
         found = 0
         for _ in range(200):
-            most, shortest = int(torch.randint(8, 40, ())), int(torch.randint(1, 4, ()))
+            longest, shortest = int(torch.randint(8, 40, ())), int(torch.randint(1, 4, ()))
             spec = SimpleNamespace(
                 prompt_lookup_min=shortest, prompt_lookup_max=shortest + int(torch.randint(0, 4, ())),
                 num_speculative_tokens=int(torch.randint(1, 6, ())),
             )
             config = SimpleNamespace(
-                speculative_config=spec, model_config=SimpleNamespace(max_model_len=most),
+                speculative_config=spec, model_config=SimpleNamespace(max_model_len=longest),
                 scheduler_config=SimpleNamespace(max_num_seqs=64),
             )
-            lengths = torch.randint(spec.prompt_lookup_max, most + 1, (64,))
-            tokens = torch.randint(0, 3, (64, most), dtype=torch.int32)
+            lengths = torch.randint(spec.prompt_lookup_max, longest + 1, (64,))
+            tokens = torch.randint(0, 3, (64, longest), dtype=torch.int32)
             drafting = torch.rand(64) < 0.8
             theirs = NgramGPUKernel(config, device="cpu").forward(lengths, tokens, drafting)
             ours = spec_ops.vllm.NgramGPUKernel(config, device="cpu")(lengths, tokens, drafting)
@@ -296,12 +296,12 @@ def test_vllm_drafts_are_those_of_its_proposer():
     """100,000 random texts of a small alphabet, so that there is much to find."""
     oracle, random, ran, found = vllm_oracle(), np.random.default_rng(0), 0, 0
     while ran < 100_000:
-        most, batch = int(random.integers(1, 40)), 500
-        tokens = random.integers(0, random.integers(1, 6) + 1, (batch, most)).astype(np.int32)
-        lengths = random.integers(1, most + 1, batch).astype(np.int32)
+        longest, batch = int(random.integers(1, 40)), 500
+        tokens = random.integers(0, random.integers(1, 6) + 1, (batch, longest)).astype(np.int32)
+        lengths = random.integers(1, longest + 1, batch).astype(np.int32)
         min_n = int(random.integers(1, 4))
         max_n, k = min_n + int(random.integers(0, 4)), int(random.integers(1, 8))
-        room = most + int(random.integers(0, 5))
+        room = longest + int(random.integers(0, 5))
         proposer = spec_ops.vllm.NgramProposer(config(min_n, max_n, k, room))
         drafts = proposer.propose([[0]] * batch, lengths, tokens)
         for row, length, draft in zip(tokens, lengths, drafts, strict=True):

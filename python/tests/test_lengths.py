@@ -23,15 +23,15 @@ def test_costs_are_medians_and_lines_between():
     assert made.of(5) == 3.0 and made.of(3) == 2.0 and made.of(9) == 4.0
 
 
-def decode(row, right, tokens=400, most=8):
+def decode(row, right, tokens=400, max_draft=8):
     """Writes a text of which drafts are right where `right` says so; its time in runs."""
     made = costs(row)
-    lengths, text, time = Lengths(1, most, made), [], 0.0
+    lengths, text, time = Lengths(1, max_draft, made), [], 0.0
     while len(text) < tokens:
         place = len(text)
-        offered = [0 if right(place + n) else 1 for n in range(most)]
+        offered = [0 if right(place + n) else 1 for n in range(max_draft)]
         lengths.drafted(place, 0, offered)
-        run = lengths.choose(0, most)
+        run = lengths.choose(0, max_draft)
         accepted = next((n for n in range(run) if offered[n]), run)
         text += [0] * (accepted + 1)
         time += made.of(run + 1)

@@ -8,7 +8,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from conftest import need
+from conftest import need, need_cuda
 
 import spec_ops
 from spec_ops import _arrays
@@ -177,3 +177,54 @@ def test_a_subclass_of_torch():
         spec_ops.topk_router(logits, topk=64).indices,
         spec_ops.topk_router(torch.from_numpy(LOGITS), topk=64).indices,
     )
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_torchs_ready_way_makes_what_new_empty_makes(device):
+    torch = need("torch")
+    if device == "cuda":
+        need_cuda(torch)
+    library = _arrays.library(torch.Tensor)
+    like = torch.zeros(2, device=device)
+    for shape in ((), (0,), (3,), (2, 0, 4), (1, 5), (2, 3, 4)):
+        for dtype in ("f32", "f16", "bf16", "i32", "i64", "u8", "u32", "u64", "bool", "count"):
+            make, arguments = library.ready(like, shape, dtype)
+            made, other = make(*arguments), library.empty(like, shape, dtype)
+            assert type(made) is torch.Tensor and made.shape == other.shape
+            assert (made.dtype, made.device) == (other.dtype, other.device)
+            assert made.is_contiguous() and not made.requires_grad
+
+    class Tensor(torch.Tensor):
+        pass
+
+    assert _arrays.library(Tensor).ready is None
+    assert _arrays.library(torch.nn.Parameter).ready is not None
+    logits = torch.nn.Parameter(torch.from_numpy(LOGITS).to(device))
+    weights = spec_ops.topk_router(logits, topk=3).weights
+    assert type(weights) is torch.Tensor and not weights.requires_grad
+    with torch.inference_mode():
+        assert spec_ops.topk_router(logits, topk=3).weights.is_inference()
+
+
+def test_a_ready_way_that_makes_arrays_elsewhere(monkeypatch):
+    """The ready way makes arrays on the current device, which may become another one: then the
+    library is asked as if it had no ready way."""
+    torch = need("torch")
+    if not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"):
+        pytest.skip("this torch has no table of functions")
+    made = []
+
+    class Tensor(torch.Tensor):
+        pass
+
+    def on_meta(shape):
+        made.append(shape)
+        return torch.empty(shape, device="meta")
+
+    ready = lambda like, shape, dtype: (on_meta, (shape,))
+    library = dataclasses.replace(_arrays.library(torch.Tensor), ready=ready, plain=(Tensor,))
+    monkeypatch.setitem(_arrays._KNOWN, "torch", lambda: library)
+    logits = torch.from_numpy(LOGITS).as_subclass(Tensor)
+    found = spec_ops.topk_router(logits, topk=5)
+    right = spec_ops.topk_router(LOGITS, topk=5)
+    assert made == [(4, 5), (4, 5)] and np.array_equal(found.indices.numpy(), right.indices)

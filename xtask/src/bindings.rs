@@ -112,7 +112,7 @@ fn header(abi: &str) -> Result<String> {
     let mut builder = cbindgen::Builder::new().with_config(config);
     // The files are given one by one, because cbindgen would sort the modules of lib.rs by
     // name.
-    for source in ["status", "tensor", "device", "memory", "operator"] {
+    for source in ["status", "tensor", "device", "memory", "corpus", "operator"] {
         builder = builder.with_src(folder.join("src").join(source).with_extension("rs"));
     }
     let bindings = builder.generate().map_err(|e| e.to_string())?;

@@ -26,8 +26,8 @@
  * other backends `stream` is NULL. Enqueued work uses its memory until the work is done; the
  * caller orders all other use of that memory against the stream.
  *
- * Threads. Any thread may make any call. Threads may share handles and descriptors: calls
- * that take them as const may run at the same time. No handle or descriptor may be closed or
+ * Threads. Any thread may make any call. Threads may share handles, descriptors and corpora:
+ * calls that take them as const may run at the same time. No handle or descriptor may be closed or
  * destroyed while another thread uses it. Only one call at a time may use a workspace, an
  * output or a spec_memory.
  *
@@ -177,6 +177,20 @@ typedef enum spec_status spec_status;
 typedef int32_t spec_status;
 #endif // __STDC_VERSION__ >= 202311L
 #endif // __cplusplus
+
+/**
+ * Finished texts in device memory, from which `suffix_lookup` drafts for other requests.
+ * `spec_corpus_create` and `spec_corpus_load` make a corpus, `spec_corpus_destroy` destroys it.
+ * Threads may share it.
+ *
+ * The texts lie one after the other, each with a negative token behind it, in a buffer of `limit`
+ * tokens whose address never changes. A word of device memory has the number of tokens. So a
+ * descriptor is created once, and a captured CUDA graph sees every text that was appended since.
+ * A token takes 4 or 8 bytes of device memory and as many of host memory. What one user wrote
+ * becomes a draft of another: where the time of an answer must tell nothing about other texts,
+ * keep a corpus for each tenant.
+ */
+typedef struct spec_corpus spec_corpus;
 
 /**
  * An operator that was created for its tensors on a device. `spec_<operator>_create` makes a
@@ -427,6 +441,153 @@ spec_status spec_write(spec_memory *memory, size_t offset, const void *from, siz
  * `memory` is from `spec_allocate`; `to` points to `bytes` writable bytes.
  */
 spec_status spec_read(const spec_memory *memory, size_t offset, void *to, size_t bytes);
+
+/**
+ * Makes an empty corpus on the handle's device, with room for `limit` tokens of dtype
+ * `SPEC_DTYPE_I32` or `SPEC_DTYPE_I64`, separators included. `corpus` becomes yours, to be given to
+ * `spec_corpus_destroy`, or NULL where the call fails.
+ *
+ * # Errors
+ * Status 10 for another dtype, 3 for a limit outside 2 to 2^31 - 1 or a handle that is closed, 4
+ * for a null pointer, 1 if there is not enough memory, 2 on wgpu, whose memory has no addresses.
+ *
+ * # Safety
+ * `handle` is from `spec_open`; `corpus` is NULL or points to memory for a pointer.
+ */
+spec_status spec_corpus_create(const spec_handle *handle,
+                               uint32_t dtype,
+                               size_t limit,
+                               spec_corpus **corpus);
+
+/**
+ * Makes a corpus with the texts of a file that `spec_corpus_save`, or Rust's or Python's `Corpus`,
+ * wrote. Of a file that has more tokens than `limit`, the oldest texts are left out.
+ *
+ * # Errors
+ * As `spec_corpus_create`; status 3 for a file that is damaged, no corpus, or one of the other
+ * dtype, and for a path that is not UTF-8; 1 if the file cannot be read.
+ *
+ * # Safety
+ * As for `spec_corpus_create`; `path` is NULL or text that ends with a zero.
+ */
+spec_status spec_corpus_load(const spec_handle *handle,
+                             uint32_t dtype,
+                             const char *path,
+                             size_t limit,
+                             spec_corpus **corpus);
+
+/**
+ * Saves the texts to a file, which replaces the one at `path` when it is complete and safe on disk.
+ * Only its owner can read the file. Other threads may append meanwhile.
+ *
+ * # Errors
+ * Status 1 if the file cannot be written; what was at `path` before is then still there. 4 for a
+ * null pointer, 3 for a corpus that was destroyed or a path that is not UTF-8.
+ *
+ * # Safety
+ * `corpus` is from this library; `path` is NULL or text that ends with a zero.
+ */
+spec_status spec_corpus_save(const spec_corpus *corpus, const char *path);
+
+/**
+ * Appends a finished text of `count` tokens in host memory, and a separator. Where they do not fit,
+ * the oldest texts are dropped first: at least half of the tokens there are, and the rest of the
+ * text that this cuts. Of a text longer than the limit, the last tokens are kept. Negative tokens
+ * separate the parts of a text.
+ *
+ * The call waits for threads that hold `spec_corpus_lock`, and on CUDA for the work that was
+ * enqueued on the handle's own stream; nothing may be appended while that stream is captured. Work
+ * that starts later, on any stream, sees the text. Work on another stream that runs meanwhile may
+ * draft from half of the change, which costs drafts and never a wrong text, because verification
+ * rejects what the model would not have written.
+ *
+ * # Errors
+ * Status 1 if the device fails; the corpus may then have lost its newest or its oldest texts, and
+ * still serves calls. 4 for a null pointer, 3 for a corpus that was destroyed or a text that is not
+ * aligned to its tokens.
+ *
+ * # Safety
+ * `corpus` is from this library; `text` points to `count` tokens of the corpus's dtype.
+ */
+spec_status spec_corpus_append(const spec_corpus *corpus, const void *text, size_t count);
+
+/**
+ * Forgets all texts and overwrites their memory. Waits as `spec_corpus_append` does.
+ *
+ * # Errors
+ * Status 1 if the device fails, 4 for NULL, 3 for a corpus that was destroyed.
+ *
+ * # Safety
+ * `corpus` is from this library.
+ */
+spec_status spec_corpus_clear(const spec_corpus *corpus);
+
+/**
+ * Writes how many tokens there are, separators included, and how many there can be. Either pointer
+ * may be NULL.
+ *
+ * # Errors
+ * Status 4 if `corpus` is NULL, 3 for a corpus that was destroyed.
+ *
+ * # Safety
+ * `corpus` is from this library; `count` and `limit` are NULL or point to memory for a `size_t`.
+ */
+spec_status spec_corpus_size(const spec_corpus *corpus, size_t *count, size_t *limit);
+
+/**
+ * Writes the pointers to give to `suffix_lookup`: `tokens` for `corpus`, a packed tensor of `limit`
+ * tokens, and `length` for `corpus_length`, a tensor of one i32, the number of tokens. They are
+ * host pointers on the CPU and device pointers on CUDA, are valid until the corpus is destroyed, and
+ * never change, so that a captured graph may keep them. The memory must not be written.
+ *
+ * # Errors
+ * Status 4 for a null pointer, 3 for a corpus that was destroyed.
+ *
+ * # Safety
+ * `corpus` is from this library; `tokens` and `length` are NULL or point to memory for a pointer.
+ */
+spec_status spec_corpus_pointers(const spec_corpus *corpus,
+                                 const void **tokens,
+                                 const void **length);
+
+/**
+ * Keeps the corpus as it is until `spec_corpus_unlock`: appending waits. Hold the lock during each
+ * call that reads the corpus: on the CPU until the call returns, on CUDA while the call is enqueued.
+ * Many threads may hold it at the same time. A thread that holds the lock must neither append, nor
+ * clear, nor lock again: it would wait for itself.
+ *
+ * Replays of a captured graph need no lock; see `spec_corpus_append` for what they see.
+ *
+ * # Errors
+ * Status 4 for NULL, 3 for a corpus that was destroyed.
+ *
+ * # Safety
+ * `corpus` is from this library.
+ */
+spec_status spec_corpus_lock(const spec_corpus *corpus);
+
+/**
+ * Gives back what `spec_corpus_lock` took, once for each call of it, on whichever thread.
+ *
+ * # Errors
+ * Status 4 for NULL, 3 for a corpus that was destroyed or is not locked.
+ *
+ * # Safety
+ * `corpus` is from this library.
+ */
+spec_status spec_corpus_unlock(const spec_corpus *corpus);
+
+/**
+ * Destroys a corpus and frees its memory once the work that the handle's own stream has enqueued so
+ * far is done. Descriptors that were created for it stay valid, and read other memory from then on.
+ *
+ * # Errors
+ * Status 4 for NULL, 3 for a corpus that was destroyed already, or that is locked.
+ *
+ * # Safety
+ * No other thread uses the corpus, now or later, nor does any work on other streams.
+ */
+spec_status spec_corpus_destroy(spec_corpus *corpus);
 
 /**
  * Writes the size in bytes of the workspace that a call needs, which may be 0. The workspace is

@@ -9,6 +9,7 @@
 //! | `opaque` | objects to which C has pointers, and the detection of freed objects |
 //! | `structs`, `abi` | structs that begin with their own size, and the order of their fields |
 //! | `device`, `memory`, `tensor` | functions and structs that all operators share |
+//! | `corpus` | finished texts in device memory, from which `suffix_lookup` drafts |
 //! | `operator` | the bodies of every operator's functions, generic over the operator |
 //! | `operators` | every operator's exported functions, written by one macro |
 //!
@@ -18,6 +19,7 @@
 
 #[allow(dead_code, reason = "`cargo xtask bindings` uses the rest")]
 mod abi;
+mod corpus;
 mod device;
 mod memory;
 mod opaque;
@@ -29,6 +31,7 @@ mod tensor;
 #[cfg(test)]
 mod tests;
 
+pub use corpus::*;
 pub use device::*;
 pub use memory::*;
 pub use operator::{spec_descriptor, spec_destroy, spec_workspace_size};
