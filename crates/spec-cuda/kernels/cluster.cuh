@@ -49,7 +49,7 @@ struct Cluster {
 #endif
     }
 
-    // The whole barrier.
+    // The whole barrier: `arrive`, then `wait`.
     INLINE void sync() const {
         if (size == 1) {
             __syncthreads();

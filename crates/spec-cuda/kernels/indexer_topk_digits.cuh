@@ -309,8 +309,8 @@ struct TiledPiece : AlignedRow<T> {
     using Row::row;
     static constexpr u32 N = Row::N;
     static constexpr u32 AHEAD = OF_THREAD / N;
-    // `collect` packs a warp's counts of all AHEAD vectors of a thread in one word: bits of a
-    // count.
+    // `collect` packs AHEAD counts in one word, one for each vector of a thread: the bits of one
+    // count, and a mask of so many bits.
     static constexpr u32 FIELD = 32 / AHEAD;
     static constexpr u32 MASK = AHEAD == 1 ? ~0u : (1u << FIELD % 32) - 1;
 

@@ -11,10 +11,10 @@
 //
 // A search for the last occurrence starts at the right. A lane compares the tokens in 16 bytes at a
 // time with the last token of the pattern. Where it finds that token, it compares the tokens before
-// it, backwards, so one pass serves all lengths of the pattern. The key of a match is the number of
-// tokens that it lacks to the longest pattern, and then its place on the line; the smallest key
-// wins. A warp that finds a match of full length leaves a hint for the team, and the team skips all
-// chunks beyond it.
+// it, backwards, so one pass serves all lengths of the pattern. The key of a match is how many
+// tokens of the longest pattern it lacks, and then its place on the line; the smallest key wins. A
+// warp that finds a match of full length leaves a hint for the team, and the team skips all chunks
+// beyond it.
 //
 // Bytes: each token up to a match of full length, once.
 #pragma once
