@@ -1,21 +1,23 @@
 // append_tokens: appends the tokens of a decode step to the texts of its requests.
 //
-// A warp owns a request. Its lanes read 32 new tokens at once and compare each with the request's stop
-// tokens; ballots give the first lane that ends the text. A request costs three dependent trips to
-// memory, its lengths and counts, the new tokens, the stop tokens, and then its writes:
+// One warp handles one request. Its 32 lanes read 32 new tokens at once, and each lane compares its
+// token with the stop tokens of the request. A ballot then finds the first lane whose token ends
+// the text. A request waits three times for memory: for its lengths and counts, for its new tokens,
+// and for its stop tokens. Its writes follow. Here lane 1 has a stop token:
 //
 //     lane            0    1    2    3  ...
 //     new token       9    2    7    .
 //     stop token 2?   -    x    -    .      -> two tokens are taken, finished = 1
 //
-// Bytes: 1024 requests with 8 new tokens each are 70 KB. Latency decides: an empty kernel takes 0.8 us.
+// Bytes: 70 KB for 1024 requests with 8 new tokens each. Latency decides, not bandwidth: an empty
+// kernel takes 0.8 us.
 #include "params/append_tokens.cuh"
 
 constexpr u32 THREADS = 256;
 constexpr u32 LANES = 32;
 constexpr u32 ALL = 0xFFFFFFFFu;
 
-// `finished`.
+// Values of `finished`: the request goes on, met a stop token, or reached its length limit.
 constexpr i32 RUNNING = 0;
 constexpr i32 STOPPED = 1;
 constexpr i32 AT_LENGTH = 2;
@@ -26,19 +28,20 @@ INLINE bool is_stop(const Params& p, u64 request, i64 token) {
     return found;
 }
 
-// What a warp finds out about its request.
+// Which of its new tokens a request takes.
 struct Taken {
-    // How many tokens the request takes, and the last of these.
+    // How many tokens the request takes, and the last of these tokens; -1 if it takes none.
     u32 count;
     i32 last;
     i32 finished;
 };
 
-// Writes the tokens that a request which has not finished takes. `length` is its text's.
+// Appends new tokens to the text of a request that has not finished. `length` is the length of this
+// text before, `count` the number of new tokens. Bad tokens set bits of `bits`.
 INLINE Taken take(const Params& p, u64 request, u32 length, i64 max_length, u32 count, u32& bits) {
     const u32 lane = threadIdx.x % LANES;
-    const u32 most = clamped(max_length, p.max_len);
-    const u32 room = min(count, most > length ? most - length : 0);
+    const u32 limit = clamped(max_length, p.max_len);
+    const u32 room = min(count, limit > length ? limit - length : 0);
     Taken taken = {0, -1, RUNNING};
     for (u32 base = 0; base < room; base += LANES) {
         const bool active = base + lane < room;
@@ -47,7 +50,8 @@ INLINE Taken take(const Params& p, u64 request, u32 length, i64 max_length, u32 
         const bool stop = active && !bad && is_stop(p, request, token);
         const u32 bads = __ballot_sync(ALL, bad);
         const u32 stops = __ballot_sync(ALL, stop);
-        // The first lane of either kind; 32 where there is none.
+        // The first lane with a bad token, and the first lane with a stop token; 32 if there is
+        // none.
         const u32 first_bad = bads == 0 ? LANES : __ffs(bads) - 1;
         const u32 first_stop = stops == 0 ? LANES : __ffs(stops) - 1;
         const bool stopped = first_stop < first_bad;
@@ -60,16 +64,16 @@ INLINE Taken take(const Params& p, u64 request, u32 length, i64 max_length, u32 
         if (!stopped && bads != 0) bits |= OUT_OF_RANGE;
         if (stopped || bads != 0) break;
     }
-    if (taken.finished == RUNNING && length + taken.count >= most) taken.finished = AT_LENGTH;
+    if (taken.finished == RUNNING && length + taken.count >= limit) taken.finished = AT_LENGTH;
     return taken;
 }
 
 INLINE void append(const Params& p) {
     const u32 warps = THREADS / LANES;
     const u64 step = static_cast<u64>(gridDim.x) * warps;
-    for (u64 request = static_cast<u64>(blockIdx.x) * warps + threadIdx.x / LANES; request < p.batch;
-         request += step) {
-        // The same address in every lane: one read for the warp.
+    for (u64 request = static_cast<u64>(blockIdx.x) * warps + threadIdx.x / LANES;
+         request < p.batch; request += step) {
+        // All lanes read the same address, so the warp makes one read.
         const i64 given_length = p.lengths.at(request, 0);
         const i64 given_count = p.new_counts[request];
         const i64 max_length = p.max_lengths.data == nullptr ? p.max_len : p.max_lengths[request];
@@ -82,7 +86,7 @@ INLINE void append(const Params& p) {
             if (given_count != count) bits |= BAD_LENGTHS;
             taken = take(p, request, length, max_length, count, bits);
         }
-        // Every lane has read what lane 0 overwrites.
+        // All lanes must have read `lengths` and `finished` before lane 0 overwrites them.
         __syncwarp();
         if (threadIdx.x % LANES == 0) {
             const u32 after = length + taken.count;

@@ -1,12 +1,15 @@
-// The blocks of a cluster, or a single block where there is none.
+// A thread block cluster: its barriers, and access to the shared memory of its other blocks. A
+// block that was launched without a cluster counts as a cluster of one block.
 #pragma once
 
 #include "common.cuh"
 
-// The most blocks of a cluster, of those that are not portable too.
+// The largest number of blocks in a cluster. More than 8 blocks are not portable: only some devices
+// run them, and only kernels that ask for them.
 constexpr u32 MAX_CLUSTER = 16;
 
 struct Cluster {
+    // The number of blocks, and the number of this block among them.
     u32 size;
     u32 rank;
 
@@ -20,7 +23,7 @@ struct Cluster {
 #endif
     }
 
-    // A block by itself, whatever its cluster.
+    // This block as a cluster of its own, even if it was launched in a larger cluster.
     INLINE static Cluster alone() {
         Cluster cluster;
         cluster.size = 1;
@@ -28,8 +31,10 @@ struct Cluster {
         return cluster;
     }
 
-    // The halves of a barrier that orders memory, shared and global. A block stays
-    // until all have arrived: others may still read its shared memory.
+    // `arrive` and `wait` are the two halves of a barrier of all threads in the cluster. What a
+    // thread wrote to shared or global memory before it arrived is visible to all threads that have
+    // waited. A block must not end before all blocks have arrived, because other blocks may still
+    // read its shared memory until then.
     INLINE void arrive() const {
 #if __CUDA_ARCH__ >= 900
         __syncwarp();
@@ -44,7 +49,7 @@ struct Cluster {
 #endif
     }
 
-    // What was written before is seen by all after it.
+    // The whole barrier: `arrive`, then `wait`.
     INLINE void sync() const {
         if (size == 1) {
             __syncthreads();
@@ -54,7 +59,8 @@ struct Cluster {
         wait();
     }
 
-    // The same place in the shared memory of another block.
+    // The address of a variable in the shared memory of block `block`, where `here` is the address
+    // of the same variable in the shared memory of this block.
     template <typename T>
     INLINE T* of(T* here, u32 block) const {
         if (size == 1) return here;
@@ -68,10 +74,12 @@ struct Cluster {
     }
 };
 
-// A cluster whose blocks send values without a barrier of all.
+// A cluster whose blocks send values to each other. The receiver waits at its own `Arrivals`, so no
+// barrier of the whole cluster is needed for the values.
 struct Senders : Cluster {
-    // Arrives with what this block's threads have stored in its shared memory: whoever waits sees
-    // that, and nothing else. (`arrive` would wait for stores to global memory too.)
+    // Arrives at the barrier. What the threads of this block have stored in its shared memory is
+    // visible to threads that have waited; what they stored in global memory need not be. (`arrive`
+    // would also wait for the stores to global memory.)
     INLINE void arrive_prepared() const {
 #if __CUDA_ARCH__ >= 900
         __syncwarp();
@@ -80,8 +88,8 @@ struct Senders : Cluster {
 #endif
     }
 
-    // Arrives without a word about memory: that this block has started, with barriers whose
-    // `init` was published, or that it needs nothing of the others any more.
+    // Arrives at the barrier without ordering memory. Says that this block has started and has
+    // published the `init` of its `Arrivals`, or that it no longer needs the other blocks.
     INLINE void arrive_started() const {
 #if __CUDA_ARCH__ >= 900
         __syncwarp();
@@ -89,6 +97,7 @@ struct Senders : Cluster {
 #endif
     }
 
+    // Waits until all threads of the cluster have arrived.
     INLINE void wait_started() const {
 #if __CUDA_ARCH__ >= 900
         __syncwarp();
@@ -96,8 +105,8 @@ struct Senders : Cluster {
 #endif
     }
 
-    // Stores into the shared memory of block `to`, at the place of `at` here,
-    // and counts the bytes at that block's `barrier`.
+    // Stores `value` in the shared memory of block `to` and counts its bytes at a barrier of that
+    // block. `at` and `barrier` are the addresses of the same variables in this block.
     INLINE void put(u64* at, u64* barrier, u32 to, u64 value) const {
 #if __CUDA_ARCH__ >= 900
         asm volatile(
@@ -119,8 +128,8 @@ private:
     }
 };
 
-// A barrier in shared memory that completes a phase when the bytes it was told to
-// expect have come.
+// A barrier in shared memory (an mbarrier). Its phase is complete when as many bytes have come as
+// `expect` announced.
 struct Arrivals {
     u64 word;
 
@@ -130,7 +139,7 @@ struct Arrivals {
 #endif
     }
 
-    // Makes `init` known to the cluster.
+    // Makes `init` visible to the other blocks of the cluster.
     INLINE static void publish_init() {
 #if __CUDA_ARCH__ >= 900
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
@@ -145,9 +154,11 @@ struct Arrivals {
 #endif
     }
 
-    // Waits for a phase. What other blocks of the cluster sent is seen after it. (By itself,
-    // `try_wait` acquires at the block's scope, which orders nothing of theirs; at the cluster's
-    // scope it would drop the first-level cache besides, which holds none of it.)
+    // Waits until the phase of this parity is complete. Afterwards, what other blocks of the
+    // cluster sent is visible: the fence acquires it. (Without qualifiers, `try_wait` acquires at
+    // the scope of the block, which does not cover what other blocks sent. With acquire at the
+    // scope of the cluster, it would also invalidate the first-level cache, which holds none of
+    // these values.)
     INLINE void wait(u32 parity) {
 #if __CUDA_ARCH__ >= 900
         u32 done = 0;

@@ -1,9 +1,8 @@
-// What the kernels share: types of arguments, loads, flags, exact arithmetic,
-// block and cluster helpers. The host's side of the argument types is
-// src/args.rs.
+// What all kernels share: types of arguments, loads, flags, sums over a warp or a block, copies,
+// exact arithmetic. The same argument types on the host are in src/args.rs.
 //
-// Compiled by NVRTC as C++17 with --fmad=false: `a * b + c` rounds twice, as on
-// every other backend; where fusing is wanted it is written as fmaf.
+// NVRTC compiles the kernels as C++17 with --fmad=false, so `a * b + c` rounds twice, as on every
+// other backend. A kernel that wants a single rounding calls fmaf.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -25,10 +24,11 @@ static_assert(sizeof(u64) == 8 && sizeof(i64) == 8 && sizeof(void*) == 8);
 constexpr u32 WARP = 32;
 constexpr u32 ALL_LANES = 0xFFFFFFFFu;
 
-// A kernel from a template: SPEC_KERNEL(name_f32, body<float>, Params, threads)
-// defines `name_f32`, which calls `body<float>(params)`. Asking for one block a
-// multiprocessor keeps the compiler from spilling registers to fit two; a kernel that
-// needs more in flight asks for them with SPEC_KERNEL_BLOCKS.
+// Defines a kernel that calls an instance of a template: SPEC_KERNEL(name_f32, body<float>, Params,
+// threads) defines `name_f32`, which calls `body<float>(params)`. The launch bounds ask for one
+// block per multiprocessor, so that the compiler does not spill registers to make room for a second
+// block. A kernel that needs several blocks per multiprocessor gives their number to
+// SPEC_KERNEL_BLOCKS.
 #define SPEC_KERNEL(name, body, Params, threads) \
     SPEC_KERNEL_BLOCKS(name, body, Params, threads, 1)
 #define SPEC_KERNEL_BLOCKS(name, body, Params, threads, blocks)                   \
@@ -38,9 +38,10 @@ constexpr u32 ALL_LANES = 0xFFFFFFFFu;
         body(params);                                                             \
     }
 
-// A kernel may be launched while the one before it runs (programmatic dependent
-// launch): every block waits here until that one has ended and what it wrote is seen,
-// then lets the next be launched, which waits in turn. Otherwise neither does anything.
+// With programmatic dependent launch, a kernel may start while the kernel before it still runs.
+// Every block then waits here until the kernel before has ended and what that kernel wrote is
+// visible. After that, the block permits the launch of the next kernel, which waits here in the
+// same way. Without programmatic dependent launch, both instructions do nothing.
 INLINE void follow() {
 #if __CUDA_ARCH__ >= 900
     asm volatile("griddepcontrol.wait;" ::: "memory");
@@ -50,11 +51,11 @@ INLINE void follow() {
 
 // ---- arguments ---------------------------------------------------------------
 
-// Where a struct has a field, or a field of a field, in bytes: `offsetof`, whose header NVRTC
-// lacks. The files in params/ hold the host's layout against the device's with it.
+// The offset of a field, or of a field of a field, in a struct, in bytes. This is `offsetof`, whose
+// header NVRTC lacks. The files in params/ use it to compare the layouts of host and device.
 #define SPEC_OFFSET(Struct, field) __INTADDR__(&(((Struct*)0)->field))
 
-// A matrix: rows `stride` elements apart.
+// A matrix whose rows begin `stride` elements apart.
 template <typename T>
 struct Rows {
     T* data;
@@ -63,7 +64,7 @@ struct Rows {
     INLINE T* operator[](u64 row) const { return data + row * stride; }
 };
 
-// Integers of either width, read as 64 bits.
+// An array of 32-bit integers, or of 64-bit integers if `wide`. Both are read as 64 bits.
 struct Integers {
     const void* data;
     u64 wide;
@@ -73,14 +74,14 @@ struct Integers {
     }
 };
 
-// A length or count, which is data and may be any number, clamped to 0 .. most.
-INLINE u32 clamped(i64 value, u32 most) {
-    return static_cast<u32>(max(min(value, static_cast<i64>(most)), 0ll));
+// A length or count, clamped to 0 ..= `limit`. Lengths and counts are data and may be any number.
+INLINE u32 clamped(i64 value, u32 limit) {
+    return static_cast<u32>(max(min(value, static_cast<i64>(limit)), 0ll));
 }
 
 // ---- numbers -----------------------------------------------------------------
 
-// An index that is none.
+// Stands for: no index.
 constexpr u32 NONE = 0xFFFFFFFFu;
 // The largest finite f32.
 constexpr float LARGEST = 3.402823466e38f;
@@ -88,8 +89,8 @@ constexpr float LARGEST = 3.402823466e38f;
 INLINE float infinity() { return __uint_as_float(0x7F800000u); }
 INLINE float negative_infinity() { return __uint_as_float(0xFF800000u); }
 
-// Approximate functions, in single instructions: 2^x, and the logarithm to base 2 of a number that is no
-// subnormal one.
+// Approximate functions, each a single instruction: 2^x, and the logarithm to base 2 of a number
+// that is not subnormal.
 INLINE float approximate_exp2(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
@@ -108,7 +109,7 @@ INLINE float to_f32(float x) { return x; }
 INLINE float to_f32(f16 x) { return __half2float(x); }
 INLINE float to_f32(bf16 x) { return __bfloat162float(x); }
 
-// Sixteen bytes as elements.
+// Sixteen bytes, seen as elements of type T.
 template <typename T>
 union Pack {
     static constexpr u32 N = 16 / sizeof(T);
@@ -118,7 +119,8 @@ union Pack {
     INLINE Pack() {}
 };
 
-// Sixteen bytes from a 16-byte aligned address, by the read-only path.
+// Loads 16 bytes from a 16-byte aligned address. They must not change while the kernel runs,
+// because the load goes through the read-only data cache.
 template <typename T>
 INLINE Pack<T> load_pack(const T* from) {
     Pack<T> pack;
@@ -128,11 +130,12 @@ INLINE Pack<T> load_pack(const T* from) {
 
 // ---- flags -------------------------------------------------------------------
 
+// The bits of crates/spec-core/src/flags.rs, each for one kind of bad data.
 constexpr u32 NON_FINITE = 1;
 constexpr u32 OUT_OF_RANGE = 2;
 constexpr u32 BAD_LENGTHS = 4;
 
-// ORs bits into the flags word, if there is one and there are any.
+// ORs `bits` into the word of flags, unless the caller gave no such word or no bit is set.
 INLINE void raise(u32* flags, u32 bits) {
     if (flags != nullptr && bits != 0) atomicOr(flags, bits);
 }
@@ -145,7 +148,7 @@ INLINE u32 lane_id() {
     return lane;
 }
 
-// The lanes below this one.
+// A mask of the lanes below this one.
 INLINE u32 lanes_below() {
     u32 mask;
     asm("mov.u32 %0, %%lanemask_lt;" : "=r"(mask));
@@ -154,7 +157,7 @@ INLINE u32 lanes_below() {
 
 // ---- sums ----------------------------------------------------------------------
 
-// The sum over all lanes.
+// The sum over all lanes of the warp.
 template <typename T>
 INLINE T warp_sum(T value) {
 #pragma unroll
@@ -164,7 +167,8 @@ INLINE T warp_sum(T value) {
     return value;
 }
 
-// The sum over this lane and those below it. (Whoever has its lane in a register passes it.)
+// The sum over this lane and the lanes below it. (A caller that has its lane number in a register
+// passes it as `lane`.)
 template <typename T>
 INLINE T warp_inclusive_sum(T value, u32 lane = lane_id()) {
 #pragma unroll
@@ -175,29 +179,31 @@ INLINE T warp_inclusive_sum(T value, u32 lane = lane_id()) {
     return value;
 }
 
-// Sums over the first warps of a block, of what each of its `warps` has left in `of_warps` before the
-// last barrier. By whole warps.
+// Prefix sums over the warps of a block: each warp w stored a value in of_warps[w] before the last
+// barrier of the block. All lanes of a warp must call these functions together.
 template <typename T>
 struct SumsOfWarps {
-    // Lane w has that of warp w, and the sum through it.
+    // Lane w has the value of warp w, and the sum of the values of warps 0 to w.
     T own;
     T through;
 
     INLINE SumsOfWarps(const T* of_warps, u32 warps, u32 lane)
         : own(lane < warps ? of_warps[lane] : 0), through(warp_inclusive_sum(own)) {}
 
-    // Of a block of as many warps as a warp has lanes.
+    // For a block of 32 warps, so that every lane has a warp.
     INLINE SumsOfWarps(const T* of_warps, u32 lane)
         : own(of_warps[lane]), through(warp_inclusive_sum(own)) {}
 
+    // The sum of the values of the warps before `warp`; the sum of all values.
     INLINE T before(u32 warp) const { return __shfl_sync(ALL_LANES, through - own, warp); }
     INLINE T all() const { return __shfl_sync(ALL_LANES, through, WARP - 1); }
 };
 
 // ---- copies --------------------------------------------------------------------
 
-// From global to shared memory past the registers: 4, 8 or 16 bytes, aligned to their size. Nothing
-// orders the copy after a store of this thread to the same place.
+// Copies 4, 8 or 16 bytes, aligned to their size, from global to shared memory without passing
+// through registers. The copy is asynchronous: it is not ordered after an earlier store of this
+// thread to the same address.
 template <typename T>
 INLINE void copy_async(T* to, const T* from) {
     const u32 place = static_cast<u32>(__cvta_generic_to_shared(to));
@@ -205,7 +211,7 @@ INLINE void copy_async(T* to, const T* from) {
                  : "memory");
 }
 
-// Waits for this thread's copies.
+// Waits until the asynchronous copies of this thread are complete.
 INLINE void await_copies() { asm volatile("cp.async.wait_all;" ::: "memory"); }
 
 // ---- exact arithmetic: crates/spec-core/src/exact.rs, operation by operation --
@@ -261,8 +267,8 @@ INLINE float ln_1p(float e) {
     return mul(p, e);
 }
 
-// An exponential variate -ln(1 - u) from a fraction u: m * 2^exponent, 1 <= m < 2, is u itself where
-// that is below a half, else 1 - u.
+// An exponential variate -ln(1 - u) of a fraction u. The arguments give u or 1 - u, whichever is
+// below a half, as m * 2^exponent with 1 <= m < 2: u if `below_half`, else 1 - u.
 INLINE float exponential(float m, i32 exponent, bool below_half) {
     float e = sub(m, 1.0f);
     if (below_half) {
@@ -274,22 +280,24 @@ INLINE float exponential(float m, i32 exponent, bool below_half) {
     return sub(mul(static_cast<float>(-exponent), 0.693147182f), logarithm);
 }
 
-// The logistic function: 0 for NaN and below EXP_MIN.
+// The logistic function; 0 for NaN and for x below EXP_MIN.
 INLINE float sigmoid(float x) {
     const float e = exp(-fabsf(x));
     const float r = reciprocal(add(1.0f, e));
     return x > 0.0f ? r : x <= 0.0f ? mul(e, r) : 0.0f;
 }
 
-// Softmax of a row, in pieces whose sum is an integer and so has no order.
+// Softmax of a row. Weights are added as integers, so their sum does not depend on the order of the
+// additions.
 namespace softmax {
 
+// e^(x - max), where `max` is the largest entry of the row.
 INLINE float weight(float x, float max) { return x == max ? 1.0f : exp(sub(x, max)); }
 
-// In units of 2^-31.
+// A weight as an integer, in units of 2^-31.
 INLINE u32 fixed(float weight) { return __float2uint_rz(mul(weight, 2147483648.0f)); }
 
-// The factor of `score`, from the sum of `fixed`; 0 for an empty sum.
+// The factor that `score` takes, from the sum of `fixed` over the row; 0 if the sum is 0.
 INLINE float factor(u64 sum) {
     if (sum == 0) return 0.0f;
     const u32 bits = __float_as_uint(__ull2float_rn(sum));
@@ -299,7 +307,7 @@ INLINE float factor(u64 sum) {
     return mul(reciprocal(mantissa), scale);
 }
 
-// What would be subnormal is 0.
+// The probability of an entry, or 0 if that would be a subnormal number.
 INLINE float score(float weight, float factor) {
     const float smallest = 1.17549435082228750797e-38f * 16777216.0f;
     const float scaled = mul(weight, factor);
@@ -308,7 +316,8 @@ INLINE float score(float weight, float factor) {
 
 }  // namespace softmax
 
-// An unsigned integer that orders as the float does; -0 equals 0, NaN -inf.
+// An unsigned integer for a float: two keys compare as their floats do. -0 has the key of 0, and
+// NaN has the key of -inf.
 INLINE u32 sort_key(float value) {
     const float v = value != value ? __uint_as_float(0xFF800000u) : add(value, 0.0f);
     const u32 bits = __float_as_uint(v);
@@ -320,7 +329,8 @@ INLINE float value_of_key(u32 key) {
     return __uint_as_float(key >> 31 ? key & 0x7FFFFFFFu : ~key);
 }
 
-// Whether a draft token survives.
+// Whether rejection sampling accepts a draft token: whether u < target / draft, for its
+// probabilities under the target model and under the draft model, and a uniform number u.
 INLINE bool accepts(float target, float draft, float u) {
     const float floor = draft > 1e-10f ? draft : 1e-10f;
     return finite(target) && finite(draft) && finite(u) &&
@@ -337,8 +347,9 @@ INLINE u64 fixed_probability(float residual) {
 
 // ---- entries -------------------------------------------------------------------
 
-// An entry of a row that is not there, or was dropped.
+// A NaN that stands for an entry that was dropped, or that lies beyond the end of a row.
 INLINE float nothing() { return __uint_as_float(0x7FFFFFFFu); }
 
-// 0 for nothing, which is below every number's key.
+// The sort key of an entry; 0 for `nothing` and every other NaN, which is below the key of any
+// number.
 INLINE u32 key_of(float x) { return x != x ? 0 : exact::sort_key(x); }

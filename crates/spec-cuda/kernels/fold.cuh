@@ -1,11 +1,12 @@
-// The largest of several groups at once, of which neighbouring lanes each have a part. Lanes that share
-// a group hand each other halves of what they hold, so that each ends with the largest of another group: a
-// third of what it would take to find one after the other.
+// Finds the largest value of each of eight groups at once. Neighbouring lanes share the groups:
+// each lane holds one value of every group. In each step a lane gives half of its values to a
+// partner lane and keeps the larger ones of the other half, so that the lanes end with different
+// groups. For eight lanes this takes 7 shuffles; one group after the other would take 24.
 #pragma once
 
 #include "common.cuh"
 
-// Of what is no NaN.
+// The larger of two numbers, neither of which is NaN.
 struct LargestNumber {
     using Value = float;
 
@@ -13,12 +14,12 @@ struct LargestNumber {
     INLINE static float number(float value) { return value; }
 };
 
-// How many values a lane folds at once.
+// The number of groups, and of values that a lane holds.
 constexpr u32 FOLDED = 8;
 
-// Folds eight values a lane over LANES neighbouring lanes each: the lane is left with one of the eight
-// places, whose number comes back, folded over those lanes. Where there are more lanes than places,
-// neighbours are left with the same.
+// Folds each of the eight values over LANES neighbouring lanes. Returns the number of the group
+// that this lane ends with; the largest value of that group is then in values[0]. If there are more
+// lanes than groups, several lanes end with the same group.
 template <u32 LANES, typename How>
 INLINE u32 fold(typename How::Value (&values)[FOLDED], u32 lane) {
     u32 place = 0;

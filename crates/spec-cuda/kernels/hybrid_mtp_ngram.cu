@@ -1,7 +1,7 @@
-// hybrid_mtp_ngram: extends the drafts of a multi-token-prediction head by
-// n-gram matching. ngram.cuh has the search and the budget; here is what a
-// request asks for and how the budget counts it: `have` tokens that are there
-// already, and drafts behind them while there is room.
+// hybrid_mtp_ngram: extends the drafts of a multi-token-prediction head by n-gram matching. The
+// search and the budget are in ngram.cuh. This file says what a request asks for and how the budget
+// counts the request: it has `have` tokens in this step already, and gets drafts behind them as
+// long as there is room.
 #include "ngram.cuh"
 
 struct HybridMtpNgram {
@@ -14,9 +14,10 @@ struct HybridMtpNgram {
         INLINE Ask(const Params& p, u32 index)
             : have(p.this_time[index]), decoded(p.decoder[index]) {}
 
-        // The most that the request may add to the budget: the tokens that it has or may come to
-        // have, a number that stays the same while drafts are added, and 1 where it decodes.
-        INLINE u32 most(const Params& p) const {
+        // The largest number of tokens that the request may add to the budget: the tokens that it
+        // has or may get, and 1 if it decodes. Writing drafts changes `have`, but not this number,
+        // so every block computes the same.
+        INLINE u32 max_added(const Params& p) const {
             const i64 all = max(static_cast<i64>(have), static_cast<i64>(p.max_draft_tokens) + 1);
             return (have > 0 ? clamped(all, TOO_MANY) : 0) + (decoded > 0);
         }

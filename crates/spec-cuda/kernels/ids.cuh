@@ -1,10 +1,10 @@
-// Arguments of more types than `Integers` (common.cuh) has: truth values, and matrices
-// of ids. The host's side is src/args.rs.
+// Types of arguments in addition to those of common.cuh: booleans, and matrices of integers. The
+// same types on the host are in src/args.rs.
 #pragma once
 
 #include "common.cuh"
 
-// Truth values of one byte or of four: what is not 0 is true.
+// An array of booleans of one byte, or of four bytes if `wide`. Every value except 0 is true.
 struct Truths {
     const void* data;
     u64 wide;
@@ -14,7 +14,7 @@ struct Truths {
     }
 };
 
-// A matrix of integers of either width: rows `stride` elements apart.
+// A matrix of 32-bit integers, or of 64-bit integers if `wide`. Rows begin `stride` elements apart.
 struct IntegerRows {
     void* data;
     u64 stride;

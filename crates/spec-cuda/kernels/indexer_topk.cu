@@ -1,13 +1,16 @@
 // indexer_topk: the positions of the k largest scores of each row, ascending.
 //
-// A team of blocks (a cluster; one block where there are none) owns a row, cut into
-// contiguous pieces, one a block. Long rows go by the largest of their groups, others by
-// the digits of all their scores: one kernel each, and the host side picks.
+// A team of blocks (a cluster, or one block on devices without clusters) handles one row, which is
+// cut into contiguous pieces, one for each block. There are two kernels, and the host picks one of
+// them. By groups (long rows; indexer_topk_groups.cuh): the largest scores of groups of scores show
+// which groups are worth a second look. By digits (other rows; indexer_topk_digits.cuh): a radix
+// select.
 //
-// Integers and a fixed order throughout: the same positions for any team and either way.
+// Both kernels compare integers in a fixed order, so a row has the same positions with either
+// kernel and with any number of blocks in the team.
 //
-// Bytes: each score once, and by groups those that reach the bound: 64 rows of 2^20 f32
-// are 268 MB and 17 MB, 62 us at 4.6 TB/s.
+// Bytes: each score once. By groups, groups in which a score may be among the k largest are read
+// again: 64 rows of 2^20 f32 are 268 MB and 17 MB, 62 us at 4.6 TB/s.
 #include "indexer_topk_groups.cuh"
 
 template <typename T, bool BY_GROUPS>
@@ -27,13 +30,14 @@ INLINE void select(const Params& p) {
         length = clamped(given, p.cols - start);
         if (length != given) bits |= BAD_LENGTHS;
     }
+    // One block of the team reports bad lengths.
     if (team.rank > 0) bits = 0;
     const T* const scores = static_cast<const T*>(p.scores.data) + row * p.scores.stride + start;
     if (length > p.k) {
         bits |= BY_GROUPS ? select_by_groups(p, team, scores, row, length)
                           : select_by_digits(p, team, scores, row, length);
     } else {
-        // All scores are kept; a NaN among them is flagged all the same.
+        // The row keeps all its scores. A NaN among them must still set a flag.
         for (u32 i = team.rank * blockDim.x + threadIdx.x; i < p.k; i += team.size * blockDim.x) {
             if (i < length) {
                 const float x = wide(scores[i], p.brain);

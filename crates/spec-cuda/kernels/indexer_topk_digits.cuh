@@ -1,18 +1,20 @@
-// The k best of a row by digits of their keys, whatever the scores are like.
+// Selects the k best scores of a row by digits of their keys. Suits any scores.
 //
-// A block goes through its piece once and keeps, in shared memory and in order of
-// index, what can still be among the k best:
+// A block reads its piece once. In shared memory it keeps its candidates, the scores that can still
+// be among the k best, in order of index:
 //
-//     piece       | tile | tile | tile | ...      8 scores a thread each
-//     candidates  all of the first tiles; when they are full, the k best of them; from
-//                 then on only what is above the k-th: an equal score that comes later
-//                 loses to it, so a plateau costs nothing.
+//     piece       | tile | tile | tile | ...      8 scores for each thread in each tile
+//     candidates  at first all scores. When shared memory has no more room, only the k best
+//                 candidates stay. From then on, only scores above the k-th of these become
+//                 candidates. A later score that equals the k-th loses to it, so a plateau
+//                 of equal scores costs nothing.
 //
-// Then the team finds the k-th largest of all candidates by its digits of 11, 11 and
-// 10 bits. Each block counts digits in its own shared memory; after a barrier of the
-// team each reads the sums of 32 bins of all blocks, then the 32 bins that matter, and
-// comes to the same digit by itself. Last, each writes what stays of its candidates
-// behind those of blocks before. The k best of a block's candidates are found alike.
+// Then the team finds the key of the k-th largest candidate of all blocks, by digits of 11, 11 and
+// 10 bits. For each digit, each block counts its candidates in bins in its own shared memory. After
+// a barrier of the team, each block reads the coarse bins of all blocks (sums of 32 bins), and then
+// the 32 bins of the coarse bin in which the k-th candidate is. So every block finds the same digit
+// without more messages. Last, each block writes its candidates that stay, behind those of the
+// blocks before it. A single block finds the k best of its own candidates in the same way.
 #pragma once
 
 #include "aligned_row.cuh"
@@ -20,19 +22,19 @@
 #include "params/indexer_topk.cuh"
 
 constexpr u32 MAX_THREADS = 1024;
-// Scores that a thread reads of a tile, while the next are under way: 64 KB of f32 in
-// flight a block, twice what memory's latency asks for.
+// Scores of a tile that a thread holds, while its scores of the next tile are being loaded: 64 KB
+// of f32 for a block, twice what the latency of memory asks for.
 constexpr u32 OF_THREAD = 8;
 constexpr u32 PASSES = 3;
 constexpr u32 BINS = 2048;
-// Bins whose sum is one coarse bin.
+// Coarse bins; each is the sum of 32 bins.
 constexpr u32 COARSE = 64;
-// Coarse bins of a team that a thread reads at most.
+// The largest number of coarse bins, of all blocks of the team, that a thread reads.
 constexpr u32 ROUNDS = 2;
 
-// By groups: counts of which a block tells how far down it has them.
+// By groups: the largest number of levels (see `least_count`), for a team of 16 blocks.
 constexpr u32 LEVELS = 5;
-// So many keys are compared with each other sooner than counted.
+// Up to this number of keys, comparing all of them with each other is faster than counting digits.
 constexpr u32 FEW = 128;
 
 struct Shared {
@@ -41,40 +43,44 @@ struct Shared {
     // Sums over the team.
     u32 coarse_sums[PASSES][COARSE];
     u32 fine_sums[PASSES][WARP];
-    // What blocks before this one have above the cut, and at it.
+    // Candidates of the blocks before this one: how many are above the cut, and how many equal it.
     u32 above_before;
     u32 ties_before;
+    // Sums of warps, for `warp_place`, in turns.
     u32 warp_totals[2][WARP];
-    // By groups: what each warp's least and largest of the largest of groups are.
+    // By groups, from here on. The least and the largest maximum of the groups of each warp.
     u32 lowest[WARP];
     u32 highest[WARP];
-    // Told by each block: the keys that so many of its groups reach, the largest, and how
-    // many scores reach the bound.
+    // Told by each block: for each level, the key that so many of its groups reach; its largest
+    // key; and how many of its scores reach the bound.
     u32 reached[LEVELS][MAX_CLUSTER];
     u32 largest[MAX_CLUSTER];
     u32 counts[MAX_CLUSTER];
-    // And, where those are too many: how many are above it, and at it.
+    // Also told, if too many scores reach the bound: how many are above it, and how many equal it.
     u32 above[MAX_CLUSTER];
     u32 ties[MAX_CLUSTER];
-    // Where the scores of each begin.
+    // Where the scores of each block begin in the list of all blocks' scores.
     u32 starts[MAX_CLUSTER];
     u32 bound;
     u32 few_count;
-    // The digit in which the cut is, what is still needed of it, and what it has.
+    // The bin in which the cut is, how many keys of the bin stay, and how many keys it has.
     u32 digit;
     u32 digit_need;
     u32 digit_count;
+    // The cut (see `Cut`), and the keys that share its bin, if they are few.
     u32 cut_key;
     u32 cut_ties;
     u32 few[FEW];
+    // What this block tells the others in `reached`.
     u32 own_reached[LEVELS];
     u32 unused[2];
 };
 
 static_assert(sizeof(Shared) % 16 == 0 && sizeof(Shared) <= 28 * 1024);
 
-// Dynamic shared memory starts with it; the candidates follow. By name, not by pointer,
-// so that every access is known to be one of shared memory.
+// Dynamic shared memory starts with a `Shared`; the candidates follow. Functions call `shared` and
+// `words` instead of taking pointers, so that the compiler knows that each access is to shared
+// memory.
 INLINE Shared& shared() {
     extern __shared__ uint4 memory[];
     return *reinterpret_cast<Shared*>(memory);
@@ -87,24 +93,28 @@ INLINE u32* words() {
 
 // ---- candidates ---------------------------------------------------------------
 
-// Keys and indices, in order of index; key 0, which no score has, is none.
+// Keys and indices of a block's candidates, in order of index. A candidate of key 0, which no score
+// has, is an empty place.
 struct Candidates {
     u32 count;
     u32 capacity;
-    // Which half of warp_totals is next.
+    // Which of the two arrays in warp_totals is next.
     u32 turn;
 
     INLINE u32* keys() const { return words(); }
     INLINE u32* indices() const { return words() + capacity; }
 };
 
-// Where the best end: larger keys stay, and so many of this key, the first of them.
+// What separates the best candidates from the others: candidates with a larger key stay, and the
+// first `ties` candidates with this key.
 struct Cut {
     u32 key;
     u32 ties;
 };
 
-// This warp's place among the block's warps, by what each brings; `total` is the sum.
+// The sum of `own` over the warps before this one. `own` is the same in all lanes of a warp;
+// `total` is the sum over all warps of the block. Takes one barrier, because calls use two arrays
+// in turns.
 INLINE u32 warp_place(u32& turn, u32 own, u32& total) {
     const u32 lane = lane_id();
     u32* const totals = shared().warp_totals[turn & 1];
@@ -116,8 +126,8 @@ INLINE u32 warp_place(u32& turn, u32 own, u32& total) {
     return __reduce_add_sync(ALL_LANES, lane < threadIdx.x / WARP ? of_lane : 0);
 }
 
-// The first lane at which the sum over lanes reaches `need`, from which the sum of
-// those before is taken off.
+// The first lane at which the sum of `own`, over this lane and the lanes below it, reaches `need`.
+// Subtracts the sum over the lanes below that lane from `need`.
 INLINE u32 reached(u32 own, u32& need) {
     const u32 through = warp_inclusive_sum(own);
     const u32 lane = __ffs(__ballot_sync(ALL_LANES, through >= need)) - 1;
@@ -125,10 +135,9 @@ INLINE u32 reached(u32 own, u32& need) {
     return lane;
 }
 
-// The cut that leaves `need` of the candidates of a team, which are more, and how much
-// of it lies in blocks before this one. Ends without a barrier for s.above_before and
-// s.ties_before.
-// Kept out of line: code that runs once costs more to fetch than to run.
+// The cut that leaves `need` of the candidates of a team, which has more candidates than that. Sets
+// s.above_before and s.ties_before; a caller passes a barrier before it reads them.
+// Not inlined: instructions that run once take longer to fetch than to run, so there is one copy.
 __device__ __noinline__ Cut find_cut(const Cluster team, u32 count, u32 need) {
     Shared& s = shared();
     const u32* const keys = words();
@@ -151,7 +160,7 @@ __device__ __noinline__ Cut find_cut(const Cluster team, u32 count, u32 need) {
         u32* const bins = s.bins[pass];
         for (u32 i = threadIdx.x; i < count; i += blockDim.x) {
             const u32 key = keys[i];
-            // Shifting by 32 is none.
+            // In pass 0, `shift` is 32; C++ does not define a shift of a u32 by 32 bits.
             const bool begins = pass == 0 || key >> shift == prefix;
             if (begins) atomicAdd(&bins[key >> low & ((1u << bits) - 1)], 1u);
         }
@@ -161,7 +170,7 @@ __device__ __noinline__ Cut find_cut(const Cluster team, u32 count, u32 need) {
             if (lane == 0) s.coarse[pass][g] = sum;
         }
         team.sync();
-        // A thread a coarse bin of a block, or two; then a bin of a block.
+        // A thread reads one or two coarse bins, each of one block, and below one bin of one block.
         u32 of_coarse[ROUNDS];
 #pragma unroll
         for (u32 round = 0; round < ROUNDS; round++) {
@@ -175,7 +184,7 @@ __device__ __noinline__ Cut find_cut(const Cluster team, u32 count, u32 need) {
             }
         }
         __syncthreads();
-        // From the largest down, two coarse bins a lane.
+        // From the largest coarse bin down, two for each lane.
         const u32 upper = s.coarse_sums[pass][COARSE - 1 - 2 * lane];
         const u32 lower = s.coarse_sums[pass][COARSE - 2 - 2 * lane];
         const u32 at = reached(upper + lower, need);
@@ -211,9 +220,9 @@ __device__ __noinline__ Cut find_cut(const Cluster team, u32 count, u32 need) {
     return {prefix, need};
 }
 
-// put(place, key, index) for candidates above the cut and the first `ties` at it, in
-// order, from place 0 on. A put may overwrite candidates before the next tile's.
-// Returns how many stay.
+// Calls put(place, key, index) for the candidates that stay (see `Cut`), in order of index; places
+// count from 0. `put` may overwrite candidates that this loop has read: all threads have read them
+// by then. Returns how many candidates stay.
 template <typename Put>
 INLINE u32 keep(Candidates& c, const Cut& cut, Put put) {
     constexpr u32 N = 4;
@@ -264,7 +273,7 @@ INLINE u32 keep(Candidates& c, const Cut& cut, Put put) {
 
 // ---- a block's piece ----------------------------------------------------------
 
-// The entries of a vector that are there.
+// Loads those entries of a vector whose bits are set in `bits`. The others are 0.
 template <typename T>
 __device__ __noinline__ uint4 load_edge(const T* from, u32 bits) {
     Pack<T> pack;
@@ -276,7 +285,8 @@ __device__ __noinline__ uint4 load_edge(const T* from, u32 bits) {
     return pack.raw;
 }
 
-// Halves of either kind, told apart as they are read: one kernel for both.
+// A score of 16 bits: bf16 if `brain`, else f16. One kernel serves both types, because only the
+// conversion to f32 depends on the type.
 struct Half {
     u16 bits;
 
@@ -289,7 +299,7 @@ struct Half {
 INLINE float wide(float x, bool) { return x; }
 INLINE float wide(Half x, bool brain) { return Half::wide(x.bits, brain); }
 
-// A block's piece of a row, which is gone through tile by tile.
+// A block's piece of a row, which the block reads tile by tile.
 template <typename T>
 struct TiledPiece : AlignedRow<T> {
     using Row = AlignedRow<T>;
@@ -299,7 +309,8 @@ struct TiledPiece : AlignedRow<T> {
     using Row::row;
     static constexpr u32 N = Row::N;
     static constexpr u32 AHEAD = OF_THREAD / N;
-    // Bits of a word for the count of each of them over a warp.
+    // `collect` packs AHEAD counts in one word, one for each vector of a thread: the bits of one
+    // count, and a mask of so many bits.
     static constexpr u32 FIELD = 32 / AHEAD;
     static constexpr u32 MASK = AHEAD == 1 ? ~0u : (1u << FIELD % 32) - 1;
 
@@ -313,13 +324,14 @@ struct TiledPiece : AlignedRow<T> {
         end = static_cast<u32>(static_cast<u64>(vectors) * (team.rank + 1) / team.size);
     }
 
-    // This thread's vectors of the tile from vector `tile` on: neighbours in a warp.
+    // Vector `a` of this thread in the tile that begins at vector `tile`. Lanes of a warp have
+    // neighbouring vectors.
     INLINE u32 vector(u32 tile, u32 a) const {
         return tile + threadIdx.x / WARP * (AHEAD * WARP) + a * WARP + lane_id();
     }
 
-    // Which entries of a vector are in the row and the piece, a bit each. The index
-    // of an entry before the row wraps.
+    // Which entries of a vector are in the row and in the piece, one bit for each entry. The index
+    // of an entry before the row wraps and so is not less than `length`.
     INLINE u32 there(u32 v) const {
         if (v >= end) return 0;
         const u32 first = index(v);
@@ -339,7 +351,7 @@ struct TiledPiece : AlignedRow<T> {
     }
 };
 
-// Goes through a piece and leaves its candidates. Returns whether a NaN was met.
+// Reads a piece and leaves its candidates. Returns whether this thread met a NaN.
 template <typename T>
 INLINE bool collect(const Params& p, const TiledPiece<T>& piece, Candidates& c) {
     constexpr u32 N = TiledPiece<T>::N;
@@ -370,7 +382,8 @@ INLINE bool collect(const Params& p, const TiledPiece<T>& piece, Candidates& c) 
         }
         const u32 slots = min(tile, piece.end - from) * N;
         if (c.count + slots > p.capacity) {
-            // Full: what is there is cut to its k best, and bounds what follows.
+            // No room: only the k best candidates stay, and the k-th of them is the bound from now
+            // on.
             __syncthreads();
             const Cut cut = find_cut(Cluster::alone(), c.count, p.k);
             c.count = keep(c, cut, [&](u32 place, u32 key, u32 index) {
@@ -381,7 +394,8 @@ INLINE bool collect(const Params& p, const TiledPiece<T>& piece, Candidates& c) 
             bound = exact::value_of_key(cut.key);
         }
         if (!bounded) {
-            // A slot an entry, there or not: whole vectors at once.
+            // Every entry of a vector gets a slot, with key 0 if it is not in the row, so that
+            // threads store whole vectors.
 #pragma unroll
             for (u32 a = 0; a < AHEAD; a++) {
                 const u32 v = piece.vector(from, a);
@@ -449,7 +463,7 @@ INLINE bool collect(const Params& p, const TiledPiece<T>& piece, Candidates& c) 
 
 // ---- the row ------------------------------------------------------------------
 
-// Returns flags.
+// Writes the positions of the k best scores of a row, which has more than k. Returns flags.
 template <typename T>
 INLINE u32 select_by_digits(const Params& p, const Cluster& team, const T* scores, u64 row,
                             u32 length) {
@@ -458,7 +472,8 @@ INLINE u32 select_by_digits(const Params& p, const Cluster& team, const T* score
     Candidates c = {0, p.capacity, 0};
     const u32 bits = collect(p, piece, c) ? NON_FINITE : 0;
     Cut cut = find_cut(team, c.count, p.k);
-    // Nobody reads another's counts any more; a block ends when all are here.
+    // This block no longer reads other blocks' counts. It ends after all blocks have come here,
+    // because they may still read its counts.
     team.arrive();
     __syncthreads();
     const u32 ties_before = min(s.ties_before, cut.ties);

@@ -1,14 +1,16 @@
 // indexer_topk: the scores of the chosen positions, and the slots where a paged cache keeps them.
 // Runs after the kernel that chooses, and only where `values` or `slots` is asked for.
 //
-// A thread an output, so that all loads of a warp are in flight at once. A row's positions ascend:
-// neighbouring threads mostly read the same line of scores and the same block of the table.
+// One thread computes one output, so that all loads of a warp are in flight at once. The positions
+// of a row ascend, so neighbouring threads mostly read the same cache line of scores and the same
+// entry of the block table.
 //
-// Bytes: each index, value and slot once, and a sector of scores for each index: 64 rows of 2048 are
-// 1.6 MB and 4.2 MB, which is 1.3 us at 4.6 TB/s, less than a launch costs.
+// Bytes: each index, value and slot once, and a sector of 32 bytes of scores for each index. For 64
+// rows of 2048 positions these are 1.6 MB and 4.2 MB, 1.3 us at 4.6 TB/s, which is less than a
+// launch takes.
 #include "params/indexer_topk_gather.cuh"
 
-// The slot of a position, or -1.
+// The slot of a position; -1, with a flag, if the table has no block for the position.
 template <typename T>
 INLINE i32 slot_of(const Gather<T>& p, const i32* blocks, u32 position, u32& bits) {
     const u32 at = position / p.block_size;
@@ -27,10 +29,12 @@ INLINE void gather(const Gather<T>& p) {
     if (i < p.k) {
         const i64 index = p.indices.at(row, i);
         const u32 start = p.starts.data == nullptr ? 0 : clamped(p.starts[row], p.cols);
-        // The -1 behind the last position is beyond any row as an unsigned number.
+        // Outputs after the last position have index -1, which as an unsigned number is beyond any
+        // row.
         const bool is_position = static_cast<u64>(index) < p.cols - start;
         if (p.values.data != nullptr) {
-            const float x = is_position ? to_f32(p.scores[row][start + index]) : negative_infinity();
+            const float x =
+                is_position ? to_f32(p.scores[row][start + index]) : negative_infinity();
             p.values[row][i] = x == x ? x : negative_infinity();
         }
         if (p.slots.data != nullptr) {

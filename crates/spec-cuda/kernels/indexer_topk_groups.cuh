@@ -1,32 +1,38 @@
-// The k best of a row by the largest of its groups, where it has enough of those.
+// Selects the k best scores of a row by groups. A group is a run of neighbouring vectors of 16
+// bytes, and its maximum is the largest key among its scores. The row must have enough groups.
 //
 //     row      | piece               | piece               |     read once
-//     maxima   | of groups of scores | ...                 |     stay in shared memory
-//     bound    one for the team: k maxima or more reach it, so at least k scores do
-//     bits     one a score: which reach it, of groups that do
+//     maxima   | one for each group  | ...                 |     stay in shared memory
+//     bound    a key, the same for all blocks: at least k maxima reach it, so at least k scores do
+//     bits     one for each score: whether the score reaches the bound
 //
-// Groups number four times k at least, so hardly more than k scores reach the bound of a
-// row without an order. A piece of one tile is still in registers then; of a larger one,
-// groups whose largest reaches the bound are read again. Bits keep the order of index.
-// The first block takes the scores over and finds the k-th largest: once by a digit
-// that the range of their keys calls for, then among the few that share its digit.
+// With four groups for each of the k scores, hardly more than k scores reach the bound if scores
+// are in random order. If a piece is a single tile, its scores are still in registers when the
+// bound is known. Otherwise the block reads again those groups whose maximum reaches the bound. The
+// bits keep the scores in order of index. Then the first block collects the scores that reach the
+// bound, and finds the k-th largest: first its bin, for bins that divide the range of the keys,
+// then the k-th largest among the few keys in this bin.
 //
-// For the bound each block counts its own maxima by such a digit and tells the others
-// how far down it has k / team of them, and twice and four times as many, up to k. The
-// largest key that so many reach in sum is the bound.
+// To find the bound, each block counts its own maxima in such bins. It tells the other blocks the
+// largest key that k / (blocks of the team) of its maxima reach, and the keys for twice and four
+// times as many, up to k. The bound is the largest of these keys that k maxima of the whole team
+// reach.
 //
-// Where more scores reach it than there is room for (an order, a plateau), they are
-// counted by a digit of what lies above the bound, which gives a larger one, until they
-// are few or at most k are above it: then those stay, with the first that equal it. What
-// takes too many steps is cut by digits.
+// If scores are in some order or have a plateau, more of them may reach the bound than there is
+// room for. Then the scores above the bound are counted in bins, which gives a larger bound. This
+// ends when there is room for the scores, or when at most k of them are above the bound: these
+// stay, with the first scores that equal the bound. If it takes too many steps, the row is selected
+// by digits instead.
 #pragma once
 
 #include "indexer_topk_narrow.cuh"
 
-// ---- scores that reach it -------------------------------------------------------
+// ---- scores that reach the bound ------------------------------------------------
 
-// Lists the groups that are above the bound and, as long as those before have not k
-// scores that equal it, at it; how many there are. Ends with a barrier.
+// Lists the groups whose maximum is above the bound. Also lists groups whose maximum equals the
+// bound, but only until there are k of them, because later scores that equal the bound lose to
+// those. Returns the number of groups, which may be more than there is room for. Ends with a
+// barrier.
 INLINE u32 list_groups(const Params& p, u32 groups, u32 bound, u32& turn) {
     constexpr u32 N = 4;
     u16* const list = listed(p);
@@ -70,7 +76,7 @@ struct Reach {
     static constexpr u32 N = Pack<T>::N;
 
     bool brain;
-    // What no number reaches stands for a bound below all of them.
+    // Whether every score reaches the bound, NaN and -inf too. Otherwise scores from `least` on do.
     bool any;
     float least;
 
@@ -98,7 +104,7 @@ INLINE void put_bits(const Params& p, u32 pair, u32 bits) {
     }
 }
 
-// The scores of a piece of one tile.
+// Sets the bits of a piece that is a single tile, whose vectors are still in registers.
 template <typename T>
 INLINE void mark_tile(const Params& p, const GroupedPiece<T>& piece, const Pack<T> (&packs)[AHEAD],
                       u32 bound) {
@@ -115,7 +121,7 @@ INLINE void mark_tile(const Params& p, const GroupedPiece<T>& piece, const Pack<
     }
 }
 
-// Those of groups that are listed.
+// Sets the bits of the `count` groups that are listed, which are read again.
 template <typename T>
 INLINE void mark_listed(const Params& p, const GroupedPiece<T>& piece, u32 count, u32 bound) {
     const Reach<T> reach(p, bound);
@@ -143,7 +149,8 @@ INLINE void mark_listed(const Params& p, const GroupedPiece<T>& piece, u32 count
     }
 }
 
-// And those of vectors at the ends of the row. Begins and ends with a barrier.
+// Sets the bits of the vectors at the ends of the row. Begins with a barrier, and ends with one if
+// it has set bits.
 template <typename T>
 INLINE void mark_edges(const Params& p, const GroupedPiece<T>& piece, u32 bound) {
     __syncthreads();
@@ -163,7 +170,8 @@ INLINE void mark_edges(const Params& p, const GroupedPiece<T>& piece, u32 bound)
     __syncthreads();
 }
 
-// Lists marked scores in order, as far as there is room for all; how many there are.
+// Lists the scores whose bits are set, in order of index, if there is room for all of them. Returns
+// their number.
 template <typename T>
 INLINE u32 list_scores(const Params& p, const GroupedPiece<T>& piece, u32& turn) {
     constexpr u32 OF_WORD = GroupedPiece<T>::OF_WORD;
@@ -194,23 +202,24 @@ INLINE u32 list_scores(const Params& p, const GroupedPiece<T>& piece, u32& turn)
     return total;
 }
 
-// ---- the best of them -----------------------------------------------------------
+// ---- the best scores ------------------------------------------------------------
 
-// The k best of the scores that the blocks list, as s.counts tells, `total` in all. The
-// others may end when this block has them.
+// Writes the k best of the scores that the blocks have listed, `total` in all. The first block runs
+// this. Lane i has the number of scores of block i in `of_lane`, and of the blocks up to block i in
+// `through`. The other blocks may end when this block has copied their scores.
 INLINE void finish(const Params& p, const Cluster& team, u64 row, u32 bound, u32 through,
                    u32 of_lane, u32 total, u32& turn) {
     constexpr u32 WARPS = THREADS / WARP;
     Shared& s = shared();
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
-    // A warp has neighbours.
+    // Each warp has a run of neighbouring scores.
     const u32 per = (total + WARPS - 1) / WARPS;
     const u32 begin = min(warp * per, total);
     const u32 end = min(begin + per, total);
     u32* const keys = taken_keys();
     u32* const indices = taken_indices(p);
-    // Every warp stores the same.
+    // Every warp stores the same values, so no barrier of the block is needed.
     if (lane < MAX_CLUSTER) s.starts[lane] = through - of_lane;
     __syncwarp();
     u32 low = bound;
@@ -325,13 +334,14 @@ INLINE void finish(const Params& p, const Cluster& team, u64 row, u32 bound, u32
 
 // ---- the row ------------------------------------------------------------------
 
+// By digits, for a row that does not suit groups. Not inlined, because most rows never need it.
 template <typename T>
 __device__ __noinline__ u32 select_otherwise(const Params& p, const T* scores, u64 row,
                                              u32 length) {
     return select_by_digits(p, Cluster(), scores, row, length);
 }
 
-// Returns flags.
+// Writes the positions of the k best scores of a row, which has more than k. Returns flags.
 template <typename T>
 INLINE u32 select_by_groups(const Params& p, const Cluster& team, const T* scores, u64 row,
                             u32 length) {
@@ -342,10 +352,10 @@ INLINE u32 select_by_groups(const Params& p, const Cluster& team, const T* score
     team.arrive();
     Pack<T> packs[AHEAD];
     u32 least;
-    u32 most;
-    u32 bits = find_maxima(p, piece, packs, least, most) ? NON_FINITE : 0;
+    u32 max_key;
+    u32 bits = find_maxima(p, piece, packs, least, max_key) ? NON_FINITE : 0;
     u32 turn = 0;
-    u32 bound = find_bound(p, team, spread, piece.groups(), least, most, turn);
+    u32 bound = find_bound(p, team, spread, piece.groups(), least, max_key, turn);
     bool marked = true;
     if (piece.size() <= TILE) {
         mark_tile(p, piece, packs, bound);

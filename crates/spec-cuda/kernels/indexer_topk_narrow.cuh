@@ -1,19 +1,21 @@
-// indexer_topk by groups, for rows of which more scores reach the bound than there is room for.
+// indexer_topk by groups, for rows in which more scores reach the bound than there is room for.
 #pragma once
 
 #include "indexer_topk_bound.cuh"
 
-// What a walk met, before a thread or in all.
+// How many scores `walk` has met above a key, and how many equal to it.
 struct Met {
     u32 above;
     u32 ties;
 };
 
-// Goes through the words that have a bit. each(key) for every larger one of their scores;
-// put(word, larger, equal, before) for each of this thread: bits of the scores above the
-// key and at it, and how many were met.
+// Visits the scores whose bits are set. Calls each(other) for the key of every such score above
+// `key`. Calls put(i, larger, equal, before) in the thread that has word i of the bits, if the word
+// is not 0: `larger` has the bits of its scores above `key`, `equal` of those that equal `key`, and
+// `before` counts the scores of the words before. Returns the counts of the whole piece.
 template <typename T, typename Each, typename Put>
-INLINE Met walk(const Params& p, const GroupedPiece<T>& piece, u32 key, u32& turn, Each each, Put put) {
+INLINE Met walk(const Params& p, const GroupedPiece<T>& piece, u32 key, u32& turn, Each each,
+                Put put) {
     constexpr u32 N = GroupedPiece<T>::N;
     constexpr u32 OF_WORD = GroupedPiece<T>::OF_WORD;
     Met met = {0, 0};
@@ -26,7 +28,8 @@ INLINE Met walk(const Params& p, const GroupedPiece<T>& piece, u32 key, u32& tur
         u32 larger = 0;
         u32 equal = 0;
         if (__any_sync(ALL_LANES, bits != 0)) {
-            // Lanes read neighbours; the lane of a word then gathers its bits.
+            // Lanes read neighbouring vectors, so several lanes have vectors of one word. The lane
+            // that has the word then gathers the results for its bits.
             const u32 lane = lane_id();
             const u32 first = piece.begin + (base + threadIdx.x - lane) * OF_WORD + lane;
             Pack<T> packs[OF_WORD];
@@ -64,7 +67,7 @@ INLINE Met walk(const Params& p, const GroupedPiece<T>& piece, u32 key, u32& tur
                     equal = at;
                 }
             }
-            // Vectors at the ends of the row.
+            // Vectors at the ends of the row are read score by score.
             u32 edges = 0;
             if (bits != 0 && piece.has_edges()) {
                 const u32 own = piece.begin + i * OF_WORD;
@@ -96,11 +99,13 @@ INLINE Met walk(const Params& p, const GroupedPiece<T>& piece, u32 key, u32& tur
     return met;
 }
 
+// FEW: there is room for the scores whose bits are set now. CHOSEN: the k best are written. OPEN:
+// neither.
 enum class Outcome : u32 { FEW, CHOSEN, OPEN };
 
-// Raises the bound until those that reach it are few, or chooses. Bits that are still set
-// are theirs.
-// Kept out of line: most rows never come here.
+// Raises the bound, and clears the bits of scores that do not reach it, until there is room for the
+// others, or until at most k scores are above the bound; then writes the k best.
+// Not inlined, because most rows never need it.
 template <typename T>
 __device__ __noinline__ Outcome narrow(const Params& p, const GroupedPiece<T> piece, u64 row,
                                        u32 turn) {
@@ -140,7 +145,7 @@ __device__ __noinline__ Outcome narrow(const Params& p, const GroupedPiece<T> pi
         const u32 next = common_bound(p, team, spread);
         if (raise == RAISES || next == bound) return Outcome::OPEN;
         bound = next;
-        // Nobody reads what others told any more.
+        // The next round overwrites what the blocks told, so all of them must have read it.
         team.sync();
     }
     const u32 stay = p.k - above;

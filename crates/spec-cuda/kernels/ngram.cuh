@@ -1,56 +1,66 @@
-// What ngram_match and hybrid_mtp_ngram share: the search (ngram_search.cuh) over
-// prompt and generated tokens as one line, and the budget.
+// What ngram_match and hybrid_mtp_ngram share: the search (ngram_search.cuh), which sees the prompt
+// and the generated tokens as one line of tokens, and the budget of tokens for all requests.
 //
-// Teams. The blocks of a team are a cluster: their warps send their best keys to its
-// first block. Devices without clusters have a slot in the workspace for each block.
+// Teams. A team of warps, in one or several blocks, searches for one request. Several blocks of a
+// team are a cluster, and their warps send their best keys to the first block of the cluster. On
+// devices without clusters, each block leaves its best key in a slot of the workspace.
 //
-// Budget. The most that all requests may add to the budget is known before any search, and
-// is the same to every block: `Ask` counts only what the kernel leaves as it is. Where that
-// sum is within the budget, no request's drafts depend on another's, and each request is
-// written where it was searched. Else every team leaves its best key in its slot. The last block
-// of the grid, or the first of its last cluster, waits for the slots of all, which no
-// other block waits for, and replays the sequential loop of crates/spec-core/src/ngram.rs
-// by prefix sums over the requests.
+// Budget. Before any search, every block adds up the largest numbers of tokens that the requests
+// may add to the budget. Every block gets the same sum, because it is made of numbers that the
+// kernel does not change (`Ask`). If the sum is within the budget, no request's drafts depend on
+// another request, and the team that searched for a request writes its drafts. Otherwise every team
+// leaves its best key in its slot. The last block of the grid, or the first block of the last
+// cluster, settles: it waits for the slots of all requests, and then gives the requests what the
+// sequential loop of crates/spec-core/src/ngram.rs would, by prefix sums over the requests. No
+// other block waits for slots.
 //
-// That those it waits for can run while it waits has two reasons, of which either is
-// enough. Devices start the blocks of a grid in the order of their numbers, so all of
-// them run, or are done, when the last one starts. And though CUDA does not promise
-// that order, two blocks fit one multiprocessor (RESIDENT, which __launch_bounds__
-// makes the compiler keep to), so beside a block that waits, whose cluster is done,
-// there is room for another, and when that is done for the next; only a kernel that
-// fills the device and itself waits for this one's results could take that room for good.
+// The blocks that the settling block waits for can run meanwhile. This has two reasons, and either
+// one is enough. First, devices start the blocks of a grid in the order of their numbers, so when
+// the last block starts, all others are running or done. Second, since CUDA does not promise this
+// order: a multiprocessor has room for two blocks (RESIDENT, which __launch_bounds__ makes the
+// compiler keep to). The other blocks of the settling block's cluster are done, so beside it there
+// is room for one more block, and when that block is done, for the next. Only a kernel that fills
+// the device, and itself waits for the results of this kernel, could take this room for ever.
 //
-// Bytes: the tokens up to a full match, each once; 256 prompts of 131072 tokens
-// of 8 bytes without a match are 268 MB: 58 us at 4.6 TB/s.
+// Bytes: each token up to a match of full length, once. 256 prompts of 131072 tokens of 8 bytes
+// without a match are 268 MB: 58 us at 4.6 TB/s.
 #pragma once
 
 #include "ngram_search.cuh"
 #include "params/ngram.cuh"
 
-// The most blocks of a team: more have more to tell each other than they save.
+// The largest number of blocks in a team: with more blocks, communication costs more than the
+// additional blocks save.
 constexpr u32 MAX_BLOCKS = 8;
-// What requests may add to the budget is counted up to this, which no budget covers.
+// Sums of what requests may add to the budget stop here. A sum that reaches this counts as over
+// budget.
 constexpr u32 TOO_MANY = 1u << 21;
 
 // ---- requests -----------------------------------------------------------------
 
-// A request as its lengths have it, cut to what its rows hold.
+// A request. Its lengths are data and may be any numbers, so they are cut to what its rows hold.
 struct Request {
+    // Tokens of the prompt; where the generated tokens start; the last of these, counted from the
+    // start.
     u32 prompt;
     u32 start;
     u32 step;
-    // Drafts it may have at most, and the slot of the first; no search below 1.
+    // The largest number of drafts that the request may get (below 1, nothing is searched), and the
+    // column of the first draft.
     i64 limit;
     u32 slot;
-    // seq_lens_this_time without drafts, and what the budget counts.
+    // Without drafts: `seq_lens_this_time`, and the tokens that the budget counts.
     i32 base;
     u32 used;
+    // Whether the budget reserves one token for the request until its turn, and whether its turn
+    // frees this token.
     bool waits;
     bool leaves;
+    // Flags.
     u32 bits;
 };
 
-// Prompt, start and step of a request.
+// The prompt, start and step of a request, cut to its rows; a flag if one of them did not fit.
 INLINE Request cut_lengths(const Params& p, u32 index, i64 start) {
     Request r = {};
     const i64 prompt = p.prompt_lens[index];
@@ -64,15 +74,17 @@ INLINE Request cut_lengths(const Params& p, u32 index, i64 start) {
     return r;
 }
 
+// The largest number of drafts: `own`, or less if the text may not grow by so many tokens.
 INLINE i64 draft_limit(const Params& p, u32 index, i64 own, u32 step) {
     const i64 longest = p.max_dec[index];
     const i64 taken = static_cast<i64>(step) + 1;
-    // Saturating: the length may be any number.
+    // Saturates, because `longest` is data and may be any number.
     constexpr i64 LEAST = static_cast<i64>(1ull << 63);
     return min(own, longest < LEAST + taken ? LEAST : longest - taken);
 }
 
-// What a request would draft if the budget were endless, from where, and to where.
+// The drafts that a request would get without a budget: where they are copied from and to, and how
+// many.
 template <typename T>
 struct Wish {
     const T* source;
@@ -91,19 +103,20 @@ struct Wish {
         drafts = min(drafts, room);
         source = second ? static_cast<const T*>(p.generated.data) + index * p.generated.stride +
                               r.start + (place - r.prompt)
-                        : static_cast<const T*>(p.input_ids.data) + index * p.input_ids.stride + place;
+                        : static_cast<const T*>(p.input_ids.data) + index * p.input_ids.stride +
+                              place;
         target = static_cast<T*>(p.draft_tokens.data) + index * p.draft_tokens.stride + r.slot;
     }
 };
 
 // ---- budget -------------------------------------------------------------------
 
-// What requests add to the budget. Beyond the largest threshold a sum means the
-// same whatever it is, so sums of tokens saturate.
+// What requests add to the budget. All sums above the largest threshold have the same effect, so
+// sums of tokens saturate.
 struct Sums {
     u32 drafts;
     u32 used;
-    // Requests that wait for their tokens, and in the upper half that leave.
+    // In the lower half the number of requests that wait (`Request`), in the upper half that leave.
     u32 counts;
 
     INLINE static u32 saturating(u32 a, u32 b) { return a + b < a ? ~0u : a + b; }
@@ -125,24 +138,26 @@ struct Sums {
 static_assert(THREADS < 1u << 16);
 
 struct Shared {
-    // Of this block's warps; of all warps of a cluster in its first block.
+    // The best key of each warp of this block; in the first block of a cluster, of all its warps.
     u64 keys[MAX_BLOCKS * WARPS];
-    // What requests may add to the budget, by the warp that asked them.
-    u64 most[WARPS];
-    // In the first block of a cluster: that keys and sums have come.
+    // From each warp: the largest number of tokens that its share of the requests may add.
+    u64 max_added[WARPS];
+    // In the first block of a cluster: counts the bytes of `keys` and `max_added` that have come.
     Arrivals arrivals;
-    // Of teams within a block or a cluster.
+    // For `NearHint` and `SlotHint`: a rank for each team in this block.
     u32 hints[WARPS];
+    // For `inclusive_sum`: a sum for each warp.
     Sums sums[WARPS];
-    // Of the requests being settled: key, then where drafts come from and go
-    // to, how many are wanted and how many granted.
+    // For each request that is being settled: its best key, later the address that its drafts come
+    // from; the address that they go to; how many drafts it wants; how many it gets.
     u64 best[THREADS];
     u64 target[THREADS];
     u32 wanted[THREADS];
     u32 count[THREADS];
 };
 
-// Sums over the threads up to this one, and over all `threads` that take part.
+// The sum over this thread and the threads before it. `total` is the sum over the first `threads`
+// threads of the block; `through` of the others must be 0.
 INLINE Sums inclusive_sum(Sums through, Sums (&sums)[WARPS], u32 threads, Sums& total) {
     const u32 lane = lane_id();
     const u32 warp = threadIdx.x / WARP;
@@ -154,7 +169,7 @@ INLINE Sums inclusive_sum(Sums through, Sums (&sums)[WARPS], u32 threads, Sums& 
     if (lane == WARP - 1) sums[warp] = through;
     __syncthreads();
     if (threads <= WARP) {
-        // The first warp has it all, and nobody else asks.
+        // Only the first warp has summands, and only its threads use the results.
         total = through.of_lane(WARP - 1);
         return through;
     }
@@ -170,8 +185,9 @@ INLINE Sums inclusive_sum(Sums through, Sums (&sums)[WARPS], u32 threads, Sums& 
     return warp == 0 ? through : through + before;
 }
 
-// Waits for the slots of `requests` requests, of which this thread's first is `slot`,
-// where `words` were last seen; then clears them.
+// Waits until the slots of `requests` requests have keys of this launch, leaves the best key of
+// each request in shared.best, and then clears the slots. `slot` is the first slot that this thread
+// reads; `words` is what it has read there already.
 INLINE void collect(const Params& p, Shared& shared, u32 slot_bits, u32 requests,
                     const Slot slot, ulonglong2 words) {
     const u32 slots = requests << slot_bits;
@@ -192,24 +208,26 @@ INLINE void collect(const Params& p, Shared& shared, u32 slot_bits, u32 requests
         words = {};
     }
     __syncthreads();
-    // Not before: what the first blocks of a team left is a hint for the others.
+    // Slots are not cleared earlier, because the key of one block is a hint for the other blocks of
+    // its team until their searches end.
     at = slot;
 #pragma unroll 1
     for (u32 i = threadIdx.x; i - lane_id() < slots; i += blockDim.x) {
         if (i < slots) at.clear();
         at.words += 2 * blockDim.x;
-        // Warps of which only some lanes have slots go on together: apart, all that
-        // follows took 1.8 us more on an H200.
+        // If only some lanes of a warp have slots, this brings the lanes together again. Without
+        // it, everything that follows took 1.8 us more on an H200.
         __syncwarp();
     }
 }
 
-// Settles all requests. `Operator` is the operator's own part.
+// Settles all requests: grants drafts within the budget, and copies them. `Operator` is NgramMatch
+// or HybridMtpNgram.
 template <typename T, typename Operator>
 INLINE void settle(const Params& p, Shared& shared, u32 slot_bits) {
     const u32 thread = threadIdx.x;
-    // `left` starts at the number of requests that wait for their tokens: known
-    // with the sums of the only round, else counted beforehand.
+    // `left` starts at the number of requests that wait. If one round settles all requests, the
+    // sums of this round have the number; otherwise it is counted here.
     const bool once = p.batch <= blockDim.x;
     i64 drafts = 0;
     i64 used = 0;
@@ -228,7 +246,7 @@ INLINE void settle(const Params& p, Shared& shared, u32 slot_bits) {
     for (u32 from = 0; from < p.batch; from += blockDim.x) {
         const u32 requests = min(p.batch - from, blockDim.x);
         const bool mine = thread < requests;
-        // The first look at a slot is on its way while lengths are loaded.
+        // The first load of a slot comes before the lengths, so that both are in flight at once.
         const Slot slot = {p.slots + 2 * ((static_cast<u64>(from) << slot_bits) + thread)};
         ulonglong2 words = {};
         if (thread < requests << slot_bits) words = load_relaxed(slot.words);
@@ -252,8 +270,8 @@ INLINE void settle(const Params& p, Shared& shared, u32 slot_bits) {
         const Sums through = inclusive_sum(own, shared.sums, requests, total);
         if (once) left = total.counts & 0xFFFF;
 
-        // Eight lanes copy the drafts of a request, four requests in flight;
-        // their first tokens are on the way while the budget is worked out.
+        // Eight lanes copy the drafts of a request, for four requests at once. The first tokens are
+        // loaded while the threads work out what the budget grants.
         constexpr u32 LANES = 8;
         const u32 copiers = blockDim.x / LANES;
         constexpr u32 AHEAD = 4;
@@ -312,26 +330,26 @@ INLINE void settle(const Params& p, Shared& shared, u32 slot_bits) {
     raise(p.flags, bits);
 }
 
-// ---- requests apart -----------------------------------------------------------
+// ---- requests that do not depend on each other ----------------------------------
 
-// Beyond so many requests it takes too long to ask each of them.
+// With more requests than this, adding up what they may add takes longer than settling.
 constexpr u32 FEW_REQUESTS = 8 * THREADS;
 
-// What this warp's threads' shares of all requests may add to the budget; `first` is
-// of this thread's first request.
+// The largest number of tokens that the requests of this warp's threads may add to the budget. The
+// requests are dealt to the threads of the block in turn; `first` is this thread's first request.
 template <typename Operator>
-INLINE u32 most_of_warp(const Params& p, const typename Operator::Ask& first) {
+INLINE u32 max_added_by_warp(const Params& p, const typename Operator::Ask& first) {
     if (p.batch > FEW_REQUESTS) return TOO_MANY;
-    u32 most = threadIdx.x < p.batch ? min(first.most(p), TOO_MANY) : 0;
+    u32 max_added = threadIdx.x < p.batch ? min(first.max_added(p), TOO_MANY) : 0;
 #pragma unroll 1
     for (u32 i = threadIdx.x + blockDim.x; i < p.batch; i += blockDim.x) {
-        most = min(most + typename Operator::Ask(p, i).most(p), TOO_MANY);
+        max_added = min(max_added + typename Operator::Ask(p, i).max_added(p), TOO_MANY);
     }
-    return __reduce_add_sync(ALL_LANES, most);
+    return __reduce_add_sync(ALL_LANES, max_added);
 }
 static_assert(THREADS < ~0u / TOO_MANY);
 
-// A warp writes the drafts of a request that the budget does not cut.
+// Writes the drafts of a request that the budget does not cut. One warp does this.
 template <typename T>
 INLINE void write(const Params& p, u32 index, Request& r, u64 key) {
     const u32 lane = lane_id();
@@ -359,7 +377,8 @@ INLINE void draft(const Params& p) {
     const Team team(p.block_bits, p.warp_bits, warps, cluster);
     const bool there = team.request < p.batch;
     const u64 row = team.request;
-    // All loads first, of some request or other also where there is none.
+    // All loads come first, so that none waits for another. A warp or thread that has no request
+    // loads from the last request.
     const typename Operator::Ask ask(p, min(threadIdx.x, p.batch - 1));
     Request r = Operator::request(p, min(team.request, p.batch - 1));
     if (lane == 0) shared.hints[warp] = NO_RANK;
@@ -369,15 +388,17 @@ INLINE void draft(const Params& p) {
             Arrivals::publish_init();
             shared.arrivals.expect((cluster.size + 1) * warps * sizeof(u64));
         }
-        // What this block's memory begins with is there before any other block lowers its hints.
+        // This block must have set its hints to NO_RANK before another block lowers them.
         __syncthreads();
         cluster.arrive_prepared();
         cluster.wait_started();
     } else {
         __syncthreads();
     }
-    // Only who writes or settles needs it; slots are for who settles.
-    const u32 most = leads && slot_bits == 0 ? most_of_warp<Operator>(p, ask) : TOO_MANY;
+    // Only the first block of a cluster needs the sum. Teams with a slot for each block never need
+    // it: their requests are always settled.
+    const u32 max_added =
+        leads && slot_bits == 0 ? max_added_by_warp<Operator>(p, ask) : TOO_MANY;
     u64* const slots = p.slots + 2 * (row << slot_bits);
     u64 key = NO_MATCH;
     if (there && r.limit > 0) {
@@ -397,9 +418,9 @@ INLINE void draft(const Params& p) {
         if (lane == 0) {
             u64* const barrier = &shared.arrivals.word;
             cluster.put(&shared.keys[cluster.rank * warps + warp], barrier, 0, key);
-            if (leads) cluster.put(&shared.most[warp], barrier, 0, most);
+            if (leads) cluster.put(&shared.max_added[warp], barrier, 0, max_added);
         }
-        // No block ends while another may leave it a hint.
+        // Says that this block leaves no more hints. No block ends before all blocks have said so.
         cluster.arrive_started();
         if (!leads) {
             cluster.wait_started();
@@ -409,13 +430,13 @@ INLINE void draft(const Params& p) {
     } else {
         if (lane == 0) {
             shared.keys[warp] = key;
-            shared.most[warp] = most;
+            shared.max_added[warp] = max_added;
         }
         __syncthreads();
     }
-    // Whether the budget cuts nobody's drafts, whatever each finds.
+    // Whether the budget cannot cut any drafts, whatever the searches find.
     const u32 sum = __reduce_add_sync(
-        ALL_LANES, lane < warps ? static_cast<u32>(shared.most[lane]) : 0);
+        ALL_LANES, lane < warps ? static_cast<u32>(shared.max_added[lane]) : 0);
     const bool apart = static_cast<i64>(sum) < min(p.threshold, static_cast<i32>(TOO_MANY));
     if (team.own == 0 && there) {
         const u32 keys = clustered ? cluster.size * warps : team.here;
@@ -431,7 +452,7 @@ INLINE void draft(const Params& p) {
     }
     if (clustered) cluster.wait_started();
     if (apart) return;
-    // Of the blocks that may get here the one that starts last.
+    // Of the blocks that get here, the one that starts last settles.
     const u32 last = gridDim.x - cluster.size;
     if (blockIdx.x == last && blockIdx.y == gridDim.y - 1) {
         settle<T, Operator>(p, shared, slot_bits);

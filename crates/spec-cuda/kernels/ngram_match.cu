@@ -1,7 +1,7 @@
-// ngram_match: drafts tokens by copying what followed an earlier occurrence of
-// the last ones. ngram.cuh has the search and the budget; here is what a request
-// asks for and how the budget counts it: an encoding request keeps its tokens,
-// an idle one has none, a decoding one has one and its drafts.
+// ngram_match: finds an earlier occurrence of the last tokens of a text, and drafts the tokens that
+// followed there. The search and the budget are in ngram.cuh. This file says what a request asks
+// for and how the budget counts the request: a prefilling request (`encoder` above 0) has its own
+// tokens, an idle request has none, and a decoding request has one token and its drafts.
 #include "ngram.cuh"
 
 struct NgramMatch {
@@ -19,10 +19,10 @@ struct NgramMatch {
             : encoded(p.encoder[index]), decoded(p.decoder[index]), now(p.this_time[index]),
               drafts(p.draft_token_num[index]) {}
 
-        // The most that the request may add to the budget. A prefilling request adds its own
-        // `seq_lens_this_time` and 1, since the turn that it is counted for never comes; a decoding
-        // request adds one token and its drafts.
-        INLINE u32 most(const Params&) const {
+        // The largest number of tokens that the request may add to the budget. A decoding request
+        // adds one token and its drafts. A prefilling request adds its own `seq_lens_this_time` and
+        // 1: the budget reserves one token for it, and never frees that token.
+        INLINE u32 max_added(const Params&) const {
             const u32 tokens = clamped(encoded > 0 ? now : drafts, TOO_MANY);
             return encoded > 0 || decoded > 0 ? tokens + 1 : 0;
         }

@@ -1,50 +1,52 @@
-// The search of ngram_match, hybrid_mtp_ngram and prompt_lookup: where the last
-// tokens of a text, the pattern, occurred before.
+// The search of ngram_match, hybrid_mtp_ngram and prompt_lookup: finds where the last tokens of a
+// text (the pattern) occurred before.
 //
-// A team of warps owns a request: a part of a block, a block, or several blocks.
-// One haystack or two are a line of tokens, cut into chunks that the team's warps
-// take in turn, from the left for the first occurrence:
+// A team of warps searches for one request: the warps of a part of a block, of a block, or of
+// several blocks. One or two arrays of tokens (haystacks) form one line of tokens. The line is cut
+// into chunks, which the team's warps take in turn. A search for the first occurrence starts at the
+// left:
 //
 //     prompt             | generated          |
 //     c0 c1 c2 c3 c4 c5  | c6 c7 c8 ...       |      warp = chunk % warps of team
 //
-// or, for the last one, from the right. A lane compares 16 bytes at a time with the
-// last token of the pattern, and where it is found extends backwards, so one pass
-// serves all pattern lengths. The smallest key wins: tokens missing from the longest
-// pattern, then place on the line. Whoever finds a match of full length leaves a
-// hint; chunks beyond it are skipped.
+// A search for the last occurrence starts at the right. A lane compares the tokens in 16 bytes at a
+// time with the last token of the pattern. Where it finds that token, it compares the tokens before
+// it, backwards, so one pass serves all lengths of the pattern. The key of a match is how many
+// tokens of the longest pattern it lacks, and then its place on the line; the smallest key wins. A
+// warp that finds a match of full length leaves a hint for the team, and the team skips all chunks
+// beyond it.
 //
-// Bytes: the tokens up to a full match, each once.
+// Bytes: each token up to a match of full length, once.
 #pragma once
 
 #include "aligned_row.cuh"
 #include "cluster.cuh"
 
-// The most threads of a block.
+// The largest number of threads in a block.
 constexpr u32 THREADS = 512;
-// Blocks a multiprocessor must hold, to have enough loads in flight.
+// Blocks that a multiprocessor must have room for, so that enough loads are in flight.
 constexpr u32 RESIDENT = 2;
 constexpr u32 WARPS = THREADS / WARP;
 constexpr u64 NO_MATCH = ~0ull;
-// A key: 32 bits of missing tokens, 32 bits of rank. Rows are below 2^31 tokens.
+// A key: 32 bits for the missing tokens, and below them 32 bits for the rank (see `rank_of`). A row
+// has less than 2^31 tokens.
 constexpr u32 RANK_BITS = 32;
 constexpr u32 NO_RANK = ~0u;
 
 // ---- teams --------------------------------------------------------------------
 
-// This warp's part in the search: of which request, and which of the team's warps
-// it is. The blocks of a team are the grid's y, or a cluster; where a block holds
-// several teams there is but one y.
+// The team of this warp, and the warp's part in the search. Several blocks of a team have the same
+// blockIdx.x, or are a cluster. If a block has several teams, gridDim.y is 1.
 struct Team {
     u32 request;
-    // Warps of the team in this block, and which of them this is.
+    // How many warps of the team this block has, and the number of this warp among them.
     u32 here;
     u32 own;
-    // The first chunk, and how many further on the next one is.
+    // The first chunk of this warp, and the distance from one chunk of this warp to its next.
     u32 first;
     u32 step;
 
-    // `warps` are a block's.
+    // A block has `warps` warps.
     INLINE Team(u32 block_bits, u32 warp_bits, u32 warps, const Cluster& cluster) {
         const u32 warp = threadIdx.x / WARP;
         here = 1u << warp_bits;
@@ -72,19 +74,19 @@ INLINE ulonglong2 load_relaxed(const u64* from) {
     return v;
 }
 
-// A slot of a block's: two words in the workspace, each with half of the launch's
-// number and half of a key. While the block searches, the slot may hold a hint, the
-// key of some match of full length, under the number with HINT's bits turned over;
-// at last it holds the block's best key, under the number itself. Words whose halves
-// are of neither, or not of the same, are older than the launch or being written.
+// The slot of a block, in the workspace: two words, each with half of a number and half of a key.
+// While the block searches, the slot may have a hint: the key of some match of full length, with
+// the number of the launch in which the bits of HINT are flipped. At the end, the slot has the best
+// key of the block, with the number of the launch itself. If the two halves make up neither of
+// these numbers, they are older than the launch, or only one of the words has been written yet.
 //
-// The slot needs no clearing beforehand, since no other launch has the number (of 60
-// bits, spread over both words: `number` in src/ops/ngram.rs), nor do a clear slot and
-// a hint read as one. And it needs no fence. Hints are stored before a barrier of the
-// block after which the last key is, so in each word the last key comes after every hint.
-// Whoever settles the request has seen that key when it clears the slot, so the clearing
-// comes after both, and a captured launch, which keeps its number, finds nothing of its
-// own from one replay in the next.
+// A slot need not be cleared before a launch, because no other launch has the same number (60 bits
+// in both words: `number` in src/ops/ngram.rs), and because no mix of a cleared word and a word of
+// a hint has it. Stores to a slot need no fence: the block stores its hints before a barrier and
+// its best key after this barrier, so in each word the best key comes after every hint. The block
+// that reads the best key clears the slot only then, so the clearing comes last. This matters to a
+// captured launch, which has the same number in every replay: a replay finds no key that the replay
+// before it has left.
 struct Slot {
     static constexpr u64 HINT = 2ull << 32 | 2;
 
@@ -109,18 +111,19 @@ struct Slot {
     }
 };
 
-// The best match of full length that a team knows of, as its rank: in the shared memory
-// of each block, for a team within a block or a cluster.
+// The rank of the best match of full length that a team knows of. For a team within a block or a
+// cluster, each block has a copy in its shared memory.
 struct NearHint {
     static constexpr bool NEAR = true;
 
     volatile u32* here;
     Cluster cluster;
 
-    // A warp leaves what it found; whether that is of no use, since a better is known.
+    // Leaves a match that this warp has found. Returns whether a better match was known already.
     INLINE bool leave(u32 rank) const {
         u32 before = NO_RANK;
-        // That this returns is how a block knows when it has left its last.
+        // The warp uses the value that atomicMin returns, so it goes on only after the hint was
+        // left.
         if (lane_id() < cluster.size) {
             before = atomicMin(cluster.of(const_cast<u32*>(here), lane_id()), rank);
         }
@@ -130,8 +133,8 @@ struct NearHint {
     INLINE u32 rank() const { return *here; }
 };
 
-// The same for a team of blocks that are no cluster, in their slots; in shared memory
-// for a team within a block.
+// The same for a team that is no cluster: a team within a block has the rank in shared memory, a
+// team of several blocks has a rank in the slot of each block.
 struct SlotHint {
     static constexpr bool NEAR = false;
 
@@ -140,18 +143,18 @@ struct SlotHint {
     u32 blocks;
     u64 number;
 
-    // One lane leaves what its warp found.
+    // Leaves a match that this warp has found. One lane calls this.
     INLINE void leave(u32 rank) const {
         if (blocks == 1) {
             atomicMin(const_cast<u32*>(here), rank);
         } else {
-            // Of two warps the one that found the better may come first: a hint that
-            // is not the best is one all the same.
+            // This may overwrite the hint of another warp that found a better match. A hint need
+            // not be the best one: any match of full length shows that later chunks can be skipped.
             Slot{slots + 2 * blockIdx.y}.store(number ^ Slot::HINT, rank);
         }
     }
 
-    // Each lane's share of what is known.
+    // The best rank that this lane knows of. Lane i looks at the slot of block i.
     INLINE u32 rank() const {
         if (blocks == 1) return *here;
         if (lane_id() >= blocks) return NO_RANK;
@@ -165,6 +168,7 @@ struct SlotHint {
 
 // ---- search -------------------------------------------------------------------
 
+// The smallest value of all lanes of the warp.
 INLINE u64 warp_min(u64 v) {
     const u32 high = static_cast<u32>(v >> 32);
     const u32 least = __reduce_min_sync(ALL_LANES, high);
@@ -172,16 +176,17 @@ INLINE u64 warp_min(u64 v) {
     return static_cast<u64>(least) << 32 | low;
 }
 
-// Which end of the line a search prefers, and begins at.
+// Which occurrence on the line a search prefers. The search starts at this end of the line.
 enum class Occurrence { FIRST, LAST };
 
-// Places in the order of preference, and back.
+// The rank of a place on the line: the better place has the smaller rank. Also the place of a rank.
 template <Occurrence WHICH>
 INLINE u32 rank_of(u32 place) {
     return WHICH == Occurrence::LAST ? 0x7FFFFFFFu - place : place;
 }
 
-// A haystack: windows may end at tokens 0 .. ends - 1.
+// An array of tokens that is searched. A match may end at tokens 0 to ends - 1; it may not end at
+// the last token, because no token of the array follows there.
 template <typename T>
 struct Haystack {
     static constexpr u32 N = Pack<T>::N;
@@ -192,7 +197,7 @@ struct Haystack {
     u32 ends;
     // Tokens from the 16-byte boundary at or before token 0 to token 0.
     u32 lead;
-    // Place of token 0 on the request's line.
+    // The place of token 0 on the line.
     u32 place;
 
     INLINE Haystack(const T* tokens, u32 length, u32 place)
@@ -201,8 +206,8 @@ struct Haystack {
 
     INLINE u32 chunks() const { return ends == 0 ? 0 : (lead + ends + CHUNK - 1) / CHUNK; }
 
-    // Which of this lane's tokens are `last`, a bit a token; `from` is the
-    // token of the chunk's first vector, below 0 in the part before token 0.
+    // Which of this lane's tokens in a chunk equal `last`, one bit for each token. The chunk begins
+    // at token `from`, which is negative if the chunk begins before token 0.
     INLINE u32 find(i32 from, u32 lane, T last) const {
         u32 found = 0;
         if (from >= 0 && static_cast<u32>(from) + CHUNK <= ends) {
@@ -219,7 +224,8 @@ struct Haystack {
                 }
             }
         } else {
-            // The ends of a haystack: tokens one by one, all in flight at once.
+            // A chunk at an end of the haystack: tokens are loaded one by one, all in flight at
+            // once.
             T single[LOADS * N];
 #pragma unroll
             for (u32 bit = 0; bit < LOADS * N; ++bit) {
@@ -234,12 +240,13 @@ struct Haystack {
         return found;
     }
 
-    // The token that a bit stands for, more for a higher bit; huge before token 0.
+    // The token that a bit of `find` stands for; a higher bit stands for a later token. Before
+    // token 0 this wraps to a number that is not below `ends`.
     INLINE static u32 token(i32 from, u32 bit, u32 lane) {
         return static_cast<u32>(from) + (bit / N * WARP + lane) * N + bit % N;
     }
 
-    // The best rank that a window in the chunk at `from` can have.
+    // The best rank that a match in the chunk at `from` can have.
     template <Occurrence WHICH>
     INLINE u32 best_rank(i32 from) const {
         if (WHICH == Occurrence::LAST) {
@@ -249,8 +256,8 @@ struct Haystack {
     }
 };
 
-// What is searched for: the `longest` tokens that end at `*last`, or as many of
-// them as there are, but no fewer than `shortest`.
+// What is searched for: the `longest` tokens that end at `*last`. A match may lack the first of
+// these tokens, but has at least `shortest`.
 template <typename T>
 struct Pattern {
     const T* last;
@@ -258,8 +265,8 @@ struct Pattern {
     u32 shortest;
 };
 
-// The best key of this warp's chunks. Only for the first occurrence may the second
-// haystack, which is right of the first, have any tokens.
+// The best key of this warp's chunks. `second` is on the line to the right of `h`; in a search for
+// the last occurrence it must be empty.
 template <Occurrence WHICH, typename T, typename Hint>
 INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pattern,
                   const Team& team, const Hint& hint) {
@@ -269,11 +276,11 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
     const T last = *pattern.last;
     const u32 head = h.chunks();
     const u32 chunks = head + second.chunks();
-    // Whether there is a second chunk to skip for any warp of the team.
+    // Hints are useful only if some warp of the team has a second chunk, which it could skip.
     const bool hints = team.step > 1 && chunks > team.step;
 
     u64 best = NO_MATCH;
-    // The length that a match of this lane's must exceed to be of use.
+    // A match that this lane finds is of use only if it is longer than this.
     u32 beaten = pattern.shortest - 1;
     u32 skipped = 0;
     for (u32 turn = team.first; turn < chunks; turn += team.step) {
@@ -283,8 +290,9 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
             skipped = head;
         }
         const i32 from = static_cast<i32>((chunk - skipped) * Haystack<T>::CHUNK - h.lead);
-        // What is far is asked for while tokens are on their way; what is near may be
-        // newer when they have come.
+        // A hint in global memory is loaded together with the tokens, so that their latencies
+        // overlap. A hint in shared memory is read after the tokens have come, because it may be
+        // newer then.
         u32 known = !Hint::NEAR && hints && turn != team.first ? hint.rank() : NO_RANK;
         u32 found = h.find(from, lane, last);
         if (Hint::NEAR && hints) known = hint.rank();
@@ -293,8 +301,8 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
             const u32 bit = WHICH == Occurrence::LAST ? 31 - __clz(found) : __ffs(found) - 1;
             found &= ~(1u << bit);
             const u32 at = Haystack<T>::token(from, bit, lane);
-            // The token that would make it long enough comes first: in text that
-            // repeats itself few have it.
+            // First compares the token that would make the match longer than `beaten`: in text that
+            // repeats itself, few candidates have this token.
             if (at < beaten) continue;
             if (beaten > 0 && h.tokens[at - beaten] != *(pattern.last - beaten)) continue;
             u32 length = 1;
@@ -308,7 +316,7 @@ INLINE u64 search(Haystack<T> h, const Haystack<T>& second, const Pattern<T>& pa
             best = static_cast<u64>(longest - length) << RANK_BITS | rank;
             if (length == longest) break;
         }
-        // A match of full length: all else of this warp ranks after it.
+        // A match of full length: all other matches of this warp have larger keys.
         if (__any_sync(ALL_LANES, best >> RANK_BITS == 0)) {
             best = warp_min(best);
             if constexpr (Hint::NEAR) {

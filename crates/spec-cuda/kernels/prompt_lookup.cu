@@ -1,18 +1,18 @@
-// prompt_lookup: drafts what followed the last tokens of a text where they occurred
-// before. The search is that of ngram_search.cuh; no request waits for another.
+// prompt_lookup: finds where the last tokens of a text occurred before, and drafts the tokens that
+// followed there. The search is in ngram_search.cuh. No request depends on another.
 //
-// A request that one block searches is answered there. Of several blocks the last to
-// be done answers, with what all left in their slots: none waits for another, so it
-// does not matter which of them the device runs together.
+// If one block searches for a request, this block writes the drafts. If several blocks do, each
+// leaves its best key in its slot, and the block that is done last writes the drafts. No block
+// waits for another, so it does not matter which blocks the device runs at the same time.
 //
-// Bytes: the tokens up to a full match, each once; 256 texts of 131072 tokens of 8
-// bytes without a match are 268 MB: 58 us at 4.6 TB/s.
+// Bytes: each token up to a match of full length, once. 256 texts of 131072 tokens of 8 bytes
+// without a match are 268 MB: 58 us at 4.6 TB/s.
 #include "ngram_search.cuh"
 #include "params/prompt_lookup.cuh"
 
-// Which block of a team is the last to be done. A word with the launch's number in
-// its upper bits and, below, how many are done: what lay there before has another
-// number, and whoever sees that begins the count.
+// Finds out which block of a team is done last. Upper bits of a word in the workspace have the
+// number of the launch, its lower bits count the blocks that are done. Before the launch, the word
+// has another number; a block that sees this starts the count.
 struct Ticket {
     static constexpr u64 COUNT = 31;
 
@@ -25,12 +25,12 @@ struct Ticket {
     INLINE void begin() const {
         u64 seen;
         asm volatile("ld.relaxed.gpu.global.u64 %0, [%1];" : "=l"(seen) : "l"(word) : "memory");
-        // If this fails, another block has begun: nobody else writes here.
+        // If the exchange fails, another block has started the count: nobody else writes this word.
         if ((seen & ~COUNT) != number) atomicCAS(word, seen, number);
     }
 
-    // Whether all others were done before. What they had stored until then can be
-    // seen by who is told so.
+    // Counts this block. Returns whether all other blocks were counted before; if so, what they
+    // stored before that is visible to the caller.
     INLINE bool is_last(u32 blocks) const {
         u64 before;
         asm volatile("atom.acq_rel.gpu.global.add.u64 %0, [%1], %2;"
@@ -40,7 +40,7 @@ struct Ticket {
         return (before & COUNT) == blocks - 1;
     }
 
-    // As a replay of this launch shall find it.
+    // Sets the count to 0, because a replay of a captured launch has the same number.
     INLINE void rewind() const { store_relaxed(word, number); }
 };
 
@@ -74,7 +74,7 @@ INLINE void look_up(const Params& p) {
     }
     if (lane == 0) keys[warp] = key;
     __syncthreads();
-    // One warp of a request goes on.
+    // One warp for each request goes on.
     if (team.own != 0 || !there) return;
     key = warp_min(lane < team.here ? keys[warp + lane] : NO_MATCH);
     if (blocks > 1) {
@@ -84,7 +84,7 @@ INLINE void look_up(const Params& p) {
             last = ticket.is_last(blocks);
         }
         if (!__shfl_sync(ALL_LANES, last, 0)) return;
-        // What lane 0 may see, all may.
+        // What is visible to lane 0 becomes visible to all lanes.
         __syncwarp();
         key = NO_MATCH;
         if (lane < blocks) {

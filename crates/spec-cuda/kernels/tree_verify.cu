@@ -1,30 +1,30 @@
-// tree_verify: walks each request's tree of drafts by what the target chose.
+// tree_verify: follows the tokens that the target model chose down each request's tree of drafts.
 //
-// A block owns a request. Its threads read the four numbers of every node, all
-// loads in flight at once, and lay them side by side in shared memory:
+// One block handles one request. Its threads read the four numbers of every node, with all loads in
+// flight at once, and store them side by side in shared memory:
 //
 //     node      | 0              | 1              | 2 ...
 //     16 bytes  | draft first    | draft first    |
 //               | next  target   | next  target   |
 //
-// so that thread 0, which walks, pays one load of shared memory a child that it
-// looks at. Trees that shared memory does not hold are walked where they lie.
+// Thread 0 then walks the tree. It needs one load from shared memory for each child that it looks
+// at. A tree that does not fit shared memory is walked in global memory.
 //
-// Bytes: 256 trees of 64 nodes are 0.3 MB. Latency decides: one trip to memory, then
-// some 30 cycles a child.
+// Bytes: 0.3 MB for 256 trees of 64 nodes. Latency decides, not bandwidth: one wait for global
+// memory, then about 30 cycles for each child.
 #include "params/tree_verify.cuh"
 
 constexpr u32 MAX_THREADS = 256;
-// Pointers that lead to no node: one that says so, and one that is bad data.
+// Values for pointers that lead to no node: NO_NODE if the tree says so, BROKEN for bad data.
 constexpr i32 NO_NODE = -1;
 constexpr i32 BROKEN = -2;
 
 struct Node {
-    // The drafted token, -1 for one that no target equals.
+    // The drafted token; -1 if it is not a valid token, so that no target equals it.
     i32 draft;
     i32 first_child;
     i32 next_sibling;
-    // What the target chose after it, -1 for what is no token.
+    // The token that the target model chose after this node; -1 if it is not a valid token.
     i32 target;
 };
 
@@ -45,8 +45,8 @@ INLINE Node node_of(const Params& p, u64 request, u32 node) {
     return {token(draft), pointer(first, p.nodes), pointer(next, p.nodes), token(target)};
 }
 
-// Writes the path and returns how many tokens it has. It looks at fewer children
-// than there are nodes, and so ends whatever the pointers are.
+// Writes the path and returns its number of tokens. `at(i)` reads node i. Looks at fewer children
+// than the tree has nodes, so it ends even if pointers form a cycle.
 template <typename At>
 INLINE u32 walk(const Params& p, u64 request, u32& bits, At at) {
     u32 looked = 0;
@@ -106,7 +106,7 @@ INLINE void verify(const Params& p) {
             p.tokens.set(request, static_cast<u32>(i), -1);
             p.path.set(request, static_cast<u32>(i), -1);
         }
-        __syncthreads();  // before the next request's tree and count
+        __syncthreads();  // before the next request overwrites `staged` and `emitted`
     }
 }
 

@@ -1,21 +1,22 @@
 // unique: the distinct keys, ascending, and how often each occurs.
 //
-//   unique_check         looks at a sample; whether all keys ascend
-//   unique_survey        how many keys go to each bucket: the plan
+//   unique_check         looks at a sample, and finds out whether all keys ascend
+//   unique_survey        counts the keys of each bucket, and writes the plan: which route to take
 //   unique_spread, unique_map_parts
 //                        by bits: see unique_bits.cuh
 //   unique_partition_high, unique_partition_low or unique_partition_wide,
 //   unique_thinned_high, unique_thinned_low; unique_sort_buckets
 //                        by buckets: see unique_buckets.cuh
 //   unique_by_digits, unique_compact, unique_firsts, unique_counts
-//                        by digits, or what ascends already: see unique_passes.cuh
+//                        by digits, or if keys ascend already: see unique_passes.cuh
 //
-// All of them that could be for as many keys are launched always, as a graph has it, and
-// those that the plan does not call for return at once; the plan stays on the device. As
-// many keys as a block sorts are one bucket, and one launch.
+// The host launches every kernel that this number of keys may need, because the plan stays on the
+// device and a captured graph launches the same kernels in each replay. Kernels that are not on the
+// route of the plan return at once. If one block can sort all keys, they are a single bucket, and
+// one launch.
 //
-// Keys are stored as they are; `flip` is the sign bit of signed keys, which turns their
-// order into that of unsigned ones.
+// Keys are stored unchanged. `flip` is the sign bit of signed keys: key ^ flip, as an unsigned
+// integer, has the order of the signed keys.
 #include "unique_bits.cuh"
 #include "unique_buckets.cuh"
 #include "unique_passes.cuh"
@@ -28,7 +29,8 @@ SPEC_KERNEL(unique_spread_32, spread<u32>, Params, BITS_THREADS)
 SPEC_KERNEL(unique_spread_64, spread<u64>, Params, BITS_THREADS)
 SPEC_KERNEL(unique_map_parts_32, map_parts<u32>, Params, BITS_THREADS)
 SPEC_KERNEL(unique_map_parts_64, map_parts<u64>, Params, BITS_THREADS)
-// Two blocks of these fit the shared memory of a multiprocessor, so their registers must.
+// The shared memory of a multiprocessor has room for two blocks of the following kernels with
+// `THREADS` threads, so its registers must have room for two blocks, too.
 SPEC_KERNEL_BLOCKS(unique_partition_high_32, (partition<u32, true>), Params, THREADS, 2)
 SPEC_KERNEL_BLOCKS(unique_partition_high_64, (partition<u64, true>), Params, THREADS, 2)
 SPEC_KERNEL_BLOCKS(unique_partition_low_32, (partition<u32, false>), Params, THREADS, 2)

@@ -1,17 +1,19 @@
-// unique, by bits: keys that lie so close together that there is one for every few positions
-// of their range are not sorted at all. One partition moves them to parts of the range, as
-// positions of 4 bytes whatever the keys have, and then a block has a bit for each position of
-// a part in shared memory: which are set are the distinct keys, in order.
+// unique, by bits: for keys that are close together, so that there is a key for every few positions
+// of their range (the position of a key is its distance from the low end of the range). Such keys
+// are not sorted. One partition moves their positions, which have 4 bytes for any type of key, to
+// parts of the range. Then one block for each part has a bit in shared memory for each position of
+// the part. The bits that are set are the distinct keys, in order.
 //
-//   spread         writes each tile's positions to their parts, runs of neighbours through shared
-//                  memory, as `partition` does with keys; the tile to come is on its way meanwhile
-//   map_parts      a part a block, in ascending order: sets bits, counts them, learns by looking
-//                  back how many there are before, and writes a key for each
+//   spread         writes the positions of each tile to their parts. Shared memory first brings the
+//                  positions of a part together, so that they are written as a run, as `partition`
+//                  does with keys. Meanwhile the next tile is loaded
+//   map_parts      one block for each part, in ascending order: sets bits, counts them, learns by
+//                  look-back how many bits the parts before have, and writes a key for each bit
 //
-// The survey has seen that no key is outside of the range, that parts fit, and that none has
-// far more keys than its share.
+// The survey has checked that no key is outside of the range, that the bits of each part fit shared
+// memory, and that no part has far more keys than the others.
 //
-// Bytes a key of 8: 8 for the survey, 12 here, 4 to 12 at the end.
+// Bytes for each key of 8 bytes: 8 for the survey, 12 for `spread`, 4 to 12 for `map_parts`.
 #pragma once
 
 #include "unique_buckets.cuh"
@@ -24,11 +26,11 @@ static_assert(MAX_PARTS == BITS_THREADS, "a part a thread");
 
 template <typename K>
 struct SpreadShared {
-    K ahead[SPREAD_KEYS]; // of the tile to come; a thread reads what it has copied
+    K ahead[SPREAD_KEYS]; // keys of the next tile; a thread reads only those that it has copied
     u32 positions[SPREAD_KEYS];
     u32 counts[MAX_PARTS];
     u32 places[MAX_PARTS];  // where a part's positions go in `positions`
-    u32 targets[MAX_PARTS]; // from a place in `positions` to a place in the output
+    u32 targets[MAX_PARTS]; // added to a place in `positions`, gives the place in the output
 };
 
 template <typename K>
@@ -71,7 +73,7 @@ INLINE void spread(const Params& p) {
             const K key = shared.ahead[i * BITS_THREADS + thread];
             positions[i] = static_cast<u32>(key ^ static_cast<K>(p.flip)) - low;
         }
-        u32 ranks[SPREAD_ITEMS]; // below the part
+        u32 ranks[SPREAD_ITEMS]; // the part << 16 | the rank within the part
 #pragma unroll
         for (u32 i = 0; i < SPREAD_ITEMS; i++) {
             if (static_cast<i32>(i * BITS_THREADS) < mine) {
@@ -126,8 +128,8 @@ INLINE void map_parts(const Params& p) {
     const u32 end = first_bucket(p, part + 1, parts);
     const u64 base = first_position(first, map.scale);
     const u32 width = static_cast<u32>(first_position(end, map.scale) - base);
-    // A warp has neighbouring words, and lanes take turns.
-    const u32 rows = (width + WARP * WARP - 1) / (WARP * WARP); // of a warp's 32 words
+    // A row is 32 words, one for each lane. A warp has neighbouring rows.
+    const u32 rows = (width + WARP * WARP - 1) / (WARP * WARP);
     const u32 rows_each = (rows + BITS_WARPS - 1) / BITS_WARPS;
     for (u32 i = threadIdx.x; i < rows * (WARP / 4); i += BITS_THREADS) {
         memory[i] = make_uint4(0, 0, 0, 0);
@@ -142,7 +144,7 @@ INLINE void map_parts(const Params& p) {
         const u32 at = position - low;
         const u32 bit = 1u << at % WARP;
         u32* word = &words[at / WARP];
-        // Equals in numbers would wait for each other.
+        // Looks first, because atomic operations of many equal keys would wait for each other.
         if ((*static_cast<volatile u32*>(word) & bit) == 0) atomicOr(word, bit);
     };
     const u32 inner = min((start + 3) / 4 * 4, stop); // aligned from here
@@ -195,7 +197,7 @@ INLINE void map_parts(const Params& p) {
         }
     }
     __syncthreads();
-    // A lane lists what is set in its half word, then lanes write neighbours.
+    // Each lane lists the bits that are set in its half word. Then lanes write neighbouring keys.
     u16* list = reinterpret_cast<u16*>(memory + p.part_bits / 128) + warp * WARP * HALF_WORD;
     const u16* halves = reinterpret_cast<const u16*>(words);
     K* unique = static_cast<K*>(p.unique) + shared_before + before_warp;

@@ -1,30 +1,33 @@
-// unique, by buckets: keys are moved to where they belong by their high bits, in one or two
-// partitions of up to 9 bits or a wide one of 10 or 11, until a bucket fits shared memory;
-// there it is sorted, and loses its equals. Distinct keys need no stable order, so that no
-// tile has to know the tiles before it: a tile asks for room for its keys of each digit by one
-// addition ("hybrid radix sort": Stehle and Jacobsen, 2017).
+// unique, by buckets: partitions move keys to buckets by their high bits, until each bucket fits
+// shared memory. There are one or two partitions of up to 9 bits each, or a wide one of 10 or 11
+// bits. Then a block sorts each bucket in shared memory and drops equal keys. Only distinct keys
+// are wanted, so equal keys need no stable order, and a tile need not know about the tiles before
+// it: one atomic addition reserves room for all its keys of a digit ("hybrid radix sort": Stehle
+// and Jacobsen, 2017).
 //
-//   check          one block looks at a sample: the range that buckets share, and whether
-//                  some part of it is crowded. Meanwhile all others read keys, as long as
-//                  they ascend: if all do, they have counted the distinct ones, and
-//                  unique_passes.cuh has the rest
-//   survey         reads the keys once: how many each bucket gets. What lies outside of the
-//                  range goes to the first or last bucket. The last block decides how
-//                  the call goes on, which the kernels after it read on the device
-//   partition      writes each tile's keys to their digits, runs of neighbours through
-//                  shared memory
+//   check          one block looks at a sample: which range the buckets should divide, and whether
+//                  some part of this range is crowded. Meanwhile all other blocks read keys for as
+//                  long as these ascend. If all keys ascend, these blocks have counted the distinct
+//                  keys, and unique_passes.cuh has the rest
+//   survey         reads the keys once and counts the keys of each bucket. Keys outside of the
+//                  range go to the first or the last bucket. The block that is done last decides
+//                  the route, which the kernels after it read on the device
+//   partition      writes the keys of each tile to their digits. Shared memory first brings the
+//                  keys of a digit together, so that they are written as a run
 //   partition_wide the same for more digits, in a larger tile
-//   sort_buckets   a bucket a block, in ascending order: spreads keys over bins by position,
-//                  orders the few of each bin, drops equals, learns by looking back how
-//                  many distinct keys come before, and writes. `unique` is both source and
-//                  target: a block writes where it and those before it have read, once
-//                  each of them has told its sum
+//   sort_buckets   one block for each bucket, in ascending order: spreads keys over bins by
+//                  position, sorts the few keys of each bin, drops equal keys, learns by look-back
+//                  how many distinct keys the buckets before have, and writes. `unique` is both
+//                  source and target: a block writes only to places that this block and the blocks
+//                  before have read, and look-back shows that those blocks have read their keys
 //
-// A bucket too large for shared memory is no bucket: keys that bunch go by digits, as
-// unique_passes.cuh has it. If it is equals that bunch and nobody wants counts, each tile drops
-// those it sees (`thin`), and the buckets that are left are looked at again.
+// If some bucket does not fit shared memory, because keys crowd a part of the range, all keys are
+// sorted by digits instead (unique_passes.cuh). But if the crowd is mostly equal keys, and counts
+// are not wanted, partitions drop equal keys within each tile (`thin`), and afterwards the buckets
+// are checked again.
 //
-// Bytes a key of 8: 8 for the survey, 16 a partition, 8 to 16 at the end.
+// Bytes for each key of 8 bytes: 8 for the survey, 16 for each partition, 8 to 16 for
+// `sort_buckets`.
 #pragma once
 
 #include "unique_partition.cuh"
@@ -36,18 +39,19 @@ struct BucketShared {
         u64 slots[WARPS][RADIX];
     };
     union {
-        u32 bins[BINS / 2];         // two counters a word; then where each bin starts
+        u32 bins[BINS / 2];        // two counters in a word; later where each bin starts
         u32 starts[WARPS][RADIX];
-        u16 owners[BUCKET_KEYS];   // of a bin, a key; or where the first of equals is
+        u16 owners[BUCKET_KEYS];   // the key that has a slot; or places of the distinct keys
     };
 };
 
-// Sorts shared.keys[..size] by those bytes in which keys differ: any keys, and slower.
+// Sorts shared.keys[..size] by a radix sort over those bytes in which keys differ. Suits any keys,
+// but is slower than sort_bucket.
 template <typename K>
 __device__ __noinline__ void sort_by_bytes(BucketShared<K>& shared, u32 size, u64 flip) {
     const u32 warp = threadIdx.x / WARP;
     const u32 first = warp * WARP * BUCKET_ITEMS + lane_id();
-    const K none = ~static_cast<K>(flip); // ranks behind all others
+    const K none = ~static_cast<K>(flip); // fills the places after the last key; no key is larger
     K keys[BUCKET_ITEMS];
     K differs = 0;
     const K some = shared.keys[0];
@@ -93,7 +97,8 @@ __device__ __noinline__ void sort_by_bytes(BucketShared<K>& shared, u32 size, u6
     __syncthreads();
 }
 
-// Drops most equals of shared.keys[..size], and says how many keys are left.
+// Drops most repetitions of keys in shared.keys[..size], in the way of `thin`. Returns how many
+// keys are left.
 template <typename K>
 __device__ __noinline__ u32 thin_bucket(BucketShared<K>& shared, u32 size) {
     for (u32 round = 0; round < 2; round++) {
@@ -125,12 +130,13 @@ __device__ __noinline__ u32 thin_bucket(BucketShared<K>& shared, u32 size) {
     return size;
 }
 
-// Sorts shared.keys[..size]. What is not to be counted may lose equals on the way: the size that is
-// left. A bin is a part of a bucket of `map`.
+// Sorts shared.keys[..size] and returns how many keys are left: unless they are `counted`,
+// repetitions of a key may be dropped on the way. A bin is one of BINS equal parts of a bucket of
+// `map`.
 template <typename K>
 INLINE u32 sort_bucket(BucketShared<K>& shared, u32 size, const Map& map, bool counted,
                        u64 key_flip) {
-    constexpr u32 WORDS = BINS / 2 / THREADS; // of a thread
+    constexpr u32 WORDS = BINS / 2 / THREADS; // words of `bins` that a thread has
     const K flip = static_cast<K>(key_flip);
     const auto bin_of = [&](K key) {
         return position_of(key, map, key_flip) * map.scale >> (32 - BIN_BITS);
@@ -149,9 +155,9 @@ INLINE u32 sort_bucket(BucketShared<K>& shared, u32 size, const Map& map, bool c
             atomicAdd(&shared.bins[bin / 2], 1u << bin % 2 * 16);
         }
         __syncthreads();
-        // Counts become starts; a thread keeps those of its bins.
+        // Counts of bins become starts. Each thread does this for its own bins.
         own = 0;
-        u32 most = 0;
+        u32 largest = 0; // of the counters in the lower halves of words, and in the upper halves
 #pragma unroll
         for (u32 i = 0; i < WORDS; i += 4) {
             const uint4 four = wide[i / 4];
@@ -163,13 +169,14 @@ INLINE u32 sort_bucket(BucketShared<K>& shared, u32 size, const Map& map, bool c
 #pragma unroll
         for (u32 i = 0; i < WORDS; i++) {
             own += (bins[i] & 0xFFFF) + (bins[i] >> 16);
-            most = __vmaxu2(most, bins[i]);
+            largest = __vmaxu2(largest, bins[i]);
         }
-        const bool crowded = __syncthreads_or(max(most & 0xFFFF, most >> 16) > BIN_LIMIT);
+        const bool crowded = __syncthreads_or(max(largest & 0xFFFF, largest >> 16) > BIN_LIMIT);
         u32 all;
         first = sum_before<THREADS>(own, all);
         if (!crowded) break;
-        // By equals, or by keys that are close.
+        // A bin has too many keys, either equal ones or different ones that are close together. If
+        // keys are not counted, dropping equal keys is tried once.
         if (counted || again) {
             sort_by_bytes(shared, size, key_flip);
             return size;
@@ -207,7 +214,8 @@ INLINE u32 sort_bucket(BucketShared<K>& shared, u32 size, const Map& map, bool c
         }
     }
     __syncthreads();
-    // A thread orders the keys of its bins, which are nearly in order.
+    // Each thread sorts the keys of its bins by insertion. They are nearly in order, because bins
+    // are.
     if (own > 1) {
         K above = shared.keys[first] ^ flip;
         for (u32 j = first + 1; j < first + own; j++) {
@@ -274,7 +282,8 @@ INLINE void sort_buckets(const Params& p) {
     }
     size = sort_bucket(shared, size, map, p.counts != nullptr, p.flip);
 
-    // A warp's keys are neighbours. Lane i keeps which of row i are the first of equals.
+    // A warp has ITEMS rows of 32 neighbouring keys. Lane i holds a bit for each key of row i:
+    // whether it is the first of equal keys.
     const u32 first = warp * WARP * ITEMS + lane;
     u32 heads = 0;
     u32 count = 0;
@@ -301,7 +310,7 @@ INLINE void sort_buckets(const Params& p) {
             if (bucket == buckets - 1) *p.count = before + all;
         }
     }
-    u16* places = shared.owners; // where the first of each equals is, for the counts
+    u16* places = shared.owners; // the place of the first of equal keys; their distances are counts
     __syncthreads();
     const u64 base = shared_before;
 #pragma unroll

@@ -1,4 +1,4 @@
-// unique, by buckets: keys are moved to the buckets of their high bits. unique_buckets.cuh says why.
+// unique, by buckets: moves keys to buckets by their high bits. unique_buckets.cuh has the design.
 #pragma once
 
 #include "unique_survey.cuh"
@@ -10,13 +10,14 @@ struct SplitShared {
     K keys[SPLIT_KEYS];
     u32 counts[MAX_SPLIT];
     u32 places[MAX_SPLIT];  // where a digit's keys go in `keys`
-    u32 targets[MAX_SPLIT]; // from a place in `keys` to a place in the output
-    u16 owners[THIN_SLOTS];
+    u32 targets[MAX_SPLIT]; // added to a place in `keys`, gives the place in the output
+    u16 owners[THIN_SLOTS]; // for `thin`: the place of a key that has the slot
 };
 
-// Which of the thread's keys stay, a bit each: of equals in the tile, the one whose slot it is,
-// unless the slot is another key's. Two frequent keys that share a slot in one round do
-// not in the other.
+// Which of the thread's keys stay, one bit for each key. Each key hashes to a slot, and one key of
+// the tile owns each slot. A key is dropped if another key of the same value owns its slot. If a
+// key of another value owns the slot, the key stays. The two rounds hash differently, so that two
+// frequent values that share a slot in one round do not share one in the other.
 template <typename K>
 INLINE u32 thin(SplitShared<K>& shared, const K (&keys)[SPLIT_ITEMS], u32 valid) {
     u32 stay = 0;
@@ -55,7 +56,8 @@ INLINE u32 thin(SplitShared<K>& shared, const K (&keys)[SPLIT_ITEMS], u32 valid)
     return stay;
 }
 
-// After tiles were thinned: whether every bucket fits now.
+// After equal keys were dropped: the block that is done last checks whether every bucket fits
+// shared memory now. If not, all keys are sorted by digits.
 INLINE void check_buckets(const Params& p) {
     __shared__ bool last;
     __threadfence();
@@ -71,8 +73,9 @@ INLINE void check_buckets(const Params& p) {
     if (__syncthreads_or(large) && threadIdx.x == 0) p.plan->mode = BY_DIGITS;
 }
 
-// One tile. HIGH: of all keys, by their buckets' high bits. Otherwise of one of those parts, by the
-// low bits.
+// Partitions one tile. If HIGH, the tile is a part of all keys, and the digit of a key is the high
+// bits of its bucket's number. Otherwise all keys of the tile have the same high bits, and the
+// digit is the low bits.
 template <typename K, bool HIGH>
 INLINE void split_tile(const Params& p, bool thinned, u32 tile) {
     extern __shared__ uint4 memory[];
@@ -104,7 +107,8 @@ INLINE void split_tile(const Params& p, bool thinned, u32 tile) {
         ends += high << low_bits;
     }
     const u32 valid = min(end - start, SPLIT_KEYS);
-    const i32 mine = static_cast<i32>(valid - threadIdx.x); // keys in steps of THREADS
+    // This thread has the keys threadIdx.x + i * THREADS for which i * THREADS is below `mine`.
+    const i32 mine = static_cast<i32>(valid - threadIdx.x);
     from += start + threadIdx.x;
     for (u32 i = threadIdx.x; i < digits; i += THREADS) shared.counts[i] = 0;
     K keys[SPLIT_ITEMS];
@@ -115,7 +119,7 @@ INLINE void split_tile(const Params& p, bool thinned, u32 tile) {
     __syncthreads();
     u32 stay = ALL_LANES;
     if (thinned) stay = thin(shared, keys, valid);
-    u32 ranks[SPLIT_ITEMS]; // below the digit
+    u32 ranks[SPLIT_ITEMS]; // the digit << 16 | the rank among the tile's keys of this digit
 #pragma unroll
     for (u32 i = 0; i < SPLIT_ITEMS; i++) {
         if (static_cast<i32>(i * THREADS) < mine && stay >> i & 1) {
@@ -158,7 +162,9 @@ INLINE void partition(const Params& p) {
     if (mode == THINNED && (!HIGH || p.low_bits == 0)) check_buckets(p);
 }
 
-// The same after `partition_wide`, which has left nothing to do mostly: so it has fewer blocks.
+// The same for a plan that drops equal keys, if `partition_wide` was launched before. Mostly the
+// plan is another one and there is nothing to do, so this is launched with few blocks, which take
+// tiles in turn.
 template <typename K, bool HIGH>
 INLINE void partition_thinned(const Params& p) {
     if (p.plan->mode != THINNED) return;
@@ -166,24 +172,26 @@ INLINE void partition_thinned(const Params& p) {
     const u32 tiles = HIGH ? all : p.plan->tiles;
     for (u32 tile = blockIdx.x; tile < tiles; tile += gridDim.x) {
         split_tile<K, HIGH>(p, true, tile);
-        __syncthreads(); // before the next tile takes the shared memory
+        __syncthreads(); // before the next tile overwrites shared memory
     }
     if (!HIGH) check_buckets(p);
 }
 
 // ---- wide partition ----------------------------------------------------------
 
-// All digits at once, where they are too many for a block of `partition` and not so many that
-// what a tile has of each is short: one block a multiprocessor, whose shared memory holds a tile
-// and the one to come. Where equals are dropped, two partitions leave fewer of them.
+// One partition by all bits of the bucket's number. It is used if `partition` would need two for so
+// many digits, but digits are so few that a tile has a run of several keys for each. There is one
+// block on each multiprocessor, whose shared memory holds the current tile and the next one. If
+// equal keys are to be dropped, two partitions are used instead, because they leave fewer equal
+// keys.
 template <typename K>
 struct WideShared {
     static constexpr u32 ITEMS = sizeof(K) == 8 ? 12 : 16;
     static constexpr u32 KEYS = ITEMS * WIDE_THREADS;
-    K ahead[KEYS]; // of the tile to come; a thread reads what it has copied
+    K ahead[KEYS]; // keys of the next tile; a thread reads only those that it has copied
     K keys[KEYS];
-    u32 places[WIDE_SPLIT];  // keys of a digit, then where they go in `keys`
-    u32 targets[WIDE_SPLIT]; // from a place in `keys` to a place in the output
+    u32 places[WIDE_SPLIT];  // how many keys a digit has; later where they go in `keys`
+    u32 targets[WIDE_SPLIT]; // added to a place in `keys`, gives the place in the output
 };
 
 template <typename K>
@@ -217,14 +225,15 @@ INLINE void partition_wide(const Params& p) {
     if (tile < tiles) load(tile);
     while (tile < tiles) {
         const u32 valid = valid_of(tile);
-        const i32 mine = static_cast<i32>(valid - thread); // keys in steps of N
+        // This thread has the keys thread + i * N for which i * N is below `mine`.
+        const i32 mine = static_cast<i32>(valid - thread);
         for (u32 i = thread; i < digits; i += N) shared.places[i] = 0;
         await_copies();
         K keys[ITEMS];
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) keys[i] = shared.ahead[i * N + thread];
         __syncthreads();
-        u32 ranks[ITEMS]; // below the digit
+        u32 ranks[ITEMS]; // the digit << 16 | the rank among the tile's keys of this digit
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) {
             if (static_cast<i32>(i * N) < mine) {
@@ -270,6 +279,6 @@ INLINE void partition_wide(const Params& p) {
                 to[shared.targets[bucket_of(key, map, p.flip)] + at] = key;
             }
         }
-        __syncthreads(); // before counts of the next tile take the places
+        __syncthreads(); // before the counts of the next tile overwrite `places`
     }
 }

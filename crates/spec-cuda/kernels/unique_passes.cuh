@@ -1,32 +1,32 @@
-// unique, by digits: a least significant digit radix sort with one read and one write of
-// the keys a digit ("onesweep": Adinets and Merrill, 2022), then one more that drops
-// equals:
+// unique, by digits: a radix sort that begins with the least significant digit and reads and writes
+// the keys once for each digit ("Onesweep": Adinets and Merrill, 2022). One more pass drops equal
+// keys:
 //
-//   unique_by_digits   one launch for all. Its blocks read the keys once and count all
-//                      digits of 8 bits; the last of them turns counts into offsets and
-//                      lists the digits in which keys differ at all. For each of those, in
-//                      portions of 2^16 tiles, a block takes the next tile, ranks it in
-//                      shared memory, learns how many keys of each digit lie before it by
-//                      looking back over the tiles before, and writes runs of equal digits
-//   unique_compact     keeps the first of equals; same look-back, for one sum. Keys that ascend
-//                      as they are need no more than this, and no look-back: `unique_check`
-//                      has counted them
-//   unique_firsts,     with counts: `compact` left each distinct key's position, and
-//   unique_counts      the differences of positions are the counts
+//   unique_by_digits   one launch for all digits. Its blocks read the keys once and count all
+//                      digits of 8 bits. The block that is done last turns counts into offsets, and
+//                      lists the digits in which keys differ at all. Then, for each of these
+//                      digits, in portions of 2^16 tiles, a block takes the next tile, ranks its
+//                      keys in shared memory, learns by look-back how many keys of each digit the
+//                      tiles before have, and writes runs of keys with equal digits
+//   unique_compact     keeps the first of equal keys; the same look-back, for one sum. If keys
+//                      ascend already, they need only this kernel, without look-back, because
+//                      `unique_check` has counted the distinct keys
+//   unique_firsts,     if counts are wanted: `unique_compact` has left the position of each
+//   unique_counts      distinct key, and the differences of these positions are the counts
 //
-// Passes go back and forth between the workspace and `unique`, so that the last one
-// ends in the workspace.
+// Passes alternate between the workspace and `unique`, such that the last pass writes to the
+// workspace, and `unique_compact` from there to `unique`.
 //
-// Threads to data: a warp owns 32 * ITEMS neighbouring keys, lane by lane, so ranks by
-// (warp, item, lane) are stable.
+// Threads to data: a warp has 32 * ITEMS neighbouring keys, in rows of one key for each lane. So
+// ranks that count in the order of warp, row and lane are stable.
 //
-// Bytes a key of 8: 8 for the counts, 16 a digit that differs, 8 to 16 at the end; 16 to 24
-// for what ascends.
+// Bytes for each key of 8 bytes: 8 for the counts, 16 for each digit in which keys differ, 8 to 16
+// for `unique_compact`. If keys ascend already: 16 to 24 in all.
 #pragma once
 
 #include "unique_plan.cuh"
 
-constexpr u32 CHUNK = 4096; // positions a block of positions_to_counts turns into counts
+constexpr u32 CHUNK = 4096; // positions that a block of positions_to_counts turns into counts
 
 template <typename K>
 struct Tile {
@@ -44,8 +44,8 @@ INLINE u32 digit_of(K key, u64 flip, u32 digit) {
 
 // ---- counts of digits -------------------------------------------------------
 
-// Adds the digits of the warp's keys. Digits in which all of them agree, as high ones
-// often do, take one addition instead of one a key to the same word.
+// Counts the digits of the warp's keys. If all these keys have the same digit, which is common for
+// high digits, one addition counts it, instead of one addition for each key to the same word.
 template <typename K, u32 ITEMS>
 INLINE void count_digits(u32 (*histogram)[RADIX], const K (&keys)[ITEMS], u64 flip) {
     const K first = __shfl_sync(ALL_LANES, keys[0], 0);
@@ -73,7 +73,7 @@ INLINE void count_digits(u32 (*histogram)[RADIX], const K (&keys)[ITEMS], u64 fl
     }
 }
 
-// Offsets from counts, and which digits need a pass. By one block.
+// Turns counts into offsets, and finds out which digits need a pass. One block runs this.
 template <typename K>
 INLINE void make_plan(const Params& p) {
     __shared__ u64 sums[RADIX];
@@ -81,7 +81,7 @@ INLINE void make_plan(const Params& p) {
     const u32 bin = threadIdx.x;
     for (u32 digit = 0; digit < Tile<K>::DIGITS; digit++) {
         const u64 own = bin < RADIX ? __ldcg(&p.plan->counts[digit][bin]) : 0;
-        // All keys in one bin: the digit sorts nothing.
+        // If one bin has all keys, a pass by this digit would not change their order.
         const bool needed = __syncthreads_or(own != 0 && own != p.n);
         if (bin < RADIX) sums[bin] = own;
         __syncthreads();
@@ -102,7 +102,7 @@ INLINE void make_plan(const Params& p) {
     if (bin == 0) p.plan->active = active;
 }
 
-// A block's share of the keys, one of `shares`: counts all digits.
+// Counts all digits of a block's share of the keys, one of `shares`.
 template <typename K>
 INLINE void count_share(const Params& p, u32 share, u32 shares) {
     constexpr u32 DIGITS = Tile<K>::DIGITS;
@@ -134,7 +134,7 @@ INLINE void count_share(const Params& p, u32 share, u32 shares) {
     for (u32 i = threadIdx.x; i < DIGITS * RADIX; i += THREADS) {
         if (counts[0][i] != 0) atomicAdd(&totals[i], static_cast<u64>(counts[0][i]));
     }
-    // The first pass looks back over words that must start at zero.
+    // Clears this block's share of the words over which the first pass looks back.
     const u64 portion = p.n < p.portion_keys ? p.n : p.portion_keys;
     const u64 words = (portion + Tile<K>::KEYS - 1) / Tile<K>::KEYS * RADIX;
     for (u64 i = share * static_cast<u64>(THREADS) + threadIdx.x; i < words;
@@ -149,13 +149,13 @@ template <typename K>
 struct PassShared {
     union {
         K keys[Tile<K>::KEYS];
-        u64 slots[WARPS][RADIX]; // before `keys`: see rank_in_warp
+        u64 slots[WARPS][RADIX]; // used before `keys` is: see rank_in_warp
     };
     u32 starts[WARPS][RADIX]; // where a warp's keys of a digit go in `keys`
-    u64 targets[RADIX];       // from a place in `keys` to a place in the output
+    u64 targets[RADIX];       // added to a place in `keys`, gives the place in the output
 };
 
-// The lanes of the warp that hold the same digit, by votes.
+// A mask of the lanes of the warp that have the same digit as this lane, found by votes.
 INLINE u32 same_digit(u32 digit) {
     u32 mask = ALL_LANES;
 #pragma unroll
@@ -167,10 +167,11 @@ INLINE u32 same_digit(u32 digit) {
     return mask;
 }
 
-// How many keys of the same digit the warp has met before this one. A digit's slot
-// holds that count above the lanes that meet it now; the lowest of them adds them up.
-// Lanes find their peers by an atomicOr into the slot, which keeps shared memory busy,
-// or by votes, which keep the arithmetic units busy: a pass does both in turns.
+// How many keys with the same digit the warp has met before this key. The upper half of a digit's
+// slot has this count. Lanes that have the digit now are peers, and the lowest peer adds their
+// number to the count. Lanes find their peers by an atomicOr into the lower half of the slot, which
+// keeps shared memory busy, or by votes, which keep the arithmetic units busy. A pass alternates
+// between the two.
 template <bool VOTE>
 INLINE u32 rank_in_warp(u64* slots, u32 digit) {
     u32* halves = reinterpret_cast<u32*>(&slots[digit]);
@@ -193,17 +194,18 @@ INLINE u32 rank_in_warp(u64* slots, u32 digit) {
     return before + __popc(below);
 }
 
-// How many keys of digit `bin` lie in the tiles before this one. Reads eight tiles at a
-// time: one at a time, the way back over tiles in flight is a chain of waits for memory.
+// How many keys of digit `bin` the tiles before this one have. Reads the words of eight tiles at a
+// time: one after the other, each word of a tile that is still in flight would cost a wait for
+// memory.
 INLINE u32 look_back(u32* sums, u32 tile, u32 bin, u32 own) {
     constexpr u32 WINDOW = 8;
     u32 before = 0;
-    u32 t = tile; // tiles from here on are in `before`
+    u32 t = tile; // `before` has the keys of tiles t to tile - 1
     while (t > 0) {
         u32 words[WINDOW];
 #pragma unroll
         for (u32 i = 0; i < WINDOW; i++) {
-            // Before the first tile there is nothing, which is a known sum.
+            // The sum over the tiles before the first tile is known: 0.
             words[i] = i < t ? read_word(&sums[static_cast<u64>(t - 1 - i) * RADIX + bin])
                              : ALL_BEFORE << 30;
         }
@@ -223,9 +225,10 @@ INLINE u32 look_back(u32* sums, u32 tile, u32 bin, u32 own) {
     return before;
 }
 
-// One tile of the pass by `digit` over a portion of the keys. Thread 0 asks for the next one, of
-// which it gets the number, before it writes: later, and the answer is waited for; earlier, and
-// those behind that tile look back in vain for long.
+// Sorts one tile in the pass by `digit` over a portion of the keys. Returns the number of the
+// block's next tile, to thread 0. Thread 0 asks for this number just before the block writes its
+// keys. If it asked later, the block would wait for the answer. If it asked earlier, the blocks of
+// the tiles after that tile would look back at it for a long time before it has counts.
 template <typename K>
 INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* taken) {
     constexpr u32 ITEMS = Tile<K>::ITEMS;
@@ -249,7 +252,7 @@ INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* tak
     const u64 start = portion_start + static_cast<u64>(tile) * KEYS;
     const u32 valid = static_cast<u32>(min(portion_end - start, static_cast<u64>(KEYS)));
 
-    // Where keys end, the largest digit stands in: it ranks behind all others.
+    // Places after the last key get a key of the largest digit, which ranks after all keys.
     const K none = ~static_cast<K>(p.flip);
     K keys[ITEMS];
     const u32 own_start = warp * WARP * ITEMS + lane;
@@ -258,7 +261,7 @@ INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* tak
         const u32 at = own_start + i * WARP;
         keys[i] = at < valid ? __ldcs(from + start + at) : none;
     }
-    // Two ranks a register.
+    // Two ranks in each register.
     u32 ranks[ITEMS / 2];
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
@@ -269,7 +272,8 @@ INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* tak
     }
     __syncthreads();
 
-    // A thread a digit: its count, told to the tiles that follow at once.
+    // One thread for each digit: adds up the count of the digit, and at once tells it to the tiles
+    // that follow, without the places after the last key.
     const u32 bin = threadIdx.x;
     u32 count = 0;
     if (bin < RADIX) {
@@ -289,7 +293,7 @@ INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* tak
 #pragma unroll
         for (u32 w = 0; w < WARPS; w++) shared.starts[w][bin] += place;
     }
-    // The words of the next pass, meanwhile.
+    // Meanwhile, clears the words over which the next pass or portion looks back.
     const u64 tiles = (portion_end - portion_start + KEYS - 1) / KEYS;
     const u64 rows = (min(p.n, p.portion_keys) + KEYS - 1) / KEYS;
     if (bin < RADIX) {
@@ -309,7 +313,7 @@ INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* tak
         u64* offsets = p.offsets + (static_cast<u64>(portion) * Tile<K>::DIGITS + digit) * RADIX;
         const u64 base = offsets[bin] + before;
         shared.targets[bin] = base - place;
-        // Where the next portion goes on.
+        // The last tile of a portion computes where the keys of the next portion go.
         if (tile + 1 == tiles) offsets[Tile<K>::DIGITS * RADIX + bin] = base + real;
     }
     __syncthreads();
@@ -325,11 +329,11 @@ INLINE u32 pass_tile(const Params& p, u32 digit, u32 portion, u32 tile, u32* tak
     return next;
 }
 
-// ---- equals ------------------------------------------------------------------
+// ---- equal keys --------------------------------------------------------------
 
-// What lane 0 has of `first` and the others of `other`, by an instruction: of a choice, compilers
-// make a branch around the shuffles and votes that follow, which a warp in two halves takes many
-// times as long for.
+// `first` in lane 0, and `other` in all other lanes. This is an explicit instruction, because
+// compilers turn a conditional expression into a branch around the shuffles and votes that follow,
+// and a warp that diverges takes many times as long for these.
 template <typename T>
 INLINE T in_first_lane(T first, T other) {
     T result;
@@ -343,8 +347,9 @@ INLINE T in_first_lane(T first, T other) {
     return result;
 }
 
-// One tile of what ascends: keeps the first of equals. Where `unique_check` has counted them,
-// what goes before is known; otherwise thread 0 gets the number of the next tile, as in pass_tile.
+// Keeps the first of equal keys in one tile of ascending keys. If COUNTED, `unique_check` has
+// counted the distinct keys before each tile. Otherwise look-back finds this count, and thread 0
+// returns the number of the block's next tile, as in pass_tile.
 template <typename K, bool COUNTED>
 INLINE u32 compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
     constexpr u32 ITEMS = Tile<K>::COMPACT_ITEMS;
@@ -365,7 +370,7 @@ INLINE u32 compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
         const u64 at = start + i * WARP + lane;
         items[i] = at < p.n ? __ldcs(keys + at) : 0;
     }
-    // The key before the warp's first.
+    // The key before the warp's first key.
     K last = start > 0 && start <= p.n ? keys[start - 1] : 0;
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
@@ -407,19 +412,20 @@ INLINE u32 compact_tile(const Params& p, const K* keys, u32 tile, u32 tiles) {
         }
         to += __popc(heads[i]);
     }
-    __syncthreads(); // for the tile to come
+    __syncthreads(); // before the next tile overwrites shared memory
     return next;
 }
 
 // ---- counts ------------------------------------------------------------------
 
-// The first position of each of THREADS chunks, before they are overwritten.
+// Copies the first position of each of THREADS chunks, because the block of the chunk overwrites it
+// while the block of the chunk before still needs it.
 INLINE void copy_firsts(const Params& p, u32 tile) {
     const u64 chunk = tile * static_cast<u64>(THREADS) + threadIdx.x;
     if (chunk * CHUNK < *p.count) p.firsts[chunk] = p.counts[chunk * CHUNK];
 }
 
-// Positions to counts, in place: a chunk a block.
+// Turns positions into counts, in place. A block does this for one chunk.
 INLINE void positions_to_counts(const Params& p, u32 chunk) {
     constexpr u32 ITEMS = CHUNK / THREADS;
     const u64 distinct = *p.count;
@@ -447,7 +453,7 @@ INLINE void positions_to_counts(const Params& p, u32 chunk) {
 
 // ---- launches ----------------------------------------------------------------
 
-// A number for all threads of the block, from the first.
+// The `number` of the block's first thread, in all its threads.
 INLINE u32 for_block(u32 number) {
     __shared__ u32 shared;
     if (threadIdx.x == 0) shared = number;
@@ -457,7 +463,7 @@ INLINE u32 for_block(u32 number) {
     return number;
 }
 
-// Lets the block go on when `word` is `value`.
+// Waits until `word` is `value`, with all threads of the block.
 INLINE void wait_until(const u32* word, u32 value) {
     if (threadIdx.x == 0) {
         while (read_word(word) != value) __nanosleep(64);
@@ -466,9 +472,10 @@ INLINE void wait_until(const u32* word, u32 value) {
     __syncthreads();
 }
 
-// Everything by digits, in one launch of as many blocks as run at once: a block takes shares
-// to count, then tiles, pass by pass and portion by portion. It waits for the portion before
-// only, whose tiles were taken before by blocks that run.
+// All passes by digits, in one launch of as many blocks as run at once. A block takes shares of the
+// keys to count, then tiles, pass by pass and portion by portion. Before a portion it waits until
+// the portion before is done. This comes to pass, because the blocks that took the tiles of that
+// portion are running.
 template <typename K>
 INLINE void by_digits(const Params& p) {
     if (p.plan->mode != BY_DIGITS) return;
@@ -538,7 +545,8 @@ INLINE void compact(const Params& p) {
         }
         return;
     }
-    // In order, so that the tiles before run.
+    // Blocks take tiles in order, so that look-back waits only for tiles of blocks that are
+    // running.
     Phase& state = p.phases[COMPACTING];
     u32 next = threadIdx.x == 0 ? atomicAdd(&state.taken, 1u) : 0;
     while (true) {

@@ -9,21 +9,24 @@ constexpr u32 THREADS = 512;
 constexpr u32 WARPS = THREADS / WARP;
 constexpr u32 MAX_DIGITS = 8;
 
-// Words of look-back: a flag above the sum it is about.
+// A word of look-back is 0 until its tile is counted. Then it has one of these in its two upper
+// bits, and below them a sum: of the tile only, or of the tile and all tiles before.
 constexpr u32 TILE_ONLY = 1;
 constexpr u32 ALL_BEFORE = 2;
 
-// How a call goes on after `unique_survey`.
+// The route of a call after `unique_survey`.
 enum Mode : u32 {
-    BY_DIGITS, // radix sort by each digit, then drop equals; also where nothing else is tried
-    SORTED,    // keys ascend as they are: drop equals
+    BY_DIGITS, // radix sort by each digit, then drop equal keys; also if no other route is tried
+    SORTED,    // keys ascend already: only drop equal keys
     BUCKETS,   // partition, then sort buckets in shared memory
-    THINNED,   // the same, and equals within a tile are dropped on the way
-    BITS,      // partition to positions, then a bit for each position there could be
+    THINNED,   // as BUCKETS, but partitions drop equal keys within a tile
+    BITS,      // partition positions, then set a bit for each
 };
 
-// A key's position is where it lies in [low, low + range], in 32 bits; outside of that range
-// it is the nearer end. Position * scale is the bucket, and below the point the place in it.
+// Maps keys to positions and buckets. The position of a key is its distance from `low`, shifted
+// right by `shift` so that it has 32 bits. A key outside of [low, low + range] has the position of
+// the nearer end. Of the 64 bits of position * scale, the upper 32 are the bucket, the lower 32 the
+// place in the bucket.
 struct Map {
     u64 low;
     u64 range;
@@ -31,37 +34,38 @@ struct Map {
     u32 scale;
 };
 
-// What the kernels tell each other; all zero before the first.
+// What the kernels tell each other; all zero before the first kernel.
 struct Plan {
     u64 counts[MAX_DIGITS][RADIX];
     Map map;
     u32 mode;
-    u32 ascends;            // the sample does
-    u32 bunched;            // some part of the range has far more than its share of the sample
-    u32 repeated;           // what is crowded, if not that much, is mostly equals
-    u32 unsorted;           // some key is above the next one
-    u32 outside;            // some key is outside of the map's range
-    u32 check_blocks;       // done
-    u32 survey_blocks;      // done
-    u32 partition_blocks;   // done with the last partition
-    u32 buckets_taken;
-    u32 tiles;              // of the second partition
-    u32 active;             // digits in which keys differ
-    u32 order[MAX_DIGITS];  // which pass a digit is, from 1; 0 for none
+    u32 ascends;            // whether the sample ascends
+    u32 bunched;            // whether the sample crowds some part of the range
+    u32 repeated;           // whether the samples in crowded parts are mostly equal keys
+    u32 unsorted;           // whether some key is larger than the next one
+    u32 outside;            // whether some key is outside of the map's range
+    u32 check_blocks;       // blocks of `check` that are done
+    u32 survey_blocks;      // blocks of `survey` that are done
+    u32 partition_blocks;   // blocks of the last partition that are done
+    u32 buckets_taken;      // buckets, or parts of the range, that blocks have taken
+    u32 tiles;              // tiles of the second partition
+    u32 active;             // how many digits there are in which keys differ
+    u32 order[MAX_DIGITS];  // which pass is by a digit, counted from 1; 0 for none
     u32 digits[MAX_DIGITS]; // the digit of a pass
-    u32 digits_known;       // the two above are there
-    u32 parts;              // of the range, where each has its map of bits
+    u32 digits_known;       // whether the three fields above are written
+    u32 parts;              // parts of the range, for mode BITS
     u32 unused[12];
 };
 static_assert(sizeof(Plan) == 16384 + 192, "as in src/ops/unique.rs");
 
-// How far something done by many blocks has come; all zero before.
+// The progress of work that many blocks share: how many tiles or shares they have taken, and how
+// many they have done. Zero before the first kernel.
 struct Phase {
     u32 taken;
     u32 done;
 };
 
-// Phases that are no portion of a pass, and the first that is one.
+// The phases: counting digits, compacting, and from FIRST_PASS on each portion of each pass.
 enum : u32 { COUNTING, COMPACTING, FIRST_PASS };
 
 #include "params/unique.cuh"
@@ -71,10 +75,11 @@ INLINE u64 read_word(const u64* from) { return *static_cast<const volatile u64*>
 INLINE void write_word(u32* to, u32 word) { *static_cast<volatile u32*>(to) = word; }
 INLINE void write_word(u64* to, u64 word) { *static_cast<volatile u64*>(to) = word; }
 
-// Distinct keys before each span of tiles to compact.
+// If keys ascend: the number of distinct keys before each span of tiles.
 INLINE u64* span_sums(const Params& p) { return reinterpret_cast<u64*>(p.sums[1]); }
 
-// The sum over the threads before this one, of a block of N, and over all of them.
+// The sum over the threads before this one, in a block of N threads. `all` is the sum over all
+// threads.
 template <u32 N>
 INLINE u32 sum_before(u32 value, u32& all) {
     __shared__ u32 totals[N / WARP];
@@ -82,7 +87,7 @@ INLINE u32 sum_before(u32 value, u32& all) {
     const u32 warp = threadIdx.x / WARP;
     if (lane_id() == WARP - 1) totals[warp] = inclusive;
     __syncthreads();
-    // SumsOfWarps, written out: with it, unique_sort_buckets_64 grows by 1.5 KB.
+    // The same as SumsOfWarps, but that struct would make unique_sort_buckets_64 1.5 KB larger.
     const u32 own = lane_id() < N / WARP ? totals[lane_id()] : 0;
     const u32 sums = warp_inclusive_sum(own);
     all = __shfl_sync(ALL_LANES, sums, N / WARP - 1);
@@ -91,7 +96,8 @@ INLINE u32 sum_before(u32 value, u32& all) {
     return before + inclusive - value;
 }
 
-// The sum over the tiles before this one, by one warp: 128 words at a time.
+// The sum over the tiles before this one. One warp runs this and reads 128 words at a time.
+// Afterwards the word of this tile has the sum of the tile and all tiles before.
 INLINE u64 look_back_by_warp(u64* sums, u32 tile, u64 own) {
     constexpr u32 WINDOWS = 4;
     const u64 mask = (1ull << 62) - 1;
@@ -99,7 +105,7 @@ INLINE u64 look_back_by_warp(u64* sums, u32 tile, u64 own) {
     bool done = tile == 0;
     for (i64 at = static_cast<i64>(tile) - 1 - lane_id(); !done; at -= WINDOWS * WARP) {
         u64 words[WINDOWS];
-        // Before the first tile there is nothing, which is a known sum.
+        // The sum over the tiles before the first tile is known: 0.
         const auto read = [&](u32 w) {
             const i64 from = at - static_cast<i64>(w * WARP);
             return from < 0 ? static_cast<u64>(ALL_BEFORE) << 62 : read_word(&sums[from]);

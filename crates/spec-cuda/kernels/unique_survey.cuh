@@ -1,39 +1,42 @@
-// unique, before keys are moved: `check` looks at a sample and at whether all keys ascend, `survey`
-// counts the keys of each bucket and decides how the call goes on. unique_buckets.cuh says why.
+// unique, before keys are moved: `check` looks at a sample and finds out whether all keys ascend,
+// `survey` counts the keys of each bucket and decides the route. unique_buckets.cuh has the design.
 #pragma once
 
 #include "unique_passes.cuh"
 
-constexpr u32 MAX_SPLIT = THREADS;    // digits of a partition
+constexpr u32 MAX_SPLIT = THREADS;    // the largest number of digits of a partition
 constexpr u32 SURVEY_THREADS = 1024;
 constexpr u32 SURVEY_ITEMS = 8;
 constexpr u32 CHECK_THREADS = 512;
 constexpr u32 SAMPLES = 4096;
 constexpr u32 SAMPLE_BINS = 1024;
-constexpr u32 SAMPLE_LIMIT = 8 * SAMPLES / SAMPLE_BINS; // eight times the average is bunched
-constexpr u32 REPEAT_LIMIT = 5 * SAMPLES / SAMPLE_BINS; // and five times may be equals
+// The sample is bunched if a bin has eight times the average. From five times on, the keys of a bin
+// are checked for equal ones.
+constexpr u32 SAMPLE_LIMIT = 8 * SAMPLES / SAMPLE_BINS;
+constexpr u32 REPEAT_LIMIT = 5 * SAMPLES / SAMPLE_BINS;
 constexpr u32 SPLIT_ITEMS = 16;
 constexpr u32 SPLIT_KEYS = SPLIT_ITEMS * THREADS;
 constexpr u32 BUCKET_ITEMS = 18;
 constexpr u32 BUCKET_KEYS = BUCKET_ITEMS * THREADS;
 constexpr u32 BIN_BITS = 13;
 constexpr u32 BINS = 1 << BIN_BITS;
-constexpr u32 BIN_LIMIT = 24;         // keys of a bin that are ordered one by one
+constexpr u32 BIN_LIMIT = 24;         // the largest bin that a thread sorts by insertion
 constexpr u32 THIN_SLOTS = 4096;
 constexpr u32 WIDE_THREADS = 1024;
-constexpr u32 WIDE_SPLIT = 2048;      // digits of a wide partition
-constexpr u32 MAX_PARTS = 1024;       // of the range, each with its map of bits
-constexpr u32 KEY_POSITIONS = 16;     // positions a key, above which bits are too sparse
+constexpr u32 WIDE_SPLIT = 2048;      // the largest number of digits of a wide partition
+constexpr u32 MAX_PARTS = 1024;       // the largest number of parts of the range, for mode BITS
+constexpr u32 KEY_POSITIONS = 16;     // with more positions for each key, bits are too sparse
 static_assert(BUCKET_KEYS < 1 << 16 && SPLIT_KEYS < 1 << 16, "places have 16 bits");
 
 // ---- positions ---------------------------------------------------------------
 
-// From [low, high] in keys' order to `parts` parts.
+// The map from the range [low, high] to `parts` buckets. `low` and `high` have the order of
+// unsigned keys.
 INLINE Map map_of(u64 low, u64 high, u32 parts) {
     const u64 range = max(high - low, static_cast<u64>(parts));
     const u32 width = 64 - __clzll(range);
     const u32 shift = width > 32 ? width - 32 : 0;
-    // Rounded down, so that no position reaches the end.
+    // Rounded down, so that even the last position is in a bucket below `parts`.
     const float top = __ull2float_ru((range >> shift) + 1);
     const u32 scale = __float2uint_rz(__fdiv_rz(4294967296.0f * parts, top));
     return Map{low, range, shift, scale};
@@ -52,7 +55,8 @@ INLINE u32 bucket_of(K key, const Map& map, u64 flip) {
     return __umulhi(position_of(key, map, flip), map.scale);
 }
 
-// The least and the greatest of what all threads of a block of N bring.
+// The least value of `least` and the greatest value of `greatest` in a block of N threads, for all
+// threads.
 template <u32 N>
 INLINE void extremes(u64& least, u64& greatest) {
     __shared__ u64 both[2][N / WARP];
@@ -77,7 +81,8 @@ INLINE void extremes(u64& least, u64& greatest) {
 
 // ---- check -------------------------------------------------------------------
 
-// What a sample says, into the plan. By one block, with its samples in order.
+// Writes to the plan what a sample shows. One block runs this; its threads have the samples in
+// order.
 INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / CHECK_THREADS],
                          bool ascends, u64* table) {
     constexpr u32 ITEMS = SAMPLES / CHECK_THREADS;
@@ -94,21 +99,22 @@ INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / CHECK_THR
     for (u32 i = threadIdx.x; i < SAMPLE_BINS; i += CHECK_THREADS) bins[i] = 0;
     if (threadIdx.x == 0) crowd = distinct = 0;
     extremes<CHECK_THREADS>(least, greatest);
-    // Keys beyond the sample's are likely, and few of them that far beyond.
+    // Some keys are probably outside of the range of the sample, but few are further away than
+    // this.
     const u64 margin = (greatest - least) / 64;
     const u64 low = least - min(least, margin);
     const u64 high = greatest + min(~0ull - greatest, margin);
 
     const Map coarse = map_of(low, high, SAMPLE_BINS);
-    u32 most = 0;
+    u32 largest = 0;
 #pragma unroll
     for (u32 i = 0; i < ITEMS; i++) {
-        most = max(most, atomicAdd(&bins[bucket_of(items[i], coarse, 0)], 1u));
+        largest = max(largest, atomicAdd(&bins[bucket_of(items[i], coarse, 0)], 1u));
     }
-    const bool bunched = __syncthreads_or(most >= SAMPLE_LIMIT);
+    const bool bunched = __syncthreads_or(largest >= SAMPLE_LIMIT);
     bool repeated = false;
-    if (!ascends && __syncthreads_or(most >= REPEAT_LIMIT)) {
-        // A set of those samples that bunch: an empty slot is all ones.
+    if (!ascends && __syncthreads_or(largest >= REPEAT_LIMIT)) {
+        // A hash set of the samples in crowded bins. The bits of an empty slot are all 1.
         constexpr u32 SLOTS = 2 * SAMPLES;
         const u32 limit = bunched ? SAMPLE_LIMIT : REPEAT_LIMIT;
         for (u32 i = threadIdx.x; i < SLOTS; i += CHECK_THREADS) table[i] = ~0ull;
@@ -117,7 +123,7 @@ INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / CHECK_THR
         for (u32 i = 0; i < ITEMS; i++) {
             if (bins[bucket_of(items[i], coarse, 0)] <= limit) continue;
             atomicAdd(&crowd, 1u);
-            if (items[i] == ~0ull) continue; // one more at most
+            if (items[i] == ~0ull) continue; // not in the set; one distinct key is missed at most
             u32 slot = static_cast<u32>(items[i] * 0x9E3779B97F4A7C15ull >> 32) % SLOTS;
             while (true) {
                 const u64 found = atomicCAS(&table[slot], ~0ull, items[i]);
@@ -137,9 +143,10 @@ INLINE void judge_sample(const Params& p, const u64 (&items)[SAMPLES / CHECK_THR
     }
 }
 
-// The first block looks at a sample. Each of the others goes through a span of tiles: whether all
-// keys ascend, and how many distinct ones there are before each tile. Whoever sees that they do
-// not leaves at once, and then nobody is the last to be done.
+// The first block looks at a sample. Each other block reads a span of tiles, and finds out whether
+// its keys ascend and how many distinct keys there are before each tile. A block that finds or
+// learns that keys do not ascend returns at once. Then it is not counted as done, so no block is
+// the last one to be done, and the mode does not become SORTED.
 template <typename K>
 INLINE void check(const Params& p) {
     constexpr u32 SAMPLED = SAMPLES / CHECK_THREADS;
@@ -157,7 +164,7 @@ INLINE void check(const Params& p) {
         u64 items[SAMPLED];
 #pragma unroll
         for (u32 i = 0; i < SAMPLED; i++) {
-            // Two neighbours, which take as long as one.
+            // Two neighbouring keys, because loading both takes as long as loading one.
             const u64 at = (threadIdx.x * SAMPLED + i / 2 * 2) * stride + i % 2;
             items[i] = __ldg(keys + at) ^ flip;
         }
@@ -173,21 +180,22 @@ INLINE void check(const Params& p) {
 
     const u32 tiles =
         static_cast<u32>((p.n + Tile<K>::COMPACT_KEYS - 1) / Tile<K>::COMPACT_KEYS);
-    const u32 span = blockIdx.x - 1; // none for the first block
+    const u32 span = blockIdx.x - 1; // the first block has none
     const u32 first = blockIdx.x == 0 ? tiles : min(span * p.span_tiles, tiles);
     const u32 end = min(first + p.span_tiles, tiles);
-    K ahead[ITEMS]; // of the tile to come
-    K before_ahead; // the key before the warp's first
+    K ahead[ITEMS]; // keys of the next tile
+    K before_ahead; // the key before the warp's first key of the next tile
     u32 stop_ahead;
     const auto load = [&](u32 tile) {
         const u64 start = static_cast<u64>(tile) * Tile<K>::COMPACT_KEYS + warp * WARP * ITEMS;
 #pragma unroll
         for (u32 i = 0; i < ITEMS; i++) {
             const u64 at = start + i * WARP + lane;
-            ahead[i] = __ldcs(keys + min(at, p.n - 1)); // beyond the end, the last key again
+            ahead[i] = __ldcs(keys + min(at, p.n - 1)); // after the last key, the last key again
         }
         before_ahead = __ldg(keys + min(start > 0 ? start - 1 : 0, p.n - 1));
-        // By one thread: reads of one word by many wait for each other.
+        // Only one thread reads this word, because reads of one word by many threads wait for each
+        // other.
         stop_ahead = threadIdx.x == 0 ? read_word(&p.plan->unsorted) : 0;
     };
     u64 sum = 0;
@@ -205,7 +213,8 @@ INLINE void check(const Params& p) {
             heads += below != ahead[i];
             before = left;
         }
-        // What does not ascend shows in the first tile mostly: no more is read before.
+        // If keys do not ascend, mostly the first tile shows it. So the second tile is loaded only
+        // after the first tile was checked.
         if (tile > first && tile + 1 < end) load(tile + 1);
         heads = __reduce_add_sync(ALL_LANES, heads);
         if (lane == 0) totals[turn][warp] = heads;
@@ -229,7 +238,7 @@ INLINE void check(const Params& p) {
         return;
     }
     __threadfence();
-    // Sums of the spans before, by one warp.
+    // One warp turns the sum of each span into the sum over the spans before it.
     if (warp != 0) return;
     u64 all = 0;
     for (u32 from = 0; from < spans; from += WARP) {
@@ -247,8 +256,9 @@ INLINE void check(const Params& p) {
 
 // ---- survey ------------------------------------------------------------------
 
-// Counters of 16 bits, two a word. What a counter holds goes to memory by halves of its range:
-// whoever brings it there moves a half, and the block meets before the other half is full.
+// Counters have 16 bits, two of them in a word, and must not overflow. A thread that brings a
+// counter to half of its range moves this half to the counter in global memory. The threads of the
+// block pass a barrier before their additions could fill the other half.
 constexpr u32 HALF = 0x8000;
 constexpr u32 STEPS_TO_MEET = HALF / (SURVEY_THREADS * SURVEY_ITEMS);
 
@@ -257,17 +267,19 @@ INLINE void move_half(u32* words, u32 bucket, u32* totals) {
     atomicAdd(&totals[bucket], HALF);
 }
 
-// Whether a counter that held less than half now holds more: the changed bits say.
+// Whether an addition has brought a counter to HALF. `changed` has the bits that the addition
+// changed.
 INLINE bool reaches_half(u32 changed) { return (changed & (HALF | HALF << 16)) != 0; }
 
-// Adds keys: which bits of the word that changes.
+// Adds `keys` to the counter of a bucket. Returns which bits of the counter's word this has
+// changed.
 INLINE u32 count(u32* words, u32 bucket, u32 keys) {
     const u32 more = keys << bucket % 2 * 16;
     const u32 before = atomicAdd(&words[bucket / 2], more);
     return before ^ (before + more);
 }
 
-// The first of the buckets that part `part` of `parts` has.
+// The first bucket of part `part`, if the buckets are divided into `parts` parts.
 INLINE u32 first_bucket(const Params& p, u32 part, u32 parts) {
     return ((part << p.bits) + parts - 1) / parts;
 }
@@ -277,12 +289,13 @@ INLINE u64 first_position(u32 bucket, u32 scale) {
     return ((static_cast<u64>(bucket) << 32) + scale - 1) / scale;
 }
 
-// Parts of the range for which a bit a position fits shared memory, or 0: there has to be a key
-// for some positions, and no part that one block would be long busy with.
+// The number of parts into which mode BITS divides the range, such that shared memory has room for
+// a bit for each position of a part. 0 if keys do not suit this mode: they are too sparse, or some
+// part has so many keys that one block would take too long.
 INLINE u32 parts_of_bits(const Params& p, const Map& map) {
     if (p.part_bits == 0 || map.shift != 0 || __ldcg(&p.plan->outside) != 0) return 0;
     if (map.range / KEY_POSITIONS > p.n) return 0;
-    // Parts are whole buckets, so that some are larger than others.
+    // Parts consist of whole buckets, so some parts are larger than others.
     const u64 wanted = map.range / (p.part_bits - p.part_bits / 16) + 1;
     if (wanted > MAX_PARTS) return 0;
     const u32 parts = max(static_cast<u32>(wanted), MAX_PARTS / 2);
@@ -298,7 +311,7 @@ INLINE u32 parts_of_bits(const Params& p, const Map& map) {
     return __syncthreads_and(fits) ? parts : 0;
 }
 
-// Where buckets start, and how the call goes on. By one block.
+// Computes where buckets start, and decides the route. One block runs this.
 INLINE void decide(const Params& p, const Map& map) {
     static_assert(MAX_PARTS <= SURVEY_THREADS, "a part a thread");
     const u32 buckets = 1u << p.bits;
@@ -342,7 +355,8 @@ INLINE void decide(const Params& p, const Map& map) {
     }
     const u32 before = sum_before<SURVEY_THREADS>(tiles, all);
     if (threadIdx.x < digits) p.digit_tiles[threadIdx.x] = before;
-    // Where a part's next key goes takes the place of the first partition's digits.
+    // Mode BITS has no first partition, and uses `digit_ends` for the place of each part's next
+    // key.
     if (parts != 0 && threadIdx.x < parts) {
         p.digit_ends[threadIdx.x] = p.bucket_starts[first_bucket(p, threadIdx.x, parts)];
     }
@@ -361,7 +375,7 @@ INLINE void survey(const Params& p) {
     constexpr u32 STEP = SURVEY_THREADS * ITEMS;
     extern __shared__ uint4 memory[];
     if (p.plan->mode == SORTED) return;
-    // Nothing that a survey could add: the plan stays as it is.
+    // If the sample is bunched, a survey would decide on BY_DIGITS, which the plan says already.
     if (p.plan->bunched && !p.plan->ascends && !(p.plan->repeated && p.counts == nullptr)) return;
     u32* words = reinterpret_cast<u32*>(memory);
     const u32 buckets = 1u << p.bits;
@@ -379,7 +393,7 @@ INLINE void survey(const Params& p) {
         outside |= static_cast<u64>(key ^ flip) - map.low > map.range;
         return bucket_of(key, map, p.flip);
     };
-    K ahead[ITEMS]; // of the step to come
+    K ahead[ITEMS]; // keys of the next step
     const auto load = [&](u64 step) {
         const K* from = keys + step * STEP + own;
 #pragma unroll
@@ -399,7 +413,8 @@ INLINE void survey(const Params& p) {
         differs |= bucket[0] ^ __shfl_sync(ALL_LANES, bucket[0], 0);
         step += gridDim.x;
         if (step < steps) load(step);
-        // Keys in some order come in runs of one bucket: one addition for all.
+        // If keys are in some order, those of a warp are often in one bucket: one addition counts
+        // them.
         if (__all_sync(ALL_LANES, differs == 0)) {
             if (lane == 0 && reaches_half(count(words, bucket[0], WARP * ITEMS))) {
                 move_half(words, bucket[0], p.bucket_counts);
@@ -421,7 +436,7 @@ INLINE void survey(const Params& p) {
         if (++taken % STEPS_TO_MEET == 0) __syncthreads();
     }
     __syncthreads();
-    // What is less than a step.
+    // The last keys, fewer than a step has.
     if (blockIdx.x == gridDim.x - 1) {
         for (u64 i = steps * STEP + threadIdx.x; i < p.n; i += SURVEY_THREADS) {
             const u32 bucket = bucket_and_bounds(keys[i]);

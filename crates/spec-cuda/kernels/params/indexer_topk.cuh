@@ -7,9 +7,9 @@
 struct Params {
     // Scores, [rows, cols] of f32, or of f16 or bf16.
     Rows<const void> scores;
-    // Scores of each row, [rows]; null: all.
+    // The number of scores of each row, [rows]; null: all from `starts` on.
     Integers lengths;
-    // The first score of each row, [rows]; null: the first of all.
+    // The column of the first score of each row, [rows]; null: column 0.
     Integers starts;
     // Positions of the k largest scores, counted from `starts`, then -1, [rows, k].
     IntegerRows indices;
@@ -19,18 +19,18 @@ struct Params {
     u32 cols;
     // How many scores are asked for.
     u32 k;
-    // Candidates that dynamic shared memory holds, a multiple of 16, and where that is less than a
-    // piece, more than k and a tile.
+    // How many candidates dynamic shared memory has room for, a multiple of 16. If there is less
+    // room than the scores of a piece need, there is room for more than k and a tile.
     u32 capacity;
-    // By groups: groups whose largest score dynamic shared memory holds, a multiple of 4.
+    // By groups: how many maxima of groups dynamic shared memory has room for, a multiple of 4.
     u32 groups;
-    // By groups: how many groups to read again it holds, a multiple of 4.
+    // By groups: how many groups that are read again there is room for, a multiple of 4.
     u32 listed;
-    // By groups: words that it holds of a bit a score, a multiple of 4.
+    // By groups: the words of the bitmap with one bit for each score, a multiple of 4.
     u32 words;
-    // By groups: how many scores that reach the bound it holds, a multiple of 4.
+    // By groups: how many scores that reach the bound there is room for, a multiple of 4.
     u32 candidates;
-    // 1 where scores of 16 bits are bf16, else 0.
+    // 1 if scores of 16 bits are bf16, else 0.
     u32 brain;
 };
 // In bytes, as the host has them.

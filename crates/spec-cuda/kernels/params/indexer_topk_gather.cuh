@@ -8,7 +8,7 @@ template <typename T>
 struct Gather {
     // Scores, [rows, cols].
     Rows<const T> scores;
-    // The first score of each row, [rows]; null: the first of all.
+    // The column of the first score of each row, [rows]; null: column 0.
     Integers starts;
     // The chosen positions, counted from `starts`, then -1, [rows, k].
     IntegerRows indices;
@@ -16,9 +16,9 @@ struct Gather {
     Rows<float> values;
     // The slots of these positions, [rows, k], or null.
     Rows<i32> slots;
-    // The blocks of each request, [tables, blocks].
+    // The cache blocks of each request, [tables, blocks].
     Rows<const i32> block_table;
-    // The table of each row, [rows]; null: that of its number.
+    // The request of each row, and so its table, [rows]; null: row i has table i.
     const i32* requests;
     // One word of flags, or null.
     u32* flags;
@@ -26,13 +26,13 @@ struct Gather {
     u32 cols;
     // Positions of a row.
     u32 k;
-    // Blocks of threads of a row.
+    // Thread blocks for each row.
     u32 parts;
     // Tables.
     u32 tables;
-    // Blocks of a table.
+    // Cache blocks of a table.
     u32 blocks;
-    // Positions in a block.
+    // Positions in a cache block.
     u32 block_size;
 };
 // In bytes, as the host has them.

@@ -3,7 +3,8 @@
 
 #include "common.cuh"
 
-// What the kernels of `ngram_match` and `hybrid_mtp_ngram` take. What an operator lacks is null.
+// What the kernels of `ngram_match` and `hybrid_mtp_ngram` take. An argument that an operator does
+// not have is null.
 struct Params {
     // Prompts, [batch, input_cols] tokens of the kernel's type.
     Rows<const void> input_ids;
@@ -17,9 +18,9 @@ struct Params {
     Integers starts;
     // The index of each request's last generated token, counted from its start, [batch].
     Integers steps;
-    // The most tokens that each request may generate, [batch].
+    // The largest number of tokens that each request may generate, [batch].
     Integers max_dec;
-    // The most drafts that each request wants, [batch].
+    // The largest number of drafts that each request wants, [batch].
     const i32* draft_token_num;
     // `seq_lens_this_time`: tokens of each request in this step, [batch].
     i32* this_time;
@@ -29,8 +30,8 @@ struct Params {
     const i32* decoder;
     // One word of flags, or null.
     u32* flags;
-    // Two words a slot: a slot for each block of the first request, then of the second, and so on.
-    // A cluster has one slot.
+    // Slots of two words: one for each block of the first request's team, then of the second
+    // request's, and so on. A cluster has one slot.
     u64* slots;
     // The number of the launch, which no other launch has.
     u64 number;
@@ -42,16 +43,16 @@ struct Params {
     u32 draft_cols;
     // Requests.
     u32 batch;
-    // Blocks of a team, as a power of two: grid.y, or the cluster.
+    // A team has 2^block_bits blocks: a cluster, or the blocks along gridDim.y.
     u32 block_bits;
-    // Warps of a team in each of its blocks, as a power of two.
+    // A team has 2^warp_bits warps in each of its blocks.
     u32 warp_bits;
     u32 reserved;
     // Tokens of the longest pattern.
     u32 max_ngram;
     // Tokens of the shortest pattern.
     u32 min_ngram;
-    // The most drafts of a request, by the options of the operator.
+    // The largest number of drafts of a request, an option of the operator.
     i32 max_draft_tokens;
     // The budget of all requests, in tokens.
     i32 threshold;

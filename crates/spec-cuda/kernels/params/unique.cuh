@@ -7,54 +7,57 @@
 struct Params {
     // Keys, [n] of the kernel's type.
     const void* keys;
-    // Room for n keys: passes use it in turns with `buffer`, and the distinct keys are left in it.
+    // Room for n keys. Passes alternate between `unique` and `buffer`; at the end `unique` has the
+    // distinct keys.
     void* unique;
-    // How many distinct keys there are, one number.
+    // One number: how many distinct keys there are.
     u64* count;
     // How often each distinct key occurs, [n], or null.
     u64* counts;
-    // Keys.
+    // How many keys there are.
     u64 n;
     // The sign bit of signed keys, else 0.
     u64 flip;
-    // What the kernels tell each other; all zero before the first.
+    // What the kernels tell each other; all zero before the first kernel.
     Plan* plan;
-    // Keys of each bucket, [2^bits]; zero before the first kernel.
+    // How many keys each bucket has, [2^bits]; zero before the first kernel.
     u32* bucket_counts;
-    // How far each phase is, [2 + digits * portions]; zero before the first kernel.
+    // The progress of each phase, [2 + digits * portions]; zero before the first kernel.
     Phase* phases;
-    // Words of look-back, one for each tile to compact or each bucket, whichever are more; zero
-    // before the first kernel.
+    // Words of look-back, one for each tile of `unique_compact` or for each bucket, whichever are
+    // more; zero before the first kernel.
     u64* tile_sums;
-    // Keys before each bucket, [2^bits + 1].
+    // How many keys the buckets before each bucket have, [2^bits + 1].
     u32* bucket_starts;
-    // Where each bucket's next key goes, at last its end, in keys, [2^bits].
+    // Where the next key of each bucket goes, in keys; after the partitions, the end of the bucket,
+    // [2^bits].
     u32* bucket_ends;
-    // The same for digits of the first partition, or for parts of the range, [MAX_PARTS].
+    // Where the next key of each digit of the first partition goes, or of each part of the range,
+    // in keys, [MAX_PARTS].
     u32* digit_ends;
-    // Tiles of the second partition before those of each digit, [MAX_SPLIT + 1].
+    // How many tiles the second partition has before those of each digit, [MAX_SPLIT + 1].
     u32* digit_tiles;
-    // Where the keys of each digit's bin go, in keys, [portions + 1, digits, RADIX].
+    // Where the keys of each bin of each digit go, in keys, [portions + 1, digits, RADIX].
     u64* offsets;
-    // Words of look-back of a pass, [tiles of a portion, RADIX], two of them in turns. Where keys
-    // ascend: the distinct keys before each tile to compact in its span, and those before each
-    // span.
+    // Two arrays of words of look-back, [tiles of a portion, RADIX]; passes alternate between them.
+    // If keys ascend: how many distinct keys come before each tile within its span, and how many
+    // before each span.
     u32* sums[2];
     // Room for n keys.
     void* buffer;
-    // Where the first of each CHUNK distinct keys is among all keys, [ceil(n / CHUNK)].
+    // The position, among all keys, of the first of each CHUNK distinct keys, [ceil(n / CHUNK)].
     u64* firsts;
-    // Keys of a portion, a multiple of a tile's.
+    // Keys of a portion, a multiple of the keys of a tile.
     u64 portion_keys;
     // Portions of a pass.
     u32 portions;
     // Bits of a bucket's number.
     u32 bits;
-    // How many of those the second partition tells apart; 0: there is none.
+    // How many of these bits are the digit of the second partition; 0: there is no second one.
     u32 low_bits;
-    // Positions that a block has bits for; 0: nothing goes by bits.
+    // How many positions a block has bits for; 0: the route by bits is not used.
     u32 part_bits;
-    // Tiles that a block of `unique_check` looks at.
+    // Tiles that a block of `unique_check` reads.
     u32 span_tiles;
     u32 unused;
 };

@@ -75,12 +75,12 @@ const LINE: usize = 8;
 /// How rows are divided into groups. A row should have `GROUPS_OF_ONE` groups for each of its k
 /// scores, and at least `LEAST_GROUPS`. To reach these numbers, a group may shrink from
 /// 2^`LINE_FOLD` pairs of vectors to one pair; to fit shared memory, a group may grow to
-/// 2^`MOST_FOLD` pairs. A row needs at least `ENOUGH_OF_ONE` pairs, and groups, for each of its k
+/// 2^`MAX_FOLD` pairs. A row needs at least `ENOUGH_OF_ONE` pairs, and groups, for each of its k
 /// scores.
 const GROUPS_OF_ONE: usize = 4;
 const LEAST_GROUPS: usize = 8192;
 const LINE_FOLD: u32 = 2;
-const MOST_FOLD: u32 = 4;
+const MAX_FOLD: u32 = 4;
 const ENOUGH_OF_ONE: usize = 2;
 
 launch_params! {
@@ -88,9 +88,9 @@ launch_params! {
     struct Params {
         /// Scores, [rows, cols] of f32, or of f16 or bf16.
         scores: Rows as "Rows<const void>",
-        /// Scores of each row, [rows]; null: all.
+        /// The number of scores of each row, [rows]; null: all from `starts` on.
         lengths: Integers,
-        /// The first score of each row, [rows]; null: the first of all.
+        /// The column of the first score of each row, [rows]; null: column 0.
         starts: Integers,
         /// Positions of the k largest scores, counted from `starts`, then -1, [rows, k].
         indices: IntegerRows,
@@ -100,18 +100,19 @@ launch_params! {
         cols: u32,
         /// How many scores are asked for.
         k: u32,
-        /// Candidates that dynamic shared memory holds, a multiple of 16, and where that is less than
-        /// a piece, more than k and a tile.
+        /// How many candidates dynamic shared memory has room for, a multiple of 16. If there is
+        /// less room than the scores of a piece need, there is room for more than k and a tile.
         capacity: u32,
-        /// By groups: groups whose largest score dynamic shared memory holds, a multiple of 4.
+        /// By groups: how many maxima of groups dynamic shared memory has room for, a multiple of
+        /// 4.
         groups: u32,
-        /// By groups: how many groups to read again it holds, a multiple of 4.
+        /// By groups: how many groups that are read again there is room for, a multiple of 4.
         listed: u32,
-        /// By groups: words that it holds of a bit a score, a multiple of 4.
+        /// By groups: the words of the bitmap with one bit for each score, a multiple of 4.
         words: u32,
-        /// By groups: how many scores that reach the bound it holds, a multiple of 4.
+        /// By groups: how many scores that reach the bound there is room for, a multiple of 4.
         candidates: u32,
-        /// 1 where scores of 16 bits are bf16, else 0.
+        /// 1 if scores of 16 bits are bf16, else 0.
         brain: u32,
     }
 }
@@ -121,7 +122,7 @@ launch_params! {
     struct Gather<T> {
         /// Scores, [rows, cols].
         scores: Rows as "Rows<const T>",
-        /// The first score of each row, [rows]; null: the first of all.
+        /// The column of the first score of each row, [rows]; null: column 0.
         starts: Integers,
         /// The chosen positions, counted from `starts`, then -1, [rows, k].
         indices: IntegerRows,
@@ -129,9 +130,9 @@ launch_params! {
         values: Rows as "Rows<float>",
         /// The slots of these positions, [rows, k], or null.
         slots: Rows as "Rows<i32>",
-        /// The blocks of each request, [tables, blocks].
+        /// The cache blocks of each request, [tables, blocks].
         block_table: Rows as "Rows<const i32>",
-        /// The table of each row, [rows]; null: that of its number.
+        /// The request of each row, and so its table, [rows]; null: row i has table i.
         requests: u64 as "const i32*",
         /// One word of flags, or null.
         flags: u64 as "u32*",
@@ -139,13 +140,13 @@ launch_params! {
         cols: u32,
         /// Positions of a row.
         k: u32,
-        /// Blocks of threads of a row.
+        /// Thread blocks for each row.
         parts: u32,
         /// Tables.
         tables: u32,
-        /// Blocks of a table.
+        /// Cache blocks of a table.
         blocks: u32,
-        /// Positions in a block.
+        /// Positions in a cache block.
         block_size: u32,
     }
 }
@@ -184,19 +185,19 @@ struct Team {
 }
 
 impl Team {
-    /// The team that selects by digits, with at most `most` blocks per row, on a device with
+    /// The team that selects by digits, with at most `max_blocks` blocks per row, on a device with
     /// this many multiprocessors and `memory` bytes of shared memory for candidates.
-    fn by_digits(plan: &Plan, most: u32, multiprocessors: u32, memory: u32) -> Self {
+    fn by_digits(plan: &Plan, max_blocks: u32, multiprocessors: u32, memory: u32) -> Self {
         let limit = memory as usize / CANDIDATE / EDGES * EDGES;
         let enough = |threads: u32| plan.k + threads as usize * OF_THREAD + EDGES;
         let fits = |&threads: &u32| enough(threads) <= limit;
         let threads = THREADS.into_iter().find(fits).unwrap_or(THREADS[THREADS.len() - 1]);
         // Each thread of the kernel reads a coarse bin of another block, so the number of blocks
         // is limited by the number of threads.
-        let most = most.min(threads / 64);
+        let max_blocks = max_blocks.min(threads / 64);
         let worth = plan.scores.cols.div_ceil(PIECE).max(1);
         let spread = (multiprocessors as usize / plan.scores.rows.max(1)).max(1);
-        let blocks = worth.next_power_of_two().min(1 << spread.ilog2()).min(most as usize);
+        let blocks = worth.next_power_of_two().min(1 << spread.ilog2()).min(max_blocks as usize);
         let piece = plan.scores.cols.div_ceil(blocks) + 2 * EDGES;
         let capacity = piece.next_multiple_of(EDGES).min(limit);
         Team { blocks: blocks as u32, threads, capacity: capacity as u32, ..Team::default() }
@@ -204,7 +205,7 @@ impl Team {
 
     /// The team that selects by groups; `None` if rows have too few groups, if groups are not
     /// worthwhile, or if shared memory does not suffice.
-    fn by_groups(plan: &Plan, most: u32, multiprocessors: u32, memory: u32) -> Option<Self> {
+    fn by_groups(plan: &Plan, max_blocks: u32, multiprocessors: u32, memory: u32) -> Option<Self> {
         let (cols, k) = (plan.scores.cols, plan.k);
         let of_vector = 16 / plan.scores.dtype.size();
         // A row may begin and end anywhere in a vector.
@@ -219,8 +220,8 @@ impl Team {
             plan.scores.rows.saturating_mul(blocks as usize)
                 <= (multiprocessors - spare(blocks)) as usize
         };
-        let most = if vectors >= 16 * TILE { most } else { most.min(8) };
-        let teams = [16, 8, 4, 2].into_iter().filter(|&blocks| blocks <= most);
+        let max_blocks = if vectors >= 16 * TILE { max_blocks } else { max_blocks.min(8) };
+        let teams = [16, 8, 4, 2].into_iter().filter(|&blocks| blocks <= max_blocks);
         let blocks = teams.into_iter().find(fits).unwrap_or(1);
         let [above, below] = PLATEAU_COLS;
         if cols < GROUPS_COLS
@@ -232,7 +233,7 @@ impl Team {
         let of_piece = ((vectors.div_ceil(LINE) - 1) / blocks as usize + 1) * LINE;
         let wanted = LEAST_GROUPS.max(GROUPS_OF_ONE * k);
         let least_fold = (0..LINE_FOLD).find(|fold| vectors >> (fold + 2) < wanted);
-        (least_fold.unwrap_or(LINE_FOLD)..=MOST_FOLD).find_map(|fold| {
+        (least_fold.unwrap_or(LINE_FOLD)..=MAX_FOLD).find_map(|fold| {
             let groups = (((of_piece - 1) >> (fold + 1)) + 1).next_multiple_of(4);
             // Groups above the bound, groups at the bound, and groups that one step adds to the
             // list.
@@ -241,8 +242,8 @@ impl Team {
             let first = groups + words + listed / 2;
             // At the end the first block collects the scores of all blocks in the same memory.
             let room = memory as usize / 4;
-            let most = (room.checked_sub(first)? / 2).min(room / 4);
-            let candidates = most.min(4 * k + 2048).min(cols + EDGES) / 4 * 4;
+            let max_candidates = (room.checked_sub(first)? / 2).min(room / 4);
+            let candidates = max_candidates.min(4 * k + 2048).min(cols + EDGES) / 4 * 4;
             let bytes = 4 * first.max(2 * candidates) + CANDIDATE * candidates;
             let least = k + GROUPS_THREADS as usize * OF_THREAD + EDGES;
             let capacity = (bytes / CANDIDATE).max(least).next_multiple_of(EDGES);
@@ -301,9 +302,9 @@ unsafe impl Supports<IndexerTopk> for Cuda {
             Error::device(self.device(), Status::NotImplemented, words)
         };
         let shape = |team: Team| team.shape(plan.scores.rows).ok_or_else(too_many);
-        let (function, shape, team) = self.within_clusters(|most| {
-            let team = Team::by_groups(plan, most, limits.multiprocessors, memory)
-                .unwrap_or_else(|| Team::by_digits(plan, most, limits.multiprocessors, memory));
+        let (function, shape, team) = self.within_clusters(|max| {
+            let team = Team::by_groups(plan, max, limits.multiprocessors, memory)
+                .unwrap_or_else(|| Team::by_digits(plan, max, limits.multiprocessors, memory));
             let function = self.function(&KERNELS, team.kernel(plan.scores.dtype))?;
             Ok((function, shape(team)?, team))
         })?;
@@ -363,7 +364,7 @@ unsafe impl Kernel<IndexerTopk> for Prepared {
             Some(matrix) => cuda.rows(argument, &matrix),
             None => Ok(Rows::ABSENT),
         };
-        // Without slots the table and the requests are not looked at.
+        // The kernel reads the table and the requests only if slots are asked for.
         let (table, requests) = match plan.pages {
             Some(pages) => {
                 let table = buffers.block_table;

@@ -29,8 +29,8 @@ const MAX_TEAM: usize = 256;
 pub(super) const SLOT: usize = 16;
 
 launch_params! {
-    /// What the kernels of `ngram_match` and `hybrid_mtp_ngram` take. What an operator lacks is
-    /// null.
+    /// What the kernels of `ngram_match` and `hybrid_mtp_ngram` take. An argument that an operator
+    /// does not have is null.
     struct Params {
         /// Prompts, [batch, input_cols] tokens of the kernel's type.
         input_ids: Rows as "Rows<const void>",
@@ -40,14 +40,14 @@ launch_params! {
         draft_tokens: Rows as "Rows<void>",
         /// Tokens of each prompt, [batch].
         prompt_lens: Integers,
-        /// Where the generated tokens of each request start in its row, in tokens, [batch]; null: at
-        /// 0.
+        /// Where the generated tokens of each request start in its row, in tokens, [batch]; null:
+        /// at 0.
         starts: Integers,
         /// The index of each request's last generated token, counted from its start, [batch].
         steps: Integers,
-        /// The most tokens that each request may generate, [batch].
+        /// The largest number of tokens that each request may generate, [batch].
         max_dec: Integers,
-        /// The most drafts that each request wants, [batch].
+        /// The largest number of drafts that each request wants, [batch].
         draft_token_num: u64 as "const i32*",
         /// `seq_lens_this_time`: tokens of each request in this step, [batch].
         this_time: u64 as "i32*",
@@ -57,8 +57,8 @@ launch_params! {
         decoder: u64 as "const i32*",
         /// One word of flags, or null.
         flags: u64 as "u32*",
-        /// Two words a slot: a slot for each block of the first request, then of the second, and so
-        /// on. A cluster has one slot.
+        /// Slots of two words: one for each block of the first request's team, then of the second
+        /// request's, and so on. A cluster has one slot.
         slots: u64 as "u64*",
         /// The number of the launch, which no other launch has.
         number: u64,
@@ -70,16 +70,16 @@ launch_params! {
         draft_cols: u32,
         /// Requests.
         batch: u32,
-        /// Blocks of a team, as a power of two: grid.y, or the cluster.
+        /// A team has 2^block_bits blocks: a cluster, or the blocks along gridDim.y.
         block_bits: u32,
-        /// Warps of a team in each of its blocks, as a power of two.
+        /// A team has 2^warp_bits warps in each of its blocks.
         warp_bits: u32,
         reserved: u32,
         /// Tokens of the longest pattern.
         max_ngram: u32,
         /// Tokens of the shortest pattern.
         min_ngram: u32,
-        /// The most drafts of a request, by the options of the operator.
+        /// The largest number of drafts of a request, an option of the operator.
         max_draft_tokens: i32,
         /// The budget of all requests, in tokens.
         threshold: i32,
@@ -149,8 +149,8 @@ impl Team {
     /// 1024 x 512, budget binds   12.8  9.77  13.1  10.0  14.1  10.7
     /// ```
     ///
-    /// A cluster has at most `most` blocks; `most` is at least 2.
-    fn within_cluster(requests: usize, bytes: usize, sms: u32, most: u32) -> Self {
+    /// A cluster has at most `max_blocks` blocks; `max_blocks` is at least 2.
+    fn within_cluster(requests: usize, bytes: usize, sms: u32, max_blocks: u32) -> Self {
         let chunks = (bytes / CHUNK_BYTES).max(1);
         let share = |warps: usize| (warps * sms as usize / requests.max(1)).max(1);
         // The fixed work of a warp takes as long as reading a few chunks, so few warps are
@@ -161,13 +161,13 @@ impl Team {
             17..=64 => 16,
             _ => 32,
         };
-        let most = most.min(MAX_CLUSTER);
-        let warps = share(busy).min(useful).min((most * WARPS) as usize).ilog2();
+        let max_blocks = max_blocks.min(MAX_CLUSTER);
+        let warps = share(busy).min(useful).min((max_blocks * WARPS) as usize).ilog2();
         let block_bits = match warps {
             0..=3 => 0,
             4 if requests > sms as usize / 2 => 0,
-            4 => most.min(4).ilog2(),
-            _ => most.ilog2(),
+            4 => max_blocks.min(4).ilog2(),
+            _ => max_blocks.ilog2(),
         };
         let warp_bits = warps - block_bits;
         // If the budget binds, one block settles all requests, and the more requests there
@@ -274,9 +274,9 @@ impl Drafting {
         let function = cuda.function(archive, &name)?;
         let bytes = (rows.input_ids.cols + rows.generated.cols) * dtype.size();
         let sms = cuda.limits().multiprocessors;
-        let (function, shape, team) = cuda.within_clusters(|most| {
-            let team = if most > 1 {
-                Team::within_cluster(rows.batch, bytes, sms, most)
+        let (function, shape, team) = cuda.within_clusters(|max| {
+            let team = if max > 1 {
+                Team::within_cluster(rows.batch, bytes, sms, max)
             } else {
                 Team::new(rows.batch, bytes, sms)
             };
@@ -367,13 +367,13 @@ mod tests {
 
     #[test]
     fn teams_keep_within_the_blocks_and_warps_there_are() {
-        for most in [2, 4, 8, 16] {
+        for max in [2, 4, 8, 16] {
             for requests in [1, 2, 16, 33, 66, 67, 256, 1024] {
                 for bytes in (8..22).map(|log| 1 << log) {
                     for sms in [1, 16, 132] {
-                        let team = Team::within_cluster(requests, bytes, sms, most);
-                        let what = format!("{team:?} for {requests} x {bytes} on {sms}, {most}");
-                        assert!(1 << team.block_bits <= most.min(MAX_CLUSTER), "{what}");
+                        let team = Team::within_cluster(requests, bytes, sms, max);
+                        let what = format!("{team:?} for {requests} x {bytes} on {sms}, {max}");
+                        assert!(1 << team.block_bits <= max.min(MAX_CLUSTER), "{what}");
                         assert!(1 << team.warp_bits <= team.warps && team.warps <= WARPS, "{what}");
                         assert!(team.clustered || team.block_bits == 0, "{what}");
                         assert!(!team.clustered || 1 << team.warp_bits == team.warps, "{what}");

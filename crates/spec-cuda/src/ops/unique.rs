@@ -97,54 +97,58 @@ launch_params! {
     pub(super) struct Params {
         /// Keys, [n] of the kernel's type.
         pub(super) keys: u64 as "const void*",
-        /// Room for n keys: passes use it in turns with `buffer`, and the distinct keys are left in it.
+        /// Room for n keys. Passes alternate between `unique` and `buffer`; at the end `unique` has
+        /// the distinct keys.
         pub(super) unique: u64 as "void*",
-        /// How many distinct keys there are, one number.
+        /// One number: how many distinct keys there are.
         pub(super) count: u64 as "u64*",
         /// How often each distinct key occurs, [n], or null.
         counts: u64 as "u64*",
-        /// Keys.
+        /// How many keys there are.
         pub(super) n: u64,
         /// The sign bit of signed keys, else 0.
         pub(super) flip: u64,
-        /// What the kernels tell each other; all zero before the first.
+        /// What the kernels tell each other; all zero before the first kernel.
         plan: u64 as "Plan*",
-        /// Keys of each bucket, [2^bits]; zero before the first kernel.
+        /// How many keys each bucket has, [2^bits]; zero before the first kernel.
         bucket_counts: u64 as "u32*",
-        /// How far each phase is, [2 + digits * portions]; zero before the first kernel.
+        /// The progress of each phase, [2 + digits * portions]; zero before the first kernel.
         phases: u64 as "Phase*",
-        /// Words of look-back, one for each tile to compact or each bucket, whichever are more; zero
-        /// before the first kernel.
+        /// Words of look-back, one for each tile of `unique_compact` or for each bucket, whichever
+        /// are more; zero before the first kernel.
         tile_sums: u64 as "u64*",
-        /// Keys before each bucket, [2^bits + 1].
+        /// How many keys the buckets before each bucket have, [2^bits + 1].
         bucket_starts: u64 as "u32*",
-        /// Where each bucket's next key goes, at last its end, in keys, [2^bits].
+        /// Where the next key of each bucket goes, in keys; after the partitions, the end of the
+        /// bucket, [2^bits].
         bucket_ends: u64 as "u32*",
-        /// The same for digits of the first partition, or for parts of the range, [MAX_PARTS].
+        /// Where the next key of each digit of the first partition goes, or of each part of the
+        /// range, in keys, [MAX_PARTS].
         digit_ends: u64 as "u32*",
-        /// Tiles of the second partition before those of each digit, [MAX_SPLIT + 1].
+        /// How many tiles the second partition has before those of each digit, [MAX_SPLIT + 1].
         digit_tiles: u64 as "u32*",
-        /// Where the keys of each digit's bin go, in keys, [portions + 1, digits, RADIX].
+        /// Where the keys of each bin of each digit go, in keys, [portions + 1, digits, RADIX].
         offsets: u64 as "u64*",
-        /// Words of look-back of a pass, [tiles of a portion, RADIX], two of them in turns. Where keys
-        /// ascend: the distinct keys before each tile to compact in its span, and those before each
-        /// span.
+        /// Two arrays of words of look-back, [tiles of a portion, RADIX]; passes alternate between
+        /// them. If keys ascend: how many distinct keys come before each tile within its span, and
+        /// how many before each span.
         sums: [u64; 2] as "u32*",
         /// Room for n keys.
         buffer: u64 as "void*",
-        /// Where the first of each CHUNK distinct keys is among all keys, [ceil(n / CHUNK)].
+        /// The position, among all keys, of the first of each CHUNK distinct keys, [ceil(n /
+        /// CHUNK)].
         firsts: u64 as "u64*",
-        /// Keys of a portion, a multiple of a tile's.
+        /// Keys of a portion, a multiple of the keys of a tile.
         portion_keys: u64,
         /// Portions of a pass.
         portions: u32,
         /// Bits of a bucket's number.
         bits: u32,
-        /// How many of those the second partition tells apart; 0: there is none.
+        /// How many of these bits are the digit of the second partition; 0: there is no second one.
         low_bits: u32,
-        /// Positions that a block has bits for; 0: nothing goes by bits.
+        /// How many positions a block has bits for; 0: the route by bits is not used.
         part_bits: u32,
-        /// Tiles that a block of `unique_check` looks at.
+        /// Tiles that a block of `unique_check` reads.
         span_tiles: u32,
         unused: u32,
     }
@@ -176,11 +180,11 @@ impl Split {
         }
         let shared = shared as usize;
         let counters = shared.saturating_sub(SURVEY_STATIC) / 2;
-        let most = counters.ilog2().min(MAX_BITS);
+        let max_bits = counters.ilog2().min(MAX_BITS);
         // Few keys are split into smaller buckets, so that there are enough blocks to fill the
         // device.
         let average = if n > 1 << 22 { BUCKET_AVERAGE } else { BUCKET_AVERAGE / 2 };
-        match (6..=most).find(|bits| n >> bits <= average) {
+        match (6..=max_bits).find(|bits| n >> bits <= average) {
             Some(bits) => {
                 let fits = wide_shared(size) + STATIC <= shared;
                 let wide = WIDE_BITS.contains(&bits) && fits;
@@ -371,7 +375,7 @@ unsafe impl Kernel<Unique> for Prepared {
             Split::Buckets { bits, low, .. } => (bits, low),
             _ => (0, 0),
         };
-        let most = cuda.limits().multiprocessors * CHECK_BLOCKS;
+        let max_spans = cuda.limits().multiprocessors * CHECK_BLOCKS;
         let params = Params {
             keys: cuda.pointer(buffers.keys)?,
             unique: cuda.pointer(buffers.unique)?,
@@ -396,7 +400,7 @@ unsafe impl Kernel<Unique> for Prepared {
             bits,
             low_bits,
             part_bits: self.part_bytes() as u32 * 8,
-            span_tiles: self.compact_tiles().div_ceil(most),
+            span_tiles: self.compact_tiles().div_ceil(max_spans),
             unused: 0,
         };
         let places = cuda.pointer(buffers.inverse)?;
@@ -449,11 +453,11 @@ impl Prepared {
             return unsafe { queue.launch(&self.sort_buckets, bucket(1), params) };
         }
         if let Split::Buckets { bits, low, wide } = self.split {
-            let most = self.cuda.limits().multiprocessors;
+            let max_blocks = self.cuda.limits().multiprocessors;
             // One more block than spans: the additional block looks at a sample.
             let spans = self.compact_tiles().div_ceil(params.span_tiles);
             let check = Shape::new(spans + 1, threads).shared(CHECK_SHARED);
-            let survey = Shape::new(blocks(self.n, SURVEY_KEYS).min(most), SURVEY_THREADS)
+            let survey = Shape::new(blocks(self.n, SURVEY_KEYS).min(max_blocks), SURVEY_THREADS)
                 .shared(2u32 << bits);
             let split = |tiles: usize| {
                 Shape::new(tiles as u32, threads)
@@ -465,21 +469,22 @@ impl Prepared {
                 queue.launch(&self.check, check, params)?;
                 queue.launch(&self.survey, survey, params)?;
                 if params.part_bits > 0 {
-                    let spread = Shape::new(blocks(self.n, SPREAD_KEYS).min(most), BITS_THREADS)
-                        .shared((SPREAD_KEYS * self.digits + SPREAD_SHARED) as u32);
+                    let spread =
+                        Shape::new(blocks(self.n, SPREAD_KEYS).min(max_blocks), BITS_THREADS)
+                            .shared((SPREAD_KEYS * self.digits + SPREAD_SHARED) as u32);
                     let parts = Shape::new(MAX_PARTS as u32, BITS_THREADS)
                         .shared((PART_BYTES + PART_SHARED) as u32);
                     queue.launch(&self.spread, spread, params)?;
                     queue.launch(&self.map_parts, parts, params)?;
                 }
                 if wide {
-                    let blocks = blocks(self.n, wide_keys(self.digits)).min(most);
+                    let blocks = blocks(self.n, wide_keys(self.digits)).min(max_blocks);
                     let shape =
                         Shape::new(blocks, WIDE_THREADS).shared(wide_shared(self.digits) as u32);
                     queue.launch(&self.partition_wide, shape, params)?;
                     // If equal keys are counted, none of them may be dropped here.
                     if !self.has_counts {
-                        let shape = split(tiles.min((most * SPLIT_BLOCKS) as usize));
+                        let shape = split(tiles.min((max_blocks * SPLIT_BLOCKS) as usize));
                         queue.launch(&self.thinned_high, shape, params)?;
                         queue.launch(&self.thinned_low, shape, params)?;
                     }
