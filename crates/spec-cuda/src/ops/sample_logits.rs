@@ -128,9 +128,14 @@ fn blocks_for(rows: usize, at_once: impl Fn(u32) -> Result<u32>) -> Result<u32> 
 impl ByRow {
     fn new(cuda: &Cuda, archive: &'static Archive, name: &str, rows: usize) -> Result<Self> {
         let function = cuda.function(archive, name)?;
-        let block = Shape::new(1, THREADS);
+        let threads = if name.ends_with("_256") { 256 } else { THREADS };
+        let block = Shape::new(1, threads);
         let at_once = |blocks| cuda.active_clusters(&function, block.cluster(blocks));
         let blocks = blocks_for(rows, at_once)?;
+        let blocks = match std::env::var("SPEC_X_CLUSTER") {
+            Ok(n) => n.parse().unwrap(),
+            _ => blocks,
+        };
         let grid = rows.checked_mul(blocks as usize);
         let grid = grid.and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid < 1 << 31);
         let grid = grid.ok_or_else(|| {
@@ -149,9 +154,11 @@ impl Prepared {
         let weighs = plan.probs.is_some() || plan.processed_logprobs.is_some();
         let plain = !plan.filters && !weighs && plan.draws() == 1;
         let dtype = plan.logits.dtype.name();
+        let plain = plain && plan.vocab() <= 262_144;
+        let x = std::env::var("SPEC_X_THREADS").unwrap_or("512".into());
         let (archive, name) = match (plain, &plan.mask) {
-            (true, None) => (&PLAIN, format!("sample_logits_plain_{dtype}")),
-            (true, Some(_)) => (&PLAIN, format!("sample_logits_plain_masked_{dtype}")),
+            (true, None) => (&PLAIN, format!("sample_logits_plain_{dtype}_{x}")),
+            (true, Some(_)) => (&PLAIN, format!("sample_logits_plain_masked_{dtype}_{x}")),
             (false, _) => (&GENERAL, format!("sample_logits_{dtype}")),
         };
         let draw = ByRow::new(cuda, archive, &name, plan.rows())?;
