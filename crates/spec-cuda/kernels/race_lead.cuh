@@ -4,16 +4,13 @@
 // them to the block that leads; then the other blocks end, so that blocks of other rows take their
 // place while the block that leads finds the token:
 //
-//     bounds     of all groups: no token of a group finishes sooner;
-//     bar        of the group that has the least bound of each quarter of the row, a thread a token finds
-//                about when it finishes. The winner does not pass the least of these times;
+//     noise      of all groups, by the blocks that have read them: lower bounds of the noise of their tokens,
+//                and of the token of each group that has the least noise, about when it finishes. The
+//                winner does not pass the least of these times, the bar, which few others reach;
 //     groups     whose bounds do not pass the bar are listed, and their logits read;
-//     tokens     of those groups, whose own bounds do not pass the bar, are listed, about 50 a row;
+//     tokens     of those groups, whose own bounds do not pass the bar, are listed, about 60 a row;
 //     winner     of each of them a thread finds about when it finishes. Where the order of the first two
 //                is not certain, exact times decide.
-//
-// All of it runs once a row, so that fetching code takes more time than running it: loops are rolled, and
-// the bar and the winner come from one loop, in two rounds.
 #pragma once
 
 #include "race.cuh"
@@ -59,21 +56,19 @@ INLINE void send_tops(const float* tops, const Arrivals& arrivals, const Share& 
     }
 }
 
-// In the block that leads: expects what the other blocks send, each of so many warps. By one thread.
-INLINE void expect_tops(Arrivals& arrivals, u32 groups, u32 warps, u32 blocks) {
+// How many quads of groups other blocks than the first send, each of so many warps.
+INLINE u32 quads_sent(u32 groups, u32 warps, u32 blocks) {
     const u32 own = Share::start(groups, warps, blocks * warps);
-    arrivals.expect(own == groups ? 0 : ((groups + 3) / 4 - own / 4) * 16);
+    return own == groups ? 0 : (groups + 3) / 4 - own / 4;
 }
 
 struct RaceLead {
     // Groups of a row that it takes.
     static constexpr u32 MOST_GROUPS = RaceShared::IN_ORDER;
     static constexpr u32 MOST_VOCAB = MOST_GROUPS * GROUP;
-    // Groups of which as many are looked at without another bar before; tokens that are listed, one a thread.
-    static constexpr u32 MANY = 192;
+    // Groups and tokens that are listed, one a thread.
+    static constexpr u32 MOST_LISTED = 1024;
     static constexpr u32 MOST_TOKENS = SELECT_THREADS;
-    // Groups whose tokens find the bar.
-    static constexpr u32 LEADERS = 4;
     // The first to finish that are found at once.
     static constexpr u32 FIRST = 4;
 
@@ -81,8 +76,10 @@ struct RaceLead {
     struct Shared {
         // Lower bounds of the noise of each group's tokens: the upper halves of floats.
         alignas(8) u16 noise[MOST_GROUPS];
+        // Of each warp of the team: a token's noise, a little more, and its entry.
+        u64 early[MAX_PIECES];
         // Groups and tokens that are looked at.
-        u16 groups[MOST_GROUPS];
+        u16 groups[MOST_LISTED];
         u32 tokens[MOST_TOKENS];
         u64 best[SELECT_WARPS];
         u32 keys[SELECT_WARPS];
@@ -111,26 +108,80 @@ struct RaceLead {
 
     Shared& shared;
     // The largest logit of each group.
-    const float* tops;
+    float* tops;
     u32 groups;
     u32 lane;
     u32 warp;
 
-    INLINE RaceLead(Shared& of_block, const float* of_groups, u32 vocab)
+    INLINE RaceLead(Shared& of_block, float* of_groups, u32 vocab)
         : shared(of_block), tops(of_groups), groups((vocab + GROUP - 1) / GROUP), lane(lane_id()),
           warp(threadIdx.x / WARP) {}
 
-    // Bounds of the noise of all groups, which need nothing of the row. Before a barrier.
-    INLINE void draw_noise(const Draw& draw) const {
+    // Bounds of the noise of a warp's groups; and of their tokens that have the least noise of a group, the one
+    // that is likely to finish first of those that keeps(entry, token), in shared.early of this piece.
+    template <typename Row, typename Keeps>
+    INLINE void draw_noise(const Row& row, const Draw& draw, float inverse, const Share& share, u32 piece,
+                           const Keeps& keeps) const {
+        // Of no number, its noise and its entry.
+        float least = infinity();
+        float noise = infinity();
+        float entry = negative_infinity();
+        const float factor = inverse * 1.44269504f;
 #pragma unroll 1
-        for (u32 quad = threadIdx.x; quad * 4 < groups; quad += SELECT_THREADS) {
-            const uint4 words = draw.block(quad);
-            const u32 low = __byte_perm(__float_as_uint(noise_bound(words.x)),
-                                        __float_as_uint(noise_bound(words.y)), 0x7632);
-            const u32 high = __byte_perm(__float_as_uint(noise_bound(words.z)),
-                                         __float_as_uint(noise_bound(words.w)), 0x7632);
-            *reinterpret_cast<uint2*>(&shared.noise[quad * 4]) = make_uint2(low, high);
+        for (u32 group = share.begin + lane; group < share.end; group += WARP) {
+            uint4 c[2] = {draw.start(group / 4), draw.start(GROUP_BLOCKS + group)};
+            uint2 key = draw.key();
+#pragma unroll 2
+            for (u32 round = 0; round < 10; ++round) {
+                c[0] = Draw::round(c[0], key);
+                c[1] = Draw::round(c[1], key);
+                key = Draw::next(key);
+            }
+            const u32 token = group * GROUP + c[1].y % GROUP;
+            const float x = row.entry(token);
+            const float bound = noise_bound(word_of(c[0], group % 4));
+            shared.noise[group] = static_cast<u16>(__float_as_uint(bound) >> 16);
+            // The bound lacks less than a sixtieth, and what cut off bits stand for.
+            const float above = bound * (1.0f + 1.0f / 60.0f) + 1.0f / (4194304.0f * GROUP);
+            const float time = approximate_log2(above) - x * factor;
+            if (time < least && x > negative_infinity() && keeps(x, token)) {
+                least = time;
+                noise = above;
+                entry = x;
+            }
         }
+        const u32 order = exact::sort_key(least);
+        const u32 first = __reduce_min_sync(ALL_LANES, order);
+        const u32 owner = __ffs(__ballot_sync(ALL_LANES, order == first)) - 1;
+        if (lane == owner) {
+            shared.early[piece] = static_cast<u64>(__float_as_uint(noise)) << 32 | __float_as_uint(entry);
+        }
+        __syncwarp();
+    }
+
+    // Sends the largest logits of a warp's share of the groups, and what draw_noise found, to the block that
+    // leads.
+    INLINE void send(const Senders& blocks, const Arrivals& arrivals, const Share& share, u32 piece) const {
+        send_tops(tops, arrivals, share, lane);
+        u64* const barrier = const_cast<u64*>(&arrivals.word);
+#pragma unroll 1
+        for (u32 first = share.begin + 4 * lane; first < share.end; first += 4 * WARP) {
+            u64* const four = reinterpret_cast<u64*>(&shared.noise[first]);
+            blocks.put(four, barrier, 0, *four);
+        }
+        send_early(blocks, arrivals, piece);
+    }
+
+    // The token that is likely to finish first alone.
+    INLINE void send_early(const Senders& blocks, const Arrivals& arrivals, u32 piece) const {
+        u64* const barrier = const_cast<u64*>(&arrivals.word);
+        if (lane == 0) blocks.put(&shared.early[piece], barrier, 0, shared.early[piece]);
+    }
+
+    // In the block that leads: expects that, of all blocks. By one thread.
+    INLINE void expect(Arrivals& arrivals, u32 blocks) const {
+        const u32 quads = quads_sent(groups, SELECT_WARPS, blocks);
+        arrivals.expect(quads * 24 + (blocks - 1) * SELECT_WARPS * 8);
     }
 
     INLINE float noise_of_group(u32 group) const {
@@ -151,10 +202,10 @@ struct RaceLead {
     // The token that finishes first, in the low word; NEVER where none races. The lists began before the
     // block's last barrier.
     template <typename Racers>
-    INLINE u64 winner(const Racers& racers) const {
+    INLINE u64 winner(const Racers& racers, u32 pieces) const {
         u64 best = NEVER;
         u32 bar = 0;
-        const Runner own = run(racers, 1.0f, bar, best);
+        const Runner own = run<true>(racers, pieces, 1.0f, bar, best);
         const bool is_near = own.time < LARGEST && __float_as_uint(own.time) <= bar;
         // What there was no room for is more than one.
         const u32 contenders = __syncthreads_count(is_near || best != NEVER) + __syncthreads_count(best != NEVER);
@@ -170,21 +221,31 @@ struct RaceLead {
     // The first tokens to finish, in shared.first, in their order, as finishes; as for `winner`. Returns how
     // many are found, FIRST at most; 0 where the order is not certain, or there are too many.
     template <typename Racers>
-    INLINE u32 first_few(const Racers& racers) const {
-        u64 best = NEVER;
-        u32 bar = 0;
-        const Runner own = run(racers, 2.5f, bar, best);
-        // Below it, all are listed.
-        const float limit = __uint_as_float(bar) * (2.0f - NEAR * NEAR);
-        bool odd = best != NEVER || bar >= NONE - 1;
-        if (own.time <= limit) {
-            odd = odd || !own.sure;
-            const u32 place = atomicAdd(&shared.finish_count, 1u);
-            if (place < WARP) shared.finishes[place] = finish_at(own.time, own.token);
+    INLINE u32 first_few(const Racers& racers, u32 pieces) const {
+        bool odd = false;
+#pragma unroll 1
+        for (float widen = 2.5f; widen > 1.0f; widen -= 1.25f) {
+            u64 best = NEVER;
+            u32 bar = 0;
+            const Runner own = run<false>(racers, pieces, widen, bar, best);
+            // Below it, all are listed.
+            const float limit = __uint_as_float(bar) * (2.0f - NEAR * NEAR);
+            odd = bar >= NONE - 1;
+            if (own.time <= limit) {
+                odd = odd || !own.sure;
+                const u32 place = atomicAdd(&shared.finish_count, 1u);
+                if (place < WARP) shared.finishes[place] = finish_at(own.time, own.token);
+            }
+            odd = __syncthreads_or(odd);
+            if (shared.token_count <= MOST_TOKENS && shared.finish_count <= WARP) break;
+            // Once more, for fewer.
+            odd = true;
+            __syncthreads();
+            if (threadIdx.x == 0) shared.begin();
+            __syncthreads();
         }
-        odd = __syncthreads_or(odd);
+        if (odd) return 0;
         const u32 finishes = shared.finish_count;
-        if (odd || finishes > WARP) return 0;
         u64 left = lane < finishes ? shared.finishes[lane] : NEVER;
         u32 last = 0;
 #pragma unroll 1
@@ -229,100 +290,81 @@ private:
         return own;
     }
 
-    // Lists the tokens that finish within `widen` times the time by which some token surely finishes, and some
-    // others; each is a thread's. `bar` becomes the bits of that time: after the first round of what is listed,
-    // raised by NEAR alone, of the last; what there is no room for lowers `best`.
-    template <typename Racers>
-    INLINE Runner run(const Racers& racers, float widen, u32& bar, u64& best) const {
-        // Twelve bits of a bound make room for the group.
-        constexpr u32 GROUP_BITS = MOST_GROUPS - 1;
-        Runner own;
-        bool lowered = false;
-#pragma unroll 1
-        for (u32 round = 0;; ++round) {
-            u32 leader = NONE;
-#pragma unroll 2
-            for (u32 group = threadIdx.x; group < groups; group += SELECT_THREADS) {
-                const float bound = noise_of_group(group) * racers.slowness_bound(tops[group]);
-                // 0 times infinity is no number.
-                if (!(bound < LARGEST)) continue;
-                leader = min(leader, (__float_as_uint(bound) & ~GROUP_BITS) | group);
-                if (round > 0 && __float_as_uint(bound) <= bar) {
-                    shared.groups[atomicAdd(&shared.group_count, 1u)] = static_cast<u16>(group);
-                }
-            }
-            leader = __reduce_min_sync(ALL_LANES, leader);
-            if (lane == 0) shared.keys[warp] = leader;
-            __syncthreads();
-            u32 token = NONE;
-            bool last = false;
-            if (round == 0) {
-                constexpr u32 EACH = SELECT_WARPS / LEADERS;
-                const u32 part = threadIdx.x / GROUP;
-                u32 its = NONE;
-#pragma unroll
-                for (u32 i = 0; i < EACH; ++i) its = min(its, shared.keys[part % LEADERS * EACH + i]);
-                if (part < LEADERS && its != NONE) token = (its & GROUP_BITS) * GROUP + threadIdx.x % GROUP;
-            } else {
-                const u32 count = shared.group_count;
-                if (count > MANY && !lowered) {
-                    // Of rows whose weights are where their noise is not: the token that has the least noise of
-                    // each group lowers the bar.
-                    if (threadIdx.x < count) {
-                        const u32 group = shared.groups[threadIdx.x];
-                        token = group * GROUP + racers.draw.block(GROUP_BLOCKS + group).y % GROUP;
-                    }
-                    lowered = true;
-                    __syncthreads();
-                    if (threadIdx.x == 0) shared.group_count = 0;
-                } else {
-                    list_tokens(racers, count, bar, best);
-                    if (threadIdx.x < min(shared.token_count, MOST_TOKENS)) token = shared.tokens[threadIdx.x];
-                    last = true;
-                }
-            }
-            own = about(racers, token);
-            u32 least = own.sure ? __float_as_uint(own.time) : NONE;
-            if (last) least = min(least, time_of(best));
-            least = __reduce_min_sync(ALL_LANES, least);
-            if (lane == 0) shared.of_warps[warp] = least;
-            __syncthreads();
-            least = __reduce_min_sync(ALL_LANES, shared.of_warps[lane % SELECT_WARPS]);
-            if (last) {
-                // What several are wanted for is complete by the bar that listed them.
-                if (widen == 1.0f) bar = raised(least, 1.0f);
-                return own;
-            }
-            const u32 next = raised(least, widen);
-            bar = round == 0 ? next : min(bar, next);
+    // Lists the tokens that finish within `widen` times the bar, and some others; each is a thread's. `bar`
+    // becomes the bits of that time; where EXACT, of the time by which the first has surely finished.
+    // Where EXACT, what there is no room for lowers `best`.
+    template <bool EXACT, typename Racers>
+    INLINE Runner run(const Racers& racers, u32 pieces, float widen, u32& bar, u64& best) const {
+        float time = infinity();
+        if (threadIdx.x < pieces) {
+            const u64 early = shared.early[threadIdx.x];
+            time = __uint_as_float(static_cast<u32>(early >> 32)) *
+                   racers.sure_slowness(__uint_as_float(static_cast<u32>(early)));
         }
+        bar = raised(least_of_block(time < LARGEST ? __float_as_uint(time) : NONE, shared.keys), widen);
+#pragma unroll 4
+        for (u32 group = threadIdx.x; group < groups; group += SELECT_THREADS) {
+            const float bound = noise_of_group(group) * racers.slowness_bound(tops[group]);
+            // 0 times infinity is no number.
+            const bool reaches = bound < LARGEST && __float_as_uint(bound) <= bar;
+            // Where nothing surely races, what may is listed for exact times alone.
+            if (!reaches || (!EXACT && bar >= NONE - 1)) continue;
+            const u32 place = atomicAdd(&shared.group_count, 1u);
+            if (place < MOST_LISTED) shared.groups[place] = static_cast<u16>(group);
+        }
+        __syncthreads();
+        list_tokens<EXACT>(racers, shared.group_count, bar, best);
+        const u32 tokens = min(shared.token_count, MOST_TOKENS);
+        const Runner own = about(racers, threadIdx.x < tokens ? shared.tokens[threadIdx.x] : NONE);
+        if (EXACT) {
+            const u32 least = min(own.sure ? __float_as_uint(own.time) : NONE, time_of(best));
+            bar = raised(least_of_block(least, shared.of_warps), 1.0f);
+        }
+        return own;
     }
 
-    // Lists the tokens of the groups that are listed whose bounds do not pass `bar`.
-    template <typename Racers>
+    // The least over the block, in all threads.
+    INLINE u32 least_of_block(u32 bits, u32* of_warps) const {
+        bits = __reduce_min_sync(ALL_LANES, bits);
+        if (lane == 0) of_warps[warp] = bits;
+        __syncthreads();
+        return __reduce_min_sync(ALL_LANES, of_warps[lane % SELECT_WARPS]);
+    }
+
+    // Lists the tokens of the groups that are listed, or of all where they are too many for the list, whose
+    // bounds do not pass `bar`.
+    template <bool EXACT, typename Racers>
     INLINE void list_tokens(const Racers& racers, u32 count, u32 bar, u64& best) const {
+        const bool listed = count <= MOST_LISTED;
+        if (!listed) count = groups;
 #pragma unroll 1
-        for (u32 base = warp; base < count; base += 2 * SELECT_WARPS) {
-            const u32 next = base + SELECT_WARPS < count ? base + SELECT_WARPS : base;
-            const u32 its[2] = {shared.groups[base], shared.groups[next]};
-            float entries[4];
-#pragma unroll
-            for (u32 i = 0; i < 4; ++i) entries[i] = racers.entry(its[i / 2] * GROUP + i % 2 * WARP + lane);
-            u32 found = 0;
+        for (u32 base = warp; base < count; base += 4 * SELECT_WARPS) {
+            float entries[8];
+            u32 its[4];
 #pragma unroll
             for (u32 i = 0; i < 4; ++i) {
-                const float bound = noise_of_group(its[i / 2]) * racers.slowness_bound(entries[i]);
-                if (bound < LARGEST && __float_as_uint(bound) <= bar) found |= 1u << i;
+                // Past the end the first once more.
+                const u32 at = base + i * SELECT_WARPS < count ? base + i * SELECT_WARPS : base;
+                its[i] = listed ? shared.groups[at] : at;
+                entries[2 * i] = racers.entry(its[i] * GROUP + lane);
+                entries[2 * i + 1] = racers.entry(its[i] * GROUP + WARP + lane);
             }
-            if (next == base) found &= 3;
+            u32 found = 0;
+#pragma unroll
+            for (u32 i = 0; i < 8; ++i) {
+                const float bound = noise_of_group(its[i / 2]) * racers.slowness_bound(entries[i]);
+                const bool there = base + i / 2 * SELECT_WARPS < count;
+                if (there && bound < LARGEST && __float_as_uint(bound) <= bar) found |= 1u << i;
+            }
 #pragma unroll 1
             for (; found != 0; found &= found - 1) {
                 const u32 i = __ffs(found) - 1;
-                const u32 token = its[i / 2] * GROUP + i % 2 * WARP + lane;
+                const u32 group = i < 4 ? (i < 2 ? its[0] : its[1]) : (i < 6 ? its[2] : its[3]);
+                const u32 token = group * GROUP + i % 2 * WARP + lane;
                 const u32 place = atomicAdd(&shared.token_count, 1u);
                 if (place < MOST_TOKENS) {
                     shared.tokens[place] = token;
-                } else {
+                } else if (EXACT) {
                     best = min(best, finish_of(racers, token));
                 }
             }

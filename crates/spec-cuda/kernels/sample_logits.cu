@@ -222,20 +222,22 @@ INLINE u64 first_floor(const Params<T>& p, const Options& options) {
 // A row that all blocks of the team end together. `top` is the largest logit of the lane's groups; `led` says
 // that the block that leads has tried and found too many logits alike.
 template <typename T>
-__device__ __noinline__ void sample_together(Sampling<T> sampling, float top, bool led) {
-    const Params<T>& p = sampling.p;
-    Team& team = sampling.team;
-    LogitRow<T>& row = sampling.row;
-    const Share& share = sampling.share;
-    Few& few = sampling.shared.few;
-    const Options options(sampling.request, p.vocab);
+__device__ __noinline__ void sample_together(const Params<T>& p, u32 index, Team team, Shared& shared,
+                                             RaceShared& races, const Request& request, LogitRow<T> row,
+                                             Share share, float top, bool led) {
+    const bool fits = Share::most(p.vocab, team.pieces()) <= RaceShared::KEPT;
+    const auto sampling = [&] {
+        return Sampling<T>{p, index, team, shared, races, request, row, share, fits};
+    };
+    Few& few = shared.few;
+    const Options options(request, p.vocab);
     const u32 wanted = wanted_of(p, options);
-    float* const tops = sampling.fits ? sampling.races.tops_of(team.warp, share.begin, p.vocab) : nullptr;
+    float* const tops = fits ? races.tops_of(team.warp, share.begin, p.vocab) : nullptr;
     team.pass_largest(key_of(top));
     const u32 largest_key = team.largest_told(MAX_PIECES);
     if (largest_key > LOWEST_KEY && team.piece() == 0 && team.lane == 0) raise(p.flags, options.bits);
     if (largest_key <= LOWEST_KEY || (options.greedy && p.draws == 1)) {
-        return sample_certain(sampling, largest_key);
+        return sample_certain(sampling(), largest_key);
     }
     const Scale scale = {exact::value_of_key(largest_key), options.inverse};
     // Where min-p comes first, what is lighter is no entry any more.
@@ -281,7 +283,7 @@ __device__ __noinline__ void sample_together(Sampling<T> sampling, float top, bo
     if (how == How::SELECTED && (options.greedy || options.top_k > 0 || options.top_p < 1ull << 32)) {
         Options cuts = options;
         if (options.greedy) cuts.top_k = wanted;
-        const Apart<Kept> apart = filter_apart(sampling.shared.selection, team, row, cuts, scale);
+        const Apart<Kept> apart = filter_apart(shared.selection, team, row, cuts, scale);
         team.meetings = apart.meetings;
         kept = apart.result;
         if (options.greedy) {
@@ -291,8 +293,8 @@ __device__ __noinline__ void sample_together(Sampling<T> sampling, float top, bo
     }
     if (how == How::SENT || how == How::LISTED) {
         if (how == How::SENT && team.blocks.rank == 0) gather_few(few);
-        sampling.end_few(how == How::SENT ? few.listed : wanted, options, shares.limit, scale);
-        if (p.probs.data != nullptr) share_few(sampling, options, scale);
+        sampling().end_few(how == How::SENT ? few.listed : wanted, options, shares.limit, scale);
+        if (p.probs.data != nullptr) share_few(sampling(), options, scale);
         return;
     }
     if (how == How::TIES) {
@@ -307,12 +309,12 @@ __device__ __noinline__ void sample_together(Sampling<T> sampling, float top, bo
         kept.cut = {largest_key, static_cast<u32>(team.told(owner)) + 1};
     }
     u64 total = ONE;
-    if (sampling.weighs()) {
+    if (sampling().weighs()) {
         team.tell(sum_apart(kept, row, team.lane));
         total = team.sum_told().all;
     }
-    race_apart(sampling, kept, LogShare(scale, total));
-    if (p.probs.data != nullptr) write_shares(sampling, kept, total);
+    race_apart(sampling(), kept, LogShare(scale, total));
+    if (p.probs.data != nullptr) write_shares(sampling(), kept, total);
 }
 
 template <typename T>
@@ -386,7 +388,7 @@ INLINE void sample(const Params<T>& p) {
         few.begin();
         team.blocks.sync();
     }
-    sample_together(sampling(), top, led);
+    sample_together(p, index, team, shared, races, request, row, share, top, led);
 }
 
 #define SAMPLER(dtype, T) \

@@ -57,7 +57,7 @@ struct Lead {
         if (threadIdx.x == 0) races.begin_lists();
         if (team.blocks.size > 1) {
             if (threadIdx.x == 0) {
-                expect_tops(shared.arrivals, groups, SELECT_WARPS, team.blocks.size);
+                shared.arrivals.expect(quads_sent(groups, SELECT_WARPS, team.blocks.size) * 16);
             }
             shared.arrivals.wait(0);
         }

@@ -30,11 +30,11 @@ struct Nucleus {
     // a thread adds up at most.
     static constexpr float ERROR = 1.0f / 4096.0f;
 
-    enum Order : u32 { DONE, SELECT, ADD };
+    enum Order : u32 { DONE, SELECT, ADD, AGAIN };
 
     // What the block that leads tells the others.
     struct Message {
-        // An entry and its token each.
+        // An entry and its token each; the first is a cut, key and end, where the race begins again.
         u64 tokens[TOKENS];
         // The row's largest logit, and an Order.
         u64 order;
@@ -169,44 +169,59 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
             if (team.lane == i) blocks.put(to, &lead.arrivals.word, 0, sums.word(i));
         }
     };
+    const Race race(lists, &races.tops[0][0], p.vocab);
+    const MaskedLogits<T> logits = {row.row, row.make.mask, p.vocab};
+    Cut cut = {0, 0};
+    const auto draw_noise = [&] {
+        race.draw_noise(logits, draw, options.inverse, share, team.piece(), KeepsCut{cut});
+    };
+    draw_noise();
     if (blocks.rank != 0) {
         if (threadIdx.x == 0) lead.answered.expect(sizeof(Nucleus::Message));
-        send_tops(&races.tops[0][0], lead.arrivals, share, team.lane);
+        race.send(blocks, lead.arrivals, share, team.piece());
 #pragma unroll 1
-        for (u32 attempt = 0;; ++attempt) {
-            lead.answered.wait(attempt & 1);
+        for (u32 phase = 0;; ++phase) {
+            lead.answered.wait(phase & 1);
             const u64 told = shared.message.order;
-            if (static_cast<u32>(told) != Nucleus::ADD) return static_cast<u32>(told) == Nucleus::DONE;
+            const u32 order = static_cast<u32>(told);
+            if (order == Nucleus::DONE || order == Nucleus::SELECT) return order == Nucleus::DONE;
             if (threadIdx.x == 0) lead.answered.expect(sizeof(Nucleus::Message));
-            const Scale scale = {exact::value_of_key(static_cast<u32>(told >> 32)), options.inverse};
-            put_sums(Nucleus::sums_of_block(shared, team, row, scale));
+            if (order == Nucleus::AGAIN) {
+                cut = {static_cast<u32>(message[0] >> 32), static_cast<u32>(message[0])};
+                draw_noise();
+                race.send_early(blocks, lead.arrivals, team.piece());
+            } else {
+                const Scale scale = {exact::value_of_key(static_cast<u32>(told >> 32)), options.inverse};
+                put_sums(Nucleus::sums_of_block(shared, team, row, scale));
+            }
         }
     }
 
-    const Race race(lists, &races.tops[0][0], p.vocab);
     if (threadIdx.x == 0) {
-        if (blocks.size > 1) expect_tops(lead.arrivals, race.groups, SELECT_WARPS, blocks.size);
+        if (blocks.size > 1) race.expect(lead.arrivals, blocks.size);
         lists.begin();
     }
-    race.draw_noise(draw);
     if (blocks.size > 1) lead.arrivals.wait(0);
+    __syncthreads();
     const u32 largest_key = race.largest_key();
     const Scale scale = {exact::value_of_key(largest_key), options.inverse};
-    Cut cut = {0, 0};
     u32 order = Nucleus::SELECT;
+    u32 phase = 1;
     // Other weights than those at the largest have no sum.
     const bool led = largest_key > LOWEST_KEY && exact::finite(scale.largest);
 #pragma unroll 1
     for (u32 attempt = 0; led; ++attempt) {
         const float least = cut.all() ? negative_infinity() : exact::value_of_key(cut.key);
         const Racers<LogitRow<T>, KeepsCut> racers(draw, row, scale, options.floor, least, KeepsCut{cut});
-        const u32 count = race.first_few(racers);
-        if (count == 0 || attempt == Nucleus::ATTEMPTS) break;
         if (options.top_p == 1ull << 32) {
+            const u32 token = static_cast<u32>(race.winner(racers, team.pieces()));
             order = Nucleus::DONE;
-            if (threadIdx.x == 0) write_token(p, index, 0, static_cast<u32>(lists.first[0]), 0.0f);
+            // Where the logits change during the call, there may be none.
+            if (threadIdx.x == 0) write_token(p, index, 0, token < p.vocab ? token : 0, 0.0f);
             break;
         }
+        const u32 count = race.first_few(racers, team.pieces());
+        if (count == 0 || attempt == Nucleus::ATTEMPTS) break;
         if (threadIdx.x < Nucleus::TOKENS) {
             // Past the last the first once more.
             const u32 token = static_cast<u32>(lists.first[threadIdx.x < count ? threadIdx.x : 0]);
@@ -221,7 +236,8 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
         tell_all(blocks, message, WORDS, lead.answered, team);
         const Nucleus::Sums own = Nucleus::sums_of_block(shared, team, row, scale);
         if (threadIdx.x == 0) shared.of_blocks[0] = own;
-        if (blocks.size > 1) lead.arrivals.wait((attempt + 1) & 1);
+        if (blocks.size > 1) lead.arrivals.wait(phase & 1);
+        phase += 1;
         __syncthreads();
         const Nucleus::Sums sums = Nucleus::total(shared.of_blocks, blocks.size, team.lane);
         // What top-p leaves out.
@@ -256,6 +272,17 @@ __device__ __noinline__ bool sample_nucleus(const Params<T>& p, u32 index, Team 
             break;
         }
         cut = next;
+        if (threadIdx.x == 0) {
+            message[0] = static_cast<u64>(cut.key) << 32 | cut.end;
+            shared.message.order = Nucleus::AGAIN;
+            if (blocks.size > 1) lead.arrivals.expect((blocks.size - 1) * SELECT_WARPS * 8);
+        }
+        __syncthreads();
+        tell_all(blocks, message, WORDS, lead.answered, team);
+        draw_noise();
+        if (blocks.size > 1) lead.arrivals.wait(phase & 1);
+        phase += 1;
+        __syncthreads();
     }
     if (threadIdx.x == 0) {
         shared.message.order = order;

@@ -20,6 +20,21 @@ INLINE u32 lowest_equal(const Row& row, u32 group, u32 lane, float largest) {
     return __reduce_min_sync(ALL_LANES, entries[0] == largest ? token : second);
 }
 
+// Brings a block's piece of the row to L2 that the blocks read which take the place of these: memory is busy
+// while rows are ended. By the block's first thread, which has its first share.
+template <typename T>
+INLINE void prefetch_later(const Params<T>& p, u32 index, const Share& share, const Senders& blocks) {
+#if __CUDA_ARCH__ >= 900
+    const u64 later = static_cast<u64>(index) + p.at_once;
+    const u32 end = Share(p.vocab, (blocks.rank + 1) * SELECT_WARPS - 1, blocks.size * SELECT_WARPS).end;
+    if (later >= gridDim.x >> (31 - __clz(blocks.size))) return;
+    const T* const from = p.logits[later] + share.begin * GROUP;
+    const u32 bytes = (min(end * GROUP, p.vocab) - share.begin * GROUP) * sizeof(T) / 16 * 16;
+    if (reinterpret_cast<u64>(from) % 16 != 0 || bytes == 0) return;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
+
 template <typename T, bool MASKED>
 INLINE void sample_plain(const Params<T>& p) {
     __shared__ RaceLead::Shared shared;
@@ -37,7 +52,7 @@ INLINE void sample_plain(const Params<T>& p) {
         blocks.arrive_started();
     }
     const u32 index = blockIdx.x >> (31 - __clz(blocks.size));
-    if (blocks.rank == 0 && threadIdx.x == 0) {
+    if (threadIdx.x == 0) {
         request.fetch(p, index);
         shared.begin();
         first_group = NONE;
@@ -49,19 +64,23 @@ INLINE void sample_plain(const Params<T>& p) {
     const float raw =
         row.survey(share.begin, share.end, lead.lane, [&](u32 group, float its) { tops[group] = its; });
     if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && lead.lane == 0) raise(p.flags, NON_FINITE);
-    if (blocks.size > 1) blocks.wait_started();
-    if (blocks.rank != 0) return send_tops(tops, arrivals, share, lead.lane);
-
     if (threadIdx.x == 0) {
-        if (blocks.size > 1) expect_tops(arrivals, lead.groups, SELECT_WARPS, blocks.size);
+        prefetch_later(p, index, share, blocks);
         Request::arrive();
     }
     __syncthreads();
-    // While the others send.
+    if (blocks.size > 1) blocks.wait_started();
     const Options options(request, p.vocab);
     const Draw draw(request.seed, request.position, Purpose::SAMPLE);
-    if (!options.greedy) lead.draw_noise(draw);
-    if (blocks.size > 1) arrivals.wait(0);
+    const u32 piece = blocks.rank * SELECT_WARPS + lead.warp;
+    if (!options.greedy) lead.draw_noise(row, draw, options.inverse, share, piece, KeepsAll{});
+    if (blocks.rank != 0) return lead.send(blocks, arrivals, share, piece);
+
+    if (blocks.size > 1) {
+        if (threadIdx.x == 0) lead.expect(arrivals, blocks.size);
+        arrivals.wait(0);
+    }
+    __syncthreads();
     const u32 largest_key = lead.largest_key();
     const float largest = exact::value_of_key(largest_key);
     u32 token = 0;
@@ -79,7 +98,7 @@ INLINE void sample_plain(const Params<T>& p) {
         const Scale scale = {largest, options.inverse};
         const Racers<LogitGroups<T, MASKED>, KeepsAll> racers(draw, row, scale, options.floor,
                                                               negative_infinity(), KeepsAll{});
-        token = static_cast<u32>(lead.winner(racers));
+        token = static_cast<u32>(lead.winner(racers, blocks.size * SELECT_WARPS));
     }
     if (threadIdx.x != 0) return;
     if (largest_key > LOWEST_KEY) raise(p.flags, options.bits);

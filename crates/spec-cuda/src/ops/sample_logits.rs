@@ -60,7 +60,8 @@ launch_params! {
         draws: u32,
         /// 1 where min-p filters before top-k and top-p, else 0.
         min_p_first: u32,
-        reserved: u32,
+        /// Rows that the device runs at a time.
+        at_once: u32,
     }
 }
 
@@ -99,10 +100,20 @@ pub(super) const HEADER: Header = Header {
 /// Threads of a block: `SELECT_THREADS`.
 const THREADS: u32 = 512;
 
+/// The least blocks of a row in the plain kernel. All blocks but one of a row end once they have read,
+/// and blocks of other rows read while that one ends the row. 256 rows of 128,256 f32 logits on an H100
+/// take PLAIN_FIGURES.
+const PLAIN_LEAST: u32 = 4;
+
+/// Tokens of the largest vocabulary that the plain kernel takes: `RaceLead::MOST_VOCAB`.
+const MOST_PLAIN: usize = 4096 * 64;
+
 /// A kernel in whose launch each cluster owns one row.
 struct ByRow {
     function: Function,
     shape: Shape,
+    /// Rows that the device runs at a time; the largest number where clusters have one block.
+    at_once: u32,
 }
 
 struct Prepared {
@@ -114,11 +125,12 @@ struct Prepared {
 }
 
 /// How many blocks own a row: the largest cluster of which the device runs at least `rows` at a
-/// time, so that no row waits for another. `at_once` tells, for a number of blocks, how many
-/// clusters of this size run at a time.
-fn blocks_for(rows: usize, at_once: impl Fn(u32) -> Result<u32>) -> Result<u32> {
+/// time, so that no row waits for another, but at least `least` blocks where the device runs a cluster
+/// of that size. `at_once` tells, for a number of blocks, how many clusters of this size run at a time.
+fn blocks_for(rows: usize, least: u32, at_once: impl Fn(u32) -> Result<u32>) -> Result<u32> {
     for blocks in [16, 8, 4, 2] {
-        if rows.max(1) <= at_once(blocks)? as usize {
+        let clusters = at_once(blocks)? as usize;
+        if rows.max(1) <= clusters || (blocks <= least && clusters > 0) {
             return Ok(blocks);
         }
     }
@@ -126,16 +138,17 @@ fn blocks_for(rows: usize, at_once: impl Fn(u32) -> Result<u32>) -> Result<u32> 
 }
 
 impl ByRow {
-    fn new(cuda: &Cuda, archive: &'static Archive, name: &str, rows: usize) -> Result<Self> {
+    fn new(
+        cuda: &Cuda,
+        archive: &'static Archive,
+        name: &str,
+        rows: usize,
+        least: u32,
+    ) -> Result<Self> {
         let function = cuda.function(archive, name)?;
-        let threads = if name.ends_with("_256") { 256 } else { THREADS };
-        let block = Shape::new(1, threads);
+        let block = Shape::new(1, THREADS);
         let at_once = |blocks| cuda.active_clusters(&function, block.cluster(blocks));
-        let blocks = blocks_for(rows, at_once)?;
-        let blocks = match std::env::var("SPEC_X_CLUSTER") {
-            Ok(n) => n.parse().unwrap(),
-            _ => blocks,
-        };
+        let blocks = blocks_for(rows, least, at_once)?;
         let grid = rows.checked_mul(blocks as usize);
         let grid = grid.and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid < 1 << 31);
         let grid = grid.ok_or_else(|| {
@@ -143,7 +156,8 @@ impl ByRow {
             Error::device(cuda.device(), Status::NotImplemented, words)
         })?;
         let shape = Shape { grid: [grid, 1], ..block.cluster(blocks) };
-        Ok(ByRow { function, shape })
+        let at_once = if blocks > 1 { at_once(blocks)? } else { u32::MAX };
+        Ok(ByRow { function, shape, at_once })
     }
 }
 
@@ -154,16 +168,16 @@ impl Prepared {
         let weighs = plan.probs.is_some() || plan.processed_logprobs.is_some();
         let plain = !plan.filters && !weighs && plan.draws() == 1;
         let dtype = plan.logits.dtype.name();
-        let plain = plain && plan.vocab() <= 262_144;
-        let x = std::env::var("SPEC_X_THREADS").unwrap_or("512".into());
+        let plain = plain && plan.vocab() <= MOST_PLAIN;
         let (archive, name) = match (plain, &plan.mask) {
-            (true, None) => (&PLAIN, format!("sample_logits_plain_{dtype}_{x}")),
-            (true, Some(_)) => (&PLAIN, format!("sample_logits_plain_masked_{dtype}_{x}")),
+            (true, None) => (&PLAIN, format!("sample_logits_plain_{dtype}")),
+            (true, Some(_)) => (&PLAIN, format!("sample_logits_plain_masked_{dtype}")),
             (false, _) => (&GENERAL, format!("sample_logits_{dtype}")),
         };
-        let draw = ByRow::new(cuda, archive, &name, plan.rows())?;
+        let least = if plain { PLAIN_LEAST } else { 1 };
+        let draw = ByRow::new(cuda, archive, &name, plan.rows(), least)?;
         let name = format!("sample_logits_report_{dtype}");
-        let report = plan.reports().then(|| ByRow::new(cuda, &REPORT, &name, plan.rows()));
+        let report = plan.reports().then(|| ByRow::new(cuda, &REPORT, &name, plan.rows(), 1));
         Ok(Prepared { cuda: cuda.clone(), plan: plan.clone(), draw, report: report.transpose()? })
     }
 }
@@ -230,7 +244,7 @@ unsafe impl Kernel<SampleLogits> for Prepared {
             vocab: plan.vocab() as u32,
             draws: plan.draws() as u32,
             min_p_first: u32::from(plan.params.min_p_first),
-            reserved: 0,
+            at_once: self.draw.at_once,
         };
         // SAFETY: `Params` and `Report` have the layout of the kernels' structs; the buffers were
         // checked against the plan, and the kernels check requests and tokens, which are data,
@@ -253,8 +267,18 @@ mod tests {
     fn no_row_waits_while_smaller_teams_are_left() {
         let h200 = |blocks: u32| Ok([132, 62, 30, 14][blocks.ilog2() as usize - 1]);
         for (rows, expected) in [(0, 16), (14, 16), (15, 8), (62, 4), (63, 2), (133, 1)] {
-            assert_eq!(blocks_for(rows, h200).unwrap(), expected, "{rows} rows");
+            assert_eq!(blocks_for(rows, 1, h200).unwrap(), expected, "{rows} rows");
         }
-        assert_eq!(blocks_for(1, |_| Ok(0)).unwrap(), 1);
+        assert_eq!(blocks_for(1, 4, |_| Ok(0)).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_row_has_at_least_as_many_blocks_as_asked() {
+        let h200 = |blocks: u32| Ok([132, 62, 30, 14][blocks.ilog2() as usize - 1]);
+        for (rows, expected) in [(1, 16), (32, 4), (63, 4), (1000, 4)] {
+            assert_eq!(blocks_for(rows, 4, h200).unwrap(), expected, "{rows} rows");
+        }
+        let small = |blocks: u32| Ok(if blocks == 2 { 8 } else { 0 });
+        assert_eq!(blocks_for(1000, 4, small).unwrap(), 2);
     }
 }
