@@ -11,11 +11,17 @@ device, and cannot). Without PyTorch or a GPU it says so and does nothing.
 import sys
 
 import inputs
-from common import GPU_EFFORT, device, main, module
+from common import GPU_EFFORT, Skip, device, main, module
 
 # Inputs in turns shall be this many bytes together, as in `spec-bench`.
 BEYOND_CACHES = 200 << 20
 ROTATED = 48 << 20
+
+
+def wants_more(row):
+    """Whether a row of sample_logits asks for more than a token."""
+    more = {"n-4", "logprobs", "top-logprobs-20", "processed-logprobs", "probs"}
+    return not more.isdisjoint(row.kind.split(", "))
 
 
 class Gpu:
@@ -263,6 +269,8 @@ class Torch:
         return self.timed(call, turns), check, given.bytes
 
     def sample_logits(self, row):
+        if row.kind.startswith("min-p") or wants_more(row):
+            raise Skip("it is timed for one token by top-k, top-p or neither")
         torch = self.torch
         values = inputs.logits(row)
         (x,) = self.on_gpu(values)

@@ -15,8 +15,35 @@ pub(crate) struct Shape {
     vocab: usize,
     filter: Filter,
     logits: Logits,
+    wants: Wants,
     dtype: DType,
 }
+
+/// What a row asks for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Wants {
+    /// One token.
+    Token,
+    /// Four tokens, drawn without replacement.
+    Four,
+    /// A token and its log-probability by the logits as given.
+    Logprobs,
+    /// A token and the 20 likeliest tokens with their log-probabilities.
+    TopLogprobs,
+    /// A token and its log-probability in what it was drawn from.
+    Processed,
+    /// A token and the distribution that it was drawn from.
+    Probs,
+}
+
+const WANTS: [(&str, Wants); 6] = [
+    ("token", Wants::Token),
+    ("n-4", Wants::Four),
+    ("logprobs", Wants::Logprobs),
+    ("top-logprobs-20", Wants::TopLogprobs),
+    ("processed-logprobs", Wants::Processed),
+    ("probs", Wants::Probs),
+];
 
 /// The filters of the requests.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -24,6 +51,8 @@ enum Filter {
     /// Temperature 0.
     Greedy,
     Plain,
+    /// Min-p 0.05.
+    MinP,
     /// Top-k 50 and top-p 0.9.
     TopKTopP,
     /// Top-p 0.9.
@@ -32,8 +61,9 @@ enum Filter {
     Nearly,
 }
 
-const FILTERS: [(&str, Filter); 5] = [
+const FILTERS: [(&str, Filter); 6] = [
     ("plain", Filter::Plain),
+    ("min-p", Filter::MinP),
     ("greedy", Filter::Greedy),
     ("top-k-p", Filter::TopKTopP),
     ("top-p", Filter::TopP),
@@ -85,8 +115,8 @@ impl Measured for SampleLogits {
 
     fn table() -> Vec<Entry<Shape>> {
         let row = |rows, vocab, filter| {
-            let (logits, dtype) = (Logits::Normal, DType::F32);
-            Shape { rows, vocab, filter, logits, dtype }
+            let (logits, wants, dtype) = (Logits::Normal, Wants::Token, DType::F32);
+            Shape { rows, vocab, filter, logits, wants, dtype }
         };
         let mut table = Vec::new();
         // Goals on an H200 in microseconds, without filters and with filters.
@@ -108,6 +138,15 @@ impl Measured for SampleLogits {
                 table.push(Entry::plain(Shape { logits, ..row(32, 128_256, filter) }));
             }
         }
+        for (rows, vocab) in [(1, 151_936), (32, 128_256), (256, 128_256)] {
+            for dtype in [DType::F32, DType::BF16] {
+                let plain = Shape { dtype, ..row(rows, vocab, Filter::Plain) };
+                table.push(Entry::plain(Shape { filter: Filter::MinP, ..plain }));
+                let wants =
+                    WANTS.iter().map(|&(_, wants)| wants).filter(|&wants| wants != Wants::Token);
+                table.extend(wants.map(|wants| Entry::plain(Shape { wants, ..plain })));
+            }
+        }
         table
     }
 
@@ -117,15 +156,19 @@ impl Measured for SampleLogits {
             vocab: fields.number("vocab", 128_256, 1..=1 << 22)?,
             filter: fields.word("filter", &FILTERS)?,
             logits: fields.word("logits", &LOGITS)?,
+            wants: fields.word("wants", &WANTS)?,
             dtype: fields.dtype(&[DType::F32, DType::F16, DType::BF16])?,
         })
     }
 
     fn words(shape: &Shape) -> Words {
-        let Shape { rows, vocab, filter, logits, dtype } = *shape;
+        let Shape { rows, vocab, filter, logits, wants, dtype } = *shape;
         let mut kind = name_of(&filter, &FILTERS).to_owned();
         if logits != Logits::Normal {
             kind += &format!(", {}", name_of(&logits, &LOGITS));
+        }
+        if wants != Wants::Token {
+            kind += &format!(", {}", name_of(&wants, &WANTS));
         }
         if dtype != DType::F32 {
             kind += &format!(", {dtype}");
@@ -139,7 +182,9 @@ impl Measured for SampleLogits {
     }
 
     fn memory(shape: &Shape) -> u64 {
-        (shape.rows * shape.vocab * shape.dtype.size()) as u64
+        // Probabilities are written, the likeliest tokens of all rows are few bytes.
+        let written = if shape.wants == Wants::Probs { DType::F32.size() } else { 0 };
+        (shape.rows * shape.vocab * (shape.dtype.size() + written)) as u64
     }
 
     fn work(shape: &Shape) -> Result<Work<Self>, String> {
@@ -156,7 +201,7 @@ where
     T: spec::Element,
     spec_conformance::Data: From<Vec<T>>,
 {
-    let Shape { rows, vocab, filter, logits, .. } = *shape;
+    let Shape { rows, vocab, filter, logits, wants, .. } = *shape;
     let seed = seed(&[rows, vocab]);
     let mut values = random(seed, rows * vocab, |rng| narrow(logits.draw(rng)));
     if logits == Logits::Peak {
@@ -178,12 +223,29 @@ where
     let top_p = match filter {
         Filter::TopKTopP | Filter::TopP => Some(0.9_f32),
         Filter::Nearly => Some(0.999_999),
-        Filter::Greedy | Filter::Plain => None,
+        Filter::Greedy | Filter::Plain | Filter::MinP => None,
     };
+    if filter == Filter::MinP {
+        case = case.input("min_p", Tensor::vector(vec![0.05_f32; rows]));
+    }
     if let Some(top_p) = top_p {
         case = case.input("top_p", Tensor::vector(vec![top_p; rows]));
     }
-    let case = case.output("tokens", DType::I32, &[rows]);
+    let case = match wants {
+        Wants::Four => case.output("tokens", DType::I32, &[rows, 4]),
+        _ => case.output("tokens", DType::I32, &[rows]),
+    };
+    let case = match wants {
+        Wants::Token | Wants::Four => case,
+        Wants::Logprobs => case.output("logprobs", DType::F32, &[rows]),
+        Wants::Processed => case.output("processed_logprobs", DType::F32, &[rows]),
+        Wants::Probs => case.output("probs", DType::F32, &[rows, vocab]),
+        Wants::TopLogprobs => case.output("top_tokens", DType::I32, &[rows, 20]).output(
+            "top_logprobs",
+            DType::F32,
+            &[rows, 20],
+        ),
+    };
     let rotated = SampleLogits::memory(shape) > CACHE;
     Work::new(case, SampleLogits::memory(shape)).rotated(rotated)
 }

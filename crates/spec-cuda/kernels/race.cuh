@@ -109,11 +109,13 @@ constexpr float BOUND_SLACK = 1.0f - 1.0f / 65536.0f;
 // The same for bounds from above.
 constexpr float ABOVE_SLACK = 1.0f + 1.0f / 65536.0f;
 
-// A lower bound of the noise of every token of a group: race::noise_bound.
+// A lower bound of the noise of every token of a group, from the 23 leading bits of the fraction: what is
+// cut off makes the fraction smaller and 1 less the fraction larger.
 INLINE float noise_bound(u32 high) {
-    const float u = static_cast<float>(high) * (1.0f / 4294967296.0f);
-    // 1 - u in whole units. Its logarithm is at least 0.13, which the approximation misses by 2^-20.
-    const float rest = static_cast<float>(0 - high) * (1.0f / 4294967296.0f);
+    const float above_one = __uint_as_float(0x3F800000u | high >> 9);
+    const float u = above_one - 1.0f;
+    const float rest = 2.0f - above_one;
+    // The logarithm is at least 0.13, which the approximation misses by 2^-20.
     const float variate = u < 0.125f ? u + 0.5f * u * u : approximate_log2(rest) * -0.693147182f;
     return variate * (BOUND_SLACK / GROUP);
 }
@@ -191,6 +193,14 @@ struct RaceShared {
     u64 bars[SELECT_WARPS];
     u32 group_count;
     u32 token_count;
+
+    // Groups of a row that there is room for in order; of a longer row each warp has its own part.
+    static constexpr u32 IN_ORDER = SELECT_WARPS * KEPT;
+
+    // Where a warp's groups from `begin` on have their largest logits.
+    INLINE float* tops_of(u32 warp, u32 begin, u32 vocab) {
+        return vocab <= IN_ORDER * GROUP ? &tops[0][0] + begin : tops[warp];
+    }
 
     // Begins lists of groups and tokens, by one thread.
     INLINE void begin_lists() {
@@ -283,8 +293,8 @@ INLINE u64 make_bounds(const Racers& racers, float* tops, u32 begin, u32 end, u3
 // Lists the block's groups whose bounds do not pass the bar's time, for all warps of the block. Returns
 // how many there are, of which no more are listed than there is room for. By the whole block, which has
 // begun a list before its last barrier.
-INLINE u32 list_groups(const Team& team, RaceShared& shared, u32 begin, u32 end, u32 most) {
-    const float* const bounds = shared.tops[team.warp];
+INLINE u32 list_groups(const Team& team, RaceShared& shared, const float* bounds, u32 begin, u32 end,
+                       u32 most) {
 #pragma unroll 1
     for (u32 group = begin + team.lane; group < end; group += WARP) {
         const float bound = bounds[group - begin];
@@ -299,9 +309,9 @@ INLINE u32 list_groups(const Team& team, RaceShared& shared, u32 begin, u32 end,
 // Lowers a bar, by the whole block: no later than the tokens finish that have the least noise of their
 // groups.
 template <typename Racers>
-INLINE u64 lower_bar(const Racers& racers, const Team& team, RaceShared& shared, u32 begin, u32 end,
-                     u64 bar) {
-    const u32 groups = list_groups(team, shared, begin, end, time_of(bar));
+INLINE u64 lower_bar(const Racers& racers, const Team& team, RaceShared& shared, const float* bounds,
+                     u32 begin, u32 end, u64 bar) {
+    const u32 groups = list_groups(team, shared, bounds, begin, end, time_of(bar));
     // So many are looked at in less time. Of 256 rows one or two have more.
     if (groups <= RaceShared::MANY) return bar;
 #pragma unroll 1
@@ -314,7 +324,7 @@ INLINE u64 lower_bar(const Racers& racers, const Team& team, RaceShared& shared,
     if (threadIdx.x == 0) shared.begin_lists();
     __syncthreads();
     bar = warp_min(shared.bars[team.lane % SELECT_WARPS]);
-    list_groups(team, shared, begin, end, time_of(bar));
+    list_groups(team, shared, bounds, begin, end, time_of(bar));
     return bar;
 }
 
@@ -417,12 +427,12 @@ INLINE u64 first_to_finish(const Racers& racers, Team& team, RaceShared& shared,
             __syncthreads();
             high = first_noise(racers.draw, begin, team.lane);
         }
-        float* const tops = shared.tops[team.warp];
+        float* const tops = shared.tops_of(team.warp, begin, vocab);
         const u64 least = warp_min(make_bounds(racers, tops, begin, end, team.lane, high));
         u64 bar = best;
         if (least < best) bar = min(bar, bar_of_group(racers, static_cast<u32>(least), team.lane));
         team.pass(bar);
-        bar = lower_bar(racers, team, shared, begin, end, least_told(team));
+        bar = lower_bar(racers, team, shared, tops, begin, end, least_told(team));
         u64 own = best;
         collect(racers, team, shared, begin, end, bar, [&](u64 finish) { own = min(own, finish); });
         team.pass(warp_min(own));
@@ -479,7 +489,7 @@ INLINE u32 list_first(const Racers& racers, Team& team, RaceShared& shared, Fini
     for (u32 from = 0; from < most; from += RaceShared::KEPT) {
             const u32 begin = min(share.begin + from, share.end);
             const u32 end = min(begin + RaceShared::KEPT, share.end);
-            float* const bounds = shared.tops[team.warp];
+            float* const bounds = shared.tops_of(team.warp, begin, vocab);
             if (most > RaceShared::KEPT) resurvey(begin, end);
             // Bounds are made where the largest logits were.
             if (most > RaceShared::KEPT || first_time) {
@@ -507,7 +517,7 @@ INLINE u32 list_first(const Racers& racers, Team& team, RaceShared& shared, Fini
             if (threadIdx.x == 0) shared.begin_lists();
             team.tell(bar);
             bar = least_told(team);
-            list_groups(team, shared, begin, end, time_of(bar));
+            list_groups(team, shared, bounds, begin, end, time_of(bar));
             collect(racers, team, shared, begin, end, bar, [&](u64 finish) {
                 if (finish > bar || finish == NEVER) return;
                 const u32 place = atomicAdd(count, 1u);

@@ -265,7 +265,7 @@ INLINE void recover_by_race(const Params<T>& p, const Place<1>& at, const Tokens
     if (team.blocks.size > 1) team.blocks.arrive_started();
     const ResidualGroups<T> groups = {row_of(p, tokens, accepted)};
     const Share share(p.vocab, team.piece(), team.pieces());
-    float* const tops = races.tops[team.warp];
+    float* const tops = races.tops_of(team.warp, share.begin, p.vocab);
     const auto survey = [&](u32 begin, u32 end) {
         return groups.survey(begin, end, team.lane,
                              [&](u32 group, float its) { tops[group - begin] = its; });

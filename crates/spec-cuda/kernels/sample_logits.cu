@@ -11,21 +11,15 @@
 // Bytes: the logits once, 32 * 4 * 128256 = 16.4 MB at 32 rows: 3.6 us at 4.6 TB/s. Where a top-p alone
 // keeps much, or probabilities are asked for, weights are added up: 34 instructions an entry, of which 23
 // are exact::exp.
-#include "sample_logits_cut.cuh"
+#include "sample_logits_nucleus.cuh"
 
 union Shared {
     Selection selection;
     Few few;
     FinishList finishes;
+    Nucleus::Race::Shared race;
 
     INLINE Shared() {}
-};
-
-// Keeps what a cut keeps.
-struct KeepsCut {
-    Cut cut;
-
-    INLINE bool operator()(float x, u32 token) const { return cut.keeps(key_of(x), token); }
 };
 
 // A row between its first reading and its tokens. Functions that are not inlined take a copy: what
@@ -72,6 +66,17 @@ struct Sampling {
 
     // Writes the first of what is listed in this block as finishes, `count` of them.
     INLINE void write_first(const u64* finishes, u32 count, const LogShare& share_of) const {
+        if (p.draws == 1) {
+            if (team.warp != 0) return;
+            u64 first = NEVER;
+#pragma unroll 1
+            for (u32 i = team.lane; i < count; i += WARP) first = min(first, finishes[i]);
+            first = warp_min(first);
+            const u32 token = static_cast<u32>(first);
+            if (team.lane != 0) return;
+            write_token(p, index, 0, token, first == NEVER ? 0.0f : share_of(row.entry(token)));
+            return;
+        }
 #pragma unroll 1
         for (u32 i = threadIdx.x; i < count; i += SELECT_THREADS) {
             const u64 own = finishes[i];
@@ -195,73 +200,57 @@ __device__ __noinline__ void sample_certain(Sampling<T> sampling, u32 largest_ke
     for (u32 begin = share.begin; begin < share.end && first == NONE;) {
         const u32 end = min(begin + RaceShared::KEPT, share.end);
         if (!sampling.fits) sampling.survey_again(begin, end);
-        first = first_equal(sampling.row, sampling.races.tops[team.warp], begin, end, team.lane, largest);
+        first = first_equal(sampling.row, sampling.races.tops_of(team.warp, begin, p.vocab), begin, end, team.lane, largest);
         begin = end;
     }
     team.pass(first);
     sampling.write_certain(static_cast<u32>(least_told(team)));
 }
 
+// How many of a row's order are wanted: those that top-k keeps, 0 for all; of a row at temperature 0, its draws.
 template <typename T>
-INLINE void sample(const Params<T>& p) {
-    __shared__ Team::Shared told;
-    __shared__ Shared shared;
-    __shared__ RaceShared races;
-    __shared__ Request request;
-    Team team(told);
-    shared.few.begin();
-    // Others may list in this block's memory once they have seen it cleared.
-    if (team.blocks.size > 1) team.blocks.arrive_prepared();
-    const u32 index = blockIdx.x / team.blocks.size;
-    if (threadIdx.x == 0) request.fetch(p, index);
-    const u32* const mask = p.mask.data == nullptr ? nullptr : p.mask[index];
-    LogitRow<T> row(p.logits[index], p.vocab, team, Masked<T>{mask, p.vocab, 0, {0.0f, 0.0f}});
-    const Share share(p.vocab, team.piece(), team.pieces());
+INLINE u32 wanted_of(const Params<T>& p, const Options& options) {
+    return options.greedy ? min(p.draws, p.vocab) : options.top_k;
+}
+
+// The floor of weights that min-p sets before all other filters; 0 for none.
+template <typename T>
+INLINE u64 first_floor(const Params<T>& p, const Options& options) {
+    return options.greedy || p.min_p_first == 0 ? 0 : options.floor;
+}
+
+// A row that all blocks of the team end together. `top` is the largest logit of the lane's groups; `led` says
+// that the block that leads has tried and found too many logits alike.
+template <typename T>
+__device__ __noinline__ void sample_together(const Params<T>& p, u32 index, Team team, Shared& shared,
+                                             RaceShared& races, const Request& request, LogitRow<T> row,
+                                             Share share, float top, bool led) {
     const bool fits = Share::most(p.vocab, team.pieces()) <= RaceShared::KEPT;
-    float* const tops = races.tops[team.warp];
     const auto sampling = [&] {
         return Sampling<T>{p, index, team, shared, races, request, row, share, fits};
     };
-    const bool leads = team.piece() == 0 && team.lane == 0;
-
-    float top = negative_infinity();
-    const auto keep = [&](u32 group, float its) {
-        top = fmaxf(top, its);
-        if (fits) tops[group - share.begin] = its;
-    };
-    float raw;
-    if (mask == nullptr) {
-        raw = LogitGroups<T, false>{row.row, nullptr, p.vocab}.survey(share.begin, share.end, team.lane,
-                                                                      keep);
-    } else {
-        raw = LogitGroups<T, true>{row.row, mask, p.vocab}.survey(share.begin, share.end, team.lane,
-                                                                  keep);
-    }
-    if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && team.lane == 0) raise(p.flags, NON_FINITE);
-    if (threadIdx.x == 0) Request::arrive();
-    __syncthreads();
-    if (team.blocks.size > 1) team.blocks.wait_started();
-    team.pass_largest(key_of(top));
+    Few& few = shared.few;
     const Options options(request, p.vocab);
+    const u32 wanted = wanted_of(p, options);
+    float* const tops = fits ? races.tops_of(team.warp, share.begin, p.vocab) : nullptr;
+    team.pass_largest(key_of(top));
     const u32 largest_key = team.largest_told(MAX_PIECES);
-    if (largest_key > LOWEST_KEY && leads) raise(p.flags, options.bits);
+    if (largest_key > LOWEST_KEY && team.piece() == 0 && team.lane == 0) raise(p.flags, options.bits);
     if (largest_key <= LOWEST_KEY || (options.greedy && p.draws == 1)) {
         return sample_certain(sampling(), largest_key);
     }
     const Scale scale = {exact::value_of_key(largest_key), options.inverse};
     // Where min-p comes first, what is lighter is no entry any more.
     float heavy = negative_infinity();
-    if (!options.greedy && p.min_p_first != 0 && options.floor > 0) {
+    const u64 floor = first_floor(p, options);
+    if (floor > 0) {
         row.make.scale = scale;
-        row.make.floor = options.floor;
-        heavy = scale.least_entry(options.floor);
+        row.make.floor = floor;
+        heavy = scale.least_entry(floor);
     }
-    // Of a row at temperature 0, the first of the order: as many as a top-k would keep.
-    const u32 wanted = options.greedy ? min(p.draws, p.vocab) : options.top_k;
     const bool by_rank = Few::serves(wanted);
     const bool by_share = !options.greedy && options.top_k == 0 && options.top_p < 1ull << 32 &&
                           exact::finite(scale.largest);
-    Few& few = shared.few;
     How how = How::SELECTED;
     Shares shares = {0, 0, false};
     if (by_rank || by_share) {
@@ -269,8 +258,10 @@ INLINE void sample(const Params<T>& p) {
             threadIdx.x < MAX_PIECES ? static_cast<u32>(team.told(threadIdx.x)) : 0;
         const u32 rank = by_rank ? wanted : Few::LIKELY;
         const Bound reached(few, own_segment, rank, largest_key, Bound::STEPS);
-        if (by_rank) {
-            how = send_first(few, team, row, fits ? tops : nullptr, share, wanted,
+        if (by_rank && led) {
+            how = send_tied_first(few, team, row, wanted, own_segment, largest_key);
+        } else if (by_rank) {
+            how = send_first(few, team, row, tops, share, wanted,
                              exact::value_of_key(reached.key), heavy, own_segment, largest_key);
         } else if (reached.key == largest_key ? options.top_p <= Few::MOST_SHARE
                                               : reached.holds(few, scale, options.top_p, p.vocab)) {
@@ -324,6 +315,80 @@ INLINE void sample(const Params<T>& p) {
     }
     race_apart(sampling(), kept, LogShare(scale, total));
     if (p.probs.data != nullptr) write_shares(sampling(), kept, total);
+}
+
+template <typename T>
+INLINE void sample(const Params<T>& p) {
+    __shared__ Team::Shared told;
+    __shared__ Shared shared;
+    __shared__ RaceShared races;
+    __shared__ Request request;
+    __shared__ Lead::Shared leads;
+    __shared__ Nucleus::Shared nucleus;
+    const Lead lead(leads);
+    Team team(told);
+    shared.few.begin();
+    // Others may list in this block's memory once they have seen it cleared.
+    if (team.blocks.size > 1) team.blocks.arrive_prepared();
+    const u32 index = blockIdx.x >> (31 - __clz(team.blocks.size));
+    if (threadIdx.x == 0) request.fetch(p, index);
+    const u32* const mask = p.mask.data == nullptr ? nullptr : p.mask[index];
+    LogitRow<T> row(p.logits[index], p.vocab, team, Masked<T>{mask, p.vocab, 0, {0.0f, 0.0f}});
+    const Share share(p.vocab, team.piece(), team.pieces());
+    const bool fits = Share::most(p.vocab, team.pieces()) <= RaceShared::KEPT;
+    float* const tops = races.tops_of(team.warp, share.begin, p.vocab);
+    const auto sampling = [&] {
+        return Sampling<T>{p, index, team, shared, races, request, row, share, fits};
+    };
+    float top = negative_infinity();
+    const auto keep = [&](u32 group, float its) {
+        top = fmaxf(top, its);
+        if (fits) tops[group - share.begin] = its;
+    };
+    float raw;
+    if (mask == nullptr) {
+        raw = LogitGroups<T, false>{row.row, nullptr, p.vocab}.survey(share.begin, share.end, team.lane,
+                                                                      keep);
+    } else {
+        raw = LogitGroups<T, true>{row.row, mask, p.vocab}.survey(share.begin, share.end, team.lane,
+                                                                  keep);
+    }
+    if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && team.lane == 0) raise(p.flags, NON_FINITE);
+    if (threadIdx.x == 0) Request::arrive();
+    __syncthreads();
+    if (team.blocks.size > 1) team.blocks.wait_started();
+    const Options options(request, p.vocab);
+    Few& few = shared.few;
+    const u32 wanted = wanted_of(p, options);
+    const bool led = Lead::serves(wanted, p.vocab);
+    if (led) {
+        const u64 floor = first_floor(p, options);
+        const MaskedLogits<T> logits = {row.row, mask, p.vocab};
+        const u32 answer = team.blocks.rank == 0
+                               ? lead.find(few, races, logits, team, wanted, floor, options.inverse)
+                               : lead.ask(races, team, share);
+        if (answer != 0) {
+            const Scale scale = {exact::value_of_key(answer), options.inverse};
+            if (team.blocks.rank == 0) {
+                if (threadIdx.x == 0) raise(p.flags, options.bits);
+                sampling().end_few(few.listed, options, 0, scale);
+            }
+            if (p.probs.data != nullptr) share_few(sampling(), options, scale);
+            return;
+        }
+    }
+    const bool one = p.draws == 1 && !sampling().weighs() && p.vocab <= RaceShared::IN_ORDER * GROUP;
+    const bool whole = options.top_p == 1ull << 32 || first_floor(p, options) == 0;
+    if (one && whole && !options.greedy && options.top_k == 0) {
+        // The list of the race lies where lists of `few` begin.
+        __syncthreads();
+        const Draw draw(request.seed, request.position, Purpose::SAMPLE);
+        if (sample_nucleus(p, index, team, races, shared.race, nucleus, leads, row, share, options, draw)) return;
+        __syncthreads();
+        few.begin();
+        team.blocks.sync();
+    }
+    sample_together(p, index, team, shared, races, request, row, share, top, led);
 }
 
 #define SAMPLER(dtype, T) \

@@ -113,6 +113,16 @@ INLINE Cut first_apart(Selection& selection, Team& team, const Row& row, u32 k, 
     return apart.result.cut;
 }
 
+// Lists the first `wanted` of a row's order, of which many are alike, in the block that leads: LISTED, or
+// SELECTED as below.
+template <typename Row>
+INLINE How send_tied_first(Few& few, Team& team, const Row& row, u32 wanted, u32 own_segment,
+                           u32 largest_key) {
+    const Apart<bool> tied = send_tied_apart(few, team, row, wanted, own_segment, largest_key);
+    team.meetings = tied.meetings;
+    return tied.result ? How::LISTED : How::SELECTED;
+}
+
 // Sends the first `wanted` of a row's order to the block that leads, if they are few and not too many
 // entries are as large: SENT, with some more of them, or LISTED. Else SELECTED: they are to be found in
 // the row. `bound` is an entry that as many segments of the row reach; no entry below `heavy` is kept.
@@ -122,7 +132,5 @@ INLINE How send_first(Few& few, Team& team, const Row& row, const float* tops, c
     const u32 sent = send_few(few, team, row, tops, share, fmaxf(bound, heavy));
     if (sent >= wanted || (sent > 0 && heavy >= bound)) return How::SENT;
     if (sent > 0) return How::SELECTED;
-    const Apart<bool> tied = send_tied_apart(few, team, row, wanted, own_segment, largest_key);
-    team.meetings = tied.meetings;
-    return tied.result ? How::LISTED : How::SELECTED;
+    return send_tied_first(few, team, row, wanted, own_segment, largest_key);
 }

@@ -35,6 +35,8 @@ struct Few {
     // What came of it: the sum of the weights that are left, and the cut.
     u64 total;
     Cut cut;
+    // The noise of what is sorted.
+    float noise[MOST];
 
     INLINE static bool serves(u32 k) { return k > 0 && k <= MOST_K; }
 
@@ -42,12 +44,17 @@ struct Few {
     INLINE void begin() {
         sent[threadIdx.x] = 0;
         if (threadIdx.x == 0) {
-            lowest = NONE;
             left_over = 0;
             count = 0;
             full = false;
-            listed = 0;
+            begin_again();
         }
+    }
+
+    // By one thread: for another bound and another list.
+    INLINE void begin_again() {
+        lowest = NONE;
+        listed = 0;
     }
 };
 
@@ -341,6 +348,9 @@ INLINE void race_few(Few& few, const Team& team, u32 k, u64 limit, const Options
     const u64 next = threadIdx.x + 1 < k ? few.sorted[threadIdx.x + 1] : 0;
     const float x = exact::value_of_key(static_cast<u32>(entry >> 32));
     const u32 token = NONE - static_cast<u32>(entry);
+    // Other warps find the noise meanwhile.
+    const u32 other = (threadIdx.x + SELECT_THREADS / 2) % SELECT_THREADS;
+    if (other < k) few.noise[other] = noise_of(draw, NONE - static_cast<u32>(few.sorted[other]));
     const u64 weight = there ? scale.fixed(x) : 0;
     bool stays = there;
     if (options.top_p < 1ull << 32) {
@@ -356,10 +366,10 @@ INLINE void race_few(Few& few, const Team& team, u32 k, u64 limit, const Options
     // Weights need not descend where logits do: each says for itself whether it is too light.
     stays = stays && weight >= max(options.floor, 1ull);
     u64 finish = NEVER;
-    if (stays) {
-        const float slowness = x == scale.largest ? 1.0f : exact::exp(-scale.below(x));
-        finish = finish_at(exact::mul(noise_of(draw, token), slowness), token);
-    }
+    const float slowness = x == scale.largest ? 1.0f : exact::exp(-scale.below(x));
+    // BlockSums has a barrier.
+    if (options.top_p >= 1ull << 32) __syncthreads();
+    if (stays) finish = finish_at(exact::mul(few.noise[threadIdx.x], slowness), token);
     few.list[threadIdx.x] = finish;
     __syncthreads();
     if (total) {

@@ -1,78 +1,109 @@
 // sample_logits where every row draws one token from all that are allowed, but for what min-p drops, or
 // takes the likeliest: no sum of weights, no filter.
 //
-// A team of blocks owns a row (select_team.cuh). Each of its warps reads a piece once and keeps the
-// largest logit of each group of 64 (logit_groups.cuh). The teams' blocks tell each other the largest of
-// the row, from which weights are taken; then the tokens race (race.cuh), of which about 50 are looked at.
+// A cluster of blocks owns a row. Each warp reads a piece once and keeps the largest logit of each group
+// of 64 (logit_groups.cuh). They go to the block that leads, which ends the row alone (race_lead.cuh):
+// it knows the largest logit of the row, from which weights are taken; then the tokens race, of which
+// about 50 are looked at.
 //
 // Bytes: the logits once, 32 * 4 * 128256 = 16.4 MB at 32 rows: 3.6 us at 4.6 TB/s. A single row is
-// latency: the row, three meetings of the team (the largest logit, the bar, the winner) and two readings
-// of a few groups, which are in L2.
+// latency: the row, one meeting of the cluster, and two readings of a few groups, which are in L2.
+#include "race_lead.cuh"
 #include "sample_logits_race.cuh"
+
+// The lowest token of a group that equals the row's largest logit, by a warp.
+template <typename Row>
+INLINE u32 lowest_equal(const Row& row, u32 group, u32 lane, float largest) {
+    const u32 token = group * GROUP + lane;
+    const float entries[2] = {row.entry(token), row.entry(token + WARP)};
+    const u32 second = entries[1] == largest ? token + WARP : NONE;
+    return __reduce_min_sync(ALL_LANES, entries[0] == largest ? token : second);
+}
+
+// Brings a block's piece of the row to L2 that the blocks read which take the place of these: memory is busy
+// while rows are ended. By the block's first thread, which has its first share.
+template <typename T>
+INLINE void prefetch_later(const Params<T>& p, u32 index, const Share& share, const Senders& blocks) {
+#if __CUDA_ARCH__ >= 900
+    const u64 later = static_cast<u64>(index) + p.at_once;
+    const u32 end = Share(p.vocab, (blocks.rank + 1) * SELECT_WARPS - 1, blocks.size * SELECT_WARPS).end;
+    if (later >= gridDim.x >> (31 - __clz(blocks.size))) return;
+    const T* const from = p.logits[later] + share.begin * GROUP;
+    const u32 bytes = (min(end * GROUP, p.vocab) - share.begin * GROUP) * sizeof(T) / 16 * 16;
+    if (reinterpret_cast<u64>(from) % 16 != 0 || bytes == 0) return;
+    asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+#endif
+}
 
 template <typename T, bool MASKED>
 INLINE void sample_plain(const Params<T>& p) {
-    __shared__ Team::Shared told;
-    __shared__ RaceShared races;
+    __shared__ RaceLead::Shared shared;
+    // The largest logit of each group, and where the block that leads gets those of the others.
+    __shared__ alignas(16) float tops[RaceLead::MOST_GROUPS];
+    __shared__ Arrivals arrivals;
     __shared__ Request request;
-    Team team(told);
-    if (team.blocks.size > 1) team.blocks.arrive_started();
-    const u32 index = blockIdx.x / team.blocks.size;
-    if (threadIdx.x == 0) request.fetch(p, index);
+    __shared__ u32 first_group;
+    const Senders blocks;
+    if (blocks.size > 1) {
+        if (threadIdx.x == 0) {
+            arrivals.init();
+            Arrivals::publish_init();
+        }
+        blocks.arrive_started();
+    }
+    const u32 index = blockIdx.x >> (31 - __clz(blocks.size));
+    if (threadIdx.x == 0) {
+        request.fetch(p, index);
+        shared.begin();
+        first_group = NONE;
+    }
+    const RaceLead lead(shared, tops, p.vocab);
     const u32* const mask = MASKED ? p.mask[index] : nullptr;
     const LogitGroups<T, MASKED> row = {p.logits[index], mask, p.vocab};
-    const Share share(p.vocab, team.piece(), team.pieces());
-    const bool fits = Share::most(p.vocab, team.pieces()) <= RaceShared::KEPT;
-    float* const tops = races.tops[team.warp];
-    float top = negative_infinity();
-    const float raw = row.survey(share.begin, share.end, team.lane, [&](u32 group, float its) {
-        top = fmaxf(top, its);
-        if (fits) tops[group - share.begin] = its;
-    });
-    if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && team.lane == 0) raise(p.flags, NON_FINITE);
-    const u32 own_key = __reduce_max_sync(ALL_LANES, key_of(top));
+    const Share share(p.vocab, blocks.rank * SELECT_WARPS + lead.warp, blocks.size * SELECT_WARPS);
+    const float raw =
+        row.survey(share.begin, share.end, lead.lane, [&](u32 group, float its) { tops[group] = its; });
+    if (__any_sync(ALL_LANES, !(raw <= LARGEST)) && lead.lane == 0) raise(p.flags, NON_FINITE);
     if (threadIdx.x == 0) {
+        prefetch_later(p, index, share, blocks);
         Request::arrive();
-        races.begin_lists();
     }
     __syncthreads();
-    if (team.blocks.size > 1) team.blocks.wait_started();
-    // While the others get there.
+    if (blocks.size > 1) blocks.wait_started();
     const Options options(request, p.vocab);
     const Draw draw(request.seed, request.position, Purpose::SAMPLE);
-    const uint4 high = first_noise(draw, share.begin, team.lane);
-    team.pass(own_key);
-    const u32 largest_key = team.largest_told(team.pieces());
-    const float largest = exact::value_of_key(largest_key);
-    const bool leads = team.piece() == 0 && team.lane == 0;
-    const auto again = [&](u32 begin, u32 end) { resurvey(row, tops, begin, end, team.lane); };
+    const u32 piece = blocks.rank * SELECT_WARPS + lead.warp;
+    if (!options.greedy) lead.draw_noise(row, draw, options.inverse, share, piece, KeepsAll{});
+    if (blocks.rank != 0) return lead.send(blocks, arrivals, share, piece);
 
+    if (blocks.size > 1) {
+        if (threadIdx.x == 0) lead.expect(arrivals, blocks.size);
+        arrivals.wait(0);
+    }
+    __syncthreads();
+    const u32 largest_key = lead.largest_key();
+    const float largest = exact::value_of_key(largest_key);
     u32 token = 0;
     if (largest_key <= LOWEST_KEY) {
-        token = lowest_allowed(p, index, team.lane);
-        if (leads) raise(p.flags, NON_FINITE);
+        if (threadIdx.x == 0) raise(p.flags, NON_FINITE);
+        if (lead.warp == 0) token = lowest_allowed(p, index, lead.lane);
     } else if (options.greedy) {
-        if (leads) raise(p.flags, options.bits);
-        u32 first = NONE;
-        if (own_key == largest_key) {
 #pragma unroll 1
-            for (u32 begin = share.begin; begin < share.end && first == NONE;) {
-                const u32 end = min(begin + RaceShared::KEPT, share.end);
-                if (!fits) again(begin, end);
-                first = first_equal(row, tops, begin, end, team.lane, largest);
-                begin = end;
-            }
+        for (u32 group = threadIdx.x; group < lead.groups; group += SELECT_THREADS) {
+            if (tops[group] == largest) atomicMin(&first_group, group);
         }
-        team.pass(first);
-        token = static_cast<u32>(least_told(team));
+        __syncthreads();
+        if (lead.warp == 0) token = lowest_equal(row, first_group, lead.lane, largest);
     } else {
-        if (leads) raise(p.flags, options.bits);
         const Scale scale = {largest, options.inverse};
         const Racers<LogitGroups<T, MASKED>, KeepsAll> racers(draw, row, scale, options.floor,
                                                               negative_infinity(), KeepsAll{});
-        token = static_cast<u32>(first_to_finish(racers, team, races, p.vocab, high, again));
+        token = static_cast<u32>(lead.winner(racers, blocks.size * SELECT_WARPS));
     }
-    if (leads) p.tokens.set(index, 0, static_cast<i32>(token));
+    if (threadIdx.x != 0) return;
+    if (largest_key > LOWEST_KEY) raise(p.flags, options.bits);
+    // Where the logits change during the call, there may be none.
+    p.tokens.set(index, 0, token < p.vocab ? static_cast<i32>(token) : 0);
 }
 
 #define SAMPLER(dtype, T)                                                                     \

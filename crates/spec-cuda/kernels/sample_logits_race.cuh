@@ -201,6 +201,21 @@ struct Racers {
         return approximate_exp2(t * -1.44269504f) * ABOVE_SLACK;
     }
 
+    // A token's slowness, to 2^-18, infinite where it does not race; `sure` is cleared where it may not.
+    INLINE float about_slowness(u32 token, float x, bool& sure) const {
+        const float t = x == scale.largest ? 0.0f : scale.below(x);
+        if (!(t >= lightest) || !(x >= least) || !keeps(x, token)) return infinity();
+        sure = x == scale.largest || t >= lightest + 4e-3f;
+        return approximate_exp2(t * -1.44269504f);
+    }
+
+    // An upper bound of the slowness of a token of an entry that is kept, infinite where it may not race.
+    INLINE float sure_slowness(float x) const {
+        const float t = x == scale.largest ? 0.0f : scale.below(x);
+        if (!(x == scale.largest || t >= lightest + 4e-3f) || !(x >= least)) return infinity();
+        return approximate_exp2(t * -1.44269504f) * ABOVE_SLACK;
+    }
+
     INLINE u64 finish(u32 token, float x, float noise) const {
         if (!keeps(x, token) || scale.fixed(x) < floor) return NEVER;
         const float slowness = x == scale.largest ? 1.0f : exact::exp(-scale.below(x));

@@ -140,7 +140,7 @@ INLINE void report(const Report<T>& p) {
     __shared__ u32 ranks[FinishList::DRAWS];
     Team team(told);
     shared.few.begin();
-    const u32 index = blockIdx.x / team.blocks.size;
+    const u32 index = blockIdx.x >> (31 - __clz(team.blocks.size));
     if (threadIdx.x < p.draws) {
         const i64 token = p.tokens.at(index, threadIdx.x);
         const bool there = token >= 0 && token < static_cast<i64>(p.vocab);

@@ -136,17 +136,30 @@ struct Kept {
 
 // ---- results --------------------------------------------------------------------
 
-// Writes the probabilities of this warp's piece: share(x, index).
+// Writes the probabilities of this warp's piece: share(x, index). Where probabilities and logits share an
+// alignment, those of a whole vector are stored 16 bytes at a time.
 template <typename T, typename Share>
 INLINE void write_probs(const Params<T>& p, u32 row_index, const LogitRow<T>& row, u32 lane,
                         Share&& share) {
     if (p.probs.data == nullptr) return;
+    constexpr u32 N = LogitRow<T>::N;
     float* const to = p.probs[row_index];
-    row.each(lane, [&](const float(&entries)[LogitRow<T>::N], u32 first) {
+    const bool aligned = (reinterpret_cast<u64>(to) - row.lead * sizeof(float)) % 16 == 0;
+    row.each(lane, [&](const float(&entries)[N], u32 first) {
+        float shares[N];
 #pragma unroll
-        for (u32 j = 0; j < LogitRow<T>::N; ++j) {
-            const u32 index = first + j;
-            if (index < p.vocab) to[index] = share(entries[j], index);
+        for (u32 j = 0; j < N; ++j) shares[j] = share(entries[j], first + j);
+        if (aligned && row.whole(first)) {
+#pragma unroll
+            for (u32 j = 0; j < N; j += 4) {
+                *reinterpret_cast<float4*>(&to[first + j]) =
+                    make_float4(shares[j], shares[j + 1], shares[j + 2], shares[j + 3]);
+            }
+        } else {
+#pragma unroll
+            for (u32 j = 0; j < N; ++j) {
+                if (first + j < p.vocab) to[first + j] = shares[j];
+            }
         }
     });
 }

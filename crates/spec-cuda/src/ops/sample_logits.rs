@@ -1,9 +1,11 @@
 //! Host side of `kernels/sample_logits.cu`.
 //!
-//! The design is RadixSelect (Alabi et al., 2012), which here adds up integer weights in
-//! addition to counting keys. So a single search finds where top-k and top-p cut a row.
-//! FlashInfer (Ye et al., 2025) instead draws tokens and rejects them until a token is
-//! within the cut.
+//! A cluster of blocks reads a row once, and most often a single block ends it, by the largest
+//! logit of each group of 64 tokens (`race_lead.cuh`, `sample_logits_lead.cuh`). Like FlashInfer
+//! (Ye et al., 2025), a row with top-p alone draws tokens before it knows which are kept, and asks
+//! whether top-p keeps them (`sample_logits_nucleus.cuh`). What neither way ends is selected by
+//! RadixSelect (Alabi et al., 2012), which here adds up integer weights in addition to counting
+//! keys. So a single search finds where top-k and top-p cut a row.
 
 #[cfg(test)]
 use spec_conformance::launch_params::Header;
@@ -60,7 +62,8 @@ launch_params! {
         draws: u32,
         /// 1 where min-p filters before top-k and top-p, else 0.
         min_p_first: u32,
-        reserved: u32,
+        /// Rows that the device runs at a time.
+        at_once: u32,
     }
 }
 
@@ -99,10 +102,20 @@ pub(super) const HEADER: Header = Header {
 /// Threads of a block: `SELECT_THREADS`.
 const THREADS: u32 = 512;
 
+/// The least blocks of a row in the plain kernel. All blocks but one of a row end once they have read,
+/// and blocks of other rows read while that one ends the row: 256 rows of 128,256 f32 logits on an
+/// H100 took 70.3 us with 4 blocks, 73.4 with 1 and 73.0 with 8, before pieces were prefetched.
+const PLAIN_LEAST: u32 = 4;
+
+/// Tokens of the largest vocabulary that the plain kernel takes: `RaceLead::MOST_VOCAB`.
+const MOST_PLAIN: usize = 4096 * 64;
+
 /// A kernel in whose launch each cluster owns one row.
 struct ByRow {
     function: Function,
     shape: Shape,
+    /// Rows that the device runs at a time; the largest number where clusters have one block.
+    at_once: u32,
 }
 
 struct Prepared {
@@ -114,11 +127,12 @@ struct Prepared {
 }
 
 /// How many blocks own a row: the largest cluster of which the device runs at least `rows` at a
-/// time, so that no row waits for another. `at_once` tells, for a number of blocks, how many
-/// clusters of this size run at a time.
-fn blocks_for(rows: usize, at_once: impl Fn(u32) -> Result<u32>) -> Result<u32> {
+/// time, so that no row waits for another, but at least `least` blocks where the device runs a cluster
+/// of that size. `at_once` tells, for a number of blocks, how many clusters of this size run at a time.
+fn blocks_for(rows: usize, least: u32, at_once: impl Fn(u32) -> Result<u32>) -> Result<u32> {
     for blocks in [16, 8, 4, 2] {
-        if rows.max(1) <= at_once(blocks)? as usize {
+        let clusters = at_once(blocks)? as usize;
+        if rows.max(1) <= clusters || (blocks <= least && clusters > 0) {
             return Ok(blocks);
         }
     }
@@ -126,11 +140,17 @@ fn blocks_for(rows: usize, at_once: impl Fn(u32) -> Result<u32>) -> Result<u32> 
 }
 
 impl ByRow {
-    fn new(cuda: &Cuda, archive: &'static Archive, name: &str, rows: usize) -> Result<Self> {
+    fn new(
+        cuda: &Cuda,
+        archive: &'static Archive,
+        name: &str,
+        rows: usize,
+        least: u32,
+    ) -> Result<Self> {
         let function = cuda.function(archive, name)?;
         let block = Shape::new(1, THREADS);
         let at_once = |blocks| cuda.active_clusters(&function, block.cluster(blocks));
-        let blocks = blocks_for(rows, at_once)?;
+        let blocks = blocks_for(rows, least, at_once)?;
         let grid = rows.checked_mul(blocks as usize);
         let grid = grid.and_then(|grid| u32::try_from(grid).ok()).filter(|&grid| grid < 1 << 31);
         let grid = grid.ok_or_else(|| {
@@ -138,7 +158,8 @@ impl ByRow {
             Error::device(cuda.device(), Status::NotImplemented, words)
         })?;
         let shape = Shape { grid: [grid, 1], ..block.cluster(blocks) };
-        Ok(ByRow { function, shape })
+        let at_once = if blocks > 1 { at_once(blocks)? } else { u32::MAX };
+        Ok(ByRow { function, shape, at_once })
     }
 }
 
@@ -149,14 +170,16 @@ impl Prepared {
         let weighs = plan.probs.is_some() || plan.processed_logprobs.is_some();
         let plain = !plan.filters && !weighs && plan.draws() == 1;
         let dtype = plan.logits.dtype.name();
+        let plain = plain && plan.vocab() <= MOST_PLAIN;
         let (archive, name) = match (plain, &plan.mask) {
             (true, None) => (&PLAIN, format!("sample_logits_plain_{dtype}")),
             (true, Some(_)) => (&PLAIN, format!("sample_logits_plain_masked_{dtype}")),
             (false, _) => (&GENERAL, format!("sample_logits_{dtype}")),
         };
-        let draw = ByRow::new(cuda, archive, &name, plan.rows())?;
+        let least = if plain { PLAIN_LEAST } else { 1 };
+        let draw = ByRow::new(cuda, archive, &name, plan.rows(), least)?;
         let name = format!("sample_logits_report_{dtype}");
-        let report = plan.reports().then(|| ByRow::new(cuda, &REPORT, &name, plan.rows()));
+        let report = plan.reports().then(|| ByRow::new(cuda, &REPORT, &name, plan.rows(), 1));
         Ok(Prepared { cuda: cuda.clone(), plan: plan.clone(), draw, report: report.transpose()? })
     }
 }
@@ -223,7 +246,7 @@ unsafe impl Kernel<SampleLogits> for Prepared {
             vocab: plan.vocab() as u32,
             draws: plan.draws() as u32,
             min_p_first: u32::from(plan.params.min_p_first),
-            reserved: 0,
+            at_once: self.draw.at_once,
         };
         // SAFETY: `Params` and `Report` have the layout of the kernels' structs; the buffers were
         // checked against the plan, and the kernels check requests and tokens, which are data,
@@ -246,8 +269,18 @@ mod tests {
     fn no_row_waits_while_smaller_teams_are_left() {
         let h200 = |blocks: u32| Ok([132, 62, 30, 14][blocks.ilog2() as usize - 1]);
         for (rows, expected) in [(0, 16), (14, 16), (15, 8), (62, 4), (63, 2), (133, 1)] {
-            assert_eq!(blocks_for(rows, h200).unwrap(), expected, "{rows} rows");
+            assert_eq!(blocks_for(rows, 1, h200).unwrap(), expected, "{rows} rows");
         }
-        assert_eq!(blocks_for(1, |_| Ok(0)).unwrap(), 1);
+        assert_eq!(blocks_for(1, 4, |_| Ok(0)).unwrap(), 1);
+    }
+
+    #[test]
+    fn a_row_has_at_least_as_many_blocks_as_asked() {
+        let h200 = |blocks: u32| Ok([132, 62, 30, 14][blocks.ilog2() as usize - 1]);
+        for (rows, expected) in [(1, 16), (32, 4), (63, 4), (1000, 4)] {
+            assert_eq!(blocks_for(rows, 4, h200).unwrap(), expected, "{rows} rows");
+        }
+        let small = |blocks: u32| Ok(if blocks == 2 { 8 } else { 0 });
+        assert_eq!(blocks_for(1000, 4, small).unwrap(), 2);
     }
 }
