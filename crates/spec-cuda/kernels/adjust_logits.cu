@@ -1,45 +1,44 @@
 // adjust_logits: bias, penalties and tokens that may not come next, on logits in place.
 //
-// A block owns a row, or one of 2, 4, .. classes of the row's tokens: those with equal low
-// bits. It gathers the distinct tokens that anything touches in a hash table in shared memory
-// (open addressing, a slot a token), in any order, since all that is gathered is counts, marks
-// and the place of a token's first bias:
+// A block owns one of 2^k classes of a row's tokens. A word is 32 successive tokens of the vocabulary;
+// class `own` has the words whose low k bits are `own`. Shared memory has an entry for each token of the
+// class, and a bit:
 //
-//     keys    | 17    | empty | 4     | ...     the token
-//     values  | 3, T  |       | 0, F  | ...     times generated; stands in the text; forbidden
-//     first   | 5     |       | none  | ...     its first bias in the request's list
+//     entries    how often the token was generated; whether it stands in the text, has a bias, has
+//                several
+//     forbidden  whether the token may not come next
 //
-// Then a thread a slot reads the token's logit, applies the rules in their order, and writes it
-// once. Threads take tokens of the text, biases, stop tokens and words in turn; each of the three
-// short lists starts at another warp, so that no warp waits for all of them. A block uses as many
-// slots of its table as its class needs: a text may have far more room than tokens. A class whose
-// tokens do not fit the table is split into two: nothing has been written by then. A class of at
-// most PROBES tokens always fits, so splitting ends.
+// Threads first mark the entries of the tokens of the text and of the biases, in any order. Then they go
+// through the same tokens again, and the first thread to come to an entry takes it, which leaves an
+// empty one: it reads the token's logit, applies the rules in their order, and writes the logit once.
+// While logits are on their way, threads look for tokens that may not come next, whose logits are
+// written last. No entry is searched for, and none is looked at that nothing touched.
+//
+// An entry has 16 bits where the generated tokens of a text can be counted in 13, else 32 bits; the
+// class is divided into two then, one after the other.
 //
 // Bytes: 32 texts of 4096 tokens of 4 bytes are 0.5 MB, and as much again for a sector of 32
-// bytes a touched logit and way: 8.4 MB if all tokens differ. Latency decides: a trip to memory
-// for the row's lengths, one for its text, one for its logits.
+// bytes a touched logit and way: 8.4 MB if all tokens differ. Latency decides: a trip to memory for
+// the row's lengths and the text, one for lists, one for logits.
 #include "params/adjust_logits.cuh"
 
-constexpr u32 MAX_THREADS = 1024;
-// Slots that are looked at for a token.
-constexpr u32 PROBES = 128;
+constexpr u32 MAX_THREADS = 512;
+// Blocks that share a multiprocessor: while some wait for memory, others count.
+constexpr u32 BLOCKS = 2;
 // Tokens at the end of a text that are kept in shared memory.
 constexpr u32 TAIL = 256;
-// Tokens of the text that a thread has in flight.
+// Tokens of the text that a thread has in flight, and logits.
 constexpr u32 AHEAD = 4;
-// Logits that a thread has in flight.
-constexpr u32 LOGITS_AHEAD = 4;
-// The fewest slots of a table, as a power of two.
-constexpr u32 MIN_SLOT_BITS = 9;
-// A row's tokens are shared between blocks while a block has more than so many.
-constexpr u32 BLOCK_TOKENS = 512;
 
-// Of a value in the table.
-constexpr u32 FORBIDDEN = 1u << 31;
-constexpr u32 IN_TEXT = 1u << 30;
-constexpr u32 REPEATED_BIAS = 1u << 29;
-constexpr u32 COUNT = REPEATED_BIAS - 1;
+// Of an entry: whether the token stands in the prompt, has a bias, has several; the rest counts how
+// often the token was generated.
+constexpr u32 IN_PROMPT = 1;
+constexpr u32 BIASED = 2;
+constexpr u32 REPEATED_BIAS = 4;
+constexpr u32 COUNT_SHIFT = 3;
+constexpr u32 GENERATED = 1u << COUNT_SHIFT;
+// Tokens that an entry of 16 bits counts.
+constexpr u32 NARROW_COUNT = 0xFFFFu >> COUNT_SHIFT;
 
 // A part of a list.
 struct Part {
@@ -59,7 +58,7 @@ struct Row {
     u32 depth;
     // The row of draft TAIL, counted from the last, where there are more.
     u32 behind;
-    // The first token of the text to which a penalty applies.
+    // The first token of the text to which a penalty applies, NONE if there is no such penalty.
     u32 start;
     u32 ngram;
     Part biases;
@@ -73,7 +72,6 @@ struct Row {
     bool counts;
     bool frequents;
     bool is_present;
-    bool there;
     i32 min_tokens;
     // Flags of the way from the row to the text.
     u32 way_bits;
@@ -139,6 +137,7 @@ INLINE u32 climb(const Params& p, u64 row, Row& s, u32& bits) {
     if (p.parents == nullptr) return 0;
     u32 at = static_cast<u32>(row);
     u32 depth = 0;
+#pragma unroll 1
     for (;;) {
         const i32 parent = p.parents[at];
         if (parent == -1) return depth;
@@ -156,13 +155,10 @@ INLINE u32 climb(const Params& p, u64 row, Row& s, u32& bits) {
 
 // Fills in what is known of the row, but for its drafts and the tail of its request's text. By one
 // thread, whose loads do not wait for each other once the request is known.
-INLINE u32 survey(const Params& p, u64 row, Row& s) {
+INLINE u32 survey(const Params& p, i64 request, Row& s) {
     u32 bits = 0;
-    const i64 request = p.requests == nullptr ? static_cast<i64>(row) : p.requests[row];
-    // A negative one is too large, too.
-    s.there = static_cast<u64>(request) < p.request_count;
-    if (!s.there) return BAD_LENGTHS;
     const u64 r = static_cast<u64>(request);
+    if (r >= p.request_count) return BAD_LENGTHS;
     const void* const other = p.lengths.data;
     const i64 length = p.lengths[r];
     const i64 prompt = p.prompt_lengths[r];
@@ -184,7 +180,7 @@ INLINE u32 survey(const Params& p, u64 row, Row& s) {
     s.frequents = penalty(p.frequency, frequency, 0.0f, all, s.frequency, bits);
     s.is_present = penalty(p.presence, presence, 0.0f, all, s.presence, bits);
     s.counts = s.frequents || s.is_present;
-    s.start = s.repeats ? 0 : s.counts ? s.prompt : s.length;
+    s.start = s.repeats ? 0 : s.counts ? s.prompt : NONE;
     s.biases = part_of(p.bias_offsets, bias_begin, bias_end, p.biases, bits);
     s.words = part_of(p.bad_offsets, bad_begin, bad_end, p.words, bits);
     s.ngram = p.no_repeat_ngram == nullptr ? 0 : static_cast<u32>(max(ngram, 0));
@@ -196,18 +192,23 @@ INLINE u32 survey(const Params& p, u64 row, Row& s) {
 struct Text {
     const Params& p;
     const Row& s;
-    // The request's text, of the one width or the other.
-    const i32* narrow;
-    const i64* wide;
+    // The request's text in halves of 64 bits, or in tokens of 32.
+    const u32* const halves;
+    const u32 wide;
 
-    INLINE Text(const Params& p, const Row& s)
-        : p(p), s(s),
-          narrow(static_cast<const i32*>(p.tokens.data) + s.request * p.tokens.stride),
-          wide(static_cast<const i64*>(p.tokens.data) + s.request * p.tokens.stride) {}
+    INLINE Text(const Params& p, const Row& s, u64 request)
+        : p(p), s(s), halves(static_cast<const u32*>(p.tokens.data) +
+                             (request * p.tokens.stride << p.tokens.wide)),
+          wide(static_cast<u32>(p.tokens.wide)) {}
 
     INLINE u32 len() const { return s.length + s.depth; }
     // A token of the request's text.
-    INLINE i64 at(u32 index) const { return p.tokens.wide ? wide[index] : narrow[index]; }
+    INLINE i64 at(u32 index) const {
+        const u32* const token = halves + (static_cast<u64>(index) << wide);
+        const u32 low = token[0];
+        const u32 high = wide ? token[1] : static_cast<u32>(static_cast<i32>(low) >> 31);
+        return static_cast<i64>(static_cast<u64>(high) << 32 | low);
+    }
 };
 
 // A place in a text, counted from its end, that moves to the front.
@@ -233,10 +234,12 @@ struct Cursor {
 template <typename Token>
 INLINE bool ends_in(const Text& text, u32 count, Token token) {
     const u32 kept = min(count, TAIL);
+#pragma unroll 1
     for (u32 j = 0; j < kept; j++) {
         if (text.s.tail[j] != token(j)) return false;
     }
     Cursor own = {text.s.behind, TAIL};
+#pragma unroll 1
     for (u32 j = kept; j < count; j++) {
         if (own.token(text) != token(j)) return false;
         own.move(text);
@@ -244,171 +247,168 @@ INLINE bool ends_in(const Text& text, u32 count, Token token) {
     return true;
 }
 
-// A class of tokens: those whose low bits are `own`.
+// The dynamic part of a block's shared memory: entries, and bits of forbidden tokens.
+extern __shared__ uint4 shared_words[];
+
+// A class of a row's tokens.
 struct Class {
-    u32 own;
-    // How many classes of this size there are, a power of two.
-    u32 all;
-
-    INLINE bool has(u32 token) const { return (token & (all - 1)) == own; }
-};
-
-// Keys, values and first biases of a table, in this order.
-extern __shared__ u32 slots[];
-
-// The slot of a token among keys from `at` on, which the token takes where it has none; NONE where
-// there is no place. A function of its own, since four copies of a loop that waits for shared
-// memory are slower to fetch than to call.
-__device__ __noinline__ u32 find_slot(u32 at, u32 mask, u32 token) {
-    for (u32 probe = 0; probe < PROBES; probe++) {
-        u32 found = *static_cast<volatile u32*>(slots + at);
-        if (found == NONE) {
-            found = atomicCAS(slots + at, NONE, token);
-            if (found == NONE) return at;
-        }
-        if (found == token) return at;
-        at = (at + 1) & mask;
-    }
-    return NONE;
-}
-
-struct Table {
-    u32* keys;
-    u32* values;
-    // Absent where there is no bias.
-    u32* first;
-    u32 mask;
-    u32 shift;
+    u32* entries;
+    u32* forbidden;
     u32 vocab;
-    Class own;
+    // The class among the 2^bits.
+    u32 own;
     u32 bits;
-    bool failed;
+    // 1 where a word has two entries, 0 where it has one.
+    u32 pack;
+    u32 flags;
 
-    INLINE Table(const Params& p, u32 slot_bits)
-        : keys(slots), values(keys + (1u << slot_bits)), first(values + (1u << slot_bits)),
-          mask((1u << slot_bits) - 1), shift(32 - slot_bits), vocab(p.vocab), own{0, 1}, bits(0),
-          failed(false) {}
+    INLINE Class(const Params& p)
+        : entries(reinterpret_cast<u32*>(shared_words)), forbidden(entries + p.class_words * 16),
+          vocab(p.vocab), own(0), bits(p.class_bits), pack(1), flags(0) {}
 
-    // Keys and first biases become NONE, values 0.
-    INLINE void clear(bool has_biases) {
-        for (u32 at = threadIdx.x; at <= mask; at += blockDim.x) {
-            keys[at] = NONE;
-            values[at] = 0;
-            if (has_biases) first[at] = NONE;
+    INLINE static void clear(const Params& p) {
+        // Entries of 16 bits of 32 tokens a word, and its bits.
+#pragma unroll 4
+        for (u32 at = threadIdx.x; at < p.class_words * 17 / 4; at += blockDim.x) {
+            shared_words[at] = make_uint4(0, 0, 0, 0);
         }
     }
 
-    // The slot of a token, or NONE: it is outside the vocabulary, of another class, or finds no
-    // place.
-    INLINE u32 slot(i64 given) {
-        if (given < 0 || given >= vocab) {
-            bits |= OUT_OF_RANGE;
+    // The number of a token in the class, NONE if the token is outside the vocabulary or of another
+    // class.
+    INLINE u32 place(i64 given) {
+        if (static_cast<u64>(given) >= vocab) {
+            flags |= OUT_OF_RANGE;
             return NONE;
         }
         const u32 token = static_cast<u32>(given);
-        if (!own.has(token)) return NONE;
-        const u32 at = find_slot(token * 0x9E3779B1u >> shift, mask, token);
-        failed |= at == NONE;
-        return at;
+        const u32 word = token / 32;
+        if ((word & ((1u << bits) - 1)) != own) return NONE;
+        return (word >> bits) * 32 + token % 32;
     }
 
-    INLINE void mark(i64 token, u32 mark) {
-        const u32 at = slot(token);
-        if (at != NONE) atomicOr(values + at, mark);
+    INLINE u32 token_at(u32 place) const {
+        return (((place / 32) << bits) + own) * 32 + place % 32;
     }
 
-    // A token to which a penalty applies.
-    INLINE void penalise(const Row& s, i64 token, bool generated) {
-        const u32 at = slot(token);
-        if (at == NONE) return;
-        if (generated && s.counts) atomicAdd(values + at, 1u);
-        // The mark is the same whoever sets it, and never goes.
-        if (s.repeats && !(*static_cast<volatile u32*>(values + at) & IN_TEXT)) {
-            atomicOr(values + at, IN_TEXT);
-        }
+    INLINE u32 shift(u32 place) const { return (place & pack) * 16; }
+    INLINE u32 entry_of(u32 word, u32 place) const {
+        return word >> shift(place) & (0xFFFFFFFFu >> 16 * pack);
+    }
+
+    INLINE void count(u32 place) {
+        if (place != NONE) atomicAdd(entries + (place >> pack), GENERATED << shift(place));
+    }
+
+    INLINE void mark(u32 place, u32 mark) {
+        if (place != NONE) atomicOr(entries + (place >> pack), mark << shift(place));
+    }
+
+    // Marks an entry that has a bias.
+    INLINE void mark_biased(u32 place) {
+        if (place == NONE) return;
+        const u32 word = atomicOr(entries + (place >> pack), BIASED << shift(place));
+        if (entry_of(word, place) & BIASED) mark(place, REPEATED_BIAS);
+    }
+
+    // Takes an entry: 0 where it is empty by now.
+    INLINE u32 take_biased(u32 place) {
+        if (place == NONE) return 0;
+        const u32 others = ~((0xFFFFFFFFu >> 16 * pack) << shift(place));
+        return entry_of(atomicAnd(entries + (place >> pack), others), place);
+    }
+
+    // Takes an entry, if it has no bias. Entries that have one are left to the biases.
+    INLINE u32 take(u32 place) {
+        if (place == NONE) return 0;
+        const u32 word = *static_cast<volatile u32*>(entries + (place >> pack));
+        const u32 entry = entry_of(word, place);
+        return entry == 0 || (entry & BIASED) ? 0 : take_biased(place);
+    }
+
+    INLINE void forbid(i64 token) {
+        const u32 at = place(token);
+        if (at != NONE) atomicOr(forbidden + at / 32, 1u << at % 32);
     }
 };
 
 // The thread's place among the block's threads, counted from warp `warp`.
 INLINE u32 place_from(u32 warp) { return (threadIdx.x - warp * WARP) & (blockDim.x - 1); }
 
-INLINE void gather_biases(const Params& p, const Row& s, Table& table) {
-    for (u32 i = s.biases.begin + place_from(1); i < s.biases.end; i += blockDim.x) {
-        const u32 at = table.slot(p.bias_tokens[i]);
-        if (at == NONE) continue;
-        const u32 before = atomicMin(table.first + at, i);
-        if (before != NONE) atomicOr(table.values + at, REPEATED_BIAS);
-    }
-}
-
-// Tokens of the text that a thread has asked for.
-struct Ahead {
+// Tokens that are `blockDim.x` apart, from one of the thread's own on.
+struct Piece {
     i64 tokens[AHEAD];
 
-    // Asks for those from `base` on.
-    INLINE void load(const Text& text, u32 base) {
+    // Of a request's text with room for `end` tokens.
+    INLINE void load(const Text& text, u32 base, u32 end) {
 #pragma unroll
         for (u32 j = 0; j < AHEAD; j++) {
             const u32 i = base + threadIdx.x + j * blockDim.x;
-            if (i < text.s.length) tokens[j] = text.at(i);
+            if (i < end) tokens[j] = text.at(i);
         }
     }
 };
 
-// Of the text's tokens `ahead` has the first ones.
-INLINE void gather_text(const Text& text, Ahead& ahead, Table& table) {
-    const Row& s = text.s;
-    const u32 step = blockDim.x * AHEAD;
-#pragma unroll 1
-    for (u32 base = s.start; base < s.length; base += step) {
-        Ahead next;
-        next.load(text, base + step);
+// Places in a class of the tokens of a piece that a penalty applies to, NONE for others.
+struct Places {
+    u32 at[AHEAD];
+
+    // Of a text's tokens from `base` on, the last drafts behind them.
+    INLINE Places(const Piece& piece, const Text& text, u32 base, Class& own) {
+        const Row& s = text.s;
+        const u32 end = s.length + min(s.depth, TAIL);
 #pragma unroll
         for (u32 j = 0; j < AHEAD; j++) {
             const u32 i = base + threadIdx.x + j * blockDim.x;
-            if (i < s.length) table.penalise(s, ahead.tokens[j], i >= s.prompt);
-        }
-        ahead = next;
-    }
-    if (!s.repeats && !s.counts) return;
-    for (u32 j = threadIdx.x; j < min(s.depth, TAIL); j += blockDim.x) {
-        table.penalise(s, s.tail[j], true);
-    }
-    if (threadIdx.x == 0 && s.depth > TAIL) {
-        for (Cursor way = {s.behind, TAIL}; way.back < s.depth; way.move(text)) {
-            table.penalise(s, way.token(text), true);
+            at[j] = NONE;
+            if (i < s.start || i >= end) continue;
+            at[j] = own.place(i < s.length ? piece.tokens[j] : s.tail[i - s.length]);
         }
     }
-}
 
-INLINE void gather_stops(const Params& p, const Row& s, Table& table) {
+    INLINE void mark(const Row& s, u32 base, Class& own) const {
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) {
+            const u32 i = base + threadIdx.x + j * blockDim.x;
+            if (i >= s.prompt) {
+                own.count(at[j]);
+            } else {
+                own.mark(at[j], IN_PROMPT);
+            }
+        }
+    }
+};
+
+INLINE void forbid_stops(const Params& p, const Row& s, Class& own) {
     if (!s.forbids_stops()) return;
     const i32* const stops = p.stop_tokens.data + s.request * p.stop_tokens.stride;
+#pragma unroll 1
     for (u32 i = place_from(2); i < p.stops; i += blockDim.x) {
-        if (stops[i] != -1) table.mark(stops[i], FORBIDDEN);
+        if (stops[i] != -1) own.forbid(stops[i]);
     }
 }
 
-INLINE void gather_words(const Params& p, const Text& text, Table& table) {
+INLINE void forbid_words(const Params& p, const Text& text, Class& own) {
     const Row& s = text.s;
     const u32 searched = text.len() - (p.words_in_prompt ? 0 : s.prompt);
+#pragma unroll 1
     for (u32 word = s.words.begin + place_from(3); word < s.words.end; word += blockDim.x) {
         const Part part = part_between(p.word_offsets[word], p.word_offsets[word + 1],
-                                       p.word_tokens_count, table.bits);
+                                       p.word_tokens_count, own.flags);
         if (part.begin == part.end) {
-            table.bits |= BAD_LENGTHS;
+            own.flags |= BAD_LENGTHS;
             continue;
         }
         const u32 last = part.end - 1;
         const u32 others = last - part.begin;
         const auto other = [&](u32 j) { return static_cast<i64>(p.word_tokens[last - 1 - j]); };
         if (others <= searched && ends_in(text, others, other)) {
-            table.mark(p.word_tokens[last], FORBIDDEN);
+            own.forbid(p.word_tokens[last]);
         }
     }
 }
 
-INLINE void gather_ngrams(const Params& p, const Text& text, u64 row, Table& table) {
+INLINE void forbid_ngrams(const Params& p, const Text& text, u64 row, Class& own) {
     const Row& s = text.s;
     if (s.ngram == 0 || s.ngram > text.len()) return;
     const u32 before = s.ngram - 1;
@@ -429,13 +429,14 @@ INLINE void gather_ngrams(const Params& p, const Text& text, u64 row, Table& tab
             const u32 j = __ffs(may) - 1;
             const u32 end = base + threadIdx.x + j * blockDim.x;
             if (ends_in(text, before, [&](u32 k) { return text.at(end - 1 - k); })) {
-                table.mark(text.at(end), FORBIDDEN);
+                own.forbid(text.at(end));
             }
         }
     }
     // Drafts that do.
     const u32 ends = min(s.depth, text.len() - before);
     Cursor end = {static_cast<u32>(row), 0};
+#pragma unroll 1
     for (u32 back = 0; back < ends; back++, end.move(text)) {
         if (back % blockDim.x != threadIdx.x) continue;
         Cursor other = end;
@@ -443,7 +444,7 @@ INLINE void gather_ngrams(const Params& p, const Text& text, u64 row, Table& tab
             other.move(text);
             return other.token(text);
         };
-        if (ends_in(text, before, token)) table.mark(end.token(text), FORBIDDEN);
+        if (ends_in(text, before, token)) own.forbid(end.token(text));
     }
 }
 
@@ -451,24 +452,12 @@ INLINE void store(float* to, float x) { *to = x; }
 INLINE void store(f16* to, float x) { *to = __float2half_rn(x); }
 INLINE void store(bf16* to, float x) { *to = __float2bfloat16_rn(x); }
 
-// A token's logit after all rules.
-INLINE float adjusted(const Params& p, const Row& s, const Table& table, u32 at, u32 token,
-                      float x) {
-    const u32 value = table.values[at];
-    if (value & FORBIDDEN) return negative_infinity();
-    const u32 first = p.biases == 0 ? NONE : table.first[at];
-    if (first != NONE) {
-        x = exact::add(x, p.bias_values[first]);
-        if (value & REPEATED_BIAS) {
-            for (u32 i = first + 1; i < s.biases.end; i++) {
-                if (p.bias_tokens[i] == static_cast<i32>(token)) {
-                    x = exact::add(x, p.bias_values[i]);
-                }
-            }
-        }
+// A logit after penalties.
+INLINE float penalised(const Row& s, u32 entry, float x) {
+    const u32 count = entry >> COUNT_SHIFT;
+    if (s.repeats && (count > 0 || (entry & IN_PROMPT))) {
+        x = exact::mul(x, x > 0.0f ? s.inverse : s.repetition);
     }
-    if (s.repeats && (value & IN_TEXT)) x = exact::mul(x, x > 0.0f ? s.inverse : s.repetition);
-    const u32 count = value & COUNT;
     if (s.frequents && count > 0) {
         x = exact::sub(x, exact::mul(s.frequency, __uint2float_rn(count)));
     }
@@ -476,116 +465,164 @@ INLINE float adjusted(const Params& p, const Row& s, const Table& table, u32 at,
     return x;
 }
 
-// Adjusts the logits of the tokens of the table. A thread asks for some logits before it writes
+// Entries that a thread has taken, and their logits. A thread asks for some logits before it writes
 // the first, which would make it wait for each in turn.
 template <typename T>
-INLINE void finish(const Params& p, const Row& s, const Table& table, T* logits) {
+struct Taken {
+    u32 entries[AHEAD];
+    T given[AHEAD];
+
+    INLINE Taken(const Places& places, Class& own, const T* logits) {
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) entries[j] = own.take(places.at[j]);
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) {
+            if (entries[j] != 0) given[j] = logits[own.token_at(places.at[j])];
+        }
+    }
+
+    INLINE void finish(const Row& s, const Places& places, const Class& own, T* logits) const {
+#pragma unroll
+        for (u32 j = 0; j < AHEAD; j++) {
+            if (entries[j] == 0) continue;
+            const float x = penalised(s, entries[j], to_f32(given[j]));
+            store(logits + own.token_at(places.at[j]), x);
+        }
+    }
+};
+
+// The tokens of drafts before the last TAIL: `found(place)`. By one thread, and seldom.
+template <typename Found>
+INLINE void each_far_draft(const Text& text, Class& own, Found found) {
+    const Row& s = text.s;
+    if (threadIdx.x != 0 || s.depth <= TAIL || s.start >= s.length + s.depth) return;
 #pragma unroll 1
-    for (u32 base = threadIdx.x; base <= table.mask; base += blockDim.x * LOGITS_AHEAD) {
-        u32 tokens[LOGITS_AHEAD];
-        T given[LOGITS_AHEAD];
-#pragma unroll
-        for (u32 j = 0; j < LOGITS_AHEAD; j++) {
-            const u32 at = base + j * blockDim.x;
-            tokens[j] = at <= table.mask ? table.keys[at] : NONE;
-            if (tokens[j] != NONE) given[j] = logits[tokens[j]];
-        }
-#pragma unroll
-        for (u32 j = 0; j < LOGITS_AHEAD; j++) {
-            const u32 token = tokens[j];
-            if (token == NONE) continue;
-            const u32 at = base + j * blockDim.x;
-            store(logits + token, adjusted(p, s, table, at, token, to_f32(given[j])));
-        }
+    for (Cursor way = {s.behind, TAIL}; way.back < s.depth; way.move(text)) {
+        found(own.place(way.token(text)));
     }
 }
 
-// The most tokens that are put into a table of so many slots: 5/8 of them.
-INLINE u64 room(u32 slot_bits) { return 5ull << slot_bits >> 3; }
-
-// The tokens of a row that anything touches, if none stands twice.
-INLINE u64 touched(const Params& p, const Text& text) {
-    const Row& s = text.s;
-    u64 tokens = static_cast<u64>(s.biases.end - s.biases.begin) + (s.words.end - s.words.begin);
-    if (s.forbids_stops()) tokens += p.stops;
-    if (s.ngram > 0) {
-        tokens += text.len();
-    } else if (s.repeats || s.counts) {
-        tokens += s.length - s.start + s.depth;
+template <typename T>
+INLINE void finish_biases(const Params& p, const Row& s, Class& own, T* logits) {
+#pragma unroll 1
+    for (u32 i = s.biases.begin + place_from(1); i < s.biases.end; i += blockDim.x) {
+        const i32 token = p.bias_tokens[i];
+        const u32 entry = own.take_biased(own.place(token));
+        if (entry == 0) continue;
+        float x = to_f32(logits[token]);
+        if (entry & REPEATED_BIAS) {
+#pragma unroll 1
+            for (u32 j = s.biases.begin; j < s.biases.end; j++) {
+                if (p.bias_tokens[j] == token) x = exact::add(x, p.bias_values[j]);
+            }
+        } else {
+            x = exact::add(x, p.bias_values[i]);
+        }
+        store(logits + token, penalised(s, entry, x));
     }
-    return min(tokens, static_cast<u64>(p.vocab));
+}
+
+// Adjusts the logits of the tokens of a class, whose entries and bits are clear. `piece` is the first
+// of the text. By the whole block, after a barrier.
+template <typename T>
+INLINE void adjust_class(const Params& p, const Text& text, u64 row, const Piece& piece, Class& own,
+                         T* logits) {
+    const Row& s = text.s;
+    const u32 step = blockDim.x * AHEAD;
+    const u32 end = s.start < text.len() ? s.length + min(s.depth, TAIL) : 0;
+    const Places first(piece, text, 0, own);
+    first.mark(s, 0, own);
+#pragma unroll 1
+    for (u32 base = step; base < end; base += step) {
+        Piece next;
+        next.load(text, base, s.length);
+        Places(next, text, base, own).mark(s, base, own);
+    }
+    each_far_draft(text, own, [&](u32 place) { own.count(place); });
+#pragma unroll 1
+    for (u32 i = s.biases.begin + place_from(1); i < s.biases.end; i += blockDim.x) {
+        own.mark_biased(own.place(p.bias_tokens[i]));
+    }
+    __syncthreads();
+    const Taken<T> taken(first, own, logits);
+    forbid_stops(p, s, own);
+    forbid_words(p, text, own);
+    forbid_ngrams(p, text, row, own);
+    taken.finish(s, first, own, logits);
+#pragma unroll 1
+    for (u32 base = step; base < end; base += step) {
+        Piece next;
+        next.load(text, base, s.length);
+        const Places places(next, text, base, own);
+        Taken<T>(places, own, logits).finish(s, places, own, logits);
+    }
+    each_far_draft(text, own, [&](u32 place) {
+        const u32 entry = own.take(place);
+        if (entry == 0) return;
+        T* const logit = logits + own.token_at(place);
+        store(logit, penalised(s, entry, to_f32(*logit)));
+    });
+    finish_biases(p, s, own, logits);
+    __syncthreads();
+#pragma unroll 1
+    for (u32 at = threadIdx.x; at < p.class_words; at += blockDim.x) {
+#pragma unroll 1
+        for (u32 word = own.forbidden[at]; word != 0; word &= word - 1) {
+            store(logits + own.token_at(at * 32 + __ffs(word) - 1), negative_infinity());
+        }
+    }
 }
 
 template <typename T>
 INLINE void adjust(const Params& p) {
     __shared__ Row s;
     const u64 row = blockIdx.x;
+    const i64 request = p.requests == nullptr ? static_cast<i64>(row) : p.requests[row];
     u32 bits = 0;
-    if (threadIdx.x == 0) bits = survey(p, row, s);
+    if (threadIdx.x == 0) bits = survey(p, request, s);
     // By another warp, at the same time.
     if (threadIdx.x == WARP) {
         s.way_bits = 0;
         s.depth = climb(p, row, s, s.way_bits);
     }
+    // A negative request is too large, too.
+    const bool is_there = static_cast<u64>(request) < p.request_count;
+    const Text text(p, s, is_there ? static_cast<u64>(request) : 0);
+    // Before the text's length is known.
+    Piece piece;
+    if (is_there) piece.load(text, 0, p.most);
+    Class::clear(p);
     __syncthreads();
-    if (threadIdx.x == 0 && blockIdx.y == 0) raise(p.flags, s.there ? bits | s.way_bits : bits);
-    if (!s.there) return;
-    const Text text(p, s);
-    const u64 tokens = touched(p, text);
-    // Classes for the row's blocks, and more where their tables would be too full.
-    u32 classes = 1;
-    while (classes < gridDim.y && tokens > static_cast<u64>(classes) * BLOCK_TOKENS) classes *= 2;
-    while (classes * room(p.slot_bits) < tokens) classes *= 2;
-    if (blockIdx.y >= classes) return;
-    u32 slot_bits = MIN_SLOT_BITS;
-    while (slot_bits < p.slot_bits && classes * room(slot_bits) < tokens) slot_bits += 1;
-    Ahead ahead;
-    ahead.load(text, s.start);
+    if (threadIdx.x == 0 && blockIdx.y == 0) raise(p.flags, is_there ? bits | s.way_bits : bits);
+    if (!is_there) return;
     for (u32 j = s.depth + threadIdx.x; j < min(text.len(), TAIL); j += blockDim.x) {
         s.tail[j] = text.at(s.length - 1 - (j - s.depth));
     }
-
-    Table table(p, slot_bits);
     T* const logits = static_cast<T*>(p.logits.data) + row * p.logits.stride;
+    Class own(p);
+    if (text.len() - s.prompt > NARROW_COUNT) {
+        own.pack = 0;
+        own.bits += 1;
+    }
     bool again = false;
 #pragma unroll 1
-    for (u32 first = blockIdx.y; first < classes; first += gridDim.y) {
-        Class own = {first, classes};
-        for (;;) {
-            if (again) ahead.load(text, s.start);
-            table.clear(p.biases != 0);
-            table.own = own;
-            table.failed = false;
-            // The first time it is the tail, too, that has to be there.
-            __syncthreads();
-            gather_biases(p, s, table);
-            gather_text(text, ahead, table);
-            gather_stops(p, s, table);
-            gather_words(p, text, table);
-            gather_ngrams(p, text, row, table);
-            if (__syncthreads_or(table.failed)) {
-                // The lower half of the class next; the upper half follows it.
-                own.all *= 2;
-                again = true;
-                continue;
+    for (u32 half = 0; half <= 1 - own.pack; half++) {
+#pragma unroll 1
+        for (u32 number = blockIdx.y; number >> p.class_bits == 0; number += gridDim.y) {
+            if (again) {
+                __syncthreads();
+                Class::clear(p);
+                __syncthreads();
             }
-            finish(p, s, table, logits);
-            // A thread clears slots that others gather into.
-            __syncthreads();
             again = true;
-            // Out of the upper halves that are done, then to the upper half of a lower one.
-            while (own.all > classes && own.own >= own.all / 2) {
-                own.all /= 2;
-                own.own -= own.all;
-            }
-            if (own.all == classes) break;
-            own.own += own.all / 2;
+            own.own = number + (half << p.class_bits);
+            adjust_class(p, text, row, piece, own, logits);
         }
     }
-    bits = __reduce_or_sync(ALL_LANES, table.bits);
+    bits = __reduce_or_sync(ALL_LANES, own.flags);
     if (lane_id() == 0) raise(p.flags, bits);
 }
 
-SPEC_KERNEL(adjust_logits_f32, adjust<float>, Params, MAX_THREADS)
-SPEC_KERNEL(adjust_logits_f16, adjust<f16>, Params, MAX_THREADS)
-SPEC_KERNEL(adjust_logits_bf16, adjust<bf16>, Params, MAX_THREADS)
+SPEC_KERNEL_BLOCKS(adjust_logits_f32, adjust<float>, Params, MAX_THREADS, BLOCKS)
+SPEC_KERNEL_BLOCKS(adjust_logits_f16, adjust<f16>, Params, MAX_THREADS, BLOCKS)
+SPEC_KERNEL_BLOCKS(adjust_logits_bf16, adjust<bf16>, Params, MAX_THREADS, BLOCKS)

@@ -115,6 +115,8 @@ pub struct Queue<'a> {
     /// Whether a kernel may be launched while the previous kernel still runs. Each kernel
     /// waits for the previous kernel as it starts (`follow` in `kernels/common.cuh`).
     dependent: bool,
+    /// Whether the device can launch a kernel so.
+    can_depend: bool,
 }
 
 impl Cuda {
@@ -130,11 +132,12 @@ impl Cuda {
         stream: Stream<'_>,
         work: impl FnOnce(&Queue<'_>) -> Result<T>,
     ) -> Result<T> {
-        let dependent = stream.is_dependent() && self.limits().has_dependent_launches();
+        let can_depend = self.limits().has_dependent_launches();
+        let dependent = stream.is_dependent() && can_depend;
         let stream = self.resolve(stream)?;
         let gpu = self.gpu();
         let _current = gpu.enter()?;
-        work(&Queue { gpu, stream, dependent })
+        work(&Queue { gpu, stream, dependent, can_depend })
     }
 
     #[inline]
@@ -205,11 +208,43 @@ impl Queue<'_> {
         shape: Shape,
         params: &P,
     ) -> Result<()> {
+        // SAFETY: as promised by the caller.
+        unsafe { self.launch_as(self.dependent, function, shape, params) }
+    }
+
+    /// Enqueues a kernel whose predecessor on the stream is another kernel of the same call: the
+    /// device may launch the kernel while its predecessor still runs, on every stream.
+    ///
+    /// # Errors
+    /// As [`launch`](Self::launch).
+    ///
+    /// # Safety
+    /// As [`launch`](Self::launch). The kernel waits for its predecessor (`follow` in
+    /// `kernels/common.cuh`) before it writes, and before it reads what the predecessor wrote.
+    #[inline]
+    pub unsafe fn launch_next<P: Copy>(
+        &self,
+        function: &Function,
+        shape: Shape,
+        params: &P,
+    ) -> Result<()> {
+        // SAFETY: as promised by the caller.
+        unsafe { self.launch_as(self.can_depend, function, shape, params) }
+    }
+
+    #[inline]
+    unsafe fn launch_as<P: Copy>(
+        &self,
+        dependent: bool,
+        function: &Function,
+        shape: Shape,
+        params: &P,
+    ) -> Result<()> {
         if shape.grid.contains(&0) {
             return Ok(());
         }
         let mut attributes = NO_ATTRIBUTES;
-        let config = shape.config(self.stream, self.dependent, &mut attributes);
+        let config = shape.config(self.stream, dependent, &mut attributes);
         let mut arguments = [std::ptr::from_ref(params).cast_mut().cast::<c_void>()];
         // SAFETY: the function is loaded and takes one `P`, which the driver
         // copies before it returns; the caller promised that its addresses are valid.

@@ -14,16 +14,24 @@ use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("adjust_logits");
 
-/// Slots of a block's table, as powers of two. The kernel looks at 128 slots for a token. The
-/// largest table, with biases, takes 96 KiB, which a block of every supported device has.
-const SLOT_BITS: std::ops::RangeInclusive<u32> = 9..=13;
+/// Threads of a block.
+const THREADS: std::ops::RangeInclusive<usize> = 128..=512;
+/// Tokens of a text that a thread keeps in registers.
+const AHEAD: usize = 8;
+/// Tokens of a word, and words of a group, for which the kernel keeps a rank.
+const WORD: usize = 32;
+const GROUP: usize = 4;
+/// Bytes of a group: its words of two bitmaps, and its rank.
+const GROUP_BYTES: usize = 36;
+/// The most words of a class, which are 72 KiB.
+const MAX_WORDS: usize = 8192;
 /// Bytes of a slot without biases, and with them.
-const SLOT: u32 = 8;
-const BIASED_SLOT: u32 = 12;
-/// Threads of a block: each has some four tokens of a text that a table holds.
-const THREADS: std::ops::RangeInclusive<usize> = 128..=1024;
-/// The most blocks of a row. Blocks take several classes of tokens each beyond that.
-const MOST_BLOCKS: usize = 64;
+const SLOT: usize = 8;
+const BIASED_SLOT: usize = 12;
+/// The most slots of a block that shares its multiprocessor.
+const MAX_SLOTS: usize = 4096;
+/// The most classes that a row is divided into for the sake of more blocks.
+const MAX_BLOCKS: usize = 64;
 /// The fewest tokens of a block, where a row has several blocks.
 const BLOCK_TOKENS: usize = 512;
 /// A text has fewer tokens than this, since the kernel keeps counts in so many bits beside marks.
@@ -90,8 +98,12 @@ launch_params! {
         word_tokens_count: u32,
         /// 1 where words are looked for in the prompt too, else 0.
         words_in_prompt: u32,
-        /// Slots of a table, as a power of two.
-        slot_bits: u32,
+        /// Classes of a row's tokens, as a power of two.
+        class_bits: u32,
+        /// Words of 32 tokens that a class has, a multiple of 4.
+        class_words: u32,
+        /// Slots of a block: the tokens that it counts at a time.
+        slots: u32,
         reserved: u32,
     }
 }
@@ -104,7 +116,9 @@ struct Prepared {
     cuda: Cuda,
     plan: Plan,
     function: Function,
-    slot_bits: u32,
+    class_bits: u32,
+    class_words: u32,
+    slots: u32,
     shape: Shape,
 }
 
@@ -121,35 +135,42 @@ unsafe impl Supports<AdjustLogits> for Cuda {
             DType::BF16 => "adjust_logits_bf16",
             _ => "adjust_logits_f32",
         };
-        // Biases and words of all requests: a request with more than its share divides its tokens
-        // into more classes.
+        let function = self.function(&KERNELS, name)?;
+        // Biases and words of all requests: a request with more than its share counts its tokens in
+        // several windows.
         let requests = plan.requests().max(1);
         let others = plan.biases.unwrap_or(0) + plan.words.map_or(0, |words| words.count);
         let touched = (plan.touched() - others.min(plan.touched())) + others.div_ceil(requests);
-        // A row's tokens are divided between blocks while the device has room for more blocks, and
-        // where one table does not hold them.
+        // A row's tokens are divided between blocks while the device has room for more blocks.
         let multiprocessors = self.limits().multiprocessors as usize;
         let rows = plan.rows().max(1);
-        let tables = touched.div_ceil((5 << SLOT_BITS.end()) / 8).next_power_of_two();
-        let blocks = (multiprocessors / rows).min(touched / BLOCK_TOKENS);
-        let blocks = blocks.max(tables.min(2 * multiprocessors / rows)).clamp(1, MOST_BLOCKS);
+        let words = plan.vocab().div_ceil(WORD);
+        let room = (multiprocessors / rows).max(1);
+        let blocks = room.min(touched / BLOCK_TOKENS).clamp(1, MAX_BLOCKS);
         let blocks = 1 << blocks.ilog2();
-        // Blocks of half the size share a multiprocessor.
-        let is_alone = tables > 1 || rows.saturating_mul(blocks) <= multiprocessors;
-        let most_threads = if is_alone { *THREADS.end() } else { THREADS.end() / 2 };
-        // A table is 5/8 full at most if no token stands twice, as the kernel has it.
-        let holds = |bits: &u32| (5 << bits) / 8 >= touched.div_ceil(blocks);
-        let slot_bits = SLOT_BITS.clone().find(holds).unwrap_or(*SLOT_BITS.end());
-        let threads = (touched / 4).max(1);
-        let threads = (1 << threads.ilog2()).clamp(*THREADS.start(), most_threads);
+        let classes = blocks.max(words.div_ceil(MAX_WORDS)).next_power_of_two();
+        let blocks = blocks.max(classes.min(1 << room.ilog2()));
+        let class_words = words.div_ceil(classes).next_multiple_of(GROUP);
         let slot = if plan.biases.unwrap_or(0) == 0 { SLOT } else { BIASED_SLOT };
-        let mut shape = Shape::new(plan.rows() as u32, threads as u32).shared(slot << slot_bits);
+        let bitmaps = class_words / GROUP * GROUP_BYTES;
+        let held = (function.dynamic as usize).saturating_sub(bitmaps) / slot;
+        // Classes have some tokens more or less than their share.
+        let share = touched.div_ceil(classes);
+        let slots = (share + share / 4 + WORD).min(class_words * WORD);
+        let is_alone = rows.saturating_mul(blocks) <= multiprocessors;
+        let slots = slots.min(if is_alone { held } else { held.min(MAX_SLOTS) });
+        let threads = (plan.most().max(share) / AHEAD).max(1);
+        let threads = (1 << threads.ilog2()).clamp(*THREADS.start(), *THREADS.end());
+        let shared = (bitmaps + slots * slot) as u32;
+        let mut shape = Shape::new(plan.rows() as u32, threads as u32).shared(shared);
         shape.grid[1] = blocks as u32;
         Ok(Box::new(Prepared {
             cuda: self.clone(),
             plan: plan.clone(),
-            function: self.function(&KERNELS, name)?,
-            slot_bits,
+            function,
+            class_bits: classes.ilog2(),
+            class_words: class_words as u32,
+            slots: slots as u32,
             shape,
         }))
     }
@@ -201,7 +222,9 @@ unsafe impl Kernel<AdjustLogits> for Prepared {
             words: plan.words.map_or(0, |words| words.count) as u32,
             word_tokens_count: plan.words.map_or(0, |words| words.tokens) as u32,
             words_in_prompt: u32::from(plan.params.bad_words_in_prompt),
-            slot_bits: self.slot_bits,
+            class_bits: self.class_bits,
+            class_words: self.class_words,
+            slots: self.slots,
             reserved: 0,
         };
         // SAFETY: `Params` is the kernel's, field by field; the buffers were checked against the
