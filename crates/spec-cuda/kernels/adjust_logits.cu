@@ -1,580 +1,31 @@
 // adjust_logits: bias, penalties and tokens that may not come next, on logits in place.
 //
-// A block owns one of 2^k classes of a row's tokens. A word is 32 successive tokens of the vocabulary;
-// class `own` has the words whose low k bits are `own`. Shared memory has an entry for each token of the
-// class, and a bit:
+// A block owns a row, or one of 2, 4, .. classes of the row's tokens. It finds the distinct tokens that
+// anything touches, in any order, since all that is gathered is counts, marks and the place of a
+// token's first bias, and then reads, adjusts and writes each of their logits once. Two kernels
+// differ in how they find them:
 //
-//     entries    how often the token was generated; whether it stands in the text, has a bias, has
-//                several
-//     forbidden  whether the token may not come next
-//
-// Threads first mark the entries of the tokens of the text and of the biases, in any order. Then they go
-// through the same tokens again, and the first thread to come to an entry takes it, which leaves an
-// empty one: it reads the token's logit, applies the rules in their order, and writes the logit once.
-// While logits are on their way, threads look for tokens that may not come next, whose logits are
-// written last. No entry is searched for, and none is looked at that nothing touched.
-//
-// An entry has 16 bits where the generated tokens of a text can be counted in 13, else 32 bits; the
-// class is divided into two then, one after the other.
+// - `few` (adjust_logits_few.cuh) has an array entry for each token of a class. It has the fewest steps,
+//   but each of a row's blocks reads the whole text. It serves as long as the device has a
+//   multiprocessor for every block.
+// - `many` (adjust_logits_many.cuh) sorts a row's tokens in one block by ranks in a bitmap.
 //
 // Bytes: 32 texts of 4096 tokens of 4 bytes are 0.5 MB, and as much again for a sector of 32
-// bytes a touched logit and way: 8.4 MB if all tokens differ. Latency decides: a trip to memory for
-// the row's lengths and the text, one for lists, one for logits.
-#include "params/adjust_logits.cuh"
+// bytes a touched logit and way: 8.4 MB if all tokens differ. Latency decides for few rows: a trip to
+// memory for the row's lengths and the text, one for lists, one for logits. For many rows memory
+// decides: it answers scattered requests of two bytes as slowly as 64 bytes each.
+#include "adjust_logits_few.cuh"
+#include "adjust_logits_many.cuh"
 
-constexpr u32 MAX_THREADS = 512;
-// Blocks that share a multiprocessor: while some wait for memory, others count.
-constexpr u32 BLOCKS = 2;
-// Tokens at the end of a text that are kept in shared memory.
-constexpr u32 TAIL = 256;
-// Tokens of the text that a thread has in flight, and logits.
-constexpr u32 AHEAD = 4;
+constexpr u32 FEW_THREADS = 1024;
+constexpr u32 MANY_THREADS = 512;
+// Blocks of `many` that share a multiprocessor: while one waits for memory, the other counts.
+constexpr u32 MANY_BLOCKS = 2;
 
-// Of an entry: whether the token stands in the prompt, has a bias, has several; the rest counts how
-// often the token was generated.
-constexpr u32 IN_PROMPT = 1;
-constexpr u32 BIASED = 2;
-constexpr u32 REPEATED_BIAS = 4;
-constexpr u32 COUNT_SHIFT = 3;
-constexpr u32 GENERATED = 1u << COUNT_SHIFT;
-// Tokens that an entry of 16 bits counts.
-constexpr u32 NARROW_COUNT = 0xFFFFu >> COUNT_SHIFT;
-
-// A part of a list.
-struct Part {
-    u32 begin;
-    u32 end;
-};
-
-// What a block knows of its row, in shared memory.
-struct Row {
-    // The last tokens of the text, the last first.
-    i64 tail[TAIL];
-    u32 request;
-    // Tokens of the request's text, and of its prompt.
-    u32 length;
-    u32 prompt;
-    // Drafts on the way to the row.
-    u32 depth;
-    // The row of draft TAIL, counted from the last, where there are more.
-    u32 behind;
-    // The first token of the text to which a penalty applies, NONE if there is no such penalty.
-    u32 start;
-    u32 ngram;
-    Part biases;
-    Part words;
-    float repetition;
-    float inverse;
-    float frequency;
-    float presence;
-    // Which penalties are on, and whether stop tokens are forbidden.
-    bool repeats;
-    bool counts;
-    bool frequents;
-    bool is_present;
-    i32 min_tokens;
-    // Flags of the way from the row to the text.
-    u32 way_bits;
-
-    // Whether the row's text is too short for a stop token.
-    INLINE bool forbids_stops() const {
-        return static_cast<i64>(length - prompt) + depth < min_tokens;
-    }
-};
-
-// 1 / r for r > 0, cut to 2^-100 .. 2^100: spec_core::exact::sampling::inverse.
-INLINE float inverse(float r) {
-    const u32 bits = min(max(__float_as_uint(r), 27u << 23), 227u << 23);
-    const float mantissa = __uint_as_float((bits & 0x007FFFFFu) | 0x3F800000u);
-    return exact::mul(exact::reciprocal(mantissa), __uint_as_float((254u - (bits >> 23)) << 23));
-}
-
-// Element `at` of an argument. Where the argument is absent the load goes to `other`, whose value
-// nobody uses: a load without a branch around it does not wait for the loads before it.
-template <typename T>
-INLINE T load_or(const T* list, u64 at, const void* other) {
-    return *(list == nullptr ? static_cast<const T*>(other) : list + at);
-}
-
-// The part of a list of `len` elements between two offsets, empty where the offsets are bad.
-INLINE Part part_between(i32 begin, i32 end, u32 len, u32& bits) {
-    if (begin >= 0 && begin <= end && static_cast<u32>(end) <= len) {
-        return {static_cast<u32>(begin), static_cast<u32>(end)};
-    }
-    bits |= BAD_LENGTHS;
-    return {0, 0};
-}
-
-// Offsets of a list that may be absent, which has no part.
-INLINE Part part_of(const i32* offsets, i32 begin, i32 end, u32 len, u32& bits) {
-    return offsets == nullptr ? Part{0, 0} : part_between(begin, end, len, bits);
-}
-
-// A length, cut to 0 .. most.
-INLINE u32 cut(i64 given, u32 most, u32& bits) {
-    const u32 kept = clamped(given, most);
-    if (given != static_cast<i64>(kept)) bits |= BAD_LENGTHS;
-    return kept;
-}
-
-// Whether a penalty is on: a number, above `least`, and not the one that does nothing.
-INLINE bool penalty(const float* penalties, float given, float none, float least, float& value,
-                    u32& bits) {
-    value = none;
-    if (penalties == nullptr) return false;
-    if (!exact::finite(given) || given <= least) {
-        bits |= BAD_LENGTHS;
-        return false;
-    }
-    value = given;
-    // By bits: -0 is subtracted, since that makes 0 of a logit of -0.
-    return __float_as_uint(given) != __float_as_uint(none);
-}
-
-// Climbs from a row to the text, noting the tokens on the way. By one thread, which needs nothing
-// of the row's request.
-INLINE u32 climb(const Params& p, u64 row, Row& s, u32& bits) {
-    if (p.parents == nullptr) return 0;
-    u32 at = static_cast<u32>(row);
-    u32 depth = 0;
-#pragma unroll 1
-    for (;;) {
-        const i32 parent = p.parents[at];
-        if (parent == -1) return depth;
-        // A way without a cycle has fewer drafts than there are rows.
-        if (static_cast<u32>(parent) >= p.rows || depth + 1 >= p.rows) {
-            bits |= BAD_LENGTHS;
-            return 0;
-        }
-        if (depth < TAIL) s.tail[depth] = p.draft_tokens[at];
-        at = static_cast<u32>(parent);
-        depth += 1;
-        if (depth == TAIL) s.behind = at;
-    }
-}
-
-// Fills in what is known of the row, but for its drafts and the tail of its request's text. By one
-// thread, whose loads do not wait for each other once the request is known.
-INLINE u32 survey(const Params& p, i64 request, Row& s) {
-    u32 bits = 0;
-    const u64 r = static_cast<u64>(request);
-    if (r >= p.request_count) return BAD_LENGTHS;
-    const void* const other = p.lengths.data;
-    const i64 length = p.lengths[r];
-    const i64 prompt = p.prompt_lengths[r];
-    const float repetition = load_or(p.repetition, r, other);
-    const float frequency = load_or(p.frequency, r, other);
-    const float presence = load_or(p.presence, r, other);
-    const i32 bias_begin = load_or(p.bias_offsets, r, other);
-    const i32 bias_end = load_or(p.bias_offsets, r + 1, other);
-    const i32 bad_begin = load_or(p.bad_offsets, r, other);
-    const i32 bad_end = load_or(p.bad_offsets, r + 1, other);
-    const i32 ngram = load_or(p.no_repeat_ngram, r, other);
-    const i32 min_tokens = load_or(p.min_tokens, r, other);
-    s.request = static_cast<u32>(r);
-    s.length = cut(length, p.most, bits);
-    s.prompt = cut(prompt, s.length, bits);
-    const float all = negative_infinity();
-    s.repeats = penalty(p.repetition, repetition, 1.0f, 0.0f, s.repetition, bits);
-    s.inverse = inverse(s.repetition);
-    s.frequents = penalty(p.frequency, frequency, 0.0f, all, s.frequency, bits);
-    s.is_present = penalty(p.presence, presence, 0.0f, all, s.presence, bits);
-    s.counts = s.frequents || s.is_present;
-    s.start = s.repeats ? 0 : s.counts ? s.prompt : NONE;
-    s.biases = part_of(p.bias_offsets, bias_begin, bias_end, p.biases, bits);
-    s.words = part_of(p.bad_offsets, bad_begin, bad_end, p.words, bits);
-    s.ngram = p.no_repeat_ngram == nullptr ? 0 : static_cast<u32>(max(ngram, 0));
-    s.min_tokens = p.min_tokens == nullptr ? 0 : min_tokens;
-    return bits;
-}
-
-// A row's text, its drafts included.
-struct Text {
-    const Params& p;
-    const Row& s;
-    // The request's text in halves of 64 bits, or in tokens of 32.
-    const u32* const halves;
-    const u32 wide;
-
-    INLINE Text(const Params& p, const Row& s, u64 request)
-        : p(p), s(s), halves(static_cast<const u32*>(p.tokens.data) +
-                             (request * p.tokens.stride << p.tokens.wide)),
-          wide(static_cast<u32>(p.tokens.wide)) {}
-
-    INLINE u32 len() const { return s.length + s.depth; }
-    // A token of the request's text.
-    INLINE i64 at(u32 index) const {
-        const u32* const token = halves + (static_cast<u64>(index) << wide);
-        const u32 low = token[0];
-        const u32 high = wide ? token[1] : static_cast<u32>(static_cast<i32>(low) >> 31);
-        return static_cast<i64>(static_cast<u64>(high) << 32 | low);
-    }
-};
-
-// A place in a text, counted from its end, that moves to the front.
-struct Cursor {
-    // The row of the draft, where the place is a draft's.
-    u32 row;
-    u32 back;
-
-    INLINE i64 token(const Text& text) const {
-        const Row& s = text.s;
-        if (back < s.depth) return text.p.draft_tokens[row];
-        return text.at(s.length - 1 - (back - s.depth));
-    }
-
-    INLINE void move(const Text& text) {
-        if (back < text.s.depth) row = static_cast<u32>(text.p.parents[row]);
-        back += 1;
-    }
-};
-
-// Whether the text ends in `count` tokens, which `token(j)` gives from the last on, for j = 0, 1
-// and so on in this order. The text has so many.
-template <typename Token>
-INLINE bool ends_in(const Text& text, u32 count, Token token) {
-    const u32 kept = min(count, TAIL);
-#pragma unroll 1
-    for (u32 j = 0; j < kept; j++) {
-        if (text.s.tail[j] != token(j)) return false;
-    }
-    Cursor own = {text.s.behind, TAIL};
-#pragma unroll 1
-    for (u32 j = kept; j < count; j++) {
-        if (own.token(text) != token(j)) return false;
-        own.move(text);
-    }
-    return true;
-}
-
-// The dynamic part of a block's shared memory: entries, and bits of forbidden tokens.
-extern __shared__ uint4 shared_words[];
-
-// A class of a row's tokens.
-struct Class {
-    u32* entries;
-    u32* forbidden;
-    u32 vocab;
-    // The class among the 2^bits.
-    u32 own;
-    u32 bits;
-    // 1 where a word has two entries, 0 where it has one.
-    u32 pack;
-    u32 flags;
-
-    INLINE Class(const Params& p)
-        : entries(reinterpret_cast<u32*>(shared_words)), forbidden(entries + p.class_words * 16),
-          vocab(p.vocab), own(0), bits(p.class_bits), pack(1), flags(0) {}
-
-    INLINE static void clear(const Params& p) {
-        // Entries of 16 bits of 32 tokens a word, and its bits.
-#pragma unroll 4
-        for (u32 at = threadIdx.x; at < p.class_words * 17 / 4; at += blockDim.x) {
-            shared_words[at] = make_uint4(0, 0, 0, 0);
-        }
-    }
-
-    // The number of a token in the class, NONE if the token is outside the vocabulary or of another
-    // class.
-    INLINE u32 place(i64 given) {
-        if (static_cast<u64>(given) >= vocab) {
-            flags |= OUT_OF_RANGE;
-            return NONE;
-        }
-        const u32 token = static_cast<u32>(given);
-        const u32 word = token / 32;
-        if ((word & ((1u << bits) - 1)) != own) return NONE;
-        return (word >> bits) * 32 + token % 32;
-    }
-
-    INLINE u32 token_at(u32 place) const {
-        return (((place / 32) << bits) + own) * 32 + place % 32;
-    }
-
-    INLINE u32 shift(u32 place) const { return (place & pack) * 16; }
-    INLINE u32 entry_of(u32 word, u32 place) const {
-        return word >> shift(place) & (0xFFFFFFFFu >> 16 * pack);
-    }
-
-    INLINE void count(u32 place) {
-        if (place != NONE) atomicAdd(entries + (place >> pack), GENERATED << shift(place));
-    }
-
-    INLINE void mark(u32 place, u32 mark) {
-        if (place != NONE) atomicOr(entries + (place >> pack), mark << shift(place));
-    }
-
-    // Marks an entry that has a bias.
-    INLINE void mark_biased(u32 place) {
-        if (place == NONE) return;
-        const u32 word = atomicOr(entries + (place >> pack), BIASED << shift(place));
-        if (entry_of(word, place) & BIASED) mark(place, REPEATED_BIAS);
-    }
-
-    // Takes an entry: 0 where it is empty by now.
-    INLINE u32 take_biased(u32 place) {
-        if (place == NONE) return 0;
-        const u32 others = ~((0xFFFFFFFFu >> 16 * pack) << shift(place));
-        return entry_of(atomicAnd(entries + (place >> pack), others), place);
-    }
-
-    // Takes an entry, if it has no bias. Entries that have one are left to the biases.
-    INLINE u32 take(u32 place) {
-        if (place == NONE) return 0;
-        const u32 word = *static_cast<volatile u32*>(entries + (place >> pack));
-        const u32 entry = entry_of(word, place);
-        return entry == 0 || (entry & BIASED) ? 0 : take_biased(place);
-    }
-
-    INLINE void forbid(i64 token) {
-        const u32 at = place(token);
-        if (at != NONE) atomicOr(forbidden + at / 32, 1u << at % 32);
-    }
-};
-
-// The thread's place among the block's threads, counted from warp `warp`.
-INLINE u32 place_from(u32 warp) { return (threadIdx.x - warp * WARP) & (blockDim.x - 1); }
-
-// Tokens that are `blockDim.x` apart, from one of the thread's own on.
-struct Piece {
-    i64 tokens[AHEAD];
-
-    // Of a request's text with room for `end` tokens.
-    INLINE void load(const Text& text, u32 base, u32 end) {
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            const u32 i = base + threadIdx.x + j * blockDim.x;
-            if (i < end) tokens[j] = text.at(i);
-        }
-    }
-};
-
-// Places in a class of the tokens of a piece that a penalty applies to, NONE for others.
-struct Places {
-    u32 at[AHEAD];
-
-    // Of a text's tokens from `base` on, the last drafts behind them.
-    INLINE Places(const Piece& piece, const Text& text, u32 base, Class& own) {
-        const Row& s = text.s;
-        const u32 end = s.length + min(s.depth, TAIL);
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            const u32 i = base + threadIdx.x + j * blockDim.x;
-            at[j] = NONE;
-            if (i < s.start || i >= end) continue;
-            at[j] = own.place(i < s.length ? piece.tokens[j] : s.tail[i - s.length]);
-        }
-    }
-
-    INLINE void mark(const Row& s, u32 base, Class& own) const {
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            const u32 i = base + threadIdx.x + j * blockDim.x;
-            if (i >= s.prompt) {
-                own.count(at[j]);
-            } else {
-                own.mark(at[j], IN_PROMPT);
-            }
-        }
-    }
-};
-
-INLINE void forbid_stops(const Params& p, const Row& s, Class& own) {
-    if (!s.forbids_stops()) return;
-    const i32* const stops = p.stop_tokens.data + s.request * p.stop_tokens.stride;
-#pragma unroll 1
-    for (u32 i = place_from(2); i < p.stops; i += blockDim.x) {
-        if (stops[i] != -1) own.forbid(stops[i]);
-    }
-}
-
-INLINE void forbid_words(const Params& p, const Text& text, Class& own) {
-    const Row& s = text.s;
-    const u32 searched = text.len() - (p.words_in_prompt ? 0 : s.prompt);
-#pragma unroll 1
-    for (u32 word = s.words.begin + place_from(3); word < s.words.end; word += blockDim.x) {
-        const Part part = part_between(p.word_offsets[word], p.word_offsets[word + 1],
-                                       p.word_tokens_count, own.flags);
-        if (part.begin == part.end) {
-            own.flags |= BAD_LENGTHS;
-            continue;
-        }
-        const u32 last = part.end - 1;
-        const u32 others = last - part.begin;
-        const auto other = [&](u32 j) { return static_cast<i64>(p.word_tokens[last - 1 - j]); };
-        if (others <= searched && ends_in(text, others, other)) {
-            own.forbid(p.word_tokens[last]);
-        }
-    }
-}
-
-INLINE void forbid_ngrams(const Params& p, const Text& text, u64 row, Class& own) {
-    const Row& s = text.s;
-    if (s.ngram == 0 || s.ngram > text.len()) return;
-    const u32 before = s.ngram - 1;
-    // Tokens of the request's text that end an n-gram.
-#pragma unroll 1
-    for (u32 base = before; base < s.length; base += blockDim.x * AHEAD) {
-        // Most are ruled out by the token before them.
-        u32 may = 0;
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            const u32 i = base + threadIdx.x + j * blockDim.x;
-            bool is_it = i < s.length;
-            if (is_it && before > 0) is_it = text.at(i - 1) == s.tail[0];
-            may |= static_cast<u32>(is_it) << j;
-        }
-#pragma unroll 1
-        for (; may != 0; may &= may - 1) {
-            const u32 j = __ffs(may) - 1;
-            const u32 end = base + threadIdx.x + j * blockDim.x;
-            if (ends_in(text, before, [&](u32 k) { return text.at(end - 1 - k); })) {
-                own.forbid(text.at(end));
-            }
-        }
-    }
-    // Drafts that do.
-    const u32 ends = min(s.depth, text.len() - before);
-    Cursor end = {static_cast<u32>(row), 0};
-#pragma unroll 1
-    for (u32 back = 0; back < ends; back++, end.move(text)) {
-        if (back % blockDim.x != threadIdx.x) continue;
-        Cursor other = end;
-        const auto token = [&](u32) {
-            other.move(text);
-            return other.token(text);
-        };
-        if (ends_in(text, before, token)) own.forbid(end.token(text));
-    }
-}
-
-INLINE void store(float* to, float x) { *to = x; }
-INLINE void store(f16* to, float x) { *to = __float2half_rn(x); }
-INLINE void store(bf16* to, float x) { *to = __float2bfloat16_rn(x); }
-
-// A logit after penalties.
-INLINE float penalised(const Row& s, u32 entry, float x) {
-    const u32 count = entry >> COUNT_SHIFT;
-    if (s.repeats && (count > 0 || (entry & IN_PROMPT))) {
-        x = exact::mul(x, x > 0.0f ? s.inverse : s.repetition);
-    }
-    if (s.frequents && count > 0) {
-        x = exact::sub(x, exact::mul(s.frequency, __uint2float_rn(count)));
-    }
-    if (s.is_present && count > 0) x = exact::sub(x, s.presence);
-    return x;
-}
-
-// Entries that a thread has taken, and their logits. A thread asks for some logits before it writes
-// the first, which would make it wait for each in turn.
-template <typename T>
-struct Taken {
-    u32 entries[AHEAD];
-    T given[AHEAD];
-
-    INLINE Taken(const Places& places, Class& own, const T* logits) {
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) entries[j] = own.take(places.at[j]);
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            if (entries[j] != 0) given[j] = logits[own.token_at(places.at[j])];
-        }
-    }
-
-    INLINE void finish(const Row& s, const Places& places, const Class& own, T* logits) const {
-#pragma unroll
-        for (u32 j = 0; j < AHEAD; j++) {
-            if (entries[j] == 0) continue;
-            const float x = penalised(s, entries[j], to_f32(given[j]));
-            store(logits + own.token_at(places.at[j]), x);
-        }
-    }
-};
-
-// The tokens of drafts before the last TAIL: `found(place)`. By one thread, and seldom.
-template <typename Found>
-INLINE void each_far_draft(const Text& text, Class& own, Found found) {
-    const Row& s = text.s;
-    if (threadIdx.x != 0 || s.depth <= TAIL || s.start >= s.length + s.depth) return;
-#pragma unroll 1
-    for (Cursor way = {s.behind, TAIL}; way.back < s.depth; way.move(text)) {
-        found(own.place(way.token(text)));
-    }
-}
-
-template <typename T>
-INLINE void finish_biases(const Params& p, const Row& s, Class& own, T* logits) {
-#pragma unroll 1
-    for (u32 i = s.biases.begin + place_from(1); i < s.biases.end; i += blockDim.x) {
-        const i32 token = p.bias_tokens[i];
-        const u32 entry = own.take_biased(own.place(token));
-        if (entry == 0) continue;
-        float x = to_f32(logits[token]);
-        if (entry & REPEATED_BIAS) {
-#pragma unroll 1
-            for (u32 j = s.biases.begin; j < s.biases.end; j++) {
-                if (p.bias_tokens[j] == token) x = exact::add(x, p.bias_values[j]);
-            }
-        } else {
-            x = exact::add(x, p.bias_values[i]);
-        }
-        store(logits + token, penalised(s, entry, x));
-    }
-}
-
-// Adjusts the logits of the tokens of a class, whose entries and bits are clear. `piece` is the first
-// of the text. By the whole block, after a barrier.
-template <typename T>
-INLINE void adjust_class(const Params& p, const Text& text, u64 row, const Piece& piece, Class& own,
-                         T* logits) {
-    const Row& s = text.s;
-    const u32 step = blockDim.x * AHEAD;
-    const u32 end = s.start < text.len() ? s.length + min(s.depth, TAIL) : 0;
-    const Places first(piece, text, 0, own);
-    first.mark(s, 0, own);
-#pragma unroll 1
-    for (u32 base = step; base < end; base += step) {
-        Piece next;
-        next.load(text, base, s.length);
-        Places(next, text, base, own).mark(s, base, own);
-    }
-    each_far_draft(text, own, [&](u32 place) { own.count(place); });
-#pragma unroll 1
-    for (u32 i = s.biases.begin + place_from(1); i < s.biases.end; i += blockDim.x) {
-        own.mark_biased(own.place(p.bias_tokens[i]));
-    }
-    __syncthreads();
-    const Taken<T> taken(first, own, logits);
-    forbid_stops(p, s, own);
-    forbid_words(p, text, own);
-    forbid_ngrams(p, text, row, own);
-    taken.finish(s, first, own, logits);
-#pragma unroll 1
-    for (u32 base = step; base < end; base += step) {
-        Piece next;
-        next.load(text, base, s.length);
-        const Places places(next, text, base, own);
-        Taken<T>(places, own, logits).finish(s, places, own, logits);
-    }
-    each_far_draft(text, own, [&](u32 place) {
-        const u32 entry = own.take(place);
-        if (entry == 0) return;
-        T* const logit = logits + own.token_at(place);
-        store(logit, penalised(s, entry, to_f32(*logit)));
-    });
-    finish_biases(p, s, own, logits);
-    __syncthreads();
-#pragma unroll 1
-    for (u32 at = threadIdx.x; at < p.class_words; at += blockDim.x) {
-#pragma unroll 1
-        for (u32 word = own.forbidden[at]; word != 0; word &= word - 1) {
-            store(logits + own.token_at(at * 32 + __ffs(word) - 1), negative_infinity());
-        }
-    }
-}
-
-template <typename T>
-INLINE void adjust(const Params& p) {
+// Learns what a block needs to know of its row; then `Own::clear` and `then(text, piece, logits)`, which
+// returns flags.
+template <typename Own, typename T, typename Then>
+INLINE void adjust(const Params& p, Then then) {
     __shared__ Row s;
     const u64 row = blockIdx.x;
     const i64 request = p.requests == nullptr ? static_cast<i64>(row) : p.requests[row];
@@ -591,38 +42,36 @@ INLINE void adjust(const Params& p) {
     // Before the text's length is known.
     Piece piece;
     if (is_there) piece.load(text, 0, p.most);
-    Class::clear(p);
+    Own::clear(p);
     __syncthreads();
     if (threadIdx.x == 0 && blockIdx.y == 0) raise(p.flags, is_there ? bits | s.way_bits : bits);
     if (!is_there) return;
     for (u32 j = s.depth + threadIdx.x; j < min(text.len(), TAIL); j += blockDim.x) {
         s.tail[j] = text.at(s.length - 1 - (j - s.depth));
     }
-    T* const logits = static_cast<T*>(p.logits.data) + row * p.logits.stride;
-    Class own(p);
-    if (text.len() - s.prompt > NARROW_COUNT) {
-        own.pack = 0;
-        own.bits += 1;
-    }
-    bool again = false;
-#pragma unroll 1
-    for (u32 half = 0; half <= 1 - own.pack; half++) {
-#pragma unroll 1
-        for (u32 number = blockIdx.y; number >> p.class_bits == 0; number += gridDim.y) {
-            if (again) {
-                __syncthreads();
-                Class::clear(p);
-                __syncthreads();
-            }
-            again = true;
-            own.own = number + (half << p.class_bits);
-            adjust_class(p, text, row, piece, own, logits);
-        }
-    }
-    bits = __reduce_or_sync(ALL_LANES, own.flags);
+    bits = then(text, piece, static_cast<T*>(p.logits.data) + row * p.logits.stride);
+    bits = __reduce_or_sync(ALL_LANES, bits);
     if (lane_id() == 0) raise(p.flags, bits);
 }
 
-SPEC_KERNEL_BLOCKS(adjust_logits_f32, adjust<float>, Params, MAX_THREADS, BLOCKS)
-SPEC_KERNEL_BLOCKS(adjust_logits_f16, adjust<f16>, Params, MAX_THREADS, BLOCKS)
-SPEC_KERNEL_BLOCKS(adjust_logits_bf16, adjust<bf16>, Params, MAX_THREADS, BLOCKS)
+template <typename T>
+INLINE void adjust_few(const Params& p) {
+    adjust<few::Class, T>(p, [&](const Text& text, const Piece& piece, T* logits) {
+        return few::adjust_classes(p, text, blockIdx.x, piece, logits);
+    });
+}
+
+template <typename T>
+INLINE void adjust_many(const Params& p) {
+    __shared__ u32 sums[MANY_THREADS / WARP];
+    adjust<many::Class, T>(p, [&](const Text& text, const Piece& piece, T* logits) {
+        return many::adjust_classes(p, text, blockIdx.x, piece, sums, logits);
+    });
+}
+
+SPEC_KERNEL(adjust_logits_few_f32, adjust_few<float>, Params, FEW_THREADS)
+SPEC_KERNEL(adjust_logits_few_f16, adjust_few<f16>, Params, FEW_THREADS)
+SPEC_KERNEL(adjust_logits_few_bf16, adjust_few<bf16>, Params, FEW_THREADS)
+SPEC_KERNEL_BLOCKS(adjust_logits_many_f32, adjust_many<float>, Params, MANY_THREADS, MANY_BLOCKS)
+SPEC_KERNEL_BLOCKS(adjust_logits_many_f16, adjust_many<f16>, Params, MANY_THREADS, MANY_BLOCKS)
+SPEC_KERNEL_BLOCKS(adjust_logits_many_bf16, adjust_many<bf16>, Params, MANY_THREADS, MANY_BLOCKS)

@@ -14,25 +14,25 @@ use crate::launch::{Function, Shape};
 
 static KERNELS: Archive = archive!("adjust_logits");
 
-/// Threads of a block.
-const THREADS: std::ops::RangeInclusive<usize> = 128..=512;
-/// Tokens of a text that a thread keeps in registers.
-const AHEAD: usize = 8;
-/// Tokens of a word, and words of a group, for which the kernel keeps a rank.
+/// Threads of a block: fewer where blocks share a multiprocessor, so that two of them do.
+const THREADS: std::ops::RangeInclusive<usize> = 128..=1024;
+const SHARING_THREADS: usize = 512;
+/// Tokens of a text that a thread has in flight.
+const AHEAD: usize = 4;
+/// Tokens of a word, the unit of the kernel's bitmaps.
 const WORD: usize = 32;
-const GROUP: usize = 4;
-/// Bytes of a group: its words of two bitmaps, and its rank.
-const GROUP_BYTES: usize = 36;
-/// The most words of a class, which are 72 KiB.
-const MAX_WORDS: usize = 8192;
+/// Bytes of a word: its bits in three bitmaps, and its rank.
+const WORD_BYTES: usize = 16;
+/// The most words of a class: two blocks with so many share a multiprocessor.
+const MAX_WORDS: usize = 4096;
 /// Bytes of a slot without biases, and with them.
 const SLOT: usize = 8;
 const BIASED_SLOT: usize = 12;
-/// The most slots of a block that shares its multiprocessor.
-const MAX_SLOTS: usize = 4096;
-/// The most classes that a row is divided into for the sake of more blocks.
+/// The most slots of a block.
+const MAX_SLOTS: usize = 2048;
+/// The most blocks that a row is given for the sake of a device with idle multiprocessors.
 const MAX_BLOCKS: usize = 64;
-/// The fewest tokens of a block, where a row has several blocks.
+/// The fewest tokens of such a block.
 const BLOCK_TOKENS: usize = 512;
 /// A text has fewer tokens than this, since the kernel keeps counts in so many bits beside marks.
 const MOST_TOKENS: usize = 1 << 29;
@@ -135,39 +135,33 @@ unsafe impl Supports<AdjustLogits> for Cuda {
             DType::BF16 => "adjust_logits_bf16",
             _ => "adjust_logits_f32",
         };
-        let function = self.function(&KERNELS, name)?;
-        // Biases and words of all requests: a request with more than its share counts its tokens in
-        // several windows.
-        let requests = plan.requests().max(1);
-        let others = plan.biases.unwrap_or(0) + plan.words.map_or(0, |words| words.count);
-        let touched = (plan.touched() - others.min(plan.touched())) + others.div_ceil(requests);
-        // A row's tokens are divided between blocks while the device has room for more blocks.
+        // A row's tokens are divided between blocks while the device has room for more blocks, and
+        // at least so that a block holds the bits of its class.
         let multiprocessors = self.limits().multiprocessors as usize;
         let rows = plan.rows().max(1);
-        let words = plan.vocab().div_ceil(WORD);
         let room = (multiprocessors / rows).max(1);
-        let blocks = room.min(touched / BLOCK_TOKENS).clamp(1, MAX_BLOCKS);
-        let blocks = 1 << blocks.ilog2();
-        let classes = blocks.max(words.div_ceil(MAX_WORDS)).next_power_of_two();
-        let blocks = blocks.max(classes.min(1 << room.ilog2()));
-        let class_words = words.div_ceil(classes).next_multiple_of(GROUP);
-        let slot = if plan.biases.unwrap_or(0) == 0 { SLOT } else { BIASED_SLOT };
-        let bitmaps = class_words / GROUP * GROUP_BYTES;
-        let held = (function.dynamic as usize).saturating_sub(bitmaps) / slot;
-        // Classes have some tokens more or less than their share.
-        let share = touched.div_ceil(classes);
-        let slots = (share + share / 4 + WORD).min(class_words * WORD);
+        let blocks = room.min(plan.touched() / BLOCK_TOKENS).clamp(1, MAX_BLOCKS);
+        let words = plan.vocab().div_ceil(WORD);
+        let classes = (1 << blocks.ilog2()).max(words.div_ceil(MAX_WORDS).next_power_of_two());
+        let blocks = classes.min(MAX_BLOCKS);
+        // A multiple of 4: the kernel takes 16 bytes at a time.
+        let class_words = words.div_ceil(classes).next_multiple_of(4);
+        // At most half of a text's tokens are repeated. A class with more of them than slots counts
+        // them in several windows.
+        let slots = (plan.touched().div_ceil(classes) / 2 + WORD).min(class_words * WORD);
+        let slots = slots.min(MAX_SLOTS);
         let is_alone = rows.saturating_mul(blocks) <= multiprocessors;
-        let slots = slots.min(if is_alone { held } else { held.min(MAX_SLOTS) });
-        let threads = (plan.most().max(share) / AHEAD).max(1);
-        let threads = (1 << threads.ilog2()).clamp(*THREADS.start(), *THREADS.end());
-        let shared = (bitmaps + slots * slot) as u32;
+        let most_threads = if is_alone { *THREADS.end() } else { SHARING_THREADS };
+        let threads = (plan.most() / AHEAD).max(1);
+        let threads = (1 << threads.ilog2()).clamp(*THREADS.start(), most_threads);
+        let slot = if plan.biases.unwrap_or(0) == 0 { SLOT } else { BIASED_SLOT };
+        let shared = (class_words * WORD_BYTES + slots * slot) as u32;
         let mut shape = Shape::new(plan.rows() as u32, threads as u32).shared(shared);
         shape.grid[1] = blocks as u32;
         Ok(Box::new(Prepared {
             cuda: self.clone(),
             plan: plan.clone(),
-            function,
+            function: self.function(&KERNELS, name)?,
             class_bits: classes.ilog2(),
             class_words: class_words as u32,
             slots: slots as u32,
