@@ -50,6 +50,7 @@ struct Scanner {
         if (i < count) lengths[i] = own_text<T>(p, first + i).length;
         if (i < HASH_WORDS) hashes[i] = 0;
         __syncthreads();
+#pragma unroll 4
         for (u32 at = i; at < count * MAX_MATCH; at += THREADS) {
             const u32 request = at / MAX_MATCH;
             const Text<T> own = {own_tokens<T>(p, first + request), lengths[request]};
@@ -153,8 +154,12 @@ INLINE void note_own(const Params& p, u32 request, const Senders& cluster, Note*
     }
 }
 
+// Waits as `follow` does, unless `scan` came before: `scan` has waited for what the caller enqueued, and
+// only its notes are waited for, when they are needed.
 template <typename T>
 INLINE void grow(const Params& p) {
+    const bool is_second = p.own_tiles != p.here || p.corpus_tiles != 0;
+    if (!is_second) follow();
     __shared__ Shared s;
     extern __shared__ u64 dynamic[];
     const Senders cluster;
@@ -175,10 +180,18 @@ INLINE void grow(const Params& p) {
     if (cluster.rank == 0) grower.pad();
     if (p.here != 0) note_own<T>(p, request, cluster, notes);
     cluster.sync();
+    if (is_second) follow();
     if (cluster.rank == 0) grower.run();
 }
 
+// Kernels that call `follow` themselves.
+#define GROW_KERNEL(name, T)                                                      \
+    extern "C" __global__ void __launch_bounds__(THREADS, 2)                      \
+        name(const __grid_constant__ Params params) {                             \
+        grow<T>(params);                                                          \
+    }
+
 SPEC_KERNEL_BLOCKS(suffix_lookup_scan_i32, scan<i32>, Params, THREADS, 2)
 SPEC_KERNEL_BLOCKS(suffix_lookup_scan_i64, scan<i64>, Params, THREADS, 2)
-SPEC_KERNEL_BLOCKS(suffix_lookup_grow_i32, grow<i32>, Params, THREADS, 2)
-SPEC_KERNEL_BLOCKS(suffix_lookup_grow_i64, grow<i64>, Params, THREADS, 2)
+GROW_KERNEL(suffix_lookup_grow_i32, i32)
+GROW_KERNEL(suffix_lookup_grow_i64, i64)

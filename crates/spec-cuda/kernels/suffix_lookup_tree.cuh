@@ -257,7 +257,9 @@ struct Grower {
             // Each turn takes the windows that have the token of the most recent one that is left.
             u32 most = 0;
             T best = 0;
-            while ((left[0] | left[1]) != 0) {
+            // Fewer windows than the best token has cannot have another token more often.
+#pragma unroll 1
+            while (__popc(left[0]) + __popc(left[1]) > most) {
                 const u32 first = left[0] != 0 ? __ffs(left[0]) - 1 : WARP + __ffs(left[1]) - 1;
                 const T token = at_depth[first];
                 const u32 low = __ballot_sync(ALL_LANES, given[0] == token);

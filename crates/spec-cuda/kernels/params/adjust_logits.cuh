@@ -67,7 +67,7 @@ struct Params {
     u32 class_bits;
     // Words of 32 tokens that a class has, a multiple of 4.
     u32 class_words;
-    // Slots of a block: the tokens that it counts at a time.
+    // Slots of a block of `many`: the tokens that the block counts at a time.
     u32 slots;
     u32 reserved;
 };
