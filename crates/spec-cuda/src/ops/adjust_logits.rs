@@ -287,7 +287,7 @@ mod tests {
                     let what = format!("{rows} x {most} of {vocab}, {multiprocessors}: {layout:?}");
                     let words = layout.class_words << layout.class_bits;
                     assert!(words * WORD >= vocab, "{what}");
-                    assert!(layout.class_words % GROUP == 0 && layout.slots > 0, "{what}");
+                    assert!(layout.class_words.is_multiple_of(GROUP) && layout.slots > 0, "{what}");
                     assert!(layout.shape.shared <= SHARED, "{what}");
                     let [blocks, classes] = layout.shape.grid;
                     assert!(
